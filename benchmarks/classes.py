@@ -17,7 +17,7 @@ from unittest import mock
 
 import polars as pl
 
-from gpuplanner.ingest.public.job_lists import DLRM
+from gpuplanner.ingest.public.job_lists import DLRM_TRACE
 from gpuplanner.ingest.slurm.accounting import read_slurm
 from gpuplanner.usage.job_classes import JOB_CLASSES, classify_jobs
 
@@ -92,7 +92,7 @@ def made():
 def public(folder):
     """Public traces: what their class must be, and what the rules say."""
     print("\npublic traces")
-    served = DLRM([folder / "alibaba_gpu_v2025" / "disaggregated_DLRM_trace.csv.gz"]).jobs
+    served = DLRM_TRACE([folder / "alibaba_gpu_v2025" / "disaggregated_DLRM_trace.csv.gz"]).jobs
     decided = named_by_rules(served)["by_rule"].count()
     print(f"DLRM 2025, all inference: rules decide {decided} of {served.height}")
     fox = named_by_rules(read_slurm([folder / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo").jobs)

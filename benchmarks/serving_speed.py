@@ -23,7 +23,7 @@ from scipy.optimize import least_squares
 
 from gpuplanner.sizing.service_plans import read_serving_setting
 from gpuplanner.sizing.serving_speed import (
-    SERVING_SPEED_FILE,
+    SERVING_SPEED_FILE_NAME,
     ServingSpeed,
     ServingWork,
     compute_serving_work,
@@ -301,7 +301,7 @@ def main():
             "left_out": figures,
         }
         text = json.dumps(asdict(replace(speed, **factors, provenance=provenance)), indent=1)
-        (PACKAGE / SERVING_SPEED_FILE).write_text(text + "\n", "utf-8")
+        (PACKAGE / SERVING_SPEED_FILE_NAME).write_text(text + "\n", "utf-8")
 
 
 if __name__ == "__main__":

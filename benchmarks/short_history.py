@@ -22,15 +22,15 @@ from gpuplanner.forecast.gpu_demand import lay_out_jobs
 from gpuplanner.forecast.model_selection import realised_cost
 from gpuplanner.forecast.statistical_models import QUANTILE_LEVELS
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.public.job_lists import ITP, OPENB, PHILLY
+from gpuplanner.ingest.public.job_lists import ITP_TRACE, OPENB_TRACE, PHILLY_TRACE
 from gpuplanner.usage.job_history import end_of, load_dataset
 
 DATA = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data"))
 OPEN = DATA / "alibaba_gpu_v2023"
 SOURCES: dict[str, Callable[[], Dataset]] = {
-    "Philly": lambda: PHILLY([DATA / "philly" / "philly.csv.gz"]),
-    "ITP": lambda: ITP(sorted((DATA / "itp").glob("*.csv.gz"))),
-    "OpenB": lambda: OPENB([OPEN / "openb_pod_list_default.csv.gz"], nodes=OPEN / "openb_node_list_gpu_node.csv"),
+    "Philly": lambda: PHILLY_TRACE([DATA / "philly" / "philly.csv.gz"]),
+    "ITP": lambda: ITP_TRACE(sorted((DATA / "itp").glob("*.csv.gz"))),
+    "OpenB": lambda: OPENB_TRACE([OPEN / "openb_pod_list_default.csv.gz"], nodes=OPEN / "openb_node_list_gpu_node.csv"),
     "sample": lambda: load_dataset("sample"),
 }
 DAYS, GAP, HORIZON, BUSY = (5, 10, 20), 6, 24, 0.1

@@ -22,7 +22,7 @@ from speed_fit.measurements import JOB
 
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.sizing.mig_speed_law import MAX_LOG_BOUNDNESS
-from gpuplanner.sizing.mig_speed_model import SPEED_MODEL_FILE
+from gpuplanner.sizing.mig_speed_model import SPEED_MODEL_FILE_NAME
 
 TARGET = 0.10
 PACKAGE = Path(__file__).resolve().parent.parent / "gpuplanner" / "sizing" / "speed"
@@ -102,7 +102,7 @@ def main():
     table = measurements(given.data)
     if given.write:
         text = model_to_json(fit(table, date=given.write))
-        print(write_atomically(PACKAGE / SPEED_MODEL_FILE, lambda path: path.write_text(text, encoding="utf-8")))
+        print(write_atomically(PACKAGE / SPEED_MODEL_FILE_NAME, lambda path: path.write_text(text, encoding="utf-8")))
         return
     speeds = relative_speeds(table.filter(processes=1))
     rows = held_out(speeds)

@@ -19,7 +19,7 @@ from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Inventory
 from gpuplanner.ingest.dataset import Dataset, gpu_hours
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.quality_report import JOB_CHECKS, build_quality_report, find_submission_gaps, run_checks
+from gpuplanner.ingest.quality_report import JOB_LIST_CHECKS, build_quality_report, find_submission_gaps, run_checks
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests, Outcome
 from gpuplanner.simulator.simulation_run import simulate_requests
 
@@ -61,7 +61,9 @@ def make_sample(seed: int) -> Dataset:
     return Dataset(
         {"jobs": jobs, "inventory": _inventory(), "samples": samples},
         rejects=rejects,
-        quality=build_quality_report([*run_checks(jobs, JOB_CHECKS), *find_submission_gaps(in_month["submit_time"])]),
+        quality=build_quality_report(
+            [*run_checks(jobs, JOB_LIST_CHECKS), *find_submission_gaps(in_month["submit_time"])]
+        ),
         provenance=provenance,
     )
 

@@ -20,7 +20,7 @@ from gpuplanner.forecast.gpu_demand import DemandHistory, lay_out_jobs, lay_out_
 from gpuplanner.forecast.model_selection import CHOSEN_MODEL_NAME, EvaluatedBacktest, realised_cost
 from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS, QUANTILE_LEVELS
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.public.job_lists import ITP, OPENB, PHILLY
+from gpuplanner.ingest.public.job_lists import ITP_TRACE, OPENB_TRACE, PHILLY_TRACE
 from gpuplanner.ingest.public.usage_series import read_helios_sequence
 from gpuplanner.usage.job_history import end_of, load_dataset
 
@@ -85,10 +85,10 @@ Gradient-based weights and sharper or faster weighting are no better; 800 or str
 def sources(shift_h: int = 0) -> Iterator[tuple[str, DemandHistory]]:
     """Every source with its series, up to so many hours before its end."""
     public = DATA / "alibaba_gpu_v2023"
-    yield "Philly", _large(PHILLY([DATA / "philly" / "philly.csv.gz"]), shift_h)
-    yield "ITP", _large(ITP(sorted((DATA / "itp").glob("*.csv.gz"))), shift_h)
+    yield "Philly", _large(PHILLY_TRACE([DATA / "philly" / "philly.csv.gz"]), shift_h)
+    yield "ITP", _large(ITP_TRACE(sorted((DATA / "itp").glob("*.csv.gz"))), shift_h)
     nodes = public / "openb_node_list_gpu_node.csv"
-    yield "OpenB", _large(OPENB([public / "openb_pod_list_default.csv.gz"], nodes=nodes), shift_h)
+    yield "OpenB", _large(OPENB_TRACE([public / "openb_pod_list_default.csv.gz"], nodes=nodes), shift_h)
     yield "sample", _large(load_dataset("sample"), shift_h)
     earth = read_helios_sequence(sorted((DATA / "helios" / "Earth_vcs").glob("*/cluster_sequence_vc.csv.gz")))
     held = earth.tables["occupancy"]

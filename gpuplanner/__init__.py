@@ -5,7 +5,7 @@ Public names are imported when they are first used, so that ``import gpuplanner`
 
 from gpuplanner._version import __version__ as __version__
 from gpuplanner.core.execution import public_names
-from gpuplanner.core.scenario_fields import CATALOGUES
+from gpuplanner.core.scenario_fields import NAME_RESOLVER_BY_KIND
 
 __all__, __getattr__, __dir__ = public_names(__name__, __file__)
 
@@ -25,4 +25,4 @@ def _find_currency(code: str) -> str:
 
 
 # What a scenario names is looked up in the catalogue, of which the scenario itself knows nothing.
-CATALOGUES.update(gpu_model=_find_board, currency=_find_currency)
+NAME_RESOLVER_BY_KIND.update(gpu_model=_find_board, currency=_find_currency)

@@ -16,7 +16,7 @@ from gpuplanner.core.errors import OutputError, ScenarioError
 from gpuplanner.core.output_places import FolderMark
 from gpuplanner.core.output_writing import replace_directory, write_atomically
 from gpuplanner.core.serialization import from_plain, read_yaml, to_json, to_plain
-from gpuplanner.core.units import MISSING_FIGURE, figure_text, round_money, split_amount
+from gpuplanner.core.units import MISSING_VALUE_TEXT, figure_text, round_money, split_amount
 
 MARK = FolderMark("mark.txt", "ours")
 
@@ -54,7 +54,7 @@ def test_a_record_is_read_again_and_what_is_no_number_is_null():
 def test_what_is_no_number_is_one_that_can_be_calculated_with_when_it_is_read_again(share):
     read = from_plain(Inner, to_plain(Inner(3, share)))
     assert math.isnan(read.share - 1.0)
-    assert figure_text(read.share, ",.0f") == MISSING_FIGURE
+    assert figure_text(read.share, ",.0f") == MISSING_VALUE_TEXT
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from claim_table import argument_parser, figure_row, figure_table, mean_with_int
 
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
-from gpuplanner.hardware.repartitioning_cost import ChangeCost, Seconds
+from gpuplanner.hardware.repartitioning_cost import ChangeCost, TimeRange
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
@@ -174,7 +174,7 @@ def planned_layouts(requests: tuple[tuple[str, int], ...]) -> list[Counter[str]]
     requests : tuple of (str, int)
         Profiles and how many jobs request each.
     """
-    change_s, nothing = Seconds.exact(60.0 * RECONFIGURE_MIN), Seconds.exact(0.0)
+    change_s, nothing = TimeRange.exact(60.0 * RECONFIGURE_MIN), TimeRange.exact(0.0)
     names = [name for name, _ in requests]
     demand = np.array([[[jobs] for _, jobs in requests]])
     problem = PlanProblem(

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.sizing.learned_memory import (
-    FEW_ROWS,
-    MEASUREMENT_NOISE,
-    NORMAL_P95,
-    STUDENT_T_P95,
+    MIN_FEW_ROWS,
+    PEAK_NOISE_FRACTION,
+    STANDARD_NORMAL_P95,
+    STUDENT_T_P95_BY_SIZE,
     Floats,
     MeasuredRuns,
     PeakModel,
@@ -57,10 +57,10 @@ def fit_model(
     few: dict[bool, list[float]] = {True: [], False: []}
     for name in names:
         own = runs.select(runs.is_from(name))
-        if len(own) >= FEW_ROWS:
+        if len(own) >= MIN_FEW_ROWS:
             tools[name] = name_knobs(learn_tool(own, everybody))
-            radii[name] = max(NORMAL_P95 * MEASUREMENT_NOISE, quantile(_crossed(own, everybody), LEVEL))
-        if len(own) > 3 * FEW_ROWS:
+            radii[name] = max(STANDARD_NORMAL_P95 * PEAK_NOISE_FRACTION, quantile(_crossed(own, everybody), LEVEL))
+        if len(own) > 3 * MIN_FEW_ROWS:
             others = runs.select(~runs.is_from(name))
             few[True].append(_few_radius(own, fit_knobs(others), seed, known=True))
             if generic is not None:
@@ -88,7 +88,7 @@ def fit_model(
 
 
 def few_rows(
-    runs: MeasuredRuns, centre: Floats, *, draws: int, seed: int, few: int = FEW_ROWS, known: bool = True
+    runs: MeasuredRuns, centre: Floats, *, draws: int, seed: int, few: int = MIN_FEW_ROWS, known: bool = True
 ) -> list[tuple[Floats, MeasuredRuns, Floats]]:
     """Knobs after some random rows of a source, with the rest of its rows and the residuals of those learned from."""
     random = np.random.default_rng(seed)
@@ -115,7 +115,7 @@ def _unseen(runs: MeasuredRuns, read: MeasuredRuns) -> float:
         mine = runs.is_from(name)
         above.append(_above(read.select(mine), fit_knobs(runs.select(~mine))))
     spread = float(np.std(above, ddof=1)) * math.sqrt(1 + 1 / len(above))
-    return max(max(above), float(np.mean(above)) + STUDENT_T_P95.get(len(above), 1.86) * spread)
+    return max(max(above), float(np.mean(above)) + STUDENT_T_P95_BY_SIZE.get(len(above), 1.86) * spread)
 
 
 def _above(runs: MeasuredRuns, knobs: Floats) -> float:

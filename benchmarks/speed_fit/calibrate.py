@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.sizing.mig_speed_law import FittedSpeed
-from gpuplanner.sizing.mig_speed_model import CALIBRATION_GROUPS, COVERAGES, NEAR_FULL_SPEED, radius_name
+from gpuplanner.sizing.mig_speed_law import FittedSpeedLaw
+from gpuplanner.sizing.mig_speed_model import (
+    CALIBRATION_GROUP_COLUMNS,
+    MIN_NEAR_FULL_SPEED_FRACTION,
+    NOMINAL_INTERVAL_COVERAGES,
+    radius_name,
+)
 from speed_fit.fit import fit_law
 from speed_fit.measurements import JOB
 from speed_fit.trials import trials
@@ -38,7 +43,7 @@ def left_out(speeds: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(tables)
 
 
-def scored(fitted: FittedSpeed, rows: pl.DataFrame) -> pl.DataFrame:
+def scored(fitted: FittedSpeedLaw, rows: pl.DataFrame) -> pl.DataFrame:
     """Add ``score``, the absolute error of the log speed over the log of the slice's limit, and ``near_whole``.
 
     The limit is what a job can lose at most, so that scores of small and large slices are alike. Measured
@@ -47,14 +52,14 @@ def scored(fitted: FittedSpeed, rows: pl.DataFrame) -> pl.DataFrame:
     Examples
     --------
     >>> from gpuplanner.sizing.mig_speed_law import SpeedLaw
-    >>> fitted = FittedSpeed(SpeedLaw((0.5, 1.0), (0.5, 1.0), 4.0), {})
+    >>> fitted = FittedSpeedLaw(SpeedLaw((0.5, 1.0), (0.5, 1.0), 4.0), {})
     >>> rows = pl.DataFrame({"fraction": 0.5, "speed": [0.5, 1.02], "predicted": [1.0, 1.0]})
     >>> scored(fitted, rows).select("score", "near_whole").rows()
     [(1.0, True), (0.0, True)]
     """
     room = -pl.Series(fitted.law.limit(rows["fraction"].to_numpy())).log()
     error = (pl.col("speed").clip(upper_bound=1.0) / pl.col("predicted")).log().abs()
-    return rows.with_columns(score=error / room, near_whole=pl.col("predicted") >= NEAR_FULL_SPEED)
+    return rows.with_columns(score=error / room, near_whole=pl.col("predicted") >= MIN_NEAR_FULL_SPEED_FRACTION)
 
 
 def conformal_radii(scores: pl.DataFrame) -> pl.DataFrame:
@@ -75,18 +80,23 @@ def conformal_radii(scores: pl.DataFrame) -> pl.DataFrame:
     [('telemetry', None, 9, 0.08, 0.09)]
     """
     tables = []
-    for level, keys in enumerate(CALIBRATION_GROUPS):
+    for level, keys in enumerate(CALIBRATION_GROUP_COLUMNS):
         groups = scores.group_by(keys, maintain_order=True).agg(
-            pl.len().alias("n"), *(_ranked(coverage) for coverage in COVERAGES)
+            pl.len().alias("n"), *(_ranked(coverage) for coverage in NOMINAL_INTERVAL_COVERAGES)
         )
-        widest = keys == CALIBRATION_GROUPS[-1]
+        widest = keys == CALIBRATION_GROUP_COLUMNS[-1]
         tables.append(groups.filter((pl.col("n") >= FEWEST) | widest).with_columns(level=pl.lit(level)))
-    order = ("level", *CALIBRATION_GROUPS[0], "n", *(radius_name(coverage) for coverage in COVERAGES))
+    order = (
+        "level",
+        *CALIBRATION_GROUP_COLUMNS[0],
+        "n",
+        *(radius_name(coverage) for coverage in NOMINAL_INTERVAL_COVERAGES),
+    )
     return pl.concat(tables, how="diagonal").select(order).sort(order[:5])
 
 
 def noise_radii(speeds: pl.DataFrame) -> tuple[float, ...]:
-    """How far two measurements of one speed are apart, as absolute log, at each of :data:`COVERAGES`.
+    """How far two measurements of one speed are apart, as absolute log, at each of :data:`NOMINAL_INTERVAL_COVERAGES`.
 
     Where even the smallest slice does not slow a job, larger ones do not either: what their speeds differ
     from 1 is noise. Infinite if there are too few such jobs.
@@ -101,7 +111,11 @@ def noise_radii(speeds: pl.DataFrame) -> tuple[float, ...]:
     smallest = pl.col("fraction") == speeds["fraction"].min()
     unslowed = (smallest & (pl.col("speed") >= UNSLOWED)).any().over(JOB)
     noise = speeds.filter(unslowed & ~smallest).select(*JOB, score=pl.col("speed").log().abs())
-    found = noise.select(_ranked(coverage) for coverage in COVERAGES).row(0) if noise.height else (None, None)
+    found = (
+        noise.select(_ranked(coverage) for coverage in NOMINAL_INTERVAL_COVERAGES).row(0)
+        if noise.height
+        else (None, None)
+    )
     return tuple(float("inf") if radius is None or noise.height < FEWEST else radius for radius in found)
 
 

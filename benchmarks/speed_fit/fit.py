@@ -8,7 +8,14 @@ from collections.abc import Callable
 import numpy as np
 import polars as pl
 
-from gpuplanner.sizing.mig_speed_law import TELEMETRY_FACTS, FittedSpeed, Floats, Link, SpeedLaw, regressor
+from gpuplanner.sizing.mig_speed_law import (
+    BOUNDNESS_TELEMETRY_COLUMNS,
+    BoundnessLink,
+    FittedSpeedLaw,
+    Floats,
+    SpeedLaw,
+    regressor,
+)
 from speed_fit.measurements import JOB
 
 LIMIT_QUANTILE = 0.25
@@ -22,7 +29,7 @@ _SLOPES = np.linspace(-1.0, 2.0, 13)
 _ROUNDED = 4  # decimals of what is fitted; more would be noise
 
 
-def fit_law(speeds: pl.DataFrame) -> FittedSpeed:
+def fit_law(speeds: pl.DataFrame) -> FittedSpeedLaw:
     """Fit the limits, then the sharpness, then each link, in least absolute deviations of the log speed.
 
     Training and inference count alike, and within each every model. The sharpness is the one at which the
@@ -42,10 +49,10 @@ def fit_law(speeds: pl.DataFrame) -> FittedSpeed:
     fractions, limits = _limits(speeds)
     law = SpeedLaw(fractions, limits, _sharpness(speeds, fractions, limits))
     inference = speeds.filter(pl.col("kind") == "inference")
-    links = {fact: _link(law, speeds.drop_nulls(fact), fact) for fact in TELEMETRY_FACTS}
+    links = {fact: _link(law, speeds.drop_nulls(fact), fact) for fact in BOUNDNESS_TELEMETRY_COLUMNS}
     links["batch"] = _link(law, inference, "batch")
     links["nothing"] = _link(law, speeds, None)
-    return FittedSpeed(law, {name: link for name, link in links.items() if link is not None})
+    return FittedSpeedLaw(law, {name: link for name, link in links.items() if link is not None})
 
 
 def _limits(speeds: pl.DataFrame) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -69,7 +76,7 @@ def _sharpness(speeds: pl.DataFrame, fractions: tuple[float, ...], limits: tuple
     return float(_SHARPNESS[int(np.argmin(losses))].round(_ROUNDED))
 
 
-def _link(law: SpeedLaw, speeds: pl.DataFrame, fact: str | None) -> Link | None:
+def _link(law: SpeedLaw, speeds: pl.DataFrame, fact: str | None) -> BoundnessLink | None:
     """Line from a fact to the log of the boundness; without a fact, a constant."""
     if speeds.is_empty():
         return None
@@ -86,7 +93,7 @@ def _link(law: SpeedLaw, speeds: pl.DataFrame, fact: str | None) -> Link | None:
     starts = [np.array([height, slope]) for height in _HEIGHTS for slope in (_SLOPES if fact else (0.0,))]
     step = np.array([0.25, 0.25 if fact else 0.0])
     height, slope = minimise(loss, min(starts, key=loss), step)
-    return Link(round(float(height - slope * middle), _ROUNDED), round(float(slope), _ROUNDED))
+    return BoundnessLink(round(float(height - slope * middle), _ROUNDED), round(float(slope), _ROUNDED))
 
 
 def _weights(speeds: pl.DataFrame) -> Floats:

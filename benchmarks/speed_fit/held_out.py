@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.sizing.mig_speed_model import COVERAGES, add_radii, radius_name
+from gpuplanner.sizing.mig_speed_model import NOMINAL_INTERVAL_COVERAGES, add_radii, radius_name
 from speed_fit.calibrate import conformal_radii, left_out, scored
 from speed_fit.fit import fit_law
 from speed_fit.trials import trials
@@ -110,7 +110,7 @@ def accuracy(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
         error.quantile(0.9, "linear").alias("p90_error"),
         *(
             (pl.col("score") <= pl.col(radius_name(coverage))).mean().alias(f"covered_{round(100 * coverage)}")
-            for coverage in COVERAGES
+            for coverage in NOMINAL_INTERVAL_COVERAGES
         ),
     ]
     return rows.group_by(by).agg(measures).sort(by, nulls_last=False) if by else rows.select(measures)

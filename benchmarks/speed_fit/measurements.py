@@ -12,7 +12,7 @@ from gpuplanner.core.errors import TraceFormatError, format_message
 from gpuplanner.core.schema_checks import check_table, conform
 from gpuplanner.core.schemas import column_metadata, number_column
 from gpuplanner.hardware.gpu_models import as_gpu_model
-from gpuplanner.sizing.mig_speed_law import JOB_KINDS, TELEMETRY_FACTS, sm_fraction
+from gpuplanner.sizing.mig_speed_law import BOUNDNESS_TELEMETRY_COLUMNS, JOB_KINDS, sm_fraction
 from speed_fit.miso import read_miso
 from speed_fit.parvagpu import read_parvagpu
 
@@ -159,7 +159,7 @@ def relative_speeds(table: pl.DataFrame) -> pl.DataFrame:
     """
     geometry = _geometry(table)
     measured = table.filter(pl.col("outcome") == "measured").join(geometry, on=["gpu_model", "profile"])
-    whole = measured.filter(pl.col("fraction") == 1).select(*JOB, "step_s", *TELEMETRY_FACTS)
+    whole = measured.filter(pl.col("fraction") == 1).select(*JOB, "step_s", *BOUNDNESS_TELEMETRY_COLUMNS)
     slices = ("compute_slices", "memory_slices", "fraction")
     parts = measured.filter(pl.col("fraction") < 1).select(*JOB, *slices, part_s="step_s")
     rows = _with_neighbours(whole).join(parts, on=JOB)

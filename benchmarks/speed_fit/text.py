@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.sizing.mig_speed_model import RADII_SCHEMA, SPEED_MODEL_FORMAT, SpeedModel
+from gpuplanner.sizing.mig_speed_model import INTERVAL_RADII_SCHEMA, SPEED_MODEL_FORMAT, SpeedModel
 
 _DIGITS = 5
 
@@ -38,7 +38,7 @@ def model_to_json(model: SpeedModel) -> str:
 
 
 def _rounded(radii: pl.DataFrame) -> pl.DataFrame:
-    return radii.select(RADII_SCHEMA.keys()).with_columns(pl.selectors.float().round(_DIGITS))
+    return radii.select(INTERVAL_RADII_SCHEMA.keys()).with_columns(pl.selectors.float().round(_DIGITS))
 
 
 def _finite(radius: float) -> float | None:

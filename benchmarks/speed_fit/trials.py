@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.sizing.mig_speed_law import EVIDENCE_ORDER, JOB_NUMBERS, FittedSpeed, estimate_log_boundness
+from gpuplanner.sizing.mig_speed_law import EVIDENCE_ORDER, NUMERIC_JOB_COLUMNS, FittedSpeedLaw, estimate_log_boundness
 from speed_fit.measurements import JOB
 
 _KNOWN = {
@@ -17,7 +17,7 @@ _KNOWN = {
 }
 
 
-def trials(fitted: FittedSpeed, speeds: pl.DataFrame) -> pl.DataFrame:
+def trials(fitted: FittedSpeedLaw, speeds: pl.DataFrame) -> pl.DataFrame:
     """Predict every measured speed from every kind of evidence that the measurements allow.
 
     Examples
@@ -43,9 +43,9 @@ def trials(fitted: FittedSpeed, speeds: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(tables)
 
 
-def _predicted(fitted: FittedSpeed, rows: pl.DataFrame, evidence: str) -> pl.DataFrame:
+def _predicted(fitted: FittedSpeedLaw, rows: pl.DataFrame, evidence: str) -> pl.DataFrame:
     """Predictions from one kind of evidence, for the rows that have it; all else is hidden."""
-    shown = {name: pl.col(name) if name in _KNOWN[evidence] else pl.lit(None) for name in JOB_NUMBERS}
+    shown = {name: pl.col(name) if name in _KNOWN[evidence] else pl.lit(None) for name in NUMERIC_JOB_COLUMNS}
     found = estimate_log_boundness(fitted, rows.select("kind", **shown))
     speed = fitted.law.speed(found["log_boundness"].to_numpy(), fitted.law.limit(rows["fraction"].to_numpy()))
     table = rows.with_columns(found["evidence"], pl.Series("predicted", speed)).filter(evidence=evidence)

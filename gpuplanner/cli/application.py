@@ -28,12 +28,12 @@ from typer.core import TyperGroup
 from gpuplanner._version import __version__
 from gpuplanner.core.column_headings import column_heading
 from gpuplanner.core.errors import (
-    CheckError,
     GpuPlannerError,
     GpuPlannerWarning,
     InfeasiblePlanError,
     MissingDependencyError,
     OutputError,
+    VerificationError,
     escape_controls,
 )
 from gpuplanner.core.output_places import allow_overwriting
@@ -252,7 +252,7 @@ def exit_code(error: GpuPlannerError) -> Exit:
     """
     if isinstance(error, MissingDependencyError):
         return Exit.MISSING_PART
-    if isinstance(error, CheckError):
+    if isinstance(error, VerificationError):
         return Exit.CHECK_FAILED
     if isinstance(error, InfeasiblePlanError):
         return Exit.INFEASIBLE

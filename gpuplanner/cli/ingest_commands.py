@@ -260,7 +260,7 @@ def scrape(
     from gpuplanner.core.output_writing import reserve_directory
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
     from gpuplanner.ingest.dataset_import import add_dataset
-    from gpuplanner.ingest.telemetry.prometheus import Server, read_live
+    from gpuplanner.ingest.telemetry.prometheus import PrometheusServer, read_live
 
     matchers = {}
     for text in match or []:
@@ -268,7 +268,7 @@ def scrape(
         if not equals:
             raise typer.BadParameter(f"--match: expected LABEL=VALUE; got {text!r}")
         matchers[label] = value
-    server = Server(url, ca_file=ca_file)
+    server = PrometheusServer(url, ca_file=ca_file)
     with reserve_directory(out, mark=DATASET_MARK):
         read = read_live(server, start, end, interval_s=interval, step_s=step, matchers=matchers)
         add_dataset(read, out)

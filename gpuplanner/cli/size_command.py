@@ -271,10 +271,10 @@ def _predict(path: Path, out: Path | None, model: PeakModel | None, *, as_json: 
     """Predict each row of a table: the peak of training, or without a model of peaks the speed of serving."""
     from gpuplanner.core.errors import nearest_names
     from gpuplanner.core.output_writing import write_csv_safe
-    from gpuplanner.sizing.run_tables import READ_COLUMNS, predict_table
-    from gpuplanner.sizing.service_plans import SERVING_COLUMNS, predict_serving_table
+    from gpuplanner.sizing.run_tables import INPUT_COLUMNS, predict_table
+    from gpuplanner.sizing.service_plans import SERVING_TABLE_COLUMNS, predict_serving_table
 
-    known = SERVING_COLUMNS if model is None else READ_COLUMNS
+    known = SERVING_TABLE_COLUMNS if model is None else INPUT_COLUMNS
     require_outputs(out, inputs=[path])
     rows = _read(path)
     for name in rows.columns:

@@ -385,7 +385,7 @@ def pools_into(
 def _from(asked: Scenario, place: Path) -> Scenario:
     """The scenario with its files as they are found from its folder."""
     own = asked if asked.data == "sample" else replace(asked, data=os.path.relpath(asked.data, place))
-    from gpuplanner.core.scenario import FILE_FIELDS
+    from gpuplanner.core.scenario import FILE_PATH_FIELDS
 
-    named = {name: file for name in FILE_FIELDS if (file := getattr(own, name)) is not None}
+    named = {name: file for name in FILE_PATH_FIELDS if (file := getattr(own, name)) is not None}
     return own.but(**{name: os.path.relpath(file, place) for name, file in named.items()})

@@ -188,7 +188,7 @@ def _lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: s
     """Lines for one group, or None where nothing changes."""
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.hardware.gpu_models import load_gpu_model
-    from gpuplanner.sizing.request_lines import Request, format_request_lines
+    from gpuplanner.sizing.request_lines import GpuRequest, format_request_lines
 
     profile, count = row["recommended_profile"] or row["profile"], row["instances_hint"] or row["instances"]
     if (profile, count) == (row["profile"], row["instances"]) and row["recommended_time_limit_s"] is None:
@@ -198,7 +198,7 @@ def _lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: s
     who = f"{row['user'] or row['tenant']}, {row['job_class'] or 'class unknown'}"
     note = f"{who}: {row['jobs']} jobs; {row['size_reason']}; {row['limit_reason']}"
     try:
-        request = Request(profile, count, row["recommended_time_limit_s"], -(-count // of_node), known)
+        request = GpuRequest(profile, count, row["recommended_time_limit_s"], -(-count // of_node), known)
         return format_request_lines(request, form, gres_type=_gres_type(row, profile, types), name=name, note=note)
     except GpuPlannerError as error:
         say(f"no request lines for {note!a}: {error}")
@@ -207,15 +207,15 @@ def _lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: s
 
 def _gres_type(row: dict[str, Any], profile: str, given: dict[str | None, str]) -> str | None:
     """Slurm's type: the one given, the site's own word, or what slurmd finds; none where no board is known."""
-    from gpuplanner.core.schemas import WHOLE_GPU
+    from gpuplanner.core.schemas import FULL_GPU
     from gpuplanner.hardware.catalog import find_slurm_type
     from gpuplanner.sizing.request_lines import is_gres_type
 
     word, gpu_model = row["gpu_model"], row["board"]
     named = given.get(gpu_model) or given.get(None)
-    if named is not None and (word is not None or profile != WHOLE_GPU):
+    if named is not None and (word is not None or profile != FULL_GPU):
         return named
-    if gpu_model is not None and (word == gpu_model or (word is None and profile != WHOLE_GPU)):
+    if gpu_model is not None and (word == gpu_model or (word is None and profile != FULL_GPU)):
         return find_slurm_type(gpu_model)
     return word if word is not None and is_gres_type(word) else None
 

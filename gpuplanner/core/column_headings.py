@@ -30,7 +30,7 @@ class Unit:
     @property
     def is_money(self) -> bool:
         """Whether the unit is an amount of money, which is shown to the cent."""
-        return self.symbol in _CURRENCIES or "USD" in self.symbol
+        return self.symbol in _CURRENCY_CODES or "USD" in self.symbol
 
     @property
     def python(self) -> str:
@@ -38,7 +38,7 @@ class Unit:
         return f".{self.decimals}%" if self.symbol == "%" else f",.{self.decimals}f"
 
 
-_CURRENCIES = ("USD", "EUR", "GBP", "CHF", "JPY")
+_CURRENCY_CODES = ("USD", "EUR", "GBP", "CHF", "JPY")
 """Symbols of the units that are amounts of money."""
 _UNITS = {
     "gpu_hours": Unit("GPU h", 1), "gpu_h": Unit("GPU h", 1), "gpu_s": Unit("GPU s", 0), "gb_s": Unit("GB/s", 1),
@@ -49,20 +49,20 @@ _UNITS = {
     "minutes": Unit("min", 1), "days": Unit("d", 1), "ms": Unit("ms", 1),
 }  # fmt: skip
 """Unit by the ending of a column name."""
-_TERMS = {
+_SPELLING_BY_COLUMN_WORD = {
     "gpu": "GPU", "gpus": "GPUs", "sm": "SM", "sms": "SMs", "mig": "MIG", "id": "ID", "tp": "TP", "pp": "PP",
     "dp": "DP", "ep": "EP", "mase": "MASE", "rmse": "RMSE", "ttft": "TTFT", "itl": "ITL", "oom": "OOM",
     "p": "probability of", "ds": "time", "q25": "25 %", "q75": "75 %", "tenant": "team", "tenants": "teams",
     "board": "GPU model", "boards": "GPU models", "cut": "partitioned", "counted": "measured",
 }  # fmt: skip
 """Words of a column name and their spelling in a heading."""
-_BOUND_SUFFIX = re.compile(r"_(low|high|mean|median|min|max|[pq]\d\d)$")
+_STATISTIC_SUFFIX_PATTERN = re.compile(r"_(low|high|mean|median|min|max|[pq]\d\d)$")
 """Ending of a column that holds a bound, a mean or a quantile of a figure."""
 _FOCUS = {"x_EnergyKwh": _UNITS["kwh"], "x_CarbonKg": _UNITS["kg"], "PricingQuantity": _UNITS["gpu_hours"]}
 """Units of FOCUS columns, whose names do not end in one."""
 
 
-CODES = {
+TEXT_BY_CODE = {
     "__unallocated__": "Unallocated", "allocated_idle": "allocated but idle",
     "unallocated": "unallocated, no waiting job", "idle_pending": "idle with eligible jobs pending",
     "mig_static": "static MIG layout", "mig_dynamic": "dynamic MIG", "power_down_idle": "power down idle nodes",
@@ -80,7 +80,7 @@ def code_in_words(code: str) -> str:
     >>> code_in_words("idle_pending"), code_in_words("OUT_OF_MEMORY")
     ('idle with eligible jobs pending', 'out of memory')
     """
-    return CODES.get(code, code.lower().replace("_", " "))
+    return TEXT_BY_CODE.get(code, code.lower().replace("_", " "))
 
 
 def cells_in_words(frame: pl.DataFrame) -> pl.DataFrame:
@@ -88,7 +88,7 @@ def cells_in_words(frame: pl.DataFrame) -> pl.DataFrame:
     import polars as pl
 
     words = (pl.col(name).cast(pl.String).map_elements(code_in_words, pl.String) for name in CODED & {*frame.columns})
-    return frame.with_columns(pl.col("^tenant$").replace("__unallocated__", CODES["__unallocated__"]), *words)
+    return frame.with_columns(pl.col("^tenant$").replace("__unallocated__", TEXT_BY_CODE["__unallocated__"]), *words)
 
 
 def unit_of(name: str) -> Unit | None:
@@ -120,15 +120,15 @@ def column_heading(name: str) -> str:
     if unit and unit.symbol == "GPU h":
         words = [*stem, "GPU-hours", bound]
     elif unit and unit.symbol:
-        words = [*(stem or [_BOUND_SUFFIX.sub("", name)]), bound, f"[{unit.symbol}]"]
+        words = [*(stem or [_STATISTIC_SUFFIX_PATTERN.sub("", name)]), bound, f"[{unit.symbol}]"]
     else:
         words = [*stem, bound] if unit is None else [*stem, "cost", bound]
-    return " ".join(_TERMS.get(word, word) for word in words if word)
+    return " ".join(_SPELLING_BY_COLUMN_WORD.get(word, word) for word in words if word)
 
 
 def split_column_name(name: str) -> tuple[list[str], Unit | None, str]:
     """Split a column name into the words before the unit, the unit, and the bound after it."""
-    bound_match = _BOUND_SUFFIX.search(name)
+    bound_match = _STATISTIC_SUFFIX_PATTERN.search(name)
     bound = bound_match[1] if bound_match else ""
     words = name[: bound_match.start() if bound_match else None].split("_")
     for length in range(min(4, len(words)), 0, -1):

@@ -19,7 +19,7 @@ REPLACE_FILE_HINT = "Give the right file, or write it again."
 NAME_SOURCE_HINT = "Write the file again, or name its source (gpuplanner ingest --list)."
 """Fix for a file that does not belong to the stated source."""
 
-_CONTROL_CHARACTERS = re.compile(
+_CONTROL_CHARACTER_PATTERN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 """Characters that a terminal obeys instead of showing: control codes, text direction, and code points without text."""
@@ -63,7 +63,7 @@ class InfeasiblePlanError(GpuPlannerError, ValueError):
     """A plan was required, but none exists or none was found within the limits."""
 
 
-class CheckError(GpuPlannerError, ValueError):
+class VerificationError(GpuPlannerError, ValueError):
     """An independent check rejected a computed result."""
 
 
@@ -93,7 +93,7 @@ def escape_controls(text: str) -> str:
     >>> escape_controls("a\x1b[2J\n")
     'a\\u001b[2J\n'
     """
-    return _CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _CONTROL_CHARACTER_PATTERN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def printable_file_name(path: str | Path) -> str:
@@ -134,7 +134,7 @@ def format_message(subject: str, expected: str, got: str, todo: str) -> str:
 
 
 def require_no_faults(subject: str, faults: Sequence[str]) -> None:
-    """Raise :class:`CheckError` if a check of a result found faults, so that the result is neither shown nor written.
+    """Raise :class:`VerificationError` if a check of a result found faults, so that the result is not shown or written.
 
     Examples
     --------
@@ -142,13 +142,13 @@ def require_no_faults(subject: str, faults: Sequence[str]) -> None:
     >>> require_no_faults("packing of jobs.txt", ["bin 0 holds 110 of 100"])
     Traceback (most recent call last):
         ...
-    gpuplanner.core.errors.CheckError: packing of jobs.txt: expected an answer that its check accepts; got 1 fault:
-    'bin 0 holds 110 of 100'. Nothing was written; please report it with the input.
+    gpuplanner.core.errors.VerificationError: packing of jobs.txt: expected an answer that its check accepts; got 1
+    fault: 'bin 0 holds 110 of 100'. Nothing was written; please report it with the input.
     """
     if faults:
         got = f"{len(faults)} fault{'s' * (len(faults) > 1)}: {examples(faults)}"
         todo = "Nothing was written; please report it with the input."
-        raise CheckError(subject, "an answer that its check accepts", got, todo)
+        raise VerificationError(subject, "an answer that its check accepts", got, todo)
 
 
 def first_error_line(error: BaseException) -> str:

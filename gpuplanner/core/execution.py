@@ -89,6 +89,7 @@ def public_names(package: str, file: str) -> tuple[list[str], Callable[[str], An
     names = sorted(str(name) for name in defining_modules)
 
     def load(name: str) -> Any:  # noqa: ANN401 - whatever has that name
+        """Import a public name of the package when it is first used."""
         if name not in defining_modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, defined_name = defining_modules[name]
@@ -100,18 +101,18 @@ def public_names(package: str, file: str) -> tuple[list[str], Callable[[str], An
 ByteProgress = Callable[[int, int], object]
 """Callback that gets the bytes read so far and all bytes to read."""
 
-_BYTE_PROGRESS: ContextVar[ByteProgress | None] = ContextVar("byte_progress", default=None)
+_BYTE_PROGRESS_CALLBACK: ContextVar[ByteProgress | None] = ContextVar("byte_progress", default=None)
 """Callback of the current context; None if nobody shows the progress."""
-MIN_BAR_BYTES = 64 << 20
+MIN_PROGRESS_BAR_INPUT_BYTES = 64 << 20
 """Size of the input from which a progress bar is shown. [B]"""
 
-BAR_WIDTH_CHARACTERS = 30
+PROGRESS_BAR_WIDTH_CHARACTERS = 30
 """Width of the progress bar. [characters]"""
 
 
 def report_bytes_read(done: int, total: int) -> None:
     """Report to the callback of this context, if any, how many bytes of all were read."""
-    on_progress = _BYTE_PROGRESS.get()
+    on_progress = _BYTE_PROGRESS_CALLBACK.get()
     if on_progress is not None:
         on_progress(done, total)
 
@@ -129,11 +130,11 @@ def report_bytes_to(on_progress: ByteProgress | None) -> Iterator[None]:
     >>> seen
     [(1, 2)]
     """
-    token = _BYTE_PROGRESS.set(on_progress)
+    token = _BYTE_PROGRESS_CALLBACK.set(on_progress)
     try:
         yield
     finally:
-        _BYTE_PROGRESS.reset(token)
+        _BYTE_PROGRESS_CALLBACK.reset(token)
 
 
 @contextmanager
@@ -148,7 +149,7 @@ def show_progress_bar(*, quiet: bool = False) -> Iterator[None]:
         """Redraw the bar if its text changed."""
         nonlocal shown
         line = format_progress_bar(done, total)
-        if total >= MIN_BAR_BYTES and line != shown:
+        if total >= MIN_PROGRESS_BAR_INPUT_BYTES and line != shown:
             sys.stderr.write("\r" + line)
             sys.stderr.flush()
             shown = line
@@ -171,9 +172,9 @@ def format_progress_bar(done: int, total: int) -> str:
     'reading [###############---------------]  50 %'
     """
     read_fraction = done / total if total else 1.0
-    filled_width = int(BAR_WIDTH_CHARACTERS * read_fraction)
+    filled_width = int(PROGRESS_BAR_WIDTH_CHARACTERS * read_fraction)
     stage_name = "reading" if done < total else "sorting"
-    cells = "#" * filled_width + "-" * (BAR_WIDTH_CHARACTERS - filled_width)
+    cells = "#" * filled_width + "-" * (PROGRESS_BAR_WIDTH_CHARACTERS - filled_width)
     return f"{stage_name} [{cells}] {100 * read_fraction:3.0f} %"
 
 
@@ -229,6 +230,7 @@ def _make_cache_class(folder: Path) -> type[Any]:
         source_digest.update(path.read_bytes())
 
     def load_overload(self: Any, *arguments: Any) -> Any:  # noqa: ANN401 - numba's own types
+        """Load a compiled function from disk, or None; an index that cannot be read is discarded."""
         try:
             cached = numba_cache.load_overload(self, *arguments)
         except (AttributeError, ImportError):
@@ -240,14 +242,15 @@ def _make_cache_class(folder: Path) -> type[Any]:
         return cached
 
     def index_key(self: Any, *arguments: Any) -> tuple[Any, ...]:  # noqa: ANN401 - numba's own types
+        """Return numba's key of a compiled function, extended by the hash of the source files."""
         return (*numba_cache._index_key(self, *arguments), source_digest.hexdigest())
 
     return type("SourceKeyedCache", (numba_cache,), {"_index_key": index_key, "load_overload": load_overload})
 
 
-READER_ENTRY_POINTS = "gpuplanner.readers"
-POLICY_ENTRY_POINTS = "gpuplanner.policies"
-EXPORTER_ENTRY_POINTS = "gpuplanner.exporters"
+READER_ENTRY_POINT_GROUP = "gpuplanner.readers"
+POLICY_ENTRY_POINT_GROUP = "gpuplanner.policies"
+EXPORTER_ENTRY_POINT_GROUP = "gpuplanner.exporters"
 """Entry point groups of readers, policies and exporters in other packages."""
 PluginType = TypeVar("PluginType")
 """Class of the objects that a group of entry points provides."""
@@ -310,7 +313,7 @@ def list_plugin_versions() -> str:
     >>> list_plugin_versions()
     ''
     """
-    groups = (READER_ENTRY_POINTS, POLICY_ENTRY_POINTS, EXPORTER_ENTRY_POINTS)
+    groups = (READER_ENTRY_POINT_GROUP, POLICY_ENTRY_POINT_GROUP, EXPORTER_ENTRY_POINT_GROUP)
     points = [point for group in groups for point in _entry_points_of_group(group)]
     return " ".join(f"{point.name}={point.value} {point.dist.version if point.dist else ''}" for point in points)
 

@@ -22,7 +22,7 @@ from typing import Any
 from gpuplanner.core.errors import OutputError
 from gpuplanner.core.serialization import sha256, to_json
 
-WRITE_FAULTS = frozenset(
+WRITE_TARGET_ERRNOS = frozenset(
     {
         errno.ENOSPC,
         errno.EDQUOT,
@@ -43,7 +43,7 @@ WRITE_FAULTS = frozenset(
 )
 """Error numbers that concern the target of a write; any other system error is a bug and passes unchanged."""
 
-_OS_ERROR_NUMBER = re.compile(r"\(os error (\d+)\)")
+_OS_ERROR_NUMBER_PATTERN = re.compile(r"\(os error (\d+)\)")
 """Error number in the text of a polars error."""
 
 
@@ -79,7 +79,7 @@ def translate_write_errors(path: Path, *, own_paths: tuple[Path, ...] = ()) -> I
         error_number = errno_of(error)
         if error_number is None and (own_paths or not isinstance(error, OSError)):
             raise
-        if own_paths and (error_number not in WRITE_FAULTS or _names_only_other_files(error, own_paths)):
+        if own_paths and (error_number not in WRITE_TARGET_ERRNOS or _names_only_other_files(error, own_paths)):
             raise
         raise make_write_error(path, os.strerror(error_number) if error_number else str(error)) from error
 
@@ -95,7 +95,7 @@ def errno_of(error: BaseException) -> int | None:
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
     if isinstance(error, OSError) or type(error).__module__.startswith("polars"):
-        match = _OS_ERROR_NUMBER.search(str(error))
+        match = _OS_ERROR_NUMBER_PATTERN.search(str(error))
         return int(match.group(1)) if match else None
     return None
 
@@ -312,8 +312,8 @@ def _is_inside_folder(name: str) -> bool:
     return bool(name) and not name.startswith("/") and not {"", ".", ".."} & set(name.split("/"))
 
 
-_AT_FDCWD, _NOREPLACE, _EXCHANGE = -100, 1, 2
-_UNSUPPORTED_ERRNOS = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
+_AT_FDCWD, _RENAME_NOREPLACE_FLAG, _RENAME_EXCHANGE_FLAG = -100, 1, 2
+_RENAMEAT2_UNSUPPORTED_ERRNOS = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
 """Errors by which a system or file system says that it does not know a flag of ``renameat2``."""
 
 
@@ -381,7 +381,7 @@ def delete_written_files(folder: Path, ours: Mapping[str, WrittenFile]) -> bool:
 
 def move_without_overwriting(source: Path, target: Path) -> None:
     """Rename a file or folder; raise ``FileExistsError`` if the target exists."""
-    if not _rename_with_flag(source, target, _NOREPLACE):
+    if not _rename_with_flag(source, target, _RENAME_NOREPLACE_FLAG):
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
         source.rename(target)
@@ -394,7 +394,7 @@ def exchange_paths(first: Path, second: Path) -> bool:
     ----------
     Linux man-pages, rename(2): ``renameat2`` with ``RENAME_EXCHANGE``.
     """
-    return _rename_with_flag(first, second, _EXCHANGE)
+    return _rename_with_flag(first, second, _RENAME_EXCHANGE_FLAG)
 
 
 def _rename_with_flag(source: Path, target: Path, flag: int) -> bool:
@@ -405,7 +405,7 @@ def _rename_with_flag(source: Path, target: Path, flag: int) -> bool:
     if rename(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flag) == 0:
         return True
     error_number = ctypes.get_errno()
-    if error_number in _UNSUPPORTED_ERRNOS:
+    if error_number in _RENAMEAT2_UNSUPPORTED_ERRNOS:
         return False
     raise OSError(error_number, os.strerror(error_number), str(target))
 
@@ -446,7 +446,7 @@ DATASET_FORMAT = "gpuplanner dataset 2"
 """Format name in the manifest of a dataset folder."""
 _DATASET_MARK = FolderMark("provenance.json", DATASET_FORMAT)
 """Kind of a dataset folder."""
-_MAY_OVERWRITE: ContextVar[bool] = ContextVar("overwrites", default=False)
+_MAY_OVERWRITE_FOREIGN_FILES: ContextVar[bool] = ContextVar("overwrites", default=False)
 """Whether writers of the current context may replace files that gpuplanner did not write."""
 
 
@@ -460,22 +460,22 @@ def allow_overwriting_within(allowed: bool = True) -> Iterator[None]:
     ...     may_overwrite()
     True
     """
-    token = _MAY_OVERWRITE.set(allowed or may_overwrite())
+    token = _MAY_OVERWRITE_FOREIGN_FILES.set(allowed or may_overwrite())
     try:
         yield
     finally:
-        _MAY_OVERWRITE.reset(token)
+        _MAY_OVERWRITE_FOREIGN_FILES.reset(token)
 
 
 def may_overwrite() -> bool:
     """Whether files that gpuplanner did not write may be replaced."""
-    return _MAY_OVERWRITE.get()
+    return _MAY_OVERWRITE_FOREIGN_FILES.get()
 
 
 def allow_overwriting(allowed: bool) -> None:
     """Allow writers, for the rest of the run, to replace files that gpuplanner did not write, if `allowed` is true."""
     if allowed:
-        _MAY_OVERWRITE.set(True)
+        _MAY_OVERWRITE_FOREIGN_FILES.set(True)
 
 
 def require_overwritable(path: str | Path, target: Path) -> None:
@@ -538,7 +538,7 @@ def _read_note(target: Path) -> list[WrittenFile]:
     return []
 
 
-OWN_FOLDER = "a folder of its own"
+EXPECTED_OWN_FOLDER_TEXT = "a folder of its own"
 """Expected target of a folder, in error messages."""
 
 
@@ -563,7 +563,7 @@ def resolve_target(path: str | Path) -> Path:
         todo = "Choose another place with -o; nothing was changed."
         raise make_write_error(path, "bytes that are no UTF-8", expected="a place whose name is text", todo=todo)
     if not target.name:
-        raise make_write_error(target, "the root of the file system", expected=OWN_FOLDER)
+        raise make_write_error(target, "the root of the file system", expected=EXPECTED_OWN_FOLDER_TEXT)
     return target
 
 
@@ -587,12 +587,12 @@ def require_folder(path: str | Path) -> Path:
         protected = protected.resolve()
         if target == protected or target in protected.parents:
             got = folder_text if target == protected else f"a folder that holds {folder_text}"
-            raise make_write_error(path, got, expected=OWN_FOLDER, todo=todo)
+            raise make_write_error(path, got, expected=EXPECTED_OWN_FOLDER_TEXT, todo=todo)
     if target.exists() and not target.is_dir():
         todo = "Choose another name with -o; nothing was changed."
         raise make_write_error(path, "a file", expected="a new folder or one that is there", todo=todo)
     if os.path.ismount(target):
-        raise make_write_error(path, "a place where a disk is mounted", expected=OWN_FOLDER, todo=todo)
+        raise make_write_error(path, "a place where a disk is mounted", expected=EXPECTED_OWN_FOLDER_TEXT, todo=todo)
     return target
 
 

@@ -51,7 +51,7 @@ from gpuplanner.core.output_places import (
 if TYPE_CHECKING:
     import polars as pl
 
-UNFINISHED_MARKER = "unfinished"
+UNFINISHED_FILE_NAME = "unfinished"
 NEW_FOLDER = "new"
 PREVIOUS_FOLDER = "previous"
 """Names of the entries of a staging folder."""
@@ -74,9 +74,9 @@ def recover_after_kill(target: Path) -> None:
 
 def clean_up_staging(staging: Path, target: Path, *, after_a_kill: bool = False) -> None:
     """Delete a staging folder: written files are deleted, foreign files are moved to the target."""
-    if (staging / UNFINISHED_MARKER).exists():
+    if (staging / UNFINISHED_FILE_NAME).exists():
         shutil.rmtree(staging / NEW_FOLDER, ignore_errors=True)
-        (staging / UNFINISHED_MARKER).unlink()
+        (staging / UNFINISHED_FILE_NAME).unlink()
     previous = staging / PREVIOUS_FOLDER
     if previous.exists() and not target.exists():
         previous.rename(target)
@@ -120,7 +120,7 @@ def _clear_old_folder(old: Path, target: Path, after_a_kill: bool) -> None:
 
 def _is_staging_folder(folder: Path) -> bool:
     """Whether a folder contains nothing but entries of a staging folder."""
-    return {entry.name for entry in folder.iterdir()} <= {UNFINISHED_MARKER, NEW_FOLDER, PREVIOUS_FOLDER}
+    return {entry.name for entry in folder.iterdir()} <= {UNFINISHED_FILE_NAME, NEW_FOLDER, PREVIOUS_FOLDER}
 
 
 def _warn_of_recovery(text: str) -> None:
@@ -131,7 +131,7 @@ def _warn_of_recovery(text: str) -> None:
 _LOCKED_TARGETS: ContextVar[frozenset[Path]] = ContextVar("locked_targets", default=frozenset())
 """Targets locked by this thread: a nested block on the same target does not lock again."""
 
-_NO_LOCK_ERRNOS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
+_LOCKS_UNSUPPORTED_ERRNOS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
 """Errors of file systems without locks."""
 
 
@@ -205,7 +205,7 @@ def _acquire_lock(path: str | Path, target: Path) -> Iterator[bool]:
         expected, todo = "to be the only run that writes it", "Wait for the other run, then start again."
         raise make_write_error(path, "another run at it", expected=expected, todo=todo) from error
     except OSError as error:
-        if error.errno not in _NO_LOCK_ERRNOS:
+        if error.errno not in _LOCKS_UNSUPPORTED_ERRNOS:
             raise make_write_error(path, error.strerror or str(error)) from error
         lock_path(target).unlink(missing_ok=True)
         text = f"{path}: this file system knows no locks; see to it that no other run writes it meanwhile"
@@ -288,8 +288,8 @@ def read_umask() -> int:
 
 
 # Text that begins so is run as a formula; some editions do the same with the full-width characters.
-_FORMULA_STARTS = r"[=+\-@＝＋－＠\t\r\n]"
-_UTC_FORMAT = "%Y-%m-%dT%H:%M:%S%.fZ"
+_FORMULA_START_PATTERN = r"[=+\-@＝＋－＠\t\r\n]"
+_CSV_UTC_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S%.fZ"
 """Time format of CSV files: ISO 8601 in UTC."""
 
 
@@ -331,7 +331,7 @@ def write_csv_safe(path: str | Path, frame: pl.DataFrame) -> Path:
     return write_atomically(path, lambda temporary: safe.write_csv(temporary, line_terminator="\r\n"))
 
 
-def escape_formulas(frame: pl.DataFrame, time_format: str = _UTC_FORMAT) -> pl.DataFrame:
+def escape_formulas(frame: pl.DataFrame, time_format: str = _CSV_UTC_TIME_FORMAT) -> pl.DataFrame:
     """Return a frame in which no text runs as a formula and times are UTC text; see :func:`write_csv_safe`."""
     import polars as pl
 
@@ -345,7 +345,7 @@ def escape_formulas(frame: pl.DataFrame, time_format: str = _UTC_FORMAT) -> pl.D
 
 def _escape_formula(text: pl.Expr) -> pl.Expr:
     """Put an apostrophe before text that a spreadsheet would run as a formula."""
-    return text.str.replace(rf"^('*{_FORMULA_STARTS})", "'${1}")
+    return text.str.replace(rf"^('*{_FORMULA_START_PATTERN})", "'${1}")
 
 
 MOVE_AWAY_HINT = "Move them away, or choose another folder with -o; nothing was changed."
@@ -436,7 +436,7 @@ def replace_directory(path: str | Path, *, mark: FolderMark, inputs: Iterable[st
         staging = make_staging_folder(target)
         try:
             with translate_write_errors(path, own_paths=(staging, target)):
-                (staging / UNFINISHED_MARKER).touch()
+                (staging / UNFINISHED_FILE_NAME).touch()
                 (staging / NEW_FOLDER).mkdir()
                 yield staging / NEW_FOLDER
                 write_manifest(staging / NEW_FOLDER, mark, {target / name: written for name, written in ours.items()})
@@ -458,7 +458,7 @@ def make_temporary_sibling(path: str | Path) -> Iterator[Path]:
     staging = make_staging_folder(target)
     try:
         with translate_write_errors(target, own_paths=(staging,)):
-            (staging / UNFINISHED_MARKER).touch()
+            (staging / UNFINISHED_FILE_NAME).touch()
             (staging / NEW_FOLDER).mkdir()
             yield staging / NEW_FOLDER
     finally:
@@ -482,7 +482,7 @@ def _install_folder(path: Path, target: Path, staging: Path, mark: FolderMark, o
     new = staging / NEW_FOLDER
     if not target.exists():
         new.chmod(0o777 & ~read_umask())
-        (staging / UNFINISHED_MARKER).unlink()
+        (staging / UNFINISHED_FILE_NAME).unlink()
         new.rename(target)
         return
     taken_names = [name for name in list_foreign_entries(target, ours, new) if is_name_taken(new, name)]
@@ -494,7 +494,7 @@ def _install_folder(path: Path, target: Path, staging: Path, mark: FolderMark, o
     with contextlib.suppress(PermissionError):
         os.chown(new, -1, old_status.st_gid)
     new.chmod(old_status.st_mode & 0o7777)
-    (staging / UNFINISHED_MARKER).unlink()
+    (staging / UNFINISHED_FILE_NAME).unlink()
     if not exchange_paths(new, target):
         target.rename(staging / PREVIOUS_FOLDER)
         try:

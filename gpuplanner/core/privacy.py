@@ -13,11 +13,11 @@ import polars as pl
 
 from gpuplanner.core.errors import PrivacyError
 
-KEY_BYTES = 32
+PSEUDONYM_KEY_BYTES = 32
 """Length of a key for pseudonyms. [B]"""
-MIN_GROUP_PEOPLE = 5
+MIN_NAMED_GROUP_PEOPLE = 5
 """Smallest group that a shared report shows by its name. [people]"""
-_PSEUDONYM_DIGITS = 10
+_PSEUDONYM_HEX_DIGITS = 10
 """Hexadecimal digits of a pseudonym."""
 
 
@@ -47,7 +47,7 @@ def write_new_key(path: str | Path) -> None:
         raise PrivacyError(str(path), "a new file", str(error.strerror), todo) from None
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(KEY_BYTES) + "\n")
+            file.write(secrets.token_hex(PSEUDONYM_KEY_BYTES) + "\n")
     except OSError as error:
         Path(path).unlink()
         todo = "Choose another place; no key was made."
@@ -75,9 +75,9 @@ def read_key(path: str | Path) -> bytes:
         key = bytes.fromhex(text)
     except ValueError:
         key = b""
-    if len(key) != KEY_BYTES:
+    if len(key) != PSEUDONYM_KEY_BYTES:
         got = f"{len(text)} characters that are not that"
-        expected = f"{2 * KEY_BYTES} hexadecimal digits"
+        expected = f"{2 * PSEUDONYM_KEY_BYTES} hexadecimal digits"
         raise PrivacyError(str(path), expected, got, "Make one with 'gpuplanner keygen'.")
     return key
 
@@ -97,7 +97,7 @@ def make_pseudonym(name: str, key: bytes, kind: str) -> str:
     False
     """
     digest = hashlib.blake2b(name.encode(), key=key, person=kind.encode()[:16]).hexdigest()
-    return f"{kind}-{digest[:_PSEUDONYM_DIGITS]}"
+    return f"{kind}-{digest[:_PSEUDONYM_HEX_DIGITS]}"
 
 
 def pseudonymise(table: pl.DataFrame, key: bytes, columns: Sequence[str]) -> pl.DataFrame:
@@ -167,7 +167,7 @@ def _contains_word(word: str, text: str) -> bool:
 
 
 def merge_small_groups(
-    table: pl.DataFrame, by: str, people: str, *, min_people: int = MIN_GROUP_PEOPLE
+    table: pl.DataFrame, by: str, people: str, *, min_people: int = MIN_NAMED_GROUP_PEOPLE
 ) -> pl.DataFrame:
     """Rename groups of too few people to ``(small groups)``, so that no figure is about one person.
 

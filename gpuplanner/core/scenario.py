@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from gpuplanner._version import __version__
 from gpuplanner.core.errors import ScenarioError, nearest_names
 from gpuplanner.core.scenario_fields import (
-    CATALOGUES,
+    NAME_RESOLVER_BY_KIND,
     OWNERSHIPS,
     PARTITIONER_BY_ACTUATOR,
     DropDown,
@@ -29,13 +29,13 @@ from gpuplanner.core.scenario_fields import (
     setting,
     settings_of,
 )
-from gpuplanner.core.units import LOCALES, SECONDS_PER_DAY
+from gpuplanner.core.units import LOCALE_BY_NAME, SECONDS_PER_DAY
 
 PRICES = "prices"
 """Group of the settings that change costs only, so that simulations need not run again."""
-FILE_FIELDS = ("projects", "price_book", "carbon_file", "quotas", "quotas_to_try")
+FILE_PATH_FIELDS = ("projects", "price_book", "carbon_file", "quotas", "quotas_to_try")
 """Fields that name files next to the data."""
-RENAMED_FIELDS = {
+FIELD_BY_OLD_NAME = {
     "wait_minutes": "max_added_wait_minutes", "wait_quantile": "wait_percentile", "path": "actuator",
     "board": "gpu_model", "other_boards": "substitute_models", "watch_frozen_hours": "notice_hours",
     "gate_days": "check_days", "gate_wait_minutes": "check_wait_minutes", "gate_late_share": "check_wait_share",
@@ -134,7 +134,7 @@ class Scenario:
         "data", "en",
         "Number and date format of pages, mails and workbooks: en 1,234.5 and 2026-03-01, "
         "de 1.234,5 and 01.03.2026, ch 1’234.5, fr 1 234,5. JSON, CSV and Parquet are the same in each.",
-        choice_rule(*LOCALES)
+        choice_rule(*LOCALE_BY_NAME)
     )  # fmt: skip
     report_url: str | None = setting(
         "data", None, "Web address of the folder of reports, for links in mails.",
@@ -319,7 +319,7 @@ class Scenario:
     )  # fmt: skip
     currency: str = setting(
         PRICES, "USD", "Currency of your rates and of the results (ISO 4217).",
-        SettingRule("a currency of ISO 4217", lambda value, _: CATALOGUES["currency"](value) == value),
+        SettingRule("a currency of ISO 4217", lambda value, _: NAME_RESOLVER_BY_KIND["currency"](value) == value),
     )  # fmt: skip
     price_book: str | None = setting(
         PRICES, None, "Price book, ``prices.yaml``: your rates, owned GPUs, exchange rates and electricity.",
@@ -391,7 +391,7 @@ class Scenario:
     def _resolve(self) -> None:
         """Replace the GPU model by its full name in the catalogue."""
         if self.gpu_model is not None:
-            object.__setattr__(self, "gpu_model", CATALOGUES["gpu_model"](self.gpu_model))
+            object.__setattr__(self, "gpu_model", NAME_RESOLVER_BY_KIND["gpu_model"](self.gpu_model))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, source: str = "scenario") -> Self:
@@ -429,12 +429,12 @@ class Scenario:
         """Return the values, or raise :class:`ScenarioError` with suggestions if a key is not a field."""
         field_names = list(settings_of(cls))
         unknown = [str(key) for key in values if key not in field_names]
-        if renamed := [f"{key!r} is now {RENAMED_FIELDS[key]!r}" for key in unknown if key in RENAMED_FIELDS]:
+        if renamed := [f"{key!r} is now {FIELD_BY_OLD_NAME[key]!r}" for key in unknown if key in FIELD_BY_OLD_NAME]:
             raise ScenarioError(f"{source}: made by an earlier version: {', '.join(renamed)}")
         if unknown:
-            suggestions = ((key, nearest_names(key, [*field_names, *RENAMED_FIELDS])[:1]) for key in unknown)
+            suggestions = ((key, nearest_names(key, [*field_names, *FIELD_BY_OLD_NAME])[:1]) for key in unknown)
             texts = (
-                repr(key) + "".join(f" (did you mean {RENAMED_FIELDS.get(name, name)!r}?)" for name in names)
+                repr(key) + "".join(f" (did you mean {FIELD_BY_OLD_NAME.get(name, name)!r}?)" for name in names)
                 for key, names in suggestions
             )
             todo = f"Fix these keys (version {__version__})."
@@ -464,7 +464,7 @@ class Scenario:
             values["data"] = str(path.parent / data)
         if isinstance(data, str) and data != "sample" and Path(data).name:
             values.setdefault("name", Path(data).name)
-        for key in FILE_FIELDS:
+        for key in FILE_PATH_FIELDS:
             if isinstance(file_name := values.get(key), str) and file_name.strip():
                 values[key] = str(path.parent / file_name)
         return cls.from_dict(values, source=str(path))

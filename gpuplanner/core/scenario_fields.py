@@ -18,7 +18,7 @@ from gpuplanner.core.errors import ScenarioError
 DataclassType = TypeVar("DataclassType", bound=type)
 _SETTINGS_BY_CLASS: dict[type, Mapping[str, Setting]] = {}
 """Cache of :func:`settings_of`."""
-CATALOGUES: dict[str, Callable[[str], str]] = {}
+NAME_RESOLVER_BY_KIND: dict[str, Callable[[str], str]] = {}
 """Functions that return the full form of a name, by kind of name; ``gpuplanner/__init__.py`` adds them."""
 
 
@@ -307,9 +307,9 @@ def _check_arguments(dataclass_type: Any) -> None:  # noqa: ANN401 - a dataclass
     dataclass_type.__init__ = checked_init
 
 
-PARTITIONERS = ("nvidia-smi", "mig-parted", "mig-manager")
+MIG_PARTITIONERS = ("nvidia-smi", "mig-parted", "mig-manager")
 """Tools that change a MIG layout: NVML instance by instance, mig-parted, the MIG manager of the GPU Operator."""
-PARTITIONER_BY_ACTUATOR = {actuator: actuator for actuator in PARTITIONERS} | {
+PARTITIONER_BY_ACTUATOR = {actuator: actuator for actuator in MIG_PARTITIONERS} | {
     "dra": "nvidia-smi",
     "autoscaler": "mig-parted",
     "slurm": "mig-parted",

@@ -13,7 +13,7 @@ from importlib import resources
 import dataframely as dy
 import polars as pl
 
-WHOLE_GPU = "gpu"
+FULL_GPU = "gpu"
 """Profile name of a full GPU (MIG disabled), as in the resource ``nvidia.com/gpu``."""
 
 SERVICE_JOB_CLASS = "service"
@@ -36,7 +36,7 @@ JOB_STATES = (
 MIN_USED_SM_ACTIVITY = 0.05
 """SM activity [0-1] from which a GPU counts as used; below it, as idle."""
 
-BUCKETS = (
+GPU_TIME_BUCKETS = (
     "used",
     "no_telemetry",
     "allocated_idle",
@@ -72,11 +72,11 @@ down
 """
 
 
-DECIMAL_DIGITS, DECIMAL_PLACES = 38, 18
-DECIMAL = pl.Decimal(DECIMAL_DIGITS, DECIMAL_PLACES)
+MONEY_DECIMAL_DIGITS, MONEY_DECIMAL_PLACES = 38, 18
+MONEY_DTYPE = pl.Decimal(MONEY_DECIMAL_DIGITS, MONEY_DECIMAL_PLACES)
 """Type of money and priced amounts, exact: bills have up to 18 decimals, and sums must not drift."""
 
-COLUMN_KINDS: Mapping[str, Callable[..., dy.Column]] = {
+SCHEMA_COLUMN_BY_KIND: Mapping[str, Callable[..., dy.Column]] = {
     "text": dy.String,
     "time": functools.partial(dy.Datetime, time_unit="us", time_zone="UTC"),
     "date": dy.Date,
@@ -84,10 +84,10 @@ COLUMN_KINDS: Mapping[str, Callable[..., dy.Column]] = {
     "count": dy.Int32,
     "large count": dy.Int64,
     "bool": dy.Bool,
-    "decimal": functools.partial(dy.Decimal, DECIMAL_DIGITS, DECIMAL_PLACES),
+    "decimal": functools.partial(dy.Decimal, MONEY_DECIMAL_DIGITS, MONEY_DECIMAL_PLACES),
     "money": functools.partial(dy.Decimal, 18, 2),
     "job state": functools.partial(dy.Enum, JOB_STATES),
-    "bucket": functools.partial(dy.Enum, BUCKETS),
+    "bucket": functools.partial(dy.Enum, GPU_TIME_BUCKETS),
     "absence": functools.partial(dy.Enum, ("reserved", "reconfiguring", "down")),
     "resource": functools.partial(dy.Enum, ("gpu", "node")),
 }
@@ -124,7 +124,7 @@ def _column(row: Mapping[str, str]) -> dy.Column:
     """Make the column of one row of ``schema_columns.csv``."""
     bounds = {bound: json.loads(row[name]) for bound, name in (("min", "low"), ("max", "high")) if row[name]}
     about = column_metadata(row["meaning"], row["unit"])
-    return COLUMN_KINDS[row["kind"]](nullable=row["nullable"] == "yes", metadata=about, **bounds)
+    return SCHEMA_COLUMN_BY_KIND[row["kind"]](nullable=row["nullable"] == "yes", metadata=about, **bounds)
 
 
 def column_metadata(description: str, unit: str = "") -> dict[str, str]:
@@ -224,11 +224,11 @@ class OutOfService(dy.Schema):
     """Installed GPUs of a node that jobs could not use: repartitioned, drained or reserved."""
 
 
-READING_TABLES: tuple[type[dy.Schema], ...] = (
+READER_SCHEMAS: tuple[type[dy.Schema], ...] = (
     *(Requests, Occupancy, Quotas, Gauges, StepTimes, Distributions, JobStates),
     *(Charges, Processes, Coverage, JobNames, QueueQuotas, OutOfService),
 )
-"""Tables that readers produce besides :data:`OWN_TABLES`."""
+"""Tables that readers produce besides :data:`OWN_SCHEMAS`."""
 
 
 MAX_GPUS_PER_JOB = 100_000
@@ -295,7 +295,7 @@ class Costs(dy.Schema):
     """One charge line, with the columns of FOCUS 1.2; own fields begin with ``x_``."""
 
 
-OWN_TABLES: tuple[type[dy.Schema], ...] = (Jobs, Samples, Inventory, Demand, Forecast, LayoutPlan, Ledger, Costs)
+OWN_SCHEMAS: tuple[type[dy.Schema], ...] = (Jobs, Samples, Inventory, Demand, Forecast, LayoutPlan, Ledger, Costs)
 """Tables that packages of gpuplanner exchange."""
-TABLES: dict[str, type[dy.Schema]] = {table_name(table.__name__): table for table in (*OWN_TABLES, *READING_TABLES)}
+TABLES: dict[str, type[dy.Schema]] = {table_name(table.__name__): table for table in (*OWN_SCHEMAS, *READER_SCHEMAS)}
 """All schemas by table name."""

@@ -161,7 +161,7 @@ def make_file_error(source: str, line: int, expected: str, got: str) -> Scenario
 
 
 # Nested merges grow without bound: eight short lines can fill the memory.
-_MERGE_TAG = "tag:yaml.org,2002:merge"
+_YAML_MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
 class LinedMapping(dict[Any, Any]):
@@ -173,20 +173,22 @@ class LinedMapping(dict[Any, Any]):
         self.lines: dict[Any, int] = {}
 
 
-class _StrictLoader(yaml.SafeLoader):
-    pass
+class _StrictYamlLoader(yaml.SafeLoader):
+    """Safe YAML loader that records the lines of keys and rejects duplicate keys."""
 
 
 class _YamlFault(yaml.constructor.ConstructorError):
+    """A fault in a YAML file, with the position of the node that has it."""
+
     def __init__(self, node: yaml.Node, problem: str) -> None:
         super().__init__(None, None, problem, node.start_mark)
 
 
-def _yaml_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> LinedMapping:
+def _yaml_mapping(loader: _StrictYamlLoader, node: yaml.MappingNode) -> LinedMapping:
     """Construct a YAML mapping with the lines of its keys; merge keys and duplicate keys are rejected."""
     mapping = LinedMapping()
     for key_node, value_node in node.value:
-        if key_node.tag == _MERGE_TAG:
+        if key_node.tag == _YAML_MERGE_TAG:
             raise _YamlFault(key_node, "merge keys (<<) are not accepted")
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, Hashable):
@@ -198,7 +200,7 @@ def _yaml_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> LinedMapping
     return mapping
 
 
-_StrictLoader.add_constructor("tag:yaml.org,2002:map", _yaml_mapping)
+_StrictYamlLoader.add_constructor("tag:yaml.org,2002:map", _yaml_mapping)
 
 
 def load_yaml(text: str, *, source: str, error: type[GpuPlannerError] = TraceFormatError) -> Any:  # noqa: ANN401 - anything that YAML can hold
@@ -219,7 +221,7 @@ def load_yaml(text: str, *, source: str, error: type[GpuPlannerError] = TraceFor
     {'a': 1, 'c': 2}
     """
     try:
-        return yaml.load(text, Loader=_StrictLoader)
+        return yaml.load(text, Loader=_StrictYamlLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as cause:
         raise _make_yaml_error(cause, source, error) from cause
 
@@ -323,7 +325,7 @@ def read_yaml(path: str | Path, limit_bytes: int = 4_000_000) -> Any:  # noqa: A
 
 
 Record = TypeVar("Record")
-_SIMPLE: Mapping[Any, type] = {str: str, bool: bool, int: Integral, float: Real}
+_ACCEPTED_TYPE_BY_FIELD_TYPE: Mapping[Any, type] = {str: str, bool: bool, int: Integral, float: Real}
 """Simple field types and the values that they accept; a float may be null, which is how NaN is written."""
 
 
@@ -401,7 +403,7 @@ def _parse_value(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a type, and wh
         return {key: _parse_value(inside[1], item) for key, item in _plain_mapping(value).items()}
     if kind is float and value is None:
         return math.nan
-    if kind in _SIMPLE and not _is_simple_value(kind, value):
+    if kind in _ACCEPTED_TYPE_BY_FIELD_TYPE and not _is_simple_value(kind, value):
         raise TypeError(f"{str(value)[:40]!r} where {kind.__name__} is expected")
     return value
 
@@ -419,14 +421,14 @@ def _is_simple_value(kind: Any, value: object) -> bool:  # noqa: ANN401 - a type
         if isinstance(value, Integral):
             return abs(int(value)) <= sys.float_info.max
         return value is None or (isinstance(value, Real) and not math.isinf(value))
-    return kind in _SIMPLE and isinstance(value, _SIMPLE[kind])
+    return kind in _ACCEPTED_TYPE_BY_FIELD_TYPE and isinstance(value, _ACCEPTED_TYPE_BY_FIELD_TYPE[kind])
 
 
 MAX_JSON_NUMBER = 1e15
 """Largest absolute number accepted: whole numbers up to it are exact in a float, and products of a few stay finite."""
 
 # Python turns no longer text into a whole number; names and layouts are far shorter.
-_MAX_TEXT_CHARACTERS = 4000
+_MAX_JSON_TEXT_CHARACTERS = 4000
 
 
 def load_json(text: str, *, source: str, error: type[GpuPlannerError]) -> Any:  # noqa: ANN401 - what JSON holds
@@ -499,6 +501,6 @@ def _describe_rejected_value(value: object) -> tuple[str, str] | None:
             return f"finite numbers up to {MAX_JSON_NUMBER:g}", got
         case float() if value == 0 and math.copysign(1.0, value) < 0:
             return "0 without a sign", "-0.0"
-        case str() if len(value) > _MAX_TEXT_CHARACTERS:
-            return f"texts of at most {_MAX_TEXT_CHARACTERS} characters", f"one of {len(value)}"
+        case str() if len(value) > _MAX_JSON_TEXT_CHARACTERS:
+            return f"texts of at most {_MAX_JSON_TEXT_CHARACTERS} characters", f"one of {len(value)}"
     return None

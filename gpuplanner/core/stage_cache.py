@@ -20,7 +20,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 from gpuplanner.core.errors import OutputError
 from gpuplanner.core.execution import list_plugin_versions
 from gpuplanner.core.output_writing import write_atomically
-from gpuplanner.core.scenario import FILE_FIELDS, Scenario, require_scenario
+from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario, require_scenario
 from gpuplanner.core.serialization import sha256, sha256_of_all, to_json
 
 PACKAGE_FOLDER = Path(__file__).resolve().parent.parent
@@ -77,13 +77,13 @@ def input_hashes(data: str, *other_files: str | None) -> dict[str, str]:
 
 Result = TypeVar("Result")
 StageArguments = ParamSpec("StageArguments")
-RESULTS_PER_STAGE = 12
+MAX_RESULTS_IN_MEMORY_PER_STAGE = 12
 """Results per stage kept in memory: enough for a session of moving sliders back and forth."""
-MAX_DISK_BYTES = 2 << 30
+MAX_DISK_CACHE_BYTES = 2 << 30
 """Size of the results on disk above which the oldest are deleted. [B]"""
-READ_FIELDS_FILE = "reads.json"
+READ_FIELDS_FILE_NAME = "reads.json"
 """File next to results on disk: lists of the scenario fields that were read for them."""
-SCENARIO_FIELDS = frozenset(row.name for row in fields(Scenario))
+SCENARIO_FIELD_NAMES = frozenset(row.name for row in fields(Scenario))
 """Names of all scenario fields."""
 
 
@@ -149,9 +149,9 @@ class WatchedScenario(Scenario):
         """Record the field; copies and comparisons read all fields, and their results are plain scenarios."""
         if name == "__class__":
             return Scenario
-        if name in SCENARIO_FIELDS or name == "__dict__":
+        if name in SCENARIO_FIELD_NAMES or name == "__dict__":
             reads, scenario, stated = object.__getattribute__(self, "_watch")
-            reads.record_reads(({name} if name in SCENARIO_FIELDS else SCENARIO_FIELDS) - stated)
+            reads.record_reads(({name} if name in SCENARIO_FIELD_NAMES else SCENARIO_FIELD_NAMES) - stated)
             return getattr(scenario, name)
         return object.__getattribute__(self, name)
 
@@ -188,11 +188,11 @@ class CachedResult(Generic[Result]):
         return self.read.get("data") == scenario.data and self.stamp != stamp
 
 
-DAMAGED_ENTRY_ERRORS = (OSError, ValueError, KeyError, TypeError, EOFError)
+DAMAGED_CACHE_ENTRY_ERRORS = (OSError, ValueError, KeyError, TypeError, EOFError)
 """Errors of a damaged entry on disk, which is then computed again."""
 
 
-class Stage(Generic[StageArguments, Result]):
+class CachedStage(Generic[StageArguments, Result]):
     """A function of a scenario whose result is cached by the scenario fields that it reads.
 
     A changed price does not plan again, and a changed quantile does not forecast again. Fields are recorded as they are
@@ -201,7 +201,7 @@ class Stage(Generic[StageArguments, Result]):
 
     Examples
     --------
-    >>> double = Stage(lambda scenario: 2 * scenario.seed)
+    >>> double = CachedStage(lambda scenario: 2 * scenario.seed)
     >>> double(Scenario(seed=3, quantile=0.5)), double(Scenario(seed=3, quantile=0.8))
     (6, 6)
     >>> double.computed
@@ -237,7 +237,7 @@ class Stage(Generic[StageArguments, Result]):
             cached = CachedResult({name: _field_value(plain_scenario, name) for name in own_reads.names}, stamp, result)
         with self._lock:
             older = (entry for entry in self._kept if entry is not cached and not entry.is_stale(plain_scenario, stamp))
-            self._kept = [cached, *older][:RESULTS_PER_STAGE]
+            self._kept = [cached, *older][:MAX_RESULTS_IN_MEMORY_PER_STAGE]
         reads.record_reads(cached.read.keys() - stated)
         return cached.result
 
@@ -266,7 +266,7 @@ class Stage(Generic[StageArguments, Result]):
         store, results_folder = self._shelf, self._results_folder(watched.data)
         known_field_lists = _read_field_lists(results_folder)
         for names in known_field_lists:
-            with contextlib.suppress(*DAMAGED_ENTRY_ERRORS):
+            with contextlib.suppress(*DAMAGED_CACHE_ENTRY_ERRORS):
                 result = store.from_bytes(_result_file(results_folder, plain_scenario, names).read_bytes())
                 reads.record_reads(set(names))
                 return result
@@ -276,7 +276,7 @@ class Stage(Generic[StageArguments, Result]):
         with contextlib.suppress(OutputError):
             _write_cache_file(_result_file(results_folder, plain_scenario, names), content)
             if names not in known_field_lists:
-                _write_cache_file(results_folder / READ_FIELDS_FILE, to_json([*known_field_lists, names]).encode())
+                _write_cache_file(results_folder / READ_FIELDS_FILE_NAME, to_json([*known_field_lists, names]).encode())
             trim_disk_cache()
         # Read back, so that a result is the same object whether it was made or kept.
         return store.from_bytes(content)
@@ -301,16 +301,16 @@ def _unwrap_watched_scenario(scenario: Scenario) -> tuple[FieldReads, Scenario, 
 def _read_field_lists(results_folder: Path) -> list[list[str]]:
     """Read the lists of fields that results in a folder depend on."""
     try:
-        field_lists: list[list[str]] = json.loads((results_folder / READ_FIELDS_FILE).read_text(encoding="utf-8"))
+        field_lists: list[list[str]] = json.loads((results_folder / READ_FIELDS_FILE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []
-    return [names for names in field_lists if SCENARIO_FIELDS.issuperset(names)]
+    return [names for names in field_lists if SCENARIO_FIELD_NAMES.issuperset(names)]
 
 
 def _field_value(scenario: Scenario, name: str) -> object:
     """Return the value of a field; for a field that names a file, its content hash as well."""
     value = getattr(scenario, name)
-    if name not in FILE_FIELDS or value is None or not Path(value).is_file():
+    if name not in FILE_PATH_FIELDS or value is None or not Path(value).is_file():
         return value
     return [value, sha256(value)]
 
@@ -333,7 +333,7 @@ def trim_disk_cache() -> None:
         with contextlib.suppress(OSError):
             stat = path.stat()
             files.append((stat.st_mtime_ns, stat.st_size, path))
-    excess = sum(size for _, size, _ in files) - MAX_DISK_BYTES
+    excess = sum(size for _, size, _ in files) - MAX_DISK_CACHE_BYTES
     for _, size, path in sorted(files):
         if excess <= 0:
             return
@@ -350,14 +350,14 @@ def _data_stamp(data: str) -> tuple[int, int] | None:
     return stat.st_mtime_ns, stat.st_ino
 
 
-def stage(function: Callable[Concatenate[Scenario, StageArguments], Result]) -> Stage[StageArguments, Result]:
+def stage(function: Callable[Concatenate[Scenario, StageArguments], Result]) -> CachedStage[StageArguments, Result]:
     """Make a stage of a function, cached in memory."""
-    return Stage(function)
+    return CachedStage(function)
 
 
 def disk_stage(
     folder: str, to_bytes: Callable[[Result], bytes], from_bytes: Callable[[bytes], Result]
-) -> Callable[[Callable[Concatenate[Scenario, StageArguments], Result]], Stage[StageArguments, Result]]:
+) -> Callable[[Callable[Concatenate[Scenario, StageArguments], Result]], CachedStage[StageArguments, Result]]:
     """Make a decorator for stages whose results are also stored on disk.
 
     Parameters
@@ -367,4 +367,4 @@ def disk_stage(
     to_bytes, from_bytes : callable
         Convert a result to bytes and back.
     """
-    return lambda function: Stage(function, DiskStore(folder, to_bytes, from_bytes))
+    return lambda function: CachedStage(function, DiskStore(folder, to_bytes, from_bytes))

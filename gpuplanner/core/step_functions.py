@@ -9,14 +9,14 @@ import polars as pl
 
 from gpuplanner.core.errors import SchemaError, examples
 
-TICK = timedelta(microseconds=1)
+ONE_MICROSECOND = timedelta(microseconds=1)
 """Time resolution of all sums: one microsecond."""
 UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 """Origin of time stamps."""
-HOUR_TICKS = 3_600_000_000
+US_PER_HOUR = 3_600_000_000
 """Microseconds in an hour; all times are whole microseconds, so nothing is rounded."""
-MINUTE_TICKS = HOUR_TICKS // 60
-QUARTER_HOUR_TICKS = HOUR_TICKS // 4
+US_PER_MINUTE = US_PER_HOUR // 60
+US_PER_QUARTER_HOUR = US_PER_HOUR // 4
 SUM_BLOCK_ROWS = 1 << 17
 """Rows that are summed at a time, so that intermediate arrays stay in the CPU cache."""
 
@@ -91,7 +91,7 @@ def ticks_since(times: pl.Series, origin: datetime) -> np.ndarray:
     >>> ticks_since(pl.Series([day + timedelta(hours=1)]), day)
     array([3600000000])
     """
-    return times.dt.timestamp("us").to_numpy().astype(np.int64) - (origin - UNIX_EPOCH) // TICK
+    return times.dt.timestamp("us").to_numpy().astype(np.int64) - (origin - UNIX_EPOCH) // ONE_MICROSECOND
 
 
 def has_unknown_end() -> pl.Expr:
@@ -159,8 +159,8 @@ def count_intervals(start: datetime, end: datetime, interval_hours: float, *, so
     24
     """
     require_time_zone(start, end, source=source)
-    length, step = (end - start) // TICK, interval_ticks(interval_hours, source=source)
-    if (start - UNIX_EPOCH) // TICK % QUARTER_HOUR_TICKS or length <= 0 or length % step:
+    length, step = (end - start) // ONE_MICROSECOND, interval_ticks(interval_hours, source=source)
+    if (start - UNIX_EPOCH) // ONE_MICROSECOND % US_PER_QUARTER_HOUR or length <= 0 or length % step:
         expected = f"start on a quarter of an hour and whole intervals of {interval_hours:g} h to the end"
         todo = "Move start or end to the boundary of an interval."
         raise SchemaError(f"{source}: start and end", expected, f"{start} and {end}", todo)
@@ -175,9 +175,9 @@ def interval_ticks(interval_hours: float, *, source: str) -> int:
     >>> interval_ticks(0.25, source="demand")
     900000000
     """
-    step = round(interval_hours * HOUR_TICKS)
-    day = 24 * HOUR_TICKS
-    if step <= 0 or step % MINUTE_TICKS or ((day % step) and (step % day)):
+    step = round(interval_hours * US_PER_HOUR)
+    day = 24 * US_PER_HOUR
+    if step <= 0 or step % US_PER_MINUTE or ((day % step) and (step % day)):
         expected = "whole minutes that divide a day, or whole days"
         todo = "Use for example 0.25, 1, 6, 24 or 168."
         raise SchemaError(f"{source}: interval_hours", expected, f"{interval_hours!r}", todo)

@@ -18,10 +18,10 @@ WATTS_PER_KILOWATT = 1000.0
 GRAMS_PER_KILOGRAM = 1000.0
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
-UNALLOCATED = "__unallocated__"
+UNALLOCATED_TEAM = "__unallocated__"
 """Team of GPU-hours that no team was allocated, as OpenCost names it."""
 
-MAX_WAIT_IN_MINUTES = 120.0
+MIN_MINUTES_SHOWN_AS_HOURS = 120.0
 """Wait from which the text is in hours. [min]"""
 
 
@@ -46,7 +46,7 @@ class Locale:
     day: str
 
 
-LOCALES = {
+LOCALE_BY_NAME = {
     "en": Locale(".", ",", "yyyy-mm-dd"),
     "de": Locale(",", ".", "dd.mm.yyyy"),
     "ch": Locale(".", "\N{RIGHT SINGLE QUOTATION MARK}", "dd.mm.yyyy"),
@@ -68,9 +68,9 @@ def localize_text(text: str, name: str, *, numbers: bool = True) -> str:
     >>> localize_text("Since 2026-03-01 1,344.5 GPU-hours, 0.25 of 1g.10gb; gpuplanner 0.1.0", "de")
     'Since 01.03.2026 1.344,5 GPU-hours, 0,25 of 1g.10gb; gpuplanner 0.1.0'
     """
-    if name == next(iter(LOCALES)):
+    if name == next(iter(LOCALE_BY_NAME)):
         return text
-    target_locale = LOCALES[name]
+    target_locale = LOCALE_BY_NAME[name]
     marks = str.maketrans({".": target_locale.decimal, ",": target_locale.thousands})
     if numbers:
         text = _NUMBER_PATTERN.sub(lambda match: match[0].translate(marks), text)
@@ -98,7 +98,7 @@ def format_three_figures(value: float) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-MISSING_FIGURE = "–"
+MISSING_VALUE_TEXT = "–"
 """Text of a figure that was not measured or does not exist: missing is not zero."""
 
 
@@ -111,7 +111,7 @@ def figure_text(value: float | Decimal | None, form: str = "") -> str:
     ('1,234', '0.838', '–', '–')
     """
     if value is None or not math.isfinite(value):
-        return MISSING_FIGURE
+        return MISSING_VALUE_TEXT
     if form.endswith("%"):
         return percent_text(float(value), f"{form[:-1]}f")
     return format(value, form) if form else format_three_figures(float(value))
@@ -125,7 +125,7 @@ def wait_text(minutes: float) -> str:
     >>> wait_text(4.2), wait_text(119.6), wait_text(119.4), wait_text(933), wait_text(60000)
     ('4 min', '2.0 h', '119 min', '15.6 h', '1,000 h')
     """
-    if round(minutes) < MAX_WAIT_IN_MINUTES:
+    if round(minutes) < MIN_MINUTES_SHOWN_AS_HOURS:
         return f"{minutes:,.0f} min"
     hours = minutes / 60.0
     return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.1f} h"
@@ -177,7 +177,7 @@ def round_money(amount: float, decimals: int = 2) -> Decimal:
     return Decimal(repr(float(amount))).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_HALF_EVEN)
 
 
-MINOR_UNITS = {
+DECIMALS_BY_CURRENCY = {
     "BIF": 0, "CLP": 0, "DJF": 0, "GNF": 0, "ISK": 0, "JPY": 0, "KMF": 0, "KRW": 0, "PYG": 0, "RWF": 0, "UGX": 0,
     "VND": 0, "VUV": 0, "XAF": 0, "XOF": 0, "XPF": 0,
     "BHD": 3, "IQD": 3, "JOD": 3, "KWD": 3, "LYD": 3, "OMR": 3, "TND": 3,
@@ -193,7 +193,7 @@ def money_text(amount: Decimal, currency: str) -> str:
     >>> money_text(Decimal("1E+6"), "USD"), money_text(Decimal("98.5"), "JPY"), money_text(Decimal("-0.001"), "EUR")
     ('1,000,000.00', '98', '0.00')
     """
-    smallest = Decimal(1).scaleb(-MINOR_UNITS.get(currency, 2))
+    smallest = Decimal(1).scaleb(-DECIMALS_BY_CURRENCY.get(currency, 2))
     # Bills are exact to 18 decimals, and their sums have as many before the point.
     with localcontext(prec=60):
         rounded = amount.quantize(smallest, rounding=ROUND_HALF_EVEN)

@@ -11,17 +11,17 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.core.column_headings import cells_in_words, code_in_words
-from gpuplanner.core.errors import CheckError
+from gpuplanner.core.errors import VerificationError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import BUCKETS
-from gpuplanner.core.units import GRAMS_PER_KILOGRAM, UNALLOCATED, money_text, split_amount
+from gpuplanner.core.schemas import GPU_TIME_BUCKETS
+from gpuplanner.core.units import GRAMS_PER_KILOGRAM, UNALLOCATED_TEAM, money_text, split_amount
 from gpuplanner.core.units import round_money as to_cents
 from gpuplanner.cost.energy_and_carbon import RangedAmount, total_of
 from gpuplanner.cost.period_costs import RATE_NOT_SET, Money, book_of, money
 from gpuplanner.cost.price_book import LOT, PriceBook
 from gpuplanner.cost.showback import BILL, CENTS, LIST_PRICE, OWN_RATE, allocated
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.hardware.power_and_carbon import OWN_PRICE, CarbonFactor, Price
+from gpuplanner.hardware.power_and_carbon import STATED_PRICE_SOURCE_TEXT, GpuHourPrice, GridCarbonIntensity
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
 from gpuplanner.usage.allocated_hours import FAILED_JOB_STATES, allocated_by_state
 from gpuplanner.usage.job_history import History, history
@@ -63,7 +63,7 @@ class CostReview:
     period: tuple[str, str]
     total: Decimal | None
     currency: str
-    price: Price | None
+    price: GpuHourPrice | None
     by_tenant: pl.DataFrame
     by_ownership: pl.DataFrame
     by_bucket: pl.DataFrame
@@ -76,7 +76,7 @@ class CostReview:
     states: pl.DataFrame
     carbon_kg: dict[str, RangedAmount | None]
     carbon_at_yearly_mean_kg: float | None
-    carbon: CarbonFactor
+    carbon: GridCarbonIntensity
     pue: float
     costs: pl.DataFrame
     missing: tuple[str, ...]
@@ -110,7 +110,7 @@ class CostReview:
     @property
     def bridge(self) -> str:
         """Buckets that the unallocated cost of the table by team is the sum of; empty without unallocated hours."""
-        sums = _summed(_by_bucket_order(self.costs.filter(SubAccountId=UNALLOCATED)), "bucket", "x_Bucket")
+        sums = _summed(_by_bucket_order(self.costs.filter(SubAccountId=UNALLOCATED_TEAM)), "bucket", "x_Bucket")
         named = ((code_in_words(row[0]).removeprefix("unallocated, "), row[1]) for row in sums.iter_rows())
         parts = " + ".join(f"{name} {money_text(cost, self.currency)}" for name, cost in named)
         amount = f"{money_text(Decimal(str(sums['cost'].sum())), self.currency)} {self.currency}"
@@ -166,7 +166,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
     costs = priced.costs if charges is None else _billed(priced.costs, charges, scenario.currency)
     total = Decimal(str(costs["EffectiveCost"].sum())) if costs.height else None
     by_tenant = _summed(costs, "tenant", "SubAccountName")
-    held = by_tenant.filter(pl.col("tenant") != UNALLOCATED)
+    held = by_tenant.filter(pl.col("tenant") != UNALLOCATED_TEAM)
     to_tenants = Decimal(str(held["cost"].sum() or 0))
     attempts = allocated_by_state(known.trace.jobs, start=known.begin, end=known.end)
     attempts = attempts.filter(pl.col("gpu_hours") > 0, total is not None)
@@ -213,7 +213,7 @@ def _billed(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.Dat
         told = [f"{much:.2f} {currency} {name}" for much, name in costs_of]
         got = f"{billed:,.1f}, {billed - installed:+,.1f}; its largest lines: {'; '.join(told) or 'none'}"
         todo = "Give the bill of the same GPUs and the same period, in the currency of the scenario."
-        raise CheckError("bill", f"{installed:,.1f} GPU-hours, as are installed", got, todo)
+        raise VerificationError("bill", f"{installed:,.1f} GPU-hours, as are installed", got, todo)
     total = to_cents(float(mine["EffectiveCost"].sum()))
     shares = split_amount(total, costs["EffectiveCost"].cast(pl.Float64).to_list())
     cost = pl.Series(shares, dtype=CENTS)
@@ -234,12 +234,12 @@ def basis_of(costs: pl.DataFrame) -> str:
     return " and".join(words for basis, words in BASES.items() if basis in bases)
 
 
-def price_text(price: Price) -> str:
+def price_text(price: GpuHourPrice) -> str:
     """A price of a GPU-hour, with the lowest and the highest offer where it is the median of several.
 
     Examples
     --------
-    >>> price_text(Price(12.29, 6.88, 15.98, "USD", "list", "2026-08-03"))
+    >>> price_text(GpuHourPrice(12.29, 6.88, 15.98, "USD", "list", "2026-08-03"))
     '12.29 USD per GPU-hour (offers from 6.88 to 15.98)'
     """
     wide = f" (offers from {price.low:,.2f} to {price.high:,.2f})" if price.low != price.high else ""
@@ -257,7 +257,7 @@ def price_rows(found: CostReview) -> pl.DataFrame:
     rows += [("electricity", row.per_kwh, f"{row.currency} per kWh", row.begin, row.source) for row in power]
     rates = ((f"{row.to_currency} per {row.from_currency}", row) for row in book.rates)
     rows += [("exchange", row.rate, unit, row.date, row.source) for unit, row in rates]
-    overridden = found.price is not None and found.price.source == OWN_PRICE
+    overridden = found.price is not None and found.price.source == STATED_PRICE_SOURCE_TEXT
     owners = {basis: set(found.costs.filter(x_PriceBasis=basis)["x_Ownership"]) for basis in BASES}
     used = set() if overridden else owners[OWN_RATE] | ({"electricity", "exchange"} if owners[OWN_RATE] else set())
     terms = owners[LIST_PRICE] & {"spot"} | ({"on_demand"} if owners[LIST_PRICE] - {"spot"} else set())
@@ -285,7 +285,7 @@ def _summed(costs: pl.DataFrame, name: str, column: str) -> pl.DataFrame:
 
 def _by_bucket_order(costs: pl.DataFrame) -> pl.DataFrame:
     """Charge lines in the order of the buckets of the ledger."""
-    return costs.sort(pl.col("x_Bucket").cast(pl.Enum(BUCKETS)), maintain_order=True)
+    return costs.sort(pl.col("x_Bucket").cast(pl.Enum(GPU_TIME_BUCKETS)), maintain_order=True)
 
 
 def _by_job(jobs: pl.DataFrame, tenants: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFrame:

@@ -42,9 +42,9 @@ from gpuplanner.hardware.catalog import (
     resolve_gpu_model,
 )
 from gpuplanner.hardware.power_and_carbon import (
-    CarbonFactor,
-    PowerModel,
-    Price,
+    GpuHourPrice,
+    GpuPowerModel,
+    GridCarbonIntensity,
     find_carbon_factor,
     find_gpu_hour_price,
     make_power_model,
@@ -74,9 +74,9 @@ class Money:
     not stated, and why; ``rate_parts`` are the components of the rate of owned GPUs, where all GPUs have that rate.
     """
 
-    price: Price | None
-    power: PowerModel | None
-    carbon: CarbonFactor
+    price: GpuHourPrice | None
+    power: GpuPowerModel | None
+    carbon: GridCarbonIntensity
     pue: float
     costs: pl.DataFrame
     states: pl.DataFrame
@@ -192,13 +192,13 @@ def rate_of(scenario: Scenario, known: History, gpu_model: str | None, kind: str
     return replace(found, listed=None if listed is None else listed.value)
 
 
-def price_of(scenario: Scenario, fleet: PlannedFleet) -> Price | None:
+def price_of(scenario: Scenario, fleet: PlannedFleet) -> GpuHourPrice | None:
     """Price of a GPU-hour of the board to plan for: the scenario's own, else the book's, else the list's."""
     rate = rate_of(scenario, history(scenario), fleet.name if fleet.in_catalogue else None, ON_DEMAND)
     return None if rate is None else rate.price
 
 
-def on_demand_price(scenario: Scenario, fleet: PlannedFleet, what: str) -> Price:
+def on_demand_price(scenario: Scenario, fleet: PlannedFleet, what: str) -> GpuHourPrice:
     """Price of the board on demand, for what cannot do without."""
     price = price_of(scenario, fleet)
     if price is None:
@@ -223,7 +223,7 @@ def per_kwh_of(scenario: Scenario, known: History, currency: str | None = None) 
     return book.converted(usd, "USD", wanted, known.end)
 
 
-def _listed(book: PriceBook, gpu_model: str | None, term: str, currency: str, when: datetime) -> Price | None:
+def _listed(book: PriceBook, gpu_model: str | None, term: str, currency: str, when: datetime) -> GpuHourPrice | None:
     """The list price in a currency; None where the catalogue has none, or no rate leads from its currency."""
     if gpu_model is None or not has_list_price(gpu_model, term=term):
         return None
@@ -256,7 +256,7 @@ def pue_of(scenario: Scenario) -> float:
     return scenario.pue or find_parameter("pue").value
 
 
-def power_of(fleet: PlannedFleet) -> PowerModel | None:
+def power_of(fleet: PlannedFleet) -> GpuPowerModel | None:
     """The law of power of the board to plan for; None where the catalogue has none."""
     return _law(fleet.name) if fleet.name is not None and fleet.in_catalogue else None
 
@@ -304,7 +304,7 @@ def _known(word: str) -> str | None:
     return name if name in mig_model_names() or name in non_mig_model_names() else None
 
 
-def _law(gpu_model: str) -> PowerModel | None:
+def _law(gpu_model: str) -> GpuPowerModel | None:
     try:
         return make_power_model(gpu_model)
     except (GeometryError, ScenarioError):

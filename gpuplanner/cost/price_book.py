@@ -22,7 +22,7 @@ from gpuplanner.core.serialization import (
 from gpuplanner.core.units import percent_text
 from gpuplanner.cost.showback import Rate
 from gpuplanner.hardware.catalog import facts, resolve_gpu_model
-from gpuplanner.hardware.power_and_carbon import HOURS_PER_YEAR, Price
+from gpuplanner.hardware.power_and_carbon import HOURS_PER_YEAR, GpuHourPrice
 
 OWNED, ON_DEMAND, SPOT = "owned", "on_demand", "spot"
 RENTED_KINDS = (ON_DEMAND, SPOT, "reserved", "reserved_1y", "reserved_3y", "block")
@@ -182,7 +182,7 @@ class PriceBook:
             raise ScenarioError(f"{currency} in {wanted}", f"a rate dated by {day}", "none", todo)
         return amount * max(pairs)[1]
 
-    def _price(self, rows: list[PriceRow], what: str, currency: str, begin: datetime, end: datetime) -> Price:
+    def _price(self, rows: list[PriceRow], what: str, currency: str, begin: datetime, end: datetime) -> GpuHourPrice:
         """The mean by time, and over places and instance types where there are several."""
         places = sorted({(row.region or "", row.instance_type or "") for row in rows})
         means, parts = [], []
@@ -195,7 +195,7 @@ class PriceBook:
         values = [value for _, value in parts]
         told = "; ".join(dict.fromkeys(f"{row.source} ({row.confidence})" for row, _ in parts))
         newest = max(row.begin for row, _ in parts)
-        return Price(sum(means) / len(means), min(values), max(values), currency, told, newest)
+        return GpuHourPrice(sum(means) / len(means), min(values), max(values), currency, told, newest)
 
     def _owned(self, gpu_model: str, currency: str, begin: datetime, end: datetime) -> Rate | None:
         lots = self.lots_of(gpu_model)
@@ -209,7 +209,7 @@ class PriceBook:
                 parts[name] = parts.get(name, 0.0) + share
         value = sum(parts.values())
         source = "; ".join(dict.fromkeys(lot.source for lot in lots))
-        price = Price(value, value, value, currency, f"cost of owning: {source}", lots[-1].bought)
+        price = GpuHourPrice(value, value, value, currency, f"cost of owning: {source}", lots[-1].bought)
         return Rate(price, per_kwh=self.per_kwh(currency, begin, end) or 0.0, parts=parts)
 
 

@@ -12,10 +12,10 @@ import polars as pl
 
 from gpuplanner.core.column_headings import cells_in_words
 from gpuplanner.core.schema_checks import check_table
-from gpuplanner.core.schemas import DECIMAL, Costs
-from gpuplanner.core.units import UNALLOCATED, round_money, split_amount
+from gpuplanner.core.schemas import MONEY_DTYPE, Costs
+from gpuplanner.core.units import UNALLOCATED_TEAM, round_money, split_amount
 from gpuplanner.cost.energy_and_carbon import FINE
-from gpuplanner.hardware.power_and_carbon import Price
+from gpuplanner.hardware.power_and_carbon import GpuHourPrice
 
 NOBODY = "-"
 FLEET = "own fleet"
@@ -45,7 +45,7 @@ class Rate:
     :data:`OWN_RATE` or :data:`LIST_PRICE`.
     """
 
-    price: Price
+    price: GpuHourPrice
     per_kwh: float = 0.0
     listed: float | None = None
     parts: Mapping[str, float] | None = None
@@ -81,7 +81,7 @@ def showback(
     >>> from datetime import UTC
     >>> day = datetime(2026, 2, 1, tzinfo=UTC)
     >>> rows = {"tenant": ["a", "-"], "gpu_model": "X", "bucket": ["used", "unallocated"], "gpu_hours": [2.0, 1.0]}
-    >>> rate = Rate(Price(1.0, 1.0, 1.0, "USD", "own price", "as given"))
+    >>> rate = Rate(GpuHourPrice(1.0, 1.0, 1.0, "USD", "own price", "as given"))
     >>> rows = pl.DataFrame(rows).with_columns(ownership=pl.lit("owned"))
     >>> lines = showback(rows, {("X", "owned"): rate}, start=day, end=day)
     >>> lines.select("SubAccountName", pl.col("EffectiveCost").cast(pl.String)).rows()
@@ -117,7 +117,7 @@ def showback(
         PricingQuantity=quantity,
         PricingUnit=pl.lit("GPU-Hours"),
         ListUnitPrice=pl.Series([rate.listed for rate in mine], dtype=pl.Float64),
-        ListCost=pl.Series(at_list, dtype=DECIMAL),
+        ListCost=pl.Series(at_list, dtype=MONEY_DTYPE),
         EffectiveCost=cost,
         **dict.fromkeys(("ContractedCost", "BilledCost"), billed.otherwise(Decimal("0.00")).cast(CENTS)),
         BillingCurrency=pl.Series([rate.price.currency for rate in mine], dtype=pl.String),
@@ -139,8 +139,8 @@ def allocated(total: Decimal, weights: pl.DataFrame, *, by: str, weight: str) ->
 def _ordered(hours: pl.DataFrame) -> pl.DataFrame:
     """Lines with the names that they are shown under; a tenant that is called nobody is told from nobody."""
     shown = (
-        pl.when(pl.col("tenant") == NOBODY).then(pl.lit(UNALLOCATED))
-        .when(pl.col("tenant") == UNALLOCATED).then(pl.lit(f"{UNALLOCATED} (tenant)"))
+        pl.when(pl.col("tenant") == NOBODY).then(pl.lit(UNALLOCATED_TEAM))
+        .when(pl.col("tenant") == UNALLOCATED_TEAM).then(pl.lit(f"{UNALLOCATED_TEAM} (tenant)"))
         .otherwise("tenant")
     )  # fmt: skip
     return (

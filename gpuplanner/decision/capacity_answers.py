@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE, count_text
 from gpuplanner.decision.decision_types import CurvePoint, Exhaustion, Measure, SizeService, WeeklyGrowth
 from gpuplanner.decision.headroom_and_growth import FittedGrowth, MeasuredHeadroom, date_exhaustion, measure_headroom
@@ -94,7 +94,7 @@ class FleetChange:
         """Describe the measure with the number of GPUs of each MIG profile."""
         profiles = [self.model.inputs.fleet.profiles[pool.profiles[0]] for pool in self.pools]
         gpus_by_profile = zip(profiles, units, strict=True)
-        parts = ", ".join(f"{count} GPUs as {name}" for name, count in gpus_by_profile if name != WHOLE_GPU)
+        parts = ", ".join(f"{count} GPUs as {name}" for name, count in gpus_by_profile if name != FULL_GPU)
         return f"{self.text}: {parts} in all" if self.pools[0].movable else self.text
 
     def find_smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:

@@ -21,7 +21,7 @@ from gpuplanner.core.units import (
     HOURS_PER_WEEK,
     SECONDS_PER_DAY,
     SECONDS_PER_MINUTE,
-    UNALLOCATED,
+    UNALLOCATED_TEAM,
     count_text,
     percent_text,
 )
@@ -278,7 +278,7 @@ def _format_purchase(scenario: Scenario, decision: Decision, impact: FinancialIm
 
 def _explain_unallocated(scenario: Scenario, decision: Decision, impact: FinancialImpact) -> str:
     """Explain why unallocated GPU-hours save nothing; empty if GPUs are released or nothing is known."""
-    hours = sum(row.allocated_gpu_hours for row in decision.teams if row.team == UNALLOCATED)
+    hours = sum(row.allocated_gpu_hours for row in decision.teams if row.team == UNALLOCATED_TEAM)
     if not hours or decision.action == "none" or decision.saving.value is not None:
         return ""
     share = percent_text(hours / sum(row.allocated_gpu_hours for row in decision.teams))

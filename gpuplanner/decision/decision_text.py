@@ -10,8 +10,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.core.units import SECONDS_PER_HOUR, UNALLOCATED, count_text, day_text, percent_text, wait_text
+from gpuplanner.core.schemas import FULL_GPU
+from gpuplanner.core.units import SECONDS_PER_HOUR, UNALLOCATED_TEAM, count_text, day_text, percent_text, wait_text
 from gpuplanner.decision.capacity_answers import MIN_DAYS, MIN_JOBS, RECOMMENDED_LAYOUT, Recommendation
 from gpuplanner.decision.decision_types import (
     LAYOUT_FULL,
@@ -151,7 +151,7 @@ def _find_layout_changes(decision: Decision, contest: Contest, trial: Trial) -> 
 
 def _partition_verb(changes: NodesByChange) -> str:
     """Choose "repartition" if all changed GPUs are MIG-partitioned already, else "partition"."""
-    return "repartition" if changes and all(before != WHOLE_GPU for before, _ in changes) else "partition"
+    return "repartition" if changes and all(before != FULL_GPU for before, _ in changes) else "partition"
 
 
 def _format_wait_change(decision: Decision) -> str:
@@ -313,7 +313,7 @@ def format_layout_text(layout: str) -> str:
     >>> format_layout_text("3g.40gb:2"), format_layout_text("gpu")
     ('2 × 3g.40gb', 'full GPU (MIG disabled)')
     """
-    if layout == WHOLE_GPU:
+    if layout == FULL_GPU:
         return "full GPU (MIG disabled)"
     return " + ".join(f"{number} × {profile}" for profile, number in parse_layout(layout).items())
 
@@ -537,7 +537,7 @@ def _format_allocated_shares(decision: Decision, curve: Sequence[CurvePoint]) ->
     if decision.action != "buy" or not {decision.fleet_gpus, decision.gpus} <= {*shares}:
         return ""
     today, after = (percent_text(shares[gpus]) for gpus in (decision.fleet_gpus, decision.gpus))
-    is_measured = any(row.busy_gpu_hours is not None for row in decision.teams if row.team != UNALLOCATED)
+    is_measured = any(row.busy_gpu_hours is not None for row in decision.teams if row.team != UNALLOCATED_TEAM)
     note = "" if is_measured else " The use of allocated GPUs is not measured."
     return (
         f"Jobs are allocated {today} of the GPU-hours of {decision.fleet_gpus:,} GPUs, {after} of "
@@ -547,7 +547,7 @@ def _format_allocated_shares(decision: Decision, curve: Sequence[CurvePoint]) ->
 
 def _format_measured_use(decision: Decision) -> str:
     """Format the share of the allocated GPU-hours with measured use; empty if no team has any."""
-    teams = [row for row in decision.teams if row.team != UNALLOCATED]
+    teams = [row for row in decision.teams if row.team != UNALLOCATED_TEAM]
     measured_hours = sum((row.busy_gpu_hours or 0.0) + (row.idle_gpu_hours or 0.0) for row in teams)
     allocated_hours = sum(row.allocated_gpu_hours for row in teams)
     share_text = percent_text(measured_hours / max(allocated_hours, 1e-9))

@@ -12,9 +12,9 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIP_RESERVED
 from gpuplanner.core.units import count_text, day_text
 from gpuplanner.cost.period_costs import book_of, per_kwh_of, power_of, price_of, pue_of
-from gpuplanner.hardware.actuators import RETURNED_NODES, find_scenario_abilities, parse_ownership
+from gpuplanner.hardware.actuators import UNNEEDED_NODES_RETURNED, find_scenario_abilities, parse_ownership
 from gpuplanner.hardware.catalog import find_parameter
-from gpuplanner.hardware.power_and_carbon import PowerModel, Price, compute_facility_kwh, compute_gpu_kwh
+from gpuplanner.hardware.power_and_carbon import GpuHourPrice, GpuPowerModel, compute_facility_kwh, compute_gpu_kwh
 from gpuplanner.usage.job_history import history
 
 TODAY: str = "today"
@@ -373,9 +373,9 @@ def compute_financial_impact(
     gpus_freed_at_peak: int,
     fleet_gpus: int,
     ownership: str | None,
-    power: PowerModel | None,
+    power: GpuPowerModel | None,
     usd_per_kwh: float,
-    price: Price | None,
+    price: GpuHourPrice | None,
     purchase: NextPurchase | None,
     off_gpu_hours: float,
     pue: float,
@@ -495,7 +495,7 @@ def compute_impact(
 def count_powered_down_hours(scenario: Scenario, saved_gpu_hours: float) -> float:
     """Count the GPU-hours of a saving in which GPUs draw no power: all if nodes are powered down or returned."""
     abilities = find_scenario_abilities(scenario, history(scenario).fleet.gpu_model)
-    return saved_gpu_hours if abilities.switches_nodes or abilities.returns == RETURNED_NODES else 0.0
+    return saved_gpu_hours if abilities.switches_nodes or abilities.returns == UNNEEDED_NODES_RETURNED else 0.0
 
 
 def find_usd_per_kwh(scenario: Scenario) -> float:
@@ -518,7 +518,9 @@ def find_stated_ownership(inventory: pl.DataFrame | None) -> str | None:
     return parse_ownership(stated[0]) if len(stated) == 1 else None
 
 
-def _price_energy(hours: float, power: PowerModel | None, kwh: float | None, pue: float, usd_per_kwh: float) -> Amount:
+def _price_energy(
+    hours: float, power: GpuPowerModel | None, kwh: float | None, pue: float, usd_per_kwh: float
+) -> Amount:
     """Price the electricity that powered-down GPUs save a week.
 
     Parameters
@@ -543,7 +545,7 @@ def _price_energy(hours: float, power: PowerModel | None, kwh: float | None, pue
     return kwh * usd_per_kwh, f"{energy}, {kwh * usd_per_kwh:,.2f} USD at {usd_per_kwh:g} USD per kWh"
 
 
-def _price_rent(gpu_hours: float, price: Price | None) -> Amount:
+def _price_rent(gpu_hours: float, price: GpuHourPrice | None) -> Amount:
     """Price the rented GPU-hours that are saved a week."""
     if price is None:
         return None, f"{gpu_hours:,.0f} fewer GPU-hours per week are rented; their price is not known"
@@ -572,7 +574,7 @@ def _format_next_purchase(purchase: NextPurchase | None) -> str | None:
     return f"The next purchase, of {gpus} or more{cost}, is due on {due_day}: order by {order_day}"
 
 
-def compute_saved_kwh(power: PowerModel | None, off_gpu_hours: float, pue: float) -> float | None:
+def compute_saved_kwh(power: GpuPowerModel | None, off_gpu_hours: float, pue: float) -> float | None:
     """Compute the energy that idle GPUs would have used in the hours in which they are off [kWh]; None if not known.
 
     Hosts do not count: their idle power has no source.

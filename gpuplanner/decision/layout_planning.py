@@ -13,7 +13,7 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError, require_no_faults
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import round_record
 from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text
@@ -239,10 +239,10 @@ def raise_demand_to_gang(demand: np.ndarray, profiles: Sequence[str], largest_ga
     >>> raise_demand_to_gang(np.array([[[1.0, 9.0]]]), ["gpu"], 4).tolist()
     [[[4.0, 9.0]]]
     """
-    if largest_gang_gpus == 0 or WHOLE_GPU not in profiles:
+    if largest_gang_gpus == 0 or FULL_GPU not in profiles:
         return demand
     demand = demand.copy()
-    full_demand = demand[:, list(profiles).index(WHOLE_GPU), :]
+    full_demand = demand[:, list(profiles).index(FULL_GPU), :]
     total = full_demand.sum(axis=0)
     share = np.divide(full_demand, total, out=np.full_like(full_demand, 1 / len(full_demand)), where=total > 0)
     full_demand += share * np.maximum(largest_gang_gpus - total, 0.0)

@@ -13,7 +13,7 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario, parse_change_windows
 from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR
 from gpuplanner.core.schema_checks import check_table
-from gpuplanner.core.schemas import WHOLE_GPU, LayoutPlan
+from gpuplanner.core.schemas import FULL_GPU, LayoutPlan
 from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.requests import build_requests, count_layout_instances, list_larger_profiles, sort_profiles
 from gpuplanner.hardware.gpu_models import GpuModel
@@ -93,7 +93,7 @@ class GpuCalendar:
         node_number = {node: number for number, node in enumerate(problem.node_names)}
         slot_of = {time: slot for slot, time in enumerate(problem.slot_times)}
         rows = check_table(layout_plan, LayoutPlan, source="layout plan")
-        layouts = (WHOLE_GPU, *sorted({*rows["layout"], *rows["parked"].drop_nulls()} - {UNUSED_LAYOUT, WHOLE_GPU}))
+        layouts = (FULL_GPU, *sorted({*rows["layout"], *rows["parked"].drop_nulls()} - {UNUSED_LAYOUT, FULL_GPU}))
         layouts_on = np.full((problem.n_slots, len(node_number) * problem.gpus_per_node), -1)
         numbers = np.full_like(layouts_on, -1 if problem.prices is None else 0)
         for row in rows.iter_rows(named=True):

@@ -12,9 +12,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError, resolve_name
-from gpuplanner.core.execution import POLICY_ENTRY_POINTS, load_plugins
+from gpuplanner.core.execution import POLICY_ENTRY_POINT_GROUP, load_plugins
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.stage_cache import data_folder
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import (
@@ -50,7 +50,7 @@ from gpuplanner.decision.requests import (
 )
 from gpuplanner.decision.sharing_rules import read_rules_file
 from gpuplanner.decision.wait_curve import DAYS_PER_WEEK, scale_load, simulate_waits
-from gpuplanner.hardware.actuators import ANY_GPUS, ActuatorAbilities, find_abilities
+from gpuplanner.hardware.actuators import PARTITIONS_ANY_GPUS, ActuatorAbilities, find_abilities
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.simulator.replications import student_t
 from gpuplanner.simulator.simulated_fleet import NodeAutoscaling
@@ -288,7 +288,7 @@ class Tuning:
             mixed_layouts = (deal_layouts(inputs.gpu_model, instances, count) for count in gpus)
             choices[view, tuple(tuple(sorted(layouts)) for layouts in mixed_layouts)] = None
         for view, mig_nodes in choices:
-            layouts = [((WHOLE_GPU,) * len(mig_kept), mig_kept) for mig_kept in mig_nodes]
+            layouts = [((FULL_GPU,) * len(mig_kept), mig_kept) for mig_kept in mig_nodes]
             fixed = PolicySetting(AUTOSCALED_POOLS, view, *partition_nodes(inputs, order, layouts), tuple(order))
             for mig_kept in (0, 1):
                 trials += self._try_idle_rules(partial(make, fixed, mig_kept), self.abilities.placements[-1:])
@@ -342,7 +342,10 @@ class FleetWay:
             return "jobs share GPUs without MIG"
         if NEEDS_MIG in self.needs and not fleet.can_be_cut:
             return "this GPU model has no MIG profiles"
-        lacking = {NEEDS_ON_OFF: not abilities.switches_nodes, NEEDS_INSTANCES: abilities.cuts_on_demand != ANY_GPUS}
+        lacking = {
+            NEEDS_ON_OFF: not abilities.switches_nodes,
+            NEEDS_INSTANCES: abilities.cuts_on_demand != PARTITIONS_ANY_GPUS,
+        }
         facts = {NEEDS_ON_OFF: "switches_nodes", NEEDS_INSTANCES: "cuts_on_demand"}
         meanings = (abilities.facts[facts[need]].meaning for need in self.needs if lacking.get(need))
         return next((f"not with {abilities.actuator}: {meaning}" for meaning in meanings), None)
@@ -366,7 +369,7 @@ POLICIES: dict[str, FleetWay] = {
     ),
 }  # fmt: skip
 """Policies by name in display order, those of extensions last; the first has no settings."""
-POLICIES |= load_plugins(POLICY_ENTRY_POINTS, FleetWay, frozenset(POLICIES))
+POLICIES |= load_plugins(POLICY_ENTRY_POINT_GROUP, FleetWay, frozenset(POLICIES))
 MEANINGS = {name: policy.meaning for name, policy in POLICIES.items()}
 """Meanings of the policies by name."""
 SHORT_NAMES = {name: policy.short for name, policy in POLICIES.items()}

@@ -14,12 +14,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import SECONDS_PER_HOUR
 from gpuplanner.decision.decision_types import LAYOUT_PER_JOB
 from gpuplanner.decision.policy_simulation import Knobs, PolicySetting, Trial, partition_nodes
 from gpuplanner.decision.requests import AS_TODAY, JobReplayInputs
-from gpuplanner.hardware.actuators import RETURNED_NODES, ActuatorAbilities
+from gpuplanner.hardware.actuators import UNNEEDED_NODES_RETURNED, ActuatorAbilities
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.layout_enumeration import list_pareto_counts
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, format_layout, parse_layout
@@ -76,7 +76,7 @@ class PoolRule:
     @property
     def is_partitioned(self) -> bool:
         """Whether any of its GPUs has fixed MIG instances."""
-        return any(_layout_while_empty(layout) != WHOLE_GPU for layout in self.layouts)
+        return any(_layout_while_empty(layout) != FULL_GPU for layout in self.layouts)
 
     @property
     def offers(self) -> dict[str, int]:
@@ -218,7 +218,7 @@ def line_up_layouts(before: tuple[str, ...], after: tuple[str, ...] | None) -> I
     >>> list(line_up_layouts(("gpu", "1g.10gb:7"), ("1g.10gb:7", "3g.40gb:2")))
     [('gpu', '3g.40gb:2'), ('1g.10gb:7', '1g.10gb:7')]
     """
-    old = [_layout_while_empty(WHOLE_GPU if layout == UNUSED_LAYOUT else layout) for layout in before]
+    old = [_layout_while_empty(FULL_GPU if layout == UNUSED_LAYOUT else layout) for layout in before]
     if after is None:
         yield from ((layout, UNUSED_LAYOUT) for layout in old)
         return
@@ -233,13 +233,13 @@ def line_up_layouts(before: tuple[str, ...], after: tuple[str, ...] | None) -> I
 
 def _layout_while_empty(layout: str) -> str:
     """Return the layout of a GPU without jobs."""
-    return WHOLE_GPU if layout == LAYOUT_CUT_BY_JOBS or not parse_layout(layout) else layout
+    return FULL_GPU if layout == LAYOUT_CUT_BY_JOBS or not parse_layout(layout) else layout
 
 
 def rank_nodes(inputs: JobReplayInputs) -> list[int]:
     """Rank today's nodes, those to release last first: large nodes with full GPUs."""
     nodes = inputs.nodes
-    n_partitioned = [sum(layout != WHOLE_GPU for layout in layouts) for layouts in nodes.layouts]
+    n_partitioned = [sum(layout != FULL_GPU for layout in layouts) for layouts in nodes.layouts]
     return sorted(range(len(nodes.gpus)), key=lambda number: (-nodes.gpus[number], n_partitioned[number], number))
 
 
@@ -283,7 +283,7 @@ def assign_layouts(
     for number in order:
         if remaining_layouts and number not in layouts:
             size = len(today[number])
-            layouts[number] = tuple([WHOLE_GPU] * (size - len(remaining_layouts)) + remaining_layouts[:size])
+            layouts[number] = tuple([FULL_GPU] * (size - len(remaining_layouts)) + remaining_layouts[:size])
             remaining_layouts = remaining_layouts[size:]
     return {number: layouts[number] for number in order if number in layouts}
 
@@ -360,7 +360,7 @@ def count_instances(
     instances_in_use = {}
     for profile_number, name in enumerate(profiles):
         of_profile = job_mask & (requests.profile == profile_number)
-        if name == WHOLE_GPU or not of_profile.any():
+        if name == FULL_GPU or not of_profile.any():
             continue
         start_s, run_s, count = requests.ready_s[of_profile], requests.run_s[of_profile], requests.total[of_profile]
         if peak:
@@ -391,9 +391,9 @@ def make_mig_fleet(
         return fleet, tuple(((LAYOUT_PER_JOB,) * count,) for count in gpus.tolist()), None
     no_instances = [0] * (len(profiles) - 1)
     capacity = [[[count, *no_instances], dynamic_mig.capacity(count, whole=False)] for count in gpus.tolist()]
-    cut = [set(inputs.nodes.layouts[number]) != {WHOLE_GPU} for number in numbers]
+    cut = [set(inputs.nodes.layouts[number]) != {FULL_GPU} for number in numbers]
     fleet = NodeFleet(profiles, gpus, np.array(capacity), np.array(cut), inputs.fleet.weights, dynamic_mig)
-    names = tuple(((WHOLE_GPU,) * count, (LAYOUT_PER_JOB,) * count) for count in gpus.tolist())
+    names = tuple(((FULL_GPU,) * count, (LAYOUT_PER_JOB,) * count) for count in gpus.tolist())
     # Each pool keeps all idle nodes: they change, and never go.
     return fleet, names, NodeAutoscaling(0.0, change_cost.reboot_s.value, (len(gpus), len(gpus)))
 
@@ -423,7 +423,8 @@ def make_fleet_rules(inputs: JobReplayInputs, trial: Trial, abilities: ActuatorA
     return FleetRules(
         policy=policy, actuator=abilities.actuator, gpu_model=inputs.gpu_model.name,
         pools=tuple(_list_pool_rules(inputs, trial)), nodes=len(setting.node_numbers),
-        today=today, released=_node_names(inputs, released_nodes), returned=abilities.returns == RETURNED_NODES,
+        today=today, released=_node_names(inputs, released_nodes),
+        returned=abilities.returns == UNNEEDED_NODES_RETURNED,
         idle_s=None if switching is None else switching.idle_s, lead_s=abilities.lead.value,
         lead_slow_s=abilities.lead.high, cool_s=0.0 if switching is None else switching.cool_s,
         placement=setting.placement, requests=setting.view, begins=inputs.end.isoformat(),
@@ -439,7 +440,7 @@ def _list_pool_rules(inputs: JobReplayInputs, trial: Trial) -> Iterator[PoolRule
         indices = [index for index, layouts in enumerate(setting.layouts) if layouts[pool]]
         nodes_by_layouts = _group_by_layouts(indices, [layouts[pool] for layouts in setting.layouts])
         for layouts, pool_nodes in sorted(nodes_by_layouts.items(), key=lambda item: -len(item[1])):
-            kind = "full" if set(layouts) == {WHOLE_GPU} else "jobs" if LAYOUT_PER_JOB in layouts else "mig"
+            kind = "full" if set(layouts) == {FULL_GPU} else "jobs" if LAYOUT_PER_JOB in layouts else "mig"
             counts[kind] += 1
             name = kind if counts[kind] == 1 else f"{kind}-{counts[kind]}"
             intervals = trial.outcome.power_intervals.filter(pl.col("pool") == pool, pl.col("node").is_in(pool_nodes))

@@ -23,7 +23,7 @@ from gpuplanner.decision.queue_model import MAX_ARRIVAL_JITTER_S
 from gpuplanner.decision.requests import AS_TODAY, JobReplayInputs, classify_job_sizes, count_layout_instances
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset, read_metadata
-from gpuplanner.ingest.gpu_shares import UNTRACKED_CHECK
+from gpuplanner.ingest.gpu_shares import UNTRACKED_SHARES_CHECK
 from gpuplanner.ingest.quality_report import UNKNOWN_GPUS_CHECK, QualityWarning, list_warnings
 from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet, NodeRequests, Outcome
 from gpuplanner.simulator.simulation_run import simulate_requests
@@ -461,7 +461,7 @@ def compute_left_out_share(dataset: Dataset) -> float:
     A rejected row counts as a job of mean GPU-hours.
     """
     source_facts = dataset.source_facts
-    untracked_gpu_hours = float(dataset.quality.filter(check=UNTRACKED_CHECK)["gpu_hours"].sum())
+    untracked_gpu_hours = float(dataset.quality.filter(check=UNTRACKED_SHARES_CHECK)["gpu_hours"].sum())
     lost_gpu_hours = source_facts.quarantined_gpu_hours + source_facts.unresolved_gpu_hours + untracked_gpu_hours
     counted = source_facts.gpu_hours / (source_facts.gpu_hours + lost_gpu_hours) if lost_gpu_hours else 1.0
     return 1.0 - counted * (1.0 - min(count_lost_rows(dataset) / max(source_facts.rows_in, 1), 1.0))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.core.errors import GeometryError, ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import count_text
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision
@@ -407,7 +407,7 @@ def find_substitute_profile(home_gpu_model: GpuModel, profile: str, gpu_model: G
     >>> find_substitute_profile(h100, "gpu", a100), find_substitute_profile(a100, "gpu", h100)
     (('gpu', 3.16...), ('gpu', 1.0))
     """
-    substitute = WHOLE_GPU if profile == WHOLE_GPU else _find_smallest_profile(home_gpu_model, profile, gpu_model)
+    substitute = FULL_GPU if profile == FULL_GPU else _find_smallest_profile(home_gpu_model, profile, gpu_model)
     if substitute is None:
         return None
     own_speeds, other_speeds = _find_speeds(home_gpu_model, profile), _find_speeds(gpu_model, substitute)
@@ -438,7 +438,7 @@ def _find_speeds(gpu_model: GpuModel, profile: str) -> tuple[float, float] | Non
         return None
     if gpu_spec is None:
         return None
-    if profile == WHOLE_GPU:
+    if profile == FULL_GPU:
         return gpu_spec.memory_bandwidth, gpu_spec.flops
     mig_profile = gpu_model.profile(profile)
     return (
@@ -524,10 +524,10 @@ def fill_models_in_turn(scenario: Scenario) -> dict[str, PlanProblem]:
     for name, sizes in models_by_gpus.iter_rows():
         gpus, is_last = sum(sizes), len(problems) + 1 == models_by_gpus.height
         part = np.clip(total_wanted - gpus_filled, 0.0, None if is_last else gpus)
-        own_limits = {"whole_gpus_kept": min(problem.whole_gpus_kept, gpus), "initial": {WHOLE_GPU: gpus}}
+        own_limits = {"whole_gpus_kept": min(problem.whole_gpus_kept, gpus), "initial": {FULL_GPU: gpus}}
         model = load_any_gpu_model(name) if is_catalogue_model(name) else make_non_mig_model(name)
         problems[name] = replace(
-            problem, gpu_model=model, gpus=gpus, gpus_per_node=max(sizes), profiles=(WHOLE_GPU,), demand=share * part,
+            problem, gpu_model=model, gpus=gpus, gpus_per_node=max(sizes), profiles=(FULL_GPU,), demand=share * part,
             change=find_change_cost(scenario, model), nodes=None, **own_limits,
         )  # fmt: skip
         gpus_filled += gpus

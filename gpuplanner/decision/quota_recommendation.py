@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.policy_simulation import take_order_statistic
@@ -97,7 +97,7 @@ def advise_quotas(scenario: Scenario) -> QuotaAdvice:
 def _sample_team_gpus(scenario: Scenario, teams: list[str], gpu_model: GpuModel) -> Floats:
     """Sample paths of the GPUs of each team, counted as quotas count them, shape (n_paths, n_teams, n_intervals)."""
     profiles = demand_by_view(scenario)["rightsized"]["profile"].unique().sort().to_list()
-    share = np.array([1.0 if name == WHOLE_GPU else quota_share(gpu_model, name) for name in profiles])
+    share = np.array([1.0 if name == FULL_GPU else quota_share(gpu_model, name) for name in profiles])
     return np.asarray(np.einsum("ktps,p->kts", demand_paths(scenario, teams, profiles), share))
 
 

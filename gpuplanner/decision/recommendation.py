@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import SERVICE_JOB_CLASS, WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
 from gpuplanner.core.stage_cache import data_folder, stage
-from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, UNALLOCATED, percent_text
+from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, UNALLOCATED_TEAM, percent_text
 from gpuplanner.decision.capacity_answers import (
     Recommendation,
     TeamWaits,
@@ -364,7 +364,7 @@ def _partition_as_recommended(inputs: JobReplayInputs, recommendation: Recommend
     for pool, count in zip(recommendation.pools, recommendation.units, strict=True):
         if name := [profiles[number] for number in pool.profiles if number]:
             mig_layouts += [format_layout({name[0]: inputs.gpu_model.profile(name[0]).max_instances})] * count
-    wanted = [WHOLE_GPU] * (gpus - len(mig_layouts)) + mig_layouts[:gpus]
+    wanted = [FULL_GPU] * (gpus - len(mig_layouts)) + mig_layouts[:gpus]
     layouts = assign_layouts(nodes.layouts, rank_nodes(inputs), wanted)
     kept = list(layouts)
     fleet, named = partition_nodes(inputs, kept, [[layouts[number]] for number in kept])
@@ -416,7 +416,7 @@ def _group_by_layout(inputs: JobReplayInputs, rows: Sequence[tuple[int, Sequence
     nodes: dict[str, Counter[str]] = {}
     for number, layouts in sorted(rows, key=lambda row: row[0]):
         for layout in layouts:
-            name = LAYOUT_FULL if layout == WHOLE_GPU else layout
+            name = LAYOUT_FULL if layout == FULL_GPU else layout
             gpus[name] += 1
             if inputs.nodes.named:
                 nodes.setdefault(name, Counter())[inputs.nodes.names[number]] += 1
@@ -454,7 +454,7 @@ def team_rows(scenario: Scenario, waits: TeamWaits = MappingProxyType({})) -> tu
         rows.append(TeamRow(str(row["tenant"]), hours, idle, n_jobs, busy, *waits.get(row["tenant"], ())))
     buckets = dict(hours_by_bucket(ledger).select("bucket", "gpu_hours").iter_rows())
     unallocated_hours = sum(hours for name, hours in buckets.items() if name in UNALLOCATED_BUCKETS)
-    return (*rows, TeamRow(UNALLOCATED, float(unallocated_hours), float(unallocated_hours), 0, 0.0))
+    return (*rows, TeamRow(UNALLOCATED_TEAM, float(unallocated_hours), float(unallocated_hours), 0, 0.0))
 
 
 def _left_out_share(contest: Contest) -> float:

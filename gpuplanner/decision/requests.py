@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.schemas import SERVICE_JOB_CLASS, WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
 from gpuplanner.decision.sharing_rules import SharingRules, rules_from_queues
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
@@ -202,7 +202,7 @@ def count_layout_instances(layouts: Sequence[str], profiles: tuple[str, ...]) ->
     for layout in layouts:
         if layout == UNUSED_LAYOUT:
             continue
-        for name, count in ({WHOLE_GPU: 1} if layout == WHOLE_GPU else parse_layout(layout)).items():
+        for name, count in ({FULL_GPU: 1} if layout == FULL_GPU else parse_layout(layout)).items():
             if name in counts:
                 counts[name] += count
     return list(counts.values())
@@ -222,7 +222,7 @@ def _list_profiles(gpu_model: GpuModel, nodes: TodaysNodes, job_history: History
     mask : polars.Series of bool
         Jobs to include.
     """
-    texts = {layout for layouts in nodes.layouts for layout in layouts} - {WHOLE_GPU, UNUSED_LAYOUT}
+    texts = {layout for layouts in nodes.layouts for layout in layouts} - {FULL_GPU, UNUSED_LAYOUT}
     names = {name for text in texts for name in parse_layout(text)}
     if gpu_model.profiles:
         for view in ("requested", "rightsized"):
@@ -239,9 +239,9 @@ def sort_profiles(gpu_model: GpuModel, names: Iterable[str]) -> tuple[str, ...]:
     >>> sort_profiles(load_gpu_model("A100-40GB"), ["3g.20gb", "gpu", "1g.5gb"])
     ('gpu', '1g.5gb', '3g.20gb')
     """
-    used = [gpu_model.profile(name) for name in names if name != WHOLE_GPU]
+    used = [gpu_model.profile(name) for name in names if name != FULL_GPU]
     used.sort(key=lambda profile: (profile.memory_slices, profile.compute_slices, profile.name))
-    return (WHOLE_GPU, *dict.fromkeys(profile.name for profile in used))
+    return (FULL_GPU, *dict.fromkeys(profile.name for profile in used))
 
 
 def list_larger_profiles(gpu_model: GpuModel, profiles: Sequence[str]) -> list[list[int]]:
@@ -285,7 +285,7 @@ def _build_views(
     has_instance = job_history.jobs.filter(mask)["instances"].is_not_null()
     on_instance = has_instance & requested_jobs["profile"].is_in(offered_profiles)
     granted_jobs = requested_jobs.select(
-        profile=pl.when(on_instance).then("profile").otherwise(pl.lit(WHOLE_GPU)),
+        profile=pl.when(on_instance).then("profile").otherwise(pl.lit(FULL_GPU)),
         instances=pl.when(on_instance).then("instances").otherwise(full_gpu_jobs["instances"]),
         sms_needed=pl.lit(None, pl.Float64),
         nodes="nodes",
@@ -387,7 +387,7 @@ def build_requests(
     """
     submit, eligible = arrivals
     profile_number = {name: position for position, name in enumerate(fleet.profiles)}
-    names = table["profile"].fill_null(WHOLE_GPU)
+    names = table["profile"].fill_null(FULL_GPU)
     profile = names.replace_strict(profile_number, default=0, return_dtype=pl.Int64).to_numpy()
     total = np.maximum(table["instances"].fill_null(1).to_numpy().astype(np.int64), 1)
     stated = table["nodes"].cast(pl.Int64).fill_null(1).to_numpy()

@@ -23,8 +23,8 @@ from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision
 from gpuplanner.decision.layout_planning import FixedLayoutComparison, PlanChoice
 from gpuplanner.decision.policy_comparison import MEANINGS
 from gpuplanner.forecast.demand_outlook import NextDayDemand
-from gpuplanner.hardware.catalog import Parameter, find_parameter
-from gpuplanner.hardware.power_and_carbon import CarbonFactor, PowerModel, Price
+from gpuplanner.hardware.catalog import CatalogParameter, find_parameter
+from gpuplanner.hardware.power_and_carbon import GpuHourPrice, GpuPowerModel, GridCarbonIntensity
 from gpuplanner.ingest.dataset import SourceFacts
 from gpuplanner.planner.layout_plan import Plan, plan_from_json, plan_to_json
 from gpuplanner.planner.plan_problem import PlanProblem
@@ -255,11 +255,11 @@ class Provenance:
     gpuplanner: str
     inputs: Mapping[str, str]
     trace: Mapping[str, object]
-    price: Price | None
-    power: PowerModel | None
-    carbon: CarbonFactor
+    price: GpuHourPrice | None
+    power: GpuPowerModel | None
+    carbon: GridCarbonIntensity
     pue: float
-    assumptions: Mapping[str, Parameter]
+    assumptions: Mapping[str, CatalogParameter]
     policies: Mapping[str, str]
 
     @property

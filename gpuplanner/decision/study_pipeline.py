@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError
-from gpuplanner.core.scenario import FILE_FIELDS, Scenario, require_scenario
+from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario, require_scenario
 from gpuplanner.core.stage_cache import cache_folder, content_key, data_folder, input_hashes
 from gpuplanner.core.step_functions import has_unknown_end, interval_ticks
 from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_DAY, percent_text
@@ -518,7 +518,7 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
     """
     require_scenario(scenario)
     check_options(scenario)
-    inputs = input_hashes(scenario.data, *(getattr(scenario, name) for name in FILE_FIELDS))
+    inputs = input_hashes(scenario.data, *(getattr(scenario, name) for name in FILE_PATH_FIELDS))
     folder = cache_folder() / content_key(scenario, inputs)
     if cache and (folder / "study.json").exists():
         return open_study(folder)

@@ -14,8 +14,8 @@ import polars as pl
 
 from gpuplanner.core.execution import TaskProgress, Workers
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.core.stage_cache import Stage, disk_stage, stage
+from gpuplanner.core.schemas import FULL_GPU
+from gpuplanner.core.stage_cache import CachedStage, disk_stage, stage
 from gpuplanner.forecast.backtest import backtest
 from gpuplanner.forecast.forecast_result import ForecastResult, describe_weights, forecast_demand, tabulate_ahead
 from gpuplanner.forecast.gpu_demand import DemandHistory, lay_out_demand
@@ -166,7 +166,9 @@ def _select_view(table: pl.DataFrame, view: str) -> pl.DataFrame:
     return view_rows.with_columns(pl.col("unique_id").str.replace(view, ALL_TENANTS_POOL_NAME, literal=True))
 
 
-OUTLOOK_STAGE_BY_VIEW = {view: Stage(lambda scenario, view=view: _outlook(scenario, view)) for view in REQUEST_VIEWS}
+OUTLOOK_STAGE_BY_VIEW = {
+    view: CachedStage(lambda scenario, view=view: _outlook(scenario, view)) for view in REQUEST_VIEWS
+}
 
 
 def fleet_forecast(fleet: FleetPools) -> tuple[ForecastResult, pl.DataFrame, dict[str, int]]:
@@ -265,7 +267,7 @@ def demand_paths(scenario: Scenario, tenants: Sequence[str], profiles: Sequence[
 def largest_gang(scenario: Scenario) -> int:
     """Find the full GPUs that the largest recent job requested at once."""
     job_history = history(scenario)
-    whole = job_history.views["rightsized"].filter(profile=WHOLE_GPU)
+    whole = job_history.views["rightsized"].filter(profile=FULL_GPU)
     return max(whole.filter(pl.col("submit_time") >= job_history.recent)["instances"].to_list(), default=0)
 
 

@@ -16,7 +16,7 @@ import polars as pl
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY, WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU, MIN_USED_SM_ACTIVITY
 from gpuplanner.core.stage_cache import data_folder
 from gpuplanner.core.step_functions import has_unknown_end
 from gpuplanner.core.units import count_text
@@ -288,7 +288,7 @@ def lay_out_jobs(
     interval_hours: float = 1.0,
     series: str = "tenant",
     size: str = "gpus",
-    suffix: str = f"/{WHOLE_GPU}",
+    suffix: str = f"/{FULL_GPU}",
     total: bool = True,
     calendar: pl.DataFrame | None = None,
     remarks: tuple[str, ...] = (),
@@ -452,7 +452,7 @@ def lay_out_telemetry(samples: pl.LazyFrame, interval_hours: float, at: datetime
         | (pl.col("memory_peak_gib") >= MIN_PROCESS_MEMORY_GIB).fill_null(False)
     )
     kinds = find_devices(samples).drop_nulls("kind")  # of a cut GPU its instances alone
-    profile = pl.when(pl.col("kind") == "").then(pl.lit(WHOLE_GPU)).otherwise(pl.col("kind"))
+    profile = pl.when(pl.col("kind") == "").then(pl.lit(FULL_GPU)).otherwise(pl.col("kind"))
     series = pl.format(ALL_TENANTS_POOL_NAME + "/{}", profile)
     rows = (
         device_hours.group_by("hour", *DEVICE_KEY)

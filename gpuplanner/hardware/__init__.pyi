@@ -1,10 +1,10 @@
 """Public names of the package and the modules that hold them: for type checkers, and loaded when used."""
 
-from gpuplanner.hardware.catalog import FACT_TABLES as FACT_TABLES
-from gpuplanner.hardware.catalog import MAX_GPUS_PER_NODE as MAX_GPUS_PER_NODE
+from gpuplanner.hardware.catalog import FACT_TABLE_NAMES as FACT_TABLE_NAMES
+from gpuplanner.hardware.catalog import MAX_CATALOG_GPUS_PER_NODE as MAX_CATALOG_GPUS_PER_NODE
 from gpuplanner.hardware.catalog import ActuatorFact as ActuatorFact
-from gpuplanner.hardware.catalog import InstanceType as InstanceType
-from gpuplanner.hardware.catalog import Parameter as Parameter
+from gpuplanner.hardware.catalog import CatalogParameter as CatalogParameter
+from gpuplanner.hardware.catalog import CloudInstanceType as CloudInstanceType
 from gpuplanner.hardware.catalog import actuators_by_source as actuators_by_source
 from gpuplanner.hardware.catalog import derive_slurm_type as derive_slurm_type
 from gpuplanner.hardware.catalog import export_command as export_command
@@ -53,8 +53,8 @@ from gpuplanner.hardware.layout_enumeration import min_gpus_bound as min_gpus_bo
 from gpuplanner.hardware.layout_enumeration import spread_over_gpus as spread_over_gpus
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT as UNUSED_LAYOUT
 from gpuplanner.hardware.mig_layouts import Layout as Layout
+from gpuplanner.hardware.mig_layouts import LayoutProof as LayoutProof
 from gpuplanner.hardware.mig_layouts import Placement as Placement
-from gpuplanner.hardware.mig_layouts import Proof as Proof
 from gpuplanner.hardware.mig_layouts import find_creation_order as find_creation_order
 from gpuplanner.hardware.mig_layouts import find_free_slices as find_free_slices
 from gpuplanner.hardware.mig_layouts import find_layout_faults as find_layout_faults
@@ -64,14 +64,14 @@ from gpuplanner.hardware.mig_layouts import parse_layout as parse_layout
 from gpuplanner.hardware.mig_layouts import parse_placements as parse_placements
 from gpuplanner.hardware.mig_layouts import place_as_created as place_as_created
 from gpuplanner.hardware.mig_layouts import prove as prove
-from gpuplanner.hardware.power_and_carbon import CarbonFactor as CarbonFactor
-from gpuplanner.hardware.power_and_carbon import PowerModel as PowerModel
-from gpuplanner.hardware.power_and_carbon import Price as Price
+from gpuplanner.hardware.power_and_carbon import GpuHourPrice as GpuHourPrice
+from gpuplanner.hardware.power_and_carbon import GpuPowerModel as GpuPowerModel
+from gpuplanner.hardware.power_and_carbon import GridCarbonIntensity as GridCarbonIntensity
 from gpuplanner.hardware.power_and_carbon import compute_facility_kwh as compute_facility_kwh
 from gpuplanner.hardware.power_and_carbon import compute_gpu_kwh as compute_gpu_kwh
 from gpuplanner.hardware.power_and_carbon import find_carbon_factor as find_carbon_factor
 from gpuplanner.hardware.power_and_carbon import find_gpu_hour_price as find_gpu_hour_price
 from gpuplanner.hardware.power_and_carbon import make_power_model as make_power_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost as ChangeCost
-from gpuplanner.hardware.repartitioning_cost import Reconfiguration as Reconfiguration
-from gpuplanner.hardware.repartitioning_cost import Seconds as Seconds
+from gpuplanner.hardware.repartitioning_cost import GpuLayoutChange as GpuLayoutChange
+from gpuplanner.hardware.repartitioning_cost import TimeRange as TimeRange

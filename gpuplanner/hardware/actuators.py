@@ -11,11 +11,11 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import OWNERSHIP_RENTED, OWNERSHIPS, PARTITIONER_BY_ACTUATOR
 from gpuplanner.hardware.catalog import ActuatorFact, actuators_by_source, list_actuator_facts
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model
-from gpuplanner.hardware.repartitioning_cost import ChangeCost, Seconds, catalogue_names, find_seconds
+from gpuplanner.hardware.repartitioning_cost import ChangeCost, TimeRange, catalogue_names, find_seconds
 
-NEVER, EMPTY_NODES, ANY_GPUS = "never", "empty nodes", "gpus"
+PARTITIONS_NEVER, PARTITIONS_EMPTY_NODES, PARTITIONS_ANY_GPUS = "never", "empty nodes", "gpus"
 """Units that an actuator partitions on demand: none, GPUs of empty nodes, or any GPUs."""
-RETURNED_NODES, IDLED_NODES = "returned", "idled"
+UNNEEDED_NODES_RETURNED, UNNEEDED_NODES_IDLED = "returned", "idled"
 """Nodes that are not needed: returned to their owner, or idle and powered on."""
 OWNERSHIP_BY_WORD: Mapping[str, str] = MappingProxyType(
     {**dict(zip(OWNERSHIPS, OWNERSHIPS, strict=True)), "on_demand": OWNERSHIP_RENTED, "spot": OWNERSHIP_RENTED}
@@ -64,9 +64,9 @@ class ActuatorAbilities:
     substitutes: bool
     switches_nodes: bool
     returns: str
-    boot: Seconds
-    cut: Seconds
-    lead: Seconds
+    boot: TimeRange
+    cut: TimeRange
+    lead: TimeRange
     scan_s: float
     cool_s: float
     shortest_idle_s: float
@@ -114,7 +114,7 @@ def find_abilities(
     own_facts = list_actuator_facts(actuator, *catalogue_names(gpu_model), any_gpu_model=gpu_model is None)
     node_release = _choose_node_release(own_facts["returns"], ownership)
     node_switching = own_facts["switches_nodes"].value or "no"
-    switches_nodes = node_switching == "yes" or (node_switching != "no" and node_release == RETURNED_NODES)
+    switches_nodes = node_switching == "yes" or (node_switching != "no" and node_release == UNNEEDED_NODES_RETURNED)
     # Nodes that the actuator cannot add or remove itself have the delays of the component that does.
     timing_facts = list_actuator_facts(node_switching) if switches_nodes and node_switching != "yes" else own_facts
     timing_names = ("scan_s", "cool_s", "shortest_idle_s", "look_s")
@@ -126,7 +126,7 @@ def find_abilities(
     return ActuatorAbilities(
         actuator=actuator,
         unit=_require_value(all_facts["unit"]),
-        cuts_on_demand=_require_value(all_facts["cuts_on_demand"]) if has_mig else NEVER,
+        cuts_on_demand=_require_value(all_facts["cuts_on_demand"]) if has_mig else PARTITIONS_NEVER,
         partitioner=_require_value(all_facts["who"]),
         substitutes=_is_yes(all_facts["substitutes"]),
         switches_nodes=switches_nodes,
@@ -202,10 +202,10 @@ def _choose_node_release(fact: ActuatorFact, ownership: str | None) -> str:
     owned_as = parse_ownership(ownership)
     if owned_as is None:
         return _require_value(fact)
-    return RETURNED_NODES if owned_as == OWNERSHIP_RENTED else IDLED_NODES
+    return UNNEEDED_NODES_RETURNED if owned_as == OWNERSHIP_RENTED else UNNEEDED_NODES_IDLED
 
 
-def _partition_on_arrival(actuator: str, gpu_model: GpuModel | None, fact: ActuatorFact, returns: str) -> Seconds:
+def _partition_on_arrival(actuator: str, gpu_model: GpuModel | None, fact: ActuatorFact, returns: str) -> TimeRange:
     """Time to partition an added node, all its GPUs at once and into the smallest instances.
 
     An Ampere GPU keeps its MIG mode while the node is powered down, so that only a returned node has to switch it.
@@ -222,17 +222,17 @@ def _partition_on_arrival(actuator: str, gpu_model: GpuModel | None, fact: Actua
         State of nodes that are not needed.
     """
     if gpu_model is None or not gpu_model.profiles or not _is_yes(fact):
-        return Seconds(0.0, 0.0, 0.0, fact.meaning)
+        return TimeRange(0.0, 0.0, 0.0, fact.meaning)
 
     cost = ChangeCost.from_catalogue(gpu_model, PARTITIONER_BY_ACTUATOR[actuator])
     # The reboot of a returned node enables MIG and includes the time for its instances.
-    if cost.reboot_s is not None and returns == RETURNED_NODES:
+    if cost.reboot_s is not None and returns == UNNEEDED_NODES_RETURNED:
         return cost.reboot_s
     if not cost.one_by_one:
         return cost.change_s
     count = max(profile.max_instances for profile in gpu_model.profiles)
     instance_time = cost.instance_s
-    return Seconds(
+    return TimeRange(
         count * instance_time.value, count * instance_time.low, count * instance_time.high, instance_time.basis
     )
 

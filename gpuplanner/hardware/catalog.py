@@ -13,7 +13,7 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError, ScenarioError, resolve_name
 
-FACT_TABLES = (
+FACT_TABLE_NAMES = (
     "mig_profiles", "gpu_specs", "gpu_prices", "board_names", "carbon_intensity", "parameters", "model_presets",
     "training_tools", "training_methods", "training_words", "actuator_abilities", "controllers", "sharing_modes",
     "partition_modes", "telemetry_metrics", "foreign_forms", "export_commands", "measures", "slurm_states",
@@ -33,7 +33,7 @@ _INTEGER_COLUMNS = (
     "sm_or_cu_count", "mig_max_instances", "gpu_count", "partitions", "compute_units", "minor_units", "gpus",
 )  # fmt: skip
 """Columns of whole numbers."""
-_NUMBER_TYPES: dict[str, type[pl.DataType]] = {
+_NUMBER_DTYPES: dict[str, type[pl.DataType]] = {
     **dict.fromkeys(_FLOAT_COLUMNS, pl.Float64),
     **dict.fromkeys(_INTEGER_COLUMNS, pl.Int32),
     **dict.fromkeys(("params_published", "number"), pl.Int64),
@@ -45,7 +45,7 @@ DEFAULT_ACTUATOR_ABILITY = "default_for"
 
 
 @dataclass(frozen=True)
-class Parameter:
+class CatalogParameter:
     """One figure with its range, unit and source."""
 
     name: str
@@ -100,11 +100,11 @@ def facts(name: str) -> pl.DataFrame:
     >>> facts("mig_profiles").filter(gpu_model="A30-24GB")["profile"].to_list()
     ['1g.6gb', '1g.6gb+me', '2g.12gb', '2g.12gb+me', '4g.24gb']
     """
-    table = resolve_name(name, FACT_TABLES, subject="fact table", error=ScenarioError)
+    table = resolve_name(name, FACT_TABLE_NAMES, subject="fact table", error=ScenarioError)
     path = resources.files("gpuplanner.hardware") / "facts" / f"{table}.csv"
     rows = pl.read_csv(path.read_bytes(), infer_schema=False)
-    numbers = [name for name in rows.columns if name in _NUMBER_TYPES or (table, name) == ("parameters", "value")]
-    return rows.cast({name: _NUMBER_TYPES.get(name, pl.Float64) for name in numbers})
+    numbers = [name for name in rows.columns if name in _NUMBER_DTYPES or (table, name) == ("parameters", "value")]
+    return rows.cast({name: _NUMBER_DTYPES.get(name, pl.Float64) for name in numbers})
 
 
 @functools.cache
@@ -219,7 +219,7 @@ def resolve_gpu_model(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class DataSheet:
+class GpuDataSheet:
     """Figures in the data sheet of a GPU model; None where it states none.
 
     Memory [GB], memory bandwidth [GB/s], peak rates without sparsity [TFLOPS], rated power [W], bandwidth to other GPUs
@@ -242,7 +242,7 @@ class DataSheet:
 
 
 @functools.cache
-def find_data_sheet(gpu_model: str) -> DataSheet:
+def find_data_sheet(gpu_model: str) -> GpuDataSheet:
     """Find the data sheet of a GPU model, of its first variant where there are several.
 
     Raises
@@ -262,11 +262,11 @@ def find_data_sheet(gpu_model: str) -> DataSheet:
         todo = "Add the data sheet of the GPU model to gpu_specs.csv."
         raise GeometryError(f"GPU model {name!r}", "a row in gpu_specs", "none", todo)
     sheet = rows.row(0, named=True)
-    return DataSheet(*(sheet[field.name] for field in fields(DataSheet)))
+    return GpuDataSheet(*(sheet[field.name] for field in fields(GpuDataSheet)))
 
 
 @functools.cache
-def find_parameter(name: str) -> Parameter:
+def find_parameter(name: str) -> CatalogParameter:
     """Find one figure of the table ``parameters`` by its name or a unique prefix.
 
     Examples
@@ -276,7 +276,7 @@ def find_parameter(name: str) -> Parameter:
     """
     table = facts("parameters")
     full_name = resolve_name(name, table["name"], subject="parameter", error=ScenarioError)
-    return Parameter(**table.row(by_predicate=pl.col("name") == full_name, named=True))
+    return CatalogParameter(**table.row(by_predicate=pl.col("name") == full_name, named=True))
 
 
 @functools.cache
@@ -411,7 +411,7 @@ def _filter_list_prices(gpu_model: str, term: str) -> pl.DataFrame:
     return facts("gpu_prices").filter((pl.col("gpu_model") == gpu_model) | is_short_name, term=term)
 
 
-_VENDOR_PREFIX = re.compile(r"^(nvidia|amd|tesla|geforce|instinct)+")
+_VENDOR_PREFIX_PATTERN = re.compile(r"^(nvidia|amd|tesla|geforce|instinct)+")
 """Maker and brand words before the name of a model."""
 
 
@@ -449,7 +449,7 @@ def match_gpu_models(word: str) -> tuple[str, ...]:
     folded = _fold_name(word)
     return (
         models_by_alias.get(folded)
-        or models_by_alias.get(_VENDOR_PREFIX.sub("", folded))
+        or models_by_alias.get(_VENDOR_PREFIX_PATTERN.sub("", folded))
         or models_by_alias.get(_sort_name_parts(word))
         or ()
     )
@@ -525,7 +525,7 @@ def _models_by_alias() -> dict[str, tuple[str, ...]]:
     def add_alias(name: str, gpu_model: str) -> None:
         """Add a model under the folded forms of one of its names."""
         folded = _fold_name(name)
-        for key in {folded, _VENDOR_PREFIX.sub("", folded), _sort_name_parts(name)} - {""}:
+        for key in {folded, _VENDOR_PREFIX_PATTERN.sub("", folded), _sort_name_parts(name)} - {""}:
             models_by_key.setdefault(key, {})[gpu_model] = None
 
     rows = facts("board_names")
@@ -543,7 +543,7 @@ def _models_by_alias() -> dict[str, tuple[str, ...]]:
 
 def _sort_name_parts(name: str) -> str:
     """Sort the parts of a name without the maker, separated by blanks; empty for a single part."""
-    parts = sorted(re.findall(r"[a-z0-9]+", _VENDOR_PREFIX.sub("", name.casefold())))
+    parts = sorted(re.findall(r"[a-z0-9]+", _VENDOR_PREFIX_PATTERN.sub("", name.casefold())))
     return " ".join(parts) if len(parts) > 1 else ""
 
 
@@ -553,7 +553,7 @@ def _fold_name(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class InstanceType:
+class CloudInstanceType:
     """GPUs of one cloud instance type.
 
     - ``provider``, ``name``: Cloud, and name of the type in node labels and bills.
@@ -569,7 +569,7 @@ class InstanceType:
     board_share: float
 
 
-def find_instance_type(name: str | None) -> InstanceType | None:
+def find_instance_type(name: str | None) -> CloudInstanceType | None:
     """Find the GPUs of an instance type; None if it is unknown or has none.
 
     Examples
@@ -647,9 +647,9 @@ def list_partition_modes(gpu_model: str) -> Mapping[str, int]:
     return MappingProxyType(dict(rows.select("mode", "partitions").rows()))
 
 
-MAX_GPUS_PER_NODE = 16
+MAX_CATALOG_GPUS_PER_NODE = 16
 """Largest number of GPUs of an instance type in the catalogue."""
-USUAL_GPUS_PER_NODE = 8
+DEFAULT_GPUS_PER_NODE = 8
 """GPUs of a server if no instance type of the catalogue has the model."""
 
 
@@ -662,13 +662,13 @@ def infer_partitions(gpu_model: str, units: int) -> int | None:
     (8, None, None)
     """
     servers = {server.gpus for server in _instance_types().values() if server.gpu_model == gpu_model}
-    sizes = servers or {USUAL_GPUS_PER_NODE}
+    sizes = servers or {DEFAULT_GPUS_PER_NODE}
     candidates = {n for n in list_partition_modes(gpu_model).values() if units % n == 0 and units // n in sizes}
-    return candidates.pop() if units > MAX_GPUS_PER_NODE and len(candidates) == 1 else None
+    return candidates.pop() if units > MAX_CATALOG_GPUS_PER_NODE and len(candidates) == 1 else None
 
 
 @functools.cache
-def _instance_types() -> dict[str, InstanceType]:
+def _instance_types() -> dict[str, CloudInstanceType]:
     """Index the instance types by their lower-case name."""
     rows = facts("instance_types").select("provider", "instance_type", "gpu_model", "gpus", "board_share")
-    return {row[1].casefold(): InstanceType(*row) for row in rows.iter_rows()}
+    return {row[1].casefold(): CloudInstanceType(*row) for row in rows.iter_rows()}

@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuplanner.core.errors import GeometryError
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.catalog import match_gpu_models, mig_model_names
 from gpuplanner.hardware.gpu_models import ProfileName, load_gpu_model
 
-_SHARED_SUFFIX = re.compile(r"[-.]shared$", re.IGNORECASE)
+_SHARED_SUFFIX_PATTERN = re.compile(r"[-.]shared$", re.IGNORECASE)
 """Suffix of product labels of shared GPUs."""
-_PROFILE_PATTERN = re.compile(
+_DEVICE_PROFILE_PATTERN = re.compile(
     r"(?:(?P<gpu_model>.*?)[-_/.])?(?:mig[-_.])?(?P<profile>(?:\d+c\.)?\d+g[._]\d+gb(?:[.+-](?:me\.all|me|gfx))?)",
     re.IGNORECASE | re.ASCII,
 )
@@ -83,8 +83,8 @@ def parse_device_name(text: str) -> DeviceName:
     >>> parse_device_name("h100_1g_10gb"), parse_device_name("a100l.3")
     (DeviceName(gpu_model='h100', profile='1g.10gb'), DeviceName(gpu_model='a100l', profile='3g.40gb'))
     """
-    plain = _SHARED_SUFFIX.sub("", text.strip())
-    match = _PROFILE_PATTERN.fullmatch(plain)
+    plain = _SHARED_SUFFIX_PATTERN.sub("", text.strip())
+    match = _DEVICE_PROFILE_PATTERN.fullmatch(plain)
     if match is None:
         return _parse_slice_count(plain) or DeviceName(None if plain.casefold() in _RESOURCE_PREFIXES else plain, None)
     gpu_model = re.sub(r"[-_.]mig$", "", match["gpu_model"] or "", flags=re.IGNORECASE)
@@ -183,7 +183,7 @@ def common_gpu_fraction(gpu_models: Iterable[str], profile: str | None) -> GpuFr
     >>> common_gpu_fraction(["RTX-PRO-6000-Blackwell-96GB", "RTX-PRO-5000-Blackwell-48GB"], "2g.48gb") is None
     True
     """
-    if profile is None or profile == WHOLE_GPU:
+    if profile is None or profile == FULL_GPU:
         return FULL_GPU_FRACTION
     profile_names = [(gpu_model, find_profile_name(gpu_model, profile)) for gpu_model in gpu_models]
     models_with_profile = [(load_gpu_model(gpu_model), name) for gpu_model, name in profile_names if name is not None]

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, resolve_name
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.catalog import facts, find_data_sheet, mig_model_names, non_mig_model_names, resolve_gpu_model
 
 _PROFILE_NAME_PATTERN = re.compile(
@@ -20,7 +20,7 @@ _PROFILE_NAME_PATTERN = re.compile(
 )
 """A profile name in the spelling of drivers, resource lists, Slurm or DRA."""
 
-RESOURCE_LABELS = {
+LABEL_BY_RESOURCE = {
     "sms": "SMs",
     "copy_engines": "copy engines",
     "decoders": "decoders",
@@ -167,7 +167,7 @@ class MigProfile:
         )
 
     def amount(self, resource: str) -> int | None:
-        """Return the amount of one of :data:`RESOURCE_LABELS` that an instance takes; None if it is not stated."""
+        """Return the amount of one of :data:`LABEL_BY_RESOURCE` that an instance takes; None if it is not stated."""
         value: int | None = getattr(self, resource)
         return value
 
@@ -176,20 +176,20 @@ ProfileRows: TypeAlias = pl.DataFrame | Iterable[Mapping[str, Any]]
 """Profile tables of GPU models: a frame or rows."""
 
 # Drivers round the memory in a name differently: 3g.39gb for 3g.40gb, 7g.189gb for 7g.186gb.
-_MAX_ALIAS_DIFFERENCE_GB = 1.0
+_MAX_ALIAS_MEMORY_DIFFERENCE_GB = 1.0
 """Difference in the memory [GB] of two names of the same profile, by the rounding of drivers."""
-_MAX_ALIAS_DIFFERENCE_FRACTION = 0.05
+_MAX_ALIAS_MEMORY_DIFFERENCE_FRACTION = 0.05
 """The same as a fraction of the memory."""
-MAX_MEMORY_SLICES = 16
+MAX_MEMORY_SLICES_PER_GPU = 16
 """Largest number of memory slices of a GPU that is accepted; the number of layouts grows exponentially with it."""
 
-_MODEL_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_GPU_MODEL_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """Characters of a GPU model name."""
 
-_TOTAL_COLUMNS = ("memory_slices_total", "compute_slices_total")
+_TOTAL_SLICE_COLUMNS = ("memory_slices_total", "compute_slices_total")
 """Columns of the slices of a full GPU."""
 
-_COUNT_COLUMNS = ("compute_slices", "memory_slices", "max_instances")
+_PROFILE_COUNT_COLUMNS = ("compute_slices", "memory_slices", "max_instances")
 """Columns of counts that every profile must have."""
 
 
@@ -236,7 +236,7 @@ class GpuModel:
         Resources in :attr:`unstated_resources` are left out.
         """
         full = [profile for profile in self.profiles if self._is_full(profile)]
-        tested = [resource for resource in RESOURCE_LABELS if resource not in self.unstated_resources]
+        tested = [resource for resource in LABEL_BY_RESOURCE if resource not in self.unstated_resources]
         return {resource: max(profile.amount(resource) or 0 for profile in full) for resource in tested}
 
     @functools.cached_property
@@ -245,7 +245,7 @@ class GpuModel:
         stated = any(self._is_full(profile) for profile in self.profiles)
         return tuple(
             resource
-            for resource in RESOURCE_LABELS
+            for resource in LABEL_BY_RESOURCE
             if not stated or any(profile.amount(resource) is None for profile in self.profiles)
         )
 
@@ -298,7 +298,7 @@ class GpuModel:
         >>> gpu_model.gpu_fraction("gpu"), round(gpu_model.gpu_fraction("3g.40gb"), 4)
         (1.0, 0.4286)
         """
-        return 1.0 if name == WHOLE_GPU else self.profile(name).compute_slices / self.compute_slices
+        return 1.0 if name == FULL_GPU else self.profile(name).compute_slices / self.compute_slices
 
     def sms_of(self, name: str) -> int:
         """Return the SMs of one instance; for ``"gpu"`` those of the full GPU with MIG disabled.
@@ -314,7 +314,7 @@ class GpuModel:
         >>> gpu_model.sms_of("gpu"), gpu_model.sms_of("7g.40gb")
         (108, 98)
         """
-        sms = self.sms if name == WHOLE_GPU else self.profile(name).sms
+        sms = self.sms if name == FULL_GPU else self.profile(name).sms
         if sms is None:
             todo = (
                 "Nothing that counts SMs can be computed for it; give rows of your own with 'sms' "
@@ -332,7 +332,7 @@ def _is_alias(profile_name: ProfileName, listed_name: ProfileName) -> bool:
         listed_name.attribute,
     )
     return same_instance and difference_gb <= max(
-        _MAX_ALIAS_DIFFERENCE_GB, _MAX_ALIAS_DIFFERENCE_FRACTION * listed_name.memory_gb
+        _MAX_ALIAS_MEMORY_DIFFERENCE_GB, _MAX_ALIAS_MEMORY_DIFFERENCE_FRACTION * listed_name.memory_gb
     )
 
 
@@ -399,7 +399,7 @@ def _build_gpu_model(name: str, table: list[dict[str, Any]]) -> GpuModel:
     first_row = rows[0]
     profiles = []
     for row in rows:
-        sizes = {name: row[name] for name in (*_COUNT_COLUMNS, "memory_gib", *RESOURCE_LABELS)}
+        sizes = {name: row[name] for name in (*_PROFILE_COUNT_COLUMNS, "memory_gib", *LABEL_BY_RESOURCE)}
         profiles.append(MigProfile(name=row["profile"], starts=row["placement_starts"], **sizes))
     return GpuModel(
         name=name,
@@ -421,7 +421,7 @@ def parse_profile_rows(name: str, table: list[dict[str, Any]]) -> list[dict[str,
     GeometryError
         With all faults of the rows.
     """
-    faults = [] if _MODEL_NAME_PATTERN.fullmatch(name) else ["gpu_model must be letters, digits, '.', '_' and '-'"]
+    faults = [] if _GPU_MODEL_NAME_PATTERN.fullmatch(name) else ["gpu_model must be letters, digits, '.', '_' and '-'"]
     rows: list[dict[str, Any]] = []
     for row in table:
         parsed = _parse_profile_row(row)
@@ -441,7 +441,7 @@ def _parse_profile_row(row: dict[str, Any]) -> dict[str, Any]:
     """Convert the values of one profile row; None where a value is invalid."""
     numbers = {
         key: _parse_whole_number(row.get(key))
-        for key in (*_TOTAL_COLUMNS, *_COUNT_COLUMNS, *RESOURCE_LABELS, "board_sms")
+        for key in (*_TOTAL_SLICE_COLUMNS, *_PROFILE_COUNT_COLUMNS, *LABEL_BY_RESOURCE, "board_sms")
     }
     placement_size = row.get("placement_size")
     return numbers | {
@@ -482,7 +482,7 @@ def _parse_starts(value: object) -> tuple[int, ...] | None:
 
 def _row_faults(row: dict[str, Any]) -> Iterator[str]:
     """Yield the faults of one profile row."""
-    required_columns = ("memory_gib_total", *_TOTAL_COLUMNS, *_COUNT_COLUMNS)
+    required_columns = ("memory_gib_total", *_TOTAL_SLICE_COLUMNS, *_PROFILE_COUNT_COLUMNS)
     missing = [key for key in required_columns if not row[key]]
     if missing:
         yield f"{', '.join(missing)} must be above 0"
@@ -502,8 +502,8 @@ def _row_faults(row: dict[str, Any]) -> Iterator[str]:
     if missing or row["placement_starts"] is None:
         return
     memory_slices_total, memory_slices = row["memory_slices_total"], row["memory_slices"]
-    if memory_slices_total > MAX_MEMORY_SLICES:
-        yield f"memory_slices_total is {memory_slices_total}, at most {MAX_MEMORY_SLICES} are understood"
+    if memory_slices_total > MAX_MEMORY_SLICES_PER_GPU:
+        yield f"memory_slices_total is {memory_slices_total}, at most {MAX_MEMORY_SLICES_PER_GPU} are understood"
     if row["compute_slices"] > row["compute_slices_total"]:
         yield f"compute_slices is above compute_slices_total, {row['compute_slices_total']}"
     if row["placement_size"] != memory_slices:
@@ -516,7 +516,7 @@ def _row_faults(row: dict[str, Any]) -> Iterator[str]:
 
 def _table_faults(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the faults that show only when valid rows are compared."""
-    for key in ("memory_gib_total", *_TOTAL_COLUMNS):
+    for key in ("memory_gib_total", *_TOTAL_SLICE_COLUMNS):
         values = sorted({row[key] for row in rows})
         if len(values) > 1:
             yield f"{key} differs between rows: {', '.join(map(str, values))}"

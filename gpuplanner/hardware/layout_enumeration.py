@@ -14,7 +14,7 @@ from operator import attrgetter, le
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, examples
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.gpu_models import GpuModel, MigProfile, as_gpu_model
 from gpuplanner.hardware.mig_layouts import (
     Layout,
@@ -29,16 +29,16 @@ from gpuplanner.hardware.mig_layouts import (
     resolve_counts,
 )
 
-MAX_LAYOUTS = 200_000
+MAX_LAYOUTS_PER_GPU_MODEL = 200_000
 """Largest number of layouts of one GPU model that is enumerated; name fewer profiles to stay below."""
-BY_COUNTS_SCHEMA = {
+LAYOUTS_BY_COUNTS_SCHEMA = {
     "layout": pl.String,
     **dict.fromkeys(("instances", "free_slices", "placed"), pl.Int64),
     "driver": pl.String,
 }
 """Columns of :attr:`LayoutList.by_counts`."""
 
-PLACED_SCHEMA = {"layout": pl.String, "places": pl.String}
+PLACED_LAYOUTS_SCHEMA = {"layout": pl.String, "places": pl.String}
 """Columns of :attr:`LayoutList.placed`."""
 
 
@@ -64,7 +64,7 @@ def list_placed_layouts(
     Raises
     ------
     GeometryError
-        If the model or a profile is unknown, or there are more than :data:`MAX_LAYOUTS`.
+        If the model or a profile is unknown, or there are more than :data:`MAX_LAYOUTS_PER_GPU_MODEL`.
 
     Examples
     --------
@@ -188,9 +188,9 @@ def _enumerate_layouts(
     all_layouts: list[Layout] = []
     maximal_layouts: list[Layout] = []
     for layout, is_maximal in search.walk(0, ()):
-        if len(all_layouts) >= MAX_LAYOUTS:
+        if len(all_layouts) >= MAX_LAYOUTS_PER_GPU_MODEL:
             subject = f"layouts of {gpu_model.name} with {len(profiles)} profiles"
-            raise GeometryError(subject, f"at most {MAX_LAYOUTS}", "more", "Name fewer profiles.")
+            raise GeometryError(subject, f"at most {MAX_LAYOUTS_PER_GPU_MODEL}", "more", "Name fewer profiles.")
         all_layouts.append(layout)
         if is_maximal:
             maximal_layouts.append(layout)
@@ -316,8 +316,8 @@ def list_layouts(
             n_free = len(find_free_slices(gpu_model, placed_by_text[text][0]))
             rows.append((text, sum(counts_of_layout.values()), n_free, len(placed_by_text[text]), driver))
     placed = [(text, str(layout)) for text, *_ in rows for layout in placed_by_text[text]]
-    by_counts = pl.DataFrame(rows, schema=BY_COUNTS_SCHEMA, orient="row")
-    return LayoutList(by_counts, pl.DataFrame(placed, schema=PLACED_SCHEMA, orient="row"))
+    by_counts = pl.DataFrame(rows, schema=LAYOUTS_BY_COUNTS_SCHEMA, orient="row")
+    return LayoutList(by_counts, pl.DataFrame(placed, schema=PLACED_LAYOUTS_SCHEMA, orient="row"))
 
 
 def make_placement_table(gpu_model: GpuModel | str, layouts: Iterable[str]) -> pl.DataFrame:
@@ -339,7 +339,7 @@ def make_placement_table(gpu_model: GpuModel | str, layouts: Iterable[str]) -> p
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-MAX_SEARCHED_GPUS = 64
+MAX_GPUS_IN_FEWEST_GPUS_SEARCH = 64
 """Largest number of GPUs that :func:`find_fewest_gpus` tries."""
 
 
@@ -376,7 +376,7 @@ def spread_over_gpus(gpu_model: GpuModel | str, counts: Mapping[str, int], gpus:
     """
     gpu_model = as_gpu_model(gpu_model)
     instances = resolve_counts(gpu_model, counts)
-    full_gpus = instances.pop(WHOLE_GPU, 0)
+    full_gpus = instances.pop(FULL_GPU, 0)
     names = list(instances)
     largest_layouts = list_pareto_counts(gpu_model, names) if names else []
     vectors = [tuple(layout.get(name, 0) for name in names) for layout in largest_layouts]
@@ -402,7 +402,7 @@ def spread_over_gpus(gpu_model: GpuModel | str, counts: Mapping[str, int], gpus:
     if partitioned_gpus is None:
         return None
     partitioned = [{name: count for name, count in zip(names, take, strict=True) if count} for take in partitioned_gpus]
-    return [*partitioned, *({WHOLE_GPU: 1} for _ in range(full_gpus))]
+    return [*partitioned, *({FULL_GPU: 1} for _ in range(full_gpus))]
 
 
 def find_fewest_gpus(gpu_model: GpuModel | str, counts: Mapping[str, int]) -> list[dict[str, int]] | None:
@@ -418,7 +418,7 @@ def find_fewest_gpus(gpu_model: GpuModel | str, counts: Mapping[str, int]) -> li
     Returns
     -------
     list of dict or None
-        As :func:`spread_over_gpus`; None if more than :data:`MAX_SEARCHED_GPUS` are needed.
+        As :func:`spread_over_gpus`; None if more than :data:`MAX_GPUS_IN_FEWEST_GPUS_SEARCH` are needed.
 
     Raises
     ------
@@ -434,7 +434,7 @@ def find_fewest_gpus(gpu_model: GpuModel | str, counts: Mapping[str, int]) -> li
     """
     gpu_model = as_gpu_model(gpu_model)
     instances = resolve_counts(gpu_model, counts)
-    for gpus in range(min_gpus_bound(gpu_model, instances), MAX_SEARCHED_GPUS + 1):
+    for gpus in range(min_gpus_bound(gpu_model, instances), MAX_GPUS_IN_FEWEST_GPUS_SEARCH + 1):
         gpu_counts = spread_over_gpus(gpu_model, instances, gpus)
         if gpu_counts is not None:
             return gpu_counts
@@ -450,11 +450,11 @@ def min_gpus_bound(gpu_model: GpuModel, counts: Mapping[str, int]) -> int:
     >>> min_gpus_bound(load_gpu_model("A100-40GB"), {"4g.20gb": 3})
     3
     """
-    profiles = {name: gpu_model.profile(name) for name in counts if name != WHOLE_GPU}
+    profiles = {name: gpu_model.profile(name) for name in counts if name != FULL_GPU}
     compute = sum(counts[name] * profile.compute_slices for name, profile in profiles.items())
     memory = sum(counts[name] * profile.memory_slices for name, profile in profiles.items())
     by_max_instances = [-(-counts[name] // profile.max_instances) for name, profile in profiles.items()]
     partitioned_gpus = max(
         -(-compute // gpu_model.compute_slices), -(-memory // gpu_model.memory_slices), *by_max_instances, 0
     )
-    return partitioned_gpus + counts.get(WHOLE_GPU, 0)
+    return partitioned_gpus + counts.get(FULL_GPU, 0)

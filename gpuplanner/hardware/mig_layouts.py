@@ -15,9 +15,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuplanner.core.errors import GeometryError
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import count_text
-from gpuplanner.hardware.gpu_models import RESOURCE_LABELS, GpuModel, MigProfile, ProfileName, as_gpu_model
+from gpuplanner.hardware.gpu_models import (
+    LABEL_BY_RESOURCE,
+    GpuModel,
+    MigProfile,
+    ProfileName,
+    as_gpu_model,
+)
 
 UNUSED_LAYOUT = "off"
 """Layout text of a GPU that is not needed."""
@@ -146,7 +152,7 @@ def find_engine_faults(gpu_model: GpuModel, counts: Mapping[str, int]) -> Iterat
         needed = sum(counts[name] * amount for name, amount in amounts.items())
         if needed > limit:
             users = " and ".join(f"{name} x{counts[name]}" for name, amount in amounts.items() if amount)
-            yield f"{users} need {needed} {RESOURCE_LABELS[resource]}; {gpu_model.name} has {limit}"
+            yield f"{users} need {needed} {LABEL_BY_RESOURCE[resource]}; {gpu_model.name} has {limit}"
 
 
 def find_free_slices(gpu_model: GpuModel | str, layout: Layout) -> tuple[int, ...]:
@@ -178,9 +184,9 @@ def format_layout(counts: Mapping[str, int]) -> str:
     ('gpu', 'off')
     """
     nonzero = {name: count for name, count in counts.items() if count != 0}
-    if nonzero == {WHOLE_GPU: 1}:
-        return WHOLE_GPU
-    names = {name: str(ProfileName.parse_name(name)) for name in nonzero if name != WHOLE_GPU}
+    if nonzero == {FULL_GPU: 1}:
+        return FULL_GPU
+    names = {name: str(ProfileName.parse_name(name)) for name in nonzero if name != FULL_GPU}
     if len(names) < len(nonzero) or len(set(names.values())) < len(names) or min(nonzero.values(), default=0) < 0:
         raise _make_layout_error(dict(counts))
     ordered = sorted(names, key=lambda name: _profile_text_order(names[name]), reverse=True)
@@ -209,8 +215,8 @@ def parse_layout(text: str) -> dict[str, int]:
 def _parse_layout_text(text: str) -> tuple[tuple[str, int], ...]:
     """Parse layout text into pairs of profile and count; cached."""
     stripped = text.strip()
-    if stripped == WHOLE_GPU:
-        return ((WHOLE_GPU, 1),)
+    if stripped == FULL_GPU:
+        return ((FULL_GPU, 1),)
     if stripped == UNUSED_LAYOUT:
         return ()
     counts: dict[str, int] = {}
@@ -258,12 +264,12 @@ def _profile_text_order(name: str) -> tuple[int, int, str]:
 
 def _make_layout_error(value: object) -> GeometryError:
     """Make the error of a value that is not a layout."""
-    expected = f"profiles with counts above 0, each once: '3g.40gb:1,1g.10gb:3', or {WHOLE_GPU!r}, or {UNUSED_LAYOUT!r}"
+    expected = f"profiles with counts above 0, each once: '3g.40gb:1,1g.10gb:3', or {FULL_GPU!r}, or {UNUSED_LAYOUT!r}"
     return GeometryError("layout", expected, repr(value), "Fix the layout.")
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class LayoutProof:
     """Result of :func:`prove`; true in a condition if the instances fit.
 
     Parameters
@@ -285,7 +291,7 @@ class Proof:
         return self.ok
 
 
-def prove(gpu_model: GpuModel | str, counts: Mapping[str, int]) -> Proof:
+def prove(gpu_model: GpuModel | str, counts: Mapping[str, int]) -> LayoutProof:
     """Prove that instances fit on one GPU, or give the reason why not.
 
     The search is exact. Among several arrangements it returns the one that the driver would most likely make.
@@ -317,19 +323,19 @@ def prove(gpu_model: GpuModel | str, counts: Mapping[str, int]) -> Proof:
     """
     gpu_model = as_gpu_model(gpu_model)
     instances = resolve_counts(gpu_model, counts)
-    if WHOLE_GPU in instances:
-        is_full_gpu = instances == {WHOLE_GPU: 1}
-        return Proof(
+    if FULL_GPU in instances:
+        is_full_gpu = instances == {FULL_GPU: 1}
+        return LayoutProof(
             is_full_gpu, Layout() if is_full_gpu else None, "" if is_full_gpu else _describe_full_gpu_fault(instances)
         )
     for rule in (find_maximum_faults, _find_memory_fault, find_engine_faults):
         faults = "; ".join(rule(gpu_model, instances))
         if faults:
-            return Proof(False, None, faults)
+            return LayoutProof(False, None, faults)
     layout = next(iterate_arrangements(gpu_model, instances), None)
     if layout is None:
-        return Proof(False, None, _describe_dead_end(gpu_model, instances))
-    return Proof(True, layout, "")
+        return LayoutProof(False, None, _describe_dead_end(gpu_model, instances))
+    return LayoutProof(True, layout, "")
 
 
 def iterate_arrangements(gpu_model: GpuModel, counts: Mapping[str, int]) -> Iterator[Layout]:
@@ -361,18 +367,18 @@ def resolve_counts(gpu_model: GpuModel, counts: Mapping[str, int]) -> dict[str, 
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             expected = "a whole number of at least 0"
             raise GeometryError(f"count of {name}", expected, repr(count), f"Fix it: {name}:1.")
-        key = name if name == WHOLE_GPU else gpu_model.profile(name)
+        key = name if name == FULL_GPU else gpu_model.profile(name)
         counts_by_profile[key] = counts_by_profile.get(key, 0) + count
     counts_by_name = {
         profile.name: counts_by_profile[profile] for profile in gpu_model.profiles if counts_by_profile.get(profile)
     }
-    return counts_by_name | ({WHOLE_GPU: counts_by_profile[WHOLE_GPU]} if counts_by_profile.get(WHOLE_GPU) else {})
+    return counts_by_name | ({FULL_GPU: counts_by_profile[FULL_GPU]} if counts_by_profile.get(FULL_GPU) else {})
 
 
 def _describe_full_gpu_fault(instances: Mapping[str, int]) -> str:
     """Describe why counts with a full GPU do not fit on one GPU."""
     if len(instances) == 1:
-        return f"{instances[WHOLE_GPU]} full GPUs are not one GPU"
+        return f"{instances[FULL_GPU]} full GPUs are not one GPU"
     return "a full GPU (MIG disabled) has no MIG instances"
 
 

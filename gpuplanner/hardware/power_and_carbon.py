@@ -18,12 +18,12 @@ from gpuplanner.core.units import kwh_from_watt_hours
 from gpuplanner.hardware.catalog import facts, find_data_sheet, find_list_price, find_parameter, resolve_gpu_model
 
 HOURS_PER_YEAR = 8766.0
-OWN_PRICE = "your rate per GPU-hour"
+STATED_PRICE_SOURCE_TEXT = "your rate per GPU-hour"
 """Source of a price that the user states for all GPUs."""
 
 
 @dataclass(frozen=True)
-class PowerModel:
+class GpuPowerModel:
     """Two-state power law of a GPU model.
 
     Attributes
@@ -49,7 +49,7 @@ class PowerModel:
 
 
 @functools.cache
-def make_power_model(gpu_model: str, *, range_end: str = "value") -> PowerModel:
+def make_power_model(gpu_model: str, *, range_end: str = "value") -> GpuPowerModel:
     """Make the power law of a GPU model from its rated power and the coefficients of the catalogue.
 
     Idle power is a fraction of rated power: idle readings in data sheets differ by a factor of two for the same model.
@@ -88,17 +88,17 @@ def make_power_model(gpu_model: str, *, range_end: str = "value") -> PowerModel:
     idle, base, slope = map(find_parameter, names)
     idle_w, base_w, slope_w = (getattr(fraction, range_end) * tdp_w for fraction in (idle, base, slope))
     source = f"rating: {spec.source}; law: {base.source} ({base.date})"
-    return PowerModel(name, idle_w, base_w, slope_w, tdp_w, source)
+    return GpuPowerModel(name, idle_w, base_w, slope_w, tdp_w, source)
 
 
 def compute_gpu_kwh(
-    power_model: PowerModel, *, powered_gpu_hours: float, resident_gpu_hours: float, active_gpu_hours: float
+    power_model: GpuPowerModel, *, powered_gpu_hours: float, resident_gpu_hours: float, active_gpu_hours: float
 ) -> float:
     """Compute the energy of the GPUs alone.
 
     Parameters
     ----------
-    power_model : PowerModel
+    power_model : GpuPowerModel
         Power law of the GPU model.
     powered_gpu_hours : float
         Powered-on GPU-hours. [GPU h]
@@ -159,7 +159,7 @@ def compute_facility_kwh(gpu_energy_kwh: float, *, host_factor: float, pue: floa
 
 
 @dataclass(frozen=True)
-class CarbonFactor:
+class GridCarbonIntensity:
     """Carbon intensity of the grid in one region, with method and source."""
 
     region: str
@@ -170,7 +170,7 @@ class CarbonFactor:
 
 
 @functools.cache
-def find_carbon_factor(region: str) -> CarbonFactor:
+def find_carbon_factor(region: str) -> GridCarbonIntensity:
     """Find the carbon intensity of the grid in one region.
 
     Parameters
@@ -199,11 +199,11 @@ def find_carbon_factor(region: str) -> CarbonFactor:
     candidate = matches[0] if len(matches) == 1 else region
     full_key = resolve_name(candidate, matches or keys, subject="carbon region", error=ScenarioError)
     columns = ("key", "gco2e_per_kwh", "method", "source", "year")
-    return CarbonFactor(*table.filter(key=full_key).select(columns).row(0))
+    return GridCarbonIntensity(*table.filter(key=full_key).select(columns).row(0))
 
 
 @dataclass(frozen=True)
-class Price:
+class GpuHourPrice:
     """Price of one GPU-hour with range, currency, source and date."""
 
     value: float
@@ -216,7 +216,7 @@ class Price:
 
 def find_gpu_hour_price(
     gpu_model: str, *, own_price: float = 0.0, currency: str = "USD", term: str = "on_demand"
-) -> Price:
+) -> GpuHourPrice:
     """Find the price of one GPU-hour: the user's own, else the list price.
 
     Parameters
@@ -245,11 +245,11 @@ def find_gpu_hour_price(
     'your rate per GPU-hour'
     """
     if own_price > 0:
-        return Price(own_price, own_price, own_price, currency, OWN_PRICE, "as given")
+        return GpuHourPrice(own_price, own_price, own_price, currency, STATED_PRICE_SOURCE_TEXT, "as given")
     listed = find_list_price(gpu_model, term=term)
     if listed.currency != currency:
         expected = f"{listed.currency}, the currency of the list prices"
         todo = "Set price_usd_per_gpu_hour to your own price in that currency."
         raise ScenarioError("currency", expected, currency, todo)
     source = f"median of {listed.rows} {term.replace('_', '-')} list prices: {listed.source}"
-    return Price(listed.value, listed.low, listed.high, currency, source, listed.date)
+    return GpuHourPrice(listed.value, listed.low, listed.high, currency, source, listed.date)

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeAlias
 from gpuplanner.core.errors import GeometryError, ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.hardware.catalog import find_parameter, list_actuator_facts
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
@@ -22,13 +22,13 @@ AnyLayout: TypeAlias = str | Mapping[str, int] | Layout
 
 
 @dataclass(frozen=True, slots=True)
-class Reconfiguration:
+class GpuLayoutChange:
     """One layout change of one GPU, returned by :meth:`ChangeCost.change`.
 
     Parameters
     ----------
     actuator : str
-        Partitioner that makes it, one of :data:`gpuplanner.core.scenario_fields.PARTITIONERS`.
+        Partitioner that makes it, one of :data:`gpuplanner.core.scenario_fields.MIG_PARTITIONERS`.
     destroyed, created, kept : tuple of Placement
         Instances that are deleted, created and kept. Jobs on kept instances continue.
     mode_change : bool
@@ -122,7 +122,7 @@ def _common_placements(first_layout: Layout, second_layout: Layout) -> set[Place
 
 
 @dataclass(frozen=True, slots=True)
-class Seconds:
+class TimeRange:
     """A typical time with its range [s], and its basis."""
 
     value: float
@@ -147,7 +147,7 @@ class Seconds:
 
         Examples
         --------
-        >>> Seconds(840.0, 0.0, 3600.0, "assumed").scaled_to(420.0)
+        >>> TimeRange(840.0, 0.0, 3600.0, "assumed").scaled_to(420.0)
         Seconds(value=420.0, low=0.0, high=1800.0, basis='as stated; the range by that of the catalogue')
         """
         if value is None:
@@ -156,16 +156,16 @@ class Seconds:
         basis = "as stated; the range by that of the catalogue"
         return replace(self, value=float(value), low=self.low * factor, high=self.high * factor, basis=basis)
 
-    def followed_by(self, further_seconds: Seconds) -> Self:
+    def followed_by(self, further_range: TimeRange) -> Self:
         """Add the time of a further step; low and high ends add up, as if both steps were slow together."""
-        if not further_seconds.high:
+        if not further_range.high:
             return self
         return replace(
             self,
-            value=self.value + further_seconds.value,
-            low=self.low + further_seconds.low,
-            high=self.high + further_seconds.high,
-            basis=f"{self.basis}; {further_seconds.basis}",
+            value=self.value + further_range.value,
+            low=self.low + further_range.low,
+            high=self.high + further_range.high,
+            basis=f"{self.basis}; {further_range.basis}",
         )
 
     def describe_time(self) -> str:
@@ -173,7 +173,7 @@ class Seconds:
 
         Examples
         --------
-        >>> Seconds(300.0, 60.0, 900.0, "assumed").describe_time(), Seconds.exact(30.0).describe_time()
+        >>> TimeRange(300.0, 60.0, 900.0, "assumed").describe_time(), TimeRange.exact(30.0).describe_time()
         ('about 5 min (1 to 15)', '30 s')
         """
         unit, unit_name = (SECONDS_PER_MINUTE, "min") if self.value >= SECONDS_PER_MINUTE else (1, "s")
@@ -182,7 +182,7 @@ class Seconds:
 
 
 @functools.cache
-def find_seconds(name: str) -> Seconds:
+def find_seconds(name: str) -> TimeRange:
     """Find a time parameter of the catalogue, with its source.
 
     Examples
@@ -191,16 +191,16 @@ def find_seconds(name: str) -> Seconds:
     1200.0
     """
     parameter = find_parameter(name)
-    return Seconds(parameter.value, parameter.low, parameter.high, f"{parameter.meaning} ({parameter.source})")
+    return TimeRange(parameter.value, parameter.low, parameter.high, f"{parameter.meaning} ({parameter.source})")
 
 
-_REBOOTING_ARCHITECTURES = ("Ampere",)
+_MIG_MODE_REBOOT_ARCHITECTURES = ("Ampere",)
 """Architectures whose nodes reboot when MIG mode changes."""
 _ONE_BY_ONE_PARTITIONER = "nvidia-smi"
 """Partitioner that changes instances one by one."""
 
 
-_NO_TIME = Seconds(0.0, 0.0, 0.0, "nothing")
+_NO_TIME_ESTIMATE = TimeRange(0.0, 0.0, 0.0, "nothing")
 """A step that does not occur."""
 
 
@@ -216,18 +216,18 @@ class ChangeCost:
     gpu_model : GpuModel
         The GPU model.
     actuator : str
-        One of :data:`~gpuplanner.core.scenario_fields.PARTITIONERS`. nvidia-smi changes instances one by one and keeps
-        those that both layouts have; mig-parted and the GPU Operator create all instances of a GPU again.
-    change_s : Seconds
+        One of :data:`~gpuplanner.core.scenario_fields.MIG_PARTITIONERS`. nvidia-smi changes instances one by one and
+        keeps those that both layouts have; mig-parted and the GPU Operator create all instances of a GPU again.
+    change_s : TimeRange
         Time of one change of one GPU, whatever changes on it.
-    instance_s : Seconds
+    instance_s : TimeRange
         Additional time for each instance created or deleted.
-    reboot_s : Seconds or None
+    reboot_s : TimeRange or None
         Time instead of both where a change of MIG mode reboots the node, including the instances; None if MIG mode
         needs no reboot.
-    restart_s : Seconds
+    restart_s : TimeRange
         Time to load a checkpoint, start and warm up a job that continues elsewhere.
-    drain_s : Seconds
+    drain_s : TimeRange
         GPU time lost while a GPU drains before a change, which a plan pays for; in a simulation it results from the
         jobs. Its high end is the longest time that a change waits for a GPU to drain, in plan, simulation and scripts
         alike.
@@ -245,11 +245,11 @@ class ChangeCost:
 
     gpu_model: GpuModel
     actuator: str
-    change_s: Seconds
-    instance_s: Seconds
-    reboot_s: Seconds | None
-    restart_s: Seconds
-    drain_s: Seconds
+    change_s: TimeRange
+    instance_s: TimeRange
+    reboot_s: TimeRange | None
+    restart_s: TimeRange
+    drain_s: TimeRange
     gpu_hours: float | None = None
 
     def __post_init__(self) -> None:
@@ -298,12 +298,12 @@ class ChangeCost:
         partitioner = PARTITIONER_BY_ACTUATOR[full_name]
         partitioner_time = find_seconds(f"reconfigure_{partitioner.replace('-', '_')}_s")
         one_by_one = partitioner == _ONE_BY_ONE_PARTITIONER
-        reboots = model.architecture in (None, *_REBOOTING_ARCHITECTURES)
+        reboots = model.architecture in (None, *_MIG_MODE_REBOOT_ARCHITECTURES)
         cost = cls(
             gpu_model=model,
             actuator=partitioner,
-            change_s=_NO_TIME if one_by_one else partitioner_time,
-            instance_s=partitioner_time if one_by_one else _NO_TIME,
+            change_s=_NO_TIME_ESTIMATE if one_by_one else partitioner_time,
+            instance_s=partitioner_time if one_by_one else _NO_TIME_ESTIMATE,
             reboot_s=find_seconds("reconfigure_reboot_s") if reboots else None,
             restart_s=find_seconds("restart_s"),
             drain_s=find_drain_time(full_name, model),
@@ -330,7 +330,7 @@ class ChangeCost:
         """Whether instances are changed one by one, so that the other instances stay in use."""
         return self.actuator == _ONE_BY_ONE_PARTITIONER
 
-    def change(self, before: AnyLayout, after: AnyLayout) -> Reconfiguration:
+    def change(self, before: AnyLayout, after: AnyLayout) -> GpuLayoutChange:
         """Determine the instances and the time of a layout change.
 
         A GPU that is not needed has MIG disabled.
@@ -359,7 +359,7 @@ class ChangeCost:
         changed = len(destroyed) + len(created)
         reboot = mode_change and self.reboot_s is not None
         takes = self._times(changed, mode_change=mode_change)
-        return Reconfiguration(
+        return GpuLayoutChange(
             actuator=self.actuator,
             destroyed=destroyed,
             created=created,
@@ -380,7 +380,7 @@ class ChangeCost:
             Number of instances by profile; ``{"gpu": 1}``, or nothing, for a full GPU.
         """
         old, new = (
-            tuple(sorted((name, count) for name, count in counts.items() if count and name != WHOLE_GPU))
+            tuple(sorted((name, count) for name, count in counts.items() if count and name != FULL_GPU))
             for counts in (before, after)
         )
         if old == new:
@@ -447,19 +447,19 @@ class ChangeCost:
                 "cost of change", ", ".join(_STATED_TIME_FIELDS), ", ".join(unknown), "Name one of these."
             )
         names = [name for name in stated if name != "reboot_s" or self.reboot_s is not None]
-        replaced: dict[str, Any] = {name: Seconds.exact(float(stated[name])) for name in names}
+        replaced: dict[str, Any] = {name: TimeRange.exact(float(stated[name])) for name in names}
         return replace(self, **replaced)
 
-    def _times(self, changed: int, *, mode_change: bool) -> Seconds:
+    def _times(self, changed: int, *, mode_change: bool) -> TimeRange:
         """Return the time of a change that creates and deletes a number of instances together."""
         if mode_change and self.reboot_s is not None:
             return self.reboot_s
         change_time, instance_time = self.change_s, self.instance_s
         if not changed:
-            return Seconds(0.0, 0.0, 0.0, change_time.basis)
+            return TimeRange(0.0, 0.0, 0.0, change_time.basis)
         basis = instance_time.basis if self.one_by_one and instance_time.value else change_time.basis
         low, high = change_time.low + changed * instance_time.low, change_time.high + changed * instance_time.high
-        return Seconds(change_time.value + changed * instance_time.value, low, high, basis)
+        return TimeRange(change_time.value + changed * instance_time.value, low, high, basis)
 
 
 _STATED_TIME_FIELDS = tuple(
@@ -468,7 +468,7 @@ _STATED_TIME_FIELDS = tuple(
 """Times that can be stated instead of those of the catalogue."""
 
 
-def find_drain_time(actuator: str = "mig-manager", gpu_model: GpuModel | None = None) -> Seconds:
+def find_drain_time(actuator: str = "mig-manager", gpu_model: GpuModel | None = None) -> TimeRange:
     """Find the time that a GPU takes to drain before a change; its high end is the longest wait for it [s].
 
     It is that of the actuator in the catalogue, by GPU model where the table distinguishes them, unless the model's own
@@ -481,7 +481,7 @@ def find_drain_time(actuator: str = "mig-manager", gpu_model: GpuModel | None = 
     """
     fact = list_actuator_facts(actuator, *catalogue_names(gpu_model))["drain_s"]
     basis = f"{fact.meaning} ({fact.source})"
-    catalogue_time = Seconds(float(fact.value or 0), fact.low or 0.0, fact.high or 0.0, basis)
+    catalogue_time = TimeRange(float(fact.value or 0), fact.low or 0.0, fact.high or 0.0, basis)
     return catalogue_time if gpu_model is None else catalogue_time.scaled_to(gpu_model.drain_s)
 
 

@@ -23,6 +23,6 @@ from gpuplanner.ingest.telemetry.coverage import coverage as coverage
 from gpuplanner.ingest.telemetry.coverage import observed_gpu_hours as observed_gpu_hours
 from gpuplanner.ingest.telemetry.device_hours import aggregate_hourly as aggregate_hourly
 from gpuplanner.ingest.telemetry.metric_definitions import ACTIVITY_SOURCES as ACTIVITY_SOURCES
-from gpuplanner.ingest.telemetry.prometheus import Server as Server
+from gpuplanner.ingest.telemetry.prometheus import PrometheusServer as PrometheusServer
 from gpuplanner.ingest.telemetry.prometheus import read_live as read_live
 from gpuplanner.ingest.telemetry.telemetry_files import Hints as Hints

@@ -82,11 +82,11 @@ class SourceFacts:
         return begin, end
 
 
-SUMMARY_FACTS = ("source", "table", "rows_in", "rows_kept", "rows_rejected", "span_start", "span_end", "gpu_hours")
+SUMMARY_FACT_KEYS = ("source", "table", "rows_in", "rows_kept", "rows_rejected", "span_start", "span_end", "gpu_hours")
 """Keys of a provenance that a summary shows, in order; ``table`` and ``gpu_hours`` are optional."""
 
 
-NAMING_TABLES = ("jobs", "samples")
+DATASET_NAMING_TABLES = ("jobs", "samples")
 """Tables after which a dataset is named, by precedence."""
 
 SampleScan = Callable[[datetime | None, datetime | None], pl.LazyFrame]
@@ -141,7 +141,7 @@ class Dataset:
         """Name of the main table: jobs, else samples, else the first table."""
         read_later = {"jobs": self.stored_jobs, "samples": self.scan}
         names = [*self.tables, *(name for name, content in read_later.items() if content is not None)]
-        return next((name for name in NAMING_TABLES if name in names), names[0])
+        return next((name for name in DATASET_NAMING_TABLES if name in names), names[0])
 
     @property
     def table(self) -> pl.DataFrame:
@@ -270,7 +270,7 @@ def summarise_facts(facts: Mapping[str, Any]) -> dict[str, object]:
     ...             "span_end": None, "gpu_hours": 8.0, "notes": []})["gpu_hours"]
     8.0
     """
-    return {key: facts[key] for key in SUMMARY_FACTS if key in facts} | dict(facts.get("totals", {}))
+    return {key: facts[key] for key in SUMMARY_FACT_KEYS if key in facts} | dict(facts.get("totals", {}))
 
 
 def gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
@@ -312,7 +312,7 @@ PSEUDONYM_COLUMNS = ("user", "tenant", "job_id", "job_name", "partition")
 group."""
 WITHHELD_TEXT = "(withheld)"
 """Replacement of quoted source lines and examples in a pseudonymised dataset."""
-WORD_PATTERN = re.compile(r"[\w.@-]+")
+NAME_WORD_PATTERN = re.compile(r"[\w.@-]+")
 """Words of a text that may be names."""
 
 
@@ -388,7 +388,7 @@ def pseudonymise_dataset(dataset: Dataset, key: bytes, columns: Sequence[str] = 
 def _replace_names(value: Any, pseudonyms_by_name: Mapping[str, str]) -> Any:  # noqa: ANN401 - anything that JSON can hold
     """Replace names by pseudonyms in all texts of a JSON value, wherever they are whole words."""
     if isinstance(value, str):
-        return WORD_PATTERN.sub(lambda word: pseudonyms_by_name.get(word.group(), word.group()), value)
+        return NAME_WORD_PATTERN.sub(lambda word: pseudonyms_by_name.get(word.group(), word.group()), value)
     if isinstance(value, Mapping):
         return {name: _replace_names(part, pseudonyms_by_name) for name, part in value.items()}
     if isinstance(value, list | tuple):

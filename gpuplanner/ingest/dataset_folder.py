@@ -26,7 +26,7 @@ from gpuplanner.core.step_functions import require_time_zone
 from gpuplanner.ingest.dataset import Dataset, SampleScan, SourceFacts
 from gpuplanner.ingest.delimited_rows import REJECTS
 from gpuplanner.ingest.large_tables import (
-    INGEST_REMEDY,
+    RUN_INGEST_ADVICE,
     SAMPLES,
     LazyJobs,
     explain_table_errors,
@@ -42,12 +42,12 @@ from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, find_devi
 from gpuplanner.ingest.telemetry.sample_buffer import add_sample_ends
 from gpuplanner.ingest.telemetry.telemetry_join import ALLOCATION_SPAN_SCHEMA, DEVICE_KIND_SCHEMA, DeviceAllocations
 
-JOB_NAME_SCHEMA = pl.Schema({"name": pl.String(), "job_id": pl.String()})
+JOB_NAME_LINK_SCHEMA = pl.Schema({"name": pl.String(), "job_id": pl.String()})
 """Columns that link the name of a job or pod to a job id."""
 JOIN_TYPES: dict[str, type[dy.Schema] | pl.Schema] = {
     "devices": DEVICE_KIND_SCHEMA,
     "holders": ALLOCATION_SPAN_SCHEMA,
-    "shared_names": JOB_NAME_SCHEMA,
+    "shared_names": JOB_NAME_LINK_SCHEMA,
 }
 """File name → schema of the stored tables that join telemetry to jobs; stored because computing them reads all
 samples."""
@@ -61,7 +61,7 @@ DATASET_MARK = FolderMark(
 
 DAY = timedelta(days=1)
 SOURCES_FOLDER = "sources"
-SHARED_TABLES = ("coverage", "processes", "out_of_service")
+MERGED_TABLES = ("coverage", "processes", "out_of_service")
 """Tables that several sources may give; the top folder has them combined."""
 
 
@@ -72,7 +72,7 @@ class SourceRecord:
     - ``facts``: Provenance of the source, with the names of its tables.
     - ``quality``: Quality report of the source.
     - ``rejects``: Rejected rows, or the file that has them.
-    - ``tables``: Tables of :data:`SHARED_TABLES` that the source gave.
+    - ``tables``: Tables of :data:`MERGED_TABLES` that the source gave.
     """
 
     facts: Mapping[str, Any]
@@ -80,7 +80,7 @@ class SourceRecord:
     rejects: pl.DataFrame | Path
     """Or the file that holds them as they are."""
     tables: Mapping[str, pl.DataFrame]
-    """Those of :data:`SHARED_TABLES`."""
+    """Those of :data:`MERGED_TABLES`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ class StoredDataset:
             self.facts_by_source[source],
             read_findings(folder / "quality.json"),
             folder / "rejects.parquet",
-            _read_tables_in(folder, SHARED_TABLES),
+            _read_tables_in(folder, MERGED_TABLES),
         )
 
     def read_combined_table(self, name: str) -> pl.DataFrame | None:
@@ -130,7 +130,7 @@ class StoredDataset:
         stated_rows = self.provenance.get("rows", {}).get(SAMPLES, 0)
         if stated_rows and not files and not find_files_in_span(self.path, self.telemetry_sources, None, None):
             expected = "the samples its provenance.json states"
-            raise TraceFormatError(str(self.path), expected, "none of their files", INGEST_REMEDY)
+            raise TraceFormatError(str(self.path), expected, "none of their files", RUN_INGEST_ADVICE)
         samples = scan_month_files(files).filter(inside)
         if len(self.telemetry_sources) > 1:  # a device is judged by the best counter that any source read it by
             counters = find_device_counters(
@@ -141,8 +141,8 @@ class StoredDataset:
         if devices is None or spans is None:
             return samples
         name_tables = (self.read_combined_table("job_names"), self.read_combined_table("shared_names"))
-        names_by_table = (table.select(JOB_NAME_SCHEMA.names()) for table in name_tables if table is not None)
-        names = pl.concat([JOB_NAME_SCHEMA.to_frame(), *names_by_table])
+        names_by_table = (table.select(JOB_NAME_LINK_SCHEMA.names()) for table in name_tables if table is not None)
+        names = pl.concat([JOB_NAME_LINK_SCHEMA.to_frame(), *names_by_table])
         return DeviceAllocations(devices, spans, names).assign_jobs(samples)
 
     def scan_samples_with_end(self, start: datetime | None = None, end: datetime | None = None) -> pl.LazyFrame:
@@ -219,7 +219,7 @@ def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None,
             row_counts[SAMPLES] = scan_month_files(files).select(pl.len()).collect().item()
     if row_counts != provenance.get("rows"):
         expected = f"the rows its provenance.json states: {provenance.get('rows')}"
-        raise TraceFormatError(str(folder), expected, str(row_counts), INGEST_REMEDY)
+        raise TraceFormatError(str(folder), expected, str(row_counts), RUN_INGEST_ADVICE)
     explained_scan = None if scan is None else _explain_scan_errors(scan, folder)
     return replace(read_metadata(folder), tables=tables, rejects=rejects, scan=explained_scan, stored_jobs=lazy_jobs)
 
@@ -328,16 +328,16 @@ def read_provenance(folder: Path) -> dict[str, Any]:
             description = f"a folder without a {DATASET_MARK.file}" if folder.is_dir() else "a file"
         elif (aside := find_stranded_folder(folder)) is not None:
             description = f"nothing there, since a run was stopped; what stood there is {aside}"
-        raise TraceFormatError(str(folder), "a folder that holds a dataset", description, INGEST_REMEDY)
+        raise TraceFormatError(str(folder), "a folder that holds a dataset", description, RUN_INGEST_ADVICE)
     provenance = read_json(path)
     if not isinstance(provenance, dict) or provenance.get("format") != DATASET_FORMAT:
         if isinstance(provenance, dict) and str(provenance.get("format")).startswith("gpuplanner dataset"):
             raise TraceFormatError(f"{folder}: made by an earlier version: ingest again")
         description = f"a {DATASET_MARK.file} of another format"
-        raise TraceFormatError(str(folder), f"a {DATASET_FORMAT!r}", description, INGEST_REMEDY)
+        raise TraceFormatError(str(folder), f"a {DATASET_FORMAT!r}", description, RUN_INGEST_ADVICE)
     if not _are_complete_facts(provenance.get("sources")):
         expected = "the facts of each source, with its name and its tables"
-        raise TraceFormatError(str(path), expected, "none that can be read", INGEST_REMEDY)
+        raise TraceFormatError(str(path), expected, "none that can be read", RUN_INGEST_ADVICE)
     return provenance
 
 
@@ -350,6 +350,7 @@ def _explain_scan_errors(scan: SampleScan, folder: Path) -> SampleScan:
     """Wrap a scan so that damaged sample files raise an error message that names the folder."""
 
     def scan_explained(start: datetime | None, end: datetime | None) -> pl.LazyFrame:
+        """Scan the samples of a span; errors of damaged files name the folder and what to do."""
         with explain_table_errors(folder / SAMPLES):
             return scan(start, end)
 

@@ -22,14 +22,14 @@ from gpuplanner.hardware.catalog import export_command
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import (
     DATASET_MARK,
-    SHARED_TABLES,
+    MERGED_TABLES,
     open_dataset,
     read_metadata,
     read_provenance,
     read_source_facts,
 )
 from gpuplanner.ingest.dataset_writer import (
-    READ_TERMS_KEY,
+    READ_OPTIONS_FACT_KEY,
     DatasetDraft,
     add_written_files,
     load_draft,
@@ -42,7 +42,7 @@ from gpuplanner.ingest.large_tables import MONTH_PREFIX, SAMPLES
 from gpuplanner.ingest.source_definition import load_entry, select_known_options
 from gpuplanner.ingest.source_registry import (
     AUTO_SOURCE,
-    JOB_SOURCES,
+    JOB_SOURCE_NAMES,
     KUBERNETES_SOURCE,
     NODES_SOURCE,
     PUBLIC_SOURCES,
@@ -57,10 +57,10 @@ from gpuplanner.ingest.telemetry.sample_table import SampleOutput
 from gpuplanner.ingest.text_files import hash_file, read_head
 
 if TYPE_CHECKING:
-    from gpuplanner.ingest.telemetry.prometheus import Server
+    from gpuplanner.ingest.telemetry.prometheus import PrometheusServer
 
 
-FIXED_OPTIONS = ("tz", "columns", "boards", "pseudonyms")
+COMMON_OPTIONS = ("tz", "columns", "boards", "pseudonyms")
 """Reader options that must be equal in every import of a source; other options describe the files of one import."""
 DatasetChange = Callable[[Dataset], Dataset]
 
@@ -196,9 +196,10 @@ def add_files(
         if stands_alone:
             _require_distinct_files(fresh_paths, hashes)
 
-        own_facts: dict[str, Any] = {READ_TERMS_KEY: read_terms} | ({"layer": record} if record != name else {})
+        own_facts: dict[str, Any] = {READ_OPTIONS_FACT_KEY: read_terms} | ({"layer": record} if record != name else {})
 
         def transform(datasets: Dataset) -> Dataset:
+            """Apply the change of the caller to a dataset and record the options that it was read with."""
             datasets = change(datasets)
             return replace(datasets, provenance={**datasets.provenance, **own_facts})
 
@@ -258,7 +259,7 @@ def add_dataset(dataset: Dataset, directory: str | Path) -> ImportResult:
         known_facts = facts_by_source.get(name)
         _require_same_terms(directory, known_facts, {})
         _reject_second_source(dataset.tables, facts_by_source, name)
-        new_dataset = replace(dataset, provenance={**dataset.provenance, READ_TERMS_KEY: {}})
+        new_dataset = replace(dataset, provenance={**dataset.provenance, READ_OPTIONS_FACT_KEY: {}})
         new_draft = merge_into_draft(draft, name, [new_dataset], known_facts, by_metric=SOURCES[name].by_metric)
         replace_dataset(directory, new_draft)
     files = tuple(file["name"] for file in dataset.provenance["files"])
@@ -266,13 +267,13 @@ def add_dataset(dataset: Dataset, directory: str | Path) -> ImportResult:
 
 
 def add_live(
-    server: Server | str, directory: str | Path, *, until: datetime, at_first_s: float = 3600.0
+    server: PrometheusServer | str, directory: str | Path, *, until: datetime, at_first_s: float = 3600.0
 ) -> ImportResult:
     """Add the readings of a live Prometheus since the last reading in a dataset; gaps stay gaps.
 
     Parameters
     ----------
-    server : Server or str
+    server : PrometheusServer or str
         Prometheus server or its address.
     directory : str or Path
         A dataset, or a new or empty folder.
@@ -392,7 +393,7 @@ def _collect_read_terms(
         Further settings that must be equal, such as those of a change.
     """
     options = SOURCES[name].options
-    fixed_names = set(FIXED_OPTIONS if "node" in options else (*FIXED_OPTIONS, "origin")) & options
+    fixed_names = set(COMMON_OPTIONS if "node" in options else (*COMMON_OPTIONS, "origin")) & options
     read_terms = {option: given[option] for option in fixed_names if option in given} | dict(extra_terms)
     read_terms |= {} if kind is None else {"kind": kind}
     return {option: _to_plain_option(value) for option, value in sorted(read_terms.items())}
@@ -407,10 +408,10 @@ def _to_plain_option(value: Any) -> Any:  # noqa: ANN401 - anything that is an o
 
 def _require_same_terms(directory: Path, known_facts: Mapping[str, Any] | None, read_terms: Mapping[str, Any]) -> None:
     """Refuse to add to a source with other options than it was read with."""
-    if known_facts is None or known_facts.get(READ_TERMS_KEY) == read_terms:
+    if known_facts is None or known_facts.get(READ_OPTIONS_FACT_KEY) == read_terms:
         return
     todo = "Give the same options, or import all files of the source again with --replace."
-    known_terms = known_facts.get(READ_TERMS_KEY)
+    known_terms = known_facts.get(READ_OPTIONS_FACT_KEY)
     expected = "a source that can grow" if known_terms is None else f"the options that it was read with, {known_terms}"
     got = "one that an earlier version read at once" if known_terms is None else str(dict(read_terms))
     raise TraceFormatError(f"{known_facts['source']} in {directory}", expected, got, todo)
@@ -426,7 +427,7 @@ def _reject_untimed_pages(name: str, known_facts: Mapping[str, Any] | None, give
 
 def _reject_second_source(tables: Collection[str], facts_by_source: Mapping[str, Mapping[str, Any]], name: str) -> None:
     """Refuse a second source of one table, which would contradict the first; telemetry may have several."""
-    shared = {SAMPLES, *SHARED_TABLES}
+    shared = {SAMPLES, *MERGED_TABLES}
     for source, source_facts in facts_by_source.items():
         common_tables = sorted(set(tables) & set(source_facts.get("tables", ())) - shared)
         if source != name and common_tables:
@@ -476,7 +477,7 @@ def group_files_by_source(paths: Sequence[str | Path]) -> tuple[SourceFiles, ...
     source_files = [SourceFiles(source, tuple(files), kind) for (source, kind), files in paths_by_source.items()]
     merged_files = _attach_node_lists(source_files)
     return tuple(
-        sorted(merged_files, key=lambda group: (group.source not in JOB_SOURCES, group.source != NODES_SOURCE))
+        sorted(merged_files, key=lambda group: (group.source not in JOB_SOURCE_NAMES, group.source != NODES_SOURCE))
     )
 
 
@@ -595,7 +596,7 @@ def _holds_same_files(directory: Path, source_files: SourceFiles, group_options:
 
 TELEMETRY_TABLES = frozenset({"samples", "coverage", "processes"})
 """Tables of telemetry: they show how busy GPUs are."""
-ADD_JOBS_ADVICE = "Add the list of jobs that {} or {} writes, beside these files"
+ADD_JOB_LIST_ADVICE = "Add the list of jobs that {} or {} writes, beside these files"
 """Advice of the error for files without a list of jobs, with two places for export commands."""
 
 
@@ -627,7 +628,7 @@ def require_jobs(table_names: Iterable[str], files: Sequence[str | Path], folder
         return
     names_text = examples([printable_file_name(path) for path in files])
     given_tables = list(table_names)
-    to_add = ADD_JOBS_ADVICE.format(export_command("sacct"), export_command("kubectl"))
+    to_add = ADD_JOB_LIST_ADVICE.format(export_command("sacct"), export_command("kubectl"))
     if TELEMETRY_TABLES & set(given_tables):
         got = f"readings of GPUs alone in {names_text}"
         todo = f"{to_add}: readings show how busy GPUs are, not which jobs requested them."

@@ -22,7 +22,7 @@ from gpuplanner.core.serialization import to_json
 from gpuplanner.ingest.dataset import Dataset, gpu_hours
 from gpuplanner.ingest.dataset_folder import (
     DATASET_MARK,
-    SHARED_TABLES,
+    MERGED_TABLES,
     SOURCES_FOLDER,
     SourceRecord,
     StoredDataset,
@@ -32,7 +32,7 @@ from gpuplanner.ingest.dataset_folder import (
     read_provenance,
     record_name,
 )
-from gpuplanner.ingest.gpu_shares import NODE_DEPENDENT_CHECKS, count_jobs_in_gpus
+from gpuplanner.ingest.gpu_shares import NODE_LIST_DEPENDENT_CHECKS, count_jobs_in_gpus
 from gpuplanner.ingest.job_table import merge_job_exports, merge_tables, unresolved_gpu_hours
 from gpuplanner.ingest.large_tables import (
     MONTH_PREFIX,
@@ -54,7 +54,7 @@ from gpuplanner.ingest.quality_report import (
     run_checks,
 )
 from gpuplanner.ingest.quarantine import (
-    OTHER_LAYOUT_PATTERN,
+    OTHER_MIG_LAYOUT_PATTERN,
     QUARANTINE_PREFIX,
     add_past_nodes,
     drop_quarantined,
@@ -71,7 +71,7 @@ from gpuplanner.ingest.telemetry.telemetry_quality import summarise_join
 
 UNTYPED_GPU_SOURCES = ("slurm", "job-table")
 """Sources whose GPUs without a type may be full GPUs or MIG instances."""
-READ_TERMS_KEY = "read_with"
+READ_OPTIONS_FACT_KEY = "read_with"
 """Key in the facts of a source: the options that all its files were read with."""
 
 
@@ -80,7 +80,7 @@ class DatasetDraft:
     """Planned content of a dataset folder.
 
     - ``records``: Source → its record, in import order.
-    - ``tables``: Combined tables, or the files that have them unchanged; without :data:`SHARED_TABLES`, which are
+    - ``tables``: Combined tables, or the files that have them unchanged; without :data:`MERGED_TABLES`, which are
       combined from the records.
     - ``months``: Folder of a month and source → samples, or the file that has them unchanged.
     - ``parts``: Source and key → part (exported file) of its list of jobs, or the folder that has it unchanged.
@@ -99,7 +99,7 @@ class DatasetDraft:
         samples_by_month = {} if samples is None else split_by_month(samples)
         return cls(
             {source: to_source_record(dataset)},
-            {name: table for name, table in dataset.tables.items() if name not in (SAMPLES, *SHARED_TABLES)},
+            {name: table for name, table in dataset.tables.items() if name not in (SAMPLES, *MERGED_TABLES)},
             {(month, source): month_samples for month, month_samples in samples_by_month.items()},
         )
 
@@ -147,7 +147,7 @@ def write_dataset(dataset: Dataset, directory: str | Path) -> Path:
 def to_source_record(dataset: Dataset, extra_tables: Sequence[str] = ()) -> SourceRecord:
     """Return the record of the source of a dataset; `extra_tables` are tables that it gave elsewhere."""
     facts = {**dataset.provenance, "tables": sorted({*dataset.tables, *extra_tables})}
-    tables = {name: table for name, table in dataset.tables.items() if name in SHARED_TABLES}
+    tables = {name: table for name, table in dataset.tables.items() if name in MERGED_TABLES}
     samples = dataset.tables.get(SAMPLES)
     if samples is not None and "coverage" not in tables:
         tables["coverage"] = coverage(samples)
@@ -216,7 +216,7 @@ def _quarantine_jobs(draft: DatasetDraft) -> DatasetDraft:
     jobs_before = jobs
     if "inventory" not in record.facts["tables"]:
         # Boards of which the words left a doubt may follow from the nodes.
-        stated_boards = record.facts.get(READ_TERMS_KEY, {}).get("boards")
+        stated_boards = record.facts.get(READ_OPTIONS_FACT_KEY, {}).get("boards")
         by_slurm = record.facts["source"] in UNTYPED_GPU_SOURCES
         resolved_jobs, _, findings = count_jobs_in_gpus(jobs, inventory, stated_boards, any_device=by_slurm)
         jobs = conform(resolved_jobs, Jobs, source="jobs")
@@ -231,7 +231,7 @@ def _quarantine_jobs(draft: DatasetDraft) -> DatasetDraft:
     counted_facts = {"gpu_hours": gpu_hours(trusted_jobs, until), **quarantine_facts(marked_jobs, until)}
     renewed_checks = {finding.check for finding in findings}
     if "inventory" not in record.facts["tables"]:
-        renewed_checks |= NODE_DEPENDENT_CHECKS | {UNKNOWN_GPUS_CHECK.check}
+        renewed_checks |= NODE_LIST_DEPENDENT_CHECKS | {UNKNOWN_GPUS_CHECK.check}
         findings += run_checks(trusted_jobs, [UNKNOWN_GPUS_CHECK])
         counted_facts["unresolved_gpu_hours"] = unresolved_gpu_hours(trusted_jobs, until)
     kept = [
@@ -239,7 +239,7 @@ def _quarantine_jobs(draft: DatasetDraft) -> DatasetDraft:
         for row in record.quality.iter_rows()
         if not row[0].startswith(QUARANTINE_PREFIX)
         and row[0] not in renewed_checks
-        and not re.search(OTHER_LAYOUT_PATTERN, row[0])
+        and not re.search(OTHER_MIG_LAYOUT_PATTERN, row[0])
     ]
     quality = build_quality_report([*kept, *findings, *quarantine_findings(marked_jobs, until)])
     records = {**draft.records, name: replace(record, facts={**record.facts, **counted_facts}, quality=quality)}
@@ -288,7 +288,7 @@ def _combine_shared_tables(stored_dataset: StoredDataset, records: Sequence[Sour
     """Combine coverage, processes and out-of-service times of all sources."""
     combined = {}
     has_several_sources = len(stored_dataset.telemetry_sources) > 1
-    for name in SHARED_TABLES:
+    for name in MERGED_TABLES:
         tables = [record.tables[name] for record in records if name in record.tables]
         if tables and name == "coverage" and has_several_sources:
             combined[name] = coverage(stored_dataset.scan().select("time", "node", "gpu").collect(engine="streaming"))
@@ -334,7 +334,7 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
         shutil.copy2(source, target)
 
 
-PART_HASH_LETTERS = 16
+JOB_PART_HASH_CHARACTERS = 16
 """Letters of a SHA-256 hash that name a part of a list of jobs: 64 bits."""
 
 
@@ -346,7 +346,7 @@ def load_draft(directory: Path) -> tuple[Mapping[str, Mapping[str, Any]], Datase
     dataset = open_dataset(directory, columns=["attempt"])
     stored = StoredDataset(directory, read_provenance(directory))
     tables: dict[str, pl.DataFrame | Path] = {
-        name: table for name, table in dataset.tables.items() if name not in SHARED_TABLES
+        name: table for name, table in dataset.tables.items() if name not in MERGED_TABLES
     }
     if "jobs" in tables:
         tables["jobs"] = directory / "jobs.parquet"
@@ -420,9 +420,9 @@ def merge_into_draft(
         merged, changed_months = merge_telemetry(old_dataset, files, new_dataset, by_metric=by_metric)
         fresh_months = {(month, source): samples for month, samples in changed_months.items()}
         return draft.merged_with(DatasetDraft({source: to_source_record(merged, [SAMPLES])}, months=fresh_months))
-    stored_table = record.tables[kind] if kind in SHARED_TABLES else draft.tables[kind]
+    stored_table = record.tables[kind] if kind in MERGED_TABLES else draft.tables[kind]
     merged = merge_tables(old_dataset, new_dataset, scan_table(stored_table).collect())
-    beside_tables = {table: record.tables.get(table) for table in SHARED_TABLES if table != kind} | dict(
+    beside_tables = {table: record.tables.get(table) for table in MERGED_TABLES if table != kind} | dict(
         new_dataset.tables
     )
     return draft.merged_with(DatasetDraft.from_dataset(merged.with_tables(**beside_tables | {kind: merged.table})))
@@ -465,7 +465,7 @@ def _merge_job_parts(
     """Merge the old and new parts of a list of jobs; a file replaces an older one of the same name."""
     new_file_names = {part.provenance["files"][0]["name"] for part in new_datasets}
     files = (known_facts or {}).get("files", ())
-    replaced_keys = {str(file["sha256"])[:PART_HASH_LETTERS] for file in files if file["name"] in new_file_names}
+    replaced_keys = {str(file["sha256"])[:JOB_PART_HASH_CHARACTERS] for file in files if file["name"] in new_file_names}
     parts: dict[tuple[str, str], Dataset | Path] = {
         key: part for key, part in draft.parts.items() if not (key[0] == source and key[1] in replaced_keys)
     }
@@ -481,4 +481,4 @@ def _part_key(part_dataset: Dataset) -> str:
     hashes = [str(file["sha256"]) for file in part_dataset.provenance["files"]]
     if len(hashes) > 1:
         hashes = [hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest()]
-    return hashes[0][:PART_HASH_LETTERS]
+    return hashes[0][:JOB_PART_HASH_CHARACTERS]

@@ -17,28 +17,28 @@ from typing import NoReturn
 import polars as pl
 
 from gpuplanner.core.errors import printable_file_name
-from gpuplanner.core.schemas import DECIMAL
+from gpuplanner.core.schemas import MONEY_DTYPE
 from gpuplanner.ingest.quality_report import count_reject_reasons
 from gpuplanner.ingest.source_fields import (
+    END_INSTANT,
     FIRST_INSTANT,
-    LAST_INSTANT,
     Dialect,
     Field,
     find_column_positions,
     parse_header,
     split_csv_line,
 )
-from gpuplanner.ingest.text_files import CONTROL_PATTERN, TextFile, count_bytes
+from gpuplanner.ingest.text_files import CONTROL_CHARACTER_PATTERN, TextFile, count_bytes
 
 REJECTS = pl.Schema({"file": pl.String(), "row": pl.Int64(), "reason": pl.String(), "raw": pl.String()})
 """Columns of the reject table: file name, 1-based line number, reason, and the raw line."""
 
 
-REPEATED_HEADER = "the header line again"
+REPEATED_HEADER_REASON = "the header line again"
 """Reject reason of a header line below the first line."""
-OUT_OF_RANGE_TIME = f"not between {FIRST_INSTANT.year} and {LAST_INSTANT.year}"
+OUT_OF_RANGE_TIME_REASON = f"not between {FIRST_INSTANT.year} and {END_INSTANT.year}"
 """Reject reason of a time outside the years that GPU job traces can have."""
-NUMBER_TYPES = {"number": pl.Float64(), "decimal": DECIMAL}
+DTYPE_BY_NUMERIC_FIELD_KIND = {"number": pl.Float64(), "decimal": MONEY_DTYPE}
 """Kind of a numeric field → polars type."""
 RAW_PREFIX = "raw:"
 """Prefix of the columns that hold the raw text of a field, beside its parsed value."""
@@ -137,8 +137,8 @@ def parse_fields(rows: Rows, columns: Mapping[str, Field]) -> Rows:
         raw, value = pl.col(RAW_PREFIX + name), pl.col(column.name)
         read_at_once = rows.good.schema[RAW_PREFIX + name] == pl.Float64
         filled = raw.is_not_null() if read_at_once else raw != ""
-        if column.kind in NUMBER_TYPES:
-            dtype = NUMBER_TYPES[column.kind]
+        if column.kind in DTYPE_BY_NUMERIC_FIELD_KIND:
+            dtype = DTYPE_BY_NUMERIC_FIELD_KIND[column.kind]
             values.append(raw.cast(dtype, strict=False).alias(column.name))
             finite = value.is_finite() if column.kind == "number" else value.is_not_null()
             faults[f"{name}: not a number"] = filled & ~finite.fill_null(False)
@@ -149,12 +149,12 @@ def parse_fields(rows: Rows, columns: Mapping[str, Field]) -> Rows:
             time = raw.str.to_datetime(column.format, time_unit="us", strict=False, cache=False)
             values.append(time.alias(column.name))
             faults[f"{name}: not a time like {column.format}"] = filled & value.is_null()
-            faults[f"{name}: {OUT_OF_RANGE_TIME}"] = is_out_of_range(value)
+            faults[f"{name}: {OUT_OF_RANGE_TIME_REASON}"] = is_out_of_range(value)
         elif column.kind == "instant":
             values.append(parse_instants(complete_utc_texts(raw) if column.naive_is_utc else raw).alias(column.name))
             expected = "a time" if column.naive_is_utc else "a time with its offset from UTC"
             faults[f"{name}: not {expected}"] = filled & value.is_null()
-            faults[f"{name}: {OUT_OF_RANGE_TIME}"] = is_out_of_range(value)
+            faults[f"{name}: {OUT_OF_RANGE_TIME_REASON}"] = is_out_of_range(value)
         else:
             values.append((raw if read_at_once else pl.when(filled).then(raw)).alias(column.name))
         if not column.nullable:
@@ -186,11 +186,11 @@ def complete_utc_texts(raw: pl.Expr) -> pl.Expr:
 
 def is_out_of_range(value: pl.Expr) -> pl.Expr:
     """Whether a time is outside the years that GPU job traces can have."""
-    first_us, last_us = (int(instant.timestamp() * 1e6) for instant in (FIRST_INSTANT, LAST_INSTANT))
+    first_us, last_us = (int(instant.timestamp() * 1e6) for instant in (FIRST_INSTANT, END_INSTANT))
     return ~value.dt.timestamp("us").is_between(first_us, last_us)
 
 
-CONTROL_CHARACTER = "a control character"
+CONTROL_CHARACTER_REASON = "a control character"
 """Reject reason of a line with a control character."""
 
 Record = Mapping[str, str | None]
@@ -198,7 +198,7 @@ Record = Mapping[str, str | None]
 
 
 @dataclass
-class Records:
+class RecordCollector:
     """Collect items of JSON or text as records, and rejected items, in their order.
 
     - ``columns``: Column of the source → how its text is parsed.
@@ -226,7 +226,7 @@ class Records:
         texts = zip(self.columns, values, strict=True)
         unprintable_names = [name for name, text in texts if not (text or "").isprintable()]
         if unprintable_names:
-            self.reject(file, position, raw, f"{unprintable_names[0]}: {CONTROL_CHARACTER}")
+            self.reject(file, position, raw, f"{unprintable_names[0]}: {CONTROL_CHARACTER_REASON}")
         else:
             self._good.append((file, position, replace_unprintable(raw), *values))
 
@@ -251,7 +251,7 @@ class Records:
 
         Examples
         --------
-        >>> records = Records({"gpus": Field("gpus", "number")})
+        >>> records = RecordCollector({"gpus": Field("gpus", "number")})
         >>> records.add_record(0, 1, "{...}", {"gpus": "8"})
         >>> records.add_record(0, 2, "{...}", {"gpus": "4"})
         >>> records.rows([]).good["gpus"].to_list()
@@ -287,7 +287,7 @@ def replace_unprintable(text: str) -> str:
     return text if text.isprintable() else "".join(character if character.isprintable() else "?" for character in text)
 
 
-BARE_NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]*")
+BARE_NUMBER_PATTERN = re.compile(r"[-+]?[0-9]*\.?[0-9]*")
 """A number without a unit, or an empty field."""
 
 
@@ -333,7 +333,7 @@ def split_with_numbers(
     number_positions = {
         position
         for position in candidate_positions
-        if position < len(first_fields) and BARE_NUMBER.fullmatch(first_fields[position])
+        if position < len(first_fields) and BARE_NUMBER_PATTERN.fullmatch(first_fields[position])
     }
     if not number_positions:
         return None
@@ -368,7 +368,7 @@ def split_with_numbers(
     return cells, is_short
 
 
-UNIT_SEPARATOR = "\x1f"
+FIELD_SEPARATOR_CHARACTER = "\x1f"
 """Separator of the fields of a line after its quotation marks are removed."""
 
 SPLIT_CHUNK_LINES = 8192
@@ -454,23 +454,23 @@ def unquote_lines(lines: pl.Series, separator: str) -> pl.Series:
     >>> unquote_lines(lines, ",").to_list()
     ['a\x1fb "c", d', 'a\x1fb,c', 'a\x1fb', None]
     """
-    text = lines.str.replace_all(separator, UNIT_SEPARATOR, literal=True)
+    text = lines.str.replace_all(separator, FIELD_SEPARATOR_CHARACTER, literal=True)
     quoted_rows = lines.str.contains('"', literal=True).arg_true()
     if quoted_rows.is_empty():
         return text
     split_lines = [split_csv_line(line, separator) for line in lines.gather(quoted_rows).to_list()]
-    texts = [None if fields is None else UNIT_SEPARATOR.join(fields) for fields in split_lines]
+    texts = [None if fields is None else FIELD_SEPARATOR_CHARACTER.join(fields) for fields in split_lines]
     return text.scatter(quoted_rows, pl.Series(texts, dtype=pl.String))
 
 
 TOO_FEW = "fewer fields than columns"
 """Reject reason of a line with too few fields."""
-SAMPLE_LINES = 50
+FORMAT_SAMPLE_LINES = 50
 """First lines of a file that tell its format."""
 
 
 @dataclass(frozen=True)
-class Heading:
+class FileHeader:
     """Header of a file: names and positions of its fields.
 
     - ``names``: Names of the fields.
@@ -487,7 +487,7 @@ class Heading:
 
 def read_heading(
     lines: pl.DataFrame, columns: Mapping[str, Field], path: Path, source: str, dialect: Dialect
-) -> Heading:
+) -> FileHeader:
     """Read the field names and positions from the first lines of a file.
 
     Parameters
@@ -503,7 +503,7 @@ def read_heading(
     dialect : Dialect
         How lines are split.
     """
-    names = dialect.names(lines["raw"].head(SAMPLE_LINES).to_list())
+    names = dialect.names(lines["raw"].head(FORMAT_SAMPLE_LINES).to_list())
     header, ends_in_separator = None, False
     if names is None:
         header = str(lines["raw"][0])
@@ -512,7 +512,7 @@ def read_heading(
         if names[-1:] == [""] and dialect.separator != ",":
             names, ends_in_separator = names[:-1], True
     places = find_column_positions(names, columns, path, source, dialect)
-    return Heading(list(names), places, header, ends_in_separator)
+    return FileHeader(list(names), places, header, ends_in_separator)
 
 
 @dataclass(frozen=True, eq=False)
@@ -532,7 +532,7 @@ class FileBody:
     number: int
     file: TextFile
     lines: pl.DataFrame
-    heading: Heading
+    heading: FileHeader
     columns: Mapping[str, Field]
     dialect: Dialect
 
@@ -550,7 +550,7 @@ class FileBody:
     def _header_fault(self) -> dict[str, pl.Expr]:
         """Reject condition for lines that repeat the header."""
         header = self.heading.header
-        return {} if header is None else {REPEATED_HEADER: pl.col("raw") == header}
+        return {} if header is None else {REPEATED_HEADER_REASON: pl.col("raw") == header}
 
     def _to_rows(self, good: pl.DataFrame) -> Rows:
         """Return all lines as accepted rows."""
@@ -600,7 +600,7 @@ class FileBody:
         if self.heading.header is not None:
             is_split &= raw != self.heading.header
         if self.file.has_controls:
-            is_split &= ~raw.str.contains(CONTROL_PATTERN)
+            is_split &= ~raw.str.contains(CONTROL_CHARACTER_PATTERN)
         quick_rows = blank_missing_words(self._select_columns(cells).filter(is_split), self.dialect)
         other_rows = self.split_line_by_line(self.lines.filter(~is_split))
         good = pl.concat([quick_rows, other_rows.good]).sort("line") if other_rows.good.height else quick_rows
@@ -623,10 +623,10 @@ class FileBody:
         lines = lines.with_columns(text=text)
         if self._has_quotes:
             lines = lines.with_columns(text=unquote_lines(lines["raw"], separator))
-            separator = UNIT_SEPARATOR
+            separator = FIELD_SEPARATOR_CHARACTER
             faults["a quotation mark that is not closed"] = pl.col("fields").is_null()
         if self.file.has_controls:
-            faults["a control character"] = pl.col("raw").str.contains(CONTROL_PATTERN)
+            faults["a control character"] = pl.col("raw").str.contains(CONTROL_CHARACTER_PATTERN)
         file = pl.lit(self.number, pl.UInt32)
         split_lines = lines.select("line", "raw", fields=pl.col("text").str.split(separator), file=file)
         fields, count = pl.col("fields"), pl.col("fields").list.len()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, examples, resolve_name
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.catalog import list_gpu_models, match_gpu_models
 from gpuplanner.hardware.gpu_model_names import (
     DeviceName,
@@ -23,13 +23,13 @@ from gpuplanner.hardware.gpu_models import load_any_gpu_model
 from gpuplanner.hardware.layout_enumeration import find_fewest_gpus
 from gpuplanner.hardware.mig_layouts import format_layout
 
-AMBIGUOUS_WORD = "?"
+AMBIGUOUS_DEVICE_WORD = "?"
 """Word for a device on a node with several kinds, where the kind is unknown."""
 SHARE_RESOURCES = ("shard", "mps")
 """Slurm resources by which jobs share a GPU."""
 SHARE_PATTERN = re.compile(rf"(?P<name>{'|'.join(SHARE_RESOURCES)})(?::(?P<type>[^@]+))?(?:@(?P<parts>\d+(?:\.\d+)?))?")
 """Word for a share of a GPU, with its type and the number of such shares of the GPU where they are stated."""
-PARTITION_PATTERN = re.compile(r"(?P<word>[^@]+)@(?P<parts>\d+)")
+PARTITION_WORD_PATTERN = re.compile(r"(?P<word>[^@]+)@(?P<parts>\d+)")
 """Word for a partition of a GPU, with the number of partitions of the GPU."""
 
 
@@ -88,7 +88,7 @@ class DeviceResolver:
         >>> DeviceResolver().resolve_word("shard@4").share.compute, DeviceResolver().resolve_word("mps").share
         (0.25, None)
         """
-        if word == AMBIGUOUS_WORD:
+        if word == AMBIGUOUS_DEVICE_WORD:
             return ResolvedDevice(None, None, None, tuple(node_models))
         if (match := SHARE_PATTERN.fullmatch(word or "")) is not None:
             size = None if match["parts"] is None else 1.0 / float(match["parts"])
@@ -97,7 +97,7 @@ class DeviceResolver:
                 gpu_model = self.resolve_word(match["type"], node_models).gpu_model or match["type"]
             profile, share = (match["name"], None) if size is None else (None, GpuFraction(size, size))
             return ResolvedDevice(gpu_model, profile, share, node_models)
-        if (match := PARTITION_PATTERN.fullmatch(word or "")) is not None:
+        if (match := PARTITION_WORD_PATTERN.fullmatch(word or "")) is not None:
             full_device, size = self.resolve_word(match["word"], node_models), 1.0 / int(match["parts"])
             return ResolvedDevice(full_device.gpu_model, None, GpuFraction(size, size), full_device.candidates)
         device_word, stated_model = self.split_word(word), (self._stated_model(word) or "").partition(":")[0]
@@ -121,7 +121,7 @@ class DeviceResolver:
 
     def split_word(self, word: str | None) -> DeviceName:
         """Split a word into GPU model and MIG profile; a profile that the user stated goes first."""
-        device_word = parse_device_name(word or WHOLE_GPU)
+        device_word = parse_device_name(word or FULL_GPU)
         _, _, profile = (self._stated_model(word) or "").partition(":")
         return DeviceName(device_word.gpu_model, profile or device_word.profile)
 
@@ -155,8 +155,8 @@ def mapping_keys(word: str | None) -> tuple[str, ...]:
     >>> mapping_keys("A100_1g.5gb"), mapping_keys(None)
     (('a100_1g.5gb', 'a100'), ('gpu',))
     """
-    gpu_model = parse_device_name(word or WHOLE_GPU).gpu_model or WHOLE_GPU
-    return tuple(dict.fromkeys(key.casefold() for key in (word or WHOLE_GPU, gpu_model)))
+    gpu_model = parse_device_name(word or FULL_GPU).gpu_model or FULL_GPU
+    return tuple(dict.fromkeys(key.casefold() for key in (word or FULL_GPU, gpu_model)))
 
 
 def validate_gpu_mapping(mapping: Mapping[str, str] | None) -> dict[str, str]:
@@ -233,7 +233,7 @@ def infer_models_from_profiles(words: Iterable[DeviceName]) -> dict[str, tuple[s
 
 MAX_NODES_PER_LIST = 100_000
 """Most names that one node list may expand to."""
-NODE_GROUP_PATTERN = re.compile(r"([^\[\],\s]*)(?:\[([0-9,\s-]*)\])?([^\[\],\s]*)(?:,\s*|$)")
+NODE_LIST_GROUP_PATTERN = re.compile(r"([^\[\],\s]*)(?:\[([0-9,\s-]*)\])?([^\[\],\s]*)(?:,\s*|$)")
 """One name or bracketed group of a Slurm node list."""
 
 
@@ -248,7 +248,7 @@ def expand_node_list(text: str) -> list[str]:
     names: list[str] = []
     position = 0
     while position < len(text):
-        match = NODE_GROUP_PATTERN.match(text, position)
+        match = NODE_LIST_GROUP_PATTERN.match(text, position)
         if match is None or match.end() == position or len(names) > MAX_NODES_PER_LIST:
             todo = "Expand it: scontrol show hostnames."
             raise TraceFormatError("node list", "names like n[01-03,7]", repr(text[:80]), todo)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, examples
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import SECONDS_PER_HOUR
-from gpuplanner.hardware.catalog import MAX_GPUS_PER_NODE, infer_partitions
+from gpuplanner.hardware.catalog import MAX_CATALOG_GPUS_PER_NODE, infer_partitions
 from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.ingest.gpu_model_resolution import (
-    AMBIGUOUS_WORD,
-    PARTITION_PATTERN,
+    AMBIGUOUS_DEVICE_WORD,
+    PARTITION_WORD_PATTERN,
     SHARE_PATTERN,
     SHARE_RESOURCES,
     DeviceResolver,
@@ -38,7 +38,7 @@ null,
 the job has ``gpus`` devices of ``profile_requested`` on ``gpu_model``.
 """
 
-DEVICE_COLUMNS = (DEVICES_COLUMN, "gpu_model", "profile_requested", "node_list", "instances", "gpus")
+JOB_DEVICE_COLUMNS = (DEVICES_COLUMN, "gpu_model", "profile_requested", "node_list", "instances", "gpus")
 """Columns of jobs that describe their devices."""
 DEVICE_KEY_COLUMNS = (DEVICES_COLUMN, "gpu_model", "device_near")
 """Columns that determine how the devices of a job are counted; the result is computed once per distinct key."""
@@ -56,38 +56,38 @@ AMBIGUOUS_MODEL_EFFECT = f"GPU-hours are right; money, energy and layouts need t
 UNTYPED_EFFECT = f"each counts as a full GPU: if it is a part of one, GPU-hours are too high; name it, {MAP_GPU_ADVICE}"
 UNKNOWN_SHARES_CHECK = "shares of GPUs on nodes that are not known"
 """Finding on shares of GPUs on unknown nodes."""
-LIST_NODES_EFFECT = (
+UNKNOWN_SHARES_EFFECT = (
     "GPU-hours leave them out and are too low: add the node list with its Gres (scontrol show node), which states how "
     "many shard or mps a GPU has"
 )
-UNTRACKED_CHECK = "shares of GPUs that accounting does not track"
-TRACK_SHARES_EFFECT = (
+UNTRACKED_SHARES_CHECK = "shares of GPUs that accounting does not track"
+UNTRACKED_SHARES_EFFECT = (
     "GPU-hours leave them out, at least a share for each job there, so the nodes look idle and are not released: set "
     "AccountingStorageTRES=gres/{} in slurm.conf; past jobs stay without"
 )
-UNTYPED_GPUS_CHECK = "untyped GPUs on nodes of several kinds"
-TRACK_TYPES_EFFECT = (
+UNTYPED_GPUS_ON_MIXED_NODES_CHECK = "untyped GPUs on nodes of several kinds"
+UNTYPED_GPUS_ON_MIXED_NODES_EFFECT = (
     "GPU-hours leave them out and are too low: their GPU types are not distinguishable; set "
     "AccountingStorageTRES=gres/gpu:TYPE for each type in slurm.conf; past jobs stay left out"
 )
-MANY_GPUS_CHECK = f"nodes that list more than {MAX_GPUS_PER_NODE} GPUs"
+MANY_GPUS_CHECK = f"nodes that list more than {MAX_CATALOG_GPUS_PER_NODE} GPUs"
 PARTITIONS_CHECK = "GPUs of nodes that are partitions of a GPU"
 PARTITIONS_EFFECT = "no server has as many GPUs: a job is counted with the share of a GPU that its partitions are"
-NODE_DEPENDENT_CHECKS = frozenset(
+NODE_LIST_DEPENDENT_CHECKS = frozenset(
     {
         "MIG instances of an unknown GPU model",
         "GPU model ambiguous by its name",
         "unknown GPU type",
         UNKNOWN_SHARES_CHECK,
-        UNTRACKED_CHECK,
+        UNTRACKED_SHARES_CHECK,
     }
 )
 """Findings that a node list may resolve; they are computed again whenever one is added."""
-DIE_SUFFIX = "-GCD"
+DIE_MODEL_SUFFIX = "-GCD"
 """Suffix of models of which a card has several dies, each a GPU to Slurm, ROCm and Kubernetes."""
 DIES_PER_CARD = 2
 """Dies of such a card."""
-DIES_EFFECT = "GPU-hours, power and prices are per die; a card has two"
+PER_DIE_EFFECT = "GPU-hours, power and prices are per die; a card has two"
 MIXED_MODELS_EFFECT = "the model of each GPU is not known: list each GPU model as its own node"
 INFERRED_MODEL_EFFECT = (
     "only one of the GPU models that the name may mean has all the MIG profiles named with it; change it with --map-gpu"
@@ -185,10 +185,10 @@ class DeviceCounter:
         if (
             inventory is None
             and not stated_models
-            and not any(map(_has_device_words, job_table.tables(DEVICE_COLUMNS)))
+            and not any(map(_has_device_words, job_table.tables(JOB_DEVICE_COLUMNS)))
         ):
             return cls(None, [], None)
-        for chunk in job_table.tables(DEVICE_COLUMNS):
+        for chunk in job_table.tables(JOB_DEVICE_COLUMNS):
             job_words |= dict.fromkeys(_job_device_words(_add_device_text(chunk)))
         words = [*job_words, *_node_device_words(inventory)]
         resolver = DeviceResolver(
@@ -200,7 +200,7 @@ class DeviceCounter:
             else _resolve_nodes(_infer_from_jobs(inventory, job_table, resolver), resolver)
         )
         keys = pl.concat(
-            _count_keys(_add_node_facts(chunk, nodes, any_device)) for chunk in job_table.tables(DEVICE_COLUMNS)
+            _count_keys(_add_node_facts(chunk, nodes, any_device)) for chunk in job_table.tables(JOB_DEVICE_COLUMNS)
         )
         summed = keys.group_by(*DEVICE_KEY_COLUMNS).agg(pl.col("rows", "asking").sum())
         facts, key_findings = _resolve_keys(summed, replace(resolver, installed_models=_installed_models(nodes)))
@@ -260,7 +260,7 @@ def _add_device_text(jobs: pl.DataFrame) -> pl.DataFrame:
         [pl.when(one_board).then("gpu_model"), "profile_requested"], separator="_", ignore_nulls=True
     )
     profile = pl.col("profile_requested")
-    is_sliced = profile.is_not_null() & (profile != WHOLE_GPU)
+    is_sliced = profile.is_not_null() & (profile != FULL_GPU)
     device_text = (
         pl.when(is_sliced & pl.col("instances").is_null() & (pl.col("gpus") > 0))
         .then(_device_item(model_word))
@@ -314,7 +314,7 @@ def _layout_profiles(layouts: str | None) -> list[str]:
     for text in (layouts or "").split(";"):
         try:
             names = parse_layout(text) if text.strip() else ()
-            profiles |= dict.fromkeys(name for name in names if name != WHOLE_GPU)
+            profiles |= dict.fromkeys(name for name in names if name != FULL_GPU)
         except GeometryError:
             return []
     return list(profiles)
@@ -331,17 +331,17 @@ def _resolve_nodes(inventory: pl.DataFrame, resolver: DeviceResolver) -> tuple[p
             if device.gpu_model is None:
                 (ambiguous_words if device.candidates else unknown_words).update([word])
     mixed_models = Counter(nodes.filter(pl.col("gpu_model").str.contains("|", literal=True))["gpu_model"].to_list())
-    die_nodes = nodes.filter(pl.col("gpu_model").str.ends_with(DIE_SUFFIX))
+    die_nodes = nodes.filter(pl.col("gpu_model").str.ends_with(DIE_MODEL_SUFFIX))
     n_dies = int(die_nodes["gpus"].sum())
     dies_text = (
-        f"{n_dies} GCDs = {n_dies / DIES_PER_CARD:g} {die_nodes['gpu_model'][0].removesuffix(DIE_SUFFIX)}"
+        f"{n_dies} GCDs = {n_dies / DIES_PER_CARD:g} {die_nodes['gpu_model'][0].removesuffix(DIE_MODEL_SUFFIX)}"
         if n_dies
         else ""
     )
     findings = [
         *partition_findings,
         *(
-            [Finding("GPUs that are one die of a card", "info", die_nodes.height, DIES_EFFECT, dies_text)]
+            [Finding("GPUs that are one die of a card", "info", die_nodes.height, PER_DIE_EFFECT, dies_text)]
             if n_dies
             else []
         ),
@@ -361,7 +361,7 @@ def _infer_from_jobs(inventory: pl.DataFrame, job_table: ChunkedTable, resolver:
     }
     candidates = {node: models for node, models in candidates.items() if len(models) > 1}
     models_by_node: dict[str, set[str]] = {}
-    for chunk in job_table.tables(DEVICE_COLUMNS) if candidates else ():
+    for chunk in job_table.tables(JOB_DEVICE_COLUMNS) if candidates else ():
         texts = _add_device_text(chunk).select("node_list", text=pl.coalesce(DEVICES_COLUMN, "gpu_model"))
         for node_list, text in texts.drop_nulls().unique().iter_rows():
             words = [word.partition("=")[0] for word in text.split(",")]
@@ -380,7 +380,7 @@ def _infer_from_jobs(inventory: pl.DataFrame, job_table: ChunkedTable, resolver:
 def _merge_partitions(nodes: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     """Convert nodes that list GPU partitions as GPUs to their number of GPUs."""
     parts, merged, unknown = dict[str, int](), [], []
-    large = nodes.filter(pl.col("gpus") > MAX_GPUS_PER_NODE)
+    large = nodes.filter(pl.col("gpus") > MAX_CATALOG_GPUS_PER_NODE)
     for node, model, gpus in large["node", "gpu_model", "gpus"].iter_rows():
         parts_per_gpu = infer_partitions(model or "", int(gpus))
         if parts_per_gpu is None:
@@ -394,7 +394,7 @@ def _merge_partitions(nodes: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]
         return nodes, findings
     size = pl.col("node").replace_strict(parts, default=None, return_dtype=pl.Int64)
     nodes = nodes.with_columns(
-        gpus=pl.col("gpus") // size.fill_null(1), shares=pl.coalesce(pl.format(f"{WHOLE_GPU}:{{}}", size), "shares")
+        gpus=pl.col("gpus") // size.fill_null(1), shares=pl.coalesce(pl.format(f"{FULL_GPU}:{{}}", size), "shares")
     )
     return nodes, [*findings, Finding(PARTITIONS_CHECK, "warning", len(parts), PARTITIONS_EFFECT, examples(merged))]
 
@@ -436,17 +436,17 @@ def _describe_node_list(
     model, profile = device_kinds.pop() if len(device_kinds) == 1 else (None, None)
     shares = {text for _, _, text in node_facts}
     sole_device = f"{model}_{profile}" if model and profile else None
-    if profile == AMBIGUOUS_WORD:
-        sole_device = AMBIGUOUS_WORD
+    if profile == AMBIGUOUS_DEVICE_WORD:
+        sole_device = AMBIGUOUS_DEVICE_WORD
     return models, sole_device, shares.pop() if len(shares) == 1 else None
 
 
 def _sole_profile(layouts: str | None) -> str | None:
     """Return the MIG profile of all GPUs of a node; None if all are full GPUs, ``"?"`` for several kinds."""
     profiles = _layout_profiles(layouts)
-    has_full_gpu = any(text.strip() == WHOLE_GPU for text in (layouts or "").split(";"))
+    has_full_gpu = any(text.strip() == FULL_GPU for text in (layouts or "").split(";"))
     if len(profiles) + has_full_gpu > 1:
-        return AMBIGUOUS_WORD
+        return AMBIGUOUS_DEVICE_WORD
     return profiles[0] if profiles else None
 
 
@@ -454,14 +454,14 @@ def _untracked_share_findings(job_table: ChunkedTable, nodes: pl.DataFrame | Non
     """Report nodes with shared GPUs where no job has a share: accounting does not track shares."""
     if nodes is None or "shares" not in nodes.columns or nodes["shares"].null_count() == nodes.height:
         return []
-    is_shared = pl.col("shares").is_not_null() & ~pl.col("shares").str.starts_with(f"{WHOLE_GPU}:")
+    is_shared = pl.col("shares").is_not_null() & ~pl.col("shares").str.starts_with(f"{FULL_GPU}:")
     shares = dict(nodes.filter(is_shared).select("node", "shares").iter_rows())
     n_untracked = 0
     is_tracked = False
     gpu_hours = 0.0
     share_counts = [int(count) for text in shares.values() for count in re.findall(r":(\d+)", text)]
     hours = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / SECONDS_PER_HOUR
-    for table in job_table.tables((*DEVICE_COLUMNS, "start_time", "end_time")):
+    for table in job_table.tables((*JOB_DEVICE_COLUMNS, "start_time", "end_time")):
         chunk = _add_device_text(table)
         texts = chunk["node_list"].drop_nulls().unique()
         shared_lists = [text for text in texts if shares.keys() & {*(try_expand_node_list(text) or ())}]
@@ -475,8 +475,8 @@ def _untracked_share_findings(job_table: ChunkedTable, nodes: pl.DataFrame | Non
         return []
     items = ",".join(shares.values()).split(",")
     names = dict.fromkeys(item.partition(":")[0] for item in items)
-    effect = TRACK_SHARES_EFFECT.format(",gres/".join(names))
-    return [Finding(UNTRACKED_CHECK, "warning", n_untracked, effect, examples(sorted(shares)), gpu_hours)]
+    effect = UNTRACKED_SHARES_EFFECT.format(",gres/".join(names))
+    return [Finding(UNTRACKED_SHARES_CHECK, "warning", n_untracked, effect, examples(sorted(shares)), gpu_hours)]
 
 
 def _add_node_facts(jobs: pl.DataFrame, nodes: pl.DataFrame | None, any_device: bool) -> pl.DataFrame:
@@ -484,11 +484,11 @@ def _add_node_facts(jobs: pl.DataFrame, nodes: pl.DataFrame | None, any_device: 
     jobs, has_gpus, has_instances = _add_device_text(jobs), pl.col("gpus") > 0, pl.col("instances").is_not_null()
     is_nameless = has_gpus & ~has_instances & pl.col("gpu_model").is_null()
     if not any_device:
-        is_nameless &= pl.col("device_only") != AMBIGUOUS_WORD
+        is_nameless &= pl.col("device_only") != AMBIGUOUS_DEVICE_WORD
     of_node = pl.when(is_nameless).then(_device_item("device_only"))
     rows = jobs.join(_describe_node_lists(jobs, nodes), on="node_list", how="left", maintain_order="left")
-    is_partitioned = has_gpus & ~has_instances & pl.col("device_parts").str.starts_with(f"{WHOLE_GPU}:")
-    full_gpu_item = _device_item(pl.col("gpu_model").fill_null(WHOLE_GPU))
+    is_partitioned = has_gpus & ~has_instances & pl.col("device_parts").str.starts_with(f"{FULL_GPU}:")
+    full_gpu_item = _device_item(pl.col("gpu_model").fill_null(FULL_GPU))
     rows = rows.with_columns(
         pl.coalesce(DEVICES_COLUMN, pl.when(is_partitioned).then(full_gpu_item)).alias(DEVICES_COLUMN)
     )
@@ -520,7 +520,7 @@ def _add_share_sizes(devices: str, shares_text: str) -> str:
     for word, count in _parse_device_text(devices):
         sizes_of_name = [size for key, size in size_by_word.items() if key.partition(":")[0] == word.partition(":")[0]]
         size = size_by_word.get(word.casefold()) or (sizes_of_name[0] if len(sizes_of_name) == 1 else None)
-        size = size if SHARE_PATTERN.fullmatch(word) else size_by_word.get(WHOLE_GPU)
+        size = size if SHARE_PATTERN.fullmatch(word) else size_by_word.get(FULL_GPU)
         counts_by_word[f"{word}@{size}" if size else word] = count
     return format_device_counts(counts_by_word) or devices
 
@@ -543,10 +543,11 @@ def _count_in_gpus(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     extra_gpus = (device_count - pl.col("device_count")).clip(lower_bound=0.0)
     is_sliced = (pl.col("device_cut") > 0).fill_null(value=False) & ~is_counted
     is_share = ~is_counted & pl.col("gpus").is_null() & pl.col("device_compute").is_not_null()
-    is_ambiguous = pl.col(DEVICES_COLUMN).str.starts_with(f"{AMBIGUOUS_WORD}=").fill_null(value=False)
+    is_ambiguous = pl.col(DEVICES_COLUMN).str.starts_with(f"{AMBIGUOUS_DEVICE_WORD}=").fill_null(value=False)
     gpu_model = pl.when(has_gpus | pl.col(DEVICES_COLUMN).is_not_null()).then("device_board")
 
     def held_gpus(column: str, share: str) -> pl.Expr:
+        """Return the expression of the GPUs that a job has allocated, by a column with its share of each device."""
         return (
             pl.when(is_sliced | is_share)
             .then(pl.col(share) * shrink_factor + extra_gpus)
@@ -568,6 +569,7 @@ def _names_gpu_model(rows: pl.DataFrame) -> pl.Expr:
     """Whether the words of a job name a GPU model, wherever it ran."""
 
     def names_model(text: str) -> bool:
+        """Whether any device word of the text names a GPU model."""
         return any(
             parse_device_name(word.partition("@")[0]).gpu_model is not None for word, _ in _parse_device_text(text)
         )
@@ -590,13 +592,13 @@ def _resolve_keys(keys: pl.DataFrame, resolver: DeviceResolver) -> tuple[pl.Data
         device_words = [word for word, _, _ in items] or (model or "").split("|")
         for word in dict.fromkeys(filter(None, device_words)):
             device = resolver.resolve_word(word, node_models)
-            if word == AMBIGUOUS_WORD:
+            if word == AMBIGUOUS_DEVICE_WORD:
                 mixed_rows[near_text or ""] += rows
             elif SHARE_PATTERN.fullmatch(word):
                 share_rows[word] += rows if device.share is None else 0
             elif device.share is None:
                 unknown[word] += rows
-            elif device.gpu_model is None and word.casefold() != WHOLE_GPU:
+            elif device.gpu_model is None and word.casefold() != FULL_GPU:
                 (ambiguous if device.candidates else unknown_words)[word] += rows if items else asking
             elif device.gpu_model is not None and bare_resolver.resolve_word(word, node_models).gpu_model is None:
                 inferred[word] += rows
@@ -606,8 +608,8 @@ def _resolve_keys(keys: pl.DataFrame, resolver: DeviceResolver) -> tuple[pl.Data
     findings = [
         *_word_findings("MIG instances counted as shares of GPUs", "info", Counter({"": mig_rows}), MIG_SHARE_EFFECT),
         *_word_findings("MIG instances of an unknown GPU model", "warning", unknown, NOT_COUNTED_EFFECT),
-        *_word_findings(UNKNOWN_SHARES_CHECK, "warning", share_rows, LIST_NODES_EFFECT),
-        *_word_findings(UNTYPED_GPUS_CHECK, "warning", mixed_rows, TRACK_TYPES_EFFECT),
+        *_word_findings(UNKNOWN_SHARES_CHECK, "warning", share_rows, UNKNOWN_SHARES_EFFECT),
+        *_word_findings(UNTYPED_GPUS_ON_MIXED_NODES_CHECK, "warning", mixed_rows, UNTYPED_GPUS_ON_MIXED_NODES_EFFECT),
         *_word_findings("GPU model ambiguous by its name", "info", ambiguous, AMBIGUOUS_MODEL_EFFECT),
         *_word_findings("unknown GPU type", "warning", unknown_words, UNTYPED_EFFECT),
         *_word_findings("GPU model inferred from its MIG profiles", "info", inferred, INFERRED_MODEL_EFFECT),
@@ -649,7 +651,7 @@ def _key_facts(
     memory = [count * share.memory for count, share in shares if share.memory is not None]
     names: dict[str | None, None] = {}
     for word, _, device in items:
-        is_share = word == AMBIGUOUS_WORD or SHARE_PATTERN.fullmatch(word)
+        is_share = word == AMBIGUOUS_DEVICE_WORD or SHARE_PATTERN.fullmatch(word)
         stated = None if is_share else parse_device_name(word.partition("@")[0]).gpu_model
         names[device.gpu_model or stated] = None
     profiles = {device.profile for _, _, device in items}
@@ -660,7 +662,7 @@ def _key_facts(
         sum(
             math.ceil(count)
             for word, count, device in items
-            if device.profile or (PARTITION_PATTERN.fullmatch(word) and not SHARE_PATTERN.fullmatch(word))
+            if device.profile or (PARTITION_WORD_PATTERN.fullmatch(word) and not SHARE_PATTERN.fullmatch(word))
         ),
         "|".join(name for name in names if name) or None,
         profiles.pop() if len(profiles) == 1 else None,

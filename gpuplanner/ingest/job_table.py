@@ -17,12 +17,12 @@ from gpuplanner.core.errors import NAME_SOURCE_HINT, TraceFormatError, printable
 from gpuplanner.core.schema_checks import check_table, conform, filter_rows
 from gpuplanner.core.schemas import TABLES, Jobs
 from gpuplanner.ingest.dataset import Dataset, gpu_hours
-from gpuplanner.ingest.delimited_rows import REJECTS, REPEATED_HEADER, Rows, unique_file_names
+from gpuplanner.ingest.delimited_rows import REJECTS, REPEATED_HEADER_REASON, Rows, unique_file_names
 from gpuplanner.ingest.gpu_shares import DeviceCounter
 from gpuplanner.ingest.large_tables import ORDERED_CHUNK_ROWS, ChunkedRows, write_chunks
 from gpuplanner.ingest.quality_report import (
-    JOB_CHECKS,
-    UNSORTED_CHECK,
+    JOB_LIST_CHECKS,
+    UNSORTED_JOBS_CHECK,
     Check,
     Finding,
     build_quality_report,
@@ -33,9 +33,9 @@ from gpuplanner.ingest.quality_report import (
     run_checks,
 )
 from gpuplanner.ingest.quarantine import (
-    ALLOCATION_COLUMNS,
+    NODE_INFERENCE_COLUMNS,
     QUARANTINE_PREFIX,
-    QUARANTINE_RULES,
+    QUARANTINE_REASONS,
     add_past_nodes,
     drop_quarantined,
     find_past_fleet_changes,
@@ -51,7 +51,7 @@ from gpuplanner.ingest.text_files import TextFile
 SUPERSEDED_REASON = "repeated by a later export"
 """Reason of a rejected row that a later export repeats; its line number is lost, its job is in ``raw``."""
 
-ATTEMPT_KEY = ("job_id", "attempt")
+ATTEMPT_KEY_COLUMNS = ("job_id", "attempt")
 """Columns that identify an attempt of a job."""
 
 
@@ -71,10 +71,10 @@ def merge_job_exports(exports: Sequence[Dataset]) -> Dataset:
     rows = pl.concat(
         [export.jobs.with_columns(part=pl.lit(number)) for number, export in enumerate(ordered)], rechunk=True
     )
-    is_latest = pl.col("part") == pl.col("part").max().over(ATTEMPT_KEY)
+    is_latest = pl.col("part") == pl.col("part").max().over(ATTEMPT_KEY_COLUMNS)
     jobs, older_rows = rows.filter(is_latest), rows.filter(~is_latest)
     inventory = _latest_table([export.inventory for export in ordered])
-    jobs = mark_quarantine(jobs.drop("part").sort("submit_time", *ATTEMPT_KEY), inventory)
+    jobs = mark_quarantine(jobs.drop("part").sort("submit_time", *ATTEMPT_KEY_COLUMNS), inventory)
     names_by_number = dict(enumerate(_file_names_of(export) for export in ordered))
     superseded = older_rows.select(
         file=pl.col("part").replace_strict(names_by_number, return_dtype=pl.String),
@@ -128,17 +128,17 @@ def _merge_quality(exports: Sequence[Dataset], jobs: pl.DataFrame, superseded: p
         drop_quarantined(jobs),
         max(datetime.fromisoformat(export.provenance["span_end"]) for export in exports),
     )
-    findings = run_checks(trusted, JOB_CHECKS) + find_submission_gaps(trusted["submit_time"])
+    findings = run_checks(trusted, JOB_LIST_CHECKS) + find_submission_gaps(trusted["submit_time"])
     findings += quarantine_findings(jobs, until)
     if superseded.height:
         effect = "none: the latest row of each job counts"
         first = str(superseded["raw"].min())
         findings.append(Finding(f"rejected: {SUPERSEDED_REASON}", "info", superseded.height, effect, first))
-    renewed_checks = {check.check for check in JOB_CHECKS}
+    renewed_checks = {check.check for check in JOB_LIST_CHECKS}
     renewed_checks |= {
         finding.check for export in exports for finding in find_submission_gaps(export.jobs["submit_time"])
     }
-    renewed_checks |= {QUARANTINE_PREFIX + rule for rule in QUARANTINE_RULES}
+    renewed_checks |= {QUARANTINE_PREFIX + rule for rule in QUARANTINE_REASONS}
     earlier = (Finding(*row) for export in exports for row in export.quality.iter_rows())
     return build_quality_report(
         [*findings, *combine_findings(finding for finding in earlier if finding.check not in renewed_checks)]
@@ -169,7 +169,7 @@ UNRESOLVED_GPUS_COLUMN = "unresolved_gpus"
 
 def file_findings(rows: Rows | ChunkedRows, harmless_reasons: Sequence[str] = ()) -> list[Finding]:
     """Report rejected rows, blank lines and truncated files as findings."""
-    faults = reject_findings(rows.reasons, rows.count, [REPEATED_HEADER, *harmless_reasons])
+    faults = reject_findings(rows.reasons, rows.count, [REPEATED_HEADER_REASON, *harmless_reasons])
     return [
         *faults,
         *file_findings_of(unique_file_names(rows.files), [file.ends_open for file in rows.files], rows.blank),
@@ -239,7 +239,7 @@ def require_rows(rows: Rows | ChunkedRows, source: str, row_word: str = "job") -
     raise TraceFormatError(location, f"at least one readable {row_word}", description, NAME_SOURCE_HINT)
 
 
-TIME_ORDER_FAULTS = {
+CONDITION_BY_TIME_ORDER_REASON = {
     "start before submission": pl.col("start_time") < pl.col("submit_time"),
     "end before start": pl.col("end_time") < pl.col("start_time"),
     "end before submission": pl.col("end_time") < pl.col("submit_time"),
@@ -306,15 +306,16 @@ def assemble_jobs(
     observation_end = latest if last_seen is None else pl.max_horizontal(latest, last_seen.max())
     if isinstance(rows, Rows):
         chunks = ChunkedRows()
-        chunks.add_rows(_drop_duplicate_attempts(rows.reject(TIME_ORDER_FAULTS), observation_end))
+        chunks.add_rows(_drop_duplicate_attempts(rows.reject(CONDITION_BY_TIME_ORDER_REASON), observation_end))
     else:
-        chunks = rows.then(lambda chunk: chunk.reject(TIME_ORDER_FAULTS)).apply_steps()
+        chunks = rows.then(lambda chunk: chunk.reject(CONDITION_BY_TIME_ORDER_REASON)).apply_steps()
     counting = DeviceCounter.from_jobs(chunks.good, inventory, boards, any_device=any_device)
     extra_columns = {name for check in checks for name in check.condition.meta.root_names()}
     extra_columns |= set() if last_seen is None else set(last_seen.meta.root_names())
     extra_columns |= {UNRESOLVED_GPUS_COLUMN} & set(rows.good.columns) if isinstance(rows, Rows) else set()
 
     def as_jobs(rows: Rows) -> Rows:
+        """Count the GPUs of a chunk of rows and convert it to jobs; rows that violate the schema are rejected."""
         counted_rows = replace(rows, good=counting.count_gpus(rows.good))
         sound_rows, jobs = reject_schema_violations(counted_rows, Jobs, source)
         present_extras = sorted(extra_columns - set(jobs.columns))
@@ -328,12 +329,13 @@ def assemble_jobs(
     require_unquarantined(quarantine_marks["quarantined"], chunks.height, source)
 
     def marked_part(rows: Rows) -> Rows:
+        """Replace the quarantine marks of a chunk by those that the rules gave after all jobs were read."""
         unmarked_rows = rows.good.drop("quarantined")
         return replace(rows, good=unmarked_rows.join(quarantine_marks, on="place", how="left", maintain_order="left"))
 
     if quarantine_marks.height:
         chunks.then(marked_part).apply_steps()
-    check_findings, quarantined_jobs, until, hours = _check_jobs(chunks, observation_end, [*JOB_CHECKS, *checks])
+    check_findings, quarantined_jobs, until, hours = _check_jobs(chunks, observation_end, [*JOB_LIST_CHECKS, *checks])
     findings = [
         *counting.findings,
         *check_findings,
@@ -343,7 +345,7 @@ def assemble_jobs(
     findings += quarantine_findings(quarantined_jobs, until)
     inventory = counting.inventory
     if inventory is not None:
-        node_allocations = pl.concat(chunks.good.tables(ALLOCATION_COLUMNS))
+        node_allocations = pl.concat(chunks.good.tables(NODE_INFERENCE_COLUMNS))
         findings += find_past_fleet_changes(node_allocations, inventory)
         inventory = add_past_nodes(drop_quarantined(node_allocations), inventory)
     filled_hours = hours.drop_nulls()
@@ -352,6 +354,7 @@ def assemble_jobs(
     unresolved_hours: list[float] = []
 
     def iterate_ordered_jobs() -> Iterator[pl.DataFrame]:
+        """Yield the jobs in order of submission, a chunk at a time, and add up their GPU-hours."""
         for chunk in chunks.good.iterate_ordered("submit_time", _chunk_bounds(hours), ["place"]):
             jobs = chunk.select(*Jobs.columns())
             unresolved_hours.append(unresolved_gpu_hours(drop_quarantined(chunk), until))
@@ -417,7 +420,7 @@ def _check_jobs(
     for chunk in chunked_rows.good.tables():
         trusted_jobs = drop_quarantined(chunk)
         latest_before = pl.max_horizontal(pl.col("submit_time").cum_max(), latest)
-        unsorted = replace(UNSORTED_CHECK, condition=pl.col("submit_time") < latest_before)
+        unsorted = replace(UNSORTED_JOBS_CHECK, condition=pl.col("submit_time") < latest_before)
         findings += run_checks(trusted_jobs, [unsorted, *checks])
         quarantined.append(chunk.filter(pl.col("quarantined").is_not_null()))
         trusted_submit_time = pl.col("submit_time").filter(pl.col("quarantined").is_null())
@@ -444,15 +447,15 @@ def _drop_duplicate_attempts(rows: Rows, observation_end: pl.Expr) -> Rows:
     jobs.
     """
     ids_differ = rows.good["job_id"].n_unique() == rows.good.height  # quicker to see than pairs
-    if ids_differ or rows.good.select(pl.struct(ATTEMPT_KEY).n_unique()).item() == rows.good.height:
+    if ids_differ or rows.good.select(pl.struct(ATTEMPT_KEY_COLUMNS).n_unique()).item() == rows.good.height:
         return rows
-    is_repeated = ~pl.struct("file", *ATTEMPT_KEY).is_first_distinct()
+    is_repeated = ~pl.struct("file", *ATTEMPT_KEY_COLUMNS).is_first_distinct()
     rows = rows.reject({"the same job and attempt as an earlier row": is_repeated})
     export_ends = rows.good.group_by("file").agg(until=observation_end)
     names = rows.file_names()
     exports = sorted(export_ends.iter_rows(), key=lambda export: (export[1], names[export[0]]))
     rank = pl.col("file").replace_strict({file: position for position, (file, _) in enumerate(exports)})
-    return rows.reject({SUPERSEDED_REASON: rank < rank.max().over(ATTEMPT_KEY)})
+    return rows.reject({SUPERSEDED_REASON: rank < rank.max().over(ATTEMPT_KEY_COLUMNS)})
 
 
 def reject_schema_violations(rows: Rows, schema: type[dy.Schema], source: str) -> tuple[Rows, pl.DataFrame]:
@@ -469,7 +472,7 @@ def reject_schema_violations(rows: Rows, schema: type[dy.Schema], source: str) -
     return rows.reject(faults), table
 
 
-UNIQUE_COLUMNS = {
+UNIQUE_COLUMNS_BY_TABLE = {
     "inventory": ("node",),
     "requests": ("service", "time"),
     "occupancy": ("pool", "resource", "time"),
@@ -508,10 +511,10 @@ def merge_tables(old_dataset: Dataset, new_dataset: Dataset, table: pl.DataFrame
     Raises
     ------
     TraceFormatError
-        If a key of :data:`UNIQUE_COLUMNS` is already there.
+        If a key of :data:`UNIQUE_COLUMNS_BY_TABLE` is already there.
     """
     kind = new_dataset.kind
-    key = list(UNIQUE_COLUMNS[kind])
+    key = list(UNIQUE_COLUMNS_BY_TABLE[kind])
     repeated = new_dataset.table.select(key).join(table.select(key), on=key, how="semi", nulls_equal=True)
     if repeated.height:
         key_text = ", ".join(f"{name} {value}" for name, value in repeated.row(0, named=True).items())

@@ -22,11 +22,11 @@ from gpuplanner.core.privacy import merge_groups_expression
 from gpuplanner.core.schema_checks import check_table, make_empty_table
 from gpuplanner.core.schemas import OPTIONAL_SAMPLE_COLUMNS, Jobs, Samples
 from gpuplanner.ingest.delimited_rows import REJECTS, Rows
-from gpuplanner.ingest.quality_report import QUALITY_COLUMNS as QUALITY
+from gpuplanner.ingest.quality_report import DTYPE_BY_QUALITY_COLUMN as QUALITY
 from gpuplanner.ingest.quality_report import count_reject_reasons
 from gpuplanner.ingest.text_files import TextFile
 
-INGEST_REMEDY = "Make it with: gpuplanner ingest SOURCE PATH... -o DIR."
+RUN_INGEST_ADVICE = "Make it with: gpuplanner ingest SOURCE PATH... -o DIR."
 """Advice of errors about a damaged or missing dataset."""
 
 
@@ -50,7 +50,7 @@ def read_findings(path: Path) -> pl.DataFrame:
     try:
         return pl.DataFrame(quality, schema=QUALITY, orient="row")
     except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-        raise TraceFormatError(str(path), "a list of findings", first_error_line(error), INGEST_REMEDY) from error
+        raise TraceFormatError(str(path), "a list of findings", first_error_line(error), RUN_INGEST_ADVICE) from error
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold
@@ -58,7 +58,7 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise TraceFormatError(str(path), "a JSON file", first_error_line(error), INGEST_REMEDY) from error
+        raise TraceFormatError(str(path), "a JSON file", first_error_line(error), RUN_INGEST_ADVICE) from error
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def explain_table_errors(path: Path, expected_content: str = "tables") -> Iterat
         yield
     except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
         expected = f"{expected_content} written by this program"
-        raise TraceFormatError(str(path), expected, first_error_line(error), INGEST_REMEDY) from error
+        raise TraceFormatError(str(path), expected, first_error_line(error), RUN_INGEST_ADVICE) from error
 
 
 READ_CHUNK_ROWS = 1 << 19
@@ -122,7 +122,7 @@ def compact_column_types(columns: Sequence[str]) -> dict[str, pl.DataType]:
     }
 
 
-MAX_ROWS_IN_MEMORY = 1 << 21
+MAX_JOBS_IN_MEMORY = 1 << 21
 """Jobs in memory at a time, about; sums over more jobs are added by chunk and may differ in their last digit."""
 
 
@@ -168,9 +168,9 @@ class LazyJobs:
         return self.scan_unquarantined(columns).collect(engine="streaming")
 
     def iterate_chunks(self, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
-        """Yield all jobs outside quarantine in chunks of about :data:`MAX_ROWS_IN_MEMORY` rows."""
-        for first_row in range(0, max(self.height, 1), MAX_ROWS_IN_MEMORY):
-            yield self._select_unquarantined(self.table.slice(first_row, MAX_ROWS_IN_MEMORY), columns).collect(
+        """Yield all jobs outside quarantine in chunks of about :data:`MAX_JOBS_IN_MEMORY` rows."""
+        for first_row in range(0, max(self.height, 1), MAX_JOBS_IN_MEMORY):
+            yield self._select_unquarantined(self.table.slice(first_row, MAX_JOBS_IN_MEMORY), columns).collect(
                 engine="streaming"
             )
 
@@ -191,7 +191,7 @@ class LazyJobs:
         >>> LazyJobs.from_table(pl.DataFrame({"submit_time": year})).split_span(*year) == [tuple(year)]
         True
         """
-        every_nth_hour = pl.col("submit_time").gather_every(MAX_ROWS_IN_MEMORY, MAX_ROWS_IN_MEMORY).dt.truncate("1h")
+        every_nth_hour = pl.col("submit_time").gather_every(MAX_JOBS_IN_MEMORY, MAX_JOBS_IN_MEMORY).dt.truncate("1h")
         cut_hours = self.table.select(every_nth_hour).collect(engine="streaming")["submit_time"].drop_nulls()
         return list(pairwise(sorted({begin, end, *(hour for hour in cut_hours if begin < hour < end)})))
 
@@ -215,7 +215,7 @@ RowStep = Callable[[Rows], Rows]
 ORDERED_CHUNK_ROWS = 1 << 18
 """Rows of a sorted table that are in memory at a time."""
 
-_CHUNK_NUMBERS = itertools.count()
+_CHUNK_FILE_NUMBERS = itertools.count()
 """Numbers for the names of chunk files."""
 
 
@@ -237,7 +237,7 @@ class ChunkedTable:
         if self.room is None:
             self.kept.append(table)
             return
-        path = self.room / f"piece-{next(_CHUNK_NUMBERS)}.parquet"
+        path = self.room / f"piece-{next(_CHUNK_FILE_NUMBERS)}.parquet"
         table.write_parquet(path, compression="lz4")
         self.kept.append(path)
 
@@ -390,13 +390,13 @@ class ChunkedRows:
         return pl.Series(np.unique(hashes[1:][hashes[1:] == hashes[:-1]]), dtype=pl.UInt64)
 
 
-MAX_ROWS_PER_GROUP = 1 << 18
+MAX_PARQUET_ROW_GROUP_ROWS = 1 << 18
 """Rows of a Parquet row group, which is read at once."""
 
 
 def write_table(table: pl.DataFrame | pl.LazyFrame, path: Path) -> None:
     """Write a table to Parquet in row groups, of which a few are in memory if the table is lazy."""
-    table.lazy().sink_parquet(path, row_group_size=MAX_ROWS_PER_GROUP, engine="streaming")
+    table.lazy().sink_parquet(path, row_group_size=MAX_PARQUET_ROW_GROUP_ROWS, engine="streaming")
 
 
 def write_chunks(iterate_chunks: Callable[[], Iterator[pl.DataFrame]], schema: pl.Schema, path: Path) -> None:
@@ -417,18 +417,19 @@ def write_chunks(iterate_chunks: Callable[[], Iterator[pl.DataFrame]], schema: p
     def batches(
         columns: list[str] | None, _predicate: pl.Expr | None, _rows: int | None, _size: int | None
     ) -> Iterator[pl.DataFrame]:
+        """Yield the chunks, with the requested columns only; polars calls it when the scan is collected."""
         for chunk in iterate_chunks():
             yield chunk if columns is None else chunk.select(columns)
 
     source = register_io_source(batches, schema=schema)
-    source.sink_parquet(path, row_group_size=MAX_ROWS_PER_GROUP, engine="streaming")
+    source.sink_parquet(path, row_group_size=MAX_PARQUET_ROW_GROUP_ROWS, engine="streaming")
 
 
 SAMPLES = "samples"
 """Table of telemetry, and the folder of its months in a dataset."""
 MONTH_PREFIX = "month="
 """Prefix of the folder of a month, as Hive partitions are named, so that other programs read it as a column."""
-DERIVED_COLUMNS = ("until", "job_evidence")
+DERIVED_SAMPLE_COLUMNS = ("until", "job_evidence")
 """Columns of samples that are computed on reading and not stored."""
 
 
@@ -443,7 +444,7 @@ def drop_derived_columns(samples: pl.DataFrame) -> pl.DataFrame:
     absent = [
         name for name in OPTIONAL_SAMPLE_COLUMNS if name in samples and samples[name].null_count() == samples.height
     ]
-    return samples.drop(*absent, *DERIVED_COLUMNS, strict=False)
+    return samples.drop(*absent, *DERIVED_SAMPLE_COLUMNS, strict=False)
 
 
 def split_by_month(samples: pl.DataFrame) -> dict[str, pl.DataFrame]:

@@ -14,7 +14,7 @@ import polars as pl
 from gpuplanner.core.errors import examples
 from gpuplanner.core.units import SECONDS_PER_HOUR, count_text
 
-QUALITY_COLUMNS = {
+DTYPE_BY_QUALITY_COLUMN = {
     "check": pl.String,
     "severity": pl.String,
     "rows": pl.Int64,
@@ -26,17 +26,17 @@ QUALITY_COLUMNS = {
 example, and the GPU-hours concerned (null where unknown) [GPU h].
 """
 
-MAX_REJECTED_SHARE = 0.01
+MAX_REJECTED_ROW_FRACTION = 0.01
 """Share of rejected rows above which a finding is an error instead of a warning."""
 
-LONG_RUN_DAYS = 30.0
+MIN_LONG_RUN_DAYS = 30.0
 """Run time above which a job is reported [days]."""
 MIN_GAP_HOURS = 24.0
 """Time without submissions from which a gap is reported [h]."""
-MAX_EARLY_JOB_SHARE = 0.01
+MAX_EARLY_JOB_FRACTION = 0.01
 """Share of the jobs of an export, at most, that were submitted before its period begins."""
 
-RUN_S = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6
+RUN_S_EXPR = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6
 """Run time of a job [s]."""
 
 
@@ -83,7 +83,7 @@ UNKNOWN_GPUS_CHECK = Check(
     pl.col("gpus").is_null(),
 )
 
-JOB_CHECKS = (
+JOB_LIST_CHECKS = (
     Check(
         "ended without an end time",
         "warning",
@@ -123,15 +123,15 @@ JOB_CHECKS = (
         pl.col("state") == "UNKNOWN",
     ),
     Check(
-        f"ran for more than {LONG_RUN_DAYS:g} days",
+        f"ran for more than {MIN_LONG_RUN_DAYS:g} days",
         "info",
         "a few such jobs can dominate means and GPU-hours",
-        RUN_S > LONG_RUN_DAYS * 86400,
+        RUN_S_EXPR > MIN_LONG_RUN_DAYS * 86400,
     ),
 )
 """Checks of every list of jobs."""
 
-UNSORTED_CHECK = Check(
+UNSORTED_JOBS_CHECK = Check(
     "out of order by submission in the file",
     "info",
     "none: the rows were sorted",
@@ -186,7 +186,7 @@ def _gpu_hours(frame: pl.DataFrame, is_marked: pl.Series) -> float | None:
     """Sum the GPU-hours of marked jobs that ended; None where none of them states any [GPU h]."""
     if not {"gpus", "start_time", "end_time"} <= set(frame.columns):
         return None
-    hours = frame.filter(is_marked).select(pl.col("gpus") * RUN_S / SECONDS_PER_HOUR).to_series().drop_nulls()
+    hours = frame.filter(is_marked).select(pl.col("gpus") * RUN_S_EXPR / SECONDS_PER_HOUR).to_series().drop_nulls()
     return float(hours.sum()) if len(hours) else None
 
 
@@ -259,7 +259,7 @@ def reject_findings(reasons: pl.DataFrame, rows_in: int, harmless_reasons: Seque
         Reasons that are no faults.
     """
     faulty = reasons.filter(~pl.col("reason").is_in(list(harmless_reasons)))["rows"].sum()
-    fault_severity = "error" if faulty > MAX_REJECTED_SHARE * rows_in else "warning"
+    fault_severity = "error" if faulty > MAX_REJECTED_ROW_FRACTION * rows_in else "warning"
     findings = []
     for reason, rows, file, line in reasons.sort("rows", "reason", descending=[True, False]).iter_rows():
         severity, effect = fault_severity, "left out of every figure"
@@ -285,7 +285,7 @@ def find_submission_gaps(submit_time: pl.Series) -> list[Finding]:
     """Find gaps without any submission in a sorted column of instants.
 
     An export of a period also lists the few earlier jobs that had not ended when it begins; gaps among the first
-    :data:`MAX_EARLY_JOB_SHARE` of the jobs are ignored.
+    :data:`MAX_EARLY_JOB_FRACTION` of the jobs are ignored.
 
     Examples
     --------
@@ -295,7 +295,7 @@ def find_submission_gaps(submit_time: pl.Series) -> list[Finding]:
     '72.0 hours before 2025-01-05 00:00 UTC'
     """
     gaps = submit_time.diff().dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR)
-    n_early_jobs = int(MAX_EARLY_JOB_SHARE * len(gaps))
+    n_early_jobs = int(MAX_EARLY_JOB_FRACTION * len(gaps))
     gaps = pl.concat([pl.Series(gaps.name, [None] * n_early_jobs, dtype=gaps.dtype), gaps[n_early_jobs:]])
     count = int((gaps > MIN_GAP_HOURS).sum())
     if not count:
@@ -316,7 +316,7 @@ def build_quality_report(findings: Iterable[Finding]) -> pl.DataFrame:
     """
     rank = {"error": 0, "warning": 1, "info": 2}
     ordered = sorted(findings, key=lambda finding: (rank[finding.severity], -finding.rows, finding.check))
-    table = pl.DataFrame([astuple(finding) for finding in ordered], schema=QUALITY_COLUMNS, orient="row")
+    table = pl.DataFrame([astuple(finding) for finding in ordered], schema=DTYPE_BY_QUALITY_COLUMN, orient="row")
     return table.with_columns(pl.col("gpu_hours").round(6))  # sums of parts differ in their last digits
 
 

@@ -15,37 +15,37 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, examples
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.step_functions import has_unknown_end
 from gpuplanner.core.units import SECONDS_PER_HOUR, count_text
-from gpuplanner.hardware.catalog import MAX_GPUS_PER_NODE
+from gpuplanner.hardware.catalog import MAX_CATALOG_GPUS_PER_NODE
 from gpuplanner.ingest.gpu_model_resolution import expand_unique_node_lists, possible_models
 from gpuplanner.ingest.large_tables import ChunkedTable
 from gpuplanner.ingest.quality_report import Finding
 
-ISOLATION_TIME = timedelta(days=365)
+MIN_ISOLATION_TIME = timedelta(days=365)
 """Distance in time to all other jobs from which a few jobs are isolated."""
 MAX_OUTLIER_JOBS = 3
 """Largest number of jobs that count as outliers; a larger group is separated by a gap of the record."""
-MAX_OUTLIER_SHARE = 0.01
+MAX_OUTLIER_JOB_FRACTION = 0.01
 """Largest share of the jobs that count as outliers, if that is more jobs."""
 MIN_OTHER_JOBS = 10
 """Fewest other jobs from which plausible values are inferred."""
-HUGE_JOB_GPUS = 1000.0
+MIN_HUGE_JOB_GPUS = 1000.0
 """Size from which a job is compared with the peak of all others [GPUs]."""
-MAX_PEAK_MULTIPLE = 10.0
+MAX_GPUS_PER_OTHERS_PEAK = 10.0
 """Largest request as a multiple of the peak of GPUs allocated to all other jobs."""
-GPU_TOLERANCE = 1e-6
+GPU_COUNT_TOLERANCE_GPUS = 1e-6
 """Rounding tolerance of GPU counts [GPUs]."""
 CLOCK_TOLERANCE_US = 60_000_000
 """Overlap of jobs on one node that differing clocks explain: one minute [us]."""
 
 FAR_AWAY = "more than a year away from all other jobs"
-UNBELIEVABLE = f"more than {MAX_PEAK_MULTIPLE:g} times the peak of GPUs allocated to all other jobs"
+UNBELIEVABLE_GPUS = f"more than {MAX_GPUS_PER_OTHERS_PEAK:g} times the peak of GPUs allocated to all other jobs"
 BEYOND_INVENTORY = "requests more GPUs than the inventory has"
 FULL_NODE = "started on a node whose GPUs were allocated to other jobs"
 FULL_POOL = "started when other jobs were allocated all GPUs of the inventory"
-QUARANTINE_RULES = (FAR_AWAY, UNBELIEVABLE, BEYOND_INVENTORY, FULL_NODE, FULL_POOL)
+QUARANTINE_REASONS = (FAR_AWAY, UNBELIEVABLE_GPUS, BEYOND_INVENTORY, FULL_NODE, FULL_POOL)
 """Reasons for quarantine; the first rule that a job breaks is named. Of several jobs that were allocated the same
 GPUs,
 those that started last break the rule.
@@ -77,33 +77,33 @@ def mark_quarantine(jobs: pl.DataFrame, inventory: pl.DataFrame | None = None) -
     return jobs.with_columns(rule)
 
 
-RULE_COLUMNS = ("gpus", "submit_time", "start_time", "end_time", "state", "gpu_model", "node_list")
+QUARANTINE_RULE_COLUMNS = ("gpus", "submit_time", "start_time", "end_time", "state", "gpu_model", "node_list")
 """Columns of jobs that the rules use."""
 
 
 def quarantine_chunks(job_table: ChunkedTable, inventory: pl.DataFrame | None) -> pl.DataFrame:
     """Find the quarantined jobs of a chunked table: ``place`` (row number) and ``quarantined`` (reason)."""
     days, has_huge_jobs = set[int](), False
-    for chunk in job_table.tables(RULE_COLUMNS[:4]):
+    for chunk in job_table.tables(QUARANTINE_RULE_COLUMNS[:4]):
         instants = pl.max_horizontal("submit_time", "start_time", "end_time")
         for instant in (pl.col("submit_time"), instants):
             days.update(chunk.select(instant.dt.epoch("d").unique()).to_series().drop_nulls())
-        has_huge_jobs |= bool((chunk["gpus"] > HUGE_JOB_GPUS).any())
+        has_huge_jobs |= bool((chunk["gpus"] > MIN_HUGE_JOB_GPUS).any())
     longest_gap_days = max(
         (later_day - earlier_day for earlier_day, later_day in itertools.pairwise(sorted(days))), default=0
     )
-    if inventory is None and not has_huge_jobs and longest_gap_days < ISOLATION_TIME.days:
+    if inventory is None and not has_huge_jobs and longest_gap_days < MIN_ISOLATION_TIME.days:
         return pl.DataFrame(schema={"place": pl.UInt32, "quarantined": pl.String})
-    all_jobs = pl.concat(job_table.tables(["place", *RULE_COLUMNS]))
+    all_jobs = pl.concat(job_table.tables(["place", *QUARANTINE_RULE_COLUMNS]))
     return mark_quarantine(all_jobs, inventory).select("place", "quarantined").drop_nulls()
 
 
-ALLOCATION_COLUMNS = (
+NODE_INFERENCE_COLUMNS = (
     "gpus", "node_list", "gpu_model", "profile_requested", "instances", "start_time", "end_time", "state",
     "quarantined",
 )  # fmt: skip
 """Columns of jobs that past nodes are inferred from."""
-OTHER_LAYOUT_PATTERN = "; no GPU (?:has MIG disabled|has such an instance) today$"
+OTHER_MIG_LAYOUT_PATTERN = "; no GPU (?:has MIG disabled|has such an instance) today$"
 OUTGROWN_NODE_CHECK = "node that lists fewer GPUs than jobs were allocated on it"
 UNLISTED_NODES_CHECK = "nodes of jobs that today's list does not have"
 OTHER_CLUSTER_CHECK = "nodes of jobs of which the node list has none"
@@ -125,14 +125,14 @@ def infer_node_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> dict[str, i
     {'n1': 8}
     """
     name = pl.col("node").str.replace_all(r"\d+", "#")
-    powers = {i: 1 << (i - 1).bit_length() for i in range(1, MAX_GPUS_PER_NODE)}
+    powers = {i: 1 << (i - 1).bit_length() for i in range(1, MAX_CATALOG_GPUS_PER_NODE)}
     next_power = pl.col("gpus").cast(pl.Int64).replace_strict(powers, default=0)
     max_gpus = pl.max_horizontal(pl.col("gpus").max().over(name), next_power)
     small_nodes = inventory.select("node", room="gpus", most=max_gpus).filter(pl.col("most") > pl.col("room"))
     allocations = (
         _select_started_jobs(jobs).join(small_nodes, left_on="node_list", right_on="node").rename({"node_list": "node"})
     )
-    allocations = allocations.filter(pl.col("gpus") <= pl.col("most") + GPU_TOLERANCE)
+    allocations = allocations.filter(pl.col("gpus") <= pl.col("most") + GPU_COUNT_TOLERANCE_GPUS)
     peaks = (
         _peak_gpus_by_node(allocations.with_columns(least="gpus")).filter(pl.col("peak") > pl.col("room")).sort("node")
     )
@@ -144,7 +144,7 @@ def _peak_gpus_by_node(allocations: pl.DataFrame) -> pl.DataFrame:
     begin = _to_microseconds("start_time")
     until = pl.max_horizontal(_to_microseconds("end_time") - CLOCK_TOLERANCE_US, begin + 1)
     levels = _allocated_levels(allocations.with_columns(begin=begin, until=until))
-    peak_gpus = (pl.col("level").max() - GPU_TOLERANCE).ceil().cast(pl.Int64)
+    peak_gpus = (pl.col("level").max() - GPU_COUNT_TOLERANCE_GPUS).ceil().cast(pl.Int64)
     return levels.group_by("node", "room").agg(peak=peak_gpus).sort("node")
 
 
@@ -172,7 +172,7 @@ def _spread_jobs_over_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.D
     )
     even_share, absent = pl.col("gpus") * pl.col("absent") / pl.col("many"), pl.col("absent")
     unlisted_gpus = pl.max_horizontal(even_share, pl.col("gpus") - pl.col("all"))
-    is_server = (absent > 0) & (unlisted_gpus <= absent * MAX_GPUS_PER_NODE)
+    is_server = (absent > 0) & (unlisted_gpus <= absent * MAX_CATALOG_GPUS_PER_NODE)
     # A job of which the number of GPUs is not known was on its nodes, too.
     jobs_on_nodes = _select_started_jobs(jobs, pl.col("gpus").fill_null(1)).join(
         listed_gpus, on="node_list", maintain_order="left"
@@ -267,8 +267,8 @@ def _find_other_layouts(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Fin
     unknown = pl.col("mig_enabled").fill_null(value=False) & pl.col("layouts").is_null()
     known_nodes = inventory.filter(pl.col("gpus") > 0, ~unknown.any().over("gpu_model"))
     for model, layouts in known_nodes.select("gpu_model", "layouts").iter_rows():
-        layout_names = str(layouts or WHOLE_GPU).split(";")
-        full_gpu_models |= {str(model)} if WHOLE_GPU in layout_names else set()
+        layout_names = str(layouts or FULL_GPU).split(";")
+        full_gpu_models |= {str(model)} if FULL_GPU in layout_names else set()
         layouts_by_model[str(model)] = f"{layouts_by_model.get(str(model), '')};{layouts or ''}"
     hours = pl.col("gpus") * _run_hours()
     group_columns = ("gpu_model", "whole", "profile_requested")
@@ -315,7 +315,7 @@ def quarantine_findings(jobs: pl.DataFrame, until: datetime) -> list[Finding]:
     """Report the jobs in quarantine by rule, with the GPU-hours that they state."""
     quarantined = jobs.filter(pl.col("quarantined").is_not_null())
     findings = []
-    for rule_name in QUARANTINE_RULES:
+    for rule_name in QUARANTINE_REASONS:
         rule_jobs = quarantined.filter(quarantined=rule_name)
         if rule_jobs.is_empty():
             continue
@@ -345,7 +345,7 @@ def _find_rule_breakers(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> I
     yield FAR_AWAY, isolated
     jobs = _drop_rows(jobs, isolated)
     oversized = _find_oversized_jobs(jobs)
-    yield UNBELIEVABLE, oversized
+    yield UNBELIEVABLE_GPUS, oversized
     jobs = _drop_rows(jobs, oversized)
     if inventory is None or not int(inventory["gpus"].sum()):
         return
@@ -357,10 +357,10 @@ def _find_rule_breakers(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> I
     past_inventory = add_past_nodes(jobs, inventory)
     is_listed = pl.col("node").is_in(inventory["node"].implode())
     listed_nodes = past_inventory.filter(is_listed)
-    fits = pl.col("least") <= int(listed_nodes["gpus"].sum()) + GPU_TOLERANCE
+    fits = pl.col("least") <= int(listed_nodes["gpus"].sum()) + GPU_COUNT_TOLERANCE_GPUS
     yield BEYOND_INVENTORY, jobs.filter(~fits)["row"]
     started_jobs = _select_started_jobs(jobs).filter(fits).sort("start_time", "row")
-    largest = pl.when(is_listed).then("gpus").otherwise(MAX_GPUS_PER_NODE)
+    largest = pl.when(is_listed).then("gpus").otherwise(MAX_CATALOG_GPUS_PER_NODE)
     on_full_nodes = _find_jobs_on_full_nodes(
         started_jobs, past_inventory.with_columns(gpus=pl.min_horizontal("gpus", largest))
     )
@@ -378,12 +378,12 @@ def _find_isolated_jobs(jobs: pl.DataFrame) -> pl.Series:
     rows = jobs["row"].clear()
     for instant in (pl.col("submit_time"), pl.max_horizontal("submit_time", "start_time", "end_time")):
         ordered_instants = _drop_rows(jobs, rows).select("row", at=instant).sort("at")
-        group = (ordered_instants["at"].diff() > ISOLATION_TIME).fill_null(value=False).cum_sum()
+        group = (ordered_instants["at"].diff() > MIN_ISOLATION_TIME).fill_null(value=False).cum_sum()
         if group.is_empty() or group[-1] == 0:
             continue
         sizes = ordered_instants.with_columns(group=group).with_columns(size=pl.len().over("group"))
         largest_group = int(sizes["size"].max())  # type: ignore[arg-type]
-        max_outliers = max(MAX_OUTLIER_JOBS, int(MAX_OUTLIER_SHARE * jobs.height))
+        max_outliers = max(MAX_OUTLIER_JOBS, int(MAX_OUTLIER_JOB_FRACTION * jobs.height))
         if largest_group >= MIN_OTHER_JOBS:
             rows = pl.concat(
                 [rows, sizes.filter(pl.col("size") <= max_outliers, pl.col("size") < largest_group)["row"]]
@@ -393,15 +393,15 @@ def _find_isolated_jobs(jobs: pl.DataFrame) -> pl.Series:
 
 def _find_oversized_jobs(jobs: pl.DataFrame) -> pl.Series:
     """Find jobs that request many times the peak of all others; smaller ones are tested first."""
-    huge_jobs = jobs.filter(pl.col("gpus") > HUGE_JOB_GPUS).sort("gpus", "row")
+    huge_jobs = jobs.filter(pl.col("gpus") > MIN_HUGE_JOB_GPUS).sort("gpus", "row")
     if huge_jobs.is_empty():
         return huge_jobs["row"]
-    started_jobs = _select_started_jobs(jobs).filter(pl.col("gpus") <= HUGE_JOB_GPUS)
+    started_jobs = _select_started_jobs(jobs).filter(pl.col("gpus") <= MIN_HUGE_JOB_GPUS)
     if started_jobs.height < MIN_OTHER_JOBS:
         return huge_jobs["row"].clear()
     peak_gpus, broken_rows = _peak_gpus(started_jobs), []
     for row, gpus in huge_jobs.select("row", "gpus").iter_rows():
-        if gpus > MAX_PEAK_MULTIPLE * peak_gpus:
+        if gpus > MAX_GPUS_PER_OTHERS_PEAK * peak_gpus:
             broken_rows.append(row)
         else:
             started_jobs = pl.concat([started_jobs, _select_started_jobs(huge_jobs.filter(row=row))])
@@ -418,12 +418,12 @@ def _find_jobs_on_full_nodes(started_jobs: pl.DataFrame, inventory: pl.DataFrame
     jobs_on_nodes = (
         _spread_jobs_over_nodes(started_jobs, inventory)
         .with_columns(least=pl.col("gpus") - pl.col("all") + pl.col("room"))
-        .filter(pl.col("absent") == 0, pl.col("gpus") <= pl.col("all") + GPU_TOLERANCE, pl.col("least") > 0)
+        .filter(pl.col("absent") == 0, pl.col("gpus") <= pl.col("all") + GPU_COUNT_TOLERANCE_GPUS, pl.col("least") > 0)
         .with_columns(until=_to_microseconds("end_time") - CLOCK_TOLERANCE_US, begin=_to_microseconds("start_time"))
         .filter(pl.col("until") > pl.col("begin"))
     )
     levels = _allocated_levels(jobs_on_nodes)
-    full_nodes = levels.filter(pl.col("level") > pl.col("room") + GPU_TOLERANCE)["node"].unique()
+    full_nodes = levels.filter(pl.col("level") > pl.col("room") + GPU_COUNT_TOLERANCE_GPUS)["node"].unique()
     jobs_by_full_node = jobs_on_nodes.filter(pl.col("node").is_in(full_nodes.implode())).partition_by(
         "node", maintain_order=True
     )
@@ -503,7 +503,7 @@ def _select_excess_rows(allocations: pl.DataFrame, limit_times: pl.Series, gpu_l
     kinds = np.repeat([0, 1, 2], [len(end_us), len(limit_times), len(begin_us)])
     changes = np.concatenate([-gpus, np.diff(gpu_limits.to_numpy(), prepend=0.0), gpus])
     order = np.lexsort((kinds, times_us))
-    is_over = np.cumsum(np.where(kinds == 1, -changes, changes)[order]) > GPU_TOLERANCE
+    is_over = np.cumsum(np.where(kinds == 1, -changes, changes)[order]) > GPU_COUNT_TOLERANCE_GPUS
     if not is_over[times_us[order] < _NO_END_US].any():
         return []
     job_numbers = np.concatenate([np.arange(len(end_us)), np.zeros(len(limit_times), int), np.arange(len(begin_us))])
@@ -525,7 +525,7 @@ def _select_excess_rows(allocations: pl.DataFrame, limit_times: pl.Series, gpu_l
         else:
             allocated_now += gpus[job]
             running.append(job)
-        while running and allocated_now > limit_now + GPU_TOLERANCE:
+        while running and allocated_now > limit_now + GPU_COUNT_TOLERANCE_GPUS:
             last_job = running.pop()
             if not ended[last_job]:
                 allocated_now, ended[last_job] = allocated_now - gpus[last_job], True

@@ -17,7 +17,7 @@ from gpuplanner.ingest.delimited_rows import (
     RAW_PREFIX,
     REJECTS,
     FileBody,
-    Heading,
+    FileHeader,
     Rows,
     blank_missing_words,
     concat_rows,
@@ -25,7 +25,7 @@ from gpuplanner.ingest.delimited_rows import (
     read_heading,
 )
 from gpuplanner.ingest.source_fields import (
-    CSV,
+    CSV_DIALECT,
     Dialect,
     Field,
     find_column_positions,
@@ -33,7 +33,7 @@ from gpuplanner.ingest.source_fields import (
     require_readable_types,
 )
 from gpuplanner.ingest.text_files import (
-    CONTROL_PATTERN,
+    CONTROL_CHARACTER_PATTERN,
     MAX_TEXT_BYTES,
     FileBlocks,
     TextFile,
@@ -41,11 +41,11 @@ from gpuplanner.ingest.text_files import (
     reject_duplicate_files,
 )
 
-LABEL_PATTERN = re.compile(r'\s*([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(,|$)')
+PROMETHEUS_LABEL_PATTERN = re.compile(r'\s*([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(,|$)')
 """One label of a sample in the Prometheus text format."""
-LABEL_ESCAPES = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
+CHARACTER_BY_LABEL_ESCAPE = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 """Escape sequence in a label value → character."""
-SAMPLE_PATTERN = (
+PROMETHEUS_SAMPLE_PATTERN = (
     r"^\s*([a-zA-Z_:][a-zA-Z0-9_:]*)"
     r'\s*(?:\{((?:\s*[a-zA-Z_]\w*\s*=\s*"(?:[^"\\]|\\.)*"\s*,?)*\s*)\})?'
     r"\s+([^\s#]+)(?:\s+([-+0-9.eE]+))?(?:\s+#.*)?\s*$"
@@ -71,10 +71,10 @@ def parse_labels(text: str) -> dict[str, str] | None:
     labels: dict[str, str] = {}
     position = 0
     while position < len(text.rstrip()):
-        match = LABEL_PATTERN.match(text, position)
+        match = PROMETHEUS_LABEL_PATTERN.match(text, position)
         if match is None or match[1] in labels:
             return None
-        labels[match[1]] = re.sub(r"\\[\\\"n]", lambda escape: LABEL_ESCAPES[escape[0]], match[2])
+        labels[match[1]] = re.sub(r"\\[\\\"n]", lambda escape: CHARACTER_BY_LABEL_ESCAPE[escape[0]], match[2])
         position = match.end()
     return labels
 
@@ -106,16 +106,16 @@ def extract_series(answer: Any, location: str) -> list[Any]:  # noqa: ANN401 - a
 MAX_RAW_ITEM_CHARACTERS = 400
 """Characters of a faulty JSON item that the reject table keeps."""
 
-NOT_JSON = "not JSON"
+NOT_JSON_REASON = "not JSON"
 
-_WHITESPACE = re.compile(r"[ \t\r\n]*")
+_JSON_WHITESPACE_PATTERN = re.compile(r"[ \t\r\n]*")
 _ItemParts = tuple[str, Any, Mapping[str, Any]]
 _ItemGenerator = Generator[_ItemParts, None, int]
 """Generator of items (text, value, members before the item) that returns the position where it ended."""
 
 
 @dataclass(frozen=True)
-class Item:
+class JsonItem:
     """One item of a JSON file.
 
     - ``position``: Line number (1-based) where each line is a document of its own, else number of the item in its
@@ -133,7 +133,7 @@ class Item:
     fault: str = ""
 
 
-def read_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iterator[Item]]:
+def read_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iterator[JsonItem]]:
     r"""Read the items of a JSON file: the members of its named lists, or its documents themselves.
 
     Items are decoded one at a time, so that memory for the text and one item is enough.
@@ -150,7 +150,7 @@ def read_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iter
     file, text = read_document(path)
     if _skip_whitespace(text, 0) == len(text):
         raise TraceFormatError(str(path), "JSON", "an empty file", REPLACE_FILE_HINT)
-    decoder = _ItemDecoder(lists)
+    decoder = _JsonItemDecoder(lists)
     return file, _iterate_json_lines(text, decoder) if _is_json_lines(text) else _iterate_documents(
         text, decoder, file.path
     )
@@ -181,7 +181,7 @@ def _is_json_lines(text: str) -> bool:
     return True
 
 
-def _iterate_json_lines(text: str, decoder: _ItemDecoder) -> Iterator[Item]:
+def _iterate_json_lines(text: str, decoder: _JsonItemDecoder) -> Iterator[JsonItem]:
     """Yield the items of JSON lines; a malformed line is an item with a fault."""
     start, number = 0, 0
     while start < len(text):
@@ -194,16 +194,16 @@ def _iterate_json_lines(text: str, decoder: _ItemDecoder) -> Iterator[Item]:
             continue
         try:
             for raw, value, around in decoder.documents(line):
-                yield Item(number, value, raw, around)
+                yield JsonItem(number, value, raw, around)
         except (ValueError, RecursionError):
-            yield Item(number, None, line[:MAX_RAW_ITEM_CHARACTERS], fault=NOT_JSON)
+            yield JsonItem(number, None, line[:MAX_RAW_ITEM_CHARACTERS], fault=NOT_JSON_REASON)
 
 
-def _iterate_documents(text: str, decoder: _ItemDecoder, path: Path) -> Iterator[Item]:
+def _iterate_documents(text: str, decoder: _JsonItemDecoder, path: Path) -> Iterator[JsonItem]:
     """Yield the items of one or more JSON documents; malformed JSON raises a TraceFormatError."""
     try:
         for position, (raw, value, around) in enumerate(decoder.documents(text), 1):
-            yield Item(position, value, raw, around)
+            yield JsonItem(position, value, raw, around)
     except RecursionError as error:
         got = "brackets nested hundreds deep"
         raise TraceFormatError(str(path), "JSON of a source", got, REPLACE_FILE_HINT) from error
@@ -215,7 +215,7 @@ def _iterate_documents(text: str, decoder: _ItemDecoder, path: Path) -> Iterator
         raise TraceFormatError(str(path), "JSON", str(error), "Write it again.") from error
 
 
-class _ItemDecoder:
+class _JsonItemDecoder:
     """Decoder that walks the outer objects itself and passes each item to the decoder of the standard library."""
 
     def __init__(self, lists: Collection[str]) -> None:
@@ -281,7 +281,7 @@ class _ItemDecoder:
 
 def _skip_whitespace(text: str, at: int) -> int:
     """Return the position after JSON whitespace."""
-    match = _WHITESPACE.match(text, at)
+    match = _JSON_WHITESPACE_PATTERN.match(text, at)
     return match.end() if match else at
 
 
@@ -298,12 +298,12 @@ def _reject_constant(constant: str) -> object:
     raise ValueError(f"{constant}, which is no JSON")
 
 
-NO_REJECTS = pl.DataFrame(schema=REJECTS)
+EMPTY_REJECT_TABLE = pl.DataFrame(schema=REJECTS)
 """An empty reject table."""
 
 
 def read_rows(
-    paths: Sequence[str | Path], columns: Mapping[str, Field], *, source: str, dialect: Dialect = CSV
+    paths: Sequence[str | Path], columns: Mapping[str, Field], *, source: str, dialect: Dialect = CSV_DIALECT
 ) -> Rows:
     r"""Read files of one source and parse their columns to names and types.
 
@@ -339,7 +339,7 @@ def read_rows(
 
 
 def read_row_blocks(
-    blocks: FileBlocks, columns: Mapping[str, Field], *, source: str, dialect: Dialect = CSV
+    blocks: FileBlocks, columns: Mapping[str, Field], *, source: str, dialect: Dialect = CSV_DIALECT
 ) -> Iterator[Rows]:
     """Read files as :func:`read_rows` does, one block of lines at a time.
 
@@ -355,7 +355,7 @@ def read_row_blocks(
         How lines are split.
     """
     files = tuple(blocks.files)
-    headings: dict[int, Heading] = {}
+    headings: dict[int, FileHeader] = {}
 
     for number, block, page in iterate_pages(blocks, pl.col("raw") == "", source=source):
         if block.table is not None:
@@ -400,7 +400,7 @@ def iterate_pages(
             break
         lines = block.lines.rename({"text": "raw"}).filter(~blank)
         good = lines.with_columns(file=pl.lit(number, pl.UInt32))
-        page = Rows(files, good.height, good, NO_REJECTS, blank=block.lines.height - good.height)
+        page = Rows(files, good.height, good, EMPTY_REJECT_TABLE, blank=block.lines.height - good.height)
         if good.height or block.table is not None:
             files_with_rows.add(number)
         else:
@@ -463,10 +463,10 @@ def _pick_table_columns(
         files=files,
         count=table.height,
         good=blank_missing_words(good, dialect),
-        rejects=NO_REJECTS,
+        rejects=EMPTY_REJECT_TABLE,
         unused=tuple(name for name in names if name not in source_names.values()),
     )
-    return rows.reject({"a control character": pl.col("raw").str.contains(CONTROL_PATTERN)})
+    return rows.reject({"a control character": pl.col("raw").str.contains(CONTROL_CHARACTER_PATTERN)})
 
 
 def read_integer_list(path: str | Path, columns: Mapping[str, Field], list_name: str) -> pl.DataFrame:

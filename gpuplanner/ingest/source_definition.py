@@ -108,10 +108,12 @@ def define_source(
     """
 
     def find_form(path: str | Path) -> SourceForm:
+        """Return the form of the source that a file has, by its first lines."""
         lines = read_head(path) if len(forms) > 1 else []
         return next((form for form in forms if lines and form.sniff(lines)), forms[0])
 
     def read_paths(paths: Sequence[str | Path], **options: Any) -> Dataset:  # noqa: ANN401 - of any reader
+        """Read files of this source, of one or several kinds."""
         forms_by_path = {str(path): find_form(path) for path in paths}
         if len({form.content for form in forms_by_path.values()}) > 1:
             got = examples([f"{path}: {form.content}" for path, form in forms_by_path.items()])
@@ -144,6 +146,7 @@ def register_sniffer(sniff: Sniffer) -> Callable[[Reader], Reader]:
     """Decorate a reader with the test that recognises its files."""
 
     def attach_sniffer(reader: Reader) -> Reader:
+        """Attach the test for its files to a reader."""
         reader.__dict__["sniff"] = sniff
         return reader
 
@@ -185,6 +188,7 @@ def has_header_columns(names: Iterable[str], separator: str = ",") -> Sniffer:
     wanted = {name.casefold() for name in names}
 
     def sniff(lines: Sequence[str]) -> bool:
+        """Whether the first line has all the columns."""
         return wanted <= {name.strip().strip('"').casefold() for name in lines[0].split(separator)}
 
     return sniff

@@ -23,7 +23,7 @@ from gpuplanner.core.errors import NAME_SOURCE_HINT, TraceFormatError, examples,
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 
-MAX_SHOWN_NAME_CHARACTERS = 40
+MAX_SHOWN_COLUMN_NAME_CHARACTERS = 40
 """Characters of a column name that a message shows."""
 
 
@@ -81,7 +81,7 @@ class Dialect:
     tables: bool = False
 
 
-CSV = Dialect()
+CSV_DIALECT = Dialect()
 """Comma-separated lines with a header."""
 
 
@@ -143,7 +143,7 @@ def find_column_positions(
         raise TraceFormatError(str(path), "each column once", got, "Rename one.")
     if missing:
         wanted_names = ", ".join(" or ".join(map(repr, group)) for group in missing)
-        shown = [name[:MAX_SHOWN_NAME_CHARACTERS] for name in names]
+        shown = [name[:MAX_SHOWN_COLUMN_NAME_CHARACTERS] for name in names]
         got = f"columns {examples(shown)}"
         unused_names = [name for position, name in enumerate(shown) if position not in positions.values()]
         close_names = {name: nearest_names(name, unused_names)[:1] for group in missing for name in group}
@@ -155,17 +155,17 @@ def find_column_positions(
     return positions
 
 
-UTC_TIME_TYPE = pl.Datetime("us", "UTC")
+UTC_TIME_DTYPE = pl.Datetime("us", "UTC")
 """Type of instants: microseconds in UTC."""
 MAX_DURATION_S = 100 * 365.25 * 86400
 """Longest duration that is accepted: 100 years [s]."""
 
-MAX_SPAN_DAYS = 50_000
+MAX_OFFSET_TABLE_DAYS = 50_000
 """Longest span of dates for which offsets are tabled by day: 137 years [days]."""
 
 FIRST_INSTANT = datetime(1970, 1, 1, tzinfo=UTC)
 """Earliest accepted time; an earlier one is a fault of the source."""
-LAST_INSTANT = datetime(2100, 1, 1, tzinfo=UTC)
+END_INSTANT = datetime(2100, 1, 1, tzinfo=UTC)
 """First instant that is too late; a later one is a fault of the source."""
 
 AMBIGUOUS_COLUMN = "ambiguous"
@@ -250,7 +250,7 @@ def parse_origin(origin: datetime | str) -> datetime:
         instant = datetime.fromisoformat(origin) if isinstance(origin, str) else origin
     except ValueError as error:
         raise TraceFormatError("origin", expected, repr(origin), todo) from error
-    if instant.tzinfo is None or not FIRST_INSTANT <= instant < LAST_INSTANT:
+    if instant.tzinfo is None or not FIRST_INSTANT <= instant < END_INSTANT:
         raise TraceFormatError("origin", expected, repr(str(origin)), todo)
     return instant.astimezone(UTC)
 
@@ -298,8 +298,8 @@ def _convert_steady_days(naive: pl.Series, tz: str) -> pl.Series:
     """
     days = naive.dt.epoch("d")
     first, last = days.min(), days.max()
-    if not (isinstance(first, int) and isinstance(last, int) and last - first < MAX_SPAN_DAYS):
-        return pl.Series(naive.name, [None], UTC_TIME_TYPE).new_from_index(0, len(naive))
+    if not (isinstance(first, int) and isinstance(last, int) and last - first < MAX_OFFSET_TABLE_DAYS):
+        return pl.Series(naive.name, [None], UTC_TIME_DTYPE).new_from_index(0, len(naive))
     midnights = pl.int_range(first, last + 2, dtype=pl.Int32, eager=True).cast(pl.Date).cast(naive.dtype)
     offsets = midnights - _localise(midnights, tz, "null").dt.replace_time_zone(None)
     offset = pl.col("offset")
@@ -312,7 +312,7 @@ def _convert_any_day(frame: pl.DataFrame, columns: Sequence[str], tz: str) -> pl
     converted = frame.with_columns(pl.lit(False).alias(AMBIGUOUS_COLUMN))
     for position, name in enumerate(columns):
         earliest, latest = _localise(frame[name], tz, "earliest"), _localise(frame[name], tz, "latest")
-        lower_bound = pl.max_horizontal(columns[:position]) if position else pl.lit(None, UTC_TIME_TYPE)
+        lower_bound = pl.max_horizontal(columns[:position]) if position else pl.lit(None, UTC_TIME_DTYPE)
         converted = converted.with_columns(
             pl.when(earliest < lower_bound).then(latest).otherwise(earliest).alias(name),
             pl.col(AMBIGUOUS_COLUMN) | (earliest != latest).fill_null(False),
@@ -325,13 +325,13 @@ def _localise(naive: pl.Series, tz: str, ambiguous: Literal["earliest", "latest"
     return naive.dt.replace_time_zone(tz, ambiguous=ambiguous, non_existent="null").dt.convert_time_zone("UTC")
 
 
-MAX_BILL_AMOUNT = 1e12
+MAX_BILL_LINE_AMOUNT = 1e12
 """Largest amount on one line of a bill, in its currency; sums of smaller ones stay exact."""
 
-COLUMN_KINDS: dict[str, dict[str, Any]] = {
-    "amount": {"kind": "decimal", "low": -MAX_BILL_AMOUNT, "high": MAX_BILL_AMOUNT},
+FIELD_ARGUMENTS_BY_COLUMN_KIND: dict[str, dict[str, Any]] = {
+    "amount": {"kind": "decimal", "low": -MAX_BILL_LINE_AMOUNT, "high": MAX_BILL_LINE_AMOUNT},
     "seconds": {"kind": "number", "high": MAX_DURATION_S},
-    "epoch seconds": {"kind": "number", "high": LAST_INSTANT.timestamp()},
+    "epoch seconds": {"kind": "number", "high": END_INSTANT.timestamp()},
     "GPUs": {"kind": "number", "high": MAX_GPUS_PER_JOB},
     "UTC instant": {"kind": "instant", "naive_is_utc": True},
 }
@@ -360,18 +360,18 @@ def _read_column_table() -> list[dict[str, str]]:
 
 def _make_field(row: dict[str, str]) -> Field:
     """Create a field from a row of ``source_columns.csv``."""
-    kind_options = COLUMN_KINDS.get(row["kind"], {"kind": row["kind"]})
+    kind_options = FIELD_ARGUMENTS_BY_COLUMN_KIND.get(row["kind"], {"kind": row["kind"]})
     bounds = {"high": json.loads(row["high"])} if row["high"] else {}
     return Field(
         row["name"], nullable=row["nullable"] == "yes", optional=row["optional"] == "yes", **kind_options, **bounds
     )
 
 
-EXACT_TYPES = (pl.String, pl.Decimal, pl.Null)
+EXACTLY_CONVERTIBLE_DTYPES = (pl.String, pl.Decimal, pl.Null)
 """Types whose values convert to text and decimals without loss."""
-TYPES_BY_FIELD_KIND = {
-    "text": (*EXACT_TYPES, pl.Boolean),
-    "decimal": (*EXACT_TYPES, pl.Float32, pl.Float64),
+DTYPES_BY_FIELD_KIND = {
+    "text": (*EXACTLY_CONVERTIBLE_DTYPES, pl.Boolean),
+    "decimal": (*EXACTLY_CONVERTIBLE_DTYPES, pl.Float32, pl.Float64),
     "moment": (pl.String, pl.Datetime, pl.Date, pl.Null),
     "instant": (pl.String, pl.Datetime, pl.Date, pl.Null),
 }
@@ -379,15 +379,15 @@ TYPES_BY_FIELD_KIND = {
 text. A floating-point number is no text: an account number would be rounded.
 """
 
-ISO_FORMAT = "%Y-%m-%dT%H:%M:%S%.fZ"
+ISO_UTC_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S%.fZ"
 """Format of instants as text, in UTC."""
-PARQUET_ERRORS = (
+DAMAGED_PARQUET_ERRORS = (
     *(OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError, NotImplementedError),
     *(pl.exceptions.PolarsError, pl.exceptions.PanicException),
 )
 """Errors that Arrow and polars raise on damaged files."""
 
-DAMAGED_FILE_ADVICE = "Copy or download it again, or export it as CSV."
+DAMAGED_PARQUET_ADVICE = "Copy or download it again, or export it as CSV."
 """Advice of the error for a damaged Parquet file."""
 
 
@@ -431,11 +431,11 @@ def _explain_parquet_errors(path: Path) -> Iterator[None]:
     """Turn errors of Arrow and polars into a TraceFormatError that names the file."""
     try:
         yield
-    except PARQUET_ERRORS as error:
+    except DAMAGED_PARQUET_ERRORS as error:
         if isinstance(error, TraceFormatError):
             raise
         got = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise TraceFormatError(str(path), "a whole Parquet file", got, DAMAGED_FILE_ADVICE) from error
+        raise TraceFormatError(str(path), "a whole Parquet file", got, DAMAGED_PARQUET_ADVICE) from error
 
 
 def require_readable_types(schema: pl.Schema, columns: Mapping[str, Field], path: Path) -> None:
@@ -472,9 +472,9 @@ def format_as_text(name: str, dtype: pl.DataType) -> pl.Expr:
     """
     value = pl.col(name)
     if isinstance(dtype, pl.Datetime):
-        return (value.dt.convert_time_zone("UTC") if dtype.time_zone else value).dt.strftime(ISO_FORMAT)
+        return (value.dt.convert_time_zone("UTC") if dtype.time_zone else value).dt.strftime(ISO_UTC_TIME_FORMAT)
     if isinstance(dtype, pl.Date):
-        return value.cast(pl.Datetime("us")).dt.strftime(ISO_FORMAT)
+        return value.cast(pl.Datetime("us")).dt.strftime(ISO_UTC_TIME_FORMAT)
     if dtype.is_nested():  # as the only member of an object, whose braces and name are cut off
         text = pl.struct(value.alias("")).struct.json_encode().str.slice(len('{"":')).str.strip_suffix("}")
         return pl.when(value.is_not_null()).then(text).alias(name)
@@ -487,7 +487,7 @@ def _is_readable_type(dtype: pl.DataType, field: Field) -> bool:
     """Whether a field can be read from a column type."""
     if dtype.is_integer():
         return field.kind != "instant"
-    return isinstance(dtype, TYPES_BY_FIELD_KIND[field.kind]) or (dtype.is_nested() and field.kind == "text")
+    return isinstance(dtype, DTYPES_BY_FIELD_KIND[field.kind]) or (dtype.is_nested() and field.kind == "text")
 
 
 def _reject_oversized(is_oversized: bool, path: Path, got: str) -> None:

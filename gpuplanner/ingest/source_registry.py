@@ -32,7 +32,7 @@ NODES_SOURCE = "nodes"
 KUBERNETES_SOURCE = "kubernetes"
 """Source of dumps of Kubernetes objects."""
 
-SOURCE_DESCRIPTIONS = {
+DESCRIPTION_BY_SOURCE = {
     "philly": "Microsoft Philly, 2017: job table (CSV), job log with attempts (JSON) or node sequence (CSV)",
     "itp": "Microsoft ITP job tables of ElasticFlow, 2021 (CSV, one file per cluster)",
     "openb": "Alibaba OpenB, 2023: pod list with GPU shares (CSV; node list with nodes)",
@@ -88,31 +88,31 @@ _joint = functools.partial(SourceForm, whole_files=False)
 
 def _define(name: str, *forms: SourceForm, by_metric: bool = False, in_blocks: bool = False) -> Source:
     """Define a source with its description."""
-    return define_source(name, SOURCE_DESCRIPTIONS[name], *forms, by_metric=by_metric, in_blocks=in_blocks)
+    return define_source(name, DESCRIPTION_BY_SOURCE[name], *forms, by_metric=by_metric, in_blocks=in_blocks)
 
 
 PUBLIC_SOURCES = (
     _define(
         "philly",
-        SourceForm("job table", "public.job_lists:PHILLY", TZ_OPTION),
+        SourceForm("job table", "public.job_lists:PHILLY_TRACE", TZ_OPTION),
         SourceForm("job log", "public.attempt_logs:read_philly_log", TZ_OPTION),
         _joint("node sequence", "public.usage_series:read_philly_nodes", TZ_OPTION),
     ),
-    _define("itp", SourceForm("job table", "public.job_lists:ITP", ORIGIN_OPTION)),
+    _define("itp", SourceForm("job table", "public.job_lists:ITP_TRACE", ORIGIN_OPTION)),
     _define(
         "openb",
-        SourceForm("pod list", "public.job_lists:OPENB", ORIGIN_OPTION | {"nodes"}),
+        SourceForm("pod list", "public.job_lists:OPENB_TRACE", ORIGIN_OPTION | {"nodes"}),
         _joint("node list", "slurm.node_records:read_nodes", header=("sn", "gpu", "model")),
     ),
     _define(
         "helios",
-        SourceForm("job table", "public.job_lists:HELIOS", TZ_OPTION),
+        SourceForm("job table", "public.job_lists:HELIOS_TRACE", TZ_OPTION),
         _joint("sequence", "public.usage_series:read_helios_sequence", TZ_OPTION),
         _joint("quotas", "public.usage_series:read_helios_quotas"),
     ),
     _define(
         "acme",
-        SourceForm("job table", "public.job_lists:ACME"),
+        SourceForm("job table", "public.job_lists:ACME_TRACE"),
         _joint("distribution", "public.usage_series:read_distributions"),
     ),
     _define(
@@ -120,14 +120,14 @@ PUBLIC_SOURCES = (
         _joint("tables", "public.attempt_logs:read_pai", ORIGIN_OPTION),
         _joint("mini-batch times", "public.usage_series:read_step_times"),
     ),
-    _define("dlrm", SourceForm("instances", "public.job_lists:DLRM", ORIGIN_OPTION)),
+    _define("dlrm", SourceForm("instances", "public.job_lists:DLRM_TRACE", ORIGIN_OPTION)),
     _define("genai", _joint("gauges", "public.usage_series:read_genai")),
     _define(
         "spot",
-        SourceForm("job list", "public.job_lists:SPOT", ORIGIN_OPTION),
+        SourceForm("job list", "public.job_lists:SPOT_TRACE", ORIGIN_OPTION),
         SourceForm("node list", "slurm.node_records:read_nodes", header=("node_name", "gpu_capacity_num")),
     ),
-    _define("simulator", SourceForm("job list", "public.job_lists:SIMULATOR", ORIGIN_OPTION)),
+    _define("simulator", SourceForm("job list", "public.job_lists:SIMULATOR_TRACE", ORIGIN_OPTION)),
     _define("miso", _joint("arrivals and run times", "public.attempt_logs:read_miso", ORIGIN_OPTION)),
     _define("azure-llm", _joint("requests", "public.usage_series:read_azure_llm", TZ_OPTION)),
     _define("supercloud", SourceForm("job table", "public.attempt_logs:read_supercloud")),
@@ -180,7 +180,7 @@ def _read_node_lists(paths: Sequence[str | Path], **options: object) -> Dataset:
 NODE_LIST_SOURCES = (
     Source(
         NODES_SOURCE,
-        SOURCE_DESCRIPTIONS[NODES_SOURCE],
+        DESCRIPTION_BY_SOURCE[NODES_SOURCE],
         _read_node_lists,
         SourceForm("node list", "slurm.node_records:read_nodes").sniff,
         BOARDS_OPTION | TZ_OPTION,
@@ -237,7 +237,7 @@ SOURCES: dict[str, Source] = {
 }
 """Name → source, in the order in which files are tested."""
 
-JOB_SOURCES = frozenset(
+JOB_SOURCE_NAMES = frozenset(
     source.name for source in (*PUBLIC_SOURCES, *SLURM_SOURCES, *KUBERNETES_SOURCES, *_SCHEDULER_SOURCES)
 )
 """Sources that give lists of jobs."""

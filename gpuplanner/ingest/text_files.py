@@ -25,7 +25,7 @@ GZIP_MARK = b"\x1f\x8b"
 PARQUET_MARK = b"PAR1"
 PICKLE_FORMAT = "a Python pickle"
 UTF_16_FORMAT = "UTF-16 text"
-FORMATS_BY_MARK = {
+FORMAT_BY_FILE_MARK = {
     GZIP_MARK: "gzip inside gzip",
     b"PK\x03\x04": "a ZIP archive",
     b"\xfd7zXZ\x00": "xz",
@@ -55,7 +55,7 @@ ADVICE_BY_FORMAT = {
 }
 """Format → what to run to get text."""
 TAR_MARK = b"ustar"
-TAR_MARK_OFFSET = 257
+TAR_MARK_OFFSET_BYTES = 257
 """Position of the mark in a tar archive [bytes]."""
 
 
@@ -70,10 +70,10 @@ def require_text(data: bytes, path: Path) -> None:
     gpuplanner.core.errors.TraceFormatError: jobs.parquet: expected UTF-8 text, plain or gzip; got Parquet. Unpack or
     export it first.
     """
-    kind = next((name for mark, name in FORMATS_BY_MARK.items() if data.startswith(mark)), None)
+    kind = next((name for mark, name in FORMAT_BY_FILE_MARK.items() if data.startswith(mark)), None)
     if kind is None and b"\0" in data[:4] and b"\0" in data[4:8]:
         kind = UTF_16_FORMAT
-    if kind is None and data.startswith(TAR_MARK, TAR_MARK_OFFSET):
+    if kind is None and data.startswith(TAR_MARK, TAR_MARK_OFFSET_BYTES):
         kind = "a tar archive"
     if kind is not None:
         todo = ADVICE_BY_FORMAT.get(kind, "Unpack or export it first.").replace("FILE", path.name)
@@ -89,7 +89,7 @@ MAX_STREAM_BYTES = 1 << 40
 MAX_DOCUMENT_BYTES = 1 << 30
 """Largest JSON document that is read into memory; its values take several times its text [bytes]."""
 
-LIMIT_VARIABLE = "GPUPLANNER_MAX_GIB"
+SIZE_LIMIT_ENVIRONMENT_VARIABLE = "GPUPLANNER_MAX_GIB"
 """Environment variable that sets these limits [GiB]."""
 
 MAX_COMPRESSION_RATIO = 200
@@ -97,15 +97,15 @@ MAX_COMPRESSION_RATIO = 200
 
 READ_STEP_BYTES = 64 << 10
 """Bytes that are read or counted in one step."""
-HEAD_BYTES = 16 << 10
+SNIFFED_HEAD_BYTES = 16 << 10
 """First bytes of a file that tell its source."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-CONTROL_PATTERN = r"[\x00-\x08\x0b-\x1f\x7f]"
+CONTROL_CHARACTER_PATTERN = r"[\x00-\x08\x0b-\x1f\x7f]"
 """A control character other than tab and line ends."""
 
 
-NO_LINES = pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
+EMPTY_LINE_TABLE = pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
 """A table without lines."""
 
 TextBytes = bytes
@@ -130,7 +130,7 @@ class TextFile:
     path: Path
     sha256: str = ""
     bytes: int = 0
-    lines: pl.DataFrame = field(default_factory=NO_LINES.clone)
+    lines: pl.DataFrame = field(default_factory=EMPTY_LINE_TABLE.clone)
     has_quotes: bool = False
     has_controls: bool = False
     ends_open: bool = False
@@ -146,14 +146,14 @@ def hash_file(path: str | Path) -> str:
 
 
 def read_size_limit(usual: int) -> int:
-    """Return the largest text to read: `usual`, or the value of :data:`LIMIT_VARIABLE` [bytes].
+    """Return the largest text to read: `usual`, or the value of :data:`SIZE_LIMIT_ENVIRONMENT_VARIABLE` [bytes].
 
     Examples
     --------
     >>> read_size_limit(1 << 30)
     1073741824
     """
-    stated = os.environ.get(LIMIT_VARIABLE, "").strip()
+    stated = os.environ.get(SIZE_LIMIT_ENVIRONMENT_VARIABLE, "").strip()
     if not stated:
         return usual
     try:
@@ -162,7 +162,7 @@ def read_size_limit(usual: int) -> int:
             return int(gib * (1 << 30))
     except ValueError:
         pass
-    raise TraceFormatError(LIMIT_VARIABLE, "a number of GiB, such as 8", repr(stated), "Set it to 8.")
+    raise TraceFormatError(SIZE_LIMIT_ENVIRONMENT_VARIABLE, "a number of GiB, such as 8", repr(stated), "Set it to 8.")
 
 
 def read_head(path: str | Path) -> list[str]:
@@ -174,12 +174,12 @@ def read_head(path: str | Path) -> list[str]:
     with explain_read_errors(path), require_regular_file(path, None).open("rb") as raw:
         is_gzip = raw.read(len(GZIP_MARK)) == GZIP_MARK
         raw.seek(0)
-        data = gzip.GzipFile(fileobj=raw).read(HEAD_BYTES) if is_gzip else raw.read(HEAD_BYTES)
+        data = gzip.GzipFile(fileobj=raw).read(SNIFFED_HEAD_BYTES) if is_gzip else raw.read(SNIFFED_HEAD_BYTES)
     if data.startswith(PARQUET_MARK) and not is_gzip:
         return [",".join(read_parquet_names(path))]
     require_text(data, path)
     lines = data.removeprefix(BYTE_ORDER_MARK).decode("utf-8", errors="replace").splitlines()
-    complete_lines = lines[:-1] if len(data) == HEAD_BYTES and len(lines) > 1 else lines
+    complete_lines = lines[:-1] if len(data) == SNIFFED_HEAD_BYTES and len(lines) > 1 else lines
     return [line for line in complete_lines if line.strip()]
 
 
@@ -213,7 +213,7 @@ def require_regular_file(path: Path, limit: int | None) -> Path:
 def too_large_message(path: Path, limit: int, got: str) -> str:
     """Return the error message for a file with too much text."""
     expected = f"at most {limit} bytes of text, packed at most {MAX_COMPRESSION_RATIO} times"
-    limit_advice = f"with memory to spare, allow more bytes: {LIMIT_VARIABLE}=8."
+    limit_advice = f"with memory to spare, allow more bytes: {SIZE_LIMIT_ENVIRONMENT_VARIABLE}=8."
     todo = f"Split the file by month and give the parts together, or, {limit_advice}"
     return format_message(str(path), expected, got, todo)
 
@@ -244,7 +244,7 @@ def explain_read_errors(path: Path) -> Iterator[None]:
         raise TraceFormatError(str(path), "a readable file", reason, todo) from error
 
 
-BLOCK_BYTES = 24 << 20
+TEXT_BLOCK_BYTES = 24 << 20
 """Text that is read at a time [bytes]; a longer line is read whole."""
 
 WHOLE_FILE_BYTES = 1 << 62
@@ -253,7 +253,7 @@ WHOLE_FILE_BYTES = 1 << 62
 RATIO_FREE_BYTES = 256 << 20
 """Text up to which the compression ratio is not checked [bytes]."""
 
-LINES_PER_OFFSET = 1024
+LINES_PER_RECORDED_OFFSET = 1024
 """Lines between two recorded file offsets."""
 
 
@@ -270,7 +270,7 @@ class FileBlocks:
     """
 
     paths: Sequence[str | Path]
-    block_bytes: int = BLOCK_BYTES
+    block_bytes: int = TEXT_BLOCK_BYTES
     limit: int = MAX_STREAM_BYTES
     tables: bool = False
     files: list[TextFile] = field(init=False)
@@ -327,10 +327,10 @@ class FileBlocks:
         """Record the offsets of some lines of a block; with CR LF line ends only the first offset is certain."""
         line_bytes = text_file.lines["text"].str.len_bytes().cast(pl.Int64)
         offsets = pl.concat([pl.Series([begin]), (line_bytes + 1).cum_sum() + begin])[:-1].gather_every(
-            LINES_PER_OFFSET
+            LINES_PER_RECORDED_OFFSET
         )
         certain_offsets = offsets[:1] if b"\r" in text_file.text else offsets
-        numbers = range(line, line + LINES_PER_OFFSET * len(certain_offsets), LINES_PER_OFFSET)
+        numbers = range(line, line + LINES_PER_RECORDED_OFFSET * len(certain_offsets), LINES_PER_RECORDED_OFFSET)
         self.line_offsets.setdefault(number, {}).update(zip(numbers, certain_offsets.to_list(), strict=True))
 
     def iterate_raw_blocks(
@@ -347,7 +347,7 @@ class FileBlocks:
         on_read : callable
             Called with the bytes on disk as they are read, such as to hash them.
         """
-        first_bytes = raw.read(_FORMAT_BYTES)
+        first_bytes = raw.read(_SNIFFED_FORMAT_BYTES)
         raw.seek(0)
         begin = 0
         if first_bytes.startswith(GZIP_MARK):
@@ -380,6 +380,7 @@ class FileBlocks:
         is_first = True
 
         def iterate_packed() -> Iterator[bytes]:
+            """Yield the compressed bytes piece by piece and report how many were read."""
             while piece := raw.read(READ_STEP_BYTES):
                 on_read(piece)
                 yield piece
@@ -393,7 +394,7 @@ class FileBlocks:
                 )
             waiting.append(piece)
             waiting_bytes += len(piece)
-            if waiting_bytes < self.block_bytes or (waiting_bytes < _FORMAT_BYTES and is_first):
+            if waiting_bytes < self.block_bytes or (waiting_bytes < _SNIFFED_FORMAT_BYTES and is_first):
                 continue
             data = b"".join(waiting)
             end = data.rfind(b"\n") + 1
@@ -407,7 +408,7 @@ class FileBlocks:
             yield data
 
 
-_FORMAT_BYTES = 512
+_SNIFFED_FORMAT_BYTES = 512
 """First bytes of a file that tell its format."""
 
 

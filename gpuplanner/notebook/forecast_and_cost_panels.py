@@ -16,7 +16,7 @@ import polars as pl
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import OWNERSHIPS
-from gpuplanner.core.units import UNALLOCATED, money_text
+from gpuplanner.core.units import UNALLOCATED_TEAM, money_text
 from gpuplanner.cost.cost_review import CostReview, cost_review
 from gpuplanner.decision.comparison_record import Comparison, compare_policies
 from gpuplanner.decision.purchase_plan import PurchasePlan, plan_purchase
@@ -162,8 +162,8 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
         months = months_seen(scenario)
         options = [("all data", UNSAID), *((month, month) for month in months)]
         self.month = dropdown(options, scenario.month or UNSAID, "Month", tooltip="Calendar month", **look)
-        teams = [name for name in begun.by_tenant["tenant"] if name != UNALLOCATED]
-        options = [("all teams", EVERYBODY), *((name, name) for name in teams), ("unallocated", UNALLOCATED)]
+        teams = [name for name in begun.by_tenant["tenant"] if name != UNALLOCATED_TEAM]
+        options = [("all teams", EVERYBODY), *((name, name) for name in teams), ("unallocated", UNALLOCATED_TEAM)]
         self.tenant = dropdown(options, EVERYBODY, "Team", tooltip="Whose cost is shown", **look)
         self._start = scenario.price_usd_per_gpu_hour or (begun.price.value if begun.price else 0.0)
         most, label = max(4 * self._start, 10.0), f"Price ({scenario.currency} per GPU h)"

@@ -15,7 +15,7 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units import MISSING_FIGURE
+from gpuplanner.core.units import MISSING_VALUE_TEXT
 from gpuplanner.decision.layout_planning import PlannedProblem, plan_view
 from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW
 from gpuplanner.hardware.layout_enumeration import make_placement_table
@@ -178,7 +178,7 @@ def price_html(prices: pl.DataFrame) -> str:
 
 
 def _number(value: float | None, sign: str) -> str:
-    return MISSING_FIGURE if value is None else format(round(value, 1) + 0.0, f"{sign},.1f").replace("-", "−")
+    return MISSING_VALUE_TEXT if value is None else format(round(value, 1) + 0.0, f"{sign},.1f").replace("-", "−")
 
 
 def _slider(limit: LimitControl, problem: PlanProblem) -> Any:  # noqa: ANN401 - an ipywidgets control

@@ -19,7 +19,7 @@ from gpuplanner.core.output_places import allow_overwriting_within
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario, require_scenario
 from gpuplanner.core.scenario_fields import Setting, Slider, settings_of
-from gpuplanner.core.units import MISSING_FIGURE, day_text, figure_text
+from gpuplanner.core.units import MISSING_VALUE_TEXT, day_text, figure_text
 from gpuplanner.decision.comparison_record import (
     Comparison,
     PolicyRow,
@@ -107,7 +107,7 @@ def answer_html(answer: PanelAnswer, pinned: PanelAnswer, *, stale: bool = False
     if (old := _figures(pinned)) != columns["answer"]:
         columns = {"pinned": old, "what if": _figures(answer)}
     names = list(dict.fromkeys(name for figures in columns.values() for name in figures))
-    rows = ([name, *(figures.get(name, MISSING_FIGURE) for figures in columns.values())] for name in names)
+    rows = ([name, *(figures.get(name, MISSING_VALUE_TEXT) for figures in columns.values())] for name in names)
     one, kind = answer.found.decision, "stale" * stale
     steps = "".join(f"<li>{escape(step.text)}</li>" for step in one.next_steps)
     to_do = f"<details><summary>Next steps</summary><ol>{steps}</ol></details>" if steps else ""
@@ -124,7 +124,7 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
     """Figures by what they are called; those of the decision first, then those of the way that is shown."""
     found, row = answer.found, answer.row
     one, ends = found.decision, found.exhaustion.date
-    wait = MISSING_FIGURE
+    wait = MISSING_VALUE_TEXT
     if one.longest_waiting is not None:
         wait = _between(
             one.longest_waiting.recommended_p95_minutes,
@@ -137,7 +137,7 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
         "capacity freed [GPU h a week]": _between(one.saving.value, one.saving.low, one.saving.high),
         "financial impact [USD a week]": figure_text(one.financial_impact.usd_per_week, ",.0f"),
         "p95 queue wait, job size with the longest [min]": wait,
-        "capacity exhausted": MISSING_FIGURE if ends is None else day_text(ends),
+        "capacity exhausted": MISSING_VALUE_TEXT if ends is None else day_text(ends),
     }
     if row is None:
         return cells | {"policy": f"{SHORT_NAMES.get(answer.policy or found.winner, answer.policy)} (not compared)"}
@@ -158,7 +158,7 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
 def _between(mean: float | None, low: float | None, high: float | None) -> str:
     """A mean with its interval, if there is one."""
     if mean is None:
-        return MISSING_FIGURE
+        return MISSING_VALUE_TEXT
     varies = low is not None and high is not None and low != high
     return f"{mean:,.0f} ({low:,.0f} to {high:,.0f})" if varies else f"{mean:,.0f}"
 

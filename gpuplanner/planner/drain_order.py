@@ -13,10 +13,10 @@ import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, SchemaError
 from gpuplanner.core.schema_checks import check_table
-from gpuplanner.core.schemas import WHOLE_GPU, LayoutPlan
+from gpuplanner.core.schemas import FULL_GPU, LayoutPlan
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
-from gpuplanner.hardware.repartitioning_cost import ChangeCost, Reconfiguration
+from gpuplanner.hardware.repartitioning_cost import ChangeCost, GpuLayoutChange
 from gpuplanner.planner.fleet_limits import is_count
 from gpuplanner.planner.plan_problem import Counts, find_up_sets, incidence_rows
 
@@ -39,7 +39,7 @@ class GpuMove:
     after: str
     layout_at_start: str
     layout_at_end: str
-    change: Reconfiguration | None
+    change: GpuLayoutChange | None
 
     @property
     def in_use(self) -> bool:
@@ -53,8 +53,8 @@ class GpuMove:
             if self.after == UNUSED_LAYOUT:
                 return "release"
             return "wait" if self.in_use else "return"
-        if WHOLE_GPU in (self.layout_at_start, self.layout_at_end):
-            return "partition" if self.layout_at_start == WHOLE_GPU else "disable_mig"
+        if FULL_GPU in (self.layout_at_start, self.layout_at_end):
+            return "partition" if self.layout_at_start == FULL_GPU else "disable_mig"
         return "repartition"
 
 
@@ -339,7 +339,7 @@ def _list_gpu_moves(layout_plan: pl.DataFrame, at: datetime, cost: ChangeCost) -
     layouts_before = _layouts_by_gpu(before)
     for key, layout_after in _layouts_by_gpu(after).items():
         layout_before = layouts_before.get(key, UNUSED_LAYOUT)
-        layout_at_start = layouts_kept_before.get(key, WHOLE_GPU) if layout_before == UNUSED_LAYOUT else layout_before
+        layout_at_start = layouts_kept_before.get(key, FULL_GPU) if layout_before == UNUSED_LAYOUT else layout_before
         layout_at_end = layouts_kept_after.get(key, layout_at_start) if layout_after == UNUSED_LAYOUT else layout_after
         change = None if layout_at_end == layout_at_start else _reconfigure(cost, layout_at_start, layout_at_end)
         yield GpuMove(
@@ -358,7 +358,7 @@ def _layouts_by_gpu(frame: pl.DataFrame, column: str = "layout") -> dict[tuple[s
 
 
 @functools.lru_cache(maxsize=1024)
-def _reconfigure(cost: ChangeCost, before: str, after: str) -> Reconfiguration:
+def _reconfigure(cost: ChangeCost, before: str, after: str) -> GpuLayoutChange:
     """Return the instances that a change of layout creates and destroys."""
     return cost.change(before, after)
 

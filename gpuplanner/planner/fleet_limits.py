@@ -30,12 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.core.errors import GeometryError, ScenarioError, examples
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import MAX_JSON_NUMBER
 from gpuplanner.core.units import SECONDS_PER_HOUR
-from gpuplanner.hardware.gpu_models import RESOURCE_LABELS, GpuModel, load_gpu_model
+from gpuplanner.hardware.gpu_models import LABEL_BY_RESOURCE, GpuModel, load_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
-from gpuplanner.hardware.repartitioning_cost import ChangeCost, Seconds
+from gpuplanner.hardware.repartitioning_cost import ChangeCost, TimeRange
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ def to_plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
             return _gpu_model_to_plain(value)
         case ChangeCost():
             return {"actuator": value.actuator} | {name: to_plain(getattr(value, name)) for name in _CHANGE_TIME_FIELDS}
-        case Seconds():
+        case TimeRange():
             return [value.value, value.low, value.high, value.basis]
         case datetime():
             return value.astimezone(UTC).isoformat()
@@ -99,7 +99,7 @@ def from_plain(result_type: type[T], values: Mapping[str, Any], label: str, **re
 
     Examples
     --------
-    >>> from_plain(Seconds, {"value": 1, "low": 0, "high": "2", "basis": ""}, "times")
+    >>> from_plain(TimeRange, {"value": 1, "low": 0, "high": "2", "basis": ""}, "times")
     Traceback (most recent call last):
         ...
     gpuplanner.core.errors.ScenarioError: times: expected values of the right kind; got another for 'high'. Fix
@@ -202,7 +202,7 @@ def _gpu_model_to_plain(gpu_model: GpuModel) -> dict[str, Any]:
         "architecture": gpu_model.architecture,
         "board_sms": gpu_model.sms,
     } | ({} if gpu_model.drain_s is None else {"drain_s": gpu_model.drain_s})
-    shared_columns = ("compute_slices", "memory_slices", "memory_gib", "max_instances", *RESOURCE_LABELS)
+    shared_columns = ("compute_slices", "memory_slices", "memory_gib", "max_instances", *LABEL_BY_RESOURCE)
     rows = []
     for profile in gpu_model.profiles:
         starts = {"profile": profile.name, "placement_starts": ";".join(map(str, profile.starts))}
@@ -238,7 +238,7 @@ def change_cost_from_plain(gpu_model: GpuModel, values: str | Mapping[str, Any])
         got = ", ".join(wrong_keys) or repr(actuator)
         raise ScenarioError("cost of change", f"actuator, {', '.join(_CHANGE_TIME_FIELDS)}", got, "Fix these keys.")
     try:
-        times = {name: Seconds(*fields[name]) for name in _CHANGE_TIME_FIELDS if fields.get(name) is not None}
+        times = {name: TimeRange(*fields[name]) for name in _CHANGE_TIME_FIELDS if fields.get(name) is not None}
     except TypeError as error:
         expected = "times as [value, low, high, basis]"
         raise ScenarioError("cost of change", expected, str(error), "Fix the times.") from error
@@ -561,7 +561,7 @@ class StatePrices:
 
     def removal_cost(self, layout: str) -> float:
         """Return the price of removing a layout: one price for each MIG instance [GPU h]."""
-        return self.instance * sum(n for name, n in parse_layout(layout).items() if name != WHOLE_GPU)
+        return self.instance * sum(n for name, n in parse_layout(layout).items() if name != FULL_GPU)
 
 
 _STATE_PRICE_AMOUNT_FIELDS = tuple(

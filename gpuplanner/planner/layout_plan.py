@@ -17,7 +17,7 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError, InfeasiblePlanError, ScenarioError, SchemaError, examples
 from gpuplanner.core.schema_checks import check_table
-from gpuplanner.core.schemas import WHOLE_GPU, LayoutPlan
+from gpuplanner.core.schemas import FULL_GPU, LayoutPlan
 from gpuplanner.core.serialization import load_json, to_json
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, format_layout, parse_layout, prove
@@ -48,7 +48,7 @@ class NodeState:
 
     def without_layout(self, gpus: Collection[int]) -> NodeState:
         """Return the state with some GPUs full."""
-        return NodeState(tuple((gpu, WHOLE_GPU if gpu in gpus else layout) for gpu, layout in self.gpus))
+        return NodeState(tuple((gpu, FULL_GPU if gpu in gpus else layout) for gpu, layout in self.gpus))
 
     @property
     def totals(self) -> dict[str, int]:
@@ -112,7 +112,7 @@ def check_layout_plan(plan: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataF
     canonical_columns = pl.col("parked", "layout").replace_strict(canonical, default=None, return_dtype=pl.String)
     layout_on_or_idle = pl.coalesce(canonical_columns)
     return frame.with_columns(
-        layout=layout_on_or_idle.replace(UNUSED_LAYOUT, WHOLE_GPU), released=layout_on_or_idle == UNUSED_LAYOUT
+        layout=layout_on_or_idle.replace(UNUSED_LAYOUT, FULL_GPU), released=layout_on_or_idle == UNUSED_LAYOUT
     )
 
 
@@ -171,9 +171,9 @@ def _count_instances(state: NodeState) -> tuple[tuple[str, int], ...]:
     counts: Counter[str] = Counter()
     for _, layout in state.gpus:
         counts.update(parse_layout(layout))
-    whole = counts.pop(WHOLE_GPU, 0)
+    whole = counts.pop(FULL_GPU, 0)
     instances = parse_layout(format_layout(counts))
-    return (*(((WHOLE_GPU, whole),) if whole else ()), *instances.items())
+    return (*(((FULL_GPU, whole),) if whole else ()), *instances.items())
 
 
 def _group_by_node(frame: pl.DataFrame) -> Iterable[tuple[tuple[object, ...], pl.DataFrame]]:

@@ -11,7 +11,7 @@ import polars as pl
 
 from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.schema_checks import check_table
-from gpuplanner.core.schemas import WHOLE_GPU, LayoutPlan
+from gpuplanner.core.schemas import FULL_GPU, LayoutPlan
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.plan_problem import SERVICE_TIERS, Floats, PlanProblem
@@ -56,10 +56,10 @@ def does_pinned_fleet_fit(problem: PlanProblem) -> bool:
     limits = problem.limits
     n_kept_full = max(problem.whole_gpus_kept, limits.whole_nodes_kept * problem.gpus_per_node)
     pinned = sum(limits.pinned.values())
-    n_partitioned = pinned - limits.pinned.get(WHOLE_GPU, 0)
+    n_partitioned = pinned - limits.pinned.get(FULL_GPU, 0)
     if limits.switches_per_day == 0 and problem.initial is not None:
         missing = Counter(limits.pinned) - Counter(problem.initial)
-        if set(missing) - {WHOLE_GPU}:
+        if set(missing) - {FULL_GPU}:
             return False
     capacities = (count_powered_gpus(problem), *problem.gpus_in_service.tolist())
     partitioned_capacities = (
@@ -97,7 +97,7 @@ def find_count_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         for slot in np.flatnonzero(layout_gpus < gpus)[:1].tolist():
             yield f"interval {slot}: {layout_gpus[slot]} GPUs have {text}, {gpus} must keep it"
     n_kept_full = limits.whole_nodes_kept * problem.gpus_per_node
-    n_partitioned = plan.counts[:, [text != WHOLE_GPU for text in plan.layouts]].sum(axis=1)
+    n_partitioned = plan.counts[:, [text != FULL_GPU for text in plan.layouts]].sum(axis=1)
     for slot in np.flatnonzero(n_partitioned > problem.gpus_in_service - n_kept_full)[:1].tolist():
         n_nodes = limits.whole_nodes_kept
         yield f"interval {slot}: {n_partitioned[slot]} GPUs are partitioned, {n_nodes} nodes must stay full"
@@ -112,7 +112,7 @@ def find_gpu_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
     limits = problem.limits
     node_number = {node: number for number, node in enumerate(problem.node_names)}
     full_nodes = [node for node, number in node_number.items() if number < limits.whole_nodes_kept]
-    wrong = rows.filter(pl.col("node").is_in(full_nodes), ~pl.col("layout").is_in([WHOLE_GPU, UNUSED_LAYOUT]))
+    wrong = rows.filter(pl.col("node").is_in(full_nodes), ~pl.col("layout").is_in([FULL_GPU, UNUSED_LAYOUT]))
     if wrong.height:
         yield f"layout plan: GPU {wrong['gpu'][0]} on {wrong['node'][0]} is partitioned, on a node to be kept full"
     if limits.switches_per_day is not None:
@@ -153,7 +153,7 @@ def _find_node_change_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterat
     for row in rows.sort("slot_start").iter_rows(named=True):
         layout = row["parked"] if row["layout"] == UNUSED_LAYOUT else row["layout"]
         gpu_key = (row["node"], row["gpu"])
-        if layout is not None and layout != layout_of_gpu.get(gpu_key, WHOLE_GPU) and row["slot_start"] > begin:
+        if layout is not None and layout != layout_of_gpu.get(gpu_key, FULL_GPU) and row["slot_start"] > begin:
             times.add((row["node"], row["slot_start"]))
         if layout is not None:
             layout_of_gpu[gpu_key] = layout
@@ -211,7 +211,7 @@ def _find_name_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> I
     beyond = rows.filter(pl.col("gpu") >= problem.gpus_per_node)
     if beyond.height:
         yield f"layout plan: GPU {beyond['gpu'][0]} on {beyond['node'][0]}, which has {problem.gpus_per_node}"
-    known_layouts = {*plan.layouts, UNUSED_LAYOUT} | ({WHOLE_GPU} if problem.prices is not None else set())
+    known_layouts = {*plan.layouts, UNUSED_LAYOUT} | ({FULL_GPU} if problem.prices is not None else set())
     layouts = {*rows["layout"], *rows["parked"].drop_nulls()}
     unknown = sorted(layouts - known_layouts)
     if unknown:
@@ -254,7 +254,7 @@ def _find_row_count_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem)
     ends = np.array([slot_of[time] for time in rows["slot_end"]])
     columns = [("layout", *column) for column in zip(plan.layouts, plan.counts.T, strict=True)]
     parked = zip(plan.layouts, plan.parked.T, strict=True)
-    columns += [("parked", *column) for column in parked if column[0] != WHOLE_GPU]
+    columns += [("parked", *column) for column in parked if column[0] != FULL_GPU]
     for column_name, layout, expected in columns:
         has_layout = (rows[column_name] == layout).fill_null(value=False).to_numpy()
         steps = np.zeros(problem.n_slots + 1, dtype=np.int64)
@@ -269,14 +269,14 @@ def _find_row_count_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem)
 def _find_change_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterator[str]:
     """Yield faults of the marks of changed layouts, of drains and of reboots."""
     layout_kept = pl.coalesce("parked", "layout")
-    earlier = layout_kept.shift(1).over("node", "gpu").replace(UNUSED_LAYOUT, WHOLE_GPU)
+    earlier = layout_kept.shift(1).over("node", "gpu").replace(UNUSED_LAYOUT, FULL_GPU)
     is_new_layout = (layout_kept != UNUSED_LAYOUT) & (layout_kept != earlier)
     later = rows.with_columns(expected=is_new_layout, earlier=earlier).filter(earlier.is_not_null())
     following = pl.col("layout").shift(-1).over("node", "gpu")
     emptied = rows.filter(pl.col("layout") != UNUSED_LAYOUT, pl.col("layout") != following).height
     if problem.initial is None and plan.departures != emptied:
         yield f"layout plan: {emptied} GPUs are drained, the plan has {plan.departures}"
-    switched = later.filter("changed", (layout_kept == WHOLE_GPU) != (pl.col("earlier") == WHOLE_GPU))
+    switched = later.filter("changed", (layout_kept == FULL_GPU) != (pl.col("earlier") == FULL_GPU))
     reboots = 0 if problem.change.reboot_s is None else switched.select("node", "slot_start").n_unique()
     first = rows.filter(pl.col("slot_start") == problem.slot_times[0], pl.col("changed"))
     if not reboots <= plan.reboots <= reboots + first["node"].n_unique():
@@ -301,9 +301,9 @@ def _count_first_changes(plan: Plan, problem: PlanProblem) -> dict[str, int]:
     counts_after = dict(zip(plan.layouts, (plan.counts + plan.parked)[0].tolist(), strict=True))
     before = Counter(problem.initial) + Counter(problem.parked or {})
     # Released GPUs return as full ones, and GPUs without a MIG layout may be off.
-    before[WHOLE_GPU] += problem.gpus - before.total()
+    before[FULL_GPU] += problem.gpus - before.total()
     if problem.prices is not None:
-        counts_after[WHOLE_GPU] = problem.gpus - sum(counts_after.values()) + counts_after.get(WHOLE_GPU, 0)
+        counts_after[FULL_GPU] = problem.gpus - sum(counts_after.values()) + counts_after.get(FULL_GPU, 0)
     n_new = {text: gpus - before[text] for text, gpus in counts_after.items()}
     return {text: number for text, number in n_new.items() if number > 0}
 

@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from gpuplanner.core.schema_checks import check_table
-from gpuplanner.core.schemas import WHOLE_GPU, LayoutPlan
+from gpuplanner.core.schemas import FULL_GPU, LayoutPlan
 from gpuplanner.core.units import SECONDS_PER_MINUTE
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT
@@ -44,7 +44,7 @@ class GpuPlacer:
         self.max_on_per_rack = limits.gpus_on_per_rack
         self.max_changes_per_day = limits.switches_per_day
         self.changes_today = np.zeros(problem.gpus, dtype=np.int64)
-        self.full_layout = texts.index(WHOLE_GPU) if WHOLE_GPU in texts else None
+        self.full_layout = texts.index(FULL_GPU) if FULL_GPU in texts else None
         self.mig_layouts = [layout for layout in range(len(texts)) if layout != self.full_layout]
         self.change_severity = functools.partial(_change_severity, problem.gpu_model, (*texts, UNUSED_LAYOUT))
 
@@ -464,7 +464,7 @@ def initial_gpu_layouts(plan: Plan, problem: PlanProblem) -> pl.DataFrame | None
             "node": pl.Series(problem.node_names, dtype=pl.String)[number // problem.gpus_per_node],
             "gpu": (number % problem.gpus_per_node).astype(np.int32),
             # A released GPU returns as a full one.
-            "layout": [WHOLE_GPU if state == RELEASED_GPU_STATE else numbered.texts[state] for state in layouts],
+            "layout": [FULL_GPU if state == RELEASED_GPU_STATE else numbered.texts[state] for state in layouts],
         }
     )
 
@@ -504,7 +504,7 @@ def layout_changes(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     """
     plan.require()
     numbered = _number_gpus(problem, plan.layouts, plan.counts, plan.parked)
-    texts = np.array([*numbered.texts, WHOLE_GPU])
+    texts = np.array([*numbered.texts, FULL_GPU])
     before, after = numbered.layouts_before_and_after
     taken_up = before != after
     pairs = Counter(zip(texts[before[taken_up]].tolist(), texts[after[taken_up]].tolist(), strict=True))
@@ -575,7 +575,7 @@ class _NumberedGpus:
     @property
     def full_layout(self) -> int:
         """Position of the full GPU among the layouts; :data:`RELEASED_GPU_STATE` if no GPU is full."""
-        return self.texts.index(WHOLE_GPU) if WHOLE_GPU in self.texts else RELEASED_GPU_STATE
+        return self.texts.index(FULL_GPU) if FULL_GPU in self.texts else RELEASED_GPU_STATE
 
     @functools.cached_property
     def layouts_before_and_after(self) -> tuple[GpuStates, GpuStates]:
@@ -612,11 +612,11 @@ def _number_gpus(problem: PlanProblem, layouts: Sequence[str], counts: Counts, p
         Idle GPUs with each layout.
     """
     parks = problem.prices is not None
-    layout_texts = [*layouts, *(problem.initial or {}), *(problem.parked or {}), *([WHOLE_GPU] if parks else [])]
+    layout_texts = [*layouts, *(problem.initial or {}), *(problem.parked or {}), *([FULL_GPU] if parks else [])]
     texts = list(dict.fromkeys(layout_texts))
     placer = (IdleGpuPlacer if parks else GpuPlacer)(problem, texts)
     states_now = np.full(
-        problem.gpus, len(texts) + texts.index(WHOLE_GPU) if parks else RELEASED_GPU_STATE, dtype=np.int16
+        problem.gpus, len(texts) + texts.index(FULL_GPU) if parks else RELEASED_GPU_STATE, dtype=np.int16
     )
     initial = None
     if parks and parked is not None:

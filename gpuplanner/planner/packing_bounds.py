@@ -36,7 +36,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.layout_enumeration import list_pareto_counts
 from gpuplanner.planner.linear_model import LinearProgram
@@ -187,7 +187,7 @@ def resource_weighings(problem: MigPackingProblem) -> Iterator[Weighing]:
         if limit:
             amounts[resource] = (limit, {p.name: p.amount(resource) or 0 for p in gpu_model.profiles})
     for limit, taken in amounts.values():
-        taken[WHOLE_GPU] = limit
+        taken[FULL_GPU] = limit
         yield np.array([taken[name] for name in problem.profiles], dtype=np.int64), limit
 
 
@@ -197,9 +197,9 @@ def layout_weighings(problem: MigPackingProblem) -> Iterator[Weighing]:
     The prices come from a solver and are rounded; what one layout can hold of them is then computed exactly over all
     layouts of the GPU model, so that rounding can only weaken the bound.
     """
-    names = sorted(set(problem.profiles) - {WHOLE_GPU})
-    layouts = [{WHOLE_GPU: 1}, *(list_pareto_counts(as_gpu_model(problem.gpu_model), names) if names else [])]
-    columns = [*names, WHOLE_GPU]
+    names = sorted(set(problem.profiles) - {FULL_GPU})
+    layouts = [{FULL_GPU: 1}, *(list_pareto_counts(as_gpu_model(problem.gpu_model), names) if names else [])]
+    columns = [*names, FULL_GPU]
     holds = np.array([[layout.get(name, 0) for name in columns] for layout in layouts], dtype=np.int64)
     for weights in _profile_prices(problem, holds, columns):
         by_name = dict(zip(columns, weights.tolist(), strict=True))

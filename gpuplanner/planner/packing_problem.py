@@ -24,7 +24,7 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from gpuplanner.core.errors import ScenarioError, examples
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 
 Integers: TypeAlias = NDArray[np.int64]
@@ -127,7 +127,7 @@ class MigPackingProblem:
         if len(self.profiles) != len(self.starts):
             _raise_packing_error("profiles", f"one for each of {len(self.starts)} starts", str(len(self.profiles)))
         canonical_names = {
-            name: name if name == WHOLE_GPU else gpu_model.profile(name).name for name in set(self.profiles)
+            name: name if name == FULL_GPU else gpu_model.profile(name).name for name in set(self.profiles)
         }
         object.__setattr__(self, "gpu_model", gpu_model)
         object.__setattr__(self, "profiles", tuple(canonical_names[name] for name in self.profiles))
@@ -298,11 +298,11 @@ def _placements_by_profile(
     engines = {
         resource: fields.add_field(resource, limit)
         for resource, limit in gpu_model.budget.items()
-        if any(name != WHOLE_GPU and gpu_model.profile(name).amount(resource) for name in names)
+        if any(name != FULL_GPU and gpu_model.profile(name).amount(resource) for name in names)
     }
     placements: dict[str, list[tuple[int, int]]] = {}
     for name in names:
-        if name == WHOLE_GPU:
+        if name == FULL_GPU:
             placements[name] = [(0, (gpu_model.memory_slices << memory) | sum(1 << bit for bit in slices))]
             continue
         profile = gpu_model.profile(name)

@@ -12,7 +12,7 @@ from typing import NoReturn
 import numpy as np
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import read_text
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import Layout, Placement, find_layout_faults
@@ -298,7 +298,7 @@ def _find_packed_gpu_faults(packing: Packing, problem: MigPackingProblem, number
     faults = []
     for moment, active in _active_sets(problem, items):
         names = [problem.profiles[item] for item in active]
-        if WHOLE_GPU in names:
+        if FULL_GPU in names:
             wrong = [f"{len(active) - 1} instances beside a full GPU"] if len(active) > 1 else []
         else:
             placed = [

@@ -24,7 +24,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.layout_enumeration import list_pareto_counts, list_profile_counts
 from gpuplanner.hardware.mig_layouts import format_layout, parse_layout
 from gpuplanner.planner.plan_problem import (
@@ -134,7 +134,7 @@ def build_state_transitions(problem: PlanProblem, layouts: Sequence[str], layout
     """
     prices, gpu_model = problem.prices, problem.gpu_model
     columns = np.arange(len(layout_of_column))
-    is_partitioned = np.array([layouts[i] != WHOLE_GPU for i in layout_of_column], dtype=bool)
+    is_partitioned = np.array([layouts[i] != FULL_GPU for i in layout_of_column], dtype=bool)
     # Whether a GPU that moves to the far side, or back, takes a new layout.
     takes_up = (True, False)
     gives_up = (False, True)
@@ -150,7 +150,7 @@ def build_state_transitions(problem: PlanProblem, layouts: Sequence[str], layout
         for i in columns[: len(layouts)][is_partitioned[: len(layouts)]].tolist():
             take_cost, strip_cost = prices.layout_cost(layouts[i]), prices.removal_cost(layouts[i])
             rows.append((layout_of_column == i, take_cost, strip_cost, 1, takes_up, ("dress", "strip")))
-        mode_off_cost = prices.mode + prices.layout_cost(WHOLE_GPU)
+        mode_off_cost = prices.mode + prices.layout_cost(FULL_GPU)
         rows.append((is_partitioned, prices.mode, mode_off_cost, 1, gives_up, ("mode_on", "mode_off")))
         gpus_per_node = problem.gpus_per_node
         rows.append((is_partitioned, prices.reboot, prices.reboot, gpus_per_node, neither, ("reboot_on", "reboot_off")))
@@ -356,7 +356,7 @@ class PlanArrays:
         texts = tuple(layouts[i] for i in kept)
 
         # Columns of counts: powered-on GPUs by layout, then idle GPUs by MIG layout.
-        is_partitioned = np.array([text != WHOLE_GPU for text in texts], dtype=bool)
+        is_partitioned = np.array([text != FULL_GPU for text in texts], dtype=bool)
         idle_layouts = np.flatnonzero(is_partitioned) if problem.prices is not None else np.zeros(0, dtype=np.int64)
         layout_of_column = np.concatenate([np.arange(len(texts)), idle_layouts]).astype(np.int64)
 
@@ -535,10 +535,10 @@ def _list_candidate_layouts(problem: PlanProblem) -> list[str]:
     """
     n_required = problem.required_instances.max(axis=1)
     requested = [profile for profile, n in zip(problem.profiles, n_required, strict=True) if n]
-    slices = [profile for profile in requested if profile != WHOLE_GPU]
+    slices = [profile for profile in requested if profile != FULL_GPU]
     counts = list_pareto_counts(problem.gpu_model, slices) if slices else []
     all_layouts = list_profile_counts(problem.gpu_model) if slices and problem.prices is not None else []
-    whole = [WHOLE_GPU] if WHOLE_GPU in requested else []
+    whole = [FULL_GPU] if FULL_GPU in requested else []
     return [*map(format_layout, counts), *whole, *map(format_layout, all_layouts)]
 
 

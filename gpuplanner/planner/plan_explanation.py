@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import MissingDependencyError, ScenarioError
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.planner.fleet_limits import Limits
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.linear_model import SearchEffort
@@ -265,7 +265,7 @@ def explain_conflict(problem: PlanProblem) -> str | None:
     service = problem.gpus_in_service
     allowed = problem.max_gpus_on
     stay = sum(pinned.values())
-    cut = stay - pinned.get(WHOLE_GPU, 0)
+    cut = stay - pinned.get(FULL_GPU, 0)
     kept = f"{problem.full_gpus_kept} to be kept full"
     checks = (
         (problem.full_gpus_kept - service, service, kept, "keep at most {have} full"),
@@ -296,7 +296,7 @@ def _explain_frozen_layouts(problem: PlanProblem) -> str | None:
         return None
     for text, gpus in problem.limits.pinned.items():
         missing = gpus - problem.initial.get(text, 0)
-        if text != WHOLE_GPU and missing > 0:
+        if text != FULL_GPU and missing > 0:
             return (
                 f"{gpus} GPUs must keep {text}, {missing} of them do not have it yet, and no GPU may be partitioned. "
                 f"Cheapest fix: allow one layout change a day, or release {missing} of those that must stay."
@@ -363,10 +363,10 @@ def _explain_reboots(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     """
     if problem.prices is None or not problem.prices.reboot:
         return
-    n_partitioned = (plan.counts + plan.parked)[:, [text != WHOLE_GPU for text in plan.layouts]].sum(axis=1).tolist()
+    n_partitioned = (plan.counts + plan.parked)[:, [text != FULL_GPU for text in plan.layouts]].sum(axis=1).tolist()
     if problem.initial is not None:
         layout_counts = [*problem.initial.items(), *(problem.parked or {}).items()]
-        n_partitioned.insert(0, sum(gpus for text, gpus in layout_counts if text != WHOLE_GPU))
+        n_partitioned.insert(0, sum(gpus for text, gpus in layout_counts if text != FULL_GPU))
     paid_reboots = int(np.ceil(np.abs(np.diff(n_partitioned)) / problem.gpus_per_node).sum())
     if paid_reboots < plan.reboots:
         extra_cost = (plan.reboots - paid_reboots) * problem.prices.reboot
@@ -386,7 +386,7 @@ def _explain_shortage(plan: Plan, problem: PlanProblem, effort: SearchEffort) ->
         yield "All demand is met."
         return
     yield f"{total:.1f} GPU-hours of demand are not met: {_list_shortages(hours, problem)}."
-    cut = plan.counts[:, [layout != WHOLE_GPU for layout in plan.layouts]].sum(axis=1)
+    cut = plan.counts[:, [layout != FULL_GPU for layout in plan.layouts]].sum(axis=1)
     # Intervals in which no further GPU may be powered on or partitioned.
     full = (plan.counts.sum(axis=1) >= problem.max_gpus_on) | (cut >= problem.max_partitioned_gpus)
     by_slot = hours.sum(axis=(0, 1))
@@ -407,7 +407,7 @@ def _explain_instance_price(plan: Plan, problem: PlanProblem, slot: int) -> str:
     prices = instance_prices(plan, problem)[:, slot]
     dearest = int(prices.argmax())
     profile = problem.profiles[dearest]
-    instance_text = "full GPU" if profile == WHOLE_GPU else f"instance of {profile}"
+    instance_text = "full GPU" if profile == FULL_GPU else f"instance of {profile}"
     saving = f"{prices[dearest]:.2f} GPU-hours, the most of any profile"
     return f"At {_slot_start_text(problem, slot)} one more {instance_text} would save {saving}."
 
@@ -469,7 +469,7 @@ def _gpu_count_text(count: int) -> str:
 
 def _profile_text(profile: str) -> str:
     """Name a profile, or full GPUs."""
-    return "full GPUs" if profile == WHOLE_GPU else profile
+    return "full GPUs" if profile == FULL_GPU else profile
 
 
 def _slot_start_text(problem: PlanProblem, slot: int) -> str:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuplanner.core.errors import GeometryError, ScenarioError, examples
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import MAX_JSON_NUMBER
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import format_layout, parse_layout, prove
@@ -199,7 +199,7 @@ def _find_power_faults(problem: PlanProblem) -> Iterator[str]:
     initial_counts = [
         (text, n) for counts in (problem.initial, problem.parked) for text, n in (counts or {}).items() if is_count(n)
     ]
-    n_gpus, n_partitioned = sum(n for _, n in initial_counts), sum(n for text, n in initial_counts if text != WHOLE_GPU)
+    n_gpus, n_partitioned = sum(n for _, n in initial_counts), sum(n for text, n in initial_counts if text != FULL_GPU)
     if n_gpus > problem.max_gpus_with_layout or n_partitioned > problem.max_partitioned_with_layout:
         yield (
             f"initial and parked must name at most {problem.max_gpus_with_layout} GPUs together, "
@@ -344,7 +344,7 @@ class PlanProblem:
         field_values |= {
             "gpu_model": model,
             "tenants": tuple(tenants),
-            "profiles": tuple(profile if profile == WHOLE_GPU else model.profile(profile).name for profile in profiles),
+            "profiles": tuple(profile if profile == FULL_GPU else model.profile(profile).name for profile in profiles),
             "demand": _as_demand_array(demand),
             "tiers": ("standard",) * len(tenants) if tiers is None else tuple(tiers),
             "unmet_price": tuple(map(_unwrap_numpy_number, cast("Sequence[float]", unmet_prices))),
@@ -548,7 +548,7 @@ def _canonical_layout_counts(
     counts: dict[str, int] = {}
     for text, gpus in layout_counts.items():
         instances = {
-            profile if profile == WHOLE_GPU else gpu_model.profile(profile).name: count
+            profile if profile == FULL_GPU else gpu_model.profile(profile).name: count
             for profile, count in parse_layout(text).items()
         }
         proof = prove(gpu_model, instances)
@@ -582,7 +582,7 @@ def can_serve(gpu_model: GpuModel, instance: str, request: str) -> bool:
     >>> can_serve(gpu_model, "2g.20gb", "1g.10gb+me"), can_serve(gpu_model, "gpu", "1g.10gb")
     (False, False)
     """
-    if instance == request or WHOLE_GPU in (instance, request):
+    if instance == request or FULL_GPU in (instance, request):
         return instance == request
     return gpu_model.profile(instance).serves(gpu_model.profile(request))
 

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, examples
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import load_json, read_text, to_json
 from gpuplanner.planner.layout_plan import MAX_PLAN_FILE_BYTES, PLAN_FILE_FORMAT, Plan, plan_from_plain
 from gpuplanner.planner.linear_model import DEFAULT_WORK_LIMIT_UNITS, SearchEffort, relative_gap
@@ -453,7 +453,7 @@ def _shrink_layout_counts(layout_counts: Mapping[str, int] | None, gpus: int) ->
     if layout_counts is None:
         return None
     gpus_left, kept_counts = gpus, {}
-    for layout in sorted(layout_counts, key=lambda layout: layout == WHOLE_GPU):
+    for layout in sorted(layout_counts, key=lambda layout: layout == FULL_GPU):
         kept_counts[layout] = max(0, min(layout_counts[layout], gpus_left))
         gpus_left -= kept_counts[layout]
     return kept_counts

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerError
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, format_layout, parse_layout, prove
 from gpuplanner.planner.layout_plan import PLAN_STATUSES, PLAN_STOP_REASONS, Plan
 from gpuplanner.planner.limit_verification import (
@@ -55,12 +55,12 @@ def count_state_changes(plan: Plan, problem: PlanProblem) -> StateChanges:
         drained, woken = on - on_later, on_later - on
         totals.departures += drained.total()
         if problem.prices is None:
-            n_new_layouts = sum(gpus for layout, gpus in woken.items() if layout != WHOLE_GPU)
+            n_new_layouts = sum(gpus for layout, gpus in woken.items() if layout != FULL_GPU)
             totals.cost += n_new_layouts * problem.change_gpu_hours
             totals.changes += n_new_layouts
             # A full GPU had no MIG layout before, or has lost it.
-            n_without_layout = problem.gpus - sum(gpus for layout, gpus in on.items() if layout != WHOLE_GPU)
-            totals.changes += max(0, on_later[WHOLE_GPU] - n_without_layout)
+            n_without_layout = problem.gpus - sum(gpus for layout, gpus in on.items() if layout != FULL_GPU)
+            totals.changes += max(0, on_later[FULL_GPU] - n_without_layout)
             continue
         prices, gpu_model = problem.prices, problem.gpu_model
         layouts, layouts_later = _add_full_gpus(problem, on + idle), _add_full_gpus(problem, on_later + idle_later)
@@ -70,7 +70,7 @@ def count_state_changes(plan: Plan, problem: PlanProblem) -> StateChanges:
         totals.cost += woken.total() * prices.wake
         totals.cost += sum(gpus * prices.layout_cost(layout) for layout, gpus in taken_up.items())
         totals.cost += sum(gpus * prices.removal_cost(layout) for layout, gpus in given_up.items())
-        n_mode_changes = abs(layouts[WHOLE_GPU] - layouts_later[WHOLE_GPU])
+        n_mode_changes = abs(layouts[FULL_GPU] - layouts_later[FULL_GPU])
         totals.cost += n_mode_changes * prices.mode + math.ceil(n_mode_changes / problem.gpus_per_node) * prices.reboot
     return totals
 
@@ -84,10 +84,10 @@ def find_idle_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         if plan.parked.any():
             yield "parked: GPUs that are not needed are released, yet some keep a layout"
         return
-    if WHOLE_GPU in plan.layouts and plan.parked[:, plan.layouts.index(WHOLE_GPU)].any():
+    if FULL_GPU in plan.layouts and plan.parked[:, plan.layouts.index(FULL_GPU)].any():
         yield "parked: full GPUs are not counted, they are the rest"
     with_layout = plan.counts + plan.parked
-    n_partitioned = with_layout[:, [text != WHOLE_GPU for text in plan.layouts]].sum(axis=1)
+    n_partitioned = with_layout[:, [text != FULL_GPU for text in plan.layouts]].sum(axis=1)
     n_kept_full = max(problem.whole_gpus_kept, problem.limits.whole_nodes_kept * problem.gpus_per_node)
     for verb, gpus, maximum in (
         ("powered on", with_layout.sum(axis=1), count_powered_gpus(problem)),
@@ -104,7 +104,7 @@ def _layout_counter(plan: Plan, counts: list[int]) -> Counter[str]:
 
 def _add_full_gpus(problem: PlanProblem, counter: Counter[str]) -> Counter[str]:
     """Add the GPUs without a MIG layout as full GPUs."""
-    return counter + Counter({WHOLE_GPU: problem.gpus - counter.total()})
+    return counter + Counter({FULL_GPU: problem.gpus - counter.total()})
 
 
 _COST_VERIFICATION_TOLERANCE = 1e-6
@@ -212,7 +212,7 @@ def _find_layout_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
 def _find_limit_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     """Yield faults of GPUs in service and GPUs kept full."""
     on = plan.counts.sum(axis=1)
-    is_cut = [text != WHOLE_GPU for text in plan.layouts]
+    is_cut = [text != FULL_GPU for text in plan.layouts]
     whole = problem.gpus_in_service - plan.counts[:, is_cut].sum(axis=1)
     for slot in np.flatnonzero(on > problem.gpus_in_service).tolist():
         yield f"interval {slot}: {on[slot]} GPUs are on, {problem.gpus_in_service[slot]} are in service"

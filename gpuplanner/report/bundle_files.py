@@ -15,14 +15,14 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import SECONDS_PER_MINUTE, count_text
 from gpuplanner.decision.decision_text import format_layout_text, format_node_list
 from gpuplanner.decision.policy_fleets import FleetRules
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout, prove
-from gpuplanner.hardware.repartitioning_cost import ChangeCost, Reconfiguration, Seconds
+from gpuplanner.hardware.repartitioning_cost import ChangeCost, GpuLayoutChange, TimeRange
 from gpuplanner.planner.layout_plan import (
     REHEARSAL_COLUMNS,
     LayoutChange,
@@ -42,7 +42,7 @@ def change_note(cost: ChangeCost, node: str, before: NodeState | None, after: No
     """Comment lines on one node: what changes and what it costs."""
     lines = [f"# {node}: {before.config_name if before else 'present layout'} -> {after.config_name}"]
     was: Mapping[int, str] = dict(before.gpus) if before else {}
-    changes: list[Reconfiguration] = []
+    changes: list[GpuLayoutChange] = []
     for gpu, layout in after.gpus:
         if gpu not in was:
             lines.append(f"#   GPU {gpu}: {layout}")
@@ -57,7 +57,7 @@ def change_note(cost: ChangeCost, node: str, before: NodeState | None, after: No
         lines.append(
             f"#   {sum(len(change.destroyed) for change in changes)} instances deleted, "
             f"{sum(len(change.created) for change in changes)} created{mode}; "
-            f"{Seconds(longest.seconds, longest.low_s, longest.high_s, '').describe_time()} by {longest.actuator}, "
+            f"{TimeRange(longest.seconds, longest.low_s, longest.high_s, '').describe_time()} by {longest.actuator}, "
             f"without the drain{reboot}"
         )
     return "\n".join(lines)
@@ -422,7 +422,7 @@ def unused_slices_text(index: pl.DataFrame, gpu_model: GpuModel) -> str:
     profiles = sorted(gpu_model.profiles, key=lambda profile: profile.size_order, reverse=True)
     names = [profile.name for profile in profiles if not {"+", "-"} & {*profile.name}]
     fitting: dict[str, list[str]] = {}
-    for layout in sorted({after for _, _, after in _gpu_changes(index) if after != WHOLE_GPU}):
+    for layout in sorted({after for _, _, after in _gpu_changes(index) if after != FULL_GPU}):
         fitting[layout] = [name for name in names if prove(gpu_model, Counter(parse_layout(layout)) + Counter([name]))]
     return "; ".join(
         f"{format_layout_text(layout)} leaves slices for {fits[0]}" for layout, fits in fitting.items() if fits
@@ -434,7 +434,7 @@ def _gpu_changes(index: pl.DataFrame) -> Iterator[tuple[str, bool, str]]:
     for row in index.iter_rows(named=True):
         before, after = _layouts(row)
         for gpu, layout in after.items():
-            yield row["node"], (before.get(gpu, WHOLE_GPU) == WHOLE_GPU) != (layout == WHOLE_GPU), layout
+            yield row["node"], (before.get(gpu, FULL_GPU) == FULL_GPU) != (layout == FULL_GPU), layout
 
 
 def _layouts(row: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:

@@ -16,8 +16,8 @@ from gpuplanner._version import __version__
 from gpuplanner.core.errors import GeometryError, GpuPlannerError, ScenarioError
 from gpuplanner.core.output_places import MANIFEST, FolderMark
 from gpuplanner.core.output_writing import replace_directory
-from gpuplanner.core.scenario import FILE_FIELDS, Scenario
-from gpuplanner.core.schemas import WHOLE_GPU, QueueQuotas
+from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
+from gpuplanner.core.schemas import FULL_GPU, QueueQuotas
 from gpuplanner.core.stage_cache import data_folder, input_hashes
 from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text, wait_text
 from gpuplanner.decision.comparison_record import (
@@ -230,7 +230,7 @@ def _page_texts(pack: FleetPack, told: PageWords) -> Callable[[str], str]:
     """Texts of the page by name, those of the actuator first."""
     rules, nodes, limit = pack.rules, _changed(pack), pack.drain.limit_s
     blocks, gap = text_blocks(), nodes and rules.requests == RIGHTSIZED
-    full = sum(pool.count * pool.offers.get(WHOLE_GPU, 0) for pool in rules.pools)
+    full = sum(pool.count * pool.offers.get(FULL_GPU, 0) for pool in rules.pools)
     configs = [(pool.state.config_name, [node for node in pool.nodes if node in nodes]) for pool in rules.pools]
     values = {
         "NAMESPACE": NAMESPACE, "CONFIG_MAP": CONFIG_MAP, "ACTUATOR": rules.actuator, "DATA": told.data,
@@ -331,7 +331,7 @@ def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
     lines = [heads, ["---"] * len(heads)]
     for pool in rules.pools:
         resources = "MIG instances as requested" if LAYOUT_CUT_BY_JOBS in pool.layouts else ", ".join(
-            f"{count} × {'full GPU' if name == WHOLE_GPU else name}" for name, count in pool.offers.items()
+            f"{count} × {'full GPU' if name == FULL_GPU else name}" for name, count in pool.offers.items()
         )  # fmt: skip
         counts = [str(pool.max_nodes_on), str(pool.kept)] if moving else []
         lines.append([pool.name, format_node_list(pool.nodes) or str(pool.count), *counts, resources])
@@ -411,7 +411,7 @@ def kept_study(folder: Path) -> Study | None:
     with contextlib.suppress(OSError, GpuPlannerError):
         study = open_study(folder)
         scenario = study.scenario
-        inputs = input_hashes(scenario.data, *(getattr(scenario, name) for name in FILE_FIELDS))
+        inputs = input_hashes(scenario.data, *(getattr(scenario, name) for name in FILE_PATH_FIELDS))
         if (study.provenance.gpuplanner, study.provenance.inputs) == (__version__, inputs):
             return study
     return None

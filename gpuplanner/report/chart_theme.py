@@ -16,7 +16,7 @@ import polars as pl
 from altair.typing import ChartType
 
 from gpuplanner.core.errors import SchemaError, examples
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 
 MAX_ROWS = 4000
 """Rows that may reach one chart; more make a page slow and show nothing that fewer do not."""
@@ -347,7 +347,7 @@ def layout_colours(layouts: Iterable[str]) -> dict[str, str]:
     >>> layout_colours(["gpu", "7g.80gb:1", "off"])
     {'gpu': '#52606d', '7g.80gb:1': '#0072b2', 'off': '#e4e7eb'}
     """
-    return numbered(layouts, fixed={WHOLE_GPU: MUTED, "off": GRID})
+    return numbered(layouts, fixed={FULL_GPU: MUTED, "off": GRID})
 
 
 def policy_colours(policies: Iterable[str]) -> dict[str, str]:

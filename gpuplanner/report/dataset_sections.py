@@ -9,9 +9,9 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner._version import __version__
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import percent_text
-from gpuplanner.hardware.power_and_carbon import Price
+from gpuplanner.hardware.power_and_carbon import GpuHourPrice
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import Section, Text, still
 from gpuplanner.usage.dataset_description import DataQuality, by_figure
@@ -214,7 +214,7 @@ def phases(box: ExploredDataset, job: str = "") -> Section:
     )
 
 
-def _phase_money(table: pl.DataFrame, price: Price | None) -> str:
+def _phase_money(table: pl.DataFrame, price: GpuHourPrice | None) -> str:
     """Cost of the job, and of its phases without activity."""
     if price is None or table["cost"].null_count():
         return ""
@@ -313,7 +313,7 @@ def _lost_text(ended: pl.DataFrame) -> str:
 
 
 def _instances(profile: str) -> str:
-    return "full GPUs" if profile == WHOLE_GPU else f"instances of {profile}"
+    return "full GPUs" if profile == FULL_GPU else f"instances of {profile}"
 
 
 def _gpus(count: float | None) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, TraceFormatError, nearest_names
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import LinedMapping, load_yaml, read_text
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.layout_enumeration import spread_over_gpus
@@ -263,7 +263,7 @@ def check_gres_conf(text: str, gpu_model: GpuModel, gpus_per_node: int) -> tuple
         elif "autodetect" in words:
             source = "slurmd detects GPUs by the driver" if how == "nvml" else "devices are listed"
             findings.append(f"line {number}: {source}")
-        if words.get("name", "").casefold() != WHOLE_GPU:
+        if words.get("name", "").casefold() != FULL_GPU:
             continue
         if "multiplefiles" in words:
             number_of = 1
@@ -336,7 +336,7 @@ def gres_counts(gres: str, gpu_model: GpuModel) -> tuple[dict[str, int], list[st
     counts: dict[str, int] = {}
     faults: list[str] = []
     for item in filter(None, _SOCKETS.sub("", gres).split(",")):
-        if item.partition(":")[0].casefold() != WHOLE_GPU:
+        if item.partition(":")[0].casefold() != FULL_GPU:
             continue
         parts = _GRES.fullmatch(item) if len(item) <= _MAX_GRES else None
         count = int(parts["count"] or 1) if parts else 0
@@ -345,7 +345,7 @@ def gres_counts(gres: str, gpu_model: GpuModel) -> tuple[dict[str, int], list[st
             continue
         slice_type = _SLICE.fullmatch(parts["type"] or "")
         try:
-            name = gpu_model.profile(slice_type[1]).name if slice_type else WHOLE_GPU
+            name = gpu_model.profile(slice_type[1]).name if slice_type else FULL_GPU
         except GeometryError as error:
             faults.append(f"{_plain(item)}: {error}")
             continue

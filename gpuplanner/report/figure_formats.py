@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from gpuplanner.core.errors import escape_controls
-from gpuplanner.core.units import LOCALES, MISSING_FIGURE, UNALLOCATED, day_text, localize_text, percent_text, wait_text
+from gpuplanner.core.units import (
+    LOCALE_BY_NAME,
+    MISSING_VALUE_TEXT,
+    UNALLOCATED_TEAM,
+    day_text,
+    localize_text,
+    percent_text,
+    wait_text,
+)
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import LAYOUT_FULL, Decision, TeamRow
 from gpuplanner.decision.wait_causes import CAUSES
@@ -117,7 +125,7 @@ def localised(html: str, name: str) -> str:
     >>> localised('<p title="1.5 h">1,344.5 h</p><code>0.5</code><th scope="row">0.5</th>', "de")
     '<p title="1,5 h">1.344,5 h</p><code>0.5</code><th scope="row">0.5</th>'
     """
-    if name == next(iter(LOCALES)):
+    if name == next(iter(LOCALE_BY_NAME)):
         return html
     texts, at = list[str](), 0
     for found in _PARTS.finditer(html):
@@ -149,7 +157,7 @@ def _chart(script: str, name: str) -> str:
     """A chart that formats its numbers so, and says its texts so; data are as they are."""
     opening, _, rest = script.partition(">")
     spec = _worded(json.loads(rest.removesuffix("</script>")), name)
-    to = LOCALES[name]
+    to = LOCALE_BY_NAME[name]
     marks = {"decimal": to.decimal, "thousands": to.thousands, "grouping": [3], "currency": ["", ""], "percent": " %"}
     spec["config"] = spec.get("config", {}) | {"locale": {"number": marks}}
     return f"{opening}>{as_json(spec)}</script>"
@@ -343,7 +351,7 @@ def shown(one: Decision | Comparison, name: str, form: Form = count) -> str:
     """
     value = value_of(one, name)
     if value is None or value != value:
-        return f'<data data-of="{name}" value="">{MISSING_FIGURE}</data>'
+        return f'<data data-of="{name}" value="">{MISSING_VALUE_TEXT}</data>'
     return f'<data data-of="{name}" value="{safe(str(value))}">{safe(form(value))}</data>'
 
 
@@ -413,7 +421,7 @@ def _weighted(one: Decision, field: str) -> float | None:
 
 
 def _teams(one: Decision) -> list[TeamRow]:
-    return [row for row in one.teams if row.team != UNALLOCATED]
+    return [row for row in one.teams if row.team != UNALLOCATED_TEAM]
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

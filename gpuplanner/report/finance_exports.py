@@ -17,12 +17,12 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
-from gpuplanner.core.column_headings import CODES, cells_in_words, column_heading, unit_of
-from gpuplanner.core.errors import CheckError, GpuPlannerWarning, OutputError, SchemaError, examples
+from gpuplanner.core.column_headings import TEXT_BY_CODE, cells_in_words, column_heading, unit_of
+from gpuplanner.core.errors import GpuPlannerWarning, OutputError, SchemaError, VerificationError, examples
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units import LOCALES, UNALLOCATED, localize_text
+from gpuplanner.core.units import LOCALE_BY_NAME, UNALLOCATED_TEAM, localize_text
 from gpuplanner.cost.cost_review import CostReview, basis_of, cost_review, price_rows, price_text
 from gpuplanner.cost.energy_and_carbon import AMOUNTS
 from gpuplanner.decision.comparison_record import format_wait_target
@@ -52,7 +52,7 @@ def write_focus(path: str | Path, costs: pl.DataFrame) -> Path:
     plain = focus_text(costs)
     if problems := check_focus(plain):
         got, todo = "; ".join(problems[:3]), "Report this as a bug of gpuplanner."
-        raise CheckError(str(path), "charge lines that conform to FOCUS 1.2", got, todo)
+        raise VerificationError(str(path), "charge lines that conform to FOCUS 1.2", got, todo)
     return write_csv_safe(path, plain)
 
 
@@ -200,7 +200,7 @@ def write_workbook(
     book = writer.Workbook(buffer, {"in_memory": True, "default_date_format": "yyyy-mm-dd"})
     book.set_properties({"title": title, "created": _CREATED})
     names = _legal_names(sheets)
-    formats = _Formats(book, LOCALES[locale].day)
+    formats = _Formats(book, LOCALE_BY_NAME[locale].day)
     notes = {key: localize_text(text, locale) for key, text in notes.items()}
     _write_readme(book.add_worksheet(README), formats, title, notes, sheets, names)
     if summary is not None:
@@ -333,9 +333,9 @@ def _write_summary(book: Library, formats: _Formats, summary: Summary, frame: pl
     sheet.write_string(first - 1, 1, f"cost {money}", bold)
     parts = frame.group_by(summary.by, maintain_order=True).agg(pl.col(summary.parted).sum())
     for row, (name, amount) in enumerate(parts.iter_rows(), first):
-        _write_text(sheet, row, 0, CODES[UNALLOCATED] if name == UNALLOCATED else name, formats)
+        _write_text(sheet, row, 0, TEXT_BY_CODE[UNALLOCATED_TEAM] if name == UNALLOCATED_TEAM else name, formats)
         # Not SUMIF: that takes a name with a star or an equals sign for a pattern.
-        key = f'"{name}"' if name == UNALLOCATED else f"A{row + 1}"
+        key = f'"{name}"' if name == UNALLOCATED_TEAM else f"A{row + 1}"
         formula = f"=SUMPRODUCT(({column(summary.by)}={key})*{column(summary.parted)})"
         sheet.write_formula(row, 1, formula, style, float(amount))
     if parts.height:

@@ -12,8 +12,8 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.errors import GpuPlannerError
-from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.core.units import MISSING_FIGURE, UNALLOCATED
+from gpuplanner.core.schemas import FULL_GPU
+from gpuplanner.core.units import MISSING_VALUE_TEXT, UNALLOCATED_TEAM
 from gpuplanner.decision.comparison_record import Comparison, make_service_table, make_wait_curve_table
 from gpuplanner.decision.decision_types import LAYOUT_FULL, Decision, LayoutOnNodes, NextStep
 from gpuplanner.decision.policy_fleets import FleetRules
@@ -95,7 +95,7 @@ Kind = tuple[tuple[str, int], ...]
 def _in_order(rules: FleetRules | None) -> dict[str, list[str]]:
     """Layout of each GPU of a node, by its index, as files for operators have it."""
     pools = () if rules is None else rules.pools
-    words = {WHOLE_GPU: LAYOUT_FULL}
+    words = {FULL_GPU: LAYOUT_FULL}
     return {name: [words.get(one, one) for one in pool.layouts] for pool in pools for name in pool.nodes}
 
 
@@ -388,7 +388,7 @@ def _then(before: str, after: str) -> str:
 def _gpus(one: Decision) -> Card:
     label = "GPUs needed to meet the wait limit"
     if one.action == "none":
-        return (label, MISSING_FIGURE, safe(_reason(one)))
+        return (label, MISSING_VALUE_TEXT, safe(_reason(one)))
     value = _then(shown(one, "fleet_gpus"), shown(one, "gpus"))
     more = f"{shown(one, 'more_gpus')} to buy" if one.gpus > one.fleet_gpus else ""
     mean = f"{shown(one, 'gpus_mean')} on average" if round(one.gpus_mean) != one.gpus else ""
@@ -407,7 +407,7 @@ def _wait(one: Decision) -> Card:
     gains = one.most_improved_size
     if gains is None:
         why = "" if one.action == "none" else "the replay of today is too far from the record"
-        return ("p95 queue wait", MISSING_FIGURE, safe(_sentence(why or _reason(one))))
+        return ("p95 queue wait", MISSING_VALUE_TEXT, safe(_sentence(why or _reason(one))))
     name = f"service.{one.service.index(gains)}"
     now, then, observed = (
         shown(one, f"{name}.{field}_p95_minutes", minutes) for field in ("today", "recommended", "observed")
@@ -434,7 +434,7 @@ def _busy(one: Decision) -> Card:
     if one.action == "none" or value_of(one, "busy_as_recommended") is None or resized:
         if not one.service:
             reason = "no telemetry" if one.teams and value_of(one, "all_busy") is None else _reason(one)
-            return ("Utilization of provisioned GPUs", MISSING_FIGURE, safe(_sentence(reason)))
+            return ("Utilization of provisioned GPUs", MISSING_VALUE_TEXT, safe(_sentence(reason)))
         now, then = (shown(one, f"mean_wait_{when}_minutes", mean_minutes) for when in _WHEN)
         return ("Mean queue wait, all jobs, simulated", _then(now, then), "mean over jobs of all sizes")
     now, then = (shown(one, name, per_cent) for name in (f"{OF_ALL}all_busy", "busy_as_recommended"))
@@ -455,7 +455,7 @@ def _months(found: Comparison) -> Card:
         elif found.headroom.factor < 1.005:
             load = f"{gpus} have no headroom: any growth exceeds the wait target (80 % interval {low} to {high})"
     missed = f"{safe(', '.join(late))} {'misses' if len(late) == 1 else 'miss'} the limit today" if late else ""
-    value = MISSING_FIGURE if value_of(found, "months_left") is None else shown(found, "months_left", str)
+    value = MISSING_VALUE_TEXT if value_of(found, "months_left") is None else shown(found, "months_left", str)
     if late and one.measures:
         value = _then(shown(found, "months_left_today"), value)
     if ends.date is None and ends.probability is None:
@@ -526,15 +526,15 @@ def _teams(one: Decision, period: str) -> str:
     if not one.teams:
         return ""
     waits = one.today_mean_minutes is not None
-    places = [number for number, row in enumerate(one.teams) if row.team != UNALLOCATED]
+    places = [number for number, row in enumerate(one.teams) if row.team != UNALLOCATED_TEAM]
     rows = [(one.teams[number].team, f"teams.{number}", "") for number in places[:TEAMS]]
     if len(places) > TEAMS:
         rows.append((f"{len(places) - TEAMS:,} other teams", "other", ""))
-    unallocated = [number for number, row in enumerate(one.teams) if row.team == UNALLOCATED]
+    unallocated = [number for number, row in enumerate(one.teams) if row.team == UNALLOCATED_TEAM]
     rows += [(NOT_ALLOCATED, f"teams.{number}", "unallocated") for number in unallocated]
     body = "".join(_team(one, *row, waits=waits) for row in [*rows, ("Total", "all", "all")])
     unknown = any(row.idle_gpu_hours is None for row in one.teams)
-    about = "; ".join(filter(None, (period, f"{MISSING_FIGURE} is not measured" if unknown else "")))
+    about = "; ".join(filter(None, (period, f"{MISSING_VALUE_TEXT} is not measured" if unknown else "")))
     when = f' <span class="about">{safe(about)}</span>' if about else ""
     return (
         f"<h3>By team{when}</h3>"
@@ -555,12 +555,12 @@ def teams_table(one: Decision) -> pl.DataFrame:
     """The table by team as text; no row where no team is known."""
 
     def wait(value: float | None) -> str:
-        return MISSING_FIGURE if value is None else mean_minutes(value)
+        return MISSING_VALUE_TEXT if value is None else mean_minutes(value)
 
     rows = []
     for row in one.teams:
-        rest = row.team == UNALLOCATED
-        idle = MISSING_FIGURE if row.idle_gpu_hours is None else count(row.idle_gpu_hours)
+        rest = row.team == UNALLOCATED_TEAM
+        idle = MISSING_VALUE_TEXT if row.idle_gpu_hours is None else count(row.idle_gpu_hours)
         figures = (count(row.jobs), count(row.allocated_gpu_hours), idle)
         waits = (wait(row.today_mean_minutes), wait(row.recommended_mean_minutes))
         rows.append((NOT_ALLOCATED, "", figures[1], "", "", "") if rest else (row.team, *figures, *waits))

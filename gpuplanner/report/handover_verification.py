@@ -17,7 +17,7 @@ from gpuplanner import ingest
 from gpuplanner.core.errors import ScenarioError, examples
 from gpuplanner.core.output_places import MANIFEST, WrittenFile, read_manifest
 from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import read_text
 from gpuplanner.hardware.catalog import mig_model_names, non_mig_model_names
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model, load_any_gpu_model
@@ -394,7 +394,7 @@ def _as_it_is(
             elif row["mig_enabled"]:
                 problems.append(f"{node}: MIG-partitioned, but the file does not show the layout")
             else:
-                there[node] = [WHOLE_GPU] * row["gpus"]
+                there[node] = [FULL_GPU] * row["gpus"]
     return there, jobs, problems
 
 
@@ -427,12 +427,12 @@ def _victims(gpus: pl.DataFrame, jobs: Sequence[pl.DataFrame], problem: PlanProb
     by_gpu = DRAINED_UNIT_BY_ACTUATOR.get(problem.change.actuator, "gpu") == "gpu"
     gone: dict[str, set[str]] = {}
     for node, layout in changed.select("node", "before").iter_rows():
-        gone.setdefault(node, set()).update(parse_layout(layout) or [WHOLE_GPU])
+        gone.setdefault(node, set()).update(parse_layout(layout) or [FULL_GPU])
     rows = []
     for table in jobs:
         at_work = table.filter(pl.col("state") == "RUNNING", pl.col("node_list").is_not_null())
         for job in at_work.iter_rows(named=True):
-            profile = job["profile_requested"] or WHOLE_GPU
+            profile = job["profile_requested"] or FULL_GPU
             limit = job["time_limit_s"]
             known = limit is not None and job["start_time"] is not None
             ends = job["start_time"] + timedelta(seconds=limit) if known else None

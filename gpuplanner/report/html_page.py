@@ -22,7 +22,7 @@ from gpuplanner import report as plots
 from gpuplanner.core.column_headings import column_heading, unit_of
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.output_writing import write_atomically
-from gpuplanner.core.units import MISSING_FIGURE, figure_text
+from gpuplanner.core.units import MISSING_VALUE_TEXT, figure_text
 from gpuplanner.report.figure_formats import as_json, localised, safe, told, words_on
 
 if TYPE_CHECKING:
@@ -450,7 +450,7 @@ def _texts(series: pl.Series, spec: str | None) -> list[str]:
 def _text(value: object, spec: str) -> str:
     match value:
         case None:
-            return MISSING_FIGURE
+            return MISSING_VALUE_TEXT
         case bool():
             return "yes" if value else "no"
         case int() | float() | Decimal():

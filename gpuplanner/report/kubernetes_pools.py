@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.decision.policy_fleets import LAYOUT_CUT_BY_JOBS, PoolRule, TenantQuota
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.mig_layouts import format_layout
@@ -183,7 +183,7 @@ def on_demand(pack: FleetPack) -> None:
     # Profiles that differ in media engines alone are left out; the largest stands first.
     names = [one.name for one in pack.gpu_model.profiles if "+" not in one.name and "-" not in one.name]
     names.sort(key=lambda name: format_layout({name: 1}), reverse=True)
-    text = "".join(_device_class(name) for name in [WHOLE_GPU, *names])
+    text = "".join(_device_class(name) for name in [FULL_GPU, *names])
     says = "a DeviceClass and a ResourceClaimTemplate for each profile"
     pack.add(text, Step.manifest(place("device-classes.yaml"), says))
     add_release(pack, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
@@ -195,7 +195,7 @@ def _fact(controller: str, fact: str) -> str:
 
 
 def _device_class(profile: str) -> str:
-    whole = profile == WHOLE_GPU
+    whole = profile == FULL_GPU
     kind = "device.attributes['gpu.nvidia.com'].type == 'gpu'"
     slug = profile.replace(".", "-")
     selects = kind if whole else f"device.attributes['gpu.nvidia.com'].profile == '{profile}'"

@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import Any
 
 from gpuplanner.core.errors import GeometryError, GpuPlannerError, OutputError, ScenarioError, resolve_name
-from gpuplanner.core.execution import EXPORTER_ENTRY_POINTS, load_plugins
+from gpuplanner.core.execution import EXPORTER_ENTRY_POINT_GROUP, load_plugins
 from gpuplanner.core.output_writing import escape_formulas, replace_directory
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.layout_planning import NODES_ADVICE, PlannedProblem
@@ -102,7 +102,7 @@ def calendar_pack(
 
     What names of nodes cannot enter is left out with a warning, unless it is all that was asked for.
     """
-    others = load_plugins(EXPORTER_ENTRY_POINTS, FunctionType, frozenset(FORMATS))
+    others = load_plugins(EXPORTER_ENTRY_POINT_GROUP, FunctionType, frozenset(FORMATS))
     formats = resolve_name(formats, (*FORMATS, *others), subject="format", error=ScenarioError)
     gpu_model = problem.gpu_model
     if not gpu_model.profiles:

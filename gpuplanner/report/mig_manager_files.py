@@ -18,7 +18,7 @@ from datetime import datetime
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, OutputError, examples
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
@@ -112,7 +112,7 @@ def to_mig_parted(plan: pl.DataFrame, gpu_model: GpuModel | str, *, at: datetime
         lines.append(f"  {json.dumps(name)}:")
         for layout, gpus in state.gpus_by_layout.items():
             lines.append(f"    - devices: [{', '.join(map(str, gpus))}]")
-            if layout == WHOLE_GPU:
+            if layout == FULL_GPU:
                 lines.append("      mig-enabled: false")
                 continue
             lines += ["      mig-enabled: true", "      mig-devices:"]
@@ -246,7 +246,7 @@ def allocatable(state: NodeState) -> dict[str, int]:
     {'nvidia.com/gpu': 1, 'nvidia.com/mig-1g.10gb': 6, 'nvidia.com/mig-1g.10gb.me': 1}
     """
     found = {
-        "nvidia.com/gpu" if profile == WHOLE_GPU else f"nvidia.com/mig-{profile.replace('+', '.')}": count
+        "nvidia.com/gpu" if profile == FULL_GPU else f"nvidia.com/mig-{profile.replace('+', '.')}": count
         for profile, count in state.totals.items()
     }
     return dict(sorted(found.items()))
@@ -262,7 +262,7 @@ def _gpu_steps(node: str, before: NodeState | None, after: NodeState, *, cost: C
     lines = []
     for gpu, layout in after.gpus:
         if was.get(gpu) != layout:
-            change = cost.change(was.get(gpu, WHOLE_GPU), layout)
+            change = cost.change(was.get(gpu, FULL_GPU), layout)
             places = sorted(change.kept + change.created)
             lines.append(f"target[{node}/{gpu}]={shlex.quote(' '.join(map(str, places)) or 'full')}")
     return "\n".join([*lines, _offers(node, after)])

@@ -21,7 +21,7 @@ from gpuplanner._version import __version__
 from gpuplanner.core.errors import GpuPlannerError, MissingDependencyError, ScenarioError
 from gpuplanner.core.output_places import MANIFEST, is_intact
 from gpuplanner.core.output_writing import lock_for_writing, write_atomically
-from gpuplanner.core.scenario import FILE_FIELDS, Scenario
+from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
 from gpuplanner.core.serialization import from_plain, load_json, sha256, to_json, to_plain
 from gpuplanner.core.stage_cache import input_hashes
 from gpuplanner.decision.capacity_check import INFERRED_FLEET_REASON
@@ -385,7 +385,7 @@ class _Month:
 
     def rests_on(self) -> MonthRecord:
         """Hashes of all that the month is made of, as it is now."""
-        hashes = input_hashes(self.scenario.data, *(getattr(self.scenario, name) for name in FILE_FIELDS))
+        hashes = input_hashes(self.scenario.data, *(getattr(self.scenario, name) for name in FILE_PATH_FIELDS))
         kept = self.scenario.but(data="")
         data, asked = _sha(to_json(hashes)), _sha(kept.to_yaml())
         return MonthRecord(self.month, __version__, asked, data, _hash_of(self.before))

@@ -9,7 +9,7 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.column_headings import cells_in_words, code_in_words
-from gpuplanner.core.units import MISSING_FIGURE, count_text, day_text, percent_text
+from gpuplanner.core.units import MISSING_VALUE_TEXT, count_text, day_text, percent_text
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.comparison_record import make_wait_curve_table
 from gpuplanner.decision.policy_simulation import list_data_warnings
@@ -172,7 +172,7 @@ def capacity(study: Study) -> Section:
     peaks = daily_peaks(study)
     growth, ends = study.comparison.growth_per_week, study.comparison.exhaustion
     if growth.value is None or growth.low is None or growth.high is None:
-        said = f"Growth of the submitted work: {MISSING_FIGURE}, {growth.reason or 'nothing was simulated'}."
+        said = f"Growth of the submitted work: {MISSING_VALUE_TEXT}, {growth.reason or 'nothing was simulated'}."
     else:
         until = f"capacity is exhausted by {day_text(ends.date)}" if ends.date else (ends.reason or "")
         said = (
@@ -282,7 +282,7 @@ def _lost(study: Study) -> str:
 def rightsizing(study: Study) -> Section:
     """Requested and recommended profiles, in total and by week."""
     figures = study.headline
-    title, about = "Rightsizing", f"{MISSING_FIGURE}: no telemetry of memory or activity"
+    title, about = "Rightsizing", f"{MISSING_VALUE_TEXT}: no telemetry of memory or activity"
     if figures.small_jobs_with_evidence:
         about = (
             f"{figures.small_jobs_asking_too_much:,} of {figures.small_jobs:,} jobs of up to one GPU request a larger "

@@ -14,7 +14,7 @@ from gpuplanner._version import __version__
 from gpuplanner.core.errors import ScenarioError, escape_controls, first_error_line
 from gpuplanner.core.output_places import FolderMark
 from gpuplanner.core.output_writing import replace_directory
-from gpuplanner.core.units import UNALLOCATED, count_text, localize_text, percent_text
+from gpuplanner.core.units import UNALLOCATED_TEAM, count_text, localize_text, percent_text
 from gpuplanner.decision.comparison_record import (
     Comparison,
     format_left_out_policies,
@@ -78,7 +78,7 @@ def scorecard(teams: Sequence[TeamRow], before: pl.DataFrame | None = None) -> p
     [('b', 1, 0.1), ('a', 2, 0.2)]
     """
     own = list(SCHEMA)[:4]
-    rows = [tuple(getattr(one, name) for name in own) for one in teams if one.team != UNALLOCATED]
+    rows = [tuple(getattr(one, name) for name in own) for one in teams if one.team != UNALLOCATED_TEAM]
     known = pl.DataFrame(rows, schema={name: SCHEMA[name] for name in own}, orient="row")
     share = pl.when(pl.col("allocated_gpu_hours") > 0).then(pl.col("idle_gpu_hours") / pl.col("allocated_gpu_hours"))
     known = known.with_columns(idle_share=share)

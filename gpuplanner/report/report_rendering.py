@@ -30,8 +30,8 @@ from gpuplanner.core.errors import (
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.output_places import MANIFEST, FolderMark, remove_own_file
 from gpuplanner.core.output_writing import replace_directory, write_atomically
-from gpuplanner.core.scenario import FILE_FIELDS, Scenario
-from gpuplanner.core.schemas import BUCKETS
+from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
+from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.core.serialization import to_json
 from gpuplanner.core.stage_cache import notebook_folder
 from gpuplanner.core.units import count_text, localize_text
@@ -272,7 +272,7 @@ def _strip(executed: Path) -> None:
 def _absolute(scenario: Scenario) -> Scenario:
     """The scenario as the kernel must see it, which runs in another folder."""
     data = scenario.data if scenario.data == "sample" else _resolved(scenario.data)
-    files = {name: (place := getattr(scenario, name)) and _resolved(place) for name in FILE_FIELDS}
+    files = {name: (place := getattr(scenario, name)) and _resolved(place) for name in FILE_PATH_FIELDS}
     return scenario.but(data=data, **files)
 
 
@@ -438,7 +438,7 @@ def _where_time_went(fleet: FleetPools) -> Section:
     hours = fleet_hours(fleet)
     shown = hours.group_by("tenant", "bucket").agg(pl.col("gpu_hours").sum())
     wide = shown.pivot("bucket", index="tenant", values="gpu_hours", sort_columns=False)
-    order = [name for name in BUCKETS if name in wide.columns]
+    order = [name for name in GPU_TIME_BUCKETS if name in wide.columns]
     wide = wide.select(pl.col("tenant").alias("pool"), *order, installed=pl.sum_horizontal(*order)).fill_null(0.0)
     wide = wide.sort("installed", "pool", descending=[True, False])
     free = hours.filter(bucket="unallocated").group_by("tenant").agg(pl.col("gpu_hours").sum()).sort("gpu_hours")

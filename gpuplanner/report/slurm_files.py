@@ -15,7 +15,7 @@ from datetime import datetime
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.stage_cache import data_folder
 from gpuplanner.decision.policy_fleets import PoolRule
 from gpuplanner.hardware.catalog import derive_slurm_type, facts, find_slurm_type, list_model_aliases
@@ -96,13 +96,13 @@ class GresTypes:
     def of(self, node: str, profile: str) -> str:
         """Type of a full GPU or MIG instance of a node."""
         full, mig = self.by_node.get(node, (self.full, self.mig))
-        return full if profile == WHOLE_GPU else f"{mig}{profile}"
+        return full if profile == FULL_GPU else f"{mig}{profile}"
 
 
 def _type_parts(text: str) -> tuple[str | None, str | None]:
     """Type of a full GPU and the part before the profile, as a node shows them; None: it shows none."""
     types = dict(item.split("=", 1) for item in text.split(",") if _TYPE.fullmatch(item.partition("=")[2]))
-    full = types.pop(WHOLE_GPU, None)
+    full = types.pop(FULL_GPU, None)
     mig = next((name.removesuffix(profile) for profile, name in types.items() if name.endswith(profile)), None)
     return full or (mig or "").rstrip("_.-") or None, mig
 

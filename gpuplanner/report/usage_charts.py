@@ -10,7 +10,7 @@ import polars as pl
 from altair.typing import ChartType
 
 from gpuplanner.core.errors import SchemaError, examples
-from gpuplanner.core.schemas import BUCKETS
+from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.forecast.demand_changes import change_points
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
@@ -319,13 +319,13 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
         .agg(pl.col("gpu_hours").sum())
         .with_columns(
             end=pl.col("start").dt.offset_by(every),
-            order=pl.col("bucket").replace_strict({name: rank for rank, name in enumerate(BUCKETS)}),
+            order=pl.col("bucket").replace_strict({name: rank for rank, name in enumerate(GPU_TIME_BUCKETS)}),
             installed=pl.col("gpu_hours").sum().over("start"),
         )
         .filter(pl.col("gpu_hours") > 0)
         .sort("start", "order")
     )
-    shown = [name for name in BUCKETS if name in binned["bucket"]]
+    shown = [name for name in GPU_TIME_BUCKETS if name in binned["bucket"]]
     base = (
         chart_of(binned)
         .transform_calculate(**utc_text(from_="start"), line="'installed'")

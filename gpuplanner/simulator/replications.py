@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError, SchemaError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import SECONDS_PER_DAY
 from gpuplanner.usage.job_history import REQUEST_VIEWS, History, history
 
@@ -413,7 +413,7 @@ def simulator_jobs(jobs: pl.DataFrame, view: str) -> pl.DataFrame:
     requests = jobs.with_columns(
         profile=f"profile_{view}", instances=f"instances_{view}", sms_needed=f"sms_{view}"
     ).filter(pl.col("profile").is_not_null() & (pl.col("instances") > 0))
-    whole = pl.col("profile") == WHOLE_GPU
+    whole = pl.col("profile") == FULL_GPU
     several = pl.col("instances") > 1
     exploded = (
         requests.with_columns(copy=pl.when(whole).then(1).otherwise("instances"))

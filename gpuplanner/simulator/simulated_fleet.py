@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import ArrayLike
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.layout_enumeration import list_placed_layouts
 from gpuplanner.hardware.mig_layouts import order_driver_starts
@@ -114,7 +114,7 @@ def instance_sets(gpu_model: GpuModel, profiles: tuple[str, ...]) -> InstanceSet
     >>> sets.start_slice[EMPTY_INSTANCE_SET, 1].item(), sets.room[after].tolist()
     (6, [0, 6, 1])
     """
-    mig_profiles = [gpu_model.profile(name) for name in profiles if name != WHOLE_GPU]
+    mig_profiles = [gpu_model.profile(name) for name in profiles if name != FULL_GPU]
     number_of = {profile.name: number for number, profile in enumerate(mig_profiles, start=1)}
     layouts = list_placed_layouts(gpu_model, list(number_of)) if mig_profiles else ()
     layout_sets = [

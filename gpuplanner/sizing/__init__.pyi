@@ -16,7 +16,7 @@ from gpuplanner.sizing.mig_speed_model import speed_model_from_json as speed_mod
 from gpuplanner.sizing.model_architecture import Architecture as Architecture
 from gpuplanner.sizing.model_architecture import parse_architecture as parse_architecture
 from gpuplanner.sizing.request_lines import REQUEST_FORMS as REQUEST_FORMS
-from gpuplanner.sizing.request_lines import Request as Request
+from gpuplanner.sizing.request_lines import GpuRequest as GpuRequest
 from gpuplanner.sizing.request_lines import format_plugin_configs as format_plugin_configs
 from gpuplanner.sizing.request_lines import format_request_lines as format_request_lines
 from gpuplanner.sizing.request_lines import is_gres_type as is_gres_type

@@ -31,13 +31,13 @@ from gpuplanner.sizing.memory_components import peak_gib
 from gpuplanner.sizing.model_architecture import Architecture, find_published_preset, parse_architecture
 from gpuplanner.sizing.run_table_words import resolve_word
 from gpuplanner.sizing.run_tables import make_job
-from gpuplanner.sizing.serving_speed import Serving
+from gpuplanner.sizing.serving_speed import ServingEstimate
 from gpuplanner.sizing.throughput import GpuSpec, estimate_tokens_per_s, find_gpu_spec
-from gpuplanner.sizing.training_job import GENERIC_TOOL, TARGETS, TrainingJob, resolve_tool_facts
+from gpuplanner.sizing.training_job import GENERIC_TOOL, MATRICES, TrainingJob, resolve_tool_facts
 
 SIZING_TASKS = ("train", "dpo", "lora", "qlora", "serve")
 """Tasks that can be sized."""
-CACHE_BYTES = {"": 2.0, "auto": 2.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+CACHE_BYTES_BY_NUMBER_FORMAT = {"": 2.0, "auto": 2.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 """Bytes of a number in the key and value cache, by its format."""
 MAX_OOM_PROBABILITY = 0.05
 """Largest probability of running out of memory that a plan may have."""
@@ -101,8 +101,8 @@ class SizingRequest:
             object.__setattr__(self, "quantization", "" if narrow == "none" else narrow)
         if self.quantization and self.task in ("train", "dpo"):
             _reject_option("quantization", "task lora or serve", self.task, "Quantised weights are not trained.")
-        if self.cache_dtype not in CACHE_BYTES:
-            names = ", ".join(name for name in CACHE_BYTES if name)
+        if self.cache_dtype not in CACHE_BYTES_BY_NUMBER_FORMAT:
+            names = ", ".join(name for name in CACHE_BYTES_BY_NUMBER_FORMAT if name)
             _reject_option("cache_dtype", f"one of {names}", repr(self.cache_dtype), "Choose one.")
         served = ("cache_dtype", "adapters", "itl_s", "prompt", "answer", "rate", "ttft_s")
         if self.task != "serve" and (given := [name for name in served if getattr(self, name)]):
@@ -236,18 +236,18 @@ def situation_tags(request: SizingRequest) -> frozenset[str]:
     return frozenset({"sharded", kind, request.task, *(["quantised"] if request.quantization else [])})
 
 
-_JOB_FIELDS = ("tp", "pp", "dp", "ep", "sharding", "recompute", "micro_batch", "accumulation", "regime")
-_NESTED_FIELDS = ("job", "engine", "replicas", "parts")
-_PRICE_UNITS = {"job": "in all", "hour": "an hour"}
-_NULLABLE_FIELDS = ("cost", "currency", "energy_kwh")
-TOKENS_PER_STEP = 1 << 20
+_TRAINING_JOB_FIELDS = ("tp", "pp", "dp", "ep", "sharding", "recompute", "micro_batch", "accumulation", "regime")
+_NESTED_PLAN_FIELDS = ("job", "engine", "replicas", "parts")
+_TEXT_BY_PRICE_UNIT = {"job": "in all", "hour": "an hour"}
+_NULLABLE_PLAN_FIELDS = ("cost", "currency", "energy_kwh")
+DEFAULT_TOKENS_PER_STEP = 1 << 20
 """Tokens of a training step, about that of public recipes of this size."""
 _BUSY_SM_ACTIVITY = 0.9
 _DEFAULT_LORA_RANK = 16
 """Rank of adapters of all linear layers if the tool states none."""
 _SHORT_SEQUENCE_TOKENS = 1024
 """Length below which several sequences form a micro-batch, such as those of images. [tokens]"""
-_MIXED_POOL_EFFICIENCY = 0.95
+_MIXED_POOL_SPEED_FRACTION = 0.95
 """Speed of replicas on different GPU models over the sum of their speeds."""
 
 
@@ -281,7 +281,7 @@ class JobPlan:
     currency: str | None = None
     energy_kwh: float | None = None
     job: TrainingJob | None = None
-    engine: Serving | None = None
+    engine: ServingEstimate | None = None
     replicas: int = 1
     parts: tuple[tuple[str, int], ...] = ()
     rank: int | None = None
@@ -299,12 +299,12 @@ class JobPlan:
     @property
     def price(self) -> str | None:
         """Cost with its unit."""
-        return None if self.cost is None else f"{self.cost:,.2f} {self.currency} {_PRICE_UNITS[self.per]}"
+        return None if self.cost is None else f"{self.cost:,.2f} {self.currency} {_TEXT_BY_PRICE_UNIT[self.per]}"
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the plan to values for JSON and tables, without those that do not apply."""
         values = {field.name: getattr(self, field.name) for field in fields(self)} | {"price": self.price}
-        values |= {name: getattr(self.job, name, None) for name in _JOB_FIELDS}
+        values |= {name: getattr(self.job, name, None) for name in _TRAINING_JOB_FIELDS}
         if self.job is not None and self.job.shards == 1:
             values["sharding"] = "none"
         if self.engine is not None:
@@ -312,8 +312,8 @@ class JobPlan:
                 "tp": self.engine.tp, "dp": self.replicas, "concurrency": self.engine.concurrency * self.replicas,
                 "seconds_per_token": self.engine.step_s,
             }  # fmt: skip
-        names = [name for name, value in values.items() if value is not None or name in _NULLABLE_FIELDS]
-        return {name: values[name] for name in names if name not in _NESTED_FIELDS}
+        names = [name for name, value in values.items() if value is not None or name in _NULLABLE_PLAN_FIELDS]
+        return {name: values[name] for name in names if name not in _NESTED_PLAN_FIELDS}
 
 
 def make_base_job(request: SizingRequest, architecture: Architecture, tool: str) -> TrainingJob:
@@ -323,7 +323,7 @@ def make_base_job(request: SizingRequest, architecture: Architecture, tool: str)
     row["optimizer"] = resolve_tool_facts(tool, situation_tags(request)).get("optimizer", "adamw")
     job = make_job(architecture, row, request.seq, tool)
     if tool == GENERIC_TOOL:
-        job = replace(job, regime="mixed", adapter_regime="amp", lora_rank=_DEFAULT_LORA_RANK, lora_targets=TARGETS)
+        job = replace(job, regime="mixed", adapter_regime="amp", lora_rank=_DEFAULT_LORA_RANK, lora_targets=MATRICES)
     return replace(job, fused_step=True, reference=request.task == "dpo")
 
 
@@ -408,7 +408,7 @@ def iterate_training_plans(
         dp, previous_peak = shape.ep, math.inf
         waiting = list(boards)
         while waiting and shape.tp * shape.pp * dp <= max_gpus:
-            steps = max(1, round(TOKENS_PER_STEP / (dp * shape.micro_batch * shape.seq)))
+            steps = max(1, round(DEFAULT_TOKENS_PER_STEP / (dp * shape.micro_batch * shape.seq)))
             job = replace(shape, dp=dp, accumulation=steps)
             peak, radius = expect_peak(job, tool, peaks)
             if peak > largest and dp > 1 and peak > 0.98 * previous_peak:
@@ -509,7 +509,7 @@ def make_pool_plans(plans: Sequence[JobPlan], request: SizingRequest) -> list[Jo
 def _combine_plans(pair: tuple[JobPlan, JobPlan], request: SizingRequest) -> JobPlan:
     """Combine two plans of one shape; the probability of running out of memory is the higher of the two."""
     names = ("tokens_per_s_low", "tokens_per_s", "tokens_per_s_high")
-    low, rate, high = (_MIXED_POOL_EFFICIENCY * sum(getattr(plan, name) for plan in pair) for name in names)
+    low, rate, high = (_MIXED_POOL_SPEED_FRACTION * sum(getattr(plan, name) for plan in pair) for name in names)
     hours = request.tokens / rate / 3600 if request.tokens else None
 
     def sum_hourly(name: str) -> float | None:

@@ -32,7 +32,7 @@ from gpuplanner.sizing.mig_slices import (
     require_one_job,
 )
 from gpuplanner.sizing.model_architecture import Architecture
-from gpuplanner.sizing.request_lines import Request, format_request_lines
+from gpuplanner.sizing.request_lines import GpuRequest, format_request_lines
 from gpuplanner.sizing.service_plans import describe_speed_evidence, format_serve_line
 from gpuplanner.sizing.throughput import GPUS_PER_NODE
 from gpuplanner.sizing.training_job import (
@@ -376,7 +376,7 @@ def _make_request_lines(gpu_model: str, gpus: int, profile: str, limit_s: float 
     """
     try:
         model = load_gpu_model(gpu_model) if gpu_model in mig_model_names() else None
-        request = Request(profile, gpus, limit_s, math.ceil(gpus / GPUS_PER_NODE), model)
+        request = GpuRequest(profile, gpus, limit_s, math.ceil(gpus / GPUS_PER_NODE), model)
         return format_request_lines(request, "sbatch", gres_type=find_slurm_type(gpu_model))
     except GpuPlannerError as error:
         return f"# no lines: {error}\n"

@@ -24,24 +24,24 @@ Floats = NDArray[np.float64]
 
 KNOB_PRIOR_SD = dict(zip(COMPONENTS, (0.02, 0.10, 0.15, 0.10, 0.15, 0.15, 0.30, 0.30, 0.40), strict=True))
 """Prior standard deviation of the logarithm of each component's multiplier: states are well known, slack is not."""
-MEASUREMENT_NOISE = 0.065
+PEAK_NOISE_FRACTION = 0.065
 """Scatter of a measured peak about a perfect model, as a share: rounding, units and allocators."""
-SOURCE_ROWS = 20.0
+MAX_SOURCE_WEIGHT_ROWS = 20.0
 """Largest weight of one source of runs. [rows]"""
-FEW_ROWS = 5
+MIN_FEW_ROWS = 5
 """Rows of a tool from which the radius for few rows applies."""
-TOOL_SHIFT_SD = {True: 0.03, False: 0.235}
+TOOL_SHIFT_LOG_SD = {True: 0.03, False: 0.235}
 """Standard deviation of the logarithm of a common shift of a tool's peaks, by whether its facts are known."""
 # Of unknown ones the root mean square over four public tables, 0.12, times what four leave open: 1.94 in 90 of 100.
-NORMAL_P95 = 1.645
+STANDARD_NORMAL_P95 = 1.645
 """95 % point of the normal distribution."""
-MAX_DECIDED_RADIUS = NORMAL_P95 * math.hypot(TOOL_SHIFT_SD[False], MEASUREMENT_NOISE)
+MAX_RADIUS_WITHOUT_OPEN_SETTINGS = STANDARD_NORMAL_P95 * math.hypot(TOOL_SHIFT_LOG_SD[False], PEAK_NOISE_FRACTION)
 """Largest radius of an unknown tool where a row leaves nothing open: its shift and the measurement noise."""
 COMMON_KNOBS_ROWS = 8.0
 """Weight of the common multipliers against a tool's own rows, since its first rows may be unusual. [rows]"""
-TOOL_PRIOR_FACTOR = 1.5
+TOOL_PRIOR_WIDTH = 1.5
 """Width of the prior of a tool's multipliers around the common ones, relative to that of the common ones around 1."""
-FLAGGED_ROW_WEIGHT = 0.1
+INCOMPLETE_ROW_WEIGHT = 0.1
 """Weight of a row that lacks a setting which decides its peak."""
 _NEWTON_STEPS = 12
 """Gauss-Newton steps of a fit."""
@@ -131,7 +131,7 @@ def fit_knobs(
         scaled = runs.parts * np.exp(theta)
         predicted = scaled.sum(axis=1)
         residual = np.log(runs.measured / predicted)
-        robust_weights = weights * 5.0 / (4.0 + (residual / MEASUREMENT_NOISE) ** 2) / MEASUREMENT_NOISE**2
+        robust_weights = weights * 5.0 / (4.0 + (residual / PEAK_NOISE_FRACTION) ** 2) / PEAK_NOISE_FRACTION**2
         slope = scaled / predicted[:, None]
         curvature = (slope * robust_weights[:, None]).T @ slope + precision
         theta = theta + np.linalg.solve(curvature, slope.T @ (robust_weights * residual) - precision @ (theta - centre))
@@ -145,7 +145,7 @@ def predict_gib(parts: Floats, knobs: Floats) -> Floats:
 
 def learn_tool(runs: MeasuredRuns, centre: Floats, *, is_known_tool: bool = True) -> Floats:
     """Fit a tool's own multipliers around the common ones: one row shifts all, more rows separate them."""
-    return fit_knobs(runs, centre, TOOL_PRIOR_FACTOR, TOOL_SHIFT_SD[is_known_tool], COMMON_KNOBS_ROWS)
+    return fit_knobs(runs, centre, TOOL_PRIOR_WIDTH, TOOL_SHIFT_LOG_SD[is_known_tool], COMMON_KNOBS_ROWS)
 
 
 def list_sources(runs: MeasuredRuns) -> Sequence[str]:
@@ -155,17 +155,17 @@ def list_sources(runs: MeasuredRuns) -> Sequence[str]:
 
 def _row_weights(runs: MeasuredRuns) -> Floats:
     """Weight runs so that no source dominates."""
-    weights = np.where(runs.flagged, FLAGGED_ROW_WEIGHT, 1.0)
+    weights = np.where(runs.flagged, INCOMPLETE_ROW_WEIGHT, 1.0)
     for source in list_sources(runs):
         is_own = runs.is_from(source)
         total = weights[is_own].sum()
-        weights[is_own] *= min(1.0, SOURCE_ROWS / total) if total else 1.0
+        weights[is_own] *= min(1.0, MAX_SOURCE_WEIGHT_ROWS / total) if total else 1.0
     return weights
 
 
 PEAK_MODEL_FORMAT = "gpuplanner peak model 1"
 """Format of a stored memory model."""
-PEAK_MODEL_FILE = "memory_model.json"
+PEAK_MODEL_FILE_NAME = "memory_model.json"
 """Shipped memory model; ``python benchmarks/memory_model.py --write`` makes it."""
 _STUDENT_T3_P95 = 2.353
 """The 95 % point of Student's t with 3 degrees of freedom, by which peaks scatter: a few are far off."""
@@ -191,7 +191,7 @@ class PeakModel:
     generic : float
         The same where the tool is not known at all.
     few : float
-        The same after `FEW_ROWS` rows of a tool: the largest of the tools that were tried so, as there are few of them.
+        The same after `MIN_FEW_ROWS` rows of a tool: the largest of the tools that were tried so, since there are few.
     rows : Mapping
         Tool → rows learned from.
     few_generic : float
@@ -235,6 +235,7 @@ class PeakModel:
 
     @functools.cached_property
     def _logs(self) -> dict[str | None, Floats]:
+        """Return the logarithms of the multipliers of all components, by tool; None has the common ones."""
         every = [(None, self.knobs), *self.tools.items()]
         return {tool: np.log([knobs[name] for name in COMPONENTS]) for tool, knobs in every}
 
@@ -252,7 +253,7 @@ class PeakModel:
         decided : bool
             Whether nothing that matters was assumed, which narrows the bound of an unknown tool.
         """
-        unknown_radius = min(self.generic, MAX_DECIDED_RADIUS) if decided else self.generic
+        unknown_radius = min(self.generic, MAX_RADIUS_WITHOUT_OPEN_SETTINGS) if decided else self.generic
         tool_radius = self.radii.get(tool, self.unseen if is_known_tool else unknown_radius)
         if job is None:
             return tool_radius
@@ -263,9 +264,9 @@ class PeakModel:
         return math.hypot(tool_radius, architecture_radius, self.beyond * _distance(compute_extent(job), within))
 
     def few_radius(self, rows: int, *, is_known_tool: bool) -> float:
-        """Return the radius after some rows of a tool, between those of no row and of `FEW_ROWS`."""
+        """Return the radius after some rows of a tool, between those of no row and of `MIN_FEW_ROWS`."""
         none, few = (self.unseen, self.few) if is_known_tool else (self.generic, self.few_generic)
-        return none + (few - none) * min(1.0, rows / FEW_ROWS)
+        return none + (few - none) * min(1.0, rows / MIN_FEW_ROWS)
 
     def p_oom(self, peak_gib: float, room_gib: float, radius: float) -> float:
         """Return the probability that a peak exceeds the memory, at least 3 / rows."""
@@ -336,10 +337,10 @@ def read_peak_model(text: str, *, source: str = "peak model") -> PeakModel:
 @functools.cache
 def shipped_peak_model() -> PeakModel:
     """Load the shipped memory model."""
-    return read_peak_model((resources.files(__package__) / PEAK_MODEL_FILE).read_text("utf-8"))
+    return read_peak_model((resources.files(__package__) / PEAK_MODEL_FILE_NAME).read_text("utf-8"))
 
 
-STUDENT_T_P95 = {2: 6.31, 3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02, 7: 1.94, 8: 1.89}
+STUDENT_T_P95_BY_SIZE = {2: 6.31, 3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02, 7: 1.94, 8: 1.89}
 """One-sided 95 % points of Student's t by number of values; for more values nearly normal."""
 
 
@@ -370,9 +371,9 @@ def combine_radius(residuals: Floats, prior_radius: float) -> float:
     It is at least the noise of a measured peak in a prediction from so many rows, by Student's t.
     """
     count = len(residuals)
-    spread = NORMAL_P95 * float(np.sqrt(np.mean(residuals**2))) if count else 0.0
+    spread = STANDARD_NORMAL_P95 * float(np.sqrt(np.mean(residuals**2))) if count else 0.0
     weight = count / (count + 20.0)
-    floor = MEASUREMENT_NOISE * STUDENT_T_P95.get(count, 1.8) * math.sqrt(1 + 1 / max(count, 1))
+    floor = PEAK_NOISE_FRACTION * STUDENT_T_P95_BY_SIZE.get(count, 1.8) * math.sqrt(1 + 1 / max(count, 1))
     return max(floor, math.sqrt((1 - weight) * prior_radius**2 + weight * spread**2))
 
 
@@ -394,10 +395,10 @@ def name_knobs(logs: Floats) -> dict[str, float]:
     return {name: round(float(np.exp(value)), 4) for name, value in zip(COMPONENTS, logs, strict=True)}
 
 
-PEAK_HEADROOM = 0.05
+PEAK_HEADROOM_FRACTION = 0.05
 """Fraction added to a measured peak; an upper bound already includes it."""
 _EQUAL_PEAKS_TOLERANCE = 0.001
-_MAX_STEP_SHARE = 0.75
+_MAX_STEP_PEAK_FRACTION = 0.75
 """Fraction of different peaks among settings up to which peaks are allocation steps."""
 _MAX_STEP_PEAKS = 12
 """Largest number of different peaks that allocation steps have."""
@@ -419,7 +420,7 @@ def classify_peaks(peaks: pl.DataFrame) -> pl.DataFrame:
         climbs = [
             high - low for low, high in itertools.pairwise(sorted_peaks) if high - low > _EQUAL_PEAKS_TOLERANCE * high
         ]
-        shared = len(climbs) + 1 <= min(_MAX_STEP_SHARE * len(sorted_peaks), _MAX_STEP_PEAKS)
+        shared = len(climbs) + 1 <= min(_MAX_STEP_PEAK_FRACTION * len(sorted_peaks), _MAX_STEP_PEAKS)
         grows = len(climbs) > 1 and all(b >= _MIN_STEP_GROWTH * a for a, b in itertools.pairwise(climbs))
         steps[program] = shared or grows
     bounded_programs = [name for name, grown in steps.items() if grown]
@@ -463,8 +464,8 @@ def list_fitting_slices(peaks: pl.DataFrame, gpu_model: GpuModel | str) -> pl.Da
 def find_smallest_slices(peaks: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     """Find the smallest slice for each job, and the next smaller one on which a test run would decide.
 
-    A peak gets `PEAK_HEADROOM`; an upper bound and a run need none. Where a peak is an upper bound, ``try_next`` names
-    the largest slice that only the bound excludes: a run there overrules it.
+    A peak gets `PEAK_HEADROOM_FRACTION`; an upper bound and a run need none. Where a peak is an upper bound,
+    ``try_next`` names the largest slice that only the bound excludes: a run there overrules it.
 
     Examples
     --------
@@ -472,7 +473,7 @@ def find_smallest_slices(peaks: pl.DataFrame, gpu_model: GpuModel | str) -> pl.D
     >>> find_smallest_slices(peaks, "A100-40GB").select("profile", "try_next").rows()
     [('1g.10gb', '1g.5gb'), ('1g.10gb', '1g.5gb')]
     """
-    slack = pl.when(pl.col("peak_is") == "peak").then(1 + PEAK_HEADROOM).otherwise(1.0)
+    slack = pl.when(pl.col("peak_is") == "peak").then(1 + PEAK_HEADROOM_FRACTION).otherwise(1.0)
     need = classify_peaks(peaks).with_columns(peak_gib=pl.col("peak_gib") * slack).drop("peak_is")
     table = list_fitting_slices(need, gpu_model).sort("memory_gib", "profile", maintain_order=True)
     smallest = table.filter("fits").group_by("program", "job", maintain_order=True).first()

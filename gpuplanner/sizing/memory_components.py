@@ -12,7 +12,7 @@ from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.sizing.model_architecture import Architecture
 from gpuplanner.sizing.training_job import TrainingJob, find_figures, list_adapted_matrices, load_methods
 
-FULL_SHARDINGS = ("zero3", "fsdp")
+WEIGHT_SHARDINGS = ("zero3", "fsdp")
 """Sharding modes that shard weights as well."""
 
 
@@ -81,25 +81,25 @@ def trained_bytes(job: TrainingJob, params: float) -> float:
     n, sharding = job.shards, job.sharding
     local_params = params - _absent_params(job)
     if job.offload == "all":
-        return 0.0 if sharding in FULL_SHARDINGS else weights * local_params
+        return 0.0 if sharding in WEIGHT_SHARDINGS else weights * local_params
     if job.offload:
         states = 0.0
     at_once = 0.0
     if job.step_in_backward:  # one gradient at a time, of which that of the embedding or head is the largest
-        at_once = gradients * job.model.embedding_params() / job.tp / (n if sharding in FULL_SHARDINGS else 1)
+        at_once = gradients * job.model.embedding_params() / job.tp / (n if sharding in WEIGHT_SHARDINGS else 1)
         gradients = 0.0
     if sharding == "zero3" and job.regime == "deepspeed":
         return (weights + states) * params / n
     params_per_shard = params / n  # experts are shared by as many ranks in fewer groups: what is sharded is the same
-    keeps_whole_gradients = job.gradients_whole and sharding in FULL_SHARDINGS
-    total = weights * (params_per_shard if sharding in FULL_SHARDINGS else local_params)
+    keeps_whole_gradients = job.gradients_whole and sharding in WEIGHT_SHARDINGS
+    total = weights * (params_per_shard if sharding in WEIGHT_SHARDINGS else local_params)
     total += gradients * (
-        params_per_shard if sharding in (*FULL_SHARDINGS, "zero2") and not keeps_whole_gradients else local_params
+        params_per_shard if sharding in (*WEIGHT_SHARDINGS, "zero2") and not keeps_whole_gradients else local_params
     )
     return (
         total
         + at_once
-        + states * (params_per_shard if sharding in (*FULL_SHARDINGS, "zero1", "zero2") else local_params)
+        + states * (params_per_shard if sharding in (*WEIGHT_SHARDINGS, "zero1", "zero2") else local_params)
     )
 
 
@@ -112,7 +112,7 @@ def reference_bytes(job: TrainingJob, params: float) -> float:
     """
     if not job.reference or job.frozen:
         return 0.0
-    whole = job.shards == 1 or job.sharding not in FULL_SHARDINGS
+    whole = job.shards == 1 or job.sharding not in WEIGHT_SHARDINGS
     return regime_bytes(job.regime)[0] * (params - _absent_params(job) if whole else params / job.shards)
 
 
@@ -123,7 +123,7 @@ def reusable_gradient_bytes(job: TrainingJob, params: float) -> float:
     several micro-batches per step only the first does. Replicas keep buckets for the reduction. Pieces of sharded
     gradients are too small to reuse the memory of activations, which the allocator keeps.
     """
-    n_shards = job.shards if job.sharding in (*FULL_SHARDINGS, "zero2") and not job.gradients_whole else 1
+    n_shards = job.shards if job.sharding in (*WEIGHT_SHARDINGS, "zero2") and not job.gradients_whole else 1
     replicas = job.shards > 1 and job.sharding in ("", "ddp")
     stays = replicas or job.accumulation > 1 or not job.gradients_freed
     if stays or job.offload == "all" or job.step_in_backward:
@@ -136,12 +136,12 @@ def reusable_gradient_bytes(job: TrainingJob, params: float) -> float:
 
 def frozen_bytes(job: TrainingJob, params: float) -> float:
     """Return the bytes of frozen weights, and of gradients where the tool keeps them anyway."""
-    model, n = job.model, job.shards if job.sharding in FULL_SHARDINGS else 1
+    model, n = job.model, job.shards if job.sharding in WEIGHT_SHARDINGS else 1
     weight_bytes = job.weight_bytes
     if n == 1:
         params -= _absent_params(job)
     if job.offload == "all":
-        return 0.0 if job.sharding in FULL_SHARDINGS else weight_bytes * params
+        return 0.0 if job.sharding in WEIGHT_SHARDINGS else weight_bytes * params
     if not job.quantization:
         kept = weight_bytes * params / n
     else:
@@ -170,7 +170,7 @@ def dequantised_bytes(job: TrainingJob) -> float:
 
 def gathered_bytes(job: TrainingJob) -> float:
     """Return the bytes that a sharded job gathers temporarily: FSDP units, or live parameters and a layer of ZeRO-3."""
-    if job.sharding not in FULL_SHARDINGS or (job.shards == 1 and job.sharding == "fsdp"):
+    if job.sharding not in WEIGHT_SHARDINGS or (job.shards == 1 and job.sharding == "fsdp"):
         return 0.0
     model, t = job.model, job.tp
     narrow = 2.0
@@ -224,8 +224,8 @@ def adapter_bytes(job: TrainingJob) -> float:
     weights, gradients, states = regime_bytes(job.adapter_regime, job.optimizer)
     if load_methods()[job.method].base == "layers":
         weights = max(0.0, weights - job.weight_bytes)
-    full = job.shards if job.sharding in FULL_SHARDINGS else 1
-    half = job.shards if job.sharding in (*FULL_SHARDINGS, "zero1", "zero2") else 1
+    full = job.shards if job.sharding in WEIGHT_SHARDINGS else 1
+    half = job.shards if job.sharding in (*WEIGHT_SHARDINGS, "zero1", "zero2") else 1
     kept = params * (weights / full + gradients / full + states / half)
     if job.embeddings_trained:
         copies = model.embedding_params() * (1 if model.tied else 2) / job.tp
@@ -234,7 +234,7 @@ def adapter_bytes(job: TrainingJob) -> float:
     return kept
 
 
-AUTOCAST = "amp"
+AUTOCAST_REGIME = "amp"
 """Regime of fp32 weights, of which matrix products read copies in 16 bit."""
 
 
@@ -279,7 +279,7 @@ def _norm_bytes(job: TrainingJob, *, frozen: bool) -> tuple[float, float, float]
     model = job.model
     norms = min(model.norms, 2)
     rms = model.norm == "rms" and not job.compiled
-    if job.eager and not frozen and job.regime == AUTOCAST:
+    if job.eager and not frozen and job.regime == AUTOCAST_REGIME:
         has_separate_matrices = model.gated or model.kv_width != model.q_width or model.kind == "encoder"
         return (
             4.0 * norms,
@@ -294,7 +294,7 @@ def _norm_bytes(job: TrainingJob, *, frozen: bool) -> tuple[float, float, float]
 def _composed_gelu(job: TrainingJob) -> float:
     """Return the bytes that a GELU composed of elementary operations keeps, per element of the MLP width."""
     regime = job.adapter_regime if job.frozen else job.regime
-    return 4.0 + 4.0 + 4.0 + 2.0 + 2.0 if regime == AUTOCAST or job.inputs_each else 5 * 2.0
+    return 4.0 + 4.0 + 4.0 + 2.0 + 2.0 if regime == AUTOCAST_REGIME or job.inputs_each else 5 * 2.0
 
 
 def _adapter_elements(job: TrainingJob) -> float:
@@ -311,11 +311,11 @@ def _adapter_elements(job: TrainingJob) -> float:
     if job.lora_dropout:
         fused = [name for name in adapted if name in ("q", "k", "v")][1:] if job.lora_fused_qkv else []
         return 3.0 * sum(into for name, (into, _) in adapted.items() if name not in fused) + outs
-    inputs = {_INPUT[name]: into for name, (into, _) in adapted.items() if name != "o"}
+    inputs = {_INPUT_BY_MATRIX[name]: into for name, (into, _) in adapted.items() if name != "o"}
     return 2.0 * sum(inputs.values()) + outs
 
 
-_INPUT = {"q": "attention", "k": "attention", "v": "attention", "gate": "mlp", "up": "mlp", "down": "product"}
+_INPUT_BY_MATRIX = {"q": "attention", "k": "attention", "v": "attention", "gate": "mlp", "up": "mlp", "down": "product"}
 """What each matrix reads, where several read the same."""
 
 
@@ -387,7 +387,7 @@ def step_bytes(job: TrainingJob, params: float) -> float:
     if job.step_in_backward or job.offload:
         return 0.0
     regime = job.adapter_regime if job.frozen else job.regime
-    half = job.shards if job.sharding in (*FULL_SHARDINGS, "zero1", "zero2") else 1
+    half = job.shards if job.sharding in (*WEIGHT_SHARDINGS, "zero1", "zero2") else 1
     if step_figures := find_figures("optimizer", job.optimizer, "step_bytes"):
         model = job.model
         largest = max(model.embedding_params(), model.hidden * model.mlp_width) / job.tp
@@ -423,7 +423,7 @@ def slack_share() -> float:
     return _parameter_value("allocator_slack")
 
 
-MEGATRON_NORM = 4.0
+MEGATRON_NORM_BYTES_PER_ELEMENT = 4.0
 """Bytes of the final norm's input and output, per token and hidden element."""
 
 
@@ -443,7 +443,7 @@ def logits_bytes(job: TrainingJob) -> float:
     chunks = job.loss_chunks
     if job.loss_gib:
         chunks = math.ceil(4 * job.tokens * width / BYTES_PER_GIB / job.loss_gib)
-    return job.tokens * (job.logits_bytes * width / chunks + MEGATRON_NORM * model.hidden)
+    return job.tokens * (job.logits_bytes * width / chunks + MEGATRON_NORM_BYTES_PER_ELEMENT * model.hidden)
 
 
 COMPONENTS = (
@@ -488,7 +488,7 @@ def peak_gib(job: TrainingJob) -> tuple[float, ...]:
     states = static_bytes(job, stage) + reference_bytes(job, stage)
     first, last, working = activation_bytes(job)
     logits, step = logits_bytes(job), step_bytes(job, stage)
-    if not job.frozen and job.regime == AUTOCAST and job.sharding not in FULL_SHARDINGS:
+    if not job.frozen and job.regime == AUTOCAST_REGIME and job.sharding not in WEIGHT_SHARDINGS:
         copies = 2.0 * stage
         if job.recompute == "full":  # they go as forward ends
             logits += copies

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schema_checks import conform
-from gpuplanner.core.schemas import WHOLE_GPU, Samples
+from gpuplanner.core.schemas import FULL_GPU, Samples
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.sizing.learned_memory import find_smallest_slices
 from gpuplanner.sizing.run_tables import predict_table
@@ -20,18 +20,18 @@ from gpuplanner.usage.job_history import load_dataset
 from gpuplanner.usage.requested_demand import slice_profiles
 from gpuplanner.usage.rightsizing import requested_and_used
 
-RUN_BINS = 48
+TREND_TIME_BINS = 48
 """Time bins of a run whose peaks are followed, so that spikes of evaluation and checkpoints count."""
 MIN_TREND_PEAKS = 8
 """Fewest peaks in the later half of a run for a trend."""
-MANN_KENDALL_Z = 2.33
+MIN_MANN_KENDALL_Z = 2.33
 """One-sided 1 % of Mann and Kendall's test: fleets watch many jobs at once."""
-MIN_TREND_H = 1.0
+MIN_TREND_SAMPLED_H = 1.0
 """Shortest sampled time for a trend, since data loading and compiling look like growth. [h]"""
-MIN_RISE_FRACTION = 0.01
-MIN_RISE_GIB = 0.25
+MIN_PEAK_RISE_FRACTION = 0.01
+MIN_PEAK_RISE_GIB = 0.25
 """A rise over the later half below both is the noise of an allocator [share of the peak; GiB]."""
-MAX_LEVELLING_RATIO = 0.6
+MAX_LEVELLING_RISE_RATIO = 0.6
 """A last quarter that rose by less than this share of the quarter before goes on falling by the same ratio."""
 TREND_HEADROOM = 0.05
 
@@ -50,6 +50,8 @@ class PeakTrend:
 
 @dataclass(frozen=True)
 class _MemoryForecast:
+    """Hours until a run fills its memory, at the trend and its upper bound, and its peak at the end [GiB]."""
+
     full_in_h: float | None
     full_in_h_low: float | None
     at_end_gib: float | None
@@ -69,7 +71,7 @@ def classify_trend(hours: _Floats, peaks: _Floats) -> PeakTrend:
     in_later_half = hours >= (hours[0] + hours[-1]) / 2
     x, y = hours[in_later_half], peaks[in_later_half]
     n = len(x)
-    if n < MIN_TREND_PEAKS or hours[-1] - hours[0] < MIN_TREND_H:
+    if n < MIN_TREND_PEAKS or hours[-1] - hours[0] < MIN_TREND_SAMPLED_H:
         return PeakTrend("too short")
     first, second = np.triu_indices(n, 1)
     slopes = np.sort((y[second] - y[first]) / (x[second] - x[first]))
@@ -77,8 +79,8 @@ def classify_trend(hours: _Floats, peaks: _Floats) -> PeakTrend:
     spread = math.sqrt((n * (n - 1) * (2 * n + 5) - float((ties * (ties - 1) * (2 * ties + 5)).sum())) / 18)
     score = float(np.sign(y[second] - y[first]).sum())
     slope, span = float(np.median(slopes)), float(x[-1] - x[0])
-    least_rise = max(MIN_RISE_GIB, MIN_RISE_FRACTION * float(y.max()))
-    if score - 1 <= MANN_KENDALL_Z * spread or float(y.max() - y[0]) < least_rise:
+    least_rise = max(MIN_PEAK_RISE_GIB, MIN_PEAK_RISE_FRACTION * float(y.max()))
+    if score - 1 <= MIN_MANN_KENDALL_Z * spread or float(y.max() - y[0]) < least_rise:
         return PeakTrend("plateau")
     if _is_step(x, y):
         return PeakTrend("step")
@@ -86,7 +88,7 @@ def classify_trend(hours: _Floats, peaks: _Floats) -> PeakTrend:
     high = float(slopes[min(len(slopes) - 1, math.ceil((len(slopes) + reach) / 2))])
     before, last = (float(np.median(part)) for part in _quarter_slopes(x, y, span))
     ratio = max(0.0, last / before) if before > 0 else 1.0
-    if ratio < MAX_LEVELLING_RATIO:
+    if ratio < MAX_LEVELLING_RISE_RATIO:
         return PeakTrend("levels off", max(last, 0.0), high, max(last, 0.0) * span / 2 * ratio / (1 - ratio))
     return PeakTrend("grows", slope, high)
 
@@ -164,12 +166,12 @@ def peak_trends(
     jobs = history.filter(pl.col("job_id").is_in(list(runs)) & pl.col("memory_asked_gib").is_not_null())
     rows = jobs.iter_rows(named=True)
     trend_rows = [_make_trend_row(row, *_bin_peaks(*runs[row["job_id"]]), now, checkpoint_h) for row in rows]
-    return pl.DataFrame(trend_rows, schema=TREND_COLUMNS, infer_schema_length=None).sort(
+    return pl.DataFrame(trend_rows, schema=DTYPE_BY_TREND_COLUMN, infer_schema_length=None).sort(
         pl.col("next_profile").is_null() | ~pl.col("running"), "full_in_h", "job_id", nulls_last=True
     )
 
 
-TREND_COLUMNS = {
+DTYPE_BY_TREND_COLUMN = {
     "job_id": pl.String, "tenant": pl.String, "running": pl.Boolean, "profile": pl.String, "room_gib": pl.Float64,
     "peak_gib": pl.Float64, "trend": pl.String, "gib_per_h": pl.Float64, "hours_left": pl.Float64,
     "full_in_h": pl.Float64, "full_in_h_low": pl.Float64, "at_end_gib": pl.Float64, "next_profile": pl.String,
@@ -181,7 +183,7 @@ TREND_COLUMNS = {
 def _bin_peaks(hours: _Floats, gib: _Floats) -> tuple[_Floats, _Floats]:
     """Return the peak of each time bin over all devices, with its time."""
     span = hours[-1] - hours[0]
-    piece = np.minimum(((hours - hours[0]) / (span or 1.0) * RUN_BINS).astype(np.int64), RUN_BINS - 1)
+    piece = np.minimum(((hours - hours[0]) / (span or 1.0) * TREND_TIME_BINS).astype(np.int64), TREND_TIME_BINS - 1)
     order = np.lexsort((-gib, piece))
     first = order[np.unique(piece[order], return_index=True)[1]]
     return hours[first], gib[first]
@@ -190,6 +192,7 @@ def _bin_peaks(hours: _Floats, gib: _Floats) -> tuple[_Floats, _Floats]:
 def _make_trend_row(
     job: dict[str, object], hours: _Floats, peaks: _Floats, now: datetime, checkpoint_h: float | None
 ) -> dict[str, object]:
+    """Return the row of :func:`peak_trends` for one job: its trend, forecast of memory and advice."""
     start_time, limit, has_ended = job["start_time"], job["time_limit_s"], job["run_s"] is not None
     room_gib, share = float(job["memory_asked_gib"]), float(job["share_asked"] or 1.0)  # type: ignore[arg-type]
     run_h = (job["run_s"] if has_ended else (now - start_time).total_seconds()) / 3600  # type: ignore[operator]
@@ -235,7 +238,7 @@ def _find_next_profile(job: dict[str, object], need_gib: float) -> str | None:
     if job["board"] is None:
         return None
     gpu_model = as_gpu_model(str(job["board"]))
-    compute_slices = 0 if job["profile"] == WHOLE_GPU else gpu_model.profile(str(job["profile"])).compute_slices
+    compute_slices = 0 if job["profile"] == FULL_GPU else gpu_model.profile(str(job["profile"])).compute_slices
     for profile in slice_profiles(gpu_model) if compute_slices else ():
         if (
             profile.memory_gib is not None
@@ -243,15 +246,16 @@ def _find_next_profile(job: dict[str, object], need_gib: float) -> str | None:
             and profile.compute_slices >= compute_slices
         ):
             return profile.name
-    return WHOLE_GPU if compute_slices and gpu_model.memory_gib >= min(need_gib, gpu_model.memory_gib) else None
+    return FULL_GPU if compute_slices and gpu_model.memory_gib >= min(need_gib, gpu_model.memory_gib) else None
 
 
 def _format_advice(
     trend: PeakTrend, memory_forecast: _MemoryForecast, figures: dict[str, object], *, full: bool
 ) -> str:
+    """Return a sentence on what the memory trend of a run means for its user."""
     peak, room = figures["peak_gib"], figures["room_gib"]
     if trend.kind == "too short":
-        return f"sampled for less than {MIN_TREND_H:g} h, or too rarely, for a trend"
+        return f"sampled for less than {MIN_TREND_SAMPLED_H:g} h, or too rarely, for a trend"
     if trend.kind == "plateau":
         return f"stays at {peak:.1f} of {room:.1f} GiB"
     if trend.kind == "step":

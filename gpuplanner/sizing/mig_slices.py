@@ -12,8 +12,8 @@ from gpuplanner.core.errors import GeometryError, SchemaError
 from gpuplanner.hardware.catalog import find_parameter, mig_model_names
 from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model
 from gpuplanner.sizing.job_plans import (
-    CACHE_BYTES,
-    TOKENS_PER_STEP,
+    CACHE_BYTES_BY_NUMBER_FORMAT,
+    DEFAULT_TOKENS_PER_STEP,
     JobMemory,
     JobPlan,
     SizingRequest,
@@ -23,11 +23,11 @@ from gpuplanner.sizing.job_plans import (
 )
 from gpuplanner.sizing.learned_memory import PeakModel
 from gpuplanner.sizing.model_architecture import Architecture
-from gpuplanner.sizing.serving_speed import EngineLayout, Serving, compute_footprint, make_engine, make_layout
+from gpuplanner.sizing.serving_speed import EngineLayout, ServingEstimate, compute_footprint, make_engine, make_layout
 from gpuplanner.sizing.throughput import GpuSpec, estimate_tokens_per_s, make_slice_spec
 from gpuplanner.sizing.training_job import TrainingJob
 
-WIDE_INTERVAL_RATIO = 10.0
+MIN_WIDE_SPEED_INTERVAL_RATIO = 10.0
 """Ratio of the ends of a speed interval above which a hint is shown."""
 _UNKNOWN_SPEED = (math.nan, math.nan, math.nan)
 """Speed of slices that do not hold the job on GPU models that were not requested."""
@@ -64,7 +64,7 @@ def describe_wide_speeds(ends: Iterable[tuple[str, float, float]]) -> str | None
     'the speed on 1g.10gb is known within a factor of 50 only: more in --speed-table narrows it ...'
     >>> describe_wide_speeds([("3g.40gb", 0.3, 1.0)])
     """
-    ratios = {name: high / low for name, low, high in ends if high > WIDE_INTERVAL_RATIO * low}
+    ratios = {name: high / low for name, low, high in ends if high > MIN_WIDE_SPEED_INTERVAL_RATIO * low}
     if not ratios:
         return None
     max_ratio = max(ratios.values())
@@ -164,7 +164,7 @@ def make_slice_plans(
     """
     candidates = []
     for shape in iterate_shapes(request, architecture, tool, parallel=False):
-        job = replace(shape, accumulation=max(1, round(TOKENS_PER_STEP / (shape.micro_batch * shape.seq))))
+        job = replace(shape, accumulation=max(1, round(DEFAULT_TOKENS_PER_STEP / (shape.micro_batch * shape.seq))))
         peak, radius = expect_peak(job, tool, peaks)
         candidates.append((job, peak, radius))
     level = "tool measured" if peaks.has_tool(tool) else "tool not measured"
@@ -232,9 +232,9 @@ def make_serving_plans(
     fits: list[SliceFit] = []
     if architecture.kind == "diffusion":
         return plans, fits
-    weights, cache_bytes = request.quantization or "none", CACHE_BYTES[request.cache_dtype]
+    weights, cache_bytes = request.quantization or "none", CACHE_BYTES_BY_NUMBER_FORMAT[request.cache_dtype]
 
-    def engine_of(device_spec: GpuSpec, layout: EngineLayout, itl_s: float | None = None) -> Serving | None:
+    def engine_of(device_spec: GpuSpec, layout: EngineLayout, itl_s: float | None = None) -> ServingEstimate | None:
         """Size an engine on a device; None if it does not fit."""
         prompt, adapters = request.prompt, request.adapters
         return make_engine(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError
-from gpuplanner.core.schemas import WHOLE_GPU, column_metadata, count_column, number_column, text_column
+from gpuplanner.core.schemas import FULL_GPU, column_metadata, count_column, number_column, text_column
 from gpuplanner.hardware.gpu_models import GpuModel, MigProfile
 from gpuplanner.usage.requested_demand import plain_profiles
 
@@ -125,9 +125,11 @@ class SpeedLaw:
         return self._log_boundness(per_item * batch_power / step)
 
     def _excess(self, limit: npt.ArrayLike) -> Floats:
+        """Return how far a bound on speed [0-1] exceeds 1 on the scale of the law, to which resources add."""
         return np.asarray(limit, dtype=np.float64) ** -self.sharpness - 1
 
     def _log_boundness(self, share: Floats) -> Floats:
+        """Return the logarithm of the boundness of a job from the share of its time at one limit [0-1]."""
         within = np.clip(share, np.finfo(np.float64).tiny, 1 - np.finfo(np.float64).eps)
         log_odds = np.log(within) - np.log1p(-within)
         return np.clip(log_odds / self.sharpness, -MAX_LOG_BOUNDNESS, MAX_LOG_BOUNDNESS)
@@ -136,11 +138,11 @@ class SpeedLaw:
 JOB_KINDS = ("training", "inference")
 """Kinds of jobs."""
 
-TELEMETRY_FACTS = ("memory_utilisation", "power_share", "gpu_utilisation")
+BOUNDNESS_TELEMETRY_COLUMNS = ("memory_utilisation", "power_share", "gpu_utilisation")
 """Telemetry on the full GPU from which the boundness can be estimated, best first."""
 
 
-MAX_SPEED = 1.5
+MAX_RELATIVE_SPEED = 1.5
 """Largest measured speed relative to the full GPU that is accepted; values above 1 are noise."""
 
 
@@ -165,7 +167,7 @@ class SpeedJobs(dy.Schema):
     measured_speed = dy.Float64(
         nullable=True,
         min_exclusive=0,
-        max=MAX_SPEED,
+        max=MAX_RELATIVE_SPEED,
         metadata=column_metadata("speed there over that on the full GPU"),
     )
 
@@ -188,12 +190,12 @@ EVIDENCE_ORDER = ("second profile", "telemetry", "two batch sizes", "GPU utilisa
 step times of two batch sizes; GPU utilisation, which does not tell how much of the GPU kernels fill; the batch size
 of an inference job; nothing but the other jobs."""
 
-JOB_NUMBERS = (
+NUMERIC_JOB_COLUMNS = (
     "batch",
     "step_s",
     "other_batch",
     "other_step_s",
-    *TELEMETRY_FACTS,
+    *BOUNDNESS_TELEMETRY_COLUMNS,
     "measured_fraction",
     "measured_speed",
 )
@@ -203,7 +205,7 @@ _MIN_TELEMETRY_DISTANCE = 0.005  # telemetry is rounded, so 0 and 1 mean near 0 
 
 
 @dataclass(frozen=True)
-class Link:
+class BoundnessLink:
     """Linear link from a fact to the log boundness; fractions enter as log-odds, batch sizes as logarithms."""
 
     intercept: float
@@ -211,29 +213,29 @@ class Link:
 
 
 @dataclass(frozen=True)
-class FittedSpeed:
+class FittedSpeedLaw:
     """The fitted law and links.
 
     - ``law``: Speed by boundness.
-    - ``links``: Boundness by a fact: one of :data:`TELEMETRY_FACTS`, ``"batch"`` or ``"nothing"``.
+    - ``links``: Boundness by a fact: one of :data:`BOUNDNESS_TELEMETRY_COLUMNS`, ``"batch"`` or ``"nothing"``.
     """
 
     law: SpeedLaw
-    links: Mapping[str, Link]
+    links: Mapping[str, BoundnessLink]
 
 
-def estimate_log_boundness(fitted_speed: FittedSpeed, facts: pl.DataFrame) -> pl.DataFrame:
+def estimate_log_boundness(fitted_speed: FittedSpeedLaw, facts: pl.DataFrame) -> pl.DataFrame:
     """Estimate the log boundness of jobs from the best evidence of each.
 
     Examples
     --------
-    >>> links = {"power_share": Link(0.0, 1.0), "nothing": Link(0.1, 0.0)}
-    >>> fitted = FittedSpeed(SpeedLaw((0.5, 1.0), (0.5, 1.0), 4.0), links)
-    >>> unknown = pl.DataFrame({name: [None, None] for name in ("kind", *JOB_NUMBERS)})
+    >>> links = {"power_share": BoundnessLink(0.0, 1.0), "nothing": BoundnessLink(0.1, 0.0)}
+    >>> fitted = FittedSpeedLaw(SpeedLaw((0.5, 1.0), (0.5, 1.0), 4.0), links)
+    >>> unknown = pl.DataFrame({name: [None, None] for name in ("kind", *NUMERIC_JOB_COLUMNS)})
     >>> estimate_log_boundness(fitted, unknown.with_columns(power_share=pl.Series([0.5, None]))).rows()
     [('telemetry', 0.0), ('nothing', 0.1)]
     """
-    law, numbers = fitted_speed.law, {name: _numbers(facts, name) for name in JOB_NUMBERS}
+    law, numbers = fitted_speed.law, {name: _numbers(facts, name) for name in NUMERIC_JOB_COLUMNS}
     with np.errstate(invalid="ignore"):
         second = law.from_speed(numbers["measured_speed"], law.limit(numbers["measured_fraction"]))
         measures = ("batch", "step_s", "other_batch", "other_step_s")
@@ -273,7 +275,7 @@ def _numbers(facts: pl.DataFrame, name: str) -> Floats:
     return facts[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
 
 
-def _estimate_from_fact(fitted_speed: FittedSpeed, fact: str, numbers: Mapping[str, Floats]) -> Floats:
+def _estimate_from_fact(fitted_speed: FittedSpeedLaw, fact: str, numbers: Mapping[str, Floats]) -> Floats:
     """Estimate the log boundness from one fact; NaN where it is missing or was not fitted."""
     link = fitted_speed.links.get(fact)
     if link is None:
@@ -329,11 +331,11 @@ def make_profile_table(gpu_model: GpuModel) -> pl.DataFrame:
     >>> table.with_columns(pl.col("fraction", "full").round(2)).rows()[-3:]
     [('4g.20gb', 0.57, 0.52), ('7g.40gb', 1.0, 0.91), ('gpu', 1.0, 1.0)]
     """
-    full, sms = find_full_profile(gpu_model), gpu_model.sms_of(WHOLE_GPU)
+    full, sms = find_full_profile(gpu_model), gpu_model.sms_of(FULL_GPU)
     rows = []
     for profile in plain_profiles(gpu_model):
         fractions = (sm_fraction(gpu_model, profile), gpu_model.sms_of(profile.name) / sms)
         rows.append((profile.name, profile.compute_slices, profile.memory_slices, profile.memory_gib, *fractions))
-    rows.append((WHOLE_GPU, full.compute_slices, full.memory_slices, full.memory_gib, 1.0, 1.0))
+    rows.append((FULL_GPU, full.compute_slices, full.memory_slices, full.memory_gib, 1.0, 1.0))
     names = ["profile", "compute_slices", "memory_slices", "memory_gib", "fraction", "full"]
     return pl.DataFrame(rows, schema=names, orient="row").with_row_index("rank")

@@ -24,8 +24,8 @@ from gpuplanner.core.errors import (
 from gpuplanner.core.schema_checks import check_table, conform
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.sizing.mig_speed_law import (
-    FittedSpeed,
-    Link,
+    BoundnessLink,
+    FittedSpeedLaw,
     SpeedJobs,
     SpeedLaw,
     estimate_log_boundness,
@@ -34,16 +34,16 @@ from gpuplanner.sizing.mig_speed_law import (
     sm_fraction,
 )
 
-PREDICTION_COLUMNS = ("job_class", "profile", "speed", "speed_low", "speed_high", "evidence")
+SPEED_PREDICTION_COLUMNS = ("job_class", "profile", "speed", "speed_low", "speed_high", "evidence")
 """Columns of a prediction."""
 
-COVERAGES = (0.8, 0.9)
+NOMINAL_INTERVAL_COVERAGES = (0.8, 0.9)
 """Nominal coverages with stored radii."""
 
-NEAR_FULL_SPEED = 0.9
+MIN_NEAR_FULL_SPEED_FRACTION = 0.9
 """Predicted speed from which a job counts as hardly slowed, which has smaller errors. [0-1]"""
 
-CALIBRATION_GROUPS = (
+CALIBRATION_GROUP_COLUMNS = (
     ("evidence", "measured_slices", "compute_slices", "near_whole"),
     ("evidence", "measured_slices", "compute_slices"),
     ("evidence", "measured_slices"),
@@ -64,9 +64,10 @@ class SpeedModel:
     fitted : Fitted
         Law and links.
     radii : polars.DataFrame
-        One row a group of :data:`CALIBRATION_GROUPS`: half-widths that covered errors on models left out of the fit.
+        One row a group of :data:`CALIBRATION_GROUP_COLUMNS`: half-widths that covered errors on models left out of
+        the fit.
     noise : tuple of float
-        Half-widths of a speed that was measured, at each of :data:`COVERAGES`.
+        Half-widths of a speed that was measured, at each of :data:`NOMINAL_INTERVAL_COVERAGES`.
     slices : tuple of int
         Compute slices of the profiles measured, in the order of the fractions of the law; without the whole GPU.
     measured : tuple of (str, int, int)
@@ -78,7 +79,7 @@ class SpeedModel:
         Data, split, and errors and coverage on held-out models; text and numbers.
     """
 
-    fitted: FittedSpeed
+    fitted: FittedSpeedLaw
     radii: pl.DataFrame
     noise: tuple[float, ...]
     slices: tuple[int, ...]
@@ -111,8 +112,8 @@ class SpeedModel:
         Returns
         -------
         polars.DataFrame
-            :data:`PREDICTION_COLUMNS`, jobs in their order, profiles from small to large, then ``"gpu"``: ``speed``
-            relative to the full-size profile in (0, 1], the ends of its interval, and ``evidence``. A profile
+            :data:`SPEED_PREDICTION_COLUMNS`, jobs in their order, profiles from small to large, then ``"gpu"``:
+            ``speed`` relative to the full-size profile in (0, 1], the ends of its interval, and ``evidence``. A profile
             that a job does not fit has no row: the job is not slow there, it does not run. The interval of
             the full-size profile begins at its share of the SMs of the board that is not cut (98 of 108 on an
             A100), since no data compare the two.
@@ -142,8 +143,8 @@ class SpeedModel:
         >>> default_speed_model().predict(jobs, "A100-40GB").select("profile", "evidence").rows()
         [('3g.20gb', 'telemetry'), ('4g.20gb', 'telemetry'), ('7g.40gb', 'full GPU'), ('gpu', 'full GPU')]
         """
-        if coverage not in COVERAGES:
-            expected = f"one of {', '.join(map(str, COVERAGES))}"
+        if coverage not in NOMINAL_INTERVAL_COVERAGES:
+            expected = f"one of {', '.join(map(str, NOMINAL_INTERVAL_COVERAGES))}"
             raise SchemaError("predict: coverage", expected, repr(coverage), "Choose one.")
         model = as_gpu_model(gpu_model)
         table = check_table(conform(jobs, SpeedJobs, source=source), SpeedJobs, source=source).with_row_index("job")
@@ -155,7 +156,7 @@ class SpeedModel:
             speed=1.0, speed_low="full", speed_high=1.0, evidence=pl.lit("full GPU")
         )
         table = pl.concat([parts, whole], how="diagonal")
-        return table.sort("job", "rank").select(PREDICTION_COLUMNS)
+        return table.sort("job", "rank").select(SPEED_PREDICTION_COLUMNS)
 
     def _add_speed(self, rows: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
         """Add limit and speed, and the calibration group of each profile."""
@@ -166,7 +167,7 @@ class SpeedModel:
         has_calibration = pl.Series([key in self.measured for key in keys], dtype=pl.Boolean)
         return rows.with_columns(room=-pl.Series(limit).log(), speed=pl.Series(speed)).with_columns(
             speed=pl.when(is_measured).then(pl.col("measured_speed").clip(upper_bound=1.0)).otherwise("speed"),
-            near_whole=pl.col("speed") >= NEAR_FULL_SPEED,
+            near_whole=pl.col("speed") >= MIN_NEAR_FULL_SPEED_FRACTION,
             compute_slices=self._nearest(rows["fraction"]),
             measured_slices=self._nearest(rows["measured_fraction"]),
             carried=~is_measured & ~has_calibration,
@@ -176,7 +177,7 @@ class SpeedModel:
     def _add_interval(self, rows: pl.DataFrame, coverage: float) -> pl.DataFrame:
         """Add the ends of the interval."""
         radius = pl.col(radius_name(coverage)) * pl.col("room")
-        noise = self.noise[COVERAGES.index(coverage)]
+        noise = self.noise[NOMINAL_INTERVAL_COVERAGES.index(coverage)]
         half = pl.when(pl.col("evidence") == "measured").then(noise).otherwise(radius)
         half = half * pl.when("carried").then(self.widening).otherwise(1.0)
         return add_radii(rows, self.radii).with_columns(
@@ -190,6 +191,7 @@ class SpeedModel:
         log_fractions = [math.log(fraction) for fraction in self.fitted.law.fractions]
 
         def nearest(fraction: float) -> int:
+            """Return the compute slices of the measured profile whose SM fraction is nearest by ratio."""
             sizes = zip(log_fractions, self.slices, strict=False)
             return min(sizes, key=lambda pair: abs(pair[0] - math.log(fraction)))[1]
 
@@ -254,13 +256,13 @@ def add_radii(rows: pl.DataFrame, radii: pl.DataFrame) -> pl.DataFrame:
     >>> add_radii(rows, radii).select("radius_80", "radius_90").row(0)
     (0.08, 0.09)
     """
-    names = [radius_name(coverage) for coverage in COVERAGES]
+    names = [radius_name(coverage) for coverage in NOMINAL_INTERVAL_COVERAGES]
     joined, groups = rows.lazy(), radii.lazy()
-    for level, keys in enumerate(CALIBRATION_GROUPS):
+    for level, keys in enumerate(CALIBRATION_GROUP_COLUMNS):
         of_level = (pl.col(name).alias(f"{name}_{level}") for name in names)
         group = groups.filter(level=level).select(*keys, *of_level)
         joined = joined.join(group, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    narrowest = {name: [f"{name}_{level}" for level in range(len(CALIBRATION_GROUPS))] for name in names}
+    narrowest = {name: [f"{name}_{level}" for level in range(len(CALIBRATION_GROUP_COLUMNS))] for name in names}
     bounded = (pl.coalesce(*columns, pl.lit(float("inf"))).alias(name) for name, columns in narrowest.items())
     return joined.select(*rows.columns, *bounded).collect()
 
@@ -268,17 +270,17 @@ def add_radii(rows: pl.DataFrame, radii: pl.DataFrame) -> pl.DataFrame:
 SPEED_MODEL_FORMAT = "gpuplanner speed model 1"
 """Format of a stored speed model."""
 
-SPEED_MODEL_FILE = "mig_speed_model.json"
+SPEED_MODEL_FILE_NAME = "mig_speed_model.json"
 """Shipped model; ``python benchmarks/speed_model.py --write`` makes it."""
 
-RADII_SCHEMA = {
+INTERVAL_RADII_SCHEMA = {
     "level": pl.Int32,
     "evidence": pl.String,
     "measured_slices": pl.Int64,
     "compute_slices": pl.Int64,
     "near_whole": pl.Boolean,
     "n": pl.Int64,
-    **{radius_name(coverage): pl.Float64 for coverage in COVERAGES},
+    **{radius_name(coverage): pl.Float64 for coverage in NOMINAL_INTERVAL_COVERAGES},
 }
 """Columns of the stored radii."""
 
@@ -329,8 +331,8 @@ def default_speed_model() -> SpeedModel:
     >>> default_speed_model().slices
     (1, 2, 3, 4)
     """
-    path = resources.files(__package__) / SPEED_MODEL_FILE
-    return speed_model_from_json(path.read_text(encoding="utf-8"), source=f"gpuplanner/sizing/{SPEED_MODEL_FILE}")
+    path = resources.files(__package__) / SPEED_MODEL_FILE_NAME
+    return speed_model_from_json(path.read_text(encoding="utf-8"), source=f"gpuplanner/sizing/{SPEED_MODEL_FILE_NAME}")
 
 
 def _parse_speed_model(document: dict[str, Any]) -> SpeedModel:
@@ -343,10 +345,10 @@ def _parse_speed_model(document: dict[str, Any]) -> SpeedModel:
     slices = tuple(map(int, document["slices"]))
     if not len(law.fractions) == len(law.limits) == len(slices) + 1 > 1:
         raise ValueError("law: one fraction and limit more than slices, for the full GPU")
-    links = {str(name): Link(float(low), float(slope)) for name, (low, slope) in document["links"].items()}
+    links = {str(name): BoundnessLink(float(low), float(slope)) for name, (low, slope) in document["links"].items()}
     return SpeedModel(
-        fitted=FittedSpeed(law, links),
-        radii=pl.DataFrame(document["radii"], schema=RADII_SCHEMA, orient="row"),
+        fitted=FittedSpeedLaw(law, links),
+        radii=pl.DataFrame(document["radii"], schema=INTERVAL_RADII_SCHEMA, orient="row"),
         noise=tuple(math.inf if radius is None else float(radius) for radius in document["noise"]),
         slices=slices,
         measured=tuple(

@@ -15,7 +15,7 @@ from gpuplanner.hardware.catalog import facts
 
 ARCHITECTURE_KINDS = ("decoder", "encoder", "diffusion")
 NORM_KINDS = ("rms", "layer")
-LABEL_TOLERANCE = 0.03
+MAX_PARAMETER_COUNT_DIFFERENCE_FRACTION = 0.03
 """Share by which a stated parameter count may differ from the architecture before one of them must be wrong."""
 
 
@@ -167,9 +167,11 @@ class Architecture:
 
     @functools.cached_property
     def _layers(self) -> tuple[float, float]:
+        """Return the parameters of one layer: all, and those active for one token."""
         return self._layer_params(active=False), self._layer_params(active=True)
 
     def _layer_params(self, *, active: bool) -> float:
+        """Return the parameters of one layer, or those of it that are active for one token."""
         common = self.attention_params() + self.norms * self.norm_params()
         if not self.experts:
             return common + self.mlp_params(self.ffn)
@@ -218,7 +220,7 @@ def infer_mlp_width(architecture: Architecture, params: float) -> Architecture:
 def compare_params(architecture: Architecture, params: float, *, label: bool) -> str:
     """Compare a stated parameter count with that of the architecture; return a note if they differ."""
     counted = architecture.params()
-    if abs(counted - params) <= LABEL_TOLERANCE * params:
+    if abs(counted - params) <= MAX_PARAMETER_COUNT_DIFFERENCE_FRACTION * params:
         return ""
     if not label:
         _reject_field(architecture.name, "params", f"{counted:.6g}, which its layers have", f"{params:.6g}")
@@ -231,10 +233,11 @@ def list_architecture_fields() -> tuple[str, ...]:
 
 
 def _reject_field(name: str, field: str, expected: str, got: object) -> NoReturn:
+    """Raise the error for a field of an architecture with an impossible value."""
     raise ScenarioError(f"architecture {name!r}, {field}", expected, repr(got), f"Fix {field}.")
 
 
-_CONFIG_KEYS = {
+_CONFIG_KEYS_BY_FIELD = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers"),
     "hidden": ("hidden_size", "n_embd", "d_model"),
     "heads": ("num_attention_heads", "n_head", "n_heads"),
@@ -253,13 +256,13 @@ _CONFIG_KEYS = {
     "tied": ("tie_word_embeddings",),
 }
 """Keys of a Hub-style config.json for each field."""
-_GPT_STYLE = {"gated": False, "bias": True, "norm": "layer"}
+_GPT_STYLE_FIELDS = {"gated": False, "bias": True, "norm": "layer"}
 _FAMILIES: dict[str, dict[str, Any]] = {
-    **{family: {**_GPT_STYLE, "tied": True} for family in ("gpt2", "bloom", "opt")},
-    "gpt_neox": _GPT_STYLE,
-    "phi": {**_GPT_STYLE, "norms": 1},
+    **{family: {**_GPT_STYLE_FIELDS, "tied": True} for family in ("gpt2", "bloom", "opt")},
+    "gpt_neox": _GPT_STYLE_FIELDS,
+    "phi": {**_GPT_STYLE_FIELDS, "norms": 1},
     "falcon": {"gated": False, "norm": "layer", "tied": True, "norms": 1},
-    "bert": {**_GPT_STYLE, "kind": "encoder", "tied": True},
+    "bert": {**_GPT_STYLE_FIELDS, "kind": "encoder", "tied": True},
     **{family: {"qkv_bias": True} for family in ("qwen2", "qwen")},
     **{family: {"qk_norm": True} for family in ("qwen3", "qwen3_moe")},
     "gemma": {"tied": True},
@@ -267,7 +270,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     **{family: {} for family in ("llama", "mistral", "mixtral", "deepseek_v2", "deepseek_v3", "phi3")},
 }
 """Fields that follow from ``model_type`` in a config.json."""
-_PARAMS_LABEL = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])\b", re.IGNORECASE)
+_PARAMETER_COUNT_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])\b", re.IGNORECASE)
 _MEGATRON_FIELDS = {
     "num-layers": "layers",
     "hidden-size": "hidden",
@@ -315,7 +318,7 @@ def _presets_by_spelling() -> dict[str, str]:
     return names
 
 
-_FORMAT_SUFFIX = re.compile(
+_WEIGHT_FORMAT_SUFFIX_PATTERN = re.compile(
     r"[-_.](?:quantized[-_.])?((?:nv|mx)?fp[48]|awq|gptq|int[48]|w4a16|w8a8|bf16)(?:[-_.](?:block|dynamic|int4|kv|v\d))*$",
     re.IGNORECASE,
 )
@@ -362,7 +365,7 @@ def find_published_preset(name: str) -> Architecture | None:
     """
     if model := find_preset(name):
         return model
-    suffix, base_name = _FORMAT_SUFFIX.search(name), _FORMAT_SUFFIX.sub("", name)
+    suffix, base_name = _WEIGHT_FORMAT_SUFFIX_PATTERN.search(name), _WEIGHT_FORMAT_SUFFIX_PATTERN.sub("", name)
     architecture = find_preset(base_name) or find_preset(base_name.replace("_", "-"))
     return replace(architecture, released=suffix[1]) if architecture and suffix else architecture
 
@@ -420,7 +423,7 @@ def parse_config(config: Mapping[str, Any], name: str) -> tuple[Architecture, li
         todo = "Give layers, hidden, heads, vocab and params as a spec instead."
         raise ScenarioError(f"model {name}, model_type", f"one of {', '.join(_FAMILIES)}", repr(family), todo)
     values: dict[str, Any] = dict(_FAMILIES[family])
-    for field, names in _CONFIG_KEYS.items():
+    for field, names in _CONFIG_KEYS_BY_FIELD.items():
         value = next((config[key] for key in names if config.get(key) is not None), None)
         if value is not None:
             values[field] = value
@@ -453,7 +456,7 @@ def parse_megatron_arguments(words: Sequence[str]) -> tuple[Architecture, list[s
     >>> parse_megatron_arguments(words)[0].ffn
     256
     """
-    values: dict[str, Any] = {**_GPT_STYLE, "tied": True}
+    values: dict[str, Any] = {**_GPT_STYLE_FIELDS, "tied": True}
     for word, value in zip(words, [*words[1:], ""], strict=True):
         key = word.lstrip("-").partition("=")[0]
         if word.startswith("--") and key in _MEGATRON_FIELDS:
@@ -481,7 +484,7 @@ def parse_params_label(text: str | None) -> float | None:
     >>> parse_params_label("GPT 20B"), parse_params_label("bert-base")
     (20000000000.0, None)
     """
-    match = _PARAMS_LABEL.search((text or "").replace("-", " ").replace("_", "."))
+    match = _PARAMETER_COUNT_PATTERN.search((text or "").replace("-", " ").replace("_", "."))
     return float(match[1]) * (1e9 if match[2].lower() == "b" else 1e6) if match else None
 
 
@@ -509,6 +512,7 @@ def _parse_spec(words: dict[str, str]) -> tuple[Architecture, list[str]]:
 
 
 def _make_architecture(name: str, values: Mapping[str, Any]) -> Architecture:
+    """Create an architecture from fields; those without a value keep their default."""
     try:
         return Architecture(name, **{key: value for key, value in values.items() if value is not None})
     except TypeError as error:
@@ -516,6 +520,7 @@ def _make_architecture(name: str, values: Mapping[str, Any]) -> Architecture:
 
 
 def _parse_field(field: str, text: str | float) -> Any:  # noqa: ANN401 - what the field is
+    """Convert the text of a field of an architecture to its type."""
     if field in ("norm", "kind", "name", "released"):
         return text
     try:
@@ -528,6 +533,7 @@ def _parse_field(field: str, text: str | float) -> Any:  # noqa: ANN401 - what t
 
 
 def _split_assignment(word: str) -> tuple[str, str]:
+    """Split a word such as ``layers=32`` into field and value."""
     key, equals, value = word.partition("=")
     if not equals:
         raise ScenarioError("spec", "words such as layers=32", repr(word), "Write 'layers=32'.")
@@ -535,4 +541,5 @@ def _split_assignment(word: str) -> tuple[str, str]:
 
 
 def _fold_model_name(name: str) -> str:
+    """Return a model name without organisation, case and punctuation, for comparisons."""
     return re.sub(r"[^a-z0-9.]", "", name.lower().rpartition("/")[2].replace("_", "."))

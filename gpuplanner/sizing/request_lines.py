@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, SchemaError
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import percent_text
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.gpu_models import GpuModel, ProfileName, load_any_gpu_model
@@ -19,12 +19,12 @@ from gpuplanner.hardware.gpu_models import GpuModel, ProfileName, load_any_gpu_m
 REQUEST_FORMS = ("sbatch", "pod", "dra")
 """Forms of :func:`format_request_lines`."""
 
-_OBJECT_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_GRES_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_KUBERNETES_OBJECT_NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_GRES_TYPE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 @dataclass(frozen=True)
-class Request:
+class GpuRequest:
     """GPUs or MIG instances with a time limit.
 
     Parameters
@@ -50,7 +50,7 @@ class Request:
     Examples
     --------
     >>> from gpuplanner.hardware.gpu_models import as_gpu_model
-    >>> Request("3g.39gb", 1, gpu_model=as_gpu_model("A100-80GB")).profile
+    >>> GpuRequest("3g.39gb", 1, gpu_model=as_gpu_model("A100-80GB")).profile
     '3g.40gb'
     """
 
@@ -61,7 +61,7 @@ class Request:
     gpu_model: GpuModel | None = None
 
     def __post_init__(self) -> None:
-        if self.profile != WHOLE_GPU:
+        if self.profile != FULL_GPU:
             name = self.gpu_model.profile(self.profile).name if self.gpu_model else ProfileName.parse_name(self.profile)
             object.__setattr__(self, "profile", str(name))
         limit = self.time_limit_s
@@ -71,13 +71,13 @@ class Request:
 
 
 def format_request_lines(
-    request: Request, form: str, *, gres_type: str | None = None, name: str | None = None, note: str = ""
+    request: GpuRequest, form: str, *, gres_type: str | None = None, name: str | None = None, note: str = ""
 ) -> str:
     r"""Format a request as lines to paste.
 
     Parameters
     ----------
-    request : Request
+    request : GpuRequest
         What to ask for.
     form : {"sbatch", "pod", "dra"}
         Options for the head of a batch script; a Pod with the GPUs as limits; or a ResourceClaimTemplate and the
@@ -109,10 +109,10 @@ def format_request_lines(
 
     Examples
     --------
-    >>> print(format_request_lines(Request("3g.40gb", 1, 5400), "sbatch", gres_type="h100"), end="")
+    >>> print(format_request_lines(GpuRequest("3g.40gb", 1, 5400), "sbatch", gres_type="h100"), end="")
     #SBATCH --gres=gpu:h100_3g.40gb:1
     #SBATCH --time=0-01:30:00
-    >>> print(format_request_lines(Request("gpu", 8), "pod", note="Anna\n#!"), end="")
+    >>> print(format_request_lines(GpuRequest("gpu", 8), "pod", note="Anna\n#!"), end="")
     # 'Anna\n#!'
     apiVersion: v1
     kind: Pod
@@ -149,12 +149,12 @@ def is_gres_type(text: str) -> bool:
     >>> is_gres_type("a100_80"), is_gres_type("a100|v100")
     (True, False)
     """
-    return _GRES_TYPE.fullmatch(text) is not None
+    return _GRES_TYPE_PATTERN.fullmatch(text) is not None
 
 
-def _format_sbatch(request: Request, gres_type: str | None) -> list[str]:
+def _format_sbatch(request: GpuRequest, gres_type: str | None) -> list[str]:
     """Options of sbatch: GPUs of a node, nodes and time limit, up to the next minute."""
-    sliced = request.profile != WHOLE_GPU
+    sliced = request.profile != FULL_GPU
     if sliced if gres_type is None else not is_gres_type(gres_type):
         subject = f"Slurm GRES type for {request.profile}"
         todo = "Take it from GresTypes of the site, or what slurmd detects."
@@ -171,25 +171,25 @@ def _format_sbatch(request: Request, gres_type: str | None) -> list[str]:
     return lines
 
 
-def _object_name(request: Request, name: str | None) -> str:
+def _object_name(request: GpuRequest, name: str | None) -> str:
     """A name for objects of Kubernetes."""
     if name is None:
-        kind = "gpus" if request.profile == WHOLE_GPU else f"mig-{re.sub(r'[^a-z0-9]', '-', request.profile)}"
+        kind = "gpus" if request.profile == FULL_GPU else f"mig-{re.sub(r'[^a-z0-9]', '-', request.profile)}"
         return f"{kind}-{request.count}"
-    if not _OBJECT_NAME.fullmatch(name):
+    if not _KUBERNETES_OBJECT_NAME_PATTERN.fullmatch(name):
         expected = "up to 63 lower-case letters, digits and '-'"
         raise SchemaError("name of Kubernetes objects", expected, repr(name), "Fix the name.")
     return name
 
 
-def _format_pod(request: Request, name: str) -> list[str]:
+def _format_pod(request: GpuRequest, name: str) -> list[str]:
     """A Pod with limits; a plus sign cannot stand in the name of a resource."""
-    resource = "gpu" if request.profile == WHOLE_GPU else f"mig-{request.profile.replace('+', '.')}"
+    resource = "gpu" if request.profile == FULL_GPU else f"mig-{request.profile.replace('+', '.')}"
     limit = f"      nvidia.com/{resource}: {request.count}"
     return [*_format_pod_head(request, name), *_format_container("    limits:", limit)]
 
 
-def _format_claiming_pod(request: Request, name: str) -> list[str]:
+def _format_claiming_pod(request: GpuRequest, name: str) -> list[str]:
     """A Pod that gets its GPUs by the claim template of the same name."""
     return [
         *_format_pod_head(request, name),
@@ -200,7 +200,8 @@ def _format_claiming_pod(request: Request, name: str) -> list[str]:
     ]
 
 
-def _format_pod_head(request: Request, name: str) -> list[str]:
+def _format_pod_head(request: GpuRequest, name: str) -> list[str]:
+    """Return the lines of a pod specification above its resources."""
     limit = request.time_limit_s
     return [
         "apiVersion: v1",
@@ -224,9 +225,9 @@ def _format_container(*resources: str) -> list[str]:
     ]
 
 
-def _format_claim_template(request: Request, name: str) -> list[str]:
+def _format_claim_template(request: GpuRequest, name: str) -> list[str]:
     """A claim template of resource.k8s.io/v1, with the profile selected in CEL."""
-    whole = request.profile == WHOLE_GPU
+    whole = request.profile == FULL_GPU
     chosen = f"device.attributes['gpu.nvidia.com'].profile == '{request.profile}'"
     selectors = ["          selectors:", "          - cel:", f'              expression: "{chosen}"']
     return [
@@ -253,7 +254,7 @@ MIN_MEASURED_JOBS = 5
 """Fewest measured jobs for a recommendation."""
 MAX_IDLE_SM_ACTIVITY = 0.10
 """SM activity below which a session counts as mostly idle, so that time-slicing hardly slows it. [0-1]"""
-MAX_JOBS_PER_GPU = 8
+MAX_RECOMMENDED_JOBS_PER_GPU = 8
 """Largest number of jobs on one GPU that is recommended."""
 
 
@@ -299,18 +300,18 @@ def recommend_sharing(history: pl.DataFrame) -> pl.DataFrame:
     classes = history.with_columns(
         job_class=pl.col("job_class").cast(pl.String).fill_null("not known"),
         board=pl.coalesce("board", of_word),
-        several=(pl.col("instances") > 1) & (pl.col("profile").fill_null(WHOLE_GPU) == WHOLE_GPU),
+        several=(pl.col("instances") > 1) & (pl.col("profile").fill_null(FULL_GPU) == FULL_GPU),
     )
     parts = classes.partition_by("job_class", "board", "several", maintain_order=True)
     rows = [_make_sharing_row(part) for part in parts]
-    table = pl.DataFrame(rows, schema=_SHARING_COLUMNS, orient="row")
+    table = pl.DataFrame(rows, schema=_DTYPE_BY_SHARING_COLUMN, orient="row")
     mode_texts = facts("sharing_modes").pivot(on="fact", index="mode", values="value", maintain_order=True)
     return table.join(mode_texts, on="mode", how="left", maintain_order="left").sort(
         "gpu_hours", "job_class", "board", descending=[True, False, False], nulls_last=True
     )
 
 
-_SHARING_COLUMNS = {
+_DTYPE_BY_SHARING_COLUMN = {
     "job_class": pl.String, "board": pl.String, "gpus": pl.String, "jobs": pl.Int64, "measured": pl.Int64,
     "users": pl.Int64, "gpu_hours": pl.Float64, "memory_peak_gib": pl.Float64, "sm_activity": pl.Float64,
     "mode": pl.String, "profile": pl.String, "together": pl.Int64, "slow_at_most": pl.Float64, "why": pl.String,
@@ -352,10 +353,10 @@ def _choose_sharing(
     slices = measured.drop_nulls("rank_needed").sort("rank_needed")
     if gpu_model.profiles and slices.height:
         needed = slices["profile_needed"][math.ceil(COVERED_FRACTION * slices.height) - 1]
-        if needed != WHOLE_GPU and (count := gpu_model.profile(needed).max_instances) > 1:
+        if needed != FULL_GPU and (count := gpu_model.profile(needed).max_instances) > 1:
             return SHARING_MIG, needed, count, f"{needed} is enough for {percent_text(COVERED_FRACTION)} of its jobs"
     usable = gpu_model.memory_gib
-    max_fitting = min(int(usable / max(memory, 1e-3)), MAX_JOBS_PER_GPU)
+    max_fitting = min(int(usable / max(memory, 1e-3)), MAX_RECOMMENDED_JOBS_PER_GPU)
     if max_fitting < 2:
         return (
             SHARING_FULL,
@@ -404,6 +405,7 @@ def format_plugin_configs(table: pl.DataFrame) -> str:
 
 
 def _iterate_plugin_configs(table: pl.DataFrame) -> Iterator[tuple[str, str]]:
+    """Yield name and text of a configuration of the NVIDIA device plugin for each class that shares GPUs."""
     for row in table.filter(pl.col("mode").is_in([SHARING_MPS, SHARING_TIME_SLICING])).iter_rows(named=True):
         key = "mps" if row["mode"] == SHARING_MPS else "timeSlicing"
         lines = [

@@ -17,7 +17,7 @@ from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, first_text
 COMPLETE_RUN_STATES = ("COMPLETED", "TIMEOUT")
 """Runs that reached their end or their limit. What failed or was cancelled may have stopped before its peak: it
 counts as a lower bound of the need, never as evidence that little was needed."""
-CONFIDENCE_PERCENT = 95
+EXCEEDANCE_CONFIDENCE_PERCENT = 95
 """Confidence of the largest share of later runs that may need more than the recommended size."""
 
 
@@ -79,7 +79,7 @@ def estimate_size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
         size_risk_hours=pl.col("run_s").filter(would_fail).sum() / 3600,
     )
 
-    at_most = 1 - (math.log(1 - CONFIDENCE_PERCENT / 100) / pl.col("size_runs")).exp()
+    at_most = 1 - (math.log(1 - EXCEEDANCE_CONFIDENCE_PERCENT / 100) / pl.col("size_runs")).exp()
     rank, active = (pl.when(condition).then("largest") for condition in (~several, several))
     single = by_group.with_columns(rank=rank, active=active)
     return (
@@ -340,7 +340,7 @@ def _decide_recommendations(table: pl.DataFrame, minimum: int, highest_risk: flo
     gpus_text = pl.format("at most {} worked in {} full runs", _count_expression("active", "GPU"), "size_runs")
     risk_percent = (100 * pl.col("size_risk_at_most")).ceil().cast(pl.Int64)
     few = first_text((pl.col("size_risk_at_most") > highest_risk, "; too few runs to promise it, try it first"))
-    need_more = f"{{}}{{}}; at most {{}} % of later runs need more ({CONFIDENCE_PERCENT} % confidence)"
+    need_more = f"{{}}{{}}; at most {{}} % of later runs need more ({EXCEEDANCE_CONFIDENCE_PERCENT} % confidence)"
     seen_text = pl.when(is_single).then(fits_text).otherwise(gpus_text)
     proven = pl.format(need_more, seen_text, few.fill_null(""), risk_percent)
     unchanged = pl.col("rank") == pl.col("rank_asked")

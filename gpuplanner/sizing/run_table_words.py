@@ -11,13 +11,13 @@ from typing import Any
 
 from gpuplanner.core.errors import GeometryError, ScenarioError, nearest_names
 from gpuplanner.hardware.catalog import facts, list_gpu_models, match_gpu_models
-from gpuplanner.sizing.learned_memory import PEAK_HEADROOM
+from gpuplanner.sizing.learned_memory import PEAK_HEADROOM_FRACTION
 from gpuplanner.sizing.memory_components import BYTES_PER_GIB, peak_gib, stage_params, static_bytes
 from gpuplanner.sizing.model_architecture import Architecture, parse_params_label
 from gpuplanner.sizing.throughput import GpuSpec, find_gpu_spec
 from gpuplanner.sizing.training_job import (
     GENERIC_TOOL,
-    TARGETS,
+    MATRICES,
     TOOLS_WITHOUT_RECIPE,
     TrainingJob,
     TrainingMethod,
@@ -27,11 +27,11 @@ from gpuplanner.sizing.training_job import (
     methods_by_name,
 )
 
-_MAX_COUNT = 1e7
-_GB_SUFFIX = re.compile(r"\s*(gib|gb|g)$", re.IGNORECASE)
-_FRACTIONAL_COLUMNS = ("params", "gpu_mem_gib")
+_MAX_COUNT_VALUE = 1e7
+_GB_SUFFIX_PATTERN = re.compile(r"\s*(gib|gb|g)$", re.IGNORECASE)
+_NON_COUNT_COLUMNS = ("params", "gpu_mem_gib")
 """Columns that are no counts."""
-_MAX_MEMORY_DIFFERENCE = 0.12
+_MAX_GPU_MEMORY_DIFFERENCE_FRACTION = 0.12
 """Share by which a stated memory may differ from the board's before one of them is wrong: GB and GiB are 7 % apart."""
 
 
@@ -43,15 +43,16 @@ def read_number_column(row: Mapping[str, str], name: str) -> float | None:
 
 @functools.lru_cache(4096)
 def _parse_number(text: str, name: str) -> float:
-    bare = _GB_SUFFIX.sub("", text) if name == "gpu_mem_gib" else text
+    """Parse the number of a cell of a table of runs, with a unit where the column allows one."""
+    bare = _GB_SUFFIX_PATTERN.sub("", text) if name == "gpu_mem_gib" else text
     try:
         value = float(bare) if bare.isascii() and "_" not in bare else math.nan
     except ValueError:
         value = (parse_params_label(text) if name == "params" else None) or math.nan
-    max_value = 1e15 if name == "params" else _MAX_COUNT
+    max_value = 1e15 if name == "params" else _MAX_COUNT_VALUE
     within = 0 <= value <= max_value  # which is false of NaN
-    if not within or (not value and name != "zero_stage") or (value % 1 and name not in _FRACTIONAL_COLUMNS):
-        whole = "" if name in _FRACTIONAL_COLUMNS else ", whole,"
+    if not within or (not value and name != "zero_stage") or (value % 1 and name not in _NON_COUNT_COLUMNS):
+        whole = "" if name in _NON_COUNT_COLUMNS else ", whole,"
         want = f"a number{whole} from 0 (above 0 for a size) up to {max_value:g}"
         raise ScenarioError(f"row, {name}", want, repr(text), f"Fix column {name}.")
     return value
@@ -81,7 +82,7 @@ def read_gpu_memory(row: Mapping[str, str]) -> tuple[float | None, float | None,
         return stated, stated, (), () if stated is not None else (_describe_unknown_gpu(row["gpu"]),)
     if stated is None:
         return (sizes[0] if len(set(sizes)) == 1 else None), max(sizes), (), ()
-    if min(abs(stated / size - 1) for size in sizes) > _MAX_MEMORY_DIFFERENCE:
+    if min(abs(stated / size - 1) for size in sizes) > _MAX_GPU_MEMORY_DIFFERENCE_FRACTION:
         gpu_model = f"gpu {row['gpu']}, which has {max(sizes):.0f} GiB"
         return stated, stated, (f"gpu_mem_gib {stated:g} and {gpu_model}: read as {stated:g}",), ()
     return stated, stated, (), ()
@@ -102,18 +103,20 @@ def lacks_bf16(word: str) -> bool:
 
 @functools.lru_cache(1024)
 def _match_gpu_specs(word: str) -> tuple[GpuSpec, ...]:
+    """Return the figures of all GPU models that a word may mean."""
     return tuple(sheet for name in match_gpu_models(word) if (sheet := _find_gpu_spec(name)))
 
 
 @functools.cache
 def _find_gpu_spec(name: str) -> GpuSpec | None:
+    """Return the figures of a GPU model, or None if the catalogue has no data sheet of it."""
     try:
         return find_gpu_spec(name)
     except GeometryError:  # no data sheet
         return None
 
 
-_SEPARATORS = re.compile(r"[^a-z0-9]+")
+_SEPARATOR_PATTERN = re.compile(r"[^a-z0-9]+")
 _DPO_PATTERN = re.compile(r"(?<![a-z0-9])dpo(?![a-z0-9])")
 
 
@@ -128,7 +131,7 @@ def _spellings_by_meaning(kind: str) -> tuple[dict[str, list[frozenset[str]]], f
             filler = frozenset(called.split())
             continue
         names = [word, *called.split("|")]
-        spellings[word] = [frozenset(_SEPARATORS.sub(" ", name.lower()).split()) for name in names]
+        spellings[word] = [frozenset(_SEPARATOR_PATTERN.sub(" ", name.lower()).split()) for name in names]
     return spellings, filler
 
 
@@ -146,7 +149,7 @@ def resolve_word(kind: str, text: str, *, column: str = "") -> str:
     gpuplanner.core.errors.ScenarioError: row, optimizer: expected one of adamw, adamw8bit, ... Did you mean adamw?
     """
     spellings, filler = _spellings_by_meaning(kind)
-    words = frozenset(_SEPARATORS.sub(" ", text.lower()).split())
+    words = frozenset(_SEPARATOR_PATTERN.sub(" ", text.lower()).split())
     significant = words - filler or words
     fitting: dict[str, int] = {}
     for name, word_sets in spellings.items():
@@ -180,7 +183,7 @@ def parse_method(text: str) -> tuple[str, frozenset[str]]:
     """
     names = methods_by_name()
     parts = [part.lower() for part in re.split(r"[+,]", text) if part.strip()]
-    method_word, *extra_parts = [_SEPARATORS.sub("_", part).strip("_") for part in parts] or [""]
+    method_word, *extra_parts = [_SEPARATOR_PATTERN.sub("_", part).strip("_") for part in parts] or [""]
     features = set()
     for part in extra_parts:
         if part.rstrip("s") not in ("embedding", "emb", "head", "lm_head", "embed"):
@@ -200,12 +203,12 @@ def parse_method(text: str) -> tuple[str, frozenset[str]]:
         raise ScenarioError("row, method", f"one of {listed}", repr(text), hint)
     if name in ("pretrain",) or method_word.startswith(("pretrain", "continued")):
         features.add("pretrain")
-    if name in _QUANTIZED_METHODS:
+    if name in _METHOD_BY_QUANTIZED_METHOD:
         features.add("quantised")
-    return _QUANTIZED_METHODS.get(name, name), frozenset(features)
+    return _METHOD_BY_QUANTIZED_METHOD.get(name, name), frozenset(features)
 
 
-_QUANTIZED_METHODS: Mapping[str, str] = {"qlora": "lora", "qdora": "dora", "qoft": "oft"}
+_METHOD_BY_QUANTIZED_METHOD: Mapping[str, str] = {"qlora": "lora", "qdora": "dora", "qoft": "oft"}
 """Methods that say that the model beside them has 4 bits, and what they are otherwise."""
 
 
@@ -214,7 +217,7 @@ def parse_column(kind: str, row: Mapping[str, str], column: str) -> str:
     return resolve_word(kind, row[column], column=column) if column in row else ""
 
 
-_MODULE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_MODULE_NAME_PATTERN = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 @functools.lru_cache(1024)
@@ -226,13 +229,13 @@ def parse_targets(text: str) -> tuple[str, ...]:
     >>> parse_targets("q_proj, v_proj"), parse_targets("all-linear")
     (('q', 'v'), ('q', 'k', 'v', 'o', 'gate', 'up', 'down'))
     """
-    parts = _MODULE_NAME.findall(text) or [text]
+    parts = _MODULE_NAME_PATTERN.findall(text) or [text]
     named = {target for part in parts for target in resolve_word("target", part, column="lora_targets").split()}
-    return tuple(target for target in TARGETS if target in named)
+    return tuple(target for target in MATRICES if target in named)
 
 
 @dataclass
-class ParsedRow:
+class ParsedRunRow:
     """A row with resolved words, and the notes collected while it is read."""
 
     text: dict[str, str]
@@ -251,7 +254,7 @@ class ParsedRow:
         return self.method.base == "trained"
 
 
-def parse_words(text: dict[str, str], tool: str) -> ParsedRow:
+def parse_words(text: dict[str, str], tool: str) -> ParsedRunRow:
     """Resolve the words of a row; unknown words are rejected."""
     name, features = parse_method(text.get("method", "full"))
     quantization = parse_column("quantization", text, "quantization")
@@ -271,7 +274,7 @@ def parse_words(text: dict[str, str], tool: str) -> ParsedRow:
         if "master" in optimizer_options.lower() and not {"no", "without"} & {*optimizer_options.lower().split()}
         else "",
     }
-    row = ParsedRow(text, tool, load_methods()[name], features, quantization, words)
+    row = ParsedRunRow(text, tool, load_methods()[name], features, quantization, words)
     if optimizer_options.strip() and not words["master"]:
         expected = "a name, or a name and fp32 master"
         raise ScenarioError("row, optimizer", expected, text["optimizer"], "Fix optimizer.")
@@ -297,7 +300,7 @@ def parse_words(text: dict[str, str], tool: str) -> ParsedRow:
     return row
 
 
-def note_contradictions(row: ParsedRow, architecture: Architecture, seq: int) -> None:
+def note_contradictions(row: ParsedRunRow, architecture: Architecture, seq: int) -> None:
     """Note contradictory statements of a row, and how they are read."""
     text, words, add_clash = row.text, row.words, row.clashes.append
     zero = read_number_column(text, "zero_stage")
@@ -352,7 +355,7 @@ def note_contradictions(row: ParsedRow, architecture: Architecture, seq: int) ->
         add_clash("cpu_offload of optimiser states, and sgd has none: read so")
 
 
-def note_assumptions(row: ParsedRow, job: TrainingJob) -> None:
+def note_assumptions(row: ParsedRunRow, job: TrainingJob) -> None:
     """Note settings that matter and were not stated: recompute, optimiser, precision."""
     if not row.words["recompute"] and row.tool in TOOLS_WITHOUT_RECIPE:
         row.missing.append(f"activation_checkpointing: assumed {job.recompute}")
@@ -376,13 +379,13 @@ def note_assumptions(row: ParsedRow, job: TrainingJob) -> None:
 _PARAMETER_PRECISION_TEXT = {"unsaid": "the middle", "pure": "not", "amp": "so"}
 
 
-def _has_bare_precision(row: ParsedRow) -> bool:
+def _has_bare_precision(row: ParsedRunRow) -> bool:
     """Whether a type is named without saying of what."""
     return row.words["precision"] in ("", "bf16", "fp16", "fp8")
 
 
 def choose_open_settings(
-    row: ParsedRow, job: TrainingJob, max_gib: float | None
+    row: ParsedRunRow, job: TrainingJob, max_gib: float | None
 ) -> tuple[TrainingJob, tuple[TrainingJob, ...]]:
     """Choose the likeliest value of open settings, and return the alternatives, one change at a time."""
     words, changes = row.words, list[dict[str, Any]]()
@@ -390,10 +393,10 @@ def choose_open_settings(
         job.regime == "pure" and row.tool not in TOOLS_WITHOUT_RECIPE and not words["recompute"] and not job.offload
     )
     if row.full and recipe and not words["optimizer"] and job.step_in_backward:
-        row.missing.append(f"step in backward and paged states: {_RECIPE_ASSUMPTION}")
+        row.missing.append(f"step in backward and paged states: {_RECIPE_ASSUMPTION_TEXT}")
         changes += [{"step_in_backward": False}, {"step_in_backward": False, "optimizer": "adamw8bit"}]
     if recipe and not job.quantization and job.recompute == "full" and words["compile"]:
-        row.missing.append(f"activation_checkpointing: {_RECIPE_ASSUMPTION}")
+        row.missing.append(f"activation_checkpointing: {_RECIPE_ASSUMPTION_TEXT}")
         changes.append({"recompute": "none"})
     if job.regime == "unsaid" or (
         row.tool in TOOLS_WITHOUT_RECIPE and row.full and _has_bare_precision(row) and job.regime == "pure"
@@ -406,8 +409,8 @@ def choose_open_settings(
     if row.tool in TOOLS_WITHOUT_RECIPE and job.loss_chunks > 1:
         changes.append({"loss_chunks": 1})
     if row.tool in TOOLS_WITHOUT_RECIPE and row.method.of_rank and not row.method.targets and job.model.hidden:
-        largest = job.lora_rank if "lora_rank" in row.text else _MAX_RECIPE_RANK
-        targets = job.lora_targets if "lora_targets" in row.text else TARGETS
+        largest = job.lora_rank if "lora_rank" in row.text else _MAX_RECIPE_LORA_RANK
+        targets = job.lora_targets if "lora_targets" in row.text else MATRICES
         changes.append({"lora_targets": targets, "lora_rank": min(largest, job.model.hidden)})
     if row.tool in TOOLS_WITHOUT_RECIPE and not words["recompute"] and not job.quantization:
         changes.append({"recompute": "none" if job.recompute == "full" else "full"})
@@ -416,18 +419,18 @@ def choose_open_settings(
     if len(variants) == 1 or max_gib is None or (row.tool in TOOLS_WITHOUT_RECIPE and sum(peak_gib(job)) <= max_gib):
         return job, tuple(variants[1:])
     sizes = [(sum(peak_gib(variant)), index) for index, variant in enumerate(variants)]
-    _, index = max((size for size in sizes if size[0] <= max_gib * (1 - PEAK_HEADROOM)), default=(0.0, 0))
+    _, index = max((size for size in sizes if size[0] <= max_gib * (1 - PEAK_HEADROOM_FRACTION)), default=(0.0, 0))
     return variants[index], tuple(variant for i, variant in enumerate(variants) if i != index)
 
 
-_RECIPE_ASSUMPTION = "assumed as in the tool's recipe, or as the GPU allows"
-_MAX_RECIPE_RANK = 64
+_RECIPE_ASSUMPTION_TEXT = "assumed as in the tool's recipe, or as the GPU allows"
+_MAX_RECIPE_LORA_RANK = 64
 """The largest rank that recipes of the tools take unasked."""
 _MEMORY_SAVING_SETTINGS = {"optimizer": "pagedadamw8bit", "step_in_backward": True, "recompute": "full"}
 """All that a full training of one GPU can save with."""
 
 
-def _note_open_columns(row: ParsedRow, job: TrainingJob) -> None:
+def _note_open_columns(row: ParsedRunRow, job: TrainingJob) -> None:
     """What else a recipe of its tool leaves open, by columns alone."""
     words = row.words
     pure = job.regime == "pure" and row.tool not in TOOLS_WITHOUT_RECIPE and not job.offload

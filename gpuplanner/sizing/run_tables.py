@@ -17,7 +17,7 @@ from gpuplanner.hardware.catalog import facts
 from gpuplanner.sizing.learned_memory import MeasuredRuns, PeakModel, shipped_peak_model
 from gpuplanner.sizing.memory_components import BYTES_PER_GIB, COMPONENTS, hidden_bytes, peak_gib
 from gpuplanner.sizing.model_architecture import (
-    LABEL_TOLERANCE,
+    MAX_PARAMETER_COUNT_DIFFERENCE_FRACTION,
     Architecture,
     compare_params,
     find_preset,
@@ -25,7 +25,7 @@ from gpuplanner.sizing.model_architecture import (
     parse_params_label,
 )
 from gpuplanner.sizing.run_table_words import (
-    ParsedRow,
+    ParsedRunRow,
     choose_open_settings,
     compute_static_gib,
     count_replicas,
@@ -48,10 +48,10 @@ from gpuplanner.sizing.training_job import (
 )
 
 SHAPE_COLUMNS = ("layers", "hidden", "heads", "kv_heads", "vocab")
-_MODEL_COLUMNS = ("model", "params", "tp", *SHAPE_COLUMNS)
+_ROW_ARCHITECTURE_COLUMNS = ("model", "params", "tp", *SHAPE_COLUMNS)
 _MLP_WIDTH_RATIO_RANGE = (0.5, 20.0)
 """Widths of an MLP by hidden size beyond which layers and parameters cannot be of one model."""
-_MAX_LABEL_DIFFERENCE = 0.2
+_MAX_PARAMETER_LABEL_DIFFERENCE_FRACTION = 0.2
 
 
 @dataclass
@@ -66,11 +66,12 @@ class RowModel:
 
 def read_row_model(row: dict[str, str], tool: str) -> RowModel:
     """Read the architecture of a row; cached for rows of one model."""
-    return _read_row_model(tuple((name, row[name]) for name in _MODEL_COLUMNS if name in row), tool)
+    return _read_row_model(tuple((name, row[name]) for name in _ROW_ARCHITECTURE_COLUMNS if name in row), tool)
 
 
 @functools.lru_cache(1024)
 def _read_row_model(items: tuple[tuple[str, str], ...], tool: str) -> RowModel:
+    """Determine the architecture of a row of a table of runs from its model name, parameter count and shape columns."""
     row = dict(items)
     row_model, name, params = RowModel(), row.get("model", ""), read_number_column(row, "params")
     known_architecture = find_preset(name)
@@ -88,12 +89,12 @@ def _read_row_model(items: tuple[tuple[str, str], ...], tool: str) -> RowModel:
             row_model.clashes.append(f"{subject}{reading}")
         if preset_counts:
             counted = known_architecture.params()
-            if params and abs(counted - params) > LABEL_TOLERANCE * counted:
+            if params and abs(counted - params) > MAX_PARAMETER_COUNT_DIFFERENCE_FRACTION * counted:
                 subject = f"params: {params:.4g} is not the {counted:.4g} of {known_architecture.name}"
                 row_model.clashes.append(f"{subject}, which counts")
             row_model.model = known_architecture
             return row_model
-    elif labelled and params and abs(labelled / params - 1) > _MAX_LABEL_DIFFERENCE:
+    elif labelled and params and abs(labelled / params - 1) > _MAX_PARAMETER_LABEL_DIFFERENCE_FRACTION:
         subject = f"params: {params:.4g} is not the {labelled:.4g} of the name"
         row_model.clashes.append(f"{subject}: read as {params:.4g}")
     near = nearest_names(name, facts("model_presets")["preset"].to_list()) if name and not known_architecture else []
@@ -144,7 +145,7 @@ def _build_row_model(row_model: RowModel, row: dict[str, str], tool: str, shape:
     row_model.model = architecture
 
 
-READ_COLUMNS = (
+INPUT_COLUMNS = (
     "source", "framework", "model", "params", "layers", "hidden", "heads", "kv_heads", "vocab", "seq_len",
     "micro_batch", "grad_accum", "precision", "optimizer", "method", "lora_rank", "lora_targets", "trained_layers",
     "quantization", "zero_stage", "fsdp", "tp", "pp", "dp", "cp", "ep", "device_map", "activation_checkpointing",
@@ -154,7 +155,7 @@ READ_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class RowJob:
+class RowTrainingJob:
     """A row as a job, with its assumptions and alternatives.
 
     ``alternatives`` are the same job with other values of settings that were not stated and matter; the bound covers
@@ -180,7 +181,7 @@ class RowJob:
         return self.name if self.tool == GENERIC_TOOL and self.name else self.tool
 
 
-def read_row_job(row: Mapping[str, Any], *, tool: str | None = None) -> RowJob:
+def read_row_job(row: Mapping[str, Any], *, tool: str | None = None) -> RowTrainingJob:
     """Read the job of one row.
 
     Examples
@@ -191,7 +192,7 @@ def read_row_job(row: Mapping[str, Any], *, tool: str | None = None) -> RowJob:
     >>> "Did you mean lora" in read_row_job({"model": "llama-2-7b", "method": "lroa", "seq_len": 512}).missing[0]
     True
     """
-    stated_cells = [(name, str(cell).strip()) for name in READ_COLUMNS if (cell := row.get(name)) is not None]
+    stated_cells = [(name, str(cell).strip()) for name in INPUT_COLUMNS if (cell := row.get(name)) is not None]
     return _read_row_job(tuple(pair for pair in stated_cells if pair[1]), tool)
 
 
@@ -203,7 +204,8 @@ def make_job(architecture: Architecture, text: dict[str, str], seq: int, tool: s
 
 
 @functools.lru_cache(4096)
-def _read_row_job(items: tuple[tuple[str, str], ...], forced: str | None) -> RowJob:
+def _read_row_job(items: tuple[tuple[str, str], ...], forced: str | None) -> RowTrainingJob:
+    """Convert a row of a table of runs to a training job, if its settings suffice."""
     text = dict(items)
     tool = forced or find_tool(text.get("framework"), text.get("source"))
     family, gpu_gib, max_gib = "?", None, None
@@ -221,15 +223,15 @@ def _read_row_job(items: tuple[tuple[str, str], ...], forced: str | None) -> Row
         if not seq:
             row.missing.append("seq_len: not given; add it")
         if row_model.model is None or not seq:
-            return RowJob(tool, family, None, tuple(row.missing), note=tuple(row.note), gpu_gib=gpu_gib)
+            return RowTrainingJob(tool, family, None, tuple(row.missing), note=tuple(row.note), gpu_gib=gpu_gib)
         note_contradictions(row, row_model.model, int(seq))
         tool_name = "" if forced else (text.get("framework") or text.get("source") or "").lower()
         return _make_row_job(row, row_model.model, int(seq), max_gib, family, gpu_gib, tool_name)
     except ScenarioError as error:
-        return RowJob(tool, family, None, (str(error),), gpu_gib=gpu_gib)
+        return RowTrainingJob(tool, family, None, (str(error),), gpu_gib=gpu_gib)
 
 
-def _situation_tags(row: ParsedRow, architecture: Architecture, ranks: int) -> set[str]:
+def _situation_tags(row: ParsedRunRow, architecture: Architecture, ranks: int) -> set[str]:
     """List the conditions of the tool facts that apply to a row."""
     zero, precision = read_number_column(row.text, "zero_stage"), row.words["precision"]
     tags = {row.method.name, "sharded" if ranks > 1 else "single", *row.features}
@@ -256,7 +258,7 @@ def _situation_tags(row: ParsedRow, architecture: Architecture, ranks: int) -> s
     return tags
 
 
-def _choose_sharding(row: ParsedRow, tags: set[str], facts: Mapping[str, str], ranks: int) -> str:
+def _choose_sharding(row: ParsedRunRow, tags: set[str], facts: Mapping[str, str], ranks: int) -> str:
     """Choose the sharding: as stated, else the tool's."""
     stages = [tag for tag in ("zero1", "zero2", "zero3", "fsdp") if tag in tags]
     sharding = stages[0] if stages else facts.get("sharding", "")
@@ -267,7 +269,7 @@ def _choose_sharding(row: ParsedRow, tags: set[str], facts: Mapping[str, str], r
     return sharding
 
 
-def _choose_regimes(row: ParsedRow, tags: set[str], facts: Mapping[str, str]) -> tuple[str, str, float]:
+def _choose_regimes(row: ParsedRunRow, tags: set[str], facts: Mapping[str, str]) -> tuple[str, str, float]:
     """Choose the regimes of trained parameters and adapters, and bytes of a frozen weight, by the stated precision."""
     regime, adapters, precision = facts["regime"], facts["adapter_regime"], row.words["precision"]
     weight = float(facts.get("weight_bytes", 2))
@@ -298,9 +300,10 @@ def _keeps_scores(architecture: Architecture, words: Mapping[str, str], regime: 
 
 
 def _make_row_job(
-    row: ParsedRow, architecture: Architecture, seq: int, max_gib: float | None = None,
+    row: ParsedRunRow, architecture: Architecture, seq: int, max_gib: float | None = None,
     family: str = "", gpu_gib: float | None = None, tool_name: str = "",
-) -> RowJob:  # fmt: skip
+) -> RowTrainingJob:  # fmt: skip
+    """Build the training job of a row, with the assumptions for settings that it does not state."""
     text, words, tool = row.text, row.words, row.tool
     parallel: dict[str, Any] = {name: read_count(text, name) for name in ("tp", "pp", "dp", "cp", "ep")}
     if words["device_map"] == "auto":
@@ -374,15 +377,15 @@ def _make_row_job(
         row.note.append("in GB of 1e9 bytes, as this tool's meter prints")
     missing = (*row.missing, *row.clashes)
     clashes, note = tuple(row.clashes), tuple(row.note)
-    return RowJob(tool, family, job, missing, alternatives, note, unit, gpu_gib, clashes, max_gib, tool_name)
+    return RowTrainingJob(tool, family, job, missing, alternatives, note, unit, gpu_gib, clashes, max_gib, tool_name)
 
 
-ADDED_COLUMNS = ("predicted_gib", "upper_gib", "p_oom", "family", "tool", "level", "missing", "note")
+OUTPUT_COLUMNS = ("predicted_gib", "upper_gib", "p_oom", "family", "tool", "level", "missing", "note")
 """Columns that a prediction adds."""
 TOOL_MEASURED, TOOL_NOT_MEASURED, NOT_PREDICTED = "tool measured", "tool not measured", "not predicted"
-CLASH_MARGIN = 0.25
+CLASH_LOG_MARGIN = 0.25
 """Logarithm by which a bound is wider where a row says a thing twice and differently."""
-_ALTERNATIVE_MARGIN = 0.05
+_ALTERNATIVE_LOG_MARGIN = 0.05
 """Logarithm of what a bound adds to the largest of the other answers."""
 
 
@@ -400,7 +403,7 @@ class PeakPrediction:
     note: str
 
 
-def predict_row(row_job: RowJob, model: PeakModel, *, gpu_gib: float | None = None) -> PeakPrediction:
+def predict_row(row_job: RowTrainingJob, model: PeakModel, *, gpu_gib: float | None = None) -> PeakPrediction:
     """Predict peak, bound and probability of running out of memory of one job.
 
     Examples
@@ -416,8 +419,8 @@ def predict_row(row_job: RowJob, model: PeakModel, *, gpu_gib: float | None = No
     peaks = [float(np.dot(peak_gib(job), knobs)) * row_job.unit for job in (row_job.job, *row_job.alternatives)]
     is_known_tool, decided = row_job.tool != GENERIC_TOOL, not has_open_questions(row_job)
     radius = model.radius(row_job.label, is_known_tool=is_known_tool, job=row_job.job, decided=decided)
-    radius += CLASH_MARGIN * bool(row_job.clashes)
-    largest_alternative = max((peak * math.exp(_ALTERNATIVE_MARGIN) for peak in peaks[1:]), default=0.0)
+    radius += CLASH_LOG_MARGIN * bool(row_job.clashes)
+    largest_alternative = max((peak * math.exp(_ALTERNATIVE_LOG_MARGIN) for peak in peaks[1:]), default=0.0)
     max_gib = gpu_gib or row_job.max_gib
     upper = max(
         peaks[0] * math.exp(radius),
@@ -441,7 +444,7 @@ def predict_row(row_job: RowJob, model: PeakModel, *, gpu_gib: float | None = No
 
 
 def predict_table(table: pl.DataFrame, model: PeakModel | None = None, *, tool: str | None = None) -> pl.DataFrame:
-    """Add the columns of `ADDED_COLUMNS` to a table of runs.
+    """Add the columns of `OUTPUT_COLUMNS` to a table of runs.
 
     Examples
     --------
@@ -449,7 +452,7 @@ def predict_table(table: pl.DataFrame, model: PeakModel | None = None, *, tool: 
     >>> predict_table(table)["missing"].to_list()
     ['seq_len: not given; add it']
     """
-    model, read = model or shipped_peak_model(), [name for name in READ_COLUMNS if name in table.columns]
+    model, read = model or shipped_peak_model(), [name for name in INPUT_COLUMNS if name in table.columns]
     predictions: dict[tuple[Any, ...], PeakPrediction] = {}
     rows = table.select(read).rows() if read else [()] * len(table)
     for row in rows:
@@ -458,13 +461,13 @@ def predict_table(table: pl.DataFrame, model: PeakModel | None = None, *, tool: 
     answers = [predictions[row] for row in rows]
     numbers = {
         name: pl.Series([getattr(prediction, name) for prediction in answers], dtype=pl.Float64).round(4)
-        for name in ADDED_COLUMNS[:3]
+        for name in OUTPUT_COLUMNS[:3]
     }
     words = {
         name: pl.Series([getattr(prediction, name) for prediction in answers], dtype=pl.String)
-        for name in ADDED_COLUMNS[3:]
+        for name in OUTPUT_COLUMNS[3:]
     }
-    return table.drop(ADDED_COLUMNS, strict=False).with_columns(**numbers, **words)
+    return table.drop(OUTPUT_COLUMNS, strict=False).with_columns(**numbers, **words)
 
 
 def collect_measured_runs(
@@ -502,7 +505,7 @@ def collect_measured_runs(
         job = change(row_job.job) if change else row_job.job
         parts.append([gib * row_job.unit for gib in peak_gib(job)])
         alternatives = (
-            sum(peak_gib(job)) * row_job.unit * math.exp(_ALTERNATIVE_MARGIN) for job in row_job.alternatives
+            sum(peak_gib(job)) * row_job.unit * math.exp(_ALTERNATIVE_LOG_MARGIN) for job in row_job.alternatives
         )
         worst.append(max(alternatives, default=0.0))
         sources.append(read_row_job(row).label)
@@ -549,6 +552,6 @@ def list_unread_rows(table: pl.DataFrame) -> list[str]:
     return faults
 
 
-def has_open_questions(row_job: RowJob) -> bool:
+def has_open_questions(row_job: RowTrainingJob) -> bool:
     """Whether a row leaves open settings that decide its peak."""
     return any(not text.startswith(("heads", "framework")) for text in row_job.missing)

@@ -28,7 +28,7 @@ from gpuplanner.core.errors import (
 from gpuplanner.core.units import SECONDS_PER_HOUR
 from gpuplanner.hardware.catalog import has_list_price, match_gpu_models, resolve_gpu_model
 from gpuplanner.hardware.power_and_carbon import find_gpu_hour_price
-from gpuplanner.sizing.job_plans import CACHE_BYTES, SizingRequest, resolve_request
+from gpuplanner.sizing.job_plans import CACHE_BYTES_BY_NUMBER_FORMAT, SizingRequest, resolve_request
 from gpuplanner.sizing.mig_slices import ServingDevice, iterate_serving_devices
 from gpuplanner.sizing.model_architecture import Architecture, find_published_preset, load_presets, parse_architecture
 from gpuplanner.sizing.run_table_words import resolve_word
@@ -48,16 +48,16 @@ from gpuplanner.sizing.throughput import GpuSpec, find_gpu_spec, make_slice_spec
 
 MIN_SIMULATED_REQUESTS = 3000
 """Fewest requests of a simulation."""
-MIN_SIMULATED_LIFETIMES = 8
+MIN_SIMULATED_REQUEST_TIMES = 8
 """Shortest simulation, as a multiple of the time of one request."""
-WARM_UP_FRACTION = 0.25
+SIMULATION_WARM_UP_FRACTION = 0.25
 """Fraction of a simulation that fills the replicas and is not counted."""
 MAX_SIMULATED_REPLICAS = 8
 """Largest number of simulated replicas; of more, this many are simulated with their share of the rate."""
 
 
 @dataclass(frozen=True, eq=False)
-class ReplicaSpeed:
+class ReplicaStepTimes:
     """Step times of one replica.
 
     Parameters
@@ -109,9 +109,9 @@ class QueueResult:
 class _Replica:
     """One replica with continuous batching: decoding sequences first, then chunks of waiting prompts."""
 
-    def __init__(self, speed: ReplicaSpeed, prompt: int, answer: int) -> None:
-        self.speed, self.prompt, self.answer = speed, prompt, answer
-        self.step_s: list[float] = speed.step_s.tolist()
+    def __init__(self, step_times: ReplicaStepTimes, prompt: int, answer: int) -> None:
+        self.speed, self.prompt, self.answer = step_times, prompt, answer
+        self.step_s: list[float] = step_times.step_s.tolist()
         self.now = self.sequence_s = 0.0
         self.steps = 0
         self.waiting: deque[float] = deque()
@@ -167,13 +167,13 @@ class _Replica:
 
 
 def simulate_queue(
-    speed: ReplicaSpeed, replicas: int, rate: float, prompt: int, answer: int, *, seed: int = 0
+    step_times: ReplicaStepTimes, replicas: int, rate: float, prompt: int, answer: int, *, seed: int = 0
 ) -> QueueResult:
     """Simulate replicas with random arrivals, each sent to the replica with the fewest requests.
 
     Parameters
     ----------
-    speed : ReplicaSpeed
+    step_times : ReplicaStepTimes
         Speed of one replica.
     replicas : int
         Number of replicas.
@@ -186,17 +186,17 @@ def simulate_queue(
 
     Examples
     --------
-    >>> speed = ReplicaSpeed(np.full(65, 0.01), 1e-5, 0.0, 8192)
+    >>> speed = ReplicaStepTimes(np.full(65, 0.01), 1e-5, 0.0, 8192)
     >>> found = simulate_queue(speed, 1, 0.001, 1000, 100)
     >>> round(found.ttft_p99_s, 3), round(found.itl_p95_s, 3)
     (0.02, 0.01)
     """
     n_simulated = min(replicas, MAX_SIMULATED_REPLICAS)
     rate *= n_simulated / replicas
-    longest_s = answer * float(speed.steady_itl_s(prompt, answer)[-1])
-    count = max(MIN_SIMULATED_REQUESTS, math.ceil(MIN_SIMULATED_LIFETIMES * longest_s * rate))
+    longest_s = answer * float(step_times.steady_itl_s(prompt, answer)[-1])
+    count = max(MIN_SIMULATED_REQUESTS, math.ceil(MIN_SIMULATED_REQUEST_TIMES * longest_s * rate))
     arrivals = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, count)).tolist()
-    group = [_Replica(speed, prompt, answer) for _ in range(n_simulated)]
+    group = [_Replica(step_times, prompt, answer) for _ in range(n_simulated)]
     for arrival in arrivals:
         for replica in group:
             replica.advance(arrival)
@@ -204,26 +204,26 @@ def simulate_queue(
     for replica in group:
         replica.advance(math.inf)
     request_times = np.array([row for replica in group for row in replica.finished_requests])
-    arrival, first, end = request_times[request_times[:, 0] >= arrivals[round(WARM_UP_FRACTION * count)]].T
-    ttft_s = float(np.quantile(first - arrival, 0.99)) + speed.first_token_s
+    arrival, first, end = request_times[request_times[:, 0] >= arrivals[round(SIMULATION_WARM_UP_FRACTION * count)]].T
+    ttft_s = float(np.quantile(first - arrival, 0.99)) + step_times.first_token_s
     itl_s = float(np.quantile((end - first) / max(answer - 1, 1), 0.95))
     return QueueResult(ttft_s, itl_s, sum(replica.sequence_s for replica in group) / (n_simulated * float(end.max())))
 
 
-SERVING_COLUMNS = (
+SERVING_TABLE_COLUMNS = (
     "model", "gpu_model", "profile", "gpus", "precision", "cache_precision", "backend", "prompt_tokens",
     "answer_tokens", "concurrency", "tp", "pp", "dp", "ep",
 )  # fmt: skip
 """Columns that are read. ``dp`` is data parallelism of attention; ``backend`` and ``ep`` change nothing measurable."""
-REQUIRED_SERVING_COLUMNS = ("model", "gpu_model", "prompt_tokens", "answer_tokens", "concurrency")
+REQUIRED_SERVING_TABLE_COLUMNS = ("model", "gpu_model", "prompt_tokens", "answer_tokens", "concurrency")
 PREDICTED_COLUMNS = tuple(field.name for field in fields(ServingPrediction))
 REASON_COLUMN = "reason"
 FULL_PROFILE = "full"
 """Word of ``profile`` for a GPU with MIG disabled."""
-_WEIGHTS_ONLY = re.compile(r"wo\b|a16|weight", re.IGNORECASE)
+_WEIGHT_ONLY_FORMAT_PATTERN = re.compile(r"wo\b|a16|weight", re.IGNORECASE)
 """Formats of 8 bits that are unpacked to 16 before they are multiplied."""
 
-_ONE_GPU_MODEL = {"a100_sxm": "A100-80GB"}
+_GPU_MODEL_BY_AICONFIGURATOR_WORD = {"a100_sxm": "A100-80GB"}
 """Words of NVIDIA AIConfigurator, from which tables of settings come, that may mean several GPU models elsewhere."""
 
 
@@ -233,7 +233,7 @@ def predict_serving_table(table: pl.DataFrame, speed: ServingSpeed | None = None
     Parameters
     ----------
     table : polars.DataFrame
-        Rows with columns of `SERVING_COLUMNS`: ``model``, ``gpu_model``, ``prompt_tokens``, ``answer_tokens``,
+        Rows with columns of `SERVING_TABLE_COLUMNS`: ``model``, ``gpu_model``, ``prompt_tokens``, ``answer_tokens``,
         ``concurrency`` and ``gpus`` (or ``tp``) are needed. Other columns stay as they are.
     speed : ServingSpeed, optional
         By default the shipped parameters.
@@ -249,10 +249,10 @@ def predict_serving_table(table: pl.DataFrame, speed: ServingSpeed | None = None
     >>> predict_serving_table(pl.DataFrame([row | {"answer_tokens": 0}]))["reason"].item()
     'row, answer_tokens: expected a whole number above 0; got 0. Correct it.'
     """
-    needed = (*REQUIRED_SERVING_COLUMNS, "tp" if "tp" in table.columns else "gpus")
+    needed = (*REQUIRED_SERVING_TABLE_COLUMNS, "tp" if "tp" in table.columns else "gpus")
     if missing := [name for name in needed if name not in table.columns]:
         raise SchemaError("table", f"columns {', '.join(needed)}", f"no {examples(missing)}", "Add them.")
-    names = [name for name in SERVING_COLUMNS if name in table.columns]
+    names = [name for name in SERVING_TABLE_COLUMNS if name in table.columns]
     rows = table.select(names).rows()
     answers = {row: _predict_row_columns(dict(zip(names, row, strict=True)), speed) for row in set(rows)}
     columns = {
@@ -313,12 +313,13 @@ def read_serving_setting(row: Mapping[str, Any]) -> tuple[Architecture, GpuSpec,
     weights = resolve_word("quantization", text, column="precision")
     cache_bytes = 1.0 if resolve_word("quantization", str(row.get("cache_precision") or "none")) == "fp8" else 2.0
     layout = make_layout(model, weights, tp, pp=pp, dp=dp, cache_bytes=cache_bytes)
-    if weights == "int8" and _WEIGHTS_ONLY.search(text):
+    if weights == "int8" and _WEIGHT_ONLY_FORMAT_PATTERN.search(text):
         layout = replace(layout, weights="none")
     return model, _read_gpu_spec(row), layout, load
 
 
 def _reject_row(column: str, expected: str, got: str, hint: str) -> NoReturn:
+    """Raise the error for a cell of a table of services."""
     raise ScenarioError(f"row, {column}", expected, got, hint)
 
 
@@ -332,7 +333,7 @@ def _reject_model(name: str) -> NoReturn:
 def _read_gpu_spec(row: Mapping[str, Any]) -> GpuSpec:
     """The GPU, or the MIG slice that ``profile`` names; of several that a word may mean the most common."""
     word, profile = str(row.get("gpu_model") or ""), row.get("profile")
-    word = _ONE_GPU_MODEL.get(word.lower(), word)
+    word = _GPU_MODEL_BY_AICONFIGURATOR_WORD.get(word.lower(), word)
     name = (match_gpu_models(word) or (resolve_gpu_model(word),))[0]
     gpu_model = find_gpu_spec(name)
     if gpu_model is None:
@@ -356,19 +357,19 @@ def _read_whole_number(row: Mapping[str, Any], name: str, default: int | None) -
 
 DEFAULT_TTFT_S, DEFAULT_ITL_S = 1.0, 0.05
 """Default latency targets: a first token within a second, and twenty tokens a second, four times reading speed."""
-MAX_REPLICA_FACTOR = 4
+MAX_REPLICAS_PER_LOAD_REPLICAS = 4
 """Largest number of replicas tried, as a multiple of the number that carries the rate without a queue."""
-MIN_LARGE_GPU_GIB, LARGE_GPU_LIMITS = 70.0, (8192, 1024)
+MIN_LARGE_GPU_GIB, LARGE_GPU_BATCH_LIMITS = 70.0, (8192, 1024)
 """vLLM's defaults of --max-num-batched-tokens and --max-num-seqs for a server on a GPU with so much memory."""
-SMALL_GPU_LIMITS = (2048, 256)
+SMALL_GPU_BATCH_LIMITS = (2048, 256)
 """The same on a GPU or MIG slice with less, and on an A100 of any size."""
-MAX_RATE_HEADROOM, HEADROOM_BISECTIONS = 4.0, 5
-MAX_SHOWN_SERVICE_PLANS, MAX_COST_RATIO = 8, 3.0
+MAX_RATE_HEADROOM_FACTOR, RATE_HEADROOM_BISECTIONS = 4.0, 5
+MAX_SHOWN_SERVICE_PLANS, MAX_SHOWN_PLAN_COST_RATIO = 8, 3.0
 """Largest number of shown plans, and their largest cost relative to the cheapest."""
 MEASURED_GPUS = ("H100", "H200")
 MEASURED_MODELS = ("llama-3.1-8b", "qwen3-32b", "gpt-oss-120b", "deepseek-v3")
 """GPU models and language models on which the parameters were fitted."""
-_VLLM_QUANTIZATIONS = {"fp8": "fp8", "nf4": "bitsandbytes", "nf4-dq": "bitsandbytes", "fp4": "bitsandbytes"}
+_VLLM_QUANTIZATION_BY_FORMAT = {"fp8": "fp8", "nf4": "bitsandbytes", "nf4-dq": "bitsandbytes", "fp4": "bitsandbytes"}
 """Formats to which vLLM quantises 16 bit weights on loading; others must be in the checkpoint."""
 
 
@@ -461,7 +462,7 @@ def size_service(request: SizingRequest) -> SizedService:
         raise InfeasiblePlanError(subject, targets, "; ".join(limits), hint)
 
     plans.sort(key=lambda plan: (plan.usd_per_million_tokens or math.inf, plan.gpus, plan.ttft_p99_ms))
-    max_usd_per_hour = MAX_COST_RATIO * (plans[0].usd_per_hour or math.inf)
+    max_usd_per_hour = MAX_SHOWN_PLAN_COST_RATIO * (plans[0].usd_per_hour or math.inf)
     shown = [plan for plan in plans[:MAX_SHOWN_SERVICE_PLANS] if (plan.usd_per_hour or 0.0) <= max_usd_per_hour]
     ranked = tuple(replace(plan, rank=rank) for rank, plan in enumerate(shown, start=1))
     assumed += request_assumptions + describe_speed_evidence(
@@ -499,22 +500,22 @@ def _find_fewest(request: SizingRequest, architecture: Architecture, device: Ser
         architecture,
         request.quantization or "none",
         device.gpus,
-        cache_bytes=CACHE_BYTES[request.cache_dtype],
+        cache_bytes=CACHE_BYTES_BY_NUMBER_FORMAT[request.cache_dtype],
     )
     max_sequences = count_sequences_in_memory(architecture, gpu_model, layout, EngineLoad(prompt, answer, 1))
     if max_sequences < 1:
         return f"weights and one request of {prompt + answer:,} tokens do not fit in memory"
     batched, seqs = (
-        SMALL_GPU_LIMITS
+        SMALL_GPU_BATCH_LIMITS
         if gpu_model.memory_gib < MIN_LARGE_GPU_GIB or gpu_model.name.startswith("A100")
-        else LARGE_GPU_LIMITS
+        else LARGE_GPU_BATCH_LIMITS
     )
     running = np.arange(min(max_sequences, seqs) + 1.0)
 
     work = compute_serving_work(architecture, gpu_model, layout, EngineLoad(prompt, answer, running))
     steps, prefill_s = step_and_prefill_seconds(work, speed)
     per_token = float(np.max(prefill_s)) / prompt
-    engine = ReplicaSpeed(steps, per_token, speed.first_token_s, batched)
+    engine = ReplicaStepTimes(steps, per_token, speed.first_token_s, batched)
     single_request_times = {
         "token": (float(steps[1]), float((work.read_s + work.experts_s)[1]), "memory bandwidth", itl_s),
         "first token": (
@@ -531,14 +532,15 @@ def _find_fewest(request: SizingRequest, architecture: Architecture, device: Ser
     max_allowed = max(int((itl <= itl_s).sum()), 1)
     rates = running[1:] / (single_request_times["first token"][0] + answer * itl)
     min_replicas = max(math.ceil(rate / float(rates[:max_allowed].max())), 1)
-    options: list[tuple[int, ReplicaSpeed]] = []
+    options: list[tuple[int, ReplicaStepTimes]] = []
     for sequences in sorted({max_allowed, engine.max_sequences}):
         tried_speed = replace(engine, step_s=steps[: sequences + 1])
 
-        def meets(replicas: int, tried_speed: ReplicaSpeed = tried_speed) -> bool:
-            return simulate_queue(tried_speed, replicas, rate, prompt, answer).meets_targets(ttft_s, itl_s)
+        def meets(replicas: int, step_times: ReplicaStepTimes = tried_speed) -> bool:
+            """Whether a number of replicas meets the latency targets in a simulation."""
+            return simulate_queue(step_times, replicas, rate, prompt, answer).meets_targets(ttft_s, itl_s)
 
-        counts = range(min_replicas, MAX_REPLICA_FACTOR * min_replicas + MAX_REPLICA_FACTOR)
+        counts = range(min_replicas, MAX_REPLICAS_PER_LOAD_REPLICAS * min_replicas + MAX_REPLICAS_PER_LOAD_REPLICAS)
         enough = counts[bisect_left(counts, True, key=meets) :]
         options += [(count, tried_speed) for count in enough[:1]]
     if not options:
@@ -578,17 +580,18 @@ def _price_replicas(
     request: SizingRequest,
     device: ServingDevice,
     replicas: int,
-    replica_speed: ReplicaSpeed,
+    replica_speed: ReplicaStepTimes,
     speed: ServingSpeed,
 ) -> ReplicaPlan:
     """Make the plan of a number of replicas, with latencies, headroom and cost of a million tokens."""
     prompt, answer, rate, ttft_s, itl_s = _service_targets(request)
 
     def queue(times: float) -> QueueResult:
+        """Simulate the queue at a multiple of the request rate."""
         return simulate_queue(replica_speed, replicas, times * rate, prompt, answer)
 
-    low, high = 1.0, MAX_RATE_HEADROOM
-    for _ in range(HEADROOM_BISECTIONS):
+    low, high = 1.0, MAX_RATE_HEADROOM_FACTOR
+    for _ in range(RATE_HEADROOM_BISECTIONS):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if queue(middle).meets_targets(ttft_s, itl_s) else (low, middle)
     queue_result = queue(1.0)
@@ -604,6 +607,7 @@ def _price_replicas(
     share = prompt_s / (prompt_s + answer_s)
 
     def per_million(part: float, tokens: float) -> float | None:
+        """Return the cost per million tokens of a part of the work; None without a price."""
         return None if per_hour is None else 1e6 * per_hour * part / (SECONDS_PER_HOUR * rate * tokens)
 
     batched = replica_speed.batched_tokens
@@ -635,11 +639,11 @@ def format_serve_line(
         words.append("--runner pooling")
     if request.cache_dtype == "fp8":
         words.append("--kv-cache-dtype fp8")
-    if request.quantization in _VLLM_QUANTIZATIONS:
-        words.append(f"--quantization {_VLLM_QUANTIZATIONS[request.quantization]}")
+    if request.quantization in _VLLM_QUANTIZATION_BY_FORMAT:
+        words.append(f"--quantization {_VLLM_QUANTIZATION_BY_FORMAT[request.quantization]}")
     if request.adapters:
         words.append(f"--enable-lora --max-loras {request.adapters}")
     notes = [f"{replicas} times"] * (replicas > 1)
-    if request.quantization and request.quantization not in _VLLM_QUANTIZATIONS:
+    if request.quantization and request.quantization not in _VLLM_QUANTIZATION_BY_FORMAT:
         notes.append(f"a checkpoint in {request.quantization.replace('gptq', 'GPTQ or AWQ')}")
     return " ".join(words) + (f"  # {', '.join(notes)}" if notes else "")

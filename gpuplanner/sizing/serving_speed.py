@@ -20,7 +20,7 @@ from gpuplanner.sizing.model_architecture import Architecture
 from gpuplanner.sizing.throughput import GPUS_PER_NODE, GpuSpec
 from gpuplanner.sizing.training_job import find_figures
 
-SERVING_SPEED_FILE = "serving_speed.json"
+SERVING_SPEED_FILE_NAME = "serving_speed.json"
 """Shipped parameters; ``python benchmarks/serving_speed.py --write DATE`` makes them."""
 FOUR_BIT_FORMATS = ("nvfp4", "mxfp4", "fp4")
 """Formats of weights that Blackwell multiplies in 4 bits; older GPUs unpack them to 16."""
@@ -154,7 +154,7 @@ def shipped_serving_speed() -> ServingSpeed:
     >>> 0.5 < shipped_serving_speed().bandwidth_share < 1
     True
     """
-    text = (resources.files(__package__) / SERVING_SPEED_FILE).read_text("utf-8")
+    text = (resources.files(__package__) / SERVING_SPEED_FILE_NAME).read_text("utf-8")
     return ServingSpeed(**json.loads(text))
 
 
@@ -322,12 +322,12 @@ CACHE_BLOCK_TOKENS = 16
 """Tokens of a cache block, vLLM's default."""
 DEFAULT_PROMPT_FRACTION = 2 / 3
 """Fraction of a sequence assumed to be its prompt where only its length is known; assumption of this project."""
-_GRAPH_GIB = 0.5
+_CUDA_GRAPH_GIB = 0.5
 _PREFILL_TOKENS = 8192
 
 
 @dataclass(frozen=True)
-class Serving:
+class ServingEstimate:
     """One engine on `tp` GPUs: GiB a GPU, concurrent sequences, time per output token [s], tokens/s of the answers."""
 
     tp: int
@@ -401,7 +401,7 @@ def compute_footprint(
     width = max(architecture.mlp_width, architecture.q_width + 2 * architecture.kv_width)
     workspace = _PREFILL_TOKENS * (2 * width / tp + 4 * architecture.hidden) * 2.0 + 4.0 * architecture.vocab * 256 / tp
     communicator_gib = (tp > 1) * find_parameter("communicator_gib").value
-    workspace += (_GRAPH_GIB + find_parameter("cuda_context_gib").value + communicator_gib) * BYTES_PER_GIB
+    workspace += (_CUDA_GRAPH_GIB + find_parameter("cuda_context_gib").value + communicator_gib) * BYTES_PER_GIB
     blocks = math.ceil(seq / CACHE_BLOCK_TOKENS) * CACHE_BLOCK_TOKENS
     sequence_bytes = cache_bytes_per_token(architecture, tp, bytes_each=layout.cache_bytes) * blocks
     if architecture.kind == "encoder":
@@ -443,7 +443,7 @@ def make_engine(
     prompt: float | None = None,
     itl_s: float | None = None,
     adapters: int = 0,
-) -> Serving | None:
+) -> ServingEstimate | None:
     """Make an engine that fills its memory with cache, with as many sequences as the time per token allows.
 
     Without ``prompt``, two thirds of ``seq`` tokens are assumed to be the prompt. The speed is that of
@@ -459,11 +459,13 @@ def make_engine(
     prompt_tokens = DEFAULT_PROMPT_FRACTION * seq if prompt is None else prompt
 
     def work(count: int) -> ServingWork:
+        """Return the work of the engine with a number of concurrent requests."""
         return compute_serving_work(
             architecture, gpu_model, layout, EngineLoad(prompt_tokens, seq - prompt_tokens, count)
         )
 
     def step(count: int) -> float:
+        """Return the time of one decoding step [s] with a number of concurrent sequences."""
         if architecture.kind == "encoder":  # all tokens of a sequence at once, told by the token
             read = weights / (gpu_model.memory_bandwidth * speed.bandwidth_share)
             compute = 2.0 * architecture.params() / layout.tp / (gpu_model.flops * speed.compute_share)
@@ -478,7 +480,7 @@ def make_engine(
     if architecture.kind != "encoder":
         rate = predict_serving(work(max_sequences), speed).tokens_per_s
     interval = (rate / speed.itl_factor, rate * speed.itl_factor)
-    return Serving(
+    return ServingEstimate(
         layout.tp,
         weights / BYTES_PER_GIB,
         max_sequences * sequence_bytes / BYTES_PER_GIB,

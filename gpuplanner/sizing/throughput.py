@@ -7,23 +7,23 @@ from dataclasses import dataclass, replace
 
 from gpuplanner.hardware.catalog import find_data_sheet, find_parameter, resolve_gpu_model
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.sizing.memory_components import FULL_SHARDINGS, layer_bytes, regime_bytes, stage_params
+from gpuplanner.sizing.memory_components import WEIGHT_SHARDINGS, layer_bytes, regime_bytes, stage_params
 from gpuplanner.sizing.training_job import TrainingJob, list_adapted_matrices, load_methods
 
 GPUS_PER_NODE = 8
 """GPUs of a node that share a fabric."""
-_OVERLAPPED_FRACTION = 0.95
+_MAX_OVERLAPPED_COMPUTE_FRACTION = 0.95
 """Fraction of the computing time that can hide communication of gradients and parameters."""
-_RAMP_TOKENS = 256.0
+_HALF_PEAK_RATE_TOKENS = 256.0
 """Tokens of a micro-batch at which kernels reach half of their peak rate."""
-_RECOMPUTED_FORWARD_FRACTION = {"none": 0.0, "selective": 0.24, "full": 1.0}
+_RECOMPUTED_FORWARD_FRACTION_BY_MODE = {"none": 0.0, "selective": 0.24, "full": 1.0}
 """Fraction of the forward pass that is recomputed in backward."""
 _EAGER_PARAMETERS = ("eager_matmul_share", "eager_passes", "eager_logit_bytes", "eager_step_passes", "eager_layer_s")
 _ADAPTER_KERNEL_FACTOR = 1.8
 """Kernels of a layer with adapters over those without; 0.6 more where forward is recomputed."""
-_UNPACK_BYTES = 4.5
+_UNPACK_BYTES_PER_WEIGHT = 4.5
 """Bytes moved to unpack a 4 bit weight to 16 bits: 0.5, 2 and 2."""
-_MAX_EAGER_BYTES_PER_S = 23e9
+_MAX_EAGER_BYTES_PER_SM_S = 23e9
 """Bytes a second that a multiprocessor moves at most for kernels that are not fused, however fast the memory is."""
 """Parameters of a tool that launches kernel after kernel."""
 
@@ -141,13 +141,13 @@ def _micro_batch_seconds(job: TrainingJob, gpu_model: GpuSpec, end: str) -> tupl
     """Return the seconds of a micro-batch on a GPU, and of the optimiser step where counted separately."""
     split = job.tp * job.pp
     visits = _flops_per_weight(job)
-    recomputed = _RECOMPUTED_FORWARD_FRACTION[job.recompute]
+    recomputed = _RECOMPUTED_FORWARD_FRACTION_BY_MODE[job.recompute]
     work = job.tokens * count_flops_per_token(job) * (visits + 2.0 * recomputed) / visits / split
     peak = gpu_model.flops
     if job.regime == "fp32":
         peak = gpu_model.fp32_flops or peak
     if not job.eager or job.model.kind == "diffusion":
-        return work / (peak * _speed_parameter("mfu", end) * job.tokens / (job.tokens + _RAMP_TOKENS)), 0.0
+        return work / (peak * _speed_parameter("mfu", end) * job.tokens / (job.tokens + _HALF_PEAK_RATE_TOKENS)), 0.0
     share, passes, logit_bytes, step_passes, layer_s = (_speed_parameter(name, end) for name in _EAGER_PARAMETERS)
     model = job.model
     moved_bytes = sum(layer_bytes(job))
@@ -156,13 +156,13 @@ def _micro_batch_seconds(job: TrainingJob, gpu_model: GpuSpec, end: str) -> tupl
     moved_bytes *= passes * (1 + recomputed / 2) * model.layers / split
     moved_bytes += logit_bytes * job.tokens * model.vocab / job.tp
     if job.quantization:  # read, written and read again in 16 bit for each pass
-        moved_bytes += _UNPACK_BYTES * (2 + recomputed) * model.params() / split
+        moved_bytes += _UNPACK_BYTES_PER_WEIGHT * (2 + recomputed) * model.params() / split
     adapts = load_methods()[job.method].adapts
     launched = layer_s * model.layers / job.pp * (1 + 0.6 * recomputed) * (_ADAPTER_KERNEL_FACTOR if adapts else 1)
-    share_of = job.shards if job.sharding in (*FULL_SHARDINGS, "zero1", "zero2") else 1
+    share_of = job.shards if job.sharding in (*WEIGHT_SHARDINGS, "zero1", "zero2") else 1
     state_bytes = regime_bytes(job.regime)[0] * stage_params(model, job.tp, job.pp) / share_of
     rate = min(
-        gpu_model.memory_bandwidth, gpu_model.multiprocessors * _MAX_EAGER_BYTES_PER_S or gpu_model.memory_bandwidth
+        gpu_model.memory_bandwidth, gpu_model.multiprocessors * _MAX_EAGER_BYTES_PER_SM_S or gpu_model.memory_bandwidth
     )
     micro = max(work / (peak * share) + moved_bytes / rate, launched)
     return micro, 0.0 if job.frozen else step_passes * state_bytes / rate
@@ -185,4 +185,4 @@ def _step_seconds(job: TrainingJob, gpu_model: GpuSpec, end: str, link: float) -
         rounds = 3.0 * job.accumulation if job.sharding in ("fsdp", "zero3") else 2.0
         moved = rounds * (d - 1) / d * share / link
     step = (compute + reduce_s) * (job.accumulation + p - 1) + optimiser
-    return float(step + max(0.0, moved - _OVERLAPPED_FRACTION * compute * job.accumulation))
+    return float(step + max(0.0, moved - _MAX_OVERLAPPED_COMPUTE_FRACTION * compute * job.accumulation))

@@ -13,9 +13,9 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.sizing.model_architecture import Architecture
 
-TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
+MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 """Matrices of a layer that a method can adapt."""
-_COEFFICIENT_COLUMNS = (
+_TRAINING_METHOD_COLUMNS = (
     "rank", "r_in", "r_out", "r_sq", "in", "out", "in_out", "each", "layer_h", "layer_kv", "fixed_h", "kept_out",
     "dense",
 )  # fmt: skip
@@ -67,7 +67,7 @@ def load_methods() -> dict[str, TrainingMethod]:
             row["method"],
             row["base"],
             tuple((row["targets"] or "").split()),
-            {name: float(row[name] or 0) for name in _COEFFICIENT_COLUMNS},
+            {name: float(row[name] or 0) for name in _TRAINING_METHOD_COLUMNS},
             int(row["trained_layers"] or 0),
         )
         for row in facts("training_methods").iter_rows(named=True)
@@ -166,7 +166,7 @@ class ToolDefault:
     source: str
 
 
-_PLAN_FACTS = ("called", "launch", "parallel", "modes", "kernels")
+_LAUNCH_AND_SPEED_FACTS = ("called", "launch", "parallel", "modes", "kernels")
 """Facts on launch and speed of a tool, which do not affect memory."""
 
 
@@ -176,15 +176,15 @@ def list_tool_facts(tool: str, tags: Iterable[str]) -> list[ToolDefault]:
     table = facts("training_tools").filter(tool=tool)
     facts_by_name: dict[str, ToolDefault] = {}
     for condition, fact, value, source in table.select("when", "fact", "value", "source").iter_rows():
-        if frozenset((condition or "").split()) <= situation and fact not in _PLAN_FACTS:
+        if frozenset((condition or "").split()) <= situation and fact not in _LAUNCH_AND_SPEED_FACTS:
             facts_by_name[fact] = ToolDefault(fact, value, source)
     return list(facts_by_name.values())
 
 
-RECOMPUTE = ("none", "selective", "full")
-METERS = ("allocated", "reserved", "device")
-_COUNTS = ("seq", "micro_batch", "accumulation", "tp", "pp", "dp", "cp", "ep", "lora_rank", "loss_chunks")
-_counts = operator.attrgetter(*_COUNTS)
+RECOMPUTATION_MODES = ("none", "selective", "full")
+MEMORY_METERS = ("allocated", "reserved", "device")
+_COUNT_FIELDS = ("seq", "micro_batch", "accumulation", "tp", "pp", "dp", "cp", "ep", "lora_rank", "loss_chunks")
+_counts = operator.attrgetter(*_COUNT_FIELDS)
 
 
 @dataclass(frozen=True)
@@ -289,10 +289,10 @@ class TrainingJob:
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        for name, value in zip(_COUNTS, _counts(self), strict=True):
+        for name, value in zip(_COUNT_FIELDS, _counts(self), strict=True):
             if value < 1:
                 _reject_job_field(name, "a whole number above 0", value)
-        for name, allowed in (("method", load_methods()), ("recompute", RECOMPUTE), ("meter", METERS)):
+        for name, allowed in (("method", load_methods()), ("recompute", RECOMPUTATION_MODES), ("meter", MEMORY_METERS)):
             if getattr(self, name) not in allowed:
                 _reject_job_field(name, f"one of {', '.join(allowed)}", getattr(self, name))
         if self.model.kind != "diffusion":
@@ -332,6 +332,7 @@ class TrainingJob:
 
 
 def _reject_job_field(name: str, expected: str, got: object) -> NoReturn:
+    """Raise the error for a field of a training job with an impossible value."""
     raise ScenarioError(f"job, {name}", expected, repr(got), f"Fix {name}.")
 
 

@@ -14,7 +14,7 @@ from gpuplanner.ingest.gpu_model_resolution import spread_gpus_over_nodes
 from gpuplanner.ingest.large_tables import LazyJobs
 from gpuplanner.ingest.telemetry.sample_buffer import add_sample_ends
 from gpuplanner.ingest.telemetry.telemetry_join import (
-    TOGETHER,
+    TOGETHER_JOB,
     count_devices_on_nodes,
     device_kind,
     split_shared_samples,
@@ -177,7 +177,7 @@ def _observed_spans(allocated: pl.DataFrame, jobs: pl.DataFrame, samples: pl.Dat
     spans = [_device_spans(split_shared_samples(table.drop_nulls("job_id")), "job_id", "node", "gpu", "instance")]
     # Devices that several may have held; of a cut GPU only its instances.
     shared = table.with_columns(kind=device_kind()).drop_nulls("kind")
-    shared = shared.filter(pl.col("job_evidence") == TOGETHER)
+    shared = shared.filter(pl.col("job_evidence") == TOGETHER_JOB)
     if shared.height:
         devices = _device_spans(shared.with_columns(part=1.0), "node", "gpu", "instance", "kind")
         spans.append(share_out_devices(jobs, devices))

@@ -12,10 +12,10 @@ import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import BUCKETS
+from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.core.units import SECONDS_PER_HOUR
 from gpuplanner.hardware.gpu_models import GpuModel
-from gpuplanner.hardware.power_and_carbon import Price, find_gpu_hour_price
+from gpuplanner.hardware.power_and_carbon import GpuHourPrice, find_gpu_hour_price
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.quarantine import drop_quarantined
 from gpuplanner.ingest.source_registry import read
@@ -93,7 +93,7 @@ class JobView:
     spikes: ActivityDips
     bound: str
     evidence: str
-    price: Price | None = None
+    price: GpuHourPrice | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +221,7 @@ class ExploredDataset:
         span = {"start": begin_of(self.trace), "end": end_of(self.trace)}
         rows = hours_by_period(self.rows_of(self.gpu_hour_ledger, tenant), every="month", tz=self.tz, **span)
         wide = rows.pivot("bucket", index="period", values="gpu_hours", aggregate_function="sum")
-        buckets = [bucket for bucket in BUCKETS if bucket in wide.columns]
+        buckets = [bucket for bucket in GPU_TIME_BUCKETS if bucket in wide.columns]
         return wide.sort("period").select("period", *buckets, gpu_hours=pl.sum_horizontal(buckets))
 
     def jobs_of(self, tenant: str = ALL_TENANTS_LABEL) -> list[str]:

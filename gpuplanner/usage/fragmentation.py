@@ -12,7 +12,7 @@ import polars as pl
 
 from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.schema_checks import cast_columns, conform
-from gpuplanner.core.schemas import WHOLE_GPU, Inventory, Jobs
+from gpuplanner.core.schemas import FULL_GPU, Inventory, Jobs
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
@@ -352,7 +352,7 @@ def _slice_hours_of_model(
     cut_gpu_hours = whole_gpu_hours = 0.0
     for layouts, gpus, hours in nodes.select("layouts", "gpus", "hours").iter_rows():
         texts = (layouts or "").split(";") if layouts else []
-        stated = [text for text in texts if text.strip() not in ("", WHOLE_GPU, "off")]
+        stated = [text for text in texts if text.strip() not in ("", FULL_GPU, "off")]
         cut_gpu_hours += hours * len(stated)
         whole_gpu_hours += hours * (gpus - len(stated))
         for text in stated:

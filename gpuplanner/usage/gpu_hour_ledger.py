@@ -11,8 +11,8 @@ import polars as pl
 
 from gpuplanner.core.errors import SchemaError, examples, format_message, resolve_name
 from gpuplanner.core.schema_checks import cast_columns, check_table, conform
-from gpuplanner.core.schemas import BUCKETS, Inventory, Jobs, Ledger
-from gpuplanner.core.step_functions import TICK, has_unknown_end, require_time_zone, waiting_since
+from gpuplanner.core.schemas import GPU_TIME_BUCKETS, Inventory, Jobs, Ledger
+from gpuplanner.core.step_functions import ONE_MICROSECOND, has_unknown_end, require_time_zone, waiting_since
 from gpuplanner.usage.allocated_hours import (
     ACTIVE_GPU_HOURS_COLUMN,
     ALLOCATED_IDLE_STATES,
@@ -47,7 +47,7 @@ _OUT_OF_SERVICE_BUCKETS = ("reserved", "reconfiguring", "down")
 _OPTIONAL_COLUMN_SCHEMA = dict.fromkeys(("gpu_model", "tenant", "node"), pl.String())
 _TIME_SPAN_SCHEMA = dict.fromkeys(("start_time", "end_time"), pl.Datetime("us", "UTC"))
 _OUT_OF_SERVICE_SCHEMA = {
-    "bucket": pl.Enum(BUCKETS),
+    "bucket": pl.Enum(GPU_TIME_BUCKETS),
     **_TIME_SPAN_SCHEMA,
     "gpus": pl.Float64(),
     **_OPTIONAL_COLUMN_SCHEMA,
@@ -155,7 +155,7 @@ def gpu_time_ledger(
         pl.concat(parts)
         .filter(pl.col("gpu_hours") > ROUNDING_TOLERANCE_GPU_HOURS)
         .with_columns(hour=pl.lit(window.origin) + pl.duration(hours="hour"), gpu_model="board")
-        .sort("hour", "gpu_model", "tenant", pl.col("bucket").cast(pl.Enum(BUCKETS)))
+        .sort("hour", "gpu_model", "tenant", pl.col("bucket").cast(pl.Enum(GPU_TIME_BUCKETS)))
     )
     return check_table(ledger, Ledger, source="ledger")
 
@@ -265,7 +265,7 @@ def _bucket_rows(tenant: str, gpu_model: str | None, bucket: str, gpu_hours: np.
 
 
 def _describe_excess(pool: PoolHours, gpu_model: str | None, window: LedgerWindow) -> str:
-    first_time = window.origin + pool.excess_tick * TICK
+    first_time = window.origin + pool.excess_tick * ONE_MICROSECOND
     return format_message(
         f"ledger: GPUs of {gpu_model if gpu_model is not None else 'all models'} allocated or out of service",
         "never more than the inventory has installed",
@@ -386,10 +386,10 @@ def hours_by_bucket(ledger: pl.DataFrame) -> pl.DataFrame:
     table = conform(ledger, Ledger, source="ledger")
     buckets = table.group_by(pl.col("bucket").cast(pl.String), maintain_order=True)
     sums = dict(buckets.agg(pl.col("gpu_hours").sum()).iter_rows())
-    hours = [float(sums.get(bucket, 0.0)) for bucket in BUCKETS]
+    hours = [float(sums.get(bucket, 0.0)) for bucket in GPU_TIME_BUCKETS]
     total = sum(hours)
     shares = [part / total if total > 0 else 0.0 for part in hours]
-    names = pl.Series(BUCKETS, dtype=pl.Enum(BUCKETS))
+    names = pl.Series(GPU_TIME_BUCKETS, dtype=pl.Enum(GPU_TIME_BUCKETS))
     table = pl.DataFrame({"bucket": names, "gpu_hours": hours, "share": shares})
     if sums.get("used") or sums.get("allocated_idle") or not sums.get("no_telemetry"):
         return table
@@ -510,7 +510,7 @@ def hours_by_period(
         table.join(parts, on="hour")
         .group_by("period", "tenant", "gpu_model", "bucket")
         .agg((pl.col("gpu_hours") * pl.col("part")).sum())
-        .sort("period", "gpu_model", "tenant", pl.col("bucket").cast(pl.Enum(BUCKETS)))
+        .sort("period", "gpu_model", "tenant", pl.col("bucket").cast(pl.Enum(GPU_TIME_BUCKETS)))
     )
 
 

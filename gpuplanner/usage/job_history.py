@@ -14,7 +14,7 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError, examples
 from gpuplanner.core.privacy import merge_small_groups
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import WHOLE_GPU, Jobs
+from gpuplanner.core.schemas import FULL_GPU, Jobs
 from gpuplanner.core.stage_cache import data_folder, stage
 from gpuplanner.hardware.catalog import mig_model_names, non_mig_model_names
 from gpuplanner.hardware.gpu_models import GpuModel
@@ -287,7 +287,7 @@ def _tabulate_views(
     )
     needed = sizes.select("profile_needed", needed_instances="instances", sms=used)
     requests = pl.concat([resolve_requests(jobs, gpu_model), needed], how="horizontal")
-    gpus, whole = pl.col("gpus").ceil().cast(pl.Int32), pl.lit(WHOLE_GPU)
+    gpus, whole = pl.col("gpus").ceil().cast(pl.Int32), pl.lit(FULL_GPU)
     with_sms = requests.with_columns(sms_needed="sms")
     return {
         "whole": requests.with_columns(profile=whole, instances=gpus, sms_needed=pl.lit(None, pl.Float64)),

@@ -14,7 +14,7 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError, examples
 from gpuplanner.core.schema_checks import cast_columns
-from gpuplanner.core.schemas import WHOLE_GPU, Inventory, Jobs
+from gpuplanner.core.schemas import FULL_GPU, Inventory, Jobs
 from gpuplanner.hardware.gpu_model_names import find_profile_name
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.layout_enumeration import find_fewest_gpus
@@ -79,7 +79,7 @@ def observe_nodes(jobs: pl.DataFrame | LazyJobs, begin: datetime, end: datetime)
             "gpu_model": models.get(name, node.gpu_model),
             "gpus": node.gpus,
             "mig_enabled": True if node.cut else None,
-            "layouts": ";".join([WHOLE_GPU] * (node.gpus - len(node.cut)) + node.cut) if node.cut else None,
+            "layouts": ";".join([FULL_GPU] * (node.gpus - len(node.cut)) + node.cut) if node.cut else None,
         }
         for name, node in sorted(observed.items())
         if node.gpus
@@ -169,7 +169,7 @@ def add_observed_layouts(
         ]
         cut = next((layouts_fit for layouts_fit in fits if 0 < len(layouts_fit) <= gpus), None)
         if cut:
-            texts[name] = ";".join([WHOLE_GPU] * (gpus - len(cut)) + cut)
+            texts[name] = ";".join([FULL_GPU] * (gpus - len(cut)) + cut)
     layouts = pl.col("node").replace_strict(texts, default=None, return_dtype=pl.String)
     table = inventory.with_columns(layouts=pl.coalesce("layouts", layouts))
     mig = pl.when(pl.col("node").is_in(list(texts))).then(pl.lit(value=True)).otherwise("mig_enabled")
@@ -403,19 +403,19 @@ def layouts_of_node(gpus: int, stated: str | None, gpu_model: GpuModel) -> tuple
     ('gpu', 'gpu', '1g.5gb:7')
     """
     texts = [text.strip() for text in (stated or "").split(";") if text.strip()][:gpus]
-    layouts = [_canonical_layout(text, gpu_model) for text in texts] + [WHOLE_GPU] * (gpus - len(texts))
-    return tuple(sorted(layouts, key=lambda text: (text != WHOLE_GPU, text == UNUSED_LAYOUT, text)))
+    layouts = [_canonical_layout(text, gpu_model) for text in texts] + [FULL_GPU] * (gpus - len(texts))
+    return tuple(sorted(layouts, key=lambda text: (text != FULL_GPU, text == UNUSED_LAYOUT, text)))
 
 
 def _canonical_layout(text: str, gpu_model: GpuModel) -> str:
     try:
         counts = parse_layout(text)
-        if WHOLE_GPU in counts:
-            return WHOLE_GPU
+        if FULL_GPU in counts:
+            return FULL_GPU
         counts_by_name = {gpu_model.profile(name).name: count for name, count in counts.items()}
-        return format_layout(counts_by_name) if not counts_by_name or prove(gpu_model, counts_by_name) else WHOLE_GPU
+        return format_layout(counts_by_name) if not counts_by_name or prove(gpu_model, counts_by_name) else FULL_GPU
     except GeometryError:
-        return WHOLE_GPU
+        return FULL_GPU
 
 
 SNAPSHOT_RUNNING_SHARE, SNAPSHOT_PEAK_RATIO = 1 / 3, 2.0
@@ -472,8 +472,8 @@ def make_numbered_nodes(gpus: int, size: int, layouts: Mapping[str, int]) -> Tod
     """
     full, last_size = divmod(gpus, size)
     sizes = [size] * full + ([last_size] if last_size else [])
-    cut = [text for text in sorted(layouts) if text != WHOLE_GPU for _ in range(layouts[text])]
-    texts = [WHOLE_GPU] * layouts.get(WHOLE_GPU, 0) + cut
+    cut = [text for text in sorted(layouts) if text != FULL_GPU for _ in range(layouts[text])]
+    texts = [FULL_GPU] * layouts.get(FULL_GPU, 0) + cut
     texts += [UNUSED_LAYOUT] * (gpus - len(texts))
     names = tuple(f"node{number:0{len(str(len(sizes) - 1))}d}" for number in range(len(sizes)))
     return TodaysNodes(names, tuple(sizes), _split_by_node(texts, sizes), inferred=False, named=False)
@@ -495,7 +495,7 @@ def nodes_from_inventory(inventory: pl.DataFrame, gpu_model: GpuModel, *, inferr
         (str(name), int(gpus), layouts_of_node(int(gpus), text, gpu_model))
         for name, gpus, text in zip(inventory["node"], inventory["gpus"], stated, strict=True)
     ]
-    nodes.sort(key=lambda node: (-node[1], -node[2].count(WHOLE_GPU), node[0]))
+    nodes.sort(key=lambda node: (-node[1], -node[2].count(FULL_GPU), node[0]))
     names, gpus, layouts = (tuple(part) for part in zip(*nodes, strict=True)) if nodes else ((), (), ())
     shared = inventory.filter(pl.col("shares").is_not_null())["node"] if "shares" in inventory.columns else ()
     remark = f"{examples(sorted(shared))}: jobs share its GPUs, so no GPU of it is released."
@@ -557,7 +557,7 @@ def partition_as_allocated(
     cut = [] if rows is None else _observe_parts(lambda: [rows])["all"].cut
     if not cut or len(cut) > nodes.total:
         return nodes
-    texts = [WHOLE_GPU] * (nodes.total - len(cut)) + cut
+    texts = [FULL_GPU] * (nodes.total - len(cut)) + cut
     return replace(nodes, layouts=_split_by_node(texts, nodes.gpus))
 
 

@@ -15,9 +15,9 @@ from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.schema_checks import cast_columns, conform
 from gpuplanner.core.schemas import Inventory, Jobs
 from gpuplanner.core.step_functions import (
-    HOUR_TICKS,
-    TICK,
+    ONE_MICROSECOND,
     UNIX_EPOCH,
+    US_PER_HOUR,
     has_unknown_end,
     require_time_zone,
     sum_overlap_by_interval,
@@ -38,7 +38,7 @@ class HourSlabs:
 
     Examples
     --------
-    >>> slabs = HourSlabs(3, [np.array([0, 2 * HOUR_TICKS])])
+    >>> slabs = HourSlabs(3, [np.array([0, 2 * US_PER_HOUR])])
     >>> len(slabs), slabs.hours(0)
     (1, (0, 3))
     """
@@ -46,7 +46,7 @@ class HourSlabs:
     def __init__(self, hours: int, instants: Iterable[np.ndarray]) -> None:
         counts = np.zeros(hours + 1, dtype=np.int64)
         for ticks in instants:
-            counts += np.bincount(ticks // HOUR_TICKS, minlength=hours + 1)
+            counts += np.bincount(ticks // US_PER_HOUR, minlength=hours + 1)
         before = np.cumsum(counts) - counts
         last = np.r_[True, np.diff(before[:hours] // MAX_EVENTS_PER_SLAB) > 0]
         self._borders = np.append(np.flatnonzero(last), hours)
@@ -64,19 +64,19 @@ class HourSlabs:
         """List the sorted ticks of changes in a slab, with all its clock hours and its end."""
         first, end = self.hours(slab)
         # Forty times as fast as numpy.unique, which puts whole numbers into a hash table since numpy 2.3.
-        ticks = np.sort(np.concatenate([*instants, np.arange(first, end + 1) * HOUR_TICKS]))
+        ticks = np.sort(np.concatenate([*instants, np.arange(first, end + 1) * US_PER_HOUR]))
         return np.asarray(ticks[np.append(True, np.diff(ticks) > 0)])
 
     def by_hour(self, slab: int, edges: np.ndarray, level: np.ndarray) -> np.ndarray:
         """Integrate a level over each hour of a slab [h]; the level is constant from each edge to the next."""
         first, end = self.hours(slab)
-        hour, length_h = edges[:-1] // HOUR_TICKS - first, np.diff(edges) / HOUR_TICKS
+        hour, length_h = edges[:-1] // US_PER_HOUR - first, np.diff(edges) / US_PER_HOUR
         return np.bincount(hour, level * length_h, minlength=end - first)
 
     def events_by_slab(self, ticks: np.ndarray) -> list[np.ndarray]:
         """Group the numbers of events by slab, in their own order."""
         # Sorting numbers of 16 bits is linear, and stable: sums of floats keep their order.
-        slab = self._slab_of_hour[ticks // HOUR_TICKS]
+        slab = self._slab_of_hour[ticks // US_PER_HOUR]
         order = np.argsort(slab, kind="stable").astype(np.uint32)
         ends = np.cumsum(np.bincount(slab, minlength=len(self) + 1))
         return np.split(order, ends)[: len(self)]
@@ -185,9 +185,9 @@ class TickSpans:
     def by_hour(self, hours: int, group: np.ndarray, groups: int) -> np.ndarray:
         """Sum GPU-hours by group and hour, shape (n_groups, n_hours)."""
         sums = sum_overlap_by_interval(
-            self.begin, self.end, self.gpus, group, n_groups=groups, n_intervals=hours, interval_ticks=HOUR_TICKS
+            self.begin, self.end, self.gpus, group, n_groups=groups, n_intervals=hours, interval_ticks=US_PER_HOUR
         )
-        return np.asarray(sums / HOUR_TICKS)
+        return np.asarray(sums / US_PER_HOUR)
 
 
 Idle = Callable[[int, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -255,7 +255,7 @@ def sweep_pool(
     idle = _Fitting(waiting_spans, slabs).idle if pieces is None else pieces.idle(slabs)
     free, fragmented, idle_pending = np.zeros((3, hours))
     reserved = {tenant: np.zeros(hours) for tenant in reserved_by_tenant}
-    excess_gpus, excess_tick = 0.0, hours * HOUR_TICKS
+    excess_gpus, excess_tick = 0.0, hours * US_PER_HOUR
     for slab in range(len(slabs)):
         edges = slabs.edges(slab, (ticks for spans in (*steps, queue) for ticks in spans.instants(slab)))
         installed, allocated, *kept_and_own = (spans.level(slab, edges) for spans in steps)
@@ -351,8 +351,8 @@ class LedgerWindow:
         weight : str
             Column with the GPUs.
         """
-        first, last = ((instant - self.origin) // TICK for instant in (self.start, self.end))
-        zero = (self.origin - UNIX_EPOCH) // TICK
+        first, last = ((instant - self.origin) // ONE_MICROSECOND for instant in (self.start, self.end))
+        zero = (self.origin - UNIX_EPOCH) // ONE_MICROSECOND
 
         def clip_ticks(name: str, missing: datetime) -> pl.Expr:
             return (pl.col(name).fill_null(missing).dt.timestamp("us") - zero).clip(first, last)
@@ -385,7 +385,7 @@ def installed_gpu_hours(inventory: pl.DataFrame, start: datetime, end: datetime)
     """
     nodes = conform(inventory, Inventory, source="inventory")
     spans = LedgerWindow(start, end).spans(nodes, "installed", "retired", "gpus")
-    return float(((spans.end - spans.begin) * spans.gpus).sum() / HOUR_TICKS)
+    return float(((spans.end - spans.begin) * spans.gpus).sum() / US_PER_HOUR)
 
 
 def inferred_inventory(jobs: pl.DataFrame | LazyJobs, *, start: datetime, end: datetime) -> pl.DataFrame:

@@ -15,9 +15,9 @@ import polars as pl
 
 from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.schema_checks import conform
-from gpuplanner.core.schemas import WHOLE_GPU, Samples
+from gpuplanner.core.schemas import FULL_GPU, Samples
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
-from gpuplanner.ingest.telemetry.telemetry_join import SHARED
+from gpuplanner.ingest.telemetry.telemetry_join import SHARED_JOB
 from gpuplanner.usage.job_phases import find_phases
 from gpuplanner.usage.requested_demand import smallest_profile
 
@@ -324,7 +324,7 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     ['setup', 'steady', 'decay']
     """
     # The activity of a device that jobs share is of no one of them.
-    shared = (pl.col("job_evidence") == SHARED).fill_null(value=False)
+    shared = (pl.col("job_evidence") == SHARED_JOB).fill_null(value=False)
     table = conform(samples, Samples, source="phases: samples").filter(pl.col("job_id").is_not_null(), ~shared)
     if table.is_empty():
         todo = "Add telemetry and jobs to one dataset: gpuplanner ingest joins them."
@@ -463,7 +463,7 @@ def fit_phases(phases: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     model = as_gpu_model(gpu_model)
     single = pl.col("gpus") <= 1
     slice_sms = pl.col("profile").map_elements(lambda name: float(model.sms_of(name)), return_dtype=pl.Float64)
-    of_whole = pl.lit(float(model.sms_of(WHOLE_GPU)))
+    of_whole = pl.lit(float(model.sms_of(FULL_GPU)))
     sms = pl.when(pl.col("profile").is_null()).then(of_whole).otherwise(slice_sms)
     table = phases.with_columns(sms_needed=pl.col("sm_need") * sms)
     needs = {"job_sms": "sms_needed", "job_memory": "memory_peak_gib"}
@@ -471,9 +471,9 @@ def fit_phases(phases: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
 
     def fitting_profile(sms: str, memory_gib: str) -> pl.Expr:
         enough = smallest_profile(model, pl.col(sms), pl.col(memory_gib) * (1 + PEAK_MEMORY_MARGIN_FRACTION))
-        return pl.when(single).then(enough).otherwise(pl.lit(WHOLE_GPU))
+        return pl.when(single).then(enough).otherwise(pl.lit(FULL_GPU))
 
-    shares = {name: model.gpu_fraction(name) for name in (WHOLE_GPU, *(profile.name for profile in model.profiles))}
+    shares = {name: model.gpu_fraction(name) for name in (FULL_GPU, *(profile.name for profile in model.profiles))}
     of_phase, of_job = fitting_profile("sms_needed", "memory_peak_gib"), fitting_profile("job_sms", "job_memory")
     whole = table.with_columns(profile_phase=of_phase, profile_job=of_job)
     share = pl.col("profile_job", "profile_phase").replace_strict(shares, return_dtype=pl.Float64)

@@ -11,7 +11,7 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError, ScenarioError, examples
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.catalog import mig_model_names, non_mig_model_names
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model, make_non_mig_model
 from gpuplanner.ingest.dataset import Dataset
@@ -79,7 +79,7 @@ class PlannedFleet:
     @property
     def cut_gpus(self) -> int:
         """Number of GPUs that are MIG-partitioned today."""
-        return sum(gpus for layout, gpus in self.layouts.items() if layout != WHOLE_GPU)
+        return sum(gpus for layout, gpus in self.layouts.items() if layout != FULL_GPU)
 
     @property
     def can_be_cut(self) -> bool:
@@ -244,17 +244,17 @@ def planned_fleet(scenario: Scenario, dataset: Dataset, begin: datetime, end: da
         today, note = make_numbered_nodes(gpus, size, layouts), "as given in the scenario"
     elif capacity.by_node and nodes.height:
         today = nodes_from_inventory(as_cut, gpu_model, inferred=capacity.inferred)
-        gpus, layouts = today.total, count_layouts(as_cut, gpu_model) or {WHOLE_GPU: today.total}
+        gpus, layouts = today.total, count_layouts(as_cut, gpu_model) or {FULL_GPU: today.total}
         size = max(today.gpus)
     else:
         gpus = max(int(nodes["gpus"].sum()), 1)
         size = min(max(scenario.gpus_per_node, largest_single_node_job(dataset.jobs)), gpus)
-        layouts = {WHOLE_GPU: gpus}
+        layouts = {FULL_GPU: gpus}
         today = replace(make_numbered_nodes(gpus, size, layouts), inferred=capacity.inferred)
         size = min(scenario.gpus_per_node, gpus)
     if capacity.by_node and len(set(today.gpus)) != 1:
         note = f"{capacity.origin}, nodes of unlike sizes as one pool"
-    whole = all(text == WHOLE_GPU for texts in today.layouts for text in texts)
+    whole = all(text == FULL_GPU for texts in today.layouts for text in texts)
     if whole and capacity.instances and gpu_model.profiles and not chosen:
         today = partition_as_allocated(today, dataset.jobs, gpu_model, begin, end)
     snapshot = describe_snapshot(dataset.jobs, begin, end)
@@ -300,8 +300,8 @@ def find_model_with_profiles(profiles: Sequence[str]) -> GpuModel | None:
 
 def _add_full_gpus(layouts: Mapping[str, int], added_gpus: int) -> dict[str, int]:
     """Add full GPUs to the layouts of a fleet."""
-    whole = layouts.get(WHOLE_GPU, 0) + added_gpus
-    return {**layouts, WHOLE_GPU: whole} if whole or not layouts else dict(layouts)
+    whole = layouts.get(FULL_GPU, 0) + added_gpus
+    return {**layouts, FULL_GPU: whole} if whole or not layouts else dict(layouts)
 
 
 def _planned_model_and_pool(scenario: Scenario, installed: InstalledGpus) -> tuple[str | None, str | None]:

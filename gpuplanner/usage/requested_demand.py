@@ -16,7 +16,7 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError, GpuPlannerWarning, SchemaError, examples, resolve_name
 from gpuplanner.core.schema_checks import conform, make_empty_table
-from gpuplanner.core.schemas import WHOLE_GPU, Demand, Jobs
+from gpuplanner.core.schemas import FULL_GPU, Demand, Jobs
 from gpuplanner.core.step_functions import (
     UNIX_EPOCH,
     count_intervals,
@@ -411,7 +411,7 @@ def smallest_by_compute(gpu_model: GpuModel) -> dict[int, MigProfile]:
 
 def _first_fitting(gpu_model: GpuModel | str, fits: Callable[[MigProfile], pl.Expr]) -> pl.Expr:
     choices = [pl.when(fits(part)).then(pl.lit(part.name)) for part in slice_profiles(gpu_model)]
-    return pl.coalesce(*choices, pl.lit(WHOLE_GPU))
+    return pl.coalesce(*choices, pl.lit(FULL_GPU))
 
 
 _PROFILE_SIZE_NUMBER_SCHEMA = dict.fromkeys(("sms", "memory_gib", "share"), pl.Float64)
@@ -429,7 +429,7 @@ def profile_sizes(gpu_model: GpuModel) -> pl.DataFrame:
         for part in gpu_model.profiles
     ]
     memory_gib = next((part.memory_gib for part in full if part.memory_gib is not None), gpu_model.memory_gib)
-    whole = (WHOLE_GPU, len(names) + 1, gpu_model.sms_of(WHOLE_GPU), memory_gib, 1.0)
+    whole = (FULL_GPU, len(names) + 1, gpu_model.sms_of(FULL_GPU), memory_gib, 1.0)
     return pl.DataFrame([*rows, whole], schema=PROFILE_SIZE_SCHEMA, orient="row")
 
 
@@ -523,5 +523,5 @@ def canonical_names(names: pl.Series, gpu_model: GpuModel) -> dict[str, str]:
     name_by_request = {}
     for name in names.drop_nulls().unique().sort():
         with suppress(GeometryError):
-            name_by_request[name] = WHOLE_GPU if name == WHOLE_GPU else gpu_model.profile(name).name
+            name_by_request[name] = FULL_GPU if name == FULL_GPU else gpu_model.profile(name).name
     return name_by_request

@@ -9,7 +9,7 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError, SchemaError
 from gpuplanner.core.schema_checks import conform, make_empty_table
-from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY, WHOLE_GPU, Jobs, Samples
+from gpuplanner.core.schemas import FULL_GPU, MIN_USED_SM_ACTIVITY, Jobs, Samples
 from gpuplanner.hardware.catalog import resolve_mig_model
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.usage.requested_demand import (
@@ -73,7 +73,7 @@ def add_own_needs(
         Fewest sampled minutes that count as evidence.
     """
     observed = pl.col("minutes") >= minimum_minutes
-    whole = float(gpu_model.sms_of(WHOLE_GPU))
+    whole = float(gpu_model.sms_of(FULL_GPU))
     # A job that names a slice may yet hold a whole GPU, if it is not known to have held instances.
     allocated = (
         pl.when("cut")
@@ -297,7 +297,7 @@ def keep_requests(jobs: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame
 def _add_request_sizes(jobs: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
     """Add requested SMs and memory of one instance, and whether the job can be sized at all."""
     table = profile_sizes(gpu_model)
-    whole = table.row(by_predicate=pl.col("profile") == WHOLE_GPU, named=True)
+    whole = table.row(by_predicate=pl.col("profile") == FULL_GPU, named=True)
     fraction = (pl.col("gpus") < 1) & pl.col("profile_requested").is_null()
     return (
         jobs.with_row_index("row")
@@ -500,7 +500,7 @@ def _size_jobs_of_model(
         of_each = pl.col("gpus") / pl.col("instances")
         return jobs.with_columns(
             board=pl.lit(None, pl.String),
-            profile=pl.coalesce("profile_requested", pl.lit(WHOLE_GPU)),
+            profile=pl.coalesce("profile_requested", pl.lit(FULL_GPU)),
             instances=pl.coalesce("instances", pl.col("gpus").ceil().cast(pl.Int32)),
             memory_asked_gib=pl.lit(None, pl.Float64),
             share_asked=pl.coalesce(of_each, pl.when(pl.col("gpus") < 1).then("gpus").otherwise(share)),

@@ -74,9 +74,9 @@ def jobs(place: Path, rows: int) -> Path:
 
 def trace(out: Path, place: Path, rows: int, study: Study) -> None:
     from gpuplanner.ingest.dataset_writer import write_dataset
-    from gpuplanner.ingest.public.job_lists import ITP
+    from gpuplanner.ingest.public.job_lists import ITP_TRACE
 
-    write_dataset(ITP([jobs(place, rows)]), out)
+    write_dataset(ITP_TRACE([jobs(place, rows)]), out)
 
 
 def added(out: Path, place: Path, rows: int, study: Study) -> None:

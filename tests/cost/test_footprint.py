@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.core.schemas import BUCKETS
+from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.cost.energy_and_carbon import (
     Facility,
     RangedAmount,
@@ -69,7 +69,11 @@ def test_idle_is_not_charged_like_busy():
     assert states == {"off": 10.0, "idle": 20.0, "busy": 10.0}
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab-"), st.sampled_from(BUCKETS), st.floats(0, 1e4)), min_size=1, max_size=9))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab-"), st.sampled_from(GPU_TIME_BUCKETS), st.floats(0, 1e4)), min_size=1, max_size=9
+    )
+)
 def test_ranges_hold_the_value_and_states_sum_to_the_rows(rows):
     found = told(ledger(rows), facility=Facility.of())
     for name in ("energy_kwh", "location_kg", "market_kg", "embodied_kg"):

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.cost.showback import Rate, showback
-from gpuplanner.hardware.power_and_carbon import Price, find_gpu_hour_price
+from gpuplanner.hardware.power_and_carbon import GpuHourPrice, find_gpu_hour_price
 
 DAY, AFTER = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC)
-PRICE = Price(2.5, 2.0, 3.0, "USD", "own price", "as given")
+PRICE = GpuHourPrice(2.5, 2.0, 3.0, "USD", "own price", "as given")
 
 
 def charge(hours: dict[str, float], rate: Rate | None = None, kwh: list[float | None] | None = None) -> pl.DataFrame:
@@ -44,7 +44,7 @@ HOURS = st.just(0.0) | st.floats(1e-6, 1e5)
 )
 def test_lines_sum_to_the_bill(hours, price, per_kwh, data):
     kwh = data.draw(st.lists(st.floats(0, 1e5), min_size=len(hours), max_size=len(hours)))
-    rate = Rate(Price(price, price, price, "USD", "own price", "as given"), per_kwh=per_kwh)
+    rate = Rate(GpuHourPrice(price, price, price, "USD", "own price", "as given"), per_kwh=per_kwh)
     lines = charge(hours, rate, kwh)
     bill = sum(hours.values()) * price + sum(kwh) * per_kwh
     # A cent of the sum, and what the sixth decimal of hours may be worth.

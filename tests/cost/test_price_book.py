@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.core.units import MINOR_UNITS
+from gpuplanner.core.units import DECIMALS_BY_CURRENCY
 from gpuplanner.cost.price_book import PriceBook, read_price_book
 from gpuplanner.hardware.catalog import facts
 
@@ -94,4 +94,4 @@ def test_overlapping_terms_and_gaps_are_refused(book):
 
 def test_the_catalogue_and_the_smallest_units_of_currencies_agree():
     rows = dict(facts("currencies").select("code", "minor_units").iter_rows())
-    assert {code: units for code, units in rows.items() if units != 2} == MINOR_UNITS
+    assert {code: units for code, units in rows.items() if units != 2} == DECIMALS_BY_CURRENCY

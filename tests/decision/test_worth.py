@@ -13,10 +13,10 @@ from gpuplanner.decision.decision_types import (
     find_usd_per_kwh,
 )
 from gpuplanner.hardware.catalog import find_parameter
-from gpuplanner.hardware.power_and_carbon import PowerModel, Price
+from gpuplanner.hardware.power_and_carbon import GpuHourPrice, GpuPowerModel
 
-LAW = PowerModel("any", idle_w=50.0, base_w=240.0, slope_w=130.0, tdp_w=400.0, source="made up")
-LISTED = Price(2.5, 2.0, 3.0, "USD", "own price", "as given")
+LAW = GpuPowerModel("any", idle_w=50.0, base_w=240.0, slope_w=130.0, tdp_w=400.0, source="made up")
+LISTED = GpuHourPrice(2.5, 2.0, 3.0, "USD", "own price", "as given")
 SAVED = Saving(1000.0, 800.0, 1200.0)
 
 

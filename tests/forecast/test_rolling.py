@@ -63,12 +63,12 @@ def test_noise_after_the_origin_changes_nothing():
 )
 def test_noise_after_the_origin_changes_nothing_on_public_traces(public_data, trace, first):
     """Every candidate, ten origins at hours that walk through the day."""
-    from gpuplanner.ingest.public.job_lists import ITP, PHILLY
+    from gpuplanner.ingest.public.job_lists import ITP_TRACE, PHILLY_TRACE
 
     if trace == "philly":
-        jobs = PHILLY([public_data / "philly" / "philly.csv.gz"]).jobs
+        jobs = PHILLY_TRACE([public_data / "philly" / "philly.csv.gz"]).jobs
     else:
-        jobs = ITP(sorted((public_data / "itp").glob("*.csv.gz"))).jobs
+        jobs = ITP_TRACE(sorted((public_data / "itp").glob("*.csv.gz"))).jobs
     jobs = jobs.filter(pl.col("gpus") > 0, pl.len().over("tenant") >= 500)
     for number in range(10):
         at = first + number * timedelta(hours=53)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
-from gpuplanner.hardware.actuators import ANY_GPUS, EMPTY_NODES, NEVER, find_abilities
+from gpuplanner.hardware.actuators import PARTITIONS_ANY_GPUS, PARTITIONS_EMPTY_NODES, PARTITIONS_NEVER, find_abilities
 from gpuplanner.hardware.catalog import facts, mig_model_names
 from gpuplanner.hardware.gpu_models import load_any_gpu_model, load_gpu_model
 
@@ -16,7 +16,7 @@ AMPERE, HOPPER = load_gpu_model("A100-80GB"), load_gpu_model("H100-80GB-SXM5")
 def test_every_path_states_every_ability_with_a_source(actuator):
     found = find_abilities(actuator)
     assert set(found.facts) == set(facts("actuator_abilities")["ability"]) - {"default_for"}
-    assert found.cuts_on_demand in (NEVER, EMPTY_NODES, ANY_GPUS)
+    assert found.cuts_on_demand in (PARTITIONS_NEVER, PARTITIONS_EMPTY_NODES, PARTITIONS_ANY_GPUS)
     assert all(fact.meaning and fact.source and fact.date for fact in found.facts.values())
 
 

@@ -6,11 +6,11 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.hardware.catalog import FACT_TABLES, facts
+from gpuplanner.hardware.catalog import FACT_TABLE_NAMES, facts
 from gpuplanner.hardware.power_and_carbon import find_carbon_factor
 
 
-@pytest.mark.parametrize("name", FACT_TABLES)
+@pytest.mark.parametrize("name", FACT_TABLE_NAMES)
 def test_every_row_names_its_source(name):
     assert facts(name)["source"].str.len_chars().min() > 3
 

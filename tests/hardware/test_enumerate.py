@@ -127,7 +127,7 @@ def test_pareto_counts_are_undominated_and_cover_everything(gpu_model: str) -> N
 
 
 def test_too_many_layouts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enumeration, "MAX_LAYOUTS", 10)
+    monkeypatch.setattr(enumeration, "MAX_LAYOUTS_PER_GPU_MODEL", 10)
     enumeration._enumerate_layouts.cache_clear()
     with pytest.raises(GeometryError, match="at most 10"):
         list_placed_layouts("RTX-PRO-4500")

@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.core.errors import GeometryError
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.hardware.gpu_models import RESOURCE_LABELS, GpuModel, as_gpu_model, load_gpu_model
+from gpuplanner.hardware.gpu_models import LABEL_BY_RESOURCE, GpuModel, as_gpu_model, load_gpu_model
 from gpuplanner.hardware.mig_layouts import prove
 
 Rows: TypeAlias = Callable[..., list[dict[str, Any]]]
@@ -141,5 +141,5 @@ def test_catalogue_rows_stand_as_they_are() -> None:
     for row in table.iter_rows(named=True):
         profile = load_gpu_model(row["gpu_model"]).profile(row["profile"])
         assert profile.starts == tuple(int(start) for start in row["placement_starts"].split(";"))
-        for key in ("compute_slices", "memory_slices", "max_instances", "memory_gib", *RESOURCE_LABELS):
+        for key in ("compute_slices", "memory_slices", "max_instances", "memory_gib", *LABEL_BY_RESOURCE):
             assert getattr(profile, key) == row[key]

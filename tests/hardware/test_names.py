@@ -17,7 +17,7 @@ from gpuplanner.hardware.gpu_model_names import (
     possible_gpu_models,
 )
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.hardware.layout_enumeration import MAX_SEARCHED_GPUS, find_fewest_gpus, min_gpus_bound
+from gpuplanner.hardware.layout_enumeration import MAX_GPUS_IN_FEWEST_GPUS_SEARCH, find_fewest_gpus, min_gpus_bound
 from gpuplanner.hardware.mig_layouts import prove
 
 
@@ -71,8 +71,11 @@ def test_fewest_gpus_hold_all_and_no_fewer_do(name, data):
 
 
 def test_more_gpus_than_a_node_has_are_not_searched():
-    assert find_fewest_gpus("A100-40GB", {"1g.5gb": 7 * MAX_SEARCHED_GPUS}) == [{"1g.5gb": 7}] * MAX_SEARCHED_GPUS
-    assert find_fewest_gpus("A100-40GB", {"1g.5gb": 7 * MAX_SEARCHED_GPUS + 1}) is None
+    assert (
+        find_fewest_gpus("A100-40GB", {"1g.5gb": 7 * MAX_GPUS_IN_FEWEST_GPUS_SEARCH})
+        == [{"1g.5gb": 7}] * MAX_GPUS_IN_FEWEST_GPUS_SEARCH
+    )
+    assert find_fewest_gpus("A100-40GB", {"1g.5gb": 7 * MAX_GPUS_IN_FEWEST_GPUS_SEARCH + 1}) is None
     assert find_fewest_gpus("A100-40GB", {}) == []
     assert min_gpus_bound(load_gpu_model("A100-40GB"), {"gpu": 2, "1g.5gb": 8}) == 4
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuplanner.core.scenario_fields import PARTITIONERS
+from gpuplanner.core.scenario_fields import MIG_PARTITIONERS
 from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.layout_enumeration import list_profile_counts
@@ -43,7 +43,7 @@ def test_operator_takes_a_minute_per_node() -> None:
 
 
 @pytest.mark.parametrize(("gpu_model", "reboot"), [("A100-40GB", True), ("A30", True), (H100, False), ("B200", False)])
-@pytest.mark.parametrize("actuator", PARTITIONERS)
+@pytest.mark.parametrize("actuator", MIG_PARTITIONERS)
 def test_mode_change_needs_a_reboot_on_ampere_only(gpu_model: str, actuator: str, reboot: bool) -> None:
     profile = load_gpu_model(gpu_model).profiles[0].name
     for before, after in [("gpu", f"{profile}:1"), (f"{profile}:1", "gpu"), ("off", f"{profile}:1")]:
@@ -62,7 +62,7 @@ def test_unknown_architecture_counts_the_more_expensive_case(
     assert (cost.reboot, cost.seconds) == (True, 600)
 
 
-@pytest.mark.parametrize("actuator", PARTITIONERS)
+@pytest.mark.parametrize("actuator", MIG_PARTITIONERS)
 def test_books_balance(actuator: str) -> None:
     """Kept and destroyed make up what was, kept and created what will be."""
     every = list_profile_counts("A30")

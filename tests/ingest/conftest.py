@@ -54,9 +54,9 @@ id_job,id_array_task,id_user,nodelist,partition,state,timelimit,time_submit,time
 """
 
 GOOD: dict[str, tuple[str, Callable[[Sequence[str | Path]], Dataset]]] = {
-    "philly": (PHILLY, job_tables.PHILLY),
-    "itp": (ITP, job_tables.ITP),
-    "openb": (OPENB, job_tables.OPENB),
+    "philly": (PHILLY, job_tables.PHILLY_TRACE),
+    "itp": (ITP, job_tables.ITP_TRACE),
+    "openb": (OPENB, job_tables.OPENB_TRACE),
     "supercloud": (SUPERCLOUD, read_supercloud),
     "slurm": (SLURM, lambda paths: read_slurm(paths, tz="Europe/Oslo")),
 }

@@ -14,12 +14,12 @@ from gpuplanner.decision.policy_simulation import find_correction
 from gpuplanner.hardware.catalog import match_gpu_models
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.kubernetes.cluster_reader import (
-    CATALOGUE_MEMORY_CHECK,
     CLOSED_NODES_CHECK,
-    MISSING_NODES_CHECK,
-    NO_NODES_CHECK,
+    NO_NODES_IN_DUMP_CHECK,
+    POD_NODES_NOT_IN_DUMP_CHECK,
     UNKNOWN_GPU_COUNT_CHECK,
     UNRESOLVED_SHARES_CHECK,
+    UNSTATED_GPU_MEMORY_CHECK,
 )
 from gpuplanner.ingest.kubernetes.node_gpus import (
     ASSUMED_SHARES_CHECK,
@@ -506,7 +506,7 @@ def test_what_may_be_a_gpu_is_a_warning_and_its_hours_stay_open(things: list[Jso
 def test_without_nodes_nobody_knows_whether_gpus_are_shared(tmp_path: Path):
     found = dump(tmp_path, pod("a", "n1", {GPU: "2"}))
     assert found.provenance["gpu_hours"] == 20.0
-    assert grave(found) == {NO_NODES_CHECK: 1}
+    assert grave(found) == {NO_NODES_IN_DUMP_CHECK: 1}
 
 
 HALF_T4 = {GPU: "1", "nvidia.com/gpumem": "8192"}
@@ -516,9 +516,9 @@ T4S = node("n1", {f"{GPU}.product": "Tesla-T4", f"{GPU}.count": "4"}, {GPU: "4"}
 @pytest.mark.parametrize(
     ("things", "gpu_hours", "check", "named"),
     [
-        ([T4S, pod("a", "gone", {GPU: "2"})], 20.0, MISSING_NODES_CHECK, f"1 pod requested {GPU};"),
+        ([T4S, pod("a", "gone", {GPU: "2"})], 20.0, POD_NODES_NOT_IN_DUMP_CHECK, f"1 pod requested {GPU};"),
         # 8192 MiB are half of the 16 GiB of the catalogue; a T4 shows 15,360 MiB of them.
-        ([T4S, pod("a", "n1", HALF_T4)], 5.0, CATALOGUE_MEMORY_CHECK, "1 pod requested nvidia.com/gpumem;"),
+        ([T4S, pod("a", "n1", HALF_T4)], 5.0, UNSTATED_GPU_MEMORY_CHECK, "1 pod requested nvidia.com/gpumem;"),
         ([pod("a", "n1", HALF_T4)], 0.0, UNRESOLVED_SHARES_CHECK, "1 pod requested nvidia.com/gpumem on a GPU model"),
         # A claim keeps its device, and the ResourceSlice went with the node.
         (

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest import text_files as text_blocks
-from gpuplanner.ingest.row_reader import NOT_JSON, Item, read_items
+from gpuplanner.ingest.row_reader import NOT_JSON_REASON, JsonItem, read_items
 
 File = Callable[..., Path]
 
 
-def items(path: Path, *lists: str) -> list[Item]:
+def items(path: Path, *lists: str) -> list[JsonItem]:
     return list(read_items(path, lists)[1])
 
 
@@ -58,7 +58,7 @@ def test_each_line_may_be_a_list_of_its_own_and_fail_alone(file: File):
         (1, 1, ""),
         (1, 2, ""),
         (3, 3, ""),
-        (3, None, NOT_JSON),
+        (3, None, NOT_JSON_REASON),
         (4, 4, ""),
     ]
 

@@ -28,7 +28,7 @@ def alike(one: object, other: object) -> bool:
 
 def test_parts_and_spans_hold_every_job_where_it_belongs(monkeypatch):
     whole = load_dataset("sample").jobs
-    monkeypatch.setattr(long_jobs, "MAX_ROWS_IN_MEMORY", 1000)
+    monkeypatch.setattr(long_jobs, "MAX_JOBS_IN_MEMORY", 1000)
     known, columns = LazyJobs.open_file(sample_folder() / "jobs.parquet", whole.height), ["job_id", "tenant"]
     parts = pl.concat(known.iterate_chunks(columns))
     assert parts.cast({"tenant": pl.String}).equals(whole.select(columns))
@@ -43,7 +43,7 @@ def test_parts_and_spans_hold_every_job_where_it_belongs(monkeypatch):
 
 def test_what_is_said_of_jobs_does_not_depend_on_how_many_are_read_at_a_time(monkeypatch):
     before = to_plain(describe("sample", smallest_group=3, nodes=True).to_dict())
-    monkeypatch.setattr(long_jobs, "MAX_ROWS_IN_MEMORY", 4000)
+    monkeypatch.setattr(long_jobs, "MAX_JOBS_IN_MEMORY", 4000)
     assert alike(before, to_plain(describe("sample", smallest_group=3, nodes=True).to_dict()))
 
 
@@ -59,7 +59,7 @@ def test_nodes_and_boards_seen_in_parts_are_those_seen_at_once(monkeypatch):
         )
     )
     at_once = observe_nodes(known, begin, end), inferred_inventory(known, start=begin, end=end)
-    monkeypatch.setattr(long_jobs, "MAX_ROWS_IN_MEMORY", 2000)
+    monkeypatch.setattr(long_jobs, "MAX_JOBS_IN_MEMORY", 2000)
     parts = observe_nodes(known, begin, end), inferred_inventory(known, start=begin, end=end)
     assert all(one.equals(other) for one, other in zip(at_once, parts, strict=True))
     assert at_once[0]["layouts"].null_count() < at_once[0].height

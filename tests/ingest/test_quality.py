@@ -10,7 +10,7 @@ import pytest
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Jobs
 from gpuplanner.ingest.dataset import gpu_hours
-from gpuplanner.ingest.quality_report import JOB_CHECKS, find_submission_gaps, run_checks
+from gpuplanner.ingest.quality_report import JOB_LIST_CHECKS, find_submission_gaps, run_checks
 
 ZERO = datetime(2025, 1, 1, tzinfo=UTC)
 
@@ -45,9 +45,9 @@ def jobs(*rows: Row) -> pl.DataFrame:
 )
 def test_each_check_finds_its_case_among_sound_jobs(row: Row, check: str):
     sound = job("COMPLETED", 1, 2)
-    findings = run_checks(jobs(sound, row, sound), JOB_CHECKS)
+    findings = run_checks(jobs(sound, row, sound), JOB_LIST_CHECKS)
     assert (check, 1, "job 1") in [(finding.check, finding.rows, finding.example) for finding in findings]
-    assert run_checks(jobs(sound, sound), JOB_CHECKS) == []
+    assert run_checks(jobs(sound, sound), JOB_LIST_CHECKS) == []
 
 
 def test_gaps_between_submissions():

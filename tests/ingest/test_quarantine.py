@@ -18,7 +18,7 @@ from gpuplanner.ingest.quarantine import (
     FULL_NODE,
     FULL_POOL,
     OTHER_CLUSTER_CHECK,
-    UNBELIEVABLE,
+    UNBELIEVABLE_GPUS,
     add_past_nodes,
     drop_quarantined,
     find_past_fleet_changes,
@@ -119,11 +119,11 @@ def test_a_node_that_lost_gpus_had_the_size_of_a_server(listed, held, kept):
 
 
 def test_an_absurd_number_of_gpus():
-    assert marks(jobs_of(*USUAL, (100_000, 3, 3, 4, None, None))) == [None] * 20 + [UNBELIEVABLE]
+    assert marks(jobs_of(*USUAL, (100_000, 3, 3, 4, None, None))) == [None] * 20 + [UNBELIEVABLE_GPUS]
     two = [(100_000, 3, 3, 4, None, None)] * 2
-    assert marks(jobs_of(*USUAL, *two)) == [None] * 20 + [UNBELIEVABLE] * 2, "they do not vouch for each other"
+    assert marks(jobs_of(*USUAL, *two)) == [None] * 20 + [UNBELIEVABLE_GPUS] * 2, "they do not vouch for each other"
     never_ran = (100_000, 3, None, None, None, None)
-    assert marks(jobs_of(*USUAL, never_ran))[-1] == UNBELIEVABLE
+    assert marks(jobs_of(*USUAL, never_ran))[-1] == UNBELIEVABLE_GPUS
     assert marks(jobs_of(*USUAL, (1000, 3, 3, 4, None, None)))[-1] is None
     large = [(512, place, place, place + 2, None, None) for place in range(20)]
     assert marks(jobs_of(*large, (8192, 3, 3, 4, None, None)))[-1] is None, "1,536 were held at once"

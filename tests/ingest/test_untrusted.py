@@ -113,7 +113,7 @@ def test_limits_of_size_and_ratio_hold(door: Door, tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(text_blocks, "RATIO_FREE_BYTES", 1 << 16)
     refused("bomb", gzip.compress(b"0" * (1 << 20)), "packed at most 200 times")
-    monkeypatch.setenv(text_file.LIMIT_VARIABLE, str(100 / (1 << 30)))
+    monkeypatch.setenv(text_file.SIZE_LIMIT_ENVIRONMENT_VARIABLE, str(100 / (1 << 30)))
     refused("large", b"0" * 101, "expected at most 100 bytes")
     refused("large when unpacked", gzip.compress(b"0" * 101), "expected at most 100 bytes")
 

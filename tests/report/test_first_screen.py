@@ -14,7 +14,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
-from gpuplanner.core.units import MISSING_FIGURE
+from gpuplanner.core.units import MISSING_VALUE_TEXT
 from gpuplanner.decision.comparison_record import (
     Comparison,
     PolicyRow,
@@ -197,7 +197,7 @@ def checked(found, html):
         if name.startswith(figures.OF_ALL) and expected is not None:  # the table has tenths of a percent
             assert text in (figures.per_cent(expected), figures.tenths(expected)), name
         else:
-            assert text == (MISSING_FIGURE if expected is None else form_of(name)(expected)), name
+            assert text == (MISSING_VALUE_TEXT if expected is None else form_of(name)(expected)), name
     return {name for name, _, _ in told}
 
 
@@ -304,7 +304,7 @@ def test_there_is_a_screen_where_nothing_can_be_decided():
                        decision=one.sentence, badges=badges(one))  # fmt: skip
     assert "No recommendation: no job states when it ran." in page
     assert "gpuplanner ingest auto JOBS -o sample" in page
-    assert page.count(f'<dd class="value">{MISSING_FIGURE}</dd>') == 4
+    assert page.count(f'<dd class="value">{MISSING_VALUE_TEXT}</dd>') == 4
     assert "No policy could be simulated." in ways(found)
 
 

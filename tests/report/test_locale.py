@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner import report as plots
-from gpuplanner.core.units import LOCALES, localize_text
+from gpuplanner.core.units import LOCALE_BY_NAME, localize_text
 from gpuplanner.report import html_page as page
 from gpuplanner.report.figure_formats import localised
 from gpuplanner.report.finance_exports import write_workbook
@@ -27,12 +27,12 @@ def body() -> str:
 
 def numbers(html: str, name: str) -> list[float]:
     """Numbers of the cells, read as the locale writes them."""
-    to = LOCALES[name]
+    to = LOCALE_BY_NAME[name]
     cells = re.findall(r'<td class="number">([^<]*)</td>', html)
     return [float(cell.replace(to.thousands, "").replace(to.decimal, ".").replace("−", "-")) for cell in cells]
 
 
-@pytest.mark.parametrize("name", LOCALES)
+@pytest.mark.parametrize("name", LOCALE_BY_NAME)
 def test_a_page_has_the_same_numbers_in_every_locale(name):
     html = page.render_page(body(), title="T", subtitle="", provenance={"python": "3.11"})
     found = localised(html, name)

@@ -8,7 +8,7 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
-from gpuplanner.core.units import MISSING_FIGURE
+from gpuplanner.core.units import MISSING_VALUE_TEXT
 from gpuplanner.report.html_page import table
 
 
@@ -24,7 +24,7 @@ def cell(value: object, name: str = "x", **options: object) -> str:
         (1234567, "jobs", "1,234,567"),
         (1234.567, "cost_usd", "1,234.57"),
         (0.2512, "idle_fraction", "25.1 %"),
-        (float("nan"), "x", MISSING_FIGURE),
+        (float("nan"), "x", MISSING_VALUE_TEXT),
         (True, "x", "yes"),
         (Decimal("10.10"), "BilledCost", "10.10"),
         (datetime(2026, 10, 1, 6, tzinfo=UTC), "x", "2026-10-01 06:00 UTC"),

@@ -140,7 +140,7 @@ def test_a_file_that_a_field_names_counts_with_its_content(tmp_path, monkeypatch
 
 def test_the_oldest_results_on_disk_go_first(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path))
-    monkeypatch.setattr(cache, "MAX_DISK_BYTES", 250)
+    monkeypatch.setattr(cache, "MAX_DISK_CACHE_BYTES", 250)
     sized = disk_stage("trial", str.encode, bytes.decode)(lambda scenario: f"{scenario.seed:0100d}")
     for seed in range(4):
         sized(Scenario(seed=seed))

@@ -22,7 +22,7 @@ from gpuplanner.ingest.slurm.accounting_fields import parse_duration_s, parse_tr
 from gpuplanner.planner.layout_plan import NodeState
 from gpuplanner.report.export_verification import check_slurm
 from gpuplanner.report.mig_manager_files import allocatable
-from gpuplanner.sizing.request_lines import Request, format_request_lines
+from gpuplanner.sizing.request_lines import GpuRequest, format_request_lines
 from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"
@@ -33,7 +33,7 @@ BOARD = "H100-80GB-SXM5"
 def test_sbatch_lines_are_read_back_as_asked(profile, count):
     gpu_model = as_gpu_model(BOARD)
     text = format_request_lines(
-        Request(profile, count, 93_600.0, gpu_model=gpu_model), "sbatch", gres_type=find_slurm_type(BOARD)
+        GpuRequest(profile, count, 93_600.0, gpu_model=gpu_model), "sbatch", gres_type=find_slurm_type(BOARD)
     )
     gres, time = (line.partition("=")[2] for line in text.splitlines())
     kind, _, number = gres.rpartition(":")
@@ -65,30 +65,30 @@ def test_sbatch_lines_are_read_back_as_asked(profile, count):
 def test_types_are_those_that_slurmd_finds(gpu_model, product, profile):
     """Slurmd: lower case, blanks to underscores, cut at the first dash, then the profile."""
     sliced = format_request_lines(
-        Request(profile, gpu_model=as_gpu_model(gpu_model)), "sbatch", gres_type=find_slurm_type(gpu_model)
+        GpuRequest(profile, gpu_model=as_gpu_model(gpu_model)), "sbatch", gres_type=find_slurm_type(gpu_model)
     )
     found = f"{product.lower().replace(' ', '_').split('-')[0]}_{profile}"
     assert sliced == f"#SBATCH --gres=gpu:{found}:1\n"
-    whole = format_request_lines(Request("gpu"), "sbatch", gres_type=find_slurm_type(gpu_model))
+    whole = format_request_lines(GpuRequest("gpu"), "sbatch", gres_type=find_slurm_type(gpu_model))
     assert whole.split(":")[1] in product.lower().replace(" ", "_")
 
 
 def test_sbatch_nodes_and_time():
-    assert format_request_lines(Request("gpu", 16, 59.5, nodes=2), "sbatch", gres_type="a100_80").splitlines() == [
+    assert format_request_lines(GpuRequest("gpu", 16, 59.5, nodes=2), "sbatch", gres_type="a100_80").splitlines() == [
         "#SBATCH --gres=gpu:a100_80:8",
         "#SBATCH --nodes=2",
         "#SBATCH --time=0-00:01:00",
     ]
     assert (
-        format_request_lines(Request("gpu", 3, nodes=2), "sbatch", gres_type="h100").splitlines()[0]
+        format_request_lines(GpuRequest("gpu", 3, nodes=2), "sbatch", gres_type="h100").splitlines()[0]
         == "#SBATCH --gpus=h100:3"
     )
-    assert format_request_lines(Request("gpu", 2), "sbatch") == "#SBATCH --gres=gpu:2\n"
+    assert format_request_lines(GpuRequest("gpu", 2), "sbatch") == "#SBATCH --gres=gpu:2\n"
 
 
 def test_pod_limits_are_read_back_as_asked(tmp_path: Path):
     for profile in ("1g.10gb", "1g.10gb+me", "3g.40gb", "gpu"):
-        spec = yaml.safe_load(format_request_lines(Request(profile, 2, 600.0), "pod", note="x"))["spec"]
+        spec = yaml.safe_load(format_request_lines(GpuRequest(profile, 2, 600.0), "pod", note="x"))["spec"]
         (resource,) = spec["containers"][0]["resources"]["limits"]
         assert [resource] == list(allocatable(NodeState(((0, "gpu" if profile == "gpu" else f"{profile}:1"),))))
         assert spec["activeDeadlineSeconds"] == 600
@@ -111,7 +111,7 @@ def test_pod_limits_are_read_back_as_asked(tmp_path: Path):
 
 @pytest.mark.parametrize(("profile", "count"), [("3g.40gb", 1), ("1g.10gb+me", 2), ("gpu", 4)])
 def test_claim_template_is_read_back_as_asked(profile, count):
-    template, pod = yaml.safe_load_all(format_request_lines(Request(profile, count, 600.0), "dra"))
+    template, pod = yaml.safe_load_all(format_request_lines(GpuRequest(profile, count, 600.0), "dra"))
     assert (template["apiVersion"], template["kind"]) == ("resource.k8s.io/v1", "ResourceClaimTemplate")
     (asked,) = read_claim(template["spec"]["spec"], {}).requests
     assert (asked.number, asked.profile) == (count, None if profile == "gpu" else profile)
@@ -125,7 +125,7 @@ def test_claim_template_is_read_back_as_asked(profile, count):
 @settings(max_examples=examples(80), deadline=None)
 @given(st.text(max_size=300), st.sampled_from(["sbatch", "pod", "dra"]))
 def test_any_note_stays_one_comment(note, form):
-    request = Request("gpu", 1, 600.0)
+    request = GpuRequest("gpu", 1, 600.0)
     plain, noted = format_request_lines(request, form), format_request_lines(request, form, note=note)
     head, _, rest = noted.partition("\n") if note else ("", "", noted)
     assert rest == plain
@@ -134,16 +134,16 @@ def test_any_note_stays_one_comment(note, form):
 
 def test_names_that_could_act_are_refused():
     with pytest.raises(GeometryError):
-        Request("3g.40gb\n#SBATCH --wrap=x")
+        GpuRequest("3g.40gb\n#SBATCH --wrap=x")
     with pytest.raises(GeometryError, match="unknown"):
-        Request("2g.10gb", gpu_model=as_gpu_model(BOARD))
+        GpuRequest("2g.10gb", gpu_model=as_gpu_model(BOARD))
     for word in ("h100\n", "a b", "h100:8", "", "$(x)"):
         with pytest.raises(SchemaError, match="GRES"):
-            format_request_lines(Request("3g.40gb"), "sbatch", gres_type=word)
+            format_request_lines(GpuRequest("3g.40gb"), "sbatch", gres_type=word)
     with pytest.raises(SchemaError, match="GRES"):
-        format_request_lines(Request("3g.40gb"), "sbatch")
+        format_request_lines(GpuRequest("3g.40gb"), "sbatch")
     with pytest.raises(SchemaError, match="'sbatc'"):
-        format_request_lines(Request("gpu"), "sbatc")
+        format_request_lines(GpuRequest("gpu"), "sbatc")
     for numbers in ({"count": 0}, {"nodes": 0}, {"time_limit_s": 0.0}, {"time_limit_s": math.inf}):
         with pytest.raises(SchemaError, match="above 0"):
-            Request("gpu", **numbers)
+            GpuRequest("gpu", **numbers)

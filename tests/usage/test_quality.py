@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.quality_report import JOB_CHECKS
+from gpuplanner.ingest.quality_report import JOB_LIST_CHECKS
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.dataset_description import EFFECT_WORDS_BY_FIGURE, data_quality, describe, figures_moved, intake
 
@@ -18,7 +18,7 @@ def no_rejects() -> pl.DataFrame:
     return pl.DataFrame(schema={"reason": pl.String, "raw": pl.String})
 
 
-@pytest.mark.parametrize("check", JOB_CHECKS, ids=lambda check: check.check)
+@pytest.mark.parametrize("check", JOB_LIST_CHECKS, ids=lambda check: check.check)
 def test_effect_of_every_common_check_names_a_figure(check):
     assert set(figures_moved(check.effect)) <= set(EFFECT_WORDS_BY_FIGURE)
 

@@ -17,14 +17,14 @@ from gpuplanner.ingest.row_reader import read_rows
 from gpuplanner.ingest.source_definition import has_header_columns, has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import Field, source_columns
 
-CUR_COLUMNS = source_columns("cur")
+FIELD_BY_CUR_COLUMN = source_columns("cur")
 """Columns of the legacy report; :func:`to_cur2_name` gives their names in CUR 2.0."""
 
-TAG_COLUMN_PATTERN = re.compile(r"^(?:resourceTags/|resource_tags_)")
+CUR_TAG_COLUMN_PREFIX_PATTERN = re.compile(r"^(?:resourceTags/|resource_tags_)")
 """Prefix of tag columns in the legacy report, as CSV and as Parquet."""
 CUR2_TAG_COLUMN = "resource_tags"
 """Column of CUR 2.0 with all tags of a line."""
-TAG_OWNER_PATTERN = re.compile(r"^(?:user:|user_)")
+USER_TAG_PREFIX_PATTERN = re.compile(r"^(?:user:|user_)")
 """Prefix of tags that users created."""
 
 CATEGORY_BY_LINE_TYPE = {
@@ -45,7 +45,7 @@ is
 usage too, so that the two cancel out.
 """
 
-_LINE_TYPE = pl.col("line_type")
+_TYPE_EXPR = pl.col("line_type")
 
 
 def _fill_zero(name: str) -> pl.Expr:
@@ -53,18 +53,18 @@ def _fill_zero(name: str) -> pl.Expr:
     return pl.col(name).fill_null(0)
 
 
-EFFECTIVE_COST = (
-    pl.when(_LINE_TYPE == "SavingsPlanCoveredUsage")
+EFFECTIVE_COST_EXPR = (
+    pl.when(_TYPE_EXPR == "SavingsPlanCoveredUsage")
     .then(pl.coalesce("planned", "BilledCost"))
-    .when(_LINE_TYPE == "DiscountedUsage")
+    .when(_TYPE_EXPR == "DiscountedUsage")
     .then(pl.coalesce("reserved", "BilledCost"))
-    .when(_LINE_TYPE == "SavingsPlanRecurringFee")
+    .when(_TYPE_EXPR == "SavingsPlanRecurringFee")
     .then(_fill_zero("committed") - _fill_zero("used"))
-    .when(_LINE_TYPE == "RIFee")
+    .when(_TYPE_EXPR == "RIFee")
     .then(_fill_zero("unused_upfront") + _fill_zero("unused_recurring"))
     .when(
-        _LINE_TYPE.is_in(["SavingsPlanNegation", "SavingsPlanUpfrontFee"])
-        | ((_LINE_TYPE == "Fee") & pl.col("reservation").is_not_null())
+        _TYPE_EXPR.is_in(["SavingsPlanNegation", "SavingsPlanUpfrontFee"])
+        | ((_TYPE_EXPR == "Fee") & pl.col("reservation").is_not_null())
     )
     .then(pl.col("BilledCost") - pl.col("BilledCost"))
     .otherwise("BilledCost")
@@ -76,9 +76,9 @@ References
 .. [1] AWS Well-Architected Labs, CUR Query Library: ``amortized_cost`` of the global queries.
 """
 
-IS_COVERED = _LINE_TYPE.is_in(["DiscountedUsage", "SavingsPlanCoveredUsage"])
+IS_COVERED_BY_COMMITMENT_EXPR = _TYPE_EXPR.is_in(["DiscountedUsage", "SavingsPlanCoveredUsage"])
 NO_EFFECTIVE_COST_CHECK = source_check(
-    "aws: no effective cost", IS_COVERED & pl.coalesce("planned", "reserved").is_null()
+    "aws: no effective cost", IS_COVERED_BY_COMMITMENT_EXPR & pl.coalesce("planned", "reserved").is_null()
 )
 
 
@@ -95,7 +95,7 @@ def to_cur2_name(legacy: str) -> str:
 
 def looks_like_cur(lines: Sequence[str]) -> bool:
     """Whether the first lines of a file look like a report, legacy or CUR 2.0."""
-    needed = [name for name, field in CUR_COLUMNS.items() if not field.optional]
+    needed = [name for name, field in FIELD_BY_CUR_COLUMN.items() if not field.optional]
     return has_header_columns(needed)(lines) or has_header_columns(map(to_cur2_name, needed))(lines)
 
 
@@ -111,7 +111,7 @@ def read_cur(paths: Sequence[str | Path]) -> Dataset:
     Examples
     --------
     >>> import tempfile
-    >>> names = [name for name, field in CUR_COLUMNS.items() if not field.optional]
+    >>> names = [name for name, field in FIELD_BY_CUR_COLUMN.items() if not field.optional]
     >>> month = "2025-09-01T00:00:00Z,2025-10-01T00:00:00Z"
     >>> line = f"{month},1,2,Usage,{month},AmazonEC2,BoxUsage:p5.48xlarge,1,USD,55.04"
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -123,36 +123,36 @@ def read_cur(paths: Sequence[str | Path]) -> Dataset:
     delivery = select_delivered_files(paths)
     names = list(dict.fromkeys(name for file_columns in read_headers(delivery.files).values() for name in file_columns))
     is_legacy = any("/" in name for name in names)
-    tags = [name for name in names if TAG_COLUMN_PATTERN.match(name)]
-    columns = {name if is_legacy else to_cur2_name(name): field for name, field in CUR_COLUMNS.items()}
+    tags = [name for name in names if CUR_TAG_COLUMN_PREFIX_PATTERN.match(name)]
+    columns = {name if is_legacy else to_cur2_name(name): field for name, field in FIELD_BY_CUR_COLUMN.items()}
     columns |= {name: Field(f"tag:{name}", nullable=True, optional=True) for name in [*tags, CUR2_TAG_COLUMN]}
     rows = read_rows(delivery.files, columns, source="cur", dialect=BILL_DIALECT)
     rows = rows.reject(
-        {f"LineItemType: not one of {', '.join(CATEGORY_BY_LINE_TYPE)}": ~_LINE_TYPE.is_in(list(CATEGORY_BY_LINE_TYPE))}
+        {f"LineItemType: not one of {', '.join(CATEGORY_BY_LINE_TYPE)}": ~_TYPE_EXPR.is_in(list(CATEGORY_BY_LINE_TYPE))}
     )
     usage_instance_type = pl.col("usage_type").str.extract(r":([a-z][a-z0-9-]*\.[a-z0-9-]+)$")
     rows = rows.with_columns(
         ProviderName=pl.lit("AWS"),
-        ChargeCategory=_LINE_TYPE.replace_strict(CATEGORY_BY_LINE_TYPE),
-        ChargeClass=pl.when(_LINE_TYPE == "Refund").then(pl.lit("Correction")),
+        ChargeCategory=_TYPE_EXPR.replace_strict(CATEGORY_BY_LINE_TYPE),
+        ChargeClass=pl.when(_TYPE_EXPR == "Refund").then(pl.lit("Correction")),
         ServiceCategory=pl.when(pl.col("ServiceName") == "AmazonEC2").then(pl.lit("Compute")),
         x_InstanceType=pl.coalesce("x_InstanceType", usage_instance_type),
-        PricingCategory=pl.when(IS_COVERED)
+        PricingCategory=pl.when(IS_COVERED_BY_COMMITMENT_EXPR)
         .then(pl.lit("Committed"))
         .when(pl.col("usage_type").str.contains("SpotUsage"))
         .then(pl.lit("Dynamic"))
-        .when(_LINE_TYPE == "Usage")
+        .when(_TYPE_EXPR == "Usage")
         .then(pl.lit("Standard")),
-        PricingQuantity=pl.when(_LINE_TYPE != "SavingsPlanNegation").then("quantity"),
+        PricingQuantity=pl.when(_TYPE_EXPR != "SavingsPlanNegation").then("quantity"),
         PricingUnit=pl.coalesce("PricingUnit", pl.when(usage_instance_type.is_not_null()).then(pl.lit("Hrs"))),
         CommitmentDiscountId=pl.coalesce("savings_plan", "reservation"),
-        CommitmentDiscountStatus=pl.when(IS_COVERED).then(pl.lit("Used")),
-        EffectiveCost=EFFECTIVE_COST,
+        CommitmentDiscountStatus=pl.when(IS_COVERED_BY_COMMITMENT_EXPR).then(pl.lit("Used")),
+        EffectiveCost=EFFECTIVE_COST_EXPR,
         Tags=pl.coalesce(f"tag:{CUR2_TAG_COLUMN}", _collect_tags(tags)),
     )
     kind = "legacy report" if is_legacy or tags else "CUR 2.0"
     return assemble_bill(
-        rows, delivery, source="cur", checks=[NO_EFFECTIVE_COST_CHECK], notes=[kind], tag_owner=TAG_OWNER_PATTERN
+        rows, delivery, source="cur", checks=[NO_EFFECTIVE_COST_CHECK], notes=[kind], tag_owner=USER_TAG_PREFIX_PATTERN
     )
 
 
@@ -160,7 +160,7 @@ def _collect_tags(columns: Sequence[str]) -> pl.Expr:
     """Collect the tag columns of the legacy report to a JSON object; null where a line has no tags."""
     if not columns:
         return pl.lit(None, pl.String)
-    tag_columns = [pl.col(f"tag:{name}").alias(TAG_COLUMN_PATTERN.sub("", name)) for name in columns]
+    tag_columns = [pl.col(f"tag:{name}").alias(CUR_TAG_COLUMN_PREFIX_PATTERN.sub("", name)) for name in columns]
     return pl.struct(tag_columns).map_elements(_tags_to_json, return_dtype=pl.String)
 
 
@@ -170,26 +170,26 @@ def _tags_to_json(tags: dict[str, str | None]) -> str | None:
     return json.dumps(present_tags) if present_tags else None
 
 
-FOCUS_COLUMNS = source_columns("focus")
+FIELD_BY_FOCUS_COLUMN = source_columns("focus")
 """Columns that are read, of the 43 of version 1.0 (57 of 1.2); ``x_`` columns are those of AWS and Microsoft, and our
 own ``x_InstanceType``.
 """
 
-VERSION_MARKS = {
+NEW_COLUMNS_BY_VERSION = {
     "1.2": {"InvoiceId", "BillingAccountType", "SubAccountType", "PricingCurrency"},
     "1.1": {"SkuMeter", "SkuPriceDetails", "ServiceSubcategory", "CapacityReservationId"},
 }
 """Version → columns that it introduced."""
 
-DETAIL_TYPE_PATTERN = r'"(?:InstanceType|ServiceType|MachineType)"\s*:\s*"([^"]+)"'
+PRICE_DETAIL_INSTANCE_TYPE_PATTERN = r'"(?:InstanceType|ServiceType|MachineType)"\s*:\s*"([^"]+)"'
 OCI_SHAPE_PATTERN = r"^((?:BM|VM)\.[A-Za-z0-9.]+)$"
-USAGE_TYPE_PATTERN = r":((?:ml\.)?[a-z][a-z0-9-]*\.[a-z0-9-]+)$"
+USAGE_TYPE_INSTANCE_PATTERN = r":((?:ml\.)?[a-z][a-z0-9-]*\.[a-z0-9-]+)$"
 
-INSTANCE_TYPE = pl.coalesce(
+INSTANCE_TYPE_EXPR = pl.coalesce(
     pl.col("x_InstanceType"),
-    pl.col("SkuPriceDetails").str.extract(DETAIL_TYPE_PATTERN),
-    pl.col("x_SkuDetails").str.extract(DETAIL_TYPE_PATTERN),
-    pl.col("x_UsageType").str.extract(USAGE_TYPE_PATTERN),
+    pl.col("SkuPriceDetails").str.extract(PRICE_DETAIL_INSTANCE_TYPE_PATTERN),
+    pl.col("x_SkuDetails").str.extract(PRICE_DETAIL_INSTANCE_TYPE_PATTERN),
+    pl.col("x_UsageType").str.extract(USAGE_TYPE_INSTANCE_PATTERN),
     pl.col("ResourceType").str.extract(OCI_SHAPE_PATTERN),
     pl.col("SkuMeter"),
     pl.col("x_SkuMeterName"),
@@ -207,7 +207,7 @@ References
 """
 
 
-@register_sniffer(has_required_columns(FOCUS_COLUMNS))
+@register_sniffer(has_required_columns(FIELD_BY_FOCUS_COLUMN))
 def read_focus(paths: Sequence[str | Path]) -> Dataset:
     r"""Read bills in FOCUS.
 
@@ -223,7 +223,7 @@ def read_focus(paths: Sequence[str | Path]) -> Dataset:
     >>> line = f"{month},{month},1234,USD,Usage,98.32,98.32,98.32,Compute,Virtual Machines,1,Hours"
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "bill.csv"
-    ...     _ = path.write_text(",".join(list(FOCUS_COLUMNS)[:14]) + "\n" + line + "\n")
+    ...     _ = path.write_text(",".join(list(FIELD_BY_FOCUS_COLUMN)[:14]) + "\n" + line + "\n")
     ...     read_focus([path]).summary()["BilledCost_USD"]
     '98.32'
     """
@@ -233,8 +233,8 @@ def read_focus(paths: Sequence[str | Path]) -> Dataset:
         got = "; ".join(f"{path.name}: {version}" for version, path in sorted(versions.items()))
         todo = "Read each version on its own: exports of two versions may hold the same charges."
         raise TraceFormatError("focus", "files of one version", got, todo)
-    rows = read_rows(delivery.files, FOCUS_COLUMNS, source="focus", dialect=BILL_DIALECT)
-    rows = rows.with_columns(x_InstanceType=INSTANCE_TYPE)
+    rows = read_rows(delivery.files, FIELD_BY_FOCUS_COLUMN, source="focus", dialect=BILL_DIALECT)
+    rows = rows.with_columns(x_InstanceType=INSTANCE_TYPE_EXPR)
     notes = [f"FOCUS {version}" for version in versions]
     zoneless = source_check("focus: no zone", pl.col("raw").str.contains(ZONELESS_TIME_PATTERN))
     return assemble_bill(rows, delivery, source="focus", checks=[zoneless], notes=notes)
@@ -250,6 +250,6 @@ def detect_focus_version(names: Collection[str]) -> str:
     """
     lower_names = {name.casefold() for name in names}
     lower_marks = (
-        (version, {mark.casefold() for mark in lower_marks}) for version, lower_marks in VERSION_MARKS.items()
+        (version, {mark.casefold() for mark in lower_marks}) for version, lower_marks in NEW_COLUMNS_BY_VERSION.items()
     )
     return next((version for version, version_marks in lower_marks if version_marks & lower_names), "1.0")

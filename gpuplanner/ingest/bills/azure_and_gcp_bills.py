@@ -12,11 +12,11 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.core.schemas import DECIMAL
-from gpuplanner.ingest.bills.aws_and_focus_bills import DETAIL_TYPE_PATTERN
+from gpuplanner.core.schemas import MONEY_DTYPE
+from gpuplanner.ingest.bills.aws_and_focus_bills import PRICE_DETAIL_INSTANCE_TYPE_PATTERN
 from gpuplanner.ingest.bills.charge_lines import BILL_DIALECT, assemble_bill, select_delivered_files
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import Records, Rows
+from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
 from gpuplanner.ingest.quality_report import source_check
 from gpuplanner.ingest.row_reader import read_items, read_rows
 from gpuplanner.ingest.source_definition import has_header_columns, has_required_columns, register_sniffer
@@ -26,16 +26,16 @@ PERIOD_COLUMNS = ("BillingPeriodStartDate", "BillingPeriodEndDate")
 """First and last day of the billing period."""
 DATE_COLUMNS = (*PERIOD_COLUMNS, "Date")
 """Columns with a day."""
-AZURE_COLUMNS = source_columns("azure")
+FIELD_BY_AZURE_COLUMN = source_columns("azure")
 """Columns of the Enterprise Agreement schema (2024-08-01); the Customer Agreement schema (2023-12-01-preview) has
 them in
 camel case, and ``billingCurrency`` and ``paygCostInBillingCurrency`` of its own [1]_.
 """
 
-UNUSED_CHARGE_TYPES = ("UnusedReservation", "UnusedSavingsPlan")
+UNUSED_COMMITMENT_CHARGE_TYPES = ("UnusedReservation", "UnusedSavingsPlan")
 """Charge types of unused commitments."""
-AZURE_CATEGORIES = {
-    **dict.fromkeys(("Usage", *UNUSED_CHARGE_TYPES), "Usage"),
+CATEGORY_BY_CHARGE_TYPE = {
+    **dict.fromkeys(("Usage", *UNUSED_COMMITMENT_CHARGE_TYPES), "Usage"),
     "Purchase": "Purchase",
     "Tax": "Tax",
     "Credit": "Credit",
@@ -44,11 +44,11 @@ AZURE_CATEGORIES = {
 """``ChargeType`` → FOCUS charge category."""
 PRICING_CATEGORIES = {"OnDemand": "Standard", "Reservation": "Committed", "SavingsPlan": "Committed", "Spot": "Dynamic"}
 """Pricing model → FOCUS pricing category."""
-COMMITTED_MODELS = ("Reservation", "SavingsPlan")
+COMMITMENT_PRICING_MODELS = ("Reservation", "SavingsPlan")
 """Pricing models under a commitment."""
 
 
-@register_sniffer(has_required_columns(AZURE_COLUMNS))
+@register_sniffer(has_required_columns(FIELD_BY_AZURE_COLUMN))
 def read_azure(paths: Sequence[str | Path]) -> Dataset:
     r"""Read cost details of Azure, either actual or amortised cost: an export has one of the two.
 
@@ -60,7 +60,7 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
     Examples
     --------
     >>> import tempfile
-    >>> names = [name for name, field in AZURE_COLUMNS.items() if not field.optional] + ["BillingCurrencyCode"]
+    >>> names = [name for name, field in FIELD_BY_AZURE_COLUMN.items() if not field.optional] + ["BillingCurrencyCode"]
     >>> line = "09/01/2025,09/30/2025,09/02/2025,1234,5678,Usage,98.32,1,1 Hour,Virtual Machines,ND96isr H100 v5,USD"
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "part_0.csv"
@@ -72,7 +72,7 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
     parquet = all(path.suffix == ".parquet" for path in delivery.files)
     dates = {name: Field(name, "instant" if parquet else "text", name in PERIOD_COLUMNS) for name in DATE_COLUMNS}
     dialect = replace(BILL_DIALECT, any_of=(("BillingCurrencyCode", "BillingCurrency"),))
-    rows = read_rows(delivery.files, {**AZURE_COLUMNS, **dates}, source="azure", dialect=dialect)
+    rows = read_rows(delivery.files, {**FIELD_BY_AZURE_COLUMN, **dates}, source="azure", dialect=dialect)
     is_blank = {name: pl.col(name).is_null() for name in PERIOD_COLUMNS}
     rows = rows.with_columns(no_period=pl.any_horizontal(is_blank.values()))
     if not parquet:
@@ -87,11 +87,11 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
     rows = rows.reject(
         {
             **{f"{name}: not a day as MM/DD/YYYY or YYYY-MM-DD": pl.col(name).is_null() for name in DATE_COLUMNS},
-            f"ChargeType: not one of {', '.join(AZURE_CATEGORIES)}": ~kind.is_in(list(AZURE_CATEGORIES)),
+            f"ChargeType: not one of {', '.join(CATEGORY_BY_CHARGE_TYPE)}": ~kind.is_in(list(CATEGORY_BY_CHARGE_TYPE)),
         }
     )
     day = pl.duration(days=1)
-    unused = kind.is_in(UNUSED_CHARGE_TYPES)
+    unused = kind.is_in(UNUSED_COMMITMENT_CHARGE_TYPES)
     tags = pl.col("Tags").str.strip_chars()
     rows = rows.with_columns(
         BillingPeriodStart="BillingPeriodStartDate",
@@ -101,20 +101,20 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
         ChargePeriodEnd=pl.col("Date") + day,
         ProviderName=pl.lit("Microsoft"),
         BillingCurrency=pl.coalesce("currency_code", "currency"),
-        ChargeCategory=kind.replace_strict(AZURE_CATEGORIES),
+        ChargeCategory=kind.replace_strict(CATEGORY_BY_CHARGE_TYPE),
         ChargeClass=pl.when(kind == "Refund").then(pl.lit("Correction")),
         ServiceCategory=pl.when(pl.col("ServiceName") == "Virtual Machines").then(pl.lit("Compute")),
-        x_InstanceType=pl.coalesce(pl.col("info").str.extract(DETAIL_TYPE_PATTERN), "meter"),
+        x_InstanceType=pl.coalesce(pl.col("info").str.extract(PRICE_DETAIL_INSTANCE_TYPE_PATTERN), "meter"),
         PricingCategory=model.replace_strict(PRICING_CATEGORIES, default=None, return_dtype=pl.String),
         CommitmentDiscountId=pl.coalesce("reservation", "benefit"),
         CommitmentDiscountStatus=pl.when(unused).then(pl.lit("Unused"))
-        .when(model.is_in(COMMITTED_MODELS) & (kind == "Usage")).then(pl.lit("Used")),
+        .when(model.is_in(COMMITMENT_PRICING_MODELS) & (kind == "Usage")).then(pl.lit("Used")),
         EffectiveCost="BilledCost",
         ListCost=pl.coalesce("payg_cost", pl.col("payg_price") * pl.col("PricingQuantity")),
         # Older files leave the braces out.
         Tags=pl.when(tags.str.starts_with("{")).then(tags).when(tags != "").then("{" + tags + "}"),
     )  # fmt: skip
-    is_used_commitment = model.is_in(COMMITTED_MODELS) & (kind == "Usage") & (pl.col("BilledCost") != 0)
+    is_used_commitment = model.is_in(COMMITMENT_PRICING_MODELS) & (kind == "Usage") & (pl.col("BilledCost") != 0)
     is_purchase = (kind == "Purchase") & pl.col("CommitmentDiscountId").is_not_null()
     has_spread_costs, has_purchases = rows.good.select(
         (unused | is_used_commitment).any(), is_purchase.any().alias("bought")
@@ -135,27 +135,27 @@ def _parse_day(name: str) -> pl.Expr:
     return pl.coalesce(text.str.to_datetime(day_format, **parse_options) for day_format in ("%m/%d/%Y", "%Y-%m-%d"))
 
 
-GCP_COLUMNS = source_columns("gcp")
+FIELD_BY_GCP_COLUMN = source_columns("gcp")
 """Columns of the standard and the detailed table; records and lists are JSON [1]_."""
 
-GCP_CATEGORIES = {"regular": "Usage", "tax": "Tax", "adjustment": "Adjustment", "rounding_error": "Adjustment"}
+CATEGORY_BY_COST_TYPE = {"regular": "Usage", "tax": "Tax", "adjustment": "Adjustment", "rounding_error": "Adjustment"}
 """``cost_type`` → FOCUS charge category; the fee of a commitment is a purchase."""
-COMMITMENT_FEE_PATTERN = r"(?i)^commitment\b"
+COMMITMENT_FEE_DESCRIPTION_PATTERN = r"(?i)^commitment\b"
 """Description of the fee of a commitment."""
 GPU_SKU_PATTERN = r"(?i)\bgpu\b"
 """Description of a charge for GPUs."""
-CORE_SKU_PATTERN = r"(?i)\bcore\b"
+CPU_CORE_SKU_PATTERN = r"(?i)\bcore\b"
 """Description of a charge for CPU cores."""
 SPOT_SKU_PATTERN = r"(?i)\b(?:spot|preemptible)\b"
 """Description of a charge for spot capacity."""
-MACHINE_TYPE_LABEL = "compute.googleapis.com/machine_spec"
+GCP_MACHINE_TYPE_LABEL_KEY = "compute.googleapis.com/machine_spec"
 """System label with the machine type."""
-NOT_A_LINE_FAULT = "not a charge line: no object with a billing_account_id"
+NOT_A_CHARGE_LINE_REASON = "not a charge line: no object with a billing_account_id"
 
 
 def looks_like_gcp(lines: Sequence[str]) -> bool:
     """Whether the first lines of a file look like an export: column names, or an object with them."""
-    needed = [name for name, field in GCP_COLUMNS.items() if not field.optional]
+    needed = [name for name, field in FIELD_BY_GCP_COLUMN.items() if not field.optional]
     if has_header_columns(needed)(lines):
         return True
     return lines[0].lstrip().startswith("{") and all(f'"{name}"' in lines[0] for name in needed[:6])
@@ -188,26 +188,26 @@ def read_gcp(paths: Sequence[str | Path]) -> Dataset:
     """
     delivery = select_delivered_files(paths)
     if all(path.suffix == ".parquet" for path in delivery.files):
-        rows = read_rows(delivery.files, GCP_COLUMNS, source="gcp", dialect=BILL_DIALECT)
+        rows = read_rows(delivery.files, FIELD_BY_GCP_COLUMN, source="gcp", dialect=BILL_DIALECT)
     else:
         rows = _read_json_lines(delivery.files)
     month, cost_type = _json_member("invoice", "month"), pl.col("cost_type")
     start = (month + "01").str.to_datetime("%Y%m%d", time_unit="us", time_zone="UTC", strict=False)
     rows = rows.with_columns(
         BillingPeriodStart=start,
-        given=pl.col("credits").map_elements(_sum_credits, return_dtype=pl.String).cast(DECIMAL, strict=False),
+        given=pl.col("credits").map_elements(_sum_credits, return_dtype=pl.String).cast(MONEY_DTYPE, strict=False),
         what=_json_member("sku", "description"),
         machine=pl.col("system_labels").map_elements(_find_machine_type, return_dtype=pl.String),
     )
     rows = rows.reject(
         {
             "invoice.month: not a month as YYYYMM": pl.col("BillingPeriodStart").is_null(),
-            f"cost_type: not one of {', '.join(GCP_CATEGORIES)}": ~cost_type.is_in(list(GCP_CATEGORIES)),
+            f"cost_type: not one of {', '.join(CATEGORY_BY_COST_TYPE)}": ~cost_type.is_in(list(CATEGORY_BY_COST_TYPE)),
             "credits: not a list of amounts": pl.col("credits").is_not_null() & pl.col("given").is_null(),
         }
     )
     sku_text, unit = pl.col("what"), _json_member("usage", "pricing_unit")
-    is_fee = sku_text.str.contains(COMMITMENT_FEE_PATTERN).fill_null(value=False)
+    is_fee = sku_text.str.contains(COMMITMENT_FEE_DESCRIPTION_PATTERN).fill_null(value=False)
     billed = pl.col("cost") + pl.col("given").fill_null(0)
     rows = rows.with_columns(
         BillingPeriodEnd=pl.col("BillingPeriodStart").dt.offset_by("1mo"),
@@ -215,7 +215,7 @@ def read_gcp(paths: Sequence[str | Path]) -> Dataset:
         SubAccountId=_json_member("project", "id"),
         SubAccountName=_json_member("project", "name"),
         ChargeCategory=pl.when(is_fee).then(pl.lit("Purchase")).otherwise(
-            cost_type.replace_strict(GCP_CATEGORIES)),
+            cost_type.replace_strict(CATEGORY_BY_COST_TYPE)),
         ChargeClass=pl.when(cost_type == "adjustment").then(pl.lit("Correction")),
         ChargeDescription="what",
         ServiceName=_json_member("service", "description"),
@@ -226,9 +226,9 @@ def read_gcp(paths: Sequence[str | Path]) -> Dataset:
         x_InstanceType="machine",
         PricingCategory=pl.when(is_fee).then(pl.lit("Committed")).when(sku_text.str.contains(SPOT_SKU_PATTERN)).then(pl.lit("Dynamic"))
         .otherwise(pl.lit("Standard")),
-        PricingQuantity=_json_member("usage", "amount_in_pricing_units").cast(DECIMAL, strict=False),
+        PricingQuantity=_json_member("usage", "amount_in_pricing_units").cast(MONEY_DTYPE, strict=False),
         PricingUnit=pl.when(unit == "hour", sku_text.str.contains(GPU_SKU_PATTERN)).then(pl.lit("GPU-Hours"))
-        .when(unit == "hour", sku_text.str.contains(CORE_SKU_PATTERN)).then(pl.lit("Core-Hours")).otherwise(unit),
+        .when(unit == "hour", sku_text.str.contains(CPU_CORE_SKU_PATTERN)).then(pl.lit("Core-Hours")).otherwise(unit),
         CommitmentDiscountId=pl.lit(None, pl.String),
         CommitmentDiscountStatus=pl.lit(None, pl.String),
         BilledCost=billed,
@@ -240,16 +240,16 @@ def read_gcp(paths: Sequence[str | Path]) -> Dataset:
 
 def _read_json_lines(paths: Sequence[Path]) -> Rows:
     """Read lines of JSON as rows; nested values stay JSON."""
-    records, files = Records(GCP_COLUMNS), []
+    records, files = RecordCollector(FIELD_BY_GCP_COLUMN), []
     for number, path in enumerate(paths):
         file, items = read_items(path, ())
         files.append(file)
         for item in items:
             line = item.value
             if item.fault or not isinstance(line, dict) or "billing_account_id" not in line:
-                records.reject(number, item.position, item.raw, item.fault or NOT_A_LINE_FAULT)
+                records.reject(number, item.position, item.raw, item.fault or NOT_A_CHARGE_LINE_REASON)
                 continue
-            texts = {name: _to_cell_text(line.get(name)) for name in GCP_COLUMNS}
+            texts = {name: _to_cell_text(line.get(name)) for name in FIELD_BY_GCP_COLUMN}
             records.add_record(number, item.position, item.raw, texts)
     return records.rows(files)
 
@@ -279,6 +279,6 @@ def _find_machine_type(text: str) -> str | None:
     """Find the machine type among the labels that Google sets; None without it."""
     try:
         labels: Sequence[Mapping[str, str]] = json.loads(text)
-        return next((label["value"] for label in labels if label["key"] == MACHINE_TYPE_LABEL), None)
+        return next((label["value"] for label in labels if label["key"] == GCP_MACHINE_TYPE_LABEL_KEY), None)
     except (ValueError, TypeError, KeyError):
         return None

@@ -8,7 +8,7 @@ from typing import Literal
 
 import polars as pl
 
-from gpuplanner.core.schemas import DECIMAL
+from gpuplanner.core.schemas import MONEY_DTYPE
 from gpuplanner.hardware.catalog import facts
 
 GPU_HOUR_UNIT_PATTERN = r"(?i)^gpu[- ]?hours?$"
@@ -22,9 +22,9 @@ GPU_TEXT_PATTERN = (
 HOUR_UNIT_PATTERN = r"(?i)^(\d+ )?(?:h|hrs?|hours?)$"
 """Pricing unit of lines that count instance hours; Microsoft prices blocks such as ``100 Hours``."""
 
-SAGEMAKER_PREFIX = "ml."
+SAGEMAKER_INSTANCE_TYPE_PREFIX = "ml."
 """Prefix of instance types in SageMaker."""
-SPOT_METER_PATTERN = r" (?:spot|low priority)$"
+SPOT_METER_SUFFIX_PATTERN = r" (?:spot|low priority)$"
 """Suffix of Microsoft's meter names for spot capacity of the same instance type."""
 
 
@@ -53,8 +53,8 @@ def normalise_instance_type(name: pl.Expr) -> pl.Expr:
     >>> pl.select(key=normalise_instance_type(pl.lit(names)))["key"].unique().to_list()
     ['nd96isr_h100_v5']
     """
-    plain = name.str.to_lowercase().str.replace(SPOT_METER_PATTERN, "").str.replace_all(" ", "_", literal=True)
-    return plain.str.strip_prefix("standard_").str.strip_prefix(SAGEMAKER_PREFIX)
+    plain = name.str.to_lowercase().str.replace(SPOT_METER_SUFFIX_PATTERN, "").str.replace_all(" ", "_", literal=True)
+    return plain.str.strip_prefix("standard_").str.strip_prefix(SAGEMAKER_INSTANCE_TYPE_PREFIX)
 
 
 def add_gpu_hours(charges: pl.DataFrame) -> pl.DataFrame:
@@ -149,7 +149,7 @@ def find_unknown_types(charges: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-UNTAGGED = "untagged"
+UNTAGGED_TENANT = "untagged"
 """Tenant of lines without the tag that names tenants: shown, never spread over the others."""
 
 
@@ -189,8 +189,8 @@ def add_tenants(charges: pl.DataFrame, tag: str | None = None) -> pl.DataFrame:
     charges : polars.DataFrame
         Table ``schemas.TABLES["charges"]``.
     tag : str, optional
-        Key of the tag that names tenants (case matters); :data:`UNTAGGED` where a line lacks it. Without it, the tenant
-        is the name of the sub-account, else its id, else the billing account.
+        Key of the tag that names tenants (case matters); :data:`UNTAGGED_TENANT` where a line lacks it. Without it, the
+        tenant is the name of the sub-account, else its id, else the billing account.
 
     Returns
     -------
@@ -208,10 +208,10 @@ def add_tenants(charges: pl.DataFrame, tag: str | None = None) -> pl.DataFrame:
     tenant_tags = tenant_tags.select("charge", tenant="value")
     lines = charges.with_row_index("charge")
     joined = lines.join(tenant_tags, on="charge", how="left", maintain_order="left")
-    return joined.with_columns(pl.col("tenant").fill_null(UNTAGGED)).drop("charge")
+    return joined.with_columns(pl.col("tenant").fill_null(UNTAGGED_TENANT)).drop("charge")
 
 
-COSTS = ("BilledCost", "EffectiveCost", "ListCost")
+COST_COLUMNS = ("BilledCost", "EffectiveCost", "ListCost")
 
 Period = Literal["billing", "charge"]
 """``billing``: the month in which a line is invoiced; ``charge``: the month of the charged use."""
@@ -266,7 +266,7 @@ def sum_costs(charges: pl.DataFrame) -> pl.DataFrame:
     Examples
     --------
     >>> from decimal import Decimal
-    >>> lines = {"BillingCurrency": ["EUR", "EUR"], **{cost: [Decimal("0.1"), Decimal("0.2")] for cost in COSTS}}
+    >>> lines = {"BillingCurrency": ["EUR", "EUR"], **{cost: [Decimal("0.1"), Decimal("0.2")] for cost in COST_COLUMNS}}
     >>> sum_costs(pl.DataFrame(lines))["BilledCost"].item() == Decimal("0.3")
     True
     """
@@ -288,10 +288,10 @@ def compare_costs(summary: pl.DataFrame, charges: pl.DataFrame) -> pl.DataFrame:
     polars.DataFrame
         ``BillingCurrency`` and the three costs, summary - charges; a currency that either lacks counts as zero there.
     """
-    negative = sum_costs(charges).with_columns(-pl.col(*COSTS))
+    negative = sum_costs(charges).with_columns(-pl.col(*COST_COLUMNS))
     return sum_costs(pl.concat([sum_costs(summary), negative]))
 
 
 def _cost_sums() -> dict[str, pl.Expr]:
     """Expressions that sum the three costs."""
-    return {cost: pl.col(cost).cast(DECIMAL).sum() for cost in COSTS}
+    return {cost: pl.col(cost).cast(MONEY_DTYPE).sum() for cost in COST_COLUMNS}

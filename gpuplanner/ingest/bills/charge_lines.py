@@ -39,7 +39,7 @@ from gpuplanner.ingest.text_files import read_document, read_head
 MANIFEST_ENDING = "manifest.json"
 """Ending of the name of every manifest, in small letters."""
 
-PART_PATTERN = re.compile(r"\.(?:csv|parquet|avro|orc)(?:\.(?:gz|zip|zst|bz2|xz))?$", re.IGNORECASE)
+BILL_PART_SUFFIX_PATTERN = re.compile(r"\.(?:csv|parquet|avro|orc)(?:\.(?:gz|zip|zst|bz2|xz))?$", re.IGNORECASE)
 """Ending of the name of every part; one in an unsupported format is an error and not skipped."""
 
 PERIOD_PATTERN = re.compile(r"(?<![^/])(?:BILLING_PERIOD=\d{4}-\d{2}|\d{8}-\d{8}|year=\d{4}/month=\d{1,2})(?=/)")
@@ -48,7 +48,7 @@ PERIOD_PATTERN = re.compile(r"(?<![^/])(?:BILLING_PERIOD=\d{4}-\d{2}|\d{8}-\d{8}
 CREATION_TIME_PATTERN = re.compile(r"\d{4}-?\d{2}-?\d{2}T\d{2}:?\d{2}:?\d{2}[.\d]*Z")
 """Instant in the folder name of a refresh."""
 
-DELIVERY_ADVICE = "Give the folder as it was delivered, or the files themselves."
+INCOMPLETE_DELIVERY_ADVICE = "Give the folder as it was delivered, or the files themselves."
 """Advice of the error for an incomplete delivery."""
 
 
@@ -65,7 +65,7 @@ class BillDelivery:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class BillManifest:
     """A list of parts of a bill.
 
     - ``path``: Path of the manifest below the delivered folder.
@@ -116,11 +116,11 @@ def select_delivered_files(paths: Iterable[str | Path]) -> BillDelivery:
     return BillDelivery(tuple(files), tuple(left_out))
 
 
-def _list_delivery(folder: Path) -> tuple[list[PurePosixPath], list[Manifest]]:
+def _list_delivery(folder: Path) -> tuple[list[PurePosixPath], list[BillManifest]]:
     """List the parts and manifests in a folder, by their paths below it; hidden files are skipped."""
     hidden = (".", "_")
     inside = sorted(path for path in _list_files(folder) if not any(name.startswith(hidden) for name in path.parts))
-    parts = [path for path in inside if PART_PATTERN.search(path.name)]
+    parts = [path for path in inside if BILL_PART_SUFFIX_PATTERN.search(path.name)]
     if not parts:
         got = examples([str(path) for path in inside]) if inside else "a folder with nothing in it"
         _reject_delivery(folder, "parts of a bill, as .csv, .csv.gz or .parquet", got)
@@ -131,6 +131,7 @@ def _list_files(folder: Path) -> list[PurePosixPath]:
     """List every file in a folder; unreadable folders and links are errors, since parts would be missed."""
 
     def raise_unreadable(error: OSError) -> None:
+        """Raise the error for a folder that cannot be listed."""
         _reject_delivery(error.filename, "a readable folder", error.strerror or str(error))
 
     files = []
@@ -142,11 +143,11 @@ def _list_files(folder: Path) -> list[PurePosixPath]:
     return files
 
 
-def _read_manifest(folder: Path, path: PurePosixPath) -> Manifest:
+def _read_manifest(folder: Path, path: PurePosixPath) -> BillManifest:
     """Read a manifest."""
     text = read_document(folder / path)[1]
     try:
-        return Manifest(path, *_manifest_facts(json.loads(text), path))
+        return BillManifest(path, *_manifest_facts(json.loads(text), path))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         expected = "a manifest with reportKeys, dataFiles or blobs"
         _reject_delivery(folder / path, expected, f"{type(error).__name__}: {error}"[:200])
@@ -176,7 +177,7 @@ def _search_path(path: object, pattern: re.Pattern[str]) -> str:
     return match.group() if match else ""
 
 
-def _select_newest(folder: Path, manifests: Sequence[Manifest]) -> list[Manifest]:
+def _select_newest(folder: Path, manifests: Sequence[BillManifest]) -> list[BillManifest]:
     """Select the current manifest of each period: created last or, without a time, in the topmost folder."""
     exports = sorted({manifest.export for manifest in manifests})
     if len(exports) > 1:
@@ -192,12 +193,12 @@ def _select_newest(folder: Path, manifests: Sequence[Manifest]) -> list[Manifest
     return newest_manifests
 
 
-def _manifest_age(manifest: Manifest) -> tuple[str, int]:
+def _manifest_age(manifest: BillManifest) -> tuple[str, int]:
     """Sort key of manifests, oldest first."""
     return manifest.made, -len(manifest.path.parts)
 
 
-def _match_manifest_parts(folder: Path, manifest: Manifest, parts: Sequence[PurePosixPath]) -> list[PurePosixPath]:
+def _match_manifest_parts(folder: Path, manifest: BillManifest, parts: Sequence[PurePosixPath]) -> list[PurePosixPath]:
     """Find the files that a manifest lists: the same path from the period on, or next to the manifest."""
     matched, missing = [], []
     for key in map(PurePosixPath, manifest.keys):
@@ -246,7 +247,7 @@ def _reject_refreshes(folder: Path, period: str, got: Sequence[str]) -> None:
     _reject_delivery(folder, expected, examples(got), "Give the folder of the newest one.")
 
 
-def _reject_delivery(location: str | Path, expected: str, got: str, todo: str = DELIVERY_ADVICE) -> NoReturn:
+def _reject_delivery(location: str | Path, expected: str, got: str, todo: str = INCOMPLETE_DELIVERY_ADVICE) -> NoReturn:
     """Raise a TraceFormatError about a delivery.
 
     Parameters
@@ -269,15 +270,15 @@ BILL_DIALECT = Dialect(
 )
 """How lines of bills are split."""
 
-COSTS = ("BilledCost", "EffectiveCost", "ListCost")
+COST_COLUMNS = ("BilledCost", "EffectiveCost", "ListCost")
 
 
-NO_OWNER_PATTERN = re.compile(r"(?!)")
+MATCH_NOTHING_PATTERN = re.compile(r"(?!)")
 """Pattern that matches no name: tag names have no prefix."""
 
 
-UNKNOWN_TYPE_CHECK = "lines about GPUs of an unknown instance type"
-UNKNOWN_INSTANCE_EFFECT = "their GPU-hours are not counted: gpuplanner describe lists their types"
+UNKNOWN_INSTANCE_TYPE_CHECK = "lines about GPUs of an unknown instance type"
+UNKNOWN_INSTANCE_TYPE_EFFECT = "their GPU-hours are not counted: gpuplanner describe lists their types"
 OPTIONAL_BILL_COLUMNS = ("x_InstanceType", "PricingUnit", "ChargeDescription", "CommitmentDiscountStatus")
 BILLED_FROM, BILLED_UNTIL = pl.col("BillingPeriodStart"), pl.col("BillingPeriodEnd")
 BILL_CHECKS = (
@@ -303,7 +304,7 @@ def assemble_bill(
     source: str,
     checks: Sequence[Check] = (),
     notes: Sequence[str] = (),
-    tag_owner: re.Pattern[str] = NO_OWNER_PATTERN,
+    tag_owner: re.Pattern[str] = MATCH_NOTHING_PATTERN,
 ) -> Dataset:
     """Build the dataset of charge lines that have the columns of ``schemas.TABLES["charges"]``.
 
@@ -352,7 +353,7 @@ def assemble_bill(
     rows = rows.with_columns(lines.select(unknown_gpus=unknown & uncounted).to_series())
     currencies = rows.good["BillingCurrency"].unique().sort().to_list()
     currency_check = source_check("bill: several currencies", pl.lit(len(currencies) > 1))
-    unknown_gpus = Check(UNKNOWN_TYPE_CHECK, "warning", UNKNOWN_INSTANCE_EFFECT, pl.col("unknown_gpus"))
+    unknown_gpus = Check(UNKNOWN_INSTANCE_TYPE_CHECK, "warning", UNKNOWN_INSTANCE_TYPE_EFFECT, pl.col("unknown_gpus"))
     return assemble_table(
         rows,
         "charges",
@@ -364,7 +365,7 @@ def assemble_bill(
         totals={
             f"{cost}_{currency}": exact_text(pl.col(cost).filter(pl.col("BillingCurrency") == currency).sum())
             for currency in currencies
-            for cost in COSTS
+            for cost in COST_COLUMNS
         },
         span_columns=("ChargePeriodStart", "ChargePeriodEnd"),
         notes=notes,
@@ -410,7 +411,7 @@ def _delivery_findings(rows: Rows, delivery: BillDelivery) -> list[Finding]:
     return findings
 
 
-def normalise_tags(text: str, owner: re.Pattern[str] = NO_OWNER_PATTERN) -> str | None:
+def normalise_tags(text: str, owner: re.Pattern[str] = MATCH_NOTHING_PATTERN) -> str | None:
     """Normalise the tags of a line to a JSON object with sorted keys; None where they are no pairs.
 
     They may be an object, or a list of objects with ``key`` and ``value``; the prefix `owner` is removed from names.

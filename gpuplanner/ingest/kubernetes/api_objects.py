@@ -19,14 +19,14 @@ from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.hardware.catalog import list_resource_names, list_sharing_systems
 from gpuplanner.ingest.delimited_rows import raise_fault
-from gpuplanner.ingest.row_reader import Item, looks_like_json, read_items
-from gpuplanner.ingest.source_fields import FIRST_INSTANT, LAST_INSTANT
+from gpuplanner.ingest.row_reader import JsonItem, looks_like_json, read_items
+from gpuplanner.ingest.source_fields import END_INSTANT, FIRST_INSTANT
 from gpuplanner.ingest.text_files import TextFile, read_document, read_head
 
 ApiObject = Mapping[str, Any]
 """An object of the Kubernetes API, or an object within one, by the keys of its fields."""
 
-QUANTITY_MULTIPLIERS = {
+MULTIPLIER_BY_QUANTITY_SUFFIX = {
     **{unit: Decimal(10) ** power for unit, power in zip("num", (-9, -6, -3), strict=True)},
     **{unit: Decimal(1000) ** power for power, unit in enumerate(["", "k", "M", "G", "T", "P", "E"])},
     **{unit: Decimal(1024) ** power for power, unit in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)},
@@ -44,12 +44,12 @@ SHARED_RESOURCE_SUFFIX = ".shared"
 GPU_LIKE_PATTERN = re.compile(r"gpu|gaudi|npu|mlu|tpu|accelerator|/mig-|^nvidia\.com/|^amd\.com/", re.IGNORECASE)
 """Names of extended resources that may represent GPUs."""
 
-MAX_MEMORY_MIB = 10_000_000
+MAX_MEMORY_REQUEST_MIB = 10_000_000
 """Largest memory request that is accepted [MiB]: more than any GPU has, and less than bytes mistaken for MiB."""
 
 
 _JSON_KEY = re.compile(r'"(?:apiVersion|kind)"\s*:\s*"')
-_YAML_KEY = re.compile(r"^(?:- )?(?:apiVersion|kind):[ \t]+\S", re.MULTILINE)
+_YAML_KEY_PATTERN = re.compile(r"^(?:- )?(?:apiVersion|kind):[ \t]+\S", re.MULTILINE)
 
 
 def looks_like_kubernetes(lines: Sequence[str]) -> bool:
@@ -71,7 +71,7 @@ def is_kubernetes_yaml(lines: Sequence[str]) -> bool:
     >>> is_kubernetes_yaml(["apiVersion: v1", "items:"]), is_kubernetes_yaml(["a,kind: x"])
     (True, False)
     """
-    return _YAML_KEY.search("\n".join(lines)) is not None
+    return _YAML_KEY_PATTERN.search("\n".join(lines)) is not None
 
 
 @dataclass(frozen=True)
@@ -160,9 +160,9 @@ def parse_quantity(value: object, field: str = "") -> Decimal:
     """
     text = value if isinstance(value, str) else str(value) if type(value) in (int, float) else ""
     match = QUANTITY_PATTERN.fullmatch(text)
-    if match is None or match[2] not in QUANTITY_MULTIPLIERS:
+    if match is None or match[2] not in MULTIPLIER_BY_QUANTITY_SUFFIX:
         raise_fault(f"{field}{field and ': '}{str(value)[:40]!r} is no quantity")
-    return Decimal(match[1]) * QUANTITY_MULTIPLIERS[match[2]]
+    return Decimal(match[1]) * MULTIPLIER_BY_QUANTITY_SUFFIX[match[2]]
 
 
 def parse_count(value: object, field: str) -> int:
@@ -207,7 +207,7 @@ def read_time(owner: ApiObject, name: str) -> datetime | None:
         return None
     try:
         parsed_time = datetime.fromisoformat(value) if isinstance(value, str) else None
-        if parsed_time is not None and parsed_time.tzinfo is not None and FIRST_INSTANT <= parsed_time < LAST_INSTANT:
+        if parsed_time is not None and parsed_time.tzinfo is not None and FIRST_INSTANT <= parsed_time < END_INSTANT:
             return parsed_time.astimezone(UTC)
     except ValueError:
         pass
@@ -253,28 +253,28 @@ def to_text(value: object) -> str | None:
     return value
 
 
-MAX_YAML_DEPTH = 64
+MAX_YAML_NESTING_LEVELS = 64
 """Levels of nested objects that are read; those of Kubernetes stay below 30."""
 
-MAX_REJECT_CHARACTERS = 80
+MAX_REJECTED_OBJECT_CHARACTERS = 80
 """Characters of a faulty object that the reject table keeps."""
 
 ITEM_LIST_KEYS = ("items",)
 """Keys of a document that hold its list of objects."""
 
 _YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
-_YAML_INTEGER = re.compile(r"[-+]?\d{1,30}")
-_YAML_NUMBER = re.compile(r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?")
-_YAML_CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
+_YAML_INTEGER_PATTERN = re.compile(r"[-+]?\d{1,30}")
+_YAML_NUMBER_PATTERN = re.compile(r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?")
+_VALUE_BY_YAML_WORD = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 
-def item_kind(item: Item) -> str:
+def item_kind(item: JsonItem) -> str:
     """Return the kind of an object: its own, or the kind of the list that contains it."""
     stated_kind = item.value.get("kind") if isinstance(item.value, dict) else None
     return str(stated_kind or str(item.around.get("kind") or "").removesuffix("List"))
 
 
-def read_objects(path: str | Path) -> tuple[TextFile, Iterator[Item]]:
+def read_objects(path: str | Path) -> tuple[TextFile, Iterator[JsonItem]]:
     r"""Read the objects of a Kubernetes dump in JSON or YAML: those of its lists, or its documents themselves.
 
     YAML gives the same values as JSON: a plain word is a number, true, false or null, or else text, also where it
@@ -289,7 +289,7 @@ def read_objects(path: str | Path) -> tuple[TextFile, Iterator[Item]]:
     -------
     file : TextFile
         The file, for the provenance.
-    items : iterator of Item
+    items : iterator of JsonItem
         Its objects, each with the fault that it has, if any.
 
     Examples
@@ -307,13 +307,13 @@ def read_objects(path: str | Path) -> tuple[TextFile, Iterator[Item]]:
     return file, _parse_yaml_items(text, file.path)
 
 
-def _parse_yaml_items(text: str, path: Path) -> Iterator[Item]:
+def _parse_yaml_items(text: str, path: Path) -> Iterator[JsonItem]:
     """Parse the objects of a YAML text one at a time; faults of its syntax raise a TraceFormatError."""
     parser = _YamlItemParser(text)
     try:
         for item_number, (start, value, around, fault) in enumerate(parser.parse_items(), 1):
-            raw = text[start : start + MAX_REJECT_CHARACTERS].partition("\n")[0]
-            yield Item(item_number, None if fault else value, raw, around, fault)
+            raw = text[start : start + MAX_REJECTED_OBJECT_CHARACTERS].partition("\n")[0]
+            yield JsonItem(item_number, None if fault else value, raw, around, fault)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         error_place = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
@@ -373,8 +373,8 @@ class _YamlItemParser:
         """Build the value that starts at an event, `depth` levels below its item."""
         if isinstance(event, yaml.ScalarEvent):
             return _parse_scalar(event)
-        if depth > MAX_YAML_DEPTH:
-            raise _yaml_error(event, f"objects nested more than {MAX_YAML_DEPTH} deep")
+        if depth > MAX_YAML_NESTING_LEVELS:
+            raise _yaml_error(event, f"objects nested more than {MAX_YAML_NESTING_LEVELS} deep")
         if isinstance(event, yaml.SequenceStartEvent):
             return [self._parse_value(event, depth + 1) for event in iter(self._next_event, None)]
         members: dict[str, Any] = {}
@@ -418,8 +418,8 @@ def _parse_scalar(event: _YamlEvent) -> str | float | bool | None:
     text = str(event.value)
     if event.style not in (None, ""):
         return text
-    if text in _YAML_CONSTANTS:
-        return _YAML_CONSTANTS[text]
-    if _YAML_INTEGER.fullmatch(text):
+    if text in _VALUE_BY_YAML_WORD:
+        return _VALUE_BY_YAML_WORD[text]
+    if _YAML_INTEGER_PATTERN.fullmatch(text):
         return int(text)
-    return float(text) if _YAML_NUMBER.fullmatch(text) else text
+    return float(text) if _YAML_NUMBER_PATTERN.fullmatch(text) else text

@@ -60,13 +60,13 @@ from gpuplanner.ingest.kubernetes.pod_requests import (
 )
 from gpuplanner.ingest.text_files import TextFile
 
-FINISHED_STATES = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
+STATE_BY_FINISH = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
 """Reason of the condition Finished → state; older versions of Kueue give other reasons."""
 
-REQUEUED_STATE = "PREEMPTED"
+REQUEUED_WORKLOAD_STATE = "PREEMPTED"
 """State of a Workload that was evicted and may be queued again."""
 
-EVICTION_STATES = {"Deactivated": "CANCELLED", "MaximumExecutionTimeExceeded": "TIMEOUT"}
+STATE_BY_EVICTION = {"Deactivated": "CANCELLED", "MaximumExecutionTimeExceeded": "TIMEOUT"}
 """End of a reason of the condition Evicted → state, where the Workload is not queued again."""
 
 
@@ -111,7 +111,7 @@ def read_workload(workload: ApiObject, location: ObjectLocation) -> KueueWorkloa
         state=state,
         gpu_requests=gpu_requests,
         flavors=flavors,
-        evictions=max(sum(eviction_counts) - (state == REQUEUED_STATE), 0),
+        evictions=max(sum(eviction_counts) - (state == REQUEUED_WORKLOAD_STATE), 0),
         tier=to_text(spec.get("priorityClassName")) or to_text(get_object(spec, "priorityClassRef").get("name")),
         limit_s=spec.get("maximumExecutionTimeSeconds"),
     )
@@ -127,10 +127,10 @@ def _read_admission(spec: ApiObject, status: ApiObject) -> tuple[datetime | None
     finished, reason, finished_at = read_condition(status, "Finished")
     evicted, eviction_reason, evicted_at = read_condition(status, "Evicted")
     if finished:
-        return admitted_at if admitted else None, finished_at, FINISHED_STATES.get(reason)
-    final_state = next((state for word, state in EVICTION_STATES.items() if eviction_reason.endswith(word)), None)
+        return admitted_at if admitted else None, finished_at, STATE_BY_FINISH.get(reason)
+    final_state = next((state for word, state in STATE_BY_EVICTION.items() if eviction_reason.endswith(word)), None)
     if admitted and evicted and admitted_at and evicted_at and evicted_at >= admitted_at:
-        return admitted_at, evicted_at, final_state or REQUEUED_STATE
+        return admitted_at, evicted_at, final_state or REQUEUED_WORKLOAD_STATE
     if admitted:
         return admitted_at, None, "RUNNING"
     inactive = not spec.get("active", True)
@@ -170,7 +170,7 @@ def _workload_requests(spec: ApiObject, status: ApiObject) -> tuple[dict[str, Fr
     return total, frozenset(flavors)
 
 
-QUOTA_FIELDS = {"nominal": "nominalQuota", "borrow": "borrowingLimit", "lend": "lendingLimit"}
+FIELD_BY_QUOTA = {"nominal": "nominalQuota", "borrow": "borrowingLimit", "lend": "lendingLimit"}
 """Column of the table of quotas → field of a resource in a ClusterQueue. [GPUs]"""
 
 
@@ -206,7 +206,7 @@ def read_cluster_queue_quotas(queue: ApiObject) -> list[dict[str, Any]]:
                     "resource": resource["name"],
                     "profile": kind.profile,
                 }
-                amounts = {column: _read_amount(resource, key) for column, key in QUOTA_FIELDS.items()}
+                amounts = {column: _read_amount(resource, key) for column, key in FIELD_BY_QUOTA.items()}
                 share = {"weight": None if weight is None else float(parse_quantity(weight))}
                 rows.append(quota_fields | amounts | share)
     return rows
@@ -265,10 +265,10 @@ def make_quota_table(
 DUPLICATE_OBJECT_REASON = "the same object again: the one that knows more was kept"
 UNREAD_KIND_REASON = "of a kind that is not read"
 RESERVATION_POD_REASON = "holds a GPU for the pods that share it, which count"
-NOT_AN_OBJECT_REASON = "not an object of Kubernetes: no kind or no metadata"
+NOT_A_KUBERNETES_OBJECT_REASON = "not an object of Kubernetes: no kind or no metadata"
 """Reasons in the reject table."""
 
-MAX_CONTROLLERS = 10
+MAX_CONTROLLER_CHAIN_LENGTH = 10
 """Number of controllers, each of the one below it, that are followed from a pod."""
 
 DumpedObject = TypeVar("DumpedObject", PodOrJob, KueueWorkload)
@@ -405,7 +405,7 @@ class ClusterDump:
         """Return the controllers of a pod or Job, from its own upward, as far as the dump has them."""
         controllers: list[Owner] = []
         owner = pod_or_job.owner
-        while owner is not None and owner not in controllers and len(controllers) < MAX_CONTROLLERS:
+        while owner is not None and owner not in controllers and len(controllers) < MAX_CONTROLLER_CHAIN_LENGTH:
             controllers.append(owner)
             owner = self.controllers.get(owner[2])
         return controllers
@@ -428,7 +428,7 @@ def read_dump(paths: Sequence[str | Path]) -> ClusterDump:
             kind = item_kind(item)
             if item.fault or not kind or not isinstance(metadata, dict):
                 location = ObjectLocation(file_number, item.position, item.raw[:40])
-                dump.rejects.append((location, item.fault or NOT_AN_OBJECT_REASON))
+                dump.rejects.append((location, item.fault or NOT_A_KUBERNETES_OBJECT_REASON))
                 continue
             raw = f"{kind[:60]} {str(metadata.get('namespace') or '')[:80]}/{str(metadata.get('name'))[:260]}"
             location = ObjectLocation(file_number, item.position, raw)

@@ -14,7 +14,7 @@ import polars as pl
 from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.core.units import SECONDS_PER_HOUR, count_text
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import Records, Rows
+from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
 from gpuplanner.ingest.gpu_shares import resolve_node_models
 from gpuplanner.ingest.job_table import assemble_jobs, assemble_nodes
 from gpuplanner.ingest.kubernetes.api_objects import (
@@ -34,8 +34,8 @@ from gpuplanner.ingest.kubernetes.cluster_dump import (
     read_dump,
 )
 from gpuplanner.ingest.kubernetes.job_rows import (
-    COUNTED_POD_REASON,
-    NO_GPU_REASON,
+    COUNTED_WITH_JOB_REASON,
+    NO_GPU_REQUEST_REASON,
     ResourceRequests,
     UncertainRequests,
     make_job_rows,
@@ -60,17 +60,17 @@ from gpuplanner.ingest.text_files import read_head
 VANISHED_PODS_CHECK = "pods whose end is not known: gone in a later dump"
 COLLECTED_PODS_CHECK = "Jobs of which some pods are gone"
 MISSING_CLAIMS_CHECK = "pods with a resourceclaim that is not in the dump"
-MAX_SHORT_GAP_S = 900.0
+MAX_HARMLESS_DUMP_GAP_S = 900.0
 """Longest time between two dumps that lose so little of a pod which ends between them that it needs no warning [s]."""
 
 CLOSED_NODES_CHECK = "node that takes no new jobs"
-NO_NODES_CHECK = "pods with GPUs, and no node in the dump"
+NO_NODES_IN_DUMP_CHECK = "pods with GPUs, and no node in the dump"
 DUMP_NODES_ADVICE = (
     "each unit counts as a full GPU, which is too much where GPUs are shared: dump the nodes too "
     "(kubectl get pods,jobs,nodes -A -o json)"
 )
-MISSING_NODES_CHECK = "pods on nodes that are not in the dump"
-CATALOGUE_MEMORY_CHECK = "parts of the memory of GPUs that no node states"
+POD_NODES_NOT_IN_DUMP_CHECK = "pods on nodes that are not in the dump"
+UNSTATED_GPU_MEMORY_CHECK = "parts of the memory of GPUs that no node states"
 UNRESOLVED_SHARES_CHECK = "part of a GPU not known"
 DUMP_EARLIER_ADVICE = "dump the nodes together with the pods, before they are removed, where GPUs were shared on them"
 LABEL_MEMORY_ADVICE = (
@@ -83,7 +83,7 @@ LABEL_SHARES_ADVICE = (
     "gpu-feature-discovery does, and dump them again"
 )
 
-DOUBT_EFFECTS = {
+EFFECT_BY_NODE_CHECK = {
     MODEL_MISMATCH_CHECK: "the first label counts for money, energy and layouts: correct the other one",
     COUNT_MISMATCH_CHECK: "the first number counts as installed GPUs: correct the label that is wrong",
     SHARED_UNITS_CHECK: "each unit counts as its equal part of a GPU",
@@ -123,8 +123,8 @@ def dump_findings(dump: ClusterDump, requests: UncertainRequests, nodes_without_
     catalogue_effect = f"the catalogue's counts, a few percent more or less: {LABEL_MEMORY_ADVICE}"
     unresolved_effect = f"GPU-hours leave them out: {LABEL_MEMORY_ADVICE}"
     for check, requests_by_name, effect in (
-        (MISSING_NODES_CHECK, requests.on_missing_nodes, missing_effect),
-        (CATALOGUE_MEMORY_CHECK, requests.by_catalogue, catalogue_effect),
+        (POD_NODES_NOT_IN_DUMP_CHECK, requests.on_missing_nodes, missing_effect),
+        (UNSTATED_GPU_MEMORY_CHECK, requests.by_catalogue, catalogue_effect),
         (UNRESOLVED_SHARES_CHECK, requests.unresolved, unresolved_effect),
     ):
         for name, requested in sorted(requests_by_name.items()):
@@ -137,7 +137,7 @@ def dump_findings(dump: ClusterDump, requests: UncertainRequests, nodes_without_
     if gpu_pods and not dump.nodes:
         resources = sorted({name for pod in gpu_pods for name in pod.gpu_requests if parse_gpu_resource(name)})
         example = f"{gpu_pods[0].namespace}/{gpu_pods[0].name}: {', '.join(resources)}"
-        findings.append(Finding(NO_NODES_CHECK, "warning", len(gpu_pods), DUMP_NODES_ADVICE, example))
+        findings.append(Finding(NO_NODES_IN_DUMP_CHECK, "warning", len(gpu_pods), DUMP_NODES_ADVICE, example))
     if nodes_without_count:
         effect = f"there is no inventory, and the fleet is inferred from its jobs: {LABEL_SHARES_ADVICE}"
         example = examples(nodes_without_count)
@@ -147,7 +147,7 @@ def dump_findings(dump: ClusterDump, requests: UncertainRequests, nodes_without_
 
 def _missing_object_findings(dump: ClusterDump) -> Iterator[Finding]:
     """Yield findings on pods that ended between two dumps, deleted pods of Jobs, and claims that no file has."""
-    vanished = [uid for uid, seconds in dump.vanished_gap_s.items() if seconds > MAX_SHORT_GAP_S]
+    vanished = [uid for uid, seconds in dump.vanished_gap_s.items() if seconds > MAX_HARMLESS_DUMP_GAP_S]
     if vanished:
         pod = dump.pods[vanished[0]]
         max_gap_h = max(dump.vanished_gap_s.values()) / SECONDS_PER_HOUR
@@ -193,7 +193,7 @@ def _node_doubt_findings(dump: ClusterDump) -> Iterator[Finding]:
                 by_check.setdefault(doubt.check, []).append((name, doubt))
     for check, rows in by_check.items():
         severity = "info" if check == SHARED_UNITS_CHECK else "warning"
-        effect = DOUBT_EFFECTS[check]
+        effect = EFFECT_BY_NODE_CHECK[check]
         node_examples = examples([f"{name}: {doubt.evidence}" for name, doubt in rows])
         pods, hours, resources = _affected_pods(dump, rows)
         if pods:
@@ -277,9 +277,9 @@ def _affected_pods(dump: ClusterDump, rows: Sequence[tuple[str, NodeDoubt]]) -> 
     return pods, hours, ", ".join(sorted(names))
 
 
-HARMLESS_REASONS = (
-    NO_GPU_REASON,
-    COUNTED_POD_REASON,
+HARMLESS_REJECT_REASONS = (
+    NO_GPU_REQUEST_REASON,
+    COUNTED_WITH_JOB_REASON,
     UNREAD_KIND_REASON,
     DUPLICATE_OBJECT_REASON,
     RESERVATION_POD_REASON,
@@ -291,7 +291,7 @@ KUBECTL_SCOPE_NOTE = (
 
 """Note on a dataset: scope of ``kubectl get``."""
 
-RECONFIGURING_NOTE = "nodes whose MIG configuration is not done: "
+RECONFIGURING_NODES_NOTE = "nodes whose MIG configuration is not done: "
 """Note on a dataset, followed by the nodes."""
 
 KUBERNETES_CHECKS = (
@@ -423,7 +423,7 @@ def make_dataset(
         last_seen=pl.lit(last_heartbeat, pl.Datetime("us", "UTC")),
         checks=KUBERNETES_CHECKS,
         notes=_provenance_notes(dump),
-        harmless_reasons=HARMLESS_REASONS,
+        harmless_reasons=HARMLESS_REJECT_REASONS,
         findings_of_reader=dump_findings(dump, uncertain_requests, nodes_without_count),
         inventory=inventory,
         boards=boards,
@@ -487,7 +487,7 @@ def _make_node_list(dump: ClusterDump, paths: Sequence[str | Path], boards: Mapp
         remedy = "Dump the nodes with their labels and capacity: kubectl get nodes -o json."
         raise TraceFormatError(names, "nodes with their number of GPUs", got, remedy)
     table, findings = resolve_node_models(inventory, boards)
-    records = Records({})
+    records = RecordCollector({})
     for location, reason in dump.rejects:
         records.reject(location.file, location.item, location.raw, reason)
     rows = records.rows(dump.files)
@@ -508,7 +508,7 @@ def _provenance_notes(dump: ClusterDump) -> list[str]:
 def _reconfiguring_notes(dump: ClusterDump) -> list[str]:
     """Return a note on the nodes whose GPUs are about to be repartitioned, if there are any."""
     nodes = sorted(f"{name} ({node.config_state})" for name, node in dump.nodes.items() if node.config_state)
-    return [f"{RECONFIGURING_NOTE}{examples(nodes)}"] if nodes else []
+    return [f"{RECONFIGURING_NODES_NOTE}{examples(nodes)}"] if nodes else []
 
 
 def _with_attempt_numbers(rows: Rows) -> Rows:

@@ -11,28 +11,28 @@ from fractions import Fraction
 
 import polars as pl
 
-from gpuplanner.core.schemas import MAX_GPUS_PER_JOB, SERVICE_JOB_CLASS, WHOLE_GPU
-from gpuplanner.ingest.delimited_rows import Records, Rows
+from gpuplanner.core.schemas import FULL_GPU, MAX_GPUS_PER_JOB, SERVICE_JOB_CLASS
+from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
 from gpuplanner.ingest.gpu_shares import DEVICES_COLUMN, format_device_counts
 from gpuplanner.ingest.job_table import UNRESOLVED_GPUS_COLUMN
 from gpuplanner.ingest.kubernetes.api_objects import classify_unread_resource, parse_gpu_resource
 from gpuplanner.ingest.kubernetes.cluster_dump import ClusterDump, KueueWorkload
 from gpuplanner.ingest.kubernetes.node_gpus import TOO_MANY_GPUS_CHECK, UNKNOWN_REPLICAS_CHECK, partitions_in_mode
 from gpuplanner.ingest.kubernetes.node_inventory import (
-    FULL_GPUS,
-    MIG_INSTANCES,
+    FULL_GPU_KIND,
+    INSTANCE_KIND,
     ClaimedGpus,
     Node,
     count_claimed_gpus,
     find_device_class,
 )
 from gpuplanner.ingest.kubernetes.pod_requests import (
-    FRACTION_KEYS,
-    GANG_STATE_ORDER,
+    GANG_STATE_PRECEDENCE,
     GPU_FRACTION_KEY,
     GPU_MEMORY_KEY,
     MEMORY_BESIDE_CORES_KEY,
     MEMORY_FRACTION_KEY,
+    NON_RESOURCE_REQUEST_KEYS,
     SERVICE_OWNER_KINDS,
     Owner,
     PodOrJob,
@@ -42,7 +42,7 @@ from gpuplanner.ingest.kubernetes.pod_requests import (
 )
 from gpuplanner.ingest.source_fields import MAX_DURATION_S, Field
 
-JOB_ROW_COLUMNS = {
+FIELD_BY_JOB_ROW_KEY = {
     "job": Field("job_id"),
     "tenant": Field("tenant"),
     "priority class": Field("tier", nullable=True),
@@ -66,14 +66,14 @@ JOB_ROW_COLUMNS = {
 }
 """Fields of the rows that are made from pods, Jobs and Workloads, and their columns in the job table."""
 
-DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
+DEVICE_CLASS_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
 """Prefix of the extended resources that name a device class (Kubernetes, DRA)."""
 
-REQUEST_NAMES = {GPU_MEMORY_KEY: "memory of a GPU (nvidia.com/gpu-Ngb or the annotation gpu-memory)"}
+NAME_BY_REQUEST = {GPU_MEMORY_KEY: "memory of a GPU (nvidia.com/gpu-Ngb or the annotation gpu-memory)"}
 """Key of a GPU request → its name in messages, where it is not the name of a resource."""
 
-NO_GPU_REASON = "requests no GPU"
-COUNTED_POD_REASON = "counted on the row of its job"
+NO_GPU_REQUEST_REASON = "requests no GPU"
+COUNTED_WITH_JOB_REASON = "counted on the row of its job"
 """Reasons in the reject table for objects that are no job of their own."""
 
 GpuRequester = PodOrJob | KueueWorkload
@@ -104,7 +104,7 @@ class _GpuAllocation:
         has_instances = gpus is not None and bool(profiles - {None})
         devices: dict[str, Fraction] = defaultdict(Fraction)
         for number, profile, model in self.device_counts:
-            devices["-MIG-".join(filter(None, (model, profile))) or WHOLE_GPU] += number or 0
+            devices["-MIG-".join(filter(None, (model, profile))) or FULL_GPU] += number or 0
         words = format_device_counts({word: float(number) for word, number in devices.items()})
         return {
             "gpus": gpus,
@@ -185,7 +185,7 @@ class _JobRowBuilder:
     """
 
     dump: ClusterDump
-    records: Records = field(default_factory=lambda: Records(JOB_ROW_COLUMNS))
+    records: RecordCollector = field(default_factory=lambda: RecordCollector(FIELD_BY_JOB_ROW_KEY))
     counted_claims: set[tuple[str, str]] = field(default_factory=set)
     job_names: dict[str, str] = field(default_factory=dict)
     uncertain: UncertainRequests = field(default_factory=UncertainRequests)
@@ -205,9 +205,9 @@ class _JobRowBuilder:
             if workload is not None and is_pod:
                 pods_by_workload[workload.uid].append(pod_or_job)
             if workload is not None or (pod_or_job.uid in uids_with_pods and not is_pod):
-                self._reject_requester(pod_or_job, COUNTED_POD_REASON)
+                self._reject_requester(pod_or_job, COUNTED_WITH_JOB_REASON)
             elif not self._requests_gpus(pod_or_job):
-                self._reject_requester(pod_or_job, NO_GPU_REASON)
+                self._reject_requester(pod_or_job, NO_GPU_REQUEST_REASON)
             else:
                 owner = self._find_job_controller(pod_or_job) if is_pod else None
                 groups[owner[2] if owner else pod_or_job.uid].append(pod_or_job)
@@ -235,17 +235,17 @@ class _JobRowBuilder:
             "creation": _format_time(min(pod.submit for pod in gang)),
             "start": _format_time(_mean_time(starts, allocation.devices_per_pod) or min(starts, default=None)),
             "end": _format_time(_mean_time(ends, allocation.devices_per_pod) or max(ends, default=None)),
-            "state": min((pod.state for pod in gang), key=GANG_STATE_ORDER.index),
+            "state": min((pod.state for pod in gang), key=GANG_STATE_PRECEDENCE.index),
             "pods": str(len(gang)),
         }
         self._add_row(first_pod, owner[1] if owner else first_pod.name, gang, allocation, job_fields)
         for pod in gang[1:]:
-            self._reject_requester(pod, COUNTED_POD_REASON)
+            self._reject_requester(pod, COUNTED_WITH_JOB_REASON)
 
     def _add_workload(self, workload: KueueWorkload, pods: Sequence[PodOrJob]) -> None:
         """Add a row for a Workload of Kueue, with its pods."""
         if not workload.gpu_requests and not any(self._requests_gpus(pod) for pod in pods):
-            self._reject_requester(workload, NO_GPU_REASON)
+            self._reject_requester(workload, NO_GPU_REQUEST_REASON)
             return
         known_flavors = [flavor for flavor in workload.flavors if flavor in self._flavor_hardware]
         flavors = [self._flavor_hardware[flavor][0] for flavor in known_flavors]
@@ -264,7 +264,7 @@ class _JobRowBuilder:
             "creation": _format_time(workload.submit),
             "start": _format_time(start),
             "end": _format_time(end),
-            "state": workload.state or min(states, key=GANG_STATE_ORDER.index, default="UNKNOWN"),
+            "state": workload.state or min(states, key=GANG_STATE_PRECEDENCE.index, default="UNKNOWN"),
             "evictions": str(workload.evictions),
         }
         self._add_row(workload, workload.owner[1] if workload.owner else workload.name, pods, allocation, job_fields)
@@ -367,7 +367,7 @@ class _JobRowBuilder:
         """
         model, instance_profile = model_profiles[0] if len(set(model_profiles)) == 1 else (None, None)
         has_own_node = bool(nodes) and (isinstance(requester, KueueWorkload) or requester.node in self.dump.nodes)
-        if name in FRACTION_KEYS or name in memory_resources():
+        if name in NON_RESOURCE_REQUEST_KEYS or name in memory_resources():
             by_memory = name in (GPU_MEMORY_KEY, MEMORY_BESIDE_CORES_KEY) or name in memory_resources()
             gpu_size = self._gpu_memory_units(name, nodes) if by_memory else Fraction(1)
             share = None if gpu_size is None else units / gpu_size
@@ -381,7 +381,7 @@ class _JobRowBuilder:
                 elif not self._is_memory_stated(name, nodes):
                     _count_request(self.uncertain.by_catalogue, requester, name, share)
             if share is None and name != MEMORY_BESIDE_CORES_KEY:
-                request = f"{REQUEST_NAMES.get(name, name)} on {model or 'a GPU model that no node names'}"
+                request = f"{NAME_BY_REQUEST.get(name, name)} on {model or 'a GPU model that no node names'}"
                 _count_request(self.uncertain.unresolved, requester, request, 1)
             return
 
@@ -446,11 +446,11 @@ class _JobRowBuilder:
         """Return the GPU requests of a pod; resources of a DRA device class of GPUs become GPU resources."""
         requests = dict(pod_or_job.gpu_requests)
         for resource, number in {**pod_or_job.other_requests, **pod_or_job.gpu_requests}.items():
-            has_prefix = resource.startswith(DEVICE_CLASS_PREFIX)
-            implied_class = resource.removeprefix(DEVICE_CLASS_PREFIX) if has_prefix else ""
+            has_prefix = resource.startswith(DEVICE_CLASS_RESOURCE_PREFIX)
+            implied_class = resource.removeprefix(DEVICE_CLASS_RESOURCE_PREFIX) if has_prefix else ""
             name = self.dump.class_by_resource.get(resource, implied_class)
             device = find_device_class(name, self.dump.classes)
-            if name and device.kind in (FULL_GPUS, MIG_INSTANCES):
+            if name and device.kind in (FULL_GPU_KIND, INSTANCE_KIND):
                 key = f"nvidia.com/mig-{device.profile}" if device.profile else "nvidia.com/gpu"
                 requests[key] = requests.get(key, Fraction(0)) + number
                 requests.pop(resource, None)

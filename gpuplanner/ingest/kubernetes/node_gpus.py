@@ -12,11 +12,11 @@ from fractions import Fraction
 
 import polars as pl
 
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import MIB_PER_GIB
 from gpuplanner.hardware.catalog import (
-    MAX_GPUS_PER_NODE,
-    InstanceType,
+    MAX_CATALOG_GPUS_PER_NODE,
+    CloudInstanceType,
     facts,
     find_instance_type,
     list_node_labels,
@@ -30,7 +30,7 @@ from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.mig_layouts import format_layout, prove
 from gpuplanner.ingest.gpu_model_resolution import smallest_layouts
 from gpuplanner.ingest.kubernetes.api_objects import (
-    MAX_MEMORY_MIB,
+    MAX_MEMORY_REQUEST_MIB,
     SHARED_RESOURCE_SUFFIX,
     ApiObject,
     classify_unread_resource,
@@ -42,29 +42,29 @@ from gpuplanner.ingest.kubernetes.api_objects import (
 from gpuplanner.ingest.kubernetes.pod_requests import node_memory_units
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
-GPU_COUNT_LABEL = "nvidia.com/gpu.count"
-VGPU_LABEL = "nvidia.com/vgpu.present"
-MIG_CONFIG_LABEL = "nvidia.com/mig.config"
-UNIFORM_CONFIG_PREFIX = "all-"
+GPU_COUNT_LABEL_KEY = "nvidia.com/gpu.count"
+VGPU_LABEL_KEY = "nvidia.com/vgpu.present"
+MIG_CONFIG_LABEL_KEY = "nvidia.com/mig.config"
+UNIFORM_MIG_CONFIG_PREFIX = "all-"
 """Prefix of MIG configurations that partition every GPU of a node into instances of one profile."""
 
 MIG_COUNT_SUFFIX = ".count"
 REPLICAS_SUFFIX = ".replicas"
 SHARED_PRODUCT_SUFFIX = "-SHARED"
-MIG_PRODUCT_PATTERN = re.compile(r"-MIG-([^-]+(?:-me)?)$")
+MIG_PRODUCT_SUFFIX_PATTERN = re.compile(r"-MIG-([^-]+(?:-me)?)$")
 MIG_PROFILE_PATTERN = re.compile(r"\d+g\.\d+gb(?:[+-]\w+(?:\.all)?)?")
-MEMORY_SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)")
+LABEL_MEMORY_SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)")
 
-UNPARTITIONED_MODE = "SPX"
+UNPARTITIONED_AMD_MODE = "SPX"
 """Compute partition mode in which an AMD GPU is one device."""
 
-MANUAL_LABEL_UNIT = "by hand"
+MANUAL_LABEL_CATALOG_UNIT = "by hand"
 """Unit, in the catalogue, of labels that an operator sets by hand: they count where nothing else names the model."""
 
-MAX_MEMORY_DEVIATION = 0.15
+MAX_LABEL_MEMORY_DEVIATION_FRACTION = 0.15
 """Largest relative deviation of the memory on a label from that of the GPU model. [0-1]"""
 
-MAX_REGISTERED_GPUS = 1024
+MAX_DEVICE_PLUGIN_GPUS = 1024
 """Largest number of GPUs that the register of a device plugin may list."""
 
 MODEL_MISMATCH_CHECK = "labels of a node name different GPU models"
@@ -74,7 +74,7 @@ ASSUMED_SHARES_CHECK = "more units on a node than GPUs, taken for equal shares o
 UNCONFIRMED_GPUS_CHECK = "GPUs of a node that only its capacity counts"
 UNKNOWN_REPLICAS_CHECK = "more units on a node than GPUs, and no label states how they are shared"
 WITHHELD_GPUS_CHECK = "nodes that offer fewer GPUs than they have"
-TOO_MANY_GPUS_CHECK = f"more than {MAX_GPUS_PER_NODE} GPUs on a node"
+TOO_MANY_GPUS_CHECK = f"more than {MAX_CATALOG_GPUS_PER_NODE} GPUs on a node"
 VGPU_CHECK = "GPUs of nodes that are parts of a physical GPU (vGPU)"
 """Checks of the quality report on nodes."""
 
@@ -176,8 +176,8 @@ def read_node_gpus(labels: ApiObject, annotations: ApiObject, capacity: ApiObjec
         doubts.append(NodeDoubt(COUNT_MISMATCH_CHECK, ", ".join(f"{name} {number}" for name, number in counts.items())))
     if node_type is not None and node_type.board_share < 1:
         doubts.append(NodeDoubt(VGPU_CHECK, f"{node_type.name}: {node_type.board_share:.3g} of a GPU"))
-    elif labels.get(VGPU_LABEL) == "true":
-        doubts.append(NodeDoubt(VGPU_CHECK, f"{VGPU_LABEL}: true"))
+    elif labels.get(VGPU_LABEL_KEY) == "true":
+        doubts.append(NodeDoubt(VGPU_CHECK, f"{VGPU_LABEL_KEY}: true"))
     has_plugin_annotation = any(name.startswith(_plugin_annotation_prefixes()) for name in annotations)
     is_managed_by_plugin = has_plugin_annotation or not node_count_resources.keys().isdisjoint(capacity)
     layout_stated = not any(resources.values()) and bool(instances_from_labels(labels, 1, model))
@@ -193,8 +193,8 @@ def read_node_gpus(labels: ApiObject, annotations: ApiObject, capacity: ApiObjec
             doubts.append(NodeDoubt(COUNT_MISMATCH_CHECK, f"instances that need {needed} GPUs on {stated} GPUs"))
 
     instances = None
-    if product_profile is not None and GPU_COUNT_LABEL in labels:
-        instances = parse_count(labels[GPU_COUNT_LABEL], GPU_COUNT_LABEL)
+    if product_profile is not None and GPU_COUNT_LABEL_KEY in labels:
+        instances = parse_count(labels[GPU_COUNT_LABEL_KEY], GPU_COUNT_LABEL_KEY)
     stated_counts = {"stated": stated, "instances_stated": instances}
     installed, layouts = count_installed_gpus(labels, resources, replicas, model, profile, **stated_counts)
     gpus = stated if is_managed_by_plugin or installed is None else installed
@@ -258,7 +258,7 @@ class _GpuUnits:
             names = [name for name in offered if name.removesuffix(SHARED_RESOURCE_SUFFIX) == plain]
             words = f"{' and '.join(names) or plain} {number}"
             if unshared is None:
-                if number > MAX_GPUS_PER_NODE and labelled is None:
+                if number > MAX_CATALOG_GPUS_PER_NODE and labelled is None:
                     checked[plain] = 0
                     doubts.append(NodeDoubt(TOO_MANY_GPUS_CHECK, words, plain))
                 elif number > 1 and labelled is None and PRODUCT_LABEL not in self.labels:
@@ -297,8 +297,8 @@ class _GpuUnits:
         if self.stated is not None and per_gpu is not None:
             return self.stated * per_gpu
         has_product_profile = split_product_label(to_text(self.labels.get(PRODUCT_LABEL)))[1] is not None
-        if has_product_profile and GPU_COUNT_LABEL in self.labels:
-            return parse_count(self.labels[GPU_COUNT_LABEL], GPU_COUNT_LABEL)
+        if has_product_profile and GPU_COUNT_LABEL_KEY in self.labels:
+            return parse_count(self.labels[GPU_COUNT_LABEL_KEY], GPU_COUNT_LABEL_KEY)
         return None
 
     def units_per_gpu(self) -> int | None:
@@ -365,7 +365,7 @@ class _GpuUnits:
 
 
 def gpu_model_from_labels(
-    labels: ApiObject, node_type: InstanceType | None = None, registered: str | None = None
+    labels: ApiObject, node_type: CloudInstanceType | None = None, registered: str | None = None
 ) -> tuple[str | None, tuple[str, ...], list[NodeDoubt]]:
     """Find the GPU model of a node by its labels.
 
@@ -373,7 +373,7 @@ def gpu_model_from_labels(
     ----------
     labels : mapping
         Labels of a node, or of a ResourceFlavor of Kueue.
-    node_type : InstanceType, optional
+    node_type : CloudInstanceType, optional
         Its cloud instance type. Default: the one that the labels name.
     registered : str, optional
         GPU type in the register of a device plugin.
@@ -401,8 +401,8 @@ def gpu_model_from_labels(
     values = {label: to_text(labels.get(label)) for label in units}
     label_words = [(label, str(split_product_label(value)[0])) for label, value in values.items() if value]
     label_words += [("the device plugin's annotation", registered)] if registered else []
-    automatic_words = [(label, word) for label, word in label_words if units.get(label) != MANUAL_LABEL_UNIT]
-    manual_words = [(label, word) for label, word in label_words if units.get(label) == MANUAL_LABEL_UNIT]
+    automatic_words = [(label, word) for label, word in label_words if units.get(label) != MANUAL_LABEL_CATALOG_UNIT]
+    manual_words = [(label, word) for label, word in label_words if units.get(label) == MANUAL_LABEL_CATALOG_UNIT]
     memory = _labelled_memory_gib(labels)
 
     def find_models(label_words: list[tuple[str, str]]) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -474,7 +474,7 @@ def count_installed_gpus(
     (8, 'gpu;gpu;gpu;gpu;gpu;gpu;1g.10gb:7;1g.10gb:7')
     >>> count_installed_gpus({}, {"nvidia.com/gpu": 14}, {}, "NVIDIA-H100-80GB-HBM3", "1g.10gb", instances_stated=14)
     (2, '1g.10gb:7;1g.10gb:7')
-    >>> labels = {MIG_CONFIG_LABEL: "all-3g.40gb"}
+    >>> labels = {MIG_CONFIG_LABEL_KEY: "all-3g.40gb"}
     >>> count_installed_gpus(labels, {"nvidia.com/gpu": 0}, {}, "NVIDIA-H100-80GB-HBM3", None, stated=2)
     (2, '3g.40gb:2;3g.40gb:2')
     """
@@ -506,10 +506,10 @@ def count_installed_gpus(
     if layouts is None:
         return (stated if profile is None else None), None
     if stated is None or profile is not None:
-        return full_gpus + len(layouts), ";".join([WHOLE_GPU] * full_gpus + layouts)
-    if MIG_CONFIG_LABEL in labels and full_gpus + len(layouts) < stated:
+        return full_gpus + len(layouts), ";".join([FULL_GPU] * full_gpus + layouts)
+    if MIG_CONFIG_LABEL_KEY in labels and full_gpus + len(layouts) < stated:
         layouts = _uniform_layouts(model, instances, stated - full_gpus)
-    return stated, ";".join([WHOLE_GPU] * full_gpus + layouts) if full_gpus + len(layouts) == stated else None
+    return stated, ";".join([FULL_GPU] * full_gpus + layouts) if full_gpus + len(layouts) == stated else None
 
 
 def instances_from_labels(labels: ApiObject, gpus: int, model: str | None) -> dict[str, int]:
@@ -519,7 +519,7 @@ def instances_from_labels(labels: ApiObject, gpus: int, model: str | None) -> di
     --------
     >>> instances_from_labels({"nvidia.com/mig-1g.10gb.count": "14"}, 2, None)
     {'1g.10gb': 14}
-    >>> instances_from_labels({MIG_CONFIG_LABEL: "all-2g.20gb"}, 2, "NVIDIA-H100-80GB-HBM3")
+    >>> instances_from_labels({MIG_CONFIG_LABEL_KEY: "all-2g.20gb"}, 2, "NVIDIA-H100-80GB-HBM3")
     {'2g.20gb': 6}
     """
     instances = {}
@@ -527,10 +527,10 @@ def instances_from_labels(labels: ApiObject, gpus: int, model: str | None) -> di
         resource = parse_gpu_resource(key.removesuffix(MIG_COUNT_SUFFIX)) if key.endswith(MIG_COUNT_SUFFIX) else None
         if resource is not None and resource.profile is not None and (number := parse_count(value, key)):
             instances[resource.profile] = number
-    name = str(labels.get(MIG_CONFIG_LABEL) or "")
-    if instances or not name.startswith(UNIFORM_CONFIG_PREFIX):
+    name = str(labels.get(MIG_CONFIG_LABEL_KEY) or "")
+    if instances or not name.startswith(UNIFORM_MIG_CONFIG_PREFIX):
         return instances
-    profile = name.removeprefix(UNIFORM_CONFIG_PREFIX).replace(".me", "+me")
+    profile = name.removeprefix(UNIFORM_MIG_CONFIG_PREFIX).replace(".me", "+me")
     max_instances = _max_instances(_possible_models(model, [profile]), profile)
     return {} if max_instances is None else {profile: gpus * max_instances}
 
@@ -562,7 +562,7 @@ def split_product_label(product: str | None) -> tuple[str | None, str | None]:
     if product is None:
         return None, None
     plain = product.removesuffix(SHARED_PRODUCT_SUFFIX)
-    match = MIG_PRODUCT_PATTERN.search(plain)
+    match = MIG_PRODUCT_SUFFIX_PATTERN.search(plain)
     return (plain[: match.start()], match[1].replace(".me", "+me")) if match else (plain, None)
 
 
@@ -603,7 +603,7 @@ def read_gpu_register(annotations: ApiObject) -> tuple[int, int | None, str | No
         return None
     memory_mib = {mib for mib, _ in gpus.values()}
     types = {gpu_type for _, gpu_type in gpus.values()}
-    if not 0 < len(gpus) <= MAX_REGISTERED_GPUS or not all(0 < mib <= MAX_MEMORY_MIB for mib in memory_mib):
+    if not 0 < len(gpus) <= MAX_DEVICE_PLUGIN_GPUS or not all(0 < mib <= MAX_MEMORY_REQUEST_MIB for mib in memory_mib):
         return None
     single_type = to_text(types.pop()) if len(types) == 1 else None
     return len(gpus), memory_mib.pop() if len(memory_mib) == 1 else None, single_type
@@ -620,7 +620,7 @@ def profile_from_labels(labels: ApiObject) -> str | None:
     return split_product_label(to_text(labels.get(PRODUCT_LABEL)))[1] or next(_label_values(labels, "profile"), None)
 
 
-def _find_instance_type(labels: ApiObject) -> InstanceType | None:
+def _find_instance_type(labels: ApiObject) -> CloudInstanceType | None:
     """Return the cloud instance type of a node, if its labels name one of the catalogue."""
     names = _label_values(labels, "instance_type")
     return next((kind for name in names if (kind := find_instance_type(name))), None)
@@ -649,7 +649,7 @@ def _is_partition_resource(name: str) -> bool:
 
 
 def _stated_counts(
-    labels: ApiObject, capacity: ApiObject, node_type: InstanceType | None, *, has_product_profile: bool
+    labels: ApiObject, capacity: ApiObject, node_type: CloudInstanceType | None, *, has_product_profile: bool
 ) -> dict[str, int]:
     """Return the numbers of GPUs that resources, labels and the instance type state, the most trusted first.
 
@@ -661,7 +661,7 @@ def _stated_counts(
         Labels of the node.
     capacity : mapping
         Resource → quantity of the node.
-    node_type : InstanceType, optional
+    node_type : CloudInstanceType, optional
         Its cloud instance type.
     has_product_profile : bool
         Whether the product label carries a MIG profile, so that the GPU count label counts instances.
@@ -672,12 +672,12 @@ def _stated_counts(
         if units and not units % int(unit or 1):
             counts[name] = int(units) // int(unit or 1)
     for label in list_node_labels("count"):
-        counts_instances = has_product_profile and label == GPU_COUNT_LABEL
+        counts_instances = has_product_profile and label == GPU_COUNT_LABEL_KEY
         if label in labels and not counts_instances and (number := parse_count(labels[label], label)):
             counts[label] = number
     if node_type is not None:
-        if counts.get(GPU_COUNT_LABEL, node_type.gpus) < node_type.gpus:
-            del counts[GPU_COUNT_LABEL]
+        if counts.get(GPU_COUNT_LABEL_KEY, node_type.gpus) < node_type.gpus:
+            del counts[GPU_COUNT_LABEL_KEY]
         counts[f"instance type {node_type.name}"] = node_type.gpus
     return counts
 
@@ -712,7 +712,7 @@ def partitions_in_mode(gpu_models: Iterable[str], mode: str) -> int:
     (8, 4, 0)
     """
     mode = mode.upper().partition("_")[0]
-    if mode == UNPARTITIONED_MODE:
+    if mode == UNPARTITIONED_AMD_MODE:
         return 1
     models = tuple(gpu_models) or tuple(facts("partition_modes")["gpu_model"].unique())
     numbers = {list_partition_modes(model).get(mode, 0) for model in models}
@@ -741,7 +741,7 @@ def _max_instances(gpu_models: Iterable[str], profile: str) -> int | None:
 def _labelled_memory_gib(labels: ApiObject, *, exact: bool = False) -> float | None:
     """Return the memory of one GPU by labels [GiB]; with `exact` only by labels that are not rounded."""
     for label, unit in list_node_labels("memory").items():
-        match = MEMORY_SIZE_PATTERN.match(to_text(labels.get(label)) or "")
+        match = LABEL_MEMORY_SIZE_PATTERN.match(to_text(labels.get(label)) or "")
         if match and float(match[1]) and (unit == "MiB" or not exact):
             return float(match[1]) / (MIB_PER_GIB if unit == "MiB" else 1)
     return None
@@ -759,7 +759,7 @@ def _filter_by_memory(gpu_models: tuple[str, ...], memory_gib: float | None) -> 
     """Return the GPU models whose memory is close to a size [GiB]; all of them if none is, or no size is given."""
     if memory_gib is None or len(gpu_models) < 2:
         return gpu_models
-    min_gib, max_gib = (memory_gib * math.exp(sign * MAX_MEMORY_DEVIATION) for sign in (-1, 1))
+    min_gib, max_gib = (memory_gib * math.exp(sign * MAX_LABEL_MEMORY_DEVIATION_FRACTION) for sign in (-1, 1))
 
     def fits(gpu_model: str) -> bool:
         """Whether a memory size of a GPU model is close to the size."""

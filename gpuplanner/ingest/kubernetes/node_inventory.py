@@ -24,18 +24,18 @@ from gpuplanner.ingest.kubernetes.api_objects import (
     read_time,
     to_text,
 )
-from gpuplanner.ingest.kubernetes.node_gpus import MIG_CONFIG_LABEL, NodeGpus, partitions_in_mode, read_node_gpus
+from gpuplanner.ingest.kubernetes.node_gpus import MIG_CONFIG_LABEL_KEY, NodeGpus, partitions_in_mode, read_node_gpus
 
-PROFILE_SELECTOR_PATTERN = re.compile(r"\.profile\s*==\s*['\"]([^'\"]+)['\"]")
+MIG_PROFILE_SELECTOR_PATTERN = re.compile(r"\.profile\s*==\s*['\"]([^'\"]+)['\"]")
 MIG_SELECTOR_PATTERN = re.compile(r"\.type\s*==\s*['\"]mig['\"]")
-NVIDIA_DRIVER = "gpu.nvidia.com"
+NVIDIA_DRA_DRIVER = "gpu.nvidia.com"
 """Driver whose devices that are parts of a GPU have ``mig`` in their names (NVIDIA/k8s-dra-driver-gpu)."""
-QUOTED_PATTERN = re.compile(r"['\"]([^'\"]+)['\"]")
+QUOTED_TEXT_PATTERN = re.compile(r"['\"]([^'\"]+)['\"]")
 
-FULL_GPUS = "full GPUs"
-MIG_INSTANCES = "MIG instances"
-NO_GPUS = "no GPU"
-UNKNOWN_DEVICES = "not known"
+FULL_GPU_KIND = "full GPUs"
+INSTANCE_KIND = "MIG instances"
+NO_GPU_KIND = "no GPU"
+UNKNOWN_KIND = "not known"
 """Kinds of devices of a DeviceClass."""
 
 
@@ -173,13 +173,13 @@ def read_device_class(spec: ApiObject) -> DeviceClass:
     """
     cels = [get_object(selector, "cel") for selector in get_objects(spec, "selectors")]
     expressions = " ".join(to_text(cel.get("expression")) or "" for cel in cels)
-    quoted_words = set(QUOTED_PATTERN.findall(expressions))
+    quoted_words = set(QUOTED_TEXT_PATTERN.findall(expressions))
     if not quoted_words.isdisjoint(list_resource_names("dra_driver", "full_gpu")):
-        profile = PROFILE_SELECTOR_PATTERN.search(expressions)
+        profile = MIG_PROFILE_SELECTOR_PATTERN.search(expressions)
         instances = profile or MIG_SELECTOR_PATTERN.search(expressions)
-        return DeviceClass(MIG_INSTANCES if instances else FULL_GPUS, profile[1] if profile else None)
+        return DeviceClass(INSTANCE_KIND if instances else FULL_GPU_KIND, profile[1] if profile else None)
     drivers = re.findall(r"\.driver\s*==\s*['\"]([^'\"]+)['\"]", expressions)
-    return DeviceClass(NO_GPUS if drivers and not any(map(GPU_LIKE_PATTERN.search, drivers)) else UNKNOWN_DEVICES)
+    return DeviceClass(NO_GPU_KIND if drivers and not any(map(GPU_LIKE_PATTERN.search, drivers)) else UNKNOWN_KIND)
 
 
 def read_claim(spec: ApiObject, status: ApiObject) -> DeviceClaim:
@@ -219,16 +219,16 @@ def find_device_class(name: str, classes: Mapping[str, DeviceClass]) -> DeviceCl
     >>> find_device_class("mig.nvidia.com", {}).kind, find_device_class("compute-domain-daemon.nvidia.com", {}).kind
     ('MIG instances', 'no GPU')
     """
-    for role, kind in (("full_gpu", FULL_GPUS), ("mig", MIG_INSTANCES), ("no_device", NO_GPUS)):
+    for role, kind in (("full_gpu", FULL_GPU_KIND), ("mig", INSTANCE_KIND), ("no_device", NO_GPU_KIND)):
         if any(fnmatchcase(name, pattern) for pattern in list_resource_names("device_class", role)):
             return DeviceClass(kind)
-    return classes.get(name, DeviceClass(UNKNOWN_DEVICES))
+    return classes.get(name, DeviceClass(UNKNOWN_KIND))
 
 
 def _selected_profile(request: ApiObject) -> str | None:
     """Return the MIG profile that a request selects; None if none."""
     for selector in get_objects(request, "selectors"):
-        match = PROFILE_SELECTOR_PATTERN.search(to_text(get_object(selector, "cel").get("expression")) or "")
+        match = MIG_PROFILE_SELECTOR_PATTERN.search(to_text(get_object(selector, "cel").get("expression")) or "")
         if match:
             return match[1]
     return None
@@ -255,17 +255,17 @@ def count_claimed_gpus(
     ClaimedGpus
     """
     requests = [(request, find_device_class(request.device_class, classes)) for request in claim.requests]
-    gpu_requests = [(request, kind) for request, kind in requests if kind.kind in (FULL_GPUS, MIG_INSTANCES)]
+    gpu_requests = [(request, kind) for request, kind in requests if kind.kind in (FULL_GPU_KIND, INSTANCE_KIND)]
     profiles = {request.profile or kind.profile for request, kind in gpu_requests}
     profile = profiles.pop() if len(profiles) == 1 else None
     requested_classes = {request.device_class for request, _ in gpu_requests}
     class_names = tuple(sorted(requested_classes or {driver for driver, _, _ in claim.allocated}))
     if not claim.allocated:
-        needs_profile = profile is None and any(kind.kind == MIG_INSTANCES for _, kind in gpu_requests)
+        needs_profile = profile is None and any(kind.kind == INSTANCE_KIND for _, kind in gpu_requests)
         if needs_profile:
             offered = {device.profile for device in devices.values() if device.profile}
             profile = offered.pop() if len(offered) == 1 else None
-        unread = tuple(sorted({request.device_class for request, kind in requests if kind.kind == UNKNOWN_DEVICES}))
+        unread = tuple(sorted({request.device_class for request, kind in requests if kind.kind == UNKNOWN_KIND}))
         numbers = [request.number for request, _ in gpu_requests]
         known_numbers = [number for number in numbers if number is not None]
         is_certain = not unread and len(known_numbers) == len(numbers) and not (needs_profile and profile is None)
@@ -279,7 +279,7 @@ def count_claimed_gpus(
     known_devices = [devices.get(key) for key in gpu_keys]
     found_profiles = {device.profile if device else profile for device in known_devices}
     models = {device.model for device in known_devices if device}
-    requests_instances = any(kind.kind == MIG_INSTANCES for _, kind in requests)
+    requests_instances = any(kind.kind == INSTANCE_KIND for _, kind in requests)
     partitions = [
         device.partitions if device else _unlisted_partitions(key, profile, instances=requests_instances)
         for key, device in zip(gpu_keys, known_devices, strict=True)
@@ -305,14 +305,14 @@ def _unlisted_partitions(key: tuple[str, str, str], profile: str | None, *, inst
     instances : bool
         Whether its claim requests a class of MIG instances.
     """
-    is_part = instances or "mig" in key[2] or key[0] != NVIDIA_DRIVER
+    is_part = instances or "mig" in key[2] or key[0] != NVIDIA_DRA_DRIVER
     return 0 if is_part and profile is None else 1
 
 
-MIG_CONFIG_STATE_LABEL = "nvidia.com/mig.config.state"
-NVLINK_CLIQUE_LABEL = "nvidia.com/gpu.clique"
+MIG_CONFIG_STATE_LABEL_KEY = "nvidia.com/mig.config.state"
+NVLINK_CLIQUE_LABEL_KEY = "nvidia.com/gpu.clique"
 
-CLOSING_TAINTS = frozenset(
+CLOSING_TAINT_KEYS = frozenset(
     f"node.kubernetes.io/{word}" for word in ("unschedulable", "not-ready", "unreachable", "out-of-service")
 )
 """Taints of a node that accepts no new pods: Kubernetes, Well-Known Labels, Annotations and Taints."""
@@ -365,7 +365,7 @@ def read_node(node: ApiObject) -> Node:
     """
     metadata, status = get_object(node, "metadata"), get_object(node, "status")
     labels = get_object(metadata, "labels")
-    state = to_text(labels.get(MIG_CONFIG_STATE_LABEL))
+    state = to_text(labels.get(MIG_CONFIG_STATE_LABEL_KEY))
     heartbeats = [read_time(entry, "lastHeartbeatTime") for entry in get_objects(status, "conditions")]
     capacity, allocatable = get_object(status, "capacity"), get_object(status, "allocatable")
     gpus = read_node_gpus(labels, get_object(metadata, "annotations"), capacity, allocatable)
@@ -373,10 +373,10 @@ def read_node(node: ApiObject) -> Node:
     return Node(
         **vars(gpus),
         name=object_name(node),
-        config_state=state if to_text(labels.get(MIG_CONFIG_LABEL)) and state != "success" else None,
+        config_state=state if to_text(labels.get(MIG_CONFIG_LABEL_KEY)) and state != "success" else None,
         closed_reason=closed_reason,
         closed_since=closed_since,
-        domain=to_text(labels.get(NVLINK_CLIQUE_LABEL)),
+        domain=to_text(labels.get(NVLINK_CLIQUE_LABEL_KEY)),
         ownership=next((kind for (key, value), kind in OWNERSHIP_BY_LABEL.items() if labels.get(key) == value), None),
         installed=read_time(metadata, "creationTimestamp"),
         last_heartbeat=max((beat for beat in heartbeats if beat), default=None),
@@ -390,7 +390,7 @@ def _read_closing(node: ApiObject) -> tuple[str | None, datetime | None]:
     reasons = ["cordoned"] if spec.get("unschedulable") is True else []
     conditions = get_objects(get_object(node, "status"), "conditions")
     ready_conditions = [entry for entry in conditions if entry.get("type") == "Ready"]
-    closing_taints = [taint for taint in get_objects(spec, "taints") if taint.get("key") in CLOSING_TAINTS]
+    closing_taints = [taint for taint in get_objects(spec, "taints") if taint.get("key") in CLOSING_TAINT_KEYS]
     closing_times = [read_time(taint, "timeAdded") for taint in closing_taints]
     if ready_conditions and ready_conditions[-1].get("status") != "True":
         reasons.append("not ready")

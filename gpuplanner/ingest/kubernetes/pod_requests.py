@@ -17,7 +17,7 @@ from gpuplanner.core.units import SECONDS_PER_HOUR
 from gpuplanner.hardware.catalog import list_resource_names, list_sharing_systems
 from gpuplanner.ingest.delimited_rows import raise_fault
 from gpuplanner.ingest.kubernetes.api_objects import (
-    MAX_MEMORY_MIB,
+    MAX_MEMORY_REQUEST_MIB,
     ApiObject,
     classify_unread_resource,
     get_object,
@@ -45,13 +45,13 @@ MEMORY_FRACTION_KEY = "GPUs by memory"
 MEMORY_BESIDE_CORES_KEY = "MiB beside cores"
 """Key of the GPU memory that goes with :data:`GPU_FRACTION_KEY`, where the pod states it in MiB."""
 
-FRACTION_KEYS = (GPU_FRACTION_KEY, MEMORY_FRACTION_KEY, MEMORY_BESIDE_CORES_KEY, GPU_MEMORY_KEY)
+NON_RESOURCE_REQUEST_KEYS = (GPU_FRACTION_KEY, MEMORY_FRACTION_KEY, MEMORY_BESIDE_CORES_KEY, GPU_MEMORY_KEY)
 """All keys of requests that are not names of resources."""
 
 FULL_GPU_PERCENT = 100
 """Percent that are one full GPU."""
 
-MIB_PER_UNIT = {
+MIB_PER_MEMORY_UNIT = {
     "MiB": Fraction(1),
     "GiB": Fraction(1024),
     "256 MiB": Fraction(256),
@@ -59,10 +59,10 @@ MIB_PER_UNIT = {
 }
 """Unit in which a resource counts memory → MiB."""
 
-NODE_MEMORY_UNIT = "of the node"
+NODE_DEFINED_MEMORY_UNIT = "of the node"
 """Unit of memory that only the node defines: its capacity divided by its GPUs is one GPU."""
 
-MEMORY_SLICE_PATTERN = re.compile(r"nvidia\.com/gpu-(\d{1,4})gb")
+NOS_MEMORY_SLICE_PATTERN = re.compile(r"nvidia\.com/gpu-(\d{1,4})gb")
 """Resources of nos: memory slices of a GPU, named by their size in GB (docs/getting-started-mps@12e0a72)."""
 
 
@@ -73,7 +73,7 @@ class SharingResources:
     - ``number``: GPUs of which a container gets a fraction each; without it, the fractions are of one GPU.
     - ``cores``, ``memory``, ``memory_percentage``: Size of the fraction of each GPU: percent of its compute, amount of
       memory, percent of its memory.
-    - ``memory_unit``: Unit of ``memory``: one of :data:`MIB_PER_UNIT`, or :data:`NODE_MEMORY_UNIT`.
+    - ``memory_unit``: Unit of ``memory``: one of :data:`MIB_PER_MEMORY_UNIT`, or :data:`NODE_DEFINED_MEMORY_UNIT`.
     """
 
     number: str | None
@@ -115,11 +115,11 @@ def node_memory_units() -> Mapping[str, str]:
     return {
         words.memory: words.memory_unit
         for words in sharing_resources()
-        if words.memory and words.memory_unit.startswith(NODE_MEMORY_UNIT)
+        if words.memory and words.memory_unit.startswith(NODE_DEFINED_MEMORY_UNIT)
     }
 
 
-RESERVATION_ANNOTATION = "run.ai/reserve_for_gpu_index"
+RESERVATION_ANNOTATION_KEY = "run.ai/reserve_for_gpu_index"
 RESERVATION_NAMESPACES = frozenset({"kai-resource-reservation", "runai-reservation"})
 """Namespaces of the pods with which KAI and Run:ai reserve a full GPU for the pods that share it."""
 
@@ -146,8 +146,8 @@ def pod_gpu_requests(spec: ApiObject, annotations: ApiObject = EMPTY_OBJECT) -> 
     Returns
     -------
     dict of str to Fraction
-        GPU resource or one of :data:`FRACTION_KEYS` → number. Resources that look like GPUs and are not in the
-        catalogue stay under their own names.
+        GPU resource or one of :data:`NON_RESOURCE_REQUEST_KEYS` → number. Resources that look like GPUs and are not in
+        the catalogue stay under their own names.
 
     References
     ----------
@@ -218,7 +218,7 @@ def is_reservation_pod(metadata: ApiObject) -> bool:
     NVIDIA/KAI-Scheduler, pkg/binder/binding/resourcereservation/resource_reservation.go@5149a97a.
     """
     annotations = get_object(metadata, "annotations")
-    return to_text(metadata.get("namespace")) in RESERVATION_NAMESPACES or RESERVATION_ANNOTATION in annotations
+    return to_text(metadata.get("namespace")) in RESERVATION_NAMESPACES or RESERVATION_ANNOTATION_KEY in annotations
 
 
 def _container_requests(container: ApiObject) -> Counter[str]:
@@ -233,7 +233,7 @@ def _container_requests(container: ApiObject) -> Counter[str]:
         if not requests.keys().isdisjoint(names):
             gpus.update(_take_gpu_fractions(requests, sharing))
     for name, value in requests.items():
-        if match := MEMORY_SLICE_PATTERN.fullmatch(name):
+        if match := NOS_MEMORY_SLICE_PATTERN.fullmatch(name):
             gpus[GPU_MEMORY_KEY] += Fraction(parse_count(value, name)) * int(match[1]) * 1024  # type: ignore[assignment]
         elif parse_gpu_resource(name):
             gpus[name] += Fraction(parse_count(value, name))  # type: ignore[assignment]
@@ -278,7 +278,7 @@ def _take_gpu_fractions(requests: dict[str, Any], sharing: SharingResources) -> 
         return {str(sharing.memory): number * memory}
 
     fraction = (cores or percentage or FULL_GPU_PERCENT) / Fraction(FULL_GPU_PERCENT)
-    if memory and sharing.memory_unit != NODE_MEMORY_UNIT:
+    if memory and sharing.memory_unit != NODE_DEFINED_MEMORY_UNIT:
         return {GPU_FRACTION_KEY: number * fraction, MEMORY_BESIDE_CORES_KEY: number * memory}
     # In HAMi, a container that names no memory gets all of it.
     memory_fraction = percentage / FULL_GPU_PERCENT if percentage else max(fraction, Fraction(1))
@@ -290,9 +290,9 @@ def _requested_memory(sizes: ApiObject, sharing: SharingResources) -> Fraction:
     if sharing.memory is None or sharing.memory not in sizes:
         return Fraction(0)
     value = sizes[sharing.memory]
-    mib = Fraction(parse_quantity(value, sharing.memory)) * MIB_PER_UNIT.get(sharing.memory_unit, Fraction(1))
-    if not 0 <= mib <= MAX_MEMORY_MIB:
-        raise_fault(f"{sharing.memory}: {str(value)[:40]!r} is not between 0 and {MAX_MEMORY_MIB} MiB")
+    mib = Fraction(parse_quantity(value, sharing.memory)) * MIB_PER_MEMORY_UNIT.get(sharing.memory_unit, Fraction(1))
+    if not 0 <= mib <= MAX_MEMORY_REQUEST_MIB:
+        raise_fault(f"{sharing.memory}: {str(value)[:40]!r} is not between 0 and {MAX_MEMORY_REQUEST_MIB} MiB")
     return mib
 
 
@@ -307,7 +307,7 @@ def _apply_plugin_annotations(requests: dict[str, Fraction], annotations: ApiObj
         Annotations of the pod.
     """
     for name, resource in list_resource_names("pod_annotation", "units_of_gpu").items():
-        units = parse_bounded(annotations, name, MAX_MEMORY_MIB)
+        units = parse_bounded(annotations, name, MAX_MEMORY_REQUEST_MIB)
         if units and resource in requests:
             share = requests.pop(resource) / units
             requests = requests | {GPU_FRACTION_KEY: share, MEMORY_FRACTION_KEY: share}
@@ -332,7 +332,7 @@ def _annotated_fractions(annotations: ApiObject) -> dict[str, Fraction]:
     roles = ("fraction", "fraction_memory", "fraction_devices")
     fraction_key, memory_key, count_key = (next(iter(list_resource_names("pod_annotation", role))) for role in roles)
     share = parse_bounded(annotations, fraction_key, 1)
-    memory = parse_bounded(annotations, memory_key, MAX_MEMORY_MIB)
+    memory = parse_bounded(annotations, memory_key, MAX_MEMORY_REQUEST_MIB)
     if not share and not memory:
         return {}
     number = parse_count(annotations.get(count_key, 1), count_key)
@@ -343,7 +343,7 @@ def _annotated_fractions(annotations: ApiObject) -> dict[str, Fraction]:
 
 QUEUE_LABELS = ("kai.scheduler/queue", "runai/queue", "volcano.sh/queue-name")
 QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
-KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+KUEUE_QUEUE_LABEL_KEY = "kueue.x-k8s.io/queue-name"
 """Label of a job or pod that names its LocalQueue (Kueue, Labels and Annotations)."""
 
 UNLIMITED_QUOTA = -1.0
@@ -435,7 +435,7 @@ MAX_GANG_SPREAD = timedelta(seconds=60)
 SERVICE_OWNER_KINDS = frozenset({"ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController", "Node"})
 """Kinds of controllers whose pods are replicas of a service: each is a job of its own."""
 
-FAILURE_STATES = {
+STATE_BY_FAILURE = {
     **dict.fromkeys(("Evicted", "Preempting"), "PREEMPTED"),
     "DeadlineExceeded": "TIMEOUT",
     **dict.fromkeys(("NodeLost", "NodeShutdown", "NodeAffinity", "Shutdown", "Terminated"), "NODE_FAIL"),
@@ -443,7 +443,7 @@ FAILURE_STATES = {
 }
 """Reason of a failed pod → state."""
 
-DISRUPTION_STATES = {
+STATE_BY_DISRUPTION = {
     "PreemptionByScheduler": "PREEMPTED",
     "EvictionByEvictionAPI": "PREEMPTED",
     "DeletionByTaintManager": "NODE_FAIL",
@@ -452,7 +452,7 @@ DISRUPTION_STATES = {
 }
 """Reason of the condition DisruptionTarget → state."""
 
-GANG_STATE_ORDER = (
+GANG_STATE_PRECEDENCE = (
     *("NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "TIMEOUT", "FAILED", "CANCELLED"),
     *("UNKNOWN", "RUNNING", "PENDING", "COMPLETED"),
 )
@@ -566,7 +566,7 @@ def read_identity(api_object: ApiObject, location: ObjectLocation) -> dict[str, 
         "owner": read_controller(api_object),
         "submit": submit,
         "tenant": queue_name(metadata) or namespace,
-        "local_queue": to_text(get_object(metadata, "labels").get(KUEUE_LABEL)),
+        "local_queue": to_text(get_object(metadata, "labels").get(KUEUE_QUEUE_LABEL_KEY)),
     }
 
 
@@ -713,7 +713,7 @@ def _pod_state(status: ApiObject, phase: str, bound: bool) -> str:
     if phase != "Failed":
         return "COMPLETED" if phase == "Succeeded" else "UNKNOWN"
     disrupted, reason, _ = read_condition(status, "DisruptionTarget")
-    if disrupted and reason in DISRUPTION_STATES:
-        return DISRUPTION_STATES[reason]
+    if disrupted and reason in STATE_BY_DISRUPTION:
+        return STATE_BY_DISRUPTION[reason]
     out_of_memory = any(terminated.get("reason") == "OOMKilled" for terminated in _terminated_states(status))
-    return FAILURE_STATES.get(to_text(status.get("reason")) or "", "OUT_OF_MEMORY" if out_of_memory else "FAILED")
+    return STATE_BY_FAILURE.get(to_text(status.get("reason")) or "", "OUT_OF_MEMORY" if out_of_memory else "FAILED")

@@ -22,16 +22,16 @@ from gpuplanner.ingest.kubernetes.cluster_dump import ClusterDump
 from gpuplanner.ingest.kubernetes.cluster_reader import KUBECTL_SCOPE_NOTE, make_dataset
 from gpuplanner.ingest.kubernetes.pod_requests import ObjectLocation
 from gpuplanner.ingest.quality_report import Finding, build_quality_report
-from gpuplanner.ingest.row_reader import SAMPLE_PATTERN, extract_series, parse_labels
+from gpuplanner.ingest.row_reader import PROMETHEUS_SAMPLE_PATTERN, extract_series, parse_labels
 from gpuplanner.ingest.source_definition import matches_pattern, register_sniffer
-from gpuplanner.ingest.source_fields import FIRST_INSTANT, LAST_INSTANT, parse_origin
+from gpuplanner.ingest.source_fields import END_INSTANT, FIRST_INSTANT, parse_origin
 from gpuplanner.ingest.text_files import read_document
 
 STATE_METRICS_SOURCE = "kube-state-metrics"
 STATE_METRIC_PATTERN = re.compile(r"kube_(?:pod|node)_\w+")
-METRICS_PAGE_REGEX = r"^(?:# (?:HELP|TYPE) )?kube_(?:pod|node)_\w+[ {]"
-PROMETHEUS_ANSWER_REGEX = r'"__name__"\s*:\s*"kube_(?:pod|node)_'
-RESOURCE_VENDORS = (
+METRICS_PAGE_PATTERN = r"^(?:# (?:HELP|TYPE) )?kube_(?:pod|node)_\w+[ {]"
+API_ANSWER_PATTERN = r'"__name__"\s*:\s*"kube_(?:pod|node)_'
+GPU_RESOURCE_VENDOR_DOMAINS = (
     "nvidia.com", "amd.com", "habana.ai", "gpu.intel.com", "intel.com", "aliyun.com", "volcano.sh", "koordinator.sh",
     "tencent.com", "tke.cloud.tencent.com", "4paradigm.com",
 )  # fmt: skip
@@ -42,7 +42,7 @@ References
 .. [1] kubernetes/kube-state-metrics, internal/store/utils.go@c92fe0c: sanitizeLabelName.
 """
 SANITIZED_MIG_PATTERN = re.compile(r"mig_(\d+g)_(\d+gb)(.*)")
-KNOWN_LABELS = (
+READ_LABEL_KEYS = (
     "nvidia.com/gpu.product", "nvidia.com/gpu.count", "nvidia.com/gpu.replicas", "nvidia.com/gpu.memory",
     "nvidia.com/gpu.sharing-strategy", "nvidia.com/mig.strategy", "nvidia.com/mig.config",
     "nvidia.com/mig.config.state", "amd.com/gpu.product-name", "amd.com/compute-memory-partition",
@@ -54,27 +54,27 @@ KNOWN_LABELS = (
 )  # fmt: skip
 """Labels that are read; kube-state-metrics writes their punctuation as ``_`` too."""
 
-LABEL_BY_SANITIZED_NAME = {"label_" + re.sub(r"[^a-zA-Z0-9_]", "_", name): name for name in KNOWN_LABELS}
-OBJECT_LABELS = (
+LABEL_KEY_BY_SANITIZED_NAME = {"label_" + re.sub(r"[^a-zA-Z0-9_]", "_", name): name for name in READ_LABEL_KEYS}
+OBJECT_SERIES_LABELS = (
     "uid", "node", "owner_kind", "owner_name", "created_by_kind", "created_by_name", "priority_class",
 )  # fmt: skip
 """Labels of a series that describe its pod or node."""
 
-TIME_METRICS = {
+TIME_FIELD_BY_METRIC = {
     "kube_pod_created": "created",
     "kube_pod_start_time": "started",
     "kube_pod_status_scheduled_time": "scheduled",
     "kube_pod_completion_time": "completed",
     "kube_node_created": "created",
 }
-REQUEST_METRICS = (
+CONTAINER_RESOURCE_METRICS = (
     "kube_pod_container_resource_requests",
     "kube_pod_resource_request",
     "kube_pod_container_resource_limits",
 )
 """Metrics of the resources of a container: GPU requests equal limits."""
 
-MAX_GAP_STEPS = 2.5
+MAX_GAP_SCRAPES = 2.5
 """Longest gap before the end of all series after which an object still exists. [scrape intervals]"""
 
 NO_TIMES_CHECK = "metrics without times, and no --origin was given"
@@ -82,7 +82,7 @@ NO_PHASE_CHECK = "pods without their phase"
 NO_VALUES_REASON = "no finite value at a time that a cluster can have"
 DELETED_PODS_CHECK = "pods that were deleted while they ran"
 NO_MODEL_CHECK = "nodes without labels"
-EPOCH_ORIGIN = "1970-01-01T00:00:00Z"
+DEFAULT_ORIGIN = "1970-01-01T00:00:00Z"
 """Time of a page without times if no origin is given."""
 
 DAY_S = 86400
@@ -116,7 +116,7 @@ MetricSeries = tuple[str, Mapping[str, str], list[tuple[float, float]]]
 
 
 @register_sniffer(
-    lambda lines: matches_pattern(METRICS_PAGE_REGEX, re.M)(lines) or matches_pattern(PROMETHEUS_ANSWER_REGEX)(lines)
+    lambda lines: matches_pattern(METRICS_PAGE_PATTERN, re.M)(lines) or matches_pattern(API_ANSWER_PATTERN)(lines)
 )
 def read_state_metrics(
     paths: Sequence[str | Path],
@@ -183,7 +183,7 @@ def read_state_metrics(
             _record_series(objects[key], metric, labels, values)
             steps += [later[0] - earlier[0] for earlier, later in itertools.pairwise(values[:3])]
     # Series without times show the same moment as the latest values with times.
-    page_time = max((metrics.last for metrics in objects.values()), default=parse_origin(EPOCH_ORIGIN).timestamp())
+    page_time = max((metrics.last for metrics in objects.values()), default=parse_origin(DEFAULT_ORIGIN).timestamp())
     for key, metric, labels, value in undated:
         _record_series(objects[key], metric, labels, [(page_time, value)], timed=objects[key].last > -inf)
     if not objects:
@@ -200,7 +200,7 @@ def read_state_metrics(
             api_object = _make_pod(namespace, name, metrics, end, step)
         dump.add_object(api_object, kind, locations[key])
     dataset = make_dataset(dump, paths, boards, last_seen=_to_utc(end))
-    return _add_findings(dataset, objects, end - MAX_GAP_STEPS * step, timeless=bool(undated) and page_time < DAY_S)
+    return _add_findings(dataset, objects, end - MAX_GAP_SCRAPES * step, timeless=bool(undated) and page_time < DAY_S)
 
 
 def _parse_series(text: str, source_name: str, page_time: float | None) -> Iterator[MetricSeries]:
@@ -237,7 +237,7 @@ def _parse_series(text: str, source_name: str, page_time: float | None) -> Itera
             raise TraceFormatError(source_name, expected, got, remedy) from error
         return
     for line in text.splitlines():
-        sample = re.match(SAMPLE_PATTERN, line)
+        sample = re.match(PROMETHEUS_SAMPLE_PATTERN, line)
         sample_labels = parse_labels(sample[2] or "") if sample and STATE_METRIC_PATTERN.fullmatch(sample[1]) else None
         try:
             if sample and sample_labels is not None:
@@ -256,7 +256,7 @@ def _valid_points(values: list[tuple[float, float]], *, timed: bool = True) -> l
 
 def _is_plausible_time(seconds: float) -> bool:
     """Whether epoch seconds are a time that a dataset may have."""
-    return FIRST_INSTANT.timestamp() <= seconds <= LAST_INSTANT.timestamp()
+    return FIRST_INSTANT.timestamp() <= seconds <= END_INSTANT.timestamp()
 
 
 def _object_key(metric: str, labels: Mapping[str, str]) -> tuple[str, str, str] | None:
@@ -300,13 +300,13 @@ def _record_series(
         metrics.first = min(metrics.first, values[0][0])
         metrics.last = max(metrics.last, values[-1][0])
     latest = values[-1][1]
-    for name in OBJECT_LABELS:
+    for name in OBJECT_SERIES_LABELS:
         if text := _object_label(labels, name):
             metrics.labels[name] = text
-    metrics.labels |= {name: value for name, value in labels.items() if name in LABEL_BY_SANITIZED_NAME}
+    metrics.labels |= {name: value for name, value in labels.items() if name in LABEL_KEY_BY_SANITIZED_NAME}
     resource = (_object_label(labels, "container"), labels.get("resource", ""))
     kind = metric.removeprefix("kube_node_status_")
-    if metric in REQUEST_METRICS:
+    if metric in CONTAINER_RESOURCE_METRICS:
         metrics.amounts["requests", *resource] = latest
     elif metric == "kube_pod_init_container_resource_requests":
         metrics.amounts["init", *resource] = latest
@@ -320,8 +320,8 @@ def _record_series(
         metrics.conditions[labels.get("condition", "")] = labels.get("status", "").capitalize()
     elif metric == "kube_node_spec_unschedulable":
         metrics.cordoned = latest == 1
-    elif metric in TIME_METRICS and latest > 0 and _is_plausible_time(latest):
-        metrics.facts[TIME_METRICS[metric]] = latest
+    elif metric in TIME_FIELD_BY_METRIC and latest > 0 and _is_plausible_time(latest):
+        metrics.facts[TIME_FIELD_BY_METRIC[metric]] = latest
 
 
 def _make_pod(namespace: str, name: str, metrics: ObjectMetrics, end: float, step: float) -> dict[str, Any]:
@@ -350,7 +350,7 @@ def _make_pod(namespace: str, name: str, metrics: ObjectMetrics, end: float, ste
     final_phase = next((phase for phase in ("Failed", "Succeeded") if phase in metrics.phases), None)
     finish = metrics.facts.get("completed") or (metrics.phases[final_phase][0] if final_phase else None)
     last_observed = (running[1] if running else metrics.last) + step
-    if finish is None and start is not None and end - last_observed > (MAX_GAP_STEPS - 1) * step:
+    if finish is None and start is not None and end - last_observed > (MAX_GAP_SCRAPES - 1) * step:
         finish = last_observed
         final_phase = final_phase or "Succeeded"
 
@@ -483,7 +483,7 @@ def restore_resource_name(sanitized_name: str) -> str:
     >>> tuple(map(restore_resource_name, words))
     ('nvidia.com/gpu', 'nvidia.com/mig-1g.10gb', 'amd.com/cpx_nps4')
     """
-    for vendor in RESOURCE_VENDORS:
+    for vendor in GPU_RESOURCE_VENDOR_DOMAINS:
         prefix = re.sub(r"[.-]", "_", vendor) + "_"
         if sanitized_name.startswith(prefix):
             kind = sanitized_name.removeprefix(prefix)
@@ -503,9 +503,9 @@ def _has_devices(metrics: ObjectMetrics) -> bool:
 def _known_labels(metrics: ObjectMetrics) -> dict[str, str]:
     """Return the labels of an object that are read, under their original names."""
     return {
-        LABEL_BY_SANITIZED_NAME[name]: value
+        LABEL_KEY_BY_SANITIZED_NAME[name]: value
         for name, value in metrics.labels.items()
-        if name in LABEL_BY_SANITIZED_NAME
+        if name in LABEL_KEY_BY_SANITIZED_NAME
     }
 
 

@@ -13,7 +13,7 @@ import polars as pl
 from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import Records, Rows
+from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
 from gpuplanner.ingest.job_table import assemble_jobs
 from gpuplanner.ingest.public.job_lists import (
     GPU_FRACTION_CHECK,
@@ -25,44 +25,44 @@ from gpuplanner.ingest.public.job_lists import (
 )
 from gpuplanner.ingest.quality_report import source_check
 from gpuplanner.ingest.row_reader import looks_like_json, read_items, read_rows
-from gpuplanner.ingest.slurm.accounting_fields import UNSET_NUMBERS, parse_resources
+from gpuplanner.ingest.slurm.accounting_fields import SLURM_UNSET_NUMBERS, parse_resources
 from gpuplanner.ingest.source_definition import has_required_columns, matches_pattern, register_sniffer
-from gpuplanner.ingest.source_fields import FIRST_INSTANT, UTC_TIME_TYPE, Dialect, Field, source_columns
+from gpuplanner.ingest.source_fields import FIRST_INSTANT, UTC_TIME_DTYPE, Dialect, Field, source_columns
 from gpuplanner.ingest.text_files import TextFile, read_head
 
 UNDOCUMENTED_JOB_REASON = "not a job as the source documents it"
 """Reason in the reject table for an item of another structure."""
 
-HAS_LATER_ATTEMPT = pl.col("again").is_not_null()
-HAS_STARTED = pl.col("start_time").is_not_null()
+HAS_LATER_ATTEMPT_EXPR = pl.col("again").is_not_null()
+HAS_STARTED_EXPR = pl.col("start_time").is_not_null()
 """Conditions on an attempt."""
 
-PHILLY_LOG = JobTrace(
+PHILLY_LOG_TRACE = JobTrace(
     "philly",
     source_columns("philly_log"),
     zone=PHILLY_ZONE,
     states={"Pass": "COMPLETED", "Killed": "CANCELLED", "Failed": "FAILED"},
     steps=[
         {
-            "state": pl.when(HAS_LATER_ATTEMPT)
+            "state": pl.when(HAS_LATER_ATTEMPT_EXPR)
             .then(pl.lit("FAILED"))
-            .when(HAS_STARTED & pl.col("end_time").is_null())
+            .when(HAS_STARTED_EXPR & pl.col("end_time").is_null())
             .then(pl.lit("RUNNING"))
             .otherwise("state")
         }
     ],
     checks=[
-        source_check("philly: another attempt", HAS_LATER_ATTEMPT),
+        source_check("philly: another attempt", HAS_LATER_ATTEMPT_EXPR),
         source_check("philly: never scheduled", pl.col("gpus").is_null()),
     ],
 )
 """`vc`: virtual cluster; `ip`: servers; `again`: not empty for an attempt that was followed by another."""
 
-ARRIVAL_FILE_PREFIX = "trace"
-RUN_TIME_FILE_PREFIX = "exp"
+MISO_ARRIVAL_FILE_PREFIX = "trace"
+MISO_RUN_TIME_FILE_PREFIX = "exp"
 """Prefixes of the names of the two files of MISO, whose contents look alike."""
 
-MISO = JobTrace(
+MISO_TRACE = JobTrace(
     "miso",
     source_columns("miso"),
     steps=[{"tenant": pl.lit("miso"), "gpus": pl.lit(None, pl.Float64)}],
@@ -113,7 +113,7 @@ def read_philly_log(paths: Sequence[str | Path], *, tz: str | None = None) -> Da
     """
     if not paths:
         raise TraceFormatError("philly", "at least one file", "none", "Give at least one file.")
-    records, files = Records(PHILLY_LOG.columns), []
+    records, files = RecordCollector(PHILLY_LOG_TRACE.columns), []
     for file_number, path in enumerate(paths):
         file, items = read_items(path, ())
         files.append(file)
@@ -123,7 +123,7 @@ def read_philly_log(paths: Sequence[str | Path], *, tz: str | None = None) -> Da
                 records.reject(file_number, item.position, item.raw, item.fault or UNDOCUMENTED_JOB_REASON)
             for attempt in attempts or ():
                 records.add_record(file_number, item.position, item.raw, attempt)
-    return PHILLY_LOG.make_dataset(records.rows(files), tz=tz)
+    return PHILLY_LOG_TRACE.make_dataset(records.rows(files), tz=tz)
 
 
 def _parse_job_attempts(job: Any) -> list[dict[str, str | None]] | None:  # noqa: ANN401 - anything that JSON can hold
@@ -203,19 +203,19 @@ def read_miso(paths: Sequence[str | Path], *, origin: datetime | str | None = No
     >>> (trace.jobs["end_time"] - trace.jobs["start_time"]).item().total_seconds()
     346.0
     """
-    arrival_paths = [Path(path) for path in paths if Path(path).name.startswith(f"{ARRIVAL_FILE_PREFIX}_")]
-    run_paths = [Path(path) for path in paths if Path(path).name.startswith(f"{RUN_TIME_FILE_PREFIX}_")]
+    arrival_paths = [Path(path) for path in paths if Path(path).name.startswith(f"{MISO_ARRIVAL_FILE_PREFIX}_")]
+    run_paths = [Path(path) for path in paths if Path(path).name.startswith(f"{MISO_RUN_TIME_FILE_PREFIX}_")]
     if len(paths) != 2 or len(arrival_paths) != 1 or len(run_paths) != 1:
         got = examples([str(path) for path in paths]) or "no files"
-        expected = f"one {ARRIVAL_FILE_PREFIX}_*.json and one {RUN_TIME_FILE_PREFIX}_*.json"
+        expected = f"one {MISO_ARRIVAL_FILE_PREFIX}_*.json and one {MISO_RUN_TIME_FILE_PREFIX}_*.json"
         raise TraceFormatError("miso", expected, got, "Give both together.")
     arrival_file, arrivals = _read_seconds(arrival_paths[0])
     run_file, run_times = _read_seconds(run_paths[0])
-    records = Records(MISO.columns)
+    records = RecordCollector(MISO_TRACE.columns)
     for job_number, job in enumerate(dict.fromkeys([*arrivals, *run_times]), 1):
         row = {"job": job, "arrival": arrivals.get(job), "run": run_times.get(job)}
         records.add_record(0 if job in arrivals else 1, job_number, f"{job}: {row['arrival']}, {row['run']}", row)
-    return MISO.make_dataset(records.rows([arrival_file, run_file]), origin=origin)
+    return MISO_TRACE.make_dataset(records.rows([arrival_file, run_file]), origin=origin)
 
 
 def _read_seconds(path: Path) -> tuple[TextFile, dict[str, str | None]]:
@@ -228,7 +228,7 @@ def _read_seconds(path: Path) -> tuple[TextFile, dict[str, str | None]]:
     return file, {job: None if value is None else str(value) for job, value in values[0].items()}
 
 
-PAI_TABLE_COLUMNS = {
+PAI_COLUMNS_BY_TABLE = {
     "job": ("job_name", "inst_id", "user", "status", "start_time", "end_time"),
     "task": (
         *("job_name", "task_name", "inst_num", "status", "start_time", "end_time"),
@@ -241,9 +241,9 @@ PAI_TABLE_COLUMNS = {
 }
 """Columns of the three tables, whose files have no header line; each has another number of them."""
 
-PAI_JOB_COLUMNS = source_columns("pai_job")
+FIELD_BY_PAI_JOB_COLUMN = source_columns("pai_job")
 PAI_TASK_COLUMNS = source_columns("pai_task")
-PAI_INSTANCE_COLUMNS = source_columns("pai_instance")
+FIELD_BY_PAI_INSTANCE_COLUMN = source_columns("pai_instance")
 """Times in seconds; `plan_gpu`: % of one GPU that each instance requests; `start_time` of a job: submission."""
 
 PAI_STATES = {"Terminated": "COMPLETED", "Failed": "FAILED", "Running": "RUNNING", "Waiting": "PENDING"}
@@ -251,7 +251,7 @@ REQUESTED_GPUS = pl.col("percent") / 100
 INSTANCE_GPUS = pl.when(pl.col("gpu_model") == "CPU").then(REQUESTED_GPUS.fill_null(0.0)).otherwise(REQUESTED_GPUS)
 """GPUs of one instance of a task; 0 for an instance on CPU nodes that requests none."""
 
-PAI_TASKS = JobTrace(
+PAI_TASKS_TRACE = JobTrace(
     "pai",
     PAI_TASK_COLUMNS,
     origin=FIRST_INSTANT,
@@ -275,7 +275,7 @@ def detect_pai_table(lines: Sequence[str]) -> str | None:
     >>> detect_pai_table(["4f05,tensorflow,1.0,Terminated,1739162.0,1739200.0,600.0,29.3,50.0,MISC"])
     'task'
     """
-    for name, columns in PAI_TABLE_COLUMNS.items():
+    for name, columns in PAI_COLUMNS_BY_TABLE.items():
         fields = lines[0].split(",") if lines else []
         status = columns.index("status")
         if len(fields) == len(columns) and (fields[status] in PAI_STATES or tuple(fields) == columns):
@@ -321,13 +321,13 @@ def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
     """
     paths_by_table = _group_by_table(paths)
     rows = map_source_states(_read_pai_table("task", paths_by_table["task"], PAI_TASK_COLUMNS), PAI_STATES)
-    side_columns = {"job": PAI_JOB_COLUMNS, "instance": PAI_INSTANCE_COLUMNS}
+    side_columns = {"job": FIELD_BY_PAI_JOB_COLUMN, "instance": FIELD_BY_PAI_INSTANCE_COLUMN}
     given = {name: columns for name, columns in side_columns.items() if paths_by_table[name]}
     read_tables = {name: _read_pai_table(name, paths_by_table[name], columns) for name, columns in given.items()}
     tasks = _with_machines(_with_submissions(rows.good, read_tables.get("job")), read_tables.get("instance"))
     rows = replace(rows, good=tasks)
     rows = rows.reject({"start_time: missing, and the submission is not known": pl.col("submit_s").is_null()})
-    return PAI_TASKS.make_dataset(
+    return PAI_TASKS_TRACE.make_dataset(
         rows,
         origin=origin,
         checks=[SHIFTED_DATES_CHECK] if origin is None else [],
@@ -341,7 +341,7 @@ def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
 
 def _group_by_table(paths: Sequence[str | Path]) -> dict[str, list[str | Path]]:
     """Group paths by the PAI table that they are; a TraceFormatError without the task table."""
-    paths_by_table: dict[str, list[str | Path]] = {name: [] for name in PAI_TABLE_COLUMNS}
+    paths_by_table: dict[str, list[str | Path]] = {name: [] for name in PAI_COLUMNS_BY_TABLE}
     for path in paths:
         lines = read_head(path)
         paths_by_table[detect_pai_table(lines) or "task"].append(path)
@@ -354,7 +354,7 @@ def _group_by_table(paths: Sequence[str | Path]) -> dict[str, list[str | Path]]:
 
 def _read_pai_table(table: str, paths: Sequence[str | Path], columns: Mapping[str, Field]) -> Rows:
     """Read the files of one PAI table, with or without header lines."""
-    names = PAI_TABLE_COLUMNS[table]
+    names = PAI_COLUMNS_BY_TABLE[table]
     dialect = Dialect(
         names=lambda lines: None if lines[0].split(",")[0] == names[0] else names,
         hint=f"The columns are those of pai_{table}_table: {', '.join(names)}.",
@@ -384,12 +384,12 @@ def _with_machines(tasks: pl.DataFrame, instances: Rows | None) -> pl.DataFrame:
     return tasks.join(machines, on=task, how="left", maintain_order="left")
 
 
-SUPERCLOUD_COLUMNS = source_columns("supercloud")
+FIELD_BY_SUPERCLOUD_COLUMN = source_columns("supercloud")
 """Times in epoch seconds, 0 for none; `timelimit` in minutes. `mem_req` is not read: with bit 63 set it is
 MB per CPU and no longer exact. `gres_used` is always empty. The table has no account: the user is the tenant."""
 
-SLURM_RESOURCES = ("cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages")
-TRES_NAME_BY_CODE = {str(code): name for code, name in enumerate(SLURM_RESOURCES, 1)}
+SLURM_RESOURCE_NAMES = ("cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages")
+TRES_NAME_BY_CODE = {str(code): name for code, name in enumerate(SLURM_RESOURCE_NAMES, 1)}
 TRES_NAME_BY_CODE |= {"1001": "gres/gpu:tesla", "1002": "gres/gpu:volta"}
 """Code of a TRES → its name: below 1000 those of Slurm, from there those of this cluster."""
 
@@ -400,7 +400,7 @@ SUPERCLOUD_CHECKS = (
 )
 
 
-@register_sniffer(has_required_columns(SUPERCLOUD_COLUMNS))
+@register_sniffer(has_required_columns(FIELD_BY_SUPERCLOUD_COLUMN))
 def read_supercloud(paths: Sequence[str | Path]) -> Dataset:
     r"""Read job tables of MIT Supercloud.
 
@@ -434,7 +434,7 @@ def read_supercloud(paths: Sequence[str | Path]) -> Dataset:
     >>> trace.summary()["gpu_hours"]
     8.0
     """
-    rows = read_rows(paths, SUPERCLOUD_COLUMNS, source="supercloud")
+    rows = read_rows(paths, FIELD_BY_SUPERCLOUD_COLUMN, source="supercloud")
     numbered_states = facts("slurm_states").drop_nulls("number").select(pl.col("number").cast(pl.Float64), "ours")
     state_by_number = dict(numbered_states.iter_rows())
     number = pl.col("state_number")
@@ -483,10 +483,10 @@ def _name_tres_codes(text: str) -> str | None:
 def _integer_text(column: str) -> pl.Expr:
     """Format a column of whole numbers as text; null for Slurm's numbers for "not set" and "unlimited"."""
     value = pl.col(column)
-    is_set = ~value.is_in([float(mark) for mark in UNSET_NUMBERS])
+    is_set = ~value.is_in([float(mark) for mark in SLURM_UNSET_NUMBERS])
     return pl.when(is_set).then(value.cast(pl.Int64, strict=False)).cast(pl.String)
 
 
 def _epoch_to_time(column: str) -> pl.Expr:
     """Convert a column of epoch seconds to times; null for 0, which means no time."""
-    return (pl.when(pl.col(column) > 0).then(pl.col(column) * 1e6)).cast(pl.Int64).cast(UTC_TIME_TYPE)
+    return (pl.when(pl.col(column) > 0).then(pl.col(column) * 1e6)).cast(pl.Int64).cast(UTC_TIME_DTYPE)

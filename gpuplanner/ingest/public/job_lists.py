@@ -19,7 +19,7 @@ from gpuplanner.ingest.slurm.node_records import read_inventory
 from gpuplanner.ingest.source_definition import has_required_columns
 from gpuplanner.ingest.source_fields import (
     FIRST_INSTANT,
-    UTC_TIME_TYPE,
+    UTC_TIME_DTYPE,
     Field,
     convert_to_utc,
     format_utc,
@@ -30,7 +30,7 @@ from gpuplanner.ingest.source_fields import (
 )
 from gpuplanner.ingest.text_files import TextFile, read_head
 
-JOB_TIMES = ("submit", "start", "end")
+JOB_TIME_PREFIXES = ("submit", "start", "end")
 
 """Times of a job: prefixes of the columns ``*_s`` [s] and ``*_time``."""
 
@@ -154,7 +154,7 @@ class JobTrace:
             source_names = {field_.name: name for name, field_ in self.columns.items() if field_.kind == "time"}
             rows = convert_local_times(rows, source_names, zone)
 
-        has_relative_times = any(f"{name}_s" in rows.good.columns for name in JOB_TIMES)
+        has_relative_times = any(f"{name}_s" in rows.good.columns for name in JOB_TIME_PREFIXES)
         stated_origin = origin or self.origin
         origin_time = parse_origin(stated_origin or FIRST_INSTANT) if has_relative_times else None
         is_relative = has_relative_times and stated_origin is None
@@ -164,7 +164,7 @@ class JobTrace:
             jobs = jobs.with_columns(**step)
         jobs = number_shared_ids(jobs) if self.ids_shared else jobs
         if origin_time is not None:
-            names = [name for name in JOB_TIMES if f"{name}_s" in jobs.columns]
+            names = [name for name in JOB_TIME_PREFIXES if f"{name}_s" in jobs.columns]
             jobs = jobs.with_columns(offset_time(origin_time, f"{name}_s").alias(f"{name}_time") for name in names)
         has_starts = "start_time" in jobs.columns
         if not has_starts:
@@ -206,7 +206,7 @@ class JobTrace:
 
 def offset_time(origin_time: datetime, column: str) -> pl.Expr:
     """Return the times of a column of seconds after the origin."""
-    return pl.lit(origin_time, UTC_TIME_TYPE) + seconds_to_duration(pl.col(column))
+    return pl.lit(origin_time, UTC_TIME_DTYPE) + seconds_to_duration(pl.col(column))
 
 
 def file_stem(files: Sequence[TextFile]) -> pl.Expr:
@@ -280,8 +280,8 @@ def format_number(column: str) -> pl.Expr:
     return pl.col(column).cast(pl.String).str.strip_suffix(".0").fill_null("")
 
 
-RUN_S = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6
-QUEUE_S = (pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 1e6
+RUN_S_EXPR = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6
+QUEUE_WAIT_S_EXPR = (pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 1e6
 """Run time and queue wait of a job. [s]"""
 
 HELIOS_ZONE = "Asia/Shanghai"
@@ -293,10 +293,10 @@ PHILLY_ZONE = "America/Los_Angeles"
 ASSUMED_ZONE_NOTE = "the source names no zone: times were read as {}"
 
 GPU_FRACTION_CHECK = source_check("public: part of a GPU", pl.col("gpus") != pl.col("gpus").floor())
-QUEUE_MISMATCH_CHECK = source_check("public: other queue", (QUEUE_S - pl.col("queue_s")).abs() > 1.0)
+QUEUE_MISMATCH_CHECK = source_check("public: other queue", (QUEUE_WAIT_S_EXPR - pl.col("queue_s")).abs() > 1.0)
 
 
-ITP = JobTrace(
+ITP_TRACE = JobTrace(
     "itp",
     source_columns("itp"),
     origin=datetime(2021, 3, 4, tzinfo=UTC),
@@ -305,17 +305,17 @@ ITP = JobTrace(
 """Microsoft's ITP clusters, one file each (Gu et al., ElasticFlow, ASPLOS 2023). The origin is the first day of the
 collection; the source gives neither hour nor zone."""
 
-SIMULATOR = JobTrace("simulator", source_columns("simulator"))
+SIMULATOR_TRACE = JobTrace("simulator", source_columns("simulator"))
 """Job list that simulators of clusters read."""
 
-SPOT_TIERS = {"HP": "guaranteed", "Spot": "best_effort"}
-SPOT = JobTrace(
+TIER_BY_SPOT_PRIORITY = {"HP": "guaranteed", "Spot": "best_effort"}
+SPOT_TRACE = JobTrace(
     "spot",
     source_columns("spot"),
     steps=[
         {
             "gpus": pl.col("gpus_per_worker") * pl.col("workers"),
-            "tier": pl.col("job_type").replace_strict(SPOT_TIERS, default=pl.col("job_type")),
+            "tier": pl.col("job_type").replace_strict(TIER_BY_SPOT_PRIORITY, default=pl.col("job_type")),
         }
     ],
 )
@@ -323,20 +323,20 @@ SPOT = JobTrace(
 columns of ``job_info_df.csv``). `organization`: cost organisation; `gpu_request`: GPUs of one worker."""
 
 DLRM_ROLES = ("CN", "HN")
-STARTED_BEFORE_TRACE = pl.col("submit_s").is_null()
-STATE_WITHOUT_END = pl.when(pl.col("start_s").is_null()).then(pl.lit("PENDING")).otherwise(pl.lit("RUNNING"))
-DLRM = JobTrace(
+STARTED_BEFORE_TRACE_EXPR = pl.col("submit_s").is_null()
+STATE_WITHOUT_END_EXPR = pl.when(pl.col("start_s").is_null()).then(pl.lit("PENDING")).otherwise(pl.lit("RUNNING"))
+DLRM_TRACE = JobTrace(
     "dlrm",
     source_columns("dlrm"),
     faults={f"role: not one of {', '.join(DLRM_ROLES)}": ~pl.col("role").is_in(list(DLRM_ROLES))},
     steps=[
         {
-            "censored": STARTED_BEFORE_TRACE,
+            "censored": STARTED_BEFORE_TRACE_EXPR,
             "job_class": pl.lit("inference"),
-            "start_s": pl.coalesce("start_s", pl.when(STARTED_BEFORE_TRACE).then(0.0)),
+            "start_s": pl.coalesce("start_s", pl.when(STARTED_BEFORE_TRACE_EXPR).then(0.0)),
             "submit_s": pl.col("submit_s").fill_null(0.0),
         },
-        {"state": pl.when(pl.col("end_s").is_null()).then(STATE_WITHOUT_END).otherwise(pl.lit("UNKNOWN"))},
+        {"state": pl.when(pl.col("end_s").is_null()).then(STATE_WITHOUT_END_EXPR).otherwise(pl.lit("UNKNOWN"))},
     ],
     checks=[
         source_check("dlrm: before the trace", pl.col("censored")),
@@ -350,26 +350,26 @@ time existed before the trace, one without deletion time outlived it; the trace 
 
 OPENB_STATES = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
 OPENB_STATES |= {phase: phase.upper() for phase in ("Pending", "Running", "Unknown")}
-POD_PHASE = pl.col("phase")
-ENDS_WITH_TRACE = pl.col("end_s") == pl.max_horizontal(pl.col("submit_s", "start_s", "end_s").max())
-IS_STILL_RUNNING = (POD_PHASE == "Running") & (ENDS_WITH_TRACE | pl.col("end_s").is_null())
-OPENB_WITH_TIMES = JobTrace(
+PHASE_EXPR = pl.col("phase")
+ENDS_WITH_TRACE_EXPR = pl.col("end_s") == pl.max_horizontal(pl.col("submit_s", "start_s", "end_s").max())
+IS_STILL_RUNNING_EXPR = (PHASE_EXPR == "Running") & (ENDS_WITH_TRACE_EXPR | pl.col("end_s").is_null())
+OPENB_TIMED_TRACE = JobTrace(
     "openb",
     source_columns("openb"),
-    faults={f"pod_phase: not one of {', '.join(OPENB_STATES)}": ~POD_PHASE.is_in(list(OPENB_STATES))},
+    faults={f"pod_phase: not one of {', '.join(OPENB_STATES)}": ~PHASE_EXPR.is_in(list(OPENB_STATES))},
     steps=[
         {
             "tenant": pl.lit("openb"),
             "tier": pl.col("qos").str.to_lowercase(),
             "gpus": pl.col("whole_gpus") * pl.col("gpu_milli") / 1000,
-            "deleted": (POD_PHASE == "Running") & ~ENDS_WITH_TRACE,
+            "deleted": (PHASE_EXPR == "Running") & ~ENDS_WITH_TRACE_EXPR,
             "seen_s": pl.col("end_s"),
-            "end_s": pl.when(~IS_STILL_RUNNING.fill_null(value=False)).then(pl.col("end_s")),
+            "end_s": pl.when(~IS_STILL_RUNNING_EXPR.fill_null(value=False)).then(pl.col("end_s")),
         },
         {
             "state": pl.when("deleted")
             .then(pl.lit("UNKNOWN"))
-            .otherwise(POD_PHASE.replace_strict(OPENB_STATES, default="UNKNOWN"))
+            .otherwise(PHASE_EXPR.replace_strict(OPENB_STATES, default="UNKNOWN"))
         },
     ],
     checks=[source_check("openb: deleted", pl.col("deleted")), GPU_FRACTION_CHECK],
@@ -381,32 +381,32 @@ last instant of the trace still ran; one deleted earlier ended in an unknown sta
 the same pods: read them one at a time. `gpu_milli`: thousandths of one GPU; `gpu_spec`: requested GPU models joined by
 ``|``."""
 
-OPENB_WITHOUT_TIMES = replace(
-    OPENB_WITH_TIMES,
+OPENB_UNTIMED_TRACE = replace(
+    OPENB_TIMED_TRACE,
     columns={
         name: column if number < 3 else replace(column, nullable=True, optional=True)
-        for number, (name, column) in enumerate(OPENB_WITH_TIMES.columns.items())
+        for number, (name, column) in enumerate(OPENB_TIMED_TRACE.columns.items())
     },
     faults={},
-    steps=[{"phase": pl.lit("Pending"), "submit_s": pl.lit(0.0)}, *OPENB_WITH_TIMES.steps],
-    checks=[*OPENB_WITH_TIMES.checks, source_check("openb: no times", pl.lit(value=True))],
+    steps=[{"phase": pl.lit("Pending"), "submit_s": pl.lit(0.0)}, *OPENB_TIMED_TRACE.steps],
+    checks=[*OPENB_TIMED_TRACE.checks, source_check("openb: no times", pl.lit(value=True))],
 )
 """The lists ``multigpu20`` to ``multigpu50`` have five columns only and no times: a queue of pods."""
 
-OPENB = replace(
-    OPENB_WITH_TIMES, reduced_form=(("creation_time", "deletion_time", "scheduled_time"), OPENB_WITHOUT_TIMES)
+OPENB_TRACE = replace(
+    OPENB_TIMED_TRACE, reduced_form=(("creation_time", "deletion_time", "scheduled_time"), OPENB_UNTIMED_TRACE)
 )
 
 HELIOS_STATE_NAMES = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "RUNNING", "PENDING")
-HELIOS_STATES = {**{state: state for state in HELIOS_STATE_NAMES}, "SUSPENDED": "UNKNOWN"}
+STATE_BY_HELIOS_STATE = {**{state: state for state in HELIOS_STATE_NAMES}, "SUSPENDED": "UNKNOWN"}
 """State of Helios → state in the job table. The README names one suspended job."""
 
-HELIOS = JobTrace(
+HELIOS_TRACE = JobTrace(
     "helios",
     source_columns("helios"),
     zone=HELIOS_ZONE,
-    states=HELIOS_STATES,
-    checks=[QUEUE_MISMATCH_CHECK, source_check("helios: other duration", (RUN_S - pl.col("run_s")).abs() > 1.0)],
+    states=STATE_BY_HELIOS_STATE,
+    checks=[QUEUE_MISMATCH_CHECK, source_check("helios: other duration", (RUN_S_EXPR - pl.col("run_s")).abs() > 1.0)],
     zone_note=ASSUMED_ZONE_NOTE,
 )
 """Helios: jobs of SenseTime clusters, 2020 (Hu et al., SC 2021; S-Lab-System-Group/HeliosData, README: schema of
@@ -417,51 +417,51 @@ ACME_STATES = {
 }
 ACME_JOB_CLASSES = {"Pretrain": "pretraining", "SFT": "fine-tuning", "Evaluation": "evaluation"}
 """Kind of work in Acme → job class; others stay, in lower case."""
-ACME_JOB_CLASS = pl.col("job_class")
+JOB_CLASS_EXPR = pl.col("job_class")
 IS_SEREN = pl.col("job_id").str.contains(r"^\d+$")
 ACME_CLUSTER_COLUMNS = {"seren": IS_SEREN, "tenant": pl.when(IS_SEREN).then(pl.lit("seren")).otherwise(pl.lit("kalos"))}
 """Columns by cluster: job ids of Seren are numbers, those of Kalos are names."""
 
-ACME_RUN_S = pl.col("duration_s") - pl.when(IS_SEREN).then(0.0).otherwise(pl.col("queue_s"))
-ACME_DURATION_S = RUN_S + pl.when("seren").then(0.0).otherwise(QUEUE_S)
+ACME_RUN_TIME_S_EXPR = pl.col("duration_s") - pl.when(IS_SEREN).then(0.0).otherwise(pl.col("queue_s"))
+ACME_DURATION_S_EXPR = RUN_S_EXPR + pl.when("seren").then(0.0).otherwise(QUEUE_WAIT_S_EXPR)
 ACME_CHECKS = [
     QUEUE_MISMATCH_CHECK,
     source_check("acme: duration with queue", ~pl.col("seren")),
-    source_check("acme: other duration", (ACME_DURATION_S - pl.col("duration_s")).abs() > 1.0),
+    source_check("acme: other duration", (ACME_DURATION_S_EXPR - pl.col("duration_s")).abs() > 1.0),
 ]
-ACME_REDUCED = JobTrace(
+ACME_REDUCED_TRACE = JobTrace(
     "acme",
     source_columns("acme_reduced"),
-    faults={"duration: below queue, which it contains": ACME_RUN_S < 0},
+    faults={"duration: below queue, which it contains": ACME_RUN_TIME_S_EXPR < 0},
     steps=[
         {**ACME_CLUSTER_COLUMNS, "start_time": pl.col("submit_time") + seconds_to_duration(pl.col("queue_s"))},
-        {"end_time": pl.col("start_time") + seconds_to_duration(ACME_RUN_S)},
+        {"end_time": pl.col("start_time") + seconds_to_duration(ACME_RUN_TIME_S_EXPR)},
     ],
     checks=[*ACME_CHECKS, source_check("acme: no start", pl.col("start_time").is_not_null())],
 )
-ACME = JobTrace(
+ACME_TRACE = JobTrace(
     "acme",
     source_columns("acme"),
     states=ACME_STATES,
     steps=[
         {
             **ACME_CLUSTER_COLUMNS,
-            "job_class": ACME_JOB_CLASS.replace_strict(ACME_JOB_CLASSES, default=ACME_JOB_CLASS.str.to_lowercase()),
+            "job_class": JOB_CLASS_EXPR.replace_strict(ACME_JOB_CLASSES, default=JOB_CLASS_EXPR.str.to_lowercase()),
         }
     ],
     checks=[
         *ACME_CHECKS,
-        source_check("acme: other GPU time", ~pl.col("seren") & (pl.col("gpu_s") > pl.col("gpus") * RUN_S + 1.0)),
+        source_check("acme: other GPU time", ~pl.col("seren") & (pl.col("gpu_s") > pl.col("gpus") * RUN_S_EXPR + 1.0)),
     ],
-    reduced_form=(("start_time",), ACME_REDUCED),
+    reduced_form=(("start_time",), ACME_REDUCED_TRACE),
 )
 """Acme: jobs of the LLM clusters Seren and Kalos, 2023 (Hu et al., USENIX NSDI 2024; InternLM/AcmeTrace, README: schema
 of ``trace_seren.csv`` and ``trace_kalos.csv``), full or reduced to five columns. The columns differ in meaning: the
 duration of Seren is end - start, that of Kalos is end - submission, against its documentation. `gpu_time`:
 GPUs × duration [GPU s]."""
 
-SUBMIT_EPOCH_TEXT = pl.col("submit_time").dt.epoch("s").cast(pl.String)
-PHILLY = JobTrace(
+SUBMIT_EPOCH_S_TEXT_EXPR = pl.col("submit_time").dt.epoch("s").cast(pl.String)
+PHILLY_TRACE = JobTrace(
     "philly",
     source_columns("philly"),
     zone=PHILLY_ZONE,
@@ -469,7 +469,7 @@ PHILLY = JobTrace(
         {
             "job_id": pl.concat_str(
                 pl.lit("philly"),
-                SUBMIT_EPOCH_TEXT,
+                SUBMIT_EPOCH_S_TEXT_EXPR,
                 "tenant",
                 format_number("gpus"),
                 format_number("run_s"),

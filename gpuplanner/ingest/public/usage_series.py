@@ -26,7 +26,7 @@ from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, Check, Findin
 from gpuplanner.ingest.row_reader import read_rows
 from gpuplanner.ingest.source_definition import has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import (
-    CSV,
+    CSV_DIALECT,
     FIRST_INSTANT,
     Dialect,
     Field,
@@ -39,15 +39,15 @@ from gpuplanner.ingest.text_files import read_head
 GPU_COUNT_FIELD = Field("", "number", high=MAX_GPUS_PER_JOB)
 """Field of a number of GPUs, without its name."""
 
-HELIOS_SEQUENCE_COLUMNS = source_columns("helios_sequence")
+FIELD_BY_HELIOS_SEQUENCE_COLUMN = source_columns("helios_sequence")
 """Columns of ``cluster_sequence_vc.csv``; `gpu_utilization`: running / total, so allocation and not activity."""
 
-PHILLY_NODE_COLUMNS = source_columns("philly_nodes")
+FIELD_BY_PHILLY_NODE_COLUMN = source_columns("philly_nodes")
 
-MAX_ROUNDING_ERROR = 0.0005 + 1e-9
+MAX_SHARE_ROUNDING_ERROR = 0.0005 + 1e-9
 """Largest error of a share that the source rounded to three decimals. [0-1]"""
 
-ALLOCATED_SHARE = pl.col("allocated") / pl.col("total")
+ALLOCATED_SHARE_EXPR = pl.col("allocated") / pl.col("total")
 OCCUPANCY_CHECKS = (
     AMBIGUOUS_TIME_CHECK,
     source_check("pools: more allocated than installed", pl.col("allocated") > pl.col("total")),
@@ -55,14 +55,14 @@ OCCUPANCY_CHECKS = (
 HELIOS_SEQUENCE_CHECKS = (
     *OCCUPANCY_CHECKS,
     source_check("helios: other idle", pl.col("allocated") + pl.col("idle") != pl.col("total")),
-    source_check("helios: other share", (pl.col("share") - ALLOCATED_SHARE).abs() > MAX_ROUNDING_ERROR),
+    source_check("helios: other share", (pl.col("share") - ALLOCATED_SHARE_EXPR).abs() > MAX_SHARE_ROUNDING_ERROR),
 )
 
 DAY_COLUMN = "date"
 TOTAL_COLUMN = "total"
 """First and last column of a table of quotas by day."""
 
-POOL_PREFIX = "pool:"
+POOL_COLUMN_PREFIX = "pool:"
 """Prefix of the columns of pools, so that their names cannot equal those of other columns."""
 
 QUOTA_CHECKS = (
@@ -75,13 +75,13 @@ PERCENT_SUFFIX = "__cdf_pct"
 
 DISTRIBUTION_NOTE = "a distribution, not a time series: no demand, phase or ledger can be made of it"
 
-STEP_COLUMNS = source_columns("step_times")
+FIELD_BY_STEP_TIME_COLUMN = source_columns("step_times")
 """`gpu`: share of a GPU [%]; `time`: position in the series; `batch_time_norm`: 0..1000, without unit."""
 
 REPEATED_STEP_CHECK = source_check("pai: step again", ~pl.struct("file", "worker", "step").is_first_distinct())
 
 
-@register_sniffer(has_required_columns(HELIOS_SEQUENCE_COLUMNS))
+@register_sniffer(has_required_columns(FIELD_BY_HELIOS_SEQUENCE_COLUMN))
 def read_helios_sequence(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
     """Read the per-minute series of allocated GPUs of Helios virtual clusters; the folder of a file names its pool.
 
@@ -97,7 +97,7 @@ def read_helios_sequence(paths: Sequence[str | Path], *, tz: str | None = None) 
     Dataset
         With the table ``occupancy``. [GPUs]
     """
-    rows = read_rows(paths, HELIOS_SEQUENCE_COLUMNS, source="helios")
+    rows = read_rows(paths, FIELD_BY_HELIOS_SEQUENCE_COLUMN, source="helios")
     pools = {number: printable_file_name(file.path.resolve().parent) for number, file in enumerate(rows.files)}
     notes = [] if tz else [ASSUMED_ZONE_NOTE.format(HELIOS_ZONE)]
     return _make_occupancy(
@@ -105,7 +105,7 @@ def read_helios_sequence(paths: Sequence[str | Path], *, tz: str | None = None) 
     )
 
 
-@register_sniffer(has_required_columns(PHILLY_NODE_COLUMNS))
+@register_sniffer(has_required_columns(FIELD_BY_PHILLY_NODE_COLUMN))
 def read_philly_nodes(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
     r"""Read the per-minute number of active and of all Philly nodes.
 
@@ -130,7 +130,7 @@ def read_philly_nodes(paths: Sequence[str | Path], *, tz: str | None = None) -> 
     ...     read_philly_nodes([path]).summary()["allocated_hours"]
     10.2
     """
-    rows = read_rows(paths, PHILLY_NODE_COLUMNS, source="philly")
+    rows = read_rows(paths, FIELD_BY_PHILLY_NODE_COLUMN, source="philly")
     pools = dict.fromkeys(range(len(rows.files)), "philly")
     return _make_occupancy(rows, "philly", "node", pools, validate_time_zone(tz or PHILLY_ZONE), OCCUPANCY_CHECKS, [])
 
@@ -195,7 +195,7 @@ def _make_occupancy(
 
 def looks_like_quotas(lines: Sequence[str]) -> bool:
     """Whether the first lines of a file look like quotas by day: columns of pools between a date and their total."""
-    names = parse_header(lines[0], CSV)
+    names = parse_header(lines[0], CSV_DIALECT)
     return len(names) > 2 and names[0] == DAY_COLUMN and names[-1] == TOTAL_COLUMN
 
 
@@ -231,11 +231,11 @@ def read_helios_quotas(paths: Sequence[str | Path]) -> Dataset:
     names = (name for name in _read_header_names(paths) if name not in ("", DAY_COLUMN, TOTAL_COLUMN))
     columns = {
         DAY_COLUMN: Field("day", "time", format="%Y-%m-%d"),
-        **{name: replace(GPU_COUNT_FIELD, name=POOL_PREFIX + name) for name in names},
+        **{name: replace(GPU_COUNT_FIELD, name=POOL_COLUMN_PREFIX + name) for name in names},
         TOTAL_COLUMN: replace(GPU_COUNT_FIELD, name="stated", nullable=True),
     }
     rows = read_rows(paths, columns, source="helios")
-    pool_columns = pl.col(f"^{POOL_PREFIX}.*$")
+    pool_columns = pl.col(f"^{POOL_COLUMN_PREFIX}.*$")
     rows = rows.reject({
         "not a whole number of GPUs": pl.any_horizontal(pool_columns != pool_columns.floor()),
         "the same day as an earlier row": ~pl.col("day").is_first_distinct(),
@@ -256,15 +256,15 @@ def read_helios_quotas(paths: Sequence[str | Path]) -> Dataset:
 
 def _read_header_names(paths: Sequence[str | Path]) -> list[str]:
     """Return the column names of all files, each once."""
-    headers = (parse_header(line, CSV) for path in paths for line in read_head(path)[:1])
+    headers = (parse_header(line, CSV_DIALECT) for path in paths for line in read_head(path)[:1])
     return list(dict.fromkeys(name for header in headers for name in header))
 
 
 def _unpivot_pools(wide: pl.DataFrame) -> pl.DataFrame:
     """Turn columns of pools into one row for each day and pool that existed."""
-    pools = [name for name in wide.columns if name.startswith(POOL_PREFIX)]
+    pools = [name for name in wide.columns if name.startswith(POOL_COLUMN_PREFIX)]
     unpivoted = wide.unpivot(pools, index="day", variable_name="pool", value_name="gpus")
-    renamed = unpivoted.with_columns(pl.col("day").dt.date(), pl.col("pool").str.strip_prefix(POOL_PREFIX))
+    renamed = unpivoted.with_columns(pl.col("day").dt.date(), pl.col("pool").str.strip_prefix(POOL_COLUMN_PREFIX))
     return renamed.filter(pl.col("gpus") > 0)
 
 
@@ -331,7 +331,7 @@ def read_distributions(paths: Sequence[str | Path]) -> Dataset:
     )
 
 
-@register_sniffer(has_required_columns(STEP_COLUMNS))
+@register_sniffer(has_required_columns(FIELD_BY_STEP_TIME_COLUMN))
 def read_step_times(paths: Sequence[str | Path]) -> Dataset:
     r"""Read mini-batch times of workers on shares of GPUs (Alibaba PAI), one file for each training job.
 
@@ -356,7 +356,7 @@ def read_step_times(paths: Sequence[str | Path]) -> Dataset:
     ...     read_step_times([path]).table.row(0)
     ('job_1', 0, 1, 0.25, 476.0)
     """
-    rows = read_rows(paths, STEP_COLUMNS, source="pai")
+    rows = read_rows(paths, FIELD_BY_STEP_TIME_COLUMN, source="pai")
     counts = pl.col("worker", "step")
     rows = rows.reject({"worker or time: not a whole number": pl.any_horizontal(counts != counts.floor())})
     job = file_stem(rows.files).str.strip_suffix("_norm")
@@ -378,7 +378,7 @@ MAX_REQUEST_TOKENS = 100_000_000
 
 TOKEN_COLUMNS = ("prompt_tokens", "generated_tokens")
 
-AZURE_LLM_COLUMNS = {
+FIELD_BY_AZURE_LLM_COLUMN = {
     "TIMESTAMP": Field("time", "time", format="%Y-%m-%d %H:%M:%S%.f"),
     "ContextTokens": Field("prompt_tokens", "number", high=MAX_REQUEST_TOKENS),
     "GeneratedTokens": Field("generated_tokens", "number", high=MAX_REQUEST_TOKENS),
@@ -391,7 +391,7 @@ AZURE_LLM_CHECKS = (
     source_check("azure-llm: equal rows", ~pl.col("raw").is_first_distinct()),
 )
 
-GAUGE_COLUMNS = source_columns("genai_gauges")
+FIELD_BY_GENAI_GAUGE_COLUMN = source_columns("genai_gauges")
 """Long format; `timestamp_anon`: shifted seconds; `container_ip`: hash, empty for requests to the API."""
 
 GENAI_DIALECT = Dialect(missing=frozenset({"NULL", "None"}))
@@ -410,7 +410,7 @@ class GaugeMetric:
     high: float | None = None
 
 
-GAUGE_METRICS = {
+GAUGE_METRIC_BY_FILE_NAME = {
     "pod_gpu_duty_cycle": GaugeMetric("gpu_duty_cycle", "%", 100.0),
     "pod_gpu_memory_used_bytes": GaugeMetric("gpu_memory_used", "bytes"),
     "pod_memory_util": GaugeMetric("memory_used", "%", 100.0),
@@ -426,7 +426,7 @@ SCALED_CLOCK_NOTE = (
 SERVICE_GAUGE_CHECK = source_check("genai: whole service", pl.col("subject").is_null())
 
 
-@register_sniffer(has_required_columns(AZURE_LLM_COLUMNS))
+@register_sniffer(has_required_columns(FIELD_BY_AZURE_LLM_COLUMN))
 def read_azure_llm(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
     r"""Read logs of requests to LLM services with their tokens; the name of a file is its service.
 
@@ -464,7 +464,7 @@ def read_azure_llm(paths: Sequence[str | Path], *, tz: str | None = None) -> Dat
         expected, todo = "a stated time zone", "Give the time zone of the times with --tz; UTC is likely."
         raise TraceFormatError("azure-llm: TIMESTAMP", expected, "times without one", todo)
     zone = validate_time_zone(tz)
-    rows = convert_local_times(read_rows(paths, AZURE_LLM_COLUMNS, source="azure-llm"), {"time": "time"}, zone)
+    rows = convert_local_times(read_rows(paths, FIELD_BY_AZURE_LLM_COLUMN, source="azure-llm"), {"time": "time"}, zone)
     tokens = pl.col(TOKEN_COLUMNS)
     rows = rows.reject({"not a whole number of tokens": pl.any_horizontal(tokens != tokens.floor())})
     return assemble_table(
@@ -480,7 +480,7 @@ def read_azure_llm(paths: Sequence[str | Path], *, tz: str | None = None) -> Dat
     )
 
 
-@register_sniffer(has_required_columns(GAUGE_COLUMNS))
+@register_sniffer(has_required_columns(FIELD_BY_GENAI_GAUGE_COLUMN))
 def read_genai(paths: Sequence[str | Path]) -> Dataset:
     r"""Read gauges of serving containers: duty cycle, memory and request rates, one metric for each file.
 
@@ -508,7 +508,7 @@ def read_genai(paths: Sequence[str | Path]) -> Dataset:
     ('gpu_duty_cycle', 40.0, '%')
     """
     metrics = [_gauge_metric_of(Path(path)) for path in paths]
-    rows = read_rows(paths, GAUGE_COLUMNS, source="genai", dialect=GENAI_DIALECT)
+    rows = read_rows(paths, FIELD_BY_GENAI_GAUGE_COLUMN, source="genai", dialect=GENAI_DIALECT)
     schema = {"name": pl.String, "unit": pl.String, "high": pl.Float64}
     metric_table = pl.DataFrame(metrics, schema=schema)
     high, names, units = (pl.lit(metric_table[name]).gather("file") for name in ("high", "name", "unit"))
@@ -535,8 +535,8 @@ def read_genai(paths: Sequence[str | Path]) -> Dataset:
 def _gauge_metric_of(path: Path) -> GaugeMetric:
     """Return the metric of a file of gauges by its name."""
     name = printable_file_name(path).split(".")[0].removesuffix("_anon")
-    if name not in GAUGE_METRICS:
-        expected = f"a file named {', '.join(GAUGE_METRICS)}, with or without _anon"
+    if name not in GAUGE_METRIC_BY_FILE_NAME:
+        expected = f"a file named {', '.join(GAUGE_METRIC_BY_FILE_NAME)}, with or without _anon"
         todo = "Restore its name: the content does not name the metric."
         raise TraceFormatError(str(path), expected, repr(path.name), todo)
-    return GAUGE_METRICS[name]
+    return GAUGE_METRIC_BY_FILE_NAME[name]

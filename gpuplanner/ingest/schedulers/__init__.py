@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from gpuplanner.core.execution import READER_ENTRY_POINTS, load_plugins
+from gpuplanner.core.execution import READER_ENTRY_POINT_GROUP, load_plugins
 from gpuplanner.ingest.source_definition import Source
 
 
@@ -32,4 +32,4 @@ def sources(taken: frozenset[str] = frozenset()) -> tuple[Source, ...]:
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
     own_sources = tuple(importlib.import_module(f"{__name__}.{name}").SOURCE for name in names)
     taken_names = taken | {source.name for source in own_sources}
-    return own_sources + tuple(load_plugins(READER_ENTRY_POINTS, Source, taken_names).values())
+    return own_sources + tuple(load_plugins(READER_ENTRY_POINT_GROUP, Source, taken_names).values())

@@ -36,14 +36,14 @@ JOB_TABLE_COLUMNS = {
 """Columns of the table. ``gpus`` counts GPUs, or MIG instances of ``profile`` where there is one; ``nodes`` are names
 joined by ``+``, or a list as Slurm writes it; without ``state``, a started job without ``end`` is running."""
 
-REQUIRED_COLUMNS = [name for name, field in JOB_TABLE_COLUMNS.items() if not field.optional]
+REQUIRED_FIELDS = [name for name, field in JOB_TABLE_COLUMNS.items() if not field.optional]
 JOB_TABLE = (
-    f"{','.join(REQUIRED_COLUMNS)}[,{','.join(name for name in JOB_TABLE_COLUMNS if name not in REQUIRED_COLUMNS)}]"
+    f"{','.join(REQUIRED_FIELDS)}[,{','.join(name for name in JOB_TABLE_COLUMNS if name not in REQUIRED_FIELDS)}]"
 )
 """The columns as messages and pages show them; those in brackets are optional."""
 
 JOB_TABLE_TIMES = {name: name for name in ("submit", "eligible", "start", "end")}
-TIME_FORMAT_REMEDY = "Write times as 2026-03-02T08:00:00Z, or as unix seconds."
+TIME_FORMAT_ADVICE = "Write times as 2026-03-02T08:00:00Z, or as unix seconds."
 
 NO_TEAM_CHECK = Check("no team", "warning", "put on tenant 'unknown'", pl.col("team_missing"))
 
@@ -90,7 +90,7 @@ def read_job_table(
     rows = read_rows(paths, JOB_TABLE_COLUMNS, source="job-table", dialect=Dialect(tables=True))
     rows = rows.with_columns(_normalize_times(name) for name in JOB_TABLE_TIMES)
     rows = _with_job_states(
-        parse_times(rows, zone, source="job-table", labels=JOB_TABLE_TIMES, remedy=TIME_FORMAT_REMEDY)
+        parse_times(rows, zone, source="job-table", labels=JOB_TABLE_TIMES, remedy=TIME_FORMAT_ADVICE)
     )
     inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
     return assemble_jobs(

@@ -16,16 +16,16 @@ from gpuplanner.core.schemas import QueueQuotas
 from gpuplanner.hardware.catalog import export_command
 from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import Record, Records, Rows, raise_fault
+from gpuplanner.ingest.delimited_rows import Record, RecordCollector, Rows, raise_fault
 from gpuplanner.ingest.job_table import assemble_jobs, assemble_table
 from gpuplanner.ingest.large_tables import ChunkedRows
-from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S, Check, Finding
+from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S_EXPR, Check, Finding
 from gpuplanner.ingest.row_reader import looks_like_json, read_items, read_row_blocks, read_rows
 from gpuplanner.ingest.slurm.accounting_fields import (
     DUPLICATE_SUBMISSION_REASON,
-    NULL_TEXTS,
-    TYPED_GPU_PATTERN,
-    UNSET_NUMBERS,
+    SLURM_NULL_TEXTS,
+    SLURM_UNSET_NUMBERS,
+    TYPED_GPU_TRES_PATTERN,
     derive_missing_times,
     detect_fields,
     join_gpu_use,
@@ -44,7 +44,7 @@ from gpuplanner.ingest.source_definition import has_header_columns, register_sni
 from gpuplanner.ingest.source_fields import MAX_DURATION_S, Dialect, Field, seconds_to_duration, validate_time_zone
 from gpuplanner.ingest.text_files import MAX_STREAM_BYTES, MAX_TEXT_BYTES, FileBlocks, read_head
 
-ASSOCIATION_COLUMNS = {
+FIELD_BY_ASSOCIATION_COLUMN = {
     "Account": Field("tenant"),
     "User": Field("user", nullable=True),
     "Share": Field("share", nullable=True),
@@ -86,7 +86,7 @@ def read_slurm_associations(paths: Sequence[str | Path]) -> Dataset:
     ...     table.select("tenant", "cohort", "gpu_model", "nominal", "borrow", "weight").rows()
     [('ads', 'web', 'a100', 16.0, 0.0, 40.0)]
     """
-    rows = read_rows(paths, ASSOCIATION_COLUMNS, source="slurm-associations", dialect=PIPE_DIALECT)
+    rows = read_rows(paths, FIELD_BY_ASSOCIATION_COLUMN, source="slurm-associations", dialect=PIPE_DIALECT)
     has_gpu_limit = pl.col("tres").fill_null("").str.contains(r"gres/gpu(?::[^=,]+)?=\d")
     has_share = pl.col("share").str.contains(r"^[1-9]\d*$").fill_null(value=False)
     skipped = {
@@ -120,7 +120,7 @@ def _quota_rows(association: dict[str, Any]) -> list[dict[str, Any]]:
 
     tres_items = (association["tres"] or "").split(",")
     amounts = dict(item.split("=", 1) for item in tres_items if "=" in item)
-    matches = {name: TYPED_GPU_PATTERN.fullmatch(name) for name in amounts}
+    matches = {name: TYPED_GPU_TRES_PATTERN.fullmatch(name) for name in amounts}
     gpus_by_type = {match[1]: float(amounts[name]) for name, match in matches.items() if match}
 
     if not gpus_by_type:
@@ -135,7 +135,7 @@ def _quota_rows(association: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-JOB_LIST_KEYS = ("jobs", "data", "attributes", "slurm_jobs")
+JOB_LIST_JSON_KEYS = ("jobs", "data", "attributes", "slurm_jobs")
 """Keys of a JSON document that hold its list of jobs."""
 
 START_REPAIRED_COLUMN = "start repaired"
@@ -144,25 +144,25 @@ START_REPAIRED_COLUMN = "start repaired"
 FROM_SQUEUE_COLUMN = "shown by squeue"
 """Column that marks jobs of ``squeue --json``, which shows the jobs that are pending or running at one moment."""
 
-SACCT_TEXT_KEYS = {
+SACCT_JSON_KEY_BY_FIELD = {
     **{"Account": "account", "User": "user", "QOS": "qos", "JobName": "name"},
     **{"Partition": "partition", "NodeList": "nodes", "Cluster": "cluster"},
 }
-SONAR_TEXT_KEYS = {
+SONAR_JSON_KEY_BY_FIELD = {
     **{"Submit": "submit_time", "Start": "start_time", "End": "end_time", "ReqTRES": "requested_resources"},
     **{"Account": "account", "User": "user_name", "JobName": "job_name", "Partition": "partition"},
 }
-SQUEUE_TEXT_KEYS = {
+SQUEUE_JSON_KEY_BY_FIELD = {
     **{"Account": "account", "User": "user_name", "QOS": "qos", "JobName": "name", "Partition": "partition"},
     **{"NodeList": "nodes", "AllocTRES": "tres_alloc_str", "ReqTRES": "tres_req_str", "Cluster": "cluster"},
 }
-SQUEUE_TIME_KEYS = {name: f"{name.lower()}_time" for name in ("Submit", "Eligible", "Start", "End")}
+SQUEUE_JSON_KEY_BY_TIME_FIELD = {name: f"{name.lower()}_time" for name in ("Submit", "Eligible", "Start", "End")}
 """Field of sacct → key of its text, or of its time [epoch s], in the JSON of a job."""
 
-UNFINISHED_STATES = ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "RESIZING")
+UNFINISHED_SLURM_STATES = ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "RESIZING")
 """States in which squeue shows as the end of a job the time at which it reaches its time limit."""
 
-TIME_PATHS = ("time.start", "time.eligible", "time.end", "time.elapsed", "time.suspended")
+SACCT_JSON_TIME_PATHS = ("time.start", "time.eligible", "time.end", "time.elapsed", "time.suspended")
 """Paths of the times of a job or step in sacct's JSON: three instants [epoch s] and two durations [s]."""
 
 
@@ -186,10 +186,10 @@ def read_slurm_json(paths: Sequence[str | Path], columns: Mapping[str, Field]) -
     TraceFormatError
         If a file has no list of jobs.
     """
-    records = Records(columns)
+    records = RecordCollector(columns)
     files = []
     for file_number, path in enumerate(paths):
-        file, items = read_items(path, JOB_LIST_KEYS)
+        file, items = read_items(path, JOB_LIST_JSON_KEYS)
         files.append(file)
         item_count = 0
         for item in items:
@@ -230,7 +230,7 @@ def _parse_sacct_job(job: Mapping[str, Any]) -> Record:
     ----------
     SchedMD/slurm: src/plugins/openapi/dbv0.0.37/parse.c (``parse_job``) and src/plugins/data_parser.
     """
-    start, eligible, end, elapsed, suspended = (_integer_at(job, path) for path in TIME_PATHS)
+    start, eligible, end, elapsed, suspended = (_integer_at(job, path) for path in SACCT_JSON_TIME_PATHS)
     start_by_elapsed = None
     if start is not None and start == eligible and elapsed is not None:
         observed = end or _export_time(job)
@@ -245,7 +245,7 @@ def _parse_sacct_job(job: Mapping[str, Any]) -> Record:
         "End": _format_integer(end or None),
         "AllocTRES": _format_tres(job, "tres.allocated"),
         "ReqTRES": _format_tres(job, "tres.requested"),
-        **{column: _text_or_none(job.get(name)) for column, name in SACCT_TEXT_KEYS.items()},
+        **{column: _text_or_none(job.get(name)) for column, name in SACCT_JSON_KEY_BY_FIELD.items()},
         "ElapsedRaw": _format_integer(elapsed),
         "TimelimitRaw": _format_integer(_integer_at(job, "time.limit")),
         START_REPAIRED_COLUMN: "yes" if is_repaired else None,
@@ -263,7 +263,7 @@ def _parse_sonar_job(job: Mapping[str, Any]) -> Record:
     return {
         "JobID": _format_job_id(job) + (f".{step}" if step else ""),
         "State": _base_state(job.get("job_state")),
-        **{column: _text_or_none(job.get(name)) for column, name in SONAR_TEXT_KEYS.items()},
+        **{column: _text_or_none(job.get(name)) for column, name in SONAR_JSON_KEY_BY_FIELD.items()},
         "AllocTRES": _text_or_none(_value_at(job, "sacct.AllocTRES")) or _text_or_none(job.get("allocated_resources")),
         "NodeList": ",".join(nodes),
         "ElapsedRaw": _format_integer(elapsed),
@@ -281,13 +281,13 @@ def _parse_squeue_job(job: Mapping[str, Any]) -> Record:
     if not isinstance(job.get("job_state"), list):
         raise_fault("squeue of Slurm before 22.05")
     state = _base_state(job["job_state"])
-    times = {column: _integer_at(job, name) or None for column, name in SQUEUE_TIME_KEYS.items()}
-    times |= {"End": None} if state in UNFINISHED_STATES else {}
+    times = {column: _integer_at(job, name) or None for column, name in SQUEUE_JSON_KEY_BY_TIME_FIELD.items()}
+    times |= {"End": None} if state in UNFINISHED_SLURM_STATES else {}
     return {
         "JobID": _format_job_id(job),
         "State": state,
         **{column: _format_integer(time) for column, time in times.items()},
-        **{column: _text_or_none(job.get(name)) for column, name in SQUEUE_TEXT_KEYS.items()},
+        **{column: _text_or_none(job.get(name)) for column, name in SQUEUE_JSON_KEY_BY_FIELD.items()},
         "TimelimitRaw": _format_integer(_integer_at(job, "time_limit")),
         FROM_SQUEUE_COLUMN: "yes",
     }
@@ -315,7 +315,7 @@ def _export_time(job: Mapping[str, Any]) -> int | None:
     steps = job.get("steps")
     for step in steps if isinstance(steps, list) else ():
         step_times = {"steps.time": step.get("time") if isinstance(step, dict) else None}
-        start, _, end, elapsed, suspended = (_integer_at(step_times, f"steps.{path}") for path in TIME_PATHS)
+        start, _, end, elapsed, suspended = (_integer_at(step_times, f"steps.{path}") for path in SACCT_JSON_TIME_PATHS)
         if start and elapsed is not None and not end:
             return start + elapsed + (suspended or 0)
     return None
@@ -363,7 +363,7 @@ def _parse_integer(value: object, path: str) -> int | None:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
         raise_fault(f"{path}: not a whole number")
-    return None if value in UNSET_NUMBERS else value
+    return None if value in SLURM_UNSET_NUMBERS else value
 
 
 def _format_integer(number: int | None) -> str | None:
@@ -383,7 +383,7 @@ def _value_at(job: Mapping[str, Any], path: str, default: object = None) -> Any:
     return parent.get(key, default) if isinstance(parent, dict) else default
 
 
-SACCT_COLUMNS = {
+FIELD_BY_SACCT_COLUMN = {
     "JobID": Field("job_id", nullable=True, optional=True),
     "JobIDRaw": Field("job_id_raw", nullable=True, optional=True),
     "State": Field("slurm_state"),
@@ -485,7 +485,7 @@ SACCT_CHECKS = (
         "elapsed time is not end - start",
         "warning",
         "the job was suspended or the time zone is wrong: GPU-hours follow start and end",
-        (RUN_S - pl.col("elapsed_s")).abs() > 1.0,
+        (RUN_S_EXPR - pl.col("elapsed_s")).abs() > 1.0,
     ),
 )
 
@@ -551,7 +551,7 @@ def read_slurm(
     clusters = set[str]()
     step_use_frames: list[pl.DataFrame] = []
     job_name_frames: list[pl.DataFrame] = []
-    time_columns = {name: SACCT_COLUMNS[name].name for name in ("Submit", "Start", "End")}
+    time_columns = {name: FIELD_BY_SACCT_COLUMN[name].name for name in ("Submit", "Start", "End")}
 
     def prepare_rows(rows: Rows) -> Rows:
         """Parse states and times of a block, and note the fields, clusters and step use that it has."""
@@ -567,7 +567,7 @@ def read_slurm(
         was_started = (pl.col("state") != "PENDING") & (pl.col("node_list") != "None assigned").fill_null(True)
         rows = rows.with_columns(
             start_time=pl.when(was_started).then("start_time"),
-            node_list=pl.when(~pl.col("node_list").is_in(NULL_TEXTS)).then("node_list"),
+            node_list=pl.when(~pl.col("node_list").is_in(SLURM_NULL_TEXTS)).then("node_list"),
         )
         return replace(rows, good=rows.good.drop(*PARSED_TEXT_COLUMNS))
 
@@ -585,11 +585,11 @@ def read_slurm(
         raise TraceFormatError("slurm", "files of one form", got, "Read each form on its own.")
     rows = ChunkedRows(None if json_paths else into)
     if json_paths:
-        rows.add_rows(prepare_rows(read_slurm_json(paths, SACCT_COLUMNS)))
+        rows.add_rows(prepare_rows(read_slurm_json(paths, FIELD_BY_SACCT_COLUMN)))
     else:
         dialect = SACCT_DIALECT if columns is None else replace(SACCT_DIALECT, names=lambda _: columns)
         blocks = FileBlocks(paths, limit=MAX_TEXT_BYTES if into is None else MAX_STREAM_BYTES)
-        for block_rows in read_row_blocks(blocks, SACCT_COLUMNS, source="slurm", dialect=dialect):
+        for block_rows in read_row_blocks(blocks, FIELD_BY_SACCT_COLUMN, source="slurm", dialect=dialect):
             rows.add_rows(prepare_rows(block_rows) if block_rows.good.width else block_rows)
         rows.files = tuple(blocks.files)
     derived_columns, time_checks = derive_missing_times(time_columns.keys() - stated_times)
@@ -623,11 +623,11 @@ def read_slurm(
     return trace.with_tables(job_names=names if names.height else None)
 
 
-STATE_LIST_FIELDS = ("JobID", "State")
+STATE_LIST_SACCT_FIELDS = ("JobID", "State")
 """Fields by which sacct output without times is recognised."""
 
-TIME_FIELDS = ("Submit", "Eligible", "Start", "End")
-JOB_STATE_COLUMNS = {
+SACCT_TIME_FIELDS = ("Submit", "Eligible", "Start", "End")
+FIELD_BY_JOB_STATE_COLUMN = {
     "JobID": Field("job_id"),
     "State": Field("slurm_state"),
     "Account": Field("tenant", nullable=True, optional=True),
@@ -641,8 +641,8 @@ STATES_ONLY_NOTE = f"no times and no GPUs: to read it as jobs run {export_comman
 
 def _is_state_list(lines: Sequence[str]) -> bool:
     """Whether the first lines of a file have job ids and states of Slurm, and no times."""
-    has_times = any(has_header_columns([name], "|")(lines) for name in TIME_FIELDS)
-    return has_header_columns(STATE_LIST_FIELDS, "|")(lines) and not has_times
+    has_times = any(has_header_columns([name], "|")(lines) for name in SACCT_TIME_FIELDS)
+    return has_header_columns(STATE_LIST_SACCT_FIELDS, "|")(lines) and not has_times
 
 
 @register_sniffer(_is_state_list)
@@ -668,7 +668,7 @@ def read_slurm_states(paths: Sequence[str | Path]) -> Dataset:
     ...     read_slurm_states([path]).table.select("job_id", "tenant", "state").rows()
     [('7', 'vision', 'COMPLETED')]
     """
-    rows = read_rows(paths, JOB_STATE_COLUMNS, source="slurm-states", dialect=PIPE_DIALECT)
+    rows = read_rows(paths, FIELD_BY_JOB_STATE_COLUMN, source="slurm-states", dialect=PIPE_DIALECT)
     rows = rows.reject({"step of a job": pl.col("job_id").str.contains(".", literal=True)})
     rows = map_states(rows)
     return assemble_table(

@@ -14,38 +14,38 @@ import polars as pl
 from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.hardware.catalog import export_command, facts
-from gpuplanner.ingest.delimited_rows import OUT_OF_RANGE_TIME, Rows, is_out_of_range
+from gpuplanner.ingest.delimited_rows import OUT_OF_RANGE_TIME_REASON, Rows, is_out_of_range
 from gpuplanner.ingest.gpu_model_resolution import SHARE_RESOURCES
 from gpuplanner.ingest.gpu_shares import DEVICES_COLUMN, format_device_counts
 from gpuplanner.ingest.large_tables import ChunkedRows
 from gpuplanner.ingest.quality_report import Check, Finding
 from gpuplanner.ingest.row_reader import looks_like_json
 from gpuplanner.ingest.source_definition import has_header_columns
-from gpuplanner.ingest.source_fields import UTC_TIME_TYPE, convert_to_utc, map_unique_texts, seconds_to_duration
+from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE, convert_to_utc, map_unique_texts, seconds_to_duration
 
 SLURM_STATES: dict[str, str] = dict(facts("slurm_states").select("state", "ours").iter_rows())
 """State of Slurm → state in the job table. A suspended or stopped job keeps its GPUs; a requeued one lost them."""
 
-NULL_TEXTS = ("", "Unknown", "None", "N/A", "None assigned", "(null)")
+SLURM_NULL_TEXTS = ("", "Unknown", "None", "N/A", "None assigned", "(null)")
 """Texts that Slurm prints for a missing value."""
 
-UNSET_NUMBERS = (0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF)
+SLURM_UNSET_NUMBERS = (0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF)
 """Slurm's numbers NO_VAL (not set) and INFINITE (unlimited), 32 and 64 bit."""
 
-SONAR_FIELDS = (
+SONAR_SACCT_FIELDS = (
     "JobID|JobIDRaw|User|Account|State|Start|End|AveCPU|AveDiskRead|AveDiskWrite|AveRSS|AveVMSize|ElapsedRaw"
     "|ExitCode|Layout|MaxRSS|MaxVMSize|MinCPU|ReqCPUS|ReqMem|ReqNodes|Reservation|Submit|Suspended|SystemCPU"
     "|TimelimitRaw|UserCPU|NodeList|Partition|AllocTRES|Priority|JobName"
 )
 """Fields that NordicHPC Sonar requests from sacct, without a header line."""
 
-XDMOD_FIELDS = (
+XDMOD_SACCT_FIELDS = (
     "JobID|JobIDRaw|Cluster|Partition|QOS|Account|Group|GID|User|UID|Submit|Eligible|Start|End|Elapsed|ExitCode"
     "|State|NNodes|NCPUS|ReqCPUS|ReqMem|ReqTRES|AllocTRES|Timelimit|NodeList|JobName"
 )
 """Fields that Open XDMoD requests from sacct, without a header line."""
 
-HEADERLESS_FIELD_LISTS = tuple(text.split("|") for text in (SONAR_FIELDS, XDMOD_FIELDS))
+HEADERLESS_FIELD_LISTS = tuple(text.split("|") for text in (SONAR_SACCT_FIELDS, XDMOD_SACCT_FIELDS))
 """Field names of the programs that run sacct without a header line."""
 
 SACCT_HEADER_NAMES = frozenset(
@@ -54,18 +54,18 @@ SACCT_HEADER_NAMES = frozenset(
 )
 """Fields of sacct, in lower case, by which its header line is recognised."""
 
-MIN_HEADER_NAMES = 3
+MIN_SACCT_HEADER_NAMES = 3
 """Number of :data:`SACCT_HEADER_NAMES` that make a header line one of sacct."""
 
-INSTANT_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([+-]\d\d:?\d\d)?|\d{9,11}")
+SLURM_INSTANT_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([+-]\d\d:?\d\d)?|\d{9,11}")
 SLURM_JSON_PATTERN = re.compile(r'"(?:slurm_)?jobs"\s*:\s*\[')
 KUBERNETES_JSON_PATTERN = re.compile(r'"(?:apiVersion|kind)"\s*:\s*"')
-TYPED_GPU_PATTERN = re.compile(r"gres/gpu:(.+)")
-GPU_SHARE_PATTERN = re.compile(r"gres/(shard|mps)(?::(.+))?")
+TYPED_GPU_TRES_PATTERN = re.compile(r"gres/gpu:(.+)")
+GPU_SHARE_TRES_PATTERN = re.compile(r"gres/(shard|mps)(?::(.+))?")
 
 
 @dataclass(frozen=True)
-class Tres:
+class ParsedTres:
     """GPUs and nodes of one TRES (trackable resources) text of Slurm.
 
     - ``gpus``: Number of devices, GPUs and MIG instances alike: the untyped count where there is one, else the sum of
@@ -84,7 +84,7 @@ class Tres:
     nodes: int | None
 
 
-def parse_tres(text: str) -> Tres:
+def parse_tres(text: str) -> ParsedTres:
     """Parse a TRES text such as ``billing=32,cpu=32,gres/gpu:a100=2,gres/gpu=2,mem=128G,node=1``.
 
     Raises
@@ -113,9 +113,9 @@ def parse_tres(text: str) -> Tres:
             untyped = _parse_count(value)
         elif name == "node":
             nodes = _parse_count(value)
-        elif match := TYPED_GPU_PATTERN.fullmatch(name):
+        elif match := TYPED_GPU_TRES_PATTERN.fullmatch(name):
             typed[match[1]] = typed.get(match[1], 0) + _parse_count(value)
-        elif match := GPU_SHARE_PATTERN.fullmatch(name):
+        elif match := GPU_SHARE_TRES_PATTERN.fullmatch(name):
             shares[name.removeprefix("gres/")] = _parse_count(value)
     total = sum(typed.values())
     for name in SHARE_RESOURCES:
@@ -123,7 +123,7 @@ def parse_tres(text: str) -> Tres:
         typed_shares = sum(count for word, count in shares.items() if word.startswith(f"{name}:"))
         shares[name] = max(shares.get(name, 0) - typed_shares, 0)
     share_devices = format_device_counts(dict(sorted(shares.items())))
-    return Tres(
+    return ParsedTres(
         gpus=None if share_devices else float(total if untyped is None else untyped),
         types=len(typed),
         typed=float(total),
@@ -191,7 +191,7 @@ def _line_fits_fields(line: str, names: Sequence[str]) -> bool:
     return (
         len(values) == len(names)
         and parse_slurm_state(values["State"]) is not None
-        and INSTANT_PATTERN.fullmatch(values["Submit"]) is not None
+        and SLURM_INSTANT_PATTERN.fullmatch(values["Submit"]) is not None
     )
 
 
@@ -209,7 +209,7 @@ def looks_like_sacct(lines: Sequence[str]) -> bool:
     header = {name.strip().casefold() for name in lines[0].split("|")}
     return (
         any(has_header_columns([name, "State"], "|")(lines) for name in ("JobID", "JobIDRaw"))
-        or len(header & SACCT_HEADER_NAMES) >= MIN_HEADER_NAMES
+        or len(header & SACCT_HEADER_NAMES) >= MIN_SACCT_HEADER_NAMES
         or detect_fields(lines) is not None
     )
 
@@ -217,10 +217,10 @@ def looks_like_sacct(lines: Sequence[str]) -> bool:
 DUPLICATE_SUBMISSION_REASON = "the same job and submission again: the row that knows more was kept"
 """Reason in the reject table for the row of a submission that lacks times which another row has."""
 
-TIME_LABELS = {"submit": "Submit", "eligible": "Eligible", "start": "Start", "end": "End"}
+FIELD_BY_TIME = {"submit": "Submit", "eligible": "Eligible", "start": "Start", "end": "End"}
 """Text column of a time → its field in sacct."""
 
-NAIVE_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
+SLURM_NAIVE_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
 """Format of Slurm's times without an offset from UTC."""
 
 TRES_SCHEMA = {
@@ -231,11 +231,11 @@ TRES_SCHEMA = {
     DEVICES_COLUMN: pl.String,
     "nodes": pl.Int64,
 }
-"""Columns for a TRES text and the fields of its :class:`Tres`."""
+"""Columns for a TRES text and the fields of its :class:`ParsedTres`."""
 
 
 def parse_times(
-    rows: Rows, zone: str | None, *, source: str = "slurm", labels: Mapping[str, str] = TIME_LABELS, remedy: str = ""
+    rows: Rows, zone: str | None, *, source: str = "slurm", labels: Mapping[str, str] = FIELD_BY_TIME, remedy: str = ""
 ) -> Rows:
     """Parse text columns into UTC instants, as columns with the suffix ``_time``.
 
@@ -265,8 +265,8 @@ def parse_times(
         If times are naive and no zone is given, or if no submission or start of a file is a time.
     """
     time_names = [f"{text}_time" for text in labels]
-    frame = rows.good.with_columns(pl.when(~pl.col(text).is_in(NULL_TEXTS)).then(text) for text in labels)
-    naive_times = pl.col(list(labels)).str.to_datetime(NAIVE_TIME_FORMAT, time_unit="us", strict=False)
+    frame = rows.good.with_columns(pl.when(~pl.col(text).is_in(SLURM_NULL_TEXTS)).then(text) for text in labels)
+    naive_times = pl.col(list(labels)).str.to_datetime(SLURM_NAIVE_TIME_FORMAT, time_unit="us", strict=False)
     with_naive_times = frame.with_columns(naive_times.name.suffix("_time"))
     zoneless = with_naive_times.filter(pl.any_horizontal(pl.col(time_names).is_not_null()))
     if zone is None and zoneless.height:
@@ -284,7 +284,7 @@ def parse_times(
     for text, label in labels.items():
         instant = pl.col(f"{text}_time")
         faults[f"{label}: not a time{skipped_hour}"] = pl.col(text).is_not_null() & instant.is_null()
-        faults[f"{label}: {OUT_OF_RANGE_TIME}"] = is_out_of_range(instant)
+        faults[f"{label}: {OUT_OF_RANGE_TIME_REASON}"] = is_out_of_range(instant)
     return replace(rows, good=with_instants).reject(faults)
 
 
@@ -300,9 +300,9 @@ def _require_times(rows: pl.DataFrame, source: str, labels: Mapping[str, str], r
 
 def _parse_zoned_times(text: pl.Expr) -> pl.Expr:
     """Parse times that need no zone: those with an offset from UTC, and epoch seconds."""
-    offset = text.str.to_datetime(f"{NAIVE_TIME_FORMAT}%z", time_unit="us", strict=False)
+    offset = text.str.to_datetime(f"{SLURM_NAIVE_TIME_FORMAT}%z", time_unit="us", strict=False)
     epoch = text.str.extract(r"^(\d{9,10})$").cast(pl.Int64) * 1_000_000
-    return pl.coalesce(offset.dt.convert_time_zone("UTC"), epoch.cast(UTC_TIME_TYPE))
+    return pl.coalesce(offset.dt.convert_time_zone("UTC"), epoch.cast(UTC_TIME_DTYPE))
 
 
 def map_states(rows: Rows) -> Rows:
@@ -349,7 +349,7 @@ def derive_missing_times(missing_fields: Collection[str]) -> tuple[list[pl.Expr]
 def parse_resources(rows: Rows) -> Rows:
     """Add the devices, number of nodes, team and time limit [s] of jobs. Each different TRES text is parsed once."""
     tres_text = pl.coalesce("alloc_tres", "req_tres")
-    parsed: dict[str, Tres] = {}
+    parsed: dict[str, ParsedTres] = {}
     unreadable = []
     for text in rows.good.select(tres_text).to_series().drop_nulls().unique().to_list():
         try:
@@ -375,7 +375,7 @@ def parse_resources(rows: Rows) -> Rows:
     return replace(rows, good=good).reject({f"GPUs: above {MAX_GPUS_PER_JOB}": too_many})
 
 
-ATTEMPT_SCHEMA = {"file": pl.UInt32, "line": pl.UInt32, "attempt": pl.UInt32}
+ATTEMPT_NUMBER_SCHEMA = {"file": pl.UInt32, "line": pl.UInt32, "attempt": pl.UInt32}
 
 
 def number_attempts(rows: ChunkedRows) -> pl.DataFrame:
@@ -394,7 +394,7 @@ def number_attempts(rows: ChunkedRows) -> pl.DataFrame:
         ``file``, ``line`` and ``attempt``, from 1; 0 for a row whose submission another row describes more fully.
     """
     if not rows.may_have_duplicates("job_id"):
-        return pl.DataFrame(schema=ATTEMPT_SCHEMA)
+        return pl.DataFrame(schema=ATTEMPT_NUMBER_SCHEMA)
     duplicates = rows.apply_steps().find_duplicates("job_id", ["submit_time", "start_time", "end_time"])
     # Of several rows of one submission, the one with an end is best, then the one with a start.
     known_times = pl.col("end_time").is_not_null().cast(pl.Int8) * 2 + pl.col("start_time").is_not_null()
@@ -403,10 +403,10 @@ def number_attempts(rows: ChunkedRows) -> pl.DataFrame:
     return duplicates.select("file", "line", attempt=pl.when(rank == 1).then(attempt).otherwise(0))
 
 
-JOBSTATS_PREFIX = "JS1:"
+JOBSTATS_COMMENT_PREFIX = "JS1:"
 """Beginning of the summary that jobstats puts into AdminComment: base64 of JSON packed with gzip."""
 
-GIB_PER_UNIT = {"": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
+GIB_PER_TRES_MEMORY_UNIT = {"": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
 """Unit of memory in TRES texts → GiB."""
 
 
@@ -445,7 +445,7 @@ def read_step_use(rows: pl.DataFrame) -> list[pl.DataFrame]:
     usage_text = pl.col("tres_used")
     steps = rows.filter(pl.col("job_id").str.contains(".", literal=True), usage_text.str.contains("gres/gpuutil="))
     memory = usage_text.str.extract_groups(r"gres/gpumem=(\d+(?:\.\d+)?)([KMGT]?)")
-    unit = memory.struct.field("2").replace_strict(GIB_PER_UNIT, default=None, return_dtype=pl.Float64)
+    unit = memory.struct.field("2").replace_strict(GIB_PER_TRES_MEMORY_UNIT, default=None, return_dtype=pl.Float64)
     return [
         steps.select(
             "cluster",
@@ -522,7 +522,7 @@ def _read_jobstats(rows: pl.DataFrame) -> pl.DataFrame:
     PrincetonUniversity/jobstats: jobstats.py, ``force_recalc`` and ``JOBSTATS`` in AdminComment.
     """
     comments = rows.select("admin_comment")
-    texts = [text for text in comments["admin_comment"].drop_nulls().unique() if JOBSTATS_PREFIX in text]
+    texts = [text for text in comments["admin_comment"].drop_nulls().unique() if JOBSTATS_COMMENT_PREFIX in text]
     schema = {"admin_comment": pl.String, "sm_activity": pl.Float64, "memory_peak_gib": pl.Float64}
     use = pl.DataFrame([(text, *_decode_jobstats(text)) for text in texts], schema=schema, orient="row")
     return comments.join(use, on="admin_comment", how="left", maintain_order="left")
@@ -531,12 +531,12 @@ def _read_jobstats(rows: pl.DataFrame) -> pl.DataFrame:
 def _decode_jobstats(text: str) -> tuple[float | None, float | None]:
     """Decode a summary of jobstats: mean utilization of the GPUs [0-1], and memory of the fullest GPU [GiB]."""
     try:
-        packed = base64.b64decode(text.partition(JOBSTATS_PREFIX)[2], validate=False)
+        packed = base64.b64decode(text.partition(JOBSTATS_COMMENT_PREFIX)[2], validate=False)
         nodes = json.loads(gzip.decompress(packed))["nodes"].values()
         percents = [float(value) for node in nodes for value in node.get("gpu_utilization", {}).values()]
         used_bytes = [float(value) for node in nodes for value in node.get("gpu_used_memory", {}).values()]
     except (ValueError, OSError, EOFError, KeyError, AttributeError, TypeError):
         return None, None
     utilization = min(sum(percents) / len(percents) / 100.0, 1.0) if percents else None
-    memory_gib = max(used_bytes) * GIB_PER_UNIT[""] if used_bytes else None
+    memory_gib = max(used_bytes) * GIB_PER_TRES_MEMORY_UNIT[""] if used_bytes else None
     return utilization, memory_gib

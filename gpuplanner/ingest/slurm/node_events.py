@@ -9,17 +9,17 @@ import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import Records
+from gpuplanner.ingest.delimited_rows import RecordCollector
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
 from gpuplanner.ingest.job_table import assemble_table
 from gpuplanner.ingest.row_reader import read_rows
-from gpuplanner.ingest.slurm.accounting_fields import NULL_TEXTS
+from gpuplanner.ingest.slurm.accounting_fields import SLURM_NULL_TEXTS
 from gpuplanner.ingest.slurm.node_records import parse_scontrol_records
 from gpuplanner.ingest.source_definition import has_header_columns, register_sniffer
 from gpuplanner.ingest.source_fields import Dialect, Field, convert_to_utc, map_unique_texts, validate_time_zone
 from gpuplanner.ingest.text_files import read_text_file, reject_duplicate_files
 
-CHANGE_LOG_COLUMNS = {
+FIELD_BY_CHANGE_LOG_COLUMN = {
     "time": Field("time", "instant"),
     "change": Field("change"),
     "node": Field("node"),
@@ -28,12 +28,12 @@ CHANGE_LOG_COLUMNS = {
 }
 """Columns of ``changes.csv``, which the exported scripts write."""
 
-BEGIN_EVENT = "begin"
-END_EVENT = "end"
+CHANGE_BEGIN_EVENT = "begin"
+CHANGE_END_EVENT = "end"
 """Events of a change in ``changes.csv``: the node goes out of service, and comes into service again."""
 
 
-@register_sniffer(lambda lines: lines[0].strip() == ",".join(CHANGE_LOG_COLUMNS))
+@register_sniffer(lambda lines: lines[0].strip() == ",".join(FIELD_BY_CHANGE_LOG_COLUMN))
 def read_changes(paths: Sequence[str | Path]) -> Dataset:
     r"""Read changes.csv, which the exported scripts write: when GPUs were out of service while they were repartitioned.
 
@@ -59,8 +59,8 @@ def read_changes(paths: Sequence[str | Path]) -> Dataset:
     ...     read_changes([path]).table.select("node", "gpus", "bucket").rows()
     [('n1', 8.0, 'reconfiguring')]
     """
-    rows = read_rows(paths, CHANGE_LOG_COLUMNS, source="changes")
-    rows = rows.reject({"event: neither begin nor end": ~pl.col("event").is_in([BEGIN_EVENT, END_EVENT])})
+    rows = read_rows(paths, FIELD_BY_CHANGE_LOG_COLUMN, source="changes")
+    rows = rows.reject({"event: neither begin nor end": ~pl.col("event").is_in([CHANGE_BEGIN_EVENT, CHANGE_END_EVENT])})
     return assemble_table(
         rows, "out_of_service", source="changes",
         sort_columns=("start_time", "node"), reshape=_pair_change_events, row_word="event",
@@ -70,8 +70,8 @@ def read_changes(paths: Sequence[str | Path]) -> Dataset:
 
 def _pair_change_events(events: pl.DataFrame) -> pl.DataFrame:
     """Pair begin and end events of each node into outages; an end without a begin is ignored."""
-    is_begin = pl.col("event") == BEGIN_EVENT
-    starts_outage = is_begin & (pl.col("event").shift().over("node") != BEGIN_EVENT).fill_null(value=True)
+    is_begin = pl.col("event") == CHANGE_BEGIN_EVENT
+    starts_outage = is_begin & (pl.col("event").shift().over("node") != CHANGE_BEGIN_EVENT).fill_null(value=True)
     return (
         events.sort("node", "time", maintain_order=True)
         .with_columns(spell=starts_outage.cum_sum().over("node"))
@@ -86,7 +86,7 @@ def _pair_change_events(events: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-EVENT_COLUMNS = {
+FIELD_BY_NODE_EVENT_COLUMN = {
     "NodeName": Field("node", nullable=True),
     "TimeStart": Field("start_time"),
     "TimeEnd": Field("end_time", nullable=True),
@@ -94,7 +94,7 @@ EVENT_COLUMNS = {
 }
 """Fields of ``sacctmgr show events`` and the columns that they are read into."""
 
-UNAVAILABLE_STATE_PATTERN = r"(?i)DOWN|DRAIN|FAIL|MAINT|POWERED_OFF|REBOOT"
+UNAVAILABLE_NODE_STATE_PATTERN = r"(?i)DOWN|DRAIN|FAIL|MAINT|POWERED_OFF|REBOOT"
 """States in which a node accepts no jobs: slurm.conf(5) and sinfo(1), NODE STATE CODES."""
 
 
@@ -134,10 +134,10 @@ def read_slurm_events(paths: Sequence[str | Path], *, tz: str | None = None) -> 
     """
     zone = _require_zone(tz, "slurm-events", "sacctmgr")
     dialect = Dialect(separator="|", quotes=False, missing=frozenset({"Unknown", "None"}))
-    rows = read_rows(paths, EVENT_COLUMNS, source="slurm-events", dialect=dialect)
+    rows = read_rows(paths, FIELD_BY_NODE_EVENT_COLUMN, source="slurm-events", dialect=dialect)
     rows = rows.reject({
         "node: an event of the whole cluster": pl.col("node").is_null(),
-        "state: one in which a node takes jobs": ~pl.col("state").str.contains(UNAVAILABLE_STATE_PATTERN),
+        "state: one in which a node takes jobs": ~pl.col("state").str.contains(UNAVAILABLE_NODE_STATE_PATTERN),
         "start: no time of Slurm": _is_not_a_time("start_time"),
     })  # fmt: skip
 
@@ -155,7 +155,7 @@ def read_slurm_events(paths: Sequence[str | Path], *, tz: str | None = None) -> 
     )  # fmt: skip
 
 
-RESERVATION_COLUMNS = {
+FIELD_BY_RESERVATION_KEY = {
     "NODES": Field("nodes", nullable=True),
     "STARTTIME": Field("start_time"),
     "ENDTIME": Field("end_time"),
@@ -209,10 +209,10 @@ def read_slurm_reservations(paths: Sequence[str | Path], *, tz: str | None = Non
     zone = _require_zone(tz, "slurm-reservations", "scontrol")
     files = tuple(map(read_text_file, paths))
     reject_duplicate_files(files, "slurm-reservations")
-    records = Records(RESERVATION_COLUMNS)
+    records = RecordCollector(FIELD_BY_RESERVATION_KEY)
     for file_number, file in enumerate(files):
         for line_number, line, values in parse_scontrol_records(list(file.lines.iter_rows()), "ReservationName="):
-            stated_values = {name: value for name, value in values.items() if value not in NULL_TEXTS}
+            stated_values = {name: value for name, value in values.items() if value not in SLURM_NULL_TEXTS}
             records.add_record(file_number, line_number, line, stated_values)
     rows = records.rows(files)
     nodes = map_unique_texts(rows.good["nodes"], try_expand_node_list, pl.List(pl.String))

@@ -15,11 +15,11 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError, TraceFormatError, examples
 from gpuplanner.core.schema_checks import check_table, conform
-from gpuplanner.core.schemas import MAX_GPUS_PER_JOB, TABLES, WHOLE_GPU, Inventory
+from gpuplanner.core.schemas import FULL_GPU, MAX_GPUS_PER_JOB, TABLES, Inventory
 from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import Record, Records, Rows, parse_instants, raise_fault
+from gpuplanner.ingest.delimited_rows import Record, RecordCollector, Rows, parse_instants, raise_fault
 from gpuplanner.ingest.gpu_model_resolution import (
     DeviceResolver,
     infer_models_from_profiles,
@@ -31,11 +31,11 @@ from gpuplanner.ingest.gpu_shares import resolve_node_models
 from gpuplanner.ingest.job_table import assemble_nodes
 from gpuplanner.ingest.quality_report import Check
 from gpuplanner.ingest.row_reader import looks_like_json, read_rows, require_faultless
-from gpuplanner.ingest.slurm.accounting_fields import NULL_TEXTS
+from gpuplanner.ingest.slurm.accounting_fields import SLURM_NULL_TEXTS
 from gpuplanner.ingest.source_definition import register_sniffer
 from gpuplanner.ingest.source_fields import (
-    CSV,
-    UTC_TIME_TYPE,
+    CSV_DIALECT,
+    UTC_TIME_DTYPE,
     Field,
     map_unique_texts,
     parse_header,
@@ -49,20 +49,20 @@ SINFO_HEADER_NAMES = {"NODELIST", "GRES"}
 SCONTROL_LINE_PATTERN = re.compile(r"(?i)\s*(?:NodeName|SlurmctldHost|ClusterName)=")
 """Beginning of a line of ``scontrol show node``, or of a slurm.conf that lists nodes."""
 
-CONF_LINE_PATTERN = re.compile(r"[A-Z]\w*=")
-NODE_JSON_PATTERN = re.compile(r'"(?:nodes|sinfo)"\s*:\s*\[')
+SLURM_CONF_LINE_PATTERN = re.compile(r"[A-Z]\w*=")
+SLURM_NODE_JSON_PATTERN = re.compile(r'"(?:nodes|sinfo)"\s*:\s*\[')
 PARENTHESES_PATTERN = re.compile(r"\([^()]*\)")
 SHARE_GRES_PATTERN = re.compile(r"(?P<name>shard|mps)(?::(?P<type>[^:]*[^:\d][^:]*))?:(?P<count>\d{1,9})")
-SHARE_REGEX = r"(?:shard|mps)(?::[^,:]+)?:\d+(?:\.\d+)?"
-SHARE_LIST_PATTERN = re.compile(f"{SHARE_REGEX}(?:,{SHARE_REGEX})*")
-REASON_TIME_PATTERN = re.compile(r"\[[^\[\]]*@(?P<time>[^\[\]\s]+)\]\s*$")
+SHARE_ENTRY_PATTERN = r"(?:shard|mps)(?::[^,:]+)?:\d+(?:\.\d+)?"
+SHARE_ENTRIES_ONLY_PATTERN = re.compile(f"{SHARE_ENTRY_PATTERN}(?:,{SHARE_ENTRY_PATTERN})*")
+NODE_REASON_TIME_PATTERN = re.compile(r"\[[^\[\]]*@(?P<time>[^\[\]\s]+)\]\s*$")
 """Who set the reason of a drained or down node, and when: ``[root@2026-03-22T11:03:34]``."""
 
 GPU_GRES_PATTERN = re.compile(
     r"gpu(?::(?P<type>(?!no_consume)[^:]*[^:\d][^:]*))?(?::no_consume)?(?::(?P<count>\d{1,6}))?"
 )
 
-NODE_STATE_COLUMNS = {name: Field(name, nullable=True, optional=True) for name in ("state", "since")}
+FIELD_BY_NODE_STATE_COLUMN = {name: Field(name, nullable=True, optional=True) for name in ("state", "since")}
 NodeRecord = tuple[int, str, dict[str, str]]
 """Line number, line, and the values of the record that starts there, by key in upper case."""
 
@@ -79,9 +79,9 @@ def is_slurm_nodes(lines: Sequence[str]) -> bool:
         return False
     if looks_like_json(lines):
         text = "\n".join(lines)
-        return NODE_JSON_PATTERN.search(text) is not None and '"apiVersion"' not in text
+        return SLURM_NODE_JSON_PATTERN.search(text) is not None and '"apiVersion"' not in text
     first_line = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
-    is_conf = CONF_LINE_PATTERN.match(first_line) and any(map(SCONTROL_LINE_PATTERN.match, lines))
+    is_conf = SLURM_CONF_LINE_PATTERN.match(first_line) and any(map(SCONTROL_LINE_PATTERN.match, lines))
     is_key_value_list = SCONTROL_LINE_PATTERN.match(first_line) or is_conf
     return bool(is_key_value_list) or set(re.split(r"[|\s]+", lines[0].upper())) >= SINFO_HEADER_NAMES
 
@@ -114,7 +114,7 @@ def read_slurm_nodes(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "nodes.txt"
     ...     _ = path.write_text("NodeName=n1 Arch=x86_64\n   Gres=gpu:a100:1(S:0-1),gpu:a100_1g.5gb:14,mps:400\n")
-    ...     read_slurm_nodes([path], NODE_LIST_COLUMNS).good["node", "gpus", "layouts", "gres_types"].rows()
+    ...     read_slurm_nodes([path], FIELD_BY_NODE_LIST_COLUMN).good["node", "gpus", "layouts", "gres_types"].rows()
     [('n1', 3.0, 'gpu;1g.5gb:7;1g.5gb:7', 'gpu=a100,1g.5gb=a100_1g.5gb')]
     """
     files = [read_text_file(path) for path in paths]
@@ -130,7 +130,7 @@ def read_slurm_nodes(
         infer_models_from_profiles(parse_device_name(word) for word in types if word),
     )
 
-    records = Records(columns | NODE_STATE_COLUMNS)
+    records = RecordCollector(columns | FIELD_BY_NODE_STATE_COLUMN)
     added_nodes = set()
     for file_number, line_number, line, values in numbered_records:
         node_list = values.get("NODENAME") or values.get("NODELIST", "")
@@ -259,14 +259,14 @@ def _parse_json_node(item: dict[str, Any]) -> dict[str, str]:
 
 def _reason_time(values: Mapping[str, str]) -> str | None:
     """Return the time at which the reason of a down or drained node was set, as text; None if it has none."""
-    match = REASON_TIME_PATTERN.search(values.get("REASON", ""))
+    match = NODE_REASON_TIME_PATTERN.search(values.get("REASON", ""))
     text = match["time"] if match else values.get("TIMESTAMP", "")
-    return None if text in (*NULL_TEXTS, "0") else text
+    return None if text in (*SLURM_NULL_TEXTS, "0") else text
 
 
 def _split_gres(text: str) -> list[str]:
     """Split a Gres text into its items, without the socket numbers in parentheses."""
-    return [] if text in NULL_TEXTS else PARENTHESES_PATTERN.sub("", text).split(",")
+    return [] if text in SLURM_NULL_TEXTS else PARENTHESES_PATTERN.sub("", text).split(",")
 
 
 def _parse_node_gres(node: str, gres: str, boards: DeviceResolver) -> Record:
@@ -290,10 +290,10 @@ def _parse_node_gres(node: str, gres: str, boards: DeviceResolver) -> Record:
                 raise_fault(f"Gres: {item!r} is no number of GPUs")
             continue
         count = int(gpu_match["count"] or 1)
-        device = boards.split_word(gpu_match["type"] or WHOLE_GPU)
+        device = boards.split_word(gpu_match["type"] or FULL_GPU)
         models += [device.gpu_model] if device.gpu_model else []
         if gpu_match["type"]:
-            gres_types[device.profile or WHOLE_GPU] = gpu_match["type"]
+            gres_types[device.profile or FULL_GPU] = gpu_match["type"]
         if device.profile is None:
             full_gpus += count
             gpus_by_model[device.gpu_model or ""] += count
@@ -310,7 +310,7 @@ def _parse_node_gres(node: str, gres: str, boards: DeviceResolver) -> Record:
         "gpus": str(full_gpus + len(layouts)),
         "gpu_model": "|".join(dict.fromkeys(models)) or None,
         "mig_enabled": "true" if layouts else None,
-        "layouts": ";".join([WHOLE_GPU] * full_gpus + layouts) if layouts else None,
+        "layouts": ";".join([FULL_GPU] * full_gpus + layouts) if layouts else None,
         "shares": _format_shares(shares, gpus_by_model, boards),
         "gres_types": ",".join(f"{profile}={name}" for profile, name in gres_types.items()) or None,
     }
@@ -350,7 +350,7 @@ def _fewest_gpu_layouts(gpu_model: str, instance_counts: Mapping[str, int], boar
     candidate_models = [name for name in devices[0].candidates if all(name in device.candidates for device in devices)]
     layouts = smallest_layouts(candidate_models, instance_counts)
     if layouts is None:
-        mapping_example = f"{gpu_model or WHOLE_GPU}=MODEL"
+        mapping_example = f"{gpu_model or FULL_GPU}=MODEL"
         raise_fault(f"MIG instances on an unknown number of GPUs: give --map-gpu {mapping_example}")
     return layouts
 
@@ -364,22 +364,22 @@ def _node_list_columns(node: str, gpus: str, model: str) -> dict[str, Field]:
 OPTIONAL_NODE_COLUMNS = ("installed", "retired", "mig_enabled", "layouts", "shares", "gres_types")
 """Columns that some forms of node lists lack; they are filled with nulls."""
 
-NODE_LIST_COLUMNS = _node_list_columns("node", "gpus", "gpu_model") | {
+FIELD_BY_NODE_LIST_COLUMN = _node_list_columns("node", "gpus", "gpu_model") | {
     name: Field(name, nullable=True, optional=True)
     for name in ("rack", "nvlink_domain", "ownership", *OPTIONAL_NODE_COLUMNS)
 }
 """Columns of ``schemas.Inventory`` that a node list may give; times are dates (midnight in UTC) or have an offset."""
 
-MIG_MODE_WORDS = {
+MIG_ENABLED_BY_WORD = {
     **dict.fromkeys(("true", "yes", "on", "1", "enabled"), True),
     **dict.fromkeys(("false", "no", "off", "0", "disabled"), False),
 }
 """Words for MIG mode on and off."""
 
-NODE_LIST_FORMS = (
+NODE_LIST_CSV_FORMS = (
     _node_list_columns("sn", "gpu", "model"),  # Alibaba OpenB
     _node_list_columns("node_name", "gpu_capacity_num", "gpu_model"),  # Alibaba's spot GPU cluster, 2026
-    NODE_LIST_COLUMNS,
+    FIELD_BY_NODE_LIST_COLUMN,
 )
 """Forms of node lists in CSV: the first two columns of each are those by which it is recognised."""
 
@@ -387,19 +387,19 @@ NODE_LIST_FORMS = (
 CPU_ONLY_CHECK = Check("node without GPUs", "info", "it adds nothing to capacity", pl.col("gpus") == 0)
 
 # Whole words only: a node in state POWERED_DOWN powers up when it is needed.
-CLOSED_STATE_PATTERN = r"(?i)\b(?:DOWN|DRAIN|DRAINED|DRAINING|DRNG|FAIL|FAILING|FUTURE|MAINT|NOT_RESPONDING)\b"
-IS_CLOSED_GPU_NODE = (pl.col("gpus") > 0) & pl.col("state").str.contains(CLOSED_STATE_PATTERN)
+CLOSED_NODE_STATE_PATTERN = r"(?i)\b(?:DOWN|DRAIN|DRAINED|DRAINING|DRNG|FAIL|FAILING|FUTURE|MAINT|NOT_RESPONDING)\b"
+IS_CLOSED_GPU_NODE_EXPR = (pl.col("gpus") > 0) & pl.col("state").str.contains(CLOSED_NODE_STATE_PATTERN)
 CLOSED_NODE_CHECK = Check(
     "node that takes no new jobs",
     "info",
     "its GPUs count as installed, and as out of service since the date of its reason",
-    IS_CLOSED_GPU_NODE,
+    IS_CLOSED_GPU_NODE_EXPR,
 )
 UNDATED_CLOSURE_CHECK = Check(
     "node that takes no new jobs since a time that is not known",
     "warning",
     "its GPUs count as installed and idle: its reason has no date, or a local one, which needs --tz",
-    IS_CLOSED_GPU_NODE & pl.col("closed_from").is_null(),
+    IS_CLOSED_GPU_NODE_EXPR & pl.col("closed_from").is_null(),
 )
 
 
@@ -411,8 +411,8 @@ def read_inventory(path: str | Path, boards: Mapping[str, str] | None = None) ->
     Parameters
     ----------
     path : str or Path
-        CSV with the columns `node`, `gpus`, `gpu_model` and others of :data:`NODE_LIST_COLUMNS`, or with those of OpenB
-        or of the spot cluster; or ``scontrol show node`` and ``sinfo``, as text or JSON, or slurm.conf.
+        CSV with the columns `node`, `gpus`, `gpu_model` and others of :data:`FIELD_BY_NODE_LIST_COLUMN`, or with those
+        of OpenB or of the spot cluster; or ``scontrol show node`` and ``sinfo``, as text or JSON, or slurm.conf.
     boards : mapping of str to str, optional
         GPU type in the list → GPU model, where the number of GPUs depends on it.
 
@@ -456,8 +456,8 @@ def read_inventory_rows(paths: Sequence[str | Path], boards: Mapping[str, str] |
 
 def detect_node_columns(lines: Sequence[str]) -> dict[str, Field] | None:
     """Return the columns of a node list in CSV by its header line; None if it is no node list."""
-    header = {name.casefold() for line in lines[:1] for name in parse_header(line, CSV)}
-    return next((columns for columns in NODE_LIST_FORMS if set(list(columns)[:2]) <= header), None)
+    header = {name.casefold() for line in lines[:1] for name in parse_header(line, CSV_DIALECT)}
+    return next((columns for columns in NODE_LIST_CSV_FORMS if set(list(columns)[:2]) <= header), None)
 
 
 def _check_layouts(rows: Rows) -> Rows:
@@ -465,8 +465,8 @@ def _check_layouts(rows: Rows) -> Rows:
     has_instances = map_unique_texts(rows.good["layouts"], lambda text: _count_layouts(text)[0], pl.Int64) > 0
     listed_gpus = map_unique_texts(rows.good["layouts"], lambda text: _count_layouts(text)[1], pl.Int64)
     word, layouts = pl.col("mig_enabled").str.strip_chars().str.to_lowercase(), pl.col("layouts")
-    mode = word.replace_strict(MIG_MODE_WORDS, default=None, return_dtype=pl.Boolean)
-    shares = f"^(?:{SHARE_LIST_PATTERN.pattern})$"
+    mode = word.replace_strict(MIG_ENABLED_BY_WORD, default=None, return_dtype=pl.Boolean)
+    shares = f"^(?:{SHARE_ENTRIES_ONLY_PATTERN.pattern})$"
     faults = {
         "mig_enabled: neither true nor false": word.is_not_null() & mode.is_null(),
         "layouts: not such as '3g.20gb:2;1g.5gb:7;gpu'": layouts.is_not_null() & listed_gpus.is_null(),
@@ -482,7 +482,7 @@ def _count_layouts(text: str) -> tuple[int | None, int | None]:
     """Count the MIG-partitioned GPUs in a text of layouts, and all its GPUs; None twice if it is no such text."""
     layouts = [part.strip() for part in text.split(";") if part.strip()]
     try:
-        partitioned = [part for part in layouts if part not in (WHOLE_GPU, UNUSED_LAYOUT) and parse_layout(part)]
+        partitioned = [part for part in layouts if part not in (FULL_GPU, UNUSED_LAYOUT) and parse_layout(part)]
     except GeometryError:
         return None, None
     return len(partitioned), len(layouts)
@@ -512,12 +512,12 @@ def _read_node_rows(paths: Sequence[str | Path], boards: Mapping[str, str] | Non
     """Read node lists of one form: of Slurm, or CSV."""
     heads = [read_head(path) for path in paths]
     if paths and all(map(is_slurm_nodes, heads)):
-        return read_slurm_nodes(paths, NODE_LIST_COLUMNS, boards)
+        return read_slurm_nodes(paths, FIELD_BY_NODE_LIST_COLUMN, boards)
     if any(map(is_slurm_nodes, heads)):
         other_paths = [str(path) for path, lines in zip(paths, heads, strict=True) if not is_slurm_nodes(lines)]
         got = f"no list of Slurm in {examples(other_paths)}"
         raise TraceFormatError("node list", "files of one form", got, "Leave all but one form out.")
-    columns = next(filter(None, map(detect_node_columns, heads[:1])), NODE_LIST_COLUMNS)
+    columns = next(filter(None, map(detect_node_columns, heads[:1])), FIELD_BY_NODE_LIST_COLUMN)
     return read_rows(paths, columns, source="node list")
 
 
@@ -527,10 +527,10 @@ def with_closing_times(rows: Rows, tz: str | None) -> Rows:
     Times without an offset are in the zone `tz`; without one they stay null.
     """
     if "since" not in rows.good.columns:
-        return rows.with_columns(state=pl.lit(None, pl.String), closed_from=pl.lit(None, UTC_TIME_TYPE))
+        return rows.with_columns(state=pl.lit(None, pl.String), closed_from=pl.lit(None, UTC_TIME_DTYPE))
     zone = None if tz is None else ZoneInfo(validate_time_zone(tz))
-    since = map_unique_texts(rows.good["since"], lambda text: _parse_closing_time(text, zone), UTC_TIME_TYPE)
-    return rows.with_columns(closed_from=pl.when(IS_CLOSED_GPU_NODE).then(since))
+    since = map_unique_texts(rows.good["since"], lambda text: _parse_closing_time(text, zone), UTC_TIME_DTYPE)
+    return rows.with_columns(closed_from=pl.when(IS_CLOSED_GPU_NODE_EXPR).then(since))
 
 
 def _parse_closing_time(text: str, zone: ZoneInfo | None) -> datetime | None:
@@ -549,7 +549,7 @@ def closed_node_outages(nodes: pl.DataFrame) -> pl.DataFrame | None:
     """Make the table ``schemas.OutOfService`` of nodes that are closed since a known time; None if there is none."""
     closed = nodes.filter(pl.col("closed_from").is_not_null()).sort("closed_from", "node")
     outages = closed.select(
-        "node", start_time="closed_from", end_time=pl.lit(None, UTC_TIME_TYPE), gpus=pl.lit(None, pl.Float64),
+        "node", start_time="closed_from", end_time=pl.lit(None, UTC_TIME_DTYPE), gpus=pl.lit(None, pl.Float64),
         bucket=pl.lit("down"),
     )  # fmt: skip
     return check_table(outages, TABLES["out_of_service"], source="node list") if outages.height else None

@@ -26,7 +26,7 @@ from gpuplanner.ingest.telemetry.sample_buffer import (
 
 HOUR_US = 3.6e9
 """One hour [us]."""
-MAX_GROUP_ROWS = 500_000
+MAX_GPU_GROUP_ROWS = 500_000
 """Samples of a group of GPUs that are processed together, unless one GPU has more."""
 
 UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,7 +45,7 @@ class SamplePosition:
 
 
 @dataclass(frozen=True)
-class Gaps:
+class SampleGaps:
     """Gaps between samples: number, total time [us], and the longest one."""
 
     count: int = 0
@@ -73,10 +73,10 @@ class SampleStatistics:
     devices: Sequence[DeviceId]
     has_counter: bool = False
     stream: BinaryIO = field(default_factory=io.BytesIO)
-    group_rows: int = MAX_GROUP_ROWS
+    group_rows: int = MAX_GPU_GROUP_ROWS
     samples: int = 0
     activity_sources: dict[str, tuple[int, SamplePosition]] = field(default_factory=dict)
-    gaps: Gaps = field(default_factory=Gaps)
+    gaps: SampleGaps = field(default_factory=SampleGaps)
     observed_us: int = 0
     errors: set[int] = field(default_factory=set)
     first_error: tuple[int, SamplePosition] | None = None
@@ -251,7 +251,7 @@ class SampleStatistics:
             start = UNIX_EPOCH + timedelta(microseconds=int(begin[longest_step]))
             longest = (*self.gpus[int(gpu[longest_step])], start, step_s, float(usual_us[longest_step] / 1e6))
         total_us = self.gaps.total_us + int((step_us - usual_us).sum())
-        self.gaps = Gaps(self.gaps.count + len(gpu), total_us, longest)
+        self.gaps = SampleGaps(self.gaps.count + len(gpu), total_us, longest)
 
     def _add_energies(self, rows: ColumnArrays) -> None:
         """Add the energy of some GPUs by counter and by power."""

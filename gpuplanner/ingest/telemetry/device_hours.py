@@ -17,7 +17,7 @@ import polars as pl
 
 from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.schemas import Samples
-from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, POWER_MARGIN, gpu_model_limits
+from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, MAX_MEAN_POWER_PER_LIMIT, gpu_model_limits
 from gpuplanner.ingest.telemetry.sample_buffer import add_reading_spans
 
 
@@ -55,8 +55,8 @@ ENERGY_COLUMNS = ("time", "instance", "power_w", "energy_counter_j")
 """Columns of samples that give the energy of a GPU, beside those that identify it."""
 J_PER_KWH = 3.6e6
 """Joules in a kilowatt-hour."""
-COUNTER, POWER, BOTH = "counter", "power", "counter and power"
-COUNTER_LAG_S = 1.0
+ENERGY_FROM_COUNTER, ENERGY_FROM_POWER, ENERGY_FROM_BOTH = "counter", "power", "counter and power"
+MAX_ENERGY_COUNTER_LAG_S = 1.0
 """Age that a value of the counter may have, since the driver updates it in steps [s]."""
 
 
@@ -135,7 +135,7 @@ def split_energy_steps(readings: pl.DataFrame, *, to_the_end: bool = True) -> pl
         if name in readings.columns
     )
     step_s = seconds_between("time", "end")
-    max_step_j = POWER_MARGIN * gpu_model_limits(None)[0] * (step_s + COUNTER_LAG_S)
+    max_step_j = MAX_MEAN_POWER_PER_LIMIT * gpu_model_limits(None)[0] * (step_s + MAX_ENERGY_COUNTER_LAG_S)
     readings = readings.with_columns(
         reading="time",
         counted_j=pl.when((counter_end - counter).is_between(0, max_step_j)).then(counter_end - counter),
@@ -229,14 +229,14 @@ def sum_gpu_energy(samples: pl.DataFrame, key_columns: Sequence[str] = GPU_KEY) 
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-MEAN_COLUMNS = ("sm_activity", "tensor_activity", "dram_activity")
-SPAN_COLUMNS = ("time", *DEVICE_KEY, "job_id")
-HOURLY_INPUT_COLUMNS = (*SPAN_COLUMNS, *MEAN_COLUMNS, "memory_used_gib", "power_w", "energy_counter_j")
+HOURLY_MEAN_COLUMNS = ("sm_activity", "tensor_activity", "dram_activity")
+SAMPLE_SPAN_COLUMNS = ("time", *DEVICE_KEY, "job_id")
+HOURLY_INPUT_COLUMNS = (*SAMPLE_SPAN_COLUMNS, *HOURLY_MEAN_COLUMNS, "memory_used_gib", "power_w", "energy_counter_j")
 
 HOURLY_SCHEMA = pl.Schema(
     {"hour": pl.Datetime("us", "UTC"), "node": pl.String(), "gpu": pl.Int32(), "instance": pl.Int32()}
     | {"job_id": pl.String(), "samples": pl.Int64()}
-    | dict.fromkeys((*MEAN_COLUMNS, "memory_peak_gib", "energy_kwh"), pl.Float64())
+    | dict.fromkeys((*HOURLY_MEAN_COLUMNS, "memory_peak_gib", "energy_kwh"), pl.Float64())
     | {"energy_source": pl.String(), "gap_kwh": pl.Float64(), "covered": pl.Float64()}
 )
 """Columns of :func:`aggregate_hourly`."""
@@ -301,20 +301,20 @@ def aggregate_hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | Non
     day = first.replace(hour=0, minute=0, second=0, microsecond=0)
     no_samples = pl.DataFrame(schema=frame.collect_schema())
     sums: list[pl.DataFrame] = []
-    open_samples, open_readings = no_samples.select(SPAN_COLUMNS), select_gpu_readings(no_samples)
+    open_samples, open_readings = no_samples.select(SAMPLE_SPAN_COLUMNS), select_gpu_readings(no_samples)
     while day <= last:
         is_on_day = (pl.col("time") >= day) & (pl.col("time") < day + DAY)
         today = frame.filter(is_on_day).collect(engine="streaming")
         sums.append(_count_samples(today))
         readings = pl.concat([open_readings, select_gpu_readings(today)], how="diagonal")
-        day_samples = pl.concat([open_samples, today.select(SPAN_COLUMNS)], how="diagonal")
+        day_samples = pl.concat([open_samples, today.select(SAMPLE_SPAN_COLUMNS)], how="diagonal")
         gpu_readings = add_reading_spans(readings, GPU_KEY, max_step_s=gap_s)
         is_one_per_gpu = day_samples["instance"].null_count() == readings.height == day_samples.height
         devices = gpu_readings if is_one_per_gpu else add_reading_spans(day_samples, DEVICE_KEY, max_step_s=gap_s)
         sums += _sum_day(gpu_readings, devices)
         open_readings = _last_readings(gpu_readings, readings.columns)
         open_samples = _last_readings(
-            devices.with_columns(instance=pl.lit(None, pl.Int32)) if is_one_per_gpu else devices, SPAN_COLUMNS
+            devices.with_columns(instance=pl.lit(None, pl.Int32)) if is_one_per_gpu else devices, SAMPLE_SPAN_COLUMNS
         )
         day += DAY
     gpu_readings = add_reading_spans(open_readings, GPU_KEY, max_step_s=gap_s)
@@ -342,8 +342,8 @@ def _count_samples(today: pl.DataFrame) -> pl.DataFrame:
     """Count samples and sum activities, with the peak memory, by hour, device and job."""
     return today.group_by(pl.col("time").dt.truncate("1h").alias("hour"), *DEVICE_KEY, "job_id").agg(
         pl.len().cast(pl.Int64).alias("samples"),
-        pl.col(MEAN_COLUMNS).sum().name.suffix("_sum"),
-        pl.col(MEAN_COLUMNS).count().cast(pl.Int64).name.suffix("_count"),
+        pl.col(HOURLY_MEAN_COLUMNS).sum().name.suffix("_sum"),
+        pl.col(HOURLY_MEAN_COLUMNS).count().cast(pl.Int64).name.suffix("_count"),
         pl.col("memory_used_gib").max().alias("memory_peak_gib"),
     )
 
@@ -402,7 +402,7 @@ def _combine_hour_sums(sums: pl.DataFrame) -> pl.DataFrame:
     keys = ("hour", *DEVICE_KEY, "job_id")
     means = [
         pl.when(pl.col(f"{name}_count") > 0).then(pl.col(f"{name}_sum") / pl.col(f"{name}_count")).alias(name)
-        for name in MEAN_COLUMNS
+        for name in HOURLY_MEAN_COLUMNS
     ]
     return (
         sums.group_by(keys)
@@ -413,10 +413,10 @@ def _combine_hour_sums(sums: pl.DataFrame) -> pl.DataFrame:
             energy_source=pl.when(pl.col("energy_count") == 0)
             .then(None)
             .when(pl.col("power_count") == 0)
-            .then(pl.lit(COUNTER))
+            .then(pl.lit(ENERGY_FROM_COUNTER))
             .when(pl.col("power_count") == pl.col("energy_count"))
-            .then(pl.lit(POWER))
-            .otherwise(pl.lit(BOTH)),
+            .then(pl.lit(ENERGY_FROM_POWER))
+            .otherwise(pl.lit(ENERGY_FROM_BOTH)),
             gap_kwh=pl.when(pl.col("gap_count") > 0).then(pl.col("gap_j") / J_PER_KWH),
             covered=pl.col("covered_s") / HOUR.total_seconds(),
         )

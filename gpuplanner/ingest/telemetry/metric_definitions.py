@@ -23,13 +23,13 @@ from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Samples
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.ingest.delimited_rows import Rows
-from gpuplanner.ingest.source_fields import UTC_TIME_TYPE
+from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE
 
 DEVICE_KEY = ("node", "gpu", "instance")
 """Columns that identify a device."""
 
 
-QUANTITIES: dict[str, str] = {
+DIMENSIONS: dict[str, str] = {
     **dict.fromkeys(("sm_active", "tensor_active", "dram_active", "engine_active"), "share"),
     **dict.fromkeys(("sm_occupancy", "gpu_util"), "share"),
     **dict.fromkeys(("memory_used", "memory_total", "memory_free", "memory_reserved"), "memory"),
@@ -47,7 +47,7 @@ WIDE_DIMENSIONS = ("energy", "rate")
 PERCENT_OR_RATIO = "% or ratio"
 """Unit of a metric that is in percent or from 0 to 1, depending on the exporter's version; its values tell."""
 
-DIVISORS: dict[str, dict[str, float]] = {
+DIVISOR_BY_DIMENSION_AND_UNIT: dict[str, dict[str, float]] = {
     "share": {"ratio": 1.0, "%": 100.0, PERCENT_OR_RATIO: 1.0},
     "memory": {"GiB": 1.0, "MiB": 1024.0, "KiB": 1024.0**2, "B": 1024.0**3},
     "power": {"W": 1.0, "mW": 1e3},
@@ -83,7 +83,7 @@ class Metric:
     @property
     def units(self) -> dict[str, float]:
         """Units in which the quantity may be given, with their divisors."""
-        return DIVISORS[QUANTITIES[self.quantity]]
+        return DIVISOR_BY_DIMENSION_AND_UNIT[DIMENSIONS[self.quantity]]
 
 
 def read_tool_metrics(tool: str) -> dict[str, Metric]:
@@ -130,20 +130,20 @@ SMI_UNITS = {"%": "%", "W": "W", "MB": "MiB", "MB/s": "MB/s", "GPM:%": "%"}
 NODE_CSV_METRICS = read_tool_metrics("node_csv")
 """Columns of per-node NVML and DCGM logs, as in the public H100 runs."""
 
-NODE_CSV_OPTIONAL = tuple(facts("telemetry_metrics").filter(tool="node_csv", optional="yes")["name"])
+OPTIONAL_NODE_CSV_COLUMNS = tuple(facts("telemetry_metrics").filter(tool="node_csv", optional="yes")["name"])
 """Columns of these logs that may be absent."""
 
 GAP_FACTOR = 2.5
 """Step, as a multiple of the usual interval, above which readings have a gap: more than jitter, a sample is
 missing."""
 
-BLANK_TEXTS = ("", "-", "n/a", "nan", "na", "none", "null", "not supported")
+MISSING_VALUE_TEXTS = ("", "-", "n/a", "nan", "na", "none", "null", "not supported")
 """Lower-case texts that mean "no value"; so does any text in square brackets, as ``[Not Supported]``."""
 
 INT64_BLANK = float(0x7FFF_FFFF_FFFF_FFF0)
 FP64_BLANK = (2.0**47, 2.0**47 + 15)
 INT32_BLANK = (float(0x7FFF_FFF0), float(0x7FFF_FFFF))
-MIN_BLANK_VALUE = {True: FP64_BLANK[0], False: INT32_BLANK[0]}
+MIN_BLANK_BY_IS_LARGE_VALUE = {True: FP64_BLANK[0], False: INT32_BLANK[0]}
 """Smallest number that may mean "no value", for a dimension in :data:`WIDE_DIMENSIONS` (True) or another (False)."""
 
 
@@ -156,7 +156,7 @@ def is_blank(text: pl.Expr) -> pl.Expr:
     True
     """
     fold = text.str.to_lowercase()
-    return fold.is_in(BLANK_TEXTS) | (text.str.starts_with("[") & text.str.ends_with("]"))
+    return fold.is_in(MISSING_VALUE_TEXTS) | (text.str.starts_with("[") & text.str.ends_with("]"))
 
 
 def replace_blank_values(value: pl.Expr, *, wide: bool) -> pl.Expr:
@@ -164,7 +164,7 @@ def replace_blank_values(value: pl.Expr, *, wide: bool) -> pl.Expr:
 
     References
     ----------
-    .. [1] NVIDIA/DCGM, dcgmlib/dcgm_structs.h: DCGM_INT32_BLANK, DCGM_INT64_BLANK, DCGM_FP64_BLANK and the
+    .. [1] NVIDIA/DCGM, dcgmlib/dcgm_structs.h: DCGM_INT32_BLANK, INT64_BLANK, DCGM_FP64_BLANK and the
        NOT_FOUND, NOT_SUPPORTED and NOT_PERMISSIONED values that follow each.
 
     Examples
@@ -180,11 +180,11 @@ def replace_blank_values(value: pl.Expr, *, wide: bool) -> pl.Expr:
 
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 
-PROFILING, ENGINE, LEGACY, NO_COUNTER = "profiling", "engine", "legacy", "none"
-ACTIVITY_SOURCES = (PROFILING, ENGINE, LEGACY, NO_COUNTER)
+FROM_PROFILING, FROM_ENGINE, FROM_LEGACY, NO_COUNTER = "profiling", "engine", "legacy", "none"
+ACTIVITY_SOURCES = (FROM_PROFILING, FROM_ENGINE, FROM_LEGACY, NO_COUNTER)
 """Values of ``activity_source``, best first."""
 
-PROFILING_COUNTERS = ("tensor_active", "dram_active")
+PROFILING_ONLY_COUNTERS = ("tensor_active", "dram_active")
 """Counters that only profiling gives, beside SM activity."""
 SAMPLE_KEY = ("time", *DEVICE_KEY)
 """Columns that identify a sample, and by which samples are sorted."""
@@ -202,26 +202,26 @@ def choose_activity_source(measurements: pl.DataFrame) -> pl.DataFrame:
     >>> choose_activity_source(pl.DataFrame(rows, infer_schema_length=None))["activity_source"].to_list()
     ['legacy', 'profiling']
     """
-    absent = [pl.lit(None, pl.Float64).alias(name) for name in QUANTITIES if name not in measurements.columns]
-    measurements = measurements.with_columns(absent).with_columns(pl.col(*QUANTITIES).cast(pl.Float64))
+    absent = [pl.lit(None, pl.Float64).alias(name) for name in DIMENSIONS if name not in measurements.columns]
+    measurements = measurements.with_columns(absent).with_columns(pl.col(*DIMENSIONS).cast(pl.Float64))
     is_partitioned = pl.col("mig_enabled").fill_null(False) if "mig_enabled" in measurements.columns else pl.lit(False)
     source = (
         pl.when(pl.col("sm_active").is_not_null())
-        .then(pl.lit(PROFILING))
+        .then(pl.lit(FROM_PROFILING))
         .when(pl.col("engine_active").is_not_null())
-        .then(pl.lit(ENGINE))
-        .when(pl.any_horizontal(pl.col(*PROFILING_COUNTERS).is_not_null()))
-        .then(pl.lit(PROFILING))
+        .then(pl.lit(FROM_ENGINE))
+        .when(pl.any_horizontal(pl.col(*PROFILING_ONLY_COUNTERS).is_not_null()))
+        .then(pl.lit(FROM_PROFILING))
         .when(pl.col("gpu_util").is_not_null() & ~is_partitioned)
-        .then(pl.lit(LEGACY))
+        .then(pl.lit(FROM_LEGACY))
         .otherwise(pl.lit(NO_COUNTER))
     )
     activity = (
-        pl.when(source == PROFILING)
+        pl.when(source == FROM_PROFILING)
         .then("sm_active")
-        .when(source == ENGINE)
+        .when(source == FROM_ENGINE)
         .then("engine_active")
-        .when(source == LEGACY)
+        .when(source == FROM_LEGACY)
         .then("gpu_util")
     )
     samples = measurements.select(
@@ -250,8 +250,8 @@ def find_device_counters(samples: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
         samples.lazy()
         .group_by(DEVICE_KEY)
         .agg(
-            has_sm=((source == PROFILING) & pl.col("sm_activity").is_not_null()).any(),
-            has_better=source.is_in([PROFILING, ENGINE]).any(),
+            has_sm=((source == FROM_PROFILING) & pl.col("sm_activity").is_not_null()).any(),
+            has_better=source.is_in([FROM_PROFILING, FROM_ENGINE]).any(),
         )
         .sort(DEVICE_KEY)
         .collect(engine="streaming")
@@ -290,9 +290,9 @@ def keep_best_counter(samples: Frame, device_counters: pl.DataFrame) -> Frame:
     """
     source = pl.col("activity_source")
     is_kept = pl.col("sm_activity").is_not_null() & (
-        (source == PROFILING)
-        | ((source == ENGINE) & ~pl.col("has_sm"))
-        | ((source == LEGACY) & ~pl.col("has_better") & ~pl.col("cut"))
+        (source == FROM_PROFILING)
+        | ((source == FROM_ENGINE) & ~pl.col("has_sm"))
+        | ((source == FROM_LEGACY) & ~pl.col("has_better") & ~pl.col("cut"))
     )
     has_side_activity = pl.any_horizontal(pl.col("tensor_activity", "dram_activity").is_not_null())
     filtered = (
@@ -308,7 +308,7 @@ def keep_best_counter(samples: Frame, device_counters: pl.DataFrame) -> Frame:
             sm_activity=pl.when(is_kept).then("sm_activity"),
             activity_source=pl.when(is_kept)
             .then(source)
-            .otherwise(pl.when(has_side_activity).then(pl.lit(PROFILING)).otherwise(pl.lit(NO_COUNTER))),
+            .otherwise(pl.when(has_side_activity).then(pl.lit(FROM_PROFILING)).otherwise(pl.lit(NO_COUNTER))),
         )
         .select(samples.collect_schema().names())
     )
@@ -318,13 +318,13 @@ def keep_best_counter(samples: Frame, device_counters: pl.DataFrame) -> Frame:
 MAX_DEVICE_INDEX = 1023
 """Largest valid GPU or instance number."""
 
-NODE_LABELS = ("node", "kubernetes_node", "exported_node")
+NODE_NAME_LABELS = ("node", "kubernetes_node", "exported_node")
 """Labels of the scrape that name the node itself."""
-GPU_LABELS = ("gpu", "gpu_id", "minor_number", "index")
-BOARD_LABELS = ("modelname", "card_series", "gpu_type", "name")
-JOB_LABELS = ("hpc_job", "slurmjobid", "job_id", "jobid")
+GPU_INDEX_LABELS = ("gpu", "gpu_id", "minor_number", "index")
+GPU_MODEL_LABELS = ("modelname", "card_series", "gpu_type", "name")
+JOB_ID_LABELS = ("hpc_job", "slurmjobid", "job_id", "jobid")
 """Labels of jobs: of DCGM's job mapping, slurm-job-exporter, AMD's exporter, jobstats."""
-POD_LABELS = (("exported_namespace", "exported_pod"), ("namespace", "pod"), ("pod_namespace", "pod_name"))
+POD_NAME_LABELS = (("exported_namespace", "exported_pod"), ("namespace", "pod"), ("pod_namespace", "pod_name"))
 """``exported_`` is what Prometheus makes of the workload's labels unless it honours labels: ``pod`` is then the
 exporter's own [1]_. ``pod_name`` is the older name.
 
@@ -334,7 +334,7 @@ References
 """
 EXPORTER_POD_PATTERN = re.compile(r"(dcgm|metrics|gpu|smi|rocm)[a-z0-9-]*exporter", re.IGNORECASE)
 """Names of exporter pods, which use no GPU themselves."""
-OTHER_PARTITION_FAULT = "a partition of an AMD GPU other than the first"
+OTHER_AMD_PARTITION_REASON = "a partition of an AMD GPU other than the first"
 """Fault of readings of AMD partitions that are not read."""
 
 DEVICE_SCHEMA = pl.Schema(
@@ -344,7 +344,7 @@ DEVICE_SCHEMA = pl.Schema(
 """A device as its labels describe it; `fault` says why they are malformed."""
 
 READING_SCHEMA = pl.Schema(
-    {"file": pl.UInt32(), "line": pl.UInt32(), "raw": pl.String(), "time": UTC_TIME_TYPE, **DEVICE_SCHEMA}
+    {"file": pl.UInt32(), "line": pl.UInt32(), "raw": pl.String(), "time": UTC_TIME_DTYPE, **DEVICE_SCHEMA}
     | {"metric": pl.String(), "value": pl.String()}
 )
 """One value of one metric of one device, as text."""
@@ -368,21 +368,21 @@ def parse_device(labels: Mapping[str, str] | None, default_node: str | None = No
         return (None,) * (len(DEVICE_SCHEMA) - 1) + ("labels that cannot be read",)
     labels = {name.lower(): value for name, value in labels.items()}
     node = _find_node(labels, default_node)
-    gpu = _parse_index(next((labels[name] for name in GPU_LABELS if labels.get(name)), ""))
+    gpu = _parse_index(next((labels[name] for name in GPU_INDEX_LABELS if labels.get(name)), ""))
     if gpu is None:
         gpu = _parse_index(labels.get("device", "").removeprefix("nvidia"))
     instance_text, profile = labels.get("gpu_i_id", ""), labels.get("gpu_i_profile") or None
     instance = _parse_index(instance_text)
     fault = None
     if labels.get("gpu_partition_id", "").strip("0").isdigit():  # "NA" in virtual machines
-        fault = OTHER_PARTITION_FAULT
+        fault = OTHER_AMD_PARTITION_REASON
     elif gpu is None:
         fault = "no GPU number in the labels"
     elif node is None:
         fault = "no node in the labels"
     elif instance is None and (profile or instance_text):
         fault = "a MIG instance without its number"
-    gpu_model = next((labels[name] for name in BOARD_LABELS if labels.get(name)), None)
+    gpu_model = next((labels[name] for name in GPU_MODEL_LABELS if labels.get(name)), None)
     return node, gpu, instance, profile, gpu_model, _find_job(labels), fault
 
 
@@ -418,7 +418,7 @@ def parse_devices(labels: Sequence[Mapping[str, str] | None], default_node: str 
 
 def _find_node(labels: Mapping[str, str], default_node: str | None) -> str | None:
     """Find the node name: the host name unless it is that of the exporter's pod, else the address of the scrape."""
-    node = next((labels[name] for name in NODE_LABELS if labels.get(name)), None)
+    node = next((labels[name] for name in NODE_NAME_LABELS if labels.get(name)), None)
     host = labels.get("hostname") or None
     is_exporter_pod = host is not None and (host == labels.get("pod") or EXPORTER_POD_PATTERN.search(host) is not None)
     address = re.sub(r":[0-9]+$", "", labels.get("instance", "")) or None
@@ -427,10 +427,10 @@ def _find_node(labels: Mapping[str, str], default_node: str | None) -> str | Non
 
 def _find_job(labels: Mapping[str, str]) -> str | None:
     """Find the job of the job mapping, else namespace/pod of the Kubernetes mapping."""
-    job = next((labels[name] for name in JOB_LABELS if labels.get(name)), None)
+    job = next((labels[name] for name in JOB_ID_LABELS if labels.get(name)), None)
     if job is not None:
         return job
-    for namespace, pod in POD_LABELS:
+    for namespace, pod in POD_NAME_LABELS:
         if labels.get(pod) and not EXPORTER_POD_PATTERN.search(labels[pod]):
             return f"{labels[namespace]}/{labels[pod]}" if labels.get(namespace) else labels[pod]
     return None
@@ -441,15 +441,15 @@ def _parse_index(text: str) -> int | None:
     return int(text) if re.fullmatch(r"[0-9]{1,4}", text) and int(text) <= MAX_DEVICE_INDEX else None
 
 
-MAX_ABOVE_ONE_SHARE = 0.01
+MAX_RATIO_ABOVE_ONE_FRACTION = 0.01
 """Share of values above 1 from which ratios are taken to be percent; fewer are single faults."""
 
 RATIO_TOLERANCE = 1e-6
 """Amount by which a ratio may exceed 1 through rounding of the source."""
 
-MAX_SHOWN_VALUES = 5
+MAX_EXAMPLE_VALUES = 5
 """Example values that an error shows."""
-PERCENT_DIVISOR = DIVISORS["share"]["%"]
+PERCENT_DIVISOR = DIVISOR_BY_DIMENSION_AND_UNIT["share"]["%"]
 """Divisor from percent to a share."""
 
 
@@ -471,7 +471,7 @@ class UnitCheck:
     """Check of the unit of each quantity by the values of all blocks."""
 
     _statistics: dict[str, _ValueStatistics] = field(
-        default_factory=lambda: {name: _ValueStatistics() for name in QUANTITIES}
+        default_factory=lambda: {name: _ValueStatistics() for name in DIMENSIONS}
     )
 
     def add_values(self, quantity: str, values: np.ndarray) -> None:
@@ -486,16 +486,16 @@ class UnitCheck:
         if quantity == "gpu_util" and not statistics.fractional and statistics.largest <= 1 / PERCENT_DIVISOR * 2:
             percent = positive * PERCENT_DIVISOR
             statistics.fractional = bool((np.rint(percent) != percent).any())
-        if len(statistics.first) < MAX_SHOWN_VALUES:
-            statistics.first += positive[: MAX_SHOWN_VALUES - len(statistics.first)].tolist()
+        if len(statistics.first) < MAX_EXAMPLE_VALUES:
+            statistics.first += positive[: MAX_EXAMPLE_VALUES - len(statistics.first)].tolist()
         odd_values = positive[:0]
         if quantity == "memory_total" and statistics.smallest < 1:
             odd_values = positive[positive < 1]
         elif _is_share(quantity) and statistics.largest > 1 + RATIO_TOLERANCE:
             odd_values = positive[positive > 1 + RATIO_TOLERANCE]
         statistics.n_odd += len(odd_values)
-        if len(statistics.first_odd_values) < MAX_SHOWN_VALUES:
-            statistics.first_odd_values += odd_values[: MAX_SHOWN_VALUES - len(statistics.first_odd_values)].tolist()
+        if len(statistics.first_odd_values) < MAX_EXAMPLE_VALUES:
+            statistics.first_odd_values += odd_values[: MAX_EXAMPLE_VALUES - len(statistics.first_odd_values)].tolist()
 
     def require_expected_units(self, location: str) -> None:
         """Refuse files whose values reveal another unit than the assumed one.
@@ -521,7 +521,7 @@ class UnitCheck:
                 if statistics.largest * PERCENT_DIVISOR <= 1 and statistics.fractional:
                     suspicion, count = "ratios where percent were expected", statistics.positive
                     examples_shown = [value * PERCENT_DIVISOR for value in statistics.first]
-            elif _is_share(quantity) and statistics.n_odd > MAX_ABOVE_ONE_SHARE * statistics.positive:
+            elif _is_share(quantity) and statistics.n_odd > MAX_RATIO_ABOVE_ONE_FRACTION * statistics.positive:
                 suspicion = "percent where ratios were expected"
             elif quantity == "memory_total" and statistics.smallest < 1:
                 suspicion = "a unit larger than the one expected"
@@ -533,13 +533,13 @@ class UnitCheck:
 
 def _is_share(quantity: str) -> bool:
     """Whether a quantity is a share from 0 to 1."""
-    return QUANTITIES[quantity] == "share"
+    return DIMENSIONS[quantity] == "share"
 
 
-POWER_MARGIN = 1.2
+MAX_MEAN_POWER_PER_LIMIT = 1.2
 """Largest mean power over a sampling period, as a multiple of the GPU's power limit."""
 
-MAX_XID = 999
+MAX_XID_ERROR_NUMBER = 999
 """Largest number of a driver error [1]_.
 
 References
@@ -547,7 +547,7 @@ References
 .. [1] NVIDIA, XID Errors: the catalogue ends below 200.
 """
 
-MEMORY_SIZE_PATTERN = re.compile("[0-9]{1,4}GB$")
+MODEL_MEMORY_SIZE_PATTERN = re.compile("[0-9]{1,4}GB$")
 """Word for a memory size in a model name."""
 
 
@@ -565,7 +565,7 @@ def gpu_model_limits(model: str | None) -> tuple[float, float]:
     is_meant = [_model_family(name) <= words for name in specs["gpu_model"]]
     rows = specs.filter(is_meant) if any(is_meant) else specs
     rows_of_size = rows.filter(
-        pl.col("memory_gb").is_in([float(word[:-2]) for word in words if MEMORY_SIZE_PATTERN.match(word)])
+        pl.col("memory_gb").is_in([float(word[:-2]) for word in words if MODEL_MEMORY_SIZE_PATTERN.match(word)])
     )
     rows = rows if rows_of_size.is_empty() else rows_of_size
     power = rows["tdp_w"].max() or specs["tdp_w"].max()
@@ -594,7 +594,7 @@ def reject_impossible(rows: Rows, values: Mapping[str, pl.Expr], extremes: Mappi
     if rows.good.is_empty():
         return rows
     models = rows.good["board"].unique().to_list()
-    power_limits_w = {model: POWER_MARGIN * gpu_model_limits(model)[0] for model in models}
+    power_limits_w = {model: MAX_MEAN_POWER_PER_LIMIT * gpu_model_limits(model)[0] for model in models}
     memory_limits_gib = {model: gpu_model_limits(model)[1] for model in models}
     max_power_w = pl.col("board").replace_strict(power_limits_w, return_dtype=pl.Float64)
     max_memory_gib = pl.col("board").replace_strict(memory_limits_gib, return_dtype=pl.Float64)
@@ -603,15 +603,15 @@ def reject_impossible(rows: Rows, values: Mapping[str, pl.Expr], extremes: Mappi
         smallest, largest = extremes.get(quantity, (0.0, 0.0))
         if smallest < 0:
             faults[f"{quantity}: below 0"] = value < 0
-        if QUANTITIES[quantity] == "share":
+        if DIMENSIONS[quantity] == "share":
             if largest > 1 + RATIO_TOLERANCE:
                 faults[f"{quantity}: above 1"] = value > 1 + RATIO_TOLERANCE
         elif quantity == "xid":
             if largest > 0:
-                faults["xid: not the number of an error"] = (value % 1 != 0) | (value > MAX_XID)
+                faults["xid: not the number of an error"] = (value % 1 != 0) | (value > MAX_XID_ERROR_NUMBER)
         elif quantity == "power":
             if largest > min(power_limits_w.values()):
-                faults[f"power: above {POWER_MARGIN} x the power limit of the GPU"] = value > max_power_w
+                faults[f"power: above {MAX_MEAN_POWER_PER_LIMIT} x the power limit of the GPU"] = value > max_power_w
         elif quantity.startswith("memory") and largest > min(memory_limits_gib.values()):
             faults[f"{quantity}: more than the GPU has"] = value > max_memory_gib
     if "memory_used" in values and "memory_total" in rows.good.columns:

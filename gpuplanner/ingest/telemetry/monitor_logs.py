@@ -15,20 +15,20 @@ from gpuplanner.core.schemas import Processes
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Rows, unique_file_names
 from gpuplanner.ingest.quality_report import Finding, source_finding
-from gpuplanner.ingest.row_reader import SAMPLE_PATTERN, parse_labels, read_row_blocks
+from gpuplanner.ingest.row_reader import PROMETHEUS_SAMPLE_PATTERN, parse_labels, read_row_blocks
 from gpuplanner.ingest.source_definition import matches_pattern
-from gpuplanner.ingest.source_fields import UTC_TIME_TYPE, Field, source_columns
+from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE, Field, source_columns
 from gpuplanner.ingest.telemetry.metric_definitions import (
     AMD_METRICS,
     DCGM_METRICS,
     DCGMI_METRICS,
     DEVICE_SCHEMA,
+    DIMENSIONS,
     EXPORTED_METRICS,
     NODE_CSV_METRICS,
-    NODE_CSV_OPTIONAL,
-    OTHER_PARTITION_FAULT,
+    OPTIONAL_NODE_CSV_COLUMNS,
+    OTHER_AMD_PARTITION_REASON,
     PERCENT_OR_RATIO,
-    QUANTITIES,
     SMI_DMON_METRICS,
     SMI_UNITS,
     Metric,
@@ -51,23 +51,23 @@ from gpuplanner.ingest.telemetry.telemetry_files import (
 )
 from gpuplanner.ingest.text_files import FileBlocks, TextFile
 
-MAX_REMEMBERED_LABELS = 200_000
+MAX_CACHED_LABEL_TEXTS = 200_000
 """Label texts that are remembered from block to block."""
 
-MAX_ROUND_S = 3.0
+MAX_SCRAPE_ROUND_S = 3.0
 """Longest time between readings of one scrape round in the DCGM CSV [s]."""
 
-NODE_CSV_COLUMNS = {
+FIELD_BY_NODE_CSV_COLUMN = {
     "timestamp": Field("timestamp"),
     "gpu": Field("gpu", "number", high=1023),
     "gpu_model": Field("board", nullable=True),
     **{
-        column: Field(column, nullable=True, optional=column in NODE_CSV_OPTIONAL, at_once=True)
+        column: Field(column, nullable=True, optional=column in OPTIONAL_NODE_CSV_COLUMNS, at_once=True)
         for column in NODE_CSV_METRICS
     },
 }
 """Columns of the per-node CSV."""
-DCGM_CSV_COLUMNS = source_columns("dcgm_csv")
+FIELD_BY_DCGM_CSV_COLUMN = source_columns("dcgm_csv")
 """Columns of the DCGM CSV."""
 
 
@@ -81,7 +81,7 @@ def read_node_csv(paths: Sequence[str | Path], hints: Hints, output: SampleOutpu
     output, source = output or SampleOutput(), "node-csv"
     blocks = FileBlocks(paths, output.block_bytes)
     sample_buffer = SampleBuffer(stream=output.open_spill(), keeps_text=output.folder is None)
-    for rows in read_row_blocks(blocks, NODE_CSV_COLUMNS, source=source):
+    for rows in read_row_blocks(blocks, FIELD_BY_NODE_CSV_COLUMN, source=source):
         sample_buffer.add_rows(_parse_node_rows(rows, hints) if rows.good.width else rows)
     findings = file_node_findings(blocks.files, sample_buffer.count, hints)
     return finish_telemetry(
@@ -100,7 +100,7 @@ def _parse_node_rows(rows: Rows, hints: Hints) -> Rows:
     return rows.with_columns(node=node_by_file(rows, hints), gpu=pl.col("gpu").cast(pl.Int32))
 
 
-@telemetry_reader(has_leading_columns(*list(DCGM_CSV_COLUMNS)[:3]))
+@telemetry_reader(has_leading_columns(*list(FIELD_BY_DCGM_CSV_COLUMN)[:3]))
 def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints, output: SampleOutput | None = None) -> Dataset:
     r"""Read exporter readings in long form: timestamp, metric, gpu, host, value, label text.
 
@@ -121,11 +121,11 @@ def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints, output: SampleOutpu
     blocks = FileBlocks(paths, output.block_bytes)
     sample_buffer = SampleBuffer(DCGM_METRICS, stream=output.open_spill(), keeps_text=output.folder is None)
     device_table = _DeviceTable(hints.node)
-    for rows in read_row_blocks(blocks, DCGM_CSV_COLUMNS, source=source):
+    for rows in read_row_blocks(blocks, FIELD_BY_DCGM_CSV_COLUMN, source=source):
         sample_buffer.add_rows(_parse_exporter_rows(rows, hints, device_table) if rows.good.width else rows)
     source_notes = SourceNotes(source, hints.tz)
     return finish_telemetry(
-        sample_buffer, blocks.files, source_notes, within_s=MAX_ROUND_S, output=output, reread_blocks=blocks
+        sample_buffer, blocks.files, source_notes, within_s=MAX_SCRAPE_ROUND_S, output=output, reread_blocks=blocks
     )
 
 
@@ -140,7 +140,7 @@ class _DeviceTable:
         """Return a table that has the devices of these labels, among others."""
         texts = labels.unique(maintain_order=True)
         new_texts = texts.filter(~texts.is_in(self.table["labels"].implode(), nulls_equal=True))
-        if len(new_texts) and self.table.height > MAX_REMEMBERED_LABELS:
+        if len(new_texts) and self.table.height > MAX_CACHED_LABEL_TEXTS:
             self.table, new_texts = self.table.clear(), texts
         devices = [(text, *parse_device(None if text is None else parse_labels(text), self.node)) for text in new_texts]
         self.table.extend(pl.DataFrame(devices, schema=self.table.schema, orient="row"))
@@ -206,18 +206,18 @@ OTHER_METRIC_PATTERN = re.compile(
     "(amd_|gpu_|nvidia_|slurm_|pcie_|xgmi_|go_|process_|promhttp_|python_|scrape_)", re.IGNORECASE
 )
 """Metrics of GPU exporters that do not measure GPU use; all DCGM metrics are of GPUs."""
-RANGE_FUNCTION_PATTERN = re.compile(
+PROMETHEUS_RANGE_FUNCTION_PATTERN = re.compile(
     r"\b((?:avg|max|min|last)_over_time|increase|i?rate)\s*\(\s*([A-Za-z_:][\w:]*)\s*(?:\{[^}]*\}\s*)?\[(\d+)([smhd])"
 )
 """Function over a time range, metric, length and unit of the range in a Prometheus query."""
-SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+SECONDS_BY_PROMETHEUS_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 """Unit of time in a Prometheus query → seconds."""
-POWER_METRIC = "DCGM_FI_DEV_POWER_USAGE"
+COMPUTED_POWER_METRIC = "DCGM_FI_DEV_POWER_USAGE"
 """Metric under which power computed from an energy counter is stored."""
-COUNTER_METRICS = [
+RATE_COUNTER_METRICS = [
     name
     for name, metric in EXPORTED_METRICS.items()
-    if QUANTITIES[metric.quantity] == "rate" and not metric.unit.endswith("/s")
+    if DIMENSIONS[metric.quantity] == "rate" and not metric.unit.endswith("/s")
 ]
 """Metrics that count up and are converted to rates."""
 UNIT_AMBIGUOUS_METRICS = [name for name, metric in EXPORTED_METRICS.items() if metric.unit == PERCENT_OR_RATIO]
@@ -249,7 +249,7 @@ def normalise_readings(rows: Rows) -> tuple[Rows, list[Finding]]:
     other_names = {
         metric for metric in canonical.values() if metric not in EXPORTED_METRICS and OTHER_METRIC_PATTERN.match(metric)
     }
-    partition = pl.col("fault") == OTHER_PARTITION_FAULT
+    partition = pl.col("fault") == OTHER_AMD_PARTITION_REASON
     partitions = good.filter(partition.fill_null(value=False)).height
     is_left_out = pl.col("metric").is_in(list(other_names)) | partition
     good = good.filter(~is_left_out.fill_null(value=False))
@@ -300,14 +300,14 @@ class QueryMetric:
         >>> QueryMetric.from_query("avg by (gpu) (avg_over_time(DCGM_FI_DEV_GPU_UTIL{node='n1'}[5m]))")
         QueryMetric(metric='DCGM_FI_DEV_GPU_UTIL', window_s=300.0, per_s=None)
         """
-        range_match = RANGE_FUNCTION_PATTERN.search(query)
+        range_match = PROMETHEUS_RANGE_FUNCTION_PATTERN.search(query)
         names = [range_match[2]] if range_match else re.findall(r"[A-Za-z_:][\w:]*", query)
         known_metrics = [name for name in map(canonical_metric, names) if name in EXPORTED_METRICS]
         if not known_metrics:
             return None
         if range_match is None:
             return cls(known_metrics[0], 0.0, None)
-        length_s = float(range_match[3]) * SECONDS_BY_UNIT[range_match[4]]
+        length_s = float(range_match[3]) * SECONDS_BY_PROMETHEUS_UNIT[range_match[4]]
         rates = {"increase": 1 / length_s, "rate": 1.0, "irate": 1.0}
         window_s = 0.0 if range_match[1] in ("last_over_time", "irate") else length_s
         return cls(known_metrics[0], window_s, rates.get(range_match[1]))
@@ -317,7 +317,7 @@ class QueryMetric:
         value, metric = pl.col("value"), self.metric
         if self.per_s is not None and EXPORTED_METRICS[metric].quantity == "energy_counter":
             watts = value.cast(pl.Float64, strict=False) * self.per_s / EXPORTED_METRICS[metric].divisor
-            value, metric = watts.cast(pl.String), POWER_METRIC
+            value, metric = watts.cast(pl.String), COMPUTED_POWER_METRIC
         window = pl.duration(microseconds=round(self.window_s * 1e6))
         return rows.with_columns(pl.col("time") - window, pl.col("metric").fill_null(metric), value=value)
 
@@ -349,7 +349,7 @@ def _unify_ratio_unit(good: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
 
 def _counters_to_rates(good: pl.DataFrame) -> pl.DataFrame:
     """Convert counters to their increase per second since the previous reading, summed over the links of a GPU."""
-    is_counter = pl.col("metric").is_in(COUNTER_METRICS).fill_null(value=False)
+    is_counter = pl.col("metric").is_in(RATE_COUNTER_METRICS).fill_null(value=False)
     counters = good.filter(is_counter)
     if counters.is_empty():
         return good
@@ -367,11 +367,11 @@ def _counters_to_rates(good: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([good.filter(~is_counter), rates.select(good.columns)])
 
 
-UNKNOWN_ORIGIN = "1970-01-01T00:00:00Z"
+PLACEHOLDER_ORIGIN_TEXT = "1970-01-01T00:00:00Z"
 """Origin of pages without times where none is stated."""
-UNKNOWN_ORIGIN_END = pl.lit("1970-01-02T00:00:00Z").str.to_datetime(time_unit="us", time_zone="UTC")
-"""Instant before which times were counted from :data:`UNKNOWN_ORIGIN`."""
-OPEN_METRICS_END = "# EOF"
+PLACEHOLDER_ORIGIN_END_EXPR = pl.lit("1970-01-02T00:00:00Z").str.to_datetime(time_unit="us", time_zone="UTC")
+"""Instant before which times were counted from :data:`PLACEHOLDER_ORIGIN_TEXT`."""
+OPEN_METRICS_LAST_LINE = "# EOF"
 """Last line of an OpenMetrics file; a Prometheus page has none, and its times are in milliseconds."""
 
 
@@ -399,7 +399,7 @@ def read_exporter(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     >>> page.samples["node", "sm_activity", "activity_source"].row(0)
     ('n1', 0.25, 'profiling')
     """
-    known_hints = hints if hints.origin is not None else replace(hints, origin=UNKNOWN_ORIGIN)
+    known_hints = hints if hints.origin is not None else replace(hints, origin=PLACEHOLDER_ORIGIN_TEXT)
     rows = read_pages(
         paths,
         lambda page_rows: _parse_exporter_page(page_rows, known_hints),
@@ -407,7 +407,7 @@ def read_exporter(paths: Sequence[str | Path], hints: Hints) -> Dataset:
         allow_duplicates=True,
     )
     rows, findings = normalise_readings(rows)
-    n_timeless = rows.good.filter(pl.col("time") < UNKNOWN_ORIGIN_END).height if hints.origin is None else 0
+    n_timeless = rows.good.filter(pl.col("time") < PLACEHOLDER_ORIGIN_END_EXPR).height if hints.origin is None else 0
     if n_timeless:
         findings.append(source_finding("metrics: no times", n_timeless))
     return build_telemetry(rows, SourceNotes("dcgm-exporter", extra_findings=findings), EXPORTED_METRICS)
@@ -416,9 +416,9 @@ def read_exporter(paths: Sequence[str | Path], hints: Hints) -> Dataset:
 def _parse_exporter_page(page_rows: Rows, hints: Hints) -> Rows:
     """Parse a page to readings with metric, device, value and time."""
     path, number = page_path(page_rows), int(page_rows.good["file"][0])
-    is_open_metrics = page_rows.good["raw"][-1].strip() == OPEN_METRICS_END
+    is_open_metrics = page_rows.good["raw"][-1].strip() == OPEN_METRICS_LAST_LINE
     page_rows = keep_data_lines(page_rows, ~pl.col("raw").str.strip_chars_start().str.starts_with("#"))
-    parts = pl.col("raw").str.extract_groups(SAMPLE_PATTERN).struct
+    parts = pl.col("raw").str.extract_groups(PROMETHEUS_SAMPLE_PATTERN).struct
     good = page_rows.good.with_columns(metric=parts[0], labels=parts[1].fill_null(""), value=parts[2], at=parts[3])
     page_rows = replace(page_rows, good=good).reject({"not a sample of the text format": pl.col("metric").is_null()})
     texts = page_rows.good["labels"].unique(maintain_order=True)
@@ -427,18 +427,18 @@ def _parse_exporter_page(page_rows: Rows, hints: Hints) -> Rows:
     instant = (pl.col("at").cast(pl.Float64, strict=False) * per_second).round().cast(pl.Int64, strict=False)
     if page_rows.good["at"].null_count():
         fetched = hints.nth_instant(pl.lit(number), str(path), None if number else 0.0)
-        instant = pl.coalesce(instant.cast(UTC_TIME_TYPE), pl.when(pl.col("at").is_null()).then(fetched))
+        instant = pl.coalesce(instant.cast(UTC_TIME_DTYPE), pl.when(pl.col("at").is_null()).then(fetched))
     joined = page_rows.good.join(table.with_columns(labels=texts), on="labels", how="left", maintain_order="left")
-    good = joined.with_columns(time=instant.cast(UTC_TIME_TYPE)).drop("at").rename({"labels": "series"})
+    good = joined.with_columns(time=instant.cast(UTC_TIME_DTYPE)).drop("at").rename({"labels": "series"})
     return replace(page_rows, good=good)
 
 
-DEFAULT_INTERVAL_S = 1.0
+DEFAULT_SAMPLING_INTERVAL_S = 1.0
 """Default sampling interval of the three programs (option ``-d``) [s]."""
 
-DCGMI_ENTITY_PATTERN = r"^\s*(GPU|GPU-I|GPU-CI)\s+([0-9]{1,4})\s+(.*)$"
+DCGMI_DMON_ROW_PATTERN = r"^\s*(GPU|GPU-I|GPU-CI)\s+([0-9]{1,4})\s+(.*)$"
 """A row of ``dcgmi dmon``: kind and number of the entity, values."""
-UNKNOWN_PARENT_FAULT = "an instance whose GPU the table does not name: fetch 'dcgmi discovery -c', or monitor one GPU"
+UNKNOWN_PARENT_REASON = "an instance whose GPU the table does not name: fetch 'dcgmi discovery -c', or monitor one GPU"
 """Reject reason of a MIG instance whose GPU is unknown."""
 
 
@@ -461,6 +461,7 @@ def read_smi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     source = "smi-dmon"
 
     def parse_dmon_page(page_rows: Rows) -> Rows:
+        """Convert the lines of ``nvidia-smi dmon`` to rows of readings."""
         path = page_path(page_rows)
         names, units = _read_dmon_header(page_rows, path, source)
         page_rows = _split_fields(page_rows, names)
@@ -496,6 +497,7 @@ def read_smi_pmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     source = "smi-pmon"
 
     def parse_pmon_page(page_rows: Rows) -> Rows:
+        """Convert the lines of ``nvidia-smi pmon`` to rows of processes."""
         path = page_path(page_rows)
         names, _ = _read_dmon_header(page_rows, path, source, required=("gpu", "pid", "type", "command"))
         page_rows = _split_fields(page_rows, names)
@@ -537,13 +539,14 @@ def read_dcgmi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     source = "dcgmi-dmon"
 
     def parse_dcgmi_page(page_rows: Rows) -> Rows:
+        """Convert the lines of ``dcgmi dmon`` to rows of readings."""
         path = page_path(page_rows)
         titles = page_rows.good["raw"].filter(page_rows.good["raw"].str.contains(r"^\s*#\s*Entity\s"))
         if titles.is_empty():
             raise TraceFormatError(_missing_header_message(path, "# Entity", source))
         names = titles[0].replace("#", " ").split()[1:]
         page_rows = keep_data_lines(page_rows, ~pl.col("raw").str.contains(r"^\s*(#|I[dD]\b)"))
-        parts = pl.col("raw").str.extract_groups(DCGMI_ENTITY_PATTERN).struct
+        parts = pl.col("raw").str.extract_groups(DCGMI_DMON_ROW_PATTERN).struct
         good = page_rows.good.with_columns(entity=parts[0], number=parts[1].cast(pl.Int32), tail=parts[2])
         page_rows = replace(page_rows, good=good).reject(
             {
@@ -553,14 +556,14 @@ def read_dcgmi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
         )
         page_rows = _split_fields(page_rows, names, "tail")
         gpus = page_rows.good.filter(pl.col("entity") == "GPU")["number"].unique()
-        page_rows = page_rows.reject({UNKNOWN_PARENT_FAULT: (pl.col("entity") == "GPU-I") & pl.lit(len(gpus) != 1)})
+        page_rows = page_rows.reject({UNKNOWN_PARENT_REASON: (pl.col("entity") == "GPU-I") & pl.lit(len(gpus) != 1)})
         parent = pl.lit(gpus[0] if len(gpus) else None, pl.Int32)
         is_full_gpu = pl.col("entity") == "GPU"
         sample_number = pl.int_range(pl.len()).over("entity", "number")
         good = page_rows.good.with_columns(
             gpu=pl.when(is_full_gpu).then("number").otherwise(parent).cast(pl.String),
             instance=pl.when(~is_full_gpu).then("number"),
-            time=hints.nth_instant(sample_number, str(path), DEFAULT_INTERVAL_S),
+            time=hints.nth_instant(sample_number, str(path), DEFAULT_SAMPLING_INTERVAL_S),
         )
         unused = tuple(name for name in names if name not in DCGMI_METRICS)
         metrics = {name: DCGMI_METRICS[name] for name in names if name in DCGMI_METRICS}
@@ -629,7 +632,7 @@ def _add_times(page_rows: Rows, names: Sequence[str], hints: Hints, path: Path, 
         day = pl.col("Date").str.replace(r"^(\d{4})(\d{2})(\d{2})$", "$1-$2-$3")
         page_rows = page_rows.with_columns(stamp=day + " " + pl.col("Time"))
         return parse_times(page_rows, "stamp", hints.tz, str(path))
-    instant = hints.nth_instant(sample_number, str(path), DEFAULT_INTERVAL_S)
+    instant = hints.nth_instant(sample_number, str(path), DEFAULT_SAMPLING_INTERVAL_S)
     return page_rows.with_columns(time=instant)
 
 

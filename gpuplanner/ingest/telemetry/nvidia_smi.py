@@ -14,11 +14,16 @@ from gpuplanner.core.errors import NAME_SOURCE_HINT, TraceFormatError, examples
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Processes
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import POSITION_COLUMNS, REPEATED_HEADER, Rows, concat_rows
+from gpuplanner.ingest.delimited_rows import POSITION_COLUMNS, REPEATED_HEADER_REASON, Rows, concat_rows
 from gpuplanner.ingest.quality_report import Finding, source_finding
 from gpuplanner.ingest.source_definition import matches_pattern
 from gpuplanner.ingest.source_fields import convert_to_utc, validate_time_zone
-from gpuplanner.ingest.telemetry.metric_definitions import QUANTITIES, SMI_QUERY_METRICS, Metric, is_blank
+from gpuplanner.ingest.telemetry.metric_definitions import (
+    DIMENSIONS,
+    SMI_QUERY_METRICS,
+    Metric,
+    is_blank,
+)
 from gpuplanner.ingest.telemetry.monitor_logs import assumption_findings, file_node_findings, node_by_file
 from gpuplanner.ingest.telemetry.sample_buffer import SampleBuffer
 from gpuplanner.ingest.telemetry.sample_table import SampleOutput, SourceNotes, build_telemetry, finish_telemetry
@@ -35,10 +40,10 @@ from gpuplanner.ingest.telemetry.telemetry_files import (
 )
 from gpuplanner.ingest.text_files import FileBlocks
 
-TITLE_PATTERN = re.compile(r"^([A-Za-z_.]+)(?:\s*\[(.+)\])?$")
+SMI_FIELD_HEADER_PATTERN = re.compile(r"^([A-Za-z_.]+)(?:\s*\[(.+)\])?$")
 """A field of the query, with its unit where the header states one."""
 
-FIELD_COLUMNS = {
+COLUMN_BY_FIELD = {
     "timestamp": "timestamp",
     "index": "index",
     "gpu": "gpu_text",
@@ -49,7 +54,7 @@ FIELD_COLUMNS = {
 """Field of the query → our column."""
 CELL_PADDING = ' \t"'
 """Characters around a cell."""
-QUERY_SOURCE = "nvidia-smi"
+SMI_QUERY_SOURCE = "nvidia-smi"
 
 
 @telemetry_reader(matches_pattern(r"\A.*(?:power\.draw|memory\.used|utilization\.gpu)"))
@@ -75,10 +80,11 @@ def read_smi_query(paths: Sequence[str | Path], hints: Hints, output: SampleOutp
     has_node_names, n_counted_times = True, 0
 
     def parse_query_page(page_rows: Rows, first_line: str | None) -> Rows:
+        """Convert the lines of ``nvidia-smi --query-gpu`` to rows of readings."""
         number = int(page_rows.good["file"][0])
         return parse_query(page_rows, hints, first_line, row_counts.setdefault(number, {}))
 
-    for rows in read_page_blocks(blocks, parse_query_page, source=QUERY_SOURCE):
+    for rows in read_page_blocks(blocks, parse_query_page, source=SMI_QUERY_SOURCE):
         if rows.good.width and "named" in rows.good.columns:
             has_node_names &= bool(rows.good["named"].all())
             n_counted_times += int(rows.good["counted"].sum())
@@ -86,7 +92,7 @@ def read_smi_query(paths: Sequence[str | Path], hints: Hints, output: SampleOutp
         else:
             sample_buffer.blank += rows.blank
     findings = assumption_findings(has_node_names, n_counted_times, blocks.files, sample_buffer.count, hints)
-    story = SourceNotes(QUERY_SOURCE, hints.tz, extra_findings=findings)
+    story = SourceNotes(SMI_QUERY_SOURCE, hints.tz, extra_findings=findings)
     return finish_telemetry(sample_buffer, blocks.files, story, output=output, reread_blocks=blocks)
 
 
@@ -139,14 +145,14 @@ def parse_query(
     page_rows = page_rows.with_columns(fields=pl.col("raw").str.split(","))
     page_rows = page_rows.reject(
         {
-            REPEATED_HEADER: pl.lit(False) if header is None else pl.col("raw") == header,
+            REPEATED_HEADER_REASON: pl.lit(False) if header is None else pl.col("raw") == header,
             "fewer fields than columns": fields.list.len() < len(titles),
             "more fields than columns": fields.list.len() > len(titles),
         }
     )
     positions = {_field_name(title): position for position, title in enumerate(titles)}
     position_by_name = {
-        FIELD_COLUMNS[field_name]: positions[field_name] for field_name in FIELD_COLUMNS if field_name in positions
+        COLUMN_BY_FIELD[field_name]: positions[field_name] for field_name in COLUMN_BY_FIELD if field_name in positions
     }
     position_by_name |= {title: titles.index(title) for title in metrics}
     cells = {
@@ -158,15 +164,15 @@ def parse_query(
     if "board" not in position_by_name:
         page_rows = page_rows.with_columns(board=pl.lit(None, pl.String))
     gpu_model = pl.when(~is_blank(pl.col("board"))).then("board")
-    columns = (*POSITION_COLUMNS, "time", "node", "gpu", "named", "counted", *QUANTITIES)
+    columns = (*POSITION_COLUMNS, "time", "node", "gpu", "named", "counted", *DIMENSIONS)
     selected = page_rows.good.select(columns, mig_enabled=has_mig, board=gpu_model)
-    unused = tuple(title for title in titles if title not in metrics and _field_name(title) not in FIELD_COLUMNS)
+    unused = tuple(title for title in titles if title not in metrics and _field_name(title) not in COLUMN_BY_FIELD)
     return replace(page_rows, good=selected, unused=unused)
 
 
 def _field_name(title: str) -> str:
     """Return the name of a field without its unit."""
-    match = TITLE_PATTERN.match(title)
+    match = SMI_FIELD_HEADER_PATTERN.match(title)
     return match[1] if match else title
 
 
@@ -174,7 +180,7 @@ def _title_metrics(titles: Sequence[str], location: str) -> dict[str, Metric]:
     """Map titles to metrics; refuse one that differs from a known name in punctuation only."""
     metrics = {}
     for title in titles:
-        match = TITLE_PATTERN.match(title)
+        match = SMI_FIELD_HEADER_PATTERN.match(title)
         if match and match[1] in SMI_QUERY_METRICS:
             metric = SMI_QUERY_METRICS[match[1]]
             unit = {None: metric.unit, "bytes": "B"}.get(match[2], match[2])
@@ -244,8 +250,8 @@ def _locate_rows(
     return page_rows.with_columns(time=hints.nth_instant(row_number, str(path)))
 
 
-APPS_SOURCE = "smi-apps"
-PROCESS_MEMORY = Metric("memory_used", "MiB")
+SMI_APPS_SOURCE = "smi-apps"
+PROCESS_METRIC = Metric("memory_used", "MiB")
 """Memory of a process."""
 APPS_FIELDS = ("timestamp", "gpu_uuid", "pid", "process_name", "used_gpu_memory [MiB]")
 """Columns of ``--query-compute-apps`` in their order."""
@@ -260,22 +266,22 @@ def read_smi_apps(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     """
     if hints.gpu is None:
         todo = "Give the number of the GPU as gpu."
-        raise TraceFormatError(APPS_SOURCE, "the GPU that the list is of", "no number", todo)
-    rows = read_pages(paths, _split_app_fields, source=APPS_SOURCE, allow_duplicates=True)
+        raise TraceFormatError(SMI_APPS_SOURCE, "the GPU that the list is of", "no number", todo)
+    rows = read_pages(paths, _split_app_fields, source=SMI_APPS_SOURCE, allow_duplicates=True)
     if rows.good["gpu_uuid"].n_unique() > 1:
         got = f"{rows.good['gpu_uuid'].n_unique()} UUIDs"
-        raise TraceFormatError(APPS_SOURCE, "processes of one GPU", got, "Split the list by gpu_uuid.")
-    rows = parse_times(rows, "timestamp", hints.tz, APPS_SOURCE)
+        raise TraceFormatError(SMI_APPS_SOURCE, "processes of one GPU", got, "Split the list by gpu_uuid.")
+    rows = parse_times(rows, "timestamp", hints.tz, SMI_APPS_SOURCE)
     number = pl.col("pid").cast(pl.Int64, strict=False)
-    rows = read_wide_values(rows.reject({"pid: not a number": number.is_null()}), {APPS_FIELDS[-1]: PROCESS_MEMORY})
+    rows = read_wide_values(rows.reject({"pid: not a number": number.is_null()}), {APPS_FIELDS[-1]: PROCESS_METRIC})
     good = rows.good.with_columns(gpu=pl.lit(hints.gpu, pl.Int32), node=node_by_file(rows, hints))
     process_columns = {"pid": number, "kind": pl.lit("C"), "command": pl.col("process_name")}
     process_rows = good.select("time", "node", "gpu", **process_columns, memory_gib="memory_used")
-    processes = conform(process_rows, Processes, source=APPS_SOURCE)
+    processes = conform(process_rows, Processes, source=SMI_APPS_SOURCE)
     findings = file_node_findings(rows.files, rows.count, hints)
     rows = replace(rows, good=good.with_columns(memory_used=pl.lit(None, pl.Float64)))
     return build_telemetry(
-        rows, SourceNotes(APPS_SOURCE, hints.tz, extra_findings=findings, processes=processes, allow_empty=True)
+        rows, SourceNotes(SMI_APPS_SOURCE, hints.tz, extra_findings=findings, processes=processes, allow_empty=True)
     )
 
 
@@ -302,11 +308,11 @@ HEADING_TIME_PATTERN = re.compile(r"^#?\s*\w+:\s+(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\
 """A heading line with an instant and its zone."""
 MAX_HEADING_DELAY = timedelta(minutes=5)
 """Longest time from the heading to the first row."""
-OFFSET_STEP = timedelta(minutes=30)
+UTC_OFFSET_STEP = timedelta(minutes=30)
 """Step of UTC offsets."""
-MAX_OFFSET = timedelta(hours=14)
+MAX_UTC_OFFSET = timedelta(hours=14)
 """Largest UTC offset of a zone; except for UTC itself, none is below an hour."""
-MAX_ONE_OFFSET_SPAN = timedelta(days=1)
+MAX_CONSTANT_OFFSET_SPAN = timedelta(days=1)
 """Times this close to the heading have its offset; later, clocks may have changed."""
 
 
@@ -334,8 +340,8 @@ def infer_utc_offset(heading_time: datetime, local_time: datetime) -> timedelta 
     '2:00:00'
     """
     difference = local_time - heading_time.astimezone(UTC).replace(tzinfo=None)
-    offset = OFFSET_STEP * round(difference / OFFSET_STEP)
-    is_possible = not offset or timedelta(hours=1) <= abs(offset) <= MAX_OFFSET
+    offset = UTC_OFFSET_STEP * round(difference / UTC_OFFSET_STEP)
+    is_possible = not offset or timedelta(hours=1) <= abs(offset) <= MAX_UTC_OFFSET
     return offset if is_possible and abs(difference - offset) <= MAX_HEADING_DELAY else None
 
 
@@ -380,7 +386,7 @@ def choose_zone(heading_time: datetime, local_times: pl.Series, tz: str | None, 
         got = f"{first} in {tz}, which is {instant:%Y-%m-%d %H:%M:%S} UTC"
         todo = f"The times show the offset {name}: state such a zone or none. If the heading is wrong, take it out."
         raise TraceFormatError(location, f"times that fit the heading, {heading_time}", got, todo)
-    if last - first > MAX_ONE_OFFSET_SPAN:
+    if last - first > MAX_CONSTANT_OFFSET_SPAN:
         return None
     if offset % timedelta(hours=1):
         todo = "State their zone, for example tz='Asia/Kolkata' (--tz Asia/Kolkata)."
@@ -394,11 +400,11 @@ def _format_offset(offset: timedelta) -> str:
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
 
 
-TRANSCRIPT_SOURCE = "smi-transcript"
-QUERY_HEADING = "# $ nvidia-smi --query-gpu=..."
-QUERY_HEADING_PATTERN = r"^# \$ nvidia-smi --query-gpu="
-COMMAND_MARK = "# $ "
-RULE_MARK = "#" * 20
+SMI_TRANSCRIPT_SOURCE = "smi-transcript"
+SMI_QUERY_HEADING = "# $ nvidia-smi --query-gpu=..."
+SMI_QUERY_HEADING_PATTERN = r"^# \$ nvidia-smi --query-gpu="
+TRANSCRIPT_COMMAND_PREFIX = "# $ "
+TRANSCRIPT_RULE_PREFIX = "#" * 20
 SMI_TIME_PATTERN = r"(?:^|,)\s*(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)(?:\.\d+)?\s*(?:,|$)"
 """A time as nvidia-smi prints it, in any column."""
 
@@ -411,21 +417,21 @@ def read_smi_transcript(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     transcript begins with an instant that has a zone, as ``collected_at: 2026-06-22T21:04:17Z``, the first row reveals
     their offset.
     """
-    rows = read_pages(paths, lambda page: _parse_transcript(page, hints), source=TRANSCRIPT_SOURCE)
+    rows = read_pages(paths, lambda page: _parse_transcript(page, hints), source=SMI_TRANSCRIPT_SOURCE)
     taken = rows.good.filter(pl.lit(hints.tz is None) & pl.col("zone").is_not_null())
     zones = taken["zone"].unique().sort().to_list()
     if not zones:
-        return query_telemetry(rows, TRANSCRIPT_SOURCE, hints)
+        return query_telemetry(rows, SMI_TRANSCRIPT_SOURCE, hints)
     example = f"{rows.file_names()[taken['file'][0]]}: {taken['zone'][0]}"
     assumed = source_finding("rows: zone of the heading", taken.height, example)
-    return query_telemetry(rows, TRANSCRIPT_SOURCE, replace(hints, tz=", ".join(zones)), [assumed])
+    return query_telemetry(rows, SMI_TRANSCRIPT_SOURCE, replace(hints, tz=", ".join(zones)), [assumed])
 
 
 def _parse_transcript(page_rows: Rows, hints: Hints) -> Rows:
     """Parse every part of a transcript that is a query of GPUs."""
-    raw, is_rule = pl.col("raw"), pl.col("raw").str.starts_with(RULE_MARK)
+    raw, is_rule = pl.col("raw"), pl.col("raw").str.starts_with(TRANSCRIPT_RULE_PREFIX)
     lines = page_rows.good.with_columns(part=is_rule.cum_sum())
-    numbers = lines.filter(raw.str.contains(QUERY_HEADING_PATTERN))["part"].unique().sort().to_list()
+    numbers = lines.filter(raw.str.contains(SMI_QUERY_HEADING_PATTERN))["part"].unique().sort().to_list()
     parts = [
         replace(page_rows, good=part.select(page_rows.good.columns), count=part.height, blank=0)
         for number in numbers
@@ -433,7 +439,7 @@ def _parse_transcript(page_rows: Rows, hints: Hints) -> Rows:
     ]
     if not parts:
         got = "no output under such a heading"
-        raise TraceFormatError(str(page_path(page_rows)), f"a heading {QUERY_HEADING!r}", got, NAME_SOURCE_HINT)
+        raise TraceFormatError(str(page_path(page_rows)), f"a heading {SMI_QUERY_HEADING!r}", got, NAME_SOURCE_HINT)
     part_hints = replace(hints, tz=_choose_transcript_zone(page_rows, parts, hints))
     rows = concat_rows(page_rows.files, [parse_query(part, part_hints) for part in parts])
     return rows.with_columns(zone=pl.lit(part_hints.tz, pl.String))
@@ -442,7 +448,7 @@ def _parse_transcript(page_rows: Rows, hints: Hints) -> Rows:
 def _choose_transcript_zone(page_rows: Rows, parts: Sequence[Rows], hints: Hints) -> str | None:
     """Choose the zone of the times of all parts: that of the hints, or the one that the heading reveals."""
     raw = page_rows.good["raw"]
-    heading_time = find_heading_time(raw.head(raw.str.starts_with(COMMAND_MARK).arg_max() or 0))
+    heading_time = find_heading_time(raw.head(raw.str.starts_with(TRANSCRIPT_COMMAND_PREFIX).arg_max() or 0))
     stamps = [part.good["raw"].str.extract(SMI_TIME_PATTERN).drop_nulls() for part in parts]
     local = pl.concat(stamps).str.to_datetime("%Y/%m/%d %H:%M:%S", strict=False)
     return hints.tz if heading_time is None else choose_zone(heading_time, local, hints.tz, str(page_path(page_rows)))

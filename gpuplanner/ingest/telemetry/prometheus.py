@@ -29,7 +29,7 @@ from gpuplanner.ingest.delimited_rows import REJECTS, Rows
 from gpuplanner.ingest.quality_report import Finding
 from gpuplanner.ingest.row_reader import extract_series
 from gpuplanner.ingest.source_definition import matches_pattern
-from gpuplanner.ingest.source_fields import UTC_TIME_TYPE, format_utc, parse_origin
+from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE, format_utc, parse_origin
 from gpuplanner.ingest.telemetry.metric_definitions import EXPORTED_METRICS, READING_SCHEMA, parse_devices
 from gpuplanner.ingest.telemetry.monitor_logs import QueryMetric, normalise_readings
 from gpuplanner.ingest.telemetry.sample_table import SourceNotes, build_telemetry
@@ -43,7 +43,7 @@ STALE_VALUE_NOTE = (
 )
 """Remark in the provenance of range queries."""
 
-UNNAMED_SERIES_FAULT = "a series without the name of its metric"
+UNNAMED_SERIES_REASON = "a series without the name of its metric"
 """Reject reason of a series without a metric name."""
 MAX_RAW_SERIES_CHARACTERS = 500
 """Characters of a series that the reject table keeps."""
@@ -74,6 +74,7 @@ def read_prometheus(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     warnings: list[str] = []
 
     def parse_answer_page(page_rows: Rows) -> Rows:
+        """Convert the series of one stored answer of Prometheus to rows of readings."""
         path = page_path(page_rows)
         try:
             text = "\n".join(page_rows.good["raw"])
@@ -89,7 +90,7 @@ def read_prometheus(paths: Sequence[str | Path], hints: Hints) -> Dataset:
         rows = parse_points(
             series, page_rows.files, int(page_rows.good["file"][0]), hints.node, QueryMetric.from_query(query)
         )
-        if rows.good.is_empty() and (rows.rejects["reason"] == UNNAMED_SERIES_FAULT).any():
+        if rows.good.is_empty() and (rows.rejects["reason"] == UNNAMED_SERIES_REASON).any():
             raise TraceFormatError(_unnamed_series_message(series[0], str(path)))
         return rows
 
@@ -161,7 +162,7 @@ def parse_points(
     )
     good = good.with_columns(
         raw=pl.format("{} {} {}", "raw", pl.col("seconds").fill_null(0.0), pl.col("value").fill_null("?")),
-        time=(pl.col("seconds") * 1e6).round().cast(pl.Int64).cast(UTC_TIME_TYPE),
+        time=(pl.col("seconds") * 1e6).round().cast(pl.Int64).cast(UTC_TIME_DTYPE),
     )
     good = good.select(*READING_SCHEMA.names(), "series").sort("time", maintain_order=True)
     good = good if query_metric is None else query_metric.apply(good)
@@ -169,7 +170,7 @@ def parse_points(
     return rows.reject(
         {
             "not a pair of a time and a text": pl.col("value").is_null() | pl.col("time").is_null(),
-            UNNAMED_SERIES_FAULT: pl.col("metric").is_null(),
+            UNNAMED_SERIES_REASON: pl.col("metric").is_null(),
         }
     )
 
@@ -206,7 +207,7 @@ MAX_TIMEOUTS_PER_ANSWER = 10
 
 
 @dataclass(frozen=True)
-class Server:
+class PrometheusServer:
     """A Prometheus server, or another one with its HTTP API.
 
     Attributes
@@ -325,7 +326,7 @@ class Server:
 class _SameHostRedirect(urllib.request.HTTPRedirectHandler):
     """Handler that follows a redirect only to the same scheme, host and port."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: PrometheusServer) -> None:
         self.server = server
 
     def redirect_request(
@@ -348,7 +349,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-MAX_POINTS = 11_000
+MAX_POINTS_PER_SERIES = 11_000
 """Most points per series that Prometheus returns in one response [1]_.
 
 References
@@ -357,21 +358,21 @@ References
    timeseries.
 """
 
-MAX_QUERIES = 10_000
+MAX_QUERIES_PER_SPAN = 10_000
 """Most queries for one span."""
-LABEL_NAME = re.compile(r"[a-zA-Z_]\w*")
+LABEL_NAME_PATTERN = re.compile(r"[a-zA-Z_]\w*")
 """A valid label name."""
 
 
 @dataclass(frozen=True)
-class ApiQuery:
+class HttpQuery:
     """One query: path of the API and its fields."""
 
     path: str
     fields: Mapping[str, str]
 
 
-def plan_queries(selector: str, first_ms: int, last_ms: int, interval_ms: int, *, scrapes: bool) -> Iterator[ApiQuery]:
+def plan_queries(selector: str, first_ms: int, last_ms: int, interval_ms: int, *, scrapes: bool) -> Iterator[HttpQuery]:
     """Plan queries that together cover a span, none with more than 11,000 points per series.
 
     The raw scrapes come from an instant query over a time range: nothing is interpolated, and without a scrape there is
@@ -394,21 +395,21 @@ def plan_queries(selector: str, first_ms: int, last_ms: int, interval_ms: int, *
     >>> [chunk.fields["time"] for chunk in plan_queries("up", 0, 330_000_000, 15_000, scrapes=True)]
     ['164984.999', '329969.999', '330000.0']
     """
-    reach_ms = (MAX_POINTS - 1) * interval_ms
+    reach_ms = (MAX_POINTS_PER_SERIES - 1) * interval_ms
     if scrapes:
         # Prometheus 2 counts both ends of a window, Prometheus 3 the later one only: both see the first instant.
         for begin in range(first_ms - 1, last_ms, reach_ms):
             end = min(begin + reach_ms, last_ms)
-            yield ApiQuery("/api/v1/query", {"query": f"{selector}[{end - begin}ms]", "time": str(end / 1e3)})
+            yield HttpQuery("/api/v1/query", {"query": f"{selector}[{end - begin}ms]", "time": str(end / 1e3)})
         return
     query = f"last_over_time({selector}[{interval_ms}ms])"
     for start in range(first_ms, last_ms + 1, reach_ms + interval_ms):
         fields = {"start": start / 1e3, "end": min(start + reach_ms, last_ms) / 1e3, "step": interval_ms / 1e3}
-        yield ApiQuery("/api/v1/query_range", {"query": query} | {name: str(value) for name, value in fields.items()})
+        yield HttpQuery("/api/v1/query_range", {"query": query} | {name: str(value) for name, value in fields.items()})
 
 
 def read_live(
-    server: Server | str,
+    server: PrometheusServer | str,
     start: datetime | str,
     end: datetime | str,
     *,
@@ -422,7 +423,7 @@ def read_live(
 
     Parameters
     ----------
-    server : Server or str
+    server : PrometheusServer or str
         The server, or its address.
     start, end : datetime or str
         Span with UTC offsets, both ends included.
@@ -443,13 +444,13 @@ def read_live(
     TraceFormatError
         If the span is empty or too long, the server does not respond, or has no such metrics in it.
     """
-    server = Server(server) if isinstance(server, str) else server
+    server = PrometheusServer(server) if isinstance(server, str) else server
     first_ms, last_ms = (round(parse_origin(instant).timestamp() * 1e3) for instant in (start, end))
     interval_ms = round(1e3 * (interval_s if step_s is None else step_s))
     if interval_ms < 1 or last_ms < first_ms:
         got = f"{format_utc(parse_origin(start))} to {format_utc(parse_origin(end))}, interval {interval_ms} ms"
         raise TraceFormatError("live telemetry", "an end after the start", got, "Fix --start or --end.")
-    if (last_ms - first_ms) / interval_ms > MAX_QUERIES * MAX_POINTS:
+    if (last_ms - first_ms) / interval_ms > MAX_QUERIES_PER_SPAN * MAX_POINTS_PER_SERIES:
         got = f"{math.ceil((last_ms - first_ms) / interval_ms)} points a series"
         raise TraceFormatError("live telemetry", "a shorter span", got, "Read month by month.")
     selector = _selector(matchers or {})
@@ -510,7 +511,7 @@ def _is_new_point(point: Any, latest: float, first_ms: int, last_ms: int) -> boo
 
 def _selector(matchers: Mapping[str, str]) -> str:
     """Build the selector of all metrics that are read, with the matchers."""
-    invalid_names = [name for name in matchers if not LABEL_NAME.fullmatch(name)]
+    invalid_names = [name for name in matchers if not LABEL_NAME_PATTERN.fullmatch(name)]
     if invalid_names:
         raise TraceFormatError("matchers", "names of labels", repr(invalid_names[0]), "Fix --match LABEL=VALUE.")
     parts = [f'__name__=~"{"|".join(name for name in EXPORTED_METRICS if " " not in name)}"']

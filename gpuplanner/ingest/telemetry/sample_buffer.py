@@ -19,9 +19,9 @@ from gpuplanner.ingest.delimited_rows import Rows, is_out_of_range
 from gpuplanner.ingest.telemetry.metric_definitions import (
     DEVICE_KEY,
     DEVICE_SCHEMA,
+    DIMENSIONS,
     GAP_FACTOR,
     MAX_DEVICE_INDEX,
-    QUANTITIES,
     Metric,
     UnitCheck,
     reject_impossible,
@@ -117,7 +117,7 @@ def is_constant(series: pl.Series) -> bool:
 ColumnArrays = dict[str, np.ndarray]
 """Column name → values of one type, all of the same length."""
 
-ROWS_PER_KEY_MARK = 1024
+ROWS_PER_SEARCH_KEY = 1024
 """Rows of a batch between two keys that are kept in memory for searching."""
 
 
@@ -156,7 +156,7 @@ class SpillFile:
             self.stream.write(np.ascontiguousarray(values).data)
             self._end += values.nbytes
         keys = columns[self.order]
-        self._parts.append(_SpillBatch(len(keys), locations, keys[::ROWS_PER_KEY_MARK].copy(), keys[-1]))
+        self._parts.append(_SpillBatch(len(keys), locations, keys[::ROWS_PER_SEARCH_KEY].copy(), keys[-1]))
 
     def iterate_between(self, low_key: int, high_key: int) -> Iterator[ColumnArrays]:
         """Yield from each batch the rows with `low_key` <= key < `high_key`, if there are any.
@@ -193,7 +193,7 @@ class SpillFile:
         mark = int(np.searchsorted(batch.key_marks, key, "left"))
         if mark == 0:
             return 0
-        begin, end = (mark - 1) * ROWS_PER_KEY_MARK, min(mark * ROWS_PER_KEY_MARK, batch.rows)
+        begin, end = (mark - 1) * ROWS_PER_SEARCH_KEY, min(mark * ROWS_PER_SEARCH_KEY, batch.rows)
         return begin + int(np.searchsorted(self._read_column(batch, self.order, begin, end), key, "left"))
 
     def _read_column(self, batch: _SpillBatch, name: str, begin: int, end: int) -> np.ndarray:
@@ -203,7 +203,7 @@ class SpillFile:
         return np.frombuffer(self.stream.read((end - begin) * dtype.itemsize), dtype)
 
 
-UNREADABLE_TIME_FAULT = "the time cannot be read, or has no zone"
+UNREADABLE_TIME_REASON = "the time cannot be read, or has no zone"
 """Reject reason of a row whose time is malformed or has no zone."""
 DEVICE_JOB_COLUMNS = ("node", "gpu", "instance", "profile", "board", "job_id", "mig_enabled")
 """Columns that describe the device and job of a row, beside its values."""
@@ -277,7 +277,7 @@ class SampleBuffer:
         rows = rows.with_columns(pl.lit(None, types[name]).alias(name) for name in absent)
         if self.metrics is None:
             rows = _reject_unlocated_rows(rows)
-            value_by_quantity = {quantity: pl.col(quantity) for quantity in QUANTITIES}
+            value_by_quantity = {quantity: pl.col(quantity) for quantity in DIMENSIONS}
             measured = {name: rows.good[name].to_numpy() for name in _measured_quantities(rows.good)}
         else:
             unreadable = rows.good["fault"].drop_nulls().unique().sort().to_list()
@@ -287,7 +287,7 @@ class SampleBuffer:
             self.other_metrics.update(rows.unused[len(unused_before) :])
             rows = replace(rows, unused=unused_before)
             quantity, value = pl.col("quantity"), pl.col("value")
-            value_by_quantity = {name: pl.when(quantity == name).then(value) for name in QUANTITIES}
+            value_by_quantity = {name: pl.when(quantity == name).then(value) for name in DIMENSIONS}
             measured = self._quantities_of_metrics(rows)
         extremes = {}
         for name, values in measured.items():
@@ -464,14 +464,14 @@ class SampleBuffer:
 
 def _measured_quantities(good: pl.DataFrame) -> list[str]:
     """List the quantities of which a table has values."""
-    return [name for name in QUANTITIES if good[name].null_count() < good.height]
+    return [name for name in DIMENSIONS if good[name].null_count() < good.height]
 
 
 def _reject_unlocated_rows(rows: Rows) -> Rows:
     """Reject rows without a time, node or GPU."""
     return rows.reject(
         {
-            UNREADABLE_TIME_FAULT: pl.col("time").is_null(),
+            UNREADABLE_TIME_REASON: pl.col("time").is_null(),
             "the time is not between 1970 and 2100": is_out_of_range(pl.col("time")),
             "no GPU number": ~pl.col("gpu").is_between(0, MAX_DEVICE_INDEX).fill_null(False),
             "no node": pl.col("node").is_null(),

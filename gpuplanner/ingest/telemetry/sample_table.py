@@ -18,15 +18,15 @@ from gpuplanner.core.schema_checks import make_empty_table
 from gpuplanner.core.schemas import OPTIONAL_SAMPLE_COLUMNS, Samples
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import REJECTS, Rows, unique_file_names
-from gpuplanner.ingest.large_tables import DERIVED_COLUMNS, scan_month_files, split_by_month, write_chunks
+from gpuplanner.ingest.large_tables import DERIVED_SAMPLE_COLUMNS, scan_month_files, split_by_month, write_chunks
 from gpuplanner.ingest.quality_report import Finding, build_quality_report, combine_findings, file_findings_of
 from gpuplanner.ingest.source_fields import format_utc
-from gpuplanner.ingest.telemetry.coverage import MAX_GROUP_ROWS, SampleStatistics, summarise_samples
+from gpuplanner.ingest.telemetry.coverage import MAX_GPU_GROUP_ROWS, SampleStatistics, summarise_samples
 from gpuplanner.ingest.telemetry.metric_definitions import (
     ACTIVITY_SOURCES,
     DEVICE_KEY,
     DEVICE_SCHEMA,
-    QUANTITIES,
+    DIMENSIONS,
     SAMPLE_KEY,
     Metric,
     choose_activity_source,
@@ -38,13 +38,13 @@ from gpuplanner.ingest.telemetry.sample_buffer import ColumnArrays, SampleBuffer
 from gpuplanner.ingest.telemetry.telemetry_join import (
     CONTRADICTING_READING,
     JOB_SEPARATOR,
-    MAX_WINDOW_ROWS,
+    MAX_SORTED_WINDOW_ROWS,
     REPEATED_READING,
     SampleJoiner,
     device_jobs_table,
 )
 from gpuplanner.ingest.telemetry.telemetry_quality import (
-    FINDING_COLUMNS,
+    FINDING_SAMPLE_COLUMNS,
     clock_findings,
     find_file_overlaps,
     is_sample_finding,
@@ -53,14 +53,14 @@ from gpuplanner.ingest.telemetry.telemetry_quality import (
 )
 from gpuplanner.ingest.text_files import FileBlocks, TextFile, read_lines
 
-PROFILE_AND_JOB = ("profile", "job_id")
+PROFILE_AND_JOB_COLUMNS = ("profile", "job_id")
 """Columns of samples that describe the device and job, and are taken from either reading."""
 ACTIVITY_COLUMNS = ("sm_activity", "activity_source")
 """Activity and the counter that gave it, which are taken together."""
-OVERLAID_QUANTITIES = tuple(
+OVERLAID_COLUMNS = tuple(
     name
     for name in Samples.columns()
-    if name not in (*SAMPLE_KEY, *PROFILE_AND_JOB, *ACTIVITY_COLUMNS, *DERIVED_COLUMNS)
+    if name not in (*SAMPLE_KEY, *PROFILE_AND_JOB_COLUMNS, *ACTIVITY_COLUMNS, *DERIVED_SAMPLE_COLUMNS)
 )
 NEW_SUFFIX = " of the new"
 """Suffix of the columns of new samples next to those of old ones."""
@@ -114,7 +114,7 @@ def merge_telemetry(
         changed_months[month].lazy() if month in changed_months else scan_month_files([stored_months[month]])
         for month in sorted({*stored_months, *changed_months})
     ]
-    statistics = summarise_samples(pl.concat([frame.select(FINDING_COLUMNS) for frame in frames]).collect())
+    statistics = summarise_samples(pl.concat([frame.select(FINDING_SAMPLE_COLUMNS) for frame in frames]).collect())
     rejects = pl.concat([old_dataset.rejects, *all_rejects]).sort("file", "row", maintain_order=True)
     days = statistics.coverage()
     provenance = _merge_telemetry_facts(old_dataset.provenance, new_dataset.provenance, statistics, rejects.height)
@@ -169,7 +169,7 @@ def overlay_samples(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) ->
     only_new = new.join(pairs, on=SAMPLE_KEY, how="anti", nulls_equal=True).select(columns)
     if not by_metric:
         is_equal = pl.all_horizontal(
-            pl.col(name).eq_missing(pl.col(name + NEW_SUFFIX)) for name in (*OVERLAID_QUANTITIES, *ACTIVITY_COLUMNS)
+            pl.col(name).eq_missing(pl.col(name + NEW_SUFFIX)) for name in (*OVERLAID_COLUMNS, *ACTIVITY_COLUMNS)
         )
         reason = pl.when(is_equal).then(pl.lit(REPEATED_READING)).otherwise(pl.lit(CONTRADICTING_READING))
         return pl.concat([old, only_new]).sort(SAMPLE_KEY), _reject_repeats(pairs, reason)
@@ -177,8 +177,8 @@ def overlay_samples(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) ->
         _counter_rank(NEW_SUFFIX) < _counter_rank(""),
         _counter_rank(NEW_SUFFIX) == _counter_rank(""),
     )
-    differs = [pl.col(name) != pl.col(name + NEW_SUFFIX) for name in OVERLAID_QUANTITIES]
-    adds_value = [pl.col(name).is_null() & pl.col(name + NEW_SUFFIX).is_not_null() for name in OVERLAID_QUANTITIES]
+    differs = [pl.col(name) != pl.col(name + NEW_SUFFIX) for name in OVERLAID_COLUMNS]
+    adds_value = [pl.col(name).is_null() & pl.col(name + NEW_SUFFIX).is_not_null() for name in OVERLAID_COLUMNS]
     contradicts = pl.any_horizontal(
         *differs, is_equal_counter & (pl.col("sm_activity") != pl.col("sm_activity" + NEW_SUFFIX))
     )
@@ -193,7 +193,7 @@ def overlay_samples(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) ->
     )
     job_ids = pl.concat_list(pl.col(name).str.split(JOB_SEPARATOR) for name in ("job_id", "job_id" + NEW_SUFFIX))
     filled = pairs.with_columns(
-        *(pl.coalesce(name, name + NEW_SUFFIX) for name in (*OVERLAID_QUANTITIES, "profile")),
+        *(pl.coalesce(name, name + NEW_SUFFIX) for name in (*OVERLAID_COLUMNS, "profile")),
         pl.when(is_shared)
         .then(job_ids.list.unique().list.sort().list.join(JOB_SEPARATOR))
         .otherwise(pl.coalesce("job_id", "job_id" + NEW_SUFFIX))
@@ -258,7 +258,7 @@ def _merge_telemetry_facts(
     }
 
 
-BLOCK_BYTES = 24 << 20
+TELEMETRY_BLOCK_BYTES = 24 << 20
 """Text that is read at a time [bytes]."""
 LATER_QUANTITIES = {"sm_occupancy": "sm_occupancy", "energy_counter_j": "energy_counter", "xid": "xid"}
 """Column of samples that older folders lack → quantity."""
@@ -277,9 +277,9 @@ class SampleOutput:
 
     folder: Path | None = None
     name: str = "samples.parquet"
-    block_bytes: int = BLOCK_BYTES
-    window_rows: int = MAX_WINDOW_ROWS
-    group_rows: int = MAX_GROUP_ROWS
+    block_bytes: int = TELEMETRY_BLOCK_BYTES
+    window_rows: int = MAX_SORTED_WINDOW_ROWS
+    group_rows: int = MAX_GPU_GROUP_ROWS
 
     def open_spill(self) -> BinaryIO:
         """Open a file for intermediate rows: in memory, or temporary in the folder."""
@@ -340,7 +340,7 @@ class SampleWriter:
             types = {
                 name: column.dtype
                 for name, column in Samples.columns().items()
-                if name not in (*absent, *DERIVED_COLUMNS)
+                if name not in (*absent, *DERIVED_SAMPLE_COLUMNS)
             }
             month_folder.mkdir(parents=True, exist_ok=True)
             self._write_month(month, pl.Schema(types), month_folder / self.output.name)
@@ -355,7 +355,7 @@ class SampleWriter:
         rank = rows["rank"]
         self._has_samples[rank] = True
         self._used_numbers.update(np.unique(rows["who"]).tolist())
-        has_value = {name: ~np.isnan(rows[name]) for name in QUANTITIES if name in rows}
+        has_value = {name: ~np.isnan(rows[name]) for name in DIMENSIONS if name in rows}
         month_counters = self._counters_by_month.setdefault(month, set())
         month_counters.update(name for name in LATER_QUANTITIES.values() if name in has_value and has_value[name].any())
         no_values = np.zeros(len(rank), bool)
@@ -404,7 +404,7 @@ class SampleWriter:
             else self.device_jobs[name].gather(numbers)
             for name in ("node", "gpu", "instance", "profile", "job_id", "mig_enabled")
         }
-        values = {name: pl.Series(rows[name], nan_to_null=True) for name in QUANTITIES if name in rows}
+        values = {name: pl.Series(rows[name], nan_to_null=True) for name in DIMENSIONS if name in rows}
         time = pl.Series(rows["time"]).cast(pl.Datetime("us", "UTC"))
         samples = choose_activity_source(pl.DataFrame({"time": time, **device_columns, **values}))
         return samples if self.device_counters is None else keep_best_counter(samples, self.device_counters)

@@ -14,41 +14,41 @@ import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, printable_file_name
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import CONTROL_CHARACTER, Rows
+from gpuplanner.ingest.delimited_rows import CONTROL_CHARACTER_REASON, Rows
 from gpuplanner.ingest.row_reader import concat_blocks, iterate_pages
 from gpuplanner.ingest.source_definition import Sniffer, matches_pattern, register_sniffer
 from gpuplanner.ingest.source_fields import (
     AMBIGUOUS_COLUMN,
-    UTC_TIME_TYPE,
+    UTC_TIME_DTYPE,
     convert_to_utc,
     parse_origin,
     seconds_to_duration,
     validate_time_zone,
 )
 from gpuplanner.ingest.telemetry.metric_definitions import (
-    MIN_BLANK_VALUE,
-    QUANTITIES,
+    DIMENSIONS,
+    MIN_BLANK_BY_IS_LARGE_VALUE,
     WIDE_DIMENSIONS,
     Metric,
     is_blank,
     replace_blank_values,
 )
-from gpuplanner.ingest.text_files import CONTROL_PATTERN, MAX_TEXT_BYTES, WHOLE_FILE_BYTES, FileBlocks
+from gpuplanner.ingest.text_files import CONTROL_CHARACTER_PATTERN, MAX_TEXT_BYTES, WHOLE_FILE_BYTES, FileBlocks
 
 NAIVE_TIME_PATTERN = r"^(\d{4})[-/](\d{2})[-/](\d{2})[ T](\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?)$"
 """A date and time without a zone."""
 OFFSET_TIME_PATTERN = r"^(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?)(Z|[+-]\d{2}:?\d{2})$"
 """A date and time with a UTC offset."""
-EPOCH_PATTERN = r"^(\d{9,10}(?:\.\d{1,9})?)$"
+EPOCH_SECONDS_PATTERN = r"^(\d{9,10}(?:\.\d{1,9})?)$"
 """Seconds since 1970."""
-EPOCH_ASCII_PATTERN = r"^[0-9]{9,10}(?:\.[0-9]{1,9})?$"
+EPOCH_SECONDS_ASCII_PATTERN = r"^[0-9]{9,10}(?:\.[0-9]{1,9})?$"
 """Seconds since 1970 in ASCII digits."""
 CLOCK_TIME_PATTERN = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
 """Hours, minutes and seconds."""
 
-SKIPPED_TIME_FAULT = "a local time that the clock skipped"
+SKIPPED_TIME_REASON = "a local time that the clock skipped"
 """Reject reason of a local time that does not exist."""
-AMBIGUOUS_TIME_FAULT = "a local time that the clock showed twice: log in UTC"
+AMBIGUOUS_TIME_REASON = "a local time that the clock showed twice: log in UTC"
 """Reject reason of a local time that occurs twice."""
 
 
@@ -82,7 +82,7 @@ def parse_times(rows: Rows, column: str, tz: str | None, location: str) -> Rows:
         unique = convert_to_utc(unique.with_columns(local="naive"), ["local"], validate_time_zone(tz))
         unique = unique.with_columns(time=pl.coalesce("time", "local"))
     else:
-        unique = unique.with_columns(pl.lit(None, UTC_TIME_TYPE).alias("local"), pl.lit(False).alias(AMBIGUOUS_COLUMN))
+        unique = unique.with_columns(pl.lit(None, UTC_TIME_DTYPE).alias("local"), pl.lit(False).alias(AMBIGUOUS_COLUMN))
     is_local = pl.col("naive").is_not_null()
     is_skipped, is_ambiguous = is_local & pl.col("local").is_null(), is_local & pl.col(AMBIGUOUS_COLUMN)
     unique = unique.select("time", skipped=is_skipped, twice=is_ambiguous)
@@ -91,7 +91,7 @@ def parse_times(rows: Rows, column: str, tz: str | None, location: str) -> Rows:
     rows = rows.with_columns(text.alias(column), times["time"])
     if not has_faults:
         return rows
-    return rows.reject({SKIPPED_TIME_FAULT: pl.lit(times["skipped"]), AMBIGUOUS_TIME_FAULT: pl.lit(times["twice"])})
+    return rows.reject({SKIPPED_TIME_REASON: pl.lit(times["skipped"]), AMBIGUOUS_TIME_REASON: pl.lit(times["twice"])})
 
 
 def _find_runs(text: pl.Series) -> tuple[pl.Series, pl.Series | None]:
@@ -116,7 +116,7 @@ def _split_by_zone(text: pl.Series) -> pl.DataFrame:
     pattern, parsed, name = time_format
     has_format = text.str.contains(pattern).fill_null(False)
     other_name = "naive" if name == "time" else "time"
-    dtypes = {"time": UTC_TIME_TYPE, "naive": pl.Datetime("us")}
+    dtypes = {"time": UTC_TIME_DTYPE, "naive": pl.Datetime("us")}
     times = text.to_frame("text").select(
         "text", pl.when(pl.lit(has_format)).then(parsed).alias(name), pl.lit(None, dtypes[other_name]).alias(other_name)
     )
@@ -144,14 +144,14 @@ def _guess_time_format(first_text: str | None) -> tuple[str, pl.Expr, str] | Non
         if not utc_mark:
             return pattern, parsed, "naive"
         return (pattern, parsed.dt.replace_time_zone("UTC"), "time") if date_separator == "-" else None
-    if re.fullmatch(EPOCH_ASCII_PATTERN[1:-1], first_text):
-        return EPOCH_ASCII_PATTERN, _from_epoch(text), "time"
+    if re.fullmatch(EPOCH_SECONDS_ASCII_PATTERN[1:-1], first_text):
+        return EPOCH_SECONDS_ASCII_PATTERN, _from_epoch(text), "time"
     return None
 
 
 def _from_epoch(text: pl.Expr) -> pl.Expr:
     """Convert seconds since 1970 to instants."""
-    return (text.cast(pl.Float64, strict=False) * 1e6).round().cast(pl.Int64).cast(UTC_TIME_TYPE)
+    return (text.cast(pl.Float64, strict=False) * 1e6).round().cast(pl.Int64).cast(UTC_TIME_DTYPE)
 
 
 def _parse_any_time(text: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
@@ -164,14 +164,14 @@ def _parse_any_time(text: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
     offset = pl.concat_str(
         offset_text[0], pl.lit("T"), offset_text[1], offset_text[2].str.replace("Z", "+00:00", literal=True)
     ).str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", strict=False)
-    epoch = _from_epoch(text.str.extract(EPOCH_PATTERN))
+    epoch = _from_epoch(text.str.extract(EPOCH_SECONDS_PATTERN))
     return pl.coalesce(offset.dt.convert_time_zone("UTC"), epoch).alias("time"), naive.alias("naive")
 
 
 CELL_PATTERN = r"^([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)[ \t]*(%|[A-Za-z][A-Za-z/]*)?$"
 """A number, with its unit where the cell states one."""
 
-NOT_A_NUMBER_FAULT = "not a number with a known unit"
+NOT_A_NUMBER_REASON = "not a number with a known unit"
 """Reject reason of a cell that is neither a number nor blank."""
 
 
@@ -191,13 +191,13 @@ def require_known_unit(metric: Metric, unit: str, location: str) -> Metric:
 
 def read_wide_values(rows: Rows, columns: Mapping[str, Metric]) -> Rows:
     """Parse the metric columns of a table with one row per device and time."""
-    values: dict[str, list[pl.Series]] = {quantity: [] for quantity in QUANTITIES}
+    values: dict[str, list[pl.Series]] = {quantity: [] for quantity in DIMENSIONS}
     faults: dict[str, pl.Expr] = {}
     for column, metric in columns.items():
         value, fault = parse_cells(rows.good[column], metric)
         values[metric.quantity].append(value)
         if fault.any():
-            faults[f"{column}: {NOT_A_NUMBER_FAULT}"] = pl.lit(fault)
+            faults[f"{column}: {NOT_A_NUMBER_REASON}"] = pl.lit(fault)
     value_columns = (_first_available(series, rows.good.height).alias(name) for name, series in values.items())
     rows = rows.with_columns(*value_columns)
     return rows.reject(faults) if faults else rows
@@ -230,7 +230,7 @@ def parse_cells(cells: pl.Series, metric: Metric) -> tuple[pl.Series, pl.Series]
     >>> value.to_list(), fault.to_list()
     ([400.0, None, None, 2.0], [False, False, True, False])
     """
-    is_wide = QUANTITIES[metric.quantity] in WIDE_DIMENSIONS
+    is_wide = DIMENSIONS[metric.quantity] in WIDE_DIMENSIONS
     if cells.dtype == pl.Float64:
         fault = pl.Series([False]).new_from_index(0, len(cells))
         return _convert_unit(cells, metric.divisor, wide=is_wide), fault
@@ -253,7 +253,7 @@ def _convert_unit(number: pl.Series, divisor: float, *, wide: bool) -> pl.Series
     """Divide numbers by the divisor of their unit, after removing blank markers."""
     largest = number.max()
     value = number
-    if number.is_nan().any() or (isinstance(largest, float) and largest >= MIN_BLANK_VALUE[wide]):
+    if number.is_nan().any() or (isinstance(largest, float) and largest >= MIN_BLANK_BY_IS_LARGE_VALUE[wide]):
         value = pl.select(replace_blank_values(pl.lit(number), wide=wide)).to_series()
     if divisor != 1:  # polars would multiply by its inverse, and be off in the last digit
         value = pl.Series(value.to_numpy() / divisor, nan_to_null=True)
@@ -279,7 +279,7 @@ def _parse_number_and_unit(text: pl.Expr, metric: Metric) -> tuple[pl.Expr, pl.E
     unit = parts.struct[1].fill_null(metric.unit)
     divisor = unit.replace_strict(metric.units, default=None, return_dtype=pl.Float64)
     number = parts.struct[0].cast(pl.Float64, strict=False)
-    is_wide = QUANTITIES[metric.quantity] in WIDE_DIMENSIONS
+    is_wide = DIMENSIONS[metric.quantity] in WIDE_DIMENSIONS
     fault = ~is_blank(text) & ~(number / divisor).is_finite().fill_null(False)
     return (replace_blank_values(number, wide=is_wide) / divisor).alias("value"), fault.fill_null(False).alias("fault")
 
@@ -301,7 +301,7 @@ def read_long_values(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:
     by_name = {metric_number: metrics[metric_number] for metric_number in names if metric_number in metrics}
     metric_number = pl.col("metric").cast(pl.Enum(names)).to_physical()
     is_wide = pl.Series(
-        [name in by_name and QUANTITIES[by_name[name].quantity] in WIDE_DIMENSIONS for name in names], dtype=pl.Boolean
+        [name in by_name and DIMENSIONS[by_name[name].quantity] in WIDE_DIMENSIONS for name in names], dtype=pl.Boolean
     )
     divisor = pl.Series([by_name[name].divisor if name in by_name else None for name in names], dtype=pl.Float64)
     quantity = pl.Series([by_name[name].quantity if name in by_name else None for name in names], dtype=pl.String)
@@ -319,7 +319,7 @@ def read_long_values(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:
 PageParser = Callable[[Rows], Rows]
 """Function that turns the lines of one file (``file``, ``line``, ``raw``) into rows with more columns."""
 
-ORIGIN_ADVICE = "Give the time of the first row: --origin 2026-01-31T12:00:00Z."
+STATE_ORIGIN_ADVICE = "Give the time of the first row: --origin 2026-01-31T12:00:00Z."
 """Advice of the error for files without times."""
 
 
@@ -388,18 +388,20 @@ class Hints:
             If the origin is not stated, or the interval is neither stated nor known.
         """
         if self.origin is None:
-            raise TraceFormatError(location, "times in the file, or --origin", "neither", ORIGIN_ADVICE)
+            raise TraceFormatError(location, "times in the file, or --origin", "neither", STATE_ORIGIN_ADVICE)
         step = default_s if self.interval_s is None else self.interval_s
         if step is None:
             todo = "Give the sampling interval in seconds, for example --interval 30."
             raise TraceFormatError(location, "times in the file, or an interval", "neither", todo)
-        return pl.lit(parse_origin(self.origin), UTC_TIME_TYPE) + seconds_to_duration(number * step)
+        return pl.lit(parse_origin(self.origin), UTC_TIME_DTYPE) + seconds_to_duration(number * step)
 
 
 def telemetry_reader(sniff: Sniffer) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
     """Decorate a telemetry reader with the test for its files; it then takes :class:`Hints` or their fields."""
 
     def decorate(reader: Callable[..., Dataset]) -> Callable[..., Dataset]:
+        """Return the reader with :class:`Hints`, or their fields as keyword arguments."""
+
         @register_sniffer(sniff)
         @functools.wraps(reader)
         def read_with_hints(
@@ -408,6 +410,7 @@ def telemetry_reader(sniff: Sniffer) -> Callable[[Callable[..., Dataset]], Calla
             output: object = None,
             **hint_values: Any,  # noqa: ANN401 - fields of Hints
         ) -> Dataset:
+            """Read telemetry files; what the files leave out is given as hints or as their fields."""
             return reader(paths, hints or Hints(**hint_values), *([] if output is None else [output]))
 
         return read_with_hints
@@ -465,7 +468,7 @@ def read_page_blocks(
             page = parse(page, first_lines.get(number))
             first_lines.setdefault(number, first_line)
             if block.has_controls:
-                page = page.reject({CONTROL_CHARACTER: pl.col("raw").str.contains(CONTROL_PATTERN)})
+                page = page.reject({CONTROL_CHARACTER_REASON: pl.col("raw").str.contains(CONTROL_CHARACTER_PATTERN)})
         yield page
 
 

@@ -18,8 +18,8 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.ingest.gpu_model_resolution import spread_gpus_over_nodes
-from gpuplanner.ingest.source_fields import UTC_TIME_TYPE
-from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, DEVICE_SCHEMA, QUANTITIES
+from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE
+from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, DEVICE_SCHEMA, DIMENSIONS
 from gpuplanner.ingest.telemetry.sample_buffer import (
     DEVICE_JOB_COLUMNS,
     MINUTE_US,
@@ -30,8 +30,8 @@ from gpuplanner.ingest.telemetry.sample_buffer import (
     run_starts,
 )
 
-STATED, SHARED, WHOLE_NODE, TOGETHER, NO_JOB = "stated", "shared", "whole_node", "together", "none"
-JOB_EVIDENCE = (STATED, SHARED, WHOLE_NODE, TOGETHER, NO_JOB)
+STATED_JOB, SHARED_JOB, WHOLE_NODE_JOB, TOGETHER_JOB, NO_JOB = "stated", "shared", "whole_node", "together", "none"
+JOB_EVIDENCE_KINDS = (STATED_JOB, SHARED_JOB, WHOLE_NODE_JOB, TOGETHER_JOB, NO_JOB)
 """Evidence for the job of a sample.
 
 stated
@@ -53,18 +53,18 @@ DEVICE_KIND_SCHEMA = pl.Schema({name: DEVICE_SCHEMA[name] for name in (*DEVICE_K
 GPU, whose instances several jobs may have.
 """
 ALLOCATION_SPAN_SCHEMA = pl.Schema(
-    {"node": pl.String(), "kind": pl.String(), "at": UTC_TIME_TYPE, "holder": pl.String(), "evidence": pl.String()}
+    {"node": pl.String(), "kind": pl.String(), "at": UTC_TIME_DTYPE, "holder": pl.String(), "evidence": pl.String()}
 )
 """Allocation of the devices of a node and kind: from ``at`` until the next row, ``holder`` is the job, by
 ``evidence``."""
 ALLOCATED_COUNT_SCHEMA = pl.Schema(
-    {"node": pl.String(), "kind": pl.String(), "at": UTC_TIME_TYPE, "job_id": pl.String(), "count": pl.Float64()}
+    {"node": pl.String(), "kind": pl.String(), "at": UTC_TIME_DTYPE, "job_id": pl.String(), "count": pl.Float64()}
 )
 """Jobs that are allocated ``count`` devices of a kind on a node from ``at`` on."""
 
-FAR_FUTURE = pl.datetime(2200, 1, 1, time_unit="us", time_zone="UTC")
+FAR_FUTURE_EXPR = pl.datetime(2200, 1, 1, time_unit="us", time_zone="UTC")
 """End of jobs that run on."""
-COUNT_TOLERANCE = 1e-9
+DEVICE_COUNT_TOLERANCE = 1e-9
 """Rounding tolerance of device counts."""
 
 
@@ -103,13 +103,13 @@ class DeviceAllocations:
             )
         )  # fmt: skip
         # Of a GPU beside its instances nobody is the one holder.
-        without_span = pl.when(pl.col("kind").is_null()).then(pl.lit(TOGETHER)).otherwise(pl.lit(NO_JOB))
+        without_span = pl.when(pl.col("kind").is_null()).then(pl.lit(TOGETHER_JOB)).otherwise(pl.lit(NO_JOB))
         return joined.with_columns(
             job_id=pl.when(stated).then(pl.coalesce("job_named", "job_id")).otherwise("holder"),
             job_evidence=pl.when(stated & pl.col("job_id").str.contains(JOB_SEPARATOR, literal=True))
-            .then(pl.lit(SHARED))
+            .then(pl.lit(SHARED_JOB))
             .when(stated)
-            .then(pl.lit(STATED))
+            .then(pl.lit(STATED_JOB))
             .otherwise(pl.coalesce("evidence", without_span)),
         ).select(*columns)
 
@@ -125,7 +125,7 @@ def split_shared_samples(samples: pl.DataFrame) -> pl.DataFrame:
     """
     is_shared = pl.lit(value=False)
     if "job_evidence" in samples.columns:
-        is_shared = (pl.col("job_evidence") == SHARED).fill_null(value=False)
+        is_shared = (pl.col("job_evidence") == SHARED_JOB).fill_null(value=False)
     unshared = samples.filter(~is_shared).with_columns(part=pl.lit(1.0))
     if unshared.height == samples.height:
         return unshared
@@ -163,7 +163,7 @@ def find_devices(samples: pl.LazyFrame) -> pl.DataFrame:
 
 def count_allocated_devices(jobs: pl.DataFrame, until: datetime | None = None) -> pl.DataFrame:
     """Count the devices of each kind allocated to jobs on each node, from each instant at which that changed."""
-    end_if_open = (FAR_FUTURE if until is None else pl.lit(until)).cast(UTC_TIME_TYPE)
+    end_if_open = (FAR_FUTURE_EXPR if until is None else pl.lit(until)).cast(UTC_TIME_DTYPE)
     counted = jobs.filter(pl.col("start_time").is_not_null(), pl.col("node_list").is_not_null()).select(
         "job_id",
         "node_list",
@@ -260,7 +260,7 @@ def find_allocations(
     groups = members.group_by("node", "kind", "at").agg(
         jobs=pl.col("job_id").drop_nulls().len(), count=pl.col("count").sum(), one=pl.col("job_id").first()
     )
-    is_certain = (pl.col("jobs") == 1) & (pl.col("count") + COUNT_TOLERANCE >= pl.col("devices"))
+    is_certain = (pl.col("jobs") == 1) & (pl.col("count") + DEVICE_COUNT_TOLERANCE >= pl.col("devices"))
     spans = (
         groups.join(node_pairs, on="node")
         .drop("node")
@@ -271,8 +271,8 @@ def find_allocations(
             evidence=pl.when(pl.col("jobs") == 0)
             .then(pl.lit(NO_JOB))
             .when(is_certain)
-            .then(pl.lit(WHOLE_NODE))
-            .otherwise(pl.lit(TOGETHER)),
+            .then(pl.lit(WHOLE_NODE_JOB))
+            .otherwise(pl.lit(TOGETHER_JOB)),
         )
         .select(ALLOCATION_SPAN_SCHEMA.names())
         .cast(ALLOCATION_SPAN_SCHEMA)
@@ -318,7 +318,7 @@ def _match_node_names(telemetry_nodes: pl.Series, job_nodes: pl.Series) -> pl.Da
     return pl.concat([pairs.select("seen", "node") for pairs in (equal_names, short_matches)])
 
 
-MAX_WINDOW_ROWS = 1 << 18
+MAX_SORTED_WINDOW_ROWS = 1 << 18
 """Rows that are sorted at a time, unless one minute has more. Larger columns cost more memory because their pages are
 allocated again.
 """
@@ -347,7 +347,7 @@ class SampleJoiner:
     sample_buffer: SampleBuffer
     within_s: float = 0.0
     allow_several: bool = False
-    window_rows: int = MAX_WINDOW_ROWS
+    window_rows: int = MAX_SORTED_WINDOW_ROWS
     repeated: list[np.ndarray] = field(default_factory=list)
     contradicting: list[np.ndarray] = field(default_factory=list)
 
@@ -424,7 +424,7 @@ class SampleJoiner:
         is_repeat = ~run_starts(rows["time"], rows["rank"])
         if is_repeat.any():
             first_row = np.maximum.accumulate(np.where(is_repeat, 0, np.arange(len(is_repeat))))
-            rows = self._drop_repeats(rows, is_repeat, first_row, [name for name in QUANTITIES if name in rows])
+            rows = self._drop_repeats(rows, is_repeat, first_row, [name for name in DIMENSIONS if name in rows])
         return rows
 
     def _drop_repeats(
@@ -528,7 +528,7 @@ class SampleJoiner:
             if name in metrics:
                 by_quantity.setdefault(metrics[name].quantity, []).append(code)
         has_value = ~np.isnan(rows["value"])
-        for quantity in QUANTITIES:
+        for quantity in DIMENSIONS:
             codes = by_quantity.get(quantity)
             if not codes:
                 continue

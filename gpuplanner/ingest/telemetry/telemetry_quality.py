@@ -12,19 +12,30 @@ from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY
 from gpuplanner.core.units import percent_text
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.gpu_model_resolution import spread_gpus_over_nodes
-from gpuplanner.ingest.quality_report import Finding, check_text, count_reject_reasons, reject_findings, source_finding
-from gpuplanner.ingest.telemetry.coverage import Gaps, SampleStatistics
+from gpuplanner.ingest.quality_report import (
+    Finding,
+    check_text,
+    count_reject_reasons,
+    reject_findings,
+    source_finding,
+)
+from gpuplanner.ingest.telemetry.coverage import SampleGaps, SampleStatistics
 from gpuplanner.ingest.telemetry.device_hours import GPU_KEY
-from gpuplanner.ingest.telemetry.metric_definitions import ENGINE, GAP_FACTOR, LEGACY, NO_COUNTER
+from gpuplanner.ingest.telemetry.metric_definitions import (
+    FROM_ENGINE,
+    FROM_LEGACY,
+    GAP_FACTOR,
+    NO_COUNTER,
+)
 from gpuplanner.ingest.telemetry.sample_buffer import DeviceId, device_sort_key
 from gpuplanner.ingest.telemetry.telemetry_join import (
     JOB_SEPARATOR,
     NO_JOB,
     REPEATED_READING,
-    SHARED,
-    STATED,
-    TOGETHER,
-    WHOLE_NODE,
+    SHARED_JOB,
+    STATED_JOB,
+    TOGETHER_JOB,
+    WHOLE_NODE_JOB,
     DeviceAllocations,
     short_node_name,
 )
@@ -38,17 +49,17 @@ AFTER_JOBS = "after_the_jobs"
 UNMATCHED_OUTCOMES = (NO_JOB, UNLISTED_JOB, UNLISTED_NODE, AFTER_JOBS)
 """Outcomes without a job."""
 OUTCOME_TEXTS = {
-    STATED: "job named by the source",
-    SHARED: "jobs named by the source that share a GPU",
-    WHOLE_NODE: "one job was allocated all devices of the node",
-    TOGETHER: "several jobs of the node, or a part of it: allocated to them together",
+    STATED_JOB: "job named by the source",
+    SHARED_JOB: "jobs named by the source that share a GPU",
+    WHOLE_NODE_JOB: "one job was allocated all devices of the node",
+    TOGETHER_JOB: "several jobs of the node, or a part of it: allocated to them together",
     NO_JOB: "no job on the node then",
     UNLISTED_JOB: "job named by the source, and not in the list of jobs",
     UNLISTED_NODE: "no job names this node",
     AFTER_JOBS: "the list of jobs ends before",
 }
 """Outcome of the join → its text."""
-REPORTED_OUTCOMES = (TOGETHER, NO_JOB, UNLISTED_JOB, UNLISTED_NODE, AFTER_JOBS)
+REPORTED_OUTCOMES = (TOGETHER_JOB, NO_JOB, UNLISTED_JOB, UNLISTED_NODE, AFTER_JOBS)
 """Outcomes that get a finding."""
 
 
@@ -100,8 +111,8 @@ def summarise_join(
     by_reason = dict.fromkeys(OUTCOME_TEXTS, 0.0) | dict(hours.select("outcome", "gpu_hours").iter_rows())
     unmatched = hours.filter(pl.col("outcome").is_in(UNMATCHED_OUTCOMES))
     facts = {
-        "matched_gpu_hours": by_reason[STATED] + by_reason[SHARED] + by_reason[WHOLE_NODE],
-        "together_gpu_hours": by_reason[TOGETHER],
+        "matched_gpu_hours": by_reason[STATED_JOB] + by_reason[SHARED_JOB] + by_reason[WHOLE_NODE_JOB],
+        "together_gpu_hours": by_reason[TOGETHER_JOB],
         "unmatched_gpu_hours": sum(by_reason[name] for name in UNMATCHED_OUTCOMES),
         "unmatched_used_gpu_hours": float(unmatched["used_gpu_hours"].sum()),
         "by_reason": {OUTCOME_TEXTS[name]: value for name, value in by_reason.items() if value},
@@ -144,7 +155,7 @@ def format_match_summary(dataset: Dataset) -> str | None:
         return None
     by_reason = dataset.join["by_reason"]
     hours_by_outcome = {
-        OUTCOME_TEXTS[name]: by_reason.get(OUTCOME_TEXTS[name], 0.0) for name in (TOGETHER, *UNMATCHED_OUTCOMES)
+        OUTCOME_TEXTS[name]: by_reason.get(OUTCOME_TEXTS[name], 0.0) for name in (TOGETHER_JOB, *UNMATCHED_OUTCOMES)
     }
     parts = [f"{dataset.join['matched_gpu_hours']:,.0f} GPU-hours of telemetry matched to jobs"]
     if dataset.has_jobs and "sm_activity" in dataset.jobs.columns and dataset.jobs["sm_activity"].count():
@@ -178,7 +189,7 @@ def _add_outcomes(
     is_listed = pl.element().is_in(jobs_listed.implode())
     any_listed = other_names.str.split(JOB_SEPARATOR).list.eval(is_listed).list.any()
     is_in_list = pl.col("job_id").is_in(pl.concat([jobs_listed, other_names.filter(any_listed)]).implode())
-    is_stated, has_no_job = pl.col("job_evidence").is_in([STATED, SHARED]), pl.col("job_evidence") == NO_JOB
+    is_stated, has_no_job = pl.col("job_evidence").is_in([STATED_JOB, SHARED_JOB]), pl.col("job_evidence") == NO_JOB
     return samples.join(
         partitioned_gpus.lazy(), on=["node", "gpu", "instance"], how="anti", nulls_equal=True
     ).with_columns(
@@ -207,7 +218,7 @@ def _find_activity_without_jobs(samples: pl.LazyFrame) -> list[Finding]:
 def _find_clock_differences(samples: pl.LazyFrame, jobs: pl.DataFrame) -> list[Finding]:
     """Report jobs with telemetry before they started or after they ended: the clocks differ."""
     stated = (
-        samples.filter(pl.col("job_evidence") == STATED)
+        samples.filter(pl.col("job_evidence") == STATED_JOB)
         .group_by("job_id", "node")
         .agg(first=pl.col("time").min(), last=pl.col("time").max(), instants=pl.col("time").n_unique())
         .collect(engine="streaming")
@@ -234,10 +245,10 @@ def _find_clock_differences(samples: pl.LazyFrame, jobs: pl.DataFrame) -> list[F
 MIN_DAY_COVERAGE = 0.9
 """Share of a node's day below which its means get a warning, as ``source_checks.csv`` says."""
 
-REPORTED_SOURCES = (LEGACY, ENGINE, NO_COUNTER)
+REPORTED_ACTIVITY_SOURCES = (FROM_LEGACY, FROM_ENGINE, NO_COUNTER)
 """Activity sources that get a finding."""
 
-POWER_ERROR_FRACTION = 0.05
+MAX_POWER_ERROR_FRACTION = 0.05
 """Error of the power that the driver allows [1]_: energies that differ by more get a warning.
 
 References
@@ -245,16 +256,16 @@ References
 .. [1] NVIDIA, NVML API reference, nvmlDeviceGetPowerUsage: accurate to within +/- 5 % of the current power draw.
 """
 
-GAPS_CHECK = "gaps between samples"
-TWO_ENERGIES_CHECK = "energy by the counter and by the power"
-SAMPLE_CHECKS = ("sparse days", "counted twice", "counter restarts", "XID")
+SAMPLE_GAPS_CHECK = "gaps between samples"
+ENERGY_MISMATCH_CHECK = "energy by the counter and by the power"
+SAMPLE_CHECK_NAMES = ("sparse days", "counted twice", "counter restarts", "XID")
 SAMPLE_CHECK_TEXTS = {
-    *(GAPS_CHECK, TWO_ENERGIES_CHECK),
-    *(check_text(f"samples: {name}") for name in SAMPLE_CHECKS),
-    *(check_text(f"activity: {rung}") for rung in REPORTED_SOURCES),
+    *(SAMPLE_GAPS_CHECK, ENERGY_MISMATCH_CHECK),
+    *(check_text(f"samples: {name}") for name in SAMPLE_CHECK_NAMES),
+    *(check_text(f"activity: {rung}") for rung in REPORTED_ACTIVITY_SOURCES),
 }
 """Checks whose findings follow from samples alone."""
-FINDING_COLUMNS = ("time", "node", "gpu", "instance", "power_w", "energy_counter_j", "xid", "activity_source")
+FINDING_SAMPLE_COLUMNS = ("time", "node", "gpu", "instance", "power_w", "energy_counter_j", "xid", "activity_source")
 """Columns of samples that findings are computed from."""
 
 
@@ -264,7 +275,7 @@ def sample_findings(statistics: SampleStatistics, coverage_table: pl.DataFrame) 
         source_finding(
             f"activity: {source}", statistics.activity_sources[source][0], str(statistics.activity_sources[source][1])
         )
-        for source in REPORTED_SOURCES
+        for source in REPORTED_ACTIVITY_SOURCES
         if source in statistics.activity_sources
     ]
     findings += _gap_findings(statistics.gaps)
@@ -305,14 +316,14 @@ def rejected_row_findings(rejects: pl.DataFrame, rows_in: int) -> list[Finding]:
     return findings
 
 
-def _gap_findings(gaps: Gaps) -> list[Finding]:
+def _gap_findings(gaps: SampleGaps) -> list[Finding]:
     """Report gaps between samples."""
     if gaps.longest is None:
         return []
     node, gpu, begin, step_s, usual_s = gaps.longest
     return [
         Finding(
-            GAPS_CHECK,
+            SAMPLE_GAPS_CHECK,
             "warning",
             gaps.count,
             f"{gaps.total_us / 3.6e9:.2f} GPU-hours were not observed; nothing is filled in",
@@ -375,11 +386,11 @@ def _energy_findings(energies: pl.DataFrame | None) -> list[Finding]:
             pl.col("apart").abs(), *GPU_KEY, descending=[True, False, False]
         )
         node, gpu, off = worst["node", "gpu", "apart"].row(0)
-        severity = "warning" if abs(off) > POWER_ERROR_FRACTION else "info"
+        severity = "warning" if abs(off) > MAX_POWER_ERROR_FRACTION else "info"
         effect = f"energy is that of the counter: {percent_text(total, '+.2f')} against the power between the samples"
         findings.append(
             Finding(
-                TWO_ENERGIES_CHECK,
+                ENERGY_MISMATCH_CHECK,
                 severity,
                 both_known.height,
                 effect,

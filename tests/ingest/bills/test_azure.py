@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.ingest.bills.azure_and_gcp_bills import AZURE_COLUMNS, read_azure
+from gpuplanner.ingest.bills.azure_and_gcp_bills import FIELD_BY_AZURE_COLUMN, read_azure
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
 from gpuplanner.ingest.source_registry import detect_source
 
@@ -38,7 +38,9 @@ AMORTISED = [
 def details(lines: list[dict[str, str]], *, mca: bool = False) -> str:
     """A file as it is exported: Enterprise Agreements with American dates, Customer Agreements in camel case."""
     absent = "BillingCurrencyCode" if mca else "BillingCurrency"
-    names = [name for name in AZURE_COLUMNS if name not in (absent, *(() if mca else ("PaygCostInBillingCurrency",)))]
+    names = [
+        name for name in FIELD_BY_AZURE_COLUMN if name not in (absent, *(() if mca else ("PaygCostInBillingCurrency",)))
+    ]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([name[0].lower() + name[1:] if mca else name for name in names])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.ingest.bills.aws_and_focus_bills import CUR_COLUMNS, read_cur, to_cur2_name
+from gpuplanner.ingest.bills.aws_and_focus_bills import FIELD_BY_CUR_COLUMN, read_cur, to_cur2_name
 from gpuplanner.ingest.source_registry import detect_source
 
 File = Callable[..., Path]
@@ -46,7 +46,7 @@ EFFECTIVE_USD = sum(
 
 
 def report(lines: list[dict[str, str]], *, legacy: bool) -> str:
-    names = list(CUR_COLUMNS)
+    names = list(FIELD_BY_CUR_COLUMN)
     tags = ["resourceTags/user:team", "resourceTags/aws:createdBy"] if legacy else ["resource_tags"]
     header = [name if legacy else to_cur2_name(name) for name in names] + tags
     out = io.StringIO()

@@ -14,7 +14,7 @@ import pytest
 from gpuplanner.core.output_writing import write_csv_safe
 from gpuplanner.core.units import money_text
 from gpuplanner.cost.showback import Rate, showback
-from gpuplanner.hardware.power_and_carbon import Price
+from gpuplanner.hardware.power_and_carbon import GpuHourPrice
 from gpuplanner.ingest.bills.aws_and_focus_bills import read_cur, read_focus
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours, summarise_bill
 from gpuplanner.ingest.source_registry import detect_source, read
@@ -66,7 +66,7 @@ def test_the_costs_of_a_month_are_read_back_from_csv(tmp_path: Path):
             "gpu_hours": [100.0, 70.25, 29.75],
         }
     )
-    price = Price(2.5, 2.5, 2.5, "USD", "own price", "as given")
+    price = GpuHourPrice(2.5, 2.5, 2.5, "USD", "own price", "as given")
     costs = showback(hours, {("H100-80GB-SXM5", "owned"): Rate(price)}, start=MONTH[0], end=MONTH[1])
     write_csv_safe(tmp_path / "costs.csv", costs)
     write_focus(tmp_path / "focus.csv", costs)

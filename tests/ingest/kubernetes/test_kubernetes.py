@@ -22,7 +22,7 @@ from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.kubernetes.api_objects import parse_count, parse_gpu_resource, parse_quantity
 from gpuplanner.ingest.kubernetes.cluster_dump import DUPLICATE_OBJECT_REASON, UNREAD_KIND_REASON
 from gpuplanner.ingest.kubernetes.cluster_reader import UNKNOWN_GPU_COUNT_CHECK, read_kubernetes
-from gpuplanner.ingest.kubernetes.job_rows import COUNTED_POD_REASON, NO_GPU_REASON
+from gpuplanner.ingest.kubernetes.job_rows import COUNTED_WITH_JOB_REASON, NO_GPU_REQUEST_REASON
 from gpuplanner.ingest.kubernetes.node_gpus import count_installed_gpus
 from gpuplanner.ingest.kubernetes.pod_requests import pod_gpu_requests
 from gpuplanner.planner.fleet_limits import Limits, Quota
@@ -259,7 +259,7 @@ def test_rows_are_kept_or_rejected_each_with_its_reason(file: File):
     )
     reasons = dict(trace.rejects["row", "reason"].iter_rows())
     assert reasons == {
-        2: NO_GPU_REASON,
+        2: NO_GPU_REQUEST_REASON,
         3: "creationTimestamp: 'yesterday' is no time of these days with its offset from UTC",
         4: "nvidia.com/gpu: '1.5' is no number of GPUs",
         5: UNREAD_KIND_REASON,
@@ -283,7 +283,7 @@ def test_pods_of_a_job_that_ran_together_are_one_gang_and_its_retry_another_atte
         ("ads/llm", 1, "FAILED", 32.0, 4),
         ("ads/llm", 2, "COMPLETED", 32.0, 4),
     ]
-    assert trace.rejects["reason"].to_list() == [COUNTED_POD_REASON] * 6
+    assert trace.rejects["reason"].to_list() == [COUNTED_WITH_JOB_REASON] * 6
     # The four of the first gang were bound one second after another, and their hours are their own.
     assert trace.provenance["gpu_hours"] == pytest.approx(32 * 1 - 8 * (1 + 2 + 3) / 3600 + 32 * 2, rel=1e-9)
 
@@ -519,7 +519,7 @@ def test_a_workload_tells_queueing_admission_and_end(file: File):
     assert (row["start_time"] - row["submit_time"]).total_seconds() == 31 * 60 + 20
     assert row["gpu_model"] == "H100-80GB-SXM5"
     assert trace.provenance["gpu_hours"] == pytest.approx(8 * (2 * 3600 - 80) / 3600, rel=1e-9)
-    assert trace.rejects["reason"].to_list() == [COUNTED_POD_REASON, COUNTED_POD_REASON]
+    assert trace.rejects["reason"].to_list() == [COUNTED_WITH_JOB_REASON, COUNTED_WITH_JOB_REASON]
 
 
 def test_waiting_evicted_and_deactivated_workloads(file: File):

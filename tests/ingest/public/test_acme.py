@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.ingest.public.job_lists import ACME
+from gpuplanner.ingest.public.job_lists import ACME_TRACE
 
 File = Callable[..., Path]
 
@@ -35,7 +35,7 @@ def checks(trace) -> dict[str, int]:
 
 
 def test_the_duration_of_seren_is_run_time(file: File):
-    trace = ACME([file(SEREN)])
+    trace = ACME_TRACE([file(SEREN)])
     assert trace.jobs["tenant"].unique().to_list() == ["seren"]
     assert trace.provenance["gpu_hours"] == pytest.approx((936 + 21544) / 3600)  # its own gpu_time
     assert trace.jobs["submit_time"][0] == datetime(2023, 2, 28, 16, 18, 22, tzinfo=UTC)  # +08:00
@@ -44,7 +44,7 @@ def test_the_duration_of_seren_is_run_time(file: File):
 
 
 def test_the_duration_of_kalos_contains_the_queue(file: File):
-    trace = ACME([file(KALOS)])
+    trace = ACME_TRACE([file(KALOS)])
     assert trace.jobs["tenant"].unique().to_list() == ["kalos"]
     assert trace.provenance["gpu_hours"] == pytest.approx(64 * (8 + 70) / 3600)  # not 64 x (18 + 82)
     assert checks(trace)["duration contains the queue (Kalos)"] == 2
@@ -56,9 +56,9 @@ def test_the_duration_of_kalos_contains_the_queue(file: File):
 def test_a_reduced_table_gives_the_same_run_times_as_the_whole_one(file: File):
     rows = [line.split(",") for line in KALOS.splitlines()[1:]]
     lines = [",".join((row[0], row[3], row[6], row[9], row[10])) for row in rows]
-    whole, reduced = ACME([file(KALOS)]), ACME([file(REDUCED + "\n".join(lines) + "\n", "r.csv")])
+    whole, reduced = ACME_TRACE([file(KALOS)]), ACME_TRACE([file(REDUCED + "\n".join(lines) + "\n", "r.csv")])
     assert reduced.jobs["job_id", "start_time", "end_time"].equals(whole.jobs["job_id", "start_time", "end_time"])
     assert reduced.provenance["gpu_hours"] == whole.provenance["gpu_hours"]
     assert reduced.jobs["state"].unique().to_list() == ["UNKNOWN"]
-    numbered = ACME([file(REDUCED + "5778432,8,2023-03-01 00:18:22+08:00,117,32\n", "s.csv")])
+    numbered = ACME_TRACE([file(REDUCED + "5778432,8,2023-03-01 00:18:22+08:00,117,32\n", "s.csv")])
     assert numbered.jobs["end_time"][0] - numbered.jobs["start_time"][0] == timedelta(seconds=117)

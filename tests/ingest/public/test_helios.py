@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuplanner.ingest.public.job_lists import HELIOS
+from gpuplanner.ingest.public.job_lists import HELIOS_TRACE
 
 File = Callable[..., Path]
 
@@ -25,17 +25,17 @@ ROWS = """\
 
 
 def test_columns_that_contradict_the_times_are_reported_and_not_used(file: File):
-    quality = dict(HELIOS([file(HEADER + ROWS)]).quality["check", "rows"].iter_rows())
+    quality = dict(HELIOS_TRACE([file(HEADER + ROWS)]).quality["check", "rows"].iter_rows())
     assert quality["queue is not start - submission"] == 1  # job 8
     assert "duration is not end - start" not in quality  # a second off is rounding
     wrong = ROWS.replace(",249,0", ",500,0")
-    quality = dict(HELIOS([file(HEADER + wrong)]).quality["check", "rows"].iter_rows())
+    quality = dict(HELIOS_TRACE([file(HEADER + wrong)]).quality["check", "rows"].iter_rows())
     assert quality["duration is not end - start"] == 1
 
 
 def test_the_zone_is_stated_in_the_provenance_and_can_be_given(file: File):
     path = file(HEADER + ROWS)
-    assumed, given = HELIOS([path]), HELIOS([path], tz="UTC")
+    assumed, given = HELIOS_TRACE([path]), HELIOS_TRACE([path], tz="UTC")
     assert assumed.provenance["time_zone"] == "Asia/Shanghai"
     assert any("names no zone" in note for note in assumed.provenance["notes"])
     assert not any("names no zone" in note for note in given.provenance["notes"])

@@ -38,7 +38,7 @@ back,HN,b,1,1800.0,1810.0,1805.0
 
 
 def test_lifetimes_are_cut_at_both_ends(file: File):
-    trace = job_tables.DLRM([file(DLRM)])
+    trace = job_tables.DLRM_TRACE([file(DLRM)])
     rows = {row["job_id"]: row for row in trace.jobs.iter_rows(named=True)}
     assert {name: row["state"] for name, row in rows.items()} == {
         "both": "RUNNING",
@@ -67,7 +67,7 @@ def test_lifetimes_are_cut_at_both_ends(file: File):
 @pytest.mark.data
 def test_the_public_instances_are_censored_as_its_readme_says(public_data: Path):
     path = public_data / "alibaba_gpu_v2025" / "disaggregated_DLRM_trace.csv.gz"
-    trace = job_tables.DLRM([path], origin="2025-01-01T00:00:00Z")
+    trace = job_tables.DLRM_TRACE([path], origin="2025-01-01T00:00:00Z")
     with gzip.open(path, "rt", newline="") as stream:
         rows = list(csv.DictReader(stream))
     found = dict(trace.quality["check", "rows"].iter_rows())
@@ -81,7 +81,7 @@ def test_the_public_instances_are_censored_as_its_readme_says(public_data: Path)
 def test_spot_jobs_hold_the_gpus_of_all_their_workers(file: File):
     header = "job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,submit_time,duration,job_type\n"
     rows = "1,13,A10,20,1,1,0,3600,HP\n2,57,A100-SXM4-80GB,15,0.5,16,7200,3600,Spot\n3,5,A10,1,1,1,0,x,HP\n"
-    trace = job_tables.SPOT([file(header + rows)])
+    trace = job_tables.SPOT_TRACE([file(header + rows)])
     assert trace.jobs["gpus", "tenant", "tier"].rows() == [
         (1.0, "13", "guaranteed"),
         (8.0, "57", "best_effort"),
@@ -91,7 +91,9 @@ def test_spot_jobs_hold_the_gpus_of_all_their_workers(file: File):
 
 
 def test_a_simulators_list_keeps_its_seconds(file: File):
-    trace = job_tables.SIMULATOR([file("job_id,submit_time,duration,num_gpus\n0,25,12,1\n1,31,8828,2\n", "syn.csv")])
+    trace = job_tables.SIMULATOR_TRACE(
+        [file("job_id,submit_time,duration,num_gpus\n0,25,12,1\n1,31,8828,2\n", "syn.csv")]
+    )
     assert trace.jobs["submit_time"].to_list() == [ZERO + timedelta(seconds=25), ZERO + timedelta(seconds=31)]
     assert trace.provenance["gpu_hours"] == pytest.approx((12 + 2 * 8828) / 3600)
     assert trace.jobs["tenant"].unique().to_list() == ["syn"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.ingest.public.job_lists import OPENB
+from gpuplanner.ingest.public.job_lists import OPENB_TRACE
 
 File = Callable[..., Path]
 
@@ -37,7 +37,7 @@ q,8000,30517,1,500,,LS,Failed,100,200,150,9
 
 
 def test_each_faulty_row_is_rejected_with_its_line_and_reason(file: File):
-    trace = OPENB([file(FAULTY)])
+    trace = OPENB_TRACE([file(FAULTY)])
     assert dict(trace.rejects["row", "reason"].iter_rows()) == {
         7: "pod_phase: not one of Succeeded, Failed, Pending, Running, Unknown",
         8: "gpu_milli: above 1000",
@@ -56,7 +56,7 @@ def test_each_faulty_row_is_rejected_with_its_line_and_reason(file: File):
 
 
 def test_phases_shares_and_times(file: File):
-    jobs = OPENB([file(FAULTY)]).jobs
+    jobs = OPENB_TRACE([file(FAULTY)]).jobs
     rows = {row["job_id"]: row for row in jobs.iter_rows(named=True)}
     zero = datetime(1970, 1, 1, tzinfo=UTC)
     states = {name: (row["state"], row["gpus"], row["tier"]) for name, row in rows.items()}
@@ -76,8 +76,8 @@ def test_phases_shares_and_times(file: File):
 def test_relative_dates_are_marked_unless_an_origin_is_given(file: File):
     path = file(FAULTY)
     check = "dates relative to a start that was not given (--origin)"
-    assert check in OPENB([path]).quality["check"].to_list()
-    moved = OPENB([path], origin="2023-01-01T00:00:00+08:00")
+    assert check in OPENB_TRACE([path]).quality["check"].to_list()
+    moved = OPENB_TRACE([path], origin="2023-01-01T00:00:00+08:00")
     assert check not in moved.quality["check"].to_list()
     assert moved.summary()["span_start"] == "2022-12-31T16:00:00Z"
     assert moved.provenance["origin"] == "2022-12-31T16:00:00Z"
@@ -85,7 +85,7 @@ def test_relative_dates_are_marked_unless_an_origin_is_given(file: File):
 
 def test_lists_without_times_are_pods_that_wait(file: File):
     path = file("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,12000,16384,4,1000\nb,6000,12288,1,460\nc,1,1,x,1\n")
-    trace = OPENB([path])
+    trace = OPENB_TRACE([path])
     assert trace.jobs["job_id", "gpus", "state"].rows() == [("a", 4.0, "PENDING"), ("b", 0.46, "PENDING")]
     assert trace.jobs["start_time"].null_count() == 2
     assert trace.provenance["gpu_hours"] == 0.0
@@ -95,7 +95,7 @@ def test_lists_without_times_are_pods_that_wait(file: File):
 
 def test_nodes_become_the_inventory(file: File):
     nodes = file("sn,cpu_milli,memory_mib,gpu,model\nn2,1,1,8,G2\nn1,1,1,0,\n", "nodes.csv")
-    trace = OPENB([file(FAULTY)], nodes=nodes)
+    trace = OPENB_TRACE([file(FAULTY)], nodes=nodes)
     assert trace.inventory is not None
     assert trace.inventory["node", "gpus", "gpu_model"].rows() == [("n1", 0, None), ("n2", 8, "G2")]
     assert [entry["name"] for entry in trace.provenance["files"]] == ["trace.csv", "nodes.csv"]
@@ -104,7 +104,7 @@ def test_nodes_become_the_inventory(file: File):
 
 @pytest.mark.data
 def test_the_public_default_list_has_897_pending_pods_of_149_days(public_data: Path):
-    trace = OPENB([public_data / "alibaba_gpu_v2023" / "openb_pod_list_default.csv.gz"])
+    trace = OPENB_TRACE([public_data / "alibaba_gpu_v2023" / "openb_pod_list_default.csv.gz"])
     assert (trace.jobs["state"] == "PENDING").sum() == 897  # data README
     assert trace.jobs.filter(state="PENDING")["start_time"].null_count() == 897
     span = datetime.fromisoformat(trace.summary()["span_end"]) - datetime(1970, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.ingest.public.attempt_logs import PAI_TABLE_COLUMNS, read_pai
+from gpuplanner.ingest.public.attempt_logs import PAI_COLUMNS_BY_TABLE, read_pai
 from gpuplanner.ingest.source_registry import detect_source, read
 
 File = Callable[..., Path]
@@ -44,7 +44,7 @@ j1,ps,d,w4,i1,Terminated,7200.0,10800.0,m9
 def three(file: File) -> list[Path]:
     return [
         file(text, f"pai_{name}_table.csv")
-        for name, text in zip(PAI_TABLE_COLUMNS, (JOBS, TASKS, INSTANCES), strict=True)
+        for name, text in zip(PAI_COLUMNS_BY_TABLE, (JOBS, TASKS, INSTANCES), strict=True)
     ]
 
 
@@ -70,7 +70,7 @@ def test_tasks_take_submissions_and_machines_from_the_other_tables(file: File):
 
 
 def test_a_header_line_changes_nothing(file: File):
-    headed = file(",".join(PAI_TABLE_COLUMNS["task"]) + "\n" + TASKS, "headed.csv")
+    headed = file(",".join(PAI_COLUMNS_BY_TABLE["task"]) + "\n" + TASKS, "headed.csv")
     assert read_pai([headed]).jobs.equals(read_pai([file(TASKS)]).jobs)
     assert detect_source(headed) == "pai"
 

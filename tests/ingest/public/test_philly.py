@@ -13,7 +13,7 @@ import pytest
 
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Jobs
-from gpuplanner.ingest.public.job_lists import PHILLY
+from gpuplanner.ingest.public.job_lists import PHILLY_TRACE
 
 File = Callable[..., Path]
 
@@ -43,7 +43,7 @@ timestamp,duration,num_gpus,gpu_time,cluster
 
 
 def test_each_faulty_row_is_rejected_with_its_line_and_reason(file: File):
-    trace = PHILLY([file(FAULTY)])
+    trace = PHILLY_TRACE([file(FAULTY)])
     assert dict(trace.rejects["row", "reason"].iter_rows()) == {
         3: "fewer fields than columns",
         5: "more fields than columns",
@@ -73,7 +73,7 @@ def test_each_faulty_row_is_rejected_with_its_line_and_reason(file: File):
 
 
 def test_missing_stays_missing_and_is_reported(file: File):
-    trace = PHILLY([file(FAULTY)])
+    trace = PHILLY_TRACE([file(FAULTY)])
     unended, uncounted = trace.jobs.row(1, named=True), trace.jobs.row(2, named=True)
     assert unended["end_time"] is None
     assert uncounted["gpus"] is None
@@ -88,7 +88,7 @@ def test_missing_stays_missing_and_is_reported(file: File):
 
 
 def test_the_hour_that_the_clock_showed_twice(file: File):
-    trace = PHILLY([file(FAULTY)])
+    trace = PHILLY_TRACE([file(FAULTY)])
     assert trace.jobs["submit_time"][-1] == datetime(2017, 11, 5, 8, 30, tzinfo=UTC)  # PDT, UTC-7
     assert trace.jobs["end_time"][-1] == datetime(2017, 11, 5, 9, 30, tzinfo=UTC)
     assert dict(trace.quality["check", "rows"].iter_rows())["local time that the clock showed twice"] == 1
@@ -100,7 +100,7 @@ def test_equal_rows_of_a_file_are_different_jobs_and_of_two_files_the_same(file:
         file(header + row * 3, "one.csv"),
         file(header + row + row.replace("06:", "07:"), "two.csv"),
     )
-    trace = PHILLY([first, second])
+    trace = PHILLY_TRACE([first, second])
     name = "philly-1507554000-a-1-3600.5"
     assert sorted(trace.jobs["job_id"]) == [name, f"{name}#2", f"{name}#3", "philly-1507557600-a-1-3600.5"]
     assert trace.rejects["file", "reason"].rows() == [("one.csv", "repeated by a later export")]
@@ -110,7 +110,7 @@ def test_equal_rows_of_a_file_are_different_jobs_and_of_two_files_the_same(file:
 @pytest.mark.data
 def test_the_public_trace(public_data: Path):
     path = public_data / "philly" / "philly.csv.gz"
-    trace = PHILLY([path])
+    trace = PHILLY_TRACE([path])
     with gzip.open(path, "rt", newline="") as stream:
         rows = [row for row in csv.reader(stream) if row][1:]
     # The data README counts 53,258 with the empty last line, which is no job.

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import OutputError
 from gpuplanner.ingest.dataset_folder import open_dataset
-from gpuplanner.ingest.dataset_import import READ_TERMS_KEY, add_files
+from gpuplanner.ingest.dataset_import import READ_OPTIONS_FACT_KEY, add_files
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.ingest.telemetry.telemetry_join import REPEATED_READING
@@ -52,7 +52,7 @@ def assert_alike(folder: Path, at_once: Path) -> None:
     assert [name for name in tables if one[name] != other[name]] == []
     grown, whole = open_dataset(folder), open_dataset(at_once)
     assert grown.rejects.drop("reason").equals(whole.rejects.drop("reason"))
-    assert {**grown.provenance, READ_TERMS_KEY: None} == {**whole.provenance, READ_TERMS_KEY: None}
+    assert {**grown.provenance, READ_OPTIONS_FACT_KEY: None} == {**whole.provenance, READ_OPTIONS_FACT_KEY: None}
 
 
 def test_month_by_month_is_as_all_at_once_and_other_months_keep_their_file(file: File, tmp_path: Path):

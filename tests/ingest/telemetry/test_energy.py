@@ -22,8 +22,15 @@ from gpuplanner.ingest.dataset_folder import open_dataset, scan_samples
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.quality_report import check_text
 from gpuplanner.ingest.source_registry import read
-from gpuplanner.ingest.telemetry.device_hours import BOTH, COUNTER, J_PER_KWH, POWER, aggregate_hourly, sum_gpu_energy
-from gpuplanner.ingest.telemetry.telemetry_quality import TWO_ENERGIES_CHECK
+from gpuplanner.ingest.telemetry.device_hours import (
+    ENERGY_FROM_BOTH,
+    ENERGY_FROM_COUNTER,
+    ENERGY_FROM_POWER,
+    J_PER_KWH,
+    aggregate_hourly,
+    sum_gpu_energy,
+)
+from gpuplanner.ingest.telemetry.telemetry_quality import ENERGY_MISMATCH_CHECK
 from tests.examples import examples
 
 File = Callable[..., Path]
@@ -112,7 +119,7 @@ def test_hours_add_up_to_what_the_board_counted():
     whole = (hours["energy_kwh"].sum() + hours["gap_kwh"].sum()) * J_PER_KWH
     assert whole == pytest.approx(counted, rel=1e-12)
     assert sum_gpu_energy(table(rows))["energy_kwh"].item() * J_PER_KWH == pytest.approx(counted, rel=1e-12)
-    assert hours["energy_source"].drop_nulls().unique().to_list() == [COUNTER]
+    assert hours["energy_source"].drop_nulls().unique().to_list() == [ENERGY_FROM_COUNTER]
     full = hours.filter(pl.col("gap_kwh") == pl.col("gap_kwh").max())
     assert full["gap_kwh"][0] == pytest.approx(0.4, rel=1e-3)  # 400 W over an hour that nobody saw
     assert full["energy_kwh"].is_null().all()
@@ -144,7 +151,7 @@ def test_four_instances_that_repeat_the_counter_draw_it_once():
     ]
     hours = aggregate_hourly(table(rows))
     whole = hours.filter(pl.col("instance").is_null())
-    assert whole.select("samples", "energy_source").row(0) == (0, COUNTER)
+    assert whole.select("samples", "energy_source").row(0) == (0, ENERGY_FROM_COUNTER)
     assert hours["energy_kwh"].sum() * J_PER_KWH == pytest.approx(2 * 4950)  # 165 W, the limit of an A30
     assert hours.filter(pl.col("instance").is_not_null())["covered"].to_list() == [90 / 3600] * 4
 
@@ -156,7 +163,7 @@ def test_a_reading_that_no_board_can_have_drawn_is_not_believed(glitch: float):
     rows[5]["energy_counter_j"] = glitch
     hours = aggregate_hourly(table(rows))
     assert hours["energy_kwh"].item() * J_PER_KWH == pytest.approx(200 * 300)
-    assert hours["energy_source"].to_list() == [BOTH]
+    assert hours["energy_source"].to_list() == [ENERGY_FROM_BOTH]
     assert sum_gpu_energy(table(rows))["restarts"].to_list() == [2]
 
 
@@ -165,7 +172,7 @@ def test_without_a_counter_energy_is_that_of_the_power():
     hours = aggregate_hourly(table(rows))
     assert hours.select("energy_kwh", "energy_source", "gap_kwh").row(0) == (
         pytest.approx(0.055),
-        POWER,
+        ENERGY_FROM_POWER,
         None,
     )
 
@@ -186,8 +193,8 @@ def test_the_counters_of_dcgm_are_read_and_compared(file: File):
     assert telemetry.samples["sm_occupancy"].to_list() == [0.375] * 3
     assert telemetry.samples["energy_counter_j"].to_list() == [2147483.632, 2177483.632, 1000.0]
     found = {row["check"]: row for row in telemetry.quality.to_dicts()}
-    assert found[TWO_ENERGIES_CHECK]["severity"] == "warning"  # 500 W on average, where 400 W were read
-    assert "+25.00 %" in found[TWO_ENERGIES_CHECK]["effect"]
+    assert found[ENERGY_MISMATCH_CHECK]["severity"] == "warning"  # 500 W on average, where 400 W were read
+    assert "+25.00 %" in found[ENERGY_MISMATCH_CHECK]["effect"]
     assert found[check_text("samples: counter restarts")]["rows"] == 1
     assert not [note for note in telemetry.provenance["notes"] if "ENERGY" in note or "OCCUPANCY" in note]
 
@@ -241,11 +248,11 @@ def test_public_runs(public_data: Path, run: str):
     )
     hours = aggregate_hourly(telemetry.samples)
     assert (hours["energy_kwh"].sum() + hours["gap_kwh"].sum()) * J_PER_KWH == pytest.approx(COUNTED_J[run], rel=1e-9)
-    assert hours["energy_source"].drop_nulls().unique().to_list() == [COUNTER]
+    assert hours["energy_source"].drop_nulls().unique().to_list() == [ENERGY_FROM_COUNTER]
     off = abs(boards["counted_kwh"].sum() / boards["integrated_kwh"].sum() - 1)
     assert off < {"b1": 0.01, "t2": 2e-4, "t6": 0.005, "t13_node0": 5e-4}[run]
     found = {row["check"]: row["severity"] for row in telemetry.quality.to_dicts()}
-    assert found[TWO_ENERGIES_CHECK] == "info"
+    assert found[ENERGY_MISMATCH_CHECK] == "info"
 
 
 @pytest.mark.data

@@ -11,7 +11,7 @@ import pytest
 
 from gpuplanner.ingest.telemetry.metric_definitions import (
     ACTIVITY_SOURCES,
-    QUANTITIES,
+    DIMENSIONS,
     SAMPLE_KEY,
     choose_activity_source,
     find_device_counters,
@@ -25,7 +25,7 @@ DEVICE = {"time": NOON, "node": "n1", "gpu": 0, "instance": None, "profile": Non
 
 def samples(*rows: dict[str, Any]) -> pl.DataFrame:
     """Samples of rows that are GPU 0, GPU 1, ... of one node unless they say otherwise."""
-    numbered = [DEVICE | {"gpu": number} | dict.fromkeys(QUANTITIES) | row for number, row in enumerate(rows)]
+    numbered = [DEVICE | {"gpu": number} | dict.fromkeys(DIMENSIONS) | row for number, row in enumerate(rows)]
     ordered = choose_activity_source(
         pl.DataFrame(numbered, infer_schema_length=None).sort(SAMPLE_KEY, maintain_order=True)
     )
@@ -80,7 +80,7 @@ def test_traffic_needs_both_directions():
 
 
 BLANKS = {
-    "DCGM_INT64_BLANK and kin": [float(2**63 - 16 + kind) for kind in range(4)],
+    "INT64_BLANK and kin": [float(2**63 - 16 + kind) for kind in range(4)],
     "DCGM_FP64_BLANK and kin": [140737488355328.0 + kind for kind in range(4)],
     "DCGM_INT32_BLANK and kin": [2147483632.0 + kind for kind in range(4)],
     "NaN": [float("nan")],

@@ -20,7 +20,13 @@ from hypothesis import strategies as st
 from gpuplanner.cli.application import main
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset_folder import open_dataset
-from gpuplanner.ingest.telemetry.prometheus import MAX_POINTS, TOKEN_VARIABLE, Server, plan_queries, read_live
+from gpuplanner.ingest.telemetry.prometheus import (
+    MAX_POINTS_PER_SERIES,
+    TOKEN_VARIABLE,
+    PrometheusServer,
+    plan_queries,
+    read_live,
+)
 
 START_S = 1_775_000_000
 METRIC = {"__name__": "DCGM_FI_DEV_POWER_USAGE", "gpu": "0", "hostname": "n1"}
@@ -53,7 +59,7 @@ class Fake:
             window = int(fields["query"].rpartition("[")[2].removesuffix("ms])"))
             assert window == step
             grid = range(round(float(fields["start"]) * 1000), round(float(fields["end"]) * 1000) + 1, step)
-            assert len(grid) <= MAX_POINTS
+            assert len(grid) <= MAX_POINTS_PER_SERIES
             known = sorted(self.points)
             values = []
             for at in grid:
@@ -125,8 +131,8 @@ def test_chunks_join_without_double_borders_and_the_gap_stays(fake: Fake):
 def test_no_query_exceeds_the_limit_and_together_they_cover_the_span(
     first: int, length: int, interval: int, scrapes: bool
 ):
-    if length / interval > 50 * MAX_POINTS:
-        interval = length // (50 * MAX_POINTS) + 1
+    if length / interval > 50 * MAX_POINTS_PER_SERIES:
+        interval = length // (50 * MAX_POINTS_PER_SERIES) + 1
     last = first + length
     covered = first - 1
     for chunk in plan_queries("x", first, last, interval, scrapes=scrapes):
@@ -135,12 +141,12 @@ def test_no_query_exceeds_the_limit_and_together_they_cover_the_span(
             window = int(chunk.fields["query"].rpartition("[")[2].removesuffix("ms]"))
             begin = end - window
             assert begin == covered
-            assert window // interval + 1 <= MAX_POINTS
+            assert window // interval + 1 <= MAX_POINTS_PER_SERIES
             covered = end
         else:
             begin, end, step = (round(float(chunk.fields[name]) * 1000) for name in ("start", "end", "step"))
             assert begin == (first if covered < first else covered + step)
-            assert (end - begin) // step + 1 <= MAX_POINTS
+            assert (end - begin) // step + 1 <= MAX_POINTS_PER_SERIES
             covered = begin + (end - begin) // step * step
     assert last - covered < (1 if scrapes else interval)
 
@@ -219,7 +225,7 @@ def test_certificates_are_verified_by_default(monkeypatch: pytest.MonkeyPatch):
 )
 def test_faults_of_the_server_are_explained(fake: Fake, reply: Reply, words: str):
     fake.reply = lambda path, fields: reply
-    server = Server(fake.address, timeout_s=60)
+    server = PrometheusServer(fake.address, timeout_s=60)
     with pytest.raises(TraceFormatError, match=words):
         read_live(server, *SPAN)
 
@@ -233,7 +239,7 @@ def test_a_server_that_is_silent_or_slow_is_given_up(fake: Fake, monkeypatch: py
 
     fake.reply = silent
     with pytest.raises(TraceFormatError, match="timed out"):
-        read_live(Server(fake.address, timeout_s=0.2), *SPAN)
+        read_live(PrometheusServer(fake.address, timeout_s=0.2), *SPAN)
     release.set()
     fake.reply = lambda path, fields: (200, {}, b" " * (1 << 20))
     monkeypatch.setattr("gpuplanner.ingest.telemetry.prometheus.MAX_TIMEOUTS_PER_ANSWER", -1)
@@ -250,7 +256,7 @@ def test_an_endless_answer_is_stopped(fake: Fake, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("url", ["ftp://a", "a:9090", "", "http://", "https://user:pw@a", "https://a?x=1"])
 def test_addresses_that_are_none(url: str):
     with pytest.raises(TraceFormatError) as caught:
-        Server(url)
+        PrometheusServer(url)
     assert "pw" not in str(caught.value)
 
 

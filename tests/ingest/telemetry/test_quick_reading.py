@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.ingest.delimited_rows import (
+    FIELD_SEPARATOR_CHARACTER,
     REJECTS,
-    UNIT_SEPARATOR,
     Rows,
     split_quoted_lines,
     split_with_numbers,
@@ -80,9 +80,9 @@ def test_times_are_read_as_if_alone(texts: list[str]):
 def test_quoted_lines_are_cut_as_the_csv_module_cuts_them(lines: list[str]):
     def one(line: str) -> str | None:
         if '"' not in line:
-            return line.replace(",", UNIT_SEPARATOR)
+            return line.replace(",", FIELD_SEPARATOR_CHARACTER)
         try:
-            return UNIT_SEPARATOR.join(next(csv.reader([line], strict=True)))
+            return FIELD_SEPARATOR_CHARACTER.join(next(csv.reader([line], strict=True)))
         except csv.Error:
             return None
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.core.errors import CheckError
+from gpuplanner.core.errors import VerificationError
 from gpuplanner.cost.showback import Rate, showback
-from gpuplanner.hardware.power_and_carbon import Price
+from gpuplanner.hardware.power_and_carbon import GpuHourPrice
 from gpuplanner.ingest.bills.aws_and_focus_bills import read_focus
 from gpuplanner.report.finance_exports import MANDATORY, check_focus, focus_text, write_focus
 
@@ -28,7 +28,7 @@ def costs() -> pl.DataFrame:
             "gpu_hours": [1 / 3, 2.5, 7.0],
         }
     )
-    rate = Rate(Price(2.0, 2.0, 2.0, "EUR", "own price", "as given"), listed=12.29)
+    rate = Rate(GpuHourPrice(2.0, 2.0, 2.0, "EUR", "own price", "as given"), listed=12.29)
     rates = {("H100-80GB-SXM5", kind): rate for kind in ("owned", "reserved_1y", "spot")}
     return showback(hours, rates, start=BEGIN, end=END)
 
@@ -71,6 +71,6 @@ def test_columns_that_are_absent_or_not_of_focus_are_named(costs: pl.DataFrame):
 
 
 def test_a_file_that_breaks_a_rule_is_not_written(costs: pl.DataFrame, tmp_path: Path):
-    with pytest.raises(CheckError, match="FOCUS"):
+    with pytest.raises(VerificationError, match="FOCUS"):
         write_focus(tmp_path / "bill.csv", costs.with_columns(ServiceCategory=pl.lit("?")))
     assert not (tmp_path / "bill.csv").exists()

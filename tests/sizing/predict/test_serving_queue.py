@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.sizing import service_plans as serving_queue
-from gpuplanner.sizing.service_plans import ReplicaSpeed, simulate_queue
+from gpuplanner.sizing.service_plans import ReplicaStepTimes, simulate_queue
 
 
-def every_step(speed: ReplicaSpeed, arrivals: list[float], prompt: int, answer: int) -> list[tuple[float, float]]:
+def every_step(speed: ReplicaStepTimes, arrivals: list[float], prompt: int, answer: int) -> list[tuple[float, float]]:
     """First and last token of each request in one replica that plays each step of each sequence."""
     now, nxt, done = 0.0, 0, {}
     left = dict.fromkeys(range(len(arrivals)), prompt)
@@ -55,7 +55,7 @@ def every_step(speed: ReplicaSpeed, arrivals: list[float], prompt: int, answer: 
     st.sampled_from([6, 40, 200]),
 )
 def test_a_replica_runs_as_one_that_plays_every_step(gaps, prompt, answer, most, budget):
-    speed = ReplicaSpeed(0.01 + 0.003 * np.arange(most + 1), 0.0004, 0.0, budget)
+    speed = ReplicaStepTimes(0.01 + 0.003 * np.arange(most + 1), 0.0004, 0.0, budget)
     arrivals = np.cumsum(gaps).tolist()
     fast = serving_queue._Replica(speed, prompt, answer)
     for arrival in arrivals:
@@ -70,7 +70,7 @@ def test_a_replica_runs_as_one_that_plays_every_step(gaps, prompt, answer, most,
 
 def test_one_place_is_a_queue_with_one_server_and_fixed_service():
     """M/D/1: requests of one token, one at a time; they wait rho / (2 (1 - rho)) service times on average."""
-    speed = ReplicaSpeed(np.array([0.0, 0.0]), 1e-3, 0.0, 100)
+    speed = ReplicaStepTimes(np.array([0.0, 0.0]), 1e-3, 0.0, 100)
     rho, seen = 0.7, []
     arrivals = np.cumsum(np.random.default_rng(3).exponential(0.1 / rho, 60_000))
     replica = serving_queue._Replica(speed, 100, 1)
@@ -85,7 +85,7 @@ def test_one_place_is_a_queue_with_one_server_and_fixed_service():
 
 @pytest.mark.parametrize("replicas", [1, 3, 40])
 def test_more_requests_never_wait_less_and_more_replicas_never_longer(replicas):
-    speed = ReplicaSpeed(0.007 + 0.00008 * np.arange(129), 2.2e-5, 0.02, 8192)
+    speed = ReplicaStepTimes(0.007 + 0.00008 * np.arange(129), 2.2e-5, 0.02, 8192)
     rates = [replicas * each for each in (2, 6, 9, 11)]
     found = [simulate_queue(speed, replicas, rate, 1024, 512) for rate in rates]
     waits = [one.ttft_p99_s for one in found]
@@ -95,11 +95,11 @@ def test_more_requests_never_wait_less_and_more_replicas_never_longer(replicas):
 
 
 def test_sequences_at_once_follow_littles_law():
-    speed = ReplicaSpeed(np.full(257, 0.01), 0.0, 0.0, 100_000)
+    speed = ReplicaStepTimes(np.full(257, 0.01), 0.0, 0.0, 100_000)
     found = simulate_queue(speed, 2, 10.0, 100, 200)
     assert found.running == pytest.approx(5 * 199 * 0.01, rel=0.1)
 
 
 def test_an_overload_is_seen():
-    speed = ReplicaSpeed(np.full(9, 0.01), 1e-5, 0.0, 8192)
+    speed = ReplicaStepTimes(np.full(9, 0.01), 1e-5, 0.0, 8192)
     assert simulate_queue(speed, 1, 9.0, 1000, 100).ttft_p99_s > 3

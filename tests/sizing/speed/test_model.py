@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import GeometryError, GpuPlannerWarning, SchemaError, TraceFormatError
 from gpuplanner.sizing.mig_speed_model import (
-    PREDICTION_COLUMNS,
-    SPEED_MODEL_FILE,
+    SPEED_MODEL_FILE_NAME,
+    SPEED_PREDICTION_COLUMNS,
     default_speed_model,
     speed_model_from_json,
 )
 from tests.examples import examples
 
-SHIPPED = (resources.files("gpuplanner.sizing") / SPEED_MODEL_FILE).read_text("utf-8")
+SHIPPED = (resources.files("gpuplanner.sizing") / SPEED_MODEL_FILE_NAME).read_text("utf-8")
 
 # BERT-base inference, sequences/s on an A100 by batch size: 1g.5gb, 2g.10gb, 7g.40gb; read from a figure.
 BERT = {
@@ -51,7 +51,7 @@ shares = st.one_of(st.none(), st.floats(0, 1))
 @given(shares, shares, shares, st.sampled_from(["A100-40GB", "H100-80GB-SXM5", "A30-24GB", "B200-180GB"]))
 def test_speeds_lie_in_their_intervals_and_grow_with_the_slice(power, memory, gpu, gpu_model):
     table = predict(gpu_model, power_share=power, memory_utilisation=memory, gpu_utilisation=gpu)
-    assert table.columns == list(PREDICTION_COLUMNS)
+    assert table.columns == list(SPEED_PREDICTION_COLUMNS)
     ordered = (table["speed_low"] >= 0) & (table["speed_low"] <= table["speed"])
     assert (ordered & (table["speed"] <= table["speed_high"]) & (table["speed_high"] <= 1)).all()
     assert (table["speed"] > 0).all()

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.core.step_functions import HOUR_TICKS
+from gpuplanner.core.step_functions import US_PER_HOUR
 from gpuplanner.usage import occupancy as slabs
 from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger
 from gpuplanner.usage.occupancy import inferred_inventory
 
 HOURS = 5
-TICK = st.integers(0, HOURS * 4).map(lambda quarter: quarter * HOUR_TICKS // 4)
+TICK = st.integers(0, HOURS * 4).map(lambda quarter: quarter * US_PER_HOUR // 4)
 INTERVALS = st.lists(st.tuples(TICK, TICK, st.sampled_from([1.0, 2.0, 0.5])), max_size=12)
 
 
@@ -41,10 +41,10 @@ def test_levels_are_a_count_at_every_quarter_of_an_hour(rows, events):
                 assert (counts[kind][place] if kind in counts else 0) == alike
         first, last = cut.hours(slab)
         held = [
-            sum(w * max(0, min(b, (hour + 1) * HOUR_TICKS) - max(a, hour * HOUR_TICKS)) for a, b, w in rows)
+            sum(w * max(0, min(b, (hour + 1) * US_PER_HOUR) - max(a, hour * US_PER_HOUR)) for a, b, w in rows)
             for hour in range(first, last)
         ]
-        assert cut.by_hour(slab, edges, level) * HOUR_TICKS == pytest.approx(held)
+        assert cut.by_hour(slab, edges, level) * US_PER_HOUR == pytest.approx(held)
 
 
 @pytest.mark.parametrize("events", [1, 100])

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.schema_checks import conform
-from gpuplanner.core.schemas import BUCKETS, Ledger
+from gpuplanner.core.schemas import GPU_TIME_BUCKETS, Ledger
 from gpuplanner.usage.gpu_hour_ledger import (
     UNUSED_BUCKETS,
     hours_by_bucket,
@@ -32,7 +32,7 @@ def ledger(window):
 
 def test_buckets_stand_in_order_and_sum_to_one(ledger):
     table = hours_by_bucket(ledger)
-    assert table["bucket"].to_list() == list(BUCKETS)
+    assert table["bucket"].to_list() == list(GPU_TIME_BUCKETS)
     assert table["gpu_hours"].to_list() == [5.0, 6.0, 1.0, 6.0, 2.0, 0.0, 0.0, 0.0, 0.0]
     assert table["share"].sum() == pytest.approx(1.0)
 

@@ -15,7 +15,7 @@ from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.report.mig_manager_files import to_mig_parted
 from gpuplanner.report.slurm_files import to_slurm_files
-from gpuplanner.sizing.request_lines import Request, format_request_lines
+from gpuplanner.sizing.request_lines import GpuRequest, format_request_lines
 from tests.report.bundle.real.slurm_cluster import SlurmCluster, missing, until
 
 pytestmark = [
@@ -124,7 +124,7 @@ def test_there_and_back_by_the_written_scripts(site: Site) -> None:
         assert "nothing to do" in site.change(number, "apply").stdout
     for profile in {*parse_layout(PRODUCTS[site.cluster.product][2]), "gpu"}:
         lines = format_request_lines(
-            Request(profile, 1, 600, gpu_model=as_gpu_model(site.gpu_model)), "sbatch", gres_type=site.type
+            GpuRequest(profile, 1, 600, gpu_model=as_gpu_model(site.gpu_model)), "sbatch", gres_type=site.type
         )
         script = site.cluster.folder / "job.sh"
         script.write_text(f"#!/bin/sh\n{lines}\nsleep 1\n")
