@@ -316,7 +316,7 @@ def _prepare(folder: Path, jobs: list[Job], machines: int, idle_s: float) -> Non
     from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
     from gpuplanner.hardware.repartitioning_cost import ChangeCost
     from gpuplanner.report.bundle_files import PageWords
-    from gpuplanner.report.change_bundle import to_pack
+    from gpuplanner.report.change_bundle import make_bundle
     from gpuplanner.simulator.scheduling_rules import Drain
 
     nodes = tuple(f"n{number + 1}" for number in range(machines))
@@ -327,7 +327,7 @@ def _prepare(folder: Path, jobs: list[Job], machines: int, idle_s: float) -> Non
         idle_s=idle_s,
         lead_s=LEAD_S, lead_slow_s=3 * LEAD_S, placement="lowest", begins="2026-03-02T00:00:00+00:00",
     )  # fmt: skip
-    pack = to_pack(
+    pack = make_bundle(
         rules, PageWords("Power nodes down.", "node pools"), ChangeCost.from_catalogue(BOARD, "slurm"), Drain()
     )
     for name, text in pack.files.items():

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-TERMINATED = 128 + signal.SIGTERM
-PATIENCE_S = 0.5
-"""Compiled code that has not given way by then is interrupted."""
+SIGTERM_EXIT_CODE = 128 + signal.SIGTERM
+INTERRUPT_DELAY_S = 0.5
+"""Time after SIGTERM at which compiled code is interrupted by SIGINT [s]."""
 
 COMMANDS = {
     "start_commands": ("start", "notebook"),
@@ -60,9 +60,9 @@ COMMANDS = {
     "export_commands": ("catalog", "verify", "export", "diff"),
     "recurring_commands": ("check", "schedule", "watch"),
 }
-"""Modules of this package and the commands of each, so that a command loads no other's."""
+"""Commands by module of this package, so that a command loads only its own module."""
 
-HEADINGS = {
+COMMANDS_BY_HEADING = {
     "Get started": ("start", "demo", "notebook"),
     "Import data": ("ingest", "scrape", "describe"),
     "Understand usage": ("waits", "fairness", "phases", "rightsize"),
@@ -71,28 +71,28 @@ HEADINGS = {
     "Verify and monitor": ("verify", "check", "watch", "catalog"),
 }
 """Commands by heading, in the order in which help lists them; a hidden command is named where it is used."""
-OPTIONS = (
+PROGRAM_OPTIONS = (
     "-V, --version   Show the version and exit.",
     "-h, --help      Show this message and exit.",
     "--install-completion, --show-completion",
 )
 """Options of the program as its help lists them."""
 
-ENDED_BY = {
+SIGNAL_MESSAGES = {
     130: "gpuplanner: interrupted; results written before are intact",
     143: "gpuplanner: ended by SIGTERM; results written before are intact",
 }
 """Message on stderr when a signal ends a run, by exit code."""
 
 
-class _Headed(TyperGroup):
-    """Commands under headings."""
+class _HeadedGroup(TyperGroup):
+    """Group of commands whose help lists them under headings."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer names neither
         """Write the options, then a section for each heading with the first line of each command's help."""
         with formatter.section("Options"):
-            formatter.write("".join(f"  {text}\n" for text in OPTIONS))
-        for title, names in HEADINGS.items():
+            formatter.write("".join(f"  {text}\n" for text in PROGRAM_OPTIONS))
+        for title, names in COMMANDS_BY_HEADING.items():
             with formatter.section(title):
                 for name in names:
                     formatter.write(f"  {name:<11}{str(self.commands[name].help).splitlines()[0].rstrip('.')}\n")
@@ -100,7 +100,7 @@ class _Headed(TyperGroup):
 
 app = typer.Typer(
     name="gpuplanner",
-    cls=_Headed,
+    cls=_HeadedGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="\b\nCapacity planning for GPU clusters: how many GPUs, how to partition them with\n"
     "MIG, who uses them, when capacity runs out, and what changing it saves.",
@@ -110,19 +110,21 @@ app = typer.Typer(
 )
 
 
-def _version(requested: bool) -> None:
+def _print_version(requested: bool) -> None:
+    """Print the version and exit, if it was requested."""
     if requested:
-        put(f"gpuplanner {__version__}")
+        echo(f"gpuplanner {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def _common(
+def _add_program_options(
     version: Annotated[
         bool,
-        Option("-V", "--version", callback=_version, is_eager=True, help="Show the version and exit."),
+        Option("-V", "--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
     ] = False,
-) -> None: ...
+) -> None:
+    """Give the program its own options."""
 
 
 class Exit(IntEnum):
@@ -145,109 +147,113 @@ def main() -> None:
     from gpuplanner.core.output_places import allow_overwriting_within
 
     register_commands(*sys.argv[1:2])
-    warnings.formatwarning = _one_line
-    with ended_by_sigterm(), allow_overwriting_within(False):
-        _run()
+    warnings.formatwarning = _format_warning
+    with exit_on_sigterm(), allow_overwriting_within(False):
+        _run_app()
 
 
 @contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM raise ``SystemExit`` while the block runs.
+def exit_on_sigterm() -> Iterator[None]:
+    """Raise ``SystemExit`` on SIGTERM while the block runs.
 
-    Python runs the handler of a signal between two of its own steps, and one step of polars may take minutes.
-    But polars gives way to SIGINT; so a thread, which the system tells of the signal at once, sends one if the
-    handler was not run by then.
+    Python runs a signal handler between two bytecode instructions, and one call into polars may take minutes.
+    polars does stop on SIGINT. So a thread that is woken by the signal at once sends SIGINT if the handler has not
+    run after :data:`INTERRUPT_DELAY_S`.
 
     Examples
     --------
-    >>> with ended_by_sigterm():
+    >>> with exit_on_sigterm():
     ...     signal.getsignal(signal.SIGTERM).__name__
     'end'
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handled = threading.Event()
+    is_handled = threading.Event()
 
     def end(*_: object) -> None:
-        handled.set()
-        raise SystemExit(TERMINATED)
+        is_handled.set()
+        raise SystemExit(SIGTERM_EXIT_CODE)
 
     def watch() -> None:
-        while told := os.read(reader, 1):
-            if told[0] == signal.SIGTERM and not handled.wait(PATIENCE_S):
+        while signals := os.read(reader, 1):
+            if signals[0] == signal.SIGTERM and not is_handled.wait(INTERRUPT_DELAY_S):
                 os.kill(os.getpid(), signal.SIGINT)
 
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    before = signal.signal(signal.SIGTERM, end)
-    told_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    handler_before = signal.signal(signal.SIGTERM, end)
+    wakeup_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
         yield
     finally:
-        signal.set_wakeup_fd(told_before)
-        signal.signal(signal.SIGTERM, before)
+        signal.set_wakeup_fd(wakeup_before)
+        signal.signal(signal.SIGTERM, handler_before)
         os.close(writer)
         watcher.join()
         os.close(reader)
 
 
-def _let_go() -> None:
-    """A forked child must not tell its parent of its own signals."""
+def _stop_signal_wakeup() -> None:
+    """Stop a forked child from writing its signals to the parent's wakeup pipe."""
     if threading.current_thread() is threading.main_thread():
         signal.set_wakeup_fd(-1)
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_stop_signal_wakeup)
 
 
-def _run() -> None:
+def _run_app() -> None:
+    """Run the application; turn errors and signals into a message and an exit code."""
     try:
         app(prog_name="gpuplanner")
     except GpuPlannerError as error:
         if os.environ.get("GPUPLANNER_DEBUG"):
             raise
-        say(f"gpuplanner: {error}")
-        raise SystemExit(exit_code(error)) from None
+        notify(f"gpuplanner: {error}")
+        raise SystemExit(exit_code_of(error)) from None
     except SystemError as error:  # compiled code wraps the signal that reaches it
         if not isinstance(error.__cause__, KeyboardInterrupt | SystemExit):
             raise
         code = Exit.INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else Exit.TERMINATED
-        say(ENDED_BY[code])
+        notify(SIGNAL_MESSAGES[code])
         raise SystemExit(code) from None
     except SystemExit as end:
-        if end.code in ENDED_BY:
-            say(ENDED_BY[end.code])
+        if end.code in SIGNAL_MESSAGES:
+            notify(SIGNAL_MESSAGES[end.code])
         raise
 
 
-def _one_line(
+def _format_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """What a warning looks like on stderr: ours are for the person at the terminal and say where by themselves."""
+    """Format a warning for stderr, with the signature of ``warnings.formatwarning``; ours without file and line."""
     if issubclass(category, GpuPlannerWarning):
         return escape_controls(f"gpuplanner: warning: {message}\n")
     return escape_controls(f"{filename}:{lineno}: {category.__name__}: {message}\n{line or ''}")
 
 
-def register_commands(asked: str = "") -> None:
-    """Import the modules that hold commands, which registers them; none of them loads a heavy library.
+def register_commands(command: str = "") -> None:
+    """Import the module of a command, or of all commands if it is not known, which registers its commands.
 
-    Of a command whose module has its name, that one alone: the others would take longer than what it does.
+    Parameters
+    ----------
+    command : str
+        First word of the command line.
     """
-    alone = [module for module, names in COMMANDS.items() if asked in names]
-    for module in alone or COMMANDS:
+    own_module = [module for module, names in COMMANDS.items() if command in names]
+    for module in own_module or COMMANDS:
         importlib.import_module(f"gpuplanner.cli.{module}")
 
 
-def exit_code(error: GpuPlannerError) -> Exit:
+def exit_code_of(error: GpuPlannerError) -> Exit:
     """Exit code of an error.
 
     Examples
     --------
-    >>> exit_code(InfeasiblePlanError("no plan")).name
+    >>> exit_code_of(InfeasiblePlanError("no plan")).name
     'INFEASIBLE'
     """
     if isinstance(error, MissingDependencyError):
@@ -259,20 +265,28 @@ def exit_code(error: GpuPlannerError) -> Exit:
     return Exit.BAD_INPUT
 
 
-def say(*lines: str, quiet: bool = False) -> None:
-    """Talk to the person at the terminal: on stderr, so that data on stdout stays clean; not with `quiet`."""
+def notify(*lines: str, quiet: bool = False) -> None:
+    """Print messages to stderr, so that stdout holds data only; nothing if `quiet`."""
     for line in () if quiet else lines:
         typer.echo(escape_controls(line), err=True)
 
 
-def say_written(path: Path | None, *, quiet: bool = False) -> None:
-    """Name a file that was written, if one was asked for."""
+def notify_written(path: Path | None, *, quiet: bool = False) -> None:
+    """Print the path of a file that was written to stderr; nothing without a path."""
     if path is not None:
-        say(f"written: {path}", quiet=quiet)
+        notify(f"written: {path}", quiet=quiet)
 
 
 def require_outputs(*files: Path | None, inputs: Iterable[str | Path] = ()) -> None:
-    """Refuse files that cannot be written, before anything takes time; None stands for one nobody asked for."""
+    """Raise an error if an output file cannot be written, before the command starts its work.
+
+    Parameters
+    ----------
+    *files : Path or None
+        Output files; None is skipped.
+    inputs : iterable of str or Path
+        Input files, which no output may overwrite.
+    """
     from gpuplanner.core.output_places import require_file
 
     for file in files:
@@ -280,54 +294,62 @@ def require_outputs(*files: Path | None, inputs: Iterable[str | Path] = ()) -> N
             require_file(file, inputs=inputs)
 
 
-def put(*lines: str) -> None:
-    """Write data to stdout."""
+def echo(*lines: str) -> None:
+    """Print data to stdout."""
     try:
         for line in lines:
             typer.echo(escape_controls(line), nl=not line.endswith("\n"))
-    except BrokenPipeError:  # whoever reads it has seen enough
+    except BrokenPipeError:  # the reader closed the pipe, such as head
         raise
     except OSError as error:
-        with Path(os.devnull).open("w") as nowhere:  # or the interpreter tries once more when it ends
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        with Path(os.devnull).open("w") as null_file:  # else the interpreter flushes stdout again at exit
+            os.dup2(null_file.fileno(), sys.stdout.fileno())
         expected, got = "space to write the output", str(error.strerror)
         todo = "Redirect the output to another disk."
         raise OutputError("cannot write to stdout", expected, got, todo) from error
 
 
-def drawable(path: Path | None) -> Path | None:
-    """A name that says what to draw; the rest is no name of a chart."""
+def check_chart_name(path: Path | None) -> Path | None:
+    """Return the path of a chart, or raise an error unless it ends in .html or .svg."""
     if path is not None and path.suffix not in (".html", ".svg"):
         raise typer.BadParameter("expected a file name that ends in .html or .svg")
     return path
 
 
 def chart_option(text: str) -> Any:  # noqa: ANN401 - what typer takes
-    """The option of a file to draw to, with its help text."""
-    return Option(metavar="FILE", callback=drawable, help=text)
+    """Make the typer option of a chart file with a help text."""
+    return Option(metavar="FILE", callback=check_chart_name, help=text)
 
 
-def instant(text: str | None) -> datetime | None:
-    """An instant that somebody gave; UTC if it has no zone."""
+def parse_time(text: str | None) -> datetime | None:
+    """Parse an ISO 8601 time of an option; UTC if it has no offset."""
     if text is None:
         return None
     try:
-        given = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    return given if given.tzinfo is not None else given.replace(tzinfo=UTC)
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
-def of_row(name: str, **how: Any) -> Any:  # noqa: ANN401 - what typer takes
-    """The option of a field of a scenario, as its row says; further arguments are typer's."""
-    row = settings_of(Scenario)[name]
-    return Option(row.flag, **({"help": row.help} | how))
+def field_option(name: str, **typer_options: Any) -> Any:  # noqa: ANN401 - what typer takes
+    """Make the typer option of a field of the scenario, with its flag and help text.
+
+    Parameters
+    ----------
+    name : str
+        Field of the scenario.
+    **typer_options
+        Further arguments of ``typer.Option``.
+    """
+    scenario_field = settings_of(Scenario)[name]
+    return Option(scenario_field.flag, **({"help": scenario_field.help} | typer_options))
 
 
 Json = Annotated[bool, Option("--json", help="Print only JSON on stdout.")]
 Out = Annotated[Path, Option("-o", "--out", help="Output folder or file.")]
 Tz = Annotated[str | None, Option(help="Time zone of times without an offset, such as Europe/Oslo.")]
-SmallestGroup = Annotated[int, of_row("smallest_group", metavar="N", min=0)]
+SmallestGroup = Annotated[int, field_option("smallest_group", metavar="N", min=0)]
 Overwrite = Annotated[
     bool,
     Option(
@@ -367,32 +389,36 @@ GpuModels = Annotated[
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a command was told of a scenario: fields by options of their own, and assignments by ``--set``."""
+class ScenarioOptions:
+    """Fields of the scenario that options of a command set.
+
+    - ``fields``: Values by field, from options of their own.
+    - ``assignments``: Texts ``KEY=VALUE`` of ``--set``.
+    """
 
     fields: Mapping[str, Any]
     assignments: tuple[str, ...] = ()
 
-    def scenario(self, text: str) -> Scenario:
-        """Make a scenario of a YAML file, of a trace folder, or of the word ``sample``, and change what was told.
+    def make_scenario(self, text: str) -> Scenario:
+        """Read a scenario from a YAML file, a dataset folder or the word ``sample``, and set these fields.
 
         The answers to ``start`` hold for the dataset beside them, and for the folder that holds both.
         """
         path = Path(text)
         if text == "sample":
-            found = Scenario()
+            scenario = Scenario()
         elif (beside := scenario_beside(path)) is not None:
-            found = beside
+            scenario = beside
         elif path.is_dir():
             from gpuplanner.decision.study_pipeline import read_usual_actuator
 
-            found = Scenario(name=path.name, data=str(path), actuator=read_usual_actuator(path))
+            scenario = Scenario(name=path.name, data=str(path), actuator=read_usual_actuator(path))
         else:
-            found = Scenario.from_yaml(path)
-        return self.changed(found)
+            scenario = Scenario.from_yaml(path)
+        return self.apply_to(scenario)
 
-    def changed(self, scenario: Scenario) -> Scenario:
-        """The scenario with what was told."""
+    def apply_to(self, scenario: Scenario) -> Scenario:
+        """Return the scenario with these fields set."""
         return replace(scenario.with_text(self.assignments), **self.fields)
 
 
@@ -406,21 +432,29 @@ def scenario_beside(folder: Path) -> Scenario | None:
     return found if not is_dataset or Path(found.data).resolve() == folder.resolve() else None
 
 
-def stated_models(texts: list[str] | None) -> dict[str, str] | None:
-    """GPU models by the words of a source, as the user gave them; None if none were given."""
-    found = {}
+def parse_gpu_models(texts: list[str] | None) -> dict[str, str] | None:
+    """Parse options ``NAME=MODEL``: GPU models by their label in a source; None without options."""
+    gpu_models = {}
     for text in texts or []:
-        word, equals, name = text.partition("=")
-        if not (equals and word and name):
+        label, equals, name = text.partition("=")
+        if not (equals and label and name):
             raise typer.BadParameter(f"--map-gpu: expected NAME=MODEL or NAME=MODEL:PROFILE; got {text!r}")
-        found[word] = name
-    return found or None
+        gpu_models[label] = name
+    return gpu_models or None
 
 
-def workers_of(text: str | None, otherwise: int = 1) -> int | str:
-    """A number of processes, or the address of a scheduler, as somebody gave it."""
+def parse_workers(text: str | None, default: int = 1) -> int | str:
+    """Parse the option ``--workers``: a number of processes, or the address of a Dask scheduler.
+
+    Parameters
+    ----------
+    text : str, optional
+        Value of the option.
+    default : int
+        Number of processes without the option.
+    """
     if text is None:
-        return otherwise
+        return default
     if "://" in text:
         return text
     if text.isdecimal() and int(text) > 0:
@@ -429,53 +463,66 @@ def workers_of(text: str | None, otherwise: int = 1) -> int | str:
     raise typer.BadParameter(f"--workers: expected {expected}; got {text!r}")
 
 
-def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each of some fields of a scenario, and ``--set``, where it has ``given``."""
+def with_fields(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a decorator that replaces the parameter ``options`` of a command by options for scenario fields.
+
+    Parameters
+    ----------
+    *names : str
+        Fields of the scenario that get an option; ``--set`` is added to them.
+
+    Returns
+    -------
+    callable
+        Decorator; the command then gets a :class:`ScenarioOptions` as ``options``.
+    """
     rows = settings_of(Scenario)
 
-    def expanded(command: Callable[..., None]) -> Callable[..., None]:
-        options = {name: Annotated[rows[name].kinds[0] | None, of_row(name)] for name in names}
-        asked = [
+    def add_options(command: Callable[..., None]) -> Callable[..., None]:
+        options = {name: Annotated[rows[name].kinds[0] | None, field_option(name)] for name in names}
+        added = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
             for name, option in {**options, "assignments": Set}.items()
         ]
         parameters = []
-        for own in inspect.signature(command, eval_str=True).parameters.values():
-            parameters += asked if own.name == "given" else [own.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            keyword_only = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            parameters += added if parameter.name == "options" else [keyword_only]
 
         @functools.wraps(command)
-        def told(**values: Any) -> None:  # noqa: ANN401 - what typer read
+        def wrapper(**values: Any) -> None:  # noqa: ANN401 - what typer read
             fields = {name: value for name in names if (value := values.pop(name)) is not None}
-            command(given=Given(fields, tuple(values.pop("assignments") or ())), **values)
+            command(options=ScenarioOptions(fields, tuple(values.pop("assignments") or ())), **values)
 
-        told.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        told.__annotations__ = {one.name: one.annotation for one in parameters}
-        return told
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return wrapper
 
-    return expanded
+    return add_options
 
 
-MAX_ROWS = 60
-CURRENCY = "BillingCurrency"
-"""Column of a table of money that says of which currency a row is."""
+MAX_PRINTED_ROWS = 60
+"""Largest number of rows of a table that is printed as text."""
+CURRENCY_COLUMN = "BillingCurrency"
+"""Column with the currency of a row."""
 
-PRICE = "price_per_"
-_OF_CURRENCY = re.compile(r"_([A-Z]{3})$")
-_EXACT = re.compile(r"-?\d{1,60}(\.\d{1,30})?")
+PRICE_PREFIX = "price_per_"
+_CURRENCY_SUFFIX = re.compile(r"_([A-Z]{3})$")
+_DECIMAL_PATTERN = re.compile(r"-?\d{1,60}(\.\d{1,30})?")
 
 
 def show(values: Mapping[str, object], *, as_json: bool = False) -> None:
-    """Print a mapping: JSON, or a line for each label and value; nested mappings stand below."""
+    """Print a mapping as JSON, or as a line for each label and value, with nested mappings indented below."""
     if as_json:
         from gpuplanner.core.serialization import to_json, to_plain
 
-        put(to_json(to_plain(values)))
+        echo(to_json(to_plain(values)))
         return
     _show_lines(values, "")
 
 
 def show_tables(tables: Mapping[str, pl.DataFrame], *, as_json: bool = False) -> None:
-    """Print tables under their names: one JSON object, or one aligned text after the other."""
+    """Print tables by name: as one JSON object, or as text with a title each."""
     if as_json:
         show(tables, as_json=True)
         return
@@ -484,66 +531,85 @@ def show_tables(tables: Mapping[str, pl.DataFrame], *, as_json: bool = False) ->
 
 
 def _show_lines(values: Mapping[str, object], indent: str) -> None:
-    within = {key: nested for key, value in values.items() if (nested := _mappings(value))}
-    width = max((len(column_heading(key)) for key in values if key not in within), default=0)
+    """Print a line for each label and value, then nested mappings with a larger indent."""
+    nested_values = {key: nested for key, value in values.items() if (nested := _as_mappings(value))}
+    width = max((len(column_heading(key)) for key in values if key not in nested_values), default=0)
     for key, value in values.items():
-        if key not in within:
-            put(f"{indent}{column_heading(key):<{width}}  {_amount(key, value) or _text(value)}")
-    for key, nested in within.items():
-        for each in nested:
-            put(f"{indent}{column_heading(key)}:")
-            _show_lines(each, indent + "  ")
+        if key not in nested_values:
+            echo(f"{indent}{column_heading(key):<{width}}  {_money_text(key, value) or _cell_text(value)}")
+    for key, nested in nested_values.items():
+        for mappings in nested:
+            echo(f"{indent}{column_heading(key)}:")
+            _show_lines(mappings, indent + "  ")
 
 
-def _mappings(value: object) -> list[Mapping[str, object]]:
-    """A mapping, or the mappings of a list of nothing else; none of any other value."""
-    each = value if isinstance(value, list) else [value]
-    mappings = [one for one in each if isinstance(one, Mapping)]
-    return mappings if len(mappings) == len(each) else []
+def _as_mappings(value: object) -> list[Mapping[str, object]]:
+    """Return a mapping, or a list of nothing but mappings, as a list; empty for any other value."""
+    items = value if isinstance(value, list) else [value]
+    mappings = [item for item in items if isinstance(item, Mapping)]
+    return mappings if len(mappings) == len(items) else []
 
 
 def show_frame(frame: pl.DataFrame, *, as_json: bool = False, title: str = "") -> None:
-    """Print a table: JSON rows, or aligned text, the first rows of a long one."""
+    """Print a table as JSON rows, or as aligned text of at most :data:`MAX_PRINTED_ROWS` rows.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Table.
+    as_json : bool
+        Print JSON.
+    title : str
+        Title of the text.
+    """
     if as_json:
         from gpuplanner.core.serialization import to_json, to_plain
 
-        put(to_json(to_plain(frame.to_dicts())))
+        echo(to_json(to_plain(frame.to_dicts())))
         return
     if title:
-        put(f"{title}\n{'-' * len(title)}")
+        echo(f"{title}\n{'-' * len(title)}")
     rows = [
-        [_amount(name, cell, row.get(CURRENCY)) or _text(cell) for name, cell in row.items()]
-        for row in frame.head(MAX_ROWS).iter_rows(named=True)
+        [_money_text(name, cell, row.get(CURRENCY_COLUMN)) or _cell_text(cell) for name, cell in row.items()]
+        for row in frame.head(MAX_PRINTED_ROWS).iter_rows(named=True)
     ]
     names = [column_heading(name) for name in frame.columns]
     columns = list(zip(names, *rows, strict=True)) if rows else [(name,) for name in names]
     widths = [max(map(len, column)) for column in columns]
-    right = [dtype.is_numeric() for dtype in frame.dtypes]
+    are_numbers = [dtype.is_numeric() for dtype in frame.dtypes]
     for line in [names, *rows]:
         cells = [
             cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
+            for cell, width, to_right in zip(line, widths, are_numbers, strict=True)
         ]
-        put("  ".join(cells).rstrip())
-    if frame.height > MAX_ROWS:
-        put(f"... {frame.height - MAX_ROWS} more rows (--json prints all)")
-    put("")
+        echo("  ".join(cells).rstrip())
+    if frame.height > MAX_PRINTED_ROWS:
+        echo(f"... {frame.height - MAX_PRINTED_ROWS} more rows (--json prints all)")
+    echo("")
 
 
-def _amount(name: str, value: object, currency: str | None = None) -> str | None:
-    """An amount of money as text with its decimals; None if it is none.
+def _money_text(name: str, value: object, currency: str | None = None) -> str | None:
+    """Text of an amount of money with its decimals; None if the value is no money.
 
-    Money is a Decimal, a price, or a total whose name ends in its currency.
+    Parameters
+    ----------
+    name : str
+        Name of the value; a currency suffix (``_USD``) marks money, :data:`PRICE_PREFIX` a price.
+    value : object
+        The value; a Decimal is money.
+    currency : str, optional
+        ISO 4217 code, if the name has none.
     """
-    ending = _OF_CURRENCY.search(name)
-    if isinstance(value, Decimal) or (ending and isinstance(value, str) and _EXACT.fullmatch(value)):
-        return money_text(Decimal(value), ending[1] if ending else currency or "")
-    if isinstance(value, float) and name.startswith(PRICE) and math.isfinite(value):
+    currency_suffix = _CURRENCY_SUFFIX.search(name)
+    if isinstance(value, Decimal) or (currency_suffix and isinstance(value, str) and _DECIMAL_PATTERN.fullmatch(value)):
+        return money_text(Decimal(value), currency_suffix[1] if currency_suffix else currency or "")
+    if isinstance(value, float) and name.startswith(PRICE_PREFIX) and math.isfinite(value):
         return f"{value:,.2f}" if round(value, 2) == value else f"{value:,.4f}"
     return None
 
 
-def _text(value: object) -> str:
+def _cell_text(value: object) -> str:
+    """Text of a value in one line; a dash for None, four digits for small numbers."""
     if value is None:
         return "–"
     if isinstance(value, datetime):

@@ -12,20 +12,20 @@ from typer import Argument, Option
 
 from gpuplanner.cli.application import (
     Exit,
-    Given,
     Json,
     Overwrite,
     Quiet,
+    ScenarioOptions,
     ScenarioPath,
     app,
     chart_option,
-    put,
+    echo,
+    notify,
+    notify_written,
     require_outputs,
-    say,
-    say_written,
     show,
     show_frame,
-    takes,
+    with_fields,
 )
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 
 @app.command()
-@takes(
+@with_fields(
     "target_wait_minutes", "max_added_wait_minutes", "wait_percentile", "policies", "actuator", "projects", "quotas",
     "quotas_to_try", "gpu_mtbf_hours", "gang_slowdowns", "gpu_model", "seed"
 )  # fmt: skip
 def compare(
-    scenario: ScenarioPath,
-    given: Given,
+    scenario_path: ScenarioPath,
+    options: ScenarioOptions,
     chart: Annotated[
         Path | None,
         chart_option("Write a chart of GPU-hours and added queue wait: .html (with all tables) or .svg (chart alone)."),
@@ -68,139 +68,167 @@ def compare(
     from gpuplanner.decision.pool_decisions import ComparedFleet
     from gpuplanner.usage.job_history import split_into_pools
 
-    require_outputs(chart, inputs=[scenario])
-    asked = given.scenario(scenario)
-    pools = split_into_pools(asked)
-    each = compare_pools(pools, quiet=quiet)
+    require_outputs(chart, inputs=[scenario_path])
+    scenario = options.make_scenario(scenario_path)
+    pools = split_into_pools(scenario)
+    comparisons = compare_pools(pools, quiet=quiet)
     if chart is not None:
-        from gpuplanner.report.policy_and_team_sections import write_ways
+        from gpuplanner.report.policy_and_team_sections import write_policy_page
 
-        write_ways(each, chart, title=f"Equal service: {asked.name}", locale=asked.number_locale)
-        say(f"written: {chart}")
-    more = {name: _also_asked(own) for name, own in pools.pools.items()}
+        write_policy_page(comparisons, chart, title=f"Equal service: {scenario.name}", locale=scenario.number_locale)
+        notify(f"written: {chart}")
+    effects = {name: _optional_effects(pool_scenario) for name, pool_scenario in pools.pools.items()}
     if as_json:
-        told = {name: one.to_dict() | _plain_effects(more[name]) for name, one in each.items()}
-        fleet = ComparedFleet(each).to_dict() | {"pools": told}
-        show(fleet if pools.several else next(iter(told.values())), as_json=True)
+        pool_texts = {name: pool.to_dict() | _effects_to_plain(effects[name]) for name, pool in comparisons.items()}
+        fleet = ComparedFleet(comparisons).to_dict() | {"pools": pool_texts}
+        show(fleet if pools.several else next(iter(pool_texts.values())), as_json=True)
         return
-    show_pools(each, quiet=quiet, more=more)
+    show_pools(comparisons, quiet=quiet, effects=effects)
 
 
-def _also_asked(asked: Scenario) -> dict[str, Any]:
-    """Effects of sharing rules, failures and distance on the same weeks, where a scenario states them."""
+def _optional_effects(scenario: Scenario) -> dict[str, Any]:
+    """Simulate the effects of quotas, GPU failures and job placement that a scenario states; keyed by effect."""
     from gpuplanner.decision.quota_comparison import compare_placements, compare_stated_rules, states_sharing_rules
 
-    found: dict[str, Any] = {"sharing": compare_stated_rules(asked)} if states_sharing_rules(asked) else {}
-    if asked.gang_slowdowns is not None:
-        found["placements"] = compare_placements(asked)
-    return found
+    effects: dict[str, Any] = {"sharing": compare_stated_rules(scenario)} if states_sharing_rules(scenario) else {}
+    if scenario.gang_slowdowns is not None:
+        effects["placements"] = compare_placements(scenario)
+    return effects
 
 
-def _plain_effects(found: Mapping[str, Any]) -> dict[str, object]:
-    """Effects as JSON has them: a frame of placements as its rows, which :func:`show` makes of it."""
-    return {name: part if name == "placements" else part.to_dict() for name, part in found.items()}
+def _effects_to_plain(effects: Mapping[str, Any]) -> dict[str, object]:
+    """Convert effects for :func:`show`: results to dicts, the table of placements as it is."""
+    return {name: part if name == "placements" else part.to_dict() for name, part in effects.items()}
 
 
-def _show_also_asked(found: Mapping[str, Any]) -> None:
-    if "sharing" in found:
-        _show_tried(found["sharing"])
-    if "placements" in found:
-        put("")
-        show_frame(found["placements"], title="Jobs on several nodes by placement, losses a week")
+def _show_effects(effects: Mapping[str, Any]) -> None:
+    """Print the effects of quotas, GPU failures and job placement."""
+    if "sharing" in effects:
+        _show_sharing_tried(effects["sharing"])
+    if "placements" in effects:
+        echo("")
+        show_frame(effects["placements"], title="Jobs on several nodes by placement, losses a week")
 
 
 def compare_pools(fleet: FleetPools, *, quiet: bool) -> dict[str, Comparison]:
-    """Compare the policies of each pool, with a progress message for each."""
+    """Compare the policies of each GPU pool, with a progress message for each.
+
+    Parameters
+    ----------
+    fleet : FleetPools
+        Scenario of each pool.
+    quiet : bool
+        Print no progress messages.
+
+    Returns
+    -------
+    dict of str to Comparison
+        Comparison by pool.
+    """
     from gpuplanner.decision.comparison_record import compare_policies
 
-    found = {}
-    for name, own in fleet.pools.items():
-        say(f"comparing policies for {name} ...", quiet=quiet)
-        found[name] = compare_policies(own)
-    return found
+    comparisons = {}
+    for name, pool_scenario in fleet.pools.items():
+        notify(f"comparing policies for {name} ...", quiet=quiet)
+        comparisons[name] = compare_policies(pool_scenario)
+    return comparisons
 
 
 def show_pools(
-    each: Mapping[str, Comparison], *, quiet: bool, more: Mapping[str, Mapping[str, Any]] | None = None
+    comparisons: Mapping[str, Comparison], *, quiet: bool, effects: Mapping[str, Mapping[str, Any]] | None = None
 ) -> None:
-    """Print what was found of each pool, with projects and `more` where that was asked, and what it is in all."""
+    """Print the comparison of each GPU pool, and a sentence on all pools.
+
+    Parameters
+    ----------
+    comparisons : mapping of str to Comparison
+        Comparison by pool.
+    quiet : bool
+        Print no messages to stderr.
+    effects : mapping, optional
+        Effects of quotas and placement by pool; None prints neither these nor projects.
+    """
     from gpuplanner.decision.pool_decisions import ComparedFleet
 
-    several = len(each) > 1
-    for name, one in each.items():
-        if several or more is None:
-            _put_heading(name)
-        show_comparison(one, quiet=quiet)
-        if more is not None:
-            put(*(project.sentence for project in one.projects))
-            _show_also_asked(more[name])
+    several = len(comparisons) > 1
+    for name, comparison in comparisons.items():
+        if several or effects is None:
+            _print_pool_heading(name)
+        show_comparison(comparison, quiet=quiet)
+        if effects is not None:
+            echo(*(project.sentence for project in comparison.projects))
+            _show_effects(effects[name])
     if several:
-        put("", ComparedFleet(each).decision_text)
+        echo("", ComparedFleet(comparisons).decision_text)
 
 
-def _put_heading(pool: str) -> None:
-    put(f"\n{pool}\n{'=' * len(pool)}")
+def _print_pool_heading(pool: str) -> None:
+    """Print the name of a GPU pool, underlined."""
+    echo(f"\n{pool}\n{'=' * len(pool)}")
 
 
-def show_comparison(found: Comparison, *, quiet: bool) -> None:
+def show_comparison(comparison: Comparison, *, quiet: bool) -> None:
     """Print a comparison: the table of policies, the recommendation, next steps and confidence."""
     import polars as pl
 
     from gpuplanner.decision.comparison_record import format_limit, format_wait_target
 
-    if found.rows:
-        rows = [_row(one, found) for one in found.rows]
-        show_frame(pl.DataFrame(rows, infer_schema_length=None), title=format_wait_target(found))
-        put(format_limit(found))
-    one = found.decision
-    put(one.sentence)
-    for number, step in enumerate(one.next_steps, start=1):
-        put(f"  {number}  {step.text}")
-    put(*one.confidence)
+    if comparison.rows:
+        rows = [_policy_row(decision, comparison) for decision in comparison.rows]
+        show_frame(pl.DataFrame(rows, infer_schema_length=None), title=format_wait_target(comparison))
+        echo(format_limit(comparison))
+    decision = comparison.decision
+    echo(decision.sentence)
+    for number, step in enumerate(decision.next_steps, start=1):
+        echo(f"  {number}  {step.text}")
+    echo(*decision.confidence)
     if quiet:
         return
-    say(*(f"missing: {missing.what}: {missing.command}" for missing in one.missing))
-    if found.tuned_from is not None and found.judged_from is not None and found.judged_to is not None:
-        judged = f"from {found.judged_from[:10]} to {found.judged_to[:10]}"
-        say(f"fitted from {found.tuned_from[:10]}, evaluated {judged}")
+    notify(*(f"missing: {missing.what}: {missing.command}" for missing in decision.missing))
+    if comparison.tuned_from is not None and comparison.judged_from is not None and comparison.judged_to is not None:
+        evaluated = f"from {comparison.judged_from[:10]} to {comparison.judged_to[:10]}"
+        notify(f"fitted from {comparison.tuned_from[:10]}, evaluated {evaluated}")
 
 
-def _show_tried(found: RulesComparison) -> None:
-    put("")
-    title = f"{found.after} instead of {found.before}: GPU-hours a week waited and lost ({found.blocks})"
-    show_frame(found.teams.select(SHOWN_TRIED), title=title)
-    put(found.verdict_sentence, *found.notes)
+def _show_sharing_tried(sharing: RulesComparison) -> None:
+    """Print the queue wait of each team under other quotas or preemption rules."""
+    echo("")
+    title = f"{sharing.after} instead of {sharing.before}: GPU-hours a week waited and lost ({sharing.blocks})"
+    show_frame(sharing.teams.select(SHARING_COLUMNS), title=title)
+    echo(sharing.verdict_sentence, *sharing.notes)
 
 
-SHOWN_TRIED = (
+SHARING_COLUMNS = (
     "team", "jobs", "wait_before_min", "wait_after_min", "waited_before", "waited_after", "change", "change_low",
     "change_high", "never_before", "never_after", "verdict", "lost_before", "lost_after", "stops_after",
     "failures_after",
 )  # fmt: skip
 
 
-def _row(one: PolicyRow, found: Comparison) -> dict[str, object]:
+def _policy_row(policy_row: PolicyRow, comparison: Comparison) -> dict[str, object]:
+    """Printed row of a policy; a star marks the recommended one."""
     from gpuplanner.decision.decision_types import TODAY
 
-    why = one.reason or ""
-    if one.gpu_hours is not None and not one.meets_target and not why:
-        why = "above the maximum added wait"
+    reason = policy_row.reason or ""
+    if policy_row.gpu_hours is not None and not policy_row.meets_target and not reason:
+        reason = "above the maximum added wait"
+    meets_target = "yes" if policy_row.meets_target else f"no: {reason}"
     return {
-        "policy": ("* " if one.policy == found.winner else "  ") + one.policy,
-        "GPU-hours a week": one.gpu_hours_promised,
-        "peak GPUs": one.peak_gpus,
-        "added wait p95 (min)": one.added_wait_p95_minutes,
-        "jobs delayed (share)": one.delayed_share,
-        "power-ups a week": one.power_ups_per_week,
-        "within added-wait limit": "baseline" if one.policy == TODAY else "yes" if one.meets_target else f"no: {why}",
+        "policy": ("* " if policy_row.policy == comparison.winner else "  ") + policy_row.policy,
+        "GPU-hours a week": policy_row.gpu_hours_promised,
+        "peak GPUs": policy_row.peak_gpus,
+        "added wait p95 (min)": policy_row.added_wait_p95_minutes,
+        "jobs delayed (share)": policy_row.delayed_share,
+        "power-ups a week": policy_row.power_ups_per_week,
+        "within added-wait limit": "baseline" if policy_row.policy == TODAY else meets_target,
     }
 
 
 @app.command()
-@takes("quotas", "gpu_model", "seed")
+@with_fields("quotas", "gpu_model", "seed")
 def fairness(
-    scenario: ScenarioPath,
-    given: Given,
+    scenario_path: ScenarioPath,
+    options: ScenarioOptions,
     chart: Annotated[
         Path | None,
         chart_option(
@@ -226,60 +254,62 @@ def fairness(
 
     Example: gpuplanner fairness build/mine/data --quotas quotas.yaml
     """
-    from gpuplanner.decision.team_fairness import assess_fairness as account
+    from gpuplanner.decision.team_fairness import assess_fairness as compute_fairness
     from gpuplanner.usage.job_history import split_into_pools
 
-    require_outputs(chart, inputs=[scenario])
-    asked = given.scenario(scenario)
-    pools = split_into_pools(asked)
-    each = {name: account(own) for name, own in pools.pools.items()}
+    require_outputs(chart, inputs=[scenario_path])
+    scenario = options.make_scenario(scenario_path)
+    pools = split_into_pools(scenario)
+    fairness_by_pool = {name: compute_fairness(pool_scenario) for name, pool_scenario in pools.pools.items()}
     advice: dict[str, QuotaAdvice] = {}
     if ahead:
         from gpuplanner.decision.quota_recommendation import advise_quotas
 
-        advice = {name: advise_quotas(own) for name, own in pools.pools.items()}
+        advice = {name: advise_quotas(pool_scenario) for name, pool_scenario in pools.pools.items()}
     if chart is not None:
-        from gpuplanner.report.policy_and_team_sections import write_teams
+        from gpuplanner.report.policy_and_team_sections import write_team_page
 
-        write_teams(each, chart, ahead=advice, title=f"Teams: {asked.name}", locale=asked.number_locale)
-        say(f"written: {chart}")
+        title = f"Teams: {scenario.name}"
+        write_team_page(fairness_by_pool, chart, advice_by_pool=advice, title=title, locale=scenario.number_locale)
+        notify(f"written: {chart}")
     if as_json:
-        told = {name: one.to_dict() for name, one in each.items()}
-        for name, advised in advice.items():
-            told[name]["ahead"] = advised.to_dict()
-        show({"pools": told} if pools.several else next(iter(told.values())), as_json=True)
+        pool_texts = {name: pool_fairness.to_dict() for name, pool_fairness in fairness_by_pool.items()}
+        for name, pool_advice in advice.items():
+            pool_texts[name]["ahead"] = pool_advice.to_dict()
+        show({"pools": pool_texts} if pools.several else next(iter(pool_texts.values())), as_json=True)
         return
-    for name, one in each.items():
+    for name, pool_fairness in fairness_by_pool.items():
         if pools.several:
-            _put_heading(name)
-        _show_teams(one)
-        say(f"quotas: {one.rules.source}; {one.basis}", *one.notes, quiet=quiet)
+            _print_pool_heading(name)
+        _show_teams(pool_fairness)
+        notify(f"quotas: {pool_fairness.rules.source}; {pool_fairness.basis}", *pool_fairness.notes, quiet=quiet)
         for title, table in advice[name].titled_tables if ahead else ():
             show_frame(table, title=title)
 
 
-def _show_teams(found: Fairness) -> None:
+def _show_teams(fairness: Fairness) -> None:
+    """Print quota, usage, lent and borrowed GPU-hours of each team."""
     import polars as pl
 
     from gpuplanner.usage.fair_share import NO_TENANT_LABEL
 
-    put(found.shortfall_sentence)
-    table = found.teams.select(
+    echo(fairness.shortfall_sentence)
+    table = fairness.teams.select(
         "tenant", "entitled_gpus", "allocated_gpu_hours", "lent_gpu_hours", "borrowed_gpu_hours", "shortfall_gpu_hours",
         (100 * pl.col("fair_share_received")).alias("fair share received (%)"), "starved_hours",
         pl.col("mean_slowdown").alias("mean slowdown against a dedicated share"),
         (100 * pl.col("slower_share")).alias("jobs slower than on a dedicated share (%)"),
     )  # fmt: skip
     show_frame(table, title="Quota and usage by team")
-    pairs = found.borrowed.filter(borrower=NO_TENANT_LABEL, lender=NO_TENANT_LABEL)
-    between = found.borrowed.join(pairs, on=["borrower", "lender"], how="anti", maintain_order="left")
+    own_quota = fairness.borrowed.filter(borrower=NO_TENANT_LABEL, lender=NO_TENANT_LABEL)
+    between = fairness.borrowed.join(own_quota, on=["borrower", "lender"], how="anti", maintain_order="left")
     title = f"GPU-hours borrowed between teams ('{NO_TENANT_LABEL}': unallocated quota)"
     show_frame(between.sort("gpu_hours", descending=True, maintain_order=True), title=title)
-    put(*(f"{row['tenant']}: {row['why']} {row['next_step']}" for row in found.teams.iter_rows(named=True)))
+    echo(*(f"{row['tenant']}: {row['why']} {row['next_step']}" for row in fairness.teams.iter_rows(named=True)))
 
 
-_EXITS = {"time_limit": Exit.TIME_LIMIT, "user": Exit.INTERRUPTED}
-_COSTS = {"bin_cost": 1.0, "fire_up_cost": 0.0, "busy_cost": 0.0}
+_EXIT_BY_STOP_REASON = {"time_limit": Exit.TIME_LIMIT, "user": Exit.INTERRUPTED}
+_DEFAULT_COSTS = {"bin_cost": 1.0, "fire_up_cost": 0.0, "busy_cost": 0.0}
 
 
 @app.command()
@@ -325,33 +355,50 @@ def binpack(
 
     require_outputs(out, inputs=[file])
     problem = read_packing(file) if gpu_model is None else read_instances(file, gpu_model)
-    asked = {"bin_cost": bin_cost, "fire_up_cost": fire_up_cost, "busy_cost": busy_cost}
-    costs = {name: cost for name, cost in asked.items() if cost is not None}
+    cost_options = {"bin_cost": bin_cost, "fire_up_cost": fire_up_cost, "busy_cost": busy_cost}
+    costs = {name: cost for name, cost in cost_options.items() if cost is not None}
     limits: dict[str, Any] = {"time_limit_s": time_limit, "work_limit": work_limit, "seed": seed}
-    told, packing = _packed(file, problem, _COSTS | costs if costs else {}, limits)
+    result, packing = _pack_and_verify(file, problem, _DEFAULT_COSTS | costs if costs else {}, limits)
     if out is not None:
         write_csv_safe(out, packing.to_frame())
-    show(told.to_dict(), as_json=as_json)
-    say_written(out, quiet=quiet)
-    raise typer.Exit(_EXITS.get(packing.stopped_by, Exit.DONE))
+    show(result.to_dict(), as_json=as_json)
+    notify_written(out, quiet=quiet)
+    raise typer.Exit(_EXIT_BY_STOP_REASON.get(packing.stopped_by, Exit.DONE))
 
 
-def _packed(
+def _pack_and_verify(
     file: Path, problem: AnyProblem, costs: dict[str, float], limits: dict[str, Any]
 ) -> tuple[Packing | CostedPacking, Packing]:
-    """What there is to say, and the packing: for few bins, or for the costs; checked again."""
+    """Pack items for the fewest GPUs, or for the lowest cost, and verify the result independently.
+
+    Parameters
+    ----------
+    file : Path
+        File of the problem, for errors.
+    problem : AnyProblem
+        Items with their times and sizes.
+    costs : dict of str to float
+        Costs by argument of ``pack_for_cost``; empty: minimize the number of GPUs.
+    limits : dict
+        Time limit, work limit and seed of the search.
+
+    Returns
+    -------
+    tuple
+        Result to print, and the packing.
+    """
     from gpuplanner.core.errors import require_no_faults
     from gpuplanner.planner.packing_costs import pack_for_cost
     from gpuplanner.planner.packing_search import pack
     from gpuplanner.planner.packing_verification import verify_cost, verify_packing
 
     if not costs:
-        found = pack(problem, **limits)
-        require_no_faults(f"packing of {file}", verify_packing(found, problem))
-        return found, found
-    cheap = pack_for_cost(problem, **(limits | costs))
-    require_no_faults(f"packing of {file}", verify_cost(cheap, problem, **costs))
-    return cheap, cheap.packing
+        packing = pack(problem, **limits)
+        require_no_faults(f"packing of {file}", verify_packing(packing, problem))
+        return packing, packing
+    costed_packing = pack_for_cost(problem, **(limits | costs))
+    require_no_faults(f"packing of {file}", verify_cost(costed_packing, problem, **costs))
+    return costed_packing, costed_packing.packing
 
 
 Services = Annotated[
@@ -367,7 +414,7 @@ LatencyShare = Annotated[
 ]
 
 
-MaybeScenario = Annotated[
+OptionalScenarioPath = Annotated[
     str | None,
     Argument(
         metavar="SCENARIO",
@@ -378,7 +425,13 @@ MaybeScenario = Annotated[
 
 @dataclass(frozen=True)
 class ServiceFiles:
-    """Services to size: their profiles, and the row of rates and latency limits."""
+    """Files of the inference services to size.
+
+    - ``services``: Folder of measured profiles.
+    - ``rates``, ``latencies``: CSV files of requests per second and latency limits [ms].
+    - ``row``: Row of both files, counted from 1.
+    - ``latency_share``: Share of the latency limit that a batch may take [0-1].
+    """
 
     services: Path
     rates: Path
@@ -387,8 +440,8 @@ class ServiceFiles:
     latency_share: float | None
 
 
-def service_files(
-    scenario: str | None,
+def check_service_options(
+    scenario_path: str | None,
     assignments: Sequence[str],
     services: Path | None,
     rates: Path | None,
@@ -396,21 +449,39 @@ def service_files(
     row: int | None,
     latency_share: float | None,
 ) -> ServiceFiles | None:
-    """Services to size, or None if the scenario is to be planned.
+    """Check that the options of ``plan`` for services fit together; None if a scenario is to be planned.
+
+    Parameters
+    ----------
+    scenario_path : str, optional
+        Argument SCENARIO.
+    assignments : sequence of str
+        Values of ``--set``.
+    services, rates, latencies : Path, optional
+        Files of the services.
+    row : int, optional
+        Row of rates and latencies.
+    latency_share : float, optional
+        Share of the latency limit that a batch may take. [0-1]
+
+    Raises
+    ------
+    typer.BadParameter
+        If options are missing or exclude each other.
 
     Examples
     --------
-    >>> service_files("sample", (), None, None, None, None, None) is None
+    >>> check_service_options("sample", (), None, None, None, None, None) is None
     True
     """
-    alone = all(value is None for value in (rates, latencies, row, latency_share))
-    if services is None and scenario is not None and alone:
+    is_without_services = all(value is None for value in (rates, latencies, row, latency_share))
+    if services is None and scenario_path is not None and is_without_services:
         return None
     if services is None:
         text = "give a SCENARIO, or --services with --rates and --latencies"
-        if scenario is not None:
+        if scenario_path is not None:
             text = "--rates, --latencies, --row and --latency-share need --services"
-    elif scenario is not None or assignments:
+    elif scenario_path is not None or assignments:
         text = "use --services without SCENARIO and without --set"
     elif rates is None or latencies is None:
         text = "--services needs --rates and --latencies"
@@ -420,7 +491,7 @@ def service_files(
 
 
 def write_plan(out: Path | None, text: Callable[[], str]) -> None:
-    """Write a plan to a file, if one was asked for."""
+    """Write the text of a plan to a file; nothing without a file."""
     from gpuplanner.core.output_writing import write_atomically
 
     if out is not None:
@@ -428,24 +499,43 @@ def write_plan(out: Path | None, text: Callable[[], str]) -> None:
         write_atomically(out, lambda path: path.write_text(content, encoding="utf-8"))
 
 
-def checkable(out: Path | None) -> list[str]:
-    """Name the file of a plan, if one was asked for, and the command that checks it."""
+def written_plan_lines(out: Path | None) -> list[str]:
+    """Message with the file of a plan and the command that verifies it; empty without a file."""
     return [] if out is None else [f"written: {out} (check it: gpuplanner verify {out})"]
 
 
-def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_json: bool, quiet: bool) -> Exit:
-    """Size the services of one scenario for the fewest GPUs, and print the plan."""
+def size_services(
+    files: ServiceFiles, options: ScenarioOptions, *, out: Path | None, as_json: bool, quiet: bool
+) -> Exit:
+    """Size inference services for the fewest GPUs, verify and print the plan.
+
+    Parameters
+    ----------
+    files : ServiceFiles
+        Profiles, rates and latency limits.
+    options : ScenarioOptions
+        GPU model, seed and limits of the search.
+    out : Path, optional
+        File for the plan.
+    as_json, quiet : bool
+        Print JSON; print no messages.
+
+    Returns
+    -------
+    Exit
+        Exit code of the command.
+    """
     import polars as pl
 
     from gpuplanner.planner.service_plan import BATCH_LATENCY_FRACTION, plan_services, services_to_json, verify_services
     from gpuplanner.planner.service_profiles import PROFILED_GPU_MODEL, read_service_demands, read_service_profiles
 
     require_outputs(out, inputs=[files.services, files.rates, files.latencies])
-    gpu_model = given.fields.get("gpu_model", PROFILED_GPU_MODEL)
+    gpu_model = options.fields.get("gpu_model", PROFILED_GPU_MODEL)
     profiles = read_service_profiles(files.services, gpu_model)
     names = profiles["service"].unique(maintain_order=True).to_list()
     rates, latencies = read_service_demands(files.rates, files.latencies, names, row=files.row)
-    limits = {name: value for name, value in given.fields.items() if name != "gpu_model"}
+    limits = {name: value for name, value in options.fields.items() if name != "gpu_model"}
     share = BATCH_LATENCY_FRACTION if files.latency_share is None else files.latency_share
     plan = plan_services(profiles, rates, latencies, gpu_model, latency_share=share, **limits)
     faults = verify_services(plan, profiles, rates, latencies)
@@ -459,14 +549,14 @@ def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_jso
         show_frame(segments, title="Segments")
         layouts = pl.DataFrame({"layout": values["layouts"]}, schema={"layout": pl.String})
         show_frame(layouts.group_by("layout", maintain_order=True).len("gpus"), title="GPUs by layout")
-    say(*(f"problem: {fault}" for fault in faults))
-    say(*checkable(out), quiet=quiet)
+    notify(*(f"problem: {fault}" for fault in faults))
+    notify(*written_plan_lines(out), quiet=quiet)
     if faults:
         return Exit.CHECK_FAILED
     return Exit.DONE if plan.proven else Exit.TIME_LIMIT
 
 
-LABELS = {
+WAIT_LABELS = {
     "mean_completion_s": "mean completion time (s)",
     "mean_wait_s": "mean queue wait (s)",
     "last_end_s": "last end (s)",
@@ -475,7 +565,7 @@ LABELS = {
     "wait_s": "queue wait (s)",
     "completion_s": "completion time (s)",
 }
-"""What each figure of the JSON output is called in the text output."""
+"""Printed labels by key of the JSON output of ``simulate``."""
 
 
 @app.command()
@@ -521,18 +611,18 @@ def simulate(
     )
 
     table, remarks = read_job_list(jobs)
-    say(*(f"{jobs.name}: {remark}" for remark in remarks), quiet=quiet)
-    size = gpus_per_node or gpus
-    outcomes = simulate_job_list(table, gpus=gpus, gpus_per_node=size, queue=queue)
+    notify(*(f"{jobs.name}: {remark}" for remark in remarks), quiet=quiet)
+    node_gpus = gpus_per_node or gpus
+    outcomes = simulate_job_list(table, gpus=gpus, gpus_per_node=node_gpus, queue=queue)
     summary, waits = summarize_run(outcomes, gpus=gpus), tabulate_waits(outcomes)
-    points = tabulate_wait_curve(table, gpus=gpus, gpus_per_node=size, queue=queue) if curve else None
+    points = tabulate_wait_curve(table, gpus=gpus, gpus_per_node=node_gpus, queue=queue) if curve else None
     if as_json:
         curves = {} if points is None else {"curve": points}
         show({**summary, "waits": waits, **curves}, as_json=True)
         return
-    show({LABELS[name]: value for name, value in summary.items()})
-    put("")
-    labelled = waits.with_columns(waits["measure"].replace_strict(LABELS))
-    show_frame(labelled, title="Queue wait and completion time of the jobs (s)")
+    show({WAIT_LABELS[name]: value for name, value in summary.items()})
+    echo("")
+    labelled_waits = waits.with_columns(waits["measure"].replace_strict(WAIT_LABELS))
+    show_frame(labelled_waits, title="Queue wait and completion time of the jobs (s)")
     if points is not None:
         show_frame(points, title="Queue wait by number of GPUs (s)")

@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from gpuplanner.cli.application import Exit, Given, Json, Out, Quiet, app, instant, put, say, show, show_frame, takes
+from gpuplanner.cli.application import (
+    Exit,
+    Json,
+    Out,
+    Quiet,
+    ScenarioOptions,
+    app,
+    echo,
+    notify,
+    parse_time,
+    show,
+    show_frame,
+    with_fields,
+)
 
 if TYPE_CHECKING:
     from gpuplanner.core.scenario import Scenario
@@ -36,48 +49,49 @@ def diff(
     that would have to end. A plan.json is a layout schedule, not the recommended
     layout: see export/README.md of the report for that.
     """
-    from gpuplanner.report.handover_verification import difference
+    from gpuplanner.report.handover_verification import compare_with_plan
 
     if len(files) < 2:
         raise typer.BadParameter("expected a dump of the cluster and a plan: gpuplanner diff CURRENT PLAN")
-    found = difference(files[:-1], files[-1], instant(at))
+    result = compare_with_plan(files[:-1], files[-1], parse_time(at))
     if as_json:
-        tables = {"words": found.words(), "gpus": found.changes, "victims": found.victims}
-        show({**tables, "problems": found.problems, "notes": found.notes}, as_json=True)
+        tables = {"words": result.describe(), "gpus": result.changes, "victims": result.ending_jobs}
+        show({**tables, "problems": result.problems, "notes": result.notes}, as_json=True)
     else:
-        if found.changes.height:
-            show_frame(found.changes, title="GPUs of the nodes that change")
-        if found.victims.height:
-            show_frame(found.victims, title="Running jobs that would have to end")
-        put(*(f"note: {line}" for line in found.notes), *(f"problem: {line}" for line in found.problems))
-        put(found.words())
-    if found.problems:
+        if result.changes.height:
+            show_frame(result.changes, title="GPUs of the nodes that change")
+        if result.ending_jobs.height:
+            show_frame(result.ending_jobs, title="Running jobs that would have to end")
+        echo(*(f"note: {line}" for line in result.notes), *(f"problem: {line}" for line in result.problems))
+        echo(result.describe())
+    if result.problems:
         raise typer.Exit(Exit.CHECK_FAILED)
 
 
 catalog = typer.Typer(help="Browse GPU models, MIG profiles, prices and carbon factors.", no_args_is_help=True)
 app.add_typer(catalog, name="catalog")
 
-BoardName = Annotated[str, Argument(metavar="MODEL", help="GPU model; a unique prefix is enough.")]
+GpuModelArgument = Annotated[str, Argument(metavar="MODEL", help="GPU model; a unique prefix is enough.")]
 
 
 @catalog.command("gpu-models")
-def catalog_boards(as_json: Json = False) -> None:
+def catalog_gpu_models(as_json: Json = False) -> None:
     """List the GPU models whose MIG profiles are known."""
     import polars as pl
 
     from gpuplanner.hardware.catalog import mig_model_names
     from gpuplanner.hardware.gpu_models import load_gpu_model
 
-    boards = [load_gpu_model(name) for name in mig_model_names()]
-    facts = {"gpu_model": [gpu_model.name for gpu_model in boards]}
+    gpu_models = [load_gpu_model(name) for name in mig_model_names()]
+    facts: dict[str, list[object]] = {"gpu_model": [gpu_model.name for gpu_model in gpu_models]}
     for column in ("compute_slices", "memory_slices", "memory_gib", "sms"):
-        facts[column] = [getattr(gpu_model, column) for gpu_model in boards]
-    show_frame(pl.DataFrame(facts | {"profiles": [len(gpu_model.profiles) for gpu_model in boards]}), as_json=as_json)
+        facts[column] = [getattr(gpu_model, column) for gpu_model in gpu_models]
+    facts["profiles"] = [len(gpu_model.profiles) for gpu_model in gpu_models]
+    show_frame(pl.DataFrame(facts), as_json=as_json)
 
 
 @catalog.command("profiles")
-def catalog_profiles(gpu_model: BoardName, as_json: Json = False) -> None:
+def catalog_profiles(gpu_model: GpuModelArgument, as_json: Json = False) -> None:
     """List the MIG profiles of a GPU model, or the partition modes of an AMD model.
 
     Each row names its source. Plans use no partition modes of AMD.
@@ -102,13 +116,14 @@ def catalog_profiles(gpu_model: BoardName, as_json: Json = False) -> None:
 
 @catalog.command("layouts")
 def catalog_layouts(
-    gpu_model: BoardName,
+    gpu_model: GpuModelArgument,
     profiles: Annotated[str | None, Option(help="Only these profiles, separated by commas.")] = None,
-    listed: Annotated[
+    lists_layouts: Annotated[
         bool, Option("--list", help="List the maximal layouts, by profile counts and by placement.")
     ] = False,
-    beside: Annotated[
-        str | None, Option(metavar="PLACEMENTS", help="Only layouts with these instances: '3g.40gb@4 1g.10gb@0'.")
+    fixed_placements: Annotated[
+        str | None,
+        Option("--beside", metavar="PLACEMENTS", help="Only layouts with these instances: '3g.40gb@4 1g.10gb@0'."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -117,19 +132,19 @@ def catalog_layouts(
     from gpuplanner.hardware.mig_layouts import parse_placements
 
     chosen = None if profiles is None else [name.strip() for name in profiles.split(",") if name.strip()]
-    if not listed and beside is None:
+    if not lists_layouts and fixed_placements is None:
         show(count_layouts(gpu_model, chosen), as_json=as_json)
         return
-    found = list_layouts(gpu_model, chosen, fixed_layout=parse_placements(gpu_model, beside or ""))
+    layouts = list_layouts(gpu_model, chosen, fixed_layout=parse_placements(gpu_model, fixed_placements or ""))
     if as_json:
-        show({"by_counts": found.by_counts, "placed": found.placed}, as_json=True)
+        show({"by_counts": layouts.by_counts, "placed": layouts.placed}, as_json=True)
         return
-    show_frame(found.by_counts, title="Maximal layouts, as the driver places them")
-    show_frame(found.placed, title="Maximal layouts by placement")
+    show_frame(layouts.by_counts, title="Maximal layouts, as the driver places them")
+    show_frame(layouts.placed, title="Maximal layouts by placement")
 
 
 @catalog.command("prices")
-def catalog_prices(gpu_model: BoardName, as_json: Json = False) -> None:
+def catalog_prices(gpu_model: GpuModelArgument, as_json: Json = False) -> None:
     """List the catalog prices of a GPU model, with source and date."""
     import polars as pl
 
@@ -140,7 +155,7 @@ def catalog_prices(gpu_model: BoardName, as_json: Json = False) -> None:
 
 
 @app.command()
-@takes()
+@with_fields()
 def verify(
     file: Annotated[
         Path,
@@ -159,12 +174,13 @@ def verify(
         str | None, Option(help="Time of that plan, ISO 8601; without an offset, UTC. [default: its start]")
     ] = None,
     *,
-    given: Given,
-    scenario: Annotated[
+    options: ScenarioOptions,
+    scenario_path: Annotated[
         str | None,
         Option(
+            "--scenario",
             help="Scenario, dataset folder, 'sample' or problem file that the plan has to belong to. [default: the "
-            "problem in the plan file]"
+            "problem in the plan file]",
         ),
     ] = None,
     as_json: Json = False,
@@ -179,42 +195,43 @@ def verify(
     """
     from gpuplanner.decision.layout_planning import make_plan_problem
     from gpuplanner.planner.plan_variants import read_problems
-    from gpuplanner.report.handover_verification import carried_out, verify_any
+    from gpuplanner.report.handover_verification import verify_any, verify_carried_out
 
     if (file / "export").is_dir():  # of a report, the pack in it
         file = file / "export"
-    due = None
-    if scenario is not None and scenario.endswith(".json"):
-        due = read_problems(scenario)
-    elif scenario is not None:
-        asked = given.scenario(scenario)
-        due = {"": make_plan_problem(asked if gpu_model is None else replace(asked, gpu_model=gpu_model), "rightsized")}
+    expected_problems = None
+    if scenario_path is not None and scenario_path.endswith(".json"):
+        expected_problems = read_problems(scenario_path)
+    elif scenario_path is not None:
+        scenario = options.make_scenario(scenario_path)
+        scenario = scenario if gpu_model is None else replace(scenario, gpu_model=gpu_model)
+        expected_problems = {"": make_plan_problem(scenario, "rightsized")}
     if against is None:
-        report = verify_any(file, gpu_model, gpus_per_node=gpus_per_node, against=due)
+        report = verify_any(file, gpu_model, gpus_per_node=gpus_per_node, expected_problems=expected_problems)
     else:
-        report = carried_out(file, against, instant(at))
+        report = verify_carried_out(file, against, parse_time(at))
     if as_json:
         parts = {name: getattr(report, name) for name in ("ok", "problems", "findings")}
         show(parts, as_json=True)
     else:
-        put(*(f"ok: {line}" for line in report.findings), *(f"problem: {line}" for line in report.problems))
-        put(f"{file}: {'all checks passed' if report.ok else 'checks failed'}")
+        echo(*(f"ok: {line}" for line in report.findings), *(f"problem: {line}" for line in report.problems))
+        echo(f"{file}: {'all checks passed' if report.ok else 'checks failed'}")
     if not report.ok:
         raise typer.Exit(Exit.CHECK_FAILED)
 
 
-def _scenario_beside(given_file: str, given: Given) -> Scenario:
-    """The scenario of a file, of the folder that holds one, or of a dataset as ``start`` opens it."""
-    from gpuplanner.cli.start_commands import scenario_of
+def _scenario_of_folder(given_file: str, options: ScenarioOptions) -> Scenario:
+    """Find the scenario of a file, of a folder with scenario.yaml, or of a dataset as ``start`` opens it."""
+    from gpuplanner.cli.start_commands import find_scenario
 
-    beside = Path(given_file) / "scenario.yaml"
-    opened = scenario_of([str(beside) if beside.is_file() else given_file])
-    return given.scenario(given_file) if opened is None else given.changed(opened)
+    scenario_file = Path(given_file) / "scenario.yaml"
+    scenario = find_scenario([str(scenario_file) if scenario_file.is_file() else given_file])
+    return options.make_scenario(given_file) if scenario is None else options.apply_to(scenario)
 
 
-@app.command()
-@takes("actuator")
-def export(
+@app.command("export")
+@with_fields("actuator")
+def export_configuration(
     given_file: Annotated[
         str,
         Argument(
@@ -242,12 +259,13 @@ def export(
         ),
     ] = None,
     *,
-    given: Given,
-    scenario: Annotated[
+    options: ScenarioOptions,
+    scenario_path: Annotated[
         str | None,
         Option(
+            "--scenario",
             help="With plan.json: scenario, dataset folder or 'sample' of the plan; changes.md then shows the "
-            "simulated drain time of each change."
+            "simulated drain time of each change.",
         ),
     ] = None,
     quiet: Quiet = False,
@@ -261,14 +279,14 @@ def export(
     from gpuplanner.report.layout_schedule_files import export_plan
 
     if not given_file.endswith(".json"):
-        from gpuplanner.report.change_bundle import export_decision, kept_study
+        from gpuplanner.report.change_bundle import export_decision, load_matching_study
 
-        kept = kept_study(Path(given_file))
-        asked = _scenario_beside(given_file, given) if kept is None else given.changed(kept.scenario)
-        paths, warnings = export_decision(asked, out, gres_type=gres_type, kept=kept)
-        say(*(f"written: {path}" for path in paths), quiet=quiet)
-        say(*(f"gpuplanner: warning: {text}" for text in warnings))
+        study = load_matching_study(Path(given_file))
+        decided = _scenario_of_folder(given_file, options) if study is None else options.apply_to(study.scenario)
+        paths, warnings = export_decision(decided, out, gres_type=gres_type, kept_study=study)
+        notify(*(f"written: {path}" for path in paths), quiet=quiet)
+        notify(*(f"gpuplanner: warning: {text}" for text in warnings))
         return
-    made_of = None if scenario is None else given.scenario(scenario)
-    paths = export_plan(given_file, out, formats=to, at=instant(at), gres_type=gres_type, scenario=made_of)
-    say(*(f"written: {path}" for path in paths), quiet=quiet)
+    scenario = None if scenario_path is None else options.make_scenario(scenario_path)
+    paths = export_plan(given_file, out, formats=to, at=parse_time(at), gres_type=gres_type, scenario=scenario)
+    notify(*(f"written: {path}" for path in paths), quiet=quiet)

@@ -13,21 +13,21 @@ import typer
 from typer import Option
 
 from gpuplanner.cli.application import (
-    Given,
     Json,
     Overwrite,
     Quiet,
+    ScenarioOptions,
     ScenarioPath,
     WorkersAsked,
     app,
-    put,
+    echo,
+    notify,
+    notify_written,
+    parse_workers,
     require_outputs,
-    say,
-    say_written,
     show,
     show_frame,
-    takes,
-    workers_of,
+    with_fields,
 )
 from gpuplanner.core.column_headings import column_heading
 
@@ -41,22 +41,23 @@ if TYPE_CHECKING:
     from gpuplanner.decision.purchase_plan import HardwareRefresh
 
 
-LEDGER = {
+LEDGER_TITLES = {
     "Savings": "forecast and realized capacity freed, by month",
     "Baseline": "GPU-hours of each month against the first month",
     "Forecasts": "GPU-hours planned too many and too few, and their cost above a perfect forecast",
 }
 """Titles of the tables of a savings ledger."""
-TABLES = ("tenant", "ownership", "bucket", "gpu_model", "end", "job")
+COST_BREAKDOWNS = ("tenant", "ownership", "bucket", "gpu_model", "end", "job")
+"""Columns by which ``cost`` can break down a cost."""
 
 
 @app.command()
-@takes("month", "gpu_model", "price_usd_per_gpu_hour", "price_book", "currency", "carbon_region", "carbon_file")
+@with_fields("month", "gpu_model", "price_usd_per_gpu_hour", "price_book", "currency", "carbon_region", "carbon_file")
 def cost(
-    scenario: ScenarioPath,
-    given: Given,
+    scenario_path: ScenarioPath,
+    options: ScenarioOptions,
     by: Annotated[
-        str, Option(metavar="|".join(TABLES), help="Column to break the cost down by; tenant is the team.")
+        str, Option(metavar="|".join(COST_BREAKDOWNS), help="Column to break the cost down by; tenant is the team.")
     ] = "tenant",
     focus: Annotated[
         Path | None,
@@ -128,119 +129,136 @@ def cost(
     from gpuplanner.report.finance_exports import write_cost_workbook, write_focus
     from gpuplanner.usage.job_history import history
 
-    if by not in TABLES:
-        raise typer.BadParameter(f"expected one of {', '.join(TABLES)}; got {by!r}", param_hint="--by")
-    require_outputs(focus, workbook, inputs=[scenario])
-    asked = given.scenario(scenario)
-    found = cost_review(asked, None if bill is None else open_dataset(bill).tables["charges"])
-    saved = {} if ledger is None else savings_sheets(read_savings(savings_file(ledger)))
-    if ledger is not None and found.price is not None:
-        kept = read_ledger(forecasts_file(ledger))
-        if kept.height:
-            saved["Forecasts"] = price_forecast_errors(kept, asked, history(asked).fleet.gpu_model, found.price.value)
-    sent = None if burst is None else plan_burst(asked, read_burst_rules(burst))
-    bought = plan_purchase(asked, months, risk=risk) if months else None
-    renewed = None if refresh is None else _renewed(asked, months, refresh)
+    if by not in COST_BREAKDOWNS:
+        raise typer.BadParameter(f"expected one of {', '.join(COST_BREAKDOWNS)}; got {by!r}", param_hint="--by")
+    require_outputs(focus, workbook, inputs=[scenario_path])
+    scenario = options.make_scenario(scenario_path)
+    review = cost_review(scenario, None if bill is None else open_dataset(bill).tables["charges"])
+    savings = {} if ledger is None else savings_sheets(read_savings(savings_file(ledger)))
+    if ledger is not None and review.price is not None:
+        past_forecasts = read_ledger(forecasts_file(ledger))
+        if past_forecasts.height:
+            gpu_model = history(scenario).fleet.gpu_model
+            savings["Forecasts"] = price_forecast_errors(past_forecasts, scenario, gpu_model, review.price.value)
+    burst_jobs = None if burst is None else plan_burst(scenario, read_burst_rules(burst))
+    purchase_result = plan_purchase(scenario, months, risk=risk) if months else None
+    refresh_result = None if refresh is None else _parse_refresh(scenario, months, refresh)
     if focus is not None:
-        if found.total is None:
+        if review.total is None:
             todo = "Give a price: --set price_usd_per_gpu_hour=2.50."
-            raise ScenarioError("--focus", "a price of the GPUs", found.missing[0], todo)
-        first, last = found.period[0], (datetime.fromisoformat(found.period[1]) - timedelta(seconds=1)).isoformat()
-        if asked.month is None and first[:7] != last[:7]:
+            raise ScenarioError("--focus", "a price of the GPUs", review.missing[0], todo)
+        first = review.period[0]
+        last = (datetime.fromisoformat(review.period[1]) - timedelta(seconds=1)).isoformat()
+        if scenario.month is None and first[:7] != last[:7]:
             got, todo = f"{first[:10]} to {last[:10]}", f"Add --month {last[:7]}."
             raise ScenarioError("--focus", "one calendar month, as a billing period is", got, todo)
-        write_focus(focus, found.costs)
-        say(f"written: {focus}")
+        write_focus(focus, review.costs)
+        notify(f"written: {focus}")
     if workbook is not None:
-        say(f"written: {write_cost_workbook(workbook, found, saved, locale=asked.number_locale)}")
+        notify(f"written: {write_cost_workbook(workbook, review, savings, locale=scenario.number_locale)}")
     if as_json:
-        portfolio = bought and bought.to_dict()
-        more: dict[str, object] = {"portfolio": portfolio, "refresh": renewed, "burst": sent}
-        more = {name: part for name, part in more.items() if part is not None}
-        more |= {name.lower(): table for name, table in saved.items()}
-        show(found.to_dict() | more, as_json=True)
+        portfolio = purchase_result and purchase_result.to_dict()
+        further_parts: dict[str, object] = {"portfolio": portfolio, "refresh": refresh_result, "burst": burst_jobs}
+        further_parts = {name: part for name, part in further_parts.items() if part is not None}
+        further_parts |= {name.lower(): table for name, table in savings.items()}
+        show(review.to_dict() | further_parts, as_json=True)
         return
-    _told(found, by)
-    for name, table in saved.items():
+    _show_cost_review(review, by)
+    for name, table in savings.items():
         hidden = ("demand_ratio", "^(low|high)_gpu_hours$", "^(promised|demand|service|not|price).*_usd$")
-        show_frame(table.select(pl.exclude(*hidden)), title=f"{name}: {LEDGER[name]}")
-    notes = list(found.missing)
-    scope = bought.scope if bought is not None else ""
+        show_frame(table.select(pl.exclude(*hidden)), title=f"{name}: {LEDGER_TITLES[name]}")
+    notes = list(review.missing)
+    scope = purchase_result.scope if purchase_result is not None else ""
     for part, tables in (
-        (bought, {"begin": "GPUs to buy or reserve, by start month", "costs": scope}), (renewed, {}),
-        (sent, {"jobs": "Jobs to send to rented GPUs", "stays": "Jobs of these hours that stay"}),
+        (purchase_result, {"begin": "GPUs to buy or reserve, by start month", "costs": scope}), (refresh_result, {}),
+        (burst_jobs, {"jobs": "Jobs to send to rented GPUs", "stays": "Jobs of these hours that stay"}),
     ):  # fmt: skip
         if part is not None:
-            put(f"\n{part.advice_sentence}")
+            echo(f"\n{part.advice_sentence}")
             notes += getattr(part, "notes", ())
             for name, title in tables.items():
                 if getattr(part, name).height:
                     show_frame(getattr(part, name), title=title)
-    say(*notes, quiet=quiet)
+    notify(*notes, quiet=quiet)
 
 
-def _told(found: CostReview, by: str) -> None:
+def _show_cost_review(cost_review: CostReview, by: str) -> None:
+    """Print the cost by a column, the costs by unit of work, and energy and carbon."""
     import polars as pl
 
-    if found.total is not None:
-        put(found.total_text)
-        table = found.breakdown(by).with_columns(pl.col("^share$") * 100)
-        show_frame(table, title=f"Cost by {column_heading(by)}, {found.currency}{found.price_basis}")
-        put(found.bridge)
-        show_frame(found.units, title=f"Unit costs, {found.currency}{found.price_basis}")
-    if found.energy is not None:
-        states = found.states.select("state", "gpu_hours", "^energy_.*$", "^counted_.*$")
+    if cost_review.total is not None:
+        echo(cost_review.total_text)
+        table = cost_review.breakdown(by).with_columns(pl.col("^share$") * 100)
+        show_frame(table, title=f"Cost by {column_heading(by)}, {cost_review.currency}{cost_review.price_basis}")
+        echo(cost_review.bridge)
+        show_frame(cost_review.units, title=f"Unit costs, {cost_review.currency}{cost_review.price_basis}")
+    if cost_review.energy is not None:
+        states = cost_review.states.select("state", "gpu_hours", "^energy_.*$", "^counted_.*$")
         show_frame(states, title="Energy by state")
-        carbon = {f"{name} carbon, kg": one for name, one in found.carbon_kg.items()}
-        for name, one in ({"energy, kWh": found.energy} | carbon).items():
-            if one is not None:
-                put(f"{name:<20} {one.value:>14,.1f}  ({one.low:,.1f} to {one.high:,.1f})")
-        put(f"location carbon at the yearly mean factor, kg {found.carbon_at_yearly_mean_kg or 0.0:,.1f}")
+        carbon = {f"{name} carbon, kg": amount for name, amount in cost_review.carbon_kg.items()}
+        for name, amount in ({"energy, kWh": cost_review.energy} | carbon).items():
+            if amount is not None:
+                echo(f"{name:<20} {amount.value:>14,.1f}  ({amount.low:,.1f} to {amount.high:,.1f})")
+        echo(f"location carbon at the yearly mean factor, kg {cost_review.carbon_at_yearly_mean_kg or 0.0:,.1f}")
 
 
-def _renewed(asked: Scenario, months: int, given: str) -> HardwareRefresh:
-    """When a newer GPU model pays off, from the text of ``--refresh``."""
+def _parse_refresh(scenario: Scenario, months: int, text: str) -> HardwareRefresh:
+    """Parse ``--refresh MODEL=SPEED`` and find the month in which the newer GPU model pays off.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Fleet and prices.
+    months : int
+        Planning period. [months]
+    text : str
+        Value of the option.
+    """
     from gpuplanner.decision.purchase_plan import plan_refresh
 
-    gpu_model, _, number = given.partition("=")
+    gpu_model, _, number = text.partition("=")
     try:
         speed = float(number)
     except ValueError:
         speed = 0.0
     if not 0 < speed < float("inf"):
-        text = f"expected MODEL=SPEED, such as H200=1.4; got {given!r}"
-        raise typer.BadParameter(text, param_hint="--refresh")
+        expected = f"expected MODEL=SPEED, such as H200=1.4; got {text!r}"
+        raise typer.BadParameter(expected, param_hint="--refresh")
     if not months:
         raise typer.BadParameter("needs --months, such as --months 36", param_hint="--refresh")
-    return plan_refresh(asked, months, gpu_model, speed)
+    return plan_refresh(scenario, months, gpu_model, speed)
 
 
-HORIZON, GAP, FOLDS, BUDGET_S = 24, 6, 20, 1.0
-"""Of ``--backtest``: forecast horizon, gap, cutoffs, CPU seconds a series."""
-SERIES = ("tenant", "gpu_model", "profile")
-LONG_S = 60.0
-"""CPU seconds from which on all processors take part, if nothing else is asked for."""
+BACKTEST_HORIZON, BACKTEST_GAP, N_CUTOFFS, CPU_BUDGET_S = 24, 6, 20, 1.0
+"""Defaults of ``--backtest``: horizon and gap [intervals], number of cutoffs, CPU time for each series [s]."""
+SERIES_KINDS = ("tenant", "gpu_model", "profile")
+MIN_PARALLEL_CPU_S = 60.0
+"""Expected CPU time from which a backtest uses all processors by default [s]."""
 
 
 @app.command()
-@takes("gpu_model", "seed")
+@with_fields("gpu_model", "seed")
 def forecast(
-    scenario: ScenarioPath,
-    given: Given,
-    back: Annotated[
+    scenario_path: ScenarioPath,
+    options: ScenarioOptions,
+    is_backtest: Annotated[
         bool, Option("--backtest", help="Show the errors of each model over many cutoffs; needs no GPU model.")
     ] = False,
     horizon: Annotated[
         int | None, Option(min=1, help="Forecast horizon, in intervals of interval_hours (1 h).")
     ] = None,
     gap: Annotated[int | None, Option(min=0, help="Intervals between the cutoff and the first forecast.")] = None,
-    cutoffs: Annotated[int, Option(min=1, help="Number of backtest cutoffs; the first 40 % only calibrate.")] = FOLDS,
+    cutoffs: Annotated[
+        int, Option(min=1, help="Number of backtest cutoffs; the first 40 % only calibrate.")
+    ] = N_CUTOFFS,
     budget: Annotated[
         float, Option(min=0, help="Backtest CPU seconds for each series; the slowest models drop out first.")
-    ] = BUDGET_S,
+    ] = CPU_BUDGET_S,
     models: Annotated[str | None, Option(help="Models to backtest, separated by commas.")] = None,
     workers: WorkersAsked = None,
-    known: Annotated[bool, Option("--known/--no-known", help="Use the jobs that run or wait at the cutoff.")] = True,
+    with_known: Annotated[
+        bool, Option("--known/--no-known", help="Use the jobs that run or wait at the cutoff.")
+    ] = True,
     by: Annotated[
         str | None,
         Option(help="Series to forecast: tenant (GPUs of each team), gpu_model, or profile (MIG instances)."),
@@ -251,7 +269,7 @@ def forecast(
     paths: Annotated[
         Path | None, Option(help="Write sample paths of demand as Parquet: unique_id, path, ds, y.")
     ] = None,
-    most: Annotated[
+    n_paths: Annotated[
         int | None,
         Option("--representatives", min=1, help="With --paths: reduce the paths to this many weighted ones."),
     ] = None,
@@ -282,48 +300,77 @@ def forecast(
     """
     from gpuplanner.core.stage_cache import data_folder
 
-    require_outputs(out, paths, inputs=[scenario])
-    asked = given.scenario(scenario)
-    instant = _instant(at, asked.tz)
-    if back:
-        _backtest(asked, instant, by or SERIES[0], horizon or HORIZON, GAP if gap is None else gap, cutoffs, budget,
-                  models, workers, known, calendar, paths, most, out, as_json, quiet)  # fmt: skip
+    require_outputs(out, paths, inputs=[scenario_path])
+    scenario = options.make_scenario(scenario_path)
+    cutoff = _parse_cutoff(at, scenario.tz)
+    if is_backtest:
+        gap = BACKTEST_GAP if gap is None else gap
+        _show_backtest(scenario, cutoff, by or SERIES_KINDS[0], horizon or BACKTEST_HORIZON, gap, cutoffs, budget,
+                       models, workers, with_known, calendar, paths, n_paths, out, as_json, quiet)  # fmt: skip
         return
     if out is not None or models is not None:
         raise typer.BadParameter("-o and --models need --backtest")
-    told = (by, instant, paths, horizon, gap, announced, calendar, sums)
-    if all(one is None for one in told) and (data_folder(asked.data) / "jobs.parquet").is_file():
-        _by_profile(asked, as_json, quiet)
+    forecast_options = (by, cutoff, paths, horizon, gap, announced, calendar, sums)
+    if all(option is None for option in forecast_options) and (data_folder(scenario.data) / "jobs.parquet").is_file():
+        _show_profile_forecast(scenario, as_json, quiet)
         return
-    _ahead(asked, instant, by or SERIES[0], horizon or asked.horizon_intervals, gap or 0, known,
-           (announced, calendar, sums), paths, most, as_json, quiet)  # fmt: skip
+    _show_forecast(scenario, cutoff, by or SERIES_KINDS[0], horizon or scenario.horizon_intervals, gap or 0, with_known,
+                   (announced, calendar, sums), paths, n_paths, as_json, quiet)  # fmt: skip
 
 
-def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
-    """Instances of every profile of each board, as a plan takes them; of several boards as ``board/profile``."""
+def _show_profile_forecast(scenario: Scenario, as_json: bool, quiet: bool) -> None:
+    """Print the forecast of MIG instances by profile, as ``plan`` uses it; several GPU models as ``model/profile``."""
     from gpuplanner.forecast.demand_outlook import fleet_forecast
     from gpuplanner.usage.job_history import split_into_pools
 
-    pools = split_into_pools(asked)
-    result, pooled_scores, left_out = fleet_forecast(pools)
+    pools = split_into_pools(scenario)
+    outlook, pooled_scores, left_out = fleet_forecast(pools)
     if as_json:
-        rows = {name: getattr(result, name) for name in ("choice", "scores", "forecast")}
+        rows = {name: getattr(outlook, name) for name in ("choice", "scores", "forecast")}
         show(rows | {"jobs_left_out": left_out}, as_json=True)
         return
-    show_frame(result.choice, title="Model of each series")
+    show_frame(outlook.choice, title="Model of each series")
     show_frame(pooled_scores, title="Backtest errors of every model, all series")
     reasons = ((reason, jobs) for reason, jobs in left_out.items() if jobs)
     lines = (f"left out of the demand: {jobs:,} job{'s' * (jobs != 1)}, {reason}" for reason, jobs in reasons)
-    said = "MASE below 1 beats the seasonal naive model; --json prints every interval and quantile"
-    say(*lines, said, quiet=quiet)
+    note = "MASE below 1 beats the seasonal naive model; --json prints every interval and quantile"
+    notify(*lines, note, quiet=quiet)
 
 
-def _backtest(
-    asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, cutoffs: int, budget: float,
-    models: str | None, workers: str | None, known: bool, calendar: Path | None, paths: Path | None,
-    most: int | None, out: Path | None, as_json: bool, quiet: bool,
+def _show_backtest(
+    scenario: Scenario, at: datetime | None, by: str, horizon: int, gap: int, cutoffs: int, budget: float,
+    models: str | None, workers: str | None, with_known: bool, calendar: Path | None, paths: Path | None,
+    n_paths: int | None, out: Path | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Scores of every candidate and of what was chosen, from many origins."""
+    """Backtest every candidate model and the weighted forecast at many cutoffs, and print their errors.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data and seed.
+    at : datetime, optional
+        Later data are ignored.
+    by : str
+        Series: tenant, gpu_model or profile.
+    horizon, gap : int
+        Forecast horizon, and time from the cutoff to the first forecast. [intervals]
+    cutoffs : int
+        Number of cutoffs.
+    budget : float
+        CPU time for each series. [s]
+    models : str, optional
+        Names of the models, separated by commas.
+    workers : str, optional
+        Number of processes, or address of a Dask scheduler.
+    with_known : bool
+        Use the jobs that run or wait at the cutoff.
+    calendar, paths, out : Path, optional
+        Calendar to read; files for sample paths and forecasts.
+    n_paths : int, optional
+        Number of weighted sample paths.
+    as_json, quiet : bool
+        Print JSON; print no messages.
+    """
     import polars as pl
 
     from gpuplanner.core.errors import resolve_name
@@ -335,34 +382,35 @@ def _backtest(
     from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS, affordable_candidates, expected_cpu_s
     from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE
 
-    days = None if calendar is None else read_calendar(calendar)
-    source = lay_out_demand(asked, at=at, by=resolve_name(by, SERIES, subject="--by"), calendar=days)
-    kept, left = affordable_candidates(budget, cutoffs)
+    calendar_days = None if calendar is None else read_calendar(calendar)
+    source = lay_out_demand(scenario, at=at, by=resolve_name(by, SERIES_KINDS, subject="--by"), calendar=calendar_days)
+    model_names, too_slow = affordable_candidates(budget, cutoffs)
     if models is not None:
-        kept = tuple(resolve_name(name, CANDIDATE_MODELS, subject="model") for name in models.split(","))
-        left = ()
-    say(*source.remarks, quiet=quiet)
-    if left:
-        say(f"left out, over {budget:g} CPU seconds a series (--budget): {', '.join(left)}", quiet=quiet)
-    say(f"forecasting {len(source.ids)} series at {cutoffs} cutoffs ...", quiet=quiet)
-    long = expected_cpu_s(kept, cutoffs * len(source.ids)) > LONG_S
-    judged = rolling_backtest(
-        source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=kept, price=DEFAULT_UNMET_DEMAND_PRICE,
-        with_known=known, seed=asked.seed, workers=workers_of(workers, os.cpu_count() or 1 if long else 1),
-        progress=_tenths if long and not quiet else None,
+        model_names = tuple(resolve_name(name, CANDIDATE_MODELS, subject="model") for name in models.split(","))
+        too_slow = ()
+    notify(*source.remarks, quiet=quiet)
+    if too_slow:
+        notify(f"left out, over {budget:g} CPU seconds a series (--budget): {', '.join(too_slow)}", quiet=quiet)
+    notify(f"forecasting {len(source.ids)} series at {cutoffs} cutoffs ...", quiet=quiet)
+    is_long = expected_cpu_s(model_names, cutoffs * len(source.ids)) > MIN_PARALLEL_CPU_S
+    default_workers = os.cpu_count() or 1 if is_long else 1
+    backtest = rolling_backtest(
+        source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=model_names, price=DEFAULT_UNMET_DEMAND_PRICE,
+        with_known=with_known, seed=scenario.seed, workers=parse_workers(workers, default_workers),
+        progress=_show_progress if is_long and not quiet else None,
     )  # fmt: skip
-    scores = fold_scores(judged)
+    scores = fold_scores(backtest)
     mean = mean_scores(scores)
     fixed = compare_best_fixed(mean)
-    _write(out, lambda: fold_table(judged), quiet)
-    _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
+    _write_parquet(out, lambda: fold_table(backtest), quiet)
+    _write_parquet(paths, lambda: source.paths(horizon, gap, scenario.seed, n_paths), quiet)
     if as_json:
         costs = {
             "planned_gpu_hour": 1.0,
             "unmet_gpu_hour": DEFAULT_UNMET_DEMAND_PRICE,
             "quantile": 1 - 1 / DEFAULT_UNMET_DEMAND_PRICE,
         }
-        origins = [judged.test.grid.time(origin) for origin in judged.test.origins]
+        origins = [backtest.test.grid.time(origin) for origin in backtest.test.origins]
         show(
             {
                 "series": scores,
@@ -370,10 +418,10 @@ def _backtest(
                 "best_fixed": fixed,
                 "costs": costs,
                 "origins": origins,
-                "judged_from": judged.first,
+                "judged_from": backtest.first,
                 "horizon": horizon,
                 "gap": gap,
-                "beyond_budget": left,
+                "beyond_budget": too_slow,
                 "remarks": source.remarks,
             },
             as_json=True,
@@ -381,66 +429,91 @@ def _backtest(
         return
     show_frame(mean, title="Mean errors over the series (chosen: the weighted forecast)")
     show_frame(fixed, title="Weighted forecast and best single model")
-    mine = scores.filter(scores["model"] == "chosen").drop("chosen", "weight")
-    show_frame(mine, title="Weighted forecast by series")
-    ids, words = judged.test.grid.ids, describe_weights(judged)
-    future = pl.DataFrame({"unique_id": ids, "weights": words, "rule": judged.test.rules})
+    weighted = scores.filter(scores["model"] == "chosen").drop("chosen", "weight")
+    show_frame(weighted, title="Weighted forecast by series")
+    ids, weight_texts = backtest.test.grid.ids, describe_weights(backtest)
+    future = pl.DataFrame({"unique_id": ids, "weights": weight_texts, "rule": backtest.test.rules})
     show_frame(future, title="Weights of the models")
 
 
-def _tenths(done: int, total: int) -> None:
+def _show_progress(done: int, total: int) -> None:
+    """Print a message at each tenth of the cutoffs."""
     if 10 * done // total > 10 * (done - 1) // total:
-        say(f"{done:,} of {total:,}")
+        notify(f"{done:,} of {total:,}")
 
 
-def _ahead(
-    asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, known: bool,
-    told: tuple[Path | None, Path | None, str | None], paths: Path | None, most: int | None,
+def _show_forecast(
+    scenario: Scenario, at: datetime | None, by: str, horizon: int, gap: int, with_known: bool,
+    forecast_options: tuple[Path | None, Path | None, str | None], paths: Path | None, n_paths: int | None,
     as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Forecast GPUs from the end of the data, or from a given origin."""
+    """Forecast GPU demand from the end of the data or from a cutoff, and print it.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data and seed.
+    at : datetime, optional
+        Cutoff.
+    by : str
+        Series: tenant, gpu_model or profile.
+    horizon, gap : int
+        Forecast horizon, and time from the cutoff to the first forecast. [intervals]
+    with_known : bool
+        Use the jobs that run or wait at the cutoff.
+    forecast_options : tuple
+        File of announced jobs, calendar file, and how series and sums are reconciled.
+    paths : Path, optional
+        File for sample paths.
+    n_paths : int, optional
+        Number of weighted sample paths.
+    as_json, quiet : bool
+        Print JSON; print no messages.
+    """
     from gpuplanner.core.errors import resolve_name
     from gpuplanner.forecast.demand_changes import read_announced, read_calendar
     from gpuplanner.forecast.demand_outlook import forecast_ahead
     from gpuplanner.forecast.gpu_demand import lay_out_demand
     from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE
 
-    announced, calendar, sums = told
-    days = None if calendar is None else read_calendar(calendar)
-    source = lay_out_demand(asked, at=at, by=resolve_name(by, SERIES, subject="--by"), calendar=days)
+    announced, calendar, sums = forecast_options
+    calendar_days = None if calendar is None else read_calendar(calendar)
+    source = lay_out_demand(scenario, at=at, by=resolve_name(by, SERIES_KINDS, subject="--by"), calendar=calendar_days)
     if announced is not None:
         source = replace(source, announced=read_announced(announced))
     choice, table = forecast_ahead(
-        source, horizon=horizon, gap=gap, price=DEFAULT_UNMET_DEMAND_PRICE, with_known=known, seed=asked.seed,
+        source, horizon=horizon, gap=gap, price=DEFAULT_UNMET_DEMAND_PRICE, with_known=with_known, seed=scenario.seed,
         sums="mint" if sums is None else resolve_name(sums, ("mint", "top", "none"), subject="--sums"),
     )  # fmt: skip
-    _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
+    _write_parquet(paths, lambda: source.paths(horizon, gap, scenario.seed, n_paths), quiet)
     if as_json:
         rows = {"running": source.running(), "choice": choice, "forecast": table, "remarks": source.remarks}
         if source.run_off is not None:
-            rows["cost_curve"] = source.cost_curve(horizon, gap, DEFAULT_UNMET_DEMAND_PRICE, seed=asked.seed)
+            rows["cost_curve"] = source.cost_curve(horizon, gap, DEFAULT_UNMET_DEMAND_PRICE, seed=scenario.seed)
         show(rows, as_json=True)
         return
-    say(*source.remarks, quiet=quiet)
+    notify(*source.remarks, quiet=quiet)
     if source.run_off is not None:
         show_frame(source.running(), title="Running jobs and their remaining GPU-hours")
     show_frame(choice, title="Model of each series")
     show_frame(table, title="Forecast")
 
 
-def _instant(text: str | None, zone: str) -> datetime | None:
+def _parse_cutoff(text: str | None, time_zone: str) -> datetime | None:
+    """Parse the option ``--at``; a time without an offset is in the time zone."""
     if text is None:
         return None
     try:
-        found = datetime.fromisoformat(text)
+        cutoff = datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(f"--at: expected a time such as 2026-02-14T09:00; got {text!r}") from None
-    return found if found.tzinfo else found.replace(tzinfo=ZoneInfo(zone))
+    return cutoff if cutoff.tzinfo else cutoff.replace(tzinfo=ZoneInfo(time_zone))
 
 
-def _write(path: Path | None, table: Callable[[], pl.DataFrame], quiet: bool) -> None:
+def _write_parquet(path: Path | None, table: Callable[[], pl.DataFrame], quiet: bool) -> None:
+    """Make a table and write it as Parquet; nothing without a path."""
     from gpuplanner.core.output_writing import write_atomically
 
     if path is not None:
         write_atomically(path, table().write_parquet)
-    say_written(path, quiet=quiet)
+    notify_written(path, quiet=quiet)

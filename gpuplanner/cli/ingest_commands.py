@@ -21,14 +21,14 @@ from gpuplanner.cli.application import (
     WorkersAsked,
     app,
     chart_option,
-    put,
+    echo,
+    notify,
+    parse_gpu_models,
+    parse_workers,
     require_outputs,
-    say,
     show,
     show_frame,
     show_tables,
-    stated_models,
-    workers_of,
 )
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def ingest(
     from gpuplanner.core.execution import show_progress_bar
 
     if list_sources:
-        show({name: each.description for name, each in ingest.SOURCES.items()}, as_json=as_json)
+        show({name: ingest_source.description for name, ingest_source in ingest.SOURCES.items()}, as_json=as_json)
         return
     if source is None or not paths:
         raise typer.BadParameter(
@@ -92,33 +92,33 @@ def ingest(
         raise typer.BadParameter("--pseudonyms and --key-file need each other (gpuplanner keygen)")
     if append and replace:
         raise typer.BadParameter("use either --append or --replace")
-    terms, change = _without_names(pseudonyms, key_file)
+    terms, change = _make_pseudonymizer(pseudonyms, key_file)
     with show_progress_bar(quiet=quiet):
-        done = ingest.add_files(
+        added = ingest.add_files(
             source,
             paths,
             out,
             replace_source=replace,
             change=change,
             terms=terms,
-            workers=workers_of(workers),
+            workers=parse_workers(workers),
             tz=tz,
             origin=origin,
             nodes=nodes,
-            boards=stated_models(gpu_models),
+            boards=parse_gpu_models(gpu_models),
             columns=tuple(columns.split(",")) if columns else None,
             interval_s=interval,
             node=node,
             gpu=gpu,
             query=query,
         )
-    show(done.metadata.summary(), as_json=as_json)
-    say(*_quality_lines(done.metadata), f"{out}: {done.describe_import()}", quiet=quiet)
+    show(added.metadata.summary(), as_json=as_json)
+    notify(*_quality_lines(added.metadata), f"{out}: {added.describe_import()}", quiet=quiet)
 
 
-def _quality_lines(read: Dataset) -> list[str]:
-    """The checks of a dataset that found something, a line each."""
-    rows = read.quality.select("check", "severity", "rows").iter_rows()
+def _quality_lines(dataset: Dataset) -> list[str]:
+    """Lines with the quality checks of a dataset that found rows."""
+    rows = dataset.quality.select("check", "severity", "rows").iter_rows()
     return [f"{severity}: {check}: {count:,} row{'s' * (count != 1)}" for check, severity, count in rows]
 
 
@@ -131,7 +131,7 @@ def make_key(path: Annotated[Path, Argument(metavar="FILE", help="Key file to cr
     from gpuplanner.core.privacy import write_new_key
 
     write_new_key(path)
-    say(f"written: {path}")
+    notify(f"written: {path}")
 
 
 @app.command()
@@ -171,28 +171,30 @@ def describe(
     require_outputs(chart)
     if hours is not None:
         _write_hours(folder, hours)
-    told = usage.describe(folder, smallest_group=smallest_group, nodes=nodes, job_class=job_class)
+    description = usage.describe(folder, smallest_group=smallest_group, nodes=nodes, job_class=job_class)
     for option, value in (("--smallest-group", smallest_group or None), ("--class", job_class)):
-        if value is not None and told.jobs is None:
-            say(f"warning: {option} ignored: the folder holds no jobs")
+        if value is not None and description.jobs is None:
+            notify(f"warning: {option} ignored: the folder holds no jobs")
     if chart is not None:
-        from gpuplanner.report.dataset_sections import quality_page, quality_svg
-        from gpuplanner.report.html_page import write_drawn
+        from gpuplanner.report.dataset_sections import render_quality_page, render_quality_svg
+        from gpuplanner.report.html_page import write_page_or_picture
 
-        found, title = data_quality(folder), f"Data quality: {Path(folder).name}"
-        write_drawn(chart, page=lambda: quality_page(found, title=title), picture=lambda: quality_svg(found))
-        say(f"written: {chart}")
+        quality, title = data_quality(folder), f"Data quality: {Path(folder).name}"
+        write_page_or_picture(
+            chart, page=lambda: render_quality_page(quality, title=title), picture=lambda: render_quality_svg(quality)
+        )
+        notify(f"written: {chart}")
     if as_json:
-        show(told.to_dict(), as_json=True)
+        show(description.to_dict(), as_json=True)
         return
-    show(told.all_facts)
-    put("")
-    for title, table in told.tables.items():
-        show_frame(_something(table), title=title)
+    show(description.all_facts)
+    echo("")
+    for title, table in description.tables.items():
+        show_frame(_drop_zero_rows(table), title=title)
 
 
-def _something(table: pl.DataFrame) -> pl.DataFrame:
-    """A table without the rows in which every number is zero: they say nothing to who reads them."""
+def _drop_zero_rows(table: pl.DataFrame) -> pl.DataFrame:
+    """Drop the rows of a table in which every number is zero."""
     import polars as pl
 
     numbers = [name for name, dtype in table.schema.items() if dtype.is_numeric()]
@@ -202,6 +204,7 @@ def _something(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _write_hours(folder: str, file: Path) -> None:
+    """Write the hourly telemetry of a dataset as CSV or Parquet."""
     from gpuplanner.core.output_writing import write_atomically, write_csv_safe
     from gpuplanner.usage.dataset_description import hours_of_telemetry
 
@@ -213,22 +216,35 @@ def _write_hours(folder: str, file: Path) -> None:
         write_csv_safe(file, table)
     else:
         write_atomically(file, table.write_parquet)
-    say(f"written: {file}")
+    notify(f"written: {file}")
 
 
-def _without_names(
+def _make_pseudonymizer(
     columns: str | None, key_file: Path | None
 ) -> tuple[dict[str, object], Callable[[Dataset], Dataset]]:
-    """What is remembered of the pseudonyms asked for, and what replaces the names."""
+    """Make the function that pseudonymizes a dataset, and the metadata that record it.
+
+    Parameters
+    ----------
+    columns : str, optional
+        Columns, separated by commas; None: no pseudonyms.
+    key_file : Path, optional
+        Key of the pseudonyms.
+
+    Returns
+    -------
+    tuple of dict and callable
+        Columns and a fingerprint of the key; and a function from a dataset to the pseudonymized one.
+    """
     if columns is None or key_file is None:
-        return {}, lambda read: read
+        return {}, lambda dataset: dataset
     from gpuplanner.core.privacy import make_pseudonym, read_key
     from gpuplanner.ingest.dataset import pseudonymise_dataset
 
-    key, names = read_key(key_file), [name.strip() for name in columns.split(",")]
-    # A name of which everybody knows the word tells one key from another, and nothing else.
-    terms: dict[str, object] = {"pseudonyms": names, "key": make_pseudonym("gpuplanner", key, "key")}
-    return terms, lambda read: pseudonymise_dataset(read, key, names)
+    key, column_names = read_key(key_file), [name.strip() for name in columns.split(",")]
+    # The pseudonym of a public word tells keys apart and reveals nothing else.
+    terms: dict[str, object] = {"pseudonyms": column_names, "key": make_pseudonym("gpuplanner", key, "key")}
+    return terms, lambda dataset: pseudonymise_dataset(dataset, key, column_names)
 
 
 @app.command()
@@ -270,10 +286,10 @@ def scrape(
         matchers[label] = value
     server = PrometheusServer(url, ca_file=ca_file)
     with reserve_directory(out, mark=DATASET_MARK):
-        read = read_live(server, start, end, interval_s=interval, step_s=step, matchers=matchers)
-        add_dataset(read, out)
-    show(read.summary(), as_json=as_json)
-    say(*_quality_lines(read), f"written: {out}", quiet=quiet)
+        dataset = read_live(server, start, end, interval_s=interval, step_s=step, matchers=matchers)
+        add_dataset(dataset, out)
+    show(dataset.summary(), as_json=as_json)
+    notify(*_quality_lines(dataset), f"written: {out}", quiet=quiet)
 
 
 @app.command(hidden=True)
@@ -292,16 +308,16 @@ def bill(
     from gpuplanner.ingest.bills.bill_summary import compare_costs, find_unknown_types, sum_costs, summarise_bill
     from gpuplanner.ingest.dataset_folder import open_dataset
 
-    found = open_dataset(folder)
-    charges = found.tables.get("charges")
+    dataset = open_dataset(folder)
+    charges = dataset.tables.get("charges")
     if charges is None:
         todo = "Import a FOCUS or CUR export: gpuplanner ingest focus FILE -o DIR."
-        raise TraceFormatError(str(folder), "the charges of a bill", f"{found.kind}", todo)
+        raise TraceFormatError(str(folder), "the charges of a bill", f"{dataset.kind}", todo)
     summary = summarise_bill(charges, tag=tag, period="charge" if charge_period else "billing")
     tables = {"summary": summary, "totals": sum_costs(charges), "unknown instance types": find_unknown_types(charges)}
     show_tables(tables, as_json=as_json)
-    off = [row for row in compare_costs(summary, charges).iter_rows() if any(row[1:])]
-    for currency, *costs in off:
-        say(f"problem: the summary differs from the bill by {', '.join(map(str, costs))} {currency}")
-    if off:
+    differences = [row for row in compare_costs(summary, charges).iter_rows() if any(row[1:])]
+    for currency, *costs in differences:
+        notify(f"problem: the summary differs from the bill by {', '.join(map(str, costs))} {currency}")
+    if differences:
         raise typer.Exit(Exit.CHECK_FAILED)

@@ -12,30 +12,30 @@ from typer import Argument, Option
 
 from gpuplanner.cli.application import (
     Exit,
-    Given,
     Json,
     Out,
     Overwrite,
     Quiet,
+    ScenarioOptions,
     app,
-    put,
+    echo,
+    notify,
     require_outputs,
-    say,
     show,
     show_frame,
-    takes,
+    with_fields,
 )
 from gpuplanner.cli.compare_commands import (
     Latencies,
     LatencyShare,
-    MaybeScenario,
+    OptionalScenarioPath,
     Rates,
     Row,
     Services,
-    checkable,
-    service_files,
+    check_service_options,
     size_services,
     write_plan,
+    written_plan_lines,
 )
 
 if TYPE_CHECKING:
@@ -49,131 +49,203 @@ if TYPE_CHECKING:
     from gpuplanner.usage.job_history import FleetPools
 
 
-_PLAN_KEYS = ("status", "objective", "bound", "gap", "unmet_gpu_hours", "changes")
-"""What ``plan --json`` prints of any plan: scripts rely on it."""
-FREE = "auto"
-"""Method of the plan that stands beside one with few sets of layouts."""
+_PLAN_JSON_KEYS = ("status", "objective", "bound", "gap", "unmet_gpu_hours", "changes")
+"""Keys of a plan in ``plan --json``, on which scripts rely."""
+UNRESTRICTED_METHOD = "auto"
+"""Search method of the unrestricted plan that is compared with a plan of few layout mixes."""
 
 
-def plan_file(path: str, how: dict[str, Any], out: Path | None, given: Given, *, as_json: bool, quiet: bool) -> Exit:
-    """Plan the pools of a problem file, check the plans, print and write them."""
+def plan_problem_file(
+    path: str, how: dict[str, Any], out: Path | None, options: ScenarioOptions, *, as_json: bool, quiet: bool
+) -> Exit:
+    """Plan the GPU pools of a problem file, verify, print and write the plans.
+
+    Parameters
+    ----------
+    path : str
+        Problem file (JSON).
+    how : dict
+        Search method and number of layout mixes.
+    out : Path, optional
+        File for the plans.
+    options : ScenarioOptions
+        Seed and limits of the search.
+    as_json, quiet : bool
+        Print JSON; print no messages.
+
+    Returns
+    -------
+    Exit
+        Exit code of the command.
+    """
     from gpuplanner.decision.layout_planning import PlannedProblem, compare_plan_choices
     from gpuplanner.planner.layout_plan import plan_to_json
     from gpuplanner.planner.plan_variants import fleet_to_json, read_problems
 
     require_outputs(out, inputs=[path])
     pools = read_problems(path)
-    asked = {"seed": 0, **how, **given.fields}
-    fleet = _checked(path, pools, asked)
-    free = _checked(path, pools, asked | {"method": FREE}) if how["method"] == "calendar" else fleet
+    search = {"seed": 0, **how, **options.fields}
+    fleet = unrestricted = _plan_and_verify(path, pools, search)
+    if how["method"] == "calendar":
+        unrestricted = _plan_and_verify(path, pools, search | {"method": UNRESTRICTED_METHOD})
     if len(pools) == 1:
-        [(alone, problem)] = pools.items()
-        write_plan(out, lambda: plan_to_json(fleet.plans[alone], problem))
+        [(pool_name, problem)] = pools.items()
+        write_plan(out, lambda: plan_to_json(fleet.plans[pool_name], problem))
     else:
         write_plan(out, lambda: fleet_to_json(fleet, pools))
-    parts = {name: plan_figures(found, pools[name], as_json=as_json) for name, found in fleet.plans.items()}
-    beside = {
+    parts = {name: plan_figures(plan, pools[name], as_json=as_json) for name, plan in fleet.plans.items()}
+    choices_by_pool = {
         name: compare_plan_choices(
-            PlannedProblem(pools[name], found), PlannedProblem(pools[name], free.plans[name]), FREE
+            PlannedProblem(pools[name], plan),
+            PlannedProblem(pools[name], unrestricted.plans[name]),
+            UNRESTRICTED_METHOD,
         )
-        for name, found in fleet.plans.items()
-        if free is not fleet and found.is_feasible and free.plans[name].is_feasible
+        for name, plan in fleet.plans.items()
+        if unrestricted is not fleet and plan.is_feasible and unrestricted.plans[name].is_feasible
     }
     if as_json:
-        parts = {name: part | {"plan_choices": beside.get(name, ())} for name, part in parts.items()}
+        parts = {name: part | {"plan_choices": choices_by_pool.get(name, ())} for name, part in parts.items()}
     totals = fleet_figures(fleet)
     if len(pools) > 1:
         totals["pools"] = parts
     else:
         totals = next(iter(parts.values())) | totals
     show(totals, as_json=as_json)
-    for name, found in () if as_json else beside.items():
-        show_choices(found, of=f", {name}" if len(pools) > 1 else "")
-    say(f"{fleet.explanation} Found in {fleet.seconds:.1f} s.", *checkable(out), quiet=quiet)
-    return plan_exit(fleet.status, timed_out=any(found.hit_time_limit for found in fleet.plans.values()))
+    for name, plan in () if as_json else choices_by_pool.items():
+        show_choices(plan, pool_suffix=f", {name}" if len(pools) > 1 else "")
+    notify(f"{fleet.explanation} Found in {fleet.seconds:.1f} s.", *written_plan_lines(out), quiet=quiet)
+    return exit_code_of_plan(fleet.status, timed_out=any(plan.hit_time_limit for plan in fleet.plans.values()))
 
 
 def plan_pools(
-    fleet: FleetPools, how: Mapping[str, Any], out: Path | None, *, compare: bool, as_json: bool, quiet: bool
+    fleet: FleetPools, plan_options: Mapping[str, Any], out: Path | None, *, compare: bool, as_json: bool, quiet: bool
 ) -> Exit:
-    """Plan a fleet of several boards: each pool by itself, and what all of them cost; print and write them."""
+    """Plan each GPU pool of a fleet, print and write the plans and their sums.
+
+    Parameters
+    ----------
+    fleet : FleetPools
+        Scenario of each pool.
+    plan_options : mapping
+        Search method and number of layout mixes.
+    out : Path, optional
+        File for the plans.
+    compare : bool
+        Also compare operating policies.
+    as_json, quiet : bool
+        Print JSON; print no messages.
+
+    Returns
+    -------
+    Exit
+        Exit code of the command.
+    """
     from gpuplanner.cli.compare_commands import compare_pools, show_pools
     from gpuplanner.decision.pool_decisions import plan_fleet
     from gpuplanner.planner.plan_variants import fleet_to_json
 
-    planned = plan_fleet(fleet, **how, report_pool=lambda name: say(f"planning {name} ...", quiet=quiet))
-    found = planned.combined_plan
+    planned = plan_fleet(fleet, **plan_options, report_pool=lambda name: notify(f"planning {name} ...", quiet=quiet))
+    fleet_plan = planned.combined_plan
     write_plan(out, lambda: fleet_to_json(planned.combined_plan, planned.problems))
-    figures = fleet_figures(found)
+    figures = fleet_figures(fleet_plan)
     if not as_json:
         show_frame(planned.summary_table, title="Plans by pool")
         if planned.transfers:
             show_frame(planned.transfer_table, title="Demand served by another GPU model (mean instances)")
         if planned.transfer_text is not None:
-            put(planned.transfer_text)
-    took = f"{found.explanation}\nFound in {found.seconds:.1f} s."
-    say(*planned.remarks, *idle_remarks(fleet), took, *checkable(out), quiet=quiet)
-    kept = compare_pools(fleet, quiet=quiet) if compare else {}
+            echo(planned.transfer_text)
+    summary = f"{fleet_plan.explanation}\nFound in {fleet_plan.seconds:.1f} s."
+    notify(*planned.remarks, *idle_remarks(fleet), summary, *written_plan_lines(out), quiet=quiet)
+    comparisons = compare_pools(fleet, quiet=quiet) if compare else {}
     if as_json:
         pools = planned.pools.items()
-        parts = {name: plan_figures(one.plan, one.problem, as_json=True) for name, one in pools}
-        compared = {name: one.to_dict() for name, one in kept.items()} or None
+        parts = {name: plan_figures(pool_plan.plan, pool_plan.problem, as_json=True) for name, pool_plan in pools}
+        comparison_values = {name: pool_plan.to_dict() for name, pool_plan in comparisons.items()} or None
         figures |= {"moves": planned.transfer_table.to_dicts()}
-        show(figures | {"pools": parts, "comparison": compared, "remarks": planned.remarks}, as_json=True)
-    elif kept:
-        show_pools(kept, quiet=quiet)
-    return plan_exit(found.status, timed_out=any(one.plan.hit_time_limit for one in planned.pools.values()))
+        show(figures | {"pools": parts, "comparison": comparison_values, "remarks": planned.remarks}, as_json=True)
+    elif comparisons:
+        show_pools(comparisons, quiet=quiet)
+    timed_out = any(pool_plan.plan.hit_time_limit for pool_plan in planned.pools.values())
+    return exit_code_of_plan(fleet_plan.status, timed_out=timed_out)
 
 
 def fleet_figures(fleet: FleetPlan) -> dict[str, object]:
-    """What ``plan`` prints of the plans of several pools: their sums."""
+    """Printed figures of the plans of several GPU pools: their sums."""
     return {name: getattr(fleet, name) for name in ("status", "objective", "bound", "gap")} | {
-        name: sum(getattr(found, name) for found in fleet.plans.values()) for name in ("unmet_gpu_hours", "changes")
+        name: sum(getattr(plan, name) for plan in fleet.plans.values()) for name in ("unmet_gpu_hours", "changes")
     }
 
 
 def idle_remarks(fleet: FleetPools) -> list[str]:
-    """A sentence on GPU models that no job was allocated."""
+    """Sentence on GPU models that no job was allocated; empty without such."""
     if not fleet.idle:
         return []
     listed = ", ".join(f"{gpus:,} × {name}" for name, gpus in fleet.idle.items())
     return [f"No plan for {listed}: no job was allocated them, and the ledger lists them as unallocated."]
 
 
-def _checked(path: str, pools: Mapping[str, PlanProblem], asked: Mapping[str, Any]) -> FleetPlan:
-    """The plans of a fleet, each checked again."""
+def _plan_and_verify(path: str, pools: Mapping[str, PlanProblem], search_options: Mapping[str, Any]) -> FleetPlan:
+    """Plan the GPU pools of a fleet and verify each plan independently.
+
+    Parameters
+    ----------
+    path : str
+        Problem file, for errors.
+    pools : mapping of str to PlanProblem
+        Problem of each pool.
+    search_options : mapping
+        Method, seed and limits of the search.
+    """
     from gpuplanner.core.errors import require_no_faults
     from gpuplanner.planner.numbered_gpus import assign
     from gpuplanner.planner.plan_variants import plan_fleet, verify_fleet
     from gpuplanner.planner.plan_verification import verify
 
-    fleet = plan_fleet(pools, **asked)
+    fleet = plan_fleet(pools, **search_options)
     faults = verify_fleet(fleet, pools)
-    for name, found in fleet.plans.items():
-        if found.is_feasible and not faults:
-            faults = verify(found, pools[name], assign(found, pools[name]))
+    for name, plan in fleet.plans.items():
+        if plan.is_feasible and not faults:
+            faults = verify(plan, pools[name], assign(plan, pools[name]))
     require_no_faults(path, faults)
     return fleet
 
 
-def plan_figures(found: Plan, problem: PlanProblem, *, as_json: bool) -> dict[str, object]:
-    """What ``plan`` prints of a plan: its figures, and what changes of layout cost; in JSON, each of them."""
+def plan_figures(plan: Plan, problem: PlanProblem, *, as_json: bool) -> dict[str, object]:
+    """Printed figures of a plan and of its layout changes.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    problem : PlanProblem
+        Its fleet and demand.
+    as_json : bool
+        Add the list of layout changes.
+    """
     from gpuplanner.planner.numbered_gpus import layout_changes
 
-    figures: dict[str, object] = {key: getattr(found, key) for key in _PLAN_KEYS}
+    figures: dict[str, object] = {key: getattr(plan, key) for key in _PLAN_JSON_KEYS}
     if problem.gpu_model.profiles:
         # An idle GPU loses no work when it is partitioned; gpus_not_needed has the cost of draining it.
-        cut = problem.change_gpu_hours if problem.prices is None else problem.prices.dress
-        figures |= {"change_gpu_hours": cut, "change_takes": problem.change.describe_time()}
-        figures |= {"departures": found.departures, "reboots": found.reboots}
+        change_cost = problem.change_gpu_hours if problem.prices is None else problem.prices.dress
+        figures |= {"change_gpu_hours": change_cost, "change_takes": problem.change.describe_time()}
+        figures |= {"departures": plan.departures, "reboots": plan.reboots}
         figures |= {"gpus_not_needed": problem.idle_gpus_text}
-    if as_json and found.is_feasible:
-        figures["layout_changes"] = layout_changes(found, problem).to_dicts()
+    if as_json and plan.is_feasible:
+        figures["layout_changes"] = layout_changes(plan, problem).to_dicts()
     return figures
 
 
-def show_choices(choices: Sequence[PlanChoice], of: str = "") -> None:
-    """Print the few-changes plan beside the unrestricted plan, and a sentence on both."""
+def show_choices(choices: Sequence[PlanChoice], pool_suffix: str = "") -> None:
+    """Print the few-changes plan beside the unrestricted plan, and a sentence on both.
+
+    Parameters
+    ----------
+    choices : sequence of PlanChoice
+        Both plans; empty: print nothing.
+    pool_suffix : str
+        End of the title that names a GPU pool.
+    """
     import polars as pl
 
     from gpuplanner.decision.layout_planning import format_plan_choice, make_choice_table
@@ -181,19 +253,19 @@ def show_choices(choices: Sequence[PlanChoice], of: str = "") -> None:
     if choices:
         rows = make_choice_table(choices).drop("plan", "method")
         columns: dict[str, list[Any]] = {"figure": rows.columns}
-        for one, row in zip(choices, rows.rows(), strict=True):
-            columns[one.name] = [float(value) for value in row]
-        put("")
-        show_frame(pl.DataFrame(columns), title=f"Few-changes plan and unrestricted plan{of}")
-        put(format_plan_choice(choices))
+        for choice, row in zip(choices, rows.rows(), strict=True):
+            columns[choice.name] = [float(value) for value in row]
+        echo("")
+        show_frame(pl.DataFrame(columns), title=f"Few-changes plan and unrestricted plan{pool_suffix}")
+        echo(format_plan_choice(choices))
 
 
-def plan_exit(status: str, *, timed_out: bool) -> Exit:
-    """Exit code of a plan.
+def exit_code_of_plan(status: str, *, timed_out: bool) -> Exit:
+    """Exit code of a plan from its status and whether its search reached the time limit.
 
     Examples
     --------
-    >>> plan_exit("feasible", timed_out=True).name, plan_exit("infeasible", timed_out=False).name
+    >>> exit_code_of_plan("feasible", timed_out=True).name, exit_code_of_plan("infeasible", timed_out=False).name
     ('TIME_LIMIT', 'INFEASIBLE')
     """
     if status == "infeasible":
@@ -203,12 +275,12 @@ def plan_exit(status: str, *, timed_out: bool) -> Exit:
     return Exit.TIME_LIMIT if timed_out else Exit.DONE
 
 
-@app.command()
-@takes("gpu_model", "seed", "work_limit", "time_limit_s")
-def plan(
-    scenario: MaybeScenario = None,
+@app.command("plan")
+@with_fields("gpu_model", "seed", "work_limit", "time_limit_s")
+def plan_layouts(
+    scenario_path: OptionalScenarioPath = None,
     *,
-    given: Given,
+    options: ScenarioOptions,
     out: Annotated[Path | None, Option("-o", "--out", help="File to write, such as plan.json.")] = None,
     method: Annotated[
         str | None,
@@ -226,7 +298,7 @@ def plan(
             "cost over sample paths.",
         ),
     ] = False,
-    compared: Annotated[
+    compares: Annotated[
         bool,
         Option(
             "--compare/--no-compare", help="Also compare operating policies, which takes half a minute the first time."
@@ -251,7 +323,7 @@ def plan(
     """
     from gpuplanner.cli.compare_commands import show_comparison
     from gpuplanner.core.errors import resolve_name
-    from gpuplanner.decision.comparison_record import compare_policies as compared_ways
+    from gpuplanner.decision.comparison_record import compare_policies as compare_policies
     from gpuplanner.decision.layout_planning import (
         compare_plan_with_fixed,
         compare_with_unrestricted,
@@ -262,63 +334,65 @@ def plan(
     from gpuplanner.planner.plan_search import PLAN_METHODS
     from gpuplanner.usage.job_history import history, split_into_pools
 
-    files = service_files(scenario, given.assignments, services, rates, latencies, row, latency_share)
+    files = check_service_options(scenario_path, options.assignments, services, rates, latencies, row, latency_share)
     if files is not None:
         if method is not None or calendars is not None:
             raise typer.BadParameter("use --services without --method and --calendars")
-        raise typer.Exit(size_services(files, given, out=out, as_json=as_json, quiet=quiet))
-    assert scenario is not None
+        raise typer.Exit(size_services(files, options, out=out, as_json=as_json, quiet=quiet))
+    assert scenario_path is not None
     method = None if method is None else resolve_name(method, PLAN_METHODS, subject="method")
-    if scenario.endswith(".json"):
-        if given.assignments or "gpu_model" in given.fields:
+    if scenario_path.endswith(".json"):
+        if options.assignments or "gpu_model" in options.fields:
             raise typer.BadParameter("use a problem file (.json) without --set and --gpu-model")
-        how: dict[str, Any] = {"method": method or "auto", "calendars": calendars or 2}
-        raise typer.Exit(plan_file(scenario, how, out, given, as_json=as_json, quiet=quiet))
-    require_outputs(out, inputs=[scenario])
-    asked = given.scenario(scenario)
-    fleet = history(asked).fleet
-    pools = split_into_pools(asked)
+        plan_options: dict[str, Any] = {"method": method or "auto", "calendars": calendars or 2}
+        raise typer.Exit(plan_problem_file(scenario_path, plan_options, out, options, as_json=as_json, quiet=quiet))
+    require_outputs(out, inputs=[scenario_path])
+    scenario = options.make_scenario(scenario_path)
+    fleet = history(scenario).fleet
+    pools = split_into_pools(scenario)
     if pools.several or fleet.untold:
         if robust:
             raise typer.BadParameter("--robust plans one pool: name its GPU model with --gpu-model")
-        how = {"method": method, "calendars": calendars}
-        raise typer.Exit(plan_pools(pools, how, out, compare=compared, as_json=as_json, quiet=quiet))
+        plan_options = {"method": method, "calendars": calendars}
+        raise typer.Exit(plan_pools(pools, plan_options, out, compare=compares, as_json=as_json, quiet=quiet))
     fleet.require_board("plan")
-    weighed = weigh_plans_over_paths(asked, method) if robust else None
-    if weighed is None:
-        planned = plan_view(asked, "rightsized", method, calendars=calendars)
+    weighed_plans = weigh_plans_over_paths(scenario, method) if robust else None
+    if weighed_plans is None:
+        planned = plan_view(scenario, "rightsized", method, calendars=calendars)
     else:
-        planned = weighed.plans[weighed.preferred_plan]
+        planned = weighed_plans.plans[weighed_plans.preferred_plan]
         if not as_json:
-            show_frame(weighed.table, title=f"Cost over {weighed.n_paths} sample paths of demand")
-            put(weighed.preference_text)
-    found = planned.plan
-    write_plan(out, lambda: plan_to_json(found, planned.problem))
-    figures = plan_figures(found, planned.problem, as_json=as_json)
-    choices = () if weighed is not None else compare_with_unrestricted(asked, planned)
-    over = compare_plan_with_fixed(asked, planned)
+            show_frame(weighed_plans.table, title=f"Cost over {weighed_plans.n_paths} sample paths of demand")
+            echo(weighed_plans.preference_text)
+    layout_plan = planned.plan
+    write_plan(out, lambda: plan_to_json(layout_plan, planned.problem))
+    figures = plan_figures(layout_plan, planned.problem, as_json=as_json)
+    choices = () if weighed_plans is not None else compare_with_unrestricted(scenario, planned)
+    gain_over_fixed = compare_plan_with_fixed(scenario, planned)
     if as_json:
-        figures |= {"plan_choices": choices, "over_fixed": over and vars(over)}
+        figures |= {"plan_choices": choices, "over_fixed": gain_over_fixed and vars(gain_over_fixed)}
     else:
         show(figures)
         show_choices(choices)
-        if over is not None:
-            put(over.comparison_text)
-    took = f"{found.explanation} Found in {found.seconds:.1f} s."
-    say(*fleet.remarks(), took, *checkable(out), quiet=quiet)
-    if compared:
-        say("comparing policies ...", quiet=quiet)
-    kept = compared_ways(asked) if compared else None
+        if gain_over_fixed is not None:
+            echo(gain_over_fixed.comparison_text)
+    summary = f"{layout_plan.explanation} Found in {layout_plan.seconds:.1f} s."
+    notify(*fleet.remarks(), summary, *written_plan_lines(out), quiet=quiet)
+    if compares:
+        notify("comparing policies ...", quiet=quiet)
+    comparison = compare_policies(scenario) if compares else None
     if as_json:
-        beside = {} if weighed is None else {"robust": weighed.to_dict()}
-        show(figures | beside | {"comparison": None if kept is None else kept.to_dict()}, as_json=True)
-    elif kept is not None:
-        show_comparison(kept, quiet=quiet)
-    raise typer.Exit(plan_exit(found.status, timed_out=found.hit_time_limit))
+        robust_part = {} if weighed_plans is None else {"robust": weighed_plans.to_dict()}
+        show(figures | robust_part | {"comparison": None if comparison is None else comparison.to_dict()}, as_json=True)
+    elif comparison is not None:
+        show_comparison(comparison, quiet=quiet)
+    raise typer.Exit(exit_code_of_plan(layout_plan.status, timed_out=layout_plan.hit_time_limit))
 
 
 @app.command()
-@takes("gpu_model", "seed", "work_limit", "time_limit_s", "tz", "price_usd_per_gpu_hour", "price_book", "currency")
+@with_fields(
+    "gpu_model", "seed", "work_limit", "time_limit_s", "tz", "price_usd_per_gpu_hour", "price_book", "currency"
+)
 def report(
     month: Annotated[
         str,
@@ -328,11 +402,11 @@ def report(
             "missing months into one folder; '..' means every complete month of the data.",
         ),
     ],
-    scenario: Annotated[
+    scenario_path: Annotated[
         str, Option("--scenario", "--data", help="Scenario YAML file, dataset folder, or 'sample'.")
     ] = "sample",
     *,
-    given: Given,
+    options: ScenarioOptions,
     out: Annotated[Path | None, Option("-o", "--out", help="Output folder of the report.")] = None,
     ledger: Annotated[
         Path | None,
@@ -341,8 +415,8 @@ def report(
             "this one."
         ),
     ] = None,
-    again: Annotated[
-        list[str] | None, Option(metavar="MONTH", help="With a range: write this month again; repeatable.")
+    months_again: Annotated[
+        list[str] | None, Option("--again", metavar="MONTH", help="With a range: write this month again; repeatable.")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -353,26 +427,26 @@ def report(
     """
     from gpuplanner.core.errors import ScenarioError
 
-    several = re.fullmatch(r"[\d-]*\.\.[\d-]*", month) is not None
-    if month != "all" and not several and (month == "sample" or Path(month).exists()):
-        month, scenario = given.scenario(month).month or "all", month
-    elif month != "all" and not several and not month[:1].isdigit():
+    is_range = re.fullmatch(r"[\d-]*\.\.[\d-]*", month) is not None
+    if month != "all" and not is_range and (month == "sample" or Path(month).exists()):
+        month, scenario_path = options.make_scenario(month).month or "all", month
+    elif month != "all" and not is_range and not month[:1].isdigit():
         expected = "a month such as 2026-02, 'all', or the folder or scenario to report on"
         raise ScenarioError("report", expected, repr(month), "Give for example: gpuplanner report 2026-02.")
-    asked = given.scenario(scenario)
-    if asked.data == "sample":
-        say("report on the bundled sample; name your dataset with --data", quiet=quiet)
-    if several:
-        from gpuplanner.cli.recurring_commands import report_chain
+    scenario = options.make_scenario(scenario_path)
+    if scenario.data == "sample":
+        notify("report on the bundled sample; name your dataset with --data", quiet=quiet)
+    if is_range:
+        from gpuplanner.cli.recurring_commands import report_month_range
 
         if ledger is not None:
             raise typer.BadParameter("use --ledger with one month: a range keeps its own ledger")
-        place = out or Path("reports") / asked.name.replace(" ", "-")
-        report_chain(asked, month, place, again or [], as_json=as_json, quiet=quiet)
+        folder = out or Path("reports") / scenario.name.replace(" ", "-")
+        report_month_range(scenario, month, folder, months_again or [], as_json=as_json, quiet=quiet)
         return
-    asked = replace(asked, month=None if month == "all" else month)
-    place = out or Path("reports") / f"{asked.name.replace(' ', '-')}-{month}"
-    _report(asked, place, as_json, quiet, inputs=[scenario, asked.data], ledger=ledger)
+    scenario = replace(scenario, month=None if month == "all" else month)
+    folder = out or Path("reports") / f"{scenario.name.replace(' ', '-')}-{month}"
+    _write_report(scenario, folder, as_json, quiet, inputs=[scenario_path, scenario.data], ledger=ledger)
 
 
 @app.command()
@@ -384,36 +458,54 @@ def demo(out: Out = Path("reports/demo"), as_json: Json = False, quiet: Quiet = 
     """
     from gpuplanner.core.scenario import Scenario
 
-    # With these policies: a small frontier, within two minutes.
-    _report(Scenario(month="2026-02", replications=10, policies="fewer_nodes,mig_static"), out, as_json, quiet)
+    # Two policies, so that the demo ends within two minutes.
+    _write_report(Scenario(month="2026-02", replications=10, policies="fewer_nodes,mig_static"), out, as_json, quiet)
 
 
-def _report(
-    asked: Scenario, out: Path, as_json: bool, quiet: bool, inputs: Sequence[str] = (), ledger: Path | None = None
+def _write_report(
+    scenario: Scenario, out: Path, as_json: bool, quiet: bool, inputs: Sequence[str] = (), ledger: Path | None = None
 ) -> None:
-    """Write the page of a fleet, of one board or of several, and print its findings in a few lines."""
+    """Write the report of a fleet with one or several GPU models, and print its findings.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Month, data and prices.
+    out : Path
+        Folder of the report.
+    as_json, quiet : bool
+        Print JSON; print no messages.
+    inputs : sequence of str
+        Input files, which no output may overwrite.
+    ledger : Path, optional
+        Parquet file of forecasts and savings.
+    """
     from gpuplanner.report.report_rendering import write_fleet_report, write_report
     from gpuplanner.usage.job_history import split_into_pools
 
-    pools = split_into_pools(asked)
+    pools = split_into_pools(scenario)
     if pools.several:
         if ledger is not None:
             raise typer.BadParameter("--ledger keeps the forecasts of one pool: name its GPU model with --gpu-model")
-        found = write_fleet_report(
-            pools, asked.name, out, inputs=inputs, tell=lambda name: say(f"evaluating {name} ...", quiet=quiet)
+        fleet_report = write_fleet_report(
+            pools,
+            scenario.name,
+            out,
+            inputs=inputs,
+            report_progress=lambda name: notify(f"evaluating {name} ...", quiet=quiet),
         )
         if as_json:
-            show(found.to_dict(), as_json=True)
+            show(fleet_report.to_dict(), as_json=True)
         else:
-            put(found.decision_text, str(out / "index.html"))
+            echo(fleet_report.decision_text, str(out / "index.html"))
         return
-    stages = f"ledger, demand, forecast, plans, {asked.replications} replications"
-    say(f"evaluating {asked.name}: {stages} ...", quiet=quiet)
-    study = write_report(asked, out, inputs=inputs, ledger=ledger)
+    stages = f"ledger, demand, forecast, plans, {scenario.replications} replications"
+    notify(f"evaluating {scenario.name}: {stages} ...", quiet=quiet)
+    study = write_report(scenario, out, inputs=inputs, ledger=ledger)
     if as_json:
-        put(study.to_json())
+        echo(study.to_json())
     else:
         findings = (f"{number}. {finding}" for number, finding in enumerate(study.findings, start=1))
-        put(*findings, str(out / "index.html"))
+        echo(*findings, str(out / "index.html"))
     if study.plan is not None and study.plan.hit_time_limit and not quiet:
-        say(f"the planner stopped at the time limit: {study.plan.explanation}")
+        notify(f"the planner stopped at the time limit: {study.plan.explanation}")

@@ -17,17 +17,17 @@ from typer import Argument, Option
 
 from gpuplanner.cli.application import (
     Exit,
-    Given,
     Json,
     Overwrite,
     Quiet,
+    ScenarioOptions,
     ScenarioPath,
     app,
-    put,
-    say,
+    echo,
+    notify,
     show,
     show_frame,
-    takes,
+    with_fields,
 )
 from gpuplanner.core.units import SECONDS_PER_HOUR
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 
 @app.command()
-@takes(
+@with_fields(
     "check_days", "check_wait_minutes", "check_wait_share", "check_short_chance", "check_miss_chance",
     "check_exhaustion_chance", "purchase_lead_days", "tz", "seed",
 )  # fmt: skip
 def check(
-    scenario: ScenarioPath,
-    given: Given,
+    scenario_path: ScenarioPath,
+    options: ScenarioOptions,
     out: Annotated[
         Path | None,
         Option(
@@ -65,28 +65,25 @@ def check(
     """
     from gpuplanner.decision.capacity_check import Alerts, check_capacity, format_alert_subject
 
-    found = check_capacity(given.scenario(scenario))
+    gate_result = check_capacity(options.make_scenario(scenario_path))
     if out is not None:
-        _write(found, out)
-        say(f"written: {out}", quiet=quiet)
+        _write_alerts(gate_result, out)
+        notify(f"written: {out}", quiet=quiet)
     if as_json:
-        show(found.to_dict() | {"alerts": Alerts(found).to_dict()}, as_json=True)
+        show(gate_result.to_dict() | {"alerts": Alerts(gate_result).to_dict()}, as_json=True)
     else:
-        width = max(len(one.name) for one in found.checks)
-        for one in found.checks:
-            word = "FAILED" if not one.passed else "passed" if one.value is not None else "–"
-            put(f"{word:<6}  {one.name:<{width}}  {one.sentence}")
-        put(
-            f"all checks passed (data to {found.data_end:%Y-%m-%d %H:%M} UTC)"
-            if found.has_passed
-            else format_alert_subject(found)
-        )
-    if not found.has_passed:
+        width = max(len(item.name) for item in gate_result.checks)
+        for item in gate_result.checks:
+            state = "FAILED" if not item.passed else "passed" if item.value is not None else "–"
+            echo(f"{state:<6}  {item.name:<{width}}  {item.sentence}")
+        passed = f"all checks passed (data to {gate_result.data_end:%Y-%m-%d %H:%M} UTC)"
+        echo(passed if gate_result.has_passed else format_alert_subject(gate_result))
+    if not gate_result.has_passed:
         raise typer.Exit(Exit.CHECK_FAILED)
 
 
-def _write(found: CapacityCheck, out: Path) -> None:
-    """Payloads of what failed; of an earlier run nothing is left where all passed."""
+def _write_alerts(gate: CapacityCheck, out: Path) -> None:
+    """Write metrics, and alert files of the failed checks, in place of those of an earlier run."""
     from gpuplanner.core.output_places import FolderMark
     from gpuplanner.core.output_writing import replace_directory
     from gpuplanner.core.serialization import to_json
@@ -94,42 +91,60 @@ def _write(found: CapacityCheck, out: Path) -> None:
 
     names = ("alertmanager.json", "chat.json", "webhook.json", "mail.eml")
     with replace_directory(out, mark=FolderMark("check.prom", CHECK_FORMAT, names)) as folder:
-        (folder / "check.prom").write_text(format_check_metrics(found), encoding="utf-8")
-        for channel, payload in Alerts(found).to_dict().items():
+        (folder / "check.prom").write_text(format_check_metrics(gate), encoding="utf-8")
+        for channel, payload in Alerts(gate).to_dict().items():
             if channel == "mail":
-                (folder / "mail.eml").write_text(format_alert_mail(found), encoding="utf-8")
+                (folder / "mail.eml").write_text(format_alert_mail(gate), encoding="utf-8")
             else:
                 (folder / f"{channel}.json").write_text(to_json(payload), encoding="utf-8")
 
 
-KINDS = {"cron": ["crontab"], "systemd": ["service", "timer"], "ci": ["yaml"], "kubernetes": ["yaml"]}
+SCHEDULE_FILES = {"cron": ["crontab"], "systemd": ["service", "timer"], "ci": ["yaml"], "kubernetes": ["yaml"]}
 
 
-def report_chain(asked: Scenario, text: str, out: Path, again: Sequence[str], *, as_json: bool, quiet: bool) -> None:
-    """Report months one after the other, and say where each stands."""
-    from gpuplanner.report.monthly_reports import LEFT_OUT, Chain, months_between, report_months
+def report_month_range(
+    scenario: Scenario, month_range: str, out: Path, months_again: Sequence[str], *, as_json: bool, quiet: bool
+) -> None:
+    """Write the report of each month of a range, and print the state of each month.
 
-    months = months_between(text, asked)
-    if not months:  # a schedule tries again
-        say(f"report {text}: no month of the data is complete yet")
+    Parameters
+    ----------
+    scenario : Scenario
+        Data and prices.
+    month_range : str
+        Range such as ``2026-01..2026-03``; ``..`` for all complete months.
+    out : Path
+        Folder of the reports.
+    months_again : sequence of str
+        Months to write again.
+    as_json, quiet : bool
+        Print JSON; print no messages.
+    """
+    from gpuplanner.report.monthly_reports import SKIPPED, Chain, parse_month_range, report_months
+
+    months = parse_month_range(month_range, scenario)
+    if not months:  # no error: a schedule runs again later
+        notify(f"report {month_range}: no month of the data is complete yet")
         if as_json:
-            put(Chain().to_json())
+            echo(Chain().to_json())
         return
-    chain = report_months(asked, months, out, again=again, told=lambda text: say(text, quiet=quiet))
+    chain = report_months(
+        scenario, months, out, remake=months_again, report_progress=lambda text: notify(text, quiet=quiet)
+    )
     if as_json:
-        put(chain.to_json())
+        echo(chain.to_json())
     else:
-        for one in chain.months:
-            told = next((step.facts.get("sentence") for step in one.steps if step.name == "study"), None)
-            put(f"{one.month}  {told or one.steps[-1].error}")
-        put(str(out / "index.html"))
-    if any(step.state == LEFT_OUT for one in chain.months for step in one.steps):
+        for month_report in chain.months:
+            sentence = next((step.facts.get("sentence") for step in month_report.steps if step.name == "study"), None)
+            echo(f"{month_report.month}  {sentence or month_report.steps[-1].error}")
+        echo(str(out / "index.html"))
+    if any(step.state == SKIPPED for month_report in chain.months for step in month_report.steps):
         raise typer.Exit(Exit.MISSING_PART)
 
 
 @app.command()
 def schedule(
-    kind: Annotated[str, Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
+    kind: Annotated[str, Argument(metavar="KIND", help=f"One of {', '.join(SCHEDULE_FILES)}.")],
     data: Annotated[
         str, Option("--data", "--scenario", help="Dataset folder or scenario on the machine that runs the job.")
     ] = "/srv/gpuplanner/cluster",
@@ -137,8 +152,8 @@ def schedule(
         str, Option("-o", "--out", help="Folder of the reports on that machine.")
     ] = "/srv/gpuplanner/reports",
     at: Annotated[str, Option(metavar="HH:MM", help="Time of day, UTC.")] = "05:30",
-    read: Annotated[
-        str, Option(metavar="FILES", help="Files to import before each run: a path, or a pattern with *.")
+    files: Annotated[
+        str, Option("--read", metavar="FILES", help="Files to import before each run: a path, or a pattern with *.")
     ] = "/srv/gpuplanner/new/*",
     image: Annotated[str, Option(help="Container image, for kubernetes and ci.")] = "gpuplanner:latest",
     program: Annotated[str, Option(help="Command that starts gpuplanner on that machine.")] = "gpuplanner",
@@ -149,53 +164,54 @@ def schedule(
     and reports every complete month. Exporting the files is up to you.
     """
     from gpuplanner.core.errors import resolve_name
-    from gpuplanner.report.bundle_files import filled_template
+    from gpuplanner.report.bundle_files import fill_shipped_file
 
-    chosen = resolve_name(kind, list(KINDS), subject="KIND")
+    resolved_kind = resolve_name(kind, list(SCHEDULE_FILES), subject="KIND")
     clock = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)", at)
     if clock is None:
         raise typer.BadParameter(f"--at: expected HH:MM; got {at!r}")
-    if any(sign in one for one in (data, out, read, image, program) for sign in ("\n", "@", "$(", "${{")):
+    if any(sign in option for option in (data, out, files, image, program) for sign in ("\n", "@", "$(", "${{")):
         raise typer.BadParameter("no line break, '@', '$(' or '${{' is allowed in an option")
-    if not re.fullmatch(r"[\w./*?-]+", read):
-        raise typer.BadParameter(f"--read: expected a path or a pattern with *, without spaces; got {read!r}")
+    if not re.fullmatch(r"[\w./*?-]+", files):
+        raise typer.BadParameter(f"--read: expected a path or a pattern with *, without spaces; got {files!r}")
     # A file that cannot be imported, or none, fails the job: old data would pass every check.
-    each = f'{program} ingest auto "$file" -o {shlex.quote(data)} --quiet'
-    load = f"for file in {read}; do {each} || exit 1; done"
+    import_command = f'{program} ingest auto "$file" -o {shlex.quote(data)} --quiet'
+    import_all = f"for file in {files}; do {import_command} || exit 1; done"
     check = f"{program} check {shlex.quote(data)}"
     report = f"{program} report .. --data {shlex.quote(data)} -o {shlex.quote(out)}"
-    both = f"{load}; {report}; made=$?; {check} && exit $made"  # check runs whatever became of the report
-    words = {"HOUR": f"{int(clock[1])}", "MINUTE": f"{int(clock[2])}", "AT": at, "IMAGE": json.dumps(image)}
-    for number, ending in enumerate(KINDS[chosen]):
-        lines = {"IMPORT": load, "CHECK": check, "REPORT": report, "BOTH": both}
-        if chosen == "cron":  # of which a bare per cent sign ends the command
+    all_commands = f"{import_all}; {report}; made=$?; {check} && exit $made"  # check runs even if the report fails
+    placeholders = {"HOUR": f"{int(clock[1])}", "MINUTE": f"{int(clock[2])}", "AT": at, "IMAGE": json.dumps(image)}
+    for number, ending in enumerate(SCHEDULE_FILES[resolved_kind]):
+        lines = {"IMPORT": import_all, "CHECK": check, "REPORT": report, "BOTH": all_commands}
+        if resolved_kind == "cron":  # of which a bare per cent sign ends the command
             lines = {name: line.replace("%", r"\%") for name, line in lines.items()}
-        elif chosen == "systemd":
-            lines = {name: f"/bin/sh -c {_systemd(line)}" for name, line in lines.items()}
+        elif resolved_kind == "systemd":
+            lines = {name: f"/bin/sh -c {_quote_for_systemd(line)}" for name, line in lines.items()}
         else:
             lines["CHECK"] += " --alerts alerts"  # of which CI keeps what was written
             lines = {name: json.dumps(line) for name, line in lines.items()}
-        filled = filled_template(f"templates/schedule_{chosen}.{ending}", words | lines)
-        put(("" if number == 0 else "\n") + filled)
+        schedule_file = fill_shipped_file(f"templates/schedule_{resolved_kind}.{ending}", placeholders | lines)
+        echo(("" if number == 0 else "\n") + schedule_file)
 
 
-def _systemd(line: str) -> str:
-    """A shell line as one argument of a unit: quotes, and signs that systemd reads itself, doubled."""
+def _quote_for_systemd(line: str) -> str:
+    """Quote a shell line as one argument of a systemd unit, with the signs that systemd expands doubled."""
     escaped = line.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"'
 
 
 @app.command()
-@takes("watch_chance", "notice_hours", "horizon_intervals", "quantile", "work_limit", "seed")
+@with_fields("watch_chance", "notice_hours", "horizon_intervals", "quantile", "work_limit", "seed")
 def watch(
-    scenario: ScenarioPath,
-    given: Given,
+    scenario_path: ScenarioPath,
+    options: ScenarioOptions,
     out: Annotated[Path, Option("-o", "--out", help="Output folder of state, metrics and change bundle.")] = Path(
         "watch"
     ),
-    read: Annotated[
+    dumps: Annotated[
         list[Path] | None,
         Option(
+            "--read",
             metavar="FILE",
             help="Import this dump (sacct, scontrol, kubectl -o json) before each evaluation; repeatable.",
         ),
@@ -208,7 +224,7 @@ def watch(
         str, Option(metavar="TIME", help="Time between two evaluations, with --once as well: 15m, 6h, 1d.")
     ] = "6h",
     once: Annotated[bool, Option("--once", help="Evaluate once and exit, for cron.")] = False,
-    back: Annotated[
+    replay_days: Annotated[
         int | None,
         Option("--replay", metavar="DAYS", min=1, help="Show the gain of a watch over the last days, and exit."),
     ] = None,
@@ -220,9 +236,9 @@ def watch(
 
     Changes nothing on the cluster: people apply the bundle.
     """
-    asked, seconds = given.scenario(scenario), _seconds(every)
-    if back is not None:
-        _replayed(asked, back, seconds, as_json=as_json, quiet=quiet)
+    scenario, interval_s = options.make_scenario(scenario_path), _parse_interval_s(every)
+    if replay_days is not None:
+        _show_replay(scenario, replay_days, interval_s, as_json=as_json, quiet=quiet)
         return
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.core.output_writing import lock_for_writing
@@ -232,118 +248,173 @@ def watch(
     require_watch_folder(out)
     while True:
         with lock_for_writing(out):
-            before, after, found = read_watch_state(out), None, None
-            failed = _read(asked, read or [], prometheus, seconds)
+            old_watched, new_watched, fleet_look = read_watch_state(out), None, None
+            errors = _import_new_data(scenario, dumps or [], prometheus, interval_s)
             try:
-                after, found = _looked(asked, out, before, _slots(asked, seconds))
+                n_intervals = _intervals_between(scenario, interval_s)
+                new_watched, fleet_look = _evaluate(scenario, out, old_watched, n_intervals)
             except GpuPlannerError as error:
-                failed.append(error)
-            after = replace(after or before, failures=before.failures + len(failed))
-            if after != before:
-                _keep(after, found, out, seconds, asked.number_locale)
-            if failed and once:
-                raise failed[0]
-            say(*(f"gpuplanner: {each} Next evaluation in {every}." for each in failed))
+                errors.append(error)
+            new_watched = replace(new_watched or old_watched, failures=old_watched.failures + len(errors))
+            if new_watched != old_watched:
+                _write_state(new_watched, fleet_look, out, interval_s, scenario.number_locale)
+            if errors and once:
+                raise errors[0]
+            notify(*(f"gpuplanner: {error} Next evaluation in {every}." for error in errors))
             if as_json:
-                show(to_plain(after), as_json=True)
-            elif after.looks > before.looks or not quiet:
-                put(f"{after.at}  {after.sentence}")
+                show(to_plain(new_watched), as_json=True)
+            elif new_watched.looks > old_watched.looks or not quiet:
+                echo(f"{new_watched.at}  {new_watched.sentence}")
         if once:
             return
-        threading.Event().wait(seconds)
+        threading.Event().wait(interval_s)
 
 
-def _read(asked: Scenario, files: list[Path], prometheus: str | None, seconds: float) -> list[GpuPlannerError]:
-    """Read dumps and telemetry into the data; what cannot be read is told, and the look goes on with what is there."""
+def _import_new_data(
+    scenario: Scenario, files: list[Path], prometheus: str | None, interval_s: float
+) -> list[GpuPlannerError]:
+    """Import dumps and telemetry into the dataset; return the errors, so that the evaluation uses the older data.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Names the dataset folder.
+    files : list of Path
+        Dumps of the cluster.
+    prometheus : str, optional
+        Address of a Prometheus server.
+    interval_s : float
+        Time between two evaluations. [s]
+    """
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.ingest.dataset_import import add_live, add_sources, group_files_by_source
 
     def read_telemetry() -> object:
-        return add_live(str(prometheus), asked.data, until=datetime.now(UTC), at_first_s=seconds)
+        return add_live(str(prometheus), scenario.data, until=datetime.now(UTC), at_first_s=interval_s)
 
-    failed = []
-    dumps = (files, lambda: add_sources(group_files_by_source(files), asked.data))
-    for given, reading in (dumps, (prometheus, read_telemetry)):
+    errors = []
+    dumps = (files, lambda: add_sources(group_files_by_source(files), scenario.data))
+    for source, import_source in (dumps, (prometheus, read_telemetry)):
         try:
-            if given:
-                reading()
+            if source:
+                import_source()
         except GpuPlannerError as error:
-            failed.append(error)
-    return failed
+            errors.append(error)
+    return errors
 
 
-def _looked(asked: Scenario, out: Path, before: WatchState, every: int) -> tuple[WatchState, FleetEvaluation | None]:
-    """One look, and its pack on the disk; data that are those of the last look are not looked at again."""
+def _evaluate(
+    scenario: Scenario, out: Path, old_watched: WatchState, n_intervals: int
+) -> tuple[WatchState, FleetEvaluation | None]:
+    """Evaluate the data and write a change bundle if it pays off; skip data that have not changed.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data and settings.
+    out : Path
+        Folder of the watch.
+    old_watched : Watched
+        State after the last evaluation.
+    n_intervals : int
+        Plan intervals until the next evaluation.
+
+    Returns
+    -------
+    tuple of Watched, and FleetLook or None
+        New state, and the evaluation; None if the data have not changed.
+    """
     from gpuplanner.core.serialization import to_json
     from gpuplanner.core.stage_cache import input_hashes
     from gpuplanner.decision.replanning import BUNDLE_FOLDER, evaluate_fleet, read_past_advice
 
-    data = to_json(input_hashes(asked.data))
-    if data == before.data:
-        return before, None
-    found = evaluate_fleet(asked, every, read_past_advice(out, before))
-    after = before.add_evaluation(found, data)
-    if found.justified:
-        _write_pack(found, out / BUNDLE_FOLDER)
-    return after, found
+    data = to_json(input_hashes(scenario.data))
+    if data == old_watched.data:
+        return old_watched, None
+    fleet_look = evaluate_fleet(scenario, n_intervals, read_past_advice(out, old_watched))
+    new_watched = old_watched.add_evaluation(fleet_look, data)
+    if fleet_look.justified:
+        _write_change_bundle(fleet_look, out / BUNDLE_FOLDER)
+    return new_watched, fleet_look
 
 
-def _keep(state: WatchState, found: FleetEvaluation | None, out: Path, seconds: float, locale: str) -> None:
-    """Page and state on the disk; the state last, so that a killed look is looked at again."""
+def _write_state(
+    watched: WatchState, fleet_look: FleetEvaluation | None, out: Path, interval_s: float, locale: str
+) -> None:
+    """Write page and state of a watch; the state last, so that an interrupted evaluation is repeated.
+
+    Parameters
+    ----------
+    watched : Watched
+        State.
+    fleet_look : FleetLook, optional
+        Last evaluation.
+    out : Path
+        Folder of the watch.
+    interval_s : float
+        Time between two evaluations. [s]
+    locale : str
+        Number format of the page.
+    """
     from gpuplanner.decision.replanning import PAGE_FILE, save_watch_state, write_watch_file
-    from gpuplanner.report.monthly_reports import watch_page
+    from gpuplanner.report.monthly_reports import render_watch_page
 
-    write_watch_file(out / PAGE_FILE, watch_page(state, refresh_s=min(seconds, 60.0), locale=locale))
-    save_watch_state(out, state, found)
+    write_watch_file(out / PAGE_FILE, render_watch_page(watched, refresh_s=min(interval_s, 60.0), locale=locale))
+    save_watch_state(out, watched, fleet_look)
 
 
-def _write_pack(found: FleetEvaluation, folder: Path) -> None:
-    """The plan, the order of its first change, and the files of its paths where nodes have names and can be cut."""
+def _write_change_bundle(fleet_look: FleetEvaluation, folder: Path) -> None:
+    """Write the plan, the steps of its first change, and the configuration files where nodes can be partitioned."""
     from gpuplanner.core.output_places import FolderMark
     from gpuplanner.core.output_writing import replace_directory
     from gpuplanner.planner.layout_plan import plan_to_json
     from gpuplanner.report.layout_schedule_files import export_plan
 
-    planned = found.planned
+    planned = fleet_look.planned
     mark = FolderMark("look.txt", "gpuplanner watch 1", ("plan.json", "steps.csv"))
-    with replace_directory(folder, mark=mark) as place:
-        text = f"gpuplanner watch 1\n{found.at:%Y-%m-%d %H:%M} UTC\n{found.advice_text}\n"
-        (place / "look.txt").write_text(text)
-        (place / "plan.json").write_text(plan_to_json(planned.plan, planned.problem), encoding="utf-8")
-        found.steps.write_csv(place / "steps.csv")
+    with replace_directory(folder, mark=mark) as bundle_folder:
+        text = f"gpuplanner watch 1\n{fleet_look.at:%Y-%m-%d %H:%M} UTC\n{fleet_look.advice_text}\n"
+        (bundle_folder / "look.txt").write_text(text)
+        (bundle_folder / "plan.json").write_text(plan_to_json(planned.plan, planned.problem), encoding="utf-8")
+        fleet_look.steps.write_csv(bundle_folder / "steps.csv")
     if planned.problem.gpu_model.profiles and planned.problem.nodes is not None:
         export_plan(folder / "plan.json", folder.with_name(f"{folder.name}-files"))
 
 
-def _seconds(text: str) -> float:
-    hit = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if hit is None or not float(hit[1]) > 0:
+def _parse_interval_s(text: str) -> float:
+    """Parse a time such as ``15m`` or ``6h`` to seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if match is None or not float(match[1]) > 0:
         raise typer.BadParameter(f"--every: expected a time such as 15m or 6h; got {text!r}")
-    return float(hit[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[hit[2]]
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
 
 
-def _slots(asked: Scenario, seconds: float) -> int:
-    return max(round(seconds / SECONDS_PER_HOUR / asked.interval_hours), 1)
+def _intervals_between(scenario: Scenario, interval_s: float) -> int:
+    """Number of plan intervals between two evaluations, at least 1."""
+    return max(round(interval_s / SECONDS_PER_HOUR / scenario.interval_hours), 1)
 
 
-def _replayed(asked: Scenario, days: int, seconds: float, *, as_json: bool, quiet: bool) -> None:
+def _show_replay(scenario: Scenario, days: int, interval_s: float, *, as_json: bool, quiet: bool) -> None:
     import polars as pl
 
     from gpuplanner.decision.replanning import replay_past
 
-    slots = _slots(asked, seconds)
-    found = replay_past(
-        asked, days=days, interval_slots=slots,
-        tell=None if quiet else lambda at, one, taken: say(
-            f"interval {at}: gain {one.gain:,.0f} GPU-hours, {100 * one.chance:.0f} % likely: "
-            f"{'plan taken' if taken else 'no change'}"
+    n_intervals = _intervals_between(scenario, interval_s)
+    result = replay_past(
+        scenario, days=days, interval_slots=n_intervals,
+        tell=None if quiet else lambda interval, evaluation, is_taken: notify(
+            f"interval {interval}: gain {evaluation.gain:,.0f} GPU-hours, {100 * evaluation.chance:.0f} % likely: "
+            f"{'plan taken' if is_taken else 'no change'}"
         ),
     )  # fmt: skip
-    rows = [{"way" if name == "policy" else name: value for name, value in vars(one).items()} for one in found.rows]
+    rows = [
+        {"way" if name == "policy" else name: value for name, value in vars(evaluation).items()}
+        for evaluation in result.rows
+    ]
     if as_json:
-        facts = {"begin": found.begin, "days": days, "looks": found.looks, "refused": found.refused}
+        facts = {"begin": result.begin, "days": days, "looks": result.looks, "refused": result.refused}
         show(facts | {"ways": rows}, as_json=True)
         return
-    period = f"{days} days from {found.begin:%Y-%m-%d %H:%M} UTC, an evaluation every {slots} intervals"
+    period = f"{days} days from {result.begin:%Y-%m-%d %H:%M} UTC, an evaluation every {n_intervals} intervals"
     show_frame(pl.DataFrame(rows), title=f"Cost in GPU-hours, {period}")
-    put(f"{found.refused} of {found.looks} evaluations wrote no change bundle.")
+    echo(f"{result.refused} of {result.looks} evaluations wrote no change bundle.")

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from gpuplanner.cli.application import Given, Json, Overwrite, app, put, require_outputs, say, show, show_frame
+from gpuplanner.cli.application import (
+    Json,
+    Overwrite,
+    ScenarioOptions,
+    app,
+    echo,
+    notify,
+    require_outputs,
+    show,
+    show_frame,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -17,25 +27,25 @@ if TYPE_CHECKING:
     from gpuplanner.sizing.learned_memory import PeakModel
 
 
-PLAN = (
+JOB_PLAN_COLUMNS = (  # printed columns of plans for a job
     "rank", "gpu_model", "profile", "gpus", "tp", "pp", "dp", "ep", "sharding", "recompute", "micro_batch",
     "concurrency",
     "predicted_gib", "upper_gib", "gpu_gib", "p_oom", "tokens_per_s", "hours", "price", "energy_kwh",
 )  # fmt: skip
 
-SERVICE_PLAN = (
+SERVICE_PLAN_COLUMNS = (  # printed columns of plans for a service
     "rank", "gpu_model", "profile", "replicas", "gpus_per_replica", "gpus", "ttft_p99_ms", "ttft_high_ms", "itl_p95_ms",
     "itl_high_ms", "headroom", "usd_per_hour", "usd_per_million_tokens", "usd_per_million_prompt_tokens",
     "usd_per_million_answer_tokens",
 )  # fmt: skip
 
 SHOWN_INPUTS = ("model", "method", "gpu_model", "gpus", "concurrency")
-"""Columns of a table of rows that are printed beside what is predicted."""
+"""Input columns that are printed beside the predictions."""
 
-HOPELESS = 0.99
-"""Probability to run out of memory on every slice, from which no table of them is shown."""
+HOPELESS_OOM_PROBABILITY = 0.99
+"""Out-of-memory probability on all MIG profiles above which their table is not printed."""
 
-Rows = Annotated[
+TableFile = Annotated[
     Path | None,
     Option(
         metavar="ROWS.csv",
@@ -61,7 +71,7 @@ def size(
         list[str] | None,
         Option(metavar="MODEL[=COUNT]", help="GPU model to use, and the number of GPUs; repeatable."),
     ] = None,
-    scenario: Annotated[
+    scenario_path: Annotated[
         str | None,
         Option("--scenario", "--data", help="Scenario, dataset folder or 'sample' with the GPU models."),
     ] = None,
@@ -79,7 +89,7 @@ def size(
     ] = None,
     itl_ms: Annotated[float | None, Option(min=1e-3, help="Serving: limit of inter-token latency (ms).")] = None,
     risk: Annotated[float, Option(help="Accepted probability of running out of memory, 0 to 1.")] = 0.05,
-    table: Rows = None,
+    table: TableFile = None,
     measured: Annotated[
         str | None,
         Option(
@@ -122,38 +132,38 @@ def size(
         ("--model", model), ("--table", table), ("--measured", measured), ("--learn", learn),
         ("--speed-table", None if model else speed_table),
     )  # fmt: skip
-    asked = [name for name, value in modes if value]
-    if len(asked) != 1:
+    given_modes = [name for name, value in modes if value]
+    if len(given_modes) != 1:
         names = ", ".join(name for name, _ in modes)
-        raise typer.BadParameter(f"expected one of {names}; got {' and '.join(asked) or 'none'}")
+        raise typer.BadParameter(f"expected one of {names}; got {' and '.join(given_modes) or 'none'}")
     if model is not None:
         from gpuplanner.sizing.job_plans import SizingRequest
 
-        hours = None if deadline is None else _hours(deadline)
+        hours = None if deadline is None else _parse_hours(deadline)
         ttft_s, itl_s = (None if value is None else value / 1000 for value in (ttft_ms, itl_ms))
-        boards = _counts(gpus) or _at_hand(scenario)
+        gpu_counts = _parse_gpu_counts(gpus) or _gpu_counts_of_scenario(scenario_path)
         request = SizingRequest(
-            model, task, seq, tool, tokens, hours, boards, itl_s, quantization, risk, cache_dtype, adapters,
+            model, task, seq, tool, tokens, hours, gpu_counts, itl_s, quantization, risk, cache_dtype, adapters,
             prompt, answer, rate, ttft_s,
         )  # fmt: skip
         if rate is not None:
             _show_replicas(request, as_json=as_json)
             return
-        speeds = None if speed_table is None else _own_speeds(speed_table)
-        _plans(request, _model(model_file), speeds, as_json=as_json)
+        speeds = None if speed_table is None else _read_speed_table(speed_table)
+        _show_job_plans(request, _read_peak_model(model_file), speeds, as_json=as_json)
     elif table is not None:
         if task not in ("train", "serve"):
             raise typer.BadParameter(f"--table: expected --task train or serve; got {task}")
-        _predict(table, out, None if task == "serve" else _model(model_file), as_json=as_json)
+        _predict_table(table, out, None if task == "serve" else _read_peak_model(model_file), as_json=as_json)
     elif measured is not None:
-        _seen(measured, _counts(gpus), as_json=as_json)
+        _show_measured_peaks(measured, _parse_gpu_counts(gpus), as_json=as_json)
     elif learn is not None:
-        _learn(learn, out, _model(model_file), as_json=as_json)
+        _learn_from_runs(learn, out, _read_peak_model(model_file), as_json=as_json)
     elif speed_table is not None:
-        _speeds(speed_table, _counts(gpus), as_json=as_json)
+        _show_speeds(speed_table, _parse_gpu_counts(gpus), as_json=as_json)
 
 
-def _hours(text: str) -> float:
+def _parse_hours(text: str) -> float:
     """Hours of ``36h``, ``7d`` and the like."""
     units = {"m": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0}
     try:
@@ -163,147 +173,163 @@ def _hours(text: str) -> float:
         raise typer.BadParameter(f"--deadline: expected {expected}; got {text!r}") from None
 
 
-def _counts(given: list[str] | None) -> dict[str, int | None] | None:
-    """GPUs at hand by board; None: as many as are needed."""
+def _parse_gpu_counts(texts: list[str] | None) -> dict[str, int | None] | None:
+    """Parse options ``MODEL[=COUNT]`` to the number of GPUs by GPU model, None: as many as needed."""
     from gpuplanner.core.errors import ScenarioError
     from gpuplanner.sizing.job_plans import parse_gpu_counts
 
     try:
-        return parse_gpu_counts(given or []) or None
+        return parse_gpu_counts(texts or []) or None
     except ScenarioError as error:
         raise typer.BadParameter(str(error), param_hint="--gpus") from None
 
 
-def _one_board(boards: dict[str, int | None] | None, option: str) -> str:
+def _single_gpu_model(gpu_counts: dict[str, int | None] | None, option: str) -> str:
+    """Return the only GPU model of ``--gpus``; raise an error that names the option if there is not one."""
     from gpuplanner.sizing.job_plans import resolve_gpu_words
 
-    if boards is None or len(boards) != 1:
+    if gpu_counts is None or len(gpu_counts) != 1:
         raise typer.BadParameter(f"{option} needs one GPU model, for example --gpus A100-40GB")
-    (gpu_model,), taken = resolve_gpu_words(boards)
-    say(*taken)
+    (gpu_model,), notes = resolve_gpu_words(gpu_counts)
+    notify(*notes)
     return gpu_model
 
 
-def _at_hand(scenario: str | None) -> dict[str, int | None] | None:
-    """Boards of a dataset or scenario; None where none was named."""
-    if scenario is None:
+def _gpu_counts_of_scenario(scenario_path: str | None) -> dict[str, int | None] | None:
+    """Number of GPUs by GPU model of a scenario or dataset; None without one."""
+    if scenario_path is None:
         return None
     from gpuplanner.usage.job_history import gpus_by_model
 
-    return gpus_by_model(Given({}).scenario(scenario))
+    return gpus_by_model(ScenarioOptions({}).make_scenario(scenario_path))
 
 
-def _own_speeds(path: Path) -> pl.DataFrame:
-    """A table of what is known of jobs; columns that nobody reads are named."""
+def _read_speed_table(path: Path) -> pl.DataFrame:
+    """Read a table of measured jobs; raise an error that names unknown columns."""
     from gpuplanner.core.errors import TraceFormatError, examples
     from gpuplanner.sizing.mig_speed_law import SpeedJobs
 
-    rows, names = _read(path), list(SpeedJobs.columns())
-    if other := [name for name in rows.columns if name not in names]:
+    rows, names = _read_text_table(path), list(SpeedJobs.columns())
+    if unknown_columns := [name for name in rows.columns if name not in names]:
         expected = f"columns of {', '.join(names)}"
-        raise TraceFormatError(f"table {path.name}", expected, examples(other), "Rename or drop these columns.")
+        todo = "Rename or drop these columns."
+        raise TraceFormatError(f"table {path.name}", expected, examples(unknown_columns), todo)
     return rows
 
 
-def _speeds(path: Path, boards: dict[str, int | None] | None, *, as_json: bool) -> None:
-    """Speeds of the jobs of a table on the slices of a board."""
+def _show_speeds(path: Path, gpu_counts: dict[str, int | None] | None, *, as_json: bool) -> None:
+    """Print the speed of measured jobs on each MIG profile of a GPU model."""
     from gpuplanner.sizing.mig_slices import describe_wide_speeds
     from gpuplanner.sizing.mig_speed_model import default_speed_model
 
-    gpu_model = _one_board(boards, "--speed-table")
-    found = default_speed_model().predict(_own_speeds(path), gpu_model, source=f"table {path.name}")
+    gpu_model = _single_gpu_model(gpu_counts, "--speed-table")
+    job_speeds = default_speed_model().predict(_read_speed_table(path), gpu_model, source=f"table {path.name}")
     if as_json:
-        show({"gpu_model": gpu_model, "speeds": found}, as_json=True)
+        show({"gpu_model": gpu_model, "speeds": job_speeds}, as_json=True)
     else:
-        show_frame(found, title=f"Speed relative to a full {gpu_model}")
-    if wide := describe_wide_speeds(found.select("profile", "speed_low", "speed_high").iter_rows()):
-        say(wide)
+        show_frame(job_speeds, title=f"Speed relative to a full {gpu_model}")
+    if wide_range_note := describe_wide_speeds(job_speeds.select("profile", "speed_low", "speed_high").iter_rows()):
+        notify(wide_range_note)
 
 
-def _plans(request: SizingRequest, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json: bool) -> None:
+def _show_job_plans(request: SizingRequest, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json: bool) -> None:
     from gpuplanner.sizing.job_size import size_job
 
-    found = size_job(request, peaks, speeds)
+    job_size = size_job(request, peaks, speeds)
     if as_json:
-        show(found.to_dict(), as_json=True)
+        show(job_size.to_dict(), as_json=True)
         return
-    if found.note:
-        say(found.note)
-    table = found.plan_table()
-    shown = [name for name in PLAN if name in table.columns and table[name].count()]
-    show_frame(table.select(shown), title=f"{_task(request)} {found.model.name}")
-    for plan in found.plans[:3]:
+    if job_size.note:
+        notify(job_size.note)
+    table = job_size.plan_table()
+    columns = [name for name in JOB_PLAN_COLUMNS if name in table.columns and table[name].count()]
+    show_frame(table.select(columns), title=f"{_task_label(request)} {job_size.model.name}")
+    for plan in job_size.plans[:3]:
         start = f"   {plan.launch}\n{plan.request}"
-        put(f"{plan.rank}: {plan.why}\n   next smaller: {plan.next_smaller}\n{start}")
-    if found.slices and min(one.p_oom for one in found.slices) > HOPELESS:
-        put(f"it fits no MIG profile: it needs {min(one.predicted_gib for one in found.slices):,.0f} GiB")
-    elif found.slices:
-        show_frame(found.slice_table(), title="MIG profiles, with those that are too small")
-    put(*(f"assumed: {line}" for line in found.assumed))
+        echo(f"{plan.rank}: {plan.why}\n   next smaller: {plan.next_smaller}\n{start}")
+    if job_size.slices and min(mig_slice.p_oom for mig_slice in job_size.slices) > HOPELESS_OOM_PROBABILITY:
+        needed_gib = min(mig_slice.predicted_gib for mig_slice in job_size.slices)
+        echo(f"it fits no MIG profile: it needs {needed_gib:,.0f} GiB")
+    elif job_size.slices:
+        show_frame(job_size.slice_table(), title="MIG profiles, with those that are too small")
+    echo(*(f"assumed: {line}" for line in job_size.assumed))
 
 
 def _show_replicas(request: SizingRequest, *, as_json: bool) -> None:
-    """Replicas for a rate of requests."""
+    """Print plans with the number of replicas for a rate of requests."""
     import polars as pl
 
     from gpuplanner.core.serialization import to_plain
     from gpuplanner.sizing.service_plans import size_service
 
-    found = size_service(request)
+    service_size = size_service(request)
     if as_json:
-        show(to_plain(found), as_json=True)
+        show(to_plain(service_size), as_json=True)
         return
     title = f"serve {request.model}: {request.rate:g} requests/s of {request.prompt:,} + {request.answer:,} tokens"
-    show_frame(pl.DataFrame(found.plans).select(SERVICE_PLAN), title=title)
-    put(*(f"{plan.rank}: {plan.launch}" for plan in found.plans[:3]))
+    show_frame(pl.DataFrame(service_size.plans).select(SERVICE_PLAN_COLUMNS), title=title)
+    echo(*(f"{plan.rank}: {plan.launch}" for plan in service_size.plans[:3]))
     headroom = "headroom: factor on the rate within the targets, at most 4"
-    put(f"*_high_ms: upper end of the 90 % interval; {headroom}")
-    put(*(f"left out: {line}" for line in found.limits), *(f"assumed: {line}" for line in found.assumed))
+    echo(f"*_high_ms: upper end of the 90 % interval; {headroom}")
+    echo(*(f"left out: {line}" for line in service_size.limits), *(f"assumed: {line}" for line in service_size.assumed))
 
 
-def _task(request: SizingRequest) -> str:
-    """The task in the word that was asked for, where weights are narrow with what they are."""
-    narrow = f" ({request.quantization})" if request.quantization else ""
-    return ("q" if narrow and request.task == "lora" else "") + request.task + narrow
+def _task_label(request: SizingRequest) -> str:
+    """Name of the task as the user gave it, with the quantization of the weights."""
+    quantization_text = f" ({request.quantization})" if request.quantization else ""
+    return ("q" if quantization_text and request.task == "lora" else "") + request.task + quantization_text
 
 
-def _predict(path: Path, out: Path | None, model: PeakModel | None, *, as_json: bool) -> None:
-    """Predict each row of a table: the peak of training, or without a model of peaks the speed of serving."""
+def _predict_table(path: Path, out: Path | None, model: PeakModel | None, *, as_json: bool) -> None:
+    """Predict the peak memory of each row of a table; without a memory model, its serving speed.
+
+    Parameters
+    ----------
+    path : Path
+        CSV table.
+    out : Path, optional
+        CSV file for the predictions.
+    model : PeakModel, optional
+        Memory model.
+    as_json : bool
+        Print JSON.
+    """
     from gpuplanner.core.errors import nearest_names
     from gpuplanner.core.output_writing import write_csv_safe
     from gpuplanner.sizing.run_tables import INPUT_COLUMNS, predict_table
     from gpuplanner.sizing.service_plans import SERVING_TABLE_COLUMNS, predict_serving_table
 
-    known = SERVING_TABLE_COLUMNS if model is None else INPUT_COLUMNS
+    known_columns = SERVING_TABLE_COLUMNS if model is None else INPUT_COLUMNS
     require_outputs(out, inputs=[path])
-    rows = _read(path)
+    rows = _read_text_table(path)
     for name in rows.columns:
-        if name not in known and (near := [one for one in nearest_names(name, known) if one not in rows.columns]):
-            say(f"column {name} is ignored: did you mean {near[0]}?")
-    found = predict_serving_table(rows) if model is None else predict_table(rows, model)
+        near = [] if name in known_columns else nearest_names(name, known_columns)
+        if suggestions := [suggestion for suggestion in near if suggestion not in rows.columns]:
+            notify(f"column {name} is ignored: did you mean {suggestions[0]}?")
+    predictions = predict_serving_table(rows) if model is None else predict_table(rows, model)
     if out is not None:
-        write_csv_safe(out, found)
-        missing = found["itl_ms"].is_null() if model is None else found["level"] == "not predicted"
-        say(f"written: {out}; {len(found)} rows, {int(missing.sum())} of them not predicted")
+        write_csv_safe(out, predictions)
+        missing = predictions["itl_ms"].is_null() if model is None else predictions["level"] == "not predicted"
+        notify(f"written: {out}; {len(predictions)} rows, {int(missing.sum())} of them not predicted")
     elif as_json:
-        show({"rows": found}, as_json=True)
+        show({"rows": predictions}, as_json=True)
     else:
-        show_frame(found.drop(name for name in rows.columns if name not in SHOWN_INPUTS))
+        show_frame(predictions.drop(name for name in rows.columns if name not in SHOWN_INPUTS))
 
 
-def _seen(place: str, boards: dict[str, int | None] | None, *, as_json: bool) -> None:
+def _show_measured_peaks(source: str, gpu_counts: dict[str, int | None] | None, *, as_json: bool) -> None:
     from gpuplanner.sizing.memory_trend import compare_measured_and_predicted, read_dataset_peaks
 
-    gpu_model = _one_board(boards, "--measured")
-    rows = _read(Path(place)) if place.endswith(".csv") else read_dataset_peaks(place, gpu_model)
-    found = compare_measured_and_predicted(rows, gpu_model)
+    gpu_model = _single_gpu_model(gpu_counts, "--measured")
+    rows = _read_text_table(Path(source)) if source.endswith(".csv") else read_dataset_peaks(source, gpu_model)
+    comparison = compare_measured_and_predicted(rows, gpu_model)
     if as_json:
-        show({"gpu_model": gpu_model, "jobs": found}, as_json=True)
+        show({"gpu_model": gpu_model, "jobs": comparison}, as_json=True)
     else:
-        show_frame(found, title=f"MIG profiles of {gpu_model}")
+        show_frame(comparison, title=f"MIG profiles of {gpu_model}")
 
 
-def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:
+def _learn_from_runs(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:
     from gpuplanner.core.output_writing import write_atomically
     from gpuplanner.sizing.learned_memory import format_peak_model, learn_own_runs
     from gpuplanner.sizing.run_tables import collect_measured_runs, list_unread_rows
@@ -311,20 +337,22 @@ def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> 
     if out is None:
         raise typer.BadParameter("--learn needs -o MODEL.json")
     require_outputs(out, inputs=[path])
-    rows = _read(path)
-    say(*(f"ignored: {line}" for line in list_unread_rows(rows)))
+    rows = _read_text_table(path)
+    notify(*(f"ignored: {line}" for line in list_unread_rows(rows)))
     runs, _ = collect_measured_runs(rows)
-    after = learn_own_runs(model, runs)
-    write_atomically(out, lambda place: place.write_text(format_peak_model(after), "utf-8"), inputs=[path])
-    told = {}
+    learned_model = learn_own_runs(model, runs)
+    text = format_peak_model(learned_model)
+    write_atomically(out, lambda temporary_path: temporary_path.write_text(text, "utf-8"), inputs=[path])
+    tool_rows = {}
     for tool in sorted(set(runs.sources)):
-        moved = after.tools.get(tool) != model.tools.get(tool)
-        told[tool] = {"rows": runs.sources.count(tool), "moved": moved}
-    say(f"written: {out}")
-    show({"tools": told} if as_json else told, as_json=as_json)
+        is_changed = learned_model.tools.get(tool) != model.tools.get(tool)
+        tool_rows[tool] = {"rows": runs.sources.count(tool), "moved": is_changed}
+    notify(f"written: {out}")
+    show({"tools": tool_rows} if as_json else tool_rows, as_json=as_json)
 
 
-def _model(path: Path | None) -> PeakModel:
+def _read_peak_model(path: Path | None) -> PeakModel:
+    """Read a memory model from JSON; the shipped one without a file."""
     from gpuplanner.core.errors import TraceFormatError
     from gpuplanner.core.serialization import read_text
     from gpuplanner.sizing.learned_memory import read_peak_model, shipped_peak_model
@@ -334,8 +362,8 @@ def _model(path: Path | None) -> PeakModel:
     return read_peak_model(read_text(path, error=TraceFormatError, kind="peak model"), source=path.name)
 
 
-def _read(path: Path) -> pl.DataFrame:
-    """A CSV table, every column as text."""
+def _read_text_table(path: Path) -> pl.DataFrame:
+    """Read a CSV table with every column as text."""
     import polars as pl
 
     from gpuplanner.core.errors import TraceFormatError, first_error_line

@@ -19,19 +19,20 @@ from typer import Argument, Option
 
 from gpuplanner.cli import start_dialog
 from gpuplanner.cli.application import (
-    Given,
     GpuModels,
     Json,
     Overwrite,
     Quiet,
+    ScenarioOptions,
     app,
-    put,
-    say,
+    echo,
+    notify,
+    parse_gpu_models,
     show,
     show_frame,
-    stated_models,
-    takes,
+    with_fields,
 )
+from gpuplanner.cli.start_dialog import Asker
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError
 
 if TYPE_CHECKING:
@@ -44,72 +45,86 @@ if TYPE_CHECKING:
     from gpuplanner.usage.job_history import FleetPools
 
 
-def clusters(files: Sequence[str]) -> bool:
-    """Whether several datasets are given, each a cluster."""
+def are_clusters(files: Sequence[str]) -> bool:
+    """Whether the arguments are several dataset folders, each of a cluster."""
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
 
-    return len(files) > 1 and all((Path(one) / DATASET_MARK.file).is_file() for one in files)
+    return len(files) > 1 and all((Path(file) / DATASET_MARK.file).is_file() for file in files)
 
 
 def start_pools(
-    pools: FleetPools, scenarios: Sequence[Scenario], place: Path, *, as_json: bool, talks: bool, page: bool
+    pools: FleetPools, scenarios: Sequence[Scenario], folder: Path, *, as_json: bool, verbose: bool, page: bool
 ) -> None:
-    """Decide for each pool, say what comes of all, and write a page with a page of each pool under it."""
+    """Compare the policies of each GPU pool, print the decisions, and write a page for the fleet and each pool.
+
+    Parameters
+    ----------
+    pools : FleetPools
+        Scenario of each pool.
+    scenarios : sequence of Scenario
+        Scenario of each cluster.
+    folder : Path
+        Folder of the results.
+    as_json, verbose : bool
+        Print JSON; print progress and tables.
+    page : bool
+        Write the report page.
+    """
     from gpuplanner.decision.comparison_record import compare_policies
     from gpuplanner.decision.policy_simulation import list_data_warnings
     from gpuplanner.decision.pool_decisions import ComparedFleet, make_decision_table
 
-    progress = start_dialog.Progress(talks=talks)
-    found: dict[str, Comparison] = {}
-    for name, own in pools.pools.items():
-        progress.doing(f"comparing policies for {name}")
-        found[name] = compare_policies(own)
-    progress.done()
-    fleet = ComparedFleet(found)
-    data = dict.fromkeys(one.data for one in scenarios)
-    warnings = [warning for each in data for warning in list_data_warnings(each)]
+    progress = start_dialog.Progress(verbose=verbose)
+    comparisons: dict[str, Comparison] = {}
+    for name, pool_scenario in pools.pools.items():
+        progress.show_step(f"comparing policies for {name}")
+        comparisons[name] = compare_policies(pool_scenario)
+    progress.clear()
+    fleet = ComparedFleet(comparisons)
+    data = dict.fromkeys(cluster_scenario.data for cluster_scenario in scenarios)
+    warnings = [warning for dataset in data for warning in list_data_warnings(dataset)]
     if not as_json:
-        put(fleet.decision_text)
-    if talks:
-        start_dialog.warning_lines(warnings)
+        echo(fleet.decision_text)
+    if verbose:
+        start_dialog.print_warnings(warnings)
         show_frame(make_decision_table(fleet.decisions), title="Decision by GPU pool")
-        for name, one in fleet.decisions.items():
-            put(f"\n{name}: {one.sentence}")
-            for number, step in enumerate(one.next_steps, start=1):
-                put(f"  {number}  {step.text}")
+        for name, cluster_scenario in fleet.decisions.items():
+            echo(f"\n{name}: {cluster_scenario.sentence}")
+            for number, step in enumerate(cluster_scenario.next_steps, start=1):
+                echo(f"  {number}  {step.text}")
     written = _write_results(
-        place,
-        lambda: start_dialog.pools_into(pools, scenarios, place),
-        lambda: start_dialog.pools_into(pools, scenarios, place, found=found),
+        folder,
+        lambda: start_dialog.write_pools(pools, scenarios, folder),
+        lambda: start_dialog.write_pools(pools, scenarios, folder, comparisons=comparisons),
         reason=None if page else "--no-page",
-        talks=talks,
+        verbose=verbose,
     )
     if as_json:
-        show(fleet.to_dict() | {"warnings": warnings, "folder": str(place)} | written, as_json=True)
-    elif talks:
-        put(f"\n{'Report':<11}{written['page'] or 'none: ' + str(written['page_reason'])}")
+        show(fleet.to_dict() | {"warnings": warnings, "folder": str(folder)} | written, as_json=True)
+    elif verbose:
+        echo(f"\n{'Report':<11}{written['page'] or 'none: ' + str(written['page_reason'])}")
 
 
 def _write_results(
-    place: Path,
+    folder: Path,
     write_page: Callable[[], None],
     write_files: Callable[[], None],
     *,
     reason: str | None,
-    talks: bool,
+    verbose: bool,
 ) -> dict[str, str | None]:
-    """Write the page with its files, or the files alone.
+    """Write the report page with its files; the files alone if no page is wanted or it fails.
 
     Parameters
     ----------
-    place : Path
+    folder : Path
         Folder of the results.
     write_page, write_files : callable
-        Write all there, or all but the page.
+        Write all results, or all but the page.
     reason : str, optional
-        Why there shall be no page; None: there shall be one.
-    talks : bool
-        Whether it is said that a page cannot be made.
+        Why no page is wanted; None: write one.
+    verbose : bool
+        Print a warning if the page cannot be written.
 
     Returns
     -------
@@ -117,28 +132,28 @@ def _write_results(
         ``page``, and ``page_reason`` where there is none.
     """
     if reason is None:
-        progress = start_dialog.Progress(talks=talks)
-        progress.doing("writing the report")
+        progress = start_dialog.Progress(verbose=verbose)
+        progress.show_step("writing the report")
         try:
             write_page()
         except (GpuPlannerError, ImportError) as error:
             reason = str(error)
-        progress.done()
+        progress.clear()
         if reason is None:
-            return {"page": str(place / "index.html"), "page_reason": None}
-        say(f"gpuplanner: warning: no report: {reason}", quiet=not talks)
+            return {"page": str(folder / "index.html"), "page_reason": None}
+        notify(f"gpuplanner: warning: no report: {reason}", quiet=not verbose)
     write_files()
     return {"page": None, "page_reason": reason}
 
 
-SAMPLE = "sample"
-IN_JSON = ("decision", "waits", "wait_curve", "headroom", "growth_per_week", "exhaustion", "projects")
-"""Parts of a comparison that the command prints as JSON."""
-ONE_GPU_LESS = re.compile(r"got (\d+) rows and none of them: requests no GPU in \1 row")
+SAMPLE_NAME = "sample"
+JSON_PARTS = ("decision", "waits", "wait_curve", "headroom", "growth_per_week", "exhaustion", "projects")
+"""Keys of a comparison that ``start --json`` prints."""
+NO_GPU_JOBS_PATTERN = re.compile(r"got (\d+) rows and none of them: requests no GPU in \1 row")
 
 
 @app.command()
-@takes("tz", "actuator", "gpu_model", "month", "projects", "target_wait_minutes")
+@with_fields("tz", "actuator", "gpu_model", "month", "projects", "target_wait_minutes")
 def start(
     files: Annotated[
         list[str],
@@ -149,7 +164,7 @@ def start(
         ),
     ],
     *,
-    given: Given,
+    options: ScenarioOptions,
     out: Annotated[
         Path | None,
         Option("-o", "--out", help="Output folder of data, scenario and report. [default: build/start-NAME]"),
@@ -175,87 +190,94 @@ def start(
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
     from gpuplanner.usage.job_history import combine_clusters, split_into_pools
 
-    talks = not (quiet or as_json)
-    stated = dict(given.fields)
+    verbose = not (quiet or as_json)
+    stated = dict(options.fields)
     if "projects" in stated:
         from gpuplanner.decision.projects import read_projects
 
-        read_projects(stated["projects"])  # what is wrong with it is said before anything takes time
+        read_projects(stated["projects"])  # raises on a wrong file, before the long steps
         stated["projects"] = str(Path(stated["projects"]).resolve())
-    asker = start_dialog.Asker.of(yes=yes, talks=talks)
-    own = Given(stated, given.assignments)
-    models = stated_models(gpu_models)
-    groups = [[one] for one in files] if clusters(files) else [files]
-    each = [_asked(group, out, asker, own, models) for group in groups]
-    asked, place, source, nothing = each[0]
-    playable = [one for one, _, _, nothing in each if nothing is None]
-    pools = combine_clusters(playable) if len(each) > 1 else split_into_pools(asked) if nothing is None else None
+    asker = Asker.for_terminal(yes=yes, verbose=verbose)
+    stated_options = ScenarioOptions(stated, options.assignments)
+    models = parse_gpu_models(gpu_models)
+    groups = [[file] for file in files] if are_clusters(files) else [files]
+    prepared = [_prepare_scenario(group, out, asker, stated_options, models) for group in groups]
+    scenario, folder, source, no_data_reason = prepared[0]
+    usable_scenarios = [usable for usable, _, _, reason in prepared if reason is None]
+    pools = combine_clusters(usable_scenarios) if len(prepared) > 1 else None
+    if len(prepared) == 1 and no_data_reason is None:
+        pools = split_into_pools(scenario)
     if pools is not None and pools.several:
-        if len(each) > 1:
-            place = out or Path("build") / f"start-{'+'.join(one.name for one in playable)}"
-        start_pools(pools, playable, place, as_json=as_json, talks=talks, page=page)
+        if len(prepared) > 1:
+            folder = out or Path("build") / f"start-{'+'.join(file.name for file in usable_scenarios)}"
+        start_pools(pools, usable_scenarios, folder, as_json=as_json, verbose=verbose, page=page)
         return
-    if nothing is None:
-        progress = start_dialog.Progress(talks=talks)
-        found = compare_policies(asked, progress)
-        progress.done()
+    if no_data_reason is None:
+        progress = start_dialog.Progress(verbose=verbose)
+        comparison = compare_policies(scenario, progress)
+        progress.clear()
     else:
-        found = build_empty_comparison(asked, nothing, source)
-    # Where nothing was read, there is no quality report.
-    is_dataset = (data_folder(asked.data) / DATASET_MARK.file).is_file()
-    warnings = list_data_warnings(asked.data) if is_dataset else []
-    if talks:
-        start_dialog.warning_lines(warnings)
-        if nothing is None:
-            start_dialog.today_line(found)
-            start_dialog.policies_line(found)
-        start_dialog.decision_lines(found, asked.data, place)
-        start_dialog.project_lines(found.projects)
+        comparison = build_empty_comparison(scenario, no_data_reason, source)
+    # Without a dataset there is no quality report.
+    is_dataset = (data_folder(scenario.data) / DATASET_MARK.file).is_file()
+    warnings = list_data_warnings(scenario.data) if is_dataset else []
+    if verbose:
+        start_dialog.print_warnings(warnings)
+        if no_data_reason is None:
+            start_dialog.print_today(comparison)
+            start_dialog.print_policies(comparison)
+        start_dialog.print_decision(comparison, scenario.data, folder)
+        start_dialog.print_projects(comparison.projects)
     elif quiet and not as_json:
-        put("\n".join(start_dialog.sentences(found.decision)[:2]))
+        echo("\n".join(start_dialog.split_sentences(comparison.decision)[:2]))
     written = _write_results(
-        place,
-        lambda: start_dialog.page_into(asked, place),
-        lambda: start_dialog.scenario_into(asked, place, found),
-        reason=(None if nothing is None else "no policy could be compared") if page else "--no-page",
-        talks=talks,
+        folder,
+        lambda: start_dialog.write_page(scenario, folder),
+        lambda: start_dialog.write_scenario_and_bundle(scenario, folder, comparison),
+        reason=(None if no_data_reason is None else "no policy could be compared") if page else "--no-page",
+        verbose=verbose,
     )
     if as_json:
-        comparison = found.to_dict()
-        answer = {name: comparison[name] for name in IN_JSON}
-        show(answer | {"warnings": warnings, "folder": str(place)} | written, as_json=True)
-    elif talks:
-        shown = written["page"] or f"none: {written['page_reason']}"
-        put(
-            f"\n{'Report':<11}{shown}"
+        comparison_values = comparison.to_dict()
+        answer = {name: comparison_values[name] for name in JSON_PARTS}
+        show(answer | {"warnings": warnings, "folder": str(folder)} | written, as_json=True)
+    elif verbose:
+        page_text = written["page"] or f"none: {written['page_reason']}"
+        echo(
+            f"\n{'Report':<11}{page_text}"
             + "    workbook, change bundle and notebook are linked there" * bool(written["page"])
         )
-        if found.rules is not None:
-            from gpuplanner.report.change_bundle import decision_pack
+        if comparison.rules is not None:
+            from gpuplanner.report.change_bundle import make_decision_bundle
 
-            pack = decision_pack(asked, found)
-            by_hand = ", ".join(pack.by_hand).replace("_", " ") if pack else ""
+            bundle = make_decision_bundle(scenario, comparison)
+            by_hand = ", ".join(bundle.manual_measures).replace("_", " ") if bundle else ""
             note = f" (steps by hand: {by_hand})" if by_hand else ""
-            put(f"{'Bundle':<11}{place / 'export' / 'README.md'}{note}")
+            echo(f"{'Bundle':<11}{folder / 'export' / 'README.md'}{note}")
 
 
-def _asked(
-    files: list[str], out: Path | None, asker: start_dialog.Asker, given: Given, models: dict[str, str] | None
+def _prepare_scenario(
+    files: list[str], out: Path | None, asker: Asker, options: ScenarioOptions, models: dict[str, str] | None
 ) -> tuple[Scenario, Path, str, str | None]:
-    """The scenario, the folder it goes to, the source of its jobs, and why nothing can be played, if so.
+    """Import the files of a cluster if needed, and make its scenario from options, data and answers.
 
     Parameters
     ----------
     files : list of str
-        What was given: files of a cluster, or one dataset, scenario or sample.
+        Files of a cluster, or one dataset, scenario or ``sample``.
     out : Path, optional
         Folder of the results.
-    asker : asking.Asker
-        Who answers what no option states.
-    given : Given
-        Fields of the scenario that were said.
+    asker : Asker
+        Asks for what neither options nor data state.
+    options : ScenarioOptions
+        Fields of the scenario that options state.
     models : dict of str to str or None
-        GPU model by the word that files have for it.
+        GPU model by its label in the files.
+
+    Returns
+    -------
+    tuple of Scenario, Path, str, and str or None
+        Scenario, folder of the results, source of the jobs, and why no policy can be simulated, if so.
     """
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.core.stage_cache import data_folder
@@ -263,137 +285,160 @@ def _asked(
     from gpuplanner.decision.study_pipeline import resolve_actuator, summarize_dataset
     from gpuplanner.ingest.dataset_folder import read_source_facts
 
-    assignments, stated = given.assignments, dict(given.fields)
+    assignments, stated = options.assignments, dict(options.fields)
     tz, actuator = stated.pop("tz", None), stated.pop("actuator", None)
-    known = {text.partition("=")[0].strip() for text in assignments} | set(stated)
+    known_fields = {text.partition("=")[0].strip() for text in assignments} | set(stated)
     parts: tuple[SourceFiles, ...] = ()
-    months, basis = tz, "as stated"
-    base = scenario_of(files)
-    if base is None:
+    month_zone, basis = tz, "as stated"
+    base_scenario = find_scenario(files)
+    if base_scenario is None:
         from gpuplanner.ingest.dataset_import import group_files_by_source
 
         parts = group_files_by_source(files)
         name = parts[0].files[0].name.partition(".")[0]
-        place = out or Path("build") / f"start-{name}"
-        naive, months, basis = start_dialog.zone(asker, parts, tz)
-        base = Scenario(name=name, data=str((place / "data").resolve()))
-        if not _read(parts, place / "data", {"tz": naive, "boards": models}):
+        folder = out or Path("build") / f"start-{name}"
+        naive_zone, month_zone, basis = start_dialog.ask_time_zone(asker, parts, tz)
+        base_scenario = Scenario(name=name, data=str((folder / "data").resolve()))
+        if not _import_files(parts, folder / "data", {"tz": naive_zone, "boards": models}):
             source = parts[0].source
-            asked = replace(base, actuator=resolve_actuator(source, actuator), tz=months or base.tz, **stated)
-            return asked.with_text(assignments), place, source, REASON_NO_GPU_REQUESTED
+            stated |= {"actuator": resolve_actuator(source, actuator), "tz": month_zone or base_scenario.tz}
+            return replace(base_scenario, **stated).with_text(assignments), folder, source, REASON_NO_GPU_REQUESTED
     else:
-        place = out or _folder_of(base, files[0])
-        if base != Scenario(name=base.name, data=base.data):
-            known |= {"actuator", "ownership", "gpu_model", "tz"}
-    began = summarize_dataset(base.data)
-    asked = replace(base, **stated).with_text(assignments)
-    if asker.talks:
-        folder = data_folder(base.data)
-        rows = {one.source: one.rows_kept for one in read_source_facts(folder)}
-        start_dialog.read_lines(parts, began, rows, folder)
-    if "tz" not in known or tz is not None:
-        if months is None:
-            months, basis = began.time_zone or asked.tz, "as the times were read (--tz)"
-        asked = replace(asked, tz=months)
-        asker.said("Time zone", asked.tz, basis)
-    if actuator is not None or "actuator" not in known:
-        asked = replace(asked, actuator=resolve_actuator(began.source, actuator))
+        folder = out or _results_folder(base_scenario, files[0])
+        if base_scenario != Scenario(name=base_scenario.name, data=base_scenario.data):
+            known_fields |= {"actuator", "ownership", "gpu_model", "tz"}
+    data_beginning = summarize_dataset(base_scenario.data)
+    scenario = replace(base_scenario, **stated).with_text(assignments)
+    if asker.verbose:
+        data_path = data_folder(base_scenario.data)
+        rows = {source_facts.source: source_facts.rows_kept for source_facts in read_source_facts(data_path)}
+        start_dialog.print_files_read(parts, data_beginning, rows, data_path)
+    if "tz" not in known_fields or tz is not None:
+        if month_zone is None:
+            month_zone, basis = data_beginning.time_zone or scenario.tz, "as the times were read (--tz)"
+        scenario = replace(scenario, tz=month_zone)
+        asker.print_assumption("Time zone", scenario.tz, basis)
+    if actuator is not None or "actuator" not in known_fields:
+        scenario = replace(scenario, actuator=resolve_actuator(data_beginning.source, actuator))
     else:
-        resolve_actuator(began.source, asked.actuator)
-    asker.said(
+        resolve_actuator(data_beginning.source, scenario.actuator)
+    asker.print_assumption(
         "Actuator",
-        asked.actuator,
-        "as stated" if actuator else f"usual for {began.source} (--actuator)",
+        scenario.actuator,
+        "as stated" if actuator else f"usual for {data_beginning.source} (--actuator)",
     )
-    if began.no_run_reason is not None:
-        return asked, place, began.source, began.no_run_reason
-    return _completed(asked, began, asker, known), place, began.source, None
+    if data_beginning.no_run_reason is not None:
+        return scenario, folder, data_beginning.source, data_beginning.no_run_reason
+    return _complete_scenario(scenario, data_beginning, asker, known_fields), folder, data_beginning.source, None
 
 
-def _completed(asked: Scenario, began: DatasetSummary, asker: start_dialog.Asker, known: set[str]) -> Scenario:
-    """The scenario with its board and ownership, as the data say or somebody answers."""
-    if asked.gpu_model is None and not began.gpu_models and "gpu_model" not in known:
-        asked = replace(asked, gpu_model=start_dialog.gpu_model(asker))
-    if len(began.gpu_models) > 1:
+def _complete_scenario(scenario: Scenario, beginning: DatasetSummary, asker: Asker, known_fields: set[str]) -> Scenario:
+    """Set GPU model and ownership of a scenario from the data or from answers.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Scenario so far.
+    beginning : Beginning
+        What the data state.
+    asker : Asker
+        Asks for what is missing.
+    known_fields : set of str
+        Fields that options or a scenario file state.
+    """
+    if scenario.gpu_model is None and not beginning.gpu_models and "gpu_model" not in known_fields:
+        scenario = replace(scenario, gpu_model=start_dialog.ask_gpu_model(asker))
+    if len(beginning.gpu_models) > 1:
         from gpuplanner.usage.job_history import history, split_into_pools
 
-        fleet = history(asked).fleet
-        if split_into_pools(asked).several:
-            asker.said("GPU models", fleet.installed.models_text, "each is its own pool (--gpu-model for one alone)")
+        fleet = history(scenario).fleet
+        if split_into_pools(scenario).several:
+            basis = "each is its own pool (--gpu-model for one alone)"
+            asker.print_assumption("GPU models", fleet.installed.models_text, basis)
         else:
-            asker.said("GPU model", fleet.name or "none", next(iter(fleet.remarks()), ""))
-    if asked.ownership is None and "ownership" not in known:
-        if began.ownership is not None:
-            asker.said("Ownership", began.ownership, "from the inventory (--set ownership=…)")
+            asker.print_assumption("GPU model", fleet.name or "none", next(iter(fleet.remarks()), ""))
+    if scenario.ownership is None and "ownership" not in known_fields:
+        if beginning.ownership is not None:
+            asker.print_assumption("Ownership", beginning.ownership, "from the inventory (--set ownership=…)")
         else:
-            asked = replace(asked, ownership=start_dialog.ownership(asker, asked.actuator))
-    return asked
+            scenario = replace(scenario, ownership=start_dialog.ask_ownership(asker, scenario.actuator))
+    return scenario
 
 
-def scenario_of(files: list[str]) -> Scenario | None:
-    """The one scenario that was given, be it as a dataset, as a file or as the sample; None for files to be read."""
+def find_scenario(files: list[str]) -> Scenario | None:
+    """Read the scenario that the arguments name: a dataset folder, a YAML file or ``sample``; None for raw files."""
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
 
-    if SAMPLE in files and len(files) > 1:
+    if SAMPLE_NAME in files and len(files) > 1:
         got = f"'sample' and {len(files) - 1} more"
         raise ScenarioError("start", "files, or 'sample' alone", got, "Run: gpuplanner start sample.")
     if len(files) > 1:
         return None
-    given = Path(files[0])
-    if files[0] == SAMPLE:
-        return Given({}).scenario(SAMPLE)
-    if (given / DATASET_MARK.file).is_file():
-        return _resolved(Given({}).scenario(str(given)))
-    if given.suffix in (".yaml", ".yml") and not _is_source(given):
-        return _resolved(Given({}).scenario(str(given)))
+    path = Path(files[0])
+    if files[0] == SAMPLE_NAME:
+        return ScenarioOptions({}).make_scenario(SAMPLE_NAME)
+    if (path / DATASET_MARK.file).is_file():
+        return _resolve_data(ScenarioOptions({}).make_scenario(str(path)))
+    if path.suffix in (".yaml", ".yml") and not _is_source_file(path):
+        return _resolve_data(ScenarioOptions({}).make_scenario(str(path)))
     return None
 
 
-def _resolved(own: Scenario) -> Scenario:
-    """The scenario with its data by the one name that page and notebook know them by too."""
-    return own if own.data == SAMPLE else replace(own, data=str(Path(own.data).resolve()))
+def _resolve_data(scenario: Scenario) -> Scenario:
+    """Return the scenario with the absolute path of its data, which page and notebook use too."""
+    return scenario if scenario.data == SAMPLE_NAME else replace(scenario, data=str(Path(scenario.data).resolve()))
 
 
-def _is_source(given: Path) -> bool:
-    """Whether a YAML file is what a cluster wrote; what cannot be read is left to the reader of scenarios."""
+def _is_source_file(path: Path) -> bool:
+    """Whether a YAML file is a dump of a cluster; a file that cannot be read counts as a scenario."""
     from gpuplanner.ingest.source_registry import detect_source
 
     try:
-        detect_source(given)
+        detect_source(path)
     except TraceFormatError:
         return False
     return True
 
 
-def _folder_of(base: Scenario, given: str) -> Path:
-    """Where the results of a scenario go: beside its data, where an earlier start put them."""
-    data = Path(base.data)
+def _results_folder(scenario: Scenario, text: str) -> Path:
+    """Folder of the results of a scenario: that of an earlier start, else ``build/start-NAME``."""
+    data = Path(scenario.data)
     if data.name == "data" and (data.parent / "scenario.yaml").is_file():
         return data.parent
-    name = SAMPLE if given == SAMPLE else Path(given).resolve().name.partition(".")[0]
+    name = SAMPLE_NAME if text == SAMPLE_NAME else Path(text).resolve().name.partition(".")[0]
     return Path("build") / f"start-{name}"
 
 
-def _read(parts: tuple[SourceFiles, ...], folder: Path, options: dict[str, Any]) -> bool:
-    """Read files into a folder; False where the list of jobs holds none that asks for a GPU."""
+def _import_files(source_files: tuple[SourceFiles, ...], folder: Path, options: dict[str, Any]) -> bool:
+    """Import files into a dataset folder; False if no job requests a GPU.
+
+    Parameters
+    ----------
+    source_files : tuple of SourceFiles
+        Files by source.
+    folder : Path
+        Dataset folder.
+    options : dict
+        Time zone and GPU models of the files.
+    """
     from gpuplanner.core.execution import show_progress_bar
     from gpuplanner.ingest.dataset_folder import open_dataset
     from gpuplanner.ingest.dataset_import import add_sources, require_jobs
 
     try:
         with show_progress_bar():
-            add_sources(parts, folder, **options)
+            add_sources(source_files, folder, **options)
     except TraceFormatError as error:
-        if ONE_GPU_LESS.search(str(error)):
+        if NO_GPU_JOBS_PATTERN.search(str(error)):
             return False
         raise
-    given = [path for part in parts for path in part.files]
-    require_jobs(open_dataset(folder, columns=["gpus"]).tables, given, folder)
+    paths = [path for part in source_files for path in part.files]
+    require_jobs(open_dataset(folder, columns=["gpus"]).tables, paths, folder)
     return True
 
 
-LOOPS = ("simulation", "causes of waiting")
-"""What is compiled, each by a process of its own; alone or with teams, jobs on nodes share most of what they need."""
+COMPILED_PARTS = ("simulation", "causes of waiting")
+"""Parts of the code that ``compile`` compiles, each in a process of its own."""
 
 
 @app.command(hidden=True)
@@ -402,17 +447,17 @@ def compile() -> None:
 
     Without it the first simulation compiles, which takes about half a minute.
     """
-    workers = min(os.cpu_count() or 1, len(LOOPS))
-    say(f"compiling: {', '.join(LOOPS)} ...")
+    workers = min(os.cpu_count() or 1, len(COMPILED_PARTS))
+    notify(f"compiling: {', '.join(COMPILED_PARTS)} ...")
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
-        for done in as_completed([processes.submit(compiled, name) for name in LOOPS]):
-            name, seconds = done.result()
-            say(f"  {name}: {seconds:.1f} s")
-    put("compiled for this installation")
+        for finished in as_completed([processes.submit(compile_part, name) for name in COMPILED_PARTS]):
+            name, seconds = finished.result()
+            notify(f"  {name}: {seconds:.1f} s")
+    echo("compiled for this installation")
 
 
-def compiled(name: str) -> tuple[str, float]:
-    """Play a job by one of the loops, and say how long that took."""
+def compile_part(name: str) -> tuple[str, float]:
+    """Compile a part of the code by running it on one job; return its name and the time taken [s]."""
     import numpy as np
 
     from gpuplanner.decision.occupancy_changes import close_handover_gaps, observe_occupancy
@@ -421,18 +466,18 @@ def compiled(name: str) -> tuple[str, float]:
     from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
     from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 
-    began = time.perf_counter()
-    first, last, gpus, once = np.zeros(1), np.full(1, 9.0), np.full(1, 8), np.ones(1, np.int64)
-    none = np.zeros(1, np.int64)
-    one, node = NodeRequests(first, first, last, last, none, gpus, once), NodeFleet.of_full_gpus([8])
-    if name == LOOPS[0]:
-        simulate_requests(one, node)
-        simulate_shared_requests(one, node, Sharing(none, none, (QuotaGroup(8.0),)))
+    started_s = time.perf_counter()
+    start_s, end_s, gpus, one_each = np.zeros(1), np.full(1, 9.0), np.full(1, 8), np.ones(1, np.int64)
+    zero = np.zeros(1, np.int64)
+    job, node = NodeRequests(start_s, start_s, end_s, end_s, zero, gpus, one_each), NodeFleet.of_full_gpus([8])
+    if name == COMPILED_PARTS[0]:
+        simulate_requests(job, node)
+        simulate_shared_requests(job, node, Sharing(zero, zero, (QuotaGroup(8.0),)))
     else:
-        seen = observe_occupancy(one, first, last, [[0]], node.capacity[:, 0, :])
-        fits = find_fit_times(one, close_handover_gaps(seen, 60.0), node.weights)
-        attribute_waits(fits, first, last, last, 60.0, observe_tenant_use(none, last, first, last))
-    return name, time.perf_counter() - began
+        occupancy = observe_occupancy(job, start_s, end_s, [[0]], node.capacity[:, 0, :])
+        fits = find_fit_times(job, close_handover_gaps(occupancy, 60.0), node.weights)
+        attribute_waits(fits, start_s, end_s, end_s, 60.0, observe_tenant_use(zero, end_s, start_s, end_s))
+    return name, time.perf_counter() - started_s
 
 
 @app.command()
@@ -465,30 +510,46 @@ def notebook(
     if export is not None:
         from gpuplanner.notebook.views import write_notebook_page
 
-        place = out or Path(f"{Path(export).stem}.html")
-        put(str(write_notebook_page(export, place, _parameters(parameter or []))))
+        page_path = out or Path(f"{Path(export).stem}.html")
+        echo(str(write_notebook_page(export, page_path, _parse_parameters(parameter or []))))
         return
     if out is not None or parameter:
         raise typer.BadParameter("-o and -p need --export NAME")
     _serve(folder, port, browser=browser, token=token, allow_root=allow_root, dashboard=dashboard)
 
 
-def _parameters(given: list[str]) -> dict[str, str | float | bool | None]:
-    """Parameters of a notebook as people write them: numbers, true and false, null, else text."""
-    found: dict[str, str | float | bool | None] = {}
-    for text in given:
+def _parse_parameters(texts: list[str]) -> dict[str, str | float | bool | None]:
+    """Parse options ``NAME=VALUE`` of a notebook; values are JSON, else text."""
+    parameters: dict[str, str | float | bool | None] = {}
+    for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise typer.BadParameter(f"-p: expected NAME=VALUE; got {text!r}")
         try:
-            found[name] = json.loads(value)
+            parameters[name] = json.loads(value)
         except ValueError:
-            found[name] = value
-    return found
+            parameters[name] = value
+    return parameters
 
 
 def _serve(folder: Path, port: int, *, browser: bool, token: str | None, allow_root: bool, dashboard: bool) -> None:
-    """Copy the notebooks that are not there yet, and become the server."""
+    """Copy missing notebooks to a folder and replace this process by the notebook server.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the notebooks.
+    port : int
+        Port on localhost.
+    browser : bool
+        Open a browser window.
+    token : str, optional
+        Access token.
+    allow_root : bool
+        Run as root as well.
+    dashboard : bool
+        Serve with voila instead of JupyterLab.
+    """
     import gpuplanner
     from gpuplanner.core.execution import import_optional
     from gpuplanner.core.stage_cache import notebook_folder
@@ -499,15 +560,15 @@ def _serve(folder: Path, port: int, *, browser: bool, token: str | None, allow_r
         if not (folder / path.name).exists():
             shutil.copy(path, folder / path.name)
     if dashboard:
-        # Its template, which asks nobody else, is found as those of Jupyter are.
-        place = Path(gpuplanner.__file__).parent / "notebook" / "served"
-        paths = (str(place), os.environ.get("JUPYTER_PATH"))
+        # JUPYTER_PATH lets voila find our template, which loads nothing from the network.
+        template_folder = Path(gpuplanner.__file__).parent / "notebook" / "served"
+        paths = (str(template_folder), os.environ.get("JUPYTER_PATH"))
         os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, paths))
-        words = ["voila", str(folder), "--template=gpuplanner", "--Voila.ip=127.0.0.1"]
-        words += [f"--token={token}" if token else "--token"]
+        arguments = ["voila", str(folder), "--template=gpuplanner", "--Voila.ip=127.0.0.1"]
+        arguments += [f"--token={token}" if token else "--token"]
     else:
-        words = ["jupyterlab", "--notebook-dir", str(folder), "--ip=127.0.0.1"]
-        words += [f"--IdentityProvider.token={token}"] if token else []
-        words += ["--allow-root"] if allow_root else []
-    words += [f"--port={port}", *([] if browser else ["--no-browser"])]
-    os.execv(sys.executable, [sys.executable, "-m", *words])
+        arguments = ["jupyterlab", "--notebook-dir", str(folder), "--ip=127.0.0.1"]
+        arguments += [f"--IdentityProvider.token={token}"] if token else []
+        arguments += ["--allow-root"] if allow_root else []
+    arguments += [f"--port={port}", *([] if browser else ["--no-browser"])]
+    os.execv(sys.executable, [sys.executable, "-m", *arguments])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gpuplanner.cli.application import put, say
+from gpuplanner.cli.application import echo, notify
 from gpuplanner.core.errors import escape_controls, printable_file_name
 from gpuplanner.core.output_places import MANIFEST, FolderMark, WrittenFile, read_manifest, write_manifest_file
 from gpuplanner.core.output_writing import replace_directory
@@ -32,360 +32,436 @@ if TYPE_CHECKING:
     from gpuplanner.usage.job_history import FleetPools
 
 
-INDENT = 11
-NAMED = 4
-LONG_S = 2.0
-"""Seconds after which a step that is still going shows its progress."""
+LABEL_WIDTH = 11
+MAX_NAMED_FILES = 4
+MIN_SHOWN_STEP_S = 2.0
+"""Time after which a running step shows its progress [s]."""
 
 
-def line(label: str, text: str) -> None:
-    """Print one fact on stderr."""
-    say(f"{label:<{INDENT}}{text}".rstrip())
+def print_fact(label: str, text: str) -> None:
+    """Print a label and a text on stderr."""
+    notify(f"{label:<{LABEL_WIDTH}}{text}".rstrip())
 
 
 class Progress:
-    """Shows on a terminal the step that takes long, and removes the line when the step is done."""
+    """Line on a terminal that shows a long step while it runs."""
 
-    def __init__(self, *, talks: bool) -> None:
-        self.talks = talks and sys.stderr.isatty()
+    def __init__(self, *, verbose: bool) -> None:
+        self.verbose = verbose and sys.stderr.isatty()
         self.began = time.monotonic()
 
     def __call__(self, policy: str, _: object) -> None:
         """Show the policy that is being simulated."""
-        self.doing(f"simulating {policy}", label="Policies")
+        self.show_step(f"simulating {policy}", label="Policies")
 
-    def doing(self, text: str, label: str = "") -> None:
-        """Show the step, if the wait is longer than two seconds."""
-        if time.monotonic() - self.began > LONG_S or not label:
-            self._show(f"{label:<{INDENT}}{text} ...")
+    def show_step(self, text: str, label: str = "") -> None:
+        """Show a step if it is a policy, or if more than :data:`MIN_SHOWN_STEP_S` have passed."""
+        if time.monotonic() - self.began > MIN_SHOWN_STEP_S or not label:
+            self._show(f"{label:<{LABEL_WIDTH}}{text} ...")
 
-    def done(self) -> None:
+    def clear(self) -> None:
         """Remove the line."""
         self._show("")
 
     def _show(self, text: str) -> None:
-        if self.talks:
+        if self.verbose:
             typer.echo(f"\r\x1b[K{escape_controls(text)}", err=True, nl=False)
 
 
-def read_lines(parts: Sequence[SourceFiles], began: DatasetSummary, rows: Mapping[str, int], folder: Path) -> None:
-    """Print the files that were read: the jobs, and each further source."""
+def print_files_read(
+    parts: Sequence[SourceFiles], beginning: DatasetSummary, rows: Mapping[str, int], folder: Path
+) -> None:
+    """Print the files that were read by source, with the number of days, jobs and teams.
+
+    Parameters
+    ----------
+    parts : sequence of SourceFiles
+        Files by source; empty for a dataset folder.
+    beginning : Beginning
+        Counts of the dataset.
+    rows : mapping of str to int
+        Imported rows by source.
+    folder : Path
+        Dataset folder.
+    """
     from gpuplanner.ingest.source_registry import SOURCES
 
     label = "Read"
-    folder = min(folder, Path(os.path.relpath(folder)), key=lambda one: len(str(one)))
-    counts = f"{count_text(began.days, 'day')}, {count_text(began.jobs, 'job')}, {count_text(began.teams, 'team')}"
+    folder = min(folder, Path(os.path.relpath(folder)), key=lambda path: len(str(path)))
+    sizes = {"day": beginning.days, "job": beginning.jobs, "team": beginning.teams}
+    counts = ", ".join(count_text(number, name) for name, number in sizes.items())
     left_out = ""
-    if began.left_out_rows:
-        rejects = f"{count_text(began.left_out_rows, 'row')}: {folder / 'rejects.parquet'}"
-        left_out = f"    {100 * began.left_out_share:.1f} % rejected ({rejects})"
+    if beginning.left_out_rows:
+        rejects = f"{count_text(beginning.left_out_rows, 'row')}: {folder / 'rejects.parquet'}"
+        left_out = f"    {100 * beginning.left_out_share:.1f} % rejected ({rejects})"
     for part in parts:
         text = SOURCES[part.source].description.partition(":")[0]
-        if part.source == began.source:
+        if part.source == beginning.source:
             text += f", {counts}"
         elif part.source in rows:
             text += f", {count_text(rows[part.source], 'row')}"
-        names = ", ".join(printable_file_name(path) for path in part.files[:NAMED])
-        more = len(part.files) - NAMED
-        names += f" and {more} more" if more > 0 else ""
-        line(label, f"{names:<14} {text}{left_out if part.source == began.source else ''}")
+        names = ", ".join(printable_file_name(path) for path in part.files[:MAX_NAMED_FILES])
+        unnamed = len(part.files) - MAX_NAMED_FILES
+        names += f" and {unnamed} more" if unnamed > 0 else ""
+        print_fact(label, f"{names:<14} {text}{left_out if part.source == beginning.source else ''}")
         label = ""
-    if began.telemetry is not None:
-        line("Telemetry" if parts else "", began.telemetry)
+    if beginning.telemetry is not None:
+        print_fact("Telemetry" if parts else "", beginning.telemetry)
     if not parts:
-        line(label, f"{folder!s:<14} {counts}{left_out}")
+        print_fact(label, f"{folder!s:<14} {counts}{left_out}")
 
 
-def today_line(found: Comparison) -> None:
+def print_today(comparison: Comparison) -> None:
     """Print today's fleet and the causes of its queue waits."""
-    one = found.decision
-    inferred = ", inferred from the jobs" if one.fleet_inferred else ""
-    text = f"{one.fleet_gpus:,} {one.gpu_model or 'GPUs'}{inferred}"
-    longest = max(one.service, key=lambda row: row.observed_p95_minutes, default=None)
+    decision = comparison.decision
+    inferred = ", inferred from the jobs" if decision.fleet_inferred else ""
+    text = f"{decision.fleet_gpus:,} {decision.gpu_model or 'GPUs'}{inferred}"
+    longest = max(decision.service, key=lambda row: row.observed_p95_minutes, default=None)
     if longest is not None:
         text += f"; p95 queue wait {wait_text(longest.observed_p95_minutes)} (jobs on {longest.size})"
-    line("Today", text)
-    if found.waits is not None:
-        line("Waits", found.waits.main_cause_text)
+    print_fact("Today", text)
+    if comparison.waits is not None:
+        print_fact("Waits", comparison.waits.main_cause_text)
 
 
-def warning_lines(warnings: Sequence[QualityWarning]) -> None:
-    """Show the warnings of the quality report, each with its count and its GPU-hours."""
+def print_warnings(warnings: Sequence[QualityWarning]) -> None:
+    """Print the warnings of the quality report, each with its count and its GPU-hours."""
     from gpuplanner.ingest.quality_report import format_warning
 
     if warnings:
-        put("\nWarnings", *(f"  {format_warning(warning)}" for warning in warnings))
+        echo("\nWarnings", *(f"  {format_warning(warning)}" for warning in warnings))
 
 
-def policies_line(found: Comparison) -> None:
-    """Print how many policies meet the limit, as in the table of policies, and the days behind that."""
+def print_policies(comparison: Comparison) -> None:
+    """Print how many policies meet the wait limit, and the days on which they were fitted and evaluated."""
     from gpuplanner.decision.comparison_record import format_policies_within_limit
 
-    if not found.policies:
-        line("Policies", "not compared: the record is too short")
+    if not comparison.policies:
+        print_fact("Policies", "not compared: the record is too short")
         return
-    text = format_policies_within_limit(found)
-    if found.tuned_from is not None and found.judged_from is not None and found.judged_to is not None:
-        first, split = day_text(found.tuned_from), day_text(found.judged_from)
-        text += f"; fitted from {first}" if first != split else ""
-        text += f"{', ' if first != split else '; '}evaluated from {split} to {day_text(found.judged_to)}"
-    line("Policies", text)
+    text = format_policies_within_limit(comparison)
+    if comparison.tuned_from is not None and comparison.judged_from is not None and comparison.judged_to is not None:
+        fitted_from, evaluated_from = day_text(comparison.tuned_from), day_text(comparison.judged_from)
+        text += f"; fitted from {fitted_from}" if fitted_from != evaluated_from else ""
+        separator = ", " if fitted_from != evaluated_from else "; "
+        text += f"{separator}evaluated from {evaluated_from} to {day_text(comparison.judged_to)}"
+    print_fact("Policies", text)
 
 
-def decision_lines(found: Comparison, data: str, out_dir: Path) -> None:
+def print_decision(comparison: Comparison, data: str, out_dir: Path) -> None:
     """Print the recommendation: sentences, figures, next steps and missing data; the bundle is in a folder."""
-    one = found.decision
-    here = min(data, os.path.relpath(data), key=len)  # as a person types it
-    put("", *sentences(one))
-    if rows := figures(found):
-        put("", *(f"  {label:<18} {text}" for label, text in rows))
-    if one.next_steps:
-        put("\nNext steps")
-        texts = [": ".join(filter(None, (step.who, step.what))) for step in one.next_steps]
-        width = max((len(text) for text in texts if len(text) <= STEP), default=0)
-        for number, (step, text) in enumerate(zip(one.next_steps, texts, strict=True), start=1):
-            command = "" if step.command is None else step.command.replace(data, here)
-            if found.rules is not None and command.startswith("gpuplanner export "):
+    decision = comparison.decision
+    shown_data = min(data, os.path.relpath(data), key=len)  # as a person types it
+    echo("", *split_sentences(decision))
+    if rows := decision_figures(comparison):
+        echo("", *(f"  {label:<18} {text}" for label, text in rows))
+    if decision.next_steps:
+        echo("\nNext steps")
+        texts = [": ".join(filter(None, (step.who, step.what))) for step in decision.next_steps]
+        width = max((len(text) for text in texts if len(text) <= MAX_INLINE_STEP_LENGTH), default=0)
+        for number, (step, text) in enumerate(zip(decision.next_steps, texts, strict=True), start=1):
+            command = "" if step.command is None else step.command.replace(data, shown_data)
+            if comparison.rules is not None and command.startswith("gpuplanner export "):
                 command = f"apply the change bundle, open {out_dir / 'export' / 'README.md'}"
-            apart = f"\n{'':<5}" if command and len(text) > STEP else "  "
-            put(f"  {number}  {text:<{width}}{apart}{command}".rstrip())
-    if one.missing:
-        put("")
-    for number, missing in enumerate(one.missing):
-        put(f"{'Missing' if number == 0 else '':<{INDENT}}{missing.what}: {missing.command.replace(data, here)}")
+            separator = f"\n{'':<5}" if command and len(text) > MAX_INLINE_STEP_LENGTH else "  "
+            echo(f"  {number}  {text:<{width}}{separator}{command}".rstrip())
+    if decision.missing:
+        echo("")
+    for number, missing in enumerate(decision.missing):
+        label = "Missing" if number == 0 else ""
+        echo(f"{label:<{LABEL_WIDTH}}{missing.what}: {missing.command.replace(data, shown_data)}")
 
 
-STEP = 72
-"""Longest text of a step whose command stands beside it."""
+MAX_INLINE_STEP_LENGTH = 72
+"""Longest text of a step whose command is printed on the same line [characters]."""
 
 
-def sentences(one: Decision) -> list[str]:
-    """The sentences of a decision, a line each."""
-    parts = one.sentence.split(". ")
+def split_sentences(decision: Decision) -> list[str]:
+    """Split the text of a decision into sentences."""
+    parts = decision.sentence.split(". ")
     return [f"{part}." for part in parts[:-1]] + parts[-1:]
 
 
-def figures(found: Comparison) -> list[tuple[str, str]]:
-    """Four lines under the recommendation: GPUs, allocation, energy and the next purchase."""
-    one, ends, impact = found.decision, found.exhaustion, found.decision.financial_impact
-    if one.action == "none":
+def decision_figures(comparison: Comparison) -> list[tuple[str, str]]:
+    """Label and text of the figures of a decision: GPUs, allocation, energy and the next purchase."""
+    decision, exhaustion, impact = comparison.decision, comparison.exhaustion, comparison.decision.financial_impact
+    if decision.action == "none":
         return []
-    saving = one.saving
+    saving = decision.saving
     freed = "" if saving.value is None else f"    {saving.value:,.0f} GPU-hours freed a week"
     if freed and saving.varies:
         freed += f" (90 % interval {saving.low:,.0f} to {saving.high:,.0f})"
-    gpus = f"{one.fleet_gpus:,} → {one.gpus:,}" if one.gpus > one.fleet_gpus else f"{one.gpus:,} of {one.fleet_gpus:,}"
+    grows = decision.gpus > decision.fleet_gpus
+    gpus = f"{decision.fleet_gpus:,} → {decision.gpus:,}" if grows else f"{decision.gpus:,} of {decision.fleet_gpus:,}"
     rows = [("GPUs needed", f"{gpus}{freed}")]
-    now, then = found.today, found.find_row(one.policy) or found.today
-    if now is not None and then is not None:
-        used = [row.busy_gpu_hours / row.gpu_hours for row in (now, then)
+    today_row, policy_row = comparison.today, comparison.find_row(decision.policy) or comparison.today
+    if today_row is not None and policy_row is not None:
+        utilization = [row.busy_gpu_hours / row.gpu_hours for row in (today_row, policy_row)
                 if row.gpu_hours and row.busy_gpu_hours is not None]  # fmt: skip
-        if one.gpus > one.fleet_gpus:  # no policy was simulated on the GPUs of a purchase
-            curve = {point.gpus: point.utilization for point in found.wait_curve}
-            used = [curve[gpus] for gpus in (one.fleet_gpus, one.gpus) if gpus in curve]
-        shares = [percent_text(share) for share in used]
-        ended = [wait_text(row.completion_mean_min) for row in (now, then) if row.completion_mean_min is not None]
-        completion = f"    mean completion time {_change(ended)}" if ended else ""
-        rows.append(("Allocated", f"{_change(shares) or '–'} of provisioned GPU-hours{completion}"))
+        if decision.gpus > decision.fleet_gpus:  # no policy was simulated on the GPUs of a purchase
+            curve = {point.gpus: point.utilization for point in comparison.wait_curve}
+            utilization = [curve[gpus] for gpus in (decision.fleet_gpus, decision.gpus) if gpus in curve]
+        shares = [percent_text(share) for share in utilization]
+        minutes = [row.completion_mean_min for row in (today_row, policy_row)]
+        times = [wait_text(number) for number in minutes if number is not None]
+        completion = f"    mean completion time {_change_text(times)}" if times else ""
+        rows.append(("Allocated", f"{_change_text(shares) or '–'} of provisioned GPU-hours{completion}"))
     if impact.kwh_per_week is not None:
         dollars = "" if not impact.usd_per_week else f", {impact.usd_per_week:,.2f} USD"
         rows.append(("Energy", f"{impact.kwh_per_week:,.0f} kWh less a week{dollars}"))
     elif impact.ownership == OWNERSHIP_OWNED:
-        why = "not known: it rises with the GPUs that are bought" if one.gpus > one.fleet_gpus else saving.reason
+        why = (
+            "not known: it rises with the GPUs that are bought"
+            if decision.gpus > decision.fleet_gpus
+            else saving.reason
+        )
         rows.append(("Energy", f"– ({why or 'the power of the GPU model is not known'})"))
     else:
         rows.append(("Financial impact", impact.basis.replace("\n", " ")))
-    bought = any(measure.action == "buy" for measure in one.measures)
-    if bought:
-        rows.append(("Next purchase", f"now, {one.gpus - one.fleet_gpus:,} GPUs"))
-    elif ends.date is None or ends.order_by is None:
-        rows.append(("Next purchase", f"– ({ends.reason or 'no date'})"))
+    buys_gpus = any(measure.action == "buy" for measure in decision.measures)
+    if buys_gpus:
+        rows.append(("Next purchase", f"now, {decision.gpus - decision.fleet_gpus:,} GPUs"))
+    elif exhaustion.date is None or exhaustion.order_by is None:
+        rows.append(("Next purchase", f"– ({exhaustion.reason or 'no date'})"))
     else:
-        rows.append(("Next purchase", f"{day_text(ends.date)}, order by {day_text(ends.order_by)}"))
-    if one.left_out_share >= 0.01:
-        rows.append(("Left out", f"{100 * one.left_out_share:.0f} % of the GPU-hours, of implausible jobs"))
+        rows.append(("Next purchase", f"{day_text(exhaustion.date)}, order by {day_text(exhaustion.order_by)}"))
+    if decision.left_out_share >= 0.01:
+        rows.append(("Left out", f"{100 * decision.left_out_share:.0f} % of the GPU-hours, of implausible jobs"))
     return rows
 
 
-def _change(texts: Sequence[str]) -> str:
-    """Text of today's value, and of the recommended one where it differs."""
+def _change_text(texts: Sequence[str]) -> str:
+    """Text of today's value, with an arrow to the recommended one if it differs."""
     return " → ".join(dict.fromkeys(texts))
 
 
-def project_lines(answers: Sequence[ProjectAnswer]) -> None:
+def print_projects(answers: Sequence[ProjectAnswer]) -> None:
     """Print the announced projects, a line each."""
     if answers:
-        put("\nProjects", *(f"  {one.sentence}" for one in answers))
+        echo("\nProjects", *(f"  {answer.sentence}" for answer in answers))
 
 
-UTC = "UTC"
-OFFSET_HOURS = 14
+UTC_NAME = "UTC"
+MAX_OFFSET_H = 14
 
 
 @dataclass
 class Asker:
-    """Asks on a terminal, and takes defaults elsewhere.
+    """Asks questions on a terminal, and takes defaults elsewhere.
 
-    - ``asks``: Whether questions can be asked.
-    - ``talks``: Whether facts are printed.
+    - ``interactive``: Whether questions can be asked.
+    - ``verbose``: Whether facts are printed.
     """
 
-    asks: bool
-    talks: bool
+    interactive: bool
+    verbose: bool
 
     @classmethod
-    def of(cls, *, yes: bool, talks: bool) -> Asker:
-        """Ask only on a terminal, and not with ``--yes``."""
-        return cls(asks=talks and not yes and sys.stdin.isatty() and sys.stderr.isatty(), talks=talks)
+    def for_terminal(cls, *, yes: bool, verbose: bool) -> Asker:
+        """Make an asker that asks questions only on a terminal and without ``--yes``."""
+        return cls(interactive=verbose and not yes and sys.stdin.isatty() and sys.stderr.isatty(), verbose=verbose)
 
-    def said(self, label: str, value: str, basis: str) -> None:
+    def print_assumption(self, label: str, value: str, basis: str) -> None:
         """Print an assumption and its basis."""
-        if self.talks:
-            line(label, f"{value:<14} {basis}")
+        if self.verbose:
+            print_fact(label, f"{value:<14} {basis}")
 
     def answer(self, label: str, question: str, default: str, check: Callable[[str], str]) -> tuple[str, bool]:
-        """The answer to a question, as checked, and whether somebody gave it."""
-        if not self.asks:
+        """Ask a question until the answer is valid; without a terminal take the default.
+
+        Parameters
+        ----------
+        label, question : str
+            Label and text of the prompt.
+        default : str
+            Answer without input.
+        check : callable
+            Returns the answer as it is used; raises ValueError if it is invalid.
+
+        Returns
+        -------
+        tuple of str and bool
+            The answer, and whether the user gave it.
+        """
+        if not self.interactive:
             return default, False
         while True:
-            asked = f"{label:<{INDENT}}{question}, Enter = {default}]"
-            text = typer.prompt(asked, default=default, show_default=False, err=True)
+            prompt = f"{label:<{LABEL_WIDTH}}{question}, Enter = {default}]"
+            text = typer.prompt(prompt, default=default, show_default=False, err=True)
             try:
                 return check(text.strip()), True
             except ValueError as fault:
-                line("", str(fault))
+                print_fact("", str(fault))
 
 
-def zone(asker: Asker, parts: tuple[SourceFiles, ...], stated: str | None) -> tuple[str | None, str | None, str]:
-    """Zone to read naive times in, if there are any; the zone of calendar months, if files say; what both rest on."""
+def ask_time_zone(
+    asker: Asker, parts: tuple[SourceFiles, ...], stated: str | None
+) -> tuple[str | None, str | None, str]:
+    """Find the time zones of the files: as stated, from offsets in the files, or by a question.
+
+    Parameters
+    ----------
+    asker : Asker
+        Asks for the zone of times without an offset.
+    parts : tuple of SourceFiles
+        Files by source.
+    stated : str, optional
+        Value of ``--tz``.
+
+    Returns
+    -------
+    tuple of str or None, str or None, and str
+        Zone of times without an offset; zone of calendar months; basis of both, for the user.
+    """
     from gpuplanner.ingest.dataset_import import find_utc_offsets
 
     if stated is not None:
         return stated, stated, "as stated"
     offsets, naive = find_utc_offsets(parts)
     if naive is None:
-        return None, zone_of(offsets) if offsets else None, "from the offsets in the file (--tz)"
+        return None, zone_of_offsets(offsets) if offsets else None, "from the offsets in the file (--tz)"
     question = f"times such as {naive!r} have no offset [name of the zone, such as Europe/Oslo"
-    found, given = asker.answer("Time zone", question, UTC, known_zone)
-    basis = "as answered" if given else f"assumed: times such as {naive} have no offset (--tz)"
-    return found, found, basis
+    time_zone, is_given = asker.answer("Time zone", question, UTC_NAME, check_zone)
+    basis = "as answered" if is_given else f"assumed: times such as {naive} have no offset (--tz)"
+    return time_zone, time_zone, basis
 
 
-def zone_of(offsets: tuple[str, ...]) -> str:
-    """Name of the zone of one offset of whole hours; UTC for others, and where there are several.
+def zone_of_offsets(offsets: tuple[str, ...]) -> str:
+    """Name of the time zone of a single offset of whole hours; UTC for other or several offsets.
 
     Examples
     --------
-    >>> zone_of(("+01:00",)), zone_of(("Z",)), zone_of(("+01:00", "+02:00"))
+    >>> zone_of_offsets(("+01:00",)), zone_of_offsets(("Z",)), zone_of_offsets(("+01:00", "+02:00"))
     ('Etc/GMT-1', 'UTC', 'UTC')
     """
-    if len(offsets) != 1 or offsets[0] in ("Z", UTC):
-        return UTC
+    if len(offsets) != 1 or offsets[0] in ("Z", UTC_NAME):
+        return UTC_NAME
     sign, digits = offsets[0][0], offsets[0][1:].replace(":", "")
     hours, minutes = int(digits[:2]), int(digits[2:])
-    if hours == 0 or minutes or hours > OFFSET_HOURS:
-        return UTC
-    return f"Etc/GMT{'-' if sign == '+' else '+'}{hours}"  # POSIX: the sign is the other way round
+    if hours == 0 or minutes or hours > MAX_OFFSET_H:
+        return UTC_NAME
+    return f"Etc/GMT{'-' if sign == '+' else '+'}{hours}"  # POSIX zones have the inverted sign
 
 
-def known_zone(text: str) -> str:
-    """A zone of the tz database."""
-    from gpuplanner.ingest.source_fields import validate_time_zone as checked
+def check_zone(text: str) -> str:
+    """Return the name of a time zone; raise an error if it is not in the tz database."""
+    from gpuplanner.ingest.source_fields import validate_time_zone
 
-    checked(text)
+    validate_time_zone(text)
     return text
 
 
-def gpu_model(asker: Asker) -> str | None:
-    """GPU model that the data do not name; None: planned without MIG."""
+def ask_gpu_model(asker: Asker) -> str | None:
+    """Ask for the GPU model that the data do not name; None: plan without MIG."""
     from gpuplanner.hardware.catalog import resolve_gpu_model
 
     none = "none"
-    found, given = asker.answer(
+    name, is_given = asker.answer(
         "GPU model", "not in the data [name of the model, such as A100-40GB", none,
         lambda text: none if text == none else resolve_gpu_model(text),
     )  # fmt: skip
-    basis = "as answered" if given else "not in the data: planned without MIG and energy (--gpu-model)"
-    asker.said("GPU model", found, basis)
-    return None if found == none else found
+    basis = "as answered" if is_given else "not in the data: planned without MIG and energy (--gpu-model)"
+    asker.print_assumption("GPU model", name, basis)
+    return None if name == none else name
 
 
-def ownership(asker: Asker, actuator: str) -> str:
-    """Whether the GPUs are owned, rented or reserved."""
+def ask_ownership(asker: Asker, actuator: str) -> str:
+    """Ask whether the GPUs are owned, rented or reserved."""
     from gpuplanner.core.errors import resolve_name
 
     usual = OWNERSHIP_RENTED if actuator == "autoscaler" else OWNERSHIP_OWNED
-    found, given = asker.answer(
+    answer, is_given = asker.answer(
         "Ownership", f"not in the data [{' / '.join(OWNERSHIPS)}", usual,
         lambda text: resolve_name(text, OWNERSHIPS, subject="ownership"),
     )  # fmt: skip
-    basis = "as answered" if given else "assumed, not in the data (--set ownership=…)"
-    asker.said("Ownership", found, basis)
-    return found
+    basis = "as answered" if is_given else "assumed, not in the data (--set ownership=…)"
+    asker.print_assumption("Ownership", answer, basis)
+    return answer
 
 
-NAME = "scenario.yaml"
-BEGUN = FolderMark(MANIFEST, "gpuplanner report 1", names=("index.html", NAME))
-"""The kind of folder that a report is, so that the one takes the place of the other; told without its libraries."""
+SCENARIO_FILE = "scenario.yaml"
+REPORT_MARK = FolderMark(MANIFEST, "gpuplanner report 1", names=("index.html", SCENARIO_FILE))
+"""Mark of a report folder, so that start and report replace each other's; without importing the report package."""
 
 
-def scenario_into(asked: Scenario, place: Path, found: Comparison) -> None:
-    """Write scenario and pack alone: an older page would show another decision, and goes."""
-    from gpuplanner.report.change_bundle import pack_into
+def write_scenario_and_bundle(scenario: Scenario, folder: Path, comparison: Comparison) -> None:
+    """Write scenario and change bundle without a page; an older page in the folder is removed.
 
-    with replace_directory(place, mark=BEGUN) as folder:
-        pack_into(asked, found, folder)
-        (folder / NAME).write_text(_from(asked, place).to_yaml(), encoding="utf-8")
+    Parameters
+    ----------
+    scenario : Scenario
+        Scenario of the decision.
+    folder : Path
+        Folder of the results.
+    comparison : Comparison
+        Policies and decision.
+    """
+    from gpuplanner.report.change_bundle import write_bundle_into
+
+    with replace_directory(folder, mark=REPORT_MARK) as new_folder:
+        write_bundle_into(scenario, comparison, new_folder)
+        text = _scenario_with_relative_paths(scenario, folder).to_yaml()
+        (new_folder / SCENARIO_FILE).write_text(text, encoding="utf-8")
 
 
-def page_into(asked: Scenario, place: Path) -> None:
-    """Write the page with all that belongs to it."""
+def write_page(scenario: Scenario, folder: Path) -> None:
+    """Write the report of a scenario, with its page."""
     from gpuplanner.report.report_rendering import write_report
 
-    write_report(asked, place)
-    # The report writes the scenario as it was asked, from the folder that it was asked in.
-    if read_manifest(place) is not None:
-        _write_scenario(asked, place)
+    write_report(scenario, folder)
+    # The report writes the scenario with paths relative to the working directory.
+    if read_manifest(folder) is not None:
+        _write_scenario(scenario, folder)
 
 
-def _write_scenario(asked: Scenario, place: Path) -> None:
-    """Write the scenario with its files as they are found from its folder, and note it in the manifest."""
-    told = read_manifest(place)
-    (place / NAME).write_text(_from(asked, place).to_yaml(), encoding="utf-8")
-    if told is not None:
-        file = WrittenFile((place / NAME).stat().st_size, sha256(place / NAME))
-        write_manifest_file(place, BEGUN, {**told[1], NAME: file})
+def _write_scenario(scenario: Scenario, folder: Path) -> None:
+    """Write the scenario with paths relative to its folder, and record the file in the manifest."""
+    manifest = read_manifest(folder)
+    (folder / SCENARIO_FILE).write_text(_scenario_with_relative_paths(scenario, folder).to_yaml(), encoding="utf-8")
+    if manifest is not None:
+        file = WrittenFile((folder / SCENARIO_FILE).stat().st_size, sha256(folder / SCENARIO_FILE))
+        write_manifest_file(folder, REPORT_MARK, {**manifest[1], SCENARIO_FILE: file})
 
 
-def pools_into(
+def write_pools(
     pools: FleetPools,
     scenarios: Sequence[Scenario],
-    place: Path,
+    folder: Path,
     *,
-    found: Mapping[str, Comparison] | None = None,
+    comparisons: Mapping[str, Comparison] | None = None,
 ) -> None:
-    """Write the page of several pools with a page of each; with what was found, the files of each alone.
+    """Write the report of several GPU pools with a page for each, or the files of each pool without a page.
 
-    The scenario of a fleet in one dataset stands beside; several clusters are given again as they were.
+    Parameters
+    ----------
+    pools : FleetPools
+        Scenario of each pool.
+    scenarios : sequence of Scenario
+        Scenario of each cluster; if there is one, it is written too.
+    folder : Path
+        Folder of the results.
+    comparisons : mapping of str to Comparison, optional
+        Comparison by pool; writes no pages.
     """
-    from gpuplanner.report.change_bundle import pack_into
-    from gpuplanner.report.report_rendering import FOLDER, folder_of, write_fleet_report
+    from gpuplanner.report.change_bundle import write_bundle_into
+    from gpuplanner.report.report_rendering import POOLS_FOLDER, pool_folder_name, write_fleet_report
 
-    if found is None:
-        write_fleet_report(pools, " + ".join(one.name for one in scenarios), place)
+    if comparisons is None:
+        write_fleet_report(pools, " + ".join(scenario.name for scenario in scenarios), folder)
     else:
-        with replace_directory(place, mark=BEGUN) as folder:
-            for name, own in pools.pools.items():
-                (folder / FOLDER / folder_of(name)).mkdir(parents=True)
-                pack_into(own, found[name], folder / FOLDER / folder_of(name))
+        with replace_directory(folder, mark=REPORT_MARK) as new_folder:
+            for name, pool_scenario in pools.pools.items():
+                (new_folder / POOLS_FOLDER / pool_folder_name(name)).mkdir(parents=True)
+                write_bundle_into(pool_scenario, comparisons[name], new_folder / POOLS_FOLDER / pool_folder_name(name))
     if len(scenarios) == 1:
-        _write_scenario(scenarios[0], place)
+        _write_scenario(scenarios[0], folder)
 
 
-def _from(asked: Scenario, place: Path) -> Scenario:
-    """The scenario with its files as they are found from its folder."""
-    own = asked if asked.data == "sample" else replace(asked, data=os.path.relpath(asked.data, place))
+def _scenario_with_relative_paths(scenario: Scenario, folder: Path) -> Scenario:
+    """Return the scenario with the paths of its data and files relative to a folder."""
+    data = "sample" if scenario.data == "sample" else os.path.relpath(scenario.data, folder)
+    local_scenario = replace(scenario, data=data)
     from gpuplanner.core.scenario import FILE_PATH_FIELDS
 
-    named = {name: file for name in FILE_PATH_FIELDS if (file := getattr(own, name)) is not None}
-    return own.but(**{name: os.path.relpath(file, place) for name, file in named.items()})
+    files = {name: file for name in FILE_PATH_FIELDS if (file := getattr(local_scenario, name)) is not None}
+    return local_scenario.but(**{name: os.path.relpath(file, folder) for name, file in files.items()})

@@ -8,19 +8,19 @@ import typer
 from typer import Argument, Option
 
 from gpuplanner.cli.application import (
-    Given,
     GpuModelName,
     Json,
     Quiet,
+    ScenarioOptions,
     ScenarioPath,
     SmallestGroup,
     app,
-    put,
-    say,
+    echo,
+    notify,
     show,
     show_frame,
     show_tables,
-    takes,
+    with_fields,
 )
 
 if TYPE_CHECKING:
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 Folder = Annotated[str, Argument(metavar="DIR", help="Dataset folder from 'ingest', or 'sample'.")]
 
-JOB = (
+SHOWN_JOB_COLUMNS = (
     "job_id", "attempt", "state", "gpu_model", "profile", "instances", "memory_asked_gib", "memory_peak_gib",
     "sm_activity", "gpus_active", "run_s", "time_limit_s", "wait_s", "profile_needed", "size_from",
 )  # fmt: skip
-GROUP = (
+SHOWN_GROUP_COLUMNS = (
     "user", "job_class", "profile", "instances", "jobs", "memory_asked_gib", "memory_peak_gib", "recommended_profile",
     "instances_hint", "size_risk", "size_risk_at_most", "time_limit_s", "recommended_time_limit_s", "risk_time_out",
     "saved_gpu_hours", "freed_limit_gpu_hours", "size_reason", "limit_reason",
 )  # fmt: skip
 
-PLUGIN = "device-plugin"
-"""Form of what shares by MPS or in turn."""
+PLUGIN_FORM = "device-plugin"
+"""Output format of the configuration for MPS and time-slicing."""
 
 
 @app.command()
@@ -96,28 +96,28 @@ def rightsize(
     from gpuplanner.core.errors import ScenarioError, resolve_name
     from gpuplanner.sizing.memory_trend import peak_trends
     from gpuplanner.sizing.request_lines import REQUEST_FORMS, format_plugin_configs, recommend_sharing
-    from gpuplanner.sizing.request_recommendations import recommend_requests as hints_of
+    from gpuplanner.sizing.request_recommendations import recommend_requests
     from gpuplanner.usage.job_classes import classify_jobs, shipped_rules
     from gpuplanner.usage.job_history import end_of, load_dataset, merge_small_tenants
     from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, requested_and_used
 
-    forms = (PLUGIN,) if share else REQUEST_FORMS
+    forms = (PLUGIN_FORM,) if share else REQUEST_FORMS
     if form is not None and form not in forms:
         raise typer.BadParameter(f"--format: expected one of {', '.join(forms)}; got {form!r}")
     if smallest_group and job is not None:
         raise typer.BadParameter("use either --job or --smallest-group: one job shows one person")
-    types = _gres_types(gres_type)
+    types = _parse_gres_types(gres_type)
     trace = merge_small_tenants(load_dataset(folder), smallest_group)
-    # By how jobs ran, groups would foretell themselves: only rules that can be given before they run.
+    # Classes from observed behaviour would leak into the predictions: only rules that are known before a run.
     rules = [rule for rule in shipped_rules() if rule.before_run]
     jobs = trace.jobs.with_columns(classify_jobs(trace.jobs, rules)["job_class"])
     if smallest_group:
         jobs = jobs.with_columns(user=pl.lit(None, pl.String))
-    history = requested_and_used(jobs, _boards(gpu_model), samples=trace.samples)
+    history = requested_and_used(jobs, _parse_gpu_models(gpu_model), samples=trace.samples)
     if share:
         table = recommend_sharing(history if tenant is None else history.filter(tenant=tenant))
         if form is not None:
-            put(format_plugin_configs(table))
+            echo(format_plugin_configs(table))
         else:
             show_frame(table, as_json=as_json, title="How each job class can share a GPU")
         return
@@ -125,14 +125,14 @@ def rightsize(
         if trace.samples is None:
             todo = "Import it: gpuplanner ingest auto FILE -o DIR."
             raise ScenarioError(folder, "GPU telemetry of its jobs", "none", todo)
-        found = peak_trends(history, trace.samples, end_of(trace), checkpoint_h=checkpoint)
-        of_all = found.height
-        found = found.filter("running" if job is None else pl.col("job_id") == job)
-        if found.is_empty():
-            say(f"{of_all} jobs have telemetry, and none of them is running; --job ID shows a job that ended")
-        show_frame(found, as_json=as_json, title="Memory trend of jobs with telemetry")
+        trends = peak_trends(history, trace.samples, end_of(trace), checkpoint_h=checkpoint)
+        n_jobs = trends.height
+        trends = trends.filter("running" if job is None else pl.col("job_id") == job)
+        if trends.is_empty():
+            notify(f"{n_jobs} jobs have telemetry, and none of them is running; --job ID shows a job that ended")
+        show_frame(trends, as_json=as_json, title="Memory trend of jobs with telemetry")
         return
-    groups = hints_of(history)
+    groups = recommend_requests(history)
     if tenant is not None:
         names = history["tenant"].unique().sort().to_list()
         groups = groups.filter(tenant=resolve_name(tenant, names, subject="team", error=ScenarioError))
@@ -145,47 +145,60 @@ def rightsize(
             history.select(SAME_REQUEST_KEY_COLUMNS), on=SAME_REQUEST_KEY_COLUMNS, how="semi", nulls_equal=True
         )
     lines: list[str | None] = []
-    if form is not None:  # under names that differ, so that they are one stream of objects
+    if form is not None:  # with distinct names, so that they form one stream of objects
         numbered = enumerate(groups.iter_rows(named=True), start=1)
-        lines = [_lines(row, form, types, f"hint-{number}") for number, row in numbered]
+        lines = [_request_lines(row, form, types, f"hint-{number}") for number, row in numbered]
     if as_json:
         rows = groups.to_dicts()
         for row, printed in zip(rows, lines, strict=False):
             row["lines"] = printed
-        asked: dict[str, object] = {} if job is None else {"jobs": history.with_columns(gpu_model="board").select(JOB)}
-        show(asked | {"groups": rows}, as_json=True)
+        of_job = history.with_columns(gpu_model="board").select(SHOWN_JOB_COLUMNS)
+        show(({} if job is None else {"jobs": of_job}) | {"groups": rows}, as_json=True)
     elif form is not None:
-        put(("\n" if form == "sbatch" else "---\n").join(filter(None, lines)) or "# no recommendation\n")
+        echo(("\n" if form == "sbatch" else "---\n").join(filter(None, lines)) or "# no recommendation\n")
     else:
         if job is not None:
-            show_frame(history.with_columns(gpu_model="board").select(JOB), title="Requested and used")
-        show_frame(groups.select(GROUP), title="Recommended requests")
+            show_frame(history.with_columns(gpu_model="board").select(SHOWN_JOB_COLUMNS), title="Requested and used")
+        show_frame(groups.select(SHOWN_GROUP_COLUMNS), title="Recommended requests")
 
 
-def _boards(given: list[str] | None) -> dict[str | None, str]:
-    boards: dict[str | None, str] = {}
-    for text in given or []:
-        word, equals, name = text.rpartition("=")
-        boards[word if equals else None] = name
-    return boards
+def _parse_gpu_models(texts: list[str] | None) -> dict[str | None, str]:
+    """Parse options ``[NAME=]MODEL``: GPU model by its label in the source; None: of jobs without a label."""
+    gpu_models: dict[str | None, str] = {}
+    for text in texts or []:
+        label, equals, name = text.rpartition("=")
+        gpu_models[label if equals else None] = name
+    return gpu_models
 
 
-def _gres_types(given: list[str] | None) -> dict[str | None, str]:
-    """Slurm types by board of the catalogue; None: of every other board."""
+def _parse_gres_types(texts: list[str] | None) -> dict[str | None, str]:
+    """Parse options ``[MODEL=]TYPE``: GRES type by GPU model of the catalogue; None: of all other models."""
     from gpuplanner.hardware.catalog import resolve_mig_model
     from gpuplanner.sizing.request_lines import is_gres_type
 
     types: dict[str | None, str] = {}
-    for text in given or []:
-        gpu_model, equals, word = text.rpartition("=")
-        if not is_gres_type(word):
-            raise typer.BadParameter(f"--gres-type: expected letters, digits, '_', '.' and '-'; got {word!r}")
-        types[resolve_mig_model(gpu_model) if equals else None] = word
+    for text in texts or []:
+        gpu_model, equals, gres_type = text.rpartition("=")
+        if not is_gres_type(gres_type):
+            raise typer.BadParameter(f"--gres-type: expected letters, digits, '_', '.' and '-'; got {gres_type!r}")
+        types[resolve_mig_model(gpu_model) if equals else None] = gres_type
     return types
 
 
-def _lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: str) -> str | None:
-    """Lines for one group, or None where nothing changes."""
+def _request_lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: str) -> str | None:
+    """Request lines of a group of jobs; None if nothing changes or the lines cannot be made.
+
+    Parameters
+    ----------
+    row : dict
+        Recommendation for the group.
+    form : str
+        sbatch, pod or dra.
+    types : dict
+        GRES type by GPU model.
+    name : str
+        Name of the objects.
+    """
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.hardware.gpu_models import load_gpu_model
     from gpuplanner.sizing.request_lines import GpuRequest, format_request_lines
@@ -193,31 +206,33 @@ def _lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: s
     profile, count = row["recommended_profile"] or row["profile"], row["instances_hint"] or row["instances"]
     if (profile, count) == (row["profile"], row["instances"]) and row["recommended_time_limit_s"] is None:
         return None
-    of_node = -(-row["instances"] // (row["nodes"] or 1))
-    known = row["board"] and load_gpu_model(row["board"])
-    who = f"{row['user'] or row['tenant']}, {row['job_class'] or 'class unknown'}"
-    note = f"{who}: {row['jobs']} jobs; {row['size_reason']}; {row['limit_reason']}"
+    instances_per_node = -(-row["instances"] // (row["nodes"] or 1))
+    gpu_model = row["board"] and load_gpu_model(row["board"])
+    owner = f"{row['user'] or row['tenant']}, {row['job_class'] or 'class unknown'}"
+    note = f"{owner}: {row['jobs']} jobs; {row['size_reason']}; {row['limit_reason']}"
     try:
-        request = GpuRequest(profile, count, row["recommended_time_limit_s"], -(-count // of_node), known)
-        return format_request_lines(request, form, gres_type=_gres_type(row, profile, types), name=name, note=note)
+        request = GpuRequest(
+            profile, count, row["recommended_time_limit_s"], -(-count // instances_per_node), gpu_model
+        )
+        return format_request_lines(request, form, gres_type=_find_gres_type(row, profile, types), name=name, note=note)
     except GpuPlannerError as error:
-        say(f"no request lines for {note!a}: {error}")
+        notify(f"no request lines for {note!a}: {error}")
         return None
 
 
-def _gres_type(row: dict[str, Any], profile: str, given: dict[str | None, str]) -> str | None:
-    """Slurm's type: the one given, the site's own word, or what slurmd finds; none where no board is known."""
+def _find_gres_type(row: dict[str, Any], profile: str, stated_types: dict[str | None, str]) -> str | None:
+    """GRES type of a request: as stated, as in the source, or as slurmd detects it; None for unknown GPU models."""
     from gpuplanner.core.schemas import FULL_GPU
     from gpuplanner.hardware.catalog import find_slurm_type
     from gpuplanner.sizing.request_lines import is_gres_type
 
-    word, gpu_model = row["gpu_model"], row["board"]
-    named = given.get(gpu_model) or given.get(None)
-    if named is not None and (word is not None or profile != FULL_GPU):
-        return named
-    if gpu_model is not None and (word == gpu_model or (word is None and profile != FULL_GPU)):
+    label, gpu_model = row["gpu_model"], row["board"]
+    stated_type = stated_types.get(gpu_model) or stated_types.get(None)
+    if stated_type is not None and (label is not None or profile != FULL_GPU):
+        return stated_type
+    if gpu_model is not None and (label == gpu_model or (label is None and profile != FULL_GPU)):
         return find_slurm_type(gpu_model)
-    return word if word is not None and is_gres_type(word) else None
+    return label if label is not None and is_gres_type(label) else None
 
 
 @app.command()
@@ -245,35 +260,35 @@ def phases(
 
     trace = load_dataset(data)
     fleet = ExploredDataset(trace, gpu_model).fleet
-    samples = _of_jobs(trace.samples, job)
-    found = phases_of_jobs(samples, trace.jobs)
+    samples = _samples_of_jobs(trace.samples, job)
+    job_phases = phases_of_jobs(samples, trace.jobs)
     fleet.require_mig("phases")
     if job is not None:
-        _one_job(samples, found, trace.jobs, fleet.gpu_model, as_json=as_json)
+        _show_job_phases(samples, job_phases, trace.jobs, fleet.gpu_model, as_json=as_json)
     else:
-        _all_jobs(samples, found, trace.jobs, fleet.gpu_model, effect, as_json=as_json)
+        _show_class_phases(samples, job_phases, trace.jobs, fleet.gpu_model, effect, as_json=as_json)
         hint = "--job ID shows one job with its dips and the evidence; --json prints every column"
-        say(hint, quiet=quiet or as_json)
+        notify(hint, quiet=quiet or as_json)
 
 
-def _of_jobs(samples: pl.DataFrame | None, job: str | None) -> pl.DataFrame:
-    """Samples that belong to jobs, or to the one job that was asked for."""
+def _samples_of_jobs(samples: pl.DataFrame | None, job: str | None) -> pl.DataFrame:
+    """Select the telemetry samples of jobs, or of one job; raise an error if there are none."""
     import polars as pl
 
     from gpuplanner.core.errors import ScenarioError, resolve_name
 
-    mine = None if samples is None else samples.filter(pl.col("job_id").is_not_null())
-    if mine is None or mine.is_empty():
+    job_samples = None if samples is None else samples.filter(pl.col("job_id").is_not_null())
+    if job_samples is None or job_samples.is_empty():
         todo = "Import jobs and telemetry into one folder: gpuplanner ingest SOURCE FILE -o DIR."
         raise ScenarioError("phases", "telemetry that matches jobs", "none", todo)
     if job is None:
-        return mine
-    sampled = mine["job_id"].unique().sort().to_list()
-    return mine.filter(job_id=resolve_name(job, sampled, subject="job with telemetry", error=ScenarioError))
+        return job_samples
+    sampled = job_samples["job_id"].unique().sort().to_list()
+    return job_samples.filter(job_id=resolve_name(job, sampled, subject="job with telemetry", error=ScenarioError))
 
 
-def _one_job(
-    samples: pl.DataFrame, found: pl.DataFrame, jobs: pl.DataFrame, gpu_model: GpuModel, *, as_json: bool
+def _show_job_phases(
+    samples: pl.DataFrame, job_phases: pl.DataFrame, jobs: pl.DataFrame, gpu_model: GpuModel, *, as_json: bool
 ) -> None:
     import polars as pl
 
@@ -281,15 +296,15 @@ def _one_job(
     from gpuplanner.usage.phase_demand import fit_phases
     from gpuplanner.usage.utilization_dips import find_spikes
 
-    fitted = fit_phases(found, gpu_model)
+    fitted = fit_phases(job_phases, gpu_model)
     spans = fitted.select("phase", phase_start="start").sort("phase_start")
-    placed = samples.sort("time").join_asof(spans, left_on="time", right_on="phase_start")
-    by_phase = signatures_of(placed, gpu_model, jobs=jobs, by=("job_id", "phase"))
-    whole = signatures_of(samples, gpu_model, jobs=jobs)
+    phase_samples = samples.sort("time").join_asof(spans, left_on="time", right_on="phase_start")
+    by_phase = signatures_of(phase_samples, gpu_model, jobs=jobs, by=("job_id", "phase"))
+    job_bounds = signatures_of(samples, gpu_model, jobs=jobs)
     columns = ["phase", "label", "start", "end", "share", "gpus", "sm_activity", "memory_peak_gib", "power_w",
                "profile_phase", "profile_job", "saved_gpu_hours"]  # fmt: skip
     table = fitted.select(columns).join(by_phase.select("phase", "bound"), on="phase", how="left")
-    tables = {"phases": table, "bottleneck": whole.select("job_id", "bound", "evidence")}
+    tables = {"phases": table, "bottleneck": job_bounds.select("job_id", "bound", "evidence")}
     facts: dict[str, Any] = {"period_s": None, "rule": None}
     if samples["sm_activity"].count():
         spikes = find_spikes(samples)
@@ -303,9 +318,9 @@ def _one_job(
         show(facts)
 
 
-def _all_jobs(
+def _show_class_phases(
     samples: pl.DataFrame,
-    found: pl.DataFrame,
+    job_phases: pl.DataFrame,
     jobs: pl.DataFrame,
     gpu_model: GpuModel,
     effect: float,
@@ -318,9 +333,9 @@ def _all_jobs(
     from gpuplanner.usage.phase_demand import claim_by_class, demand_by_class, fit_phases
     from gpuplanner.usage.utilization_dips import spikes_of_jobs
 
-    demand = demand_by_class(found)
+    demand = demand_by_class(job_phases)
     bounds = signatures_by_class(signatures_of(samples, gpu_model, jobs=jobs), jobs)
-    claim = claim_by_class(samples, found, gpu_model, effect=effect)
+    claim = claim_by_class(samples, job_phases, gpu_model, effect=effect)
     dips = (
         spikes_of_jobs(samples)
         .join(jobs.select("job_id", "job_class").unique("job_id"), on="job_id", how="left")
@@ -329,8 +344,8 @@ def _all_jobs(
              last_s=pl.col("last_s").median())
         .sort("job_class", "label")
     )  # fmt: skip
-    saved = (
-        fit_phases(found, gpu_model)
+    freed_hours = (
+        fit_phases(job_phases, gpu_model)
         .filter(pl.col("gpus") <= 1)
         .group_by("job_class")
         .agg(jobs=pl.col("job_id").n_unique(), gpu_hours=pl.col("run_s").sum() / 3600.0,
@@ -342,7 +357,7 @@ def _all_jobs(
         "dips by class": dips,
         "bottlenecks by class": bounds,
         "demand, final against early": claim,
-        "GPU-hours freed by a profile for each phase instead of one for the job, jobs on one GPU": saved,
+        "GPU-hours freed by a profile for each phase instead of one for the job, jobs on one GPU": freed_hours,
     }
     if not as_json:
         tables["demand by class and phase"] = demand.select(
@@ -350,16 +365,16 @@ def _all_jobs(
             "power_w", "gpus",
         )  # fmt: skip
         tables["bottlenecks by class"] = bounds.drop("board")
-        first = (pl.col("part") == "thirds") & (pl.col("need") == "both")
-        alike = (pl.col("verdict") == pl.col("verdict").first()).sum().over("job_class")
-        verdicts = pl.format("{} of {}", alike, pl.len().over("job_class"))
-        tables["demand, final against early"] = claim.with_columns(same_verdict=verdicts).filter(first)
+        is_main_row = (pl.col("part") == "thirds") & (pl.col("need") == "both")
+        is_same_verdict = (pl.col("verdict") == pl.col("verdict").first()).sum().over("job_class")
+        verdicts = pl.format("{} of {}", is_same_verdict, pl.len().over("job_class"))
+        tables["demand, final against early"] = claim.with_columns(same_verdict=verdicts).filter(is_main_row)
     show_tables(tables, as_json=as_json)
 
 
 @app.command()
-@takes("tz", "month")
-def waits(scenario: ScenarioPath, given: Given, as_json: Json = False) -> None:
+@with_fields("tz", "month")
+def waits(scenario_path: ScenarioPath, options: ScenarioOptions, as_json: Json = False) -> None:
     """Explain queue waits: capacity, fragmentation, layout or limits.
 
     Shows the hours waited by cause, in total and by job size, team and profile.
@@ -372,14 +387,15 @@ def waits(scenario: ScenarioPath, given: Given, as_json: Json = False) -> None:
     from gpuplanner.decision.requests import read_replay_inputs
     from gpuplanner.usage.job_history import history
 
-    asked = read_replay_inputs(history(given.scenario(scenario)))
-    found = sum_waits(asked, explain_waits(asked))
+    requests = read_replay_inputs(history(options.make_scenario(scenario_path)))
+    wait_causes = sum_waits(requests, explain_waits(requests))
     if as_json:
-        show(to_plain(found), as_json=True)
+        show(to_plain(wait_causes), as_json=True)
         return
-    put(found.main_cause_text)
-    if found.explained_fraction is not None:
-        put(f"The closest replay of today reproduces {percent_text(found.explained_fraction)} of these hours.")
-    for by, rows in vars(found.causes).items():
+    echo(wait_causes.main_cause_text)
+    if wait_causes.explained_fraction is not None:
+        share = percent_text(wait_causes.explained_fraction)
+        echo(f"The closest replay of today reproduces {share} of these hours.")
+    for by, rows in vars(wait_causes.causes).items():
         show_frame(make_cause_table(rows), title=f"Queue wait by {by.replace('_', ' ')} (hours)")
-    put(*(f"{one.tenant}: jobs waited as at a limit of {one.gpus:g} GPUs" for one in found.limits))
+    echo(*(f"{limit.tenant}: jobs waited as at a limit of {limit.gpus:g} GPUs" for limit in wait_causes.limits))

@@ -1,9 +1,9 @@
-"""What to buy, reserve and rent over the coming months at least cost.
+"""Least-cost mix of bought, reserved and rented GPUs over the coming months.
 
-A commitment is paid whether it is used or not; what it does not hold is rented, spot first. In one month the rule of
-the load-duration curve says the answer: commit the next GPU while the share of hours that need it is above the price
-of committing over that of renting. Over months, terms overlap, and the mix is a linear model whose corners are whole
-numbers, since every term holds months in a row; only a weight on the dearest paths makes it an integer one.
+A commitment is paid whether it is used or not; demand above it is rented, spot first. In a single month the
+load-duration curve gives the answer: commit one more GPU while the share of hours that need it exceeds the ratio of
+the committed to the rented price. Over several months the terms overlap, and the mix is a linear model. Its vertices
+are integral, since every term covers consecutive months; only a weight on the CVaR makes it a mixed-integer model.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from gpuplanner.planner.linear_model import Columns, LinearModel, SearchEffort
 from gpuplanner.planner.milp_solver import Solution, solve
 
 HOURS_PER_MONTH = 730.5
-DEAREST = 0.9
-"""Paths beyond this quantile of the cost are the dearest, whose mean is the risk."""
-MOST_LEVELS = 200
-"""Steps of commitment that are told apart; a larger fleet is looked at in steps of several units."""
-ROUNDS = 40
-Paths = NDArray[np.float64]
-Column = tuple["Offer", int, range]
-"""An offer, the month in which it is decided, and the months that it holds."""
+RISK_QUANTILE = 0.9
+"""Quantile of the cost over the demand paths beyond which paths count for the CVaR."""
+MAX_COMMITMENT_LEVELS = 200
+"""Largest number of commitment levels in the model; a larger fleet is modelled in steps of several units."""
+MAX_RISK_ROUNDS = 40
+"""Largest number of rounds that each add a bound on the CVaR."""
+FloatArray = NDArray[np.float64]
+CommitmentColumn = tuple["Offer", int, range]
+"""An offer, the month in which it is decided, and the months in which its GPUs take jobs."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """One kind of commitment: a number of GPUs for a term, paid by the month.
+    """A kind of commitment: GPUs for a term, paid by the month.
 
-    - ``name``: Owned, reserved_1y, reserved_3y, block or another name.
-    - ``per_gpu_month``: What one GPU costs a month over the term, all of it counted: purchase, power, support.
-    - ``term_months``: How long it is paid.
-    - ``lead_months``: From the decision until the GPUs take jobs.
-    - ``lost_share``: Of what is still owed when the months looked at end, how much is lost: 1 for a reservation, less
-      for boards that can be sold.
-    - ``only_month``: The one month in which it may begin: a dated block of capacity.
-    - ``peak_gpus``: At most so many.
+    - ``name``: ``owned``, ``reserved_1y``, ``reserved_3y``, ``block`` or another name.
+    - ``per_gpu_month``: Cost of one GPU over the term, with purchase, power and support [currency per month].
+    - ``term_months``: Length of the term that is paid [months].
+    - ``lead_months``: Time from the decision until the GPUs take jobs [months].
+    - ``lost_share``: Share of the payments after the end of the planning period that is lost: 1 for a reservation,
+      less for GPUs that can be sold [0-1].
+    - ``only_month``: Index of the only month in which it may be decided, for a dated block of capacity.
+    - ``peak_gpus``: Largest number of GPUs.
     """
 
     name: str
@@ -56,9 +57,12 @@ class Offer:
 
 @dataclass(frozen=True)
 class Rent:
-    """GPUs by the hour: on demand for all, spot for a share of the load that may be interrupted.
+    """Prices of GPUs that are rented by the hour.
 
-    ``spot_overhead`` is the share of spot hours that interruptions waste, see :func:`spot_overhead`.
+    - ``on_demand``: Price of an on-demand GPU [currency per GPU-hour].
+    - ``spot``: Price of a spot GPU [currency per GPU-hour]; None: spot is not used.
+    - ``spot_share``: Share of the load that may be interrupted [0-1].
+    - ``spot_overhead``: Share of spot hours that interruptions waste, see :func:`spot_overhead` [0-1].
     """
 
     on_demand: float
@@ -68,7 +72,7 @@ class Rent:
 
     @property
     def spot_price(self) -> float:
-        """What an hour of work on spot GPUs costs; never above on demand, which would be taken instead."""
+        """Cost of an hour of useful work on spot GPUs, at most the on-demand price [currency per GPU-hour]."""
         if self.spot is None or self.spot_overhead >= 1:
             return self.on_demand
         return min(self.spot / (1 - self.spot_overhead), self.on_demand)
@@ -76,11 +80,18 @@ class Rent:
 
 @dataclass(frozen=True, eq=False)
 class Portfolio:
-    """A mix of commitments, and what it costs over the paths.
+    """A mix of commitments and its cost over the demand paths.
 
-    ``begun`` are GPUs by offer and month in which they are decided; ``committed`` GPUs by month; ``cost`` the mean over
-    paths, ``risk`` the mean of the dearest tenth; no mix has an objective below ``bound``. ``all_rented`` and
-    ``all_reserved`` are what renting everything, and committing the mean once, would cost.
+    - ``begun``: GPUs by offer name and index of the month in which they are decided.
+    - ``committed``: Committed GPUs by month, shape (n_months,).
+    - ``cost``: Mean cost over the paths [currency].
+    - ``risk``: CVaR: mean cost of the costliest tenth of the paths [currency].
+    - ``objective``: Weighted mean of ``cost`` and ``risk`` [currency].
+    - ``bound``: Lower bound of the objective of every mix [currency].
+    - ``all_rented``: Cost of renting all demand [currency].
+    - ``all_reserved``: Cost of committing the mean demand once and renting the rest [currency].
+    - ``coverage``: Share of the demand that commitments and existing GPUs serve [0-1].
+    - ``utilisation``: Share of the paid GPUs that demand uses [0-1].
     """
 
     begun: dict[tuple[str, int], float]
@@ -96,15 +107,28 @@ class Portfolio:
 
     @property
     def gap(self) -> float:
-        """By how much of the objective a better mix could be cheaper."""
+        """Optimality gap: largest share of the objective by which another mix could be cheaper [0-1]."""
         return max(self.objective - self.bound, 0.0) / max(abs(self.objective), 1.0)
 
 
 def spot_overhead(interruptions_per_hour: float, *, checkpoint_s: float, restart_s: float) -> float:
-    """Share of spot hours that interruptions waste: half an interval between checkpoints, and a restart, for each.
+    """Share of spot GPU-hours that interruptions waste.
 
-    Interruptions are those of one job an hour; the work between two checkpoints, and the time to load, restart and warm
-    up, are seconds.
+    Each interruption costs half a checkpoint interval and a restart.
+
+    Parameters
+    ----------
+    interruptions_per_hour : float
+        Interruptions of one job. [1/h]
+    checkpoint_s : float
+        Time between two checkpoints. [s]
+    restart_s : float
+        Time to load, restart and warm up. [s]
+
+    Returns
+    -------
+    float
+        Wasted share of the hours. [0-1]
 
     Examples
     --------
@@ -114,43 +138,82 @@ def spot_overhead(interruptions_per_hour: float, *, checkpoint_s: float, restart
     return min(interruptions_per_hour * (checkpoint_s / 2 + restart_s) / 3600, 1.0)
 
 
-def reserve_level(hours: Sequence[float] | Paths, committed: float, rented: float) -> int:
-    """GPUs to commit for one term by the load-duration rule: while each is needed for long enough.
+def reserve_level(hours: Sequence[float] | FloatArray, committed: float, rented: float) -> int:
+    """Number of GPUs to commit for one term, by the rule of the load-duration curve.
 
-    Hours are GPUs wanted in each hour of the term; prices are those of an hour of a GPU.
+    One more GPU is committed while the hours that need it would cost more rented.
+
+    Parameters
+    ----------
+    hours : array_like
+        Demand in each hour of the term. [GPUs]
+    committed, rented : float
+        Price of a committed and of a rented GPU. [currency per GPU-hour]
+
+    Returns
+    -------
+    int
+        GPUs to commit.
 
     Examples
     --------
-    The third GPU is wanted in 1 hour of 4, and would have to be in 6 of 10:
+    The third GPU is needed in 1 hour of 4; to be worth a commitment it would have to be needed in 6 of 10:
 
     >>> reserve_level([2, 2, 3, 1], committed=0.6, rented=1.0)
     2
     """
     load = np.asarray(hours, dtype=float)
     level = 0
-    # The share of hours in which one GPU more would work, hours that want a part of it counted by that part.
+    # Share of the hours that need one GPU more; an hour that needs a fraction of it counts by that fraction.
     while load.size and np.clip(load - level, 0, 1).mean() * rented > committed + 1e-12:
         level += 1
     return level
 
 
 def choose_portfolio(
-    demand: Sequence[Paths],
+    demand: Sequence[FloatArray],
     offers: Sequence[Offer],
     rent: Rent,
     *,
     unit: int = 1,
-    held: Sequence[float] = (),
+    existing_gpus: Sequence[float] = (),
     risk: float = 0.0,
     gap: float = 1e-3,
     time_limit_s: float | None = None,
     seed: int = 1,
 ) -> Portfolio:
-    """Choose how many GPUs to commit, as what and when, so that commitments and rent cost least.
+    """Choose the commitments that minimize the cost of committed and rented GPUs.
 
-    Demand is GPUs wanted in the hours of each month, path by path (n_paths, n_hours), where hours may stand for longer
-    ones; GPUs are committed in whole units; ``held`` are there anyway, by month. ``risk`` 0-1 is the weight of the mean
-    of the dearest tenth beside that of all. The search ends when no mix can be cheaper by more than ``gap``.
+    Parameters
+    ----------
+    demand : sequence of numpy.ndarray, each of shape (n_paths, n_hours)
+        Demand on each path in the hours of each month; an hour may represent several. [GPUs]
+    offers : sequence of Offer
+        Commitments to choose from.
+    rent : Rent
+        Prices of rented GPUs.
+    unit : int
+        GPUs are committed in multiples of this number.
+    existing_gpus : sequence of float, shape (n_months,)
+        GPUs that are available without a new commitment, by month; empty: none.
+    risk : float
+        Weight of the CVaR (mean of the costliest tenth) against the mean cost. [0-1]
+    gap : float
+        Optimality gap at which the search ends. [0-1]
+    time_limit_s : float, optional
+        Time limit of the search. [s]
+    seed : int
+        Seed of the solver.
+
+    Returns
+    -------
+    Portfolio
+        The mix, its cost and its bound.
+
+    Raises
+    ------
+    ScenarioError
+        If demand is empty, or a price or term is out of range.
 
     Examples
     --------
@@ -160,173 +223,234 @@ def choose_portfolio(
     >>> found.begun, round(found.cost), round(found.all_rented)
     ({('reserved_1y', 0): 3.0}, 18000, 26298)
     """
-    _check(demand, offers, rent, risk)
-    months, peak = len(demand), max(float(one.max(initial=0.0)) for one in demand)
-    step = unit * max(math.ceil(peak / unit / MOST_LEVELS), 1)
+    _check_inputs(demand, offers, rent, risk)
+    months = len(demand)
+    peak = max(float(hours.max(initial=0.0)) for hours in demand)
+
+    # Levels of commitment above the existing GPUs, and the rent of each month and path at each level.
+    step = unit * max(math.ceil(peak / unit / MAX_COMMITMENT_LEVELS), 1)
     levels = math.ceil(peak / step)
-    there = np.zeros(months) if not len(held) else np.asarray(held, dtype=float)
-    steps_up = there[:, None] + step * np.arange(levels + 1.0)
-    tables = np.stack([_rents(one, rent, up) for one, up in zip(demand, steps_up, strict=True)])
-    columns = [
-        (offer, month, _active(offer, month, months))
+    existing = np.zeros(months) if not len(existing_gpus) else np.asarray(existing_gpus, dtype=float)
+    level_gpus = existing[:, None] + step * np.arange(levels + 1.0)
+    tables = np.stack([_tabulate_rent(hours, rent, gpus) for hours, gpus in zip(demand, level_gpus, strict=True)])
+
+    # One column for each offer and month in which it may be decided.
+    commitments = [
+        (offer, month, _active_months(offer, month, months))
         for offer in offers
         for month in range(months)
         if offer.only_month in (None, month) and month + offer.lead_months < months
     ]
     model = LinearModel()
-    price = [step * _paid(offer, active, months) for offer, _, active in columns]
-    most = [min(offer.peak_gpus, levels * step) // step for offer, _, _ in columns]
-    counts = model.add_columns([f"n{number}" for number in range(len(columns))], cost=price, high=most)
-    mean = tables.mean(axis=1)
-    worth = (mean[:, :-1] - mean[:, 1:]) * (1 - risk)
-    names = [f"s{month}_{level}" for month in range(months) for level in range(levels)]
-    steps = model.add_columns(names, cost=-worth.ravel(), high=np.ones(len(names))).reshape(months, levels)
+    prices = [step * _commitment_cost(offer, active, months) for offer, _, active in commitments]
+    max_counts = [min(offer.peak_gpus, levels * step) // step for offer, _, _ in commitments]
+    counts = model.add_columns([f"n{number}" for number in range(len(commitments))], cost=prices, high=max_counts)
+
+    # One column for each month and level, paid by the rent that it saves; rent is convex, so levels fill in order.
+    mean_rent = tables.mean(axis=1)
+    saved_rent = (mean_rent[:, :-1] - mean_rent[:, 1:]) * (1 - risk)
+    step_names = [f"s{month}_{level}" for month in range(months) for level in range(levels)]
+    steps = model.add_columns(step_names, cost=-saved_rent.ravel(), high=np.ones(len(step_names)))
+    steps = steps.reshape(months, levels)
     for month in range(months):
-        mine = [column for column, (_, _, active) in zip(counts, columns, strict=True) if month in active]
-        factors = [1.0] * len(mine) + [-1.0] * levels
-        model.add_row(f"allocated{month}", [*mine, *steps[month]], factors, ">=", 0.0)
-    for name, group in itertools.groupby(range(len(columns)), key=lambda one: columns[one][0].name):
-        places = list(group)
-        cap = columns[places[0]][0].peak_gpus
+        terms = [column for column, (_, _, active) in zip(counts, commitments, strict=True) if month in active]
+        factors = [1.0] * len(terms) + [-1.0] * levels
+        model.add_row(f"allocated{month}", [*terms, *steps[month]], factors, ">=", 0.0)
+
+    # No more GPUs of an offer at a time than it has.
+    for offer_name, group in itertools.groupby(range(len(commitments)), key=lambda index: commitments[index][0].name):
+        indices = list(group)
+        cap = commitments[indices[0]][0].peak_gpus
         if math.isfinite(cap):
             for month in range(months):
-                mine = [counts[place] for place in places if month in columns[place][2]]
-                model.add_row(f"cap_{name}_{month}", mine, [1.0] * len(mine), "<=", cap // step)
+                terms = [counts[index] for index in indices if month in commitments[index][2]]
+                model.add_row(f"cap_{offer_name}_{month}", terms, [1.0] * len(terms), "<=", cap // step)
+
     effort = SearchEffort.begin(gap_target=gap, time_limit_s=time_limit_s, seed=seed)
-    rented = float(mean[:, 0].sum())
-    best, bound = _search(model, columns, tables, steps, effort, risk, gap, price, rented)
-    committed = _committed(best, columns, months)
-    paths = _of_paths(tables, committed) + float(np.dot(price, best))
-    wanted, paid = sum(float(one.mean()) for one in demand), committed * step + there
-    used = sum(float(np.minimum(one, level).mean()) for one, level in zip(demand, paid, strict=True))
-    begun = ((offer.name, month, count) for (offer, month, _), count in zip(columns, best, strict=True))
+    all_rented = float(mean_rent[:, 0].sum())
+    best, bound = _search_counts(model, commitments, tables, steps, effort, risk, gap, prices, all_rented)
+
+    committed = _committed_by_month(best, commitments, months)
+    path_costs = _rent_by_path(tables, committed) + float(np.dot(prices, best))
+    demand_sum = sum(float(hours.mean()) for hours in demand)
+    paid_gpus = committed * step + existing
+    used_gpus = sum(float(np.minimum(hours, gpus).mean()) for hours, gpus in zip(demand, paid_gpus, strict=True))
+    decided = ((offer.name, month, count) for (offer, month, _), count in zip(commitments, best, strict=True))
     return Portfolio(
-        begun={(name, month): float(count * step) for name, month, count in begun if count},
+        begun={(offer_name, month): float(count * step) for offer_name, month, count in decided if count},
         committed=committed * step,
-        cost=float(paths.mean()), risk=_dearest(paths)[0],
-        objective=(1 - risk) * float(paths.mean()) + risk * _dearest(paths)[0], bound=bound,
-        all_rented=rented, all_reserved=_reserved_at_the_mean(demand, offers, rent, there, months),
-        coverage=used / wanted if wanted else 0.0, utilisation=used / float(paid.sum()) if paid.any() else 0.0,
+        cost=float(path_costs.mean()), risk=_costliest_tenth(path_costs)[0],
+        objective=(1 - risk) * float(path_costs.mean()) + risk * _costliest_tenth(path_costs)[0], bound=bound,
+        all_rented=all_rented, all_reserved=_cost_of_mean_reservation(demand, offers, rent, existing, months),
+        coverage=used_gpus / demand_sum if demand_sum else 0.0,
+        utilisation=used_gpus / float(paid_gpus.sum()) if paid_gpus.any() else 0.0,
     )  # fmt: skip
 
 
-def _search(
-    model: LinearModel, columns: list[Column], tables: Paths, steps: Columns, effort: SearchEffort,
-    risk: float, gap: float, price: list[float], rented: float,
-) -> tuple[Paths, float]:  # fmt: skip
-    """Counts that cost least, and a bound: one linear model, or rounds that each add the dearest paths found."""
+def _search_counts(
+    model: LinearModel, commitments: list[CommitmentColumn], tables: FloatArray, steps: Columns, effort: SearchEffort,
+    risk: float, gap: float, prices: list[float], all_rented: float,
+) -> tuple[FloatArray, float]:  # fmt: skip
+    """Search the counts of the commitments that minimize the objective.
+
+    Without risk one linear model is solved; with it, each round adds a bound on the CVaR of the counts found last.
+
+    Parameters
+    ----------
+    model : LinearModel
+        Model with the columns of commitments and of saved rent.
+    commitments : list of CommitmentColumn
+        Offer, month and active months of each count.
+    tables : numpy.ndarray, shape (n_months, n_paths, n_levels)
+        Rent at each level of commitment. [currency]
+    steps : numpy.ndarray, shape (n_months, n_levels - 1)
+        Columns of saved rent.
+    effort : Effort
+        Limits of the search.
+    risk, gap : float
+        Weight of the CVaR and optimality gap. [0-1]
+    prices : list of float
+        Cost of one step of each commitment. [currency]
+    all_rented : float
+        Mean cost of renting all demand. [currency]
+
+    Returns
+    -------
+    tuple of numpy.ndarray, shape (n_commitments,), and float
+        Counts, in steps, and the lower bound of the objective. [currency]
+    """
     if not risk:
-        found = solve(model, effort, relaxed=True)
-        if found.values is None:
-            return np.zeros(len(columns)), -math.inf
-        return np.round(found.values[: len(columns)]), _bound(found) + rented
-    # What the dearest paths cost in rent, as a whole number of the smallest sum that matters.
-    scale = max(rented * gap / 50, 1e-6)
-    top = model.add_columns(["dearest"], cost=[risk * scale], high=[1e9])
+        solution = solve(model, effort, relaxed=True)
+        if solution.values is None:
+            return np.zeros(len(commitments)), -math.inf
+        return np.round(solution.values[: len(commitments)]), _objective_bound(solution) + all_rented
+    # The CVaR of the rent, scaled to a multiple of the smallest amount that matters.
+    scale = max(all_rented * gap / 50, 1e-6)
+    risk_column = model.add_columns(["dearest"], cost=[risk * scale], high=[1e9])
     months = tables.shape[0]
     weights = np.full(tables.shape[1], 1 / tables.shape[1])
-    best, best_cost, bound = np.zeros(len(columns)), math.inf, -math.inf
-    for number in range(ROUNDS):
+    best, best_cost, bound = np.zeros(len(commitments)), math.inf, -math.inf
+    for round_number in range(MAX_RISK_ROUNDS):
         table = np.einsum("s,msj->mj", weights, tables)
-        save = (table[:, :-1] - table[:, 1:]) / scale
-        least = float(table[:, 0].sum()) / scale
-        model.add_row(f"bound{number}", [*top, *steps.ravel()], [1.0, *save.ravel()], ">=", least)
-        found = solve(model, effort, gap=gap / 4)
-        if found.values is None:
+        saved_rent = (table[:, :-1] - table[:, 1:]) / scale
+        min_rent = float(table[:, 0].sum()) / scale
+        row_columns = [*risk_column, *steps.ravel()]
+        model.add_row(f"bound{round_number}", row_columns, [1.0, *saved_rent.ravel()], ">=", min_rent)
+        solution = solve(model, effort, gap=gap / 4)
+        if solution.values is None:
             break
-        bound = max(bound, _bound(found) + (1 - risk) * rented - risk * scale)
-        chosen = np.round(found.values[: len(columns)])
-        paths = _of_paths(tables, _committed(chosen, columns, months))
-        worst, weights = _dearest(paths)
-        cost = float(np.dot(price, chosen)) + (1 - risk) * float(paths.mean()) + risk * worst
+        bound = max(bound, _objective_bound(solution) + (1 - risk) * all_rented - risk * scale)
+        counts = np.round(solution.values[: len(commitments)])
+        path_costs = _rent_by_path(tables, _committed_by_month(counts, commitments, months))
+        risk_cost, weights = _costliest_tenth(path_costs)
+        cost = float(np.dot(prices, counts)) + (1 - risk) * float(path_costs.mean()) + risk * risk_cost
         if cost < best_cost:
-            best, best_cost = chosen, cost
+            best, best_cost = counts, cost
         if best_cost - bound <= gap * abs(best_cost) or effort.is_spent():
             break
     return best, min(bound, best_cost)
 
 
-def _bound(found: Solution) -> float:
-    return -math.inf if found.bound is None else found.bound
+def _objective_bound(solution: Solution) -> float:
+    """Lower bound that the solver proved; minus infinity without one."""
+    return -math.inf if solution.bound is None else solution.bound
 
 
-def _rents(hours: Paths, rent: Rent, levels: Paths) -> Paths:
-    """What the hours of one month cost in rent beyond each level, path by path: shape (n_paths, n_levels)."""
-    found = np.empty((len(hours), len(levels)))
-    dearer = rent.on_demand - rent.spot_price
-    for place, level in enumerate(levels):
+def _tabulate_rent(hours: FloatArray, rent: Rent, levels: FloatArray) -> FloatArray:
+    """Rent of a month's demand above each level of committed GPUs [currency], shape (n_paths, n_levels)."""
+    rents = np.empty((len(hours), len(levels)))
+    spot_saving = rent.on_demand - rent.spot_price
+    for index, level in enumerate(levels):
         beyond = np.maximum(hours - level, 0.0)
         cost = rent.on_demand * beyond
-        if dearer and rent.spot_share:
-            cost = cost - dearer * np.minimum(beyond, rent.spot_share * hours)
-        found[:, place] = cost.mean(axis=1) * HOURS_PER_MONTH
-    return found
+        if spot_saving and rent.spot_share:
+            cost = cost - spot_saving * np.minimum(beyond, rent.spot_share * hours)
+        rents[:, index] = cost.mean(axis=1) * HOURS_PER_MONTH
+    return rents
 
 
-def _active(offer: Offer, month: int, months: int) -> range:
+def _active_months(offer: Offer, month: int, months: int) -> range:
+    """Months of the planning period in which GPUs decided in a month take jobs."""
     first = month + offer.lead_months
     return range(first, min(first + offer.term_months, months))
 
 
-def _paid(offer: Offer, active: range, months: int) -> float:
-    """What a GPU costs over its months here, and what is lost of the rest of its term."""
+def _commitment_cost(offer: Offer, active: range, months: int) -> float:
+    """Cost of one GPU over its active months, and the lost share of the payments after them [currency]."""
     return offer.per_gpu_month * (len(active) + offer.lost_share * (offer.term_months - len(active)))
 
 
 def cost_of_term(offer: Offer, month: int, months: int) -> float:
-    """Cost of one GPU of an offer that is decided in a month, over the months looked at."""
-    return _paid(offer, _active(offer, month, months), months)
+    """Cost of one GPU of an offer over the planning period [currency].
+
+    Parameters
+    ----------
+    offer : Offer
+        The commitment.
+    month : int
+        Index of the month in which it is decided.
+    months : int
+        Length of the planning period. [months]
+    """
+    return _commitment_cost(offer, _active_months(offer, month, months), months)
 
 
-def _committed(counts: Paths, columns: list[Column], months: int) -> Paths:
-    found = np.zeros(months)
-    for (_, _, active), count in zip(columns, counts, strict=True):
-        found[active.start : active.stop] += count
-    return found
+def _committed_by_month(counts: FloatArray, commitments: list[CommitmentColumn], months: int) -> FloatArray:
+    """Committed steps in each month, shape (n_months,)."""
+    committed = np.zeros(months)
+    for (_, _, active), count in zip(commitments, counts, strict=True):
+        committed[active.start : active.stop] += count
+    return committed
 
 
-def _of_paths(tables: Paths, committed: Paths) -> Paths:
-    """Rent of each path; more is held than any hour wants where a level lies beyond the last."""
-    places = np.minimum(committed.astype(int), tables.shape[2] - 1)
-    return np.asarray(tables[np.arange(tables.shape[0]), :, places].sum(axis=0))
+def _rent_by_path(tables: FloatArray, committed: FloatArray) -> FloatArray:
+    """Rent of each path over all months [currency]; a level above the last of the table pays no rent."""
+    level_indices = np.minimum(committed.astype(int), tables.shape[2] - 1)
+    return np.asarray(tables[np.arange(tables.shape[0]), :, level_indices].sum(axis=0))
 
 
-def _dearest(paths: Paths) -> tuple[float, Paths]:
-    """Mean of the dearest tenth of the paths, and the weights of its members."""
-    share, weights = 1 - DEAREST, np.zeros(len(paths))
-    left = share
-    for place in np.argsort(-paths, kind="stable"):
-        weights[place] = min(left, 1 / len(paths)) / share
-        left -= weights[place] * share
-        if left <= 1e-12:
+def _costliest_tenth(path_costs: FloatArray) -> tuple[float, FloatArray]:
+    """Mean cost of the costliest tenth of the paths (CVaR) and the weight of each path in it."""
+    share, weights = 1 - RISK_QUANTILE, np.zeros(len(path_costs))
+    remaining = share
+    for index in np.argsort(-path_costs, kind="stable"):
+        weights[index] = min(remaining, 1 / len(path_costs)) / share
+        remaining -= weights[index] * share
+        if remaining <= 1e-12:
             break
-    return float(weights @ paths), weights
+    return float(weights @ path_costs), weights
 
 
-def _reserved_at_the_mean(
-    demand: Sequence[Paths], offers: Sequence[Offer], rent: Rent, there: Paths, months: int
+def _cost_of_mean_reservation(
+    demand: Sequence[FloatArray], offers: Sequence[Offer], rent: Rent, existing: FloatArray, months: int
 ) -> float:
-    """The mean demand beyond what is there, committed at once as the cheapest offer and renewed; the rest rented."""
-    beyond = [float(one.mean()) - start for one, start in zip(demand, there, strict=True)]
-    mean = max(round(float(np.mean(beyond))), 0)
-    usual = [offer for offer in offers if offer.only_month is None and not offer.lead_months]
-    levels = (there + mean if usual else there)[:, None]
-    rest = sum(float(_rents(one, rent, level).mean()) for one, level in zip(demand, levels, strict=True))
-    begins = ((offer, range(0, months, offer.term_months)) for offer in usual)
-    costs = (sum(_paid(one, _active(one, month, months), months) for month in at) for one, at in begins)
-    return mean * min(costs, default=0.0) + rest
+    """Cost of committing the mean uncovered demand as the cheapest offer, renewed, and renting above it [currency]."""
+    beyond = [float(hours.mean()) - gpus for hours, gpus in zip(demand, existing, strict=True)]
+    mean_gpus = max(round(float(np.mean(beyond))), 0)
+    renewable_offers = [offer for offer in offers if offer.only_month is None and not offer.lead_months]
+    levels = (existing + mean_gpus if renewable_offers else existing)[:, None]
+    rented_cost = sum(
+        float(_tabulate_rent(hours, rent, gpus).mean()) for hours, gpus in zip(demand, levels, strict=True)
+    )
+    starts_by_offer = ((offer, range(0, months, offer.term_months)) for offer in renewable_offers)
+    costs = (
+        sum(_commitment_cost(offer, _active_months(offer, month, months), months) for month in starts)
+        for offer, starts in starts_by_offer
+    )
+    return mean_gpus * min(costs, default=0.0) + rented_cost
 
 
-def _check(demand: Sequence[Paths], offers: Sequence[Offer], rent: Rent, risk: float) -> None:
-    faults = [] if len(demand) and all(one.size for one in demand) else ["no demand"]
+def _check_inputs(demand: Sequence[FloatArray], offers: Sequence[Offer], rent: Rent, risk: float) -> None:
+    """Raise a ScenarioError if demand is empty, or a price or term is out of range."""
+    faults = [] if len(demand) and all(hours.size for hours in demand) else ["no demand"]
     faults += [
         f"{offer.name}: {name} {value:g}"
         for offer in offers
-        for name, value, low in (
+        for name, value, minimum in (
             ("per_gpu_month", offer.per_gpu_month, 0), ("term_months", offer.term_months, 1),
             ("lead_months", offer.lead_months, 0), ("peak_gpus", offer.peak_gpus, 0),
         )
-        if value < low
+        if value < minimum
     ]  # fmt: skip
     if not (rent.on_demand > 0 and 0 <= risk <= 1 and 0 <= rent.spot_share <= 1):
         faults.append("rent or risk out of range")

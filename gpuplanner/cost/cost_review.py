@@ -1,10 +1,9 @@
-"""The cost of a month by tenant and bucket, as ``gpuplanner cost`` shows it."""
+"""Cost, energy and carbon of a month by tenant, bucket, GPU model and job, as ``gpuplanner cost`` shows them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -16,10 +15,10 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.core.units import GRAMS_PER_KILOGRAM, UNALLOCATED_TEAM, money_text, split_amount
 from gpuplanner.core.units import round_money as to_cents
-from gpuplanner.cost.energy_and_carbon import RangedAmount, total_of
-from gpuplanner.cost.period_costs import RATE_NOT_SET, Money, book_of, money
-from gpuplanner.cost.price_book import LOT, PriceBook
-from gpuplanner.cost.showback import BILL, CENTS, LIST_PRICE, OWN_RATE, allocated
+from gpuplanner.cost.energy_and_carbon import RangedAmount, sum_amount
+from gpuplanner.cost.period_costs import RATE_NOT_SET, Money, load_price_book, money
+from gpuplanner.cost.price_book import LOT_KEYS, PriceBook
+from gpuplanner.cost.showback import BILL, CENTS, LIST_PRICE, OWN_RATE, split_cost
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.power_and_carbon import STATED_PRICE_SOURCE_TEXT, GpuHourPrice, GridCarbonIntensity
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
@@ -27,34 +26,45 @@ from gpuplanner.usage.allocated_hours import FAILED_JOB_STATES, allocated_by_sta
 from gpuplanner.usage.job_history import History, history
 from gpuplanner.usage.occupancy import LedgerWindow
 
-BILL_CLOSES = 0.01
-"""A bill for GPU-hours that differ from those installed by a larger share is refused."""
-UNITS = {
+MAX_BILL_DIFFERENCE_SHARE = 0.01
+"""Largest difference between the GPU-hours of a bill and the installed ones, as a share of the installed [0-1]."""
+UNIT_LABELS = {
     "run": "cost per job attempt", "successful_run": "cost per completed job",
     "gpu_hour_delivered": "cost per allocated GPU-hour not known to be idle",
     "million_tokens": "cost per million tokens",
     "work_that_failed": "cost of unsuccessful jobs (failed, timed out, out of memory, preempted, cancelled)",
     "work_that_was_redone": "cost of repeated attempts",
 }  # fmt: skip
-"""Units of work, then parts of the cost, in words."""
+"""Labels of the costs by unit of work, then of parts of the cost, by their JSON key."""
 UNIT_COLUMNS: dict[str, Any] = {
     "name": pl.String, "cost": CENTS, "basis": pl.String, "cost_of_the_basis": CENTS, "divided_by": pl.Float64
 }  # fmt: skip
 """Of the sheet of unit costs: a cost is that of the basis over a number of units, 1 for a sum."""
-BASES = {LIST_PRICE: " at list price", OWN_RATE: " at your rate", BILL: " as billed"}
-"""Bases of a cost, to stand behind an amount."""
-SERVING = ("service", "inference")
-"""Classes of jobs that answer requests."""
+BASIS_PHRASES = {LIST_PRICE: " at list price", OWN_RATE: " at your rate", BILL: " as billed"}
+"""Phrase that follows an amount, by the basis of the cost."""
+SERVING_JOB_CLASSES = ("service", "inference")
+"""Job classes of inference services, whose cost is divided by tokens."""
 PRICE_COLUMNS = ("kind", "price", "unit", "date", "source")
+"""Columns of the table of prices."""
 
 
 @dataclass(frozen=True, eq=False)
 class CostReview:
-    """A month of money, energy and carbon; ``total`` is None where no GPU has a price.
+    """Cost, energy and carbon of a month; ``total`` is None if no GPU has a price.
 
-    ``by_tenant``, ``by_ownership``, ``by_bucket`` and ``by_board`` sum to the total, to the cent; ``by_end`` and
-    ``by_job`` are what tenants were charged, split by how their attempts ended, and by job. Carbon of
-    the grid at the yearly mean of the region stands beside that by hour.
+    - ``book``: Price book of the scenario.
+    - ``period``: First and last instant of the month, ISO 8601.
+    - ``by_tenant``, ``by_ownership``, ``by_bucket``, ``by_board``: Cost by column; each sums to the total, to the cent.
+    - ``by_end``, ``by_job``: Cost of the tenants by end state of their job attempts, and by job.
+    - ``unit_costs``: Cost of a unit of work by JSON key, as text [currency].
+    - ``energy``: Facility energy [kWh].
+    - ``states``: GPU-hours, energy and carbon by state of the GPU.
+    - ``carbon_kg``: Carbon by scope, from hourly factors [kg CO2e].
+    - ``carbon_at_yearly_mean_kg``: Location-based carbon at the yearly mean factor of the region [kg CO2e].
+    - ``pue``: Power usage effectiveness.
+    - ``costs``: Charge lines, table ``schemas.Costs``.
+    - ``missing``: Sentences on missing prices and power ratings.
+    - ``rate_parts``: Components of the rate of owned GPUs [currency per GPU-hour].
     """
 
     name: str
@@ -84,14 +94,15 @@ class CostReview:
 
     @property
     def price_basis(self) -> str:
-        """Basis of the amounts, to stand behind them: list price, your rate or a bill."""
-        return basis_of(self.costs)
+        """Phrase for the basis of the amounts: list price, own rate or bill."""
+        return price_basis_phrase(self.costs)
 
     @property
     def rate_text(self) -> str:
         """Mean cost of an installed GPU-hour, with the components of the rate of owned GPUs."""
         rate = float(self.total or 0) / max(float(self.costs["PricingQuantity"].sum()), 1e-9)
-        parts = {name: part for name, part in self.rate_parts.items() if part and BASES[BILL] != self.price_basis}
+        is_billed = BASIS_PHRASES[BILL] == self.price_basis
+        parts = {} if is_billed else {name: part for name, part in self.rate_parts.items() if part}
         parts |= {"electricity": rate - sum(parts.values())} if parts else {}
         components = ", ".join(f"{name} {part:.3f}" for name, part in parts.items())
         figure = f"{rate:,.4f}"
@@ -100,7 +111,7 @@ class CostReview:
 
     @property
     def total_text(self) -> str:
-        """The total with its period, basis and rate."""
+        """Sentence with the total cost, its period, basis and rate."""
         begin, end = (day[:10] for day in self.period)
         amount = f"{money_text(self.total or Decimal(), self.currency)} {self.currency}{self.price_basis}"
         hours = float(self.costs["PricingQuantity"].sum())
@@ -109,15 +120,21 @@ class CostReview:
 
     @property
     def bridge(self) -> str:
-        """Buckets that the unallocated cost of the table by team is the sum of; empty without unallocated hours."""
-        sums = _summed(_by_bucket_order(self.costs.filter(SubAccountId=UNALLOCATED_TEAM)), "bucket", "x_Bucket")
-        named = ((code_in_words(row[0]).removeprefix("unallocated, "), row[1]) for row in sums.iter_rows())
-        parts = " + ".join(f"{name} {money_text(cost, self.currency)}" for name, cost in named)
+        """Sentence that splits the cost of unallocated GPUs by bucket; empty without unallocated GPU-hours."""
+        sums = _sum_costs_by(_sort_by_bucket(self.costs.filter(SubAccountId=UNALLOCATED_TEAM)), "bucket", "x_Bucket")
+        label_costs = ((code_in_words(row[0]).removeprefix("unallocated, "), row[1]) for row in sums.iter_rows())
+        parts = " + ".join(f"{name} {money_text(cost, self.currency)}" for name, cost in label_costs)
         amount = f"{money_text(Decimal(str(sums['cost'].sum())), self.currency)} {self.currency}"
         return f"Unallocated {amount} ({sums['gpu_hours'].sum():,.0f} GPU-hours) = {parts}." if parts else ""
 
     def breakdown(self, by: str) -> pl.DataFrame:
-        """One of the tables with words for codes, the share of each row, and a row ``Total``; jobs as they are."""
+        """Table of the cost by a column, with labels for codes, the share of each row and a row ``Total``.
+
+        Parameters
+        ----------
+        by : str
+            Column without its prefix: tenant, ownership, bucket, board, end or job; jobs get no share and no total.
+        """
         table: pl.DataFrame = getattr(self, f"by_{by}")
         if by == "job" or table.is_empty():
             return table
@@ -128,12 +145,12 @@ class CostReview:
 
     @property
     def units_in_words(self) -> dict[str, str]:
-        """What each unit of work cost that is known, with its currency."""
-        known = self.units.select("name", "cost").iter_rows()
-        return {name: f"{money_text(much, self.currency)} {self.currency}" for name, much in known}
+        """Known costs of a unit of work, by label, with their currency."""
+        costs = self.units.select("name", "cost").iter_rows()
+        return {label: f"{money_text(cost, self.currency)} {self.currency}" for label, cost in costs}
 
     def to_dict(self) -> dict[str, Any]:
-        """The object of ``cost --json``: amounts of money as text, to the cent."""
+        """Return the JSON object of ``cost --json``; amounts of money are text, to the cent."""
         tables = ("by_tenant", "by_ownership", "by_bucket", "by_board", "by_end")
         return {
             "name": self.name,
@@ -154,7 +171,24 @@ class CostReview:
 
 
 def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> CostReview:
-    """Review the month behind; with the charge lines of a bill, its total is what tenants share.
+    """Review cost, energy and carbon of the month of a scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Month, prices and fleet.
+    charges : polars.DataFrame, optional
+        Charge lines of a bill, whose total is then split instead of the price of the GPUs.
+
+    Returns
+    -------
+    CostReview
+        Totals and tables.
+
+    Raises
+    ------
+    CheckError
+        If the bill is for other GPU-hours than the installed ones.
 
     Examples
     --------
@@ -162,59 +196,69 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
     >>> str(found.total), found.by_tenant["tenant"][-1], found.by_tenant["cost"].sum() == found.total
     ('86016.00', '__unallocated__', True)
     """
-    known, priced = history(scenario), money(scenario)
-    costs = priced.costs if charges is None else _billed(priced.costs, charges, scenario.currency)
+    job_history, period_money = history(scenario), money(scenario)
+    costs = period_money.costs if charges is None else _apply_bill(period_money.costs, charges, scenario.currency)
     total = Decimal(str(costs["EffectiveCost"].sum())) if costs.height else None
-    by_tenant = _summed(costs, "tenant", "SubAccountName")
-    held = by_tenant.filter(pl.col("tenant") != UNALLOCATED_TEAM)
-    to_tenants = Decimal(str(held["cost"].sum() or 0))
-    attempts = allocated_by_state(known.trace.jobs, start=known.begin, end=known.end)
+    by_tenant = _sum_costs_by(costs, "tenant", "SubAccountName")
+    tenant_costs = by_tenant.filter(pl.col("tenant") != UNALLOCATED_TEAM)
+    cost_of_tenants = Decimal(str(tenant_costs["cost"].sum() or 0))
+    attempts = allocated_by_state(job_history.trace.jobs, start=job_history.begin, end=job_history.end)
     attempts = attempts.filter(pl.col("gpu_hours") > 0, total is not None)
-    by_end = allocated(to_tenants, attempts, by="state", weight="gpu_hours")
-    unit_costs, units = ({}, []) if total is None else _unit_costs(priced, total, by_end, known)
+    by_end = split_cost(cost_of_tenants, attempts, by="state", weight="gpu_hours")
+    unit_costs, units = ({}, []) if total is None else _unit_costs(period_money, total, by_end, job_history)
     return CostReview(
         name=scenario.name,
-        gpu_model=known.fleet.name,
-        book=book_of(scenario),
-        period=(known.begin.isoformat(), known.end.isoformat()),
+        gpu_model=job_history.fleet.name,
+        book=load_price_book(scenario),
+        period=(job_history.begin.isoformat(), job_history.end.isoformat()),
         total=total,
         currency=scenario.currency,
-        price=priced.price,
+        price=period_money.price,
         by_tenant=by_tenant,
-        by_ownership=_summed(costs, "ownership", "x_Ownership"),
-        by_bucket=_summed(_by_bucket_order(costs), "bucket", "x_Bucket"),
-        by_board=_summed(costs, "gpu_model", "x_GpuModel"),
+        by_ownership=_sum_costs_by(costs, "ownership", "x_Ownership"),
+        by_bucket=_sum_costs_by(_sort_by_bucket(costs), "bucket", "x_Bucket"),
+        by_board=_sum_costs_by(costs, "gpu_model", "x_GpuModel"),
         by_end=by_end.cast({"state": pl.String}),
-        by_job=_by_job(known.trace.jobs, held, known.begin, known.end) if total is not None else pl.DataFrame(),
+        by_job=_cost_by_job(job_history, tenant_costs) if total is not None else pl.DataFrame(),
         unit_costs=unit_costs,
         units=pl.DataFrame(units, schema=UNIT_COLUMNS, orient="row"),
-        energy=total_of(priced.states, "energy_kwh"),
-        states=priced.states,
-        carbon_kg={scope: total_of(priced.states, f"{scope}_kg") for scope in ("location", "market", "embodied")},
+        energy=sum_amount(period_money.states, "energy_kwh"),
+        states=period_money.states,
+        carbon_kg={name: sum_amount(period_money.states, f"{name}_kg") for name in ("location", "market", "embodied")},
         carbon_at_yearly_mean_kg=None
-        if priced.energy_kwh is None
-        else round(priced.energy_kwh * priced.carbon.gco2e_per_kwh / GRAMS_PER_KILOGRAM, 6),
-        carbon=priced.carbon,
-        pue=priced.pue,
+        if period_money.energy_kwh is None
+        else round(period_money.energy_kwh * period_money.carbon.gco2e_per_kwh / GRAMS_PER_KILOGRAM, 6),
+        carbon=period_money.carbon,
+        pue=period_money.pue,
         costs=costs,
-        missing=tuple(text for text in priced.missing if charges is None or not text.startswith(RATE_NOT_SET)),
-        rate_parts=priced.rate_parts,
+        missing=tuple(text for text in period_money.missing if charges is None or not text.startswith(RATE_NOT_SET)),
+        rate_parts=period_money.rate_parts,
     )  # fmt: skip
 
 
-def _billed(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.DataFrame:
-    """The lines with what a bill says that they cost in all; a bill for other GPU-hours is refused."""
-    mine = add_gpu_hours(charges.filter(BillingCurrency=currency))
-    installed, billed = float(costs["PricingQuantity"].sum()), float(mine["gpu_hours"].sum())
-    if costs.is_empty() or abs(billed - installed) > BILL_CLOSES * installed:
-        what = pl.coalesce("x_InstanceType", "ChargeDescription", "ServiceName")
-        largest = mine.sort(pl.col("EffectiveCost").abs(), descending=True).head(3)
-        costs_of = largest.select("EffectiveCost", what).iter_rows()
-        told = [f"{much:.2f} {currency} {name}" for much, name in costs_of]
-        got = f"{billed:,.1f}, {billed - installed:+,.1f}; its largest lines: {'; '.join(told) or 'none'}"
+def _apply_bill(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.DataFrame:
+    """Replace the costs of charge lines by shares of a bill's total; raise CheckError if it is for other GPU-hours.
+
+    Parameters
+    ----------
+    costs : polars.DataFrame
+        Charge lines of the installed GPUs, table ``schemas.Costs``.
+    charges : polars.DataFrame
+        Charge lines of the bill.
+    currency : str
+        Lines of the bill in other currencies are ignored.
+    """
+    bill_lines = add_gpu_hours(charges.filter(BillingCurrency=currency))
+    installed, billed = float(costs["PricingQuantity"].sum()), float(bill_lines["gpu_hours"].sum())
+    if costs.is_empty() or abs(billed - installed) > MAX_BILL_DIFFERENCE_SHARE * installed:
+        line_name = pl.coalesce("x_InstanceType", "ChargeDescription", "ServiceName")
+        largest = bill_lines.sort(pl.col("EffectiveCost").abs(), descending=True).head(3)
+        largest_costs = largest.select("EffectiveCost", line_name).iter_rows()
+        line_texts = [f"{amount:.2f} {currency} {name}" for amount, name in largest_costs]
+        got = f"{billed:,.1f}, {billed - installed:+,.1f}; its largest lines: {'; '.join(line_texts) or 'none'}"
         todo = "Give the bill of the same GPUs and the same period, in the currency of the scenario."
         raise VerificationError("bill", f"{installed:,.1f} GPU-hours, as are installed", got, todo)
-    total = to_cents(float(mine["EffectiveCost"].sum()))
+    total = to_cents(float(bill_lines["EffectiveCost"].sum()))
     shares = split_amount(total, costs["EffectiveCost"].cast(pl.Float64).to_list())
     cost = pl.Series(shares, dtype=CENTS)
     return costs.with_columns(
@@ -222,20 +266,20 @@ def _billed(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.Dat
     )  # fmt: skip
 
 
-def basis_of(costs: pl.DataFrame) -> str:
-    """Basis of the amounts of charge lines, to stand behind them; empty without lines.
+def price_basis_phrase(costs: pl.DataFrame) -> str:
+    """Phrase for the basis of the amounts of charge lines; empty without lines.
 
     Examples
     --------
-    >>> basis_of(pl.DataFrame({"x_PriceBasis": ["own rate", "list price"]}))
+    >>> price_basis_phrase(pl.DataFrame({"x_PriceBasis": ["own rate", "list price"]}))
     ' at list price and at your rate'
     """
     bases = costs["x_PriceBasis"].unique().to_list()
-    return " and".join(words for basis, words in BASES.items() if basis in bases)
+    return " and".join(words for basis, words in BASIS_PHRASES.items() if basis in bases)
 
 
 def price_text(price: GpuHourPrice) -> str:
-    """A price of a GPU-hour, with the lowest and the highest offer where it is the median of several.
+    """Text of a price per GPU-hour, with the lowest and highest offer if it is the median of several.
 
     Examples
     --------
@@ -246,36 +290,40 @@ def price_text(price: GpuHourPrice) -> str:
     return f"{price.value:,.2f} {price.currency} per GPU-hour{wide}"
 
 
-def price_rows(found: CostReview) -> pl.DataFrame:
-    """Every price of the GPU model, own ones first: :data:`PRICE_COLUMNS`, and whether it is used for this cost."""
-    book, gpu_model = found.book, found.gpu_model
-    mine = (row for row in book.prices if row.gpu_model == gpu_model)
-    rows = [(row.kind, row.per_gpu_hour, f"{row.currency} per GPU h", row.begin, row.source) for row in mine]
-    lots = ((lot, ", ".join(f"{name} {getattr(lot, name):g}" for name in LOT[5:10])) for lot in book.lots_of(gpu_model))
-    rows += [("owned", lot.capex, f"{lot.currency} per GPU", lot.bought, f"{lot.source}: {of}") for lot, of in lots]
+def price_rows(review: CostReview) -> pl.DataFrame:
+    """Tabulate all prices of the GPU model, those of the price book first.
+
+    The columns are :data:`PRICE_COLUMNS` and ``used_for_this_cost``, whether the review uses the price.
+    """
+    book, gpu_model = review.book, review.gpu_model
+    book_rows = (row for row in book.prices if row.gpu_model == gpu_model)
+    rows = [(row.kind, row.per_gpu_hour, f"{row.currency} per GPU h", row.begin, row.source) for row in book_rows]
+    for lot in book.lots_of(gpu_model):
+        lot_text = ", ".join(f"{name} {getattr(lot, name):g}" for name in LOT_KEYS[5:10])
+        rows.append(("owned", lot.capex, f"{lot.currency} per GPU", lot.bought, f"{lot.source}: {lot_text}"))
     power = book.electricity
     rows += [("electricity", row.per_kwh, f"{row.currency} per kWh", row.begin, row.source) for row in power]
     rates = ((f"{row.to_currency} per {row.from_currency}", row) for row in book.rates)
     rows += [("exchange", row.rate, unit, row.date, row.source) for unit, row in rates]
-    overridden = found.price is not None and found.price.source == STATED_PRICE_SOURCE_TEXT
-    owners = {basis: set(found.costs.filter(x_PriceBasis=basis)["x_Ownership"]) for basis in BASES}
+    overridden = review.price is not None and review.price.source == STATED_PRICE_SOURCE_TEXT
+    owners = {basis: set(review.costs.filter(x_PriceBasis=basis)["x_Ownership"]) for basis in BASIS_PHRASES}
     used = set() if overridden else owners[OWN_RATE] | ({"electricity", "exchange"} if owners[OWN_RATE] else set())
     terms = owners[LIST_PRICE] & {"spot"} | ({"on_demand"} if owners[LIST_PRICE] - {"spot"} else set())
     schema = dict.fromkeys(PRICE_COLUMNS, pl.String) | {"price": pl.Float64}
     kind = pl.col("kind").str.replace("_[13]y$", "")
-    own = pl.DataFrame(rows, schema=schema, orient="row").with_columns(used_for_this_cost=kind.is_in(used))
+    own_rows = pl.DataFrame(rows, schema=schema, orient="row").with_columns(used_for_this_cost=kind.is_in(used))
     listed = facts("gpu_prices").filter(pl.col("gpu_model") == pl.lit(gpu_model, pl.String))
-    told = listed.sort("term", "cloud", "region", "instance_type").select(
+    list_rows = listed.sort("term", "cloud", "region", "instance_type").select(
         kind="term", price="price_per_gpu_hour", unit=pl.format("{} per GPU h", "currency"),
         date=pl.col("date").cast(pl.String),
         source=pl.format("{} {} {}", "cloud", "region", "instance_type"),
         used_for_this_cost=pl.col("term").is_in(terms),
     )  # fmt: skip
-    return pl.concat([own, told])
+    return pl.concat([own_rows, list_rows])
 
 
-def _summed(costs: pl.DataFrame, name: str, column: str) -> pl.DataFrame:
-    """``cost``, ``gpu_hours`` and ``energy_kwh`` by a column of the charge lines, in the order of the lines."""
+def _sum_costs_by(costs: pl.DataFrame, name: str, column: str) -> pl.DataFrame:
+    """Sum ``cost``, ``gpu_hours`` and ``energy_kwh`` by a column of the charge lines, in the order of the lines."""
     return costs.group_by(pl.col(column).alias(name), maintain_order=True).agg(
         cost=pl.col("EffectiveCost").sum(),
         gpu_hours=pl.col("PricingQuantity").sum().round(6),
@@ -283,62 +331,92 @@ def _summed(costs: pl.DataFrame, name: str, column: str) -> pl.DataFrame:
     )
 
 
-def _by_bucket_order(costs: pl.DataFrame) -> pl.DataFrame:
-    """Charge lines in the order of the buckets of the ledger."""
+def _sort_by_bucket(costs: pl.DataFrame) -> pl.DataFrame:
+    """Sort charge lines in the order of the buckets of the ledger."""
     return costs.sort(pl.col("x_Bucket").cast(pl.Enum(GPU_TIME_BUCKETS)), maintain_order=True)
 
 
-def _by_job(jobs: pl.DataFrame, tenants: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFrame:
-    """What each tenant was charged, split over its jobs by the GPU-hours that they held in the window."""
-    hours = jobs.filter(pl.col("start_time").is_not_null()).select(
-        "job_id", pl.col("tenant").cast(pl.String),
-        gpu_hours=pl.col("gpus") * LedgerWindow(begin, end).overlap_h("start_time", "end_time"),
+def _cost_by_job(job_history: History, tenant_costs: pl.DataFrame) -> pl.DataFrame:
+    """Split the cost of each tenant over its jobs by their allocated GPU-hours in the period."""
+    overlap_h = LedgerWindow(job_history.begin, job_history.end).overlap_h("start_time", "end_time")
+    hours = job_history.trace.jobs.filter(pl.col("start_time").is_not_null()).select(
+        "job_id", pl.col("tenant").cast(pl.String), gpu_hours=pl.col("gpus") * overlap_h
     )  # fmt: skip
     parts = [
-        allocated(cost, hours.filter((pl.col("tenant") == tenant) & (pl.col("gpu_hours") > 0)), by="job_id",
+        split_cost(cost, hours.filter((pl.col("tenant") == tenant) & (pl.col("gpu_hours") > 0)), by="job_id",
                   weight="gpu_hours").select(pl.lit(tenant).alias("tenant"), pl.all())
-        for tenant, cost in tenants.select("tenant", "cost").iter_rows()
+        for tenant, cost in tenant_costs.select("tenant", "cost").iter_rows()
     ]  # fmt: skip
     return pl.concat(parts) if parts else pl.DataFrame()
 
 
 def _unit_costs(
-    priced: Money, total: Decimal, ends: pl.DataFrame, known: History
+    period_money: Money, total: Decimal, cost_by_end: pl.DataFrame, job_history: History
 ) -> tuple[dict[str, str | None], list[tuple[str, Decimal, str, Decimal, float]]]:
-    """What a unit of work cost, idle included: the whole bill over what was delivered; and what was spent for nothing.
+    """Cost of each unit of work, and cost of failed and of repeated work.
 
-    Beside it the rows of :data:`UNIT_COLUMNS`, which say what is divided by what.
+    The total, idle GPUs included, is divided by the delivered units; tokens bear the cost of inference services.
 
-    Tokens bear what services and inference were charged; redone work is what attempts after the first one were.
+    Parameters
+    ----------
+    period_money : Money
+        Charge lines of the period.
+    total : decimal.Decimal
+        Cost of the installed GPUs. [currency]
+    cost_by_end : polars.DataFrame
+        Cost of the tenants by end state.
+    job_history : History
+        Jobs and requests of the period.
+
+    Returns
+    -------
+    dict of str to str or None
+        Costs by JSON key, as text [currency]; None where the units are not known.
+    list of tuple
+        Rows of :data:`UNIT_COLUMNS`: amount, its basis and the number of units.
     """
-    jobs, window = known.trace.jobs, LedgerWindow(known.begin, known.end)
-    ran = jobs.filter(pl.col("start_time") < known.end, pl.col("end_time").fill_null(known.end) > known.begin)
-    done = ran.filter(pl.col("state").cast(pl.String) == "COMPLETED").height
-    at_work = priced.costs.filter(pl.col("x_Bucket").is_in(["used", "no_telemetry"]))
+    begin, end = job_history.begin, job_history.end
+    jobs, window = job_history.trace.jobs, LedgerWindow(begin, end)
+    run_jobs = jobs.filter(pl.col("start_time") < end, pl.col("end_time").fill_null(end) > begin)
+    completed_jobs = run_jobs.filter(pl.col("state").cast(pl.String) == "COMPLETED").height
+    at_work = period_money.costs.filter(pl.col("x_Bucket").is_in(["used", "no_telemetry"]))
     delivered = float(at_work["PricingQuantity"].sum())
-    said = ends.filter(pl.col("state").cast(pl.String) != "UNKNOWN")
-    lost = said.filter(pl.col("state").cast(pl.String).is_in(FAILED_JOB_STATES))["cost"].sum() or Decimal("0.00")
-    held = pl.col("gpus") * window.overlap_h("start_time", "end_time")
-    charged = float(ends["cost"].sum()) / max(float(ran.select(held.sum()).item() or 0.0), 1e-9)
+    known_ends = cost_by_end.filter(pl.col("state").cast(pl.String) != "UNKNOWN")
+    lost_cost = known_ends.filter(pl.col("state").cast(pl.String).is_in(FAILED_JOB_STATES))["cost"].sum() or Decimal(
+        "0.00"
+    )
+    allocated_hours = pl.col("gpus") * window.overlap_h("start_time", "end_time")
+    all_hours = float(run_jobs.select(allocated_hours.sum()).item() or 0.0)
+    hourly_charge = float(cost_by_end["cost"].sum()) / max(all_hours, 1e-9)
 
-    def cost_of(which: pl.Expr) -> float:
-        return charged * float(ran.filter(which).select(held.sum()).item() or 0.0)
+    # Cost of the run jobs that a filter selects.
+    def cost_of(job_filter: pl.Expr) -> float:
+        return hourly_charge * float(run_jobs.filter(job_filter).select(allocated_hours.sum()).item() or 0.0)
 
-    units: dict[str, float] = {"run": ran.height, "successful_run": done, "gpu_hour_delivered": delivered}
-    found = {name: str(to_cents(float(total) / count)) if count else None for name, count in units.items()}
-    # Where no source says how jobs ended, what failed is not known: that is not zero. Nor is what was redone.
-    found["work_that_failed"] = None if said.is_empty() and ends.height else str(lost)
-    again = pl.col("attempt") > 1
-    found["work_that_was_redone"] = str(to_cents(cost_of(again))) if ran.filter(again).height else None
-    if (asked := known.trace.tables.get("requests")) is not None:
-        there = asked.filter(pl.col("time").is_between(known.begin, known.end, closed="left"))
-        tokens = float(there.select(pl.sum_horizontal("prompt_tokens", "generated_tokens").sum()).item() or 0)
-        serving = cost_of(pl.col("job_class").is_in(SERVING))
-        found["million_tokens"] = str(to_cents(serving / tokens * 1e6)) if tokens and serving else None
+    units: dict[str, float] = {
+        "run": run_jobs.height,
+        "successful_run": completed_jobs,
+        "gpu_hour_delivered": delivered,
+    }
+    unit_costs = {name: str(to_cents(float(total) / count)) if count else None for name, count in units.items()}
+    # If no source reports end states, the cost of failed work is unknown, not zero; so is that of repeated work.
+    unit_costs["work_that_failed"] = None if known_ends.is_empty() and cost_by_end.height else str(lost_cost)
+    is_repeat = pl.col("attempt") > 1
+    has_repeats = run_jobs.filter(is_repeat).height
+    unit_costs["work_that_was_redone"] = str(to_cents(cost_of(is_repeat))) if has_repeats else None
+    if (requests := job_history.trace.tables.get("requests")) is not None:
+        period_requests = requests.filter(pl.col("time").is_between(begin, end, closed="left"))
+        tokens = float(period_requests.select(pl.sum_horizontal("prompt_tokens", "generated_tokens").sum()).item() or 0)
+        serving_cost = cost_of(pl.col("job_class").is_in(SERVING_JOB_CLASSES))
+        unit_costs["million_tokens"] = str(to_cents(serving_cost / tokens * 1e6)) if tokens and serving_cost else None
         units["million_tokens"] = tokens / 1e6
     rows = []
-    for name in (name for name, value in found.items() if value is not None):
-        cost, count, whole = Decimal(str(found[name])), units.get(name, 1.0), name in tuple(units)[:3]
-        basis = "all installed GPU-hours, unallocated ones included" if whole else "allocated GPU-hours of these jobs"
-        rows.append((UNITS[name], cost, basis, total if whole else to_cents(float(cost) * count), float(count)))
-    return found, rows
+    for name in (name for name, value in unit_costs.items() if value is not None):
+        cost, count = Decimal(str(unit_costs[name])), units.get(name, 1.0)
+        is_of_total = name in tuple(units)[:3]
+        basis = "allocated GPU-hours of these jobs"
+        if is_of_total:
+            basis = "all installed GPU-hours, unallocated ones included"
+        amount = total if is_of_total else to_cents(float(cost) * count)
+        rows.append((UNIT_LABELS[name], cost, basis, amount, float(count)))
+    return unit_costs, rows

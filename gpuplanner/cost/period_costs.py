@@ -1,8 +1,8 @@
-"""Cost, energy and carbon of a period, and what idle GPUs cost.
+"""Cost, energy and carbon of a period, and the price of idle GPUs.
 
-Who owns a GPU pays for its power while it is idle, and nothing else: it is parked, and keeps its layout. Who rents it
-by the hour pays for it all until it is given back, and so it is released. Where a path starts and stops nodes, they
-come back without a layout, whoever owns them.
+An idle GPU that is owned costs its power only: it stays powered on and keeps its MIG layout. A GPU that is rented by
+the hour costs its full price until it is released. Where an actuator stops idle nodes, they start again without a
+layout, whoever owns them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from gpuplanner.cost.energy_and_carbon import (
     AMOUNTS,
     Facility,
     RangedAmount,
-    by_state,
     footprint,
     measured_energy,
-    read_grid,
+    read_carbon_file,
     state_watts,
-    total_of,
+    sum_amount,
+    sum_by_state,
 )
 from gpuplanner.cost.price_book import PriceBook, read_price_book
 from gpuplanner.cost.showback import LIST_PRICE, NOT_STATED, Rate, showback
@@ -54,24 +54,33 @@ from gpuplanner.usage.occupancy import LedgerWindow
 from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.planned_fleet import PlannedFleet
 
-LINES = ("tenant", "gpu_model", "bucket", "ownership")
-ON_DEMAND = "on_demand"
+LINE_KEYS = ("tenant", "gpu_model", "bucket", "ownership")
+ON_DEMAND_KIND = "on_demand"
+"""Ownership of GPUs that are rented at the on-demand price."""
 RATE_NOT_SET = "Your rate per GPU-hour is not set"
 _INSTANT = pl.Datetime("us", "UTC")
-_OF_NODES: dict[str, pl.DataType] = {
+_OPTIONAL_NODE_COLUMNS: dict[str, pl.DataType] = {
     "gpu_model": pl.String(), "ownership": pl.String(), "installed": _INSTANT, "retired": _INSTANT
 }  # fmt: skip
-"""Columns of an inventory that need not be there."""
-Boards = Mapping[str | None, str | None]
-"""Board of the catalogue by the word of the ledger; None where there is none."""
+"""Columns that an inventory of nodes may lack, with their types."""
+GpuModels = Mapping[str | None, str | None]
+"""Name of a GPU model in the catalogue by its label in the ledger; None where it is not in the catalogue."""
 
 
 @dataclass(frozen=True, eq=False)
 class Money:
-    """Costs of the past and their basis; None where nothing is known.
+    """Costs, energy and carbon of a past period and their basis; None where they are not known.
 
-    ``states`` is energy and carbon by the state of the GPU, each with its range; ``missing`` says in sentences what is
-    not stated, and why; ``rate_parts`` are the components of the rate of owned GPUs, where all GPUs have that rate.
+    - ``price``: Price of a GPU-hour of the planned GPU model.
+    - ``power``: Power model of the planned GPU model.
+    - ``carbon``: Carbon factor of the region.
+    - ``pue``: Power usage effectiveness.
+    - ``costs``: Charge lines, table ``schemas.Costs``.
+    - ``states``: GPU-hours, energy and carbon by state of the GPU, each with its range.
+    - ``energy_kwh``: Facility energy [kWh].
+    - ``carbon_kg``: Location-based carbon [kg CO2e].
+    - ``missing``: Sentences on missing prices and power ratings.
+    - ``rate_parts``: Components of the rate of owned GPUs, if all GPUs have one rate [currency per GPU-hour].
     """
 
     price: GpuHourPrice | None
@@ -88,161 +97,250 @@ class Money:
 
 @stage
 def money(scenario: Scenario) -> Money:
-    """Price the month behind, as far as price and power of each board are known."""
-    known = history(scenario)
-    booked = scenario_ledger(scenario)
-    boards = boards_of(known.fleet, booked)
-    owners = ownerships(scenario, known, booked)
+    """Compute cost, energy and carbon of the month of a scenario, where price and power of the GPU models are known.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Month, fleet, prices and carbon factors.
+
+    Returns
+    -------
+    Money
+        Charge lines and sums.
+    """
+    job_history = history(scenario)
+    ledger = scenario_ledger(scenario)
+    gpu_models = gpu_models_of(job_history.fleet, ledger)
+    ownership = ownership_shares(scenario, job_history, ledger)
     rates = {
-        (word, kind): rate
-        for word, kind in owners.select("gpu_model", "ownership").iter_rows()
-        if (rate := rate_of(scenario, known, boards[word], kind)) is not None
+        (label, kind): rate
+        for label, kind in ownership.select("gpu_model", "ownership").iter_rows()
+        if (rate := find_rate(scenario, job_history, gpu_models[label], kind)) is not None
     }
-    powered = {
-        word: gpu_model if gpu_model is not None and _law(gpu_model) else None for word, gpu_model in boards.items()
+    models_with_power = {
+        label: name if name is not None and _power_model(name) else None for label, name in gpu_models.items()
     }
-    measured = _measured(known, powered)
+    measured_power = _measure_power(job_history, models_with_power)
     rows = footprint(
-        booked, powered, activity=activity(scenario), facility=Facility.of(scenario.pue),
-        grid=grid_of(scenario, known, booked["hour"]), measured=measured,
+        ledger, models_with_power, activity=mean_activity(scenario), facility=Facility.from_catalog(scenario.pue),
+        grid=carbon_by_hour(scenario, job_history, ledger["hour"]), measured=measured_power,
     )  # fmt: skip
     costs = make_empty_table(Costs)
     if rates:
-        shares = rows.join(owners, on="gpu_model", nulls_equal=True, maintain_order="left")
+        shares = rows.join(ownership, on="gpu_model", nulls_equal=True, maintain_order="left")
         parts = shares.with_columns(pl.col("gpu_hours", *AMOUNTS) * pl.col("share"))
-        costs = showback(parts.select(*LINES, "gpu_hours", *AMOUNTS), rates, start=known.begin, end=known.end)
-    kinds = {kind for (_, kind), rate in rates.items() if rate.basis == LIST_PRICE}
-    at_list = sorted(kinds & {"owned", "reserved"})
-    states = by_state(rows, measured)
-    energy, carbon = total_of(states, "energy_kwh"), total_of(states, "location_kg")
+        parts = parts.select(*LINE_KEYS, "gpu_hours", *AMOUNTS)
+        costs = showback(parts, rates, start=job_history.begin, end=job_history.end)
+    list_price_kinds = {kind for (_, kind), rate in rates.items() if rate.basis == LIST_PRICE}
+    at_list = sorted(list_price_kinds & {"owned", "reserved"})
+    states = sum_by_state(rows, measured_power)
+    energy, carbon = sum_amount(states, "energy_kwh"), sum_amount(states, "location_kg")
     return Money(
-        price=price_of(scenario, known.fleet),
-        power=power_of(known.fleet),
+        price=find_price(scenario, job_history.fleet),
+        power=find_power_model(job_history.fleet),
         carbon=find_carbon_factor(scenario.carbon_region),
-        pue=pue_of(scenario),
+        pue=find_pue(scenario),
         costs=costs,
         states=states,
         energy_kwh=None if energy is None else energy.value,
         carbon_kg=None if carbon is None else carbon.value,
         missing=(
-            *_missing(booked, boards, {word for word, _ in rates}, at_list),
-            *_unused_lots(scenario, boards, rates),
+            *_missing_texts(ledger, gpu_models, {label for label, _ in rates}, at_list),
+            *_unused_lots(scenario, gpu_models, rates),
         ),
         rate_parts=next(iter(rates.values())).parts or {} if len(rates) == 1 else {},
     )
 
 
-def boards_of(fleet: PlannedFleet, booked: pl.DataFrame) -> Boards:
-    """Which board of the catalogue each word of a ledger is; in a what-if all are the one that is asked for."""
-    words = booked["gpu_model"].unique().sort().to_list()
+def gpu_models_of(fleet: PlannedFleet, ledger: pl.DataFrame) -> GpuModels:
+    """GPU model of the catalogue behind each label of a ledger; in a what-if the planned model for all labels."""
+    labels = ledger["gpu_model"].unique().sort().to_list()
     if fleet.chosen or fleet.pool is None:
-        return dict.fromkeys(words, fleet.name if fleet.in_catalogue else None)
-    return {word: None if word is None else _known(word) for word in words}
+        return dict.fromkeys(labels, fleet.name if fleet.in_catalogue else None)
+    return {label: None if label is None else _catalog_name(label) for label in labels}
 
 
-def ownerships(scenario: Scenario, known: History, booked: pl.DataFrame) -> pl.DataFrame:
-    """``gpu_model, ownership, share``: of the installed hours of each board of a ledger, who pays for which share."""
-    words = booked.select(pl.col("gpu_model").unique().sort())
+def ownership_shares(scenario: Scenario, job_history: History, ledger: pl.DataFrame) -> pl.DataFrame:
+    """Share of the installed GPU-hours of each GPU model by ownership.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Its ownership, if stated, holds for all GPUs.
+    job_history : History
+        Inventory of the nodes and the period.
+    ledger : polars.DataFrame
+        Table ``schemas.Ledger``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``gpu_model, ownership, share`` [0-1]; the shares of a GPU model sum to 1.
+    """
+    labels = ledger.select(pl.col("gpu_model").unique().sort())
     if scenario.ownership is not None:
-        kind = ON_DEMAND if scenario.ownership == OWNERSHIP_RENTED else scenario.ownership
-        return words.with_columns(ownership=pl.lit(kind), share=pl.lit(1.0))
-    nodes = known.fleet.installed.inventory
-    absent = {name: kind for name, kind in _OF_NODES.items() if name not in nodes.columns}
+        kind = ON_DEMAND_KIND if scenario.ownership == OWNERSHIP_RENTED else scenario.ownership
+        return labels.with_columns(ownership=pl.lit(kind), share=pl.lit(1.0))
+    nodes = job_history.fleet.installed.inventory
+    absent = {name: kind for name, kind in _OPTIONAL_NODE_COLUMNS.items() if name not in nodes.columns}
     hours = nodes.with_columns(pl.lit(None, kind).alias(name) for name, kind in absent.items()).select(
         pl.col("gpu_model").cast(pl.String),
         pl.col("ownership").cast(pl.String).fill_null(NOT_STATED),
-        hours=pl.col("gpus") * LedgerWindow(known.begin, known.end).overlap_h("installed", "retired"),
+        hours=pl.col("gpus") * LedgerWindow(job_history.begin, job_history.end).overlap_h("installed", "retired"),
     )
     parts = []
-    for word in words["gpu_model"]:
-        mine = hours.filter(pl.col("gpu_model").str.to_lowercase() == word.lower()) if word else hours
-        mine = mine if mine["hours"].sum() > 0 else hours
-        mine = mine.group_by("ownership").agg(share=pl.col("hours").sum()).filter(pl.col("share") > 0)
-        named = mine.sort("ownership").select(pl.lit(word, pl.String).alias("gpu_model"), pl.all())
-        parts.append(named.with_columns(pl.col("share") / pl.col("share").sum()))
+    for label in labels["gpu_model"]:
+        label_hours = hours.filter(pl.col("gpu_model").str.to_lowercase() == label.lower()) if label else hours
+        label_hours = label_hours if label_hours["hours"].sum() > 0 else hours
+        label_hours = label_hours.group_by("ownership").agg(share=pl.col("hours").sum()).filter(pl.col("share") > 0)
+        label_shares = label_hours.sort("ownership").select(pl.lit(label, pl.String).alias("gpu_model"), pl.all())
+        parts.append(label_shares.with_columns(pl.col("share") / pl.col("share").sum()))
     return pl.concat(parts)
 
 
-def rate_of(scenario: Scenario, known: History, gpu_model: str | None, kind: str) -> Rate | None:
-    """What an installed GPU-hour of a board costs under an ownership; None where nothing says so.
+def find_rate(scenario: Scenario, job_history: History, gpu_model: str | None, kind: str) -> Rate | None:
+    """Find the rate of an installed GPU-hour: of the scenario, else of the price book, else of the catalogue.
 
-    The scenario's own price counts for every GPU; else what the price book says; else what the catalogue lists, of spot
-    GPUs the spot price. What an owner paid is in no list: the list price then is what renting would cost.
+    No list has the cost of owning a GPU: the list price is then the cost of renting it.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Own price, price book and currency.
+    job_history : History
+        Period of the rate.
+    gpu_model : str, optional
+        Name in the catalogue; None: unknown.
+    kind : str
+        Ownership, such as ``owned``, ``on_demand`` or ``spot``.
+
+    Returns
+    -------
+    Rate or None
+        The rate [currency per GPU-hour]; None without a price.
     """
-    book, currency = book_of(scenario), scenario.currency
+    book, currency = load_price_book(scenario), scenario.currency
     if kind == NOT_STATED and scenario.price_usd_per_gpu_hour <= 0 and (kinds := book.kinds_of(gpu_model)):
         name, rows = Path(str(scenario.price_book)).name, " and ".join(kinds)
         todo = "Add --set ownership=owned, reserved or rented, or give the scenario.yaml that start wrote."
         raise ScenarioError(name, f"the ownership of the {gpu_model} GPUs, to use its rows {rows}", "none stated", todo)
-    listed = _listed(book, gpu_model, ON_DEMAND, currency, known.end)
-    own = scenario.price_usd_per_gpu_hour
-    if own > 0:
-        found = Rate(find_gpu_hour_price(gpu_model or known.fleet.gpu_model.name, own_price=own, currency=currency))
-    elif gpu_model is not None and (said := book.rate(gpu_model, kind, currency, known.begin, known.end)) is not None:
-        found = said
+    list_price = _find_list_price(book, gpu_model, ON_DEMAND_KIND, currency, job_history.end)
+    own_price = scenario.price_usd_per_gpu_hour
+    begin, end = job_history.begin, job_history.end
+    if own_price > 0:
+        name = gpu_model or job_history.fleet.gpu_model.name
+        rate = Rate(find_gpu_hour_price(name, own_price=own_price, currency=currency))
+    elif gpu_model is not None and (book_rate := book.find_rate(gpu_model, kind, currency, begin, end)) is not None:
+        rate = book_rate
         if kind == "owned" and not book.electricity:
-            found = replace(said, per_kwh=per_kwh_of(scenario, known))
+            rate = replace(book_rate, per_kwh=find_price_per_kwh(scenario, job_history))
     else:
-        price = _listed(book, gpu_model, "spot", currency, known.end) if kind == "spot" else listed
+        price = _find_list_price(book, gpu_model, "spot", currency, job_history.end) if kind == "spot" else list_price
         if price is None and gpu_model is not None and has_list_price(gpu_model):
-            find_gpu_hour_price(gpu_model, currency=currency)  # which says what is missing
+            find_gpu_hour_price(gpu_model, currency=currency)  # raises: no price in this currency
         if price is None:
             return None
-        found = Rate(price, basis=LIST_PRICE)
-    return replace(found, listed=None if listed is None else listed.value)
+        rate = Rate(price, basis=LIST_PRICE)
+    return replace(rate, listed=None if list_price is None else list_price.value)
 
 
-def price_of(scenario: Scenario, fleet: PlannedFleet) -> GpuHourPrice | None:
-    """Price of a GPU-hour of the board to plan for: the scenario's own, else the book's, else the list's."""
-    rate = rate_of(scenario, history(scenario), fleet.name if fleet.in_catalogue else None, ON_DEMAND)
+def find_price(scenario: Scenario, fleet: PlannedFleet) -> GpuHourPrice | None:
+    """Find the price of a GPU-hour of the planned GPU model: of the scenario, else the price book, else the catalogue.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Own price, price book and currency.
+    fleet : PlannedFleet
+        Fleet with the planned GPU model.
+
+    Returns
+    -------
+    GpuHourPrice or None
+        The price [currency per GPU-hour]; None without one.
+    """
+    rate = find_rate(scenario, history(scenario), fleet.name if fleet.in_catalogue else None, ON_DEMAND_KIND)
     return None if rate is None else rate.price
 
 
-def on_demand_price(scenario: Scenario, fleet: PlannedFleet, what: str) -> GpuHourPrice:
-    """Price of the board on demand, for what cannot do without."""
-    price = price_of(scenario, fleet)
+def require_on_demand_price(scenario: Scenario, fleet: PlannedFleet, purpose: str) -> GpuHourPrice:
+    """Find the on-demand price of the planned GPU model; raise ScenarioError, which names the purpose, without one."""
+    price = find_price(scenario, fleet)
     if price is None:
         todo = "Set your rate with --set price_usd_per_gpu_hour=… or a price book."
-        raise ScenarioError(what, "an on-demand price of the GPU model", "none", todo)
+        raise ScenarioError(purpose, "an on-demand price of the GPU model", "none", todo)
     return price
 
 
-def book_of(scenario: Scenario) -> PriceBook:
-    """The scenario's price book; an empty one where it names none."""
+def load_price_book(scenario: Scenario) -> PriceBook:
+    """Read the price book of a scenario; an empty one if it names none."""
     return PriceBook() if scenario.price_book is None else read_price_book(scenario.price_book)
 
 
-def per_kwh_of(scenario: Scenario, known: History, currency: str | None = None) -> float:
-    """What a kWh costs: the scenario's own, else the book's, else the catalogue's."""
-    book, wanted = book_of(scenario), currency or scenario.currency
-    own = scenario.price_usd_per_kwh
-    said = book.per_kwh(wanted, known.begin, known.end) if own is None else None
-    if said is not None:
-        return said
-    usd = find_parameter("electricity_usd_per_kwh").value if own is None else own
-    return book.converted(usd, "USD", wanted, known.end)
+def find_price_per_kwh(scenario: Scenario, job_history: History, currency: str | None = None) -> float:
+    """Find the price of electricity: of the scenario, else the price book, else the catalogue.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Own price, price book and currency.
+    job_history : History
+        Period of the price.
+    currency : str, optional
+        ISO 4217 code. [default: currency of the scenario]
+
+    Returns
+    -------
+    float
+        Price. [currency per kWh]
+    """
+    book, wanted_currency = load_price_book(scenario), currency or scenario.currency
+    own_price = scenario.price_usd_per_kwh
+    book_price = (
+        book.mean_price_per_kwh(wanted_currency, job_history.begin, job_history.end) if own_price is None else None
+    )
+    if book_price is not None:
+        return book_price
+    usd = find_parameter("electricity_usd_per_kwh").value if own_price is None else own_price
+    return book.convert(usd, "USD", wanted_currency, job_history.end)
 
 
-def _listed(book: PriceBook, gpu_model: str | None, term: str, currency: str, when: datetime) -> GpuHourPrice | None:
-    """The list price in a currency; None where the catalogue has none, or no rate leads from its currency."""
+def _find_list_price(
+    book: PriceBook, gpu_model: str | None, term: str, currency: str, time: datetime
+) -> GpuHourPrice | None:
+    """List price of a GPU model in a currency; None if the catalogue has none or no exchange rate converts it."""
     if gpu_model is None or not has_list_price(gpu_model, term=term):
         return None
     price = find_gpu_hour_price(gpu_model, term=term)
     try:
         prices = (price.value, price.low, price.high)
-        value, low, high = (book.converted(one, price.currency, currency, when) for one in prices)
+        value, low, high = (book.convert(amount, price.currency, currency, time) for amount in prices)
     except ScenarioError:
         return None
     return replace(price, value=value, low=low, high=high, currency=currency)
 
 
-def energy_of_week(scenario: Scenario, *, busy_gpu_hours: float, idle_gpu_hours: float) -> RangedAmount | None:
-    """Energy of GPU-hours of the planned board at the meter [kWh]; None where its power is not known."""
-    known = history(scenario)
-    if power_of(known.fleet) is None or known.fleet.name is None:
+def estimate_energy(scenario: Scenario, *, busy_gpu_hours: float, idle_gpu_hours: float) -> RangedAmount | None:
+    """Estimate the facility energy of busy and idle GPU-hours of the planned GPU model.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Fleet and PUE.
+    busy_gpu_hours, idle_gpu_hours : float
+        GPU-hours in each state. [h]
+
+    Returns
+    -------
+    RangedAmount or None
+        Energy [kWh]; None if the power of the GPU model is not known.
+    """
+    job_history = history(scenario)
+    if find_power_model(job_history.fleet) is None or job_history.fleet.name is None:
         return None
-    watts = state_watts(known.fleet.name, activity(scenario).get(""))
-    facility = Facility.of(scenario.pue)
+    watts = state_watts(job_history.fleet.name, mean_activity(scenario).get(""))
+    facility = Facility.from_catalog(scenario.pue)
     busy, idle = watts["busy"], watts["idle"]
     sides = []
     for side in ("value", "low", "high"):
@@ -251,98 +349,138 @@ def energy_of_week(scenario: Scenario, *, busy_gpu_hours: float, idle_gpu_hours:
     return RangedAmount(*sides)
 
 
-def pue_of(scenario: Scenario) -> float:
-    """Energy of the building over that of its machines: the scenario's own, else the catalogue's."""
+def find_pue(scenario: Scenario) -> float:
+    """Power usage effectiveness of the scenario, else of the catalogue."""
     return scenario.pue or find_parameter("pue").value
 
 
-def power_of(fleet: PlannedFleet) -> GpuPowerModel | None:
-    """The law of power of the board to plan for; None where the catalogue has none."""
-    return _law(fleet.name) if fleet.name is not None and fleet.in_catalogue else None
+def find_power_model(fleet: PlannedFleet) -> GpuPowerModel | None:
+    """Power model of the planned GPU model; None if it is not in the catalogue."""
+    return _power_model(fleet.name) if fleet.name is not None and fleet.in_catalogue else None
 
 
-def _measured(known: History, boards: Boards) -> pl.DataFrame | None:
-    """Mean power by tenant and state where telemetry saw it; None without, or where boards cannot be told apart."""
-    samples, words = known.trace.samples, list(boards)
-    law = None if len(words) != 1 or boards[words[0]] is None else power_of(known.fleet)
-    if samples is None or law is None or known.fleet.chosen or not samples["power_w"].count():
+def _measure_power(job_history: History, gpu_models: GpuModels) -> pl.DataFrame | None:
+    """Measured mean power by tenant and state; None without telemetry or with several GPU models."""
+    samples, labels = job_history.trace.samples, list(gpu_models)
+    power_model = None if len(labels) != 1 or gpu_models[labels[0]] is None else find_power_model(job_history.fleet)
+    if samples is None or power_model is None or job_history.fleet.chosen or not samples["power_w"].count():
         return None
-    there = samples.filter(pl.col("time").is_between(known.begin, known.end, closed="left"))
-    found = measured_energy(there, known.trace.jobs, idle_w=law.idle_w)
-    return found.with_columns(gpu_model=pl.lit(words[0], pl.String))
+    period_samples = samples.filter(pl.col("time").is_between(job_history.begin, job_history.end, closed="left"))
+    power = measured_energy(period_samples, job_history.trace.jobs, idle_w=power_model.idle_w)
+    return power.with_columns(gpu_model=pl.lit(labels[0], pl.String))
 
 
-def grid_of(scenario: Scenario, known: History, hours: pl.Series) -> pl.DataFrame:
-    """Carbon of each hour: by the file of the scenario, else the mean of the region; by contract as the book says."""
+def carbon_by_hour(scenario: Scenario, job_history: History, hours: pl.Series) -> pl.DataFrame:
+    """Carbon intensity of each hour: of the scenario's file, else the mean of the region.
+
+    The market-based factor comes from the file, else from the contract in the price book, else it is the
+    location-based one.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Carbon file, region and price book.
+    job_history : History
+        Period of the contract.
+    hours : polars.Series
+        Hours, with repetitions.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``hour``, ``location_g``, ``market_g`` [g CO2e per kWh] and ``pue``.
+    """
     if scenario.carbon_file is not None:
-        grid = read_grid(scenario.carbon_file, hours)
+        grid = read_carbon_file(scenario.carbon_file, hours)
     else:
         mean, blank = find_carbon_factor(scenario.carbon_region).gco2e_per_kwh, pl.lit(None, pl.Float64)
-        every = pl.DataFrame({"hour": hours.unique().sort()})
-        grid = every.with_columns(location_g=mean, market_g=blank, pue=blank)
-    contract = book_of(scenario).market_g(known.begin, known.end)
+        all_hours = pl.DataFrame({"hour": hours.unique().sort()})
+        grid = all_hours.with_columns(location_g=mean, market_g=blank, pue=blank)
+    contract = load_price_book(scenario).mean_market_g(job_history.begin, job_history.end)
     return grid.with_columns(pl.coalesce("market_g", pl.lit(contract, pl.Float64), "location_g"))
 
 
 @stage
-def activity(scenario: Scenario) -> Mapping[str, float]:
-    """Mean SM activity of each tenant's jobs, weighed by GPU time; under no name that of all."""
-    seen = history(scenario).jobs.filter(pl.col("sm_activity").is_not_null())
+def mean_activity(scenario: Scenario) -> Mapping[str, float]:
+    """Mean SM activity by tenant, weighted by GPU time [0-1]; the empty name stands for all jobs."""
+    jobs = history(scenario).jobs.filter(pl.col("sm_activity").is_not_null())
     weight = pl.col("gpus") * pl.col("run_s")
     mean = (pl.col("sm_activity") * weight).sum() / weight.sum()
-    means = {str(name): value for name, value in seen.group_by("tenant").agg(mean).iter_rows()}
-    means |= {"": seen.select(mean).item()}
-    known = {name: value for name, value in means.items() if value is not None and value == value}
-    return {name: min(float(value), 1.0) for name, value in known.items()}
+    means = {str(name): value for name, value in jobs.group_by("tenant").agg(mean).iter_rows()}
+    means |= {"": jobs.select(mean).item()}
+    finite_means = {name: value for name, value in means.items() if value is not None and value == value}
+    return {name: min(float(value), 1.0) for name, value in finite_means.items()}
 
 
-def _known(word: str) -> str | None:
+def _catalog_name(label: str) -> str | None:
+    """Name in the catalogue of a GPU model label; None if it is not there."""
     try:
-        name = resolve_gpu_model(word)
+        name = resolve_gpu_model(label)
     except GpuPlannerError:
         return None
     return name if name in mig_model_names() or name in non_mig_model_names() else None
 
 
-def _law(gpu_model: str) -> GpuPowerModel | None:
+def _power_model(gpu_model: str) -> GpuPowerModel | None:
+    """Power model of a GPU model; None if the catalogue has none."""
     try:
         return make_power_model(gpu_model)
     except (GeometryError, ScenarioError):
         return None
 
 
-def _missing(booked: pl.DataFrame, boards: Boards, priced: set[str | None], owned: Sequence[str]) -> tuple[str, ...]:
-    """What is not stated, board by board: no money of those that have no price, no energy without a rating."""
-    hours = dict(booked.group_by("gpu_model").agg(pl.col("gpu_hours").sum()).iter_rows())
-    without = {"price": [], "power": []}  # type: dict[str, list[str]]
-    for word, gpu_model in boards.items():
-        name = gpu_model or (word if word and len(boards) > 1 else "an unknown GPU model")
-        text = f"{name} ({hours[word]:,.0f} GPU-hours)" if len(boards) > 1 else name
-        if word not in priced:
-            without["price"].append(text)
-        if gpu_model is None or _law(gpu_model) is None:
-            without["power"].append(text)
-    some = "" if priced else "No money is stated: "
-    found = []
-    if without["price"]:
-        found.append(
-            f"{some}{'T' if not some else 't'}he catalogue has no list price of {', '.join(without['price'])}. "
-            "Set your rate with --set price_usd_per_gpu_hour=…"
+def _missing_texts(
+    ledger: pl.DataFrame, gpu_models: GpuModels, priced_labels: set[str | None], list_price_kinds: Sequence[str]
+) -> tuple[str, ...]:
+    """Sentences on GPU models without a price or a power rating, and on ownerships without an own rate.
+
+    Parameters
+    ----------
+    ledger : polars.DataFrame
+        Table ``schemas.Ledger``.
+    gpu_models : mapping
+        Name in the catalogue by label of the ledger.
+    priced_labels : set of str or None
+        Labels that have a rate.
+    list_price_kinds : sequence of str
+        Ownerships that are valued at the list price though the GPUs are owned or reserved.
+    """
+    hours = dict(ledger.group_by("gpu_model").agg(pl.col("gpu_hours").sum()).iter_rows())
+    names_without = {"price": [], "power": []}  # type: dict[str, list[str]]
+    for label, gpu_model in gpu_models.items():
+        name = gpu_model or (label if label and len(gpu_models) > 1 else "an unknown GPU model")
+        text = f"{name} ({hours[label]:,.0f} GPU-hours)" if len(gpu_models) > 1 else name
+        if label not in priced_labels:
+            names_without["price"].append(text)
+        if gpu_model is None or _power_model(gpu_model) is None:
+            names_without["power"].append(text)
+    no_money = "" if priced_labels else "No money is stated: "
+    texts = []
+    if names_without["price"]:
+        texts.append(
+            f"{no_money}{'T' if not no_money else 't'}he catalogue has no list price of "
+            f"{', '.join(names_without['price'])}. Set your rate with --set price_usd_per_gpu_hour=…"
         )
-    if without["power"]:
-        told = f"the catalogue has no power rating of {', '.join(without['power'])}."
-        found.append(f"No energy and no carbon is stated: {told}")
-    if owned:
-        found.append(
-            f"{RATE_NOT_SET} for the {' and '.join(owned)} GPUs: costs are at the public on-demand "
+    if names_without["power"]:
+        no_power = f"the catalogue has no power rating of {', '.join(names_without['power'])}."
+        texts.append(f"No energy and no carbon is stated: {no_power}")
+    if list_price_kinds:
+        texts.append(
+            f"{RATE_NOT_SET} for the {' and '.join(list_price_kinds)} GPUs: costs are at the public on-demand "
             "list price, neither invoiced nor your cost. Set it in a price book or with --set price_usd_per_gpu_hour=…"
         )
-    return tuple(found)
+    return tuple(texts)
 
 
-def _unused_lots(scenario: Scenario, boards: Boards, rates: Mapping[tuple[str | None, str], Rate]) -> Iterator[str]:
+NODE_STOPPING_ACTUATORS = ("autoscaler", "slurm")
+"""Actuators that stop idle nodes."""
+HOURLY_OWNERSHIPS = ("on_demand", "spot")
+"""Ownerships whose cost ends when a GPU is released."""
+
+
+def _unused_lots(scenario: Scenario, boards: GpuModels, rates: Mapping[tuple[str | None, str], Rate]) -> Iterator[str]:
     """Say which owned GPUs of the price book have no part in the cost; a book without those of the fleet is refused."""
-    lots, name = {lot.gpu_model for lot in book_of(scenario).owned}, Path(str(scenario.price_book)).name
+    lots, name = {lot.gpu_model for lot in load_price_book(scenario).owned}, Path(str(scenario.price_book)).name
     owned = {str(boards[word]) for word, kind in rates if kind == "owned"}
     own_rate = scenario.price_usd_per_gpu_hour > 0
     if lots and owned and not lots & owned and not own_rate:
@@ -355,42 +493,48 @@ def _unused_lots(scenario: Scenario, boards: Boards, rates: Mapping[tuple[str | 
         yield f"{name}: the row owned, {gpu_model}, is not used for this cost: {reason}."
 
 
-GOES = ("autoscaler", "slurm")
-"""Paths on which a node that is not needed is stopped."""
-BY_THE_HOUR = ("on_demand", "spot")
-"""Kinds of ownership that end when a GPU is given back."""
+def idle_gpu_price(scenario: Scenario, fleet: PlannedFleet) -> tuple[float | None, str]:
+    """Price of an hour of an idle, powered-on GPU as a share of its price per GPU-hour, and its basis.
 
+    Parameters
+    ----------
+    scenario : Scenario
+        Actuator and PUE.
+    fleet : PlannedFleet
+        GPU model and inventory.
 
-def idle_gpus(scenario: Scenario, fleet: PlannedFleet) -> tuple[float | None, str]:
-    """Price of an hour of a parked GPU, as a share of one that is on, and why; None where idle GPUs are released.
+    Returns
+    -------
+    tuple of float or None, and str
+        Share [0-1], None if the actuator stops idle nodes or they are rented; and a phrase with the reason.
 
     Examples
     --------
     >>> from gpuplanner.usage.job_history import history
-    >>> parked_price, basis = idle_gpus(Scenario(), history(Scenario()).fleet)
+    >>> parked_price, basis = idle_gpu_price(Scenario(), history(Scenario()).fleet)
     >>> print(round(parked_price, 5), basis)
     0.00108 owned, 70 W idle x PUE 1.56 x 0.122 USD/kWh, of 12.29 USD list price an hour
-    >>> idle_gpus(Scenario(actuator="autoscaler"), history(Scenario()).fleet)
+    >>> idle_gpu_price(Scenario(actuator="autoscaler"), history(Scenario()).fleet)
     (None, 'autoscaler stops nodes that are not needed')
     """
-    if scenario.actuator in GOES:
+    if scenario.actuator in NODE_STOPPING_ACTUATORS:
         return None, f"{scenario.actuator} stops nodes that are not needed"
-    if _rented(fleet):
+    if _is_mostly_rented(fleet):
         return None, "rented by the hour: an idle GPU costs as much as a busy one"
-    power = power_of(fleet)
+    power = find_power_model(fleet)
     if power is None or fleet.name is None or not has_list_price(fleet.name):
         return 0.0, "owned; the cost of its power against a GPU-hour is not known"
-    pue, electricity = pue_of(scenario), find_parameter("electricity_usd_per_kwh").value
+    pue, electricity = find_pue(scenario), find_parameter("electricity_usd_per_kwh").value
     list_price = find_gpu_hour_price(fleet.name).value
     watts = f"{power.idle_w:.0f} W idle x PUE {pue:g} x {electricity:g} USD/kWh"
     basis = f"owned, {watts}, of {list_price:.2f} USD list price an hour"
     return min(1.0, power.idle_w / 1000 * pue * electricity / list_price), basis
 
 
-def _rented(fleet: PlannedFleet) -> bool:
-    """Whether the inventory says of most GPUs that they are rented by the hour."""
+def _is_mostly_rented(fleet: PlannedFleet) -> bool:
+    """Whether most GPUs of the inventory are rented by the hour."""
     inventory = fleet.installed.inventory
     if "ownership" not in inventory.columns:
         return False
-    rented = pl.col("gpus").filter(pl.col("ownership").is_in(BY_THE_HOUR)).sum()
+    rented = pl.col("gpus").filter(pl.col("ownership").is_in(HOURLY_OWNERSHIPS)).sum()
     return bool(inventory.select(2 * rented > pl.col("gpus").sum()).item())

@@ -28,23 +28,31 @@ OWNED, ON_DEMAND, SPOT = "owned", "on_demand", "spot"
 RENTED_KINDS = (ON_DEMAND, SPOT, "reserved", "reserved_1y", "reserved_3y", "block")
 CONFIDENCES = ("contract", "quote", "list", "estimate")
 SECTIONS = ("prices", "owned", "rates", "electricity")
-PRICE = (
+PRICE_KEYS = (
     "gpu_model", "kind", "price", "unit", "gpus", "from", "to", "source", "region", "instance_type", "billing_step_s",
     "minimum_term_h", "confidence",
 )  # fmt: skip
-LOT = (
+"""Keys of a row of ``prices`` in the file, the required ones first; so are the next three."""
+LOT_KEYS = (
     "gpu_model", "gpus", "capex", "unit", "bought", "life_years", "residual", "space", "support", "staff", "source",
 )  # fmt: skip
-RATE = ("from", "to", "rate", "date", "source")
-POWER = ("price", "unit", "from", "to", "source", "market_g_per_kwh")
-UNIT = re.compile(r"([A-Z]{3}) per (GPU h|instance h|GPU|kWh)")
-YEARLY = ("space", "support", "staff")
-"""What an owned board costs a year beside its purchase and its electricity [currency per GPU and year]."""
+RATE_KEYS = ("from", "to", "rate", "date", "source")
+POWER_KEYS = ("price", "unit", "from", "to", "source", "market_g_per_kwh")
+UNIT_PATTERN = re.compile(r"([A-Z]{3}) per (GPU h|instance h|GPU|kWh)")
+YEARLY_COST_KEYS = ("space", "support", "staff")
+"""Yearly costs of an owned GPU beside purchase and electricity [currency per GPU and year]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PriceRow:
-    """What a GPU-hour of a board costs from a day to another, both included; ``end`` is None where none is stated."""
+    """Price of a GPU-hour of a GPU model between two days, both included; ``end`` None: until the next price begins.
+
+    - ``kind``: Ownership: on_demand, spot, reserved, reserved_1y, reserved_3y or block.
+    - ``per_gpu_hour``: Price [currency per GPU-hour].
+    - ``billing_step_s``: Time unit of the bill [s].
+    - ``minimum_term_h``: Shortest time that is billed [h].
+    - ``confidence``: contract, quote, list or estimate.
+    """
 
     gpu_model: str
     kind: str
@@ -62,7 +70,14 @@ class PriceRow:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnedLot:
-    """Boards that were bought together: what they cost [currency per GPU], and what keeping one costs a year."""
+    """GPUs that were bought together.
+
+    - ``capex``: Purchase price [currency per GPU].
+    - ``bought``: Day of the purchase, ISO 8601.
+    - ``life_years``: Depreciation period [years].
+    - ``residual``: Share of the purchase price that remains at its end [0-1].
+    - ``space``, ``support``, ``staff``: Yearly costs [currency per GPU and year].
+    """
 
     gpu_model: str
     gpus: int
@@ -76,25 +91,25 @@ class OwnedLot:
     staff: float
     source: str
 
-    def parts(self, when: date) -> dict[str, float]:
-        """Cost of one GPU-hour by part; nothing is written off once the life is over.
+    def hourly_costs(self, day: date) -> dict[str, float]:
+        """Cost of a GPU-hour on a day by component [currency per GPU-hour]; no depreciation after the lifetime.
 
         Examples
         --------
         >>> lot = OwnedLot(gpu_model="X", gpus=8, capex=43830.0, currency="USD", bought="2025-01-01", life_years=5.0,
         ...                residual=0.0, space=0.0, support=876.6, staff=0.0, source="invoice")
-        >>> lot.parts(date(2026, 1, 1))["depreciation"], lot.parts(date(2031, 1, 1))["depreciation"]
+        >>> lot.hourly_costs(date(2026, 1, 1))["depreciation"], lot.hourly_costs(date(2031, 1, 1))["depreciation"]
         (1.0, 0.0)
         """
-        over = date.fromisoformat(self.bought) + timedelta(days=self.life_years * HOURS_PER_YEAR / 24) <= when
-        a_year = 0.0 if over else self.capex * (1 - self.residual) / self.life_years
-        yearly = {"depreciation": a_year} | {name: float(getattr(self, name)) for name in YEARLY}
+        is_written_off = date.fromisoformat(self.bought) + timedelta(days=self.life_years * HOURS_PER_YEAR / 24) <= day
+        depreciation = 0.0 if is_written_off else self.capex * (1 - self.residual) / self.life_years
+        yearly = {"depreciation": depreciation} | {name: float(getattr(self, name)) for name in YEARLY_COST_KEYS}
         return {name: amount / HOURS_PER_YEAR for name, amount in yearly.items()}
 
 
 @dataclass(frozen=True)
 class ExchangeRate:
-    """So many units of one currency for one of another, on a day."""
+    """Exchange rate of a day: units of ``to_currency`` for one unit of ``from_currency``."""
 
     from_currency: str
     to_currency: str
@@ -105,7 +120,11 @@ class ExchangeRate:
 
 @dataclass(frozen=True)
 class PowerRow:
-    """What a kWh costs from a day to another, and the carbon of it by contract [g CO2e per kWh]; None: as the grid."""
+    """Price of electricity between two days, and the market-based carbon factor of its contract.
+
+    - ``per_kwh``: Price [currency per kWh].
+    - ``market_g_per_kwh``: Carbon factor [g CO2e per kWh]; None: that of the grid.
+    """
 
     per_kwh: float
     currency: str
@@ -117,24 +136,43 @@ class PowerRow:
 
 @dataclass(frozen=True)
 class PriceBook:
-    """All that a file of prices says; an empty one says nothing, and the catalogue's list prices hold."""
+    """Prices, owned GPUs, exchange rates and electricity contracts of a file; without rows, list prices are used."""
 
     prices: tuple[PriceRow, ...] = ()
     owned: tuple[OwnedLot, ...] = ()
     rates: tuple[ExchangeRate, ...] = ()
     electricity: tuple[PowerRow, ...] = ()
 
-    def rate(self, gpu_model: str, kind: str, currency: str, begin: datetime, end: datetime) -> Rate | None:
-        """What a GPU-hour of a board costs under an ownership between two instants, or None where no row is of it.
+    def find_rate(self, gpu_model: str, kind: str, currency: str, begin: datetime, end: datetime) -> Rate | None:
+        """Find the rate of a GPU-hour in a period: the mean over time if the price changes.
 
-        Where the price changes in between, it is the mean by time; where it ends too early, nothing is guessed.
+        Parameters
+        ----------
+        gpu_model : str
+            Name in the catalogue.
+        kind : str
+            Ownership, such as ``owned``, ``on_demand``, ``spot`` or ``reserved``.
+        currency : str
+            Currency of the result, ISO 4217.
+        begin, end : datetime
+            Period, UTC.
+
+        Returns
+        -------
+        Rate or None
+            Rate [currency per GPU-hour]; None if the book has no row for the GPU model and ownership.
+
+        Raises
+        ------
+        ScenarioError
+            If the rows do not cover the whole period, or an exchange rate is missing.
         """
         if kind == OWNED:
-            return self._owned(gpu_model, currency, begin, end)
-        for known in (kind, *(one for one in RENTED_KINDS if one.startswith(f"{kind}_"))):
-            rows = [row for row in self.prices if row.gpu_model == gpu_model and row.kind == known]
+            return self._owned_rate(gpu_model, currency, begin, end)
+        for row_kind in (kind, *(rented_kind for rented_kind in RENTED_KINDS if rented_kind.startswith(f"{kind}_"))):
+            rows = [row for row in self.prices if row.gpu_model == gpu_model and row.kind == row_kind]
             if rows:
-                return Rate(self._price(rows, f"{gpu_model}, {known}", currency, begin, end))
+                return Rate(self._mean_price(rows, f"{gpu_model}, {row_kind}", currency, begin, end))
         return None
 
     def kinds_of(self, gpu_model: str | None) -> list[str]:
@@ -143,74 +181,108 @@ class PriceBook:
         return [OWNED] * bool(self.lots_of(gpu_model)) + sorted(kinds)
 
     def lots_of(self, gpu_model: str | None) -> list[OwnedLot]:
-        """What was bought of a board, the newest last."""
+        """List the purchases of a GPU model, the newest last."""
         return sorted((lot for lot in self.owned if lot.gpu_model == gpu_model), key=lambda lot: lot.bought)
 
-    def per_kwh(self, currency: str, begin: datetime, end: datetime) -> float | None:
-        """What a kWh costs between two instants; None where the book says nothing of it."""
+    def mean_price_per_kwh(self, currency: str, begin: datetime, end: datetime) -> float | None:
+        """Mean price of electricity in a period [currency per kWh]; None if the book has none."""
         if not self.electricity:
             return None
-        parts = _by_time(self.electricity, "electricity", begin, end)
-        return sum(share * self.converted(row.per_kwh, row.currency, currency, end) for row, share in parts)
+        parts = _time_shares(self.electricity, "electricity", begin, end)
+        return sum(share * self.convert(row.per_kwh, row.currency, currency, end) for row, share in parts)
 
-    def market_g(self, begin: datetime, end: datetime) -> float | None:
-        """Carbon of a kWh by contract [g CO2e], the mean by time; None where no contract says one."""
+    def mean_market_g(self, begin: datetime, end: datetime) -> float | None:
+        """Mean market-based carbon factor of the contracts in a period [g CO2e per kWh]; None without one."""
         rows = [row for row in self.electricity if row.market_g_per_kwh is not None]
         if not rows:
             return None
-        shares = _by_time(rows, "electricity", begin, end)
+        shares = _time_shares(rows, "electricity", begin, end)
         return sum(share * (row.market_g_per_kwh or 0.0) for row, share in shares)
 
-    def converted(self, amount: float, currency: str, wanted: str, when: datetime) -> float:
-        """An amount in another currency, at the last rate dated at or before a day.
+    def convert(self, amount: float, currency: str, wanted_currency: str, time: datetime) -> float:
+        """Convert an amount of money to another currency, at the last exchange rate dated at or before a time.
+
+        Parameters
+        ----------
+        amount : float
+            Amount in `currency`.
+        currency, wanted_currency : str
+            ISO 4217 codes.
+        time : datetime
+            Time of the conversion, UTC.
+
+        Returns
+        -------
+        float
+            Amount in `wanted_currency`.
+
+        Raises
+        ------
+        ScenarioError
+            If the book has no exchange rate of that date.
 
         Examples
         --------
         >>> book = PriceBook(rates=(ExchangeRate("EUR", "USD", 1.25, "2026-01-01", "ECB"),))
         >>> noon = datetime(2026, 2, 1, tzinfo=UTC)
-        >>> book.converted(4.0, "EUR", "USD", noon), book.converted(5.0, "USD", "EUR", noon)
+        >>> book.convert(4.0, "EUR", "USD", noon), book.convert(5.0, "USD", "EUR", noon)
         (5.0, 4.0)
         """
-        if currency == wanted:
+        if currency == wanted_currency:
             return amount
-        day = when.date().isoformat()
-        both = {currency, wanted}
-        rows = [row for row in self.rates if {row.from_currency, row.to_currency} == both and row.date <= day]
+        day = time.date().isoformat()
+        currencies = {currency, wanted_currency}
+        rows = [row for row in self.rates if {row.from_currency, row.to_currency} == currencies and row.date <= day]
         pairs = [(row.date, row.rate if row.from_currency == currency else 1 / row.rate) for row in rows]
         if not pairs:
             todo = "Add it to rates with its date and source: nothing is converted without one."
-            raise ScenarioError(f"{currency} in {wanted}", f"a rate dated by {day}", "none", todo)
+            raise ScenarioError(f"{currency} in {wanted_currency}", f"a rate dated by {day}", "none", todo)
         return amount * max(pairs)[1]
 
-    def _price(self, rows: list[PriceRow], what: str, currency: str, begin: datetime, end: datetime) -> GpuHourPrice:
-        """The mean by time, and over places and instance types where there are several."""
-        places = sorted({(row.region or "", row.instance_type or "") for row in rows})
-        means, parts = [], []
-        for place in places:
-            here = [row for row in rows if (row.region or "", row.instance_type or "") == place]
-            shares = _by_time(here, what, begin, end)
-            each = [self.converted(row.per_gpu_hour, row.currency, currency, end) for row, _ in shares]
-            means.append(sum(value * share for value, (_, share) in zip(each, shares, strict=True)))
-            parts += [(row, value) for (row, _), value in zip(shares, each, strict=True)]
-        values = [value for _, value in parts]
-        told = "; ".join(dict.fromkeys(f"{row.source} ({row.confidence})" for row, _ in parts))
-        newest = max(row.begin for row, _ in parts)
-        return GpuHourPrice(sum(means) / len(means), min(values), max(values), currency, told, newest)
+    def _mean_price(
+        self, rows: list[PriceRow], subject: str, currency: str, begin: datetime, end: datetime
+    ) -> GpuHourPrice:
+        """Mean price over time, and over regions and instance types, of some rows [currency per GPU-hour].
 
-    def _owned(self, gpu_model: str, currency: str, begin: datetime, end: datetime) -> Rate | None:
+        Parameters
+        ----------
+        rows : list of PriceRow
+            Prices of a GPU model and ownership.
+        subject : str
+            Name of the price in errors.
+        currency : str
+            Currency of the result, ISO 4217.
+        begin, end : datetime
+            Period, UTC.
+        """
+        locations = sorted({(row.region or "", row.instance_type or "") for row in rows})
+        means, parts = [], []
+        for location in locations:
+            location_rows = [row for row in rows if (row.region or "", row.instance_type or "") == location]
+            shares = _time_shares(location_rows, subject, begin, end)
+            converted = [self.convert(row.per_gpu_hour, row.currency, currency, end) for row, _ in shares]
+            means.append(sum(value * share for value, (_, share) in zip(converted, shares, strict=True)))
+            parts += [(row, value) for (row, _), value in zip(shares, converted, strict=True)]
+        values = [value for _, value in parts]
+        sources = "; ".join(dict.fromkeys(f"{row.source} ({row.confidence})" for row, _ in parts))
+        newest = max(row.begin for row, _ in parts)
+        return GpuHourPrice(sum(means) / len(means), min(values), max(values), currency, sources, newest)
+
+    def _owned_rate(self, gpu_model: str, currency: str, begin: datetime, end: datetime) -> Rate | None:
+        """Rate of owned GPUs: the mean over all purchases, by number of GPUs; None without purchases."""
         lots = self.lots_of(gpu_model)
         if not lots:
             return None
         gpus = sum(lot.gpus for lot in lots)
         parts: dict[str, float] = {}
         for lot in lots:
-            for name, amount in lot.parts(begin.date()).items():
-                share = self.converted(amount, lot.currency, currency, end) * lot.gpus / gpus
+            for name, amount in lot.hourly_costs(begin.date()).items():
+                share = self.convert(amount, lot.currency, currency, end) * lot.gpus / gpus
                 parts[name] = parts.get(name, 0.0) + share
         value = sum(parts.values())
         source = "; ".join(dict.fromkeys(lot.source for lot in lots))
         price = GpuHourPrice(value, value, value, currency, f"cost of owning: {source}", lots[-1].bought)
-        return Rate(price, per_kwh=self.per_kwh(currency, begin, end) or 0.0, parts=parts)
+        return Rate(price, per_kwh=self.mean_price_per_kwh(currency, begin, end) or 0.0, parts=parts)
 
 
 def read_price_book(path: str | Path) -> PriceBook:
@@ -231,27 +303,30 @@ def read_price_book(path: str | Path) -> PriceBook:
     0.2
     """
     name = Path(path).name
-    top = require_keys(read_yaml(path), SECTIONS, f"{name}, the file", 1)
-    prices, owned, rates, electricity = (read_list(top, key, name) for key in SECTIONS)
+    sections = require_keys(read_yaml(path), SECTIONS, f"{name}, the file", 1)
+    prices, owned, rates, electricity = (read_list(sections, key, name) for key in SECTIONS)
     book = PriceBook(
-        tuple(_price_row(one, name, at) for one, at in prices), tuple(_lot(one, name, at) for one, at in owned),
-        tuple(_exchange(one, name, at) for one, at in rates), tuple(_power(one, name, at) for one, at in electricity),
-    )  # fmt: skip
-    of_a_kind: dict[Any, list[Any]] = {}
+        tuple(_read_price_row(entry, name, line) for entry, line in prices),
+        tuple(_read_lot(entry, name, line) for entry, line in owned),
+        tuple(_read_exchange_rate(entry, name, line) for entry, line in rates),
+        tuple(_read_power_row(entry, name, line) for entry, line in electricity),
+    )
+    rows_by_kind: dict[Any, list[Any]] = {}
     for row in book.prices:
-        of_a_kind.setdefault((row.gpu_model, row.kind, row.region, row.instance_type), []).append(row)
-    for rows in [*of_a_kind.values(), list(book.electricity)]:
+        rows_by_kind.setdefault((row.gpu_model, row.kind, row.region, row.instance_type), []).append(row)
+    for rows in [*rows_by_kind.values(), list(book.electricity)]:
         ordered = sorted(rows, key=lambda row: row.begin)
-        for one, after in itertools.pairwise(ordered):
-            if (one.end is not None and after.begin <= one.end) or one.begin == after.begin:
-                got = f"two from {after.begin}: {one.source} and {after.source}"
+        for row, next_row in itertools.pairwise(ordered):
+            if (row.end is not None and next_row.begin <= row.end) or row.begin == next_row.begin:
+                got = f"two from {next_row.begin}: {row.source} and {next_row.source}"
                 raise ScenarioError(name, "one price at a time", got, "Let the first end before it.")
     return book
 
 
-def _price_row(given: Any, file: str, line: int) -> PriceRow:  # noqa: ANN401 - of a file
-    values = require_keys(given, PRICE, f"{file}, price", line, required_keys=(*PRICE[:4], "from", "source"))
-    currency, per = _unit(values, file, ("GPU h", "instance h"))
+def _read_price_row(given: Any, file: str, line: int) -> PriceRow:  # noqa: ANN401 - of a file
+    """Check an entry of ``prices`` and make a row of it."""
+    values = require_keys(given, PRICE_KEYS, f"{file}, price", line, required_keys=(*PRICE_KEYS[:4], "from", "source"))
+    currency, per = _read_unit(values, file, ("GPU h", "instance h"))
     gpus = 1.0
     if per == "instance h":
         if "gpus" not in values:
@@ -259,91 +334,113 @@ def _price_row(given: Any, file: str, line: int) -> PriceRow:  # noqa: ANN401 - 
         gpus = read_number(values, "gpus", file, 1, 1e4, whole=True)
     begin, end = read_day_range(values, file)
     return PriceRow(
-        gpu_model=_gpu_model(values, file), kind=read_choice(values, "kind", file, RENTED_KINDS), currency=currency,
-        per_gpu_hour=read_number(values, "price", file, 0, 1e6) / gpus, begin=begin, end=end,
+        gpu_model=_read_gpu_model(values, file), kind=read_choice(values, "kind", file, RENTED_KINDS),
+        currency=currency, per_gpu_hour=read_number(values, "price", file, 0, 1e6) / gpus, begin=begin, end=end,
         source=str(values["source"]), region=values.get("region"), instance_type=values.get("instance_type"),
         confidence=read_choice(values, "confidence", file, CONFIDENCES) if "confidence" in values else "quote",
-        **{name: read_number(values, name, file, 0, 1e9) for name in PRICE[10:12] if values.get(name) is not None},
+        **{name: read_number(values, name, file, 0, 1e9) for name in PRICE_KEYS[10:12] if values.get(name) is not None},
     )  # fmt: skip
 
 
-def _lot(given: Any, file: str, line: int) -> OwnedLot:  # noqa: ANN401 - of a file
-    values = require_keys(given, LOT, f"{file}, owned", line, required_keys=(*LOT[:6], "source"))
+def _read_lot(given: Any, file: str, line: int) -> OwnedLot:  # noqa: ANN401 - of a file
+    """Check an entry of ``owned`` and make a purchase of it."""
+    values = require_keys(given, LOT_KEYS, f"{file}, owned", line, required_keys=(*LOT_KEYS[:6], "source"))
     return OwnedLot(
-        gpu_model=_gpu_model(values, file), gpus=int(read_number(values, "gpus", file, 1, 1e6, whole=True)),
-        capex=read_number(values, "capex", file, 0, 1e8), currency=_unit(values, file, ("GPU",))[0],
-        bought=_day(values, "bought", file), life_years=read_number(values, "life_years", file, 0.1, 30),
+        gpu_model=_read_gpu_model(values, file), gpus=int(read_number(values, "gpus", file, 1, 1e6, whole=True)),
+        capex=read_number(values, "capex", file, 0, 1e8), currency=_read_unit(values, file, ("GPU",))[0],
+        bought=_read_day(values, "bought", file), life_years=read_number(values, "life_years", file, 0.1, 30),
         residual=read_number(values, "residual", file, 0, 1) if "residual" in values else 0.0,
         source=str(values["source"]),
-        **{name: read_number(values, name, file, 0, 1e7) if name in values else 0.0 for name in YEARLY},
+        **{name: read_number(values, name, file, 0, 1e7) if name in values else 0.0 for name in YEARLY_COST_KEYS},
     )  # fmt: skip
 
 
-def _exchange(given: Any, file: str, line: int) -> ExchangeRate:  # noqa: ANN401 - of a file
-    values = require_keys(given, RATE, f"{file}, rate", line, required_keys=RATE)
-    first, second = (_currency(str(values[key]), file, values.lines[key]) for key in ("from", "to"))
+def _read_exchange_rate(given: Any, file: str, line: int) -> ExchangeRate:  # noqa: ANN401 - of a file
+    """Check an entry of ``rates`` and make an exchange rate of it."""
+    values = require_keys(given, RATE_KEYS, f"{file}, rate", line, required_keys=RATE_KEYS)
+    first, second = (_check_currency(str(values[key]), file, values.lines[key]) for key in ("from", "to"))
     rate = read_number(values, "rate", file, 1e-9, 1e9)
-    return ExchangeRate(first, second, rate, _day(values, "date", file), str(values["source"]))
+    return ExchangeRate(first, second, rate, _read_day(values, "date", file), str(values["source"]))
 
 
-def _power(given: Any, file: str, line: int) -> PowerRow:  # noqa: ANN401 - of a file
-    values = require_keys(given, POWER, f"{file}, electricity", line, required_keys=(*POWER[:3], "source"))
+def _read_power_row(given: Any, file: str, line: int) -> PowerRow:  # noqa: ANN401 - of a file
+    """Check an entry of ``electricity`` and make a row of it."""
+    values = require_keys(given, POWER_KEYS, f"{file}, electricity", line, required_keys=(*POWER_KEYS[:3], "source"))
     market = read_number(values, "market_g_per_kwh", file, 0, 5000) if "market_g_per_kwh" in values else None
     return PowerRow(
-        read_number(values, "price", file, 0, 1e4), _unit(values, file, ("kWh",))[0], *read_day_range(values, file),
-        str(values["source"]), market,
+        read_number(values, "price", file, 0, 1e4), _read_unit(values, file, ("kWh",))[0],
+        *read_day_range(values, file), str(values["source"]), market,
     )  # fmt: skip
 
 
-def _unit(values: Any, file: str, wanted: tuple[str, ...]) -> tuple[str, str]:  # noqa: ANN401
-    """Currency of a unit, and what it is per."""
-    hit = UNIT.fullmatch(str(values["unit"]))
-    if hit is None or hit[2] not in wanted:
-        expected = " or ".join(f"'USD per {one}'" for one in wanted)
+def _read_unit(values: Any, file: str, allowed_units: tuple[str, ...]) -> tuple[str, str]:  # noqa: ANN401
+    """Split a unit such as ``USD per GPU h`` into its currency and its denominator; raise if it is not allowed."""
+    match = UNIT_PATTERN.fullmatch(str(values["unit"]))
+    if match is None or match[2] not in allowed_units:
+        expected = " or ".join(f"'USD per {per_what}'" for per_what in allowed_units)
         raise make_file_error(file, values.lines["unit"], f"unit {expected}", repr(values["unit"]))
-    return _currency(hit[1], file, values.lines["unit"]), hit[2]
+    return _check_currency(match[1], file, values.lines["unit"]), match[2]
 
 
-def _currency(code: str, file: str, line: int) -> str:
-    known = facts("currencies")["code"].to_list()
-    if code not in known:
-        got = f"{code!r} (did you mean {nearest_names(code, known)[0]!r}?)"
+def _check_currency(code: str, file: str, line: int) -> str:
+    """Return a currency code, or raise an error of the file if it is not in ISO 4217."""
+    codes = facts("currencies")["code"].to_list()
+    if code not in codes:
+        got = f"{code!r} (did you mean {nearest_names(code, codes)[0]!r}?)"
         raise make_file_error(file, line, "a currency of ISO 4217", got)
     return code
 
 
-def _gpu_model(values: Any, file: str) -> str:  # noqa: ANN401
+def _read_gpu_model(values: Any, file: str) -> str:  # noqa: ANN401
+    """Name in the catalogue of the GPU model of an entry."""
     try:
         return resolve_gpu_model(str(values["gpu_model"]))
     except GpuPlannerError as error:
         raise make_file_error(file, values.lines["gpu_model"], "a GPU model of the catalog", str(error)) from None
 
 
-def _day(values: Any, key: str, file: str) -> str:  # noqa: ANN401
+def _read_day(values: Any, key: str, file: str) -> str:  # noqa: ANN401
+    """Day of an entry, ISO 8601."""
     try:
         return date.fromisoformat(str(values[key])[:10]).isoformat()
     except ValueError:
         raise make_file_error(file, values.lines[key], f"{key} as YYYY-MM-DD", repr(values[key])) from None
 
 
-def _by_time(rows: Any, what: str, begin: datetime, end: datetime) -> list[tuple[Any, float]]:  # noqa: ANN401
-    """Rows in force between two instants, each with its share of that time; a row ends where the next one begins."""
+def _time_shares(rows: Any, subject: str, begin: datetime, end: datetime) -> list[tuple[Any, float]]:  # noqa: ANN401
+    """Rows in force in a period, each with its share of the time [0-1]; a row ends when the next one begins.
+
+    Parameters
+    ----------
+    rows : sequence of PriceRow or PowerRow
+        Rows with ``begin`` and ``end``.
+    subject : str
+        Name of the price in errors.
+    begin, end : datetime
+        Period, UTC.
+
+    Raises
+    ------
+    ScenarioError
+        If the rows do not cover the period.
+    """
     ordered = sorted(rows, key=lambda row: row.begin)
-    found, covered = [], 0.0
-    whole = max((end - begin).total_seconds(), 1.0)
-    for place, row in enumerate(ordered):
-        last = None if row.end is None else _instant(row.end) + timedelta(days=1)
-        after = _instant(ordered[place + 1].begin) if place + 1 < len(ordered) else None
-        until = min(one for one in (last, after, end) if one is not None)
-        share = (until - max(_instant(row.begin), begin)).total_seconds() / whole
+    row_shares, covered = [], 0.0
+    period_s = max((end - begin).total_seconds(), 1.0)
+    for index, row in enumerate(ordered):
+        row_end = None if row.end is None else _day_start(row.end) + timedelta(days=1)
+        next_start = _day_start(ordered[index + 1].begin) if index + 1 < len(ordered) else None
+        end_of_row = min(instant for instant in (row_end, next_start, end) if instant is not None)
+        share = (end_of_row - max(_day_start(row.begin), begin)).total_seconds() / period_s
         if share > 0:
-            found.append((row, share))
+            row_shares.append((row, share))
             covered += share
     if covered < 1 - 1e-9:
         got = f"rows for {percent_text(covered)} of {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
-        raise ScenarioError(f"price book, {what}", "a price for the whole period", got, "Add the others.")
-    return found
+        raise ScenarioError(f"price book, {subject}", "a price for the whole period", got, "Add the others.")
+    return row_shares
 
 
-def _instant(day: str) -> datetime:
+def _day_start(day: str) -> datetime:
+    """First instant of a day, UTC."""
     return datetime.fromisoformat(day).replace(tzinfo=UTC)

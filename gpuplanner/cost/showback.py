@@ -14,23 +14,26 @@ from gpuplanner.core.column_headings import cells_in_words
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import MONEY_DTYPE, Costs
 from gpuplanner.core.units import UNALLOCATED_TEAM, round_money, split_amount
-from gpuplanner.cost.energy_and_carbon import FINE
+from gpuplanner.cost.energy_and_carbon import AMOUNT_DECIMALS
 from gpuplanner.hardware.power_and_carbon import GpuHourPrice
 
-NOBODY = "-"
-FLEET = "own fleet"
-NAMES = ("BillingAccountId", "BillingAccountName", "ProviderName", "PublisherName", "InvoiceIssuerName")
-"""Columns that name who bills: the fleet itself."""
+NO_TENANT = "-"
+"""Tenant of unallocated GPU-hours in the ledger."""
+FLEET_NAME = "own fleet"
+"""Invoicer of all charge lines."""
+INVOICER_COLUMNS = ("BillingAccountId", "BillingAccountName", "ProviderName", "PublisherName", "InvoiceIssuerName")
+"""Columns of a charge line that name the invoicer."""
 CENTS = pl.Decimal(18, 2)
+"""Type of amounts of money with two decimals."""
 OWN_RATE, LIST_PRICE, BILL = "own rate", "list price", "bill"
-"""What the cost of a charge line rests on."""
+"""Basis of the cost of a charge line."""
 NOT_STATED = "not stated"
-"""Ownership where neither scenario nor inventory says one."""
-CATEGORIES = {"reserved": "Committed", "spot": "Dynamic", "owned": "Other"}
-"""FOCUS pricing category by ownership, by the first word of it; all else is Standard."""
-INVOICED = ("on_demand", "spot", "reserved")
+"""Ownership if neither scenario nor inventory states one."""
+CATEGORY_OF_OWNERSHIP = {"reserved": "Committed", "spot": "Dynamic", "owned": "Other"}
+"""FOCUS pricing category by the first word of the ownership; all others are Standard."""
+INVOICED_OWNERSHIPS = ("on_demand", "spot", "reserved")
 """Ownerships whose GPU-hours a provider invoices."""
-FOOTPRINT = {
+FOOTPRINT_COLUMNS = {
     "energy_kwh": "x_EnergyKwh", "location_kg": "x_CarbonKg", "market_kg": "x_CarbonMarketKg",
     "embodied_kg": "x_CarbonEmbodiedKg",
 }  # fmt: skip
@@ -38,11 +41,13 @@ FOOTPRINT = {
 
 @dataclass(frozen=True)
 class Rate:
-    """What a GPU-hour that is installed costs: its price, electricity on top of it, and the list price.
+    """Rate of an installed GPU-hour.
 
-    ``per_kwh`` [currency per kWh] is paid beside the price, as an owner does; ``listed`` is None
-    where no list has the GPU model; ``parts`` are the components of the price of an owned GPU; ``basis`` is
-    :data:`OWN_RATE` or :data:`LIST_PRICE`.
+    - ``price``: Price of a GPU-hour [currency per GPU-hour].
+    - ``per_kwh``: Electricity that is paid in addition, as for owned GPUs [currency per kWh].
+    - ``listed``: List price [currency per GPU-hour]; None if the catalogue has none.
+    - ``parts``: Components of the price of an owned GPU [currency per GPU-hour].
+    - ``basis``: :data:`OWN_RATE` or :data:`LIST_PRICE`.
     """
 
     price: GpuHourPrice
@@ -55,26 +60,25 @@ class Rate:
 def showback(
     hours: pl.DataFrame, rates: Mapping[tuple[str | None, str], Rate], *, start: datetime, end: datetime
 ) -> pl.DataFrame:
-    """Charge lines whose sum is the price of the installed GPU-time, to the cent.
+    """Make charge lines by tenant whose sum is the cost of the installed GPU-hours, to the cent.
 
-    The total is made first and rounded once; lines share it by what they cost, with the largest-remainder rule, so
-    that no cent is lost. Time that nobody held is in lines of its own, never spread silently.
+    The total is computed first and rounded once; lines share it in proportion to their cost by the largest-remainder
+    rule, so that no cent is lost. Unallocated GPU-hours have lines of their own.
 
     Parameters
     ----------
     hours : polars.DataFrame
-        ``tenant`` (``-``: nobody), ``gpu_model``, ``bucket``, ``ownership``, ``gpu_hours``, and, where known, the
-        columns of :data:`FOOTPRINT`.
+        ``tenant`` (``-``: unallocated), ``gpu_model``, ``bucket``, ``ownership``, ``gpu_hours``, and, where known, the
+        columns of :data:`FOOTPRINT_COLUMNS`.
     rates : mapping
-        What a GPU-hour costs, by ``gpu_model`` and ``ownership``; all in one currency. Hours without a rate are no
-        line.
+        Rate of a GPU-hour by ``gpu_model`` and ``ownership``, all in one currency. Hours without a rate get no line.
     start, end : datetime
         Billing period.
 
     Returns
     -------
     polars.DataFrame
-        Table ``schemas.Costs``, the largest tenant first, ``nobody`` last.
+        Table ``schemas.Costs``, the largest tenant first, unallocated GPU-hours last.
 
     Examples
     --------
@@ -87,25 +91,27 @@ def showback(
     >>> lines.select("SubAccountName", pl.col("EffectiveCost").cast(pl.String)).rows()
     [('a', '2.00'), ('__unallocated__', '1.00')]
     """
-    absent = (name for name in FOOTPRINT if name not in hours.columns)
+    absent = (name for name in FOOTPRINT_COLUMNS if name not in hours.columns)
     hours = hours.with_columns(pl.lit(None, pl.Float64).alias(name) for name in absent)
-    priced = [key in rates for key in hours.select("gpu_model", "ownership").iter_rows()]
-    lines = _ordered(hours.filter(pl.Series(priced, dtype=pl.Boolean)))
-    mine = [rates[key] for key in lines.select("gpu_model", "ownership").iter_rows()]
-    quantity = _fine(lines["gpu_hours"])
-    costs = _costs(quantity, lines["energy_kwh"], mine)
-    listed = [None if rate.listed is None else Decimal(repr(rate.listed)) for rate in mine]
+    has_rate = [key in rates for key in hours.select("gpu_model", "ownership").iter_rows()]
+    lines = _order_lines(hours.filter(pl.Series(has_rate, dtype=pl.Boolean)))
+    line_rates = [rates[key] for key in lines.select("gpu_model", "ownership").iter_rows()]
+    quantity = _round_parts(lines["gpu_hours"])
+    costs = _line_costs(quantity, lines["energy_kwh"], line_rates)
+    listed = [None if rate.listed is None else Decimal(repr(rate.listed)) for rate in line_rates]
     at_list = [
         cost if price is None else price * Decimal(repr(amount))
         for cost, price, amount in zip(costs, listed, quantity, strict=True)
     ]
-    cost, basis = pl.Series(costs, dtype=CENTS), pl.Series([rate.basis for rate in mine], dtype=pl.String)
-    # Nobody invoices owned GPUs, nor a list price.
-    billed = pl.when(pl.col("ownership").is_in(INVOICED) & (basis == OWN_RATE)).then(cost)
+    cost, basis = pl.Series(costs, dtype=CENTS), pl.Series([rate.basis for rate in line_rates], dtype=pl.String)
+    # Owned GPUs and list prices are not invoiced.
+    billed = pl.when(pl.col("ownership").is_in(INVOICED_OWNERSHIPS) & (basis == OWN_RATE)).then(cost)
+    kind = pl.col("ownership").str.extract("^([a-z]*)")
+    category = kind.replace_strict(CATEGORY_OF_OWNERSHIP, default="Standard")
     table = lines.select(
         **dict.fromkeys(("BillingPeriodStart", "ChargePeriodStart"), pl.lit(start)),
         **dict.fromkeys(("BillingPeriodEnd", "ChargePeriodEnd"), pl.lit(end)),
-        **dict.fromkeys(NAMES, pl.lit(FLEET)),
+        **dict.fromkeys(INVOICER_COLUMNS, pl.lit(FLEET_NAME)),
         SubAccountId="name",
         SubAccountName="name",
         ChargeCategory=pl.lit("Usage"),
@@ -113,38 +119,55 @@ def showback(
         ChargeDescription=pl.format("GPU-hours of installed GPUs: {}", cells_in_words(lines)["bucket"]),
         ServiceCategory=pl.lit("Compute"),
         ServiceName=pl.lit("GPU cluster"),
-        PricingCategory=pl.col("ownership").str.extract("^([a-z]*)").replace_strict(CATEGORIES, default="Standard"),
+        PricingCategory=category,
         PricingQuantity=quantity,
         PricingUnit=pl.lit("GPU-Hours"),
-        ListUnitPrice=pl.Series([rate.listed for rate in mine], dtype=pl.Float64),
+        ListUnitPrice=pl.Series([rate.listed for rate in line_rates], dtype=pl.Float64),
         ListCost=pl.Series(at_list, dtype=MONEY_DTYPE),
         EffectiveCost=cost,
         **dict.fromkeys(("ContractedCost", "BilledCost"), billed.otherwise(Decimal("0.00")).cast(CENTS)),
-        BillingCurrency=pl.Series([rate.price.currency for rate in mine], dtype=pl.String),
+        BillingCurrency=pl.Series([rate.price.currency for rate in line_rates], dtype=pl.String),
         x_GpuModel="gpu_model",
         x_Bucket=pl.col("bucket").cast(pl.String),
         x_Ownership="ownership",
         x_PriceBasis=basis,
-        **{ours: _fine(lines[name]) for name, ours in FOOTPRINT.items()},
+        **{column: _round_parts(lines[name]) for name, column in FOOTPRINT_COLUMNS.items()},
     )  # fmt: skip
     return check_table(table, Costs, source="showback")
 
 
-def allocated(total: Decimal, weights: pl.DataFrame, *, by: str, weight: str) -> pl.DataFrame:
-    """An amount that was rounded once, split by `weight` so that the parts sum to it: ``by, weight, cost``."""
+def split_cost(total: Decimal, weights: pl.DataFrame, *, by: str, weight: str) -> pl.DataFrame:
+    """Split an amount of money by a weight, to the cent, so that the parts sum to it.
+
+    Parameters
+    ----------
+    total : decimal.Decimal
+        Amount, rounded to cents.
+    weights : polars.DataFrame
+        Rows with the columns `by` and `weight`.
+    by : str
+        Column of the groups.
+    weight : str
+        Column to split by.
+
+    Returns
+    -------
+    polars.DataFrame
+        Columns `by`, `weight` and ``cost``, the largest weight first.
+    """
     parts = weights.group_by(by).agg(pl.col(weight).sum()).sort(weight, by, descending=[True, False])
     return parts.with_columns(cost=pl.Series(split_amount(total, parts[weight].to_list()), dtype=CENTS))
 
 
-def _ordered(hours: pl.DataFrame) -> pl.DataFrame:
-    """Lines with the names that they are shown under; a tenant that is called nobody is told from nobody."""
-    shown = (
-        pl.when(pl.col("tenant") == NOBODY).then(pl.lit(UNALLOCATED_TEAM))
+def _order_lines(hours: pl.DataFrame) -> pl.DataFrame:
+    """Sort the lines by tenant and add its printed name; a tenant named as the unallocated hours gets a suffix."""
+    shown_name = (
+        pl.when(pl.col("tenant") == NO_TENANT).then(pl.lit(UNALLOCATED_TEAM))
         .when(pl.col("tenant") == UNALLOCATED_TEAM).then(pl.lit(f"{UNALLOCATED_TEAM} (tenant)"))
         .otherwise("tenant")
     )  # fmt: skip
     return (
-        hours.with_columns(name=shown, last=pl.col("tenant") == NOBODY)
+        hours.with_columns(name=shown_name, last=pl.col("tenant") == NO_TENANT)
         .with_columns(most=pl.col("gpu_hours").sum().over("name"))
         .sort(
             "last", "most", "name", "gpu_model", "ownership", pl.col("bucket").cast(pl.String),
@@ -153,7 +176,8 @@ def _ordered(hours: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _costs(quantity: pl.Series, kwh: pl.Series, rates: Sequence[Rate]) -> list[Decimal]:
+def _line_costs(quantity: pl.Series, kwh: pl.Series, rates: Sequence[Rate]) -> list[Decimal]:
+    """Costs of the lines, to the cent, from their GPU-hours, energy [kWh] and rates."""
     amounts = [
         hours * rate.price.value + (energy or 0.0) * rate.per_kwh
         for hours, energy, rate in zip(quantity, kwh, rates, strict=True)
@@ -161,8 +185,8 @@ def _costs(quantity: pl.Series, kwh: pl.Series, rates: Sequence[Rate]) -> list[D
     return split_amount(round_money(math.fsum(amounts)), amounts)
 
 
-def _fine(values: pl.Series) -> pl.Series:
-    """Values to six decimals whose sum is the rounded sum; what is not known stays so."""
-    known = [float(value) for value in values.drop_nulls()]
-    parts = iter(split_amount(round_money(math.fsum(known), FINE), known))
+def _round_parts(values: pl.Series) -> pl.Series:
+    """Round values to six decimals so that they sum to the rounded sum; nulls stay."""
+    known_values = [float(value) for value in values.drop_nulls()]
+    parts = iter(split_amount(round_money(math.fsum(known_values), AMOUNT_DECIMALS), known_values))
     return pl.Series([None if value is None else float(next(parts)) for value in values], dtype=pl.Float64)

@@ -26,7 +26,7 @@ from gpuplanner.core.units import (
     percent_text,
 )
 from gpuplanner.cost.energy_and_carbon import RangedAmount
-from gpuplanner.cost.period_costs import book_of, energy_of_week, power_of, price_of, pue_of
+from gpuplanner.cost.period_costs import estimate_energy, find_power_model, find_price, find_pue, load_price_book
 from gpuplanner.decision.decision_types import (
     RECORD_DECIMALS,
     TODAY,
@@ -243,7 +243,7 @@ def reprice_comparison(scenario: Scenario, comparison: Comparison) -> Comparison
     if comparison.today is not None:
         provisioned_hours = comparison.today.gpu_hours or 0.0
         busy_hours = min(comparison.today.busy_gpu_hours or 0.0, provisioned_hours)
-        energy = energy_of_week(scenario, busy_gpu_hours=busy_hours, idle_gpu_hours=provisioned_hours - busy_hours)
+        energy = estimate_energy(scenario, busy_gpu_hours=busy_hours, idle_gpu_hours=provisioned_hours - busy_hours)
         repriced_rows = (_add_energy(scenario, row, comparison, energy) for row in comparison.rows)
         comparison = replace(comparison, today=next(repriced_rows), policies=tuple(repriced_rows))
     impact = compute_impact(scenario, decision.saving, decision.gpus, decision.fleet_gpus, comparison.exhaustion)
@@ -261,7 +261,7 @@ def _format_purchase(scenario: Scenario, decision: Decision, impact: FinancialIm
     if bought_gpus <= 0:
         return ""
     fleet, gpus_text = history(scenario).fleet, count_text(bought_gpus, "GPU")
-    price, lots = price_of(scenario, fleet), book_of(scenario).lots_of(fleet.name)
+    price, lots = find_price(scenario, fleet), load_price_book(scenario).lots_of(fleet.name)
     rent = "their price per GPU-hour is not known (--set price_usd_per_gpu_hour=…)"
     if price is not None:
         amount = bought_gpus * HOURS_PER_WEEK * price.value
@@ -311,7 +311,7 @@ def _add_energy(scenario: Scenario, row: PolicyRow, comparison: Comparison, toda
     if row.policy == comparison.winner != TODAY and comparison.decision.saving.value is not None:
         saved_hours = comparison.decision.saving.value
     powered_down_gpu_hours = count_powered_down_hours(scenario, max(saved_hours, 0.0))
-    kwh = compute_saved_kwh(power_of(history(scenario).fleet), powered_down_gpu_hours, pue_of(scenario))
+    kwh = compute_saved_kwh(find_power_model(history(scenario).fleet), powered_down_gpu_hours, find_pue(scenario))
     row = replace(row, off_gpu_hours=powered_down_gpu_hours, saved_kwh=kwh)
     if today is not None and kwh is not None:
         value, low, high = (max(energy - kwh, 0.0) for energy in (today.value, today.low, today.high))

@@ -11,7 +11,7 @@ import polars as pl
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIP_RESERVED
 from gpuplanner.core.units import count_text, day_text
-from gpuplanner.cost.period_costs import book_of, per_kwh_of, power_of, price_of, pue_of
+from gpuplanner.cost.period_costs import find_power_model, find_price, find_price_per_kwh, find_pue, load_price_book
 from gpuplanner.hardware.actuators import UNNEEDED_NODES_RETURNED, find_scenario_abilities, parse_ownership
 from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.hardware.power_and_carbon import GpuHourPrice, GpuPowerModel, compute_facility_kwh, compute_gpu_kwh
@@ -480,15 +480,15 @@ def compute_impact(
     stated = scenario.ownership or find_stated_ownership(job_history.trace.inventory)
     purchase = None
     if exhaustion is not None and exhaustion.date is not None and exhaustion.order_by is not None:
-        node_gpus, lots = job_history.fleet.node_size, book_of(scenario).lots_of(job_history.fleet.name)
+        node_gpus, lots = job_history.fleet.node_size, load_price_book(scenario).lots_of(job_history.fleet.name)
         capital = (lots[-1].capex * node_gpus, lots[-1].currency) if lots else ()
         purchase = NextPurchase(exhaustion.date, exhaustion.order_by, node_gpus, *capital)
     off_gpu_hours = saving.value or 0.0 if permanent else count_powered_down_hours(scenario, saving.value or 0.0)
     return compute_financial_impact(
         saving, gpus_freed_at_peak=max(fleet_gpus - gpus, 0), fleet_gpus=fleet_gpus, ownership=stated,
-        power=power_of(job_history.fleet), usd_per_kwh=per_kwh_of(scenario, job_history, "USD"),
-        price=price_of(scenario, job_history.fleet),
-        off_gpu_hours=max(off_gpu_hours, 0.0), pue=pue_of(scenario), purchase=purchase,
+        power=find_power_model(job_history.fleet), usd_per_kwh=find_price_per_kwh(scenario, job_history, "USD"),
+        price=find_price(scenario, job_history.fleet),
+        off_gpu_hours=max(off_gpu_hours, 0.0), pue=find_pue(scenario), purchase=purchase,
     )  # fmt: skip
 
 

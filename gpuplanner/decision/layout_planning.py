@@ -17,7 +17,7 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import round_record
 from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text
-from gpuplanner.cost.period_costs import idle_gpus
+from gpuplanner.cost.period_costs import idle_gpu_price
 from gpuplanner.decision.decision_types import RECORD_DECIMALS
 from gpuplanner.decision.plan_rehearsal import RehearsedWeek, parse_open_windows, simulate_weeks
 from gpuplanner.decision.sharing_rules import planned_quotas, read_sharing_rules
@@ -118,7 +118,7 @@ def _make_state_prices(scenario: Scenario, view: str) -> StatePrices | None:
     """
     job_history = history(scenario)
     fleet, gpu_model = job_history.fleet, job_history.fleet.gpu_model
-    price, basis = idle_gpus(scenario, fleet)
+    price, basis = idle_gpu_price(scenario, fleet)
     if price is None:
         return None
     jobs = job_history.views[view].filter(pl.col("run_s") > 0, pl.col("instances") > 0)

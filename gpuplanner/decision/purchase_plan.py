@@ -40,7 +40,14 @@ from gpuplanner.cost.capacity_portfolio import (
     spot_overhead,
 )
 from gpuplanner.cost.energy_and_carbon import Facility, state_watts
-from gpuplanner.cost.period_costs import book_of, money, on_demand_price, ownerships, per_kwh_of, rate_of
+from gpuplanner.cost.period_costs import (
+    find_price_per_kwh,
+    find_rate,
+    load_price_book,
+    money,
+    ownership_shares,
+    require_on_demand_price,
+)
 from gpuplanner.cost.showback import CENTS, NOT_STATED
 from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.decision_types import Decision, WeeklyGrowth
@@ -205,7 +212,7 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
     PurchasePlan
     """
     job_history, comparison = history(scenario), compare_policies(scenario)
-    price = on_demand_price(scenario, job_history.fleet, "portfolio")
+    price = require_on_demand_price(scenario, job_history.fleet, "portfolio")
     row = comparison.find_row(comparison.winner) or comparison.today
     busy = None if comparison.today is None else comparison.today.busy_gpu_hours
     margin = max(row.gpu_hours / busy, 1.0) if row is not None and row.gpu_hours and busy else 1.0
@@ -223,7 +230,7 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
         # GPUs that are bought for the wait limit are there in every hour, and no more than the report recommends.
         demand.append(max_gpus if decision.gpus > decision.fleet_gpus else np.minimum(paths, max_gpus))
         past_hours += paths.shape[1]
-    owners = ownerships(scenario, job_history, scenario_ledger(scenario))
+    owners = ownership_shares(scenario, job_history, scenario_ledger(scenario))
     owned, unstated_gpus = (
         job_history.fleet.gpus * float(owners.filter(ownership=kind)["share"].sum()) / owners["gpu_model"].n_unique()
         for kind in ("owned", NOT_STATED)
@@ -234,7 +241,7 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
     if owned_gpus:
         notes.append(f"The {owned_gpus:,.0f} owned GPUs stay: their cost is not part of these sums.")
     portfolio = choose_portfolio(
-        demand, offers, rent, unit=job_history.fleet.node_size, held=[owned_gpus] * months, risk=risk,
+        demand, offers, rent, unit=job_history.fleet.node_size, existing_gpus=[owned_gpus] * months, risk=risk,
         gap=max(scenario.gap_target, 1e-4), time_limit_s=scenario.time_limit_s, seed=scenario.seed,
     )  # fmt: skip
     hourly_demand = np.concatenate([month_demand.ravel() for month_demand in demand])
@@ -388,12 +395,12 @@ def plan_refresh(scenario: Scenario, months: int, gpu_model: str, speed: float) 
     ScenarioError
         If one of the two models has no price.
     """
-    job_history, price_book = history(scenario), book_of(scenario)
+    job_history, price_book = history(scenario), load_price_book(scenario)
     job_history.fleet.require_board("refresh")
     newer_model, current_model = resolve_gpu_model(gpu_model), str(job_history.fleet.name)
-    states, per_kwh = money(scenario).states, per_kwh_of(scenario, job_history)
+    states, per_kwh = money(scenario).states, find_price_per_kwh(scenario, job_history)
     busy = float(states.filter(state="busy")["gpu_hours"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
-    owners = ownerships(scenario, job_history, scenario_ledger(scenario))
+    owners = ownership_shares(scenario, job_history, scenario_ledger(scenario))
     owners = owners.group_by("ownership").agg(pl.col("share").sum())
     ownership = owners.sort("share", "ownership")["ownership"][-1]
     rows = []
@@ -403,14 +410,14 @@ def plan_refresh(scenario: Scenario, months: int, gpu_model: str, speed: float) 
 
         def hourly_cost(name: str, kind: str, begin: datetime = begin, end: datetime = end) -> float | None:
             has_own_price = name == current_model and scenario.price_usd_per_gpu_hour > 0
-            rate = None if has_own_price else price_book.rate(name, kind, scenario.currency, begin, end)
+            rate = None if has_own_price else price_book.find_rate(name, kind, scenario.currency, begin, end)
             power = _facility_kwh_per_gpu_hour(scenario, name, busy) * per_kwh if kind == "owned" else 0.0
             if name == current_model and kind == "owned":
                 parts = {} if rate is None else rate.parts or {}
                 return power + sum(cost for part, cost in parts.items() if part != "depreciation")
             if rate is None and kind not in (*COMMITMENT_MONTHS, "owned"):
                 priced_scenario = scenario if name == current_model else scenario.but(price_usd_per_gpu_hour=0.0)
-                rate = rate_of(priced_scenario, job_history, name, kind)
+                rate = find_rate(priced_scenario, job_history, name, kind)
             return None if rate is None else rate.price.value + power
 
         kinds = (*COMMITMENT_MONTHS, "on_demand", "owned")
@@ -437,17 +444,17 @@ def _facility_kwh_per_gpu_hour(scenario: Scenario, gpu_model: str, busy_share: f
     """Facility energy of a GPU-hour [kWh], of a GPU that is busy for a share of it."""
     watts = state_watts(gpu_model, None)
     mean_w = busy_share * watts["busy"].value + (1 - busy_share) * watts["idle"].value
-    return kwh_from_watt_hours(mean_w) * Facility.of(scenario.pue).factor("value")
+    return kwh_from_watt_hours(mean_w) * Facility.from_catalog(scenario.pue).factor("value")
 
 
 def _list_offers(scenario: Scenario, job_history: History, hourly_price: float) -> tuple[list[Offer], list[str]]:
     """List the commitments in the price book, else a one-year reservation at the catalogue's typical guide."""
     gpu_model, notes = job_history.fleet.name if job_history.fleet.in_catalogue else None, []
-    book = book_of(scenario)
+    book = load_price_book(scenario)
     offers = []
     for kind, term in COMMITMENT_MONTHS.items():
         period = (job_history.begin, job_history.end)
-        rate = None if gpu_model is None else book.rate(gpu_model, kind, scenario.currency, *period)
+        rate = None if gpu_model is None else book.find_rate(gpu_model, kind, scenario.currency, *period)
         if rate is not None:
             offers.append(Offer(kind, rate.price.value * HOURS_PER_MONTH, term))
     if not offers:
@@ -459,11 +466,11 @@ def _list_offers(scenario: Scenario, job_history: History, hourly_price: float) 
             f"({guide.date}), not a list price. State your contract in a price book."
         )
     purchase_lots = book.lots_of(gpu_model)
-    owned = None if gpu_model is None or not purchase_lots else rate_of(scenario, job_history, gpu_model, "owned")
+    owned = None if gpu_model is None or not purchase_lots else find_rate(scenario, job_history, gpu_model, "owned")
     if owned is not None:
         states = money(scenario).states
         kwh_per_gpu_hour = float(states["energy_kwh"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
-        hourly_cost = owned.price.value + kwh_per_gpu_hour * per_kwh_of(scenario, job_history)
+        hourly_cost = owned.price.value + kwh_per_gpu_hour * find_price_per_kwh(scenario, job_history)
         lead_months = math.ceil(scenario.purchase_lead_days / MEAN_MONTH_DAYS)
         term_months = round(12 * purchase_lots[-1].life_years)
         offers.append(Offer("owned", hourly_cost * HOURS_PER_MONTH, term_months, lead_months, lost_share=0.5))
@@ -494,7 +501,7 @@ def price_rented_gpus(scenario: Scenario, job_history: History, hourly_price: fl
     """
     spot_rate = None
     if spot_share and job_history.fleet.in_catalogue:
-        spot_rate = rate_of(scenario, job_history, job_history.fleet.name, "spot")
+        spot_rate = find_rate(scenario, job_history, job_history.fleet.name, "spot")
     if spot_rate is None:
         return Rent(hourly_price)
     checkpoint, restart = find_parameter("checkpoint_s").value, find_parameter("restart_s").value
@@ -605,9 +612,9 @@ def plan_burst(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     BurstPlan
     """
     job_history = history(scenario)
-    price = on_demand_price(scenario, job_history.fleet, "burst")
+    price = require_on_demand_price(scenario, job_history.fleet, "burst")
     rent_terms = price_rented_gpus(scenario, job_history, price.value, 1.0 if rules.spot_tenants else 0.0)
-    per_gib = book_of(scenario).converted(rules.price_per_gib, rules.currency, scenario.currency, job_history.end)
+    per_gib = load_price_book(scenario).convert(rules.price_per_gib, rules.currency, scenario.currency, job_history.end)
     tenant, hours = pl.col("tenant").cast(pl.String), pl.col("run_s").fill_null(0.0) / SECONDS_PER_HOUR
     gib = tenant.replace_strict(dict(rules.gib_per_job), default=0.0, return_dtype=pl.Float64)
     spot = tenant.is_in(list(rules.spot_tenants))

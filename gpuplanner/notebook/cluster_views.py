@@ -1,4 +1,4 @@
-"""Views of a cluster's data, forecasts, costs and published claims."""
+"""Views of a dataset, its forecasts and costs, and of published claims."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from gpuplanner.report import html_page as page
 from gpuplanner.report.finance_exports import write_cost_workbook
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, open_inbox
 
-SHOWN_METRICS = 4
-"""Metrics in the chart: two completion times and two utilizations."""
+N_SHOWN_METRICS = 4
+"""Number of metrics in the chart of twenty jobs: two completion times and two utilizations."""
 
 
 def twenty_jobs() -> View:
@@ -49,7 +49,7 @@ def twenty_jobs() -> View:
     """
     figures = pl.read_csv(claims_folder() / "twenty_jobs.csv")
     policies = pl.read_csv(claims_folder() / "twenty_jobs_policies.csv")
-    metrics = policies["metric"].unique(maintain_order=True).head(SHOWN_METRICS)
+    metrics = policies["metric"].unique(maintain_order=True).head(N_SHOWN_METRICS)
     shown = policies.filter(pl.col("metric").is_in(metrics.to_list()))
     chart = page.figure(
         plots.plot_policies(shown),
@@ -61,26 +61,26 @@ def twenty_jobs() -> View:
     return View(page.section("Twenty jobs on eight H100", table, chart), policies)
 
 
-USUAL = AheadQuestion()
+DEFAULT_AHEAD_QUESTION = AheadQuestion()
 
 
 @dataclass(frozen=True, eq=False)
 class Ahead:
-    """What runs now and what will come, seen from one instant; its parts show themselves.
+    """Forecast of GPU demand from a cutoff, with a view for each part.
 
-    - ``source``: The jobs, and what is known of them then.
+    - ``source``: Demand of the jobs that are known at the cutoff.
     """
 
     source: DemandHistory
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What to know of the jobs before trusting a figure."""
+        """Remarks on the data that limit the forecast."""
         return tuple(self.source.remarks)
 
     def expected(self, horizon: int = 48) -> View:
-        """GPUs expected, split into what runs already and what is to come."""
-        return View(cost_and_forecast_sections.expected(self.source, horizon), self.source.fan(horizon))
+        """Show the expected GPUs of running and of future jobs over `horizon` intervals."""
+        return View(cost_and_forecast_sections.render_expected_section(self.source, horizon), self.source.fan(horizon))
 
     def past_errors(
         self,
@@ -91,35 +91,56 @@ class Ahead:
         price: float = 5.0,
         models: tuple[str, ...] = CANDIDATE_MODELS,
     ) -> View:
-        """How wrong every candidate was from many origins of the past."""
-        judged = rolling_backtest(self.source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=models, price=price)
-        return View(cost_and_forecast_sections.past_errors(judged), mean_scores(fold_scores(judged)))
+        """Show the backtest errors of every candidate model.
 
-    def decision(self, asked: AheadQuestion = USUAL) -> View:
-        """The quantile to plan at, by what GPU-hours short cost."""
-        shown = cost_and_forecast_sections.decision(self.source, asked.horizon, asked.gap, asked.price)
-        return View(shown, self.source.cost_curve(asked.horizon, asked.gap, asked.price))
+        Parameters
+        ----------
+        horizon, gap : int
+            Forecast horizon, and time from the cutoff to the first forecast. [intervals]
+        cutoffs : int
+            Number of cutoffs.
+        price : float
+            Cost of a missing GPU-hour. [planned GPU-hours]
+        models : tuple of str
+            Candidate models.
 
-    def calendar(self, asked: AheadQuestion = USUAL) -> View:
-        """GPUs to plan on each day ahead, with their table."""
-        shown = cost_and_forecast_sections.calendar(self.source, asked.horizon, asked.gap, asked.price, asked.capacity)
-        return View(shown, self.source.plan_calendar(asked.horizon, asked.gap, asked.price))
+        Returns
+        -------
+        View
+            Charts and the mean errors by model.
+        """
+        backtest = rolling_backtest(self.source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=models, price=price)
+        return View(cost_and_forecast_sections.render_error_section(backtest), mean_scores(fold_scores(backtest)))
 
-    def controls(self, asked: AheadQuestion = USUAL) -> AheadPanel:
-        """Controls of a question, with calendar and decision under them."""
+    def decision(self, question: AheadQuestion = DEFAULT_AHEAD_QUESTION) -> View:
+        """Show the quantile of demand to plan for, given the cost of missing GPU-hours."""
+        shown = cost_and_forecast_sections.render_quantile_section(
+            self.source, question.horizon, question.gap, question.price
+        )
+        return View(shown, self.source.cost_curve(question.horizon, question.gap, question.price))
+
+    def calendar(self, question: AheadQuestion = DEFAULT_AHEAD_QUESTION) -> View:
+        """Show the GPUs to plan on each day of the horizon."""
+        shown = cost_and_forecast_sections.render_calendar_section(
+            self.source, question.horizon, question.gap, question.price, question.capacity
+        )
+        return View(shown, self.source.plan_calendar(question.horizon, question.gap, question.price))
+
+    def controls(self, question: AheadQuestion = DEFAULT_AHEAD_QUESTION) -> AheadPanel:
+        """Make the panel with controls, the calendar and the decision."""
         parts = (self.calendar, self.decision)
-        return AheadPanel(asked, lambda moved: "".join(part(moved)._repr_html_() for part in parts))
+        return AheadPanel(question, lambda question: "".join(part(question)._repr_html_() for part in parts))
 
 
 def ahead(data: str = "sample", *, at: str = "") -> Ahead:
-    """Look ahead from an instant of a trace.
+    """Forecast GPU demand from a cutoff in the data.
 
     Parameters
     ----------
     data : str
         Folder written by ``ingest``, or ``"sample"``.
     at : str
-        Origin, ISO 8601, UTC if it has no zone; empty: the end of the data.
+        Cutoff, ISO 8601, UTC if it has no offset; empty: the end of the data.
 
     Returns
     -------
@@ -130,7 +151,7 @@ def ahead(data: str = "sample", *, at: str = "") -> Ahead:
     Raises
     ------
     TraceFormatError
-        If it is no dataset.
+        If the folder is no dataset.
 
     Examples
     --------
@@ -147,50 +168,72 @@ def ahead(data: str = "sample", *, at: str = "") -> Ahead:
 
 @dataclass(frozen=True, eq=False)
 class MonthCosts:
-    """What a month cost; its parts show themselves.
+    """Cost of a month, with a view for each part.
 
-    - ``scenario``, ``found``: What was asked, and what every table sums to.
+    - ``scenario``: Month, data and prices.
+    - ``review``: Cost, energy and carbon of the month.
     """
 
     scenario: Scenario
-    found: CostReview
+    review: CostReview
 
     def month(self) -> View:
-        """The bill by team, reason and unit of work, with energy and carbon."""
-        return View(cost_and_forecast_sections.month(self.found), self.found.by_tenant)
+        """Show the cost by team, bucket and unit of work, with energy and carbon."""
+        return View(cost_and_forecast_sections.render_cost_section(self.review), self.review.by_tenant)
 
     def prices(self) -> View:
-        """Every dated price that could hold for the board."""
-        return View(cost_and_forecast_sections.prices(self.found), price_rows(self.found))
+        """Show all prices of the GPU model with their dates."""
+        return View(cost_and_forecast_sections.render_price_section(self.review), price_rows(self.review))
 
     def commitments(self, months: int = 12, *, risk: float = 0.0, refresh: tuple[str, float] | None = None) -> View:
-        """What to buy, reserve or rent over the months to come, and when a newer board pays, of a stated speed."""
-        found = plan_purchase(self.scenario, months, risk=risk)
-        newer = None if refresh is None else renew(self.scenario, months, *refresh)
-        return View(cost_and_forecast_sections.commitments(found, newer), found.costs)
+        """Show the GPUs to buy, reserve or rent, and when a newer GPU model pays off.
+
+        Parameters
+        ----------
+        months : int
+            Planning period. [months]
+        risk : float
+            Weight of the CVaR against the mean cost. [0-1]
+        refresh : tuple of str and float, optional
+            Newer GPU model, and its speed relative to today's.
+
+        Returns
+        -------
+        View
+            Purchase plan, and costs by option.
+        """
+        purchase_plan = plan_purchase(self.scenario, months, risk=risk)
+        refresh_plan = None if refresh is None else renew(self.scenario, months, *refresh)
+        return View(
+            cost_and_forecast_sections.render_commitment_section(purchase_plan, refresh_plan), purchase_plan.costs
+        )
 
     def burst(self, rules: str = "") -> View:
-        """Jobs to send to rented GPUs, by a file of rules."""
+        """Show the jobs to send to rented GPUs, by a file of rules."""
         plan = plan_burst(self.scenario, read_burst_rules(rules)) if rules else None
-        return View(cost_and_forecast_sections.burst_jobs(plan), pl.DataFrame() if plan is None else plan.jobs)
+        return View(
+            cost_and_forecast_sections.render_burst_section(plan), pl.DataFrame() if plan is None else plan.jobs
+        )
 
     def savings(self) -> View:
-        """What the recommendation frees, and what that is worth."""
-        found = compare_policies(self.scenario)
-        return View(cost_and_forecast_sections.savings(found), pl.DataFrame(found.decision.measures))
+        """Show the capacity that the recommendation frees, and its financial impact."""
+        comparison = compare_policies(self.scenario)
+        return View(
+            cost_and_forecast_sections.render_savings_section(comparison), pl.DataFrame(comparison.decision.measures)
+        )
 
     def to_excel(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write charge lines, prices and what they sum to as a workbook for finance."""
+        """Write charge lines, prices and totals as an Excel workbook."""
         with allow_overwriting_within(overwrite):
-            return write_cost_workbook(path, self.found, locale=self.scenario.number_locale)
+            return write_cost_workbook(path, self.review, locale=self.scenario.number_locale)
 
     def controls(self, workbook: str | Path = "costs.xlsx") -> CostPanel:
-        """Controls of month, tenant, prices, owner and terms, with a button that writes the workbook."""
+        """Make the panel with controls of month, team, prices, ownership and terms; a button writes the workbook."""
         return CostPanel(self.scenario, workbook)
 
 
 def costs(scenario: Scenario) -> MonthCosts:
-    """Review what a month cost, for whom and why.
+    """Review the cost of a month by team and bucket.
 
     Parameters
     ----------
@@ -220,18 +263,18 @@ def costs(scenario: Scenario) -> MonthCosts:
 def explore(
     data: str | Dataset = "sample", *, gpu_model: str | None = None, tz: str = "UTC", smallest_group: int = 0
 ) -> SeenTrace:
-    """Look into a trace: quality, hours, demand, phases, claims.
+    """Open a dataset and show its quality, GPU-hours, demand, phases and claims.
 
     Parameters
     ----------
     data : str or Dataset
-        Folder written by ``ingest``, ``"sample"``, the name of a public trace, or what :func:`gpuplanner.read` gave.
+        Folder written by ``ingest``, ``"sample"``, the name of a public trace, or a dataset of :func:`gpuplanner.read`.
     gpu_model : str, optional
-        Board that requests are read for; default: the data's own.
+        GPU model for which requests are evaluated; default: that of the data.
     tz : str
-        Zone of days and months.
+        Time zone of days and months.
     smallest_group : int
-        Fewest people of a tenant that is shown by itself.
+        Smallest number of users of a team that is shown by itself.
 
     Returns
     -------
@@ -241,58 +284,65 @@ def explore(
     Raises
     ------
     TraceFormatError
-        If it is no dataset.
+        If the folder is no dataset.
 
     Examples
     --------
     >>> explore("sample").ledger().frame().columns[:2]
     ['bucket', 'gpu_hours']
     """
-    box = open_inbox(data, gpu_model=gpu_model, tz=tz, smallest_group=smallest_group)
-    return SeenTrace(box, data if isinstance(data, str) else "the trace")
+    inbox = open_inbox(data, gpu_model=gpu_model, tz=tz, smallest_group=smallest_group)
+    return SeenTrace(inbox, data if isinstance(data, str) else "the trace")
 
 
 @dataclass(frozen=True, eq=False)
 class SeenTrace:
-    """A trace whose parts show themselves.
+    """A dataset with a view for each part.
 
-    - ``box``, ``name``: What was opened, and from where.
+    - ``inbox``: The opened dataset.
+    - ``name``: Its folder or name.
     """
 
-    box: ExploredDataset
+    inbox: ExploredDataset
     name: str
 
     def _repr_html_(self) -> str:
         return self.quality()._repr_html_()
 
     def quality(self) -> View:
-        """What is wrong with the data, and which time was seen."""
-        return View(dataset_sections.quality(self.box.quality_report), self.box.quality_report.findings)
+        """Show the data quality and the observed periods."""
+        return View(
+            dataset_sections.render_quality_section(self.inbox.quality_report), self.inbox.quality_report.findings
+        )
 
     def ledger(self, tenant: str = ALL_TENANTS_LABEL) -> View:
-        """Where the GPU-time went."""
-        table = self.box.buckets() if tenant == ALL_TENANTS_LABEL else self.box.months(tenant)
-        return View(dataset_sections.ledger(self.box, tenant), table)
+        """Show the installed GPU-hours by bucket, of all teams or of one."""
+        table = self.inbox.buckets() if tenant == ALL_TENANTS_LABEL else self.inbox.months(tenant)
+        return View(dataset_sections.render_ledger_section(self.inbox, tenant), table)
 
     def demand(self, tenant: str = ALL_TENANTS_LABEL) -> View:
-        """What was wanted, by profile and by tenant."""
-        return View(dataset_sections.demand(self.box, tenant), self.box.rows_of(self.box.demand_series, tenant))
+        """Show the unconstrained demand by MIG profile and by team."""
+        return View(
+            dataset_sections.render_demand_section(self.inbox, tenant),
+            self.inbox.rows_of(self.inbox.demand_series, tenant),
+        )
 
     def phases(self, job: str = "") -> View:
-        """Phases, dips, signature and slice of one job; by default of the one with most telemetry."""
-        known = self.box.jobs_of()
-        seen = known and self.box.fleet.can_be_cut
-        table = self.box.job(job or known[0]).phases if seen else pl.DataFrame()
-        return View(dataset_sections.phases(self.box, job), table)
+        """Show phases, utilization dips, bottleneck and MIG profile of a job; default: the one with most telemetry."""
+        jobs = self.inbox.jobs_of()
+        has_phases = jobs and self.inbox.fleet.can_be_cut
+        table = self.inbox.job(job or jobs[0]).phases if has_phases else pl.DataFrame()
+        return View(dataset_sections.render_phase_section(self.inbox, job), table)
 
     def claim(self) -> View:
-        """Whether late phases need fewer GPUs."""
-        return View(dataset_sections.claim(self.box), pl.DataFrame() if self.box.claim is None else self.box.claim)
+        """Show whether final phases of jobs need fewer GPUs."""
+        table = pl.DataFrame() if self.inbox.claim is None else self.inbox.claim
+        return View(dataset_sections.render_claim_section(self.inbox), table)
 
     def provenance(self) -> View:
-        """Where the numbers come from."""
-        return View(dataset_sections.provenance(self.box), self.box.quality_report.findings)
+        """Show the sources of the data."""
+        return View(dataset_sections.render_provenance_section(self.inbox), self.inbox.quality_report.findings)
 
     def panel(self) -> ExplorePanel:
-        """Controls to look around: trace, tenant, job and view."""
-        return explore_inbox(self.box, dataset_sections.VIEWS, data=self.name)
+        """Make the panel with controls of dataset, team, job and view."""
+        return explore_inbox(self.inbox, dataset_sections.SECTION_VIEWS, data=self.name)

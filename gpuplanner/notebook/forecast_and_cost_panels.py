@@ -20,23 +20,31 @@ from gpuplanner.core.units import UNALLOCATED_TEAM, money_text
 from gpuplanner.cost.cost_review import CostReview, cost_review
 from gpuplanner.decision.comparison_record import Comparison, compare_policies
 from gpuplanner.decision.purchase_plan import PurchasePlan, plan_purchase
-from gpuplanner.notebook.views import BackgroundPanel, control_look, dropdown, files_button, slider, table_html, watch
+from gpuplanner.notebook.views import (
+    BackgroundPanel,
+    control_style,
+    dropdown,
+    files_button,
+    on_change,
+    slider,
+    table_html,
+)
 from gpuplanner.report.finance_exports import write_cost_workbook
 from gpuplanner.usage.job_history import begin_of, end_of, load_dataset, months_from
 
 
 @dataclass(frozen=True)
 class AheadQuestion:
-    """What is asked of a forecast, by calendar, decision and controls alike.
+    """Settings of a forecast, for its calendar, decision and controls.
 
     Attributes
     ----------
     horizon, gap : int
-        Slots that are looked at, and slots that it takes to act.
+        Forecast horizon, and time from a decision until it takes effect. [intervals]
     price : float
-        Of a GPU-hour short, in GPU-hours planned.
+        Cost of a missing GPU-hour. [planned GPU-hours]
     capacity : float
-        GPUs that there are.
+        Installed GPUs.
 
     Examples
     --------
@@ -51,14 +59,14 @@ class AheadQuestion:
 
 
 class AheadPanel(BackgroundPanel[AheadQuestion, str]):
-    """Controls of a forecast, and what they decide: the quantile, and the calendar of GPUs to plan.
+    """Panel with controls of a forecast, the quantile to plan for and the calendar of GPUs.
 
     Parameters
     ----------
-    start : AheadQuestion
-        Where the controls begin.
+    question : AheadQuestion
+        Initial settings of the controls.
     draw : callable
-        From what is asked to markup; runs in the background.
+        Makes HTML of the settings; runs in the background.
 
     Attributes
     ----------
@@ -75,36 +83,42 @@ class AheadPanel(BackgroundPanel[AheadQuestion, str]):
 
     at_once = True
 
-    def __init__(self, start: AheadQuestion, draw: Callable[[AheadQuestion], str]) -> None:
+    def __init__(self, question: AheadQuestion, draw: Callable[[AheadQuestion], str]) -> None:
         super().__init__(draw, "<div class='gpuplanner-answer'>{}</div>".format, working="Forecasting ...")
         widgets = import_optional("ipywidgets", extra="notebook")
-        look = control_look("18em", "44em")
+        style = control_style("18em", "44em")
 
-        rows: dict[str, tuple[Any, ...]] = {
+        ranges: dict[str, tuple[Any, ...]] = {
             "horizon": (6, 336, 6, "Forecast horizon (h)", "Hours to forecast"),
             "gap": (0, 72, 1, "Lead time (h)", "Hours from a decision until it takes effect"),
             "price": (1.0, 30.0, 0.5, "Cost of a missing GPU-hour (GPU h)", "In planned, unused GPU-hours"),
-            "capacity": (1.0, 2 * start.capacity, 1.0, "Installed GPUs", "Capacity to compare with"),
+            "capacity": (1.0, 2 * question.capacity, 1.0, "Installed GPUs", "Capacity to compare with"),
         }
-        self.controls = {name: slider(getattr(start, name), *row, **look) for name, row in rows.items()}
-        watch(self.controls.values(), self.ask_soon)
+        self.controls = {name: slider(getattr(question, name), *row, **style) for name, row in ranges.items()}
+        on_change(self.controls.values(), self.ask_soon)
         self.panel = widgets.VBox([*self.controls.values(), self.status, self.answer])
 
     @property
     def question(self) -> AheadQuestion:
-        """What the controls ask as they stand."""
+        """Settings of the controls."""
         return AheadQuestion(**{name: control.value for name, control in self.controls.items()})
 
 
-EVERYBODY = ""
-"""Tenant of a question about all of them."""
-UNSAID = ""
-"""Value of a drop-down that leaves it to the data: JupyterLab draws one of None as blank."""
+ALL_TEAMS = ""
+"""Value of the team control for all teams."""
+AS_IN_DATA = ""
+"""Value of a drop-down for the default of the data; JupyterLab shows None as blank."""
 
 
 @dataclass(frozen=True)
 class CostQuestion:
-    """What is asked of money: a month at its prices, whose lines are shown, and how far commitments look."""
+    """Settings of the cost panel.
+
+    - ``scenario``: Month and prices.
+    - ``tenant``: Team whose charge lines are shown.
+    - ``months``: Planning period of commitments [months].
+    - ``risk``: Weight of the CVaR [0-1].
+    """
 
     scenario: Scenario
     tenant: str
@@ -114,34 +128,34 @@ class CostQuestion:
 
 @dataclass(frozen=True, eq=False)
 class CostAnswer:
-    """The month, what to commit, and what the decision saves, of one question."""
+    """Answer of the cost panel: the cost review, the purchase plan and the policy comparison."""
 
     question: CostQuestion
     review: CostReview
     purchase: PurchasePlan
-    found: Comparison
+    comparison: Comparison
 
 
 class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
-    """Controls of month, tenant, prices, owner and terms, answered by what `cost` says.
+    """Panel with controls of month, team, prices, ownership and terms, and the results of ``gpuplanner cost``.
 
     Parameters
     ----------
     scenario : Scenario
-        Where the controls start.
+        Initial settings of the controls.
     workbook : str or Path
-        What the button writes: the tables of the answer that is shown.
+        Excel file that the button writes, with the tables of the shown answer.
 
     Attributes
     ----------
     month, tenant, owner : ipywidgets.Dropdown
-        Calendar month, whose lines are shown, and who pays for the GPUs.
+        Calendar month, team and ownership of the GPUs.
     price : ipywidgets.FloatSlider
-        Of a GPU-hour; where it starts, prices are those of the book or the list.
+        Price of a GPU-hour; at its initial value, prices are those of the price book or the catalogue.
     price_book : ipywidgets.Text
-        File of own dated prices; empty: none.
+        File of dated prices; empty: none.
     months, risk : ipywidgets.IntSlider, ipywidgets.FloatSlider
-        Months that commitments are looked at, and the weight of the dearest tenth of the paths.
+        Planning period of commitments [months], and weight of the CVaR [0-1].
 
     Examples
     --------
@@ -154,65 +168,65 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
     at_once = True
 
     def __init__(self, scenario: Scenario, workbook: str | Path = "costs.xlsx") -> None:
-        super().__init__(_answered, answer_html, working="Computing the costs ...")
+        super().__init__(_answer_cost_question, answer_html, working="Computing the costs ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         self.scenario = scenario
-        begun = cost_review(scenario)
-        look = control_look("16em", "44em")
-        months = months_seen(scenario)
-        options = [("all data", UNSAID), *((month, month) for month in months)]
-        self.month = dropdown(options, scenario.month or UNSAID, "Month", tooltip="Calendar month", **look)
-        teams = [name for name in begun.by_tenant["tenant"] if name != UNALLOCATED_TEAM]
-        options = [("all teams", EVERYBODY), *((name, name) for name in teams), ("unallocated", UNALLOCATED_TEAM)]
-        self.tenant = dropdown(options, EVERYBODY, "Team", tooltip="Whose cost is shown", **look)
-        self._start = scenario.price_usd_per_gpu_hour or (begun.price.value if begun.price else 0.0)
-        most, label = max(4 * self._start, 10.0), f"Price ({scenario.currency} per GPU h)"
-        told = "Price of a GPU-hour; unchanged: price book or list price"
-        self.price = slider(float(self._start), 0.0, most, 0.01, label, told, readout_format=".2f", **look)
+        review = cost_review(scenario)
+        style = control_style("16em", "44em")
+        months = observed_months(scenario)
+        options = [("all data", AS_IN_DATA), *((month, month) for month in months)]
+        self.month = dropdown(options, scenario.month or AS_IN_DATA, "Month", tooltip="Calendar month", **style)
+        teams = [name for name in review.by_tenant["tenant"] if name != UNALLOCATED_TEAM]
+        options = [("all teams", ALL_TEAMS), *((name, name) for name in teams), ("unallocated", UNALLOCATED_TEAM)]
+        self.tenant = dropdown(options, ALL_TEAMS, "Team", tooltip="Whose cost is shown", **style)
+        self._start = scenario.price_usd_per_gpu_hour or (review.price.value if review.price else 0.0)
+        max_price, label = max(4 * self._start, 10.0), f"Price ({scenario.currency} per GPU h)"
+        tooltip = "Price of a GPU-hour; unchanged: price book or list price"
+        self.price = slider(float(self._start), 0.0, max_price, 0.01, label, tooltip, readout_format=".2f", **style)
         self.price_book = widgets.Text(
-            value=scenario.price_book or "", description="Price book (file)", continuous_update=False, **look
+            value=scenario.price_book or "", description="Price book (file)", continuous_update=False, **style
         )
         owners = ((name.replace("_", " "), name) for name in OWNERSHIPS)
-        options = [("as in the inventory", UNSAID), *owners]
-        self.owner = dropdown(options, scenario.ownership or UNSAID, "Ownership", tooltip="Of the GPUs", **look)
-        self.months = slider(12, 1, 36, 1, "Commitment horizon (months)", "Months of demand to cover", **look)
-        self.risk = slider(0.0, 0.0, 1.0, 0.1, "CVaR (10 %) weight (0 to 1)", "0: mean cost", **look)
+        options = [("as in the inventory", AS_IN_DATA), *owners]
+        self.owner = dropdown(options, scenario.ownership or AS_IN_DATA, "Ownership", tooltip="Of the GPUs", **style)
+        self.months = slider(12, 1, 36, 1, "Commitment horizon (months)", "Months of demand to cover", **style)
+        self.risk = slider(0.0, 0.0, 1.0, 0.1, "CVaR (10 %) weight (0 to 1)", "0: mean cost", **style)
         controls = [self.month, self.tenant, self.price, self.price_book, self.owner, self.months, self.risk]
-        watch(controls, self.ask_soon)
-        told = f"Write the tables of the shown answer to {workbook}"
+        on_change(controls, self.ask_soon)
+        tooltip = f"Write the tables of the shown answer to {workbook}"
         locale = scenario.number_locale
         files = files_button(
-            lambda: write_cost_workbook(workbook, self._shown(), locale=locale), "Write the workbook", told
+            lambda: write_cost_workbook(workbook, self._shown_review(), locale=locale), "Write the workbook", tooltip
         )
         self.panel = widgets.VBox([*controls, files, self.status, self.answer])
 
     @property
     def question(self) -> CostQuestion:
-        """What the controls ask as they stand."""
-        moved = self.price.value != self._start
-        asked = self.scenario.but(
+        """Settings of the controls."""
+        is_moved = self.price.value != self._start
+        scenario = self.scenario.but(
             month=self.month.value or None,
             ownership=self.owner.value or None,
             price_book=self.price_book.value.strip() or None,
-            price_usd_per_gpu_hour=self.price.value if moved else self.scenario.price_usd_per_gpu_hour,
+            price_usd_per_gpu_hour=self.price.value if is_moved else self.scenario.price_usd_per_gpu_hour,
         )
-        return CostQuestion(asked, self.tenant.value, self.months.value, self.risk.value)
+        return CostQuestion(scenario, self.tenant.value, self.months.value, self.risk.value)
 
-    def _shown(self) -> CostReview:
+    def _shown_review(self) -> CostReview:
         return cost_review(self.question.scenario) if self.newest is None else self.newest.review
 
 
-def _answered(asked: CostQuestion) -> CostAnswer:
-    bought = plan_purchase(asked.scenario, asked.months, risk=asked.risk)
-    return CostAnswer(asked, cost_review(asked.scenario), bought, compare_policies(asked.scenario))
+def _answer_cost_question(question: CostQuestion) -> CostAnswer:
+    purchase_plan = plan_purchase(question.scenario, question.months, risk=question.risk)
+    return CostAnswer(question, cost_review(question.scenario), purchase_plan, compare_policies(question.scenario))
 
 
-def months_seen(scenario: Scenario) -> list[str]:
-    """Calendar months of which something was observed, the scenario's own among them.
+def observed_months(scenario: Scenario) -> list[str]:
+    """Calendar months of the data, and that of the scenario.
 
     Examples
     --------
-    >>> months_seen(Scenario())
+    >>> observed_months(Scenario())
     ['2026-02']
     """
     trace, zone = load_dataset(scenario.data, columns=("submit_time",)), ZoneInfo(scenario.tz)
@@ -222,32 +236,33 @@ def months_seen(scenario: Scenario) -> list[str]:
 
 
 def answer_html(answer: CostAnswer) -> str:
-    """Show the lines asked for, what to commit, and the saving as a waterfall with its range."""
-    review, asked = answer.review, answer.question
+    """HTML of an answer: charge lines of the team, purchase options and the recommendation."""
+    review, question = answer.review, answer.question
     if review.total is None:
         notes = "".join(f"<p>{escape(text)}</p>" for text in review.missing)
         return f"<p><b>No GPU has a price.</b></p>{notes}"
-    whose = asked.tenant.replace("__", "") or "all teams"
-    lines = review.costs if asked.tenant == EVERYBODY else review.costs.filter(SubAccountName=asked.tenant)
-    by = "SubAccountName" if asked.tenant == EVERYBODY else "x_Bucket"
+    team = question.tenant.replace("__", "") or "all teams"
+    lines = review.costs if question.tenant == ALL_TEAMS else review.costs.filter(SubAccountName=question.tenant)
+    by = "SubAccountName" if question.tenant == ALL_TEAMS else "x_Bucket"
     shown = lines.group_by(by, maintain_order=True).agg(pl.col("EffectiveCost", "PricingQuantity").sum())
-    part = Decimal(str(lines["EffectiveCost"].sum()))
+    cost_shown = Decimal(str(lines["EffectiveCost"].sum()))
     rows = [
         (name.replace("_", " "), money_text(cost, review.currency), f"{hours:,.1f}")
-        for name, cost, hours in [*shown.iter_rows(), ("Total", part, lines["PricingQuantity"].sum())]
+        for name, cost, hours in [*shown.iter_rows(), ("Total", cost_shown, lines["PricingQuantity"].sum())]
     ]
-    heads = ["team" if asked.tenant == EVERYBODY else "GPU time", f"cost [{review.currency}]", "GPU-hours"]
-    title = f"Cost of {whose}, {review.period[0][:10]} to {review.period[1][:10]}"
-    sentence = escape(answer.found.decision.sentence)
-    worth = escape(answer.found.decision.financial_impact.basis).replace("\n", "<br>")
-    mix = answer.purchase
-    ways = ((way, f"{cost:,.0f}") for way, cost in mix.costs.iter_rows())
-    bought = ["purchase option", f"cost [{mix.currency}]"]
-    of = "" if asked.tenant == EVERYBODY else f" of {money_text(review.total, review.currency)}"
+    headings = ["team" if question.tenant == ALL_TEAMS else "GPU time", f"cost [{review.currency}]", "GPU-hours"]
+    title = f"Cost of {team}, {review.period[0][:10]} to {review.period[1][:10]}"
+    sentence = escape(answer.comparison.decision.sentence)
+    impact = escape(answer.comparison.decision.financial_impact.basis).replace("\n", "<br>")
+    purchase_plan = answer.purchase
+    option_rows = ((option, f"{cost:,.0f}") for option, cost in purchase_plan.costs.iter_rows())
+    option_headings = ["purchase option", f"cost [{purchase_plan.currency}]"]
+    of_total = "" if question.tenant == ALL_TEAMS else f" of {money_text(review.total, review.currency)}"
     return (
-        f"<div class='gpuplanner-answer'><p><b>{escape(whose)}: {money_text(part, review.currency)}{of} "
-        f"{review.currency}</b></p>{table_html(heads, rows, caption=title)}"
-        f"<p>{escape(mix.advice_sentence)}</p>{table_html(bought, ways, caption='Cost over simulated demand')}"
-        f"<p><b>{sentence}</b></p><p>{worth}</p>"
+        f"<div class='gpuplanner-answer'><p><b>{escape(team)}: {money_text(cost_shown, review.currency)}{of_total} "
+        f"{review.currency}</b></p>{table_html(headings, rows, caption=title)}"
+        f"<p>{escape(purchase_plan.advice_sentence)}</p>"
+        f"{table_html(option_headings, option_rows, caption='Cost over simulated demand')}"
+        f"<p><b>{sentence}</b></p><p>{impact}</p>"
         "</div>"
     )

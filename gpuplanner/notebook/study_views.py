@@ -29,30 +29,42 @@ from gpuplanner.notebook.views import View
 from gpuplanner.notebook.what_if import WhatIf, whatif
 from gpuplanner.report import html_page as page
 from gpuplanner.report import monthly_sections
-from gpuplanner.report.change_bundle import hand_over
-from gpuplanner.report.figure_formats import safe
+from gpuplanner.report.change_bundle import write_handover_folder
+from gpuplanner.report.figure_formats import escape_html
 from gpuplanner.report.finance_exports import write_study_workbook
-from gpuplanner.report.first_screen import curve_figure, first_screen, fleet_picture, fleet_words, teams_table
+from gpuplanner.report.first_screen import (
+    describe_fleet,
+    draw_fleet,
+    render_first_screen,
+    teams_table,
+    wait_curve_figure,
+)
 from gpuplanner.report.formulas import value_text
-from gpuplanner.report.html_page import Section, still
-from gpuplanner.report.policy_and_team_sections import decided, placements, teams, waits_section, ways
-from gpuplanner.report.report_rendering import decided_fleet
+from gpuplanner.report.html_page import Section, to_still_text
+from gpuplanner.report.policy_and_team_sections import (
+    render_placement_section,
+    render_policy_section,
+    render_recommendation,
+    render_team_section,
+    render_wait_section,
+)
+from gpuplanner.report.report_rendering import render_fleet_recommendation
 from gpuplanner.sizing.job_plans import SizingRequest, parse_gpu_counts
 from gpuplanner.sizing.job_size import JobSizing, size_job, stack_components
 from gpuplanner.sizing.learned_memory import shipped_peak_model
 from gpuplanner.usage.job_history import gpus_by_model, gpus_by_model_of_dataset, split_into_pools
 
-PLAN = (
+PLAN_COLUMNS = (
     "rank", "gpu_model", "profile", "gpus", "predicted_gib", "upper_gib", "gpu_gib", "p_oom", "tokens_per_s", "hours",
     "price", "energy_kwh",
 )  # fmt: skip
-REASONS = {
+PLAN_REASONS = {
     "why": "reason",
     "next_smaller": "next smaller plan",
     "launch": "launch command",
     "request": "request line",
 }
-_FORMATS = {
+_SIZE_FORMATS = {
     "p_oom": ".1%",
     "tokens_per_s": ",.0f",
     "tokens_per_s_low": ",.0f",
@@ -60,7 +72,7 @@ _FORMATS = {
     "slowdown": ".1%",
     "factor": ".2f",
 }
-_HEADINGS = {
+_SIZE_HEADINGS = {
     "predicted_gib": "memory expected [GiB]",
     "upper_gib": "memory p95 [GiB]",
     "gpu_gib": "GPU memory [GiB]",
@@ -73,48 +85,49 @@ _HEADINGS = {
 
 @dataclass(frozen=True, eq=False)
 class SizedJob:
-    """Plans for a job, the best first; its parts show themselves.
+    """Plans for a job, the best first, with a view for each part.
 
-    - ``wish``, ``found``: What was asked, and the plans with what was taken for granted.
+    - ``request``: Job and available GPUs.
+    - ``sizing``: Plans and assumptions.
     """
 
-    wish: SizingRequest
-    found: JobSizing
+    request: SizingRequest
+    sizing: JobSizing
 
     def _repr_html_(self) -> str:
-        return still(self.plans().section)._repr_html_()
+        return to_still_text(self.plans().section)._repr_html_()
 
     def plans(self) -> View:
-        """The plans, why the first ones are so, and what was assumed."""
-        table = self.found.plan_table()
-        best = self.found.plans[0]
-        place = f"{best.gpus} x {best.gpu_model} {best.profile.replace('gpu', '')}".rstrip()
-        said = page.note(f"{self.found.note or 'Best'}: {place}, {best.why}.")
+        """Show the plans, the reasons for the first three, and the assumptions."""
+        table = self.sizing.plan_table()
+        best = self.sizing.plans[0]
+        best_place = f"{best.gpus} x {best.gpu_model} {best.profile.replace('gpu', '')}".rstrip()
+        note = page.note(f"{self.sizing.note or 'Best'}: {best_place}, {best.why}.")
         rows = page.table(
-            table.select(name for name in PLAN if name in table.columns and table[name].count()),
-            caption=f"{self.wish.task} {self.found.model.name}, the best plan first",
-            formats=_FORMATS,
-            headings=_HEADINGS,
+            table.select(name for name in PLAN_COLUMNS if name in table.columns and table[name].count()),
+            caption=f"{self.request.task} {self.sizing.model.name}, the best plan first",
+            formats=_SIZE_FORMATS,
+            headings=_SIZE_HEADINGS,
         )
         reasons = []
-        for one in self.found.plans[:3]:
-            facts = {words: getattr(one, name) for name, words in REASONS.items() if getattr(one, name)}
-            reasons.append(page.answers(facts, caption=f"Plan {one.rank}: {one.gpus} x {one.gpu_model}"))
-        assumed = page.paragraph(f"Assumed: {'; '.join(self.found.assumed) or 'nothing'}.")
-        return View(page.section("Plans", said, rows, *reasons, assumed), table)
+        for plan in self.sizing.plans[:3]:
+            facts = {words: getattr(plan, name) for name, words in PLAN_REASONS.items() if getattr(plan, name)}
+            reasons.append(page.value_table(facts, caption=f"Plan {plan.rank}: {plan.gpus} x {plan.gpu_model}"))
+        assumed = page.paragraph(f"Assumed: {'; '.join(self.sizing.assumed) or 'nothing'}.")
+        return View(page.section("Plans", note, rows, *reasons, assumed), table)
 
     def slices(self) -> View:
-        """Every slice of the boards at hand, also those that the job does not fit."""
-        table = self.found.slice_table()
-        shown = page.table(table, caption="Slices", formats=_FORMATS, headings=_HEADINGS)
+        """Show all MIG profiles of the available GPU models, with those that are too small."""
+        table = self.sizing.slice_table()
+        shown = page.table(table, caption="Slices", formats=_SIZE_FORMATS, headings=_SIZE_HEADINGS)
         if table.is_empty():
             shown = page.paragraph("Name the available GPU models with on= to list their slices.")
         return View(page.section("Slices", shown), table)
 
     def memory(self) -> View:
-        """What fills the memory of each plan that is explained."""
-        table = stack_components(self.found.plans)
-        best = self.found.plans[0]
+        """Show the memory components of each plan."""
+        table = stack_components(self.sizing.plans)
+        best = self.sizing.plans[0]
         chart = page.figure(
             plots.plot_memory_stack(table),
             title="Memory components of each plan",
@@ -125,22 +138,22 @@ class SizedJob:
         return View(page.section("Memory components", chart), table)
 
     def bounds(self) -> View:
-        """How wide the bound of the best plan is, by what is known of the tool."""
-        known, best = shipped_peak_model(), self.found.plans[0]
+        """Show the p95 of the memory of the best plan by how much is known about the training tool."""
+        peak_model, best = shipped_peak_model(), self.sizing.plans[0]
         logs = {
-            "tool with five measured runs": known.few,
-            "tool without measured runs": known.unseen,
-            "unknown tool": known.generic,
+            "tool with five measured runs": peak_model.few,
+            "tool without measured runs": peak_model.unseen,
+            "unknown tool": peak_model.generic,
         }
         rows = [(name, math.exp(log), best.predicted_gib * math.exp(log)) for name, log in logs.items()]
         table = pl.DataFrame(rows, schema=["evidence", "factor", "upper_gib"], orient="row")
         caption = f"p95 of the memory, {best.predicted_gib:.1f} GiB expected"
-        shown = page.table(table, caption=caption, formats=_FORMATS, headings=_HEADINGS)
+        shown = page.table(table, caption=caption, formats=_SIZE_FORMATS, headings=_SIZE_HEADINGS)
         return View(page.section("Upper bound of the memory", shown), table)
 
     def tool(self) -> View:
-        """What the tool does unasked, with sources."""
-        facts = [asdict(one) for one in self.found.tool_does]
+        """Show the defaults of the training tool, with sources."""
+        facts = [asdict(fact) for fact in self.sizing.tool_does]
         table = pl.DataFrame(facts, schema=["fact", "value", "source"])
         shown = page.table(table, caption="Defaults of the tool")
         return View(page.section("Defaults of the tool", shown), table)
@@ -156,7 +169,7 @@ def size(
     deadline_h: float | None = None,
     on: SeenTrace | Scenario | Mapping[str, int | None] | str | None = None,
 ) -> SizedJob:
-    """Size a job before it runs: memory with a bound that says how sure it is, time, money, and where it runs best.
+    """Estimate memory, run time and cost of a job before it runs, and rank plans for it.
 
     Parameters
     ----------
@@ -165,16 +178,16 @@ def size(
     task : str
         ``"train"``, ``"dpo"``, ``"lora"``, ``"qlora"`` or ``"serve"``.
     seq : int
-        Tokens of a sequence; serving: of prompt and answer.
+        Sequence length; serving: prompt and answer. [tokens]
     tool : str, optional
-        Training tool, as far as its documentation is known.
+        Training tool, such as ``"torchtitan"``.
     tokens : float, optional
-        To train on, or to generate.
+        Tokens to train on, or to generate.
     deadline_h : float, optional
-        Hours until it is done.
+        Maximum run time. [h]
     on : SeenTrace, Scenario, Mapping or str, optional
-        Boards at hand: those of a trace or of a scenario's fleet, board → GPUs, or words such as
-        ``"H100-80GB-SXM5=64 A30"``; default: all with a data sheet and a price.
+        Available GPUs: those of a dataset or a scenario, number of GPUs by GPU model, or a text such as
+        ``"H100-80GB-SXM5=64 A30"``; default: all models with a data sheet and a price.
 
     Returns
     -------
@@ -184,7 +197,7 @@ def size(
     Raises
     ------
     GpuPlannerError
-        If the model, a word or a board is not known, or nothing fits; the message says what to do.
+        If the model or a GPU model is not known, or no plan fits; the message has the remedy.
 
     Examples
     --------
@@ -193,111 +206,137 @@ def size(
     ('A100-80GB', 1)
     """
     if isinstance(on, SeenTrace):
-        boards: Mapping[str, int | None] | None = gpus_by_model_of_dataset(
-            on.box.trace, on.box.gpu_model, source=on.name
+        gpu_counts: Mapping[str, int | None] | None = gpus_by_model_of_dataset(
+            on.inbox.trace, on.inbox.gpu_model, source=on.name
         )
     elif isinstance(on, Scenario):
-        boards = gpus_by_model(on)
+        gpu_counts = gpus_by_model(on)
     else:
-        boards = parse_gpu_counts(on.split()) if isinstance(on, str) else on
-    wish = SizingRequest(model, task, seq, tool, tokens, deadline_h, boards)
-    return SizedJob(wish, size_job(wish))
+        gpu_counts = parse_gpu_counts(on.split()) if isinstance(on, str) else on
+    request = SizingRequest(model, task, seq, tool, tokens, deadline_h, gpu_counts)
+    return SizedJob(request, size_job(request))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionCard(Decision):
-    """A decision that shows itself as the first screen of the page.
+    """A decision that a notebook shows as the first screen of the report.
+
+    - ``comparison``: Policies behind the decision.
 
     Examples
     --------
     >>> from gpuplanner.decision.decision_text import make_empty_decision
     >>> found = Comparison(make_empty_decision(Scenario(), "no job states when it ran"), 0.95, 10.0)
-    >>> card = DecisionCard.of(found)
+    >>> card = DecisionCard.from_comparison(found)
     >>> card.action, "Missing data" in card._repr_html_()
     ('none', True)
     """
 
-    found: Comparison
+    comparison: Comparison
 
     @classmethod
-    def of(cls, found: Comparison) -> Self:
-        """The decision of a comparison, as a card."""
-        one = found.decision
-        return cls(**{field.name: getattr(one, field.name) for field in fields(Decision)}, found=found)
+    def from_comparison(cls, comparison: Comparison) -> Self:
+        """Make the card of the decision of a comparison."""
+        decision = comparison.decision
+        return cls(**{field.name: getattr(decision, field.name) for field in fields(Decision)}, comparison=comparison)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the decision as plain values; the comparison has the key ``found``."""
+        return {"found" if name == "comparison" else name: value for name, value in super().to_dict().items()}
 
     def _repr_html_(self) -> str:
-        body = f"<h3>{safe(self.sentence)}</h3>{first_screen(self.found)}"
-        return still(page.section("Recommendation", body))._repr_html_()
+        body = f"<h3>{escape_html(self.sentence)}</h3>{render_first_screen(self.comparison)}"
+        return to_still_text(page.section("Recommendation", body))._repr_html_()
 
 
 @dataclass(frozen=True, eq=False)
 class Decided:
-    """A comparison of ways to run a fleet whose parts show themselves.
+    """A comparison of operating policies, with a view for each part.
 
-    - ``scenario``, ``found``: What was asked, and all ways with the decision.
+    - ``scenario``: Fleet and data.
+    - ``comparison``: Policies and decision.
     """
 
     scenario: Scenario
-    found: Comparison
+    comparison: Comparison
 
     @property
     def decision(self) -> DecisionCard:
-        """What to do, as a card."""
-        return DecisionCard.of(self.found)
+        """Recommendation, as a card."""
+        return DecisionCard.from_comparison(self.comparison)
 
     def _repr_html_(self) -> str:
-        return still(decided(self.found))._repr_html_()
+        return to_still_text(render_recommendation(self.comparison))._repr_html_()
 
     def ways(self) -> View:
-        """Every way to run the fleet."""
-        return View(ways(self.found), make_policy_table(self.found))
+        """Show all operating policies."""
+        return View(render_policy_section(self.comparison), make_policy_table(self.comparison))
 
     def boards(self) -> BoardsPanel[Comparison | ComparedFleet]:
-        """A drop-down of the fleet's GPU models: the decision on one of them, or on all."""
+        """Make the panel with the decision for one GPU model of the fleet, or for all."""
         fleet = split_into_pools(self.scenario)
 
-        def found(name: str) -> Comparison | ComparedFleet:
+        def compare_pool(name: str) -> Comparison | ComparedFleet:
             if name == ALL_BOARDS:
-                return ComparedFleet({gpu_model: compare_policies(own) for gpu_model, own in fleet.pools.items()})
+                return ComparedFleet({gpu_model: compare_policies(pool) for gpu_model, pool in fleet.pools.items()})
             return compare_policies(fleet.pools[name])
 
-        def shown(one: Comparison | ComparedFleet) -> str:
-            section = decided(one) if isinstance(one, Comparison) else decided_fleet(one)
-            return still(section)._repr_html_()
+        def show_pool(result: Comparison | ComparedFleet) -> str:
+            section = (
+                render_recommendation(result) if isinstance(result, Comparison) else render_fleet_recommendation(result)
+            )
+            return to_still_text(section)._repr_html_()
 
-        return BoardsPanel(fleet.pools, found, shown)
+        return BoardsPanel(fleet.pools, compare_pool, show_pool)
 
     def on(self, scenario: Scenario) -> Decided:
-        """The same for another board of the fleet, as :meth:`boards` has it chosen."""
+        """Compare the policies for another GPU model of the fleet, as chosen in :meth:`boards`."""
         return self if scenario == self.scenario else decide(scenario)
 
     def sharing(self, *, ahead: bool = False) -> View:
-        """What every team was due, got, lent, borrowed and is owed, why its jobs waited, and what rules change."""
-        found = assess_fairness(self.scenario)
+        """Show quota, allocated, lent and borrowed GPU-hours and queue waits of each team.
+
+        Parameters
+        ----------
+        ahead : bool
+            Also recommend quotas.
+
+        Returns
+        -------
+        View
+            Tables by team, and the effect of the quotas and preemption rules that the scenario states.
+        """
+        team_fairness = assess_fairness(self.scenario)
         advice = advise_quotas(self.scenario) if ahead else None
-        tried = compare_stated_rules(self.scenario) if states_sharing_rules(self.scenario) else None
-        return View(teams(found, advice, tried), found.teams)
+        rules_comparison = compare_stated_rules(self.scenario) if states_sharing_rules(self.scenario) else None
+        return View(render_team_section(team_fairness, advice, rules_comparison), team_fairness.teams)
 
     def rules(self) -> SharingPanel:
-        """Controls of quotas, fair share and preemption, played on the same weeks."""
+        """Make the panel that simulates quotas, fair share and preemption on the same weeks."""
         return SharingPanel(self.scenario)
 
     def placements(self, slowdowns: str) -> View:
-        """GPU-hours that jobs on several nodes lose, by placement; slow-downs within a rack and beyond: ``1.1,1.3``."""
+        """Show the GPU-hours that jobs on several nodes lose by placement.
+
+        Parameters
+        ----------
+        slowdowns : str
+            Slowdown factors within a rack and beyond, such as ``"1.1,1.3"``.
+        """
         table = compare_placements(self.scenario.but(gang_slowdowns=slowdowns))
-        return View(placements(table), table)
+        return View(render_placement_section(table), table)
 
     def whatif(self) -> WhatIf:
-        """Controls that begin at this answer."""
+        """Make the what-if panel of this scenario."""
         return whatif(self.scenario)
 
     def export(self, folder: str | Path) -> Path:
-        """Write what carries the decision out, with a workbook, and give the page that says where to begin."""
-        return hand_over(self.scenario, self.found, folder)
+        """Write the change bundle of the decision and a workbook; return the page with the steps."""
+        return write_handover_folder(self.scenario, self.comparison, folder)
 
 
 class ShownStudy(Study):
-    """A study whose parts show themselves; what it says is what the study says.
+    """A study with a view for each part.
 
     Examples
     --------
@@ -307,75 +346,77 @@ class ShownStudy(Study):
     """
 
     @classmethod
-    def of(cls, study: Study) -> Self:
-        """The same study, with views."""
+    def from_study(cls, study: Study) -> Self:
+        """Make a study with views of a study."""
         return cls(**{field.name: getattr(study, field.name) for field in fields(Study)})
 
     @property
     def decision(self) -> DecisionCard:
-        """What to do, as a card."""
-        return DecisionCard.of(self.comparison)
+        """Recommendation, as a card."""
+        return DecisionCard.from_comparison(self.comparison)
 
     def _repr_html_(self) -> str:
         return self.decision._repr_html_()
 
     def ways(self) -> View:
-        """Every way to run the fleet."""
-        return View(ways(self.comparison), make_policy_table(self.comparison))
+        """Show all operating policies."""
+        return View(render_policy_section(self.comparison), make_policy_table(self.comparison))
 
     def waits(self) -> View:
-        """What kept jobs waiting, by job size and team."""
-        found = self.comparison.waits
-        return View(waits_section(self.comparison), make_cause_table(found.causes.team if found else ()))
+        """Show the causes of queue waits by job size and team."""
+        wait_causes = self.comparison.waits
+        return View(
+            render_wait_section(self.comparison), make_cause_table(wait_causes.causes.team if wait_causes else ())
+        )
 
     def wait_curve(self) -> View:
-        """p95 queue wait against the number of GPUs, by job size."""
-        return View(Section(curve_figure(self.comparison)), make_wait_curve_table(self.comparison))
+        """Show the p95 queue wait against the number of GPUs, by job size."""
+        return View(Section(wait_curve_figure(self.comparison)), make_wait_curve_table(self.comparison))
 
     def forecast(self) -> View:
-        """How much was requested and how it grows; and the forecast behind a plan, where there is one."""
+        """Show the requested GPU-hours, their growth, and the forecast of the plan."""
         shown = Section(monthly_sections.capacity(self) + monthly_sections.demand(self))
         return View(shown, make_wait_curve_table(self.comparison))
 
     def fleet(self) -> View:
-        """The fleet as it is decided, to scale."""
-        rows = [(one.layout, one.gpus, list(one.nodes)) for one in self.decision.layouts]
+        """Show the target layout of the fleet, to scale."""
+        rows = [(layout.layout, layout.gpus, list(layout.nodes)) for layout in self.decision.layouts]
         schema = {"layout": pl.String(), "gpus": pl.Int64(), "nodes": pl.List(pl.String)}
         table = pl.DataFrame(rows, schema=schema, orient="row")
-        words = page.note(fleet_words(self.decision))
-        return View(page.section("Target layout", fleet_picture(self.decision), words), table)
+        words = page.note(describe_fleet(self.decision))
+        return View(page.section("Target layout", draw_fleet(self.decision), words), table)
 
     def teams(self) -> View:
-        """Who held what, and where the hours went."""
-        shown = page.table(teams_table(self.decision), caption=f"By team, {monthly_sections.period(self)}")
+        """Show the allocated GPU-hours by team, and the installed GPU-hours by bucket."""
+        shown = page.table(teams_table(self.decision), caption=f"By team, {monthly_sections.describe_period(self)}")
         section = Section(page.section("By team", shown) + monthly_sections.ledger(self))
         return View(section, self.tables["ledger_tenants"])
 
     def money(self) -> View:
-        """What the period cost, for whom, with energy and carbon."""
+        """Show the cost of the period by team, with energy and carbon."""
         return View(monthly_sections.costs(self), self.tables["costs"])
 
     def but(self, **changes: Any) -> ShownStudy:  # noqa: ANN401 - fields of a scenario
-        """The study of the same scenario with other values; what can be reused is."""
+        """Evaluate the scenario with other field values; unchanged stages are reused."""
         return evaluate(replace(self.scenario, **changes))
 
     def export(self, folder: str | Path) -> Path:
-        """Write what carries the decision out, with a workbook, and give the page that says where to begin."""
-        return hand_over(self.scenario, self.comparison, folder)
+        """Write the change bundle of the decision and a workbook; return the page with the steps."""
+        return write_handover_folder(self.scenario, self.comparison, folder)
 
     def to_excel(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the tables as a workbook whose totals are those of the page."""
+        """Write the tables as an Excel workbook with the totals of the page."""
         with allow_overwriting_within(overwrite):
             return write_study_workbook(path, self)
 
 
 def decide(scenario: Scenario) -> Decided:
-    """Compare ways to run the fleet, and decide: without plan and ledger, in seconds.
+    """Compare operating policies of a fleet and recommend one, without plan and ledger.
 
     Parameters
     ----------
     scenario : Scenario
-        What to compare, on what data.
+        Fleet, data and policies.
 
     Returns
     -------
@@ -398,12 +439,12 @@ def decide(scenario: Scenario) -> Decided:
 
 
 def evaluate(scenario: Scenario, *, cache: bool = True) -> ShownStudy:
-    """Walk from data to decision, and get what shows itself.
+    """Evaluate a scenario end to end, from data to decision.
 
     Parameters
     ----------
     scenario : Scenario
-        What to plan, on what data.
+        Fleet, data and policies.
     cache : bool
         See :func:`gpuplanner.decision.study_pipeline.evaluate`.
 
@@ -425,11 +466,11 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> ShownStudy:
         ...
     gpuplanner.core.errors.TraceFormatError: ...
     """
-    return ShownStudy.of(decision.evaluate(scenario, cache=cache))
+    return ShownStudy.from_study(decision.evaluate(scenario, cache=cache))
 
 
 def open_study(directory: str | Path) -> ShownStudy:
-    """Open a folder that a study was saved to, or that of a report.
+    """Open the study of a folder that a study was saved to, or of a report folder.
 
     Parameters
     ----------
@@ -439,12 +480,12 @@ def open_study(directory: str | Path) -> ShownStudy:
     Returns
     -------
     ShownStudy
-        As :func:`evaluate` gives it.
+        The study, as of :func:`evaluate`.
 
     Raises
     ------
     ScenarioError
-        If it is no such folder.
+        If the folder holds no study.
 
     Examples
     --------
@@ -453,26 +494,26 @@ def open_study(directory: str | Path) -> ShownStudy:
         ...
     gpuplanner.core.errors.ScenarioError: nowhere: ...
     """
-    return ShownStudy.of(decision.open_study(directory))
+    return ShownStudy.from_study(decision.open_study(directory))
 
 
 def compare(*studies: Study | Decided | Comparison | Scenario) -> View:
-    """Hold decisions side by side: what each does, saves and adds, with ranges.
+    """Show decisions side by side: action, capacity freed, financial impact and queue wait.
 
     Parameters
     ----------
     *studies : Study, Decided, Comparison or Scenario
-        Two or more of them; a scenario is compared first.
+        Two or more; for a scenario its policies are compared first.
 
     Returns
     -------
     View
-        A row a figure, a column a decision.
+        One row for each figure, one column for each decision.
 
     Raises
     ------
     ScenarioError
-        If there are fewer than two.
+        If fewer than two are given.
 
     Examples
     --------
@@ -483,33 +524,34 @@ def compare(*studies: Study | Decided | Comparison | Scenario) -> View:
     """
     if len(studies) < 2:
         raise ScenarioError("compare", "two or more decisions", str(len(studies)), "Pass another one.")
-    found = [_comparison_of(one) for one in studies]
-    names = [f"{number}: {one.decision.sentence.split('.')[0]}" for number, one in enumerate(found, start=1)]
-    columns = {name: _figures(one) for name, one in zip(names, found, strict=True)}
+    comparisons = [_comparison_of(study) for study in studies]
+    sentences = [comparison.decision.sentence.split(".")[0] for comparison in comparisons]
+    names = [f"{number}: {sentence}" for number, sentence in enumerate(sentences, start=1)]
+    columns = {name: _decision_figures(comparison) for name, comparison in zip(names, comparisons, strict=True)}
     figures = list(next(iter(columns.values())))
-    frame = pl.DataFrame({"figure": figures} | {name: list(one.values()) for name, one in columns.items()})
+    frame = pl.DataFrame({"figure": figures} | {name: list(texts.values()) for name, texts in columns.items()})
     return View(page.section("Side by side", page.table(frame, caption="Decisions side by side")), frame)
 
 
-def _comparison_of(one: Study | Decided | Comparison | Scenario) -> Comparison:
-    """The comparison behind a decision; that of a scenario is made first."""
-    if isinstance(one, Scenario):
-        return compare_policies(one)
-    if isinstance(one, Study):
-        return one.comparison
-    return one.found if isinstance(one, Decided) else one
+def _comparison_of(source: Study | Decided | Comparison | Scenario) -> Comparison:
+    """Return the policy comparison of a study, decision or scenario."""
+    if isinstance(source, Scenario):
+        return compare_policies(source)
+    if isinstance(source, Study):
+        return source.comparison
+    return source.comparison if isinstance(source, Decided) else source
 
 
-def _figures(found: Comparison) -> Mapping[str, str]:
-    """The figures of a decision in words, for a column."""
-    one, saving = found.decision, found.decision.saving
-    span = "" if saving.low is None else f" ({value_text(saving.low)} to {value_text(saving.high)})"
-    wait = None if one.longest_waiting is None else one.longest_waiting.recommended_p95_minutes
+def _decision_figures(comparison: Comparison) -> Mapping[str, str]:
+    """Texts of the figures of a decision by label."""
+    decision, saving = comparison.decision, comparison.decision.saving
+    interval = "" if saving.low is None else f" ({value_text(saving.low)} to {value_text(saving.high)})"
+    wait = None if decision.longest_waiting is None else decision.longest_waiting.recommended_p95_minutes
     return {
-        "action": one.action.replace("_", " "),
-        "peak GPUs": f"{one.gpus:,} of {one.fleet_gpus:,}",
-        "capacity freed, GPU-hours a week": value_text(saving.value) + span,
-        "financial impact, USD a week": value_text(one.financial_impact.usd_per_week),
+        "action": decision.action.replace("_", " "),
+        "peak GPUs": f"{decision.gpus:,} of {decision.fleet_gpus:,}",
+        "capacity freed, GPU-hours a week": value_text(saving.value) + interval,
+        "financial impact, USD a week": value_text(decision.financial_impact.usd_per_week),
         "p95 queue wait of the size that waits longest, min": value_text(wait),
-        "capacity exhausted": value_text(found.exhaustion.date),
+        "capacity exhausted": value_text(comparison.exhaustion.date),
     }

@@ -13,32 +13,32 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import figure_text
 from gpuplanner.decision.quota_comparison import RulesComparison, compare_rules, rules_or_equal_shares
 from gpuplanner.decision.sharing_rules import SharingRules, StartHours, TeamQuota, parse_week_hours
-from gpuplanner.notebook.views import BackgroundPanel, button, control_look, dropdown, slider, table_html, watch
+from gpuplanner.notebook.views import BackgroundPanel, button, control_style, dropdown, on_change, slider, table_html
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, open_inbox, public_traces
 
 ALL_BOARDS = "all GPU models"
 
-Found = TypeVar("Found")
+PoolResult = TypeVar("PoolResult")
 
 
-class BoardsPanel(BackgroundPanel[str, Found]):
-    """A drop-down of the boards of a fleet, with what was found on the one that is chosen.
+class BoardsPanel(BackgroundPanel[str, PoolResult]):
+    """Panel with a drop-down of the GPU models of a fleet, and the result for the chosen one.
 
     Parameters
     ----------
     pools : mapping of str to Scenario
-        The scenario of each board, most GPUs first; the first is chosen.
+        Scenario of each GPU model, most GPUs first; the first is chosen.
     compute : callable
-        From a name, or that of all boards, to what is found there; runs in the background.
+        Computes the result for a GPU model, or for :data:`ALL_BOARDS`; runs in the background.
     show : callable
-        From what is found to markup.
+        Makes HTML of a result.
 
     Attributes
     ----------
     gpu_model : ipywidgets.Dropdown
-        The boards, and all of them where there are several.
+        GPU models, and :data:`ALL_BOARDS` if there are several.
     scenario : Scenario
-        That of the chosen board; of the first where all are.
+        Scenario of the chosen GPU model; of the first one for all.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class BoardsPanel(BackgroundPanel[str, Found]):
     """
 
     def __init__(
-        self, pools: Mapping[str, Scenario], compute: Callable[[str], Found], show: Callable[[Found], str]
+        self, pools: Mapping[str, Scenario], compute: Callable[[str], PoolResult], show: Callable[[PoolResult], str]
     ) -> None:
         super().__init__(compute, show, working="Computing the decision for this GPU model ...")
         widgets = import_optional("ipywidgets", extra="notebook")
@@ -59,51 +59,51 @@ class BoardsPanel(BackgroundPanel[str, Found]):
         layout = {"width": "100%", "max_width": "40em"}
         self.gpu_model = dropdown(options, next(iter(options), None), "GPU model", disabled=not several, layout=layout)
         self.button = button("Show", "Show the decision for this GPU model", self.ask)
-        watch([self.gpu_model], self.ask_soon)
-        said = f"{len(self.pools)} GPU models, each with its own jobs" if several else "One GPU model"
-        title = widgets.HTML(f"<b>{escape(said)}</b>")
+        on_change([self.gpu_model], self.ask_soon)
+        title_text = f"{len(self.pools)} GPU models, each with its own jobs" if several else "One GPU model"
+        title = widgets.HTML(f"<b>{escape(title_text)}</b>")
         self.panel = widgets.VBox([title, self.gpu_model, self.button, self.status, self.answer])
 
     @property
     def question(self) -> str:
-        """The chosen board, or the word for all."""
+        """Chosen GPU model, or :data:`ALL_BOARDS`."""
         chosen: str = self.gpu_model.value
         return chosen
 
     @property
     def scenario(self) -> Scenario:
-        """The scenario of the chosen board; of the first where all are chosen."""
+        """Scenario of the chosen GPU model; of the first one for all."""
         return self.pools.get(self.question, next(iter(self.pools.values())))
 
 
-KEPT = 64
-"""Answers that are kept, so that going back is immediate."""
-MOST = 200
-"""Jobs that are offered: a longer list cannot be read; any job can be shown in code."""
+MAX_CACHED_SECTIONS = 64
+"""Number of sections that are cached."""
+MAX_LISTED_JOBS = 200
+"""Largest number of jobs in the drop-down; any job can be shown in code."""
 
 
-HELP = {
+VIEW_HELP = {
     "quality": "Data quality and telemetry coverage",
     "ledger": "Use of the installed GPU-hours",
     "demand": "Unconstrained demand by MIG profile",
     "phases": "Phases, dips, bottleneck and slices of a job",
     "claim": "Do jobs need fewer GPUs towards their end?",
 }
-"""What the views show, for those whose pointer rests on their buttons."""
+"""Tooltips of the views by name."""
 
 
-class Shown(Protocol):
-    """A section, as a notebook shows it."""
+class Displayable(Protocol):
+    """An object that a notebook shows as HTML."""
 
     def _repr_html_(self) -> str: ...
 
 
-View = Callable[[ExploredDataset, str, str], Shown]
+SectionFunction = Callable[[ExploredDataset, str, str], Displayable]
 
 
 @dataclass(frozen=True)
-class Look:
-    """What the controls ask for.
+class ExploreQuestion:
+    """Settings of the explore panel.
 
     - ``data``: Folder, ``"sample"`` or public trace.
     - ``view``: Name of the view.
@@ -120,44 +120,48 @@ class Look:
 
 @dataclass(frozen=True, eq=False)
 class SeenSection:
-    """Answer: the inbox that was opened, and the section as HTML."""
+    """Answer of the explore panel: the opened dataset, the team, and the section as HTML."""
 
     inbox: ExploredDataset
     tenant: str
     html: str
 
 
-class ExplorePanel(BackgroundPanel[Look, SeenSection]):
-    """Controls over an inbox, the section that they ask for, and the same section in code.
+class ExplorePanel(BackgroundPanel[ExploreQuestion, SeenSection]):
+    """Panel with controls of dataset, team, job and view, the chosen section, and the code that makes it.
 
-    Traces are read and sections are drawn in a thread of their own. A trace stays open, and a section that was
-    shown once is shown again at once.
+    Datasets are read and sections are drawn in a thread of their own. Datasets stay open, and sections are cached.
 
     Parameters
     ----------
     inbox : ExploredDataset
-        Where the panel begins.
+        Dataset that is shown first.
     views : mapping
-        Name → function from an inbox, a tenant and a job to a section, as in
-        ``gpuplanner.report.dataset_sections.VIEWS``.
+        Function from a dataset, a team and a job to a section, by name, as in
+        ``gpuplanner.report.dataset_sections.SECTION_VIEWS``.
     data : str
-        What the inbox was opened from.
+        Folder or name of the dataset.
     traces : sequence of str
-        Other traces to choose from.
+        Other datasets to choose from.
 
     Attributes
     ----------
     trace, tenant, job, view : ipywidgets controls
-        What is chosen.
+        Dataset, team, job and view.
     """
 
     at_once = True
 
     def __init__(
-        self, inbox: ExploredDataset, views: Mapping[str, View], *, data: str = "sample", traces: Sequence[str] = ()
+        self,
+        inbox: ExploredDataset,
+        views: Mapping[str, SectionFunction],
+        *,
+        data: str = "sample",
+        traces: Sequence[str] = (),
     ) -> None:
-        kept = lru_cache(KEPT)(self._seen)
-        super().__init__(kept, lambda seen: seen.html, working="Reading and drawing ...")
+        cached_section = lru_cache(MAX_CACHED_SECTIONS)(self._draw_section)
+        super().__init__(cached_section, lambda section: section.html, working="Reading and drawing ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         self.status.value = ""
         self._views = dict(views)
@@ -166,9 +170,9 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
 
         def choice(label: str, options: Sequence[Any], help_: str) -> Any:  # noqa: ANN401 - an ipywidgets control
             # A drop-down does not show its tooltip; its label does.
-            words = f"<span title='{help_}'>{label}</span>"
+            label_html = f"<span title='{help_}'>{label}</span>"
             return widgets.Dropdown(
-                options=options, description=words, description_allow_html=True, tooltip=help_,
+                options=options, description=label_html, description_allow_html=True, tooltip=help_,
                 style={"description_width": "6em"}, layout={"width": "24em"},
             )  # fmt: skip
 
@@ -178,111 +182,116 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
         self.job = choice("Job", [], "Job with telemetry, most samples first; for the view of phases")
         self.view = widgets.ToggleButtons(
             options=list(views), description="View", style={"description_width": "6em", "button_width": "7em"},
-            tooltips=[HELP.get(name, f"Show {name}") for name in views],
+            tooltips=[VIEW_HELP.get(name, f"Show {name}") for name in views],
         )  # fmt: skip
         self.code = widgets.HTML()
         self._fill(inbox, ALL_TENANTS_LABEL)
-        watch((self.trace, self.tenant, self.job, self.view), self._changed)
+        on_change((self.trace, self.tenant, self.job, self.view), self._on_change)
         row = widgets.HBox([self.trace, self.tenant, self.job], layout={"flex_flow": "row wrap"})
         self.panel = widgets.VBox([row, self.view, self.code, self.status, self.answer])
-        self._say()
+        self._show_code()
 
     @property
-    def question(self) -> Look:
-        """What is chosen."""
-        return Look(self.trace.value, self.view.value, self.tenant.value, self.job.value or "")
+    def question(self) -> ExploreQuestion:
+        """Settings of the controls."""
+        return ExploreQuestion(self.trace.value, self.view.value, self.tenant.value, self.job.value or "")
 
-    def _seen(self, look: Look) -> SeenSection:
-        """Open the trace if need be, and draw the section."""
-        first = next(iter(self._opened.values()))
-        if look.data not in self._opened:
-            smallest = first.smallest_group
-            self._opened[look.data] = open_inbox(
-                look.data, gpu_model=first.gpu_model, tz=first.tz, smallest_group=smallest
+    def _draw_section(self, question: ExploreQuestion) -> SeenSection:
+        """Open the dataset if it is not open, and draw the section."""
+        first_inbox = next(iter(self._opened.values()))
+        if question.data not in self._opened:
+            smallest_group = first_inbox.smallest_group
+            self._opened[question.data] = open_inbox(
+                question.data, gpu_model=first_inbox.gpu_model, tz=first_inbox.tz, smallest_group=smallest_group
             )
-        inbox = self._opened[look.data]
-        tenant = look.tenant if look.tenant in inbox.tenants else ALL_TENANTS_LABEL
+        inbox = self._opened[question.data]
+        tenant = question.tenant if question.tenant in inbox.tenants else ALL_TENANTS_LABEL
         jobs = inbox.jobs_of(tenant)
-        job = look.job if look.job in jobs else next(iter(jobs), "")
-        section = self._views[look.view](inbox, tenant, job)
+        job = question.job if question.job in jobs else next(iter(jobs), "")
+        section = self._views[question.view](inbox, tenant, job)
         return SeenSection(inbox, tenant, section._repr_html_())
 
-    def _arrived(self, number: int, newest: SeenSection | None, answer: str, status: str) -> None:
-        super()._arrived(number, newest, answer, "" if status == "Done." else status)
-        if number == self._asked and newest is not None:
+    def _show_answer(self, number: int, newest: SeenSection | None, answer: str, status: str) -> None:
+        super()._show_answer(number, newest, answer, "" if status == "Done." else status)
+        if number == self._n_asked and newest is not None:
             self._fill(newest.inbox, newest.tenant)
 
     def _fill(self, inbox: ExploredDataset, tenant: str) -> None:
-        """Offer the tenants of the trace and the jobs of the tenant, and keep what was chosen where it is there."""
+        """Fill the drop-downs with the teams of the dataset and the jobs of the team; keep valid choices."""
         self._filling = True
         try:
-            jobs = [(f"{job}", job) for job in inbox.jobs_of(tenant)[:MOST]] or [("no job with telemetry", "")]
-            for control, options, wanted in (
+            names = inbox.jobs_of(tenant)[:MAX_LISTED_JOBS]
+            jobs = [(f"{job}", job) for job in names] or [("no job with telemetry", "")]
+            for control, options, chosen in (
                 (self.tenant, [ALL_TENANTS_LABEL, *inbox.tenants], tenant),
                 (self.job, jobs, self.job.value),
             ):
                 if list(control.options) != options:
                     control.options = options
-                known = [each[1] if isinstance(each, tuple) else each for each in options]
-                control.value = wanted if wanted in known else known[0]
+                values = [option[1] if isinstance(option, tuple) else option for option in options]
+                control.value = chosen if chosen in values else values[0]
         finally:
             self._filling = False
-        self._say()
+        self._show_code()
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         if self._filling:
             return
-        self._say()
+        self._show_code()
         self.ask_soon()
 
-    def _say(self) -> None:
-        """The question in code."""
-        look = self.question
-        team = f"tenant={look.tenant!r}"
-        extra = {"ledger": team, "demand": team, "phases": f"job={look.job!r}"}
-        first = next(iter(self._opened.values()))
-        smallest = f", smallest_group={first.smallest_group}" if first.smallest_group else ""
-        gpu_model = f", gpu_model={first.gpu_model!r}" if first.gpu_model else ""
-        opened = f"gp.explore({look.data!r}{gpu_model}, tz={first.tz!r}{smallest})"
-        self.code.value = f"<code>{escape(f'{opened}.{look.view}({extra.get(look.view, str())})')}</code>"
+    def _show_code(self) -> None:
+        """Show the line of code that makes the section."""
+        question = self.question
+        tenant_argument = f"tenant={question.tenant!r}"
+        arguments = {"ledger": tenant_argument, "demand": tenant_argument, "phases": f"job={question.job!r}"}
+        first_inbox = next(iter(self._opened.values()))
+        group_argument = f", smallest_group={first_inbox.smallest_group}" if first_inbox.smallest_group else ""
+        gpu_model = f", gpu_model={first_inbox.gpu_model!r}" if first_inbox.gpu_model else ""
+        call = f"gp.explore({question.data!r}{gpu_model}, tz={first_inbox.tz!r}{group_argument})"
+        self.code.value = f"<code>{escape(f'{call}.{question.view}({arguments.get(question.view, str())})')}</code>"
 
 
 def explore_inbox(
-    inbox: ExploredDataset, views: Mapping[str, View], *, data: str = "sample", traces: Sequence[str] | None = None
+    inbox: ExploredDataset,
+    views: Mapping[str, SectionFunction],
+    *,
+    data: str = "sample",
+    traces: Sequence[str] | None = None,
 ) -> ExplorePanel:
-    """Make the explore panel of an inbox.
+    """Make the explore panel of a dataset.
 
     Parameters
     ----------
     inbox : ExploredDataset
-        Where the panel begins.
+        Dataset that is shown first.
     views : mapping
-        Name → function from an inbox, a tenant and a job to a section.
+        Function from a dataset, a team and a job to a section, by name.
     data : str
-        What the inbox was opened from.
+        Folder or name of the dataset.
     traces : sequence of str, optional
-        Other traces to choose from; by default the sample and the public traces at hand.
+        Other datasets to choose from; default: the sample and the public traces on this machine.
 
     Returns
     -------
     ExplorePanel
-        Shows itself in a notebook.
+        The panel.
 
     Examples
     --------
     >>> from gpuplanner.report import dataset_sections as inbox
-    >>> panel = explore_inbox(open_inbox("sample"), inbox.VIEWS)
+    >>> panel = explore_inbox(open_inbox("sample"), inbox.SECTION_VIEWS)
     >>> panel.tenant.value = "search"
     >>> panel.view.value = "ledger"
     >>> "GPU-hours of search" in panel.ask().result().html
     True
     """
-    others = ["sample", *public_traces()] if traces is None else traces
-    return ExplorePanel(inbox, views, data=data, traces=others)
+    other_traces = ["sample", *public_traces()] if traces is None else traces
+    return ExplorePanel(inbox, views, data=data, traces=other_traces)
 
 
-AS_SET = "the chosen rules"
-COLUMNS = {
+CHOSEN_RULES = "the chosen rules"
+RULES_COLUMNS = {
     "jobs": ("jobs", ",.0f"), "never_before": ("never start: now", ",.0f"), "never_after": ("never start: new", ",.0f"),
     "wait_before_min": ("mean wait now [min]", ",.1f"), "wait_after_min": ("new [min]", ",.1f"),
     "change": ("added wait [GPU h a week]", "+,.1f"), "lost_after": ("lost [GPU h a week]", ",.1f"),
@@ -291,25 +300,25 @@ COLUMNS = {
 
 
 class SharingPanel(BackgroundPanel[SharingRules, RulesComparison]):
-    """Controls of quotas, fair share and preemption, played against the rules at hand.
+    """Panel that simulates quotas, fair share and preemption, compared with the current rules.
 
     Parameters
     ----------
     scenario : Scenario
-        Its quotas, else those of the data, else equal shares that lend to each other: where the controls start.
+        Its quotas are the initial settings, else those of the data, else equal shares that lend to each other.
 
     Attributes
     ----------
     quotas, half_life, restart, checkpoint : ipywidgets.FloatSlider
-        All quotas, as a multiple; days in which use is half forgotten; minutes of a restart, and between checkpoints.
+        Factor on all quotas; half-life of usage [days]; restart time and checkpoint interval [min].
     order : ipywidgets.Dropdown
-        Who is first.
+        Queue order.
     reclaim, by_tier : ipywidgets.Checkbox
-        Who stops others.
+        Whether teams reclaim lent quota, and whether higher tiers preempt lower ones.
     late : ipywidgets.Dropdown
-        The tier or team whose jobs may start in some hours alone.
+        Tier or team with restricted start hours.
     hours : ipywidgets.Text
-        Those hours, as in ``quotas.yaml``; while they make no sense, those of the rules at hand.
+        Its start hours, as in ``quotas.yaml``; while they are invalid, those of the current rules.
 
     Examples
     --------
@@ -320,86 +329,87 @@ class SharingPanel(BackgroundPanel[SharingRules, RulesComparison]):
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        super().__init__(self._tried, tried_html, working="Simulating the same weeks ...")
+        super().__init__(self._compare_rules, sharing_html, working="Simulating the same weeks ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         self.scenario = scenario
         self.base = rules_or_equal_shares(scenario)
         stops = self.base.stopping
-        look = control_look("14em", "40em")
+        style = control_style("14em", "40em")
 
-        self.quotas = slider(1.0, 0.1, 3.0, 0.1, "Quotas (factor)", "Factor on all quotas", **look)
+        self.quotas = slider(1.0, 0.1, 3.0, 0.1, "Quotas (factor)", "Factor on all quotas", **style)
         orders = [("first come, first served", "fifo"), ("fair share", "fair")]
-        self.order = dropdown(orders, self.base.order, "Queue order", tooltip="First job to start", **look)
+        self.order = dropdown(orders, self.base.order, "Queue order", tooltip="First job to start", **style)
         half_life, restart = float(self.base.half_life_days), float(stops.restart_minutes)
-        self.half_life = slider(half_life, 0.5, 60.0, 0.5, "Fair-share half-life (days)", "Of usage", **look)
-        words = "Teams reclaim lent quota"
-        self.reclaim = widgets.Checkbox(value=stops.reclaim, description=words, **look)
-        self.by_tier = widgets.Checkbox(value=stops.by_tier, description="Preempt lower tiers", **look)
-        self.restart = slider(restart, 0.0, 120.0, 1.0, "Restart time (min)", "Of a preempted job", **look)
+        self.half_life = slider(half_life, 0.5, 60.0, 0.5, "Fair-share half-life (days)", "Of usage", **style)
+        label = "Teams reclaim lent quota"
+        self.reclaim = widgets.Checkbox(value=stops.reclaim, description=label, **style)
+        self.by_tier = widgets.Checkbox(value=stops.by_tier, description="Preempt lower tiers", **style)
+        self.restart = slider(restart, 0.0, 120.0, 1.0, "Restart time (min)", "Of a preempted job", **style)
         checkpoint = float(stops.checkpoint_minutes or 0.0)
-        words = "Preemption loses work since the checkpoint"
-        self.checkpoint = slider(checkpoint, 0.0, 480.0, 10.0, "Checkpoint interval (min)", words, **look)
-        kinds = {"tier": self.base.tiers, "team": sorted(one.name for one in self.base.teams)}
-        late = [(f"{kind} {name}", (kind, name)) for kind, names in kinds.items() for name in names]
-        self.late = widgets.Dropdown(options=late, description="Restricted start hours for", **look)
+        tooltip = "Preemption loses work since the checkpoint"
+        self.checkpoint = slider(checkpoint, 0.0, 480.0, 10.0, "Checkpoint interval (min)", tooltip, **style)
+        kinds = {"tier": self.base.tiers, "team": sorted(team.name for team in self.base.teams)}
+        restricted_groups = [(f"{kind} {name}", (kind, name)) for kind, names in kinds.items() for name in names]
+        self.late = widgets.Dropdown(options=restricted_groups, description="Restricted start hours for", **style)
         hours = {"placeholder": "mon-fri 20:00-06:00, sat-sun", "description": "Start hours"}
-        self.hours = widgets.Text(**hours, continuous_update=False, **look)
+        self.hours = widgets.Text(**hours, continuous_update=False, **style)
         self.button = button("Simulate", "Simulate the same weeks with these rules", self.ask)
         controls = (
             self.quotas, self.order, self.half_life, self.reclaim, self.by_tier, self.restart, self.checkpoint,
             self.late, self.hours,
         )  # fmt: skip
-        watch(controls, self.ask_soon)
+        on_change(controls, self.ask_soon)
         title = widgets.HTML(f"<b>Baseline: {escape(self.base.source)}</b>")
         self.panel = widgets.VBox([title, *controls, self.button, self.status, self.answer])
 
     @property
     def question(self) -> SharingRules:
-        """The rules as the controls stand."""
-        stated = self.checkpoint.value or self.base.stopping.checkpoint_minutes is not None
+        """Sharing rules of the controls."""
+        has_checkpoint = self.checkpoint.value or self.base.stopping.checkpoint_minutes is not None
         stops = replace(
             self.base.stopping,
             reclaim=self.reclaim.value,
             by_tier=self.by_tier.value,
             restart_minutes=self.restart.value,
-            checkpoint_minutes=self.checkpoint.value if stated else None,
+            checkpoint_minutes=self.checkpoint.value if has_checkpoint else None,
         )
-        teams, cohorts = (tuple(map(self._scaled, some)) for some in (self.base.teams, self.base.cohorts))
+        teams, cohorts = (tuple(map(self._scale_quota, quotas)) for quotas in (self.base.teams, self.base.cohorts))
         return replace(
             self.base, teams=teams, cohorts=cohorts, order=self.order.value, half_life_days=self.half_life.value,
-            stopping=stops, source=AS_SET, start_hours=self._start_hours(),
+            stopping=stops, source=CHOSEN_RULES, start_hours=self._start_hours(),
         )  # fmt: skip
 
     def _start_hours(self) -> tuple[StartHours, ...]:
         if self.late.value is None or parse_week_hours(self.hours.value) is None:
             return self.base.start_hours
         kind, name = self.late.value
-        others = (one for one in self.base.start_hours if getattr(one, kind) != name)
-        return (*others, StartHours(self.hours.value, **{kind: name}))
+        other_hours = (start_hours for start_hours in self.base.start_hours if getattr(start_hours, kind) != name)
+        return (*other_hours, StartHours(self.hours.value, **{kind: name}))
 
-    def _scaled(self, one: TeamQuota) -> TeamQuota:
-        return one if one.gpus is None else replace(one, gpus=one.gpus * self.quotas.value)
+    def _scale_quota(self, team_quota: TeamQuota) -> TeamQuota:
+        return team_quota if team_quota.gpus is None else replace(team_quota, gpus=team_quota.gpus * self.quotas.value)
 
-    def _tried(self, rules: SharingRules) -> RulesComparison:
+    def _compare_rules(self, rules: SharingRules) -> RulesComparison:
         return compare_rules(self.scenario, self.base, rules)
 
 
-def tried_html(found: RulesComparison) -> str:
-    """Show who waits more and who less.
+def sharing_html(sharing_tried: RulesComparison) -> str:
+    """HTML of the change of the queue wait of each team.
 
     Examples
     --------
     >>> import polars as pl
-    >>> row = {"team": "<a>", "jobs": 3, "verdict": "waits less"} | dict.fromkeys(COLUMNS, 1.0) | {"lost_before": 0.0}
-    >>> text = tried_html(RulesComparison("now", "then", pl.DataFrame([row, row | {"team": "(all)"}]), "95 %", ()))
+    >>> row = {"team": "<a>", "jobs": 3, "verdict": "waits less", "lost_before": 0.0}
+    >>> row |= dict.fromkeys([name for name in RULES_COLUMNS if name != "jobs"], 1.0)
+    >>> text = sharing_html(RulesComparison("now", "then", pl.DataFrame([row, row | {"team": "(all)"}]), "95 %", ()))
     >>> "&lt;a&gt;" in text, "<a>" in text
     (True, False)
     """
-    headings = ["team", *(heading for heading, _ in COLUMNS.values()), "result"]
+    headings = ["team", *(heading for heading, _ in RULES_COLUMNS.values()), "result"]
     rows = (
-        [row["team"], *(figure_text(row[name], form) for name, (_, form) in COLUMNS.items()), row["verdict"]]
-        for row in found.teams.to_dicts()
+        [row["team"], *(figure_text(row[name], form) for name, (_, form) in RULES_COLUMNS.items()), row["verdict"]]
+        for row in sharing_tried.teams.to_dicts()
     )
-    notes = "".join(f"<p>{escape(note)}</p>" for note in found.notes)
-    caption = f"Intervals: {found.blocks}"
-    return f"<p>{escape(found.verdict_sentence)}</p>{table_html(headings, rows, caption=caption)}{notes}"
+    notes = "".join(f"<p>{escape(note)}</p>" for note in sharing_tried.notes)
+    caption = f"Intervals: {sharing_tried.blocks}"
+    return f"<p>{escape(sharing_tried.verdict_sentence)}</p>{table_html(headings, rows, caption=caption)}{notes}"

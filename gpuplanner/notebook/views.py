@@ -1,4 +1,4 @@
-"""Views that display themselves in a notebook, background answers, and notebooks as pages."""
+"""Views of notebooks, panels that compute in the background, and notebooks as HTML pages."""
 
 from __future__ import annotations
 
@@ -24,31 +24,60 @@ from gpuplanner.core.output_places import allow_overwriting_within, require_file
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.stage_cache import notebook_folder
 from gpuplanner.report import html_page as page
-from gpuplanner.report.figure_formats import safe
-from gpuplanner.report.html_page import Section, charts_of, show, still
-from gpuplanner.report.report_rendering import cell_text, run_notebook
+from gpuplanner.report.figure_formats import escape_html
+from gpuplanner.report.html_page import Section, chart_specs, display_section, to_still_text
+from gpuplanner.report.report_rendering import join_cell_text, run_notebook
 
-KINDS = ("text/html", "text/markdown", "image/svg+xml", "text/plain")
-"""Of an output, the first of them that it has is shown; charts carry their picture as Markdown."""
-WIDGET = "application/vnd.jupyter.widget-view+json"
-CONTROLS = "Controls need a kernel: run gpuplanner notebook to open this notebook with them."
-_STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
-_HEADING = re.compile(r"^(#{1,2}) (.+)\n*")
+OUTPUT_TYPES = ("text/html", "text/markdown", "image/svg+xml", "text/plain")
+"""MIME types of cell outputs in order of preference; charts carry their image as Markdown."""
+WIDGET_TYPE = "application/vnd.jupyter.widget-view+json"
+CONTROLS_NEED_KERNEL = "Controls need a kernel: run gpuplanner notebook to open this notebook with them."
+_STYLE_PATTERN = re.compile(r"<style>.*?</style>", re.DOTALL)
+_HEADING_PATTERN = re.compile(r"^(#{1,2}) (.+)\n*")
 
 
 def write_notebook_page(name: str, out: str | Path, parameters: Mapping[str, str | float | bool | None]) -> Path:
-    """Run a notebook, a shipped one by the beginning of its name or one by its path, and write it as a page."""
-    source = _found(name)
+    """Run a notebook and write it as a self-contained HTML page.
+
+    Parameters
+    ----------
+    name : str
+        Path of a notebook, or beginning of the name of a shipped one.
+    out : str or Path
+        HTML file.
+    parameters : mapping
+        Values of its parameters by name.
+
+    Returns
+    -------
+    Path
+        The HTML file.
+    """
+    source = _find_notebook(name)
     require_file(out, inputs=[source])
     with tempfile.TemporaryDirectory() as folder:
-        ran = Path(folder) / source.name
-        run_notebook(source, ran, parameters)
-        html = notebook_page(ran.read_text("utf-8"), source.name, parameters)
-    return write_atomically(out, lambda new: new.write_text(html, encoding="utf-8"), inputs=[source])
+        executed = Path(folder) / source.name
+        run_notebook(source, executed, parameters)
+        html = notebook_page(executed.read_text("utf-8"), source.name, parameters)
+    return write_atomically(out, lambda new_path: new_path.write_text(html, encoding="utf-8"), inputs=[source])
 
 
 def notebook_page(text: str, name: str, parameters: Mapping[str, str | float | bool | None] | None = None) -> str:
-    """The cells of a notebook, given as its JSON, as a page: a section for each heading, code folded, outputs in full.
+    """Make an HTML page of a notebook: a section for each heading, code folded, outputs in full.
+
+    Parameters
+    ----------
+    text : str
+        JSON of the notebook.
+    name : str
+        File name, for the provenance.
+    parameters : mapping, optional
+        Values of its parameters by name.
+
+    Returns
+    -------
+    str
+        HTML.
 
     Examples
     --------
@@ -58,24 +87,24 @@ def notebook_page(text: str, name: str, parameters: Mapping[str, str | float | b
     """
     title, sections = name, [("", list[str]())]
     for cell in json.loads(text)["cells"]:
-        text = cell_text(cell["source"])
+        text = join_cell_text(cell["source"])
         if cell["cell_type"] == "code":
-            sections[-1][1].extend(_code(cell, text))
+            sections[-1][1].extend(_code_cell_html(cell, text))
         elif cell["cell_type"] == "markdown":
-            heading = _HEADING.match(text)
+            heading = _HEADING_PATTERN.match(text)
             if heading and heading[1] == "#":
                 title = heading[2]
             elif heading:
                 sections.append((heading[2], []))
-            sections[-1][1].append(_markdown(_HEADING.sub("", text)))
+            sections[-1][1].append(_markdown_html(_HEADING_PATTERN.sub("", text)))
     body = "\n".join(page.section(heading, *parts) if heading else "\n".join(parts) for heading, parts in sections)
     facts = {"notebook": name, "gpuplanner": __version__}
     facts |= {key: str(value) for key, value in (parameters or {}).items()}
     return page.render_page(body, title=title, subtitle="", provenance=facts)
 
 
-def _found(name: str) -> Path:
-    """A notebook by its path, or a shipped one by the beginning of its name."""
+def _find_notebook(name: str) -> Path:
+    """Find a notebook by its path, or a shipped one by the beginning of its name."""
     if Path(name).suffix == ".ipynb":
         if not Path(name).is_file():
             raise ScenarioError(name, "a notebook", "no such file", "Fix the path.")
@@ -84,20 +113,22 @@ def _found(name: str) -> Path:
     return notebook_folder() / f"{resolve_name(name, shipped, subject='notebook', error=ScenarioError)}.ipynb"
 
 
-def _code(cell: Mapping[str, Any], source: str) -> Iterator[str]:
-    """What a cell shows, with its code folded above it."""
-    yield f'<details class="code"><summary>Code</summary>\n<pre>{safe(source)}</pre>\n</details>'
+def _code_cell_html(cell: Mapping[str, Any], source: str) -> Iterator[str]:
+    """Yield the HTML of a code cell: its code, folded, and its outputs."""
+    yield f'<details class="code"><summary>Code</summary>\n<pre>{escape_html(source)}</pre>\n</details>'
     for output in cell.get("outputs", []):
         data = output.get("data", {})
-        if WIDGET in data:
-            yield page.note(CONTROLS)
-        elif kind := next((kind for kind in KINDS if kind in data), None):
-            shown = cell_text(data[kind])
-            yield f"<pre>{safe(shown)}</pre>" if kind == "text/plain" else _STYLE.sub("", shown)
+        if WIDGET_TYPE in data:
+            yield page.note(CONTROLS_NEED_KERNEL)
+        elif output_type := next((output_type for output_type in OUTPUT_TYPES if output_type in data), None):
+            content = join_cell_text(data[output_type])
+            yield (
+                f"<pre>{escape_html(content)}</pre>" if output_type == "text/plain" else _STYLE_PATTERN.sub("", content)
+            )
 
 
-def _markdown(text: str) -> str:
-    """Markup of Markdown; without markup of its own, which a page of anybody's notebook must not carry."""
+def _markdown_html(text: str) -> str:
+    """Convert Markdown to HTML; embedded HTML is escaped, since the notebook may come from anybody."""
     mistune = import_optional("mistune", extra="report")
     html: str = mistune.create_markdown(escape=True, plugins=["table"])(text)
     return html
@@ -105,14 +136,14 @@ def _markdown(text: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A part of a page that shows itself in a notebook, and gives what it was made from.
+    """A section of a report that a notebook shows, with the table behind it.
 
     Attributes
     ----------
     section : Section
-        Its markup, with charts, text alternatives and tables; still and offline where it is shown.
+        HTML with charts, text alternatives and tables.
     table : polars.DataFrame
-        The rows behind it.
+        Table behind the section.
 
     Examples
     --------
@@ -125,34 +156,39 @@ class View:
     table: pl.DataFrame
 
     def _repr_html_(self) -> str:
-        return still(self.section)._repr_html_()
+        return to_still_text(self.section)._repr_html_()
 
     def _ipython_display_(self) -> None:
-        """In a notebook its charts answer the pointer; in what is exported from it they are pictures."""
-        show(self.section)
+        """Show the section with interactive charts; exported notebooks have images instead."""
+        display_section(self.section)
 
     def frame(self) -> pl.DataFrame:
-        """The rows behind it."""
+        """Return the table behind the section."""
         return self.table
 
     def chart(self, number: int = 0) -> ChartType:
-        """One of its charts, the first by default, as Altair takes it.
+        """Return a chart of the section as an Altair chart.
+
+        Parameters
+        ----------
+        number : int
+            Index of the chart.
 
         Raises
         ------
         ScenarioError
-            If it has no such chart.
+            If the section has no such chart.
         """
         altair = import_optional("altair", extra="plot")
-        specs = charts_of(self.section)
+        specs = chart_specs(self.section)
         if not -len(specs) <= number < len(specs):
             expected = f"a number below {len(specs)}"
             raise ScenarioError("chart of a view", expected, str(number), "Use frame().")
-        found: ChartType = altair.Chart.from_dict(specs[number])
-        return found
+        chart: ChartType = altair.Chart.from_dict(specs[number])
+        return chart
 
     def export(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write it by the ending of the name: a page (.html), or its rows (.csv, .parquet).
+        """Write the section as a page (.html) or its table (.csv, .parquet), by the suffix of the file.
 
         Parameters
         ----------
@@ -169,59 +205,59 @@ class View:
         Raises
         ------
         ScenarioError
-            If the name ends otherwise.
+            If the file has another suffix.
         OutputError
-            If the file cannot be written, or gpuplanner did not write the one that is there.
+            If the file cannot be written, or exists and was not written by gpuplanner.
         """
         ending = Path(path).suffix
         with allow_overwriting_within(overwrite):
             if ending == ".html":
                 return self.to_html(path, overwrite=overwrite)
             if ending == ".csv":
-                return write_csv_safe(path, _flat(self.table))
+                return write_csv_safe(path, _join_lists(self.table))
             if ending == ".parquet":
                 return write_atomically(path, self.table.write_parquet)
         expected = "a name that ends in .html, .csv or .parquet"
         raise ScenarioError("export of a view", expected, str(path), "Rename it.")
 
     def to_html(self, path: str | Path, *, title: str = "gpuplanner", overwrite: bool = False) -> Path:
-        """Write it as a page of its own, which needs nothing else."""
+        """Write the section as a self-contained HTML page."""
         html = page.render_page(self.section, title=title, subtitle="", provenance={})
         with allow_overwriting_within(overwrite):
-            return write_atomically(path, lambda new: new.write_text(html, encoding="utf-8"))
+            return write_atomically(path, lambda new_path: new_path.write_text(html, encoding="utf-8"))
 
 
-def _flat(table: pl.DataFrame) -> pl.DataFrame:
-    """The rows with lists as text, for which a file of rows and columns has no place."""
-    lists = [name for name, kind in table.schema.items() if isinstance(kind, pl.List)]
-    return table.with_columns(pl.col(lists).cast(pl.List(pl.String)).list.join(" "))
+def _join_lists(table: pl.DataFrame) -> pl.DataFrame:
+    """Join list columns to text, since CSV has no lists."""
+    list_columns = [name for name, dtype in table.schema.items() if isinstance(dtype, pl.List)]
+    return table.with_columns(pl.col(list_columns).cast(pl.List(pl.String)).list.join(" "))
 
 
 DEBOUNCE_S = 0.4
-"""Changes that follow each other faster are answered once."""
+"""Time without a change of a control after which the answer is computed [s]."""
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
 
 class BackgroundPanel(ABC, Generic[Question, Answer]):
-    """Controls that put a question, and the newest answer to it.
+    """Panel of controls whose answer is computed in a worker thread.
 
-    Questions are answered one after the other in a worker thread; one that has not begun when the next comes
-    is dropped, one that is under way ends when it next calls :meth:`tell`, and only the newest answer is shown.
-    Subclasses say what the controls ask, and arrange ``panel``.
+    A question holds the settings of the controls. Questions are answered one after the other; a newer question cancels
+    one that has not started, and one that runs when it next calls :meth:`report_progress`. Only the newest answer is
+    shown. Subclasses define ``question`` and arrange ``panel``.
 
-    - ``compute``: From a question to its answer; runs in the worker.
-    - ``show``: From an answer to HTML; runs in the worker.
-    - ``working``: Shown while an answer is computed.
-    - ``newest``: The answer that is shown; None before the first.
-    - ``status``, ``answer``: Controls that say what goes on, and show the newest answer.
-    - ``panel``: The whole, set by the subclass.
+    - ``compute``: Function from a question to its answer; runs in the worker.
+    - ``show``: Function from an answer to HTML; runs in the worker.
+    - ``working``: Status text while an answer is computed.
+    - ``newest``: Shown answer; None before the first.
+    - ``status``, ``answer``: Widgets with the status and the newest answer.
+    - ``panel``: Widget of the whole panel, set by the subclass.
     """
 
     panel: Any
     at_once: ClassVar[bool] = False
-    """Whether the question is put when the panel is first shown."""
+    """Whether the answer is computed when the panel is first shown."""
 
     def __init__(self, compute: Callable[[Question], Answer], show: Callable[[Answer], str], *, working: str) -> None:
         widgets = import_optional("ipywidgets", extra="notebook")
@@ -234,70 +270,90 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=type(self).__name__)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._pending: Future[Answer] | None = None
-        self._asked = self._running = 0
+        self._n_asked = self._running = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     @abstractmethod
     def question(self) -> Question:
-        """What the controls ask as they stand."""
+        """Settings of the controls."""
 
     def ask(self) -> Future[Answer]:
-        """Answer the question in the background and show the answer when it is there."""
-        self._asked += 1
+        """Compute the answer in the background and show it when it is done."""
+        self._n_asked += 1
         self.status.value = self._working
         if self._pending is not None:
-            self._pending.cancel()  # a question that has not begun is not worth answering any more
-        self._pending = self._worker.submit(self._work, self._asked, self.question, _running_loop())
+            self._pending.cancel()  # cancels only a question that has not started
+        self._pending = self._worker.submit(self._compute_and_show, self._n_asked, self.question, _running_loop())
         return self._pending
 
     def ask_soon(self) -> None:
-        """Ask once the controls have come to rest; outside a notebook the caller asks."""
-        self._soon("ask", DEBOUNCE_S, self.ask)
+        """Compute the answer :data:`DEBOUNCE_S` after the last change; outside a notebook call :meth:`ask`."""
+        self._call_later("ask", DEBOUNCE_S, self.ask)
 
-    def _soon(self, name: str, seconds: float, do: Callable[[], object]) -> None:
-        """Do something on the kernel's own thread once it was not asked for anew for so long."""
+    def _call_later(self, name: str, seconds: float, action: Callable[[], object]) -> None:
+        """Run an action on the kernel's thread after a delay; a new call with the same name restarts the delay.
+
+        Parameters
+        ----------
+        name : str
+            Name of the timer.
+        seconds : float
+            Delay. [s]
+        action : callable
+            Function without arguments.
+        """
         loop = _running_loop()
         if loop is None:
             return
         if name in self._timers:
             self._timers[name].cancel()
-        self._timers[name] = loop.call_later(seconds, do)
+        self._timers[name] = loop.call_later(seconds, action)
 
-    def tell(self, text: str) -> None:
-        """Say from the worker how far it is."""
-        if self._running != self._asked:
+    def report_progress(self, text: str) -> None:
+        """Show a status text from the worker; cancel the computation if there is a newer question."""
+        if self._running != self._n_asked:
             raise CancelledError
-        self._in_kernel(self._told, self._running, text)
+        self._call_in_kernel(self._show_status, self._running, text)
 
-    def _told(self, number: int, text: str) -> None:
-        if number == self._asked:
+    def _show_status(self, number: int, text: str) -> None:
+        if number == self._n_asked:
             self.status.value = text
 
-    def _work(self, number: int, question: Question, loop: asyncio.AbstractEventLoop | None) -> Answer:
-        """Compute and draw in the worker; hand the finished text to the kernel's own thread."""
+    def _compute_and_show(self, number: int, question: Question, loop: asyncio.AbstractEventLoop | None) -> Answer:
+        """Compute an answer and its HTML in the worker, and show it on the kernel's thread.
+
+        Parameters
+        ----------
+        number : int
+            Number of the question.
+        question : Question
+            Settings of the controls.
+        loop : asyncio.AbstractEventLoop, optional
+            Event loop of the kernel; None outside a notebook.
+        """
         self._running, self._loop = number, loop
         try:
             answer = self._compute(question)
-            self._in_kernel(self._arrived, number, answer, self._show(answer), "Done.")
+            self._call_in_kernel(self._show_answer, number, answer, self._show(answer), "Done.")
         except CancelledError:
             raise
         except Exception as error:
             kind = "" if isinstance(error, GpuPlannerError) else f"{type(error).__name__}: "
             text = f"<b>No answer.</b> {escape(kind + str(error))}"
-            self._in_kernel(self._arrived, number, self.newest, self.answer.value, text)
+            self._call_in_kernel(self._show_answer, number, self.newest, self.answer.value, text)
             raise
         return answer
 
-    def _in_kernel(self, function: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401
-        """Call a function on the kernel's own thread, from the worker."""
+    def _call_in_kernel(self, function: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401
+        """Call a function on the kernel's thread, from the worker."""
         if self._loop is None:
             function(*arguments)
         else:
             self._loop.call_soon_threadsafe(function, *arguments)
 
-    def _arrived(self, number: int, newest: Answer | None, answer: str, status: str) -> None:
-        if number == self._asked:  # else a newer question is under way
+    def _show_answer(self, number: int, newest: Answer | None, answer: str, status: str) -> None:
+        if number == self._n_asked:  # else a newer question is under way
             self.newest, self.answer.value, self.status.value = newest, answer, status
 
     def _repr_mimebundle_(self, **arguments: Any) -> Any:  # noqa: ANN401 - what ipywidgets returns
@@ -306,29 +362,65 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
         return self.panel._repr_mimebundle_(**arguments)
 
 
-def button(label: str, tooltip: str, do: Callable[[], object], **look: object) -> Any:  # noqa: ANN401 - of ipywidgets
-    """A button that does something."""
+def button(label: str, tooltip: str, action: Callable[[], object], **style: object) -> Any:  # noqa: ANN401 - of ipywidgets
+    """Make a button that runs an action.
+
+    Parameters
+    ----------
+    label, tooltip : str
+        Texts of the button.
+    action : callable
+        Function without arguments.
+    **style
+        Further arguments of ``ipywidgets.Button``.
+    """
     widgets = import_optional("ipywidgets", extra="notebook")
-    made = widgets.Button(description=label, tooltip=tooltip, **look)
-    made.on_click(lambda _: do())
-    return made
+    widget = widgets.Button(description=label, tooltip=tooltip, **style)
+    widget.on_click(lambda _: action())
+    return widget
 
 
-def control_look(label_width: str, max_width: str) -> dict[str, Any]:
-    """How wide a control is, and its label: arguments of ipywidgets."""
+def control_style(label_width: str, max_width: str) -> dict[str, Any]:
+    """Make the arguments of ipywidgets for the width of a label and the maximum width of a control (CSS lengths)."""
     return {"style": {"description_width": label_width}, "layout": {"width": "100%", "max_width": max_width}}
 
 
-def dropdown(options: Sequence[object], value: object, label: str, **look: object) -> Any:  # noqa: ANN401 - of ipywidgets
-    """A list to choose from."""
+def dropdown(options: Sequence[object], value: object, label: str, **style: object) -> Any:  # noqa: ANN401 - of ipywidgets
+    """Make a drop-down list.
+
+    Parameters
+    ----------
+    options : sequence
+        Values, or pairs of label and value.
+    value : object
+        Chosen value.
+    label : str
+        Label of the control.
+    **style
+        Further arguments of ``ipywidgets.Dropdown``.
+    """
     widgets = import_optional("ipywidgets", extra="notebook")
-    return widgets.Dropdown(options=options, value=value, description=label, **look)
+    return widgets.Dropdown(options=options, value=value, description=label, **style)
 
 
 def slider(
-    value: float, low: float, high: float, step: float, label: str, tooltip: str | None = None, **look: object
+    value: float, low: float, high: float, step: float, label: str, tooltip: str | None = None, **style: object
 ) -> Any:  # noqa: ANN401 - of ipywidgets
-    """A slider whose range holds its start, of whole numbers where that is one; a drag ends in one change."""
+    """Make a slider, of integers if the value is one; a drag ends in one change.
+
+    Parameters
+    ----------
+    value : float
+        Initial value; the range is widened to hold it.
+    low, high, step : float
+        Range and step.
+    label : str
+        Label of the control.
+    tooltip : str, optional
+        Tooltip.
+    **style
+        Further arguments of the ipywidgets slider.
+    """
     widgets = import_optional("ipywidgets", extra="notebook")
     return (widgets.IntSlider if isinstance(value, int) else widgets.FloatSlider)(
         value=value,
@@ -338,18 +430,27 @@ def slider(
         description=label,
         tooltip=tooltip,
         continuous_update=False,
-        **look,
+        **style,
     )
 
 
-def watch(controls: Iterable[Any], do: Callable[[], object]) -> None:
-    """Do something whenever the value of a control changes."""
+def on_change(controls: Iterable[Any], action: Callable[[], object]) -> None:
+    """Run an action whenever the value of a control changes."""
     for control in controls:
-        control.observe(lambda _: do(), names="value")
+        control.observe(lambda _: action(), names="value")
 
 
 def table_html(headings: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str = "") -> str:
-    """A small table of plain text, numbers to the right.
+    """Make an HTML table of plain texts, aligned to the right except the first column.
+
+    Parameters
+    ----------
+    headings : sequence of str
+        Headings of the columns.
+    rows : iterable of sequence of str
+        Cells; the first one is the heading of the row.
+    caption : str
+        Caption.
 
     Examples
     --------
@@ -373,33 +474,31 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def written(write: Callable[[], Path]) -> str:
-    """Write, and say in HTML where the file lies, and the workbook beside it, with links; or why not."""
+def write_and_link(write: Callable[[], Path]) -> str:
+    """Run a function that writes files; return HTML with links to its page and workbook, or its error."""
     try:
-        place = write()
+        path = write()
     except GpuPlannerError as error:
         return escape(str(error))
-    beside = place.with_name("workbook.xlsx")
-    files = {escape(str(file)): file for file in (place, beside) if file == place or file.exists()}
+    workbook = path.with_name("workbook.xlsx")
+    files = {escape(str(file)): file for file in (path, workbook) if file == path or file.exists()}
     return "Written: " + ", ".join(f'<a href="{file}" target="_blank">{file}</a>' for file in files)
 
 
 def files_button(write: Callable[[], Path], label: str = "Write the files", tooltip: str = "") -> Any:  # noqa: ANN401 - of ipywidgets
-    """A button that writes files, and says where they lie or why they do not.
+    """Make a button that writes files and then shows links to them, or the error.
 
     Parameters
     ----------
     write : callable
-        Writes, and gives the file to begin with.
-    label : str
-        What stands on the button.
-    tooltip : str
-        What it says of itself.
+        Writes the files and returns the first one to open.
+    label, tooltip : str
+        Texts of the button.
 
     Returns
     -------
     ipywidgets.VBox
-        The button, and below it what came of it.
+        The button, and the links below it.
 
     Examples
     --------
@@ -409,9 +508,9 @@ def files_button(write: Callable[[], Path], label: str = "Write the files", tool
     'Written: <a href="build/README.md" target="_blank">build/README.md</a>'
     """
     widgets = import_optional("ipywidgets", extra="notebook")
-    told = widgets.HTML()
+    message = widgets.HTML()
 
-    def clicked() -> None:
-        told.value = written(write)
+    def on_click() -> None:
+        message.value = write_and_link(write)
 
-    return widgets.VBox([button(label, tooltip, clicked, layout={"width": "18em"}), told])
+    return widgets.VBox([button(label, tooltip, on_click, layout={"width": "18em"}), message])

@@ -1,4 +1,4 @@
-"""The what-if panel."""
+"""What-if panel: controls of a scenario, with the recommendation for their settings."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from gpuplanner.decision.study_pipeline import estimate_coarsely
 from gpuplanner.notebook.views import (
     BackgroundPanel,
     button,
-    control_look,
+    control_style,
     dropdown,
+    on_change,
     slider,
     table_html,
-    watch,
-    written,
+    write_and_link,
 )
-from gpuplanner.report.change_bundle import hand_over
+from gpuplanner.report.change_bundle import write_handover_folder
 from gpuplanner.usage.job_history import history
 
 if TYPE_CHECKING:
     from gpuplanner.decision.policy_simulation import Trial
 
 
-LOOK = """<style>
+PANEL_STYLE = """<style>
 .gpuplanner-answer img { max-width: 100%; height: auto; }
 .gpuplanner-answer .stale { opacity: .45; }
 .gpuplanner-answer table { border-collapse: collapse; margin: .6em 0; }
@@ -61,86 +61,101 @@ LOOK = """<style>
 
 @dataclass(frozen=True)
 class PanelAnswer:
-    """What was found for a scenario, and how it is looked at.
+    """Answer of the what-if panel for a scenario.
 
-    - ``scenario``: As it was asked.
-    - ``found``: All ways, and the decision.
-    - ``policy``: Whose figures are shown; None: the recommended way's.
-    - ``picture``: From :func:`frontier_html`.
+    - ``scenario``: Settings of the controls.
+    - ``comparison``: Policies and decision.
+    - ``policy``: Policy whose figures are shown; None: the recommended one.
+    - ``picture``: HTML of :func:`frontier_html`.
     """
 
     scenario: Scenario
-    found: Comparison
+    comparison: Comparison
     policy: str | None = None
     picture: str = ""
 
     @property
     def row(self) -> PolicyRow | None:
-        """The figures of the way that is shown; None if it was not compared."""
-        return self.found.find_row(self.policy or self.found.winner)
+        """Figures of the shown policy; None if it was not compared."""
+        return self.comparison.find_row(self.policy or self.comparison.winner)
 
 
-def frontier_html(found: Comparison, pinned: Comparison) -> str:
-    """The frontier, with the ways of the pinned answer as outlines."""
-    frame = frontier_frame(found, None if pinned == found else pinned)
-    return _picture(tuple(frame.iter_rows()), tuple(frame.schema.items()), found.minutes, found.winner)
+def frontier_html(comparison: Comparison, pinned_comparison: Comparison) -> str:
+    """HTML of the chart of policies by GPU-hours and added wait, with those of the pinned answer as outlines."""
+    frame = frontier_frame(comparison, None if pinned_comparison == comparison else pinned_comparison)
+    return _draw_frontier(tuple(frame.iter_rows()), tuple(frame.schema.items()), comparison.minutes, comparison.winner)
 
 
 @functools.lru_cache(maxsize=16)
-def _picture(
+def _draw_frontier(
     points: tuple[tuple[object, ...], ...],
     columns: tuple[tuple[str, pl.DataType], ...],
     minutes: float,
     winner: str,
 ) -> str:
-    """Draw points of a frontier; prices and owners move none, so that nothing is drawn anew for them."""
-    frame = pl.DataFrame(points, schema=dict(columns), orient="row")
-    return plots.picture_html(plots.plot_frontier(frame, limit=minutes, best=winner, names=SHORT_NAMES))
+    """Draw the chart of policies from hashable points; cached, since prices and ownership do not change it.
 
-
-def answer_html(answer: PanelAnswer, pinned: PanelAnswer, *, stale: bool = False) -> str:
-    """The decision, the frontier, and the figures beside those of the answer that is pinned.
-
-    A picture that is ``stale`` is pale: it is still that of the answer before.
+    Parameters
+    ----------
+    points : tuple of tuple
+        Rows of the frontier table.
+    columns : tuple of tuple of str and polars.DataType
+        Its schema.
+    minutes : float
+        Maximum added wait. [min]
+    winner : str
+        Recommended policy.
     """
-    columns = {"answer": _figures(answer)}
-    if (old := _figures(pinned)) != columns["answer"]:
-        columns = {"pinned": old, "what if": _figures(answer)}
+    frame = pl.DataFrame(points, schema=dict(columns), orient="row")
+    return plots.chart_to_html(plots.plot_frontier(frame, limit=minutes, best=winner, names=SHORT_NAMES))
+
+
+def answer_html(answer: PanelAnswer, pinned_answer: PanelAnswer, *, stale: bool = False) -> str:
+    """HTML of an answer: decision, chart of policies, and figures beside those of the pinned answer.
+
+    Parameters
+    ----------
+    answer, pinned_answer : PanelAnswer
+        Shown and pinned answer.
+    stale : bool
+        Draw the chart pale, since it is that of the answer before.
+    """
+    columns = {"answer": _answer_figures(answer)}
+    if (pinned_figures := _answer_figures(pinned_answer)) != columns["answer"]:
+        columns = {"pinned": pinned_figures, "what if": _answer_figures(answer)}
     names = list(dict.fromkeys(name for figures in columns.values() for name in figures))
     rows = ([name, *(figures.get(name, MISSING_VALUE_TEXT) for figures in columns.values())] for name in names)
-    one, kind = answer.found.decision, "stale" * stale
-    steps = "".join(f"<li>{escape(step.text)}</li>" for step in one.next_steps)
-    to_do = f"<details><summary>Next steps</summary><ol>{steps}</ol></details>" if steps else ""
-    sure, worth = " ".join(one.confidence), escape(one.financial_impact.basis).replace("\n", "<br>")
+    decision, css_class = answer.comparison.decision, "stale" * stale
+    steps = "".join(f"<li>{escape(step.text)}</li>" for step in decision.next_steps)
+    next_steps = f"<details><summary>Next steps</summary><ol>{steps}</ol></details>" if steps else ""
+    confidence, impact = " ".join(decision.confidence), escape(decision.financial_impact.basis).replace("\n", "<br>")
     return (
-        f"{LOOK}<div class='gpuplanner-answer'><p><b>{escape(one.sentence)}</b></p>"
-        f"<p>{escape(format_wait_target(answer.found))}</p><div class='{kind}'>{answer.picture}</div>"
-        f"{table_html(['', *columns], rows)}{to_do}"
-        f"<p>{escape(sure)}</p><p>{worth}</p></div>"
+        f"{PANEL_STYLE}<div class='gpuplanner-answer'><p><b>{escape(decision.sentence)}</b></p>"
+        f"<p>{escape(format_wait_target(answer.comparison))}</p><div class='{css_class}'>{answer.picture}</div>"
+        f"{table_html(['', *columns], rows)}{next_steps}"
+        f"<p>{escape(confidence)}</p><p>{impact}</p></div>"
     )
 
 
-def _figures(answer: PanelAnswer) -> dict[str, str]:
-    """Figures by what they are called; those of the decision first, then those of the way that is shown."""
-    found, row = answer.found, answer.row
-    one, ends = found.decision, found.exhaustion.date
-    wait = MISSING_VALUE_TEXT
-    if one.longest_waiting is not None:
-        wait = _between(
-            one.longest_waiting.recommended_p95_minutes,
-            one.longest_waiting.low,
-            one.longest_waiting.high,
-        )
+def _answer_figures(answer: PanelAnswer) -> dict[str, str]:
+    """Texts of the figures by label: of the decision, then of the shown policy."""
+    comparison, row = answer.comparison, answer.row
+    decision, exhaustion_date = comparison.decision, comparison.exhaustion.date
+    wait, saving = MISSING_VALUE_TEXT, decision.saving
+    if (longest := decision.longest_waiting) is not None:
+        wait = _interval_text(longest.recommended_p95_minutes, longest.low, longest.high)
     cells = {
-        "action": one.action.replace("_", " "),
-        "peak GPUs": f"{one.gpus:,} of {one.fleet_gpus:,}",
-        "capacity freed [GPU h a week]": _between(one.saving.value, one.saving.low, one.saving.high),
-        "financial impact [USD a week]": figure_text(one.financial_impact.usd_per_week, ",.0f"),
+        "action": decision.action.replace("_", " "),
+        "peak GPUs": f"{decision.gpus:,} of {decision.fleet_gpus:,}",
+        "capacity freed [GPU h a week]": _interval_text(saving.value, saving.low, saving.high),
+        "financial impact [USD a week]": figure_text(decision.financial_impact.usd_per_week, ",.0f"),
         "p95 queue wait, job size with the longest [min]": wait,
-        "capacity exhausted": MISSING_VALUE_TEXT if ends is None else day_text(ends),
+        "capacity exhausted": MISSING_VALUE_TEXT if exhaustion_date is None else day_text(exhaustion_date),
     }
     if row is None:
-        return cells | {"policy": f"{SHORT_NAMES.get(answer.policy or found.winner, answer.policy)} (not compared)"}
+        return cells | {
+            "policy": f"{SHORT_NAMES.get(answer.policy or comparison.winner, answer.policy)} (not compared)"
+        }
     cells |= {
         "policy": SHORT_NAMES.get(row.policy, row.policy),
         "within the maximum added wait": "yes" if row.meets_target else row.reason or "no",
@@ -149,42 +164,42 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
         "jobs delayed [%]": figure_text(None if row.delayed_share is None else 100 * row.delayed_share, ",.0f"),
         "longest wait [min]": figure_text(row.longest_added_wait_minutes, ",.0f"),
     }
-    for part in one.service:
-        wait = f"{part.recommended_p95_minutes:,.1f} (limit {part.limit_minutes:,.1f})"
-        cells[f"p95 wait on {part.size} [min]"] = wait
+    for service in decision.service:
+        wait = f"{service.recommended_p95_minutes:,.1f} (limit {service.limit_minutes:,.1f})"
+        cells[f"p95 wait on {service.size} [min]"] = wait
     return cells
 
 
-def _between(mean: float | None, low: float | None, high: float | None) -> str:
-    """A mean with its interval, if there is one."""
+def _interval_text(mean: float | None, low: float | None, high: float | None) -> str:
+    """Text of a mean with its interval, if it has one."""
     if mean is None:
         return MISSING_VALUE_TEXT
     varies = low is not None and high is not None and low != high
     return f"{mean:,.0f} ({low:,.0f} to {high:,.0f})" if varies else f"{mean:,.0f}"
 
 
-CONTROL_LOOK = control_look("13em", "44em")
-"""How wide the controls are, and their labels."""
-PICTURE_S, REST_S = 0.05, 2.0
-"""The picture of a coarse answer is drawn once the hand rests for so long; what may be asked next is answered then."""
-AHEAD_MOST_JOBS = 50_000
-"""With more jobs nothing is played before somebody asks for it."""
-CONTROLS = tuple(row for row in settings_of(Scenario).values() if row.control is not None)
-"""Fields of the scenario that people move in a notebook."""
-RECOMMENDED = "recommended policy"
-UNSAID = ""
-"""What a drop-down holds in place of None, for which it would show nothing at all."""
+WIDE_STYLE = control_style("13em", "44em")
+"""Widths of controls and labels, as arguments of ipywidgets."""
+PICTURE_DELAY_S, LOOK_AHEAD_DELAY_S = 0.05, 2.0
+"""Time after the last change at which a coarse chart is drawn, and after an answer at which alternatives start [s]."""
+MAX_LOOK_AHEAD_JOBS = 50_000
+"""Largest number of jobs for which alternatives are simulated ahead."""
+CONTROL_SETTINGS = tuple(row for row in settings_of(Scenario).values() if row.control is not None)
+"""Fields of the scenario that have a control."""
+RECOMMENDED_LABEL = "recommended policy"
+NO_CHOICE = ""
+"""Value of a drop-down in place of None, which JupyterLab shows as blank."""
 
 
-def start_values(scenario: Scenario) -> dict[str, Any]:
-    """Where the controls begin, by field of the scenario; what it leaves to the catalogue is filled in."""
-    stated = {row.name: getattr(scenario, row.name) for row in CONTROLS}
-    values = {name: UNSAID if value is None else value for name, value in stated.items()}
+def initial_values(scenario: Scenario) -> dict[str, Any]:
+    """Initial values of the controls by field of the scenario, with defaults of the catalogue."""
+    stated = {setting.name: getattr(scenario, setting.name) for setting in CONTROL_SETTINGS}
+    values = {name: NO_CHOICE if value is None else value for name, value in stated.items()}
     return values | {"price_usd_per_kwh": find_usd_per_kwh(scenario)}
 
 
-def fleet_words(scenario: Scenario) -> str:
-    """The fleet in words, empty where the data cannot be read: the first answer says why."""
+def describe_fleet(scenario: Scenario) -> str:
+    """Text with number and model of the GPUs; empty if the data cannot be read, which the first answer reports."""
     try:
         fleet = history(scenario).fleet
     except GpuPlannerError:
@@ -192,192 +207,197 @@ def fleet_words(scenario: Scenario) -> str:
     return f"{fleet.gpus:,} {fleet.name or 'GPUs'}"
 
 
-def control_of(row: Setting, value: Any) -> Any:  # noqa: ANN401 - an ipywidgets control
-    """Make the control of a field, set to where the answer begins.
+def make_control(setting: Setting, value: Any) -> Any:  # noqa: ANN401 - an ipywidgets control
+    """Make the control of a field of the scenario, set to a value.
 
-    ``continuous_update`` is off: a drag ends in one change, the arrow keys step through the range, and a start that is
-    no multiple of the step stays what it is.
+    ``continuous_update`` is off: a drag ends in one change, the arrow keys step through the range, and an initial value
+    that is no multiple of the step is kept.
     """
-    asked = row.control
-    if not isinstance(asked, Slider):
-        usual = [("as in the data", UNSAID)] if row.none else []
-        options = [] if row.rule is None else [(name, name) for name in row.rule.options()]
-        return dropdown(usual + options, value, row.label, tooltip=row.summary, **CONTROL_LOOK)
-    whole = float not in row.kinds
-    look = CONTROL_LOOK | {"readout_format": "d" if whole else f".{asked.decimals}f"}
-    start = value if whole else float(value)
-    return slider(start, asked.low, asked.high, asked.step, row.label, row.summary, **look)
+    control = setting.control
+    if not isinstance(control, Slider):
+        default_options = [("as in the data", NO_CHOICE)] if setting.none else []
+        options = [] if setting.rule is None else [(name, name) for name in setting.rule.options()]
+        return dropdown(default_options + options, value, setting.label, tooltip=setting.summary, **WIDE_STYLE)
+    is_whole = float not in setting.kinds
+    look = WIDE_STYLE | {"readout_format": "d" if is_whole else f".{control.decimals}f"}
+    value_shown = value if is_whole else float(value)
+    return slider(value_shown, control.low, control.high, control.step, setting.label, setting.summary, **look)
 
 
 class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
-    """Controls, the answer beside the one that is pinned, and the same question in code.
+    """Panel with controls of a scenario, its answer beside a pinned one, and the code that gives the same answer.
 
-    Ways to run the fleet are tuned in a thread of their own, so that the kernel stays free; a question that nobody
-    waits for any more is dropped. What was asked once is kept on disk.
+    Policies are simulated in a thread of their own, so that the kernel stays free; outdated questions are cancelled.
+    Answers are cached on disk.
 
     Parameters
     ----------
     scenario : Scenario
-        Where the controls start; its answer is pinned first.
+        Initial settings of the controls; its answer is pinned first.
 
     Attributes
     ----------
     controls : dict
         ipywidgets sliders and drop-downs by field of the scenario.
     policy : ipywidgets.Dropdown
-        Which way's figures are shown.
+        Policy whose figures are shown.
     pinned : PanelAnswer or None
-        What stands beside the newest answer.
+        Answer that is shown beside the newest one.
     """
 
     at_once = True
 
     def __init__(self, scenario: Scenario) -> None:
-        super().__init__(self._found, self._html, working="Reading the jobs ...")
+        super().__init__(self._answer_scenario, self._html, working="Reading the jobs ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         self.base = scenario
         self.pinned: PanelAnswer | None = None
-        self._starts = start_values(scenario)
-        self.controls = {row.name: control_of(row, self._starts[row.name]) for row in CONTROLS}
-        self._stands, self._before, self._going_back = self._values(), list[dict[str, Any]](), False
-        ways = [
-            (RECOMMENDED, UNSAID),
-            *((f"{SHORT_NAMES[name]}: {MEANINGS[name]}", name) for name in MEANINGS),
-        ]
+        self._initial = initial_values(scenario)
+        self.controls = {row.name: make_control(row, self._initial[row.name]) for row in CONTROL_SETTINGS}
+        self._control_values = self._read_controls()
+        self._undo_stack: list[dict[str, Any]] = []
+        self._is_undoing = False
+        policy_options = [(f"{SHORT_NAMES[name]}: {MEANINGS[name]}", name) for name in MEANINGS]
+        policy_options.insert(0, (RECOMMENDED_LABEL, NO_CHOICE))
         tooltip = "Policy whose figures the table shows"
-        self.policy = dropdown(ways, UNSAID, "Policy shown", tooltip=tooltip, **CONTROL_LOOK)
+        self.policy = dropdown(policy_options, NO_CHOICE, "Policy shown", tooltip=tooltip, **WIDE_STYLE)
         self.code = widgets.HTML()
         self.button = button("Evaluate", "Compute the answer for the controls", self.ask)
         self.pin = button("Pin this answer", "Keep this answer beside new ones", self._pin)
         self.reset = button("Reset", "Reset every control to its start", self._reset)
         self.undo = button("Undo", "Undo the last change of a control", self._undo)
-        self.keep = button("Save", "Write the scenario as a YAML file", self._keep)
+        self.keep = button("Save", "Write the scenario as a YAML file", self._save_scenario)
         self.files = button("Write the files", "Write the change bundle and workbook of this answer", self.write)
         self.written = widgets.HTML()
-        watch(self.controls.values(), self._changed)
-        watch([self.policy], self._redraw)
+        on_change(self.controls.values(), self._on_change)
+        on_change([self.policy], self._redraw)
         buttons = [self.button, self.undo, self.pin, self.reset, self.keep, self.files]
-        row = widgets.HBox(buttons, layout={"flex_flow": "row wrap"})
-        fleet = widgets.HTML(f"<b>{escape(fleet_words(scenario))}</b>")
-        controls = [fleet, *self.controls.values(), self.policy, row]
+        setting = widgets.HBox(buttons, layout={"flex_flow": "row wrap"})
+        fleet = widgets.HTML(f"<b>{escape(describe_fleet(scenario))}</b>")
+        controls = [fleet, *self.controls.values(), self.policy, setting]
         self.panel = widgets.VBox([*controls, self.written, self.code, self.status, self.answer])
-        self._say_code()
+        self._show_code()
 
     @property
     def scenario(self) -> Scenario:
-        """The scenario as the controls stand; a control at its start leaves its field alone."""
-        moved = (row for row in CONTROLS if self.controls[row.name].value != self._starts[row.name])
-        return replace(self.base, **{row.name: self._stated(row) for row in moved})
+        """Scenario with the settings of the controls; a control at its initial value leaves its field unset."""
+        moved_settings = (
+            setting for setting in CONTROL_SETTINGS if self.controls[setting.name].value != self._initial[setting.name]
+        )
+        return replace(self.base, **{setting.name: self._control_value(setting) for setting in moved_settings})
 
-    def _stated(self, row: Setting) -> Any:  # noqa: ANN401 - a value of the scenario
-        """What a control says: steps that a browser adds up end in digits that nobody set."""
-        value = self.controls[row.name].value
-        if isinstance(row.control, Slider):
-            return round(value, row.control.decimals) if isinstance(value, float) else value
-        return None if value == UNSAID else value
+    def _control_value(self, setting: Setting) -> Any:  # noqa: ANN401 - a value of the scenario
+        """Value of a control for its field; rounded, since a browser adds up steps with rounding errors."""
+        value = self.controls[setting.name].value
+        if isinstance(setting.control, Slider):
+            return round(value, setting.control.decimals) if isinstance(value, float) else value
+        return None if value == NO_CHOICE else value
 
     @property
     def question(self) -> Scenario:
-        """The scenario as the controls stand."""
+        """Scenario with the settings of the controls."""
         return self.scenario
 
-    def _found(self, asked: Scenario) -> PanelAnswer:
-        """Compare in the worker, the scenario of the start first if that was never done."""
+    def _answer_scenario(self, scenario: Scenario) -> PanelAnswer:
+        """Compare policies in the worker, for the initial scenario first if nothing is pinned."""
         names: list[str] = []
-        tried = 0
+        n_settings = 0
 
-        def told(policy: str, _: Trial) -> None:
-            nonlocal tried
-            tried += 1
+        def report_progress(policy: str, _trial: Trial) -> None:
+            nonlocal n_settings
+            n_settings += 1
             names.extend([policy] if policy not in names else [])
-            self.tell(f"Simulating policy {len(names)}, {SHORT_NAMES.get(policy, policy)}: {tried} settings ...")
+            label = SHORT_NAMES.get(policy, policy)
+            self.report_progress(f"Simulating policy {len(names)}, {label}: {n_settings} settings ...")
 
         if self.pinned is None:
-            self.pinned = PanelAnswer(self.base, compare_policies(self.base, told))
-        before = self.pinned
-        found = compare_policies(asked, told)
-        return PanelAnswer(asked, found, self.policy.value or None, frontier_html(found, before.found))
+            self.pinned = PanelAnswer(self.base, compare_policies(self.base, report_progress))
+        pinned_answer = self.pinned
+        comparison = compare_policies(scenario, report_progress)
+        picture = frontier_html(comparison, pinned_answer.comparison)
+        return PanelAnswer(scenario, comparison, self.policy.value or None, picture)
 
     def _html(self, answer: PanelAnswer) -> str:
         return answer_html(answer, self.pinned or answer)
 
     def _redraw(self) -> None:
-        """Show the newest answer by the way that is chosen now; nothing is tuned for it."""
+        """Show the newest answer with the figures of the chosen policy, without a simulation."""
         if self.newest is not None:
             self.newest = replace(self.newest, policy=self.policy.value or None)
             self.answer.value = self._html(self.newest)
 
-    def _arrived(self, number: int, newest: PanelAnswer | None, answer: str, status: str) -> None:
-        super()._arrived(number, newest, answer, status)
-        self._redraw()  # another way may have been chosen meanwhile
-        if newest is not None and number == self._asked:
-            asked = newest.scenario
-            self._soon("ahead", REST_S, lambda: self._worker.submit(self._look_ahead, number, asked))
+    def _show_answer(self, number: int, newest: PanelAnswer | None, answer: str, status: str) -> None:
+        super()._show_answer(number, newest, answer, status)
+        self._redraw()  # another policy may have been chosen meanwhile
+        if newest is not None and number == self._n_asked:
+            look_ahead = functools.partial(self._worker.submit, self._look_ahead, number, newest.scenario)
+            self._call_later("ahead", LOOK_AHEAD_DELAY_S, look_ahead)
 
-    def _look_ahead(self, number: int, stands: Scenario) -> None:
-        """Answer in the worker what the lists offer beside what stands, until somebody asks for something."""
+    def _look_ahead(self, number: int, scenario: Scenario) -> None:
+        """Simulate the other options of the drop-downs in the worker ahead of time, until there is a new question."""
 
-        def told(policy: str, _: Trial) -> None:
-            if number != self._asked:
+        def stop_if_stale(policy: str, _trial: Trial) -> None:
+            if number != self._n_asked:
                 raise CancelledError
 
-        others = [(row, name) for row in CONTROLS if row.rule and not isinstance(row.control, Slider)
-                  for name in row.rule.options() if name != getattr(stands, row.name)]  # fmt: skip
-        if history(stands).jobs.height > AHEAD_MOST_JOBS:
+        listed = [(row, row.rule) for row in CONTROL_SETTINGS if row.rule and not isinstance(row.control, Slider)]
+        alternatives = [(setting, name) for setting, rule in listed
+                        for name in rule.options() if name != getattr(scenario, setting.name)]  # fmt: skip
+        if history(scenario).jobs.height > MAX_LOOK_AHEAD_JOBS:
             return
         with contextlib.suppress(CancelledError, GpuPlannerError):
-            for place, (row, name) in enumerate(others, 1):
-                if number != self._asked:
+            for position, (setting, name) in enumerate(alternatives, 1):
+                if number != self._n_asked:
                     return
-                said = f"Done. Preparing {place} of {len(others)}: {row.label}, {name} ..."
-                self._in_kernel(self._told, number, said)
-                compare_policies(stands.but(**{row.name: name}), told)
-            self._in_kernel(self._told, number, "Done.")
+                status = f"Done. Preparing {position} of {len(alternatives)}: {setting.label}, {name} ..."
+                self._call_in_kernel(self._show_status, number, status)
+                compare_policies(scenario.but(**{setting.name: name}), stop_if_stale)
+            self._call_in_kernel(self._show_status, number, "Done.")
 
-    def _changed(self) -> None:
-        self._say_code()
-        if not self._going_back:
-            self._before.append(self._stands)
-        self._stands = self._values()
+    def _on_change(self) -> None:
+        self._show_code()
+        if not self._is_undoing:
+            self._undo_stack.append(self._control_values)
+        self._control_values = self._read_controls()
         self.ask_soon()
         self._show_coarse()
 
-    def _values(self) -> dict[str, Any]:
+    def _read_controls(self) -> dict[str, Any]:
         return {name: control.value for name, control in self.controls.items()}
 
     def _show_coarse(self) -> None:
-        """Say at once what is known already, beside the picture as it was; picture and exact answer follow."""
-        known = self.newest or self.pinned
-        if known is None:
+        """Show a coarse answer at once with the old chart; new chart and exact answer follow."""
+        shown_answer = self.newest or self.pinned
+        if shown_answer is None:
             return
-        before = self.pinned or known
-        found = estimate_coarsely(known.found, known.scenario, self.scenario)
-        shown = PanelAnswer(self.scenario, found, self.policy.value or None, known.picture)
-        self.answer.value = answer_html(shown, before, stale=True)
-        self._soon("picture", PICTURE_S, lambda: self._show_picture(shown, before))
+        pinned_answer = self.pinned or shown_answer
+        comparison = estimate_coarsely(shown_answer.comparison, shown_answer.scenario, self.scenario)
+        coarse_answer = PanelAnswer(self.scenario, comparison, self.policy.value or None, shown_answer.picture)
+        self.answer.value = answer_html(coarse_answer, pinned_answer, stale=True)
+        self._call_later("picture", PICTURE_DELAY_S, lambda: self._show_picture(coarse_answer, pinned_answer))
 
-    def _show_picture(self, shown: PanelAnswer, before: PanelAnswer) -> None:
-        """Draw the picture of a coarse answer, unless the exact one is there or another is asked for."""
-        answered = self.newest is not None and self.newest.scenario == shown.scenario
-        if shown.scenario == self.scenario and not answered:
-            picture = frontier_html(shown.found, before.found)
-            drawn = replace(shown, picture=picture, policy=self.policy.value or None)
-            self.answer.value = answer_html(drawn, before)
+    def _show_picture(self, coarse_answer: PanelAnswer, pinned_answer: PanelAnswer) -> None:
+        """Draw the chart of a coarse answer, unless the exact answer is shown or the controls have changed."""
+        is_answered = self.newest is not None and self.newest.scenario == coarse_answer.scenario
+        if coarse_answer.scenario == self.scenario and not is_answered:
+            picture = frontier_html(coarse_answer.comparison, pinned_answer.comparison)
+            answer = replace(coarse_answer, picture=picture, policy=self.policy.value or None)
+            self.answer.value = answer_html(answer, pinned_answer)
 
     def _undo(self) -> None:
-        """Set the controls back to where they stood before the last change."""
-        if not self._before:
+        """Set the controls back to their values before the last change."""
+        if not self._undo_stack:
             return
-        self._going_back = True
+        self._is_undoing = True
         try:
-            for name, value in self._before.pop().items():
+            for name, value in self._undo_stack.pop().items():
                 self.controls[name].value = value
         finally:
-            self._going_back = False
+            self._is_undoing = False
         self.ask_soon()
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the scenario as the controls stand, as YAML; ``whatif(Scenario.from_yaml(path))`` begins there."""
+        """Write the scenario of the controls as YAML, from which ``whatif(Scenario.from_yaml(path))`` starts again."""
         text = self.scenario.to_yaml()
         with allow_overwriting_within(overwrite):
             return write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
@@ -388,29 +408,29 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             self.ask()
 
     def write(self, out: str | Path | None = None) -> None:
-        """Write pack and workbook of the answer that is shown, and say where they lie."""
+        """Write change bundle and workbook of the shown answer, and show links to them."""
         answer = self.newest or self.pinned
         if answer is None:
             self.written.value = "There is no answer yet."
             return
-        place = out or Path("build") / f"export-{self.base.name}"
-        self.written.value = written(lambda: hand_over(answer.scenario, answer.found, place))
+        folder = out or Path("build") / f"export-{self.base.name}"
+        self.written.value = write_and_link(lambda: write_handover_folder(answer.scenario, answer.comparison, folder))
 
-    def _keep(self) -> None:
-        place = Path("build") / f"what-if-{self.base.name.replace(' ', '-')}.yaml"
-        self.written.value = written(lambda: self.save(place))
+    def _save_scenario(self) -> None:
+        path = Path("build") / f"what-if-{self.base.name.replace(' ', '-')}.yaml"
+        self.written.value = write_and_link(lambda: self.save(path))
 
     def _reset(self) -> None:
         for name, control in self.controls.items():
-            control.value = self._starts[name]
-        self.policy.value = UNSAID
+            control.value = self._initial[name]
+        self.policy.value = NO_CHOICE
         self.ask()
 
-    def _say_code(self) -> None:
+    def _show_code(self) -> None:
         changed = self.base.diff(self.question)
         arguments = ", ".join(f"{name}={new!r}" for name, (_, new) in changed.items())
-        asked = f"scenario.but({escape(arguments)})" if arguments else "scenario"
-        self.code.value = f"<code>gp.decide({asked})</code>"
+        call = f"scenario.but({escape(arguments)})" if arguments else "scenario"
+        self.code.value = f"<code>gp.decide({call})</code>"
 
 
 def whatif(scenario: Scenario | Study | None = None) -> WhatIf:
@@ -419,12 +439,12 @@ def whatif(scenario: Scenario | Study | None = None) -> WhatIf:
     Parameters
     ----------
     scenario : Scenario or Study, optional
-        Where the controls begin; default: the shipped sample.
+        Initial settings of the controls; default: the shipped sample.
 
     Returns
     -------
     WhatIf
-        Shows itself in a notebook.
+        The panel.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Files of a change bundle and its index."""
+"""Parts of a change bundle: templates, scripts, the bundle itself and its index of layout changes."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from gpuplanner.planner.layout_plan import (
 )
 from gpuplanner.simulator.scheduling_rules import Drain
 
-SHARED_PARTS = {"COMMON": "common.sh", "FAIL": "fail.sh", "KUBERNETES": "kubernetes.sh"}
-"""Files that several scripts hold, by their word between at-signs."""
+SHARED_TEMPLATES = {"COMMON": "common.sh", "FAIL": "fail.sh", "KUBERNETES": "kubernetes.sh"}
+"""Shipped files that are part of several scripts, by their placeholder."""
 
 
-def change_note(cost: ChangeCost, node: str, before: NodeState | None, after: NodeState) -> str:
-    """Comment lines on one node: what changes and what it costs."""
-    lines = [f"# {node}: {before.config_name if before else 'present layout'} -> {after.config_name}"]
-    was: Mapping[int, str] = dict(before.gpus) if before else {}
+def change_note(cost: ChangeCost, node: str, old_state: NodeState | None, new_state: NodeState) -> str:
+    """Describe the layout change of one node as comment lines of a script, with its duration."""
+    lines = [f"# {node}: {old_state.config_name if old_state else 'present layout'} -> {new_state.config_name}"]
+    layout_before: Mapping[int, str] = dict(old_state.gpus) if old_state else {}
     changes: list[GpuLayoutChange] = []
-    for gpu, layout in after.gpus:
-        if gpu not in was:
+    for gpu, layout in new_state.gpus:
+        if gpu not in layout_before:
             lines.append(f"#   GPU {gpu}: {layout}")
-        elif was[gpu] != layout:
-            lines.append(f"#   GPU {gpu}: {was[gpu]} -> {layout}")
-            changes.append(cost.change(was[gpu], layout))
+        elif layout_before[gpu] != layout:
+            lines.append(f"#   GPU {gpu}: {layout_before[gpu]} -> {layout}")
+            changes.append(cost.change(layout_before[gpu], layout))
     if changes:
         switched = sum(change.mode_change for change in changes)
         mode = f", MIG mode changed on {count_text(switched, 'GPU')}" if switched else ""
@@ -63,32 +63,51 @@ def change_note(cost: ChangeCost, node: str, before: NodeState | None, after: No
     return "\n".join(lines)
 
 
-def change_script(
-    template: str, one: LayoutChange, cost: ChangeCost, gpu_model: GpuModel, parts: Mapping[str, str]
+def render_change_script(
+    template: str, layout_change: LayoutChange, cost: ChangeCost, gpu_model: GpuModel, parts: Mapping[str, str]
 ) -> str:
-    """A shipped script with what it needs to know of a change: times, board, nodes, notes, how long it waits."""
-    notes = "\n".join(change_note(cost, node, *states) for node, states in one.nodes.items())
-    known = {
-        "TIME": one.times_text,
-        "TIMES": " ".join(map(format_utc, one.times)),
-        "NAME": one.name,
+    """Render the script of a layout change from a shipped template.
+
+    Parameters
+    ----------
+    template : str
+        Name of the template.
+    layout_change : LayoutChange
+        Nodes that change at the same time, with their states before and after.
+    cost : ChangeCost
+        Duration of a change.
+    gpu_model : GpuModel
+        GPU model of the nodes.
+    parts : mapping of str to str
+        Values of further placeholders.
+
+    Returns
+    -------
+    str
+        Bash script.
+    """
+    notes = "\n".join(change_note(cost, node, *states) for node, states in layout_change.nodes.items())
+    values = {
+        "TIME": layout_change.times_text,
+        "TIMES": " ".join(map(format_utc, layout_change.times)),
+        "NAME": layout_change.name,
         "GPU_MODEL": gpu_model.name,
-        "NODES": " ".join(one.nodes),
+        "NODES": " ".join(layout_change.nodes),
         "NOTES": notes,
-        "TIMEOUT_S": timeout_s(one.limit_s),
-        "REPARTITION_S": f"{_slowest_s(cost):.0f}",
+        "TIMEOUT_S": format_timeout_s(layout_change.limit_s),
+        "REPARTITION_S": f"{_repartition_timeout_s(cost):.0f}",
     }
-    return filled_template(template, known | dict(parts))
+    return fill_shipped_file(template, values | dict(parts))
 
 
-def filled_template(name: str, values: Mapping[str, str]) -> str:
-    """A shipped file with the parts that several scripts share, and its words between at-signs replaced."""
-    shared = {word: template_text(part) for word, part in SHARED_PARTS.items()}
-    return replaced(template_text(name), {**shared, **values})
+def fill_shipped_file(name: str, values: Mapping[str, str]) -> str:
+    """Read a shipped file and replace its placeholders and the parts that several scripts share."""
+    shared = {word: read_template(part) for word, part in SHARED_TEMPLATES.items()}
+    return replace_placeholders(read_template(name), {**shared, **values})
 
 
-def replaced(text: str, values: Mapping[str, str]) -> str:
-    """A text with its words between at-signs replaced."""
+def replace_placeholders(text: str, values: Mapping[str, str]) -> str:
+    """Replace each placeholder ``@NAME@`` of a text by its value."""
     for key, value in values.items():
         text = text.replace(f"@{key}@", value)
     return text
@@ -96,24 +115,24 @@ def replaced(text: str, values: Mapping[str, str]) -> str:
 
 def text_blocks() -> dict[str, str]:
     """Texts of the pages of a change bundle by name, and by name and actuator."""
-    return dict(block.split("\n", 1) for block in template_text("templates/texts.md").split("\n# ")[1:])
+    return dict(block.split("\n", 1) for block in read_template("templates/texts.md").split("\n# ")[1:])
 
 
-def template_text(name: str) -> str:
-    """A shipped script or template as text."""
+def read_template(name: str) -> str:
+    """Read a shipped script or template."""
     return (resources.files(__package__) / "bundle" / name).read_text(encoding="utf-8")
 
 
-def _slowest_s(cost: ChangeCost) -> float:
-    """How long to wait for an empty node to be repartitioned [s]: twice the time where all is slow."""
+def _repartition_timeout_s(cost: ChangeCost) -> float:
+    """Return how long a script waits for an empty node to be repartitioned: twice the slowest duration [s]."""
     profiles = () if cost.gpu_model is None else cost.gpu_model.profiles
-    most = 2 * max((profile.max_instances for profile in profiles), default=0)
+    max_instances = 2 * max((profile.max_instances for profile in profiles), default=0)
     reboot_s = 0.0 if cost.reboot_s is None else cost.reboot_s.high
-    return math.ceil(2 * max(cost.change_s.high + most * cost.instance_s.high, reboot_s, SECONDS_PER_MINUTE))
+    return math.ceil(2 * max(cost.change_s.high + max_instances * cost.instance_s.high, reboot_s, SECONDS_PER_MINUTE))
 
 
-def timeout_s(limit_s: float | None) -> str:
-    """How long a script waits for a node to empty, as it is written there [s]."""
+def format_timeout_s(limit_s: float | None) -> str:
+    """Format how long a script waits for a node to be drained [s]; without a limit, the largest number."""
     return f"{2**31 if limit_s is None else limit_s:.0f}"
 
 
@@ -123,10 +142,16 @@ POLICY_STEP = "points the ClusterPolicy at the ConfigMap, for all nodes; saves t
 
 @dataclass(frozen=True)
 class Step:
-    """A file in the order in which files are used, and the commands that use it, check it and take it back."""
+    """A file of the bundle with the commands that use it; steps are listed in order of use.
+
+    - ``file``: Path in the bundle.
+    - ``purpose``: What the file is for, as the README lists it.
+    - ``do``, ``check``, ``undo``: Commands that apply it, verify it and roll it back.
+    - ``action``: Action of the measure that it carries out alone; empty: it is one of the files of a fleet change.
+    """
 
     file: str
-    what: str
+    purpose: str
     do: str = ""
     check: str = ""
     undo: str = ""
@@ -134,23 +159,23 @@ class Step:
     """The measure that it carries out by itself; none: it is one of the files of a change of the fleet."""
 
     @classmethod
-    def script(cls, file: str, what: str) -> Step:
-        """A script with the three verbs that all have."""
-        return cls(file, what, *(f"bash {file} {verb}" for verb in ("apply", "verify", "rollback")))
+    def script(cls, file: str, purpose: str) -> Step:
+        """Make the step of a script with the verbs ``apply``, ``verify`` and ``rollback``."""
+        return cls(file, purpose, *(f"bash {file} {verb}" for verb in ("apply", "verify", "rollback")))
 
     @classmethod
-    def manifest(cls, file: str, what: str) -> Step:
-        """Objects that kubectl creates and deletes."""
-        return cls(file, what, f"kubectl apply -f {file}", "", f"kubectl delete -f {file}")
+    def manifest(cls, file: str, purpose: str) -> Step:
+        """Make the step of Kubernetes objects that kubectl creates and deletes."""
+        return cls(file, purpose, f"kubectl apply -f {file}", "", f"kubectl delete -f {file}")
 
 
 @dataclass(frozen=True)
 class MeasureWords:
-    """A measure of the decision as the page shows it.
+    """A measure of the decision as the README shows it.
 
-    - ``action``, ``text``: What it does.
-    - ``condition``: What has to be in force, and seen, before.
-    - ``steps``: What somebody does and types, where no file performs it.
+    - ``action``, ``text``: Action and its description.
+    - ``condition``: What must be in effect before.
+    - ``steps``: Instructions and commands where no file carries it out.
     - ``bought_gpus``: GPUs that it adds.
     """
 
@@ -163,13 +188,13 @@ class MeasureWords:
 
 @dataclass(frozen=True)
 class PageWords:
-    """What the page says in words.
+    """Texts of the README about the decision.
 
-    - ``sentence``, ``policy``: The decision, and the way that was chosen.
-    - ``measures``: What is to be done, in order.
-    - ``command``, ``data``: What writes these files, and the data that it reads.
-    - ``reasons``: Why, what happens to waits, and what it costs.
-    - ``emptying``: How long the nodes needed to empty in the record; empty where it is not known.
+    - ``sentence``, ``policy``: Decision and policy.
+    - ``reasons``: Lines of the change ticket: reason, effect on waits, cost.
+    - ``measures``: Measures in order.
+    - ``command``, ``data``: Command that writes the bundle, and its dataset.
+    - ``emptying``: How long the nodes took to empty in the record; empty if not known.
     """
 
     sentence: str
@@ -182,27 +207,27 @@ class PageWords:
 
 
 @dataclass
-class Pack:
-    """Files by their place in the pack, what uses them, and what was left out.
+class Bundle:
+    """A change bundle: its files, the steps that use them and what is missing.
 
-    - ``files``: Text by place.
-    - ``steps``: What uses them.
+    - ``files``: Text by path in the bundle.
+    - ``steps``: Commands that use the files, in order.
     - ``warnings``: What is missing, and why.
-    - ``by_hand``: Measures that no file performs.
+    - ``manual_measures``: Actions that no file carries out.
     """
 
     files: dict[str, str] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    by_hand: list[str] = field(default_factory=list)
+    manual_measures: list[str] = field(default_factory=list)
 
     def add(self, text: str, step: Step) -> None:
-        """Add a file with what uses it."""
+        """Add a file and the step that uses it."""
         self.files[step.file] = text
         self.steps.append(step)
 
     def write(self, folder: Path) -> None:
-        """Write the files into a folder."""
+        """Write the files and their checksums into a folder."""
         for name, text in self.files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
@@ -211,14 +236,14 @@ class Pack:
 
 
 @dataclass(kw_only=True)
-class FleetPack(Pack):
-    """The pack of a fleet with what its files are made from.
+class FleetBundle(Bundle):
+    """Change bundle of a fleet, with the inputs of its files.
 
-    - ``rules``: The fleet as it shall be run.
-    - ``gpu_model``: Its board.
-    - ``change``: What a change of layout costs.
-    - ``drain``: How nodes are emptied.
-    - ``gres_type``: Slurm's types of the nodes, or the type of a full GPU, where it is not what slurmd detects.
+    - ``rules``: Target fleet: pools, nodes, policy and actuator.
+    - ``gpu_model``: GPU model of the fleet.
+    - ``change``: Duration of a layout change.
+    - ``drain``: How nodes are drained.
+    - ``gres_type``: GRES types of the nodes in Slurm, or that of a full GPU; None: as slurmd detects.
     """
 
     rules: FleetRules
@@ -233,8 +258,8 @@ class FleetPack(Pack):
         return change_index(self.rules.layout_plan(), self.gpu_model, change=self.change, drain=self.drain)
 
     @property
-    def release_words(self) -> str:
-        """What is done with nodes that are not needed."""
+    def release_instruction(self) -> str:
+        """Instruction for nodes that are not needed: return them to their provider, or power them down."""
         return "return them to their provider" if self.rules.returned else "power them down"
 
     @property
@@ -242,55 +267,68 @@ class FleetPack(Pack):
         """Place of mig-parted.yaml on nodes of Slurm: not that of an earlier bundle, which a unit may read at boot."""
         return f"/etc/gpuplanner-mig-parted-{self.index['change'][0].removeprefix('change-')}.yaml"
 
-    def place(self, name: str) -> str:
-        """Where a file of the path stands in the pack."""
+    def path_of(self, name: str) -> str:
+        """Return the path of a file in the folder of the actuator."""
         return f"{self.rules.actuator}/{name}"
 
     def script(self, template: str, **values: str) -> str:
-        """A shipped script with what it needs to know."""
-        known = {
+        """Render a shipped script with the values of this fleet."""
+        known_values = {
             "NAME": self.rules.policy,
             "CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE, "GPU_MODEL": self.gpu_model.name,
-            "TIMEOUT_S": timeout_s(self.drain.limit_s),
-            "AFTERWARDS": f"Once they are empty, {self.release_words}: the saving depends on it; no script does it.",
+            "TIMEOUT_S": format_timeout_s(self.drain.limit_s),
+            "AFTERWARDS": f"Once they are empty, {self.release_instruction}: the saving depends on it; "
+                          "no script does it.",
             **values,
         }  # fmt: skip
-        return filled(template, known)
+        return fill_template(template, known_values)
 
-    def add_script(self, template: str, what: str, name: str | None = None) -> None:
-        """Add a shipped script that has the three verbs, under its own name or another."""
-        self.add(self.script(template), Step.script(self.place(name or template), what))
+    def add_script(self, template: str, purpose: str, name: str | None = None) -> None:
+        """Add a shipped script with the three verbs, under its own name or another."""
+        self.add(self.script(template), Step.script(self.path_of(name or template), purpose))
 
 
-def filled(template: str, values: Mapping[str, str]) -> str:
-    """A template with its words between at-signs replaced; ``@controller.fact@`` by what the catalogue has.
+def fill_template(template: str, values: Mapping[str, str]) -> str:
+    """Replace the placeholders of a template; ``@controller.fact@`` is looked up in the catalogue.
 
     Examples
     --------
-    >>> filled("buffer.yaml", {"POOL": "mig", "LIMITS": "", "KEPT": "1"}).splitlines()[22]
+    >>> fill_template("buffer.yaml", {"POOL": "mig", "LIMITS": "", "KEPT": "1"}).splitlines()[22]
     'apiVersion: autoscaling.x-k8s.io/v1beta1'
     """
     rows = facts("controllers").select("controller", "fact", "value").iter_rows()
-    known = {f"{controller}.{fact}": value for controller, fact, value in rows}
-    return filled_template(f"templates/{template}", {**known, **values})
+    catalogue_values = {f"{controller}.{fact}": value for controller, fact, value in rows}
+    return fill_shipped_file(f"templates/{template}", {**catalogue_values, **values})
 
 
-def add_release(pack: FleetPack, nodes: Sequence[str], what: str, guarded: Callable[[str], str] = str) -> None:
-    """The nodes that are not needed, and the script that empties them; ``guarded`` says under which condition."""
+def add_release(bundle: FleetBundle, nodes: Sequence[str], purpose: str, guard: Callable[[str], str] = str) -> None:
+    """Add the list of nodes to release and the script that drains them.
+
+    Parameters
+    ----------
+    bundle : FleetBundle
+        Bundle to add to.
+    nodes : sequence of str
+        Nodes to release; nothing is added if it is empty.
+    purpose : str
+        What the script does, for the README.
+    guard : callable
+        Wraps the command of the script in a condition.
+    """
     if nodes:
-        script = "release_slurm.sh" if pack.rules.actuator == "slurm" else "release.sh"
-        pack.files[pack.place("released.txt")] = lines_of(nodes)
-        step = Step.script(pack.place("release.sh"), what)
-        action = "release" if nodes is pack.rules.released else ""
-        pack.add(pack.script(script), replace(step, do=guarded(step.do), action=action))
+        script = "release_slurm.sh" if bundle.rules.actuator == "slurm" else "release.sh"
+        bundle.files[bundle.path_of("released.txt")] = join_lines(nodes)
+        step = Step.script(bundle.path_of("release.sh"), purpose)
+        action = "release" if nodes is bundle.rules.released else ""
+        bundle.add(bundle.script(script), replace(step, do=guard(step.do), action=action))
 
 
-def lines_of(words: Sequence[str]) -> str:
-    """A word a line."""
+def join_lines(words: Sequence[str]) -> str:
+    """Join words into a text with one word a line."""
     return "".join(f"{word}\n" for word in words)
 
 
-INDEX: dict[str, Any] = {
+INDEX_SCHEMA: dict[str, Any] = {
     "change": pl.String,
     "planned": pl.Datetime("us", "UTC"),
     "node": pl.String,
@@ -308,14 +346,9 @@ leaves as they are; where nodes are emptied, their jobs have to end as well."""
 
 
 def change_index(
-    plan: pl.DataFrame,
-    gpu_model: GpuModel | str,
-    *,
-    change: ChangeCost | None = None,
-    drain: Drain | None = None,
-    expected: pl.DataFrame | None = None,
-    initial: pl.DataFrame | None = None,
-) -> pl.DataFrame:
+    plan: pl.DataFrame, gpu_model: GpuModel | str, *, change: ChangeCost | None = None, drain: Drain | None = None,
+    expected: pl.DataFrame | None = None, initial: pl.DataFrame | None = None,
+) -> pl.DataFrame:  # fmt: skip
     """List the changes of a plan, one row for each node, or each GPU where these are emptied one by one.
 
     Parameters
@@ -323,27 +356,27 @@ def change_index(
     plan : polars.DataFrame
         Table ``schemas.LayoutPlan``.
     gpu_model : GpuModel or str
-        The board of all nodes.
+        GPU model of all nodes.
     change : ChangeCost, optional
         How changes are made; None: by the operator, as the catalogue has it.
     drain : Drain, optional
-        What is emptied, how long ahead, and what happens at the limit; None: whole nodes, as long as `change` waits.
+        How nodes or GPUs are drained; None: whole nodes, with the time limit of `change`.
     expected : polars.DataFrame, optional
         ``planned``, ``node``, ``gpu`` and the columns of :data:`REHEARSAL_COLUMNS`.
     initial : polars.DataFrame, optional
-        How GPUs are cut before the plan begins: ``node``, ``gpu``, ``layout``.
+        Layouts before the plan begins: ``node``, ``gpu``, ``layout``.
 
     Returns
     -------
     polars.DataFrame
-        The columns of :data:`INDEX` and :data:`REHEARSAL_COLUMNS`, by time, node and GPU. ``change`` names the files.
-        ``before`` is empty, and ``instances_removed`` null, where nothing is known of the time before; null
+        The columns of :data:`INDEX_SCHEMA` and :data:`REHEARSAL_COLUMNS`, by time, node and GPU. ``change`` names the
+        files. ``before`` is empty, and ``instances_removed`` null, where nothing is known of the time before; null
         ``give_up_at``: never.
 
     Raises
     ------
     SchemaError, GeometryError
-        If the table is not a layout plan, or a layout cannot be placed on the board.
+        If the table is not a layout plan, or a layout cannot be placed on the GPU model.
     """
     gpu_model = as_gpu_model(gpu_model)
     frame = check_layout_plan(plan, gpu_model)
@@ -351,40 +384,58 @@ def change_index(
     drain = Drain(limit_s=cost.drain_s.high) if drain is None else drain
     flagged = set(frame.filter("changed").select("node", "slot_start", "gpu").iter_rows())
     rows: list[dict[str, Any]] = []
-    for one in list_layout_changes(frame, drain.limit_s, node_states_of_table(initial)):
-        for node, (before, after) in one.nodes.items():
-            was = dict(before.gpus) if before else {}
-            for time in one.times:
-                recut = [
-                    (gpu, was.get(gpu), layout)
+    for layout_change in list_layout_changes(frame, drain.limit_s, node_states_of_table(initial)):
+        for node, (before, after) in layout_change.nodes.items():
+            layout_before = dict(before.gpus) if before else {}
+            for time in layout_change.times:
+                changed_gpus = [
+                    (gpu, layout_before.get(gpu), layout)
                     for gpu, layout in after.gpus
-                    if (was.get(gpu) != layout if before else (node, time, gpu) in flagged)
+                    if (layout_before.get(gpu) != layout if before else (node, time, gpu) in flagged)
                 ]
-                left = [pair for pair in after.gpus if pair[0] not in {gpu for gpu, *_ in recut}]
+                unchanged = [pair for pair in after.gpus if pair[0] not in {gpu for gpu, *_ in changed_gpus}]
                 whole_node = drain.scope == "node"
-                for unit in [None] if whole_node else [gpu for gpu, _, _ in recut]:
-                    gpus = recut if unit is None else [row for row in recut if row[0] == unit]
-                    row = {"change": one.name, "planned": time, "node": node, "gpu": unit}
-                    row["untouched"] = _words(left) if whole_node else ""
-                    if one.limit_s is not None:
-                        row["give_up_at"] = time + timedelta(seconds=one.limit_s)
-                    rows.append(row | _content(gpus, cost))
+                for unit in [None] if whole_node else [gpu for gpu, _, _ in changed_gpus]:
+                    gpus = changed_gpus if unit is None else [row for row in changed_gpus if row[0] == unit]
+                    row = {"change": layout_change.name, "planned": time, "node": node, "gpu": unit}
+                    row["untouched"] = _format_layouts(unchanged) if whole_node else ""
+                    if layout_change.limit_s is not None:
+                        row["give_up_at"] = time + timedelta(seconds=layout_change.limit_s)
+                    rows.append(row | _layout_cells(gpus, cost))
     # A reservation begins no earlier than the change before it.
     earliest = pl.col("planned") - timedelta(seconds=drain.ahead_s)
     last = pl.col("planned").shift().over("node", "gpu", order_by="planned")
-    index = pl.DataFrame(rows, schema=INDEX).with_columns(reserve_from=pl.max_horizontal(earliest, last))
+    index = pl.DataFrame(rows, schema=INDEX_SCHEMA).with_columns(reserve_from=pl.max_horizontal(earliest, last))
     index = index.sort("planned", "node", "gpu")
     if expected is None:
         return index.with_columns(pl.lit(None, kind).alias(name) for name, kind in REHEARSAL_COLUMNS.items())
-    known = expected.select("planned", "node", "gpu", *REHEARSAL_COLUMNS)
-    return index.join(known, on=["planned", "node", "gpu"], how="left", nulls_equal=True, maintain_order="left")
+    rehearsed = expected.select("planned", "node", "gpu", *REHEARSAL_COLUMNS)
+    return index.join(rehearsed, on=["planned", "node", "gpu"], how="left", nulls_equal=True, maintain_order="left")
 
 
 def to_index_text(index: pl.DataFrame, gpu_model: GpuModel | str, change: ChangeCost, actuator: str = "") -> str:
-    """Print an index for people: a line for each change of a node or GPU, in Markdown.
+    """Render the layout changes as a Markdown table, one row for each node or GPU.
+
+    Times are left out if the changes have none, drain times if they were not simulated.
+
+    Parameters
+    ----------
+    index : polars.DataFrame
+        From :func:`change_index`.
+    gpu_model : GpuModel or str
+        GPU model of the nodes.
+    change : ChangeCost
+        Duration of a change.
+    dated : bool
+        Show the planned time of each change.
 
     Of the one change of an actuator, or of a schedule, whose changes have times. Drain times only where they were
     simulated.
+
+    Returns
+    -------
+    str
+        Markdown.
     """
     by_gpu = index["gpu"].null_count() < index.height
     blocks, actuators = text_blocks(), [actuator] if actuator else ["nvidia-smi" if by_gpu else "mig-manager", "slurm"]
@@ -394,17 +445,18 @@ def to_index_text(index: pl.DataFrame, gpu_model: GpuModel | str, change: Change
     lines = [heads, ["---"] * len(heads), *([row[name] for name in heads] for row in rows)]
     values = {
         "GPU_MODEL": as_gpu_model(gpu_model).name, "COUNT": count_text(index.height, "change"),
-        "FILES": count_text(index["change"].n_unique(), "script"), "DURATION": duration_words(index, change),
+        "FILES": count_text(index["change"].n_unique(), "script"), "DURATION": describe_duration(index, change),
         "DRAIN": " *Drain* is the simulated time until a node or GPU is empty." * ("drain, median (p95)" in heads),
         "ROWS": "\n".join(f"| {' | '.join(line)} |" for line in lines),
         "ORDER": "\n\n".join(f"{name}: " * (len(orders) > 1) + text for name, text in orders.items()),
     }  # fmt: skip
-    return filled_template("templates/changes.md", values)
+    return fill_shipped_file("templates/changes.md", values)
 
 
-def duration_words(index: pl.DataFrame, change: ChangeCost) -> str:
-    """How long the changes of an index take; the longer time of a changed MIG mode only for the nodes that have it."""
-    no_mode_change, switched = replace(change, reboot_s=None).describe_time(), switched_nodes(index)
+def describe_duration(index: pl.DataFrame, change: ChangeCost) -> str:
+    """Describe how long the changes of an index take; a change of MIG mode takes longer."""
+    no_mode_change = replace(change, reboot_s=None).describe_time()
+    switched = find_mode_change_nodes(index)
     if change.reboot_s is None or not switched:
         return no_mode_change
     mode_change = f"{change.reboot_s.describe_time()} on {format_node_list(switched)}, where MIG mode changes"
@@ -412,13 +464,13 @@ def duration_words(index: pl.DataFrame, change: ChangeCost) -> str:
     return mode_change if everywhere else f"{no_mode_change}, or {mode_change}"
 
 
-def switched_nodes(index: pl.DataFrame) -> list[str]:
-    """Nodes on which the MIG mode of a GPU changes; a GPU whose present layout is not known counts as full."""
+def find_mode_change_nodes(index: pl.DataFrame) -> list[str]:
+    """Find the nodes on which the MIG mode of a GPU changes; a GPU of unknown present layout counts as full."""
     return list(dict.fromkeys(node for node, switches, _ in _gpu_changes(index) if switches))
 
 
-def unused_slices_text(index: pl.DataFrame, gpu_model: GpuModel) -> str:
-    """The largest instance that fits on each new layout in addition; empty where none does."""
+def describe_unused_slices(index: pl.DataFrame, gpu_model: GpuModel) -> str:
+    """Describe the largest instance that fits on each new layout in addition; empty without any."""
     profiles = sorted(gpu_model.profiles, key=lambda profile: profile.size_order, reverse=True)
     names = [profile.name for profile in profiles if not {"+", "-"} & {*profile.name}]
     fitting: dict[str, list[str]] = {}
@@ -430,7 +482,7 @@ def unused_slices_text(index: pl.DataFrame, gpu_model: GpuModel) -> str:
 
 
 def _gpu_changes(index: pl.DataFrame) -> Iterator[tuple[str, bool, str]]:
-    """Node of each GPU that changes, whether its MIG mode changes, and its new layout."""
+    """Yield the node of each GPU that changes, whether its MIG mode changes, and its new layout."""
     for row in index.iter_rows(named=True):
         before, after = _layouts(row)
         for gpu, layout in after.items():
@@ -438,25 +490,25 @@ def _gpu_changes(index: pl.DataFrame) -> Iterator[tuple[str, bool, str]]:
 
 
 def _layouts(row: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Layouts of the GPUs of a row before and after, by GPU."""
+    """Parse the layouts of the GPUs of a row before and after the change, by GPU."""
     before, after = (dict(word.split("=") for word in row[name].split()) for name in ("before", "after"))
     return before, after
 
 
 def _index_cells(row: dict[str, Any], change: ChangeCost, *, dated: bool) -> dict[str, str]:
-    """A row of the index by the heads of its columns; empty: none."""
+    """Format a row of the index as cells by column heading; empty cells are not shown."""
     before, after = _layouts(row)
-    known = [change.change(before[gpu], layout) for gpu, layout in after.items() if gpu in before]
-    counts = [sum(len(one.destroyed) for one in known), sum(len(one.created) for one in known)]
-    deleted, created = map(str, counts) if len(known) == len(after) else ("not known", "not known")
-    median, late = row["drain_median_minutes"], row["drain_p95_minutes"]
+    changes = [change.change(before[gpu], layout) for gpu, layout in after.items() if gpu in before]
+    counts = [sum(len(item.destroyed) for item in changes), sum(len(item.created) for item in changes)]
+    deleted, created = map(str, counts) if len(changes) == len(after) else ("not known", "not known")
+    median, p95 = row["drain_median_minutes"], row["drain_p95_minutes"]
     cells = {
         "node": row["node"] if row["gpu"] is None else f"{row['node']} GPU {row['gpu']}",
-        "layouts, by GPU": f"{_grouped(row['before']) or 'present layout'} → {_grouped(row['after'])}",
-        "unchanged": _grouped(row["untouched"]),
+        "layouts, by GPU": f"{_group_gpus(row['before']) or 'present layout'} → {_group_gpus(row['after'])}",
+        "unchanged": _group_gpus(row["untouched"]),
         "MIG instances deleted": deleted,
         "MIG instances created": created,
-        "drain, median (p95)": "" if median is None else f"{median:.0f} ({late:.0f}) min",
+        "drain, median (p95)": "" if median is None else f"{median:.0f} ({p95:.0f}) min",
     }
     if dated:
         ends = "never" if row["give_up_at"] is None else format_utc(row["give_up_at"])
@@ -464,8 +516,8 @@ def _index_cells(row: dict[str, Any], change: ChangeCost, *, dated: bool) -> dic
     return cells
 
 
-def _grouped(layouts: str) -> str:
-    """Name GPUs of one layout together."""
+def _group_gpus(layouts: str) -> str:
+    """Group the GPUs of one layout in a text such as ``0,1: 7g.80gb:1``."""
     by_layout: dict[str, list[str]] = {}
     for word in layouts.split():
         gpu, _, layout = word.partition("=")
@@ -473,17 +525,19 @@ def _grouped(layouts: str) -> str:
     return "; ".join(f"{','.join(gpus)}: {layout}" for layout, gpus in by_layout.items())
 
 
-def _content(gpus: list[tuple[int, str | None, str]], cost: ChangeCost) -> dict[str, Any]:
-    known = [(gpu, old, new) for gpu, old, new in gpus if old is not None]
+def _layout_cells(gpus: list[tuple[int, str | None, str]], cost: ChangeCost) -> dict[str, Any]:
+    """Make the cells of a row: layouts before and after, and the number of instances removed."""
+    known_before = [(gpu, old, new) for gpu, old, new in gpus if old is not None]
     return {
         "gpus": len(gpus),
-        "before": _words((gpu, old) for gpu, old, _ in known),
-        "after": _words((gpu, new) for gpu, _, new in gpus),
-        "instances_removed": sum(cost.change(old, new).drained_units for _, old, new in known)
-        if len(known) == len(gpus)
+        "before": _format_layouts((gpu, old) for gpu, old, _ in known_before),
+        "after": _format_layouts((gpu, new) for gpu, _, new in gpus),
+        "instances_removed": sum(cost.change(old, new).drained_units for _, old, new in known_before)
+        if len(known_before) == len(gpus)
         else None,
     }
 
 
-def _words(layouts: Iterable[tuple[int, str]]) -> str:
+def _format_layouts(layouts: Iterable[tuple[int, str]]) -> str:
+    """Format GPUs with their layouts as ``GPU=layout`` words."""
     return " ".join(f"{gpu}={layout}" for gpu, layout in layouts)

@@ -1,4 +1,4 @@
-"""Charts of capacity, sharing and queue waits."""
+"""Charts of GPU capacity, shares of teams and queue waits."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from altair.typing import ChartType
 from gpuplanner.core.units import percent_text, wait_text
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
-    MAX_ROWS,
-    chart_of,
-    drawn,
-    each,
-    folded,
-    heading,
-    in_order,
-    ranked,
-    stacked,
-    tips,
+    MAX_CHART_ROWS,
+    fold_names,
+    folded_names,
+    frame_chart,
+    make_chart,
+    make_tooltips,
+    names_in_order,
+    panel_title,
+    rank_names,
+    stack_bars,
 )
 
 WITHIN, ABOVE, MISSING = "within quota or fair share", "borrowed", "shortfall"
-NO_TEAM = "-"
-_PARTS = {WITHIN: "allocated_gpu_hours", ABOVE: "above_gpu_hours", MISSING: "deficit_gpu_hours"}
-_COLOURS = {WITHIN: theme.BLUE, ABOVE: theme.SKY, MISSING: theme.VERMILION}
-_SHARES = ("tenant", "slot_s", "gpus")
-_PAIRS = ("borrower", "lender", "gpu_hours")
+NO_PARTY = "-"
+_PART_COLUMNS = {WITHIN: "allocated_gpu_hours", ABOVE: "above_gpu_hours", MISSING: "deficit_gpu_hours"}
+_PART_COLOURS = {WITHIN: theme.BLUE, ABOVE: theme.SKY, MISSING: theme.VERMILION}
+_TEAM_ALLOCATION_COLUMNS = ("tenant", "slot_s", "gpus")
+_BORROWING_COLUMNS = ("borrower", "lender", "gpu_hours")
 
 
-@drawn("GPUs allocated over time, by team", *_SHARES, empty="No GPU was allocated.")
+@frame_chart("GPUs allocated over time, by team", *_TEAM_ALLOCATION_COLUMNS, empty="No GPU was allocated.")
 def plot_tenant_shares(shares: pl.DataFrame, *, top: int = 8) -> ChartType:
-    """GPUs allocated to teams over time, stacked.
+    """Plot the GPUs allocated to each team over time, stacked.
 
     Parameters
     ----------
     shares : polars.DataFrame
-        ``tenant, slot_s, gpus``, as :func:`gpuplanner.usage.fair_share.shares_over_time` makes it. Slots are averaged
+        ``tenant, slot_s, gpus``, from :func:`gpuplanner.usage.fair_share.shares_over_time`. Intervals are averaged
         until the chart is small enough.
     top : int
         Teams with an area of their own: those with most GPUs.
@@ -54,11 +54,11 @@ def plot_tenant_shares(shares: pl.DataFrame, *, top: int = 8) -> ChartType:
     >>> plot_tenant_shares(frame).to_dict()["title"]
     'GPUs allocated over time, by team'
     """
-    names = folded(ranked(shares, "tenant", "gpus"), top)
-    order = each(names)
+    names = fold_names(rank_names(shares, "tenant", "gpus"), top)
+    order = folded_names(names)
     starts = shares["slot_s"].unique().sort()
-    together = -(-len(starts) * len(order) // MAX_ROWS)
-    bins = pl.DataFrame({"slot_s": starts, "bin": pl.int_range(len(starts), eager=True) // together})
+    slots_per_bin = -(-len(starts) * len(order) // MAX_CHART_ROWS)
+    bins = pl.DataFrame({"slot_s": starts, "bin": pl.int_range(len(starts), eager=True) // slots_per_bin})
     ranks = {name: rank for rank, name in enumerate(order)}
     rows = (
         shares.join(bins, on="slot_s")
@@ -70,30 +70,30 @@ def plot_tenant_shares(shares: pl.DataFrame, *, top: int = 8) -> ChartType:
         .select("tenant", "gpus", "hour", rank=pl.col("tenant").replace_strict(ranks))
     )
     chart: alt.Chart = (
-        chart_of(rows)
+        make_chart(rows)
         .mark_area(interpolate="step-after", opacity=0.9)
         .encode(
             x=alt.X("hour:Q", title="hours from the start of the record", scale=alt.Scale(nice=False)),
             y=alt.Y("gpus:Q", title="GPUs allocated", stack="zero"),
-            color=alt.Color("tenant:N", title=None, scale=theme.scale(theme.numbered(order), order)),
+            color=alt.Color("tenant:N", title=None, scale=theme.colour_scale(theme.assign_colours(order), order)),
             order=alt.Order("rank:Q"),
-            tooltip=tips(tenant="team", hour=("from hour", ",.1f"), gpus=("GPUs allocated", ",.1f")),
+            tooltip=make_tooltips(tenant="team", hour=("from hour", ",.1f"), gpus=("GPUs allocated", ",.1f")),
         )
     )
     return theme.finish(chart, height=260)
 
 
-@drawn("GPU-hours allocated and short, by team", "tenant", *_PARTS.values(), empty="There is no team.")
+@frame_chart("GPU-hours allocated and short, by team", "tenant", *_PART_COLUMNS.values(), empty="There is no team.")
 def plot_entitlements(accounts: pl.DataFrame, *, top: int = 15) -> ChartType:
-    """GPU-hours of each team: allocated within its quota or fair share, borrowed above it, and shortfall.
+    """Plot GPU-hours of each team: within its quota or fair share, borrowed above it, and its shortfall.
 
     Parameters
     ----------
     accounts : polars.DataFrame
-        ``tenant, allocated_gpu_hours, above_gpu_hours, deficit_gpu_hours``, as
-        :func:`gpuplanner.usage.fair_share.tenant_accounts` makes it.
+        ``tenant, allocated_gpu_hours, above_gpu_hours, deficit_gpu_hours``, from
+        :func:`gpuplanner.usage.fair_share.tenant_accounts`.
     top : int
-        Teams shown: those with most shortfall, then those that borrow most.
+        Teams shown: those with the largest shortfall, then those that borrow most.
 
     Raises
     ------
@@ -107,21 +107,21 @@ def plot_entitlements(accounts: pl.DataFrame, *, top: int = 15) -> ChartType:
     >>> plot_entitlements(frame).to_dict()["title"]
     'GPU-hours allocated and short, by team'
     """
-    most = ["deficit_gpu_hours", "above_gpu_hours", "tenant"]
-    shown = accounts.sort(most, descending=[True, True, False]).head(top)
+    sort_columns = ["deficit_gpu_hours", "above_gpu_hours", "tenant"]
+    shown = accounts.sort(sort_columns, descending=[True, True, False]).head(top)
     order = shown["tenant"].to_list()
     within = (pl.col("allocated_gpu_hours") - pl.col("above_gpu_hours")).clip(lower_bound=0.0)
     parts = shown.select(
-        "tenant", within.alias(WITHIN), *(pl.col(_PARTS[part]).alias(part) for part in (ABOVE, MISSING))
-    ).unpivot(list(_PARTS), index="tenant", variable_name="part", value_name="gpu_hours")
+        "tenant", within.alias(WITHIN), *(pl.col(_PART_COLUMNS[part]).alias(part) for part in (ABOVE, MISSING))
+    ).unpivot(list(_PART_COLUMNS), index="tenant", variable_name="part", value_name="gpu_hours")
     x = alt.X("gpu_hours:Q", title="GPU-hours")
-    hover = tips(tenant="team", part="part", gpu_hours=("GPU-hours", ",.1f"))
-    chart = stacked(parts, x, y="tenant", order=order, part="part", colours=_COLOURS, hover=hover)
+    hover = make_tooltips(tenant="team", part="part", gpu_hours=("GPU-hours", ",.1f"))
+    chart = stack_bars(parts, x, y="tenant", order=order, part="part", colours=_PART_COLOURS, hover=hover)
     return theme.finish(chart, bands=order, legend=200)
 
 
 def entitlements_text(accounts: pl.DataFrame) -> str:
-    """Text alternative of :func:`plot_entitlements`: the team with most shortfall.
+    """Write the text alternative of :func:`plot_entitlements`: the team with the largest shortfall.
 
     Examples
     --------
@@ -135,19 +135,18 @@ def entitlements_text(accounts: pl.DataFrame) -> str:
     return f"The largest shortfall is that of {row['tenant']}, {row['deficit_gpu_hours']:,.1f} GPU-hours."
 
 
-@drawn(
-    "GPU-hours borrowed, by borrower and lender", *_PAIRS, empty="No team borrowed GPU-hours, and none has a shortfall."
-)
+@frame_chart("GPU-hours borrowed, by borrower and lender", *_BORROWING_COLUMNS,
+             empty="No team borrowed GPU-hours, and none has a shortfall.")  # fmt: skip
 def plot_borrowing(borrowed: pl.DataFrame, *, top: int = 12) -> ChartType:
-    """GPU-hours that each team (row) borrowed from each other one (column).
+    """Plot the GPU-hours that each team (row) borrowed from each other team (column).
 
     Parameters
     ----------
     borrowed : polars.DataFrame
-        ``borrower, lender, gpu_hours``, as :func:`gpuplanner.usage.fair_share` makes it, where ``-`` is no team:
-        as borrower idle GPUs, as lender unclaimed quota.
+        ``borrower, lender, gpu_hours``, from :func:`gpuplanner.usage.fair_share`; ``-`` is no team: idle GPUs as
+        borrower, unclaimed quota as lender.
     top : int
-        Borrowers and lenders with a row or column of their own; the others are added up.
+        Borrowers and lenders with a row or column of their own; the others are summed.
 
     Raises
     ------
@@ -162,24 +161,25 @@ def plot_borrowing(borrowed: pl.DataFrame, *, top: int = 12) -> ChartType:
     """
     sides = {}
     for side, word in {"borrower": "(idle GPUs)", "lender": "(no team)"}.items():
-        known = ranked(borrowed.filter(pl.col(side) != NO_TEAM), side, "gpu_hours")
-        sides[side] = folded(known, top) | {NO_TEAM: word}
+        names_by_hours = rank_names(borrowed.filter(pl.col(side) != NO_PARTY), side, "gpu_hours")
+        sides[side] = fold_names(names_by_hours, top) | {NO_PARTY: word}
     rows = (
         borrowed.with_columns(pl.col(side).replace_strict(names) for side, names in sides.items())
         .group_by("borrower", "lender")
         .agg(pl.col("gpu_hours").sum())
         .sort("borrower", "lender")
     )
-    lenders, borrowers = ([name for name in each(sides[side]) if name in rows[side]] for side in ("lender", "borrower"))
+    lenders = [name for name in folded_names(sides["lender"]) if name in rows["lender"]]
+    borrowers = [name for name in folded_names(sides["borrower"]) if name in rows["borrower"]]
     half = float(rows["gpu_hours"].max()) / 2  # type: ignore[arg-type]
-    base = chart_of(rows).encode(
+    base = make_chart(rows).encode(
         x=alt.X("lender:N", title="team short", sort=lenders, axis=alt.Axis(labelAngle=-35, labelLimit=120)),
         y=alt.Y("borrower:N", title="team above its share", sort=borrowers),
     )
     shades = alt.Scale(range=[theme.EMPTY, theme.BLUE], zero=True)
     cells = base.mark_rect().encode(
         color=alt.Color("gpu_hours:Q", legend=None, scale=shades),
-        tooltip=tips(borrower="team above its share", lender="team short", gpu_hours=("GPU-hours", ",.1f")),
+        tooltip=make_tooltips(borrower="team above its share", lender="team short", gpu_hours=("GPU-hours", ",.1f")),
     )
     numbers = base.mark_text(fontSize=11).encode(
         text=alt.Text("gpu_hours:Q", format=",.1f"),
@@ -190,46 +190,46 @@ def plot_borrowing(borrowed: pl.DataFrame, *, top: int = 12) -> ChartType:
 
 
 def borrowing_text(borrowed: pl.DataFrame) -> str:
-    """Text alternative of :func:`plot_borrowing`: how much was borrowed, and the largest pair.
+    """Write the text alternative of :func:`plot_borrowing`: GPU-hours borrowed, and the largest pair.
 
     Examples
     --------
     >>> borrowing_text(pl.DataFrame({"borrower": ["a", "-"], "lender": ["b", "b"], "gpu_hours": [4.0, 1.0]}))
     'Of the shortfall, 4.0 GPU-hours were allocated to teams above their share, most to a (b short, 4.0). 1.0 were ...
     """
-    between = borrowed.filter(pl.col("borrower") != NO_TEAM, pl.col("lender") != NO_TEAM)
-    idle = float(borrowed.filter(pl.col("borrower") == NO_TEAM)["gpu_hours"].sum())
-    rest = f" {idle:,.1f} were short while GPUs were idle." if idle else ""
+    between = borrowed.filter(pl.col("borrower") != NO_PARTY, pl.col("lender") != NO_PARTY)
+    idle = float(borrowed.filter(pl.col("borrower") == NO_PARTY)["gpu_hours"].sum())
+    idle_text = f" {idle:,.1f} were short while GPUs were idle." if idle else ""
     if between.is_empty():
-        return f"No team was short while another was above its share.{rest}"
+        return f"No team was short while another was above its share.{idle_text}"
     row = between.sort("gpu_hours", descending=True, maintain_order=True).row(0, named=True)
     return (
         f"Of the shortfall, {between['gpu_hours'].sum():,.1f} GPU-hours were allocated to teams above their share, "
-        f"most to {row['borrower']} ({row['lender']} short, {row['gpu_hours']:,.1f}).{rest}"
+        f"most to {row['borrower']} ({row['lender']} short, {row['gpu_hours']:,.1f}).{idle_text}"
     )
 
 
-_HEIGHT = 172
-_LABEL, _ROOM = 15, 112
-"""Pixels between words at the ends of lines, and beside them."""
-_USE = {"requested_gpus": "requested", "allocated_gpus": "allocated", "active_gpus": "active"}
-_FAR = 2.5
+_USE_CHART_HEIGHT_PX = 172
+_LABEL_GAP_PX = 15
+"""Pixels between labels at the ends of lines."""
+_USE_WORDS = {"requested_gpus": "requested", "allocated_gpus": "allocated", "active_gpus": "active"}
+_MAX_CAPACITY_FACTOR = 2.5
 """A line so many times above all else is not drawn to scale, and broken."""
-_CURVE = ("quantile", "planned", "short", "cost")
+_COST_CURVE_COLUMNS = ("quantile", "planned", "short", "cost")
 
 
-@drawn("GPUs requested, allocated and active", *("day", *_USE), empty="There is no day in the record.")
-def plot_use(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartType:
-    """Mean GPUs by day: requested, allocated and active, beside installed GPUs.
+@frame_chart("GPUs requested, allocated and active", *("day", *_USE_WORDS), empty="There is no day in the record.")
+def plot_use(frame: pl.DataFrame, *, gpus: int, is_counted: bool = True) -> ChartType:
+    """Plot mean GPUs by day: requested, allocated and active, with installed GPUs.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        ``day, requested_gpus, allocated_gpus, active_gpus``; null where nobody measured.
+        ``day, requested_gpus, allocated_gpus, active_gpus``; null where nothing was measured.
     gpus : int
-        GPUs that there are.
-    known : bool
-        Whether they were counted; if not, no line of capacity is drawn.
+        Installed GPUs.
+    is_counted : bool
+        Whether installed GPUs come from a node list; otherwise there is no line of capacity.
 
     Raises
     ------
@@ -245,75 +245,77 @@ def plot_use(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartType
     'On average 30 GPUs were requested and 24 allocated; active GPUs: no telemetry.'
     """
     long = (
-        frame.unpivot(list(_USE), index="day", variable_name="what", value_name="gpus")
+        frame.unpivot(list(_USE_WORDS), index="day", variable_name="what", value_name="gpus")
         .drop_nulls("gpus")
-        .with_columns(pl.col("day").cast(pl.Datetime("us", "UTC")), word=pl.col("what").replace_strict(_USE))
+        .with_columns(pl.col("day").cast(pl.Datetime("us", "UTC")), word=pl.col("what").replace_strict(_USE_WORDS))
         .sort("what", "day")
     )
-    shown = [name for name in _USE if name in long["what"]]
-    most = min(long["gpus"].quantile(1.0) or 1.0, 2 * (long["gpus"].quantile(0.98) or 1.0))
-    level, word = _level(gpus, f"{gpus:,} installed", most)
-    top = max(most, level if known else 0.0) * 1.12
-    colours = dict(zip(_USE, (theme.MUTED, theme.INK, theme.BLUE), strict=True))
+    shown = [name for name in _USE_WORDS if name in long["what"]]
+    highest = min(long["gpus"].quantile(1.0) or 1.0, 2 * (long["gpus"].quantile(0.98) or 1.0))
+    level, word = _capacity_level(gpus, f"{gpus:,} installed", highest)
+    top = max(highest, level if is_counted else 0.0) * 1.12
+    colours = dict(zip(_USE_WORDS, (theme.MUTED, theme.INK, theme.BLUE), strict=True))
     x = alt.X("day:T", title=None, axis=alt.Axis(format="%-d %b", labelAngle=0, tickCount=6, grid=False))
     y = alt.Y("gpus:Q", title="GPUs", scale=alt.Scale(domain=[0, top], nice=False, clamp=True))
-    colour = alt.Color("what:N", scale=theme.scale(colours, shown), legend=None)
+    colour = alt.Color("what:N", scale=theme.colour_scale(colours, shown), legend=None)
     ends = long.group_by("what", maintain_order=True).tail(1).sort("gpus", descending=True)
-    places: list[float] = []
+    label_positions: list[float] = []
     for value in ends["gpus"]:
-        place = min(value, top)
-        places.append(min(place, places[-1] - top * _LABEL / _HEIGHT) if places else place)
-    short = max(-min([0.0, *places]), 0.0)
-    labels = ends.with_columns(gpus=pl.Series([place + short for place in places], dtype=pl.Float64))
-    line = chart_of(long).mark_line(size=1.8, interpolate="step-after")
+        position = min(value, top)
+        if label_positions:
+            position = min(position, label_positions[-1] - top * _LABEL_GAP_PX / _USE_CHART_HEIGHT_PX)
+        label_positions.append(position)
+    shift = max(-min([0.0, *label_positions]), 0.0)
+    labels = ends.with_columns(gpus=pl.Series([position + shift for position in label_positions], dtype=pl.Float64))
+    line = make_chart(long).mark_line(size=1.8, interpolate="step-after")
     parts: list[ChartType] = [
-        line.encode(x=x, y=y, color=colour, tooltip=tips(word="GPUs", day="day", gpus=("on average", ",.1f"))),
-        chart_of(labels).mark_text(align="left", dx=5).encode(x=x, y=y, text="word:N", color=colour),
+        line.encode(x=x, y=y, color=colour, tooltip=make_tooltips(word="GPUs", day="day", gpus=("on average", ",.1f"))),
+        make_chart(labels).mark_text(align="left", dx=5).encode(x=x, y=y, text="word:N", color=colour),
     ]
-    if known:
+    if is_counted:
         parts += _capacity_line(level, word, y, solid=level == gpus)
-    return theme.finish(alt.layer(*parts), finding=use_text(frame), height=_HEIGHT, room=80)
+    return theme.finish(alt.layer(*parts), finding=use_text(frame), height=_USE_CHART_HEIGHT_PX, room=80)
 
 
 def _capacity_line(level: float, word: str, y: alt.Y, *, solid: bool) -> list[alt.Chart]:
-    """The line of what there is with its word, broken where it is not to scale or not known."""
-    there = chart_of(pl.DataFrame({"gpus": [level], "word": [word]})).encode(y=y)
+    """Draw the line of installed GPUs with its label, dotted if it is not to scale or not counted."""
+    capacity = make_chart(pl.DataFrame({"gpus": [level], "word": [word]})).encode(y=y)
     return [
-        there.mark_rule(color=theme.INK, size=1.5, strokeDash=[1, 0] if solid else [2, 4]),
-        there.mark_text(align="left", dy=-8, fontWeight=600).encode(x=alt.value(4), text="word:N"),
+        capacity.mark_rule(color=theme.INK, size=1.5, strokeDash=[1, 0] if solid else [2, 4]),
+        capacity.mark_text(align="left", dy=-8, fontWeight=600).encode(x=alt.value(4), text="word:N"),
     ]
 
 
-def _level(gpus: int, word: str, most: float) -> tuple[float, str]:
-    """Where the line of what there is stands, and its word: far above all else it would flatten the picture."""
-    if gpus <= _FAR * most or most <= 0:
+def _capacity_level(gpus: int, word: str, highest: float) -> tuple[float, str]:
+    """Place the line of installed GPUs; far above all values it is drawn lower, and its label says so."""
+    if gpus <= _MAX_CAPACITY_FACTOR * highest or highest <= 0:
         return float(gpus), word
-    return 1.25 * most, f"{word}, not to scale"
+    return 1.25 * highest, f"{word}, not to scale"
 
 
 def use_text(frame: pl.DataFrame) -> str:
-    """Mean GPUs requested, allocated and active."""
+    """Describe the mean GPUs requested, allocated and active."""
     if frame.is_empty():
         return "There is no day in the record."
-    asked, held, active = frame.select(pl.col(list(_USE)).cast(pl.Float64).mean()).row(0)
-    text = f"On average {asked or 0:,.0f} GPUs were requested and {held or 0:,.0f} allocated; "
+    requested, allocated, active = frame.select(pl.col(list(_USE_WORDS)).cast(pl.Float64).mean()).row(0)
+    text = f"On average {requested or 0:,.0f} GPUs were requested and {allocated or 0:,.0f} allocated; "
     if active is None:
         return text + "active GPUs: no telemetry."
     return f"{text}{active:,.0f} active: allocated GPUs times the SM activity of their jobs, so fewer than used."
 
 
-@drawn("GPUs allocated in the busiest hour of each day", "day", "gpus", empty="There is no day in the record.")
-def plot_peaks(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartType:
-    """Peak of allocated GPUs on each day, beside installed GPUs.
+@frame_chart("GPUs allocated in the busiest hour of each day", "day", "gpus", empty="There is no day in the record.")
+def plot_peaks(frame: pl.DataFrame, *, gpus: int, is_counted: bool = True) -> ChartType:
+    """Plot the peak of allocated GPUs on each day, with installed GPUs.
 
     Parameters
     ----------
     frame : polars.DataFrame
         ``day, gpus``.
     gpus : int
-        GPUs that there are.
-    known : bool
-        Whether they were counted; if not, they are inferred from the jobs, and no line of capacity is drawn.
+        Installed GPUs.
+    is_counted : bool
+        Whether installed GPUs come from a node list; otherwise the line shows the peak observed.
 
     Raises
     ------
@@ -331,32 +333,32 @@ def plot_peaks(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartTy
         day_start=pl.col("day").cast(pl.Datetime("us", "UTC")),
         day_end=(pl.col("day") + timedelta(days=1)).cast(pl.Datetime("us", "UTC")),
     )
-    most = float(rows["gpus"].max())  # type: ignore[arg-type]
-    level, word = _level(gpus, f"{gpus:,} installed" if known else f"{gpus:,}, peak observed", most)
-    top = max(most, level) * 1.12
+    highest = float(rows["gpus"].max())  # type: ignore[arg-type]
+    level, word = _capacity_level(gpus, f"{gpus:,} installed" if is_counted else f"{gpus:,}, peak observed", highest)
+    top = max(highest, level) * 1.12
     x = alt.X("day_start:T", title=None, axis=alt.Axis(format="%-d %b", labelAngle=0, tickCount=6, grid=False))
     y = alt.Y("gpus:Q", title="GPUs", scale=alt.Scale(domain=[0, top], nice=False))
-    hover = tips(day="day", gpus=("GPUs allocated, busiest hour", ",.0f"))
+    hover = make_tooltips(day="day", gpus=("GPUs allocated, busiest hour", ",.0f"))
     chart = alt.layer(
-        chart_of(rows)
+        make_chart(rows)
         .mark_bar(color=theme.BLUE, stroke="white", strokeWidth=1)
         .encode(x=x, x2="day_end:T", y=y, y2=alt.datum(0), tooltip=hover),
-        *_capacity_line(level, word, y, solid=known and level == gpus),
+        *_capacity_line(level, word, y, solid=is_counted and level == gpus),
     )
     return theme.finish(chart, finding=peaks_text(frame), height=150, room=12)
 
 
 def peaks_text(frame: pl.DataFrame) -> str:
-    """The peak of allocated GPUs and its day."""
+    """Describe the peak of allocated GPUs and its day."""
     if frame.is_empty():
         return "There is no day in the record."
-    most = frame.sort("gpus", descending=True, maintain_order=True).row(0, named=True)
-    return f"Peak: {most['gpus']:,.0f} GPUs allocated, on {_day(most['day'])}."
+    peak = frame.sort("gpus", descending=True, maintain_order=True).row(0, named=True)
+    return f"Peak: {peak['gpus']:,.0f} GPUs allocated, on {_format_day(peak['day'])}."
 
 
-@drawn("Cost of planning at a quantile", *_CURVE, empty="There is no quantile.")
+@frame_chart("Cost of planning at a quantile", *_COST_CURVE_COLUMNS, empty="There is no quantile.")
 def plot_cost_curve(frame: pl.DataFrame) -> ChartType:
-    """Cost of planning at each quantile; the mark is the cheapest.
+    """Plot the cost of planning at each quantile of demand, with a mark at the cheapest.
 
     Parameters
     ----------
@@ -368,48 +370,50 @@ def plot_cost_curve(frame: pl.DataFrame) -> ChartType:
     SchemaError
         If a column is missing.
     """
-    hover = tips(quantile=("quantile", ".1%"), **{name: (name, ",.1f") for name in ("planned", "short", "cost")})
-    base = chart_of(frame.select(_CURVE).sort("quantile")).encode(
+    amounts = {name: (name, ",.1f") for name in ("planned", "short", "cost")}
+    hover = make_tooltips(quantile=("quantile", ".1%"), **amounts)
+    base = make_chart(frame.select(_COST_CURVE_COLUMNS).sort("quantile")).encode(
         x=alt.X("quantile:Q", title="planned quantile [%]", axis=alt.Axis(format="%")),
         y=alt.Y("cost:Q", title="cost [GPU h an hour]", scale=alt.Scale(zero=False)),
         tooltip=hover,
     )
-    least = base.transform_window(place="rank()", sort=[alt.SortField("cost")]).transform_filter("datum.place == 1")
+    lowest = base.transform_window(place="rank()", sort=[alt.SortField("cost")]).transform_filter("datum.place == 1")
     chart = alt.layer(
         base.mark_line(color=theme.BLUE, strokeWidth=1.8),
-        least.mark_point(color=theme.VERMILION, size=110, filled=True),
+        lowest.mark_point(color=theme.VERMILION, size=110, filled=True),
     )
     cheapest = frame.sort("cost").row(0, named=True)
     return theme.finish(chart, height=200, finding=f"Cheapest quantile: {percent_text(cheapest['quantile'])}.")
 
 
-def _day(when: object) -> str:
-    return f"{when:%-d %b %Y}" if hasattr(when, "strftime") else str(when)
+def _format_day(day: object) -> str:
+    """Format a date for a sentence."""
+    return f"{day:%-d %b %Y}" if hasattr(day, "strftime") else str(day)
 
 
-_COLUMNS = ("layout", "gpus", "job_size", "p95_minutes", "low", "high")
-_TICKS = [0, 10, 60, 360, 1440, 10080]
-_TICK_LABEL = """datum.value >= 1440 ? datum.value / 1440 + ' d'
+_WAIT_CURVE_COLUMNS = ("layout", "gpus", "job_size", "p95_minutes", "low", "high")
+_WAIT_TICKS_MIN = [0, 10, 60, 360, 1440, 10080]
+_WAIT_TICK_LABEL = """datum.value >= 1440 ? datum.value / 1440 + ' d'
     : datum.value >= 60 ? datum.value / 60 + ' h' : datum.value + ' min'"""
-_WAIT_CHART_HEIGHT = 125
-MOST_PANELS = 3
+_WAIT_PANEL_HEIGHT_PX = 125
+MAX_WAIT_PANELS = 3
 """Job sizes that are drawn: those with the longest p95 wait."""
 
 
-@drawn("Queue wait against number of GPUs", *_COLUMNS, empty="The record carries no wait curve.")
+@frame_chart("Queue wait against number of GPUs", *_WAIT_CURVE_COLUMNS, empty="The record carries no wait curve.")
 def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits: pl.DataFrame) -> ChartType:
-    """One panel per job size: p95 queue wait of today's layout (thin) and of the recommended one (bold, with interval).
+    """Plot p95 queue wait against the number of GPUs, one panel per job size.
 
-    A ring marks today's number of GPUs, a dot the recommended one, a dashed line the wait limit. The job size that sets
-    the number of GPUs, as it misses its limit on the next smaller fleet, is drawn; others are left out if their p95
-    wait is under a minute.
+    Lines show today's layout (thin) and the recommended one (bold, with interval). A ring marks today's number of GPUs,
+    a dot the recommended one, a dashed line the wait limit. The job size that sets the number of GPUs, because it
+    exceeds its limit on the next smaller fleet, is always drawn; others only if their p95 wait is above a minute.
 
     Parameters
     ----------
     frame : polars.DataFrame
         ``layout, gpus, job_size, p95_minutes, low, high``; the layout ``"today"`` or ``"recommended"``.
     today, recommended : int
-        GPUs today, and under the recommendation.
+        GPUs today, and as recommended.
     limits : polars.DataFrame
         ``job_size, limit_minutes``.
 
@@ -429,8 +433,8 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
     bold = "recommended" if "recommended" in frame["layout"] else "today"
     y_scale = alt.Scale(type="symlog", constant=1, nice=False)
     x = alt.X("gpus:Q", title="GPUs", scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickCount=5))
-    axis = alt.Axis(values=_TICKS, labelExpr=_TICK_LABEL)
-    hover = tips(
+    axis = alt.Axis(values=_WAIT_TICKS_MIN, labelExpr=_WAIT_TICK_LABEL)
+    hover = make_tooltips(
         layout="layout",
         gpus="GPUs",
         p95_minutes=("p95 queue wait [min]", ",.1f"),
@@ -438,58 +442,60 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
         high=("80 % interval, high [min]", ",.1f"),
     )
 
-    def panel(size: str) -> ChartType:
-        mine = frame.filter(job_size=size)
-        drawn_bold = mine.filter(layout=bold)
+    def draw_wait_panel(size: str) -> ChartType:
+        size_rows = frame.filter(job_size=size)
+        drawn_bold = size_rows.filter(layout=bold)
         title = "p95 [min, h], log" if size == shown[0] else None
         y = alt.Y("p95_minutes:Q", title=title, scale=y_scale, axis=axis)
         layers: list[ChartType] = [
-            chart_of(drawn_bold)
+            make_chart(drawn_bold)
             .mark_area(opacity=0.16, color=theme.BLUE)
             .encode(x=x, y=alt.Y("low:Q", scale=y_scale, axis=axis, title=title), y2="high:Q"),
-            chart_of(limits.filter(job_size=size))
+            make_chart(limits.filter(job_size=size))
             .mark_rule(color=theme.INK, strokeDash=[4, 3])
             .encode(y=alt.Y("limit_minutes:Q", scale=y_scale)),
         ]
         if bold != "today":
-            thin = chart_of(mine.filter(layout="today")).mark_line(
+            thin = make_chart(size_rows.filter(layout="today")).mark_line(
                 color=theme.QUIET, size=1.5, point={"size": 12, "color": theme.QUIET}
             )
             layers.append(thin.encode(x=x, y=y, tooltip=hover))
-        line = chart_of(drawn_bold).mark_line(color=theme.BLUE, size=2.5, point={"size": 18, "color": theme.BLUE})
+        line = make_chart(drawn_bold).mark_line(color=theme.BLUE, size=2.5, point={"size": 18, "color": theme.BLUE})
         layers.append(line.encode(x=x, y=y, tooltip=hover))
-        now, then = mine.filter(layout="today", gpus=today), drawn_bold.filter(gpus=recommended)
-        ring = chart_of(now).mark_point(color=theme.INK, size=80, strokeWidth=2)
-        dot = chart_of(then).mark_point(color=theme.BLUE, size=90, filled=True, opacity=1)
-        layers += [one.encode(x=x, y=y, tooltip=hover) for one in (ring, dot)]
-        ends = [(now, theme.MUTED), (then, theme.BLUE)][: 1 if bold == "today" and today == recommended else 2]
+        today_point = size_rows.filter(layout="today", gpus=today)
+        recommended_point = drawn_bold.filter(gpus=recommended)
+        ring = make_chart(today_point).mark_point(color=theme.INK, size=80, strokeWidth=2)
+        dot = make_chart(recommended_point).mark_point(color=theme.BLUE, size=90, filled=True, opacity=1)
+        layers += [mark.encode(x=x, y=y, tooltip=hover) for mark in (ring, dot)]
+        is_unchanged = bold == "today" and today == recommended
+        ends = [(today_point, theme.MUTED), (recommended_point, theme.BLUE)][: 1 if is_unchanged else 2]
         for rows, colour in ends:
             words = [wait_text(value) for value in rows["p95_minutes"]]
-            label = chart_of(rows.with_columns(word=pl.Series(words, dtype=pl.String)))
+            label = make_chart(rows.with_columns(word=pl.Series(words, dtype=pl.String)))
             layers.append(label.mark_text(align="left", dx=9, dy=-9, color=colour).encode(x=x, y=y, text="word:N"))
-        return alt.layer(*layers).properties(height=_WAIT_CHART_HEIGHT, title=heading(size))
+        return alt.layer(*layers).properties(height=_WAIT_PANEL_HEIGHT_PX, title=panel_title(size))
 
-    sizes = in_order(frame, "job_size")
+    sizes = names_in_order(frame, "job_size")
     at_ends = frame.filter(
         ((pl.col("layout") == "today") & (pl.col("gpus") == today))
         | ((pl.col("layout") == bold) & (pl.col("gpus") == recommended))
     )
     waits = dict(at_ends.group_by("job_size").agg(pl.col("p95_minutes").max()).iter_rows())
-    decisive = deciding_size(frame.filter(pl.col("gpus") < recommended, layout=bold), limits)
-    longest = sorted(sizes, key=lambda size: (size != decisive, -waits.get(size, 0.0)))[:MOST_PANELS]
+    deciding_size = find_deciding_size(frame.filter(pl.col("gpus") < recommended, layout=bold), limits)
+    longest = sorted(sizes, key=lambda size: (size != deciding_size, -waits.get(size, 0.0)))[:MAX_WAIT_PANELS]
     shown = [size for size in sizes if size in longest and (waits.get(size, 0.0) > 1 or size == longest[0])]
-    chart = alt.concat(*[panel(size) for size in shown], columns=len(shown))
+    chart = alt.concat(*[draw_wait_panel(size) for size in shown], columns=len(shown))
     finding = wait_curve_text(frame, today=today, recommended=recommended)
     return theme.finish(chart, finding=finding, panels={"columns": len(shown), "minimum": 170, "margin": 32})
 
 
-def deciding_size(smaller: pl.DataFrame, limits: pl.DataFrame) -> str | None:
-    """The job size that misses its limit by the largest factor on the largest of some fleets; None where none does.
+def find_deciding_size(smaller: pl.DataFrame, limits: pl.DataFrame) -> str | None:
+    """Find the job size that exceeds its limit by the largest factor on the largest fleet; None if none does.
 
     Examples
     --------
     >>> smaller = pl.DataFrame({"gpus": [8, 15, 15], "job_size": ["a", "a", "b"], "p95_minutes": [99.0, 0.0, 60.0]})
-    >>> deciding_size(smaller, pl.DataFrame({"job_size": ["a", "b"], "limit_minutes": [10.0, 30.0]}))
+    >>> find_deciding_size(smaller, pl.DataFrame({"job_size": ["a", "b"], "limit_minutes": [10.0, 30.0]}))
     'b'
     """
     over = pl.col("p95_minutes") / pl.max_horizontal("limit_minutes", 1.0)
@@ -499,7 +505,7 @@ def deciding_size(smaller: pl.DataFrame, limits: pl.DataFrame) -> str | None:
 
 
 def wait_curve_text(frame: pl.DataFrame, *, today: int, recommended: int) -> str:
-    """The p95 wait of the size that waits longest, today and as recommended.
+    """Describe the p95 wait of the job size that waits longest, today and as recommended.
 
     Examples
     --------
@@ -507,13 +513,13 @@ def wait_curve_text(frame: pl.DataFrame, *, today: int, recommended: int) -> str
     >>> wait_curve_text(rows, today=8, recommended=16)
     'Jobs on 1 GPU: p95 90 min on 8 GPUs today, 2 min on 16 recommended.'
     """
-    now = frame.filter(layout="today", gpus=today).sort("p95_minutes", descending=True)
+    today_rows = frame.filter(layout="today", gpus=today).sort("p95_minutes", descending=True)
     bold = "recommended" if "recommended" in frame["layout"] else "today"
-    if now.is_empty():
+    if today_rows.is_empty():
         return ""
-    size = now["job_size"][0]
-    text = f"Jobs on {size}: p95 {wait_text(now['p95_minutes'][0])} on {today:,} GPUs today"
-    then = frame.filter(layout=bold, gpus=recommended, job_size=size)
-    if then.is_empty() or (bold == "today" and today == recommended):
+    size = today_rows["job_size"][0]
+    text = f"Jobs on {size}: p95 {wait_text(today_rows['p95_minutes'][0])} on {today:,} GPUs today"
+    recommended_rows = frame.filter(layout=bold, gpus=recommended, job_size=size)
+    if recommended_rows.is_empty() or (bold == "today" and today == recommended):
         return f"{text}."
-    return f"{text}, {wait_text(then['p95_minutes'][0])} on {recommended:,} recommended."
+    return f"{text}, {wait_text(recommended_rows['p95_minutes'][0])} on {recommended:,} recommended."

@@ -1,4 +1,4 @@
-"""The change bundle: files that operators apply, with a page that says how."""
+"""Change bundle: files that operators apply for a decision, with a README that explains them."""
 
 from __future__ import annotations
 
@@ -44,304 +44,344 @@ from gpuplanner.report.bundle_files import (
     CONFIG_MAP,
     NAMESPACE,
     POLICY_STEP,
-    FleetPack,
+    Bundle,
+    FleetBundle,
     MeasureWords,
-    Pack,
     PageWords,
     Step,
     add_release,
-    duration_words,
-    filled,
-    lines_of,
-    replaced,
-    switched_nodes,
+    describe_duration,
+    describe_unused_slices,
+    fill_template,
+    find_mode_change_nodes,
+    join_lines,
+    replace_placeholders,
     text_blocks,
     to_index_text,
-    unused_slices_text,
 )
-from gpuplanner.report.mig_manager_files import allocatable, to_change_scripts, to_config_map, to_mig_parted
-from gpuplanner.report.slurm_files import INSTALL, STATIC_GRES, GresTypes, site_types, to_slurm_files
+from gpuplanner.report.mig_manager_files import allocatable_resources, to_change_scripts, to_config_map, to_mig_parted
+from gpuplanner.report.slurm_files import INSTALL_SCRIPT, STATIC_GRES_SCRIPT, GresTypes, read_gres_types, to_slurm_files
 from gpuplanner.simulator.scheduling_rules import Drain
 from gpuplanner.usage.planned_fleet import is_catalogue_model
 
-PAGE = "README.md"
-NOTHING = "Nothing to do."
-CHANGES_FLEET = ("repartition", "rightsize", "power_down", "autoscale")
+README_FILE = "README.md"
+NO_STEPS_TEXT = "Nothing to do."
+FLEET_ACTIONS = ("repartition", "rightsize", "power_down", "autoscale")
 """Measures that files perform: those that belong to no other measure."""
 
 
-def to_pack(
-    rules: FleetRules, told: PageWords, change: ChangeCost, drain: Drain, *, gres_type: GresTypes | str | None = None
-) -> Pack:
-    """The files of what was decided, and the page that says how to use them."""
-    from gpuplanner.report.kubernetes_pools import add_queues, on_demand, pools
-    from gpuplanner.report.slurm_files import power_saving
+def make_bundle(
+    rules: FleetRules, page_words: PageWords, change: ChangeCost, drain: Drain, *,
+    gres_type: GresTypes | str | None = None,
+) -> Bundle:  # fmt: skip
+    """Make the files of a decision and the README that explains them.
+
+    Parameters
+    ----------
+    rules : FleetRules
+        Target fleet: pools, nodes, policy and actuator.
+    page_words : PageWords
+        Texts of the README about the decision.
+    change : ChangeCost
+        Duration of a layout change.
+    drain : Drain
+        How nodes are drained.
+    gres_type : GresTypes or str, optional
+        GRES types of the nodes in Slurm; by default those that slurmd detects.
+
+    Returns
+    -------
+    Bundle
+        Files; what could not be written is in ``warnings``.
+    """
+    from gpuplanner.report.kubernetes_pools import add_dra_files, add_node_pools, add_queues
+    from gpuplanner.report.slurm_files import add_power_saving_files
 
     gpu_model = change.gpu_model or as_gpu_model(rules.gpu_model)
-    pack = FleetPack(rules=rules, gpu_model=gpu_model, change=change, drain=drain, gres_type=gres_type)
+    bundle = FleetBundle(rules=rules, gpu_model=gpu_model, change=change, drain=drain, gres_type=gres_type)
     if not rules.has_node_names and rules.actuator != "autoscaler":
-        pack.warnings.append("the data do not name the nodes; files that name nodes are left out")
-    recipe = {"slurm": _on_slurm, "mig-parted": _by_parted}.get(rules.actuator, _by_operator)
-    by_jobs = any(LAYOUT_CUT_BY_JOBS in pool.layouts for pool in rules.pools)
-    if by_jobs:
-        recipe = on_demand
+        bundle.warnings.append("the data do not name the nodes; files that name nodes are left out")
+    by_actuator = {"slurm": _add_slurm_files, "mig-parted": _add_mig_parted_files}
+    add_files = by_actuator.get(rules.actuator, _add_operator_files)
+    is_partitioned_on_request = any(LAYOUT_CUT_BY_JOBS in pool.layouts for pool in rules.pools)
+    if is_partitioned_on_request:
+        add_files = add_dra_files
     elif rules.actuator == "autoscaler" or (rules.powers_nodes_down and rules.actuator != "slurm"):
-        recipe = pools
+        add_files = add_node_pools
     elif rules.powers_nodes_down:
-        recipe = power_saving
+        add_files = add_power_saving_files
     try:
-        if by_jobs and rules.actuator != "dra":
-            pack.warnings.append(f"actuator {rules.actuator} cannot partition GPUs on request; use --actuator dra")
-        elif rules.has_node_names or recipe is pools:
-            recipe(pack)
-        if recipe in (_by_operator, pools):
-            add_queues(pack)
+        if is_partitioned_on_request and rules.actuator != "dra":
+            bundle.warnings.append(f"actuator {rules.actuator} cannot partition GPUs on request; use --actuator dra")
+        elif rules.has_node_names or add_files is add_node_pools:
+            add_files(bundle)
+        if add_files in (_add_operator_files, add_node_pools):
+            add_queues(bundle)
     except GeometryError as error:
-        pack.warnings.append(f"files for {rules.actuator} are incomplete: {error}")
-    pack.files[PAGE] = to_page(pack, told)
-    return pack
+        bundle.warnings.append(f"files for {rules.actuator} are incomplete: {error}")
+    bundle.files[README_FILE] = render_readme(bundle, page_words)
+    return bundle
 
 
-def _by_operator(pack: FleetPack) -> None:
-    """The MIG manager cuts what a label names, or a script makes the instances of one GPU; it keeps the order."""
-    rules, plan = pack.rules, pack.rules.layout_plan()
+def _add_operator_files(bundle: FleetBundle) -> None:
+    """Add the ConfigMap of the MIG manager, or the script for single GPUs, which drains, repartitions and verifies."""
+    rules, plan = bundle.rules, bundle.rules.layout_plan()
     by_gpu = rules.actuator == "nvidia-smi"
-    if pack.gpu_model.profiles and not by_gpu:
-        says = "MIG configurations, one per node layout, for the MIG manager; `policy.sh` creates it"
-        place = pack.place("configmap.yaml")
-        pack.add(to_config_map(plan, pack.gpu_model), Step(place, says))
-        pack.add_script("policy.sh", POLICY_STEP)
-    if pack.gpu_model.profiles:
-        drain = replace(pack.drain, scope="gpu") if by_gpu else pack.drain
-        scripts = to_change_scripts(plan, pack.gpu_model, change=pack.change, drain=drain)
-        _add_index(pack)
-        does = "drains nodes, repartitions them, verifies, uncordons"
+    if bundle.gpu_model.profiles and not by_gpu:
+        purpose_of_map = "MIG configurations, one per node layout, for the MIG manager; `policy.sh` creates it"
+        path = bundle.path_of("configmap.yaml")
+        bundle.add(to_config_map(plan, bundle.gpu_model), Step(path, purpose_of_map))
+        bundle.add_script("policy.sh", POLICY_STEP)
+    if bundle.gpu_model.profiles:
+        drain = replace(bundle.drain, scope="gpu") if by_gpu else bundle.drain
+        scripts = to_change_scripts(plan, bundle.gpu_model, change=bundle.change, drain=drain)
+        _add_index(bundle)
+        purpose_of_nodes = "drains nodes, repartitions them, verifies, uncordons"
         for text in scripts.values():  # one: the fleet changes once
-            what = "repartitions GPUs one by one, verifies" if by_gpu else does
-            pack.add(text, Step.script(pack.place("change.sh"), what))
-    add_release(pack, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
+            purpose = "repartitions GPUs one by one, verifies" if by_gpu else purpose_of_nodes
+            bundle.add(text, Step.script(bundle.path_of("change.sh"), purpose))
+    add_release(bundle, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
 
 
-def _by_parted(pack: FleetPack) -> None:
-    """mig-parted on each node, by ssh."""
-    rules, plan = pack.rules, pack.rules.layout_plan()
-    if pack.gpu_model.profiles:
-        pack.add(
-            to_mig_parted(plan, pack.gpu_model),
-            Step(pack.place("mig-parted.yaml"), "MIG configurations, one per node layout"),
+def _add_mig_parted_files(bundle: FleetBundle) -> None:
+    """Add the mig-parted configuration and the script that applies it to each node by ssh."""
+    rules, plan = bundle.rules, bundle.rules.layout_plan()
+    if bundle.gpu_model.profiles:
+        bundle.add(
+            to_mig_parted(plan, bundle.gpu_model),
+            Step(bundle.path_of("mig-parted.yaml"), "MIG configurations, one per node layout"),
         )
-        last = plan["slot_start"].max()
-        held = node_states_at(check_layout_plan(plan, pack.gpu_model), last)  # type: ignore[arg-type]
-        changed = sorted(set(plan.filter("changed")["node"]))
-        if changed:
-            steps = "\n".join(f"config[{node}]={held[node].config_name}" for node in changed)
-            text = pack.script("change_parted.sh", STEPS=steps, NODES=" ".join(changed), NAME=pack.index["change"][0])
-            what = "waits for a node's GPU processes to end, repartitions it, verifies; saves its earlier layout"
-            _add_index(pack)
-            pack.add(text, Step.script(pack.place("change.sh"), what))
+        last_start = plan["slot_start"].max()
+        states = node_states_at(check_layout_plan(plan, bundle.gpu_model), last_start)  # type: ignore[arg-type]
+        changed_nodes = sorted(set(plan.filter("changed")["node"]))
+        if changed_nodes:
+            steps = "\n".join(f"config[{node}]={states[node].config_name}" for node in changed_nodes)
+            text = bundle.script(
+                "change_parted.sh", STEPS=steps, NODES=" ".join(changed_nodes), NAME=bundle.index["change"][0]
+            )
+            purpose = "waits for a node's GPU processes to end, repartitions it, verifies; saves its earlier layout"
+            _add_index(bundle)
+            bundle.add(text, Step.script(bundle.path_of("change.sh"), purpose))
     if rules.released:
-        what = f"nodes that are not needed: drain them, then {pack.release_words}"
-        pack.add(lines_of(rules.released), Step(pack.place("released.txt"), what))
+        purpose = f"nodes that are not needed: drain them, then {bundle.release_instruction}"
+        bundle.add(join_lines(rules.released), Step(bundle.path_of("released.txt"), purpose))
 
 
-def _on_slurm(pack: FleetPack) -> None:
-    """Lines of slurm.conf, and a script that keeps the order."""
-    rules, plan = pack.rules, pack.rules.layout_plan()
-    what = "drains the nodes of `released.txt`, which are not needed"
+def _add_slurm_files(bundle: FleetBundle) -> None:
+    """Add lines of slurm.conf and the script that drains, repartitions and resumes nodes."""
+    rules, plan = bundle.rules, bundle.rules.layout_plan()
+    release_purpose = "drains the nodes of `released.txt`, which are not needed"
     if not plan["changed"].any():
         # To drain nodes, neither the type of their GPUs nor the lines of the others are needed.
-        add_release(pack, rules.released, what)
+        add_release(bundle, rules.released, release_purpose)
         return
-    files = to_slurm_files(plan, pack.gpu_model, gres_type=pack.gres_type, change=pack.change, drain=pack.drain)
+    files = to_slurm_files(plan, bundle.gpu_model, gres_type=bundle.gres_type, change=bundle.change, drain=bundle.drain)
     scripts = [name for name in files if name.startswith("change-")]
-    if pack.gpu_model.profiles:
-        yaml = pack.place("mig-parted.yaml")
-        says = "MIG configurations, one per node layout; copied to the nodes of `changed.txt`"
-        pack.add(to_mig_parted(plan, pack.gpu_model), Step(yaml, says))
-        changed = lines_of(sorted(set(plan.filter("changed")["node"])))
-        pack.add(changed, Step(pack.place("changed.txt"), "nodes that are repartitioned"))
+    if bundle.gpu_model.profiles:
+        yaml = bundle.path_of("mig-parted.yaml")
+        parted_purpose = "MIG configurations, one per node layout; copied to the nodes of `changed.txt`"
+        bundle.add(to_mig_parted(plan, bundle.gpu_model), Step(yaml, parted_purpose))
+        changed_lines = join_lines(sorted(set(plan.filter("changed")["node"])))
+        bundle.add(changed_lines, Step(bundle.path_of("changed.txt"), "nodes that are repartitioned"))
     purposes = {  # the fleet changes once; of the lines of before and after that, those of after
         f"slurm-{scripts[0][7:-3]}.conf": "planned Gres of all nodes, as lines of slurm.conf",
-        INSTALL: "writes Gres of changed nodes into the live slurm.conf; keeps `slurm.conf.before-gpuplanner`",
-        "gres.conf": f"for nodes whose Slurm has NVML; the others need the output of `{STATIC_GRES}`",
-        STATIC_GRES: "prints gres.conf on a node whose Slurm has no NVML; set `STATIC_GRES`",
+        INSTALL_SCRIPT: "writes Gres of changed nodes into the live slurm.conf; keeps `slurm.conf.before-gpuplanner`",
+        "gres.conf": f"for nodes whose Slurm has NVML; the others need the output of `{STATIC_GRES_SCRIPT}`",
+        STATIC_GRES_SCRIPT: "prints gres.conf on a node whose Slurm has no NVML; set `STATIC_GRES`",
     }
     for name, purpose in purposes.items():
-        pack.add(files[name].replace(scripts[0], "change.sh"), Step(pack.place(name), purpose))
-    _add_index(pack)
-    does = "drains nodes, waits, repartitions them, runs `install-gres.sh`, reconfigures Slurm, verifies, resumes"
-    step = Step.script(pack.place("change.sh"), does)
-    parted = f"export PARTED={pack.mig_parted_path}\n"
-    pack.add(files[scripts[0]], replace(step, do=parted + step.do, undo=parted + step.undo))
-    add_release(pack, rules.released, what)
+        bundle.add(files[name].replace(scripts[0], "change.sh"), Step(bundle.path_of(name), purpose))
+    _add_index(bundle)
+    purpose = "drains nodes, waits, repartitions them, runs `install-gres.sh`, reconfigures Slurm, verifies, resumes"
+    step = Step.script(bundle.path_of("change.sh"), purpose)
+    parted = f"export PARTED={bundle.mig_parted_path}\n"
+    bundle.add(files[scripts[0]], replace(step, do=parted + step.do, undo=parted + step.undo))
+    add_release(bundle, rules.released, release_purpose)
 
 
-def _add_index(pack: FleetPack) -> None:
-    if pack.index.height:
-        text = to_index_text(pack.index, pack.gpu_model, pack.change, pack.rules.actuator)
-        pack.add(text, Step(pack.place("changes.md"), "layout changes by node and GPU"))
+def _add_index(bundle: FleetBundle) -> None:
+    """Add the table of layout changes by node and GPU, unless nothing changes."""
+    if bundle.index.height:
+        text = to_index_text(bundle.index, bundle.gpu_model, bundle.change, bundle.rules.actuator)
+        bundle.add(text, Step(bundle.path_of("changes.md"), "layout changes by node and GPU"))
 
 
-def to_page(pack: FleetPack, told: PageWords) -> str:
-    """The page that is read first."""
-    rules, warnings = pack.rules, "; ".join(pack.warnings)
-    text, changes = _page_texts(pack, told), bool(_changed(pack))
+def render_readme(bundle: FleetBundle, page_words: PageWords) -> str:
+    """Render the README of a change bundle."""
+    rules, warnings = bundle.rules, "; ".join(bundle.warnings)
+    text, changes = _make_text_lookup(bundle, page_words), bool(_nodes_to_repartition(bundle))
     rightsized = rules.requests == RIGHTSIZED
-    there = {name: name * (pack.place(name) in pack.files) for name in ("policy.sh", "power.sh", "released.txt")}
-    notes = [there["policy.sh"], "emptying", "in_parts" * (len(_changed(pack)) > 1), "timeout" * changes]
-    notes += ["mode_change", "reboot", there["power.sh"], there["released.txt"]]
-    undo = ["back_requests" * rightsized, *["back_nodes", "back_reboot"] * changes, "back_policy" * bool(notes[0])]
-    kind = "kept" if isinstance(pack.gres_type, GresTypes) else "given" if pack.gres_type else "detected"
-    known = {
-        "TITLE": f"Incomplete change bundle: {warnings}" if warnings else told.sentence,
+    bundle_files = (name for name in ("policy.sh", "power.sh", "released.txt") if bundle.path_of(name) in bundle.files)
+    present = set(bundle_files)
+    # A note on a file is left out where the bundle does not have the file.
+    notes = ["policy.sh" * ("policy.sh" in present), "emptying", "in_parts" * (len(_nodes_to_repartition(bundle)) > 1)]
+    notes += ["timeout" * changes, "mode_change", "reboot"]
+    notes += [name * (name in present) for name in ("power.sh", "released.txt")]
+    undo = ["back_requests" * rightsized, *["back_nodes", "back_reboot"] * changes]
+    undo += ["back_policy" * ("policy.sh" in present)]
+    gres_source = "kept" if isinstance(bundle.gres_type, GresTypes) else "given" if bundle.gres_type else "detected"
+    blocks = {
+        "TITLE": f"Incomplete change bundle: {warnings}" if warnings else page_words.sentence,
         "ACTUATOR": rules.actuator,
-        "POLICY": text(f"policy_{rules.policy}") or told.policy,
+        "POLICY": text(f"policy_{rules.policy}") or page_words.policy,
         "GPU_MODEL": rules.gpu_model,
         "BEGINS": (rules.begins or "")[:16].replace("T", " ") + " UTC",
         "WHERE": text("where"),
-        "REASON": [f"- {line}" for line in (*([told.sentence] if warnings else []), *told.reasons)],
-        "POOLS": _pool_table(rules, sum(measure.bought_gpus for measure in told.measures)),
+        "REASON": [f"- {line}" for line in (*([page_words.sentence] if warnings else []), *page_words.reasons)],
+        "POOLS": _pool_table(rules, sum(measure.bought_gpus for measure in page_words.measures)),
         "AGREE": [
             text("rightsized" if rightsized else "as_today"),
             *map(text, ("rollout_gap", "unused", "capacity", "emptying_record")),
-            _quota_text(pack, text),
-            text(f"types_{kind}") * changes,
+            _quota_text(bundle, text),
+            text(f"types_{gres_source}") * changes,
         ],
         "PREFLIGHT": text("preflight" if changes else "preflight_files"),
         "NOTES": map(text, notes),
         "SWITCH": text("switch") * rightsized,
         "BACK": map(text, undo),
-        **page_tables(pack),
-        **(_by_measure(pack, told) if told.measures else {}),
+        **step_tables(bundle),
+        **(_measure_texts(bundle, page_words) if page_words.measures else {}),
     }
-    values = {name: text if isinstance(text, str) else "\n".join(filter(None, text)) for name, text in known.items()}
-    bought = not pack.steps and all(measure.bought_gpus for measure in told.measures) and bool(told.measures)
-    return re.sub(r"\n{3,}", "\n\n", filled("purchase.md" if bought else "readme.md", values))
+    values = {name: text if isinstance(text, str) else "\n".join(filter(None, text)) for name, text in blocks.items()}
+    bought = not bundle.steps and all(measure.bought_gpus for measure in page_words.measures)
+    bought = bought and bool(page_words.measures)
+    return re.sub(r"\n{3,}", "\n\n", fill_template("purchase.md" if bought else "readme.md", values))
 
 
-def _changed(pack: FleetPack) -> list[str]:
-    """Nodes that a script of the pack repartitions."""
-    if not any(step.file.endswith("/change.sh") for step in pack.steps):
+def _nodes_to_repartition(bundle: FleetBundle) -> list[str]:
+    """List the nodes that a script of the bundle repartitions."""
+    if not any(step.file.endswith("/change.sh") for step in bundle.steps):
         return []
-    return sorted(set(pack.rules.layout_plan().filter("changed")["node"]))
+    return sorted(set(bundle.rules.layout_plan().filter("changed")["node"]))
 
 
-def _page_texts(pack: FleetPack, told: PageWords) -> Callable[[str], str]:
-    """Texts of the page by name, those of the actuator first."""
-    rules, nodes, limit = pack.rules, _changed(pack), pack.drain.limit_s
-    blocks, gap = text_blocks(), nodes and rules.requests == RIGHTSIZED
-    full = sum(pool.count * pool.offers.get(FULL_GPU, 0) for pool in rules.pools)
+def _make_text_lookup(bundle: FleetBundle, page_words: PageWords) -> Callable[[str], str]:
+    """Return a function that looks up texts of the README by name, those of the actuator first."""
+    rules, nodes, limit = bundle.rules, _nodes_to_repartition(bundle), bundle.drain.limit_s
+    blocks, has_gap = text_blocks(), nodes and rules.requests == RIGHTSIZED
+    full_gpus = sum(pool.count * pool.offers.get(FULL_GPU, 0) for pool in rules.pools)
     configs = [(pool.state.config_name, [node for node in pool.nodes if node in nodes]) for pool in rules.pools]
     values = {
-        "NAMESPACE": NAMESPACE, "CONFIG_MAP": CONFIG_MAP, "ACTUATOR": rules.actuator, "DATA": told.data,
+        "NAMESPACE": NAMESPACE, "CONFIG_MAP": CONFIG_MAP, "ACTUATOR": rules.actuator, "DATA": page_words.data,
         "NODES": format_node_list(nodes), "NODE": (nodes or [""])[0],
-        "SCRIPT": pack.place("change.sh") if nodes else "",
+        "SCRIPT": bundle.path_of("change.sh") if nodes else "",
         "GPUS": str(sum(len(rules.todays_layouts[node]) for node in nodes)),
         "TOTAL": str(sum(map(len, rules.todays_layouts.values()))),
         "LIMIT": "without a limit" if limit is None else f"up to {wait_text(limit / SECONDS_PER_MINUTE)}",
-        "DURATION": duration_words(pack.index, pack.change) if nodes else "", "RELEASE": pack.release_words,
-        "EMPTYING": told.emptying if nodes else "", "TYPE": str(getattr(pack.gres_type, "full", pack.gres_type)),
-        "FULL": f"{full:,}" if gap else "", "PARTED": pack.mig_parted_path if nodes else "",
-        "SWITCHED": format_node_list(switched_nodes(pack.index)) if nodes and pack.change.reboot_s else "",
-        "UNUSED": unused_slices_text(pack.index, pack.gpu_model) if nodes else "",
+        "DURATION": describe_duration(bundle.index, bundle.change) if nodes else "",
+        "RELEASE": bundle.release_instruction,
+        "EMPTYING": page_words.emptying if nodes else "",
+        "TYPE": str(getattr(bundle.gres_type, "full", bundle.gres_type)),
+        "FULL": f"{full_gpus:,}" if has_gap else "", "PARTED": bundle.mig_parted_path if nodes else "",
+        "SWITCHED": format_node_list(find_mode_change_nodes(bundle.index)) if nodes and bundle.change.reboot_s else "",
+        "UNUSED": describe_unused_slices(bundle.index, bundle.gpu_model) if nodes else "",
         "CONFIGS": ", ".join(f"`{config}` on {format_node_list(names)}" for config, names in configs if names),
     }  # fmt: skip
 
     def text(name: str) -> str:
-        found = blocks.get(f"{name} {rules.actuator}", blocks.get(name, ""))
+        block = blocks.get(f"{name} {rules.actuator}", blocks.get(name, ""))
         # A text about what this bundle does not have is left out.
-        empty = any(f"@{key}@" in found for key, value in values.items() if not value)
-        return "" if empty else replaced(found.strip(), values)
+        empty = any(f"@{key}@" in block for key, value in values.items() if not value)
+        return "" if empty else replace_placeholders(block.strip(), values)
 
     return text
 
 
-def _quota_text(pack: FleetPack, text: Callable[[str], str]) -> str:
-    """What queue managers have to be told of the resources of the planned fleet."""
-    rules = pack.rules
+def _quota_text(bundle: FleetBundle, text: Callable[[str], str]) -> str:
+    """Describe how quotas of queue managers must change with the resources of the planned fleet."""
+    rules = bundle.rules
     if rules.actuator not in ("mig-manager", "nvidia-smi") or rules.powers_nodes_down:
         return ""
-    if pack.place("queues.sh") in pack.files:
+    if bundle.path_of("queues.sh") in bundle.files:
         return text("quotas_set")
-    today, then = Counter[str](), Counter[str]()
-    for pools, total in ((rules.today, today), (rules.pools, then)):
+    current, planned = Counter[str](), Counter[str]()
+    for pools, total in ((rules.today, current), (rules.pools, planned)):
         for pool in pools:
-            total.update({name: count * pool.count for name, count in allocatable(pool.state).items()})
+            total.update({name: count * pool.count for name, count in allocatable_resources(pool.state).items()})
     changes: dict[str, list[str]] = {"lower before `apply`": [], "raise after `verify`": []}
-    for one in sorted(today | then):
-        verb = list(changes)[then[one] > today[one]]
-        changes[verb] += [f"`{one}` {today[one]:,} → {then[one]:,}"] if then[one] != today[one] else []
+    for resource in sorted(current | planned):
+        verb = list(changes)[planned[resource] > current[resource]]
+        if planned[resource] != current[resource]:
+            changes[verb].append(f"`{resource}` {current[resource]:,} → {planned[resource]:,}")
     parts = [f"{verb}: {', '.join(words)}" for verb, words in changes.items() if words]
     return f"{text('quotas_by_hand')} {'; '.join(parts)}." if parts else ""
 
 
-def _by_measure(pack: FleetPack, told: PageWords) -> dict[str, str]:
-    """What to do, check and undo for each measure, in order."""
-    other = next((one.action for one in told.measures if one.action in CHANGES_FLEET), "")
+def _measure_texts(bundle: FleetBundle, page_words: PageWords) -> dict[str, str]:
+    """Render what to do, check and undo for each measure, in order."""
+    fleet_action = next((measure.action for measure in page_words.measures if measure.action in FLEET_ACTIONS), "")
     do, check, undo = list[str](), list[str](), list[str]()
-    several = len(told.measures) > 1
-    for number, one in enumerate(told.measures, start=1):
-        steps = [step for step in pack.steps if (step.action or other) == one.action]
-        by, commands, checked, undone = "", [step.do for step in steps], "", ""
+    several = len(page_words.measures) > 1
+    for number, measure in enumerate(page_words.measures, start=1):
+        steps = [step for step in bundle.steps if (step.action or fleet_action) == measure.action]
+        explanation, commands, checked, undone = "", [step.do for step in steps], "", ""
         if not any(commands):
-            by, commands, checked, undone = _by_hand(pack, told, one)
-        name = f"{number}. **{one.text}.**" if several or not one.steps else ""
-        lines = [step[0] for step in one.steps] + [by] * bool(one.bought_gpus)
-        head = " ".join(filter(None, (name, one.condition, "" if one.bought_gpus else by)))
-        listed = [f"{'   ' * several}- {what[:1].upper()}{what[1:]}" for what in lines]
-        do.append("\n".join([*filter(None, [head, *listed]), "", _fence(commands)]).strip())
-        checked += _fence([step.check for step in steps])
-        undone += _fence([step.undo for step in reversed(steps)])
-        mark = f"Measure {number}:\n\n" if several else ""
-        check += [mark + checked] if checked else []
-        undo += [mark + undone] if undone else []
-    rest = [] if other else [step.do for step in pack.steps if not step.action and step.do]
-    do += [f"The other files keep settings as they are today:\n\n{_fence(rest)}"] if rest else []
+            explanation, commands, checked, undone = _manual_texts(bundle, page_words, measure)
+        name = f"{number}. **{measure.text}.**" if several or not measure.steps else ""
+        texts = [text for text, _ in measure.steps] + [explanation] * bool(measure.bought_gpus)
+        head = " ".join(filter(None, (name, measure.condition, "" if measure.bought_gpus else explanation)))
+        step_lines = [f"{'   ' * several}- {text[:1].upper()}{text[1:]}" for text in texts]
+        do.append("\n".join([*filter(None, [head, *step_lines]), "", _fence_commands(commands)]).strip())
+        checked += _fence_commands([step.check for step in steps])
+        undone += _fence_commands([step.undo for step in reversed(steps)])
+        heading = f"Measure {number}:\n\n" if several else ""
+        check += [heading + checked] if checked else []
+        undo += [heading + undone] if undone else []
+    other_commands = [] if fleet_action else [step.do for step in bundle.steps if not step.action and step.do]
+    if other_commands:
+        do.append(f"The other files keep settings as they are today:\n\n{_fence_commands(other_commands)}")
     parts = {"DO": do, "CHECK": check, "UNDO": undo[::-1]}
-    return {key: "\n\n".join(texts) or NOTHING for key, texts in parts.items()}
+    return {key: "\n\n".join(texts) or NO_STEPS_TEXT for key, texts in parts.items()}
 
 
-def _by_hand(pack: FleetPack, told: PageWords, one: MeasureWords) -> tuple[str, list[str], str, str]:
-    """Why no file performs a measure, the commands that do, and how it is checked and undone."""
-    pack.by_hand.append(one.action)
-    if one.action in CHANGES_FLEET:
-        why = "; ".join(pack.warnings)
-        return f"No file here carries it out ({why}); fix this, then run `{told.command}`.", [], "", ""
-    commands = [command for _, command in one.steps if command]
-    words = find_measure_texts(one.action, pack.rules.actuator)
+def _manual_texts(bundle: FleetBundle, page_words: PageWords, measure: MeasureWords) -> tuple[str, list[str], str, str]:
+    """Describe a measure that no file carries out: the reason, its commands, its check and how to undo it."""
+    bundle.manual_measures.append(measure.action)
+    if measure.action in FLEET_ACTIONS:
+        reason = "; ".join(bundle.warnings)
+        return f"No file here carries it out ({reason}); fix this, then run `{page_words.command}`.", [], "", ""
+    commands = [command for _, command in measure.steps if command]
+    words = find_measure_texts(measure.action, bundle.rules.actuator)
     checked, undone = (words[name].replace("{nodes}", "NODES") for name in ("check", "undo"))
-    by = f"After delivery: {words['edit']}." if one.bought_gpus else "No file carries it out; by hand:"
-    return by, commands, checked, undone
+    explanation = "No file carries it out; by hand:"
+    if measure.bought_gpus:
+        explanation = f"After delivery: {words['edit']}."
+    return explanation, commands, checked, undone
 
 
-def page_tables(pack: Pack) -> dict[str, str]:
-    """What a page says of the files: the list of them, and the commands."""
+def step_tables(bundle: Bundle) -> dict[str, str]:
+    """Render the list of files and the commands that apply, check and undo them, for a README."""
+    rows = (f"| `{step.file}` | {step.purpose} |" for step in bundle.steps)
     return {
-        "FILES": "\n".join(f"| `{step.file}` | {step.what} |" for step in pack.steps) or "| none | no file needed |",
-        "DO": _fence([step.do for step in pack.steps]) or NOTHING,
-        "CHECK": _fence([step.check for step in pack.steps]) or NOTHING,
-        "UNDO": _fence([step.undo for step in reversed(pack.steps)]) or NOTHING,
+        "FILES": "\n".join(rows) or "| none | no file needed |",
+        "DO": _fence_commands([step.do for step in bundle.steps]) or NO_STEPS_TEXT,
+        "CHECK": _fence_commands([step.check for step in bundle.steps]) or NO_STEPS_TEXT,
+        "UNDO": _fence_commands([step.undo for step in reversed(bundle.steps)]) or NO_STEPS_TEXT,
     }
 
 
 def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
-    """Nodes and resources of each pool, and the nodes to buy; where nodes are powered down, also how many are up."""
-    moving = rules.powers_nodes_down
-    heads = ["pool", "nodes", *(["powered on at most", "idle nodes kept"] if moving else []), "resources of a node"]
-    lines = [heads, ["---"] * len(heads)]
+    """Render nodes and resources of each pool, and nodes to buy; with power-down, also how many are powered on."""
+    is_powered_down = rules.powers_nodes_down
+    counts_heading = ["powered on at most", "idle nodes kept"] if is_powered_down else []
+    headings = ["pool", "nodes", *counts_heading, "resources of a node"]
+    lines = [headings, ["---"] * len(headings)]
     for pool in rules.pools:
         resources = "MIG instances as requested" if LAYOUT_CUT_BY_JOBS in pool.layouts else ", ".join(
             f"{count} × {'full GPU' if name == FULL_GPU else name}" for name, count in pool.offers.items()
         )  # fmt: skip
-        counts = [str(pool.max_nodes_on), str(pool.kept)] if moving else []
+        counts = [str(pool.max_nodes_on), str(pool.kept)] if is_powered_down else []
         lines.append([pool.name, format_node_list(pool.nodes) or str(pool.count), *counts, resources])
     if bought_gpus and len({len(pool.layouts) for pool in rules.today}) == 1:
         size = len(rules.today[0].layouts)
-        lines.append(["to buy", count_text(bought_gpus // size, "new node"), *[""] * (2 * moving), f"{size} GPUs"])
+        lines.append(
+            ["to buy", count_text(bought_gpus // size, "new node"), *[""] * (2 * is_powered_down), f"{size} GPUs"]
+        )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _fence(commands: Sequence[str]) -> str:
+def _fence_commands(commands: Sequence[str]) -> str:
+    """Join commands in a fenced code block, without repeated lines."""
     lines: list[str] = []
     for command in commands:
         # What was set before need not be set again.
@@ -349,65 +389,71 @@ def _fence(commands: Sequence[str]) -> str:
     return "```bash\n" + "\n".join(lines) + "\n```" if lines else ""
 
 
-MARK = FolderMark(MANIFEST, "gpuplanner export 1")
-ENDS_WAITS = ("pack", "raise_limit", "repartition", "rightsize")
-FOLDER = "export"
-"""Where the pack stands in the folder of a report or of a start."""
+BUNDLE_MARK = FolderMark(MANIFEST, "gpuplanner export 1")
+WAIT_REDUCING_ACTIONS = ("pack", "raise_limit", "repartition", "rightsize")
+BUNDLE_FOLDER = "export"
+"""Folder of the change bundle in the folder of a report or of `gpuplanner start`."""
 
 
-def time_to_empty(scenario: Scenario, nodes: Sequence[str]) -> tuple[float, float] | None:
-    """How long nodes took in the record until their last job had ended, from each hour on: median and p95 [s]."""
+def emptying_times(scenario: Scenario, nodes: Sequence[str]) -> tuple[float, float] | None:
+    """Estimate how long nodes take until their last job has ended, from the hours of the record.
+
+    Returns
+    -------
+    tuple of float or None
+        Median and p95 [s]; None if no job is known on the nodes.
+    """
     file = data_folder(scenario.data) / "jobs.parquet"
     if not nodes or not file.exists():
         return None
     jobs = pl.read_parquet(file, columns=["node_list", "start_time", "end_time"]).drop_nulls()
-    there = [one for one in jobs["node_list"].unique() if not {*nodes}.isdisjoint(try_expand_node_list(one) or ())]
-    starts = jobs.filter(pl.col("node_list").is_in(there)).sort("start_time").set_sorted("start_time")
+    lists, wanted = jobs["node_list"].unique(), set(nodes)
+    node_lists = [text for text in lists if not wanted.isdisjoint(try_expand_node_list(text) or ())]
+    starts = jobs.filter(pl.col("node_list").is_in(node_lists)).sort("start_time").set_sorted("start_time")
     if starts.is_empty():
         return None
     ends = starts.select("start_time", last=pl.col("end_time").cum_max())
     hours = ends.select(pl.datetime_range(pl.col("start_time").min(), pl.col("start_time").max(), "1h"))
-    left = (pl.col("last") - pl.col("start_time")).dt.total_seconds().clip(0)
-    waits = hours.join_asof(ends, on="start_time").select(left).to_series()
+    remaining_s = (pl.col("last") - pl.col("start_time")).dt.total_seconds().clip(0)
+    waits = hours.join_asof(ends, on="start_time").select(remaining_s).to_series()
     return float(waits.quantile(0.5) or 0), float(waits.quantile(0.95) or 0)
 
 
-def decision_pack(scenario: Scenario, found: Comparison, *, gres_type: str | None = None) -> Pack | None:
-    """The files of what was decided, and the page that says how to use them; None where nothing was."""
-    rules, decision = found.rules, found.decision
+def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_type: str | None = None) -> Bundle | None:
+    """Make the change bundle of a comparison; None if it has no target fleet."""
+    rules, decision = comparison.rules, comparison.decision
     if rules is None:
         return None
-    gpu_model = (
-        load_any_gpu_model(rules.gpu_model)
-        if is_catalogue_model(rules.gpu_model)
-        else make_non_mig_model(rules.gpu_model)
-    )
+    load_model = load_any_gpu_model if is_catalogue_model(rules.gpu_model) else make_non_mig_model
+    gpu_model = load_model(rules.gpu_model)
     change = find_change_cost(scenario, gpu_model)
-    rules = replace(rules, quotas=tuple(_quotas(scenario, gpu_model)))
+    rules = replace(rules, quotas=tuple(_read_quotas(scenario, gpu_model)))
     drain, emptying, changed = make_drain_rule(scenario, change), "", rules.layout_plan().filter("changed")["node"]
-    times = time_to_empty(scenario, [*changed.unique(), *rules.released])
-    if times is not None and drain.scope == "node":
-        emptying = "{} (median), {} (p95)".format(*(wait_text(each / SECONDS_PER_MINUTE) for each in times))
+    emptying_s = emptying_times(scenario, [*changed.unique(), *rules.released])
+    if emptying_s is not None and drain.scope == "node":
+        median, p95 = (wait_text(seconds / SECONDS_PER_MINUTE) for seconds in emptying_s)
+        emptying = f"{median} (median), {p95} (p95)"
         if drain.limit_s == change.drain_s.high:  # no maintenance window limits it
-            hours_s = math.ceil(times[1] / SECONDS_PER_HOUR) * SECONDS_PER_HOUR
+            hours_s = math.ceil(emptying_s[1] / SECONDS_PER_HOUR) * SECONDS_PER_HOUR
             drain = replace(drain, limit_s=max(drain.limit_s, hours_s))
-    types = gres_type or (site_types(scenario.data, gpu_model) if rules.actuator == "slurm" else None)
-    told = PageWords(
-        decision.sentence, POLICIES[decision.policy].meaning, tuple(_reasons(decision)), tuple(_measures(decision)),
+    gres_types = gres_type or (read_gres_types(scenario.data, gpu_model) if rules.actuator == "slurm" else None)
+    page_words = PageWords(
+        decision.sentence, POLICIES[decision.policy].meaning, tuple(_ticket_lines(decision)),
+        tuple(_describe_measures(decision)),
         f"gpuplanner export {scenario.data} --actuator {rules.actuator}", str(scenario.data), emptying,
     )  # fmt: skip
-    return to_pack(rules, told, change, drain, gres_type=types)
+    return make_bundle(rules, page_words, change, drain, gres_type=gres_types)
 
 
-def pack_into(scenario: Scenario, found: Comparison, folder: Path) -> None:
-    """Write the pack into a folder of its own in the folder of a page."""
-    pack = decision_pack(scenario, found)
-    if pack is not None:
-        pack.write(folder / FOLDER)
+def write_bundle_into(scenario: Scenario, comparison: Comparison, folder: Path) -> None:
+    """Write the change bundle into the subfolder ``export`` of a report folder."""
+    bundle = make_decision_bundle(scenario, comparison)
+    if bundle is not None:
+        bundle.write(folder / BUNDLE_FOLDER)
 
 
-def kept_study(folder: Path) -> Study | None:
-    """The study that a start or a report left in its folder; None where it has none, or its input is not the same."""
+def load_matching_study(folder: Path) -> Study | None:
+    """Load the study that an earlier command left in a folder; None if version or inputs have changed."""
     with contextlib.suppress(OSError, GpuPlannerError):
         study = open_study(folder)
         scenario = study.scenario
@@ -418,89 +464,119 @@ def kept_study(folder: Path) -> Study | None:
 
 
 def export_decision(
-    scenario: Scenario, out: str | Path, *, gres_type: str | None = None, kept: Study | None = None
+    scenario: Scenario, out: str | Path, *, gres_type: str | None = None, kept_study: Study | None = None
 ) -> tuple[list[Path], tuple[str, ...]]:
-    """Write the files of a decision: their places, and what was left out of them.
+    """Write the change bundle of a scenario.
 
-    The decision is that of `kept` if it is of the same scenario, else that which is on disk; only where there is
-    none the ways are simulated.
+    Parameters
+    ----------
+    scenario : Scenario
+        Scenario to export.
+    out : str or Path
+        Folder that is replaced.
+    gres_type : str, optional
+        GRES type of a full GPU in Slurm.
+    kept_study : Study, optional
+        Study to use if it has the same scenario; otherwise the simulation on disk is used, or run.
+
+    Returns
+    -------
+    tuple of list of Path and tuple of str
+        Files, and warnings about what is missing.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no decision to export.
     """
     # No project changes a file, but README.md states the cost at the scenario's prices, as the report does.
-    found = kept.comparison if kept is not None and kept.scenario == scenario else study_comparison(scenario)
-    pack = decision_pack(scenario, found, gres_type=gres_type)
-    if pack is None:
-        raise ScenarioError(f"export of {scenario.name}", "a decision", found.decision.sentence, "Ingest more jobs.")
-    with replace_directory(out, mark=MARK) as folder:
-        pack.write(folder)
-    return [Path(out) / name for name in sorted(pack.files)], tuple(pack.warnings)
+    is_kept = kept_study is not None and kept_study.scenario == scenario
+    comparison = kept_study.comparison if kept_study is not None and is_kept else study_comparison(scenario)
+    bundle = make_decision_bundle(scenario, comparison, gres_type=gres_type)
+    if bundle is None:
+        got, todo = comparison.decision.sentence, "Ingest more jobs."
+        raise ScenarioError(f"export of {scenario.name}", "a decision", got, todo)
+    with replace_directory(out, mark=BUNDLE_MARK) as folder:
+        bundle.write(folder)
+    return [Path(out) / name for name in sorted(bundle.files)], tuple(bundle.warnings)
 
 
-def hand_over(scenario: Scenario, found: Comparison, out: str | Path) -> Path:
-    """Write the pack of a comparison that is at hand, and a workbook of its figures, into a folder: its README.
+def write_handover_folder(scenario: Scenario, comparison: Comparison, out: str | Path) -> Path:
+    """Write the change bundle of a comparison and a workbook of its figures into a folder.
 
-    It is what the button of the what-if panel does: ``hand_over(scenario, found, "build/export")``.
+    The button of the what-if panel does the same: ``write_handover_folder(scenario, found, "build/export")``.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Scenario of the comparison.
+    comparison : Comparison
+        Comparison with its decision.
+    out : str or Path
+        Folder that is replaced.
+
+    Returns
+    -------
+    Path
+        README of the bundle, or the workbook if there is no bundle.
     """
     from gpuplanner.report.finance_exports import write_workbook
 
-    pack = decision_pack(scenario, found)
-    tables = {
-        "Policies": make_policy_table(found),
-        "Waits": make_service_table(found),
-        "Wait curve": make_wait_curve_table(found),
-    }
-    notes = {"Decision": found.decision.sentence, "Confidence": " ".join(found.decision.confidence)}
-    with replace_directory(out, mark=MARK) as folder:
-        if pack is not None:
-            pack.write(folder)
-        write_workbook(
-            folder / "workbook.xlsx", tables, title=scenario.name, notes=notes, locale=scenario.number_locale
-        )
-    return Path(out) / (PAGE if pack is not None else "workbook.xlsx")
+    bundle = make_decision_bundle(scenario, comparison)
+    tables = {"Policies": make_policy_table(comparison), "Waits": make_service_table(comparison)}
+    tables["Wait curve"] = make_wait_curve_table(comparison)
+    notes = {"Decision": comparison.decision.sentence, "Confidence": " ".join(comparison.decision.confidence)}
+    title, locale = scenario.name, scenario.number_locale
+    with replace_directory(out, mark=BUNDLE_MARK) as folder:
+        if bundle is not None:
+            bundle.write(folder)
+        write_workbook(folder / "workbook.xlsx", tables, title=title, notes=notes, locale=locale)
+    return Path(out) / (README_FILE if bundle is not None else "workbook.xlsx")
 
 
-def _quotas(scenario: Scenario, gpu_model: GpuModel) -> Iterator[TenantQuota]:
-    """What tenants may hold of the board, where its queues were read; flavors of other boards are left out."""
+def _read_quotas(scenario: Scenario, gpu_model: GpuModel) -> Iterator[TenantQuota]:
+    """Read the quotas of teams for a GPU model; flavors of other GPU models are left out."""
     file = data_folder(scenario.data) / "queue_quotas.parquet"
     if not file.exists():
         return
     table = read_table(file, QueueQuotas)
     share = pl.col("profile").map_elements(gpu_model.gpu_fraction, return_dtype=pl.Float64).fill_null(1.0)
     gpus = {name: (pl.col(name) * share).sum() for name in ("nominal", "borrow", "lend")}
-    mine = table.filter(pl.col("gpu_model").fill_null(gpu_model.name) == gpu_model.name)
-    limits = (
-        pl.when(pl.col(name).is_null().any()).then(None).otherwise(gpus[name]).alias(name)
-        for name in ("borrow", "lend")
-    )
-    words = pl.col("cohort", "namespaces").first()
-    rows = mine.group_by("tenant", maintain_order=True).agg(gpus["nominal"], *limits, words)
-    for tenant, own, borrow, lend, cohort, namespaces in rows.iter_rows():
+    model_quotas = table.filter(pl.col("gpu_model").fill_null(gpu_model.name) == gpu_model.name)
+    # A team without a limit in one flavor has no limit at all.
+    is_unlimited = {name: pl.col(name).is_null().any() for name in ("borrow", "lend")}
+    limits = (pl.when(none).then(None).otherwise(gpus[name]).alias(name) for name, none in is_unlimited.items())
+    labels = pl.col("cohort", "namespaces").first()
+    rows = model_quotas.group_by("tenant", maintain_order=True).agg(gpus["nominal"], *limits, labels)
+    for tenant, nominal, borrow, lend, cohort, namespaces in rows.iter_rows():
         names = tuple(namespaces.split(",")) if namespaces else ()
-        yield TenantQuota(tenant, own, cohort, borrow, lend, names)
+        yield TenantQuota(tenant, nominal, cohort, borrow, lend, names)
 
 
-def _reasons(decision: Decision) -> Iterator[str]:
-    """Why, what happens to waits, and what it costs: the lines of a change ticket."""
-    if (size := decision.most_improved_size) is not None:
-        observed, today, then = (
-            wait_text(each)
-            for each in (size.observed_p95_minutes, size.today_p95_minutes, size.recommended_p95_minutes)
-        )
+def _ticket_lines(decision: Decision) -> Iterator[str]:
+    """Yield the lines of a change ticket: reason, effect on queue waits, cost and approval."""
+    improved = decision.most_improved_size
+    if improved is not None:
+        observed, today = wait_text(improved.observed_p95_minutes), wait_text(improved.today_p95_minutes)
         yield (
-            f"Reason: p95 queue wait on {size.size} {observed} observed; in simulation {today} today and {then} after "
-            "the change."
+            f"Reason: p95 queue wait on {improved.size} {observed} observed; in simulation {today} today and "
+            f"{wait_text(improved.recommended_p95_minutes)} after the change."
         )
-    later = [one for one in decision.service if one.added_p95_minutes > WAIT_TOLERANCE_MINUTES]
-    for one in later:
+    slower_sizes = [size for size in decision.service if size.added_p95_minutes > WAIT_TOLERANCE_MINUTES]
+    for size in slower_sizes:
         yield (
-            f"Jobs on {one.size} wait longer: p95 queue wait {wait_text(one.recommended_p95_minutes)}, today "
-            f"{wait_text(one.today_p95_minutes)}."
+            f"Jobs on {size.size} wait longer: p95 queue wait {wait_text(size.recommended_p95_minutes)}, today "
+            f"{wait_text(size.today_p95_minutes)}."
         )
     if decision.measures and decision.measures[-1].action in IDLE_ACTIONS:
         yield "Jobs that find no node powered on wait until one is up."
-    elif not later and decision.service:
+    elif not slower_sizes and decision.service:
         order = ", if the measures take effect in this order" if len(decision.measures) > 1 else ""
-        means = [(one.size, one.today_mean_minutes, one.recommended_mean_minutes) for one in decision.service]
-        rises = [f"{size} ({was:.1f} → {then:.1f} min)" for size, was, then in means if then - was >= 0.1]
+        rises = [
+            f"{size.size} ({size.today_mean_minutes:.1f} → {size.recommended_mean_minutes:.1f} min)"
+            for size in decision.service
+            if size.recommended_mean_minutes - size.today_mean_minutes >= 0.1
+        ]
         rise = f" The mean queue wait rises on {', '.join(rises)}." if rises else ""
         yield f"In the recorded period, no job size waits longer at p95 after the change{order}.{rise}"
     if any(measure.action == "buy" for measure in decision.measures):
@@ -511,23 +587,23 @@ def _reasons(decision: Decision) -> Iterator[str]:
     yield "Approved by: ____"
 
 
-def _measures(decision: Decision) -> Iterator[MeasureWords]:
-    """The measures in order, each with what has to be seen before it."""
+def _describe_measures(decision: Decision) -> Iterator[MeasureWords]:
+    """Yield the measures in order, each with the condition that must hold before it."""
     latest = decision.longest_waiting
-    again = decision.next_steps[-1].command if decision.next_steps else None
-    for number, one in enumerate(decision.measures):
-        condition = f"Only once step {number} is in effect." if one.condition else ""
-        if one.condition and latest and decision.measures[number - 1].action in ENDS_WAITS:
+    check_command = decision.next_steps[-1].command if decision.next_steps else None
+    for number, measure in enumerate(decision.measures):
+        condition = f"Only once step {number} is in effect." if measure.condition else ""
+        if measure.condition and latest and decision.measures[number - 1].action in WAIT_REDUCING_ACTIONS:
             condition = (
                 f"Only once step {number} is in effect and has shortened waits: p95 queue wait on {latest.size} "
                 f"{wait_text(latest.today_p95_minutes)} today, {wait_text(latest.recommended_p95_minutes)} simulated "
-                f"with all measures. After a week, export the jobs again and check with `{again}`: "
+                f"with all measures. After a week, export the jobs again and check with `{check_command}`: "
                 f"without step {number}, jobs wait longer."
             )
         steps = [
             (step.what, step.command)
             for step in decision.next_steps
-            if step.action == one.action and not (step.command or "").startswith("gpuplanner rightsize")
+            if step.action == measure.action and not (step.command or "").startswith("gpuplanner rightsize")
         ]  # requests are switched after the nodes are verified
-        bought_gpus = (one.gpus - decision.fleet_gpus) * (one.action == "buy")
-        yield MeasureWords(one.action, one.text, condition, steps, bought_gpus)
+        bought_gpus = (measure.gpus - decision.fleet_gpus) * (measure.action == "buy")
+        yield MeasureWords(measure.action, measure.text, condition, steps, bought_gpus)

@@ -1,4 +1,4 @@
-"""Charts to specifications and SVG without a network."""
+"""Charts as Vega-Lite specifications, SVG and HTML, without a network."""
 
 from __future__ import annotations
 
@@ -18,20 +18,17 @@ SVG_WIDTH = 860
 NOTEBOOK_WIDTH = 720
 NARROW_WIDTH = 360
 """Of pictures where the window is narrow, as on a telephone."""
-_TAG = re.compile(r"<(?:path|g|rect|line)\b[^>]*>")
+_SVG_TAG = re.compile(r"<(?:path|g|rect|line)\b[^>]*>")
 _LONG_NUMBER = re.compile(r"(\.\d\d)\d+")  # a hundredth of a pixel is enough
 
 NAMES_SHARE = 0.36
 """At most this share of the width goes to names on the vertical axis."""
 
-_WIDER = 0.16
+_FONT_MARGIN_SHARE = 0.16
 """A reader's font may be wider than the one that pictures are laid out with by this share, as DejaVu Sans is."""
 
-_SHARED = ("$schema", "config", "datasets", "padding", "usermeta", "autosize")
-_BY_PART = {
-    "scale": dict.fromkeys(("x", "y", "color", "shape"), "independent"),
-    "legend": {"color": "independent"},
-}
+_SHARED_KEYS = ("$schema", "config", "datasets", "padding", "usermeta", "autosize")
+_OWN_SCALES = {"scale": dict.fromkeys(("x", "y", "color", "shape"), "independent"), "legend": {"color": "independent"}}
 
 # JupyterLab 4 has a Vega-Lite 5 runtime; it says so in the console if a specification names another.
 _NOTEBOOK_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
@@ -39,7 +36,7 @@ _NOTEBOOK_TYPE = "application/vnd.vegalite.v5+json"
 
 
 def chart_spec(chart: ChartType) -> dict[str, Any]:
-    """Vega-Lite specification of a chart, validated, data included.
+    """Convert a chart to its validated Vega-Lite specification, data included.
 
     Examples
     --------
@@ -48,61 +45,66 @@ def chart_spec(chart: ChartType) -> dict[str, Any]:
     >>> chart_spec(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))["width"]
     'container'
     """
-    spec: dict[str, Any] = _shown(chart.to_dict())
+    spec: dict[str, Any] = _escape_texts(chart.to_dict())
     return spec
 
 
-def _shown(value: Any) -> Any:  # noqa: ANN401 - JSON of any shape
-    """Texts of a specification as they may be shown: a control character among them ends the process that draws."""
+def _escape_texts(value: Any) -> Any:  # noqa: ANN401 - JSON of any shape
+    """Escape control characters in a specification, recursively; the renderer would crash on them."""
     if isinstance(value, str):
         return escape_controls(value)
     if isinstance(value, dict):
-        return {key: _shown(each) for key, each in value.items()}
-    return [_shown(each) for each in value] if isinstance(value, list) else value
+        return {key: _escape_texts(item) for key, item in value.items()}
+    return [_escape_texts(item) for item in value] if isinstance(value, list) else value
 
 
 def fitted(spec: dict[str, Any], width: int) -> dict[str, Any]:
-    """Lay a specification out for a width in pixels, where no browser can say how wide the page is.
+    """Fit a specification to a width, where no browser knows how wide the page is.
 
-    The page does the same in its script when it draws and when the window changes.
+    The script of the page does the same when it draws and when the window changes.
 
     Parameters
     ----------
     spec : dict
         From :func:`chart_spec`; it is not changed.
     width : int
-        Of the whole chart, in pixels.
+        Width of the whole chart. [px]
+
+    Returns
+    -------
+    dict
+        Specification with widths, legend columns and label limits.
     """
-    facts = spec["usermeta"]
-    names = min(facts["names"], int(width * NAMES_SHARE))
+    layout_facts = spec["usermeta"]
+    names = min(layout_facts["names"], int(width * NAMES_SHARE))
     config = spec["config"]
-    beside, limit = max(1, (width - names) // facts["legend"]), max(60, min(260, width - names - 30))
-    legend = config["legend"] | {"columns": beside, "labelLimit": limit}
-    fit = spec | {"config": config | {"axisYDiscrete": {"labelLimit": names}, "legend": legend}}
-    panels = facts.get("panels")
+    legend_columns, limit = max(1, (width - names) // layout_facts["legend"]), max(60, min(260, width - names - 30))
+    legend = config["legend"] | {"columns": legend_columns, "labelLimit": limit}
+    fitted_spec = spec | {"config": config | {"axisYDiscrete": {"labelLimit": names}, "legend": legend}}
+    panels = layout_facts.get("panels")
     if panels is None:
-        if fit.get("width") == "container":
-            fit |= {"width": width, "autosize": {"type": "fit-x", "contains": "padding"}}
-        return fit
+        if fitted_spec.get("width") == "container":
+            fitted_spec |= {"width": width, "autosize": {"type": "fit-x", "contains": "padding"}}
+        return fitted_spec
     columns = max(1, min(panels["columns"], width // panels["minimum"]))
     panel = {"width": max(80, width // columns - names - panels["margin"])}
-    fit["columns"] = columns
-    if "concat" in fit:
-        fit["concat"] = [part | panel for part in fit["concat"]]
+    fitted_spec["columns"] = columns
+    if "concat" in fitted_spec:
+        fitted_spec["concat"] = [part | panel for part in fitted_spec["concat"]]
     else:
-        fit["spec"] = fit["spec"] | panel
-    return fit
+        fitted_spec["spec"] = fitted_spec["spec"] | panel
+    return fitted_spec
 
 
 def chart_to_svg(chart: ChartType | dict[str, Any], *, width: int = SVG_WIDTH) -> str:
-    """Draw a chart as SVG text, without a browser and without a network.
+    """Draw a chart as SVG, without a browser and without a network.
 
     Parameters
     ----------
     chart : altair chart or dict
         Any chart of this package, or its specification from :func:`chart_spec`.
     width : int
-        Of the whole drawing, in pixels.
+        Width of the whole drawing. [px]
 
     Raises
     ------
@@ -116,47 +118,46 @@ def chart_to_svg(chart: ChartType | dict[str, Any], *, width: int = SVG_WIDTH) -
     >>> chart_to_svg(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))[:4]
     '<svg'
     """
-    return _drawn(fitted(chart if isinstance(chart, dict) else chart_spec(chart), width))
+    return _render_svg(fitted(chart if isinstance(chart, dict) else chart_spec(chart), width))
 
 
 def enable_offline_renderer(*, width: int = NOTEBOOK_WIDTH) -> None:
-    """Show charts in notebooks without a network: JupyterLab draws the chart, exports take a picture.
+    """Show charts in notebooks without a network: JupyterLab draws the chart, exports use a picture.
 
-    JupyterLab prefers the specification to Markdown. ``nbconvert --to html`` prefers Markdown to a bare SVG, for
-    which it knows no text alternative; here that is the description of the chart. Altair's own default loads its
-    runtime from a content network. Call this once in a notebook.
+    Altair's default loads its runtime from a content network. JupyterLab prefers the specification to Markdown;
+    ``nbconvert --to html`` prefers Markdown, whose picture has a text alternative. Call this once in a notebook.
 
     Parameters
     ----------
     width : int
-        Of each chart, in pixels.
+        Width of each chart. [px]
     """
 
     def offline(spec: dict[str, Any], **_: object) -> dict[str, Any]:
-        spec = _shown(spec)
-        ours = "names" in spec.get("usermeta", {})  # a chart of the user's own is shown as it is
-        fit = fitted(spec, width) if ours else spec
-        picture, told = _drawn(fit), str(spec.get("description") or spec.get("title") or "untitled")
-        narrow = chart_to_svg(spec, width=NARROW_WIDTH) if ours else picture
+        spec = _escape_texts(spec)
+        is_own_chart = "names" in spec.get("usermeta", {})  # a chart of the user's own is shown as it is
+        fitted_spec = fitted(spec, width) if is_own_chart else spec
+        picture, description = _render_svg(fitted_spec), str(spec.get("description") or spec.get("title") or "untitled")
+        narrow = chart_to_svg(spec, width=NARROW_WIDTH) if is_own_chart else picture
         return {
-            _NOTEBOOK_TYPE: fit | {"$schema": _NOTEBOOK_SCHEMA},
-            "text/markdown": _responsive_image(told, picture, narrow),
+            _NOTEBOOK_TYPE: fitted_spec | {"$schema": _NOTEBOOK_SCHEMA},
+            "text/markdown": _responsive_image(description, picture, narrow),
             "image/svg+xml": picture,
-            "text/plain": f"<chart: {told}>",
+            "text/plain": f"<chart: {description}>",
         }
 
     alt.renderers.register("offline", offline)
     alt.renderers.enable("offline")
 
 
-def picture_html(chart: ChartType, *, width: int = NOTEBOOK_WIDTH) -> str:
-    """A chart as markup that needs nothing else: a picture, and a narrower one for narrow windows.
+def chart_to_html(chart: ChartType, *, width: int = NOTEBOOK_WIDTH) -> str:
+    """Convert a chart to HTML with two embedded pictures, for wide and narrow windows.
 
     Examples
     --------
     >>> from gpuplanner.report.usage_charts import plot_costs
     >>> import polars as pl
-    >>> text = picture_html(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))
+    >>> text = chart_to_html(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))
     >>> text[:9], text.count("data:image/svg+xml")
     ('<picture>', 2)
     """
@@ -165,43 +166,45 @@ def picture_html(chart: ChartType, *, width: int = NOTEBOOK_WIDTH) -> str:
     return _responsive_image(str(chart.description), wide, narrow)
 
 
-def _responsive_image(told: str, wide: str, narrow: str) -> str:
-    image = f'<img alt="{escape(told)}" src="{svg_address(wide)}">'
-    return f'<picture><source media="(max-width: 640px)" srcset="{svg_address(narrow)}">{image}</picture>'
+def _responsive_image(description: str, wide: str, narrow: str) -> str:
+    """Make HTML that shows one of two pictures, depending on the width of the window."""
+    image = f'<img alt="{escape(description)}" src="{svg_data_url(wide)}">'
+    return f'<picture><source media="(max-width: 640px)" srcset="{svg_data_url(narrow)}">{image}</picture>'
 
 
-def svg_address(svg: str) -> str:
-    """A ``data:`` address that holds a picture.
+def svg_data_url(svg: str) -> str:
+    """Encode an SVG picture as a ``data:`` address.
 
     Examples
     --------
-    >>> svg_address("<svg/>")
+    >>> svg_data_url("<svg/>")
     'data:image/svg+xml;base64,PHN2Zy8+'
     """
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
-def _drawn(spec: dict[str, Any]) -> str:
+def _render_svg(spec: dict[str, Any]) -> str:
+    """Render a specification as SVG with room for names in wider fonts."""
     names = spec.get("usermeta", {}).get("names", 0)
     if names:
         padding = spec["padding"]
-        room = round(_WIDER * spec["config"].get("axisYDiscrete", {}).get("labelLimit", names))
+        room = round(_FONT_MARGIN_SHARE * spec["config"].get("axisYDiscrete", {}).get("labelLimit", names))
         spec = spec | {"padding": padding | {"left": max(padding["left"], room)}}
     converter = import_optional("vl_convert", extra="plot")
     # An empty list of addresses: data come with the specification, and nothing is fetched.
     svg: str = converter.vegalite_to_svg(spec, allowed_base_urls=[])
-    return _TAG.sub(lambda tag: _LONG_NUMBER.sub(r"\1", tag[0]), svg)
+    return _SVG_TAG.sub(lambda tag: _LONG_NUMBER.sub(r"\1", tag[0]), svg)
 
 
 def charts_to_svg(charts: Sequence[ChartType], *, width: int = SVG_WIDTH) -> str:
-    """Draw charts of one panel each under each other, with one left edge, as SVG text.
+    """Draw charts of one panel each below each other, with a common left edge, as SVG.
 
     Parameters
     ----------
     charts : sequence of altair charts
-        Of this package; at least one.
+        Charts of this package; at least one.
     width : int
-        Of the whole drawing, in pixels.
+        Width of the whole drawing. [px]
 
     Examples
     --------
@@ -212,17 +215,17 @@ def charts_to_svg(charts: Sequence[ChartType], *, width: int = SVG_WIDTH) -> str
     '<svg'
     """
     specs = [chart_spec(chart) for chart in charts]
-    facts = [spec["usermeta"] for spec in specs]
-    whole: dict[str, Any] = {name: specs[0][name] for name in ("$schema", "config", "padding")}
-    whole |= {
+    layout_facts = [spec["usermeta"] for spec in specs]
+    spec_of_all: dict[str, Any] = {name: specs[0][name] for name in ("$schema", "config", "padding")}
+    spec_of_all |= {
         "datasets": {name: rows for spec in specs for name, rows in spec.get("datasets", {}).items()},
         "usermeta": {
-            "legend": max(each["legend"] for each in facts),
-            "names": max(each["names"] for each in facts),
+            "legend": max(facts["legend"] for facts in layout_facts),
+            "names": max(facts["names"] for facts in layout_facts),
             "panels": {"columns": 1, "minimum": 1, "margin": 48},
         },
-        "concat": [{name: part for name, part in spec.items() if name not in _SHARED} for spec in specs],
+        "concat": [{name: part for name, part in spec.items() if name not in _SHARED_KEYS} for spec in specs],
         "spacing": 30,
-        "resolve": _BY_PART,
+        "resolve": _OWN_SCALES,
     }
-    return chart_to_svg(whole, width=width)
+    return chart_to_svg(spec_of_all, width=width)

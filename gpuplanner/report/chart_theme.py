@@ -1,4 +1,4 @@
-"""Colours, sizes and fonts of charts, and their input frames."""
+"""Common look of charts: colours, sizes, fonts and checks of their input frames."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from altair.typing import ChartType
 from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.schemas import FULL_GPU
 
-MAX_ROWS = 4000
+MAX_CHART_ROWS = 4000
 """Rows that may reach one chart; more make a page slow and show nothing that fewer do not."""
 
 _TIME_LABEL = (
@@ -30,101 +30,137 @@ _TIME_LABEL = (
 Arguments = ParamSpec("Arguments")
 
 
-def drawn(
+def frame_chart(
     title: str, *columns: str, empty: str
 ) -> Callable[[Callable[Arguments, ChartType]], Callable[Arguments, ChartType]]:
-    """Give a function that draws its first argument what all have in common.
+    """Decorate a function that draws a chart of the data frame in its first argument.
 
-    A frame without one of the columns is refused; one without rows is a chart that says why there is nothing to draw;
-    a chart without a title gets this one.
+    A frame that lacks columns is rejected; without rows, the chart explains why there is nothing to draw; a chart
+    without a title gets this one.
+
+    Parameters
+    ----------
+    title : str
+        Default title.
+    *columns : str
+        Columns that the frame must have.
+    empty : str
+        Message of the chart of a frame without rows.
+
+    Returns
+    -------
+    callable
+        Decorator.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing, when the decorated function is called.
 
     Examples
     --------
-    >>> @drawn("Waits", "job_id", empty="Nobody waited.")
+    >>> @frame_chart("Waits", "job_id", empty="Nobody waited.")
     ... def plot_waits(frame: pl.DataFrame) -> ChartType:
-    ...     return finish(chart_of(frame).mark_point(), finding="All waited.")
+    ...     return finish(make_chart(frame).mark_point(), finding="All waited.")
     >>> [plot_waits(pl.DataFrame({"job_id": jobs})).description for jobs in ([], ["a"])]
     ['Waits. Nobody waited.', 'Waits. All waited.']
     """
 
     def decorate(draw: Callable[Arguments, ChartType]) -> Callable[Arguments, ChartType]:
         @functools.wraps(draw)
-        def framed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> ChartType:
+        def checked_draw(*args: Arguments.args, **kwargs: Arguments.kwargs) -> ChartType:
             frame = cast("pl.DataFrame", args[0] if args else next(iter(kwargs.values())))
-            require(frame, columns, where=draw.__name__)
-            chart = saying(empty) if frame.is_empty() else draw(*args, **kwargs)
+            require_columns(frame, columns, source=draw.__name__)
+            chart = make_empty_chart(empty) if frame.is_empty() else draw(*args, **kwargs)
             if chart.title is alt.Undefined:
-                return described(chart.properties(title=title), chart.description)
+                return add_description(chart.properties(title=title), chart.description)
             return chart
 
-        return framed
+        return checked_draw
 
     return decorate
 
 
-def require(frame: pl.DataFrame, columns: Sequence[str], *, where: str) -> None:
-    """Refuse a frame that lacks columns the chart needs."""
+def require_columns(frame: pl.DataFrame, columns: Sequence[str], *, source: str) -> None:
+    """Raise ``SchemaError`` if a frame lacks columns."""
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         expected = f"columns {', '.join(map(repr, missing))}"
         todo = "Add the columns."
-        raise SchemaError(where, expected, f"columns {examples(frame.columns)}", todo)
+        raise SchemaError(source, expected, f"columns {examples(frame.columns)}", todo)
 
 
-def chart_of(frame: pl.DataFrame, **properties: Any) -> alt.Chart:  # noqa: ANN401 - as Altair takes them
-    """A chart of the rows of a frame, yet without a mark."""
+def make_chart(frame: pl.DataFrame, **properties: Any) -> alt.Chart:  # noqa: ANN401 - as Altair takes them
+    """Make an Altair chart of the rows of a frame, without a mark."""
     return alt.Chart(to_data(frame), **properties)
 
 
-def to_data(frame: pl.DataFrame, *, where: str = "chart") -> pl.DataFrame:
-    """Make rows small and portable: instants as ISO text in UTC, numbers with six digits."""
-    if frame.height > MAX_ROWS:
+def to_data(frame: pl.DataFrame, *, source: str = "chart") -> pl.DataFrame:
+    """Prepare rows for a chart: times as ISO text in UTC, numbers with six digits."""
+    if frame.height > MAX_CHART_ROWS:
         todo = "Show a shorter time or fewer series, or aggregate first."
-        raise SchemaError(where, f"at most {MAX_ROWS} rows for a chart", f"{frame.height} rows", todo)
+        raise SchemaError(source, f"at most {MAX_CHART_ROWS} rows for a chart", f"{frame.height} rows", todo)
     instants = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Datetime)]
     return frame.with_columns(
         pl.col(instants).dt.to_string("%Y-%m-%dT%H:%M:%SZ"), pl.selectors.decimal().cast(pl.Float64)
     ).with_columns(pl.selectors.float().round_sig_figs(6))
 
 
-def tips(**fields: str | tuple[str, str]) -> list[alt.Tooltip]:
-    """What is said of a mark under the pointer: the heading of each field, and of a number its format.
+def make_tooltips(**fields: str | tuple[str, str]) -> list[alt.Tooltip]:
+    """Make tooltips: the heading of each field and, for numbers, their format.
 
     Examples
     --------
-    >>> [tip.to_dict()["type"] for tip in tips(tenant="tenant", share=("share of all", ".1%"))]
+    >>> [tip.to_dict()["type"] for tip in make_tooltips(tenant="tenant", share=("share of all", ".1%"))]
     ['nominal', 'quantitative']
     """
     return [
-        alt.Tooltip(f"{name}:N", title=said)
-        if isinstance(said, str)
-        else alt.Tooltip(f"{name}:Q", title=said[0], format=said[1])
-        for name, said in fields.items()
+        alt.Tooltip(f"{name}:N", title=heading)
+        if isinstance(heading, str)
+        else alt.Tooltip(f"{name}:Q", title=heading[0], format=heading[1])
+        for name, heading in fields.items()
     ]
 
 
-def stacked(
-    rows: pl.DataFrame,
-    x: alt.X,
-    *,
-    y: str,
-    order: Sequence[str],
-    part: str,
-    colours: Mapping[str, str],
-    hover: list[alt.Tooltip],
-    legend: alt.Legend | None = None,
-) -> alt.Chart:
-    """Horizontal bars, one a name of `y` in the given order, in parts that stand in the order of their colours."""
+def stack_bars(
+    rows: pl.DataFrame, x: alt.X, *, y: str, order: Sequence[str], part: str, colours: Mapping[str, str],
+    hover: list[alt.Tooltip], legend: alt.Legend | None = None,
+) -> alt.Chart:  # fmt: skip
+    """Draw horizontal stacked bars, one for each name.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        One row for each part of a bar.
+    x : altair.X
+        Length of the parts.
+    y : str
+        Column with the names of the bars.
+    order : sequence of str
+        Names of the bars, from the top.
+    part : str
+        Column with the names of the parts.
+    colours : mapping of str to str
+        Colour of each part, in stacking order.
+    hover : list of altair.Tooltip
+        Tooltips.
+    legend : altair.Legend, optional
+        Legend of the parts.
+
+    Returns
+    -------
+    altair.Chart
+    """
     shown = [name for name in colours if name in rows[part]]
     ranks = {name: rank for rank, name in enumerate(shown)}
-    placed = rows.with_columns(order=pl.col(part).replace_strict(ranks, default=len(ranks)))
+    ranked_rows = rows.with_columns(order=pl.col(part).replace_strict(ranks, default=len(ranks)))
     chart: alt.Chart = (
-        chart_of(placed.sort(y, "order", part))
+        make_chart(ranked_rows.sort(y, "order", part))
         .mark_bar(stroke="white", strokeWidth=1)
         .encode(
             x=x.stack("zero"),
             y=alt.Y(f"{y}:N", title=None, sort=order),
-            color=alt.Color(f"{part}:N", legend=legend or alt.Legend(title=None), scale=scale(colours, shown)),
+            color=alt.Color(f"{part}:N", legend=legend or alt.Legend(title=None), scale=colour_scale(colours, shown)),
             order=alt.Order("order:Q"),
             tooltip=hover,
         )
@@ -132,50 +168,50 @@ def stacked(
     return chart
 
 
-def in_order(frame: pl.DataFrame, column: str) -> list[str]:
-    """Names of a column in the order of their first rows."""
+def names_in_order(frame: pl.DataFrame, column: str) -> list[str]:
+    """List the distinct names of a column in the order of their first rows."""
     return frame[column].unique(maintain_order=True).to_list()
 
 
-def ranked(frame: pl.DataFrame, name: str, weight: str) -> list[str]:
-    """Names by the sum of their weights, the heaviest first.
+def rank_names(frame: pl.DataFrame, name: str, weight: str) -> list[str]:
+    """Rank names by the sum of their weights, largest first.
 
     Examples
     --------
-    >>> ranked(pl.DataFrame({"tenant": ["a", "b", "a"], "cost": [1, 5, 2]}), "tenant", "cost")
+    >>> rank_names(pl.DataFrame({"tenant": ["a", "b", "a"], "cost": [1, 5, 2]}), "tenant", "cost")
     ['b', 'a']
     """
     totals = frame.group_by(name).agg(pl.col(weight).sum())
     return totals.sort(weight, name, descending=[True, False])[name].to_list()
 
 
-def folded(names: Sequence[str], top: int) -> dict[str, str]:
-    """Map the names beyond the first ``top`` to one common name that says how many they are.
+def fold_names(names: Sequence[str], top: int) -> dict[str, str]:
+    """Map the names beyond the first ``top`` to one common name with their number.
 
     Examples
     --------
-    >>> folded(["a", "b", "c"], top=1)
+    >>> fold_names(["a", "b", "c"], top=1)
     {'a': 'a', 'b': '2 others', 'c': '2 others'}
-    >>> folded(["a", "b"], top=1)
+    >>> fold_names(["a", "b"], top=1)
     {'a': 'a', 'b': 'b'}
     """
-    rest = len(names) - top
-    if rest <= 1:
+    unnamed = len(names) - top
+    if unnamed <= 1:
         return {name: name for name in names}
-    return {name: name if rank < top else f"{rest} others" for rank, name in enumerate(names)}
+    return {name: name if rank < top else f"{unnamed} others" for rank, name in enumerate(names)}
 
 
-def each(names: Mapping[str, str]) -> list[str]:
-    """Every name that :func:`folded` gives, once, in their order."""
+def folded_names(names: Mapping[str, str]) -> list[str]:
+    """List the distinct names that :func:`fold_names` maps to, in order."""
     return list(dict.fromkeys(names.values()))
 
 
 @dataclass(frozen=True)
-class Labels:
-    """Names of an axis, broken into lines between words.
+class AxisLabels:
+    """Axis labels that are broken into lines between words.
 
-    - ``axis``: The axis, with every label shown.
-    - ``pixels``: Width of the longest line.
+    - ``axis``: Axis with every label shown.
+    - ``pixels``: Width of the longest line [px].
     - ``lines``: Lines of the highest label.
     """
 
@@ -184,31 +220,43 @@ class Labels:
     lines: int
 
 
-def wrapped(names: Iterable[str], width: int = 18, *, grid: bool = False) -> Labels:
-    """Break the names of an axis into lines between words.
+def wrap_labels(names: Iterable[str], width: int = 18, *, grid: bool = False) -> AxisLabels:
+    """Break axis labels into lines of at most `width` characters, between words.
 
     Examples
     --------
-    >>> labels = wrapped(["today", "planned calendar, right-sized"])
+    >>> labels = wrap_labels(["today", "planned calendar, right-sized"])
     >>> labels.axis.labelExpr
     '({"planned calendar, right-sized": ["planned calendar,", "right-sized"]})[datum.label] || datum.label'
     >>> labels.pixels, labels.lines
     (133, 2)
     """
-    parts = {name: textwrap.wrap(name, width, break_on_hyphens=False, break_long_words=False) for name in names}
-    broken = {name: lines for name, lines in parts.items() if len(lines) > 1}
-    lookup = f"({json.dumps(broken)})[datum.label] || datum.label"
-    return Labels(
+    lines_by_name = {name: textwrap.wrap(name, width, break_on_hyphens=False, break_long_words=False) for name in names}
+    multiline_names = {name: lines for name, lines in lines_by_name.items() if len(lines) > 1}
+    lookup = f"({json.dumps(multiline_names)})[datum.label] || datum.label"
+    return AxisLabels(
         axis=alt.Axis(labelExpr=lookup, labelOverlap=False, grid=grid),
-        pixels=label_width(line for lines in parts.values() for line in lines),
-        lines=max(map(len, parts.values()), default=1),
+        pixels=label_width(line for lines in lines_by_name.values() for line in lines),
+        lines=max(map(len, lines_by_name.values()), default=1),
     )
 
 
 def utc_axis(rows: pl.DataFrame, start: str, end: str = "", *, slot: str = "time", tz: str = "UTC") -> alt.X:
-    """Time axis of a column, with labels in UTC wherever the page is read: the year, the day or the time of day.
+    """Make a time axis with labels in UTC: year, day or time of day.
 
-    Its title says the days between the least of `start` and the greatest of `end`, which the labels leave out.
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        Rows with the times.
+    start : str
+        Column of the axis.
+    end : str
+        Column with the ends of intervals; default: `start`. The title shows the days from the first start to the last
+        end.
+    slot : str
+        What an interval is, for the title.
+    tz : str
+        Zone, for the title.
 
     Examples
     --------
@@ -216,24 +264,24 @@ def utc_axis(rows: pl.DataFrame, start: str, end: str = "", *, slot: str = "time
     >>> utc_axis(hours, "at").to_dict()["title"]
     'time, 2026-10-01 (UTC)'
     """
-    ends: tuple[datetime, datetime] = (rows[start].min(), rows[end or start].max())  # type: ignore[assignment]
-    days = " to ".join(dict.fromkeys(f"{each:%Y-%m-%d}" for each in ends))
+    first_and_last: tuple[datetime, datetime] = (rows[start].min(), rows[end or start].max())  # type: ignore[assignment]
+    days = " to ".join(dict.fromkeys(f"{instant:%Y-%m-%d}" for instant in first_and_last))
     axis = alt.Axis(labelExpr=_TIME_LABEL, labelFlush=True, labelBound=True, grid=False)
     scale = alt.Scale(type="utc", nice=False)
     return alt.X(f"{start}:T", title=f"{slot}, {days} ({tz})", scale=scale, axis=axis)
 
 
-def heading(text: str) -> alt.TitleParams:
-    """Title of one panel of several."""
+def panel_title(text: str) -> alt.TitleParams:
+    """Make the title of one panel of several."""
     return alt.TitleParams(text, fontSize=13, offset=6)
 
 
-def utc_text(**fields: str) -> dict[str, str]:
-    """Arguments of ``transform_calculate`` that print instants in UTC, for tooltips.
+def utc_calculations(**fields: str) -> dict[str, str]:
+    """Make arguments of ``transform_calculate`` that format times in UTC, for tooltips.
 
     Examples
     --------
-    >>> utc_text(at="time")
+    >>> utc_calculations(at="time")
     {'at': "utcFormat(datum['time'], '%Y-%m-%d %H:%M')"}
     """
     return {name: f"utcFormat(datum['{field}'], '%Y-%m-%d %H:%M')" for name, field in fields.items()}
@@ -241,20 +289,17 @@ def utc_text(**fields: str) -> dict[str, str]:
 
 INK, MUTED, GREY, GRID = "#1f2933", "#52606d", "#c4cbd2", "#e4e7eb"
 QUIET = "#8a949e"
-"""Marks of what is neither recommended nor today's."""
+"""Colour of policies that are neither recommended nor today's."""
 """What asks for attention: vermilion that can be read on white."""
 ZONE, TINT, EMPTY = "#eff7fb", "#cfe6f5", "#eef1f4"
-"""Grounds: of what lies within a limit, of a slice, and of a cell in which nothing stands yet."""
+"""Background colours: of the zone within a limit, of a slice, and of an empty cell."""
 
 # Okabe & Ito, "Color Universal Design" (2008), without black, which is kept for totals and text.
 BLUE, ORANGE, GREEN, PINK = "#0072b2", "#e69f00", "#009e73", "#cc79a7"
 SKY, VERMILION, YELLOW = "#56b4e9", "#d55e00", "#f0e442"
 # Chosen one by one to lie farthest from all before, as seen with and without each kind of colour blindness.
 BROWN, PURPLE = "#662200", "#9900ff"
-PALETTE = (
-    *(BLUE, ORANGE, GREEN, PINK, SKY, VERMILION, YELLOW),
-    *(BROWN, PURPLE, "#aaff88", "#440066", "#9977ff"),
-)
+PALETTE = (*(BLUE, ORANGE, GREEN, PINK, SKY, VERMILION, YELLOW), *(BROWN, PURPLE, "#aaff88", "#440066", "#9977ff"))
 
 BUCKET_COLOURS = {
     "used": BLUE,
@@ -267,7 +312,7 @@ BUCKET_COLOURS = {
     "reconfiguring": YELLOW,
     "down": "#3e4c59",
 }
-"""Of each bucket of the ledger."""
+"""Colour of each bucket of the ledger."""
 POLICY_COLOURS = {
     "today": MUTED,
     "fewer_nodes": BROWN,
@@ -276,7 +321,7 @@ POLICY_COLOURS = {
     "autoscaled_pools": BLUE,
     "mig_dynamic": "#440066",
 }
-"""Of each way to run the fleet, on every page; words in these colours can be read on white."""
+"""Colour of each policy, on every page; text in these colours is readable on white."""
 
 BAND_HEIGHT = 26
 """Pixels of one row of a horizontal bar chart."""
@@ -327,49 +372,49 @@ AnyChart = TypeVar("AnyChart", bound=ChartType)
 
 
 def tenant_colours(names: Iterable[str]) -> dict[str, str]:
-    """One colour per tenant, by alphabet; grey for nobody (``-``, ``nobody``) and beyond the palette.
+    """Assign one colour to each tenant, alphabetically; grey for unallocated GPUs and beyond the palette.
 
-    Make it once from all tenants and hand it to every chart, so that a tenant keeps its colour.
+    Make it once for all tenants and pass it to every chart, so that a tenant keeps its colour.
 
     Examples
     --------
     >>> tenant_colours(["b", "a", "-"])
     {'-': '#c4cbd2', 'a': '#0072b2', 'b': '#e69f00'}
     """
-    return numbered(sorted(set(names)), fixed={"-": GREY, "__unallocated__": GREY})
+    return assign_colours(sorted(set(names)), fixed={"-": GREY, "__unallocated__": GREY})
 
 
 def layout_colours(layouts: Iterable[str]) -> dict[str, str]:
-    """One colour per layout, in the given order; grey for whole GPUs, light grey for GPUs that are off.
+    """Assign one colour to each layout in order; grey for full GPUs, light grey for GPUs that are powered off.
 
     Examples
     --------
     >>> layout_colours(["gpu", "7g.80gb:1", "off"])
     {'gpu': '#52606d', '7g.80gb:1': '#0072b2', 'off': '#e4e7eb'}
     """
-    return numbered(layouts, fixed={FULL_GPU: MUTED, "off": GRID})
+    return assign_colours(layouts, fixed={FULL_GPU: MUTED, "off": GRID})
 
 
 def policy_colours(policies: Iterable[str]) -> dict[str, str]:
-    """One colour per way to run a fleet, the same whichever ways stand beside it.
+    """Assign one colour to each policy, the same in every chart.
 
-    Ways that have none in :data:`POLICY_COLOURS` take the colours that those leave, in the given order.
+    Policies without an entry in :data:`POLICY_COLOURS` take the remaining colours, in order.
 
     Examples
     --------
     >>> policy_colours(["today", "autoscaled_pools", "mine"])
     {'today': '#52606d', 'autoscaled_pools': '#0072b2', 'mine': '#e69f00'}
     """
-    return numbered(policies, fixed=POLICY_COLOURS)
+    return assign_colours(policies, fixed=POLICY_COLOURS)
 
 
-def scale(colours: Mapping[str, str], domain: Sequence[str]) -> alt.Scale:
-    """Colour scale over the given names, in their order."""
+def colour_scale(colours: Mapping[str, str], domain: Sequence[str]) -> alt.Scale:
+    """Make a colour scale over the given names, in their order."""
     return alt.Scale(domain=list(domain), range=[colours.get(name, GREY) for name in domain])
 
 
 def label_width(names: Iterable[str]) -> int:
-    """Pixels that the longest of some labels takes, at most 200.
+    """Estimate the width of the longest label [px], at most 200.
 
     Examples
     --------
@@ -380,56 +425,70 @@ def label_width(names: Iterable[str]) -> int:
 
 
 def finish(
-    chart: AnyChart,
-    *,
-    title: str = "",
-    finding: str = "",
-    height: int | None = None,
-    bands: Sequence[str] = (),
-    legend: int = 140,
-    names: int = 60,
-    room: int = 5,
-    panels: Mapping[str, int] | None = None,
-) -> AnyChart:
-    """Give a chart the common look, its words, and the numbers [px] by which it is laid out for a width.
+    chart: AnyChart, *, title: str = "", finding: str = "", height: int | None = None, bands: Sequence[str] = (),
+    legend: int = 140, names: int = 60, room: int = 5, panels: Mapping[str, int] | None = None,
+) -> AnyChart:  # fmt: skip
+    """Apply the common look, title and text alternative to a chart.
 
-    With a height, or the names of its bands, it is one panel as wide as the page; without a title it gets that of
-    :func:`prepare.drawn`.
+    Parameters
+    ----------
+    chart : altair chart
+        Chart to finish.
+    title : str
+        Title; default: that of :func:`frame_chart`.
+    finding : str
+        Message for the text alternative.
+    height : int, optional
+        Height of a chart of one panel that is as wide as the page. [px]
+    bands : sequence of str
+        Names of its rows, which set height and label width.
+    legend : int
+        Width of a legend entry. [px]
+    names : int
+        Width of the names on the vertical axis. [px]
+    room : int
+        Padding on the right. [px]
+    panels : mapping of str to int, optional
+        ``columns``, ``minimum`` width and ``margin`` [px] of charts with several panels.
+
+    Returns
+    -------
+    altair chart
     """
     if bands:
         height, names = height or BAND_HEIGHT * len(bands), label_width(bands)
     facts: dict[str, Any] = {"legend": legend, "names": names}
     if panels:
         facts["panels"] = dict(panels)
-    own: dict[str, Any] = {"width": "container", "height": height} if height else {}
-    own |= {"title": title} if title else {}
+    properties: dict[str, Any] = {"width": "container", "height": height} if height else {}
+    properties |= {"title": title} if title else {}
     padding = {"left": 5, "top": 5, "right": room, "bottom": 5}
     finished: AnyChart = chart.properties(
-        description=_told(title, finding), usermeta=facts, padding=padding, **own
+        description=_join_sentences(title, finding), usermeta=facts, padding=padding, **properties
     ).configure(**CONFIG)
     return finished
 
 
-def described(chart: ChartType, finding: str) -> ChartType:
-    """Say what a chart shows to those who cannot see it.
+def add_description(chart: ChartType, finding: str) -> ChartType:
+    """Set the text alternative of a chart: its title and a message.
 
     Parameters
     ----------
     chart : altair chart
-        Of this package.
+        Chart of this package.
     finding : str
-        A sentence; with the title it is the text alternative of the chart.
+        Message as a sentence.
 
     Examples
     --------
-    >>> described(saying("No job.", title="Waits"), "Nobody waited.").description
+    >>> add_description(make_empty_chart("No job.", title="Waits"), "Nobody waited.").description
     'Waits. Nobody waited.'
     """
-    return chart.properties(description=_told(str(chart.title), finding))
+    return chart.properties(description=_join_sentences(str(chart.title), finding))
 
 
-def saying(text: str, *, title: str = "") -> alt.Chart:
-    """A chart that says why there is nothing to draw."""
+def make_empty_chart(text: str, *, title: str = "") -> alt.Chart:
+    """Make a chart that shows a message because there is nothing to draw."""
     chart: alt.Chart = (
         alt.Chart(pl.DataFrame({"text": [text]}), width="container", height=60)
         .mark_text(align="center", color=MUTED, fontSize=13)
@@ -438,13 +497,14 @@ def saying(text: str, *, title: str = "") -> alt.Chart:
     return finish(chart, title=title, finding=text)
 
 
-def _told(title: str, finding: str) -> str:
+def _join_sentences(title: str, finding: str) -> str:
+    """Join title and message, without empty ones."""
     return ". ".join(filter(None, (title, finding)))
 
 
-def numbered(names: Iterable[str], fixed: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """One colour a name: its fixed one, or the next of the palette that no fixed one takes; grey beyond."""
+def assign_colours(names: Iterable[str], fixed: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """Assign each name its fixed colour, or the next unused one of the palette; grey beyond."""
     names = list(dict.fromkeys(names))
-    left = [colour for colour in PALETTE if colour not in fixed.values()]
-    colours = dict(zip((name for name in names if name not in fixed), left, strict=False))
+    free_colours = [colour for colour in PALETTE if colour not in fixed.values()]
+    colours = dict(zip((name for name in names if name not in fixed), free_colours, strict=False))
     return {name: fixed.get(name) or colours.get(name, GREY) for name in names}

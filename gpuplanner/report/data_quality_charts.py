@@ -1,4 +1,4 @@
-"""Charts of data quality and coverage."""
+"""Charts of findings on the data, telemetry coverage and rows read."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gpuplanner.core.units import count_text, percent_text
 from gpuplanner.ingest.telemetry.telemetry_quality import MIN_DAY_COVERAGE
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
-    Labels,
-    chart_of,
-    drawn,
-    each,
-    folded,
-    in_order,
-    require,
-    tips,
+    AxisLabels,
+    fold_names,
+    folded_names,
+    frame_chart,
+    make_chart,
+    make_tooltips,
+    names_in_order,
+    require_columns,
     utc_axis,
-    wrapped,
+    wrap_labels,
 )
 
 SEVERITIES = {
@@ -30,58 +30,62 @@ SEVERITIES = {
     "info": ("circle", theme.BLUE),
 }
 """Mark and colour of each severity."""
-FINDINGS = 20
+MAX_FINDING_ROWS = 20
 """Findings that have a row of their own."""
-ROWS = 16
+MAX_NAMED_ROWS = 16
 """Nodes and reasons that have a row of their own."""
-COLUMNS = 62
+MAX_TIME_COLUMNS = 62
 """Days, weeks or months side by side: two months of days."""
-ROW, LINE = 24, 13
+ROW_HEIGHT_PX, LINE_HEIGHT_PX = 24, 13
 """Pixels of a row, and of each further line of the names."""
-NAME = 24
+NAME_LINE_CHARACTERS = 24
 """Characters of a line of names: those of findings are sentences."""
-FULL, PARTLY, NOTHING = f"{MIN_DAY_COVERAGE:.0%} or more", f"less than {MIN_DAY_COVERAGE:.0%}", "nothing (×)"
-_BINS = (("1d", "day"), ("1w", "week"), ("1mo", "month"))
-_STATES = {FULL: theme.BLUE, PARTLY: theme.ORANGE, NOTHING: theme.VERMILION}
-_ROWS = {"jobs": theme.BLUE, "rejected": theme.VERMILION, NOTHING: theme.VERMILION}
-_FAULTS = ("check", "severity", "rows", "effect", "example", "figure")
+FULL_COVERAGE = f"{MIN_DAY_COVERAGE:.0%} or more"
+PARTIAL_COVERAGE = f"less than {MIN_DAY_COVERAGE:.0%}"
+NO_ROWS = "nothing (×)"
+_DAY_BINS = (("1d", "day"), ("1w", "week"), ("1mo", "month"))
+_COVERAGE_COLOURS = {FULL_COVERAGE: theme.BLUE, PARTIAL_COVERAGE: theme.ORANGE, NO_ROWS: theme.VERMILION}
+_INTAKE_COLOURS = {"jobs": theme.BLUE, "rejected": theme.VERMILION, NO_ROWS: theme.VERMILION}
+_FINDING_COLUMNS = ("check", "severity", "rows", "effect", "example", "figure")
 
 
-@drawn("What is wrong with the data, and which figures it moves", *_FAULTS, empty="No faults found.")
-def plot_quality(findings: pl.DataFrame, *, top: int = FINDINGS) -> ChartType:
-    """Draw what is wrong with the data against the figures that it moves; severity by mark and colour.
+@frame_chart("What is wrong with the data, and which figures it moves", *_FINDING_COLUMNS, empty="No faults found.")
+def plot_quality(findings: pl.DataFrame, *, top: int = MAX_FINDING_ROWS) -> ChartType:
+    """Plot findings on the data against the figures that they affect; mark and colour show severity.
 
     Parameters
     ----------
     findings : polars.DataFrame
-        ``check, severity, rows, effect, example, figure``: one row for each figure that a finding moves, gravest
+        ``check, severity, rows, effect, example, figure``: one row for each figure that a finding affects, most severe
         first, from :func:`gpuplanner.usage.dataset_description.by_figure`.
     top : int
-        Findings with a row of their own; the title says how many there are.
+        Findings with a row of their own; the title shows how many there are.
 
     Raises
     ------
     SchemaError
         If a column is missing.
     """
-    named = findings.with_columns(name=pl.format("{} × {}", _counted(pl.col("rows")), "check"))
-    names, figures = in_order(named, "name"), in_order(named, "figure")
-    shown = named.filter(pl.col("name").is_in(names[:top]))
-    known = [severity for severity in SEVERITIES if severity in shown["severity"]]
-    shapes, colours = zip(*(SEVERITIES[severity] for severity in known), strict=True)
-    labels = wrapped(names[:top], NAME, grid=True)
-    above = alt.Axis(orient="top", labelAngle=-35, labelAlign="left", labelOverlap=False, grid=True)
+    named_findings = findings.with_columns(name=pl.format("{} × {}", _format_counts(pl.col("rows")), "check"))
+    names, figures = names_in_order(named_findings, "name"), names_in_order(named_findings, "figure")
+    shown = named_findings.filter(pl.col("name").is_in(names[:top]))
+    severities = [severity for severity in SEVERITIES if severity in shown["severity"]]
+    shapes, colours = zip(*(SEVERITIES[severity] for severity in severities), strict=True)
+    labels = wrap_labels(names[:top], NAME_LINE_CHARACTERS, grid=True)
+    figure_axis = alt.Axis(orient="top", labelAngle=-35, labelAlign="left", labelOverlap=False, grid=True)
     scale = alt.Scale(domain=figures)
-    x = alt.X("figure:N", title="moves these figures", sort=figures, scale=scale, axis=above)
-    hover = tips(check="rows that", rows=("rows", ",d"), severity="severity", effect="effect", example="example")
+    x = alt.X("figure:N", title="moves these figures", sort=figures, scale=scale, axis=figure_axis)
+    hover = make_tooltips(
+        check="rows that", rows=("rows", ",d"), severity="severity", effect="effect", example="example"
+    )
     chart: alt.Chart = (
-        chart_of(shown)
+        make_chart(shown)
         .mark_point(filled=True, size=150, opacity=1)
         .encode(
             x=x,
             y=alt.Y("name:N", title=None, sort=names[:top], axis=labels.axis),
-            color=alt.Color("severity:N", title=None, scale=alt.Scale(domain=known, range=colours)),
-            shape=alt.Shape("severity:N", title=None, scale=alt.Scale(domain=known, range=shapes)),
+            color=alt.Color("severity:N", title=None, scale=alt.Scale(domain=severities, range=colours)),
+            shape=alt.Shape("severity:N", title=None, scale=alt.Scale(domain=severities, range=shapes)),
             tooltip=hover,
         )
     )
@@ -93,7 +97,7 @@ def plot_quality(findings: pl.DataFrame, *, top: int = FINDINGS) -> ChartType:
 
 
 def quality_text(findings: pl.DataFrame) -> str:
-    """Say in a sentence or two what the chart of the findings shows.
+    """Describe the number of findings by level, and the most severe one.
 
     Examples
     --------
@@ -104,18 +108,18 @@ def quality_text(findings: pl.DataFrame) -> str:
         return "No faults found in the rows that were read."
     counts = dict(findings.unique("check")["severity"].value_counts().iter_rows())
     words = {"info": "note"}
-    said = ", ".join(count_text(counts[one], words.get(one, one)) for one in SEVERITIES if one in counts)
+    text = ", ".join(count_text(counts[level], words.get(level, level)) for level in SEVERITIES if level in counts)
     first = findings.row(0, named=True)
     effect = f": {first['effect']}" if first.get("effect") else ""
-    return f"{said.capitalize()}. Gravest: {first['rows']:,} × {first['check']}{effect}."
+    return f"{text.capitalize()}. Gravest: {first['rows']:,} × {first['check']}{effect}."
 
 
-def plot_coverage(coverage: pl.DataFrame, *, top: int = ROWS) -> ChartType:
-    """Draw the share of each node's day that was observed, as the height and colour of a bar in each cell.
+def plot_coverage(coverage: pl.DataFrame, *, top: int = MAX_NAMED_ROWS) -> ChartType:
+    """Plot the observed share of each node's day as height and colour of a bar.
 
-    Days become weeks or months where there are many. Where nodes do not all fit, the least observed stand alone
-    and the others are added up. A cross marks a day without any reading; a blank lies before the first or after
-    the last reading of a node, where nothing was to be expected.
+    Many days are drawn as weeks or months. If there are too many nodes, those with the lowest coverage have rows and
+    the others are summed. A cross marks a day without samples; before the first and after the last sample of a node,
+    cells are blank.
 
     Parameters
     ----------
@@ -135,104 +139,103 @@ def plot_coverage(coverage: pl.DataFrame, *, top: int = ROWS) -> ChartType:
     >>> plot_coverage(pl.DataFrame(rows)).to_dict()["title"]
     'Observed share of the GPU-time, by node and day'
     """
-    require(coverage, ["node", "day", "observed_gpu_h", "expected_gpu_h"], where="plot_coverage")
+    require_columns(coverage, ["node", "day", "observed_gpu_h", "expected_gpu_h"], source="plot_coverage")
     title = "Observed share of the GPU-time, by node and {}"
-    known = coverage.filter(pl.col("expected_gpu_h") > 0)
-    if known.is_empty():
-        return theme.saying("There is no telemetry to cover the time.", title=title.format("day"))
-    every, word = _bin(known["day"])
-    nodes = least_observed(known)["node"].to_list()
-    names = folded(nodes, top)
+    expected = coverage.filter(pl.col("expected_gpu_h") > 0)
+    if expected.is_empty():
+        return theme.make_empty_chart("There is no telemetry to cover the time.", title=title.format("day"))
+    every, word = _choose_bin(expected["day"])
+    nodes = rank_by_coverage(expected)["node"].to_list()
+    names = fold_names(nodes, top)
     hours = pl.col("observed_gpu_h", "expected_gpu_h").sum()
     share = pl.col("observed_gpu_h") / pl.col("expected_gpu_h")
     rows = (
-        known.group_by(name=pl.col("node").replace_strict(names), start=pl.col("day").dt.truncate(every))
+        expected.group_by(name=pl.col("node").replace_strict(names), start=pl.col("day").dt.truncate(every))
         .agg(hours)
         .with_columns(
             share=share,
             state=pl.when(share >= MIN_DAY_COVERAGE)
-            .then(pl.lit(FULL))
+            .then(pl.lit(FULL_COVERAGE))
             .when(pl.col("observed_gpu_h") > 0)
-            .then(pl.lit(PARTLY))
-            .otherwise(pl.lit(NOTHING)),
+            .then(pl.lit(PARTIAL_COVERAGE))
+            .otherwise(pl.lit(NO_ROWS)),
         )
     )
-    hover = tips(
+    hover = make_tooltips(
         name="node",
         share=("observed share", ".0%"),
         observed_gpu_h=("observed GPU-hours", ",.1f"),
         expected_gpu_h=("of GPU-hours", ",.1f"),
     )
-    shown = [state for state in _STATES if state in rows["state"]]
-    order = each(names) if len(nodes) > top else sorted(nodes)
-    colour = alt.Color("state:N", title=None, scale=theme.scale(_STATES, shown))
-    return _strips(rows, order, every=every, title=title.format(word), colour=colour, hover=hover)
+    shown = [state for state in _COVERAGE_COLOURS if state in rows["state"]]
+    order = folded_names(names) if len(nodes) > top else sorted(nodes)
+    colour = alt.Color("state:N", title=None, scale=theme.colour_scale(_COVERAGE_COLOURS, shown))
+    return _draw_strips(rows, order, every=every, title=title.format(word), colour=colour, hover=hover)
 
 
-@drawn(
+@frame_chart(
     "Jobs submitted and rows rejected, by day",
     *("what", "day", "rows"),
     empty="There are no jobs and no rejected rows.",
 )
-def plot_intake(rows: pl.DataFrame, *, top: int = ROWS) -> ChartType:
-    """Draw the jobs submitted and the rows rejected on each day, each line scaled to its own greatest day.
+def plot_intake(rows: pl.DataFrame, *, top: int = MAX_NAMED_ROWS) -> ChartType:
+    """Plot jobs submitted and rows rejected on each day, each row scaled to its own maximum.
 
-    Rejected rows that state no date, or one before the first or after the last job, are counted beside their
-    name only. A cross marks a day without a job.
+    Rejected rows without a date, or before the first or after the last job, are only counted beside their name. A cross
+    marks a day without a job.
 
     Parameters
     ----------
     rows : polars.DataFrame
         ``what, day, rows``, from :func:`gpuplanner.usage.dataset_description.intake`.
     top : int
-        Lines; less frequent reasons are added up.
+        Rows of the chart; less frequent reasons are summed.
 
     Raises
     ------
     SchemaError
         If a column is missing.
     """
-    names = folded(in_order(rows, "what"), top)
+    names = fold_names(names_in_order(rows, "what"), top)
     named = rows.with_columns(name=pl.col("what").replace_strict(names))
     jobs = rows.filter(~pl.col("what").str.starts_with("rejected: "))
     span = (jobs if jobs.height else rows)["day"]
     within = pl.col("day").is_between(pl.lit(span.min()), pl.lit(span.max())).fill_null(False)
-    totals = named.group_by("name", maintain_order=True).agg(
-        pl.col("rows").sum(), unplaced=pl.col("rows").filter(~within).sum()
-    )
+    unplaced_rows = pl.col("rows").filter(~within).sum()
+    totals = named.group_by("name", maintain_order=True).agg(pl.col("rows").sum(), unplaced=unplaced_rows)
     labels = {}
     for name, total, unplaced in totals.iter_rows():
         labels[name] = f"{name} ({total:,}{f'; {unplaced:,} not in time' if unplaced else ''})"
     placed = named.filter(within)
     if placed.is_empty():
-        said = "; ".join(labels.values())
-        return theme.saying(f"No row states a date: {said}.")
-    every, word = _bin(placed["day"])
+        totals_text = "; ".join(labels.values())
+        return theme.make_empty_chart(f"No row states a date: {totals_text}.")
+    every, word = _choose_bin(placed["day"])
     shown = (
         placed.group_by(name=pl.col("name").replace_strict(labels), start=pl.col("day").dt.truncate(every))
         .agg(pl.col("rows").sum())
         .with_columns(
             share=pl.col("rows") / pl.col("rows").max().clip(1).over("name"),
             state=pl.when(pl.col("rows") == 0)
-            .then(pl.lit(NOTHING))
+            .then(pl.lit(NO_ROWS))
             .when(pl.col("name").str.contains("rejected: "))
             .then(pl.lit("rejected"))
             .otherwise(pl.lit("jobs")),
         )
     )
     title = f"Jobs submitted and rows rejected, by {word}"
-    colour = alt.Color("state:N", legend=None, scale=theme.scale(_ROWS, list(_ROWS)))
-    hover = tips(name="rows", rows=("on that " + word, ",d"))
-    return _strips(shown, list(labels.values()), every=every, title=title, colour=colour, hover=hover)
+    colour = alt.Color("state:N", legend=None, scale=theme.colour_scale(_INTAKE_COLOURS, list(_INTAKE_COLOURS)))
+    hover = make_tooltips(name="rows", rows=("on that " + word, ",d"))
+    return _draw_strips(shown, list(labels.values()), every=every, title=title, colour=colour, hover=hover)
 
 
-def least_observed(coverage: pl.DataFrame) -> pl.DataFrame:
-    """Nodes by their observed share over the whole time, the least observed first.
+def rank_by_coverage(coverage: pl.DataFrame) -> pl.DataFrame:
+    """Rank nodes by their observed share of the whole time, lowest first.
 
     Examples
     --------
     >>> rows = {"node": ["a", "b"], "observed_gpu_h": [24.0, 12.0], "expected_gpu_h": 24.0}
-    >>> least_observed(pl.DataFrame(rows)).rows()
+    >>> rank_by_coverage(pl.DataFrame(rows)).rows()
     [('b', 0.5), ('a', 1.0)]
     """
     sums = coverage.group_by("node").agg(pl.col("observed_gpu_h", "expected_gpu_h").sum())
@@ -241,8 +244,8 @@ def least_observed(coverage: pl.DataFrame) -> pl.DataFrame:
 
 
 def coverage_text(coverage: pl.DataFrame | None) -> str:
-    """Coverage of telemetry, and the node with the lowest."""
-    ranked = None if coverage is None else least_observed(coverage)
+    """Describe the coverage of telemetry, and the node with the lowest."""
+    ranked = None if coverage is None else rank_by_coverage(coverage)
     if coverage is None or ranked is None or ranked.is_empty():
         return "No telemetry: activity of allocated GPUs is not known."
     expected = coverage.filter(pl.col("expected_gpu_h") > 0)
@@ -256,75 +259,87 @@ def coverage_text(coverage: pl.DataFrame | None) -> str:
 
 
 def intake_text(rows: pl.DataFrame) -> str:
-    """Jobs submitted a day, days without jobs, and rejected rows."""
-    refused = pl.col("what").str.starts_with("rejected: ")
-    jobs, rejected = rows.filter(~refused), int(rows.filter(refused)["rows"].sum())
-    end = f"{rejected:,} rows were rejected." if rejected else "No row was rejected."
+    """Describe jobs submitted a day, days without jobs, and rejected rows."""
+    is_rejected = pl.col("what").str.starts_with("rejected: ")
+    jobs, rejected = rows.filter(~is_rejected), int(rows.filter(is_rejected)["rows"].sum())
+    rejected_text = f"{rejected:,} rows were rejected." if rejected else "No row was rejected."
     if jobs.is_empty():
-        return f"No jobs. {end}"
+        return f"No jobs. {rejected_text}"
     blank = jobs.filter(rows=0).height
-    none = f"none on {blank:,} of {jobs.height:,} days" if blank else "jobs on every day"
-    return f"{jobs['rows'].sum() / jobs.height:,.1f} jobs submitted a day, {none}. {end}"
+    blank_text = f"none on {blank:,} of {jobs.height:,} days" if blank else "jobs on every day"
+    return f"{jobs['rows'].sum() / jobs.height:,.1f} jobs submitted a day, {blank_text}. {rejected_text}"
 
 
-def _strips(
-    rows: pl.DataFrame,
-    order: list[str],
-    *,
-    every: str,
-    title: str,
-    colour: alt.Color,
-    hover: list[alt.Tooltip],
+def _draw_strips(
+    rows: pl.DataFrame, order: list[str], *, every: str, title: str, colour: alt.Color, hover: list[alt.Tooltip]
 ) -> alt.LayerChart:
-    """One line of cells for each name; the height of the bar in a cell is ``share``, a cross is nothing."""
-    word = dict(_BINS)[every]
-    rank = pl.col("name").replace_strict({name: len(order) - place - 1 for place, name in enumerate(order)})
+    """Draw a row of cells over time for each name, with bars as high as their share.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        ``name, start, share, state``; a state of no rows is drawn as a cross.
+    order : list of str
+        Names, from the top.
+    every : str
+        Length of a cell, a key of ``_DAY_BINS``.
+    title : str
+        Title.
+    colour : altair.Color
+        Colour of the bars.
+    hover : list of altair.Tooltip
+        Tooltips.
+
+    Returns
+    -------
+    altair.LayerChart
+    """
+    word = dict(_DAY_BINS)[every]
+    rank = pl.col("name").replace_strict({name: len(order) - position - 1 for position, name in enumerate(order)})
     # The smallest share shows as a line.
     high = pl.when(pl.col("share") > 0).then(pl.col("share").clip(0.09, 1)).otherwise(0)
-    placed = (
+    cells_in_time = (
         rows.with_columns(pl.col("start").cast(pl.Datetime("us")).dt.replace_time_zone("UTC"))
         .with_columns(
-            end=pl.col("start").dt.offset_by(every),
-            low=rank + 0.08,
-            centre=rank + 0.5,
-            high=rank + 0.08 + 0.84 * high,
+            end=pl.col("start").dt.offset_by(every), low=rank + 0.08, centre=rank + 0.5, high=rank + 0.08 + 0.84 * high
         )
         .with_columns(middle=pl.col("start") + (pl.col("end") - pl.col("start")) / 2)
         .sort("name", "start")
     )
-    labels = wrapped(order, NAME)
+    labels = wrap_labels(order, NAME_LINE_CHARACTERS)
     names = alt.Y("name:N", title=None, sort=order, scale=alt.Scale(domain=order, padding=0), axis=labels.axis)
     scale = alt.Scale(domain=[0, len(order)], nice=False)
-    data = chart_of(placed)
+    data = make_chart(cells_in_time)
     base = data.transform_calculate(from_="utcFormat(datum['start'], '%Y-%m-%d')").encode(
-        x=utc_axis(placed, "start", "end", slot=word),
+        x=utc_axis(cells_in_time, "start", "end", slot=word),
         x2="end:T",
-        tooltip=[*tips(from_=f"{word} (UTC)"), *hover],
+        tooltip=[*make_tooltips(from_=f"{word} (UTC)"), *hover],
     )
     cells = base.mark_rect(color=theme.EMPTY, stroke="white", strokeWidth=1).encode(y=names)
     bars = base.mark_rect().encode(y=alt.Y("low:Q", scale=scale, axis=None), y2="high:Q", color=colour)
     crosses = (
-        data.transform_filter(f"datum.state == '{NOTHING}'")
-        .mark_text(text="×", fontSize=13, fontWeight="bold", color=_STATES[NOTHING])
+        data.transform_filter(f"datum.state == '{NO_ROWS}'")
+        .mark_text(text="×", fontSize=13, fontWeight="bold", color=_COVERAGE_COLOURS[NO_ROWS])
         .encode(x=alt.X("middle:T"), y=alt.Y("centre:Q", scale=scale, axis=None))
     )
     # Without a row to draw, a browser warns that the axis has no extent.
-    layers = [cells, bars, crosses] if NOTHING in placed["state"] else [cells, bars]
+    layers = [cells, bars, crosses] if NO_ROWS in cells_in_time["state"] else [cells, bars]
     chart: alt.LayerChart = alt.layer(*layers).resolve_scale(y="independent")
     return theme.finish(chart, title=title, height=_row_height(labels) * len(order), legend=130, names=labels.pixels)
 
 
-def _bin(days: pl.Series) -> tuple[str, str]:
-    """Finest bin in which the days fit."""
+def _choose_bin(days: pl.Series) -> tuple[str, str]:
+    """Choose the finest bin in which the days fit into the chart: its length and its name."""
     span: date = days.max() - days.min()  # type: ignore[operator, assignment]
     counts = {"1d": span.days + 1, "1w": span.days // 7 + 2}  # type: ignore[attr-defined]
-    return next((each for each in _BINS if counts.get(each[0], 0) <= COLUMNS), _BINS[-1])
+    return next((choice for choice in _DAY_BINS if counts.get(choice[0], 0) <= MAX_TIME_COLUMNS), _DAY_BINS[-1])
 
 
-def _row_height(labels: Labels) -> int:
-    """Pixels of a row that has room for the highest label."""
-    return ROW + LINE * (labels.lines - 1)
+def _row_height(labels: AxisLabels) -> int:
+    """Compute the height of a row [px] with room for the highest label."""
+    return ROW_HEIGHT_PX + LINE_HEIGHT_PX * (labels.lines - 1)
 
 
-def _counted(rows: pl.Expr) -> pl.Expr:
+def _format_counts(rows: pl.Expr) -> pl.Expr:
+    """Format a column of counts with thousands separators."""
     return rows.map_elements(lambda count: f"{count:,}", return_dtype=pl.String)

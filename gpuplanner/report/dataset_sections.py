@@ -1,4 +1,4 @@
-"""Page sections on a dataset."""
+"""Page sections on a dataset: quality, GPU-hours, demand, phases of jobs and provenance."""
 
 from __future__ import annotations
 
@@ -13,169 +13,168 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import percent_text
 from gpuplanner.hardware.power_and_carbon import GpuHourPrice
 from gpuplanner.report import html_page as page
-from gpuplanner.report.html_page import Section, Text, still
+from gpuplanner.report.html_page import Section, Text, to_still_text
 from gpuplanner.usage.dataset_description import DataQuality, by_figure
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset
 from gpuplanner.usage.requested_demand import pool_demand
 
 HISTORY_DAYS = 14
 """Days of demand that are drawn; the tables cover all."""
-_TELEMETRY = "No telemetry of jobs: ingest it, or choose another dataset."
-_GPU_MODEL = "The data do not name a GPU model with MIG: open them with one (gpu_model=)."
+_NO_TELEMETRY_TEXT = "No telemetry of jobs: ingest it, or choose another dataset."
+_NO_MIG_TEXT = "The data do not name a GPU model with MIG: open them with one (gpu_model=)."
 
 
-def quality(found: DataQuality) -> Section:
-    """Findings on the data, and coverage of telemetry."""
-    stated = found.read
-    refused = f"{stated.rows_rejected:,} rejected with a reason" if stated.rows_rejected else "none rejected"
-    read = (
-        f"Source {stated.source}: {stated.rows_in:,} rows read, {stated.rows_kept:,} kept, {refused}. "
+def render_quality_section(data_quality: DataQuality) -> Section:
+    """Render findings on the data and coverage of telemetry."""
+    facts = data_quality.read
+    rejected_text = f"{facts.rows_rejected:,} rejected with a reason" if facts.rows_rejected else "none rejected"
+    read_text = (
+        f"Source {facts.source}: {facts.rows_in:,} rows read, {facts.rows_kept:,} kept, {rejected_text}. "
         "Check this first: all figures rest on these rows."
     )
-    seen = plots.coverage_text(found.coverage)
+    coverage_text = plots.coverage_text(data_quality.coverage)
     return page.section(
         "Data quality",
-        page.paragraph(read),
+        page.paragraph(read_text),
         page.figure(
-            page.roomy(plots.plot_quality(by_figure(found.findings))),
+            page.add_side_padding(plots.plot_quality(by_figure(data_quality.findings))),
             title="Findings, by the figures that they affect",
-            alt=plots.quality_text(found.findings),
-            numbers=found.findings,
+            alt=plots.quality_text(data_quality.findings),
+            numbers=data_quality.findings,
         ),
         page.figure(
-            page.roomy(plots.plot_intake(found.intake)),
+            page.add_side_padding(plots.plot_intake(data_quality.intake)),
             title="Jobs submitted and rows rejected, by day",
-            alt=f"{plots.intake_text(found.intake)} Days without jobs: an outage or missing rows.",
-            numbers=found.intake,
+            alt=f"{plots.intake_text(data_quality.intake)} Days without jobs: an outage or missing rows.",
+            numbers=data_quality.intake,
         ),
-        page.note(seen)
-        if found.coverage is None
+        page.note(coverage_text)
+        if data_quality.coverage is None
         else page.figure(
-            page.roomy(plots.plot_coverage(found.coverage)),
+            page.add_side_padding(plots.plot_coverage(data_quality.coverage)),
             title="Telemetry coverage by node",
-            alt=f"{seen} Full bar: full coverage; cross: no sample; blank: before the first or after the last sample.",
-            numbers=found.coverage,
+            alt=f"{coverage_text} Full bar: full coverage; cross: no sample; blank: before the first or after the last "
+            "sample.",
+            numbers=data_quality.coverage,
         ),
     )
 
 
-def quality_page(found: DataQuality, *, title: str) -> str:
-    """A page of its own about the quality of the data, as :func:`gpuplanner.report.html_page.render_page` makes it."""
-    stated = found.read
-    span = [stated.span_start, stated.span_end]
-    subtitle = " to ".join(_minute(each) for each in span if each) + " UTC" if all(span) else "without times"
-    origin = {"source": stated.source, "gpuplanner": __version__}
-    origin |= {each.name: each.sha256 for each in stated.files}
-    return page.render_page(quality(found), title=title, subtitle=subtitle, provenance=origin)
+def render_quality_page(data_quality: DataQuality, *, title: str) -> str:
+    """Render a page of its own about data quality, see :func:`gpuplanner.report.html_page.render_page`."""
+    source_facts = data_quality.read
+    span = [source_facts.span_start, source_facts.span_end]
+    subtitle = " to ".join(_format_minute(item) for item in span if item) + " UTC" if all(span) else "without times"
+    origin = {"source": source_facts.source, "gpuplanner": __version__}
+    origin |= {item.name: item.sha256 for item in source_facts.files}
+    return page.render_page(render_quality_section(data_quality), title=title, subtitle=subtitle, provenance=origin)
 
 
-def _minute(instant: str) -> str:
-    """An instant as people read it, in UTC."""
+def _format_minute(instant: str) -> str:
+    """Format a time as date, hour and minute in UTC."""
     return f"{datetime.fromisoformat(instant).astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
-def quality_svg(found: DataQuality) -> str:
-    """The charts of data quality as one SVG.
+def render_quality_svg(data_quality: DataQuality) -> str:
+    """Draw the charts of data quality as one SVG.
 
     Examples
     --------
     >>> from gpuplanner.usage.dataset_description import data_quality
-    >>> quality_svg(data_quality("sample"))[:4]
+    >>> render_quality_svg(data_quality("sample"))[:4]
     '<svg'
     """
-    charts = [plots.plot_quality(by_figure(found.findings)), plots.plot_intake(found.intake)]
-    if found.coverage is not None:
-        charts.append(plots.plot_coverage(found.coverage))
-    words = [plots.quality_text(found.findings), plots.intake_text(found.intake)]
-    return page.told_svg(charts, [*words, plots.coverage_text(found.coverage)])
+    charts = [plots.plot_quality(by_figure(data_quality.findings)), plots.plot_intake(data_quality.intake)]
+    if data_quality.coverage is not None:
+        charts.append(plots.plot_coverage(data_quality.coverage))
+    words = [plots.quality_text(data_quality.findings), plots.intake_text(data_quality.intake)]
+    return page.charts_to_titled_svg(charts, [*words, plots.coverage_text(data_quality.coverage)])
 
 
-def ledger(box: ExploredDataset, tenant: str = ALL_TENANTS_LABEL) -> Section:
-    """GPU-hours by bucket, team and month, and activity and end state of allocated GPU-hours."""
-    mine, activity, ended = (
-        box.rows_of(table, tenant) for table in (box.gpu_hour_ledger, box.activity, box.allocated_by_end_state)
+def render_ledger_section(inbox: ExploredDataset, tenant: str = ALL_TENANTS_LABEL) -> Section:
+    """Render GPU-hours by bucket and month, with activity and end states of allocated GPU-hours."""
+    ledger_rows, activity, ended = (
+        inbox.rows_of(table, tenant) for table in (inbox.gpu_hour_ledger, inbox.activity, inbox.allocated_by_end_state)
     )
-    by_month = box.months(tenant).with_columns(pl.col("period").dt.to_string("%Y-%m"))
+    by_month = inbox.months(tenant).with_columns(pl.col("period").dt.to_string("%Y-%m"))
     months = page.table(
         by_month,
-        caption=f"GPU-hours by month ({box.tz}), {tenant}",
+        caption=f"GPU-hours by month ({inbox.tz}), {tenant}",
         formats=dict.fromkeys(by_month.columns[1:], ",.1f"),
         headings={"period": "month", "gpu_hours": "all"},
     )
-    idle, lost = _idle_text(activity), _lost_text(ended)
+    idle, lost = _describe_idle_hours(activity), _describe_lost_hours(ended)
     states = ended.group_by("state", "lost").agg(pl.col("attempts", "gpu_hours").sum())
-    held = [
+    allocated_figures = [
         page.figure(
-            page.roomy(plots.plot_held_activity(activity)),
+            page.add_side_padding(plots.plot_allocated_activity(activity)),
             title="Allocated GPU-hours by observed activity",
             alt=f"{idle} Activity is from telemetry, else the mean activity of the job in the source. An allocated GPU "
             "without a process can be released at once.",
             numbers=activity,
         ),
         page.figure(
-            page.roomy(plots.plot_held_states(ended)),
+            page.add_side_padding(plots.plot_allocated_end_states(ended)),
             title="Allocated GPU-hours by end state",
             alt=f"{lost} Work saved by checkpoints is not known.",
             numbers=states.sort("gpu_hours", "state", descending=[True, False]),
         ),
     ]
     if tenant != ALL_TENANTS_LABEL:
-        return page.section(f"GPU-hours of {tenant}", *held, months)
-    buckets = box.buckets()
+        return page.section(f"GPU-hours of {tenant}", *allocated_figures, months)
+    buckets = inbox.buckets()
     largest = buckets.sort("gpu_hours", descending=True).row(0, named=True)
-    whole = page.figure(
-        plots.plot_ledger(mine, tz=box.tz),
+    bucket_figure = page.figure(
+        plots.plot_ledger(ledger_rows, tz=inbox.tz),
         title="Installed GPU-hours by bucket",
         alt=f"Every installed GPU-hour is in one bucket; the largest is {largest['bucket'].replace('_', ' ')} with "
         f"{percent_text(largest['share'])}.",
         numbers=buckets,
     )
-    return page.section("GPU-hours by bucket", whole, *held, months)
+    return page.section("GPU-hours by bucket", bucket_figure, *allocated_figures, months)
 
 
-def demand(box: ExploredDataset, tenant: str = ALL_TENANTS_LABEL) -> Section:
-    """Demand by profile and by team."""
-    wanted = box.rows_of(box.demand_series, tenant)
-    sums = wanted.group_by("tenant", "profile").agg(
+def render_demand_section(inbox: ExploredDataset, tenant: str = ALL_TENANTS_LABEL) -> Section:
+    """Render demand by profile and by team."""
+    demand_rows = inbox.rows_of(inbox.demand_series, tenant)
+    sums = demand_rows.group_by("tenant", "profile").agg(
         mean_instances=pl.col("y").mean(), p95_instances=pl.col("y").quantile(0.95), most_instances=pl.col("y").max()
     )
     table = sums.sort("mean_instances", "tenant", "profile", descending=[True, False, False])
     first = table.row(0, named=True) if table.height else None
-    most = "No demand." if first is None else (
-        f"Largest: {_instances(first['profile'])} of {first['tenant']}, mean {first['mean_instances']:.1f}, "
+    largest_text = "No demand." if first is None else (
+        f"Largest: {_name_instances(first['profile'])} of {first['tenant']}, mean {first['mean_instances']:.1f}, "
         f"peak {first['most_instances']:.0f} over the whole record. "
     )  # fmt: skip
-    shown = f"The last {HISTORY_DAYS} days, each panel on its own scale"
+    panel_note = f"The last {HISTORY_DAYS} days, each panel on its own scale"
     parts = [
         page.figure(
-            plots.plot_demand(pool_demand(wanted) if wanted.height else wanted, history_days=HISTORY_DAYS),
-            title=f"Demand by profile{_on(box)}, {tenant} [instances]",
-            alt=f"{most}{shown}; unconstrained demand, without queue waits.",
+            plots.plot_demand(
+                pool_demand(demand_rows) if demand_rows.height else demand_rows, history_days=HISTORY_DAYS
+            ),
+            title=f"Demand by profile{_gpu_model_suffix(inbox)}, {tenant} [instances]",
+            alt=f"{largest_text}{panel_note}; unconstrained demand, without queue waits.",
             numbers=table,
         )
     ]
     if tenant == ALL_TENANTS_LABEL:
-        parts.append(
-            page.figure(
-                plots.plot_demand(box.demand_gpus, by="tenant", history_days=HISTORY_DAYS, unit="GPUs"),
-                title="Demand by team [GPUs]",
-                alt=f"{shown}; a slice counts as its share of a GPU. Teams with different peak hours can share GPUs.",
-            )
-        )
+        chart = plots.plot_demand(inbox.demand_gpus, by="tenant", history_days=HISTORY_DAYS, unit="GPUs")
+        text = "a slice counts as its share of a GPU. Teams with different peak hours can share GPUs."
+        parts.append(page.figure(chart, title="Demand by team [GPUs]", alt=f"{panel_note}; {text}"))
     return page.section("Demand", *parts)
 
 
-def phases(box: ExploredDataset, job: str = "") -> Section:
-    """Phases, spikes, signature and slice of one job; by default of the one with most telemetry."""
+def render_phase_section(inbox: ExploredDataset, job: str = "") -> Section:
+    """Render phases, dips, bottleneck and slice of one job; by default of the one with most telemetry."""
     title = "Phases of one job"
-    known = box.jobs_of()
-    if not known:
-        return page.section(title, page.note(_TELEMETRY))
-    if not box.fleet.can_be_cut:
-        return page.section(title, page.note(_GPU_MODEL))
-    name = job or known[0]
-    view = box.job(name)
-    facts = box.jobs_with_telemetry.filter(job_id=name).row(0, named=True)
+    jobs = inbox.jobs_of()
+    if not jobs:
+        return page.section(title, page.note(_NO_TELEMETRY_TEXT))
+    if not inbox.fleet.can_be_cut:
+        return page.section(title, page.note(_NO_MIG_TEXT))
+    name = job or jobs[0]
+    view = inbox.job(name)
+    facts = inbox.jobs_with_telemetry.filter(job_id=name).row(0, named=True)
     table, spikes = view.phases, view.spikes.table
     steps = " → ".join(label or "no sample" for label in table["label"])
     gaps = {label: gap.total_seconds() / 60 for label, gap in view.spikes.periods.items()}
@@ -187,35 +186,34 @@ def phases(box: ExploredDataset, job: str = "") -> Section:
         fit = f"One slice for the whole job is {table['profile_job'][0]}; a slice for each phase would save at most "
         fit += f"{saved:,.1f} GPU-hours."
     columns = ["phase", "label", "start", "run_s", "sm_activity", "memory_peak_gib", "power_w", "bound"]
-    shown = table.select(*columns, "gpu_hours", "cost", "profile_phase", "evidence").with_columns(
-        run_h=pl.col("run_s") / 3600
-    )
-    costly = shown.select("phase", "label", "run_h", "gpu_hours", "cost", "bound", "profile_phase", "evidence")
+    run_h = pl.col("run_s") / 3600
+    shown = table.select(*columns, "gpu_hours", "cost", "profile_phase", "evidence").with_columns(run_h=run_h)
+    cost_columns = shown.select("phase", "label", "run_h", "gpu_hours", "cost", "bound", "profile_phase", "evidence")
     money = "" if view.price is None else f", {view.price.currency}"
-    heads = {
+    headings = {
         "bound": "bound by", "profile_phase": "smallest slice", "evidence": "evidence", "gpu_hours": "GPU-hours",
         "cost": f"cost{money}",
     }  # fmt: skip
     formats = {"run_h": ".2f", "gpu_hours": ".2f", "cost": ",.2f"}
-    listed = page.table(spikes.select("start", "label", "depth", "lost_s", "evidence"), caption="Dips")
-    dip_table = f"<details><summary>Dips as a table</summary>\n{listed}\n</details>"
+    dips = page.table(spikes.select("start", "label", "depth", "lost_s", "evidence"), caption="Dips")
+    dip_table = f"<details><summary>Dips as a table</summary>\n{dips}\n</details>"
     return page.section(
         title,
-        page.paragraph(f"{name}: {facts['job_class'] or 'no class'}, {_gpus(facts['gpus'])}, {facts['tenant']}."),
+        page.paragraph(f"{name}: {facts['job_class'] or 'no class'}, {_count_gpus(facts['gpus'])}, {facts['tenant']}."),
         page.figure(
             plots.plot_phases(view.samples, table.drop_nulls("label"), spikes.rename({"start": "time"})),
             title=f"Activity of the GPUs of {name}",
             alt=f"Phases: {steps}. {dips}.",
             numbers=shown.drop("evidence", "run_s"),
         ),
-        page.paragraph(f"Bound by: {view.bound} ({view.evidence}). {fit} {_phase_money(table, view.price)}"),
-        page.table(costly, caption="Cost, signature and slice of each phase", headings=heads, formats=formats),
+        page.paragraph(f"Bound by: {view.bound} ({view.evidence}). {fit} {_describe_phase_cost(table, view.price)}"),
+        page.table(cost_columns, caption="Cost, signature and slice of each phase", headings=headings, formats=formats),
         dip_table if spikes.height else "",
     )
 
 
-def _phase_money(table: pl.DataFrame, price: GpuHourPrice | None) -> str:
-    """Cost of the job, and of its phases without activity."""
+def _describe_phase_cost(table: pl.DataFrame, price: GpuHourPrice | None) -> str:
+    """Describe the cost of a job and of its phases without activity; empty without a price."""
     if price is None or table["cost"].null_count():
         return ""
     quiet = table.filter(pl.col("label").is_in(["setup", "input-stall", "cool-down", "idle"]))["cost"].sum()
@@ -223,73 +221,80 @@ def _phase_money(table: pl.DataFrame, price: GpuHourPrice | None) -> str:
     return f"Cost: {table['cost'].sum():,.2f} {unit}, {quiet:,.2f} of it in phases without activity."
 
 
-def claim(box: ExploredDataset) -> Section:
-    """Whether later phases of jobs need fewer GPUs, and the bottleneck of each job class."""
+def render_claim_section(inbox: ExploredDataset) -> Section:
+    """Render whether later phases of jobs need fewer GPUs, and the bottleneck of each job class."""
     title = "Do later phases of jobs need fewer GPUs?"
-    if box.claim is None or box.signatures is None:
-        return page.section(title, page.note(_TELEMETRY if box.job_phases is None else _GPU_MODEL))
-    first = box.claim.row(0, named=True)
+    if inbox.claim is None or inbox.signatures is None:
+        return page.section(title, page.note(_NO_TELEMETRY_TEXT if inbox.job_phases is None else _NO_MIG_TEXT))
+    first = inbox.claim.row(0, named=True)
     verdict = f"Verdict: {first['verdict']}, from {first['jobs']} jobs; {first['reason']}."
-    others = box.claim["verdict"].n_unique()
-    depends = " Other definitions of phase or need give another verdict: see the table." if others > 1 else ""
-    worst = box.signatures.sort("gpu_hours", descending=True).row(0, named=True)
+    verdicts = inbox.claim["verdict"].n_unique()
+    depends = " Other definitions of phase or need give another verdict: see the table." if verdicts > 1 else ""
+    largest_class = inbox.signatures.sort("gpu_hours", descending=True).row(0, named=True)
     return page.section(
         title,
         page.note(verdict + depends),
         page.table(
-            box.claim, caption=f"Demand of later phases over earlier ones. {_LATER}", formats=_RATIOS, headings=_CLAIM
+            inbox.claim,
+            caption=f"Demand of later phases over earlier ones. {_CLAIM_NOTE}",
+            formats=_RATIO_FORMATS,
+            headings=_CLAIM_HEADINGS,
         ),
         page.figure(
-            page.roomy(plots.plot_signatures(box.signatures)),
+            page.add_side_padding(plots.plot_signatures(inbox.signatures)),
             title="Bottleneck of each job class",
-            alt=f"Most sampled GPU-hours: {worst['job_class']}, bound by {worst['bound']}. Classes not bound by "
-            "compute may fit a smaller slice: see the table.",
-            numbers=box.signatures,
+            alt=f"Most sampled GPU-hours: {largest_class['job_class']}, bound by {largest_class['bound']}. Classes not "
+            "bound by compute may fit a smaller slice: see the table.",
+            numbers=inbox.signatures,
         ),
     )
 
 
-def provenance(box: ExploredDataset) -> Section:
-    """Source, files and versions."""
-    kept = box.trace.source_facts
+def render_provenance_section(inbox: ExploredDataset) -> Section:
+    """Render source, files and versions of a dataset."""
+    source_facts = inbox.trace.source_facts
     facts = {
-        "source": kept.source,
-        "span": f"{kept.span_start} to {kept.span_end} (UTC)",
-        "rows": f"{kept.rows_kept:,} of {kept.rows_in:,} kept, {kept.rows_rejected:,} rejected",
-        "files": ", ".join(f"{each.name} (sha256 {each.sha256})" for each in kept.files) or "none",
-        "notes": "; ".join(kept.notes) or "none",
-        "GPU model": box.fleet.name or "not named",
-        "zone": box.tz,
-        "read with": f"gpuplanner {kept.gpuplanner}",
+        "source": source_facts.source,
+        "span": f"{source_facts.span_start} to {source_facts.span_end} (UTC)",
+        "rows": f"{source_facts.rows_kept:,} of {source_facts.rows_in:,} kept, {source_facts.rows_rejected:,} rejected",
+        "files": ", ".join(f"{file.name} (sha256 {file.sha256})" for file in source_facts.files) or "none",
+        "notes": "; ".join(source_facts.notes) or "none",
+        "GPU model": inbox.fleet.name or "not named",
+        "zone": inbox.tz,
+        "read with": f"gpuplanner {source_facts.gpuplanner}",
         "shown with": f"gpuplanner {__version__}",
     }
-    return page.section("Provenance", page.answers(facts, caption="Source of these figures"))
+    return page.section("Provenance", page.value_table(facts, caption="Source of these figures"))
 
 
 View = Callable[[ExploredDataset, str, str], Text]
-VIEWS: Mapping[str, View] = {
-    "quality": lambda box, _tenant, _job: still(quality(box.quality_report)),
-    "ledger": lambda box, tenant, _job: still(ledger(box, tenant)),
-    "demand": lambda box, tenant, _job: still(demand(box, tenant)),
-    "phases": lambda box, _tenant, job: still(phases(box, job)),
-    "claim": lambda box, _tenant, _job: still(claim(box)),
+SECTION_VIEWS: Mapping[str, View] = {
+    "quality": lambda box, _tenant, _job: to_still_text(render_quality_section(box.quality_report)),
+    "ledger": lambda box, tenant, _job: to_still_text(render_ledger_section(box, tenant)),
+    "demand": lambda box, tenant, _job: to_still_text(render_demand_section(box, tenant)),
+    "phases": lambda box, _tenant, job: to_still_text(render_phase_section(box, job)),
+    "claim": lambda box, _tenant, _job: to_still_text(render_claim_section(box)),
 }
 """Sections by name, as the explore panel shows them: from an inbox, a tenant and a job."""
-_RATIOS = {"ratio": ".2f", "low": ".2f", "high": ".2f"}
-_CLAIM = {"part": "phases by", "need": "need by", "ratio": "later / earlier"}
-_LATER = "By thirds: the last of the run against the first. By phases: after the longest phase of the highest level."
+_RATIO_FORMATS = {"ratio": ".2f", "low": ".2f", "high": ".2f"}
+_CLAIM_HEADINGS = {"part": "phases by", "need": "need by", "ratio": "later / earlier"}
+_CLAIM_NOTE = (
+    "By thirds: the last of the run against the first. By phases: after the longest phase of the highest level."
+)
 
 
-def _on(box: ExploredDataset) -> str:
-    return f" ({box.fleet.name})" if box.fleet.name else ""
+def _gpu_model_suffix(inbox: ExploredDataset) -> str:
+    """Return the GPU model in parentheses, for a title; empty if it is not known."""
+    return f" ({inbox.fleet.name})" if inbox.fleet.name else ""
 
 
-def _idle_text(activity: pl.DataFrame) -> str:
+def _describe_idle_hours(activity: pl.DataFrame) -> str:
+    """Describe the shares of allocated GPU-hours that were used and idle."""
     sums = activity.sum()
-    held = sum(float(sums[part].item() or 0) for part in sums.columns if part != "tenant")
-    if not held:
+    allocated = sum(float(sums[part].item() or 0) for part in sums.columns if part != "tenant")
+    if not allocated:
         return "No GPU was allocated."
-    share = {part: float(sums[part].item()) / held for part in sums.columns if part != "tenant"}
+    share = {part: float(sums[part].item()) / allocated for part in sums.columns if part != "tenant"}
     if share["no_telemetry"] == 1:
         return "No telemetry: activity of allocated GPUs is not known."
     return (
@@ -300,21 +305,24 @@ def _idle_text(activity: pl.DataFrame) -> str:
     )
 
 
-def _lost_text(ended: pl.DataFrame) -> str:
-    held = float(ended["gpu_hours"].sum())
-    if not held:
+def _describe_lost_hours(ended: pl.DataFrame) -> str:
+    """Describe the share of allocated GPU-hours of failed jobs."""
+    allocated = float(ended["gpu_hours"].sum())
+    if not allocated:
         return "No GPU was allocated."
     lost = ended.filter("lost")
-    share = float(lost["gpu_hours"].sum()) / held
+    share = float(lost["gpu_hours"].sum()) / allocated
     if lost.is_empty():
         return "No failed job is known."
     worst = lost.group_by("state").agg(pl.col("gpu_hours").sum()).sort("gpu_hours", "state").row(-1)
     return f"Failed jobs: {percent_text(share, '.1f')} of the allocated GPU-hours, mostly {worst[0]}."
 
 
-def _instances(profile: str) -> str:
+def _name_instances(profile: str) -> str:
+    """Name the instances of a profile in a sentence."""
     return "full GPUs" if profile == FULL_GPU else f"instances of {profile}"
 
 
-def _gpus(count: float | None) -> str:
+def _count_gpus(count: float | None) -> str:
+    """Format a number of GPUs that may not be known."""
     return "GPUs not known" if count is None else f"{count:g} GPU{'' if count == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Formats of figures: units, decimals, headings and glossary."""
+"""Formats of figures in HTML: numbers, units, localization and the glossary."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import LAYOUT_FULL, Decision, TeamRow
 from gpuplanner.decision.wait_causes import CAUSES
 
-_TABLE = Path(__file__).parent / "glossary.csv"
-_TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL)
-_PARTS = re.compile(
+_GLOSSARY_PATH = Path(__file__).parent / "glossary.csv"
+_HTML_TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL)
+_PAGE_PARTS = re.compile(
     r'(?P<chart><script type="application/json">.*?</script>)|<(?P<kept>script|style|code|pre)\b.*?</(?P=kept)>'
     r'|(?P<facts><dl>.*?</dl>)|(?P<named><th scope="row".*?</th>)|<[^>]*>',
     re.DOTALL,
 )
-_SAID = re.compile(r'(?<= )(aria-label|alt|title)="([^"]*)"')
-_PICTURE = re.compile(r"data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)")
-_TEXTS = ("text", "title", "description", "subtitle", "word", "label")
-"""Keys of a chart, and columns of its data, under which words stand that a reader sees."""
+_TEXT_ATTRIBUTES = re.compile(r'(?<= )(aria-label|alt|title)="([^"]*)"')
+_EMBEDDED_SVG = re.compile(r"data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)")
+_CHART_TEXT_KEYS = ("text", "title", "description", "subtitle", "word", "label")
+"""Keys of a chart, and columns of its data, whose values are texts that a reader sees."""
 
 
-def safe(text: str) -> str:
-    r"""Text from data as markup: what would be a tag, or turn the direction of what follows, is shown as text.
+def escape_html(text: str) -> str:
+    r"""Escape text from data for HTML; tags and control characters show as text.
 
     Examples
     --------
-    >>> safe("<b>\u202ecod")
+    >>> escape_html("<b>\u202ecod")
     '&lt;b&gt;\\u202ecod'
     """
     return escape(escape_controls(text))
@@ -55,7 +55,12 @@ def safe(text: str) -> str:
 
 @dataclass(frozen=True)
 class Word:
-    """A word of the glossary: its meaning, and other forms in which pages have it."""
+    """A term of the glossary.
+
+    - ``word``: Term as the glossary lists it.
+    - ``forms``: Other forms in which pages use the term.
+    - ``meaning``: Definition.
+    """
 
     word: str
     forms: tuple[str, ...]
@@ -63,304 +68,335 @@ class Word:
 
 
 @functools.cache
-def glossary() -> tuple[Word, ...]:
-    """The words of ``glossary.csv``, in its order."""
-    with _TABLE.open(encoding="utf-8", newline="") as stream:
+def read_glossary() -> tuple[Word, ...]:
+    """Read the terms of ``glossary.csv``, in the order of the file."""
+    with _GLOSSARY_PATH.open(encoding="utf-8", newline="") as stream:
         return tuple(
             Word(row["word"], tuple(form for form in row["also"].split("|") if form), row["meaning"])
             for row in csv.DictReader(stream)
         )
 
 
-def told(text: str) -> str:
-    """A heading as markup; where it is a word of the glossary, with its meaning for those who point at it.
+def heading_html(text: str) -> str:
+    """Render a column heading as HTML; a term of the glossary shows its meaning under the pointer.
 
     Examples
     --------
-    >>> told("nodes"), told("PUE [%]")[:12]
+    >>> heading_html("nodes"), heading_html("PUE [%]")[:12]
     ('nodes', '<abbr title=')
     """
     stem, _, unit = text.partition(" [")
-    meaning = _by_form().get(stem.lower())
+    meaning = _meanings_by_form().get(stem.lower())
     if meaning is None:
-        return safe(text)
-    return f'<abbr title="{escape(meaning)}">{safe(stem)}</abbr>' + (f" [{safe(unit)}" if unit else "")
+        return escape_html(text)
+    return f'<abbr title="{escape(meaning)}">{escape_html(stem)}</abbr>' + (f" [{escape_html(unit)}" if unit else "")
 
 
-def words_on(html: str) -> dict[str, str]:
-    """The words of the glossary that a page uses, with their meanings.
+def glossary_terms_in(html: str) -> dict[str, str]:
+    """Find the terms of the glossary that a page uses, with their meanings.
 
     Examples
     --------
-    >>> list(words_on("<p>Allocated but idle.</p>"))
+    >>> list(glossary_terms_in("<p>Allocated but idle.</p>"))
     ['allocated', 'allocated but idle']
     """
-    text = unescape(_TAGS.sub(" ", html)).lower()
+    text = unescape(_HTML_TAGS.sub(" ", html)).lower()
     return {
-        one.word: one.meaning
-        for one in glossary()
-        if any(re.search(rf"(?<!\w){re.escape(form.lower())}(?!\w)", text) for form in (one.word, *one.forms))
+        term.word: term.meaning
+        for term in read_glossary()
+        if any(re.search(rf"(?<!\w){re.escape(form.lower())}(?!\w)", text) for form in (term.word, *term.forms))
     }
 
 
 @functools.cache
-def _by_form() -> Mapping[str, str]:
-    """Meanings by every form in which a heading may have a word."""
-    return {form.lower(): one.meaning for one in glossary() for form in (one.word, *one.forms)}
+def _meanings_by_form() -> Mapping[str, str]:
+    """Look up the meaning of each term by every form of it, in lower case."""
+    return {form.lower(): term.meaning for term in read_glossary() for form in (term.word, *term.forms)}
 
 
-def as_json(spec: Mapping[str, object]) -> str:
-    """JSON that cannot end the script element it stands in."""
+def to_script_json(spec: Mapping[str, object]) -> str:
+    """Write JSON that is safe inside an HTML script element."""
     text = json.dumps(spec, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
 
-def localised(html: str, name: str) -> str:
-    """A page of ours with numbers and days written as a locale does; code, provenance and names in tables stay.
+def localize_page(html: str, locale: str) -> str:
+    """Write numbers and dates of a rendered page in the format of a locale.
+
+    Code, provenance and names in tables stay unchanged.
 
     Examples
     --------
-    >>> localised('<p title="1.5 h">1,344.5 h</p><code>0.5</code><th scope="row">0.5</th>', "de")
+    >>> localize_page('<p title="1.5 h">1,344.5 h</p><code>0.5</code><th scope="row">0.5</th>', "de")
     '<p title="1,5 h">1.344,5 h</p><code>0.5</code><th scope="row">0.5</th>'
     """
-    if name == next(iter(LOCALE_BY_NAME)):
+    if locale == next(iter(LOCALE_BY_NAME)):
         return html
-    texts, at = list[str](), 0
-    for found in _PARTS.finditer(html):
-        texts += [localize_text(html[at : found.start()], name), _part(found, name)]
-        at = found.end()
-    return "".join([*texts, localize_text(html[at:], name)])
+    pieces, position = list[str](), 0
+    for match in _PAGE_PARTS.finditer(html):
+        pieces += [localize_text(html[position : match.start()], locale), _localize_part(match, locale)]
+        position = match.end()
+    return "".join([*pieces, localize_text(html[position:], locale)])
 
 
-def _part(found: re.Match[str], name: str) -> str:
-    if found["chart"]:
-        return _chart(found["chart"], name)
-    if found["named"]:
-        return localize_text(found["named"], name, numbers=False)
-    return found[0] if found["kept"] or found["facts"] else _tag(found[0], name)
+def _localize_part(match: re.Match[str], locale: str) -> str:
+    """Localize a tag, a chart or a row heading; code, styles and facts stay unchanged."""
+    if match["chart"]:
+        return _localize_chart(match["chart"], locale)
+    if match["named"]:
+        return localize_text(match["named"], locale, numbers=False)
+    return match[0] if match["kept"] or match["facts"] else _localize_tag(match[0], locale)
 
 
-def _tag(tag: str, name: str) -> str:
-    """A tag with what it says in words, and the text of a picture in it."""
-    tag = _SAID.sub(lambda found: f'{found[1]}="{localize_text(found[2], name)}"', tag)
-    return _PICTURE.sub(lambda found: f"data:image/svg+xml;base64,{_redrawn(found[1], name)}", tag)
+def _localize_tag(tag: str, locale: str) -> str:
+    """Localize the text attributes of a tag, and the text of a picture embedded in it."""
+    tag = _TEXT_ATTRIBUTES.sub(lambda match: f'{match[1]}="{localize_text(match[2], locale)}"', tag)
+    return _EMBEDDED_SVG.sub(lambda match: f"data:image/svg+xml;base64,{_localize_svg(match[1], locale)}", tag)
 
 
-def _redrawn(picture: str, name: str) -> str:
-    svg = localised(base64.b64decode(picture).decode("utf-8"), name)
+def _localize_svg(svg_base64: str, locale: str) -> str:
+    """Localize the text of an SVG picture that is encoded as base64."""
+    svg = localize_page(base64.b64decode(svg_base64).decode("utf-8"), locale)
     return base64.b64encode(svg.encode("utf-8")).decode("ascii")
 
 
-def _chart(script: str, name: str) -> str:
-    """A chart that formats its numbers so, and says its texts so; data are as they are."""
-    opening, _, rest = script.partition(">")
-    spec = _worded(json.loads(rest.removesuffix("</script>")), name)
-    to = LOCALE_BY_NAME[name]
-    marks = {"decimal": to.decimal, "thousands": to.thousands, "grouping": [3], "currency": ["", ""], "percent": " %"}
-    spec["config"] = spec.get("config", {}) | {"locale": {"number": marks}}
-    return f"{opening}>{as_json(spec)}</script>"
+def _localize_chart(script: str, locale: str) -> str:
+    """Give an embedded chart the number format of a locale and localize its texts; its data stay unchanged."""
+    opening, _, json_text = script.partition(">")
+    spec = _localize_spec(json.loads(json_text.removesuffix("</script>")), locale)
+    number_locale = LOCALE_BY_NAME[locale]
+    number_format = {
+        "decimal": number_locale.decimal,
+        "thousands": number_locale.thousands,
+        "grouping": [3],
+        "currency": ["", ""],
+        "percent": " %",
+    }
+    spec["config"] = spec.get("config", {}) | {"locale": {"number": number_format}}
+    return f"{opening}>{to_script_json(spec)}</script>"
 
 
-def _worded(value: Any, name: str, key: str = "") -> Any:  # noqa: ANN401 - JSON of any shape
+def _localize_spec(value: Any, locale: str, key: str = "") -> Any:  # noqa: ANN401 - JSON of any shape
+    """Localize the texts of a Vega-Lite specification, recursively."""
     if isinstance(value, dict):
-        return {each: _worded(one, name, each) for each, one in value.items()}
+        return {child_key: _localize_spec(child, locale, child_key) for child_key, child in value.items()}
     if isinstance(value, list):
-        return [_worded(one, name, key) for one in value]
-    return localize_text(value, name) if isinstance(value, str) and key in _TEXTS else value
+        return [_localize_spec(child, locale, key) for child in value]
+    return localize_text(value, locale) if isinstance(value, str) and key in _CHART_TEXT_KEYS else value
 
 
 Value = str | int | float | None
 """A figure; None: not measured."""
-Form = Callable[[str | int | float], str]
+FigureFormat = Callable[[str | int | float], str]
 
-MOST_NODES_NAMED = 3
-DAYS_PER_MONTH = 365.25 / 12
-_NUMBERED = re.compile(r"(.*?)(\d+)")
+MAX_NAMED_NODE_RANGES = 3
+MEAN_DAYS_PER_MONTH = 365.25 / 12
+_NUMBERED_NAME = re.compile(r"(.*?)(\d+)")
 
 
-def count(value: str | int | float) -> str:
-    """A count, or hours that are rounded to a whole one.
+def format_count(value: str | int | float) -> str:
+    """Format a count, or hours rounded to a whole number.
 
     Examples
     --------
-    >>> count(2179.05), count(-1200)
+    >>> format_count(2179.05), format_count(-1200)
     ('2,179', '−1,200')
     """
     return f"{float(value):,.0f}".replace("-", "−").replace("−0", "0")
 
 
-def minutes(value: str | int | float) -> str:
-    """A wait: minutes below two hours, hours above.
+def format_wait(value: str | int | float) -> str:
+    """Format a queue wait given in minutes: in minutes below two hours, else in hours.
 
     Examples
     --------
-    >>> minutes(4.2), minutes(933)
+    >>> format_wait(4.2), format_wait(933)
     ('4 min', '15.6 h')
     """
     return wait_text(float(value))
 
 
-def mean_minutes(value: str | int | float) -> str:
-    """A mean wait, in tenths of a minute.
+def format_mean_wait(value: str | int | float) -> str:
+    """Format a mean queue wait in tenths of a minute.
 
     Examples
     --------
-    >>> mean_minutes(0.537)
+    >>> format_mean_wait(0.537)
     '0.5 min'
     """
     return f"{float(value):,.1f} min"
 
 
-def tenths(value: str | int | float) -> str:
-    """A share in percent to a tenth, without its sign.
+def format_tenth_percent(value: str | int | float) -> str:
+    """Format a share [0-1] in percent with one decimal, without the sign.
 
     Examples
     --------
-    >>> tenths(0.0941)
+    >>> format_tenth_percent(0.0941)
     '9.4'
     """
     return f"{100 * float(value):.1f}"
 
 
-def per_cent(value: str | int | float) -> str:
-    """A share: whole percent, tenths below one.
+def format_share(value: str | int | float) -> str:
+    """Format a share [0-1] as whole percent, with tenths below one percent.
 
     Examples
     --------
-    >>> per_cent(0.304), per_cent(0.0042), per_cent(0.0001), per_cent(0), per_cent(1)
+    >>> format_share(0.304), format_share(0.0042), format_share(0.0001), format_share(0), format_share(1)
     ('30 %', '0.4 %', '<0.1 %', '0 %', '100 %')
     """
-    found = float(value)
-    if 0 < found < 0.0005:
+    share = float(value)
+    if 0 < share < 0.0005:
         return "<0.1 %"
-    return percent_text(found, ".1f" if 0 < found < 0.00995 else ".0f")
+    return percent_text(share, ".1f" if 0 < share < 0.00995 else ".0f")
 
 
-def whole_percent(value: str | int | float) -> str:
-    """A percentage that is a whole number already.
+def format_whole_percent(value: str | int | float) -> str:
+    """Format a percentage that is a whole number.
 
     Examples
     --------
-    >>> whole_percent(82), whole_percent(0)
+    >>> format_whole_percent(82), format_whole_percent(0)
     ('82 %', '0')
     """
     return f"{value} %" if value else "0"
 
 
-def above_one(value: str | int | float) -> str:
-    """A factor as the share by which it is above one.
+def format_above_one(value: str | int | float) -> str:
+    """Format a factor as the share by which it is above one.
 
     Examples
     --------
-    >>> above_one(1.257), above_one(0.93)
+    >>> format_above_one(1.257), format_above_one(0.93)
     ('26 %', '-7 %')
     """
-    return per_cent(float(value) - 1.0)
+    return format_share(float(value) - 1.0)
 
 
-def day(value: str | int | float) -> str:
-    """A day of the calendar.
+def format_day(value: str | int | float) -> str:
+    """Format an ISO date as a calendar day.
 
     Examples
     --------
-    >>> day("2027-03-15")
+    >>> format_day("2027-03-15")
     '15 Mar 2027'
     """
     return day_text(str(value))
 
 
-def _cause_percent(found: Comparison, cause: str) -> int | None:
-    """Percentage of the hours of waiting that one cause accounts for."""
-    return None if found.waits is None else found.waits.cause_percent.get(cause)
+def _cause_percent(comparison: Comparison, cause: str) -> int | None:
+    """Look up the percentage of the hours of waiting that one cause accounts for."""
+    return None if comparison.waits is None else comparison.waits.cause_percent.get(cause)
 
 
-DERIVED: Mapping[str, Callable[[Decision], Value]] = {
-    "released_gpus": lambda one: max(one.fleet_gpus - one.gpus, 0),
-    "more_gpus": lambda one: max(one.gpus - one.fleet_gpus, 0),
-    "all_jobs": lambda one: sum(row.jobs for row in one.teams),
-    "all_allocated": lambda one: sum(row.allocated_gpu_hours for row in one.teams),
-    "all_idle": lambda one: _sum([row.idle_gpu_hours for row in _teams(one)]),
-    "all_busy": lambda one: _sum([row.busy_gpu_hours for row in one.teams]),
-    "teams_allocated": lambda one: sum(row.allocated_gpu_hours for row in _teams(one)),
-    "use_known_share": lambda one: _ratio(
-        sum((row.busy_gpu_hours or 0.0) + (row.idle_gpu_hours or 0.0) for row in _teams(one)),
-        sum(row.allocated_gpu_hours for row in _teams(one))),
-    "busy_as_recommended": lambda one: _ratio(_sum([row.busy_gpu_hours for row in one.teams]),
-        sum(row.allocated_gpu_hours for row in one.teams) * one.gpus_mean / max(one.fleet_gpus, 1)),
-    "mean_wait_today_minutes": lambda one: _weighted(one, "today_mean_minutes"),
-    "mean_wait_recommended_minutes": lambda one: _weighted(one, "recommended_mean_minutes"),
-    "delayed_share": lambda one: _ratio(
-        sum(row.jobs_delayed for row in one.service), sum(row.jobs for row in one.service)),
-    "other_jobs": lambda one: sum(row.jobs for row in _teams(one)[TEAMS:]),
-    "other_allocated": lambda one: sum(row.allocated_gpu_hours for row in _teams(one)[TEAMS:]),
-    "other_idle": lambda one: _sum([row.idle_gpu_hours for row in _teams(one)[TEAMS:]]),
+def _hours_waited(comparison: Comparison) -> float | None:
+    """Sum the hours of waiting over all job sizes; None if waits were not explained."""
+    return sum(row.waited for row in comparison.waits.causes.job_size) if comparison.waits else None
+
+
+DECISION_FIGURES: Mapping[str, Callable[[Decision], Value]] = {
+    "released_gpus": lambda decision: max(decision.fleet_gpus - decision.gpus, 0),
+    "more_gpus": lambda decision: max(decision.gpus - decision.fleet_gpus, 0),
+    "all_jobs": lambda decision: sum(row.jobs for row in decision.teams),
+    "all_allocated": lambda decision: sum(row.allocated_gpu_hours for row in decision.teams),
+    "all_idle": lambda decision: _sum_or_none([row.idle_gpu_hours for row in _allocated_teams(decision)]),
+    "all_busy": lambda decision: _sum_or_none([row.busy_gpu_hours for row in decision.teams]),
+    "teams_allocated": lambda decision: sum(row.allocated_gpu_hours for row in _allocated_teams(decision)),
+    "use_known_share": lambda decision: _ratio_or_none(
+        sum((row.busy_gpu_hours or 0.0) + (row.idle_gpu_hours or 0.0) for row in _allocated_teams(decision)),
+        sum(row.allocated_gpu_hours for row in _allocated_teams(decision))),
+    "busy_as_recommended": lambda decision: _ratio_or_none(_sum_or_none([row.busy_gpu_hours for row in decision.teams]),
+        sum(row.allocated_gpu_hours for row in decision.teams) * decision.gpus_mean / max(decision.fleet_gpus, 1)),
+    "mean_wait_today_minutes": lambda decision: _mean_over_jobs(decision, "today_mean_minutes"),
+    "mean_wait_recommended_minutes": lambda decision: _mean_over_jobs(decision, "recommended_mean_minutes"),
+    "delayed_share": lambda decision: _ratio_or_none(
+        sum(row.jobs_delayed for row in decision.service), sum(row.jobs for row in decision.service)),
+    "other_jobs": lambda decision: sum(row.jobs for row in _allocated_teams(decision)[MAX_NAMED_TEAMS:]),
+    "other_allocated": lambda decision: sum(
+        row.allocated_gpu_hours for row in _allocated_teams(decision)[MAX_NAMED_TEAMS:]),
+    "other_idle": lambda decision: _sum_or_none(
+        [row.idle_gpu_hours for row in _allocated_teams(decision)[MAX_NAMED_TEAMS:]]),
 }  # fmt: skip
 """Sums and differences of a decision that the first screen shows, by name."""
-TEAMS = 6
-"""Teams that stand on the first screen by name."""
-OF_ALL = "share of "
+MAX_NAMED_TEAMS = 6
+"""Teams that the first screen lists by name."""
+SHARE_PREFIX = "share of "
 """Prefix of names of shares of all installed GPU-hours."""
-OF_COMPARISON: Mapping[str, Callable[[Comparison], Value]] = {
-    "months_left": lambda found: _months_left(found),
-    "headroom_share": lambda found: None if found.headroom is None else found.headroom.factor - 1.0,
-    "months_left_today": lambda found: 0 if late_sizes(found.decision) else None,
-    "waiting": lambda found: sum(row.waited for row in found.waits.causes.job_size) if found.waits else None,
+COMPARISON_FIGURES: Mapping[str, Callable[[Comparison], Value]] = {
+    "months_left": lambda comparison: _months_to_exhaustion(comparison),
+    "headroom_share": lambda comparison: None if comparison.headroom is None else comparison.headroom.factor - 1.0,
+    "months_left_today": lambda comparison: 0 if sizes_over_limit(comparison.decision) else None,
+    "waiting": lambda comparison: _hours_waited(comparison),
     **{f"waiting.{cause}": partial(_cause_percent, cause=cause) for cause in CAUSES},
 }
 """Figures of a comparison that the first screen shows, by name."""
 
 
-def value_of(one: Decision | Comparison, name: str) -> Value:
-    """The value behind a figure: a field by its path, or one of :data:`DERIVED`.
+def figure_value(source: Decision | Comparison, name: str) -> Value:
+    """Look up the value of a figure by its name.
+
+    Parameters
+    ----------
+    source : Decision or Comparison
+        Record that has the figure.
+    name : str
+        Key of :data:`DECISION_FIGURES` or :data:`COMPARISON_FIGURES`, such a key after ``"share of "``, or a path of
+        fields such as ``saving.value``.
+
+    Returns
+    -------
+    str, int, float or None
+        None if the figure was not measured.
 
     Examples
     --------
     >>> from gpuplanner.core.scenario import Scenario
     >>> from gpuplanner.decision.decision_text import make_empty_decision
-    >>> value_of(make_empty_decision(Scenario(), "no job states when it ran"), "fleet_gpus")
+    >>> figure_value(make_empty_decision(Scenario(), "no job states when it ran"), "fleet_gpus")
     0
     """
-    if name in DERIVED and isinstance(one, Decision):
-        return DERIVED[name](one)
-    if name in OF_COMPARISON and isinstance(one, Comparison):
-        return OF_COMPARISON[name](one)
-    if name.startswith(OF_ALL):
-        part, whole = value_of(one, name.removeprefix(OF_ALL)), value_of(one, "all_allocated")
+    if name in DECISION_FIGURES and isinstance(source, Decision):
+        return DECISION_FIGURES[name](source)
+    if name in COMPARISON_FIGURES and isinstance(source, Comparison):
+        return COMPARISON_FIGURES[name](source)
+    if name.startswith(SHARE_PREFIX):
+        part, whole = figure_value(source, name.removeprefix(SHARE_PREFIX)), figure_value(source, "all_allocated")
         return None if part is None or not whole else float(part) / float(whole)
-    found: object = one
+    value: object = source
     for part in name.split("."):
-        found = found[int(part)] if isinstance(found, tuple) else getattr(found, part)
-    assert found is None or isinstance(found, str | int | float), name
-    return found
+        value = value[int(part)] if isinstance(value, tuple) else getattr(value, part)
+    assert value is None or isinstance(value, str | int | float), name
+    return value
 
 
-def shown(one: Decision | Comparison, name: str, form: Form = count) -> str:
-    """A figure as markup that says which one it is; a dash where nobody measured it.
+def figure_html(source: Decision | Comparison, name: str, form: FigureFormat = format_count) -> str:
+    """Render a figure as an HTML ``data`` element with its name; a dash if it was not measured.
 
     Examples
     --------
     >>> from gpuplanner.core.scenario import Scenario
     >>> from gpuplanner.decision.decision_text import make_empty_decision
     >>> one = make_empty_decision(Scenario(), "no job states when it ran")
-    >>> shown(one, "fleet_gpus")
+    >>> figure_html(one, "fleet_gpus")
     '<data data-of="fleet_gpus" value="0">0</data>'
-    >>> shown(one, "saving.value")
+    >>> figure_html(one, "saving.value")
     '<data data-of="saving.value" value="">–</data>'
     """
-    value = value_of(one, name)
+    value = figure_value(source, name)
     if value is None or value != value:
         return f'<data data-of="{name}" value="">{MISSING_VALUE_TEXT}</data>'
-    return f'<data data-of="{name}" value="{safe(str(value))}">{safe(form(value))}</data>'
+    return f'<data data-of="{name}" value="{escape_html(str(value))}">{escape_html(form(value))}</data>'
 
 
-def layout_words(layout: str) -> str:
-    """A layout in words: the number of instances of each profile.
+def describe_layout(layout: str) -> str:
+    """Describe a layout by the number of instances of each profile.
 
     Examples
     --------
-    >>> layout_words("4g.40gb:1,1g.10gb:3"), layout_words("full")
+    >>> describe_layout("4g.40gb:1,1g.10gb:3"), describe_layout("full")
     ('4g.40gb + 3 × 1g.10gb', 'full GPU (MIG disabled)')
     """
     if layout == LAYOUT_FULL:
@@ -372,63 +408,66 @@ def layout_words(layout: str) -> str:
     return " + ".join(parts)
 
 
-def nodes_words(names: Sequence[str]) -> str:
-    """Nodes by name; runs of numbers by their ends, and of many the first and the last.
+def describe_nodes(names: Sequence[str]) -> str:
+    """List node names; consecutive numbers become a range, and many ranges only the first and last name.
 
     Examples
     --------
-    >>> nodes_words(["n01", "n02", "n03", "n07"]), nodes_words([f"a{n}-x{7 * n}" for n in range(1, 40)])
+    >>> describe_nodes(["n01", "n02", "n03", "n07"]), describe_nodes([f"a{n}-x{7 * n}" for n in range(1, 40)])
     ('n01–n03, n07', 'a1-x7 … a39-x273 (39 nodes)')
     """
     runs: list[list[str]] = []
     for name in names:
-        if runs and _follows(runs[-1][-1], name):
+        if runs and _is_next_name(runs[-1][-1], name):
             runs[-1].append(name)
         else:
             runs.append([name])
-    if len(runs) > MOST_NODES_NAMED:
+    if len(runs) > MAX_NAMED_NODE_RANGES:
         return f"{names[0]} … {names[-1]} ({len(names):,} nodes)"
     return ", ".join(run[0] if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 
-def _months_left(found: Comparison) -> str | None:
-    """Months from the end of the record until capacity is exhausted; ``12+`` where a year passes without it.
+def _months_to_exhaustion(comparison: Comparison) -> str | None:
+    """Format the months from the end of the record to the exhaustion date; ``12+`` if none falls within a year.
 
     0 where these GPUs do not carry the load of the record.
     """
-    ends = found.exhaustion
-    if found.headroom is not None and found.headroom.factor < 1.0:
+    exhaustion = comparison.exhaustion
+    if comparison.headroom is not None and comparison.headroom.factor < 1.0:
         return "0"
-    if ends.date is None or found.judged_to is None:
-        return None if ends.probability is None else "12+"
-    days = (date.fromisoformat(ends.date) - date.fromisoformat(found.judged_to[:10])).days
-    return f"{max(days, 0) / DAYS_PER_MONTH:.0f}"
+    if exhaustion.date is None or comparison.judged_to is None:
+        return None if exhaustion.probability is None else "12+"
+    days = (date.fromisoformat(exhaustion.date) - date.fromisoformat(comparison.judged_to[:10])).days
+    return f"{max(days, 0) / MEAN_DAYS_PER_MONTH:.0f}"
 
 
-def late_sizes(one: Decision) -> list[str]:
-    """Job sizes that miss their wait limit today."""
-    return [size.size for size in one.service if size.today_p95_minutes > size.limit_minutes]
+def sizes_over_limit(decision: Decision) -> list[str]:
+    """List the job sizes whose simulated p95 wait of today exceeds their limit."""
+    return [size.size for size in decision.service if size.today_p95_minutes > size.limit_minutes]
 
 
-def _ratio(part: float | None, whole: float) -> float | None:
-    return None if part is None or not whole else part / whole
+def _ratio_or_none(part: float | None, total: float) -> float | None:
+    """Divide two numbers; None if the part is not known or the total is zero."""
+    return None if part is None or not total else part / total
 
 
-def _weighted(one: Decision, field: str) -> float | None:
-    """Mean over all jobs of a wait that is known by job size."""
-    total = sum(row.jobs * float(getattr(row, field)) for row in one.service)
-    return _ratio(total, sum(row.jobs for row in one.service))
+def _mean_over_jobs(decision: Decision, field: str) -> float | None:
+    """Average a wait that is known by job size over all jobs [min]."""
+    total = sum(row.jobs * float(getattr(row, field)) for row in decision.service)
+    return _ratio_or_none(total, sum(row.jobs for row in decision.service))
 
 
-def _teams(one: Decision) -> list[TeamRow]:
-    return [row for row in one.teams if row.team != UNALLOCATED_TEAM]
+def _allocated_teams(decision: Decision) -> list[TeamRow]:
+    """List the teams, without the row of unallocated GPU-hours."""
+    return [row for row in decision.teams if row.team != UNALLOCATED_TEAM]
 
 
-def _sum(values: Sequence[float | None]) -> float | None:
-    """Of what was measured everywhere; one gap leaves the sum unknown."""
+def _sum_or_none(values: Sequence[float | None]) -> float | None:
+    """Sum values; None if one of them was not measured."""
     return None if any(value is None for value in values) else float(sum(value or 0.0 for value in values))
 
 
-def _follows(before: str, after: str) -> bool:
-    first, second = (_NUMBERED.fullmatch(name) for name in (before, after))
+def _is_next_name(before: str, after: str) -> bool:
+    """Whether a node name follows another one: the same prefix and the next number."""
+    first, second = (_NUMBERED_NAME.fullmatch(name) for name in (before, after))
     return bool(first and second and first[1] == second[1] and int(second[2]) == int(first[2]) + 1)

@@ -1,4 +1,4 @@
-"""FOCUS files and workbooks."""
+"""FOCUS cost files and Excel workbooks."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from gpuplanner.core.execution import import_optional
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import LOCALE_BY_NAME, UNALLOCATED_TEAM, localize_text
-from gpuplanner.cost.cost_review import CostReview, basis_of, cost_review, price_rows, price_text
+from gpuplanner.cost.cost_review import CostReview, cost_review, price_basis_phrase, price_rows, price_text
 from gpuplanner.cost.energy_and_carbon import AMOUNTS
 from gpuplanner.decision.comparison_record import format_wait_target
 from gpuplanner.decision.study import Study
-from gpuplanner.report.first_screen import Links, confidence_rows, next_steps
+from gpuplanner.report.first_screen import Links, confidence_rows, next_step_texts
 from gpuplanner.report.formulas import layout_table
 
 FOCUS_RULES = pl.read_csv((resources.files(__package__) / "focus_rules.csv").read_bytes()).rows(named=True)
 """Rules of FOCUS 1.2 by column: whether each file has it, whether it may be empty, and its allowed values or form."""
-MANDATORY = tuple(rule["column"] for rule in FOCUS_RULES if rule["mandatory"] == "yes")
-INSTANTS = ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargePeriodEnd")
+MANDATORY_COLUMNS = tuple(rule["column"] for rule in FOCUS_RULES if rule["mandatory"] == "yes")
+INSTANT_COLUMNS = ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargePeriodEnd")
 FOCUS_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def write_focus(path: str | Path, costs: pl.DataFrame) -> Path:
-    """Write charge lines (``schemas.Costs``) as a FOCUS 1.2 CSV file; lines that break a rule of it are refused.
+    """Write charge lines (``schemas.Costs``) as a FOCUS 1.2 CSV file; lines that break its rules are rejected.
 
     Examples
     --------
@@ -49,15 +49,15 @@ def write_focus(path: str | Path, costs: pl.DataFrame) -> Path:
     ...     write_focus(Path(folder) / "bill.csv", make_empty_table(Costs)).read_text()[:41]
     'BillingPeriodStart,BillingPeriodEnd,Charg'
     """
-    plain = focus_text(costs)
-    if problems := check_focus(plain):
+    focus_lines = to_focus_text(costs)
+    if problems := check_focus(focus_lines):
         got, todo = "; ".join(problems[:3]), "Report this as a bug of gpuplanner."
         raise VerificationError(str(path), "charge lines that conform to FOCUS 1.2", got, todo)
-    return write_csv_safe(path, plain)
+    return write_csv_safe(path, focus_lines)
 
 
-def focus_text(costs: pl.DataFrame) -> pl.DataFrame:
-    """Charge lines as text in the forms of FOCUS: instants to the second with ``Z``, decimals in full."""
+def to_focus_text(costs: pl.DataFrame) -> pl.DataFrame:
+    """Format charge lines as FOCUS text: times to the second with ``Z``, decimals in full."""
     return costs.with_columns(
         pl.selectors.datetime().dt.convert_time_zone("UTC").dt.strftime(FOCUS_TIME),
         pl.selectors.decimal().cast(pl.String).str.replace(r"(\.\d\d\d*?)0+$", "${1}"),
@@ -65,9 +65,9 @@ def focus_text(costs: pl.DataFrame) -> pl.DataFrame:
 
 
 def check_focus(lines: pl.DataFrame) -> list[str]:
-    """Rules of FOCUS 1.2 that lines break, a sentence each, with the first line below the header that breaks it.
+    """Check lines against the rules of FOCUS 1.2; each message names the first line that breaks a rule.
 
-    Lines are text, as :func:`focus_text` gives them or as a file is read without guessing types.
+    Lines are text, from :func:`to_focus_text` or from a file that was read without guessing types.
 
     Examples
     --------
@@ -75,20 +75,21 @@ def check_focus(lines: pl.DataFrame) -> list[str]:
     'BillingAccountId: mandatory column is missing'
     """
     text = lines.select(pl.all().cast(pl.String))
-    absent = [f"{name}: mandatory column is missing" for name in MANDATORY if name not in text.columns]
-    strange = [
+    missing_columns = [f"{name}: mandatory column is missing" for name in MANDATORY_COLUMNS if name not in text.columns]
+    unknown_columns = [
         f"{name}: neither a FOCUS column nor a custom one (x_...)"
         for name in text.columns
         if not re.fullmatch(r"x_\w+|[A-Z][A-Za-z]+", name)
     ]
-    return [*absent, *strange, *(fault for fault in _faults(text) if fault)]
+    return [*missing_columns, *unknown_columns, *(fault for fault in _find_focus_faults(text) if fault)]
 
 
-def _faults(text: pl.DataFrame) -> Iterator[str]:
-    filled = {name: pl.col(name).fill_null("") for name in text.columns}
+def _find_focus_faults(text: pl.DataFrame) -> Iterator[str]:
+    """Yield a message for each FOCUS rule that a line breaks; empty ones for rules that hold."""
+    column_values = {name: pl.col(name).fill_null("") for name in text.columns}
     rules = []
-    for rule in (rule for rule in FOCUS_RULES if rule["column"] in filled):
-        name, value = rule["column"], filled[rule["column"]]
+    for rule in (rule for rule in FOCUS_RULES if rule["column"] in column_values):
+        name, value = rule["column"], column_values[rule["column"]]
         if rule["may_be_null"] == "no":
             rules.append((name, value == "", "must not be null"))
         if rule["allowed"]:
@@ -96,46 +97,47 @@ def _faults(text: pl.DataFrame) -> Iterator[str]:
         if rule["form"]:
             rules.append((name, (value != "") & ~value.str.contains(rule["form"]), "not in the format of FOCUS"))
     rules += [
-        (end, filled[end] <= filled[start], f"not after {start}")
-        for start, end in (INSTANTS[:2], INSTANTS[2:])
-        if {start, end} <= set(filled)
+        (end, column_values[end] <= column_values[start], f"not after {start}")
+        for start, end in (INSTANT_COLUMNS[:2], INSTANT_COLUMNS[2:])
+        if {start, end} <= set(column_values)
     ]
     for name, broken, fault in rules:
-        wrong = text.with_row_index("line", 1).filter(broken)
-        yield f"{name}: {fault} in line {wrong['line'][0]}: {wrong[name][0]!r}" if wrong.height else ""
-    if {"ListUnitPrice", "PricingQuantity", "ListCost"} <= set(filled):
-        yield _products(text)
+        broken_lines = text.with_row_index("line", 1).filter(broken)
+        if broken_lines.height:
+            yield f"{name}: {fault} in line {broken_lines['line'][0]}: {broken_lines[name][0]!r}"
+    if {"ListUnitPrice", "PricingQuantity", "ListCost"} <= set(column_values):
+        yield _check_list_costs(text)
 
 
-def _products(text: pl.DataFrame) -> str:
-    """A list cost is its unit price times its quantity, exactly, but in corrections."""
+def _check_list_costs(text: pl.DataFrame) -> str:
+    """Check that each list cost is exactly its unit price times its quantity, except in corrections."""
     for line, row in enumerate(text.iter_rows(named=True), 1):
         price, quantity = row["ListUnitPrice"], row["PricingQuantity"]
         if not price or not quantity or row.get("ChargeClass") == "Correction":
             continue
         try:
-            fits = Decimal(price) * Decimal(quantity) == Decimal(row["ListCost"])
+            is_product = Decimal(price) * Decimal(quantity) == Decimal(row["ListCost"])
         except InvalidOperation:
             continue
-        if not fits:
+        if not is_product:
             return f"ListCost: differs from ListUnitPrice times PricingQuantity in line {line}"
     return ""
 
 
-MAX_ROWS = 1_048_576
-MAX_TEXT = 32_767
-MAX_NAME = 31
-README = "Read me"
-MOST_BARS = 30
+MAX_SHEET_ROWS = 1_048_576
+MAX_CELL_CHARACTERS = 32_767
+MAX_SHEET_NAME_CHARACTERS = 31
+README_SHEET = "Read me"
+MAX_CHART_BARS = 30
 """Most bars of a chart: the largest, as the rows are ordered."""
 
 Library: TypeAlias = Any
 """Objects of xlsxwriter, which has no types."""
 
 _CREATED = datetime(2000, 1, 1)  # fixed, so that the same tables give the same bytes
-_EXACT = 2**53  # greatest whole number that a cell holds exactly
-_RISKY = tuple("=+-@＝＋－＠\t\r\n'")
-_RULES = (
+_MAX_EXACT_INTEGER = 2**53  # greatest whole number that a cell holds exactly
+_QUOTED_STARTS = tuple("=+-@＝＋－＠\t\r\n'")
+_READING_RULES = (
     "Times are UTC. An empty cell means not known, not zero. The workbook has no macros and no links; its only "
     "formulas are sums, in rows named Total and on the sheet Totals."
 )
@@ -143,42 +145,61 @@ _RULES = (
 
 @dataclass(frozen=True)
 class Summary:
-    """A sheet that sums another one by formulas: named totals, and a column parted by a second, drawn as bars.
+    """A sheet that sums another one by formulas: named totals, and a column summed by group with a bar chart.
 
     - ``sheet``: Name of the table that is summed.
-    - ``totals``: Column by the name that its sum gets in the whole workbook.
-    - ``parted``, ``by``: Column that is summed for each value of a column of text.
-    - ``facts``: Text beside the totals, by its name.
+    - ``totals``: Summed column by the name that its total has in the workbook.
+    - ``amount_column``, ``group_column``: Column that is summed for each value of a text column.
+    - ``facts``: Texts beside the totals, by name.
     """
 
     sheet: str
     totals: Mapping[str, str]
-    parted: str
-    by: str
+    amount_column: str
+    group_column: str
     facts: Mapping[str, str]
 
 
-SUMMARY = "Totals"
+SUMMARY_SHEET = "Totals"
 
 
 def write_workbook(
-    path: str | Path,
-    sheets: Mapping[str, pl.DataFrame],
-    *,
-    title: str,
-    notes: Mapping[str, str],
-    totals: Mapping[str, Sequence[str]] | None = None,
-    summary: Summary | None = None,
-    locale: str = "en",
-) -> Path:
-    """Write tables as an XLSX workbook: one sheet per table, and a first sheet that says what they are.
+    path: str | Path, sheets: Mapping[str, pl.DataFrame], *, title: str, notes: Mapping[str, str],
+    totals: Mapping[str, Sequence[str]] | None = None, summary: Summary | None = None, locale: str = "en",
+) -> Path:  # fmt: skip
+    """Write tables as an XLSX workbook, with a first sheet that describes them.
 
-    Numbers are numbers, which a spreadsheet program shows with the marks of its own user; days are shown as `locale`
-    writes them.
+    Text never becomes a formula, a link or a number: text that looks like a formula is marked as quoted. Amounts of
+    type Decimal are exact to the cent, times are UTC. The same input gives the same bytes.
 
-    Text never becomes a formula, a link or a number: it is stored as text, and text that looks like a formula
-    is marked as quoted, so that editing the cell does not run it. Amounts of type Decimal are exact to the
-    cent. Instants are shown in UTC. The same input gives the same bytes.
+    Parameters
+    ----------
+    path : str or Path
+        File to write.
+    sheets : mapping of str to polars.DataFrame
+        Tables by sheet name.
+    title : str
+        Title of the workbook.
+    notes : mapping of str to str
+        Notes on the first sheet, by heading.
+    totals : mapping of str to sequence of str, optional
+        Columns of a sheet that have a sum below the last row.
+    summary : Summary, optional
+        Sheet of totals.
+    locale : str
+        Locale of dates.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    OutputError
+        If a table has too many rows for a sheet.
+    SchemaError
+        If a column to be summed is missing or not numeric.
 
     Examples
     --------
@@ -191,18 +212,18 @@ def write_workbook(
     """
     sums = dict(totals or {})
     for name, frame in sheets.items():
-        _check(name, frame, sums.get(name, ()))
-        if any((text.str.len_chars() > MAX_TEXT).any() for text in frame.select(pl.selectors.string())):
-            warning = f"sheet {name!r}: texts are truncated to {MAX_TEXT:,} characters a cell"
+        _check_table(name, frame, sums.get(name, ()))
+        if any((text.str.len_chars() > MAX_CELL_CHARACTERS).any() for text in frame.select(pl.selectors.string())):
+            warning = f"sheet {name!r}: texts are truncated to {MAX_CELL_CHARACTERS:,} characters a cell"
             warnings.warn(warning, GpuPlannerWarning, stacklevel=2)
     writer = import_optional("xlsxwriter", extra="report")
     buffer = BytesIO()
     book = writer.Workbook(buffer, {"in_memory": True, "default_date_format": "yyyy-mm-dd"})
     book.set_properties({"title": title, "created": _CREATED})
-    names = _legal_names(sheets)
+    names = _to_sheet_names(sheets)
     formats = _Formats(book, LOCALE_BY_NAME[locale].day)
     notes = {key: localize_text(text, locale) for key, text in notes.items()}
-    _write_readme(book.add_worksheet(README), formats, title, notes, sheets, names)
+    _write_readme(book.add_worksheet(README_SHEET), formats, title, notes, sheets, names)
     if summary is not None:
         _write_summary(book, formats, summary, sheets[summary.sheet])
     for name, frame in sheets.items():
@@ -212,7 +233,7 @@ def write_workbook(
 
 
 class _Formats:
-    """Cell formats of one workbook, each made once."""
+    """Cell formats of one workbook, each created once."""
 
     def __init__(self, book: Library, day: str) -> None:
         self._book = book
@@ -229,20 +250,17 @@ class _Formats:
 
 
 def _write_readme(
-    sheet: Library,
-    formats: _Formats,
-    title: str,
-    notes: Mapping[str, str],
-    sheets: Mapping[str, pl.DataFrame],
+    sheet: Library, formats: _Formats, title: str, notes: Mapping[str, str], sheets: Mapping[str, pl.DataFrame],
     names: Mapping[str, str],
-) -> None:
+) -> None:  # fmt: skip
+    """Write the first sheet: notes, and the columns of each table."""
     bold, wrap = formats(bold=True), {"text_wrap": True, "valign": "top"}
     sheet.set_column(0, 0, 28)
     sheet.set_column(1, 1, 90)
     sheet.hide_gridlines(2)
     _write_text(sheet, 0, 0, title, formats, bold=True, font_size=16)
     row = 2
-    for key, text in {**notes, "How to read": _RULES}.items():
+    for key, text in {**notes, "How to read": _READING_RULES}.items():
         _write_text(sheet, row, 0, key, formats, bold=True, valign="top")
         _write_text(sheet, row, 1, text, formats, **wrap)
         row += 1
@@ -256,16 +274,17 @@ def _write_readme(
 
 
 def _write_table(sheet: Library, formats: _Formats, frame: pl.DataFrame, sums: Collection[str]) -> None:
+    """Write one table with header, column widths, filter and sums."""
     header = {"bold": True, "bottom": 1, "bg_color": "#E4E7EB"}
     sheet.freeze_panes(1, 0)
     for column, series in enumerate(frame.get_columns()):
         number = _number_format(series)
         style = formats(num_format=number)
         _write_text(sheet, 0, column, sheet_heading(series.name), formats, **header)
-        values = _plain(series)
+        values = _to_cell_values(series)
         for row, value in enumerate(values, start=1):
             _write_cell(sheet, row, column, value, formats, style)
-        sheet.set_column(column, column, _width(sheet_heading(series.name), values))
+        sheet.set_column(column, column, _column_width(sheet_heading(series.name), values))
         if series.name in sums and (series.is_empty() or series.count()):  # what no row knows has no total
             _write_sum(sheet, frame.height, column, series, formats(num_format=number, bold=True, top=1))
     if frame.width:
@@ -275,12 +294,13 @@ def _write_table(sheet: Library, formats: _Formats, frame: pl.DataFrame, sums: C
 
 
 def _write_cell(sheet: Library, row: int, column: int, value: object, formats: _Formats, style: Library) -> None:
+    """Write one value of any type."""
     match value:
         case None:
             return
         case bool():
             sheet.write_boolean(row, column, value)
-        case int() if abs(value) > _EXACT:
+        case int() if abs(value) > _MAX_EXACT_INTEGER:
             sheet.write_string(row, column, str(value))
         case int() | float() | Decimal() if math.isfinite(value):
             sheet.write_number(row, column, value, style)
@@ -292,64 +312,64 @@ def _write_cell(sheet: Library, row: int, column: int, value: object, formats: _
 
 def _write_text(sheet: Library, row: int, column: int, text: str, formats: _Formats, **properties: Library) -> None:
     """Write text as text, quoted if a spreadsheet program could take it for a formula."""
-    text = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
-    if text.startswith(_RISKY):
+    text = text if len(text) <= MAX_CELL_CHARACTERS else text[: MAX_CELL_CHARACTERS - 1] + "…"
+    if text.startswith(_QUOTED_STARTS):
         properties["quote_prefix"] = True
     sheet.write_string(row, column, text, formats(**properties) if properties else None)
 
 
 def _write_sum(sheet: Library, height: int, column: int, series: pl.Series, style: Library) -> None:
-    """A sum that a spreadsheet program recomputes, with the value that it has now."""
+    """Write a sum as a formula with its present value."""
     letters = import_optional("xlsxwriter.utility", extra="report").xl_col_to_name(column)
-    known = series.filter(series.is_finite()) if series.dtype.is_float() else series
-    value = float(known.sum() or 0)
+    finite = series.filter(series.is_finite()) if series.dtype.is_float() else series
+    value = float(finite.sum() or 0)
     formula = f"=SUM({letters}2:{letters}{height + 1})" if height else "=0"
     sheet.write_formula(height + 1, column, formula, style, value)
 
 
 def _write_summary(book: Library, formats: _Formats, summary: Summary, frame: pl.DataFrame) -> None:
-    """Named totals and parts, recomputed from the rows of another sheet, which stays as a reader of bills takes it."""
+    """Write the sheet of totals, with formulas over the rows of another sheet."""
     letter = import_optional("xlsxwriter.utility", extra="report").xl_col_to_name
-    sheet, bold = book.add_worksheet(SUMMARY), formats(bold=True)
-    money = f"{basis_of(frame).strip()} [{frame['BillingCurrency'][0]}]"
+    sheet, bold = book.add_worksheet(SUMMARY_SHEET), formats(bold=True)
+    money = f"{price_basis_phrase(frame).strip()} [{frame['BillingCurrency'][0]}]"
     sheet.set_column(0, 0, 52)
     sheet.set_column(1, 1, 28)
 
     def column(name: str) -> str:
-        place = letter(frame.get_column_index(name), col_abs=True)
-        return f"'{summary.sheet}'!{place}$2:{place}${frame.height + 1}"
+        letters = letter(frame.get_column_index(name), col_abs=True)
+        return f"'{summary.sheet}'!{letters}$2:{letters}${frame.height + 1}"
 
     for row, (name, source) in enumerate(summary.totals.items()):
         style = formats(num_format=_number_format(frame[source]))
-        sheet.write_string(row, 0, NAMED[name][1] + (f" {money}" if name == "total_cost" else ""), bold)
+        sheet.write_string(row, 0, NAMED_TOTALS[name][1] + (f" {money}" if name == "total_cost" else ""), bold)
         sheet.write_formula(row, 1, f"=SUM({column(source)})", style, float(frame[source].sum() or 0))
-        book.define_name(name, f"={SUMMARY}!$B${row + 1}")
+        book.define_name(name, f"={SUMMARY_SHEET}!$B${row + 1}")
     for row, fact in enumerate(summary.facts.items(), len(summary.totals)):
         for column_number, text in enumerate(fact):
             _write_text(sheet, row, column_number, text, formats, bold=not column_number)
     first = len(summary.totals) + len(summary.facts) + 2
-    style = formats(num_format=_number_format(frame[summary.parted]))
+    style = formats(num_format=_number_format(frame[summary.amount_column]))
     sheet.write_string(first - 1, 0, column_heading("tenant"), bold)
     sheet.write_string(first - 1, 1, f"cost {money}", bold)
-    parts = frame.group_by(summary.by, maintain_order=True).agg(pl.col(summary.parted).sum())
+    parts = frame.group_by(summary.group_column, maintain_order=True).agg(pl.col(summary.amount_column).sum())
     for row, (name, amount) in enumerate(parts.iter_rows(), first):
         _write_text(sheet, row, 0, TEXT_BY_CODE[UNALLOCATED_TEAM] if name == UNALLOCATED_TEAM else name, formats)
         # Not SUMIF: that takes a name with a star or an equals sign for a pattern.
         key = f'"{name}"' if name == UNALLOCATED_TEAM else f"A{row + 1}"
-        formula = f"=SUMPRODUCT(({column(summary.by)}={key})*{column(summary.parted)})"
+        formula = f"=SUMPRODUCT(({column(summary.group_column)}={key})*{column(summary.amount_column)})"
         sheet.write_formula(row, 1, formula, style, float(amount))
     if parts.height:
         chart = book.add_chart({"type": "bar"})
-        last = first + min(parts.height, MOST_BARS) - 1
-        places = {"categories": [SUMMARY, first, 0, last, 0], "values": [SUMMARY, first, 1, last, 1]}
-        chart.add_series({"name": f"cost {money}", **places})
+        last = first + min(parts.height, MAX_CHART_BARS) - 1
+        chart_ranges = {"categories": [SUMMARY_SHEET, first, 0, last, 0], "values": [SUMMARY_SHEET, first, 1, last, 1]}
+        chart.add_series({"name": f"cost {money}", **chart_ranges})
         chart.set_legend({"none": True})
         chart.set_y_axis({"reverse": True})
         sheet.insert_chart(first, 3, chart, {"description": f"cost {money} by team"})
 
 
-def _plain(series: pl.Series) -> list[Any]:
-    """Values that a cell can hold: instants without zone, lengths of time in seconds, the rest as text."""
+def _to_cell_values(series: pl.Series) -> list[Any]:
+    """Convert a column to values that a cell can hold: times without zone, durations in seconds, lists as text."""
     dtype = series.dtype
     if isinstance(dtype, pl.Datetime) and dtype.time_zone:
         series = series.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
@@ -361,6 +381,7 @@ def _plain(series: pl.Series) -> list[Any]:
 
 
 def _number_format(series: pl.Series) -> str:
+    """Choose the Excel number format of a column."""
     dtype = series.dtype
     if isinstance(dtype, pl.Datetime):
         return 'yyyy-mm-dd hh:mm:ss "UTC"' if dtype.time_zone else "yyyy-mm-dd hh:mm:ss"
@@ -370,70 +391,74 @@ def _number_format(series: pl.Series) -> str:
         return "#,##0" + ("." + "0" * min(dtype.scale, 2) if dtype.scale else "")
     if dtype.is_integer():
         return "0" if series.name.endswith(("id", "gpu", "node")) else "#,##0"
-    unit = unit_of(COLUMNS.get(series.name, series.name))
+    unit = unit_of(SHEET_COLUMNS.get(series.name, series.name))
     return unit.excel if unit else "#,##0.00"
 
 
 def _columns_text(frame: pl.DataFrame) -> str:
+    """List the headings of a table in one text."""
     return ", ".join(map(sheet_heading, frame.columns))
 
 
-_NAMES = (resources.files(__package__) / "sheet_columns.csv").read_text("utf-8").splitlines()[1:]
-COLUMNS: dict[str, str] = dict(line.split(",", 1) for line in _NAMES)
-"""Names of columns before they are put into words, where the key alone would not be understood."""
-_LIMIT = re.compile(r"(.+?)(_low|_high)")
+_SHEET_COLUMN_LINES = (resources.files(__package__) / "sheet_columns.csv").read_text("utf-8").splitlines()[1:]
+SHEET_COLUMNS: dict[str, str] = dict(line.split(",", 1) for line in _SHEET_COLUMN_LINES)
+"""Clearer names of columns, from which their headings are made."""
+_INTERVAL_SUFFIX = re.compile(r"(.+?)(_low|_high)")
 
 
 def sheet_heading(name: str) -> str:
-    """Column name for a sheet, with its unit; custom columns of FOCUS stay as they are.
+    """Make the heading of a column with its unit; custom columns of FOCUS stay unchanged.
 
     Examples
     --------
     >>> [sheet_heading(name) for name in ("x_Bucket", "EffectiveCost", "location_kg_low", "idle_share")]
     ['x_Bucket', 'EffectiveCost', 'operational location-based carbon low [kg]', 'idle of used and idle [%]']
     """
-    stem, limit = found.groups() if (found := _LIMIT.fullmatch(name)) else (name, "")
-    return name if name.startswith("x_") else column_heading(COLUMNS.get(stem, stem) + limit)
+    match = _INTERVAL_SUFFIX.fullmatch(name)
+    stem, limit = match.groups() if match else (name, "")
+    return name if name.startswith("x_") else column_heading(SHEET_COLUMNS.get(stem, stem) + limit)
 
 
-def _width(name: str, values: Sequence[object]) -> float:
+def _column_width(name: str, values: Sequence[object]) -> float:
+    """Choose the width of a column [characters]."""
     longest = max((19 if isinstance(value, datetime) else len(str(value)) for value in values[:200]), default=0)
     return min(48, max(10, len(name) + 4, longest + 2))
 
 
-def _legal_names(names: Collection[str]) -> dict[str, str]:
-    r"""Sheet names as Excel allows them: 31 characters, none of ``[]:*?/\\``, no quote at the ends, unique.
+def _to_sheet_names(names: Collection[str]) -> dict[str, str]:
+    r"""Make unique sheet names that Excel allows: 31 characters, none of ``[]:*?/\\``, no quote at the ends.
 
     Examples
     --------
-    >>> _legal_names(["a/b", "a:b"])
+    >>> _to_sheet_names(["a/b", "a:b"])
     {'a/b': 'a-b', 'a:b': 'a-b (2)'}
     """
-    taken = {README.casefold(), SUMMARY.casefold(), "history"}
+    taken = {README_SHEET.casefold(), SUMMARY_SHEET.casefold(), "history"}
     legal = {}
     for name in names:
-        stem = re.sub(r"[\[\]:*?/\\\x00-\x1f]", "-", name).strip().strip("'")[:MAX_NAME] or "Sheet"
+        stem = re.sub(r"[\[\]:*?/\\\x00-\x1f]", "-", name).strip().strip("'")[:MAX_SHEET_NAME_CHARACTERS] or "Sheet"
         choice, count = stem, 1
         while choice.casefold() in taken:
             count += 1
             ending = f" ({count})"
-            choice = stem[: MAX_NAME - len(ending)] + ending
+            choice = stem[: MAX_SHEET_NAME_CHARACTERS - len(ending)] + ending
         taken.add(choice.casefold())
         legal[name] = choice
     return legal
 
 
-def _check(name: str, frame: pl.DataFrame, sums: Collection[str]) -> None:
-    if frame.height + 2 > MAX_ROWS:
+def _check_table(name: str, frame: pl.DataFrame, sums: Collection[str]) -> None:
+    """Raise an error if a table does not fit a sheet, or a column to be summed is not numeric."""
+    if frame.height + 2 > MAX_SHEET_ROWS:
         todo = "Write the table as CSV or Parquet."
-        raise OutputError(f"sheet {name!r}", f"at most {MAX_ROWS - 2:,} rows", f"{frame.height:,}", todo)
+        raise OutputError(f"sheet {name!r}", f"at most {MAX_SHEET_ROWS - 2:,} rows", f"{frame.height:,}", todo)
     wrong = [column for column in sums if column not in frame.columns or not frame[column].dtype.is_numeric()]
     if wrong:
         todo = "Name numeric columns."
         raise SchemaError(f"totals of sheet {name!r}", "numeric columns of the table", examples(wrong), todo)
 
 
-SHEETS = {
+STUDY_SHEETS = {
     "layouts": ("Target layout", ["gpus"]),
     "next_steps": ("Next steps", []),
     "ledger_buckets": ("GPU-hour ledger", ["gpu_hours"]),
@@ -456,13 +481,13 @@ COST_SHEETS = {"tenant": "Cost by team", "bucket": "Cost by GPU time", "end": "C
 """Sheets of cost in every workbook, by the table of the review."""
 COST_SUMS = ("cost", "gpu_hours", "energy_kwh")
 """Columns of these sheets that are added up at the foot."""
-BY_PERIOD = {
+PERIOD_COLUMN_NAMES = {
     "policies": {"gpu_hours": "weekly_gpu_hours", "gpu_hours_promised": "expected_weekly_gpu_hours"},
     "teams": {"allocated_gpu_hours": "larger_share_gpu_hours"},
     "wait_curve": {"gpu_hours": "weekly_gpu_hours"}, "rightsizing": {"gpu_hours": "whole_run_gpu_hours"},
 }  # fmt: skip
 """Columns whose period a sheet has to name."""
-NAMED = {
+NAMED_TOTALS = {
     "total_cost": ("EffectiveCost", "Total cost"), "total_gpu_hours": ("PricingQuantity", "Total installed GPU-hours"),
     "total_energy_kwh": ("x_EnergyKwh", "Total energy [kWh]"),
     "total_carbon_kg": ("x_CarbonKg", "Total operational carbon, location-based [kg CO2e]"),
@@ -471,41 +496,59 @@ NAMED = {
 
 
 def write_study_workbook(
-    path: str | Path, study: Study, more: Mapping[str, pl.DataFrame] | None = None, *, links: Links = ()
+    path: str | Path, study: Study, extra: Mapping[str, pl.DataFrame] | None = None, *, links: Links = ()
 ) -> Path:
-    """Write the tables of a study, and more sheets by name, as a workbook whose totals are those of the report.
+    """Write the tables of a study, and extra sheets by name, as a workbook with the totals of the report.
 
     ``links`` are the files beside it, such as the change bundle, which the next steps name.
     """
-    review, asked = cost_review(study.scenario), study.scenario
-    steps = pl.DataFrame({"step": next_steps(study.decision, links)}, schema={"step": pl.String})
+    review, scenario = cost_review(study.scenario), study.scenario
+    steps = pl.DataFrame({"step": next_step_texts(study.decision, links)}, schema={"step": pl.String})
     tables = {"layouts": layout_table(study.decision), "next_steps": steps, **study.tables}
-    there = {name: cells_in_words(tables[name]) for name in SHEETS if name in tables}
+    worded = {name: cells_in_words(tables[name]) for name in STUDY_SHEETS if name in tables}
     # Energy of the simulated weeks is not that of the period, which has a sheet of its own.
-    there["policies"] = there.get("policies", pl.DataFrame()).drop("^energy_kwh.*$", "carbon_kg", strict=False)
-    sheets = {SHEETS[name][0]: table.rename(BY_PERIOD.get(name, {}), strict=False) for name, table in there.items()}
-    return _with_totals(path, sheets | dict(more or {}), review, title=asked.name, notes=notes(study),
-                        totals=dict(SHEETS.values()), locale=asked.number_locale)  # fmt: skip
+    worded["policies"] = worded.get("policies", pl.DataFrame()).drop("^energy_kwh.*$", "carbon_kg", strict=False)
+    renamed = {name: table.rename(PERIOD_COLUMN_NAMES.get(name, {}), strict=False) for name, table in worded.items()}
+    sheets = {STUDY_SHEETS[name][0]: table for name, table in renamed.items()} | dict(extra or {})
+    return _write_with_totals(path, sheets, review, title=scenario.name, notes=study_notes(study),
+                              totals=dict(STUDY_SHEETS.values()), locale=scenario.number_locale)  # fmt: skip
 
 
 def write_cost_workbook(
-    path: str | Path, review: CostReview, more: Mapping[str, pl.DataFrame] | None = None, *, locale: str = "en"
+    path: str | Path, review: CostReview, extra_sheets: Mapping[str, pl.DataFrame] | None = None, *, locale: str = "en"
 ) -> Path:
-    """Write a review of a month as a workbook for finance: charge lines as a bill is read, and what they sum to."""
+    """Write a cost review as a workbook for finance: charge lines and their sums.
+
+    Parameters
+    ----------
+    path : str or Path
+        File to write.
+    review : CostReview
+        Cost of a period.
+    extra_sheets : mapping of str to polars.DataFrame, optional
+        More tables by sheet name.
+    locale : str
+        Locale of dates.
+
+    Returns
+    -------
+    Path
+        The file.
+    """
     sheets = {"Costs": review.costs, "Cost by job": review.by_job,
               "Cost by ownership": review.breakdown("ownership").head(-1),
               "Energy and carbon": cells_in_words(review.states), "Prices": price_rows(review),
-              **(more or {})}  # fmt: skip
-    told = {"Period": _period(*review.period), "Missing": " ".join(review.missing) or "nothing"}
+              **(extra_sheets or {})}  # fmt: skip
+    period_notes = {"Period": _format_period(*review.period), "Missing": " ".join(review.missing) or "nothing"}
     totals = {"Energy and carbon": list(AMOUNTS), "Cost by ownership": COST_SUMS}
-    return _with_totals(path, sheets, review, title=review.name, notes=told, totals=totals, locale=locale)
+    return _write_with_totals(path, sheets, review, title=review.name, notes=period_notes, totals=totals, locale=locale)
 
 
-def _with_totals(
+def _write_with_totals(
     path: str | Path, sheets: Mapping[str, pl.DataFrame], review: CostReview, *, title: str, notes: Mapping[str, str],
     totals: Mapping[str, Sequence[str]], locale: str,
 ) -> Path:  # fmt: skip
-    """A workbook with the sheets of cost, whose charge lines stand as a reader of bills takes them and are summed."""
+    """Write a workbook with the sheets of cost, whose charge lines are summed on a sheet of totals."""
     lines, summary = sheets.get("Costs", pl.DataFrame()), None
     if lines.height:
         lines = lines.with_columns(pl.selectors.datetime().dt.strftime(FOCUS_TIME))
@@ -513,10 +556,10 @@ def _with_totals(
         sheets = {**sheets, "Costs": lines, **parts, "Unit costs": review.units}
         totals = {**totals, **dict.fromkeys(COST_SHEETS.values(), COST_SUMS)}
         # What no line knows has no total: it is not zero.
-        totalled = {total: column for total, (column, _) in NAMED.items() if lines[column].count()}
+        known_totals = {total: column for total, (column, _) in NAMED_TOTALS.items() if lines[column].count()}
         facts = {"Price basis": review.price_basis.strip(), "Price per GPU-hour": review.rate_text,
-                 "Period": _period(*review.period), "Unallocated": review.bridge}  # fmt: skip
-        summary = Summary("Costs", totalled, "EffectiveCost", "SubAccountId", facts)
+                 "Period": _format_period(*review.period), "Unallocated": review.bridge}  # fmt: skip
+        summary = Summary("Costs", known_totals, "EffectiveCost", "SubAccountId", facts)
         notes = {**notes, "Cost": f"{review.total_text}. {review.bridge}"}
     cost = {"cost": f"cost_{review.currency.lower()}"}
     sheets = {name: table.rename(cost, strict=False) for name, table in sheets.items() if table.width}
@@ -547,28 +590,29 @@ def _fair_share_note(study: Study) -> dict[str, str]:
     return {"Fair share": " ".join([*quotas, counts, others])}
 
 
-def _period(begin: object, end: object) -> str:
+def _format_period(begin: object, end: object) -> str:
+    """Format a period from begin to end in UTC."""
     return f"{str(begin)[:16].replace('T', ' ')} to {str(end)[:16].replace('T', ' ')} UTC"
 
 
-def notes(study: Study) -> Mapping[str, str]:
-    """What a reader of a file must know: period, baseline, price, sources, versions."""
-    price, trace = study.provenance.price, study.provenance.source_facts
-    stated = [f"{name} = {own}" for name, (_, own) in Scenario().diff(study.scenario).items()]
+def study_notes(study: Study) -> Mapping[str, str]:
+    """Collect what a reader of a file must know: decision, period, baseline, price, sources and version."""
+    price, source_facts = study.provenance.price, study.provenance.source_facts
+    changed_fields = [f"{name} = {value}" for name, (_, value) in Scenario().diff(study.scenario).items()]
     return {
         "Decision": study.decision.sentence,
         **dict(confidence_rows(study.decision, study.provenance.doubts)),
-        "Period": _period(study.headline.observed_from, study.headline.observed_to),
-        "Source": f"{trace.source}, {trace.rows_kept:,} of {trace.rows_in:,} rows kept",
+        "Period": _format_period(study.headline.observed_from, study.headline.observed_to),
+        "Source": f"{source_facts.source}, {source_facts.rows_kept:,} of {source_facts.rows_in:,} rows kept",
         "Fleet": f"{study.headline.fleet_gpus} GPUs of {study.headline.gpu_model or study.headline.boards}, "
         f"{study.headline.fleet_note}; {study.headline.installed_gpus} installed",
         "Baseline": study.provenance.policies["today"],
-        "Evaluation window": _period(study.comparison.judged_from, study.comparison.judged_to),
+        "Evaluation window": _format_period(study.comparison.judged_from, study.comparison.judged_to),
         "Wait limit": format_wait_target(study.comparison),
         "Price": "none" if price is None else f"{price_text(price)}; {price.source}; newest of {price.date}",
         "Carbon": carbon_text(study),
         **_fair_share_note(study),
-        "Scenario": "; ".join(stated) or "all defaults",
+        "Scenario": "; ".join(changed_fields) or "all defaults",
         "Input files": "; ".join(f"{name}: sha256 {sha}" for name, sha in sorted(study.provenance.inputs.items())),
         "gpuplanner": str(study.provenance.gpuplanner),
     }

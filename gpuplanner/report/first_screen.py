@@ -1,4 +1,4 @@
-"""The first screen of the page with the target MIG layout."""
+"""First screen of the report page: target layout, cards, charts, teams and next steps of a decision."""
 
 from __future__ import annotations
 
@@ -15,195 +15,231 @@ from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import MISSING_VALUE_TEXT, UNALLOCATED_TEAM
 from gpuplanner.decision.comparison_record import Comparison, make_service_table, make_wait_curve_table
-from gpuplanner.decision.decision_types import LAYOUT_FULL, Decision, LayoutOnNodes, NextStep
+from gpuplanner.decision.decision_types import LAYOUT_FULL, Decision, LayoutOnNodes, NextStep, SizeService
 from gpuplanner.decision.policy_fleets import FleetRules
 from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model
 from gpuplanner.hardware.layout_enumeration import make_placement_table
 from gpuplanner.ingest.quality_report import QualityWarning, format_warning
 from gpuplanner.report import html_page as page
 from gpuplanner.report.figure_formats import (
-    OF_ALL,
-    TEAMS,
-    above_one,
-    count,
-    day,
-    late_sizes,
-    layout_words,
-    mean_minutes,
-    minutes,
-    nodes_words,
-    per_cent,
-    safe,
-    shown,
-    tenths,
-    value_of,
-    whole_percent,
+    MAX_NAMED_TEAMS,
+    SHARE_PREFIX,
+    describe_layout,
+    describe_nodes,
+    escape_html,
+    figure_html,
+    figure_value,
+    format_above_one,
+    format_count,
+    format_day,
+    format_mean_wait,
+    format_share,
+    format_tenth_percent,
+    format_wait,
+    format_whole_percent,
+    sizes_over_limit,
 )
 
-MOST_ROWS, MOST_KINDS = 10, 8
+MAX_NODE_ROWS, MAX_NODE_KINDS = 10, 8
 """Nodes that are drawn one by one; kinds of nodes that are drawn as one row each where there are more nodes."""
-MIXED = "with mixed layouts"
-LONGEST_NAME = 8
+MIXED_LAYOUTS = "with mixed layouts"
+MAX_LABEL_CHARACTERS = 8
 """Characters of a name that fit beside a row of boxes."""
-MOST_BOXES = 64
-BOXES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+MAX_BOXES = 64
+GPUS_PER_BOX = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 """GPUs that one box may stand for."""
-MAX_NODE_COLUMNS, FLEET_COLUMNS = 8, 16
+MAX_GPUS_PER_ROW, FLEET_GPUS_PER_ROW = 8, 16
 """GPUs in a row of a node, and in a row of a fleet whose nodes are not drawn."""
 
 
-def fleet_picture(one: Decision, rules: FleetRules | None = None) -> str:
-    """Draw the target MIG layout of a decision, with a folded table; with `rules`, GPUs are in the order of the nodes.
+def draw_fleet(decision: Decision, rules: FleetRules | None = None) -> str:
+    """Draw the target MIG layout of a decision as HTML boxes, followed by a folded table.
 
-    One row is a node; in a large fleet, all nodes of one layout; without names of nodes, all GPUs of a layout.
-    Released GPUs are dashed outlines.
+    A row of boxes is one node; in a large fleet it stands for all nodes with the same layouts, and where the nodes have
+    no names, for all GPUs of a layout. GPUs to release are dashed outlines. With `rules`, the boxes of a node are in
+    the order of its GPU indices.
     """
-    if not one.layouts:
+    if not decision.layouts:
         return ""
-    gpu_model = _gpu_model(one.gpu_model)
-    own = [part for part in one.layouts if not part.to_buy]
-    kinds = _kinds(own, _in_order(rules)) if own and all(part.nodes for part in own) else {}
+    gpu_model = _find_gpu_model(decision.gpu_model)
+    own_layouts = [part for part in decision.layouts if not part.to_buy]
+    kinds: NodesByLayouts = {}
+    if own_layouts and all(part.nodes for part in own_layouts):
+        kinds = _group_nodes(own_layouts, _gpu_layouts_by_node(rules))
     nodes = sum(map(len, kinds.values()))
-    by_node = 0 < nodes <= MOST_ROWS or 0 < len(kinds) <= MOST_KINDS < nodes
-    groups = _by_node(kinds, gpu_model, single=nodes <= MOST_ROWS) if by_node else _by_layout(one, gpu_model)
-    about = "One box is a GPU" if by_node or _box(one) == 1 else f"One box is {_box(one):,} GPUs"
-    about += " (not by index), widths are memory slices" if one.partitioned_gpus else ""
-    bought = sum(part.gpus for part in one.layouts if part.to_buy)
-    full = sum(part.gpus for part in own if part.layout == LAYOUT_FULL)
-    released = max(one.fleet_gpus - one.gpus, 0)
-    parts = {"full": full, "partitioned": one.partitioned_gpus, released_word(one): released, "full to buy": bought}
+
+    # Small fleets show each node, fleets of few kinds of nodes a row for each kind, others a row for each layout.
+    groups, unit = _draw_layouts(decision, gpu_model), _gpus_per_box(decision)
+    if 0 < nodes <= MAX_NODE_ROWS or 0 < len(kinds) <= MAX_NODE_KINDS < nodes:
+        groups, unit = _draw_nodes(kinds, gpu_model, one_row_each=nodes <= MAX_NODE_ROWS), 1
+    about = "One box is a GPU" if unit == 1 else f"One box is {unit:,} GPUs"
+    partitioned = decision.partitioned_gpus
+    about += " (not by index), widths are memory slices" if partitioned else ""
+
+    bought = sum(part.gpus for part in decision.layouts if part.to_buy)
+    full = sum(part.gpus for part in own_layouts if part.layout == LAYOUT_FULL)
+    not_kept = max(decision.fleet_gpus - decision.gpus, 0)
+    parts = {"full": full, "partitioned": partitioned, released_word(decision): not_kept, "full to buy": bought}
     sums = " + ".join(f"{gpus:,} {word}" for word, gpus in parts.items() if gpus)
-    label = "; ".join(f"{part.gpus:,} × {layout_words(part.layout)}" for part in one.layouts)
-    title = "Target MIG layout" if one.partitioned_gpus else "Target fleet"
+    label = "; ".join(f"{part.gpus:,} × {describe_layout(part.layout)}" for part in decision.layouts)
+    title = "Target MIG layout" if decision.partitioned_gpus else "Target fleet"
+    pictures = "".join(groups) + _draw_released(decision) + _draw_gpus_to_buy(decision)
     return (
         f'<div class="fleet"><h3>{title}</h3>'
-        f'<p class="about">{about}. {sums} = {max(one.fleet_gpus, one.gpus):,} GPUs.</p>'
-        f'<div role="img" aria-label="{safe(label)}">{"".join(groups)}{_released(one)}{_to_buy(one)}</div>'
-        f"{_twin(one)}</div>"
+        f'<p class="about">{about}. {sums} = {max(decision.fleet_gpus, decision.gpus):,} GPUs.</p>'
+        f'<div role="img" aria-label="{escape_html(label)}">{pictures}</div>'
+        f"{_layout_table(decision)}</div>"
     )
 
 
-def released_word(one: Decision) -> str:
-    """Whether GPUs that are not kept are released or powered down."""
-    return "released" if any(step.action == "release" for step in one.measures) else "powered down"
+def released_word(decision: Decision) -> str:
+    """Name what happens to GPUs that are no longer needed: "released" or "powered down"."""
+    return "released" if any(step.action == "release" for step in decision.measures) else "powered down"
 
 
-Kind = tuple[tuple[str, int], ...]
+NodeLayouts = tuple[tuple[str, int], ...]
 """Layouts of a node, with the GPUs of each."""
+NodesByLayouts = dict[NodeLayouts, list[str]]
+"""Names of nodes by the layouts that they share."""
 
 
-def _in_order(rules: FleetRules | None) -> dict[str, list[str]]:
-    """Layout of each GPU of a node, by its index, as files for operators have it."""
+def _gpu_layouts_by_node(rules: FleetRules | None) -> dict[str, list[str]]:
+    """Look up the layout of each GPU by node, in the order of the GPU indices that the change bundle uses."""
     pools = () if rules is None else rules.pools
     words = {FULL_GPU: LAYOUT_FULL}
-    return {name: [words.get(one, one) for one in pool.layouts] for pool in pools for name in pool.nodes}
+    return {name: [words.get(layout, layout) for layout in pool.layouts] for pool in pools for name in pool.nodes}
 
 
-def _kinds(layouts: Sequence[LayoutOnNodes], in_order: dict[str, list[str]]) -> dict[Kind, list[str]]:
-    """Nodes by their layouts, in the order of the GPUs where that is known, else of the decision."""
+def _group_nodes(layouts: Sequence[LayoutOnNodes], gpu_layouts: dict[str, list[str]]) -> dict[NodeLayouts, list[str]]:
+    """Group nodes that have the same layouts; GPUs are in index order where `gpu_layouts` has the node."""
     on_node: dict[str, list[tuple[str, int]]] = {}
     for part in layouts:
-        each, more = divmod(part.gpus, max(len(part.nodes), 1))
-        counts = part.by_node or [each + (place < more) for place in range(len(part.nodes))]
+        gpus_per_node, extra_gpus = divmod(part.gpus, max(len(part.nodes), 1))
+        counts = part.by_node or [gpus_per_node + (position < extra_gpus) for position in range(len(part.nodes))]
         for name, gpus in zip(part.nodes, counts, strict=True):
             on_node.setdefault(name, []).append((part.layout, gpus))
-    found: dict[Kind, list[str]] = {}
+    kinds: NodesByLayouts = {}
     for name, parts in on_node.items():
-        if Counter(in_order.get(name)) == dict(parts):
-            parts = [(layout, len(list(same))) for layout, same in groupby(in_order[name])]
-        found.setdefault(tuple(parts), []).append(name)
-    return dict(sorted(found.items(), key=lambda kind: (len(kind[1][0]), kind[1][0])))
+        if Counter(gpu_layouts.get(name)) == dict(parts):
+            parts = [(layout, len(list(run))) for layout, run in groupby(gpu_layouts[name])]
+        kinds.setdefault(tuple(parts), []).append(name)
+    return dict(sorted(kinds.items(), key=lambda kind: (len(kind[1][0]), kind[1][0])))
 
 
-def _by_node(kinds: dict[Kind, list[str]], gpu_model: GpuModel | None, *, single: bool) -> Iterator[str]:
-    """Nodes under a caption for each layout that fills nodes, and one for all nodes of several layouts."""
-    short = _short_names([name for names in kinds.values() for name in names])
-    columns = min(max(sum(count for _, count in kind) for kind in kinds), MAX_NODE_COLUMNS)
-    captions: dict[str, list[Kind]] = {}
+def _draw_nodes(kinds: NodesByLayouts, gpu_model: GpuModel | None, *, one_row_each: bool) -> Iterator[str]:
+    """Draw rows of nodes under a caption for each layout; nodes with several layouts share one caption.
+
+    Parameters
+    ----------
+    kinds : dict of NodeLayouts to list of str
+        Node names by the layouts of the node.
+    gpu_model : GpuModel or None
+        GPU model whose memory slices give the widths; None draws full GPUs.
+    one_row_each : bool
+        Draw each node; otherwise one row stands for all nodes with the same layouts.
+
+    Yields
+    ------
+    str
+        HTML of a caption or of a row.
+    """
+    short = _shorten_names([name for names in kinds.values() for name in names])
+    columns = min(max(sum(count for _, count in kind) for kind in kinds), MAX_GPUS_PER_ROW)
+    captions: dict[str, list[NodeLayouts]] = {}
     for kind in kinds:
-        alone = kind[0][0] if len(kind) == 1 else ""
-        captions.setdefault(layout_words(alone) or MIXED, []).append(kind)
-    for caption, mine in captions.items():
-        names = [name for kind in mine for name in kinds[kind]]
-        gpus = sum(count * len(kinds[kind]) for kind in mine for _, count in kind)
-        yield f"<p>{_caption(f'{gpus:,}', caption)} on {safe(nodes_words(names))}</p>"
-        for kind in mine:
-            boxes = "".join(_gpu(layout, gpu_model) * count for layout, count in kind)
-            for name in kinds[kind] if single else kinds[kind][:1]:
-                label = short[name] if single else f"× {len(kinds[kind]):,}"
-                full = f' title="{safe(name)}"' if label != name else ""
-                yield (f'<div class="row"><span class="label"{full}>{safe(label)}</span>{_grid(boxes, columns)}</div>')
+        only_layout = kind[0][0] if len(kind) == 1 else ""
+        captions.setdefault(describe_layout(only_layout) or MIXED_LAYOUTS, []).append(kind)
+    for caption, same_caption in captions.items():
+        names = [name for kind in same_caption for name in kinds[kind]]
+        gpus = sum(count * len(kinds[kind]) for kind in same_caption for _, count in kind)
+        yield f"<p>{_caption_gpus(f'{gpus:,}', caption)} on {escape_html(describe_nodes(names))}</p>"
+        for kind in same_caption:
+            boxes = "".join(_draw_gpu(layout, gpu_model) * count for layout, count in kind)
+            for name in kinds[kind] if one_row_each else kinds[kind][:1]:
+                label = short[name] if one_row_each else f"× {len(kinds[kind]):,}"
+                tooltip = f' title="{escape_html(name)}"' if label != name else ""
+                heading = f'<span class="label"{tooltip}>{escape_html(label)}</span>'
+                yield f'<div class="row">{heading}{_draw_grid(boxes, columns)}</div>'
 
 
-def _grid(boxes: str, columns: int) -> str:
-    """A grid of GPUs with a number of columns."""
+def _draw_grid(boxes: str, columns: int) -> str:
+    """Wrap the boxes of GPUs in a grid with a number of columns."""
     return f'<div class="gpus" style="--columns:{columns}">{boxes}</div>'
 
 
-def _caption(gpus: str, layout: str) -> str:
-    """GPUs and their layout in words, as markup."""
-    if layout == layout_words(LAYOUT_FULL):
+def _caption_gpus(gpus: str, layout: str) -> str:
+    """Describe a number of GPUs and their layout as HTML."""
+    if layout == describe_layout(LAYOUT_FULL):
         return f"<b>{gpus} full GPUs</b> (MIG disabled)"
-    return f"<b>{gpus} partitioned</b> as {safe(layout)}" if layout != MIXED else f"<b>{gpus} GPUs</b> {MIXED}"
+    if layout == MIXED_LAYOUTS:
+        return f"<b>{gpus} GPUs</b> {MIXED_LAYOUTS}"
+    return f"<b>{gpus} partitioned</b> as {escape_html(layout)}"
 
 
-def _short_names(names: Sequence[str]) -> dict[str, str]:
-    """Labels of rows: of long names the part that they do not share, with its number.
+def _shorten_names(names: Sequence[str]) -> dict[str, str]:
+    """Shorten long node names to the part in which they differ, including its number.
 
     Examples
     --------
-    >>> _short_names(["gpu-worker-09.cluster", "gpu-worker-10.cluster"]), _short_names(["n01", "n02"])
+    >>> _shorten_names(["gpu-worker-09.cluster", "gpu-worker-10.cluster"]), _shorten_names(["n01", "n02"])
     ({'gpu-worker-09.cluster': '…09', 'gpu-worker-10.cluster': '…10'}, {'n01': 'n01', 'n02': 'n02'})
     """
-    if max(map(len, names)) <= LONGEST_NAME or len(set(names)) == 1:
+    if max(map(len, names)) <= MAX_LABEL_CHARACTERS or len(set(names)) == 1:
         return {name: name for name in names}
-    begin = _shared(names).rstrip("0123456789")
-    end = _shared([name[len(begin) :][::-1] for name in names])[::-1].lstrip("0123456789")
+    begin = _common_prefix(names).rstrip("0123456789")
+    end = _common_prefix([name[len(begin) :][::-1] for name in names])[::-1].lstrip("0123456789")
     return {name: "…" * bool(begin) + (name[len(begin) : len(name) - len(end)] or name) for name in names}
 
 
-def _shared(texts: Sequence[str]) -> str:
-    """The characters that all texts begin with."""
-    same = takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False))
-    return "".join(letters[0] for letters in same)
+def _common_prefix(texts: Sequence[str]) -> str:
+    """Return the characters with which all texts begin."""
+    same_letters = takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False))
+    return "".join(letters[0] for letters in same_letters)
 
 
-def _by_layout(one: Decision, gpu_model: GpuModel | None) -> Iterator[str]:
-    """One row of boxes a layout."""
-    unit = _box(one)
-    for place, part in enumerate(one.layouts):
+def _draw_layouts(decision: Decision, gpu_model: GpuModel | None) -> Iterator[str]:
+    """Draw one row of boxes for each layout, for fleets whose nodes are not drawn."""
+    unit = _gpus_per_box(decision)
+    for position, part in enumerate(decision.layouts):
         if part.to_buy:
             continue
-        where = f" on {safe(nodes_words(part.nodes))}" if part.nodes else ""
-        yield f"<p>{_caption(shown(one, f'layouts.{place}.gpus'), layout_words(part.layout))}{where}</p>"
-        boxes = _grid(_gpu(part.layout, gpu_model) * max(round(part.gpus / unit), 1), FLEET_COLUMNS)
+        on_nodes = f" on {escape_html(describe_nodes(part.nodes))}" if part.nodes else ""
+        gpus = figure_html(decision, f"layouts.{position}.gpus")
+        yield f"<p>{_caption_gpus(gpus, describe_layout(part.layout))}{on_nodes}</p>"
+        boxes = _draw_grid(_draw_gpu(part.layout, gpu_model) * max(round(part.gpus / unit), 1), FLEET_GPUS_PER_ROW)
         yield f'<div class="row loose">{boxes}</div>'
 
 
-def _released(one: Decision) -> str:
-    """GPUs that are released or powered down, as dashed outlines."""
-    gpus = max(one.fleet_gpus - one.gpus, 0)
+def _draw_released(decision: Decision) -> str:
+    """Draw GPUs that are released or powered down as dashed outlines."""
+    gpus = max(decision.fleet_gpus - decision.gpus, 0)
     if not gpus:
         return ""
-    boxes = _grid('<div class="gpu released"></div>' * max(round(gpus / _box(one)), 1), FLEET_COLUMNS)
-    return f'<p><b>{shown(one, "released_gpus")} {released_word(one)}</b></p><div class="row loose">{boxes}</div>'
+    boxes = '<div class="gpu released"></div>' * max(round(gpus / _gpus_per_box(decision)), 1)
+    caption = f"<p><b>{figure_html(decision, 'released_gpus')} {released_word(decision)}</b></p>"
+    return f'{caption}<div class="row loose">{_draw_grid(boxes, FLEET_GPUS_PER_ROW)}</div>'
 
 
-def _to_buy(decision: Decision) -> str:
-    """GPUs to buy, as dashed outlines."""
+def _draw_gpus_to_buy(decision: Decision) -> str:
+    """Draw the GPUs to buy as dashed outlines."""
     number, part = next(((number, part) for number, part in enumerate(decision.layouts) if part.to_buy), (0, None))
     if part is None:
         return ""
-    boxes = _grid('<div class="gpu released"></div>' * max(round(part.gpus / _box(decision)), 1), FLEET_COLUMNS)
-    text = f"<p><b>{shown(decision, f'layouts.{number}.gpus')} full GPUs</b> {safe(part.node_text)}</p>"
+    n_boxes = max(round(part.gpus / _gpus_per_box(decision)), 1)
+    boxes = _draw_grid('<div class="gpu released"></div>' * n_boxes, FLEET_GPUS_PER_ROW)
+    gpus = figure_html(decision, f"layouts.{number}.gpus")
+    text = f"<p><b>{gpus} full GPUs</b> {escape_html(part.node_text)}</p>"
     return f'{text}<div class="row loose">{boxes}</div>'
 
 
-def _box(one: Decision) -> int:
-    return next((unit for unit in BOXES if max(one.fleet_gpus, one.gpus) <= MOST_BOXES * unit), BOXES[-1])
+def _gpus_per_box(decision: Decision) -> int:
+    """Choose how many GPUs one box stands for, so that the fleet needs at most ``MAX_BOXES`` boxes."""
+    gpus = max(decision.fleet_gpus, decision.gpus)
+    return next((unit for unit in GPUS_PER_BOX if gpus <= MAX_BOXES * unit), GPUS_PER_BOX[-1])
 
 
-def _gpu(layout: str, gpu_model: GpuModel | None) -> str:
+def _draw_gpu(layout: str, gpu_model: GpuModel | None) -> str:
+    """Draw one GPU as a box with its MIG instances, as wide as their memory slices."""
     if layout == LAYOUT_FULL or gpu_model is None or not gpu_model.memory_slices:
         return '<div class="gpu full"></div>'
     parts, end = [], 0
@@ -212,30 +248,32 @@ def _gpu(layout: str, gpu_model: GpuModel | None) -> str:
         parts.append((profile, size))
         end = start + size
     parts += [("", gpu_model.memory_slices - end)] if end < gpu_model.memory_slices else []
-    cells = "".join(_slice(name, size) for name, size in parts)
-    return f'<div class="gpu" title="{safe(layout_words(layout))}">{cells}</div>'
+    cells = "".join(_draw_slice(name, size) for name, size in parts)
+    return f'<div class="gpu" title="{escape_html(describe_layout(layout))}">{cells}</div>'
 
 
-def _slice(name: str, size: int) -> str:
+def _draw_slice(name: str, size: int) -> str:
+    """Draw one MIG instance, or an unused range of memory slices where the name is empty."""
     if not name:
         return f'<div class="slice none" style="flex:{size}"></div>'
     kind = name.split(".")[0]
-    return f'<div class="slice g{kind[0]}" style="flex:{size}"><span>{safe(kind)}</span></div>'
+    return f'<div class="slice g{kind[0]}" style="flex:{size}"><span>{escape_html(kind)}</span></div>'
 
 
-def _gpu_model(name: str | None) -> GpuModel | None:
-    """The GPU model, if the catalogue has it."""
+def _find_gpu_model(name: str | None) -> GpuModel | None:
+    """Load a GPU model by name; None if the catalogue does not have it."""
     with contextlib.suppress(GpuPlannerError):
         return None if name is None else load_gpu_model(name)
     return None
 
 
-def _twin(one: Decision) -> str:
-    """Layout, GPUs and nodes as a table."""
+def _layout_table(decision: Decision) -> str:
+    """Render layouts, GPUs and nodes as a folded HTML table."""
     rows = "".join(
-        f'<tr><th scope="row">{safe(part.layout)}</th><td class="number">{shown(one, f"layouts.{place}.gpus")}</td>'
-        f'<td class="long">{safe(part.node_text) or "–"}</td></tr>'
-        for place, part in enumerate(one.layouts)
+        f'<tr><th scope="row">{escape_html(part.layout)}</th>'
+        f'<td class="number">{figure_html(decision, f"layouts.{position}.gpus")}</td>'
+        f'<td class="long">{escape_html(part.node_text) or "–"}</td></tr>'
+        for position, part in enumerate(decision.layouts)
     )
     return (
         "<details><summary>Layouts and nodes as a table</summary>"
@@ -246,113 +284,136 @@ def _twin(one: Decision) -> str:
     )
 
 
-LEFT_OUT = 0.01
+MAX_EXCLUDED_SHARE = 0.01
 """Share of the GPU-hours that may be excluded before the badge warns."""
 
 Links = Sequence[tuple[str, str]]
 """Files beside the page: name and path."""
-BUNDLE, EXPORT = ("Change bundle", "export/"), "gpuplanner export "
+BUNDLE_LINK, EXPORT_COMMAND = ("Change bundle", "export/"), "gpuplanner export "
 
 
-def first_screen(
-    found: Comparison,
-    *,
-    peaks: pl.DataFrame | None = None,
-    period: str = "",
-    links: Links = (),
-    how: Sequence[str] = (),
-    doubts: Sequence[str] = (),
-    warnings: Sequence[QualityWarning] = (),
-) -> str:
-    """The first screen of a decision, without its headline, which is the heading of the page.
+def render_first_screen(
+    comparison: Comparison, *, peaks: pl.DataFrame | None = None, period: str = "", links: Links = (),
+    formula_anchors: Sequence[str] = (), doubts: Sequence[str] = (), warnings: Sequence[QualityWarning] = (),
+) -> str:  # fmt: skip
+    """Render the first screen of a decision as HTML, without its headline, which is the title of the page.
 
-    `warnings` are those of the quality report. `how` are the anchors of the formulas of the cards.
+    Parameters
+    ----------
+    comparison : Comparison
+        Comparison of policies with its decision.
+    peaks : polars.DataFrame, optional
+        ``day, gpus``: GPUs allocated in the busiest hour of each day; drawn where there is no wait curve.
+    period : str
+        Period of the report, shown beside the table by team.
+    links : sequence of (str, str)
+        Files to download: name and path relative to the page.
+    formula_anchors : sequence of str
+        Anchors of the formulas of the four cards, in their order.
+    doubts : sequence of str
+        Cautions about the decision.
+    warnings : sequence of QualityWarning
+        Warnings of the quality report.
+
+    Returns
+    -------
+    str
+        HTML.
     """
-    one = found.decision
-    left, right = _left(found, peaks), fleet_picture(one, found.rules)
-    missing = _missing(one)
-    if one.action == "none" and missing:
-        right, missing = missing, ""
-    sides = {"left": left, "right": right}
+    decision = comparison.decision
+    sides = {"left": _left_chart(comparison, peaks), "right": draw_fleet(decision, comparison.rules)}
+    missing = _render_missing_data(decision)
+    if decision.action == "none" and missing:
+        sides["right"], missing = missing, ""
     charts = "".join(f'<div class="{name}">{part}</div>' for name, part in sides.items() if part)
-    steps = f'<div class="next-steps">{_next_steps(one, links)}{missing}</div>'
-    projects = "".join(f"<li>{safe(answer.sentence)}</li>" for answer in found.projects)
+    steps = f'<div class="next-steps">{_render_next_steps(decision, links)}{missing}</div>'
+    projects = "".join(f"<li>{escape_html(answer.sentence)}</li>" for answer in comparison.projects)
     announced = f'<h3>Announced projects</h3><ul class="projects">{projects}</ul>' if projects else ""
+    head = f"{render_warnings(warnings)}{_today_line(comparison)}{_render_cards(comparison, formula_anchors)}"
     return (
-        f'<div class="decision">{warning_list(warnings)}{_today(found)}{_shown_cards(found, how)}'
-        f'<div class="pair charts">{charts}</div>'
-        f'<div class="pair lower"><div class="by-team">{_teams(one, period)}</div>{steps}</div>'
-        f"{announced}{_facts(one, doubts, links)}</div>"
+        f'<div class="decision">{head}<div class="pair charts">{charts}</div>'
+        f'<div class="pair lower"><div class="by-team">{_team_table(decision, period)}</div>{steps}</div>'
+        f"{announced}{_render_facts(decision, doubts, links)}</div>"
     )
 
 
-def warning_list(warnings: Sequence[QualityWarning]) -> str:
-    """Warnings of the quality report, above all figures."""
-    rows = [f"<li>{safe(format_warning(warning))}</li>" for warning in warnings]
+def render_warnings(warnings: Sequence[QualityWarning]) -> str:
+    """Render the warnings of the quality report as a list that stands above all figures."""
+    rows = [f"<li>{escape_html(format_warning(warning))}</li>" for warning in warnings]
     return f'<ul class="warnings">{"".join(rows)}</ul>' if rows else ""
 
 
-def badges(one: Decision) -> list[tuple[str, bool]]:
-    """Markup of the badges of the page, each with whether it is a warning."""
-    excluded = shown(one, "left_out_share", per_cent)
-    known = f", use known {shown(one, 'use_known_share', per_cent)}" if value_of(one, "use_known_share") else ""
-    quality = f"Data quality: good ({excluded} excluded{known})", False
-    if one.left_out_share > LEFT_OUT:
+def list_badges(decision: Decision) -> list[tuple[str, bool]]:
+    """List the badges of the page: the HTML of each and whether it is a warning."""
+    excluded = figure_html(decision, "left_out_share", format_share)
+    quality = f"Data quality: good ({excluded} excluded)", False
+    if figure_value(decision, "use_known_share"):
+        known_share = figure_html(decision, "use_known_share", format_share)
+        quality = f"Data quality: good ({excluded} excluded, use known {known_share})", False
+    if decision.left_out_share > MAX_EXCLUDED_SHARE:
         quality = f"Data quality: {excluded} of GPU-hours excluded", True
-    elif one.action == "none":
+    elif decision.action == "none":
         quality = "Data quality: no recommendation", True
-    elif one.telemetry_matched_gpu_hours == 0:
+    elif decision.telemetry_matched_gpu_hours == 0:
         quality = "Data quality: no telemetry matched to jobs", True
-    late = max(one.service, key=lambda size: size.observed_p95_minutes - size.limit_minutes, default=None)
-    if late is None or late.observed_p95_minutes <= late.limit_minutes:
+    worst_size = max(decision.service, key=lambda size: size.observed_p95_minutes - size.limit_minutes, default=None)
+    if worst_size is None or worst_size.observed_p95_minutes <= worst_size.limit_minutes:
         return [quality]
-    path = f"service.{one.service.index(late)}"
-    wait, limit = (shown(one, f"{path}.{name}_minutes", minutes) for name in ("observed_p95", "limit"))
-    return [(f"Waits: p95 {wait} on {safe(late.size)} (limit {limit})", True), quality]
+    path = f"service.{decision.service.index(worst_size)}"
+    wait, limit = (figure_html(decision, f"{path}.{name}_minutes", format_wait) for name in ("observed_p95", "limit"))
+    return [(f"Waits: p95 {wait} on {escape_html(worst_size.size)} (limit {limit})", True), quality]
 
 
-def fleet_words(one: Decision) -> str:
-    """The fleet of a decision, for the line above the headline."""
-    if not one.fleet_gpus:
+def describe_fleet(decision: Decision) -> str:
+    """Describe the installed GPUs of a decision, for the line above the headline."""
+    if not decision.fleet_gpus:
         return "fleet not known"
-    words = f"{one.fleet_gpus:,} × {one.gpu_model}" if one.gpu_model else f"{one.fleet_gpus:,} GPUs, model not known"
-    return f"{words}, inferred from jobs" if one.fleet_inferred else words
+    gpus = f"× {decision.gpu_model}" if decision.gpu_model else "GPUs, model not known"
+    return f"{decision.fleet_gpus:,} {gpus}{', inferred from jobs' if decision.fleet_inferred else ''}"
 
 
-def _today(found: Comparison) -> str:
-    """One line on today, with a bar of the causes of waiting; of excluded GPU-hours where these prevent an answer."""
-    one = found.decision
-    if one.action == "none" and one.left_out_share > LEFT_OUT:
-        resolved = round(100 * (1 - one.left_out_share))
-        bar = _bar({"resolved": resolved, "not resolved": 100 - resolved}, {})
+def _today_line(comparison: Comparison) -> str:
+    """Render the observed utilization and waits in one line, with a bar of the causes of waiting.
+
+    Where excluded GPU-hours prevent a recommendation, the bar shows the share of GPU-hours that could be resolved [%].
+    """
+    decision = comparison.decision
+    if decision.action == "none" and decision.left_out_share > MAX_EXCLUDED_SHARE:
+        resolved = round(100 * (1 - decision.left_out_share))
+        bar = _cause_bar({"resolved": resolved, "not resolved": 100 - resolved}, {})
         return f'<div class="today"><p><b>Today</b> GPU-hours by whether they could be resolved:</p>{bar}</div>'
     figures = [
-        (name, shown(one, f"{OF_ALL}{path}", per_cent))
+        (name, figure_html(decision, f"{SHARE_PREFIX}{path}", format_share))
         for name, path in (("allocated", "teams_allocated"), ("used", "all_busy"))
-        if one.teams
+        if decision.teams
     ]
-    if one.longest_waiting is not None:
-        place = f"service.{one.service.index(one.longest_waiting)}.observed_p95_minutes"
-        figures.append((f"p95 queue wait on {safe(one.longest_waiting.size)}", shown(one, place, minutes)))
+    if decision.longest_waiting is not None:
+        path = f"service.{decision.service.index(decision.longest_waiting)}.observed_p95_minutes"
+        name = f"p95 queue wait on {escape_html(decision.longest_waiting.size)}"
+        figures.append((name, figure_html(decision, path, format_wait)))
     line = " · ".join(f"{name} {figure}" for name, figure in figures)
-    parts = {} if found.waits is None else found.waits.cause_percent
-    if found.waits is not None and not parts:
-        line += f" · {safe(found.waits.main_cause_text.rstrip('.').lower())}"
-    if parts:
-        line += f" · {shown(found, 'waiting')} hours of waiting by cause:"
-    bar = _bar(parts, {cause: shown(found, f"waiting.{cause}", whole_percent) for cause in parts}) if parts else ""
+    percent_by_cause = {} if comparison.waits is None else comparison.waits.cause_percent
+    if comparison.waits is not None and not percent_by_cause:
+        line += f" · {escape_html(comparison.waits.main_cause_text.rstrip('.').lower())}"
+    bar = ""
+    if percent_by_cause:
+        line += f" · {figure_html(comparison, 'waiting')} hours of waiting by cause:"
+        names = {cause: f"waiting.{cause}" for cause in percent_by_cause}
+        shares = {cause: figure_html(comparison, name, format_whole_percent) for cause, name in names.items()}
+        bar = _cause_bar(percent_by_cause, shares)
     return f'<div class="today"><p><b>Observed</b> {line}</p>{bar}</div>' if line else ""
 
 
-def _bar(parts: dict[str, int], figures: dict[str, str]) -> str:
-    """A bar of percentages that sum to 100, with their names as a list below; the largest part is the darkest."""
-    most = max(parts, key=lambda name: parts[name])
+def _cause_bar(percent_by_cause: dict[str, int], figures: dict[str, str]) -> str:
+    """Render percentages that sum to 100 as a bar with a list below; the largest part is the darkest."""
+    largest = max(percent_by_cause, key=lambda name: percent_by_cause[name])
     cells, names = [], []
-    for name, percent in parts.items():
-        word, figure = name.replace("_", " "), figures.get(name, whole_percent(percent))
-        kind = f"{'most ' if name == most else ''}{'open' if name in ('unexplained', 'not resolved') else ''}".strip()
-        cells += [f'<span class="{kind}" style="flex:{percent}"></span>'] if percent else []
-        names.append(f"<b>{word} {figure}</b>" if name == most else f"<span>{word} {figure}</span>")
+    for name, percent in percent_by_cause.items():
+        word, figure = name.replace("_", " "), figures.get(name, format_whole_percent(percent))
+        is_open = name in ("unexplained", "not resolved")
+        css_class = f"{'most ' if name == largest else ''}{'open' if is_open else ''}".strip()
+        cells += [f'<span class="{css_class}" style="flex:{percent}"></span>'] if percent else []
+        names.append(f"<b>{word} {figure}</b>" if name == largest else f"<span>{word} {figure}</span>")
     words = " · ".join(names)
     return f'<div class="causes" aria-hidden="true">{"".join(cells)}</div><p class="causes-list">{words}</p>'
 
@@ -361,145 +422,173 @@ Card = tuple[str, ...]
 """Label and value of a card as markup, and its details, of which empty ones are left out."""
 
 
-def cards(found: Comparison) -> list[Card]:
-    """The four numbers of the first screen."""
-    one = found.decision
-    rows = (_gpus(one), _wait(one), _busy(one), _months(found))
-    return [(label, value, *(each.removesuffix(".") for each in details if each)) for label, value, *details in rows]
+def make_cards(comparison: Comparison) -> list[Card]:
+    """Make the four cards: GPUs needed, queue wait, utilization and months until capacity is exhausted."""
+    decision = comparison.decision
+    rows = (_gpus_card(decision), _wait_card(decision), _utilization_card(decision), _exhaustion_card(comparison))
+    return [(*row[:2], *(detail.removesuffix(".") for detail in row[2:] if detail)) for row in rows]
 
 
-def _shown_cards(found: Comparison, how: Sequence[str]) -> str:
+def _render_cards(comparison: Comparison, formula_anchors: Sequence[str]) -> str:
+    """Render the cards as an HTML list, with links to their formulas."""
     rows = []
-    for number, (label, value, *details) in enumerate(cards(found)):
-        if how:
-            label = f'<a href="#{how[number]}" title="How this number is computed">{label}</a>'
+    for number, (label, value, *details) in enumerate(make_cards(comparison)):
+        if formula_anchors:
+            label = f'<a href="#{formula_anchors[number]}" title="How this number is computed">{label}</a>'
         small = f'<dd class="detail">{" · ".join(details)}</dd>' if details else ""
-        kind = "" if number or found.decision.action == "none" else " class='first'"
+        kind = "" if number or comparison.decision.action == "none" else " class='first'"
         rows.append(f'<div{kind}><dt>{label}</dt><dd class="value">{value}</dd>{small}</div>')
     return f'<dl class="cards">{"".join(rows)}</dl>'
 
 
-def _then(before: str, after: str) -> str:
-    """A value before and after; once where both read alike."""
-    same = before.split(">", 1)[-1] == after.split(">", 1)[-1]
-    return after if same else f'<span class="before">{before} →</span> {after}'
+def _before_after(before: str, after: str) -> str:
+    """Render a value today and as recommended; only once if both read the same."""
+    is_unchanged = before.split(">", 1)[-1] == after.split(">", 1)[-1]
+    return after if is_unchanged else f'<span class="before">{before} →</span> {after}'
 
 
-def _gpus(one: Decision) -> Card:
+def _gpus_card(decision: Decision) -> Card:
+    """Make the card of the GPUs needed to meet the wait limit."""
     label = "GPUs needed to meet the wait limit"
-    if one.action == "none":
-        return (label, MISSING_VALUE_TEXT, safe(_reason(one)))
-    value = _then(shown(one, "fleet_gpus"), shown(one, "gpus"))
-    more = f"{shown(one, 'more_gpus')} to buy" if one.gpus > one.fleet_gpus else ""
-    mean = f"{shown(one, 'gpus_mean')} on average" if round(one.gpus_mean) != one.gpus else ""
+    if decision.action == "none":
+        return (label, MISSING_VALUE_TEXT, escape_html(_no_answer_reason(decision)))
+    value = _before_after(figure_html(decision, "fleet_gpus"), figure_html(decision, "gpus"))
+    to_buy = f"{figure_html(decision, 'more_gpus')} to buy" if decision.gpus > decision.fleet_gpus else ""
+    varies = round(decision.gpus_mean) != decision.gpus
+    on_average = f"{figure_html(decision, 'gpus_mean')} on average" if varies else ""
     freed = ""
-    if one.saving.value is not None:
-        freed = f"capacity freed: {shown(one, 'saving.value')} GPU-hours per week"
-        if one.saving.varies:
-            freed += f" (90 % interval {shown(one, 'saving.low')} to {shown(one, 'saving.high')})"
-    met = one.service and all(size.meets_limit for size in one.service)
-    limits = "wait limit met for every job size in the record" if met else ""
-    installed = f"{shown(one, 'fleet_gpus')} installed"
-    return (label, value, installed, limits, more, mean, freed)
+    if decision.saving.value is not None:
+        freed = f"capacity freed: {figure_html(decision, 'saving.value')} GPU-hours per week"
+        if decision.saving.varies:
+            freed += f" (90 % interval {figure_html(decision, 'saving.low')} to {figure_html(decision, 'saving.high')})"
+    meets_limits = decision.service and all(size.meets_limit for size in decision.service)
+    limits = "wait limit met for every job size in the record" if meets_limits else ""
+    installed = f"{figure_html(decision, 'fleet_gpus')} installed"
+    return (label, value, installed, limits, to_buy, on_average, freed)
 
 
-def _wait(one: Decision) -> Card:
-    gains = one.most_improved_size
-    if gains is None:
-        why = "" if one.action == "none" else "the replay of today is too far from the record"
-        return ("p95 queue wait", MISSING_VALUE_TEXT, safe(_sentence(why or _reason(one))))
-    name = f"service.{one.service.index(gains)}"
-    now, then, observed = (
-        shown(one, f"{name}.{field}_p95_minutes", minutes) for field in ("today", "recommended", "observed")
-    )
-    others = [
-        f"{safe(size.size)} {_then(*(shown(one, f'service.{place}.{when}_p95_minutes', minutes) for when in _WHEN))}"
-        for place, size in enumerate(one.service)
-        if size is not gains and max(size.observed_p95_minutes, size.recommended_p95_minutes) >= 1.0
+def _wait_card(decision: Decision) -> Card:
+    """Make the card of the p95 queue wait of the job size that improves most."""
+    improved_size = decision.most_improved_size
+    if improved_size is None:
+        reason = "" if decision.action == "none" else "the replay of today is too far from the record"
+        return ("p95 queue wait", MISSING_VALUE_TEXT, escape_html(_to_sentence(reason or _no_answer_reason(decision))))
+
+    def wait(size: SizeService, column: str) -> str:
+        return figure_html(decision, f"service.{decision.service.index(size)}.{column}_minutes", format_wait)
+
+    other_sizes = [
+        f"{escape_html(size.size)} {_before_after(wait(size, 'today_p95'), wait(size, 'recommended_p95'))}"
+        for size in decision.service
+        if size is not improved_size and max(size.observed_p95_minutes, size.recommended_p95_minutes) >= 1.0
     ]
     return (
-        f"p95 queue wait, {safe(gains.size)}, simulated", _then(now, then),
-        f"observed {observed}" if gains.replay_deviates else "",
-        f"limit {shown(one, f'{name}.limit_minutes', minutes)}", *others[:MOST_OTHERS],
-        f"{shown(one, 'delayed_share', per_cent)} of jobs start later",
+        f"p95 queue wait, {escape_html(improved_size.size)}, simulated",
+        _before_after(wait(improved_size, "today_p95"), wait(improved_size, "recommended_p95")),
+        f"observed {wait(improved_size, 'observed_p95')}" if improved_size.replay_deviates else "",
+        f"limit {wait(improved_size, 'limit')}", *other_sizes[:MAX_OTHER_SIZES],
+        f"{figure_html(decision, 'delayed_share', format_share)} of jobs start later",
     )  # fmt: skip
 
 
-_WHEN, MOST_OTHERS = ("today", "recommended"), 2
+_FLEETS, MAX_OTHER_SIZES = ("today", "recommended"), 2
 
 
-def _busy(one: Decision) -> Card:
-    """Utilization of provisioned GPUs; where it was not measured or changes by rightsizing, the mean wait."""
-    resized = any(step.action in ("rightsize", "repartition") for step in one.measures)
-    if one.action == "none" or value_of(one, "busy_as_recommended") is None or resized:
-        if not one.service:
-            reason = "no telemetry" if one.teams and value_of(one, "all_busy") is None else _reason(one)
-            return ("Utilization of provisioned GPUs", MISSING_VALUE_TEXT, safe(_sentence(reason)))
-        now, then = (shown(one, f"mean_wait_{when}_minutes", mean_minutes) for when in _WHEN)
-        return ("Mean queue wait, all jobs, simulated", _then(now, then), "mean over jobs of all sizes")
-    now, then = (shown(one, name, per_cent) for name in (f"{OF_ALL}all_busy", "busy_as_recommended"))
-    return ("Utilization of provisioned GPUs", _then(now, then), "share of their GPU-hours that were used")
+def _utilization_card(decision: Decision) -> Card:
+    """Make the card of the utilization of provisioned GPUs, or of the mean queue wait.
+
+    The mean wait replaces utilization where it was not measured, or where rightsizing or repartitioning changes it.
+    """
+    label = "Utilization of provisioned GPUs"
+    is_rightsized = any(step.action in ("rightsize", "repartition") for step in decision.measures)
+    if decision.action == "none" or figure_value(decision, "busy_as_recommended") is None or is_rightsized:
+        if not decision.service:
+            has_telemetry = not decision.teams or figure_value(decision, "all_busy") is not None
+            reason = _no_answer_reason(decision) if has_telemetry else "no telemetry"
+            return (label, MISSING_VALUE_TEXT, escape_html(_to_sentence(reason)))
+        waits = (figure_html(decision, f"mean_wait_{fleet}_minutes", format_mean_wait) for fleet in _FLEETS)
+        return ("Mean queue wait, all jobs, simulated", _before_after(*waits), "mean over jobs of all sizes")
+    names = (f"{SHARE_PREFIX}all_busy", "busy_as_recommended")
+    shares = (figure_html(decision, name, format_share) for name in names)
+    return (label, _before_after(*shares), "share of their GPU-hours that were used")
 
 
-def _months(found: Comparison) -> Card:
-    """Months until the recommended GPUs are exhausted: 0 today where a job size misses its limit already."""
-    label, ends, one = "Months until capacity is exhausted", found.exhaustion, found.decision
-    late = late_sizes(one)
-    load = ""
-    gpus = f"{shown(one, 'gpus')} GPUs"
-    if found.headroom is not None:
-        low, high = (shown(found, f"headroom.{side}", above_one) for side in ("low", "high"))
-        load = f"{gpus}: headroom {shown(found, 'headroom_share', per_cent)} (80 % interval {low} to {high})"
-        if found.headroom.factor < 1.0:
-            load = f"{gpus} carry {shown(found, 'headroom.factor', per_cent)} of today's load within the wait target"
-        elif found.headroom.factor < 1.005:
-            load = f"{gpus} have no headroom: any growth exceeds the wait target (80 % interval {low} to {high})"
-    missed = f"{safe(', '.join(late))} {'misses' if len(late) == 1 else 'miss'} the limit today" if late else ""
-    value = MISSING_VALUE_TEXT if value_of(found, "months_left") is None else shown(found, "months_left", str)
-    if late and one.measures:
-        value = _then(shown(found, "months_left_today"), value)
-    if ends.date is None and ends.probability is None:
-        return (label, value, load, missed, f"no date: {safe(ends.reason or _reason(one))}")
-    chance = f"{shown(found, 'exhaustion.probability', per_cent)} risk within a year" if ends.probability else ""
-    due = ""
-    if ends.date is not None:
-        due = f"{shown(found, 'exhaustion.date', day)}, order by {shown(found, 'exhaustion.order_by', day)}"
-    return (label, value, due, missed, chance, load)
+def _exhaustion_card(comparison: Comparison) -> Card:
+    """Make the card of the months until the recommended GPUs are exhausted; 0 today if a size misses its limit."""
+    label, exhaustion, decision = "Months until capacity is exhausted", comparison.exhaustion, comparison.decision
+    sizes_late = sizes_over_limit(decision)
+    headroom_text = ""
+    gpus = f"{figure_html(decision, 'gpus')} GPUs"
+    if comparison.headroom is not None:
+        low, high = (figure_html(comparison, f"headroom.{side}", format_above_one) for side in ("low", "high"))
+        interval = f"(80 % interval {low} to {high})"
+        headroom_text = f"{gpus}: headroom {figure_html(comparison, 'headroom_share', format_share)} {interval}"
+        if comparison.headroom.factor < 1.0:
+            load = figure_html(comparison, "headroom.factor", format_share)
+            headroom_text = f"{gpus} carry {load} of today's load within the wait target"
+        elif comparison.headroom.factor < 1.005:
+            headroom_text = f"{gpus} have no headroom: any growth exceeds the wait target {interval}"
+    verb = "misses" if len(sizes_late) == 1 else "miss"
+    missed_text = f"{escape_html(', '.join(sizes_late))} {verb} the limit today" if sizes_late else ""
+    value = MISSING_VALUE_TEXT
+    if figure_value(comparison, "months_left") is not None:
+        value = figure_html(comparison, "months_left", str)
+    if sizes_late and decision.measures:
+        value = _before_after(figure_html(comparison, "months_left_today"), value)
+    if exhaustion.date is None and exhaustion.probability is None:
+        reason = escape_html(exhaustion.reason or _no_answer_reason(decision))
+        return (label, value, headroom_text, missed_text, f"no date: {reason}")
+    risk = figure_html(comparison, "exhaustion.probability", format_share) if exhaustion.probability else ""
+    dates = ""
+    if exhaustion.date is not None:
+        days = (figure_html(comparison, f"exhaustion.{name}", format_day) for name in ("date", "order_by"))
+        dates = ", order by ".join(days)
+    return (label, value, dates, missed_text, risk and f"{risk} risk within a year", headroom_text)
 
 
-_MARKS = "p95, log scale. Gray: today (ring). Blue: recommended (dot), 80 % interval. Dashed: wait limit."
+_WAIT_CURVE_TEXT = "p95, log scale. Gray: today (ring). Blue: recommended (dot), 80 % interval. Dashed: wait limit."
 
 
-def curve_figure(found: Comparison) -> str:
-    """The wait curve, with the wait limit of each job size."""
-    one, frame = found.decision, make_wait_curve_table(found)
-    limits = make_service_table(found).select("limit_minutes", job_size="size")
-    ends = {"today": one.fleet_gpus, "recommended": one.gpus}
-    named = frame.with_columns(job_size="p95, " + pl.col("job_size") + " [min]")
-    numbers = named.pivot("job_size", index=("layout", "gpus"), values="p95_minutes", aggregate_function="first")
+def wait_curve_figure(comparison: Comparison) -> str:
+    """Render the chart of the queue wait [min] against the number of GPUs, with the limit of each job size."""
+    decision, frame = comparison.decision, make_wait_curve_table(comparison)
+    limits = make_service_table(comparison).select("limit_minutes", job_size="size")
+    gpu_counts = {"today": decision.fleet_gpus, "recommended": decision.gpus}
+    labelled = frame.with_columns(job_size="p95, " + pl.col("job_size") + " [min]")
+    numbers = labelled.pivot("job_size", index=("layout", "gpus"), values="p95_minutes", aggregate_function="first")
     return page.figure(
-        plots.plot_wait_curve(frame, **ends, limits=limits),
+        plots.plot_wait_curve(frame, **gpu_counts, limits=limits),
         title="Queue wait by number of GPUs",
-        alt=_MARKS,
+        alt=_WAIT_CURVE_TEXT,
         numbers=numbers,
         formats=dict.fromkeys(numbers.columns[2:], ",.1f"),
     )
 
 
-def _left(found: Comparison, peaks: pl.DataFrame | None) -> str:
-    """The wait curve, or else the peak allocation of each day."""
-    one = found.decision
-    if found.wait_curve:
-        return curve_figure(found)
-    if peaks is None or peaks.is_empty() or not one.fleet_gpus:
+def _left_chart(comparison: Comparison, peaks: pl.DataFrame | None) -> str:
+    """Render the wait curve; without one, the peak allocation of each day."""
+    decision = comparison.decision
+    if comparison.wait_curve:
+        return wait_curve_figure(comparison)
+    if peaks is None or peaks.is_empty() or not decision.fleet_gpus:
         return ""
-    return peaks_figure(peaks, gpus=one.fleet_gpus, known=not one.fleet_inferred)
+    return peaks_figure(peaks, gpus=decision.fleet_gpus, is_counted=not decision.fleet_inferred)
 
 
-def peaks_figure(peaks: pl.DataFrame, *, gpus: int, known: bool) -> str:
-    """GPUs allocated in the busiest hour of each day, beside installed GPUs."""
+def peaks_figure(peaks: pl.DataFrame, *, gpus: int, is_counted: bool) -> str:
+    """Render the chart of the GPUs allocated in the busiest hour of each day.
+
+    Parameters
+    ----------
+    peaks : polars.DataFrame
+        ``day, gpus``.
+    gpus : int
+        Installed GPUs.
+    is_counted : bool
+        Whether the installed GPUs come from a node list; if not, they are inferred from jobs.
+    """
     return page.figure(
-        plots.plot_peaks(peaks, gpus=gpus, known=known),
+        plots.plot_peaks(peaks, gpus=gpus, is_counted=is_counted),
         title="GPUs allocated in the busiest hour of each day",
         alt=plots.peaks_text(peaks),
         numbers=peaks,
@@ -518,32 +607,32 @@ _WAIT_HEADS = (
 )
 
 
-def _teams(one: Decision, period: str) -> str:
-    """GPU-hours and waits by team, with what was not allocated and their sum; a dash where nothing was measured.
+def _team_table(decision: Decision, period: str) -> str:
+    """Render GPU-hours and queue waits by team, with the unallocated GPU-hours and the total.
 
-    Waits have no columns where none was simulated.
+    Figures that were not measured are dashes; without a simulation there are no columns of waits.
     """
-    if not one.teams:
+    if not decision.teams:
         return ""
-    waits = one.today_mean_minutes is not None
-    places = [number for number, row in enumerate(one.teams) if row.team != UNALLOCATED_TEAM]
-    rows = [(one.teams[number].team, f"teams.{number}", "") for number in places[:TEAMS]]
-    if len(places) > TEAMS:
-        rows.append((f"{len(places) - TEAMS:,} other teams", "other", ""))
-    unallocated = [number for number, row in enumerate(one.teams) if row.team == UNALLOCATED_TEAM]
-    rows += [(NOT_ALLOCATED, f"teams.{number}", "unallocated") for number in unallocated]
-    body = "".join(_team(one, *row, waits=waits) for row in [*rows, ("Total", "all", "all")])
-    unknown = any(row.idle_gpu_hours is None for row in one.teams)
-    about = "; ".join(filter(None, (period, f"{MISSING_VALUE_TEXT} is not measured" if unknown else "")))
-    when = f' <span class="about">{safe(about)}</span>' if about else ""
+    has_waits = decision.today_mean_minutes is not None
+    positions = [position for position, row in enumerate(decision.teams) if row.team != UNALLOCATED_TEAM]
+    rows = [(decision.teams[position].team, f"teams.{position}", "") for position in positions[:MAX_NAMED_TEAMS]]
+    if len(positions) > MAX_NAMED_TEAMS:
+        rows.append((f"{len(positions) - MAX_NAMED_TEAMS:,} other teams", "other", ""))
+    unallocated = [position for position, row in enumerate(decision.teams) if row.team == UNALLOCATED_TEAM]
+    rows += [(UNALLOCATED_LABEL, f"teams.{position}", "unallocated") for position in unallocated]
+    body = "".join(_team_row(decision, *row, has_waits=has_waits) for row in [*rows, ("Total", "all", "all")])
+    has_gaps = any(row.idle_gpu_hours is None for row in decision.teams)
+    notes = "; ".join(filter(None, (period, f"{MISSING_VALUE_TEXT} is not measured" if has_gaps else "")))
+    heading_note = f' <span class="about">{escape_html(notes)}</span>' if notes else ""
     return (
-        f"<h3>By team{when}</h3>"
+        f"<h3>By team{heading_note}</h3>"
         '<div class="scroll" tabindex="0" role="region" aria-label="By team"><table class="teams">'
-        f"<thead><tr>{_TEAM_HEAD}{_WAIT_HEADS if waits else '</tr>'}</thead><tbody>{body}</tbody></table></div>"
+        f"<thead><tr>{_TEAM_HEAD}{_WAIT_HEADS if has_waits else '</tr>'}</thead><tbody>{body}</tbody></table></div>"
     )
 
 
-NOT_ALLOCATED = "Unallocated"
+UNALLOCATED_LABEL = "Unallocated"
 """Name of the GPU-hours that no team was allocated, of all causes; `unallocated` is one of them."""
 TEAM_COLUMNS = (
     "team", "jobs", "allocated, GPU-hours", "allocated but idle, GPU-hours", "simulated mean queue wait today",
@@ -551,102 +640,122 @@ TEAM_COLUMNS = (
 )  # fmt: skip
 
 
-def teams_table(one: Decision) -> pl.DataFrame:
-    """The table by team as text; no row where no team is known."""
+def teams_table(decision: Decision) -> pl.DataFrame:
+    """Tabulate jobs, GPU-hours and waits by team as formatted text; empty if no team is known."""
 
     def wait(value: float | None) -> str:
-        return MISSING_VALUE_TEXT if value is None else mean_minutes(value)
+        return MISSING_VALUE_TEXT if value is None else format_mean_wait(value)
 
     rows = []
-    for row in one.teams:
-        rest = row.team == UNALLOCATED_TEAM
-        idle = MISSING_VALUE_TEXT if row.idle_gpu_hours is None else count(row.idle_gpu_hours)
-        figures = (count(row.jobs), count(row.allocated_gpu_hours), idle)
+    for row in decision.teams:
+        is_unallocated = row.team == UNALLOCATED_TEAM
+        idle = MISSING_VALUE_TEXT if row.idle_gpu_hours is None else format_count(row.idle_gpu_hours)
+        figures = (format_count(row.jobs), format_count(row.allocated_gpu_hours), idle)
         waits = (wait(row.today_mean_minutes), wait(row.recommended_mean_minutes))
-        rows.append((NOT_ALLOCATED, "", figures[1], "", "", "") if rest else (row.team, *figures, *waits))
+        rows.append((UNALLOCATED_LABEL, "", figures[1], "", "", "") if is_unallocated else (row.team, *figures, *waits))
     return pl.DataFrame(rows, schema=dict.fromkeys(TEAM_COLUMNS, pl.String), orient="row")
 
 
-def _team(one: Decision, name: str, path: str, kind: str, *, waits: bool) -> str:
+def _team_row(decision: Decision, name: str, path: str, kind: str, *, has_waits: bool) -> str:
+    """Render one row of the table by team.
+
+    Parameters
+    ----------
+    decision : Decision
+        Decision with the figures.
+    name : str
+        Heading of the row.
+    path : str
+        Start of the figures' names: ``teams.N``, ``other`` or ``all``.
+    kind : str
+        CSS class of the row; ``unallocated`` leaves out jobs, idle GPU-hours and waits.
+    has_waits : bool
+        Whether the table has columns of waits.
+    """
     names = {field: f"{path}_{field}" for field in ("jobs", "allocated", "idle")}
     if path.startswith("teams."):
         columns = ("jobs", "allocated_gpu_hours", "idle_gpu_hours")
         names = {field: f"{path}.{column}" for field, column in zip(names, columns, strict=True)}
-    when = _WHEN if waits else ()
-    mean = [f"{path}.{time}_mean_minutes" if "." in path else f"{time}_mean_minutes" for time in when]
-    rest = kind == "unallocated"
+    fleets = _FLEETS if has_waits else ()
+    mean = [f"{path}.{fleet}_mean_minutes" if "." in path else f"{fleet}_mean_minutes" for fleet in fleets]
+    is_unallocated = kind == "unallocated"
     cells = (
-        "" if rest else shown(one, names["jobs"]),
-        shown(one, names["allocated"]),
-        shown(one, OF_ALL + names["allocated"], tenths),
-        "" if rest else shown(one, names["idle"]),
-        *("" if rest or path == "other" else shown(one, wait, mean_minutes) for wait in mean),
+        "" if is_unallocated else figure_html(decision, names["jobs"]),
+        figure_html(decision, names["allocated"]),
+        figure_html(decision, SHARE_PREFIX + names["allocated"], format_tenth_percent),
+        "" if is_unallocated else figure_html(decision, names["idle"]),
+        *("" if is_unallocated or path == "other" else figure_html(decision, wait, format_mean_wait) for wait in mean),
     )
     row = "".join(f'<td class="number">{cell}</td>' for cell in cells)
-    return f'<tr{kind and f" class={kind!r}"}><th scope="row">{safe(name)}</th>{row}</tr>'
+    return f'<tr{kind and f" class={kind!r}"}><th scope="row">{escape_html(name)}</th>{row}</tr>'
 
 
-def next_steps(one: Decision, links: Links = ()) -> list[str]:
-    """The next steps as plain text; a command ends its line, so that it can be copied."""
-    steps = steps_with_bundle(one, links)
+def next_step_texts(decision: Decision, links: Links = ()) -> list[str]:
+    """List the next steps as plain text; a command ends its line, so that it can be copied."""
+    steps = steps_with_bundle(decision, links)
     return [f"{step.text[:1].upper()}{step.text[1:]}{'' if step.command else '.'}" for step in steps]
 
 
-def steps_with_bundle(one: Decision, links: Links) -> list[NextStep]:
-    """The next steps; where a change bundle stands beside the page, its README in place of the command to write one."""
-    written = [step for step in one.next_steps if BUNDLE in links and (step.command or "").startswith(EXPORT)]
+def steps_with_bundle(decision: Decision, links: Links) -> list[NextStep]:
+    """List the next steps; where a change bundle is linked, its README replaces the command that exports one."""
+    if BUNDLE_LINK not in links:
+        return list(decision.next_steps)
     readme = "apply the change bundle, open export/README.md"
-    applied = {step: replace(step, what=f"{readme}: {step.what}", command=None) for step in written}
-    return [applied.get(step, step) for step in one.next_steps]
+    exports = {step for step in decision.next_steps if (step.command or "").startswith(EXPORT_COMMAND)}
+    applied = {step: replace(step, what=f"{readme}: {step.what}", command=None) for step in exports}
+    return [applied.get(step, step) for step in decision.next_steps]
 
 
-def _next_steps(one: Decision, links: Links) -> str:
-    steps = "".join(f"<li>{_with_command(step)}</li>" for step in steps_with_bundle(one, links))
+def _render_next_steps(decision: Decision, links: Links) -> str:
+    """Render the next steps as a numbered list."""
+    steps = "".join(f"<li>{_render_step(step)}</li>" for step in steps_with_bundle(decision, links))
     body = f'<ol class="steps">{steps}</ol>' if steps else '<p class="about">First add the missing data.</p>'
     return f"<h3>Next steps</h3>{body}"
 
 
-def _missing(one: Decision) -> str:
-    """Missing data and the command that adds each, in the order of their effect."""
-    if not one.missing:
+def _render_missing_data(decision: Decision) -> str:
+    """Render missing data with the command that adds each, largest effect first."""
+    if not decision.missing:
         return ""
-    rows = "".join(
-        f"<li><span>{safe(_sentence(each.what))}</span><code>{safe(each.command)}</code></li>" for each in one.missing
-    )
+    texts = [(escape_html(_to_sentence(fact.what)), escape_html(fact.command)) for fact in decision.missing]
+    rows = "".join(f"<li><span>{text}</span><code>{command}</code></li>" for text, command in texts)
     return f'<div id="missing"><h3>Missing data</h3><ol class="missing">{rows}</ol></div>'
 
 
-def _facts(one: Decision, doubts: Sequence[str], links: Links) -> str:
-    rows = [(name, safe(text)) for name, text in confidence_rows(one, doubts)]
-    opened = "".join(f'<a href="{safe(path)}">{safe(name)}</a> ' for name, path in links)
-    rows += [("Download", opened)] if opened else []
+def _render_facts(decision: Decision, doubts: Sequence[str], links: Links) -> str:
+    """Render confidence, financial impact, assumptions, cautions and downloads."""
+    rows = [(name, escape_html(text)) for name, text in confidence_rows(decision, doubts)]
+    downloads = "".join(f'<a href="{escape_html(path)}">{escape_html(name)}</a> ' for name, path in links)
+    rows += [("Download", downloads)] if downloads else []
     body = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in rows)
     return f'<dl class="facts">{body}</dl>' if rows else ""
 
 
-def confidence_rows(one: Decision, doubts: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """Confidence, financial impact, assumptions and cautions: name and text of each."""
-    if one.confidence:
-        yield "Confidence", " ".join(one.confidence)
-    if one.action != "none" and one.financial_impact.basis:
-        yield "Financial impact", one.financial_impact.basis.replace("\n", " ")
-    owner = f"ownership of the GPUs: {one.financial_impact.ownership} (--set ownership=…)"
-    if one.assumptions:
-        yield "Assumptions", " · ".join((owner, *one.assumptions))
+def confidence_rows(decision: Decision, doubts: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """Yield confidence, financial impact, assumptions and cautions of a decision as pairs of name and text."""
+    if decision.confidence:
+        yield "Confidence", " ".join(decision.confidence)
+    if decision.action != "none" and decision.financial_impact.basis:
+        yield "Financial impact", decision.financial_impact.basis.replace("\n", " ")
+    owner = f"ownership of the GPUs: {decision.financial_impact.ownership} (--set ownership=…)"
+    if decision.assumptions:
+        yield "Assumptions", " · ".join((owner, *decision.assumptions))
     if doubts:
         yield "Caution", " ".join(doubts)
 
 
-def _with_command(step: NextStep) -> str:
-    """A step with who does it and its command."""
-    command = f" <code>{safe(step.command)}</code>" if step.command else ""
-    return f"<b>{safe(_sentence(step.who).rstrip('.'))}:</b> {safe(step.what)}{command}"
+def _render_step(step: NextStep) -> str:
+    """Render a next step: who does it, what to do and the command."""
+    command = f" <code>{escape_html(step.command)}</code>" if step.command else ""
+    return f"<b>{escape_html(_to_sentence(step.who).rstrip('.'))}:</b> {escape_html(step.what)}{command}"
 
 
-def _sentence(text: str) -> str:
-    found = text.strip()
-    return f"{found[:1].upper()}{found[1:]}{'' if found.endswith(('.', ':', '?')) else '.'}" if found else ""
+def _to_sentence(text: str) -> str:
+    """Capitalize a text and end it with a full stop."""
+    text = text.strip()
+    return f"{text[:1].upper()}{text[1:]}{'' if not text or text.endswith(('.', ':', '?')) else '.'}"
 
 
-def _reason(one: Decision) -> str:
-    return _sentence(one.reason or one.saving.reason or "nothing was simulated")
+def _no_answer_reason(decision: Decision) -> str:
+    """Return the reason why a figure has no value, as a sentence."""
+    return _to_sentence(decision.reason or decision.saving.reason or "nothing was simulated")

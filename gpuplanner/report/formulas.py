@@ -1,4 +1,4 @@
-"""Formulas of the page's figures with their inputs."""
+"""Formulas of the figures on the page, with their inputs and rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import make_cause_table
 from gpuplanner.decision.study import Study
-from gpuplanner.report.figure_formats import OF_ALL, per_cent, value_of
+from gpuplanner.report.figure_formats import SHARE_PREFIX, figure_value, format_share
 
 Inputs = Mapping[str, float | str | None]
 
@@ -22,11 +22,11 @@ class Formula:
     """A figure of the page and how it is computed.
 
     - ``name``: Anchor on the page.
-    - ``label``, ``value``, ``unit``: As the page has them; a value of None is not known.
-    - ``formula``: In words, over the names of ``inputs`` and the columns of ``rows``.
+    - ``label``, ``value``, ``unit``: As on the page; a value of None is not known.
+    - ``formula``: In words, with the names of ``inputs`` and the columns of ``rows``.
     - ``inputs``: Numbers of the formula.
-    - ``rows``: Rows that it is summed or searched over.
-    - ``source``: File that has the rows in full.
+    - ``rows``: Rows that it sums or searches.
+    - ``source``: File with all rows.
     """
 
     name: str
@@ -39,19 +39,19 @@ class Formula:
     source: str
 
     @property
-    def sentence(self) -> str:
-        """The figure with its unit, as on the page.
+    def labelled_value(self) -> str:
+        """The figure with label and unit, as on the page.
 
         Examples
         --------
-        >>> Formula("gpus", "GPUs provisioned", 12.0, "GPUs", "sum", {}, pl.DataFrame(), "decision").sentence
+        >>> Formula("gpus", "GPUs provisioned", 12.0, "GPUs", "sum", {}, pl.DataFrame(), "decision").labelled_value
         'GPUs provisioned: 12 GPUs'
         """
         return f"{self.label}: {value_text(self.value)} {self.unit}".rstrip()
 
 
 def value_text(value: float | str | None) -> str:
-    """A value in three significant digits or as a day; a dash where it is not known.
+    """Format a value in three significant digits or as a day; a dash if it is not known.
 
     Examples
     --------
@@ -65,19 +65,20 @@ def value_text(value: float | str | None) -> str:
     return format_three_figures(value)
 
 
-def formulas(study: Study) -> list[Formula]:
-    """Formulas of the figures of the page: the decision's first, then those of the period."""
+def list_formulas(study: Study) -> list[Formula]:
+    """List the formulas of the page: those of the decision first, then those of the period."""
     return [*_decision_formulas(study), *_period_formulas(study)]
 
 
 def _decision_formulas(study: Study) -> list[Formula]:
+    """List the formulas of the decision."""
     decision = study.decision
     layouts = layout_table(decision)
     measures = pl.DataFrame(decision.measures, infer_schema_length=None)
     service = pl.DataFrame(decision.service)
-    latest = decision.most_improved_size
+    improved_size = decision.most_improved_size
     comparison = study.comparison
-    ends, growth, headroom = comparison.exhaustion, comparison.growth_per_week, comparison.headroom
+    exhaustion, growth, headroom = comparison.exhaustion, comparison.growth_per_week, comparison.headroom
     causes = pl.DataFrame() if comparison.waits is None else make_cause_table(comparison.waits.causes.job_size)
     return [
         Formula(
@@ -89,10 +90,11 @@ def _decision_formulas(study: Study) -> list[Formula]:
         ),
         Formula(
             "wait", "p95 queue wait as recommended, of the job size that gains most",
-            None if latest is None else latest.recommended_p95_minutes, "min",
+            None if improved_size is None else improved_size.recommended_p95_minutes, "min",
             "95th percentile of the queue wait of the jobs of this size, median of replays",
-            {} if latest is None else {
-                "job size": latest.size, "today [min]": latest.today_p95_minutes, "limit [min]": latest.limit_minutes
+            {} if improved_size is None else {
+                "job size": improved_size.size, "today [min]": improved_size.today_p95_minutes,
+                "limit [min]": improved_size.limit_minutes
             },
             service, "study.json: decision.service",
         ),
@@ -104,16 +106,16 @@ def _decision_formulas(study: Study) -> list[Formula]:
         Formula(
             "utilization", "Utilization, observed", _busy_share(study), "",
             "used GPU-hours / installed GPU-hours", {},
-            pl.DataFrame([(one.team, one.busy_gpu_hours, one.allocated_gpu_hours) for one in decision.teams],
+            pl.DataFrame([(team.team, team.busy_gpu_hours, team.allocated_gpu_hours) for team in decision.teams],
                          schema={"team": pl.String, "used": pl.Float64, "allocated": pl.Float64}, orient="row"),
             "study.json: decision.teams",
         ),
         Formula(
-            "exhaustion", "Exhaustion date", ends.date, "",
+            "exhaustion", "Exhaustion date", exhaustion.date, "",
             "day on which the load reaches the headroom: the factor at which a job size misses the wait target",
             {
                 "growth per week": growth.value, "load, times today's": None if headroom is None else headroom.factor,
-                "probability within a year": ends.probability, "reason without a date": ends.reason,
+                "probability within a year": exhaustion.probability, "reason without a date": exhaustion.reason,
             },
             pl.DataFrame(), "study.json: comparison.exhaustion",
         ),
@@ -127,26 +129,28 @@ def _decision_formulas(study: Study) -> list[Formula]:
 
 
 def layout_table(decision: Decision) -> pl.DataFrame:
-    """``layout, gpus, nodes`` of the recommended layouts."""
-    rows = [(one.layout, one.gpus, one.node_text) for one in decision.layouts]
+    """Tabulate ``layout, gpus, nodes`` of the recommended layouts."""
+    rows = [(layout.layout, layout.gpus, layout.node_text) for layout in decision.layouts]
     return pl.DataFrame(rows, schema={"layout": pl.String, "gpus": pl.Int64, "nodes": pl.String}, orient="row")
 
 
 def _busy_share(study: Study) -> str | None:
-    value = value_of(study.decision, f"{OF_ALL}all_busy")
-    return None if value is None else per_cent(value)
+    """Format the utilization of installed GPUs; None if it was not measured."""
+    value = figure_value(study.decision, f"{SHARE_PREFIX}all_busy")
+    return None if value is None else format_share(value)
 
 
 def _saving_inputs(study: Study) -> Inputs:
-    """GPU-hours per week today and as recommended; unknown with the reason why."""
+    """Return GPU-hours per week today and as recommended, with the reason if they are not known."""
     saving, today = study.decision.saving, float(study.decision.fleet_gpus * HOURS_PER_WEEK)
     if saving.value is None:
         return {"today": today, "as recommended": None, "reason": saving.reason}
-    known = {"today": today, "as recommended": today - saving.value}
-    return known | {"90 % interval, low": saving.low, "90 % interval, high": saving.high}
+    inputs = {"today": today, "as recommended": today - saving.value}
+    return inputs | {"90 % interval, low": saving.low, "90 % interval, high": saving.high}
 
 
 def _electricity_formula(study: Study) -> Formula:
+    """Make the formula of the energy saved per week [kWh]."""
     decision, power, pue = study.decision, study.provenance.power, study.provenance.pue
     row = study.comparison.find_row(study.comparison.winner)
     hours_off = decision.saving.value
@@ -165,6 +169,7 @@ def _electricity_formula(study: Study) -> Formula:
 
 
 def _period_formulas(study: Study) -> list[Formula]:
+    """List the formulas of the period: GPU-hours, cost, energy and carbon."""
     headline, tables = study.headline, study.tables
     buckets, tenants = tables["ledger_buckets"], tables["ledger_tenants"]
     ended, costs, energy = tables["ended"], tables["costs"], tables["energy"]
@@ -213,12 +218,12 @@ def _period_formulas(study: Study) -> list[Formula]:
 
 
 def _total_if_any(rows: pl.DataFrame, column: str) -> float | None:
-    """Sum of a column; None without any row, as no price and no power is known then."""
+    """Sum a column; None without rows, because price or power is not known then."""
     return None if rows.is_empty() else _total(rows, column)
 
 
 def _total(rows: pl.DataFrame, column: str) -> float | None:
-    """Sum of the known values of a column; None where there are rows and none is known."""
+    """Sum the known values of a column; None if there are rows and none is known."""
     if rows.is_empty():
         return 0.0
     if column not in rows.columns:

@@ -1,4 +1,4 @@
-"""Checks of plans and files that were handed over, against the cluster as it is."""
+"""Verification of plans and change bundles, and comparison of a plan with the present cluster."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_variants import fleet_from_json
 from gpuplanner.planner.plan_verification import verify
 from gpuplanner.planner.service_plan import is_service_plan, services_from_json, verify_services
-from gpuplanner.report.change_bundle import PAGE
+from gpuplanner.report.change_bundle import README_FILE
 from gpuplanner.report.export_verification import FileReport, states_layouts, verify_file
 
-MADE_ELSEWHERE = "other"
-"""Folder of a pack with what exporters of other packages make: only its hash is checked."""
-UNCHANGED = "unchanged since export"
-EDITED = "edited since export; this file has no other check"
-EDITED_CHECKED = "edited since export; run gpuplanner verify on this file alone"
+UNCHECKED_FOLDER = "other"
+"""Folder of a bundle with files from exporters of other packages, of which only the hash is checked."""
+UNCHANGED_TEXT = "unchanged since export"
+EDITED_UNCHECKED_TEXT = "edited since export; this file has no other check"
+EDITED_CHECKED_TEXT = "edited since export; run gpuplanner verify on this file alone"
 _PLAN_FORMAT = re.compile(r'"format":\s*"gpuplanner\.(?:plan|fleet-plan|services)/')
 
 
 def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
-    """Read a plan.json with the problem in it."""
+    """Read a plan.json of one pool, with the problem that it solves."""
     pools = read_plans(path)
     if len(pools) > 1:
         raise ScenarioError(str(path), "a plan of one pool", f"{len(pools)} pools", "Export each alone.")
@@ -67,47 +67,44 @@ def read_plans(path: str | Path) -> dict[str, tuple[Plan, PlanProblem]]:
 
 
 def verify_any(
-    path: str | Path,
-    gpu_model: str | None,
-    *,
-    gpus_per_node: int | None = None,
-    against: Mapping[str, PlanProblem] | None = None,
-) -> FileReport:
-    """Check a plan, an exported file or a whole pack again, with code that shares nothing with what made it.
+    path: str | Path, gpu_model: str | None, *, gpus_per_node: int | None = None,
+    expected_problems: Mapping[str, PlanProblem] | None = None,
+) -> FileReport:  # fmt: skip
+    """Verify a plan, an exported file or a whole change bundle with code independent of the planner.
 
-    Plans are checked in full; of mig-parted files, ConfigMaps and Slurm lines, which people edit, the layouts; of all
-    other files of a pack, whether they are as they were written, by the hash in its manifest.
+    Plans are checked in full. Of mig-parted files, ConfigMaps and Slurm lines, which people edit, the layouts are
+    checked; of all other files of a bundle, the hash in its manifest.
 
     Parameters
     ----------
     path : str or Path
-        plan.json, a plan of services, a mig-parted file, a ConfigMap, or Slurm lines; a pack or any file of one.
+        plan.json, a plan of services, a mig-parted file, a ConfigMap, Slurm lines, or a bundle or any file of one.
     gpu_model : str or None
-        Board of the nodes; a plan names its own, which must then be the same. None: the one that the file names, else
-        the page of its pack.
+        GPU model of the nodes; that of a plan must be the same. None: the one that the file names, else the README of
+        its bundle.
     gpus_per_node : int, optional
-        GPUs on a node, for files that do not say; None: as many as the devices that a file names, else 8.
-    against : mapping of str to PlanProblem, optional
-        Problems by pool that the plans must be of; the name does not matter where there is one. Without, a plan is
-        held against the problem in its file, which is right about itself whoever wrote it.
+        GPUs on a node, for files that do not show it; None: as many as the devices that a file names, else 8.
+    expected_problems : mapping of str to PlanProblem, optional
+        Problems by pool that the plans must solve; the name is ignored if there is one. Without, a plan is checked
+        against the problem in its file.
 
     Returns
     -------
     FileReport
-        Its words are those of the check; what a file says in words is not repeated.
+        Messages of the checks; text from the file is not repeated.
 
     Raises
     ------
     GpuPlannerError
-        If the file cannot be read, or the board is not known.
+        If the file cannot be read, or the GPU model is unknown.
     """
     if Path(path).is_dir():
-        return _pack_report(Path(path), gpu_model, gpus_per_node)
-    listed = _listed_report(Path(path))
-    if listed is not None:
-        return listed
+        return _check_bundle(Path(path), gpu_model, gpus_per_node)
+    listed_report = _check_listed_file(Path(path))
+    if listed_report is not None:
+        return listed_report
     if not _is_plan(path):
-        gpu_model = gpu_model or _board_named(Path(path))
+        gpu_model = gpu_model or _find_gpu_model_name(Path(path))
         if gpu_model is None:
             raise ScenarioError(str(path), "--gpu-model of the nodes", "none", "Add --gpu-model.")
         devices = re.findall(r"devices: \[(?:\d+, )*(\d+)\]", Path(path).read_text("utf-8", errors="replace"))
@@ -115,24 +112,25 @@ def verify_any(
         return verify_file(path, load_any_gpu_model(gpu_model), gpus_per_node=gpus_per_node)
     text = read_text(path, error=ScenarioError, kind="plan", limit_bytes=MAX_PLAN_FILE_BYTES)
     if is_service_plan(text):
-        return _service_report(text, gpu_model)
+        return _check_services_plan(text, gpu_model)
     report = FileReport(ok=True)
     pools = read_plans(path)
     for name, (plan, problem) in pools.items():
-        where = f"{name}: " if len(pools) > 1 else ""
+        prefix = f"{name}: " if len(pools) > 1 else ""
         faults = _plan_faults(plan, problem, gpu_model)
-        report.problems.extend(where + fault for fault in faults)
-        report.findings.extend(where + line for line in _held_against(plan, problem))
-    if against is not None:
-        report.problems.extend(_differences({name: problem for name, (_, problem) in pools.items()}, against))
+        report.problems.extend(prefix + fault for fault in faults)
+        report.findings.extend(prefix + line for line in _describe_problem(plan, problem))
+    if expected_problems is not None:
+        problems = {name: problem for name, (_, problem) in pools.items()}
+        report.problems.extend(_compare_problems(problems, expected_problems))
     if report.problems:
         return FileReport(ok=False, problems=report.problems)
     return report
 
 
-def _pack_report(folder: Path, gpu_model: str | None, gpus_per_node: int | None) -> FileReport:
-    """Check all files of a pack: whether they are as they were written, and the layouts of those that people edit."""
-    folder = _absolute(folder)
+def _check_bundle(folder: Path, gpu_model: str | None, gpus_per_node: int | None) -> FileReport:
+    """Check that all files of a bundle are unchanged, and the layouts of those that people edit."""
+    folder = _to_absolute_path(folder)
     listed = _listed_files(folder)
     if not listed:
         todo = "Give the folder of an export."
@@ -144,34 +142,34 @@ def _pack_report(folder: Path, gpu_model: str | None, gpus_per_node: int | None)
         if not path.is_file():
             report.problems.append(f"{name}: missing")
             continue
-        checked = MADE_ELSEWHERE not in name.parts and _has_own_check(path)
+        has_check = UNCHECKED_FOLDER not in name.parts and _has_own_check(path)
         if not written.is_unchanged_at(path):
-            report.problems.append(f"{name}: {EDITED_CHECKED if checked else EDITED}")
-        elif checked:
-            found = verify_any(path, gpu_model, gpus_per_node=gpus_per_node)
-            report.problems.extend(f"{name}: {fault}" for fault in found.problems)
-            report.findings.extend(f"{name}: {line}" for line in found.findings)
+            report.problems.append(f"{name}: {EDITED_CHECKED_TEXT if has_check else EDITED_UNCHECKED_TEXT}")
+        elif has_check:
+            file_report = verify_any(path, gpu_model, gpus_per_node=gpus_per_node)
+            report.problems.extend(f"{name}: {fault}" for fault in file_report.problems)
+            report.findings.extend(f"{name}: {line}" for line in file_report.findings)
         else:
-            report.findings.append(f"{name}: {UNCHANGED}")
+            report.findings.append(f"{name}: {UNCHANGED_TEXT}")
     if not report.problems:
-        gpu_model = gpu_model or _board_named(folder / PAGE)
+        gpu_model = gpu_model or _find_gpu_model_name(folder / README_FILE)
         report.findings.insert(0, f"{len(files)} files unchanged since export, for {gpu_model}")
     return replace(report, ok=not report.problems)
 
 
-def _listed_report(path: Path) -> FileReport | None:
-    """Report on a file of a pack whose content has no check; None for all others."""
-    written = None if _has_own_check(path) else _listed_files(path.parent).get(_absolute(path))
+def _check_listed_file(path: Path) -> FileReport | None:
+    """Check a file that a manifest lists and that has no check of its content; None for other files."""
+    written = None if _has_own_check(path) else _listed_files(path.parent).get(_to_absolute_path(path))
     if written is None:
         return None
     if written.is_unchanged_at(path):
-        return FileReport(ok=True, findings=[UNCHANGED])
-    return FileReport(ok=False, problems=[EDITED])
+        return FileReport(ok=True, findings=[UNCHANGED_TEXT])
+    return FileReport(ok=False, problems=[EDITED_UNCHECKED_TEXT])
 
 
 def _listed_files(folder: Path) -> dict[Path, WrittenFile]:
-    """Files that the manifest of a folder lists, else that of one of the two folders above it."""
-    folder = _absolute(folder)
+    """Find the files that the manifest of a folder lists, or that of one of the two folders above it."""
+    folder = _to_absolute_path(folder)
     for home in (folder, *folder.parents[:2]):
         manifest = read_manifest(home)
         if manifest is not None:
@@ -180,7 +178,7 @@ def _listed_files(folder: Path) -> dict[Path, WrittenFile]:
 
 
 def _has_own_check(path: Path) -> bool:
-    """Whether a file is a plan, or states layouts in a form that :func:`verify_file` checks."""
+    """Whether a file is a plan, or has layouts in a form that :func:`verify_file` checks."""
     if path.suffix == ".md":  # a page may quote lines of any kind
         return False
     try:
@@ -190,28 +188,29 @@ def _has_own_check(path: Path) -> bool:
     return states_layouts(text) or (path.suffix == ".json" and _PLAN_FORMAT.search(text) is not None)
 
 
-def _absolute(path: Path) -> Path:
+def _to_absolute_path(path: Path) -> Path:
+    """Make a path absolute without resolving links."""
     return Path(os.path.abspath(path))  # noqa: PTH100 - links stay as they are named
 
 
-def _board_named(path: Path) -> str | None:
-    """The one board of the catalogue that a file names, else the page of the pack that it stands in."""
-    for place in (path, *(folder / PAGE for folder in path.absolute().parents[:2])):
+def _find_gpu_model_name(path: Path) -> str | None:
+    """Find the only GPU model of the catalogue that a file names, or else the README of its bundle."""
+    for candidate in (path, *(folder / README_FILE for folder in path.absolute().parents[:2])):
         with contextlib.suppress(ScenarioError):
-            text = read_text(place, error=ScenarioError, kind="file", limit_bytes=MAX_PLAN_FILE_BYTES)
-            named = {*mig_model_names(), *non_mig_model_names()} & set(re.findall(r"[\w.+-]*\w", text))
-            if len(named) == 1:
-                return named.pop()
+            text = read_text(candidate, error=ScenarioError, kind="file", limit_bytes=MAX_PLAN_FILE_BYTES)
+            model_names = {*mig_model_names(), *non_mig_model_names()} & set(re.findall(r"[\w.+-]*\w", text))
+            if len(model_names) == 1:
+                return model_names.pop()
     return None
 
 
 def _plan_faults(plan: Plan, problem: PlanProblem, gpu_model: str | None) -> list[str]:
-    """What is wrong with a plan."""
-    own, faults = problem.gpu_model.name, list(verify(plan, problem))
-    if gpu_model is not None and load_any_gpu_model(gpu_model).name != own:
-        faults.append(f"the plan is for {own}, not for {load_any_gpu_model(gpu_model).name}")
-    if own in mig_model_names() and as_gpu_model(own) != problem.gpu_model:
-        faults.append(f"the file describes {own} differently from the catalogue")
+    """List what is wrong with a plan: its figures, GPU model, reboots and numbered GPUs."""
+    model_name, faults = problem.gpu_model.name, list(verify(plan, problem))
+    if gpu_model is not None and load_any_gpu_model(gpu_model).name != model_name:
+        faults.append(f"the plan is for {model_name}, not for {load_any_gpu_model(gpu_model).name}")
+    if model_name in mig_model_names() and as_gpu_model(model_name) != problem.gpu_model:
+        faults.append(f"the file describes {model_name} differently from the catalogue")
     if plan.status == "unknown":
         faults.append("status: unknown, the file has no plan; run gpuplanner plan again")
     if faults or not plan.is_feasible:
@@ -222,36 +221,37 @@ def _plan_faults(plan: Plan, problem: PlanProblem, gpu_model: str | None) -> lis
     return find_layout_plan_faults(assign(plan, problem), plan, problem)
 
 
-def _held_against(plan: Plan, problem: PlanProblem) -> Iterator[str]:
-    """What a plan was held against: figures of its problem, no words of it."""
-    asked = float((problem.demand.sum(axis=(0, 2)) * problem.shares).sum()) * problem.interval_hours
+def _describe_problem(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    """Yield figures of the problem that a plan was checked against."""
+    requested_gpu_hours = float((problem.demand.sum(axis=(0, 2)) * problem.shares).sum()) * problem.interval_hours
     yield (
-        f"checked against the problem in the file: {asked:.6g} GPU-hours requested in {problem.n_slots} intervals from "
-        f"{problem.slot_times[0]:%Y-%m-%d %H:%M} UTC, {problem.gpus} x {problem.gpu_model.name}; "
+        f"checked against the problem in the file: {requested_gpu_hours:.6g} GPU-hours requested in {problem.n_slots} "
+        f"intervals from {problem.slot_times[0]:%Y-%m-%d %H:%M} UTC, {problem.gpus} x {problem.gpu_model.name}; "
         f"{problem.change.describe_time()}"
     )
     if plan.is_feasible:
         yield "every layout can be placed; cost, changes, reboots and unmet demand equal the recomputed values"
     else:
         yield "no plan meets the limits: the GPUs that must stay unchanged already break them"
-    silent = None if problem.prices is None else replace(problem.prices, basis="")
-    yield f"GPUs that are not needed are {replace(problem, prices=silent).idle_gpus_text}"
+    prices_without_text = None if problem.prices is None else replace(problem.prices, basis="")
+    yield f"GPUs that are not needed are {replace(problem, prices=prices_without_text).idle_gpus_text}"
 
 
-def _differences(found: Mapping[str, PlanProblem], due: Mapping[str, PlanProblem]) -> Iterator[str]:
-    """In what the problems of a file are not those that they should be."""
-    if len(found) == len(due) == 1:
-        due = dict(zip(found, due.values(), strict=True))
-    if set(found) != set(due):
-        yield f"the file has the pools {examples(sorted(found))}, expected {examples(sorted(due))}"
+def _compare_problems(problems: Mapping[str, PlanProblem], expected: Mapping[str, PlanProblem]) -> Iterator[str]:
+    """Yield how the problems in a file differ from the expected ones."""
+    if len(problems) == len(expected) == 1:
+        expected = dict(zip(problems, expected.values(), strict=True))
+    if set(problems) != set(expected):
+        yield f"the file has the pools {examples(sorted(problems))}, expected {examples(sorted(expected))}"
         return
-    for name, problem in found.items():
-        own, other = problem.to_dict(), due[name].to_dict()
-        if odd := [key for key in own if own[key] != other[key]]:
-            yield f"the plan is for another problem than the given one: {', '.join(odd)} differ"
+    for name, problem in problems.items():
+        facts, expected_facts = problem.to_dict(), expected[name].to_dict()
+        if differing_keys := [key for key in facts if facts[key] != expected_facts[key]]:
+            yield f"the plan is for another problem than the given one: {', '.join(differing_keys)} differ"
 
 
-def _service_report(text: str, gpu_model: str | None) -> FileReport:
+def _check_services_plan(text: str, gpu_model: str | None) -> FileReport:
+    """Verify a plan of services."""
     plan, profiles, rates, latencies = services_from_json(text)
     problems = verify_services(plan, profiles, rates, latencies)
     if gpu_model is not None and as_gpu_model(gpu_model).name != plan.gpu_model.name:
@@ -264,6 +264,7 @@ def _service_report(text: str, gpu_model: str | None) -> FileReport:
 
 
 def _is_plan(path: str | Path) -> bool:
+    """Whether a file is JSON by its suffix and its first character."""
     try:
         with Path(path).open(encoding="utf-8") as stream:
             return stream.read(1) == "{" and Path(path).suffix == ".json"
@@ -271,117 +272,135 @@ def _is_plan(path: str | Path) -> bool:
         return False
 
 
-GPUS: dict[str, Any] = {
+GPU_CHANGES_SCHEMA: dict[str, Any] = {
     "node": pl.String, "gpu": pl.Int32, "before": pl.String, "after": pl.String,
     "instances_removed": pl.Int32, "instances_made": pl.Int32,
 }  # fmt: skip
-VICTIMS: dict[str, Any] = {
+ENDING_JOBS_SCHEMA: dict[str, Any] = {
     "job": pl.String, "tenant": pl.String, "node": pl.String, "profile": pl.String,
     "started": pl.Datetime("us", "UTC"), "ends_by": pl.Datetime("us", "UTC"),
 }  # fmt: skip
-_PLAN = re.compile(r'"format": *"gpuplanner\.')
+_PLAN_HEAD = re.compile(r'"format": *"gpuplanner\.')
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A cluster beside what a plan says of one instant.
+    """A cluster compared with a plan at one time.
 
     - ``gpus``: ``node``, ``gpu``, ``before``, ``after``, ``instances_removed``, ``instances_made`` of every GPU of the
-      plan's nodes. Dumps count the instances of a node and do not number its GPUs, so that as many as can be are taken
-      to stay.
-    - ``victims``: Jobs at work that have to end for it: ``job``, ``tenant``, ``node``, ``profile``, ``started``, and
-      ``ends_by`` by their limit.
-    - ``problems``: Why the plan cannot be carried out like this.
-    - ``notes``: What deserves a look.
+      plan's nodes. Dumps count the instances of a node without GPU numbers, so as many as possible are taken as
+      unchanged.
+    - ``ending_jobs``: Running jobs that have to end: ``job``, ``tenant``, ``node``, ``profile``, ``started``, and
+      ``ends_by`` from their time limit.
+    - ``problems``: Why the plan cannot be carried out.
+    - ``notes``: Remarks.
     """
 
     gpus: pl.DataFrame
-    victims: pl.DataFrame
+    ending_jobs: pl.DataFrame
     problems: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
     def changes(self) -> pl.DataFrame:
-        """GPUs that change, and those that the files name on the same nodes and leave alone."""
+        """GPUs that change, with the unchanged GPUs of the same nodes."""
         return self.gpus.filter((pl.col("before") != pl.col("after")).any().over("node"))
 
-    def words(self) -> str:
-        """Say what would be destroyed."""
+    def describe(self) -> str:
+        """Describe how many instances and jobs the change removes."""
         changed = self.gpus.filter(pl.col("before") != pl.col("after"))
         if changed.is_empty():
             return f"no GPU changes on {self.gpus['node'].n_unique()} nodes"
-        beside = self.changes.height - changed.height
+        unchanged_gpus = self.changes.height - changed.height
         return (
             f"{changed.height} GPUs on {changed['node'].n_unique()} nodes change: {changed['instances_removed'].sum()} "
-            f"instances and full GPUs are removed, {changed['instances_made'].sum()} are created; {beside} other GPUs "
-            f"in the files stay unchanged; {self.victims['job'].n_unique()} running jobs have to end"
+            f"instances and full GPUs are removed, {changed['instances_made'].sum()} are created; {unchanged_gpus} "
+            f"other GPUs in the files stay unchanged; {self.ending_jobs['job'].n_unique()} running jobs have to end"
         )
 
 
-def difference(current: Sequence[str | Path], plan: str | Path, at: datetime | None = None) -> Difference:
-    """Hold a cluster as it is against a plan.
+def compare_with_plan(current: Sequence[str | Path], plan_path: str | Path, time: datetime | None = None) -> Difference:
+    """Compare the present cluster with a plan.
 
-    What it is comes from files of any source that the inbox reads: a dump of ``kubectl get nodes,pods -A -o json``,
-    ``scontrol show node`` with ``sacct`` beside it, a node list, or another plan.
+    Parameters
+    ----------
+    current : sequence of str or Path
+        Files that `ingest` reads: a dump of ``kubectl get nodes,pods -A -o json``, ``scontrol show node`` with
+        ``sacct``, a node list, or another plan.
+    plan_path : str or Path
+        plan.json.
+    time : datetime, optional
+        Time of the plan; default: its first interval.
+
+    Returns
+    -------
+    Difference
+        GPUs that change and running jobs that have to end.
+
+    Raises
+    ------
+    ScenarioError
+        If cluster and plan have no node in common.
     """
-    found, problem = read_plan(plan)
-    table = check_layout_plan(assign(found, problem), problem.gpu_model)
-    at = at or problem.slot_times[0]
-    planned = node_states_at(table, at)
-    there, jobs, problems = _as_it_is(current, problem.gpu_model, at)
-    common = [node for node in planned if node in there]
+    plan_of_file, problem = read_plan(plan_path)
+    table = check_layout_plan(assign(plan_of_file, problem), problem.gpu_model)
+    time = time or problem.slot_times[0]
+    planned = node_states_at(table, time)
+    cluster, jobs, problems = _read_cluster(current, problem.gpu_model, time)
+    common = [node for node in planned if node in cluster]
     if not common:
         expected = f"nodes of one cluster, such as {examples(sorted(planned))}"
-        got = "; ".join(problems[:5]) or (examples(sorted(there)) if there else "no node with GPUs")
+        got = "; ".join(problems[:5]) or (examples(sorted(cluster)) if cluster else "no node with GPUs")
         todo = "Give a dump of the cluster of the plan."
-        raise ScenarioError(f"{', '.join(map(str, current))} beside {plan}", expected, got, todo)
-    problems += [f"{node}: in the plan, but not in the cluster" for node in planned if node not in there]
+        raise ScenarioError(f"{', '.join(map(str, current))} beside {plan_path}", expected, got, todo)
+    problems += [f"{node}: in the plan, but not in the cluster" for node in planned if node not in cluster]
     rows = []
     for node in common:
-        held = there[node]
-        if len(held) != len(planned[node].gpus):
-            problems.append(f"{node}: {len(held)} GPUs in the cluster, {len(planned[node].gpus)} in the plan")
+        layouts = cluster[node]
+        if len(layouts) != len(planned[node].gpus):
+            problems.append(f"{node}: {len(layouts)} GPUs in the cluster, {len(planned[node].gpus)} in the plan")
             continue
-        rows += [_row(node, gpu, *pair, problem) for gpu, pair in enumerate(_lined_up(held, planned[node]))]
-    gpus = pl.DataFrame(rows, schema=GPUS, orient="row")
-    victims = _victims(gpus, jobs, problem)
-    given_up = at + timedelta(seconds=problem.change.drain_s.high)
-    late = victims.filter(pl.col("ends_by") > given_up)
+        pairs = _match_layouts(layouts, planned[node])
+        rows += [_gpu_change_row(node, gpu, *pair, problem) for gpu, pair in enumerate(pairs)]
+    gpus = pl.DataFrame(rows, schema=GPU_CHANGES_SCHEMA, orient="row")
+    ending_jobs = _find_ending_jobs(gpus, jobs, problem)
+    timeout = time + timedelta(seconds=problem.change.drain_s.high)
+    jobs_after_timeout = ending_jobs.filter(pl.col("ends_by") > timeout)
     problems += [
         f"{row['node']}: job {row['job']} may run until {format_utc(row['ends_by'])}, after the timeout of the change "
-        f"at {format_utc(given_up)}"
-        for row in late.iter_rows(named=True)
+        f"at {format_utc(timeout)}"
+        for row in jobs_after_timeout.iter_rows(named=True)
     ]
-    others = sorted(set(there) - set(planned))
-    notes = [f"not in the plan, unchanged: {examples(others)}"] if others else []
-    return Difference(gpus, victims, tuple(problems), tuple(notes))
+    nodes_outside = sorted(set(cluster) - set(planned))
+    notes = [f"not in the plan, unchanged: {examples(nodes_outside)}"] if nodes_outside else []
+    return Difference(gpus, ending_jobs, tuple(problems), tuple(notes))
 
 
-def carried_out(current: str | Path, plan: str | Path, at: datetime | None = None) -> FileReport:
-    """Check that a cluster is as a plan says of one instant."""
-    found = difference([current], plan, at)
-    wrong = [
+def verify_carried_out(current: str | Path, plan_path: str | Path, time: datetime | None = None) -> FileReport:
+    """Check that the present cluster has the layouts of a plan at one time."""
+    comparison = compare_with_plan([current], plan_path, time)
+    mismatches = [
         f"{node} GPU {gpu}: {before} in the cluster, {after} in the plan"
-        for node, gpu, before, after, *_ in found.gpus.iter_rows()
+        for node, gpu, before, after, *_ in comparison.gpus.iter_rows()
         if before != after
     ]
-    problems = [*(one for one in found.problems if ": job " not in one), *wrong]
-    fine = [f"{node}: as planned" for node in found.gpus["node"].unique(maintain_order=True)]
-    return FileReport(ok=not problems, problems=problems, findings=[] if problems else fine)
+    problems = [*(problem for problem in comparison.problems if ": job " not in problem), *mismatches]
+    matches = [f"{node}: as planned" for node in comparison.gpus["node"].unique(maintain_order=True)]
+    return FileReport(ok=not problems, problems=problems, findings=[] if problems else matches)
 
 
-def _as_it_is(
-    paths: Sequence[str | Path], gpu_model: GpuModel, at: datetime
+def _read_cluster(
+    paths: Sequence[str | Path], gpu_model: GpuModel, time: datetime
 ) -> tuple[dict[str, list[str]], list[pl.DataFrame], list[str]]:
-    """Layouts of the GPUs of each node, jobs, and what keeps these from being known."""
-    there: dict[str, list[str]] = {}
+    """Read layouts of the GPUs of each node, jobs, and problems that keep layouts unknown."""
+    layouts: dict[str, list[str]] = {}
     jobs: list[pl.DataFrame] = []
     problems: list[str] = []
     for path in paths:
-        if Path(path).suffix == ".json" and _PLAN.search("".join(read_head(path))):
+        if Path(path).suffix == ".json" and _PLAN_HEAD.search("".join(read_head(path))):
             earlier, problem = read_plan(path)
-            states = node_states_at(check_layout_plan(assign(earlier, problem), problem.gpu_model), at)
-            there |= {node: [layout for _, layout in state.gpus] for node, state in states.items()}
+            states = node_states_at(check_layout_plan(assign(earlier, problem), problem.gpu_model), time)
+            layouts |= {node: [layout for _, layout in state.gpus] for node, state in states.items()}
             continue
         tables = ingest.read("auto", path).tables
         jobs += [tables["jobs"]] if "jobs" in tables else []
@@ -390,55 +409,59 @@ def _as_it_is(
             if model is not None and model != gpu_model.name:
                 problems.append(f"{node}: {model}, but the plan is for {gpu_model.name}")
             elif row["layouts"] is not None:
-                there[node] = [_canonical(gpu_model, layout) for layout in row["layouts"].split(";")]
+                layouts[node] = [_to_canonical_layout(gpu_model, layout) for layout in row["layouts"].split(";")]
             elif row["mig_enabled"]:
                 problems.append(f"{node}: MIG-partitioned, but the file does not show the layout")
             else:
-                there[node] = [FULL_GPU] * row["gpus"]
-    return there, jobs, problems
+                layouts[node] = [FULL_GPU] * row["gpus"]
+    return layouts, jobs, problems
 
 
-def _canonical(gpu_model: GpuModel, layout: str) -> str:
+def _to_canonical_layout(gpu_model: GpuModel, layout: str) -> str:
+    """Write a layout in canonical order, if it can be placed."""
     proof = prove(gpu_model, parse_layout(layout))
     return layout if proof.layout is None or not proof.layout.placements else proof.layout.counts_text
 
 
-def _lined_up(held: Sequence[str], planned: NodeState) -> Iterator[tuple[str, str]]:
-    """Layout of each GPU of a node now and then, with as many that stay as there can be."""
-    left, stays = list(held), []
-    for _, layout in planned.gpus:
-        stays.append(layout in left)
+def _match_layouts(current_layouts: Sequence[str], planned_state: NodeState) -> Iterator[tuple[str, str]]:
+    """Pair present and planned layouts of a node so that as many GPUs as possible stay unchanged."""
+    unmatched, stays = list(current_layouts), []
+    for _, layout in planned_state.gpus:
+        stays.append(layout in unmatched)
         if stays[-1]:
-            left.remove(layout)
-    for (_, layout), same in zip(planned.gpus, stays, strict=True):
-        yield (layout, layout) if same else (left.pop(0), layout)
+            unmatched.remove(layout)
+    for (_, layout), is_unchanged in zip(planned_state.gpus, stays, strict=True):
+        yield (layout, layout) if is_unchanged else (unmatched.pop(0), layout)
 
 
-def _row(node: str, gpu: int, before: str, after: str, problem: PlanProblem) -> tuple[str, int, str, str, int, int]:
+def _gpu_change_row(
+    node: str, gpu: int, before: str, after: str, problem: PlanProblem
+) -> tuple[str, int, str, str, int, int]:
+    """Make the row of a GPU with the instances removed and created."""
     if before == after:
         return node, gpu, before, after, 0, 0
     change = problem.change.change(before, after)
     return node, gpu, before, after, change.drained_units, len(change.created)
 
 
-def _victims(gpus: pl.DataFrame, jobs: Sequence[pl.DataFrame], problem: PlanProblem) -> pl.DataFrame:
-    """Jobs at work on nodes that are emptied; where GPUs are, on instances of the kinds that go."""
+def _find_ending_jobs(gpus: pl.DataFrame, jobs: Sequence[pl.DataFrame], problem: PlanProblem) -> pl.DataFrame:
+    """Find running jobs on nodes that are drained, or on instances that are removed if single GPUs are drained."""
     changed = gpus.filter(pl.col("before") != pl.col("after"))
     by_gpu = DRAINED_UNIT_BY_ACTUATOR.get(problem.change.actuator, "gpu") == "gpu"
-    gone: dict[str, set[str]] = {}
+    removed_by_node: dict[str, set[str]] = {}
     for node, layout in changed.select("node", "before").iter_rows():
-        gone.setdefault(node, set()).update(parse_layout(layout) or [FULL_GPU])
+        removed_by_node.setdefault(node, set()).update(parse_layout(layout) or [FULL_GPU])
     rows = []
     for table in jobs:
-        at_work = table.filter(pl.col("state") == "RUNNING", pl.col("node_list").is_not_null())
-        for job in at_work.iter_rows(named=True):
+        running = table.filter(pl.col("state") == "RUNNING", pl.col("node_list").is_not_null())
+        for job in running.iter_rows(named=True):
             profile = job["profile_requested"] or FULL_GPU
             limit = job["time_limit_s"]
-            known = limit is not None and job["start_time"] is not None
-            ends = job["start_time"] + timedelta(seconds=limit) if known else None
+            has_limit = limit is not None and job["start_time"] is not None
+            ends = job["start_time"] + timedelta(seconds=limit) if has_limit else None
             rows += [
                 (job["job_id"], job["tenant"], node, profile, job["start_time"], ends)
                 for node in expand_node_list(job["node_list"])
-                if node in gone and (profile in gone[node] or not by_gpu)
+                if node in removed_by_node and (profile in removed_by_node[node] or not by_gpu)
             ]
-    return pl.DataFrame(rows, schema=VICTIMS, orient="row").sort("node", "job")
+    return pl.DataFrame(rows, schema=ENDING_JOBS_SCHEMA, orient="row").sort("node", "job")

@@ -1,4 +1,4 @@
-"""One self-contained HTML page from sections."""
+"""Sections, tables and charts as HTML, and a self-contained page made of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuplanner.core.column_headings import column_heading, unit_of
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.units import MISSING_VALUE_TEXT, figure_text
-from gpuplanner.report.figure_formats import as_json, localised, safe, told, words_on
+from gpuplanner.report.figure_formats import escape_html, glossary_terms_in, heading_html, localize_page, to_script_json
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 FRAGMENT = "application/vnd.gpuplanner.fragment+html"
 """Type under which a notebook output carries the fragment for the page."""
 
-_SPEC = re.compile(r'<script type="application/json">.*?</script>', re.DOTALL)
-_STILL = re.compile(r"</?noscript>")
+_CHART_SPEC = re.compile(r'<script type="application/json">.*?</script>', re.DOTALL)
+_NOSCRIPT_TAG = re.compile(r"</?noscript>")
 _SECTION_CHART = re.compile(
     r'<div class="chart"[^>]*><script type="application/json">(.*?)</script>.*?</noscript></div>', re.DOTALL
 )
-_FOLD = re.compile(r"<details><summary><h2>.*?</summary>", re.DOTALL)
-_HEADING = re.compile(r"<h2>.*?</h2>\s*", re.DOTALL)
+_FOLDED_HEADING = re.compile(r"<details><summary><h2>.*?</summary>", re.DOTALL)
+_SECTION_HEADING = re.compile(r"<h2>.*?</h2>\s*", re.DOTALL)
 
 
 class Section(str):
-    """A fragment of the page: markup, made by the functions of :mod:`gpuplanner.report.html_page`.
+    """A fragment of the page: HTML made by the functions of :mod:`gpuplanner.report.html_page`.
 
-    In a notebook it shows itself with still pictures; the page takes the same fragment with live charts.
+    In a notebook it shows static pictures; the page uses the same fragment with interactive charts.
 
     Examples
     --------
@@ -55,14 +55,14 @@ class Section(str):
     __slots__ = ()
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return {FRAGMENT: str(self), "text/html": still(self)._repr_html_()}
+        return {FRAGMENT: str(self), "text/html": to_still_text(self)._repr_html_()}
 
 
 @dataclass(frozen=True)
 class Text:
-    """A section, or a piece of one between charts, with the looks it has in a notebook.
+    """A section, or a piece between its charts, in the style of a notebook.
 
-    - ``html``: Markup; what it leaves open the browser closes.
+    - ``html``: HTML; the browser closes open tags.
     """
 
     html: str
@@ -71,77 +71,77 @@ class Text:
         return f'<style>\n{section_css()}</style><div class="gpuplanner">{self.html}</div>'
 
 
-def still(section: Section) -> Text:
-    """Give a section as one piece of markup, with pictures in place of live charts.
+def to_still_text(section: Section) -> Text:
+    """Convert a section to HTML with pictures instead of interactive charts.
 
     Examples
     --------
-    >>> still(Section("<p>a</p>"))
+    >>> to_still_text(Section("<p>a</p>"))
     Text(html='<p>a</p>')
     """
-    return Text(_STILL.sub("", _SPEC.sub("", section)))
+    return Text(_NOSCRIPT_TAG.sub("", _CHART_SPEC.sub("", section)))
 
 
-def parts(section: Section) -> list[Text | dict[str, object]]:
-    r"""Part a section at its charts, without its heading: the notebook has its own.
+def split_section(section: Section) -> list[Text | dict[str, object]]:
+    r"""Split a section at its charts and drop its heading, because the notebook has its own.
 
     Examples
     --------
-    >>> parts(Section("<section><h2>Jobs</h2><p>None.</p></section>"))
+    >>> split_section(Section("<section><h2>Jobs</h2><p>None.</p></section>"))
     [Text(html='<section><p>None.</p></section>')]
 
-    >>> parts(Section(fold("Jobs", "<p>None.</p>", about="nothing")))
+    >>> split_section(Section(fold("Jobs", "<p>None.</p>", about="nothing")))
     [Text(html='<section id="jobs" class="folded">\n<p>None.</p>\n</section>')]
     """
-    found: list[Text | dict[str, object]] = []
+    pieces: list[Text | dict[str, object]] = []
     # A fold cannot hold what stands in several outputs.
-    html = _FOLD.sub("", section).replace("</details></section>", "</section>")
-    html = _HEADING.sub("", html)
-    at = 0
+    html = _FOLDED_HEADING.sub("", section).replace("</details></section>", "</section>")
+    html = _SECTION_HEADING.sub("", html)
+    position = 0
     for match in _SECTION_CHART.finditer(html):
-        found += [Text(html[at : match.start()]), json.loads(match[1])]
-        at = match.end()
-    return [*found, Text(html[at:])]
+        pieces += [Text(html[position : match.start()]), json.loads(match[1])]
+        position = match.end()
+    return [*pieces, Text(html[position:])]
 
 
-def charts_of(section: str) -> list[dict[str, object]]:
-    """The specifications of the charts of a section, in order.
+def chart_specs(section: str) -> list[dict[str, object]]:
+    """Extract the Vega-Lite specifications of the charts of a section, in order.
 
     Examples
     --------
-    >>> charts_of("<p>none</p>")
+    >>> chart_specs("<p>none</p>")
     []
     """
     return [json.loads(match[1]) for match in _SECTION_CHART.finditer(section)]
 
 
-def show(section: Section) -> None:
-    """Display a section: text, live charts, tables."""
+def display_section(section: Section) -> None:
+    """Display a section in a notebook: text, interactive charts and tables."""
     display = import_optional("IPython.display", extra="notebook").display
     altair = import_optional("altair", extra="plot")
     plots.enable_offline_renderer()
-    for part in parts(section):
+    for part in split_section(section):
         display(part if isinstance(part, Text) else altair.Chart.from_dict(part))
 
 
 @functools.cache
 def section_css() -> str:
-    """The rules of what a page and a notebook share, all under the class ``gpuplanner``."""
+    """Read the style sheet that pages and notebooks share, under the class ``gpuplanner``."""
     return (Path(__file__).parent / "section.css").read_text("utf-8")
 
 
-MAX_ROWS = 200
+MAX_TABLE_ROWS = 200
 """Rows of a table that reach the page; longer ones stall it. The workbook has them all."""
-_IN_WORDS = {"tenant": "team", "gpus": "GPUs", "active_gpus": "active GPUs", "gpu_model": "GPU model"} | {
+_COLUMN_HEADINGS = {"tenant": "team", "gpus": "GPUs", "active_gpus": "active GPUs", "gpu_model": "GPU model"} | {
     name: f"{name.split('_')[0]} GPUs" for name in ("requested_gpus", "allocated_gpus", "mean_gpus", "peak_gpus")
 }
-"""Headings of columns on a page, where the words of the column's name are not enough."""
-LONG = 40
+"""Headings of columns whose name alone would not be clear."""
+WRAPPED_CHARACTERS = 40
 """Characters from which a column of text is wrapped."""
-FEWEST_WORDS = 4
+MIN_GLOSSARY_TERMS = 4
 """Words of the glossary from which a page lists them."""
-"""Of files that a chart option writes: a page of its own; a picture."""
-_HERE = Path(__file__).parent
+
+_REPORT_FOLDER = Path(__file__).parent
 _SECTION = re.compile(
     r'<section id="([^"]*)"(?: class="folded(?: appendix)?"><details(?: open)?><summary>|>)<h2>(.*?)</h2>'
 )
@@ -160,13 +160,22 @@ def section(title: str, *fragments: str) -> Section:
     </section>
     """
     body = "\n".join(fragments)
-    return Section(f'<section id="{_anchor(title)}"><h2>{safe(title)}</h2>\n{body}\n</section>')
+    return Section(f'<section id="{_anchor(title)}"><h2>{escape_html(title)}</h2>\n{body}\n</section>')
 
 
 def fold(title: str, *fragments: str, about: str = "", appendix: bool = False) -> Section:
-    """Put fragments under a heading that opens them: closed, it is one line.
+    """Put fragments under a heading that opens them.
 
-    One of the appendix stands on a page of its own where there is one, see :func:`parted`.
+    Parameters
+    ----------
+    title : str
+        Heading.
+    *fragments : str
+        HTML.
+    about : str
+        Text beside the heading.
+    appendix : bool
+        Whether the section moves to the appendix, see :func:`split_appendix`.
 
     Examples
     --------
@@ -175,49 +184,50 @@ def fold(title: str, *fragments: str, about: str = "", appendix: bool = False) -
     <p class="note">All hours.</p>
     </details></section>
     """
-    said = f" <span>{safe(about)}</span>" if about else ""
+    about_html = f" <span>{escape_html(about)}</span>" if about else ""
+    summary = f"<summary><h2>{escape_html(title)}</h2>{about_html}</summary>"
     body = "\n".join(fragments)
     kind = "folded appendix" if appendix else "folded"
-    opening = f'<section id="{_anchor(title)}" class="{kind}"><details><summary><h2>{safe(title)}</h2>{said}</summary>'
-    return Section(f"{opening}\n{body}\n</details></section>")
+    opening = f'<section id="{_anchor(title)}" class="{kind}">'
+    return Section(f"{opening}<details>{summary}\n{body}\n</details></section>")
 
 
-def parted(body: str) -> tuple[str, str]:
-    """Part a page from its appendix, whose folds are open.
+def split_appendix(body: str) -> tuple[str, str]:
+    """Split a page from its appendix, whose sections are open.
 
     Examples
     --------
-    >>> parted(fold("A", "a") + fold("B", "b", appendix=True))[1].count("<details open>")
+    >>> split_appendix(fold("A", "a") + fold("B", "b", appendix=True))[1].count("<details open>")
     1
     """
-    aside = "\n".join(found[0] for found in _APPENDIX.finditer(body))
-    return _APPENDIX.sub("", body), aside.replace("<details><summary><h2>", "<details open><summary><h2>")
+    appendix = "\n".join(match[0] for match in _APPENDIX.finditer(body))
+    return _APPENDIX.sub("", body), appendix.replace("<details><summary><h2>", "<details open><summary><h2>")
 
 
 def paragraph(text: str) -> str:
-    """A paragraph of plain text.
+    """Render a paragraph of plain text.
 
     Examples
     --------
     >>> paragraph("a < b")
     '<p>a &lt; b</p>'
     """
-    return f"<p>{safe(text)}</p>"
+    return f"<p>{escape_html(text)}</p>"
 
 
 def note(text: str) -> str:
-    """A remark that stands out: an assumption, a limit, a warning.
+    """Render a remark that stands out: an assumption, a limit or a warning.
 
     Examples
     --------
     >>> note("Prices of 2026-05-01.")
     '<p class="note">Prices of 2026-05-01.</p>'
     """
-    return f'<p class="note">{safe(text)}</p>'
+    return f'<p class="note">{escape_html(text)}</p>'
 
 
 def pair(left: str, right: str) -> str:
-    """Two fragments side by side where there is room; one alone takes all of it.
+    """Put two fragments side by side if there is room; a single one takes the whole width.
 
     Examples
     --------
@@ -229,46 +239,72 @@ def pair(left: str, right: str) -> str:
 
 
 def figure(
-    chart: ChartType,
-    *,
-    title: str,
-    alt: str,
-    numbers: pl.DataFrame | None = None,
+    chart: ChartType, *, title: str, alt: str, numbers: pl.DataFrame | None = None,
     formats: Mapping[str, str] | None = None,
-) -> str:
-    """A chart with its message in words and its numbers as a table.
+) -> str:  # fmt: skip
+    """Render a chart with its title, its message and its data as a table.
 
-    The chart is drawn in the browser from the specification embedded here; without scripts, or in a mail
-    program, a still picture takes its place.
+    The chart is drawn in the browser from the embedded specification; without scripts a picture is shown.
+
+    Parameters
+    ----------
+    chart : altair chart
+        Chart of this package.
+    title : str
+        Title.
+    alt : str
+        Message of the chart in words, which is also its text alternative.
+    numbers : polars.DataFrame, optional
+        Data of the chart.
+    formats : mapping of str to str, optional
+        Format specifications by column of `numbers`.
+
+    Returns
+    -------
+    str
+        HTML.
     """
     spec = {key: value for key, value in plots.chart_spec(chart).items() if key != "title"}
     spec["description"] = f"{title}. {alt}"
-    picture = plots.svg_address(plots.chart_to_svg(spec))
+    picture = plots.svg_data_url(plots.chart_to_svg(spec))
     twin = ""
     if numbers is not None:
         rows = table(numbers, caption=title, formats=formats)
         twin = f"<details><summary>Data as a table</summary>\n{rows}\n</details>\n"
-    message = safe(alt)
+    message = escape_html(alt)
     return (
-        f'<figure>\n<figcaption><h3>{safe(title)}</h3><p aria-hidden="true">{message}</p></figcaption>\n'
-        f'<div class="chart" role="img" aria-label="{message}">{_CHART_MARKUP}{as_json(spec)}</script><div></div>'
-        f'<noscript><img alt="{message}" src="{picture}"></noscript></div>\n'
+        f'<figure>\n<figcaption><h3>{escape_html(title)}</h3><p aria-hidden="true">{message}</p></figcaption>\n'
+        f'<div class="chart" role="img" aria-label="{message}">{_CHART_MARKUP}{to_script_json(spec)}</script>'
+        f'<div></div><noscript><img alt="{message}" src="{picture}"></noscript></div>\n'
         f"{twin}</figure>"
     )
 
 
 def table(
-    frame: pl.DataFrame,
-    *,
-    caption: str,
-    formats: Mapping[str, str] | None = None,
-    headings: Mapping[str, str] | None = None,
-    max_rows: int = MAX_ROWS,
-    muted: Sequence[bool] | None = None,
-) -> str:
-    """An HTML table: numbers to the right with thousands separators, text escaped, missing values as a dash.
+    frame: pl.DataFrame, *, caption: str, formats: Mapping[str, str] | None = None,
+    headings: Mapping[str, str] | None = None, max_rows: int = MAX_TABLE_ROWS, muted: Sequence[bool] | None = None,
+) -> str:  # fmt: skip
+    """Render a table as HTML: numbers right-aligned, text escaped, missing values as a dash.
 
-    Rows that are ``muted`` are grey; None: none are.
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows.
+    caption : str
+        Caption.
+    formats : mapping of str to str, optional
+        Python format specifications by column.
+    headings : mapping of str to str, optional
+        Headings by column.
+    max_rows : int
+        Rows shown at most.
+    muted : sequence of bool, optional
+        Rows to show in grey.
+
+    Returns
+    -------
+    str
+        HTML.
 
     Examples
     --------
@@ -276,56 +312,71 @@ def table(
     >>> '<th scope="row">a</th><td class="number">1,234.50</td>' in html
     True
     """
-    specs, names = formats or {}, headings or {}
-    side = [_side(series) for series in frame.get_columns()]
+    specs, names = formats or {}, _COLUMN_HEADINGS | dict(headings or {})
+    cell_classes = [_cell_class(series) for series in frame.get_columns()]
     head = "".join(
-        f'<th scope="col"{css}>{told(names.get(name) or _IN_WORDS.get(name) or column_heading(name))}</th>'
-        for name, css in zip(frame.columns, side, strict=True)
+        f'<th scope="col"{css}>{heading_html(names.get(name) or column_heading(name))}</th>'
+        for name, css in zip(frame.columns, cell_classes, strict=True)
     )
-    columns = [_texts(series.head(max_rows), specs.get(series.name)) for series in frame.get_columns()]
-    named = bool(frame.width) and not frame.dtypes[0].is_numeric()
+    columns = [_cell_texts(series.head(max_rows), specs.get(series.name)) for series in frame.get_columns()]
+    has_row_heads = bool(frame.width) and not frame.dtypes[0].is_numeric()
     body = []
     for number, row in enumerate(zip(*columns, strict=True)):
-        grey = ' class="muted"' if muted is not None and muted[number] else ""
-        cells = [f"<td{css}>{text}</td>" for text, css in zip(row, side, strict=True)]
-        if named:
-            cells[0] = f'<th scope="row"{side[0]}>{row[0]}</th>'
-        body.append(f"<tr{grey}>{''.join(cells)}</tr>")
-    rest = frame.height - max_rows
-    more = f'<p class="more">First {max_rows:,} of {frame.height:,} rows.</p>\n' if rest > 0 else ""
+        row_class = ' class="muted"' if muted is not None and muted[number] else ""
+        cells = [f"<td{css}>{text}</td>" for text, css in zip(row, cell_classes, strict=True)]
+        if has_row_heads:
+            cells[0] = f'<th scope="row"{cell_classes[0]}>{row[0]}</th>'
+        body.append(f"<tr{row_class}>{''.join(cells)}</tr>")
+    hidden_rows = frame.height - max_rows
+    more_html = f'<p class="more">First {max_rows:,} of {frame.height:,} rows.</p>\n' if hidden_rows > 0 else ""
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{safe(caption)}">\n'
-        f"<table><caption>{safe(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n"
-        f"<tbody>\n{chr(10).join(body)}\n</tbody></table>\n{more}</div>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape_html(caption)}">\n'
+        f"<table><caption>{escape_html(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n"
+        f"<tbody>\n{chr(10).join(body)}\n</tbody></table>\n{more_html}</div>"
     )
 
 
-def answers(rows: Mapping[str, str], *, caption: str, answer: str = "value") -> str:
-    """A table of two columns: name and value.
+def value_table(rows: Mapping[str, str], *, caption: str, answer: str = "value") -> str:
+    """Render a table of names and values.
 
     Examples
     --------
-    >>> '<th scope="row">GPU model</th><td>H100</td>' in answers({"GPU model": "H100"}, caption="Facts")
+    >>> '<th scope="row">GPU model</th><td>H100</td>' in value_table({"GPU model": "H100"}, caption="Facts")
     True
     """
     return table(pl.DataFrame({"name": list(rows), answer: list(rows.values())}), caption=caption)
 
 
 def render_page(
-    body_html: str,
-    *,
-    title: str,
-    subtitle: str,
-    provenance: Mapping[str, str],
-    decision: str | None = None,
-    badges: Sequence[tuple[str, bool]] = (),
-    refresh_s: float | None = None,
-    locale: str = "en",
-) -> str:
-    """Wrap fragments into one page that needs nothing else, with numbers and days as a locale writes them.
+    body_html: str, *, title: str, subtitle: str, provenance: Mapping[str, str], decision: str | None = None,
+    badges: Sequence[tuple[str, bool]] = (), refresh_s: float | None = None, locale: str = "en",
+) -> str:  # fmt: skip
+    """Render a self-contained page from fragments.
 
-    Style, scripts and data are inline. The page's policy forbids every request and every script but the two
-    that are part of it, named by their hash; so that text which slipped through as markup could not run.
+    Style, scripts and data are inline. The content security policy forbids requests, and all scripts but the two of the
+    page, which it names by their hash.
+
+    Parameters
+    ----------
+    body_html : str
+        Fragments.
+    title, subtitle : str
+        Title, and the text beside it.
+    provenance : mapping of str to str
+        Facts at the foot of the page: sources and versions.
+    decision : str, optional
+        Headline; without it, the title is the headline.
+    badges : sequence of (str, bool)
+        HTML of each badge, and whether it is a warning.
+    refresh_s : float, optional
+        Interval after which the browser reloads the page. [s]
+    locale : str
+        Locale of numbers and dates.
+
+    Returns
+    -------
+    str
+        HTML page.
 
     Examples
     --------
@@ -336,60 +387,62 @@ def render_page(
     """
     scripts = []
     if _CHART_MARKUP in body_html:
-        drawing = f"const NAMES_SHARE = {plots.NAMES_SHARE};\n" + (_HERE / "page.js").read_text("utf-8")
-        scripts = [_bundle(), drawing]
+        drawing = f"const NAMES_SHARE = {plots.NAMES_SHARE};\n" + (_REPORT_FOLDER / "page.js").read_text("utf-8")
+        scripts = [_vega_script(), drawing]
     links = "".join(f'<li><a href="#{anchor}">{text}</a></li>' for anchor, text in _SECTION.findall(body_html))
     nav = f'<nav aria-label="Sections"><ul>{links}</ul></nav>' if links.count("<li>") > 1 else ""
-    facts = (f"<dt>{safe(key)}</dt><dd>{safe(value)}</dd>" for key, value in provenance.items())
-    body_html += _words(body_html)
-    html = Template((_HERE / "page.html").read_text("utf-8")).substitute(
-        policy=_policy(scripts),
+    facts = (f"<dt>{escape_html(key)}</dt><dd>{escape_html(value)}</dd>" for key, value in provenance.items())
+    body_html += _render_glossary(body_html)
+    html = Template((_REPORT_FOLDER / "page.html").read_text("utf-8")).substitute(
+        policy=_content_policy(scripts),
         refresh="" if refresh_s is None else f'<meta http-equiv="refresh" content="{refresh_s:.0f}">\n',
-        title=safe(title),
+        title=escape_html(title),
         header=_header(title, subtitle, decision, badges, body_html),
-        style=section_css() + (_HERE / "page.css").read_text("utf-8"),
+        style=section_css() + (_REPORT_FOLDER / "page.css").read_text("utf-8"),
         nav=nav,
         body=body_html,
-        rests=safe(_named(list(provenance))),
+        rests=escape_html(_join_fact_names(list(provenance))),
         provenance="\n".join(facts),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
-    return localised(html, locale)
+    return localize_page(html, locale)
 
 
-def _named(facts: Sequence[str], most: int = 4) -> str:
-    """What the provenance says, in one line."""
-    first = ", ".join(name[:1].lower() + name[1:] for name in facts[:most])
-    return first + (f" and {len(facts) - most} more" if len(facts) > most else "")
+def _join_fact_names(facts: Sequence[str], max_facts: int = 4) -> str:
+    """List the names of provenance facts in one line."""
+    first = ", ".join(name[:1].lower() + name[1:] for name in facts[:max_facts])
+    return first + (f" and {len(facts) - max_facts} more" if len(facts) > max_facts else "")
 
 
-def _words(body: str) -> str:
-    """What the words of a page mean, folded; nothing on a page that has none of them."""
-    used = words_on(body)
-    if len(used) < FEWEST_WORDS:
+def _render_glossary(body: str) -> str:
+    """Render the glossary terms of a page as a folded table; empty if the page has only a few."""
+    used = glossary_terms_in(body)
+    if len(used) < MIN_GLOSSARY_TERMS:
         return ""
-    table = answers(used, caption="Terms of this page", answer="meaning")
+    table = value_table(used, caption="Terms of this page", answer="meaning")
     return fold("Glossary", table, about=f"{len(used)} terms of this page")
 
 
 def _header(title: str, subtitle: str, decision: str | None, badges: Sequence[tuple[str, bool]], body: str) -> str:
+    """Render title, subtitle, badges and headline."""
     if decision is None:
-        return f"<h1>{safe(title)}</h1>\n<p>{safe(subtitle)}</p>"
+        return f"<h1>{escape_html(title)}</h1>\n<p>{escape_html(subtitle)}</p>"
     target = ' href="#data-quality"' if 'id="data-quality"' in body else ""
     corner = "".join(f'<a class="badge{" warns" * warns}"{target}>{text}</a>' for text, warns in badges)
-    kicker = f'<p class="kicker"><span>{safe(title)} · {safe(subtitle)}</span><span>{corner}</span></p>'
-    return f"{kicker}\n<h1>{safe(decision).replace('. ', '.<br>', 1)}</h1>"
+    kicker = f'<p class="kicker"><span>{escape_html(title)} · {escape_html(subtitle)}</span><span>{corner}</span></p>'
+    return f"{kicker}\n<h1>{escape_html(decision).replace('. ', '.<br>', 1)}</h1>"
 
 
 @functools.cache
-def _bundle() -> str:
-    """The Vega runtime, as one script that defines ``vegaEmbed``."""
+def _vega_script() -> str:
+    """Load the Vega runtime as one script that defines ``vegaEmbed``."""
     converter = import_optional("vl_convert", extra="plot")
     bundle: str = converter.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return bundle.replace("</script", "<\\/script")
 
 
-def _policy(scripts: Sequence[str]) -> str:
+def _content_policy(scripts: Sequence[str]) -> str:
+    """Write the content security policy that allows only the given scripts."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     sources = " ".join(f"'sha256-{digest}'" for digest in hashes) or "'none'"
     return (
@@ -398,44 +451,63 @@ def _policy(scripts: Sequence[str]) -> str:
     )
 
 
-def roomy(chart: ChartType) -> ChartType:
-    """Leave room at both sides for names in a font wider than the one that pictures are laid out with."""
+def add_side_padding(chart: ChartType) -> ChartType:
+    """Add padding to both sides of a chart, for names in fonts wider than that of the layout."""
     return chart.properties(padding={"left": 40, "top": 5, "right": 60, "bottom": 5})
 
 
-def told_svg(charts: Sequence[ChartType], words: Sequence[str]) -> str:
-    """One picture of several charts, with what they say in words as its title.
+def charts_to_titled_svg(charts: Sequence[ChartType], words: Sequence[str]) -> str:
+    """Draw several charts as one SVG, with their messages as its title.
 
     Examples
     --------
     >>> import polars as pl
     >>> costs = plots.plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD")
-    >>> told_svg([costs], ["a costs 1 USD."]).count("<title>a costs 1 USD.</title>")
+    >>> charts_to_titled_svg([costs], ["a costs 1 USD."]).count("<title>a costs 1 USD.</title>")
     1
     """
-    opening, rest = plots.charts_to_svg(charts).split(">", 1)
-    return f'{opening} role="img"><title>{escape(" ".join(words))}</title>{rest}'
+    opening, svg_body = plots.charts_to_svg(charts).split(">", 1)
+    return f'{opening} role="img"><title>{escape(" ".join(words))}</title>{svg_body}'
 
 
-def write_drawn(path: str | Path, *, page: Callable[[], str], picture: Callable[[], str], locale: str = "en") -> Path:
-    """Write a page of its own (``.html``) or a picture (``.svg``), as the ending of the name says, for a locale."""
-    text = localised(picture() if Path(path).suffix == ".svg" else page(), locale)
+def write_page_or_picture(
+    path: str | Path, *, page: Callable[[], str], picture: Callable[[], str], locale: str = "en"
+) -> Path:
+    """Write a page (``.html``) or a picture (``.svg``), depending on the suffix of the path.
+
+    Parameters
+    ----------
+    path : str or Path
+        File to write.
+    page, picture : callable
+        Return the text of the page and of the picture.
+    locale : str
+        Locale of numbers and dates.
+
+    Returns
+    -------
+    Path
+        The file.
+    """
+    text = localize_page(picture() if Path(path).suffix == ".svg" else page(), locale)
     return write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
 
 
 def _anchor(title: str) -> str:
+    """Make the anchor of a section from its title."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
 
 
-def _side(series: pl.Series) -> str:
+def _cell_class(series: pl.Series) -> str:
+    """Return the CSS class of the cells of a column: numbers and long texts have one."""
     if series.dtype.is_numeric():
         return ' class="number"'
-    long = series.dtype == pl.String and (series.str.len_chars().max() or 0) > LONG  # type: ignore[operator]
+    long = series.dtype == pl.String and (series.str.len_chars().max() or 0) > WRAPPED_CHARACTERS  # type: ignore[operator]
     return ' class="long"' if long else ""
 
 
-def _texts(series: pl.Series, spec: str | None) -> list[str]:
-    """Cells of a column as escaped text: counts and money exactly, measures with three figures, shares as per cents."""
+def _cell_texts(series: pl.Series, spec: str | None) -> list[str]:
+    """Format the cells of a column as escaped text: counts and money exactly, measures in three digits, shares in %."""
     if spec is None:
         unit = unit_of(series.name)
         if isinstance(series.dtype, pl.Decimal):
@@ -444,10 +516,11 @@ def _texts(series: pl.Series, spec: str | None) -> list[str]:
             spec = ",d"
         else:
             spec = unit.python if unit and (unit.symbol == "%" or unit.is_money) else ""
-    return [safe(_text(value, spec)) for value in series.to_list()]
+    return [escape_html(_format_cell(value, spec)) for value in series.to_list()]
 
 
-def _text(value: object, spec: str) -> str:
+def _format_cell(value: object, spec: str) -> str:
+    """Format one value of any type."""
     match value:
         case None:
             return MISSING_VALUE_TEXT

@@ -1,4 +1,4 @@
-"""Node pools and queue quotas on Kubernetes."""
+"""Kubernetes files of a change bundle: node pools, DRA device classes and queue quotas."""
 
 from __future__ import annotations
 
@@ -12,60 +12,59 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.decision.policy_fleets import LAYOUT_CUT_BY_JOBS, PoolRule, TenantQuota
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.mig_layouts import format_layout
-from gpuplanner.report.bundle_files import POLICY_STEP, FleetPack, Step, add_release, filled, lines_of
-from gpuplanner.report.mig_manager_files import allocatable, to_config_map
+from gpuplanner.report.bundle_files import POLICY_STEP, FleetBundle, Step, add_release, fill_template, join_lines
+from gpuplanner.report.mig_manager_files import allocatable_resources, to_config_map
 
 NODE_CLASSES = {"aws": ("karpenter.k8s.aws", "EC2NodeClass"), "azure": ("karpenter.azure.com", "AKSNodeClass"),
                 "gcp": ("karpenter.k8s.gcp", "GCENodeClass")}  # fmt: skip
-GROW_FROM_NOTHING = "nvidia.com/gpu"
-PROVISION_TIMES = 2
+FULL_GPU_RESOURCE = "nvidia.com/gpu"
+PROVISION_LEAD_FACTOR = 2
 """How many times the slowest assumed lead a node may take until another one is asked for."""
 
 
-KARPENTER = "kubectl get crd nodepools.karpenter.sh -o name"
-CLUSTER_AUTOSCALER = "kubectl get deployment --namespace kube-system cluster-autoscaler -o name"
-"""What finds the two that make nodes come."""
+FIND_KARPENTER = "kubectl get crd nodepools.karpenter.sh -o name"
+FIND_CLUSTER_AUTOSCALER = "kubectl get deployment --namespace kube-system cluster-autoscaler -o name"
+"""Shell commands that succeed if the cluster has Karpenter or Cluster Autoscaler."""
 
 
-def pools(pack: FleetPack) -> None:
-    """A pool for each way that nodes are cut, for Karpenter or Cluster Autoscaler, with the reserve that stays on."""
-    rules, place = pack.rules, pack.place
-    if pack.gpu_model.profiles:
-        says = "MIG configurations, one per pool; a new node is labelled with that of its pool; `policy.sh` creates it"
-        pack.add(to_config_map(rules.make_pool_plan(), pack.gpu_model), Step(place("configmap.yaml"), says))
-        pack.add_script("policy.sh", POLICY_STEP)
+def add_node_pools(bundle: FleetBundle) -> None:
+    """Add a node pool for each layout, for Karpenter and Cluster Autoscaler, with a reserve of idle nodes."""
+    rules, path_of = bundle.rules, bundle.path_of
+    if bundle.gpu_model.profiles:
+        role = "MIG configurations, one per pool; a new node is labelled with that of its pool; `policy.sh` creates it"
+        bundle.add(to_config_map(rules.make_pool_plan(), bundle.gpu_model), Step(path_of("configmap.yaml"), role))
+        bundle.add_script("policy.sh", POLICY_STEP)
     if rules.placement == "fullest":
-        names = sorted({name for pool in rules.pools for name in allocatable(pool.state)})
+        names = sorted({name for pool in rules.pools for name in allocatable_resources(pool.state)})
         text = "\n".join(f'{" " * 14}- {{name: "{name}", weight: 1}}' for name in names)
-        says = "scheduler profile that fills the most allocated nodes first; merge it into yours"
-        pack.add(filled("scheduler.yaml", {"RESOURCES": text}), Step(place("scheduler.yaml"), says))
-    _karpenter(pack)
-    _cluster_autoscaler(pack)
-    _reserve(pack)
+        role = "scheduler profile that fills the most allocated nodes first; merge it into yours"
+        bundle.add(fill_template("scheduler.yaml", {"RESOURCES": text}), Step(path_of("scheduler.yaml"), role))
+    _add_karpenter_files(bundle)
+    _add_cluster_autoscaler_files(bundle)
+    _add_reserve_files(bundle)
     today = tuple(node for pool in rules.today for node in pool.nodes)
-    what = "cordons and empties the nodes of today, which the pools replace; run it last"
-    add_release(pack, today, what, _where_nodes_come)
+    release_purpose = "cordons and empties the nodes of today, which the pools replace; run it last"
+    add_release(bundle, today, release_purpose, _run_if_autoscaled)
 
 
-def _where_nodes_come(words: str) -> str:
-    """Words of a shell that are obeyed only where something makes nodes come in the place of those that go."""
-    found = f"{{ {KARPENTER} || {CLUSTER_AUTOSCALER}; }} >/dev/null 2>&1"
+def _run_if_autoscaled(command: str) -> str:
+    """Wrap a shell command so that it runs only if Karpenter or Cluster Autoscaler can replace the nodes."""
+    condition = f"{{ {FIND_KARPENTER} || {FIND_CLUSTER_AUTOSCALER}; }} >/dev/null 2>&1"
     error = "Fix the cluster: it has neither Karpenter nor Cluster Autoscaler, so no node is emptied"
-    return f"if {found}; then {words}; else echo '{error}' >&2; false; fi"
+    return f"if {condition}; then {command}; else echo '{error}' >&2; false; fi"
 
 
-def _values(pack: FleetPack, pool: PoolRule) -> dict[str, str]:
-    rules = pack.rules
-    offers = {GROW_FROM_NOTHING: 0, **allocatable(pool.state)}
-    limits = "".join(
-        f"{' ' * 12}{json.dumps(name)}: {json.dumps(str(count))}\n" for name, count in offers.items() if count
-    )
-    cloud, types = _instance_types(pack, len(pool.layouts))
+def _pool_values(bundle: FleetBundle, pool: PoolRule) -> dict[str, str]:
+    """Return the placeholder values of the templates of one pool."""
+    rules = bundle.rules
+    offers = {FULL_GPU_RESOURCE: 0, **allocatable_resources(pool.state)}
+    limits = "".join(f"{' ' * 12}{json.dumps(name)}: {json.dumps(str(n))}\n" for name, n in offers.items() if n)
+    cloud, types = _find_instance_types(bundle, len(pool.layouts))
     group, kind = NODE_CLASSES[cloud]
     return {
-        "POOL": pool.name, "CONFIG": pool.state.config_name if pack.gpu_model.profiles else "all-disabled",
+        "POOL": pool.name, "CONFIG": pool.state.config_name if bundle.gpu_model.profiles else "all-disabled",
         "LEAD_S": f"{rules.lead_s:.0f}", "SLOW_S": f"{rules.lead_slow_s:.0f}", "NODES": str(rules.nodes),
-        "KEPT": str(pool.kept if rules.powers_nodes_down else pool.count), "MOST": str(_most(pack, pool)),
+        "KEPT": str(pool.kept if rules.powers_nodes_down else pool.count), "MOST": str(_max_nodes(bundle, pool)),
         "NODE_CLASS_GROUP": group, "NODE_CLASS_KIND": kind, "INSTANCE_TYPES": ", ".join(types),
         "IDLE": f"{rules.idle_s:.0f}s" if rules.idle_s is not None else "Never",
         "OFFERS": "\n".join(f"    {json.dumps(name)}: {json.dumps(str(count))}" for name, count in offers.items()),
@@ -73,298 +72,319 @@ def _values(pack: FleetPack, pool: PoolRule) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _most(pack: FleetPack, pool: PoolRule) -> int:
-    """Nodes that a pool may have: as many as were on at once, no fewer than it keeps."""
-    return max(pool.max_nodes_on, pool.kept, 1) if pack.rules.powers_nodes_down else pool.count
+def _max_nodes(bundle: FleetBundle, pool: PoolRule) -> int:
+    """Return the most nodes that a pool may have: its simulated peak, and at least its reserve."""
+    return max(pool.max_nodes_on, pool.kept, 1) if bundle.rules.powers_nodes_down else pool.count
 
 
-def _instance_types(pack: FleetPack, gpus: int) -> tuple[str, list[str]]:
-    """Instances of one cloud with so many GPUs of the board, by the price lists; else a word that must be replaced."""
-    rows = facts("gpu_prices").filter(gpu_model=pack.gpu_model.name, gpu_count=gpus).sort("cloud")
+def _find_instance_types(bundle: FleetBundle, gpus: int) -> tuple[str, list[str]]:
+    """Find the cloud and its instance types with a number of GPUs of the model; a placeholder if none is known."""
+    rows = facts("gpu_prices").filter(gpu_model=bundle.gpu_model.name, gpu_count=gpus).sort("cloud")
     for cloud in NODE_CLASSES:
-        mine = rows.filter(cloud=cloud)["instance_type"].unique().sort().to_list()
-        if mine:
-            return cloud, mine
+        instance_types = rows.filter(cloud=cloud)["instance_type"].unique().sort().to_list()
+        if instance_types:
+            return cloud, instance_types
     return "aws", ["INSTANCE-TYPE"]
 
 
-def _karpenter(pack: FleetPack) -> None:
-    file = pack.place("karpenter.yaml")
-    text = "".join(filled("node_pool.yaml", _values(pack, pool)) for pool in pack.rules.pools)
-    says = (
+def _add_karpenter_files(bundle: FleetBundle) -> None:
+    """Add the node pools of Karpenter with the resources that their nodes will offer."""
+    file = bundle.path_of("karpenter.yaml")
+    text = "".join(fill_template("node_pool.yaml", _pool_values(bundle, pool)) for pool in bundle.rules.pools)
+    purpose = (
         "Karpenter: node pools, with the resources of nodes that are not up yet (feature gate NodeOverlay); check node "
         "class `default` and instance type"
     )
     verbs = f"apply -f {file}", f"get -f {file} -o name", f"delete -f {file}"
-    commands = [f"if {KARPENTER} >/dev/null 2>&1; then kubectl {verb}; fi" for verb in verbs]
-    pack.add(text, Step(file, says, *commands))
+    commands = [f"if {FIND_KARPENTER} >/dev/null 2>&1; then kubectl {verb}; fi" for verb in verbs]
+    bundle.add(text, Step(file, purpose, *commands))
 
 
-def _cluster_autoscaler(pack: FleetPack) -> None:
-    rules = pack.rules
-    known = {
+def _add_cluster_autoscaler_files(bundle: FleetBundle) -> None:
+    """Add the Helm values of Cluster Autoscaler and the node groups to create."""
+    rules = bundle.rules
+    flags = {
         "IDLE": f"{rules.idle_s or 0:.0f}s", "COOL": f"{rules.cool_s:.0f}s", "LEAD_S": f"{rules.lead_s:.0f}",
-        "SLOW_S": f"{rules.lead_slow_s:.0f}", "PROVISION": f"{PROVISION_TIMES * rules.lead_slow_s:.0f}s",
+        "SLOW_S": f"{rules.lead_slow_s:.0f}", "PROVISION": f"{PROVISION_LEAD_FACTOR * rules.lead_slow_s:.0f}s",
     }  # fmt: skip
-    values, groups = (pack.place(name) for name in ("cluster-autoscaler-values.yaml", "node-groups.json"))
+    values, groups = (bundle.path_of(name) for name in ("cluster-autoscaler-values.yaml", "node-groups.json"))
     release = "cluster-autoscaler autoscaler/cluster-autoscaler --namespace kube-system --reuse-values"
-    do = f"if {CLUSTER_AUTOSCALER} >/dev/null 2>&1; then helm upgrade {release} --values {values}; fi"
-    undo = f"if {CLUSTER_AUTOSCALER} >/dev/null 2>&1; then helm rollback cluster-autoscaler --namespace kube-system; fi"
-    says = "Cluster Autoscaler instead of Karpenter: its flags, for the Helm release `cluster-autoscaler`"
-    pack.add(filled("autoscaler_values.yaml", known), Step(values, says, do, "", undo))
-    says = (
+    do = f"if {FIND_CLUSTER_AUTOSCALER} >/dev/null 2>&1; then helm upgrade {release} --values {values}; fi"
+    rollback = "helm rollback cluster-autoscaler --namespace kube-system"
+    undo = f"if {FIND_CLUSTER_AUTOSCALER} >/dev/null 2>&1; then {rollback}; fi"
+    purpose = "Cluster Autoscaler instead of Karpenter: its flags, for the Helm release `cluster-autoscaler`"
+    bundle.add(fill_template("autoscaler_values.yaml", flags), Step(values, purpose, do, "", undo))
+    purpose = (
         "for Cluster Autoscaler: size, labels, taints and tags of the node groups on AWS, Azure and GCE; create the "
         "groups with your own tool"
     )
-    found = {f"gpuplanner-{pool.name}": _node_group(pack, pool) for pool in rules.pools}
-    pack.add(json.dumps(found, indent=2) + "\n", Step(groups, says))
+    node_groups = {f"gpuplanner-{pool.name}": _make_node_group(bundle, pool) for pool in rules.pools}
+    bundle.add(json.dumps(node_groups, indent=2) + "\n", Step(groups, purpose))
 
 
-def _node_group(pack: FleetPack, pool: PoolRule) -> dict[str, object]:
-    """A node group with what it has to tell before it has a node, in the words of three clouds."""
-    values = _values(pack, pool)
+def _make_node_group(bundle: FleetBundle, pool: PoolRule) -> dict[str, object]:
+    """Describe a node group: size, labels, taints and the tags of AWS, Azure and GCE for scale-up from zero."""
+    values = _pool_values(bundle, pool)
     labels = {"gpuplanner.io/pool": pool.name, "nvidia.com/mig.config": values["CONFIG"]}
-    offers = {name: str(count) for name, count in {GROW_FROM_NOTHING: 0, **allocatable(pool.state)}.items()}
+    offers = {name: str(count) for name, count in {FULL_GPU_RESOURCE: 0, **allocatable_resources(pool.state)}.items()}
     taints = {"gpuplanner.io/pool": f"{pool.name}:NoSchedule"}
-    told = dict(facts("controllers").filter(controller="cluster-autoscaler").select("fact", "value").iter_rows())
+    tag_facts = dict(facts("controllers").filter(controller="cluster-autoscaler").select("fact", "value").iter_rows())
     parts = {"resources": offers, "label": labels, "taint": taints}
-    listed = {name: ",".join(f"{key}={value}" for key, value in one.items()) for name, one in parts.items()}
-    gce = f"extended_resources={listed['resources']};node_labels={listed['label']};"
+    joined = {name: ",".join(f"{key}={value}" for key, value in entries.items()) for name, entries in parts.items()}
+    gce = f"extended_resources={joined['resources']};node_labels={joined['label']};"
     return {
-        "min": 0 if pack.rules.powers_nodes_down else pool.count,
-        "max": _most(pack, pool),
-        "nodes_of_all_groups": pack.rules.nodes,
+        "min": 0 if bundle.rules.powers_nodes_down else pool.count,
+        "max": _max_nodes(bundle, pool),
+        "nodes_of_all_groups": bundle.rules.nodes,
         "idle_nodes_kept": int(values["KEPT"]),
         "labels": labels,
         "taints": taints,
-        "aws_tags": {f"{told['tag']}/{part}/{k}": v for part, one in parts.items() for k, v in one.items()},
-        "azure_tags": {
-            f"{told['tag_azure']}_{part}_{k.replace('/', '_')}": v
-            for part, one in parts.items()
-            for k, v in one.items()
+        "aws_tags": {
+            f"{tag_facts['tag']}/{part}/{k}": v for part, entries in parts.items() for k, v in entries.items()
         },
-        "gce_env": {told["env_gce"]: gce + f"node_taints=gpuplanner.io/pool={pool.name}:NoSchedule"},
+        "azure_tags": {
+            f"{tag_facts['tag_azure']}_{part}_{k.replace('/', '_')}": v
+            for part, entries in parts.items()
+            for k, v in entries.items()
+        },
+        "gce_env": {tag_facts["env_gce"]: gce + f"node_taints=gpuplanner.io/pool={pool.name}:NoSchedule"},
     }
 
 
-def _reserve(pack: FleetPack) -> None:
-    """What keeps idle nodes on: a buffer, or pods that do nothing where no controller knows buffers."""
-    kept = [pool for pool in pack.rules.pools if pool.kept and pack.rules.powers_nodes_down]
-    if not kept:
+def _add_reserve_files(bundle: FleetBundle) -> None:
+    """Add the objects that keep idle nodes powered on: a capacity buffer, or pause pods without that API."""
+    pools_with_reserve = [pool for pool in bundle.rules.pools if pool.kept and bundle.rules.powers_nodes_down]
+    if not pools_with_reserve:
         return
-    head = filled("reserve_class.yaml", {})
-    buffers, pods = pack.place("reserve.yaml"), pack.place("reserve-pause-pods.yaml")
+    head = fill_template("reserve_class.yaml", {})
+    buffers, pods = bundle.path_of("reserve.yaml"), bundle.path_of("reserve-pause-pods.yaml")
     with_buffers = "kubectl get crd capacitybuffers.autoscaling.x-k8s.io -o name"
-    text = head + "".join(filled("buffer.yaml", _values(pack, pool)) for pool in kept)
-    says = "reserve of idle nodes, as CapacityBuffer"
+    text = head + "".join(fill_template("buffer.yaml", _pool_values(bundle, pool)) for pool in pools_with_reserve)
+    purpose = "reserve of idle nodes, as CapacityBuffer"
     do, undo = (
         f"if {with_buffers} >/dev/null 2>&1; then kubectl {verb} -f {buffers}; else kubectl {verb} -f {pods}; fi"
         for verb in ("apply", "delete")
     )
-    pack.add(text, Step(buffers, says, do, "", undo))
-    text = head + "".join(filled("pause_pods.yaml", _values(pack, pool)) for pool in kept)
-    pack.add(text, Step(pods, "the same as low-priority pods, for controllers without CapacityBuffer"))
+    bundle.add(text, Step(buffers, purpose, do, "", undo))
+    text = head + "".join(fill_template("pause_pods.yaml", _pool_values(bundle, pool)) for pool in pools_with_reserve)
+    bundle.add(text, Step(pods, "the same as low-priority pods, for controllers without CapacityBuffer"))
 
 
-def on_demand(pack: FleetPack) -> None:
-    """Nodes on which the DRA driver makes an instance for each claim."""
-    rules, place = pack.rules, pack.place
+def add_dra_files(bundle: FleetBundle) -> None:
+    """Add the files with which the DRA driver creates a MIG instance for each resource claim."""
+    rules, path_of = bundle.rules, bundle.path_of
     nodes = sorted({node for pool in rules.pools if LAYOUT_CUT_BY_JOBS in pool.layouts for node in pool.nodes})
-    gate, _, name = _fact("dra", "gate").partition(".")
-    values = place("driver-values.yaml")
-    chart = f"{_fact('dra', 'chart')} --version {_fact('dra', 'version')}"
+    gate, _, name = _controller_fact("dra", "gate").partition(".")
+    values = path_of("driver-values.yaml")
+    chart = f"{_controller_fact('dra', 'chart')} --version {_controller_fact('dra', 'version')}"
     release = "dra-driver-nvidia-gpu"
     do = f"helm upgrade --install {release} {chart} --namespace {release} --create-namespace --values {values}"
-    pack.add(filled("dra_values.yaml", {"GATE_KEY": gate, "GATE_NAME": name}),
+    bundle.add(fill_template("dra_values.yaml", {"GATE_KEY": gate, "GATE_NAME": name}),
              Step(values, "Helm values of the DRA driver, with dynamic MIG enabled", do, "",
                   f"helm uninstall {release} --namespace {release}"))  # fmt: skip
-    pack.files[place("nodes.txt")] = lines_of(nodes)
-    pack.add_script("label_nodes.sh", "labels the nodes of `nodes.txt` for the DRA driver", "nodes.sh")
+    bundle.files[path_of("nodes.txt")] = join_lines(nodes)
+    bundle.add_script("label_nodes.sh", "labels the nodes of `nodes.txt` for the DRA driver", "nodes.sh")
     # Profiles that differ in media engines alone are left out; the largest stands first.
-    names = [one.name for one in pack.gpu_model.profiles if "+" not in one.name and "-" not in one.name]
+    names = [
+        profile.name for profile in bundle.gpu_model.profiles if "+" not in profile.name and "-" not in profile.name
+    ]
     names.sort(key=lambda name: format_layout({name: 1}), reverse=True)
-    text = "".join(_device_class(name) for name in [FULL_GPU, *names])
-    says = "a DeviceClass and a ResourceClaimTemplate for each profile"
-    pack.add(text, Step.manifest(place("device-classes.yaml"), says))
-    add_release(pack, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
+    text = "".join(_render_device_class(name) for name in [FULL_GPU, *names])
+    purpose = "a DeviceClass and a ResourceClaimTemplate for each profile"
+    bundle.add(text, Step.manifest(path_of("device-classes.yaml"), purpose))
+    add_release(bundle, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
 
 
-def _fact(controller: str, fact: str) -> str:
-    found: str = facts("controllers").filter(controller=controller, fact=fact)["value"].item()
-    return found
+def _controller_fact(controller: str, fact: str) -> str:
+    """Look up a fact about a controller in the catalogue, such as its chart version."""
+    value: str = facts("controllers").filter(controller=controller, fact=fact)["value"].item()
+    return value
 
 
-def _device_class(profile: str) -> str:
-    whole = profile == FULL_GPU
+def _render_device_class(profile: str) -> str:
+    """Render the DeviceClass and ResourceClaimTemplate of a profile."""
+    is_full_gpu = profile == FULL_GPU
     kind = "device.attributes['gpu.nvidia.com'].type == 'gpu'"
     slug = profile.replace(".", "-")
-    selects = kind if whole else f"device.attributes['gpu.nvidia.com'].profile == '{profile}'"
-    resource = GROW_FROM_NOTHING if whole else f"nvidia.com/mig-{profile}"
-    return filled("device_class.yaml", {"SLUG": slug, "SELECTS": selects, "RESOURCE": resource})
+    selects = kind if is_full_gpu else f"device.attributes['gpu.nvidia.com'].profile == '{profile}'"
+    resource = FULL_GPU_RESOURCE if is_full_gpu else f"nvidia.com/mig-{profile}"
+    return fill_template("device_class.yaml", {"SLUG": slug, "SELECTS": selects, "RESOURCE": resource})
 
 
-_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_ALONE = "gpuplanner"
+_KUBERNETES_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_DEFAULT_PARENT_QUEUE = "gpuplanner"
 """Parent of the queues of KAI whose tenants are in no cohort: it wants two levels."""
 
 
-def add_queues(pack: FleetPack) -> None:
-    """Add the quotas that there are, for each of the queue managers, and the script that puts them in place."""
-    quotas, left_out = _nameable(pack.rules.quotas)
+def add_queues(bundle: FleetBundle) -> None:
+    """Add the quotas of teams for Kueue, KAI and Volcano, and the script that applies them."""
+    quotas, left_out = _split_by_valid_name(bundle.rules.quotas)
     if not quotas:
         return
-    said = f"# Left out, because Kubernetes does not allow these names: {left_out}."
-    head = {"LEFT_OUT": said if left_out else "#"}
-    place, rules = pack.place, pack.rules
+    left_out_text = f"# Left out, because Kubernetes does not allow these names: {left_out}."
+    head = {"LEFT_OUT": left_out_text if left_out else "#"}
+    path_of, rules = bundle.path_of, bundle.rules
     managers = {
-        "kueue": (_kueue, "quotas of teams for Kueue"),
-        "kai": (_kai, "the same for KAI"),
-        "volcano": (_volcano, "the same for Volcano"),
+        "kueue": (_kueue_documents, "quotas of teams for Kueue"),
+        "kai": (_kai_documents, "the same for KAI"),
+        "volcano": (_volcano_documents, "the same for Volcano"),
     }
-    for name, (parts, says) in managers.items():
-        text = filled(f"queues/{name}_head.yaml", head) + "".join(parts(pack, quotas))
-        pack.add(text.removesuffix("---\n"), Step(place(f"{name}.yaml"), says))
+    for name, (parts, purpose) in managers.items():
+        text = fill_template(f"queues/{name}_head.yaml", head) + "".join(parts(bundle, quotas))
+        bundle.add(text.removesuffix("---\n"), Step(path_of(f"{name}.yaml"), purpose))
     if not rules.powers_nodes_down:  # pools that come and go bring the label along
         nodes = [f"{node} {pool.name}" for pool in rules.pools for node in pool.nodes]
-        pack.files[place("queue-nodes.txt")] = lines_of(nodes)
-    pack.add_script("queues.sh", "applies the quotas to the queue managers of the cluster")
+        bundle.files[path_of("queue-nodes.txt")] = join_lines(nodes)
+    bundle.add_script("queues.sh", "applies the quotas to the queue managers of the cluster")
 
 
-def _nameable(quotas: Sequence[TenantQuota]) -> tuple[list[TenantQuota], str]:
-    """Quotas whose names can be those of objects, and the names of the others."""
-    names = {one: (one.tenant, *one.namespaces, *([one.cohort] if one.cohort else [])) for one in quotas}
-    fine = [one for one in quotas if all(map(_LABEL.fullmatch, names[one]))]
-    return fine, ", ".join(ascii(one.tenant)[1:-1][:60] for one in quotas if one not in fine)
+def _split_by_valid_name(quotas: Sequence[TenantQuota]) -> tuple[list[TenantQuota], str]:
+    """Split quotas into those whose names Kubernetes allows, and a text with the names of the others."""
+    names = {quota: (quota.tenant, *quota.namespaces, *([quota.cohort] if quota.cohort else [])) for quota in quotas}
+    valid = [quota for quota in quotas if all(map(_KUBERNETES_NAME.fullmatch, names[quota]))]
+    return valid, ", ".join(ascii(quota.tenant)[1:-1][:60] for quota in quotas if quota not in valid)
 
 
 @dataclass(frozen=True)
 class Allotment:
-    """Instances of one resource of one pool: a tenant's own, and how many it may borrow and lend; None: no limit."""
+    """Instances of one resource of one pool for one team.
 
-    own: int = 0
+    - ``nominal``: Instances of its own quota.
+    - ``borrow``, ``lend``: Most instances that it may borrow and lend; None: no limit.
+    """
+
+    nominal: int = 0
     borrow: int | None = None
     lend: int | None = None
 
 
-def shared_out(pack: FleetPack, quotas: Sequence[TenantQuota]) -> dict[tuple[str, str, str], Allotment]:
-    """Instances by pool, resource and tenant: by its share of today's GPUs, the rest by largest remainder."""
-    today = sum(pool.count * len(pool.layouts) for pool in pack.rules.today)
-    found = {}
-    for pool in pack.rules.pools:
-        for resource, count in allocatable(pool.state).items():
-            offered = count * _most(pack, pool)
-            exact = {one.tenant: min(one.gpus / today, 1.0) * offered for one in quotas}
-            own = {tenant: math.floor(amount + 1e-9) for tenant, amount in exact.items()}
-            left = math.floor(sum(exact.values()) + 0.5) - sum(own.values())
-            for tenant in sorted(exact, key=lambda one: (own[one] - exact[one], one))[: max(left, 0)]:
-                own[tenant] += 1
-            for one in quotas:
-                mine = own[one.tenant]
-                borrow, lend = (
-                    None if amount is None else amount / today * offered for amount in (one.borrow, one.lend)
-                )
-                found[pool.name, resource, one.tenant] = Allotment(
-                    mine,
+def divide_instances(bundle: FleetBundle, quotas: Sequence[TenantQuota]) -> dict[tuple[str, str, str], Allotment]:
+    """Divide the instances of each pool among teams in proportion to their quota, by largest remainder.
+
+    Returns
+    -------
+    dict of (str, str, str) to Allotment
+        By pool, resource and team.
+    """
+    today = sum(pool.count * len(pool.layouts) for pool in bundle.rules.today)
+    allotments = {}
+    for pool in bundle.rules.pools:
+        for resource, count in allocatable_resources(pool.state).items():
+            offered = count * _max_nodes(bundle, pool)
+            exact = {quota.tenant: min(quota.gpus / today, 1.0) * offered for quota in quotas}
+            nominal = {tenant: math.floor(gpus + 1e-9) for tenant, gpus in exact.items()}
+            remaining = math.floor(sum(exact.values()) + 0.5) - sum(nominal.values())
+            for tenant in sorted(exact, key=lambda name: (nominal[name] - exact[name], name))[: max(remaining, 0)]:
+                nominal[tenant] += 1
+            for quota in quotas:
+                tenant_nominal = nominal[quota.tenant]
+                borrow, lend = (None if gpus is None else gpus / today * offered for gpus in (quota.borrow, quota.lend))
+                allotments[pool.name, resource, quota.tenant] = Allotment(
+                    tenant_nominal,
                     None if borrow is None else math.ceil(borrow - 1e-9),
-                    None if lend is None else min(mine, math.floor(lend + 1e-9)),
+                    None if lend is None else min(tenant_nominal, math.floor(lend + 1e-9)),
                 )
-    return found
+    return allotments
 
 
-def _resources(pack: FleetPack) -> list[str]:
-    return sorted({name for pool in pack.rules.pools for name in allocatable(pool.state)})
+def _list_resources(bundle: FleetBundle) -> list[str]:
+    """List the resource names that the nodes of all pools offer."""
+    return sorted({name for pool in bundle.rules.pools for name in allocatable_resources(pool.state)})
 
 
-def _kueue(pack: FleetPack, quotas: Sequence[TenantQuota]) -> Iterator[str]:
-    """Flavors by pool, and the queues of tenants."""
-    rules, covered = pack.rules, _resources(pack)
+def _kueue_documents(bundle: FleetBundle, quotas: Sequence[TenantQuota]) -> Iterator[str]:
+    """Yield the Kueue documents: flavors by pool, cluster queues and local queues of teams."""
+    rules, resource_names = bundle.rules, _list_resources(bundle)
     if not rules.powers_nodes_down:  # of nodes that are not there Kueue knows no place
-        yield filled("queues/topology.yaml", {})
+        yield fill_template("queues/topology.yaml", {})
     for pool in rules.pools:
         taint = "  tolerations:\n    - {key: gpuplanner.io/pool, value: " + pool.name + ", effect: NoSchedule}\n"
-        yield filled("queues/flavor.yaml", {
+        yield fill_template("queues/flavor.yaml", {
             "POOL": pool.name, "TOPOLOGY": "" if rules.powers_nodes_down else "  topologyName: gpuplanner\n",
             "TOLERATIONS": taint if rules.powers_nodes_down else "",
         })  # fmt: skip
-    shares = shared_out(pack, quotas)
-    for one in quotas:
+    shares = divide_instances(bundle, quotas)
+    for quota in quotas:
         flavors = []
         for pool in rules.pools:
             flavors.append(f"        - name: gpuplanner-{pool.name}\n          resources:")
-            for resource in covered:
-                mine = shares.get((pool.name, resource, one.tenant), Allotment(0, 0, 0))
-                flavors.append(f"            - {json.dumps(_limits(one, resource, mine))}")
-        yield filled("queues/cluster_queue.yaml", {
-            "TENANT": one.tenant, "COHORT": f"  cohortName: {one.cohort}\n" if one.cohort else "",
-            "COVERED": ", ".join(map(json.dumps, covered)), "FLAVORS": "\n".join(flavors),
+            for resource in resource_names:
+                allotment = shares.get((pool.name, resource, quota.tenant), Allotment(0, 0, 0))
+                flavors.append(f"            - {json.dumps(_kueue_quota(quota, resource, allotment))}")
+        yield fill_template("queues/cluster_queue.yaml", {
+            "TENANT": quota.tenant, "COHORT": f"  cohortName: {quota.cohort}\n" if quota.cohort else "",
+            "COVERED": ", ".join(map(json.dumps, resource_names)), "FLAVORS": "\n".join(flavors),
         })  # fmt: skip
-        for namespace in one.namespaces:
-            yield filled("queues/local_queue.yaml", {"TENANT": one.tenant, "NAMESPACE": namespace})
+        for namespace in quota.namespaces:
+            yield fill_template("queues/local_queue.yaml", {"TENANT": quota.tenant, "NAMESPACE": namespace})
 
 
-def _limits(one: TenantQuota, resource: str, mine: Allotment) -> dict[str, str | int]:
-    """A quota of Kueue, which knows limits in cohorts alone."""
-    found: dict[str, str | int] = {"name": resource, "nominalQuota": mine.own}
-    if one.cohort and one.borrow is not None and mine.borrow is not None:
-        found["borrowingLimit"] = mine.borrow
-    if one.cohort and one.lend is not None and mine.lend is not None:
-        found["lendingLimit"] = mine.lend
-    return found
+def _kueue_quota(quota: TenantQuota, resource: str, allotment: Allotment) -> dict[str, str | int]:
+    """Make the quota of one resource for Kueue; it accepts borrowing and lending limits only in cohorts."""
+    limits: dict[str, str | int] = {"name": resource, "nominalQuota": allotment.nominal}
+    if quota.cohort and quota.borrow is not None and allotment.borrow is not None:
+        limits["borrowingLimit"] = allotment.borrow
+    if quota.cohort and quota.lend is not None and allotment.lend is not None:
+        limits["lendingLimit"] = allotment.lend
+    return limits
 
 
-def _kai(pack: FleetPack, quotas: Sequence[TenantQuota]) -> Iterator[str]:
-    rules = pack.rules
+def _kai_documents(bundle: FleetBundle, quotas: Sequence[TenantQuota]) -> Iterator[str]:
+    """Yield the KAI queues: one for each cohort, with the queues of its teams below."""
+    rules = bundle.rules
     today = sum(pool.count * len(pool.layouts) for pool in rules.today)
     ratio = sum(len(pool.layouts) for pool in rules.pools[:1]) * rules.nodes / today if today else 1.0
 
-    def gpus(amount: float) -> str:
-        return f"{round(amount * ratio, 2):g}"
+    def format_gpus(gpus: float) -> str:
+        return f"{round(gpus * ratio, 2):g}"
 
-    for cohort, members in _cohorts(quotas):
-        limit = "-1" if cohort else gpus(sum(one.gpus for one in members))
-        yield filled("queues/kai.yaml", {
-            "NAME": cohort or _ALONE, "PARENT": "", "QUOTA": gpus(sum(one.gpus for one in members)), "LIMIT": limit,
+    for cohort, members in _group_by_cohort(quotas):
+        total, parent = format_gpus(sum(quota.gpus for quota in members)), cohort or _DEFAULT_PARENT_QUEUE
+        yield fill_template("queues/kai.yaml", {
+            "NAME": parent, "PARENT": "", "QUOTA": total, "LIMIT": "-1" if cohort else total,
         })  # fmt: skip
-        for one in members:
-            own = gpus(one.gpus + (one.borrow or 0.0))
-            yield filled("queues/kai.yaml", {
-                "NAME": one.tenant, "PARENT": f"  parentQueue: {cohort or _ALONE}\n", "QUOTA": gpus(one.gpus),
-                "LIMIT": "-1" if cohort and one.borrow is None else own,
+        for quota in members:
+            with_borrowed = format_gpus(quota.gpus + (quota.borrow or 0.0))
+            yield fill_template("queues/kai.yaml", {
+                "NAME": quota.tenant, "PARENT": f"  parentQueue: {parent}\n", "QUOTA": format_gpus(quota.gpus),
+                "LIMIT": "-1" if cohort and quota.borrow is None else with_borrowed,
             })  # fmt: skip
 
 
-def _volcano(pack: FleetPack, quotas: Sequence[TenantQuota]) -> Iterator[str]:
-    shares, covered = shared_out(pack, quotas), _resources(pack)
+def _volcano_documents(bundle: FleetBundle, quotas: Sequence[TenantQuota]) -> Iterator[str]:
+    """Yield the Volcano queues: one for each cohort, with the queues of its teams below."""
+    shares, resource_names = divide_instances(bundle, quotas), _list_resources(bundle)
 
-    def lines(amounts: dict[str, int]) -> str:
+    def to_yaml_lines(amounts: dict[str, int]) -> str:
         return "\n".join(f"    {json.dumps(name)}: {json.dumps(str(count))}" for name, count in amounts.items())
 
-    def deserved(one: TenantQuota, *, most: bool = False) -> dict[str, int]:
-        found = dict.fromkeys(covered, 0)
-        for (_, name, tenant), mine in shares.items():
-            if tenant == one.tenant:
-                found[name] += mine.own + (mine.borrow or 0) * most
-        return found
+    def deserved_instances(quota: TenantQuota, *, with_borrowed: bool = False) -> dict[str, int]:
+        instances = dict.fromkeys(resource_names, 0)
+        for (_, name, tenant), allotment in shares.items():
+            if tenant == quota.tenant:
+                instances[name] += allotment.nominal + (allotment.borrow or 0) * with_borrowed
+        return instances
 
-    for cohort, members in _cohorts(quotas):
+    for cohort, members in _group_by_cohort(quotas):
         if cohort:
-            total = {name: sum(deserved(one)[name] for one in members) for name in covered}
-            yield filled("queues/volcano.yaml", {
-                "NAME": cohort, "PARENT": "", "DESERVED": lines(total), "CAPABILITY": "",
+            total = {name: sum(deserved_instances(quota)[name] for quota in members) for name in resource_names}
+            yield fill_template("queues/volcano.yaml", {
+                "NAME": cohort, "PARENT": "", "DESERVED": to_yaml_lines(total), "CAPABILITY": "",
             })  # fmt: skip
-        for one in members:
-            most = lines(deserved(one, most=True))
-            bounded = not cohort or one.borrow is not None
-            yield filled("queues/volcano.yaml", {
-                "NAME": one.tenant, "PARENT": f"  parent: {cohort}\n" if cohort else "",
-                "DESERVED": lines(deserved(one)), "CAPABILITY": f"  capability:\n{most}\n" if bounded else "",
+        for quota in members:
+            deserved = to_yaml_lines(deserved_instances(quota))
+            capability = to_yaml_lines(deserved_instances(quota, with_borrowed=True))
+            is_bounded = not cohort or quota.borrow is not None
+            yield fill_template("queues/volcano.yaml", {
+                "NAME": quota.tenant, "PARENT": f"  parent: {cohort}\n" if cohort else "", "DESERVED": deserved,
+                "CAPABILITY": f"  capability:\n{capability}\n" if is_bounded else "",
             })  # fmt: skip
 
 
-def _cohorts(quotas: Sequence[TenantQuota]) -> Iterator[tuple[str | None, list[TenantQuota]]]:
-    """Tenants by cohort; those in none last."""
-    names = sorted({one.cohort for one in quotas if one.cohort})
+def _group_by_cohort(quotas: Sequence[TenantQuota]) -> Iterator[tuple[str | None, list[TenantQuota]]]:
+    """Group quotas by cohort; teams without a cohort come last."""
+    names = sorted({quota.cohort for quota in quotas if quota.cohort})
     for cohort in [*names, None]:
-        members = [one for one in quotas if one.cohort == cohort]
+        members = [quota for quota in quotas if quota.cohort == cohort]
         if members:
             yield cohort, members

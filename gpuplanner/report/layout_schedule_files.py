@@ -1,4 +1,4 @@
-"""Files of a layout schedule with its timer."""
+"""Export of a planned layout calendar: files by actuator, and a timer that runs the changes."""
 
 from __future__ import annotations
 
@@ -22,36 +22,31 @@ from gpuplanner.report.bundle_files import (
     CONFIG_MAP,
     NAMESPACE,
     POLICY_STEP,
-    Pack,
+    Bundle,
     Step,
     change_index,
-    filled,
+    fill_template,
     to_index_text,
 )
-from gpuplanner.report.change_bundle import MARK, PAGE, page_tables
+from gpuplanner.report.change_bundle import BUNDLE_MARK, README_FILE, step_tables
 from gpuplanner.report.export_verification import states_layouts, verify_file
 from gpuplanner.report.finance_exports import FOCUS_TIME, write_workbook
-from gpuplanner.report.handover_verification import MADE_ELSEWHERE, read_plan
+from gpuplanner.report.handover_verification import UNCHECKED_FOLDER, read_plan
 from gpuplanner.report.mig_manager_files import to_change_scripts, to_config_map, to_mig_parted
 from gpuplanner.report.slurm_files import to_slurm, to_slurm_files
 from gpuplanner.simulator.scheduling_rules import Drain
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
-TIMER = ("timer.sh", "timer.service", "timer.timer", "timer.yaml")
-"""The script that is run to put a timer in place, and what it puts there; the last is for Kubernetes."""
-FOLDER, IMAGE = "FOLDER", "IMAGE"
-"""What stands for the place of the pack and for an image until the timer is put in place."""
+TIMER_FILES = ("timer.sh", "timer.service", "timer.timer", "timer.yaml")
+"""Script that installs the timer, and the files that it installs; the last one is for Kubernetes."""
+FOLDER_PLACEHOLDER, IMAGE_PLACEHOLDER = "FOLDER", "IMAGE"
+"""Placeholders of the bundle's folder and of a container image, replaced when the timer is installed."""
 
 
 def export_plan(
-    path: str | Path,
-    out: str | Path,
-    *,
-    formats: str = "all",
-    at: datetime | None = None,
-    gres_type: str | None = None,
-    scenario: Scenario | None = None,
-) -> list[Path]:
+    path: str | Path, out: str | Path, *, formats: str = "all", at: datetime | None = None,
+    gres_type: str | None = None, scenario: Scenario | None = None,
+) -> list[Path]:  # fmt: skip
     """Write a plan as the files that operators apply.
 
     Parameters
@@ -59,15 +54,15 @@ def export_plan(
     path : str or Path
         plan.json.
     out : str or Path
-        Folder to put in place; what stood there stays if anything fails.
+        Folder that is replaced; the earlier one stays if anything fails.
     formats : str
         One of :data:`FORMATS`, or the name of an exporter of another installed package.
     at : datetime, optional
-        Only the layouts in force at that instant; default: the whole calendar.
+        Export only the layouts at this time; default: the whole calendar.
     gres_type : str, optional
-        Slurm's type of a whole GPU; default: what slurmd finds for the board.
+        GRES type of a full GPU in Slurm; default: what slurmd detects for the GPU model.
     scenario : Scenario, optional
-        What the plan was made of: says how changes are made, and rehearses them for the index.
+        Scenario of the plan: its drain rules, and the jobs with which changes are rehearsed.
 
     Returns
     -------
@@ -77,33 +72,43 @@ def export_plan(
     Raises
     ------
     ScenarioError
-        If there is no such format, or nothing to apply.
+        If the format is unknown, or there is nothing to apply.
     OutputError
-        If a file does not hold when it is read back, or cannot be written.
+        If a written file fails its verification, or cannot be written.
     """
     plan, problem = read_plan(path)
-    pack = calendar_pack(plan, problem, formats=formats, at=at, gres_type=gres_type, scenario=scenario)
-    with replace_directory(out, mark=MARK, inputs=[path]) as folder:
-        pack.write(folder)
+    bundle = make_calendar_bundle(plan, problem, formats=formats, at=at, gres_type=gres_type, scenario=scenario)
+    with replace_directory(out, mark=BUNDLE_MARK, inputs=[path]) as folder:
+        bundle.write(folder)
         _check_layouts(folder, problem)
-    return [Path(out) / name for name in sorted(pack.files)]
+    return [Path(out) / name for name in sorted(bundle.files)]
 
 
-def calendar_pack(
-    plan: Plan,
-    problem: PlanProblem,
-    *,
-    formats: str = "all",
-    at: datetime | None = None,
-    gres_type: str | None = None,
+def make_calendar_bundle(
+    plan: Plan, problem: PlanProblem, *, formats: str = "all", at: datetime | None = None, gres_type: str | None = None,
     scenario: Scenario | None = None,
-) -> Pack:
-    """The files of a planned calendar, a folder for each path; parameters as for :func:`export_plan`.
+) -> Bundle:  # fmt: skip
+    """Make the files of a planned calendar, one folder for each actuator.
 
-    What names of nodes cannot enter is left out with a warning, unless it is all that was asked for.
+    Files that need node names are left out with a warning if nodes have none, unless they are the only format
+    requested.
+
+    Parameters
+    ----------
+    plan : Plan
+        Plan with layouts by interval.
+    problem : PlanProblem
+        Problem that it solves.
+    formats, at, gres_type, scenario
+        As for :func:`export_plan`.
+
+    Returns
+    -------
+    Bundle
+        Files and steps.
     """
-    others = load_plugins(EXPORTER_ENTRY_POINT_GROUP, FunctionType, frozenset(FORMATS))
-    formats = resolve_name(formats, (*FORMATS, *others), subject="format", error=ScenarioError)
+    plugin_exporters = load_plugins(EXPORTER_ENTRY_POINT_GROUP, FunctionType, frozenset(FORMATS))
+    formats = resolve_name(formats, (*FORMATS, *plugin_exporters), subject="format", error=ScenarioError)
     gpu_model = problem.gpu_model
     if not gpu_model.profiles:
         expected = "a plan for a GPU model with MIG"
@@ -115,88 +120,101 @@ def calendar_pack(
         raise ScenarioError("export", "a plan that names its nodes", got, NODES_ADVICE)
     layouts, initial = assign(plan.require(), problem), initial_gpu_layouts(plan, problem)
     drain = make_drain_rule(scenario or Scenario(actuator=problem.change.actuator), problem.change)
-    known: dict[str, Any] = {"change": problem.change, "drain": drain, "initial": initial}
-    wanted = FORMATS[:-1] if formats == "all" else (formats,)
-    pack = Pack()
-    if "mig-parted" in wanted:
+    change_arguments: dict[str, Any] = {"change": problem.change, "drain": drain, "initial": initial}
+    chosen_formats = FORMATS[:-1] if formats == "all" else (formats,)
+    bundle = Bundle()
+    if "mig-parted" in chosen_formats:
         step = Step("mig-parted/mig-parted.yaml", "MIG configurations for mig-parted")
-        pack.add(to_mig_parted(layouts, gpu_model, at=at), step)
-    if "configmap" in wanted:
+        bundle.add(to_mig_parted(layouts, gpu_model, at=at), step)
+    if "configmap" in chosen_formats:
         step = Step.manifest("mig-manager/configmap.yaml", "the same as a ConfigMap for the MIG manager")
-        pack.add(to_config_map(layouts, gpu_model, at=at), step)
-    if "runbook" in wanted:
+        bundle.add(to_config_map(layouts, gpu_model, at=at), step)
+    if "runbook" in chosen_formats:
         try:
-            scripts = to_change_scripts(layouts, gpu_model, **known)
+            scripts = to_change_scripts(layouts, gpu_model, **change_arguments)
         except GeometryError as error:
             if formats == "runbook":
                 raise
             scripts = {}
-            pack.warnings.append(f"the scripts for Kubernetes are left out: {error}")
+            bundle.warnings.append(f"the scripts for Kubernetes are left out: {error}")
         if scripts and drain.scope == "node":
-            known_to_it = {"CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE}
+            policy_values = {"CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE}
             # policy.sh creates the ConfigMap, with the configurations that are in it already.
-            pack.steps = [replace(step, do="", undo="") for step in pack.steps]
-            pack.add(filled("policy.sh", known_to_it), Step.script("mig-manager/policy.sh", POLICY_STEP))
-        _add_scripts(pack, "nvidia-smi" if drain.scope == "gpu" else "mig-manager", scripts, drain)
-    if "slurm" in wanted:
+            bundle.steps = [replace(step, do="", undo="") for step in bundle.steps]
+            bundle.add(fill_template("policy.sh", policy_values), Step.script("mig-manager/policy.sh", POLICY_STEP))
+        _add_scripts(bundle, "nvidia-smi" if drain.scope == "gpu" else "mig-manager", scripts, drain)
+    if "slurm" in chosen_formats:
         if at is None:
-            lines = to_slurm_files(layouts, gpu_model, gres_type=gres_type, **known)
+            lines = to_slurm_files(layouts, gpu_model, gres_type=gres_type, **change_arguments)
         else:
             lines = {"slurm.conf": to_slurm(layouts, gpu_model, at, gres_type=gres_type)}
-        pack.files |= {f"slurm/{name}": text for name, text in lines.items()}
+        bundle.files |= {f"slurm/{name}": text for name, text in lines.items()}
         scripts = {name: text for name, text in lines.items() if name.startswith("change-")}
-        _add_scripts(pack, "slurm", scripts, drain)
-    if at is None and {"runbook", "slurm"} & set(wanted):
+        _add_scripts(bundle, "slurm", scripts, drain)
+    if at is None and {"runbook", "slurm"} & set(chosen_formats):
         rehearsed = None if scenario is None else rehearse_layout_changes(scenario, layouts, problem)
-        index = change_index(layouts, gpu_model, **known, expected=rehearsed)
-        pack.files["changes.csv"] = escape_formulas(index, FOCUS_TIME).write_csv()
-        pack.add(to_index_text(index, gpu_model, problem.change), Step("changes.md", "all changes by time"))
-    for name in others if formats == "all" else others.keys() & {formats}:
-        for file, text in others[name](layouts, gpu_model).items():
-            pack.add(
-                text, Step(f"{MADE_ELSEWHERE}/{name}/{Path(file).name}", "written by another package, not checked")
-            )
-    pack.files[PAGE] = filled("calendar/page.md", {"GPU_MODEL": gpu_model.name, **page_tables(pack)})
-    return pack
+        index = change_index(layouts, gpu_model, **change_arguments, expected=rehearsed)
+        bundle.files["changes.csv"] = escape_formulas(index, FOCUS_TIME).write_csv()
+        bundle.add(to_index_text(index, gpu_model, problem.change), Step("changes.md", "all changes by time"))
+    for name in plugin_exporters if formats == "all" else plugin_exporters.keys() & {formats}:
+        for file, text in plugin_exporters[name](layouts, gpu_model).items():
+            file_path = f"{UNCHECKED_FOLDER}/{name}/{Path(file).name}"
+            bundle.add(text, Step(file_path, "written by another package, not checked"))
+    bundle.files[README_FILE] = fill_template("calendar/page.md", {"GPU_MODEL": gpu_model.name, **step_tables(bundle)})
+    return bundle
 
 
-def hand_over_plan(planned: PlannedProblem, out: str | Path, *, scenario: Scenario | None = None) -> Path:
-    """Write the pack of a plan that is at hand, and a workbook of it, into a folder: its README.
+def write_plan_handover(planned: PlannedProblem, out: str | Path, *, scenario: Scenario | None = None) -> Path:
+    """Write the bundle of a plan and a workbook of its layouts into a folder.
 
-    It is what the button of the notebook of layouts does: ``hand_over_plan(free, "build/plan", scenario=scenario)``.
+    The button of the notebook of layouts does the same: ``write_plan_handover(free, "build/plan", scenario=scenario)``.
+
+    Parameters
+    ----------
+    planned : Planned
+        Plan with its problem.
+    out : str or Path
+        Folder that is replaced.
+    scenario : Scenario, optional
+        Scenario of the plan.
+
+    Returns
+    -------
+    Path
+        README of the bundle.
     """
-    problem, cuts = planned.problem, planned.layout_plan
-    pack = calendar_pack(planned.plan, problem, scenario=scenario)
-    tables = {
-        "Layout plan": cuts,
-        "Layout changes": change_index(cuts, problem.gpu_model, initial=initial_gpu_layouts(planned.plan, problem)),
-    }
+    problem, layout_plan = planned.problem, planned.layout_plan
+    bundle = make_calendar_bundle(planned.plan, problem, scenario=scenario)
+    initial = initial_gpu_layouts(planned.plan, problem)
+    changes = change_index(layout_plan, problem.gpu_model, initial=initial)
+    tables = {"Layout plan": layout_plan, "Layout changes": changes}
     notes = {"Cost": f"{planned.plan.objective:.6g} GPU-hours; lower bound {planned.plan.bound:.6g}"}
-    with replace_directory(out, mark=MARK) as folder:
-        pack.write(folder)
+    with replace_directory(out, mark=BUNDLE_MARK) as folder:
+        bundle.write(folder)
         _check_layouts(folder, problem)
         write_workbook(folder / "workbook.xlsx", tables, title=f"Layouts of {problem.gpu_model.name}", notes=notes)
-    return Path(out) / PAGE
+    return Path(out) / README_FILE
 
 
-def _add_scripts(pack: Pack, path: str, scripts: Mapping[str, str], drain: Drain) -> None:
-    """The scripts of a calendar, and the timer that finds out which of them is due."""
+def _add_scripts(bundle: Bundle, actuator: str, scripts: Mapping[str, str], drain: Drain) -> None:
+    """Add the change scripts of an actuator, and the timer that runs each when it is due."""
     if not scripts:
         return
-    pack.files |= {f"{path}/{name}": text for name, text in scripts.items()}
-    pack.steps.append(Step(f"{path}/change-*.sh", "one layout change each"))
-    known = {"ACTUATOR": path, "NAMESPACE": NAMESPACE, "AHEAD_S": f"{drain.ahead_s:.0f}"}
-    known |= {"FOLDER": FOLDER, "IMAGE": IMAGE}
-    kept = {name: filled(f"calendar/{name}", known) for name in TIMER if path == "mig-manager" or name != "timer.yaml"}
-    pack.files |= {f"{path}/{name}": text for name, text in kept.items()}
-    what = ", ".join(f"`{name}`" for name in list(kept)[1:])
-    pack.steps.append(Step.script(f"{path}/timer.sh", f"runs them at their planned times; uses {what}"))
+    bundle.files |= {f"{actuator}/{name}": text for name, text in scripts.items()}
+    bundle.steps.append(Step(f"{actuator}/change-*.sh", "one layout change each"))
+    timer_values = {"ACTUATOR": actuator, "NAMESPACE": NAMESPACE, "AHEAD_S": f"{drain.ahead_s:.0f}"}
+    timer_values |= {"FOLDER": FOLDER_PLACEHOLDER, "IMAGE": IMAGE_PLACEHOLDER}
+    names = [name for name in TIMER_FILES if actuator == "mig-manager" or name != "timer.yaml"]
+    timer_texts = {name: fill_template(f"calendar/{name}", timer_values) for name in names}
+    bundle.files |= {f"{actuator}/{name}": text for name, text in timer_texts.items()}
+    file_names = ", ".join(f"`{name}`" for name in list(timer_texts)[1:])
+    bundle.steps.append(Step.script(f"{actuator}/timer.sh", f"runs them at their planned times; uses {file_names}"))
 
 
 def _check_layouts(folder: Path, problem: PlanProblem) -> None:
-    """Check every file that states layouts; raise where one does not hold."""
+    """Verify every written file that states layouts; raise an error if one fails."""
     for path in sorted(folder.rglob("*")):
-        if path.is_dir() or path.name == PAGE or MADE_ELSEWHERE in path.relative_to(folder).parts:
+        if path.is_dir() or path.name == README_FILE or UNCHECKED_FOLDER in path.relative_to(folder).parts:
             continue
         if not states_layouts(path.read_text(encoding="utf-8")):
             continue

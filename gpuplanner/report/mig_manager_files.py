@@ -1,10 +1,10 @@
 """Files for the MIG manager of the GPU operator and for mig-parted.
 
-The MIG manager cuts GPUs when a node label names a config of the ConfigMap. It neither cordons nor drains
-nor waits for jobs; the change script does, and it is people who run it.
+The MIG manager repartitions GPUs when a node label names a configuration of the ConfigMap. It does not cordon, drain or
+wait for jobs; the change script does, and people run it.
 
-mig-parted takes profile counts per device, neither places nor an order. Each state is proved to fit before
-it is written.
+mig-parted takes profile counts per device, without placements or an order. Each state is proved to fit before it is
+written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gpuplanner.planner.layout_plan import (
     node_state_timeline,
     node_states_of_table,
 )
-from gpuplanner.report.bundle_files import CONFIG_MAP, NAMESPACE, change_script
+from gpuplanner.report.bundle_files import CONFIG_MAP, NAMESPACE, render_change_script
 from gpuplanner.simulator.scheduling_rules import Drain
 
 ALL_DISABLED = "all-disabled"
@@ -37,31 +37,30 @@ ALL_DISABLED = "all-disabled"
 
 
 def to_mig_parted(plan: pl.DataFrame, gpu_model: GpuModel | str, *, at: datetime | None = None) -> str:
-    """Print the node states of a plan as a mig-parted file.
+    """Render the node states of a plan as a mig-parted file.
 
     Parameters
     ----------
     plan : polars.DataFrame
         Table ``schemas.LayoutPlan``.
     gpu_model : GpuModel or str
-        The board of all nodes.
+        GPU model of all nodes.
     at : datetime, optional
-        Only the states in force at this time (with its zone); the nodes are then named in comments. All
-        states of the plan if None.
+        Only the states at this time (with its zone); the nodes are then named in comments. None: all states of the
+        plan.
 
     Returns
     -------
     str
-        YAML, ``version: v1``. Configs are sorted by name; the same state has the same name in every plan. Beside
-        them stands ``all-disabled``: the operator labels its nodes so, and what a node was labelled before must
-        be there for the first change to be taken back.
+        YAML, ``version: v1``. Configurations are sorted by name; the same state has the same name in every plan. There
+        is always ``all-disabled``, the label that the operator sets, so that the first change can be rolled back.
 
     Raises
     ------
     SchemaError
-        If the table is not a layout plan, or it says nothing about the time.
+        If the table is not a layout plan, or has no interval at this time.
     GeometryError
-        If a layout cannot be placed on the board.
+        If a layout cannot be placed on the GPU model.
 
     Examples
     --------
@@ -93,8 +92,8 @@ def to_mig_parted(plan: pl.DataFrame, gpu_model: GpuModel | str, *, at: datetime
     configs: dict[str, tuple[NodeState, list[str]]] = {}
     for node, states in node_state_timeline(check_layout_plan(plan, gpu_model), at).items():
         for state in dict.fromkeys(states.values()):
-            same, nodes = configs.setdefault(state.config_name, (state, []))
-            assert same.gpus == state.gpus, "two states share a digest"
+            known_state, nodes = configs.setdefault(state.config_name, (state, []))
+            assert known_state.gpus == state.gpus, "two states share a digest"
             if node not in nodes:
                 nodes.append(node)
     lines = [
@@ -123,32 +122,28 @@ def to_mig_parted(plan: pl.DataFrame, gpu_model: GpuModel | str, *, at: datetime
 DATA_KEY = "config.yaml"
 """The key under which the MIG manager looks for the configuration."""
 
-MAX_BYTES = 1_000_000
+MAX_CONFIG_MAP_BYTES = 1_000_000
 """Most text that is put into one ConfigMap; Kubernetes refuses more than 1 MiB."""
 
-_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_DNS_1123 = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
-_MAX_NAME = 253
+_DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_DNS_NAME = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*")
+_MAX_NAME_CHARACTERS = 253
 
 
 def to_config_map(
-    plan: pl.DataFrame,
-    gpu_model: GpuModel | str,
-    *,
-    at: datetime | None = None,
-    name: str = CONFIG_MAP,
+    plan: pl.DataFrame, gpu_model: GpuModel | str, *, at: datetime | None = None, name: str = CONFIG_MAP,
     namespace: str = NAMESPACE,
-) -> str:
-    """Print the node states of a plan as the ConfigMap that the MIG manager reads.
+) -> str:  # fmt: skip
+    """Render the node states of a plan as the ConfigMap that the MIG manager reads.
 
     Apply it with ``kubectl apply -f``, then name it in the ClusterPolicy: ``spec.migManager.config.name``.
 
     Parameters
     ----------
-    plan, board, at
+    plan, gpu_model, at
         As for :func:`~gpuplanner.report.mig_manager_files.to_mig_parted`.
     name, namespace : str
-        Of the ConfigMap; the namespace is that of the operator.
+        Name and namespace of the ConfigMap; the namespace is that of the operator.
 
     Returns
     -------
@@ -158,15 +153,15 @@ def to_config_map(
     Raises
     ------
     SchemaError, GeometryError
-        As ``to_mig_parted``, and if a name cannot be one of a Kubernetes object.
+        As ``to_mig_parted``, and if a name is not allowed in Kubernetes.
     OutputError
         If the text is larger than a ConfigMap may be.
     """
     _check_names("name of the ConfigMap", [name])
     _check_names("namespace", [namespace])
     text = to_mig_parted(plan, gpu_model, at=at)
-    if len(text.encode()) > MAX_BYTES:
-        expected = f"at most {MAX_BYTES} bytes, which is what Kubernetes stores"
+    if len(text.encode()) > MAX_CONFIG_MAP_BYTES:
+        expected = f"at most {MAX_CONFIG_MAP_BYTES} bytes, which is what Kubernetes stores"
         todo = "Export one time of the plan at a time: add --at."
         raise OutputError("ConfigMap", expected, f"{len(text.encode())} bytes", todo)
     body = "".join(f"    {line}\n" for line in text.splitlines())
@@ -177,33 +172,27 @@ def to_config_map(
 
 
 def to_change_scripts(
-    plan: pl.DataFrame,
-    gpu_model: GpuModel | str,
-    *,
-    change: ChangeCost | None = None,
-    drain: Drain | None = None,
-    initial: pl.DataFrame | None = None,
-    name: str = CONFIG_MAP,
-    namespace: str = NAMESPACE,
-) -> dict[str, str]:
-    """Print a script for each change of the layouts of some nodes; changes that are alike have one together.
+    plan: pl.DataFrame, gpu_model: GpuModel | str, *, change: ChangeCost | None = None, drain: Drain | None = None,
+    initial: pl.DataFrame | None = None, name: str = CONFIG_MAP, namespace: str = NAMESPACE,
+) -> dict[str, str]:  # fmt: skip
+    """Render a script for each layout change; equal changes share one.
 
-    For each node a script cordons, waits for GPU work to end, drains, labels, waits for the MIG manager,
-    compares what the node then offers with the plan, and uncordons; what has not emptied in time is given up. Its verb
-    ``rollback`` gives back the label that was there before.
+    For each node, a script cordons, waits for GPU processes to end, drains, labels, waits for the MIG manager, compares
+    the resources of the node with the plan, and uncordons; at the timeout it gives up. Its verb ``rollback`` restores
+    the earlier label.
 
     Parameters
     ----------
     plan : polars.DataFrame
         Table ``schemas.LayoutPlan``.
     gpu_model : GpuModel or str
-        The board of all nodes.
+        GPU model of all nodes.
     change : ChangeCost, optional
-        How long a change takes: that of the plan; None: by the operator, as the catalogue has it.
+        Duration of a change; None: with the GPU operator, from the catalogue.
     drain, initial
         As for :func:`~gpuplanner.report.bundle_files.change_index`.
     name, namespace : str
-        Of the ConfigMap.
+        Name and namespace of the ConfigMap.
 
     Returns
     -------
@@ -216,7 +205,7 @@ def to_change_scripts(
     SchemaError
         If the table is not a layout plan.
     GeometryError
-        If a layout cannot be placed on the board, or a name cannot be one of a Kubernetes object.
+        If a layout cannot be placed on the GPU model, or a name is not allowed in Kubernetes.
     """
     gpu_model = as_gpu_model(gpu_model)
     _check_names("name of the ConfigMap", [name])
@@ -226,56 +215,60 @@ def to_change_scripts(
     _check_names("layout plan: node names", frame["node"].unique().sort().to_list())
     scripts: dict[str, str] = {}
     limit_s = cost.drain_s.high if drain is None else drain.limit_s
-    for one in list_layout_changes(frame, limit_s, node_states_of_table(initial)):
-        by_gpu = drain is not None and drain.scope == "gpu"
-        step = functools.partial(_gpu_steps, cost=cost) if by_gpu else _node_step
-        steps = "\n".join(step(node, *states) for node, states in one.nodes.items())
+    for layout_change in list_layout_changes(frame, limit_s, node_states_of_table(initial)):
+        drains_gpus = drain is not None and drain.scope == "gpu"
+        step = functools.partial(_gpu_script_lines, cost=cost) if drains_gpus else _node_script_line
+        steps = "\n".join(step(node, *states) for node, states in layout_change.nodes.items())
         parts = {"CONFIG_MAP": name, "NAMESPACE": namespace, "STEPS": steps}
-        scripts[f"{one.name}.sh"] = change_script(
-            "change_gpu.sh" if by_gpu else "change.sh", one, cost, gpu_model, parts
+        scripts[f"{layout_change.name}.sh"] = render_change_script(
+            "change_gpu.sh" if drains_gpus else "change.sh", layout_change, cost, gpu_model, parts
         )
     return scripts
 
 
-def allocatable(state: NodeState) -> dict[str, int]:
-    """Resources that a node offers in a state under the strategy ``mixed``, by name.
+def allocatable_resources(node_state: NodeState) -> dict[str, int]:
+    """Count the resources that a node offers in a state under the MIG strategy ``mixed``, by name.
 
     Examples
     --------
-    >>> allocatable(NodeState(((0, "1g.10gb+me:1,1g.10gb:6"), (1, "gpu"))))
+    >>> allocatable_resources(NodeState(((0, "1g.10gb+me:1,1g.10gb:6"), (1, "gpu"))))
     {'nvidia.com/gpu': 1, 'nvidia.com/mig-1g.10gb': 6, 'nvidia.com/mig-1g.10gb.me': 1}
     """
-    found = {
+    resources = {
         "nvidia.com/gpu" if profile == FULL_GPU else f"nvidia.com/mig-{profile.replace('+', '.')}": count
-        for profile, count in state.totals.items()
+        for profile, count in node_state.totals.items()
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(resources.items()))
 
 
-def _node_step(node: str, before: NodeState | None, after: NodeState) -> str:
-    return f"config[{node}]={shlex.quote(after.config_name)} {_offers(node, after)} size[{node}]={len(after.gpus)}"
+def _node_script_line(node: str, state_before: NodeState | None, state_after: NodeState) -> str:
+    """Write the line of a change script with configuration, resources and GPUs of a node."""
+    config = f"config[{node}]={shlex.quote(state_after.config_name)}"
+    return f"{config} {_expected_resources(node, state_after)} size[{node}]={len(state_after.gpus)}"
 
 
-def _gpu_steps(node: str, before: NodeState | None, after: NodeState, *, cost: ChangeCost) -> str:
-    """Where the instances of each GPU shall be that changes, so that most of those that are there stay."""
-    was = dict(before.gpus) if before else {}
+def _gpu_script_lines(node: str, state_before: NodeState | None, state_after: NodeState, *, cost: ChangeCost) -> str:
+    """Write the target placements of each changed GPU, so that as many present instances as possible stay."""
+    layout_before = dict(state_before.gpus) if state_before else {}
     lines = []
-    for gpu, layout in after.gpus:
-        if was.get(gpu) != layout:
-            change = cost.change(was.get(gpu, FULL_GPU), layout)
+    for gpu, layout in state_after.gpus:
+        if layout_before.get(gpu) != layout:
+            change = cost.change(layout_before.get(gpu, FULL_GPU), layout)
             places = sorted(change.kept + change.created)
             lines.append(f"target[{node}/{gpu}]={shlex.quote(' '.join(map(str, places)) or 'full')}")
-    return "\n".join([*lines, _offers(node, after)])
+    return "\n".join([*lines, _expected_resources(node, state_after)])
 
 
-def _offers(node: str, state: NodeState) -> str:
-    listed = " ".join(f"{resource}={count}" for resource, count in allocatable(state).items())
-    return f"offers[{node}]={shlex.quote(listed)}"
+def _expected_resources(node: str, node_state: NodeState) -> str:
+    """Write the line of a change script with the resources that a node must offer after the change."""
+    counts = " ".join(f"{resource}={count}" for resource, count in allocatable_resources(node_state).items())
+    return f"offers[{node}]={shlex.quote(counts)}"
 
 
-def _check_names(what: str, names: list[str]) -> None:
-    bad = [name for name in names if len(name) > _MAX_NAME or not _DNS_1123.fullmatch(name)]
-    if bad:
+def _check_names(subject: str, names: list[str]) -> None:
+    """Raise an error if names are not allowed in Kubernetes."""
+    invalid = [name for name in names if len(name) > _MAX_NAME_CHARACTERS or not _DNS_NAME.fullmatch(name)]
+    if invalid:
         expected = "DNS-1123 names: lower-case letters and digits, with '-' and '.' between them"
         todo = "Use the names that 'kubectl get' prints."
-        raise GeometryError(what, expected, f"{len(bad)} of {len(names)} others: {examples(bad)}", todo)
+        raise GeometryError(subject, expected, f"{len(invalid)} of {len(names)} others: {examples(invalid)}", todo)

@@ -1,4 +1,4 @@
-"""A chain of monthly reports, its record and its overview page."""
+"""Monthly reports in one folder: the record of completed steps, its overview page and the page of `watch`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise, zip_longest
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -37,19 +38,19 @@ from gpuplanner.decision.track_record import (
     score_forecasts,
 )
 from gpuplanner.report import html_page as page
-from gpuplanner.report.figure_formats import safe
+from gpuplanner.report.figure_formats import escape_html
 from gpuplanner.report.policy_and_team_sections import write_scorecards
-from gpuplanner.report.report_messages import report_mail
+from gpuplanner.report.report_messages import render_mail
 from gpuplanner.report.report_rendering import write_report
 from gpuplanner.usage.installed_capacity import describe_node_changes, gpus_of_nodes
 from gpuplanner.usage.job_history import begin_of, end_of, load_dataset, months_from, open_long_dataset
 
-FORMAT = "gpuplanner.chain/1"
-RECORD, PAGE = "chain.json", "index.html"
-DONE, FAILED, LEFT_OUT, NO_DATA = "done", "failed", "left out", "no data"
-NAMES = ("data", "study", "report", "teams", "mail")
+CHAIN_FORMAT = "gpuplanner.chain/1"
+RECORD_FILE, PAGE_FILE = "chain.json", "index.html"
+DONE, FAILED, SKIPPED, NO_DATA = "done", "failed", "left out", "no data"
+STEP_NAMES = ("data", "study", "report", "teams", "mail")
 """Steps of a month, in their order."""
-TEXTS = ("nodes", "jobs_hash", "study", "action", "sentence", "status")
+TEXT_FACT_NAMES = ("nodes", "jobs_hash", "study", "action", "sentence", "status")
 """Facts that are texts; the others are numbers."""
 
 Fact = str | int | float | None
@@ -57,7 +58,14 @@ Fact = str | int | float | None
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What a step of a month did: its state, hashes of what it wrote, and facts that somebody may ask for later."""
+    """Record of one step of a month.
+
+    - ``name``: Step, one of :data:`STEP_NAMES`.
+    - ``state``: ``done``, ``failed``, ``left out`` or ``no data``.
+    - ``outputs``: SHA-256 of each file written, by its path in the folder.
+    - ``facts``: Figures that the overview page shows.
+    - ``error``: Error message of a step that is not done.
+    """
 
     name: str
     state: str
@@ -68,7 +76,14 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class MonthRecord:
-    """What a month was made of: hashes of scenario, data and what months before handed on; version; steps."""
+    """Record of one month: its inputs as hashes, and its steps.
+
+    - ``month``: ``YYYY-MM``.
+    - ``gpuplanner``: Version that made it.
+    - ``scenario``, ``data``: Hashes of the scenario and of its input files.
+    - ``before``: Hash of the ledger of the previous month; None for the first.
+    - ``steps``: Steps in the order of :data:`STEP_NAMES`.
+    """
 
     month: str
     gpuplanner: str
@@ -78,84 +93,90 @@ class MonthRecord:
     steps: tuple[StepRecord, ...] = ()
 
     @property
-    def complete(self) -> bool:
-        """Whether every step was done, or the month has no data."""
-        states = [one.state for one in self.steps]
-        return states == [DONE] * len(NAMES) or states == [NO_DATA]
+    def is_complete(self) -> bool:
+        """Whether every step is done, or the month has no data."""
+        states = [step.state for step in self.steps]
+        return states == [DONE] * len(STEP_NAMES) or states == [NO_DATA]
 
     @property
     def has_data(self) -> bool:
-        """Whether months behind it go on from what it handed on."""
-        return any(one.name == "report" and one.state == DONE for one in self.steps)
+        """Whether the report of the month is done, so that later months build on it."""
+        return any(step.name == "report" and step.state == DONE for step in self.steps)
 
     @property
     def facts(self) -> Mapping[str, Fact]:
-        """Facts of all its steps."""
+        """Merge the facts of all steps."""
         return {name: fact for step in self.steps for name, fact in step.facts.items()}
 
     @property
     def nodes(self) -> Mapping[str, int]:
-        """GPUs of each node at its end, where there is a list of them."""
+        """GPUs of each node at the end of the month; empty without a node list."""
         return json.loads(str(self.facts.get("nodes", "{}")))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class Chain:
-    """All months of a folder, in their order."""
+    """Records of all months of a folder, oldest first."""
 
     months: tuple[MonthRecord, ...] = ()
 
     def to_json(self) -> str:
-        """The record as it is kept: the same data, scenario and months give the same bytes."""
-        return to_json({"format": FORMAT, "months": [to_plain(one) for one in self.months]})
+        """Write the record as JSON; the same data, scenario and months give the same bytes."""
+        return to_json({"format": CHAIN_FORMAT, "months": [to_plain(record) for record in self.months]})
 
-    def before(self, month: str) -> list[MonthRecord]:
-        """Months before it that handed something on."""
-        return [one for one in self.months if one.month < month and one.has_data]
+    def months_before(self, month: str) -> list[MonthRecord]:
+        """List the earlier months that have a report."""
+        return [record for record in self.months if record.month < month and record.has_data]
 
-    def having(self, record: MonthRecord) -> Chain:
-        """With a month in its place."""
-        others = [one for one in self.months if one.month != record.month]
-        return Chain(tuple(sorted([*others, record], key=lambda one: one.month)))
+    def with_month(self, record: MonthRecord) -> Chain:
+        """Add a month, or replace its earlier record."""
+        other_months = [month for month in self.months if month.month != record.month]
+        return Chain(tuple(sorted([*other_months, record], key=lambda month: month.month)))
 
 
 def read_chain(folder: Path) -> Chain:
-    """The chain of a folder; empty where there is none."""
-    place = folder / RECORD
-    if not place.exists():
+    """Read the record of a folder; empty if there is none.
+
+    Raises
+    ------
+    ScenarioError
+        If the file is not a record of monthly reports.
+    """
+    path = folder / RECORD_FILE
+    if not path.exists():
         return Chain()
     try:
-        values = load_json(place.read_text(encoding="utf-8"), source=str(place), error=ScenarioError)
-        if values["format"] != FORMAT:
+        values = load_json(path.read_text(encoding="utf-8"), source=str(path), error=ScenarioError)
+        if values["format"] != CHAIN_FORMAT:
             raise ValueError(values["format"])
-        chain = Chain(tuple(from_plain(MonthRecord, one) for one in values["months"]))
-        if odd := next((said for one in chain.months for said in _odd(one)), None):
-            raise ValueError(odd)
-        if [one.month for one in chain.months] != sorted({one.month for one in chain.months}):
+        chain = Chain(tuple(from_plain(MonthRecord, record) for record in values["months"]))
+        if fault := next((fault_text for record in chain.months for fault_text in _find_faults(record)), None):
+            raise ValueError(fault)
+        if [record.month for record in chain.months] != sorted({record.month for record in chain.months}):
             raise ValueError("months that are not in order, each once")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         todo = "Choose another folder with -o; nothing was changed."
-        raise ScenarioError(str(place), f"a file of {FORMAT!r}", str(error), todo) from None
+        raise ScenarioError(str(path), f"a file of {CHAIN_FORMAT!r}", str(error), todo) from None
     return chain
 
 
-def _odd(month: MonthRecord) -> Iterator[str]:
-    """What of a month nobody wrote who keeps this record."""
+def _find_faults(month: MonthRecord) -> Iterator[str]:
+    """Yield what this package cannot have written in the record of a month."""
     if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", month.month):
         yield f"month {month.month[:40]!r}"
-    for step, name in zip_longest(month.steps, NAMES[: len(month.steps)]):
-        if step.name != name or step.state not in (DONE, FAILED, LEFT_OUT, NO_DATA):
+    for step, name in zip_longest(month.steps, STEP_NAMES[: len(month.steps)]):
+        if step.name != name or step.state not in (DONE, FAILED, SKIPPED, NO_DATA):
             yield f"step {step.name[:40]!r}, {step.state[:40]!r} in {month.month}"
     for name, fact in month.facts.items():
-        if fact is not None and isinstance(fact, str) != (name in TEXTS):
+        if fact is not None and isinstance(fact, str) != (name in TEXT_FACT_NAMES):
             yield f"{name[:40]} {str(fact)[:40]!r} in {month.month}"
     nodes = month.nodes
     if not (isinstance(nodes, dict) and all(isinstance(gpus, int) for gpus in nodes.values())):
         yield f"nodes {str(nodes)[:40]!r} in {month.month}"
 
 
-def ledger_of(out: Path, month: str) -> Path:
-    """Where a month keeps what it hands on: forecasts, and what was promised beside them."""
+def ledger_path(out: Path, month: str) -> Path:
+    """Return the path of the ledger of a month: its forecasts; savings promised lie beside it."""
     return out / "ledgers" / f"{month}.parquet"
 
 
@@ -163,106 +184,105 @@ MONTH_FILES = {
     "page": "{month}/index.html", "tables": "{month}/workbook.xlsx", "teams": "teams/{month}/scorecard.csv",
     "mail": "mail/{month}.eml",
 }  # fmt: skip
-"""Of each month, how it is called and where it lies; what is not there has no link."""
-SAVINGS = {
+"""Paths of the files of a month by link text; missing files have no link."""
+SAVINGS_HEADINGS = {
     "month": "promised in", "seen": "measured in", "promised": "promised [GPU h per week]",
     "realised": "realised [GPU h per week]", "demand": "variance: demand", "service": "variance: queue waits",
     "rest": "variance: not carried out",
 }  # fmt: skip
-FORECASTS = {
+FORECAST_HEADINGS = {
     "month": "forecast of", "slots": "intervals observed", "coverage": "within the 90 % interval",
     "error": "mean error against the naive forecast",
 }  # fmt: skip
 
 
-def chain_page(chain: Chain, out: Path, locale: str = "en") -> str:
-    """The page of a folder of months; it leads to nothing that is not in the folder."""
-    told = [one for one in chain.months if one.has_data]
-    guessed = [one.month for one in told if one.facts.get("fleet_inferred")]
-    notes = [page.note(f"{', '.join(guessed)}: {INFERRED_FLEET_REASON}.")] if guessed else []
-    changes = [(after.month, describe_node_changes(before.nodes, after.nodes)) for before, after in pairwise(told)]
-    notes += [page.note(f"{month}: {words}") for month, words in changes if words]
-    parts = [page.section("Months", _months(chain), *notes, _links(chain, out))]
-    if told:
-        ledger = ledger_of(out, told[-1].month)
-        parts += [page.section("Savings: promised and realised", *_savings(ledger)),
-                  page.section("Forecast accuracy", *_forecasts(ledger))]  # fmt: skip
+def render_chain_page(chain: Chain, out: Path, locale: str = "en") -> str:
+    """Render the overview page of a folder of monthly reports, with links to files that exist."""
+    reported = [record for record in chain.months if record.has_data]
+    inferred_months = [record.month for record in reported if record.facts.get("fleet_inferred")]
+    notes = [page.note(f"{', '.join(inferred_months)}: {INFERRED_FLEET_REASON}.")] if inferred_months else []
+    for earlier, later in pairwise(reported):
+        change_text = describe_node_changes(earlier.nodes, later.nodes)
+        notes += [page.note(f"{later.month}: {change_text}")] if change_text else []
+    sections = [page.section("Months", _months_table(chain), *notes, _list_month_files(chain, out))]
+    if reported:
+        ledger = ledger_path(out, reported[-1].month)
+        sections += [page.section("Savings: promised and realised", *_savings_parts(ledger)),
+                  page.section("Forecast accuracy", *_forecast_parts(ledger))]  # fmt: skip
     months = f"{chain.months[0].month} to {chain.months[-1].month}" if chain.months else "no month yet"
-    provenance = {"gpuplanner": __version__}
-    return page.render_page(
-        "\n".join(parts), title="GPU reports", subtitle=months, provenance=provenance, locale=locale
-    )
+    body, facts = "\n".join(sections), {"gpuplanner": __version__}
+    return page.render_page(body, title="GPU reports", subtitle=months, provenance=facts, locale=locale)
 
 
-def _months(chain: Chain) -> str:
-    rows = [
-        {
-            "month": one.month,
-            "jobs": one.facts.get("jobs"),
-            "GPUs": one.facts.get("fleet_gpus"),
-            "advised": one.facts.get("gpus"),
-            "saves": one.facts.get("saving_gpu_hours_per_week"),
-            "decision": f"{one.facts.get('sentence', '') if one.has_data else ''} {_missing(one)}".strip(),
-        }
-        for one in reversed(chain.months)
-    ]
-    names = {"GPUs": "installed GPUs", "advised": "recommended", "saves": "capacity freed [GPU h per week]"}
+def _months_table(chain: Chain) -> str:
+    """Render the table of months, newest first, with links to their reports."""
+    rows = []
+    for record in reversed(chain.months):
+        facts = record.facts
+        sentence = facts.get("sentence", "") if record.has_data else ""
+        rows.append({
+            "month": record.month, "jobs": facts.get("jobs"), "GPUs": facts.get("fleet_gpus"),
+            "advised": facts.get("gpus"), "saves": facts.get("saving_gpu_hours_per_week"),
+            "decision": f"{sentence} {_describe_unfinished(record)}".strip(),
+        })  # fmt: skip
+    headings = {"GPUs": "installed GPUs", "advised": "recommended", "saves": "capacity freed [GPU h per week]"}
     schema = {"month": pl.String, "jobs": pl.Int64, "GPUs": pl.Int64, "advised": pl.Int64, "saves": pl.Float64,
               "decision": pl.String}  # fmt: skip
     table = page.table(
-        pl.DataFrame(rows, schema=schema), caption="Months, newest first", headings=names,
+        pl.DataFrame(rows, schema=schema), caption="Months, newest first", headings=headings,
         formats={"saves": ",.0f"},
     )  # fmt: skip
-    for one in chain.months:  # a name of digits, and a page that was written
-        if one.has_data:
-            row = f'<th scope="row">{one.month}</th>'
-            link = f'<th scope="row"><a href="{one.month}/index.html">{one.month}</a></th>'
+    for record in chain.months:  # a name of digits, and a page that was written
+        if record.has_data:
+            row = f'<th scope="row">{record.month}</th>'
+            link = f'<th scope="row"><a href="{record.month}/index.html">{record.month}</a></th>'
             table = table.replace(row, link)
     return table
 
 
-def _missing(month: MonthRecord) -> str:
-    last = next((step for step in month.steps if step.state != DONE), None)
-    if last is not None:
-        return f"{last.state.capitalize()} ({last.name}): {last.error or ''}"
-    return "" if month.complete else "Started, not complete."
+def _describe_unfinished(record: MonthRecord) -> str:
+    """Describe the step at which a month stopped; empty if it is complete."""
+    unfinished = next((step for step in record.steps if step.state != DONE), None)
+    if unfinished is not None:
+        return f"{unfinished.state.capitalize()} ({unfinished.name}): {unfinished.error or ''}"
+    return "" if record.is_complete else "Started, not complete."
 
 
-def _links(chain: Chain, out: Path) -> str:
-    """Of each month the files that are there."""
+def _list_month_files(chain: Chain, out: Path) -> str:
+    """Render links to the existing files of each month."""
     lines = []
-    for one in reversed(chain.months):
-        places = {name: place.format(month=one.month) for name, place in MONTH_FILES.items()}
-        there = [f'<a href="{place}">{name}</a>' for name, place in places.items() if (out / place).is_file()]
-        lines += [f"<li>{safe(one.month)}: {', '.join(there)}</li>"] if there else []
+    for record in reversed(chain.months):
+        paths = {name: path.format(month=record.month) for name, path in MONTH_FILES.items()}
+        links = [f'<a href="{path}">{name}</a>' for name, path in paths.items() if (out / path).is_file()]
+        lines += [f"<li>{escape_html(record.month)}: {', '.join(links)}</li>"] if links else []
     return f"<ul>{''.join(lines)}</ul>" if lines else ""
 
 
-def _savings(ledger: Path) -> list[str]:
+def _savings_parts(ledger: Path) -> list[str]:
+    """Render savings promised and realised, month by month."""
     months = read_savings(savings_file(ledger))
-    came = list(evaluate_promises(months))
-    if not came:
+    results = list(evaluate_promises(months))
+    if not results:
         text = "Savings are measured once the next month is reported, for a fleet with a node list."
         return [page.note(text)]
-    if not any(one.promised or one.realised for one in came):
+    if not any(result.promised or result.realised for result in results):
         return [page.note("The measured months had no promised and no realised savings.")]
-    rows = [
-        (one.month, one.next_month, one.promised, one.realised, one.demand, one.service, one.not_carried_out)
-        for one in came
-    ]
-    schema = {name: pl.String if name in ("month", "seen") else pl.Float64 for name in SAVINGS}
+    fields = attrgetter("month", "next_month", "promised", "realised", "demand", "service", "not_carried_out")
+    rows = list(map(fields, results))
+    schema = {name: pl.String if name in ("month", "seen") else pl.Float64 for name in SAVINGS_HEADINGS}
     standing = baseline_table(months)
-    hours, worth = standing["saved_gpu_hours"].sum(), standing["total_usd"][-1]
-    money = f" ({worth:,.2f} USD)" if worth else ""
-    less = f"All months used {hours:,.0f} GPU-hours less than at the level of the first month{money}."
+    hours, usd = standing["saved_gpu_hours"].sum(), standing["total_usd"][-1]
+    money = f" ({usd:,.2f} USD)" if usd else ""
+    total_text = f"All months used {hours:,.0f} GPU-hours less than at the level of the first month{money}."
     return [
-        page.paragraph(less),
+        page.paragraph(total_text),
         page.table(pl.DataFrame(rows, schema=schema, orient="row"), caption="Promised and realised savings",
-                   headings=SAVINGS, formats=dict.fromkeys(list(SAVINGS)[2:], "+,.0f")),
+                   headings=SAVINGS_HEADINGS, formats=dict.fromkeys(list(SAVINGS_HEADINGS)[2:], "+,.0f")),
     ]  # fmt: skip
 
 
-def _forecasts(ledger: Path) -> list[str]:
+def _forecast_parts(ledger: Path) -> list[str]:
+    """Render the accuracy of earlier forecasts."""
     record = score_forecasts(read_ledger(ledger))
     if record.is_empty():
         return [page.note("Forecast accuracy is known in the next month, once the forecast hours are over.")]
@@ -270,24 +290,42 @@ def _forecasts(ledger: Path) -> list[str]:
         month=pl.col("cutoff").dt.strftime("%Y-%m-%d"), slots="slots", coverage="coverage_90",
         error=pl.col("mae") / pl.col("naive_mae"),
     )  # fmt: skip
-    about = page.note("Below 1, the forecast beats the naive forecast, which repeats the last value.")
+    explanation = page.note("Below 1, the forecast beats the naive forecast, which repeats the last value.")
     formats = {"coverage": ".0%", "error": ".2f"}
-    return [page.table(frame, caption="Evaluated forecasts", headings=FORECASTS, formats=formats), about]
+    return [page.table(frame, caption="Evaluated forecasts", headings=FORECAST_HEADINGS, formats=formats), explanation]
 
 
-Told = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 
 
-def months_between(text: str, scenario: Scenario) -> list[str]:
-    """Calendar months of ``A..B``; an end that is left out is the first month of the data, or the last whole one.
+def parse_month_range(text: str, scenario: Scenario) -> list[str]:
+    """Parse a range of calendar months ``A..B``.
 
-    None where no month is whole yet.
+    An end that is left out is the first month of the data, or the last complete one. The list is empty if no month is
+    complete yet.
+
+    Parameters
+    ----------
+    text : str
+        Range of months ``YYYY-MM..YYYY-MM``.
+    scenario : Scenario
+        Names the dataset and its time zone.
+
+    Returns
+    -------
+    list of str
+        Months ``YYYY-MM``, oldest first.
+
+    Raises
+    ------
+    ScenarioError
+        If the first month is after the last.
 
     Examples
     --------
-    >>> months_between("2026-11..2027-01", Scenario())
+    >>> parse_month_range("2026-11..2027-01", Scenario())
     ['2026-11', '2026-12', '2027-01']
-    >>> months_between("..", Scenario())
+    >>> parse_month_range("..", Scenario())
     ['2026-02']
     """
     first, _, last = text.partition("..")
@@ -295,210 +333,242 @@ def months_between(text: str, scenario: Scenario) -> list[str]:
         trace, zone = load_dataset(scenario.data, columns=("submit_time",)), ZoneInfo(scenario.tz)
         begin, end = begin_of(trace).astimezone(zone), end_of(trace).astimezone(zone)
         # The month in which the data end is whole only where the next one begins.
-        first, last = first or f"{begin:%Y-%m}", last or f"{_first_of_month(end) - timedelta(days=1):%Y-%m}"
-    for one in (first, last):
-        scenario.but(month=one)
-    found = months_from(first, last)
-    if not found and text == f"{first}..{last}":
-        what, todo = f"report {text}", "Swap the months."
-        raise ScenarioError(what, "a first month before the last", f"{first}..{last}", todo)
-    return found
+        first, last = first or f"{begin:%Y-%m}", last or f"{_start_of_month(end) - timedelta(days=1):%Y-%m}"
+    for month in (first, last):
+        scenario.but(month=month)
+    months = months_from(first, last)
+    if not months and text == f"{first}..{last}":
+        subject, todo = f"report {text}", "Swap the months."
+        raise ScenarioError(subject, "a first month before the last", f"{first}..{last}", todo)
+    return months
 
 
-def _first_of_month(time: datetime) -> datetime:
+def _start_of_month(time: datetime) -> datetime:
+    """Return midnight of the first day of the month of a time."""
     return time.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
 
 
 def report_months(
-    scenario: Scenario, months: Sequence[str], out: str | Path, *, again: Sequence[str] = (), told: Told
-) -> Chain:
-    """Report months one after the other into a folder, each going on from what the one before handed on.
+    scenario: Scenario, months: Sequence[str], out: str | Path, *, remake: Sequence[str] = (),
+    report_progress: ReportProgress,
+) -> Chain:  # fmt: skip
+    """Report several months into one folder, each building on the ledger of the previous one.
 
-    What was done stands: a month is made anew where it is named in `again`, where what it wrote is gone or changed, or
-    where a month before it came or changed. A month that was begun goes on at the step that is missing, if scenario,
-    data and version are still those that it was begun with. A run that is stopped at any moment and started again
-    leaves the same bytes as one that was not. The first step that fails raises its error after it was written down.
+    Completed months stay. A month is reported again if it is named in `remake`, if one of its files is missing or
+    changed, or if an earlier month was added or changed. An interrupted month continues at its next step if scenario,
+    data and version are unchanged, and ends with the same bytes as an uninterrupted run. The first step that fails is
+    recorded, then its error is raised.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Scenario of all months.
+    months : sequence of str
+        Months ``YYYY-MM``.
+    out : str or Path
+        Folder of the reports.
+    remake : sequence of str
+        Months to report again although they are complete.
+    report_progress : callable
+        Is called with a line of text before each step.
+
+    Returns
+    -------
+    Chain
+        Records of all months of the folder.
     """
     out = Path(out)
-    if strange := sorted(set(again) - set(months)):
-        what, todo = "report --again", "Name months of the range, such as 2026-02."
-        raise ScenarioError(what, f"some of {months[0]}..{months[-1]}", ", ".join(strange), todo)
+    if unknown_months := sorted(set(remake) - set(months)):
+        subject, todo = "report --again", "Name months of the range, such as 2026-02."
+        raise ScenarioError(subject, f"some of {months[0]}..{months[-1]}", ", ".join(unknown_months), todo)
     with lock_for_writing(out):
-        if (out / PAGE).exists() and not (out / RECORD).exists():
-            what, todo = f"report to {out}", "Choose another folder with -o; nothing was changed."
-            raise ScenarioError(what, "a folder of monthly reports, or a new one", f"one with a {PAGE}", todo)
-        chain, write = read_chain(out), scenario.number_locale
-        for month in sorted(set(months) | {one.month for one in chain.months if one.month > min(months)}):
-            if month not in months and not _stale(chain, month, out):
+        if (out / PAGE_FILE).exists() and not (out / RECORD_FILE).exists():
+            subject, todo = f"report to {out}", "Choose another folder with -o; nothing was changed."
+            raise ScenarioError(subject, "a folder of monthly reports, or a new one", f"one with a {PAGE_FILE}", todo)
+        chain, locale = read_chain(out), scenario.number_locale
+        for month in sorted(set(months) | {run.month for run in chain.months if run.month > min(months)}):
+            if month not in months and not _is_outdated(chain, month, out):
                 continue
-            one = _Month(scenario.but(month=month), out, chain, told)
-            known = next((each for each in chain.months if each.month == month), None)
-            for record in one.run(None if month in again else known):
-                chain = chain.having(record)
-                _write_text(out / RECORD, chain.to_json())
-                _write_text(out / PAGE, chain_page(chain, out, write))
-        _write_text(out / PAGE, chain_page(chain, out, write))
+            run = _MonthRun(scenario.but(month=month), out, chain, report_progress)
+            earlier = next((record for record in chain.months if record.month == month), None)
+            for record in run.run(None if month in remake else earlier):
+                chain = chain.with_month(record)
+                _write_text(out / RECORD_FILE, chain.to_json())
+                _write_text(out / PAGE_FILE, render_chain_page(chain, out, locale))
+        _write_text(out / PAGE_FILE, render_chain_page(chain, out, locale))
     return chain
 
 
-def _write_text(place: Path, text: str) -> None:
-    write_atomically(place, lambda new: new.write_text(text, encoding="utf-8"), protect_foreign=False)
+def _write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), protect_foreign=False)
 
 
-def _handed_on(chain: Chain, month: str, out: Path) -> Path | None:
-    """Ledger of the last month before, of which there is one."""
-    before = chain.before(month)
-    return ledger_of(out, before[-1].month) if before else None
+def _previous_ledger(chain: Chain, month: str, out: Path) -> Path | None:
+    """Return the path of the ledger of the last earlier month that has a report."""
+    before = chain.months_before(month)
+    return ledger_path(out, before[-1].month) if before else None
 
 
-def _stale(chain: Chain, month: str, out: Path) -> bool:
-    """Whether a month rests on others than those that stand before it now."""
-    known = next(one for one in chain.months if one.month == month)
-    return known.has_data and known.before != _hash_of(_handed_on(chain, month, out))
+def _is_outdated(chain: Chain, month: str, out: Path) -> bool:
+    """Whether a month was built on another ledger than the one that precedes it now."""
+    record = next(record for record in chain.months if record.month == month)
+    return record.has_data and record.before != _hash_ledger(_previous_ledger(chain, month, out))
 
 
-def _hash_of(ledger: Path | None) -> str | None:
-    """Hash of a ledger and of what is kept beside it."""
+def _hash_ledger(ledger: Path | None) -> str | None:
+    """Hash a ledger and the files beside it that share its name."""
     if ledger is None or not ledger.exists():
         return None
-    return _sha("".join(sha256(path) for path in _beside(ledger)))
+    return _hash_text("".join(sha256(path) for path in _ledger_files(ledger)))
 
 
-def _beside(ledger: Path) -> list[Path]:
+def _ledger_files(ledger: Path) -> list[Path]:
+    """List a ledger and the files beside it that share its name."""
     return sorted(ledger.parent.glob(f"{ledger.stem}.*"))
 
 
-def _sha(text: str) -> str:
+def _hash_text(text: str) -> str:
+    """Hash a text with SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class _Month:
-    """One month on its way: what it rests on, and its steps."""
+class _MonthRun:
+    """One month while it is reported: its inputs and its steps."""
 
-    def __init__(self, scenario: Scenario, out: Path, chain: Chain, told: Told) -> None:
-        self.scenario, self.out, self.told = scenario, out, told
+    def __init__(self, scenario: Scenario, out: Path, chain: Chain, report_progress: ReportProgress) -> None:
+        self.scenario, self.out, self.report_progress = scenario, out, report_progress
         self.month = str(scenario.month)
-        self.before = _handed_on(chain, self.month, out)
-        self.nodes_before = next((one.nodes for one in reversed(chain.before(self.month))), {})
+        self.previous_ledger = _previous_ledger(chain, self.month, out)
+        self.nodes_before = next((record.nodes for record in reversed(chain.months_before(self.month))), {})
         self.nodes: Mapping[str, int] = {}
         self.study: Study | None = None
 
-    def rests_on(self) -> MonthRecord:
-        """Hashes of all that the month is made of, as it is now."""
+    def hash_inputs(self) -> MonthRecord:
+        """Hash the present inputs of the month, as a record without steps."""
         hashes = input_hashes(self.scenario.data, *(getattr(self.scenario, name) for name in FILE_PATH_FIELDS))
-        kept = self.scenario.but(data="")
-        data, asked = _sha(to_json(hashes)), _sha(kept.to_yaml())
-        return MonthRecord(self.month, __version__, asked, data, _hash_of(self.before))
+        portable = self.scenario.but(data="")
+        data_hash, scenario_hash = _hash_text(to_json(hashes)), _hash_text(portable.to_yaml())
+        return MonthRecord(self.month, __version__, scenario_hash, data_hash, _hash_ledger(self.previous_ledger))
 
-    def run(self, known: MonthRecord | None) -> Iterator[MonthRecord]:
-        """Do what is missing; yields the month as it stands after each step."""
-        now = self.rests_on()
-        kept = [] if known is None else self._kept(known, now)
-        if known is not None and len(kept) == len(known.steps) and known.complete:
-            self._tell_standing(known, now)
+    def run(self, earlier_record: MonthRecord | None) -> Iterator[MonthRecord]:
+        """Run the steps that are missing; yield the record of the month after each."""
+        current_record = self.hash_inputs()
+        finished = [] if earlier_record is None else self._find_valid_steps(earlier_record, current_record)
+        if earlier_record is not None and len(finished) == len(earlier_record.steps) and earlier_record.is_complete:
+            self._report_up_to_date(earlier_record, current_record)
             return
-        record = replace(now, steps=tuple(kept))
+        record = replace(current_record, steps=tuple(finished))
         yield record
-        for name in list(STEPS)[len(kept) :]:
-            self.told(f"{self.month}: {name}")
+        for name in list(STEP_FUNCTIONS)[len(finished) :]:
+            self.report_progress(f"{self.month}: {name}")
             self.nodes = record.nodes
-            step, failure = self._done(name)
+            step, failure = self._run_step(name)
             record = replace(record, steps=(*record.steps, step))
             yield record
             if failure is not None:
                 raise failure
             if step.state == NO_DATA:
-                self.told(f"{self.month}: {step.error}")
+                self.report_progress(f"{self.month}: {step.error}")
                 return
-        if replace(self.rests_on(), steps=record.steps) != record:
-            yield now
-            what, todo = f"report {self.month}", "Run it again when no other process writes the data."
-            raise ScenarioError(what, "data that do not change during the run", "changed data", todo)
+        if replace(self.hash_inputs(), steps=record.steps) != record:
+            yield current_record
+            subject, todo = f"report {self.month}", "Run it again when no other process writes the data."
+            raise ScenarioError(subject, "data that do not change during the run", "changed data", todo)
 
-    def _kept(self, known: MonthRecord, now: MonthRecord) -> list[StepRecord]:
-        """Steps that stand: up to the first that failed, or whose files are not as they were written."""
-        same = (known.scenario, known.data, known.gpuplanner) == (now.scenario, now.data, now.gpuplanner)
-        if not (known.complete or same) or (
-            known.steps and known.steps[-1].state == NO_DATA and known.data != now.data
+    def _find_valid_steps(self, earlier_record: MonthRecord, current_record: MonthRecord) -> list[StepRecord]:
+        """List the recorded steps that are still valid, up to the first that failed or whose files changed."""
+        has_same_inputs = (earlier_record.scenario, earlier_record.data, earlier_record.gpuplanner) == (
+            current_record.scenario,
+            current_record.data,
+            current_record.gpuplanner,
+        )
+        if not (earlier_record.is_complete or has_same_inputs) or (
+            earlier_record.steps
+            and earlier_record.steps[-1].state == NO_DATA
+            and earlier_record.data != current_record.data
         ):
             return []
         kept: list[StepRecord] = []
-        for step in known.steps:
-            moved = known.before != now.before and step.name in AFTER_OTHERS
-            if step.state not in (DONE, NO_DATA) or moved or not self._intact(step):
+        for step in earlier_record.steps:
+            depends_on_changed = earlier_record.before != current_record.before and step.name in CHAINED_STEPS
+            if step.state not in (DONE, NO_DATA) or depends_on_changed or not self._has_intact_files(step):
                 break
             kept.append(step)
         # What is made anew is made of one thing: not half of it of other data or by another version.
-        return kept if same or len(kept) == len(known.steps) else []
+        return kept if has_same_inputs or len(kept) == len(earlier_record.steps) else []
 
-    def _intact(self, step: StepRecord) -> bool:
-        """Whether the files of a step, and those that its manifests list, are there as they were written."""
-        places = {self.out / name: digest for name, digest in step.outputs.items()}
-        if not all(place.is_file() and sha256(place) == digest for place, digest in places.items()):
+    def _has_intact_files(self, step: StepRecord) -> bool:
+        """Whether the files of a step, and those that its manifests list, are unchanged."""
+        hash_by_path = {self.out / name: digest for name, digest in step.outputs.items()}
+        if not all(path.is_file() and sha256(path) == digest for path, digest in hash_by_path.items()):
             return False
-        return all(is_intact(place.parent) for place in places if place.name == MANIFEST)
+        return all(is_intact(path.parent) for path in hash_by_path if path.name == MANIFEST)
 
-    def _tell_standing(self, known: MonthRecord, now: MonthRecord) -> None:
+    def _report_up_to_date(self, earlier_record: MonthRecord, current_record: MonthRecord) -> None:
+        """Report that a month is complete, and which of its inputs have changed since."""
+        has_new_data = earlier_record.data != current_record.data
         differences = {
-            f"by version {known.gpuplanner}": known.gpuplanner != now.gpuplanner,
-            "from other jobs than the present data": known.data != now.data and self._jobs_changed(known),
-            "for another scenario": known.scenario != now.scenario,
+            f"by version {earlier_record.gpuplanner}": earlier_record.gpuplanner != current_record.gpuplanner,
+            "from other jobs than the present data": has_new_data and self._have_jobs_changed(earlier_record),
+            "for another scenario": earlier_record.scenario != current_record.scenario,
         }
-        since = [words for words, differs in differences.items() if differs]
-        made = f", made {', '.join(since)}; add --again {self.month} to make it again" if since else ""
-        self.told(f"{self.month}: up to date{made}")
+        changes = [words for words, differs in differences.items() if differs]
+        remake_text = f", made {', '.join(changes)}; add --again {self.month} to make it again" if changes else ""
+        self.report_progress(f"{self.month}: up to date{remake_text}")
 
-    def _jobs_changed(self, known: MonthRecord) -> bool:
-        """Whether what the month was made of changed: months that were added behind it are no news to it."""
-        step, _ = self._done("data")
-        return any(known.steps[0].facts.get(name) != step.facts.get(name) for name in SAME_JOBS)
+    def _have_jobs_changed(self, earlier_record: MonthRecord) -> bool:
+        """Whether the jobs of the month differ from the recorded ones; jobs of later months do not count."""
+        step, _ = self._run_step("data")
+        return any(earlier_record.steps[0].facts.get(name) != step.facts.get(name) for name in JOB_FACTS)
 
-    def _done(self, name: str) -> tuple[StepRecord, GpuPlannerError | None]:
+    def _run_step(self, name: str) -> tuple[StepRecord, GpuPlannerError | None]:
+        """Run one step and record its result; return the error that must be raised, if any."""
         try:
-            outputs, facts = STEPS[name](self)
-        except _NothingThereError as nothing:
+            outputs, facts = STEP_FUNCTIONS[name](self)
+        except _NoJobsError as nothing:
             return StepRecord(name, NO_DATA, {}, {}, str(nothing)), None
         except MissingDependencyError as error:
-            self.told(f"{self.month}: {name} is skipped: {error}")
-            return StepRecord(name, LEFT_OUT, {}, {}, str(error)), None
+            self.report_progress(f"{self.month}: {name} is skipped: {error}")
+            return StepRecord(name, SKIPPED, {}, {}, str(error)), None
         except GpuPlannerError as error:
             return StepRecord(name, FAILED, {}, {}, str(error)), error
         hashes = {path.relative_to(self.out).as_posix(): sha256(path) for path in outputs}
         return StepRecord(name, DONE, hashes, facts), None
 
-    def evaluated(self) -> Study:
-        """The study of the month, from the disk where it was made before."""
+    def evaluate_study(self) -> Study:
+        """Evaluate the scenario of the month once and keep the study."""
         if self.study is None:
             self.study = evaluate(self.scenario)
         return self.study
 
-    def data(self) -> tuple[list[Path], dict[str, Fact]]:
-        """Look whether there are jobs in the month, and what became of the rows."""
+    def check_data(self) -> tuple[list[Path], dict[str, Fact]]:
+        """Check that the month has jobs, and record their hash and the rows read."""
         trace = open_long_dataset(self.scenario.data)
         span = self.scenario.month_span()
         assert span is not None, "every step is of a month"
         begin, end = max(span[0], begin_of(trace)), min(span[1], end_of(trace))
-        came = pl.col("submit_time").is_between(begin, end, closed="left")
+        was_submitted = pl.col("submit_time").is_between(begin, end, closed="left")
         # As it stood at the end of the month: what comes later is no change to it.
-        by_then = (pl.when(pl.col(name) <= end).then(name) for name in ("start_time", "end_time"))
-        jobs = trace.lazy_jobs.collect_between(begin, end, SEEN).with_columns(*by_then)
-        if begin >= end or not jobs.select(came.any()).item():
-            raise _NothingThereError("no job was submitted in this month: skipped")
-        stated = trace.source_facts
+        times_until_end = (pl.when(pl.col(name) <= end).then(name) for name in ("start_time", "end_time"))
+        jobs = trace.lazy_jobs.collect_between(begin, end, HASHED_JOB_COLUMNS).with_columns(*times_until_end)
+        if begin >= end or not jobs.select(was_submitted.any()).item():
+            raise _NoJobsError("no job was submitted in this month: skipped")
+        source_facts = trace.source_facts
         return [], {
             "nodes": json.dumps(gpus_of_nodes(trace.inventory, end), ensure_ascii=False),
-            "rows_in": stated.rows_in, "rows_rejected": stated.rows_rejected,
-            "rows_quarantined": stated.rows_quarantined, "jobs": jobs.height,
+            "rows_in": source_facts.rows_in, "rows_rejected": source_facts.rows_rejected,
+            "rows_quarantined": source_facts.rows_quarantined, "jobs": jobs.height,
             "observed_share": round((end - begin) / (span[1] - span[0]), 6),
-            "jobs_hash": _sha(jobs.select(SEEN).sort(SEEN).write_csv()),
+            "jobs_hash": _hash_text(jobs.select(HASHED_JOB_COLUMNS).sort(HASHED_JOB_COLUMNS).write_csv()),
         }  # fmt: skip
 
-    def walk(self) -> tuple[list[Path], dict[str, Fact]]:
-        """Evaluate the month."""
-        study = self.evaluated()
+    def record_decision(self) -> tuple[list[Path], dict[str, Fact]]:
+        """Evaluate the month and record its decision."""
+        study = self.evaluate_study()
         decision, plan = study.decision, study.plan
         facts: dict[str, Fact] = {
-            "study": _sha(study.to_json()), "seed": self.scenario.seed, "action": decision.action,
+            "study": _hash_text(study.to_json()), "seed": self.scenario.seed, "action": decision.action,
             "sentence": decision.sentence, "saving_gpu_hours_per_week": decision.saving.value,
             "fleet_gpus": decision.fleet_gpus, "gpus": decision.gpus,
             "fleet_inferred": int(decision.fleet_inferred),
@@ -507,95 +577,129 @@ class _Month:
             facts |= {name: getattr(plan, name) for name in PLAN_FACTS}
         return [], facts
 
-    def report(self) -> tuple[list[Path], dict[str, Fact]]:
-        """Write the report, its forecasts and its promises added to those of the months before."""
-        ledger, folder = ledger_of(self.out, self.month), self.out / self.month
+    def write_report(self) -> tuple[list[Path], dict[str, Fact]]:
+        """Write the report; its forecasts and promised savings are added to those of earlier months."""
+        ledger, folder = ledger_path(self.out, self.month), self.out / self.month
         ledger.parent.mkdir(parents=True, exist_ok=True)
-        for path in _beside(ledger):
+        for path in _ledger_files(ledger):
             path.unlink()
-        for path in [] if self.before is None else _beside(self.before):
-            name = path.name.replace(self.before.stem, ledger.stem, 1)  # type: ignore[union-attr]
+        for path in [] if self.previous_ledger is None else _ledger_files(self.previous_ledger):
+            name = path.name.replace(self.previous_ledger.stem, ledger.stem, 1)  # type: ignore[union-attr]
             write_atomically(ledger.parent / name, partial(shutil.copyfile, path), protect_foreign=False)
         try:
             write_report(self.scenario, folder, inputs=[self.scenario.data], ledger=ledger)
         except BaseException:
-            for path in _beside(ledger):
+            for path in _ledger_files(ledger):
                 path.unlink()
             raise
-        return [folder / "manifest.json", *_beside(ledger)], {}
+        return [folder / "manifest.json", *_ledger_files(ledger)], {}
 
-    def teams(self) -> tuple[list[Path], dict[str, Fact]]:
-        """Score every team."""
-        before = None if self.before is None else self.out / "teams" / self.before.stem / "scorecard.csv"
+    def write_team_scorecards(self) -> tuple[list[Path], dict[str, Fact]]:
+        """Write the scorecard of every team."""
+        previous = self.previous_ledger
+        scorecard = None if previous is None else self.out / "teams" / previous.stem / "scorecard.csv"
         folder = self.out / "teams" / self.month
-        teams, write = self.evaluated().decision.teams, self.scenario.number_locale
-        write_scorecards(teams, folder, self.month, before, locale=write)
+        teams, locale = self.evaluate_study().decision.teams, self.scenario.number_locale
+        write_scorecards(teams, folder, self.month, scorecard, locale=locale)
         return [folder / "manifest.json"], {"teams": len(teams)}
 
-    def mail(self) -> tuple[list[Path], dict[str, Fact]]:
-        """Write a message that can be sent as it is."""
-        place = self.out / "mail" / f"{self.month}.eml"
-        page, at = f"{self.month}/index.html", self.scenario.report_url
-        text = report_mail(self.evaluated(), page, at=at, fleet=describe_node_changes(self.nodes_before, self.nodes))
-        _write_text(place, text)
-        return [place], {}
+    def write_mail(self) -> tuple[list[Path], dict[str, Fact]]:
+        """Write the report as a mail message that can be sent without changes."""
+        path = self.out / "mail" / f"{self.month}.eml"
+        page, base_url = f"{self.month}/index.html", self.scenario.report_url
+        text = render_mail(
+            self.evaluate_study(),
+            page,
+            base_url=base_url,
+            node_changes=describe_node_changes(self.nodes_before, self.nodes),
+        )
+        _write_text(path, text)
+        return [path], {}
 
 
-class _NothingThereError(GpuPlannerError):
-    """A month without data: no fault, and no report."""
+class _NoJobsError(GpuPlannerError):
+    """The month has no jobs, so it has no report; this is not a failure."""
 
 
-Steps = Mapping[str, Callable[[_Month], tuple[list[Path], dict[str, Any]]]]
-STEPS: Steps = dict(zip(NAMES, (_Month.data, _Month.walk, _Month.report, _Month.teams, _Month.mail), strict=True))
+StepFunctions = Mapping[str, Callable[[_MonthRun], tuple[list[Path], dict[str, Any]]]]
+STEP_FUNCTIONS: StepFunctions = dict(
+    zip(
+        STEP_NAMES,
+        (
+            _MonthRun.check_data,
+            _MonthRun.record_decision,
+            _MonthRun.write_report,
+            _MonthRun.write_team_scorecards,
+            _MonthRun.write_mail,
+        ),
+        strict=True,
+    )
+)
 PLAN_FACTS = ("status", "objective", "bound", "gap")
-"""What is told alike of a plan that was just made and of one that was kept."""
-SEEN = ("submit_time", "start_time", "end_time", "tenant", "user", "gpus")
-SAME_JOBS = ("jobs_hash", "observed_share")
-"""What is looked at of each job, and facts by which it is told whether a month was made of the jobs there are now."""
-AFTER_OTHERS = ("report", "teams", "mail")
-"""Steps that go on from what the month before handed on."""
+"""Fields of a plan that are recorded as facts."""
+HASHED_JOB_COLUMNS = ("submit_time", "start_time", "end_time", "tenant", "user", "gpus")
+JOB_FACTS = ("jobs_hash", "observed_share")
+"""Columns of jobs that are hashed, and facts that show whether the jobs of a month have changed."""
+CHAINED_STEPS = ("report", "teams", "mail")
+"""Steps that depend on the ledger of the previous month."""
 
 
-GPU_HOURS = {
+RUN_HEADINGS = {
     "at": "run", "gain": "expected gain [GPU h]", "chance": "probability", "realised": "realised gain [GPU h]",
     "regret": "regret against hindsight [GPU h]",
 }  # fmt: skip
 
 
-def watch_page(state: WatchState, *, refresh_s: float | None = None, locale: str = "en") -> str:
-    """The page of a watch; it asks for itself again every so many seconds.
+def render_watch_page(watched: WatchState, *, refresh_s: float | None = None, locale: str = "en") -> str:
+    """Render the page of `gpuplanner watch`.
+
+    Parameters
+    ----------
+    watched : Watched
+        State of the watch after its last run.
+    refresh_s : float, optional
+        Interval after which the browser reloads the page. [s]
+    locale : str
+        Locale of numbers and dates.
+
+    Returns
+    -------
+    str
+        HTML page.
 
     Examples
     --------
-    >>> html = watch_page(WatchState(at="2026-02-02T00:00:00Z", sentence="The fleet stays as it is."), refresh_s=60)
+    >>> state = WatchState(at="2026-02-02T00:00:00Z", sentence="The fleet stays as it is.")
+    >>> html = render_watch_page(state, refresh_s=60)
     >>> '<meta http-equiv="refresh" content="60">' in html, "The fleet stays as it is." in html
     (True, True)
     """
     counts = {
-        "runs": f"{state.looks:,}",
-        "change bundles written": f"{state.packs:,}",
-        "failed runs": f"{state.failures:,}",
-        "evaluated runs": f"{state.judged:,}",
-        "realised gain of their change bundles": f"{state.realised:,.0f} GPU-hours",
-        "regret of their recommendations against hindsight": f"{state.regret:,.0f} GPU-hours",
+        "runs": f"{watched.looks:,}",
+        "change bundles written": f"{watched.packs:,}",
+        "failed runs": f"{watched.failures:,}",
+        "evaluated runs": f"{watched.judged:,}",
+        "realised gain of their change bundles": f"{watched.realised:,.0f} GPU-hours",
+        "regret of their recommendations against hindsight": f"{watched.regret:,.0f} GPU-hours",
     }
-    pack = [f'<p><a href="pack/steps.csv">Latest change bundle</a>, {safe(state.pack_at)}: its changes in order.</p>']
-    found = [page.paragraph(state.sentence or "No run yet."), *(pack if state.pack_at else [])]
-    parts = [page.section("Status", *found, page.answers(counts, caption="Runs so far"))]
-    if state.jobs:
-        jobs = pl.DataFrame([vars(one) for one in state.jobs])
+    status = [page.paragraph(watched.sentence or "No run yet.")]
+    if watched.pack_at:
+        link = '<a href="pack/steps.csv">Latest change bundle</a>'
+        status.append(f"<p>{link}, {escape_html(watched.pack_at)}: its changes in order.</p>")
+    parts = [page.section("Status", *status, page.value_table(counts, caption="Runs so far"))]
+    if watched.jobs:
+        jobs = pl.DataFrame([vars(job) for job in watched.jobs])
         parts.append(page.section("Jobs to move", page.table(jobs, caption="Jobs that outgrow their allocation")))
-    if state.past:
-        about = page.note("A gain covers the hours until the next run, which can change the rest of the plan.")
-        looks = page.table(
-            state.runs_table(), caption="Runs, newest first", headings=GPU_HOURS, formats={"chance": ".0%"}
-        )
-        parts.append(page.section("Runs", about, looks))
+    if watched.past:
+        explanation = page.note("A gain covers the hours until the next run, which can change the rest of the plan.")
+        formats = {"chance": ".0%"}
+        runs = page.table(watched.runs_table(), caption="Runs, newest first", headings=RUN_HEADINGS, formats=formats)
+        parts.append(page.section("Runs", explanation, runs))
     return page.render_page(
         "\n".join(parts),
         title="Watch",
-        subtitle=f"data to {state.at}" if state.at else "no run yet",
-        provenance={"gpuplanner": __version__, "data": state.data or "none"},
+        subtitle=f"data to {watched.at}" if watched.at else "no run yet",
+        provenance={"gpuplanner": __version__, "data": watched.data or "none"},
         refresh_s=refresh_s,
         locale=locale,
     )

@@ -1,4 +1,4 @@
-"""Sections of the monthly report and of its appendix."""
+"""Sections of the monthly report and of its appendix, which the report notebook calls one by one."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ from gpuplanner.decision.quota_comparison import RulesComparison
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.report import html_page as page
-from gpuplanner.report.cost_and_forecast_sections import month_parts
-from gpuplanner.report.figure_formats import safe
-from gpuplanner.report.first_screen import BUNDLE, Links, first_screen, peaks_figure
-from gpuplanner.report.formulas import formulas, value_text
+from gpuplanner.report.cost_and_forecast_sections import cost_section_parts
+from gpuplanner.report.figure_formats import escape_html
+from gpuplanner.report.first_screen import BUNDLE_LINK, Links, peaks_figure, render_first_screen
+from gpuplanner.report.formulas import list_formulas, value_text
 from gpuplanner.report.html_page import Section
-from gpuplanner.report.policy_and_team_sections import placements, ways
-from gpuplanner.report.policy_and_team_sections import teams as shared_by
-from gpuplanner.report.report_messages import browser
+from gpuplanner.report.policy_and_team_sections import (
+    render_placement_section,
+    render_policy_section,
+    render_team_section,
+)
+from gpuplanner.report.report_messages import find_browser
 
-MOST_GPUS = 128
+MAX_CALENDAR_GPUS = 128
 """Most GPUs whose calendar is drawn GPU by GPU."""
-_CHOICE = ("unique_id", "model", "rule", "windows", "mase", "naive_mase", "coverage_90")
+_MODEL_CHOICE_COLUMNS = ("unique_id", "model", "rule", "windows", "mase", "naive_mase", "coverage_90")
 
 
 def demand(study: Study) -> Section:
-    """Demand of the pool by profile, with the forecast and its past error; nothing without a forecast."""
+    """Render demand by profile with its forecast and past errors; empty without a plan."""
     if study.plan is None:
         return Section("")
     history = study.tables["demand"].filter(pl.col("tenant") == "all")
@@ -40,15 +43,15 @@ def demand(study: Study) -> Section:
         study.tables[name].filter(pl.col("unique_id").str.starts_with("all/"))
         for name in ("forecast", "scores", "choice")
     )
-    coverage, cut = study.headline.forecast_coverage_90, study.headline.board_has_mig
+    coverage, has_mig = study.headline.forecast_coverage_90, study.headline.board_has_mig
     weeks = "over the last two weeks"
-    wanted = f"Demand by profile {weeks}, rightsized," if cut else f"GPU demand {weeks}"
-    alt = f"{wanted} and the forecast; the history is too short to measure its error."
+    subject = f"Demand by profile {weeks}, rightsized," if has_mig else f"GPU demand {weeks}"
+    alt = f"{subject} and the forecast; the history is too short to measure its error."
     if coverage is not None:
         alt = (
-            f"{wanted} and the forecast for {study.scenario.horizon_intervals} intervals with its 90 % interval, which "
-            f"covered {percent_text(coverage, '.1f')} of the values at past cutoffs. Dashed upright lines: days on "
-            "which the level of demand changed."
+            f"{subject} and the forecast for {study.scenario.horizon_intervals} intervals with its 90 % interval, "
+            f"which covered {percent_text(coverage, '.1f')} of the values at past cutoffs. Dashed upright lines: days "
+            "on which the level of demand changed."
         )
     daily = (
         history.group_by("profile", day=pl.col("ds").dt.truncate("1d"))
@@ -60,7 +63,7 @@ def demand(study: Study) -> Section:
         "Demand forecast",
         page.figure(
             plots.plot_demand(history, forecast, by="profile"),
-            title="Demand by profile [instances]" if cut else "Demand [GPUs]",
+            title="Demand by profile [instances]" if has_mig else "Demand [GPUs]",
             alt=alt,
             numbers=daily.tail(70),
         ),
@@ -68,9 +71,9 @@ def demand(study: Study) -> Section:
             plots.plot_backtest_scores(scores),
             title="Forecast error by model at past cutoffs (MASE: below 1 beats the seasonal naive in sample)",
             alt="Naive is the baseline model; the table has the model chosen for each series.",
-            numbers=choice.select(_CHOICE),
+            numbers=choice.select(_MODEL_CHOICE_COLUMNS),
         ),
-        about=f"{_expected(study, ', rightsized' if cut else '')}{covered}",
+        about=f"{_expected(study, ', rightsized' if has_mig else '')}{covered}",
         appendix=True,
     )
 
@@ -88,12 +91,12 @@ def _expected(study: Study, kind: str) -> str:
 
 
 def layouts(study: Study) -> Section:
-    """The planned calendar, its bound and what drives it; nothing where none was planned."""
+    """Render the planned calendar of layouts, its lower bound and its changes; empty without a plan."""
     if study.plan is None or study.problem is None:
         return Section("")
     figures, counts = study.headline, study.tables["layout_counts"]
-    cut, changed = figures.board_has_mig, study.tables["layout_changes"]
-    changes = f", {figures.plan_changes} layout changes" if cut else ""
+    has_mig, changes_table = figures.board_has_mig, study.tables["layout_changes"]
+    changes = f", {figures.plan_changes} layout changes" if has_mig else ""
     start = datetime.fromisoformat(figures.plan_from)
     alt = (
         f"From {start:%Y-%m-%d %H:%M} UTC: {figures.plan_gpu_hours_on:,.0f} GPU-hours provisioned{changes}; "
@@ -105,44 +108,44 @@ def layouts(study: Study) -> Section:
         least_gpus=pl.col("gpus").min(),
         peak_gpus=pl.col("gpus").max(),
     )
-    shown = [
+    fragments = [
         page.note("An alternative schedule: it is not recommended, and not in the change bundle."),
         page.figure(
             plots.plot_layout_counts(counts),
-            title="GPUs by MIG layout over the plan" if cut else "Provisioned GPUs over the plan",
+            title="GPUs by MIG layout over the plan" if has_mig else "Provisioned GPUs over the plan",
             alt=alt,
             numbers=hours.sort("gpu_hours", "layout", descending=[True, False]),
         ),
     ]
-    if study.problem.gpus <= MOST_GPUS:
+    if study.problem.gpus <= MAX_CALENDAR_GPUS:
         off = "idle GPUs show as off and keep their layout" if study.problem.prices else "off: released"
-        rows = "One row per GPU: provisioned as a full GPU, or off."
-        if cut:
-            rows = f"One row per GPU; a mark shows each repartition; {off}."
+        rows_text = "One row per GPU: provisioned as a full GPU, or off."
+        if has_mig:
+            rows_text = f"One row per GPU; a mark shows each repartition; {off}."
         calendar = plots.plot_layout_calendar(study.tables["layout_plan"])
-        shown.append(page.figure(calendar, title="Calendar by GPU", alt=rows))
-    if changed.height:
+        fragments.append(page.figure(calendar, title="Calendar by GPU", alt=rows_text))
+    if changes_table.height:
         caption = f"Changes of layout, most frequent first: {study.problem.change.describe_time()}"
         formats = dict.fromkeys(("minutes", "minutes_low", "minutes_high"), ".4g")
-        shown.append(page.table(changed.head(25), caption=caption, formats=formats))
-    title = "Alternative schedule of layouts" if cut else "Alternative schedule of GPUs"
-    return page.fold(title, *shown, about="hour by hour; not the recommendation", appendix=True)
+        fragments.append(page.table(changes_table.head(25), caption=caption, formats=formats))
+    title = "Alternative schedule of layouts" if has_mig else "Alternative schedule of GPUs"
+    return page.fold(title, *fragments, about="hour by hour; not the recommendation", appendix=True)
 
 
-HELD = ("used", "allocated_idle", "no_telemetry")
+PEAK_BUCKETS = ("used", "allocated_idle", "no_telemetry")
 """Buckets of allocated GPU-hours."""
-FILES = (
+DOWNLOAD_FILES = (
     ("Excel", "workbook.xlsx"), ("Slack/Teams text", "message.txt"), ("Markdown", "summary.md"),
     ("Notebook", "report.ipynb"), ("Parquet", "tables/README.md"), ("JSON", "study.json"),
     ("Appendix", "appendix.html"),
 )  # fmt: skip
-PDF = ("PDF", "report.pdf")
-"""What always stands beside the page."""
-CARDS = ("gpus", "wait", "utilization", "exhaustion")
+PDF_FILE = ("PDF", "report.pdf")
+"""Link text and path of the printed page."""
+CARD_FORMULAS = ("gpus", "wait", "utilization", "exhaustion")
 """Figures of the cards, by the names of their formulas."""
-HOW, MOST_BEHIND = "how-", 25
-_ASSUMED = ("value", "low", "high", "unit", "source", "date")
-_WEEKS = {
+FORMULA_ANCHOR_PREFIX, MAX_FORMULA_ROWS = "how-", 25
+_ASSUMPTION_FIELDS = ("value", "low", "high", "unit", "source", "date")
+_WEEK_HEADINGS = {
     "mean_gpus_whole": "GPUs with MIG disabled, mean", "gpus_whole": "GPUs with MIG disabled, 95 % of hours",
     "gpus_requested": "on requested profiles", "gpus_rightsized": "on recommended profiles",
     "layouts_rightsized": "their layouts",
@@ -150,15 +153,15 @@ _WEEKS = {
 
 
 def summary(study: Study) -> Section:
-    """The first screen of the study's decision."""
+    """Render the first screen of the decision of a study."""
     return page.section(
         "Recommendation",
-        first_screen(
+        render_first_screen(
             study.comparison,
             peaks=daily_peaks(study),
-            period=period(study),
-            links=links(study),
-            how=[HOW + name for name in CARDS],
+            period=describe_period(study),
+            links=list_downloads(study),
+            formula_anchors=[FORMULA_ANCHOR_PREFIX + name for name in CARD_FORMULAS],
             doubts=study.provenance.doubts,
             warnings=list_data_warnings(study.scenario.data),
         ),
@@ -166,83 +169,86 @@ def summary(study: Study) -> Section:
 
 
 def capacity(study: Study) -> Section:
-    """Requested, allocated and active GPUs beside installed ones, and the growth of demand."""
-    one, use = study.decision, study.tables["use"]
-    known, gpus = not one.fleet_inferred, study.headline.installed_gpus
+    """Render requested, allocated, active and installed GPUs, and the growth of demand."""
+    decision, use = study.decision, study.tables["use"]
+    is_fleet_known, gpus = not decision.fleet_inferred, study.headline.installed_gpus
     peaks = daily_peaks(study)
-    growth, ends = study.comparison.growth_per_week, study.comparison.exhaustion
+    growth, exhaustion = study.comparison.growth_per_week, study.comparison.exhaustion
     if growth.value is None or growth.low is None or growth.high is None:
-        said = f"Growth of the submitted work: {MISSING_VALUE_TEXT}, {growth.reason or 'nothing was simulated'}."
+        growth_text = f"Growth of the submitted work: {MISSING_VALUE_TEXT}, {growth.reason or 'nothing was simulated'}."
     else:
-        until = f"capacity is exhausted by {day_text(ends.date)}" if ends.date else (ends.reason or "")
-        said = (
+        until = exhaustion.reason or ""
+        if exhaustion.date:
+            until = f"capacity is exhausted by {day_text(exhaustion.date)}"
+        growth_text = (
             f"The submitted work changes by {percent_text(growth.value, '+.1f')} per week (80 % interval "
             f"{percent_text(growth.low, '+.1f')} to {percent_text(growth.high, '+.1f')}); {until}."
         )
     use_by_day = page.figure(
-        plots.plot_use(use, gpus=gpus, known=known),
+        plots.plot_use(use, gpus=gpus, is_counted=is_fleet_known),
         title="GPUs requested, allocated and active, daily mean",
         alt=plots.use_text(use),
         numbers=use,
     )
     # Without a wait curve, the first screen shows the peaks already.
-    peaks_by_day = peaks_figure(peaks, gpus=gpus, known=known) if make_wait_curve_table(study.comparison).height else ""
-    return page.section("Demand and capacity", page.paragraph(said), page.pair(use_by_day, peaks_by_day))
+    has_curve = bool(make_wait_curve_table(study.comparison).height)
+    peaks_by_day = peaks_figure(peaks, gpus=gpus, is_counted=is_fleet_known) if has_curve else ""
+    return page.section("Demand and capacity", page.paragraph(growth_text), page.pair(use_by_day, peaks_by_day))
 
 
 def daily_peaks(study: Study) -> pl.DataFrame:
-    """``day, gpus``: GPUs allocated in the busiest hour of each day of the report's zone."""
-    held = pl.when(pl.col("bucket").cast(pl.String).is_in(HELD)).then("gpu_hours").otherwise(0.0)
+    """Tabulate ``day, gpus``: GPUs allocated in the busiest hour of each day in the zone of the report."""
+    allocated = pl.when(pl.col("bucket").cast(pl.String).is_in(PEAK_BUCKETS)).then("gpu_hours").otherwise(0.0)
     gpu_model, pool = pl.col("gpu_model").cast(pl.String).str.to_lowercase(), study.scenario.pool
-    ours = pl.lit(value=True) if pool is None else gpu_model == pool.lower()
-    hours = study.tables["ledger"].filter(ours).group_by("hour").agg(gpus=held.sum())
+    in_pool = pl.lit(value=True) if pool is None else gpu_model == pool.lower()
+    hours = study.tables["ledger"].filter(in_pool).group_by("hour").agg(gpus=allocated.sum())
     day = pl.col("hour").dt.convert_time_zone(study.scenario.tz).dt.date()
     return hours.group_by(day=day).agg(pl.col("gpus").max()).sort("day")
 
 
-def period(study: Study) -> str:
-    """The period of the report: a calendar month by its name, else its first and last day."""
+def describe_period(study: Study) -> str:
+    """Describe the period of the report: a calendar month by name, or its first and last day."""
     begin, end = map(datetime.fromisoformat, (study.headline.observed_from, study.headline.observed_to))
     if begin.day == end.day == 1 and (end - begin).days in range(28, 32):
         return f"{begin:%b %Y}"
     return " to ".join(f"{day.day} {day:%b %Y}" for day in (begin, end))
 
 
-def links(study: Study) -> Links:
-    """Files that stand beside the page."""
-    pack = study.plan is not None and study.headline.board_has_mig
-    printed = [PDF] if browser() is not None else []
-    return (*([BUNDLE] if pack else []), *FILES, *printed)
+def list_downloads(study: Study) -> Links:
+    """List the files beside the page, with their names."""
+    has_bundle = study.plan is not None and study.headline.board_has_mig
+    pdf = [PDF_FILE] if find_browser() is not None else []
+    return (*([BUNDLE_LINK] if has_bundle else []), *DOWNLOAD_FILES, *pdf)
 
 
 def quality(study: Study) -> Section:
-    """Findings of the quality report."""
-    table, trace = study.tables["quality"], study.provenance.source_facts
-    found = page.paragraph("No findings.")
+    """Render the findings of the quality report."""
+    table, facts = study.tables["quality"], study.provenance.source_facts
+    findings = page.paragraph("No findings.")
     if table.height:
-        found = page.table(table, caption="Findings of the quality report")
+        findings = page.table(table, caption="Findings of the quality report")
     return page.fold(
         "Data quality",
         page.paragraph(
-            f"Source {trace.source}: {trace.rows_in:,} rows read, {trace.rows_kept:,} kept, "
-            f"{trace.rows_rejected:,} rejected with a reason."
+            f"Source {facts.source}: {facts.rows_in:,} rows read, {facts.rows_kept:,} kept, "
+            f"{facts.rows_rejected:,} rejected with a reason."
         ),
-        *(page.note(note) for note in trace.notes),
-        found,
+        *(page.note(note) for note in facts.notes),
+        findings,
         *(page.note(text) for text in study.provenance.cautions),
-        about=f"{trace.rows_kept:,} of {trace.rows_in:,} rows kept, {count_text(table.height, 'finding')}",
+        about=f"{facts.rows_kept:,} of {facts.rows_in:,} rows kept, {count_text(table.height, 'finding')}",
     )
 
 
 def ledger(study: Study) -> Section:
-    """Installed GPU-hours by bucket and team."""
+    """Render installed GPU-hours by bucket and team."""
     buckets = study.tables["ledger_buckets"]
     tenants = study.tables["ledger_tenants"]
     largest = buckets.sort("gpu_hours", descending=True, nulls_last=True).row(0, named=True)
     heaviest = tenants.row(0, named=True) if tenants.height else {"tenant": "-", "allocated_gpu_hours": 0.0}
     return page.section(
         "Utilization",
-        page.paragraph(f"{study.findings[0]} {_lost(study)}"),
+        page.paragraph(f"{study.findings[0]} {_describe_lost_hours(study)}"),
         page.pair(
             page.figure(
                 plots.plot_ledger(study.tables["ledger"], tz=study.scenario.tz),
@@ -261,11 +267,11 @@ def ledger(study: Study) -> Section:
     )
 
 
-def _lost(study: Study) -> str:
-    """GPU-hours of failed and cancelled jobs, and their cost."""
+def _describe_lost_hours(study: Study) -> str:
+    """Describe GPU-hours of failed and cancelled jobs, and their cost."""
     ended, figures = study.tables["ended"], study.headline
     lost = ended.filter("lost").group_by("state").agg(pl.col("gpu_hours").sum())
-    hours, held = float(lost["gpu_hours"].sum()), float(ended["gpu_hours"].sum())
+    hours, allocated = float(lost["gpu_hours"].sum()), float(ended["gpu_hours"].sum())
     if not hours:
         return "No failed job is known."
     price, basis, value = figures.price_per_gpu_hour, cost_review(study.scenario).price_basis, ""
@@ -274,13 +280,13 @@ def _lost(study: Study) -> str:
     states = lost.sort("gpu_hours", "state", descending=[True, False]).iter_rows()
     parts = ", ".join(f"{str(state).lower().replace('_', ' ')} {part:,.0f}" for state, part in states)
     return (
-        f"Unsuccessful jobs took {hours:,.0f} GPU-hours ({parts}), {percent_text(hours / held)} of allocated"
+        f"Unsuccessful jobs took {hours:,.0f} GPU-hours ({parts}), {percent_text(hours / allocated)} of allocated"
         f"{value}; work saved by checkpoints is not deducted."
     )
 
 
 def rightsizing(study: Study) -> Section:
-    """Requested and recommended profiles, in total and by week."""
+    """Render requested and recommended profiles, in total and by week."""
     figures = study.headline
     title, about = "Rightsizing", f"{MISSING_VALUE_TEXT}: no telemetry of memory or activity"
     if figures.small_jobs_with_evidence:
@@ -288,23 +294,24 @@ def rightsizing(study: Study) -> Section:
             f"{figures.small_jobs_asking_too_much:,} of {figures.small_jobs:,} jobs of up to one GPU request a larger "
             "profile than they need"
         )
-    said = page.paragraph(study.findings[1])
+    finding = page.paragraph(study.findings[1])
     if not study.headline.board_has_mig:
-        return page.fold(title, said, about=about)
+        return page.fold(title, finding, about=about)
     text = (
         "The recommended profile is from telemetry, else the job's accounting record, else measured jobs of its class; "
         "without any of these it is the request. Jobs on several GPUs stay on full GPUs. Later runs may need more "
         "memory than the observed ones: gpuplanner rightsize states this risk by group of jobs."
     )
-    frequent = page.table(
+    profile_table = page.table(
         study.tables["rightsizing"].head(25),
         caption="Jobs by requested and recommended profile, most frequent first; GPU-hours of whole run times, also "
         "outside the period. gpu: one full GPU, or several, which stay as requested",
     )
-    return page.fold(title, said, page.paragraph(text), frequent, *_by_week(study), about=about)
+    return page.fold(title, finding, page.paragraph(text), profile_table, *_render_weeks(study), about=about)
 
 
-def _by_week(study: Study) -> list[str]:
+def _render_weeks(study: Study) -> list[str]:
+    """Render the GPUs that cover small jobs of each week, on requested and on recommended profiles."""
     weeks, gpu_model = study.tables["weeks"], study.headline.gpu_model
     if weeks.is_empty():
         return [page.paragraph("No job requests at most one GPU.")]
@@ -314,62 +321,62 @@ def _by_week(study: Study) -> list[str]:
         "as the same fraction of this GPU model: they may have run on full GPUs."
     )
     caption = f"GPUs ({gpu_model}) by week, each week packed for itself; the first screen has the layout to apply"
-    return [page.paragraph(text), page.table(weeks, caption=caption, headings=_WEEKS)]
+    return [page.paragraph(text), page.table(weeks, caption=caption, headings=_WEEK_HEADINGS)]
 
 
 def comparison(study: Study) -> Section:
-    """All policies, with the causes of waiting."""
-    return ways(study.comparison)
+    """Render all policies with the causes of waiting."""
+    return render_policy_section(study.comparison)
 
 
 def teams(study: Study) -> Section:
-    """Fair share by team, and multi-node placement; nothing without the tables of fairness."""
-    found = Fairness.of_tables(study.tables)
-    if found is None:
+    """Render fair share by team, and multi-node placement; empty without tables of fairness."""
+    fairness = Fairness.of_tables(study.tables)
+    if fairness is None:
         return Section("")
-    parts = [
-        shared_by(found, tried=RulesComparison.of_tables(study.tables)),
-        placements(study.tables.get("placements")),
-    ]
+    team_section = render_team_section(fairness, sharing_tried=RulesComparison.of_tables(study.tables))
+    parts = (team_section, render_placement_section(study.tables.get("placements")))
     return Section("\n".join(filter(None, parts)))
 
 
 def numbers(study: Study) -> Section:
-    """Formula, inputs and rows of each figure."""
+    """Render formula, inputs and rows of each figure."""
     rows = []
-    for one in formulas(study):
-        shown = page.paragraph(f"= {one.formula}")
-        if one.inputs:
-            inputs = {what: value_text(value) for what, value in one.inputs.items()}
-            shown += page.answers(inputs, caption=f"Inputs: {one.label}")
-        if one.rows.height:
-            caption = f"Rows: {one.label} (all in {one.source})"
-            shown += page.table(one.rows, caption=caption, max_rows=MOST_BEHIND)
-        rows.append(f'<details id="{HOW}{one.name}"><summary>{safe(one.sentence)}</summary>{shown}</details>')
+    for formula in list_formulas(study):
+        details = page.paragraph(f"= {formula.formula}")
+        if formula.inputs:
+            inputs = {name: value_text(value) for name, value in formula.inputs.items()}
+            details += page.value_table(inputs, caption=f"Inputs: {formula.label}")
+        if formula.rows.height:
+            caption = f"Rows: {formula.label} (all in {formula.source})"
+            details += page.table(formula.rows, caption=caption, max_rows=MAX_FORMULA_ROWS)
+        head = f"<summary>{escape_html(formula.labelled_value)}</summary>"
+        rows.append(f'<details id="{FORMULA_ANCHOR_PREFIX}{formula.name}">{head}{details}</details>')
     return page.fold("How numbers are computed", *rows, about=f"formula, inputs and rows of {len(rows)} figures")
 
 
 def costs(study: Study) -> Section:
-    """Cost by team, energy and carbon of the period."""
-    figures, found = study.headline, cost_review(study.scenario)
-    told = [
-        f"{Decimal(figures.cost):,.0f} {figures.currency}{found.price_basis}"
+    """Render cost by team, energy and carbon of the period."""
+    figures, review = study.headline, cost_review(study.scenario)
+    totals = [
+        f"{Decimal(figures.cost):,.0f} {figures.currency}{review.price_basis}"
         if figures.cost and figures.currency
         else "no price",
         *([] if figures.energy_kwh is None else [f"{figures.energy_kwh:,.0f} kWh"]),
         *([] if figures.carbon_kg is None else [f"{figures.carbon_kg:,.0f} kg CO2e"]),
     ]
-    title, about = "Cost and carbon", f"{', '.join(told)}, {period(study)}"
-    return page.fold(title, *month_parts(found), about=about)
+    title, about = "Cost and carbon", f"{', '.join(totals)}, {describe_period(study)}"
+    return page.fold(title, *cost_section_parts(review), about=about)
 
 
 def method(study: Study) -> Section:
-    """Assumed values with range and source."""
+    """Render assumed values with range and source."""
     assumed, price = study.provenance.assumptions, study.provenance.price
-    stated = [] if price is None else [vars(price) | {"assumption": "price per GPU-hour", "unit": price.currency}]
+    price_row = [] if price is None else [vars(price) | {"assumption": "price per GPU-hour", "unit": price.currency}]
+    values = assumed.values()
     rows = pl.DataFrame(
-        [{name: row[name] for name in ("assumption", *_ASSUMED)} for row in stated]
-        + [{"assumption": one.name} | {name: getattr(one, name) for name in _ASSUMED} for one in assumed.values()]
+        [{name: row[name] for name in ("assumption", *_ASSUMPTION_FIELDS)} for row in price_row]
+        + [{"assumption": row.name} | {name: getattr(row, name) for name in _ASSUMPTION_FIELDS} for row in values]
     )
     table = page.table(rows, caption="Assumed values with range, source and date")
     return page.fold("Assumptions", table, about=f"{count_text(len(assumed), 'assumed value')}, with sources")

@@ -1,4 +1,4 @@
-"""Page sections on policies and teams, and team scorecards."""
+"""Page sections on policies and teams, pages of their own, and team scorecards."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from gpuplanner.decision.quota_recommendation import QuotaAdvice
 from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.decision.wait_causes import CAUSES
 from gpuplanner.report import html_page as page
-from gpuplanner.report.figure_formats import safe
-from gpuplanner.report.first_screen import badges, first_screen, fleet_words
+from gpuplanner.report.figure_formats import escape_html
+from gpuplanner.report.first_screen import describe_fleet, list_badges, render_first_screen
 from gpuplanner.report.html_page import Section
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
 
 
-MARK = FolderMark("scorecard.csv", "team,jobs,allocated_gpu_hours", ("cards/*.txt",))
-SCHEMA = pl.Schema(
+SCORECARD_MARK = FolderMark("scorecard.csv", "team,jobs,allocated_gpu_hours", ("cards/*.txt",))
+SCORECARD_SCHEMA = pl.Schema(
     {
         "team": pl.String(), "jobs": pl.Int64(), "allocated_gpu_hours": pl.Float64(), "idle_gpu_hours": pl.Float64(),
         "idle_share": pl.Float64(), "rank": pl.Int64(), "held_change": pl.Float64(), "idle_share_change": pl.Float64(),
@@ -54,64 +54,76 @@ SCHEMA = pl.Schema(
 def write_scorecards(
     teams: Sequence[TeamRow], folder: Path, month: str, before: Path | None, *, locale: str = "en"
 ) -> None:
-    """Write ``scorecard.csv`` and a card for each team; changes are against the table of an earlier month.
+    """Write ``scorecard.csv`` and a text card for each team.
 
-    Teams appear as the scenario shows them: with ``smallest_group`` those of few people stand together.
+    Parameters
+    ----------
+    teams : sequence of TeamRow
+        Figures by team. With ``smallest_group`` in the scenario, small teams are one row.
+    folder : Path
+        Folder that is replaced.
+    month : str
+        Month of the figures, ``YYYY-MM``.
+    before : Path or None
+        Scorecard of an earlier month, against which changes are computed.
+    locale : str
+        Locale of numbers in the cards.
     """
-    table = scorecard(teams, None if before is None or not before.exists() else _read(before))
-    with replace_directory(folder, mark=MARK) as place:
-        table.write_csv(place / "scorecard.csv", float_precision=6)
-        (place / "cards").mkdir()
+    table = make_scorecard(teams, None if before is None or not before.exists() else _read_scorecard(before))
+    with replace_directory(folder, mark=SCORECARD_MARK) as staging:
+        table.write_csv(staging / "scorecard.csv", float_precision=6)
+        (staging / "cards").mkdir()
         for number, row in enumerate(table.iter_rows(named=True), start=1):
             slug = re.sub(r"[^a-z0-9]+", "-", str(row["team"]).lower()).strip("-")[:40] or "team"
-            text = _card(month, table.height, locale, **row)
-            (place / "cards" / f"{number:03d}-{slug}.txt").write_text(text, encoding="utf-8")
+            text = _render_card(month, table.height, locale, **row)
+            (staging / "cards" / f"{number:03d}-{slug}.txt").write_text(text, encoding="utf-8")
 
 
-def scorecard(teams: Sequence[TeamRow], before: pl.DataFrame | None = None) -> pl.DataFrame:
-    """One row a team, the least idle share first; those of whom nobody measured any behind them, by hours held.
+def make_scorecard(teams: Sequence[TeamRow], before: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Rank teams by their idle share, lowest first; teams without telemetry follow by allocated GPU-hours.
 
     Examples
     --------
     >>> teams = [TeamRow("a", 100.0, 20.0, 4), TeamRow("b", 50.0, 5.0, 2), TeamRow("__unallocated__", 9.0, None, 0)]
-    >>> scorecard(teams).select("team", "rank", "idle_share").rows()
+    >>> make_scorecard(teams).select("team", "rank", "idle_share").rows()
     [('b', 1, 0.1), ('a', 2, 0.2)]
     """
-    own = list(SCHEMA)[:4]
-    rows = [tuple(getattr(one, name) for name in own) for one in teams if one.team != UNALLOCATED_TEAM]
-    known = pl.DataFrame(rows, schema={name: SCHEMA[name] for name in own}, orient="row")
+    own_columns = list(SCORECARD_SCHEMA)[:4]
+    rows = [tuple(getattr(row, name) for name in own_columns) for row in teams if row.team != UNALLOCATED_TEAM]
+    scores = pl.DataFrame(rows, schema={name: SCORECARD_SCHEMA[name] for name in own_columns}, orient="row")
     share = pl.when(pl.col("allocated_gpu_hours") > 0).then(pl.col("idle_gpu_hours") / pl.col("allocated_gpu_hours"))
-    known = known.with_columns(idle_share=share)
-    last = pl.DataFrame(schema=SCHEMA) if before is None else before
-    then = last.select("team", held_then="allocated_gpu_hours", idle_then="idle_share")
+    scores = scores.with_columns(idle_share=share)
+    previous = pl.DataFrame(schema=SCORECARD_SCHEMA) if before is None else before
+    earlier = previous.select("team", held_then="allocated_gpu_hours", idle_then="idle_share")
     return (
-        known.sort("idle_share", "allocated_gpu_hours", "team", descending=[False, True, False], nulls_last=True)
+        scores.sort("idle_share", "allocated_gpu_hours", "team", descending=[False, True, False], nulls_last=True)
         .with_columns(rank=pl.when(pl.col("idle_share").is_not_null()).then(pl.int_range(1, pl.len() + 1)))
-        .join(then, on="team", how="left", maintain_order="left")
+        .join(earlier, on="team", how="left", maintain_order="left")
         .with_columns(
             held_change=pl.col("allocated_gpu_hours") / pl.col("held_then") - 1,
             idle_share_change=pl.col("idle_share") - pl.col("idle_then"),
         )
-        .select(list(SCHEMA))
-        .cast(SCHEMA)
+        .select(list(SCORECARD_SCHEMA))
+        .cast(SCORECARD_SCHEMA)
     )
 
 
-def _read(path: Path) -> pl.DataFrame:
+def _read_scorecard(path: Path) -> pl.DataFrame:
+    """Read a scorecard of an earlier month."""
     try:
-        return pl.read_csv(path, schema_overrides=dict(SCHEMA)).select(list(SCHEMA)).cast(SCHEMA)
+        scorecard = pl.read_csv(path, schema_overrides=dict(SCORECARD_SCHEMA))
+        return scorecard.select(list(SCORECARD_SCHEMA)).cast(SCORECARD_SCHEMA)
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise ScenarioError(
-            str(path), "a scorecard", first_error_line(error), "Remove it, or report its month again."
-        ) from None
+        todo = "Remove it, or report its month again."
+        raise ScenarioError(str(path), "a scorecard", first_error_line(error), todo) from None
 
 
-def _card(
+def _render_card(
     month: str, teams: int, locale: str, *, team: str, jobs: int, allocated_gpu_hours: float,
     idle_gpu_hours: float | None,
     idle_share: float | None, rank: int | None, held_change: float | None, idle_share_change: float | None,
 ) -> str:  # fmt: skip
-    """What one team is told: its own figures, its place among all, and no other team's name or figure."""
+    """Write the card of one team: its own figures and its rank, without names or figures of other teams."""
     grown = "" if held_change is None else f", {percent_text(held_change, '+.0f')} on the month before"
     lines = [
         f"{escape_controls(team)}, {month}".replace("\n", " "),
@@ -127,41 +139,58 @@ def _card(
     return "\n".join([lines[0], *(localize_text(line, locale) for line in lines[1:])]) + "\n"
 
 
-_TITLE = "Fair share by team"
-_HOURS = ",.0f"
-_COLUMNS = {
+_FAIRNESS_TITLE = "Fair share by team"
+_HOURS_FORMAT = ",.0f"
+_TEAM_HEADINGS = {
     "tenant": "team", "jobs": "jobs", "entitled_gpus": "quota or fair share [GPUs]",
     "allocated_gpu_hours": "allocated [GPU h]", "lent_gpu_hours": "lent [GPU h]",
     "borrowed_gpu_hours": "borrowed [GPU h]", "shortfall_gpu_hours": "shortfall [GPU h]",
     "fair_share_received": "fair share received", "starved_hours": "no GPU while jobs waited [h]",
     "mean_slowdown": "slowdown against a dedicated share", "slower_share": "jobs slower than on a dedicated share",
 }  # fmt: skip
-_HOURS_TRIED = ("waited_before", "waited_after", "change", "change_low", "change_high")
-_LOST_TRIED = ("lost_before", "lost_after", "stops_after", "failures_after")
-_NEVER_TRIED = {"never_before": "never started, before", "never_after": "never started, after"}
-_TRIED = {"change_low": "change, low", "change_high": "change, high", **_NEVER_TRIED}
+_TRIAL_HOURS = ("waited_before", "waited_after", "change", "change_low", "change_high")
+_TRIAL_LOSSES = ("lost_before", "lost_after", "stops_after", "failures_after")
+_TRIAL_NEVER_STARTED = {"never_before": "never started, before", "never_after": "never started, after"}
+_TRIAL_HEADINGS = {"change_low": "change, low", "change_high": "change, high", **_TRIAL_NEVER_STARTED}
 """Headings of the rules that were tried, where they are not those of the columns."""
-_PLACEMENTS = {
+_PLACEMENT_HEADINGS = {
     "multi_node_jobs": "multi-node jobs", "slowdown": "slowdown of these", "mean_wait_minutes": "mean wait [min]",
 }  # fmt: skip
-_SAID = {"tenant": "team", "why": "cause of waiting", "next_step": "option"}
+_NEXT_STEP_HEADINGS = {"tenant": "team", "why": "cause of waiting", "next_step": "option"}
 
 
-def teams(
-    found: Fairness, ahead: QuotaAdvice | None = None, tried: RulesComparison | None = None, *, title: str = _TITLE
-) -> Section:
-    """Fair share by team, causes of waiting, effects of other rules, and the forecast."""
-    table = found.teams
-    accounts = _accounts(found)
-    alone = ""
-    if found.mean_slowdown is not None:
-        alone = page.paragraph(
-            f"Slowdown against a dedicated share (finish-time fairness): mean {found.mean_slowdown:.2f}; 1 is fair."
-        )
+def render_team_section(
+    fairness: Fairness, quota_advice: QuotaAdvice | None = None, sharing_tried: RulesComparison | None = None, *,
+    title: str = _FAIRNESS_TITLE,
+) -> Section:  # fmt: skip
+    """Render fair share by team, causes of waiting, and effects of other quotas.
+
+    Parameters
+    ----------
+    fairness : Fairness
+        Fair share received by each team in the record.
+    quota_advice : QuotaAdvice, optional
+        Recommended quotas for the next weeks.
+    sharing_tried : SharingTried, optional
+        Same weeks simulated under other quotas.
+    title : str
+        Heading of the section.
+
+    Returns
+    -------
+    Section
+        Folded section.
+    """
+    table = fairness.teams
+    accounts, causes = _to_entitlements(fairness), table.select(list(_NEXT_STEP_HEADINGS))
+    slowdown, slowdown_text = fairness.mean_slowdown, ""
+    if slowdown is not None:
+        text = f"Slowdown against a dedicated share (finish-time fairness): mean {slowdown:.2f}; 1 is fair."
+        slowdown_text = page.paragraph(text)
     return page.fold(
         title,
-        page.paragraph(found.shortfall_sentence),
-        *(page.note(note) for note in found.notes),
+        page.paragraph(fairness.shortfall_sentence),
+        *(page.note(note) for note in fairness.notes),
         page.figure(
             plots.plot_entitlements(accounts),
             title="GPU-hours allocated and short, by team",
@@ -169,57 +198,64 @@ def teams(
             numbers=table.select("tenant", "allocated_gpu_hours", "borrowed_gpu_hours", "shortfall_gpu_hours"),
         ),
         page.table(
-            table.select(list(_COLUMNS)),
-            caption=f"Teams in figures ({found.rules.source}; {found.basis}). A MIG instance counts as the larger of "
-            "its compute and memory share, as in quotas; all other GPU-hours of the page count its compute slices",
-            headings=_COLUMNS,
-            formats=dict.fromkeys([name for name in _COLUMNS if name.endswith("_gpu_hours")], _HOURS)
+            table.select(list(_TEAM_HEADINGS)),
+            caption=f"Teams in figures ({fairness.rules.source}; {fairness.basis}). A MIG instance counts as the "
+            "larger of its compute and memory share, as in quotas; all other GPU-hours of the page count its compute "
+            "slices",
+            headings=_TEAM_HEADINGS,
+            formats=dict.fromkeys([name for name in _TEAM_HEADINGS if name.endswith("_gpu_hours")], _HOURS_FORMAT)
             | {"fair_share_received": ".0%", "slower_share": ".0%", "mean_slowdown": ".2f", "starved_hours": ",.1f"},
         ),
         page.table(
-            table.select(list(_SAID)),
+            causes,
             caption="Causes of waiting by team, and options beside the recommendation; where the recommendation is "
             "carried out, look at the waits again first",
-            headings=_SAID,
+            headings=_NEXT_STEP_HEADINGS,
         ),
-        alone,
-        "" if tried is None else _tried(tried),
-        *(() if ahead is None else (page.table(table, caption=title) for title, table in ahead.titled_tables)),
-        *(() if ahead is None else map(page.note, ahead.notes)),
+        slowdown_text,
+        "" if sharing_tried is None else _render_quota_trial(sharing_tried),
+        *(
+            ()
+            if quota_advice is None
+            else (page.table(table, caption=title) for title, table in quota_advice.titled_tables)
+        ),
+        *(() if quota_advice is None else map(page.note, quota_advice.notes)),
         page.figure(
-            plots.plot_borrowing(found.borrowed),
+            plots.plot_borrowing(fairness.borrowed),
             title="GPU-hours above the fair share, by team and team short",
-            alt=plots.borrowing_text(found.borrowed),
-            numbers=found.borrowed.select(
+            alt=plots.borrowing_text(fairness.borrowed),
+            numbers=fairness.borrowed.select(
                 pl.col("borrower").replace("-", "(idle GPUs)").alias("team above its share"),
                 pl.col("lender").replace("-", "(no team)").alias("team short"),
                 "gpu_hours",
             ),
         )
-        if found.borrowed.height
+        if fairness.borrowed.height
         else "",
         page.figure(
-            plots.plot_tenant_shares(found.shares),
+            plots.plot_tenant_shares(fairness.shares),
             title="GPUs allocated over time, by team",
             alt="Mean GPUs allocated to each team, in intervals of 1/120 of the record and at least an hour.",
         )
-        if found.shares["gpus"].max()
+        if fairness.shares["gpus"].max()
         else "",
         about="quota or fair share, allocated, lent, borrowed and shortfall",
     )
 
 
-def _tried(found: RulesComparison) -> str:
-    """The same weeks under two sets of rules."""
-    shown = found.teams.select("team", "jobs", *_HOURS_TRIED, "verdict", *_LOST_TRIED, *_NEVER_TRIED)
-    caption = f"{found.after} instead of {found.before}, GPU-hours per week (intervals {found.blocks})"
-    formats = dict.fromkeys((*_HOURS_TRIED, *_LOST_TRIED), ",.1f")
-    table = page.table(shown, caption=caption, headings=_TRIED, formats=formats)
-    return "".join([page.paragraph(found.verdict_sentence), table, *map(page.note, found.notes)])
+def _render_quota_trial(sharing_tried: RulesComparison) -> str:
+    """Render the same weeks simulated under two sets of quotas."""
+    columns = ("team", "jobs", *_TRIAL_HOURS, "verdict", *_TRIAL_LOSSES, *_TRIAL_NEVER_STARTED)
+
+    rules, blocks = f"{sharing_tried.after} instead of {sharing_tried.before}", sharing_tried.blocks
+    formats = dict.fromkeys((*_TRIAL_HOURS, *_TRIAL_LOSSES), ",.1f")
+    effects, caption = sharing_tried.teams.select(columns), f"{rules}, GPU-hours per week (intervals {blocks})"
+    table = page.table(effects, caption=caption, headings=_TRIAL_HEADINGS, formats=formats)
+    return "".join([page.paragraph(sharing_tried.verdict_sentence), table, *map(page.note, sharing_tried.notes)])
 
 
-def placements(table: pl.DataFrame | None) -> Section:
-    """The GPU-hours that jobs on several nodes lose to distance, by placement."""
+def render_placement_section(table: pl.DataFrame | None) -> Section:
+    """Render the GPU-hours that multi-node jobs lose to distance, by placement; empty without a table."""
     if table is None:
         return Section("")
     return page.fold(
@@ -227,7 +263,7 @@ def placements(table: pl.DataFrame | None) -> Section:
         page.table(
             table,
             caption="Multi-node jobs by placement (GPU-hours per week)",
-            headings=_PLACEMENTS,
+            headings=_PLACEMENT_HEADINGS,
             formats={"slowdown": ",.2f", "lost_gpu_hours": ",.1f", "mean_wait_minutes": ",.1f"},
         ),
         page.note(
@@ -239,47 +275,66 @@ def placements(table: pl.DataFrame | None) -> Section:
     )
 
 
-def _accounts(found: Fairness) -> pl.DataFrame:
-    """Entitlements in the words of the chart."""
-    return found.teams.rename({"borrowed_gpu_hours": "above_gpu_hours", "shortfall_gpu_hours": "deficit_gpu_hours"})
+def _to_entitlements(fairness: Fairness) -> pl.DataFrame:
+    """Rename columns of fairness for :func:`~gpuplanner.report.plot_entitlements`."""
+    return fairness.teams.rename({"borrowed_gpu_hours": "above_gpu_hours", "shortfall_gpu_hours": "deficit_gpu_hours"})
 
 
-def write_teams(
-    found: Mapping[str, Fairness], path: str | Path, *, title: str, ahead: Mapping[str, QuotaAdvice], locale: str = "en"
-) -> Path:
-    """Write the accounts of teams, pool by pool, as a page of its own (``.html``) or as a picture (``.svg``)."""
-    several = len(found) > 1
-    said = {
-        name: f"{name}: {one.shortfall_sentence}" if several else one.shortfall_sentence for name, one in found.items()
-    }
-    sections = [
-        teams(one, ahead.get(name), title=f"{_TITLE}: {name}" if several else _TITLE) for name, one in found.items()
+def write_team_page(
+    fairness_by_pool: Mapping[str, Fairness], path: str | Path, *, title: str,
+    advice_by_pool: Mapping[str, QuotaAdvice], locale: str = "en",
+) -> Path:  # fmt: skip
+    """Write fair share by team, pool by pool, as a page (``.html``) or a chart (``.svg``).
+
+    Parameters
+    ----------
+    fairness_by_pool : mapping of str to Fairness
+        Fair share by team, for each pool.
+    path : str or Path
+        File to write; its suffix is the format.
+    title : str
+        Title of the page.
+    advice_by_pool : mapping of str to QuotaAdvice
+        Recommended quotas, for pools that have them.
+    locale : str
+        Locale of numbers and dates.
+
+    Returns
+    -------
+    Path
+        The file.
+    """
+    several, pools = len(fairness_by_pool) > 1, fairness_by_pool.items()
+    sentences = [
+        f"{name}: {fairness.shortfall_sentence}" if several else fairness.shortfall_sentence for name, fairness in pools
     ]
-    sources = "; ".join(dict.fromkeys(one.rules.source for one in found.values()))
-    starts = "; ".join(dict.fromkeys(one.basis for one in found.values()))
-    return page.write_drawn(
+    titles = {name: f"{_FAIRNESS_TITLE}: {name}" if several else _FAIRNESS_TITLE for name in fairness_by_pool}
+    sections = [render_team_section(fair, advice_by_pool.get(name), title=titles[name]) for name, fair in pools]
+    sources = "; ".join(dict.fromkeys(fairness.rules.source for _, fairness in pools))
+    starts = "; ".join(dict.fromkeys(fairness.basis for _, fairness in pools))
+    return page.write_page_or_picture(
         path,
         page=lambda: page.render_page(
             "".join(sections).replace("<details><summary><h2>", "<details open><summary><h2>"),
             title=title,
-            subtitle=" ".join(said.values()),
+            subtitle=" ".join(sentences),
             provenance={"entitlements": sources, "starts": starts, "gpuplanner": __version__},
         ),
-        picture=lambda: page.told_svg(
-            [plots.plot_entitlements(_accounts(one)) for one in found.values()], list(said.values())
+        picture=lambda: page.charts_to_titled_svg(
+            [plots.plot_entitlements(_to_entitlements(fairness)) for _, fairness in pools], sentences
         ),
         locale=locale,
     )
 
 
-_WAYS = {
+_POLICY_HEADINGS = {
     "policy": "policy", "meaning": "description", "gpu_hours_promised": "provisioned, GPU-hours per week",
     "of_today": "% of today", "peak_gpus": "GPUs provisioned at peak",
     "added_wait_p95_minutes": "added wait [min]", "delayed_share": "jobs delayed [%]",
     "longest_added_wait_minutes": "longest wait [min]", "power_ups_per_week": "power-ups per week",
     "meets_target": "adds at most the limit", "reason": "reason",
 }  # fmt: skip
-_SERVICE = {
+_WAIT_HEADINGS = {
     "size": "job size", "observed_p95_minutes": "p95, observed", "today_p95_minutes": "p95, simulated today",
     "recommended_p95_minutes": "p95, recommended",
     "low": "resampled records, recommended: 80 % interval, low", "high": "80 % interval, high",
@@ -287,171 +342,200 @@ _SERVICE = {
     "jobs_delayed": "jobs delayed (number)", "limit_minutes": "limit of the p95",
     "today_low": "resampled records, today: 80 % interval, low", "today_high": "80 % interval, high (today)",
 }  # fmt: skip
-_CAUSES = {
-    "waited": "hours of waiting", "wrong_layout": "wrong layout", "queued_behind": "queued behind",
-}  # fmt: skip
+_CAUSE_HEADINGS = {"waited": "hours of waiting", "wrong_layout": "wrong layout", "queued_behind": "queued behind"}
 
 
-def frontier_chart(found: Comparison, pinned: Comparison | None = None) -> ChartType:
-    """The frontier of a comparison, each policy by its name."""
-    return plots.plot_frontier(frontier_frame(found, pinned), limit=found.minutes, best=found.winner, names=SHORT_NAMES)
+Comparisons = Mapping[str, Comparison]
+"""Comparison of policies by pool."""
 
 
-def ways(found: Comparison, pool: str = "") -> Section:
-    """All policies: GPU-hours against added queue waits, and the causes of waiting today."""
-    title, about = f"Policy comparison{pool and f' on {pool}'}", _about(found)
-    if not found.rows:
+def plot_comparison_frontier(comparison: Comparison, pinned: Comparison | None = None) -> ChartType:
+    """Plot the frontier of a comparison, with the short names of policies."""
+    frame = frontier_frame(comparison, pinned)
+    return plots.plot_frontier(frame, limit=comparison.minutes, best=comparison.winner, names=SHORT_NAMES)
+
+
+def render_policy_section(comparison: Comparison, pool: str = "") -> Section:
+    """Render all policies: GPU-hours against added queue wait, and the causes of waiting today."""
+    title, about = f"Policy comparison{pool and f' on {pool}'}", _summarize_policies(comparison)
+    if not comparison.rows:
         return page.fold(title, page.paragraph("No policy could be simulated."), about=about)
-    frame, table = frontier_frame(found), _ways_table(found)
+    frame, table = frontier_frame(comparison), _order_policies(comparison)
     note = (
         "Added wait: p95 queue wait less that of today's fleet, of the job size where it grows most; or the growth of "
-        f"the mean of all jobs, if that is more. {format_limit(found)} The waits of the recommended policy are those "
-        f"of the whole record, as in the table below. {format_left_out_policies(found)}"
+        f"the mean of all jobs, if that is more. {format_limit(comparison)} The waits of the recommended policy are "
+        f"those of the whole record, as in the table below. {format_left_out_policies(comparison)}"
     )
     chart = ""
     if frame.select("gpu_hours", "added_wait_p95_minutes").n_unique() > 1:
         chart = page.figure(
-            page.roomy(frontier_chart(found)),
+            page.add_side_padding(plot_comparison_frontier(comparison)),
             title="Provisioned GPU-hours per week and added queue wait",
             alt=f"{plots.frontier_text(frame, names=SHORT_NAMES)} Lower: fewer GPU-hours; left: shorter waits. Other "
             "settings of fewer GPU-hours than the chosen one were rejected: they miss the limit on too many single "
             "days, in a further replay or with slow node power-up, or are unusual and gain too little.",
-            numbers=_named(frame),
+            numbers=_name_policies(frame),
         )
     return page.fold(
         title,
         chart,
         page.table(
-            table.select(name for name in _WAYS if table[name].count()),
-            caption=f"Policies: {_judged(found)}",
+            table.select(name for name in _POLICY_HEADINGS if table[name].count()),
+            caption=f"Policies: {_describe_windows(comparison)}",
             formats=dict.fromkeys(("of_today", "delayed_share"), ".0%"),
-            headings=_WAYS,
+            headings=_POLICY_HEADINGS,
             muted=(~table["performable"]).to_list(),
         ),
         page.note(note),
-        *_waits(found),
+        *_render_waits(comparison),
         about=about,
     )
 
 
-def waits_section(found: Comparison) -> Section:
-    """The causes of waiting, by job size and team."""
-    parts = _waits(found)
-    return page.fold("Causes of waiting", *parts, about=found.waits.main_cause_text) if found.waits else Section()
+def render_wait_section(comparison: Comparison) -> Section:
+    """Render the causes of waiting, by job size and team."""
+    parts = _render_waits(comparison)
+    return (
+        page.fold("Causes of waiting", *parts, about=comparison.waits.main_cause_text)
+        if comparison.waits
+        else Section()
+    )
 
 
-def _waits(found: Comparison) -> list[str]:
-    """Queue waits by job size, and hours of waiting by cause."""
-    waits = found.waits
+def _render_waits(comparison: Comparison) -> list[str]:
+    """Render queue waits by job size and hours of waiting by cause; empty without simulated waits."""
+    waits = comparison.waits
     if waits is None:
         return []
     formats = dict.fromkeys(("waited", *CAUSES), ",.0f")
     service = page.table(
-        make_service_table(found),
+        make_service_table(comparison),
         caption="Queue wait by job size [min]: p95 and mean; observed, simulated today, and recommended",
-        headings=_SERVICE,
-        formats=dict.fromkeys(_SERVICE, ",.1f") | {"jobs_delayed": ",.0f"},
+        headings=_WAIT_HEADINGS,
+        formats=dict.fromkeys(_WAIT_HEADINGS, ",.1f") | {"jobs_delayed": ",.0f"},
     )
     tables = (
         page.table(
             make_cause_table(rows),
             caption=f"Hours of waiting by cause and {by}",
             formats=formats,
-            headings=_CAUSES | {"name": by},
+            headings=_CAUSE_HEADINGS | {"name": by},
         )
         for by, rows in (("job size", waits.causes.job_size), ("team", waits.causes.team))
     )
-    limits = "; ".join(f"{one.tenant} at {one.gpus:g} GPUs" for one in waits.limits)
+    limits = "; ".join(f"{limit.tenant} at {limit.gpus:g} GPUs" for limit in waits.limits)
     return [
         page.paragraph(waits.main_cause_text),
-        page.paragraph(format_wait_target(found)) if found.decision.service else "",
+        page.paragraph(format_wait_target(comparison)) if comparison.decision.service else "",
         page.paragraph(f"Teams at a limit in the record: {limits}.") if limits else "",
-        service if found.decision.service else "",
+        service if comparison.decision.service else "",
         *tables,
     ]
 
 
-def _about(found: Comparison) -> str:
-    """One line: policies that meet the limit, and the GPU-hours of the best."""
-    if found.today is None or found.today.gpu_hours is None:
+def _summarize_policies(comparison: Comparison) -> str:
+    """Summarize in one line how many policies meet the limit, and the GPU-hours of the best one."""
+    if comparison.today is None or comparison.today.gpu_hours is None:
         return "no policy could be simulated"
-    text = f"{format_policies_within_limit(found)}; today {found.today.gpu_hours:,.0f} GPU-hours per week"
-    best = found.find_row(found.winner)
+    text = f"{format_policies_within_limit(comparison)}; today {comparison.today.gpu_hours:,.0f} GPU-hours per week"
+    best = comparison.find_row(comparison.winner)
     if best is None or best.gpu_hours_promised is None or best.policy == TODAY:
         return text
     return f"{text}, {SHORT_NAMES.get(best.policy, best.policy)} {best.gpu_hours_promised:,.0f}"
 
 
-def decided(found: Comparison) -> Section:
-    """Headline and first screen of a comparison, for notebooks."""
-    sentence = f"<h3>{safe(found.decision.sentence)}</h3>"
-    return page.section("Recommendation", sentence, first_screen(found))
+def render_recommendation(comparison: Comparison) -> Section:
+    """Render the headline and first screen of a comparison, for notebooks."""
+    sentence = f"<h3>{escape_html(comparison.decision.sentence)}</h3>"
+    return page.section("Recommendation", sentence, render_first_screen(comparison))
 
 
-def write_ways(found: Mapping[str, Comparison], path: str | Path, *, title: str, locale: str = "en") -> Path:
-    """Write the comparison of each pool as a page of its own (``.html``) or as a picture (``.svg``)."""
-    said = [one.decision.sentence for one in found.values()]
-    if len(found) > 1:
-        said = [f"{name}: {text}" for name, text in zip(found, said, strict=True)]
-    return page.write_drawn(
+def write_policy_page(comparisons: Comparisons, path: str | Path, *, title: str, locale: str = "en") -> Path:
+    """Write the policy comparison of each pool as a page (``.html``) or a chart (``.svg``).
+
+    Parameters
+    ----------
+    comparisons : mapping of str to Comparison
+        Comparison by pool.
+    path : str or Path
+        File to write; its suffix is the format.
+    title : str
+        Title of the page.
+    locale : str
+        Locale of numbers and dates.
+
+    Returns
+    -------
+    Path
+        The file.
+    """
+    sentences = [comparison.decision.sentence for comparison in comparisons.values()]
+    if len(comparisons) > 1:
+        sentences = [f"{name}: {text}" for name, text in zip(comparisons, sentences, strict=True)]
+    return page.write_page_or_picture(
         path,
-        page=lambda: _page(found, title),
-        picture=lambda: page.told_svg([frontier_chart(one) for one in found.values()], said),
+        page=lambda: _render_policy_page(comparisons, title),
+        picture=lambda: page.charts_to_titled_svg(
+            [plot_comparison_frontier(comparison) for comparison in comparisons.values()], sentences
+        ),
         locale=locale,
     )
 
 
-def _page(found: Mapping[str, Comparison], title: str) -> str:
-    first = next(iter(found.values()))
-    one = first.decision
-    if len(found) == 1:
-        origin = {"actuator": one.actuator, "target": format_wait_target(first), "days": _judged(first)}
+def _render_policy_page(comparisons: Comparisons, title: str) -> str:
+    """Render the page of one comparison, or of several pools."""
+    first = next(iter(comparisons.values()))
+    decision = first.decision
+    if len(comparisons) == 1:
+        origin = {"actuator": decision.actuator, "target": format_wait_target(first), "days": _describe_windows(first)}
         return page.render_page(
-            page.section("Recommendation", first_screen(first)) + ways(first),
+            page.section("Recommendation", render_first_screen(first)) + render_policy_section(first),
             title=title,
-            subtitle=fleet_words(one),
+            subtitle=describe_fleet(decision),
             provenance=origin | {"gpuplanner": __version__},
-            decision=one.sentence,
-            badges=badges(one),
+            decision=decision.sentence,
+            badges=list_badges(decision),
         )
-    body = [
-        part
-        for name, each in found.items()
-        for part in (page.section(f"{name}: {each.decision.sentence}", first_screen(each)), ways(each, name))
-    ]
-    decisions = {name: each.decision for name, each in found.items()}
+    body = list[str]()
+    for name, comparison in comparisons.items():
+        body.append(page.section(f"{name}: {comparison.decision.sentence}", render_first_screen(comparison)))
+        body.append(render_policy_section(comparison, name))
+    decisions = {name: comparison.decision for name, comparison in comparisons.items()}
     return page.render_page(
         "".join(body),
         title=title,
-        subtitle=count_text(len(found), "pool"),
-        provenance={"pools": ", ".join(found), "target": format_wait_target(first), "gpuplanner": __version__},
+        subtitle=count_text(len(comparisons), "pool"),
+        provenance={"pools": ", ".join(comparisons), "target": format_wait_target(first), "gpuplanner": __version__},
         decision=format_fleet_decision(decisions),
     )
 
 
-def _named(frame: pl.DataFrame) -> pl.DataFrame:
-    """Policies by their names on a page, each with the setting that was chosen and others."""
+def _name_policies(frame: pl.DataFrame) -> pl.DataFrame:
+    """Replace keys of policies and of kinds of points by the names that the page shows."""
     kinds = {"tuned": "chosen setting", "setting": "other setting"}
     return frame.with_columns(pl.col("policy").replace(SHORT_NAMES), pl.col("kind").replace(kinds))
 
 
-def _judged(found: Comparison) -> str:
-    if found.tuned_from is None or found.judged_from is None or found.judged_to is None:
+def _describe_windows(comparison: Comparison) -> str:
+    """Describe the training and evaluation windows of a comparison."""
+    if comparison.tuned_from is None or comparison.judged_from is None or comparison.judged_to is None:
         return "nothing was simulated"
-    tuned, judged, end = (text[:10] for text in (found.tuned_from, found.judged_from, found.judged_to))
-    if tuned == judged:
-        return f"all of {judged} to {end}"
-    return f"GPU-hours in the training window, {tuned} to {judged}; waits in the evaluation window, {judged} to {end}"
+    times = (comparison.tuned_from, comparison.judged_from, comparison.judged_to)
+    training, evaluation, end = (time[:10] for time in times)
+    if training == evaluation:
+        return f"all of {evaluation} to {end}"
+    hours = f"GPU-hours in the training window, {training} to {evaluation}"
+    return f"{hours}; waits in the evaluation window, {evaluation} to {end}"
 
 
-def _ways_table(found: Comparison) -> pl.DataFrame:
-    """A row a policy: the recommended one first, those that are out with the reason, last what cannot be performed."""
-    today = None if found.today is None else found.today.gpu_hours_promised
-    met = pl.when(pl.col("meets_target")).then(pl.lit("yes")).otherwise(pl.lit("no"))
-    table = make_policy_table(found).with_columns(
-        meets_target=pl.when(pl.col("policy") == TODAY).then(pl.lit("baseline")).otherwise(met),
+def _order_policies(comparison: Comparison) -> pl.DataFrame:
+    """Order the table of policies: the recommended one first, then by GPU-hours; not performable ones last."""
+    today = None if comparison.today is None else comparison.today.gpu_hours_promised
+    limit_word = pl.when(pl.col("meets_target")).then(pl.lit("yes")).otherwise(pl.lit("no"))
+    table = make_policy_table(comparison).with_columns(
+        meets_target=pl.when(pl.col("policy") == TODAY).then(pl.lit("baseline")).otherwise(limit_word),
         of_today=pl.col("gpu_hours_promised") / today if today else pl.lit(None, pl.Float64),
-        best=pl.col("policy") != found.winner,
+        best=pl.col("policy") != comparison.winner,
         name=pl.col("policy").replace(SHORT_NAMES),
     )
     hours = pl.col("gpu_hours_promised")

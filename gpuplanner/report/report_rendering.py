@@ -1,4 +1,4 @@
-"""The report notebook run with papermill, and pages of several pools."""
+"""Report folders: the report notebook run with papermill, and the page of a fleet of several pools."""
 
 from __future__ import annotations
 
@@ -60,141 +60,184 @@ from gpuplanner.decision.track_record import (
 from gpuplanner.planner.layout_plan import plan_to_json
 from gpuplanner.planner.plan_variants import fleet_to_json
 from gpuplanner.report import html_page as page
-from gpuplanner.report.change_bundle import pack_into
-from gpuplanner.report.cost_and_forecast_sections import forecast_record, savings_record
-from gpuplanner.report.finance_exports import notes, write_study_workbook
-from gpuplanner.report.first_screen import badges, fleet_words, warning_list
-from gpuplanner.report.html_page import FRAGMENT, Section, paragraph, parted, render_page
-from gpuplanner.report.monthly_sections import PDF, links, period
-from gpuplanner.report.report_messages import browser, markdown_text, message_text, pdf_into, tables_into
+from gpuplanner.report.change_bundle import write_bundle_into
+from gpuplanner.report.cost_and_forecast_sections import render_forecast_record, render_savings_record
+from gpuplanner.report.finance_exports import study_notes, write_study_workbook
+from gpuplanner.report.first_screen import describe_fleet, list_badges, render_warnings
+from gpuplanner.report.html_page import FRAGMENT, Section, paragraph, render_page, split_appendix
+from gpuplanner.report.monthly_sections import PDF_FILE, describe_period, list_downloads
+from gpuplanner.report.report_messages import find_browser, print_pdf, render_markdown, render_message, write_tables
 from gpuplanner.usage.job_history import FleetPools, tabulate_pools
 from gpuplanner.usage.period_accounts import scenario_ledger
 
 CELL_TIMEOUT_S = 1800
 NOTEBOOK = "monthly_report.ipynb"
-NEEDED = {"papermill": "report", "xlsxwriter": "report", "vl_convert": "plot", "altair": "plot"}
+REQUIRED_PACKAGES = {"papermill": "report", "xlsxwriter": "report", "vl_convert": "plot", "altair": "plot"}
 """Optional packages of a report and their extras, checked before the pipeline starts."""
-PAGES = ("index.html", "appendix.html", "message.txt", "summary.md", "report.pdf")
-FIGURES = (f"{TABLES_FOLDER}/*.parquet", "study.json", "workbook.xlsx", "plan.json", "scenario.yaml", "report.ipynb")
-MARK = FolderMark(MANIFEST, "gpuplanner report 1", names=(*PAGES, *FIGURES))
+PAGE_FILES = ("index.html", "appendix.html", "message.txt", "summary.md", "report.pdf")
+FIGURE_FILES = (
+    f"{TABLES_FOLDER}/*.parquet",
+    "study.json",
+    "workbook.xlsx",
+    "plan.json",
+    "scenario.yaml",
+    "report.ipynb",
+)
+REPORT_MARK = FolderMark(MANIFEST, "gpuplanner report 1", names=(*PAGE_FILES, *FIGURE_FILES))
 
 
 def write_report(
-    scenario: Scenario,
-    out: str | Path,
-    *,
-    notebook: Path | None = None,
-    inputs: Iterable[str | Path] = (),
+    scenario: Scenario, out: str | Path, *, notebook: Path | None = None, inputs: Iterable[str | Path] = (),
     ledger: Path | None = None,
-) -> Study:
+) -> Study:  # fmt: skip
     """Evaluate a scenario and write its report folder in one step.
 
-    The folder gets ``index.html`` and ``appendix.html``, ``message.txt``, ``summary.md`` and, where a browser is,
-    ``report.pdf``, ``study.json``, ``workbook.xlsx``, ``tables/``, ``plan.json``, ``scenario.yaml``, ``report.ipynb``
-    (as executed), ``export/`` and ``manifest.json`` with the hash of each. If anything fails, what stood there stays;
-    a failed notebook is kept beside it as ``<out>.failed.ipynb``. A `scenario_ledger` holds what earlier months
-    forecast, and its neighbour, ``<ledger>.savings.json``, what they promised to save.
+    The folder has ``index.html``, ``appendix.html``, ``message.txt``, ``summary.md``, ``study.json``,
+    ``workbook.xlsx``, ``tables/``, ``plan.json``, ``scenario.yaml``, the executed ``report.ipynb``, ``export/``,
+    ``manifest.json`` with the hash of each and, if a browser is found, ``report.pdf``. If anything fails, the earlier
+    folder stays; a failed notebook is kept beside it as ``<out>.failed.ipynb``.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Scenario to evaluate.
+    out : str or Path
+        Folder that is replaced.
+    notebook : Path, optional
+        Notebook to run instead of the shipped one.
+    inputs : iterable of str or Path
+        Inputs, which must not lie in the folder that is replaced.
+    ledger : Path, optional
+        Ledger of forecasts of earlier months, which is extended; savings promised are kept in
+        ``<ledger>.savings.json``.
+
+    Returns
+    -------
+    Study
+        The evaluated study.
     """
     out = Path(out)
     check_options(scenario)
-    told = None if ledger is None else read_ledger(ledger)
-    saved = None if ledger is None else read_savings(savings_file(ledger))
-    for name, extra in NEEDED.items():
+    forecasts = None if ledger is None else read_ledger(ledger)
+    savings_months = None if ledger is None else read_savings(savings_file(ledger))
+    for name, extra in REQUIRED_PACKAGES.items():
         import_optional(name, extra=extra)
-    with replace_directory(out, mark=MARK, inputs=inputs) as folder:
+    with replace_directory(out, mark=REPORT_MARK, inputs=inputs) as folder:
         study = evaluate(scenario)
-        (folder / "scenario.yaml").write_text(_absolute(scenario).to_yaml(), encoding="utf-8")
+        (folder / "scenario.yaml").write_text(_with_absolute_paths(scenario).to_yaml(), encoding="utf-8")
         source = notebook or notebook_folder() / NOTEBOOK
         executed = folder / "report.ipynb"
-        keep = out.with_suffix(".failed.ipynb")
-        run_notebook(source, executed, {"scenario_path": str(folder / "scenario.yaml")}, keep=keep)
-        told = None if told is None else update_forecast_ledger(told, study)
-        body = page_body(executed)
-        body += "" if told is None else forecast_record(told)
-        saved = None if saved is None else add_month(saved, scenario, study.comparison)
-        body += "" if saved is None else savings_record(saved)
-        _written(folder, study, *parted(body))
-        _strip(executed)
+        failed_copy = out.with_suffix(".failed.ipynb")
+        run_notebook(source, executed, {"scenario_path": str(folder / "scenario.yaml")}, failed_copy=failed_copy)
+        forecasts = None if forecasts is None else update_forecast_ledger(forecasts, study)
+        body = join_fragments(executed)
+        body += "" if forecasts is None else render_forecast_record(forecasts)
+        savings_months = None if savings_months is None else add_month(savings_months, scenario, study.comparison)
+        body += "" if savings_months is None else render_savings_record(savings_months)
+        _write_pages(folder, study, *split_appendix(body))
+        _clean_notebook(executed)
         (folder / "study.json").write_text(study.to_json(), encoding="utf-8")
         if study.plan is not None and study.problem is not None:
             (folder / "plan.json").write_text(plan_to_json(study.plan, study.problem), encoding="utf-8")
         (folder / "scenario.yaml").write_text(scenario.to_yaml(), encoding="utf-8")
-        more = {} if saved is None else savings_sheets(saved)
-        write_study_workbook(folder / "workbook.xlsx", study, more, links=links(study))
-        pack_into(scenario, study.comparison, folder)
-        _printed(folder)
+        savings_tables = {} if savings_months is None else savings_sheets(savings_months)
+        write_study_workbook(folder / "workbook.xlsx", study, savings_tables, links=list_downloads(study))
+        write_bundle_into(scenario, study.comparison, folder)
+        _write_pdf(folder)
     remove_own_file(out.with_suffix(".failed.ipynb"))
-    if ledger is not None and told is not None:
-        write_atomically(ledger, told.write_parquet, protect_foreign=False)
-    if ledger is not None and saved is not None:
-        text = savings_json(saved)
+    if ledger is not None and forecasts is not None:
+        write_atomically(ledger, forecasts.write_parquet, protect_foreign=False)
+    if ledger is not None and savings_months is not None:
+        text = savings_json(savings_months)
         write_atomically(
-            savings_file(ledger), lambda place: place.write_text(text, encoding="utf-8"), protect_foreign=False
+            savings_file(ledger), lambda path: path.write_text(text, encoding="utf-8"), protect_foreign=False
         )
     return study
 
 
-def _written(folder: Path, study: Study, body: str, aside: str) -> None:
-    """Write the page, its appendix, and what is sent: all from the one decision."""
-    title, one, write = (f"GPU capacity report · {study.scenario.name}", study.decision, study.scenario.number_locale)
-    more = '<p class="more"><a href="appendix.html">Appendix: demand forecast and planned layouts</a></p>'
+def _write_pages(folder: Path, study: Study, body: str, appendix: str) -> None:
+    """Write the page, its appendix, the message and the summary of a study."""
+    title = f"GPU capacity report · {study.scenario.name}"
+    decision, locale = study.decision, study.scenario.number_locale
+    appendix_link = '<p class="more"><a href="appendix.html">Appendix: demand forecast and planned layouts</a></p>'
     index = render_page(
-        body + (more if aside else ""),
+        body + (appendix_link if appendix else ""),
         title=title,
         subtitle=_subtitle(study),
-        decision=one.sentence,
-        badges=badges(one),
-        provenance=notes(study),
-        locale=write,
+        decision=decision.sentence,
+        badges=list_badges(decision),
+        provenance=study_notes(study),
+        locale=locale,
     )
-    back = paragraph(
+    appendix_note = paragraph(
         "Appendix to index.html: the demand forecast with its errors and the planned layouts with their bounds."
     )
+    comparison, period, downloads = study.comparison, describe_period(study), list_downloads(study)
+    doubts = study.provenance.doubts
     texts = {
         "index.html": index,
         "appendix.html": render_page(
-            back + aside, title=f"{title}, appendix", subtitle=_subtitle(study), provenance=notes(study),
-            locale=write,
+            appendix_note + appendix, title=f"{title}, appendix", subtitle=_subtitle(study),
+            provenance=study_notes(study), locale=locale,
         ),
+        "message.txt": localize_text(render_message(comparison, title, period, downloads, doubts), locale),
+        "summary.md": localize_text(render_markdown(comparison, title, period, downloads, doubts), locale),
     }  # fmt: skip
-    said = (study.comparison, title, period(study), links(study), study.provenance.doubts)
-    texts |= {"message.txt": localize_text(message_text(*said), write)}
-    texts |= {"summary.md": localize_text(markdown_text(*said), write)}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    tables_into(folder / TABLES_FOLDER, study.tables)
+    write_tables(folder / TABLES_FOLDER, study.tables)
 
 
-def _printed(folder: Path) -> None:
-    """Print the page where a browser is; where it fails the page does without, and it is said."""
-    program = browser()
+def _write_pdf(folder: Path) -> None:
+    """Print the page to PDF if a browser is found; if printing fails, remove its link and warn."""
+    program = find_browser()
     if program is None:
         return
     try:
-        pdf_into(folder / "index.html", folder / PDF[1], program)
+        print_pdf(folder / "index.html", folder / PDF_FILE[1], program)
     except OutputError as error:
         warnings.warn(f"no PDF: {error}", GpuPlannerWarning, stacklevel=2)
         for name in ("index.html", "summary.md"):
             text = (folder / name).read_text(encoding="utf-8")
-            text = text.replace(f'<a href="{PDF[1]}">{PDF[0]}</a> ', "").replace(f" · [{PDF[0]}]({PDF[1]})", "")
+            text = text.replace(f'<a href="{PDF_FILE[1]}">{PDF_FILE[0]}</a> ', "")
+            text = text.replace(f" · [{PDF_FILE[0]}]({PDF_FILE[1]})", "")
             (folder / name).write_text(text, encoding="utf-8")
 
 
 def run_notebook(
-    source: Path, target: Path, parameters: Mapping[str, str | float | bool | None], *, keep: Path | None = None
+    source: Path, target: Path, parameters: Mapping[str, str | float | bool | None], *, failed_copy: Path | None = None
 ) -> None:
-    """Execute a notebook with papermill; unknown parameters are refused, which papermill only logs."""
+    """Execute a notebook with papermill; unknown parameters are rejected.
+
+    Parameters
+    ----------
+    source : Path
+        Notebook.
+    target : Path
+        Executed notebook to write.
+    parameters : mapping of str to value
+        Values of names in its parameters cell.
+    failed_copy : Path, optional
+        Where a failed notebook is kept with its output.
+
+    Raises
+    ------
+    ScenarioError
+        If the notebook does not exist or a parameter is unknown.
+    GpuPlannerError
+        If a cell fails, or takes longer than ``CELL_TIMEOUT_S``.
+    """
     papermill = import_optional("papermill", extra="report")
     exceptions = import_optional("nbclient.exceptions", extra="report")
     if not source.is_file():
         raise ScenarioError(str(source), "a notebook", "no such file", "Check the path.")
-    with _quiet():
-        known = _parameters(source)
-        unknown = [name for name in parameters if name not in known]
+    with _silence_papermill():
+        known_names = _parameter_names(source)
+        unknown = [name for name in parameters if name not in known_names]
         if unknown:
-            near = [nearest_names(name, known)[:1] for name in unknown]
-            expected = f"names of its parameters cell: {', '.join(known) or 'none'}"
-            got = f"unknown {examples(unknown)} (nearest: {near})"
+            nearest = [nearest_names(name, known_names)[:1] for name in unknown]
+            expected = f"names of its parameters cell: {', '.join(known_names) or 'none'}"
+            got = f"unknown {examples(unknown)} (nearest: {nearest})"
             todo = "Rename or remove them in the parameters cell."
             raise ScenarioError(f"{source.name}, parameters", expected, got, todo)
         try:
@@ -209,33 +252,32 @@ def run_notebook(
                 extra_arguments=["--IPKernelApp.log_level=ERROR"],  # the client is on this very machine
             )
         except papermill.exceptions.PapermillExecutionError as error:
-            left = _keep(target, keep)
-            raise GpuPlannerError(
-                f"{source.name}, cell {error.exec_count}: {error.ename}: {error.evalue}{left}"
-            ) from None
+            kept_text = _keep_failed_notebook(target, failed_copy)
+            message = f"{source.name}, cell {error.exec_count}: {error.ename}: {error.evalue}{kept_text}"
+            raise GpuPlannerError(message) from None
         except (exceptions.DeadKernelError, exceptions.CellTimeoutError) as error:
             # The kernel was killed, or a cell took longer than any should: what it had done so far is kept.
-            why = first_error_line(error)
+            got = f"{first_error_line(error)}{_keep_failed_notebook(target, failed_copy)}"
             expected = f"a kernel that answers within {CELL_TIMEOUT_S / 60:g} minutes a cell"
             todo = "Check memory (the usual cause), then run it again."
-            raise GpuPlannerError(source.name, expected, f"{why}{_keep(target, keep)}", todo) from None
+            raise GpuPlannerError(source.name, expected, got, todo) from None
 
 
-def _parameters(source: Path) -> list[str]:
-    """Names that the parameters cell sets; papermill itself passes over values that hold an equals sign."""
+def _parameter_names(source: Path) -> list[str]:
+    """List the names that the parameters cell of a notebook sets."""
     cells = json.loads(source.read_text(encoding="utf-8"))["cells"]
-    told = [cell_text(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
-    found = []
-    for node in ast.parse("\n".join(told)).body:
+    sources = [join_cell_text(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    names = []
+    for node in ast.parse("\n".join(sources)).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        found += [target.id for target in targets if isinstance(target, ast.Name)]
-    return found
+        names += [target.id for target in targets if isinstance(target, ast.Name)]
+    return names
 
 
-def page_body(executed: Path) -> str:
-    """Fragments of the page in the order of the cells that made them."""
+def join_fragments(executed: Path) -> str:
+    """Join the page fragments of an executed notebook, in the order of its cells."""
     notebook = json.loads(executed.read_text(encoding="utf-8"))
-    fragments = [cell_text(data[FRAGMENT]) for data in _outputs(notebook) if FRAGMENT in data]
+    fragments = [join_cell_text(data[FRAGMENT]) for data in _iterate_outputs(notebook) if FRAGMENT in data]
     if not fragments:
         expected = "cells that show sections of gpuplanner.report.monthly_sections"
         todo = "Add a cell, for example monthly_sections.summary(study)."
@@ -243,21 +285,22 @@ def page_body(executed: Path) -> str:
     return "\n".join(fragments)
 
 
-def _outputs(notebook: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _iterate_outputs(notebook: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the data of all cell outputs of a notebook."""
     for cell in notebook["cells"]:
         for output in cell.get("outputs", []):
             yield output.get("data", {})
 
 
-def cell_text(text: str | list[str]) -> str:
-    """Text of a cell or an output: notebooks keep it as one text, or line by line."""
+def join_cell_text(text: str | list[str]) -> str:
+    """Join the text of a cell or output, which notebooks store as one text or line by line."""
     return text if isinstance(text, str) else "".join(text)
 
 
-def _strip(executed: Path) -> None:
-    """Leave out what differs from run to run, and the fragments that stand in the page already."""
+def _clean_notebook(executed: Path) -> None:
+    """Remove from an executed notebook the page fragments and what differs from run to run."""
     notebook = json.loads(executed.read_text(encoding="utf-8"))
-    for data in _outputs(notebook):
+    for data in _iterate_outputs(notebook):
         data.pop(FRAGMENT, None)
     notebook["metadata"].pop("papermill", None)
     for number, cell in enumerate(notebook["cells"]):
@@ -269,34 +312,37 @@ def _strip(executed: Path) -> None:
     executed.write_text(to_json(notebook), encoding="utf-8")
 
 
-def _absolute(scenario: Scenario) -> Scenario:
-    """The scenario as the kernel must see it, which runs in another folder."""
-    data = scenario.data if scenario.data == "sample" else _resolved(scenario.data)
-    files = {name: (place := getattr(scenario, name)) and _resolved(place) for name in FILE_PATH_FIELDS}
+def _with_absolute_paths(scenario: Scenario) -> Scenario:
+    """Make the paths of a scenario absolute, as the notebook kernel runs in another folder."""
+    data = scenario.data if scenario.data == "sample" else _resolve_path(scenario.data)
+    files = {name: (path := getattr(scenario, name)) and _resolve_path(path) for name in FILE_PATH_FIELDS}
     return scenario.but(data=data, **files)
 
 
-def _resolved(place: str) -> str:
-    return str(Path(place).resolve())
+def _resolve_path(path: str) -> str:
+    """Make a path absolute."""
+    return str(Path(path).resolve())
 
 
 def _subtitle(study: Study) -> str:
-    return f"{period(study)} ({study.scenario.tz}) · {fleet_words(study.decision)}"
+    """Describe the period, time zone and fleet of a study, for the line above the headline."""
+    return f"{describe_period(study)} ({study.scenario.tz}) · {describe_fleet(study.decision)}"
 
 
-def _keep(target: Path, keep: Path | None) -> str:
-    if keep is None or not target.exists():
+def _keep_failed_notebook(target: Path, failed_copy: Path | None) -> str:
+    """Copy a failed notebook and return a remark about it; empty if it cannot be kept."""
+    if failed_copy is None or not target.exists():
         return ""
     try:
-        write_atomically(keep, partial(shutil.copyfile, target))
+        write_atomically(failed_copy, partial(shutil.copyfile, target))
     except OutputError:
         return ""
-    return f" (the notebook with its output is kept as {keep})"
+    return f" (the notebook with its output is kept as {failed_copy})"
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what papermill and its kernel client say of themselves from reaching the user."""
+def _silence_papermill() -> Iterator[None]:
+    """Suppress log messages and deprecation warnings of papermill and its kernel client."""
     log = logging.getLogger("papermill")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -308,10 +354,10 @@ def _quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-FOLDER = "pools"
+POOLS_FOLDER = "pools"
 """Where the pools have their own pages, each in a folder of its name."""
-MOST_POOLS = 20
-_HEADINGS = {
+MAX_CHARTED_POOLS = 20
+_FLEET_HEADINGS = {
     "pool": "pool", "gpus": "GPUs", "needed": "GPUs needed", "cut_gpus": "GPUs partitioned", "action": "action",
     "saved_gpu_hours": "capacity freed [GPU h per week]", "tenant": "team",
     "allocated_gpu_hours": "allocated [GPU h]", "shortfall_gpu_hours": "shortfall [GPU h]",
@@ -320,77 +366,91 @@ _HEADINGS = {
 
 
 def write_fleet_report(
-    fleet: FleetPools,
-    title: str,
-    out: str | Path,
-    *,
-    inputs: Iterable[str | Path] = (),
-    tell: Callable[[str], object] | None = None,
-) -> ComparedFleet:
-    """Write the page of a fleet, with a whole report of each pool under it, in one step.
+    fleet: FleetPools, title: str, out: str | Path, *, inputs: Iterable[str | Path] = (),
+    report_progress: Callable[[str], object] | None = None,
+) -> ComparedFleet:  # fmt: skip
+    """Write the page of a fleet with a whole report of each pool below it, in one step.
 
-    ``index.html`` says what to do in all, ``pools/NAME/`` is what
-    :func:`~gpuplanner.report.report_rendering.write_report` writes
-    of the pool by itself, ``fleet.json`` has the figures and ``plan.json`` the plans of all pools.
+    ``index.html`` has the recommendations of all pools, ``pools/NAME/`` the report of a pool as :func:`write_report`
+    writes it, ``fleet.json`` the figures and ``plan.json`` the plans of all pools.
+
+    Parameters
+    ----------
+    fleet : FleetPools
+        Pools with their scenarios.
+    title : str
+        Title of the page.
+    out : str or Path
+        Folder that is replaced.
+    inputs : iterable of str or Path
+        Inputs, which must not lie in the folder that is replaced.
+    report_progress : callable, optional
+        Is called with the name of each pool before its report.
+
+    Returns
+    -------
+    FleetCompared
+        Comparison of each pool.
     """
-    with replace_directory(out, mark=MARK, inputs=inputs) as folder:
+    with replace_directory(out, mark=REPORT_MARK, inputs=inputs) as folder:
         studies = {}
-        (folder / FOLDER).mkdir()
-        for name, own in fleet.pools.items():
-            if tell is not None:
-                tell(name)
-            studies[name] = write_report(own, folder / FOLDER / folder_of(name))
-        planned = planned_of(fleet, studies)
-        (folder / "index.html").write_text(fleet_page(fleet, studies, title=title), encoding="utf-8")
-        found = ComparedFleet({name: study.comparison for name, study in studies.items()})
+        (folder / POOLS_FOLDER).mkdir()
+        for name, pool_scenario in fleet.pools.items():
+            if report_progress is not None:
+                report_progress(name)
+            studies[name] = write_report(pool_scenario, folder / POOLS_FOLDER / pool_folder_name(name))
+        planned = combine_plans(fleet, studies)
+        (folder / "index.html").write_text(render_fleet_page(fleet, studies, title=title), encoding="utf-8")
+        compared = ComparedFleet({name: study.comparison for name, study in studies.items()})
         plans = None if planned is None else planned.summary_table.to_dicts()
-        (folder / "fleet.json").write_text(to_json(found.to_dict() | {"plans": plans}), encoding="utf-8")
+        (folder / "fleet.json").write_text(to_json(compared.to_dict() | {"plans": plans}), encoding="utf-8")
         if planned is not None:
             (folder / "plan.json").write_text(fleet_to_json(planned.combined_plan, planned.problems), encoding="utf-8")
-    return found
+    return compared
 
 
-def folder_of(name: str) -> str:
-    """Folder of a pool: its name, whatever may stand in it.
+def pool_folder_name(name: str) -> str:
+    """Make a folder name from the name of a pool, with other characters percent-encoded.
 
     Examples
     --------
-    >>> folder_of("A100-40GB"), folder_of("west/A100|T4"), folder_of("..")
+    >>> pool_folder_name("A100-40GB"), pool_folder_name("west/A100|T4"), pool_folder_name("..")
     ('A100-40GB', 'west+A100%7CT4', '%2E%2E')
     """
     text = quote(name.replace("/", "+"), safe="+")
     return text if text.strip(".") else text.replace(".", "%2E")
 
 
-def planned_of(fleet: FleetPools, studies: Mapping[str, Study]) -> FleetPlans | None:
-    """The plans of the studies as one, with demand sent to substitute models; None where one of them has none."""
-    found = {
+def combine_plans(fleet: FleetPools, studies: Mapping[str, Study]) -> FleetPlans | None:
+    """Combine the plans of all pools, with demand moved to substitute GPU models; None if a pool has no plan."""
+    planned = {
         name: PlannedProblem(study.problem, study.plan)
         for name, study in studies.items()
         if study.plan is not None and study.problem is not None
     }
-    same = {(one.problem.slot_start, one.problem.n_slots) for one in found.values()}
-    return plan_fleet(fleet, known_plans=found) if len(found) == len(studies) and len(same) == 1 else None
+    grids = {(pool_plan.problem.slot_start, pool_plan.problem.n_slots) for pool_plan in planned.values()}
+    return plan_fleet(fleet, known_plans=planned) if len(planned) == len(studies) and len(grids) == 1 else None
 
 
-def fleet_page(fleet: FleetPools, studies: Mapping[str, Study], *, title: str) -> str:
-    """The page of a fleet."""
+def render_fleet_page(fleet: FleetPools, studies: Mapping[str, Study], *, title: str) -> str:
+    """Render the page of a fleet: recommendations, next steps, utilization and teams by pool."""
     decisions = {name: study.decision for name, study in studies.items()}
     idle = ", ".join(f"{gpus:,} × {name}" for name, gpus in fleet.idle.items())
     unused = f"No job was allocated {idle}: these GPUs are not planned, and all their GPU-hours are unallocated."
     notes = [page.note(unused)] if idle else []
     sources = dict.fromkeys(study.scenario.data for study in studies.values())
-    warned = warning_list([warning for data in sources for warning in list_data_warnings(data)])
+    warnings_html = render_warnings([warning for data in sources for warning in list_data_warnings(data)])
+    pool_list = _list_pool_decisions(decisions)
     parts = [
-        page.section("Recommendation", warned, _by_pool(decisions), _decisions(decisions), *notes),
-        _next_steps(decisions),
-        _where_time_went(fleet),
+        page.section("Recommendation", warnings_html, pool_list, _decision_table(decisions), *notes),
+        _next_steps_section(decisions),
+        _utilization_section(fleet),
     ]
-    parts += _teams(studies)
-    pools = page.table(tabulate_pools(fleet), caption="Nodes, GPUs and jobs by pool", headings=_HEADINGS)
+    parts += _team_sections(studies)
+    pools = page.table(tabulate_pools(fleet), caption="Nodes, GPUs and jobs by pool", headings=_FLEET_HEADINGS)
     parts.append(page.section("Fleet", pools))
     first = next(iter(studies.values()))
-    gpus = sum(one.fleet_gpus for one in decisions.values())
+    gpus = sum(decision.fleet_gpus for decision in decisions.values())
     return page.render_page(
         "\n".join(parts),
         title=f"GPU capacity report · {title}",
@@ -401,90 +461,94 @@ def fleet_page(fleet: FleetPools, studies: Mapping[str, Study], *, title: str) -
     )
 
 
-def decided_fleet(found: ComparedFleet) -> Section:
-    """The decision on the whole fleet without pages around it: for notebooks."""
-    parts = [page.paragraph(found.decision_text), _decisions(found.decisions)]
+def render_fleet_recommendation(fleet_compared: ComparedFleet) -> Section:
+    """Render the recommendation for a whole fleet, for notebooks."""
+    parts = [page.paragraph(fleet_compared.decision_text), _decision_table(fleet_compared.decisions)]
     return Section(page.section("Recommendation by pool", *parts))
 
 
-def _decisions(decisions: Mapping[str, Decision]) -> str:
+def _decision_table(decisions: Mapping[str, Decision]) -> str:
+    """Render the table of recommendations by pool."""
     return page.table(
-        make_decision_table(decisions), caption="Recommendation by pool", headings=_HEADINGS,
+        make_decision_table(decisions), caption="Recommendation by pool", headings=_FLEET_HEADINGS,
         formats={"saved_gpu_hours": ",.0f"},
     )  # fmt: skip
 
 
-def _by_pool(decisions: Mapping[str, Decision]) -> str:
-    """A line for each pool, which leads to its page."""
-    rows = [f"<li>{_link(name)}: {escape(one.sentence)}</li>" for name, one in decisions.items()]
+def _list_pool_decisions(decisions: Mapping[str, Decision]) -> str:
+    """Render a list of pools, each with its decision and a link to its report."""
+    rows = [f"<li>{_link_pool(name)}: {escape(decision.sentence)}</li>" for name, decision in decisions.items()]
     return f"<ul>{''.join(rows)}</ul>"
 
 
-def _link(name: str) -> str:
-    return f'<a href="{FOLDER}/{quote(folder_of(name))}/index.html">{escape(name)}</a>'
+def _link_pool(name: str) -> str:
+    """Render a link to the report of a pool."""
+    return f'<a href="{POOLS_FOLDER}/{quote(pool_folder_name(name))}/index.html">{escape(name)}</a>'
 
 
-def _next_steps(decisions: Mapping[str, Decision]) -> Section:
-    """What to do, pool by pool; the files of each lie in its folder."""
+def _next_steps_section(decisions: Mapping[str, Decision]) -> Section:
+    """Render the next steps, pool by pool."""
     parts = []
-    for name, one in decisions.items():
-        steps = "".join(f"<li>{escape(step.text)}</li>" for step in one.next_steps) or "<li>none</li>"
-        parts.append(f"<h3>{_link(name)}</h3><ol>{steps}</ol>")
+    for name, decision in decisions.items():
+        steps = "".join(f"<li>{escape(step.text)}</li>" for step in decision.next_steps) or "<li>none</li>"
+        parts.append(f"<h3>{_link_pool(name)}</h3><ol>{steps}</ol>")
     return page.section("Next steps", *parts)
 
 
-def _where_time_went(fleet: FleetPools) -> Section:
-    """GPU-hours of each pool by bucket, from the ledger that the pools share."""
-    hours = fleet_hours(fleet)
-    shown = hours.group_by("tenant", "bucket").agg(pl.col("gpu_hours").sum())
-    wide = shown.pivot("bucket", index="tenant", values="gpu_hours", sort_columns=False)
+def _utilization_section(fleet: FleetPools) -> Section:
+    """Render the GPU-hours of each pool by bucket."""
+    hours = fleet_ledger(fleet)
+    hours_by_bucket = hours.group_by("tenant", "bucket").agg(pl.col("gpu_hours").sum())
+    wide = hours_by_bucket.pivot("bucket", index="tenant", values="gpu_hours", sort_columns=False)
     order = [name for name in GPU_TIME_BUCKETS if name in wide.columns]
     wide = wide.select(pl.col("tenant").alias("pool"), *order, installed=pl.sum_horizontal(*order)).fill_null(0.0)
     wide = wide.sort("installed", "pool", descending=[True, False])
-    free = hours.filter(bucket="unallocated").group_by("tenant").agg(pl.col("gpu_hours").sum()).sort("gpu_hours")
-    most = free.tail(1).rows()
-    said = f"{most[0][0]} has most: {most[0][1]:,.0f} unallocated GPU-hours." if most else "No GPU-hour is unallocated."
+    unallocated = hours.filter(bucket="unallocated").group_by("tenant").agg(pl.col("gpu_hours").sum()).sort("gpu_hours")
+    largest = unallocated.tail(1).rows()
+    alt_text = "No GPU-hour is unallocated."
+    if largest:
+        alt_text = f"{largest[0][0]} has most: {largest[0][1]:,.0f} unallocated GPU-hours."
     return page.section(
         "Utilization by GPU model",
         page.figure(
-            plots.plot_ledger_tenants(hours, top=MOST_POOLS), title="Installed GPU-hours by pool", alt=said,
+            plots.plot_ledger_tenants(hours, top=MAX_CHARTED_POOLS), title="Installed GPU-hours by pool", alt=alt_text,
         ),
         page.table(wide, caption="GPU-hours by pool", formats=dict.fromkeys(wide.columns[1:], ",.0f")),
     )  # fmt: skip
 
 
-def fleet_hours(fleet: FleetPools) -> pl.DataFrame:
-    """Ledger rows of all GPU models, ``tenant`` being the pool or an unused GPU model."""
-    parts, read = [], set()
-    for name, own in fleet.pools.items():
-        if own.data in read:
+def fleet_ledger(fleet: FleetPools) -> pl.DataFrame:
+    """Read the ledger rows of all pools; the column ``tenant`` has the pool or an unused GPU model."""
+    parts, datasets_read = [], set()
+    for name, pool_scenario in fleet.pools.items():
+        if pool_scenario.data in datasets_read:
             continue
-        read.add(own.data)
+        datasets_read.add(pool_scenario.data)
         prefix = name.rpartition("/")[0]
-        alone = name.rpartition("/")[2] if len(fleet.pools) == 1 else "all GPU models"
-        gpu_model = pl.col("gpu_model").cast(pl.String).fill_null(alone)
+        default_name = name.rpartition("/")[2] if len(fleet.pools) == 1 else "all GPU models"
+        gpu_model = pl.col("gpu_model").cast(pl.String).fill_null(default_name)
         tenant = pl.concat_str(pl.lit(f"{prefix}/" if prefix else ""), gpu_model)
-        parts.append(scenario_ledger(own).select("bucket", "gpu_hours", tenant=tenant))
+        parts.append(scenario_ledger(pool_scenario).select("bucket", "gpu_hours", tenant=tenant))
     return pl.concat(parts)
 
 
-def _teams(studies: Mapping[str, Study]) -> list[Section]:
-    """Allocated GPU-hours and shortfall of each team by GPU model, with causes of waiting and next steps."""
-    found = {name: Fairness.of_tables(study.tables) for name, study in studies.items()}
+def _team_sections(studies: Mapping[str, Study]) -> list[Section]:
+    """Render allocated GPU-hours, shortfall, cause of waiting and next step of each team by pool."""
+    fairness_by_pool = {name: Fairness.of_tables(study.tables) for name, study in studies.items()}
     rows = [
-        one.teams.filter(pl.col("jobs") > 0).select(
+        fairness.teams.filter(pl.col("jobs") > 0).select(
             "tenant", pl.lit(name).alias("pool"), "allocated_gpu_hours", "shortfall_gpu_hours", "why", "next_step"
         )
-        for name, one in found.items()
-        if one is not None
+        for name, fairness in fairness_by_pool.items()
+        if fairness is not None
     ]
     if not rows:
         return []
-    said = page.note(
+    explanation = page.note(
         "A quota without a GPU model holds for each; the page of each GPU model has fair share and lending by team."
     )
     table = page.table(
-        pl.concat(rows).sort("tenant", "pool"), caption="Teams by GPU model", headings=_HEADINGS,
+        pl.concat(rows).sort("tenant", "pool"), caption="Teams by GPU model", headings=_FLEET_HEADINGS,
         formats={"allocated_gpu_hours": ",.0f", "shortfall_gpu_hours": ",.0f"},
     )  # fmt: skip
-    return [page.section("Fair share by team", table, said)]
+    return [page.section("Fair share by team", table, explanation)]

@@ -1,7 +1,7 @@
-"""Slurm configuration of layouts and of power saving.
+"""Slurm configuration of MIG layouts and of power saving.
 
-Slurm does not cut GPUs: it is told what slices a node has, and drains a node that has fewer. So each switch
-of layouts needs these lines changed together with it.
+Slurm does not partition GPUs: its configuration declares the MIG instances of a node, and a node with fewer is drained.
+So these lines change together with each repartitioning.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from gpuplanner.planner.layout_plan import (
     to_file_stamp,
 )
 from gpuplanner.report.bundle_files import (
-    FleetPack,
+    FleetBundle,
     Step,
     add_release,
-    change_script,
-    filled_template,
-    lines_of,
-    template_text,
+    fill_shipped_file,
+    join_lines,
+    read_template,
+    render_change_script,
 )
 from gpuplanner.report.mig_manager_files import to_mig_parted
 from gpuplanner.simulator.scheduling_rules import Drain
@@ -50,99 +50,95 @@ GRES_CONF = """\
 AutoDetect=nvml
 """
 """Contents of gres.conf on every node."""
-STATIC_GRES = "static-gres.sh"
+STATIC_GRES_SCRIPT = "static-gres.sh"
 """Script that prints gres.conf on a node whose Slurm has no NVML."""
-INSTALL = "install-gres.sh"
+INSTALL_SCRIPT = "install-gres.sh"
 """Script that puts the Gres of nodes into the lines that slurm.conf has for them."""
 
-_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_SLURM_TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
 class GresTypes:
-    """GRES types of the nodes, as Slurm shows them today: with others, requests of jobs and limits would not hold.
+    """GRES types of nodes as Slurm shows them today, so that requests of jobs and limits stay valid.
 
     - ``full``: Type of a full GPU.
-    - ``mig``: Type of a MIG instance, before its profile.
-    - ``by_node``: The same two of nodes that have their own.
-    - ``shown``: Whether a node shows a type; else the types are those that slurmd detects, or as given.
+    - ``mig``: Prefix of the type of a MIG instance, before its profile.
+    - ``by_node``: Both for nodes that have their own.
+    - ``is_observed``: Whether a node shows a type; otherwise the types are those that slurmd detects, or as given.
     """
 
     full: str
     mig: str
     by_node: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    shown: bool = False
+    is_observed: bool = False
 
     @classmethod
-    def of_nodes(cls, gpu_model: GpuModel, texts: Mapping[str, str]) -> GresTypes:
-        """Types by ``gres_types`` of the inventory; types that do not end in their profile are not used.
+    def from_inventory(cls, gpu_model: GpuModel, texts: Mapping[str, str]) -> GresTypes:
+        """Parse the ``gres_types`` of the inventory; types that do not end in their profile are ignored.
 
         Examples
         --------
         >>> texts = {"n1": "gpu=a100", "n2": "1g.5gb=a100_1g.5gb,3g.20gb=a100_3g.20gb"}
-        >>> types = GresTypes.of_nodes(as_gpu_model("A100-40GB"), texts)
-        >>> types.of("n1", "1g.5gb"), types.of("n2", "gpu"), types.of("n3", "2g.10gb")
+        >>> types = GresTypes.from_inventory(as_gpu_model("A100-40GB"), texts)
+        >>> types.type_of("n1", "1g.5gb"), types.type_of("n2", "gpu"), types.type_of("n3", "2g.10gb")
         ('a100_1g.5gb', 'a100', 'a100_2g.10gb')
         """
-        found = {node: _type_parts(text) for node, text in texts.items()}
-        full = next((one for one, _ in found.values() if one), None) or find_slurm_type(gpu_model.name)
-        mig = next((one for _, one in found.values() if one is not None), f"{full}_")
-        own = {
-            node: (whole or full, (mig if whole in (None, full) else f"{whole}_") if part is None else part)
-            for node, (whole, part) in found.items()
-        }
-        return cls(full, mig, own, shown=any(map(any, found.values())))
+        parts_by_node = {node: _type_parts(text) for node, text in texts.items()}
+        full = next((name for name, _ in parts_by_node.values() if name), None) or find_slurm_type(gpu_model.name)
+        mig = next((name for _, name in parts_by_node.values() if name is not None), f"{full}_")
+        types_by_node: dict[str, tuple[str, str]] = {}
+        for node, (full_type, mig_prefix) in parts_by_node.items():
+            # A node that shows only its own type of full GPUs has MIG types that begin with it.
+            default_prefix = mig if full_type in (None, full) else f"{full_type}_"
+            types_by_node[node] = (full_type or full, default_prefix if mig_prefix is None else mig_prefix)
+        return cls(full, mig, types_by_node, is_observed=any(map(any, parts_by_node.values())))
 
-    def of(self, node: str, profile: str) -> str:
-        """Type of a full GPU or MIG instance of a node."""
+    def type_of(self, node: str, profile: str) -> str:
+        """Return the GRES type of a full GPU or MIG instance of a node."""
         full, mig = self.by_node.get(node, (self.full, self.mig))
         return full if profile == FULL_GPU else f"{mig}{profile}"
 
 
 def _type_parts(text: str) -> tuple[str | None, str | None]:
-    """Type of a full GPU and the part before the profile, as a node shows them; None: it shows none."""
-    types = dict(item.split("=", 1) for item in text.split(",") if _TYPE.fullmatch(item.partition("=")[2]))
+    """Parse the type of a full GPU and the prefix of MIG types that a node shows; None: it shows none."""
+    types = dict(item.split("=", 1) for item in text.split(",") if _SLURM_TYPE_NAME.fullmatch(item.partition("=")[2]))
     full = types.pop(FULL_GPU, None)
     mig = next((name.removesuffix(profile) for profile, name in types.items() if name.endswith(profile)), None)
     return full or (mig or "").rstrip("_.-") or None, mig
 
 
-def site_types(data: str, gpu_model: GpuModel) -> GresTypes | None:
-    """GRES types that the nodes of a dataset show; None where they show none."""
+def read_gres_types(data: str, gpu_model: GpuModel) -> GresTypes | None:
+    """Read the GRES types that the nodes of a dataset show; None if they show none."""
     file = data_folder(data) / "inventory.parquet"
     if not file.exists() or "gres_types" not in pl.read_parquet_schema(file):
         return None
     nodes = pl.read_parquet(file, columns=["node", "gpu_model", "gres_types"]).drop_nulls("gres_types")
     texts = dict(nodes.filter(pl.col("gpu_model") == gpu_model.name).select("node", "gres_types").iter_rows())
-    return GresTypes.of_nodes(gpu_model, texts) if texts else None
+    return GresTypes.from_inventory(gpu_model, texts) if texts else None
 
 
 def to_slurm_files(
-    plan: pl.DataFrame,
-    gpu_model: GpuModel | str,
-    *,
-    gres_type: GresTypes | str | None = None,
-    change: ChangeCost | None = None,
-    drain: Drain | None = None,
-    initial: pl.DataFrame | None = None,
-) -> dict[str, str]:
-    """Print gres.conf, and the lines of slurm.conf with the script for each change; alike ones have one together.
+    plan: pl.DataFrame, gpu_model: GpuModel | str, *, gres_type: GresTypes | str | None = None,
+    change: ChangeCost | None = None, drain: Drain | None = None, initial: pl.DataFrame | None = None,
+) -> dict[str, str]:  # fmt: skip
+    """Render gres.conf, and the lines of slurm.conf with the script for each layout change.
 
     Parameters
     ----------
-    plan, board, gres_type
+    plan, gpu_model, gres_type
         As for :func:`to_slurm`.
     change : ChangeCost, optional
-        How long a change takes: that of the plan; None: by the operator, as the catalogue has it.
+        Duration of a change; None: with the GPU operator, from the catalogue.
     drain, initial
         As for :func:`~gpuplanner.report.bundle_files.change_index`.
 
     Returns
     -------
     dict of str to str
-        Text by file name: ``gres.conf``, ``static-gres.sh`` for builds of Slurm without NVML, ``install-gres.sh``,
-        which puts lines into a slurm.conf, ``slurm-<time>.conf`` from the first time of the plan on, in the order of
-        time, and ``change-<time>.sh`` for each of them at which some node is cut anew.
+        Text by file name: ``gres.conf``, ``static-gres.sh`` for Slurm without NVML, ``install-gres.sh``, which edits
+        slurm.conf, ``slurm-<time>.conf`` in the order of time, and ``change-<time>.sh`` for each time at which a node
+        is repartitioned.
 
     Raises
     ------
@@ -150,54 +146,52 @@ def to_slurm_files(
         As :func:`to_slurm`.
     """
     gpu_model = as_gpu_model(gpu_model)
-    types = _checked_types(gpu_model, gres_type)
+    types = _to_gres_types(gpu_model, gres_type)
     cost = ChangeCost.from_catalogue(gpu_model) if change is None else change.require_model(gpu_model)
     frame = check_layout_plan(plan, gpu_model)
     limit_s = cost.drain_s.high if drain is None else drain.limit_s
     changes = list_layout_changes(frame, limit_s, node_states_of_table(initial))
     first = min(frame["slot_start"])
-    times = dict.fromkeys([first, *(one.times[0] for one in changes)])
-    lines = {f"slurm-{to_file_stamp(time)}.conf": _lines(frame, gpu_model, time, types) for time in times}
-    static = filled_template(STATIC_GRES, {"TYPE": types.full, "MIG": types.mig})
-    return (
-        {"gres.conf": GRES_CONF, STATIC_GRES: static, INSTALL: template_text(INSTALL)}
-        | lines
-        | {f"{one.name}.sh": _change_script(one, cost, gpu_model, types) for one in changes}
-    )
+    times = dict.fromkeys([first, *(layout_change.times[0] for layout_change in changes)])
+    lines = {f"slurm-{to_file_stamp(time)}.conf": _slurm_conf_lines(frame, gpu_model, time, types) for time in times}
+    static = fill_shipped_file(STATIC_GRES_SCRIPT, {"TYPE": types.full, "MIG": types.mig})
+    files = {"gres.conf": GRES_CONF, STATIC_GRES_SCRIPT: static, INSTALL_SCRIPT: read_template(INSTALL_SCRIPT)} | lines
+    for layout_change in changes:
+        files[f"{layout_change.name}.sh"] = _render_change_script(layout_change, cost, gpu_model, types)
+    return files
 
 
 def to_slurm(
     plan: pl.DataFrame, gpu_model: GpuModel | str, at: datetime, *, gres_type: GresTypes | str | None = None
 ) -> str:
-    """Print the lines of slurm.conf that hold at one time.
+    """Render the lines of slurm.conf at one time of a plan.
 
     Parameters
     ----------
     plan : polars.DataFrame
         Table ``schemas.LayoutPlan``.
     gpu_model : GpuModel or str
-        The board of all nodes.
+        GPU model of all nodes.
     at : datetime
-        With its zone.
+        Time, with its zone.
     gres_type : GresTypes or str, optional
-        Types of the nodes, or that of a full GPU; MIG instances are ``<type>_<profile>``. Slurm drains a node whose
-        types are not part of those that slurmd finds. By default what slurmd finds for the usual variant of the board
-        (:func:`~gpuplanner.hardware.catalog.derive_slurm_type`), ``nvidia_h100_80gb_hbm3``.
+        GRES types of the nodes, or that of a full GPU; MIG instances are ``<type>_<profile>``. Slurm drains a node
+        whose types are not part of those that slurmd detects. Default: the type detected for the usual variant of the
+        GPU model (:func:`~gpuplanner.hardware.catalog.derive_slurm_type`), such as ``nvidia_h100_80gb_hbm3``.
 
     Returns
     -------
     str
-        ``GresTypes`` and one ``NodeName`` line per node. ``AccountingStorageTRES`` with the types of the whole plan
-        is a comment, since slurmctld stops at it where there is no slurmdbd. Comments state the layout of each GPU,
-        so that the file can be proved again. Parked GPUs count as they are cut, released ones do not count: which nodes
-        go while they are idle is up to Slurm's power saving.
+        ``GresTypes`` and one ``NodeName`` line for each node. ``AccountingStorageTRES`` is a comment, because slurmctld
+        does not start with it without slurmdbd. Comments state the layout of each GPU, so that the file can be
+        verified. Idle GPUs keep their layout, released ones do not count.
 
     Raises
     ------
     SchemaError
-        If the table is not a layout plan, or it says nothing about the time.
+        If the table is not a layout plan, or has no interval at this time.
     GeometryError
-        If a layout cannot be placed on the board, or the type is no Slurm type or is needed.
+        If a layout cannot be placed on the GPU model, or the GRES type is invalid or missing.
 
     Examples
     --------
@@ -211,38 +205,38 @@ def to_slurm(
     NodeName=n1 Gres=gpu:nvidia_h100_80gb_hbm3:1,gpu:nvidia_h100_80gb_hbm3_1g.10gb:7
     """
     gpu_model = as_gpu_model(gpu_model)
-    return _lines(check_layout_plan(plan, gpu_model), gpu_model, at, _checked_types(gpu_model, gres_type))
+    return _slurm_conf_lines(check_layout_plan(plan, gpu_model), gpu_model, at, _to_gres_types(gpu_model, gres_type))
 
 
-def _change_script(one: LayoutChange, cost: ChangeCost, gpu_model: GpuModel, types: GresTypes) -> str:
-    """The script of a change."""
+def _render_change_script(layout_change: LayoutChange, cost: ChangeCost, gpu_model: GpuModel, types: GresTypes) -> str:
+    """Render the script of a layout change."""
     steps = [
-        f"config[{node}]={shlex.quote(after.config_name)}\n"
-        f"gres[{node}]={shlex.quote(','.join(sorted(_counts(node, after, types))))}\n"
-        f"before[{node}]={shlex.quote(had.config_name if had else '')} size[{node}]={len(after.gpus)}"
-        for node, (had, after) in one.nodes.items()
+        f"config[{node}]={shlex.quote(later.config_name)}\n"
+        f"gres[{node}]={shlex.quote(','.join(sorted(_gres_items(node, later, types))))}\n"
+        f"before[{node}]={shlex.quote(earlier.config_name if earlier else '')} size[{node}]={len(later.gpus)}"
+        for node, (earlier, later) in layout_change.nodes.items()
     ]
-    lines = f"slurm-{to_file_stamp(one.times[0])}.conf"
+    lines = f"slurm-{to_file_stamp(layout_change.times[0])}.conf"
     parts = {"LINES": lines, "STEPS": "\n".join(steps)}
-    return change_script("change_slurm.sh", one, cost, gpu_model, parts)
+    return render_change_script("change_slurm.sh", layout_change, cost, gpu_model, parts)
 
 
-def _counts(node: str, state: NodeState, types: GresTypes) -> list[str]:
-    """What a node has without the GPUs that are released: Slurm drains nodes that have fewer than stated, not more."""
-    there = NodeState(tuple(one for one in state.gpus if one[0] not in state.released))
-    return [f"gpu:{types.of(node, profile)}:{count}" for profile, count in there.totals.items()]
+def _gres_items(node: str, node_state: NodeState, types: GresTypes) -> list[str]:
+    """List the GRES of a node without released GPUs; Slurm drains nodes with fewer devices, not with more."""
+    kept_state = NodeState(tuple(pair for pair in node_state.gpus if pair[0] not in node_state.released))
+    return [f"gpu:{types.type_of(node, profile)}:{count}" for profile, count in kept_state.totals.items()]
 
 
-def gres_of(node: str, state: NodeState, gpu_model: GpuModel, gres_type: GresTypes | str | None) -> str:
-    """What a node line says of a node's GPUs."""
-    return ",".join(_counts(node, state, _checked_types(gpu_model, gres_type)))
+def node_gres(node: str, state: NodeState, gpu_model: GpuModel, gres_type: GresTypes | str | None) -> str:
+    """Render the Gres value of a node line."""
+    return ",".join(_gres_items(node, state, _to_gres_types(gpu_model, gres_type)))
 
 
-def _lines(frame: pl.DataFrame, gpu_model: GpuModel, at: datetime, types: GresTypes) -> str:
-    """Lines of one time of a checked plan."""
+def _slurm_conf_lines(frame: pl.DataFrame, gpu_model: GpuModel, at: datetime, types: GresTypes) -> str:
+    """Render the lines of slurm.conf at one time of a validated plan."""
     states = node_states_at(frame, at)
-    everything = NodeState(tuple(enumerate(frame["layout"].unique().sort().to_list())))
-    kinds = dict.fromkeys(f"gres/gpu:{types.of(node, profile)}" for profile in everything.totals for node in states)
+    combined = NodeState(tuple(enumerate(frame["layout"].unique().sort().to_list())))
+    kinds = dict.fromkeys(f"gres/gpu:{types.type_of(node, profile)}" for profile in combined.totals for node in states)
     lines = [
         f"# Lines of slurm.conf from {format_utc(at)}, GPU model {gpu_model.name}.",
         "# Order: drain the changed nodes, wait until they are empty, repartition their GPUs, copy the Gres of these",
@@ -259,67 +253,70 @@ def _lines(frame: pl.DataFrame, gpu_model: GpuModel, at: datetime, types: GresTy
         lines += [
             f"# {node} gpu {gpu}: {UNUSED_LAYOUT if gpu in state.released else layout}" for gpu, layout in state.gpus
         ]
-        counts = _counts(node, state, types)
+        counts = _gres_items(node, state, types)
         lines.append(f"NodeName={node}" + (f" Gres={','.join(counts)}" if counts else ""))
     return "\n".join(lines) + "\n"
 
 
 def _type_notes(gpu_model: GpuModel, types: GresTypes) -> list[str]:
-    """Comments: for which product the types are those that slurmd finds, and the types of the others."""
-    if types.shown:
+    """Write comments about the GPU variants for which slurmd detects these types."""
+    if types.is_observed:
         return ["# GRES types as the nodes have them today."]
     detected = {name: derive_slurm_type(name) for name in list_model_aliases(gpu_model.name, "nvml")}
     # Before the profile, the type must be the end of the one found.
-    fit = [name for name, found in detected.items() if found.endswith(types.full.lower())]
-    others = [f"{name}: {found}" for name, found in detected.items() if name not in fit]
-    return [
-        f"# Types as slurmd detects them on {' and '.join(fit)}." if fit else "# Types as given by --gres-type.",
-        *([f"# Other variants of this GPU model need --gres-type: {'; '.join(others)}."] if others else []),
-    ]
+    matching = [name for name, slurm_type in detected.items() if slurm_type.endswith(types.full.lower())]
+    other_variants = [f"{name}: {slurm_type}" for name, slurm_type in detected.items() if name not in matching]
+    notes = ["# Types as given by --gres-type."]
+    if matching:
+        notes = [f"# Types as slurmd detects them on {' and '.join(matching)}."]
+    if other_variants:
+        notes.append(f"# Other variants of this GPU model need --gres-type: {'; '.join(other_variants)}.")
+    return notes
 
 
-def _checked_types(gpu_model: GpuModel, gres_type: GresTypes | str | None) -> GresTypes:
+def _to_gres_types(gpu_model: GpuModel, gres_type: GresTypes | str | None) -> GresTypes:
+    """Validate a GRES type and derive that of MIG instances."""
     if isinstance(gres_type, GresTypes):
         return gres_type
-    whole = gres_type if gres_type is not None else find_slurm_type(gpu_model.name)
-    if not _TYPE.fullmatch(whole):
+    full_type = gres_type if gres_type is not None else find_slurm_type(gpu_model.name)
+    if not _SLURM_TYPE_NAME.fullmatch(full_type):
         allowed = "letters, digits, '_', '.' and '-'"
-        raise GeometryError("Slurm GRES type", allowed, repr(whole), "Use the type of 'slurmd -G'.")
-    return GresTypes(whole, f"{whole}_")
+        raise GeometryError("Slurm GRES type", allowed, repr(full_type), "Use the type of 'slurmd -G'.")
+    return GresTypes(full_type, f"{full_type}_")
 
 
-PROGRAMS = "/etc/slurm/gpuplanner"
+PROGRAMS_FOLDER = "/etc/slurm/gpuplanner"
 
 
-def power_saving(pack: FleetPack) -> None:
-    """Power saving, with a name for each way that a machine may be cut."""
-    rules, place = pack.rules, pack.place
-    names = _names(rules.pools)
+def add_power_saving_files(bundle: FleetBundle) -> None:
+    """Add Slurm power saving, with a node name for each layout that a machine may have."""
+    rules, path_of = bundle.rules, bundle.path_of
+    names = _name_pool_nodes(rules.pools)
     # Where the type of the GPUs is not known, these fail: before any file is written.
     node_lines = [
         f"NodeName={name} NodeHostname={machine} NodeAddr={machine} Feature={pool.name} State=CLOUD "
-        f"Gres={gres_of(pool.nodes[0], pool.state, pack.gpu_model, pack.gres_type)}"
-        for pool, name, machine in _cloud(pack, names)
+        f"Gres={node_gres(pool.nodes[0], pool.state, bundle.gpu_model, bundle.gres_type)}"
+        for pool, name, machine in _renamed_nodes(bundle, names)
     ]
-    gres_lines = _gres_lines(pack, names)
-    if pack.gpu_model.profiles:
-        says = "MIG configurations, one per pool; `power.sh` applies them on the machine"
-        pack.add(to_mig_parted(rules.make_pool_plan(), pack.gpu_model), Step(place("mig-parted.yaml"), says))
-    pack.add(GRES_CONF, Step(place("gres.conf"), "for nodes whose Slurm has NVML"))
+    gres_lines = _controller_gres_lines(bundle, names)
+    if bundle.gpu_model.profiles:
+        purpose = "MIG configurations, one per pool; `power.sh` applies them on the machine"
+        bundle.add(to_mig_parted(rules.make_pool_plan(), bundle.gpu_model), Step(path_of("mig-parted.yaml"), purpose))
+    bundle.add(GRES_CONF, Step(path_of("gres.conf"), "for nodes whose Slurm has NVML"))
     layouts = [
         f"{name} {machine} {pool.state.config_name}"
         for pool in rules.pools
         for name, machine in zip(names[pool.name], pool.nodes, strict=True)
     ]
-    pack.files[place("layouts.txt")] = lines_of(layouts)
+    bundle.files[path_of("layouts.txt")] = join_lines(layouts)
     kept = [(pool, pool.kept) for pool in rules.pools if pool.kept]
     headroom = float(facts("controllers").filter(controller="slurm", fact="resume_headroom")["value"].item())
-    known = {
-        "PROGRAMS": PROGRAMS,
+    values = {
+        "PROGRAMS": PROGRAMS_FOLDER,
         "LEAD_S": f"{rules.lead_s:.0f}",
         "SLOW_S": f"{rules.lead_slow_s:.0f}",
         "RESUME_TIMEOUT": f"{headroom * rules.lead_slow_s:.0f}",
-        "KEPT": ",".join(_kept(names[pool.name], count) for pool, count in kept),
+        "KEPT": ",".join(_idle_node_ranges(names[pool.name], count) for pool, count in kept),
         "NODES": "\n".join(node_lines),
         "PARTITIONS": "\n".join(
             f"PartitionName=gpuplanner-{pool.name} Nodes={','.join(names[pool.name])} "
@@ -328,44 +325,43 @@ def power_saving(pack: FleetPack) -> None:
         ),
         "RESERVE": "\n".join(f"keep gpuplanner-{pool.name} {count}" for pool, count in kept) or ":",
     }  # fmt: skip
-    text = pack.script("pools.conf", **known)
+    text = bundle.script("pools.conf", **values)
     if not kept:
         text = "".join(line for line in text.splitlines(True) if not line.startswith("SuspendExcNodes="))
-    says = "power saving: a Slurm partition per pool, and a node name per MIG layout of a machine"
-    pack.add(text, Step(place("pools.conf"), says))
+    purpose = "power saving: a Slurm partition per pool, and a node name per MIG layout of a machine"
+    bundle.add(text, Step(path_of("pools.conf"), purpose))
     if gres_lines:
-        says = "GPUs of those node names for the controller, which counts none while they are powered down"
-        pack.add(
-            pack.script("controller_gres.conf", LINES="\n".join(gres_lines)), Step(place("controller-gres.conf"), says)
-        )
+        purpose = "GPUs of those node names for the controller, which counts none while they are powered down"
+        text = bundle.script("controller_gres.conf", LINES="\n".join(gres_lines))
+        bundle.add(text, Step(path_of("controller-gres.conf"), purpose))
     programs = {
         "resume.sh": "ResumeProgram: powers a machine up under one node name at a time",
         "suspend.sh": "SuspendProgram: powers machines down",
         "power.sh": "powers one machine up or down: **write it for your site**, the shipped script only logs",
         "reserve.sh": "powers up idle nodes until the reserve is full",
     }
-    for name, what in programs.items():
-        pack.add(pack.script(name, **known), Step(place(name), what))
-    pack.add(pack.script("pools.sh", **known), Step.script(place("pools.sh"), "installs all of this"))
-    add_release(pack, rules.released, "drains the nodes of `released.txt`, which are not needed")
+    for name, program_purpose in programs.items():
+        bundle.add(bundle.script(name, **values), Step(path_of(name), program_purpose))
+    bundle.add(bundle.script("pools.sh", **values), Step.script(path_of("pools.sh"), "installs all of this"))
+    add_release(bundle, rules.released, "drains the nodes of `released.txt`, which are not needed")
 
 
-def _names(pools: Sequence[PoolRule]) -> dict[str, list[str]]:
-    """Names of the nodes of each pool: a machine keeps its own in the first pool that it is in."""
-    seen: set[str] = set()
-    found = {}
+def _name_pool_nodes(pools: Sequence[PoolRule]) -> dict[str, list[str]]:
+    """Name the nodes of each pool: a machine keeps its own name in the first pool that contains it."""
+    named_nodes: set[str] = set()
+    names_by_pool = {}
     for pool in pools:
-        found[pool.name] = [node if node not in seen else f"{node}-{pool.name}" for node in pool.nodes]
-        seen.update(pool.nodes)
-    return found
+        names_by_pool[pool.name] = [node if node not in named_nodes else f"{node}-{pool.name}" for node in pool.nodes]
+        named_nodes.update(pool.nodes)
+    return names_by_pool
 
 
-def _kept(names: Sequence[str], count: int) -> str:
-    """Nodes of which so many never go: any of those in one range of numbers; else the first so many.
+def _idle_node_ranges(names: Sequence[str], count: int) -> str:
+    """Write the nodes of which a number stay powered on: any of a range of numbers, or else the first ones.
 
     Examples
     --------
-    >>> _kept(["n01-mig", "n02-mig"], 1), _kept(["n1"], 1), _kept(["n1", "n3"], 1)
+    >>> _idle_node_ranges(["n01-mig", "n02-mig"], 1), _idle_node_ranges(["n1"], 1), _idle_node_ranges(["n1", "n3"], 1)
     ('n[01-02]-mig:1', 'n1:1', 'n1')
     """
     if len(names) == 1:
@@ -381,29 +377,29 @@ def _kept(names: Sequence[str], count: int) -> str:
     return f"{head}[{numbers[0]}-{numbers[-1]}]{tail}:{count}"
 
 
-def _cloud(pack: FleetPack, names: dict[str, list[str]]) -> Iterator[tuple[PoolRule, str, str]]:
-    """Nodes that are not a machine's own name: what it is when it is cut otherwise."""
-    for pool in pack.rules.pools:
+def _renamed_nodes(bundle: FleetBundle, names: dict[str, list[str]]) -> Iterator[tuple[PoolRule, str, str]]:
+    """Yield pool, node name and machine for names that differ from the machine's own."""
+    for pool in bundle.rules.pools:
         for name, machine in zip(names[pool.name], pool.nodes, strict=True):
             if name != machine:
                 yield pool, name, machine
 
 
-def _gres_lines(pack: FleetPack, names: dict[str, list[str]]) -> list[str]:
-    """Lines of the controller's gres.conf for the nodes of the cloud, one for each pool and type.
+def _controller_gres_lines(bundle: FleetBundle, names: dict[str, list[str]]) -> list[str]:
+    """Write lines of the controller's gres.conf for cloud nodes, one for each pool and type.
 
-    slurmctld counts files, which need not be there but may not be named twice; a bare count it does not read
-    (22.05.8), nor any line where its own file asks the driver, unless the line says otherwise.
+    slurmctld counts device files, which need not exist but must be unique; it ignores a count without files (22.05.8),
+    and lines without ``AutoDetect=off`` if its own gres.conf detects GPUs.
     """
     members: dict[str, list[str]] = {}
-    for pool, name, _ in _cloud(pack, names):
+    for pool, name, _ in _renamed_nodes(bundle, names):
         members.setdefault(pool.name, []).append(name)
     lines = []
-    for pool in pack.rules.pools:
+    for pool in bundle.rules.pools:
         first = 0
         if pool.name not in members:
             continue  # the GPUs of a machine under its own name are in the site's slurm.conf
-        for gres in gres_of(pool.nodes[0], pool.state, pack.gpu_model, pack.gres_type).split(","):
+        for gres in node_gres(pool.nodes[0], pool.state, bundle.gpu_model, bundle.gres_type).split(","):
             kind, name, count = gres.split(":")
             files = f"/dev/nvidia[{first}-{first + int(count) - 1}]"
             first += int(count)

@@ -1,4 +1,4 @@
-"""Charts of demand and of GPU-hours."""
+"""Charts of demand, forecasts, GPU-hours and cost."""
 
 from __future__ import annotations
 
@@ -14,49 +14,43 @@ from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.forecast.demand_changes import change_points
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
-    chart_of,
-    drawn,
-    each,
-    folded,
-    in_order,
-    ranked,
-    require,
-    stacked,
-    tips,
+    fold_names,
+    folded_names,
+    frame_chart,
+    make_chart,
+    make_tooltips,
+    names_in_order,
+    rank_names,
+    require_columns,
+    stack_bars,
     to_data,
     utc_axis,
-    utc_text,
+    utc_calculations,
 )
 
 OBSERVED, FORECAST = "observed", "forecast"
-RUNNING, COMING = "still running", "new jobs"
-SIDES = ("before", "after")
-INTERVAL = "5 % to 95 % quantile"
+STILL_RUNNING, NEW_JOBS = "still running", "new jobs"
+LEVEL_COLUMNS = ("before", "after")
+INTERVAL_LABEL = "5 % to 95 % quantile"
 
 # Coarser and coarser means, until the rows of all panels fit into one chart.
-_ROWS = 2400
+_MAX_DEMAND_ROWS = 2400
 _BIN_HOURS = (1, 2, 3, 4, 6, 12, 24, 168)
-_PANELS = {"columns": 2, "minimum": 320, "margin": 40}
-_KEYS = {"unique_id": "series", "tenant": "team", "profile": "profile"}
-_SCORES = ("unique_id", "model", "mase", "coverage_90")
-_FAN = ("ds", "still_running", "to_come", "q05", "q50", "q95")
+_PANEL_LAYOUT = {"columns": 2, "minimum": 320, "margin": 40}
+_KEY_WORDS = {"unique_id": "series", "tenant": "team", "profile": "profile"}
+_SCORE_COLUMNS = ("unique_id", "model", "mase", "coverage_90")
+_FAN_COLUMNS = ("ds", "still_running", "to_come", "q05", "q50", "q95")
 
 
 def plot_demand(
-    demand: pl.DataFrame,
-    forecast: pl.DataFrame | None = None,
-    *,
-    by: str = "profile",
-    top: int = 6,
-    history_days: float = 14.0,
-    unit: str = "instances",
-) -> ChartType:
-    """Instances demanded over time, with the forecast and its band, one panel per profile.
+    demand: pl.DataFrame, forecast: pl.DataFrame | None = None, *, by: str = "profile", top: int = 6,
+    history_days: float = 14.0, unit: str = "instances",
+) -> ChartType:  # fmt: skip
+    """Plot instances demanded over time, with the forecast and its interval, one panel per profile.
 
-    Series that share a panel are added up. Quantiles are added too: the band is then that of series which
-    rise and fall together, which is wider than the band of their sum. History is shown as means over as many
-    hours as keep the chart small; the axis says how many. Upright lines mark days on which the level of a panel changed
-    (:func:`gpuplanner.forecast.demand_changes.change_points`, over the whole history).
+    Series of one panel are summed, and so are their quantiles: the interval is wider than that of the sum. History is
+    averaged over as many hours as keep the chart small; the axis shows how many. Vertical lines mark days on which the
+    level of a panel changed (:func:`gpuplanner.forecast.demand_changes.change_points`).
 
     Parameters
     ----------
@@ -65,18 +59,18 @@ def plot_demand(
     forecast : polars.DataFrame, optional
         Table ``schemas.Forecast``, one model per series.
     by : {"profile", "tenant", "unique_id"}
-        What a panel stands for.
+        Column of the panels.
     top : int
         Panels: those with the highest mean demand.
     history_days : float
-        How much of the history before its end is shown.
+        History shown before its end. [days]
     unit : str
-        What ``y`` counts, for the axis.
+        Unit of ``y``, for the axis.
 
     Raises
     ------
     SchemaError
-        If a column is missing, or a series and slot is forecast more than once.
+        If a column is missing, or a series has more than one forecast for an interval.
 
     Examples
     --------
@@ -88,35 +82,34 @@ def plot_demand(
     >>> plot_demand(rows).to_dict()["title"]
     'Demand by profile'
     """
-    require(demand, ["unique_id", "ds", "y", by], where="plot_demand")
-    title = f"Demand by {_KEYS.get(by, by)}"
+    require_columns(demand, ["unique_id", "ds", "y", by], source="plot_demand")
+    title = f"Demand by {_KEY_WORDS.get(by, by)}"
     if demand.is_empty():
-        return theme.saying("There is no demand.", title=title)
-    panels = ranked(demand, by, "y")[:top]
+        return theme.make_empty_chart("There is no demand.", title=title)
+    panels = rank_names(demand, by, "y")[:top]
     begin = demand["ds"].max() - timedelta(days=history_days)  # type: ignore[operator]
     past = demand.filter(pl.col(by).is_in(panels), pl.col("ds") > begin).group_by(panel=by, ds="ds")
     history = past.agg(y=pl.col("y").sum()).with_columns(kind=pl.lit(OBSERVED))
-    future = _future(demand, forecast, by, panels)
-    allowed = (_ROWS - future.height) // len(panels)
+    future = _forecast_rows(demand, forecast, by, panels)
+    allowed = (_MAX_DEMAND_ROWS - future.height) // len(panels)
     slots = history["ds"].n_unique()
     step_h = _slot_hours(history)
     hours = next((h for h in _BIN_HOURS if h >= step_h and slots * step_h / h <= allowed), _BIN_HOURS[-1])
-    binned = history.group_by("panel", pl.col("ds").dt.truncate(f"{hours}h"), "kind").agg(pl.col("y").mean())
-    changed = _changed(demand, by, panels, begin)  # type: ignore[arg-type]
-    rows = pl.concat([binned, future, changed], how="diagonal").sort(
-        "panel", "kind", "ds", descending=[False, True, False]
-    )
+    binned_history = history.group_by("panel", pl.col("ds").dt.truncate(f"{hours}h"), "kind").agg(pl.col("y").mean())
+    level_changes = _level_change_rows(demand, by, panels, begin)  # type: ignore[arg-type]
+    rows = pl.concat([binned_history, future, level_changes], how="diagonal")
+    rows = rows.sort("panel", "kind", "ds", descending=[False, True, False])
     finding = f"Highest mean first: {', '.join(map(str, panels))}."
-    chart = _panels(rows, panels, hours=hours, unit=unit)
-    return theme.finish(chart, title=title, finding=finding, legend=170, names=30, panels=_PANELS)
+    chart = _draw_demand_panels(rows, panels, hours=hours, unit=unit)
+    return theme.finish(chart, title=title, finding=finding, legend=170, names=30, panels=_PANEL_LAYOUT)
 
 
-@drawn("Forecast error and interval coverage on past data", *_SCORES, empty="No forecast was tested.")
+@frame_chart("Forecast error and interval coverage on past data", *_SCORE_COLUMNS, empty="No forecast was tested.")
 def plot_backtest_scores(scores: pl.DataFrame) -> ChartType:
-    """Error and coverage of each model on past data, one mark per series.
+    """Plot error and interval coverage of each model on past data, one mark per series.
 
-    Left the mean absolute scaled error: below 1 is better than repeating the last season. Right the share of
-    values inside the 90 % interval, where the line marks 0.9. Models stand in order of their mean error.
+    Left: the mean absolute scaled error; below 1 is better than repeating the last season. Right: the share of values
+    inside the 90 % interval, with a line at 0.9. Models are ordered by their mean error.
 
     Parameters
     ----------
@@ -130,14 +123,14 @@ def plot_backtest_scores(scores: pl.DataFrame) -> ChartType:
     """
     means = scores.group_by("model").agg(pl.col("mase").mean())
     models = means.sort("mase", "model", nulls_last=True)["model"].to_list()
-    hover = tips(
+    hover = make_tooltips(
         unique_id="series", model="model", mase=("MASE", ".3f"), coverage_90=("coverage of the 90 % interval", ".1%")
     )
-    rows = chart_of(scores.select(_SCORES).sort("model", "unique_id")).encode(
+    rows = make_chart(scores.select(_SCORE_COLUMNS).sort("model", "unique_id")).encode(
         y=alt.Y("model:N", title=None, sort=models), tooltip=hover
     )
 
-    def panel(column: str, axis_title: str, mark_at: float) -> ChartType:
+    def draw_score_panel(column: str, axis_title: str, mark_at: float) -> ChartType:
         points = rows.mark_point(size=60, filled=False, strokeWidth=1.6, color=theme.BLUE).encode(
             x=alt.X(f"{column}:Q", title=axis_title, scale=alt.Scale(zero=False))
         )
@@ -146,49 +139,48 @@ def plot_backtest_scores(scores: pl.DataFrame) -> ChartType:
         return alt.layer(points, rule).properties(height=theme.BAND_HEIGHT * len(models))
 
     chart = alt.concat(
-        panel("mase", "MASE (1 = seasonal naive)", 1.0),
-        panel("coverage_90", "coverage of the 90 % interval", 0.9),
+        draw_score_panel("mase", "MASE (1 = seasonal naive)", 1.0),
+        draw_score_panel("coverage_90", "coverage of the 90 % interval", 0.9),
         columns=2,
     )
     panels = {"columns": 2, "minimum": 340, "margin": 24}
     return theme.finish(chart, names=theme.label_width(models), panels=panels)
 
 
-@drawn("GPUs expected: still running and new jobs", *_FAN, empty="There is no interval to forecast.")
+@frame_chart("GPUs expected: still running and new jobs", *_FAN_COLUMNS, empty="There is no interval to forecast.")
 def plot_fan(frame: pl.DataFrame) -> ChartType:
-    """GPUs expected, what runs already below what is to come, with the band of their sum.
+    """Plot expected GPUs: running jobs below new jobs, with quantiles of their sum.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        ``ds, still_running, to_come, q05, q50, q95``, one row a slot.
+        ``ds, still_running, to_come, q05, q50, q95``, one row per interval.
 
     Raises
     ------
     SchemaError
         If a column is missing.
     """
-    names = {"still_running": RUNNING, "to_come": COMING}
-    parts = frame.unpivot(list(names), index="ds", variable_name="part", value_name="gpus").with_columns(
-        pl.col("part").replace(names)
-    )
-    colours = {RUNNING: theme.BLUE, COMING: theme.GREY}
-    x, at = utc_axis(frame, "ds"), utc_text(at="ds")
+    names = {"still_running": STILL_RUNNING, "to_come": NEW_JOBS}
+    parts = frame.unpivot(list(names), index="ds", variable_name="part", value_name="gpus")
+    parts = parts.with_columns(pl.col("part").replace(names))
+    colours = {STILL_RUNNING: theme.BLUE, NEW_JOBS: theme.GREY}
+    x, at = utc_axis(frame, "ds"), utc_calculations(at="ds")
     areas = (
-        chart_of(parts)
+        make_chart(parts)
         .transform_calculate(**at)
         .mark_area(opacity=0.75)
         .encode(
             x=x,
             y=alt.Y("gpus:Q", title="GPUs, mean", stack="zero"),
-            color=alt.Color("part:N", title=None, scale=theme.scale(colours, list(colours))),
+            color=alt.Color("part:N", title=None, scale=theme.colour_scale(colours, list(colours))),
             order=alt.Order("part:N"),
-            tooltip=tips(at="UTC", part="part", gpus=("GPUs", ",.1f")),
+            tooltip=make_tooltips(at="UTC", part="part", gpus=("GPUs", ",.1f")),
         )
     )
     dashes = {"q05": [2, 3], "q50": [1, 0], "q95": [2, 3]}
-    hover = tips(at="UTC", **{name: (name, ",.1f") for name in dashes})
-    total = chart_of(frame).transform_calculate(**at).encode(x=x, tooltip=hover)
+    hover = make_tooltips(at="UTC", **{name: (name, ",.1f") for name in dashes})
+    total = make_chart(frame).transform_calculate(**at).encode(x=x, tooltip=hover)
     lines = [
         total.mark_line(color=theme.INK, strokeDash=dash, strokeWidth=1.4).encode(y=f"{name}:Q")
         for name, dash in dashes.items()
@@ -197,13 +189,30 @@ def plot_fan(frame: pl.DataFrame) -> ChartType:
     return theme.finish(alt.layer(areas, *lines), height=240, finding=finding, legend=110)
 
 
-def _panels(rows: pl.DataFrame, panels: list[str], *, hours: int, unit: str) -> ChartType:
+def _draw_demand_panels(rows: pl.DataFrame, panels: list[str], *, hours: int, unit: str) -> ChartType:
+    """Draw the panels of demand with history, forecast, interval and level changes.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        ``panel, ds, y, kind``, and optionally ``low, high`` and ``change``.
+    panels : list of str
+        Panels in order.
+    hours : int
+        Hours over which the history is averaged. [h]
+    unit : str
+        Unit of ``y``.
+
+    Returns
+    -------
+    altair chart
+    """
     kinds = [kind for kind in (OBSERVED, FORECAST) if kind in rows["kind"]]
-    colours = theme.scale({OBSERVED: theme.MUTED, FORECAST: theme.BLUE}, kinds)
+    colours = theme.colour_scale({OBSERVED: theme.MUTED, FORECAST: theme.BLUE}, kinds)
     dashes = alt.Scale(domain=kinds, range=[[1, 0], [6, 2]])
     legend = alt.Legend() if len(kinds) > 1 else None  # a line alone needs no name
     slots = f"means of {hours} h" if hours > 1 else "time"
-    data = alt.Chart().transform_calculate(**utc_text(at="ds")).encode(x=utc_axis(rows, "ds", slot=slots))
+    data = alt.Chart().transform_calculate(**utc_calculations(at="ds")).encode(x=utc_axis(rows, "ds", slot=slots))
     lines = (
         data.transform_filter("isValid(datum.y)")
         .mark_line(strokeWidth=1.6)
@@ -211,7 +220,7 @@ def _panels(rows: pl.DataFrame, panels: list[str], *, hours: int, unit: str) -> 
             y=alt.Y("y:Q", title=unit),
             color=alt.Color("kind:N", title=None, legend=legend, scale=colours),
             strokeDash=alt.StrokeDash("kind:N", title=None, legend=legend, scale=dashes),
-            tooltip=tips(panel="series", at="UTC", kind="kind", y=(unit, ",.2f")),
+            tooltip=make_tooltips(panel="series", at="UTC", kind="kind", y=(unit, ",.2f")),
         )
     )
     layers: list[alt.Chart] = [lines]
@@ -219,29 +228,46 @@ def _panels(rows: pl.DataFrame, panels: list[str], *, hours: int, unit: str) -> 
         square = alt.Legend(symbolType="square")
         fill = alt.Fill("band:N", title=None, legend=square, scale=alt.Scale(range=[theme.SKY]))
         band = data.mark_area(opacity=0.3).encode(y=alt.Y("low:Q"), y2="high:Q", fill=fill)
-        known = band.transform_filter("isValid(datum.low)").transform_calculate(band=f"'{INTERVAL}'")
-        layers.insert(0, known)
+        interval_band = band.transform_filter("isValid(datum.low)").transform_calculate(band=f"'{INTERVAL_LABEL}'")
+        layers.insert(0, interval_band)
     if "change" in rows.columns:
         marks = data.transform_filter("isValid(datum.change)").mark_rule(color=theme.INK, strokeDash=[2, 2])
-        layers.append(marks.encode(tooltip=tips(at="UTC", change="new level")))
+        layers.append(marks.encode(tooltip=make_tooltips(at="UTC", change="new level")))
     layered = alt.layer(*layers, data=to_data(rows)).properties(height=150)
     facets = layered.facet(facet=alt.Facet("panel:N", title=None, sort=panels), columns=2)
     chart: ChartType = facets.resolve_scale(y="independent")
     return chart
 
 
-def _future(demand: pl.DataFrame, forecast: pl.DataFrame | None, by: str, panels: list[str]) -> pl.DataFrame:
-    """Forecast rows as ``panel, ds, y, low, high, kind``, added up over the series of a panel."""
+def _forecast_rows(demand: pl.DataFrame, forecast: pl.DataFrame | None, by: str, panels: list[str]) -> pl.DataFrame:
+    """Sum the forecast over the series of each panel.
+
+    Parameters
+    ----------
+    demand : polars.DataFrame
+        Demand, which assigns series to panels.
+    forecast : polars.DataFrame or None
+        Forecast by series.
+    by : str
+        Column of the panels.
+    panels : list of str
+        Panels that are drawn.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``panel, ds, y, low, high, kind``; empty without a forecast.
+    """
     if forecast is None or forecast.is_empty():
         return pl.DataFrame()
-    require(forecast, ["unique_id", "ds", "mean", "q05", "q95"], where="plot_demand: forecast")
-    twice = forecast.filter(forecast.select("unique_id", "ds").is_duplicated())
-    if twice.height:
+    require_columns(forecast, ["unique_id", "ds", "mean", "q05", "q95"], source="plot_demand: forecast")
+    repeated = forecast.filter(forecast.select("unique_id", "ds").is_duplicated())
+    if repeated.height:
         raise SchemaError(
             "plot_demand: forecast",
             "one model per series",
-            f"{twice.height} rows with a series and interval that are already there, series "
-            f"{examples(twice['unique_id'].unique().sort().to_list())}",
+            f"{repeated.height} rows with a series and interval that are already there, series "
+            f"{examples(repeated['unique_id'].unique().sort().to_list())}",
             "Filter the forecast to the model to be shown.",
         )
     key = demand.select("unique_id", panel=by).unique()
@@ -254,47 +280,64 @@ def _future(demand: pl.DataFrame, forecast: pl.DataFrame | None, by: str, panels
     )
 
 
-def _changed(demand: pl.DataFrame, by: str, panels: list[str], begin: datetime) -> pl.DataFrame:
-    """Rows ``panel, ds, change`` for every change of level that the chart shows."""
-    found, levels = [], pl.format("{} to {}", *(pl.col(one).round(1) for one in SIDES))
+def _level_change_rows(demand: pl.DataFrame, by: str, panels: list[str], begin: datetime) -> pl.DataFrame:
+    """Find the changes of level that the chart shows.
+
+    Parameters
+    ----------
+    demand : polars.DataFrame
+        Demand over the whole history.
+    by : str
+        Column of the panels.
+    panels : list of str
+        Panels that are drawn.
+    begin : datetime
+        First time of the chart.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``panel, ds, change``.
+    """
+    tables, levels = [], pl.format("{} to {}", *(pl.col(side).round(1) for side in LEVEL_COLUMNS))
     for panel in panels:
         total = demand.filter(pl.col(by) == panel).group_by("ds").agg(pl.col("y").sum())
         changes = change_points(total).filter(pl.col("ds") > begin)
-        found.append(changes.select(panel=pl.lit(panel), ds="ds", change=levels))
-    table = pl.concat(found)
+        tables.append(changes.select(panel=pl.lit(panel), ds="ds", change=levels))
+    table = pl.concat(tables)
     return table if table.height else pl.DataFrame()
 
 
 def _slot_hours(history: pl.DataFrame) -> float:
+    """Return the length of an interval of demand [h]."""
     slots = history["ds"].unique().sort()
     step = slots.diff().min()
     return step.total_seconds() / 3600 if isinstance(step, timedelta) else 1.0
 
 
-NO_TEAM = "-"
+NO_TENANT = "-"
 _MAX_BARS = 100
-_BINS = (("1h", "hour"), ("1d", "day"), ("1w", "week"), ("1mo", "month"))
-_WORDS = alt.Legend(title=None, labelExpr="replace(datum.label, '_', ' ')")
-_SEEN = {
+_LEDGER_BINS = (("1h", "hour"), ("1d", "day"), ("1w", "week"), ("1mo", "month"))
+_WORD_LEGEND = alt.Legend(title=None, labelExpr="replace(datum.label, '_', ' ')")
+_ACTIVITY_STYLES = {
     "used": ("used", theme.BLUE), "idle_with_process": ("idle, with a process", theme.ORANGE),
     "idle_without_process": ("idle, no process", theme.VERMILION),
     "idle_unclear": ("idle, process unknown", theme.PINK), "no_telemetry": ("no telemetry", theme.GREY),
 }  # fmt: skip
-"""Name and colour of each part of held time, in the order in which they stand."""
-_FATES = {"completed": theme.BLUE, "failed, may run again": theme.VERMILION}
+"""Name and colour of each part of allocated GPU-hours, in stacking order."""
+_END_STATE_COLOURS = {"completed": theme.BLUE, "failed, may run again": theme.VERMILION}
 
 
-@drawn("Installed GPU-hours per day by bucket", *("hour", "bucket", "gpu_hours"), empty="The ledger has no rows.")
+@frame_chart("Installed GPU-hours per day by bucket", *("hour", "bucket", "gpu_hours"), empty="The ledger has no rows.")
 def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
-    """GPU-hours per day by bucket, as stacked bars whose tops are the installed GPU-hours.
+    """Plot GPU-hours by bucket, as stacked bars whose tops are the installed GPU-hours.
 
-    Buckets partition the installed time, so that their sum is the installed line. Bars are hours, days, weeks
-    or months: the finest that gives at most 100 bars.
+    Buckets partition the installed GPU-hours. Bars are hours, days, weeks or months: the finest with at most 100 bars.
 
     Parameters
     ----------
     ledger : polars.DataFrame
-        Table ``schemas.Ledger``: ``hour, bucket, gpu_hours`` are read.
+        Table ``schemas.Ledger``: ``hour, bucket, gpu_hours`` are used.
     tz : str
         Zone in which days begin.
 
@@ -313,7 +356,7 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
     """
     clock = pl.col("hour").dt.convert_time_zone(tz).dt.replace_time_zone(None)
     local = ledger.select(clock, "gpu_hours", bucket=pl.col("bucket").cast(pl.String))
-    every, word = next((bin_ for bin_ in _BINS if _bars(local, bin_[0]) <= _MAX_BARS), _BINS[-1])
+    every, word = next((bin_ for bin_ in _LEDGER_BINS if _count_bars(local, bin_[0]) <= _MAX_BARS), _LEDGER_BINS[-1])
     binned = (
         local.group_by("bucket", start=pl.col("hour").dt.truncate(every))
         .agg(pl.col("gpu_hours").sum())
@@ -327,122 +370,121 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
     )
     shown = [name for name in GPU_TIME_BUCKETS if name in binned["bucket"]]
     base = (
-        chart_of(binned)
-        .transform_calculate(**utc_text(from_="start"), line="'installed'")
+        make_chart(binned)
+        .transform_calculate(**utc_calculations(from_="start"), line="'installed'")
         .encode(x=utc_axis(binned, "start", "end", slot=word, tz=tz), x2="end:T")
     )
-    hover = tips(
+    hover = make_tooltips(
         from_=word, bucket="bucket", gpu_hours=("GPU-hours", ",.1f"), installed=("installed GPU-hours", ",.1f")
     )
     bars = base.mark_bar(orient="vertical", binSpacing=1).encode(
         y=alt.Y("gpu_hours:Q", title=f"GPU-hours per {word}", stack="zero"),
-        color=alt.Color("bucket:N", legend=_WORDS, scale=theme.scale(theme.BUCKET_COLOURS, shown)),
+        color=alt.Color("bucket:N", legend=_WORD_LEGEND, scale=theme.colour_scale(theme.BUCKET_COLOURS, shown)),
         order=alt.Order("order:Q"),
         tooltip=hover,
     )
     # Set off from the legend of the buckets, which may end close before it.
-    apart = alt.Legend(title=None, symbolOffset=24)
+    line_legend = alt.Legend(title=None, symbolOffset=24)
     line = base.mark_rule(color=theme.INK, size=2).encode(
-        y="installed:Q", strokeDash=alt.StrokeDash("line:N", scale=alt.Scale(range=[[1, 0]]), legend=apart)
+        y="installed:Q", strokeDash=alt.StrokeDash("line:N", scale=alt.Scale(range=[[1, 0]]), legend=line_legend)
     )
     title = f"Installed GPU-hours per {word} by bucket"
     return theme.finish(alt.layer(bars, line), title=title, height=300, legend=150)
 
 
-@drawn("Allocated GPU-hours by team and bucket", *("tenant", "bucket", "gpu_hours"), empty="No GPU was allocated.")
+@frame_chart(
+    "Allocated GPU-hours by team and bucket", *("tenant", "bucket", "gpu_hours"), empty="No GPU was allocated."
+)
 def plot_ledger_tenants(ledger: pl.DataFrame, *, top: int = 12) -> ChartType:
-    """Allocated GPU-hours of each team by bucket, largest first; teams beyond ``top`` are added up.
+    """Plot allocated GPU-hours of each team by bucket, largest first; teams beyond ``top`` are summed.
 
     Unallocated GPU-hours are left out.
 
     Parameters
     ----------
     ledger : polars.DataFrame
-        Table ``schemas.Ledger``: ``tenant, bucket, gpu_hours`` are read.
+        Table ``schemas.Ledger``: ``tenant, bucket, gpu_hours`` are used.
     top : int
-        Tenants with a bar of their own.
+        Teams with a bar of their own.
 
     Raises
     ------
     SchemaError
         If a column is missing.
     """
-    held = ledger.filter(pl.col("tenant") != NO_TEAM, pl.col("gpu_hours") > 0)
-    rows = held.select("tenant", "gpu_hours", part=pl.col("bucket").cast(pl.String))
-    return _held_by_tenant(rows, theme.BUCKET_COLOURS, top, part="bucket", legend=115)
+    allocated = ledger.filter(pl.col("tenant") != NO_TENANT, pl.col("gpu_hours") > 0)
+    rows = allocated.select("tenant", "gpu_hours", part=pl.col("bucket").cast(pl.String))
+    return _draw_tenant_bars(rows, theme.BUCKET_COLOURS, top, part="bucket", legend=115)
 
 
-@drawn("Allocated GPU-hours by team and observed activity", "tenant", *_SEEN, empty="No GPU was allocated.")
-def plot_held_activity(held: pl.DataFrame, *, top: int = 12) -> ChartType:
-    """Allocated GPU-hours of each team by observed activity; teams beyond `top` are added up.
+@frame_chart(
+    "Allocated GPU-hours by team and observed activity", "tenant", *_ACTIVITY_STYLES, empty="No GPU was allocated."
+)
+def plot_allocated_activity(allocated: pl.DataFrame, *, top: int = 12) -> ChartType:
+    """Plot allocated GPU-hours of each team by observed activity; teams beyond `top` are summed.
 
     Parameters
     ----------
-    held : polars.DataFrame
-        ``tenant`` and the GPU-hours ``used, idle_with_process, idle_without_process, idle_unclear, unobserved``, from
+    allocated : polars.DataFrame
+        ``tenant`` and the GPU-hours ``used, idle_with_process, idle_without_process, idle_unclear, no_telemetry``, from
         :func:`gpuplanner.usage.allocated_hours.allocated_by_activity`.
     top : int
-        Tenants with a bar of their own.
+        Teams with a bar of their own.
 
     Raises
     ------
     SchemaError
         If a column is missing.
     """
-    words = {part: word for part, (word, _) in _SEEN.items()}
-    seen = held.unpivot(list(_SEEN), index="tenant", variable_name="part", value_name="gpu_hours")
-    rows = seen.filter(pl.col("gpu_hours") > 0).with_columns(pl.col("part").replace_strict(words))
-    return _held_by_tenant(rows, dict(_SEEN.values()), top, part="activity", legend=165)
+    words = {part: word for part, (word, _) in _ACTIVITY_STYLES.items()}
+    activity = allocated.unpivot(list(_ACTIVITY_STYLES), index="tenant", variable_name="part", value_name="gpu_hours")
+    rows = activity.filter(pl.col("gpu_hours") > 0).with_columns(pl.col("part").replace_strict(words))
+    return _draw_tenant_bars(rows, dict(_ACTIVITY_STYLES.values()), top, part="activity", legend=165)
 
 
-@drawn("Allocated GPU-hours by end state", "state", "lost", "gpu_hours", empty="No GPU was allocated.")
-def plot_held_states(ended: pl.DataFrame) -> ChartType:
-    """Allocated GPU-hours by end state; those of failed jobs stand out.
+@frame_chart("Allocated GPU-hours by end state", "state", "lost", "gpu_hours", empty="No GPU was allocated.")
+def plot_allocated_end_states(ended: pl.DataFrame) -> ChartType:
+    """Plot allocated GPU-hours by end state of the job; those of failed jobs are highlighted.
 
     Parameters
     ----------
     ended : polars.DataFrame
-        ``state, lost, gpu_hours``, from :func:`gpuplanner.usage.allocated_hours.allocated_by_state`; rows of one are
-        added up.
+        ``state, lost, gpu_hours``, from :func:`gpuplanner.usage.allocated_hours.allocated_by_state`; rows of one state
+        are summed.
 
     Raises
     ------
     SchemaError
         If a column is missing.
     """
-    kept, again = _FATES
-    rows = ended.group_by(name="state", part=pl.when("lost").then(pl.lit(again)).otherwise(pl.lit(kept))).agg(
+    completed, failed = _END_STATE_COLOURS
+    rows = ended.group_by(name="state", part=pl.when("lost").then(pl.lit(failed)).otherwise(pl.lit(completed))).agg(
         pl.col("gpu_hours").sum()
     )
-    order = in_order(rows.sort("gpu_hours", "name", descending=[True, False]), "name")
-    return _held(rows, order, _FATES, row="end state", part="GPU-hours of", legend=190)
+    order = names_in_order(rows.sort("gpu_hours", "name", descending=[True, False]), "name")
+    return _draw_allocated_bars(rows, order, _END_STATE_COLOURS, row="end state", part="GPU-hours of", legend=190)
 
 
 def plot_costs(
-    frame: pl.DataFrame,
-    *,
-    unit: str,
-    value: str = "cost",
-    title: str = "Cost by team",
-    colours: Mapping[str, str] | None = None,
-    top: int = 15,
-) -> ChartType:
-    """Bars of an amount by tenant, largest first; tenants beyond ``top`` are added up.
+    frame: pl.DataFrame, *, unit: str, value: str = "cost", title: str = "Cost by team",
+    colours: Mapping[str, str] | None = None, top: int = 15,
+) -> ChartType:  # fmt: skip
+    """Plot an amount by team as bars, largest first; teams beyond ``top`` are summed.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        ``tenant`` and the column ``value``; rows of one tenant are added.
+        ``tenant`` and the column ``value``; rows of one team are summed.
     unit : str
         Unit of the amount: a currency code, ``"kWh"``, ``"kg CO2e"``.
     value : str
         Column with the amount.
     title : str
-        The quantity.
+        Title.
     colours : mapping, optional
-        From :func:`tenant_colours` of all tenants, so that each keeps its colour in every chart.
+        From :func:`tenant_colours` of all teams, so that each keeps its colour in every chart.
     top : int
-        Tenants with a bar of their own.
+        Teams with a bar of their own.
 
     Raises
     ------
@@ -455,12 +497,12 @@ def plot_costs(
     >>> bars.to_dict()["layer"][0]["encoding"]["x"]["title"]
     'USD'
     """
-    require(frame, ["tenant", value], where="plot_costs")
+    require_columns(frame, ["tenant", value], source="plot_costs")
     if frame.is_empty():
-        return theme.saying("There are no charges.", title=title)
-    tenants = ranked(frame, "tenant", value)
-    names = folded(tenants, top)
-    order = each(names)
+        return theme.make_empty_chart("There are no charges.", title=title)
+    tenants = rank_names(frame, "tenant", value)
+    names = fold_names(tenants, top)
+    order = folded_names(names)
     rows = (
         frame.group_by(pl.col("tenant").replace_strict(names))
         .agg(amount=pl.col(value).sum().cast(pl.Float64))
@@ -469,23 +511,23 @@ def plot_costs(
     )
     palette = theme.tenant_colours(tenants) if colours is None else colours
     digits = ",.0f" if rows["amount"].max() >= 1000 else ",.2f"  # type: ignore[operator]
-    base = chart_of(rows).encode(x=alt.X("amount:Q", title=unit), y=alt.Y("tenant:N", title=None, sort=order))
+    base = make_chart(rows).encode(x=alt.X("amount:Q", title=unit), y=alt.Y("tenant:N", title=None, sort=order))
     bars = base.mark_bar().encode(
-        color=alt.Color("tenant:N", scale=theme.scale(palette, order), legend=None),
-        tooltip=tips(tenant="team", amount=(unit, ",.2f"), share=("share", ".1%")),
+        color=alt.Color("tenant:N", scale=theme.colour_scale(palette, order), legend=None),
+        tooltip=make_tooltips(tenant="team", amount=(unit, ",.2f"), share=("share", ".1%")),
     )
     labels = base.mark_text(align="left", dx=5).encode(text=alt.Text("amount:Q", format=digits))
     return theme.finish(alt.layer(bars, labels), title=title, bands=order, room=48)
 
 
-@drawn("Savings by source", "step", "amount", "low", "high", empty="There are no savings.")
+@frame_chart("Savings by source", "step", "amount", "low", "high", empty="There are no savings.")
 def plot_waterfall(frame: pl.DataFrame, *, unit: str) -> ChartType:
-    """Steps that add up to a sum, each from where the last one ended; a range of the sum as a line across its bar.
+    """Plot steps that add up to a sum, each from the end of the previous one.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        ``step, amount, low, high`` in order; the last row is the sum, the only one that needs a range.
+        ``step, amount, low, high`` in order; the last row is the sum, whose range is drawn as a line.
     unit : str
         Unit of the amounts: a currency code, ``"GPU-hours per week"``.
 
@@ -501,48 +543,85 @@ def plot_waterfall(frame: pl.DataFrame, *, unit: str) -> ChartType:
     'USD'
     """
     amounts = frame["amount"].to_list()
-    ends = [sum(amounts[: place + 1]) for place in range(len(amounts) - 1)] + [amounts[-1]]
-    begins = [end - amount for end, amount in zip(ends, amounts, strict=True)]
+    ends = [sum(amounts[: step + 1]) for step in range(len(amounts) - 1)] + [amounts[-1]]
+    starts = [end - amount for end, amount in zip(ends, amounts, strict=True)]
     rows = frame.with_columns(
-        begin=pl.Series(begins, dtype=pl.Float64), end=pl.Series(ends, dtype=pl.Float64),
+        begin=pl.Series(starts, dtype=pl.Float64), end=pl.Series(ends, dtype=pl.Float64),
         kind=pl.Series(["step"] * (len(amounts) - 1) + ["sum"]),
     )  # fmt: skip
     order = frame["step"].to_list()
-    base = chart_of(rows).encode(y=alt.Y("step:N", title=None, sort=order))
-    colours = theme.scale({"step": theme.GREEN, "sum": theme.BLUE}, ["step", "sum"])
+    base = make_chart(rows).encode(y=alt.Y("step:N", title=None, sort=order))
+    colours = theme.colour_scale({"step": theme.GREEN, "sum": theme.BLUE}, ["step", "sum"])
     bars = base.mark_bar().encode(
         x=alt.X("begin:Q", title=unit),
         x2="end:Q",
         color=alt.Color("kind:N", scale=colours, legend=None),
-        tooltip=tips(step="step", amount=(unit, ",.1f"), low=("low", ",.1f"), high=("high", ",.1f")),
+        tooltip=make_tooltips(step="step", amount=(unit, ",.1f"), low=("low", ",.1f"), high=("high", ",.1f")),
     )
     layers = [bars]
     if rows["low"].is_not_null().any():
-        ranged = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
-        layers.append(ranged.encode(x="low:Q", x2="high:Q"))
+        ranges = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
+        layers.append(ranges.encode(x="low:Q", x2="high:Q"))
     return theme.finish(alt.layer(*layers), bands=order, room=48)
 
 
-def _held_by_tenant(rows: pl.DataFrame, colours: Mapping[str, str], top: int, *, part: str, legend: int) -> ChartType:
-    """Held GPU-hours of ``tenant, part, gpu_hours``, the tenants that held most by name."""
+def _draw_tenant_bars(rows: pl.DataFrame, colours: Mapping[str, str], top: int, *, part: str, legend: int) -> ChartType:
+    """Draw allocated GPU-hours of ``tenant, part, gpu_hours`` with a bar for each of the largest teams.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        ``tenant, part, gpu_hours``.
+    colours : mapping of str to str
+        Colour of each part, in stacking order.
+    top : int
+        Teams with a bar of their own.
+    part : str
+        What a part is, for the tooltip.
+    legend : int
+        Width of a legend entry. [px]
+
+    Returns
+    -------
+    altair chart
+    """
     if rows.is_empty():
-        return theme.saying("No GPU was allocated.")
-    names = folded(ranked(rows, "tenant", "gpu_hours"), top)
+        return theme.make_empty_chart("No GPU was allocated.")
+    names = fold_names(rank_names(rows, "tenant", "gpu_hours"), top)
     sums = rows.group_by("part", name=pl.col("tenant").replace_strict(names)).agg(pl.col("gpu_hours").sum())
-    return _held(sums, each(names), colours, row="team", part=part, legend=legend)
+    return _draw_allocated_bars(sums, folded_names(names), colours, row="team", part=part, legend=legend)
 
 
-def _held(
+def _draw_allocated_bars(
     rows: pl.DataFrame, order: list[str], colours: Mapping[str, str], *, row: str, part: str, legend: int
 ) -> ChartType:
-    """Held GPU-hours of ``name, part, gpu_hours``: one bar a name."""
+    """Draw allocated GPU-hours of ``name, part, gpu_hours`` as one stacked bar per name.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        ``name, part, gpu_hours``.
+    order : list of str
+        Names, from the top.
+    colours : mapping of str to str
+        Colour of each part, in stacking order.
+    row, part : str
+        What a bar and a part are, for the tooltip.
+    legend : int
+        Width of a legend entry. [px]
+
+    Returns
+    -------
+    altair chart
+    """
     share = pl.col("gpu_hours") / pl.col("gpu_hours").sum().over("name")
     shown = rows.filter(pl.col("gpu_hours") > 0).with_columns(share=share)
     x = alt.X("gpu_hours:Q", title="GPU-hours")
-    hover = tips(name=row, part=part, gpu_hours=("GPU-hours", ",.1f"), share=("share of the bar", ".1%"))
-    chart = stacked(shown, x, y="name", order=order, part="part", colours=colours, hover=hover, legend=_WORDS)
+    hover = make_tooltips(name=row, part=part, gpu_hours=("GPU-hours", ",.1f"), share=("share of the bar", ".1%"))
+    chart = stack_bars(shown, x, y="name", order=order, part="part", colours=colours, hover=hover, legend=_WORD_LEGEND)
     return theme.finish(chart, bands=order, legend=legend)
 
 
-def _bars(local: pl.DataFrame, every: str) -> int:
+def _count_bars(local: pl.DataFrame, every: str) -> int:
+    """Count the bars that a ledger has in bins of a length."""
     return local["hour"].dt.truncate(every).n_unique()

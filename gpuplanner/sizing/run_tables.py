@@ -47,8 +47,8 @@ from gpuplanner.sizing.training_job import (
     resolve_tool_facts,
 )
 
-SHAPE_COLUMNS = ("layers", "hidden", "heads", "kv_heads", "vocab")
-_ROW_ARCHITECTURE_COLUMNS = ("model", "params", "tp", *SHAPE_COLUMNS)
+MODEL_SHAPE_COLUMNS = ("layers", "hidden", "heads", "kv_heads", "vocab")
+_ROW_ARCHITECTURE_COLUMNS = ("model", "params", "tp", *MODEL_SHAPE_COLUMNS)
 _MLP_WIDTH_RATIO_RANGE = (0.5, 20.0)
 """Widths of an MLP by hidden size beyond which layers and parameters cannot be of one model."""
 _MAX_PARAMETER_LABEL_DIFFERENCE_FRACTION = 0.2
@@ -75,11 +75,13 @@ def _read_row_model(items: tuple[tuple[str, str], ...], tool: str) -> RowModel:
     row = dict(items)
     row_model, name, params = RowModel(), row.get("model", ""), read_number_column(row, "params")
     known_architecture = find_preset(name)
-    shape: dict[str, Any] = {column: int(read_number_column(row, column) or 0) for column in SHAPE_COLUMNS}
+    shape: dict[str, Any] = {column: int(read_number_column(row, column) or 0) for column in MODEL_SHAPE_COLUMNS}
     labelled = parse_params_label(name)
     if known_architecture:
         differing = [
-            column for column in SHAPE_COLUMNS if shape[column] and getattr(known_architecture, column) != shape[column]
+            column
+            for column in MODEL_SHAPE_COLUMNS
+            if shape[column] and getattr(known_architecture, column) != shape[column]
         ]
         preset_counts = not differing or not all(shape[column] for column in ("layers", "hidden"))
         for column in differing:

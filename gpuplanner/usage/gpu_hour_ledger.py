@@ -33,8 +33,7 @@ from gpuplanner.usage.occupancy import (
 JOB_TIME_COLUMNS = ("submit_time", "start_time", "end_time")
 LEDGER_INPUT_COLUMNS = (
     "tenant", *JOB_TIME_COLUMNS, "eligible_time", "state", "gpus", "gpu_model", "profile_requested", "nodes",
-    "node_list",
-    "sm_activity", "memory_peak_gib", "gpus_by_memory", "instances",
+    "node_list", "sm_activity", "memory_peak_gib", "gpus_by_memory", "instances",
 )  # fmt: skip
 """Columns of ``schemas.Jobs`` that a ledger looks at, beside ``job_id`` where there are samples."""
 ONE_POOL_ASSUMPTION_TEXT = "The GPU models of the jobs do not match the inventory: all GPUs are one pool."

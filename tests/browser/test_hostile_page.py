@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuplanner.decision.decision_types import LayoutOnNodes, TeamRow
-from gpuplanner.report.first_screen import badges, first_screen
+from gpuplanner.report.first_screen import list_badges, render_first_screen
 from gpuplanner.report.html_page import render_page, section
 from tests.report.test_first_screen import planted
 
@@ -25,10 +25,12 @@ def page_of(teams) -> str:
     nodes = tuple(f"{UNBROKEN}-{number}" for number in range(3))
     comparison = planted()
     one = replace(comparison.decision, teams=teams, layouts=(LayoutOnNodes("full", 12, nodes),), gpu_model=UNBROKEN)
-    screen = section("Recommendation", first_screen(replace(comparison, decision=one), period=LONG, doubts=[UNBROKEN]))
+    screen = section(
+        "Recommendation", render_first_screen(replace(comparison, decision=one), period=LONG, doubts=[UNBROKEN])
+    )
     return render_page(
         screen, title=LONG, subtitle=UNBROKEN, provenance={"data": TURNED}, decision=one.sentence,
-        badges=badges(one),
+        badges=list_badges(one),
     )  # fmt: skip
 
 

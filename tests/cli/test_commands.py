@@ -415,11 +415,11 @@ def test_an_unknown_command_or_option_suggests_the_nearest(command, words, hint)
 
 
 def test_help_lists_every_command_under_one_heading():
-    from gpuplanner.cli.application import HEADINGS, app, register_commands
+    from gpuplanner.cli.application import COMMANDS_BY_HEADING, app, register_commands
 
     register_commands()
     there = {name for name, command in typer.main.get_command(app).commands.items() if not command.hidden}
-    named = [name for names in HEADINGS.values() for name in names]
+    named = [name for names in COMMANDS_BY_HEADING.values() for name in names]
     assert len(named) == len(set(named))
     assert set(named) == there
     assert named[0] == "start"

@@ -176,7 +176,7 @@ def test_three_questions_at_most_and_a_wrong_answer_is_asked_again(command, tmp_
         return next(answers)
 
     monkeypatch.setattr(typer, "prompt", prompt)
-    monkeypatch.setattr(Asker, "of", classmethod(lambda cls, **_: cls(asks=True, talks=True)))
+    monkeypatch.setattr(Asker, "for_terminal", classmethod(lambda cls, **_: cls(interactive=True, verbose=True)))
     file = accounting(tmp_path, gres="gres/gpu=4")
     code, _, _ = command("start", str(file), "-o", str(tmp_path / "out"), "--no-page")
     assert code == 0
@@ -292,11 +292,11 @@ def test_files_that_cannot_be_used_are_refused_in_four_parts(command, tmp_path):
 
 
 def test_a_folder_that_was_begun_is_one_that_a_report_may_fill():
-    from gpuplanner.cli.start_dialog import BEGUN
-    from gpuplanner.report.report_rendering import MARK
+    from gpuplanner.cli import start_dialog
+    from gpuplanner.report import report_rendering
 
-    assert BEGUN.text == MARK.text
-    assert set(BEGUN.names) <= set(MARK.names)
+    assert start_dialog.REPORT_MARK.text == report_rendering.REPORT_MARK.text
+    assert set(start_dialog.REPORT_MARK.names) <= set(report_rendering.REPORT_MARK.names)
 
 
 @pytest.mark.parametrize("old", [1, "2g.10gb"])

@@ -122,13 +122,13 @@ def sample_quality() -> DataQuality:
 
 def chart(ending: str) -> Callable[[Path, Path, int, Study], None]:
     def write(out: Path, place: Path, rows: int, study: Study) -> None:
-        from gpuplanner.report.dataset_sections import quality_page, quality_svg
-        from gpuplanner.report.html_page import write_drawn
+        from gpuplanner.report.dataset_sections import render_quality_page, render_quality_svg
+        from gpuplanner.report.html_page import write_page_or_picture
 
-        write_drawn(
+        write_page_or_picture(
             out.with_suffix(ending),
-            page=lambda: quality_page(sample_quality(), title="Quality"),
-            picture=lambda: quality_svg(sample_quality()),
+            page=lambda: render_quality_page(sample_quality(), title="Quality"),
+            picture=lambda: render_quality_svg(sample_quality()),
         )
 
     return write
@@ -240,11 +240,11 @@ def test_a_chain_of_months_goes_on_when_there_is_room_again(
     monkeypatch.setattr(room, "write_report", works.write_report)
     fleet = SmallFleet(1, weeks=9, nodes=1, gpus_per_node=4, begin=datetime(2026, 1, 1, tzinfo=UTC))
     asked = Scenario(data=str(fleet.write(tmp_path / "trace")))
-    room.report_months(asked, months, tmp_path / "out", told=lambda _: None)
+    room.report_months(asked, months, tmp_path / "out", report_progress=lambda _: None)
     filler = filled(small_disk, left)
     with pytest.raises(OutputError, match="No space left on device"):
-        room.report_months(asked, months, small_disk / "out", told=lambda _: None)
+        room.report_months(asked, months, small_disk / "out", report_progress=lambda _: None)
     filler.unlink()
     assert all("gpuplanner-" not in file for file in contents(small_disk))
-    room.report_months(asked, months, small_disk / "out", told=lambda _: None)
+    room.report_months(asked, months, small_disk / "out", report_progress=lambda _: None)
     assert contents(small_disk / "out") == contents(tmp_path / "out")

@@ -25,10 +25,10 @@ with warnings.catch_warnings(record=True) as said:
     from gpuplanner.decision.policy_comparison import POLICY_NAMES
     from gpuplanner.planner.plan_problem import PlanProblem
     from gpuplanner.planner.plan_search import plan
-    from gpuplanner.report.layout_schedule_files import calendar_pack
+    from gpuplanner.report.layout_schedule_files import make_calendar_bundle
     problem = PlanProblem("A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 4]]],
                           change_gpu_hours=0.05, nodes=["n1"])
-    pack = calendar_pack(plan(problem, gap_target=0), problem, formats="slice_list")
+    pack = make_calendar_bundle(plan(problem, gap_target=0), problem, formats="slice_list")
 jobs = read("auto", "jobs.csv").jobs
 hours = (jobs["gpus"] * (jobs["end_time"] - jobs["start_time"]).dt.total_hours()).sum()
 

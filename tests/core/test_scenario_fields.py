@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.cli.application import of_row
+from gpuplanner.cli.application import field_option
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import DropDown, Slider, settings_of
@@ -23,7 +23,7 @@ def test_a_row_is_whole(row):
     assert row.meets_rule(row.default, Scenario())
     assert row.default is not None or row.none
     assert f"{row.name} : {row.types}, default: {row.default_text}" in Scenario.__doc__
-    option = of_row(row.name)
+    option = field_option(row.name)
     assert row.default_text in option.help.replace("`", "") or "`" in row.default_text
     assert row.unit in option.help
     assert all(choice in option.help for choice in (row.rule.options() if row.rule else ()))

@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
-from gpuplanner.cost.energy_and_carbon import (
-    Facility,
-    RangedAmount,
-    by_state,
-    footprint,
-    state_watts,
-    total_of,
-)
+from gpuplanner.cost.energy_and_carbon import Facility, RangedAmount, footprint, state_watts, sum_amount, sum_by_state
 from gpuplanner.hardware.power_and_carbon import make_power_model
 
 H100 = "H100-80GB-SXM5"
@@ -65,7 +58,7 @@ def test_idle_is_not_charged_like_busy():
     assert kwh["used"] == pytest.approx(law.busy_w(0.5) / 100)
     assert kwh["allocated_idle"] == kwh["unallocated"] == pytest.approx(law.idle_w / 100)
     assert kwh["down"] == 0.0
-    states = dict(by_state(rows).select("state", "gpu_hours").iter_rows())
+    states = dict(sum_by_state(rows).select("state", "gpu_hours").iter_rows())
     assert states == {"off": 10.0, "idle": 20.0, "busy": 10.0}
 
 
@@ -75,9 +68,9 @@ def test_idle_is_not_charged_like_busy():
     )
 )
 def test_ranges_hold_the_value_and_states_sum_to_the_rows(rows):
-    found = told(ledger(rows), facility=Facility.of())
+    found = told(ledger(rows), facility=Facility.from_catalog())
     for name in ("energy_kwh", "location_kg", "market_kg", "embodied_kg"):
-        whole = total_of(by_state(found), name)
+        whole = sum_amount(sum_by_state(found), name)
         assert whole.low <= whole.value <= whole.high
         assert whole.value == pytest.approx(float(found[name].sum()), abs=1e-6)
 
@@ -114,10 +107,12 @@ def test_hours_that_were_measured_are_those_of_the_counter(seen_h: float, kwh: f
     found = dict(rows.select("bucket", "energy_kwh").iter_rows())
     assert found == {"used": pytest.approx(kwh), "unallocated": pytest.approx(0.7)}
     assert rows["energy_kwh_high"][0] == pytest.approx(high)
-    states = by_state(rows, measured)
+    states = sum_by_state(rows, measured)
     assert states["counted_kwh"].drop_nulls().to_list() == [pytest.approx(0.321 * seen_h)]
 
 
 def test_making_a_board_is_spread_over_its_life():
     """One H100 over five years of 8,766 hours: all of its 164 kg, used or not."""
-    assert total_of(by_state(told(ledger([("-", "unallocated", 43_830.0)]))), "embodied_kg").value == pytest.approx(164)
+    assert sum_amount(
+        sum_by_state(told(ledger([("-", "unallocated", 43_830.0)]))), "embodied_kg"
+    ).value == pytest.approx(164)

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.cost.energy_and_carbon import read_grid
+from gpuplanner.cost.energy_and_carbon import read_carbon_file
 
 # Clocks in Berlin go forward on 29 March 2026: 01:00Z is 03:00+02:00.
 HOURS = pl.Series([datetime(2026, 3, 29, tzinfo=UTC) + timedelta(hours=hour) for hour in range(3)])
@@ -19,7 +19,7 @@ ROWS = ["2026-03-29T01:00:00+01:00,100", "2026-03-29T03:00:00+02:00,200", "2026-
 
 def test_hours_of_a_day_of_23_are_found_by_their_offsets(tmp_path: Path):
     (tmp_path / "grid.csv").write_text("\n".join([HEAD, *ROWS]) + "\n")
-    found = read_grid(tmp_path / "grid.csv", HOURS)
+    found = read_carbon_file(tmp_path / "grid.csv", HOURS)
     assert found["location_g"].to_list() == [100, 200, 300]
     assert found["market_g"].null_count() == 3
 
@@ -36,5 +36,5 @@ def test_hours_of_a_day_of_23_are_found_by_their_offsets(tmp_path: Path):
 def test_what_is_wrong_is_named(tmp_path: Path, lines: list[str], told: str):
     (tmp_path / "grid.csv").write_text("\n".join(lines) + "\n")
     with pytest.raises(ScenarioError) as error:
-        read_grid(tmp_path / "grid.csv", HOURS)
+        read_carbon_file(tmp_path / "grid.csv", HOURS)
     assert told in str(error.value)

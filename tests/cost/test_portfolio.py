@@ -95,7 +95,7 @@ def test_a_block_is_for_its_month_alone_and_units_are_whole():
 
 def test_what_is_held_anyway_is_not_bought_again():
     demand = [np.full((1, 2), 5.0)] * 3
-    found = choose_portfolio(demand, [Offer("year", 10.0, 3)], Rent(1.0), held=[5.0, 5.0, 3.0])
+    found = choose_portfolio(demand, [Offer("year", 10.0, 3)], Rent(1.0), existing_gpus=[5.0, 5.0, 3.0])
     assert found.committed.max() <= 2
 
 

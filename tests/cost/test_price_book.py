@@ -29,7 +29,7 @@ def book(tmp_path: Path):
 def test_a_price_that_changes_is_the_mean_by_time(book):
     """Seven days of February at 2, the other 21 at 3."""
     rows = f"- {{{PRICE}, to: 2026-02-07}}\n- {{{PRICE.replace('2026-01', '2026-02-08').replace('2.0', '3.0')}}}\n"
-    rate = book(f"prices:\n{rows}").rate("T4", "on_demand", "USD", BEGIN, END)
+    rate = book(f"prices:\n{rows}").find_rate("T4", "on_demand", "USD", BEGIN, END)
     assert rate.price.value == pytest.approx((7 * 2 + 21 * 3) / 28)
     assert (rate.price.low, rate.price.high, rate.price.date) == (2.0, 3.0, "2026-02-08")
 
@@ -40,7 +40,7 @@ def test_an_instance_is_parted_over_its_gpus_and_converted_at_the_dated_rate(boo
         "rates:\n- {from: EUR, to: USD, rate: 9, date: 2026-03-05, source: later}\n"
         "- {from: EUR, to: USD, rate: 1.2, date: 2026-02-02, source: ECB}\n"
     )
-    assert book(text).rate("T4", "on_demand", "USD", BEGIN, END).price.value == pytest.approx(2.0 / 4 * 1.2)
+    assert book(text).find_rate("T4", "on_demand", "USD", BEGIN, END).price.value == pytest.approx(2.0 / 4 * 1.2)
 
 
 def test_owning_is_written_off_evenly_and_electricity_comes_on_top(book):
@@ -48,18 +48,18 @@ def test_owning_is_written_off_evenly_and_electricity_comes_on_top(book):
         "- {price: 0.1, unit: EUR per kWh, from: 2026-01, source: contract, market_g_per_kwh: 12}\n"
     )
     found = book(text)
-    rate = found.rate("T4", "owned", "EUR", BEGIN, END)
+    rate = found.find_rate("T4", "owned", "EUR", BEGIN, END)
     assert rate.parts["depreciation"] == pytest.approx(0.2)
     assert rate.price.value == pytest.approx(0.2 + 0.01)
     assert rate.per_kwh == pytest.approx(0.1)
-    assert found.market_g(BEGIN, END) == 12
+    assert found.mean_market_g(BEGIN, END) == 12
     late = datetime(2029, 2, 1, tzinfo=UTC), datetime(2029, 3, 1, tzinfo=UTC)
-    assert found.rate("T4", "owned", "EUR", *late).price.value == pytest.approx(0.01)
+    assert found.find_rate("T4", "owned", "EUR", *late).price.value == pytest.approx(0.01)
 
 
 def test_lots_are_weighed_by_their_gpus(book):
     two = f"owned:\n- {{{LOT}}}\n- {{{LOT.replace('gpus: 8', 'gpus: 24').replace('8766', '17532')}}}\n"
-    rate = book(two).rate("T4", "owned", "EUR", BEGIN, END)
+    rate = book(two).find_rate("T4", "owned", "EUR", BEGIN, END)
     assert rate.price.value == pytest.approx(0.25 * 0.25 + 0.75 * 0.5)
 
 
@@ -87,9 +87,9 @@ def test_overlapping_terms_and_gaps_are_refused(book):
         book(overlap)
     ended = book(f"prices:\n- {{{PRICE}, to: 2026-02-14}}\n")
     with pytest.raises(ScenarioError, match="rows for 50 %"):
-        ended.rate("T4", "on_demand", "USD", BEGIN, END)
+        ended.find_rate("T4", "on_demand", "USD", BEGIN, END)
     with pytest.raises(ScenarioError, match="a rate dated by 2026-03-01"):
-        book(f"prices:\n- {{{PRICE}}}\n").rate("T4", "on_demand", "EUR", BEGIN, END)
+        book(f"prices:\n- {{{PRICE}}}\n").find_rate("T4", "on_demand", "EUR", BEGIN, END)
 
 
 def test_the_catalogue_and_the_smallest_units_of_currencies_agree():

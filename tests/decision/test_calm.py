@@ -9,17 +9,12 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from gpuplanner.decision.layout_planning import (
-    PlannedProblem,
-    compare_plan_choices,
-    make_plan_problem,
-    simulate_plan,
-)
+from gpuplanner.decision.layout_planning import PlannedProblem, compare_plan_choices, make_plan_problem, simulate_plan
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
-from gpuplanner.report.layout_schedule_files import calendar_pack
+from gpuplanner.report.layout_schedule_files import make_calendar_bundle
 from tests.planner.conftest import brute_force
 from tests.seeds import seeds
 
@@ -54,7 +49,7 @@ def test_the_free_plan_is_the_best_of_all_and_never_dearer(seed):
 
 def test_files_are_those_that_are_written(study):
     calm = study.plan_choices[0]
-    pack = calendar_pack(study.plan, study.problem, formats="runbook")
+    pack = make_calendar_bundle(study.plan, study.problem, formats="runbook")
     scripts = [name for name in pack.files if "/change-" in name]
     assert calm.files == len(scripts)
     index = pack.files["changes.csv"].splitlines()[1:]

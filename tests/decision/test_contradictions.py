@@ -11,7 +11,7 @@ from html import unescape
 
 import pytest
 
-from gpuplanner.cli.start_dialog import figures
+from gpuplanner.cli.start_dialog import decision_figures
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
 from gpuplanner.core.units import day_text
@@ -20,7 +20,7 @@ from gpuplanner.decision.decision_types import FEWER_NODES, MIG_STATIC, TODAY, W
 from gpuplanner.decision.policy_comparison import WAIT_MODEL_REASONS
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.report.policy_and_team_sections import decided, waits_section, ways
+from gpuplanner.report.policy_and_team_sections import render_policy_section, render_recommendation, render_wait_section
 from tests.clusters import planted, traces
 
 DAY = re.compile(r"\b\d{1,2} [A-Z][a-z]{2} \d{4}\b")
@@ -150,8 +150,12 @@ def check(found: Comparison) -> None:
     assert list(contradictions(found)) == []
     told = json.loads(to_json(found.to_dict()))
     assert list(contradictions(Comparison.from_dict(told))) == []
-    page = unescape(re.sub(r"<[^>]*>", " ", f"{decided(found)}{waits_section(found)}{ways(found)}"))
-    terminal = " ".join(" ".join(row) for row in figures(found))
+    page = unescape(
+        re.sub(
+            r"<[^>]*>", " ", f"{render_recommendation(found)}{render_wait_section(found)}{render_policy_section(found)}"
+        )
+    )
+    terminal = " ".join(" ".join(row) for row in decision_figures(found))
     ends = found.exhaustion
     for text in (page, terminal):
         for phrase in re.findall(r"[Ee]xhausted (?:by )?([^.;·]*)", text):

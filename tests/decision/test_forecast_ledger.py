@@ -20,7 +20,7 @@ from gpuplanner.decision.track_record import (
 )
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE
-from gpuplanner.report.cost_and_forecast_sections import forecast_record
+from gpuplanner.report.cost_and_forecast_sections import render_forecast_record
 
 EMPTY = pl.DataFrame(schema=LEDGER_SCHEMA)
 
@@ -42,7 +42,7 @@ def test_a_later_report_fills_in_what_came_and_what_was_said_stands(study, tmp_p
     assert first.height > 0
     assert first["y"].null_count() == first.height
     assert score_forecasts(first).is_empty()
-    assert "a later report shows" in forecast_record(first)
+    assert "a later report shows" in render_forecast_record(first)
     assert update_forecast_ledger(first, study).equals(first)  # the same month again
 
     path = tmp_path / "forecasts.parquet"
@@ -58,7 +58,7 @@ def test_a_later_report_fills_in_what_came_and_what_was_said_stands(study, tmp_p
     assert row["naive_mae"] == pytest.approx(np.abs(y - last).mean())
     assert row["cost"] == pytest.approx((planned + price * np.maximum(y - planned, 0)).sum() / y.sum())
     assert row["naive_cost"] == pytest.approx((last + price * np.maximum(y - last, 0)).sum() / y.sum())
-    assert f"{row['cost']:.2f} per instance" in forecast_record(both)
+    assert f"{row['cost']:.2f} per instance" in render_forecast_record(both)
 
 
 def test_what_is_no_ledger_is_refused(tmp_path):

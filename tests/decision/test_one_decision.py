@@ -14,7 +14,7 @@ from gpuplanner.cost.period_costs import money
 from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.study import Study, build_headline, open_study
 from gpuplanner.decision.study_pipeline import list_findings
-from gpuplanner.report.finance_exports import notes
+from gpuplanner.report.finance_exports import study_notes
 from gpuplanner.usage.job_history import history
 
 
@@ -24,7 +24,7 @@ def test_every_door_says_the_same(study: Study):
     assert study.headline.saved_cost_per_week == one.financial_impact.usd_per_week
     assert (study.headline.action, study.headline.winner) == (one.action, one.policy)
     assert study.headline.recommended_gpus == one.gpus
-    assert study.findings[2] == notes(study)["Decision"] == told["decision"]["sentence"] == one.sentence
+    assert study.findings[2] == study_notes(study)["Decision"] == told["decision"]["sentence"] == one.sentence
     assert told["decision"] == told["comparison"]["decision"]
     assert told["comparison"] == json.loads(json.dumps(study.comparison.to_dict()))
 

@@ -16,7 +16,7 @@ from gpuplanner.decision.comparison_record import record_comparison
 from gpuplanner.decision.policy_simulation import PolicySetting
 from gpuplanner.decision.recommendation import Answer, decide
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.report.change_bundle import decision_pack
+from gpuplanner.report.change_bundle import make_decision_bundle
 from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet
 
 pytestmark = pytest.mark.long
@@ -98,7 +98,7 @@ def answer(request: pytest.FixtureRequest) -> tuple[str, Answer, Scenario]:
 
 def test_hours_and_waits_are_those_of_the_comparison(answer: tuple[str, Answer, Scenario], tmp_path: Path) -> None:
     actuator, found, scenario = answer
-    pack = decision_pack(scenario, record_comparison(found))
+    pack = make_decision_bundle(scenario, record_comparison(found))
     assert pack is not None
     pack.write(tmp_path)
     contest = found.contest

@@ -23,7 +23,7 @@ from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_variants import verify_fleet
-from gpuplanner.report.report_rendering import fleet_hours, fleet_page, folder_of, planned_of
+from gpuplanner.report.report_rendering import combine_plans, fleet_ledger, pool_folder_name, render_fleet_page
 from gpuplanner.usage.job_history import combine_clusters, history, split_into_pools, tabulate_pools
 from gpuplanner.usage.period_accounts import scenario_ledger
 from tests.clusters.mixed import mixed_fleet, untyped
@@ -244,7 +244,7 @@ def test_start_takes_several_datasets_as_clusters_of_one_fleet(tmp_path, monkeyp
 
 def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two, monkeypatch):
     fleet = split_into_pools(two)
-    hours = dict(fleet_hours(fleet).group_by("tenant").agg(pl.col("gpu_hours").sum()).iter_rows())
+    hours = dict(fleet_ledger(fleet).group_by("tenant").agg(pl.col("gpu_hours").sum()).iter_rows())
     assert hours == pytest.approx({"A100-40GB": 16 * 72, "T4": 4 * 72})
     one = make_empty_decision(two, "nothing")
     row = {
@@ -267,10 +267,10 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two, monkeypa
         scenario=Scenario(),
     )
     studies = {"A100-40GB": study, "<b>T4</b>": study}
-    assert planned_of(split_into_pools(two), studies) is None
+    assert combine_plans(split_into_pools(two), studies) is None
     warned = {"what": "habana.ai/gaudi is not read", "count": 20, "gpu_hours": None}
     monkeypatch.setattr("gpuplanner.report.report_rendering.list_data_warnings", lambda _: [warned])
-    text = fleet_page(fleet, studies, title="two")
+    text = render_fleet_page(fleet, studies, title="two")
     # Both pools are of one dataset, whose warning stands once.
     assert text.count("<li>habana.ai/gaudi is not read [20 rows]</li>") == 1
     assert "&lt;b&gt;T4&lt;/b&gt;" in text
@@ -278,7 +278,7 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two, monkeypa
     # Each team's line of each pool says why its jobs waited there.
     assert text.count("&lt;i&gt;full&lt;/i&gt;</td><td>wait") == 2
     assert "<i>full" not in text
-    assert f'href="pools/{quote(folder_of("<b>T4</b>"))}/index.html"' in text
+    assert f'href="pools/{quote(pool_folder_name("<b>T4</b>"))}/index.html"' in text
     assert all(f'<section id="{one}">' in text for one in ("recommendation", "next-steps", "fleet"))
 
 

@@ -165,9 +165,9 @@ def test_answers_are_kept_with_the_comparison(kept):
 
 
 def test_answers_stand_on_the_page_of_the_comparison(kept):
-    from gpuplanner.report.policy_and_team_sections import decided
+    from gpuplanner.report.policy_and_team_sections import render_recommendation
 
-    assert escape(kept.projects[0].sentence) in decided(kept)
+    assert escape(kept.projects[0].sentence) in render_recommendation(kept)
 
 
 @pytest.mark.parametrize(

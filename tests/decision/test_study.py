@@ -19,7 +19,7 @@ from gpuplanner.decision.study import Study, open_study
 from gpuplanner.decision.study_pipeline import evaluate
 from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW, at_quantile, pooled_forecast
 from gpuplanner.planner.plan_verification import verify
-from gpuplanner.report.finance_exports import notes
+from gpuplanner.report.finance_exports import study_notes
 from gpuplanner.usage.job_history import history, load_dataset
 
 FEBRUARY = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
@@ -81,7 +81,7 @@ def test_study_survives_its_folder(study: Study, tmp_path):
     study.save(tmp_path / "study")
     again = open_study(tmp_path / "study")
     assert again.to_json() == study.to_json()
-    assert notes(again) == notes(study)
+    assert study_notes(again) == study_notes(study)
     assert verify(again.plan, again.problem) == []
     with pytest.raises(ScenarioError, match="folder written by a study"):
         open_study(tmp_path)

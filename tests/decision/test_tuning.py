@@ -25,7 +25,7 @@ from gpuplanner.decision.policy_fleets import assign_layouts
 from gpuplanner.decision.policy_simulation import PolicySetting, Trial
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.decision.study_pipeline import estimate_coarsely
-from gpuplanner.report.policy_and_team_sections import ways
+from gpuplanner.report.policy_and_team_sections import render_policy_section
 from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet
 from tests.clusters import planted
 
@@ -126,7 +126,7 @@ def test_policies_that_the_actuator_cannot_perform_stay_with_the_reason(operated
 
 
 def test_they_are_grey_on_the_page_and_in_the_workbook_s_table(operated):
-    page = str(ways(operated))
+    page = str(render_policy_section(operated))
     muted = [row for row in page.split("<tr") if row.startswith(' class="muted"')]
     assert len(muted) == 3
     assert all("not with mig-manager" in row for row in muted)

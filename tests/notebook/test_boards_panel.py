@@ -36,7 +36,7 @@ def test_each_board_shows_what_it_is_decided_by_itself(two, found):
         assert panel.scenario == own
         assert panel.ask().result(timeout=600).decision == compare_policies(own).decision
         assert panel.status.value == "Done."
-        assert found.on(panel.scenario).found.decision == compare_policies(own).decision
+        assert found.on(panel.scenario).comparison.decision == compare_policies(own).decision
     assert found.on(two) is found
 
 

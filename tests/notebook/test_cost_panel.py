@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import money_text
 from gpuplanner.cost.cost_review import cost_review
-from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, months_seen
+from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, observed_months
 
 ASKED = Scenario(month="2026-02", actuator="slurm", policies="mig_static,power_down_idle")
 
@@ -27,7 +27,7 @@ def test_it_begins_at_the_scenario_and_nothing_is_changed(panel):
     assert (asked.tenant, asked.months, asked.risk) == ("", 12, 0.0)
     tenants = [value for _, value in panel.tenant.options][1:]
     assert sorted(tenants) == sorted(cost_review(ASKED).by_tenant["tenant"])
-    assert [value for _, value in panel.month.options] == ["", *months_seen(ASKED)]
+    assert [value for _, value in panel.month.options] == ["", *observed_months(ASKED)]
 
 
 def test_what_is_set_is_asked(panel):

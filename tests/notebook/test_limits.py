@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuplanner.notebook.layout_views import LIMITS, LimitsPanel, price_html
+from gpuplanner.notebook.layout_views import LIMIT_CONTROLS, LimitsPanel, price_html
 from gpuplanner.planner.fleet_limits import Limits
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_variants import price_of_limits, with_limit
@@ -29,7 +29,7 @@ def panel(problem):
 
 def chosen(panel, argument, value):
     """Set one limit."""
-    panel.choice.value = next(limit for limit in LIMITS if limit.argument == argument)
+    panel.choice.value = next(limit for limit in LIMIT_CONTROLS if limit.argument == argument)
     panel.sliders[argument].value = value
 
 

@@ -15,7 +15,7 @@ VIEWS = ("ways", "forecast", "fleet", "teams", "money")
 
 @pytest.fixture(scope="module")
 def answer(study):
-    return ShownStudy.of(study)
+    return ShownStudy.from_study(study)
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -62,7 +62,7 @@ def test_plans_of_layouts_show_themselves_and_are_handed_over(tmp_path):
 
 def test_a_sized_job_gives_plans_and_memory():
     found = gpuplanner.size("llama-3.2-1b", seq=2048, on="H100-80GB-SXM5=1")
-    best = found.found.plans[0]
+    best = found.sizing.plans[0]
     assert found.memory().frame().filter(plan=found.memory().frame()["plan"][0])["gib"].sum() == pytest.approx(
         best.predicted_gib, abs=0.01
     )

@@ -19,7 +19,7 @@ from gpuplanner.decision.comparison_record import study_comparison
 from gpuplanner.decision.decision_types import NextStep
 from gpuplanner.decision.policy_comparison import SHORT_NAMES
 from gpuplanner.notebook import views as background
-from gpuplanner.notebook.what_if import CONTROLS, WhatIf, whatif
+from gpuplanner.notebook.what_if import CONTROL_SETTINGS, WhatIf, whatif
 from gpuplanner.usage.job_history import history
 
 panels = importlib.import_module("gpuplanner.notebook.what_if")  # its function has the name of the module
@@ -111,7 +111,7 @@ def test_undo_goes_back_one_change_and_the_scenario_can_be_kept(panel, few, tmp_
 
 
 def test_every_control_moves_its_own_field(panel, few):
-    for row in CONTROLS:
+    for row in CONTROL_SETTINGS:
         if isinstance(row.control, Slider):
             panel.controls[row.name].value = row.control.low
         else:
@@ -119,13 +119,13 @@ def test_every_control_moves_its_own_field(panel, few):
             options = row.rule.options()
             panel.controls[row.name].value = next(value for value in reversed(options) if value != start)
     changed = set(few.diff(panel.scenario))
-    assert changed == {row.name for row in CONTROLS}
+    assert changed == {row.name for row in CONTROL_SETTINGS}
     assert "wait_percentile=0.5" in panel.code.value
     assert "ownership=&#x27;rented&#x27;" in panel.code.value
 
 
 def test_controls_have_label_unit_and_help(panel):
-    for row in CONTROLS:
+    for row in CONTROL_SETTINGS:
         assert panel.controls[row.name].tooltip == row.summary
         assert panel.controls[row.name].description == row.label
         if isinstance(row.control, Slider):  # else a browser rounds the start to the step
@@ -135,7 +135,7 @@ def test_controls_have_label_unit_and_help(panel):
 def test_answer_is_the_object_of_the_comparison(panel, few):
     found = study_comparison(few)
     one = found.decision
-    assert panel.newest.found == found
+    assert panel.newest.comparison == found
     row = panel.newest.row
     assert row == found.find_row(one.policy)
     assert one.sentence in unescape(panel.answer.value)
@@ -216,18 +216,18 @@ def test_what_cannot_be_answered_is_said_in_words(few):
 def test_showing_the_panel_asks_the_first_question(told, few):
     panel = whatif(few)
     assert "application/vnd.jupyter.widget-view+json" in panel._repr_mimebundle_()
-    assert panel._pending.result(60).found.rows
+    assert panel._pending.result(60).comparison.rows
 
 
 def test_hostile_names_stay_text(panel):
-    found = panel.newest.found
+    found = panel.newest.comparison
     evil = dataclasses.replace(
         found.decision,
         sentence=HOSTILE,
         confidence=(HOSTILE,),
         next_steps=(NextStep(HOSTILE, HOSTILE, HOSTILE),),
     )
-    panel.newest = replace(panel.newest, found=dataclasses.replace(found, decision=evil))
+    panel.newest = replace(panel.newest, comparison=dataclasses.replace(found, decision=evil))
     panel._redraw()
     assert "<script" not in panel.answer.value
 
@@ -242,6 +242,6 @@ def test_the_files_of_what_is_on_the_screen_are_a_button_away(told, few, tmp_pat
     links = re.findall(r'href="([^"]*)"', made.written.value)
     assert links == [str(tmp_path / "export" / name) for name in ("README.md", "workbook.xlsx")]
     page = (tmp_path / "export" / "README.md").read_text()
-    assert page.startswith(f"# {made.newest.found.decision.sentence}\n")
-    assert (tmp_path / "export" / made.newest.found.decision.actuator).is_dir()
+    assert page.startswith(f"# {made.newest.comparison.decision.sentence}\n")
+    assert (tmp_path / "export" / made.newest.comparison.decision.actuator).is_dir()
     assert (tmp_path / "export" / "workbook.xlsx").stat().st_size > 5000

@@ -15,7 +15,7 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.planner.layout_plan import plan_to_json
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
-from gpuplanner.report.handover_verification import carried_out, difference
+from gpuplanner.report.handover_verification import compare_with_plan, verify_carried_out
 
 BOARD = "H100-80GB-SXM5"
 Run = Callable[..., tuple[int, str, str]]
@@ -80,7 +80,7 @@ def test_what_goes_and_who_is_in_the_way(dump: Any, planned: Path) -> None:
         pod("train", "n1", "nvidia.com/mig-1g.10gb"),
         pod("big", "n1", "nvidia.com/gpu"),
     )
-    found = difference([now], planned)
+    found = compare_with_plan([now], planned)
     assert found.changes["instances_removed"].sum() == 14
     assert found.changes["instances_made"].sum() == 8
     assert sorted(zip(found.changes["before"], found.changes["after"], strict=True)) == [
@@ -88,12 +88,12 @@ def test_what_goes_and_who_is_in_the_way(dump: Any, planned: Path) -> None:
         ("1g.10gb:7", "1g.20gb:4"),
         ("gpu", "gpu"),
     ]
-    assert found.victims.select("job", "tenant", "profile").rows() == [
+    assert found.ending_jobs.select("job", "tenant", "profile").rows() == [
         ("ads/big", "ads", "gpu"),
         ("ads/train", "ads", "1g.10gb"),
     ]
     assert found.problems == ()
-    assert found.words() == (
+    assert found.describe() == (
         "2 GPUs on 1 nodes change: 14 instances and full GPUs are removed, 8 are created; 1 other GPUs in the files "
         "stay unchanged; 2 running jobs have to end"
     )
@@ -108,7 +108,7 @@ def test_the_command_and_the_check_after_the_change(dump: Any, planned: Path, co
     after = dump(node("n1", DONE), pod("train", "n1", "nvidia.com/mig-1g.20gb"))
     code, out, _ = command("verify", str(after), "--against", str(planned))
     assert (code, "n1: as planned" in out) == (0, True)
-    assert difference([after], planned).victims.is_empty()
+    assert compare_with_plan([after], planned).ending_jobs.is_empty()
 
 
 def test_lists_of_slurm(tmp_path: Path, planned: Path) -> None:
@@ -118,16 +118,16 @@ def test_lists_of_slurm(tmp_path: Path, planned: Path) -> None:
         f"NodeName=n1 Arch=x86_64\n   Gres=gpu:{kind}:1,gpu:{kind}_1g.10gb:14\n   State=IDLE\n\n"
         f"NodeName=n9 Arch=x86_64\n   Gres=gpu:{kind}:3\n   State=IDLE\n"
     )
-    found = difference([nodes], planned)
+    found = compare_with_plan([nodes], planned)
     assert found.changes["instances_removed"].sum() == 14
     assert found.notes == ("not in the plan, unchanged: 'n9'",)
     nodes.write_text(f"NodeName=n1 Arch=x86_64\n   Gres=gpu:{kind}:1,gpu:{kind}_1g.20gb:8\n   State=IDLE\n")
-    assert carried_out(nodes, planned).ok
+    assert verify_carried_out(nodes, planned).ok
 
 
 def test_a_job_that_runs_longer_than_the_change_waits_is_named(dump: Any, planned: Path) -> None:
     now = dump(node("n1", SEVENTHS), pod("long", "n1", "nvidia.com/mig-1g.10gb", deadline_s=86400))
-    problems = difference([now], planned).problems
+    problems = compare_with_plan([now], planned).problems
     assert problems == (
         "n1: job ads/long may run until 2026-11-03T00:10:00Z, after the timeout of the change at 2026-11-02T01:00:00Z",
     )
@@ -136,10 +136,10 @@ def test_a_job_that_runs_longer_than_the_change_waits_is_named(dump: Any, planne
 def test_nodes_that_are_not_as_the_plan_has_them(dump: Any, planned: Path) -> None:
     fewer = node("n1", {"nvidia.com/gpu": 2})
     fewer["metadata"]["labels"]["nvidia.com/gpu.count"] = "2"
-    assert difference([dump(fewer)], planned).problems == ("n1: 2 GPUs in the cluster, 3 in the plan",)
+    assert compare_with_plan([dump(fewer)], planned).problems == ("n1: 2 GPUs in the cluster, 3 in the plan",)
     other = node("n1", {"nvidia.com/gpu": 3}, "NVIDIA-A30")
     with pytest.raises(ScenarioError, match="n1: A30-24GB, but the plan is for H100-80GB-SXM5"):
-        difference([dump(other)], planned)
+        compare_with_plan([dump(other)], planned)
 
 
 @pytest.mark.parametrize("objects", [[node("m1", {"nvidia.com/gpu": 3})], []])

@@ -41,20 +41,21 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.slurm.accounting import read_slurm
 from gpuplanner.report import figure_formats as figures
-from gpuplanner.report.first_screen import badges, first_screen, fleet_picture
+from gpuplanner.report.first_screen import draw_fleet, list_badges, render_first_screen
 from gpuplanner.report.formulas import layout_table
 from gpuplanner.report.html_page import render_page, section
-from gpuplanner.report.policy_and_team_sections import decided, ways
+from gpuplanner.report.policy_and_team_sections import render_policy_section, render_recommendation
 from gpuplanner.usage.job_history import load_dataset
 from tests.clusters import planted as clusters
 
 FORMS = {
-    "saving": figures.count, "left_out_share": figures.per_cent,
-    "exhaustion.date": figures.day, "exhaustion.order_by": figures.day, "exhaustion.probability": figures.per_cent,
-    "headroom.factor": figures.per_cent, "headroom.low": figures.above_one, "headroom.high": figures.above_one,
-    "busy_as_recommended": figures.per_cent, "delayed_share": figures.per_cent,
-    "months_left": str, "waiting": figures.count, "use_known_share": figures.per_cent,
-    "headroom_share": figures.per_cent,
+    "saving": figures.format_count, "left_out_share": figures.format_share,
+    "exhaustion.date": figures.format_day, "exhaustion.order_by": figures.format_day,
+    "exhaustion.probability": figures.format_share,
+    "headroom.factor": figures.format_share, "headroom.low": figures.above_one, "headroom.high": figures.above_one,
+    "busy_as_recommended": figures.format_share, "delayed_share": figures.format_share,
+    "months_left": str, "waiting": figures.format_count, "use_known_share": figures.format_share,
+    "headroom_share": figures.format_share,
 }  # fmt: skip
 """The form of each figure that is not a count."""
 START = datetime(2026, 5, 4, tzinfo=UTC)
@@ -66,10 +67,10 @@ def test_warnings_come_before_every_figure():
         {"what": "habana.ai/gaudi is not read", "count": 20, "gpu_hours": None},
         {"what": "jobs <left> out", "count": 3, "gpu_hours": 1234.5},
     ]
-    page = first_screen(one, warnings=told)
+    page = render_first_screen(one, warnings=told)
     assert page.startswith('<div class="decision"><ul class="warnings"><li>habana.ai/gaudi is not read [20 rows]</li>')
     assert "<li>jobs &lt;left&gt; out [3 rows, 1,234.5 GPU-hours]</li>" in page
-    assert "warnings" not in first_screen(one)
+    assert "warnings" not in render_first_screen(one)
 
 
 def nothing() -> Comparison:
@@ -102,15 +103,15 @@ class Figures(HTMLParser):
 
 
 def form_of(name):
-    if name.startswith(figures.OF_ALL):
-        return figures.per_cent
+    if name.startswith(figures.SHARE_PREFIX):
+        return figures.format_share
     if name.startswith("mean_wait_") or name.endswith("_mean_minutes"):
-        return figures.mean_minutes
+        return figures.format_mean_wait
     if name.endswith("_minutes"):
-        return figures.minutes
+        return figures.format_wait
     if name.startswith("waiting."):
-        return figures.whole_percent
-    return FORMS.get(name, figures.count)
+        return figures.format_whole_percent
+    return FORMS.get(name, figures.format_count)
 
 
 def thin_trace(folder) -> str:
@@ -194,8 +195,8 @@ def checked(found, html):
     for name, value, text in told:
         expected = value_of(found, name)
         assert value == ("" if expected is None else str(expected)), name
-        if name.startswith(figures.OF_ALL) and expected is not None:  # the table has tenths of a percent
-            assert text in (figures.per_cent(expected), figures.tenths(expected)), name
+        if name.startswith(figures.SHARE_PREFIX) and expected is not None:  # the table has tenths of a percent
+            assert text in (figures.format_share(expected), figures.format_tenth_percent(expected)), name
         else:
             assert text == (MISSING_VALUE_TEXT if expected is None else form_of(name)(expected)), name
     return {name for name, _, _ in told}
@@ -205,11 +206,11 @@ def value_of(found: Comparison, name: str):
     beside = name.split(".")[0] in (
         "headroom", "headroom_share", "exhaustion", "waiting", "months_left", "months_left_today",
     )  # fmt: skip
-    return figures.value_of(found if beside else found.decision, name)
+    return figures.figure_value(found if beside else found.decision, name)
 
 
 def test_every_figure_of_the_screen_is_the_comparisons(found):
-    names = checked(found, first_screen(found, period="May"))
+    names = checked(found, render_first_screen(found, period="May"))
     assert "all_allocated" in names
     if found.decision.action != "none":
         assert {"gpus", "fleet_gpus"} <= names
@@ -220,7 +221,7 @@ def test_every_figure_of_the_screen_is_the_comparisons(found):
 def test_no_figure_stands_outside_of_the_comparison(found):
     for each in (found, planted()):
         one = each.decision
-        screen = first_screen(each)
+        screen = render_first_screen(each)
         cards = screen.split("</dl>")[0]
         table = re.search(r'<table class="teams">.*?</table>', screen, re.DOTALL)
         for part in (cards, table and table[0]):
@@ -237,7 +238,7 @@ def test_no_figure_stands_outside_of_the_comparison(found):
 
 def test_a_screen_shows_all_that_it_has_to_say():
     found = planted()
-    screen = first_screen(found)
+    screen = render_first_screen(found)
     names = checked(found, screen)
     assert {
         "saving.value", "saving.low", "saving.high", "delayed_share", "share of teams_allocated", "share of all_busy",
@@ -266,7 +267,7 @@ def test_the_headroom_card_states_what_the_recommended_gpus_carry():
         (Headroom(1.0, 0.93, 1.03), "12 GPUs have no headroom: any growth exceeds the wait target"),
         (Headroom(0.61, 0.6, 0.7), "12 GPUs carry 61 % of today's load within the wait target"),
     ):
-        screen = first_screen(dataclasses.replace(none, headroom=headroom))
+        screen = render_first_screen(dataclasses.replace(none, headroom=headroom))
         text = " ".join(unescape(re.sub(r"<[^>]*>", " ", screen)).split())
         assert words in text.replace(" )", ")"), text
         assert "can grow" not in text
@@ -288,7 +289,7 @@ def test_a_purchase_is_a_row_beside_the_policies_that_only_keep_to_the_added_wai
 def test_gpus_to_buy_stand_apart_from_the_nodes_of_today():
     layouts = (LayoutOnNodes("full", 16, ("n1", "n2")), LayoutOnNodes("full", 8, to_buy=True, new_nodes=2))
     one = dataclasses.replace(planted().decision, gpus=24, layouts=layouts, measures=(Measure("buy", "Buy", 24),))
-    picture = fleet_picture(one)
+    picture = draw_fleet(one)
     text = " ".join(unescape(re.sub(r"<[^>]*>", " ", picture)).split())
     assert "16 full + 8 full to buy = 24 GPUs." in text
     assert "8 full GPUs to buy: 2 nodes of 4 GPUs" in text
@@ -300,12 +301,12 @@ def test_gpus_to_buy_stand_apart_from_the_nodes_of_today():
 def test_there_is_a_screen_where_nothing_can_be_decided():
     found = nothing()
     one = found.decision
-    page = render_page(section("Recommendation", first_screen(found)), title="T", subtitle="S", provenance={},
-                       decision=one.sentence, badges=badges(one))  # fmt: skip
+    page = render_page(section("Recommendation", render_first_screen(found)), title="T", subtitle="S", provenance={},
+                       decision=one.sentence, badges=list_badges(one))  # fmt: skip
     assert "No recommendation: no job states when it ran." in page
     assert "gpuplanner ingest auto JOBS -o sample" in page
     assert page.count(f'<dd class="value">{MISSING_VALUE_TEXT}</dd>') == 4
-    assert "No policy could be simulated." in ways(found)
+    assert "No policy could be simulated." in render_policy_section(found)
 
 
 def test_data_are_not_good_where_no_telemetry_was_matched_to_jobs():
@@ -315,7 +316,7 @@ def test_data_are_not_good_where_no_telemetry_was_matched_to_jobs():
         (0.0, "Data quality: no telemetry matched to jobs"),
     ):  # fmt: skip:
         one = dataclasses.replace(planted().decision, left_out_share=0.0, telemetry_matched_gpu_hours=gpu_hours)
-        words, warns = badges(one)[-1]
+        words, warns = list_badges(one)[-1]
         assert words.startswith(text)
         assert warns is (gpu_hours == 0.0)
 
@@ -325,8 +326,8 @@ def test_json_and_page_have_the_same_values(found):
     whole = json.loads(to_json(found.to_dict()))
     told = whole["decision"] | {name: whole[name] for name in ("headroom", "exhaustion")}
     told["saving"] = told.pop("saving_gpu_hours_per_week")
-    for name, value, _ in Figures(decided(found)).found:
-        if name in {*figures.DERIVED, *figures.OF_COMPARISON} or name.startswith(figures.OF_ALL):
+    for name, value, _ in Figures(render_recommendation(found)).found:
+        if name in {*figures.DECISION_FIGURES, *figures.COMPARISON_FIGURES} or name.startswith(figures.SHARE_PREFIX):
             continue
         place = told
         for part in name.split("."):
@@ -344,7 +345,7 @@ def test_hostile_names_stay_text():
         service=(dataclasses.replace(found.decision.service[0], size=evil),),
     )  # fmt: skip
     curve = tuple(dataclasses.replace(point, job_size=evil) for point in found.wait_curve)
-    shown = first_screen(
+    shown = render_first_screen(
         dataclasses.replace(found, decision=one, wait_curve=curve),
         period=evil,
         doubts=[evil],
@@ -356,12 +357,12 @@ def test_hostile_names_stay_text():
 @pytest.mark.parametrize("gpus", [1, 63, 65, 1016, 30_000])
 def test_fleets_of_any_size_are_drawn_within_reason(gpus):
     one = dataclasses.replace(planted().decision, fleet_gpus=gpus, gpus=gpus, layouts=(LayoutOnNodes("full", gpus),))
-    drawn = fleet_picture(one).count('class="gpu')
+    drawn = draw_fleet(one).count('class="gpu')
     assert 1 <= drawn <= 64
 
 
 def test_a_notebook_shows_the_screen_with_its_looks(found):
-    shown = decided(found)._repr_mimebundle_()["text/html"]
+    shown = render_recommendation(found)._repr_mimebundle_()["text/html"]
     assert shown.startswith("<style>")
     assert ".fleet" in shown.split("</style>")[0]
     assert checked(found, shown)

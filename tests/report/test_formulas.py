@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.report.figure_formats import per_cent
-from gpuplanner.report.formulas import formulas
-from gpuplanner.report.monthly_sections import CARDS, HOW, numbers
+from gpuplanner.report.figure_formats import format_share
+from gpuplanner.report.formulas import list_formulas
+from gpuplanner.report.monthly_sections import CARD_FORMULAS, FORMULA_ANCHOR_PREFIX, numbers
 
 OF_STUDY = {
     "gpus": lambda study: study.decision.gpus,
     "wait": lambda study: study.decision.most_improved_size.recommended_p95_minutes,
     "saving": lambda study: study.decision.saving.value,
-    "utilization": lambda study: per_cent(
+    "utilization": lambda study: format_share(
         sum(row.busy_gpu_hours for row in study.decision.teams)
         / sum(row.allocated_gpu_hours for row in study.decision.teams)
     ),
@@ -31,7 +31,7 @@ OF_STUDY = {
 
 
 def test_every_formula_gives_the_figure_of_the_study(study):
-    found = {one.name: one for one in formulas(study)}
+    found = {one.name: one for one in list_formulas(study)}
     assert list(found) == list(OF_STUDY)
     for name, one in found.items():
         known = OF_STUDY[name](study)
@@ -45,5 +45,5 @@ def test_every_formula_gives_the_figure_of_the_study(study):
 
 def test_the_section_has_a_place_for_every_card(study):
     section = str(numbers(study))
-    assert all(f'<details id="{HOW}{name}">' in section for name in CARDS)
+    assert all(f'<details id="{FORMULA_ANCHOR_PREFIX}{name}">' in section for name in CARD_FORMULAS)
     assert "= provisioned GPU-hours per week today - as recommended" in section

@@ -16,7 +16,7 @@ from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.report import layout_schedule_files as calendar
 from gpuplanner.report.handover_verification import read_plan, verify_any
-from gpuplanner.report.layout_schedule_files import export_plan, hand_over_plan
+from gpuplanner.report.layout_schedule_files import export_plan, write_plan_handover
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
 
@@ -102,7 +102,7 @@ def test_a_plan_at_hand_is_written_with_a_workbook_and_linked(kept, tmp_path):
     """The page, the pack and the workbook of the plan that a notebook shows; what cannot be written is said."""
     planned = PlannedProblem(*read_plan(kept)[::-1])
     out = tmp_path / "out"
-    box = files_button(lambda: hand_over_plan(planned, out))
+    box = files_button(lambda: write_plan_handover(planned, out))
     box.children[0].click()
     assert f'<a href="{out}/README.md" target="_blank">' in box.children[1].value
     assert f'<a href="{out}/workbook.xlsx" target="_blank">' in box.children[1].value
@@ -110,7 +110,7 @@ def test_a_plan_at_hand_is_written_with_a_workbook_and_linked(kept, tmp_path):
     assert (out / "workbook.xlsx").stat().st_size > 5000
     found, problem = read_plan(kept)
     nameless = PlannedProblem(replace(problem, nodes=None), found)
-    box = files_button(lambda: hand_over_plan(nameless, tmp_path / "none"))
+    box = files_button(lambda: write_plan_handover(nameless, tmp_path / "none"))
     box.children[0].click()
     assert "expected a plan that names its nodes" in box.children[1].value
     assert not (tmp_path / "none").exists()

@@ -10,8 +10,8 @@ import pytest
 
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.report import dataset_sections as inbox
-from gpuplanner.report.dataset_sections import quality_page, quality_svg
-from gpuplanner.report.html_page import Text, parts, still, write_drawn
+from gpuplanner.report.dataset_sections import render_quality_page, render_quality_svg
+from gpuplanner.report.html_page import Text, split_section, to_still_text, write_page_or_picture
 from gpuplanner.usage.dataset_description import data_quality
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, open_inbox
 from gpuplanner.usage.job_history import load_dataset
@@ -31,9 +31,9 @@ def blind():
     return open_inbox(Dataset({"jobs": jobs}, trace.rejects, trace.quality.clear(), trace.provenance))
 
 
-@pytest.mark.parametrize("name", inbox.VIEWS)
+@pytest.mark.parametrize("name", inbox.SECTION_VIEWS)
 def test_every_figure_has_its_message_before_it_and_in_place_of_it(box, name):
-    html = inbox.VIEWS[name](box, "vision", "job-002875").html
+    html = inbox.SECTION_VIEWS[name](box, "vision", "job-002875").html
     figures = re.findall(r"<figure>(.*?)</figure>", html, re.DOTALL)
     assert figures
     for figure in figures:
@@ -43,9 +43,9 @@ def test_every_figure_has_its_message_before_it_and_in_place_of_it(box, name):
         assert len(label) > 30
 
 
-@pytest.mark.parametrize("name", inbox.VIEWS)
+@pytest.mark.parametrize("name", inbox.SECTION_VIEWS)
 def test_without_telemetry_or_faults_every_section_says_so(blind, name):
-    html = inbox.VIEWS[name](blind, ALL_TENANTS_LABEL, "").html
+    html = inbox.SECTION_VIEWS[name](blind, ALL_TENANTS_LABEL, "").html
     assert "<script" not in html
     if name == "quality":
         assert "No faults found" in html
@@ -54,7 +54,7 @@ def test_without_telemetry_or_faults_every_section_says_so(blind, name):
 
 
 def test_ledger_names_the_shares_that_its_tables_hold(box):
-    html = inbox.ledger(box, "research")
+    html = inbox.render_ledger_section(box, "research")
     sums = box.rows_of(box.activity, "research").row(0, named=True)
     held = sum(value for part, value in sums.items() if part != "tenant")
     assert f"{100 * sums['idle_with_process'] / held:.0f} % idle with a process" in html
@@ -63,7 +63,7 @@ def test_ledger_names_the_shares_that_its_tables_hold(box):
 
 def test_phases_of_a_job_name_signature_and_slice(box):
     name = box.jobs_with_telemetry.filter(pl.col("gpus") == 1)["job_id"][0]
-    view, html = box.job(name), inbox.phases(box, name)
+    view, html = box.job(name), inbox.render_phase_section(box, name)
     assert f"Bound by: {view.bound}" in html
     assert f"One slice for the whole job is {view.phases['profile_job'][0]}" in html
     hours = (view.phases["run_s"] / 3600 * box.jobs_with_telemetry.filter(job_id=name)["gpus"][0]).to_list()
@@ -75,23 +75,23 @@ def test_phases_of_a_job_name_signature_and_slice(box):
 
 
 def test_live_parts_are_the_section_without_its_heading(box):
-    section = inbox.ledger(box)
-    found = parts(section)
+    section = inbox.render_ledger_section(box)
+    found = split_section(section)
     charts = [part for part in found if not isinstance(part, Text)]
     assert len(charts) == section.count("<figure>") == 3
     assert all("usermeta" in chart for chart in charts)
     assert not any("<h2>" in part.html for part in found if isinstance(part, Text))
-    assert "<h2>" in still(section).html
+    assert "<h2>" in to_still_text(section).html
 
 
 def test_files_stand_alone(tmp_path):
     found = data_quality("sample")
 
     def written(name: str) -> str:
-        file = write_drawn(
+        file = write_page_or_picture(
             tmp_path / name,
-            page=lambda: quality_page(found, title=HOSTILE),
-            picture=lambda: quality_svg(found),
+            page=lambda: render_quality_page(found, title=HOSTILE),
+            picture=lambda: render_quality_svg(found),
         )
         return file.read_text("utf-8")
 
@@ -108,8 +108,11 @@ def test_files_stand_alone(tmp_path):
 @pytest.mark.long
 def test_a_page_that_is_shared_names_no_user_and_no_small_tenant():
     box = open_inbox("sample", smallest_group=1000)
-    parts = (inbox.quality(box.quality_report), *(part(box) for part in (inbox.ledger, inbox.demand, inbox.phases)))
-    page = "".join(part for part in (*parts, inbox.claim(box), inbox.provenance(box)))
+    parts = (
+        inbox.render_quality_section(box.quality_report),
+        *(part(box) for part in (inbox.render_ledger_section, inbox.render_demand_section, inbox.render_phase_section)),
+    )
+    page = "".join(part for part in (*parts, inbox.render_claim_section(box), inbox.render_provenance_section(box)))
     users, tenants = (load_dataset("sample").jobs[name].drop_nulls().unique() for name in ("user", "tenant"))
     assert "(small groups)" in page
     assert [name for name in (*users, *tenants) if re.search(rf"\b{name}\b", page)] == []

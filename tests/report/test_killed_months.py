@@ -31,7 +31,7 @@ works = Works()
 works.moment = lambda: time.sleep(0.005)
 room.evaluate, room.write_report = works.evaluate, works.write_report
 told = lambda text: print(text, file=sys.stderr, flush=True)
-room.report_months(Scenario(data=sys.argv[1]), sys.argv[3:], sys.argv[2], told=told)
+room.report_months(Scenario(data=sys.argv[1]), sys.argv[3:], sys.argv[2], report_progress=told)
 """
 """A few files stand for the walk and the report of a month."""
 
@@ -115,7 +115,7 @@ def fleet(tmp_path: Path) -> Path:
 def require_equal(killer: Killer, undisturbed: Path) -> None:
     """No step that stood as done was begun again, all are done, and nothing lies about."""
     assert not killer.again
-    assert all(one.complete for one in read_chain(killer.out).months)
+    assert all(one.is_complete for one in read_chain(killer.out).months)
     assert files(killer.out) == files(undisturbed)
     assert [path.name for path in killer.out.parent.iterdir() if path.name.startswith(".")] == []
 
@@ -130,7 +130,7 @@ def test_a_process_killed_at_random_moments_changes_nothing(fleet: Path, tmp_pat
         killer.watch(*begin(["-c", STUBBED, str(fleet), str(killer.out), *months], killer.out))
     assert killer.kills.total() == 2
     for out in ("killed", "undisturbed"):
-        room.report_months(Scenario(data=str(fleet)), months, tmp_path / out, told=lambda _: None)
+        room.report_months(Scenario(data=str(fleet)), months, tmp_path / out, report_progress=lambda _: None)
     require_equal(killer, tmp_path / "undisturbed")
 
 

@@ -12,7 +12,7 @@ import pytest
 from gpuplanner import report as plots
 from gpuplanner.core.units import LOCALE_BY_NAME, localize_text
 from gpuplanner.report import html_page as page
-from gpuplanner.report.figure_formats import localised
+from gpuplanner.report.figure_formats import localize_page
 from gpuplanner.report.finance_exports import write_workbook
 
 PEAKS = pl.DataFrame({"day": [date(2026, 3, day) for day in (1, 2)], "gpus": [1012.0, 1344.5]})
@@ -35,7 +35,7 @@ def numbers(html: str, name: str) -> list[float]:
 @pytest.mark.parametrize("name", LOCALE_BY_NAME)
 def test_a_page_has_the_same_numbers_in_every_locale(name):
     html = page.render_page(body(), title="T", subtitle="", provenance={"python": "3.11"})
-    found = localised(html, name)
+    found = localize_page(html, name)
     assert numbers(found, name) == numbers(html, "en")
     assert ">llama 3.1<" in found
     assert ">v2,500<" in found
@@ -44,7 +44,7 @@ def test_a_page_has_the_same_numbers_in_every_locale(name):
 
 
 def test_text_charts_and_pictures_are_written_alike():
-    found = localised(body(), "de")
+    found = localize_page(body(), "de")
     assert "1.344,5 GPU-hours from 01.03.2026 on, −0,5 h, 95,5 % of 1g.10gb; full by 29.03.2026" in found
     assert '"locale":{"number":{"decimal":",","thousands":"."' in found
     assert '"word":"1.500 installed"' in found

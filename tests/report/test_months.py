@@ -130,7 +130,7 @@ def files(folder):
 
 def run(half_year, months, out, **how):
     told = []
-    chain = report_months(Scenario(data=str(half_year)), months, out, told=told.append, **how)
+    chain = report_months(Scenario(data=str(half_year)), months, out, report_progress=told.append, **how)
     return chain, told
 
 
@@ -143,7 +143,7 @@ def test_a_chain_that_is_killed_equals_one_that_is_not(half_year, works, tmp_pat
     while kills < most:
         works.moments, works.ends_at = 0, rng.randrange(1, moments // 2)
         try:
-            run(half_year, SIX, tmp_path / "killed", again=again)
+            run(half_year, SIX, tmp_path / "killed", remake=again)
         except KilledError:
             kills, again = kills + 1, []
         else:  # done before that moment came: begin anew somewhere in the middle
@@ -179,7 +179,7 @@ def test_a_failed_step_goes_on_without_the_earlier_ones(half_year, works, tmp_pa
     assert {month: works.done[month, "report"] for month in SIX} == dict.fromkeys(SIX, 1) | {"2026-03": 2}
     studies = {month: works.done[month, "study"] for month in SIX}
     assert studies == dict.fromkeys(SIX, 1) | {"2026-03": 2}  # read again from the disk for teams and mail
-    assert all(one.complete for one in read_chain(tmp_path).months)
+    assert all(one.is_complete for one in read_chain(tmp_path).months)
 
 
 def test_a_month_without_data_is_said_and_gone_on_with(half_year, works, tmp_path):
@@ -204,7 +204,7 @@ def test_data_that_change_during_the_run_are_noticed(half_year, works, tmp_path,
         run(tmp_path / "trace", ["2026-01"], tmp_path / "out")
     assert read_chain(tmp_path / "out").months[0].steps == ()
     chain, _ = run(tmp_path / "trace", ["2026-01"], tmp_path / "out")
-    assert chain.months[0].complete
+    assert chain.months[0].is_complete
     assert works.done["2026-01", "report"] == 2
 
 
@@ -215,7 +215,7 @@ def test_what_stands_says_what_changed_since(half_year, works, tmp_path, monkeyp
     assert "2026-01: up to date, made by version" in told[0]
     assert "--again 2026-01" in told[0]
     assert [one.gpuplanner == "99.0" for one in chain.months] == [False, False, True]
-    _, told = run(half_year, SIX[:3], tmp_path, again=["2026-02"])
+    _, told = run(half_year, SIX[:3], tmp_path, remake=["2026-02"])
     assert works.done["2026-02", "report"] == 2
     assert works.done["2026-03", "report"] == 1  # the month handed on what it had handed on before
 
@@ -275,7 +275,7 @@ def test_a_record_that_nobody_wrote_who_keeps_it_is_refused_or_read_as_it_is(hal
             except ScenarioError as error:
                 refused.append(str(error))
             else:
-                assert "<html" in room.chain_page(read, tmp_path, Scenario().number_locale)
+                assert "<html" in room.render_chain_page(read, tmp_path, Scenario().number_locale)
                 assert [one.month for one in read.months] in (SIX[:2], [], ["2026-01"], ["2026-02"])
     assert len(refused) > 500
     assert all("nothing was changed" in said or "Mend the file" in said for said in refused)
@@ -353,7 +353,7 @@ def test_a_full_disk_stops_cleanly_and_the_next_run_goes_on(half_year, works, tm
     with pytest.raises(OutputError, match="no space left"):
         run(half_year, SIX[:2], tmp_path)
     chain, _ = run(half_year, SIX[:2], tmp_path)
-    assert all(one.complete for one in chain.months)
+    assert all(one.is_complete for one in chain.months)
     assert works.done["2026-01", "report"] == 1
 
 
@@ -363,7 +363,7 @@ def test_a_missing_library_leaves_one_part_out(half_year, works, tmp_path):
     assert [one.state for one in chain.months[0].steps] == ["done", "done", "left out", "done", "done"]
     assert any("report is skipped" in one for one in told)
     chain, _ = run(half_year, SIX[:1], tmp_path)
-    assert chain.months[0].complete
+    assert chain.months[0].is_complete
 
 
 def test_names_of_teams_become_no_paths_and_cards_tell_of_one_team(half_year, works, tmp_path):
@@ -388,7 +388,7 @@ def test_the_mail_is_whole_and_loads_nothing(half_year, works, tmp_path):
     assert "http" not in html
     assert "2026-01/index.html in the report folder" in text
     served = Scenario(data=str(half_year), report_url="https://gpu.example/reports/?a=1&b=2")
-    report_months(served, SIX[:1], tmp_path / "served", told=lambda _: None)
+    report_months(served, SIX[:1], tmp_path / "served", report_progress=lambda _: None)
     mail = email.message_from_bytes((tmp_path / "served/mail/2026-01.eml").read_bytes(), policy=default)
     address = "https://gpu.example/reports/?a=1&amp;b=2/2026-01/index.html"
     assert f'<a href="{address}">{address}</a>' in mail.get_body(("html",)).get_content()

@@ -13,7 +13,7 @@ import pytest
 
 from gpuplanner import report as plots
 from gpuplanner.report import html_page as page
-from gpuplanner.report.report_messages import pdf_into
+from gpuplanner.report.report_messages import print_pdf
 
 BROWSER = shutil.which("chromium")
 OPTIONS = [
@@ -61,7 +61,7 @@ def sample_page() -> str:
     ]
     summary = page.section(
         f"Summary {HOSTILE}",
-        page.answers({"GPUs needed": "52, 48 to 57", "Saved": HOSTILE}, caption="In short"),
+        page.value_table({"GPUs needed": "52, 48 to 57", "Saved": HOSTILE}, caption="In short"),
         page.note(HOSTILE),
         page.paragraph(HOSTILE),
     )
@@ -257,7 +257,7 @@ def test_a_printed_page_links_to_what_lies_beside_it_and_is_the_same_anywhere(tm
             "<title>A</title><h1 id=a>A</h1><a href='tables/README.md'>T</a> <a href='#a'>A</a>"
             "<table><tr><th>B<tr><td>1</table>"
         )
-        pdf_into(index, index.with_suffix(".pdf"), BROWSER)
+        print_pdf(index, index.with_suffix(".pdf"), BROWSER)
         printed.append(index.with_suffix(".pdf").read_bytes())
     assert printed[0] == printed[1]
     assert b"(node00000000)" in printed[0]

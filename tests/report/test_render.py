@@ -24,7 +24,7 @@ from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.report.export_verification import verify_file
-from gpuplanner.report.formulas import formulas, value_text
+from gpuplanner.report.formulas import list_formulas, value_text
 from gpuplanner.report.report_rendering import run_notebook, write_report
 from gpuplanner.usage.job_history import load_dataset
 from tests.report.test_first_screen import Figures
@@ -167,7 +167,7 @@ def test_every_question_has_its_answer_where_the_docs_say_within_two_clicks(repo
         elif figure == "plan":
             expected = [f"{study.headline.plan_objective_gpu_hours:,.0f}"]
         else:
-            value = next(one.value for one in formulas(study) if one.name == figure)
+            value = next(one.value for one in list_formulas(study) if one.name == figure)
             expected = [value_text(value) if value is not None and figure != "wait" else "–"]
         assert all(" ".join(each.split()) in text for each in expected), (question, expected)
 

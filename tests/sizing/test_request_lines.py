@@ -20,8 +20,8 @@ from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
 from gpuplanner.ingest.kubernetes.node_inventory import read_claim
 from gpuplanner.ingest.slurm.accounting_fields import parse_duration_s, parse_tres
 from gpuplanner.planner.layout_plan import NodeState
-from gpuplanner.report.export_verification import check_slurm
-from gpuplanner.report.mig_manager_files import allocatable
+from gpuplanner.report.export_verification import check_slurm_conf
+from gpuplanner.report.mig_manager_files import allocatable_resources
 from gpuplanner.sizing.request_lines import GpuRequest, format_request_lines
 from tests.examples import examples
 
@@ -47,7 +47,7 @@ def test_sbatch_lines_are_read_back_as_asked(profile, count):
         str(count),
     )
     assert pl.select(parse_duration_s(pl.lit(time))).item() == 93_600.0
-    faults, _ = check_slurm(f"NodeName=n1 Gres={gres}\n", gpu_model, 8)
+    faults, _ = check_slurm_conf(f"NodeName=n1 Gres={gres}\n", gpu_model, 8)
     assert faults == []
 
 
@@ -90,7 +90,9 @@ def test_pod_limits_are_read_back_as_asked(tmp_path: Path):
     for profile in ("1g.10gb", "1g.10gb+me", "3g.40gb", "gpu"):
         spec = yaml.safe_load(format_request_lines(GpuRequest(profile, 2, 600.0), "pod", note="x"))["spec"]
         (resource,) = spec["containers"][0]["resources"]["limits"]
-        assert [resource] == list(allocatable(NodeState(((0, "gpu" if profile == "gpu" else f"{profile}:1"),))))
+        assert [resource] == list(
+            allocatable_resources(NodeState(((0, "gpu" if profile == "gpu" else f"{profile}:1"),)))
+        )
         assert spec["activeDeadlineSeconds"] == 600
         meta = {"name": "p", "namespace": "t", "uid": "1", "creationTimestamp": "2026-02-02T09:00:00Z"}
         pod = {

@@ -269,7 +269,7 @@ def _split_gres(text: str) -> list[str]:
     return [] if text in SLURM_NULL_TEXTS else PARENTHESES_PATTERN.sub("", text).split(",")
 
 
-def _parse_node_gres(node: str, gres: str, boards: DeviceResolver) -> Record:
+def _parse_node_gres(node: str, gres: str, device_resolver: DeviceResolver) -> Record:
     """Parse the Gres of a node into the columns of a node list: GPUs, GPU model, MIG layouts and shares per GPU."""
     if not node:
         raise_fault("not a name and a Gres for each column of the header")
@@ -290,7 +290,7 @@ def _parse_node_gres(node: str, gres: str, boards: DeviceResolver) -> Record:
                 raise_fault(f"Gres: {item!r} is no number of GPUs")
             continue
         count = int(gpu_match["count"] or 1)
-        device = boards.split_word(gpu_match["type"] or FULL_GPU)
+        device = device_resolver.split_word(gpu_match["type"] or FULL_GPU)
         models += [device.gpu_model] if device.gpu_model else []
         if gpu_match["type"]:
             gres_types[device.profile or FULL_GPU] = gpu_match["type"]
@@ -302,7 +302,7 @@ def _parse_node_gres(node: str, gres: str, boards: DeviceResolver) -> Record:
 
     layouts = []
     for gpu_model, counts in instances_by_model.items():
-        model_layouts = _fewest_gpu_layouts(gpu_model, counts, boards)
+        model_layouts = _fewest_gpu_layouts(gpu_model, counts, device_resolver)
         layouts += model_layouts
         gpus_by_model[gpu_model] += len(model_layouts)
     return {
@@ -311,13 +311,15 @@ def _parse_node_gres(node: str, gres: str, boards: DeviceResolver) -> Record:
         "gpu_model": "|".join(dict.fromkeys(models)) or None,
         "mig_enabled": "true" if layouts else None,
         "layouts": ";".join([FULL_GPU] * full_gpus + layouts) if layouts else None,
-        "shares": _format_shares(shares, gpus_by_model, boards),
+        "shares": _format_shares(shares, gpus_by_model, device_resolver),
         "gres_types": ",".join(f"{profile}={name}" for profile, name in gres_types.items()) or None,
     }
 
 
 def _format_shares(
-    share_counts: Mapping[tuple[str, str | None], int], gpus_by_model: Mapping[str, int], boards: DeviceResolver
+    share_counts: Mapping[tuple[str, str | None], int],
+    gpus_by_model: Mapping[str, int],
+    device_resolver: DeviceResolver,
 ) -> str | None:
     """Format the shares into which each GPU of a node is divided, such as ``shard:4``.
 
@@ -327,7 +329,7 @@ def _format_shares(
         Name and GPU type of the shares (``shard``, ``mps``) → number on the node.
     gpus_by_model : mapping of str to int
         GPUs of the node.
-    boards : DeviceResolver
+    device_resolver : DeviceResolver
         GPU models of the types.
 
     Returns
@@ -337,16 +339,20 @@ def _format_shares(
     """
     shares_per_gpu: dict[str, float] = {}
     for (name, type_), count in share_counts.items():
-        typed_gpus = gpus_by_model.get(boards.split_word(type_).gpu_model or "", 0) if type_ else 0
+        typed_gpus = gpus_by_model.get(device_resolver.split_word(type_).gpu_model or "", 0) if type_ else 0
         word = f"{name}:{type_}" if typed_gpus and len(gpus_by_model) > 1 else name
         if count and any(gpus_by_model.values()):
             shares_per_gpu[word] = shares_per_gpu.get(word, 0.0) + count / (typed_gpus or sum(gpus_by_model.values()))
     return ",".join(f"{word}:{size!r}".removesuffix(".0") for word, size in shares_per_gpu.items()) or None
 
 
-def _fewest_gpu_layouts(gpu_model: str, instance_counts: Mapping[str, int], boards: DeviceResolver) -> list[str]:
+def _fewest_gpu_layouts(
+    gpu_model: str, instance_counts: Mapping[str, int], device_resolver: DeviceResolver
+) -> list[str]:
     """Return the MIG layouts of the fewest GPUs that hold some instances; all candidate GPU models must agree."""
-    devices = [boards.resolve_word(f"{gpu_model}_{profile}" if gpu_model else profile) for profile in instance_counts]
+    devices = [
+        device_resolver.resolve_word(f"{gpu_model}_{profile}" if gpu_model else profile) for profile in instance_counts
+    ]
     candidate_models = [name for name in devices[0].candidates if all(name in device.candidates for device in devices)]
     layouts = smallest_layouts(candidate_models, instance_counts)
     if layouts is None:

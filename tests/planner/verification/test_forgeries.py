@@ -98,7 +98,7 @@ def outcome(text: str, folder: Path, due: dict[str, PlanProblem] | None) -> tupl
     path = folder / "plan.json"
     path.write_text(text, encoding="utf-8")
     try:
-        report = verify_any(path, None, against=due)
+        report = verify_any(path, None, expected_problems=due)
     except GpuPlannerError as error:
         return "refused", [str(error)]
     if report.problems:

@@ -16,7 +16,7 @@ import pytest
 from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.report.bundle_files import PageWords
-from gpuplanner.report.change_bundle import PAGE, to_pack
+from gpuplanner.report.change_bundle import README_FILE, make_bundle
 from gpuplanner.report.mig_manager_files import to_change_scripts
 from gpuplanner.simulator.scheduling_rules import Drain
 from tests.report.bundle.stub_cluster import fenced
@@ -309,7 +309,7 @@ def test_the_commands_of_the_page_change_one_gpu_and_give_it_back(tmp_path: Path
         "mig_static", "nvidia-smi", BOARD, pools, 1, (PoolRule("today-1", (OLD, "gpu"), 1, ("n1",)),),
         begins="2026-11-02T08:00:00+00:00",
     )  # fmt: skip
-    pack = to_pack(
+    pack = make_bundle(
         rules, PageWords("Cut one GPU.", "cut once"), ChangeCost.from_catalogue(BOARD, "nvidia-smi"), Drain(scope="gpu")
     )
     assert not any("configmap" in name for name in pack.files)
@@ -322,7 +322,7 @@ def test_the_commands_of_the_page_change_one_gpu_and_give_it_back(tmp_path: Path
         known = {"PATH": f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}", "CLUSTER": str(tmp_path)}
         limits = {"TIMEOUT_S": "0", "REPARTITION_S": "0", "POLL_S": "0.01"}
         subprocess.run(
-            ["bash", "-euc", fenced(pack.files[PAGE], section)], env=known | limits, cwd=tmp_path, check=True
+            ["bash", "-euc", fenced(pack.files[README_FILE], section)], env=known | limits, cwd=tmp_path, check=True
         )
 
     before = node.places(0)

@@ -12,7 +12,7 @@ from gpuplanner.core.errors import VerificationError
 from gpuplanner.cost.showback import Rate, showback
 from gpuplanner.hardware.power_and_carbon import GpuHourPrice
 from gpuplanner.ingest.bills.aws_and_focus_bills import read_focus
-from gpuplanner.report.finance_exports import MANDATORY, check_focus, focus_text, write_focus
+from gpuplanner.report.finance_exports import MANDATORY_COLUMNS, check_focus, to_focus_text, write_focus
 
 BEGIN, END = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -37,7 +37,7 @@ def test_a_written_file_keeps_the_rules_and_is_read_back(costs: pl.DataFrame, tm
     path = write_focus(tmp_path / "bill.csv", costs)
     again = pl.read_csv(path, infer_schema=False)
     assert check_focus(again) == []
-    assert set(MANDATORY) <= set(again.columns)
+    assert set(MANDATORY_COLUMNS) <= set(again.columns)
     assert again["BillingPeriodStart"][0] == "2026-02-01T00:00:00Z"
     assert again["PricingCategory"].to_list() == ["Committed", "Other", "Dynamic"]
     assert "'=cmd" in again["SubAccountName"].to_list()
@@ -60,13 +60,13 @@ def test_a_written_file_keeps_the_rules_and_is_read_back(costs: pl.DataFrame, tm
     ],
 )
 def test_what_breaks_a_rule_is_named(costs: pl.DataFrame, column: str, value: str | None, rule: str):
-    wrong = focus_text(costs).with_columns(pl.lit(value).alias(column))
+    wrong = to_focus_text(costs).with_columns(pl.lit(value).alias(column))
     assert any(fault.startswith(column) and rule in fault for fault in check_focus(wrong))
-    assert check_focus(focus_text(costs)) == []
+    assert check_focus(to_focus_text(costs)) == []
 
 
 def test_columns_that_are_absent_or_not_of_focus_are_named(costs: pl.DataFrame):
-    faults = check_focus(focus_text(costs).drop("PublisherName").rename({"x_Bucket": "bucket_of_hours"}))
+    faults = check_focus(to_focus_text(costs).drop("PublisherName").rename({"x_Bucket": "bucket_of_hours"}))
     assert [fault.partition(":")[0] for fault in faults] == ["PublisherName", "bucket_of_hours"]
 
 

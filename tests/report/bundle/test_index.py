@@ -14,7 +14,7 @@ from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.report.bundle_files import change_index, to_index_text
-from gpuplanner.report.layout_schedule_files import calendar_pack
+from gpuplanner.report.layout_schedule_files import make_calendar_bundle
 from gpuplanner.report.mig_manager_files import to_change_scripts
 from gpuplanner.report.slurm_files import to_slurm_files
 from gpuplanner.simulator.scheduling_rules import Drain
@@ -30,7 +30,7 @@ def test_instances_that_were_there_before_the_plan_are_counted_and_nothing_is_hi
         BOARD, 3, 3, START, 1.0, ["t"], ["gpu", "1g.20gb"], demand,
         initial={"gpu": 1, "1g.10gb:7": 2}, nodes=["n1"],
     )  # fmt: skip
-    files = calendar_pack(plan(problem, gap_target=0), problem).files
+    files = make_calendar_bundle(plan(problem, gap_target=0), problem).files
     (row,) = pl.read_csv(files["changes.csv"].encode()).iter_rows(named=True)
     assert (row["before"], row["after"]) == ("1=1g.10gb:7 2=1g.10gb:7", "1=1g.20gb:4 2=1g.20gb:4")
     assert (row["instances_removed"], row["untouched"]) == (14, "0=gpu")

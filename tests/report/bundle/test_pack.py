@@ -18,8 +18,8 @@ import yaml
 from gpuplanner.decision.policy_fleets import LAYOUT_CUT_BY_JOBS, FleetRules, PoolRule
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.report.bundle_files import MeasureWords, Pack, PageWords
-from gpuplanner.report.change_bundle import PAGE, to_pack
+from gpuplanner.report.bundle_files import Bundle, MeasureWords, PageWords
+from gpuplanner.report.change_bundle import README_FILE, make_bundle
 from gpuplanner.report.export_verification import states_layouts, verify_file
 from gpuplanner.report.slurm_files import GresTypes
 from gpuplanner.simulator.scheduling_rules import Drain
@@ -44,8 +44,8 @@ def fixed(actuator: str, nodes: tuple[str, ...] = ("n1", "n2", "n3", "n4")) -> F
     )  # fmt: skip
 
 
-def packed(rules: FleetRules, **how: Any) -> Pack:
-    return to_pack(rules, TOLD, ChangeCost.from_catalogue(rules.gpu_model, rules.actuator), Drain(), **how)
+def packed(rules: FleetRules, **how: Any) -> Bundle:
+    return make_bundle(rules, TOLD, ChangeCost.from_catalogue(rules.gpu_model, rules.actuator), Drain(), **how)
 
 
 def commands(page: str) -> str:
@@ -55,7 +55,7 @@ def commands(page: str) -> str:
     )
 
 
-def written(pack: Pack, folder: Path) -> Path:
+def written(pack: Bundle, folder: Path) -> Path:
     for name, text in pack.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -80,7 +80,7 @@ def test_the_commands_of_the_page_lead_to_what_was_decided_and_back(actuator: st
     folder = written(pack, tmp_path / "export")
     cluster = Stub(tmp_path / "cluster", rules.todays_layouts, gres_type=TYPE)
     before = cluster.snapshot()
-    page = pack.files[PAGE]
+    page = pack.files[README_FILE]
     done = cluster.run(commands(page), folder)
     assert done.returncode == 0, done.stderr
     for pool in rules.pools:
@@ -108,7 +108,7 @@ def test_the_commands_of_the_page_lead_to_what_was_decided_and_back(actuator: st
 
 def test_the_page_leads_from_agreement_to_requests_and_back_in_order() -> None:
     """Nodes are verified before a job requests a profile; what is evicted and out of service is stated."""
-    page = packed(replace(fixed("mig-manager"), requests="rightsized")).files[PAGE]
+    page = packed(replace(fixed("mig-manager"), requests="rightsized")).files[README_FILE]
     heads = re.findall(r"^## (.*)", page, re.M)
     steps = ["1. Agree", "2. Preflight", "3. Apply", "4. Verify", "5. Switch requests", "Roll back"]
     assert heads == ["Files", *steps]
@@ -135,25 +135,25 @@ def test_the_preflight_passes_before_the_operator_is_set_up(tmp_path: Path) -> N
     site = "version: v1\nmig-configs:\n  other:\n  - devices: all\n    mig-enabled: false\n  'site-whole':\n"
     site += "  # of the site\n  - devices: [0, 1]\n    mig-enabled: false\n"
     cluster.write(state)
-    unknown = cluster.run(fenced(pack.files[PAGE], "Preflight"), tmp_path / "export")
+    unknown = cluster.run(fenced(pack.files[README_FILE], "Preflight"), tmp_path / "export")
     assert (unknown.returncode, "Fix n3: 'site-whole' is not in" in unknown.stderr) == (1, True)
     state["objects"]["configmap/theirs"] = {"metadata": {"name": "theirs"}, "data": {"config.yaml": site}}
     cluster.write(state)
     before = cluster.snapshot()
-    done = cluster.run(fenced(pack.files[PAGE], "Preflight"), tmp_path / "export")
+    done = cluster.run(fenced(pack.files[README_FILE], "Preflight"), tmp_path / "export")
     assert (done.returncode, cluster.snapshot()) == (0, before), done.stderr
     assert done.stdout.splitlines()[-1] == "ready to change: n3"
     assert "ConfigMap gpu-operator/gpuplanner-mig-config does not exist yet" in done.stdout
-    applied = cluster.run(commands(pack.files[PAGE]), tmp_path / "export")
+    applied = cluster.run(commands(pack.files[README_FILE]), tmp_path / "export")
     assert applied.returncode == 0, applied.stderr
     configs = yaml.safe_load(cluster.state["objects"]["configmap/gpuplanner-mig-config"]["data"]["config.yaml"])
     assert configs["mig-configs"]["site-whole"] == [{"devices": [0, 1], "mig-enabled": False}]
     assert "other" not in configs["mig-configs"]
-    assert cluster.run(fenced(pack.files[PAGE], "Roll back"), tmp_path / "export").returncode == 0
+    assert cluster.run(fenced(pack.files[README_FILE], "Roll back"), tmp_path / "export").returncode == 0
     assert cluster.state["nodes"]["n3"]["labels"]["nvidia.com/mig.config"] == "site-whole"
 
 
-SITE = GresTypes.of_nodes(as_gpu_model(BOARD), {"n1": "gpu=h100", "n2": "gpu=h100"})
+SITE = GresTypes.from_inventory(as_gpu_model(BOARD), {"n1": "gpu=h100", "n2": "gpu=h100"})
 
 
 @needs_bash
@@ -163,12 +163,12 @@ def test_the_preflight_of_slurm_shows_the_difference_and_ends_ready(tmp_path: Pa
     pack.write(tmp_path / "export")
     cluster = Stub(tmp_path / "cluster", rules.todays_layouts, gres_type="h100")
     lines = cluster.snapshot()[2]
-    done = cluster.run(fenced(pack.files[PAGE], "Preflight"), tmp_path / "export")
+    done = cluster.run(fenced(pack.files[README_FILE], "Preflight"), tmp_path / "export")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "ready to change: n3"
     assert "+NodeName=n3 CPUs=8 Gres=gpu:h100:1,gpu:h100_3g.40gb:1,gpu:h100_1g.10gb:4" in done.stdout
     assert cluster.snapshot()[2] == lines
-    assert cluster.run(commands(pack.files[PAGE]), tmp_path / "export").returncode == 0
+    assert cluster.run(commands(pack.files[README_FILE]), tmp_path / "export").returncode == 0
 
 
 @needs_bash
@@ -180,16 +180,16 @@ def test_types_of_the_site_stay_and_others_stop_the_preflight(tmp_path: Path) ->
     assert "\nNodeName=n1 Gres=gpu:h100:2\n" in lines
     assert "\nNodeName=n3 Gres=gpu:h100:1,gpu:h100_3g.40gb:1,gpu:h100_1g.10gb:4\n" in lines
     assert "nvidia_h100" not in "".join(kept.files.values())
-    assert "stay as the nodes have them today (`h100`)" in kept.files[PAGE]
+    assert "stay as the nodes have them today (`h100`)" in kept.files[README_FILE]
     other = packed(rules)
     folder = written(other, tmp_path / "export")
     cluster = Stub(tmp_path / "cluster", rules.todays_layouts, gres_type="h100")
-    done = cluster.run(commands(other.files[PAGE]), folder)
+    done = cluster.run(commands(other.files[README_FILE]), folder)
     assert (done.returncode, f"Fix n3: its GRES type is 'h100', and '{TYPE}' in this bundle" in done.stderr) == (
         1,
         True,
     )
-    assert "**GRES types: the data show none" in other.files[PAGE]
+    assert "**GRES types: the data show none" in other.files[README_FILE]
 
 
 @needs_bash
@@ -202,7 +202,7 @@ def test_a_node_at_work_is_waited_for_and_nothing_is_ended(actuator: str, tmp_pa
     state = cluster.state
     state["nodes"]["n3"] |= {"pods": ["a/job"], "jobs": ["17"]}
     cluster.write(state)
-    done = cluster.run(commands(pack.files[PAGE]), folder)
+    done = cluster.run(commands(pack.files[README_FILE]), folder)
     assert done.returncode == 75
     assert "still running:" in done.stderr
     assert cluster.offers("n3") == {"gpu": 2}
@@ -218,7 +218,7 @@ def test_a_name_that_kubernetes_cannot_have_is_left_out_there_and_works_on_slurm
     left = packed(fixed("mig-manager", nodes))
     assert "mig-manager/configmap.yaml" in left.files
     assert not any("change.sh" in place for place in left.files)
-    first, *_ = left.files[PAGE].splitlines()
+    first, *_ = left.files[README_FILE].splitlines()
     assert first.startswith("# Incomplete change bundle: files for mig-manager are incomplete")
     assert name in first
 
@@ -249,7 +249,7 @@ def jobs_cut(nodes: tuple[str, ...] = ("n1", "n2")) -> FleetRules:
     )  # fmt: skip
 
 
-def resources(pack: Pack) -> Iterator[dict[str, Any]]:
+def resources(pack: Bundle) -> Iterator[dict[str, Any]]:
     for name, text in pack.files.items():
         if name.endswith(".yaml") and not name.endswith(("mig-parted.yaml", "values.yaml")):
             yield from filter(None, yaml.safe_load_all(text))
@@ -329,7 +329,9 @@ def test_nothing_is_emptied_where_nothing_makes_nodes_come(tmp_path: Path) -> No
     rules = pools("autoscaler")
     pack = packed(rules)
     cluster = Stub(tmp_path / "cluster", rules.todays_layouts)
-    without = fenced(pack.files[PAGE], "Apply").replace("kubectl get crd nodepools.karpenter.sh -o name", "false")
+    without = fenced(pack.files[README_FILE], "Apply").replace(
+        "kubectl get crd nodepools.karpenter.sh -o name", "false"
+    )
     done = cluster.run(without, written(pack, tmp_path / "export"))
     assert done.returncode != 0
     assert "so no node is emptied" in done.stderr
@@ -348,7 +350,7 @@ def test_the_commands_for_pools_put_everything_there_and_take_it_away(rules: Fle
     folder = written(pack, tmp_path / "export")
     cluster = Stub(tmp_path / "cluster", rules.todays_layouts)
     before = cluster.snapshot()
-    done = cluster.run(fenced(pack.files[PAGE], "Apply"), folder)
+    done = cluster.run(fenced(pack.files[README_FILE], "Apply"), folder)
     assert done.returncode == 0, done.stderr
     objects = cluster.state["objects"]
     if rules.actuator == "dra":
@@ -364,9 +366,9 @@ def test_the_commands_for_pools_put_everything_there_and_take_it_away(rules: Fle
         kinds = ("nodepool", "nodeoverlay", "capacitybuffer")
         assert {f"{kind}/gpuplanner-cut" for kind in kinds} <= objects.keys()
         assert all(node["unschedulable"] for node in cluster.state["nodes"].values())
-    checked = cluster.run(fenced(pack.files[PAGE], "Verify"), folder)
+    checked = cluster.run(fenced(pack.files[README_FILE], "Verify"), folder)
     assert checked.returncode == 0, checked.stderr
-    undone = cluster.run(fenced(pack.files[PAGE], "Roll back"), folder)
+    undone = cluster.run(fenced(pack.files[README_FILE], "Roll back"), folder)
     assert undone.returncode == 0, undone.stderr
     nodes, objects, lines = cluster.snapshot()
     edits = "# edited since\n" if rules.actuator == "slurm" else ""
@@ -426,8 +428,8 @@ def test_a_machine_is_up_as_one_node_at_a_time(tmp_path: Path) -> None:
 
 def test_a_path_on_which_nobody_cuts_for_jobs_gets_no_files_that_say_so() -> None:
     pack = packed(replace(jobs_cut(), actuator="nvidia-smi"))
-    assert list(pack.files) == [PAGE]
-    assert pack.files[PAGE].startswith(
+    assert list(pack.files) == [README_FILE]
+    assert pack.files[README_FILE].startswith(
         "# Incomplete change bundle: actuator nvidia-smi cannot partition GPUs on request"
     )
 
@@ -443,7 +445,7 @@ def test_a_path_on_which_nobody_cuts_for_jobs_gets_no_files_that_say_so() -> Non
 def test_layouts_of_written_files_are_checked(actuator: str, expected: set[str], tmp_path: Path) -> None:
     pack = packed(fixed(actuator))
     folder = written(pack, tmp_path)
-    checked = {name for name, text in pack.files.items() if name != PAGE and states_layouts(text)}
+    checked = {name for name, text in pack.files.items() if name != README_FILE and states_layouts(text)}
     assert checked == expected
     for name in checked:
         report = verify_file(folder / name, BOARD, gpus_per_node=2)
@@ -481,7 +483,7 @@ def released_alone(gpu_model: str = BOARD) -> FleetRules:
 
 def page_of(rules: FleetRules, *measures: MeasureWords, **how: str) -> str:
     told = replace(TOLD, measures=measures)
-    return to_pack(rules, told, ChangeCost.from_catalogue(BOARD, rules.actuator), Drain(), **how).files[PAGE]
+    return make_bundle(rules, told, ChangeCost.from_catalogue(BOARD, rules.actuator), Drain(), **how).files[README_FILE]
 
 
 def test_every_measure_stands_under_apply_in_its_order():
@@ -515,8 +517,8 @@ def test_the_page_states_the_mode_change_the_reboot_and_the_gap():
     """A100: MIG mode changes; an instance does not outlive a boot; requests are switched later."""
     rules = replace(fixed("slurm"), gpu_model="A100-80GB", requests="rightsized")
     cost = ChangeCost.from_catalogue("A100-80GB", "slurm")
-    pack = to_pack(rules, TOLD, cost, Drain())
-    page, script = pack.files[PAGE], pack.files["slurm/change.sh"]
+    pack = make_bundle(rules, TOLD, cost, Drain())
+    page, script = pack.files[README_FILE], pack.files["slurm/change.sh"]
     assert "(about 10 min (5 to 20) on n3, where MIG mode changes)" in page
     assert "**MIG mode changes on n3:** `nvidia-mig-parted apply` resets" in page
     assert "WITH_REBOOT" not in page + script
@@ -527,22 +529,24 @@ def test_the_page_states_the_mode_change_the_reboot_and_the_gap():
     assert "share the 5 full GPUs that\n  stay" in page
     assert "Nodes are repartitioned one after the other" in pack.files["slurm/changes.md"]
     other = packed(fixed("mig-manager"))
-    assert "MIG mode changes on" not in other.files[PAGE]
-    assert "survive a reboot" not in other.files[PAGE]
-    assert "Until the requests are switched" not in other.files[PAGE]
+    assert "MIG mode changes on" not in other.files[README_FILE]
+    assert "survive a reboot" not in other.files[README_FILE]
+    assert "Until the requests are switched" not in other.files[README_FILE]
     assert "Nodes change in parallel." in other.files["mig-manager/changes.md"]
 
 
 def test_slices_that_no_instance_uses_are_stated():
     odd = replace(fixed("mig-manager"), pools=(PoolRule("mig", ("gpu", "4g.40gb:1"), 4, ("n1", "n2", "n3", "n4"), 4),))
-    page = packed(replace(odd, released=())).files[PAGE]
+    page = packed(replace(odd, released=())).files[README_FILE]
     assert "1 × 4g.40gb leaves slices for 3g.40gb" in page
-    assert "Slices without an instance" not in packed(fixed("mig-manager")).files[PAGE]
+    assert "Slices without an instance" not in packed(fixed("mig-manager")).files[README_FILE]
 
 
 def test_nodes_are_released_without_the_type_of_their_gpus():
-    found = to_pack(released_alone(), TOLD, ChangeCost.from_catalogue(BOARD, "slurm"), Drain(), gres_type="not a type")
-    assert set(found.files) == {PAGE, "slurm/release.sh", "slurm/released.txt"}
+    found = make_bundle(
+        released_alone(), TOLD, ChangeCost.from_catalogue(BOARD, "slurm"), Drain(), gres_type="not a type"
+    )
+    assert set(found.files) == {README_FILE, "slurm/release.sh", "slurm/released.txt"}
     assert not found.warnings
 
 
@@ -565,5 +569,5 @@ def test_idle_nodes_of_their_own_name_are_powered_down_without_the_type_of_their
 
 def test_pools_are_written_whole_or_not_at_all():
     found = packed(pools("slurm"), gres_type="not a type")
-    assert set(found.files) == {PAGE}
-    assert "not a type" in found.files[PAGE].splitlines()[0]
+    assert set(found.files) == {README_FILE}
+    assert "not a type" in found.files[README_FILE].splitlines()[0]

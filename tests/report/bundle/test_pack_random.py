@@ -12,8 +12,8 @@ from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
 from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
 from gpuplanner.hardware.layout_enumeration import list_layouts
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.report.bundle_files import Pack, PageWords
-from gpuplanner.report.change_bundle import PAGE, to_pack
+from gpuplanner.report.bundle_files import Bundle, PageWords
+from gpuplanner.report.change_bundle import README_FILE, make_bundle
 from gpuplanner.report.export_verification import verify_file
 from gpuplanner.simulator.scheduling_rules import Drain
 
@@ -48,8 +48,8 @@ def drawn(rng: np.random.Generator) -> FleetRules:
     )  # fmt: skip
 
 
-def packed(rules: FleetRules) -> Pack:
-    return to_pack(
+def packed(rules: FleetRules) -> Bundle:
+    return make_bundle(
         rules, PageWords("Do it.", "some way"), ChangeCost.from_catalogue(rules.gpu_model, rules.actuator), Drain()
     )
 
@@ -70,4 +70,4 @@ def test_random_decisions_in_every_format(part: int, tmp_path: Path) -> None:
                 place.write_text(text)
                 report = verify_file(place, rules.gpu_model, gpus_per_node=len(rules.pools[0].layouts))
                 assert report.ok, (rules, report.problems)
-        assert all(f"`{step.file}`" in pack.files[PAGE] for step in pack.steps)
+        assert all(f"`{step.file}`" in pack.files[README_FILE] for step in pack.steps)

@@ -19,9 +19,9 @@ from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
-from gpuplanner.report.bundle_files import FleetPack
-from gpuplanner.report.change_bundle import PAGE, _quotas
-from gpuplanner.report.kubernetes_pools import shared_out
+from gpuplanner.report.bundle_files import FleetBundle
+from gpuplanner.report.change_bundle import README_FILE, _read_quotas
+from gpuplanner.report.kubernetes_pools import divide_instances
 from gpuplanner.simulator.scheduling_rules import Drain
 from gpuplanner.usage.job_history import history
 from tests.clusters import cut_clusters
@@ -30,8 +30,8 @@ from tests.report.bundle.test_crds import QUOTAS
 from tests.report.bundle.test_pack import BOARD, fixed, needs_bash, packed, pools, resources, written
 
 
-def fleet_pack(rules) -> FleetPack:
-    return FleetPack(
+def fleet_pack(rules) -> FleetBundle:
+    return FleetBundle(
         rules=rules,
         gpu_model=as_gpu_model(BOARD),
         change=ChangeCost.from_catalogue(BOARD, rules.actuator),
@@ -48,11 +48,11 @@ def test_what_tenants_have_of_each_resource_sums_to_their_part_of_it(amounts, co
     quotas = [TenantQuota(f"t{number}", gpus, "all") for number, gpus in enumerate(amounts)]
     today = sum(pool.count * len(pool.layouts) for pool in rules.today)
     sums: dict[tuple[str, str], int] = defaultdict(int)
-    for (pool, resource, tenant), mine in shared_out(fleet_pack(rules), quotas).items():
-        sums[pool, resource] += mine.own
+    for (pool, resource, tenant), mine in divide_instances(fleet_pack(rules), quotas).items():
+        sums[pool, resource] += mine.nominal
         [quota] = [one for one in quotas if one.tenant == tenant]
         offered = _offered(rules, pool, resource)
-        assert abs(mine.own - min(quota.gpus / today, 1.0) * offered) < 1.0
+        assert abs(mine.nominal - min(quota.gpus / today, 1.0) * offered) < 1.0
         assert (mine.borrow, mine.lend) == (None, None)
     for (pool, resource), count in sums.items():
         part = sum(min(gpus / today, 1.0) for gpus in amounts) * _offered(rules, pool, resource)
@@ -81,7 +81,7 @@ def test_quotas_are_put_in_place_and_what_was_there_comes_back(actuator: str, tm
     state["objects"]["clusterqueue/ads"] = theirs
     cluster.write(state)
     before = cluster.snapshot()
-    page = pack.files[PAGE]
+    page = pack.files[README_FILE]
     for _ in range(2):
         done = cluster.run(fenced(page, "Apply"), folder)
         assert done.returncode == 0, done.stderr
@@ -152,7 +152,7 @@ def test_quotas_are_those_of_the_cluster_that_was_read(tmp_path: Path) -> None:
     write_dataset(read_kubernetes([*actuators, tmp_path / "queues.json"]), tmp_path / "data")
     scenario = Scenario(data=str(tmp_path / "data"), actuator="mig-manager")
     gpu_model = history(scenario).fleet.gpu_model
-    [quota] = _quotas(scenario, gpu_model)
+    [quota] = _read_quotas(scenario, gpu_model)
     share = gpu_model.gpu_fraction("1g.10gb")
     assert (quota.tenant, quota.cohort, quota.lend) == ("ads", "web", None)
     assert quota.gpus == pytest.approx(6 + 7 * share)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
-from gpuplanner.report.change_bundle import PAGE
+from gpuplanner.report.change_bundle import README_FILE
 from tests.report.bundle.stub_cluster import Stub, fenced
 from tests.report.bundle.test_pack import CUT, TODAY, TYPE, commands, fixed, packed, written
 
@@ -43,7 +43,7 @@ class Bundles:
     def __init__(self, folder: Path, actuator: str, *, again: bool = False) -> None:
         rules = first_rules(actuator), second_rules(actuator, again=again)
         packs = [packed(one) for one in rules]
-        self.pages = [pack.files[PAGE] for pack in packs]
+        self.pages = [pack.files[README_FILE] for pack in packs]
         self.folders = [written(pack, folder / f"export-{number}") for number, pack in enumerate(packs)]
         self.cluster = Stub(folder / "cluster", rules[0].before, gres_type=TYPE)
 

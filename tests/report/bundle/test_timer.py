@@ -17,7 +17,7 @@ import yaml
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
-from gpuplanner.report.layout_schedule_files import calendar_pack
+from gpuplanner.report.layout_schedule_files import make_calendar_bundle
 from tests.report.bundle.stub_cluster import Stub, fenced
 
 BOARD = "H100-80GB-SXM5"
@@ -35,7 +35,7 @@ def calendar(folder: Path, first_change: datetime, path: str = "mig-manager") ->
         BOARD, 2, 2, first_change - 24 * HOUR, 24.0, ["t"], ["gpu", "1g.10gb"], demand, nodes=["n1"],
         initial={"gpu": 2}, change=ChangeCost.from_catalogue(BOARD, path),
     )  # fmt: skip
-    files = calendar_pack(plan(problem, gap_target=0), problem).files
+    files = make_calendar_bundle(plan(problem, gap_target=0), problem).files
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)

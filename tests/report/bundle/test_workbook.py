@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import OutputError
-from gpuplanner.report.finance_exports import MAX_ROWS, write_workbook
+from gpuplanner.report.finance_exports import MAX_SHEET_ROWS, write_workbook
 
 HOSTILE = [
     '=HYPERLINK("http://example.org")',
@@ -144,7 +144,7 @@ def test_same_tables_give_the_same_bytes(tables, tmp_path):
 
 
 def test_too_many_rows_are_refused_before_anything_is_written(tmp_path):
-    frame = pl.DataFrame({"x": pl.zeros(MAX_ROWS, eager=True, dtype=pl.Int8)})
+    frame = pl.DataFrame({"x": pl.zeros(MAX_SHEET_ROWS, eager=True, dtype=pl.Int8)})
     with pytest.raises(OutputError, match="CSV or Parquet"):
         write_workbook(tmp_path / "x.xlsx", {"s": frame}, title="t", notes={})
     assert not list(tmp_path.iterdir())

@@ -47,7 +47,7 @@ def test_long_runs_are_averaged_until_they_fit_and_keep_their_gpu_time():
         }
     )
     rows = values(plots.plot_tenant_shares(frame))
-    assert len(rows) <= prepare.MAX_ROWS
+    assert len(rows) <= prepare.MAX_CHART_ROWS
     assert np.mean([row["gpus"] for row in rows]) == pytest.approx(2.0, abs=0.01)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner import report as plots
 from gpuplanner.core.errors import SchemaError
-from gpuplanner.report.policy_and_layout_charts import MAX_GPUS, TOP_LAYOUTS
+from gpuplanner.report.policy_and_layout_charts import MAX_CALENDAR_ROWS, MAX_NAMED_LAYOUTS
 
 
 def rows(spec: dict) -> pl.DataFrame:
@@ -40,7 +40,7 @@ def test_a_plan_without_a_change_has_a_chart_of_its_own_size(layout_plan):
 
 def test_a_large_fleet_is_sent_to_the_counts(layout_plan):
     one = layout_plan.head(1)
-    fleet = pl.concat([one.with_columns(gpu=pl.lit(n, pl.Int32)) for n in range(MAX_GPUS + 1)])
+    fleet = pl.concat([one.with_columns(gpu=pl.lit(n, pl.Int32)) for n in range(MAX_CALENDAR_ROWS + 1)])
     with pytest.raises(SchemaError, match="plot_layout_counts"):
         plots.plot_layout_calendar(fleet)
 
@@ -64,7 +64,7 @@ def test_gpu_hours_are_kept_when_layouts_are_many():
         orient="row",
     )
     drawn = rows(plots.chart_spec(plots.plot_layout_counts(frame)))
-    assert drawn["shown"].n_unique() == TOP_LAYOUTS + 1
+    assert drawn["shown"].n_unique() == MAX_NAMED_LAYOUTS + 1
     assert "30 others" in drawn["shown"].to_list()
     begin, end = (drawn[name].str.to_datetime("%Y-%m-%dT%H:%M:%SZ") for name in ("start", "end"))
     hours = (end - begin).dt.total_hours()

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from gpuplanner import report as plots
-from gpuplanner.report.data_quality_charts import FULL, NOTHING, PARTLY
+from gpuplanner.report.data_quality_charts import FULL_COVERAGE, NO_ROWS, PARTIAL_COVERAGE
 
 
 def rows(spec: dict) -> pl.DataFrame:
@@ -39,7 +39,7 @@ def test_gravest_findings_stand_first_and_the_title_counts_the_others(findings):
 
 def test_a_bar_is_as_high_as_the_share_and_what_was_barely_seen_is_not_nothing(coverage):
     drawn = rows(plots.chart_spec(plots.plot_coverage(coverage))).filter(name="n2").sort("start")
-    assert drawn["state"].to_list() == [PARTLY, PARTLY, NOTHING]
+    assert drawn["state"].to_list() == [PARTIAL_COVERAGE, PARTIAL_COVERAGE, NO_ROWS]
     heights = (drawn["high"] - drawn["low"]).to_list()
     assert heights[0] == pytest.approx(0.42)
     assert 0 < heights[1] < 0.1
@@ -54,7 +54,7 @@ def test_a_thousand_nodes_fit_with_the_worst_by_name():
     assert names[-1] == "984 others"
     assert drawn.height == 17 * 31
     assert drawn["observed_gpu_h"].sum() == pytest.approx(grid(1000, 31)["observed_gpu_h"].sum())
-    assert set(drawn.filter(name="984 others")["state"]) == {FULL}
+    assert set(drawn.filter(name="984 others")["state"]) == {FULL_COVERAGE}
     assert "Lowest: node-0007, 0 %." in plots.coverage_text(grid(1000, 31))
 
 
@@ -62,7 +62,7 @@ def test_intake_marks_days_without_jobs_and_counts_rows_without_a_date(intake):
     drawn = rows(plots.chart_spec(plots.plot_intake(intake)))
     jobs = drawn.filter(pl.col("name").str.starts_with("jobs")).sort("start")
     assert jobs["rows"].to_list() == [40, 0, 10]
-    assert jobs["state"].to_list() == ["jobs", NOTHING, "jobs"]
+    assert jobs["state"].to_list() == ["jobs", NO_ROWS, "jobs"]
     names = plots.chart_spec(plots.plot_intake(intake))["layer"][0]["encoding"]["y"]["sort"]
     assert names[0] == "jobs submitted (50)"
     assert names[2].endswith("(2; 2 not in time)")

@@ -50,7 +50,7 @@ def test_notebooks_get_a_specification_for_jupyterlab_and_a_picture(renderer, po
 
 def test_exported_notebooks_say_what_every_chart_shows(renderer, policies, caplog):
     plots.enable_offline_renderer(width=600)
-    chart = plots.described(plots.plot_policies(policies), 'Dynamic waits 4 h, "static" 9 h.')
+    chart = plots.add_description(plots.plot_policies(policies), 'Dynamic waits 4 h, "static" 9 h.')
     own = alt.Chart(pl.DataFrame({"x": [1]}), title="A <b> of mine").mark_point().encode(x="x:Q")
     shown = [nbformat.v4.new_output("display_data", each._repr_mimebundle_()) for each in (chart, own)]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("0", outputs=shown)])
@@ -63,7 +63,7 @@ def test_exported_notebooks_say_what_every_chart_shows(renderer, policies, caplo
 def test_a_chart_cannot_fetch_data():
     spec = {"data": {"url": "https://example.org/x.csv"}, "mark": "point", "encoding": {}}
     with pytest.raises(ValueError, match="External data url not allowed"):
-        render._drawn(spec)
+        render._render_svg(spec)
 
 
 def test_a_name_of_controls_is_drawn_as_text(renderer):
