@@ -30,15 +30,15 @@ from gpuplanner.decision.decision_types import FEWER_NODES, MIG_STATIC, POWER_DO
 from gpuplanner.decision.policy_comparison import (  # noqa: E402  # noqa: E402
     POLICIES,
     SHORT_NAMES,
-    Contest,
-    JudgedPolicy,
-    Tuning,
+    EvaluatedPolicy,
+    PolicyResults,
+    TuningJobs,
     find_evaluation_day,
     summarize_policy_trial,
 )
 from gpuplanner.decision.policy_fleets import as_they_are, rank_nodes  # noqa: E402
-from gpuplanner.decision.policy_simulation import Trial  # noqa: E402
-from gpuplanner.decision.recommendation import Answer, decide  # noqa: E402
+from gpuplanner.decision.policy_simulation import PolicyRun  # noqa: E402
+from gpuplanner.decision.recommendation import DecisionBasis, decide  # noqa: E402
 from gpuplanner.ingest.dataset_import import add_files  # noqa: E402
 from gpuplanner.ingest.dataset_writer import write_dataset  # noqa: E402
 from tests.clusters import planted, traces  # noqa: E402
@@ -151,7 +151,7 @@ def public_records(folder: Path, data: Path) -> Iterator[tuple[str, Callable[[],
         yield f"Philly, virtual cluster {number + 1}", lambda number=number: virtual(number)
 
 
-def fitted(tuning: Tuning, policy: str) -> Trial | None:
+def fitted(tuning: TuningJobs, policy: str) -> PolicyRun | None:
     """A policy by the rules of a tuning; fewer nodes, which the wait model finds, by those of the tuning as well."""
     asked = tuning.arena.asked_jobs
     if policy != FEWER_NODES:
@@ -161,7 +161,7 @@ def fitted(tuning: Tuning, policy: str) -> Trial | None:
     return tuning.choose_cheapest(policy, tried)
 
 
-def plain_rule(tuning: Tuning) -> Trial | None:
+def plain_rule(tuning: TuningJobs) -> PolicyRun | None:
     """The shortest of a few idle times with which the training window meets the limit, and no other setting."""
     fixed = as_they_are(tuning.arena.asked_jobs, POWER_DOWN_IDLE, rank_nodes(tuning.arena.asked_jobs))
     base = tuning.make_switching(PLAIN_IDLE_MINUTES[0], [0])
@@ -173,7 +173,7 @@ def plain_rule(tuning: Tuning) -> Trial | None:
     return None
 
 
-def contest_of(answer: Answer) -> Contest | None:
+def contest_of(answer: DecisionBasis) -> PolicyResults | None:
     """The policies, also of a record without starts, whose jobs arrive when they were submitted; None: too short."""
     contest = answer.contest
     if contest is None or contest.has_holdout:
@@ -204,11 +204,11 @@ def contest_of(answer: Answer) -> Contest | None:
     return replace(contest, judged_policies=tuple(judged))
 
 
-def tuning_of(contest: Contest, *, training: bool) -> Tuning:
+def tuning_of(contest: PolicyResults, *, training: bool) -> TuningJobs:
     """What policies are fitted on: the training window, or for hindsight the evaluation window."""
     jobs = contest.training_jobs if training else contest.evaluation_jobs
     days = contest.training_days if training else contest.evaluation_days
-    return Tuning(contest.arena, jobs, days, contest.abilities)
+    return TuningJobs(contest.arena, jobs, days, contest.abilities)
 
 
 def evaluate(record: str, scenario: Scenario) -> tuple[list[Row], str]:
@@ -228,10 +228,10 @@ def evaluate(record: str, scenario: Scenario) -> tuple[list[Row], str]:
 
 def row_of(
     record: str,
-    answer: Answer,
-    contest: Contest,
-    one: JudgedPolicy,
-    plain: Trial | None,
+    answer: DecisionBasis,
+    contest: PolicyResults,
+    one: EvaluatedPolicy,
+    plain: PolicyRun | None,
     *,
     chosen: bool,
 ) -> Row:

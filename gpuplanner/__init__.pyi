@@ -11,7 +11,7 @@ from gpuplanner.notebook.cluster_views import ahead as ahead
 from gpuplanner.notebook.cluster_views import costs as costs
 from gpuplanner.notebook.cluster_views import explore as explore
 from gpuplanner.notebook.cluster_views import twenty_jobs as twenty_jobs
-from gpuplanner.notebook.forecast_and_cost_panels import AheadQuestion as AheadQuestion
+from gpuplanner.notebook.forecast_and_cost_panels import ForecastQuestion as ForecastQuestion
 from gpuplanner.notebook.layout_views import layouts as layouts
 from gpuplanner.notebook.study_views import compare as compare
 from gpuplanner.notebook.study_views import decide as decide

@@ -315,7 +315,7 @@ def _prepare(folder: Path, jobs: list[Job], machines: int, idle_s: float) -> Non
     """Write the day, and the pack of its machines."""
     from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
     from gpuplanner.hardware.repartitioning_cost import ChangeCost
-    from gpuplanner.report.bundle_files import PageWords
+    from gpuplanner.report.bundle_files import PageText
     from gpuplanner.report.change_bundle import make_bundle
     from gpuplanner.simulator.scheduling_rules import Drain
 
@@ -328,7 +328,7 @@ def _prepare(folder: Path, jobs: list[Job], machines: int, idle_s: float) -> Non
         lead_s=LEAD_S, lead_slow_s=3 * LEAD_S, placement="lowest", begins="2026-03-02T00:00:00+00:00",
     )  # fmt: skip
     pack = make_bundle(
-        rules, PageWords("Power nodes down.", "node pools"), ChangeCost.from_catalogue(BOARD, "slurm"), Drain()
+        rules, PageText("Power nodes down.", "node pools"), ChangeCost.from_catalogue(BOARD, "slurm"), Drain()
     )
     for name, text in pack.files.items():
         (folder / "export" / name).parent.mkdir(parents=True, exist_ok=True)

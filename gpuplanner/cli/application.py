@@ -407,8 +407,8 @@ class ScenarioOptions:
         path = Path(text)
         if text == "sample":
             scenario = Scenario()
-        elif (beside := scenario_beside(path)) is not None:
-            scenario = beside
+        elif (stated_scenario := scenario_beside(path)) is not None:
+            scenario = stated_scenario
         elif path.is_dir():
             from gpuplanner.decision.study_pipeline import read_usual_actuator
 
@@ -428,8 +428,9 @@ def scenario_beside(folder: Path) -> Scenario | None:
     file = (folder.parent if is_dataset else folder) / "scenario.yaml"
     if not file.is_file():
         return None
-    found = Scenario.from_yaml(file)
-    return found if not is_dataset or Path(found.data).resolve() == folder.resolve() else None
+    scenario = Scenario.from_yaml(file)
+    is_its_dataset = Path(scenario.data).resolve() == folder.resolve()
+    return scenario if not is_dataset or is_its_dataset else None
 
 
 def parse_gpu_models(texts: list[str] | None) -> dict[str, str] | None:

@@ -190,12 +190,12 @@ def show_comparison(comparison: Comparison, *, quiet: bool) -> None:
         notify(f"fitted from {comparison.tuned_from[:10]}, evaluated {evaluated}")
 
 
-def _show_sharing_tried(sharing: RulesComparison) -> None:
+def _show_sharing_tried(rules_comparison: RulesComparison) -> None:
     """Print the queue wait of each team under other quotas or preemption rules."""
     echo("")
-    title = f"{sharing.after} instead of {sharing.before}: GPU-hours a week waited and lost ({sharing.blocks})"
-    show_frame(sharing.teams.select(SHARING_COLUMNS), title=title)
-    echo(sharing.verdict_sentence, *sharing.notes)
+    title = f"{rules_comparison.after} instead of {rules_comparison.before}: GPU-hours a week waited and lost ({rules_comparison.blocks})"
+    show_frame(rules_comparison.teams.select(SHARING_COLUMNS), title=title)
+    echo(rules_comparison.verdict_sentence, *rules_comparison.notes)
 
 
 SHARING_COLUMNS = (

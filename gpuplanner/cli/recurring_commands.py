@@ -82,7 +82,7 @@ def check(
         raise typer.Exit(Exit.CHECK_FAILED)
 
 
-def _write_alerts(gate: CapacityCheck, out: Path) -> None:
+def _write_alerts(check: CapacityCheck, out: Path) -> None:
     """Write metrics, and alert files of the failed checks, in place of those of an earlier run."""
     from gpuplanner.core.output_places import FolderMark
     from gpuplanner.core.output_writing import replace_directory
@@ -91,10 +91,10 @@ def _write_alerts(gate: CapacityCheck, out: Path) -> None:
 
     names = ("alertmanager.json", "chat.json", "webhook.json", "mail.eml")
     with replace_directory(out, mark=FolderMark("check.prom", CHECK_FORMAT, names)) as folder:
-        (folder / "check.prom").write_text(format_check_metrics(gate), encoding="utf-8")
-        for channel, payload in Alerts(gate).to_dict().items():
+        (folder / "check.prom").write_text(format_check_metrics(check), encoding="utf-8")
+        for channel, payload in Alerts(check).to_dict().items():
             if channel == "mail":
-                (folder / "mail.eml").write_text(format_alert_mail(gate), encoding="utf-8")
+                (folder / "mail.eml").write_text(format_alert_mail(check), encoding="utf-8")
             else:
                 (folder / f"{channel}.json").write_text(to_json(payload), encoding="utf-8")
 
@@ -120,13 +120,13 @@ def report_month_range(
     as_json, quiet : bool
         Print JSON; print no messages.
     """
-    from gpuplanner.report.monthly_reports import SKIPPED, Chain, parse_month_range, report_months
+    from gpuplanner.report.monthly_reports import SKIPPED, MonthChain, parse_month_range, report_months
 
     months = parse_month_range(month_range, scenario)
     if not months:  # no error: a schedule runs again later
         notify(f"report {month_range}: no month of the data is complete yet")
         if as_json:
-            echo(Chain().to_json())
+            echo(MonthChain().to_json())
         return
     chain = report_months(
         scenario, months, out, remake=months_again, report_progress=lambda text: notify(text, quiet=quiet)
@@ -304,7 +304,7 @@ def _import_new_data(
 
 
 def _evaluate(
-    scenario: Scenario, out: Path, old_watched: WatchState, n_intervals: int
+    scenario: Scenario, out: Path, old_state: WatchState, n_intervals: int
 ) -> tuple[WatchState, FleetEvaluation | None]:
     """Evaluate the data and write a change bundle if it pays off; skip data that have not changed.
 
@@ -314,7 +314,7 @@ def _evaluate(
         Data and settings.
     out : Path
         Folder of the watch.
-    old_watched : Watched
+    old_state : Watched
         State after the last evaluation.
     n_intervals : int
         Plan intervals until the next evaluation.
@@ -329,23 +329,23 @@ def _evaluate(
     from gpuplanner.decision.replanning import BUNDLE_FOLDER, evaluate_fleet, read_past_advice
 
     data = to_json(input_hashes(scenario.data))
-    if data == old_watched.data:
-        return old_watched, None
-    fleet_look = evaluate_fleet(scenario, n_intervals, read_past_advice(out, old_watched))
-    new_watched = old_watched.add_evaluation(fleet_look, data)
+    if data == old_state.data:
+        return old_state, None
+    fleet_look = evaluate_fleet(scenario, n_intervals, read_past_advice(out, old_state))
+    new_watched = old_state.add_evaluation(fleet_look, data)
     if fleet_look.justified:
         _write_change_bundle(fleet_look, out / BUNDLE_FOLDER)
     return new_watched, fleet_look
 
 
 def _write_state(
-    watched: WatchState, fleet_look: FleetEvaluation | None, out: Path, interval_s: float, locale: str
+    state: WatchState, fleet_look: FleetEvaluation | None, out: Path, interval_s: float, locale: str
 ) -> None:
     """Write page and state of a watch; the state last, so that an interrupted evaluation is repeated.
 
     Parameters
     ----------
-    watched : Watched
+    state : Watched
         State.
     fleet_look : FleetLook, optional
         Last evaluation.
@@ -359,8 +359,8 @@ def _write_state(
     from gpuplanner.decision.replanning import PAGE_FILE, save_watch_state, write_watch_file
     from gpuplanner.report.monthly_reports import render_watch_page
 
-    write_watch_file(out / PAGE_FILE, render_watch_page(watched, refresh_s=min(interval_s, 60.0), locale=locale))
-    save_watch_state(out, watched, fleet_look)
+    write_watch_file(out / PAGE_FILE, render_watch_page(state, refresh_s=min(interval_s, 60.0), locale=locale))
+    save_watch_state(out, state, fleet_look)
 
 
 def _write_change_bundle(fleet_look: FleetEvaluation, folder: Path) -> None:

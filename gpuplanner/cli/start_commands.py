@@ -32,7 +32,7 @@ from gpuplanner.cli.application import (
     show_frame,
     with_fields,
 )
-from gpuplanner.cli.start_dialog import Asker
+from gpuplanner.cli.start_dialog import StartPrompt
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def start(
 
         read_projects(stated["projects"])  # raises on a wrong file, before the long steps
         stated["projects"] = str(Path(stated["projects"]).resolve())
-    asker = Asker.for_terminal(yes=yes, verbose=verbose)
+    asker = StartPrompt.for_terminal(yes=yes, verbose=verbose)
     stated_options = ScenarioOptions(stated, options.assignments)
     models = parse_gpu_models(gpu_models)
     groups = [[file] for file in files] if are_clusters(files) else [files]
@@ -257,7 +257,7 @@ def start(
 
 
 def _prepare_scenario(
-    files: list[str], out: Path | None, asker: Asker, options: ScenarioOptions, models: dict[str, str] | None
+    files: list[str], out: Path | None, prompt: StartPrompt, options: ScenarioOptions, models: dict[str, str] | None
 ) -> tuple[Scenario, Path, str, str | None]:
     """Import the files of a cluster if needed, and make its scenario from options, data and answers.
 
@@ -267,7 +267,7 @@ def _prepare_scenario(
         Files of a cluster, or one dataset, scenario or ``sample``.
     out : Path, optional
         Folder of the results.
-    asker : Asker
+    prompt : StartPrompt
         Asks for what neither options nor data state.
     options : ScenarioOptions
         Fields of the scenario that options state.
@@ -297,7 +297,7 @@ def _prepare_scenario(
         parts = group_files_by_source(files)
         name = parts[0].files[0].name.partition(".")[0]
         folder = out or Path("build") / f"start-{name}"
-        naive_zone, month_zone, basis = start_dialog.ask_time_zone(asker, parts, tz)
+        naive_zone, month_zone, basis = start_dialog.ask_time_zone(prompt, parts, tz)
         base_scenario = Scenario(name=name, data=str((folder / "data").resolve()))
         if not _import_files(parts, folder / "data", {"tz": naive_zone, "boards": models}):
             source = parts[0].source
@@ -309,7 +309,7 @@ def _prepare_scenario(
             known_fields |= {"actuator", "ownership", "gpu_model", "tz"}
     data_beginning = summarize_dataset(base_scenario.data)
     scenario = replace(base_scenario, **stated).with_text(assignments)
-    if asker.verbose:
+    if prompt.verbose:
         data_path = data_folder(base_scenario.data)
         rows = {source_facts.source: source_facts.rows_kept for source_facts in read_source_facts(data_path)}
         start_dialog.print_files_read(parts, data_beginning, rows, data_path)
@@ -317,51 +317,53 @@ def _prepare_scenario(
         if month_zone is None:
             month_zone, basis = data_beginning.time_zone or scenario.tz, "as the times were read (--tz)"
         scenario = replace(scenario, tz=month_zone)
-        asker.print_assumption("Time zone", scenario.tz, basis)
+        prompt.print_assumption("Time zone", scenario.tz, basis)
     if actuator is not None or "actuator" not in known_fields:
         scenario = replace(scenario, actuator=resolve_actuator(data_beginning.source, actuator))
     else:
         resolve_actuator(data_beginning.source, scenario.actuator)
-    asker.print_assumption(
+    prompt.print_assumption(
         "Actuator",
         scenario.actuator,
         "as stated" if actuator else f"usual for {data_beginning.source} (--actuator)",
     )
     if data_beginning.no_run_reason is not None:
         return scenario, folder, data_beginning.source, data_beginning.no_run_reason
-    return _complete_scenario(scenario, data_beginning, asker, known_fields), folder, data_beginning.source, None
+    return _complete_scenario(scenario, data_beginning, prompt, known_fields), folder, data_beginning.source, None
 
 
-def _complete_scenario(scenario: Scenario, beginning: DatasetSummary, asker: Asker, known_fields: set[str]) -> Scenario:
+def _complete_scenario(
+    scenario: Scenario, summary: DatasetSummary, prompt: StartPrompt, known_fields: set[str]
+) -> Scenario:
     """Set GPU model and ownership of a scenario from the data or from answers.
 
     Parameters
     ----------
     scenario : Scenario
         Scenario so far.
-    beginning : Beginning
+    summary : Beginning
         What the data state.
-    asker : Asker
+    prompt : StartPrompt
         Asks for what is missing.
     known_fields : set of str
         Fields that options or a scenario file state.
     """
-    if scenario.gpu_model is None and not beginning.gpu_models and "gpu_model" not in known_fields:
-        scenario = replace(scenario, gpu_model=start_dialog.ask_gpu_model(asker))
-    if len(beginning.gpu_models) > 1:
+    if scenario.gpu_model is None and not summary.gpu_models and "gpu_model" not in known_fields:
+        scenario = replace(scenario, gpu_model=start_dialog.ask_gpu_model(prompt))
+    if len(summary.gpu_models) > 1:
         from gpuplanner.usage.job_history import history, split_into_pools
 
         fleet = history(scenario).fleet
         if split_into_pools(scenario).several:
             basis = "each is its own pool (--gpu-model for one alone)"
-            asker.print_assumption("GPU models", fleet.installed.models_text, basis)
+            prompt.print_assumption("GPU models", fleet.installed.models_text, basis)
         else:
-            asker.print_assumption("GPU model", fleet.name or "none", next(iter(fleet.remarks()), ""))
+            prompt.print_assumption("GPU model", fleet.name or "none", next(iter(fleet.remarks()), ""))
     if scenario.ownership is None and "ownership" not in known_fields:
-        if beginning.ownership is not None:
-            asker.print_assumption("Ownership", beginning.ownership, "from the inventory (--set ownership=…)")
+        if summary.ownership is not None:
+            prompt.print_assumption("Ownership", summary.ownership, "from the inventory (--set ownership=…)")
         else:
-            scenario = replace(scenario, ownership=start_dialog.ask_ownership(asker, scenario.actuator))
+            scenario = replace(scenario, ownership=start_dialog.ask_ownership(prompt, scenario.actuator))
     return scenario
 
 

@@ -69,7 +69,7 @@ class Progress:
 
 
 def print_files_read(
-    parts: Sequence[SourceFiles], beginning: DatasetSummary, rows: Mapping[str, int], folder: Path
+    parts: Sequence[SourceFiles], summary: DatasetSummary, rows: Mapping[str, int], folder: Path
 ) -> None:
     """Print the files that were read by source, with the number of days, jobs and teams.
 
@@ -77,7 +77,7 @@ def print_files_read(
     ----------
     parts : sequence of SourceFiles
         Files by source; empty for a dataset folder.
-    beginning : Beginning
+    summary : Beginning
         Counts of the dataset.
     rows : mapping of str to int
         Imported rows by source.
@@ -88,25 +88,25 @@ def print_files_read(
 
     label = "Read"
     folder = min(folder, Path(os.path.relpath(folder)), key=lambda path: len(str(path)))
-    sizes = {"day": beginning.days, "job": beginning.jobs, "team": beginning.teams}
+    sizes = {"day": summary.days, "job": summary.jobs, "team": summary.teams}
     counts = ", ".join(count_text(number, name) for name, number in sizes.items())
     left_out = ""
-    if beginning.left_out_rows:
-        rejects = f"{count_text(beginning.left_out_rows, 'row')}: {folder / 'rejects.parquet'}"
-        left_out = f"    {100 * beginning.left_out_share:.1f} % rejected ({rejects})"
+    if summary.left_out_rows:
+        rejects = f"{count_text(summary.left_out_rows, 'row')}: {folder / 'rejects.parquet'}"
+        left_out = f"    {100 * summary.left_out_share:.1f} % rejected ({rejects})"
     for part in parts:
         text = SOURCES[part.source].description.partition(":")[0]
-        if part.source == beginning.source:
+        if part.source == summary.source:
             text += f", {counts}"
         elif part.source in rows:
             text += f", {count_text(rows[part.source], 'row')}"
         names = ", ".join(printable_file_name(path) for path in part.files[:MAX_NAMED_FILES])
         unnamed = len(part.files) - MAX_NAMED_FILES
         names += f" and {unnamed} more" if unnamed > 0 else ""
-        print_fact(label, f"{names:<14} {text}{left_out if part.source == beginning.source else ''}")
+        print_fact(label, f"{names:<14} {text}{left_out if part.source == summary.source else ''}")
         label = ""
-    if beginning.telemetry is not None:
-        print_fact("Telemetry" if parts else "", beginning.telemetry)
+    if summary.telemetry is not None:
+        print_fact("Telemetry" if parts else "", summary.telemetry)
     if not parts:
         print_fact(label, f"{folder!s:<14} {counts}{left_out}")
 
@@ -246,7 +246,7 @@ MAX_OFFSET_H = 14
 
 
 @dataclass
-class Asker:
+class StartPrompt:
     """Asks questions on a terminal, and takes defaults elsewhere.
 
     - ``interactive``: Whether questions can be asked.
@@ -257,7 +257,7 @@ class Asker:
     verbose: bool
 
     @classmethod
-    def for_terminal(cls, *, yes: bool, verbose: bool) -> Asker:
+    def for_terminal(cls, *, yes: bool, verbose: bool) -> StartPrompt:
         """Make an asker that asks questions only on a terminal and without ``--yes``."""
         return cls(interactive=verbose and not yes and sys.stdin.isatty() and sys.stderr.isatty(), verbose=verbose)
 
@@ -295,13 +295,13 @@ class Asker:
 
 
 def ask_time_zone(
-    asker: Asker, parts: tuple[SourceFiles, ...], stated: str | None
+    prompt: StartPrompt, parts: tuple[SourceFiles, ...], stated: str | None
 ) -> tuple[str | None, str | None, str]:
     """Find the time zones of the files: as stated, from offsets in the files, or by a question.
 
     Parameters
     ----------
-    asker : Asker
+    prompt : StartPrompt
         Asks for the zone of times without an offset.
     parts : tuple of SourceFiles
         Files by source.
@@ -321,7 +321,7 @@ def ask_time_zone(
     if naive is None:
         return None, zone_of_offsets(offsets) if offsets else None, "from the offsets in the file (--tz)"
     question = f"times such as {naive!r} have no offset [name of the zone, such as Europe/Oslo"
-    time_zone, is_given = asker.answer("Time zone", question, UTC_NAME, check_zone)
+    time_zone, is_given = prompt.answer("Time zone", question, UTC_NAME, check_zone)
     basis = "as answered" if is_given else f"assumed: times such as {naive} have no offset (--tz)"
     return time_zone, time_zone, basis
 
@@ -351,36 +351,36 @@ def check_zone(text: str) -> str:
     return text
 
 
-def ask_gpu_model(asker: Asker) -> str | None:
+def ask_gpu_model(prompt: StartPrompt) -> str | None:
     """Ask for the GPU model that the data do not name; None: plan without MIG."""
     from gpuplanner.hardware.catalog import resolve_gpu_model
 
     none = "none"
-    name, is_given = asker.answer(
+    name, is_given = prompt.answer(
         "GPU model", "not in the data [name of the model, such as A100-40GB", none,
         lambda text: none if text == none else resolve_gpu_model(text),
     )  # fmt: skip
     basis = "as answered" if is_given else "not in the data: planned without MIG and energy (--gpu-model)"
-    asker.print_assumption("GPU model", name, basis)
+    prompt.print_assumption("GPU model", name, basis)
     return None if name == none else name
 
 
-def ask_ownership(asker: Asker, actuator: str) -> str:
+def ask_ownership(prompt: StartPrompt, actuator: str) -> str:
     """Ask whether the GPUs are owned, rented or reserved."""
     from gpuplanner.core.errors import resolve_name
 
     usual = OWNERSHIP_RENTED if actuator == "autoscaler" else OWNERSHIP_OWNED
-    answer, is_given = asker.answer(
+    answer, is_given = prompt.answer(
         "Ownership", f"not in the data [{' / '.join(OWNERSHIPS)}", usual,
         lambda text: resolve_name(text, OWNERSHIPS, subject="ownership"),
     )  # fmt: skip
     basis = "as answered" if is_given else "assumed, not in the data (--set ownership=…)"
-    asker.print_assumption("Ownership", answer, basis)
+    prompt.print_assumption("Ownership", answer, basis)
     return answer
 
 
 SCENARIO_FILE = "scenario.yaml"
-REPORT_MARK = FolderMark(MANIFEST, "gpuplanner report 1", names=("index.html", SCENARIO_FILE))
+START_REPORT_MARK = FolderMark(MANIFEST, "gpuplanner report 1", names=("index.html", SCENARIO_FILE))
 """Mark of a report folder, so that start and report replace each other's; without importing the report package."""
 
 
@@ -398,7 +398,7 @@ def write_scenario_and_bundle(scenario: Scenario, folder: Path, comparison: Comp
     """
     from gpuplanner.report.change_bundle import write_bundle_into
 
-    with replace_directory(folder, mark=REPORT_MARK) as new_folder:
+    with replace_directory(folder, mark=START_REPORT_MARK) as new_folder:
         write_bundle_into(scenario, comparison, new_folder)
         text = _scenario_with_relative_paths(scenario, folder).to_yaml()
         (new_folder / SCENARIO_FILE).write_text(text, encoding="utf-8")
@@ -420,7 +420,7 @@ def _write_scenario(scenario: Scenario, folder: Path) -> None:
     (folder / SCENARIO_FILE).write_text(_scenario_with_relative_paths(scenario, folder).to_yaml(), encoding="utf-8")
     if manifest is not None:
         file = WrittenFile((folder / SCENARIO_FILE).stat().st_size, sha256(folder / SCENARIO_FILE))
-        write_manifest_file(folder, REPORT_MARK, {**manifest[1], SCENARIO_FILE: file})
+        write_manifest_file(folder, START_REPORT_MARK, {**manifest[1], SCENARIO_FILE: file})
 
 
 def write_pools(
@@ -449,7 +449,7 @@ def write_pools(
     if comparisons is None:
         write_fleet_report(pools, " + ".join(scenario.name for scenario in scenarios), folder)
     else:
-        with replace_directory(folder, mark=REPORT_MARK) as new_folder:
+        with replace_directory(folder, mark=START_REPORT_MARK) as new_folder:
             for name, pool_scenario in pools.pools.items():
                 (new_folder / POOLS_FOLDER / pool_folder_name(name)).mkdir(parents=True)
                 write_bundle_into(pool_scenario, comparisons[name], new_folder / POOLS_FOLDER / pool_folder_name(name))

@@ -47,13 +47,13 @@ from gpuplanner.decision.policy_comparison import (
     POLICY_NAMES,
     SHORT_NAMES,
     WAIT_MODEL_REASONS,
-    Contest,
-    JudgedPolicy,
+    EvaluatedPolicy,
+    PolicyResults,
 )
 from gpuplanner.decision.policy_fleets import FleetRules
-from gpuplanner.decision.policy_simulation import Mask, Trial, sum_gpu_hours
+from gpuplanner.decision.policy_simulation import Mask, PolicyRun, sum_gpu_hours
 from gpuplanner.decision.projects import ProjectAnswer, answer_projects
-from gpuplanner.decision.recommendation import Answer, decide, read_wait_target
+from gpuplanner.decision.recommendation import DecisionBasis, decide, read_wait_target
 from gpuplanner.hardware.power_and_carbon import find_carbon_factor
 from gpuplanner.usage.job_history import history
 
@@ -199,9 +199,9 @@ def _rename_pool_keys(values: dict[str, Any], old: str, new: str) -> dict[str, A
     return values
 
 
-def record_comparison(scenario: Scenario, answer: Answer) -> Comparison:
+def record_comparison(scenario: Scenario, basis: DecisionBasis) -> Comparison:
     """Record simulated policies and the decision on them as a comparison."""
-    decision, contest, recommendation = answer.decision, answer.contest, answer.recommendation
+    decision, contest, recommendation = basis.decision, basis.contest, basis.recommendation
     if contest is None or recommendation is None:
         return Comparison(decision, scenario.wait_percentile, scenario.max_added_wait_minutes)
     training_days = int(contest.training_days.sum())
@@ -209,19 +209,19 @@ def record_comparison(scenario: Scenario, answer: Answer) -> Comparison:
     evaluation_start = record_start + timedelta(days=training_days) if contest.has_holdout else record_start
     headroom = recommendation.headroom
     return round_record(Comparison(
-        decision=answer.decision, quantile=contest.arena.quantile, minutes=contest.arena.limit_minutes,
+        decision=basis.decision, quantile=contest.arena.quantile, minutes=contest.arena.limit_minutes,
         today=_make_policy_row(contest, contest.today),
         policies=tuple(_make_policy_row(contest, judged) for judged in contest.judged_policies),
         frontier=tuple(_find_frontier_points(contest)), tuned_from=record_start.isoformat(),
         judged_from=evaluation_start.isoformat(),
-        judged_to=(record_start + timedelta(days=len(contest.evaluation_days))).isoformat(), rules=answer.rules,
-        waits=sum_waits(contest.asked_jobs, contest.arena.waits), wait_curve=answer.curve,
+        judged_to=(record_start + timedelta(days=len(contest.evaluation_days))).isoformat(), rules=basis.rules,
+        waits=sum_waits(contest.asked_jobs, contest.arena.waits), wait_curve=basis.curve,
         headroom=None if headroom is None else headroom.headroom, growth_per_week=recommendation.growth.weekly,
         exhaustion=recommendation.exhaustion, target_minutes=read_wait_target(scenario).target_s / SECONDS_PER_MINUTE,
     ), RECORD_DECIMALS)  # fmt: skip
 
 
-def compare_policies(scenario: Scenario, report_trial: Callable[[str, Trial], object] | None = None) -> Comparison:
+def compare_policies(scenario: Scenario, report_trial: Callable[[str, PolicyRun], object] | None = None) -> Comparison:
     """Compare policies at the scenario's prices, decide, and answer its projects; simulated results are read from disk.
 
     Parameters
@@ -325,7 +325,7 @@ def _add_energy(scenario: Scenario, row: PolicyRow, comparison: Comparison, toda
     lambda comparison: to_json(comparison.to_dict()).encode(),
     lambda content: Comparison.from_dict(json.loads(content)),
 )
-def load_comparison(scenario: Scenario, report_trial: Callable[[str, Trial], object] | None = None) -> Comparison:
+def load_comparison(scenario: Scenario, report_trial: Callable[[str, PolicyRun], object] | None = None) -> Comparison:
     """Load the comparison of a scenario from disk, or simulate it; prices are ignored, as they change no simulation."""
     scenario = scenario.without_prices()
     return record_comparison(scenario, decide(scenario, tell=report_trial))
@@ -337,39 +337,39 @@ def study_comparison(scenario: Scenario) -> Comparison:
     return reprice_comparison(scenario, load_comparison(scenario))
 
 
-def _make_policy_row(contest: Contest, judged: JudgedPolicy) -> PolicyRow:
+def _make_policy_row(results: PolicyResults, policy: EvaluatedPolicy) -> PolicyRow:
     """Make the row of a policy from its simulation run."""
-    arena, trial = contest.arena, judged.trial
+    arena, trial = results.arena, policy.trial
     if trial is None:
-        return PolicyRow(judged.policy, MEANINGS[judged.policy], reason=judged.reason, performable=judged.performable)
-    jobs, days = contest.evaluation_jobs, contest.evaluation_days
+        return PolicyRow(policy.policy, MEANINGS[policy.policy], reason=policy.reason, performable=policy.performable)
+    jobs, days = results.evaluation_jobs, results.evaluation_days
     waited_s = trial.waits_s[0, jobs]
     mean_s = float(waited_s[np.isfinite(waited_s)].mean()) if len(waited_s) else 0.0
     # A job that starts more than a minute later than today is delayed.
     is_delayed = waited_s - arena.today.waits_s[0, jobs] > SECONDS_PER_MINUTE
     added_wait_p95_minutes = arena.wait_minutes(trial, jobs) - arena.todays_minutes(jobs)
-    completion_s = trial.start_delay_s + contest.asked_jobs.views[trial.setting.view].run_s
+    completion_s = trial.start_delay_s + results.asked_jobs.views[trial.setting.view].run_s
     weeks = max(float(days.sum()) / 7, 1e-9)
-    busy_gpu_hours = _count_busy_gpu_hours(contest, trial) / weeks
+    busy_gpu_hours = _count_busy_gpu_hours(results, trial) / weeks
     completes = jobs & np.isfinite(completion_s)
     row = PolicyRow(
-        policy=judged.policy, meaning=MEANINGS[judged.policy], gpu_hours=judged.evaluation_hours,
-        gpu_hours_promised=judged.training_hours, busy_gpu_hours=busy_gpu_hours, peak_gpus=arena.peak_gpus(trial),
+        policy=policy.policy, meaning=MEANINGS[policy.policy], gpu_hours=policy.evaluation_hours,
+        gpu_hours_promised=policy.training_hours, busy_gpu_hours=busy_gpu_hours, peak_gpus=arena.peak_gpus(trial),
         added_wait_mean_minutes=mean_s / SECONDS_PER_MINUTE,
         added_wait_p95_minutes=max(float(added_wait_p95_minutes.max()), 0.0),
         delayed_share=float(is_delayed.mean()) if len(waited_s) else 0.0,
         longest_added_wait_minutes=float(waited_s.max(initial=0.0)) / SECONDS_PER_MINUTE,
         completion_mean_min=float(completion_s[completes].mean()) / SECONDS_PER_MINUTE if completes.any() else None,
         power_ups_per_week=None if trial.setting.switching is None else count_power_ups(trial, days) / weeks,
-        never_started=int(np.isinf(waited_s).sum()), meets_target=judged.meets_limit, reason=judged.reason,
+        never_started=int(np.isinf(waited_s).sum()), meets_target=policy.meets_limit, reason=policy.reason,
         knobs=dict(trial.setting.knobs),
     )  # fmt: skip
-    return _use_recommended_waits(row, judged.service) if judged.service else row
+    return _use_recommended_waits(row, policy.service) if policy.service else row
 
 
-def count_power_ups(trial: Trial, days: Mask) -> int:
+def count_power_ups(run: PolicyRun, days: Mask) -> int:
     """Count the nodes that were powered up on selected days; nodes that are on from the start do not count."""
-    power_up_day = np.floor(trial.outcome.power_intervals["from_s"].to_numpy() / SECONDS_PER_DAY)
+    power_up_day = np.floor(run.outcome.power_intervals["from_s"].to_numpy() / SECONDS_PER_DAY)
     return int(np.isin(power_up_day, np.flatnonzero(days)).sum())
 
 
@@ -387,28 +387,28 @@ def _use_recommended_waits(row: PolicyRow, service: Sequence[SizeService]) -> Po
     )
 
 
-def _count_busy_gpu_hours(contest: Contest, trial: Trial) -> float:
+def _count_busy_gpu_hours(results: PolicyResults, run: PolicyRun) -> float:
     """Count the GPU-hours that are allocated to jobs in the evaluation window."""
-    start_s = contest.arena.arrival_s + trial.start_delay_s
-    run_s, gpus = contest.asked_jobs.views[trial.setting.view].run_s, contest.asked_jobs.gpus_by_job(trial.setting.view)
-    started, days = np.isfinite(start_s), np.flatnonzero(contest.evaluation_days)
+    start_s = results.arena.arrival_s + run.start_delay_s
+    run_s, gpus = results.asked_jobs.views[run.setting.view].run_s, results.asked_jobs.gpus_by_job(run.setting.view)
+    started, days = np.isfinite(start_s), np.flatnonzero(results.evaluation_days)
     edges = [0.0, 0.0]
     if len(days):
         edges = [float(days[0]) * SECONDS_PER_DAY, float(days[-1] + 1) * SECONDS_PER_DAY]
     return float(sum_gpu_hours(start_s[started], (start_s + run_s)[started], gpus[started], edges)[0])
 
 
-def _find_frontier_points(contest: Contest) -> typing.Iterator[FrontierPoint]:
+def _find_frontier_points(results: PolicyResults) -> typing.Iterator[FrontierPoint]:
     """Yield for each policy up to five settings that no other setting beats in both hours and added wait."""
-    arena = contest.arena
+    arena = results.arena
     for policy in MEANINGS:
         if policy in WAIT_MODEL_REASONS:  # the wait model finds their one setting
             continue
         trials = [trial for trial in arena.trials if trial.setting.policy == policy]
         points = []
         for number, trial in enumerate(trials):
-            hours = 7 * float(trial.daily_gpu_hours[contest.training_days].mean())
-            added = max(arena.worst_excess_minutes(trial, contest.training_jobs) + arena.limit_minutes, 0.0)
+            hours = 7 * float(trial.daily_gpu_hours[results.training_days].mean())
+            added = max(arena.worst_excess_minutes(trial, results.training_jobs) + arena.limit_minutes, 0.0)
             points.append((hours, added, number))
         unbeaten: list[tuple[float, float, int]] = []
         for point in sorted(points):

@@ -29,9 +29,9 @@ from gpuplanner.decision.decision_types import (
     nodes_of,
 )
 from gpuplanner.decision.headroom_and_growth import FittedGrowth
-from gpuplanner.decision.policy_comparison import Contest
+from gpuplanner.decision.policy_comparison import PolicyResults
 from gpuplanner.decision.policy_fleets import list_changed_layouts
-from gpuplanner.decision.policy_simulation import Correction, Trial
+from gpuplanner.decision.policy_simulation import DataCorrection, PolicyRun
 from gpuplanner.decision.wait_curve import CURVE_RUNS, WaitModel, WaitTarget
 from gpuplanner.hardware.catalog import find_measure_texts, mig_model_names
 from gpuplanner.hardware.mig_layouts import parse_layout
@@ -49,7 +49,11 @@ PLATFORM, PLANNER = "platform team", "planner"
 
 
 def add_texts(
-    decision: Decision, contest: Contest, recommendation: Recommendation, trial: Trial, curve: Sequence[CurvePoint]
+    decision: Decision,
+    results: PolicyResults,
+    recommendation: Recommendation,
+    run: PolicyRun,
+    curve: Sequence[CurvePoint],
 ) -> Decision:
     """Return a decision with its headline, next steps, missing data, confidence and assumptions.
 
@@ -57,26 +61,26 @@ def add_texts(
     ----------
     decision : Decision
         Decision without texts.
-    contest : Contest
+    results : PolicyResults
         Simulated policies.
     recommendation : Recommendation
         Recommended measures.
-    trial : Trial
+    run : PolicyRun
         Simulation run of the recommended policy.
     curve : sequence of CurvePoint
         Queue waits by number of GPUs.
     """
-    text = format_decision(decision, recommendation.order_gpus, _find_layout_changes(decision, contest, trial))
+    text = format_decision(decision, recommendation.order_gpus, _find_layout_changes(decision, results, run))
     if decision.longest_waiting is not None and any(measure.action in IDLE_ACTIONS for measure in decision.measures):
-        arena, jobs = contest.arena, contest.evaluation_jobs
-        added_minutes = arena.wait_minutes(trial, jobs) - arena.todays_minutes(jobs)
+        arena, jobs = results.arena, results.evaluation_jobs
+        added_minutes = arena.wait_minutes(run, jobs) - arena.todays_minutes(jobs)
         added_text = wait_text(math.ceil(max(added_minutes.max(), 0.0)))
         text = f"{text.removesuffix('.')}; power-ups add up to {added_text}."
     return replace(
-        decision, sentence=text, next_steps=tuple(_list_next_steps(decision, contest, recommendation, trial)),
-        missing=tuple(_list_missing(decision, contest, recommendation)),
-        confidence=tuple(_list_confidence_sentences(decision, contest, recommendation, curve)),
-        assumptions=tuple(_list_assumptions(decision, contest, recommendation.growth)),
+        decision, sentence=text, next_steps=tuple(_list_next_steps(decision, results, recommendation, run)),
+        missing=tuple(_list_missing(decision, results, recommendation)),
+        confidence=tuple(_list_confidence_sentences(decision, results, recommendation, curve)),
+        assumptions=tuple(_list_assumptions(decision, results, recommendation.growth)),
     )  # fmt: skip
 
 
@@ -144,9 +148,9 @@ def format_gpus(gpus: int, gpu_model: str | None) -> str:
     return f"{gpus:,} {short_model}s"
 
 
-def _find_layout_changes(decision: Decision, contest: Contest, trial: Trial) -> NodesByChange:
+def _find_layout_changes(decision: Decision, results: PolicyResults, run: PolicyRun) -> NodesByChange:
     """Find the GPUs that are repartitioned; none if instances are created for each job."""
-    return list_changed_layouts(contest.asked_jobs, trial.setting) if decision.policy == MIG_STATIC else {}
+    return list_changed_layouts(results.asked_jobs, run.setting) if decision.policy == MIG_STATIC else {}
 
 
 def _partition_verb(changes: NodesByChange) -> str:
@@ -187,7 +191,7 @@ def format_node_list(nodes: Sequence[str]) -> str:
 
 
 def _list_next_steps(
-    decision: Decision, contest: Contest, recommendation: Recommendation, trial: Trial
+    decision: Decision, results: PolicyResults, recommendation: Recommendation, run: PolicyRun
 ) -> Iterator[NextStep]:
     """Yield the next steps in order, those before a repartition first.
 
@@ -195,15 +199,15 @@ def _list_next_steps(
     ----------
     decision : Decision
         Decision to carry out.
-    contest : Contest
+    results : PolicyResults
         Simulated policies.
     recommendation : Recommendation
         Recommended measures.
-    trial : Trial
+    run : PolicyRun
         Simulation run of the recommended policy.
     """
     for measure in decision.measures:
-        for step in _list_measure_steps(measure, decision, contest, recommendation, trial):
+        for step in _list_measure_steps(measure, decision, results, recommendation, run):
             yield replace(step, action=measure.action)
     if recommendation.order_gpus and (exhaustion_date := recommendation.exhaustion.date):
         ordered_text = count_text(recommendation.order_gpus, "GPU")
@@ -212,18 +216,18 @@ def _list_next_steps(
     if recommendation.target_gpus and not decision.measures:
         gpus = count_text(recommendation.target_gpus - decision.fleet_gpus, "GPU")
         target_setting = f"target_wait_minutes={WaitTarget().target_s / 60:g}"
-        command = f"gpuplanner start {contest.scenario.data} --set {target_setting}"
+        command = f"gpuplanner start {results.scenario.data} --set {target_setting}"
         yield NextStep(PLANNER, f"if the wait limit is firm, set it for a recommendation with {gpus} more", command)
     if decision.action == "none":
         yield NextStep(
             PLANNER, "add the missing data, most important first, then start again", "gpuplanner start FILES"
         )
     else:
-        yield _make_recheck_step(decision, contest)
+        yield _make_recheck_step(decision, results)
 
 
 def _list_measure_steps(
-    measure: Measure, decision: Decision, contest: Contest, recommendation: Recommendation, trial: Trial
+    measure: Measure, decision: Decision, results: PolicyResults, recommendation: Recommendation, run: PolicyRun
 ) -> Iterator[NextStep]:
     """Yield the next steps of a measure: role, task and command.
 
@@ -233,14 +237,14 @@ def _list_measure_steps(
         Measure to perform.
     decision : Decision
         Decision that the measure belongs to.
-    contest : Contest
+    results : PolicyResults
         Simulated policies.
     recommendation : Recommendation
         Recommended measures.
-    trial : Trial
+    run : PolicyRun
         Simulation run of the recommended policy.
     """
-    data, abilities = contest.scenario.data, contest.abilities
+    data, abilities = results.scenario.data, results.abilities
     condition = (measure.condition or "").removeprefix("after ").replace("_", " ")
     after = f" when {condition} is in force" if condition else ""
     export = f"gpuplanner export {data} --actuator {abilities.actuator}"
@@ -263,15 +267,15 @@ def _list_measure_steps(
                 edit_text = f" ({texts['edit'].format(**values)})" if texts["edit"] else ""
                 yield NextStep(PLATFORM, f"{task}{edit_text}", texts["command"].format(**values))
         case "release":
-            yield from _list_drain_steps(decision, contest, after)
+            yield from _list_drain_steps(decision, results, after)
         case "power_down" | "autoscale":
-            knobs = trial.setting.knobs
+            knobs = run.setting.knobs
             kept = knobs.get("idle_nodes_kept", knobs.get("whole_nodes_kept", 0))
             idle = f"after {knobs['idle_minutes']} min idle"
             yield NextStep(PLATFORM, f"power down nodes {idle}, keep {kept} idle nodes powered on{after}", export)
     if measure.action in ("rightsize", "repartition", "autoscale"):
-        changes = _find_layout_changes(decision, contest, trial)
-        if changes and contest.asked_jobs.nodes.named:
+        changes = _find_layout_changes(decision, results, run)
+        if changes and results.asked_jobs.nodes.named:
             yield NextStep(PLATFORM, _format_partition_step(changes), export)
         for part in () if changes else decision.layouts:
             if part.layout == LAYOUT_FULL:
@@ -318,9 +322,9 @@ def format_layout_text(layout: str) -> str:
     return " + ".join(f"{number} × {profile}" for profile, number in parse_layout(layout).items())
 
 
-def _make_recheck_step(decision: Decision, contest: Contest) -> NextStep:
+def _make_recheck_step(decision: Decision, results: PolicyResults) -> NextStep:
     """Make the step to check a week after the change, on the days since then: earlier days have the waits of before."""
-    dataset = contest.job_history.trace
+    dataset = results.job_history.trace
     files = [file["name"] for facts in (dataset.provenance, *dataset.other_sources) for file in facts.get("files", ())]
     are_named = 0 < len(files) <= MAX_LISTED_NODES
     names, command = (", ".join(files), shlex.join(files)) if are_named else ("the data", "FILES")
@@ -339,10 +343,10 @@ def _make_recheck_step(decision: Decision, contest: Contest) -> NextStep:
     return NextStep(PLANNER, task, f"gpuplanner start {command}")
 
 
-def _list_drain_steps(decision: Decision, contest: Contest, after: str) -> Iterator[NextStep]:
+def _list_drain_steps(decision: Decision, results: PolicyResults, after: str) -> Iterator[NextStep]:
     """Yield the step that drains and releases nodes."""
     kept_nodes = {name for part in decision.layouts for name in part.nodes}
-    nodes, abilities = contest.asked_jobs.nodes, contest.abilities
+    nodes, abilities = results.asked_jobs.nodes, results.abilities
     drained_nodes = [name for name in nodes.names if name not in kept_nodes] if nodes.named else []
     if not drained_nodes:
         yield NextStep(PLATFORM, f"drain and release {count_text(decision.fleet_gpus - decision.gpus, 'GPU')}{after}")
@@ -351,13 +355,15 @@ def _list_drain_steps(decision: Decision, contest: Contest, after: str) -> Itera
     quoted_nodes = separator.join(shlex.quote(name) for name in drained_nodes)
     command = find_measure_texts("release", abilities.actuator)["command"].format(nodes=quoted_nodes)
     if len(drained_nodes) > MAX_LISTED_NODES:
-        command = f"gpuplanner export {contest.scenario.data} --actuator {abilities.actuator}"
+        command = f"gpuplanner export {results.scenario.data} --actuator {abilities.actuator}"
     yield NextStep(PLATFORM, f"drain and release {format_node_list(drained_nodes)}{after}", command)
 
 
-def _list_missing(decision: Decision, contest: Contest, recommendation: Recommendation) -> Iterator[MissingEvidence]:
+def _list_missing(
+    decision: Decision, results: PolicyResults, recommendation: Recommendation
+) -> Iterator[MissingEvidence]:
     """Yield the data that would raise the confidence, most important first."""
-    data, inputs, wait_model = contest.scenario.data, contest.asked_jobs, recommendation.model
+    data, inputs, wait_model = results.scenario.data, results.asked_jobs, recommendation.model
     for gap in wait_model.waits.share.gaps:
         yield MissingEvidence(f"{gap.sentence} Add {gap.advice}", f"gpuplanner ingest auto JOBS -o {data}")
     is_short_record = inputs.observed_s < MIN_DAYS * 86_400 or wait_model.waits.judged.sum() < MIN_JOBS
@@ -367,9 +373,9 @@ def _list_missing(decision: Decision, contest: Contest, recommendation: Recommen
         (inputs.nodes.inferred, "installed GPUs: only the peak allocated is known", f"ingest nodes NODES -o {data}"),
         (is_short_record, "a longer record of jobs", f"ingest auto JOBS -o {data}"),
         (inputs.starts_assumed, "start times of jobs: assumed equal to submission", f"ingest auto JOBS -o {data}"),
-        (not contest.job_history.fleet.in_catalogue, "the GPU model: without it no MIG, energy or money",
+        (not results.job_history.fleet.in_catalogue, "the GPU model: without it no MIG, energy or money",
          f"start {data} --gpu-model {find_likely_gpu_model(decision.gpu_model or '')}"),
-        (contest.job_history.trace.samples is None, "GPU telemetry: without it no utilization and no rightsizing",
+        (results.job_history.trace.samples is None, "GPU telemetry: without it no utilization and no rightsizing",
          f"ingest nvidia-smi FILES -o {data}"),
         (decision.financial_impact.ownership == "unknown", "ownership of the GPUs: the financial impact depends on it",
          f"start {data} --set ownership=owned"),
@@ -392,7 +398,7 @@ def find_likely_gpu_model(word: str) -> str:
 
 
 def _list_confidence_sentences(
-    decision: Decision, contest: Contest, recommendation: Recommendation, curve: Sequence[CurvePoint]
+    decision: Decision, results: PolicyResults, recommendation: Recommendation, curve: Sequence[CurvePoint]
 ) -> Iterator[str]:
     """Yield sentences on the evidence for a decision.
 
@@ -400,7 +406,7 @@ def _list_confidence_sentences(
     ----------
     decision : Decision
         Decision to explain.
-    contest : Contest
+    results : PolicyResults
         Simulated policies.
     recommendation : Recommendation
         Recommended measures.
@@ -440,8 +446,8 @@ def _list_confidence_sentences(
         yield "Each raised limit is the peak allocation of the team in a simulation without limits."
     if decision.measures and decision.measures[-1].action in IDLE_ACTIONS:
         yield (
-            f"The policy was fitted on {count_text(int(contest.training_days.sum()), 'day')} and met the limit on the "
-            f"{count_text(int(contest.evaluation_days.sum()), 'day')} of evaluation."
+            f"The policy was fitted on {count_text(int(results.training_days.sum()), 'day')} and met the limit on the "
+            f"{count_text(int(results.evaluation_days.sum()), 'day')} of evaluation."
         )
     if decision.saving.value is not None and decision.saving.varies:
         low, high = f"{decision.saving.low:,.0f}", f"{decision.saving.high:,.0f}"
@@ -451,10 +457,10 @@ def _list_confidence_sentences(
             f"Capacity freed: {decision.saving.value:,.0f} GPU-hours per week in the training window "
             f"(90 % interval {low} to {high}){realised_text}."
         )
-    if contest.arena.n_unservable:
-        jobs_text = count_text(contest.arena.n_unservable, "job")
+    if results.arena.n_unservable:
+        jobs_text = count_text(results.arena.n_unservable, "job")
         yield f"Excluded: {jobs_text} that requested GPUs or MIG instances that today's nodes do not have."
-    yield from dict.fromkeys((*contest.asked_jobs.nodes.remarks, *contest.job_history.fleet.remarks()))
+    yield from dict.fromkeys((*results.asked_jobs.nodes.remarks, *results.job_history.fleet.remarks()))
 
 
 def _format_replay_accuracy(decision: Decision, model: WaitModel, closest: float) -> str:
@@ -554,15 +560,15 @@ def _format_measured_use(decision: Decision) -> str:
     return f"Use is known for {share_text} of {allocated_hours:,.0f} allocated GPU-hours." if measured_hours else ""
 
 
-def _list_assumptions(decision: Decision, contest: Contest, growth: FittedGrowth) -> Iterator[str]:
+def _list_assumptions(decision: Decision, results: PolicyResults, growth: FittedGrowth) -> Iterator[str]:
     """Yield the assumptions of a decision, each with the option that changes it."""
-    abilities = contest.abilities
+    abilities = results.abilities
     yield f"actuator {decision.actuator}: {abilities.partitioner} (--actuator)"
     actions = {measure.action for measure in decision.measures}
     if abilities.switches_nodes and actions & set(IDLE_ACTIONS):
         usual_min, slow_min = (round(seconds / 60) for seconds in (abilities.lead.value, abilities.lead.high))
         yield f"node power-up {usual_min} min, slow {slow_min} min (--set node_lead_s=…)"
-    target_setting, max_added_min = contest.scenario.target_wait_minutes, contest.scenario.max_added_wait_minutes
+    target_setting, max_added_min = results.scenario.target_wait_minutes, results.scenario.max_added_wait_minutes
     target_min = 30 if target_setting is None else target_setting
     yield (
         f"wait target: p95 of {target_min:g} min for every job size; sizes that meet it today may wait at most "
@@ -574,26 +580,26 @@ def _list_assumptions(decision: Decision, contest: Contest, growth: FittedGrowth
         growth_text = f"{percent_text(weekly.value, '+.1f')} per week (80 % interval {low} to {high})"
         note = f"; the {decision.gpus:,} GPUs are for today's load" if decision.gpus > decision.fleet_gpus else ""
         yield f"growth {growth_text}{'' if growth.slope else ': none is measurable'}{note}"
-    if contest.asked_jobs.nodes.inferred:
+    if results.asked_jobs.nodes.inferred:
         yield "nodes inferred from their jobs (gpuplanner ingest nodes)"
-    job_history = contest.job_history
+    job_history = results.job_history
     if "rightsize" in actions and job_history.undecided:
         share = percent_text(job_history.undecided)
         yield f"{share} of the jobs resemble no known kind of job: they need what they request"
     if "rightsize" in actions and job_history.like_others is not None:
         yield f"kind of unnamed jobs inferred from similar jobs, of which {percent_text(job_history.like_others)} agree"
-    if standing_gpus := contest.asked_jobs.service_gpus:
+    if standing_gpus := results.asked_jobs.service_gpus:
         yield f"services and jobs without an end keep their peak allocation of {standing_gpus:,.1f} GPUs"
-    if contest.asked_jobs.starts_assumed:
+    if results.asked_jobs.starts_assumed:
         yield "jobs started at submission"
 
 
-def make_correction_decision(scenario: Scenario, correction: Correction) -> Decision:
+def make_correction_decision(scenario: Scenario, correction: DataCorrection) -> Decision:
     """Make the decision for data with too many excluded GPU-hours: correct them first.
 
     Examples
     --------
-    >>> make_correction_decision(Scenario(), Correction(0.5, "shares of node n1", "label it")).missing[0].command
+    >>> make_correction_decision(Scenario(), DataCorrection(0.5, "shares of node n1", "label it")).missing[0].command
     'label it'
     """
     unresolved = f"{percent_text(correction.share)} of GPU-hours could not be resolved"

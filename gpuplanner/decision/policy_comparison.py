@@ -31,11 +31,11 @@ from gpuplanner.decision.decision_types import (
 from gpuplanner.decision.explained_waits import explain_waits, take_jobs
 from gpuplanner.decision.policy_fleets import as_they_are, count_instances, deal_layouts, make_mig_fleet, rank_nodes
 from gpuplanner.decision.policy_simulation import (
-    Arena,
     Knobs,
     Mask,
+    PolicyRun,
     PolicySetting,
-    Trial,
+    ReplayedJobs,
     find_smallest,
     has_run_jobs,
     partition_nodes,
@@ -70,7 +70,7 @@ MAX_WAITING_SHARE = 0.05
 
 
 @dataclass(eq=False)
-class Tuning:
+class TuningJobs:
     """Search for the cheapest setting of a policy that meets the wait limit in the training window.
 
     - ``arena``: Observed jobs and the fleet of today.
@@ -81,15 +81,15 @@ class Tuning:
     - ``good_trial_ids``: Simulation runs that meet the limit.
     """
 
-    arena: Arena
+    arena: ReplayedJobs
     training_jobs: Mask
     training_days: Mask
     abilities: ActuatorAbilities
-    report_trial: Callable[[str, Trial], object] | None = None
+    report_trial: Callable[[str, PolicyRun], object] | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     good_trial_ids: set[int] = field(default_factory=set)
 
-    def choose_cheapest(self, policy: str, searched: Sequence[Trial]) -> Trial | None:
+    def choose_cheapest(self, policy: str, searched: Sequence[PolicyRun]) -> PolicyRun | None:
         """Choose the cheapest simulated setting that meets the limit in all replays; None without any."""
         good_trials = [trial for trial in searched if id(trial) in self.good_trial_ids]
         good_trials.sort(key=lambda trial: (self.rank_hours(trial), trial.setting.total_gpus, self.mean_wait(trial)))
@@ -107,21 +107,21 @@ class Tuning:
             self.reasons[policy] = "none of its settings meets the limit"
         return None
 
-    def meets_training_limit(self, trial: Trial) -> bool:
+    def meets_training_limit(self, run: PolicyRun) -> bool:
         """Whether a setting meets the wait limit in the training window, and with slow power-ups.
 
         With slow power-ups the waits of each job size may be longer by as much as the power-up takes longer: idle nodes
         kept for slow power-ups alone cost more than they gain.
         """
-        meets_limit, switching = self.arena.meets_limit(trial, self.training_jobs), trial.setting.switching
-        meets_limit = meets_limit and self.arena.share_of_days_met(trial, self.training_jobs) >= self.min_days_share
+        meets_limit, switching = self.arena.meets_limit(run, self.training_jobs), run.setting.switching
+        meets_limit = meets_limit and self.arena.share_of_days_met(run, self.training_jobs) >= self.min_days_share
         if meets_limit and switching is not None:
-            slow_setting = replace(trial.setting, switching=replace(switching, lead_s=self.abilities.lead.high))
+            slow_setting = replace(run.setting, switching=replace(switching, lead_s=self.abilities.lead.high))
             slower_min = (self.abilities.lead.high - self.abilities.lead.value) / SECONDS_PER_MINUTE
             slow_trial = self.arena.simulate(slow_setting, 1, max_waiting=MAX_WAITING_SHARE)
             meets_limit = self.arena.meets_limit(slow_trial, self.training_jobs, tolerance_minutes=slower_min)
         if meets_limit:
-            self.good_trial_ids.add(id(trial))
+            self.good_trial_ids.add(id(run))
         return meets_limit
 
     @cached_property
@@ -131,14 +131,14 @@ class Tuning:
         # Nine days in ten, if today's fleet replayed meets the limit on as many.
         return min(0.9, self.arena.share_of_days_met(replayed_today, self.training_jobs))
 
-    def mean_wait(self, trial: Trial) -> float:
+    def mean_wait(self, run: PolicyRun) -> float:
         """Return the mean queue wait in the training window [min]; it decides between settings of equal cost."""
-        late_s = trial.waits_s[0, self.training_jobs]
+        late_s = run.waits_s[0, self.training_jobs]
         return float(late_s.mean()) / SECONDS_PER_MINUTE if len(late_s) else 0.0
 
-    def rank_hours(self, trial: Trial) -> float:
+    def rank_hours(self, run: PolicyRun) -> float:
         """Return the GPU-hours by which settings are ranked; unusual settings count as costlier."""
-        gpu_hours, setting = float(trial.daily_gpu_hours[self.training_days].sum()), trial.setting
+        gpu_hours, setting = float(run.daily_gpu_hours[self.training_days].sum()), run.setting
         shortest, longest = USUAL_IDLE_MINUTES
         if not shortest <= float(setting.knobs.get("idle_minutes", shortest)) <= longest:
             gpu_hours /= 1 - MIN_GAIN_BY_UNUSUAL_IDLE
@@ -146,7 +146,7 @@ class Tuning:
             gpu_hours /= 1 - MIN_GAIN_BY_MIXED_LAYOUTS
         return gpu_hours
 
-    def try_settings(self, settings: Iterable[PolicySetting]) -> list[Trial]:
+    def try_settings(self, settings: Iterable[PolicySetting]) -> list[PolicyRun]:
         """Simulate each setting once, and note those that meet the limit."""
         trials = []
         for setting in settings:
@@ -158,7 +158,9 @@ class Tuning:
             trials.append(trial)
         return trials
 
-    def try_counts(self, settings_of: Callable[[int], Iterable[PolicySetting]], fewest: int, upper: int) -> list[Trial]:
+    def try_counts(
+        self, settings_of: Callable[[int], Iterable[PolicySetting]], fewest: int, upper: int
+    ) -> list[PolicyRun]:
         """Simulate settings for the smallest number, of nodes or GPUs, that has a setting within the limit.
 
         Parameters
@@ -168,7 +170,7 @@ class Tuning:
         fewest, upper : int
             Smallest and largest number to try.
         """
-        trials: list[Trial] = []
+        trials: list[PolicyRun] = []
 
         def good(count: int) -> bool:
             """Whether a number has a setting that meets the limit."""
@@ -200,7 +202,7 @@ class Tuning:
         able, idle_s = self.abilities, idle_minutes * SECONDS_PER_MINUTE
         return NodeAutoscaling(idle_s, able.lead.value + able.scan_s, tuple(kept), able.cool_s, able.look_s)
 
-    def try_power_down(self) -> list[Trial]:
+    def try_power_down(self) -> list[PolicyRun]:
         """Simulate today's nodes with power-down when idle: idle times, idle nodes kept, and placements."""
         unswitched_setting = as_they_are(self.arena.asked_jobs, POWER_DOWN_IDLE, rank_nodes(self.arena.asked_jobs))
 
@@ -212,7 +214,9 @@ class Tuning:
 
         return self._try_idle_rules(make_setting, self.abilities.placements)
 
-    def _try_idle_rules(self, make: Callable[[int, str, int], PolicySetting], placements: Sequence[str]) -> list[Trial]:
+    def _try_idle_rules(
+        self, make: Callable[[int, str, int], PolicySetting], placements: Sequence[str]
+    ) -> list[PolicyRun]:
         """Find the fewest idle nodes to keep at one idle time, then try other idle times and placements."""
         idle_minutes = [minutes for minutes in (1, 5, 10, 15, 30) if 60 * minutes >= self.abilities.shortest_idle_s]
         usual_minutes = min(idle_minutes, key=lambda minutes: abs(minutes - USUAL_IDLE_MINUTES[0]))
@@ -230,7 +234,7 @@ class Tuning:
         trials += self.try_settings(make(minutes, placements[0], 0) for minutes in longer_minutes)
         return trials
 
-    def _try_idle_nodes_near(self, setting_of: Callable[[int], PolicySetting], kept: int) -> list[Trial]:
+    def _try_idle_nodes_near(self, setting_of: Callable[[int], PolicySetting], kept: int) -> list[PolicyRun]:
         """Try a number of idle nodes; fewer as long as the limit is met, else a few more until it is."""
         trials = self.try_settings([setting_of(kept)])
         is_decreasing = id(trials[0]) in self.good_trial_ids
@@ -254,7 +258,7 @@ class Tuning:
                 if instances:
                     yield view, instances
 
-    def try_node_pools(self) -> list[Trial]:
+    def try_node_pools(self) -> list[PolicyRun]:
         """Simulate pools of full and MIG-partitioned nodes: each node in one layout, or in mixed layouts."""
         inputs, order = self.arena.asked_jobs, rank_nodes(self.arena.asked_jobs)
         trials = []
@@ -294,7 +298,7 @@ class Tuning:
                 trials += self._try_idle_rules(partial(make, fixed, mig_kept), self.abilities.placements[-1:])
         return trials
 
-    def try_dynamic_mig(self) -> list[Trial]:
+    def try_dynamic_mig(self) -> list[PolicyRun]:
         """Simulate the fewest nodes with instances created for each job that meet the limit, with all placements."""
         inputs = self.arena.asked_jobs
         views = dict.fromkeys(view for view, _ in self._list_mig_demands())
@@ -318,7 +322,7 @@ NEEDS_MIG, NEEDS_ON_OFF, NEEDS_INSTANCES = "MIG", "nodes that power down", "inst
 
 
 @dataclass(frozen=True)
-class FleetWay:
+class FleetPolicy:
     """A policy to operate the fleet, with its settings.
 
     - ``meaning``, ``short``: What the policy does, and its short name.
@@ -330,9 +334,9 @@ class FleetWay:
     meaning: str
     short: str
     needs: tuple[str, ...] = ()
-    settings: Callable[[Tuning], list[Trial]] | None = None
+    settings: Callable[[TuningJobs], list[PolicyRun]] | None = None
 
-    def tune(self, tuning: Tuning, name: str) -> Trial | None:
+    def tune(self, tuning: TuningJobs, name: str) -> PolicyRun | None:
         """Find the cheapest setting that meets the limit; None without any."""
         return None if self.settings is None else tuning.choose_cheapest(name, self.settings(tuning))
 
@@ -351,25 +355,25 @@ class FleetWay:
         return next((f"not with {abilities.actuator}: {meaning}" for meaning in meanings), None)
 
 
-POLICIES: dict[str, FleetWay] = {
-    TODAY: FleetWay("today's fleet, all nodes powered on", "today"),
-    FEWER_NODES: FleetWay("fewer nodes with today's layouts, always powered on", "fewer nodes"),
-    MIG_STATIC: FleetWay("some nodes in a fixed MIG layout, always powered on", "static MIG layout", (NEEDS_MIG,)),
-    POWER_DOWN_IDLE: FleetWay(
+POLICIES: dict[str, FleetPolicy] = {
+    TODAY: FleetPolicy("today's fleet, all nodes powered on", "today"),
+    FEWER_NODES: FleetPolicy("fewer nodes with today's layouts, always powered on", "fewer nodes"),
+    MIG_STATIC: FleetPolicy("some nodes in a fixed MIG layout, always powered on", "static MIG layout", (NEEDS_MIG,)),
+    POWER_DOWN_IDLE: FleetPolicy(
         "nodes with today's layouts power down when idle and up when jobs wait", "power down idle nodes",
-        (NEEDS_ON_OFF,), Tuning.try_power_down,
+        (NEEDS_ON_OFF,), TuningJobs.try_power_down,
     ),
-    AUTOSCALED_POOLS: FleetWay(
+    AUTOSCALED_POOLS: FleetPolicy(
         "node pools, full or in one MIG layout, scale with pending jobs", "autoscaled node pools",
-        (NEEDS_MIG, NEEDS_ON_OFF), Tuning.try_node_pools,
+        (NEEDS_MIG, NEEDS_ON_OFF), TuningJobs.try_node_pools,
     ),
-    MIG_DYNAMIC: FleetWay(
+    MIG_DYNAMIC: FleetPolicy(
         "some nodes, always powered on: a MIG instance is created for each job", "dynamic MIG",
-        (NEEDS_MIG, NEEDS_INSTANCES), Tuning.try_dynamic_mig,
+        (NEEDS_MIG, NEEDS_INSTANCES), TuningJobs.try_dynamic_mig,
     ),
 }  # fmt: skip
 """Policies by name in display order, those of extensions last; the first has no settings."""
-POLICIES |= load_plugins(POLICY_ENTRY_POINT_GROUP, FleetWay, frozenset(POLICIES))
+POLICIES |= load_plugins(POLICY_ENTRY_POINT_GROUP, FleetPolicy, frozenset(POLICIES))
 MEANINGS = {name: policy.meaning for name, policy in POLICIES.items()}
 """Meanings of the policies by name."""
 SHORT_NAMES = {name: policy.short for name, policy in POLICIES.items()}
@@ -391,7 +395,7 @@ WAIT_MODEL_REASONS = {
 
 
 @dataclass(frozen=True, eq=False)
-class JudgedPolicy:
+class EvaluatedPolicy:
     """A fitted policy in the evaluation window.
 
     - ``policy``: Name of the policy.
@@ -405,7 +409,7 @@ class JudgedPolicy:
     """
 
     policy: str
-    trial: Trial | None
+    trial: PolicyRun | None
     reason: str | None
     meets_limit: bool
     evaluation_hours: float
@@ -415,7 +419,7 @@ class JudgedPolicy:
 
 
 @dataclass(frozen=True, eq=False)
-class Contest:
+class PolicyResults:
     """All policies simulated on the same jobs.
 
     - ``scenario``, ``job_history``, ``asked_jobs``, ``arena``, ``abilities``: Inputs: scenario, observed jobs, their
@@ -431,16 +435,16 @@ class Contest:
     scenario: Scenario
     job_history: History
     asked_jobs: JobReplayInputs
-    arena: Arena
+    arena: ReplayedJobs
     abilities: ActuatorAbilities
     training_jobs: Mask
     evaluation_jobs: Mask
     training_days: Mask
     evaluation_days: Mask
     has_holdout: bool
-    today: JudgedPolicy
-    judged_policies: tuple[JudgedPolicy, ...]
-    winner: JudgedPolicy
+    today: EvaluatedPolicy
+    judged_policies: tuple[EvaluatedPolicy, ...]
+    winner: EvaluatedPolicy
 
 
 def find_simulation_obstacle(scenario: Scenario) -> str | None:
@@ -452,7 +456,7 @@ def find_simulation_obstacle(scenario: Scenario) -> str | None:
     return None if has_run_jobs(gpu_jobs) else REASON_NO_RUN_TIMES
 
 
-def load_policy_arena(scenario: Scenario) -> tuple[History, JobReplayInputs, Arena, ActuatorAbilities]:
+def load_policy_arena(scenario: Scenario) -> tuple[History, JobReplayInputs, ReplayedJobs, ActuatorAbilities]:
     """Read the jobs and nodes of a scenario, explain the waits, and prepare the simulation of policies."""
     job_history = history(scenario)
     inputs = read_replay_inputs(job_history)
@@ -470,11 +474,13 @@ def load_policy_arena(scenario: Scenario) -> tuple[History, JobReplayInputs, Are
         # What these jobs would wait on today's fleet stands for what was observed.
         simulated_s = simulate_waits(inputs, waits, inputs.fleet, np.arange(len(job_rows)), waits.arrival_s)
         waits = replace(waits, waited_s=np.minimum(simulated_s, inputs.observed_s))
-    arena = Arena(inputs, waits, rule, scenario.wait_percentile, scenario.max_added_wait_minutes, larger, scenario.seed)
+    arena = ReplayedJobs(
+        inputs, waits, rule, scenario.wait_percentile, scenario.max_added_wait_minutes, larger, scenario.seed
+    )
     return job_history, inputs, arena, abilities
 
 
-def run_contest(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Contest:
+def run_contest(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | None = None) -> PolicyResults:
     """Fit every policy that the actuator can apply, and evaluate all on the same days.
 
     Parameters
@@ -499,12 +505,12 @@ def run_contest(scenario: Scenario, tell: Callable[[str, Trial], object] | None 
         earlier, later = arena.is_evaluated & is_before, arena.is_evaluated & ~is_before
         earlier_days = every_day & (day_numbers < evaluation_day)
         later_days = every_day & (day_numbers >= evaluation_day)
-    tuning = Tuning(arena, earlier, earlier_days, abilities, tell)
+    tuning = TuningJobs(arena, earlier, earlier_days, abilities, tell)
 
-    def judge(policy: str, trial: Trial | None, reason: str | None = None) -> JudgedPolicy:
+    def judge(policy: str, trial: PolicyRun | None, reason: str | None = None) -> EvaluatedPolicy:
         """Return the policy of a simulation run with its result in the evaluation window."""
         if trial is None:
-            return JudgedPolicy(policy, None, reason, False, np.nan, np.nan)
+            return EvaluatedPolicy(policy, None, reason, False, np.nan, np.nan)
         holds = arena.meets_limit(trial, later)
         judged = summarize_policy_trial(policy, trial, holds=holds, days=(earlier_days, later_days))
         return replace(judged, reason=reason if holds else explain_missed_limit(arena, trial, later))
@@ -522,42 +528,42 @@ def run_contest(scenario: Scenario, tell: Callable[[str, Trial], object] | None 
     if cheapest.training_hours < (1 - COST_TIE_SHARE) * today.training_hours:
         max_hours = (1 + COST_TIE_SHARE) * cheapest.training_hours
         winner = next(judged for judged in meeting if judged.training_hours <= max_hours)
-    return Contest(scenario, job_history, inputs, arena, abilities, earlier, later, earlier_days, later_days,
+    return PolicyResults(scenario, job_history, inputs, arena, abilities, earlier, later, earlier_days, later_days,
                    evaluation_day is not None, today, tuple(judged_policies), winner)  # fmt: skip
 
 
-def explain_missed_limit(arena: Arena, trial: Trial, evaluated_jobs: Mask) -> str:
+def explain_missed_limit(replayed_jobs: ReplayedJobs, run: PolicyRun, evaluated_jobs: Mask) -> str:
     """Explain why a fitted policy misses the limit in the evaluation window."""
-    if np.isinf(trial.waits_s[:, evaluated_jobs & arena.is_evaluated]).any():
+    if np.isinf(run.waits_s[:, evaluated_jobs & replayed_jobs.is_evaluated]).any():
         return "a job does not start in the evaluation window"
-    if arena.worst_excess_minutes(trial, evaluated_jobs) > 0:
-        return f"in the evaluation window it adds more than {arena.limit_minutes:g} minutes"
+    if replayed_jobs.worst_excess_minutes(run, evaluated_jobs) > 0:
+        return f"in the evaluation window it adds more than {replayed_jobs.limit_minutes:g} minutes"
     return "services start after their deadline in the evaluation window"
 
 
-def summarize_policy_trial(policy: str, trial: Trial, *, holds: bool, days: tuple[Mask, Mask]) -> JudgedPolicy:
+def summarize_policy_trial(policy: str, run: PolicyRun, *, holds: bool, days: tuple[Mask, Mask]) -> EvaluatedPolicy:
     """Summarize a simulation run with its GPU-hours a week in both windows.
 
     Parameters
     ----------
     policy : str
         Name of the policy.
-    trial : Trial
+    run : PolicyRun
         Simulation run of its setting.
     holds : bool
         Whether it meets the wait limit in the evaluation window.
     days : tuple of two arrays of bool, shape (n_days,)
         Days of the training and of the evaluation window.
     """
-    training, evaluation = (7 * float(trial.daily_gpu_hours[window_days].mean()) for window_days in days)
-    return JudgedPolicy(policy, trial, None, holds, evaluation, training)
+    training, evaluation = (7 * float(run.daily_gpu_hours[window_days].mean()) for window_days in days)
+    return EvaluatedPolicy(policy, run, None, holds, evaluation, training)
 
 
-def find_evaluation_day(inputs: JobReplayInputs, arena: Arena, n_days: int) -> int | None:
+def find_evaluation_day(inputs: JobReplayInputs, replayed_jobs: ReplayedJobs, n_days: int) -> int | None:
     """Find the first day of the evaluation window; None if the record is too short for one."""
     evaluation_day = n_days - min(n_days // 2, 14)
-    is_late = arena.is_evaluated & (arena.arrival_s >= evaluation_day * SECONDS_PER_DAY)
-    is_early = arena.is_evaluated & ~is_late
+    is_late = replayed_jobs.is_evaluated & (replayed_jobs.arrival_s >= evaluation_day * SECONDS_PER_DAY)
+    is_early = replayed_jobs.is_evaluated & ~is_late
     # A record of less than two weeks is too short to keep days back.
     if inputs.nodes.snapshot or inputs.starts_assumed or n_days < 14:
         return None

@@ -17,7 +17,7 @@ from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import SECONDS_PER_HOUR
 from gpuplanner.decision.decision_types import LAYOUT_PER_JOB
-from gpuplanner.decision.policy_simulation import Knobs, PolicySetting, Trial, partition_nodes
+from gpuplanner.decision.policy_simulation import Knobs, PolicyRun, PolicySetting, partition_nodes
 from gpuplanner.decision.requests import AS_TODAY, JobReplayInputs
 from gpuplanner.hardware.actuators import UNNEEDED_NODES_RETURNED, ActuatorAbilities
 from gpuplanner.hardware.gpu_models import GpuModel
@@ -398,21 +398,21 @@ def make_mig_fleet(
     return fleet, names, NodeAutoscaling(0.0, change_cost.reboot_s.value, (len(gpus), len(gpus)))
 
 
-def make_fleet_rules(inputs: JobReplayInputs, trial: Trial, abilities: ActuatorAbilities, policy: str) -> FleetRules:
+def make_fleet_rules(inputs: JobReplayInputs, run: PolicyRun, abilities: ActuatorAbilities, policy: str) -> FleetRules:
     """Make the rules of a fleet from a policy setting and its simulation run, for exports.
 
     Parameters
     ----------
     inputs : JobReplayInputs
         Observed jobs as requests on today's nodes.
-    trial : Trial
+    run : PolicyRun
         Simulation run of the setting.
     abilities : ActuatorAbilities
         Abilities of the actuator.
     policy : str
         Name of the policy.
     """
-    setting, nodes = trial.setting, inputs.nodes
+    setting, nodes = run.setting, inputs.nodes
     switching = setting.switching if abilities.switches_nodes else None
     released_nodes = [number for number in range(len(nodes.gpus)) if number not in set(setting.node_numbers)]
     groups = _group_by_layouts(range(len(nodes.gpus)), nodes.layouts)
@@ -422,7 +422,7 @@ def make_fleet_rules(inputs: JobReplayInputs, trial: Trial, abilities: ActuatorA
     )
     return FleetRules(
         policy=policy, actuator=abilities.actuator, gpu_model=inputs.gpu_model.name,
-        pools=tuple(_list_pool_rules(inputs, trial)), nodes=len(setting.node_numbers),
+        pools=tuple(_list_pool_rules(inputs, run)), nodes=len(setting.node_numbers),
         today=today, released=_node_names(inputs, released_nodes),
         returned=abilities.returns == UNNEEDED_NODES_RETURNED,
         idle_s=None if switching is None else switching.idle_s, lead_s=abilities.lead.value,
@@ -431,9 +431,9 @@ def make_fleet_rules(inputs: JobReplayInputs, trial: Trial, abilities: ActuatorA
     )  # fmt: skip
 
 
-def _list_pool_rules(inputs: JobReplayInputs, trial: Trial) -> Iterator[PoolRule]:
+def _list_pool_rules(inputs: JobReplayInputs, run: PolicyRun) -> Iterator[PoolRule]:
     """Yield the pool rules of a setting: nodes with the same layouts, and the idle nodes that stay on."""
-    setting, counts = trial.setting, Counter[str]()
+    setting, counts = run.setting, Counter[str]()
     kept_by_pool = () if setting.switching is None else setting.switching.kept
     for pool in range(setting.fleet.capacity.shape[1]):
         unassigned_kept = kept_by_pool[pool] if pool < len(kept_by_pool) else 0
@@ -443,9 +443,9 @@ def _list_pool_rules(inputs: JobReplayInputs, trial: Trial) -> Iterator[PoolRule
             kind = "full" if set(layouts) == {FULL_GPU} else "jobs" if LAYOUT_PER_JOB in layouts else "mig"
             counts[kind] += 1
             name = kind if counts[kind] == 1 else f"{kind}-{counts[kind]}"
-            intervals = trial.outcome.power_intervals.filter(pl.col("pool") == pool, pl.col("node").is_in(pool_nodes))
+            intervals = run.outcome.power_intervals.filter(pl.col("pool") == pool, pl.col("node").is_in(pool_nodes))
             ones = np.ones(len(setting.node_numbers), np.int64)
-            peak = replace(trial.outcome, power_intervals=intervals).peak_gpus(ones, 0.0, inputs.observed_s)
+            peak = replace(run.outcome, power_intervals=intervals).peak_gpus(ones, 0.0, inputs.observed_s)
             nodes_kept = min(unassigned_kept, len(pool_nodes))
             unassigned_kept -= nodes_kept
             numbers = [setting.node_numbers[index] for index in pool_nodes]

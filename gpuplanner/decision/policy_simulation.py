@@ -75,7 +75,7 @@ class PolicySetting:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class PolicyRun:
     """The simulation run of a policy setting.
 
     - ``setting``: The setting.
@@ -94,7 +94,7 @@ class Trial:
 
 
 @dataclass(eq=False)
-class Arena:
+class ReplayedJobs:
     """The simulation in which policies are compared: jobs, their arrivals, and today's fleet as baseline.
 
     - ``asked_jobs``: Observed jobs as requests on today's nodes.
@@ -136,10 +136,10 @@ class Arena:
         self.shifts_s[:, ~self.is_evaluated] = 0.0
         self.n_replays = FEW_REPLAYS if self.is_evaluated.sum() > MANY_JOBS else N_REPLAYS
         self.size, self.size_names = classify_job_sizes(inputs, self.is_evaluated)
-        self.trials: list[Trial] = []
+        self.trials: list[PolicyRun] = []
 
     @cached_property
-    def today(self) -> Trial:
+    def today(self) -> PolicyRun:
         """Simulation run of today's fleet."""
         inputs = self.asked_jobs
         layouts = tuple((layouts,) for layouts in inputs.nodes.layouts)
@@ -147,7 +147,9 @@ class Arena:
         knobs: Knobs = {"gpus": inputs.nodes.total}
         return self.simulate(PolicySetting(TODAY, AS_TODAY, inputs.fleet, layouts, numbers, knobs=knobs))
 
-    def simulate(self, setting: PolicySetting, n_draws: int = N_REPLAYS, *, max_waiting: float | None = None) -> Trial:
+    def simulate(
+        self, setting: PolicySetting, n_draws: int = N_REPLAYS, *, max_waiting: float | None = None
+    ) -> PolicyRun:
         """Simulate a setting over the whole record.
 
         Parameters
@@ -185,7 +187,7 @@ class Arena:
         edges_s = [min(day * SECONDS_PER_DAY, inputs.observed_s) for day in range(days + 1)]
         node, since, until = (first_outcome.power_intervals[name].to_numpy() for name in ("node", "from_s", "until_s"))
         daily_gpu_hours = sum_gpu_hours(since, until, setting.fleet.gpus[node], edges_s)
-        trial = Trial(setting, waited_s, first_wait_s, daily_gpu_hours, first_outcome)
+        trial = PolicyRun(setting, waited_s, first_wait_s, daily_gpu_hours, first_outcome)
         self.trials.append(trial)
         return trial
 
@@ -207,14 +209,14 @@ class Arena:
         limit_s = np.where(self.ran_before, np.maximum(limit_s, run_s), limit_s)
         return replace(requests, ready_s=ready_s, run_s=run_s, limit_s=limit_s)
 
-    def wait_minutes(self, trial: Trial, job_mask: Mask) -> Floats:
+    def wait_minutes(self, run: PolicyRun, job_mask: Mask) -> Floats:
         """Compute the percentile of the queue wait of each job size, and the mean over all jobs [min].
 
         Each is the median over the replays.
         """
-        waits_s = np.zeros((len(trial.waits_s), len(self.size_names) + 1))
+        waits_s = np.zeros((len(run.waits_s), len(self.size_names) + 1))
         job_mask = job_mask & self.is_evaluated
-        for draw, waited_s in enumerate(trial.waits_s):
+        for draw, waited_s in enumerate(run.waits_s):
             for number in range(len(self.size_names)):
                 waits_s[draw, number] = take_order_statistic(waited_s[job_mask & (self.size == number)], self.quantile)
             waits_s[draw, -1] = waited_s[job_mask].mean() if job_mask.any() else 0.0
@@ -225,19 +227,19 @@ class Arena:
         today = replace(self.today, waits_s=self.today.waits_s[:n_draws])
         return np.maximum(self.wait_minutes(today, job_mask), self.wait_minutes(today, self.is_evaluated))
 
-    def worst_excess_minutes(self, trial: Trial, job_mask: Mask) -> float:
+    def worst_excess_minutes(self, run: PolicyRun, job_mask: Mask) -> float:
         """Compute by how many minutes the worst job size exceeds its allowed wait; at most 0: the limit is met."""
-        todays_minutes = self.todays_minutes(job_mask, len(trial.waits_s))
-        return float((self.wait_minutes(trial, job_mask) - todays_minutes - self.limit_minutes).max())
+        todays_minutes = self.todays_minutes(job_mask, len(run.waits_s))
+        return float((self.wait_minutes(run, job_mask) - todays_minutes - self.limit_minutes).max())
 
-    def meets_limit(self, trial: Trial, job_mask: Mask, *, tolerance_minutes: float = 0.0) -> bool:
+    def meets_limit(self, run: PolicyRun, job_mask: Mask, *, tolerance_minutes: float = 0.0) -> bool:
         """Whether each job size is within its allowed wait and every job starts.
 
         Jobs without an end have a limit of their own: they must start within an hour of their start on today's fleet.
 
         Parameters
         ----------
-        trial : Trial
+        run : PolicyRun
             Simulation run to evaluate.
         job_mask : array of bool, shape (n_jobs,)
             Jobs that count.
@@ -247,12 +249,12 @@ class Arena:
         job_mask = job_mask & self.is_evaluated
         todays_standing_s = self.today.waits_s[:, self.standing].max(axis=0)
         # What has no end gets its GPUs within an hour of when today's fleet gives them: it keeps them for days.
-        started_in_time = trial.waits_s[:, self.standing] <= todays_standing_s + SECONDS_PER_HOUR
-        if not started_in_time.all() or np.isinf(trial.waits_s[:, job_mask]).any():
+        started_in_time = run.waits_s[:, self.standing] <= todays_standing_s + SECONDS_PER_HOUR
+        if not started_in_time.all() or np.isinf(run.waits_s[:, job_mask]).any():
             return False
-        return self.worst_excess_minutes(trial, job_mask) <= tolerance_minutes + 1e-9
+        return self.worst_excess_minutes(run, job_mask) <= tolerance_minutes + 1e-9
 
-    def share_of_days_met(self, trial: Trial, job_mask: Mask) -> float:
+    def share_of_days_met(self, run: PolicyRun, job_mask: Mask) -> float:
         """Compute the share of the days on which all jobs, and each job size with enough jobs, meet the limit [0-1]."""
         job_mask = job_mask & self.is_evaluated
         day, days_within_limit = np.floor(self.arrival_s / SECONDS_PER_DAY), []
@@ -262,16 +264,16 @@ class Arena:
             # A class of fewer than 40 jobs on one day is not judged by itself.
             groups = [jobs, *(group for group in groups if group.sum() >= 40)]
             added_s = [
-                take_order_statistic(trial.waits_s[0, group], self.quantile)
+                take_order_statistic(run.waits_s[0, group], self.quantile)
                 - take_order_statistic(self.today.waits_s[0, group], self.quantile)
                 for group in groups
             ]
             days_within_limit.append(max(added_s) <= self.limit_minutes * SECONDS_PER_MINUTE + 1e-6)
         return float(np.mean(days_within_limit)) if days_within_limit else 1.0
 
-    def peak_gpus(self, trial: Trial) -> int:
+    def peak_gpus(self, run: PolicyRun) -> int:
         """Return the most GPUs that a setting has powered on at once within the record."""
-        return trial.outcome.peak_gpus(trial.setting.fleet.gpus, 0.0, self.asked_jobs.observed_s)
+        return run.outcome.peak_gpus(run.setting.fleet.gpus, 0.0, self.asked_jobs.observed_s)
 
 
 _memory: dict[bytes, tuple[Outcome, int]] = {}
@@ -414,7 +416,7 @@ MAX_LEFT_OUT_SHARE = 0.20
 
 
 @dataclass(frozen=True)
-class Correction:
+class DataCorrection:
     """What to correct in the data before anything is recommended.
 
     - ``share``: Share of the GPU-hours excluded or unresolved [0-1].
@@ -467,7 +469,7 @@ def compute_left_out_share(dataset: Dataset) -> float:
     return 1.0 - counted * (1.0 - min(count_lost_rows(dataset) / max(source_facts.rows_in, 1), 1.0))
 
 
-def find_correction(data: str | Dataset) -> Correction | None:
+def find_correction(data: str | Dataset) -> DataCorrection | None:
     """Find what to correct first in a dataset; None if few enough of its GPU-hours are excluded.
 
     Examples
@@ -485,10 +487,10 @@ def find_correction(data: str | Dataset) -> Correction | None:
     first = serious_findings.sort(named_cause, "gpu_hours", "rows", descending=True, nulls_last=True).head(1)
     if first.is_empty():
         how = "look at rejects.parquet in the folder of the data"
-        return Correction(share, "rows that cannot be read", how)
+        return DataCorrection(share, "rows that cannot be read", how)
     row = first.row(0, named=True)
     example_text = f" ({row['example']})" if row["example"] else ""
-    return Correction(share, f"{row['check']}{example_text}", row["effect"])
+    return DataCorrection(share, f"{row['check']}{example_text}", row["effect"])
 
 
 def list_data_warnings(data: str) -> list[QualityWarning]:

@@ -17,7 +17,7 @@ from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
 from gpuplanner.decision.explained_waits import MAX_REPLAY_ERROR
 from gpuplanner.decision.policy_comparison import load_policy_arena
-from gpuplanner.decision.policy_simulation import Arena, simulate_once
+from gpuplanner.decision.policy_simulation import ReplayedJobs, simulate_once
 from gpuplanner.decision.quota_recommendation import NODE_FAIL_STATE, observed_mtbf_s
 from gpuplanner.decision.requests import AS_TODAY, JobReplayInputs
 from gpuplanner.decision.sharing_rules import (
@@ -45,7 +45,7 @@ from gpuplanner.simulator.simulation_run import simulate_shared_requests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 from gpuplanner.usage.job_history import History, history
 
-ALL_TEAMS = "(all)"
+ALL_TEAMS_ROW_NAME = "(all)"
 """Name of the row for all teams."""
 MAX_UNCONFIRMED_WAIT_S = 600.0
 """Waits up to this are too short to confirm a simulation [s]."""
@@ -99,7 +99,7 @@ class RulesComparison:
     @property
     def verdict_sentence(self) -> str:
         """The finding in one sentence."""
-        teams = self.teams.filter(pl.col("team") != ALL_TEAMS)
+        teams = self.teams.filter(pl.col("team") != ALL_TEAMS_ROW_NAME)
         total = self.teams.row(-1, named=True)
         parts = []
         change = pl.col("change").abs()
@@ -209,14 +209,14 @@ def _add_failures(name: str, rules: SharingRules, scenario: Scenario) -> Simulat
     return SimulatedRules(name, rules, failures, scenario.tz)
 
 
-def _describe_agreement(arena: Arena) -> str:
+def _describe_agreement(replayed_jobs: ReplayedJobs) -> str:
     """Describe how far the simulation of today differs from the observed waits."""
-    if arena.asked_jobs.starts_assumed:
+    if replayed_jobs.asked_jobs.starts_assumed:
         return "The data have no start times: waits are simulated, without observed waits to compare."
-    waited_s = arena.asked_jobs.start_s - arena.asked_jobs.requests.ready_s
-    if not (waited_s[arena.is_evaluated] > MAX_UNCONFIRMED_WAIT_S).any():
+    waited_s = replayed_jobs.asked_jobs.start_s - replayed_jobs.asked_jobs.requests.ready_s
+    if not (waited_s[replayed_jobs.is_evaluated] > MAX_UNCONFIRMED_WAIT_S).any():
         return "No job waited for 10 minutes in the data to compare the simulation with."
-    error = arena.waits.share.error
+    error = replayed_jobs.waits.share.error
     if error <= MAX_REPLAY_ERROR:
         return f"The simulation of today differs from the observed waits by {percent_text(error)}."
     return (
@@ -225,21 +225,23 @@ def _describe_agreement(arena: Arena) -> str:
     )
 
 
-def compare_rules_on_replay(arena: Arena, rules_before: SimulatedRules, rules_after: SimulatedRules) -> RulesComparison:
+def compare_rules_on_replay(
+    replayed_jobs: ReplayedJobs, rules_before: SimulatedRules, rules_after: SimulatedRules
+) -> RulesComparison:
     """Simulate the jobs of a replay on today's fleet under two sets of rules, and compare waits and losses by team."""
-    inputs, requests = arena.asked_jobs, arena.make_requests(AS_TODAY)
+    inputs, requests = replayed_jobs.asked_jobs, replayed_jobs.make_requests(AS_TODAY)
     block_s, n_blocks, block_text = split_into_blocks(inputs.observed_s)
     jobs = pl.DataFrame({"team": team_of_jobs(inputs), "gpus": inputs.gpus_by_job(), "ready_s": requests.ready_s})
-    jobs = jobs.with_columns(judged=arena.is_evaluated)
+    jobs = jobs.with_columns(judged=replayed_jobs.is_evaluated)
     names = sorted(set(jobs["team"]))
-    options: dict[str, Any] = {"queue": arena.queue, "placement": arena.choose_placement()}
-    options["larger"] = arena.larger_profiles
+    options: dict[str, Any] = {"queue": replayed_jobs.queue, "placement": replayed_jobs.choose_placement()}
+    options["larger"] = replayed_jobs.larger_profiles
     sides, notes = [], []
     for rules in (rules_before, rules_after):
         outcome = simulate_shared_requests(requests, inputs.fleet, build_sharing(rules, inputs), **options)
         sides.append(_list_waits_and_runs(jobs, outcome))
         notes += describe_unmatched_teams(rules.rules, names)
-    rows = [_compare_team(name, sides, block_s, n_blocks) for name in [*names, ALL_TEAMS]]
+    rows = [_compare_team(name, sides, block_s, n_blocks) for name in [*names, ALL_TEAMS_ROW_NAME]]
     teams = pl.DataFrame(rows, schema_overrides=dict.fromkeys(_WAIT_COLUMNS, pl.Float64))
     return RulesComparison(rules_before.name, rules_after.name, teams, block_text, tuple(dict.fromkeys(notes)))
 
@@ -377,7 +379,7 @@ def _compare_team(
     Parameters
     ----------
     name : str
-        Team, or :data:`ALL_TEAMS`.
+        Team, or :data:`ALL_TEAMS_ROW_NAME`.
     sides : sequence of tuple of two polars.DataFrame
         Waits and runs, before and after.
     block_s : float
@@ -390,7 +392,7 @@ def _compare_team(
     dict
         Row of the table ``teams``.
     """
-    of_team = pl.lit(value=True) if name == ALL_TEAMS else pl.col("team") == name
+    of_team = pl.lit(value=True) if name == ALL_TEAMS_ROW_NAME else pl.col("team") == name
     waits = [table.filter(of_team) for table, _ in sides]
     ends = [table.filter(of_team) for _, table in sides]
     never_started = [int(table["never"].sum()) for table in waits]

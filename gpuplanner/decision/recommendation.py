@@ -48,8 +48,8 @@ from gpuplanner.decision.explained_waits import ExplainedWaits, take_jobs
 from gpuplanner.decision.headroom_and_growth import FittedGrowth, fit_growth_per_week, sum_weekly_work
 from gpuplanner.decision.policy_comparison import (
     POLICY_NAMES,
-    Contest,
-    Tuning,
+    PolicyResults,
+    TuningJobs,
     estimate_weekly_saving,
     find_simulation_obstacle,
     load_policy_arena,
@@ -60,8 +60,8 @@ from gpuplanner.decision.policy_fleets import FleetRules, as_they_are, assign_la
 from gpuplanner.decision.policy_simulation import (
     MAX_LEFT_OUT_SHARE,
     Knobs,
+    PolicyRun,
     PolicySetting,
-    Trial,
     find_correction,
     find_servable_requests,
     partition_nodes,
@@ -85,7 +85,7 @@ MIN_EXTRA_SAVING_FRACTION = 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class DecisionBasis:
     """Decision with its evidence; None where nothing could be simulated.
 
     - ``decision``: The decision.
@@ -96,7 +96,7 @@ class Answer:
     """
 
     decision: Decision
-    contest: Contest | None = None
+    contest: PolicyResults | None = None
     recommendation: Recommendation | None = None
     curve: tuple[CurvePoint, ...] = ()
     rules: FleetRules | None = None
@@ -115,14 +115,14 @@ class CourseOfAction:
 
     measures: tuple[Measure, ...]
     policy: str
-    trial: Trial
+    trial: PolicyRun
     gpus: int
     gpus_mean: float
     layouts: tuple[LayoutOnNodes, ...]
     saving: Saving
 
 
-def decide(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Answer:
+def decide(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | None = None) -> DecisionBasis:
     """Decide on the measures for a fleet.
 
     Parameters
@@ -137,9 +137,9 @@ def decide(scenario: Scenario, tell: Callable[[str, Trial], object] | None = Non
     Answer
     """
     if (correction := find_correction(scenario.data)) is not None:
-        return Answer(make_correction_decision(scenario, correction))
+        return DecisionBasis(make_correction_decision(scenario, correction))
     if (reason := find_simulation_obstacle(scenario)) is not None:
-        return Answer(make_empty_decision(scenario, reason))
+        return DecisionBasis(make_empty_decision(scenario, reason))
     policy_contest = run_contest(scenario, tell)
     # The recommendation of the wait model does not depend on policies or on the actuator.
     neutral = scenario.but(policies=None, actuator="mig-manager", ownership=None, node_lead_s=None)
@@ -154,12 +154,12 @@ def decide(scenario: Scenario, tell: Callable[[str, Trial], object] | None = Non
     decision = _build_decision(policy_contest, recommendation, course, curve)
     policy_contest = _replace_with_recommended(policy_contest, recommendation, sized_course, course)
     rules = make_fleet_rules(policy_contest.asked_jobs, course.trial, policy_contest.abilities, course.policy)
-    return Answer(decision, policy_contest, recommendation, curve, rules)
+    return DecisionBasis(decision, policy_contest, recommendation, curve, rules)
 
 
 def _replace_with_recommended(
-    contest: Contest, recommendation: Recommendation, sized_course: CourseOfAction, course: CourseOfAction
-) -> Contest:
+    contest: PolicyResults, recommendation: Recommendation, sized_course: CourseOfAction, course: CourseOfAction
+) -> PolicyResults:
     """Replace the policies of a comparison by their recommended settings.
 
     The recommendation of the wait model meets the limit if each job size meets its own. Policies that power nodes down
@@ -167,7 +167,7 @@ def _replace_with_recommended(
 
     Parameters
     ----------
-    contest : Contest
+    contest : PolicyResults
         The comparison.
     recommendation : Recommendation
         Recommendation of the wait model.
@@ -234,13 +234,13 @@ def recommend_from_waits(scenario: Scenario) -> tuple[Recommendation, tuple[Curv
 
 
 def _build_decision(
-    contest: Contest, recommendation: Recommendation, course: CourseOfAction, curve: Sequence[CurvePoint]
+    results: PolicyResults, recommendation: Recommendation, course: CourseOfAction, curve: Sequence[CurvePoint]
 ) -> Decision:
     """Build the decision from the recommendation and the chosen course of action.
 
     Parameters
     ----------
-    contest : Contest
+    results : PolicyResults
         Policies compared on the same jobs.
     recommendation : Recommendation
         Recommendation of the wait model.
@@ -249,7 +249,7 @@ def _build_decision(
     curve : sequence of CurvePoint
         The wait curve.
     """
-    scenario, inputs = contest.scenario, contest.asked_jobs
+    scenario, inputs = results.scenario, results.asked_jobs
     fleet, measures = inputs.nodes.total, course.measures
     mean = recommendation.team_waits.get(None, (None, None))
     decision = Decision(
@@ -260,18 +260,18 @@ def _build_decision(
         purchase_lead_days=scenario.purchase_lead_days, measures=measures,
         reason=None if measures else recommendation.reason,
         service=recommendation.service, conditions=tuple(filter(None, (measure.condition for measure in measures))),
-        teams=team_rows(scenario, recommendation.team_waits), left_out_share=_left_out_share(contest),
+        teams=team_rows(scenario, recommendation.team_waits), left_out_share=_left_out_share(results),
         fleet_inferred=inputs.nodes.inferred,
-        gpu_model=contest.job_history.fleet.name,
-        telemetry_matched_gpu_hours=matched_gpu_hours(contest.job_history.trace),
+        gpu_model=results.job_history.fleet.name,
+        telemetry_matched_gpu_hours=matched_gpu_hours(results.job_history.trace),
         today_mean_minutes=mean[0], recommended_mean_minutes=mean[1],
     )  # fmt: skip
-    return add_texts(decision, contest, recommendation, course.trial, curve)
+    return add_texts(decision, results, recommendation, course.trial, curve)
 
 
-def _plan_todays_nodes(contest: Contest, recommendation: Recommendation) -> CourseOfAction:
+def _plan_todays_nodes(results: PolicyResults, recommendation: Recommendation) -> CourseOfAction:
     """Carry the recommendation out on today's nodes, all of them powered on."""
-    inputs, arena, action = contest.asked_jobs, contest.arena, recommendation.action
+    inputs, arena, action = results.asked_jobs, results.arena, recommendation.action
     fleet = inputs.nodes.total
     if action in ("repartition", "rightsize"):
         policy, trial = MIG_STATIC, arena.simulate(_partition_as_recommended(inputs, recommendation))
@@ -291,26 +291,28 @@ def _plan_todays_nodes(contest: Contest, recommendation: Recommendation) -> Cour
     return CourseOfAction(measures, policy, trial, gpus, float(gpus), layouts, saving)
 
 
-def _power_down_idle_nodes(contest: Contest, recommendation: Recommendation) -> tuple[Recommendation, CourseOfAction]:
+def _power_down_idle_nodes(
+    results: PolicyResults, recommendation: Recommendation
+) -> tuple[Recommendation, CourseOfAction]:
     """Add the winning policy to the recommendation, if it saves clearly more."""
-    winner, inputs, arena = contest.winner, contest.asked_jobs, contest.arena
-    course, fleet = _plan_todays_nodes(contest, recommendation), inputs.nodes.total
+    winner, inputs, arena = results.winner, results.asked_jobs, results.arena
+    course, fleet = _plan_todays_nodes(results, recommendation), inputs.nodes.total
     if winner.trial is None or winner.policy not in IDLE_MEASURES:
         return recommendation, course
     extra_units, trial = 0, winner.trial
     if winner.policy != MIG_DYNAMIC:
-        if (fitted := _fit_policy_on_kept_nodes(contest, trial, recommendation)) is None:
+        if (fitted := _fit_policy_on_kept_nodes(results, trial, recommendation)) is None:
             return recommendation, course
         extra_units, trial = fitted
-    saving = _estimate_saving(contest, trial)
+    saving = _estimate_saving(results, trial)
     gained = (saving.value or 0.0) - (course.saving.value or 0.0)
     if (saving.low or 0.0) <= 0 or gained < MIN_EXTRA_SAVING_FRACTION * fleet * HOURS_PER_WEEK:
         return recommendation, course
     if extra_units:
-        target, days = read_wait_target(contest.scenario), contest.scenario.purchase_lead_days
+        target, days = read_wait_target(results.scenario), results.scenario.purchase_lead_days
         model, growth = recommendation.model, recommendation.growth
         recommendation = recommend(model, target, growth, lead_days=days, extra_units=extra_units)
-        course = _plan_todays_nodes(contest, recommendation)
+        course = _plan_todays_nodes(results, recommendation)
     gpus, mean = min(arena.peak_gpus(trial), course.gpus), fleet - (saving.value or 0.0) / HOURS_PER_WEEK
     text = {
         POWER_DOWN_IDLE: "Power idle nodes down", AUTOSCALED_POOLS: "Scale node pools with the requests of jobs",
@@ -325,29 +327,29 @@ def _power_down_idle_nodes(contest: Contest, recommendation: Recommendation) -> 
 
 
 def _fit_policy_on_kept_nodes(
-    contest: Contest, trial: Trial, recommendation: Recommendation
-) -> tuple[int, Trial] | None:
+    results: PolicyResults, run: PolicyRun, recommendation: Recommendation
+) -> tuple[int, PolicyRun] | None:
     """Fit a policy to the nodes that the recommendation keeps, or to more nodes where that saves clearly more.
 
     Several settings are tried for each number of nodes, so that no number is excluded by a single setting.
 
     Returns
     -------
-    tuple of int and Trial, or None
+    tuple of int and PolicyRun, or None
         Number of added units and the simulation; None where no setting meets the limit.
     """
-    tuning = Tuning(contest.arena, contest.training_jobs, contest.training_days, contest.abilities)
+    tuning = TuningJobs(results.arena, results.training_jobs, results.training_days, results.abilities)
     pools, units = recommendation.pools, recommendation.units
     max_extra_units = sum(pool.today for pool in pools) - sum(units)
-    fitted: list[tuple[int, Trial, float]] = []
+    fitted: list[tuple[int, PolicyRun, float]] = []
     for extra_units in sorted({0, max_extra_units, *(2**power for power in range(max_extra_units.bit_length()))}):
         numbers = _list_kept_nodes(pools, add_kept_units(pools, units, extra_units))
-        tried = tuning.try_settings(tuning.list_settings_on_nodes(trial.setting, numbers))
-        best = tuning.choose_cheapest(trial.setting.policy, tried)
-        if best is not None and contest.arena.meets_limit(best, contest.evaluation_jobs):
-            fitted.append((extra_units, best, _estimate_saving(contest, best).value or 0.0))
+        tried = tuning.try_settings(tuning.list_settings_on_nodes(run.setting, numbers))
+        best = tuning.choose_cheapest(run.setting.policy, tried)
+        if best is not None and results.arena.meets_limit(best, results.evaluation_jobs):
+            fitted.append((extra_units, best, _estimate_saving(results, best).value or 0.0))
     most_saved = max((saved for *_, saved in fitted), default=0.0)
-    enough = most_saved - MIN_EXTRA_SAVING_FRACTION * contest.asked_jobs.nodes.total * HOURS_PER_WEEK
+    enough = most_saved - MIN_EXTRA_SAVING_FRACTION * results.asked_jobs.nodes.total * HOURS_PER_WEEK
     return next(((extra_units, best) for extra_units, best, saved in fitted if saved >= enough), None)
 
 
@@ -372,29 +374,29 @@ def _partition_as_recommended(inputs: JobReplayInputs, recommendation: Recommend
     return PolicySetting(MIG_STATIC, recommendation.view, fleet, named, tuple(kept), knobs=knobs)
 
 
-def _estimate_saving(contest: Contest, trial: Trial) -> Saving:
+def _estimate_saving(results: PolicyResults, run: PolicyRun) -> Saving:
     """Estimate the GPU-hours a week that a simulated policy saves over today, with an interval and later weeks."""
-    saved = contest.arena.today.daily_gpu_hours - trial.daily_gpu_hours
+    saved = results.arena.today.daily_gpu_hours - run.daily_gpu_hours
     value, low, high = estimate_weekly_saving(
-        saved[contest.training_days], float(contest.asked_jobs.nodes.total * HOURS_PER_WEEK)
+        saved[results.training_days], float(results.asked_jobs.nodes.total * HOURS_PER_WEEK)
     )
-    later = saved[contest.evaluation_days] if contest.has_holdout else np.zeros(0)
+    later = saved[results.evaluation_days] if results.has_holdout else np.zeros(0)
     weeks = tuple(float(later[at : at + 7].sum()) for at in range(0, len(later) - 6, 7))
     return Saving(round(value, 3), round(low, 3), round(high, 3), None, tuple(round(hours, 3) for hours in weeks))
 
 
-def _list_layouts(inputs: JobReplayInputs, trial: Trial, gpus: int | None = None) -> tuple[LayoutOnNodes, ...]:
+def _list_layouts(inputs: JobReplayInputs, run: PolicyRun, gpus: int | None = None) -> tuple[LayoutOnNodes, ...]:
     """List GPUs by layout at the time when most GPUs are provisioned.
 
     Fixed nodes keep their layouts; of pools, the highest number of GPUs partitioned at once, and the remaining full
     ones.
     """
-    setting = trial.setting
+    setting = run.setting
     if setting.fleet.capacity.shape[1] == 1:
         fixed = [(number, pools[0]) for number, pools in zip(setting.node_numbers, setting.layouts, strict=True)]
         return _group_by_layout(inputs, fixed)
-    intervals = trial.outcome.power_intervals.filter(pl.col("pool") == 1)
-    partitioned = replace(trial.outcome, power_intervals=intervals)
+    intervals = run.outcome.power_intervals.filter(pl.col("pool") == 1)
+    partitioned = replace(run.outcome, power_intervals=intervals)
     max_partitioned = partitioned.peak_gpus(setting.fleet.gpus, 0.0, inputs.observed_s)
     total = setting.total_gpus if gpus is None else gpus
     left = min(max_partitioned, total)
@@ -457,10 +459,10 @@ def team_rows(scenario: Scenario, waits: TeamWaits = MappingProxyType({})) -> tu
     return (*rows, TeamRow(UNALLOCATED_TEAM, float(unallocated_hours), float(unallocated_hours), 0, 0.0))
 
 
-def _left_out_share(contest: Contest) -> float:
+def _left_out_share(results: PolicyResults) -> float:
     """Share, 0-1, of the GPU-hours of the record left out of all figures: jobs that contradict others."""
     columns = ["gpus", "start_time", "end_time", "quarantined"]
-    raw = open_dataset(data_folder(contest.scenario.data), columns=columns)
+    raw = open_dataset(data_folder(results.scenario.data), columns=columns)
     hours = pl.col("gpus") * (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
     left_out_seconds = hours.filter(pl.col("quarantined").is_not_null())
     all_seconds, quarantined_seconds = raw.jobs.select(all=hours.sum(), out=left_out_seconds.sum()).row(0)

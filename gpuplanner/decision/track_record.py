@@ -217,7 +217,7 @@ class ObservedMonth:
 
 
 @dataclass(frozen=True)
-class LeverHours:
+class MeasureHours:
     """GPU-hours a week saved by one source."""
 
     lever: str
@@ -282,7 +282,7 @@ class SavingOutcome:
     not_carried_out: float
     realised: float
     demand_ratio: float
-    levers: tuple[LeverHours, ...]
+    levers: tuple[MeasureHours, ...]
 
     def money(self, usd_before: float, usd_after: float) -> dict[str, Decimal]:
         """Convert the steps to money a week, at the values of a GPU-hour in both months; the last step is the price.
@@ -457,7 +457,7 @@ def _evaluate_promise(promise_month: SavingsMonth, outcome_month: SavingsMonth) 
     service = 0.0 - min(late, max(saved, 0.0))
     released = base.installed_gpu_hours - observed.installed_gpu_hours
     powered_down = observed.rest_gpu_hours - base.rest_gpu_hours
-    split = (LeverHours(FEWER_GPUS_SOURCE, released), LeverHours(POWERED_DOWN_SOURCE, powered_down))
+    split = (MeasureHours(FEWER_GPUS_SOURCE, released), MeasureHours(POWERED_DOWN_SOURCE, powered_down))
     return SavingOutcome(
         promise_month.month, outcome_month.month, promise.gpu_hours, promise.low, promise.high, demand, service,
         saved - promise.gpu_hours - demand, saved + service, ratio, split,

@@ -40,7 +40,7 @@ the job has ``gpus`` devices of ``profile_requested`` on ``gpu_model``.
 
 JOB_DEVICE_COLUMNS = (DEVICES_COLUMN, "gpu_model", "profile_requested", "node_list", "instances", "gpus")
 """Columns of jobs that describe their devices."""
-DEVICE_KEY_COLUMNS = (DEVICES_COLUMN, "gpu_model", "device_near")
+SHARED_DEVICE_KEY_COLUMNS = (DEVICES_COLUMN, "gpu_model", "device_near")
 """Columns that determine how the devices of a job are counted; the result is computed once per distinct key."""
 DEVICE_FACT_TYPES = {
     **{"device_count": pl.Float64, "device_compute": pl.Float64, "device_memory": pl.Float64},
@@ -202,7 +202,7 @@ class DeviceCounter:
         keys = pl.concat(
             _count_keys(_add_node_facts(chunk, nodes, any_device)) for chunk in job_table.tables(JOB_DEVICE_COLUMNS)
         )
-        summed = keys.group_by(*DEVICE_KEY_COLUMNS).agg(pl.col("rows", "asking").sum())
+        summed = keys.group_by(*SHARED_DEVICE_KEY_COLUMNS).agg(pl.col("rows", "asking").sum())
         facts, key_findings = _resolve_keys(summed, replace(resolver, installed_models=_installed_models(nodes)))
         key_findings += _untracked_share_findings(job_table, nodes)
         # Nodes are counted before jobs, and have the GPU models that were stated for their words already.
@@ -528,7 +528,9 @@ def _add_share_sizes(devices: str, shares_text: str) -> str:
 def _count_keys(rows: pl.DataFrame) -> pl.DataFrame:
     """Count the rows of each key, and those of them that request GPUs."""
     has_gpus = (pl.col("gpus") > 0).fill_null(value=False)
-    return rows.group_by(*DEVICE_KEY_COLUMNS).agg(rows=pl.len().cast(pl.Int64), asking=has_gpus.sum().cast(pl.Int64))
+    return rows.group_by(*SHARED_DEVICE_KEY_COLUMNS).agg(
+        rows=pl.len().cast(pl.Int64), asking=has_gpus.sum().cast(pl.Int64)
+    )
 
 
 def _count_in_gpus(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
@@ -555,7 +557,9 @@ def _count_in_gpus(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
             .then(column)
         )
 
-    table = rows.join(facts, on=DEVICE_KEY_COLUMNS, how="left", nulls_equal=True, maintain_order="left").with_columns(
+    table = rows.join(
+        facts, on=SHARED_DEVICE_KEY_COLUMNS, how="left", nulls_equal=True, maintain_order="left"
+    ).with_columns(
         gpus=held_gpus("gpus", "device_compute"),
         gpus_by_memory=held_gpus("gpus_by_memory", "device_memory"),
         instances=pl.when(is_sliced).then("device_cut").when(~is_share).then("instances"),
@@ -584,7 +588,7 @@ def _resolve_keys(keys: pl.DataFrame, resolver: DeviceResolver) -> tuple[pl.Data
     share_rows = Counter[str]()
     unknown, ambiguous, unknown_words, inferred = (Counter[str]() for _ in range(4))
     bare_resolver = replace(resolver, models_by_word={})
-    for text, model, near_text, rows, asking in keys.sort(*DEVICE_KEY_COLUMNS).iter_rows():
+    for text, model, near_text, rows, asking in keys.sort(*SHARED_DEVICE_KEY_COLUMNS).iter_rows():
         node_models = tuple(near_text.split("|")) if near_text else ()
         items = [(word, count, resolver.resolve_word(word, node_models)) for word, count in _parse_device_text(text)]
         key_rows.append((text, model, near_text, *_key_facts(items, model, resolver, node_models)))
@@ -603,7 +607,7 @@ def _resolve_keys(keys: pl.DataFrame, resolver: DeviceResolver) -> tuple[pl.Data
             elif device.gpu_model is not None and bare_resolver.resolve_word(word, node_models).gpu_model is None:
                 inferred[word] += rows
     table = pl.DataFrame(
-        key_rows, schema={**dict.fromkeys(DEVICE_KEY_COLUMNS, pl.String), **DEVICE_FACT_TYPES}, orient="row"
+        key_rows, schema={**dict.fromkeys(SHARED_DEVICE_KEY_COLUMNS, pl.String), **DEVICE_FACT_TYPES}, orient="row"
     )
     findings = [
         *_word_findings("MIG instances counted as shares of GPUs", "info", Counter({"": mig_rows}), MIG_SHARE_EFFECT),

@@ -4,9 +4,9 @@ from gpuplanner.notebook.cluster_views import ahead as ahead
 from gpuplanner.notebook.cluster_views import costs as costs
 from gpuplanner.notebook.cluster_views import explore as explore
 from gpuplanner.notebook.cluster_views import twenty_jobs as twenty_jobs
-from gpuplanner.notebook.forecast_and_cost_panels import AheadPanel as AheadPanel
-from gpuplanner.notebook.forecast_and_cost_panels import AheadQuestion as AheadQuestion
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel as CostPanel
+from gpuplanner.notebook.forecast_and_cost_panels import ForecastPanel as ForecastPanel
+from gpuplanner.notebook.forecast_and_cost_panels import ForecastQuestion as ForecastQuestion
 from gpuplanner.notebook.layout_views import LimitsPanel as LimitsPanel
 from gpuplanner.notebook.layout_views import layouts as layouts
 from gpuplanner.notebook.layout_views import price_html as price_html
@@ -16,8 +16,8 @@ from gpuplanner.notebook.study_views import evaluate as evaluate
 from gpuplanner.notebook.study_views import open_study as open_study
 from gpuplanner.notebook.study_views import size as size
 from gpuplanner.notebook.usage_panels import ALL_BOARDS as ALL_BOARDS
-from gpuplanner.notebook.usage_panels import BoardsPanel as BoardsPanel
 from gpuplanner.notebook.usage_panels import ExplorePanel as ExplorePanel
+from gpuplanner.notebook.usage_panels import GpuModelPanel as GpuModelPanel
 from gpuplanner.notebook.usage_panels import SharingPanel as SharingPanel
 from gpuplanner.notebook.usage_panels import explore_inbox as explore_inbox
 from gpuplanner.notebook.views import View as View

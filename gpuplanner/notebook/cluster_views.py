@@ -21,7 +21,7 @@ from gpuplanner.forecast.gpu_demand import DemandHistory
 from gpuplanner.forecast.model_selection import fold_scores, mean_scores
 from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.notebook.forecast_and_cost_panels import AheadPanel, AheadQuestion, CostPanel
+from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, ForecastPanel, ForecastQuestion
 from gpuplanner.notebook.usage_panels import ExplorePanel, explore_inbox
 from gpuplanner.notebook.views import View
 from gpuplanner.report import cost_and_forecast_sections, dataset_sections
@@ -61,11 +61,11 @@ def twenty_jobs() -> View:
     return View(page.section("Twenty jobs on eight H100", table, chart), policies)
 
 
-DEFAULT_AHEAD_QUESTION = AheadQuestion()
+DEFAULT_AHEAD_QUESTION = ForecastQuestion()
 
 
 @dataclass(frozen=True, eq=False)
-class Ahead:
+class ForecastView:
     """Forecast of GPU demand from a cutoff, with a view for each part.
 
     - ``source``: Demand of the jobs that are known at the cutoff.
@@ -112,27 +112,27 @@ class Ahead:
         backtest = rolling_backtest(self.source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=models, price=price)
         return View(cost_and_forecast_sections.render_error_section(backtest), mean_scores(fold_scores(backtest)))
 
-    def decision(self, question: AheadQuestion = DEFAULT_AHEAD_QUESTION) -> View:
+    def decision(self, question: ForecastQuestion = DEFAULT_AHEAD_QUESTION) -> View:
         """Show the quantile of demand to plan for, given the cost of missing GPU-hours."""
         shown = cost_and_forecast_sections.render_quantile_section(
             self.source, question.horizon, question.gap, question.price
         )
         return View(shown, self.source.cost_curve(question.horizon, question.gap, question.price))
 
-    def calendar(self, question: AheadQuestion = DEFAULT_AHEAD_QUESTION) -> View:
+    def calendar(self, question: ForecastQuestion = DEFAULT_AHEAD_QUESTION) -> View:
         """Show the GPUs to plan on each day of the horizon."""
         shown = cost_and_forecast_sections.render_calendar_section(
             self.source, question.horizon, question.gap, question.price, question.capacity
         )
         return View(shown, self.source.plan_calendar(question.horizon, question.gap, question.price))
 
-    def controls(self, question: AheadQuestion = DEFAULT_AHEAD_QUESTION) -> AheadPanel:
+    def controls(self, question: ForecastQuestion = DEFAULT_AHEAD_QUESTION) -> ForecastPanel:
         """Make the panel with controls, the calendar and the decision."""
         parts = (self.calendar, self.decision)
-        return AheadPanel(question, lambda question: "".join(part(question)._repr_html_() for part in parts))
+        return ForecastPanel(question, lambda question: "".join(part(question)._repr_html_() for part in parts))
 
 
-def ahead(data: str = "sample", *, at: str = "") -> Ahead:
+def ahead(data: str = "sample", *, at: str = "") -> ForecastView:
     """Forecast GPU demand from a cutoff in the data.
 
     Parameters
@@ -146,7 +146,7 @@ def ahead(data: str = "sample", *, at: str = "") -> Ahead:
     -------
     Ahead
         ``expected()``, ``past_errors()``, ``decision()``, ``calendar()``: a view each; ``controls()`` moves the last
-        two, which answer an :class:`AheadQuestion`.
+        two, which answer an :class:`ForecastQuestion`.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def ahead(data: str = "sample", *, at: str = "") -> Ahead:
     instant = datetime.fromisoformat(at) if at else None
     if instant is not None and instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
-    return Ahead(lay_out_demand(Scenario(data=data), at=instant))
+    return ForecastView(lay_out_demand(Scenario(data=data), at=instant))
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,7 +262,7 @@ def costs(scenario: Scenario) -> MonthCosts:
 
 def explore(
     data: str | Dataset = "sample", *, gpu_model: str | None = None, tz: str = "UTC", smallest_group: int = 0
-) -> SeenTrace:
+) -> TraceView:
     """Open a dataset and show its quality, GPU-hours, demand, phases and claims.
 
     Parameters
@@ -292,11 +292,11 @@ def explore(
     ['bucket', 'gpu_hours']
     """
     inbox = open_inbox(data, gpu_model=gpu_model, tz=tz, smallest_group=smallest_group)
-    return SeenTrace(inbox, data if isinstance(data, str) else "the trace")
+    return TraceView(inbox, data if isinstance(data, str) else "the trace")
 
 
 @dataclass(frozen=True, eq=False)
-class SeenTrace:
+class TraceView:
     """A dataset with a view for each part.
 
     - ``inbox``: The opened dataset.

@@ -34,7 +34,7 @@ from gpuplanner.usage.job_history import begin_of, end_of, load_dataset, months_
 
 
 @dataclass(frozen=True)
-class AheadQuestion:
+class ForecastQuestion:
     """Settings of a forecast, for its calendar, decision and controls.
 
     Attributes
@@ -48,7 +48,7 @@ class AheadQuestion:
 
     Examples
     --------
-    >>> AheadQuestion(price=8.0)
+    >>> ForecastQuestion(price=8.0)
     AheadQuestion(horizon=48, gap=6, price=8.0, capacity=64.0)
     """
 
@@ -58,12 +58,12 @@ class AheadQuestion:
     capacity: float = 64.0
 
 
-class AheadPanel(BackgroundPanel[AheadQuestion, str]):
+class ForecastPanel(BackgroundPanel[ForecastQuestion, str]):
     """Panel with controls of a forecast, the quantile to plan for and the calendar of GPUs.
 
     Parameters
     ----------
-    question : AheadQuestion
+    question : ForecastQuestion
         Initial settings of the controls.
     draw : callable
         Makes HTML of the settings; runs in the background.
@@ -75,7 +75,7 @@ class AheadPanel(BackgroundPanel[AheadQuestion, str]):
 
     Examples
     --------
-    >>> panel = AheadPanel(AheadQuestion(48, 6, 5.0, 64.0), lambda asked: f"<p>{asked.price:g}</p>")
+    >>> panel = ForecastPanel(ForecastQuestion(48, 6, 5.0, 64.0), lambda asked: f"<p>{asked.price:g}</p>")
     >>> panel.controls["price"].value = 8.0
     >>> panel.ask().result()
     '<p>8</p>'
@@ -83,7 +83,7 @@ class AheadPanel(BackgroundPanel[AheadQuestion, str]):
 
     at_once = True
 
-    def __init__(self, question: AheadQuestion, draw: Callable[[AheadQuestion], str]) -> None:
+    def __init__(self, question: ForecastQuestion, draw: Callable[[ForecastQuestion], str]) -> None:
         super().__init__(draw, "<div class='gpuplanner-answer'>{}</div>".format, working="Forecasting ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         style = control_style("18em", "44em")
@@ -99,9 +99,9 @@ class AheadPanel(BackgroundPanel[AheadQuestion, str]):
         self.panel = widgets.VBox([*self.controls.values(), self.status, self.answer])
 
     @property
-    def question(self) -> AheadQuestion:
+    def question(self) -> ForecastQuestion:
         """Settings of the controls."""
-        return AheadQuestion(**{name: control.value for name, control in self.controls.items()})
+        return ForecastQuestion(**{name: control.value for name, control in self.controls.items()})
 
 
 ALL_TEAMS = ""

@@ -23,8 +23,8 @@ from gpuplanner.decision.quota_comparison import compare_placements, compare_sta
 from gpuplanner.decision.quota_recommendation import advise_quotas
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import assess_fairness
-from gpuplanner.notebook.cluster_views import SeenTrace
-from gpuplanner.notebook.usage_panels import ALL_BOARDS, BoardsPanel, SharingPanel
+from gpuplanner.notebook.cluster_views import TraceView
+from gpuplanner.notebook.usage_panels import ALL_BOARDS, GpuModelPanel, SharingPanel
 from gpuplanner.notebook.views import View
 from gpuplanner.notebook.what_if import WhatIf, whatif
 from gpuplanner.report import html_page as page
@@ -167,7 +167,7 @@ def size(
     tool: str | None = None,
     tokens: float | None = None,
     deadline_h: float | None = None,
-    on: SeenTrace | Scenario | Mapping[str, int | None] | str | None = None,
+    on: TraceView | Scenario | Mapping[str, int | None] | str | None = None,
 ) -> SizedJob:
     """Estimate memory, run time and cost of a job before it runs, and rank plans for it.
 
@@ -185,7 +185,7 @@ def size(
         Tokens to train on, or to generate.
     deadline_h : float, optional
         Maximum run time. [h]
-    on : SeenTrace, Scenario, Mapping or str, optional
+    on : TraceView, Scenario, Mapping or str, optional
         Available GPUs: those of a dataset or a scenario, number of GPUs by GPU model, or a text such as
         ``"H100-80GB-SXM5=64 A30"``; default: all models with a data sheet and a price.
 
@@ -205,7 +205,7 @@ def size(
     >>> found.plans().frame().select("gpu_model", "gpus").row(0)
     ('A100-80GB', 1)
     """
-    if isinstance(on, SeenTrace):
+    if isinstance(on, TraceView):
         gpu_counts: Mapping[str, int | None] | None = gpus_by_model_of_dataset(
             on.inbox.trace, on.inbox.gpu_model, source=on.name
         )
@@ -250,7 +250,7 @@ class DecisionCard(Decision):
 
 
 @dataclass(frozen=True, eq=False)
-class Decided:
+class ComparisonView:
     """A comparison of operating policies, with a view for each part.
 
     - ``scenario``: Fleet and data.
@@ -272,7 +272,7 @@ class Decided:
         """Show all operating policies."""
         return View(render_policy_section(self.comparison), make_policy_table(self.comparison))
 
-    def boards(self) -> BoardsPanel[Comparison | ComparedFleet]:
+    def boards(self) -> GpuModelPanel[Comparison | ComparedFleet]:
         """Make the panel with the decision for one GPU model of the fleet, or for all."""
         fleet = split_into_pools(self.scenario)
 
@@ -287,9 +287,9 @@ class Decided:
             )
             return to_still_text(section)._repr_html_()
 
-        return BoardsPanel(fleet.pools, compare_pool, show_pool)
+        return GpuModelPanel(fleet.pools, compare_pool, show_pool)
 
-    def on(self, scenario: Scenario) -> Decided:
+    def on(self, scenario: Scenario) -> ComparisonView:
         """Compare the policies for another GPU model of the fleet, as chosen in :meth:`boards`."""
         return self if scenario == self.scenario else decide(scenario)
 
@@ -335,7 +335,7 @@ class Decided:
         return write_handover_folder(self.scenario, self.comparison, folder)
 
 
-class ShownStudy(Study):
+class StudyView(Study):
     """A study with a view for each part.
 
     Examples
@@ -396,7 +396,7 @@ class ShownStudy(Study):
         """Show the cost of the period by team, with energy and carbon."""
         return View(monthly_sections.costs(self), self.tables["costs"])
 
-    def but(self, **changes: Any) -> ShownStudy:  # noqa: ANN401 - fields of a scenario
+    def but(self, **changes: Any) -> StudyView:  # noqa: ANN401 - fields of a scenario
         """Evaluate the scenario with other field values; unchanged stages are reused."""
         return evaluate(replace(self.scenario, **changes))
 
@@ -410,7 +410,7 @@ class ShownStudy(Study):
             return write_study_workbook(path, self)
 
 
-def decide(scenario: Scenario) -> Decided:
+def decide(scenario: Scenario) -> ComparisonView:
     """Compare operating policies of a fleet and recommend one, without plan and ledger.
 
     Parameters
@@ -435,10 +435,10 @@ def decide(scenario: Scenario) -> Decided:
         ...
     gpuplanner.core.errors.TraceFormatError: ...
     """
-    return Decided(scenario, compare_policies(scenario))
+    return ComparisonView(scenario, compare_policies(scenario))
 
 
-def evaluate(scenario: Scenario, *, cache: bool = True) -> ShownStudy:
+def evaluate(scenario: Scenario, *, cache: bool = True) -> StudyView:
     """Evaluate a scenario end to end, from data to decision.
 
     Parameters
@@ -466,10 +466,10 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> ShownStudy:
         ...
     gpuplanner.core.errors.TraceFormatError: ...
     """
-    return ShownStudy.from_study(decision.evaluate(scenario, cache=cache))
+    return StudyView.from_study(decision.evaluate(scenario, cache=cache))
 
 
-def open_study(directory: str | Path) -> ShownStudy:
+def open_study(directory: str | Path) -> StudyView:
     """Open the study of a folder that a study was saved to, or of a report folder.
 
     Parameters
@@ -494,10 +494,10 @@ def open_study(directory: str | Path) -> ShownStudy:
         ...
     gpuplanner.core.errors.ScenarioError: nowhere: ...
     """
-    return ShownStudy.from_study(decision.open_study(directory))
+    return StudyView.from_study(decision.open_study(directory))
 
 
-def compare(*studies: Study | Decided | Comparison | Scenario) -> View:
+def compare(*studies: Study | ComparisonView | Comparison | Scenario) -> View:
     """Show decisions side by side: action, capacity freed, financial impact and queue wait.
 
     Parameters
@@ -533,13 +533,13 @@ def compare(*studies: Study | Decided | Comparison | Scenario) -> View:
     return View(page.section("Side by side", page.table(frame, caption="Decisions side by side")), frame)
 
 
-def _comparison_of(source: Study | Decided | Comparison | Scenario) -> Comparison:
+def _comparison_of(source: Study | ComparisonView | Comparison | Scenario) -> Comparison:
     """Return the policy comparison of a study, decision or scenario."""
     if isinstance(source, Scenario):
         return compare_policies(source)
     if isinstance(source, Study):
         return source.comparison
-    return source.comparison if isinstance(source, Decided) else source
+    return source.comparison if isinstance(source, ComparisonView) else source
 
 
 def _decision_figures(comparison: Comparison) -> Mapping[str, str]:

@@ -21,7 +21,7 @@ ALL_BOARDS = "all GPU models"
 PoolResult = TypeVar("PoolResult")
 
 
-class BoardsPanel(BackgroundPanel[str, PoolResult]):
+class GpuModelPanel(BackgroundPanel[str, PoolResult]):
     """Panel with a drop-down of the GPU models of a fleet, and the result for the chosen one.
 
     Parameters
@@ -42,7 +42,7 @@ class BoardsPanel(BackgroundPanel[str, PoolResult]):
 
     Examples
     --------
-    >>> panel = BoardsPanel({"H100": Scenario(), "T4": Scenario(gpu_model="T4")}, str, str)
+    >>> panel = GpuModelPanel({"H100": Scenario(), "T4": Scenario(gpu_model="T4")}, str, str)
     >>> panel.gpu_model.value = "T4"
     >>> panel.question, panel.scenario.gpu_model
     ('T4', 'T4')
@@ -119,7 +119,7 @@ class ExploreQuestion:
 
 
 @dataclass(frozen=True, eq=False)
-class SeenSection:
+class SectionAnswer:
     """Answer of the explore panel: the opened dataset, the team, and the section as HTML."""
 
     inbox: ExploredDataset
@@ -127,7 +127,7 @@ class SeenSection:
     html: str
 
 
-class ExplorePanel(BackgroundPanel[ExploreQuestion, SeenSection]):
+class ExplorePanel(BackgroundPanel[ExploreQuestion, SectionAnswer]):
     """Panel with controls of dataset, team, job and view, the chosen section, and the code that makes it.
 
     Datasets are read and sections are drawn in a thread of their own. Datasets stay open, and sections are cached.
@@ -154,7 +154,7 @@ class ExplorePanel(BackgroundPanel[ExploreQuestion, SeenSection]):
 
     def __init__(
         self,
-        inbox: ExploredDataset,
+        dataset: ExploredDataset,
         views: Mapping[str, SectionFunction],
         *,
         data: str = "sample",
@@ -165,7 +165,7 @@ class ExplorePanel(BackgroundPanel[ExploreQuestion, SeenSection]):
         widgets = import_optional("ipywidgets", extra="notebook")
         self.status.value = ""
         self._views = dict(views)
-        self._opened = {data: inbox}
+        self._opened = {data: dataset}
         self._filling = False
 
         def choice(label: str, options: Sequence[Any], help_: str) -> Any:  # noqa: ANN401 - an ipywidgets control
@@ -185,7 +185,7 @@ class ExplorePanel(BackgroundPanel[ExploreQuestion, SeenSection]):
             tooltips=[VIEW_HELP.get(name, f"Show {name}") for name in views],
         )  # fmt: skip
         self.code = widgets.HTML()
-        self._fill(inbox, ALL_TENANTS_LABEL)
+        self._fill(dataset, ALL_TENANTS_LABEL)
         on_change((self.trace, self.tenant, self.job, self.view), self._on_change)
         row = widgets.HBox([self.trace, self.tenant, self.job], layout={"flex_flow": "row wrap"})
         self.panel = widgets.VBox([row, self.view, self.code, self.status, self.answer])
@@ -196,7 +196,7 @@ class ExplorePanel(BackgroundPanel[ExploreQuestion, SeenSection]):
         """Settings of the controls."""
         return ExploreQuestion(self.trace.value, self.view.value, self.tenant.value, self.job.value or "")
 
-    def _draw_section(self, question: ExploreQuestion) -> SeenSection:
+    def _draw_section(self, question: ExploreQuestion) -> SectionAnswer:
         """Open the dataset if it is not open, and draw the section."""
         first_inbox = next(iter(self._opened.values()))
         if question.data not in self._opened:
@@ -209,21 +209,21 @@ class ExplorePanel(BackgroundPanel[ExploreQuestion, SeenSection]):
         jobs = inbox.jobs_of(tenant)
         job = question.job if question.job in jobs else next(iter(jobs), "")
         section = self._views[question.view](inbox, tenant, job)
-        return SeenSection(inbox, tenant, section._repr_html_())
+        return SectionAnswer(inbox, tenant, section._repr_html_())
 
-    def _show_answer(self, number: int, newest: SeenSection | None, answer: str, status: str) -> None:
+    def _show_answer(self, number: int, newest: SectionAnswer | None, answer: str, status: str) -> None:
         super()._show_answer(number, newest, answer, "" if status == "Done." else status)
         if number == self._n_asked and newest is not None:
             self._fill(newest.inbox, newest.tenant)
 
-    def _fill(self, inbox: ExploredDataset, tenant: str) -> None:
+    def _fill(self, dataset: ExploredDataset, tenant: str) -> None:
         """Fill the drop-downs with the teams of the dataset and the jobs of the team; keep valid choices."""
         self._filling = True
         try:
-            names = inbox.jobs_of(tenant)[:MAX_LISTED_JOBS]
+            names = dataset.jobs_of(tenant)[:MAX_LISTED_JOBS]
             jobs = [(f"{job}", job) for job in names] or [("no job with telemetry", "")]
             for control, options, chosen in (
-                (self.tenant, [ALL_TENANTS_LABEL, *inbox.tenants], tenant),
+                (self.tenant, [ALL_TENANTS_LABEL, *dataset.tenants], tenant),
                 (self.job, jobs, self.job.value),
             ):
                 if list(control.options) != options:
@@ -253,7 +253,7 @@ class ExplorePanel(BackgroundPanel[ExploreQuestion, SeenSection]):
 
 
 def explore_inbox(
-    inbox: ExploredDataset,
+    dataset: ExploredDataset,
     views: Mapping[str, SectionFunction],
     *,
     data: str = "sample",
@@ -263,7 +263,7 @@ def explore_inbox(
 
     Parameters
     ----------
-    inbox : ExploredDataset
+    dataset : ExploredDataset
         Dataset that is shown first.
     views : mapping
         Function from a dataset, a team and a job to a section, by name.
@@ -287,7 +287,7 @@ def explore_inbox(
     True
     """
     other_traces = ["sample", *public_traces()] if traces is None else traces
-    return ExplorePanel(inbox, views, data=data, traces=other_traces)
+    return ExplorePanel(dataset, views, data=data, traces=other_traces)
 
 
 CHOSEN_RULES = "the chosen rules"
@@ -393,7 +393,7 @@ class SharingPanel(BackgroundPanel[SharingRules, RulesComparison]):
         return compare_rules(self.scenario, self.base, rules)
 
 
-def sharing_html(sharing_tried: RulesComparison) -> str:
+def sharing_html(rules_comparison: RulesComparison) -> str:
     """HTML of the change of the queue wait of each team.
 
     Examples
@@ -408,8 +408,8 @@ def sharing_html(sharing_tried: RulesComparison) -> str:
     headings = ["team", *(heading for heading, _ in RULES_COLUMNS.values()), "result"]
     rows = (
         [row["team"], *(figure_text(row[name], form) for name, (_, form) in RULES_COLUMNS.items()), row["verdict"]]
-        for row in sharing_tried.teams.to_dicts()
+        for row in rules_comparison.teams.to_dicts()
     )
-    notes = "".join(f"<p>{escape(note)}</p>" for note in sharing_tried.notes)
-    caption = f"Intervals: {sharing_tried.blocks}"
-    return f"<p>{escape(sharing_tried.verdict_sentence)}</p>{table_html(headings, rows, caption=caption)}{notes}"
+    notes = "".join(f"<p>{escape(note)}</p>" for note in rules_comparison.notes)
+    caption = f"Intervals: {rules_comparison.blocks}"
+    return f"<p>{escape(rules_comparison.verdict_sentence)}</p>{table_html(headings, rows, caption=caption)}{notes}"

@@ -45,7 +45,7 @@ from gpuplanner.report.change_bundle import write_handover_folder
 from gpuplanner.usage.job_history import history
 
 if TYPE_CHECKING:
-    from gpuplanner.decision.policy_simulation import Trial
+    from gpuplanner.decision.policy_simulation import PolicyRun
 
 
 PANEL_STYLE = """<style>
@@ -303,7 +303,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         names: list[str] = []
         n_settings = 0
 
-        def report_progress(policy: str, _trial: Trial) -> None:
+        def report_progress(policy: str, run: PolicyRun) -> None:
             nonlocal n_settings
             n_settings += 1
             names.extend([policy] if policy not in names else [])
@@ -336,7 +336,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
     def _look_ahead(self, number: int, scenario: Scenario) -> None:
         """Simulate the other options of the drop-downs in the worker ahead of time, until there is a new question."""
 
-        def stop_if_stale(policy: str, _trial: Trial) -> None:
+        def stop_if_stale(policy: str, run: PolicyRun) -> None:
             if number != self._n_asked:
                 raise CancelledError
 

@@ -141,7 +141,7 @@ POLICY_STEP = "points the ClusterPolicy at the ConfigMap, for all nodes; saves t
 
 
 @dataclass(frozen=True)
-class Step:
+class FileStep:
     """A file of the bundle with the commands that use it; steps are listed in order of use.
 
     - ``file``: Path in the bundle.
@@ -159,18 +159,18 @@ class Step:
     """The measure that it carries out by itself; none: it is one of the files of a change of the fleet."""
 
     @classmethod
-    def script(cls, file: str, purpose: str) -> Step:
+    def script(cls, file: str, purpose: str) -> FileStep:
         """Make the step of a script with the verbs ``apply``, ``verify`` and ``rollback``."""
         return cls(file, purpose, *(f"bash {file} {verb}" for verb in ("apply", "verify", "rollback")))
 
     @classmethod
-    def manifest(cls, file: str, purpose: str) -> Step:
+    def manifest(cls, file: str, purpose: str) -> FileStep:
         """Make the step of Kubernetes objects that kubectl creates and deletes."""
         return cls(file, purpose, f"kubectl apply -f {file}", "", f"kubectl delete -f {file}")
 
 
 @dataclass(frozen=True)
-class MeasureWords:
+class MeasureText:
     """A measure of the decision as the README shows it.
 
     - ``action``, ``text``: Action and its description.
@@ -187,7 +187,7 @@ class MeasureWords:
 
 
 @dataclass(frozen=True)
-class PageWords:
+class PageText:
     """Texts of the README about the decision.
 
     - ``sentence``, ``policy``: Decision and policy.
@@ -200,7 +200,7 @@ class PageWords:
     sentence: str
     policy: str
     reasons: Sequence[str] = ()
-    measures: Sequence[MeasureWords] = ()
+    measures: Sequence[MeasureText] = ()
     command: str = "gpuplanner export"
     data: str = "DATA"
     emptying: str = ""
@@ -217,11 +217,11 @@ class Bundle:
     """
 
     files: dict[str, str] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[FileStep] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     manual_measures: list[str] = field(default_factory=list)
 
-    def add(self, text: str, step: Step) -> None:
+    def add(self, text: str, step: FileStep) -> None:
         """Add a file and the step that uses it."""
         self.files[step.file] = text
         self.steps.append(step)
@@ -285,7 +285,7 @@ class FleetBundle(Bundle):
 
     def add_script(self, template: str, purpose: str, name: str | None = None) -> None:
         """Add a shipped script with the three verbs, under its own name or another."""
-        self.add(self.script(template), Step.script(self.path_of(name or template), purpose))
+        self.add(self.script(template), FileStep.script(self.path_of(name or template), purpose))
 
 
 def fill_template(template: str, values: Mapping[str, str]) -> str:
@@ -318,7 +318,7 @@ def add_release(bundle: FleetBundle, nodes: Sequence[str], purpose: str, guard: 
     if nodes:
         script = "release_slurm.sh" if bundle.rules.actuator == "slurm" else "release.sh"
         bundle.files[bundle.path_of("released.txt")] = join_lines(nodes)
-        step = Step.script(bundle.path_of("release.sh"), purpose)
+        step = FileStep.script(bundle.path_of("release.sh"), purpose)
         action = "release" if nodes is bundle.rules.released else ""
         bundle.add(bundle.script(script), replace(step, do=guard(step.do), action=action))
 

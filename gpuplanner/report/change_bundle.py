@@ -45,10 +45,10 @@ from gpuplanner.report.bundle_files import (
     NAMESPACE,
     POLICY_STEP,
     Bundle,
+    FileStep,
     FleetBundle,
-    MeasureWords,
-    PageWords,
-    Step,
+    MeasureText,
+    PageText,
     add_release,
     describe_duration,
     describe_unused_slices,
@@ -71,7 +71,7 @@ FLEET_ACTIONS = ("repartition", "rightsize", "power_down", "autoscale")
 
 
 def make_bundle(
-    rules: FleetRules, page_words: PageWords, change: ChangeCost, drain: Drain, *,
+    rules: FleetRules, page_words: PageText, change: ChangeCost, drain: Drain, *,
     gres_type: GresTypes | str | None = None,
 ) -> Bundle:  # fmt: skip
     """Make the files of a decision and the README that explains them.
@@ -80,7 +80,7 @@ def make_bundle(
     ----------
     rules : FleetRules
         Target fleet: pools, nodes, policy and actuator.
-    page_words : PageWords
+    page_words : PageText
         Texts of the README about the decision.
     change : ChangeCost
         Duration of a layout change.
@@ -130,7 +130,7 @@ def _add_operator_files(bundle: FleetBundle) -> None:
     if bundle.gpu_model.profiles and not by_gpu:
         purpose_of_map = "MIG configurations, one per node layout, for the MIG manager; `policy.sh` creates it"
         path = bundle.path_of("configmap.yaml")
-        bundle.add(to_config_map(plan, bundle.gpu_model), Step(path, purpose_of_map))
+        bundle.add(to_config_map(plan, bundle.gpu_model), FileStep(path, purpose_of_map))
         bundle.add_script("policy.sh", POLICY_STEP)
     if bundle.gpu_model.profiles:
         drain = replace(bundle.drain, scope="gpu") if by_gpu else bundle.drain
@@ -139,7 +139,7 @@ def _add_operator_files(bundle: FleetBundle) -> None:
         purpose_of_nodes = "drains nodes, repartitions them, verifies, uncordons"
         for text in scripts.values():  # one: the fleet changes once
             purpose = "repartitions GPUs one by one, verifies" if by_gpu else purpose_of_nodes
-            bundle.add(text, Step.script(bundle.path_of("change.sh"), purpose))
+            bundle.add(text, FileStep.script(bundle.path_of("change.sh"), purpose))
     add_release(bundle, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
 
 
@@ -149,7 +149,7 @@ def _add_mig_parted_files(bundle: FleetBundle) -> None:
     if bundle.gpu_model.profiles:
         bundle.add(
             to_mig_parted(plan, bundle.gpu_model),
-            Step(bundle.path_of("mig-parted.yaml"), "MIG configurations, one per node layout"),
+            FileStep(bundle.path_of("mig-parted.yaml"), "MIG configurations, one per node layout"),
         )
         last_start = plan["slot_start"].max()
         states = node_states_at(check_layout_plan(plan, bundle.gpu_model), last_start)  # type: ignore[arg-type]
@@ -161,10 +161,10 @@ def _add_mig_parted_files(bundle: FleetBundle) -> None:
             )
             purpose = "waits for a node's GPU processes to end, repartitions it, verifies; saves its earlier layout"
             _add_index(bundle)
-            bundle.add(text, Step.script(bundle.path_of("change.sh"), purpose))
+            bundle.add(text, FileStep.script(bundle.path_of("change.sh"), purpose))
     if rules.released:
         purpose = f"nodes that are not needed: drain them, then {bundle.release_instruction}"
-        bundle.add(join_lines(rules.released), Step(bundle.path_of("released.txt"), purpose))
+        bundle.add(join_lines(rules.released), FileStep(bundle.path_of("released.txt"), purpose))
 
 
 def _add_slurm_files(bundle: FleetBundle) -> None:
@@ -180,9 +180,9 @@ def _add_slurm_files(bundle: FleetBundle) -> None:
     if bundle.gpu_model.profiles:
         yaml = bundle.path_of("mig-parted.yaml")
         parted_purpose = "MIG configurations, one per node layout; copied to the nodes of `changed.txt`"
-        bundle.add(to_mig_parted(plan, bundle.gpu_model), Step(yaml, parted_purpose))
+        bundle.add(to_mig_parted(plan, bundle.gpu_model), FileStep(yaml, parted_purpose))
         changed_lines = join_lines(sorted(set(plan.filter("changed")["node"])))
-        bundle.add(changed_lines, Step(bundle.path_of("changed.txt"), "nodes that are repartitioned"))
+        bundle.add(changed_lines, FileStep(bundle.path_of("changed.txt"), "nodes that are repartitioned"))
     purposes = {  # the fleet changes once; of the lines of before and after that, those of after
         f"slurm-{scripts[0][7:-3]}.conf": "planned Gres of all nodes, as lines of slurm.conf",
         INSTALL_SCRIPT: "writes Gres of changed nodes into the live slurm.conf; keeps `slurm.conf.before-gpuplanner`",
@@ -190,10 +190,10 @@ def _add_slurm_files(bundle: FleetBundle) -> None:
         STATIC_GRES_SCRIPT: "prints gres.conf on a node whose Slurm has no NVML; set `STATIC_GRES`",
     }
     for name, purpose in purposes.items():
-        bundle.add(files[name].replace(scripts[0], "change.sh"), Step(bundle.path_of(name), purpose))
+        bundle.add(files[name].replace(scripts[0], "change.sh"), FileStep(bundle.path_of(name), purpose))
     _add_index(bundle)
     purpose = "drains nodes, waits, repartitions them, runs `install-gres.sh`, reconfigures Slurm, verifies, resumes"
-    step = Step.script(bundle.path_of("change.sh"), purpose)
+    step = FileStep.script(bundle.path_of("change.sh"), purpose)
     parted = f"export PARTED={bundle.mig_parted_path}\n"
     bundle.add(files[scripts[0]], replace(step, do=parted + step.do, undo=parted + step.undo))
     add_release(bundle, rules.released, release_purpose)
@@ -203,10 +203,10 @@ def _add_index(bundle: FleetBundle) -> None:
     """Add the table of layout changes by node and GPU, unless nothing changes."""
     if bundle.index.height:
         text = to_index_text(bundle.index, bundle.gpu_model, bundle.change, bundle.rules.actuator)
-        bundle.add(text, Step(bundle.path_of("changes.md"), "layout changes by node and GPU"))
+        bundle.add(text, FileStep(bundle.path_of("changes.md"), "layout changes by node and GPU"))
 
 
-def render_readme(bundle: FleetBundle, page_words: PageWords) -> str:
+def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
     """Render the README of a change bundle."""
     rules, warnings = bundle.rules, "; ".join(bundle.warnings)
     text, changes = _make_text_lookup(bundle, page_words), bool(_nodes_to_repartition(bundle))
@@ -255,7 +255,7 @@ def _nodes_to_repartition(bundle: FleetBundle) -> list[str]:
     return sorted(set(bundle.rules.layout_plan().filter("changed")["node"]))
 
 
-def _make_text_lookup(bundle: FleetBundle, page_words: PageWords) -> Callable[[str], str]:
+def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[str], str]:
     """Return a function that looks up texts of the README by name, those of the actuator first."""
     rules, nodes, limit = bundle.rules, _nodes_to_repartition(bundle), bundle.drain.limit_s
     blocks, has_gap = text_blocks(), nodes and rules.requests == RIGHTSIZED
@@ -307,7 +307,7 @@ def _quota_text(bundle: FleetBundle, text: Callable[[str], str]) -> str:
     return f"{text('quotas_by_hand')} {'; '.join(parts)}." if parts else ""
 
 
-def _measure_texts(bundle: FleetBundle, page_words: PageWords) -> dict[str, str]:
+def _measure_texts(bundle: FleetBundle, page_words: PageText) -> dict[str, str]:
     """Render what to do, check and undo for each measure, in order."""
     fleet_action = next((measure.action for measure in page_words.measures if measure.action in FLEET_ACTIONS), "")
     do, check, undo = list[str](), list[str](), list[str]()
@@ -334,7 +334,7 @@ def _measure_texts(bundle: FleetBundle, page_words: PageWords) -> dict[str, str]
     return {key: "\n\n".join(texts) or NO_STEPS_TEXT for key, texts in parts.items()}
 
 
-def _manual_texts(bundle: FleetBundle, page_words: PageWords, measure: MeasureWords) -> tuple[str, list[str], str, str]:
+def _manual_texts(bundle: FleetBundle, page_words: PageText, measure: MeasureText) -> tuple[str, list[str], str, str]:
     """Describe a measure that no file carries out: the reason, its commands, its check and how to undo it."""
     bundle.manual_measures.append(measure.action)
     if measure.action in FLEET_ACTIONS:
@@ -437,7 +437,7 @@ def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_typ
             hours_s = math.ceil(emptying_s[1] / SECONDS_PER_HOUR) * SECONDS_PER_HOUR
             drain = replace(drain, limit_s=max(drain.limit_s, hours_s))
     gres_types = gres_type or (read_gres_types(scenario.data, gpu_model) if rules.actuator == "slurm" else None)
-    page_words = PageWords(
+    page_words = PageText(
         decision.sentence, POLICIES[decision.policy].meaning, tuple(_ticket_lines(decision)),
         tuple(_describe_measures(decision)),
         f"gpuplanner export {scenario.data} --actuator {rules.actuator}", str(scenario.data), emptying,
@@ -587,7 +587,7 @@ def _ticket_lines(decision: Decision) -> Iterator[str]:
     yield "Approved by: ____"
 
 
-def _describe_measures(decision: Decision) -> Iterator[MeasureWords]:
+def _describe_measures(decision: Decision) -> Iterator[MeasureText]:
     """Yield the measures in order, each with the condition that must hold before it."""
     latest = decision.longest_waiting
     check_command = decision.next_steps[-1].command if decision.next_steps else None
@@ -606,4 +606,4 @@ def _describe_measures(decision: Decision) -> Iterator[MeasureWords]:
             if step.action == measure.action and not (step.command or "").startswith("gpuplanner rightsize")
         ]  # requests are switched after the nodes are verified
         bought_gpus = (measure.gpus - decision.fleet_gpus) * (measure.action == "buy")
-        yield MeasureWords(measure.action, measure.text, condition, steps, bought_gpus)
+        yield MeasureText(measure.action, measure.text, condition, steps, bought_gpus)

@@ -206,27 +206,27 @@ PAST_FORECAST_HEADINGS = {
 }  # fmt: skip
 
 
-def render_expected_section(wanted_gpus: DemandHistory, horizon: int, *, seed: int = 1) -> Section:
+def render_expected_section(demand_history: DemandHistory, horizon: int, *, seed: int = 1) -> Section:
     """Render the expected GPUs of running and new jobs, and the work left in running jobs.
 
     Parameters
     ----------
-    wanted_gpus : Wanted
+    demand_history : Wanted
         Forecast of GPU demand.
     horizon : int
         Intervals ahead.
     seed : int
         Seed of the sample paths.
     """
-    fan = wanted_gpus.fan(horizon, seed=seed)
+    fan = demand_history.fan(horizon, seed=seed)
     last = fan.row(-1, named=True)
     total = last["still_running"] + last["to_come"]
-    work_left = wanted_gpus.running().select(tenant="unique_id", cost="gpu_hours_left")
+    work_left = demand_history.running().select(tenant="unique_id", cost="gpu_hours_left")
     return page.section(
         "Running and new jobs",
         page.figure(
             plots.plot_fan(fan),
-            title=f"GPUs expected, {_name_series(wanted_gpus)}",
+            title=f"GPUs expected, {_name_series(demand_history)}",
             alt=f"Of the {total:,.0f} GPUs expected at the end, jobs that run today have "
             f"{last['still_running']:,.0f}. Dotted lines: 90 % interval of the sample paths, before calibration.",
             numbers=fan,
@@ -235,14 +235,14 @@ def render_expected_section(wanted_gpus: DemandHistory, horizon: int, *, seed: i
             plots.plot_costs(work_left, unit="GPU-hours left", title="Work left in running jobs"),
             title="Work left in running jobs",
             alt="Expected GPU-hours left in jobs that are running.",
-            numbers=wanted_gpus.running(),
+            numbers=demand_history.running(),
         ),
     )
 
 
-def render_error_section(judged: EvaluatedBacktest) -> Section:
+def render_error_section(backtest: EvaluatedBacktest) -> Section:
     """Render the error of each forecasting model and the coverage of its interval at past cutoffs."""
-    scores = fold_scores(judged)
+    scores = fold_scores(backtest)
     mean = mean_scores(scores)
     score_by_model = {row["model"]: row for row in mean.iter_rows(named=True)}
     chosen, naive = score_by_model[CHOSEN_MODEL_NAME], score_by_model["Naive"]
@@ -262,13 +262,13 @@ def render_error_section(judged: EvaluatedBacktest) -> Section:
 
 
 def render_quantile_section(
-    wanted_gpus: DemandHistory, horizon: int, gap: int, price: float, *, seed: int = 1
+    demand_history: DemandHistory, horizon: int, gap: int, price: float, *, seed: int = 1
 ) -> Section:
     """Render the cost of planning at each quantile of demand.
 
     Parameters
     ----------
-    wanted_gpus : Wanted
+    demand_history : Wanted
         Forecast of GPU demand.
     horizon : int
         Intervals ahead.
@@ -279,7 +279,7 @@ def render_quantile_section(
     seed : int
         Seed of the sample paths.
     """
-    curve = wanted_gpus.cost_curve(horizon, gap, price, seed=seed)
+    curve = demand_history.cost_curve(horizon, gap, price, seed=seed)
     best = curve.filter("best").row(0, named=True)
     return page.section(
         "Capacity to plan",
@@ -294,13 +294,13 @@ def render_quantile_section(
 
 
 def render_calendar_section(
-    wanted_gpus: DemandHistory, horizon: int, gap: int, price: float, capacity: float
+    demand_history: DemandHistory, horizon: int, gap: int, price: float, capacity: float
 ) -> Section:
     """Render the GPUs to plan, day by day.
 
     Parameters
     ----------
-    wanted_gpus : Wanted
+    demand_history : Wanted
         Forecast of GPU demand.
     horizon : int
         Intervals ahead.
@@ -311,14 +311,14 @@ def render_calendar_section(
     capacity : float
         Installed GPUs.
     """
-    table = wanted_gpus.plan_calendar(horizon, gap, price)
+    table = demand_history.plan_calendar(horizon, gap, price)
     peak = table.sort("planned", "day", descending=[True, False]).row(0, named=True)
     days_over = table.filter(pl.col("planned") > capacity).height
     return page.section(
         "Calendar",
         page.figure(
             plots.plot_peaks(table.select("day", gpus="planned"), gpus=round(capacity)),
-            title=f"GPUs to plan on each day, {_name_series(wanted_gpus)}",
+            title=f"GPUs to plan on each day, {_name_series(demand_history)}",
             alt=f"Peak on {day_text(peak['day'])}: {peak['planned']:,.0f} GPUs; {count_text(days_over, 'day')} above "
             f"the {capacity:,.0f} installed.",
             numbers=table,
@@ -351,6 +351,6 @@ def render_forecast_record(ledger: pl.DataFrame) -> Section:
     return page.fold("Past forecasts", page.paragraph(text), table, about=forecasts, appendix=True)
 
 
-def _name_series(wanted_gpus: DemandHistory) -> str:
+def _name_series(demand_history: DemandHistory) -> str:
     """Name the GPUs that a forecast is about."""
-    return "all GPUs" if wanted_gpus.whole.startswith(f"{ALL_TENANTS_POOL_NAME}/") else wanted_gpus.whole
+    return "all GPUs" if demand_history.whole.startswith(f"{ALL_TENANTS_POOL_NAME}/") else demand_history.whole

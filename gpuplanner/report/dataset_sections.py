@@ -91,15 +91,16 @@ def render_quality_svg(data_quality: DataQuality) -> str:
     return page.charts_to_titled_svg(charts, [*words, plots.coverage_text(data_quality.coverage)])
 
 
-def render_ledger_section(inbox: ExploredDataset, tenant: str = ALL_TENANTS_LABEL) -> Section:
+def render_ledger_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LABEL) -> Section:
     """Render GPU-hours by bucket and month, with activity and end states of allocated GPU-hours."""
     ledger_rows, activity, ended = (
-        inbox.rows_of(table, tenant) for table in (inbox.gpu_hour_ledger, inbox.activity, inbox.allocated_by_end_state)
+        dataset.rows_of(table, tenant)
+        for table in (dataset.gpu_hour_ledger, dataset.activity, dataset.allocated_by_end_state)
     )
-    by_month = inbox.months(tenant).with_columns(pl.col("period").dt.to_string("%Y-%m"))
+    by_month = dataset.months(tenant).with_columns(pl.col("period").dt.to_string("%Y-%m"))
     months = page.table(
         by_month,
-        caption=f"GPU-hours by month ({inbox.tz}), {tenant}",
+        caption=f"GPU-hours by month ({dataset.tz}), {tenant}",
         formats=dict.fromkeys(by_month.columns[1:], ",.1f"),
         headings={"period": "month", "gpu_hours": "all"},
     )
@@ -122,10 +123,10 @@ def render_ledger_section(inbox: ExploredDataset, tenant: str = ALL_TENANTS_LABE
     ]
     if tenant != ALL_TENANTS_LABEL:
         return page.section(f"GPU-hours of {tenant}", *allocated_figures, months)
-    buckets = inbox.buckets()
+    buckets = dataset.buckets()
     largest = buckets.sort("gpu_hours", descending=True).row(0, named=True)
     bucket_figure = page.figure(
-        plots.plot_ledger(ledger_rows, tz=inbox.tz),
+        plots.plot_ledger(ledger_rows, tz=dataset.tz),
         title="Installed GPU-hours by bucket",
         alt=f"Every installed GPU-hour is in one bucket; the largest is {largest['bucket'].replace('_', ' ')} with "
         f"{percent_text(largest['share'])}.",
@@ -134,9 +135,9 @@ def render_ledger_section(inbox: ExploredDataset, tenant: str = ALL_TENANTS_LABE
     return page.section("GPU-hours by bucket", bucket_figure, *allocated_figures, months)
 
 
-def render_demand_section(inbox: ExploredDataset, tenant: str = ALL_TENANTS_LABEL) -> Section:
+def render_demand_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LABEL) -> Section:
     """Render demand by profile and by team."""
-    demand_rows = inbox.rows_of(inbox.demand_series, tenant)
+    demand_rows = dataset.rows_of(dataset.demand_series, tenant)
     sums = demand_rows.group_by("tenant", "profile").agg(
         mean_instances=pl.col("y").mean(), p95_instances=pl.col("y").quantile(0.95), most_instances=pl.col("y").max()
     )
@@ -152,29 +153,29 @@ def render_demand_section(inbox: ExploredDataset, tenant: str = ALL_TENANTS_LABE
             plots.plot_demand(
                 pool_demand(demand_rows) if demand_rows.height else demand_rows, history_days=HISTORY_DAYS
             ),
-            title=f"Demand by profile{_gpu_model_suffix(inbox)}, {tenant} [instances]",
+            title=f"Demand by profile{_gpu_model_suffix(dataset)}, {tenant} [instances]",
             alt=f"{largest_text}{panel_note}; unconstrained demand, without queue waits.",
             numbers=table,
         )
     ]
     if tenant == ALL_TENANTS_LABEL:
-        chart = plots.plot_demand(inbox.demand_gpus, by="tenant", history_days=HISTORY_DAYS, unit="GPUs")
+        chart = plots.plot_demand(dataset.demand_gpus, by="tenant", history_days=HISTORY_DAYS, unit="GPUs")
         text = "a slice counts as its share of a GPU. Teams with different peak hours can share GPUs."
         parts.append(page.figure(chart, title="Demand by team [GPUs]", alt=f"{panel_note}; {text}"))
     return page.section("Demand", *parts)
 
 
-def render_phase_section(inbox: ExploredDataset, job: str = "") -> Section:
+def render_phase_section(dataset: ExploredDataset, job: str = "") -> Section:
     """Render phases, dips, bottleneck and slice of one job; by default of the one with most telemetry."""
     title = "Phases of one job"
-    jobs = inbox.jobs_of()
+    jobs = dataset.jobs_of()
     if not jobs:
         return page.section(title, page.note(_NO_TELEMETRY_TEXT))
-    if not inbox.fleet.can_be_cut:
+    if not dataset.fleet.can_be_cut:
         return page.section(title, page.note(_NO_MIG_TEXT))
     name = job or jobs[0]
-    view = inbox.job(name)
-    facts = inbox.jobs_with_telemetry.filter(job_id=name).row(0, named=True)
+    view = dataset.job(name)
+    facts = dataset.jobs_with_telemetry.filter(job_id=name).row(0, named=True)
     table, spikes = view.phases, view.spikes.table
     steps = " → ".join(label or "no sample" for label in table["label"])
     gaps = {label: gap.total_seconds() / 60 for label, gap in view.spikes.periods.items()}
@@ -221,46 +222,46 @@ def _describe_phase_cost(table: pl.DataFrame, price: GpuHourPrice | None) -> str
     return f"Cost: {table['cost'].sum():,.2f} {unit}, {quiet:,.2f} of it in phases without activity."
 
 
-def render_claim_section(inbox: ExploredDataset) -> Section:
+def render_claim_section(dataset: ExploredDataset) -> Section:
     """Render whether later phases of jobs need fewer GPUs, and the bottleneck of each job class."""
     title = "Do later phases of jobs need fewer GPUs?"
-    if inbox.claim is None or inbox.signatures is None:
-        return page.section(title, page.note(_NO_TELEMETRY_TEXT if inbox.job_phases is None else _NO_MIG_TEXT))
-    first = inbox.claim.row(0, named=True)
+    if dataset.claim is None or dataset.signatures is None:
+        return page.section(title, page.note(_NO_TELEMETRY_TEXT if dataset.job_phases is None else _NO_MIG_TEXT))
+    first = dataset.claim.row(0, named=True)
     verdict = f"Verdict: {first['verdict']}, from {first['jobs']} jobs; {first['reason']}."
-    verdicts = inbox.claim["verdict"].n_unique()
+    verdicts = dataset.claim["verdict"].n_unique()
     depends = " Other definitions of phase or need give another verdict: see the table." if verdicts > 1 else ""
-    largest_class = inbox.signatures.sort("gpu_hours", descending=True).row(0, named=True)
+    largest_class = dataset.signatures.sort("gpu_hours", descending=True).row(0, named=True)
     return page.section(
         title,
         page.note(verdict + depends),
         page.table(
-            inbox.claim,
+            dataset.claim,
             caption=f"Demand of later phases over earlier ones. {_CLAIM_NOTE}",
             formats=_RATIO_FORMATS,
             headings=_CLAIM_HEADINGS,
         ),
         page.figure(
-            page.add_side_padding(plots.plot_signatures(inbox.signatures)),
+            page.add_side_padding(plots.plot_signatures(dataset.signatures)),
             title="Bottleneck of each job class",
             alt=f"Most sampled GPU-hours: {largest_class['job_class']}, bound by {largest_class['bound']}. Classes not "
             "bound by compute may fit a smaller slice: see the table.",
-            numbers=inbox.signatures,
+            numbers=dataset.signatures,
         ),
     )
 
 
-def render_provenance_section(inbox: ExploredDataset) -> Section:
+def render_provenance_section(dataset: ExploredDataset) -> Section:
     """Render source, files and versions of a dataset."""
-    source_facts = inbox.trace.source_facts
+    source_facts = dataset.trace.source_facts
     facts = {
         "source": source_facts.source,
         "span": f"{source_facts.span_start} to {source_facts.span_end} (UTC)",
         "rows": f"{source_facts.rows_kept:,} of {source_facts.rows_in:,} kept, {source_facts.rows_rejected:,} rejected",
         "files": ", ".join(f"{file.name} (sha256 {file.sha256})" for file in source_facts.files) or "none",
         "notes": "; ".join(source_facts.notes) or "none",
-        "GPU model": inbox.fleet.name or "not named",
-        "zone": inbox.tz,
+        "GPU model": dataset.fleet.name or "not named",
+        "zone": dataset.tz,
         "read with": f"gpuplanner {source_facts.gpuplanner}",
         "shown with": f"gpuplanner {__version__}",
     }
@@ -283,9 +284,9 @@ _CLAIM_NOTE = (
 )
 
 
-def _gpu_model_suffix(inbox: ExploredDataset) -> str:
+def _gpu_model_suffix(dataset: ExploredDataset) -> str:
     """Return the GPU model in parentheses, for a title; empty if it is not known."""
-    return f" ({inbox.fleet.name})" if inbox.fleet.name else ""
+    return f" ({dataset.fleet.name})" if dataset.fleet.name else ""
 
 
 def _describe_idle_hours(activity: pl.DataFrame) -> str:

@@ -54,7 +54,7 @@ def escape_html(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Word:
+class GlossaryTerm:
     """A term of the glossary.
 
     - ``word``: Term as the glossary lists it.
@@ -68,11 +68,11 @@ class Word:
 
 
 @functools.cache
-def read_glossary() -> tuple[Word, ...]:
+def read_glossary() -> tuple[GlossaryTerm, ...]:
     """Read the terms of ``glossary.csv``, in the order of the file."""
     with _GLOSSARY_PATH.open(encoding="utf-8", newline="") as stream:
         return tuple(
-            Word(row["word"], tuple(form for form in row["also"].split("|") if form), row["meaning"])
+            GlossaryTerm(row["word"], tuple(form for form in row["also"].split("|") if form), row["meaning"])
             for row in csv.DictReader(stream)
         )
 

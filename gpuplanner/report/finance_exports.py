@@ -144,7 +144,7 @@ _READING_RULES = (
 
 
 @dataclass(frozen=True)
-class Summary:
+class SummarySheet:
     """A sheet that sums another one by formulas: named totals, and a column summed by group with a bar chart.
 
     - ``sheet``: Name of the table that is summed.
@@ -165,7 +165,7 @@ SUMMARY_SHEET = "Totals"
 
 def write_workbook(
     path: str | Path, sheets: Mapping[str, pl.DataFrame], *, title: str, notes: Mapping[str, str],
-    totals: Mapping[str, Sequence[str]] | None = None, summary: Summary | None = None, locale: str = "en",
+    totals: Mapping[str, Sequence[str]] | None = None, summary: SummarySheet | None = None, locale: str = "en",
 ) -> Path:  # fmt: skip
     """Write tables as an XLSX workbook, with a first sheet that describes them.
 
@@ -184,7 +184,7 @@ def write_workbook(
         Notes on the first sheet, by heading.
     totals : mapping of str to sequence of str, optional
         Columns of a sheet that have a sum below the last row.
-    summary : Summary, optional
+    summary : SummarySheet, optional
         Sheet of totals.
     locale : str
         Locale of dates.
@@ -327,7 +327,7 @@ def _write_sum(sheet: Library, height: int, column: int, series: pl.Series, styl
     sheet.write_formula(height + 1, column, formula, style, value)
 
 
-def _write_summary(book: Library, formats: _Formats, summary: Summary, frame: pl.DataFrame) -> None:
+def _write_summary(book: Library, formats: _Formats, summary: SummarySheet, frame: pl.DataFrame) -> None:
     """Write the sheet of totals, with formulas over the rows of another sheet."""
     letter = import_optional("xlsxwriter.utility", extra="report").xl_col_to_name
     sheet, bold = book.add_worksheet(SUMMARY_SHEET), formats(bold=True)
@@ -559,7 +559,7 @@ def _write_with_totals(
         known_totals = {total: column for total, (column, _) in NAMED_TOTALS.items() if lines[column].count()}
         facts = {"Price basis": review.price_basis.strip(), "Price per GPU-hour": review.rate_text,
                  "Period": _format_period(*review.period), "Unallocated": review.bridge}  # fmt: skip
-        summary = Summary("Costs", known_totals, "EffectiveCost", "SubAccountId", facts)
+        summary = SummarySheet("Costs", known_totals, "EffectiveCost", "SubAccountId", facts)
         notes = {**notes, "Cost": f"{review.total_text}. {review.bridge}"}
     cost = {"cost": f"cost_{review.currency.lower()}"}
     sheets = {name: table.rename(cost, strict=False) for name, table in sheets.items() if table.width}
@@ -571,12 +571,12 @@ def _write_with_totals(
 
 
 def carbon_text(study: Study) -> str:
-    """The carbon factor with its region or file, and that the default region is an assumption."""
-    asked, factor = study.scenario, study.provenance.carbon
-    if asked.carbon_file is not None:
-        return f"hourly factors of {Path(asked.carbon_file).name}"
-    assumed = "assumed" if asked.carbon_region == Scenario().carbon_region else "as set"
-    region = f"{factor.gco2e_per_kwh:g} g CO2e per kWh, {asked.carbon_region} ({assumed}, --set carbon_region=…)"
+    """Format the carbon factor with its region or file, and whether the region is an assumption."""
+    scenario, factor = study.scenario, study.provenance.carbon
+    if scenario.carbon_file is not None:
+        return f"hourly factors of {Path(scenario.carbon_file).name}"
+    assumed = "assumed" if scenario.carbon_region == Scenario().carbon_region else "as set"
+    region = f"{factor.gco2e_per_kwh:g} g CO2e per kWh, {scenario.carbon_region} ({assumed}, --set carbon_region=…)"
     return f"{region}; {factor.source}; {factor.year}"
 
 
@@ -586,8 +586,8 @@ def _fair_share_note(study: Study) -> dict[str, str]:
         return {}
     quotas = json.loads(study.tables["team_facts"]["facts"][0])["notes"]
     counts = "Fair share counts a MIG slice by the larger of its compute and memory share, and jobs that still run to"
-    others = "the end of the last full hour; all other sheets count compute slices to the end of the data."
-    return {"Fair share": " ".join([*quotas, counts, others])}
+    basis = "the end of the last full hour; all other sheets count compute slices to the end of the data."
+    return {"Fair share": " ".join([*quotas, counts, basis])}
 
 
 def _format_period(begin: object, end: object) -> str:

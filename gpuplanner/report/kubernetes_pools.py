@@ -12,7 +12,7 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.decision.policy_fleets import LAYOUT_CUT_BY_JOBS, PoolRule, TenantQuota
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.mig_layouts import format_layout
-from gpuplanner.report.bundle_files import POLICY_STEP, FleetBundle, Step, add_release, fill_template, join_lines
+from gpuplanner.report.bundle_files import POLICY_STEP, FileStep, FleetBundle, add_release, fill_template, join_lines
 from gpuplanner.report.mig_manager_files import allocatable_resources, to_config_map
 
 NODE_CLASSES = {"aws": ("karpenter.k8s.aws", "EC2NodeClass"), "azure": ("karpenter.azure.com", "AKSNodeClass"),
@@ -32,13 +32,13 @@ def add_node_pools(bundle: FleetBundle) -> None:
     rules, path_of = bundle.rules, bundle.path_of
     if bundle.gpu_model.profiles:
         role = "MIG configurations, one per pool; a new node is labelled with that of its pool; `policy.sh` creates it"
-        bundle.add(to_config_map(rules.make_pool_plan(), bundle.gpu_model), Step(path_of("configmap.yaml"), role))
+        bundle.add(to_config_map(rules.make_pool_plan(), bundle.gpu_model), FileStep(path_of("configmap.yaml"), role))
         bundle.add_script("policy.sh", POLICY_STEP)
     if rules.placement == "fullest":
         names = sorted({name for pool in rules.pools for name in allocatable_resources(pool.state)})
         text = "\n".join(f'{" " * 14}- {{name: "{name}", weight: 1}}' for name in names)
         role = "scheduler profile that fills the most allocated nodes first; merge it into yours"
-        bundle.add(fill_template("scheduler.yaml", {"RESOURCES": text}), Step(path_of("scheduler.yaml"), role))
+        bundle.add(fill_template("scheduler.yaml", {"RESOURCES": text}), FileStep(path_of("scheduler.yaml"), role))
     _add_karpenter_files(bundle)
     _add_cluster_autoscaler_files(bundle)
     _add_reserve_files(bundle)
@@ -97,7 +97,7 @@ def _add_karpenter_files(bundle: FleetBundle) -> None:
     )
     verbs = f"apply -f {file}", f"get -f {file} -o name", f"delete -f {file}"
     commands = [f"if {FIND_KARPENTER} >/dev/null 2>&1; then kubectl {verb}; fi" for verb in verbs]
-    bundle.add(text, Step(file, purpose, *commands))
+    bundle.add(text, FileStep(file, purpose, *commands))
 
 
 def _add_cluster_autoscaler_files(bundle: FleetBundle) -> None:
@@ -113,13 +113,13 @@ def _add_cluster_autoscaler_files(bundle: FleetBundle) -> None:
     rollback = "helm rollback cluster-autoscaler --namespace kube-system"
     undo = f"if {FIND_CLUSTER_AUTOSCALER} >/dev/null 2>&1; then {rollback}; fi"
     purpose = "Cluster Autoscaler instead of Karpenter: its flags, for the Helm release `cluster-autoscaler`"
-    bundle.add(fill_template("autoscaler_values.yaml", flags), Step(values, purpose, do, "", undo))
+    bundle.add(fill_template("autoscaler_values.yaml", flags), FileStep(values, purpose, do, "", undo))
     purpose = (
         "for Cluster Autoscaler: size, labels, taints and tags of the node groups on AWS, Azure and GCE; create the "
         "groups with your own tool"
     )
     node_groups = {f"gpuplanner-{pool.name}": _make_node_group(bundle, pool) for pool in rules.pools}
-    bundle.add(json.dumps(node_groups, indent=2) + "\n", Step(groups, purpose))
+    bundle.add(json.dumps(node_groups, indent=2) + "\n", FileStep(groups, purpose))
 
 
 def _make_node_group(bundle: FleetBundle, pool: PoolRule) -> dict[str, object]:
@@ -165,9 +165,9 @@ def _add_reserve_files(bundle: FleetBundle) -> None:
         f"if {with_buffers} >/dev/null 2>&1; then kubectl {verb} -f {buffers}; else kubectl {verb} -f {pods}; fi"
         for verb in ("apply", "delete")
     )
-    bundle.add(text, Step(buffers, purpose, do, "", undo))
+    bundle.add(text, FileStep(buffers, purpose, do, "", undo))
     text = head + "".join(fill_template("pause_pods.yaml", _pool_values(bundle, pool)) for pool in pools_with_reserve)
-    bundle.add(text, Step(pods, "the same as low-priority pods, for controllers without CapacityBuffer"))
+    bundle.add(text, FileStep(pods, "the same as low-priority pods, for controllers without CapacityBuffer"))
 
 
 def add_dra_files(bundle: FleetBundle) -> None:
@@ -180,7 +180,7 @@ def add_dra_files(bundle: FleetBundle) -> None:
     release = "dra-driver-nvidia-gpu"
     do = f"helm upgrade --install {release} {chart} --namespace {release} --create-namespace --values {values}"
     bundle.add(fill_template("dra_values.yaml", {"GATE_KEY": gate, "GATE_NAME": name}),
-             Step(values, "Helm values of the DRA driver, with dynamic MIG enabled", do, "",
+             FileStep(values, "Helm values of the DRA driver, with dynamic MIG enabled", do, "",
                   f"helm uninstall {release} --namespace {release}"))  # fmt: skip
     bundle.files[path_of("nodes.txt")] = join_lines(nodes)
     bundle.add_script("label_nodes.sh", "labels the nodes of `nodes.txt` for the DRA driver", "nodes.sh")
@@ -191,7 +191,7 @@ def add_dra_files(bundle: FleetBundle) -> None:
     names.sort(key=lambda name: format_layout({name: 1}), reverse=True)
     text = "".join(_render_device_class(name) for name in [FULL_GPU, *names])
     purpose = "a DeviceClass and a ResourceClaimTemplate for each profile"
-    bundle.add(text, Step.manifest(path_of("device-classes.yaml"), purpose))
+    bundle.add(text, FileStep.manifest(path_of("device-classes.yaml"), purpose))
     add_release(bundle, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
 
 
@@ -231,7 +231,7 @@ def add_queues(bundle: FleetBundle) -> None:
     }
     for name, (parts, purpose) in managers.items():
         text = fill_template(f"queues/{name}_head.yaml", head) + "".join(parts(bundle, quotas))
-        bundle.add(text.removesuffix("---\n"), Step(path_of(f"{name}.yaml"), purpose))
+        bundle.add(text.removesuffix("---\n"), FileStep(path_of(f"{name}.yaml"), purpose))
     if not rules.powers_nodes_down:  # pools that come and go bring the label along
         nodes = [f"{node} {pool.name}" for pool in rules.pools for node in pool.nodes]
         bundle.files[path_of("queue-nodes.txt")] = join_lines(nodes)
@@ -246,7 +246,7 @@ def _split_by_valid_name(quotas: Sequence[TenantQuota]) -> tuple[list[TenantQuot
 
 
 @dataclass(frozen=True)
-class Allotment:
+class InstanceQuota:
     """Instances of one resource of one pool for one team.
 
     - ``nominal``: Instances of its own quota.
@@ -258,12 +258,12 @@ class Allotment:
     lend: int | None = None
 
 
-def divide_instances(bundle: FleetBundle, quotas: Sequence[TenantQuota]) -> dict[tuple[str, str, str], Allotment]:
+def divide_instances(bundle: FleetBundle, quotas: Sequence[TenantQuota]) -> dict[tuple[str, str, str], InstanceQuota]:
     """Divide the instances of each pool among teams in proportion to their quota, by largest remainder.
 
     Returns
     -------
-    dict of (str, str, str) to Allotment
+    dict of (str, str, str) to InstanceQuota
         By pool, resource and team.
     """
     today = sum(pool.count * len(pool.layouts) for pool in bundle.rules.today)
@@ -279,7 +279,7 @@ def divide_instances(bundle: FleetBundle, quotas: Sequence[TenantQuota]) -> dict
             for quota in quotas:
                 tenant_nominal = nominal[quota.tenant]
                 borrow, lend = (None if gpus is None else gpus / today * offered for gpus in (quota.borrow, quota.lend))
-                allotments[pool.name, resource, quota.tenant] = Allotment(
+                allotments[pool.name, resource, quota.tenant] = InstanceQuota(
                     tenant_nominal,
                     None if borrow is None else math.ceil(borrow - 1e-9),
                     None if lend is None else min(tenant_nominal, math.floor(lend + 1e-9)),
@@ -309,7 +309,7 @@ def _kueue_documents(bundle: FleetBundle, quotas: Sequence[TenantQuota]) -> Iter
         for pool in rules.pools:
             flavors.append(f"        - name: gpuplanner-{pool.name}\n          resources:")
             for resource in resource_names:
-                allotment = shares.get((pool.name, resource, quota.tenant), Allotment(0, 0, 0))
+                allotment = shares.get((pool.name, resource, quota.tenant), InstanceQuota(0, 0, 0))
                 flavors.append(f"            - {json.dumps(_kueue_quota(quota, resource, allotment))}")
         yield fill_template("queues/cluster_queue.yaml", {
             "TENANT": quota.tenant, "COHORT": f"  cohortName: {quota.cohort}\n" if quota.cohort else "",
@@ -319,7 +319,7 @@ def _kueue_documents(bundle: FleetBundle, quotas: Sequence[TenantQuota]) -> Iter
             yield fill_template("queues/local_queue.yaml", {"TENANT": quota.tenant, "NAMESPACE": namespace})
 
 
-def _kueue_quota(quota: TenantQuota, resource: str, allotment: Allotment) -> dict[str, str | int]:
+def _kueue_quota(quota: TenantQuota, resource: str, allotment: InstanceQuota) -> dict[str, str | int]:
     """Make the quota of one resource for Kueue; it accepts borrowing and lending limits only in cohorts."""
     limits: dict[str, str | int] = {"name": resource, "nominalQuota": allotment.nominal}
     if quota.cohort and quota.borrow is not None and allotment.borrow is not None:

@@ -23,7 +23,7 @@ from gpuplanner.report.bundle_files import (
     NAMESPACE,
     POLICY_STEP,
     Bundle,
-    Step,
+    FileStep,
     change_index,
     fill_template,
     to_index_text,
@@ -124,10 +124,10 @@ def make_calendar_bundle(
     chosen_formats = FORMATS[:-1] if formats == "all" else (formats,)
     bundle = Bundle()
     if "mig-parted" in chosen_formats:
-        step = Step("mig-parted/mig-parted.yaml", "MIG configurations for mig-parted")
+        step = FileStep("mig-parted/mig-parted.yaml", "MIG configurations for mig-parted")
         bundle.add(to_mig_parted(layouts, gpu_model, at=at), step)
     if "configmap" in chosen_formats:
-        step = Step.manifest("mig-manager/configmap.yaml", "the same as a ConfigMap for the MIG manager")
+        step = FileStep.manifest("mig-manager/configmap.yaml", "the same as a ConfigMap for the MIG manager")
         bundle.add(to_config_map(layouts, gpu_model, at=at), step)
     if "runbook" in chosen_formats:
         try:
@@ -141,7 +141,7 @@ def make_calendar_bundle(
             policy_values = {"CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE}
             # policy.sh creates the ConfigMap, with the configurations that are in it already.
             bundle.steps = [replace(step, do="", undo="") for step in bundle.steps]
-            bundle.add(fill_template("policy.sh", policy_values), Step.script("mig-manager/policy.sh", POLICY_STEP))
+            bundle.add(fill_template("policy.sh", policy_values), FileStep.script("mig-manager/policy.sh", POLICY_STEP))
         _add_scripts(bundle, "nvidia-smi" if drain.scope == "gpu" else "mig-manager", scripts, drain)
     if "slurm" in chosen_formats:
         if at is None:
@@ -155,11 +155,11 @@ def make_calendar_bundle(
         rehearsed = None if scenario is None else rehearse_layout_changes(scenario, layouts, problem)
         index = change_index(layouts, gpu_model, **change_arguments, expected=rehearsed)
         bundle.files["changes.csv"] = escape_formulas(index, FOCUS_TIME).write_csv()
-        bundle.add(to_index_text(index, gpu_model, problem.change), Step("changes.md", "all changes by time"))
+        bundle.add(to_index_text(index, gpu_model, problem.change), FileStep("changes.md", "all changes by time"))
     for name in plugin_exporters if formats == "all" else plugin_exporters.keys() & {formats}:
         for file, text in plugin_exporters[name](layouts, gpu_model).items():
             file_path = f"{UNCHECKED_FOLDER}/{name}/{Path(file).name}"
-            bundle.add(text, Step(file_path, "written by another package, not checked"))
+            bundle.add(text, FileStep(file_path, "written by another package, not checked"))
     bundle.files[README_FILE] = fill_template("calendar/page.md", {"GPU_MODEL": gpu_model.name, **step_tables(bundle)})
     return bundle
 
@@ -201,14 +201,14 @@ def _add_scripts(bundle: Bundle, actuator: str, scripts: Mapping[str, str], drai
     if not scripts:
         return
     bundle.files |= {f"{actuator}/{name}": text for name, text in scripts.items()}
-    bundle.steps.append(Step(f"{actuator}/change-*.sh", "one layout change each"))
+    bundle.steps.append(FileStep(f"{actuator}/change-*.sh", "one layout change each"))
     timer_values = {"ACTUATOR": actuator, "NAMESPACE": NAMESPACE, "AHEAD_S": f"{drain.ahead_s:.0f}"}
     timer_values |= {"FOLDER": FOLDER_PLACEHOLDER, "IMAGE": IMAGE_PLACEHOLDER}
     names = [name for name in TIMER_FILES if actuator == "mig-manager" or name != "timer.yaml"]
     timer_texts = {name: fill_template(f"calendar/{name}", timer_values) for name in names}
     bundle.files |= {f"{actuator}/{name}": text for name, text in timer_texts.items()}
     file_names = ", ".join(f"`{name}`" for name in list(timer_texts)[1:])
-    bundle.steps.append(Step.script(f"{actuator}/timer.sh", f"runs them at their planned times; uses {file_names}"))
+    bundle.steps.append(FileStep.script(f"{actuator}/timer.sh", f"runs them at their planned times; uses {file_names}"))
 
 
 def _check_layouts(folder: Path, problem: PlanProblem) -> None:

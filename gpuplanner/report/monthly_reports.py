@@ -115,7 +115,7 @@ class MonthRecord:
 
 
 @dataclass(frozen=True)
-class Chain:
+class MonthChain:
     """Records of all months of a folder, oldest first."""
 
     months: tuple[MonthRecord, ...] = ()
@@ -128,13 +128,13 @@ class Chain:
         """List the earlier months that have a report."""
         return [record for record in self.months if record.month < month and record.has_data]
 
-    def with_month(self, record: MonthRecord) -> Chain:
+    def with_month(self, record: MonthRecord) -> MonthChain:
         """Add a month, or replace its earlier record."""
         other_months = [month for month in self.months if month.month != record.month]
-        return Chain(tuple(sorted([*other_months, record], key=lambda month: month.month)))
+        return MonthChain(tuple(sorted([*other_months, record], key=lambda month: month.month)))
 
 
-def read_chain(folder: Path) -> Chain:
+def read_chain(folder: Path) -> MonthChain:
     """Read the record of a folder; empty if there is none.
 
     Raises
@@ -144,12 +144,12 @@ def read_chain(folder: Path) -> Chain:
     """
     path = folder / RECORD_FILE
     if not path.exists():
-        return Chain()
+        return MonthChain()
     try:
         values = load_json(path.read_text(encoding="utf-8"), source=str(path), error=ScenarioError)
         if values["format"] != CHAIN_FORMAT:
             raise ValueError(values["format"])
-        chain = Chain(tuple(from_plain(MonthRecord, record) for record in values["months"]))
+        chain = MonthChain(tuple(from_plain(MonthRecord, record) for record in values["months"]))
         if fault := next((fault_text for record in chain.months for fault_text in _find_faults(record)), None):
             raise ValueError(fault)
         if [record.month for record in chain.months] != sorted({record.month for record in chain.months}):
@@ -196,7 +196,7 @@ FORECAST_HEADINGS = {
 }  # fmt: skip
 
 
-def render_chain_page(chain: Chain, out: Path, locale: str = "en") -> str:
+def render_chain_page(chain: MonthChain, out: Path, locale: str = "en") -> str:
     """Render the overview page of a folder of monthly reports, with links to files that exist."""
     reported = [record for record in chain.months if record.has_data]
     inferred_months = [record.month for record in reported if record.facts.get("fleet_inferred")]
@@ -214,7 +214,7 @@ def render_chain_page(chain: Chain, out: Path, locale: str = "en") -> str:
     return page.render_page(body, title="GPU reports", subtitle=months, provenance=facts, locale=locale)
 
 
-def _months_table(chain: Chain) -> str:
+def _months_table(chain: MonthChain) -> str:
     """Render the table of months, newest first, with links to their reports."""
     rows = []
     for record in reversed(chain.months):
@@ -248,7 +248,7 @@ def _describe_unfinished(record: MonthRecord) -> str:
     return "" if record.is_complete else "Started, not complete."
 
 
-def _list_month_files(chain: Chain, out: Path) -> str:
+def _list_month_files(chain: MonthChain, out: Path) -> str:
     """Render links to the existing files of each month."""
     lines = []
     for record in reversed(chain.months):
@@ -351,7 +351,7 @@ def _start_of_month(time: datetime) -> datetime:
 def report_months(
     scenario: Scenario, months: Sequence[str], out: str | Path, *, remake: Sequence[str] = (),
     report_progress: ReportProgress,
-) -> Chain:  # fmt: skip
+) -> MonthChain:  # fmt: skip
     """Report several months into one folder, each building on the ledger of the previous one.
 
     Completed months stay. A month is reported again if it is named in `remake`, if one of its files is missing or
@@ -404,13 +404,13 @@ def _write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), protect_foreign=False)
 
 
-def _previous_ledger(chain: Chain, month: str, out: Path) -> Path | None:
+def _previous_ledger(chain: MonthChain, month: str, out: Path) -> Path | None:
     """Return the path of the ledger of the last earlier month that has a report."""
     before = chain.months_before(month)
     return ledger_path(out, before[-1].month) if before else None
 
 
-def _is_outdated(chain: Chain, month: str, out: Path) -> bool:
+def _is_outdated(chain: MonthChain, month: str, out: Path) -> bool:
     """Whether a month was built on another ledger than the one that precedes it now."""
     record = next(record for record in chain.months if record.month == month)
     return record.has_data and record.before != _hash_ledger(_previous_ledger(chain, month, out))
@@ -436,7 +436,7 @@ def _hash_text(text: str) -> str:
 class _MonthRun:
     """One month while it is reported: its inputs and its steps."""
 
-    def __init__(self, scenario: Scenario, out: Path, chain: Chain, report_progress: ReportProgress) -> None:
+    def __init__(self, scenario: Scenario, out: Path, chain: MonthChain, report_progress: ReportProgress) -> None:
         self.scenario, self.out, self.report_progress = scenario, out, report_progress
         self.month = str(scenario.month)
         self.previous_ledger = _previous_ledger(chain, self.month, out)
@@ -650,12 +650,12 @@ RUN_HEADINGS = {
 }  # fmt: skip
 
 
-def render_watch_page(watched: WatchState, *, refresh_s: float | None = None, locale: str = "en") -> str:
+def render_watch_page(watch_state: WatchState, *, refresh_s: float | None = None, locale: str = "en") -> str:
     """Render the page of `gpuplanner watch`.
 
     Parameters
     ----------
-    watched : Watched
+    watch_state : Watched
         State of the watch after its last run.
     refresh_s : float, optional
         Interval after which the browser reloads the page. [s]
@@ -675,31 +675,33 @@ def render_watch_page(watched: WatchState, *, refresh_s: float | None = None, lo
     (True, True)
     """
     counts = {
-        "runs": f"{watched.looks:,}",
-        "change bundles written": f"{watched.packs:,}",
-        "failed runs": f"{watched.failures:,}",
-        "evaluated runs": f"{watched.judged:,}",
-        "realised gain of their change bundles": f"{watched.realised:,.0f} GPU-hours",
-        "regret of their recommendations against hindsight": f"{watched.regret:,.0f} GPU-hours",
+        "runs": f"{watch_state.looks:,}",
+        "change bundles written": f"{watch_state.packs:,}",
+        "failed runs": f"{watch_state.failures:,}",
+        "evaluated runs": f"{watch_state.judged:,}",
+        "realised gain of their change bundles": f"{watch_state.realised:,.0f} GPU-hours",
+        "regret of their recommendations against hindsight": f"{watch_state.regret:,.0f} GPU-hours",
     }
-    status = [page.paragraph(watched.sentence or "No run yet.")]
-    if watched.pack_at:
+    status = [page.paragraph(watch_state.sentence or "No run yet.")]
+    if watch_state.pack_at:
         link = '<a href="pack/steps.csv">Latest change bundle</a>'
-        status.append(f"<p>{link}, {escape_html(watched.pack_at)}: its changes in order.</p>")
+        status.append(f"<p>{link}, {escape_html(watch_state.pack_at)}: its changes in order.</p>")
     parts = [page.section("Status", *status, page.value_table(counts, caption="Runs so far"))]
-    if watched.jobs:
-        jobs = pl.DataFrame([vars(job) for job in watched.jobs])
+    if watch_state.jobs:
+        jobs = pl.DataFrame([vars(job) for job in watch_state.jobs])
         parts.append(page.section("Jobs to move", page.table(jobs, caption="Jobs that outgrow their allocation")))
-    if watched.past:
+    if watch_state.past:
         explanation = page.note("A gain covers the hours until the next run, which can change the rest of the plan.")
         formats = {"chance": ".0%"}
-        runs = page.table(watched.runs_table(), caption="Runs, newest first", headings=RUN_HEADINGS, formats=formats)
+        runs = page.table(
+            watch_state.runs_table(), caption="Runs, newest first", headings=RUN_HEADINGS, formats=formats
+        )
         parts.append(page.section("Runs", explanation, runs))
     return page.render_page(
         "\n".join(parts),
         title="Watch",
-        subtitle=f"data to {watched.at}" if watched.at else "no run yet",
-        provenance={"gpuplanner": __version__, "data": watched.data or "none"},
+        subtitle=f"data to {watch_state.at}" if watch_state.at else "no run yet",
+        provenance={"gpuplanner": __version__, "data": watch_state.data or "none"},
         refresh_s=refresh_s,
         locale=locale,
     )

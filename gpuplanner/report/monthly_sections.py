@@ -73,12 +73,12 @@ def demand(study: Study) -> Section:
             alt="Naive is the baseline model; the table has the model chosen for each series.",
             numbers=choice.select(_MODEL_CHOICE_COLUMNS),
         ),
-        about=f"{_expected(study, ', rightsized' if has_mig else '')}{covered}",
+        about=f"{_describe_expected_demand(study, ', rightsized' if has_mig else '')}{covered}",
         appendix=True,
     )
 
 
-def _expected(study: Study, kind: str) -> str:
+def _describe_expected_demand(study: Study, kind: str) -> str:
     """The forecast at noon of the day after the data end, as drawn, with its interval where it has one."""
     figures = study.headline
     if figures.tomorrow_at is None or figures.tomorrow_gpus is None:
@@ -334,7 +334,7 @@ def teams(study: Study) -> Section:
     fairness = Fairness.of_tables(study.tables)
     if fairness is None:
         return Section("")
-    team_section = render_team_section(fairness, sharing_tried=RulesComparison.of_tables(study.tables))
+    team_section = render_team_section(fairness, rules_comparison=RulesComparison.of_tables(study.tables))
     parts = (team_section, render_placement_section(study.tables.get("placements")))
     return Section("\n".join(filter(None, parts)))
 

@@ -160,7 +160,7 @@ _NEXT_STEP_HEADINGS = {"tenant": "team", "why": "cause of waiting", "next_step":
 
 
 def render_team_section(
-    fairness: Fairness, quota_advice: QuotaAdvice | None = None, sharing_tried: RulesComparison | None = None, *,
+    fairness: Fairness, quota_advice: QuotaAdvice | None = None, rules_comparison: RulesComparison | None = None, *,
     title: str = _FAIRNESS_TITLE,
 ) -> Section:  # fmt: skip
     """Render fair share by team, causes of waiting, and effects of other quotas.
@@ -171,7 +171,7 @@ def render_team_section(
         Fair share received by each team in the record.
     quota_advice : QuotaAdvice, optional
         Recommended quotas for the next weeks.
-    sharing_tried : SharingTried, optional
+    rules_comparison : SharingTried, optional
         Same weeks simulated under other quotas.
     title : str
         Heading of the section.
@@ -213,7 +213,7 @@ def render_team_section(
             headings=_NEXT_STEP_HEADINGS,
         ),
         slowdown_text,
-        "" if sharing_tried is None else _render_quota_trial(sharing_tried),
+        "" if rules_comparison is None else _render_quota_trial(rules_comparison),
         *(
             ()
             if quota_advice is None
@@ -243,15 +243,15 @@ def render_team_section(
     )
 
 
-def _render_quota_trial(sharing_tried: RulesComparison) -> str:
+def _render_quota_trial(rules_comparison: RulesComparison) -> str:
     """Render the same weeks simulated under two sets of quotas."""
     columns = ("team", "jobs", *_TRIAL_HOURS, "verdict", *_TRIAL_LOSSES, *_TRIAL_NEVER_STARTED)
 
-    rules, blocks = f"{sharing_tried.after} instead of {sharing_tried.before}", sharing_tried.blocks
+    rules, blocks = f"{rules_comparison.after} instead of {rules_comparison.before}", rules_comparison.blocks
     formats = dict.fromkeys((*_TRIAL_HOURS, *_TRIAL_LOSSES), ",.1f")
-    effects, caption = sharing_tried.teams.select(columns), f"{rules}, GPU-hours per week (intervals {blocks})"
+    effects, caption = rules_comparison.teams.select(columns), f"{rules}, GPU-hours per week (intervals {blocks})"
     table = page.table(effects, caption=caption, headings=_TRIAL_HEADINGS, formats=formats)
-    return "".join([page.paragraph(sharing_tried.verdict_sentence), table, *map(page.note, sharing_tried.notes)])
+    return "".join([page.paragraph(rules_comparison.verdict_sentence), table, *map(page.note, rules_comparison.notes)])
 
 
 def render_placement_section(table: pl.DataFrame | None) -> Section:

@@ -33,8 +33,8 @@ from gpuplanner.planner.layout_plan import (
     to_file_stamp,
 )
 from gpuplanner.report.bundle_files import (
+    FileStep,
     FleetBundle,
-    Step,
     add_release,
     fill_shipped_file,
     join_lines,
@@ -301,8 +301,10 @@ def add_power_saving_files(bundle: FleetBundle) -> None:
     gres_lines = _controller_gres_lines(bundle, names)
     if bundle.gpu_model.profiles:
         purpose = "MIG configurations, one per pool; `power.sh` applies them on the machine"
-        bundle.add(to_mig_parted(rules.make_pool_plan(), bundle.gpu_model), Step(path_of("mig-parted.yaml"), purpose))
-    bundle.add(GRES_CONF, Step(path_of("gres.conf"), "for nodes whose Slurm has NVML"))
+        bundle.add(
+            to_mig_parted(rules.make_pool_plan(), bundle.gpu_model), FileStep(path_of("mig-parted.yaml"), purpose)
+        )
+    bundle.add(GRES_CONF, FileStep(path_of("gres.conf"), "for nodes whose Slurm has NVML"))
     layouts = [
         f"{name} {machine} {pool.state.config_name}"
         for pool in rules.pools
@@ -329,11 +331,11 @@ def add_power_saving_files(bundle: FleetBundle) -> None:
     if not kept:
         text = "".join(line for line in text.splitlines(True) if not line.startswith("SuspendExcNodes="))
     purpose = "power saving: a Slurm partition per pool, and a node name per MIG layout of a machine"
-    bundle.add(text, Step(path_of("pools.conf"), purpose))
+    bundle.add(text, FileStep(path_of("pools.conf"), purpose))
     if gres_lines:
         purpose = "GPUs of those node names for the controller, which counts none while they are powered down"
         text = bundle.script("controller_gres.conf", LINES="\n".join(gres_lines))
-        bundle.add(text, Step(path_of("controller-gres.conf"), purpose))
+        bundle.add(text, FileStep(path_of("controller-gres.conf"), purpose))
     programs = {
         "resume.sh": "ResumeProgram: powers a machine up under one node name at a time",
         "suspend.sh": "SuspendProgram: powers machines down",
@@ -341,8 +343,8 @@ def add_power_saving_files(bundle: FleetBundle) -> None:
         "reserve.sh": "powers up idle nodes until the reserve is full",
     }
     for name, program_purpose in programs.items():
-        bundle.add(bundle.script(name, **values), Step(path_of(name), program_purpose))
-    bundle.add(bundle.script("pools.sh", **values), Step.script(path_of("pools.sh"), "installs all of this"))
+        bundle.add(bundle.script(name, **values), FileStep(path_of(name), program_purpose))
+    bundle.add(bundle.script("pools.sh", **values), FileStep.script(path_of("pools.sh"), "installs all of this"))
     add_release(bundle, rules.released, "drains the nodes of `released.txt`, which are not needed")
 
 

@@ -252,7 +252,7 @@ COVERED_FRACTION = 0.95
 """Fraction of the jobs of a class for which a recommendation must be enough."""
 MIN_MEASURED_JOBS = 5
 """Fewest measured jobs for a recommendation."""
-MAX_IDLE_SM_ACTIVITY = 0.10
+MAX_SHARED_GPU_SM_ACTIVITY = 0.10
 """SM activity below which a session counts as mostly idle, so that time-slicing hardly slows it. [0-1]"""
 MAX_RECOMMENDED_JOBS_PER_GPU = 8
 """Largest number of jobs on one GPU that is recommended."""
@@ -368,7 +368,7 @@ def _choose_sharing(
         needs = f"up to {memory:.0f} GiB and {percent_text(busy)} each"
         why = f"{jobs_per_gpu} of one user leave memory and SMs free: {needs}"
         return SHARING_MPS, None, jobs_per_gpu, why
-    if part["job_class"][0] == "interactive" and float(measured["sm_activity"].median()) < MAX_IDLE_SM_ACTIVITY:  # type: ignore[arg-type]
+    if part["job_class"][0] == "interactive" and float(measured["sm_activity"].median()) < MAX_SHARED_GPU_SM_ACTIVITY:  # type: ignore[arg-type]
         why = f"sessions rest most of the time; {max_fitting} fit by memory, which nothing guards"
         return SHARING_TIME_SLICING, None, max_fitting, why
     owners = "one user's" if users == 1 else f"{users} users'"

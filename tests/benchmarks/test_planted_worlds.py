@@ -13,7 +13,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.explained_waits import sum_waits
-from gpuplanner.decision.recommendation import Answer, decide
+from gpuplanner.decision.recommendation import DecisionBasis, decide
 from gpuplanner.decision.wait_causes import CAUSES
 
 pytestmark = pytest.mark.long
@@ -39,14 +39,16 @@ def answered(tmp_path_factory):
         return out, truth
 
     @cache
-    def answer(name: str, seed: int = 1, gap: int = 2, days: int = 56, *, assoc: bool = True) -> tuple[Answer, dict]:
+    def answer(
+        name: str, seed: int = 1, gap: int = 2, days: int = 56, *, assoc: bool = True
+    ) -> tuple[DecisionBasis, dict]:
         folder, truth = data(name, seed, gap, assoc)
         return decide(Scenario(data=str(folder), history_days=days, **STATED)), truth
 
     return answer
 
 
-def near(gpus: int, right: int, answer: Answer) -> bool:
+def near(gpus: int, right: int, answer: DecisionBasis) -> bool:
     assert answer.contest is not None
     return abs(gpus - right) <= max(0.1 * right, answer.contest.asked_jobs.node_gpus)
 

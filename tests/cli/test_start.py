@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 import typer
 
-from gpuplanner.cli.start_dialog import Asker
+from gpuplanner.cli.start_dialog import StartPrompt
 from gpuplanner.core.output_places import MANIFEST
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import load_comparison
@@ -176,7 +176,7 @@ def test_three_questions_at_most_and_a_wrong_answer_is_asked_again(command, tmp_
         return next(answers)
 
     monkeypatch.setattr(typer, "prompt", prompt)
-    monkeypatch.setattr(Asker, "for_terminal", classmethod(lambda cls, **_: cls(interactive=True, verbose=True)))
+    monkeypatch.setattr(StartPrompt, "for_terminal", classmethod(lambda cls, **_: cls(interactive=True, verbose=True)))
     file = accounting(tmp_path, gres="gres/gpu=4")
     code, _, _ = command("start", str(file), "-o", str(tmp_path / "out"), "--no-page")
     assert code == 0
@@ -295,8 +295,8 @@ def test_a_folder_that_was_begun_is_one_that_a_report_may_fill():
     from gpuplanner.cli import start_dialog
     from gpuplanner.report import report_rendering
 
-    assert start_dialog.REPORT_MARK.text == report_rendering.REPORT_MARK.text
-    assert set(start_dialog.REPORT_MARK.names) <= set(report_rendering.REPORT_MARK.names)
+    assert start_dialog.START_REPORT_MARK.text == report_rendering.REPORT_MARK.text
+    assert set(start_dialog.START_REPORT_MARK.names) <= set(report_rendering.REPORT_MARK.names)
 
 
 @pytest.mark.parametrize("old", [1, "2g.10gb"])

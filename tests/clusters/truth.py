@@ -44,7 +44,7 @@ class Truth:
         GPUs to buy.
     layouts : mapping of str to int
         Layout → GPUs, where GPUs are cut.
-    holds, fails : Trial
+    holds, fails : PolicyRun
         The right fleet and the best of those with a node less, of the same search.
     waits : mapping of str to float
         Shares of jobs that waited over ten minutes, and why.

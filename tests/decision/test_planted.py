@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.recommendation import Answer, decide
+from gpuplanner.decision.recommendation import DecisionBasis, decide
 from tests.clusters import planted, truth
 from tests.clusters.cluster import Cluster
 
@@ -31,7 +31,7 @@ MEASURES = {
 NODE_GPUS = 8
 
 
-def is_right(name: str, answer: Answer) -> bool:
+def is_right(name: str, answer: DecisionBasis) -> bool:
     """Whether the first measure is right, and GPUs within a tenth or one node of those found by the search."""
     found, right, advice = answer.decision, truth.truth(name), answer.recommendation
     assert advice is not None

@@ -14,7 +14,7 @@ import yaml
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import record_comparison
 from gpuplanner.decision.policy_simulation import PolicySetting
-from gpuplanner.decision.recommendation import Answer, decide
+from gpuplanner.decision.recommendation import DecisionBasis, decide
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.report.change_bundle import make_decision_bundle
 from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet
@@ -91,12 +91,14 @@ READERS = {"mig-manager": fixed, "slurm": on_slurm, "autoscaler": autoscaled}
 
 
 @pytest.fixture(scope="module", params=READERS)
-def answer(request: pytest.FixtureRequest) -> tuple[str, Answer, Scenario]:
+def answer(request: pytest.FixtureRequest) -> tuple[str, DecisionBasis, Scenario]:
     asked = Scenario(actuator=request.param)
     return request.param, decide(asked), asked
 
 
-def test_hours_and_waits_are_those_of_the_comparison(answer: tuple[str, Answer, Scenario], tmp_path: Path) -> None:
+def test_hours_and_waits_are_those_of_the_comparison(
+    answer: tuple[str, DecisionBasis, Scenario], tmp_path: Path
+) -> None:
     actuator, found, scenario = answer
     pack = make_decision_bundle(scenario, record_comparison(found))
     assert pack is not None

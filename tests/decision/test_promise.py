@@ -11,8 +11,8 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import SECONDS_PER_DAY
 from gpuplanner.decision.decision_types import POWER_DOWN_IDLE
-from gpuplanner.decision.policy_comparison import COST_TIE_SHARE, Contest, estimate_weekly_saving, run_contest
-from gpuplanner.decision.policy_simulation import Arena, Trial, take_order_statistic
+from gpuplanner.decision.policy_comparison import COST_TIE_SHARE, PolicyResults, estimate_weekly_saving, run_contest
+from gpuplanner.decision.policy_simulation import PolicyRun, ReplayedJobs, take_order_statistic
 from gpuplanner.decision.requests import MIN_CLASS_JOBS
 from tests.clusters import growth
 
@@ -30,7 +30,7 @@ def weeks_of(days: np.ndarray) -> Iterator[np.ndarray]:
         yield days[at : at + 7]
 
 
-def week_holds(arena: Arena, trial: Trial, which: np.ndarray) -> bool:
+def week_holds(arena: ReplayedJobs, trial: PolicyRun, which: np.ndarray) -> bool:
     """Whether the first replay of a way is in a week as today's fleet is in the median of the other replays."""
     for number in range(len(arena.size_names)):
         mine = which & (arena.size == number)
@@ -43,7 +43,7 @@ def week_holds(arena: Arena, trial: Trial, which: np.ndarray) -> bool:
     return True
 
 
-def held_back(found: Contest, trial: Trial) -> Iterator[tuple[float, bool, bool]]:
+def held_back(found: PolicyResults, trial: PolicyRun) -> Iterator[tuple[float, bool, bool]]:
     """For each week kept back: what a way saved, and whether it and today's own fleet held it."""
     saved = found.arena.today.daily_gpu_hours - trial.daily_gpu_hours
     day = np.floor(found.arena.arrival_s / SECONDS_PER_DAY).astype(int)

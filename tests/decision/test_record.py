@@ -12,7 +12,7 @@ from gpuplanner.core.serialization import to_json
 from gpuplanner.decision.comparison_record import Comparison, record_comparison
 from gpuplanner.decision.decision_text import make_empty_decision
 from gpuplanner.decision.decision_types import ACTIONS, LAYOUT_PER_JOB
-from gpuplanner.decision.recommendation import Answer
+from gpuplanner.decision.recommendation import DecisionBasis
 from gpuplanner.decision.study import Study
 from gpuplanner.hardware.mig_layouts import parse_layout
 
@@ -34,7 +34,7 @@ ROWS = {
 
 
 def nothing() -> Comparison:
-    return record_comparison(Scenario(), Answer(make_empty_decision(Scenario(), "no job states when it ran")))
+    return record_comparison(Scenario(), DecisionBasis(make_empty_decision(Scenario(), "no job states when it ran")))
 
 
 @pytest.fixture(params=["sample", "nothing"])

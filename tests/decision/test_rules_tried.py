@@ -13,9 +13,9 @@ import pytest
 from gpuplanner import Scenario
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.decision.explained_waits import explain_waits
-from gpuplanner.decision.policy_simulation import Arena
+from gpuplanner.decision.policy_simulation import ReplayedJobs
 from gpuplanner.decision.quota_comparison import (
-    ALL_TEAMS,
+    ALL_TEAMS_ROW_NAME,
     RulesComparison,
     SimulatedRules,
     build_sharing,
@@ -41,7 +41,7 @@ TAKEN_BACK = SharingRules(QUOTAS, stopping=PreemptionRules(reclaim=True, restart
 APART = SharingRules(tuple(TeamQuota(one.name, 8.0) for one in QUOTAS), source="apart")
 
 
-def flooded(days: int = 6, largest: int = 1) -> Arena:
+def flooded(days: int = 6, largest: int = 1) -> ReplayedJobs:
     """Two nodes of 8 GPUs; every morning a team floods the queue, and another wants a GPU every half hour.
 
     The last job of the other team wants as many GPUs as `largest` says, on both nodes.
@@ -67,7 +67,7 @@ def flooded(days: int = 6, largest: int = 1) -> Arena:
         start, start + run[order], [None] * len(team), False, ZERO, ZERO + timedelta(days=days),
         np.zeros(len(team), bool),
     )  # fmt: skip
-    return Arena(asked, explain_waits(asked), "easy", 0.95, 10.0, None, 0)
+    return ReplayedJobs(asked, explain_waits(asked), "easy", 0.95, 10.0, None, 0)
 
 
 def rows(before: SharingRules, after: SharingRules, failures: Failures | None = None, days: int = 6):
@@ -82,8 +82,8 @@ def test_quotas_that_are_lent_out_make_the_meek_wait_less_and_stop_nobody():
     found, by = rows(SharingRules(source="none"), LENT)
     assert (by["meek"]["verdict"], by["flood"]["verdict"]) == ("waits less", "waits more")
     assert by["meek"]["change_high"] < 0 < by["flood"]["change_low"]
-    assert by[ALL_TEAMS]["lost_after"] == by[ALL_TEAMS]["stops_after"] == 0
-    assert by[ALL_TEAMS]["change"] == pytest.approx(by["meek"]["change"] + by["flood"]["change"])
+    assert by[ALL_TEAMS_ROW_NAME]["lost_after"] == by[ALL_TEAMS_ROW_NAME]["stops_after"] == 0
+    assert by[ALL_TEAMS_ROW_NAME]["change"] == pytest.approx(by["meek"]["change"] + by["flood"]["change"])
     assert (
         "1 (flood) wait more, 1 (meek) wait less; 0.0 GPU-hours a week are lost instead of 0.0"
         in found.verdict_sentence
@@ -134,10 +134,10 @@ def test_the_same_rules_change_nothing_and_failures_alone_lose_work_as_often_as_
     assert {row["verdict"] for row in by.values()} == {"as before"}
     found, by = rows(LENT, LENT, Failures(100.0, 60.0, 1), days=28)
     assert "4 weeks" in found.blocks
-    hours_a_week = 7 * (60 * 4 + 48 * 0.5) + by[ALL_TEAMS]["lost_after"]
-    assert by[ALL_TEAMS]["failures_after"] == pytest.approx(hours_a_week / 100.0, rel=0.25)
-    assert by[ALL_TEAMS]["failures_before"] == by[ALL_TEAMS]["lost_before"] == 0
-    assert by[ALL_TEAMS]["lost_change_low"] > 0
+    hours_a_week = 7 * (60 * 4 + 48 * 0.5) + by[ALL_TEAMS_ROW_NAME]["lost_after"]
+    assert by[ALL_TEAMS_ROW_NAME]["failures_after"] == pytest.approx(hours_a_week / 100.0, rel=0.25)
+    assert by[ALL_TEAMS_ROW_NAME]["failures_before"] == by[ALL_TEAMS_ROW_NAME]["lost_before"] == 0
+    assert by[ALL_TEAMS_ROW_NAME]["lost_change_low"] > 0
 
 
 def test_a_quota_below_what_a_job_wants_keeps_it_for_ever_and_says_so():
@@ -155,7 +155,7 @@ def test_one_job_that_never_starts_decides():
     found = compare_rules_on_replay(arena, *sides)
     by = {row["team"]: row for row in found.teams.to_dicts()}
     assert (by["meek"]["never_before"], by["meek"]["never_after"]) == (0, 1)
-    assert by["meek"]["verdict"] == by[ALL_TEAMS]["verdict"] == "more jobs never start"
+    assert by["meek"]["verdict"] == by[ALL_TEAMS_ROW_NAME]["verdict"] == "more jobs never start"
     assert by["meek"]["wait_after_min"] == 0.0, "a wait without an end is no part of the mean"
     assert "1 (meek) have more jobs that never start" in found.verdict_sentence
     back = compare_rules_on_replay(arena, *reversed(sides)).teams

@@ -19,7 +19,7 @@ from gpuplanner.decision.decision_types import MIG_STATIC, TODAY, Saving
 from gpuplanner.decision.track_record import (
     FEWER_GPUS_SOURCE,
     POWERED_DOWN_SOURCE,
-    LeverHours,
+    MeasureHours,
     ObservedMonth,
     SavingPromise,
     SavingsMonth,
@@ -98,7 +98,7 @@ def test_steps_sum_to_what_is_realised_and_months_to_the_frozen_baseline(rows, v
 def test_hours_out_of_service_are_rest_only_where_the_plan_lets_gpus_rest():
     first = a_month(0, installed=1000.0)
     [one] = evaluate_promises((first, a_month(1, installed=900.0, rest=300.0)))
-    assert one.levers == (LeverHours(FEWER_GPUS_SOURCE, 100.0), LeverHours(POWERED_DOWN_SOURCE, 300.0))
+    assert one.levers == (MeasureHours(FEWER_GPUS_SOURCE, 100.0), MeasureHours(POWERED_DOWN_SOURCE, 300.0))
     assert one.realised == 400.0
 
 
@@ -134,7 +134,10 @@ def test_the_next_month_s_nodes_say_what_was_realised(two_months):
     promise = first[0].promise
     assert promise.gpu_hours == 3000.0
     [one] = evaluate_promises(both)
-    assert one.levers == (LeverHours(FEWER_GPUS_SOURCE, pytest.approx(16 * 168)), LeverHours(POWERED_DOWN_SOURCE, 0.0))
+    assert one.levers == (
+        MeasureHours(FEWER_GPUS_SOURCE, pytest.approx(16 * 168)),
+        MeasureHours(POWERED_DOWN_SOURCE, 0.0),
+    )
     assert one.realised == pytest.approx(16 * 168 + one.service)
     jobs = load_dataset("sample").jobs.filter(pl.col("start_time").is_not_null())
     begin, end = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.policy_comparison import Contest, run_contest
+from gpuplanner.decision.policy_comparison import PolicyResults, run_contest
 from gpuplanner.decision.requests import AS_TODAY, REQUESTED, RIGHTSIZED, longest_slowdown
 
 
 @pytest.fixture(scope="module")
-def found() -> Contest:
+def found() -> PolicyResults:
     return run_contest(Scenario(policies="mig_static"))
 
 

@@ -20,9 +20,9 @@ from gpuplanner.decision.comparison_record import (
     study_comparison,
 )
 from gpuplanner.decision.decision_types import AUTOSCALED_POOLS, MIG_DYNAMIC, POWER_DOWN_IDLE
-from gpuplanner.decision.policy_comparison import Tuning, load_policy_arena
+from gpuplanner.decision.policy_comparison import TuningJobs, load_policy_arena
 from gpuplanner.decision.policy_fleets import assign_layouts
-from gpuplanner.decision.policy_simulation import PolicySetting, Trial
+from gpuplanner.decision.policy_simulation import PolicyRun, PolicySetting
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.decision.study_pipeline import estimate_coarsely
 from gpuplanner.report.policy_and_team_sections import render_policy_section
@@ -30,15 +30,15 @@ from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet
 from tests.clusters import planted
 
 HOLDS = SimpleNamespace(
-    simulate=lambda setting: Trial(setting, None, None, None, None),
+    simulate=lambda setting: PolicyRun(setting, None, None, None, None),
     meets_limit=lambda *_: True,
 )
 
 
 def chosen(*candidates: tuple[PolicySetting, float]) -> PolicySetting:
     """The setting that is chosen of some that are all within the limit, by GPU-hours a day."""
-    tuning = Tuning(HOLDS, np.ones(1, bool), np.ones(1, bool), None)
-    tried = [Trial(setting, np.zeros((1, 1)), None, np.array([hours]), None) for setting, hours in candidates]
+    tuning = TuningJobs(HOLDS, np.ones(1, bool), np.ones(1, bool), None)
+    tried = [PolicyRun(setting, np.zeros((1, 1)), None, np.array([hours]), None) for setting, hours in candidates]
     tuning.good_trial_ids.update(map(id, tried))
     return tuning.choose_cheapest("p", tried).setting
 
@@ -64,7 +64,7 @@ def test_nodes_that_one_layout_fills_are_not_mixed():
     assert sorted(len(set(layouts)) for layouts in found.values()) == [1, 2]
 
 
-def sizes_tried(trials: Sequence[Trial], policy: str) -> dict[int, set[tuple]]:
+def sizes_tried(trials: Sequence[PolicyRun], policy: str) -> dict[int, set[tuple]]:
     """Settings that were tried, by GPUs."""
     found = defaultdict(set)
     for trial in trials:
@@ -87,7 +87,7 @@ def test_power_down_is_tried_with_several_settings_on_every_number_of_nodes(larg
 @pytest.mark.parametrize(("policy", "path"), [(MIG_DYNAMIC, "dra"), (AUTOSCALED_POOLS, "autoscaler")])
 def test_other_policies_are_tried_with_several_settings(policy, path):
     _, asked, arena, able = load_policy_arena(Scenario(actuator=path))
-    tuning = Tuning(arena, arena.is_evaluated, np.arange(len(arena.today.daily_gpu_hours)) < 28, able)
+    tuning = TuningJobs(arena, arena.is_evaluated, np.arange(len(arena.today.daily_gpu_hours)) < 28, able)
     found = sizes_tried(
         {MIG_DYNAMIC: tuning.try_dynamic_mig, AUTOSCALED_POOLS: tuning.try_node_pools}[policy](), policy
     )
@@ -98,7 +98,7 @@ def test_other_policies_are_tried_with_several_settings(policy, path):
 def test_power_ups_are_those_of_nodes_that_were_called_in_the_evaluation_window():
     day = 86_400.0
     on = pl.DataFrame({"from_s": [-7200.0, 0.5 * day, 1.0 * day, 1.5 * day, 3.2 * day]})
-    trial = Trial(setting(), None, None, None, SimpleNamespace(power_intervals=on))
+    trial = PolicyRun(setting(), None, None, None, SimpleNamespace(power_intervals=on))
     assert count_power_ups(trial, np.array([False, True, True, False])) == 2
 
 
@@ -158,12 +158,12 @@ def test_where_nodes_are_slow_jobs_may_be_later_by_as_much(excess_min, is_good):
     """Nodes take 5 minutes to come, and 15 where they are slow."""
     powered = PolicySetting("p", "", NodeFleet.of_full_gpus([2]), (), (0,), NodeAutoscaling(600.0, 300.0))
     arena = SimpleNamespace(
-        simulate=lambda setting, *_, **__: Trial(setting, None, None, None, None),
+        simulate=lambda setting, *_, **__: PolicyRun(setting, None, None, None, None),
         meets_limit=lambda trial, _, tolerance_minutes=0.0: (
             trial.setting.switching.lead_s < 900 or excess_min <= tolerance_minutes
         ),
-        share_of_days_met=lambda *_: 1.0, today=Trial(powered, np.zeros((2, 1)), None, None, None),
+        share_of_days_met=lambda *_: 1.0, today=PolicyRun(powered, np.zeros((2, 1)), None, None, None),
     )  # fmt: skip
     able = SimpleNamespace(lead=SimpleNamespace(value=300.0, high=900.0))
-    tuning = Tuning(arena, np.ones(1, bool), np.ones(1, bool), able)
-    assert tuning.meets_training_limit(Trial(powered, None, None, None, None)) == is_good
+    tuning = TuningJobs(arena, np.ones(1, bool), np.ones(1, bool), able)
+    assert tuning.meets_training_limit(PolicyRun(powered, None, None, None, None)) == is_good

@@ -8,14 +8,14 @@ import pytest
 import gpuplanner
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.notebook.cluster_views import explore
-from gpuplanner.notebook.study_views import ShownStudy
+from gpuplanner.notebook.study_views import StudyView
 
 VIEWS = ("ways", "forecast", "fleet", "teams", "money")
 
 
 @pytest.fixture(scope="module")
 def answer(study):
-    return ShownStudy.from_study(study)
+    return StudyView.from_study(study)
 
 
 @pytest.mark.parametrize("name", VIEWS)

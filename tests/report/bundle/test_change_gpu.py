@@ -15,7 +15,7 @@ import pytest
 
 from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.report.bundle_files import PageWords
+from gpuplanner.report.bundle_files import PageText
 from gpuplanner.report.change_bundle import README_FILE, make_bundle
 from gpuplanner.report.mig_manager_files import to_change_scripts
 from gpuplanner.simulator.scheduling_rules import Drain
@@ -310,7 +310,7 @@ def test_the_commands_of_the_page_change_one_gpu_and_give_it_back(tmp_path: Path
         begins="2026-11-02T08:00:00+00:00",
     )  # fmt: skip
     pack = make_bundle(
-        rules, PageWords("Cut one GPU.", "cut once"), ChangeCost.from_catalogue(BOARD, "nvidia-smi"), Drain(scope="gpu")
+        rules, PageText("Cut one GPU.", "cut once"), ChangeCost.from_catalogue(BOARD, "nvidia-smi"), Drain(scope="gpu")
     )
     assert not any("configmap" in name for name in pack.files)
     node = Node(tmp_path, {MORNING: pack.files["nvidia-smi/change.sh"]})

@@ -18,7 +18,7 @@ import yaml
 from gpuplanner.decision.policy_fleets import LAYOUT_CUT_BY_JOBS, FleetRules, PoolRule
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.report.bundle_files import Bundle, MeasureWords, PageWords
+from gpuplanner.report.bundle_files import Bundle, MeasureText, PageText
 from gpuplanner.report.change_bundle import README_FILE, make_bundle
 from gpuplanner.report.export_verification import states_layouts, verify_file
 from gpuplanner.report.slurm_files import GresTypes
@@ -30,7 +30,7 @@ BOARD = "H100-80GB-SXM5"
 TYPE = "nvidia_h100_80gb_hbm3"
 TODAY = ("gpu", "gpu")
 CUT = ("gpu", "3g.40gb:1,1g.10gb:4")
-TOLD = PageWords("Keep 6 of 8 GPUs and release 2.", "some nodes MIG-partitioned once")
+TOLD = PageText("Keep 6 of 8 GPUs and release 2.", "some nodes MIG-partitioned once")
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 
@@ -470,8 +470,8 @@ def test_edited_lines_for_slurm_that_do_not_fit_are_found(file: str, old: str, n
 
 
 PACKED_FIRST = (
-    MeasureWords("pack", "Let jobs fill nodes one by one", "", [("edit slurm.conf", "scontrol reconfigure")]),
-    MeasureWords("release", "Release 2 GPUs", "Only once step 1 is in effect.", [("drain n4", "scontrol update")]),
+    MeasureText("pack", "Let jobs fill nodes one by one", "", [("edit slurm.conf", "scontrol reconfigure")]),
+    MeasureText("release", "Release 2 GPUs", "Only once step 1 is in effect.", [("drain n4", "scontrol update")]),
 )
 
 
@@ -481,7 +481,7 @@ def released_alone(gpu_model: str = BOARD) -> FleetRules:
     return replace(fixed("slurm"), gpu_model=gpu_model, pools=pools)
 
 
-def page_of(rules: FleetRules, *measures: MeasureWords, **how: str) -> str:
+def page_of(rules: FleetRules, *measures: MeasureText, **how: str) -> str:
     told = replace(TOLD, measures=measures)
     return make_bundle(rules, told, ChangeCost.from_catalogue(BOARD, rules.actuator), Drain(), **how).files[README_FILE]
 
@@ -501,14 +501,14 @@ def test_every_measure_stands_under_apply_in_its_order():
 def test_a_purchase_has_a_page_of_its_own_without_commands():
     whole = PoolRule("full", TODAY, 4, ("n1", "n2", "n3", "n4"), 4)
     rules = replace(fixed("slurm"), pools=(whole,), today=(replace(whole, name="today-1"),), released=())
-    buy = MeasureWords("buy", "Buy 4 GPUs", "", [("order 4 GPUs now", None)], 4)
+    buy = MeasureText("buy", "Buy 4 GPUs", "", [("order 4 GPUs now", None)], 4)
     page = page_of(rules, buy)
     assert "| to buy | 2 new nodes | 2 GPUs |" in page
     assert "- Order 4 GPUs now\n- After delivery: add NodeName lines" in page
     assert "`scontrol show node NODE` shows the Gres" in page
     for useless in ("```", "as root", "no file needed", "Nothing to do", "Preflight"):
         assert useless not in page
-    both = page_of(fixed("mig-manager"), MeasureWords("repartition", "Repartition GPUs"), buy)
+    both = page_of(fixed("mig-manager"), MeasureText("repartition", "Repartition GPUs"), buy)
     assert "| to buy | 2 new nodes | 2 GPUs |" in both
     assert "   - After delivery: join the new nodes" in both
 
@@ -551,7 +551,7 @@ def test_nodes_are_released_without_the_type_of_their_gpus():
 
 
 def test_a_measure_without_its_files_names_the_reason_and_the_command():
-    cut = MeasureWords("repartition", "Repartition GPUs")
+    cut = MeasureText("repartition", "Repartition GPUs")
     page = page_of(fixed("slurm"), cut, PACKED_FIRST[1], gres_type="not a type")
     do = page.partition("\n## 3. Apply\n")[2].partition("\n## ")[0]
     assert "1. **Repartition GPUs.** No file here carries it out (files for slurm are incomplete: Slurm GRES type" in do

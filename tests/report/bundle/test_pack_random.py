@@ -12,7 +12,7 @@ from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
 from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
 from gpuplanner.hardware.layout_enumeration import list_layouts
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.report.bundle_files import Bundle, PageWords
+from gpuplanner.report.bundle_files import Bundle, PageText
 from gpuplanner.report.change_bundle import README_FILE, make_bundle
 from gpuplanner.report.export_verification import verify_file
 from gpuplanner.simulator.scheduling_rules import Drain
@@ -50,7 +50,7 @@ def drawn(rng: np.random.Generator) -> FleetRules:
 
 def packed(rules: FleetRules) -> Bundle:
     return make_bundle(
-        rules, PageWords("Do it.", "some way"), ChangeCost.from_catalogue(rules.gpu_model, rules.actuator), Drain()
+        rules, PageText("Do it.", "some way"), ChangeCost.from_catalogue(rules.gpu_model, rules.actuator), Drain()
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.report.bundle_files import PageWords
+from gpuplanner.report.bundle_files import PageText
 from gpuplanner.report.change_bundle import make_bundle
 from gpuplanner.simulator.scheduling_rules import Drain
 from tests.report.bundle.real import slurm_cluster
@@ -49,7 +49,7 @@ def asleep(cluster: SlurmCluster) -> set[str]:
 def test_nodes_go_and_come_by_the_written_block(tmp_path: Path) -> None:
     """One is kept; the others go when idle, come for a job by the programs of the pack, and go again."""
     cost = ChangeCost.from_catalogue(BOARD, "slurm")
-    pack = make_bundle(rules(kept=1), PageWords("Power nodes down.", "node pools"), cost, Drain())
+    pack = make_bundle(rules(kept=1), PageText("Power nodes down.", "node pools"), cost, Drain())
     folder = tmp_path / "export"
     for name, text in pack.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def test_nodes_go_and_come_by_the_written_block(tmp_path: Path) -> None:
 def machines(tmp_path: Path, nodes: tuple[str, ...] = NODES) -> tuple[SlurmCluster, Path, Path, dict[str, str]]:
     """A cluster of machines that may be whole or cut, its pack, its programs, and what scripts have to know."""
     cost = ChangeCost.from_catalogue(BOARD, "slurm")
-    pack = make_bundle(rules(kept=0, nodes=nodes), PageWords("Power nodes down.", "node pools"), cost, Drain())
+    pack = make_bundle(rules(kept=0, nodes=nodes), PageText("Power nodes down.", "node pools"), cost, Drain())
     folder = tmp_path / "export"
     for name, text in pack.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -204,7 +204,7 @@ def slice_type(profile: str) -> str:
 def test_a_block_that_is_wrong_is_refused(tmp_path: Path, old: str, new: str) -> None:
     """The negative control, and why every key stands on a line of its own."""
     pack = make_bundle(
-        rules(kept=1), PageWords("Power nodes down.", "node pools"), ChangeCost.from_catalogue(BOARD, "slurm"), Drain()
+        rules(kept=1), PageText("Power nodes down.", "node pools"), ChangeCost.from_catalogue(BOARD, "slurm"), Drain()
     )
     block = pack.files["slurm/pools.conf"]
     lines = [line for line in block.splitlines() if not line.startswith(("NodeName", "PartitionName"))]
