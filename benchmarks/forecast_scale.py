@@ -15,9 +15,9 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.forecast.demand_outlook import rolling_backtest
 from gpuplanner.forecast.gpu_demand import lay_out_jobs
 from gpuplanner.forecast.model_selection import fold_scores, mean_scores
+from gpuplanner.forecast.rolling_demand_forecast import rolling_backtest
 from gpuplanner.forecast.run_off import RUN_OFF_SAMPLE_PATHS, lay_out_run_off
 from gpuplanner.forecast.statistical_models import affordable_candidates
 

@@ -26,8 +26,8 @@ from gpuplanner.sizing.learned_memory import (
     predict_gib,
 )
 from gpuplanner.sizing.memory_components import COMPONENTS
-from gpuplanner.sizing.run_tables import collect_measured_runs, predict_table, read_row_job
 from gpuplanner.sizing.training_job import GENERIC_TOOL, TrainingJob, load_methods
+from gpuplanner.sizing.training_run_tables import collect_measured_runs, predict_table, read_row_job
 
 ROOT = Path(__file__).parents[1]
 UNDECIDED = ("source", "model", "family", "predicted_gib", "upper_gib", "measured", "accuracy", "missing")

@@ -21,9 +21,9 @@ import numpy as np
 
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.fleet_limits import Limits, Quota, StatePrices
+from gpuplanner.planner.interval_milp import build_slot_model
 from gpuplanner.planner.linear_model import SearchEffort, relative_gap
-from gpuplanner.planner.linear_program import build_slot_model
-from gpuplanner.planner.milp_solver import solve
+from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import PlanProblem

@@ -36,7 +36,7 @@ from gpuplanner.decision.policy_comparison import (  # noqa: E402  # noqa: E402
     find_evaluation_day,
     summarize_policy_trial,
 )
-from gpuplanner.decision.policy_fleets import as_they_are, rank_nodes  # noqa: E402
+from gpuplanner.decision.policy_layouts import as_they_are, rank_nodes  # noqa: E402
 from gpuplanner.decision.policy_simulation import PolicyRun  # noqa: E402
 from gpuplanner.decision.recommendation import DecisionBasis, decide  # noqa: E402
 from gpuplanner.ingest.dataset_import import add_files  # noqa: E402

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.planner.service_plan import BATCH_LATENCY_FRACTION, plan_services, verify_services
+from gpuplanner.planner.inference_service_plan import BATCH_LATENCY_FRACTION, plan_services, verify_services
 from gpuplanner.planner.service_profiles import read_service_demands, read_service_profiles
 
 SHIPPED = {1: (2, 10), 2: (3, 20), 3: (5, 33), 4: (7, 48)}

@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 from scipy.optimize import least_squares
 
-from gpuplanner.sizing.service_plans import read_serving_setting
+from gpuplanner.sizing.llm_service_plans import read_serving_setting
 from gpuplanner.sizing.serving_speed import (
     SERVING_SPEED_FILE_NAME,
     ServingSpeed,

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.forecast.demand_outlook import forecast_ahead
 from gpuplanner.forecast.gpu_demand import lay_out_jobs
 from gpuplanner.forecast.model_selection import realised_cost
+from gpuplanner.forecast.rolling_demand_forecast import forecast_ahead
 from gpuplanner.forecast.statistical_models import QUANTILE_LEVELS
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.public.job_lists import ITP_TRACE, OPENB_TRACE, PHILLY_TRACE
-from gpuplanner.usage.job_history import end_of, load_dataset
+from gpuplanner.usage.study_history import end_of, load_dataset
 
 DATA = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data"))
 OPEN = DATA / "alibaba_gpu_v2023"

@@ -23,8 +23,8 @@ def compare(runs=RUNS):
     """Rows that ran, with what is predicted of each; and those that ran out of memory."""
     import polars as pl
 
-    from gpuplanner.sizing.run_tables import predict_table, read_row_job
-    from gpuplanner.sizing.throughput import estimate_tokens_per_s, find_gpu_spec
+    from gpuplanner.sizing.training_run_tables import predict_table, read_row_job
+    from gpuplanner.sizing.training_throughput import estimate_tokens_per_s, find_gpu_spec
 
     table = predict_table(pl.read_csv(runs, infer_schema=False))
     rows = []

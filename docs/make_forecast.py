@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.forecast.demand_outlook import rolling_backtest
 from gpuplanner.forecast.gpu_demand import DemandHistory, lay_out_jobs, lay_out_occupancy
 from gpuplanner.forecast.model_selection import CHOSEN_MODEL_NAME, EvaluatedBacktest, realised_cost
+from gpuplanner.forecast.rolling_demand_forecast import rolling_backtest
 from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS, QUANTILE_LEVELS
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.public.job_lists import ITP_TRACE, OPENB_TRACE, PHILLY_TRACE
 from gpuplanner.ingest.public.usage_series import read_helios_sequence
-from gpuplanner.usage.job_history import end_of, load_dataset
+from gpuplanner.usage.study_history import end_of, load_dataset
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 DATA = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data"))

@@ -16,15 +16,15 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import SECONDS_PER_MINUTE
-from gpuplanner.decision.capacity_answers import keep_fleet
+from gpuplanner.decision.capacity_measures import keep_fleet
 from gpuplanner.decision.comparison_record import compare_policies, make_service_table, make_wait_curve_table
 from gpuplanner.decision.explained_waits import explain_waits, make_cause_table, sum_waits
 from gpuplanner.decision.recommendation import build_wait_model
-from gpuplanner.decision.requests import read_replay_inputs
+from gpuplanner.decision.requested_jobs import read_replay_inputs
 from gpuplanner.decision.wait_causes import CAUSES
 from gpuplanner.decision.wait_curve import WaitModel, join_pools, split_by_profiles
 from gpuplanner.report import chart_theme as theme
-from gpuplanner.usage.job_history import history
+from gpuplanner.usage.study_history import history
 
 IMAGES = Path(__file__).parent / "images"
 HEIGHT = 200

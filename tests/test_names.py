@@ -40,17 +40,20 @@ PARTICIPLES = frozenset({
 MAX_MODULES = 3
 """Modules that may define functions of one name."""
 
-PROTOCOLS = frozenset({"to_dict", "from_dict", "_repr_html_", "_repr_mimebundle_", "read", "main"})
+PROTOCOLS = frozenset({"to_dict", "from_dict", "_repr_html_", "_repr_mimebundle_", "read", "main", "question"})
 """Functions that several modules define for the same callers: of serialization, of notebooks, of readers."""
 
 EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(
     {
-        ("ingest/dataset.py", "table"),  # the public method of a dataset; elsewhere functions that draw one
+        ("decision/decision_types.py", "what"),  # a key of the JSON that users read
+        ("decision/decision_types.py", "who"),  # a key of the JSON that users read
+        ("decision/savings_track_record.py", "seen"),  # a key of the ledger of savings on disk
         ("ingest/quality_report.py", "what"),  # a key of the quality report that users read
         ("ingest/source_registry.py", "read"),  # the imperative, as in pandas and polars
-        ("planner/plan_search.py", "plan"),  # the public verb of the planner
+        ("notebook/cluster_views.py", "expected"),  # called by notebooks
+        ("notebook/layout_views.py", "asked"),  # called by notebooks
         ("planner/plan_variants.py", "bound"),  # the noun of optimization
-        ("usage/installed_capacity.py", "gpus"),  # the quantity itself, as a property
+        ("report/chart_rendering.py", "fitted"),  # the twin of a function in page.js
     }
 )
 """Module and name of what is right as it is, each with its reason beside it."""
@@ -164,24 +167,7 @@ def count_violations(violations: Iterable[Violation]) -> dict[str, dict[str, int
     return {rule: dict(sorted(by_package.items())) for rule, by_package in sorted(counts.items())}
 
 
-MAX_VIOLATIONS: dict[str, dict[str, int]] = {
-    "bare participle": {
-        "cli": 19, "cost": 13, "decision": 42, "notebook": 24, "report": 48,
-    },
-    "constant with two values": {
-        "cli": 13, "cost": 4, "decision": 30, "ingest": 5, "notebook": 10, "report": 55,
-        "simulator": 1, "sizing": 1, "usage": 3,
-    },
-    "function in many modules": {
-        "cli": 9, "cost": 2, "decision": 31, "notebook": 26, "report": 19,
-    },
-    "parameter without its class": {
-        "cli": 39, "cost": 9, "decision": 156, "ingest": 3, "notebook": 20, "report": 98,
-    },
-    "stop list": {
-        "cli": 238, "cost": 109, "decision": 816, "notebook": 92, "report": 548,
-    },
-}  # fmt: skip
+MAX_VIOLATIONS: dict[str, dict[str, int]] = {}  # fmt: skip
 """Violations by rule and package. Lower a number when it has fallen."""
 
 

@@ -33,9 +33,9 @@ from claim_table import (
 )
 
 from gpuplanner.planner.linear_model import LinearModel, SearchEffort
-from gpuplanner.planner.milp_solver import solve
+from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.sizing.learned_memory import fit_knobs, predict_gib
-from gpuplanner.sizing.run_tables import collect_measured_runs
+from gpuplanner.sizing.training_run_tables import collect_measured_runs
 
 MEASUREMENTS = "memory/memory_measurements.csv"
 CLAIMED_ACCURACY = 92.0

@@ -21,7 +21,8 @@ from gpuplanner.sizing.learned_memory import (
     shipped_peak_model,
 )
 from gpuplanner.sizing.memory_components import BYTES_PER_GIB, COMPONENTS
-from gpuplanner.sizing.run_tables import (
+from gpuplanner.sizing.training_job import GENERIC_TOOL, TrainingJob, find_tool
+from gpuplanner.sizing.training_run_tables import (
     TOOL_MEASURED,
     TOOL_NOT_MEASURED,
     collect_measured_runs,
@@ -29,7 +30,6 @@ from gpuplanner.sizing.run_tables import (
     predict_row,
     read_row_job,
 )
-from gpuplanner.sizing.training_job import GENERIC_TOOL, TrainingJob, find_tool
 from memory_fit.fitting import few_rows, fit_model
 
 BYTES_RULE = 18.0

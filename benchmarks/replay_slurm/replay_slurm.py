@@ -313,7 +313,7 @@ def main() -> int:
 
 def _prepare(folder: Path, jobs: list[Job], machines: int, idle_s: float) -> None:
     """Write the day, and the pack of its machines."""
-    from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
+    from gpuplanner.decision.policy_layouts import FleetRules, PoolRule
     from gpuplanner.hardware.repartitioning_cost import ChangeCost
     from gpuplanner.report.bundle_files import PageText
     from gpuplanner.report.change_bundle import make_bundle

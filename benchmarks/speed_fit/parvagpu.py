@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, examples, format_message
-from gpuplanner.ingest.row_reader import read_rows
 from gpuplanner.ingest.source_fields import Field
+from gpuplanner.ingest.typed_row_reader import read_rows
 
 SOURCE = "parvagpu"
 CITATION = "Lee et al., ParvaGPU, SC 2024; MunQ-Lee/ParvaGPU_SC24 @ 5f3de1e18582, MIT"

@@ -26,7 +26,6 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from gpuplanner._version import __version__
-from gpuplanner.core.column_headings import column_heading
 from gpuplanner.core.errors import (
     GpuPlannerError,
     GpuPlannerWarning,
@@ -36,6 +35,7 @@ from gpuplanner.core.errors import (
     VerificationError,
     escape_controls,
 )
+from gpuplanner.core.output_column_headings import column_heading
 from gpuplanner.core.output_places import allow_overwriting
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import settings_of

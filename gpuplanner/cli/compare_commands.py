@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gpuplanner.decision.quota_recommendation import QuotaAdvice
     from gpuplanner.decision.team_fairness import Fairness
     from gpuplanner.planner.packing_problem import AnyProblem, CostedPacking, Packing
-    from gpuplanner.usage.job_history import FleetPools
+    from gpuplanner.usage.study_history import FleetPools
 
 
 @app.command()
@@ -66,7 +66,7 @@ def compare(
     Example: gpuplanner compare build/mine --max-added-wait-minutes 10
     """
     from gpuplanner.decision.pool_decisions import ComparedFleet
-    from gpuplanner.usage.job_history import split_into_pools
+    from gpuplanner.usage.study_history import split_into_pools
 
     require_outputs(chart, inputs=[scenario_path])
     scenario = options.make_scenario(scenario_path)
@@ -193,7 +193,8 @@ def show_comparison(comparison: Comparison, *, quiet: bool) -> None:
 def _show_sharing_tried(rules_comparison: RulesComparison) -> None:
     """Print the queue wait of each team under other quotas or preemption rules."""
     echo("")
-    title = f"{rules_comparison.after} instead of {rules_comparison.before}: GPU-hours a week waited and lost ({rules_comparison.blocks})"
+    subject = f"{rules_comparison.after} instead of {rules_comparison.before}"
+    title = f"{subject}: GPU-hours a week waited and lost ({rules_comparison.blocks})"
     show_frame(rules_comparison.teams.select(SHARING_COLUMNS), title=title)
     echo(rules_comparison.verdict_sentence, *rules_comparison.notes)
 
@@ -255,7 +256,7 @@ def fairness(
     Example: gpuplanner fairness build/mine/data --quotas quotas.yaml
     """
     from gpuplanner.decision.team_fairness import assess_fairness as compute_fairness
-    from gpuplanner.usage.job_history import split_into_pools
+    from gpuplanner.usage.study_history import split_into_pools
 
     require_outputs(chart, inputs=[scenario_path])
     scenario = options.make_scenario(scenario_path)
@@ -527,7 +528,12 @@ def size_services(
     """
     import polars as pl
 
-    from gpuplanner.planner.service_plan import BATCH_LATENCY_FRACTION, plan_services, services_to_json, verify_services
+    from gpuplanner.planner.inference_service_plan import (
+        BATCH_LATENCY_FRACTION,
+        plan_services,
+        services_to_json,
+        verify_services,
+    )
     from gpuplanner.planner.service_profiles import PROFILED_GPU_MODEL, read_service_demands, read_service_profiles
 
     require_outputs(out, inputs=[files.services, files.rates, files.latencies])

@@ -29,7 +29,7 @@ from gpuplanner.cli.application import (
     show_frame,
     with_fields,
 )
-from gpuplanner.core.column_headings import column_heading
+from gpuplanner.core.output_column_headings import column_heading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,7 +117,7 @@ def cost(
     from gpuplanner.core.errors import ScenarioError
     from gpuplanner.cost.cost_review import cost_review
     from gpuplanner.decision.purchase_plan import plan_burst, plan_purchase, read_burst_rules
-    from gpuplanner.decision.track_record import (
+    from gpuplanner.decision.savings_track_record import (
         forecasts_file,
         price_forecast_errors,
         read_ledger,
@@ -127,7 +127,7 @@ def cost(
     )
     from gpuplanner.ingest.dataset_folder import open_dataset
     from gpuplanner.report.finance_exports import write_cost_workbook, write_focus
-    from gpuplanner.usage.job_history import history
+    from gpuplanner.usage.study_history import history
 
     if by not in COST_BREAKDOWNS:
         raise typer.BadParameter(f"expected one of {', '.join(COST_BREAKDOWNS)}; got {by!r}", param_hint="--by")
@@ -320,8 +320,8 @@ def forecast(
 
 def _show_profile_forecast(scenario: Scenario, as_json: bool, quiet: bool) -> None:
     """Print the forecast of MIG instances by profile, as ``plan`` uses it; several GPU models as ``model/profile``."""
-    from gpuplanner.forecast.demand_outlook import fleet_forecast
-    from gpuplanner.usage.job_history import split_into_pools
+    from gpuplanner.forecast.rolling_demand_forecast import fleet_forecast
+    from gpuplanner.usage.study_history import split_into_pools
 
     pools = split_into_pools(scenario)
     outlook, pooled_scores, left_out = fleet_forecast(pools)
@@ -374,11 +374,11 @@ def _show_backtest(
     import polars as pl
 
     from gpuplanner.core.errors import resolve_name
-    from gpuplanner.forecast.demand_changes import read_calendar
-    from gpuplanner.forecast.demand_outlook import rolling_backtest
-    from gpuplanner.forecast.forecast_result import describe_weights
+    from gpuplanner.forecast.demand_forecast import describe_weights
     from gpuplanner.forecast.gpu_demand import lay_out_demand
+    from gpuplanner.forecast.growth_and_announced_demand import read_calendar
     from gpuplanner.forecast.model_selection import compare_best_fixed, fold_scores, fold_table, mean_scores
+    from gpuplanner.forecast.rolling_demand_forecast import rolling_backtest
     from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS, affordable_candidates, expected_cpu_s
     from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE
 
@@ -471,9 +471,9 @@ def _show_forecast(
         Print JSON; print no messages.
     """
     from gpuplanner.core.errors import resolve_name
-    from gpuplanner.forecast.demand_changes import read_announced, read_calendar
-    from gpuplanner.forecast.demand_outlook import forecast_ahead
     from gpuplanner.forecast.gpu_demand import lay_out_demand
+    from gpuplanner.forecast.growth_and_announced_demand import read_announced, read_calendar
+    from gpuplanner.forecast.rolling_demand_forecast import forecast_ahead
     from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE
 
     announced, calendar, sums = forecast_options

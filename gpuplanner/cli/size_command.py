@@ -199,7 +199,7 @@ def _gpu_counts_of_scenario(scenario_path: str | None) -> dict[str, int | None] 
     """Number of GPUs by GPU model of a scenario or dataset; None without one."""
     if scenario_path is None:
         return None
-    from gpuplanner.usage.job_history import gpus_by_model
+    from gpuplanner.usage.study_history import gpus_by_model
 
     return gpus_by_model(ScenarioOptions({}).make_scenario(scenario_path))
 
@@ -260,7 +260,7 @@ def _show_replicas(request: SizingRequest, *, as_json: bool) -> None:
     import polars as pl
 
     from gpuplanner.core.serialization import to_plain
-    from gpuplanner.sizing.service_plans import size_service
+    from gpuplanner.sizing.llm_service_plans import size_service
 
     service_size = size_service(request)
     if as_json:
@@ -296,8 +296,8 @@ def _predict_table(path: Path, out: Path | None, model: PeakModel | None, *, as_
     """
     from gpuplanner.core.errors import nearest_names
     from gpuplanner.core.output_writing import write_csv_safe
-    from gpuplanner.sizing.run_tables import INPUT_COLUMNS, predict_table
-    from gpuplanner.sizing.service_plans import SERVING_TABLE_COLUMNS, predict_serving_table
+    from gpuplanner.sizing.llm_service_plans import SERVING_TABLE_COLUMNS, predict_serving_table
+    from gpuplanner.sizing.training_run_tables import INPUT_COLUMNS, predict_table
 
     known_columns = SERVING_TABLE_COLUMNS if model is None else INPUT_COLUMNS
     require_outputs(out, inputs=[path])
@@ -332,7 +332,7 @@ def _show_measured_peaks(source: str, gpu_counts: dict[str, int | None] | None, 
 def _learn_from_runs(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:
     from gpuplanner.core.output_writing import write_atomically
     from gpuplanner.sizing.learned_memory import format_peak_model, learn_own_runs
-    from gpuplanner.sizing.run_tables import collect_measured_runs, list_unread_rows
+    from gpuplanner.sizing.training_run_tables import collect_measured_runs, list_unread_rows
 
     if out is None:
         raise typer.BadParameter("--learn needs -o MODEL.json")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gpuplanner.decision.comparison_record import Comparison
     from gpuplanner.decision.study_pipeline import DatasetSummary
     from gpuplanner.ingest.dataset_import import SourceFiles
-    from gpuplanner.usage.job_history import FleetPools
+    from gpuplanner.usage.study_history import FleetPools
 
 
 def are_clusters(files: Sequence[str]) -> bool:
@@ -188,12 +188,12 @@ def start(
     from gpuplanner.decision.policy_simulation import list_data_warnings
     from gpuplanner.decision.study_pipeline import build_empty_comparison
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
-    from gpuplanner.usage.job_history import combine_clusters, split_into_pools
+    from gpuplanner.usage.study_history import combine_clusters, split_into_pools
 
     verbose = not (quiet or as_json)
     stated = dict(options.fields)
     if "projects" in stated:
-        from gpuplanner.decision.projects import read_projects
+        from gpuplanner.decision.announced_projects import read_projects
 
         read_projects(stated["projects"])  # raises on a wrong file, before the long steps
         stated["projects"] = str(Path(stated["projects"]).resolve())
@@ -351,7 +351,7 @@ def _complete_scenario(
     if scenario.gpu_model is None and not summary.gpu_models and "gpu_model" not in known_fields:
         scenario = replace(scenario, gpu_model=start_dialog.ask_gpu_model(prompt))
     if len(summary.gpu_models) > 1:
-        from gpuplanner.usage.job_history import history, split_into_pools
+        from gpuplanner.usage.study_history import history, split_into_pools
 
         fleet = history(scenario).fleet
         if split_into_pools(scenario).several:
@@ -462,7 +462,7 @@ def compile_part(name: str) -> tuple[str, float]:
     """Compile a part of the code by running it on one job; return its name and the time taken [s]."""
     import numpy as np
 
-    from gpuplanner.decision.occupancy_changes import close_handover_gaps, observe_occupancy
+    from gpuplanner.decision.free_gpus_over_time import close_handover_gaps, observe_occupancy
     from gpuplanner.decision.wait_causes import attribute_waits, find_fit_times, observe_tenant_use
     from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
     from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests

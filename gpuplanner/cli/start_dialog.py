@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gpuplanner.core.scenario import Scenario
+    from gpuplanner.decision.announced_projects import ProjectAnswer
     from gpuplanner.decision.comparison_record import Comparison
     from gpuplanner.decision.decision_types import Decision
-    from gpuplanner.decision.projects import ProjectAnswer
     from gpuplanner.decision.study_pipeline import DatasetSummary
     from gpuplanner.ingest.dataset_import import SourceFiles
     from gpuplanner.ingest.quality_report import QualityWarning
-    from gpuplanner.usage.job_history import FleetPools
+    from gpuplanner.usage.study_history import FleetPools
 
 
 LABEL_WIDTH = 11

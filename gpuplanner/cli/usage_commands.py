@@ -95,11 +95,11 @@ def rightsize(
 
     from gpuplanner.core.errors import ScenarioError, resolve_name
     from gpuplanner.sizing.memory_trend import peak_trends
-    from gpuplanner.sizing.request_lines import REQUEST_FORMS, format_plugin_configs, recommend_sharing
     from gpuplanner.sizing.request_recommendations import recommend_requests
+    from gpuplanner.sizing.submission_lines import REQUEST_FORMS, format_plugin_configs, recommend_sharing
     from gpuplanner.usage.job_classes import classify_jobs, shipped_rules
-    from gpuplanner.usage.job_history import end_of, load_dataset, merge_small_tenants
     from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, requested_and_used
+    from gpuplanner.usage.study_history import end_of, load_dataset, merge_small_tenants
 
     forms = (PLUGIN_FORM,) if share else REQUEST_FORMS
     if form is not None and form not in forms:
@@ -174,7 +174,7 @@ def _parse_gpu_models(texts: list[str] | None) -> dict[str | None, str]:
 def _parse_gres_types(texts: list[str] | None) -> dict[str | None, str]:
     """Parse options ``[MODEL=]TYPE``: GRES type by GPU model of the catalogue; None: of all other models."""
     from gpuplanner.hardware.catalog import resolve_mig_model
-    from gpuplanner.sizing.request_lines import is_gres_type
+    from gpuplanner.sizing.submission_lines import is_gres_type
 
     types: dict[str | None, str] = {}
     for text in texts or []:
@@ -201,7 +201,7 @@ def _request_lines(row: dict[str, Any], form: str, types: dict[str | None, str],
     """
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.hardware.gpu_models import load_gpu_model
-    from gpuplanner.sizing.request_lines import GpuRequest, format_request_lines
+    from gpuplanner.sizing.submission_lines import GpuRequest, format_request_lines
 
     profile, count = row["recommended_profile"] or row["profile"], row["instances_hint"] or row["instances"]
     if (profile, count) == (row["profile"], row["instances"]) and row["recommended_time_limit_s"] is None:
@@ -224,7 +224,7 @@ def _find_gres_type(row: dict[str, Any], profile: str, stated_types: dict[str | 
     """GRES type of a request: as stated, as in the source, or as slurmd detects it; None for unknown GPU models."""
     from gpuplanner.core.schemas import FULL_GPU
     from gpuplanner.hardware.catalog import find_slurm_type
-    from gpuplanner.sizing.request_lines import is_gres_type
+    from gpuplanner.sizing.submission_lines import is_gres_type
 
     label, gpu_model = row["gpu_model"], row["board"]
     stated_type = stated_types.get(gpu_model) or stated_types.get(None)
@@ -255,8 +255,8 @@ def phases(
     Example: gpuplanner phases build/mine/data --job 4711
     """
     from gpuplanner.usage.dataset_explorer import ExploredDataset
-    from gpuplanner.usage.job_history import load_dataset
-    from gpuplanner.usage.phase_demand import phases_of_jobs
+    from gpuplanner.usage.demand_by_phase import phases_of_jobs
+    from gpuplanner.usage.study_history import load_dataset
 
     trace = load_dataset(data)
     fleet = ExploredDataset(trace, gpu_model).fleet
@@ -293,7 +293,7 @@ def _show_job_phases(
     import polars as pl
 
     from gpuplanner.usage.bottlenecks import signatures_of
-    from gpuplanner.usage.phase_demand import fit_phases
+    from gpuplanner.usage.demand_by_phase import fit_phases
     from gpuplanner.usage.utilization_dips import find_spikes
 
     fitted = fit_phases(job_phases, gpu_model)
@@ -330,7 +330,7 @@ def _show_class_phases(
     import polars as pl
 
     from gpuplanner.usage.bottlenecks import signatures_by_class, signatures_of
-    from gpuplanner.usage.phase_demand import claim_by_class, demand_by_class, fit_phases
+    from gpuplanner.usage.demand_by_phase import claim_by_class, demand_by_class, fit_phases
     from gpuplanner.usage.utilization_dips import spikes_of_jobs
 
     demand = demand_by_class(job_phases)
@@ -384,8 +384,8 @@ def waits(scenario_path: ScenarioPath, options: ScenarioOptions, as_json: Json =
     from gpuplanner.core.serialization import to_plain
     from gpuplanner.core.units import percent_text
     from gpuplanner.decision.explained_waits import explain_waits, make_cause_table, sum_waits
-    from gpuplanner.decision.requests import read_replay_inputs
-    from gpuplanner.usage.job_history import history
+    from gpuplanner.decision.requested_jobs import read_replay_inputs
+    from gpuplanner.usage.study_history import history
 
     requests = read_replay_inputs(history(options.make_scenario(scenario_path)))
     wait_causes = sum_waits(requests, explain_waits(requests))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.planner.linear_model import Columns, LinearModel, SearchEffort
-from gpuplanner.planner.milp_solver import Solution, solve
+from gpuplanner.planner.milp_solvers import Solution, solve
 
 HOURS_PER_MONTH = 730.5
 RISK_QUANTILE = 0.9

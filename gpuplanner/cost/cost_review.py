@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.column_headings import cells_in_words, code_in_words
 from gpuplanner.core.errors import VerificationError
+from gpuplanner.core.output_column_headings import cells_in_words, code_in_words
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.core.units import GRAMS_PER_KILOGRAM, UNALLOCATED_TEAM, money_text, split_amount
@@ -23,8 +23,8 @@ from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.power_and_carbon import STATED_PRICE_SOURCE_TEXT, GpuHourPrice, GridCarbonIntensity
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
 from gpuplanner.usage.allocated_hours import FAILED_JOB_STATES, allocated_by_state
-from gpuplanner.usage.job_history import History, history
-from gpuplanner.usage.occupancy import LedgerWindow
+from gpuplanner.usage.pool_occupancy import LedgerWindow
+from gpuplanner.usage.study_history import History, history
 
 MAX_BILL_DIFFERENCE_SHARE = 0.01
 """Largest difference between the GPU-hours of a bill and the installed ones, as a share of the installed [0-1]."""

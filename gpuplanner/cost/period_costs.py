@@ -49,10 +49,10 @@ from gpuplanner.hardware.power_and_carbon import (
     find_gpu_hour_price,
     make_power_model,
 )
-from gpuplanner.usage.job_history import History, history
-from gpuplanner.usage.occupancy import LedgerWindow
 from gpuplanner.usage.period_accounts import scenario_ledger
-from gpuplanner.usage.planned_fleet import PlannedFleet
+from gpuplanner.usage.pool_occupancy import LedgerWindow
+from gpuplanner.usage.study_fleet import PlannedFleet
+from gpuplanner.usage.study_history import History, history
 
 LINE_KEYS = ("tenant", "gpu_model", "bucket", "ownership")
 ON_DEMAND_KIND = "on_demand"
@@ -510,7 +510,7 @@ def idle_gpu_price(scenario: Scenario, fleet: PlannedFleet) -> tuple[float | Non
 
     Examples
     --------
-    >>> from gpuplanner.usage.job_history import history
+    >>> from gpuplanner.usage.study_history import history
     >>> parked_price, basis = idle_gpu_price(Scenario(), history(Scenario()).fleet)
     >>> print(round(parked_price, 5), basis)
     0.00108 owned, 70 W idle x PUE 1.56 x 0.122 USD/kWh, of 12.29 USD list price an hour

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import polars as pl
 
-from gpuplanner.core.column_headings import cells_in_words
+from gpuplanner.core.output_column_headings import cells_in_words
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import MONEY_DTYPE, Costs
 from gpuplanner.core.units import UNALLOCATED_TEAM, round_money, split_amount

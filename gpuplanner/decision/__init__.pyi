@@ -1,8 +1,8 @@
 """Public names of the package and the modules that hold them: for type checkers, and loaded when used."""
 
-from gpuplanner.decision.policy_fleets import FleetRules as FleetRules
-from gpuplanner.decision.policy_fleets import PoolRule as PoolRule
-from gpuplanner.decision.policy_fleets import TenantQuota as TenantQuota
+from gpuplanner.decision.policy_layouts import FleetRules as FleetRules
+from gpuplanner.decision.policy_layouts import PoolRule as PoolRule
+from gpuplanner.decision.policy_layouts import TenantQuota as TenantQuota
 from gpuplanner.decision.study import Study as Study
 from gpuplanner.decision.study import open_study as open_study
 from gpuplanner.decision.study_pipeline import evaluate as evaluate

@@ -19,7 +19,7 @@ from gpuplanner.core.errors import escape_controls
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
-from gpuplanner.decision.capacity_answers import find_refusal_reason
+from gpuplanner.decision.capacity_measures import find_refusal_reason
 from gpuplanner.decision.explained_waits import explain_waits
 from gpuplanner.decision.headroom_and_growth import (
     FittedGrowth,
@@ -29,12 +29,12 @@ from gpuplanner.decision.headroom_and_growth import (
 )
 from gpuplanner.decision.policy_simulation import sum_allocated_gpu_hours
 from gpuplanner.decision.recommendation import build_wait_model, fit_submitted_growth, read_wait_target
-from gpuplanner.decision.requests import JobReplayInputs, classify_job_sizes, read_replay_inputs
+from gpuplanner.decision.requested_jobs import JobReplayInputs, classify_job_sizes, read_replay_inputs
 from gpuplanner.decision.wait_causes import LIMITS
 from gpuplanner.decision.wait_curve import DAYS_PER_WEEK, WaitModel
 from gpuplanner.forecast.gpu_demand import DemandHistory, lay_out_jobs
 from gpuplanner.planner.layout_plan import format_utc
-from gpuplanner.usage.job_history import History, history
+from gpuplanner.usage.study_history import History, history
 
 PAST_WAITS, NEXT_DAYS = "waits last week", "capacity next week"
 """Names of the checks, as they are printed."""

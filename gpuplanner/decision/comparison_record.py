@@ -27,6 +27,7 @@ from gpuplanner.core.units import (
 )
 from gpuplanner.cost.energy_and_carbon import RangedAmount
 from gpuplanner.cost.period_costs import estimate_energy, find_power_model, find_price, find_pue, load_price_book
+from gpuplanner.decision.announced_projects import ProjectAnswer, answer_projects
 from gpuplanner.decision.decision_types import (
     RECORD_DECIMALS,
     TODAY,
@@ -50,12 +51,11 @@ from gpuplanner.decision.policy_comparison import (
     EvaluatedPolicy,
     PolicyResults,
 )
-from gpuplanner.decision.policy_fleets import FleetRules
+from gpuplanner.decision.policy_layouts import FleetRules
 from gpuplanner.decision.policy_simulation import Mask, PolicyRun, sum_gpu_hours
-from gpuplanner.decision.projects import ProjectAnswer, answer_projects
 from gpuplanner.decision.recommendation import DecisionBasis, decide, read_wait_target
 from gpuplanner.hardware.power_and_carbon import find_carbon_factor
-from gpuplanner.usage.job_history import history
+from gpuplanner.usage.study_history import history
 
 
 @dataclass(frozen=True)

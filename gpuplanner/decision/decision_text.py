@@ -12,7 +12,7 @@ from types import MappingProxyType
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import SECONDS_PER_HOUR, UNALLOCATED_TEAM, count_text, day_text, percent_text, wait_text
-from gpuplanner.decision.capacity_answers import MIN_DAYS, MIN_JOBS, RECOMMENDED_LAYOUT, Recommendation
+from gpuplanner.decision.capacity_measures import MIN_DAYS, MIN_JOBS, RECOMMENDED_LAYOUT, Recommendation
 from gpuplanner.decision.decision_types import (
     LAYOUT_FULL,
     LAYOUT_PER_JOB,
@@ -30,7 +30,7 @@ from gpuplanner.decision.decision_types import (
 )
 from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_comparison import PolicyResults
-from gpuplanner.decision.policy_fleets import list_changed_layouts
+from gpuplanner.decision.policy_layouts import list_changed_layouts
 from gpuplanner.decision.policy_simulation import DataCorrection, PolicyRun
 from gpuplanner.decision.wait_curve import CURVE_RUNS, WaitModel, WaitTarget
 from gpuplanner.hardware.catalog import find_measure_texts, mig_model_names

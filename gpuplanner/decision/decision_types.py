@@ -15,7 +15,7 @@ from gpuplanner.cost.period_costs import find_power_model, find_price, find_pric
 from gpuplanner.hardware.actuators import UNNEEDED_NODES_RETURNED, find_scenario_abilities, parse_ownership
 from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.hardware.power_and_carbon import GpuHourPrice, GpuPowerModel, compute_facility_kwh, compute_gpu_kwh
-from gpuplanner.usage.job_history import history
+from gpuplanner.usage.study_history import history
 
 TODAY: str = "today"
 FEWER_NODES: str = "fewer_nodes"

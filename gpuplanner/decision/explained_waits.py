@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.core.units import SECONDS_PER_HOUR, count_text, percent_text, split_amount
 from gpuplanner.decision.decision_types import RECORD_DECIMALS
-from gpuplanner.decision.occupancy_changes import close_handover_gaps, observe_handover, observe_occupancy
+from gpuplanner.decision.free_gpus_over_time import close_handover_gaps, observe_handover, observe_occupancy
 from gpuplanner.decision.queue_model import (
     EASY_QUEUE,
     ObservedWaits,
@@ -23,7 +23,7 @@ from gpuplanner.decision.queue_model import (
     find_head_starts,
     starts_are_spread,
 )
-from gpuplanner.decision.requests import JobReplayInputs, classify_job_sizes
+from gpuplanner.decision.requested_jobs import JobReplayInputs, classify_job_sizes
 from gpuplanner.decision.wait_causes import (
     CAUSES,
     LIMITS,
@@ -442,8 +442,8 @@ def sum_waits(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitSummary:
     Examples
     --------
     >>> from gpuplanner.core.scenario import Scenario
-    >>> from gpuplanner.decision.requests import read_replay_inputs
-    >>> from gpuplanner.usage.job_history import history
+    >>> from gpuplanner.decision.requested_jobs import read_replay_inputs
+    >>> from gpuplanner.usage.study_history import history
 
     >>> asked = read_replay_inputs(history(Scenario()))
     >>> [row.name for row in sum_waits(asked, explain_waits(asked)).causes.team][:2]

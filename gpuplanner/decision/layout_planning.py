@@ -21,7 +21,7 @@ from gpuplanner.cost.period_costs import idle_gpu_price
 from gpuplanner.decision.decision_types import RECORD_DECIMALS
 from gpuplanner.decision.plan_rehearsal import RehearsedWeek, parse_open_windows, simulate_weeks
 from gpuplanner.decision.sharing_rules import planned_quotas, read_sharing_rules
-from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW, at_quantile, demand_paths, largest_gang
+from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW, at_quantile, demand_paths, largest_gang
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.repartitioning_cost import find_change_cost, find_seconds
 from gpuplanner.planner.fleet_limits import Limits, StatePrices
@@ -31,10 +31,10 @@ from gpuplanner.planner.plan_explanation import realised_costs
 from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE, PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
-from gpuplanner.usage.job_history import REQUEST_VIEWS, History, begin_of, history
 from gpuplanner.usage.period_accounts import WEEKLY_PEAK_QUANTILE
 from gpuplanner.usage.requested_demand import demand_series, weekly_demand
-from gpuplanner.usage.run_times import remaining_while_busy
+from gpuplanner.usage.run_time_hazards import remaining_while_busy
+from gpuplanner.usage.study_history import REQUEST_VIEWS, History, begin_of, history
 
 NODES_ADVICE = "Add the list of nodes ('gpuplanner ingest nodes'), of one size, or 'nodes' to the problem; plan again."
 """Advice if nodes have no names: files with invented names would be applied to other nodes."""

@@ -15,7 +15,12 @@ from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import FULL_GPU, LayoutPlan
 from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
-from gpuplanner.decision.requests import build_requests, count_layout_instances, list_larger_profiles, sort_profiles
+from gpuplanner.decision.requested_jobs import (
+    build_requests,
+    count_layout_instances,
+    list_larger_profiles,
+    sort_profiles,
+)
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, find_change_cost
@@ -26,7 +31,7 @@ from gpuplanner.simulator.scheduling_rules import Drain
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeNetwork, NodeRequests, Outcome
 from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.simulator.simulation_state import Ints
-from gpuplanner.usage.job_history import history
+from gpuplanner.usage.study_history import history
 
 MAX_RESERVATION_HOURS = 168.0
 """How long before a planned change the scheduler keeps jobs away that would run past it [h]."""

@@ -29,7 +29,7 @@ from gpuplanner.decision.decision_types import (
     SizeService,
 )
 from gpuplanner.decision.explained_waits import explain_waits, take_jobs
-from gpuplanner.decision.policy_fleets import as_they_are, count_instances, deal_layouts, make_mig_fleet, rank_nodes
+from gpuplanner.decision.policy_layouts import as_they_are, count_instances, deal_layouts, make_mig_fleet, rank_nodes
 from gpuplanner.decision.policy_simulation import (
     Knobs,
     Mask,
@@ -40,7 +40,7 @@ from gpuplanner.decision.policy_simulation import (
     has_run_jobs,
     partition_nodes,
 )
-from gpuplanner.decision.requests import (
+from gpuplanner.decision.requested_jobs import (
     REQUESTED,
     RIGHTSIZED,
     JobReplayInputs,
@@ -54,8 +54,8 @@ from gpuplanner.hardware.actuators import PARTITIONS_ANY_GPUS, ActuatorAbilities
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.simulator.replications import student_t
 from gpuplanner.simulator.simulated_fleet import NodeAutoscaling
-from gpuplanner.usage.job_history import History, history
-from gpuplanner.usage.planned_fleet import PlannedFleet
+from gpuplanner.usage.study_fleet import PlannedFleet
+from gpuplanner.usage.study_history import History, history
 
 USUAL_IDLE_MINUTES = (10, 30)
 """Usual idle times before power-down [min]; a shorter time costs more power-ups and has to save more."""

@@ -20,7 +20,7 @@ from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER
 from gpuplanner.decision.decision_types import TODAY
 from gpuplanner.decision.explained_waits import ExplainedWaits
 from gpuplanner.decision.queue_model import MAX_ARRIVAL_JITTER_S
-from gpuplanner.decision.requests import AS_TODAY, JobReplayInputs, classify_job_sizes, count_layout_instances
+from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs, classify_job_sizes, count_layout_instances
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset, read_metadata
 from gpuplanner.ingest.gpu_shares import UNTRACKED_SHARES_CHECK

@@ -22,10 +22,10 @@ from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model, make_no
 from gpuplanner.hardware.repartitioning_cost import find_change_cost
 from gpuplanner.planner.plan_problem import DEMAND_ROUNDING_INSTANCES, PlanProblem
 from gpuplanner.planner.plan_variants import FleetPlan
-from gpuplanner.sizing.throughput import find_gpu_spec
-from gpuplanner.usage.job_history import FleetPools, history
-from gpuplanner.usage.planned_fleet import UNNAMED_GPU_MODEL, is_catalogue_model, nodes_in_service
+from gpuplanner.sizing.training_throughput import find_gpu_spec
 from gpuplanner.usage.rightsizing import RIGHTSIZING_HEADROOM_FRACTION
+from gpuplanner.usage.study_fleet import UNNAMED_GPU_MODEL, is_catalogue_model, nodes_in_service
+from gpuplanner.usage.study_history import FleetPools, history
 
 
 def sum_decisions(decisions: Mapping[str, Decision]) -> dict[str, Any]:

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.column_headings import code_in_words
 from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.output_column_headings import code_in_words
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import make_file_error, read_list, read_number, read_yaml, require_keys
 from gpuplanner.core.step_functions import waiting_since
@@ -51,14 +51,14 @@ from gpuplanner.cost.period_costs import (
 from gpuplanner.cost.showback import CENTS, NOT_STATED
 from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.decision_types import Decision, WeeklyGrowth
-from gpuplanner.forecast.demand_changes import MIN_GROWTH_WEEKS, WEEKS_IN_YEAR, fit_growth
+from gpuplanner.forecast.growth_and_announced_demand import MIN_GROWTH_WEEKS, WEEKS_IN_YEAR, fit_growth
 from gpuplanner.hardware.catalog import find_parameter, resolve_gpu_model
 from gpuplanner.planner.linear_model import LinearModel, SearchEffort
-from gpuplanner.planner.milp_solver import solve
+from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
-from gpuplanner.usage.job_history import History, history
 from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.requested_demand import mean_occupancy
+from gpuplanner.usage.study_history import History, history
 
 WEEK_HOURS = int(HOURS_PER_WEEK)
 """Hours of a week."""

@@ -9,7 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.core.execution import compile_entry
-from gpuplanner.decision.occupancy_changes import Handover, OccupancyChanges, OutOfServiceSpell, count_closed_instances
+from gpuplanner.decision.free_gpus_over_time import (
+    Handover,
+    OccupancyChanges,
+    OutOfServiceSpell,
+    count_closed_instances,
+)
 from gpuplanner.decision.wait_causes import MIN_WAITS_AT_LIMIT, NamedLimit, TenantUse
 from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests

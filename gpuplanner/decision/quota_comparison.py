@@ -19,7 +19,7 @@ from gpuplanner.decision.explained_waits import MAX_REPLAY_ERROR
 from gpuplanner.decision.policy_comparison import load_policy_arena
 from gpuplanner.decision.policy_simulation import ReplayedJobs, simulate_once
 from gpuplanner.decision.quota_recommendation import NODE_FAIL_STATE, observed_mtbf_s
-from gpuplanner.decision.requests import AS_TODAY, JobReplayInputs
+from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs
 from gpuplanner.decision.sharing_rules import (
     SharingRules,
     TeamQuota,
@@ -43,7 +43,7 @@ from gpuplanner.simulator.scheduling_rules import (
 from gpuplanner.simulator.simulated_fleet import NodeNetwork
 from gpuplanner.simulator.simulation_run import simulate_shared_requests
 from gpuplanner.simulator.simulation_state import Floats, Ints
-from gpuplanner.usage.job_history import History, history
+from gpuplanner.usage.study_history import History, history
 
 ALL_TEAMS_ROW_NAME = "(all)"
 """Name of the row for all teams."""

@@ -18,12 +18,12 @@ from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.policy_simulation import take_order_statistic
 from gpuplanner.decision.sharing_rules import SharingRules, quota_share, read_sharing_rules
-from gpuplanner.forecast.demand_outlook import demand_by_view, demand_paths
+from gpuplanner.forecast.rolling_demand_forecast import demand_by_view, demand_paths
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.simulator.scheduling_rules import Checkpoints, Failures
 from gpuplanner.simulator.simulation_state import Floats
-from gpuplanner.usage.job_history import history
+from gpuplanner.usage.study_history import history
 
 DEFAULT_RISK_FRACTION = 0.1
 """Share of the hours in which the quota of a team may be too small, where it states none. [0-1]"""

@@ -14,7 +14,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
 from gpuplanner.core.stage_cache import data_folder, stage
 from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, UNALLOCATED_TEAM, percent_text
-from gpuplanner.decision.capacity_answers import (
+from gpuplanner.decision.capacity_measures import (
     Recommendation,
     TeamWaits,
     add_kept_units,
@@ -56,7 +56,7 @@ from gpuplanner.decision.policy_comparison import (
     run_contest,
     summarize_policy_trial,
 )
-from gpuplanner.decision.policy_fleets import FleetRules, as_they_are, assign_layouts, make_fleet_rules, rank_nodes
+from gpuplanner.decision.policy_layouts import FleetRules, as_they_are, assign_layouts, make_fleet_rules, rank_nodes
 from gpuplanner.decision.policy_simulation import (
     MAX_LEFT_OUT_SHARE,
     Knobs,
@@ -67,14 +67,14 @@ from gpuplanner.decision.policy_simulation import (
     partition_nodes,
     sum_allocated_gpu_hours,
 )
-from gpuplanner.decision.requests import JobReplayInputs, classify_job_sizes
+from gpuplanner.decision.requested_jobs import JobReplayInputs, classify_job_sizes
 from gpuplanner.decision.wait_curve import SizedPool, WaitModel, WaitTarget
 from gpuplanner.hardware.mig_layouts import format_layout
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.telemetry.telemetry_quality import matched_gpu_hours
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_tenant
-from gpuplanner.usage.job_history import History, begin_of, history
 from gpuplanner.usage.period_accounts import scenario_ledger
+from gpuplanner.usage.study_history import History, begin_of, history
 
 UNALLOCATED_BUCKETS = ("unallocated", "fragmented", "idle_pending", "reserved", "reconfiguring", "down")
 """Buckets of installed GPU-hours that were allocated to no team."""
@@ -158,7 +158,7 @@ def decide(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | None =
 
 
 def _replace_with_recommended(
-    contest: PolicyResults, recommendation: Recommendation, sized_course: CourseOfAction, course: CourseOfAction
+    policy_results: PolicyResults, recommendation: Recommendation, sized_course: CourseOfAction, course: CourseOfAction
 ) -> PolicyResults:
     """Replace the policies of a comparison by their recommended settings.
 
@@ -167,7 +167,7 @@ def _replace_with_recommended(
 
     Parameters
     ----------
-    contest : PolicyResults
+    policy_results : PolicyResults
         The comparison.
     recommendation : Recommendation
         Recommendation of the wait model.
@@ -176,8 +176,12 @@ def _replace_with_recommended(
     course : CourseOfAction
         The chosen course of action.
     """
-    arena, later, days = contest.arena, contest.evaluation_jobs, (contest.training_days, contest.evaluation_days)
-    results, winner = {result.policy: result for result in contest.judged_policies}, contest.winner
+    arena, later, days = (
+        policy_results.arena,
+        policy_results.evaluation_jobs,
+        (policy_results.training_days, policy_results.evaluation_days),
+    )
+    results, winner = {result.policy: result for result in policy_results.judged_policies}, policy_results.winner
     for candidate in (sized_course, course) if course is not sized_course else (sized_course,):
         if candidate.policy == TODAY:
             continue
@@ -188,7 +192,7 @@ def _replace_with_recommended(
         winner = replace(winner, service=service, reason=reason)
         results[candidate.policy] = winner
     order = [name for name in POLICY_NAMES if name in results]
-    return replace(contest, judged_policies=tuple(results[name] for name in order), winner=winner)
+    return replace(policy_results, judged_policies=tuple(results[name] for name in order), winner=winner)
 
 
 def build_wait_model(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitModel:

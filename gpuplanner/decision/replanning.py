@@ -25,7 +25,7 @@ from gpuplanner.decision.layout_planning import (
     plan_problem_for,
     raise_demand_to_gang,
 )
-from gpuplanner.forecast.demand_outlook import largest_gang
+from gpuplanner.forecast.rolling_demand_forecast import largest_gang
 from gpuplanner.forecast.run_off import RunOff, lay_out_run_off
 from gpuplanner.planner.drain_order import transition
 from gpuplanner.planner.layout_plan import Plan, format_utc, plan_from_json, plan_to_json
@@ -35,9 +35,9 @@ from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.receding_horizon import PlanGain, roll, standing_plan, weigh
 from gpuplanner.sizing.memory_trend import peak_trends
 from gpuplanner.usage.installed_capacity import describe_node_changes, gpus_of_nodes
-from gpuplanner.usage.job_history import History, history
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME
 from gpuplanner.usage.rightsizing import requested_and_used
+from gpuplanner.usage.study_history import History, history
 
 JOB_ADVICE_COLUMNS = ("job_id", "tenant", "profile", "next_profile", "restart_gpu_hours", "advice")
 """Columns of running jobs that outgrow their instance."""

@@ -19,7 +19,7 @@ from gpuplanner.hardware.catalog import match_gpu_models
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.planner.fleet_limits import Quota
 from gpuplanner.usage.fair_share import entitled_by_shares
-from gpuplanner.usage.job_history import History
+from gpuplanner.usage.study_history import History
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 """Days of the week as start hours name them."""

@@ -22,14 +22,14 @@ from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision
 from gpuplanner.decision.layout_planning import FixedLayoutComparison, PlanChoice
 from gpuplanner.decision.policy_comparison import MEANINGS
-from gpuplanner.forecast.demand_outlook import NextDayDemand
+from gpuplanner.forecast.rolling_demand_forecast import NextDayDemand
 from gpuplanner.hardware.catalog import CatalogParameter, find_parameter
 from gpuplanner.hardware.power_and_carbon import GpuHourPrice, GpuPowerModel, GridCarbonIntensity
 from gpuplanner.ingest.dataset import SourceFacts
 from gpuplanner.planner.layout_plan import Plan, plan_from_json, plan_to_json
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.usage.gpu_hour_ledger import ONE_POOL_ASSUMPTION_TEXT, ledger_assumptions
-from gpuplanner.usage.job_history import History
+from gpuplanner.usage.study_history import History
 
 BUCKET_SUFFIX = "_gpu_hours"
 """Suffix of the JSON keys of ledger buckets."""

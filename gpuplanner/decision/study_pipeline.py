@@ -50,8 +50,8 @@ from gpuplanner.decision.policy_simulation import count_lost_rows, find_correcti
 from gpuplanner.decision.quota_comparison import compare_placements, compare_stated_rules, states_sharing_rules
 from gpuplanner.decision.study import Headline, Study, build_headline, build_provenance, open_study
 from gpuplanner.decision.team_fairness import assess_fairness
-from gpuplanner.forecast.demand_changes import complete_until
-from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW, expected_gpu_hours, tomorrow
+from gpuplanner.forecast.growth_and_announced_demand import complete_until
+from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW, expected_gpu_hours, tomorrow
 from gpuplanner.hardware.actuators import find_default_actuator, find_scenario_abilities
 from gpuplanner.hardware.catalog import actuators_by_source, export_command, facts, has_list_price
 from gpuplanner.hardware.power_and_carbon import find_carbon_factor, find_gpu_hour_price
@@ -61,13 +61,13 @@ from gpuplanner.ingest.quarantine import drop_quarantined
 from gpuplanner.ingest.telemetry.telemetry_quality import format_match_summary
 from gpuplanner.planner.numbered_gpus import layout_changes
 from gpuplanner.simulator.replications import explain_short_history
-from gpuplanner.sizing.request_lines import recommend_sharing
+from gpuplanner.sizing.submission_lines import recommend_sharing
 from gpuplanner.usage.allocated_hours import allocated_by_state
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_tenant
-from gpuplanner.usage.job_history import History, end_of, history
 from gpuplanner.usage.period_accounts import rightsizing_table, scenario_ledger, scenario_use
 from gpuplanner.usage.requested_demand import pool_demand
 from gpuplanner.usage.rightsizing import requested_and_used
+from gpuplanner.usage.study_history import History, end_of, history
 
 
 def estimate_coarsely(comparison: Comparison, base_scenario: Scenario, scenario: Scenario) -> Comparison:

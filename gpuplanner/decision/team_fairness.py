@@ -19,7 +19,7 @@ from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units import SECONDS_PER_HOUR, count_text, percent_text
 from gpuplanner.decision.explained_waits import CAUSE_TEXTS
 from gpuplanner.decision.policy_comparison import load_policy_arena
-from gpuplanner.decision.requests import JobReplayInputs
+from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.sharing_rules import SharingRules, entitled_gpus, quota_share, read_sharing_rules
 from gpuplanner.decision.wait_causes import CAUSES, INSUFFICIENT
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.core.execution import compile_entry, compile_helper
-from gpuplanner.decision.occupancy_changes import OccupancyChanges
+from gpuplanner.decision.free_gpus_over_time import OccupancyChanges
 from gpuplanner.simulator.simulated_fleet import NodeRequests, request_kinds
 from gpuplanner.simulator.simulation_state import Floats, Ints
 

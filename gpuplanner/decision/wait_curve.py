@@ -16,7 +16,7 @@ from gpuplanner.decision.decision_types import CurvePoint
 from gpuplanner.decision.explained_waits import ExplainedWaits
 from gpuplanner.decision.policy_simulation import take_order_statistic
 from gpuplanner.decision.queue_model import arrival_jitter_s
-from gpuplanner.decision.requests import JobReplayInputs
+from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.wait_causes import CAUSES, QUEUED_BEHIND, UNEXPLAINED
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints

@@ -2,14 +2,14 @@
 
 from gpuplanner.forecast.backtest import Backtest as Backtest
 from gpuplanner.forecast.backtest import backtest as backtest
-from gpuplanner.forecast.demand_changes import change_points as change_points
-from gpuplanner.forecast.demand_changes import complete_until as complete_until
-from gpuplanner.forecast.forecast_result import ForecastResult as ForecastResult
-from gpuplanner.forecast.forecast_result import choose_representatives as choose_representatives
-from gpuplanner.forecast.forecast_result import cost_curve as cost_curve
-from gpuplanner.forecast.forecast_result import describe_weights as describe_weights
-from gpuplanner.forecast.forecast_result import forecast_demand as forecast_demand
-from gpuplanner.forecast.forecast_result import tabulate_ahead as tabulate_ahead
+from gpuplanner.forecast.demand_forecast import ForecastResult as ForecastResult
+from gpuplanner.forecast.demand_forecast import choose_representatives as choose_representatives
+from gpuplanner.forecast.demand_forecast import cost_curve as cost_curve
+from gpuplanner.forecast.demand_forecast import describe_weights as describe_weights
+from gpuplanner.forecast.demand_forecast import forecast_demand as forecast_demand
+from gpuplanner.forecast.demand_forecast import tabulate_ahead as tabulate_ahead
+from gpuplanner.forecast.growth_and_announced_demand import change_points as change_points
+from gpuplanner.forecast.growth_and_announced_demand import complete_until as complete_until
 from gpuplanner.forecast.model_selection import CHOSEN_MODEL_NAME as CHOSEN_MODEL_NAME
 from gpuplanner.forecast.model_selection import EvaluatedBacktest as EvaluatedBacktest
 from gpuplanner.forecast.model_selection import compare_best_fixed as compare_best_fixed

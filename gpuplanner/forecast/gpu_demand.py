@@ -20,17 +20,17 @@ from gpuplanner.core.schemas import FULL_GPU, MIN_USED_SM_ACTIVITY
 from gpuplanner.core.stage_cache import data_folder
 from gpuplanner.core.step_functions import has_unknown_end
 from gpuplanner.core.units import count_text
-from gpuplanner.forecast.demand_changes import complete_until, event_hours, gpus_announced
-from gpuplanner.forecast.forecast_result import choose_representatives, cost_curve
+from gpuplanner.forecast.demand_forecast import choose_representatives, cost_curve
+from gpuplanner.forecast.growth_and_announced_demand import complete_until, event_hours, gpus_announced
 from gpuplanner.forecast.run_off import RUN_OFF_COLUMNS, RunOff, lay_out_run_off
 from gpuplanner.ingest.dataset_folder import scan_samples
 from gpuplanner.ingest.telemetry.device_hours import aggregate_hourly
 from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY
 from gpuplanner.ingest.telemetry.telemetry_join import find_devices
 from gpuplanner.usage.allocated_hours import MIN_PROCESS_MEMORY_GIB
-from gpuplanner.usage.job_history import end_of, history, load_study_dataset
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME
-from gpuplanner.usage.run_times import remaining_run_time
+from gpuplanner.usage.run_time_hazards import remaining_run_time
+from gpuplanner.usage.study_history import end_of, history, load_study_dataset
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,8 @@ class DemandHistory:
     - ``values``, shape (n_series, intervals): Demand as it was known at the cutoff; NaN where there is no reading.
     - ``caps``: What a series can at most be.
     - ``remarks``: What was done to the data.
-    - ``announced``: Jobs that are known to come, see :func:`gpuplanner.forecast.demand_changes.read_announced`; they
+    - ``announced``: Jobs that are known to come, see
+      :func:`gpuplanner.forecast.growth_and_announced_demand.read_announced`; they
       come on top of every forecast and every path.
     """
 
@@ -252,7 +253,7 @@ def lay_out_demand(
     by : {"tenant", "gpu_model", "profile"}
         What series are told apart by.
     calendar : polars.DataFrame, optional
-        Known events, see :func:`gpuplanner.forecast.demand_changes.read_calendar`.
+        Known events, see :func:`gpuplanner.forecast.growth_and_announced_demand.read_calendar`.
     """
     span = scenario.month_span()
     at = at if at is not None or span is None else span[1]
@@ -312,7 +313,7 @@ def lay_out_jobs(
     total : bool
         Whether sums of series are series too.
     calendar : polars.DataFrame, optional
-        Known events, see :func:`gpuplanner.forecast.demand_changes.read_calendar`.
+        Known events, see :func:`gpuplanner.forecast.growth_and_announced_demand.read_calendar`.
     remarks : tuple of str
         Remarks so far.
     """

@@ -1,6 +1,7 @@
 """Sample paths of running, queued and arriving jobs.
 
-Survivors of the running and waiting jobs are drawn from hazards (:mod:`gpuplanner.usage.run_times`). Arrivals are
+Survivors of the running and waiting jobs are drawn from hazards (:mod:`gpuplanner.usage.run_time_hazards`). Arrivals
+are
 whole blocks of the past that begin at the same hour, likelier where day, load and recent arrivals are alike.
 """
 
@@ -20,7 +21,7 @@ from gpuplanner.core.schemas import Jobs
 from gpuplanner.core.step_functions import has_unknown_end, require_time_zone
 from gpuplanner.core.units import SECONDS_PER_HOUR
 from gpuplanner.usage.requested_demand import DAY_H, covered_day_shares, mean_occupancy
-from gpuplanner.usage.run_times import Hazards, decay_weight, fit_hazards, group_numbers, width_class
+from gpuplanner.usage.run_time_hazards import Hazards, decay_weight, fit_hazards, group_numbers, width_class
 
 RUN_OFF_COLUMNS = (
     "job_id", "attempt", "tenant", "submit_time", "start_time", "end_time", "state", "gpus", "time_limit_s",
@@ -70,7 +71,7 @@ class RunOff:
     series : numpy.ndarray of int, shape (n_jobs,)
         Number of each job's series.
     groups : tuple of numpy.ndarray of int
-        Classes of run times, from large to small (see :func:`gpuplanner.usage.run_times.fit_hazards`).
+        Classes of run times, from large to small (see :func:`gpuplanner.usage.run_time_hazards.fit_hazards`).
     events : tuple of numpy.ndarray, each of shape (n, 2)
         Spans [h] of each kind of event that is known beforehand: releases, holidays, maintenance.
     """

@@ -25,4 +25,4 @@ from gpuplanner.ingest.telemetry.device_hours import aggregate_hourly as aggrega
 from gpuplanner.ingest.telemetry.metric_definitions import ACTIVITY_SOURCES as ACTIVITY_SOURCES
 from gpuplanner.ingest.telemetry.prometheus import PrometheusServer as PrometheusServer
 from gpuplanner.ingest.telemetry.prometheus import read_live as read_live
-from gpuplanner.ingest.telemetry.telemetry_files import Hints as Hints
+from gpuplanner.ingest.telemetry.telemetry_row_parsing import Hints as Hints

@@ -53,7 +53,7 @@ from gpuplanner.ingest.source_registry import (
     read,
     resolve_source_name,
 )
-from gpuplanner.ingest.telemetry.sample_table import SampleOutput
+from gpuplanner.ingest.telemetry.sample_table_writer import SampleOutput
 from gpuplanner.ingest.text_files import hash_file, read_head
 
 if TYPE_CHECKING:

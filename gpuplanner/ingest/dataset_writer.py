@@ -65,7 +65,7 @@ from gpuplanner.ingest.quarantine import (
     require_unquarantined,
 )
 from gpuplanner.ingest.telemetry.coverage import coverage
-from gpuplanner.ingest.telemetry.sample_table import merge_telemetry
+from gpuplanner.ingest.telemetry.sample_table_writer import merge_telemetry
 from gpuplanner.ingest.telemetry.telemetry_join import find_allocations, find_devices, find_shared_names
 from gpuplanner.ingest.telemetry.telemetry_quality import summarise_join
 

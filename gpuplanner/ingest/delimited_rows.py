@@ -1,7 +1,8 @@
 """Delimited lines split into fields and parsed to typed rows, with a table of rejected rows.
 
 A reader declares its columns (:class:`~gpuplanner.ingest.source_fields.Field`), gets its rows from
-:mod:`gpuplanner.ingest.row_reader`, and turns the accepted ones into the columns of a table. No row is lost: each is
+:mod:`gpuplanner.ingest.typed_row_reader`, and turns the accepted ones into the columns of a table. No row is lost:
+each is
 in the table or, with its reason, among the rejects.
 """
 

@@ -38,7 +38,7 @@ class Field:
     - ``nullable``: The value may be empty.
     - ``optional``: The whole column may be absent.
     - ``at_once``: A text that may be parsed as numbers together with the lines, where a block of lines has nothing but
-      bare numbers or empty fields in it (:func:`gpuplanner.ingest.row_reader.read_row_blocks`).
+      bare numbers or empty fields in it (:func:`gpuplanner.ingest.typed_row_reader.read_row_blocks`).
     - ``low``, ``high``: Bounds of a number or decimal.
     - ``format``: Date format of a time.
     - ``naive_is_utc``: An instant without its offset is UTC.

@@ -16,9 +16,9 @@ from gpuplanner.cost.cost_review import CostReview, cost_review, price_rows
 from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.purchase_plan import plan_burst, plan_purchase, read_burst_rules
 from gpuplanner.decision.purchase_plan import plan_refresh as renew
-from gpuplanner.forecast.demand_outlook import lay_out_demand, rolling_backtest
 from gpuplanner.forecast.gpu_demand import DemandHistory
 from gpuplanner.forecast.model_selection import fold_scores, mean_scores
+from gpuplanner.forecast.rolling_demand_forecast import lay_out_demand, rolling_backtest
 from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, ForecastPanel, ForecastQuestion

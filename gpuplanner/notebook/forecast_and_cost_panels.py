@@ -30,7 +30,7 @@ from gpuplanner.notebook.views import (
     table_html,
 )
 from gpuplanner.report.finance_exports import write_cost_workbook
-from gpuplanner.usage.job_history import begin_of, end_of, load_dataset, months_from
+from gpuplanner.usage.study_history import begin_of, end_of, load_dataset, months_from
 
 
 @dataclass(frozen=True)

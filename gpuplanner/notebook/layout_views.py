@@ -17,7 +17,7 @@ from gpuplanner.core.execution import import_optional
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import MISSING_VALUE_TEXT
 from gpuplanner.decision.layout_planning import PlannedProblem, plan_view
-from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW
+from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW
 from gpuplanner.hardware.layout_enumeration import make_placement_table
 from gpuplanner.notebook.views import (
     BackgroundPanel,
@@ -38,9 +38,9 @@ from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import to_still_text
 from gpuplanner.report.layout_schedule_files import write_plan_handover
 from gpuplanner.report.policy_and_layout_charts import MAX_CALENDAR_ROWS
-from gpuplanner.sizing.request_lines import recommend_sharing
-from gpuplanner.usage.job_history import history
+from gpuplanner.sizing.submission_lines import recommend_sharing
 from gpuplanner.usage.rightsizing import requested_and_used
+from gpuplanner.usage.study_history import history
 
 
 @dataclass(frozen=True)

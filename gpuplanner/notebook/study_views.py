@@ -30,7 +30,7 @@ from gpuplanner.notebook.what_if import WhatIf, whatif
 from gpuplanner.report import html_page as page
 from gpuplanner.report import monthly_sections
 from gpuplanner.report.change_bundle import write_handover_folder
-from gpuplanner.report.figure_formats import escape_html
+from gpuplanner.report.figure_formulas import value_text
 from gpuplanner.report.finance_exports import write_study_workbook
 from gpuplanner.report.first_screen import (
     describe_fleet,
@@ -39,8 +39,8 @@ from gpuplanner.report.first_screen import (
     teams_table,
     wait_curve_figure,
 )
-from gpuplanner.report.formulas import value_text
 from gpuplanner.report.html_page import Section, to_still_text
+from gpuplanner.report.number_formats_and_glossary import escape_html
 from gpuplanner.report.policy_and_team_sections import (
     render_placement_section,
     render_policy_section,
@@ -52,7 +52,7 @@ from gpuplanner.report.report_rendering import render_fleet_recommendation
 from gpuplanner.sizing.job_plans import SizingRequest, parse_gpu_counts
 from gpuplanner.sizing.job_size import JobSizing, size_job, stack_components
 from gpuplanner.sizing.learned_memory import shipped_peak_model
-from gpuplanner.usage.job_history import gpus_by_model, gpus_by_model_of_dataset, split_into_pools
+from gpuplanner.usage.study_history import gpus_by_model, gpus_by_model_of_dataset, split_into_pools
 
 PLAN_COLUMNS = (
     "rank", "gpu_model", "profile", "gpus", "predicted_gib", "upper_gib", "gpu_gib", "p_oom", "tokens_per_s", "hours",

@@ -24,8 +24,8 @@ from gpuplanner.core.output_places import allow_overwriting_within, require_file
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.stage_cache import notebook_folder
 from gpuplanner.report import html_page as page
-from gpuplanner.report.figure_formats import escape_html
 from gpuplanner.report.html_page import Section, chart_specs, display_section, to_still_text
+from gpuplanner.report.number_formats_and_glossary import escape_html
 from gpuplanner.report.report_rendering import join_cell_text, run_notebook
 
 OUTPUT_TYPES = ("text/html", "text/markdown", "image/svg+xml", "text/plain")

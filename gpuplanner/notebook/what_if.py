@@ -42,7 +42,7 @@ from gpuplanner.notebook.views import (
     write_and_link,
 )
 from gpuplanner.report.change_bundle import write_handover_folder
-from gpuplanner.usage.job_history import history
+from gpuplanner.usage.study_history import history
 
 if TYPE_CHECKING:
     from gpuplanner.decision.policy_simulation import PolicyRun

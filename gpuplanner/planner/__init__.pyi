@@ -4,6 +4,9 @@ from gpuplanner.planner.drain_order import transition as transition
 from gpuplanner.planner.fleet_limits import Limits as Limits
 from gpuplanner.planner.fleet_limits import Quota as Quota
 from gpuplanner.planner.fleet_limits import StatePrices as StatePrices
+from gpuplanner.planner.inference_service_plan import ServicePlan as ServicePlan
+from gpuplanner.planner.inference_service_plan import plan_services as plan_services
+from gpuplanner.planner.inference_service_plan import verify_services as verify_services
 from gpuplanner.planner.layout_plan import NodeState as NodeState
 from gpuplanner.planner.layout_plan import Plan as Plan
 from gpuplanner.planner.layout_plan import plan_from_json as plan_from_json
@@ -36,8 +39,5 @@ from gpuplanner.planner.plan_verification import verify as verify
 from gpuplanner.planner.receding_horizon import RollingPlan as RollingPlan
 from gpuplanner.planner.receding_horizon import roll as roll
 from gpuplanner.planner.receding_horizon import weigh as weigh
-from gpuplanner.planner.service_plan import ServicePlan as ServicePlan
-from gpuplanner.planner.service_plan import plan_services as plan_services
-from gpuplanner.planner.service_plan import verify_services as verify_services
 from gpuplanner.planner.service_profiles import read_service_demands as read_service_demands
 from gpuplanner.planner.service_profiles import read_service_profiles as read_service_profiles

@@ -16,8 +16,8 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import read_text
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import Layout, Placement, find_layout_faults
-from gpuplanner.ingest.row_reader import read_integer_list
 from gpuplanner.ingest.source_fields import Field
+from gpuplanner.ingest.typed_row_reader import read_integer_list
 from gpuplanner.planner.packing_problem import (
     MAX_PACKING_INTEGER,
     MAX_PACKING_ITEMS,

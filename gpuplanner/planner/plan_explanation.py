@@ -12,9 +12,9 @@ import polars as pl
 from gpuplanner.core.errors import MissingDependencyError, ScenarioError
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.planner.fleet_limits import Limits
+from gpuplanner.planner.interval_milp import solve_window_bounds
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.linear_model import SearchEffort
-from gpuplanner.planner.linear_program import solve_window_bounds
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import DEMAND_ROUNDING_INSTANCES, Counts, Floats, PlanProblem
 

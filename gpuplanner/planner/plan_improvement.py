@@ -12,8 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuplanner.core.errors import MissingDependencyError
-from gpuplanner.planner.linear_model import RELATIVE_COST_TOLERANCE, SearchEffort, relative_gap
-from gpuplanner.planner.linear_program import (
+from gpuplanner.planner.interval_milp import (
     SlotModel,
     WindowBound,
     add_fleet_rows,
@@ -24,7 +23,8 @@ from gpuplanner.planner.linear_program import (
     column_values_of_plan,
     solve_window,
 )
-from gpuplanner.planner.milp_solver import solve
+from gpuplanner.planner.linear_model import RELATIVE_COST_TOLERANCE, SearchEffort, relative_gap
+from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_explanation import spread_counts
 from gpuplanner.planner.plan_problem import Counts, Floats

@@ -14,9 +14,9 @@ import polars as pl
 from gpuplanner.core.errors import REPLACE_FILE_HINT, ScenarioError, TraceFormatError, examples
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
-from gpuplanner.ingest.row_reader import read_rows
 from gpuplanner.ingest.source_fields import Field
 from gpuplanner.ingest.text_files import read_text_file
+from gpuplanner.ingest.typed_row_reader import read_rows
 from gpuplanner.usage.requested_demand import smallest_by_compute
 
 NOT_SERVED_CELL_TEXT = "N/A"

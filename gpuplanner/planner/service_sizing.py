@@ -26,7 +26,7 @@ from gpuplanner.core.errors import GeometryError, InfeasiblePlanError, ScenarioE
 from gpuplanner.hardware.gpu_models import GpuModel, MigProfile
 from gpuplanner.hardware.layout_enumeration import list_pareto_counts
 from gpuplanner.planner.linear_model import LinearModel, SearchEffort
-from gpuplanner.planner.milp_solver import solve
+from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.planner.plan_problem import Counts
 from gpuplanner.planner.service_profiles import ServiceDemand
 from gpuplanner.usage.requested_demand import smallest_by_compute

@@ -26,6 +26,7 @@ from gpuplanner.report.chart_theme import add_description as add_description
 from gpuplanner.report.chart_theme import layout_colours as layout_colours
 from gpuplanner.report.chart_theme import policy_colours as policy_colours
 from gpuplanner.report.chart_theme import tenant_colours as tenant_colours
+from gpuplanner.report.cluster_verification import verify_any as verify_any
 from gpuplanner.report.data_quality_charts import coverage_text as coverage_text
 from gpuplanner.report.data_quality_charts import intake_text as intake_text
 from gpuplanner.report.data_quality_charts import plot_coverage as plot_coverage
@@ -35,7 +36,6 @@ from gpuplanner.report.data_quality_charts import quality_text as quality_text
 from gpuplanner.report.export_verification import FileReport as FileReport
 from gpuplanner.report.export_verification import states_layouts as states_layouts
 from gpuplanner.report.export_verification import verify_file as verify_file
-from gpuplanner.report.handover_verification import verify_any as verify_any
 from gpuplanner.report.job_charts import plot_memory_stack as plot_memory_stack
 from gpuplanner.report.job_charts import plot_phases as plot_phases
 from gpuplanner.report.job_charts import plot_signatures as plot_signatures

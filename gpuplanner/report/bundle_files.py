@@ -18,7 +18,7 @@ import polars as pl
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import SECONDS_PER_MINUTE, count_text
 from gpuplanner.decision.decision_text import format_layout_text, format_node_list
-from gpuplanner.decision.policy_fleets import FleetRules
+from gpuplanner.decision.policy_layouts import FleetRules
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout, prove

@@ -31,8 +31,8 @@ from gpuplanner.decision.decision_text import IDLE_ACTIONS, format_node_list
 from gpuplanner.decision.decision_types import WAIT_TOLERANCE_MINUTES, Decision
 from gpuplanner.decision.plan_rehearsal import make_drain_rule
 from gpuplanner.decision.policy_comparison import POLICIES
-from gpuplanner.decision.policy_fleets import LAYOUT_CUT_BY_JOBS, FleetRules, TenantQuota
-from gpuplanner.decision.requests import RIGHTSIZED
+from gpuplanner.decision.policy_layouts import LAYOUT_CUT_BY_JOBS, FleetRules, TenantQuota
+from gpuplanner.decision.requested_jobs import RIGHTSIZED
 from gpuplanner.decision.study import Study, open_study
 from gpuplanner.hardware.catalog import find_measure_texts
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model, load_any_gpu_model, make_non_mig_model
@@ -62,7 +62,7 @@ from gpuplanner.report.bundle_files import (
 from gpuplanner.report.mig_manager_files import allocatable_resources, to_change_scripts, to_config_map, to_mig_parted
 from gpuplanner.report.slurm_files import INSTALL_SCRIPT, STATIC_GRES_SCRIPT, GresTypes, read_gres_types, to_slurm_files
 from gpuplanner.simulator.scheduling_rules import Drain
-from gpuplanner.usage.planned_fleet import is_catalogue_model
+from gpuplanner.usage.study_fleet import is_catalogue_model
 
 README_FILE = "README.md"
 NO_STEPS_TEXT = "Nothing to do."

@@ -8,14 +8,14 @@ from decimal import Decimal
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.column_headings import cells_in_words
+from gpuplanner.core.output_column_headings import cells_in_words
 from gpuplanner.core.units import count_text, day_text, money_text, percent_text
 from gpuplanner.cost.cost_review import BASIS_PHRASES, CostReview, price_rows, price_text
 from gpuplanner.cost.energy_and_carbon import AMOUNTS
 from gpuplanner.cost.showback import LIST_PRICE
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.purchase_plan import BurstPlan, HardwareRefresh, PurchasePlan
-from gpuplanner.decision.track_record import (
+from gpuplanner.decision.savings_track_record import (
     SavingsMonth,
     baseline_table,
     evaluate_promises,

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
-from gpuplanner.core.column_headings import TEXT_BY_CODE, cells_in_words, column_heading, unit_of
 from gpuplanner.core.errors import GpuPlannerWarning, OutputError, SchemaError, VerificationError, examples
 from gpuplanner.core.execution import import_optional
+from gpuplanner.core.output_column_headings import TEXT_BY_CODE, cells_in_words, column_heading, unit_of
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import LOCALE_BY_NAME, UNALLOCATED_TEAM, localize_text
@@ -27,8 +27,8 @@ from gpuplanner.cost.cost_review import CostReview, cost_review, price_basis_phr
 from gpuplanner.cost.energy_and_carbon import AMOUNTS
 from gpuplanner.decision.comparison_record import format_wait_target
 from gpuplanner.decision.study import Study
+from gpuplanner.report.figure_formulas import layout_table
 from gpuplanner.report.first_screen import Links, confidence_rows, next_step_texts
-from gpuplanner.report.formulas import layout_table
 
 FOCUS_RULES = pl.read_csv((resources.files(__package__) / "focus_rules.csv").read_bytes()).rows(named=True)
 """Rules of FOCUS 1.2 by column: whether each file has it, whether it may be empty, and its allowed values or form."""

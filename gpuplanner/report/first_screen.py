@@ -16,12 +16,12 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import MISSING_VALUE_TEXT, UNALLOCATED_TEAM
 from gpuplanner.decision.comparison_record import Comparison, make_service_table, make_wait_curve_table
 from gpuplanner.decision.decision_types import LAYOUT_FULL, Decision, LayoutOnNodes, NextStep, SizeService
-from gpuplanner.decision.policy_fleets import FleetRules
+from gpuplanner.decision.policy_layouts import FleetRules
 from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model
 from gpuplanner.hardware.layout_enumeration import make_placement_table
 from gpuplanner.ingest.quality_report import QualityWarning, format_warning
 from gpuplanner.report import html_page as page
-from gpuplanner.report.figure_formats import (
+from gpuplanner.report.number_formats_and_glossary import (
     MAX_NAMED_TEAMS,
     SHARE_PREFIX,
     describe_layout,

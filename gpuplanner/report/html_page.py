@@ -19,11 +19,17 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.column_headings import column_heading, unit_of
 from gpuplanner.core.execution import import_optional
+from gpuplanner.core.output_column_headings import column_heading, unit_of
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.units import MISSING_VALUE_TEXT, figure_text
-from gpuplanner.report.figure_formats import escape_html, glossary_terms_in, heading_html, localize_page, to_script_json
+from gpuplanner.report.number_formats_and_glossary import (
+    escape_html,
+    glossary_terms_in,
+    heading_html,
+    localize_page,
+    to_script_json,
+)
 
 if TYPE_CHECKING:
     from altair.typing import ChartType

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.decision.policy_fleets import LAYOUT_CUT_BY_JOBS, PoolRule, TenantQuota
+from gpuplanner.decision.policy_layouts import LAYOUT_CUT_BY_JOBS, PoolRule, TenantQuota
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.mig_layouts import format_layout
 from gpuplanner.report.bundle_files import POLICY_STEP, FileStep, FleetBundle, add_release, fill_template, join_lines
@@ -319,13 +319,13 @@ def _kueue_documents(bundle: FleetBundle, quotas: Sequence[TenantQuota]) -> Iter
             yield fill_template("queues/local_queue.yaml", {"TENANT": quota.tenant, "NAMESPACE": namespace})
 
 
-def _kueue_quota(quota: TenantQuota, resource: str, allotment: InstanceQuota) -> dict[str, str | int]:
+def _kueue_quota(quota: TenantQuota, resource: str, instance_quota: InstanceQuota) -> dict[str, str | int]:
     """Make the quota of one resource for Kueue; it accepts borrowing and lending limits only in cohorts."""
-    limits: dict[str, str | int] = {"name": resource, "nominalQuota": allotment.nominal}
-    if quota.cohort and quota.borrow is not None and allotment.borrow is not None:
-        limits["borrowingLimit"] = allotment.borrow
-    if quota.cohort and quota.lend is not None and allotment.lend is not None:
-        limits["lendingLimit"] = allotment.lend
+    limits: dict[str, str | int] = {"name": resource, "nominalQuota": instance_quota.nominal}
+    if quota.cohort and quota.borrow is not None and instance_quota.borrow is not None:
+        limits["borrowingLimit"] = instance_quota.borrow
+    if quota.cohort and quota.lend is not None and instance_quota.lend is not None:
+        limits["lendingLimit"] = instance_quota.lend
     return limits
 
 

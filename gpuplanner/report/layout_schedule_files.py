@@ -29,9 +29,9 @@ from gpuplanner.report.bundle_files import (
     to_index_text,
 )
 from gpuplanner.report.change_bundle import BUNDLE_MARK, README_FILE, step_tables
+from gpuplanner.report.cluster_verification import UNCHECKED_FOLDER, read_plan
 from gpuplanner.report.export_verification import states_layouts, verify_file
 from gpuplanner.report.finance_exports import FOCUS_TIME, write_workbook
-from gpuplanner.report.handover_verification import UNCHECKED_FOLDER, read_plan
 from gpuplanner.report.mig_manager_files import to_change_scripts, to_config_map, to_mig_parted
 from gpuplanner.report.slurm_files import to_slurm, to_slurm_files
 from gpuplanner.simulator.scheduling_rules import Drain

@@ -27,9 +27,7 @@ from gpuplanner.core.serialization import from_plain, load_json, sha256, to_json
 from gpuplanner.core.stage_cache import input_hashes
 from gpuplanner.decision.capacity_check import INFERRED_FLEET_REASON
 from gpuplanner.decision.replanning import WatchState
-from gpuplanner.decision.study import Study
-from gpuplanner.decision.study_pipeline import evaluate
-from gpuplanner.decision.track_record import (
+from gpuplanner.decision.savings_track_record import (
     baseline_table,
     evaluate_promises,
     read_ledger,
@@ -37,13 +35,15 @@ from gpuplanner.decision.track_record import (
     savings_file,
     score_forecasts,
 )
+from gpuplanner.decision.study import Study
+from gpuplanner.decision.study_pipeline import evaluate
 from gpuplanner.report import html_page as page
-from gpuplanner.report.figure_formats import escape_html
+from gpuplanner.report.number_formats_and_glossary import escape_html
 from gpuplanner.report.policy_and_team_sections import write_scorecards
 from gpuplanner.report.report_messages import render_mail
 from gpuplanner.report.report_rendering import write_report
 from gpuplanner.usage.installed_capacity import describe_node_changes, gpus_of_nodes
-from gpuplanner.usage.job_history import begin_of, end_of, load_dataset, months_from, open_long_dataset
+from gpuplanner.usage.study_history import begin_of, end_of, load_dataset, months_from, open_long_dataset
 
 CHAIN_FORMAT = "gpuplanner.chain/1"
 RECORD_FILE, PAGE_FILE = "chain.json", "index.html"

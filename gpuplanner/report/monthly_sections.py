@@ -8,7 +8,7 @@ from decimal import Decimal
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.column_headings import cells_in_words, code_in_words
+from gpuplanner.core.output_column_headings import cells_in_words, code_in_words
 from gpuplanner.core.units import MISSING_VALUE_TEXT, count_text, day_text, percent_text
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.comparison_record import make_wait_curve_table
@@ -18,10 +18,10 @@ from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.report import html_page as page
 from gpuplanner.report.cost_and_forecast_sections import cost_section_parts
-from gpuplanner.report.figure_formats import escape_html
+from gpuplanner.report.figure_formulas import list_formulas, value_text
 from gpuplanner.report.first_screen import BUNDLE_LINK, Links, peaks_figure, render_first_screen
-from gpuplanner.report.formulas import list_formulas, value_text
 from gpuplanner.report.html_page import Section
+from gpuplanner.report.number_formats_and_glossary import escape_html
 from gpuplanner.report.policy_and_team_sections import (
     render_placement_section,
     render_policy_section,

@@ -34,9 +34,9 @@ from gpuplanner.decision.quota_recommendation import QuotaAdvice
 from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.decision.wait_causes import CAUSES
 from gpuplanner.report import html_page as page
-from gpuplanner.report.figure_formats import escape_html
 from gpuplanner.report.first_screen import describe_fleet, list_badges, render_first_screen
 from gpuplanner.report.html_page import Section
+from gpuplanner.report.number_formats_and_glossary import escape_html
 
 if TYPE_CHECKING:
     from altair.typing import ChartType

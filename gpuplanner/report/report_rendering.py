@@ -45,10 +45,7 @@ from gpuplanner.decision.pool_decisions import (
     make_decision_table,
     plan_fleet,
 )
-from gpuplanner.decision.study import TABLES_FOLDER, Study
-from gpuplanner.decision.study_pipeline import check_options, evaluate
-from gpuplanner.decision.team_fairness import Fairness
-from gpuplanner.decision.track_record import (
+from gpuplanner.decision.savings_track_record import (
     add_month,
     read_ledger,
     read_savings,
@@ -57,6 +54,9 @@ from gpuplanner.decision.track_record import (
     savings_sheets,
     update_forecast_ledger,
 )
+from gpuplanner.decision.study import TABLES_FOLDER, Study
+from gpuplanner.decision.study_pipeline import check_options, evaluate
+from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.planner.layout_plan import plan_to_json
 from gpuplanner.planner.plan_variants import fleet_to_json
 from gpuplanner.report import html_page as page
@@ -67,8 +67,8 @@ from gpuplanner.report.first_screen import describe_fleet, list_badges, render_w
 from gpuplanner.report.html_page import FRAGMENT, Section, paragraph, render_page, split_appendix
 from gpuplanner.report.monthly_sections import PDF_FILE, describe_period, list_downloads
 from gpuplanner.report.report_messages import find_browser, print_pdf, render_markdown, render_message, write_tables
-from gpuplanner.usage.job_history import FleetPools, tabulate_pools
 from gpuplanner.usage.period_accounts import scenario_ledger
+from gpuplanner.usage.study_history import FleetPools, tabulate_pools
 
 CELL_TIMEOUT_S = 1800
 NOTEBOOK = "monthly_report.ipynb"

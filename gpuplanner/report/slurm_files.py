@@ -17,7 +17,7 @@ import polars as pl
 from gpuplanner.core.errors import GeometryError
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.stage_cache import data_folder
-from gpuplanner.decision.policy_fleets import PoolRule
+from gpuplanner.decision.policy_layouts import PoolRule
 from gpuplanner.hardware.catalog import derive_slurm_type, facts, find_slurm_type, list_model_aliases
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT

@@ -11,7 +11,7 @@ from altair.typing import ChartType
 
 from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
-from gpuplanner.forecast.demand_changes import change_points
+from gpuplanner.forecast.growth_and_announced_demand import change_points
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
     fold_names,
@@ -50,7 +50,7 @@ def plot_demand(
 
     Series of one panel are summed, and so are their quantiles: the interval is wider than that of the sum. History is
     averaged over as many hours as keep the chart small; the axis shows how many. Vertical lines mark days on which the
-    level of a panel changed (:func:`gpuplanner.forecast.demand_changes.change_points`).
+    level of a panel changed (:func:`gpuplanner.forecast.growth_and_announced_demand.change_points`).
 
     Parameters
     ----------

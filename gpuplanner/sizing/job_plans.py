@@ -29,11 +29,11 @@ from gpuplanner.hardware.power_and_carbon import (
 from gpuplanner.sizing.learned_memory import PeakModel
 from gpuplanner.sizing.memory_components import peak_gib
 from gpuplanner.sizing.model_architecture import Architecture, find_published_preset, parse_architecture
-from gpuplanner.sizing.run_table_words import resolve_word
-from gpuplanner.sizing.run_tables import make_job
 from gpuplanner.sizing.serving_speed import ServingEstimate
-from gpuplanner.sizing.throughput import GpuSpec, estimate_tokens_per_s, find_gpu_spec
 from gpuplanner.sizing.training_job import GENERIC_TOOL, MATRICES, TrainingJob, resolve_tool_facts
+from gpuplanner.sizing.training_run_table_words import resolve_word
+from gpuplanner.sizing.training_run_tables import make_job
+from gpuplanner.sizing.training_throughput import GpuSpec, estimate_tokens_per_s, find_gpu_spec
 
 SIZING_TASKS = ("train", "dpo", "lora", "qlora", "serve")
 """Tasks that can be sized."""

@@ -23,6 +23,7 @@ from gpuplanner.sizing.job_plans import (
     situation_tags,
 )
 from gpuplanner.sizing.learned_memory import PeakModel, shipped_peak_model
+from gpuplanner.sizing.llm_service_plans import describe_speed_evidence, format_serve_line
 from gpuplanner.sizing.memory_components import explain_peak
 from gpuplanner.sizing.mig_slices import (
     SliceFit,
@@ -32,9 +33,7 @@ from gpuplanner.sizing.mig_slices import (
     require_one_job,
 )
 from gpuplanner.sizing.model_architecture import Architecture
-from gpuplanner.sizing.request_lines import GpuRequest, format_request_lines
-from gpuplanner.sizing.service_plans import describe_speed_evidence, format_serve_line
-from gpuplanner.sizing.throughput import GPUS_PER_NODE
+from gpuplanner.sizing.submission_lines import GpuRequest, format_request_lines
 from gpuplanner.sizing.training_job import (
     GENERIC_TOOL,
     ToolDefault,
@@ -43,6 +42,7 @@ from gpuplanner.sizing.training_job import (
     list_tool_facts,
     resolve_tool_facts,
 )
+from gpuplanner.sizing.training_throughput import GPUS_PER_NODE
 
 MAX_SHOWN_PLANS = 8
 """Largest number of plans that are shown."""

@@ -24,8 +24,8 @@ from gpuplanner.sizing.job_plans import (
 from gpuplanner.sizing.learned_memory import PeakModel
 from gpuplanner.sizing.model_architecture import Architecture
 from gpuplanner.sizing.serving_speed import EngineLayout, ServingEstimate, compute_footprint, make_engine, make_layout
-from gpuplanner.sizing.throughput import GpuSpec, estimate_tokens_per_s, make_slice_spec
 from gpuplanner.sizing.training_job import TrainingJob
+from gpuplanner.sizing.training_throughput import GpuSpec, estimate_tokens_per_s, make_slice_spec
 
 MIN_WIDE_SPEED_INTERVAL_RATIO = 10.0
 """Ratio of the ends of a speed interval above which a hint is shown."""

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.sizing.memory_components import BYTES_PER_GIB
 from gpuplanner.sizing.model_architecture import Architecture
-from gpuplanner.sizing.throughput import GPUS_PER_NODE, GpuSpec
 from gpuplanner.sizing.training_job import find_figures
+from gpuplanner.sizing.training_throughput import GPUS_PER_NODE, GpuSpec
 
 SERVING_SPEED_FILE_NAME = "serving_speed.json"
 """Shipped parameters; ``python benchmarks/serving_speed.py --write DATE`` makes them."""
@@ -206,7 +206,7 @@ def compute_serving_work(
     Examples
     --------
     >>> from gpuplanner.sizing.model_architecture import load_preset
-    >>> from gpuplanner.sizing.throughput import find_gpu_spec
+    >>> from gpuplanner.sizing.training_throughput import find_gpu_spec
     >>> h100 = find_gpu_spec("H100-80GB-SXM5")
     >>> work = compute_serving_work(load_preset("llama-3.1-8b"), h100, EngineLayout(), EngineLoad(1024, 512, 1))
     >>> round(1e3 * float(work.read_s), 2)  # 15 GB of weights and 0.2 GB of cache at 3.35 TB/s
@@ -257,7 +257,7 @@ def find_compute_peak(gpu_model: GpuSpec, weights: str) -> tuple[float, bool]:
 
     Examples
     --------
-    >>> from gpuplanner.sizing.throughput import find_gpu_spec
+    >>> from gpuplanner.sizing.training_throughput import find_gpu_spec
     >>> h100 = find_gpu_spec("H100-80GB-SXM5")
     >>> find_compute_peak(h100, "nvfp4") == find_compute_peak(h100, "none")
     True
@@ -304,7 +304,7 @@ def predict_serving(work: ServingWork, speed: ServingSpeed | None = None) -> Ser
     Examples
     --------
     >>> from gpuplanner.sizing.model_architecture import load_preset
-    >>> from gpuplanner.sizing.throughput import find_gpu_spec
+    >>> from gpuplanner.sizing.training_throughput import find_gpu_spec
     >>> h100 = find_gpu_spec("H100-80GB-SXM5")
     >>> work = compute_serving_work(load_preset("llama-3.1-8b"), h100, EngineLayout(), EngineLoad(1024, 512, 64))
     >>> 8 < predict_serving(work).itl_ms < 16
@@ -418,7 +418,7 @@ def count_sequences_in_memory(
     Examples
     --------
     >>> from gpuplanner.sizing.model_architecture import load_preset
-    >>> from gpuplanner.sizing.throughput import find_gpu_spec
+    >>> from gpuplanner.sizing.training_throughput import find_gpu_spec
     >>> model, gpu_model = load_preset("llama-3.1-70b"), find_gpu_spec("H100-80GB-SXM5")
     >>> [count_sequences_in_memory(model, gpu_model, EngineLayout(tp), EngineLoad(1024, 512, 1)) for tp in (1, 2, 4)]
     [0, 16, 371]

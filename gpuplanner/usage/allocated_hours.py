@@ -19,7 +19,7 @@ from gpuplanner.ingest.telemetry.telemetry_join import (
     device_kind,
     split_shared_samples,
 )
-from gpuplanner.usage.occupancy import LedgerWindow, jobs_with_gpus
+from gpuplanner.usage.pool_occupancy import LedgerWindow, jobs_with_gpus
 
 MIN_PROCESS_MEMORY_GIB = 0.25
 """Device memory from which a process is taken to be there: a CUDA context alone takes about 0.3 GB [1]_.

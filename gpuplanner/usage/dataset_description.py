@@ -16,8 +16,8 @@ from gpuplanner.ingest.dataset_folder import scan_samples
 from gpuplanner.ingest.telemetry.coverage import coverage
 from gpuplanner.ingest.telemetry.device_hours import aggregate_hourly
 from gpuplanner.usage.job_classes import JOB_CLASSES, classify_jobs
-from gpuplanner.usage.job_history import load_dataset, merge_small_tenants, open_long_dataset
 from gpuplanner.usage.period_accounts import JobFacts, describe_jobs
+from gpuplanner.usage.study_history import load_dataset, merge_small_tenants, open_long_dataset
 
 ALL_CLASSES_LABEL = "all"
 """Word for jobs of every class, and of none."""

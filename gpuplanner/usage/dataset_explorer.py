@@ -22,12 +22,12 @@ from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.allocated_hours import allocated_by_activity, allocated_by_state
 from gpuplanner.usage.bottlenecks import signatures_by_class, signatures_of
 from gpuplanner.usage.dataset_description import DataQuality, data_quality
+from gpuplanner.usage.demand_by_phase import claim_table, fit_phases, phases_of_jobs
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_period, hours_by_tenant
-from gpuplanner.usage.job_history import begin_of, end_of, load_dataset, merge_small_tenants
 from gpuplanner.usage.period_accounts import dataset_ledger
-from gpuplanner.usage.phase_demand import claim_table, fit_phases, phases_of_jobs
-from gpuplanner.usage.planned_fleet import PlannedFleet, planned_fleet
 from gpuplanner.usage.requested_demand import demand_series, resolve_requests
+from gpuplanner.usage.study_fleet import PlannedFleet, planned_fleet
+from gpuplanner.usage.study_history import begin_of, end_of, load_dataset, merge_small_tenants
 from gpuplanner.usage.utilization_dips import ActivityDips, find_spikes
 
 
@@ -80,7 +80,7 @@ class JobView:
     """View of one job: samples, phases, dips and bottleneck.
 
     - ``samples``: Table ``schemas.Samples`` of the job.
-    - ``phases``: From :func:`gpuplanner.usage.phase_demand.fit_phases`, with ``bound`` and ``evidence`` of each
+    - ``phases``: From :func:`gpuplanner.usage.demand_by_phase.fit_phases`, with ``bound`` and ``evidence`` of each
     phase, the
       ``gpu_hours`` that it held and their ``cost`` at ``price``; null where the job's GPUs or the price are not known.
     - ``spikes``: Short dips, their labels and pace.

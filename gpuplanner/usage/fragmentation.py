@@ -17,7 +17,7 @@ from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
 from gpuplanner.ingest.large_tables import LazyJobs
-from gpuplanner.usage.occupancy import (
+from gpuplanner.usage.pool_occupancy import (
     GPU_FRACTION_TOLERANCE_GPUS,
     HourSlabs,
     Idle,

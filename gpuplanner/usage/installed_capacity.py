@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import escape_controls, examples
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
-from gpuplanner.usage.observed_nodes import add_observed_layouts, observe_nodes
-from gpuplanner.usage.occupancy import LedgerWindow, inferred_inventory, jobs_with_gpus, match_gpu_models
+from gpuplanner.usage.current_nodes import add_observed_layouts, observe_nodes
+from gpuplanner.usage.pool_occupancy import LedgerWindow, inferred_inventory, jobs_with_gpus, match_gpu_models
 
 Spell = tuple[datetime, datetime, float]
 Times = NDArray[np.datetime64]
@@ -321,7 +321,7 @@ def find_installed(dataset: Dataset, begin: datetime, end: datetime) -> Installe
 
     Examples
     --------
-    >>> from gpuplanner.usage.job_history import begin_of, end_of, load_dataset
+    >>> from gpuplanner.usage.study_history import begin_of, end_of, load_dataset
     >>> sample = load_dataset("sample")
     >>> find_installed(sample, begin_of(sample), end_of(sample)).pools
     (Pool(gpu_model='H100-80GB-SXM5', gpus=64),)

@@ -33,9 +33,9 @@ from gpuplanner.usage.gpu_hour_ledger import (
     unused_share,
 )
 from gpuplanner.usage.installed_capacity import out_of_service_gpus
-from gpuplanner.usage.job_history import begin_of, end_of, history
-from gpuplanner.usage.occupancy import LedgerWindow, installed_gpu_hours, jobs_with_gpus, match_gpu_models
-from gpuplanner.usage.planned_fleet import find_installed
+from gpuplanner.usage.pool_occupancy import LedgerWindow, installed_gpu_hours, jobs_with_gpus, match_gpu_models
+from gpuplanner.usage.study_fleet import find_installed
+from gpuplanner.usage.study_history import begin_of, end_of, history
 
 WEEKLY_PEAK_QUANTILE = 0.95
 MIN_OBSERVED_HOURS_FRACTION_OF_DAY = 0.5

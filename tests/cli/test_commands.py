@@ -198,7 +198,7 @@ def test_missing_library_ends_with_seven(command, monkeypatch, tmp_path):
     monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path))
     monkeypatch.setitem(sys.modules, "statsforecast.models", None)
     monkeypatch.setitem(sys.modules, "pulp", None)
-    from gpuplanner.forecast.demand_outlook import pooled_forecast
+    from gpuplanner.forecast.rolling_demand_forecast import pooled_forecast
 
     pooled_forecast.forget()
     code, _, err = command("forecast", "sample", "--set", "history_days=27")

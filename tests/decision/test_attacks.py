@@ -11,7 +11,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.policy_comparison import load_policy_arena, run_contest
 from gpuplanner.decision.policy_simulation import PolicySetting
 from gpuplanner.decision.recommendation import decide
-from gpuplanner.decision.requests import AS_TODAY
+from gpuplanner.decision.requested_jobs import AS_TODAY
 from gpuplanner.simulator.simulated_fleet import NodeAutoscaling
 from tests.clusters import planted
 

@@ -13,7 +13,7 @@ from gpuplanner import Scenario
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.decision.comparison_record import study_comparison
 from gpuplanner.decision.quota_recommendation import budget_burn_down, daly_interval_s, recommend_quotas
-from gpuplanner.decision.requests import JobReplayInputs
+from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.sharing_rules import SharingRules, TeamQuota, convert_queue_quotas, entitled_gpus, read_quotas
 from gpuplanner.decision.team_fairness import (
     Fairness,
@@ -27,7 +27,7 @@ from gpuplanner.decision.wait_causes import CAUSES
 from gpuplanner.hardware.gpu_models import load_any_gpu_model, load_gpu_model
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
-from gpuplanner.usage.observed_nodes import TodaysNodes
+from gpuplanner.usage.current_nodes import TodaysNodes
 
 BOARD = load_gpu_model("H100-80GB-SXM5")
 ZERO = datetime(2026, 3, 2, tzinfo=UTC)

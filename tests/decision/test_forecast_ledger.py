@@ -11,7 +11,7 @@ import pytest
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.track_record import (
+from gpuplanner.decision.savings_track_record import (
     LEDGER_SCHEMA,
     price_forecast_errors,
     read_ledger,

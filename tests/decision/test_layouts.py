@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.decision.policy_fleets import assign_layouts
+from gpuplanner.decision.policy_layouts import assign_layouts
 
 LAYOUTS = ("gpu", "1g.5gb:7", "3g.20gb:2")
 

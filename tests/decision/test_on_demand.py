@@ -8,7 +8,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
 from gpuplanner.decision.decision_types import LAYOUT_PER_JOB, MIG_DYNAMIC
 from gpuplanner.decision.policy_comparison import POLICIES, load_policy_arena
-from gpuplanner.decision.policy_fleets import make_mig_fleet
+from gpuplanner.decision.policy_layouts import make_mig_fleet
 from gpuplanner.decision.recommendation import decide
 
 

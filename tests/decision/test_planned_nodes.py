@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.decision.plan_rehearsal import GpuCalendar, PlannedNodes, RehearsedWeek, make_week_requests
-from gpuplanner.decision.requests import list_larger_profiles
+from gpuplanner.decision.requested_jobs import list_larger_profiles
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.plan_problem import PlanProblem

@@ -18,14 +18,14 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.decision_text import make_empty_decision
 from gpuplanner.decision.layout_planning import make_plan_problem, plan_problem_for, plan_view
 from gpuplanner.decision.pool_decisions import fill_models_in_turn, find_flexible_demand, plan_fleet
-from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW, fleet_forecast
+from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW, fleet_forecast
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_variants import verify_fleet
 from gpuplanner.report.report_rendering import combine_plans, fleet_ledger, pool_folder_name, render_fleet_page
-from gpuplanner.usage.job_history import combine_clusters, history, split_into_pools, tabulate_pools
 from gpuplanner.usage.period_accounts import scenario_ledger
+from gpuplanner.usage.study_history import combine_clusters, history, split_into_pools, tabulate_pools
 from tests.clusters.mixed import mixed_fleet, untyped
 from tests.clusters.traces import read_cluster
 from tests.usage.test_fleet import MIXED, TWO_BOARDS, made, nodes

@@ -14,10 +14,7 @@ import pytest
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
-from gpuplanner.decision.comparison_record import Comparison
-from gpuplanner.decision.decision_text import make_empty_decision
-from gpuplanner.decision.headroom_and_growth import fit_growth_per_week
-from gpuplanner.decision.projects import (
+from gpuplanner.decision.announced_projects import (
     ALL_PROJECTS_TITLE,
     ProjectAnswer,
     _describe_projects,
@@ -25,6 +22,9 @@ from gpuplanner.decision.projects import (
     answer_projects,
     read_projects,
 )
+from gpuplanner.decision.comparison_record import Comparison
+from gpuplanner.decision.decision_text import make_empty_decision
+from gpuplanner.decision.headroom_and_growth import fit_growth_per_week
 from gpuplanner.ingest.dataset_import import add_files
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)

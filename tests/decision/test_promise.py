@@ -13,7 +13,7 @@ from gpuplanner.core.units import SECONDS_PER_DAY
 from gpuplanner.decision.decision_types import POWER_DOWN_IDLE
 from gpuplanner.decision.policy_comparison import COST_TIE_SHARE, PolicyResults, estimate_weekly_saving, run_contest
 from gpuplanner.decision.policy_simulation import PolicyRun, ReplayedJobs, take_order_statistic
-from gpuplanner.decision.requests import MIN_CLASS_JOBS
+from gpuplanner.decision.requested_jobs import MIN_CLASS_JOBS
 from tests.clusters import growth
 
 FIRST_SEED, MONTHS_OF_WEEKS, WEEKS = 201, 8, 60

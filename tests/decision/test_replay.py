@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.policy_comparison import load_policy_arena
-from gpuplanner.decision.requests import AS_TODAY, JobReplayInputs
+from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs
 from tests.clusters import cut_clusters, growth
 from tests.seeds import seeds
 

@@ -8,7 +8,7 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision import layout_planning as module
 from gpuplanner.decision.layout_planning import PlannedProblem, make_plan_problem, weigh_plans_over_paths
-from gpuplanner.forecast.demand_outlook import demand_paths
+from gpuplanner.forecast.rolling_demand_forecast import demand_paths
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_verification import verify
 from tests.planner.conftest import MONDAY

@@ -23,14 +23,14 @@ from gpuplanner.decision.quota_comparison import (
     mtbf_hours,
 )
 from gpuplanner.decision.quota_recommendation import observed_mtbf_s
-from gpuplanner.decision.requests import JobReplayInputs
+from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.sharing_rules import PreemptionRules, SharingRules, StartHours, TeamQuota
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.simulator.scheduling_rules import Failures
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
-from gpuplanner.usage.observed_nodes import TodaysNodes
+from gpuplanner.usage.current_nodes import TodaysNodes
 from tests.decision.test_fairness import ZERO
 from tests.usage.test_fleet import MIXED, TWO_BOARDS, made
 

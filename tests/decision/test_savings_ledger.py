@@ -16,7 +16,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import Comparison, PolicyRow
 from gpuplanner.decision.decision_text import make_empty_decision
 from gpuplanner.decision.decision_types import MIG_STATIC, TODAY, Saving
-from gpuplanner.decision.track_record import (
+from gpuplanner.decision.savings_track_record import (
     FEWER_GPUS_SOURCE,
     POWERED_DOWN_SOURCE,
     MeasureHours,
@@ -31,7 +31,7 @@ from gpuplanner.decision.track_record import (
     savings_table,
 )
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.usage.job_history import load_dataset
+from gpuplanner.usage.study_history import load_dataset
 
 BEGIN = datetime(2026, 2, 1, tzinfo=UTC)
 HOURS = st.floats(0, 1e5).map(lambda hours: round(hours, 3))

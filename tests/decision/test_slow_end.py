@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.policy_comparison import PolicyResults, run_contest
-from gpuplanner.decision.requests import AS_TODAY, REQUESTED, RIGHTSIZED, longest_slowdown
+from gpuplanner.decision.requested_jobs import AS_TODAY, REQUESTED, RIGHTSIZED, longest_slowdown
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.policy_comparison import load_policy_arena
-from gpuplanner.decision.policy_fleets import as_they_are
+from gpuplanner.decision.policy_layouts import as_they_are
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_import import add_files

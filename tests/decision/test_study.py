@@ -17,10 +17,10 @@ from gpuplanner.decision.comparison_record import study_comparison
 from gpuplanner.decision.layout_planning import plan_study_layouts
 from gpuplanner.decision.study import Study, open_study
 from gpuplanner.decision.study_pipeline import evaluate
-from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW, at_quantile, pooled_forecast
+from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW, at_quantile, pooled_forecast
 from gpuplanner.planner.plan_verification import verify
 from gpuplanner.report.finance_exports import study_notes
-from gpuplanner.usage.job_history import history, load_dataset
+from gpuplanner.usage.study_history import history, load_dataset
 
 FEBRUARY = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
 

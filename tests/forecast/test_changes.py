@@ -9,7 +9,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.forecast.demand_changes import EXTRA_LEVEL_PENALTY, MIN_DEMAND_LEVEL_DAYS, _pelt, change_points
+from gpuplanner.forecast.growth_and_announced_demand import (
+    EXTRA_LEVEL_PENALTY,
+    MIN_DEMAND_LEVEL_DAYS,
+    _pelt,
+    change_points,
+)
 
 
 def days_of(values):

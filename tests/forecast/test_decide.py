@@ -7,7 +7,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from gpuplanner.forecast.forecast_result import choose_representatives, cost_curve
+from gpuplanner.forecast.demand_forecast import choose_representatives, cost_curve
 
 
 @pytest.mark.parametrize("price", [2.5, 5.0, 10.0])

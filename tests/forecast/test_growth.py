@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import SchemaError
-from gpuplanner.forecast import demand_changes as growth
-from gpuplanner.forecast.demand_changes import GrowthLaw, fit_growth
+from gpuplanner.forecast import growth_and_announced_demand as growth
+from gpuplanner.forecast.growth_and_announced_demand import GrowthLaw, fit_growth
 from tests.examples import examples
 
 KINDS = ("flat", "growth", "step", "walk")

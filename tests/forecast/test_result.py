@@ -12,7 +12,7 @@ from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Forecast
 from gpuplanner.forecast.backtest import mae, seasonal_scale
-from gpuplanner.forecast.forecast_result import forecast_demand
+from gpuplanner.forecast.demand_forecast import forecast_demand
 from gpuplanner.usage.requested_demand import demand_series
 
 

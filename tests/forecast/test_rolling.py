@@ -13,11 +13,11 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Samples
-from gpuplanner.forecast.demand_changes import complete_until, read_announced
-from gpuplanner.forecast.demand_outlook import forecast_ahead
 from gpuplanner.forecast.gpu_demand import lay_out_demand, lay_out_jobs, lay_out_telemetry, name_series_by_model
+from gpuplanner.forecast.growth_and_announced_demand import complete_until, read_announced
+from gpuplanner.forecast.rolling_demand_forecast import forecast_ahead
 from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS
-from gpuplanner.usage.job_history import load_dataset
+from gpuplanner.usage.study_history import load_dataset
 
 FAST = ("Naive", "SeasonalNaive", "HourOfDay", "RunOff")
 END = datetime(2026, 3, 1, tzinfo=UTC)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest import text_files as text_blocks
-from gpuplanner.ingest.row_reader import NOT_JSON_REASON, JsonItem, read_items
+from gpuplanner.ingest.typed_row_reader import NOT_JSON_REASON, JsonItem, read_items
 
 File = Callable[..., Path]
 

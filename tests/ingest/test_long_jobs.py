@@ -11,10 +11,10 @@ from gpuplanner.core.serialization import to_plain
 from gpuplanner.core.stage_cache import sample_folder
 from gpuplanner.ingest import large_tables as long_jobs
 from gpuplanner.ingest.large_tables import LazyJobs
+from gpuplanner.usage.current_nodes import observe_nodes
 from gpuplanner.usage.dataset_description import describe
-from gpuplanner.usage.job_history import begin_of, end_of, load_dataset
-from gpuplanner.usage.observed_nodes import observe_nodes
-from gpuplanner.usage.occupancy import inferred_inventory
+from gpuplanner.usage.pool_occupancy import inferred_inventory
+from gpuplanner.usage.study_history import begin_of, end_of, load_dataset
 
 
 def alike(one: object, other: object) -> bool:

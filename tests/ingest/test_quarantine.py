@@ -26,7 +26,7 @@ from gpuplanner.ingest.quarantine import (
     quarantine_findings,
 )
 from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger
-from gpuplanner.usage.occupancy import installed_gpu_hours
+from gpuplanner.usage.pool_occupancy import installed_gpu_hours
 from tests.examples import examples
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)

@@ -10,7 +10,7 @@ from gpuplanner.decision.pool_decisions import ComparedFleet
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.notebook.study_views import decide
 from gpuplanner.notebook.usage_panels import ALL_BOARDS
-from gpuplanner.usage.job_history import split_into_pools
+from gpuplanner.usage.study_history import split_into_pools
 from tests.usage.test_fleet import H200S, MIXED, TWO_BOARDS, made
 
 

@@ -20,7 +20,7 @@ from gpuplanner.decision.decision_types import NextStep
 from gpuplanner.decision.policy_comparison import SHORT_NAMES
 from gpuplanner.notebook import views as background
 from gpuplanner.notebook.what_if import CONTROL_SETTINGS, WhatIf, whatif
-from gpuplanner.usage.job_history import history
+from gpuplanner.usage.study_history import history
 
 panels = importlib.import_module("gpuplanner.notebook.what_if")  # its function has the name of the module
 HOSTILE = "<script>alert(1)</script>"

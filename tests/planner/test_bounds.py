@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner import linear_program as bound
+from gpuplanner.planner import interval_milp as bound
 from gpuplanner.planner.fleet_limits import Limits, StatePrices
+from gpuplanner.planner.interval_milp import solve_relaxation, solve_window_bounds
 from gpuplanner.planner.linear_model import LinearModel, SearchEffort
-from gpuplanner.planner.linear_program import solve_relaxation, solve_window_bounds
-from gpuplanner.planner.milp_solver import branch_and_bound, solve
+from gpuplanner.planner.milp_solvers import branch_and_bound, solve
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan

@@ -13,9 +13,9 @@ import pulp
 import pytest
 
 from gpuplanner.core.errors import MissingDependencyError, ScenarioError
-from gpuplanner.planner import milp_solver as solver
+from gpuplanner.planner import milp_solvers as solver
+from gpuplanner.planner.interval_milp import WindowBound, build_slot_model
 from gpuplanner.planner.linear_model import LinearModel, SearchEffort, relative_gap
-from gpuplanner.planner.linear_program import WindowBound, build_slot_model
 from gpuplanner.planner.plan_arrays import PlanArrays
 
 

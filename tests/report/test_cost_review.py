@@ -24,7 +24,7 @@ from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.report import monthly_sections as tearsheet
 from gpuplanner.report.finance_exports import write_focus, write_study_workbook
-from gpuplanner.usage.job_history import load_dataset
+from gpuplanner.usage.study_history import load_dataset
 
 AMOUNT = re.compile(r"sum to ([\d,.]+\d) USD")
 

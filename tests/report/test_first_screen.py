@@ -40,12 +40,12 @@ from gpuplanner.decision.explained_waits import CauseHours, WaitCauses, WaitSumm
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.slurm.accounting import read_slurm
-from gpuplanner.report import figure_formats as figures
+from gpuplanner.report import number_formats_and_glossary as figures
+from gpuplanner.report.figure_formulas import layout_table
 from gpuplanner.report.first_screen import draw_fleet, list_badges, render_first_screen
-from gpuplanner.report.formulas import layout_table
 from gpuplanner.report.html_page import render_page, section
 from gpuplanner.report.policy_and_team_sections import render_policy_section, render_recommendation
-from gpuplanner.usage.job_history import load_dataset
+from gpuplanner.usage.study_history import load_dataset
 from tests.clusters import planted as clusters
 
 FORMS = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.report.figure_formats import format_share
-from gpuplanner.report.formulas import list_formulas
+from gpuplanner.report.figure_formulas import list_formulas
 from gpuplanner.report.monthly_sections import CARD_FORMULAS, FORMULA_ANCHOR_PREFIX, numbers
+from gpuplanner.report.number_formats_and_glossary import format_share
 
 OF_STUDY = {
     "gpus": lambda study: study.decision.gpus,

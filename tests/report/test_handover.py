@@ -15,7 +15,7 @@ from gpuplanner.planner.layout_plan import plan_to_json
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.report import layout_schedule_files as calendar
-from gpuplanner.report.handover_verification import read_plan, verify_any
+from gpuplanner.report.cluster_verification import read_plan, verify_any
 from gpuplanner.report.layout_schedule_files import export_plan, write_plan_handover
 
 START = datetime(2026, 11, 2, tzinfo=UTC)

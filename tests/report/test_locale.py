@@ -12,8 +12,8 @@ import pytest
 from gpuplanner import report as plots
 from gpuplanner.core.units import LOCALE_BY_NAME, localize_text
 from gpuplanner.report import html_page as page
-from gpuplanner.report.figure_formats import localize_page
 from gpuplanner.report.finance_exports import write_workbook
+from gpuplanner.report.number_formats_and_glossary import localize_page
 
 PEAKS = pl.DataFrame({"day": [date(2026, 3, day) for day in (1, 2)], "gpus": [1012.0, 1344.5]})
 TEAMS = pl.DataFrame({"team": ["llama 3.1", "v2,500"], "allocated_gpu_hours": [10752.25, 0.838]})

@@ -26,7 +26,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision import recommendation as decide
 from gpuplanner.decision.decision_text import make_empty_decision
 from gpuplanner.decision.decision_types import Decision, TeamRow
-from gpuplanner.decision.track_record import LEDGER_SCHEMA
+from gpuplanner.decision.savings_track_record import LEDGER_SCHEMA
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.report import monthly_reports as room

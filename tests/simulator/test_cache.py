@@ -18,8 +18,8 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache import disk_stage, stage
 from gpuplanner.decision import policy_simulation as arena
 from gpuplanner.decision.policy_simulation import simulate_once
-from gpuplanner.forecast.demand_outlook import forecast_from_bytes, forecast_to_bytes
-from gpuplanner.forecast.forecast_result import ForecastResult
+from gpuplanner.forecast.demand_forecast import ForecastResult
+from gpuplanner.forecast.rolling_demand_forecast import forecast_from_bytes, forecast_to_bytes
 from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 

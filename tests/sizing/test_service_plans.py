@@ -10,7 +10,7 @@ import pytest
 from gpuplanner.core.errors import InfeasiblePlanError, ScenarioError
 from gpuplanner.hardware.catalog import find_list_price
 from gpuplanner.sizing.job_plans import SizingRequest
-from gpuplanner.sizing.service_plans import size_service
+from gpuplanner.sizing.llm_service_plans import size_service
 
 H100 = {"H100-80GB-SXM5": 64}
 

@@ -12,8 +12,8 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.study_pipeline import list_doubts
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket
-from gpuplanner.usage.job_history import end_of, history
 from gpuplanner.usage.period_accounts import scenario_ledger
+from gpuplanner.usage.study_history import end_of, history
 
 FEBRUARY = Scenario(month="2026-02")
 

@@ -12,7 +12,7 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.usage.allocated_hours import allocated_by_activity
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, open_inbox
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket
-from gpuplanner.usage.job_history import begin_of, end_of, load_dataset
+from gpuplanner.usage.study_history import begin_of, end_of, load_dataset
 
 
 @pytest.fixture(scope="module")

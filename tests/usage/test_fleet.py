@@ -13,17 +13,17 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Inventory, Jobs
 from gpuplanner.decision.plan_rehearsal import make_week_requests
-from gpuplanner.decision.requests import count_layout_instances
+from gpuplanner.decision.requested_jobs import count_layout_instances
 from gpuplanner.decision.study_pipeline import evaluate
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.simulator.replications import draw_replication, past_jobs, simulator_jobs
 from gpuplanner.simulator.simulated_fleet import NodeFleet
 from gpuplanner.simulator.simulation_run import simulate_requests
-from gpuplanner.usage.job_history import begin_of, end_of, history, load_dataset
-from gpuplanner.usage.occupancy import installed_gpu_hours
 from gpuplanner.usage.period_accounts import scenario_ledger
-from gpuplanner.usage.planned_fleet import UNNAMED_GPU_MODEL, find_installed, planned_fleet
+from gpuplanner.usage.pool_occupancy import installed_gpu_hours
+from gpuplanner.usage.study_fleet import UNNAMED_GPU_MODEL, find_installed, planned_fleet
+from gpuplanner.usage.study_history import begin_of, end_of, history, load_dataset
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 3

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import SchemaError
-from gpuplanner.usage.run_times import JOB_AGE_BIN_WIDTHS_H, JOB_AGE_EDGES_H, fit_hazards, remaining_run_time
+from gpuplanner.usage.run_time_hazards import JOB_AGE_BIN_WIDTHS_H, JOB_AGE_EDGES_H, fit_hazards, remaining_run_time
 
 JOBS = 20_000
 

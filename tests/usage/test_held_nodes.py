@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
+from gpuplanner.usage.current_nodes import observe_nodes
 from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger
-from gpuplanner.usage.observed_nodes import observe_nodes
 
 DAY = datetime(2026, 3, 2, tzinfo=UTC)
 NEXT = DAY + timedelta(days=1)

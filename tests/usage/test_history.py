@@ -9,13 +9,14 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.requests import read_replay_inputs
+from gpuplanner.decision.requested_jobs import read_replay_inputs
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
-from gpuplanner.usage import job_history as history_room
+from gpuplanner.usage import study_history as history_room
 from gpuplanner.usage.dataset_description import describe
 from gpuplanner.usage.dataset_explorer import open_inbox
-from gpuplanner.usage.job_history import (
+from gpuplanner.usage.period_accounts import scenario_ledger
+from gpuplanner.usage.study_history import (
     begin_of,
     end_of,
     history,
@@ -23,7 +24,6 @@ from gpuplanner.usage.job_history import (
     load_study_dataset,
     merge_small_tenants,
 )
-from gpuplanner.usage.period_accounts import scenario_ledger
 
 SACCT = """\
 JobID|User|Account|State|Submit|Start|End|ElapsedRaw|Timelimit|NodeList|ReqTRES|AllocTRES|JobName

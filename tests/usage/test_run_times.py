@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.usage.run_times import impute_run_times
+from gpuplanner.usage.run_time_hazards import impute_run_times
 
 MONDAY = datetime(2026, 2, 2, tzinfo=UTC)
 HOUR_S = 3600.0

@@ -18,9 +18,9 @@ from gpuplanner.ingest.bills.charge_lines import BILL_DIALECT, assemble_bill, se
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
 from gpuplanner.ingest.quality_report import source_check
-from gpuplanner.ingest.row_reader import read_items, read_rows
 from gpuplanner.ingest.source_definition import has_header_columns, has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import Field, source_columns
+from gpuplanner.ingest.typed_row_reader import read_items, read_rows
 
 PERIOD_COLUMNS = ("BillingPeriodStartDate", "BillingPeriodEndDate")
 """First and last day of the billing period."""

@@ -19,9 +19,9 @@ from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.hardware.catalog import list_resource_names, list_sharing_systems
 from gpuplanner.ingest.delimited_rows import raise_fault
-from gpuplanner.ingest.row_reader import JsonItem, looks_like_json, read_items
 from gpuplanner.ingest.source_fields import END_INSTANT, FIRST_INSTANT
 from gpuplanner.ingest.text_files import TextFile, read_document, read_head
+from gpuplanner.ingest.typed_row_reader import JsonItem, looks_like_json, read_items
 
 ApiObject = Mapping[str, Any]
 """An object of the Kubernetes API, or an object within one, by the keys of its fields."""

@@ -24,11 +24,11 @@ from gpuplanner.ingest.public.job_lists import (
     number_shared_ids,
 )
 from gpuplanner.ingest.quality_report import source_check
-from gpuplanner.ingest.row_reader import looks_like_json, read_items, read_rows
 from gpuplanner.ingest.slurm.accounting_fields import SLURM_UNSET_NUMBERS, parse_resources
 from gpuplanner.ingest.source_definition import has_required_columns, matches_pattern, register_sniffer
 from gpuplanner.ingest.source_fields import FIRST_INSTANT, UTC_TIME_DTYPE, Dialect, Field, source_columns
 from gpuplanner.ingest.text_files import TextFile, read_head
+from gpuplanner.ingest.typed_row_reader import looks_like_json, read_items, read_rows
 
 UNDOCUMENTED_JOB_REASON = "not a job as the source documents it"
 """Reason in the reject table for an item of another structure."""

@@ -23,7 +23,6 @@ from gpuplanner.ingest.public.job_lists import (
     offset_time,
 )
 from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, Check, Finding, source_check
-from gpuplanner.ingest.row_reader import read_rows
 from gpuplanner.ingest.source_definition import has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import (
     CSV_DIALECT,
@@ -35,6 +34,7 @@ from gpuplanner.ingest.source_fields import (
     validate_time_zone,
 )
 from gpuplanner.ingest.text_files import read_head
+from gpuplanner.ingest.typed_row_reader import read_rows
 
 GPU_COUNT_FIELD = Field("", "number", high=MAX_GPUS_PER_JOB)
 """Field of a number of GPUs, without its name."""

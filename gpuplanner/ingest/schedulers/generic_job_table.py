@@ -13,11 +13,11 @@ from gpuplanner.ingest.delimited_rows import Rows
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
 from gpuplanner.ingest.job_table import assemble_jobs
 from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, Check
-from gpuplanner.ingest.row_reader import read_rows
 from gpuplanner.ingest.slurm.accounting_fields import parse_slurm_state, parse_times
 from gpuplanner.ingest.slurm.node_records import read_inventory
 from gpuplanner.ingest.source_definition import SourceForm, define_source, has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import Dialect, Field, map_unique_texts, validate_time_zone
+from gpuplanner.ingest.typed_row_reader import read_rows
 
 JOB_TABLE_COLUMNS = {
     "job_id": Field("job_id"),

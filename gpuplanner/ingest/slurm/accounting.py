@@ -20,7 +20,6 @@ from gpuplanner.ingest.delimited_rows import Record, RecordCollector, Rows, rais
 from gpuplanner.ingest.job_table import assemble_jobs, assemble_table
 from gpuplanner.ingest.large_tables import ChunkedRows
 from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S_EXPR, Check, Finding
-from gpuplanner.ingest.row_reader import looks_like_json, read_items, read_row_blocks, read_rows
 from gpuplanner.ingest.slurm.accounting_fields import (
     DUPLICATE_SUBMISSION_REASON,
     SLURM_NULL_TEXTS,
@@ -43,6 +42,7 @@ from gpuplanner.ingest.slurm.node_records import read_inventory
 from gpuplanner.ingest.source_definition import has_header_columns, register_sniffer
 from gpuplanner.ingest.source_fields import MAX_DURATION_S, Dialect, Field, seconds_to_duration, validate_time_zone
 from gpuplanner.ingest.text_files import MAX_STREAM_BYTES, MAX_TEXT_BYTES, FileBlocks, read_head
+from gpuplanner.ingest.typed_row_reader import looks_like_json, read_items, read_row_blocks, read_rows
 
 FIELD_BY_ASSOCIATION_COLUMN = {
     "Account": Field("tenant"),

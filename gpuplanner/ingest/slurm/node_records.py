@@ -30,7 +30,6 @@ from gpuplanner.ingest.gpu_model_resolution import (
 from gpuplanner.ingest.gpu_shares import resolve_node_models
 from gpuplanner.ingest.job_table import assemble_nodes
 from gpuplanner.ingest.quality_report import Check
-from gpuplanner.ingest.row_reader import looks_like_json, read_rows, require_faultless
 from gpuplanner.ingest.slurm.accounting_fields import SLURM_NULL_TEXTS
 from gpuplanner.ingest.source_definition import register_sniffer
 from gpuplanner.ingest.source_fields import (
@@ -42,6 +41,7 @@ from gpuplanner.ingest.source_fields import (
     validate_time_zone,
 )
 from gpuplanner.ingest.text_files import TextFile, read_head, read_text_file
+from gpuplanner.ingest.typed_row_reader import looks_like_json, read_rows, require_faultless
 
 SINFO_HEADER_NAMES = {"NODELIST", "GRES"}
 """Columns by which the output of sinfo is recognised."""

@@ -15,7 +15,6 @@ from gpuplanner.core.schemas import Processes
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Rows, unique_file_names
 from gpuplanner.ingest.quality_report import Finding, source_finding
-from gpuplanner.ingest.row_reader import PROMETHEUS_SAMPLE_PATTERN, parse_labels, read_row_blocks
 from gpuplanner.ingest.source_definition import matches_pattern
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE, Field, source_columns
 from gpuplanner.ingest.telemetry.metric_definitions import (
@@ -37,8 +36,8 @@ from gpuplanner.ingest.telemetry.metric_definitions import (
     parse_devices,
 )
 from gpuplanner.ingest.telemetry.sample_buffer import SampleBuffer
-from gpuplanner.ingest.telemetry.sample_table import SampleOutput, SourceNotes, build_telemetry, finish_telemetry
-from gpuplanner.ingest.telemetry.telemetry_files import (
+from gpuplanner.ingest.telemetry.sample_table_writer import SampleOutput, SourceNotes, build_telemetry, finish_telemetry
+from gpuplanner.ingest.telemetry.telemetry_row_parsing import (
     Hints,
     has_leading_columns,
     keep_data_lines,
@@ -50,6 +49,7 @@ from gpuplanner.ingest.telemetry.telemetry_files import (
     telemetry_reader,
 )
 from gpuplanner.ingest.text_files import FileBlocks, TextFile
+from gpuplanner.ingest.typed_row_reader import PROMETHEUS_SAMPLE_PATTERN, parse_labels, read_row_blocks
 
 MAX_CACHED_LABEL_TEXTS = 200_000
 """Label texts that are remembered from block to block."""

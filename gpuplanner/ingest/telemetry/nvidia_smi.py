@@ -26,8 +26,8 @@ from gpuplanner.ingest.telemetry.metric_definitions import (
 )
 from gpuplanner.ingest.telemetry.monitor_logs import assumption_findings, file_node_findings, node_by_file
 from gpuplanner.ingest.telemetry.sample_buffer import SampleBuffer
-from gpuplanner.ingest.telemetry.sample_table import SampleOutput, SourceNotes, build_telemetry, finish_telemetry
-from gpuplanner.ingest.telemetry.telemetry_files import (
+from gpuplanner.ingest.telemetry.sample_table_writer import SampleOutput, SourceNotes, build_telemetry, finish_telemetry
+from gpuplanner.ingest.telemetry.telemetry_row_parsing import (
     Hints,
     has_leading_columns,
     page_path,

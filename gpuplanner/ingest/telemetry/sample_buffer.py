@@ -26,7 +26,7 @@ from gpuplanner.ingest.telemetry.metric_definitions import (
     UnitCheck,
     reject_impossible,
 )
-from gpuplanner.ingest.telemetry.telemetry_files import read_long_values
+from gpuplanner.ingest.telemetry.telemetry_row_parsing import read_long_values
 
 
 @dataclass

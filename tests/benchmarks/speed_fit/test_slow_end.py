@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from speed_fit.measurements import measurements, relative_speeds
 
-from gpuplanner.decision.requests import longest_slowdown
+from gpuplanner.decision.requested_jobs import longest_slowdown
 
 
 @pytest.mark.data

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from gpuplanner.decision.occupancy_changes import Handover, close_handover_gaps, observe_occupancy
+from gpuplanner.decision.free_gpus_over_time import Handover, close_handover_gaps, observe_occupancy
 from gpuplanner.decision.queue_model import QueueModel, QueueRule, build_closing_requests
 from gpuplanner.decision.wait_causes import CAUSES, NamedLimit, attribute_waits, find_fit_times, observe_tenant_use
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.decision.occupancy_changes import close_handover_gaps, observe_handover, observe_occupancy
+from gpuplanner.decision.free_gpus_over_time import close_handover_gaps, observe_handover, observe_occupancy
 from gpuplanner.decision.wait_causes import (
     CAUSES,
     NamedLimit,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gpuplanner.decision.occupancy_changes import Handover
+from gpuplanner.decision.free_gpus_over_time import Handover
 from gpuplanner.decision.queue_model import QueueModel
 from gpuplanner.decision.wait_causes import NamedLimit
 from gpuplanner.decision.wait_curve import draw_record, share_gpus, take_or_add_nodes, wait_p95

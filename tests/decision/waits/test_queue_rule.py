@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.decision.explained_waits import explain_waits
-from gpuplanner.decision.occupancy_changes import Handover
+from gpuplanner.decision.free_gpus_over_time import Handover
 from gpuplanner.decision.queue_model import (
     EASY_QUEUE,
     PASS_QUEUE,
@@ -18,13 +18,13 @@ from gpuplanner.decision.queue_model import (
     build_closing_requests,
     find_head_starts,
 )
-from gpuplanner.decision.requests import JobReplayInputs
+from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.wait_causes import CAUSES, NamedLimit, observe_tenant_use
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.simulator.scheduling_rules import Sharing
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
-from gpuplanner.usage.observed_nodes import TodaysNodes
+from gpuplanner.usage.current_nodes import TodaysNodes
 
 DAY = 86_400.0
 ZERO = datetime(2026, 3, 2, tzinfo=UTC)

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.decision.capacity_answers import Recommendation, SizedPool, find_raised_limits, scale_units
-from gpuplanner.decision.capacity_answers import recommend as recommend_with
+from gpuplanner.decision.capacity_measures import Recommendation, SizedPool, find_raised_limits, scale_units
+from gpuplanner.decision.capacity_measures import recommend as recommend_with
 from gpuplanner.decision.explained_waits import explain_waits
 from gpuplanner.decision.headroom_and_growth import (
     date_exhaustion,
@@ -19,7 +19,7 @@ from gpuplanner.decision.headroom_and_growth import (
     measure_headroom,
     sum_weekly_work,
 )
-from gpuplanner.decision.requests import AS_TODAY, RIGHTSIZED, JobReplayInputs, classify_job_sizes
+from gpuplanner.decision.requested_jobs import AS_TODAY, RIGHTSIZED, JobReplayInputs, classify_job_sizes
 from gpuplanner.decision.wait_curve import (
     WaitModel,
     WaitTarget,
@@ -32,7 +32,7 @@ from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
-from gpuplanner.usage.observed_nodes import TodaysNodes
+from gpuplanner.usage.current_nodes import TodaysNodes
 
 DAY, HOUR = 86_400.0, 3_600.0
 BEGIN = datetime(2026, 6, 1, tzinfo=UTC)

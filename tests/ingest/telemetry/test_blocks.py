@@ -20,8 +20,8 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.large_tables import split_by_month, write_month
 from gpuplanner.ingest.telemetry.monitor_logs import read_dcgm_csv, read_node_csv
 from gpuplanner.ingest.telemetry.nvidia_smi import read_smi_query
-from gpuplanner.ingest.telemetry.sample_table import SampleOutput
-from gpuplanner.ingest.telemetry.telemetry_files import Hints
+from gpuplanner.ingest.telemetry.sample_table_writer import SampleOutput
+from gpuplanner.ingest.telemetry.telemetry_row_parsing import Hints
 
 READERS: dict[str, Callable[..., Dataset]] = {
     "nvidia-smi": read_smi_query,

@@ -19,7 +19,7 @@ from gpuplanner.ingest.delimited_rows import (
     unquote_lines,
 )
 from gpuplanner.ingest.telemetry.metric_definitions import Metric
-from gpuplanner.ingest.telemetry.telemetry_files import parse_cells, parse_times
+from gpuplanner.ingest.telemetry.telemetry_row_parsing import parse_cells, parse_times
 from gpuplanner.ingest.text_files import TextFile
 from tests.examples import examples
 

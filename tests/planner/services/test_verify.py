@@ -8,7 +8,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from gpuplanner.planner.service_plan import ServicePlan, plan_services, verify_services
+from gpuplanner.planner.inference_service_plan import ServicePlan, plan_services, verify_services
 
 COLUMNS = ["service", "compute_slices", "batch", "processes", "throughput_per_s", "latency_s"]
 ROWS = [

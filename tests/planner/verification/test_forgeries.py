@@ -19,7 +19,7 @@ from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_variants import fleet_to_json, plan_fleet
 from gpuplanner.planner.plan_verification import verify
-from gpuplanner.report.handover_verification import verify_any
+from gpuplanner.report.cluster_verification import verify_any
 from tests.planner.conftest import MONDAY
 from tests.planner.verification.forgeries import PLAN, PROBLEM, TEXT, Forge, pool_of
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
+from gpuplanner.decision.policy_layouts import FleetRules, PoolRule
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.report.bundle_files import PageText
 from gpuplanner.report.change_bundle import README_FILE, make_bundle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.core.column_headings import column_heading, unit_of
+from gpuplanner.core.output_column_headings import column_heading, unit_of
 
 
 @pytest.mark.parametrize(

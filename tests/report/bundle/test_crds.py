@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from gpuplanner.decision.policy_fleets import TenantQuota
+from gpuplanner.decision.policy_layouts import TenantQuota
 from tests.report.bundle.test_pack import fixed, packed, pools, resources
 
 pytestmark = pytest.mark.crds

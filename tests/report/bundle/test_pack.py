@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuplanner.decision.policy_fleets import LAYOUT_CUT_BY_JOBS, FleetRules, PoolRule
+from gpuplanner.decision.policy_layouts import LAYOUT_CUT_BY_JOBS, FleetRules, PoolRule
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.report.bundle_files import Bundle, MeasureText, PageText

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
-from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
+from gpuplanner.decision.policy_layouts import FleetRules, PoolRule
 from gpuplanner.hardware.layout_enumeration import list_layouts
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.report.bundle_files import Bundle, PageText

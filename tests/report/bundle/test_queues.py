@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.policy_fleets import TenantQuota
+from gpuplanner.decision.policy_layouts import TenantQuota
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.ingest.dataset_writer import write_dataset
@@ -23,7 +23,7 @@ from gpuplanner.report.bundle_files import FleetBundle
 from gpuplanner.report.change_bundle import README_FILE, _read_quotas
 from gpuplanner.report.kubernetes_pools import divide_instances
 from gpuplanner.simulator.scheduling_rules import Drain
-from gpuplanner.usage.job_history import history
+from gpuplanner.usage.study_history import history
 from tests.clusters import cut_clusters
 from tests.report.bundle.stub_cluster import Stub, fenced
 from tests.report.bundle.test_crds import QUOTAS

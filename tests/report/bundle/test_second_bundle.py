@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
+from gpuplanner.decision.policy_layouts import FleetRules, PoolRule
 from gpuplanner.report.change_bundle import README_FILE
 from tests.report.bundle.stub_cluster import Stub, fenced
 from tests.report.bundle.test_pack import CUT, TODAY, TYPE, commands, fixed, packed, written

@@ -25,8 +25,8 @@ from gpuplanner.sizing.model_architecture import (
     parse_architecture,
     parse_config,
 )
-from gpuplanner.sizing.run_tables import read_row_job
 from gpuplanner.sizing.training_job import TrainingJob, resolve_tool_facts
+from gpuplanner.sizing.training_run_tables import read_row_job
 
 
 @pytest.mark.parametrize("row", facts("model_presets").to_dicts(), ids=lambda row: row["preset"])

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from gpuplanner.cli.application import app, register_commands
 from gpuplanner.sizing.learned_memory import format_peak_model, learn_own_runs, read_peak_model, shipped_peak_model
-from gpuplanner.sizing.run_tables import collect_measured_runs, list_unread_rows, predict_table, read_row_job
+from gpuplanner.sizing.training_run_tables import collect_measured_runs, list_unread_rows, predict_table, read_row_job
 
 MEASURED = ("measured_peak_gib", "measured_raw", "raw_unit", "aggregation", "status", "notes")
 

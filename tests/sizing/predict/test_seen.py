@@ -10,8 +10,8 @@ from gpuplanner.sizing.learned_memory import classify_peaks, find_smallest_slice
 from gpuplanner.sizing.memory_trend import compare_measured_and_predicted
 from gpuplanner.sizing.model_architecture import parse_architecture
 from gpuplanner.sizing.serving_speed import EngineLayout, cache_bytes_per_token, make_engine
-from gpuplanner.sizing.throughput import estimate_tokens_per_s, find_gpu_spec
 from gpuplanner.sizing.training_job import TrainingJob
+from gpuplanner.sizing.training_throughput import estimate_tokens_per_s, find_gpu_spec
 
 BOARD = "A100-40GB"
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.sizing import service_plans as serving_queue
-from gpuplanner.sizing.service_plans import ReplicaStepTimes, simulate_queue
+from gpuplanner.sizing import llm_service_plans as serving_queue
+from gpuplanner.sizing.llm_service_plans import ReplicaStepTimes, simulate_queue
 
 
 def every_step(speed: ReplicaStepTimes, arrivals: list[float], prompt: int, answer: int) -> list[tuple[float, float]]:

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from gpuplanner.cli.application import app, register_commands
 from gpuplanner.core.errors import SchemaError
+from gpuplanner.sizing.llm_service_plans import PREDICTED_COLUMNS, predict_serving_table
 from gpuplanner.sizing.model_architecture import load_preset
-from gpuplanner.sizing.service_plans import PREDICTED_COLUMNS, predict_serving_table
 from gpuplanner.sizing.serving_speed import (
     EngineLayout,
     EngineLoad,
@@ -23,7 +23,7 @@ from gpuplanner.sizing.serving_speed import (
     predict_serving,
     shipped_serving_speed,
 )
-from gpuplanner.sizing.throughput import find_gpu_spec, make_slice_spec
+from gpuplanner.sizing.training_throughput import find_gpu_spec, make_slice_spec
 
 H100 = find_gpu_spec("H100-80GB-SXM5")
 ONE_GPU, LOAD = EngineLayout(), EngineLoad(1024, 512, 64)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuplanner.sizing.run_tables import read_row_job
-from gpuplanner.sizing.throughput import count_flops_per_token, estimate_tokens_per_s, find_gpu_spec
+from gpuplanner.sizing.training_run_tables import read_row_job
+from gpuplanner.sizing.training_throughput import count_flops_per_token, estimate_tokens_per_s, find_gpu_spec
 
 H200 = find_gpu_spec("H200")
 # Model, method, precision, tokens of a sequence, sequences, recompute; seconds a step of transformers 5.17 and peft

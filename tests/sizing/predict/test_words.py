@@ -6,9 +6,9 @@ import pytest
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.sizing.memory_components import BYTES_PER_GIB, COMPONENTS, logits_bytes, peak_gib
-from gpuplanner.sizing.run_table_words import resolve_word
-from gpuplanner.sizing.run_tables import predict_table, read_row_job
 from gpuplanner.sizing.training_job import load_methods, methods_by_name
+from gpuplanner.sizing.training_run_table_words import resolve_word
+from gpuplanner.sizing.training_run_tables import predict_table, read_row_job
 
 ROW = {
     "framework": "torchtune", "model": "llama-3.1-8b", "method": "lora", "seq_len": "2048", "micro_batch": "1",

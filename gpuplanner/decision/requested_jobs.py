@@ -19,8 +19,8 @@ from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints
-from gpuplanner.usage.job_history import History, nodes_of_todays_fleet
-from gpuplanner.usage.observed_nodes import TodaysNodes
+from gpuplanner.usage.current_nodes import TodaysNodes
+from gpuplanner.usage.study_history import History, nodes_of_todays_fleet
 
 AS_TODAY, REQUESTED, RIGHTSIZED = "today", "requested", "rightsized"
 """Views of requests: as granted today, as requested, and rightsized."""

@@ -31,13 +31,13 @@ from gpuplanner.core.units import (
     percent_text,
     wait_text,
 )
-from gpuplanner.decision.capacity_answers import find_refusal_reason
+from gpuplanner.decision.capacity_measures import find_refusal_reason
 from gpuplanner.decision.explained_waits import take_jobs
 from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_comparison import load_policy_arena
 from gpuplanner.decision.queue_model import concatenate_requests
 from gpuplanner.decision.recommendation import build_wait_model, fit_submitted_growth, read_wait_target
-from gpuplanner.decision.requests import AS_TODAY
+from gpuplanner.decision.requested_jobs import AS_TODAY
 from gpuplanner.decision.sharing_rules import refuse_duplicates
 from gpuplanner.decision.wait_curve import (
     CURVE_RUNS,

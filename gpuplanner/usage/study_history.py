@@ -21,13 +21,13 @@ from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.quarantine import drop_quarantined
+from gpuplanner.usage.current_nodes import TodaysNodes, make_numbered_nodes
 from gpuplanner.usage.installed_capacity import find_installed
 from gpuplanner.usage.job_classes import class_by_shape, classify_jobs
-from gpuplanner.usage.observed_nodes import TodaysNodes, make_numbered_nodes
-from gpuplanner.usage.planned_fleet import PlannedFleet, planned_fleet
 from gpuplanner.usage.requested_demand import resolve_requests
 from gpuplanner.usage.rightsizing import RIGHTSIZING_HEADROOM_FRACTION, keep_requests, rightsize
-from gpuplanner.usage.run_times import impute_run_times
+from gpuplanner.usage.run_time_hazards import impute_run_times
+from gpuplanner.usage.study_fleet import PlannedFleet, planned_fleet
 
 REQUEST_VIEWS = ("whole", "requested", "rightsized")
 """Three ways to read the same jobs: full GPUs only; slices as asked for; slices as needed."""

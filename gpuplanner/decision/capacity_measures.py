@@ -15,7 +15,7 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE, count_text
 from gpuplanner.decision.decision_types import CurvePoint, Exhaustion, Measure, SizeService, WeeklyGrowth
 from gpuplanner.decision.headroom_and_growth import FittedGrowth, MeasuredHeadroom, date_exhaustion, measure_headroom
-from gpuplanner.decision.requests import AS_TODAY, RIGHTSIZED
+from gpuplanner.decision.requested_jobs import AS_TODAY, RIGHTSIZED
 from gpuplanner.decision.wait_causes import CAUSES, FRAGMENTED, INSUFFICIENT, LIMITS, WRONG_LAYOUT
 from gpuplanner.decision.wait_curve import (
     CURVE_FLEET_FACTORS,

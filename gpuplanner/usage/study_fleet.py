@@ -16,8 +16,7 @@ from gpuplanner.hardware.catalog import mig_model_names, non_mig_model_names
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model, make_non_mig_model
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
-from gpuplanner.usage.installed_capacity import InstalledGpus, Pool, find_installed, nodes_in_service
-from gpuplanner.usage.observed_nodes import (
+from gpuplanner.usage.current_nodes import (
     TodaysNodes,
     count_layouts,
     describe_smaller_nodes,
@@ -27,6 +26,7 @@ from gpuplanner.usage.observed_nodes import (
     nodes_from_inventory,
     partition_as_allocated,
 )
+from gpuplanner.usage.installed_capacity import InstalledGpus, Pool, find_installed, nodes_in_service
 
 __all__ = [
     "UNNAMED_GPU_MODEL",
@@ -216,7 +216,7 @@ def planned_fleet(scenario: Scenario, dataset: Dataset, begin: datetime, end: da
 
     Examples
     --------
-    >>> from gpuplanner.usage.job_history import begin_of, end_of, load_dataset
+    >>> from gpuplanner.usage.study_history import begin_of, end_of, load_dataset
     >>> sample = load_dataset("sample")
     >>> found = planned_fleet(Scenario(), sample, begin_of(sample), end_of(sample))
     >>> found.name, found.gpus, found.node_size, found.note

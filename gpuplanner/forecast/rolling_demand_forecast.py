@@ -17,7 +17,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.stage_cache import CachedStage, disk_stage, stage
 from gpuplanner.forecast.backtest import backtest
-from gpuplanner.forecast.forecast_result import ForecastResult, describe_weights, forecast_demand, tabulate_ahead
+from gpuplanner.forecast.demand_forecast import ForecastResult, describe_weights, forecast_demand, tabulate_ahead
 from gpuplanner.forecast.gpu_demand import DemandHistory, lay_out_demand
 from gpuplanner.forecast.model_selection import (
     CHOSEN_MODEL_NAME,
@@ -34,8 +34,8 @@ from gpuplanner.forecast.statistical_models import (
     QUANTILE_LEVELS,
     weighable_candidates,
 )
-from gpuplanner.usage.job_history import REQUEST_VIEWS, FleetPools, History, history
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME, count_excluded_jobs, demand_series, pool_demand
+from gpuplanner.usage.study_history import REQUEST_VIEWS, FleetPools, History, history
 
 FORECAST_TABLES = ("forecast", "scores", "choice")
 

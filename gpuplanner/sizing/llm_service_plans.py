@@ -31,7 +31,6 @@ from gpuplanner.hardware.power_and_carbon import find_gpu_hour_price
 from gpuplanner.sizing.job_plans import CACHE_BYTES_BY_NUMBER_FORMAT, SizingRequest, resolve_request
 from gpuplanner.sizing.mig_slices import ServingDevice, iterate_serving_devices
 from gpuplanner.sizing.model_architecture import Architecture, find_published_preset, load_presets, parse_architecture
-from gpuplanner.sizing.run_table_words import resolve_word
 from gpuplanner.sizing.serving_speed import (
     EngineLayout,
     EngineLoad,
@@ -44,7 +43,8 @@ from gpuplanner.sizing.serving_speed import (
     shipped_serving_speed,
     step_and_prefill_seconds,
 )
-from gpuplanner.sizing.throughput import GpuSpec, find_gpu_spec, make_slice_spec
+from gpuplanner.sizing.training_run_table_words import resolve_word
+from gpuplanner.sizing.training_throughput import GpuSpec, find_gpu_spec, make_slice_spec
 
 MIN_SIMULATED_REQUESTS = 3000
 """Fewest requests of a simulation."""

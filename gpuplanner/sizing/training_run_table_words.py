@@ -14,7 +14,6 @@ from gpuplanner.hardware.catalog import facts, list_gpu_models, match_gpu_models
 from gpuplanner.sizing.learned_memory import PEAK_HEADROOM_FRACTION
 from gpuplanner.sizing.memory_components import BYTES_PER_GIB, peak_gib, stage_params, static_bytes
 from gpuplanner.sizing.model_architecture import Architecture, parse_params_label
-from gpuplanner.sizing.throughput import GpuSpec, find_gpu_spec
 from gpuplanner.sizing.training_job import (
     GENERIC_TOOL,
     MATRICES,
@@ -26,6 +25,7 @@ from gpuplanner.sizing.training_job import (
     load_methods,
     methods_by_name,
 )
+from gpuplanner.sizing.training_throughput import GpuSpec, find_gpu_spec
 
 _MAX_COUNT_VALUE = 1e7
 _GB_SUFFIX_PATTERN = re.compile(r"\s*(gib|gb|g)$", re.IGNORECASE)

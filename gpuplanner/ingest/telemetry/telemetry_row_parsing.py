@@ -15,7 +15,6 @@ import polars as pl
 from gpuplanner.core.errors import TraceFormatError, printable_file_name
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import CONTROL_CHARACTER_REASON, Rows
-from gpuplanner.ingest.row_reader import concat_blocks, iterate_pages
 from gpuplanner.ingest.source_definition import Sniffer, matches_pattern, register_sniffer
 from gpuplanner.ingest.source_fields import (
     AMBIGUOUS_COLUMN,
@@ -34,6 +33,7 @@ from gpuplanner.ingest.telemetry.metric_definitions import (
     replace_blank_values,
 )
 from gpuplanner.ingest.text_files import CONTROL_CHARACTER_PATTERN, MAX_TEXT_BYTES, WHOLE_FILE_BYTES, FileBlocks
+from gpuplanner.ingest.typed_row_reader import concat_blocks, iterate_pages
 
 NAIVE_TIME_PATTERN = r"^(\d{4})[-/](\d{2})[-/](\d{2})[ T](\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?)$"
 """A date and time without a zone."""

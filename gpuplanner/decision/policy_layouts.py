@@ -18,7 +18,7 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import SECONDS_PER_HOUR
 from gpuplanner.decision.decision_types import LAYOUT_PER_JOB
 from gpuplanner.decision.policy_simulation import Knobs, PolicyRun, PolicySetting, partition_nodes
-from gpuplanner.decision.requests import AS_TODAY, JobReplayInputs
+from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs
 from gpuplanner.hardware.actuators import UNNEEDED_NODES_RETURNED, ActuatorAbilities
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.layout_enumeration import list_pareto_counts

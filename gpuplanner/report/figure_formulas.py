@@ -12,7 +12,7 @@ from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import make_cause_table
 from gpuplanner.decision.study import Study
-from gpuplanner.report.figure_formats import SHARE_PREFIX, figure_value, format_share
+from gpuplanner.report.number_formats_and_glossary import SHARE_PREFIX, figure_value, format_share
 
 Inputs = Mapping[str, float | str | None]
 

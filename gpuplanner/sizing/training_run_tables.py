@@ -24,7 +24,15 @@ from gpuplanner.sizing.model_architecture import (
     infer_mlp_width,
     parse_params_label,
 )
-from gpuplanner.sizing.run_table_words import (
+from gpuplanner.sizing.training_job import (
+    GENERIC_TOOL,
+    TrainingJob,
+    compute_extent,
+    describe_training_kind,
+    find_tool,
+    resolve_tool_facts,
+)
+from gpuplanner.sizing.training_run_table_words import (
     ParsedRunRow,
     choose_open_settings,
     compute_static_gib,
@@ -37,14 +45,6 @@ from gpuplanner.sizing.run_table_words import (
     read_gpu_memory,
     read_number_column,
     resolve_word,
-)
-from gpuplanner.sizing.training_job import (
-    GENERIC_TOOL,
-    TrainingJob,
-    compute_extent,
-    describe_training_kind,
-    find_tool,
-    resolve_tool_facts,
 )
 
 MODEL_SHAPE_COLUMNS = ("layers", "hidden", "heads", "kv_heads", "vocab")

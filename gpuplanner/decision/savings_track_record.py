@@ -22,13 +22,13 @@ from gpuplanner.decision.comparison_record import Comparison, study_comparison
 from gpuplanner.decision.decision_types import RECORD_DECIMALS, LayoutOnNodes, Saving, compute_impact
 from gpuplanner.decision.policy_comparison import NEEDS_ON_OFF, POLICIES
 from gpuplanner.decision.study import Study
-from gpuplanner.forecast.demand_outlook import at_quantile
+from gpuplanner.forecast.rolling_demand_forecast import at_quantile
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE
 from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
-from gpuplanner.usage.job_history import history
 from gpuplanner.usage.period_accounts import scenario_ledger as gpu_time
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME, demand_series, pool_demand
+from gpuplanner.usage.study_history import history
 
 LEDGER_KEY = ["unique_id", "cutoff", "ds"]
 """Columns that identify a row of the forecast ledger."""
