@@ -34,7 +34,7 @@ from gpuplanner.core.units import SECONDS_PER_HOUR
 if TYPE_CHECKING:
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.core.scenario import Scenario
-    from gpuplanner.decision.capacity_check import CapacityCheck
+    from gpuplanner.decision.capacity_check import CapacityCheckReport
     from gpuplanner.decision.replanning import FleetEvaluation, WatchState
 
 
@@ -82,7 +82,7 @@ def check(
         raise typer.Exit(Exit.CHECK_FAILED)
 
 
-def _write_alerts(check: CapacityCheck, out: Path) -> None:
+def _write_alerts(check: CapacityCheckReport, out: Path) -> None:
     """Write metrics, and alert files of the failed checks, in place of those of an earlier run."""
     from gpuplanner.core.output_places import FolderMark
     from gpuplanner.core.output_writing import replace_directory

@@ -207,9 +207,9 @@ def _gpu_counts_of_scenario(scenario_path: str | None) -> dict[str, int | None] 
 def _read_speed_table(path: Path) -> pl.DataFrame:
     """Read a table of measured jobs; raise an error that names unknown columns."""
     from gpuplanner.core.errors import TraceFormatError, examples
-    from gpuplanner.sizing.mig_speed_law import SpeedJobs
+    from gpuplanner.sizing.mig_speed_law import SpeedModelJobs
 
-    rows, names = _read_text_table(path), list(SpeedJobs.columns())
+    rows, names = _read_text_table(path), list(SpeedModelJobs.columns())
     if unknown_columns := [name for name in rows.columns if name not in names]:
         expected = f"columns of {', '.join(names)}"
         todo = "Rename or drop these columns."

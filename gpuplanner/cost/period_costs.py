@@ -154,7 +154,7 @@ def money(scenario: Scenario) -> Money:
 
 
 def gpu_models_of(fleet: PlannedFleet, ledger: pl.DataFrame) -> GpuModels:
-    """GPU model of the catalogue behind each label of a ledger; in a what-if the planned model for all labels."""
+    """Map each GPU label of a ledger to a catalogue name, or None; in a what-if all labels to the planned model."""
     labels = ledger["gpu_model"].unique().sort().to_list()
     if fleet.chosen or fleet.pool is None:
         return dict.fromkeys(labels, fleet.name if fleet.in_catalogue else None)

@@ -60,7 +60,7 @@ N_ERROR_DRAWS = 20_000
 
 
 @dataclass(frozen=True)
-class CheckResult:
+class SingleCheckResult:
     """Result of one check: its value, its limit, and a sentence.
 
     ``value`` and ``limit`` are shares [0-1]; ``value`` is None if the data do not suffice, and the check then passes.
@@ -74,7 +74,7 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
-class CapacityCheck:
+class CapacityCheckReport:
     """Results of all checks of a fleet.
 
     - ``scenario``: Name of the scenario.
@@ -84,7 +84,7 @@ class CapacityCheck:
 
     scenario: str
     data_end: datetime
-    checks: tuple[CheckResult, ...]
+    checks: tuple[SingleCheckResult, ...]
 
     @property
     def has_passed(self) -> bool:
@@ -92,7 +92,7 @@ class CapacityCheck:
         return all(result.passed for result in self.checks)
 
     @property
-    def failed_checks(self) -> tuple[CheckResult, ...]:
+    def failed_checks(self) -> tuple[SingleCheckResult, ...]:
         """Results of the checks that failed."""
         return tuple(result for result in self.checks if not result.passed)
 
@@ -102,14 +102,14 @@ class CapacityCheck:
         return {"passed": self.has_passed, "scenario": self.scenario, "at": self.data_end, "checks": checks}
 
 
-def check_capacity(scenario: Scenario) -> CapacityCheck:
+def check_capacity(scenario: Scenario) -> CapacityCheckReport:
     """Run the four checks on the data of a scenario, with the limits of its fields ``check_...``.
 
     A check that the data do not support (no start times, too short a record, inferred nodes) passes with the reason.
     """
     record = _CheckedRecord(scenario, history(scenario))
     checks = (_check_past_waits(record), _check_next_days(record), _check_forecast(record), _check_runway(record))
-    return CapacityCheck(scenario.name, record.record_end, checks)
+    return CapacityCheckReport(scenario.name, record.record_end, checks)
 
 
 class _CheckedRecord:
@@ -182,12 +182,12 @@ class _CheckedRecord:
         return float(row.sum()) * self.demand.interval_hours
 
 
-def _skip_check(name: str, limit: float, reason: str) -> CheckResult:
+def _skip_check(name: str, limit: float, reason: str) -> SingleCheckResult:
     """Return the result of a check that the data do not support: it passes."""
-    return CheckResult(name, True, None, limit, f"Not evaluated: {reason}.")
+    return SingleCheckResult(name, True, None, limit, f"Not evaluated: {reason}.")
 
 
-def _check_past_waits(record: _CheckedRecord) -> CheckResult:
+def _check_past_waits(record: _CheckedRecord) -> SingleCheckResult:
     """Check whether few enough jobs of the last days waited too long for capacity."""
     scenario, limit = record.scenario, record.scenario.check_wait_share
     inputs = record.asked_jobs
@@ -222,10 +222,10 @@ def _check_past_waits(record: _CheckedRecord) -> CheckResult:
         f"than {scenario.check_wait_minutes:g} minutes for want of GPUs, of all jobs {of_all}; "
         f"{percent_text(limit, '.1f')} are allowed.{usual}"
     )
-    return CheckResult(PAST_WAITS, share <= limit, round(share, 6), limit, sentence)
+    return SingleCheckResult(PAST_WAITS, share <= limit, round(share, 6), limit, sentence)
 
 
-def _check_next_days(record: _CheckedRecord) -> CheckResult:
+def _check_next_days(record: _CheckedRecord) -> SingleCheckResult:
     """Check whether the forecast work of the next days stays within what today's fleet carries, by sample paths."""
     scenario, limit, headroom = record.scenario, record.scenario.check_short_chance, record.headroom
     gpus = record.asked_jobs.nodes.total
@@ -239,10 +239,10 @@ def _check_next_days(record: _CheckedRecord) -> CheckResult:
         f"{np.median(load_factors):.2f} times the mean of the record, the GPUs carry "
         f"{headroom.headroom.factor:.2f} times."
     )
-    return CheckResult(NEXT_DAYS, chance <= limit, round(chance, 6), limit, sentence)
+    return SingleCheckResult(NEXT_DAYS, chance <= limit, round(chance, 6), limit, sentence)
 
 
-def _check_forecast(record: _CheckedRecord) -> CheckResult:
+def _check_forecast(record: _CheckedRecord) -> SingleCheckResult:
     """Check whether jobs and GPU-hours of the last days are within the usual error of the forecasts made before them.
 
     The number of jobs shows new demand first, as it does not depend on run times; GPU-hours show longer and larger jobs
@@ -262,7 +262,7 @@ def _check_forecast(record: _CheckedRecord) -> CheckResult:
         f"GPU-hours (forecast {hours.expected:,.0f}, with its past errors {hour_range}). Errors at least as large are "
         f"expected with a probability of {percent_text(chance, '.1f')}; fails below {percent_text(limit, '.1f')}."
     )
-    return CheckResult(FORECAST_ACCURACY, chance >= limit, round(chance, 6), limit, sentence)
+    return SingleCheckResult(FORECAST_ACCURACY, chance >= limit, round(chance, 6), limit, sentence)
 
 
 @dataclass(frozen=True)
@@ -339,7 +339,7 @@ def _log_forecast_error(record: _CheckedRecord, first_slot: int) -> tuple[float,
     return log_error, float(np.log(sums + floor).std())
 
 
-def _check_runway(record: _CheckedRecord) -> CheckResult:
+def _check_runway(record: _CheckedRecord) -> SingleCheckResult:
     """Check whether growth exhausts capacity before ordered GPUs could be delivered."""
     scenario, limit, headroom = (record.scenario, record.scenario.check_exhaustion_chance, record.headroom)
     growth = record.growth
@@ -356,7 +356,7 @@ def _check_runway(record: _CheckedRecord) -> CheckResult:
         f"per week (80 % interval {low} to {high}), the GPUs as they run today carry "
         f"{np.median(factors):.2f} times it."
     )
-    return CheckResult(RUNWAY, chance <= limit, round(chance, 6), limit, sentence)
+    return SingleCheckResult(RUNWAY, chance <= limit, round(chance, 6), limit, sentence)
 
 
 CHECK_FORMAT = "gpuplanner check 1"
@@ -381,14 +381,14 @@ class Alerts:
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> late = CheckResult("waits last week", False, 0.3, 0.1, "30% waited.")
-    >>> found = CapacityCheck("lab <1>", datetime(2026, 3, 1, tzinfo=UTC), (late,))
+    >>> late = SingleCheckResult("waits last week", False, 0.3, 0.1, "30% waited.")
+    >>> found = CapacityCheckReport("lab <1>", datetime(2026, 3, 1, tzinfo=UTC), (late,))
     >>> print(Alerts(found).to_dict()["chat"]["text"])
     gpuplanner: 1 of 1 checks failed for lab &lt;1&gt; (data to 2026-03-01 00:00 UTC)
     - 30% waited.
     """
 
-    capacity_check: CapacityCheck
+    capacity_check: CapacityCheckReport
 
     def to_dict(self) -> dict[str, Any]:
         """Return the payload of each channel."""
@@ -415,14 +415,14 @@ class Alerts:
         }
 
 
-def format_alert_subject(check: CapacityCheck) -> str:
+def format_alert_subject(check: CapacityCheckReport) -> str:
     """Format the number of failed checks and the scenario as the subject of an alert."""
     name = escape_controls(check.scenario).replace("\n", " ")
     failed = f"{len(check.failed_checks)} of {len(check.checks)} checks failed"
     return f"gpuplanner: {failed} for {name} (data to {_format_data_end(check)})"
 
 
-def format_alert_mail(check: CapacityCheck) -> str:
+def format_alert_mail(check: CapacityCheckReport) -> str:
     """Format a mail message for ``sendmail -t``, without addresses."""
     alert = Alerts(check).to_dict()["mail"]
     mail_message = EmailMessage(policy=SMTP.clone(linesep="\n"))
@@ -432,7 +432,7 @@ def format_alert_mail(check: CapacityCheck) -> str:
     return mail_message.as_string()
 
 
-def format_check_metrics(check: CapacityCheck) -> str:
+def format_check_metrics(check: CapacityCheckReport) -> str:
     """Format the results as Prometheus metrics for the text collector of the node exporter."""
     lines = [
         f"# {CHECK_FORMAT}",
@@ -449,7 +449,7 @@ def format_check_metrics(check: CapacityCheck) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _make_alert(check: CapacityCheck, result: CheckResult) -> dict[str, Any]:
+def _make_alert(check: CapacityCheckReport, result: SingleCheckResult) -> dict[str, Any]:
     """Make the Alertmanager alert of a failed check."""
     scenario = escape_controls(check.scenario)
     labels = {"alertname": "GpuPlannerCheckFailed", "check": _to_label_word(result.name), "scenario": scenario}
@@ -458,7 +458,7 @@ def _make_alert(check: CapacityCheck, result: CheckResult) -> dict[str, Any]:
     return {"labels": labels, "annotations": annotations, "startsAt": format_utc(check.data_end)}
 
 
-def _format_data_end(check: CapacityCheck) -> str:
+def _format_data_end(check: CapacityCheckReport) -> str:
     """Format the end of the data as date and time in UTC."""
     return f"{check.data_end:%Y-%m-%d %H:%M} UTC"
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE, count_text
-from gpuplanner.decision.decision_types import CurvePoint, Exhaustion, Measure, SizeService, WeeklyGrowth
+from gpuplanner.decision.decision_types import CurvePoint, Exhaustion, JobSizeWaits, Measure, WeeklyGrowth
 from gpuplanner.decision.headroom_and_growth import FittedGrowth, MeasuredHeadroom, date_exhaustion, measure_headroom
 from gpuplanner.decision.requested_jobs import AS_TODAY, RIGHTSIZED
 from gpuplanner.decision.wait_causes import CAUSES, FRAGMENTED, INSUFFICIENT, LIMITS, WRONG_LAYOUT
@@ -56,7 +56,7 @@ TODAYS_LAYOUT, RECOMMENDED_LAYOUT = "today", "recommended"
 
 
 @dataclass(frozen=True)
-class RaisedLimit:
+class RaisedGpuLimit:
     """A raised GPU limit of a tenant.
 
     - ``tenant``: Name of the tenant.
@@ -70,7 +70,7 @@ class RaisedLimit:
 
 
 @dataclass(frozen=True, eq=False)
-class FleetChange:
+class ModelWithMeasure:
     """A wait model with one measure applied.
 
     - ``action``, ``text``: Action of the measure, and its description.
@@ -88,7 +88,7 @@ class FleetChange:
     today_units: Sequence[int]
     node_gpus: int = 1
     view: str = AS_TODAY
-    limits: tuple[RaisedLimit, ...] = ()
+    limits: tuple[RaisedGpuLimit, ...] = ()
 
     def format_text(self, units: Sequence[int]) -> str:
         """Describe the measure with the number of GPUs of each MIG profile."""
@@ -151,9 +151,9 @@ class Recommendation:
     measures: tuple[Measure, ...] = ()
     reason: str | None = None
     view: str = AS_TODAY
-    service: tuple[SizeService, ...] = ()
+    service: tuple[JobSizeWaits, ...] = ()
     late_sizes: tuple[str, ...] = ()
-    limits: tuple[RaisedLimit, ...] = ()
+    limits: tuple[RaisedGpuLimit, ...] = ()
     waiting_hours_per_gpu_hour: float | None = None
     target_gpus: int = 0
     growth: FittedGrowth = field(default_factory=lambda: FittedGrowth(WeeklyGrowth()))
@@ -260,14 +260,14 @@ def resize_fleet(model: WaitModel, pools: Sequence[SizedPool], units: Sequence[i
     return Recommendation(measure.action, model, pools, units, todays_gpus, gpus, (measure,))
 
 
-def change_fleet(model: WaitModel, change: FleetChange, units: Sequence[int], gpus: int) -> Recommendation:
+def change_fleet(model: WaitModel, measure_model: ModelWithMeasure, units: Sequence[int], gpus: int) -> Recommendation:
     """Recommend a measure, then the release or purchase of GPUs that follows from it.
 
     Parameters
     ----------
     model : WaitModel
         Observed jobs and nodes, and how jobs start.
-    change : FleetChange
+    measure_model : ModelWithMeasure
         The measure, and the wait model with it.
     units : sequence of int
         Units of each pool of the change.
@@ -275,15 +275,16 @@ def change_fleet(model: WaitModel, change: FleetChange, units: Sequence[int], gp
         GPUs with the measure applied.
     """
     todays_gpus = int(model.inputs.fleet.gpus.sum())
-    if change.pools[0].movable:  # what no profile needs of the last node stays full
+    if measure_model.pools[0].movable:  # what no profile needs of the last node stays full
         units = list(units)
-        units[0] += gpus - int(join_pools(change.pools, units).gpus.sum())
-    measures: tuple[Measure, ...] = (Measure(change.action, change.format_text(units), todays_gpus),)
+        units[0] += gpus - int(join_pools(measure_model.pools, units).gpus.sum())
+    measures: tuple[Measure, ...] = (Measure(measure_model.action, measure_model.format_text(units), todays_gpus),)
     if gpus != todays_gpus:
-        measures += (describe_count_change(todays_gpus, gpus, f"after {change.action}"),)
+        measures += (describe_count_change(todays_gpus, gpus, f"after {measure_model.action}"),)
     return Recommendation(
-        change.action, change.model, change.pools, units, todays_gpus, gpus, measures, view=change.view,
-        limits=change.limits,
+        measure_model.action, measure_model.model, measure_model.pools, units, todays_gpus, gpus, measures,
+        view=measure_model.view,
+        limits=measure_model.limits,
     )  # fmt: skip
 
 
@@ -400,7 +401,7 @@ def find_measure_against_waits(
     return None
 
 
-def list_changes_against_cause(model: WaitModel, cause: str) -> Iterator[FleetChange]:
+def list_changes_against_cause(model: WaitModel, cause: str) -> Iterator[ModelWithMeasure]:
     """Yield the measures against a cause of waiting that need no further GPUs, each with its wait model.
 
     Jobs take smaller profiles only if their use was measured; small jobs then leave whole nodes to large jobs.
@@ -410,7 +411,7 @@ def list_changes_against_cause(model: WaitModel, cause: str) -> Iterator[FleetCh
     today_units = [pool.today for pool in pools]
     if cause == CAUSES[FRAGMENTED] and queue.spread:
         binpacked_model = replace(model, waits=replace(model.waits, queue=replace(queue, spread=False)))
-        yield FleetChange("pack", "Let jobs fill nodes one by one", binpacked_model, pools, today_units)
+        yield ModelWithMeasure("pack", "Let jobs fill nodes one by one", binpacked_model, pools, today_units)
     if cause == CAUSES[WRONG_LAYOUT]:
         yield from repartition(model, "repartition", "Repartition GPUs into the instances that jobs wait for", AS_TODAY)
     has_measured_use = RIGHTSIZED in inputs.views and inputs.jobs["sm_activity"].count()
@@ -425,10 +426,10 @@ def list_changes_against_cause(model: WaitModel, cause: str) -> Iterator[FleetCh
         texts = [f"{limit.tenant} from {limit.current_gpus:g} to {limit.raised_gpus} GPUs" for limit in limits]
         more_text = f" and {count_text(len(texts) - MAX_NAMED, 'more team')}" if len(texts) > MAX_NAMED else ""
         text = f"Raise the limit of {', '.join(texts[:MAX_NAMED])}{more_text}"
-        yield FleetChange("raise_limit", text, free_model, pools, today_units, limits=limits)
+        yield ModelWithMeasure("raise_limit", text, free_model, pools, today_units, limits=limits)
 
 
-def find_raised_limits(model: WaitModel, free_model: WaitModel) -> Iterator[RaisedLimit]:
+def find_raised_limits(model: WaitModel, free_model: WaitModel) -> Iterator[RaisedGpuLimit]:
     """Yield for each limited tenant its peak allocation in a simulation without limits."""
     inputs = free_model.inputs
     tenant_names = inputs.jobs["tenant"].fill_null("?").to_numpy()
@@ -440,10 +441,10 @@ def find_raised_limits(model: WaitModel, free_model: WaitModel) -> Iterator[Rais
         change_s = np.concatenate([begin_s, begin_s + inputs.requests.run_s[of_tenant]])
         change = np.concatenate([gpus, -gpus])
         peak = float(np.cumsum(change[np.lexsort((change, change_s))]).max(initial=limit.gpus))
-        yield RaisedLimit(str(tenants[limit.tenant]), limit.gpus, math.ceil(peak - 1e-6))
+        yield RaisedGpuLimit(str(tenants[limit.tenant]), limit.gpus, math.ceil(peak - 1e-6))
 
 
-def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator[FleetChange]:
+def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator[ModelWithMeasure]:
     """Yield the measure that partitions today's GPUs into the MIG layout with the shortest waits, if there is one.
 
     GPUs that no profile needs go to the profile that has most GPUs.
@@ -469,7 +470,7 @@ def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator
         pools.append(SizedPool((profile,), total_gpus, resized, movable=True))
     units = list(layout.values())
     repartitioned = replace(model, inputs=replace(inputs, fleet=join_pools(pools, units)))
-    yield FleetChange(action, text, repartitioned, pools, units, inputs.node_gpus, view)
+    yield ModelWithMeasure(action, text, repartitioned, pools, units, inputs.node_gpus, view)
 
 
 def weigh_purchase(model: WaitModel, target: WaitTarget, late_sizes: list[int], units: Sequence[int]) -> Recommendation:
@@ -507,7 +508,7 @@ def weigh_purchase(model: WaitModel, target: WaitTarget, late_sizes: list[int], 
 
 def compare_service(
     model: WaitModel, recommendation: Recommendation, limit_s: Floats
-) -> tuple[tuple[SizeService, ...], TeamWaits]:
+) -> tuple[tuple[JobSizeWaits, ...], TeamWaits]:
     """Compare the queue waits of each job size and team: observed, simulated today, and simulated as recommended."""
     waits, inputs = model.waits, model.inputs
     before = [model.replay_waits(inputs.fleet, number) for number in range(CURVE_RUNS)]
@@ -540,7 +541,7 @@ def compare_service(
     for column, number in enumerate(model.sizes):
         jobs = waits.judged & (model.size_of_job == number)
         rows.append(
-            SizeService(
+            JobSizeWaits(
                 model.size_names[number], int(jobs.sum()), minutes(jobs, [waits.waited_s]), minutes(jobs, before),
                 minutes(jobs, after), float(low[column]), float(high[column]), minutes(jobs, before, np.mean),
                 minutes(jobs, after, np.mean), int((after[0] > before[0] + MIN_DELAY_S)[jobs].sum()),

@@ -36,7 +36,7 @@ from gpuplanner.decision.decision_types import (
     Exhaustion,
     FinancialImpact,
     Headroom,
-    SizeService,
+    JobSizeWaits,
     WeeklyGrowth,
     compute_impact,
     compute_saved_kwh,
@@ -44,10 +44,10 @@ from gpuplanner.decision.decision_types import (
 )
 from gpuplanner.decision.explained_waits import WaitSummary, sum_waits
 from gpuplanner.decision.policy_comparison import (
+    EXCLUSION_REASON_BY_POLICY,
     MEANINGS,
     POLICY_NAMES,
     SHORT_NAMES,
-    WAIT_MODEL_REASONS,
     EvaluatedPolicy,
     PolicyResults,
 )
@@ -373,7 +373,7 @@ def count_power_ups(run: PolicyRun, days: Mask) -> int:
     return int(np.isin(power_up_day, np.flatnonzero(days)).sum())
 
 
-def _use_recommended_waits(row: PolicyRow, service: Sequence[SizeService]) -> PolicyRow:
+def _use_recommended_waits(row: PolicyRow, service: Sequence[JobSizeWaits]) -> PolicyRow:
     """Return a policy row with the waits of the recommendation by job size instead of those of its own simulation."""
     jobs = max(sum(size.jobs for size in service), 1)
     added = max(size.recommended_p95_minutes - size.today_p95_minutes for size in service)
@@ -402,7 +402,7 @@ def _find_frontier_points(results: PolicyResults) -> typing.Iterator[FrontierPoi
     """Yield for each policy up to five settings that no other setting beats in both hours and added wait."""
     arena = results.arena
     for policy in MEANINGS:
-        if policy in WAIT_MODEL_REASONS:  # the wait model finds their one setting
+        if policy in EXCLUSION_REASON_BY_POLICY:  # the wait model finds their one setting
             continue
         trials = [trial for trial in arena.trials if trial.setting.policy == policy]
         points = []
@@ -462,7 +462,7 @@ def format_policies_within_limit(comparison: Comparison) -> str:
     longest = comparison.decision.longest_waiting
     if not within_limit or longest is None or longest.today_p95_minutes <= longest.limit_minutes:
         return text
-    reached = sum(row.policy in WAIT_MODEL_REASONS for row in within_limit)
+    reached = sum(row.policy in EXCLUSION_REASON_BY_POLICY for row in within_limit)
     ends = (
         f"{reached or 'none'} of these {'brings' if reached < 2 else 'bring'} p95 on {longest.size} to the wait limit"
     )
@@ -471,7 +471,7 @@ def format_policies_within_limit(comparison: Comparison) -> str:
 
 def make_service_table(comparison: Comparison) -> pl.DataFrame:
     """Make a table with a row for each job size: queue waits observed, simulated today and as recommended."""
-    return pl.DataFrame(comparison.decision.service, schema=[field.name for field in fields(SizeService)])
+    return pl.DataFrame(comparison.decision.service, schema=[field.name for field in fields(JobSizeWaits)])
 
 
 def make_wait_curve_table(comparison: Comparison) -> pl.DataFrame:
@@ -542,5 +542,5 @@ def format_limit(comparison: Comparison) -> str:
         "every job starts"
     )
     fitted = [row.policy for row in comparison.policies if row.gpu_hours is not None]
-    names = [SHORT_NAMES[policy] for policy in fitted if policy in WAIT_MODEL_REASONS]
+    names = [SHORT_NAMES[policy] for policy in fitted if policy in EXCLUSION_REASON_BY_POLICY]
     return f"{rule}; {' and '.join(names)}, if each job size is within its limit below." if names else f"{rule}."

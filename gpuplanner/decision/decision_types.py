@@ -116,7 +116,7 @@ class NextStep:
 
 
 @dataclass(frozen=True)
-class SizeService:
+class JobSizeWaits:
     """Queue waits of the jobs of one size: observed, simulated today, and simulated as recommended [min].
 
     - ``low``, ``high``: 80 % interval of the p95 wait as recommended, over resampled records.
@@ -322,7 +322,7 @@ class Decision:
     purchase_lead_days: int
     reason: str | None = None
     measures: tuple[Measure, ...] = ()
-    service: tuple[SizeService, ...] = ()
+    service: tuple[JobSizeWaits, ...] = ()
     next_steps: tuple[NextStep, ...] = ()
     conditions: tuple[str, ...] = ()
     missing: tuple[MissingEvidence, ...] = ()
@@ -344,12 +344,12 @@ class Decision:
         return sum(part.gpus for part in self.layouts if part.layout != LAYOUT_FULL)
 
     @property
-    def longest_waiting(self) -> SizeService | None:
+    def longest_waiting(self) -> JobSizeWaits | None:
         """Job size with the longest p95 wait today; None without any."""
         return max(self.service, key=lambda service: service.today_p95_minutes, default=None)
 
     @property
-    def most_improved_size(self) -> SizeService | None:
+    def most_improved_size(self) -> JobSizeWaits | None:
         """Job size whose p95 wait falls most, by a minute at least; else the size with the longest wait today."""
         improved = min(self.service, key=lambda service: service.added_p95_minutes, default=None)
         return improved if improved is not None and improved.added_p95_minutes <= -1.0 else self.longest_waiting

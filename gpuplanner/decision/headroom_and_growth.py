@@ -23,7 +23,7 @@ N_LOAD_DRAWS = 10
 """Resampled records in which the headroom is measured."""
 LOAD_STEP_FACTOR = 2**0.25
 """Factor between tried loads."""
-MAX_LOAD = 4.0
+MAX_LOAD_FACTOR = 4.0
 """Largest tried load, as a factor of today's; the smallest is its inverse."""
 
 
@@ -142,7 +142,7 @@ def measure_headroom(
         """Return the p95 wait of each job size at a load [s]."""
         return model.percentiles(fleet, row, load=load * growth_factors)
 
-    waits_at_least_load = np.array([waits(1 / MAX_LOAD, row) for row in range(1 + N_LOAD_DRAWS)])
+    waits_at_least_load = np.array([waits(1 / MAX_LOAD_FACTOR, row) for row in range(1 + N_LOAD_DRAWS)])
     reachable_sizes = (waits_at_least_load <= target.target_s).mean(axis=0) >= MIN_SHARE_WITHIN_LIMIT
     if not reachable_sizes.any():
         return None
@@ -156,7 +156,9 @@ def measure_headroom(
     for row in range(1 + N_LOAD_DRAWS):
         low = high = 1.0
         meets_now = meets(1.0, row)
-        while low > 1 / MAX_LOAD and high < MAX_LOAD and meets(high if meets_now else low, row) == meets_now:
+        while (
+            low > 1 / MAX_LOAD_FACTOR and high < MAX_LOAD_FACTOR and meets(high if meets_now else low, row) == meets_now
+        ):
             low, high = (high, high * LOAD_STEP_FACTOR) if meets_now else (low / LOAD_STEP_FACTOR, low)
         # The step is halved to 2 % of the load.
         for _ in range(3):

@@ -429,7 +429,8 @@ def plan_choices(scenario: Scenario) -> tuple[PlanChoice, ...]:
 
 
 def make_choice_table(plan_choices: Sequence[PlanChoice]) -> pl.DataFrame:
-    """Make a table with a row for each plan, simulated figures in columns of their own, without unknown figures."""
+    """Make a table with a row for each plan; simulated figures have columns ``played_…``, and unknown ones are left
+    out."""
     rows = []
     for choice in plan_choices:
         row = {"plan": choice.name, **vars(choice)}
@@ -493,6 +494,11 @@ def compare_with_fixed(
         Simulated weeks of the schedule, and of the fixed layout.
     until_s : float
         End of a week; the wait of jobs that have not started ends there. [s]
+
+    Returns
+    -------
+    FixedLayoutComparison
+        GPU-hours saved in a week, largest rise of the median wait of a job size [min], and number of weeks.
     """
     weeks, static = ([_summarize_week(week, until_s) for week in replays] for replays in (schedule, fixed))
     hours, fixed_hours = (np.mean([week for week, _ in replays]) for replays in (weeks, static))

@@ -26,7 +26,7 @@ from gpuplanner.decision.decision_types import (
     REASON_NO_GPU_REQUESTED,
     REASON_NO_RUN_TIMES,
     TODAY,
-    SizeService,
+    JobSizeWaits,
 )
 from gpuplanner.decision.explained_waits import explain_waits, take_jobs
 from gpuplanner.decision.policy_layouts import as_they_are, count_instances, deal_layouts, make_mig_fleet, rank_nodes
@@ -387,7 +387,7 @@ MIN_JOBS_PER_WINDOW = 100
 COST_TIE_SHARE = 0.01
 """Largest difference of GPU-hours between policies of equal cost, as a share [0-1]; the simplest is recommended."""
 
-WAIT_MODEL_REASONS = {
+EXCLUSION_REASON_BY_POLICY = {
     FEWER_NODES: "with fewer nodes a job size misses its limit, or waits longer than today if it misses it already",
     MIG_STATIC: "no other layout keeps each job size within its limit on fewer GPUs",
 }
@@ -414,7 +414,7 @@ class EvaluatedPolicy:
     meets_limit: bool
     evaluation_hours: float
     training_hours: float
-    service: tuple[SizeService, ...] = ()
+    service: tuple[JobSizeWaits, ...] = ()
     performable: bool = True
 
 
@@ -521,7 +521,7 @@ def run_contest(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | N
             judged_policies.append(replace(judge(policy, None, why_not), performable=False))
             continue
         trial = POLICIES[policy].tune(tuning, policy)
-        judged_policies.append(judge(policy, trial, tuning.reasons.get(policy, WAIT_MODEL_REASONS.get(policy))))
+        judged_policies.append(judge(policy, trial, tuning.reasons.get(policy, EXCLUSION_REASON_BY_POLICY.get(policy))))
     meeting = [judged for judged in judged_policies if judged.meets_limit]
     winner = today
     cheapest = min(meeting, key=lambda judged: judged.training_hours, default=today)

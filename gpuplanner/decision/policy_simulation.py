@@ -192,7 +192,11 @@ class ReplayedJobs:
         return trial
 
     def choose_placement(self, stated: str = "best") -> str:
-        """Choose which nodes are filled first: as observed, unless the policy states another placement."""
+        """Return the placement rule to simulate: ``lowest`` under Slurm, else the stated one; ``best`` may become
+        ``spread``.
+
+        It becomes ``spread`` where the queue was observed to spread jobs over nodes.
+        """
         if self.queue == "slurm":  # it takes the first of its table, whoever runs the fleet how
             return "lowest"
         return "spread" if stated == "best" and self.waits.queue.spread else stated
@@ -228,7 +232,10 @@ class ReplayedJobs:
         return np.maximum(self.wait_minutes(today, job_mask), self.wait_minutes(today, self.is_evaluated))
 
     def worst_excess_minutes(self, run: PolicyRun, job_mask: Mask) -> float:
-        """Compute by how many minutes the worst job size exceeds its allowed wait; at most 0: the limit is met."""
+        """Compute by how much the p95 wait of the worst job size exceeds today's wait and its allowed rise [min].
+
+        The mean wait of all jobs counts as one more size. At most 0: the limit is met.
+        """
         todays_minutes = self.todays_minutes(job_mask, len(run.waits_s))
         return float((self.wait_minutes(run, job_mask) - todays_minutes - self.limit_minutes).max())
 

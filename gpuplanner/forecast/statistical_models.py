@@ -129,7 +129,7 @@ Median
 AutoETS
     Exponential smoothing with additive errors and season, no trend ("ANA").
 """
-SMOOTHING_MODELS = ("Median", "AutoETS")
+SHORT_HISTORY_MODELS = ("Median", "AutoETS")
 SMOOTHING_HISTORY_WEEKS = 4
 """The smoothing models see no more than this; older demand costs time and says little."""
 REVERTING_HISTORY_WEEKS = 8
@@ -448,7 +448,7 @@ def weighable_candidates(models: Sequence[str], *, with_jobs: bool) -> tuple[str
     ('Naive',)
     """
     # With known jobs the slowest are baseline models only: the forecast is no worse (``docs/results/forecast.md``).
-    return tuple(model for model in models if not (with_jobs and model in SMOOTHING_MODELS))
+    return tuple(model for model in models if not (with_jobs and model in SHORT_HISTORY_MODELS))
 
 
 def affordable_candidates(budget_s: float | None, forecasts: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -463,7 +463,7 @@ def affordable_candidates(budget_s: float | None, forecasts: int) -> tuple[tuple
     """
     kept, left = list(CANDIDATE_MODELS), []
     # Yardsticks stand in every table, whatever they cost.
-    free = [model for model in CANDIDATE_MODELS if model not in (NAIVE, "SeasonalNaive", *SMOOTHING_MODELS)]
+    free = [model for model in CANDIDATE_MODELS if model not in (NAIVE, "SeasonalNaive", *SHORT_HISTORY_MODELS)]
     for model in sorted(free, key=lambda candidate: -CPU_S_PER_FORECAST_BY_MODEL[candidate]):
         if (
             budget_s is None

@@ -29,7 +29,7 @@ from gpuplanner.report import html_page as page
 from gpuplanner.report.finance_exports import write_cost_workbook
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, open_inbox
 
-N_SHOWN_METRICS = 4
+MAX_METRIC_CHARTS = 4
 """Number of metrics in the chart of twenty jobs: two completion times and two utilizations."""
 
 
@@ -49,7 +49,7 @@ def twenty_jobs() -> View:
     """
     figures = pl.read_csv(claims_folder() / "twenty_jobs.csv")
     policies = pl.read_csv(claims_folder() / "twenty_jobs_policies.csv")
-    metrics = policies["metric"].unique(maintain_order=True).head(N_SHOWN_METRICS)
+    metrics = policies["metric"].unique(maintain_order=True).head(MAX_METRIC_CHARTS)
     shown = policies.filter(pl.col("metric").is_in(metrics.to_list()))
     chart = page.figure(
         plots.plot_policies(shown),

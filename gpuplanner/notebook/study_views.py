@@ -39,7 +39,7 @@ from gpuplanner.report.first_screen import (
     teams_table,
     wait_curve_figure,
 )
-from gpuplanner.report.html_page import Section, to_still_text
+from gpuplanner.report.html_page import HtmlSection, to_still_text
 from gpuplanner.report.number_formats_and_glossary import escape_html
 from gpuplanner.report.policy_and_team_sections import (
     render_placement_section,
@@ -371,11 +371,11 @@ class StudyView(Study):
 
     def wait_curve(self) -> View:
         """Show the p95 queue wait against the number of GPUs, by job size."""
-        return View(Section(wait_curve_figure(self.comparison)), make_wait_curve_table(self.comparison))
+        return View(HtmlSection(wait_curve_figure(self.comparison)), make_wait_curve_table(self.comparison))
 
     def forecast(self) -> View:
         """Show the requested GPU-hours, their growth, and the forecast of the plan."""
-        shown = Section(monthly_sections.capacity(self) + monthly_sections.demand(self))
+        shown = HtmlSection(monthly_sections.capacity(self) + monthly_sections.demand(self))
         return View(shown, make_wait_curve_table(self.comparison))
 
     def fleet(self) -> View:
@@ -389,7 +389,7 @@ class StudyView(Study):
     def teams(self) -> View:
         """Show the allocated GPU-hours by team, and the installed GPU-hours by bucket."""
         shown = page.table(teams_table(self.decision), caption=f"By team, {monthly_sections.describe_period(self)}")
-        section = Section(page.section("By team", shown) + monthly_sections.ledger(self))
+        section = HtmlSection(page.section("By team", shown) + monthly_sections.ledger(self))
         return View(section, self.tables["ledger_tenants"])
 
     def money(self) -> View:

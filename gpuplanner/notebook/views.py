@@ -24,7 +24,7 @@ from gpuplanner.core.output_places import allow_overwriting_within, require_file
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.stage_cache import notebook_folder
 from gpuplanner.report import html_page as page
-from gpuplanner.report.html_page import Section, chart_specs, display_section, to_still_text
+from gpuplanner.report.html_page import HtmlSection, chart_specs, display_section, to_still_text
 from gpuplanner.report.number_formats_and_glossary import escape_html
 from gpuplanner.report.report_rendering import join_cell_text, run_notebook
 
@@ -140,7 +140,7 @@ class View:
 
     Attributes
     ----------
-    section : Section
+    section : HtmlSection
         HTML with charts, text alternatives and tables.
     table : polars.DataFrame
         Table behind the section.
@@ -152,7 +152,7 @@ class View:
     ([(12.0,)], True)
     """
 
-    section: Section
+    section: HtmlSection
     table: pl.DataFrame
 
     def _repr_html_(self) -> str:

@@ -187,14 +187,14 @@ MAX_LOOK_AHEAD_JOBS = 50_000
 CONTROL_SETTINGS = tuple(row for row in settings_of(Scenario).values() if row.control is not None)
 """Fields of the scenario that have a control."""
 RECOMMENDED_LABEL = "recommended policy"
-NO_CHOICE = ""
+NO_CHOICE_VALUE = ""
 """Value of a drop-down in place of None, which JupyterLab shows as blank."""
 
 
 def initial_values(scenario: Scenario) -> dict[str, Any]:
     """Initial values of the controls by field of the scenario, with defaults of the catalogue."""
     stated = {setting.name: getattr(scenario, setting.name) for setting in CONTROL_SETTINGS}
-    values = {name: NO_CHOICE if value is None else value for name, value in stated.items()}
+    values = {name: NO_CHOICE_VALUE if value is None else value for name, value in stated.items()}
     return values | {"price_usd_per_kwh": find_usd_per_kwh(scenario)}
 
 
@@ -215,7 +215,7 @@ def make_control(setting: Setting, value: Any) -> Any:  # noqa: ANN401 - an ipyw
     """
     control = setting.control
     if not isinstance(control, Slider):
-        default_options = [("as in the data", NO_CHOICE)] if setting.none else []
+        default_options = [("as in the data", NO_CHOICE_VALUE)] if setting.none else []
         options = [] if setting.rule is None else [(name, name) for name in setting.rule.options()]
         return dropdown(default_options + options, value, setting.label, tooltip=setting.summary, **WIDE_STYLE)
     is_whole = float not in setting.kinds
@@ -258,9 +258,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self._undo_stack: list[dict[str, Any]] = []
         self._is_undoing = False
         policy_options = [(f"{SHORT_NAMES[name]}: {MEANINGS[name]}", name) for name in MEANINGS]
-        policy_options.insert(0, (RECOMMENDED_LABEL, NO_CHOICE))
+        policy_options.insert(0, (RECOMMENDED_LABEL, NO_CHOICE_VALUE))
         tooltip = "Policy whose figures the table shows"
-        self.policy = dropdown(policy_options, NO_CHOICE, "Policy shown", tooltip=tooltip, **WIDE_STYLE)
+        self.policy = dropdown(policy_options, NO_CHOICE_VALUE, "Policy shown", tooltip=tooltip, **WIDE_STYLE)
         self.code = widgets.HTML()
         self.button = button("Evaluate", "Compute the answer for the controls", self.ask)
         self.pin = button("Pin this answer", "Keep this answer beside new ones", self._pin)
@@ -291,7 +291,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         value = self.controls[setting.name].value
         if isinstance(setting.control, Slider):
             return round(value, setting.control.decimals) if isinstance(value, float) else value
-        return None if value == NO_CHOICE else value
+        return None if value == NO_CHOICE_VALUE else value
 
     @property
     def question(self) -> Scenario:
@@ -423,7 +423,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
     def _reset(self) -> None:
         for name, control in self.controls.items():
             control.value = self._initial[name]
-        self.policy.value = NO_CHOICE
+        self.policy.value = NO_CHOICE_VALUE
         self.ask()
 
     def _show_code(self) -> None:

@@ -64,7 +64,7 @@ _MAX_PRICED_MOMENTS = 20
 
 
 def moment_bound(problem: AnyProblem, grid: PackingGrid) -> int:
-    """Return the best bound of all weighings: loads, L2, and dual feasible functions u(k) of Fekete and Schepers [1]_.
+    """Return the best lower bound on bins from item weights: loads, L2, and functions u(k) of Fekete and Schepers [1]_.
 
     The last prove that only three items of size 33 fit into 100, which L2 does not: its bound is 33 bins for 100 items.
 

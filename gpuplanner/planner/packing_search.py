@@ -108,7 +108,7 @@ def decide_bin_count(pattern_bound: PatternBound, max_bins: int, *, time_limit_s
 
 
 _MAX_EXACT_ITEMS = 300  # most items of an exact search
-_STEPS_PER_LABEL = 4  # one step of the bound takes about as long as four of the elimination
+_EFFORT_STEPS_PER_BOUND_STEP = 4  # one step of the bound takes about as long as four of the elimination
 
 
 @dataclass
@@ -216,8 +216,8 @@ def _search_both_sides(
             if step is None:
                 break
             longest_s = max(longest_s, time.monotonic() - step_start_s)
-            effort.count_steps(step * _STEPS_PER_LABEL)
-            work_ahead -= step * _STEPS_PER_LABEL
+            effort.count_steps(step * _EFFORT_STEPS_PER_BOUND_STEP)
+            work_ahead -= step * _EFFORT_STEPS_PER_BOUND_STEP
         if (stop_reason := _stop_reason(bounds, effort)) is not None:
             return stop_reason
     return "proof"

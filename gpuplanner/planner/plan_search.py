@@ -130,7 +130,7 @@ def search_automatically(arrays: PlanArrays, cache: SearchCache, effort: SearchE
 def search_in_rounds(
     arrays: PlanArrays, cache: SearchCache, effort: SearchEffort, incumbent: Incumbent | None = None
 ) -> Incumbents:
-    """Improve a greedy plan and the lower bound in rounds with bounds of wider windows; then solve one model.
+    """Yield ever better plans and lower bounds: a greedy plan, rounds with wider windows of intervals, one model.
 
     Parameters
     ----------
@@ -276,7 +276,7 @@ SEARCH_FUNCTION_BY_METHOD = {
 class SearchCache:
     """Settings of a search, and what it has learned besides its incumbent.
 
-    - ``calendars``: Most different rows of counts, for the method ``"calendar"``.
+    - ``calendars``: Most different sets of layout counts in a plan, for the method ``"calendar"``.
     - ``window_bounds``: Least costs of windows of intervals.
     - ``window_states``, shape (n, n_columns): Optimal counts of single windows.
     - ``static_plan``, shape (n_slots, n_columns): Best plan without change, if it was computed.
@@ -507,7 +507,7 @@ def plan_within_effort(problem: PlanProblem, method: str, calendars: int, effort
     method : str
         One of :data:`PLAN_METHODS`.
     calendars : int
-        Most different rows of counts, for the method ``"calendar"``.
+        Most different sets of layout counts in a plan, for the method ``"calendar"``.
     effort : SearchEffort
         Limits of the search.
     """
@@ -541,7 +541,7 @@ def _run_method(arrays: PlanArrays, method: str, calendars: int, effort: SearchE
     method : str
         One of :data:`PLAN_METHODS`.
     calendars : int
-        Most different rows of counts, for the method ``"calendar"``.
+        Most different sets of layout counts in a plan, for the method ``"calendar"``.
     effort : SearchEffort
         Limits of the search.
     """

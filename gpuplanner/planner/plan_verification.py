@@ -76,7 +76,7 @@ def count_state_changes(plan: Plan, problem: PlanProblem) -> StateChanges:
 
 
 def find_idle_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
-    """Yield faults of the idle GPUs: shape, layouts that cannot idle, and limits."""
+    """Yield faults of the counts of idle, powered-on GPUs: shape, layouts that cannot idle, and limits."""
     if plan.parked.shape != plan.counts.shape or (plan.parked < 0).any():
         yield f"parked: the shape is {plan.parked.shape}, expected {plan.counts.shape} of at least 0"
         return

@@ -147,7 +147,7 @@ def price_patterns(
 
 @compile_entry
 def _trace_patterns(nodes: Integers, tree_item: Integers, tree_back: Integers, patterns: NDArray[np.bool_]) -> None:
-    """Mark the items of each final label in a row of `patterns`, along the tree of choices.
+    """Mark the items of each complete item set (label) in a row of `patterns`, along the tree of choices.
 
     Parameters
     ----------

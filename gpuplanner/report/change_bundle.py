@@ -288,7 +288,7 @@ def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[st
 
 
 def _quota_text(bundle: FleetBundle, text: Callable[[str], str]) -> str:
-    """Describe how quotas of queue managers must change with the resources of the planned fleet."""
+    """List the resources whose quota to lower before or raise after the change; `text` gives a message by its key."""
     rules = bundle.rules
     if rules.actuator not in ("mig-manager", "nvidia-smi") or rules.powers_nodes_down:
         return ""

@@ -288,7 +288,7 @@ def utc_calculations(**fields: str) -> dict[str, str]:
 
 
 INK, MUTED, GREY, GRID = "#1f2933", "#52606d", "#c4cbd2", "#e4e7eb"
-QUIET = "#8a949e"
+OTHER_POLICY_COLOUR = "#8a949e"
 """Colour of policies that are neither recommended nor today's."""
 """What asks for attention: vermilion that can be read on white."""
 ZONE, TINT, EMPTY = "#eff7fb", "#cfe6f5", "#eef1f4"

@@ -25,7 +25,7 @@ from gpuplanner.decision.savings_track_record import (
 from gpuplanner.forecast.gpu_demand import DemandHistory
 from gpuplanner.forecast.model_selection import CHOSEN_MODEL_NAME, EvaluatedBacktest, fold_scores, mean_scores
 from gpuplanner.report import html_page as page
-from gpuplanner.report.html_page import Section
+from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME
 
 _TWO_DECIMALS = ",.2f"
@@ -33,7 +33,7 @@ MAX_BURST_JOBS = 20
 """Most jobs of a table; all are in ``cost --json``."""
 
 
-def render_cost_section(review: CostReview) -> Section:
+def render_cost_section(review: CostReview) -> HtmlSection:
     """Render the cost of a month by team and bucket, with energy and carbon."""
     return page.section("The month", *cost_section_parts(review))
 
@@ -100,14 +100,14 @@ def _total_text(review: CostReview, total: Decimal) -> str:
     )
 
 
-def render_price_section(review: CostReview) -> Section:
+def render_price_section(review: CostReview) -> HtmlSection:
     """Render dated prices of the GPU model: own prices first, then list prices."""
     table = price_rows(review)
     about = "Your rates come before list prices; each has its unit, date and source."
     return page.section("Prices", page.paragraph(about), page.table(table, caption="Price book"))
 
 
-def render_commitment_section(purchase: PurchasePlan, renewed: HardwareRefresh | None = None) -> Section:
+def render_commitment_section(purchase: PurchasePlan, renewed: HardwareRefresh | None = None) -> HtmlSection:
     """Render purchases, reservations and rentals of the next months, and when a newer GPU model pays off."""
     costs, start_dates = purchase.costs, purchase.begin
     options = costs.filter(~pl.col("option").str.starts_with(" ")).rename({"option": "tenant"})
@@ -126,7 +126,7 @@ def render_commitment_section(purchase: PurchasePlan, renewed: HardwareRefresh |
     )
 
 
-def render_burst_section(burst: BurstPlan | None) -> Section:
+def render_burst_section(burst: BurstPlan | None) -> HtmlSection:
     """Render the jobs to send to rented GPUs, the most expensive first."""
     title = "Jobs for rented GPUs"
     if burst is None:
@@ -137,7 +137,7 @@ def render_burst_section(burst: BurstPlan | None) -> Section:
     return page.section(title, page.paragraph(burst.advice_sentence), *notes, table)
 
 
-def render_savings_section(comparison: Comparison) -> Section:
+def render_savings_section(comparison: Comparison) -> HtmlSection:
     """Render the capacity freed by the recommendation and its financial impact."""
     decision = comparison.decision
     if decision.saving.value is None:
@@ -149,7 +149,7 @@ def render_savings_section(comparison: Comparison) -> Section:
     )
 
 
-def render_savings_record(months: tuple[SavingsMonth, ...]) -> Section:
+def render_savings_record(months: tuple[SavingsMonth, ...]) -> HtmlSection:
     """Render savings of earlier reports, promised and realised, and the causes of their differences."""
     results, standing = list(evaluate_promises(months)), baseline_table(months)
     title = "Savings promised and realised"
@@ -168,7 +168,7 @@ def render_savings_record(months: tuple[SavingsMonth, ...]) -> Section:
             f"that of {result.month}."
         )
         return page.section(title, page.paragraph(explanation))
-    causes = ((step, getattr(result, name), None, None) for name, step in _VARIANCE_STEPS.items())
+    causes = ((step, getattr(result, name), None, None) for name, step in _SAVING_VARIANCE_STEPS.items())
     steps = [("promised", result.promised, result.low, result.high), *causes, ("realised", result.realised, None, None)]
     schema = {"step": pl.String} | dict.fromkeys(("amount", "low", "high"), pl.Float64)
     frame = pl.DataFrame(steps, schema=schema, orient="row")
@@ -196,7 +196,7 @@ def render_savings_record(months: tuple[SavingsMonth, ...]) -> Section:
     )
 
 
-_VARIANCE_STEPS = {"demand": "demand", "service": "jobs waited longer", "not_carried_out": "not carried out"}
+_SAVING_VARIANCE_STEPS = {"demand": "demand", "service": "jobs waited longer", "not_carried_out": "not carried out"}
 
 
 PAST_FORECAST_HEADINGS = {
@@ -206,7 +206,7 @@ PAST_FORECAST_HEADINGS = {
 }  # fmt: skip
 
 
-def render_expected_section(demand_history: DemandHistory, horizon: int, *, seed: int = 1) -> Section:
+def render_expected_section(demand_history: DemandHistory, horizon: int, *, seed: int = 1) -> HtmlSection:
     """Render the expected GPUs of running and new jobs, and the work left in running jobs.
 
     Parameters
@@ -240,7 +240,7 @@ def render_expected_section(demand_history: DemandHistory, horizon: int, *, seed
     )
 
 
-def render_error_section(backtest: EvaluatedBacktest) -> Section:
+def render_error_section(backtest: EvaluatedBacktest) -> HtmlSection:
     """Render the error of each forecasting model and the coverage of its interval at past cutoffs."""
     scores = fold_scores(backtest)
     mean = mean_scores(scores)
@@ -263,7 +263,7 @@ def render_error_section(backtest: EvaluatedBacktest) -> Section:
 
 def render_quantile_section(
     demand_history: DemandHistory, horizon: int, gap: int, price: float, *, seed: int = 1
-) -> Section:
+) -> HtmlSection:
     """Render the cost of planning at each quantile of demand.
 
     Parameters
@@ -295,7 +295,7 @@ def render_quantile_section(
 
 def render_calendar_section(
     demand_history: DemandHistory, horizon: int, gap: int, price: float, capacity: float
-) -> Section:
+) -> HtmlSection:
     """Render the GPUs to plan, day by day.
 
     Parameters
@@ -332,7 +332,7 @@ def render_calendar_section(
     )
 
 
-def render_forecast_record(ledger: pl.DataFrame) -> Section:
+def render_forecast_record(ledger: pl.DataFrame) -> HtmlSection:
     """Render the errors of forecasts of earlier reports, and the cost of planning by them."""
     record = score_forecasts(ledger)
     if record.is_empty():

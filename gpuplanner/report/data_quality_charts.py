@@ -43,7 +43,7 @@ NAME_LINE_CHARACTERS = 24
 FULL_COVERAGE = f"{MIN_DAY_COVERAGE:.0%} or more"
 PARTIAL_COVERAGE = f"less than {MIN_DAY_COVERAGE:.0%}"
 NO_ROWS = "nothing (×)"
-_DAY_BINS = (("1d", "day"), ("1w", "week"), ("1mo", "month"))
+_WORD_BY_CELL_LENGTH = (("1d", "day"), ("1w", "week"), ("1mo", "month"))
 _COVERAGE_COLOURS = {FULL_COVERAGE: theme.BLUE, PARTIAL_COVERAGE: theme.ORANGE, NO_ROWS: theme.VERMILION}
 _INTAKE_COLOURS = {"jobs": theme.BLUE, "rejected": theme.VERMILION, NO_ROWS: theme.VERMILION}
 _FINDING_COLUMNS = ("check", "severity", "rows", "effect", "example", "figure")
@@ -282,7 +282,7 @@ def _draw_strips(
     order : list of str
         Names, from the top.
     every : str
-        Length of a cell, a key of ``_DAY_BINS``.
+        Length of a cell, a key of ``_WORD_BY_CELL_LENGTH``.
     title : str
         Title.
     colour : altair.Color
@@ -294,7 +294,7 @@ def _draw_strips(
     -------
     altair.LayerChart
     """
-    word = dict(_DAY_BINS)[every]
+    word = dict(_WORD_BY_CELL_LENGTH)[every]
     rank = pl.col("name").replace_strict({name: len(order) - position - 1 for position, name in enumerate(order)})
     # The smallest share shows as a line.
     high = pl.when(pl.col("share") > 0).then(pl.col("share").clip(0.09, 1)).otherwise(0)
@@ -332,7 +332,10 @@ def _choose_bin(days: pl.Series) -> tuple[str, str]:
     """Choose the finest bin in which the days fit into the chart: its length and its name."""
     span: date = days.max() - days.min()  # type: ignore[operator, assignment]
     counts = {"1d": span.days + 1, "1w": span.days // 7 + 2}  # type: ignore[attr-defined]
-    return next((choice for choice in _DAY_BINS if counts.get(choice[0], 0) <= MAX_TIME_COLUMNS), _DAY_BINS[-1])
+    return next(
+        (choice for choice in _WORD_BY_CELL_LENGTH if counts.get(choice[0], 0) <= MAX_TIME_COLUMNS),
+        _WORD_BY_CELL_LENGTH[-1],
+    )
 
 
 def _row_height(labels: AxisLabels) -> int:

@@ -13,7 +13,7 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import percent_text
 from gpuplanner.hardware.power_and_carbon import GpuHourPrice
 from gpuplanner.report import html_page as page
-from gpuplanner.report.html_page import Section, Text, to_still_text
+from gpuplanner.report.html_page import HtmlSection, Text, to_still_text
 from gpuplanner.usage.dataset_description import DataQuality, by_figure
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset
 from gpuplanner.usage.requested_demand import pool_demand
@@ -24,7 +24,7 @@ _NO_TELEMETRY_TEXT = "No telemetry of jobs: ingest it, or choose another dataset
 _NO_MIG_TEXT = "The data do not name a GPU model with MIG: open them with one (gpu_model=)."
 
 
-def render_quality_section(data_quality: DataQuality) -> Section:
+def render_quality_section(data_quality: DataQuality) -> HtmlSection:
     """Render findings on the data and coverage of telemetry."""
     facts = data_quality.read
     rejected_text = f"{facts.rows_rejected:,} rejected with a reason" if facts.rows_rejected else "none rejected"
@@ -91,7 +91,7 @@ def render_quality_svg(data_quality: DataQuality) -> str:
     return page.charts_to_titled_svg(charts, [*words, plots.coverage_text(data_quality.coverage)])
 
 
-def render_ledger_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LABEL) -> Section:
+def render_ledger_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LABEL) -> HtmlSection:
     """Render GPU-hours by bucket and month, with activity and end states of allocated GPU-hours."""
     ledger_rows, activity, ended = (
         dataset.rows_of(table, tenant)
@@ -135,7 +135,7 @@ def render_ledger_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
     return page.section("GPU-hours by bucket", bucket_figure, *allocated_figures, months)
 
 
-def render_demand_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LABEL) -> Section:
+def render_demand_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LABEL) -> HtmlSection:
     """Render demand by profile and by team."""
     demand_rows = dataset.rows_of(dataset.demand_series, tenant)
     sums = demand_rows.group_by("tenant", "profile").agg(
@@ -165,7 +165,7 @@ def render_demand_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
     return page.section("Demand", *parts)
 
 
-def render_phase_section(dataset: ExploredDataset, job: str = "") -> Section:
+def render_phase_section(dataset: ExploredDataset, job: str = "") -> HtmlSection:
     """Render phases, dips, bottleneck and slice of one job; by default of the one with most telemetry."""
     title = "Phases of one job"
     jobs = dataset.jobs_of()
@@ -222,7 +222,7 @@ def _describe_phase_cost(table: pl.DataFrame, price: GpuHourPrice | None) -> str
     return f"Cost: {table['cost'].sum():,.2f} {unit}, {quiet:,.2f} of it in phases without activity."
 
 
-def render_claim_section(dataset: ExploredDataset) -> Section:
+def render_claim_section(dataset: ExploredDataset) -> HtmlSection:
     """Render whether later phases of jobs need fewer GPUs, and the bottleneck of each job class."""
     title = "Do later phases of jobs need fewer GPUs?"
     if dataset.claim is None or dataset.signatures is None:
@@ -251,7 +251,7 @@ def render_claim_section(dataset: ExploredDataset) -> Section:
     )
 
 
-def render_provenance_section(dataset: ExploredDataset) -> Section:
+def render_provenance_section(dataset: ExploredDataset) -> HtmlSection:
     """Render source, files and versions of a dataset."""
     source_facts = dataset.trace.source_facts
     facts = {

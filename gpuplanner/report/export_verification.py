@@ -437,7 +437,7 @@ def parse_gres_counts(gres: str, gpu_model: GpuModel) -> tuple[dict[str, int], l
 
 
 def _stated_layouts(text: str) -> dict[str, dict[int, list[str]]]:
-    """Parse layouts from comments such as ``# n1 gpu 0: 1g.10gb:7``, by node and GPU."""
+    """Collect the layout texts of comments such as ``# n1 gpu 0: 1g.10gb:7``, by node and GPU."""
     layouts_by_node: dict[str, dict[int, list[str]]] = {}
     for line in text.splitlines():
         match = _LAYOUT_COMMENT.fullmatch(line.strip())

@@ -15,7 +15,7 @@ from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units import MISSING_VALUE_TEXT, UNALLOCATED_TEAM
 from gpuplanner.decision.comparison_record import Comparison, make_service_table, make_wait_curve_table
-from gpuplanner.decision.decision_types import LAYOUT_FULL, Decision, LayoutOnNodes, NextStep, SizeService
+from gpuplanner.decision.decision_types import LAYOUT_FULL, Decision, JobSizeWaits, LayoutOnNodes, NextStep
 from gpuplanner.decision.policy_layouts import FleetRules
 from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model
 from gpuplanner.hardware.layout_enumeration import make_placement_table
@@ -474,7 +474,7 @@ def _wait_card(decision: Decision) -> Card:
         reason = "" if decision.action == "none" else "the replay of today is too far from the record"
         return ("p95 queue wait", MISSING_VALUE_TEXT, escape_html(_to_sentence(reason or _no_answer_reason(decision))))
 
-    def wait(size: SizeService, column: str) -> str:
+    def wait(size: JobSizeWaits, column: str) -> str:
         return figure_html(decision, f"service.{decision.service.index(size)}.{column}_minutes", format_wait)
 
     other_sizes = [

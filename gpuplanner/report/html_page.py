@@ -47,14 +47,14 @@ _FOLDED_HEADING = re.compile(r"<details><summary><h2>.*?</summary>", re.DOTALL)
 _SECTION_HEADING = re.compile(r"<h2>.*?</h2>\s*", re.DOTALL)
 
 
-class Section(str):
+class HtmlSection(str):
     """A fragment of the page: HTML made by the functions of :mod:`gpuplanner.report.html_page`.
 
     In a notebook it shows static pictures; the page uses the same fragment with interactive charts.
 
     Examples
     --------
-    >>> '<div class="gpuplanner"><p>a</p></div>' in Section("<p>a</p>")._repr_mimebundle_()["text/html"]
+    >>> '<div class="gpuplanner"><p>a</p></div>' in HtmlSection("<p>a</p>")._repr_mimebundle_()["text/html"]
     True
     """
 
@@ -77,26 +77,26 @@ class Text:
         return f'<style>\n{section_css()}</style><div class="gpuplanner">{self.html}</div>'
 
 
-def to_still_text(section: Section) -> Text:
+def to_still_text(section: HtmlSection) -> Text:
     """Convert a section to HTML with pictures instead of interactive charts.
 
     Examples
     --------
-    >>> to_still_text(Section("<p>a</p>"))
+    >>> to_still_text(HtmlSection("<p>a</p>"))
     Text(html='<p>a</p>')
     """
     return Text(_NOSCRIPT_TAG.sub("", _CHART_SPEC.sub("", section)))
 
 
-def split_section(section: Section) -> list[Text | dict[str, object]]:
+def split_section(section: HtmlSection) -> list[Text | dict[str, object]]:
     r"""Split a section at its charts and drop its heading, because the notebook has its own.
 
     Examples
     --------
-    >>> split_section(Section("<section><h2>Jobs</h2><p>None.</p></section>"))
+    >>> split_section(HtmlSection("<section><h2>Jobs</h2><p>None.</p></section>"))
     [Text(html='<section><p>None.</p></section>')]
 
-    >>> split_section(Section(fold("Jobs", "<p>None.</p>", about="nothing")))
+    >>> split_section(HtmlSection(fold("Jobs", "<p>None.</p>", about="nothing")))
     [Text(html='<section id="jobs" class="folded">\n<p>None.</p>\n</section>')]
     """
     pieces: list[Text | dict[str, object]] = []
@@ -121,7 +121,7 @@ def chart_specs(section: str) -> list[dict[str, object]]:
     return [json.loads(match[1]) for match in _SECTION_CHART.finditer(section)]
 
 
-def display_section(section: Section) -> None:
+def display_section(section: HtmlSection) -> None:
     """Display a section in a notebook: text, interactive charts and tables."""
     display = import_optional("IPython.display", extra="notebook").display
     altair = import_optional("altair", extra="plot")
@@ -155,7 +155,7 @@ _APPENDIX = re.compile(r'<section id="[^"]*" class="folded appendix">.*?</sectio
 _CHART_MARKUP = '<script type="application/json">'
 
 
-def section(title: str, *fragments: str) -> Section:
+def section(title: str, *fragments: str) -> HtmlSection:
     r"""Put fragments under a heading that the navigation links to.
 
     Examples
@@ -166,10 +166,10 @@ def section(title: str, *fragments: str) -> Section:
     </section>
     """
     body = "\n".join(fragments)
-    return Section(f'<section id="{_anchor(title)}"><h2>{escape_html(title)}</h2>\n{body}\n</section>')
+    return HtmlSection(f'<section id="{_anchor(title)}"><h2>{escape_html(title)}</h2>\n{body}\n</section>')
 
 
-def fold(title: str, *fragments: str, about: str = "", appendix: bool = False) -> Section:
+def fold(title: str, *fragments: str, about: str = "", appendix: bool = False) -> HtmlSection:
     """Put fragments under a heading that opens them.
 
     Parameters
@@ -195,7 +195,7 @@ def fold(title: str, *fragments: str, about: str = "", appendix: bool = False) -
     body = "\n".join(fragments)
     kind = "folded appendix" if appendix else "folded"
     opening = f'<section id="{_anchor(title)}" class="{kind}">'
-    return Section(f"{opening}<details>{summary}\n{body}\n</details></section>")
+    return HtmlSection(f"{opening}<details>{summary}\n{body}\n</details></section>")
 
 
 def split_appendix(body: str) -> tuple[str, str]:

@@ -28,7 +28,7 @@ _BOUND_COLOURS = {
     "compute": theme.BLUE, "memory-bandwidth": theme.GREEN, "interconnect": theme.PINK, "input": theme.ORANGE,
     "launch": theme.SKY, "mixed": theme.YELLOW, "idle": theme.MUTED, "unclear": theme.GREY,
 }  # fmt: skip
-_SIGNATURE_COLUMNS = ("job_class", "bound", "jobs", "gpu_hours", "share", "slice")
+_BOTTLENECK_SHARE_COLUMNS = ("job_class", "bound", "jobs", "gpu_hours", "share", "slice")
 
 
 @frame_chart("SM activity, memory and power of the job, per GPU", "time", empty="The job has no samples.")
@@ -75,7 +75,7 @@ def plot_phases(
     return theme.finish(alt.concat(*parts, columns=1), legend=190, names=40, panels=panels)
 
 
-@frame_chart("What the GPUs of each class of jobs wait for", *_SIGNATURE_COLUMNS, empty="No job was sampled.")
+@frame_chart("What the GPUs of each class of jobs wait for", *_BOTTLENECK_SHARE_COLUMNS, empty="No job was sampled.")
 def plot_signatures(frame: pl.DataFrame) -> ChartType:
     """Plot one bar per job class, divided by what its GPUs are bound by.
 
@@ -108,7 +108,7 @@ def plot_signatures(frame: pl.DataFrame) -> ChartType:
         share=("share", ".0%"),
         slice="slice",
     )
-    rows, legend = frame.select(_SIGNATURE_COLUMNS), alt.Legend(title="bound by")
+    rows, legend = frame.select(_BOTTLENECK_SHARE_COLUMNS), alt.Legend(title="bound by")
     chart = stack_bars(
         rows, share, y="job_class", order=order, part="bound", colours=_BOUND_COLOURS, hover=hover, legend=legend
     )

@@ -20,7 +20,7 @@ from gpuplanner.report import html_page as page
 from gpuplanner.report.cost_and_forecast_sections import cost_section_parts
 from gpuplanner.report.figure_formulas import list_formulas, value_text
 from gpuplanner.report.first_screen import BUNDLE_LINK, Links, peaks_figure, render_first_screen
-from gpuplanner.report.html_page import Section
+from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.report.number_formats_and_glossary import escape_html
 from gpuplanner.report.policy_and_team_sections import (
     render_placement_section,
@@ -34,10 +34,10 @@ MAX_CALENDAR_GPUS = 128
 _MODEL_CHOICE_COLUMNS = ("unique_id", "model", "rule", "windows", "mase", "naive_mase", "coverage_90")
 
 
-def demand(study: Study) -> Section:
+def demand(study: Study) -> HtmlSection:
     """Render demand by profile with its forecast and past errors; empty without a plan."""
     if study.plan is None:
-        return Section("")
+        return HtmlSection("")
     history = study.tables["demand"].filter(pl.col("tenant") == "all")
     forecast, scores, choice = (
         study.tables[name].filter(pl.col("unique_id").str.starts_with("all/"))
@@ -90,10 +90,10 @@ def _describe_expected_demand(study: Study, kind: str) -> str:
     return f"{text} (90 % interval {figures.tomorrow_low:,.0f} to {figures.tomorrow_high:,.0f})"
 
 
-def layouts(study: Study) -> Section:
+def layouts(study: Study) -> HtmlSection:
     """Render the planned calendar of layouts, its lower bound and its changes; empty without a plan."""
     if study.plan is None or study.problem is None:
-        return Section("")
+        return HtmlSection("")
     figures, counts = study.headline, study.tables["layout_counts"]
     has_mig, changes_table = figures.board_has_mig, study.tables["layout_changes"]
     changes = f", {figures.plan_changes} layout changes" if has_mig else ""
@@ -132,7 +132,7 @@ def layouts(study: Study) -> Section:
     return page.fold(title, *fragments, about="hour by hour; not the recommendation", appendix=True)
 
 
-PEAK_BUCKETS = ("used", "allocated_idle", "no_telemetry")
+PEAK_ALLOCATED_BUCKETS = ("used", "allocated_idle", "no_telemetry")
 """Buckets of allocated GPU-hours."""
 DOWNLOAD_FILES = (
     ("Excel", "workbook.xlsx"), ("Slack/Teams text", "message.txt"), ("Markdown", "summary.md"),
@@ -152,7 +152,7 @@ _WEEK_HEADINGS = {
 }  # fmt: skip
 
 
-def summary(study: Study) -> Section:
+def summary(study: Study) -> HtmlSection:
     """Render the first screen of the decision of a study."""
     return page.section(
         "Recommendation",
@@ -168,7 +168,7 @@ def summary(study: Study) -> Section:
     )
 
 
-def capacity(study: Study) -> Section:
+def capacity(study: Study) -> HtmlSection:
     """Render requested, allocated, active and installed GPUs, and the growth of demand."""
     decision, use = study.decision, study.tables["use"]
     is_fleet_known, gpus = not decision.fleet_inferred, study.headline.installed_gpus
@@ -198,7 +198,7 @@ def capacity(study: Study) -> Section:
 
 def daily_peaks(study: Study) -> pl.DataFrame:
     """Tabulate ``day, gpus``: GPUs allocated in the busiest hour of each day in the zone of the report."""
-    allocated = pl.when(pl.col("bucket").cast(pl.String).is_in(PEAK_BUCKETS)).then("gpu_hours").otherwise(0.0)
+    allocated = pl.when(pl.col("bucket").cast(pl.String).is_in(PEAK_ALLOCATED_BUCKETS)).then("gpu_hours").otherwise(0.0)
     gpu_model, pool = pl.col("gpu_model").cast(pl.String).str.to_lowercase(), study.scenario.pool
     in_pool = pl.lit(value=True) if pool is None else gpu_model == pool.lower()
     hours = study.tables["ledger"].filter(in_pool).group_by("hour").agg(gpus=allocated.sum())
@@ -221,7 +221,7 @@ def list_downloads(study: Study) -> Links:
     return (*([BUNDLE_LINK] if has_bundle else []), *DOWNLOAD_FILES, *pdf)
 
 
-def quality(study: Study) -> Section:
+def quality(study: Study) -> HtmlSection:
     """Render the findings of the quality report."""
     table, facts = study.tables["quality"], study.provenance.source_facts
     findings = page.paragraph("No findings.")
@@ -240,7 +240,7 @@ def quality(study: Study) -> Section:
     )
 
 
-def ledger(study: Study) -> Section:
+def ledger(study: Study) -> HtmlSection:
     """Render installed GPU-hours by bucket and team."""
     buckets = study.tables["ledger_buckets"]
     tenants = study.tables["ledger_tenants"]
@@ -285,7 +285,7 @@ def _describe_lost_hours(study: Study) -> str:
     )
 
 
-def rightsizing(study: Study) -> Section:
+def rightsizing(study: Study) -> HtmlSection:
     """Render requested and recommended profiles, in total and by week."""
     figures = study.headline
     title, about = "Rightsizing", f"{MISSING_VALUE_TEXT}: no telemetry of memory or activity"
@@ -324,22 +324,22 @@ def _render_weeks(study: Study) -> list[str]:
     return [page.paragraph(text), page.table(weeks, caption=caption, headings=_WEEK_HEADINGS)]
 
 
-def comparison(study: Study) -> Section:
+def comparison(study: Study) -> HtmlSection:
     """Render all policies with the causes of waiting."""
     return render_policy_section(study.comparison)
 
 
-def teams(study: Study) -> Section:
+def teams(study: Study) -> HtmlSection:
     """Render fair share by team, and multi-node placement; empty without tables of fairness."""
     fairness = Fairness.of_tables(study.tables)
     if fairness is None:
-        return Section("")
+        return HtmlSection("")
     team_section = render_team_section(fairness, rules_comparison=RulesComparison.of_tables(study.tables))
     parts = (team_section, render_placement_section(study.tables.get("placements")))
-    return Section("\n".join(filter(None, parts)))
+    return HtmlSection("\n".join(filter(None, parts)))
 
 
-def numbers(study: Study) -> Section:
+def numbers(study: Study) -> HtmlSection:
     """Render formula, inputs and rows of each figure."""
     rows = []
     for formula in list_formulas(study):
@@ -355,7 +355,7 @@ def numbers(study: Study) -> Section:
     return page.fold("How numbers are computed", *rows, about=f"formula, inputs and rows of {len(rows)} figures")
 
 
-def costs(study: Study) -> Section:
+def costs(study: Study) -> HtmlSection:
     """Render cost by team, energy and carbon of the period."""
     figures, review = study.headline, cost_review(study.scenario)
     totals = [
@@ -369,7 +369,7 @@ def costs(study: Study) -> Section:
     return page.fold(title, *cost_section_parts(review), about=about)
 
 
-def method(study: Study) -> Section:
+def method(study: Study) -> HtmlSection:
     """Render assumed values with range and source."""
     assumed, price = study.provenance.assumptions, study.provenance.price
     price_row = [] if price is None else [vars(price) | {"assumption": "price per GPU-hour", "unit": price.currency}]

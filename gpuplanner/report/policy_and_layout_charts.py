@@ -228,7 +228,7 @@ def policies_text(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None
 
 
 def _format_mean(mean: float) -> str:
-    """Format a mean in four significant digits, without an exponent for large numbers."""
+    """Format a mean: whole from 1,000 on, else in four significant digits."""
     return f"{mean:,.0f}" if abs(mean) >= 1000 else f"{mean:,.4g}"
 
 

@@ -35,7 +35,7 @@ from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.decision.wait_causes import CAUSES
 from gpuplanner.report import html_page as page
 from gpuplanner.report.first_screen import describe_fleet, list_badges, render_first_screen
-from gpuplanner.report.html_page import Section
+from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.report.number_formats_and_glossary import escape_html
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ _NEXT_STEP_HEADINGS = {"tenant": "team", "why": "cause of waiting", "next_step":
 def render_team_section(
     fairness: Fairness, quota_advice: QuotaAdvice | None = None, rules_comparison: RulesComparison | None = None, *,
     title: str = _FAIRNESS_TITLE,
-) -> Section:  # fmt: skip
+) -> HtmlSection:  # fmt: skip
     """Render fair share by team, causes of waiting, and effects of other quotas.
 
     Parameters
@@ -254,10 +254,10 @@ def _render_quota_trial(rules_comparison: RulesComparison) -> str:
     return "".join([page.paragraph(rules_comparison.verdict_sentence), table, *map(page.note, rules_comparison.notes)])
 
 
-def render_placement_section(table: pl.DataFrame | None) -> Section:
+def render_placement_section(table: pl.DataFrame | None) -> HtmlSection:
     """Render the GPU-hours that multi-node jobs lose to distance, by placement; empty without a table."""
     if table is None:
-        return Section("")
+        return HtmlSection("")
     return page.fold(
         "Multi-node placement",
         page.table(
@@ -355,7 +355,7 @@ def plot_comparison_frontier(comparison: Comparison, pinned: Comparison | None =
     return plots.plot_frontier(frame, limit=comparison.minutes, best=comparison.winner, names=SHORT_NAMES)
 
 
-def render_policy_section(comparison: Comparison, pool: str = "") -> Section:
+def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection:
     """Render all policies: GPU-hours against added queue wait, and the causes of waiting today."""
     title, about = f"Policy comparison{pool and f' on {pool}'}", _summarize_policies(comparison)
     if not comparison.rows:
@@ -392,13 +392,13 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> Section:
     )
 
 
-def render_wait_section(comparison: Comparison) -> Section:
+def render_wait_section(comparison: Comparison) -> HtmlSection:
     """Render the causes of waiting, by job size and team."""
     parts = _render_waits(comparison)
     return (
         page.fold("Causes of waiting", *parts, about=comparison.waits.main_cause_text)
         if comparison.waits
-        else Section()
+        else HtmlSection()
     )
 
 
@@ -444,7 +444,7 @@ def _summarize_policies(comparison: Comparison) -> str:
     return f"{text}, {SHORT_NAMES.get(best.policy, best.policy)} {best.gpu_hours_promised:,.0f}"
 
 
-def render_recommendation(comparison: Comparison) -> Section:
+def render_recommendation(comparison: Comparison) -> HtmlSection:
     """Render the headline and first screen of a comparison, for notebooks."""
     sentence = f"<h3>{escape_html(comparison.decision.sentence)}</h3>"
     return page.section("Recommendation", sentence, render_first_screen(comparison))

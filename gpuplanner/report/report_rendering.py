@@ -64,7 +64,7 @@ from gpuplanner.report.change_bundle import write_bundle_into
 from gpuplanner.report.cost_and_forecast_sections import render_forecast_record, render_savings_record
 from gpuplanner.report.finance_exports import study_notes, write_study_workbook
 from gpuplanner.report.first_screen import describe_fleet, list_badges, render_warnings
-from gpuplanner.report.html_page import FRAGMENT, Section, paragraph, render_page, split_appendix
+from gpuplanner.report.html_page import FRAGMENT, HtmlSection, paragraph, render_page, split_appendix
 from gpuplanner.report.monthly_sections import PDF_FILE, describe_period, list_downloads
 from gpuplanner.report.report_messages import find_browser, print_pdf, render_markdown, render_message, write_tables
 from gpuplanner.usage.period_accounts import scenario_ledger
@@ -461,10 +461,10 @@ def render_fleet_page(fleet: FleetPools, studies: Mapping[str, Study], *, title:
     )
 
 
-def render_fleet_recommendation(fleet_compared: ComparedFleet) -> Section:
+def render_fleet_recommendation(fleet_compared: ComparedFleet) -> HtmlSection:
     """Render the recommendation for a whole fleet, for notebooks."""
     parts = [page.paragraph(fleet_compared.decision_text), _decision_table(fleet_compared.decisions)]
-    return Section(page.section("Recommendation by pool", *parts))
+    return HtmlSection(page.section("Recommendation by pool", *parts))
 
 
 def _decision_table(decisions: Mapping[str, Decision]) -> str:
@@ -486,7 +486,7 @@ def _link_pool(name: str) -> str:
     return f'<a href="{POOLS_FOLDER}/{quote(pool_folder_name(name))}/index.html">{escape(name)}</a>'
 
 
-def _next_steps_section(decisions: Mapping[str, Decision]) -> Section:
+def _next_steps_section(decisions: Mapping[str, Decision]) -> HtmlSection:
     """Render the next steps, pool by pool."""
     parts = []
     for name, decision in decisions.items():
@@ -495,7 +495,7 @@ def _next_steps_section(decisions: Mapping[str, Decision]) -> Section:
     return page.section("Next steps", *parts)
 
 
-def _utilization_section(fleet: FleetPools) -> Section:
+def _utilization_section(fleet: FleetPools) -> HtmlSection:
     """Render the GPU-hours of each pool by bucket."""
     hours = fleet_ledger(fleet)
     hours_by_bucket = hours.group_by("tenant", "bucket").agg(pl.col("gpu_hours").sum())
@@ -532,7 +532,7 @@ def fleet_ledger(fleet: FleetPools) -> pl.DataFrame:
     return pl.concat(parts)
 
 
-def _team_sections(studies: Mapping[str, Study]) -> list[Section]:
+def _team_sections(studies: Mapping[str, Study]) -> list[HtmlSection]:
     """Render allocated GPU-hours, shortfall, cause of waiting and next step of each team by pool."""
     fairness_by_pool = {name: Fairness.of_tables(study.tables) for name, study in studies.items()}
     rows = [

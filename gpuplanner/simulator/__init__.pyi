@@ -11,7 +11,7 @@ from gpuplanner.simulator.scheduling_rules import Checkpoints as Checkpoints
 from gpuplanner.simulator.scheduling_rules import Drain as Drain
 from gpuplanner.simulator.scheduling_rules import Failures as Failures
 from gpuplanner.simulator.scheduling_rules import FairShare as FairShare
-from gpuplanner.simulator.scheduling_rules import Preemption as Preemption
+from gpuplanner.simulator.scheduling_rules import PreemptionCosts as PreemptionCosts
 from gpuplanner.simulator.scheduling_rules import QuotaGroup as QuotaGroup
 from gpuplanner.simulator.scheduling_rules import SharedOutcome as SharedOutcome
 from gpuplanner.simulator.scheduling_rules import Sharing as Sharing

@@ -16,7 +16,7 @@ from gpuplanner.simulator.simulation_state import Floats, Ints
 
 
 @dataclass(frozen=True)
-class Preemption:
+class PreemptionCosts:
     """Costs and limits of preemption.
 
     Parameters
@@ -240,7 +240,7 @@ class Sharing:
     reclaim : bool
         Whether a request that does not fit, of a team within its own quota, preempts requests of teams that use more
         than theirs.
-    preemption : Preemption
+    preemption : PreemptionCosts
         Cost of preemptions, and protected run time.
     checkpoints : Checkpoints
         Work that preemptions and failures lose.
@@ -267,7 +267,7 @@ class Sharing:
     fair_share: FairShare = field(default_factory=FairShare)
     tiers_preempt: bool = False
     reclaim: bool = False
-    preemption: Preemption = field(default_factory=Preemption)
+    preemption: PreemptionCosts = field(default_factory=PreemptionCosts)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     failures: Failures | None = None
     hours: Ints | None = None

@@ -8,8 +8,8 @@ from gpuplanner.sizing.learned_memory import shipped_peak_model as shipped_peak_
 from gpuplanner.sizing.memory_components import explain_peak as explain_peak
 from gpuplanner.sizing.memory_components import peak_gib as peak_gib
 from gpuplanner.sizing.memory_trend import peak_trends as peak_trends
-from gpuplanner.sizing.mig_speed_law import SpeedJobs as SpeedJobs
 from gpuplanner.sizing.mig_speed_law import SpeedLaw as SpeedLaw
+from gpuplanner.sizing.mig_speed_law import SpeedModelJobs as SpeedModelJobs
 from gpuplanner.sizing.mig_speed_model import SpeedModel as SpeedModel
 from gpuplanner.sizing.mig_speed_model import default_speed_model as default_speed_model
 from gpuplanner.sizing.mig_speed_model import speed_model_from_json as speed_model_from_json

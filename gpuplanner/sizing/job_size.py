@@ -110,7 +110,7 @@ def size_job(request: SizingRequest, peaks: PeakModel | None = None, speeds: pl.
     peaks : PeakModel, optional
         Memory model; default: the shipped one.
     speeds : polars.DataFrame, optional
-        Known speed of the job on slices, one row of :class:`~gpuplanner.sizing.mig_speed_law.SpeedJobs`.
+        Known speed of the job on slices, one row of :class:`~gpuplanner.sizing.mig_speed_law.SpeedModelJobs`.
 
     Returns
     -------
@@ -167,7 +167,7 @@ def size_job(request: SizingRequest, peaks: PeakModel | None = None, speeds: pl.
 
 
 def stack_components(plans: Iterable[JobPlan]) -> pl.DataFrame:
-    """Make a table of the memory components of the explained plans, with bounds and the memory of the GPU, for a chart.
+    """Make a table of the memory components of job plans, with bounds and the memory of the GPU, for a chart.
 
     Examples
     --------

@@ -160,7 +160,7 @@ def make_slice_plans(
     peaks : PeakModel
         Memory model.
     speed_jobs : polars.DataFrame
-        Known speed of the job, a row of :class:`~gpuplanner.sizing.mig_speed_law.SpeedJobs`.
+        Known speed of the job, a row of :class:`~gpuplanner.sizing.mig_speed_law.SpeedModelJobs`.
     """
     candidates = []
     for shape in iterate_shapes(request, architecture, tool, parallel=False):

@@ -146,7 +146,7 @@ MAX_RELATIVE_SPEED = 1.5
 """Largest measured speed relative to the full GPU that is accepted; values above 1 are noise."""
 
 
-class SpeedJobs(dy.Schema):
+class SpeedModelJobs(dy.Schema):
     """Known figures of classes of jobs; all but the name may be missing."""
 
     job_class = dy.String(nullable=False, primary_key=True, metadata=column_metadata("name of the class"))

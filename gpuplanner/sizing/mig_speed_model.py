@@ -26,8 +26,8 @@ from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.sizing.mig_speed_law import (
     BoundnessLink,
     FittedSpeedLaw,
-    SpeedJobs,
     SpeedLaw,
+    SpeedModelJobs,
     estimate_log_boundness,
     find_full_profile,
     make_profile_table,
@@ -100,7 +100,8 @@ class SpeedModel:
         Parameters
         ----------
         jobs : polars.DataFrame
-            A table :class:`~gpuplanner.sizing.mig_speed_law.SpeedJobs`; the more is known, the narrower the interval.
+            A table :class:`~gpuplanner.sizing.mig_speed_law.SpeedModelJobs`; the more is known, the narrower the
+            interval.
             A ``measured_profile`` is one of this board.
         gpu_model : GpuModel or str
             The board.
@@ -147,7 +148,9 @@ class SpeedModel:
             expected = f"one of {', '.join(map(str, NOMINAL_INTERVAL_COVERAGES))}"
             raise SchemaError("predict: coverage", expected, repr(coverage), "Choose one.")
         model = as_gpu_model(gpu_model)
-        table = check_table(conform(jobs, SpeedJobs, source=source), SpeedJobs, source=source).with_row_index("job")
+        table = check_table(conform(jobs, SpeedModelJobs, source=source), SpeedModelJobs, source=source).with_row_index(
+            "job"
+        )
         facts = _add_measured_fraction(table, model)
         facts = facts.with_columns(estimate_log_boundness(self.fitted, facts))
         rows = _pair_with_fitting_profiles(facts, make_profile_table(model))

@@ -171,7 +171,10 @@ def _covering_limit_s(ordered: list[float]) -> float | None:
 
 
 def _find_overruns(start_s: np.ndarray, run_s: np.ndarray, needed_s: np.ndarray) -> list[bool]:
-    """List for each run with a limit from earlier runs whether it was longer than that limit."""
+    """List for each run whether it needed more than the limit that runs which ended before its start recommend.
+
+    ``needed_s`` is the run time, infinite for a run that timed out; runs without earlier ones are left out.
+    """
     ended: list[float] = []
     running: list[tuple[float, float]] = []
     overruns = []

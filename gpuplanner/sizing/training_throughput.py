@@ -93,7 +93,10 @@ def make_slice_spec(gpu_model: GpuSpec, profile: str) -> GpuSpec:
 
 
 def count_flops_per_token(job: TrainingJob) -> float:
-    """Count floating-point operations per token: 6 per visited parameter, and causal attention.
+    """Count floating-point operations per token: 6 per active parameter, and causal attention.
+
+    4 per parameter where the weights are frozen, 2 more with a reference model; embeddings that are looked up are left
+    out.
 
     Examples
     --------

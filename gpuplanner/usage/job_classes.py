@@ -411,7 +411,7 @@ def _fact_text(fact: str) -> pl.Expr:
 SHAPE_SIZE_EDGES_GPUS = (0.99, 1.99, 7.99, 31.99)
 SHAPE_RUN_TIME_EDGES_S = (600.0, 3600.0, 14_400.0, 86_400.0)
 DAYTIME_FIRST_AND_END_HOUR = (8, 20)
-JOB_SHAPE_COLUMNS = ("size", "length", "hours")
+SHAPE_CELL_COLUMNS = ("size", "length", "hours")
 MIN_SHAPE_JOBS, MIN_CLASS_SHARE = 5, 0.5
 """Jobs of known class that a cell must have, and the share of them that must be of one class."""
 
@@ -449,15 +449,15 @@ def class_by_shape(jobs: pl.DataFrame, job_class: pl.Series, *, tz: str = "UTC")
         length=pl.sum_horizontal(pl.col("run_s") > edge for edge in SHAPE_RUN_TIME_EDGES_S),
         hours=hour.is_between(*DAYTIME_FIRST_AND_END_HOUR, closed="left"),
     ).with_columns(known=job_class)
-    counts = table.drop_nulls("known").group_by(*JOB_SHAPE_COLUMNS, "known").len()
+    counts = table.drop_nulls("known").group_by(*SHAPE_CELL_COLUMNS, "known").len()
     counts = counts.sort("len", "known", descending=[True, False])
     total = pl.col("len").sum()
     best = (
-        counts.group_by(JOB_SHAPE_COLUMNS, maintain_order=True)
+        counts.group_by(SHAPE_CELL_COLUMNS, maintain_order=True)
         .agg(like=pl.col("known").first(), confidence=pl.col("len").first() / total, jobs=total)
         .filter(pl.col("jobs") >= MIN_SHAPE_JOBS, pl.col("confidence") > MIN_CLASS_SHARE)
     )
-    return table.join(best, on=JOB_SHAPE_COLUMNS, how="left", nulls_equal=True, maintain_order="left").select(
+    return table.join(best, on=SHAPE_CELL_COLUMNS, how="left", nulls_equal=True, maintain_order="left").select(
         job_class=pl.coalesce("known", "like"),
         confidence=pl.when(pl.col("known").is_null()).then("confidence"),
     )

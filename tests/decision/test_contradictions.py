@@ -17,7 +17,7 @@ from gpuplanner.core.serialization import to_json
 from gpuplanner.core.units import day_text
 from gpuplanner.decision.comparison_record import Comparison, record_comparison, reprice_comparison
 from gpuplanner.decision.decision_types import FEWER_NODES, MIG_STATIC, TODAY, WAIT_TOLERANCE_MINUTES
-from gpuplanner.decision.policy_comparison import WAIT_MODEL_REASONS
+from gpuplanner.decision.policy_comparison import EXCLUSION_REASON_BY_POLICY
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.report.policy_and_team_sections import render_policy_section, render_recommendation, render_wait_section
@@ -95,7 +95,7 @@ def policies_apart(found: Comparison) -> Iterator[str]:
     """Rows of policies whose verdict does not follow from them, or that are not what is recommended."""
     one = found.decision
     for row in found.policies:
-        if row.policy not in WAIT_MODEL_REASONS and row.added_wait_p95_minutes is not None:
+        if row.policy not in EXCLUSION_REASON_BY_POLICY and row.added_wait_p95_minutes is not None:
             if row.meets_target and row.added_wait_p95_minutes > found.minutes + 1e-3:
                 yield f"{row.policy} adds {row.added_wait_p95_minutes} min and meets the limit"
             if not row.meets_target and not row.reason:
@@ -114,7 +114,7 @@ def policies_apart(found: Comparison) -> Iterator[str]:
     releases = "release" in [measure.action for measure in one.measures]
     if releases and one.partitioned_gpus == 0 and sized is not None and sized.gpu_hours is None:
         yield "nodes are released, and with fewer nodes a job size waits longer than its limit"
-    if best.policy in WAIT_MODEL_REASONS and one.service:
+    if best.policy in EXCLUSION_REASON_BY_POLICY and one.service:
         added = max(max(row.added_p95_minutes for row in one.service), 0.0)
         if best.added_wait_p95_minutes is None or abs(best.added_wait_p95_minutes - added) > 1e-3:
             yield f"{best.added_wait_p95_minutes} min are added, {added} by job size"

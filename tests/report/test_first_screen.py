@@ -28,12 +28,12 @@ from gpuplanner.decision.decision_types import (
     Exhaustion,
     FinancialImpact,
     Headroom,
+    JobSizeWaits,
     LayoutOnNodes,
     Measure,
     MissingEvidence,
     NextStep,
     Saving,
-    SizeService,
     TeamRow,
 )
 from gpuplanner.decision.explained_waits import CauseHours, WaitCauses, WaitSummary
@@ -166,8 +166,8 @@ def planted() -> Comparison:
         layouts=(LayoutOnNodes("full", 8, ("n1",)), LayoutOnNodes("4g.40gb:1,3g.40gb:1", 4, ("n2",))),
         policy="autoscaled_pools", gpu_model="H100-80GB-SXM5", saving=Saving(1108.0, 900.0, 1300.0),
         financial_impact=FinancialImpact("owned", 12.5, "Electricity.", 121.0), left_out_share=0.31,
-        service=(SizeService("1 GPU", 30, 2.0, 3.0, 4.0, 1.0, 9.0, 1.0, 2.0, 3, 12.0, 1.0, 8.0),
-                 SizeService("2-4 GPUs", 12, 500.0, 411.0, 20.0, 9.0, 28.0, 60.0, 3.0, 1, 30.0, 300.0, 500.0)),
+        service=(JobSizeWaits("1 GPU", 30, 2.0, 3.0, 4.0, 1.0, 9.0, 1.0, 2.0, 3, 12.0, 1.0, 8.0),
+                 JobSizeWaits("2-4 GPUs", 12, 500.0, 411.0, 20.0, 9.0, 28.0, 60.0, 3.0, 1, 30.0, 300.0, 500.0)),
         next_steps=(NextStep("platform team", "drain n2", "kubectl drain n2"), NextStep("planner", "check again")),
         missing=(MissingEvidence("nodes", "gpuplanner ingest nodes N"),),
         teams=(TeamRow("a", 55.0, 5.0, 3, 50.0, 200.0, 12.0), TeamRow("__unallocated__", 45.0, 45.0, 0, 0.0)),
@@ -373,7 +373,7 @@ def test_a_notebook_shows_the_screen_with_its_looks(found):
     [(81.0, "the change leaves these jobs no reserve"), (1500.0, "with or without the change")],
 )
 def test_waits_of_resampled_records_stand_beside_those_of_today(today_high, cause):
-    size = SizeService("1 GPU", 900, 0.0, 0.0, 0.0, 510.0, 1410.0, 0.0, 0.0, 0, 10.0, 11.0, today_high)
+    size = JobSizeWaits("1 GPU", 900, 0.0, 0.0, 0.0, 510.0, 1410.0, 0.0, 0.0, 0, 10.0, 11.0, today_high)
     decision = dataclasses.replace(make_empty_decision(Scenario(), "nothing"), service=(size,))
     assert size.rises_if_resampled == (today_high < 510)
     risk = format_resampled_waits(decision)

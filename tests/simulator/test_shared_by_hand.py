@@ -10,7 +10,7 @@ from gpuplanner.simulator.scheduling_rules import (
     Checkpoints,
     Failures,
     FairShare,
-    Preemption,
+    PreemptionCosts,
     QuotaGroup,
     Sharing,
 )
@@ -18,7 +18,7 @@ from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_shared_requests
 
 NODE = NodeFleet.of_full_gpus([4])
-PREEMPTION = Preemption(overhead_s=10.0, min_run_s=30.0)
+PREEMPTION = PreemptionCosts(overhead_s=10.0, min_run_s=30.0)
 
 
 def requests_of(*rows):
@@ -113,8 +113,8 @@ class TestFailures:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Preemption(overhead_s=-1.0),
-        lambda: Preemption(min_run_s=-1.0),
+        lambda: PreemptionCosts(overhead_s=-1.0),
+        lambda: PreemptionCosts(min_run_s=-1.0),
         lambda: Checkpoints(interval_s=-1.0),
         lambda: Checkpoints(interval_s=0.0, write_s=1.0),
         lambda: Failures(mtbf_gpu_h=0.0),

@@ -16,7 +16,7 @@ from gpuplanner.simulator.scheduling_rules import (
     Checkpoints,
     Failures,
     FairShare,
-    Preemption,
+    PreemptionCosts,
     QuotaGroup,
     Sharing,
 )
@@ -49,7 +49,7 @@ def sharing_of(rules):
     return Sharing(
         rules["team"], rules["tier"], groups, np.array(rules["units"]) / UNITS,
         "fifo" if rules["half_life"] is None else "fair", FairShare(rules["half_life"] or 1.0), rules["by_tier"],
-        rules["reclaim"], Preemption(rules["overhead"], min_run_s=rules["min_run"]),
+        rules["reclaim"], PreemptionCosts(rules["overhead"], min_run_s=rules["min_run"]),
         Checkpoints(rules["every"], rules["write"]), failures, rules["hours"],
         tuple([instant for spell in spells for instant in spell] for spells in rules["openings"]),
         rules["head_keeps_quota"],

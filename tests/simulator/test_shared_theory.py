@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.simulator.replications import mean_interval
-from gpuplanner.simulator.scheduling_rules import Checkpoints, Failures, Preemption, Sharing
+from gpuplanner.simulator.scheduling_rules import Checkpoints, Failures, PreemptionCosts, Sharing
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_shared_requests
 
@@ -65,7 +65,7 @@ def test_time_in_m_m_1_with_two_priorities_that_stop_others():
     load = 0.7
     times = replicate(
         1, load, lambda run, submit_s: run.end_s - submit_s,
-        tiers_preempt=True, preemption=Preemption(), checkpoints=Checkpoints(interval_s=0.0),
+        tiers_preempt=True, preemption=PreemptionCosts(), checkpoints=Checkpoints(interval_s=0.0),
     )  # fmt: skip
     urgent = URGENT * load
     assert_mean_is(times[:, 0], MEAN_S / (1 - urgent), 0.1)

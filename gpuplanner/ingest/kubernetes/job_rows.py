@@ -20,7 +20,7 @@ from gpuplanner.ingest.kubernetes.cluster_dump import ClusterDump, KueueWorkload
 from gpuplanner.ingest.kubernetes.node_gpus import TOO_MANY_GPUS_CHECK, UNKNOWN_REPLICAS_CHECK, partitions_in_mode
 from gpuplanner.ingest.kubernetes.node_inventory import (
     FULL_GPU_KIND,
-    INSTANCE_KIND,
+    MIG_DEVICE_CLASS_KIND,
     ClaimedGpus,
     Node,
     count_claimed_gpus,
@@ -450,7 +450,7 @@ class _JobRowBuilder:
             implied_class = resource.removeprefix(DEVICE_CLASS_RESOURCE_PREFIX) if has_prefix else ""
             name = self.dump.class_by_resource.get(resource, implied_class)
             device = find_device_class(name, self.dump.classes)
-            if name and device.kind in (FULL_GPU_KIND, INSTANCE_KIND):
+            if name and device.kind in (FULL_GPU_KIND, MIG_DEVICE_CLASS_KIND):
                 key = f"nvidia.com/mig-{device.profile}" if device.profile else "nvidia.com/gpu"
                 requests[key] = requests.get(key, Fraction(0)) + number
                 requests.pop(resource, None)

@@ -33,7 +33,7 @@ NVIDIA_DRA_DRIVER = "gpu.nvidia.com"
 QUOTED_TEXT_PATTERN = re.compile(r"['\"]([^'\"]+)['\"]")
 
 FULL_GPU_KIND = "full GPUs"
-INSTANCE_KIND = "MIG instances"
+MIG_DEVICE_CLASS_KIND = "MIG instances"
 NO_GPU_KIND = "no GPU"
 UNKNOWN_KIND = "not known"
 """Kinds of devices of a DeviceClass."""
@@ -177,7 +177,7 @@ def read_device_class(spec: ApiObject) -> DeviceClass:
     if not quoted_words.isdisjoint(list_resource_names("dra_driver", "full_gpu")):
         profile = MIG_PROFILE_SELECTOR_PATTERN.search(expressions)
         instances = profile or MIG_SELECTOR_PATTERN.search(expressions)
-        return DeviceClass(INSTANCE_KIND if instances else FULL_GPU_KIND, profile[1] if profile else None)
+        return DeviceClass(MIG_DEVICE_CLASS_KIND if instances else FULL_GPU_KIND, profile[1] if profile else None)
     drivers = re.findall(r"\.driver\s*==\s*['\"]([^'\"]+)['\"]", expressions)
     return DeviceClass(NO_GPU_KIND if drivers and not any(map(GPU_LIKE_PATTERN.search, drivers)) else UNKNOWN_KIND)
 
@@ -219,7 +219,7 @@ def find_device_class(name: str, classes: Mapping[str, DeviceClass]) -> DeviceCl
     >>> find_device_class("mig.nvidia.com", {}).kind, find_device_class("compute-domain-daemon.nvidia.com", {}).kind
     ('MIG instances', 'no GPU')
     """
-    for role, kind in (("full_gpu", FULL_GPU_KIND), ("mig", INSTANCE_KIND), ("no_device", NO_GPU_KIND)):
+    for role, kind in (("full_gpu", FULL_GPU_KIND), ("mig", MIG_DEVICE_CLASS_KIND), ("no_device", NO_GPU_KIND)):
         if any(fnmatchcase(name, pattern) for pattern in list_resource_names("device_class", role)):
             return DeviceClass(kind)
     return classes.get(name, DeviceClass(UNKNOWN_KIND))
@@ -255,13 +255,15 @@ def count_claimed_gpus(
     ClaimedGpus
     """
     requests = [(request, find_device_class(request.device_class, classes)) for request in claim.requests]
-    gpu_requests = [(request, kind) for request, kind in requests if kind.kind in (FULL_GPU_KIND, INSTANCE_KIND)]
+    gpu_requests = [
+        (request, kind) for request, kind in requests if kind.kind in (FULL_GPU_KIND, MIG_DEVICE_CLASS_KIND)
+    ]
     profiles = {request.profile or kind.profile for request, kind in gpu_requests}
     profile = profiles.pop() if len(profiles) == 1 else None
     requested_classes = {request.device_class for request, _ in gpu_requests}
     class_names = tuple(sorted(requested_classes or {driver for driver, _, _ in claim.allocated}))
     if not claim.allocated:
-        needs_profile = profile is None and any(kind.kind == INSTANCE_KIND for _, kind in gpu_requests)
+        needs_profile = profile is None and any(kind.kind == MIG_DEVICE_CLASS_KIND for _, kind in gpu_requests)
         if needs_profile:
             offered = {device.profile for device in devices.values() if device.profile}
             profile = offered.pop() if len(offered) == 1 else None
@@ -279,7 +281,7 @@ def count_claimed_gpus(
     known_devices = [devices.get(key) for key in gpu_keys]
     found_profiles = {device.profile if device else profile for device in known_devices}
     models = {device.model for device in known_devices if device}
-    requests_instances = any(kind.kind == INSTANCE_KIND for _, kind in requests)
+    requests_instances = any(kind.kind == MIG_DEVICE_CLASS_KIND for _, kind in requests)
     partitions = [
         device.partitions if device else _unlisted_partitions(key, profile, instances=requests_instances)
         for key, device in zip(gpu_keys, known_devices, strict=True)

@@ -388,8 +388,8 @@ FIELD_BY_SUPERCLOUD_COLUMN = source_columns("supercloud")
 """Times in epoch seconds, 0 for none; `timelimit` in minutes. `mem_req` is not read: with bit 63 set it is
 MB per CPU and no longer exact. `gres_used` is always empty. The table has no account: the user is the tenant."""
 
-SLURM_RESOURCE_NAMES = ("cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages")
-TRES_NAME_BY_CODE = {str(code): name for code, name in enumerate(SLURM_RESOURCE_NAMES, 1)}
+TRES_NAMES_IN_CODE_ORDER = ("cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages")
+TRES_NAME_BY_CODE = {str(code): name for code, name in enumerate(TRES_NAMES_IN_CODE_ORDER, 1)}
 TRES_NAME_BY_CODE |= {"1001": "gres/gpu:tesla", "1002": "gres/gpu:volta"}
 """Code of a TRES → its name: below 1000 those of Slurm, from there those of this cluster."""
 

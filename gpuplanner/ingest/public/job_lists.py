@@ -419,7 +419,10 @@ ACME_JOB_CLASSES = {"Pretrain": "pretraining", "SFT": "fine-tuning", "Evaluation
 """Kind of work in Acme → job class; others stay, in lower case."""
 JOB_CLASS_EXPR = pl.col("job_class")
 IS_SEREN = pl.col("job_id").str.contains(r"^\d+$")
-ACME_CLUSTER_COLUMNS = {"seren": IS_SEREN, "tenant": pl.when(IS_SEREN).then(pl.lit("seren")).otherwise(pl.lit("kalos"))}
+ACME_CLUSTER_JOB_FIELDS = {
+    "seren": IS_SEREN,
+    "tenant": pl.when(IS_SEREN).then(pl.lit("seren")).otherwise(pl.lit("kalos")),
+}
 """Columns by cluster: job ids of Seren are numbers, those of Kalos are names."""
 
 ACME_RUN_TIME_S_EXPR = pl.col("duration_s") - pl.when(IS_SEREN).then(0.0).otherwise(pl.col("queue_s"))
@@ -434,7 +437,7 @@ ACME_REDUCED_TRACE = JobTrace(
     source_columns("acme_reduced"),
     faults={"duration: below queue, which it contains": ACME_RUN_TIME_S_EXPR < 0},
     steps=[
-        {**ACME_CLUSTER_COLUMNS, "start_time": pl.col("submit_time") + seconds_to_duration(pl.col("queue_s"))},
+        {**ACME_CLUSTER_JOB_FIELDS, "start_time": pl.col("submit_time") + seconds_to_duration(pl.col("queue_s"))},
         {"end_time": pl.col("start_time") + seconds_to_duration(ACME_RUN_TIME_S_EXPR)},
     ],
     checks=[*ACME_CHECKS, source_check("acme: no start", pl.col("start_time").is_not_null())],
@@ -445,7 +448,7 @@ ACME_TRACE = JobTrace(
     states=ACME_STATES,
     steps=[
         {
-            **ACME_CLUSTER_COLUMNS,
+            **ACME_CLUSTER_JOB_FIELDS,
             "job_class": JOB_CLASS_EXPR.replace_strict(ACME_JOB_CLASSES, default=JOB_CLASS_EXPR.str.to_lowercase()),
         }
     ],

@@ -58,7 +58,7 @@ HELIOS_SEQUENCE_CHECKS = (
     source_check("helios: other share", (pl.col("share") - ALLOCATED_SHARE_EXPR).abs() > MAX_SHARE_ROUNDING_ERROR),
 )
 
-DAY_COLUMN = "date"
+QUOTA_DAY_COLUMN = "date"
 TOTAL_COLUMN = "total"
 """First and last column of a table of quotas by day."""
 
@@ -196,7 +196,7 @@ def _make_occupancy(
 def looks_like_quotas(lines: Sequence[str]) -> bool:
     """Whether the first lines of a file look like quotas by day: columns of pools between a date and their total."""
     names = parse_header(lines[0], CSV_DIALECT)
-    return len(names) > 2 and names[0] == DAY_COLUMN and names[-1] == TOTAL_COLUMN
+    return len(names) > 2 and names[0] == QUOTA_DAY_COLUMN and names[-1] == TOTAL_COLUMN
 
 
 @register_sniffer(looks_like_quotas)
@@ -228,9 +228,9 @@ def read_helios_quotas(paths: Sequence[str | Path]) -> Dataset:
     ...     read_helios_quotas([path]).table["pool", "gpus"].rows()
     [('vc1', 112)]
     """
-    names = (name for name in _read_header_names(paths) if name not in ("", DAY_COLUMN, TOTAL_COLUMN))
+    names = (name for name in _read_header_names(paths) if name not in ("", QUOTA_DAY_COLUMN, TOTAL_COLUMN))
     columns = {
-        DAY_COLUMN: Field("day", "time", format="%Y-%m-%d"),
+        QUOTA_DAY_COLUMN: Field("day", "time", format="%Y-%m-%d"),
         **{name: replace(GPU_COUNT_FIELD, name=POOL_COLUMN_PREFIX + name) for name in names},
         TOTAL_COLUMN: replace(GPU_COUNT_FIELD, name="stated", nullable=True),
     }

@@ -337,21 +337,22 @@ EXPORTER_POD_PATTERN = re.compile(r"(dcgm|metrics|gpu|smi|rocm)[a-z0-9-]*exporte
 OTHER_AMD_PARTITION_REASON = "a partition of an AMD GPU other than the first"
 """Fault of readings of AMD partitions that are not read."""
 
-DEVICE_SCHEMA = pl.Schema(
+TELEMETRY_DEVICE_SCHEMA = pl.Schema(
     {"node": pl.String(), "gpu": pl.Int32(), "instance": pl.Int32()}
     | dict.fromkeys(("profile", "board", "job_id", "fault"), pl.String())
 )
 """A device as its labels describe it; `fault` says why they are malformed."""
 
 READING_SCHEMA = pl.Schema(
-    {"file": pl.UInt32(), "line": pl.UInt32(), "raw": pl.String(), "time": UTC_TIME_DTYPE, **DEVICE_SCHEMA}
+    {"file": pl.UInt32(), "line": pl.UInt32(), "raw": pl.String(), "time": UTC_TIME_DTYPE, **TELEMETRY_DEVICE_SCHEMA}
     | {"metric": pl.String(), "value": pl.String()}
 )
 """One value of one metric of one device, as text."""
 
 
 def parse_device(labels: Mapping[str, str] | None, default_node: str | None = None) -> tuple[object, ...]:
-    """Parse the labels of a series to a device, a row of :data:`DEVICE_SCHEMA`; label names match in any letter case.
+    """Parse the labels of a series to a device, a row of :data:`TELEMETRY_DEVICE_SCHEMA`; label names match in any
+    letter case.
 
     The label ``UUID`` of a MIG sample is the parent's, so an instance is identified by ``gpu`` and ``GPU_I_ID``. The
     host name may be that of the exporter's pod: labels of the scrape that name the node go first. The label ``job`` is
@@ -365,7 +366,7 @@ def parse_device(labels: Mapping[str, str] | None, default_node: str | None = No
     'n1'
     """
     if labels is None:
-        return (None,) * (len(DEVICE_SCHEMA) - 1) + ("labels that cannot be read",)
+        return (None,) * (len(TELEMETRY_DEVICE_SCHEMA) - 1) + ("labels that cannot be read",)
     labels = {name.lower(): value for name, value in labels.items()}
     node = _find_node(labels, default_node)
     gpu = _parse_index(next((labels[name] for name in GPU_INDEX_LABELS if labels.get(name)), ""))
@@ -412,7 +413,9 @@ def parse_devices(labels: Sequence[Mapping[str, str] | None], default_node: str 
         for series_labels in labels
     ]
     return pl.DataFrame(
-        [parse_device(series_labels, default_node) for series_labels in complete], schema=DEVICE_SCHEMA, orient="row"
+        [parse_device(series_labels, default_node) for series_labels in complete],
+        schema=TELEMETRY_DEVICE_SCHEMA,
+        orient="row",
     )
 
 

@@ -21,7 +21,6 @@ from gpuplanner.ingest.telemetry.metric_definitions import (
     AMD_METRICS,
     DCGM_METRICS,
     DCGMI_METRICS,
-    DEVICE_SCHEMA,
     DIMENSIONS,
     EXPORTED_METRICS,
     NODE_CSV_METRICS,
@@ -30,6 +29,7 @@ from gpuplanner.ingest.telemetry.metric_definitions import (
     PERCENT_OR_RATIO,
     SMI_DMON_METRICS,
     SMI_UNITS,
+    TELEMETRY_DEVICE_SCHEMA,
     Metric,
     is_blank,
     parse_device,
@@ -134,7 +134,9 @@ class _DeviceTable:
     """Devices by their label text, remembered from block to block."""
 
     node: str | None
-    table: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema={"labels": pl.String, **DEVICE_SCHEMA}))
+    table: pl.DataFrame = field(
+        default_factory=lambda: pl.DataFrame(schema={"labels": pl.String, **TELEMETRY_DEVICE_SCHEMA})
+    )
 
     def look_up(self, labels: pl.Series) -> pl.DataFrame:
         """Return a table that has the devices of these labels, among others."""

@@ -18,10 +18,10 @@ import polars as pl
 from gpuplanner.ingest.delimited_rows import Rows, is_out_of_range
 from gpuplanner.ingest.telemetry.metric_definitions import (
     DEVICE_KEY,
-    DEVICE_SCHEMA,
     DIMENSIONS,
     GAP_FACTOR,
     MAX_DEVICE_INDEX,
+    TELEMETRY_DEVICE_SCHEMA,
     Metric,
     UnitCheck,
     reject_impossible,
@@ -272,7 +272,7 @@ class SampleBuffer:
 
     def _check_rows(self, rows: Rows) -> Rows:
         """Reject rows of a block without time or device, or with impossible values, and parse metric values."""
-        types = DEVICE_SCHEMA | {"mig_enabled": pl.Boolean()}
+        types = TELEMETRY_DEVICE_SCHEMA | {"mig_enabled": pl.Boolean()}
         absent = [name for name in types if name not in rows.good.columns]
         rows = rows.with_columns(pl.lit(None, types[name]).alias(name) for name in absent)
         if self.metrics is None:

@@ -25,9 +25,9 @@ from gpuplanner.ingest.telemetry.coverage import MAX_GPU_GROUP_ROWS, SampleStati
 from gpuplanner.ingest.telemetry.metric_definitions import (
     ACTIVITY_SOURCES,
     DEVICE_KEY,
-    DEVICE_SCHEMA,
     DIMENSIONS,
     SAMPLE_KEY,
+    TELEMETRY_DEVICE_SCHEMA,
     Metric,
     choose_activity_source,
     find_device_counters,
@@ -221,7 +221,7 @@ def _reject_repeats(pairs: pl.DataFrame, reason: pl.Expr) -> pl.DataFrame:
 
 
 def _merge_processes(old_dataset: Dataset, new_dataset: Dataset) -> pl.DataFrame | None:
-    """Merge the processes of both datasets, each once."""
+    """Concatenate the processes of both datasets without identical rows; None if neither has any."""
     tables = [dataset.processes for dataset in (old_dataset, new_dataset) if dataset.processes is not None]
     return pl.concat(tables).unique(maintain_order=True) if tables else None
 
@@ -383,7 +383,7 @@ class SampleWriter:
             and not (self._has_legacy & (self._has_better | is_partitioned)).any()
         ):
             return None
-        schema = {name: DEVICE_SCHEMA[name] for name in DEVICE_KEY}
+        schema = {name: TELEMETRY_DEVICE_SCHEMA[name] for name in DEVICE_KEY}
         devices = pl.DataFrame(self.joiner.devices, schema, orient="row")
         counters = devices.with_columns(has_sm=pl.Series(self._has_sm), has_better=pl.Series(self._has_better))
         return counters.filter(pl.Series(self._has_samples))

@@ -19,7 +19,7 @@ import polars as pl
 
 from gpuplanner.ingest.gpu_model_resolution import spread_gpus_over_nodes
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE
-from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, DEVICE_SCHEMA, DIMENSIONS
+from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, DIMENSIONS, TELEMETRY_DEVICE_SCHEMA
 from gpuplanner.ingest.telemetry.sample_buffer import (
     DEVICE_JOB_COLUMNS,
     MINUTE_US,
@@ -48,7 +48,9 @@ none
 
 JOB_SEPARATOR = ","
 """Separator of the jobs that share a device."""
-DEVICE_KIND_SCHEMA = pl.Schema({name: DEVICE_SCHEMA[name] for name in (*DEVICE_KEY, "profile")} | {"kind": pl.String()})
+DEVICE_KIND_SCHEMA = pl.Schema(
+    {name: TELEMETRY_DEVICE_SCHEMA[name] for name in (*DEVICE_KEY, "profile")} | {"kind": pl.String()}
+)
 """Devices that telemetry shows; ``kind`` is the profile of an instance, "" for a full GPU, null for a MIG-partitioned
 GPU, whose instances several jobs may have.
 """
@@ -568,7 +570,7 @@ class SampleJoiner:
 
 def device_jobs_table(numbering: TupleNumbering) -> pl.DataFrame:
     """Return the numbered devices with their jobs as a table."""
-    types = DEVICE_SCHEMA | {"mig_enabled": pl.Boolean()}
+    types = TELEMETRY_DEVICE_SCHEMA | {"mig_enabled": pl.Boolean()}
     return pl.DataFrame(numbering.rows, schema={name: types[name] for name in DEVICE_JOB_COLUMNS}, orient="row")
 
 

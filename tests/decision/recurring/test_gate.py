@@ -16,8 +16,8 @@ from gpuplanner.decision.capacity_check import (
     PAST_WAITS,
     RUNWAY,
     Alerts,
-    CapacityCheck,
-    CheckResult,
+    CapacityCheckReport,
+    SingleCheckResult,
     check_capacity,
     format_alert_mail,
 )
@@ -176,9 +176,9 @@ def test_no_starts_and_no_list_of_nodes_are_said(tmp_path, shifted):
 
 
 def test_payloads_keep_the_schemas_of_their_channels():
-    late = CheckResult("waits last week", False, 0.3, 0.1, "30% <of> the jobs & more waited.")
-    found = CapacityCheck(
-        "<!channel> & @all\r\nBcc: me", MONDAY, (late, CheckResult("capacity runway", True, None, 0.9, "-"))
+    late = SingleCheckResult("waits last week", False, 0.3, 0.1, "30% <of> the jobs & more waited.")
+    found = CapacityCheckReport(
+        "<!channel> & @all\r\nBcc: me", MONDAY, (late, SingleCheckResult("capacity runway", True, None, 0.9, "-"))
     )
     sent = Alerts(found).to_dict()
     forms = {"alertmanager": ALERTMANAGER, "webhook": CLOUD_EVENT, "chat": CHAT, "mail": MAIL}
