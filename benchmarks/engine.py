@@ -19,7 +19,7 @@ from pathlib import Path
 import polars as pl
 from peers import accasim_pool, simpy_pool
 
-from gpuplanner.core.execution import import_optional
+from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.simulator.simple_queue import simulate_job_list, start_jobs_on_equal_nodes
 
 TENANTS = 8

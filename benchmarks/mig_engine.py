@@ -19,7 +19,7 @@ import polars as pl
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.simulator.planned_changes import LayoutChanges
-from gpuplanner.simulator.simulated_fleet import DynamicMig, NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import DynamicMig, NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 
 BOARD = "H100-80GB-SXM5"
@@ -32,8 +32,8 @@ BEFORE_S = {"static": 0.077, "drained when planned": 0.084, "reserved 6 h ahead"
 FIRST_CALL = """
 import time
 from gpuplanner.simulator.planned_changes import LayoutChanges
-from gpuplanner.simulator.simulated_fleet import NodeFleet
-from gpuplanner.simulator.simulated_fleet import NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet
+from gpuplanner.simulator.simulation_inputs import NodeRequests
 from gpuplanner.simulator.simulation_run import play
 import gpuplanner.simulator.event_loop
 asked = NodeRequests([0], [0], [1], [1], [1], [1], [1])

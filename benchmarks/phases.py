@@ -19,7 +19,7 @@ from phase_jobs.held_out_jobs import GROUPS, make_held_out
 from phase_jobs.score import Score, score_changes, tolerance
 from phase_jobs.synthetic_jobs import make_job
 
-from gpuplanner.usage.demand_by_phase import LATE_DEMAND_VERDICTS, judge_claim
+from gpuplanner.usage.demand_by_phase_and_late_demand_test import LATE_DEMAND_VERDICTS, judge_claim
 from gpuplanner.usage.job_phases import find_phases
 from gpuplanner.usage.utilization_dips import find_paces, find_spikes
 

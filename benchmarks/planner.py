@@ -21,6 +21,7 @@ import numpy as np
 
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.fleet_limits import Limits, Quota, StatePrices
+from gpuplanner.planner.fleet_plans_and_comparisons import plan_fleet, verify_fleet
 from gpuplanner.planner.interval_milp import build_slot_model
 from gpuplanner.planner.linear_model import SearchEffort, relative_gap
 from gpuplanner.planner.milp_solvers import solve
@@ -28,7 +29,6 @@ from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
-from gpuplanner.planner.plan_variants import plan_fleet, verify_fleet
 from gpuplanner.planner.plan_verification import verify
 
 BOARD = "H100-80GB-SXM5"

@@ -20,7 +20,7 @@ from gpuplanner.core.schemas import Inventory
 from gpuplanner.ingest.dataset import Dataset, gpu_hours
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.quality_report import JOB_LIST_CHECKS, build_quality_report, find_submission_gaps, run_checks
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests, Outcome
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests, Outcome
 from gpuplanner.simulator.simulation_run import simulate_requests
 
 START = datetime(2026, 2, 1, tzinfo=UTC)

@@ -21,7 +21,7 @@ from gpuplanner.forecast.rolling_demand_forecast import rolling_backtest
 from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS, QUANTILE_LEVELS
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.public.job_lists import ITP_TRACE, OPENB_TRACE, PHILLY_TRACE
-from gpuplanner.ingest.public.usage_series import read_helios_sequence
+from gpuplanner.ingest.public.usage_and_request_series import read_helios_sequence
 from gpuplanner.usage.study_history import end_of, load_dataset
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))

@@ -52,7 +52,7 @@ EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(
         ("ingest/source_registry.py", "read"),  # the imperative, as in pandas and polars
         ("notebook/cluster_views.py", "expected"),  # called by notebooks
         ("notebook/layout_views.py", "asked"),  # called by notebooks
-        ("planner/plan_variants.py", "bound"),  # the noun of optimization
+        ("planner/fleet_plans_and_comparisons.py", "bound"),  # the noun of optimization
         ("report/chart_rendering.py", "fitted"),  # the twin of a function in page.js
     }
 )

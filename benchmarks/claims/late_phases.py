@@ -26,7 +26,12 @@ from claim_table import argument_parser, figure_row, figure_table, report
 from gpuplanner.core.stage_cache import sample_folder
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.source_registry import read
-from gpuplanner.usage.demand_by_phase import claim_by_class, claim_table, judge_claim, phases_of_jobs
+from gpuplanner.usage.demand_by_phase_and_late_demand_test import (
+    claim_by_class,
+    claim_table,
+    judge_claim,
+    phases_of_jobs,
+)
 
 REDUCTION = 0.10
 """Smallest reduction of late demand that counts."""

@@ -29,7 +29,7 @@ from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
-from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.usage.requested_demand import plain_profiles
 

@@ -218,7 +218,7 @@ def as_played(jobs: list[Job], machines: int, idle_s: float, *, queue: str, look
     """The same day in the engine: start of each job, and what was on."""
     from gpuplanner.hardware.actuators import find_abilities
     from gpuplanner.hardware.gpu_models import load_gpu_model
-    from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet, NodeRequests
+    from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet, NodeRequests
     from gpuplanner.simulator.simulation_run import simulate_requests
 
     gpu_model = load_gpu_model(BOARD)

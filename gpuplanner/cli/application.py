@@ -39,7 +39,7 @@ from gpuplanner.core.output_column_headings import column_heading
 from gpuplanner.core.output_places import allow_overwriting
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import settings_of
-from gpuplanner.core.units import money_text
+from gpuplanner.core.units_and_number_texts import money_text
 
 if TYPE_CHECKING:
     import polars as pl

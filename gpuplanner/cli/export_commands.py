@@ -194,7 +194,7 @@ def verify(
     The lower bound of a plan is not proven again. Exits with 1 if a check fails.
     """
     from gpuplanner.decision.layout_planning import make_plan_problem
-    from gpuplanner.planner.plan_variants import read_problems
+    from gpuplanner.planner.fleet_plans_and_comparisons import read_problems
     from gpuplanner.report.cluster_verification import verify_any, verify_carried_out
 
     if (file / "export").is_dir():  # of a report, the pack in it

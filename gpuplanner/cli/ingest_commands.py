@@ -79,7 +79,7 @@ def ingest(
     server instead of files. Example: gpuplanner ingest auto jobs.txt -o build/mine
     """
     from gpuplanner import ingest
-    from gpuplanner.core.execution import show_progress_bar
+    from gpuplanner.core.libraries_plugins_and_workers import show_progress_bar
 
     if list_sources:
         show({name: ingest_source.description for name, ingest_source in ingest.SOURCES.items()}, as_json=as_json)

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.decision.layout_planning import PlanChoice
+    from gpuplanner.planner.fleet_plans_and_comparisons import FleetPlan
     from gpuplanner.planner.layout_plan import Plan
     from gpuplanner.planner.plan_problem import PlanProblem
-    from gpuplanner.planner.plan_variants import FleetPlan
     from gpuplanner.usage.study_history import FleetPools
 
 
@@ -79,8 +79,8 @@ def plan_problem_file(
         Exit code of the command.
     """
     from gpuplanner.decision.layout_planning import PlannedProblem, compare_plan_choices
+    from gpuplanner.planner.fleet_plans_and_comparisons import fleet_to_json, read_problems
     from gpuplanner.planner.layout_plan import plan_to_json
-    from gpuplanner.planner.plan_variants import fleet_to_json, read_problems
 
     require_outputs(out, inputs=[path])
     pools = read_problems(path)
@@ -142,7 +142,7 @@ def plan_pools(
     """
     from gpuplanner.cli.compare_commands import compare_pools, show_pools
     from gpuplanner.decision.pool_decisions import plan_fleet
-    from gpuplanner.planner.plan_variants import fleet_to_json
+    from gpuplanner.planner.fleet_plans_and_comparisons import fleet_to_json
 
     planned = plan_fleet(fleet, **plan_options, report_pool=lambda name: notify(f"planning {name} ...", quiet=quiet))
     fleet_plan = planned.combined_plan
@@ -197,8 +197,8 @@ def _plan_and_verify(path: str, pools: Mapping[str, PlanProblem], search_options
         Method, seed and limits of the search.
     """
     from gpuplanner.core.errors import require_no_faults
+    from gpuplanner.planner.fleet_plans_and_comparisons import plan_fleet, verify_fleet
     from gpuplanner.planner.numbered_gpus import assign
-    from gpuplanner.planner.plan_variants import plan_fleet, verify_fleet
     from gpuplanner.planner.plan_verification import verify
 
     fleet = plan_fleet(pools, **search_options)

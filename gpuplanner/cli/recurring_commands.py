@@ -29,7 +29,7 @@ from gpuplanner.cli.application import (
     show_frame,
     with_fields,
 )
-from gpuplanner.core.units import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
 
 if TYPE_CHECKING:
     from gpuplanner.core.errors import GpuPlannerError

@@ -423,7 +423,7 @@ def _import_files(source_files: tuple[SourceFiles, ...], folder: Path, options: 
     options : dict
         Time zone and GPU models of the files.
     """
-    from gpuplanner.core.execution import show_progress_bar
+    from gpuplanner.core.libraries_plugins_and_workers import show_progress_bar
     from gpuplanner.ingest.dataset_folder import open_dataset
     from gpuplanner.ingest.dataset_import import add_sources, require_jobs
 
@@ -465,7 +465,7 @@ def compile_part(name: str) -> tuple[str, float]:
     from gpuplanner.decision.free_gpus_over_time import close_handover_gaps, observe_occupancy
     from gpuplanner.decision.wait_causes import attribute_waits, find_fit_times, observe_tenant_use
     from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
-    from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+    from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
     from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 
     started_s = time.perf_counter()
@@ -553,7 +553,7 @@ def _serve(folder: Path, port: int, *, browser: bool, token: str | None, allow_r
         Serve with voila instead of JupyterLab.
     """
     import gpuplanner
-    from gpuplanner.core.execution import import_optional
+    from gpuplanner.core.libraries_plugins_and_workers import import_optional
     from gpuplanner.core.stage_cache import notebook_folder
 
     import_optional("voila" if dashboard else "jupyterlab", extra="dashboard" if dashboard else "notebook")

@@ -17,7 +17,7 @@ from gpuplanner.core.output_places import MANIFEST, FolderMark, WrittenFile, rea
 from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario_fields import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIPS
 from gpuplanner.core.serialization import sha256
-from gpuplanner.core.units import count_text, day_text, percent_text, wait_text
+from gpuplanner.core.units_and_number_texts import count_text, day_text, percent_text, wait_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -29,7 +29,7 @@ from gpuplanner.core.scenario_fields import (
     setting,
     settings_of,
 )
-from gpuplanner.core.units import LOCALE_BY_NAME, SECONDS_PER_DAY
+from gpuplanner.core.units_and_number_texts import LOCALE_BY_NAME, SECONDS_PER_DAY
 
 PRICES = "prices"
 """Group of the settings that change costs only, so that simulations need not run again."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from gpuplanner.core.errors import OutputError
-from gpuplanner.core.execution import list_plugin_versions
+from gpuplanner.core.libraries_plugins_and_workers import list_plugin_versions
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario, require_scenario
 from gpuplanner.core.serialization import sha256, sha256_of_all, to_json

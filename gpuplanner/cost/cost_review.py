@@ -13,14 +13,14 @@ from gpuplanner.core.errors import VerificationError
 from gpuplanner.core.output_column_headings import cells_in_words, code_in_words
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
-from gpuplanner.core.units import GRAMS_PER_KILOGRAM, UNALLOCATED_TEAM, money_text, split_amount
-from gpuplanner.core.units import round_money as to_cents
+from gpuplanner.core.units_and_number_texts import GRAMS_PER_KILOGRAM, UNALLOCATED_TEAM, money_text, split_amount
+from gpuplanner.core.units_and_number_texts import round_money as to_cents
 from gpuplanner.cost.energy_and_carbon import RangedAmount, sum_amount
 from gpuplanner.cost.period_costs import RATE_NOT_SET, Money, load_price_book, money
 from gpuplanner.cost.price_book import LOT_KEYS, PriceBook
 from gpuplanner.cost.showback import BILL, CENTS, LIST_PRICE, OWN_RATE, split_cost
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.hardware.power_and_carbon import STATED_PRICE_SOURCE_TEXT, GpuHourPrice, GridCarbonIntensity
+from gpuplanner.hardware.power_carbon_and_prices import STATED_PRICE_SOURCE_TEXT, GpuHourPrice, GridCarbonIntensity
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
 from gpuplanner.usage.allocated_hours import FAILED_JOB_STATES, allocated_by_state
 from gpuplanner.usage.pool_occupancy import LedgerWindow

@@ -11,9 +11,9 @@ import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, first_error_line
 from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY
-from gpuplanner.core.units import GRAMS_PER_KILOGRAM, SECONDS_PER_HOUR, WATTS_PER_KILOWATT
+from gpuplanner.core.units_and_number_texts import GRAMS_PER_KILOGRAM, SECONDS_PER_HOUR, WATTS_PER_KILOWATT
 from gpuplanner.hardware.catalog import find_parameter
-from gpuplanner.hardware.power_and_carbon import HOURS_PER_YEAR, make_power_model
+from gpuplanner.hardware.power_carbon_and_prices import HOURS_PER_YEAR, make_power_model
 from gpuplanner.ingest.telemetry.device_hours import GPU_KEY, J_PER_KWH, select_gpu_readings, split_energy_steps
 from gpuplanner.ingest.telemetry.sample_buffer import add_reading_spans
 from gpuplanner.ingest.telemetry.telemetry_join import split_shared_samples

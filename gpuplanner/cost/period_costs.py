@@ -20,7 +20,7 @@ from gpuplanner.core.scenario_fields import OWNERSHIP_RENTED
 from gpuplanner.core.schema_checks import make_empty_table
 from gpuplanner.core.schemas import Costs
 from gpuplanner.core.stage_cache import stage
-from gpuplanner.core.units import kwh_from_watt_hours
+from gpuplanner.core.units_and_number_texts import kwh_from_watt_hours
 from gpuplanner.cost.energy_and_carbon import (
     AMOUNTS,
     Facility,
@@ -41,7 +41,7 @@ from gpuplanner.hardware.catalog import (
     non_mig_model_names,
     resolve_gpu_model,
 )
-from gpuplanner.hardware.power_and_carbon import (
+from gpuplanner.hardware.power_carbon_and_prices import (
     GpuHourPrice,
     GpuPowerModel,
     GridCarbonIntensity,

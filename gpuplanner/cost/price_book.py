@@ -19,10 +19,10 @@ from gpuplanner.core.serialization import (
     read_yaml,
     require_keys,
 )
-from gpuplanner.core.units import percent_text
+from gpuplanner.core.units_and_number_texts import percent_text
 from gpuplanner.cost.showback import Rate
 from gpuplanner.hardware.catalog import facts, resolve_gpu_model
-from gpuplanner.hardware.power_and_carbon import HOURS_PER_YEAR, GpuHourPrice
+from gpuplanner.hardware.power_carbon_and_prices import HOURS_PER_YEAR, GpuHourPrice
 
 OWNED, ON_DEMAND, SPOT = "owned", "on_demand", "spot"
 RENTED_KINDS = (ON_DEMAND, SPOT, "reserved", "reserved_1y", "reserved_3y", "block")

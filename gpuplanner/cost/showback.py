@@ -13,9 +13,9 @@ import polars as pl
 from gpuplanner.core.output_column_headings import cells_in_words
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import MONEY_DTYPE, Costs
-from gpuplanner.core.units import UNALLOCATED_TEAM, round_money, split_amount
+from gpuplanner.core.units_and_number_texts import UNALLOCATED_TEAM, round_money, split_amount
 from gpuplanner.cost.energy_and_carbon import AMOUNT_DECIMALS
-from gpuplanner.hardware.power_and_carbon import GpuHourPrice
+from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
 
 NO_TENANT = "-"
 """Tenant of unallocated GPU-hours in the ledger."""

@@ -23,7 +23,7 @@ from gpuplanner.core.serialization import (
     read_yaml,
     require_keys,
 )
-from gpuplanner.core.units import (
+from gpuplanner.core.units_and_number_texts import (
     SECONDS_PER_DAY,
     SECONDS_PER_HOUR,
     SECONDS_PER_MINUTE,
@@ -50,7 +50,7 @@ from gpuplanner.decision.wait_curve import (
     wait_p95,
 )
 from gpuplanner.hardware.catalog import resolve_gpu_model
-from gpuplanner.simulator.simulated_fleet import NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeRequests
 from gpuplanner.simulator.simulation_state import Floats
 
 PROJECT_KEYS = ("name", "team", "gpus", "jobs", "gpu_model", "from", "to", "chance")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import escape_controls
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
-from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
 from gpuplanner.decision.capacity_measures import find_refusal_reason
 from gpuplanner.decision.explained_waits import explain_waits
 from gpuplanner.decision.headroom_and_growth import (

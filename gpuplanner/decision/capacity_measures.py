@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE, count_text
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_MINUTE, count_text
 from gpuplanner.decision.decision_types import CurvePoint, Exhaustion, JobSizeWaits, Measure, WeeklyGrowth
 from gpuplanner.decision.headroom_and_growth import FittedGrowth, MeasuredHeadroom, date_exhaustion, measure_headroom
 from gpuplanner.decision.requested_jobs import AS_TODAY, RIGHTSIZED
@@ -38,7 +38,7 @@ from gpuplanner.decision.wait_curve import (
     wait_limits,
     wait_p95,
 )
-from gpuplanner.simulator.simulated_fleet import NodeFleet
+from gpuplanner.simulator.simulation_inputs import NodeFleet
 from gpuplanner.simulator.simulation_state import Floats
 
 MIN_DAYS = 5.0

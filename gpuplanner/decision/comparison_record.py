@@ -16,7 +16,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIP_RESERVED
 from gpuplanner.core.serialization import from_plain, round_record, to_json, to_plain
 from gpuplanner.core.stage_cache import disk_stage, stage
-from gpuplanner.core.units import (
+from gpuplanner.core.units_and_number_texts import (
     GRAMS_PER_KILOGRAM,
     HOURS_PER_WEEK,
     SECONDS_PER_DAY,
@@ -54,7 +54,7 @@ from gpuplanner.decision.policy_comparison import (
 from gpuplanner.decision.policy_layouts import FleetRules
 from gpuplanner.decision.policy_simulation import Mask, PolicyRun, sum_gpu_hours
 from gpuplanner.decision.recommendation import DecisionBasis, decide, read_wait_target
-from gpuplanner.hardware.power_and_carbon import find_carbon_factor
+from gpuplanner.hardware.power_carbon_and_prices import find_carbon_factor
 from gpuplanner.usage.study_history import history
 
 

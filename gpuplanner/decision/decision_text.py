@@ -11,7 +11,14 @@ from types import MappingProxyType
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units import SECONDS_PER_HOUR, UNALLOCATED_TEAM, count_text, day_text, percent_text, wait_text
+from gpuplanner.core.units_and_number_texts import (
+    SECONDS_PER_HOUR,
+    UNALLOCATED_TEAM,
+    count_text,
+    day_text,
+    percent_text,
+    wait_text,
+)
 from gpuplanner.decision.capacity_measures import MIN_DAYS, MIN_JOBS, RECOMMENDED_LAYOUT, Recommendation
 from gpuplanner.decision.decision_types import (
     LAYOUT_FULL,

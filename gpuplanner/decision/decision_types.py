@@ -10,11 +10,16 @@ import polars as pl
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIP_RESERVED
-from gpuplanner.core.units import count_text, day_text
+from gpuplanner.core.units_and_number_texts import count_text, day_text
 from gpuplanner.cost.period_costs import find_power_model, find_price, find_price_per_kwh, find_pue, load_price_book
 from gpuplanner.hardware.actuators import UNNEEDED_NODES_RETURNED, find_scenario_abilities, parse_ownership
 from gpuplanner.hardware.catalog import find_parameter
-from gpuplanner.hardware.power_and_carbon import GpuHourPrice, GpuPowerModel, compute_facility_kwh, compute_gpu_kwh
+from gpuplanner.hardware.power_carbon_and_prices import (
+    GpuHourPrice,
+    GpuPowerModel,
+    compute_facility_kwh,
+    compute_gpu_kwh,
+)
 from gpuplanner.usage.study_history import history
 
 TODAY: str = "today"
@@ -410,7 +415,7 @@ def compute_financial_impact(
 
     Examples
     --------
-    >>> from gpuplanner.hardware.power_and_carbon import make_power_model
+    >>> from gpuplanner.hardware.power_carbon_and_prices import make_power_model
     >>> law = make_power_model("H100-80GB-SXM5")
     >>> found = compute_financial_impact(
     ...     Saving(1000.0), gpus_freed_at_peak=6, fleet_gpus=24, ownership="owned",

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from gpuplanner.core.execution import compile_entry, compile_helper
-from gpuplanner.simulator.simulated_fleet import NodeRequests
+from gpuplanner.core.libraries_plugins_and_workers import compile_entry, compile_helper
+from gpuplanner.simulator.simulation_inputs import NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
 MIN_LATENCY_S, MAX_LATENCY_S = 60.0, 300.0

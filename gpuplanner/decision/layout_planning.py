@@ -16,7 +16,7 @@ from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import round_record
 from gpuplanner.core.stage_cache import stage
-from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text
+from gpuplanner.core.units_and_number_texts import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text
 from gpuplanner.cost.period_costs import idle_gpu_price
 from gpuplanner.decision.decision_types import RECORD_DECIMALS
 from gpuplanner.decision.plan_rehearsal import RehearsedWeek, parse_open_windows, simulate_weeks
@@ -429,8 +429,7 @@ def plan_choices(scenario: Scenario) -> tuple[PlanChoice, ...]:
 
 
 def make_choice_table(plan_choices: Sequence[PlanChoice]) -> pl.DataFrame:
-    """Make a table with a row for each plan; simulated figures have columns ``played_…``, and unknown ones are left
-    out."""
+    """Make a table with a row for each plan; simulated figures have columns ``played_…``, without unknown ones."""
     rows = []
     for choice in plan_choices:
         row = {"plan": choice.name, **vars(choice)}

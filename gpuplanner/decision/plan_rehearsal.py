@@ -14,7 +14,7 @@ from gpuplanner.core.scenario import Scenario, parse_change_windows
 from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import FULL_GPU, LayoutPlan
-from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.requested_jobs import (
     build_requests,
     count_layout_instances,
@@ -28,7 +28,7 @@ from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.simulator.planned_changes import LayoutChanges
 from gpuplanner.simulator.replications import draw_replication, past_jobs, simulator_jobs
 from gpuplanner.simulator.scheduling_rules import Drain
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeNetwork, NodeRequests, Outcome
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeNetwork, NodeRequests, Outcome
 from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.simulator.simulation_state import Ints
 from gpuplanner.usage.study_history import history

@@ -12,11 +12,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError, resolve_name
-from gpuplanner.core.execution import POLICY_ENTRY_POINT_GROUP, load_plugins
+from gpuplanner.core.libraries_plugins_and_workers import POLICY_ENTRY_POINT_GROUP, load_plugins
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.stage_cache import data_folder
-from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import (
     AUTOSCALED_POOLS,
     FEWER_NODES,
@@ -53,7 +53,7 @@ from gpuplanner.decision.wait_curve import DAYS_PER_WEEK, scale_load, simulate_w
 from gpuplanner.hardware.actuators import PARTITIONS_ANY_GPUS, ActuatorAbilities, find_abilities
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.simulator.replications import student_t
-from gpuplanner.simulator.simulated_fleet import NodeAutoscaling
+from gpuplanner.simulator.simulation_inputs import NodeAutoscaling
 from gpuplanner.usage.study_fleet import PlannedFleet
 from gpuplanner.usage.study_history import History, history
 

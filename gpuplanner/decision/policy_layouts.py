@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
 from gpuplanner.decision.decision_types import LAYOUT_PER_JOB
 from gpuplanner.decision.policy_simulation import Knobs, PolicyRun, PolicySetting, partition_nodes
 from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs
@@ -25,7 +25,7 @@ from gpuplanner.hardware.layout_enumeration import list_pareto_counts
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, format_layout, parse_layout
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.layout_plan import NodeState
-from gpuplanner.simulator.simulated_fleet import DynamicMig, NodeAutoscaling, NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import DynamicMig, NodeAutoscaling, NodeFleet, NodeRequests
 
 _PLAN_SCHEMA: dict[str, Any] = {
     "node": pl.String, "gpu": pl.Int32, "slot_start": pl.Datetime("us", "UTC"),

@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.stage_cache import data_folder
-from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
 from gpuplanner.decision.decision_types import TODAY
 from gpuplanner.decision.explained_waits import ExplainedWaits
 from gpuplanner.decision.queue_model import MAX_ARRIVAL_JITTER_S
@@ -25,7 +25,7 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset, read_metadata
 from gpuplanner.ingest.gpu_shares import UNTRACKED_SHARES_CHECK
 from gpuplanner.ingest.quality_report import UNKNOWN_GPUS_CHECK, QualityWarning, list_warnings
-from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet, NodeRequests, Outcome
+from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet, NodeRequests, Outcome
 from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.simulator.simulation_state import Floats
 
@@ -192,10 +192,9 @@ class ReplayedJobs:
         return trial
 
     def choose_placement(self, stated: str = "best") -> str:
-        """Return the placement rule to simulate: ``lowest`` under Slurm, else the stated one; ``best`` may become
-        ``spread``.
+        """Return the placement rule to simulate: ``lowest`` under Slurm, else the stated one.
 
-        It becomes ``spread`` where the queue was observed to spread jobs over nodes.
+        ``best`` becomes ``spread`` where the queue was observed to spread jobs over nodes.
         """
         if self.queue == "slurm":  # it takes the first of its table, whoever runs the fleet how
             return "lowest"

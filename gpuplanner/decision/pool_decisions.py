@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import GeometryError, ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units import count_text
+from gpuplanner.core.units_and_number_texts import count_text
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision
 from gpuplanner.decision.layout_planning import PlannedProblem, make_plan_problem, plan_problem_for
 from gpuplanner.decision.sharing_rules import is_gpu_model_name
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model, make_non_mig_model
 from gpuplanner.hardware.repartitioning_cost import find_change_cost
+from gpuplanner.planner.fleet_plans_and_comparisons import FleetPlan
 from gpuplanner.planner.plan_problem import DEMAND_ROUNDING_INSTANCES, PlanProblem
-from gpuplanner.planner.plan_variants import FleetPlan
 from gpuplanner.sizing.training_throughput import find_gpu_spec
 from gpuplanner.usage.rightsizing import RIGHTSIZING_HEADROOM_FRACTION
 from gpuplanner.usage.study_fleet import UNNAMED_GPU_MODEL, is_catalogue_model, nodes_in_service

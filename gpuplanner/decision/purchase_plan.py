@@ -20,7 +20,7 @@ from gpuplanner.core.output_column_headings import code_in_words
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import make_file_error, read_list, read_number, read_yaml, require_keys
 from gpuplanner.core.step_functions import waiting_since
-from gpuplanner.core.units import (
+from gpuplanner.core.units_and_number_texts import (
     HOURS_PER_WEEK,
     SECONDS_PER_HOUR,
     kwh_from_watt_hours,
@@ -28,7 +28,7 @@ from gpuplanner.core.units import (
     percent_text,
     split_amount,
 )
-from gpuplanner.core.units import round_money as to_cents
+from gpuplanner.core.units_and_number_texts import round_money as to_cents
 from gpuplanner.cost.capacity_portfolio import (
     HOURS_PER_MONTH,
     Offer,

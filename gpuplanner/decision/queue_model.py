@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.core.execution import compile_entry
+from gpuplanner.core.libraries_plugins_and_workers import compile_entry
 from gpuplanner.decision.free_gpus_over_time import (
     Handover,
     OccupancyChanges,
@@ -17,7 +17,7 @@ from gpuplanner.decision.free_gpus_over_time import (
 )
 from gpuplanner.decision.wait_causes import MIN_WAITS_AT_LIMIT, NamedLimit, TenantUse
 from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 

@@ -14,7 +14,7 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario, parse_gang_slowdowns
 from gpuplanner.core.stage_cache import stage
-from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
 from gpuplanner.decision.explained_waits import MAX_REPLAY_ERROR
 from gpuplanner.decision.policy_comparison import load_policy_arena
 from gpuplanner.decision.policy_simulation import ReplayedJobs, simulate_once
@@ -40,7 +40,7 @@ from gpuplanner.simulator.scheduling_rules import (
     SharedOutcome,
     Sharing,
 )
-from gpuplanner.simulator.simulated_fleet import NodeNetwork
+from gpuplanner.simulator.simulation_inputs import NodeNetwork
 from gpuplanner.simulator.simulation_run import simulate_shared_requests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 from gpuplanner.usage.study_history import History, history

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.stage_cache import stage
-from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.core.units_and_number_texts import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.policy_simulation import take_order_statistic
 from gpuplanner.decision.sharing_rules import SharingRules, quota_share, read_sharing_rules
 from gpuplanner.forecast.rolling_demand_forecast import demand_by_view, demand_paths

@@ -13,7 +13,13 @@ import polars as pl
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
 from gpuplanner.core.stage_cache import data_folder, stage
-from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, UNALLOCATED_TEAM, percent_text
+from gpuplanner.core.units_and_number_texts import (
+    HOURS_PER_WEEK,
+    SECONDS_PER_HOUR,
+    SECONDS_PER_MINUTE,
+    UNALLOCATED_TEAM,
+    percent_text,
+)
 from gpuplanner.decision.capacity_measures import (
     Recommendation,
     TeamWaits,

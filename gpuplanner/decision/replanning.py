@@ -18,7 +18,7 @@ from gpuplanner.core.output_places import allow_overwriting_within, require_file
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, to_json, to_plain
-from gpuplanner.core.units import percent_text
+from gpuplanner.core.units_and_number_texts import percent_text
 from gpuplanner.decision.layout_planning import (
     PlannedProblem,
     make_problem_for_demand,

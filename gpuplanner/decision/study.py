@@ -16,7 +16,7 @@ from gpuplanner.core.output_places import FolderMark
 from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, round_record, to_json, to_plain
-from gpuplanner.core.units import HOURS_PER_WEEK
+from gpuplanner.core.units_and_number_texts import HOURS_PER_WEEK
 from gpuplanner.cost.period_costs import Money
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision
@@ -24,7 +24,7 @@ from gpuplanner.decision.layout_planning import FixedLayoutComparison, PlanChoic
 from gpuplanner.decision.policy_comparison import MEANINGS
 from gpuplanner.forecast.rolling_demand_forecast import NextDayDemand
 from gpuplanner.hardware.catalog import CatalogParameter, find_parameter
-from gpuplanner.hardware.power_and_carbon import GpuHourPrice, GpuPowerModel, GridCarbonIntensity
+from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice, GpuPowerModel, GridCarbonIntensity
 from gpuplanner.ingest.dataset import SourceFacts
 from gpuplanner.planner.layout_plan import Plan, plan_from_json, plan_to_json
 from gpuplanner.planner.plan_problem import PlanProblem

@@ -16,7 +16,7 @@ from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatEr
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario, require_scenario
 from gpuplanner.core.stage_cache import cache_folder, content_key, data_folder, input_hashes
 from gpuplanner.core.step_functions import has_unknown_end, interval_ticks
-from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_DAY, percent_text
+from gpuplanner.core.units_and_number_texts import HOURS_PER_WEEK, SECONDS_PER_DAY, percent_text
 from gpuplanner.cost.period_costs import Money, money
 from gpuplanner.decision.comparison_record import (
     Comparison,
@@ -54,7 +54,7 @@ from gpuplanner.forecast.growth_and_announced_demand import complete_until
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW, expected_gpu_hours, tomorrow
 from gpuplanner.hardware.actuators import find_default_actuator, find_scenario_abilities
 from gpuplanner.hardware.catalog import actuators_by_source, export_command, facts, has_list_price
-from gpuplanner.hardware.power_and_carbon import find_carbon_factor, find_gpu_hour_price
+from gpuplanner.hardware.power_carbon_and_prices import find_carbon_factor, find_gpu_hour_price
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import DATASET_MARK, open_dataset, read_metadata
 from gpuplanner.ingest.quarantine import drop_quarantined

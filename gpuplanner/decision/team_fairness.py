@@ -16,13 +16,13 @@ from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, to_plain
 from gpuplanner.core.stage_cache import stage
-from gpuplanner.core.units import SECONDS_PER_HOUR, count_text, percent_text
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, count_text, percent_text
 from gpuplanner.decision.explained_waits import CAUSE_TEXTS
 from gpuplanner.decision.policy_comparison import load_policy_arena
 from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.sharing_rules import SharingRules, entitled_gpus, quota_share, read_sharing_rules
 from gpuplanner.decision.wait_causes import CAUSES, INSUFFICIENT
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.simulator.simulation_state import QUOTA_UNITS_PER_GPU
 from gpuplanner.usage.fair_share import (

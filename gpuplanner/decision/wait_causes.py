@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.core.execution import compile_entry, compile_helper
+from gpuplanner.core.libraries_plugins_and_workers import compile_entry, compile_helper
 from gpuplanner.decision.free_gpus_over_time import OccupancyChanges
-from gpuplanner.simulator.simulated_fleet import NodeRequests, request_kinds
+from gpuplanner.simulator.simulation_inputs import NodeRequests, request_kinds
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
 MIN_WAITS_AT_LIMIT = 10

@@ -19,9 +19,9 @@ from gpuplanner.forecast.model_selection import fold_table as fold_table
 from gpuplanner.forecast.model_selection import mean_scores as mean_scores
 from gpuplanner.forecast.model_selection import realised_cost as realised_cost
 from gpuplanner.forecast.model_selection import score_backtest as score_backtest
-from gpuplanner.forecast.quantile_calibration import reconcile_mint as reconcile_mint
-from gpuplanner.forecast.quantile_calibration import reconcile_to_pool as reconcile_to_pool
-from gpuplanner.forecast.quantile_calibration import sum_parts as sum_parts
+from gpuplanner.forecast.quantile_calibration_and_reconciliation import reconcile_mint as reconcile_mint
+from gpuplanner.forecast.quantile_calibration_and_reconciliation import reconcile_to_pool as reconcile_to_pool
+from gpuplanner.forecast.quantile_calibration_and_reconciliation import sum_parts as sum_parts
 from gpuplanner.forecast.run_off import RUN_OFF_SAMPLE_PATHS as RUN_OFF_SAMPLE_PATHS
 from gpuplanner.forecast.run_off import RunOff as RunOff
 from gpuplanner.forecast.run_off import lay_out_run_off as lay_out_run_off

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import SchemaError
-from gpuplanner.core.execution import TaskProgress, Workers, run_tasks
+from gpuplanner.core.libraries_plugins_and_workers import TaskProgress, Workers, run_tasks
 from gpuplanner.forecast.statistical_models import (
     MODELS_THAT_NEED_JOBS,
     MODELS_WITH_OWN_QUANTILES,

@@ -19,7 +19,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, MIN_USED_SM_ACTIVITY
 from gpuplanner.core.stage_cache import data_folder
 from gpuplanner.core.step_functions import has_unknown_end
-from gpuplanner.core.units import count_text
+from gpuplanner.core.units_and_number_texts import count_text
 from gpuplanner.forecast.demand_forecast import choose_representatives, cost_curve
 from gpuplanner.forecast.growth_and_announced_demand import complete_until, event_hours, gpus_announced
 from gpuplanner.forecast.run_off import RUN_OFF_COLUMNS, RunOff, lay_out_run_off

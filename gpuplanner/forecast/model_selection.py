@@ -15,7 +15,11 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.forecast.backtest import Backtest, mae, pinball, smape
-from gpuplanner.forecast.quantile_calibration import MEDIAN_INDEX, calibrate_quantiles, calibrated_mean
+from gpuplanner.forecast.quantile_calibration_and_reconciliation import (
+    MEDIAN_INDEX,
+    calibrate_quantiles,
+    calibrated_mean,
+)
 from gpuplanner.forecast.statistical_models import (
     CANDIDATE_MODELS,
     HOUR_OF_DAY,

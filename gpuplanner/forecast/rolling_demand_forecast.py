@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.execution import TaskProgress, Workers
+from gpuplanner.core.libraries_plugins_and_workers import TaskProgress, Workers
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.stage_cache import CachedStage, disk_stage, stage
@@ -26,7 +26,7 @@ from gpuplanner.forecast.model_selection import (
     evaluate_backtest,
     fold_scores,
 )
-from gpuplanner.forecast.quantile_calibration import reconcile_mint, reconcile_to_pool, sum_parts
+from gpuplanner.forecast.quantile_calibration_and_reconciliation import reconcile_mint, reconcile_to_pool, sum_parts
 from gpuplanner.forecast.run_off import RUN_OFF_COLUMNS, RUN_OFF_SAMPLE_PATHS, RunOff, lay_out_run_off
 from gpuplanner.forecast.statistical_models import (
     CANDIDATE_MODELS,
@@ -369,8 +369,10 @@ def forecast_ahead(
     """Forecast the future of demand series: the choice of models, and table ``schemas.Forecast``.
 
     Series that are sums of others are their sums: `sums` ``"mint"`` moves all by their past errors
-    (:func:`gpuplanner.forecast.quantile_calibration.reconcile_mint`), ``"top"`` shares the forecast of the whole out
-    (:func:`gpuplanner.forecast.quantile_calibration.reconcile_to_pool`), ``"none"`` leaves every series as it was
+    (:func:`gpuplanner.forecast.quantile_calibration_and_reconciliation.reconcile_mint`), ``"top"`` shares the
+    forecast of the whole out
+    (:func:`gpuplanner.forecast.quantile_calibration_and_reconciliation.reconcile_to_pool`), ``"none"`` leaves every
+    series as it was
     forecast by itself.
 
     Parameters

@@ -1,5 +1,5 @@
 """GPU models, MIG profiles and layouts, actuators, repartitioning cost, and the catalogue of facts."""
 
-from gpuplanner.core.execution import public_names
+from gpuplanner.core.libraries_plugins_and_workers import public_names
 
 __all__, __getattr__, __dir__ = public_names(__name__, __file__)

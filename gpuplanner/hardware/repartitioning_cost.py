@@ -12,7 +12,7 @@ from gpuplanner.core.errors import GeometryError, ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.hardware.catalog import find_parameter, list_actuator_facts
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import Layout, Placement, iterate_arrangements, parse_layout, prove

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuplanner.core.errors import TraceFormatError, examples, printable_file_name
-from gpuplanner.core.execution import Workers, run_tasks
+from gpuplanner.core.libraries_plugins_and_workers import Workers, run_tasks
 from gpuplanner.core.output_writing import make_temporary_sibling, reserve_directory
 from gpuplanner.hardware.catalog import export_command
 from gpuplanner.ingest.dataset import Dataset
@@ -39,7 +39,7 @@ from gpuplanner.ingest.dataset_writer import (
 )
 from gpuplanner.ingest.job_table import SUPERSEDED_REASON
 from gpuplanner.ingest.large_tables import MONTH_PREFIX, SAMPLES
-from gpuplanner.ingest.source_definition import load_entry, select_known_options
+from gpuplanner.ingest.source_registration import load_entry, select_known_options
 from gpuplanner.ingest.source_registry import (
     AUTO_SOURCE,
     JOB_SOURCE_NAMES,

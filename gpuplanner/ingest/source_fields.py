@@ -20,7 +20,7 @@ from typing import Any, Literal
 import polars as pl
 
 from gpuplanner.core.errors import NAME_SOURCE_HINT, TraceFormatError, examples, nearest_names
-from gpuplanner.core.execution import import_optional
+from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 
 MAX_SHOWN_COLUMN_NAME_CHARACTERS = 40

@@ -17,7 +17,7 @@ from gpuplanner.hardware.catalog import export_command, facts
 from gpuplanner.ingest import schedulers
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE
-from gpuplanner.ingest.source_definition import Source, SourceForm, define_source, load_entry, select_known_options
+from gpuplanner.ingest.source_registration import Source, SourceForm, define_source, load_entry, select_known_options
 from gpuplanner.ingest.text_files import read_head
 
 TZ_OPTION = frozenset({"tz"})

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, first_error_line, format_message
-from gpuplanner.core.execution import report_bytes_read
+from gpuplanner.core.libraries_plugins_and_workers import report_bytes_read
 from gpuplanner.core.serialization import sha256
 from gpuplanner.ingest.source_fields import decode_parquet, read_parquet_names
 

@@ -13,10 +13,10 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 
-from gpuplanner.core.execution import import_optional
+from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import OWNERSHIPS
-from gpuplanner.core.units import UNALLOCATED_TEAM, money_text
+from gpuplanner.core.units_and_number_texts import UNALLOCATED_TEAM, money_text
 from gpuplanner.cost.cost_review import CostReview, cost_review
 from gpuplanner.decision.comparison_record import Comparison, compare_policies
 from gpuplanner.decision.purchase_plan import PurchasePlan, plan_purchase

@@ -13,9 +13,9 @@ from typing import Any
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.execution import import_optional
+from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units import MISSING_VALUE_TEXT
+from gpuplanner.core.units_and_number_texts import MISSING_VALUE_TEXT
 from gpuplanner.decision.layout_planning import PlannedProblem, plan_view
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW
 from gpuplanner.hardware.layout_enumeration import make_placement_table
@@ -29,11 +29,11 @@ from gpuplanner.notebook.views import (
     slider,
     table_html,
 )
+from gpuplanner.planner.fleet_plans_and_comparisons import compare_plans, price_of_limits, with_limit
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.plan_explanation import dearest_instances
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
-from gpuplanner.planner.plan_variants import compare_plans, price_of_limits, with_limit
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import to_still_text
 from gpuplanner.report.layout_schedule_files import write_plan_handover
@@ -47,7 +47,7 @@ from gpuplanner.usage.study_history import history
 class LimitControl:
     """A limit of a plan and the range of its slider.
 
-    - ``argument``: Argument of :func:`gpuplanner.planner.plan_variants.with_limit`.
+    - ``argument``: Argument of :func:`gpuplanner.planner.fleet_plans_and_comparisons.with_limit`.
     - ``label``: Label of the slider, with its unit.
     - ``help``: Tooltip.
     - ``span``: Function from a problem to the lowest, the highest and the current value.
@@ -103,7 +103,7 @@ class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
     sliders : dict
         ipywidgets controls by argument of ``with_limit``; the one of the chosen limit is shown.
     prices : polars.DataFrame or None
-        Latest answer, see :func:`gpuplanner.planner.plan_variants.price_of_limits`.
+        Latest answer, see :func:`gpuplanner.planner.fleet_plans_and_comparisons.price_of_limits`.
 
     Examples
     --------
@@ -172,7 +172,7 @@ def price_html(prices: pl.DataFrame) -> str:
     Parameters
     ----------
     prices : polars.DataFrame
-        Table of :func:`gpuplanner.planner.plan_variants.price_of_limits`: the problem, then its variants.
+        Table of :func:`gpuplanner.planner.fleet_plans_and_comparisons.price_of_limits`: the problem, then its variants.
     """
     rows = list(prices.iter_rows(named=True))
     cells = (

@@ -8,9 +8,9 @@ from functools import lru_cache
 from html import escape
 from typing import Any, Protocol, TypeVar
 
-from gpuplanner.core.execution import import_optional
+from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units import figure_text
+from gpuplanner.core.units_and_number_texts import figure_text
 from gpuplanner.decision.quota_comparison import RulesComparison, compare_rules, rules_or_equal_shares
 from gpuplanner.decision.sharing_rules import SharingRules, StartHours, TeamQuota, parse_week_hours
 from gpuplanner.notebook.views import BackgroundPanel, button, control_style, dropdown, on_change, slider, table_html

@@ -19,7 +19,7 @@ from altair.typing import ChartType
 
 from gpuplanner._version import __version__
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, resolve_name
-from gpuplanner.core.execution import import_optional
+from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.output_places import allow_overwriting_within, require_file
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.stage_cache import notebook_folder

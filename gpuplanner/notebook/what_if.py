@@ -14,12 +14,12 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.errors import GpuPlannerError
-from gpuplanner.core.execution import import_optional
+from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.output_places import allow_overwriting_within
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario, require_scenario
 from gpuplanner.core.scenario_fields import Setting, Slider, settings_of
-from gpuplanner.core.units import MISSING_VALUE_TEXT, day_text, figure_text
+from gpuplanner.core.units_and_number_texts import MISSING_VALUE_TEXT, day_text, figure_text
 from gpuplanner.decision.comparison_record import (
     Comparison,
     PolicyRow,

@@ -4,6 +4,12 @@ from gpuplanner.planner.drain_order import transition as transition
 from gpuplanner.planner.fleet_limits import Limits as Limits
 from gpuplanner.planner.fleet_limits import Quota as Quota
 from gpuplanner.planner.fleet_limits import StatePrices as StatePrices
+from gpuplanner.planner.fleet_plans_and_comparisons import FleetPlan as FleetPlan
+from gpuplanner.planner.fleet_plans_and_comparisons import fleet_from_json as fleet_from_json
+from gpuplanner.planner.fleet_plans_and_comparisons import fleet_to_json as fleet_to_json
+from gpuplanner.planner.fleet_plans_and_comparisons import plan_fleet as plan_fleet
+from gpuplanner.planner.fleet_plans_and_comparisons import read_problems as read_problems
+from gpuplanner.planner.fleet_plans_and_comparisons import verify_fleet as verify_fleet
 from gpuplanner.planner.inference_service_plan import ServicePlan as ServicePlan
 from gpuplanner.planner.inference_service_plan import plan_services as plan_services
 from gpuplanner.planner.inference_service_plan import verify_services as verify_services
@@ -29,12 +35,6 @@ from gpuplanner.planner.plan_problem import SERVICE_TIERS as SERVICE_TIERS
 from gpuplanner.planner.plan_problem import PlanProblem as PlanProblem
 from gpuplanner.planner.plan_search import PLAN_METHODS as PLAN_METHODS
 from gpuplanner.planner.plan_search import plan as plan
-from gpuplanner.planner.plan_variants import FleetPlan as FleetPlan
-from gpuplanner.planner.plan_variants import fleet_from_json as fleet_from_json
-from gpuplanner.planner.plan_variants import fleet_to_json as fleet_to_json
-from gpuplanner.planner.plan_variants import plan_fleet as plan_fleet
-from gpuplanner.planner.plan_variants import read_problems as read_problems
-from gpuplanner.planner.plan_variants import verify_fleet as verify_fleet
 from gpuplanner.planner.plan_verification import verify as verify
 from gpuplanner.planner.receding_horizon import RollingPlan as RollingPlan
 from gpuplanner.planner.receding_horizon import roll as roll

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.core.execution import import_optional
+from gpuplanner.core.libraries_plugins_and_workers import import_optional
 
 Library: TypeAlias = Any
 """Objects of an untyped library that is imported when it is used."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuplanner.core.execution import compile_entry, compile_helper
+from gpuplanner.core.libraries_plugins_and_workers import compile_entry, compile_helper
 from gpuplanner.planner.packing_problem import AnyProblem, Integers, MigPackingProblem, PackingGrid
 
 _MOMENTS_PER_FIT_TEST_STEP = 32  # moments tested at once: enough for vector instructions, few enough to stop early

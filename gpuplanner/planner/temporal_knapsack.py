@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.core.execution import compile_entry, compile_helper
+from gpuplanner.core.libraries_plugins_and_workers import compile_entry, compile_helper
 from gpuplanner.planner.packing_problem import Integers
 
 MAX_ITEMS_ACTIVE_AT_ONCE = 128

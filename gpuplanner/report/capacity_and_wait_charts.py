@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.core.units import percent_text, wait_text
+from gpuplanner.core.units_and_number_texts import percent_text, wait_text
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
     MAX_CHART_ROWS,
@@ -457,7 +457,7 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
         ]
         if bold != "today":
             thin = make_chart(size_rows.filter(layout="today")).mark_line(
-                color=theme.QUIET, size=1.5, point={"size": 12, "color": theme.QUIET}
+                color=theme.OTHER_POLICY_COLOUR, size=1.5, point={"size": 12, "color": theme.QUIET}
             )
             layers.append(thin.encode(x=x, y=y, tooltip=hover))
         line = make_chart(drawn_bold).mark_line(color=theme.BLUE, size=2.5, point={"size": 18, "color": theme.BLUE})

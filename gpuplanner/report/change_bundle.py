@@ -19,7 +19,7 @@ from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
 from gpuplanner.core.schemas import FULL_GPU, QueueQuotas
 from gpuplanner.core.stage_cache import data_folder, input_hashes
-from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text, wait_text
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text, wait_text
 from gpuplanner.decision.comparison_record import (
     Comparison,
     make_policy_table,

@@ -12,7 +12,7 @@ import altair as alt
 from altair.typing import ChartType
 
 from gpuplanner.core.errors import escape_controls
-from gpuplanner.core.execution import import_optional
+from gpuplanner.core.libraries_plugins_and_workers import import_optional
 
 SVG_WIDTH = 860
 NOTEBOOK_WIDTH = 720

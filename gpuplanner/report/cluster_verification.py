@@ -24,6 +24,7 @@ from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model, load_any_gpu_
 from gpuplanner.hardware.mig_layouts import parse_layout, prove
 from gpuplanner.ingest.gpu_model_resolution import expand_node_list
 from gpuplanner.ingest.text_files import read_head
+from gpuplanner.planner.fleet_plans_and_comparisons import fleet_from_json
 from gpuplanner.planner.inference_service_plan import is_service_plan, services_from_json, verify_services
 from gpuplanner.planner.layout_plan import (
     MAX_PLAN_FILE_BYTES,
@@ -36,7 +37,6 @@ from gpuplanner.planner.layout_plan import (
 from gpuplanner.planner.limit_verification import find_layout_plan_faults
 from gpuplanner.planner.numbered_gpus import assign, count_node_reboots
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.planner.plan_variants import fleet_from_json
 from gpuplanner.planner.plan_verification import verify
 from gpuplanner.report.change_bundle import README_FILE
 from gpuplanner.report.export_verification import FileReport, states_layouts, verify_file

@@ -9,7 +9,7 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.output_column_headings import cells_in_words
-from gpuplanner.core.units import count_text, day_text, money_text, percent_text
+from gpuplanner.core.units_and_number_texts import count_text, day_text, money_text, percent_text
 from gpuplanner.cost.cost_review import BASIS_PHRASES, CostReview, price_rows, price_text
 from gpuplanner.cost.energy_and_carbon import AMOUNTS
 from gpuplanner.cost.showback import LIST_PRICE

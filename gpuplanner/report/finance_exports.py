@@ -18,11 +18,11 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerWarning, OutputError, SchemaError, VerificationError, examples
-from gpuplanner.core.execution import import_optional
+from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.output_column_headings import TEXT_BY_CODE, cells_in_words, column_heading, unit_of
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units import LOCALE_BY_NAME, UNALLOCATED_TEAM, localize_text
+from gpuplanner.core.units_and_number_texts import LOCALE_BY_NAME, UNALLOCATED_TEAM, localize_text
 from gpuplanner.cost.cost_review import CostReview, cost_review, price_basis_phrase, price_rows, price_text
 from gpuplanner.cost.energy_and_carbon import AMOUNTS
 from gpuplanner.decision.comparison_record import format_wait_target

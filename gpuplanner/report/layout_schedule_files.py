@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import Any
 
 from gpuplanner.core.errors import GeometryError, GpuPlannerError, OutputError, ScenarioError, resolve_name
-from gpuplanner.core.execution import EXPORTER_ENTRY_POINT_GROUP, load_plugins
+from gpuplanner.core.libraries_plugins_and_workers import EXPORTER_ENTRY_POINT_GROUP, load_plugins
 from gpuplanner.core.output_writing import escape_formulas, replace_directory
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.layout_planning import NODES_ADVICE, PlannedProblem

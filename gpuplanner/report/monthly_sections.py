@@ -9,7 +9,7 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.output_column_headings import cells_in_words, code_in_words
-from gpuplanner.core.units import MISSING_VALUE_TEXT, count_text, day_text, percent_text
+from gpuplanner.core.units_and_number_texts import MISSING_VALUE_TEXT, count_text, day_text, percent_text
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.comparison_record import make_wait_curve_table
 from gpuplanner.decision.policy_simulation import list_data_warnings

@@ -145,7 +145,11 @@ def plot_frontier(
     pinned = pl.col("kind") == "pinned"
     labels = _place_labels(marks.filter(~pinned), limit, low, high)
     colours = theme.policy_colours(["today", *([best] if best else [])])
-    looks = {"today": colours["today"], "best": colours.get(best or "", theme.QUIET), "other": theme.QUIET}
+    looks = {
+        "today": colours["today"],
+        "best": colours.get(best or "", theme.OTHER_POLICY_COLOUR),
+        "other": theme.QUIET,
+    }
     texts = looks | {"today": theme.INK, "other": theme.MUTED}
     scale = alt.Scale(domain=[0, MAX_DRAWN_WAIT_MIN], nice=False, clamp=True)
     axis = alt.Axis(values=[0, 10, 20, 30, 40, 50, 60])

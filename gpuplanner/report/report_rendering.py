@@ -27,14 +27,14 @@ from gpuplanner.core.errors import (
     first_error_line,
     nearest_names,
 )
-from gpuplanner.core.execution import import_optional
+from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.output_places import MANIFEST, FolderMark, remove_own_file
 from gpuplanner.core.output_writing import replace_directory, write_atomically
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.core.serialization import to_json
 from gpuplanner.core.stage_cache import notebook_folder
-from gpuplanner.core.units import count_text, localize_text
+from gpuplanner.core.units_and_number_texts import count_text, localize_text
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.layout_planning import PlannedProblem
 from gpuplanner.decision.policy_simulation import list_data_warnings
@@ -57,8 +57,8 @@ from gpuplanner.decision.savings_track_record import (
 from gpuplanner.decision.study import TABLES_FOLDER, Study
 from gpuplanner.decision.study_pipeline import check_options, evaluate
 from gpuplanner.decision.team_fairness import Fairness
+from gpuplanner.planner.fleet_plans_and_comparisons import fleet_to_json
 from gpuplanner.planner.layout_plan import plan_to_json
-from gpuplanner.planner.plan_variants import fleet_to_json
 from gpuplanner.report import html_page as page
 from gpuplanner.report.change_bundle import write_bundle_into
 from gpuplanner.report.cost_and_forecast_sections import render_forecast_record, render_savings_record

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuplanner.core.execution import compile_event_loop_entry, compile_inlined, compile_not_inlined
+from gpuplanner.core.libraries_plugins_and_workers import compile_event_loop_entry, compile_inlined, compile_not_inlined
 from gpuplanner.simulator.node_placement import choose_nodes, network_tier, reserve_nodes, set_queue_head
 from gpuplanner.simulator.node_provisioning import (
     allocate_on_gpus,

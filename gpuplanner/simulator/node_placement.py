@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuplanner.core.execution import compile_inlined, compile_not_inlined
+from gpuplanner.core.libraries_plugins_and_workers import compile_inlined, compile_not_inlined
 from gpuplanner.simulator.node_provisioning import (
     can_spare,
     first_pool_with,

@@ -13,9 +13,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.core.execution import compile_inlined, compile_not_inlined
+from gpuplanner.core.libraries_plugins_and_workers import compile_inlined, compile_not_inlined
 from gpuplanner.simulator.node_provisioning import log_power_change, reset_unallocated, set_online
-from gpuplanner.simulator.simulated_fleet import POWERED_DOWN_POOL, NodeFleet
+from gpuplanner.simulator.simulation_inputs import POWERED_DOWN_POOL, NodeFleet
 from gpuplanner.simulator.simulation_state import (
     CORDONED,
     NO_INDEX,
@@ -82,7 +82,7 @@ class LayoutChanges:
     --------
     A node of two GPUs is partitioned at 50 s; the request that runs there holds it up until 100 s.
 
-    >>> from gpuplanner.simulator.simulated_fleet import NodeRequests
+    >>> from gpuplanner.simulator.simulation_inputs import NodeRequests
     >>> from gpuplanner.simulator.simulation_run import simulate_requests
     >>> fleet = NodeFleet(("gpu", "1g.10gb"), [2], [[[2, 0], [0, 14]]], [0], [1.0, 1 / 7])
     >>> requests = NodeRequests([0, 60], [0, 60], [100, 5], [100, 5], [0, 1], [1, 1], [1, 1])

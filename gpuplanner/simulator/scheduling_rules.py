@@ -11,7 +11,7 @@ import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.hardware.repartitioning_cost import find_drain_time
-from gpuplanner.simulator.simulated_fleet import Outcome
+from gpuplanner.simulator.simulation_inputs import Outcome
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
 

@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError, TraceFormatError, examples, first_error_line, resolve_name
-from gpuplanner.core.execution import compile_event_loop_entry, compile_inlined
+from gpuplanner.core.libraries_plugins_and_workers import compile_event_loop_entry, compile_inlined
 from gpuplanner.simulator.event_loop import pop_event, push_event
 from gpuplanner.simulator.simulation_state import END_EVENT_DTYPE_BY_COLUMN, NO_INDEX, Floats, Ints, Table, make_table
 
@@ -459,7 +459,7 @@ def _find_starts(jobs: pl.DataFrame, nodes: int, gpus_per_node: int, queue: str)
         return start_jobs_on_equal_nodes(submit_s, run_s, gpus, nodes=nodes, gpus_per_node=gpus_per_node, **rules)
 
     from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
-    from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+    from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
     from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 
     full_gpu, job_nodes = np.zeros(len(gpus), np.int64), -(-gpus // gpus_per_node)

@@ -12,7 +12,7 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.simulator.planned_changes import LayoutChanges, tabulate_change_outcomes, tabulate_planned_changes
 from gpuplanner.simulator.scheduling_rules import NO_QUOTA_GROUP, QuotaGroup, SharedOutcome, Sharing
-from gpuplanner.simulator.simulated_fleet import (
+from gpuplanner.simulator.simulation_inputs import (
     NodeAutoscaling,
     NodeFleet,
     NodeNetwork,

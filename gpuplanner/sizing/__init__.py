@@ -1,5 +1,5 @@
 """Jobs and services before they run: memory, speed, slices, requests."""
 
-from gpuplanner.core.execution import public_names
+from gpuplanner.core.libraries_plugins_and_workers import public_names
 
 __all__, __getattr__, __dir__ = public_names(__name__, __file__)

@@ -20,7 +20,7 @@ from gpuplanner.hardware.catalog import (
     non_mig_model_names,
     resolve_gpu_model,
 )
-from gpuplanner.hardware.power_and_carbon import (
+from gpuplanner.hardware.power_carbon_and_prices import (
     compute_facility_kwh,
     compute_gpu_kwh,
     find_gpu_hour_price,

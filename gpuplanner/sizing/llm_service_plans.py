@@ -25,9 +25,9 @@ from gpuplanner.core.errors import (
     first_error_line,
     nearest_names,
 )
-from gpuplanner.core.units import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
 from gpuplanner.hardware.catalog import has_list_price, match_gpu_models, resolve_gpu_model
-from gpuplanner.hardware.power_and_carbon import find_gpu_hour_price
+from gpuplanner.hardware.power_carbon_and_prices import find_gpu_hour_price
 from gpuplanner.sizing.job_plans import CACHE_BYTES_BY_NUMBER_FORMAT, SizingRequest, resolve_request
 from gpuplanner.sizing.mig_slices import ServingDevice, iterate_serving_devices
 from gpuplanner.sizing.model_architecture import Architecture, find_published_preset, load_presets, parse_architecture

@@ -13,16 +13,16 @@ import polars as pl
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
-from gpuplanner.core.units import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
 from gpuplanner.hardware.gpu_models import GpuModel
-from gpuplanner.hardware.power_and_carbon import GpuHourPrice, find_gpu_hour_price
+from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice, find_gpu_hour_price
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.quarantine import drop_quarantined
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.allocated_hours import allocated_by_activity, allocated_by_state
 from gpuplanner.usage.bottlenecks import signatures_by_class, signatures_of
 from gpuplanner.usage.dataset_description import DataQuality, data_quality
-from gpuplanner.usage.demand_by_phase import claim_table, fit_phases, phases_of_jobs
+from gpuplanner.usage.demand_by_phase_and_late_demand_test import claim_table, fit_phases, phases_of_jobs
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_period, hours_by_tenant
 from gpuplanner.usage.period_accounts import dataset_ledger
 from gpuplanner.usage.requested_demand import demand_series, resolve_requests
@@ -80,7 +80,8 @@ class JobView:
     """View of one job: samples, phases, dips and bottleneck.
 
     - ``samples``: Table ``schemas.Samples`` of the job.
-    - ``phases``: From :func:`gpuplanner.usage.demand_by_phase.fit_phases`, with ``bound`` and ``evidence`` of each
+    - ``phases``: From :func:`gpuplanner.usage.demand_by_phase_and_late_demand_test.fit_phases`, with ``bound`` and
+      ``evidence`` of each
     phase, the
       ``gpu_hours`` that it held and their ``cost`` at ``price``; null where the job's GPUs or the price are not known.
     - ``spikes``: Short dips, their labels and pace.

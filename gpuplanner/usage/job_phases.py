@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import SchemaError, examples
-from gpuplanner.core.execution import import_optional
+from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Samples
 from gpuplanner.usage.rightsizing import first_text

@@ -39,7 +39,7 @@ def test_a_fleet_is_planned_written_and_verified(command, tmp_path, fleet):
 
 
 def test_a_plan_that_does_not_hold_is_not_written(command, monkeypatch, tmp_path, fleet):
-    monkeypatch.setattr("gpuplanner.planner.plan_variants.verify_fleet", lambda *_: ["old: 9 of 4 GPUs"])
+    monkeypatch.setattr("gpuplanner.planner.fleet_plans_and_comparisons.verify_fleet", lambda *_: ["old: 9 of 4 GPUs"])
     out = tmp_path / "plan.json"
     code, printed, said = command("plan", str(fleet), "-o", str(out))
     assert (code, printed, out.exists()) == (1, "", False)

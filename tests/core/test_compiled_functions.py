@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuplanner.core.execution import compiled_entry
+from gpuplanner.core.libraries_plugins_and_workers import compiled_entry
 
 
 class {name}(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.core.errors import WorkerError
-from gpuplanner.core.execution import run_tasks
+from gpuplanner.core.libraries_plugins_and_workers import run_tasks
 from gpuplanner.ingest.dataset_import import add_files
 
 

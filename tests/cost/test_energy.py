@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.hardware.power_and_carbon import compute_facility_kwh, compute_gpu_kwh, make_power_model
+from gpuplanner.hardware.power_carbon_and_prices import compute_facility_kwh, compute_gpu_kwh, make_power_model
 
 H100 = "H100-80GB-SXM5"
 

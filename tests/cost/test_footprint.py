@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.cost.energy_and_carbon import Facility, RangedAmount, footprint, state_watts, sum_amount, sum_by_state
-from gpuplanner.hardware.power_and_carbon import make_power_model
+from gpuplanner.hardware.power_carbon_and_prices import make_power_model
 
 H100 = "H100-80GB-SXM5"
 NOON = datetime(2026, 2, 1, 12, tzinfo=UTC)

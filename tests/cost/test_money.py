@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.cost.showback import Rate, showback
-from gpuplanner.hardware.power_and_carbon import GpuHourPrice, find_gpu_hour_price
+from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice, find_gpu_hour_price
 
 DAY, AFTER = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC)
 PRICE = GpuHourPrice(2.5, 2.0, 3.0, "USD", "own price", "as given")

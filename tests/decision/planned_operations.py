@@ -7,7 +7,7 @@ import polars as pl
 from gpuplanner.decision.plan_rehearsal import GpuCalendar, PlannedNodes
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.simulator.scheduling_rules import Drain
-from gpuplanner.simulator.simulated_fleet import NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 
 

@@ -12,7 +12,7 @@ from gpuplanner.decision.policy_comparison import load_policy_arena, run_contest
 from gpuplanner.decision.policy_simulation import PolicySetting
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.decision.requested_jobs import AS_TODAY
-from gpuplanner.simulator.simulated_fleet import NodeAutoscaling
+from gpuplanner.simulator.simulation_inputs import NodeAutoscaling
 from tests.clusters import planted
 
 

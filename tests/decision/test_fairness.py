@@ -25,7 +25,7 @@ from gpuplanner.decision.team_fairness import (
 )
 from gpuplanner.decision.wait_causes import CAUSES
 from gpuplanner.hardware.gpu_models import load_any_gpu_model, load_gpu_model
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.usage.current_nodes import TodaysNodes
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.decision.layout_planning import FixedLayoutComparison, compare_with_fixed
-from gpuplanner.simulator.simulated_fleet import NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeRequests
 
 DAY_S, SUBMIT_S = 86_400.0, 3600.0
 PROFILES = ("gpu", "1g.5gb")

@@ -17,7 +17,7 @@ from gpuplanner.decision.policy_simulation import PolicySetting
 from gpuplanner.decision.recommendation import DecisionBasis, decide
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.report.change_bundle import make_decision_bundle
-from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet
+from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet
 
 pytestmark = pytest.mark.long
 

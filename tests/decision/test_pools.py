@@ -20,9 +20,9 @@ from gpuplanner.decision.layout_planning import make_plan_problem, plan_problem_
 from gpuplanner.decision.pool_decisions import fill_models_in_turn, find_flexible_demand, plan_fleet
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW, fleet_forecast
 from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.planner.fleet_plans_and_comparisons import verify_fleet
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
-from gpuplanner.planner.plan_variants import verify_fleet
 from gpuplanner.report.report_rendering import combine_plans, fleet_ledger, pool_folder_name, render_fleet_page
 from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.study_history import combine_clusters, history, split_into_pools, tabulate_pools

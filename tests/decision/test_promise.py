@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units import SECONDS_PER_DAY
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY
 from gpuplanner.decision.decision_types import POWER_DOWN_IDLE
 from gpuplanner.decision.policy_comparison import COST_TIE_SHARE, PolicyResults, estimate_weekly_saving, run_contest
 from gpuplanner.decision.policy_simulation import PolicyRun, ReplayedJobs, take_order_statistic

@@ -28,7 +28,7 @@ from gpuplanner.decision.sharing_rules import PreemptionRules, SharingRules, Sta
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.simulator.scheduling_rules import Failures
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 from gpuplanner.usage.current_nodes import TodaysNodes
 from tests.decision.test_fairness import ZERO

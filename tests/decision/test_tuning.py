@@ -26,7 +26,7 @@ from gpuplanner.decision.policy_simulation import PolicyRun, PolicySetting
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.decision.study_pipeline import estimate_coarsely
 from gpuplanner.report.policy_and_team_sections import render_policy_section
-from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet
+from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet
 from tests.clusters import planted
 
 HOLDS = SimpleNamespace(

@@ -13,7 +13,7 @@ from gpuplanner.decision.decision_types import (
     find_usd_per_kwh,
 )
 from gpuplanner.hardware.catalog import find_parameter
-from gpuplanner.hardware.power_and_carbon import GpuHourPrice, GpuPowerModel
+from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice, GpuPowerModel
 
 LAW = GpuPowerModel("any", idle_w=50.0, base_w=240.0, slope_w=130.0, tdp_w=400.0, source="made up")
 LISTED = GpuHourPrice(2.5, 2.0, 3.0, "USD", "own price", "as given")

@@ -7,7 +7,7 @@ import pytest
 
 from gpuplanner.forecast.backtest import backtest
 from gpuplanner.forecast.model_selection import CHOSEN_MODEL_NAME, evaluate_backtest, fold_table
-from gpuplanner.forecast.quantile_calibration import _quantile_shifts, calibrated_mean
+from gpuplanner.forecast.quantile_calibration_and_reconciliation import _quantile_shifts, calibrated_mean
 
 CHEAP = ("Naive", "SeasonalNaive", "WeeklyMean", "HourOfDay")
 OPTIONS = {"horizon": 24, "gap": 6, "windows": 24, "models": CHEAP, "walk": True}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Forecast
-from gpuplanner.forecast.quantile_calibration import (
+from gpuplanner.forecast.quantile_calibration_and_reconciliation import (
     FORECAST_VALUE_COLUMNS,
     _shrunk_covariance,
     reconcile_mint,

@@ -7,7 +7,7 @@ import pytest
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.hardware.catalog import FACT_TABLE_NAMES, facts
-from gpuplanner.hardware.power_and_carbon import find_carbon_factor
+from gpuplanner.hardware.power_carbon_and_prices import find_carbon_factor
 
 
 @pytest.mark.parametrize("name", FACT_TABLE_NAMES)

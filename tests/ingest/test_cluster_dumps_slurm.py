@@ -20,7 +20,7 @@ from gpuplanner.decision.recommendation import decide
 from gpuplanner.decision.study_pipeline import summarize_dataset
 from gpuplanner.hardware.catalog import export_command, find_data_sheet
 from gpuplanner.hardware.gpu_model_names import parse_device_name
-from gpuplanner.hardware.power_and_carbon import make_power_model
+from gpuplanner.hardware.power_carbon_and_prices import make_power_model
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source

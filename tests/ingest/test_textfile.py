@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.core.execution import report_bytes_read, show_progress_bar
+from gpuplanner.core.libraries_plugins_and_workers import report_bytes_read, show_progress_bar
 from gpuplanner.ingest import text_files as text_blocks
 from gpuplanner.ingest import text_files as text_file
 from gpuplanner.ingest.dataset_folder import open_dataset

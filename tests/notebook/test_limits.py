@@ -8,8 +8,8 @@ import pytest
 
 from gpuplanner.notebook.layout_views import LIMIT_CONTROLS, LimitsPanel, price_html
 from gpuplanner.planner.fleet_limits import Limits
+from gpuplanner.planner.fleet_plans_and_comparisons import price_of_limits, with_limit
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.planner.plan_variants import price_of_limits, with_limit
 
 HOSTILE = "<script>alert(1)</script>"
 

@@ -11,18 +11,18 @@ import pytest
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.planner.fleet_limits import Limits, Quota
-from gpuplanner.planner.layout_plan import plan_to_json
-from gpuplanner.planner.numbered_gpus import assign
-from gpuplanner.planner.plan_explanation import instance_prices
-from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.planner.plan_search import PLAN_METHODS, plan
-from gpuplanner.planner.plan_variants import (
+from gpuplanner.planner.fleet_plans_and_comparisons import (
     fleet_from_json,
     fleet_to_json,
     plan_fleet,
     read_problems,
     verify_fleet,
 )
+from gpuplanner.planner.layout_plan import plan_to_json
+from gpuplanner.planner.numbered_gpus import assign
+from gpuplanner.planner.plan_explanation import instance_prices
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import PLAN_METHODS, plan
 from gpuplanner.planner.plan_verification import verify
 
 

@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.planner.fleet_limits import Limits
+from gpuplanner.planner.fleet_plans_and_comparisons import BASE_VARIANT_NAME, compare_plans, price_of_limits, with_limit
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.planner.plan_variants import BASE_VARIANT_NAME, compare_plans, price_of_limits, with_limit
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]
 LEVELS = (0.0, 0.4, 1.0, 1.7, 3.0)

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner import report as plots
-from gpuplanner.core.units import LOCALE_BY_NAME, localize_text
+from gpuplanner.core.units_and_number_texts import LOCALE_BY_NAME, localize_text
 from gpuplanner.report import html_page as page
 from gpuplanner.report.finance_exports import write_workbook
 from gpuplanner.report.number_formats_and_glossary import localize_page

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 
 PROFILES = ("gpu", "1g.10gb", "2g.20gb", "3g.40gb")
 SHARES = (1.0, 1 / 7, 2 / 7, 3 / 7)

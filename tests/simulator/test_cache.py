@@ -20,7 +20,7 @@ from gpuplanner.decision import policy_simulation as arena
 from gpuplanner.decision.policy_simulation import simulate_once
 from gpuplanner.forecast.demand_forecast import ForecastResult
 from gpuplanner.forecast.rolling_demand_forecast import forecast_from_bytes, forecast_to_bytes
-from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 
 SCENARIOS = st.builds(

@@ -7,7 +7,7 @@ import pytest
 
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.layout_enumeration import list_placed_layouts
-from gpuplanner.simulator.simulated_fleet import DynamicMig, NodeAutoscaling, NodeFleet, NodeRequests, instance_sets
+from gpuplanner.simulator.simulation_inputs import DynamicMig, NodeAutoscaling, NodeFleet, NodeRequests, instance_sets
 from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.simulator.nodes_slow import random_case
 from tests.simulator.test_nodes_oracle import as_engine_takes_it

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from gpuplanner.core.errors import MissingDependencyError
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 
 
@@ -48,8 +48,8 @@ def test_without_numba_the_extra_is_named(monkeypatch):
 WALK = """
 import numpy as np
 from gpuplanner.simulator.planned_changes import LayoutChanges
-from gpuplanner.simulator.simulated_fleet import NodeFleet
-from gpuplanner.simulator.simulated_fleet import NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet
+from gpuplanner.simulator.simulation_inputs import NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 rng = np.random.default_rng(7)
 n = 400
@@ -77,7 +77,7 @@ def test_compiled_and_interpreted_code_agree():
 
 
 def test_where_nothing_can_be_kept_code_is_compiled_in_memory():
-    from gpuplanner.core.execution import compile_event_loop_entry
+    from gpuplanner.core.libraries_plugins_and_workers import compile_event_loop_entry
 
     names = {}
     exec("def double(number):\n    return 2 * number", names)  # numba finds no folder for it

@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.simulator.replications import mean_interval
 from gpuplanner.simulator.simple_queue import start_jobs_on_equal_nodes
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 
 CASES = 100

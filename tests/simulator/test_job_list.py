@@ -17,7 +17,7 @@ from gpuplanner.simulator.simple_queue import (
     start_jobs_on_equal_nodes,
     summarize_run,
 )
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 
 HEAD = "job_id,submit_time,duration,num_gpus\n"

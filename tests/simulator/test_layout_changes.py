@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.simulator.planned_changes import LayoutChanges
-from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet, NodeNetwork, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet, NodeNetwork, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.simulator.hand_cases import (
     HALVES,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.simulator.simulated_fleet import DynamicMig, NodeAutoscaling, NodeFleet, NodeRequests, instance_sets
+from gpuplanner.simulator.simulation_inputs import DynamicMig, NodeAutoscaling, NodeFleet, NodeRequests, instance_sets
 from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.examples import examples
 from tests.simulator.nodes_slow import play_slow, random_case, spells_of

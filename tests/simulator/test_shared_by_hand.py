@@ -14,7 +14,7 @@ from gpuplanner.simulator.scheduling_rules import (
     QuotaGroup,
     Sharing,
 )
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_shared_requests
 
 NODE = NodeFleet.of_full_gpus([4])

@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.simulator.replications import mean_interval
 from gpuplanner.simulator.scheduling_rules import Checkpoints, Failures, PreemptionCosts, Sharing
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_shared_requests
 
 pytestmark = pytest.mark.long

@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.simulator.planned_changes import LayoutChanges
 from gpuplanner.simulator.replications import mean_interval
-from gpuplanner.simulator.simulated_fleet import NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.simulator.hand_cases import PROFILES, fleet_of
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet, NodeNetwork, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet, NodeNetwork, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 from tests.examples import examples
 from tests.simulator.test_nodes_oracle import intervals

@@ -17,7 +17,7 @@ from gpuplanner.hardware.catalog import find_slurm_type
 from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
-from gpuplanner.ingest.kubernetes.node_inventory import read_claim
+from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import read_claim
 from gpuplanner.ingest.slurm.accounting_fields import parse_duration_s, parse_tres
 from gpuplanner.planner.layout_plan import NodeState
 from gpuplanner.report.export_verification import check_slurm_conf

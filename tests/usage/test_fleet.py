@@ -18,7 +18,7 @@ from gpuplanner.decision.study_pipeline import evaluate
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.simulator.replications import draw_replication, past_jobs, simulator_jobs
-from gpuplanner.simulator.simulated_fleet import NodeFleet
+from gpuplanner.simulator.simulation_inputs import NodeFleet
 from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.pool_occupancy import installed_gpu_hours

@@ -10,11 +10,16 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.ingest.bills.charge_lines import BILL_DIALECT, assemble_bill, read_headers, select_delivered_files
+from gpuplanner.ingest.bills.bill_files_and_charge_lines import (
+    BILL_DIALECT,
+    assemble_bill,
+    read_headers,
+    select_delivered_files,
+)
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.quality_report import source_check
-from gpuplanner.ingest.source_definition import has_header_columns, has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import Field, source_columns
+from gpuplanner.ingest.source_registration import has_header_columns, has_required_columns, register_sniffer
 from gpuplanner.ingest.typed_row_reader import read_rows
 
 FIELD_BY_CUR_COLUMN = source_columns("cur")

@@ -14,12 +14,12 @@ import polars as pl
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schemas import MONEY_DTYPE
 from gpuplanner.ingest.bills.aws_and_focus_bills import PRICE_DETAIL_INSTANCE_TYPE_PATTERN
-from gpuplanner.ingest.bills.charge_lines import BILL_DIALECT, assemble_bill, select_delivered_files
+from gpuplanner.ingest.bills.bill_files_and_charge_lines import BILL_DIALECT, assemble_bill, select_delivered_files
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
 from gpuplanner.ingest.quality_report import source_check
-from gpuplanner.ingest.source_definition import has_header_columns, has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import Field, source_columns
+from gpuplanner.ingest.source_registration import has_header_columns, has_required_columns, register_sniffer
 from gpuplanner.ingest.typed_row_reader import read_items, read_rows
 
 PERIOD_COLUMNS = ("BillingPeriodStartDate", "BillingPeriodEndDate")

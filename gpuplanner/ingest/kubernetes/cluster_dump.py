@@ -32,7 +32,7 @@ from gpuplanner.ingest.kubernetes.api_objects import (
     to_text,
 )
 from gpuplanner.ingest.kubernetes.node_gpus import gpu_model_from_labels, profile_from_labels
-from gpuplanner.ingest.kubernetes.node_inventory import (
+from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     DeviceClaim,
     DeviceClass,
     DraDevice,

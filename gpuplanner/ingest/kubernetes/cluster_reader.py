@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, examples
-from gpuplanner.core.units import SECONDS_PER_HOUR, count_text
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, count_text
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
 from gpuplanner.ingest.gpu_shares import resolve_node_models
@@ -52,9 +52,9 @@ from gpuplanner.ingest.kubernetes.node_gpus import (
     WITHHELD_GPUS_CHECK,
     NodeDoubt,
 )
-from gpuplanner.ingest.kubernetes.node_inventory import make_inventory, make_out_of_service
+from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import make_inventory, make_out_of_service
 from gpuplanner.ingest.quality_report import Check, Finding
-from gpuplanner.ingest.source_definition import register_sniffer
+from gpuplanner.ingest.source_registration import register_sniffer
 from gpuplanner.ingest.text_files import read_head
 
 VANISHED_PODS_CHECK = "pods whose end is not known: gone in a later dump"

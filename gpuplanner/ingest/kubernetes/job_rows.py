@@ -18,7 +18,7 @@ from gpuplanner.ingest.job_table import UNRESOLVED_GPUS_COLUMN
 from gpuplanner.ingest.kubernetes.api_objects import classify_unread_resource, parse_gpu_resource
 from gpuplanner.ingest.kubernetes.cluster_dump import ClusterDump, KueueWorkload
 from gpuplanner.ingest.kubernetes.node_gpus import TOO_MANY_GPUS_CHECK, UNKNOWN_REPLICAS_CHECK, partitions_in_mode
-from gpuplanner.ingest.kubernetes.node_inventory import (
+from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     FULL_GPU_KIND,
     MIG_DEVICE_CLASS_KIND,
     ClaimedGpus,

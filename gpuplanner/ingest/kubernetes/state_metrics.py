@@ -22,8 +22,8 @@ from gpuplanner.ingest.kubernetes.cluster_dump import ClusterDump
 from gpuplanner.ingest.kubernetes.cluster_reader import KUBECTL_SCOPE_NOTE, make_dataset
 from gpuplanner.ingest.kubernetes.pod_requests import ObjectLocation
 from gpuplanner.ingest.quality_report import Finding, build_quality_report
-from gpuplanner.ingest.source_definition import matches_pattern, register_sniffer
 from gpuplanner.ingest.source_fields import END_INSTANT, FIRST_INSTANT, parse_origin
+from gpuplanner.ingest.source_registration import matches_pattern, register_sniffer
 from gpuplanner.ingest.text_files import read_document
 from gpuplanner.ingest.typed_row_reader import PROMETHEUS_SAMPLE_PATTERN, extract_series, parse_labels
 

@@ -25,8 +25,8 @@ from gpuplanner.ingest.public.job_lists import (
 )
 from gpuplanner.ingest.quality_report import source_check
 from gpuplanner.ingest.slurm.accounting_fields import SLURM_UNSET_NUMBERS, parse_resources
-from gpuplanner.ingest.source_definition import has_required_columns, matches_pattern, register_sniffer
 from gpuplanner.ingest.source_fields import FIRST_INSTANT, UTC_TIME_DTYPE, Dialect, Field, source_columns
+from gpuplanner.ingest.source_registration import has_required_columns, matches_pattern, register_sniffer
 from gpuplanner.ingest.text_files import TextFile, read_head
 from gpuplanner.ingest.typed_row_reader import looks_like_json, read_items, read_rows
 

@@ -15,7 +15,6 @@ from gpuplanner.ingest.delimited_rows import Rows
 from gpuplanner.ingest.job_table import assemble_jobs
 from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, NO_START_CHECK, Check, source_check
 from gpuplanner.ingest.slurm.node_records import read_inventory
-from gpuplanner.ingest.source_definition import has_required_columns
 from gpuplanner.ingest.source_fields import (
     FIRST_INSTANT,
     UTC_TIME_DTYPE,
@@ -27,6 +26,7 @@ from gpuplanner.ingest.source_fields import (
     source_columns,
     validate_time_zone,
 )
+from gpuplanner.ingest.source_registration import has_required_columns
 from gpuplanner.ingest.text_files import TextFile, read_head
 from gpuplanner.ingest.typed_row_reader import read_rows
 

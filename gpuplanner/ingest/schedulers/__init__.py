@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from gpuplanner.core.execution import READER_ENTRY_POINT_GROUP, load_plugins
-from gpuplanner.ingest.source_definition import Source
+from gpuplanner.core.libraries_plugins_and_workers import READER_ENTRY_POINT_GROUP, load_plugins
+from gpuplanner.ingest.source_registration import Source
 
 
 def sources(taken: frozenset[str] = frozenset()) -> tuple[Source, ...]:

@@ -15,8 +15,8 @@ from gpuplanner.ingest.job_table import assemble_jobs
 from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, Check
 from gpuplanner.ingest.slurm.accounting_fields import parse_slurm_state, parse_times
 from gpuplanner.ingest.slurm.node_records import read_inventory
-from gpuplanner.ingest.source_definition import SourceForm, define_source, has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import Dialect, Field, map_unique_texts, validate_time_zone
+from gpuplanner.ingest.source_registration import SourceForm, define_source, has_required_columns, register_sniffer
 from gpuplanner.ingest.typed_row_reader import read_rows
 
 JOB_TABLE_COLUMNS = {

@@ -39,8 +39,8 @@ from gpuplanner.ingest.slurm.accounting_fields import (
     with_cluster_prefix,
 )
 from gpuplanner.ingest.slurm.node_records import read_inventory
-from gpuplanner.ingest.source_definition import has_header_columns, register_sniffer
 from gpuplanner.ingest.source_fields import MAX_DURATION_S, Dialect, Field, seconds_to_duration, validate_time_zone
+from gpuplanner.ingest.source_registration import has_header_columns, register_sniffer
 from gpuplanner.ingest.text_files import MAX_STREAM_BYTES, MAX_TEXT_BYTES, FileBlocks, read_head
 from gpuplanner.ingest.typed_row_reader import looks_like_json, read_items, read_row_blocks, read_rows
 

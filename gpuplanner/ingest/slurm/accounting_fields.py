@@ -19,8 +19,8 @@ from gpuplanner.ingest.gpu_model_resolution import SHARE_RESOURCES
 from gpuplanner.ingest.gpu_shares import DEVICES_COLUMN, format_device_counts
 from gpuplanner.ingest.large_tables import ChunkedRows
 from gpuplanner.ingest.quality_report import Check, Finding
-from gpuplanner.ingest.source_definition import has_header_columns
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE, convert_to_utc, map_unique_texts, seconds_to_duration
+from gpuplanner.ingest.source_registration import has_header_columns
 from gpuplanner.ingest.typed_row_reader import looks_like_json
 
 SLURM_STATES: dict[str, str] = dict(facts("slurm_states").select("state", "ours").iter_rows())

@@ -14,8 +14,8 @@ from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
 from gpuplanner.ingest.job_table import assemble_table
 from gpuplanner.ingest.slurm.accounting_fields import SLURM_NULL_TEXTS
 from gpuplanner.ingest.slurm.node_records import parse_scontrol_records
-from gpuplanner.ingest.source_definition import has_header_columns, register_sniffer
 from gpuplanner.ingest.source_fields import Dialect, Field, convert_to_utc, map_unique_texts, validate_time_zone
+from gpuplanner.ingest.source_registration import has_header_columns, register_sniffer
 from gpuplanner.ingest.text_files import read_text_file, reject_duplicate_files
 from gpuplanner.ingest.typed_row_reader import read_rows
 

@@ -31,7 +31,6 @@ from gpuplanner.ingest.gpu_shares import resolve_node_models
 from gpuplanner.ingest.job_table import assemble_nodes
 from gpuplanner.ingest.quality_report import Check
 from gpuplanner.ingest.slurm.accounting_fields import SLURM_NULL_TEXTS
-from gpuplanner.ingest.source_definition import register_sniffer
 from gpuplanner.ingest.source_fields import (
     CSV_DIALECT,
     UTC_TIME_DTYPE,
@@ -40,6 +39,7 @@ from gpuplanner.ingest.source_fields import (
     parse_header,
     validate_time_zone,
 )
+from gpuplanner.ingest.source_registration import register_sniffer
 from gpuplanner.ingest.text_files import TextFile, read_head, read_text_file
 from gpuplanner.ingest.typed_row_reader import looks_like_json, read_rows, require_faultless
 

@@ -15,8 +15,8 @@ from gpuplanner.core.schemas import Processes
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Rows, unique_file_names
 from gpuplanner.ingest.quality_report import Finding, source_finding
-from gpuplanner.ingest.source_definition import matches_pattern
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE, Field, source_columns
+from gpuplanner.ingest.source_registration import matches_pattern
 from gpuplanner.ingest.telemetry.metric_definitions import (
     AMD_METRICS,
     DCGM_METRICS,

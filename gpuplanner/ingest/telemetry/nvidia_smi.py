@@ -16,8 +16,8 @@ from gpuplanner.core.schemas import Processes
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import POSITION_COLUMNS, REPEATED_HEADER_REASON, Rows, concat_rows
 from gpuplanner.ingest.quality_report import Finding, source_finding
-from gpuplanner.ingest.source_definition import matches_pattern
 from gpuplanner.ingest.source_fields import convert_to_utc, validate_time_zone
+from gpuplanner.ingest.source_registration import matches_pattern
 from gpuplanner.ingest.telemetry.metric_definitions import (
     DIMENSIONS,
     SMI_QUERY_METRICS,

@@ -27,8 +27,8 @@ from gpuplanner.core.errors import TraceFormatError, format_message
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import REJECTS, Rows
 from gpuplanner.ingest.quality_report import Finding
-from gpuplanner.ingest.source_definition import matches_pattern
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE, format_utc, parse_origin
+from gpuplanner.ingest.source_registration import matches_pattern
 from gpuplanner.ingest.telemetry.metric_definitions import EXPORTED_METRICS, READING_SCHEMA, parse_devices
 from gpuplanner.ingest.telemetry.monitor_logs import QueryMetric, normalise_readings
 from gpuplanner.ingest.telemetry.sample_table_writer import SourceNotes, build_telemetry

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY
-from gpuplanner.core.units import percent_text
+from gpuplanner.core.units_and_number_texts import percent_text
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.gpu_model_resolution import spread_gpus_over_nodes
 from gpuplanner.ingest.quality_report import (

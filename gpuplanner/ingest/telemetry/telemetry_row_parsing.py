@@ -15,7 +15,6 @@ import polars as pl
 from gpuplanner.core.errors import TraceFormatError, printable_file_name
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import CONTROL_CHARACTER_REASON, Rows
-from gpuplanner.ingest.source_definition import Sniffer, matches_pattern, register_sniffer
 from gpuplanner.ingest.source_fields import (
     AMBIGUOUS_COLUMN,
     UTC_TIME_DTYPE,
@@ -24,6 +23,7 @@ from gpuplanner.ingest.source_fields import (
     seconds_to_duration,
     validate_time_zone,
 )
+from gpuplanner.ingest.source_registration import Sniffer, matches_pattern, register_sniffer
 from gpuplanner.ingest.telemetry.metric_definitions import (
     DIMENSIONS,
     MIN_BLANK_BY_IS_LARGE_VALUE,

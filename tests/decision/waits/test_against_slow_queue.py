@@ -12,7 +12,7 @@ import pytest
 from gpuplanner.decision.free_gpus_over_time import Handover, close_handover_gaps, observe_occupancy
 from gpuplanner.decision.queue_model import QueueModel, QueueRule, build_closing_requests
 from gpuplanner.decision.wait_causes import CAUSES, NamedLimit, attribute_waits, find_fit_times, observe_tenant_use
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from tests.decision.waits.slow_queue import (
     Closure,
     Cluster,

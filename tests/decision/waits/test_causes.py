@@ -16,7 +16,7 @@ from gpuplanner.decision.wait_causes import (
     find_tenant_limits,
     observe_tenant_use,
 )
-from gpuplanner.simulator.simulated_fleet import NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeRequests
 from tests.examples import examples
 
 WEIGHTS = np.array([1.0, 0.25])

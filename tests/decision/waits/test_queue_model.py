@@ -11,7 +11,7 @@ from gpuplanner.decision.free_gpus_over_time import Handover
 from gpuplanner.decision.queue_model import QueueModel
 from gpuplanner.decision.wait_causes import NamedLimit
 from gpuplanner.decision.wait_curve import draw_record, share_gpus, take_or_add_nodes, wait_p95
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 
 DAY = 86_400.0
 

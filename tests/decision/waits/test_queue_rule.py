@@ -22,7 +22,7 @@ from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.wait_causes import CAUSES, NamedLimit, observe_tenant_use
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.simulator.scheduling_rules import Sharing
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 from gpuplanner.usage.current_nodes import TodaysNodes
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.ingest.bills.charge_lines import select_delivered_files
+from gpuplanner.ingest.bills.bill_files_and_charge_lines import select_delivered_files
 from gpuplanner.ingest.source_registry import read
 from tests.ingest.bills.test_bill_parquet import packed, texts
 from tests.ingest.bills.test_cur import LINES, report

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.ingest.bills.aws_and_focus_bills import read_focus
-from gpuplanner.ingest.bills.charge_lines import normalise_tags
+from gpuplanner.ingest.bills.bill_files_and_charge_lines import normalise_tags
 from gpuplanner.ingest.source_registry import detect_source
 
 File = Callable[..., Path]

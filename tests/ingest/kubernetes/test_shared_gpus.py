@@ -20,7 +20,7 @@ from gpuplanner.ingest.kubernetes.cluster_reader import (
     read_kubernetes,
 )
 from gpuplanner.ingest.kubernetes.node_gpus import read_gpu_register
-from gpuplanner.ingest.kubernetes.node_inventory import read_node
+from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import read_node
 from gpuplanner.ingest.kubernetes.pod_requests import GPU_FRACTION_KEY, pod_gpu_requests
 
 File = Callable[..., Path]

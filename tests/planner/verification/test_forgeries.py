@@ -14,10 +14,10 @@ import pytest
 
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.planner.fleet_limits import Limits, Quota, StatePrices
+from gpuplanner.planner.fleet_plans_and_comparisons import fleet_to_json, plan_fleet
 from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
-from gpuplanner.planner.plan_variants import fleet_to_json, plan_fleet
 from gpuplanner.planner.plan_verification import verify
 from gpuplanner.report.cluster_verification import verify_any
 from tests.planner.conftest import MONDAY

@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.core.errors import VerificationError
 from gpuplanner.cost.showback import Rate, showback
-from gpuplanner.hardware.power_and_carbon import GpuHourPrice
+from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
 from gpuplanner.ingest.bills.aws_and_focus_bills import read_focus
 from gpuplanner.report.finance_exports import MANDATORY_COLUMNS, check_focus, to_focus_text, write_focus
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.simulator.scheduling_rules import Checkpoints, Sharing
 from gpuplanner.simulator.simple_queue import start_jobs_on_equal_nodes
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_shared_requests
 from gpuplanner.usage.fair_share import (
     NO_TENANT_LABEL,

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import SchemaError
-from gpuplanner.usage.demand_by_phase import (
+from gpuplanner.usage.demand_by_phase_and_late_demand_test import (
     LATE_DEMAND_VERDICTS,
     claim_by_class,
     claim_table,

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.usage.bottlenecks import signatures_of
-from gpuplanner.usage.demand_by_phase import phases_of_jobs
+from gpuplanner.usage.demand_by_phase_and_late_demand_test import phases_of_jobs
 
 
 @pytest.mark.parametrize(("instances", "gpus", "held"), [(1, 1 / 7, 1 / 7), (None, 1.0, 1.0), (None, 0.5, 1.0)])

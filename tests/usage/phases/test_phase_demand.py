@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.cli.application import main
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.usage.demand_by_phase import demand_by_class, fit_phases, phases_of_jobs
+from gpuplanner.usage.demand_by_phase_and_late_demand_test import demand_by_class, fit_phases, phases_of_jobs
 
 BOARD = "H100-80GB-SXM5"
 

@@ -255,7 +255,7 @@ def phases(
     Example: gpuplanner phases build/mine/data --job 4711
     """
     from gpuplanner.usage.dataset_explorer import ExploredDataset
-    from gpuplanner.usage.demand_by_phase import phases_of_jobs
+    from gpuplanner.usage.demand_by_phase_and_late_demand_test import phases_of_jobs
     from gpuplanner.usage.study_history import load_dataset
 
     trace = load_dataset(data)
@@ -293,7 +293,7 @@ def _show_job_phases(
     import polars as pl
 
     from gpuplanner.usage.bottlenecks import signatures_of
-    from gpuplanner.usage.demand_by_phase import fit_phases
+    from gpuplanner.usage.demand_by_phase_and_late_demand_test import fit_phases
     from gpuplanner.usage.utilization_dips import find_spikes
 
     fitted = fit_phases(job_phases, gpu_model)
@@ -330,7 +330,7 @@ def _show_class_phases(
     import polars as pl
 
     from gpuplanner.usage.bottlenecks import signatures_by_class, signatures_of
-    from gpuplanner.usage.demand_by_phase import claim_by_class, demand_by_class, fit_phases
+    from gpuplanner.usage.demand_by_phase_and_late_demand_test import claim_by_class, demand_by_class, fit_phases
     from gpuplanner.usage.utilization_dips import spikes_of_jobs
 
     demand = demand_by_class(job_phases)
@@ -382,7 +382,7 @@ def waits(scenario_path: ScenarioPath, options: ScenarioOptions, as_json: Json =
     Example: gpuplanner waits build/mine/data --month 2026-10
     """
     from gpuplanner.core.serialization import to_plain
-    from gpuplanner.core.units import percent_text
+    from gpuplanner.core.units_and_number_texts import percent_text
     from gpuplanner.decision.explained_waits import explain_waits, make_cause_table, sum_waits
     from gpuplanner.decision.requested_jobs import read_replay_inputs
     from gpuplanner.usage.study_history import history

@@ -131,7 +131,8 @@ def late_over_early(
     samples : polars.DataFrame
         Table ``schemas.Samples``.
     phases : polars.DataFrame
-        From :func:`gpuplanner.usage.demand_by_phase.phases_of_jobs`: set-up, GPUs held, and where late begins.
+        From :func:`gpuplanner.usage.demand_by_phase_and_late_demand_test.phases_of_jobs`: set-up, GPUs held, and
+        where late begins.
     gpu_model : GpuModel or str
         The GPU model that was sampled, for its memory.
     part, need : str
@@ -437,7 +438,7 @@ def fit_phases(phases: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     Parameters
     ----------
     phases : polars.DataFrame
-        From :func:`gpuplanner.usage.demand_by_phase.phases_of_jobs`.
+        From :func:`gpuplanner.usage.demand_by_phase_and_late_demand_test.phases_of_jobs`.
     gpu_model : GpuModel or str
         The GPU model to fit to, taken to be the one that was sampled.
 

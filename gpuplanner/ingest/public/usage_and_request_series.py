@@ -10,7 +10,7 @@ import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, printable_file_name
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
-from gpuplanner.core.units import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Rows
 from gpuplanner.ingest.job_table import assemble_table
@@ -23,7 +23,6 @@ from gpuplanner.ingest.public.job_lists import (
     offset_time,
 )
 from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, Check, Finding, source_check
-from gpuplanner.ingest.source_definition import has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import (
     CSV_DIALECT,
     FIRST_INSTANT,
@@ -33,6 +32,7 @@ from gpuplanner.ingest.source_fields import (
     source_columns,
     validate_time_zone,
 )
+from gpuplanner.ingest.source_registration import has_required_columns, register_sniffer
 from gpuplanner.ingest.text_files import read_head
 from gpuplanner.ingest.typed_row_reader import read_rows
 
