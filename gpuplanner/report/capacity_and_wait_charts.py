@@ -457,7 +457,7 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
         ]
         if bold != "today":
             thin = make_chart(size_rows.filter(layout="today")).mark_line(
-                color=theme.OTHER_POLICY_COLOUR, size=1.5, point={"size": 12, "color": theme.QUIET}
+                color=theme.OTHER_POLICY_COLOUR, size=1.5, point={"size": 12, "color": theme.OTHER_POLICY_COLOUR}
             )
             layers.append(thin.encode(x=x, y=y, tooltip=hover))
         line = make_chart(drawn_bold).mark_line(color=theme.BLUE, size=2.5, point={"size": 18, "color": theme.BLUE})

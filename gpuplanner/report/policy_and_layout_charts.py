@@ -148,7 +148,7 @@ def plot_frontier(
     looks = {
         "today": colours["today"],
         "best": colours.get(best or "", theme.OTHER_POLICY_COLOUR),
-        "other": theme.QUIET,
+        "other": theme.OTHER_POLICY_COLOUR,
     }
     texts = looks | {"today": theme.INK, "other": theme.MUTED}
     scale = alt.Scale(domain=[0, MAX_DRAWN_WAIT_MIN], nice=False, clamp=True)

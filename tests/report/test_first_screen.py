@@ -52,7 +52,7 @@ FORMS = {
     "saving": figures.format_count, "left_out_share": figures.format_share,
     "exhaustion.date": figures.format_day, "exhaustion.order_by": figures.format_day,
     "exhaustion.probability": figures.format_share,
-    "headroom.factor": figures.format_share, "headroom.low": figures.above_one, "headroom.high": figures.above_one,
+    "headroom.factor": figures.format_share, "headroom.low": figures.format_above_one, "headroom.high": figures.format_above_one,
     "busy_as_recommended": figures.format_share, "delayed_share": figures.format_share,
     "months_left": str, "waiting": figures.format_count, "use_known_share": figures.format_share,
     "headroom_share": figures.format_share,

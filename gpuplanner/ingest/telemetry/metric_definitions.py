@@ -353,7 +353,8 @@ READING_SCHEMA = pl.Schema(
 def parse_device(labels: Mapping[str, str] | None, default_node: str | None = None) -> tuple[object, ...]:
     """Parse the labels of a series to a device, a row of :data:`TELEMETRY_DEVICE_SCHEMA`.
 
-    Label names match in any letter case. The label ``UUID`` of a MIG sample is the parent's, so an instance is identified by ``gpu`` and ``GPU_I_ID``. The
+    Label names match in any letter case. The label ``UUID`` of a MIG sample is the parent's, so an instance is
+    identified by ``gpu`` and ``GPU_I_ID``. The
     host name may be that of the exporter's pod: labels of the scrape that name the node go first. The label ``job`` is
     the scrape job of Prometheus and not a job of the cluster.
 
