@@ -52,7 +52,7 @@ INTERRUPT_DELAY_S = 0.5
 COMMANDS = {
     "start_commands": ("start", "notebook"),
     "ingest_commands": ("ingest", "describe", "keygen", "scrape", "bill"),
-    "usage_commands": ("phases", "rightsize", "waits"),
+    "rightsize_phases_and_waits_commands": ("phases", "rightsize", "waits"),
     "size_command": ("size",),
     "forecast_and_cost_commands": ("forecast", "cost"),
     "plan_commands": ("plan", "report", "demo"),

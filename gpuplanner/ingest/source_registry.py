@@ -96,7 +96,7 @@ PUBLIC_SOURCES = (
         "philly",
         SourceForm("job table", "public.job_lists:PHILLY_TRACE", TZ_OPTION),
         SourceForm("job log", "public.attempt_logs:read_philly_log", TZ_OPTION),
-        _joint("node sequence", "public.usage_series:read_philly_nodes", TZ_OPTION),
+        _joint("node sequence", "public.usage_and_request_series:read_philly_nodes", TZ_OPTION),
     ),
     _define("itp", SourceForm("job table", "public.job_lists:ITP_TRACE", ORIGIN_OPTION)),
     _define(
@@ -107,21 +107,21 @@ PUBLIC_SOURCES = (
     _define(
         "helios",
         SourceForm("job table", "public.job_lists:HELIOS_TRACE", TZ_OPTION),
-        _joint("sequence", "public.usage_series:read_helios_sequence", TZ_OPTION),
-        _joint("quotas", "public.usage_series:read_helios_quotas"),
+        _joint("sequence", "public.usage_and_request_series:read_helios_sequence", TZ_OPTION),
+        _joint("quotas", "public.usage_and_request_series:read_helios_quotas"),
     ),
     _define(
         "acme",
         SourceForm("job table", "public.job_lists:ACME_TRACE"),
-        _joint("distribution", "public.usage_series:read_distributions"),
+        _joint("distribution", "public.usage_and_request_series:read_distributions"),
     ),
     _define(
         "pai",
         _joint("tables", "public.attempt_logs:read_pai", ORIGIN_OPTION),
-        _joint("mini-batch times", "public.usage_series:read_step_times"),
+        _joint("mini-batch times", "public.usage_and_request_series:read_step_times"),
     ),
     _define("dlrm", SourceForm("instances", "public.job_lists:DLRM_TRACE", ORIGIN_OPTION)),
-    _define("genai", _joint("gauges", "public.usage_series:read_genai")),
+    _define("genai", _joint("gauges", "public.usage_and_request_series:read_genai")),
     _define(
         "spot",
         SourceForm("job list", "public.job_lists:SPOT_TRACE", ORIGIN_OPTION),
@@ -129,7 +129,7 @@ PUBLIC_SOURCES = (
     ),
     _define("simulator", SourceForm("job list", "public.job_lists:SIMULATOR_TRACE", ORIGIN_OPTION)),
     _define("miso", _joint("arrivals and run times", "public.attempt_logs:read_miso", ORIGIN_OPTION)),
-    _define("azure-llm", _joint("requests", "public.usage_series:read_azure_llm", TZ_OPTION)),
+    _define("azure-llm", _joint("requests", "public.usage_and_request_series:read_azure_llm", TZ_OPTION)),
     _define("supercloud", SourceForm("job table", "public.attempt_logs:read_supercloud")),
 )
 
