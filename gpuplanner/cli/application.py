@@ -103,7 +103,7 @@ app = typer.Typer(
     cls=_HeadedGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="\b\nCapacity planning for GPU clusters: how many GPUs, how to partition them with\n"
-    "MIG, who uses them, when capacity runs out, and what changing it saves.",
+    "MIG, who uses them, when they run out, and what changing it saves.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -270,7 +270,7 @@ def export_configuration(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write the change bundle of the recommendation, or of a plan.json.
+    """Write MIG, Kubernetes or Slurm configuration from a plan.
 
     start and report write that of the recommendation to OUT/export already.
     README.md in the folder has the steps: agree, preflight, apply, verify,

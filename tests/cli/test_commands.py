@@ -382,7 +382,7 @@ Plan:
 
 Deliver:
   report     Write the monthly report (HTML, Excel, PDF, JSON, manifests)
-  export     Write the change bundle of the recommendation, or of a plan.json
+  export     Write MIG, Kubernetes or Slurm configuration from a plan
   diff       Show what a plan would change on a cluster as dumped
   schedule   Print a cron, systemd, CI or Kubernetes job for recurring runs
 
