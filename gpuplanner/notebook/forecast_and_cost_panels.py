@@ -49,7 +49,7 @@ class ForecastQuestion:
     Examples
     --------
     >>> ForecastQuestion(price=8.0)
-    AheadQuestion(horizon=48, gap=6, price=8.0, capacity=64.0)
+    ForecastQuestion(horizon=48, gap=6, price=8.0, capacity=64.0)
     """
 
     horizon: int = 48
