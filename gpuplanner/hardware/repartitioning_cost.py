@@ -148,7 +148,7 @@ class TimeRange:
         Examples
         --------
         >>> TimeRange(840.0, 0.0, 3600.0, "assumed").scaled_to(420.0)
-        Seconds(value=420.0, low=0.0, high=1800.0, basis='as stated; the range by that of the catalogue')
+        TimeRange(value=420.0, low=0.0, high=1800.0, basis='as stated; the range by that of the catalogue')
         """
         if value is None:
             return self

@@ -85,9 +85,9 @@ def weigh(
     >>> fewer = plan(problem)
     >>> paths = np.array([[[1.0, 1.0, 1.0]], [[3.0, 3.0, 3.0]]])
     >>> weigh(problem, standing_plan(fewer, problem), fewer, paths)  # 6 GPU-hours less; or 6 short, at 10 each
-    Verdict(gain=-24.0, low=-51.0, high=3.0, chance=0.217)
+    PlanGain(gain=-24.0, low=-51.0, high=3.0, chance=0.217)
     >>> weigh(problem, standing_plan(fewer, problem), fewer, paths[:1], decision_slot=1)  # two could be saved later
-    Verdict(gain=2.0, low=2.0, high=2.0, chance=1.0)
+    PlanGain(gain=2.0, low=2.0, high=2.0, chance=1.0)
     """
     if decision_slot is not None and decision_slot < problem.n_slots:
         # Waiting: the current plan until the next decision, then the new one.

@@ -72,7 +72,7 @@ def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> EventPace | None:
     Examples
     --------
     >>> find_pace(np.array([0.0, 60.0, 75.0, 120.0, 180.0, 300.0]))
-    Pace(period_s=60.0, members=(0, 1, 3, 4, 5), spread=0.0)
+    EventPace(period_s=60.0, members=(0, 1, 3, 4, 5), spread=0.0)
     >>> find_pace(np.array([0.0, 60.0, 75.0, 240.0])) is None
     True
     """

@@ -45,7 +45,7 @@ class Bundles:
         packs = [packed(one) for one in rules]
         self.pages = [pack.files[README_FILE] for pack in packs]
         self.folders = [written(pack, folder / f"export-{number}") for number, pack in enumerate(packs)]
-        self.cluster = Stub(folder / "cluster", rules[0].before, gres_type=TYPE)
+        self.cluster = Stub(folder / "cluster", rules[0].todays_layouts, gres_type=TYPE)
 
     def run(self, number: int, text: str) -> Any:
         return self.cluster.run(text, self.folders[number])
