@@ -464,14 +464,12 @@ def explain_team_waits(row: dict[str, Any], pairs: pl.DataFrame, *, quotas: bool
         if lent_to_teams.height:
             largest_text = f"{lent_to_teams['borrower'][0]}, {lent_to_teams['gpu_hours'][0]:,.1f}"
             parts.append(f"{above:,.1f} while other teams were above their fair share (most: {largest_text})")
-        step = (
-            "With quotas, allow reclaim from borrowers (preemption), or limit borrowing."
-            if quotas
-            else "Set quotas, or add GPUs."
-        )
+        step = "Set quotas, or add GPUs."
+        if quotas:
+            step = "Allow reclaim from borrowers (preemption), or limit borrowing."
         if above < 2 * idle:
             step = "GPUs were idle in much of this time: reduce fragmentation first."
         return f"{why} Its shortfall was {shortfall:,.1f} GPU-hours: {', '.join(parts)}.", step
     short = f"Its shortfall was only {shortfall:,.1f} GPU-hours."
     received = "It received its fair share." if shortfall <= MIN_SHORTFALL_GPU_HOURS else short
-    return f"{why} {received}", "Set or raise its quota, at the cost of others, or add GPUs." if quotas else "Add GPUs."
+    return f"{why} {received}", "Raise its quota, at the cost of others, or add GPUs." if quotas else "Add GPUs."

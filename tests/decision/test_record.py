@@ -26,7 +26,8 @@ FIELDS = {
 ROWS = {
     "measures": {"action", "text", "gpus", "condition"},
     "service": {"size", "jobs", "observed_p95_minutes", "today_p95_minutes", "recommended_p95_minutes", "low", "high",
-                "today_mean_minutes", "recommended_mean_minutes", "jobs_delayed", "limit_minutes"},
+                "today_mean_minutes", "recommended_mean_minutes", "jobs_delayed", "limit_minutes", "today_low",
+                "today_high"},
     "next_steps": {"who", "what", "command", "action"},
     "missing": {"what", "command"},
 }  # fmt: skip

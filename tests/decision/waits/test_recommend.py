@@ -242,7 +242,7 @@ def test_the_same_record_gives_the_same_recommendation():
 
 def test_partitioned_fleets_of_the_curve_are_whole_nodes():
     pool = SizedPool((0,), 64, NodeFleet.of_full_gpus, movable=True)
-    model = SimpleNamespace(asked=SimpleNamespace(usual_node=8))
+    model = SimpleNamespace(inputs=SimpleNamespace(node_gpus=8))
     found = SimpleNamespace(units=[20, 44], pools=[pool, pool], model=model)
     assert scale_units(found, 1.0) == [20, 44]
     assert [sum(scale_units(found, factor)) for factor in np.linspace(0.5, 1.0, 5)] == [32, 40, 48, 56, 64]
