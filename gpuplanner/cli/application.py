@@ -507,7 +507,7 @@ MAX_PRINTED_ROWS = 60
 CURRENCY_COLUMN = "BillingCurrency"
 """Column with the currency of a row."""
 
-PRICE_PREFIX = "price_per_"
+PRICE_LABEL_PREFIX = "price_per_"
 _CURRENCY_SUFFIX = re.compile(r"_([A-Z]{3})$")
 _DECIMAL_PATTERN = re.compile(r"-?\d{1,60}(\.\d{1,30})?")
 
@@ -595,7 +595,7 @@ def _money_text(name: str, value: object, currency: str | None = None) -> str | 
     Parameters
     ----------
     name : str
-        Name of the value; a currency suffix (``_USD``) marks money, :data:`PRICE_PREFIX` a price.
+        Name of the value; a currency suffix (``_USD``) marks money, :data:`PRICE_LABEL_PREFIX` a price.
     value : object
         The value; a Decimal is money.
     currency : str, optional
@@ -604,7 +604,7 @@ def _money_text(name: str, value: object, currency: str | None = None) -> str | 
     currency_suffix = _CURRENCY_SUFFIX.search(name)
     if isinstance(value, Decimal) or (currency_suffix and isinstance(value, str) and _DECIMAL_PATTERN.fullmatch(value)):
         return money_text(Decimal(value), currency_suffix[1] if currency_suffix else currency or "")
-    if isinstance(value, float) and name.startswith(PRICE_PREFIX) and math.isfinite(value):
+    if isinstance(value, float) and name.startswith(PRICE_LABEL_PREFIX) and math.isfinite(value):
         return f"{value:,.2f}" if round(value, 2) == value else f"{value:,.4f}"
     return None
 

@@ -99,7 +99,12 @@ def _write_alerts(check: CapacityCheckReport, out: Path) -> None:
                 (folder / f"{channel}.json").write_text(to_json(payload), encoding="utf-8")
 
 
-SCHEDULE_FILES = {"cron": ["crontab"], "systemd": ["service", "timer"], "ci": ["yaml"], "kubernetes": ["yaml"]}
+FILE_SUFFIXES_BY_SCHEDULER = {
+    "cron": ["crontab"],
+    "systemd": ["service", "timer"],
+    "ci": ["yaml"],
+    "kubernetes": ["yaml"],
+}
 
 
 def report_month_range(
@@ -144,7 +149,7 @@ def report_month_range(
 
 @app.command()
 def schedule(
-    kind: Annotated[str, Argument(metavar="KIND", help=f"One of {', '.join(SCHEDULE_FILES)}.")],
+    kind: Annotated[str, Argument(metavar="KIND", help=f"One of {', '.join(FILE_SUFFIXES_BY_SCHEDULER)}.")],
     data: Annotated[
         str, Option("--data", "--scenario", help="Dataset folder or scenario on the machine that runs the job.")
     ] = "/srv/gpuplanner/cluster",
@@ -166,7 +171,7 @@ def schedule(
     from gpuplanner.core.errors import resolve_name
     from gpuplanner.report.bundle_files import fill_shipped_file
 
-    resolved_kind = resolve_name(kind, list(SCHEDULE_FILES), subject="KIND")
+    resolved_kind = resolve_name(kind, list(FILE_SUFFIXES_BY_SCHEDULER), subject="KIND")
     clock = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)", at)
     if clock is None:
         raise typer.BadParameter(f"--at: expected HH:MM; got {at!r}")
@@ -181,7 +186,7 @@ def schedule(
     report = f"{program} report .. --data {shlex.quote(data)} -o {shlex.quote(out)}"
     all_commands = f"{import_all}; {report}; made=$?; {check} && exit $made"  # check runs even if the report fails
     placeholders = {"HOUR": f"{int(clock[1])}", "MINUTE": f"{int(clock[2])}", "AT": at, "IMAGE": json.dumps(image)}
-    for number, ending in enumerate(SCHEDULE_FILES[resolved_kind]):
+    for number, ending in enumerate(FILE_SUFFIXES_BY_SCHEDULER[resolved_kind]):
         lines = {"IMPORT": import_all, "CHECK": check, "REPORT": report, "BOTH": all_commands}
         if resolved_kind == "cron":  # of which a bare per cent sign ends the command
             lines = {name: line.replace("%", r"\%") for name, line in lines.items()}
@@ -314,7 +319,7 @@ def _evaluate(
         Data and settings.
     out : Path
         Folder of the watch.
-    old_state : Watched
+    old_state : WatchState
         State after the last evaluation.
     n_intervals : int
         Plan intervals until the next evaluation.
@@ -345,9 +350,9 @@ def _write_state(
 
     Parameters
     ----------
-    state : Watched
+    state : WatchState
         State.
-    fleet_look : FleetLook, optional
+    fleet_look : FleetEvaluation, optional
         Last evaluation.
     out : Path
         Folder of the watch.

@@ -341,7 +341,7 @@ def _complete_scenario(
     ----------
     scenario : Scenario
         Scenario so far.
-    summary : Beginning
+    summary : DatasetSummary
         What the data state.
     prompt : StartPrompt
         Asks for what is missing.

@@ -77,7 +77,7 @@ def print_files_read(
     ----------
     parts : sequence of SourceFiles
         Files by source; empty for a dataset folder.
-    summary : Beginning
+    summary : DatasetSummary
         Counts of the dataset.
     rows : mapping of str to int
         Imported rows by source.

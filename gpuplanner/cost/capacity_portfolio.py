@@ -305,7 +305,7 @@ def _search_counts(
         Rent at each level of commitment. [currency]
     steps : numpy.ndarray, shape (n_months, n_levels - 1)
         Columns of saved rent.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     risk, gap : float
         Weight of the CVaR and optimality gap. [0-1]

@@ -400,11 +400,11 @@ def compute_financial_impact(
         GPUs installed.
     ownership : str or None
         Owned, rented or reserved; None: not known.
-    power : PowerModel or None
+    power : GpuPowerModel or None
         Power of the GPU model; None: not known.
     usd_per_kwh : float
         Price of electricity. [USD/kWh]
-    price : Price or None
+    price : GpuHourPrice or None
         Price of a GPU-hour; None: not known.
     purchase : NextPurchase or None
         Next purchase, if growth exhausts the capacity.
@@ -532,7 +532,7 @@ def _price_energy(
     ----------
     hours : float
         GPU-hours a week in which GPUs are powered down.
-    power : PowerModel or None
+    power : GpuPowerModel or None
         Power of the GPU model.
     kwh : float or None
         Energy saved a week. [kWh]

@@ -676,7 +676,7 @@ def choose_leaving_jobs(
         Jobs that can be chosen.
     overload : array of float, shape (n_hours,)
         Demand above the installed capacity in each hour [GPUs].
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     gap : float
         Optimality gap at which the search ends.

@@ -15,7 +15,7 @@ from gpuplanner.decision.free_gpus_over_time import (
     OutOfServiceSpell,
     count_closed_instances,
 )
-from gpuplanner.decision.wait_causes import MIN_WAITS_AT_LIMIT, NamedLimit, TenantUse
+from gpuplanner.decision.wait_causes import MIN_WAITS_AT_LIMIT, TenantGpuLimit, TenantUse
 from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
@@ -473,7 +473,7 @@ class QueueModel:
     handover: Handover
     spread: bool
     tenant: Ints
-    limits: tuple[NamedLimit, ...] = ()
+    limits: tuple[TenantGpuLimit, ...] = ()
     rule: QueueRule = field(default_factory=QueueRule)
     closings: Closings | None = None
 

@@ -143,7 +143,7 @@ def build_headline(
         Tables of the study.
     plan : Plan or None
         The plan, where the history is long enough.
-    tomorrow : Tomorrow or None
+    tomorrow : NextDayDemand or None
         Demand at the next noon.
 
     Returns
@@ -351,7 +351,7 @@ class Study:
         tables of demand, forecast and plan are absent as well.
     plan_choices : tuple of PlanChoice
         The few-changes plan and the unrestricted plan; empty where the plan is unrestricted already.
-    over_fixed : OverFixed or None
+    over_fixed : FixedLayoutComparison or None
         Gain of the plan over the best fixed layout; None without a plan.
     comparison : Comparison
         The policy comparison and the decision, as ``gpuplanner compare --json`` prints them: the only source of

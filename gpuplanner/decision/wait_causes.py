@@ -25,7 +25,7 @@ MIN_CHANCE_RATIO = 2.0
 
 
 @dataclass(frozen=True)
-class NamedLimit:
+class TenantGpuLimit:
     """GPU limit of a tenant, stated or found in the record.
 
     - ``tenant``: Number of the tenant.
@@ -59,7 +59,7 @@ class TenantUse(NamedTuple):
 
 
 def observe_tenant_use(
-    tenant: Ints, gpus: Floats, start_s: Floats, end_s: Floats, limits: Sequence[NamedLimit] = ()
+    tenant: Ints, gpus: Floats, start_s: Floats, end_s: Floats, limits: Sequence[TenantGpuLimit] = ()
 ) -> TenantUse:
     """Sum the GPUs of each tenant over time.
 
@@ -98,7 +98,7 @@ def observe_tenant_use(
     return TenantUse(tenant, first, time[order], allocated, limit_gpus[tenant] - gpus + TOLERANCE)
 
 
-def confirm_limits(stated_limits: Mapping[int, float], use: TenantUse) -> tuple[NamedLimit, ...]:
+def confirm_limits(stated_limits: Mapping[int, float], use: TenantUse) -> tuple[TenantGpuLimit, ...]:
     """Keep the stated limits that no use exceeded: others are newer than the record, or count otherwise.
 
     Examples
@@ -110,7 +110,7 @@ def confirm_limits(stated_limits: Mapping[int, float], use: TenantUse) -> tuple[
     first = use.first_change
     peak_gpus = {tenant: use.gpus[first[tenant] : first[tenant + 1]].max(initial=0.0) for tenant in stated_limits}
     kept = {tenant: gpus for tenant, gpus in stated_limits.items() if peak_gpus[tenant] <= gpus + TOLERANCE}
-    return tuple(NamedLimit(tenant, gpus) for tenant, gpus in kept.items())
+    return tuple(TenantGpuLimit(tenant, gpus) for tenant, gpus in kept.items())
 
 
 @compile_helper
@@ -154,7 +154,7 @@ def find_tenant_limits(
     *,
     latency_s: float,
     seen_s: float,
-) -> tuple[NamedLimit, ...]:
+) -> tuple[TenantGpuLimit, ...]:
     """Find tenants whose jobs waited, though they fitted, until a job of the same tenant ended.
 
     Parameters
@@ -197,7 +197,7 @@ def find_tenant_limits(
         chance = 1.0 - np.exp(-len(ends) * latency_s / seen_s)
         fewest = max(MIN_STARTS_AFTER_OWN_END_SHARE, min(MIN_CHANCE_RATIO * chance, 1.0 - 1e-9))
         if at_limit > MIN_TIME_AT_LIMIT_SHARE * unexplained_s[late].sum() and after_own.mean() > fewest:
-            limits.append(NamedLimit(number, peak_gpus))
+            limits.append(TenantGpuLimit(number, peak_gpus))
     return tuple(limits)
 
 

@@ -77,14 +77,14 @@ def mark_quarantine(jobs: pl.DataFrame, inventory: pl.DataFrame | None = None) -
     return jobs.with_columns(rule)
 
 
-QUARANTINE_RULE_COLUMNS = ("gpus", "submit_time", "start_time", "end_time", "state", "gpu_model", "node_list")
+JOB_COLUMNS_READ_BY_RULES = ("gpus", "submit_time", "start_time", "end_time", "state", "gpu_model", "node_list")
 """Columns of jobs that the rules use."""
 
 
 def quarantine_chunks(job_table: ChunkedTable, inventory: pl.DataFrame | None) -> pl.DataFrame:
     """Find the quarantined jobs of a chunked table: ``place`` (row number) and ``quarantined`` (reason)."""
     days, has_huge_jobs = set[int](), False
-    for chunk in job_table.tables(QUARANTINE_RULE_COLUMNS[:4]):
+    for chunk in job_table.tables(JOB_COLUMNS_READ_BY_RULES[:4]):
         instants = pl.max_horizontal("submit_time", "start_time", "end_time")
         for instant in (pl.col("submit_time"), instants):
             days.update(chunk.select(instant.dt.epoch("d").unique()).to_series().drop_nulls())
@@ -94,7 +94,7 @@ def quarantine_chunks(job_table: ChunkedTable, inventory: pl.DataFrame | None) -
     )
     if inventory is None and not has_huge_jobs and longest_gap_days < MIN_ISOLATION_TIME.days:
         return pl.DataFrame(schema={"place": pl.UInt32, "quarantined": pl.String})
-    all_jobs = pl.concat(job_table.tables(["place", *QUARANTINE_RULE_COLUMNS]))
+    all_jobs = pl.concat(job_table.tables(["place", *JOB_COLUMNS_READ_BY_RULES]))
     return mark_quarantine(all_jobs, inventory).select("place", "quarantined").drop_nulls()
 
 

@@ -213,7 +213,7 @@ _USE_CHART_HEIGHT_PX = 172
 _LABEL_GAP_PX = 15
 """Pixels between labels at the ends of lines."""
 _USE_WORDS = {"requested_gpus": "requested", "allocated_gpus": "allocated", "active_gpus": "active"}
-_MAX_CAPACITY_FACTOR = 2.5
+_MAX_LINE_TO_REST_RATIO = 2.5
 """A line so many times above all else is not drawn to scale, and broken."""
 _COST_CURVE_COLUMNS = ("quantile", "planned", "short", "cost")
 
@@ -288,7 +288,7 @@ def _capacity_line(level: float, word: str, y: alt.Y, *, solid: bool) -> list[al
 
 def _capacity_level(gpus: int, word: str, highest: float) -> tuple[float, str]:
     """Place the line of installed GPUs; far above all values it is drawn lower, and its label says so."""
-    if gpus <= _MAX_CAPACITY_FACTOR * highest or highest <= 0:
+    if gpus <= _MAX_LINE_TO_REST_RATIO * highest or highest <= 0:
         return float(gpus), word
     return 1.25 * highest, f"{word}, not to scale"
 

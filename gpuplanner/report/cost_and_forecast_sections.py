@@ -211,7 +211,7 @@ def render_expected_section(demand_history: DemandHistory, horizon: int, *, seed
 
     Parameters
     ----------
-    demand_history : Wanted
+    demand_history : DemandHistory
         Forecast of GPU demand.
     horizon : int
         Intervals ahead.
@@ -268,7 +268,7 @@ def render_quantile_section(
 
     Parameters
     ----------
-    demand_history : Wanted
+    demand_history : DemandHistory
         Forecast of GPU demand.
     horizon : int
         Intervals ahead.
@@ -300,7 +300,7 @@ def render_calendar_section(
 
     Parameters
     ----------
-    demand_history : Wanted
+    demand_history : DemandHistory
         Forecast of GPU demand.
     horizon : int
         Intervals ahead.

@@ -40,7 +40,7 @@ FRAGMENT = "application/vnd.gpuplanner.fragment+html"
 
 _CHART_SPEC = re.compile(r'<script type="application/json">.*?</script>', re.DOTALL)
 _NOSCRIPT_TAG = re.compile(r"</?noscript>")
-_SECTION_CHART = re.compile(
+_CHART_PATTERN = re.compile(
     r'<div class="chart"[^>]*><script type="application/json">(.*?)</script>.*?</noscript></div>', re.DOTALL
 )
 _FOLDED_HEADING = re.compile(r"<details><summary><h2>.*?</summary>", re.DOTALL)
@@ -104,7 +104,7 @@ def split_section(section: HtmlSection) -> list[Text | dict[str, object]]:
     html = _FOLDED_HEADING.sub("", section).replace("</details></section>", "</section>")
     html = _SECTION_HEADING.sub("", html)
     position = 0
-    for match in _SECTION_CHART.finditer(html):
+    for match in _CHART_PATTERN.finditer(html):
         pieces += [Text(html[position : match.start()]), json.loads(match[1])]
         position = match.end()
     return [*pieces, Text(html[position:])]
@@ -118,7 +118,7 @@ def chart_specs(section: str) -> list[dict[str, object]]:
     >>> chart_specs("<p>none</p>")
     []
     """
-    return [json.loads(match[1]) for match in _SECTION_CHART.finditer(section)]
+    return [json.loads(match[1]) for match in _CHART_PATTERN.finditer(section)]
 
 
 def display_section(section: HtmlSection) -> None:

@@ -171,7 +171,7 @@ def write_plan_handover(planned: PlannedProblem, out: str | Path, *, scenario: S
 
     Parameters
     ----------
-    planned : Planned
+    planned : PlannedProblem
         Plan with its problem.
     out : str or Path
         Folder that is replaced.

@@ -655,7 +655,7 @@ def render_watch_page(watch_state: WatchState, *, refresh_s: float | None = None
 
     Parameters
     ----------
-    watch_state : Watched
+    watch_state : WatchState
         State of the watch after its last run.
     refresh_s : float, optional
         Interval after which the browser reloads the page. [s]

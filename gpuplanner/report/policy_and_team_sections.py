@@ -171,7 +171,7 @@ def render_team_section(
         Fair share received by each team in the record.
     quota_advice : QuotaAdvice, optional
         Recommended quotas for the next weeks.
-    rules_comparison : SharingTried, optional
+    rules_comparison : RulesComparison, optional
         Same weeks simulated under other quotas.
     title : str
         Heading of the section.

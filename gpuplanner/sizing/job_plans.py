@@ -242,7 +242,7 @@ _TEXT_BY_PRICE_UNIT = {"job": "in all", "hour": "an hour"}
 _NULLABLE_PLAN_FIELDS = ("cost", "currency", "energy_kwh")
 DEFAULT_TOKENS_PER_STEP = 1 << 20
 """Tokens of a training step, about that of public recipes of this size."""
-_BUSY_SM_ACTIVITY = 0.9
+_ASSUMED_SM_ACTIVITY = 0.9
 _DEFAULT_LORA_RANK = 16
 """Rank of adapters of all linear layers if the tool states none."""
 _SHORT_SEQUENCE_TOKENS = 1024
@@ -485,7 +485,7 @@ def _gpu_hour_cost(gpu_model: str) -> tuple[float | None, float | None]:
         law = make_power_model(gpu_model)
     except ScenarioError:
         return price, None
-    energy = compute_gpu_kwh(law, powered_gpu_hours=1, resident_gpu_hours=1, active_gpu_hours=_BUSY_SM_ACTIVITY)
+    energy = compute_gpu_kwh(law, powered_gpu_hours=1, resident_gpu_hours=1, active_gpu_hours=_ASSUMED_SM_ACTIVITY)
     return price, compute_facility_kwh(
         energy, host_factor=find_parameter("host_factor").value, pue=find_parameter("pue").value
     )

@@ -420,7 +420,7 @@ def size_service(request: SizingRequest) -> SizedService:
 
     Parameters
     ----------
-    request : Wish
+    request : SizingRequest
         With ``prompt``, ``answer`` and ``rate``; targets that are not stated are taken, and listed in ``assumed``.
 
     Raises

@@ -61,7 +61,7 @@ class SpeedModel:
 
     Parameters
     ----------
-    fitted : Fitted
+    fitted : FittedSpeed
         Law and links.
     radii : polars.DataFrame
         One row a group of :data:`CALIBRATION_GROUP_COLUMNS`: half-widths that covered errors on models left out of

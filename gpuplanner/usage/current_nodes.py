@@ -109,7 +109,7 @@ def _models_of_mixed_nodes(
         As of :func:`_use_by_node_and_model`.
     observed : mapping of str to _ObservedNode
         Nodes by name.
-    jobs : LongJobs
+    jobs : LazyJobs
         The jobs.
     begin : datetime
         Begin of the window.
@@ -137,7 +137,7 @@ def add_observed_layouts(
     ----------
     inventory : polars.DataFrame
         Table ``schemas.Inventory``.
-    jobs : LongJobs
+    jobs : LazyJobs
         The jobs.
     begin : datetime
         Begin of the window.

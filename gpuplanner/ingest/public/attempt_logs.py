@@ -248,7 +248,9 @@ FIELD_BY_PAI_INSTANCE_COLUMN = source_columns("pai_instance")
 
 PAI_STATES = {"Terminated": "COMPLETED", "Failed": "FAILED", "Running": "RUNNING", "Waiting": "PENDING"}
 REQUESTED_GPUS = pl.col("percent") / 100
-INSTANCE_GPUS = pl.when(pl.col("gpu_model") == "CPU").then(REQUESTED_GPUS.fill_null(0.0)).otherwise(REQUESTED_GPUS)
+PAI_TASK_INSTANCE_GPUS_EXPR = (
+    pl.when(pl.col("gpu_model") == "CPU").then(REQUESTED_GPUS.fill_null(0.0)).otherwise(REQUESTED_GPUS)
+)
 """GPUs of one instance of a task; 0 for an instance on CPU nodes that requests none."""
 
 PAI_TASKS_TRACE = JobTrace(
@@ -259,7 +261,7 @@ PAI_TASKS_TRACE = JobTrace(
         {
             "job_id": pl.concat_str("job_name", "task_name", separator="/"),
             "tenant": pl.col("user").fill_null("pai"),
-            "gpus": INSTANCE_GPUS * pl.col("workers"),
+            "gpus": PAI_TASK_INSTANCE_GPUS_EXPR * pl.col("workers"),
         }
     ],
     checks=[source_check("pai: no submission", pl.col("no_submission")), GPU_FRACTION_CHECK],

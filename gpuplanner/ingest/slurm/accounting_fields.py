@@ -385,7 +385,7 @@ def number_attempts(rows: ChunkedRows) -> pl.DataFrame:
 
     Parameters
     ----------
-    rows : LongRows
+    rows : ChunkedRows
         Jobs with the columns ``job_id``, ``submit_time``, ``start_time`` and ``end_time``.
 
     Returns

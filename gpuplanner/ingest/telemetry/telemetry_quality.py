@@ -245,7 +245,7 @@ def _find_clock_differences(samples: pl.LazyFrame, jobs: pl.DataFrame) -> list[F
 MIN_DAY_COVERAGE = 0.9
 """Share of a node's day below which its means get a warning, as ``source_checks.csv`` says."""
 
-REPORTED_ACTIVITY_SOURCES = (FROM_LEGACY, FROM_ENGINE, NO_COUNTER)
+ACTIVITY_SOURCES_WITH_FINDING = (FROM_LEGACY, FROM_ENGINE, NO_COUNTER)
 """Activity sources that get a finding."""
 
 MAX_POWER_ERROR_FRACTION = 0.05
@@ -262,7 +262,7 @@ SAMPLE_CHECK_NAMES = ("sparse days", "counted twice", "counter restarts", "XID")
 SAMPLE_CHECK_TEXTS = {
     *(SAMPLE_GAPS_CHECK, ENERGY_MISMATCH_CHECK),
     *(check_text(f"samples: {name}") for name in SAMPLE_CHECK_NAMES),
-    *(check_text(f"activity: {rung}") for rung in REPORTED_ACTIVITY_SOURCES),
+    *(check_text(f"activity: {rung}") for rung in ACTIVITY_SOURCES_WITH_FINDING),
 }
 """Checks whose findings follow from samples alone."""
 FINDING_SAMPLE_COLUMNS = ("time", "node", "gpu", "instance", "power_w", "energy_counter_j", "xid", "activity_source")
@@ -275,7 +275,7 @@ def sample_findings(statistics: SampleStatistics, coverage_table: pl.DataFrame) 
         source_finding(
             f"activity: {source}", statistics.activity_sources[source][0], str(statistics.activity_sources[source][1])
         )
-        for source in REPORTED_ACTIVITY_SOURCES
+        for source in ACTIVITY_SOURCES_WITH_FINDING
         if source in statistics.activity_sources
     ]
     findings += _gap_findings(statistics.gaps)

@@ -11,7 +11,7 @@ import pytest
 
 from gpuplanner.decision.free_gpus_over_time import Handover, close_handover_gaps, observe_occupancy
 from gpuplanner.decision.queue_model import QueueModel, QueueRule, build_closing_requests
-from gpuplanner.decision.wait_causes import CAUSES, NamedLimit, attribute_waits, find_fit_times, observe_tenant_use
+from gpuplanner.decision.wait_causes import CAUSES, TenantGpuLimit, attribute_waits, find_fit_times, observe_tenant_use
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from tests.decision.waits.slow_queue import (
     Closure,
@@ -169,7 +169,7 @@ def package_starts(case: Case, record: Record, jobs: list[Job]) -> np.ndarray:
     closed = [(closure.begin_s, closure.end_s, closure.node, closure.gpus) for closure in case.closures]
     start_s, end_s, nodes = observed_times(record)
     closings = build_closing_requests(closed, nodes, start_s, end_s, np.array(case.cluster.capacity))
-    limits = tuple(NamedLimit(tenant, gpus) for tenant, gpus in case.rules.peak_gpus.items())
+    limits = tuple(TenantGpuLimit(tenant, gpus) for tenant, gpus in case.rules.peak_gpus.items())
     head_start_s = None if case.head_start_s is None else np.array(case.head_start_s)
     model = QueueModel(
         Handover(60.0, case.median_s),
@@ -216,7 +216,7 @@ def test_every_second_of_waiting_has_the_cause_of_the_slow_program(seed):
         fleet.weights[requests.profile] * requests.total,
         start_s,
         end_s,
-        [NamedLimit(tenant, gpus) for tenant, gpus in case.rules.peak_gpus.items()],
+        [TenantGpuLimit(tenant, gpus) for tenant, gpus in case.rules.peak_gpus.items()],
     )
     until_s = np.where(np.isnan(start_s), record.end_s, start_s)
     seconds = attribute_waits(fits, requests.ready_s, until_s, np.array(simulated_s), latency_s, use)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpuplanner.decision.free_gpus_over_time import close_handover_gaps, observe_handover, observe_occupancy
 from gpuplanner.decision.wait_causes import (
     CAUSES,
-    NamedLimit,
+    TenantGpuLimit,
     attribute_waits,
     find_fit_times,
     find_tenant_limits,
@@ -156,7 +156,7 @@ def test_causes_are_those_of_every_second(record):
     until = np.where(np.isnan(start), 60.0, start)
     seen = close_handover_gaps(observe_occupancy(requests, start, end, nodes, capacity), LATENCY_S)
     fits = find_fit_times(requests, seen, WEIGHTS)
-    use = observe_tenant_use(tenant, WEIGHTS[requests.profile] * requests.total, start, end, [NamedLimit(0, LIMIT)])
+    use = observe_tenant_use(tenant, WEIGHTS[requests.profile] * requests.total, start, end, [TenantGpuLimit(0, LIMIT)])
     found = attribute_waits(fits, requests.ready_s, until, simulated, LATENCY_S, use)
     assert found.sum(axis=1) == pytest.approx(np.maximum(until - requests.ready_s, 0))
     assert found == pytest.approx(by_second(capacity, jobs, nodes, simulated, until, tenant))
@@ -206,7 +206,7 @@ def test_a_second_at_the_limit_is_no_second_behind_others():
     requests = NodeRequests([0.0, 0], [0.0, 0], [50.0, 100], [50.0, 100], [0, 0], [1, 1], [1, 1])
     start, end = np.array([0.0, 100]), np.array([50.0, 200])
     seen = observe_occupancy(requests, start, end, [[0], [0]], np.array([[2, 0]]))
-    use = observe_tenant_use(np.zeros(2, int), np.ones(2), start, end, [NamedLimit(0, 1.0)])
+    use = observe_tenant_use(np.zeros(2, int), np.ones(2), start, end, [TenantGpuLimit(0, 1.0)])
     seconds = attribute_waits(
         find_fit_times(requests, seen, WEIGHTS), np.zeros(2), start, np.array([0.0, 60]), 5.0, use
     )

@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.decision.free_gpus_over_time import Handover
 from gpuplanner.decision.queue_model import QueueModel
-from gpuplanner.decision.wait_causes import NamedLimit
+from gpuplanner.decision.wait_causes import TenantGpuLimit
 from gpuplanner.decision.wait_curve import draw_record, share_gpus, take_or_add_nodes, wait_p95
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 
@@ -48,7 +48,7 @@ def test_the_handover_is_held_and_a_limit_binds():
     tenant = np.array([0, 0, 1])
     free = QueueModel(Handover(60.0, 5.0), spread=False, tenant=tenant)
     assert free.start(jobs, NodeFleet.of_full_gpus([2])).tolist() == [0.0, 0.0, 105.0]
-    limited = QueueModel(Handover(60.0, 5.0), False, tenant, (NamedLimit(0, 1.0),))
+    limited = QueueModel(Handover(60.0, 5.0), False, tenant, (TenantGpuLimit(0, 1.0),))
     assert limited.start(jobs, NodeFleet.of_full_gpus([2])).tolist() == [0.0, 105.0, 0.0]
 
 

@@ -19,7 +19,7 @@ from gpuplanner.decision.queue_model import (
     find_head_starts,
 )
 from gpuplanner.decision.requested_jobs import JobReplayInputs
-from gpuplanner.decision.wait_causes import CAUSES, NamedLimit, observe_tenant_use
+from gpuplanner.decision.wait_causes import CAUSES, TenantGpuLimit, observe_tenant_use
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.simulator.scheduling_rules import Sharing
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
@@ -100,7 +100,7 @@ def pairs_by_hand(requests, start, tenant, gpus, end, most, latency):
 def test_head_starts_contradict_no_pair_where_some_do_not(seed):
     requests, tenant = busy_jobs(seed, jobs=250, load=2.5)
     ahead = np.array([0.0, 4 * 3600.0, 12 * 3600.0])
-    limits = (NamedLimit(0, 6.0),)
+    limits = (TenantGpuLimit(0, 6.0),)
     queue = QueueModel(HANDOVER, False, tenant, limits, QueueRule(EASY_QUEUE, ahead[tenant]))
     start = queue.start(requests, FLEET)
     end, gpus = start + requests.run_s, requests.total.astype(float)
@@ -139,14 +139,14 @@ def test_who_waits_first_for_nodes_takes_no_quota():
     zero = np.zeros(3)
     requests = NodeRequests(zero, zero, [100, 50, 10], [100, 50, 10], [0] * 3, [6, 3, 2], [1] * 3)
     for queue in (EASY_QUEUE, PASS_QUEUE):
-        model = QueueModel(HANDOVER, False, np.array([0, 1, 1]), (NamedLimit(1, 4.0),), QueueRule(queue))
+        model = QueueModel(HANDOVER, False, np.array([0, 1, 1]), (TenantGpuLimit(1, 4.0),), QueueRule(queue))
         assert model.start(requests, NodeFleet.of_full_gpus([8])).tolist() == [0.0, 100.0, 0.0]
 
 
 def test_a_tenant_below_its_limit_does_not_come_before_others():
     zero = np.zeros(3)
     requests = NodeRequests(zero, zero, [10] * 3, [10] * 3, [0] * 3, [8] * 3, [1] * 3)
-    model = QueueModel(HANDOVER, False, np.array([0, 1, 0]), (NamedLimit(1, 8.0),))
+    model = QueueModel(HANDOVER, False, np.array([0, 1, 0]), (TenantGpuLimit(1, 8.0),))
     assert model.start(requests, NodeFleet.of_full_gpus([8])).tolist() == [0.0, 10.0, 20.0]
 
 
@@ -196,7 +196,7 @@ def test_a_closed_node_offers_neither_slices_nor_whole_gpus():
 
 def test_stated_limits_come_before_those_that_are_observed():
     requests, tenant = busy_jobs(3, load=0.5)
-    limits = tuple(NamedLimit(number, 10.0) for number in range(2))
+    limits = tuple(TenantGpuLimit(number, 10.0) for number in range(2))
     queue = QueueModel(HANDOVER, False, tenant, limits)
     observed = explain_waits(asked_of_jobs(requests, tenant, queue))
     assert {(limit.tenant, limit.gpus) for limit in observed.queue.limits} == {(0, 10.0), (1, 10.0)}
