@@ -176,7 +176,7 @@ def _format_wait_change(decision: Decision) -> str:
     text = f"Simulated p95 queue wait on {service.size}: {before} → {after}; " if has_fallen else ""
     if worst.added_p95_minutes <= WAIT_TOLERANCE_MINUTES:
         if text and any(row.rises_if_resampled for row in decision.service):
-            return f"{text}other sizes may wait longer (see Confidence)."
+            return f"{text}other sizes may wait longer."
         return f"{text}p95 of no other size rises." if text else "No job size's p95 queue wait rises."
     limit = "" if worst.meets_limit else f", above the limit of {wait_text(worst.limit_minutes)}"
     rise = f"{wait_text(math.ceil(worst.added_p95_minutes))} more on {worst.size}{limit}"
