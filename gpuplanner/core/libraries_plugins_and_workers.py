@@ -102,7 +102,7 @@ ByteProgress = Callable[[int, int], object]
 """Callback that gets the bytes read so far and all bytes to read."""
 
 _BYTE_PROGRESS_CALLBACK: ContextVar[ByteProgress | None] = ContextVar("byte_progress", default=None)
-"""Callback of the current context; None if nobody shows the progress."""
+"""Callback of the current context; None if no caller shows the progress."""
 MIN_PROGRESS_BAR_INPUT_BYTES = 64 << 20
 """Size of the input from which a progress bar is shown. [B]"""
 

@@ -323,4 +323,4 @@ OWNERSHIP_RESERVED = "reserved"
 OWNERSHIP_RENTED = "rented"
 OWNERSHIPS = (OWNERSHIP_OWNED, OWNERSHIP_RESERVED, OWNERSHIP_RENTED)
 """Ownership of a GPU, which determines who pays while it is not needed: the owner, the holder of a reserved term, or
-nobody once a rented GPU is returned."""
+no one after a rented GPU is returned."""

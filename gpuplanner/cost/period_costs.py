@@ -479,7 +479,13 @@ HOURLY_OWNERSHIPS = ("on_demand", "spot")
 
 
 def _unused_lots(scenario: Scenario, boards: GpuModels, rates: Mapping[tuple[str | None, str], Rate]) -> Iterator[str]:
-    """Say which owned GPUs of the price book have no part in the cost; a book without those of the fleet is refused."""
+    """Yield a note for each owned GPU model of the price book that this cost does not use.
+
+    Raises
+    ------
+    ScenarioError
+        If the book has owned GPUs, but none of the fleet's models.
+    """
     lots, name = {lot.gpu_model for lot in load_price_book(scenario).owned}, Path(str(scenario.price_book)).name
     owned = {str(boards[word]) for word, kind in rates if kind == "owned"}
     own_rate = scenario.price_usd_per_gpu_hour > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -205,6 +206,12 @@ class WeeklyGrowth:
     low: float | None = None
     high: float | None = None
     reason: str | None = None
+
+    @property
+    def log_slope(self) -> float:
+        """Growth of the logarithm a week; 0 if the interval includes no growth."""
+        is_significant = (self.low or 0.0) * (self.high or 0.0) > 0
+        return math.log1p(self.value or 0.0) if is_significant else 0.0
 
 
 @dataclass(frozen=True)

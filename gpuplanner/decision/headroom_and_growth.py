@@ -37,8 +37,7 @@ class FittedGrowth:
     @property
     def slope(self) -> float:
         """Growth of the logarithm a week; 0 if the interval includes no growth."""
-        growth = self.weekly
-        return math.log1p(growth.value or 0.0) if (growth.low or 0.0) * (growth.high or 0.0) > 0 else 0.0
+        return self.weekly.log_slope
 
     def load_factor_after(self, days: float, *, at_least: bool = False) -> float:
         """Return the submitted work after a number of days, as a factor of today's.

@@ -130,7 +130,7 @@ def _make_state_prices(scenario: Scenario, view: str) -> StatePrices | None:
             remaining_h[str(profile)] = remaining_while_busy(run_h, group["instances"].to_numpy()).tolist()
     change = find_change_cost(scenario, gpu_model)
     requested_profiles = set(jobs["profile"])
-    # What nobody asks for by name would run work of the largest profile that it can stand in for.
+    # A profile that no job requests by name would run work of the largest profile that it can replace.
     for profile_offered in gpu_model.profiles if remaining_h else ():
         served_profiles = [p for p in gpu_model.profiles if p.name in remaining_h and profile_offered.serves(p)]
         if profile_offered.name not in requested_profiles and served_profiles:

@@ -436,7 +436,7 @@ class DataCorrection:
 
     @property
     def reason(self) -> str:
-        """Why nothing is recommended, in one sentence."""
+        """Reason for recommending nothing, as a sentence."""
         excluded = percent_text(self.share)
         return f"{excluded} of the GPU-hours are excluded or unresolved; correct the data first: {self.finding}"
 

@@ -588,7 +588,7 @@ class FleetPlans:
 
     @property
     def transfer_text(self) -> str | None:
-        """How much demand another GPU model serves; None if every job stays with the model that it ran on."""
+        """State how much demand another GPU model serves; None if every job stays with the model that it ran on."""
         if not self.has_flexible_demand:
             return None
         if not self.transfers:

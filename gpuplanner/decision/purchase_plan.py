@@ -149,7 +149,7 @@ class PurchasePlan:
         weekly_growth, advice = self.growth_per_week, "Cheapest option for this capacity"
         growth_text = f"growth unknown ({weekly_growth.reason})"
         if weekly_growth.value is not None:
-            flat = "" if _log_growth_per_week(weekly_growth) else ", not certain: taken as none"
+            flat = "" if weekly_growth.log_slope else ", not certain: taken as none"
             growth_text = f"growth {percent_text(weekly_growth.value, '+.1f')} per week, from the record{flat}"
         if self.unstated_gpus or weekly_growth.value is None:
             advice = "Flat-demand case, no purchase advice; the cheapest option is"
@@ -219,7 +219,7 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
     allocated, weekly_growth = _allocated_gpus_by_hour(scenario, job_history), comparison.growth_per_week
     peak_gpus = math.inf if row is None or row.peak_gpus is None else float(row.peak_gpus)
     provisioned_gpus = np.minimum(allocated * margin, np.maximum(allocated, peak_gpus))
-    log_growth, decision = _log_growth_per_week(weekly_growth), comparison.decision
+    log_growth, decision = weekly_growth.log_slope, comparison.decision
     drawn_months, _ = draw_demand_paths(
         provisioned_gpus, months, seed=scenario.seed, log_growth=None if weekly_growth.value is None else log_growth
     )
@@ -254,11 +254,6 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
         weekly_growth, decision, float(max(allocated.max(initial=0.0), peak_gpus)), unstated_gpus, tuple(offers), rent,
         portfolio, load_duration_gpus, exhaustion, tuple(notes),
     )  # fmt: skip
-
-
-def _log_growth_per_week(growth: WeeklyGrowth) -> float:
-    """Return the growth of the logarithm of the work a week; 0 where the interval includes none, as in the report."""
-    return math.log1p(growth.value or 0.0) if (growth.low or 0.0) * (growth.high or 0.0) > 0 else 0.0
 
 
 def _allocated_gpus_by_hour(scenario: Scenario, job_history: History) -> NDArray[np.float64]:

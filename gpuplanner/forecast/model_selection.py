@@ -492,7 +492,7 @@ FORECAST_USE_BY_ERROR_MEASURE = {
 def compare_best_fixed(mean: pl.DataFrame) -> pl.DataFrame:
     """Compare the chosen mixture with the best single model in hindsight, by use.
 
-    Which one that is, nobody knew before; below 1 a ratio says that choosing gained more than any of them.
+    The best one is known in hindsight only; a ratio below 1 means that choosing gained more than any of them.
 
     Parameters
     ----------

@@ -375,7 +375,7 @@ class Plan:
         GPU-hours of powered-on GPUs, and of unmet demand. [GPU h]
     stopped_by : str
         One of :data:`PLAN_STOP_REASONS`. This and the next two fields are known when a plan is made, but not in its
-        file, as nobody could check them there: of a plan that was read they are empty.
+        file, as they could not be checked there: they are empty in a plan that was read.
     explanation : str
         Text: drivers of the plan, and measures against unmet demand.
     seconds : float or None

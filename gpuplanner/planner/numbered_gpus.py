@@ -91,7 +91,7 @@ class GpuPlacer:
         self._assign_layout(after, free[order], int(self.full_layout or 0), n_wanted)
 
     def _loses_layout(self, before: GpuStates, after: GpuStates | int | None) -> NDArray[np.bool_]:
-        """Which powered-on GPUs lose a MIG layout and stay on as full GPUs; a released GPU returns as a full one."""
+        """Mark GPUs that lose a MIG layout and stay on as full GPUs; a released GPU returns as a full one."""
         lost: NDArray[np.bool_] = (
             (after == self.full_layout) & (before != RELEASED_GPU_STATE) & (before != self.full_layout)
         )
@@ -144,7 +144,7 @@ class GpuPlacer:
         return len(chosen)
 
     def has_rack_power(self, gpu_order: NDArray[np.intp], is_powered: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which GPUs of an order have power in their racks, besides those that have it already."""
+        """Mark the GPUs of an order that have power in their racks, besides those that have it already."""
         if self.max_on_per_rack is None:
             return np.ones(len(gpu_order), dtype=bool)
         n_racks = self.rack_of_gpu[-1] + 1
@@ -156,7 +156,7 @@ class GpuPlacer:
         return rank < n_free[racks]
 
     def is_at_change_limit(self, gpus: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which GPUs may not change their layout again today."""
+        """Mark the GPUs that may not change their layout again today."""
         max_changes = np.inf if self.max_changes_per_day is None else self.max_changes_per_day
         return self.changes_today[gpus] >= max_changes
 
@@ -592,7 +592,7 @@ class _NumberedGpus:
 
 
 def _mark_nodes(problem: PlanProblem, gpus: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which nodes have a marked GPU, shape (n_slots, n_nodes)."""
+    """Mark the nodes with a marked GPU, shape (n_slots, n_nodes)."""
     starts = np.arange(0, problem.gpus, problem.gpus_per_node)
     return np.logical_or.reduceat(gpus, starts, axis=1)
 

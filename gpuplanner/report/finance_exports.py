@@ -581,7 +581,7 @@ def carbon_text(study: Study) -> str:
 
 
 def _fair_share_note(study: Study) -> dict[str, str]:
-    """Which quotas the sheet of fair shares rests on, and why its GPU-hours differ from those of the other sheets."""
+    """Make the note of the sheet Fair share: its quotas, and why its GPU-hours differ from those of other sheets."""
     if "team_facts" not in study.tables:
         return {}
     quotas = json.loads(study.tables["team_facts"]["facts"][0])["notes"]

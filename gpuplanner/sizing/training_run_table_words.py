@@ -90,7 +90,7 @@ def read_gpu_memory(row: Mapping[str, str]) -> tuple[float | None, float | None,
 
 @functools.lru_cache(1024)
 def _describe_unknown_gpu(word: str) -> str:
-    """What is said of a board that nobody knows; in a table one name stands in many rows."""
+    """Describe a GPU name that the catalogue does not have, with the nearest name that it has."""
     near = nearest_names(word, list_gpu_models())
     hint = f", such as {near[0]}" if near else ""
     return f"gpu: {word} is not known; add gpu_mem_gib, or name a GPU model{hint}"
@@ -431,7 +431,7 @@ _MEMORY_SAVING_SETTINGS = {"optimizer": "pagedadamw8bit", "step_in_backward": Tr
 
 
 def _note_open_columns(row: ParsedRunRow, job: TrainingJob) -> None:
-    """What else a recipe of its tool leaves open, by columns alone."""
+    """Note the columns of a row that the recipe of its tool leaves open."""
     words = row.words
     pure = job.regime == "pure" and row.tool not in TOOLS_WITHOUT_RECIPE and not job.offload
     if pure and job.recompute == "full" and job.compiled and words["compile"] and words["optimizer"]:

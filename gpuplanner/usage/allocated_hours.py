@@ -112,7 +112,7 @@ def allocated_and_active(
 ) -> pl.DataFrame:
     """Tabulate allocated GPU-hours of each tenant by activity, as :func:`allocated_by_activity`, and active ones.
 
-    GPUs held without any process are the plainest waste: nobody would notice if they were given to others.
+    GPUs that are allocated without any process are idle beyond doubt: no program would notice their loss.
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ def _hours_by_owner(table: pl.DataFrame, weight: str, owners: int, window: Ledge
 
 
 STATES_BUSIEST_FIRST = ("used", "idle_with_process", "idle_unclear", "idle_without_process")
-"""A device that works is held by somebody, and one with a process on it too; one without may be nobody's."""
+"""States of devices, those first that are surely allocated: active ones, then those with a process."""
 
 
 def share_out_devices(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
@@ -547,7 +547,7 @@ def summarize_by_node(hours: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``node`` (null last: what is held where nobody knows), ``installed_gpu_hours``, ``allocated_gpu_hours``,
+        ``node`` (null last: GPUs allocated on an unknown node), ``installed_gpu_hours``, ``allocated_gpu_hours``,
         ``allocated_share`` [0-1] and ``fullest_hour``, the largest such share of an hour; null where nothing is
         installed. ``allocated_gpu_hours`` sums to what all jobs held.
 

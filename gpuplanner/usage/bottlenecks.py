@@ -148,7 +148,7 @@ def signature(counters: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | No
     counters : Counters
         Over the readings of a job.
     gpus : int
-        GPUs of the job: one has nobody to exchange with.
+        GPUs of the job: a single GPU exchanges with no other.
     nvlink_peak_gb_s : float, optional
         NVLink bandwidth of the GPU model, both directions.
 

@@ -36,7 +36,7 @@ MAX_ROWS_SORTED_AT_ONCE = 1 << 20
 """Rows that are put in order at a time."""
 RECENT_NODES_SPAN = timedelta(days=7)
 INFERRED_NODE_NAME = "inferred"
-"""Name of the GPUs that jobs held of which nobody says on which node."""
+"""Name of the node of GPUs that jobs were allocated on an unknown node."""
 
 
 def observe_nodes(jobs: pl.DataFrame | LazyJobs, begin: datetime, end: datetime) -> pl.DataFrame | None:

@@ -328,7 +328,7 @@ def _ratio_or_null(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
 
 
 NO_TENANT_LABEL = "-"
-"""As borrower: GPUs that nobody held. As lender: entitlement that nobody claimed."""
+"""As borrower: GPUs that were not allocated. As lender: entitlement that no team claimed."""
 
 ROUNDING_TOLERANCE_GPUS = 1e-9
 """What may remain of nothing after many additions."""
@@ -340,7 +340,7 @@ def borrowed_hours(claims: Claims, entitled: Mapping[str, float]) -> pl.DataFram
     At every instant, tenant i holds ``b_i`` GPUs above its entitlement, and tenant j lacks ``d_j`` that are
     due to it. With ``B`` and ``L`` their sums, i borrows ``b_i * d_j / max(B, L)`` from j: everybody who is
     above shares in what everybody lacks. Where more is held above than is lacking, the rest comes from
-    entitlement that nobody claimed; where more is lacking, the rest stood idle. So all that is above, and all
+    entitlement that no team claimed; where more is lacking, the rest stood idle. So all that is above, and all
     that is lacking, is attributed exactly once:
 
     - what a borrower has from all lenders is its ``above_gpu_hours`` of :func:`tenant_accounts`;

@@ -255,7 +255,7 @@ SLICE_STATES = ("held", "cut_idle", "lost_to_layout", "whole")
 held
     In an instance that a job held.
 cut_idle
-    In an instance that nobody held.
+    In an instance that no job was allocated.
 lost_to_layout
     On a partitioned GPU and in no instance: the layout leaves it over.
 whole

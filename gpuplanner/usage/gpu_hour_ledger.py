@@ -41,7 +41,7 @@ ONE_POOL_ASSUMPTION_TEXT = "The GPU models of the jobs do not match the inventor
 ROUNDING_TOLERANCE_GPU_HOURS = 1e-12
 """Smaller amounts are rounding of sums and get no row."""
 UNALLOCATED_TENANT_LABEL = "-"
-"""Tenant of GPU-time that nobody held."""
+"""Tenant of GPU-time that was not allocated."""
 _OUT_OF_SERVICE_BUCKETS = ("reserved", "reconfiguring", "down")
 _OPTIONAL_COLUMN_SCHEMA = dict.fromkeys(("gpu_model", "tenant", "node"), pl.String())
 _TIME_SPAN_SCHEMA = dict.fromkeys(("start_time", "end_time"), pl.Datetime("us", "UTC"))
@@ -78,8 +78,8 @@ def gpu_time_ledger(
     Parameters
     ----------
     jobs : polars.DataFrame
-        Table ``schemas.Jobs``. A job that is ``RUNNING`` or ``PENDING`` and has no end is so to `end`; of one
-        that ended nobody knows when nothing is counted, see :func:`ledger_assumptions`.
+        Table ``schemas.Jobs``. A job that is ``RUNNING`` or ``PENDING`` and has no end is so to `end`; a job
+        with an unknown end is not counted, see :func:`ledger_assumptions`.
     inventory : polars.DataFrame, optional
         Table ``schemas.Inventory``. Default: :func:`inferred_inventory`, a lower bound.
     start, end : datetime
@@ -142,8 +142,8 @@ def gpu_time_ledger(
         pool = _sweep_ledger_pool(started.filter(is_model), waits, nodes.filter(is_model), out.filter(is_model), window)
         if pool.excess_gpus > 0:
             raise SchemaError(_describe_excess(pool, gpu_model, window))
-        nobody = {"unallocated": pool.free, "fragmented": pool.fragmented, "idle_pending": pool.idle_pending}
-        parts += [_bucket_rows(UNALLOCATED_TENANT_LABEL, gpu_model, kind, hours) for kind, hours in nobody.items()]
+        unallocated = {"unallocated": pool.free, "fragmented": pool.fragmented, "idle_pending": pool.idle_pending}
+        parts += [_bucket_rows(UNALLOCATED_TENANT_LABEL, gpu_model, kind, hours) for kind, hours in unallocated.items()]
         parts += [_bucket_rows(tenant, gpu_model, "reserved", hours) for tenant, hours in pool.reserved.items()]
         out_rows = out.filter(is_model, ~_RESERVED_ON_ANY_NODE_EXPR).group_by("bucket", "tenant", maintain_order=True)
         for (kind, tenant), rows in out_rows:
@@ -404,7 +404,7 @@ def hours_by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
     polars.DataFrame
         ``tenant``, ``allocated_gpu_hours`` and its parts ``used``, ``unobserved``, ``allocated_idle`` [GPU h], and
         ``idle_share`` [0-1] (held idle, of what was observed); used and idle are null for a tenant of whom
-        nothing was observed. Most held first. Time that nobody held is not in it.
+        nothing was observed. Most held first. Unallocated time is not in it.
 
     Examples
     --------

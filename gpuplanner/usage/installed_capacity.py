@@ -37,7 +37,7 @@ def out_of_service_gpus(
     that is down nothing is reserved. Where jobs and closed nodes together come to more GPUs than installed, jobs are
     believed: accounting may lag behind a node that fell. A part of a node that is kept for a tenant is left to the
     ledger, without its node: which GPUs of it that are is not said. GPUs kept for somebody who is none of the `tenants`
-    (default: those of the jobs) are kept for nobody.
+    (default: those of the jobs) are kept for no team.
 
     Parameters
     ----------

@@ -169,7 +169,7 @@ input-stall
 decay
     Below 85 % of the highest level, after it was left for good.
 cool-down
-    Without activity after the last of it: GPUs are still held, for saving, copying or because nobody ended the job.
+    Without activity after the last of it: GPUs are still held, for saving, copying or because the job was not ended.
 idle
     Without activity between active phases, with other memory.
 """

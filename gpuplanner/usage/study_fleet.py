@@ -48,7 +48,7 @@ class PlannedFleet:
 
     - ``find_installed``: All GPUs of the data.
     - ``gpu_model``: Model that is planned for; without profiles where it has no MIG or is unknown.
-    - ``name``: The GPU model in the words of the catalogue, else of the source; None if nobody names one.
+    - ``name``: The GPU model as the catalogue names it, else the source; None if no source names one.
     - ``chosen``: The scenario names the GPU model, and it is not that of the data: a what-if.
     - ``pool``: GPU model whose jobs alone are planned; None: all jobs.
     - ``gpus``: GPUs that are planned; ``note`` says where the number comes from.

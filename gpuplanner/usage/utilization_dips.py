@@ -494,7 +494,7 @@ def _dips(signals: Signals, drop: pl.Series, rows: int, traffic: pl.Series) -> p
 
 
 def _onset_s(step_s: float) -> pl.Expr:
-    """When half a step of full stop was lost, or half of what was lost if that is less: finer than the readings are.
+    """Find when a dip began, finer than the step of the readings: when half a step of full activity was lost.
 
     A row holds its share of a dip that began within it. The instant comes a fixed time after the true beginning of dips
     that are alike, and its distance from one dip to the next is that of the beginnings.

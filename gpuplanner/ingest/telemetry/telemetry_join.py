@@ -104,7 +104,7 @@ class DeviceAllocations:
                 right_on="name", how="left", maintain_order="left",
             )
         )  # fmt: skip
-        # Of a GPU beside its instances nobody is the one holder.
+        # A GPU beside its instances is allocated to no single job.
         without_span = pl.when(pl.col("kind").is_null()).then(pl.lit(TOGETHER_JOB)).otherwise(pl.lit(NO_JOB))
         return joined.with_columns(
             job_id=pl.when(stated).then(pl.coalesce("job_named", "job_id")).otherwise("holder"),
