@@ -471,12 +471,18 @@ def format_policies_within_limit(comparison: Comparison) -> str:
 
 def make_service_table(comparison: Comparison) -> pl.DataFrame:
     """Make a table with a row for each job size: queue waits observed, simulated today and as recommended."""
-    return pl.DataFrame(comparison.decision.service, schema=[field.name for field in fields(JobSizeWaits)])
+    return pl.DataFrame(comparison.decision.service, schema=_column_types(JobSizeWaits))
 
 
 def make_wait_curve_table(comparison: Comparison) -> pl.DataFrame:
     """Make a table of the wait curve: a row for each layout, number of GPUs and job size."""
-    return pl.DataFrame(comparison.wait_curve, schema=[field.name for field in fields(CurvePoint)])
+    return pl.DataFrame(comparison.wait_curve, schema=_column_types(CurvePoint))
+
+
+def _column_types(row_class: type[JobSizeWaits | CurvePoint]) -> dict[str, Any]:
+    """Return the polars type of each field of a row; without rows polars could not infer them."""
+    polars_types = {"str": pl.String, "int": pl.Int64, "float": pl.Float64}
+    return {field.name: polars_types[str(field.type)] for field in fields(row_class)}
 
 
 def frontier_frame(comparison: Comparison, pinned: Comparison | None = None) -> pl.DataFrame:

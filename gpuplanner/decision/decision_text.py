@@ -176,7 +176,7 @@ def _format_wait_change(decision: Decision) -> str:
     text = f"Simulated p95 queue wait on {service.size}: {before} → {after}; " if has_fallen else ""
     if worst.added_p95_minutes <= WAIT_TOLERANCE_MINUTES:
         if text and any(row.rises_if_resampled for row in decision.service):
-            return f"{text}other sizes may wait longer."
+            return f"{text}others may wait longer."
         return f"{text}p95 of no other size rises." if text else "No job size's p95 queue wait rises."
     limit = "" if worst.meets_limit else f", above the limit of {wait_text(worst.limit_minutes)}"
     rise = f"{wait_text(math.ceil(worst.added_p95_minutes))} more on {worst.size}{limit}"
@@ -578,8 +578,8 @@ def _list_assumptions(decision: Decision, results: PolicyResults, growth: Fitted
     target_setting, max_added_min = results.scenario.target_wait_minutes, results.scenario.max_added_wait_minutes
     target_min = 30 if target_setting is None else target_setting
     yield (
-        f"wait target: p95 of {target_min:g} min for every job size; sizes that meet it today may wait at most "
-        f"{max_added_min:g} min longer (--set target_wait_minutes=…, max_added_wait_minutes=…)"
+        f"wait target: p95 of {target_min:g} min for every job size, at most {max_added_min:g} min longer than today "
+        "(--set target_wait_minutes=…, max_added_wait_minutes=…)"
     )
     yield f"purchase lead time {decision.purchase_lead_days} days (--set purchase_lead_days=…)"
     if (weekly := growth.weekly).value is not None and weekly.low is not None and weekly.high is not None:

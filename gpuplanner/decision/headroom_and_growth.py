@@ -96,11 +96,11 @@ def fit_growth_per_week(weekly_gpu_hours: Floats) -> FittedGrowth:
     >>> round(growth.weekly.value, 2), 0.03 < growth.weekly.low < growth.weekly.high < 0.07
     (0.05, True)
     >>> fit_growth_per_week(np.ones(3)).weekly.reason
-    '3 whole weeks (Mon-Sun) of jobs observed, 6 needed'
+    '3 whole weeks observed, 6 needed'
     """
     n_weeks = len(weekly_gpu_hours)
     if n_weeks < MIN_FITTED_WEEKS:
-        reason = f"{count_text(n_weeks, 'whole week')} (Mon-Sun) of jobs observed, {MIN_FITTED_WEEKS} needed"
+        reason = f"{count_text(n_weeks, 'whole week')} observed, {MIN_FITTED_WEEKS} needed"
         return FittedGrowth(WeeklyGrowth(reason=reason))
     if not (weekly_gpu_hours > 0).all():
         return FittedGrowth(WeeklyGrowth(reason="in a whole week no work was submitted"))

@@ -29,7 +29,6 @@ from gpuplanner.report.number_formats_and_glossary import (
     escape_html,
     figure_html,
     figure_value,
-    format_above_one,
     format_count,
     format_day,
     format_mean_wait,
@@ -518,18 +517,14 @@ def _exhaustion_card(comparison: Comparison) -> Card:
     label, exhaustion, decision = "Months until capacity is exhausted", comparison.exhaustion, comparison.decision
     sizes_late = sizes_over_limit(decision)
     headroom_text = ""
-    gpus = f"{figure_html(decision, 'gpus')} GPUs"
     if comparison.headroom is not None:
-        low, high = (figure_html(comparison, f"headroom.{side}", format_above_one) for side in ("low", "high"))
-        interval = f"(80 % interval {low} to {high})"
-        headroom_text = f"{gpus}: headroom {figure_html(comparison, 'headroom_share', format_share)} {interval}"
+        headroom_text = f"headroom {figure_html(comparison, 'headroom_share', format_share)}"
         if comparison.headroom.factor < 1.0:
             load = figure_html(comparison, "headroom.factor", format_share)
-            headroom_text = f"{gpus} carry {load} of today's load within the wait target"
+            headroom_text = f"{figure_html(decision, 'gpus')} GPUs carry {load} of today's load in time"
         elif comparison.headroom.factor < 1.005:
-            headroom_text = f"{gpus} have no headroom: any growth exceeds the wait target {interval}"
-    verb = "misses" if len(sizes_late) == 1 else "miss"
-    missed_text = f"{escape_html(', '.join(sizes_late))} {verb} the limit today" if sizes_late else ""
+            headroom_text = "no headroom"
+    missed_text = f"{escape_html(', '.join(sizes_late))} over the limit today" if sizes_late else ""
     value = MISSING_VALUE_TEXT
     if figure_value(comparison, "months_left") is not None:
         value = figure_html(comparison, "months_left", str)

@@ -184,6 +184,12 @@ def capacity(study: Study) -> HtmlSection:
             f"The submitted work changes by {percent_text(growth.value, '+.1f')} per week (80 % interval "
             f"{percent_text(growth.low, '+.1f')} to {percent_text(growth.high, '+.1f')}); {until}."
         )
+    headroom_text = ""
+    if (headroom := study.comparison.headroom) is not None:
+        headroom_text = (
+            f"{count_text(decision.gpus, 'GPU')} carry {headroom.factor:.2f} times today's load within the wait target "
+            f"(80 % interval {headroom.low:.2f} to {headroom.high:.2f})."
+        )
     use_by_day = page.figure(
         plots.plot_use(use, gpus=gpus, is_counted=is_fleet_known),
         title="GPUs requested, allocated and active, daily mean",
@@ -193,7 +199,9 @@ def capacity(study: Study) -> HtmlSection:
     # Without a wait curve, the first screen shows the peaks already.
     has_curve = bool(make_wait_curve_table(study.comparison).height)
     peaks_by_day = peaks_figure(peaks, gpus=gpus, is_counted=is_fleet_known) if has_curve else ""
-    return page.section("Demand and capacity", page.paragraph(growth_text), page.pair(use_by_day, peaks_by_day))
+    return page.section(
+        "Demand and capacity", page.paragraph(f"{growth_text} {headroom_text}"), page.pair(use_by_day, peaks_by_day)
+    )
 
 
 def daily_peaks(study: Study) -> pl.DataFrame:

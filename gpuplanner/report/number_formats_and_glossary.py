@@ -265,17 +265,6 @@ def format_whole_percent(value: str | int | float) -> str:
     return f"{value} %" if value else "0"
 
 
-def format_above_one(value: str | int | float) -> str:
-    """Format a factor as the share by which it is above one.
-
-    Examples
-    --------
-    >>> format_above_one(1.257), format_above_one(0.93)
-    ('26 %', '-7 %')
-    """
-    return format_share(float(value) - 1.0)
-
-
 def format_day(value: str | int | float) -> str:
     """Format an ISO date as a calendar day.
 
