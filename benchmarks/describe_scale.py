@@ -32,7 +32,7 @@ from gpuplanner.core.output_places import DATASET_FORMAT
 from gpuplanner.core.schema_checks import make_empty_table
 from gpuplanner.core.schemas import JOB_STATES, Inventory, Jobs
 from gpuplanner.ingest.dataset import gpu_hours
-from gpuplanner.ingest.delimited_rows import REJECTS
+from gpuplanner.ingest.delimited_rows import REJECT_TABLE_SCHEMA
 
 BEGIN = datetime(2025, 1, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)
@@ -160,7 +160,7 @@ def write_year(folder: Path, jobs: int, seed: int, *, inventory: bool, cut_share
     whole = {"format": DATASET_FORMAT, "sources": [known], "rows": rows}
     (folder / "provenance.json").write_text(json.dumps(whole))
     (folder / "quality.json").write_text("[]")
-    pl.DataFrame(schema=REJECTS).write_parquet(folder / "rejects.parquet")
+    pl.DataFrame(schema=REJECT_TABLE_SCHEMA).write_parquet(folder / "rejects.parquet")
     if inventory:
         table.write_parquet(folder / "inventory.parquet")
 

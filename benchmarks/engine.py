@@ -20,7 +20,7 @@ import polars as pl
 from peers import accasim_pool, simpy_pool
 
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
-from gpuplanner.simulator.simple_queue import simulate_job_list, start_jobs_on_equal_nodes
+from gpuplanner.simulator.job_list_simulation import simulate_job_list, start_jobs_on_equal_nodes
 
 TENANTS = 8
 # Mean queue wait of the published lists [s].
@@ -40,7 +40,7 @@ QUOTED = {
 }
 MILLION = """
 import resource, sys, time
-from gpuplanner.simulator.simple_queue import read_job_list, simulate_job_list
+from gpuplanner.simulator.job_list_simulation import read_job_list, simulate_job_list
 simulate_job_list(read_job_list(sys.argv[2])[0], gpus=8192, gpus_per_node=8)
 begin = time.process_time()
 jobs, _ = read_job_list(sys.argv[1])
@@ -52,7 +52,7 @@ print(read - begin, end - read, resource.getrusage(resource.RUSAGE_SELF).ru_maxr
 FIRST_CALL = """
 import time
 import numpy as np
-from gpuplanner.simulator.simple_queue import start_jobs_on_equal_nodes
+from gpuplanner.simulator.job_list_simulation import start_jobs_on_equal_nodes
 begin = time.process_time()
 start_jobs_on_equal_nodes(np.zeros(1), np.ones(1), np.ones(1, np.int64), nodes=1, gpus_per_node=1)
 print(time.process_time() - begin)

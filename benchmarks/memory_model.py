@@ -20,12 +20,12 @@ from memory_fit.fitting import few_rows, fit_model
 from gpuplanner.sizing.learned_memory import (
     Floats,
     MeasuredRuns,
-    fit_knobs,
+    fit_log_multipliers,
     format_peak_model,
     list_sources,
     predict_gib,
 )
-from gpuplanner.sizing.memory_components import COMPONENTS
+from gpuplanner.sizing.memory_components import PEAK_MEMORY_COMPONENTS
 from gpuplanner.sizing.training_job import GENERIC_TOOL, TrainingJob, load_methods
 from gpuplanner.sizing.training_run_tables import collect_measured_runs, predict_table, read_row_job
 
@@ -101,7 +101,7 @@ def bounds(table: pl.DataFrame) -> list[dict[str, Any]]:
 def _adapters_stated(table: pl.DataFrame) -> pl.DataFrame:
     """The same rows with rank and matrices of adapters, which these tables lack and the tools' recipes say."""
     jobs = [read_row_job(row).job for row in table.iter_rows(named=True)]
-    lora = [job if job is not None and load_methods()[job.method].of_rank else None for job in jobs]
+    lora = [job if job is not None and load_methods()[job.method].has_rank else None for job in jobs]
     return table.with_columns(
         lora_rank=pl.Series([None if job is None else str(job.lora_rank) for job in lora], dtype=pl.String),
         lora_targets=pl.Series(
@@ -142,13 +142,13 @@ def few(table: pl.DataFrame) -> list[dict[str, Any]]:
     rows = []
     for known, read in ((True, runs), (False, generic)):
         for source in list_sources(runs):
-            own, knobs = read.select(runs.is_from(source)), fit_knobs(runs.select(~runs.is_from(source)))
+            own, knobs = read.select(runs.is_from(source)), fit_log_multipliers(runs.select(~runs.is_from(source)))
             row: dict[str, Any] = {"tool": source, "its facts": "known" if known else "unknown"}
             for count in (1, 5):
                 drawn = few_rows(own, knobs, draws=100, seed=1, few=count, known=known)
                 row[f"without {count}"] = _mean([(knobs, rest) for _, rest, _ in drawn])
                 row[f"after {count}"] = _mean([(learned, rest) for learned, rest, _ in drawn])
-            rows.append(row | {"all": _mean([(fit_knobs(own, knobs, widen=10.0), own)])})
+            rows.append(row | {"all": _mean([(fit_log_multipliers(own, knobs, widen=10.0), own)])})
     return rows
 
 
@@ -170,7 +170,7 @@ def ablation(table: pl.DataFrame) -> list[dict[str, Any]]:
     }
     rows = [_left_out(name, collect_measured_runs(table, change=change)[0]) for name, change in changes.items()]
     whole = collect_measured_runs(table)[0]
-    for place, name in enumerate(COMPONENTS):
+    for place, name in enumerate(PEAK_MEMORY_COMPONENTS):
         parts = whole.parts.copy()
         parts[:, place] = 0.0
         rows.append(_left_out(name, replace(whole, parts=np.maximum(parts, 1e-9))))
@@ -188,7 +188,7 @@ def _left_out(name: str, runs: MeasuredRuns, *, fitted: bool = True) -> dict[str
     scores = np.empty(len(runs))
     for source in list_sources(runs):
         mine = runs.is_from(source)
-        knobs = fit_knobs(runs.select(~mine)) if fitted else np.zeros(len(COMPONENTS))
+        knobs = fit_log_multipliers(runs.select(~mine)) if fitted else np.zeros(len(PEAK_MEMORY_COMPONENTS))
         scores[mine] = accuracy_of(predict_gib(runs.parts[mine], knobs), runs.measured[mine])
         by_source[source] = float(scores[mine].mean())
     return {"without": name, "accuracy": float(scores.mean()), **by_source}

@@ -18,7 +18,7 @@ import polars as pl
 
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.simulator.planned_changes import LayoutChanges
+from gpuplanner.simulator.planned_layout_changes import LayoutChanges
 from gpuplanner.simulator.simulation_inputs import DynamicMig, NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 
@@ -31,7 +31,7 @@ BEFORE_S = {"static": 0.077, "drained when planned": 0.084, "reserved 6 h ahead"
 """CPU seconds of the same jobs and changes on the engine of layouts that this one replaced, on the same two cores."""
 FIRST_CALL = """
 import time
-from gpuplanner.simulator.planned_changes import LayoutChanges
+from gpuplanner.simulator.planned_layout_changes import LayoutChanges
 from gpuplanner.simulator.simulation_inputs import NodeFleet
 from gpuplanner.simulator.simulation_inputs import NodeRequests
 from gpuplanner.simulator.simulation_run import play

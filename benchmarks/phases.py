@@ -19,9 +19,9 @@ from phase_jobs.held_out_jobs import GROUPS, make_held_out
 from phase_jobs.score import Score, score_changes, tolerance
 from phase_jobs.synthetic_jobs import make_job
 
-from gpuplanner.usage.demand_by_phase_and_late_demand_test import LATE_DEMAND_VERDICTS, judge_claim
+from gpuplanner.usage.demand_by_phase_and_late_demand_test import LATE_DEMAND_VERDICTS, judge_late_demand
 from gpuplanner.usage.job_phases import find_phases
-from gpuplanner.usage.utilization_dips import find_paces, find_spikes
+from gpuplanner.usage.utilization_dips import find_dips, find_paces
 
 NEAR = timedelta(minutes=3)
 
@@ -60,7 +60,7 @@ def pace_found(job):
     """Whether the pace is within 5 % (None without one), and whether one was found where there is none."""
     if job.samples["sm_activity"].count() == 0:
         return None, None
-    period = find_spikes(job.samples).period
+    period = find_dips(job.samples).period
     if job.period is not None:
         return period is not None and abs(period / job.period - 1) <= 0.05, None
     no_pace = job.shape == "dips at random" or job.spikes.height < 3
@@ -71,7 +71,7 @@ def dips(jobs):
     """Dips found, their labels, and paces of dips that have none."""
     labels = Counter()
     for job in jobs:
-        spikes = find_spikes(job.samples)
+        spikes = find_dips(job.samples)
         for start, label in job.spikes.select("start", "label").iter_rows():
             near = spikes.table.filter((pl.col("start") - start).abs() <= NEAR)
             labels[label, near["label"][0] if near.height else "not found"] += 1
@@ -105,7 +105,7 @@ def verdicts():
     )
     for ratio in (1.0, 0.9, 0.7):
         for n in (8, 20, 60):
-            drawn = (judge_claim(ratio * np.exp(rng.normal(0, 0.2, n))).verdict for _ in range(2000))
+            drawn = (judge_late_demand(ratio * np.exp(rng.normal(0, 0.2, n))).verdict for _ in range(2000))
             counted = Counter(drawn)
             print(f"{ratio:>10}{n:>6}" + "".join(f"{counted[name] / 2000:>15.4f}" for name in LATE_DEMAND_VERDICTS))
 
@@ -126,7 +126,7 @@ def speed():
             }
         ).with_columns(node=pl.lit("n1"), gpu=0, activity_source=pl.lit("profiling"))
         taken = []
-        for find in (find_phases, find_spikes):
+        for find in (find_phases, find_dips):
             start = time.process_time()
             find(samples)
             taken.append(time.process_time() - start)

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.planner.fleet_limits import Limits, Quota, StatePrices
+from gpuplanner.planner.fleet_limits_and_prices import Limits, Quota, StatePrices
 from gpuplanner.planner.fleet_plans_and_comparisons import plan_fleet, verify_fleet
 from gpuplanner.planner.interval_milp import build_slot_model
 from gpuplanner.planner.linear_model import SearchEffort, relative_gap

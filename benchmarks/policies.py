@@ -34,9 +34,9 @@ from gpuplanner.decision.policy_comparison import (  # noqa: E402  # noqa: E402
     PolicyResults,
     TuningJobs,
     find_evaluation_day,
-    summarize_policy_trial,
+    summarize_policy_run,
 )
-from gpuplanner.decision.policy_layouts import as_they_are, rank_nodes  # noqa: E402
+from gpuplanner.decision.policy_layouts import keep_layouts, rank_nodes  # noqa: E402
 from gpuplanner.decision.policy_simulation import PolicyRun  # noqa: E402
 from gpuplanner.decision.recommendation import DecisionBasis, decide  # noqa: E402
 from gpuplanner.ingest.dataset_import import add_files  # noqa: E402
@@ -157,13 +157,13 @@ def fitted(tuning: TuningJobs, policy: str) -> PolicyRun | None:
     if policy != FEWER_NODES:
         return POLICIES[policy].tune(tuning, policy)
     order = rank_nodes(asked)
-    tried = tuning.try_counts(lambda count: [as_they_are(asked, policy, order[:count])], 1, len(order))
+    tried = tuning.try_counts(lambda count: [keep_layouts(asked, policy, order[:count])], 1, len(order))
     return tuning.choose_cheapest(policy, tried)
 
 
 def plain_rule(tuning: TuningJobs) -> PolicyRun | None:
     """The shortest of a few idle times with which the training window meets the limit, and no other setting."""
-    fixed = as_they_are(tuning.arena.asked_jobs, POWER_DOWN_IDLE, rank_nodes(tuning.arena.asked_jobs))
+    fixed = keep_layouts(tuning.arena.asked_jobs, POWER_DOWN_IDLE, rank_nodes(tuning.arena.asked_jobs))
     base = tuning.make_switching(PLAIN_IDLE_MINUTES[0], [0])
     for idle in PLAIN_IDLE_MINUTES:
         switching = replace(base, idle_s=idle * SECONDS_PER_MINUTE)
@@ -197,7 +197,7 @@ def contest_of(answer: DecisionBasis) -> PolicyResults | None:
             trial = fitted(train, policy)
             if trial is not None:
                 judged.append(
-                    summarize_policy_trial(
+                    summarize_policy_run(
                         policy, trial, holds=arena.meets_limit(trial, contest.evaluation_jobs), days=windows
                     )
                 )

@@ -23,7 +23,7 @@ from gpuplanner.forecast.rolling_demand_forecast import forecast_ahead
 from gpuplanner.forecast.statistical_models import QUANTILE_LEVELS
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.public.job_lists import ITP_TRACE, OPENB_TRACE, PHILLY_TRACE
-from gpuplanner.usage.study_history import end_of, load_dataset
+from gpuplanner.usage.study_history import load_dataset, observation_ends_at
 
 DATA = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data"))
 OPEN = DATA / "alibaba_gpu_v2023"
@@ -42,7 +42,7 @@ def cuts(trace: Dataset, days: int, windows: int, offset: float) -> list[datetim
     """Ends of windows, evenly from where a hundredth of all jobs has come; ``offset`` is a share of their distance."""
     submitted = trace.jobs["submit_time"].sort()
     first = submitted[len(submitted) // 100] + timedelta(days=days)
-    room = end_of(trace) - (GAP + HORIZON) * HOUR - first
+    room = observation_ends_at(trace) - (GAP + HORIZON) * HOUR - first
     shares = (np.arange(windows) + offset) / windows
     return [(first + float(share) * room).replace(minute=0, second=0, microsecond=0) for share in shares]
 
@@ -52,9 +52,9 @@ def told(trace: Dataset, days: int, cut: datetime) -> tuple[np.ndarray, np.ndarr
     jobs = trace.jobs.filter(pl.col("gpus") > 0, pl.col("submit_time") >= cut - timedelta(days=days))
     if jobs["submit_time"].min() > cut - timedelta(days=days - 1):  # nobody was there
         return np.empty((0, HORIZON)), np.empty((0, HORIZON, len(QUANTILE_LEVELS)))
-    source = lay_out_jobs(jobs, trace_end=end_of(trace), at=cut)
+    source = lay_out_jobs(jobs, trace_end=observation_ends_at(trace), at=cut)
     _, table = forecast_ahead(source, horizon=HORIZON, gap=GAP, price=None)
-    later = lay_out_jobs(jobs, trace_end=end_of(trace), at=end_of(trace))
+    later = lay_out_jobs(jobs, trace_end=observation_ends_at(trace), at=observation_ends_at(trace))
     busy = (source.values > 0).mean(axis=1) >= BUSY
     ids = [uid for uid, often in zip(source.ids, busy, strict=True) if often and not uid.startswith("all/")]
     begin = source.slots + GAP

@@ -22,7 +22,7 @@ from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS, QUANTILE_LE
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.public.job_lists import ITP_TRACE, OPENB_TRACE, PHILLY_TRACE
 from gpuplanner.ingest.public.usage_and_request_series import read_helios_sequence
-from gpuplanner.usage.study_history import end_of, load_dataset
+from gpuplanner.usage.study_history import load_dataset, observation_ends_at
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 DATA = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data"))
@@ -106,10 +106,12 @@ def _large(trace: Dataset, shift_h: int) -> DemandHistory:
     few = load_dataset("sample").jobs.height  # the sample is ours: all of its tenants count
     chosen = large if trace.jobs.height != few else counts["tenant"].to_list()
     kept = jobs.filter(pl.col("tenant").is_in(chosen))
-    whole = lay_out_jobs(kept, trace_end=end_of(trace))
+    whole = lay_out_jobs(kept, trace_end=observation_ends_at(trace))
     if not shift_h:
         return whole
-    return lay_out_jobs(kept, trace_end=end_of(trace), at=whole.start + timedelta(hours=whole.slots - shift_h))
+    return lay_out_jobs(
+        kept, trace_end=observation_ends_at(trace), at=whole.start + timedelta(hours=whole.slots - shift_h)
+    )
 
 
 def tenants(judged: EvaluatedBacktest) -> np.ndarray:

@@ -12,7 +12,7 @@ from gpuplanner.core.output_writing import replace_directory, write_atomically
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.ingest.dataset_folder import DATASET_MARK
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.notebook.views import View
+from gpuplanner.notebook.views_and_panels import View
 from gpuplanner.notebook.what_if import whatif
 from gpuplanner.report import html_page as page
 from tests.usage.test_fleet import MIXED, TWO_BOARDS, made

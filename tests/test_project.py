@@ -14,7 +14,7 @@ import yaml
 
 import gpuplanner
 from gpuplanner.report.layout_schedule_files import FORMATS
-from gpuplanner.simulator.simple_queue import JOB_LIST_QUEUES
+from gpuplanner.simulator.job_list_simulation import JOB_LIST_QUEUES
 
 pytestmark = pytest.mark.lint
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from claim_table import (
+from late_demand_table import (
     argument_parser,
     figure_row,
     figure_table,
@@ -34,7 +34,7 @@ from claim_table import (
 
 from gpuplanner.planner.linear_model import LinearModel, SearchEffort
 from gpuplanner.planner.milp_solvers import solve
-from gpuplanner.sizing.learned_memory import fit_knobs, predict_gib
+from gpuplanner.sizing.learned_memory import fit_log_multipliers, predict_gib
 from gpuplanner.sizing.training_run_tables import collect_measured_runs
 
 MEASUREMENTS = "memory/memory_measurements.csv"
@@ -438,7 +438,7 @@ def memory_accuracy(path: Path) -> pl.DataFrame:
     predicted = np.zeros(len(runs))
     for source in sorted(set(runs.sources)):
         mine = runs.is_from(source)
-        predicted[mine] = predict_gib(runs.parts[mine], fit_knobs(runs.select(~mine)))
+        predicted[mine] = predict_gib(runs.parts[mine], fit_log_multipliers(runs.select(~mine)))
     error = np.abs(predicted - runs.measured) / runs.measured
     accuracy = 100 * np.maximum(0.0, 1 - error)
     return pl.DataFrame({"source": runs.sources, "model": runs.models, "accuracy": accuracy})

@@ -21,15 +21,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
-from claim_table import argument_parser, figure_row, figure_table, report
+from late_demand_table import argument_parser, figure_row, figure_table, report
 
 from gpuplanner.core.stage_cache import sample_folder
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.demand_by_phase_and_late_demand_test import (
-    claim_by_class,
-    claim_table,
-    judge_claim,
+    judge_late_demand,
+    late_demand_by_class,
+    late_demand_table,
     phases_of_jobs,
 )
 
@@ -61,7 +61,7 @@ def measured_runs(folder: Path) -> pl.DataFrame:
     samples = pl.concat(parts)
     jobs = pl.DataFrame({"job_id": RUNS, "job_class": "measured", "gpus": 8.0})
     phases = phases_of_jobs(samples, jobs)
-    return claim_table(samples, phases, GPU_MODEL, effect=REDUCTION).drop("reason")
+    return late_demand_table(samples, phases, GPU_MODEL, effect=REDUCTION).drop("reason")
 
 
 def step_times(text: str) -> pl.DataFrame:
@@ -115,7 +115,7 @@ def synthetic_jobs() -> pl.DataFrame:
     sample = open_dataset(sample_folder())
     samples = sample.samples.filter(pl.col("job_id").is_not_null())
     phases = phases_of_jobs(samples, sample.jobs)
-    return claim_by_class(samples, phases, GPU_MODEL, effect=REDUCTION).drop("reason")
+    return late_demand_by_class(samples, phases, GPU_MODEL, effect=REDUCTION).drop("reason")
 
 
 def tables(public_data: Path) -> dict[str, pl.DataFrame]:
@@ -128,7 +128,7 @@ def tables(public_data: Path) -> dict[str, pl.DataFrame]:
     """
     by_definition = measured_runs(public_data / TELEMETRY)
     logs = late_over_early_steps(public_data / LOGS)
-    steps = judge_claim(logs["ratio"].to_numpy(), effect=REDUCTION)
+    steps = judge_late_demand(logs["ratio"].to_numpy(), effect=REDUCTION)
     demand = by_definition.row(0, named=True)
     claimed = (None, 1 - REDUCTION)
     unit = "final / early"

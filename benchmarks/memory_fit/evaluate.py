@@ -20,13 +20,13 @@ from gpuplanner.sizing.learned_memory import (
     predict_gib,
     shipped_peak_model,
 )
-from gpuplanner.sizing.memory_components import BYTES_PER_GIB, COMPONENTS
+from gpuplanner.sizing.memory_components import BYTES_PER_GIB, PEAK_MEMORY_COMPONENTS
 from gpuplanner.sizing.training_job import GENERIC_TOOL, TrainingJob, find_tool
 from gpuplanner.sizing.training_run_tables import (
     TOOL_MEASURED,
     TOOL_NOT_MEASURED,
     collect_measured_runs,
-    has_open_questions,
+    lacks_deciding_settings,
     predict_row,
     read_row_job,
 )
@@ -99,7 +99,7 @@ class Evaluation:
 
     Tables have the columns of :class:`PeakScore`, one row a group; that of sources also those of :class:`AfterFive`.
     ``strangers`` and ``generic`` are with the facts about the tool taken away as well; ``not_predicted`` counts rows
-    from which no job can be read, and ``has_open_questions`` holds those that cannot be told from their columns.
+    from which no job can be read, and ``lacks_deciding_settings`` holds those that cannot be told from their columns.
     """
 
     overall: PeakScore
@@ -199,7 +199,7 @@ def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame,
         if chosen not in (None, name):
             continue
         model = fit_model(runs.select(~mine)) if len(names) > 1 else shipped_peak_model()
-        knobs = np.log(np.array([model.knobs[each] for each in COMPONENTS]))
+        knobs = np.log(np.array([model.knobs[each] for each in PEAK_MEMORY_COMPONENTS]))
         predicted[mine] = predict_gib(runs.parts[mine], knobs)
         upper[mine] = np.maximum(predicted[mine] * np.exp(model.unseen), runs.worst[mine])
         if (learned := _after_five(runs.select(mine), knobs, model)) is not None:
@@ -215,7 +215,7 @@ def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame,
         bytes_rule=accuracy_of(np.array([bytes_rule_gib(q.job) for q in jobs if q.job]), runs.measured),
         family=pl.Series([q.family for q in jobs]),
         size=pl.Series([_size(q.job) for q in jobs if q.job]),
-        undecided=pl.Series([has_open_questions(q) for q in jobs]),
+        undecided=pl.Series([lacks_deciding_settings(q) for q in jobs]),
         missing=pl.Series(["; ".join(q.missing) for q in jobs]),
     )
     return frame.filter(pl.col("predicted_gib").is_not_nan()), after

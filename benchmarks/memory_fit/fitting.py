@@ -15,11 +15,11 @@ from gpuplanner.sizing.learned_memory import (
     Floats,
     MeasuredRuns,
     PeakModel,
-    find_extent,
-    fit_knobs,
+    find_run_size_range,
+    fit_log_multipliers,
     learn_tool,
     list_sources,
-    name_knobs,
+    multipliers_by_component,
     predict_gib,
 )
 
@@ -52,23 +52,25 @@ def fit_model(
     >>> sorted(model.tools)
     ['litgpt', 'megatron-deepspeed', 'qwen-finetune', 'torchtune']
     """
-    everybody, names = fit_knobs(runs), list_sources(runs)
+    everybody, names = fit_log_multipliers(runs), list_sources(runs)
     tools, radii = {}, {}
     few: dict[bool, list[float]] = {True: [], False: []}
     for name in names:
         own = runs.select(runs.is_from(name))
         if len(own) >= MIN_FEW_ROWS:
-            tools[name] = name_knobs(learn_tool(own, everybody))
+            tools[name] = multipliers_by_component(learn_tool(own, everybody))
             radii[name] = max(STANDARD_NORMAL_P95 * PEAK_NOISE_FRACTION, quantile(_crossed(own, everybody), LEVEL))
         if len(own) > 3 * MIN_FEW_ROWS:
             others = runs.select(~runs.is_from(name))
-            few[True].append(_few_radius(own, fit_knobs(others), seed, known=True))
+            few[True].append(_few_radius(own, fit_log_multipliers(others), seed, known=True))
             if generic is not None:
-                few[False].append(_few_radius(generic.select(runs.is_from(name)), fit_knobs(others), seed, known=False))
+                few[False].append(
+                    _few_radius(generic.select(runs.is_from(name)), fit_log_multipliers(others), seed, known=False)
+                )
     architecture, beyond = _far(runs, everybody)
     return PeakModel(
         provenance=provenance,
-        knobs=name_knobs(everybody),
+        knobs=multipliers_by_component(everybody),
         tools=tools,
         radii=radii,
         unseen=_unseen(runs, runs),
@@ -80,8 +82,8 @@ def fit_model(
         beyond=beyond,
         models=tuple(sorted(set(runs.models))),
         extents={
-            "": find_extent(runs),
-            **{name: find_extent(runs.select(runs.is_from(name))) for name in tools},
+            "": find_run_size_range(runs),
+            **{name: find_run_size_range(runs.select(runs.is_from(name))) for name in tools},
         },
         kinds={name: tuple(sorted(set(runs.select(runs.is_from(name)).kinds))) for name in tools},
     )
@@ -113,7 +115,7 @@ def _unseen(runs: MeasuredRuns, read: MeasuredRuns) -> float:
     above = []
     for name in names:
         mine = runs.is_from(name)
-        above.append(_above(read.select(mine), fit_knobs(runs.select(~mine))))
+        above.append(_above(read.select(mine), fit_log_multipliers(runs.select(~mine))))
     spread = float(np.std(above, ddof=1)) * math.sqrt(1 + 1 / len(above))
     return max(max(above), float(np.mean(above)) + STUDENT_T_P95_BY_SIZE.get(len(above), 1.86) * spread)
 

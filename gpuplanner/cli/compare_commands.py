@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gpuplanner.decision.quota_comparison import RulesComparison
     from gpuplanner.decision.quota_recommendation import QuotaAdvice
     from gpuplanner.decision.team_fairness import Fairness
-    from gpuplanner.planner.packing_problem import AnyProblem, CostedPacking, Packing
+    from gpuplanner.planner.packing_problem import AnyPackingProblem, CostedPacking, Packing
     from gpuplanner.usage.study_history import FleetPools
 
 
@@ -368,7 +368,7 @@ def binpack(
 
 
 def _pack_and_verify(
-    file: Path, problem: AnyProblem, costs: dict[str, float], limits: dict[str, Any]
+    file: Path, problem: AnyPackingProblem, costs: dict[str, float], limits: dict[str, Any]
 ) -> tuple[Packing | CostedPacking, Packing]:
     """Pack items for the fewest GPUs, or for the lowest cost, and verify the result independently.
 
@@ -376,7 +376,7 @@ def _pack_and_verify(
     ----------
     file : Path
         File of the problem, for errors.
-    problem : AnyProblem
+    problem : AnyPackingProblem
         Items with their times and sizes.
     costs : dict of str to float
         Costs by argument of ``pack_for_cost``; empty: minimize the number of GPUs.
@@ -608,7 +608,7 @@ def simulate(
 
     Example: gpuplanner simulate JOBS.csv --gpus 64 --queue backfill --curve
     """
-    from gpuplanner.simulator.simple_queue import (
+    from gpuplanner.simulator.job_list_simulation import (
         read_job_list,
         simulate_job_list,
         summarize_run,

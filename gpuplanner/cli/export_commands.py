@@ -49,7 +49,7 @@ def diff(
     that would have to end. A plan.json is a layout schedule, not the recommended
     layout: see export/README.md of the report for that.
     """
-    from gpuplanner.report.cluster_verification import compare_with_plan
+    from gpuplanner.report.plan_and_bundle_verification import compare_with_plan
 
     if len(files) < 2:
         raise typer.BadParameter("expected a dump of the cluster and a plan: gpuplanner diff CURRENT PLAN")
@@ -195,7 +195,7 @@ def verify(
     """
     from gpuplanner.decision.layout_planning import make_plan_problem
     from gpuplanner.planner.fleet_plans_and_comparisons import read_problems
-    from gpuplanner.report.cluster_verification import verify_any, verify_carried_out
+    from gpuplanner.report.plan_and_bundle_verification import verify_any, verify_carried_out
 
     if (file / "export").is_dir():  # of a report, the pack in it
         file = file / "export"

@@ -206,12 +206,12 @@ def _drop_zero_rows(table: pl.DataFrame) -> pl.DataFrame:
 def _write_hours(folder: str, file: Path) -> None:
     """Write the hourly telemetry of a dataset as CSV or Parquet."""
     from gpuplanner.core.output_writing import write_atomically, write_csv_safe
-    from gpuplanner.usage.dataset_description import hours_of_telemetry
+    from gpuplanner.usage.dataset_description import telemetry_by_hour
 
     if file.suffix not in (".csv", ".parquet"):
         raise typer.BadParameter("expected a file name that ends in .csv or .parquet", param_hint="--hours")
     require_outputs(file)
-    table = hours_of_telemetry(folder)
+    table = telemetry_by_hour(folder)
     if file.suffix == ".csv":
         write_csv_safe(file, table)
     else:

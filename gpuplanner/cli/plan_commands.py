@@ -350,12 +350,12 @@ def plan_layouts(
     scenario = options.make_scenario(scenario_path)
     fleet = history(scenario).fleet
     pools = split_into_pools(scenario)
-    if pools.several or fleet.untold:
+    if pools.several or fleet.has_jobs_without_gpu_model:
         if robust:
             raise typer.BadParameter("--robust plans one pool: name its GPU model with --gpu-model")
         plan_options = {"method": method, "calendars": calendars}
         raise typer.Exit(plan_pools(pools, plan_options, out, compare=compares, as_json=as_json, quiet=quiet))
-    fleet.require_board("plan")
+    fleet.require_catalogue_model("plan")
     weighed_plans = weigh_plans_over_paths(scenario, method) if robust else None
     if weighed_plans is None:
         planned = plan_view(scenario, "rightsized", method, calendars=calendars)

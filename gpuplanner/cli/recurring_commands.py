@@ -125,7 +125,7 @@ def report_month_range(
     as_json, quiet : bool
         Print JSON; print no messages.
     """
-    from gpuplanner.report.monthly_reports import SKIPPED, MonthChain, parse_month_range, report_months
+    from gpuplanner.report.monthly_reports import STEP_LEFT_OUT, MonthChain, parse_month_range, report_months
 
     months = parse_month_range(month_range, scenario)
     if not months:  # no error: a schedule runs again later
@@ -143,7 +143,7 @@ def report_month_range(
             sentence = next((step.facts.get("sentence") for step in month_report.steps if step.name == "study"), None)
             echo(f"{month_report.month}  {sentence or month_report.steps[-1].error}")
         echo(str(out / "index.html"))
-    if any(step.state == SKIPPED for month_report in chain.months for step in month_report.steps):
+    if any(step.state == STEP_LEFT_OUT for month_report in chain.months for step in month_report.steps):
         raise typer.Exit(Exit.MISSING_PART)
 
 

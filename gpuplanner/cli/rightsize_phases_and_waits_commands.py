@@ -99,7 +99,7 @@ def rightsize(
     from gpuplanner.sizing.submission_lines import REQUEST_FORMS, format_plugin_configs, recommend_sharing
     from gpuplanner.usage.job_classes import classify_jobs, shipped_rules
     from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, requested_and_used
-    from gpuplanner.usage.study_history import end_of, load_dataset, merge_small_tenants
+    from gpuplanner.usage.study_history import load_dataset, merge_small_tenants, observation_ends_at
 
     forms = (PLUGIN_FORM,) if share else REQUEST_FORMS
     if form is not None and form not in forms:
@@ -125,7 +125,7 @@ def rightsize(
         if trace.samples is None:
             todo = "Import it: gpuplanner ingest auto FILE -o DIR."
             raise ScenarioError(folder, "GPU telemetry of its jobs", "none", todo)
-        trends = peak_trends(history, trace.samples, end_of(trace), checkpoint_h=checkpoint)
+        trends = peak_trends(history, trace.samples, observation_ends_at(trace), checkpoint_h=checkpoint)
         n_jobs = trends.height
         trends = trends.filter("running" if job is None else pl.col("job_id") == job)
         if trends.is_empty():
@@ -292,22 +292,22 @@ def _show_job_phases(
 ) -> None:
     import polars as pl
 
-    from gpuplanner.usage.bottlenecks import signatures_of
+    from gpuplanner.usage.bottlenecks import classify_bottlenecks
     from gpuplanner.usage.demand_by_phase_and_late_demand_test import fit_phases
-    from gpuplanner.usage.utilization_dips import find_spikes
+    from gpuplanner.usage.utilization_dips import find_dips
 
     fitted = fit_phases(job_phases, gpu_model)
     spans = fitted.select("phase", phase_start="start").sort("phase_start")
     phase_samples = samples.sort("time").join_asof(spans, left_on="time", right_on="phase_start")
-    by_phase = signatures_of(phase_samples, gpu_model, jobs=jobs, by=("job_id", "phase"))
-    job_bounds = signatures_of(samples, gpu_model, jobs=jobs)
+    by_phase = classify_bottlenecks(phase_samples, gpu_model, jobs=jobs, by=("job_id", "phase"))
+    job_bounds = classify_bottlenecks(samples, gpu_model, jobs=jobs)
     columns = ["phase", "label", "start", "end", "share", "gpus", "sm_activity", "memory_peak_gib", "power_w",
                "profile_phase", "profile_job", "saved_gpu_hours"]  # fmt: skip
     table = fitted.select(columns).join(by_phase.select("phase", "bound"), on="phase", how="left")
     tables = {"phases": table, "bottleneck": job_bounds.select("job_id", "bound", "evidence")}
     facts: dict[str, Any] = {"period_s": None, "rule": None}
     if samples["sm_activity"].count():
-        spikes = find_spikes(samples)
+        spikes = find_dips(samples)
         tables["dips"] = spikes.table.select("start", "end", "label", pl.col("depth").round(3), "evidence")
         period = None if spikes.period is None else spikes.period.total_seconds()
         facts = {"period_s": period, "rule": spikes.rule}
@@ -329,15 +329,15 @@ def _show_class_phases(
 ) -> None:
     import polars as pl
 
-    from gpuplanner.usage.bottlenecks import signatures_by_class, signatures_of
-    from gpuplanner.usage.demand_by_phase_and_late_demand_test import claim_by_class, demand_by_class, fit_phases
-    from gpuplanner.usage.utilization_dips import spikes_of_jobs
+    from gpuplanner.usage.bottlenecks import bottlenecks_by_class, classify_bottlenecks
+    from gpuplanner.usage.demand_by_phase_and_late_demand_test import demand_by_class, fit_phases, late_demand_by_class
+    from gpuplanner.usage.utilization_dips import dips_of_jobs
 
     demand = demand_by_class(job_phases)
-    bounds = signatures_by_class(signatures_of(samples, gpu_model, jobs=jobs), jobs)
-    claim = claim_by_class(samples, job_phases, gpu_model, effect=effect)
+    bounds = bottlenecks_by_class(classify_bottlenecks(samples, gpu_model, jobs=jobs), jobs)
+    claim = late_demand_by_class(samples, job_phases, gpu_model, effect=effect)
     dips = (
-        spikes_of_jobs(samples)
+        dips_of_jobs(samples)
         .join(jobs.select("job_id", "job_class").unique("job_id"), on="job_id", how="left")
         .group_by("job_class", "label")
         .agg(jobs=pl.len(), dips=pl.col("dips").sum(), every_s=pl.col("every_s").median(),

@@ -297,9 +297,9 @@ def _predict_table(path: Path, out: Path | None, model: PeakModel | None, *, as_
     from gpuplanner.core.errors import nearest_names
     from gpuplanner.core.output_writing import write_csv_safe
     from gpuplanner.sizing.llm_service_plans import SERVING_TABLE_COLUMNS, predict_serving_table
-    from gpuplanner.sizing.training_run_tables import INPUT_COLUMNS, predict_table
+    from gpuplanner.sizing.training_run_tables import RUN_TABLE_INPUT_COLUMNS, predict_table
 
-    known_columns = SERVING_TABLE_COLUMNS if model is None else INPUT_COLUMNS
+    known_columns = SERVING_TABLE_COLUMNS if model is None else RUN_TABLE_INPUT_COLUMNS
     require_outputs(out, inputs=[path])
     rows = _read_text_table(path)
     for name in rows.columns:
@@ -318,11 +318,11 @@ def _predict_table(path: Path, out: Path | None, model: PeakModel | None, *, as_
 
 
 def _show_measured_peaks(source: str, gpu_counts: dict[str, int | None] | None, *, as_json: bool) -> None:
-    from gpuplanner.sizing.memory_trend import compare_measured_and_predicted, read_dataset_peaks
+    from gpuplanner.sizing.memory_trend import compare_measured_and_predicted_slices, read_dataset_peaks
 
     gpu_model = _single_gpu_model(gpu_counts, "--measured")
     rows = _read_text_table(Path(source)) if source.endswith(".csv") else read_dataset_peaks(source, gpu_model)
-    comparison = compare_measured_and_predicted(rows, gpu_model)
+    comparison = compare_measured_and_predicted_slices(rows, gpu_model)
     if as_json:
         show({"gpu_model": gpu_model, "jobs": comparison}, as_json=True)
     else:

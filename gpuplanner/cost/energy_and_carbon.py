@@ -14,7 +14,7 @@ from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY
 from gpuplanner.core.units_and_number_texts import GRAMS_PER_KILOGRAM, SECONDS_PER_HOUR, WATTS_PER_KILOWATT
 from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.hardware.power_carbon_and_prices import HOURS_PER_YEAR, make_power_model
-from gpuplanner.ingest.telemetry.device_hours import GPU_KEY, J_PER_KWH, select_gpu_readings, split_energy_steps
+from gpuplanner.ingest.telemetry.device_hours import GPU_KEY_COLUMNS, J_PER_KWH, select_gpu_readings, split_energy_steps
 from gpuplanner.ingest.telemetry.sample_buffer import add_reading_spans
 from gpuplanner.ingest.telemetry.telemetry_join import split_shared_samples
 
@@ -371,10 +371,10 @@ def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float)
     >>> seen.select("tenant", "state", pl.col("energy_kwh", "watts").round(6)).rows()
     [('a', 'busy', 0.25, 500.0), ('a', 'idle', 0.05, 100.0)]
     """
-    steps = split_energy_steps(add_reading_spans(select_gpu_readings(samples), GPU_KEY)).drop_nulls("energy_j")
-    steps = steps.select(pl.col("reading").alias("time"), *GPU_KEY, "energy_j", "step_s")
+    steps = split_energy_steps(add_reading_spans(select_gpu_readings(samples), GPU_KEY_COLUMNS)).drop_nulls("energy_j")
+    steps = steps.select(pl.col("reading").alias("time"), *GPU_KEY_COLUMNS, "energy_j", "step_s")
     slices = pl.col("profile").cast(pl.String).str.extract(r"^(\d+)g").cast(pl.Float64).fill_null(1.0)
-    keys = ["time", *GPU_KEY]
+    keys = ["time", *GPU_KEY_COLUMNS]
     rows = (
         split_shared_samples(samples)
         .select(*keys, "instance", "job_id", "sm_activity", slices=slices * pl.col("part"))
@@ -387,7 +387,7 @@ def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float)
     idle_j = pl.min_horizontal("energy_j", pl.col("step_s") * idle_w)
     activity_share = pl.when(all_work > 0).then(work / all_work).otherwise(by_slices)
     # A minute is busy or idle as a whole, as in the ledger: a job that works in bursts is not idle between them.
-    minute = [pl.col("time").dt.truncate("1m"), *GPU_KEY, "instance", "job_id"]
+    minute = [pl.col("time").dt.truncate("1m"), *GPU_KEY_COLUMNS, "instance", "job_id"]
     activity = pl.col("sm_activity").mean().over(minute).fill_null(1.0)
     is_busy = pl.col("job_id").is_not_null() & (activity >= MIN_USED_SM_ACTIVITY)
     tenants = jobs.select("job_id", pl.col("tenant").cast(pl.String)).unique("job_id", keep="last")

@@ -31,10 +31,10 @@ from gpuplanner.core.units_and_number_texts import (
     percent_text,
     wait_text,
 )
-from gpuplanner.decision.capacity_measures import find_refusal_reason
+from gpuplanner.decision.capacity_measures import find_reason_against_recommendation
 from gpuplanner.decision.explained_waits import take_jobs
 from gpuplanner.decision.headroom_and_growth import FittedGrowth
-from gpuplanner.decision.policy_comparison import load_policy_arena
+from gpuplanner.decision.policy_comparison import load_policy_simulation
 from gpuplanner.decision.queue_model import concatenate_requests
 from gpuplanner.decision.recommendation import build_wait_model, fit_submitted_growth, read_wait_target
 from gpuplanner.decision.requested_jobs import AS_TODAY
@@ -56,9 +56,9 @@ from gpuplanner.simulator.simulation_state import Floats
 PROJECT_KEYS = ("name", "team", "gpus", "jobs", "gpu_model", "from", "to", "chance")
 """Keys of a project in ``projects.yaml``."""
 PROJECT_JOBS_KEYS = ("count", "gpus", "hours")
-"""Keys of ``jobs`` of a project."""
+"""Keys of ``jobs`` (jobs a day) of a project in ``projects.yaml``."""
 CALENDAR_KEYS = ("kind", "name", "from", "to", "factor")
-"""Keys of an entry of ``calendar``."""
+"""Keys of a release or freeze in the list ``calendar`` of ``projects.yaml``."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def _read_calendar_entry(raw_entry: Any, file: str, line: int) -> CalendarEntry:
 
 
 ALL_PROJECTS_TITLE = "all projects"
-"""Name of the answer for all projects together."""
+"""Name of the assessment of all concurrent projects together, beside those of single projects."""
 
 
 @dataclass(frozen=True)
@@ -231,8 +231,8 @@ class ProjectAnswer:
     - ``gpus``, ``chance``: GPUs at once, and the probability that the project starts.
     - ``sentence``: The answer as a sentence.
     - ``fits``: Whether today's fleet has capacity: each job size, and the jobs of the project, meet their wait limit in
-      80 % of drawn records; a size that misses its limit today waits no longer than today. None where the record allows
-      no answer; all fields below are then None or empty.
+      80 % of resampled records; a size that misses its limit today waits no longer than today. None where the record
+      allows no answer; all fields below are then None or empty.
     - ``fits_chance``, ``fits_chance_without``: Share of drawn records in which all job sizes meet their limit on
       today's fleet, with the project and without it. [0-1]
     - ``gpus_more``, ``gpus_more_without``: GPUs to buy, in full nodes, with the project and without it; None where four
@@ -281,14 +281,14 @@ def answer_projects(scenario: Scenario) -> tuple[ProjectAnswer, ...]:
     if scenario.projects is None:
         return ()
     announced = read_projects(scenario.projects)
-    job_history, inputs, arena, _ = load_policy_arena(scenario)
+    job_history, inputs, arena, _ = load_policy_simulation(scenario)
     model = build_wait_model(inputs, arena.waits)
     groups = [[project] for project in announced.projects]
     concurrent = find_concurrent_projects(announced.projects)
     if len(concurrent) > 1:
         groups.append(concurrent)
     answers = [_describe_projects(projects, len(announced.projects)) for projects in groups]
-    if (reason := find_refusal_reason(model)) is not None:
+    if (reason := find_reason_against_recommendation(model)) is not None:
         return tuple(replace(answer, sentence=f"{_format_project(answer)}: no answer, {reason}.") for answer in answers)
     # The recommendation covers a size that misses its limit today: with a project it must not wait longer.
     limit_s = np.maximum(*wait_limits(model, read_wait_target(scenario)))
@@ -365,7 +365,7 @@ class _FleetAssessment:
     - ``model``: Wait model of the record.
     - ``growth``: Fitted growth of the load.
     - ``calendar``: Releases and freezes.
-    - ``limit_s``, shape (n_draws, n_sizes): Maximum wait of each job size in each drawn record [s].
+    - ``limit_s``, shape (n_draws, n_sizes): Maximum wait of each job size in each resampled record [s].
     """
 
     scenario: Scenario
@@ -440,14 +440,14 @@ class _FleetAssessment:
 
 
 def count_gpus_to_buy(model: WaitModel, limit_s: Floats, load: float | Floats) -> int | None:
-    """Count the GPUs to buy, in full nodes, so that each job size meets its limit in 80 % of drawn records.
+    """Count the GPUs to buy, in full nodes, so that each job size meets its limit in 80 % of resampled records.
 
     Parameters
     ----------
     model : WaitModel
         The record, and how its jobs start.
     limit_s : array of float, shape (1 + n_draws, n_sizes)
-        Maximum wait of each job size in the record and in each drawn record [s].
+        Maximum wait of each job size in the record and in each resampled record [s].
     load : float or array of float, shape (n_jobs,)
         How many times each job arrives.
 
@@ -467,7 +467,7 @@ def count_gpus_to_buy(model: WaitModel, limit_s: Floats, load: float | Floats) -
 
 
 def measure_fit_share(model: WaitModel, limit_s: Floats, load: float | Floats) -> float:
-    """Share, 0-1, of the observed and drawn records in which each job size meets its limit on today's fleet."""
+    """Compute the share of observed and resampled records in which each job size meets its limit on today's fleet."""
     inputs = model.inputs
     if inputs.service_gpus > inputs.fleet.gpus.sum():
         return 0.0

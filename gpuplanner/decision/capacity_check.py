@@ -19,7 +19,7 @@ from gpuplanner.core.errors import escape_controls
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
 from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
-from gpuplanner.decision.capacity_measures import find_refusal_reason
+from gpuplanner.decision.capacity_measures import find_reason_against_recommendation
 from gpuplanner.decision.explained_waits import explain_waits
 from gpuplanner.decision.headroom_and_growth import (
     FittedGrowth,
@@ -37,11 +37,11 @@ from gpuplanner.planner.layout_plan import format_utc
 from gpuplanner.usage.study_history import History, history
 
 PAST_WAITS, NEXT_DAYS = "waits last week", "capacity next week"
-"""Names of the checks, as they are printed."""
+"""Printed names of the check of past queue waits, and of the check of forecast demand against capacity."""
 FORECAST_ACCURACY, RUNWAY = "forecast accuracy", "capacity runway"
-"""Names of the checks, as they are printed."""
-MIN_GROUP = 20
-"""Fewest jobs of a size class for a share of late jobs; a smaller class is evaluated with its neighbour."""
+"""Printed names of the check of forecast errors, and of the check of the time until capacity is exhausted."""
+MIN_JOBS_PER_CHECKED_SIZE = 20
+"""Fewest jobs of a job size for a share of jobs over the wait target; a smaller one is evaluated with its neighbour."""
 MAX_PAST_FORECASTS = 8
 """Most weeks before the last one whose forecast errors are measured."""
 PRIOR_WEEKS, PRIOR_LOG_ERROR = 2, 0.15
@@ -50,13 +50,15 @@ PRIOR_WEEKS, PRIOR_LOG_ERROR = 2, 0.15
 The weight is small because clusters differ: weekly job counts of public traces differ by 0.2 to 1.5.
 """
 JOB_ALARM_SHARE = 0.8
-"""Share of the false alarms that the number of jobs may raise [0-1]; the others are for GPU-hours."""
+"""Share of the accepted false alarm rate that is spent on the test of the number of jobs [0-1]; the rest is spent on
+that of GPU-hours.
+"""
 INFERRED_FLEET_REASON = "the number of GPUs is inferred from the jobs on them; import a node list for the true number"
-"""Why a fleet without a node list is not checked."""
+"""Reason why a fleet without a node list passes a check unchecked."""
 UNREACHABLE_TARGET_REASON = "no job size meets the wait target under any load"
-"""Why a fleet is not checked whose jobs miss the wait target under any load."""
-N_ERROR_DRAWS = 20_000
-"""Random forecast errors to compare with."""
+"""Reason why a fleet passes a check unchecked if its jobs miss the wait target under any load."""
+N_RANDOM_FORECAST_ERRORS = 20_000
+"""Number of random forecast errors to which the last forecast error is compared."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def check_capacity(scenario: Scenario) -> CapacityCheckReport:
 
 
 class _CheckedRecord:
-    """Inputs of the checks, each computed once."""
+    """Inputs of the checks: demand, jobs, wait model, growth and headroom of a scenario, each computed once."""
 
     def __init__(self, scenario: Scenario, job_history: History) -> None:
         self.scenario, self.job_history = scenario, job_history
@@ -125,7 +127,7 @@ class _CheckedRecord:
 
     @property
     def week_slots(self) -> int:
-        """Intervals of the demand series in the checked days."""
+        """Number of intervals of the demand series in the checked days."""
         return max(round(24 * self.scenario.check_days / self.scenario.interval_hours), 1)
 
     @property
@@ -154,7 +156,9 @@ class _CheckedRecord:
 
         It is a factor of the observed load.
         """
-        reason = INFERRED_FLEET_REASON if self.asked_jobs.nodes.inferred else find_refusal_reason(self.model)
+        reason = (
+            INFERRED_FLEET_REASON if self.asked_jobs.nodes.inferred else find_reason_against_recommendation(self.model)
+        )
         if reason is not None:
             return reason
         target = read_wait_target(self.scenario)
@@ -171,7 +175,7 @@ class _CheckedRecord:
         return np.asarray(sampled_gpus / max(mean_gpus, 1e-9) * self.scenario.arrival_scale)
 
     def sample_demand(self, first_slot: int) -> NDArray[np.float64]:
-        """Sample the demand of all GPUs from an interval on, as forecast then: GPUs, shape (n_paths, n_intervals)."""
+        """Draw sample paths of the total demand [GPUs] as forecast at an interval, shape (n_paths, n_intervals)."""
         assert self.demand.run_off is not None, "laid out from jobs"
         draws = self.demand.run_off.draws([self.demand.whole], first_slot, self.week_slots, self.scenario.seed)[0]
         return np.asarray(draws)
@@ -188,7 +192,7 @@ def _skip_check(name: str, limit: float, reason: str) -> SingleCheckResult:
 
 
 def _check_past_waits(record: _CheckedRecord) -> SingleCheckResult:
-    """Check whether few enough jobs of the last days waited too long for capacity."""
+    """Check whether the share of jobs of the last days that waited too long for capacity is within its limit."""
     scenario, limit = record.scenario, record.scenario.check_wait_share
     inputs = record.asked_jobs
     if inputs.starts_assumed:
@@ -197,25 +201,29 @@ def _check_past_waits(record: _CheckedRecord) -> SingleCheckResult:
         return _skip_check(PAST_WAITS, limit, "the data are of one moment")
     model = record.model
     if not model.waits.share.capacity_is_clear:
-        return _skip_check(PAST_WAITS, limit, str(find_refusal_reason(model)))
+        return _skip_check(PAST_WAITS, limit, str(find_reason_against_recommendation(model)))
     until_s = (record.record_end - inputs.replay_start).total_seconds()
     since_s = until_s - scenario.check_days * 24 * 3600
     submit = inputs.requests.submit_s
     evaluated = (submit >= max(since_s, 0.0)) & (submit < until_s) & ~inputs.is_service
-    if evaluated.sum() < MIN_GROUP:
+    if evaluated.sum() < MIN_JOBS_PER_CHECKED_SIZE:
         return _skip_check(PAST_WAITS, limit, f"{evaluated.sum()} job(s) came in the last {scenario.check_days} days")
     capacity_wait_s = model.waits.seconds[:, :LIMITS].sum(axis=1)
     waited = capacity_wait_s > scenario.check_wait_minutes * SECONDS_PER_MINUTE
     late = evaluated & waited
-    size, names = classify_job_sizes(inputs, evaluated, MIN_GROUP)
+    size, names = classify_job_sizes(inputs, evaluated, MIN_JOBS_PER_CHECKED_SIZE)
     late_jobs, all_jobs = (np.bincount(size[mask], minlength=len(names)) for mask in (late, evaluated))
-    shares = {name: late_jobs[i] / all_jobs[i] for i, name in enumerate(names) if all_jobs[i] >= MIN_GROUP} or {
-        "all sizes": late.sum() / evaluated.sum()
-    }
+    shares = {
+        name: late_jobs[i] / all_jobs[i] for i, name in enumerate(names) if all_jobs[i] >= MIN_JOBS_PER_CHECKED_SIZE
+    } or {"all sizes": late.sum() / evaluated.sum()}
     worst = max(shares, key=lambda name: (shares[name], name))
     share, size_text = float(shares[worst]), "any size" if len(shares) == 1 else worst.replace(", ", " or ")
     prior = (submit < since_s) & ~inputs.is_service & ((size == names.index(worst)) if worst in names else True)
-    usual = f" Before that it was {percent_text(waited[prior].mean(), '.1f')}." if prior.sum() >= MIN_GROUP else ""
+    usual = (
+        f" Before that it was {percent_text(waited[prior].mean(), '.1f')}."
+        if prior.sum() >= MIN_JOBS_PER_CHECKED_SIZE
+        else ""
+    )
     of_all = percent_text(late.sum() / evaluated.sum(), ".1f")
     sentence = (
         f"In the last {scenario.check_days} days {percent_text(share, '.1f')} of the jobs of {size_text} waited longer "
@@ -267,7 +275,7 @@ def _check_forecast(record: _CheckedRecord) -> SingleCheckResult:
 
 @dataclass(frozen=True)
 class _ForecastError:
-    """Error of the last forecast, and random errors to compare it with.
+    """Error of the last forecast, and random errors that show how unusual it is.
 
     - ``actual``, ``expected``: Observed and forecast number of jobs, or GPU-hours.
     - ``log_error``: Logarithm of their ratio.
@@ -281,7 +289,7 @@ class _ForecastError:
 
     @property
     def chance(self) -> float:
-        """Probability of an error at least as large [0-1]."""
+        """Probability of a forecast error at least as large as the last one [0-1]."""
         return float((self.error_sizes >= abs(self.log_error)).mean())
 
     def format_range(self, limit: float) -> str:
@@ -326,7 +334,7 @@ def _draw_error_sizes(squared_errors: float, degrees: int, spread: float, seed: 
         Seed of the random numbers.
     """
     squared_errors, degrees = squared_errors + PRIOR_WEEKS * (spread**2 + PRIOR_LOG_ERROR**2), degrees + PRIOR_WEEKS
-    draws = np.random.default_rng(seed).standard_t(degrees, N_ERROR_DRAWS)
+    draws = np.random.default_rng(seed).standard_t(degrees, N_RANDOM_FORECAST_ERRORS)
     return np.asarray(np.abs(draws) * math.sqrt(squared_errors / degrees))
 
 

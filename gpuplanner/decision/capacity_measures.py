@@ -27,7 +27,6 @@ from gpuplanner.decision.wait_curve import (
     SizedPool,
     WaitModel,
     WaitTarget,
-    capped_minutes,
     find_best_layout,
     find_late_sizes,
     find_smallest_units,
@@ -36,6 +35,7 @@ from gpuplanner.decision.wait_curve import (
     sum_cause_hours,
     uniform_fleet,
     wait_limits,
+    wait_minutes_within_record,
     wait_p95,
 )
 from gpuplanner.simulator.simulation_inputs import NodeFleet
@@ -47,12 +47,12 @@ MIN_JOBS = 50
 """Fewest submitted jobs for a recommendation: a p95 wait of fewer jobs is not reliable."""
 MIN_GAIN_BY_MIXING = 0.02
 """Smallest share of the GPUs that mixed layouts on one node must free to be recommended [0-1]."""
-MAX_NAMED = 2
-"""Most raised limits that the recommendation names; the next steps list all of them."""
+MAX_NAMED_RAISED_LIMITS = 2
+"""Most raised GPU limits of tenants that the recommendation names; the next steps list all of them."""
 MIN_DELAY_S = 60.0
-"""Shortest increase of a queue wait that counts as a delay [s]."""
+"""Shortest increase of a job's queue wait that counts as a delay [s]."""
 TODAYS_LAYOUT, RECOMMENDED_LAYOUT = "today", "recommended"
-"""Names of the layouts in the wait curve."""
+"""Values of ``layout`` in the wait curve: today's MIG layouts, and the recommended ones."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class ModelWithMeasure:
     - ``node_gpus``: GPUs of a node; the number of GPUs is a multiple of it.
     - ``view``: Requests that jobs make with the measure applied: as today, or rightsized.
     - ``limits``: Tenant limits that the measure raises.
-    - ``today_units``: Units of each pool that have as many GPUs as today.
+    - ``today_units``: Units (nodes or GPUs) of each pool that have as many GPUs as today.
     """
 
     action: str
@@ -98,7 +98,7 @@ class ModelWithMeasure:
         return f"{self.text}: {parts} in all" if self.pools[0].movable else self.text
 
     def find_smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:
-        """Find the fewest units of each pool that meet the wait limits, and their GPUs; infinity if none do.
+        """Find the fewest nodes (or GPUs) of each pool that meet the wait limits, and their GPUs; infinity if none do.
 
         The GPUs are whole nodes. Each profile gets nodes of its own unless that takes over :data:`MIN_GAIN_BY_MIXING`
         more.
@@ -191,7 +191,7 @@ def recommend(
     Recommendation
     """
     inputs = model.inputs
-    if (reason := find_refusal_reason(model)) is not None:
+    if (reason := find_reason_against_recommendation(model)) is not None:
         return recommend_nothing(model, reason, growth)
     late = find_late_sizes(model, target)
     today_s, limit_s = wait_limits(model, target)
@@ -228,7 +228,7 @@ def recommend_nothing(model: WaitModel, reason: str, growth: FittedGrowth) -> Re
     return replace(keep_fleet(model, reason), action="none", growth=growth, exhaustion=exhaustion)
 
 
-def find_refusal_reason(model: WaitModel) -> str | None:
+def find_reason_against_recommendation(model: WaitModel) -> str | None:
     """Find why the data do not support any recommendation; None if they do."""
     inputs = model.inputs
     days, jobs = inputs.observed_s / SECONDS_PER_DAY, int(model.waits.judged.sum())
@@ -301,7 +301,7 @@ def describe_count_change(todays_gpus: int, gpus: int, condition: str | None = N
 
 
 def add_kept_units(pools: Sequence[SizedPool], units: Sequence[int], extra_units: int) -> list[int]:
-    """Raise the units of pools by a total number, pool by pool, to no more than there are today.
+    """Raise the nodes of pools by a total number of extra nodes, pool by pool, to no more than there are today.
 
     Examples
     --------
@@ -424,8 +424,12 @@ def list_changes_against_cause(model: WaitModel, cause: str) -> Iterator[ModelWi
         free_model = model.without_limits()
         limits = tuple(find_raised_limits(model, free_model))
         texts = [f"{limit.tenant} from {limit.current_gpus:g} to {limit.raised_gpus} GPUs" for limit in limits]
-        more_text = f" and {count_text(len(texts) - MAX_NAMED, 'more team')}" if len(texts) > MAX_NAMED else ""
-        text = f"Raise the limit of {', '.join(texts[:MAX_NAMED])}{more_text}"
+        more_text = (
+            f" and {count_text(len(texts) - MAX_NAMED_RAISED_LIMITS, 'more team')}"
+            if len(texts) > MAX_NAMED_RAISED_LIMITS
+            else ""
+        )
+        text = f"Raise the limit of {', '.join(texts[:MAX_NAMED_RAISED_LIMITS])}{more_text}"
         yield ModelWithMeasure("raise_limit", text, free_model, pools, today_units, limits=limits)
 
 
@@ -474,7 +478,7 @@ def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator
 
 
 def weigh_purchase(model: WaitModel, target: WaitTarget, late_sizes: list[int], units: Sequence[int]) -> Recommendation:
-    """Recommend a purchase, unless no wait target is set and the purchase ends little waiting for its cost.
+    """Recommend a purchase; without a stated wait target, only if it ends enough waiting for its cost.
 
     Parameters
     ----------
@@ -545,7 +549,7 @@ def compare_service(
                 model.size_names[number], int(jobs.sum()), minutes(jobs, [waits.waited_s]), minutes(jobs, before),
                 minutes(jobs, after), float(low[column]), float(high[column]), minutes(jobs, before, np.mean),
                 minutes(jobs, after, np.mean), int((after[0] > before[0] + MIN_DELAY_S)[jobs].sum()),
-                capped_minutes(float(limit_s[0, column]), inputs.observed_s),
+                wait_minutes_within_record(float(limit_s[0, column]), inputs.observed_s),
                 float(today_low[column]), float(today_high[column]),
             )
         )  # fmt: skip
@@ -579,7 +583,7 @@ def simulate_wait_curve(model: WaitModel, recommendation: Recommendation) -> lis
 
 
 def scale_units(recommendation: Recommendation, factor: float) -> list[int]:
-    """Scale the units of all pools by a factor; where a unit is a GPU, to a sum of whole nodes."""
+    """Scale the nodes of all pools by a factor; where pools count GPUs, their sum is rounded to whole nodes."""
     units = [max(round(factor * count), 1) for count in recommendation.units]
     if recommendation.pools[0].movable:
         node, gpus = recommendation.model.inputs.node_gpus, sum(recommendation.units)

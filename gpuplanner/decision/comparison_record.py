@@ -110,7 +110,7 @@ class PolicyRow:
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """A simulated setting of a policy: GPU-hours a week, and the largest added p95 wait over job sizes [min]."""
+    """A simulated policy setting: GPU-hours a week, and the largest added p95 queue wait over job sizes [min]."""
 
     policy: str
     gpu_hours: float
@@ -338,7 +338,7 @@ def study_comparison(scenario: Scenario) -> Comparison:
 
 
 def _make_policy_row(results: PolicyResults, policy: EvaluatedPolicy) -> PolicyRow:
-    """Make the row of a policy from its simulation run."""
+    """Make the policy row of a comparison from its simulation run: GPU-hours, power-ups and added queue waits."""
     arena, trial = results.arena, policy.trial
     if trial is None:
         return PolicyRow(policy.policy, MEANINGS[policy.policy], reason=policy.reason, performable=policy.performable)
@@ -420,7 +420,7 @@ def _find_frontier_points(results: PolicyResults) -> typing.Iterator[FrontierPoi
 
 
 _COLUMN_TYPES = {"str": pl.String, "int": pl.Int64, "bool": pl.Boolean, "float": pl.Float64}
-"""Column types by the annotation of a field."""
+"""Polars type of a table column by the annotation of its field."""
 _POLICY_SCHEMA = {
     field.name: _COLUMN_TYPES[str(field.type).removesuffix(" | None")]
     for field in fields(PolicyRow)
@@ -438,7 +438,7 @@ def make_policy_table(comparison: Comparison) -> pl.DataFrame:
 
 
 def _purchase_row(comparison: Comparison) -> typing.Iterator[PolicyRow]:
-    """Yield the recommended purchase as a row beside the policies, with the waits of the recommendation."""
+    """Yield the recommended purchase as a policy row, with the queue waits of the recommendation; none without one."""
     decision = comparison.decision
     if decision.gpus > decision.fleet_gpus and decision.service:
         hours = float(decision.gpus * HOURS_PER_WEEK)

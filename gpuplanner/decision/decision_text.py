@@ -33,7 +33,7 @@ from gpuplanner.decision.decision_types import (
     MissingEvidence,
     NextStep,
     Saving,
-    nodes_of,
+    format_node_count,
 )
 from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_comparison import PolicyResults
@@ -48,11 +48,11 @@ MIN_COMPLETE_LIST_SHARE = 0.02
 MAX_LISTED_NODES = 6
 """Most nodes that a text lists by name."""
 MINUTES_PER_HOUR = 60
-"""Minutes of an hour [min]."""
+"""Minutes of an hour."""
 IDLE_ACTIONS = ("power_down", "autoscale")
 """Actions with which jobs may wait for a node to power up."""
 PLATFORM, PLANNER = "platform team", "planner"
-"""Roles that next steps are assigned to."""
+"""Roles to which next steps are assigned: who changes the fleet, and who decides on it."""
 
 
 def add_texts(
@@ -94,7 +94,7 @@ def add_texts(
 def _new_nodes_text(decision: Decision, form: str) -> str:
     """Format the nodes to buy; empty where the GPUs fill no nodes of equal size."""
     bought = next((part for part in decision.layouts if part.new_nodes), None)
-    return "" if bought is None else form.format(nodes_of(bought.gpus, bought.new_nodes))
+    return "" if bought is None else form.format(format_node_count(bought.gpus, bought.new_nodes))
 
 
 NodesByChange = Mapping[tuple[str, str], Sequence[str]]

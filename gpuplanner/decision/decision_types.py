@@ -24,26 +24,31 @@ from gpuplanner.hardware.power_carbon_and_prices import (
 from gpuplanner.usage.study_history import history
 
 TODAY: str = "today"
+"""Name of the policy that leaves today's fleet as it is."""
 FEWER_NODES: str = "fewer_nodes"
+"""Name of the policy with fewer nodes, all powered on."""
 MIG_STATIC: str = "mig_static"
+"""Name of the policy with fixed MIG layouts."""
 POWER_DOWN_IDLE: str = "power_down_idle"
+"""Name of the policy that powers idle nodes down."""
 AUTOSCALED_POOLS: str = "autoscaled_pools"
+"""Name of the policy with autoscaled pools of full and MIG-partitioned nodes."""
 MIG_DYNAMIC: str = "mig_dynamic"
-"""Names of the policies; ``policy_comparison`` has their meanings."""
+"""Name of the policy that creates a MIG instance for each job."""
 ACTIONS = (
     "keep", "release", "power_down", "autoscale", "repartition", "rightsize", "pack", "raise_limit", "buy", "none",
 )  # fmt: skip
-"""Actions of measures; ``none``: there is no recommendation."""
+"""Actions of recommended measures; ``keep``: no change; ``none``: no recommendation."""
 REASON_NO_RUN_TIMES, REASON_NO_GPU_REQUESTED = "no job states when it ran", "no job requested a GPU"
 """Reasons why nothing can be simulated."""
 RECORD_DECIMALS = 6
-"""Decimals of the numbers in records."""
+"""Decimals to which numbers are rounded in decisions and comparisons on disk."""
 WAIT_TOLERANCE_MINUTES = 1 / 60
-"""Largest difference between equal waits [min]."""
+"""Largest difference between two queue waits that count as equal [min]."""
 LAYOUT_PER_JOB = "on demand"
-"""Layout of GPUs on which an instance is created for each job."""
+"""Layout name of GPUs on which a MIG instance is created for each job."""
 LAYOUT_FULL = "full"
-"""Layout of a GPU with MIG disabled."""
+"""Layout name of a full GPU (MIG disabled)."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +69,15 @@ class LayoutOnNodes:
     @property
     def node_text(self) -> str:
         """Names of the nodes, or the number of those to buy."""
-        return f"to buy: {nodes_of(self.gpus, self.new_nodes)}" if self.to_buy else ", ".join(self.nodes)
+        return f"to buy: {format_node_count(self.gpus, self.new_nodes)}" if self.to_buy else ", ".join(self.nodes)
 
 
-def nodes_of(gpus: int, nodes: int) -> str:
-    """Nodes of equal size as text; GPUs where they fill no such nodes.
+def format_node_count(gpus: int, nodes: int) -> str:
+    """Format GPUs as a number of nodes of equal size; as GPUs if they cannot be divided equally among the nodes.
 
     Examples
     --------
-    >>> nodes_of(8, 2), nodes_of(8, 1), nodes_of(3, 0)
+    >>> format_node_count(8, 2), format_node_count(8, 1), format_node_count(3, 0)
     ('2 nodes of 4 GPUs', '1 node of 8 GPUs', '3 GPUs')
     """
     return f"{count_text(nodes, 'node')} of {count_text(gpus // nodes, 'GPU')}" if nodes else count_text(gpus, "GPU")

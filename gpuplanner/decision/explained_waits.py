@@ -21,7 +21,7 @@ from gpuplanner.decision.queue_model import (
     build_closing_requests,
     choose_queue_rule,
     find_head_starts,
-    starts_are_spread,
+    jobs_start_on_emptiest_nodes,
 )
 from gpuplanner.decision.requested_jobs import JobReplayInputs, classify_job_sizes
 from gpuplanner.decision.wait_causes import (
@@ -39,16 +39,18 @@ from gpuplanner.decision.wait_causes import (
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
 MAX_REPLAY_ERROR = 0.3
-"""Largest replay error for waits by job size: share of the waiting that is simulated for the wrong jobs [0-1]."""
+"""Largest replay error at which queue waits by job size are shown: share of the waiting that is simulated for the wrong
+jobs [0-1].
+"""
 NEGLIGIBLE_SHARE = 0.005
 """Largest share that is shown as 0 % [0-1]."""
 
 
 @dataclass(frozen=True)
 class RecordGap:
-    """A gap in the record that rules out a statement.
+    """A gap in the record because of which a result is not shown.
 
-    - ``withholds``: Statement that is ruled out: ``capacity`` (a recommendation), or waits by ``size``.
+    - ``withholds``: Result that is not shown: ``capacity`` (a recommendation), or waits by ``size``.
     - ``sentence``: Reason.
     - ``advice``: Data to add.
     """
@@ -67,7 +69,7 @@ class ExplainedShare:
     - ``by_size``: The same share by job size.
     - ``error``: Sum over tenants and sizes of |simulated - observed waiting| per second observed, in the replay from
       which waits are forecast.
-    - ``gaps``: Statements that the record rules out.
+    - ``gaps``: Gaps in the record, with the results that are not shown.
     """
 
     fraction: float | None
@@ -185,7 +187,7 @@ def explain_waits(inputs: JobReplayInputs) -> ExplainedWaits:
     closings = build_closing_requests(
         inputs.closed_spells, inputs.observed_nodes, inputs.start_s, inputs.end_s, capacity
     )
-    queue = QueueModel(handover, starts_are_spread(occupancy), tenant, closings=closings)
+    queue = QueueModel(handover, jobs_start_on_emptiest_nodes(occupancy), tenant, closings=closings)
     stated_limits = {tenants.index(name): gpus for name, gpus in inputs.tenant_limits.items() if name in tenants}
     queue = replace(queue, limits=confirm_limits(stated_limits, measure_use(queue)))
     seconds = attribute(queue)
@@ -219,7 +221,7 @@ def explain_waits(inputs: JobReplayInputs) -> ExplainedWaits:
 
 
 def number_values(inputs: JobReplayInputs, column: str) -> tuple[list[str], Ints]:
-    """Number the values in a column of the jobs: names, and the number of each job's; missing values share one name."""
+    """Number the distinct values of a job column; returns their names, and the number of each job's value."""
     names, numbers = np.unique(inputs.jobs[column].fill_null("?").to_numpy(), return_inverse=True)
     return names.tolist(), numbers.astype(np.int64)
 
@@ -350,8 +352,8 @@ CAUSE_TEXTS = {
     "unexplained": "unexplained (the jobs fitted on idle GPUs)",
 }  # fmt: skip
 """Descriptions of the causes of waiting."""
-UNNAMED = "-"
-"""Name of the team or partition of jobs that name none."""
+UNNAMED_TEAM_OR_PARTITION = "-"
+"""Name that stands for the team or partition of jobs that state none."""
 
 
 @dataclass(frozen=True)
@@ -451,9 +453,9 @@ def sum_waits(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitSummary:
     """
     size_numbers, names = classify_job_sizes(inputs, waits.judged)
     hours_by_cause = dict(zip(CAUSES, waits.seconds.T / SECONDS_PER_HOUR, strict=True))
-    tenant = inputs.jobs["tenant"].cast(pl.String).fill_null(UNNAMED)
+    tenant = inputs.jobs["tenant"].cast(pl.String).fill_null(UNNAMED_TEAM_OR_PARTITION)
     sizes = pl.Series([names[number] for number in size_numbers], dtype=pl.Enum(names))
-    partition = inputs.jobs["partition"].cast(pl.String).fill_null(UNNAMED)
+    partition = inputs.jobs["partition"].cast(pl.String).fill_null(UNNAMED_TEAM_OR_PARTITION)
     table = pl.DataFrame({"job_size": sizes, "team": tenant, "partition": partition, **hours_by_cause})
     table = table.filter(waits.judged)
     waited_at_limit = np.bincount(waits.queue.tenant, waits.seconds[:, LIMITS] * waits.judged) > 0

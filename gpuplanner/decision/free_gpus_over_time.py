@@ -13,7 +13,7 @@ from gpuplanner.simulator.simulation_inputs import NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
 MIN_LATENCY_S, MAX_LATENCY_S = 60.0, 300.0
-"""Shortest and longest handover of a scheduler from an end to the next start [s]."""
+"""Shortest and longest assumed handover of a scheduler, from the end of a job to the next start on its GPUs [s]."""
 MIN_QUEUED_S = 60.0
 """Shortest wait of a job that was in the queue when its GPUs became free [s]."""
 
@@ -63,7 +63,7 @@ def observe_occupancy(
     capacity: Ints,
     closed: Sequence[OutOfServiceSpell] = (),
 ) -> OccupancyChanges:
-    """List what jobs were allocated and released, and what was out of service.
+    """List the changes of free GPUs and instances of nodes: starts and ends of jobs, and times out of service.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def observe_occupancy(
     capacity : array of int, shape (n_nodes, n_profiles)
         GPUs or instances of each node.
     closed : sequence of (float, float, int, float), optional
-        Begin, end, node and GPUs of what was out of service; infinity: the whole node.
+        Begin, end, node and GPUs of each period out of service; infinity: the whole node.
 
     Examples
     --------
@@ -243,15 +243,17 @@ def close_handover_gaps(occupancy: OccupancyChanges, latency_s: float) -> Occupa
     """
     slot = occupancy.node * occupancy.capacity.shape[1] + occupancy.profile
     by_slot = np.argsort(slot, kind="stable")
-    row, time, change = move_releases(by_slot, slot, occupancy.time_s, occupancy.change, latency_s)
+    row, time, change = delay_releases_to_next_starts(by_slot, slot, occupancy.time_s, occupancy.change, latency_s)
     order = np.lexsort((-change, time))
     row = row[order]
     return OccupancyChanges(time[order], occupancy.node[row], occupancy.profile[row], change[order], occupancy.capacity)
 
 
 @compile_entry
-def move_releases(by_slot: Ints, slot: Ints, time: Floats, change: Ints, latency: float) -> tuple[Ints, Floats, Ints]:
-    """Move each release, in parts, to the next start on its node that takes it within the latency.
+def delay_releases_to_next_starts(
+    by_slot: Ints, slot: Ints, time: Floats, change: Ints, latency: float
+) -> tuple[Ints, Floats, Ints]:
+    """Move released instances to the time of the next start on their node that takes them within the latency.
 
     Parameters
     ----------

@@ -20,11 +20,11 @@ from gpuplanner.simulator.simulation_state import Floats
 MIN_FITTED_WEEKS = 6
 """Fewest whole weeks for an estimate of growth."""
 N_LOAD_DRAWS = 10
-"""Resampled records in which the headroom is measured."""
+"""Number of resampled records in which the headroom is measured."""
 LOAD_STEP_FACTOR = 2**0.25
-"""Factor between tried loads."""
+"""Ratio of one tried load to the one before in the search for the headroom."""
 MAX_LOAD_FACTOR = 4.0
-"""Largest tried load, as a factor of today's; the smallest is its inverse."""
+"""Largest tried load in the search for the headroom, over today's load; the smallest one is its inverse."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,8 +23,8 @@ from gpuplanner.decision.plan_rehearsal import RehearsedWeek, parse_open_windows
 from gpuplanner.decision.sharing_rules import planned_quotas, read_sharing_rules
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW, at_quantile, demand_paths, largest_gang
 from gpuplanner.hardware.gpu_models import GpuModel
-from gpuplanner.hardware.repartitioning_cost import find_change_cost, find_seconds
-from gpuplanner.planner.fleet_limits import Limits, StatePrices
+from gpuplanner.hardware.repartitioning_cost import find_change_cost, find_time_parameter
+from gpuplanner.planner.fleet_limits_and_prices import Limits, StatePrices
 from gpuplanner.planner.layout_plan import Plan, check_layout_plan, list_layout_changes, node_states_of_table
 from gpuplanner.planner.numbered_gpus import assign, initial_gpu_layouts
 from gpuplanner.planner.plan_explanation import realised_costs
@@ -34,10 +34,10 @@ from gpuplanner.planner.plan_verification import verify
 from gpuplanner.usage.period_accounts import WEEKLY_PEAK_QUANTILE
 from gpuplanner.usage.requested_demand import demand_series, weekly_demand
 from gpuplanner.usage.run_time_hazards import remaining_while_busy
-from gpuplanner.usage.study_history import REQUEST_VIEWS, History, begin_of, history
+from gpuplanner.usage.study_history import REQUEST_VIEWS, History, history, observation_begins_at
 
 NODES_ADVICE = "Add the list of nodes ('gpuplanner ingest nodes'), of one size, or 'nodes' to the problem; plan again."
-"""Advice if nodes have no names: files with invented names would be applied to other nodes."""
+"""Advice for plans of nodes without names: files with synthetic names would be applied to other nodes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ def _make_state_prices(scenario: Scenario, view: str) -> StatePrices | None:
         served_profiles = [p for p in gpu_model.profiles if p.name in remaining_h and profile_offered.serves(p)]
         if profile_offered.name not in requested_profiles and served_profiles:
             remaining_h[profile_offered.name] = remaining_h[max(served_profiles, key=lambda p: p.size_order).name]
-    evicted_h = (find_seconds("checkpoint_s").value / 2 + change.restart_s.value) / SECONDS_PER_HOUR
+    evicted_h = (find_time_parameter("checkpoint_s").value / 2 + change.restart_s.value) / SECONDS_PER_HOUR
     return StatePrices.from_change_cost(
         change, fleet.node_size, parked_price=price, basis=basis, remaining_h=remaining_h, evicted_h=evicted_h
     )
@@ -260,7 +260,7 @@ def _find_tenant_tiers(jobs: pl.DataFrame, tenants: list[str]) -> list[str]:
 
 
 FEW_CHANGES, UNRESTRICTED = "few_changes", "unrestricted"
-"""Names of the plans: few sets of layouts take turns, or any number of them."""
+"""Names of the two layout plans: with few sets of layouts that take turns, or with any number of them."""
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,8 @@ class PlanChoice:
 
     - ``name``, ``method``: :data:`FEW_CHANGES` or :data:`UNRESTRICTED`, and the planning method.
     - ``taken``: Whether it is the plan that is exported.
-    - ``objective``, ``bound``, ``gap``, ``unmet_gpu_hours``: Figures of the plan [GPU h].
+    - ``objective``, ``bound``, ``gap``, ``unmet_gpu_hours``: Cost of the plan, its lower bound, the optimality gap as a
+      fraction, and unmet demand [GPU h].
     - ``changes``, ``departures``, ``reboots``: GPUs that are repartitioned, that leave a layout, and reboots.
     - ``change_times``, ``files``: Times with a change of layout, and files to apply, one for all times that do the
       same; None if nodes have no names.
@@ -410,7 +411,7 @@ def simulate_plan(scenario: Scenario, planned: PlannedProblem) -> SimulatedPlan:
 
 
 def _request_waits_s(week: RehearsedWeek, until_s: float) -> np.ndarray:
-    """Compute the wait of each request of a week until it starts, or until an instant [s]."""
+    """Compute the queue wait of each request of a simulated week until its start, or until an instant [s]."""
     return np.minimum(np.nan_to_num(week.outcome.start_s, nan=until_s), until_s) - week.requests.ready_s
 
 
@@ -610,7 +611,7 @@ def table_weekly_fewest_gpus(scenario: Scenario) -> pl.DataFrame:
     """
     job_history = history(scenario)
     small_jobs = {view: job_history.views[view].filter(pl.col("gpus") <= 1) for view in REQUEST_VIEWS}
-    start, end = begin_of(job_history.trace), job_history.plan_start
+    start, end = observation_begins_at(job_history.trace), job_history.plan_start
     start = start.replace(minute=0, second=0, microsecond=0)
     demand = {view: demand_series(jobs, start=start, end=end, clock="wanted") for view, jobs in small_jobs.items()}
     if demand["whole"].is_empty():

@@ -25,8 +25,8 @@ from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, find_change_cost
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.simulator.planned_changes import LayoutChanges
-from gpuplanner.simulator.replications import draw_replication, past_jobs, simulator_jobs
+from gpuplanner.simulator.planned_layout_changes import LayoutChanges
+from gpuplanner.simulator.replications import draw_replication, past_jobs, to_simulator_jobs
 from gpuplanner.simulator.scheduling_rules import Drain
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeNetwork, NodeRequests, Outcome
 from gpuplanner.simulator.simulation_run import simulate_requests
@@ -34,7 +34,7 @@ from gpuplanner.simulator.simulation_state import Ints
 from gpuplanner.usage.study_history import history
 
 MAX_RESERVATION_HOURS = 168.0
-"""How long before a planned change the scheduler keeps jobs away that would run past it [h]."""
+"""Longest time before a planned layout change in which the scheduler starts no job that would run past it [h]."""
 
 
 def parse_open_windows(scenario: Scenario, gpu_model: GpuModel) -> list[tuple[int, int]] | None:
@@ -259,7 +259,7 @@ def simulate_weeks(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanP
     fleet = planned.node_fleet(problem, past["profile_rightsized"].drop_nulls().unique())
     larger = list_larger_profiles(problem.gpu_model, fleet.profiles)
     for number in range(min(scenario.replications, 8)):
-        jobs = simulator_jobs(draw_replication(scenario, job_history, past, number), "rightsized")
+        jobs = to_simulator_jobs(draw_replication(scenario, job_history, past, number), "rightsized")
         requests = make_week_requests(jobs, fleet, problem.gpu_model)
         outcome = simulate_requests(
             requests, fleet, queue=scenario.queue, larger=larger, changes=planned.changes,
@@ -269,7 +269,7 @@ def simulate_weeks(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanP
 
 
 def make_week_requests(job_rows: pl.DataFrame, fleet: NodeFleet, gpu_model: GpuModel) -> NodeRequests:
-    """Make the requests of the jobs of :func:`simulator_jobs`; jobs from before the week are there at its begin."""
+    """Make the requests of the jobs of :func:`to_simulator_jobs`; jobs from before the week are there at its begin."""
     submit_s, run_s, limit_s = (job_rows[name].to_numpy() for name in ("submit_s", "run_s", "limit_s"))
     table = job_rows.select("profile", "sms_needed", instances="gpus", nodes=pl.lit(1))
     return build_requests(table, fleet, gpu_model, (submit_s, np.maximum(submit_s, 0.0)), run_s, limit_s)

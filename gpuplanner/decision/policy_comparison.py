@@ -29,7 +29,13 @@ from gpuplanner.decision.decision_types import (
     JobSizeWaits,
 )
 from gpuplanner.decision.explained_waits import explain_waits, take_jobs
-from gpuplanner.decision.policy_layouts import as_they_are, count_instances, deal_layouts, make_mig_fleet, rank_nodes
+from gpuplanner.decision.policy_layouts import (
+    choose_layouts_for_demand,
+    count_instances,
+    keep_layouts,
+    make_mig_fleet,
+    rank_nodes,
+)
 from gpuplanner.decision.policy_simulation import (
     Knobs,
     Mask,
@@ -64,7 +70,7 @@ MIN_GAIN_BY_UNUSUAL_IDLE = 0.03
 MIN_GAIN_BY_MIXED_LAYOUTS = 0.02
 """Smallest share of the GPU-hours that several layouts on one node must save to be chosen [0-1]."""
 IDLE_NODES_SEARCH_RADIUS = 2
-"""Most idle nodes more, or fewer, that are tried if another setting changes."""
+"""How many more or fewer idle nodes are tried when another setting of a policy changes."""
 MAX_WAITING_SHARE = 0.05
 """Share of all jobs waiting at once at which a simulation of a setting stops [0-1]."""
 
@@ -78,7 +84,7 @@ class TuningJobs:
     - ``abilities``: Abilities of the actuator.
     - ``report_trial``: Called with the policy and the result of each simulation run.
     - ``reasons``: Why a policy has no setting, by policy.
-    - ``good_trial_ids``: Simulation runs that meet the limit.
+    - ``good_trial_ids``: Python ids of the simulation runs that meet the limit.
     """
 
     arena: ReplayedJobs
@@ -204,7 +210,7 @@ class TuningJobs:
 
     def try_power_down(self) -> list[PolicyRun]:
         """Simulate today's nodes with power-down when idle: idle times, idle nodes kept, and placements."""
-        unswitched_setting = as_they_are(self.arena.asked_jobs, POWER_DOWN_IDLE, rank_nodes(self.arena.asked_jobs))
+        unswitched_setting = keep_layouts(self.arena.asked_jobs, POWER_DOWN_IDLE, rank_nodes(self.arena.asked_jobs))
 
         def make_setting(idle_minutes: int, placement: str, kept: int) -> PolicySetting:
             """Return the setting of an idle time, a placement and a number of idle nodes."""
@@ -287,9 +293,9 @@ class TuningJobs:
         gpus = [inputs.nodes.gpus[number] for number in order]
         choices: dict[tuple[str, tuple[tuple[str, ...], ...]], None] = {}
         for view, instances in self._list_mig_demands():
-            layout_by_node = deal_layouts(inputs.gpu_model, instances, len(gpus))
+            layout_by_node = choose_layouts_for_demand(inputs.gpu_model, instances, len(gpus))
             choices[view, tuple((layout,) * count for layout, count in zip(layout_by_node, gpus, strict=True))] = None
-            mixed_layouts = (deal_layouts(inputs.gpu_model, instances, count) for count in gpus)
+            mixed_layouts = (choose_layouts_for_demand(inputs.gpu_model, instances, count) for count in gpus)
             choices[view, tuple(tuple(sorted(layouts)) for layouts in mixed_layouts)] = None
         for view, mig_nodes in choices:
             layouts = [((FULL_GPU,) * len(mig_kept), mig_kept) for mig_kept in mig_nodes]
@@ -318,7 +324,7 @@ class TuningJobs:
 
 
 NEEDS_MIG, NEEDS_ON_OFF, NEEDS_INSTANCES = "MIG", "nodes that power down", "instances made for jobs"
-"""What a policy may need of GPUs and actuator."""
+"""Requirements of a policy on GPUs and actuator: MIG, nodes that power down, and MIG instances created for jobs."""
 
 
 @dataclass(frozen=True)
@@ -377,7 +383,7 @@ POLICIES |= load_plugins(POLICY_ENTRY_POINT_GROUP, FleetPolicy, frozenset(POLICI
 MEANINGS = {name: policy.meaning for name, policy in POLICIES.items()}
 """Meanings of the policies by name."""
 SHORT_NAMES = {name: policy.short for name, policy in POLICIES.items()}
-"""Short names of the policies by name."""
+"""Short names of the policies for charts and tables, by policy name."""
 POLICY_NAMES = tuple(POLICIES)[1:]
 """Names of the policies without today's."""
 
@@ -456,7 +462,7 @@ def find_simulation_obstacle(scenario: Scenario) -> str | None:
     return None if has_run_jobs(gpu_jobs) else REASON_NO_RUN_TIMES
 
 
-def load_policy_arena(scenario: Scenario) -> tuple[History, JobReplayInputs, ReplayedJobs, ActuatorAbilities]:
+def load_policy_simulation(scenario: Scenario) -> tuple[History, JobReplayInputs, ReplayedJobs, ActuatorAbilities]:
     """Read the jobs and nodes of a scenario, explain the waits, and prepare the simulation of policies."""
     job_history = history(scenario)
     inputs = read_replay_inputs(job_history)
@@ -480,7 +486,7 @@ def load_policy_arena(scenario: Scenario) -> tuple[History, JobReplayInputs, Rep
     return job_history, inputs, arena, abilities
 
 
-def run_contest(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | None = None) -> PolicyResults:
+def evaluate_policies(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | None = None) -> PolicyResults:
     """Fit every policy that the actuator can apply, and evaluate all on the same days.
 
     Parameters
@@ -492,9 +498,9 @@ def run_contest(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | N
 
     Returns
     -------
-    Contest
+    PolicyResults
     """
-    job_history, inputs, arena, abilities = load_policy_arena(scenario)
+    job_history, inputs, arena, abilities = load_policy_simulation(scenario)
     evaluation_day = find_evaluation_day(inputs, arena, int(inputs.observed_s // SECONDS_PER_DAY))
     day_numbers = np.arange(len(arena.today.daily_gpu_hours))
     every_day = day_numbers < max(int(inputs.observed_s // SECONDS_PER_DAY), 1)
@@ -512,7 +518,7 @@ def run_contest(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | N
         if trial is None:
             return EvaluatedPolicy(policy, None, reason, False, np.nan, np.nan)
         holds = arena.meets_limit(trial, later)
-        judged = summarize_policy_trial(policy, trial, holds=holds, days=(earlier_days, later_days))
+        judged = summarize_policy_run(policy, trial, holds=holds, days=(earlier_days, later_days))
         return replace(judged, reason=reason if holds else explain_missed_limit(arena, trial, later))
 
     today, judged_policies = judge(TODAY, arena.today), []
@@ -541,7 +547,7 @@ def explain_missed_limit(replayed_jobs: ReplayedJobs, run: PolicyRun, evaluated_
     return "services start after their deadline in the evaluation window"
 
 
-def summarize_policy_trial(policy: str, run: PolicyRun, *, holds: bool, days: tuple[Mask, Mask]) -> EvaluatedPolicy:
+def summarize_policy_run(policy: str, run: PolicyRun, *, holds: bool, days: tuple[Mask, Mask]) -> EvaluatedPolicy:
     """Summarize a simulation run with its GPU-hours a week in both windows.
 
     Parameters
@@ -580,7 +586,7 @@ def list_requested_policies(scenario: Scenario) -> list[str]:
 
 
 INTERVAL_LEVEL = 0.9
-"""Level of the interval of a weekly saving [0-1]."""
+"""Coverage of the interval of the weekly saving [0-1]."""
 
 
 def estimate_weekly_saving(daily_saved: NDArray[np.float64], max_weekly: float) -> tuple[float, float, float]:
@@ -609,11 +615,11 @@ def estimate_weekly_saving(daily_saved: NDArray[np.float64], max_weekly: float) 
     """
     daily_mean = float(daily_saved.mean())
     weekly_saving = DAYS_PER_WEEK * daily_mean
-    half_width = DAYS_PER_WEEK * max(half_width_by_spread(daily_saved), half_width_by_past_errors(daily_saved))
+    half_width = DAYS_PER_WEEK * max(half_width_from_daily_spread(daily_saved), half_width_from_past_weeks(daily_saved))
     return weekly_saving, max(weekly_saving - half_width, 0.0), min(weekly_saving + half_width, max_weekly)
 
 
-def half_width_by_spread(daily_saved: NDArray[np.float64]) -> float:
+def half_width_from_daily_spread(daily_saved: NDArray[np.float64]) -> float:
     """Compute the half width of the interval of a daily mean over a future week from the spread of days."""
     n_days = len(daily_saved)
     if n_days < 2:
@@ -626,7 +632,7 @@ def half_width_by_spread(daily_saved: NDArray[np.float64]) -> float:
     return float(student_t((1 + INTERVAL_LEVEL) / 2, n_days - 1) * spread * np.sqrt(1 / DAYS_PER_WEEK + 1 / n_days))
 
 
-def half_width_by_past_errors(daily_saved: NDArray[np.float64]) -> float:
+def half_width_from_past_weeks(daily_saved: NDArray[np.float64]) -> float:
     """Compute the half width of the interval from errors of past weeks; 0 with fewer than three weeks."""
     weekly_errors: Sequence[float] = [
         float(daily_saved[day : day + DAYS_PER_WEEK].mean() - daily_saved[:day].mean())

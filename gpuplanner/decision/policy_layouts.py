@@ -31,9 +31,9 @@ _PLAN_SCHEMA: dict[str, Any] = {
     "node": pl.String, "gpu": pl.Int32, "slot_start": pl.Datetime("us", "UTC"),
     "slot_end": pl.Datetime("us", "UTC"), "layout": pl.String, "changed": pl.Boolean, "parked": pl.String,
 }  # fmt: skip
-"""Columns of a layout plan."""
-LAYOUT_CUT_BY_JOBS = "on demand"
-"""Layout of a GPU on which an instance is created for each job."""
+"""Columns of a layout plan: layout of each GPU by period."""
+LAYOUT_PARTITIONED_PER_JOB = "on demand"
+"""Layout name of a GPU on which a MIG instance is created for each job."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class PoolRule:
     name : str
         Name of the pool: one label of a DNS name.
     layouts : tuple of str
-        Layout of each GPU of a node: ``"gpu"`` with MIG disabled, :data:`LAYOUT_CUT_BY_JOBS` with an instance for each
-        job.
+        Layout of each GPU of a node: ``"gpu"`` with MIG disabled, :data:`LAYOUT_PARTITIONED_PER_JOB` with an instance
+        for each job.
     count : int
         Nodes that can be in the pool.
     nodes : tuple of str
@@ -211,7 +211,7 @@ class FleetRules:
 
 
 def line_up_layouts(before: tuple[str, ...], after: tuple[str, ...] | None) -> Iterator[tuple[str, str]]:
-    """Yield the layout of each GPU before and after, with as many GPUs unchanged as possible.
+    """Pair the layouts of a node's GPUs before and after a change, with as many GPUs unchanged as possible.
 
     Examples
     --------
@@ -232,8 +232,8 @@ def line_up_layouts(before: tuple[str, ...], after: tuple[str, ...] | None) -> I
 
 
 def _layout_while_empty(layout: str) -> str:
-    """Return the layout of a GPU without jobs."""
-    return FULL_GPU if layout == LAYOUT_CUT_BY_JOBS or not parse_layout(layout) else layout
+    """Return the layout of a GPU while it has no jobs: full if instances are created for each job."""
+    return FULL_GPU if layout == LAYOUT_PARTITIONED_PER_JOB or not parse_layout(layout) else layout
 
 
 def rank_nodes(inputs: JobReplayInputs) -> list[int]:
@@ -288,14 +288,14 @@ def assign_layouts(
     return {number: layouts[number] for number in order if number in layouts}
 
 
-def as_they_are(inputs: JobReplayInputs, policy: str, numbers: Sequence[int]) -> PolicySetting:
+def keep_layouts(inputs: JobReplayInputs, policy: str, numbers: Sequence[int]) -> PolicySetting:
     """Make the setting of a policy that keeps some of today's nodes with their layouts."""
     fleet, layouts = partition_nodes(inputs, numbers, [[inputs.nodes.layouts[number]] for number in numbers])
     knobs: Knobs = {"gpus": int(fleet.gpus.sum()), "nodes": len(numbers)}
     return PolicySetting(policy, AS_TODAY, fleet, layouts, tuple(numbers), knobs=knobs)
 
 
-def deal_layouts(gpu_model: GpuModel, wanted_instances: Mapping[str, float], gpus: int) -> list[str]:
+def choose_layouts_for_demand(gpu_model: GpuModel, wanted_instances: Mapping[str, float], gpus: int) -> list[str]:
     """Choose layouts of GPUs, or nodes, that offer profiles in proportion to the wanted instances as far as possible.
 
     GPU by GPU, of all layouts with the scarcest profile, the one is chosen that covers most of the missing instances.
@@ -312,7 +312,7 @@ def deal_layouts(gpu_model: GpuModel, wanted_instances: Mapping[str, float], gpu
     Examples
     --------
     >>> from gpuplanner.hardware.gpu_models import load_gpu_model
-    >>> deal_layouts(load_gpu_model("H100-80GB-SXM5"), {"1g.10gb": 7, "3g.40gb": 2}, 2)
+    >>> choose_layouts_for_demand(load_gpu_model("H100-80GB-SXM5"), {"1g.10gb": 7, "3g.40gb": 2}, 2)
     ['3g.40gb:1,1g.10gb:4', '3g.40gb:1,1g.10gb:4']
     """
     names = [name for name, count in wanted_instances.items() if count > 0]

@@ -23,7 +23,7 @@ from gpuplanner.decision.queue_model import MAX_ARRIVAL_JITTER_S
 from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs, classify_job_sizes, count_layout_instances
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset, read_metadata
-from gpuplanner.ingest.gpu_shares import UNTRACKED_SHARES_CHECK
+from gpuplanner.ingest.job_gpu_counting import UNTRACKED_SHARES_CHECK
 from gpuplanner.ingest.quality_report import UNKNOWN_GPUS_CHECK, QualityWarning, list_warnings
 from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet, NodeRequests, Outcome
 from gpuplanner.simulator.simulation_run import simulate_requests
@@ -32,16 +32,19 @@ from gpuplanner.simulator.simulation_state import Floats
 N_REPLAYS = 7
 """Replays of a setting: the first as observed, the others with each arrival a little later."""
 FEW_REPLAYS, MANY_JOBS = 3, 100_000
-"""Replays of a setting if more jobs than this are evaluated: their waits then hardly differ between replays."""
+"""Number of replays of a setting if more than this number of jobs is evaluated: their waits then hardly differ by
+replay.
+"""
 WARM_UP_S = 7200.0
-"""Time before the record in which jobs that ran before are there, so that nodes can power up for them [s]."""
+"""Time before the record with which simulations start, so that nodes power up for the jobs that run at its begin [s].
+"""
 MIN_WAITING_TO_STOP = 200
 """Fewest waiting jobs at which a simulation of a setting stops."""
 MAX_MEMORY_BYTES = 256 << 20
-"""Size of the simulation runs in memory beyond which those not used for longest are dropped. [B]"""
+"""Largest total size of the simulation runs kept in memory; beyond it the least recently used ones are dropped [B]."""
 
 Mask = NDArray[np.bool_]
-"""Array of bool, one for each job or day."""
+"""Array of bool that selects jobs or days."""
 Knobs = Mapping[str, float | int | str]
 """Settings of a policy by name."""
 
@@ -226,7 +229,7 @@ class ReplayedJobs:
         return np.median(waits_s, axis=0) / SECONDS_PER_MINUTE
 
     def todays_minutes(self, job_mask: Mask, n_draws: int = N_REPLAYS) -> Floats:
-        """Compute the same waits on today's fleet, or over the whole record if these are longer [min]."""
+        """Compute the same waits on today's fleet, or those of the whole record where they are longer [min]."""
         today = replace(self.today, waits_s=self.today.waits_s[:n_draws])
         return np.maximum(self.wait_minutes(today, job_mask), self.wait_minutes(today, self.is_evaluated))
 
@@ -283,9 +286,9 @@ class ReplayedJobs:
 
 
 _memory: dict[bytes, tuple[Outcome, int]] = {}
-"""Simulation runs and their size [B] by the digest of their arguments; the one used last is at the end."""
+"""Cache of simulation runs with their sizes [B], by the digest of their arguments, least recently used first."""
 _memory_lock = threading.Lock()
-"""Lock of the simulation runs in memory."""
+"""Lock of the cache of simulation runs."""
 
 
 def simulate_once(requests: NodeRequests, fleet: NodeFleet, **rules: Any) -> Outcome:  # noqa: ANN401 - as play takes them

@@ -56,7 +56,7 @@ def sum_decisions(decisions: Mapping[str, Decision]) -> dict[str, Any]:
 
 
 _ACTION_TEXTS = {"none": "no recommendation", "power_down": "power down idle nodes", "raise_limit": "raise limits"}
-"""Texts of actions that differ from their name."""
+"""Texts of actions in sentences, where they differ from the name of the action."""
 
 
 def format_fleet_decision(decisions: Mapping[str, Decision]) -> str:
@@ -479,7 +479,7 @@ def plan_fleet(
     scenario_of_pool: dict[str, Scenario] = {}
     remarks: list[str] = []
     for name, scenario in fleet.pools.items():
-        if history(scenario).fleet.untold:
+        if history(scenario).fleet.has_jobs_without_gpu_model:
             prefix = name.removesuffix(name.rpartition("/")[2])
             own_problems = {f"{prefix}{model}": problem for model, problem in fill_models_in_turn(scenario).items()}
             remarks.append(
@@ -506,7 +506,7 @@ def plan_fleet(
 
 
 def fill_models_in_turn(scenario: Scenario) -> dict[str, PlanProblem]:
-    """Make a problem of full GPUs for each GPU model, if any model may serve any job.
+    """Make a planning problem of full GPUs for each GPU model, where any model may serve any job.
 
     A pool gets the demand that the pools before it cannot serve. Its demand never falls where the total rises, so that
     GPUs provisioned, GPUs drained and unmet demand add up to those of one pool of all GPUs in each interval.
@@ -608,7 +608,7 @@ class FleetPlans:
 
 
 _INSTANCE_COLUMNS = dict.fromkeys(("instances_for_one", "instances", "instances_there"), pl.Float64)
-"""Columns of instances in the table of transfers."""
+"""Columns of the table of transfers that count MIG instances at origin and destination."""
 TRANSFER_SCHEMA = {"of": pl.String, "to": pl.String, **_INSTANCE_COLUMNS}
 """Columns of the table of transfers."""
 SUMMED_COLUMNS = ("gpus", "objective", "bound", "mean_gpus", "unmet_gpu_hours", "changes")

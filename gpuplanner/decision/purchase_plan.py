@@ -61,7 +61,7 @@ from gpuplanner.usage.requested_demand import mean_occupancy
 from gpuplanner.usage.study_history import History, history
 
 WEEK_HOURS = int(HOURS_PER_WEEK)
-"""Hours of a week."""
+"""Hours of a week, as an integer."""
 COMMITMENT_MONTHS = {"reserved_1y": 12, "reserved_3y": 36}
 """Term of each kind of reservation [months]."""
 MEAN_MONTH_DAYS = 30.4375
@@ -391,7 +391,7 @@ def plan_refresh(scenario: Scenario, months: int, gpu_model: str, speed: float) 
         If one of the two models has no price.
     """
     job_history, price_book = history(scenario), load_price_book(scenario)
-    job_history.fleet.require_board("refresh")
+    job_history.fleet.require_catalogue_model("refresh")
     newer_model, current_model = resolve_gpu_model(gpu_model), str(job_history.fleet.name)
     states, per_kwh = money(scenario).states, find_price_per_kwh(scenario, job_history)
     busy = float(states.filter(state="busy")["gpu_hours"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
@@ -506,19 +506,22 @@ def price_rented_gpus(scenario: Scenario, job_history: History, hourly_price: fl
 
 
 BURST_FILE_KEYS = ("stay", "spot", "data", "move")
-"""Keys of a file of burst rules, of an entry of ``data`` and of ``move``."""
+"""Keys of a file of burst rules: which tenants' jobs may run on rented GPUs, and the cost of moving their data."""
 BURST_DATA_KEYS = ("tenant", "gib", "source")
+"""Keys of an entry of ``data`` in a file of burst rules: data that jobs of a tenant transfer."""
 BURST_MOVE_KEYS = ("price", "unit", "gbit_per_s", "start_minutes", "source")
+"""Keys of ``move`` in a file of burst rules: price, rate and source of data transfers."""
 REASON_MAY_NOT_LEAVE, REASON_BEGINS_LATER = "may not leave", "would begin later than here"
 """Reasons why a job stays: its tenant's data may not leave, or it would start later on rented GPUs."""
 MIN_OVERLOAD_GPU_HOURS = 1e-6
-"""Overload of an hour below this counts as none [GPU h]."""
+"""Demand above the installed capacity in an hour below which the hour counts as not overloaded [GPU h]."""
 Array = NDArray[np.float64]
+"""Array of float."""
 
 
 @dataclass(frozen=True)
 class BurstRules:
-    """Rules for jobs that burst to rented GPUs, from a file.
+    """Rules by which jobs may run on rented GPUs when the fleet is full (burst), read from a file.
 
     - ``pinned_tenants``, ``spot_tenants``: Tenants whose jobs may not leave, and tenants whose jobs tolerate
       interruptions.
@@ -540,7 +543,7 @@ class BurstRules:
 
 @dataclass(frozen=True, eq=False)
 class BurstPlan:
-    """Jobs that burst to rented GPUs at the least cost, so that the remaining jobs fit.
+    """Jobs to run on rented GPUs (burst) at the least cost, so that the remaining jobs fit on the installed GPUs.
 
     - ``jobs``: ``job_id, tenant, submit_time, gpus, hours, kind, begins_minutes, gib, cost``, by submission.
     - ``stays``: ``reason, jobs, gpu_hours`` of the jobs of overloaded hours that cannot leave.

@@ -22,13 +22,13 @@ from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shar
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
 EASY_QUEUE, PASS_QUEUE = "easy", "pass"
-"""Queue rules of the simulator: EASY backfill, and every job that fits may pass."""
+"""Queue rules of the simulator: EASY backfill; and every waiting job that fits may start first."""
 MIN_HEAD_START_CHANGE_S = 1.0
-"""The fit of head starts ends when none changes by more than this [s]."""
+"""Largest change of any head start at which the iterative fit of head starts ends [s]."""
 MAX_ARRIVAL_JITTER_S = 30.0
 """Arrivals of a replay are delayed at random by at most this [s]: queues are chaotic, one replay is a random draw."""
 RULE_REPLAYS = 4
-"""Replays whose mean is compared with the record; two halves of two replays show the random error."""
+"""Number of replays by which a queue rule is compared with the record; their two halves show the random error."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +163,7 @@ def choose_queue_rule(
 
 
 def arrival_jitter_s(n_jobs: int, replay: int) -> Floats:
-    """Draw how much later each job arrives in a replay, shape (n_jobs,) [s]; the replay number is the seed."""
+    """Draw the random arrival delay of each job in a replay, shape (n_jobs,) [s]; the replay number is the seed."""
     return np.random.default_rng(1 + replay).uniform(0, MAX_ARRIVAL_JITTER_S, n_jobs)
 
 
@@ -345,7 +345,7 @@ def fit_head_starts(groups: Sequence[Ints], pairs: Ints, later_s: Floats) -> lis
 
 @dataclass(frozen=True, eq=False)
 class Closings:
-    """Nodes out of service, as requests that precede all others.
+    """Times of nodes out of service, as simulator requests that precede all jobs in the queue.
 
     - ``requests``: One for each profile of a node, or for some of its GPUs, and each spell.
     - ``node``, shape (n_spells,): Number of the node.
@@ -462,7 +462,7 @@ class QueueModel:
         Whether the emptiest nodes are filled first.
     tenant : array of int, shape (n_requests,)
         Number of the tenant of each request.
-    limits : tuple of NamedLimit
+    limits : tuple of TenantGpuLimit
         Maximum GPUs of tenants.
     rule : QueueRule
         Order of the queue, and which jobs may pass.
@@ -516,13 +516,13 @@ class QueueModel:
         return np.where(np.isnan(start), np.inf, start)[: len(requests)]
 
 
-def starts_are_spread(occupancy: OccupancyChanges) -> bool:
+def jobs_start_on_emptiest_nodes(occupancy: OccupancyChanges) -> bool:
     """Whether jobs started on the emptiest nodes rather than on the fullest nodes with enough capacity.
 
     Examples
     --------
     >>> node, none, one = np.array([0, 1, 0, 1]), np.zeros(4, int), np.array([-1, -1, -1, -1])
-    >>> starts_are_spread(OccupancyChanges(np.arange(4.0), node, none, one, np.array([[8], [8]])))
+    >>> jobs_start_on_emptiest_nodes(OccupancyChanges(np.arange(4.0), node, none, one, np.array([[8], [8]])))
     True
     """
     free, n_emptiest, n_fullest = occupancy.capacity.copy(), 0, 0

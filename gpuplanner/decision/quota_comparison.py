@@ -16,7 +16,7 @@ from gpuplanner.core.scenario import Scenario, parse_gang_slowdowns
 from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
 from gpuplanner.decision.explained_waits import MAX_REPLAY_ERROR
-from gpuplanner.decision.policy_comparison import load_policy_arena
+from gpuplanner.decision.policy_comparison import load_policy_simulation
 from gpuplanner.decision.policy_simulation import ReplayedJobs, simulate_once
 from gpuplanner.decision.quota_recommendation import NODE_FAIL_STATE, observed_mtbf_s
 from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs
@@ -54,7 +54,7 @@ _WAIT_COLUMNS = ("wait_before_min", "wait_after_min")
 WEEK_S = 7 * SECONDS_PER_DAY
 """Length of a week [s]."""
 MIN_WEEKS_COMPARED = 3
-"""With fewer full weeks, days are compared."""
+"""Fewest full weeks in the record for a comparison by week; shorter records are compared by day."""
 WAITS_MORE, WAITS_LESS, WAITS_UNCLEAR, WAITS_UNCHANGED = ("waits more", "waits less", "no clear change", "as before")
 """Verdicts on the change of a team's waits."""
 MORE_NEVER_START, FEWER_NEVER_START = "more jobs never start", "fewer jobs never start"
@@ -118,7 +118,7 @@ class RulesComparison:
 
     @property
     def _facts(self) -> dict[str, Any]:
-        """Fields that are not tables, as plain values."""
+        """Return the fields that are not tables as plain values."""
         return {"before": self.before, "after": self.after, "blocks": self.blocks, "notes": list(self.notes)}
 
     def to_dict(self) -> dict[str, Any]:
@@ -181,8 +181,8 @@ def compare_rules(scenario: Scenario, rules_before: SharingRules, rules_after: S
 
 
 def _compare_sides(scenario: Scenario, rules_before: SimulatedRules, rules_after: SimulatedRules) -> RulesComparison:
-    """Compare two sets of rules on the jobs of a scenario, with notes on the accuracy of the simulation."""
-    _, _, arena, _ = load_policy_arena(scenario)
+    """Simulate the jobs of a scenario under two sets of sharing rules, with notes on the accuracy."""
+    _, _, arena, _ = load_policy_simulation(scenario)
     comparison = compare_rules_on_replay(arena, rules_before, rules_after)
     notes = (_describe_agreement(arena), *comparison.notes)
     if scenario.pool is not None:
@@ -331,7 +331,7 @@ def build_sharing(simulated_rules: SimulatedRules, inputs: JobReplayInputs) -> S
 
 
 def _start_window_of_jobs(rules: SharingRules, team: pl.Series, tier: Ints) -> Ints:
-    """Number of the start window of each job: of its team, else of its tier, else -1."""
+    """Return the number of the start-hours rule of each job: that of its team, else of its tier; -1: none."""
     window_of_job = np.full(len(team), -1)
     for number, window in sorted(enumerate(rules.start_hours), key=lambda item: item[1].team is not None):
         is_member = (
@@ -342,7 +342,7 @@ def _start_window_of_jobs(rules: SharingRules, team: pl.Series, tier: Ints) -> I
 
 
 def _tier_of_jobs(rules: SharingRules, team: pl.Series, job_tiers: pl.Series) -> Ints:
-    """Number of the tier of each job: of its team, else of the job, else after all named tiers."""
+    """Return the tier number of each job: that of its team, else its own; unnamed tiers come after all named ones."""
     tier_number = {name: number for number, name in enumerate(rules.tiers)}
     names = (rules.quota_of(name).tier or job_tier for name, job_tier in zip(team, job_tiers, strict=True))
     return np.array([tier_number.get(name, len(tier_number)) if tier_number else 0 for name in names], np.int64)
@@ -476,7 +476,7 @@ def compare_placements(scenario: Scenario) -> pl.DataFrame:
     A row for each placement: ``jobs``, ``multi_node_jobs``, their ``slowdown`` (mean, weighted by GPU-hours),
     ``lost_gpu_hours`` a week, ``mean_wait_minutes`` of all jobs, and ``never_started``.
     """
-    job_history, _, arena, _ = load_policy_arena(scenario)
+    job_history, _, arena, _ = load_policy_simulation(scenario)
     rack, beyond = parse_gang_slowdowns(scenario.gang_slowdowns or "") or (1.0, 1.0)
     network = NodeNetwork(node_domains(job_history, arena.asked_jobs.nodes.names), np.array([1.0, 1.0, rack, beyond]))
     fleet = replace(arena.asked_jobs.fleet, network=network)

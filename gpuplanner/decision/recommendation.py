@@ -57,12 +57,12 @@ from gpuplanner.decision.policy_comparison import (
     PolicyResults,
     TuningJobs,
     estimate_weekly_saving,
+    evaluate_policies,
     find_simulation_obstacle,
-    load_policy_arena,
-    run_contest,
-    summarize_policy_trial,
+    load_policy_simulation,
+    summarize_policy_run,
 )
-from gpuplanner.decision.policy_layouts import FleetRules, as_they_are, assign_layouts, make_fleet_rules, rank_nodes
+from gpuplanner.decision.policy_layouts import FleetRules, assign_layouts, keep_layouts, make_fleet_rules, rank_nodes
 from gpuplanner.decision.policy_simulation import (
     MAX_LEFT_OUT_SHARE,
     Knobs,
@@ -80,14 +80,14 @@ from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.telemetry.telemetry_quality import matched_gpu_hours
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_tenant
 from gpuplanner.usage.period_accounts import scenario_ledger
-from gpuplanner.usage.study_history import History, begin_of, history
+from gpuplanner.usage.study_history import History, history, observation_begins_at
 
 UNALLOCATED_BUCKETS = ("unallocated", "fragmented", "idle_pending", "reserved", "reconfiguring", "down")
 """Buckets of installed GPU-hours that were allocated to no team."""
-IDLE_MEASURES = {POWER_DOWN_IDLE: "power_down", AUTOSCALED_POOLS: "autoscale", MIG_DYNAMIC: "repartition"}
-"""Policies that may save more than to release nodes does, and the measure that each of them is."""
+ACTION_BY_IDLE_POLICY = {POWER_DOWN_IDLE: "power_down", AUTOSCALED_POOLS: "autoscale", MIG_DYNAMIC: "repartition"}
+"""Policies that may save more than the release of nodes, and the action of the measure that applies each."""
 MIN_EXTRA_SAVING_FRACTION = 0.01
-"""A policy is preferred over a release only if it saves more by at least this share of the fleet. [0-1]"""
+"""Share of the fleet by which a policy must save more than the release of nodes to be preferred [0-1]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ class DecisionBasis:
     """Decision with its evidence; None where nothing could be simulated.
 
     - ``decision``: The decision.
-    - ``run_contest``: Policies compared on the same jobs.
+    - ``contest``: Policies simulated on the same jobs, and the winner.
     - ``recommendation``: Recommendation of the wait model.
     - ``curve``: The wait curve; empty where there is no recommendation.
     - ``rules``: Rules of the recommended policy.
@@ -140,13 +140,13 @@ def decide(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | None =
 
     Returns
     -------
-    Answer
+    DecisionBasis
     """
     if (correction := find_correction(scenario.data)) is not None:
         return DecisionBasis(make_correction_decision(scenario, correction))
     if (reason := find_simulation_obstacle(scenario)) is not None:
         return DecisionBasis(make_empty_decision(scenario, reason))
-    policy_contest = run_contest(scenario, tell)
+    policy_contest = evaluate_policies(scenario, tell)
     # The recommendation of the wait model does not depend on policies or on the actuator.
     neutral = scenario.but(policies=None, actuator="mig-manager", ownership=None, node_lead_s=None)
     recommendation, curve = recommend_from_waits(neutral)
@@ -194,7 +194,7 @@ def _replace_with_recommended(
         service = recommendation.service if candidate is sized_course else ()
         holds = all(size.meets_limit for size in service) if service else arena.meets_limit(candidate.trial, later)
         reason = None if holds else "a job size waits longer than its limit"
-        winner = summarize_policy_trial(candidate.policy, candidate.trial, holds=holds, days=days)
+        winner = summarize_policy_run(candidate.policy, candidate.trial, holds=holds, days=days)
         winner = replace(winner, service=service, reason=reason)
         results[candidate.policy] = winner
     order = [name for name in POLICY_NAMES if name in results]
@@ -220,7 +220,7 @@ def read_wait_target(scenario: Scenario) -> WaitTarget:
 def fit_submitted_growth(job_history: History) -> FittedGrowth:
     """Fit the weekly growth of the work submitted in the entire record, without services."""
     jobs = job_history.jobs.filter(pl.col("gpus") > 0, (pl.col("job_class") != SERVICE_JOB_CLASS).fill_null(value=True))
-    return fit_growth_per_week(sum_weekly_work(jobs, begin_of(job_history.trace), job_history.plan_start))
+    return fit_growth_per_week(sum_weekly_work(jobs, observation_begins_at(job_history.trace), job_history.plan_start))
 
 
 @stage
@@ -229,7 +229,7 @@ def recommend_from_waits(scenario: Scenario) -> tuple[Recommendation, tuple[Curv
 
     There is no recommendation where the list of jobs may be incomplete, or jobs share GPUs without MIG.
     """
-    job_history, inputs, arena, _ = load_policy_arena(scenario)
+    job_history, inputs, arena, _ = load_policy_simulation(scenario)
     model, growth = build_wait_model(inputs, arena.waits), fit_submitted_growth(job_history)
     reason = None
     if (allocated := allocated_share(inputs)) < MIN_COMPLETE_LIST_SHARE:
@@ -280,7 +280,7 @@ def _build_decision(
 
 
 def _plan_todays_nodes(results: PolicyResults, recommendation: Recommendation) -> CourseOfAction:
-    """Carry the recommendation out on today's nodes, all of them powered on."""
+    """Apply the recommendation to today's nodes, all of them powered on, and simulate the resulting fleet."""
     inputs, arena, action = results.asked_jobs, results.arena, recommendation.action
     fleet = inputs.nodes.total
     if action in ("repartition", "rightsize"):
@@ -289,7 +289,7 @@ def _plan_todays_nodes(results: PolicyResults, recommendation: Recommendation) -
     else:
         kept_nodes = _list_kept_nodes(recommendation.pools, recommendation.units)
         policy = TODAY if len(kept_nodes) == len(inputs.nodes.gpus) else FEWER_NODES
-        trial = arena.today if policy == TODAY else arena.simulate(as_they_are(inputs, policy, kept_nodes))
+        trial = arena.today if policy == TODAY else arena.simulate(keep_layouts(inputs, policy, kept_nodes))
         layouts = _group_by_layout(inputs, [(number, inputs.nodes.layouts[number]) for number in kept_nodes])
     gpus = sum(layout.gpus for layout in layouts)
     if recommendation.gpus > fleet:
@@ -307,7 +307,7 @@ def _power_down_idle_nodes(
     """Add the winning policy to the recommendation, if it saves clearly more."""
     winner, inputs, arena = results.winner, results.asked_jobs, results.arena
     course, fleet = _plan_todays_nodes(results, recommendation), inputs.nodes.total
-    if winner.trial is None or winner.policy not in IDLE_MEASURES:
+    if winner.trial is None or winner.policy not in ACTION_BY_IDLE_POLICY:
         return recommendation, course
     extra_units, trial = 0, winner.trial
     if winner.policy != MIG_DYNAMIC:
@@ -330,7 +330,7 @@ def _power_down_idle_nodes(
     }[winner.policy]  # fmt: skip
     text = f"{text}: {mean:,.0f} GPUs are provisioned on average"
     condition = "after release" if course.measures else None
-    measure = Measure(IDLE_MEASURES[winner.policy], text, gpus, condition)
+    measure = Measure(ACTION_BY_IDLE_POLICY[winner.policy], text, gpus, condition)
     layouts = _list_layouts(inputs, trial, gpus)
     course = CourseOfAction((*course.measures, measure), winner.policy, trial, gpus, mean, layouts, saving)
     return recommendation, course
@@ -446,7 +446,7 @@ def _append_full_gpus(
 
 
 def allocated_share(inputs: JobReplayInputs) -> float:
-    """Allocated over installed GPU-hours of the record, 0-1."""
+    """Compute the allocated share of the installed GPU-hours of the record [0-1]."""
     installed = inputs.observed_s * inputs.nodes.total / SECONDS_PER_HOUR
     return sum_allocated_gpu_hours(inputs, np.ones(len(inputs.start_s), bool)) / max(installed, 1e-9)
 
@@ -470,7 +470,7 @@ def team_rows(scenario: Scenario, waits: TeamWaits = MappingProxyType({})) -> tu
 
 
 def _left_out_share(results: PolicyResults) -> float:
-    """Share, 0-1, of the GPU-hours of the record left out of all figures: jobs that contradict others."""
+    """Compute the share of the record's GPU-hours that no figure counts, as their jobs contradict others [0-1]."""
     columns = ["gpus", "start_time", "end_time", "quarantined"]
     raw = open_dataset(data_folder(results.scenario.data), columns=columns)
     hours = pl.col("gpus") * (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()

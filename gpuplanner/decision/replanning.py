@@ -40,13 +40,16 @@ from gpuplanner.usage.rightsizing import requested_and_used
 from gpuplanner.usage.study_history import History, history
 
 JOB_ADVICE_COLUMNS = ("job_id", "tenant", "profile", "next_profile", "restart_gpu_hours", "advice")
-"""Columns of running jobs that outgrow their instance."""
+"""Columns of the table of running jobs that outgrow their MIG instance."""
 MAX_WEIGHED_PATHS = 100
-"""Sample paths with which plans are compared, at most: an evaluation should take seconds."""
+"""Most demand sample paths on which plans are compared, so that an evaluation takes seconds."""
 WATCHED, ALWAYS, REACTIVE, NEVER, HINDSIGHT = "watch", "always", "reactive", "never", "hindsight"
-"""Policies of a replay: replan when worth it, at each evaluation, for present demand, never, and with hindsight."""
+"""Replanning policies of a replay: replan when it is worth the changes, at each evaluation, for present demand, never,
+and with known future demand.
+"""
 
 Floats = NDArray[np.float64]
+"""Array of float."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +227,7 @@ def _count_notice_slots(scenario: Scenario) -> int:
 
 
 def _lay_out_jobs(job_history: History, scenario: Scenario) -> RunOff:
-    """Lay out the jobs of the recent past by the profile that they need."""
+    """Tabulate the demand of the jobs of the recent past over time, by the profile that they need."""
     view = job_history.views["rightsized" if job_history.fleet.can_be_cut else "whole"]
     grid: dict[str, Any] = {"start": job_history.recent, "interval_hours": scenario.interval_hours}
     return lay_out_run_off(view, **grid, series="profile", size="instances")

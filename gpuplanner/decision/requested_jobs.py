@@ -23,15 +23,15 @@ from gpuplanner.usage.current_nodes import TodaysNodes
 from gpuplanner.usage.study_history import History, nodes_of_todays_fleet
 
 AS_TODAY, REQUESTED, RIGHTSIZED = "today", "requested", "rightsized"
-"""Views of requests: as granted today, as requested, and rightsized."""
+"""Views of the requests of the same jobs: as allocated today, as requested, and rightsized."""
 SOURCES_WITHOUT_STARTS = frozenset({"philly", "itp", "simulator"})
 """Sources whose job tables state submission and run time, but no start."""
 TIME_LIMIT_FACTOR = 2.0
 """Run-time limit over run time where the source has no limits: users request twice the run time they need."""
-MAX_GPUS_OF_CLASS = (1, 4, 8)
-"""Most GPUs of each size class of full GPUs but the last."""
-MIN_CLASS_JOBS = 20
-"""A size class with fewer jobs is merged with its neighbour: its quantile would be too uncertain."""
+MAX_GPUS_OF_JOB_SIZES = (1, 4, 8)
+"""Upper bounds of the job sizes on full GPUs [GPUs]; the last job size has none."""
+MIN_JOBS_PER_SIZE = 20
+"""Fewest jobs of a job size; a smaller one is merged with its neighbour, as its p95 wait would be too uncertain."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ def read_replay_inputs(job_history: History) -> JobReplayInputs:
     """
     nodes = nodes_of_todays_fleet(job_history)
     gpu_model = job_history.fleet.gpu_model
-    replay_start, end = job_history.played_since, job_history.plan_start
+    replay_start, end = job_history.simulated_since, job_history.plan_start
     is_live = (pl.col("end_time").is_null() | (pl.col("end_time") > replay_start)) & (pl.col("gpus") > 0)
     is_timed = pl.col("run_s").is_not_null() & pl.col("submit_time").is_not_null()
     mask = job_history.jobs.select(is_live & is_timed).to_series()
@@ -433,7 +433,7 @@ def _end_preempted_attempts(jobs: pl.DataFrame, start: Floats, stop: Floats) -> 
 
 
 def classify_job_sizes(
-    inputs: JobReplayInputs, judged: NDArray[np.bool_], min_jobs: int = MIN_CLASS_JOBS
+    inputs: JobReplayInputs, judged: NDArray[np.bool_], min_jobs: int = MIN_JOBS_PER_SIZE
 ) -> tuple[Ints, tuple[str, ...]]:
     """Classify jobs by requested size: MIG profiles by memory, then full GPUs.
 
@@ -462,7 +462,7 @@ def classify_job_sizes(
         requests = replace(requests, profile=requested.profile, total=requested.total, nodes=requested.nodes)
     profiles = inputs.fleet.profiles
     on_instance = requests.profile > 0
-    whole = len(profiles) - 1 + np.digitize(requests.total, [max_gpus + 1 for max_gpus in MAX_GPUS_OF_CLASS])
+    whole = len(profiles) - 1 + np.digitize(requests.total, [max_gpus + 1 for max_gpus in MAX_GPUS_OF_JOB_SIZES])
     number = np.where(on_instance, requests.profile - 1, whole)
     names = [*profiles[1:], "1 GPU", "2-4 GPUs", "5-8 GPUs", "9+ GPUs"]
     return merge_small_classes(number, names, len(profiles) - 1, judged, min_jobs)

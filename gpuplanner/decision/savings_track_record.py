@@ -33,7 +33,9 @@ from gpuplanner.usage.study_history import history
 LEDGER_KEY = ["unique_id", "cutoff", "ds"]
 """Columns that identify a row of the forecast ledger."""
 _TIMES = dict.fromkeys(("cutoff", "ds"), pl.Datetime("us", "UTC"))
+"""Columns of times in the forecast ledger: cutoff of the forecast, and begin of the forecast interval."""
 _FIGURES = dict.fromkeys(("q05", "q50", "q95", "planned", "last_value", "price", "y"), pl.Float64())
+"""Numeric columns of the forecast ledger."""
 LEDGER_SCHEMA = pl.Schema({"unique_id": pl.String(), **_TIMES, "model": pl.String(), **_FIGURES})
 """Columns of the forecast ledger. ``planned`` is the demand at the scenario's quantile, ``last_value`` the naive
 forecast, ``price`` the cost of a missing unit over that of a planned one, and ``y`` the observed demand: null until
@@ -148,13 +150,15 @@ SAVINGS_FORMAT = "gpuplanner savings 2"
 SAVINGS_SUFFIX = ".savings.json"
 """Suffix of the file of a savings ledger."""
 SIZE_NAMES = {1: "1 GPU or less", 4: "2-4 GPUs", 8: "5-8 GPUs"}
-"""Most GPUs of a job size → its name."""
+"""Names of the job sizes, by the most GPUs of each."""
 LARGEST_SIZE_NAME = "more GPUs"
-"""Name of the job size above."""
+"""Name of the largest job size, which has no upper bound."""
 FEWER_GPUS_SOURCE, POWERED_DOWN_SOURCE = "fewer GPUs allocated", "GPUs powered down"
 """Savings sources that the data of a month distinguish: removed GPUs, and hours in which GPUs were powered down."""
 SAVING_STEPS = ("demand", "service", "not_carried_out")
-"""Steps from the promised to the realised saving."""
+"""Steps that lead from the promised to the realised saving: changed demand, added waiting, and measures not carried
+out.
+"""
 
 
 @dataclass(frozen=True)
@@ -218,7 +222,7 @@ class ObservedMonth:
 
 @dataclass(frozen=True)
 class MeasureHours:
-    """GPU-hours a week saved by one source."""
+    """GPU-hours a week saved by one source (``lever``), such as fewer GPUs or powered-down GPUs."""
 
     lever: str
     gpu_hours: float

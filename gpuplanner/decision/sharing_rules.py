@@ -17,13 +17,14 @@ from gpuplanner.core.scenario import Scenario, parse_change_windows
 from gpuplanner.core.serialization import make_file_error, read_choice, read_list, read_number, read_yaml, require_keys
 from gpuplanner.hardware.catalog import match_gpu_models
 from gpuplanner.hardware.gpu_models import GpuModel
-from gpuplanner.planner.fleet_limits import Quota
+from gpuplanner.planner.fleet_limits_and_prices import Quota
 from gpuplanner.usage.fair_share import entitled_by_shares
 from gpuplanner.usage.study_history import History
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-"""Days of the week as start hours name them."""
+"""Abbreviations of the days of the week in start hours, from Monday."""
 _HOURS_PATTERN = re.compile(r"(?:([a-z]{3})(?:-([a-z]{3}))?)?\s*([\d:-]+)?")
+"""Pattern of one span of hours of the week, such as ``mon-fri 20:00-06:00``: days, then times."""
 
 
 def parse_week_hours(text: str) -> list[tuple[int, int, int]] | None:
@@ -62,7 +63,7 @@ def parse_week_hours(text: str) -> list[tuple[int, int, int]] | None:
 
 
 def list_openings(week_hours: str, tz: str, replay_start: datetime, observed_s: float) -> tuple[float, ...]:
-    """List the instants at which hours of the week begin and end, in turn; adjacent spans are merged.
+    """List the times at which given hours of the week begin and end, alternately; adjacent spans are merged.
 
     The last span has no end: it begins some weeks after the record.
 
@@ -109,10 +110,13 @@ def list_openings(week_hours: str, tz: str, replay_start: datetime, observed_s: 
 
 
 QUOTA_FILE_KEYS = ("teams", "cohorts", "tiers", "order", "half_life_days", "preemption", "start_hours")
-"""Keys of ``quotas.yaml``, of a team, of a cohort, and of start hours."""
+"""Top-level keys of ``quotas.yaml``."""
 TEAM_KEYS = ("name", "gpu_model", "gpus", "borrow", "lend", "cohort", "weight", "tier", "gpu_hours_per_month", "risk")
+"""Keys of a team in ``quotas.yaml``."""
 COHORT_KEYS = ("name", "gpu_model", "parent", "gpus", "borrow", "lend")
+"""Keys of a cohort in ``quotas.yaml``."""
 START_HOURS_KEYS = ("team", "tier", "hours")
+"""Keys of an entry of ``start_hours`` in ``quotas.yaml``."""
 MAX_QUOTA_GPUS = 1e7
 """Largest number of GPUs that a quota may state."""
 
@@ -165,7 +169,7 @@ class PreemptionRules:
 
 
 PREEMPTION_KEYS = tuple(item.name for item in fields(PreemptionRules))
-"""Keys of ``preemption``."""
+"""Keys of ``preemption`` in ``quotas.yaml``."""
 
 
 @dataclass(frozen=True)
@@ -498,7 +502,7 @@ def convert_queue_quotas(table: pl.DataFrame, gpu_model: GpuModel) -> SharingRul
 
 
 def _add_scaled(before: float | None, amount: float | None, scale: float) -> float | None:
-    """Add a scaled amount; None if either amount has no limit."""
+    """Add a scaled limit to a limit; None (no limit) if either is None."""
     return None if before is None or amount is None else before + scale * amount
 
 

@@ -32,7 +32,7 @@ from gpuplanner.usage.gpu_hour_ledger import ONE_POOL_ASSUMPTION_TEXT, ledger_as
 from gpuplanner.usage.study_history import History
 
 BUCKET_SUFFIX = "_gpu_hours"
-"""Suffix of the JSON keys of ledger buckets."""
+"""Suffix of the JSON keys of GPU-hours by ledger bucket."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,14 +225,14 @@ def _small_job_figures(job_history: History) -> dict[str, Any]:
 
 
 def _mean_coverage(choice: pl.DataFrame) -> float | None:
-    """Mean coverage of the series of the pool, whose bands the report draws; None without any."""
+    """Compute the mean coverage of the forecast intervals of the pool, which the report draws; None without any."""
     pool = choice.filter(pl.col("unique_id").str.starts_with("all/"))
     values = pool["coverage_90"].drop_nulls().drop_nans()
     return float(values.mean()) if len(values) else None  # type: ignore[arg-type]
 
 
 ASSUMED_KEYS = ("pue", "host_factor", "idle_fraction", "active_base_fraction", "active_slope_fraction")
-"""Parameters of the catalogue that a study assumes."""
+"""Names of the catalogue parameters that a study assumes, such as PUE and idle power fraction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,7 +313,7 @@ def _list_cautions(job_history: History, money_totals: Money) -> list[str]:
         texts = [text for text in texts if text != ONE_POOL_ASSUMPTION_TEXT]
     texts += fleet.remarks()
     texts += [text for text in [trace.source_facts.shortened] if text]
-    texts += job_history.how_played()
+    texts += job_history.describe_simulated_period()
     if fleet.in_catalogue:
         texts += money_totals.missing
     return texts
@@ -325,11 +325,17 @@ JSON_TABLES = (
     "ledger_buckets", "ledger_tenants", "rightsizing", "scores", "layout_counts", "layout_changes", "costs", "energy",
     "weeks", "quality",
 )  # fmt: skip
-"""Tables that are small enough to be part of study.json as well."""
-OLD_MARK = FolderMark("study.json", '"plan_bound_gpu_hours"', names=("plan.json", "scenario.yaml", "*.parquet"))
-FIRST_MARK = FolderMark("study.json", "gpuplanner study 1", names=OLD_MARK.names)
-STUDY_MARK = FolderMark("study.json", "gpuplanner study 2", names=OLD_MARK.names, older=(FIRST_MARK, OLD_MARK))
-"""Marks of the folder of a study, of this version and of earlier ones."""
+"""Tables of a study that are small enough to be part of ``study.json`` as well as of the table files."""
+UNNUMBERED_STUDY_MARK = FolderMark(
+    "study.json", '"plan_bound_gpu_hours"', names=("plan.json", "scenario.yaml", "*.parquet")
+)
+"""Mark of a study folder of the first versions: text in ``study.json`` by which it is recognized."""
+STUDY_1_MARK = FolderMark("study.json", "gpuplanner study 1", names=UNNUMBERED_STUDY_MARK.names)
+"""Mark of a study folder of format 1."""
+STUDY_MARK = FolderMark(
+    "study.json", "gpuplanner study 2", names=UNNUMBERED_STUDY_MARK.names, older=(STUDY_1_MARK, UNNUMBERED_STUDY_MARK)
+)
+"""Mark of a study folder of this version, format 2; it may replace folders of earlier versions."""
 
 
 @dataclass(frozen=True, eq=False)

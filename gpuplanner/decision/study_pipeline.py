@@ -67,7 +67,7 @@ from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_tenant
 from gpuplanner.usage.period_accounts import rightsizing_table, scenario_ledger, scenario_use
 from gpuplanner.usage.requested_demand import pool_demand
 from gpuplanner.usage.rightsizing import requested_and_used
-from gpuplanner.usage.study_history import History, end_of, history
+from gpuplanner.usage.study_history import History, history, observation_ends_at
 
 
 def estimate_coarsely(comparison: Comparison, base_scenario: Scenario, scenario: Scenario) -> Comparison:
@@ -168,12 +168,13 @@ def _scale_to_demand(comparison: Comparison, load_factor: float) -> Comparison:
 
 
 SLURM, KUBERNETES = "Slurm", "Kubernetes"
+"""Names of the schedulers."""
 SCHEDULER_OF_ACTUATOR = {"slurm": SLURM, "mig-manager": KUBERNETES, "dra": KUBERNETES, "autoscaler": KUBERNETES}
-"""Actuator → the scheduler that it is a part of; NVML and mig-parted work with any."""
+"""Scheduler of each actuator that works with one scheduler only; NVML and mig-parted work with any."""
 SCHEDULER_OF_USUAL_ACTUATOR = {"slurm": SLURM, "mig-manager": KUBERNETES}
-"""Usual actuator of a source → scheduler of the source."""
+"""Scheduler of a source by the usual actuator of the source."""
 EXPORT_OF_SCHEDULER = {SLURM: "sacct", KUBERNETES: "kubectl"}
-"""Scheduler → the export of its jobs in the catalogue."""
+"""Command that exports the jobs of each scheduler."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ class DatasetSummary:
 
     - ``source``: Source of the list of jobs.
     - ``jobs``, ``days``, ``teams``: Jobs without contradictions, days begun, and teams.
-    - ``count_lost_rows``: Rows that are unreadable or contradictory.
+    - ``left_out_rows``: Rows that are unreadable or contradictory.
     - ``left_out_share``: Their share of all rows. [0-1]
     - ``time_zone``: Zone in which the times were read; None: they state their offsets, or their source has one.
     - ``gpu_models``: GPU models in the data.
@@ -331,7 +332,7 @@ def build_empty_comparison(scenario: Scenario, reason: str, source: str) -> Comp
 
 
 MIN_SHOWN_SHARE = 0.0005
-"""Shares below this are left out: they would be printed as 0.0 %."""
+"""Smallest share that a sentence states; a smaller one would be printed as 0.0 % [0-1]."""
 
 
 def list_findings(headline: Headline, tables: Mapping[str, pl.DataFrame], decision: Decision) -> list[str]:
@@ -400,7 +401,7 @@ def _describe_small_jobs(headline: Headline) -> str:
 
 
 MAX_ALLOCATED_RATIO = 1.001
-"""Allocated over installed GPU-hours above which one of them must be wrong; up to it, instants were rounded."""
+"""Largest ratio of allocated to installed GPU-hours that rounded times explain; above it one of them must be wrong."""
 
 
 def list_doubts(job_history: History, ledger: pl.DataFrame, comparison: Comparison) -> list[str]:
@@ -409,7 +410,7 @@ def list_doubts(job_history: History, ledger: pl.DataFrame, comparison: Comparis
 
 
 def _doubt_capacity(job_history: History, ledger: pl.DataFrame) -> Iterator[str]:
-    """Report jobs that were allocated more GPU-hours, or request more GPUs, than are installed."""
+    """Yield a sentence for jobs that were allocated more GPU-hours, or request more GPUs, than are installed."""
     fleet, installed = job_history.fleet, float(ledger["gpu_hours"].sum())
     gpus = fleet.installed.gpus
     begin = pl.max_horizontal("start_time", pl.lit(job_history.begin))
@@ -429,8 +430,8 @@ def _doubt_capacity(job_history: History, ledger: pl.DataFrame) -> Iterator[str]
 
 
 def _doubt_completeness(job_history: History) -> Iterator[str]:
-    """Report a record of ended jobs only, which lacks running ones, and a record without telemetry."""
-    whole = complete_until(job_history.trace.jobs.filter(~has_unknown_end()), end_of(job_history.trace))
+    """Yield a sentence for a record without running jobs, and one for a record without telemetry."""
+    whole = complete_until(job_history.trace.jobs.filter(~has_unknown_end()), observation_ends_at(job_history.trace))
     # Plans do not depend on single hours: a record may be incomplete on its last day.
     if whole < job_history.plan_start - timedelta(days=1):
         yield (
@@ -444,7 +445,7 @@ def _doubt_completeness(job_history: History) -> Iterator[str]:
 
 
 def _doubt_waits(comparison: Comparison) -> Iterator[str]:
-    """Report a recommended policy within the limit whose mean added wait is far above today's."""
+    """Yield a sentence for a recommended policy within the limit whose mean added wait is far above today's."""
     today, best = comparison.today, comparison.find_row(comparison.winner)
     if today is None or best is None or best.policy == TODAY:
         return
@@ -491,7 +492,7 @@ def _check_currency(scenario: Scenario) -> None:
 
 
 MAX_DEMAND_RATIO = 1.5
-"""Ratio of past and forecast GPU-hours from which a warning is shown."""
+"""Ratio of past to forecast GPU-hours, or its inverse, above which a warning is shown."""
 
 
 def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:

@@ -18,7 +18,7 @@ from gpuplanner.core.serialization import from_plain, to_plain
 from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, count_text, percent_text
 from gpuplanner.decision.explained_waits import CAUSE_TEXTS
-from gpuplanner.decision.policy_comparison import load_policy_arena
+from gpuplanner.decision.policy_comparison import load_policy_simulation
 from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.sharing_rules import SharingRules, entitled_gpus, quota_share, read_sharing_rules
 from gpuplanner.decision.wait_causes import CAUSES, INSUFFICIENT
@@ -36,7 +36,7 @@ from gpuplanner.usage.fair_share import (
 )
 
 Schedule = Callable[[pl.DataFrame, int], pl.DataFrame]
-"""Runs jobs on a number of GPUs and gives their outcomes."""
+"""Function that simulates jobs on a number of GPUs and returns their outcomes (times of start and end)."""
 
 
 def isolated_outcomes(jobs: pl.DataFrame, entitled: Mapping[str, float], run: Schedule) -> pl.DataFrame:
@@ -160,7 +160,7 @@ def slowdown_by_tenant(fairness: pl.DataFrame) -> pl.DataFrame:
 
 
 UNNAMED_TEAM = "(no team)"
-"""Team of jobs without one."""
+"""Name that stands for the team of jobs that state none."""
 NEXT_STEP_BY_CAUSE = {
     "fragmented": "Platform team: fill nodes one by one; team: fewer GPUs per node.",
     "wrong_layout": "Partition GPUs into the instances that jobs request.",
@@ -227,7 +227,7 @@ class Fairness:
 
     @property
     def _facts(self) -> dict[str, Any]:
-        """Fields that are not tables, as plain values."""
+        """Return the fields that are not tables as plain values."""
         return {name: to_plain(getattr(self, name)) for name in _FACT_FIELDS}
 
     def to_dict(self) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def assess_fairness(scenario: Scenario) -> Fairness:
 
     Where the source has no starts, they are simulated on today's fleet from the arrivals.
     """
-    job_history, inputs, arena, _ = load_policy_arena(scenario)
+    job_history, inputs, arena, _ = load_policy_simulation(scenario)
     rules = read_sharing_rules(scenario, job_history)
     start, end, basis = inputs.start_s, inputs.end_s, "observed starts"
     seconds = arena.waits.seconds * arena.waits.judged[:, None]
@@ -270,7 +270,7 @@ def assess_fairness(scenario: Scenario) -> Fairness:
 
 
 def team_of_jobs(inputs: JobReplayInputs) -> pl.Series:
-    """Return the team of each job."""
+    """Return the team name of each job; jobs that state none share one name."""
     return inputs.jobs["tenant"].fill_null(UNNAMED_TEAM).cast(pl.String)
 
 
@@ -347,7 +347,7 @@ _FIRST_COLUMNS = (
     "tenant", "jobs", "entitled_gpus", "allocated_gpu_hours", "due_gpu_hours", "lent_gpu_hours", "borrowed_gpu_hours",
     "shortfall_gpu_hours", "fair_share_received", "starved_hours",
 )  # fmt: skip
-"""First columns of the table of teams."""
+"""Columns of the table of teams that come first, in order."""
 
 
 def _slowdown_of_jobs(frame: pl.DataFrame, entitled: dict[str, float], queue: str) -> pl.DataFrame:

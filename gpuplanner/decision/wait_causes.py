@@ -15,13 +15,15 @@ from gpuplanner.simulator.simulation_inputs import NodeRequests, request_kinds
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
 MIN_WAITS_AT_LIMIT = 10
-"""Waits that must show a limit before it is named."""
+"""Fewest waits that must point to a GPU limit of a tenant before the limit is reported."""
 MIN_TIME_AT_LIMIT_SHARE = 0.8
-"""Minimum share of the unexplained time in which one more job would have exceeded the limit. [0-1]"""
+"""Smallest share of a tenant's unexplained waiting in which one more job would have exceeded its limit [0-1]."""
 MIN_STARTS_AFTER_OWN_END_SHARE = 0.7
-"""Minimum share of those starts that follow an end of the same tenant within the latency. [0-1]"""
+"""Smallest share of the starts after such waiting that follow the end of a job of the same tenant within the latency
+[0-1].
+"""
 MIN_CHANCE_RATIO = 2.0
-"""Minimum ratio of that share to the share by chance."""
+"""Smallest ratio of the share of starts that follow an end of the same tenant to that share by chance."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def observe_tenant_use(
         GPUs of each request.
     start_s, end_s : array of float, shape (n_requests,)
         Start and end of each request [s]; NaN: not observed.
-    limits : sequence of NamedLimit
+    limits : sequence of TenantGpuLimit
         GPU limits of tenants.
 
     Returns
@@ -172,7 +174,7 @@ def find_tenant_limits(
 
     Returns
     -------
-    tuple of NamedLimit
+    tuple of TenantGpuLimit
 
     Examples
     --------
@@ -205,12 +207,15 @@ CAUSES = ("insufficient", "fragmented", "wrong_layout", "queued_behind", "limits
 """Causes of waiting: insufficient capacity; enough, but fragmented; enough of the GPU model, but other instances; it
 fits, and others precede it by the queue rule; it fits, and its tenant is at its limit; it fits, unexplained."""
 FITS, INSUFFICIENT, FRAGMENTED, WRONG_LAYOUT = -1, 0, 1, 2
-"""Numbers of the causes; -1: it fits."""
+"""State of a request that fits (-1), and numbers of the first three causes in :data:`CAUSES`."""
 QUEUED_BEHIND: int = 3
+"""Number of the cause ``queued_behind`` in :data:`CAUSES`."""
 LIMITS: int = 4
+"""Number of the cause ``limits`` in :data:`CAUSES`."""
 UNEXPLAINED: int = 5
+"""Number of the cause ``unexplained`` in :data:`CAUSES`."""
 TOLERANCE = 1e-9
-"""Differences up to this are none [GPUs]."""
+"""Largest difference between numbers of GPUs that count as equal [GPUs]."""
 
 
 class FitTable(NamedTuple):
@@ -259,12 +264,14 @@ def find_fit_times(requests: NodeRequests, occupancy: OccupancyChanges, weights:
     kinds, kind = request_kinds(requests)
     instants = np.unique(occupancy.time_s)
     state = np.zeros((len(kinds), len(instants) + 1), np.int8)
-    fill_states(occupancy, occupancy.capacity.copy(), kinds, weights, state)
+    fill_fit_states(occupancy, occupancy.capacity.copy(), kinds, weights, state)
     return FitTable(np.concatenate([[-np.inf], instants]), state, kind)
 
 
 @compile_entry
-def fill_states(occupancy: OccupancyChanges, free: Ints, kinds: Ints, weights: Floats, state: NDArray[np.int8]) -> None:
+def fill_fit_states(
+    occupancy: OccupancyChanges, free: Ints, kinds: Ints, weights: Floats, state: NDArray[np.int8]
+) -> None:
     """Apply the changes in order, and write after each instant whether each kind of request fits.
 
     Parameters

@@ -22,21 +22,21 @@ from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
 CURVE_RUNS = 5
-"""Replays of one record with arrivals delayed by up to half a minute: a single replay is a random draw."""
+"""Number of replays of the record, with arrivals delayed by up to half a minute: a single replay is a random draw."""
 WAIT_QUANTILE = 0.95
-"""Quantile of waits in all answers. [0-1]"""
+"""Quantile of queue waits in the wait model, p95 [0-1]."""
 CURVE_INTERVAL = (0.1, 0.9)
-"""Quantiles of the interval of the curve. [0-1]"""
+"""Quantiles that bound the 80 % interval of the wait curve [0-1]."""
 DAYS_PER_WEEK = 7
 """Days of a week."""
 
 
-def take_or_add_nodes(fleet: NodeFleet, nodes: int) -> NodeFleet:
+def resize_node_fleet(fleet: NodeFleet, nodes: int) -> NodeFleet:
     """Take the first nodes of a fleet, or all nodes and copies of the most common one.
 
     Examples
     --------
-    >>> [take_or_add_nodes(NodeFleet.of_full_gpus([8, 8, 4]), nodes).gpus.tolist() for nodes in (2, 4)]
+    >>> [resize_node_fleet(NodeFleet.of_full_gpus([8, 8, 4]), nodes).gpus.tolist() for nodes in (2, 4)]
     [[8, 8], [8, 8, 4, 8]]
     """
     today = len(fleet.gpus)
@@ -49,7 +49,7 @@ def take_or_add_nodes(fleet: NodeFleet, nodes: int) -> NodeFleet:
 def draw_record(
     arrival_s: Floats, fixed: NDArray[np.bool_], seen_s: float, rng: np.random.Generator
 ) -> tuple[Ints, Floats]:
-    """Draw another record of the same length: each day takes the jobs of a random day of the same weekday.
+    """Resample the record, at the same length: each day takes the jobs of a random day with the same weekday.
 
     Parameters
     ----------
@@ -156,14 +156,15 @@ def wait_p95(waits_s: Floats) -> float:
 
 
 MIN_SHARE_WITHIN_LIMIT = 0.8
-"""Share of drawn records in which a limit must be met. [0-1]"""
+"""Smallest share of resampled records in which a wait limit must be met [0-1]."""
 MAX_NODE_MULTIPLE = 4
-"""Largest fleet that is simulated, over today's nodes."""
+"""Largest fleet that is simulated, as a multiple of today's nodes."""
 WAIT_TOLERANCE_S = 1.0
 """Waits that differ by less are equal [s]."""
 Bools: TypeAlias = NDArray[np.bool_]
+"""Array of bool."""
 CAPACITY_CAUSES = CAUSES[:QUEUED_BEHIND]
-"""Causes that more, repartitioned or better placed GPUs remove."""
+"""Causes of waiting that more GPUs, other MIG layouts or better placement end."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ class WaitModel:
     def draw_percentiles(
         self, fleet: NodeFleet, number: int, *, load: float | Floats = 1.0, jobs: Bools | None = None
     ) -> Floats:
-        """95th percentile of the wait of each size in one drawn record [s]; every fleet gets the same records.
+        """95th percentile of the wait of each size in one resampled record [s]; every fleet gets the same records.
 
         Parameters
         ----------
@@ -245,7 +246,7 @@ class WaitModel:
     def percentiles(
         self, fleet: NodeFleet, row: int, *, load: float | Floats = 1.0, jobs: Bools | None = None
     ) -> Floats:
-        """95th percentile of the wait of each size [s]: of the record itself in row 0, of drawn records after it.
+        """95th percentile of the wait of each size [s]: of the record itself in row 0, of resampled records after it.
 
         The record's is the median of its replays.
 
@@ -290,7 +291,7 @@ class WaitModel:
         return np.array([wait_p95(waits_s[judged & (size == number)]) for number in self.sizes])
 
     def arrival_shift_s(self, number: int) -> Floats:
-        """Draw how much later each job of the record arrives in a replay, shape (n_jobs,) [s]."""
+        """Draw the random arrival delay of each job of the record in a replay, shape (n_jobs,) [s]."""
         return arrival_jitter_s(len(self.waits.arrival_s), number)
 
     def replay_waits(self, fleet: NodeFleet, number: int = 0) -> Floats:
@@ -333,7 +334,7 @@ def sum_cause_hours(model: WaitModel, sizes: list[int]) -> dict[str, float]:
 
 
 def wait_limits(model: WaitModel, target: WaitTarget) -> tuple[Floats, Floats]:
-    """Compute the wait of each size today, and its limit, in the record and in drawn records.
+    """Compute the wait of each job size today, and its limit, in the record and in resampled records.
 
     A size that meets the target today may wait longer by the maximum added wait; the limit of any other is the target.
 
@@ -407,13 +408,13 @@ def split_by_profiles(fleet: NodeFleet, kept_nodes: Collection[int] = ()) -> lis
         rows = rows[np.lexsort((-fleet.gpus[rows], ~np.isin(rows, list(kept_nodes))))]
         profiles = tuple(np.flatnonzero(offers[rows].any(axis=0)).tolist())
         units, n_kept = tuple(rows.tolist()), len(set(kept_nodes) & set(rows.tolist()))
-        resized = partial(take_or_add_nodes, fleet.only(rows))
+        resized = partial(resize_node_fleet, fleet.only(rows))
         pools.append(SizedPool(profiles, len(units), resized, nodes=units, min_units=max(n_kept, 1)))
     return pools
 
 
 def join_pools(pools: Sequence[SizedPool], units: Sequence[int]) -> NodeFleet:
-    """Combine the given number of units of each pool to a fleet."""
+    """Combine a number of units (nodes or GPUs) of each pool into a fleet."""
     fleets = [pool.resize(count) for pool, count in zip(pools, units, strict=True)]
     joined: dict[str, Any] = {}
     for name in ("gpus", "capacity", "first"):
@@ -424,7 +425,9 @@ def join_pools(pools: Sequence[SizedPool], units: Sequence[int]) -> NodeFleet:
 def find_smallest_units(
     model: WaitModel, pools: Sequence[SizedPool], limit_s: Floats, *, load: float | Floats = 1.0
 ) -> list[int] | None:
-    """Find the fewest units of each pool with which each size meets its limit, in the record and in 80 % of drawn ones.
+    """Find the fewest units of each pool with which each job size meets its wait limit.
+
+    Limits have to be met in the record and in 80 % of resampled records.
 
     Each pool has capacity for all services. Where one pool needs more nodes no other gets fewer: to move GPUs between
     pools is to repartition them.
@@ -469,12 +472,13 @@ def find_smallest_units(
 
 
 CURVE_DRAWS = 10
-"""Drawn records by point of the curve."""
+"""Number of resampled records at each point of the wait curve."""
 SATURATED_S, SATURATED_DRAWS = 4 * SECONDS_PER_HOUR, 3
-"""Where 5 % of the jobs wait longer than this [s] the queue hardly empties: replays are alike and slow, and the number
-of drawn records is the second constant."""
+"""Wait [s] that 5 % of the jobs exceed where the queue hardly empties, and number of resampled records there: such
+replays are slow and hardly differ.
+"""
 CURVE_FLEET_FACTORS = tuple(np.linspace(0.5, 2.0, 12).tolist())
-"""Fleets of the curve, over the fleet that it is drawn around."""
+"""Sizes of the simulated fleets of the wait curve, over the fleet in its middle."""
 
 
 def simulate_curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFleet]) -> list[CurvePoint]:
@@ -510,7 +514,8 @@ def simulate_curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFl
             mean = [float(np.minimum(waits[of_size], seen_s).mean()) for waits in replays]
             points.append(
                 CurvePoint(
-                    layout, gpus, model.size_names[number], capped_minutes(float(np.median(p95)), seen_s), float(low),
+                    layout, gpus, model.size_names[number],
+                    wait_minutes_within_record(float(np.median(p95)), seen_s), float(low),
                     float(high), float(np.median(mean)) / SECONDS_PER_MINUTE, float(allocated / hours),
                     hours * DAYS_PER_WEEK * SECONDS_PER_DAY / seen_s,
                 )
@@ -518,7 +523,7 @@ def simulate_curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFl
     return points
 
 
-def capped_minutes(waits_s: float, seen_s: float) -> float:
+def wait_minutes_within_record(waits_s: float, seen_s: float) -> float:
     """Convert a wait to minutes; a job that never starts waits to the end of the record."""
     return min(waits_s, seen_s) / SECONDS_PER_MINUTE
 
@@ -623,19 +628,19 @@ def wait_hours_by_gpus(model: WaitModel, profile: int, max_gpus: int, instances:
 
 
 def share_gpus(costs: list[Floats], total: int) -> tuple[list[int], float]:
-    """Divide GPUs among kinds at least cost, and of equal costs with the fewest GPUs.
+    """Divide GPUs among alternatives, such as MIG profiles, at least cost; among equal costs, with the fewest GPUs.
 
     Parameters
     ----------
     costs : list of array of float, shape (total + 1,)
-        Cost of each kind by its number of GPUs.
+        Cost of each alternative by its number of GPUs.
     total : int
         GPUs to divide.
 
     Returns
     -------
     gpus : list of int
-        GPUs of each kind; empty where no division is feasible.
+        GPUs of each alternative; empty where no division is feasible.
     cost : float
         Its cost.
 

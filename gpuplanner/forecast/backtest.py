@@ -102,17 +102,17 @@ class Backtest:
     grid : SeriesGrid
         The series.
     horizon, step : int
-        Intervals forecast at each cutoff, and between cutoffs.
+        Number of intervals forecast at each cutoff, and number of intervals between two cutoffs.
     origins : tuple of int
-        Intervals at which the history ended, ascending: the history is ``values[:, :cutoff]``.
+        Cutoffs as interval numbers, ascending: the history of a cutoff is ``values[:, :cutoff]``.
     models : tuple of tuple of str
         For each series, the models that its rule allows, from simple to elaborate.
     rules : tuple of str
-        For each series, the rule that its history falls under (``forecast.RULES``).
+        For each series, the rule that its history falls under (a key of ``DESCRIPTION_BY_SERIES_RULE``).
     actual : numpy.ndarray, shape (n_series, n_origins, horizon)
-        What came.
+        Actual values.
     predicted : dict of str to numpy.ndarray, each of shape (n_series, n_origins, horizon)
-        What each model said; NaN where a series does not use the model or had not begun.
+        Point forecasts of each model; NaN where a series does not use the model or had not begun.
     scale : numpy.ndarray, shape (n_series, n_origins)
         Unit of MASE at each cutoff.
     unit : numpy.ndarray, shape (n_series, n_origins + 1)
@@ -120,21 +120,21 @@ class Backtest:
     largest : numpy.ndarray, shape (n_series, n_origins + 1)
         Largest value seen before each cutoff, and before the end.
     cap : numpy.ndarray, shape (n_series,)
-        What each series can at most be; infinite where nothing is known of it.
+        Upper limit of each series, such as its quota [GPUs]; infinite if no limit is known.
     allowed : numpy.ndarray of bool, shape (n_origins + 1, n_models, n_series)
-        Whether a candidate fits what was seen of a series before each cutoff, and before the end; where it does
-        not, the last value stands in for it.
+        Whether the rule of a series allows a model at each cutoff and at the end of the history; where it does not,
+        the last value is forecast instead.
     full : numpy.ndarray of bool, shape (n_origins + 1, n_series)
-        Whether a series fell under the rule "full" then: the others make no common record.
+        Whether a series fell under the rule "full" at that cutoff: only these series count for pooled errors.
     gap : int
         Intervals between a cutoff and the first interval that is forecast.
     own_quantiles : dict of str to numpy.ndarray, each of shape (n_series, n_origins, horizon, n_levels)
-        Of candidates that say quantiles themselves.
+        Quantiles of the models that forecast quantiles themselves, by model name.
     history_then : list of numpy.ndarray
         For each cutoff and the end, the demand before it as it was known then, shape (n_series, cutoff); empty
         where that is the series itself.
     cpu_s : dict of str to float
-        CPU seconds of each candidate, over all series and cutoffs.
+        CPU seconds of each model, over all series and cutoffs.
     """
 
     grid: SeriesGrid
@@ -204,26 +204,25 @@ def backtest(
     gap : int
         Intervals between a cutoff and the first one that is forecast: the time that it takes to act on a forecast.
     known_jobs : KnownJobs, optional
-        What is known of the jobs behind the series; candidates that need it are left out without it.
+        Jobs from which the series were computed; without them the models that need jobs are left out.
     models : sequence of str
-        Candidates, of :data:`CANDIDATE_MODELS`; the naive forecast and what they are made of are always among them.
+        Models from :data:`CANDIDATE_MODELS`; the naive forecast and the components of combined models are added.
     caps : mapping of str to float, optional
-        What a series can at most be: its quota, or the GPUs of its fleet.
+        Upper limit of each series by name: its quota, or the GPUs of its fleet. [GPUs]
     walk : bool
-        Spread the cutoffs over the last half of the history, at hours that walk through the day.
+        Spread the cutoffs over the last half of the history, so that they fall on different hours of the day.
     seed : int
         Of the sample paths.
     workers : int or str
-        Processes that forecast, or the address of a Dask scheduler (extra ``scale``). They change nothing of what is
-        said; a program that asks for several must be one that
-        can be imported (``if __name__ == "__main__"``).
+        Number of processes, or the address of a Dask scheduler (extra ``scale``). It does not change the forecasts. A
+        program that uses several processes must be importable (``if __name__ == "__main__"``).
     progress : callable, optional
-        Is told how many tasks of how many are done: series first, then cutoffs.
+        Called with the number of finished tasks and of all tasks: series first, then cutoffs.
 
     Returns
     -------
     Backtest
-        Forecasts and outcomes. Each cutoff fits anew, on the intervals before it alone.
+        Forecasts and actual values. The models are fitted again at each cutoff, on the intervals before it alone.
 
     Raises
     ------
@@ -310,14 +309,14 @@ def backtest(
 
 
 def _demand_as_known(grid: SeriesGrid, known_jobs: KnownJobs, end: int) -> np.ndarray:
-    """Return the demand before a cutoff as it was known then; NaN before a series begins."""
+    """Return the demand before interval `end` as it was known then, (n_series, end); NaN before a series begins."""
     return np.where(np.isnan(grid.values[:, :end]), np.nan, known_jobs.demand_before(grid.ids, end))
 
 
 def _cutoff_slots(
     grid: SeriesGrid, ahead: int, windows: int, step: int | None, walk: bool
 ) -> tuple[tuple[int, ...], int]:
-    """Choose the cutoffs, as ascending interval numbers, and the step between them.
+    """Choose the cutoffs of a backtest, as ascending interval numbers, and the number of intervals between them.
 
     Parameters
     ----------
@@ -328,9 +327,9 @@ def _cutoff_slots(
     windows : int
         Number of cutoffs.
     step : int or None
-        Intervals between cutoffs; None: by the history.
+        Intervals between cutoffs; None: derived from the length of the history.
     walk : bool
-        Whether cutoffs walk through the hours of the day.
+        Whether successive cutoffs fall on different hours of the day.
     """
     last = grid.values.shape[1] - ahead
     if ahead < 1 or windows < 1 or last < 2 or (step is not None and step < 1):

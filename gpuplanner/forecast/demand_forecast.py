@@ -28,6 +28,7 @@ from gpuplanner.forecast.statistical_models import (
 )
 
 COST_CURVE_QUANTILES = (0.05, 0.10, 0.25, 0.50, 0.60, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 0.975, 0.99)
+"""Quantiles of demand for which :func:`cost_curve` computes the cost of planning."""
 
 
 def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
@@ -38,13 +39,14 @@ def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
     paths : numpy.ndarray, shape (n_paths, n_slots)
         Demand [GPUs].
     price : float
-        Price of a GPU-hour short, in prices of a GPU-hour planned, above 1.
+        Cost of a GPU-hour of unmet demand relative to a planned GPU-hour, above 1. [ratio]
 
     Returns
     -------
     polars.DataFrame
-        ``quantile``, ``planned`` and ``short`` (mean GPUs planned for and lacking), ``cost`` (of both, in prices of a
-        GPU-hour), ``best``: whether it is 1 - 1 / price, the quantile that costs least.
+        ``quantile``, ``planned`` and ``short`` (mean GPUs planned, and mean unmet demand), ``cost`` (of both, relative
+        to a
+        planned GPU-hour), ``best``: whether it is 1 - 1 / price, the quantile that costs least.
 
     References
     ----------
@@ -70,23 +72,24 @@ def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
 
 
 def choose_representatives(paths: np.ndarray, max_paths: int) -> tuple[np.ndarray, np.ndarray]:
-    """Choose a few paths that represent all, with the share of paths that each represents.
+    """Choose a few sample paths that represent all, with the share of paths that each represents.
 
-    One after the other, that path is taken which brings the others nearest to a path that was taken.
+    Greedy forward selection: each step adds the path that most reduces the distance of the other paths to their nearest
+    chosen path.
 
     Parameters
     ----------
     paths : numpy.ndarray, shape (n_paths, ...)
-        Of one or of several series together.
+        Sample paths of one series, or of several series together.
     max_paths : int
-        Paths to keep, at least 1.
+        Number of paths to keep, at least 1.
 
     Returns
     -------
     numbers : numpy.ndarray of int, shape (k,)
-        Of the paths that were taken, in the order of taking.
+        Indices of the chosen paths, in the order in which they were chosen.
     weights : numpy.ndarray, shape (k,)
-        Share of all paths that each is nearest to; they add up to 1.
+        Share of all paths whose nearest chosen path it is; the shares add up to 1.
 
     References
     ----------
@@ -120,11 +123,13 @@ class ForecastResult:
     Parameters
     ----------
     forecast : polars.DataFrame
-        Table ``schemas.Forecast``: what the candidates say, weighed for each series; sorted by ``unique_id``, ``ds``.
+        Table ``schemas.Forecast``: the weighted mean of the models' forecasts of each series; sorted by ``unique_id``,
+        ``ds``.
     scores : polars.DataFrame
-        All models on all series (see :func:`gpuplanner.forecast.model_selection.score_backtest`).
+        Scores of all models on all series (see :func:`gpuplanner.forecast.model_selection.score_backtest`).
     choice : polars.DataFrame
-        One row per series: ``unique_id``, ``model`` (with the largest weight), ``weights`` (of all, as text), ``rule``
+        One row per series: ``unique_id``, ``model`` (the one with the largest weight), ``weights`` (those of all
+        models, as text), ``rule``
         (how the series was treated), ``reason`` (that rule as text), ``windows``, ``step_slots`` (intervals between
         cutoffs), ``filled_slots`` (gaps filled with the last value), and ``mase``, ``naive_mase`` and ``coverage_90``
         of the forecasts at past cutoffs.
@@ -152,17 +157,18 @@ def forecast_demand(
     Parameters
     ----------
     demand : polars.DataFrame
-        Table ``schemas.Demand`` on one grid, in any order. For planning, history of the clock "wanted".
+        Table ``schemas.Demand`` on one grid, in any order. For planning, demand counted from when jobs requested GPUs
+        (``clock="wanted"``).
     horizon : int
         Intervals to forecast.
     windows, step : int, optional
         Cutoffs of the backtest and intervals between them (see :func:`gpuplanner.forecast.backtest`).
     known_jobs : KnownJobs, optional
-        What is known of the jobs behind the series.
+        Jobs from which the series were computed.
     price : float, optional
-        Price of a unit short, in prices of a unit planned, for the cost in the scores.
+        Cost of a GPU-hour of unmet demand relative to a planned one, for the cost in the scores. [ratio]
     seed : int
-        Of sample paths.
+        Seed of the sample paths.
 
     Returns
     -------
@@ -198,6 +204,7 @@ def forecast_demand(
 
 
 def _choice(backtest: EvaluatedBacktest, scores: pl.DataFrame) -> pl.DataFrame:
+    """Tabulate the model choice of each series: the table ``choice`` of :class:`ForecastResult`."""
     test = backtest.test
     rows = [series_record(backtest, row, backtest.mixture[row]) for row in range(len(test.grid.ids))]
     naive = scores.filter(model=NAIVE).select("unique_id", naive_mase="mase")
@@ -223,7 +230,7 @@ def _choice(backtest: EvaluatedBacktest, scores: pl.DataFrame) -> pl.DataFrame:
 
 
 def describe_weights(backtest: EvaluatedBacktest) -> list[str]:
-    """Describe the models that each series is forecast with, the heaviest first.
+    """Describe the weights of the models in the forecast of each series, the largest first.
 
     Parameters
     ----------
@@ -232,7 +239,7 @@ def describe_weights(backtest: EvaluatedBacktest) -> list[str]:
     Returns
     -------
     list of str
-        One for each series, in their order: ``RunOff 70 %, Naive 30 %``.
+        One text for each series, in the order of the grid: ``RunOff 70 %, Naive 30 %``.
 
     Examples
     --------
@@ -252,7 +259,7 @@ def describe_weights(backtest: EvaluatedBacktest) -> list[str]:
 
 
 def tabulate_ahead(backtest: EvaluatedBacktest, *, known_jobs: KnownJobs | None = None, seed: int = 1) -> pl.DataFrame:
-    """Forecast the future with the weighted models of each series.
+    """Forecast the intervals after the end of the history with the weighted models of each series, as a table.
 
     Returns
     -------

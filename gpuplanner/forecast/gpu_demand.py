@@ -1,4 +1,4 @@
-"""GPUs wanted over time, from jobs, pools or telemetry.
+"""Requested GPUs over time, from jobs, pool readings or telemetry.
 
 Series are named ``tenant/profile``, or ``tenant/board/profile`` where every job says its GPU model. A tenant whose name
 is a path (``a/b/c``) is part of the sums ``a/b`` and ``a``; everything is part of ``all``.
@@ -30,24 +30,24 @@ from gpuplanner.ingest.telemetry.telemetry_join import find_devices
 from gpuplanner.usage.allocated_hours import MIN_PROCESS_MEMORY_GIB
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME
 from gpuplanner.usage.run_time_hazards import remaining_run_time
-from gpuplanner.usage.study_history import end_of, history, load_study_dataset
+from gpuplanner.usage.study_history import history, load_study_dataset, observation_ends_at
 
 
 @dataclass(frozen=True, eq=False)
 class DemandHistory:
-    """Demand series in GPUs up to a cutoff, with the jobs behind them.
+    """Demand series up to a cutoff [GPUs], with the jobs from which they were computed.
 
-    - ``start``: First interval.
+    - ``start``: Start of the first interval, UTC.
     - ``slots``, ``interval_hours``: Number of intervals up to the cutoff, and their length [h].
-    - ``ids``: Series, the fleet as ``all/...``.
-    - ``sums``: Series that are sums of others, with those.
-    - ``run_off``: None where the source has no jobs.
+    - ``ids``: Names of the series, such as ``vision/gpu``; the fleet is ``all/...``.
+    - ``sums``: Names of the series that are sums, each with the names of the series that it sums.
+    - ``run_off``: Jobs from which sample paths are drawn; None if the source has no jobs.
     - ``values``, shape (n_series, intervals): Demand as it was known at the cutoff; NaN where there is no reading.
-    - ``caps``: What a series can at most be.
-    - ``remarks``: What was done to the data.
-    - ``announced``: Jobs that are known to come, see
-      :func:`gpuplanner.forecast.growth_and_announced_demand.read_announced`; they
-      come on top of every forecast and every path.
+    - ``caps``: Upper limit of a series by name, such as its quota [GPUs].
+    - ``remarks``: Sentences on how the data were prepared, such as rows that were left out.
+    - ``announced``: Announced future jobs, see
+      :func:`gpuplanner.forecast.growth_and_announced_demand.read_announced`; their GPUs are added to every forecast and
+      every sample path.
     """
 
     start: datetime
@@ -63,7 +63,7 @@ class DemandHistory:
 
     @cached_property
     def demand_table(self) -> pl.DataFrame:
-        """Table ``schemas.Demand``."""
+        """Demand series in long form: table ``schemas.Demand``, one row for each series and interval."""
         ds = [self.start + number * timedelta(hours=self.interval_hours) for number in range(self.slots)]
         parts = []
         for uid, row in zip(self.ids, self.values, strict=True):
@@ -74,13 +74,13 @@ class DemandHistory:
 
     @property
     def whole(self) -> str:
-        """Name of the series of the whole fleet; of the largest series where there is none."""
+        """Name of the series of the whole fleet; without such a series, name of the largest one."""
         mean = dict(zip(self.ids, np.nanmean(self.values, axis=1), strict=True))
         sums = [uid for uid in self.ids if uid.startswith(f"{ALL_TENANTS_POOL_NAME}/")]
         return max(sums or self.ids, key=lambda uid: (mean[uid], uid))
 
     def on_top(self, horizon: int, gap: int) -> np.ndarray:
-        """Compute the GPUs of announced jobs, shape (n_series, horizon)."""
+        """Compute the mean GPUs of announced jobs in the forecast intervals, shape (n_series, horizon)."""
         if self.announced is None:
             return np.zeros((len(self.ids), horizon))
         origin = self._ahead(1, 0)[0]
@@ -96,7 +96,11 @@ class DemandHistory:
         return announced_gpus
 
     def fan(self, horizon: int, *, seed: int = 1) -> pl.DataFrame:
-        """Tabulate the expected fleet demand of jobs in the system and of arrivals, with its 90 % interval."""
+        """Tabulate the forecast of fleet demand from the cutoff on, split into jobs in the system and later arrivals.
+
+        Columns: ``ds``, ``still_running`` and ``to_come`` (means of both parts), ``q05``, ``q50`` and ``q95`` of their
+        sum [GPUs].
+        """
         running, coming = (part[0] for part in self._jobs().split_paths([self.whole], self.slots, horizon, seed))
         coming = coming + self._of_whole(self.on_top(horizon, 0))
         low, middle, high = np.quantile(running + coming, (0.05, 0.5, 0.95), axis=0)
@@ -114,16 +118,17 @@ class DemandHistory:
         gap : int
             Intervals from the cutoff to the first one that is forecast.
         price : float
-            Price of a unit short, in prices of a unit planned, above 1.
+            Cost of a GPU-hour of unmet demand relative to a planned one, above 1. [ratio]
         seed : int
             Seed of the sample paths.
         """
         return cost_curve(self._paths_of_whole(horizon, gap, seed), price)
 
     def plan_calendar(self, horizon: int, gap: int, price: float, *, seed: int = 1) -> pl.DataFrame:
-        """Tabulate the GPUs to plan on each day ahead: ``day, planned, expected, low, high``, each at its daily peak.
+        """Tabulate the GPUs to plan on each coming day: ``day, planned, expected, low, high``, each at its daily peak.
 
-        What is planned is the quantile that costs least where a GPU-hour short costs `price` planned ones.
+        ``planned`` is the quantile of demand with the lowest mean cost if an unmet GPU-hour costs `price` times a
+        planned one.
 
         Parameters
         ----------
@@ -132,7 +137,7 @@ class DemandHistory:
         gap : int
             Intervals from the cutoff to the first one that is forecast.
         price : float
-            Price of a unit short, in prices of a unit planned, above 1.
+            Cost of a GPU-hour of unmet demand relative to a planned one, above 1. [ratio]
         seed : int
             Seed of the sample paths.
         """
@@ -151,15 +156,18 @@ class DemandHistory:
         return np.asarray(drawn + self._of_whole(self.on_top(horizon, gap)))
 
     def _of_whole(self, values: np.ndarray) -> np.ndarray:
+        """Return the row of the whole fleet from an array with one row for each series."""
         return np.asarray(values[self.ids.index(self.whole)])
 
     def _jobs(self) -> RunOff:
+        """Return ``run_off``, or raise :class:`ScenarioError` if the source has no jobs."""
         if self.run_off is None:
             todo = "Ingest the jobs as well."
             raise ScenarioError("forecast: paths", "data with jobs", "occupancy alone", todo)
         return self.run_off
 
     def _ahead(self, horizon: int, gap: int) -> list[datetime]:
+        """List the starts of the `horizon` intervals that begin `gap` intervals after the cutoff."""
         slot = timedelta(hours=self.interval_hours)
         return [self.start + (self.slots + gap + number) * slot for number in range(horizon)]
 
@@ -188,7 +196,9 @@ class DemandHistory:
     def paths(self, horizon: int, gap: int, seed: int, max_paths: int | None = None) -> pl.DataFrame:
         """Draw sample paths of every series from the cutoff on: ``unique_id, path, ds, y``.
 
-        With `max_paths`, so many that stand for all, and ``weight``, the share of all that each stands for.
+        With `max_paths`, only that many representative paths, with the column ``weight``: the share of all paths that
+        each
+        represents.
 
         Parameters
         ----------
@@ -224,15 +234,16 @@ class DemandHistory:
 
 
 DEMAND_JOB_COLUMNS = (*RUN_OFF_COLUMNS, "gpu_model")
-"""Columns of jobs that a forecast looks at."""
+"""Columns of table ``schemas.Jobs`` that a forecast of GPU demand reads."""
 MAX_GAP_BETWEEN_ARRIVALS = timedelta(days=56)
-"""Nothing that came before so long a silence says what comes next."""
+"""Longest time without a submission; demand before a longer one is not used for the forecast."""
 UNKNOWN_GPU_MODEL_LABEL = "(GPU model unknown)"
+"""Part of a series name in place of the GPU model of jobs that name none."""
 OWN_JOBS_LABEL = "(own)"
-"""Jobs of a tenant whose name is the beginning of others'."""
+"""Last part of the series name of a tenant's own jobs if its name is a prefix of others: ``a/b/(own)``."""
 HOUR = timedelta(hours=1)
 MIN_HISTORY_FOR_OWN_ERRORS = timedelta(days=28)
-"""History from which on the errors of a series itself begin to count."""
+"""Length of the history from which no remark says that intervals rest on errors pooled over all series."""
 
 
 def lay_out_demand(
@@ -242,7 +253,7 @@ def lay_out_demand(
     by: str = "tenant",
     calendar: pl.DataFrame | None = None,
 ) -> DemandHistory:
-    """Lay out the demand series of a scenario's data up to a cutoff.
+    """Build the demand series of a scenario's data up to a cutoff.
 
     Parameters
     ----------
@@ -251,7 +262,7 @@ def lay_out_demand(
     at : datetime, optional
         Cutoff; None: the end of the scenario's month or of the data.
     by : {"tenant", "gpu_model", "profile"}
-        What series are told apart by.
+        Attribute of the jobs by which series are formed.
     calendar : polars.DataFrame, optional
         Known events, see :func:`gpuplanner.forecast.growth_and_announced_demand.read_calendar`.
     """
@@ -268,7 +279,7 @@ def lay_out_demand(
     if "jobs" in trace.tables:
         jobs, remarks = name_series_by_model(trace.jobs, forced=by == "gpu_model")
         return lay_out_jobs(
-            jobs, trace_end=end_of(trace), at=at, interval_hours=scenario.interval_hours, series="series",
+            jobs, trace_end=observation_ends_at(trace), at=at, interval_hours=scenario.interval_hours, series="series",
             calendar=calendar, remarks=remarks,
         )  # fmt: skip
     if "occupancy" in trace.tables:
@@ -294,7 +305,7 @@ def lay_out_jobs(
     calendar: pl.DataFrame | None = None,
     remarks: tuple[str, ...] = (),
 ) -> DemandHistory:
-    """Lay out demand series from jobs up to a cutoff, or as far as their record is complete.
+    """Build demand series from jobs up to a cutoff, by default the time up to which the record is complete.
 
     Parameters
     ----------
@@ -303,19 +314,19 @@ def lay_out_jobs(
     trace_end : datetime
         End of the record.
     at : datetime, optional
-        Cutoff; None: as far as the record is complete.
+        Cutoff; None: the time up to which the record is complete.
     interval_hours : float
         Length of an interval. [h]
     series, size : str
         Columns that name the series of a job, and its GPUs or instances.
     suffix : str
-        Added to the names of the series.
+        Text added to the names of the series.
     total : bool
-        Whether sums of series are series too.
+        Whether to add series that are sums of others, such as ``all/gpu``.
     calendar : polars.DataFrame, optional
         Known events, see :func:`gpuplanner.forecast.growth_and_announced_demand.read_calendar`.
     remarks : tuple of str
-        Remarks so far.
+        Remarks on the data from earlier steps, to which others are added.
     """
     end = at or trace_end
     if at is None:
@@ -363,7 +374,10 @@ def lay_out_jobs(
 
 
 def name_series_by_model(jobs: pl.DataFrame, *, forced: bool) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Add the column ``series``: the tenant, with the GPU model where every job names it or it is forced."""
+    """Add the column ``series`` to jobs: the tenant, followed by the GPU model if every job names one.
+
+    With `forced`, the GPU model is always part of the name. Also returns remarks on the naming.
+    """
     models = jobs.select(pl.col("gpu_model").filter(pl.col("gpus") > 0).unique()).to_series()
     boards = models.drop_nulls().len()
     is_separated = boards > 1 and (forced or not models.null_count())
@@ -375,9 +389,10 @@ def name_series_by_model(jobs: pl.DataFrame, *, forced: bool) -> tuple[pl.DataFr
 
 
 def _sum_hierarchy(jobs: pl.DataFrame, series: str) -> tuple[pl.DataFrame, dict[str, tuple[str, ...]]]:
-    """List the sums by the path of series names with their leaves; a sum with jobs of its own gets a leaf for them.
+    """List the series that are sums, each with the series it sums, from names such as ``a/b/c``.
 
-    Where names end in a GPU model, each sum is of one GPU model, except ``all``.
+    A tenant that has jobs of its own and is a prefix of others gets a series for its own jobs. Where names end in a GPU
+    model, each sum is of one GPU model, except ``all``.
     """
     names = jobs[series].unique().cast(pl.String).sort().to_list()
     boards = (
@@ -408,6 +423,7 @@ def _sum_hierarchy(jobs: pl.DataFrame, series: str) -> tuple[pl.DataFrame, dict[
 
 
 def _short_history_remark(history: timedelta) -> tuple[str, ...]:
+    """Return a remark if the history is shorter than :data:`MIN_HISTORY_FOR_OWN_ERRORS`; else an empty tuple."""
     if history >= MIN_HISTORY_FOR_OWN_ERRORS:
         return ()
     days = count_text(round(history / timedelta(days=1)), "day")
@@ -416,7 +432,7 @@ def _short_history_remark(history: timedelta) -> tuple[str, ...]:
 
 
 def _first_after_silence(jobs: pl.DataFrame, end: datetime) -> tuple[datetime, int]:
-    """Find the first submission after the last long silence, and count those before it."""
+    """Find the first submission after the last gap longer than :data:`MAX_GAP_BETWEEN_ARRIVALS`; count those before."""
     times = jobs["submit_time"].sort()
     if times.is_empty():
         return end, 0
@@ -426,7 +442,7 @@ def _first_after_silence(jobs: pl.DataFrame, end: datetime) -> tuple[datetime, i
 
 
 def lay_out_occupancy(table: pl.DataFrame, interval_hours: float, at: datetime | None) -> DemandHistory:
-    """Lay out allocated GPUs by pool: interval means of the readings, with the quota as cap."""
+    """Build series of allocated GPUs by pool: interval means of the readings, with the quota as upper limit."""
     slot = timedelta(hours=interval_hours)
     readings = table if at is None else table.filter(pl.col("time") < at)
     if readings.is_empty():
@@ -442,7 +458,7 @@ def lay_out_occupancy(table: pl.DataFrame, interval_hours: float, at: datetime |
 
 
 def lay_out_telemetry(samples: pl.LazyFrame, interval_hours: float, at: datetime | None) -> DemandHistory:
-    """Lay out GPUs in use by profile from telemetry alone: with a job, busy, or with a process."""
+    """Build series of GPUs in use by profile from telemetry alone: those with a job, activity or a process."""
     before = samples if at is None else samples.filter(pl.col("time") < at)
     device_hours = aggregate_hourly(before).filter(pl.col("samples") > 0)
     if device_hours.is_empty():
@@ -475,7 +491,7 @@ def lay_out_telemetry(samples: pl.LazyFrame, interval_hours: float, at: datetime
 def _lay_out_readings(
     rows: pl.DataFrame, start: datetime, slots: int, interval_hours: float, remark: str
 ) -> DemandHistory:
-    """Lay out readings ``time, unique_id, y, total``: interval means, with the largest total as cap.
+    """Build demand series from readings: interval means, with the largest total as upper limit.
 
     Parameters
     ----------
@@ -488,7 +504,7 @@ def _lay_out_readings(
     interval_hours : float
         Length of an interval. [h]
     remark : str
-        Remark on the source.
+        Remark on the source, which the result carries.
     """
     if slots < 2:
         raise ScenarioError("forecast: readings", "two intervals", f"{max(slots, 0)}", "Read for longer.")
@@ -515,9 +531,11 @@ def _lay_out_readings(
 
 
 def _nothing_before(at: datetime | None) -> ScenarioError:
+    """Make the error of a cutoff before which there are no readings."""
     return ScenarioError("forecast: readings", f"some before {at}", "none", "Choose a later cutoff (--at).")
 
 
 def _floor(instant: datetime, slot: timedelta) -> datetime:
+    """Round a time down to the start of its interval; intervals count from midnight UTC."""
     day = instant.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return day + (instant - day) // slot * slot

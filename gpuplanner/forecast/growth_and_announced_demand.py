@@ -17,41 +17,49 @@ from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
 from gpuplanner.usage.requested_demand import mean_occupancy
 
 MIN_GROWTH_WEEKS = 4
-"""With less the spread of a week cannot be told from its growth."""
+"""Weeks of known demand below which no growth is fitted: noise and growth cannot be separated."""
 WEEKS_IN_YEAR = 365.25 / 7
+"""Mean number of weeks in a year."""
 GROWTH_SAMPLE_PATHS = 8000
+"""Default number of sample paths of weekly demand."""
 
 WEEKLY_NOISE_SDS = tuple(np.geomspace(0.01, 0.6, 10))
-"""Standard deviations of a week's own noise, as shares of the need; each as likely as the next beforehand."""
+"""Candidate standard deviations of the noise of a single week, as shares of demand; all have the same prior
+probability."""
 WALK_SDS_WITH_PRIOR = ((0.0, 0.75), (0.01, 0.06), (0.02, 0.06), (0.04, 0.06), (0.08, 0.05), (0.16, 0.02))
-"""Standard deviations of a week's lasting step, and how likely they are before the record is seen: a walk has to be
-shown by it."""
+"""Candidate standard deviations of the lasting weekly change of the level (random walk), as shares of demand, each with
+its prior probability; most of it is on 0, so a random walk needs evidence."""
 TREND_SDS_WITH_PRIOR = ((0.0, 0.2), (0.15, 0.2), (0.5, 0.6))
-"""Standard deviations of the growth a year, and how likely: few weeks draw it towards none."""
+"""Candidate prior standard deviations of the growth per year, as shares of demand, each with its prior probability;
+with few weeks the growth is shrunk towards 0."""
 PRIOR_RELATIVE_NOISE_PROBABILITY = 0.75
-"""How likely it is beforehand that growth and noise are shares of the need, not numbers of GPUs."""
+"""Prior probability that growth and noise are proportional to demand, rather than numbers of GPUs."""
 LEVEL_JUMP_LOG_SD = 0.4
-"""Standard deviation of a sudden change of level."""
+"""Standard deviation of a sudden change of the level, in natural logarithms of demand."""
 LEVEL_JUMP_PROBABILITY_PER_WEEK = 1.0 / WEEKS_IN_YEAR
-"""Odds that the level changed suddenly before a given week of the record."""
+"""Prior probability that the level changed suddenly before a given week of the record."""
 JUMPS_BEFORE, WEEKS_BEFORE = 0.2, 156.0
-"""Sudden changes thought of before the record is seen, and in how many weeks: what lies ahead follows from both."""
+"""Prior of the rate of sudden level changes: this many changes in this many weeks, added to the changes and weeks of
+the record."""
 
 Series: TypeAlias = Sequence[float] | np.ndarray
+"""Weekly demand, oldest week first."""
 
 
 @dataclass(frozen=True, eq=False)
 class GrowthLaw:
-    """Growth models of weekly demand with their posterior weights, each with its last level.
+    """Growth models of weekly demand with their posterior weights, each with its level in the last week.
 
-    - ``weeks``: Weeks with a need in the record.
-    - ``unit``: What a need of 1 in the arrays stands for [GPUs].
-    - ``whole``: Whether all needs were full GPUs: those to come are then rounded.
+    - ``weeks``: Number of weeks with known demand in the record.
+    - ``unit``: Demand that 1 in the arrays stands for: the mean of the record [GPUs].
+    - ``whole``: Whether the demand of every week was a whole number; sampled demand is then rounded.
     - ``weight``, shape (n_laws,): Posterior probabilities; they add up to 1.
-    - ``logs``, ``peaked``, shape (n_laws,): Whether the law holds for the logarithm of the need, else for the need
-      itself; whether a week's own noise is that of a largest value (Gumbel), else normal.
-    - ``noise``, ``walk``, ``jumps``, shape (n_laws,): Standard deviations of a week's own noise and of its lasting
-      step, and sudden changes of level a week.
+    - ``logs``, ``peaked``, shape (n_laws,): Whether the model is of the logarithm of demand (else of demand itself);
+      whether the weekly noise has a Gumbel
+      distribution (else normal).
+    - ``noise``, ``walk``, ``jumps``, shape (n_laws,): Standard deviations of the weekly noise and of the weekly random
+      walk step, and rate of sudden level changes per
+      week.
     - ``level``, ``trend``, shape (n_laws,): Means of the level in the last week and of its growth a week.
     - ``cov``, shape (3, n_laws): Variance of the level, covariance, variance of the trend.
     """
@@ -71,7 +79,7 @@ class GrowthLaw:
 
     @property
     def growth_per_year(self) -> float:
-        """Mean growth of a year as a share of the level: 0.5 for half as much again."""
+        """Mean growth per year as a share of the level: 0.5 for 50 % more."""
         rise = self.trend * WEEKS_IN_YEAR
         share = np.where(self.logs, np.expm1(rise), rise / np.maximum(self.level, 1e-9))
         return float(self.weight @ share)
@@ -101,10 +109,10 @@ class GrowthLaw:
 def fit_growth(needs: Series) -> GrowthLaw:
     """Fit trend, noise and random walk to weekly demand, with posterior weights over their sizes.
 
-    The level of a week moves by a trend, by a lasting step of its own (the walk), and at most once in the record by a
-    sudden change; the need is that level with noise of its own on it. Every mixture of the sizes listed in this module
-    is weighed by how well it foretold each week from those before (a Kalman filter), for the logarithm of the need and
-    for the need itself. Nothing is chosen: what is not told apart stays in with its weight, and widens what is drawn.
+    The level changes each week by a trend and a random walk step, and at most once in the record by a sudden jump;
+    demand is the level plus noise. Each combination of the candidate sizes in this module is weighted by the likelihood
+    of each week given the weeks before (Kalman filter), both for demand and for its logarithm. No single model is
+    selected: all keep their weight, which widens the sample paths where the data cannot separate them.
 
     References
     ----------
@@ -132,7 +140,7 @@ def fit_growth(needs: Series) -> GrowthLaw:
 
 
 def _require_weekly_needs(needs: Series) -> np.ndarray:
-    """Return the demand from the first known week on; raise if too few weeks are known."""
+    """Return weekly demand from the first known week on; raise :class:`SchemaError` if too few weeks are known."""
     values = np.asarray(needs, dtype=float)
     finite = np.isfinite(values)
     if finite.sum() < MIN_GROWTH_WEEKS or not (values[finite] >= 0).all() or not values[finite].any():
@@ -144,7 +152,7 @@ def _require_weekly_needs(needs: Series) -> np.ndarray:
 
 
 def _posterior_of_laws(needs: np.ndarray, *, logs: bool) -> tuple[np.ndarray, ...]:
-    """Compute the log posterior of each growth model, and the fields of :class:`GrowthLaw` from ``logs`` on."""
+    """Compute the log posterior of each growth model, and the fields ``logs`` to ``cov`` of :class:`GrowthLaw`."""
     weeks = len(needs)
     # A sudden change before week `at`; 0: none. One before the last week alone cannot be told from its noise.
     noise, (walk, walk_odds), (spread, trend_odds), at = _laws(weeks)
@@ -183,14 +191,14 @@ def _posterior_of_laws(needs: np.ndarray, *, logs: bool) -> tuple[np.ndarray, ..
 
 
 def _gumbel_over_normal(missed: np.ndarray) -> np.ndarray:
-    """Compute the log ratio of the Gumbel and the normal density, both of mean 0 and variance 1."""
+    """Compute the log ratio of Gumbel to normal density for standardized residuals, both of mean 0 and variance 1."""
     spread = np.pi / np.sqrt(6)
     reduced = spread * np.maximum(missed, -8.0) + np.euler_gamma
     return np.asarray(np.log(spread * np.sqrt(2 * np.pi)) - reduced - np.exp(-reduced) + missed**2 / 2)
 
 
 def _laws(weeks: int) -> tuple[np.ndarray, tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray]:
-    """List every combination of noise, walk (with prior), trend (with prior) and week of a level change."""
+    """List every combination of noise, random walk and trend (both with prior) and week of a level change."""
     grid = np.indices((len(WEEKLY_NOISE_SDS), len(WALK_SDS_WITH_PRIOR), len(TREND_SDS_WITH_PRIOR), weeks))
     noise, walk, trend, at = grid.reshape(len(grid), -1)
     walks, trends = np.array(WALK_SDS_WITH_PRIOR)[walk].T, np.array(TREND_SDS_WITH_PRIOR)[trend].T
@@ -198,22 +206,22 @@ def _laws(weeks: int) -> tuple[np.ndarray, tuple[np.ndarray, ...], tuple[np.ndar
 
 
 MAX_MISSING_DEMAND_FRACTION = 0.1
-"""Share of the demand that may be missing at the end of what is called complete."""
+"""Largest share of the demand that may be missing from a record that counts as complete."""
 MIN_DEMAND_LEVEL_DAYS = 3
-"""A level lasts at least as long; less is a peak."""
+"""Shortest duration of a demand level; a shorter one counts as a peak. [days]"""
 EXTRA_LEVEL_PENALTY = 4.0
-"""Of one more level, in squares of the noise of a day times the logarithm of the days: 3 would find chance levels in
-noise that lasts from one day into the next."""
+"""Cost of one more change point, in multiples of the daily noise variance times the logarithm of the number of days. A
+factor of 3 would find spurious levels in noise that is correlated from day to day."""
 MIN_WEEKS_FOR_WEEKDAYS = 3
-"""From so many weeks on the usual difference of each day of the week is taken out first."""
+"""Weeks of history from which the mean effect of each weekday is subtracted before change points are searched."""
 
 
 def complete_until(jobs: pl.DataFrame, end: datetime) -> datetime:
-    """Find the instant from which more than a tenth of the demand is missing from the record.
+    """Find the instant after which more than a tenth of the demand is missing from the record.
 
-    A record that holds a job that still runs lists jobs as they begin, and is complete to its end. One that holds
-    only ended jobs lacks those that ended later. Of the GPU-hours of its jobs, the share that lies more than x
-    hours behind their start is what is missing x hours before its end.
+    A record that contains a running job lists jobs when they begin, so it is complete to its end. A record of ended
+    jobs only lacks the jobs that were running at its end. The share of demand missing x hours before the end is
+    estimated as the share of GPU-hours that jobs use more than x hours after their start.
 
     Parameters
     ----------
@@ -225,7 +233,7 @@ def complete_until(jobs: pl.DataFrame, end: datetime) -> datetime:
     Returns
     -------
     datetime
-        `end` itself, or a full hour before it, at most half of the record before.
+        `end` itself, or an earlier full hour, not before the middle of the record.
 
     Examples
     --------
@@ -291,7 +299,7 @@ def change_points(demand: pl.DataFrame) -> pl.DataFrame:
 
 
 def _without_week(means: np.ndarray) -> np.ndarray:
-    """Subtract the usual difference of each day of the week from daily means."""
+    """Subtract the mean deviation of each weekday from daily means."""
     if len(means) < 7 * MIN_WEEKS_FOR_WEEKDAYS:
         return means
     around = np.array([np.median(means[max(day - 3, 0) : day + 4]) for day in range(len(means))])
@@ -329,7 +337,9 @@ def _pelt(values: np.ndarray) -> list[int]:
 
 
 ANNOUNCED_JOBS_SCHEMA = {"tenant": pl.String, "start_time": pl.Datetime, "end_time": pl.Datetime, "gpus": pl.Float64}
+"""Columns and types of a file of announced jobs."""
 EVENT_CALENDAR_SCHEMA = {"kind": pl.String, "start_time": pl.Datetime, "end_time": pl.Datetime}
+"""Columns and types of a calendar file of releases, holidays and maintenance."""
 
 
 def read_announced(path: str | Path) -> pl.DataFrame:
@@ -346,7 +356,7 @@ def read_calendar(path: str | Path) -> pl.DataFrame:
 
 
 def event_hours(calendar: pl.DataFrame, start: datetime) -> tuple[np.ndarray, ...]:
-    """Convert a calendar to spans of each kind in hours since `start`, each of shape (n, 2), by name of the kind.
+    """Convert a calendar to time spans in hours since `start`: an array of shape (n, 2) for each kind, sorted by kind.
 
     Examples
     --------
@@ -366,9 +376,9 @@ def event_hours(calendar: pl.DataFrame, start: datetime) -> tuple[np.ndarray, ..
 def gpus_announced(
     jobs: pl.DataFrame, ids: Sequence[str], whole: str, start: datetime, interval_hours: float, slots: int
 ) -> np.ndarray:
-    """Compute the mean GPUs of announced jobs in every interval from `start` on.
+    """Compute the mean GPUs of announced jobs in each interval from `start` on, shape (n_series, slots).
 
-    A tenant that no series is of counts in the whole alone.
+    Jobs of a tenant without a series count for the whole fleet only.
 
     Parameters
     ----------
@@ -377,7 +387,7 @@ def gpus_announced(
     ids : sequence of str
         Names of the series.
     whole : str
-        Series of the whole fleet.
+        Name of the series of the whole fleet.
     start : datetime
         First interval.
     interval_hours : float
@@ -409,6 +419,7 @@ def gpus_announced(
 
 
 def _read_table(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
+    """Read the given columns of a CSV or Parquet file, with times in UTC; raise ScenarioError if any is missing."""
     names = ", ".join(columns)
     try:
         parquet = path.suffix == ".parquet"
@@ -428,6 +439,7 @@ def _read_table(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _require_valid_rows(table: pl.DataFrame, odd: pl.DataFrame, path: Path, rule: str) -> pl.DataFrame:
+    """Return the table; raise ScenarioError, with `rule`, for the rows `odd` and rows that end before they start."""
     bad = table.filter(~(pl.col("end_time") > pl.col("start_time")).fill_null(False)).vstack(odd)
     if bad.height:
         expected = " and ".join(filter(None, (rule, "an end after its start")))

@@ -48,43 +48,46 @@ PRIOR_RELATIVE_LOSS_BY_MODEL = {
     RUN_OFF: 0.75,
     RUN_OFF_REVERTING: 0.8,
 }
-"""Pinball loss relative to the naive forecast that a candidate is believed to reach before it was tried here. Public
-traces stand behind it, see ``docs/results/forecast.md``."""
+"""Prior of a model's pinball loss relative to that of the naive forecast, before any cutoff of the data; measured on
+public traces, see ``docs/results/forecast.md``."""
 PRIOR_SEASONS, OWN_SHARE, OWN_SEASONS = 10.0, 0.25, 96.0
-"""How many seasons the prior counts for, as what share of a season one of a single series counts beside it, and after
-how many seasons a series' own record counts as much as that of all: a cutoff from which a week was forecast says more
-than one of a day, and series of one source err together."""
+"""Seasons of evaluated forecasts that the prior counts as; weight of a season of one series in the pooled record; and
+number of seasons after which a series' own record counts as much as the pooled one. Counted in seasons because a cutoff
+with a week's forecast says more than one with a day's; below 1 because errors of series of one source are
+correlated."""
 LOSS_HALF_LIFE_CUTOFFS = 20.0
-"""Origins after which a loss counts half."""
+"""Number of later cutoffs after which the loss at a cutoff counts half."""
 WORST, FLOOR = 3.0, 0.05
-"""Relative losses are told apart within these bounds: one odd series does not judge a candidate for all."""
+"""Largest and smallest relative loss of a model that is told from more extreme ones, so that a single unusual series
+does not decide the weight of a model for all."""
 SHARPNESS, UPPER, LEAST_WEIGHT = 40.0, 7.0, 0.02
-"""Per cent by which the weight of a candidate falls for 1 % more loss, in all quantiles and in those above the median,
-where few intervals tell candidates apart; and the smallest weight, below which a candidate gets none."""
+"""Decrease of a model's weight, in per cent, for 1 % more loss: for quantiles up to the median, and for those above it,
+where few intervals separate the models; and the smallest weight, below which a model gets none."""
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedBacktest:
-    """Evaluated backtest: calibrated quantiles of the models, their weights, and the weighted mixture.
+    """Backtest with calibrated quantiles of each model, model weights, and the weighted mean of the models.
 
     Parameters
     ----------
     test : Backtest
+        Forecasts and actual values.
     price : float or None
-        Price of a unit short, in prices of a unit planned, at which plans are costed; it decides nothing: the loss
-        over all quantiles chooses best for the point forecast and for the cost of planning alike.
+        Cost of a GPU-hour of unmet demand relative to a planned one, for the cost in the scores; it does not affect
+        the weights, which follow from the loss over all quantiles.
     quantiles : dict of str to numpy.ndarray, each of shape (n_series, n_origins, horizon, n_levels)
-        What each candidate said at each cutoff, calibrated by what was known then.
+        Quantiles of each model at each cutoff, calibrated with the actual values known at that cutoff.
     means : dict of str to numpy.ndarray, each of shape (n_series, n_origins, horizon)
-        Means of the same, which energy and money are counted with; the point forecast is the median.
+        Calibrated means of each model, for energy and cost; the point forecast is the median.
     weights : numpy.ndarray, shape (n_models, n_series, n_origins + 1)
-        Of the candidates, in the order of `quantiles`, at each cutoff; the last column is for the future.
+        Weights of the models, in the order of `quantiles`, at each cutoff; the last column is for the future.
     upper : numpy.ndarray, of the same shape
-        The same of the quantiles above the median.
+        Weights of the models for the quantiles above the median.
     mixture : numpy.ndarray, shape (n_series, n_origins, horizon, n_levels)
-        What was said at each cutoff: the weighted mean of the candidates' quantiles.
+        Forecast at each cutoff: the weighted mean of the models' quantiles.
     first : int
-        The first cutoff that is judged; those before it only calibrate.
+        Index of the first cutoff that is evaluated; earlier ones only calibrate.
     """
 
     test: Backtest
@@ -98,16 +101,16 @@ class EvaluatedBacktest:
 
     @property
     def mixture_mean(self) -> np.ndarray:
-        """Mean of the mixture, shape (n_series, n_origins, horizon)."""
+        """Mean of the weighted forecast, shape (n_series, n_origins, horizon)."""
         return _mix_candidates(self.means, self.weights[:, :, :-1])
 
     @property
     def main_model(self) -> np.ndarray:
-        """Model with the largest weight in the future of each series, shape (n_series,)."""
+        """Name of the model with the largest weight in the forecast of the future, shape (n_series,)."""
         return np.asarray(np.array(list(self.quantiles), dtype=object)[self.weights[:, :, -1].argmax(axis=0)])
 
     def weight_of(self, model: str) -> np.ndarray:
-        """Return a model's weight in the future of each series, shape (n_series,)."""
+        """Return a model's weight in the forecast of the future of each series, shape (n_series,)."""
         return np.asarray(self.weights[list(self.quantiles).index(model), :, -1])
 
 
@@ -117,14 +120,16 @@ def evaluate_backtest(backtest: Backtest, *, price: float | None = None, first: 
     Parameters
     ----------
     backtest : Backtest
+        Forecasts and actual values at all cutoffs.
     price : float, optional
-        Price of a unit short, in prices of a unit planned, above 1, for the cost of what was said.
+        Cost of a GPU-hour of unmet demand relative to a planned one, above 1, for the cost in the scores.
     first : int
-        Cutoffs that only calibrate.
+        Number of first cutoffs that only calibrate.
 
     Returns
     -------
-    Judged
+    EvaluatedBacktest
+        Calibrated quantiles, weights and weighted forecast.
     """
     shape = backtest.actual.shape
     quantiles = {model: np.full((*shape, len(QUANTILE_LEVELS)), np.nan) for model in backtest.predicted}
@@ -148,14 +153,16 @@ def evaluate_backtest(backtest: Backtest, *, price: float | None = None, first: 
 
 
 def _of_levels(weights: np.ndarray, upper: np.ndarray) -> np.ndarray:
-    """Broadcast weights over quantile levels, along a last axis."""
+    """Add a last axis of quantile levels to weights: `weights` up to the median, `upper` above it."""
     return np.where(np.array(QUANTILE_LEVELS) > 0.5, upper[..., None], weights[..., None])
 
 
 def _weights_at(
     backtest: Backtest, quantiles: dict[str, np.ndarray], known_values: np.ndarray, cutoff_index: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the weights of the models at a cutoff, each (n_models, n_series), from outcomes known then.
+    """Compute the weights of the models at a cutoff from the actual values known then.
+
+    Returns two arrays of shape (n_models, n_series): the weights up to the median, and above it.
 
     Parameters
     ----------
@@ -185,17 +192,17 @@ def _weights_at(
 def relative_losses(loss: np.ndarray, seasons: np.ndarray, full: np.ndarray, models: Sequence[str]) -> np.ndarray:
     """Estimate the log loss of each model relative to the naive forecast, by empirical Bayes.
 
-    Of what each lost in all (the naive forecast first) and over how many seasons, both of shape (n_models, n_series);
-    series of the rule "full" make the common record, the others do not.
+    The loss ratio of a series is averaged with the ratio pooled over the series of the rule "full", and that with the
+    prior :data:`PRIOR_RELATIVE_LOSS_BY_MODEL`. The result has the shape (n_models, n_series).
 
     Parameters
     ----------
     loss : numpy.ndarray, shape (n_models, n_series)
-        Loss of each model in all, the naive forecast first.
+        Total pinball loss of each model, the naive forecast first.
     seasons : numpy.ndarray, shape (n_models, n_series)
-        Seasons that the loss is of.
+        Number of forecast seasons over which the loss was summed.
     full : numpy.ndarray of bool, shape (n_series,)
-        Whether a series is of the rule "full" and so counts for all.
+        Whether a series has the rule "full" and so counts in the pooled ratio.
     models : sequence of str
         Names of the models.
 
@@ -222,7 +229,7 @@ def relative_losses(loss: np.ndarray, seasons: np.ndarray, full: np.ndarray, mod
 
 
 def weights_from_records(record: np.ndarray, usable: np.ndarray, sharpness: float = SHARPNESS) -> np.ndarray:
-    """Compute weights from log relative losses, shape (n_models, n_series); the first model is the fallback.
+    """Compute model weights from log relative losses; where no model is usable, the first one gets all the weight.
 
     Examples
     --------
@@ -241,7 +248,7 @@ def weights_from_records(record: np.ndarray, usable: np.ndarray, sharpness: floa
 
 
 def _mix_candidates(values: dict[str, np.ndarray], weights: np.ndarray) -> np.ndarray:
-    """Compute the weighted mean of arrays by model; NaN where the naive forecast is NaN."""
+    """Compute the weighted mean of the models' arrays; NaN where the naive forecast is NaN."""
     extra_axes = values[NAIVE].ndim - weights.ndim + 1
     mixture = np.zeros_like(values[NAIVE])
     for candidate, weight in zip(values.values(), weights, strict=True):
@@ -253,7 +260,7 @@ def _mix_candidates(values: dict[str, np.ndarray], weights: np.ndarray) -> np.nd
 def forecast_future(
     backtest: EvaluatedBacktest, *, known_jobs: KnownJobs | None = None, seed: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Forecast beyond the history: mean (n_series, horizon) and quantiles (n_series, horizon, n_levels)."""
+    """Forecast after the end of the history: means (n_series, horizon) and quantiles (n_series, horizon, n_levels)."""
     test, weights = backtest.test, backtest.weights[:, :, -1]
     shares = _of_levels(weights, backtest.upper[:, :, -1])
     grid, end = test.grid, len(test.origins)
@@ -295,7 +302,7 @@ def forecast_future(
 
 
 def planned_quantile(quantiles: np.ndarray, price: float) -> np.ndarray:
-    """Interpolate quantiles at the level that costs least, 1 - 1 / price.
+    """Interpolate quantiles of demand at the level with the lowest mean cost of planning, 1 - 1 / price.
 
     Examples
     --------
@@ -312,7 +319,7 @@ def planned_quantile(quantiles: np.ndarray, price: float) -> np.ndarray:
 
 
 def realised_cost(actual: np.ndarray, quantiles: np.ndarray, price: float | None) -> np.ndarray:
-    """Compute the realised cost of an interval, in prices of a planned unit; without a price the mean pinball loss.
+    """Compute the cost of planning at a quantile, relative to a planned unit; without a price, mean pinball loss.
 
     Parameters
     ----------
@@ -334,9 +341,14 @@ def realised_cost(actual: np.ndarray, quantiles: np.ndarray, price: float | None
 
 
 CHOSEN_MODEL_NAME = "chosen"
+"""Model name of the weighted forecast in tables of forecasts and scores."""
 _RATIO_SCHEMA = dict.fromkeys(("value", "chosen", "ratio"), pl.Float64)
+"""Numeric columns of :data:`BEST_FIXED_MODEL_SCHEMA`: values of the best single model and of the weighted forecast, and
+their ratio."""
 BEST_FIXED_MODEL_SCHEMA = dict.fromkeys(("use", "measure", "best"), pl.String) | _RATIO_SCHEMA
+"""Columns and types of the table of :func:`compare_best_fixed`."""
 QUANTILE_COLUMNS = tuple(f"q{round(100 * level):02d}" for level in QUANTILE_LEVELS)
+"""Columns of the quantiles in table ``schemas.Forecast``: ``q05`` to ``q95``."""
 
 
 def fold_table(backtest: EvaluatedBacktest) -> pl.DataFrame:
@@ -345,8 +357,9 @@ def fold_table(backtest: EvaluatedBacktest) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``unique_id, model, cutoff, ds, y, mean, q05 ... q95``, and ``scale``, the unit of MASE at that cutoff; the
-        rows of model ``"chosen"`` are what was said then, the weighted candidates. Sorted by the first four.
+        ``unique_id, model, cutoff, ds, y, mean, q05 ... q95``, and ``scale``, the unit of MASE at that cutoff; the rows
+        of model ``"chosen"`` are the weighted forecast at that
+        cutoff. Sorted by the first four columns.
     """
     test, grid = backtest.test, backtest.test.grid
     cutoff_indices = range(backtest.first, len(test.origins))
@@ -379,9 +392,9 @@ def fold_scores(backtest: EvaluatedBacktest) -> pl.DataFrame:
     polars.DataFrame
         ``unique_id, model, rule, cutoffs``; ``mase`` of the median and ``pinball`` (twice the mean loss over the
         seven quantiles), both in units of the seasonal naive error before each cutoff; ``coverage_90``;
-        ``realised_cost`` (of planning at the quantile of the price, per unit needed; null without a price or
-        need); ``cpu_s`` of one forecast; ``weight`` in the forecast of the future; ``chosen`` (whether it weighs most
-        there). Model ``"chosen"`` is what was said at each cutoff.
+        ``realised_cost`` (of planning at the quantile of the price, per unit of demand; null without a price or
+        demand); ``cpu_s`` of one forecast; ``weight`` in the forecast of the future; ``chosen`` (whether it has the
+        largest weight there). Model ``"chosen"`` is the weighted forecast at each cutoff.
     """
     test = backtest.test
     part = slice(backtest.first, None)
@@ -421,17 +434,17 @@ def score_backtest(backtest: Backtest, *, judged: EvaluatedBacktest | None = Non
     Parameters
     ----------
     backtest : Backtest
-        From :func:`backtest`.
+        Result of :func:`backtest`.
     judged : EvaluatedBacktest, optional
-        Of this backtest; made without a price if not given.
+        The same backtest after :func:`evaluate_backtest`; None: evaluated here, without a price.
 
     Returns
     -------
     polars.DataFrame
         ``unique_id``, ``model``, ``rule``, ``windows`` (cutoffs), ``mase`` (mean over the cutoffs at which it is
-        defined; null if at none), ``smape`` [0-2], ``mae`` [instances]; and over the cutoffs behind the first,
-        which nothing calibrates: ``pinball`` (mean over the quantiles, [instances]), ``coverage_50``,
-        ``coverage_80``, ``coverage_90`` [0-1], ``realised_cost`` (with a price: what an interval cost); in the order
+        defined; null if at none), ``smape`` [0-2], ``mae`` [instances]; and over the cutoffs after the first, which has
+        no earlier errors to calibrate with: ``pinball`` (mean over the quantiles, [instances]), ``coverage_50``,
+        ``coverage_80``, ``coverage_90`` [0-1], ``realised_cost`` (with a price: mean cost of an interval); in the order
         of the series, and within them from simple to elaborate.
     """
     made = judged or evaluate_backtest(backtest)
@@ -447,7 +460,10 @@ def score_backtest(backtest: Backtest, *, judged: EvaluatedBacktest | None = Non
 
 
 def series_record(backtest: EvaluatedBacktest, row: int, levels: np.ndarray) -> dict[str, float | int | None]:
-    """Score quantile forecasts of a series, shape (n_origins, horizon, n_levels)."""
+    """Compute the error measures of the forecasts of one series, by the column names of :func:`score_backtest`.
+
+    `row` is the index of the series, `levels` its quantiles at each cutoff, shape (n_origins, horizon, n_levels).
+    """
     test = backtest.test
     is_forecast = ~np.isnan(levels[:, 0, 0])
     late = is_forecast & (np.cumsum(is_forecast) > 1) if is_forecast.sum() > 1 else is_forecast
@@ -476,7 +492,7 @@ def series_record(backtest: EvaluatedBacktest, row: int, levels: np.ndarray) -> 
 
 
 def mean_scores(scores: pl.DataFrame) -> pl.DataFrame:
-    """Average scores by model over the series that have it."""
+    """Average the scores of each model over the series that it was scored on."""
     values = ("cutoffs", "mase", "pinball", "coverage_90", "realised_cost", "cpu_s", "weight", "chosen")
     means = pl.col(values).mean()
     return scores.group_by("model", maintain_order=True).agg(pl.len().alias("series"), means)
@@ -487,23 +503,25 @@ FORECAST_USE_BY_ERROR_MEASURE = {
     "pinball": "all quantiles",
     "realised_cost": "planning at the quantile of the price",
 }
+"""Use of a forecast that an error measure stands for, by the column of the measure."""
 
 
 def compare_best_fixed(mean: pl.DataFrame) -> pl.DataFrame:
-    """Compare the chosen mixture with the best single model in hindsight, by use.
+    """Compare the weighted forecast with the best single model in hindsight, for each use of a forecast.
 
-    The best one is known in hindsight only; a ratio below 1 means that choosing gained more than any of them.
+    A ratio below 1 means that the weighted forecast has a lower error than every single model.
 
     Parameters
     ----------
     mean : polars.DataFrame
-        From :func:`mean_scores`.
+        Table of :func:`mean_scores`.
 
     Returns
     -------
     polars.DataFrame
-        ``use`` and ``measure``, ``best`` (the candidate) with its ``value``, ``chosen`` and ``ratio``; uses that
-        nothing was measured for are left out.
+        ``use``, ``measure``, ``best`` (name of the best model), its ``value``, ``chosen`` (value of the weighted
+        forecast)
+        and ``ratio``; uses without a measured value are left out.
 
     Examples
     --------
@@ -524,11 +542,12 @@ def compare_best_fixed(mean: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_chosen(backtest: EvaluatedBacktest) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Collect mean and quantiles of every model, and of the mixture."""
+    """Collect mean and quantiles of every model by name, the weighted forecast as ``chosen``."""
     candidates = {model: (backtest.means[model], backtest.quantiles[model]) for model in backtest.quantiles}
     return candidates | {CHOSEN_MODEL_NAME: (backtest.mixture_mean, backtest.mixture)}
 
 
 def _mean(values: np.ndarray) -> float | None:
+    """Return the mean of the values that are not NaN; None without such a value."""
     flat = values[~np.isnan(values)] if values.dtype.kind == "f" else values
     return float(flat.mean()) if flat.size else None

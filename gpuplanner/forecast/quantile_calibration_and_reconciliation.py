@@ -20,27 +20,31 @@ from gpuplanner.forecast.backtest import Backtest
 from gpuplanner.forecast.statistical_models import QUANTILE_LEVELS
 
 CUTOFFS_FOR_EQUAL_OWN_WEIGHT = 64.0
-"""After so many cutoffs the record of a series itself counts as much as that of all."""
+"""Number of cutoffs after which the errors of a series itself count as much as the errors pooled over all series."""
 CUTOFFS_FOR_HALF_ERROR_SCALE = 6.0
-"""After so many, how much it errs beside the others is half believed."""
+"""Number of cutoffs after which the error of a series relative to the others is taken over by half, from 1."""
 MAX_ERROR_RATIO = 3.0
-"""It errs by no more than so many times the others' errors, and by no less than the inverse."""
+"""Largest error of a series relative to the pooled error of the others; the smallest is its inverse."""
 ERROR_HALF_LIFE_CUTOFFS = 10.0
-"""Origins after which an error counts half: levels drift, and a candidate is not for ever as good as it was."""
+"""Number of later cutoffs after which an error counts half, since levels and the quality of models drift."""
 INDEPENDENT_ERRORS_PER_CUTOFF = 4.0
-"""Independent errors of a series at a cutoff, in the correction for a finite sample: intervals of one cutoff err
-together. Series err together too: they count as the fourth root of their number."""
+"""Number of independent errors of a series at a cutoff, for the finite-sample correction: errors of one cutoff are
+correlated. Errors of series are correlated too: n series count as n ** 0.25."""
 ERROR_GROWTH_POWER, PATH_ERROR_GROWTH_POWER = 0.3, 0.15
-"""Power of the lead with which errors grow; that of candidates whose own quantiles grow apart already."""
+"""Power of the lead time with which errors are assumed to grow: of models without own quantiles, and of models whose
+own quantiles already widen with the lead time."""
 OWN_MISS_GROWTH, COMMON_MISS_GROWTH = 0.25, 1.0
-"""By how much, in logarithms, half of an interval grows for a cutoff that its series missed altogether, and on a lead
-day for one at which all series missed that day."""
+"""Growth of half an interval, in natural logarithms, for a cutoff at which all actual values of the series lay outside
+it, and for a lead day on which those of all series did."""
 MIN_LOG_WIDTH, MAX_LOG_WIDTH = np.log(0.6), np.log(2.5)
+"""Bounds of the factor by which half an interval is scaled for past misses, in natural logarithms."""
 MIN_ERROR_UNIT_RATIO = 0.5
-"""Smallest unit of an earlier error, in units of today: a quiet beginning says nothing of a busy present."""
+"""Smallest error unit of an earlier cutoff relative to that of the present one, so that errors of a quiet start do not
+inflate those of a busy present."""
 MAX_QUANTILE_TO_PEAK_RATIO = 4.0
-"""No quantile above so many times the largest value seen."""
+"""Largest calibrated quantile relative to the largest value of the series so far."""
 MEDIAN_INDEX = QUANTILE_LEVELS.index(0.5)
+"""Index of the median in :data:`QUANTILE_LEVELS`."""
 
 
 def calibrate_quantiles(
@@ -60,11 +64,11 @@ def calibrate_quantiles(
     model : str
         Name of the model.
     cutoff_index : int
-        Number of the cutoff; the number of cutoffs: the end of the history.
+        Index of the cutoff; the number of cutoffs stands for the end of the history.
     known_values : numpy.ndarray, shape (n_series, n_origins, horizon)
         Actual values as far as they were known at the cutoff, NaN elsewhere.
     before : numpy.ndarray, shape (n_series, n_origins, horizon, n_levels)
-        Calibrated quantiles of earlier cutoffs.
+        Calibrated quantiles of the earlier cutoffs.
     forecast : numpy.ndarray, optional
         Quantiles to calibrate; None: those of the backtest at the cutoff.
     """
@@ -103,11 +107,11 @@ def calibrate_quantiles(
 def calibrated_mean(
     mean: np.ndarray, uncalibrated: np.ndarray, calibrated: np.ndarray, cap: np.ndarray | float = np.inf
 ) -> np.ndarray:
-    """Shift the mean of a forecast as far as calibration moves the mean of its quantiles.
+    """Shift the mean of a forecast by as much as calibration shifts the mean of its quantiles.
 
-    Between levels a correction is taken to run straight, and beyond 10 and 90 % to stay: that of the outermost is made
-    for coverage, by the largest error there was while cutoffs are few. The mean of a candidate that says one value
-    alone becomes that of its quantiles.
+    Corrections are interpolated linearly between quantile levels and held constant below 10 % and above 90 %, because
+    the outermost levels are corrected for coverage. The mean of a model with a single value becomes the mean of its
+    calibrated quantiles.
 
     Parameters
     ----------
@@ -130,9 +134,10 @@ def calibrated_mean(
 
 
 def _error_scales(errors: np.ndarray, full: np.ndarray) -> np.ndarray:
-    """Estimate each series' error relative to the others before each cutoff, shape (n_series, n_origins + 1).
+    """Estimate each series' error relative to the pooled error before each cutoff, shape (n_series, n_origins + 1).
 
-    Drawn towards 1 while cutoffs are few, as the mean of exponential errors is by a Gamma law of their rate.
+    The ratio is shrunk towards 1 while there are few cutoffs, as the posterior mean of exponential errors with a Gamma
+    prior.
     """
     count = (~np.isnan(errors)).sum(axis=2)
     size = np.nansum(np.abs(errors), axis=2) / np.maximum(count, 1)
@@ -154,21 +159,22 @@ def _error_scales(errors: np.ndarray, full: np.ndarray) -> np.ndarray:
 
 
 def _quantile_shifts(errors: np.ndarray, weight: np.ndarray, full: np.ndarray, step_share: float) -> np.ndarray:
-    """Compute the shift of each quantile, in units of the errors, shape (n_series, 1, n_levels).
+    """Compute the shift of each quantile, in units of the scaled errors, shape (n_series, 1, n_levels).
 
-    The errors of series that are mostly zero say nothing of the others. Few errors may all lie on one side by chance:
-    as likely as that is, both ends move as far. Of cutoffs that lie a share of the horizon apart only that counts.
+    The median is not shifted. Series that are mostly zero do not count in the pooled errors. Few errors may all lie on
+    one side by chance: with that probability, both ends are shifted outwards by the larger of the two shifts. Cutoffs
+    closer than a horizon count only for the part of the horizon that does not overlap.
 
     Parameters
     ----------
     errors : numpy.ndarray, shape (n_series, n_origins, horizon, n_levels)
-        Past errors of each quantile, scaled.
+        Past errors of each quantile: actual value minus quantile, over its error unit.
     weight : numpy.ndarray, shape (n_origins,)
         Weight of each cutoff.
     full : numpy.ndarray of bool, shape (n_series,)
-        Series that count for all.
+        Whether a series has the rule "full" and so counts in the pooled errors.
     step_share : float
-        Step between cutoffs over the horizon, at most 1.
+        Intervals between two cutoffs over the horizon, at most 1.
     """
     series, _, horizon, levels = errors.shape
     shift = np.zeros((series, 1, levels))
@@ -199,9 +205,9 @@ def _quantile_shifts(errors: np.ndarray, weight: np.ndarray, full: np.ndarray, s
 
 
 def _finite_sample_level(level: float, looks: float) -> float:
-    """Correct a quantile level for the finite number of independent errors.
+    """Correct a quantile level for the finite number `looks` of independent errors.
 
-    The outermost alone are mended: to widen the inner ones costs more than it saves.
+    Only the outermost levels are corrected: wider inner intervals cost more accuracy than they gain.
     """
     if QUANTILE_LEVELS[0] < level < QUANTILE_LEVELS[-1]:
         return level
@@ -210,7 +216,7 @@ def _finite_sample_level(level: float, looks: float) -> float:
 
 
 def _weighted_row_quantiles(rows: np.ndarray, weight: np.ndarray, level: float) -> np.ndarray:
-    """Compute a weighted quantile of each row, without NaN; NaN for rows without a value.
+    """Compute the weighted quantile of each row, ignoring NaN; NaN for rows without a value.
 
     Examples
     --------
@@ -233,9 +239,10 @@ def _weighted_row_quantiles(rows: np.ndarray, weight: np.ndarray, level: float) 
 def _interval_factors(
     known_values: np.ndarray, before: np.ndarray, weight: np.ndarray, day: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute factors of both halves of the intervals, shape (n_series, horizon), from past misses.
+    """Compute factors for the lower and upper half of the 90 % intervals from past misses, each (n_series, horizon).
 
-    A series' own misses move all of its intervals, those of all series the ones of the same lead day.
+    A series' own misses scale all of its intervals; misses of all series on a lead day scale the intervals of that lead
+    day.
 
     Parameters
     ----------
@@ -260,24 +267,25 @@ def _interval_factors(
 
 
 MIN_COVARIANCE_ERRORS = 3
-"""Errors of a series, or at the same intervals, below which their covariance is not measured."""
+"""Smallest number of errors of a series, or of intervals common to all series, from which covariances are estimated."""
 FORECAST_VALUE_COLUMNS = ("mean", *(f"q{round(100 * level):02d}" for level in QUANTILE_LEVELS))
+"""Columns of table ``schemas.Forecast`` with forecast values: ``mean`` and the quantiles ``q05`` to ``q95``."""
 
 
 def reconcile_to_pool(tenants: pl.DataFrame, pool: pl.DataFrame, *, own_quantiles: bool = False) -> pl.DataFrame:
-    """Share the pool's forecast out to its tenants (top-down reconciliation).
+    """Split the forecast of a pool over its tenants (top-down reconciliation).
 
-    The quantiles of tenants do not add up: their peaks do not meet, so the 95 % quantile of the pool lies
-    below the sum of theirs. Each tenant gets, of every quantile of the pool, the share that its mean has in
-    the sum of all means in that interval; so the sums are the pool's, and the quantiles stay in order.
+    Quantiles of tenants do not add up, because their peaks do not coincide: the 95 % quantile of the pool lies below
+    the sum of the tenants' 95 % quantiles. Each quantile of the pool is split in proportion to the means of the tenants
+    in that interval, so the parts sum to the pool and stay in order.
 
     Parameters
     ----------
     tenants, pool : polars.DataFrame
         Tables ``schemas.Forecast``; ``unique_id`` is ``tenant/profile`` and ``all/profile``.
     own_quantiles : bool
-        Share out the mean alone: the quantiles of a tenant grow or shrink as its mean does, and hold what they say of
-        it; they do not add up.
+        Split the mean alone: the quantiles of a tenant are scaled as its mean and keep their own coverage, but do not
+        add up.
 
     Returns
     -------
@@ -347,16 +355,16 @@ def reconcile_mint(
 ) -> pl.DataFrame:
     """Reconcile forecasts of sums and parts by minimum trace of the error covariance (MinT).
 
-    The means move to the nearest ones that add up, nearest in units of the errors made so far: a series that was
-    often wrong moves most, and none below zero. Quantiles above the mean of a series move as far as it does, those
-    below it in proportion: what may be nothing at all may be so still.
+    Means move to the nearest values that add up and are not negative, measured by the covariance of past errors: a
+    series with large errors moves most. Quantiles above the mean of a series are shifted by as much as the mean, those
+    below it in proportion, so that a quantile of zero stays zero.
 
     Parameters
     ----------
     forecast : polars.DataFrame
         Table ``schemas.Forecast``.
     sums : mapping of str to sequence of str
-        Series that are sums, with the series that each is the sum of; none of these is a sum itself.
+        Names of the series that are sums, each with the names of its parts, none of which is a sum itself.
     errors : mapping of str to numpy.ndarray, each of shape (n,)
         Past errors of each series' mean, at the same intervals; NaN where one was not forecast.
 
@@ -412,17 +420,17 @@ def reconcile_mint(
 
 
 def sum_parts(parts: pl.DataFrame, forecast: pl.DataFrame, sums: Mapping[str, Sequence[str]]) -> pl.DataFrame:
-    """Compute the forecast of sums, with means that are the sums of their parts' means.
+    """Replace the forecasts of sums by ones whose means are the sums of their parts' means.
 
-    Quantiles do not add up: peaks do not meet. Those above the mean keep their distance to it, those below their share
-    of it.
+    Quantiles do not add up, because peaks do not coincide: those above the mean keep their distance to it, those below
+    it their ratio.
 
     Parameters
     ----------
     parts, forecast : polars.DataFrame
-        Tables ``schemas.Forecast``: the parts as they are now, and the sums as they were forecast.
+        Tables ``schemas.Forecast``: the reconciled parts, and the forecast that has the sums.
     sums : mapping of str to sequence of str
-        Series that are sums, with their parts.
+        Names of the series that are sums, each with the names of its parts.
 
     Returns
     -------
@@ -454,6 +462,7 @@ def sum_parts(parts: pl.DataFrame, forecast: pl.DataFrame, sums: Mapping[str, Se
 
 
 def _shift_quantiles(step: pl.Series | pl.Expr) -> list[pl.Expr]:
+    """Make expressions that add `step` to mean and quantiles: in proportion for those below the mean; at least 0."""
     shares = {
         name: (pl.col(name) / pl.col("mean")).fill_nan(1.0).clip(upper_bound=1.0) for name in FORECAST_VALUE_COLUMNS
     }
@@ -463,8 +472,8 @@ def _shift_quantiles(step: pl.Series | pl.Expr) -> list[pl.Expr]:
 def _shrunk_covariance(errors: np.ndarray, mean: np.ndarray) -> np.ndarray:
     """Estimate the error covariance, shape (n_series, n_series), with correlations shrunk towards 0.
 
-    By how much: the variance of the correlations over the sum of their squares (Schaefer, Strimmer, 2005). A series
-    with few errors, as one that has just begun, is taken to vary as counts of its mean do.
+    The shrinkage is the variance of the correlations over the sum of their squares (Schaefer, Strimmer, 2005). A series
+    with few errors gets the variance of a Poisson count of its mean.
     """
     is_known = ~np.isnan(errors)
     few = is_known.sum(axis=1) < MIN_COVARIANCE_ERRORS

@@ -38,16 +38,19 @@ from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME, count_exclu
 from gpuplanner.usage.study_history import REQUEST_VIEWS, FleetPools, History, history
 
 FORECAST_TABLES = ("forecast", "scores", "choice")
+"""Fields of :class:`ForecastResult`, each a table in the file of a cached forecast."""
 
 
 @dataclass(frozen=True, eq=False)
 class DemandOutlook:
     """Past demand and its forecast.
 
-    - ``demand``: Table ``schemas.Demand``, tenants apart.
-    - ``result``: Of the pool (``all/profile``) and, in the right-sized view, of the tenants as well, whose means add up
+    - ``demand``: Table ``schemas.Demand``, one series for each tenant and profile.
+    - ``result``: Forecast of the pool (``all/profile``) and, for rightsized requests, of the tenants, whose means add
+      up
       to it.
-    - ``by_tenant``: Forecast of the tenants, every quantile of which adds up to that of the pool: what a plan covers.
+    - ``by_tenant``: Forecast of the tenants whose quantiles add up to those of the pool, which a plan covers; None
+      unless requests are rightsized.
     """
 
     demand: pl.DataFrame
@@ -56,13 +59,17 @@ class DemandOutlook:
 
     @property
     def to_cover(self) -> pl.DataFrame:
-        """Forecast that a plan covers: that of the tenants where there is one."""
+        """Forecast that a plan has to cover: that of the tenants if there is one, else that of the pool."""
         return self.result.forecast if self.by_tenant is None else self.by_tenant
 
 
 @stage
 def demand_by_view(scenario: Scenario) -> dict[str, pl.DataFrame]:
-    """Compute the demand of each view over the recent past, as if no job had queued."""
+    """Compute the recent demand by view of the requests, as if no job had queued: table ``schemas.Demand`` by view.
+
+    The views are ``whole``, ``requested`` and ``rightsized``: full GPUs, the requested profiles, and the recommended
+    ones.
+    """
     job_history = history(scenario)
     span = {"start": job_history.recent, "end": job_history.plan_start}
     return {
@@ -72,7 +79,7 @@ def demand_by_view(scenario: Scenario) -> dict[str, pl.DataFrame]:
 
 
 def count_left_out(scenario: Scenario) -> dict[str, int]:
-    """Count the jobs of the recent past that no demand series counts, by reason.
+    """Count the recent jobs that are left out of every demand series, by reason.
 
     Examples
     --------
@@ -83,7 +90,7 @@ def count_left_out(scenario: Scenario) -> dict[str, int]:
 
 
 def forecast_to_bytes(forecast: ForecastResult) -> bytes:
-    """Write the tables of a forecast into one file: each as Parquet, in a container."""
+    """Pack the tables of a forecast into the bytes of one zip file, each table as Parquet."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as container:
         for name in FORECAST_TABLES:
@@ -94,7 +101,7 @@ def forecast_to_bytes(forecast: ForecastResult) -> bytes:
 
 
 def forecast_from_bytes(content: bytes) -> ForecastResult:
-    """Read the tables of a forecast back; ValueError if they are damaged."""
+    """Unpack the tables of a forecast from bytes; raise ``ValueError`` if they are damaged."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as container:
             return ForecastResult(**{name: pl.read_parquet(container.read(name)) for name in FORECAST_TABLES})
@@ -103,15 +110,16 @@ def forecast_from_bytes(content: bytes) -> ForecastResult:
 
 
 shelved_forecast = disk_stage("forecasts", forecast_to_bytes, forecast_from_bytes)
-"""Most of the time of an evaluation is the backtest of its forecasts, which every command asks for again."""
+"""Decorator of forecasts that are cached on disk: their backtest takes most of the time of an evaluation, and every
+command needs them."""
 
 
 @shelved_forecast
 def pooled_forecast(scenario: Scenario) -> ForecastResult:
-    """Forecast the pool in every view, with one choice of models and one calibration for all.
+    """Forecast the pool in every view of the requests, with the same model weights and calibration for all views.
 
-    The views tell of the same jobs. Were they judged apart, the noise of that judgement would show up as a
-    difference between them. Series are named ``view/profile``.
+    The views count the same jobs, so separate model choices would show their noise as differences between the views.
+    Series are named ``view/profile``.
     """
     series = [
         pool_demand(demand).with_columns(tenant=pl.lit(view), unique_id=pl.format("{}/{}", pl.lit(view), "profile"))
@@ -127,7 +135,7 @@ def pooled_forecast(scenario: Scenario) -> ForecastResult:
 
 
 def _run_off_of_views(jobs: pl.DataFrame, job_history: History, interval_hours: float) -> RunOff:
-    """Lay out the jobs of views for sample paths, by the column ``series``."""
+    """Build the :class:`RunOff` from which sample paths are drawn, with the series in the column ``series`` of jobs."""
     counted = jobs.filter(pl.col("profile").is_not_null())
     return lay_out_run_off(
         counted, start=job_history.recent, interval_hours=interval_hours, series="series", size="instances"
@@ -136,7 +144,7 @@ def _run_off_of_views(jobs: pl.DataFrame, job_history: History, interval_hours: 
 
 @shelved_forecast
 def tenant_forecast(scenario: Scenario) -> ForecastResult:
-    """Forecast every tenant and profile in the right-sized view."""
+    """Forecast the demand of every tenant and profile, from rightsized requests."""
     job_history = history(scenario)
     jobs = job_history.views["rightsized"].with_columns(series=pl.format("{}/{}", "tenant", "profile"))
     jobs_known = _run_off_of_views(jobs, job_history, scenario.interval_hours)
@@ -146,6 +154,7 @@ def tenant_forecast(scenario: Scenario) -> ForecastResult:
 
 
 def _outlook(scenario: Scenario, view: str) -> DemandOutlook:
+    """Make the demand outlook of one view of the requests; with tenants if the view is ``rightsized``."""
     every_view = pooled_forecast(scenario)
     pool_tables = [_select_view(table, view) for table in (every_view.forecast, every_view.scores, every_view.choice)]
     demand = demand_by_view(scenario)[view]
@@ -161,7 +170,7 @@ def _outlook(scenario: Scenario, view: str) -> DemandOutlook:
 
 
 def _select_view(table: pl.DataFrame, view: str) -> pl.DataFrame:
-    """Select the rows of one view, under the names of the pool."""
+    """Select the rows of one view; its series ``view/profile`` become ``all/profile``."""
     view_rows = table.filter(pl.col("unique_id").str.starts_with(f"{view}/"))
     return view_rows.with_columns(pl.col("unique_id").str.replace(view, ALL_TENANTS_POOL_NAME, literal=True))
 
@@ -169,6 +178,7 @@ def _select_view(table: pl.DataFrame, view: str) -> pl.DataFrame:
 OUTLOOK_STAGE_BY_VIEW = {
     view: CachedStage(lambda scenario, view=view: _outlook(scenario, view)) for view in REQUEST_VIEWS
 }
+"""Cached function from a scenario to its :class:`DemandOutlook`, by view of the requests."""
 
 
 def fleet_forecast(fleet: FleetPools) -> tuple[ForecastResult, pl.DataFrame, dict[str, int]]:
@@ -197,7 +207,7 @@ def fleet_forecast(fleet: FleetPools) -> tuple[ForecastResult, pl.DataFrame, dic
 
 
 def _name_by_pool(table: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Name the series of a pool by the pool instead of ``all``."""
+    """Rename the series of a pool: ``all/profile`` to ``pool/profile``, and others to ``pool/tenant/profile``."""
     series = pl.col("unique_id").cast(pl.String)
     whole = series.str.starts_with(f"{ALL_TENANTS_POOL_NAME}/")
     bare = series.str.replace(f"{ALL_TENANTS_POOL_NAME}/", "", literal=True)
@@ -207,9 +217,10 @@ def _name_by_pool(table: pl.DataFrame, name: str) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class NextDayDemand:
-    """Forecast of the GPUs in use at noon of the next local day, of rightsized jobs.
+    """Forecast of the GPUs in use at noon of the next local day, from rightsized requests.
 
-    ``gpus`` is None where the forecast ends before; ``low`` and ``high`` are the 90 % interval, known for one profile.
+    ``at`` is that noon; ``gpus`` is None if the forecast ends before it; ``low`` and ``high`` are the 90 % interval,
+    None with several profiles.
     """
 
     at: datetime
@@ -220,7 +231,7 @@ class NextDayDemand:
 
 @stage
 def tomorrow(scenario: Scenario) -> NextDayDemand:
-    """Sum the rightsized forecast at noon of the next local day over all profiles.
+    """Forecast the GPUs in use at noon of the next local day: the rightsized forecast, summed over all profiles.
 
     Examples
     --------
@@ -242,14 +253,17 @@ def tomorrow(scenario: Scenario) -> NextDayDemand:
 
 
 def _gpu_share(forecast: pl.DataFrame, job_history: History) -> pl.Expr:
-    """Share of a GPU of an instance of each series."""
+    """Make the expression of the fraction of a GPU that an instance of each series' profile takes [0-1]."""
     profile = pl.col("unique_id").str.split("/").list.last()
     names, gpu_model = forecast.select(profile).to_series().unique(), job_history.fleet.gpu_model
     return profile.replace_strict({name: gpu_model.gpu_fraction(name) for name in names}, return_dtype=pl.Float64)
 
 
 def demand_paths(scenario: Scenario, tenants: Sequence[str], profiles: Sequence[str]) -> np.ndarray:
-    """Draw sample paths of right-sized demand over the horizon, of jobs in the system and arrivals."""
+    """Draw sample paths of rightsized demand over the horizon, from jobs in the system and future arrivals.
+
+    The result has the shape (n_paths, n_tenants, n_profiles, n_intervals) [instances].
+    """
     job_history = history(scenario)
     jobs = job_history.views["rightsized"].with_columns(series=pl.format("{}/{}", "tenant", "profile"))
     jobs_known = _run_off_of_views(jobs, job_history, scenario.interval_hours)
@@ -265,14 +279,14 @@ def demand_paths(scenario: Scenario, tenants: Sequence[str], profiles: Sequence[
 
 @stage
 def largest_gang(scenario: Scenario) -> int:
-    """Find the full GPUs that the largest recent job requested at once."""
+    """Return the largest number of full GPUs that a recent job needs at once, with rightsized requests."""
     job_history = history(scenario)
     whole = job_history.views["rightsized"].filter(profile=FULL_GPU)
     return max(whole.filter(pl.col("submit_time") >= job_history.recent)["instances"].to_list(), default=0)
 
 
 def expected_gpu_hours(scenario: Scenario) -> float:
-    """Sum the GPU-hours of the mean forecast over the horizon, of full GPUs or today's layouts."""
+    """Sum the GPU-hours of the mean forecast over the horizon, for today's requests."""
     job_history = history(scenario)
     forecast = OUTLOOK_STAGE_BY_VIEW["requested" if job_history.fleet.cut_gpus else "whole"](scenario).result.forecast
     gpus = forecast.select((pl.col("mean") * _gpu_share(forecast, job_history)).sum()).item()
@@ -280,7 +294,7 @@ def expected_gpu_hours(scenario: Scenario) -> float:
 
 
 def at_quantile(forecast: pl.DataFrame, quantile: float) -> pl.DataFrame:
-    """Interpolate a forecast at a quantile, linearly between the stored ones.
+    """Interpolate the demand of a forecast at a quantile, linearly between the stored quantiles.
 
     Examples
     --------
@@ -298,7 +312,7 @@ def at_quantile(forecast: pl.DataFrame, quantile: float) -> pl.DataFrame:
 __all__ = ["DemandHistory", "forecast_ahead", "lay_out_demand", "rolling_backtest"]
 
 CALIBRATION_CUTOFFS_FRACTION = 0.4
-"""Share of the cutoffs that only calibrate: 8 of 20."""
+"""Share of the cutoffs of a backtest, the first ones, that only calibrate: 8 of 20."""
 
 
 def rolling_backtest(
@@ -329,7 +343,7 @@ def rolling_backtest(
     models : sequence of str
         Names of the models.
     price : float or None
-        Price of a unit short, in prices of a unit planned.
+        Cost of a GPU-hour of unmet demand relative to a planned one. [ratio]
     with_known : bool
         Whether models may use the jobs behind the series.
     seed : int
@@ -368,12 +382,10 @@ def forecast_ahead(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Forecast the future of demand series: the choice of models, and table ``schemas.Forecast``.
 
-    Series that are sums of others are their sums: `sums` ``"mint"`` moves all by their past errors
-    (:func:`gpuplanner.forecast.quantile_calibration_and_reconciliation.reconcile_mint`), ``"top"`` shares the
-    forecast of the whole out
-    (:func:`gpuplanner.forecast.quantile_calibration_and_reconciliation.reconcile_to_pool`), ``"none"`` leaves every
-    series as it was
-    forecast by itself.
+    Forecasts of sums are made to agree with those of their parts: `sums` ``"mint"`` adjusts all by their past errors
+    (:func:`gpuplanner.forecast.quantile_calibration_and_reconciliation.reconcile_mint`), ``"top"`` splits the forecast
+    of the whole fleet (:func:`gpuplanner.forecast.quantile_calibration_and_reconciliation.reconcile_to_pool`),
+    ``"none"`` leaves every forecast unchanged.
 
     Parameters
     ----------
@@ -384,7 +396,7 @@ def forecast_ahead(
     gap : int
         Intervals from the cutoff to the first one that is forecast.
     price : float or None
-        Price of a unit short, in prices of a unit planned.
+        Cost of a GPU-hour of unmet demand relative to a planned one. [ratio]
     models : sequence of str
         Names of the models.
     with_known : bool
@@ -428,6 +440,7 @@ def forecast_ahead(
 
 
 def _reconcile_sums(table: pl.DataFrame, backtest: EvaluatedBacktest, demand: DemandHistory, sums: str) -> pl.DataFrame:
+    """Make the forecasts of series and their sums agree, by the method `sums` of :func:`forecast_ahead`."""
     if sums == "mint":
         test = backtest.test
         errors = (test.actual - backtest.mixture_mean).reshape(len(test.grid.ids), -1)

@@ -1,8 +1,9 @@
 """Sample paths of running, queued and arriving jobs.
 
-Survivors of the running and waiting jobs are drawn from hazards (:mod:`gpuplanner.usage.run_time_hazards`). Arrivals
-are
-whole blocks of the past that begin at the same hour, likelier where day, load and recent arrivals are alike.
+Remaining run times of running and waiting jobs are drawn from hazard rates
+(:mod:`gpuplanner.usage.run_time_hazards`). Arrivals are resampled from blocks of past submissions that begin at the
+same
+hour (block bootstrap), with a higher probability where weekday, load and recent arrivals are alike.
 """
 
 from __future__ import annotations
@@ -21,33 +22,37 @@ from gpuplanner.core.schemas import Jobs
 from gpuplanner.core.step_functions import has_unknown_end, require_time_zone
 from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
 from gpuplanner.usage.requested_demand import DAY_H, covered_day_shares, mean_occupancy
-from gpuplanner.usage.run_time_hazards import Hazards, decay_weight, fit_hazards, group_numbers, width_class
+from gpuplanner.usage.run_time_hazards import Hazards, decay_weight, fit_hazards, group_numbers, job_size_class
 
 RUN_OFF_COLUMNS = (
     "job_id", "attempt", "tenant", "submit_time", "start_time", "end_time", "state", "gpus", "time_limit_s",
     "job_class",
 )  # fmt: skip
-"""Columns of jobs that sample paths follow from, beside series and size."""
+"""Columns of table ``schemas.Jobs`` that :func:`lay_out_run_off` reads, besides those of series and size."""
 RUN_OFF_SAMPLE_PATHS = 200
+"""Number of sample paths that are drawn from the jobs of a series."""
 MAX_BLOCK_AGE_H = 8 * 7 * DAY_H
-"""Blocks that begin earlier say nothing of the next one."""
+"""Largest age of the begin of a block of past submissions that is resampled. [h]"""
 BLOCK_SHIFTS_H = np.arange(-3.0, 4.0)
-"""A block may begin up to three hours from the hour of the cutoff: more blocks, and the hour is hardly missed."""
+"""Shifts of the begin of a block from the hour of the cutoff: more blocks, at almost the same time of day. [h]"""
 MIN_BLOCK_DAYS = 3
-"""With whole blocks of fewer days to draw from, days are drawn one by one."""
+"""Number of days with blocks as long as the horizon below which single days are resampled instead."""
 BLOCK_HALF_LIFE_H = 28 * DAY_H
+"""Age after which the sampling weight of a block is halved. [h]"""
 WEEKEND_MATCH_ODDS = 12.0
-"""How much likelier a block is whose days are weekends where those ahead are."""
+"""Factor of the sampling weight of a block whose weekends fall on the same days as those of the horizon."""
 EVENT_MISMATCH_ODDS = 10.0
-"""How much less likely a block is for each of its days that has an event of the calendar where the day ahead has none,
-or has none where that day has one."""
+"""Divisor of the sampling weight of a block for each day on which only the block, or only the horizon, has an event of
+the calendar."""
 BLOCK_DIFFERENCE_SCALE = 2.0
-"""Sum of the differences, in logarithms, of load and recent arrivals at which a block is e times less likely."""
+"""Sum of the differences of load and recent arrivals, in natural logarithms, at which the sampling weight of a block is
+divided by e."""
 RECENT_ARRIVAL_WINDOWS_H = (6.0, 24.0)
+"""Lengths of the windows before a block whose arrivals are compared with those before the cutoff. [h]"""
 SEED_STEP_PER_CUTOFF = 7_368_787
-"""Keeps the draws of one cutoff apart from those of the next."""
+"""Constant in the seed of the block draws, which separates them from other draws at the same cutoff."""
 MAX_BLOCK_JOBS = 1 << 19
-"""Jobs of blocks of the past that are laid out at a time, about."""
+"""Approximate number of jobs of past blocks that are processed at a time, to limit memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,23 +62,26 @@ class RunOff:
     Parameters
     ----------
     names : tuple of str
-        Series that jobs are in.
+        Names of the series that jobs belong to.
     totals : dict of str to tuple of int
-        Series that are sums of others, by their numbers in `names`.
+        Names of the series that are sums, each with the indices in `names` of the series that it sums.
     start : datetime
-        First interval of the grid.
+        Start of the first interval of the grid.
     slot_h : float
         Length of an interval [h].
     submit, begin, end : numpy.ndarray, shape (n_jobs,)
-        Times [h], sorted by submission; ``begin`` and ``end`` are infinite where there is none yet.
+        Times of submission, start and end [h], sorted by submission; ``begin`` and ``end`` are infinite for jobs that
+        have
+        not started or ended.
     size, limit : numpy.ndarray, shape (n_jobs,)
-        GPUs or instances; longest run [h], infinite without one.
+        GPUs or MIG instances of a job; its time limit [h], infinite without one.
     series : numpy.ndarray of int, shape (n_jobs,)
-        Number of each job's series.
+        Index in `names` of each job's series.
     groups : tuple of numpy.ndarray of int
-        Classes of run times, from large to small (see :func:`gpuplanner.usage.run_time_hazards.fit_hazards`).
+        Group of each job whose run times are pooled, one array for each grouping from coarse to fine (see
+        :func:`gpuplanner.usage.run_time_hazards.fit_hazards`).
     events : tuple of numpy.ndarray, each of shape (n, 2)
-        Spans [h] of each kind of event that is known beforehand: releases, holidays, maintenance.
+        Time spans [h] of each kind of calendar event: releases, holidays, maintenance.
     """
 
     names: tuple[str, ...]
@@ -90,17 +98,17 @@ class RunOff:
     events: tuple[np.ndarray, ...] = ()
 
     def as_of(self, origin: int) -> RunOff:
-        """Select the jobs as they were known at a cutoff: submissions before it, no start or end after it."""
+        """Select the jobs as they were known at a cutoff: those submitted before it, without later starts and ends."""
         now = origin * self.slot_h
         jobs = self._select(slice(0, int(np.searchsorted(self.submit, now))))
         begin = np.where(jobs.begin < now, jobs.begin, np.inf)
         return replace(jobs, begin=begin, end=np.where(jobs.end <= now, jobs.end, np.inf))
 
     def demand_before(self, series: Sequence[str], origin: int) -> np.ndarray:
-        """Compute the demand before a cutoff as it was known then, on the clock "wanted".
+        """Compute the demand in each interval before a cutoff as it was known then, counted from submission.
 
-        What runs at the cutoff is taken to be wanted still: to stop counting it as long before the cutoff as it
-        once waited would end every series with a fall.
+        A job that is running at the cutoff counts from its submission to the cutoff. Counting it for its run time only
+        would let every series end with a decline.
 
         Returns
         -------
@@ -114,8 +122,8 @@ class RunOff:
     def draws(self, series: Sequence[str], origin: int, steps: int, seed: int) -> np.ndarray:
         """Draw sample paths of the demand from a cutoff on.
 
-        Path i draws the same block of the past in every series that finds it as likely, so that sums and joint
-        peaks are those of days that were.
+        Path i uses the same block of past submissions in all series where possible, so that sums and joint peaks are
+        realistic.
 
         Parameters
         ----------
@@ -124,19 +132,21 @@ class RunOff:
         origin : int
             Cutoff: number of the first interval after the known history.
         steps : int
-            Intervals from the cutoff on.
+            Number of intervals from the cutoff on.
         seed : int
             Seed of the sample paths.
 
         Returns
         -------
-        numpy.ndarray, shape (n_series, PATHS, steps)
+        numpy.ndarray, shape (n_series, n_paths, steps)
         """
         running, coming = self.split_paths(series, origin, steps, seed)
         return np.asarray(running + coming)
 
     def split_paths(self, series: Sequence[str], origin: int, steps: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw the two parts of the sample paths: jobs in the system at the cutoff, and arrivals after it.
+        """Draw the sample paths in two parts: jobs in the system at the cutoff, and arrivals after it.
+
+        Each part has the shape (n_series, n_paths, steps).
 
         Parameters
         ----------
@@ -145,7 +155,7 @@ class RunOff:
         origin : int
             Cutoff: number of the first interval after the known history.
         steps : int
-            Intervals from the cutoff on.
+            Number of intervals from the cutoff on.
         seed : int
             Seed of the sample paths.
         """
@@ -174,19 +184,21 @@ class RunOff:
         return running, coming
 
     def _select(self, chosen: np.ndarray | slice) -> RunOff:
+        """Return a copy with only the chosen jobs."""
         names = ("submit", "begin", "end", "size", "limit", "series")
         columns = {name: getattr(self, name)[chosen] for name in names}
         return replace(self, groups=tuple(group[chosen] for group in self.groups), **columns)
 
     def _members(self, name: str) -> tuple[int, ...]:
+        """Return the indices in `names` of the series that a name stands for: several for a sum, else one."""
         return self.totals[name] if name in self.totals else (self.names.index(name),)
 
     def _ran(self, now: float) -> np.ndarray:
-        """Compute how long each job had run by now [h]; 0 for jobs that never began."""
+        """Compute the time for which each job has run at time `now` [h]; 0 for jobs that have not started."""
         return np.asarray(np.maximum(np.minimum(self.end, now) - np.minimum(self.begin, now), 0.0))
 
     def _requested_time(self, now: float) -> np.ndarray:
-        """Compute how long each job has requested GPUs [h]: its run time if it ended, else time since submission."""
+        """Compute for how long each job has requested GPUs [h]: its run time if it has ended, else since submission."""
         over = np.isfinite(self.begin) & np.isfinite(self.end)
         return np.where(over, self._ran(now), np.minimum(self.end, now) - self.submit)
 
@@ -197,18 +209,18 @@ class RunOff:
         return np.asarray(np.where(self.limit > ran, np.minimum(runs, self.limit), runs))
 
     def _open_job_demand(self, hazards: Hazards, now: float, steps: int, rng: Generator) -> np.ndarray:
-        """Draw the demand of open jobs, shape (n_paths, steps).
+        """Draw the demand from the cutoff on of jobs that have not ended by then, shape (n_paths, steps).
 
         Parameters
         ----------
         hazards : Hazards
-            Hazards of the run times.
+            Hazard rates of the run times.
         now : float
             Cutoff, from the start of the grid. [h]
         steps : int
-            Intervals from the cutoff on.
+            Number of intervals from the cutoff on.
         rng : numpy.random.Generator
-            Source of the draws.
+            Random number generator.
         """
         jobs = self._select(np.isinf(self.end))
         until = (jobs.submit + jobs._draw(hazards, now, rng) - now) / self.slot_h
@@ -228,17 +240,17 @@ class RunOff:
         Parameters
         ----------
         hazards : Hazards
-            Hazards of the run times.
+            Hazard rates of the run times.
         now : float
             Cutoff, from the start of the grid. [h]
         steps : int
-            Intervals from the cutoff on.
+            Number of intervals from the cutoff on.
         blocks : numpy.ndarray, shape (n_pieces, n_blocks)
-            Begins of past blocks. [h]
+            Start times of past blocks. [h]
         noise : numpy.ndarray, shape (n_paths, n_pieces, n_blocks)
-            Gumbel noise by which blocks are drawn.
+            Gumbel noise, which is added to log weights to draw blocks (Gumbel-max trick).
         rng : numpy.random.Generator
-            Source of the draws.
+            Random number generator.
         """
         demand = np.zeros((RUN_OFF_SAMPLE_PATHS, steps))
         if not blocks.size or not len(self.submit):
@@ -281,13 +293,13 @@ class RunOff:
         return demand
 
     def _within(self, starts: np.ndarray, span: float) -> np.ndarray:
-        """Whether each job was submitted within one of the blocks that begin at `starts`."""
+        """Whether each job was submitted within `span` hours after one of the times `starts` [h]."""
         edges = [np.searchsorted(self.submit, instants) for instants in (starts, starts + span)]
         begun, over = (np.bincount(instants, minlength=len(self.submit) + 1).cumsum() for instants in edges)
         return np.asarray((begun > over)[:-1])
 
     def _likely(self, now: float, steps: int, blocks: np.ndarray) -> np.ndarray:
-        """Compute the likelihood of each past block to recur, not normalized, shape of `blocks`."""
+        """Compute the sampling weight of each past block, not normalized, in the shape of `blocks`."""
         ages = now - blocks
         like = np.concatenate([blocks.ravel(), [now]])
         until = self.submit + self._requested_time(now)
@@ -318,12 +330,16 @@ class RunOff:
         return np.asarray(likely * EVENT_MISMATCH_ODDS ** -np.asarray(event_mismatch, dtype=np.float64))
 
     def _weekend(self, hours: np.ndarray) -> np.ndarray:
+        """Whether times [h since the start of the grid] fall on a weekend."""
         day = (self.start.weekday() * DAY_H + self.start.hour + hours) // DAY_H % 7
         return np.asarray(day >= 5)
 
 
 def _block_starts(origin: int, steps: int, slot_h: float) -> np.ndarray:
-    """List the begins of past blocks [h], at the same hour as the cutoff, for each piece of the horizon."""
+    """List the start times of past blocks [h], at about the hour of the cutoff, shape (n_pieces, n_blocks).
+
+    The horizon is one piece, or pieces of a day if the history is too short for blocks as long as the horizon.
+    """
     now, stride = origin * slot_h, max(DAY_H, slot_h)
     days = now - stride * np.arange(1, int(MAX_BLOCK_AGE_H / stride) + 1)
     starts = (days[:, None] + (BLOCK_SHIFTS_H if slot_h <= 1 else np.zeros(1))).ravel()
@@ -346,7 +362,7 @@ def lay_out_run_off(
     total: str | None = None,
     events: tuple[np.ndarray, ...] = (),
 ) -> RunOff:
-    """Lay out jobs as arrays for sample paths.
+    """Convert a table of jobs to the arrays from which sample paths are drawn.
 
     Parameters
     ----------
@@ -357,13 +373,13 @@ def lay_out_run_off(
     interval_hours : float
         Length of an interval [h].
     series, size : str
-        Columns that name the series of a job, and what it wants of it.
+        Columns with the series of a job, and with its number of GPUs or MIG instances.
     suffix : str
-        Added to the names of the series.
+        Text added to the names of the series.
     total : str, optional
-        Name of the sum of all series.
+        Name of a series that is the sum of all; None: no such series.
     events : tuple of numpy.ndarray, each of shape (n, 2)
-        Spans [h] since `start` of each kind of event that is known beforehand.
+        Time spans of each kind of calendar event. [h since `start`]
 
     Returns
     -------
@@ -398,7 +414,7 @@ def lay_out_run_off(
     classes = table.select(
         pl.col("job_class").cast(pl.String).fill_null(""),
         pl.col("tenant").cast(pl.String),  # one of whom little is known runs like jobs of the same class
-        pl.Series("wide", width_class(table["gpus"].fill_null(1.0).to_numpy())),
+        pl.Series("wide", job_size_class(table["gpus"].fill_null(1.0).to_numpy())),
     )
     return RunOff(
         names=tuple(names),

@@ -20,7 +20,7 @@ from gpuplanner.core.schemas import Demand
 DAY_LENGTH = timedelta(days=1)
 WEEK_LENGTH = timedelta(days=7)
 MAX_ETS_SEASON_INTERVALS = 24
-"""Longest season that exponential smoothing is fitted with; finer grids use the cheaper models only."""
+"""Longest season for which exponential smoothing is fitted; a grid with more intervals a day uses cheaper models."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,12 @@ class SeriesGrid:
     """Demand series on one time axis.
 
     - ``ids``: Names of the series, sorted as text.
-    - ``start``: First interval.
+    - ``start``: Start of the first interval.
     - ``slot``: Length of an interval.
-    - ``values``, shape (n_series, n_slots): Instances. NaN before a series begins; gaps after that carry the last
-      value on.
-    - ``filled``: Number of intervals filled in each series.
+    - ``values``, shape (n_series, n_slots): Demand [GPUs or MIG instances]; NaN before a series begins, later gaps are
+      filled
+      with the last value.
+    - ``filled``: Number of intervals of each series that were filled.
     """
 
     ids: tuple[str, ...]
@@ -58,10 +59,10 @@ class SeriesGrid:
 
 
 def series_grid(demand: pl.DataFrame) -> SeriesGrid:
-    """Lay out series on their common time axis.
+    """Arrange demand series (table ``schemas.Demand``) as a matrix on their common time axis.
 
-    An interval without a row is not a zero: within and behind a series it carries the last value on and is
-    counted, before the first row of a series it stays unknown.
+    An interval without a row is not a zero: after the first row of a series it gets the last value and is counted in
+    ``filled``, before it the demand is unknown.
 
     Examples
     --------
@@ -108,12 +109,13 @@ def series_grid(demand: pl.DataFrame) -> SeriesGrid:
 
 
 QUANTILE_LEVELS = (0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95)
-"""Quantiles of ``schemas.Forecast``."""
+"""Quantile levels of every forecast, as in table ``schemas.Forecast``."""
 
 
 NAIVE, REVERTING = "Naive", "Reverting"
+"""Names of the models that forecast the last value, and the mean day plus a decaying departure from it."""
 SERIES_MODELS = (NAIVE, "SeasonalNaive", "WeeklyNaive", "WeeklyMean", REVERTING, "Median", "AutoETS")
-"""From simple to elaborate.
+"""Names of the models that use a series alone, from simple to elaborate.
 
 Naive
     The last value.
@@ -122,29 +124,34 @@ SeasonalNaive, WeeklyNaive
 WeeklyMean
     The mean of the same hour of the week over up to four weeks.
 Reverting
-    The mean day, and the share of the departure from it that lasted for as many intervals (:func:`predict_reverting`).
+    The mean day, plus the present departure from it times the share that usually remains after as many intervals
+    (:func:`predict_reverting`).
 Median
-    Of three forecasts that err in different ways, the middle one at each interval: the last value, complex
+    The median of three different forecasts at each interval: the last value, complex
     exponential smoothing, and the mean of the same hour over a week.
 AutoETS
     Exponential smoothing with additive errors and season, no trend ("ANA").
 """
 SHORT_HISTORY_MODELS = ("Median", "AutoETS")
+"""The slowest models, which get no weight in a forecast if the jobs behind a series are known."""
 SMOOTHING_HISTORY_WEEKS = 4
-"""The smoothing models see no more than this; older demand costs time and says little."""
+"""Length of the recent history that smoothing models are fitted to; older demand costs time and adds little. [weeks]"""
 REVERTING_HISTORY_WEEKS = 8
-"""How far back the mean day and what is left of departures are learned from."""
+"""Length of the recent history from which :func:`predict_reverting` estimates the mean day and persistence. [weeks]"""
 PERSISTENCE_LEADS = 10
-"""Leads at which what is left is learned; between them it is drawn straight over the logarithm of the lead."""
+"""Number of lead times at which the remaining share of a departure is estimated; it is interpolated between them over
+the logarithm of the lead time."""
 PRIOR_PERSISTENCE_DAYS = (28.0, 7.0)
-"""For how many days it counts that a departure stays as it is, before any was seen: its mean over a week, and how far
-the last interval lies from that."""
+"""Days of history that the prior of full persistence counts as: for the weekly mean of a departure, and for the
+distance of the last interval from it."""
 MEAN_DAY_SHRINKAGE_FACTOR = 3.0
-"""The mean day is drawn towards its mean by so many times what chance alone would make it vary: days err alike, and
-without a daily rhythm a mean day of few days only seems to have one."""
+"""Multiple of its sampling variance by which the daily profile is shrunk towards a constant, since a few days of a
+series without a daily rhythm only seem to have one."""
 MAX_ZERO_INTERVALS_FRACTION = 0.9
+"""Largest share of zero intervals in recent history of a series that is not intermittent [0-1]."""
 MAX_FORECAST_TO_PEAK_RATIO = 2.0
-"""A forecast above this multiple of the highest value seen is a fault of the model, not a forecast."""
+"""Largest accepted forecast relative to the highest past value; above it the model has failed, and the last value is
+forecast instead."""
 DESCRIPTION_BY_SERIES_RULE = {
     "short": "less than two seasons: Naive only",
     "constant": "one value over the last four weeks: Naive only",
@@ -152,7 +159,7 @@ DESCRIPTION_BY_SERIES_RULE = {
     "fine": "season of more than 24 intervals: TSB instead of smoothing",
     "full": "every model",
 }
-"""How a series is treated, and why."""
+"""Rules for the models of a series: the condition on its history, and the models that it may use."""
 
 
 def series_rule(history: np.ndarray, *, season: int, week: int) -> str:
@@ -174,7 +181,7 @@ def series_rule(history: np.ndarray, *, season: int, week: int) -> str:
 
 
 def usable_models(rule: str, *, length: int, season: int, week: int) -> tuple[str, ...]:
-    """List the models for a series of this rule and length, from simple to elaborate.
+    """List the models that the rule and length of a series allow, from simple to elaborate.
 
     Parameters
     ----------
@@ -207,8 +214,8 @@ def usable_models(rule: str, *, length: int, season: int, week: int) -> tuple[st
 def predict_series(history: np.ndarray, model: str, horizon: int, *, season: int, week: int) -> np.ndarray:
     """Forecast one series with one model.
 
-    Where the history falls under a rule that forbids the model, and where the model answers with something
-    that is not a number or runs away, the last value stands in.
+    The last value is forecast if the rule of the series excludes the model, or if the model's forecast is not finite or
+    exceeds :data:`MAX_FORECAST_TO_PEAK_RATIO`.
 
     Parameters
     ----------
@@ -245,11 +252,11 @@ def predict_series(history: np.ndarray, model: str, horizon: int, *, season: int
 
 
 def predict_reverting(history: np.ndarray, horizon: int, *, season: int, week: int) -> np.ndarray:
-    """Forecast the mean day plus the lasting share of the present departure from it.
+    """Forecast the mean day, plus the share of the present departure from it that usually remains.
 
-    A departure has two parts: its mean over a week, and the distance of the last interval from that. The share of each
-    that lasts for a number of intervals is the one with the least absolute error in the past, from 0 to 1. With few
-    days of history it is drawn towards 1, which is the last value. The history has at least one season.
+    A departure has two parts: its mean over a week, and the distance of the last interval from that mean. For each lead
+    time, the remaining share of each part [0-1] has the least absolute error in the past. With few days of history it
+    is shrunk towards 1, which gives the last value. The history must have at least one season.
 
     Parameters
     ----------
@@ -265,7 +272,7 @@ def predict_reverting(history: np.ndarray, horizon: int, *, season: int, week: i
     References
     ----------
     Efron, Morris, "Stein's estimation rule and its competitors", Journal of the American Statistical Association
-    68(341), 1973 (how far means are drawn together).
+    68(341), 1973 (shrinkage of the means).
 
     Examples
     --------
@@ -307,7 +314,7 @@ def predict_reverting(history: np.ndarray, horizon: int, *, season: int, week: i
 
 
 def _least_absolute_factor(cause: np.ndarray, effect: np.ndarray) -> float:
-    """Fit a factor by least absolute error: a weighted median of ratios; 1 if all causes are 0."""
+    """Fit `effect` = factor x `cause` by least absolute error: a weighted median of ratios; 1 if all causes are 0."""
     is_nonzero = np.abs(cause) > 1e-9
     if not is_nonzero.any():
         return 1.0
@@ -318,7 +325,7 @@ def _least_absolute_factor(cause: np.ndarray, effect: np.ndarray) -> float:
 
 
 def _library_models(model: str, rule: str, length: int, season: int, week: int) -> list[Any]:
-    """Build the statsforecast models that a named model consists of.
+    """Create the statsforecast models whose forecasts make up a model of :data:`SERIES_MODELS`.
 
     Parameters
     ----------
@@ -348,7 +355,7 @@ def _library_models(model: str, rule: str, length: int, season: int, week: int) 
 
 
 def _fit_and_predict(part: Any, history: np.ndarray, horizon: int) -> np.ndarray:  # noqa: ANN401 - a library's model
-    """Fit a statsforecast model and predict; NaN where it cannot be fitted."""
+    """Fit a statsforecast model and forecast `horizon` intervals; NaN where it cannot be fitted."""
     with warnings.catch_warnings():
         # Whatever a fit complains about shows in its answer, which is judged by what came.
         warnings.simplefilter("ignore")
@@ -359,7 +366,7 @@ def _fit_and_predict(part: Any, history: np.ndarray, horizon: int) -> np.ndarray
 
 
 class KnownJobs(Protocol):
-    """Knowledge of the jobs behind demand series at any cutoff, and nothing later."""
+    """Protocol of objects that know the jobs behind demand series as of any cutoff, such as :class:`RunOff`."""
 
     def demand_before(self, series: Sequence[str], origin: int) -> np.ndarray:
         """Return the demand before a cutoff as it was known then, shape (n_series, cutoff)."""
@@ -372,7 +379,7 @@ class KnownJobs(Protocol):
         series : sequence of str
             Names of the series.
         origin : int
-            Cutoff: number of the first interval after the known history.
+            Cutoff: index of the first interval after the known history.
         steps : int
             Intervals from the cutoff on.
         seed : int
@@ -381,30 +388,33 @@ class KnownJobs(Protocol):
 
 
 HOUR_OF_DAY, RUN_OFF, RUN_OFF_REVERTING = "HourOfDay", "RunOff", "RunOffReverting"
+"""Names of the models with own quantiles; see :data:`CANDIDATE_MODELS`."""
 MODELS_WITH_OWN_QUANTILES = (HOUR_OF_DAY, RUN_OFF, RUN_OFF_REVERTING)
+"""Models that forecast quantiles themselves; the others forecast one value for each interval."""
 MODELS_THAT_NEED_JOBS = (RUN_OFF, RUN_OFF_REVERTING)
+"""Models that need the jobs behind a series."""
 COMPONENT_MODELS_BY_CANDIDATE = {RUN_OFF_REVERTING: (RUN_OFF, REVERTING)}
-"""Candidates that are made of others, which are tried wherever they are."""
+"""Models that are averages of others, with the names of those, which are always tried as well."""
 CANDIDATE_MODELS = (*SERIES_MODELS, *MODELS_WITH_OWN_QUANTILES)
-"""All candidates, from simple to elaborate: the models of a series alone, and those that say quantiles.
+"""Names of all models, from simple to elaborate: those of a series alone, and those with own quantiles.
 
 HourOfDay
     Quantiles of the same hour over four weeks.
 RunOff
-    Quantiles of sample paths of what runs and what will come.
+    Quantiles of sample paths of running, queued and arriving jobs.
 RunOffReverting
-    The mean of those and of the model Reverting.
+    The mean of the forecasts RunOff and Reverting.
 """
 CPU_S_PER_FORECAST_BY_MODEL = dict.fromkeys(CANDIDATE_MODELS, 0.0002)
 CPU_S_PER_FORECAST_BY_MODEL |= {REVERTING: 0.003, "Median": 0.02, "AutoETS": 0.04, RUN_OFF: 0.01}
-"""CPU seconds of one forecast of an hourly series beside those of its parts, as measured: what a budget is held
-against, alike anywhere."""
+"""Measured CPU seconds of one forecast of an hourly series by model, without its component models. A CPU budget is
+compared with these constants, so it selects the same models on every machine."""
 
 
 def usable_candidates(rule: str, *, length: int, season: int, week: int) -> tuple[str, ...]:
-    """List the candidate models for a series of this rule and length, from simple to elaborate.
+    """List the models of :data:`CANDIDATE_MODELS` that the rule and length of a series allow, from simple to elaborate.
 
-    What is known of its jobs says something of any series, however short or quiet.
+    RunOff is always allowed, because known jobs are informative for any series.
 
     Parameters
     ----------
@@ -428,7 +438,7 @@ def usable_candidates(rule: str, *, length: int, season: int, week: int) -> tupl
 
 
 def add_parts(models: Sequence[str]) -> tuple[str, ...]:
-    """Add the naive forecast and the parts of composed models, from simple to elaborate.
+    """Add the naive forecast and the component models of averaged models, from simple to elaborate.
 
     Examples
     --------
@@ -440,7 +450,7 @@ def add_parts(models: Sequence[str]) -> tuple[str, ...]:
 
 
 def weighable_candidates(models: Sequence[str], *, with_jobs: bool) -> tuple[str, ...]:
-    """List the candidate models that may get a weight, with known jobs or without.
+    """List the models that may get a weight in the forecast, with or without known jobs.
 
     Examples
     --------
@@ -452,9 +462,9 @@ def weighable_candidates(models: Sequence[str], *, with_jobs: bool) -> tuple[str
 
 
 def affordable_candidates(budget_s: float | None, forecasts: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split the candidate models by a budget of CPU seconds a series; the most expensive go first.
+    """Split the models into those that fit a budget of CPU seconds for each series and those that do not.
 
-    What is made of one that does not fit goes with it.
+    The most expensive models are left out first, together with the averages that contain them.
 
     Examples
     --------
@@ -479,7 +489,7 @@ def affordable_candidates(budget_s: float | None, forecasts: int) -> tuple[tuple
 
 
 def expected_cpu_s(models: Sequence[str], forecasts: int) -> float:
-    """Estimate the CPU seconds of a number of forecasts with each of some models.
+    """Estimate the CPU seconds of `forecasts` forecasts with each of the models.
 
     Examples
     --------
@@ -490,7 +500,7 @@ def expected_cpu_s(models: Sequence[str], forecasts: int) -> float:
 
 
 def hour_quantiles(history: np.ndarray, steps: int, *, season: int, week: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compute mean and quantiles of the same time of day over the last four weeks.
+    """Compute mean (steps,) and quantiles (steps, n_levels) of the same time of day over the last four weeks.
 
     Parameters
     ----------
@@ -516,13 +526,15 @@ def hour_quantiles(history: np.ndarray, steps: int, *, season: int, week: int) -
 
 
 SERIES_PER_PATH_CHUNK = 64
-"""Series whose paths are held at once."""
+"""Number of series whose sample paths are in memory at the same time."""
 
 
 def time_univariate(
     pasts: Sequence[np.ndarray], models: Sequence[str], gap: int, horizon: int, season: int, week: int
 ) -> tuple[dict[str, list[tuple[np.ndarray, np.ndarray]]], dict[str, float]]:
-    """Forecast one series from each of its pasts with models of series alone, and measure their CPU seconds.
+    """Forecast one series at each cutoff with models of a series alone, and measure their CPU seconds.
+
+    Returns mean and quantiles at each cutoff, and the CPU seconds, both by model.
 
     Parameters
     ----------
@@ -551,7 +563,9 @@ def time_univariate(
 def time_from_jobs(
     known_jobs: KnownJobs, ids: Sequence[str], origin: int, gap: int, horizon: int, seed: int
 ) -> tuple[tuple[np.ndarray, np.ndarray], float]:
-    """Forecast every series at one cutoff from sample paths, and measure the CPU seconds.
+    """Forecast every series at one cutoff from sample paths of its jobs, and measure the CPU seconds.
+
+    Returns mean and quantiles as :func:`forecast_from_jobs`, and the CPU seconds.
 
     Parameters
     ----------
@@ -560,7 +574,7 @@ def time_from_jobs(
     ids : sequence of str
         Names of the series.
     origin : int
-        Cutoff: number of the first interval after the known history.
+        Cutoff: index of the first interval after the known history.
     gap : int
         Intervals from the cutoff to the first one that is forecast.
     horizon : int
@@ -604,7 +618,7 @@ def forecast_univariate(
 def forecast_from_jobs(
     known_jobs: KnownJobs, ids: Sequence[str], origin: int, gap: int, horizon: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Forecast from sample paths: mean (n_series, horizon), quantiles (n_series, horizon, n_levels).
+    """Forecast from sample paths of jobs: mean (n_series, horizon), quantiles (n_series, horizon, n_levels).
 
     Parameters
     ----------
@@ -613,7 +627,7 @@ def forecast_from_jobs(
     ids : sequence of str
         Names of the series.
     origin : int
-        Cutoff: number of the first interval after the known history.
+        Cutoff: index of the first interval after the known history.
     gap : int
         Intervals from the cutoff to the first one that is forecast.
     horizon : int
@@ -630,5 +644,5 @@ def forecast_from_jobs(
 
 
 def mean_with_reverting(paths: tuple[np.ndarray, np.ndarray], reverting: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Average a path forecast with the forecast of the model Reverting."""
+    """Average a forecast from sample paths (mean, quantiles) with the forecast of the model Reverting."""
     return (paths[0] + reverting) / 2, (paths[1] + reverting[..., None]) / 2

@@ -11,23 +11,31 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import OWNERSHIP_RENTED, OWNERSHIPS, PARTITIONER_BY_ACTUATOR
 from gpuplanner.hardware.catalog import ActuatorFact, actuators_by_source, list_actuator_facts
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model
-from gpuplanner.hardware.repartitioning_cost import ChangeCost, TimeRange, catalogue_names, find_seconds
+from gpuplanner.hardware.repartitioning_cost import (
+    ChangeCost,
+    TimeRange,
+    find_time_parameter,
+    model_names_in_actuator_facts,
+)
 
 PARTITIONS_NEVER, PARTITIONS_EMPTY_NODES, PARTITIONS_ANY_GPUS = "never", "empty nodes", "gpus"
-"""Units that an actuator partitions on demand: none, GPUs of empty nodes, or any GPUs."""
+"""Values of ``ActuatorAbilities.cuts_on_demand``: which GPUs an actuator MIG-partitions when a job requests it: none,
+those of empty nodes, or any."""
 UNNEEDED_NODES_RETURNED, UNNEEDED_NODES_IDLED = "returned", "idled"
-"""Nodes that are not needed: returned to their owner, or idle and powered on."""
+"""Values of ``ActuatorAbilities.returns``: nodes that no job needs are returned to their owner, or stay idle and
+powered on."""
 OWNERSHIP_BY_WORD: Mapping[str, str] = MappingProxyType(
     {**dict(zip(OWNERSHIPS, OWNERSHIPS, strict=True)), "on_demand": OWNERSHIP_RENTED, "spot": OWNERSHIP_RENTED}
 )
-"""Ownership (:data:`~gpuplanner.core.scenario_fields.OWNERSHIPS`) by the word that inventories use."""
+"""Word for the ownership of nodes in an inventory, such as ``spot`` → its value in
+:data:`~gpuplanner.core.scenario_fields.OWNERSHIPS`, ``rented``."""
 DEFAULT_ACTUATOR = "mig-manager"
-"""Actuator of clusters whose source of data has no default."""
+"""Actuator assumed for a cluster whose data source (Slurm, Kubernetes) has no default actuator in the catalogue."""
 
 
 @dataclass(frozen=True)
 class ActuatorAbilities:
-    """Abilities of one actuator for one GPU model.
+    """Abilities and delays of one actuator, which partitions GPUs and adds or removes nodes, for one GPU model.
 
     - ``actuator``: One of the actuators of a scenario.
     - ``unit`` {"gpu", "node"}: Smallest unit that can be drained and repartitioned alone.
@@ -79,7 +87,7 @@ class ActuatorAbilities:
 def find_abilities(
     actuator: str, gpu_model: GpuModel | None = None, *, lead_s: float | None = None, ownership: str | None = None
 ) -> ActuatorAbilities:
-    """Find the abilities of an actuator in the catalogue.
+    """Find the abilities and delays of an actuator in the catalogue.
 
     Parameters
     ----------
@@ -111,8 +119,10 @@ def find_abilities(
     'about 2 min (0.4 to 6)'
     """
     actuator = resolve_name(actuator, PARTITIONER_BY_ACTUATOR, subject="actuator", error=ScenarioError)
-    own_facts = list_actuator_facts(actuator, *catalogue_names(gpu_model), any_gpu_model=gpu_model is None)
-    node_release = _choose_node_release(own_facts["returns"], ownership)
+    own_facts = list_actuator_facts(
+        actuator, *model_names_in_actuator_facts(gpu_model), any_gpu_model=gpu_model is None
+    )
+    node_release = _decide_node_return(own_facts["returns"], ownership)
     node_switching = own_facts["switches_nodes"].value or "no"
     switches_nodes = node_switching == "yes" or (node_switching != "no" and node_release == UNNEEDED_NODES_RETURNED)
     # Nodes that the actuator cannot add or remove itself have the delays of the component that does.
@@ -121,8 +131,8 @@ def find_abilities(
     all_facts = {**own_facts, **{name: timing_facts[name] for name in timing_names}}
 
     has_mig = gpu_model is None or bool(gpu_model.profiles)
-    boot = find_seconds("node_lead_s").scaled_to(lead_s)
-    partition_time = _partition_on_arrival(actuator, gpu_model, all_facts["cut_on_arrival"], node_release)
+    boot = find_time_parameter("node_lead_s").scaled_to(lead_s)
+    partition_time = _added_node_partitioning_time(actuator, gpu_model, all_facts["cut_on_arrival"], node_release)
     return ActuatorAbilities(
         actuator=actuator,
         unit=_require_value(all_facts["unit"]),
@@ -174,7 +184,7 @@ def find_scenario_abilities(
 
 
 def find_default_actuator(source: str) -> str:
-    """Find the default actuator of clusters with a source of data.
+    """Find the actuator assumed for clusters whose data come from a source, such as ``slurm`` for Slurm accounting.
 
     Examples
     --------
@@ -185,7 +195,7 @@ def find_default_actuator(source: str) -> str:
 
 
 def parse_ownership(word: str | None) -> str | None:
-    """Parse the ownership word of an inventory; None stays unknown.
+    """Parse an inventory's word for the ownership of nodes to owned, reserved or rented; None stays unknown.
 
     Examples
     --------
@@ -197,16 +207,21 @@ def parse_ownership(word: str | None) -> str | None:
     return OWNERSHIP_BY_WORD[resolve_name(word, OWNERSHIP_BY_WORD, subject="ownership", error=ScenarioError)]
 
 
-def _choose_node_release(fact: ActuatorFact, ownership: str | None) -> str:
-    """Decide whether nodes that are not needed are returned: rented ones are, paid ones stay."""
+def _decide_node_return(fact: ActuatorFact, ownership: str | None) -> str:
+    """Decide whether unneeded nodes are returned: rented nodes are, owned and reserved nodes stay idle.
+
+    Without a known ownership, the catalogue's `fact` about the actuator decides.
+    """
     owned_as = parse_ownership(ownership)
     if owned_as is None:
         return _require_value(fact)
     return UNNEEDED_NODES_RETURNED if owned_as == OWNERSHIP_RENTED else UNNEEDED_NODES_IDLED
 
 
-def _partition_on_arrival(actuator: str, gpu_model: GpuModel | None, fact: ActuatorFact, returns: str) -> TimeRange:
-    """Time to partition an added node, all its GPUs at once and into the smallest instances.
+def _added_node_partitioning_time(
+    actuator: str, gpu_model: GpuModel | None, fact: ActuatorFact, returns: str
+) -> TimeRange:
+    """Return the time to MIG-partition an added node, all its GPUs at once and into the smallest instances.
 
     An Ampere GPU keeps its MIG mode while the node is powered down, so that only a returned node has to switch it.
 
@@ -217,8 +232,8 @@ def _partition_on_arrival(actuator: str, gpu_model: GpuModel | None, fact: Actua
     gpu_model : GpuModel or None
         GPU model of the node.
     fact : ActuatorFact
-        Whether added nodes are partitioned before they accept jobs.
-    returns : str
+        Catalogue entry on whether added nodes are partitioned before they accept jobs.
+    returns : {"returned", "idled"}
         State of nodes that are not needed.
     """
     if gpu_model is None or not gpu_model.profiles or not _is_yes(fact):
@@ -238,7 +253,7 @@ def _partition_on_arrival(actuator: str, gpu_model: GpuModel | None, fact: Actua
 
 
 def _require_value(fact: ActuatorFact) -> str:
-    """Return the value of a fact, or raise :class:`ScenarioError` if the table has none."""
+    """Return the value of a catalogue fact, or raise :class:`ScenarioError` if the table has none."""
     if fact.value is None:
         todo = "Add it to actuator_abilities.csv."
         raise ScenarioError("actuator_abilities", f"a value of {fact.ability}", "none", todo)
@@ -246,5 +261,5 @@ def _require_value(fact: ActuatorFact) -> str:
 
 
 def _is_yes(fact: ActuatorFact) -> bool:
-    """Whether the value of a fact is "yes"."""
+    """Whether the value of a catalogue fact is "yes"."""
     return _require_value(fact) == "yes"

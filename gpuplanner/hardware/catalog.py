@@ -19,34 +19,35 @@ FACT_TABLE_NAMES = (
     "partition_modes", "telemetry_metrics", "foreign_forms", "export_commands", "measures", "slurm_states",
     "currencies", "instance_types", "node_labels", "gpu_resources",
 )  # fmt: skip
-"""Names of the shipped tables."""
+"""Names of the CSV tables of facts that are shipped with the package, without ``.csv``."""
 _FLOAT_COLUMNS = (
     "memory_gib_total", "memory_gib", "memory_gb", "memory_bandwidth_gb_s", "dense_bf16_tflops", "fp32_tflops",
     "dense_fp16_tflops", "dense_fp8_tflops", "tdp_w", "idle_w", "nvlink_or_fabric_total_gb_s",
     "price_per_instance_hour", "price_per_gpu_hour", "gco2e_per_kwh", "carbon_free_fraction", "low", "high",
     "board_share",
 )  # fmt: skip
-"""Columns of floating-point numbers."""
+"""Columns of the fact tables that hold floating-point numbers."""
 _INTEGER_COLUMNS = (
     "memory_slices_total", "compute_slices_total", "gi_profile_id", "compute_slices", "memory_slices", "sms",
     "copy_engines", "max_instances", "placement_size", "decoders", "encoders", "jpeg_engines", "ofa_engines",
     "sm_or_cu_count", "mig_max_instances", "gpu_count", "partitions", "compute_units", "minor_units", "gpus",
 )  # fmt: skip
-"""Columns of whole numbers."""
+"""Columns of the fact tables that hold whole numbers."""
 _NUMBER_DTYPES: dict[str, type[pl.DataType]] = {
     **dict.fromkeys(_FLOAT_COLUMNS, pl.Float64),
     **dict.fromkeys(_INTEGER_COLUMNS, pl.Int32),
     **dict.fromkeys(("params_published", "number"), pl.Int64),
 }
-"""Type of each number column, in all tables; other columns are text, except the values of ``parameters``."""
+"""Number column of the fact tables → polars type; other columns are text, except ``value`` of ``parameters``."""
 
 DEFAULT_ACTUATOR_ABILITY = "default_for"
-"""Rows of ``actuator_abilities`` with this ability name the sources of data that have the actuator by default."""
+"""Value of column ``ability`` in the table ``actuator_abilities`` whose rows name the data sources (such as ``slurm``)
+for which an actuator is the default."""
 
 
 @dataclass(frozen=True)
 class CatalogParameter:
-    """One figure with its range, unit and source."""
+    """One row of the table ``parameters``: a named number such as the default PUE, with its range, unit and source."""
 
     name: str
     value: float
@@ -60,7 +61,7 @@ class CatalogParameter:
 
 @dataclass(frozen=True)
 class ActuatorFact:
-    """One ability of an actuator, as the table states it, with its range, unit and source."""
+    """One row of the table ``actuator_abilities``: an ability or delay of an actuator, with range and source."""
 
     ability: str
     value: str | None
@@ -81,9 +82,10 @@ def facts(name: str) -> pl.DataFrame:
     name : str
         ``"mig_profiles"``, ``"gpu_specs"``, ``"board_names"``, ``"gpu_prices"``, ``"carbon_intensity"``,
         ``"parameters"``, ``"model_presets"``, ``"training_tools"``, ``"training_methods"``,
-        ``"training_words"``, ``"actuator_abilities"``, ``"partition_modes"``, ``"telemetry_metrics"``,
-        ``"foreign_forms"``, ``"export_commands"``, ``"measures"``, ``"slurm_states"``, ``"currencies"``,
-        ``"instance_types"``, ``"node_labels"`` or ``"gpu_resources"``.
+        ``"training_words"``, ``"actuator_abilities"``, ``"controllers"``, ``"sharing_modes"``,
+        ``"partition_modes"``, ``"telemetry_metrics"``, ``"foreign_forms"``, ``"export_commands"``,
+        ``"measures"``, ``"slurm_states"``, ``"currencies"``, ``"instance_types"``, ``"node_labels"`` or
+        ``"gpu_resources"``.
 
     Returns
     -------
@@ -125,7 +127,7 @@ def export_command(name: str) -> str:
 
 
 def find_measure_texts(action: str, actuator: str) -> dict[str, str]:
-    """Find how people carry out a measure that no file performs: the texts to edit, run, check and undo it.
+    """Find the texts that tell people how to carry out a measure by hand: what to edit, run, check and undo.
 
     Parameters
     ----------
@@ -194,7 +196,7 @@ def non_mig_model_names() -> list[str]:
 
 @functools.cache
 def _model_names_by_mig() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """List the GPU models with a MIG geometry, and those without."""
+    """List the names of the GPU models with a MIG geometry, and of those without."""
     mig_models = tuple(facts("mig_profiles")["gpu_model"].unique(maintain_order=True))
     return mig_models, tuple(
         name for name in facts("board_names")["gpu_model"].unique().sort() if name not in mig_models
@@ -220,7 +222,7 @@ def resolve_gpu_model(text: str) -> str:
 
 @dataclass(frozen=True)
 class GpuDataSheet:
-    """Figures in the data sheet of a GPU model; None where it states none.
+    """Specifications of a GPU model in its vendor's data sheet; None where the data sheet states none.
 
     Memory [GB], memory bandwidth [GB/s], peak rates without sparsity [TFLOPS], rated power [W], bandwidth to other GPUs
     in both directions [GB/s], and number of multiprocessors.
@@ -267,7 +269,7 @@ def find_data_sheet(gpu_model: str) -> GpuDataSheet:
 
 @functools.cache
 def find_parameter(name: str) -> CatalogParameter:
-    """Find one figure of the table ``parameters`` by its name or a unique prefix.
+    """Find a named number of the catalogue's table ``parameters``, by its name or a unique prefix.
 
     Examples
     --------
@@ -329,7 +331,7 @@ def list_actuator_facts(
 
 @functools.cache
 def actuators_by_source() -> Mapping[str, str]:
-    """Map sources of data to the default actuator of their clusters.
+    """Map data sources, such as ``slurm``, to the default actuator of their clusters.
 
     Examples
     --------
@@ -342,7 +344,7 @@ def actuators_by_source() -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class ListPrice:
-    """Median list price of one GPU-hour, with range [currency per GPU-hour], number of prices and newest date."""
+    """Median list price of one GPU-hour with its range [currency per GPU-hour], number of prices and newest date."""
 
     value: float
     low: float
@@ -412,7 +414,8 @@ def _filter_list_prices(gpu_model: str, term: str) -> pl.DataFrame:
 
 
 _VENDOR_PREFIX_PATTERN = re.compile(r"^(nvidia|amd|tesla|geforce|instinct)+")
-"""Maker and brand words before the name of a model."""
+"""Vendor and brand words at the beginning of a GPU model name, as in ``nvidiateslat4``, which has only lower-case
+letters and digits."""
 
 
 def match_gpu_models(word: str) -> tuple[str, ...]:
@@ -519,7 +522,7 @@ def find_slurm_type(gpu_model: str) -> str:
 
 @functools.cache
 def _models_by_alias() -> dict[str, tuple[str, ...]]:
-    """Index GPU models by their folded names, in the order of the table."""
+    """Map names of GPU models, in lower-case letters and digits only, to models in the order of ``board_names.csv``."""
     models_by_key: dict[str, dict[str, None]] = {}
 
     def add_alias(name: str, gpu_model: str) -> None:
@@ -542,13 +545,13 @@ def _models_by_alias() -> dict[str, tuple[str, ...]]:
 
 
 def _sort_name_parts(name: str) -> str:
-    """Sort the parts of a name without the maker, separated by blanks; empty for a single part."""
+    """Sort the words of a GPU model name without the vendor, joined by blanks; empty for a single word."""
     parts = sorted(re.findall(r"[a-z0-9]+", _VENDOR_PREFIX_PATTERN.sub("", name.casefold())))
     return " ".join(parts) if len(parts) > 1 else ""
 
 
 def _fold_name(name: str) -> str:
-    """Reduce a name to lower-case letters and digits."""
+    """Reduce a GPU model name to lower-case letters and digits: ``NVIDIA A100-SXM4`` becomes ``nvidiaa100sxm4``."""
     return re.sub(r"[^a-z0-9]", "", name.casefold())
 
 
@@ -619,7 +622,9 @@ def list_resource_names(location: str, role: str) -> Mapping[str, str | None]:
 
 @functools.cache
 def list_sharing_systems() -> tuple[Mapping[str, tuple[str, str | None]], ...]:
-    """List, for each GPU sharing system, its resource and unit by role: number, cores, memory, memory_percentage.
+    """List the GPU sharing systems for Kubernetes, such as HAMi: role → resource name and its unit.
+
+    Roles are number, cores, memory and memory_percentage.
 
     Examples
     --------
@@ -654,7 +659,9 @@ DEFAULT_GPUS_PER_NODE = 8
 
 
 def infer_partitions(gpu_model: str, units: int) -> int | None:
-    """Infer the partitions per GPU of a node that lists more devices than a server has GPUs; None if ambiguous.
+    """Infer the compute partitions per GPU of a node that lists more devices than a server has GPUs.
+
+    `units` is the number of devices that the node lists. None if it is ambiguous, or no more than a server has GPUs.
 
     Examples
     --------

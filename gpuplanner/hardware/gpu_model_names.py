@@ -14,7 +14,7 @@ from gpuplanner.hardware.catalog import match_gpu_models, mig_model_names
 from gpuplanner.hardware.gpu_models import ProfileName, load_gpu_model
 
 _SHARED_SUFFIX_PATTERN = re.compile(r"[-.]shared$", re.IGNORECASE)
-"""Suffix of product labels of shared GPUs."""
+"""Suffix of the node label ``nvidia.com/gpu.product`` for GPUs with time-slicing or MPS: ``-SHARED``."""
 _DEVICE_PROFILE_PATTERN = re.compile(
     r"(?:(?P<gpu_model>.*?)[-_/.])?(?:mig[-_.])?(?P<profile>(?:\d+c\.)?\d+g[._]\d+gb(?:[.+-](?:me\.all|me|gfx))?)",
     re.IGNORECASE | re.ASCII,
@@ -24,12 +24,12 @@ _SLICE_COUNT_PATTERN = re.compile(r"(?P<gpu_model>.+)\.(?P<slices>[1-7])", re.AS
 """Types of sites that append only the compute slices: ``a100l.3`` for ``a100l.3g.40gb`` (docs.mila.quebec, list of
 GPUs)."""
 _RESOURCE_PREFIXES = ("nvidia.com", "gpu", "mig", "")
-"""Words before a profile, or alone, that name no GPU model."""
+"""Words of a device name that name no GPU model, as before the profile in ``nvidia.com/mig-1g.10gb``."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceName:
-    """The parts of a device name.
+    """The parts of a device name such as ``a100_1g.5gb``: word for the GPU model, and MIG profile.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class DeviceName:
 
 @dataclass(frozen=True, slots=True)
 class GpuFraction:
-    """The fraction of a GPU that one device is.
+    """The fraction of a full GPU that one device is, by compute slices and by memory slices.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ def parse_device_name(text: str) -> DeviceName:
 
 
 def _parse_slice_count(text: str) -> DeviceName | None:
-    """Parse a GPU model with a number of compute slices: the smallest such profile; None if it is not of this form."""
+    """Parse ``a100l.3``, GPU model and number of compute slices, to the smallest such profile; else None."""
     match = _SLICE_COUNT_PATTERN.fullmatch(text)
     models = match_gpu_models(match["gpu_model"]) if match else ()
     if match is None or len(models) != 1 or models[0] not in mig_model_names():

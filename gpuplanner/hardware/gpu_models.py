@@ -18,7 +18,7 @@ _PROFILE_NAME_PATTERN = re.compile(
     r"(?:mig[ _-])?(?:(?P<ci>\d+)c\.)?(?P<compute>\d+)g\.?(?P<gb>\d+)gb"
     r"(?:(?P<sign>[+.-])(?P<word>me\.all|me|gfx))?"
 )
-"""A profile name in the spelling of drivers, resource lists, Slurm or DRA."""
+"""A MIG profile name such as ``1g.10gb+me``, as drivers, Kubernetes resource lists, Slurm or DRA spell it."""
 
 LABEL_BY_RESOURCE = {
     "sms": "SMs",
@@ -28,11 +28,20 @@ LABEL_BY_RESOURCE = {
     "jpeg_engines": "JPEG engines",
     "ofa_engines": "OFA engines",
 }
-"""Resources besides memory slices that the instances of one GPU share: column, and its label in messages."""
+"""Field of :class:`MigProfile` for a resource that the instances of a GPU share, besides memory slices → its label in
+messages."""
 
 
-_COMPARED_FIELDS = ("compute_slices", "memory_slices", "sms", "decoders", "encoders", "jpeg_engines", "ofa_engines")
-"""Fields in which one profile must reach another to serve its jobs."""
+_FIELDS_COMPARED_BY_SERVES = (
+    "compute_slices",
+    "memory_slices",
+    "sms",
+    "decoders",
+    "encoders",
+    "jpeg_engines",
+    "ofa_engines",
+)
+"""Fields of :class:`MigProfile` in which a profile must be at least as large as another to run the jobs of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +169,7 @@ class MigProfile:
         """
         if requested_profile.attribute == "+gfx" and self.attribute != "+gfx":
             return False
-        pairs = ((getattr(self, column), getattr(requested_profile, column)) for column in _COMPARED_FIELDS)
+        pairs = ((getattr(self, column), getattr(requested_profile, column)) for column in _FIELDS_COMPARED_BY_SERVES)
         return all(
             own_amount is None or requested_amount is None or own_amount >= requested_amount
             for own_amount, requested_amount in pairs
@@ -173,13 +182,13 @@ class MigProfile:
 
 
 ProfileRows: TypeAlias = pl.DataFrame | Iterable[Mapping[str, Any]]
-"""Profile tables of GPU models: a frame or rows."""
+"""MIG profile tables of GPU models that a user supplies: a polars frame or an iterable of rows."""
 
 # Drivers round the memory in a name differently: 3g.39gb for 3g.40gb, 7g.189gb for 7g.186gb.
 _MAX_ALIAS_MEMORY_DIFFERENCE_GB = 1.0
-"""Difference in the memory [GB] of two names of the same profile, by the rounding of drivers."""
+"""Largest difference in memory between two names of one profile, which drivers round differently [GB]."""
 _MAX_ALIAS_MEMORY_DIFFERENCE_FRACTION = 0.05
-"""The same as a fraction of the memory."""
+"""Largest difference in memory between two names of one profile, as a fraction of the memory [0-1]."""
 MAX_MEMORY_SLICES_PER_GPU = 16
 """Largest number of memory slices of a GPU that is accepted; the number of layouts grows exponentially with it."""
 
@@ -187,10 +196,10 @@ _GPU_MODEL_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """Characters of a GPU model name."""
 
 _TOTAL_SLICE_COLUMNS = ("memory_slices_total", "compute_slices_total")
-"""Columns of the slices of a full GPU."""
+"""Columns of profile tables with the memory slices and compute slices of a full GPU."""
 
 _PROFILE_COUNT_COLUMNS = ("compute_slices", "memory_slices", "max_instances")
-"""Columns of counts that every profile must have."""
+"""Columns of profile tables that must have a whole number for every profile."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +240,7 @@ class GpuModel:
 
     @functools.cached_property
     def budget(self) -> dict[str, int]:
-        """Amount of each resource that the instances of one GPU share, from its full-size profile.
+        """Amount of each resource (SMs, engines) that all instances on one GPU share: that of its full-size profile.
 
         Resources in :attr:`unstated_resources` are left out.
         """
@@ -481,7 +490,7 @@ def _parse_starts(value: object) -> tuple[int, ...] | None:
 
 
 def _row_faults(row: dict[str, Any]) -> Iterator[str]:
-    """Yield the faults of one profile row."""
+    """Yield the faults of one row of a profile table, as texts."""
     required_columns = ("memory_gib_total", *_TOTAL_SLICE_COLUMNS, *_PROFILE_COUNT_COLUMNS)
     missing = [key for key in required_columns if not row[key]]
     if missing:
@@ -515,7 +524,7 @@ def _row_faults(row: dict[str, Any]) -> Iterator[str]:
 
 
 def _table_faults(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the faults that show only when valid rows are compared."""
+    """Yield the faults that show only when the valid rows of a GPU model are compared, as texts."""
     for key in ("memory_gib_total", *_TOTAL_SLICE_COLUMNS):
         values = sorted({row[key] for row in rows})
         if len(values) > 1:

@@ -36,10 +36,11 @@ LAYOUTS_BY_COUNTS_SCHEMA = {
     **dict.fromkeys(("instances", "free_slices", "placed"), pl.Int64),
     "driver": pl.String,
 }
-"""Columns of :attr:`LayoutList.by_counts`."""
+"""Column → polars type of :attr:`LayoutList.by_counts`, which has one row for each maximal combination of profile
+counts."""
 
 PLACED_LAYOUTS_SCHEMA = {"layout": pl.String, "places": pl.String}
-"""Columns of :attr:`LayoutList.placed`."""
+"""Column → polars type of :attr:`LayoutList.placed`, which has one row for each maximal layout with start slices."""
 
 
 def list_placed_layouts(
@@ -157,7 +158,7 @@ def _select_profiles(
 
 
 def _counts_of_vector(profiles: tuple[MigProfile, ...], vector: tuple[int, ...]) -> dict[str, int]:
-    """Convert a vector of counts to a mapping without zeros."""
+    """Convert counts in the order of `profiles` to a mapping of profile name to count, without zeros."""
     return {profile.name: count for profile, count in zip(profiles, vector, strict=True) if count}
 
 
@@ -165,7 +166,7 @@ def _counts_of_vector(profiles: tuple[MigProfile, ...], vector: tuple[int, ...])
 def _count_vectors(
     gpu_model: GpuModel, profiles: tuple[MigProfile, ...]
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """List the distinct count vectors of all and of the maximal layouts, in descending order."""
+    """List the distinct profile counts, in the order of `profiles`, of all and of the maximal layouts; descending."""
     names = [profile.name for profile in profiles]
     all_vectors, maximal_vectors = (
         tuple(sorted({tuple(map(_profile_names_of(layout).count, names)) for layout in layouts}, reverse=True))
@@ -183,11 +184,11 @@ def _profile_names_of(layout: Layout) -> list[str]:
 def _enumerate_layouts(
     gpu_model: GpuModel, profiles: tuple[MigProfile, ...]
 ) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-    """Enumerate all layouts, and the maximal ones."""
+    """Enumerate all layouts of some profiles on one GPU, and the maximal ones; each sorted by placements."""
     search = _LayoutSearch(gpu_model, profiles)
     all_layouts: list[Layout] = []
     maximal_layouts: list[Layout] = []
-    for layout, is_maximal in search.walk(0, ()):
+    for layout, is_maximal in search.iterate_extensions(0, ()):
         if len(all_layouts) >= MAX_LAYOUTS_PER_GPU_MODEL:
             subject = f"layouts of {gpu_model.name} with {len(profiles)} profiles"
             raise GeometryError(subject, f"at most {MAX_LAYOUTS_PER_GPU_MODEL}", "more", "Name fewer profiles.")
@@ -199,7 +200,10 @@ def _enumerate_layouts(
 
 
 class _LayoutSearch:
-    """Depth-first search from slice 0 upwards, in which each set of disjoint memory intervals occurs once."""
+    """Depth-first search for the MIG layouts of one GPU, by adding instances from memory slice 0 upwards.
+
+    So each set of disjoint memory intervals occurs once.
+    """
 
     def __init__(self, gpu_model: GpuModel, profiles: tuple[MigProfile, ...]) -> None:
         """Start with an empty GPU."""
@@ -214,27 +218,30 @@ class _LayoutSearch:
         self.spare_resources = [gpu_model.budget[name] for name in resources]
         self.mask = 0
 
-    def walk(self, lowest: int, placed: tuple[Placement, ...]) -> Iterator[tuple[Layout, bool]]:
-        """Yield every layout that adds placements at or above slice `lowest`, with whether it is maximal."""
+    def iterate_extensions(self, lowest: int, placed: tuple[Placement, ...]) -> Iterator[tuple[Layout, bool]]:
+        """Yield each layout that extends `placed` at or above slice `lowest`, with whether it is maximal."""
         for placement, mask, index in self.choices:
             if placement.start < lowest or not self._can_add(mask, index):
                 continue
             extended = (*placed, placement)
-            self._toggle(mask, index, +1)
+            self._add_or_remove_placement(mask, index, +1)
             yield Layout(extended), not any(self._can_add(mask, index) for _, mask, index in self.choices)
-            yield from self.walk(placement.start + placement.size, extended)
-            self._toggle(mask, index, -1)
+            yield from self.iterate_extensions(placement.start + placement.size, extended)
+            self._add_or_remove_placement(mask, index, -1)
 
     def _can_add(self, mask: int, index: int) -> bool:
-        """Whether memory slices, number of instances and engines allow one more placement."""
+        """Whether profile number `index` can be added on the memory slices of the bit mask `mask`.
+
+        Free slices, the maximum of the profile and the remaining engines must allow it.
+        """
         return (
             not self.mask & mask
             and self.remaining_instances[index] > 0
             and all(map(le, self.resource_use[index], self.spare_resources))
         )
 
-    def _toggle(self, mask: int, index: int, sign: int) -> None:
-        """Add a placement (`sign` 1) or remove it (-1)."""
+    def _add_or_remove_placement(self, mask: int, index: int, sign: int) -> None:
+        """Add (`sign` 1) or remove (-1) an instance of profile number `index` on the slices of `mask`."""
         self.mask ^= mask
         self.remaining_instances[index] -= sign
         for position, amount in enumerate(self.resource_use[index]):

@@ -26,12 +26,12 @@ from gpuplanner.hardware.gpu_models import (
 )
 
 UNUSED_LAYOUT = "off"
-"""Layout text of a GPU that is not needed."""
+"""Layout text of a GPU that a plan does not need."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Placement:
-    """One instance at memory slices ``start`` to ``start + size - 1``."""
+    """One MIG instance of a profile on memory slices ``start`` to ``start + size - 1``."""
 
     start: int
     size: int
@@ -39,12 +39,12 @@ class Placement:
 
     @classmethod
     def at_start(cls, profile: MigProfile, start: int) -> Placement:
-        """Place a profile at a start slice."""
+        """Make the placement of an instance of a profile at a start slice."""
         return cls(start, profile.memory_slices, profile.name)
 
     @property
     def mask(self) -> int:
-        """Occupied memory slices as bits."""
+        """Memory slices that the instance occupies, as a bit mask."""
         return ((1 << self.size) - 1) << self.start
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Instances on one GPU, sorted by start slice; not checked for feasibility.
+    """MIG instances on one GPU with their start slices, sorted by start; not checked for feasibility.
 
     Examples
     --------
@@ -81,12 +81,12 @@ class Layout:
 
     @property
     def counts_text(self) -> str:
-        """Canonical text of the counts, without placements."""
+        """Layout text without placements, such as ``3g.20gb:2``, largest profile first."""
         return format_layout(self.counts)
 
     @property
     def mask(self) -> int:
-        """Occupied memory slices as bits."""
+        """Memory slices that any instance occupies, as a bit mask."""
         return sum(placement.mask for placement in self.placements)
 
 
@@ -257,7 +257,10 @@ def format_slices(numbers: tuple[int, ...]) -> str:
 
 @functools.cache
 def _profile_text_order(name: str) -> tuple[int, int, str]:
-    """Sort key of profiles by name alone: memory in the name grows with memory slices on every GPU model."""
+    """Sort key of profile names: memory, compute slices, name.
+
+    The memory in the name grows with the memory slices on every GPU model, so that no GPU model is needed.
+    """
     parts = ProfileName.parse_name(name)
     return (parts.memory_gb, parts.compute_slices, name)
 
@@ -270,7 +273,7 @@ def _make_layout_error(value: object) -> GeometryError:
 
 @dataclass(frozen=True, slots=True)
 class LayoutProof:
-    """Result of :func:`prove`; true in a condition if the instances fit.
+    """Result of :func:`prove`, whether one GPU can hold given instances; true in a condition if it can.
 
     Parameters
     ----------
@@ -292,7 +295,7 @@ class LayoutProof:
 
 
 def prove(gpu_model: GpuModel | str, counts: Mapping[str, int]) -> LayoutProof:
-    """Prove that instances fit on one GPU, or give the reason why not.
+    """Prove that one GPU can hold given MIG instances, or give the reason why not.
 
     The search is exact. Among several arrangements it returns the one that the driver would most likely make.
 
@@ -306,7 +309,7 @@ def prove(gpu_model: GpuModel | str, counts: Mapping[str, int]) -> LayoutProof:
 
     Returns
     -------
-    Proof
+    LayoutProof
         With a layout, or the reason.
 
     Raises

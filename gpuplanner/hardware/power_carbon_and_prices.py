@@ -18,6 +18,7 @@ from gpuplanner.core.units_and_number_texts import kwh_from_watt_hours
 from gpuplanner.hardware.catalog import facts, find_data_sheet, find_list_price, find_parameter, resolve_gpu_model
 
 HOURS_PER_YEAR = 8766.0
+"""Mean hours of a year: 365.25 days."""
 STATED_PRICE_SOURCE_TEXT = "your rate per GPU-hour"
 """Source of a price that the user states for all GPUs."""
 
@@ -63,7 +64,7 @@ def make_power_model(gpu_model: str, *, range_end: str = "value") -> GpuPowerMod
 
     Returns
     -------
-    PowerModel
+    GpuPowerModel
 
     Raises
     ------
@@ -160,7 +161,7 @@ def compute_facility_kwh(gpu_energy_kwh: float, *, host_factor: float, pue: floa
 
 @dataclass(frozen=True)
 class GridCarbonIntensity:
-    """Carbon intensity of the grid in one region, with method and source."""
+    """Carbon intensity of the electricity grid in one region [g CO2e/kWh], with method and source."""
 
     region: str
     gco2e_per_kwh: float
@@ -181,7 +182,7 @@ def find_carbon_factor(region: str) -> GridCarbonIntensity:
 
     Returns
     -------
-    CarbonFactor
+    GridCarbonIntensity
 
     Raises
     ------
@@ -204,7 +205,7 @@ def find_carbon_factor(region: str) -> GridCarbonIntensity:
 
 @dataclass(frozen=True)
 class GpuHourPrice:
-    """Price of one GPU-hour with range, currency, source and date."""
+    """Price of one GPU-hour with its range [currency per GPU-hour], currency, source and date."""
 
     value: float
     low: float
@@ -232,7 +233,7 @@ def find_gpu_hour_price(
 
     Returns
     -------
-    Price
+    GpuHourPrice
 
     Raises
     ------

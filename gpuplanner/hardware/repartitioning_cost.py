@@ -18,7 +18,7 @@ from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import Layout, Placement, iterate_arrangements, parse_layout, prove
 
 AnyLayout: TypeAlias = str | Mapping[str, int] | Layout
-"""A layout as text, as profile counts, or with placements."""
+"""A MIG layout in any form: text such as ``3g.20gb:2``, profile counts, or instances with placements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class GpuLayoutChange:
 
     @property
     def drained_units(self) -> int:
-        """Number of units that must be idle: the deleted instances, or the GPU itself if MIG was disabled.
+        """Number of instances that must be drained first: the deleted ones; 1, the full GPU, if MIG was disabled.
 
         Examples
         --------
@@ -104,7 +104,7 @@ def compare_instances(
 
 
 def _iterate_layouts(gpu_model: GpuModel, layout: AnyLayout) -> Iterator[Layout]:
-    """Yield the given layout, or all arrangements of the given counts; a full GPU has no instances."""
+    """Yield the given layout, or all placements of the given profile counts; a full GPU has no instances."""
     if isinstance(layout, Layout):
         yield layout
         return
@@ -123,7 +123,7 @@ def _common_placements(first_layout: Layout, second_layout: Layout) -> set[Place
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """A typical time with its range [s], and its basis."""
+    """A duration with its low and high end [s], and ``basis``: the text that says where they come from."""
 
     value: float
     low: float
@@ -139,7 +139,7 @@ class TimeRange:
 
     @classmethod
     def exact(cls, value: float) -> Self:
-        """Make a stated time without a range."""
+        """Make the range of a time that the user states [s]: low and high end are equal to it."""
         return cls(value, value, value, "as stated")
 
     def scaled_to(self, value: float | None) -> Self:
@@ -157,7 +157,7 @@ class TimeRange:
         return replace(self, value=float(value), low=self.low * factor, high=self.high * factor, basis=basis)
 
     def followed_by(self, further_range: TimeRange) -> Self:
-        """Add the time of a further step; low and high ends add up, as if both steps were slow together."""
+        """Return the time of this step and a further one; low and high ends add up, as if both were slow together."""
         if not further_range.high:
             return self
         return replace(
@@ -182,12 +182,12 @@ class TimeRange:
 
 
 @functools.cache
-def find_seconds(name: str) -> TimeRange:
-    """Find a time parameter of the catalogue, with its source.
+def find_time_parameter(name: str) -> TimeRange:
+    """Find a duration in the catalogue's table ``parameters``, such as ``reconfigure_reboot_s``, as a range [s].
 
     Examples
     --------
-    >>> find_seconds("reconfigure_reboot_s").high
+    >>> find_time_parameter("reconfigure_reboot_s").high
     1200.0
     """
     parameter = find_parameter(name)
@@ -197,16 +197,16 @@ def find_seconds(name: str) -> TimeRange:
 _MIG_MODE_REBOOT_ARCHITECTURES = ("Ampere",)
 """Architectures whose nodes reboot when MIG mode changes."""
 _ONE_BY_ONE_PARTITIONER = "nvidia-smi"
-"""Partitioner that changes instances one by one."""
+"""Actuator that deletes and creates the MIG instances of a GPU one by one, so that the others stay in use."""
 
 
-_NO_TIME_ESTIMATE = TimeRange(0.0, 0.0, 0.0, "nothing")
-"""A step that does not occur."""
+_ZERO_TIME = TimeRange(0.0, 0.0, 0.0, "nothing")
+"""Time of a step that a layout change does not need: 0 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeCost:
-    """Cost of one layout change of one GPU, by GPU model and partitioner.
+    """Time and GPU-hours that one MIG layout change of one GPU costs, by GPU model and actuator.
 
     Made by :meth:`from_catalogue`. Plan, bound, simulation, transition, check, scripts and report all use it, so that
     they agree on the cost of a change.
@@ -266,7 +266,7 @@ class ChangeCost:
         gpu_hours: float | None = None,
         **stated: float,
     ) -> Self:
-        """Find the cost for a GPU model and actuator in the catalogue, with stated values in place of some of them.
+        """Find the cost for a GPU model and actuator in the catalogue; values that are stated replace its own.
 
         Parameters
         ----------
@@ -296,20 +296,20 @@ class ChangeCost:
             actuator, PARTITIONER_BY_ACTUATOR, subject="reconfiguration actuator", error=GeometryError
         )
         partitioner = PARTITIONER_BY_ACTUATOR[full_name]
-        partitioner_time = find_seconds(f"reconfigure_{partitioner.replace('-', '_')}_s")
+        partitioner_time = find_time_parameter(f"reconfigure_{partitioner.replace('-', '_')}_s")
         one_by_one = partitioner == _ONE_BY_ONE_PARTITIONER
         reboots = model.architecture in (None, *_MIG_MODE_REBOOT_ARCHITECTURES)
         cost = cls(
             gpu_model=model,
             actuator=partitioner,
-            change_s=_NO_TIME_ESTIMATE if one_by_one else partitioner_time,
-            instance_s=partitioner_time if one_by_one else _NO_TIME_ESTIMATE,
-            reboot_s=find_seconds("reconfigure_reboot_s") if reboots else None,
-            restart_s=find_seconds("restart_s"),
+            change_s=_ZERO_TIME if one_by_one else partitioner_time,
+            instance_s=partitioner_time if one_by_one else _ZERO_TIME,
+            reboot_s=find_time_parameter("reconfigure_reboot_s") if reboots else None,
+            restart_s=find_time_parameter("restart_s"),
             drain_s=find_drain_time(full_name, model),
             gpu_hours=None if gpu_hours is None else float(gpu_hours),
         )
-        return cost._with(stated)
+        return cost._with_stated_times(stated)
 
     def require_model(self, gpu_model: GpuModel | str) -> Self:
         """Return the cost itself if it is for this GPU model.
@@ -331,7 +331,9 @@ class ChangeCost:
         return self.actuator == _ONE_BY_ONE_PARTITIONER
 
     def change(self, before: AnyLayout, after: AnyLayout) -> GpuLayoutChange:
-        """Determine the instances and the time of a layout change.
+        """Determine the instances and the time of the change from one layout to another.
+
+        A GPU that is not needed has MIG disabled.
 
         A GPU that is not needed has MIG disabled.
 
@@ -358,7 +360,7 @@ class ChangeCost:
         mode_change = bool(destroyed) != bool(created) and not kept
         changed = len(destroyed) + len(created)
         reboot = mode_change and self.reboot_s is not None
-        takes = self._times(changed, mode_change=mode_change)
+        takes = self._change_time(changed, mode_change=mode_change)
         return GpuLayoutChange(
             actuator=self.actuator,
             destroyed=destroyed,
@@ -388,7 +390,7 @@ class ChangeCost:
         changed = sum(count for _, count in old + new)
         if self.one_by_one and old and new:
             changed = _count_operations(self, old, new)
-        return self._times(changed, mode_change=bool(old) != bool(new)).value
+        return self._change_time(changed, mode_change=bool(old) != bool(new)).value
 
     def plan_gpu_hours(self, gpus_per_node: int) -> float:
         """Return the cost of a layout change in a plan [GPU h].
@@ -412,7 +414,7 @@ class ChangeCost:
             return self.gpu_hours
         max_instances = max((profile.max_instances for profile in self.gpu_model.profiles), default=0)
         reboots = self.reboot_s is not None and bool(self.gpu_model.profiles)
-        out_s = self._times(max(max_instances, 1), mode_change=reboots).value * (gpus_per_node if reboots else 1)
+        out_s = self._change_time(max(max_instances, 1), mode_change=reboots).value * (gpus_per_node if reboots else 1)
         return (out_s + self.drain_s.value) / SECONDS_PER_HOUR
 
     @property
@@ -439,8 +441,8 @@ class ChangeCost:
             text += f", or {self.reboot_s.describe_time()} and a reboot of the node where MIG mode changes"
         return text
 
-    def _with(self, stated: Mapping[str, float]) -> Self:
-        """Return the cost with stated times; a reboot time is ignored if the model does not reboot."""
+    def _with_stated_times(self, stated: Mapping[str, float]) -> Self:
+        """Return the cost with some times replaced; a reboot time is ignored if the GPU model does not reboot."""
         unknown = sorted(set(stated) - set(_STATED_TIME_FIELDS))
         if unknown:
             raise ScenarioError(
@@ -450,8 +452,8 @@ class ChangeCost:
         replaced: dict[str, Any] = {name: TimeRange.exact(float(stated[name])) for name in names}
         return replace(self, **replaced)
 
-    def _times(self, changed: int, *, mode_change: bool) -> TimeRange:
-        """Return the time of a change that creates and deletes a number of instances together."""
+    def _change_time(self, changed: int, *, mode_change: bool) -> TimeRange:
+        """Return the time of a change that creates and deletes `changed` instances of one GPU together."""
         if mode_change and self.reboot_s is not None:
             return self.reboot_s
         change_time, instance_time = self.change_s, self.instance_s
@@ -465,7 +467,7 @@ class ChangeCost:
 _STATED_TIME_FIELDS = tuple(
     field.name for field in fields(ChangeCost) if field.name.endswith("_s") and field.name != "drain_s"
 )
-"""Times that can be stated instead of those of the catalogue."""
+"""Fields of :class:`ChangeCost` whose times a user can state instead of those of the catalogue."""
 
 
 def find_drain_time(actuator: str = "mig-manager", gpu_model: GpuModel | None = None) -> TimeRange:
@@ -479,14 +481,14 @@ def find_drain_time(actuator: str = "mig-manager", gpu_model: GpuModel | None = 
     >>> find_drain_time().value, find_drain_time("slurm", as_gpu_model("H100-80GB-SXM5")).high
     (840.0, 3600.0)
     """
-    fact = list_actuator_facts(actuator, *catalogue_names(gpu_model))["drain_s"]
+    fact = list_actuator_facts(actuator, *model_names_in_actuator_facts(gpu_model))["drain_s"]
     basis = f"{fact.meaning} ({fact.source})"
     catalogue_time = TimeRange(float(fact.value or 0), fact.low or 0.0, fact.high or 0.0, basis)
     return catalogue_time if gpu_model is None else catalogue_time.scaled_to(gpu_model.drain_s)
 
 
-def catalogue_names(gpu_model: GpuModel | None) -> tuple[str | None, ...]:
-    """Return the names of a GPU model in actuator rows: its architecture and its name."""
+def model_names_in_actuator_facts(gpu_model: GpuModel | None) -> tuple[str | None, ...]:
+    """Return the names for which the catalogue lists actuator facts of a GPU model: architecture and model."""
     return () if gpu_model is None else (gpu_model.architecture, gpu_model.name)
 
 

@@ -15,7 +15,7 @@ from gpuplanner.ingest.dataset_import import ImportResult as ImportResult
 from gpuplanner.ingest.dataset_import import add_dataset as add_dataset
 from gpuplanner.ingest.dataset_import import add_files as add_files
 from gpuplanner.ingest.dataset_writer import write_dataset as write_dataset
-from gpuplanner.ingest.source_registration import Source as Source
+from gpuplanner.ingest.source_definition import Source as Source
 from gpuplanner.ingest.source_registry import SOURCES as SOURCES
 from gpuplanner.ingest.source_registry import detect_source as detect_source
 from gpuplanner.ingest.source_registry import read as read
@@ -25,4 +25,4 @@ from gpuplanner.ingest.telemetry.device_hours import aggregate_hourly as aggrega
 from gpuplanner.ingest.telemetry.metric_definitions import ACTIVITY_SOURCES as ACTIVITY_SOURCES
 from gpuplanner.ingest.telemetry.prometheus import PrometheusServer as PrometheusServer
 from gpuplanner.ingest.telemetry.prometheus import read_live as read_live
-from gpuplanner.ingest.telemetry.telemetry_row_parsing import Hints as Hints
+from gpuplanner.ingest.telemetry.telemetry_row_parsing import TelemetryOptions as TelemetryOptions

@@ -15,7 +15,7 @@ from gpuplanner.core.errors import PrivacyError, TraceFormatError, examples
 from gpuplanner.core.privacy import count_rows_with_names, make_pseudonym, pseudonymise
 from gpuplanner.core.serialization import from_plain
 from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
-from gpuplanner.ingest.large_tables import LazyJobs
+from gpuplanner.ingest.chunked_tables import LazyJobs
 from gpuplanner.ingest.quality_report import Finding, build_quality_report
 
 
@@ -29,7 +29,7 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFacts:
-    """Facts of one source as its provenance states them: row counts, observed span, GPU-hours.
+    """Facts of one source in the provenance of a dataset: row counts, observed span, GPU-hours.
 
     - ``source``: Name of the source.
     - ``rows_in``, ``rows_kept``, ``rows_rejected``, ``rows_quarantined``: Rows read, kept, rejected, in quarantine.
@@ -63,7 +63,7 @@ class SourceFacts:
 
     @classmethod
     def from_provenance(cls, provenance: Mapping[str, object]) -> SourceFacts:
-        """Read the facts from a provenance mapping and ignore keys that are no field.
+        """Read the facts from a provenance mapping; keys that are not a field of the class are ignored.
 
         Examples
         --------
@@ -86,8 +86,8 @@ SUMMARY_FACT_KEYS = ("source", "table", "rows_in", "rows_kept", "rows_rejected",
 """Keys of a provenance that a summary shows, in order; ``table`` and ``gpu_hours`` are optional."""
 
 
-DATASET_NAMING_TABLES = ("jobs", "samples")
-"""Tables after which a dataset is named, by precedence."""
+MAIN_TABLE_PRECEDENCE = ("jobs", "samples")
+"""Table names in the order in which the first that a dataset has is its main table (:attr:`Dataset.kind`)."""
 
 SampleScan = Callable[[datetime | None, datetime | None], pl.LazyFrame]
 """Function that takes the begin and end of a span [UTC] and returns its samples as a lazy frame."""
@@ -133,7 +133,7 @@ class Dataset:
 
     @cached_property
     def source_facts(self) -> SourceFacts:
-        """Facts of the source of the first table."""
+        """Facts of the first source of the dataset, from its provenance."""
         return SourceFacts.from_provenance(self.provenance)
 
     @property
@@ -141,7 +141,7 @@ class Dataset:
         """Name of the main table: jobs, else samples, else the first table."""
         read_later = {"jobs": self.stored_jobs, "samples": self.scan}
         names = [*self.tables, *(name for name, content in read_later.items() if content is not None)]
-        return next((name for name in DATASET_NAMING_TABLES if name in names), names[0])
+        return next((name for name in MAIN_TABLE_PRECEDENCE if name in names), names[0])
 
     @property
     def table(self) -> pl.DataFrame:
@@ -222,7 +222,7 @@ class Dataset:
         return replace(self, tables=remaining)
 
     def restrict_to_span(self, jobs: pl.DataFrame, begin: datetime, end: datetime, omission: str) -> Dataset:
-        """Return a copy of the dataset as if only a part of the time had been observed.
+        """Return a copy of the dataset as if only a part of its observed time had been observed.
 
         Parameters
         ----------
@@ -313,7 +313,7 @@ group."""
 WITHHELD_TEXT = "(withheld)"
 """Replacement of quoted source lines and examples in a pseudonymised dataset."""
 NAME_WORD_PATTERN = re.compile(r"[\w.@-]+")
-"""Words of a text that may be names."""
+"""Words of a text that may be names of users, tenants, jobs or partitions."""
 
 
 def pseudonymise_dataset(dataset: Dataset, key: bytes, columns: Sequence[str] = PSEUDONYM_COLUMNS) -> Dataset:

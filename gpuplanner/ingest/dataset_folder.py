@@ -23,9 +23,7 @@ from gpuplanner.core.output_places import DATASET_FORMAT, FolderMark
 from gpuplanner.core.output_writing import find_stranded_folder
 from gpuplanner.core.schemas import TABLES
 from gpuplanner.core.step_functions import require_time_zone
-from gpuplanner.ingest.dataset import Dataset, SampleScan, SourceFacts
-from gpuplanner.ingest.delimited_rows import REJECTS
-from gpuplanner.ingest.large_tables import (
+from gpuplanner.ingest.chunked_tables import (
     RUN_INGEST_ADVICE,
     SAMPLES,
     LazyJobs,
@@ -38,36 +36,49 @@ from gpuplanner.ingest.large_tables import (
     read_table,
     scan_month_files,
 )
+from gpuplanner.ingest.dataset import Dataset, SampleScan, SourceFacts
+from gpuplanner.ingest.delimited_rows import REJECT_TABLE_SCHEMA
 from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, find_device_counters, keep_best_counter
 from gpuplanner.ingest.telemetry.sample_buffer import add_sample_ends
-from gpuplanner.ingest.telemetry.telemetry_join import ALLOCATION_SPAN_SCHEMA, DEVICE_KIND_SCHEMA, DeviceAllocations
+from gpuplanner.ingest.telemetry.telemetry_join import (
+    ALLOCATION_SPAN_SCHEMA,
+    TELEMETRY_DEVICES_WITH_KIND_SCHEMA,
+    DeviceAllocations,
+)
 
 JOB_NAME_LINK_SCHEMA = pl.Schema({"name": pl.String(), "job_id": pl.String()})
-"""Columns that link the name of a job or pod to a job id."""
-JOIN_TYPES: dict[str, type[dy.Schema] | pl.Schema] = {
-    "devices": DEVICE_KIND_SCHEMA,
+"""Schema of the table that links names of jobs or pods in telemetry to job ids."""
+SCHEMA_BY_JOIN_TABLE: dict[str, type[dy.Schema] | pl.Schema] = {
+    "devices": TELEMETRY_DEVICES_WITH_KIND_SCHEMA,
     "holders": ALLOCATION_SPAN_SCHEMA,
     "shared_names": JOB_NAME_LINK_SCHEMA,
 }
-"""File name → schema of the stored tables that join telemetry to jobs; stored because computing them reads all
-samples."""
-_DATASET_FILES = ("provenance.json", "quality.json", "rejects.parquet", *(f"{name}.parquet" for name in TABLES))
+"""Table that joins telemetry to jobs, a Parquet file of the dataset folder → its schema. These tables are stored
+because computing them reads all samples."""
+_DATASET_FILE_NAMES = ("provenance.json", "quality.json", "rejects.parquet", *(f"{name}.parquet" for name in TABLES))
+"""Names of the files in the top folder of a dataset."""
 DATASET_MARK = FolderMark(
     "provenance.json",
     DATASET_FORMAT,
-    names=(*_DATASET_FILES, *(f"{name}.parquet" for name in JOIN_TYPES), "sources/*/*.*", "samples/month=*/*.parquet"),
+    names=(
+        *_DATASET_FILE_NAMES,
+        *(f"{name}.parquet" for name in SCHEMA_BY_JOIN_TABLE),
+        "sources/*/*.*",
+        "samples/month=*/*.parquet",
+    ),
 )
-"""File that marks a folder as a dataset, with the file names that a dataset may hold."""
+"""The file that marks a folder as a dataset, and the file names that a dataset folder may hold."""
 
 DAY = timedelta(days=1)
 SOURCES_FOLDER = "sources"
+"""Folder in a dataset folder with the record of each source."""
 MERGED_TABLES = ("coverage", "processes", "out_of_service")
-"""Tables that several sources may give; the top folder has them combined."""
+"""Tables that several sources may give; the top folder of a dataset has them combined."""
 
 
 @dataclass(frozen=True, eq=False)
 class SourceRecord:
-    """Record of one source in a dataset: facts, quality report, rejected rows and its own tables.
+    """Record of one source in a dataset folder: facts, quality report, rejected rows and its own tables.
 
     - ``facts``: Provenance of the source, with the names of its tables.
     - ``quality``: Quality report of the source.
@@ -96,7 +107,7 @@ class StoredDataset:
 
     @cached_property
     def facts_by_source(self) -> dict[str, Mapping[str, Any]]:
-        """Source → its facts, in the order in which they came."""
+        """Name of each source record → its facts (row counts, span, files), in import order."""
         return {record_name(facts): facts for facts in self.provenance["sources"]}
 
     def read_record(self, source: str) -> SourceRecord:
@@ -110,9 +121,9 @@ class StoredDataset:
         )
 
     def read_combined_table(self, name: str) -> pl.DataFrame | None:
-        """Read a combined table of the top folder; None if the folder lacks it."""
+        """Read a table of the top folder, which combines all sources; None if the folder lacks it."""
         path = self.path / f"{name}.parquet"
-        return read_table(path, TABLES.get(name) or JOIN_TYPES[name]) if path.exists() else None
+        return read_table(path, TABLES.get(name) or SCHEMA_BY_JOIN_TABLE[name]) if path.exists() else None
 
     @cached_property
     def telemetry_sources(self) -> list[str]:
@@ -172,7 +183,7 @@ def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None,
     columns : sequence of str, optional
         Columns of the jobs to load, text as categories to save memory; ``job_id`` is added if there are samples.
         Default: all columns.
-    long : bool
+    jobs_on_disk : bool
         Leave the jobs on disk to be read in chunks; every row is checked.
 
     Returns
@@ -208,7 +219,7 @@ def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None,
         for name in names
         if name != "jobs" or lazy_jobs is None
     }
-    rejects = read_table(folder / "rejects.parquet", REJECTS)
+    rejects = read_table(folder / "rejects.parquet", REJECT_TABLE_SCHEMA)
     row_counts = {name: table.height for name, table in tables.items()} | {"rejects": rejects.height}
     row_counts |= {} if lazy_jobs is None else {"jobs": lazy_jobs.height}
     scan: SampleScan | None = None
@@ -233,7 +244,7 @@ def read_metadata(folder: Path) -> Dataset:
     first_facts, *other_facts = (
         {name: value for name, value in facts.items() if name != "tables"} for facts in ordered_facts
     )
-    quality, no_rejects = read_findings(folder / "quality.json"), pl.DataFrame(schema=REJECTS)
+    quality, no_rejects = read_findings(folder / "quality.json"), pl.DataFrame(schema=REJECT_TABLE_SCHEMA)
     return Dataset({}, no_rejects, quality, first_facts, other_sources=tuple(other_facts), join=provenance.get("join"))
 
 
@@ -284,15 +295,18 @@ def record_name(facts: Mapping[str, Any]) -> str:
 
 
 def job_part_folder(folder: Path, source: str, key: str) -> Path:
-    """Return the folder of one part (exported file) of a list of jobs."""
+    """Return the folder of one part (exported file) of a source's job list.
+
+    `key` is the name of the part, made of the hash of its file.
+    """
     return folder / SOURCES_FOLDER / source / "parts" / key
 
 
 def open_job_part(folder: Path) -> Dataset:
-    """Read one part (exported file) of a list of jobs as a dataset."""
+    """Read one part (exported file) of a source's job list as a dataset."""
     return Dataset(
         _read_tables_in(folder, TABLES),
-        read_table(folder / "rejects.parquet", REJECTS),
+        read_table(folder / "rejects.parquet", REJECT_TABLE_SCHEMA),
         read_findings(folder / "quality.json"),
         read_json(folder / "provenance.json"),
     )

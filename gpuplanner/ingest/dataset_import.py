@@ -1,8 +1,8 @@
 """Import of files into a dataset: recognition of sources, and reading of new files only.
 
 Each source keeps what its tables are built from, so that files may be imported in any order. Lists of jobs are kept in
-parts (``job_table.merge_job_exports``), samples by month (``sample_table.overlay``); for other tables, rows with a key
-that is already there are refused.
+parts (``table_assembly.merge_job_exports``), samples by month (``sample_table_writer.overlay_samples``); for other
+tables, rows with a key that is already there are refused.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gpuplanner.core.errors import TraceFormatError, examples, printable_file_na
 from gpuplanner.core.libraries_plugins_and_workers import Workers, run_tasks
 from gpuplanner.core.output_writing import make_temporary_sibling, reserve_directory
 from gpuplanner.hardware.catalog import export_command
+from gpuplanner.ingest.chunked_tables import MONTH_PREFIX, SAMPLES
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import (
     DATASET_MARK,
@@ -37,9 +38,7 @@ from gpuplanner.ingest.dataset_writer import (
     remove_source,
     replace_dataset,
 )
-from gpuplanner.ingest.job_table import SUPERSEDED_REASON
-from gpuplanner.ingest.large_tables import MONTH_PREFIX, SAMPLES
-from gpuplanner.ingest.source_registration import load_entry, select_known_options
+from gpuplanner.ingest.source_definition import load_entry, select_known_options
 from gpuplanner.ingest.source_registry import (
     AUTO_SOURCE,
     JOB_SOURCE_NAMES,
@@ -53,6 +52,7 @@ from gpuplanner.ingest.source_registry import (
     read,
     resolve_source_name,
 )
+from gpuplanner.ingest.table_assembly import SUPERSEDED_REASON
 from gpuplanner.ingest.telemetry.sample_table_writer import SampleOutput
 from gpuplanner.ingest.text_files import hash_file, read_head
 
@@ -61,8 +61,10 @@ if TYPE_CHECKING:
 
 
 COMMON_OPTIONS = ("tz", "columns", "boards", "pseudonyms")
-"""Reader options that must be equal in every import of a source; other options describe the files of one import."""
+"""Reader options that must be equal in every import into a source, such as ``tz``; other options may differ by import.
+"""
 DatasetChange = Callable[[Dataset], Dataset]
+"""Function that changes a dataset after it was read and before it is stored, such as pseudonymisation."""
 
 
 @dataclass(frozen=True)
@@ -302,7 +304,7 @@ def add_live(
 
 
 def _written_months(draft: DatasetDraft, directory: Path) -> tuple[str, ...]:
-    """Return the months whose samples are new or changed, ``2026-01``."""
+    """Return the months whose samples an import adds or changes, such as ``2026-01``."""
     written = set[str]()
     for (month, _), samples in draft.months.items():
         if not (isinstance(samples, Path) and directory in samples.parents):
@@ -368,7 +370,7 @@ def _require_distinct_files(fresh_paths: Sequence[str | Path], hashes_by_name: M
 
 
 def _require_one_kind(name: str, paths: Sequence[str | Path]) -> str | None:
-    """Return the kind of files that all paths have; refuse paths of several kinds."""
+    """Return the kind of files (such as job table or job log) that all paths have; refuse several kinds."""
     kinds = {str(path): SOURCES[name].kind(path) for path in paths}
     if len(set(kinds.values())) > 1:
         got = examples([f"{path}: {kind}" for path, kind in kinds.items()])
@@ -379,7 +381,7 @@ def _require_one_kind(name: str, paths: Sequence[str | Path]) -> str | None:
 def _collect_read_terms(
     name: str, kind: str | None, given: Mapping[str, Any], extra_terms: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Collect the options that must be equal for all files of a source, ready for JSON.
+    """Collect the reader options that must be equal for all files of a source, as values for JSON.
 
     Parameters
     ----------
@@ -400,14 +402,14 @@ def _collect_read_terms(
 
 
 def _to_plain_option(value: Any) -> Any:  # noqa: ANN401 - anything that is an option
-    """Convert the value of an option to text, lists and mappings of text."""
+    """Convert the value of a reader option to text, lists and mappings of text, for JSON."""
     if isinstance(value, Mapping):
         return {str(name): _to_plain_option(part) for name, part in value.items()}
     return [str(part) for part in value] if isinstance(value, list | tuple) else str(value)
 
 
 def _require_same_terms(directory: Path, known_facts: Mapping[str, Any] | None, read_terms: Mapping[str, Any]) -> None:
-    """Refuse to add to a source with other options than it was read with."""
+    """Refuse to add files to a source with other reader options than it was read with."""
     if known_facts is None or known_facts.get(READ_OPTIONS_FACT_KEY) == read_terms:
         return
     todo = "Give the same options, or import all files of the source again with --replace."
@@ -418,7 +420,10 @@ def _require_same_terms(directory: Path, known_facts: Mapping[str, Any] | None, 
 
 
 def _reject_untimed_pages(name: str, known_facts: Mapping[str, Any] | None, given_options: Mapping[str, Any]) -> None:
-    """Refuse more pages without times: they are numbered from first to last, so all must be given at once."""
+    """Refuse to add dcgm-exporter pages without timestamps to a source that the dataset has.
+
+    Such pages get times by their position from first to last, so all must be given at once.
+    """
     if known_facts is not None and name == "dcgm-exporter" and given_options.keys() & {"origin", "interval_s"}:
         expected, got = "pages that carry their times", "a start time (--origin)"
         todo = "Scrape Prometheus instead, or give all pages at once, with --replace."
@@ -426,7 +431,7 @@ def _reject_untimed_pages(name: str, known_facts: Mapping[str, Any] | None, give
 
 
 def _reject_second_source(tables: Collection[str], facts_by_source: Mapping[str, Mapping[str, Any]], name: str) -> None:
-    """Refuse a second source of one table, which would contradict the first; telemetry may have several."""
+    """Refuse a second source of a table, such as jobs, which would contradict the first; telemetry may have several."""
     shared = {SAMPLES, *MERGED_TABLES}
     for source, source_facts in facts_by_source.items():
         common_tables = sorted(set(tables) & set(source_facts.get("tables", ())) - shared)
@@ -437,12 +442,12 @@ def _reject_second_source(tables: Collection[str], facts_by_source: Mapping[str,
 
 
 LOG_TIME_PATTERN = re.compile(r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?\s*(Z|UTC|[+-]\d\d:?\d\d)?")
-"""A time as logs write it, with its UTC offset if it has one."""
+"""A date and time as log files have it, with its UTC offset if there is one."""
 
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """Files of one source and kind.
+    """Files to import that belong to one source and are of one kind.
 
     - ``source``: Name of the source.
     - ``files``: In the order in which they were given.
@@ -565,7 +570,7 @@ def _merge_kubernetes_lists(paths_by_source: dict[tuple[str, str | None], list[P
 
 
 def _attach_node_lists(source_files: Sequence[SourceFiles]) -> Iterator[SourceFiles]:
-    """Merge the node list of a source into its job files, where the reader takes both."""
+    """Yield the groups of files, with a node list put into the group of its jobs where the reader takes both."""
     node_lists = {group.source: group for group in source_files if group.kind == "node list" and len(group.files) == 1}
     for group in source_files:
         node_list = node_lists.get(group.source)
@@ -595,7 +600,7 @@ def _holds_same_files(directory: Path, source_files: SourceFiles, group_options:
 
 
 TELEMETRY_TABLES = frozenset({"samples", "coverage", "processes"})
-"""Tables of telemetry: they show how busy GPUs are."""
+"""Tables of a dataset that come from telemetry."""
 ADD_JOB_LIST_ADVICE = "Add the list of jobs that {} or {} writes, beside these files"
 """Advice of the error for files without a list of jobs, with two places for export commands."""
 

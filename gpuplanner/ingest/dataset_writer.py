@@ -19,6 +19,18 @@ from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import TABLES, Jobs
 from gpuplanner.core.serialization import to_json
+from gpuplanner.ingest.chunked_tables import (
+    MONTH_PREFIX,
+    SAMPLES,
+    find_files_in_span,
+    find_month_files,
+    read_table,
+    scan_month_files,
+    scan_table,
+    split_by_month,
+    write_month,
+    write_table,
+)
 from gpuplanner.ingest.dataset import Dataset, gpu_hours
 from gpuplanner.ingest.dataset_folder import (
     DATASET_MARK,
@@ -32,20 +44,7 @@ from gpuplanner.ingest.dataset_folder import (
     read_provenance,
     record_name,
 )
-from gpuplanner.ingest.gpu_shares import NODE_LIST_DEPENDENT_CHECKS, count_jobs_in_gpus
-from gpuplanner.ingest.job_table import merge_job_exports, merge_tables, unresolved_gpu_hours
-from gpuplanner.ingest.large_tables import (
-    MONTH_PREFIX,
-    SAMPLES,
-    find_files_in_span,
-    find_month_files,
-    read_table,
-    scan_month_files,
-    scan_table,
-    split_by_month,
-    write_month,
-    write_table,
-)
+from gpuplanner.ingest.job_gpu_counting import NODE_LIST_DEPENDENT_CHECKS, count_jobs_in_gpus
 from gpuplanner.ingest.quality_report import (
     UNKNOWN_GPUS_CHECK,
     Finding,
@@ -64,20 +63,21 @@ from gpuplanner.ingest.quarantine import (
     quarantine_findings,
     require_unquarantined,
 )
+from gpuplanner.ingest.table_assembly import merge_job_exports, merge_tables, unresolved_gpu_hours
 from gpuplanner.ingest.telemetry.coverage import coverage
 from gpuplanner.ingest.telemetry.sample_table_writer import merge_telemetry
 from gpuplanner.ingest.telemetry.telemetry_join import find_allocations, find_devices, find_shared_names
 from gpuplanner.ingest.telemetry.telemetry_quality import summarise_join
 
 UNTYPED_GPU_SOURCES = ("slurm", "job-table")
-"""Sources whose GPUs without a type may be full GPUs or MIG instances."""
+"""Sources whose GPUs without a type may be full GPUs or MIG instances, such as Slurm."""
 READ_OPTIONS_FACT_KEY = "read_with"
-"""Key in the facts of a source: the options that all its files were read with."""
+"""Key in the stored facts of a source for the reader options that all its files were read with."""
 
 
 @dataclass(frozen=True, eq=False)
 class DatasetDraft:
-    """Planned content of a dataset folder.
+    """Content that a dataset folder shall have, before it is written.
 
     - ``records``: Source → its record, in import order.
     - ``tables``: Combined tables, or the files that have them unchanged; without :data:`MERGED_TABLES`, which are
@@ -145,7 +145,10 @@ def write_dataset(dataset: Dataset, directory: str | Path) -> Path:
 
 
 def to_source_record(dataset: Dataset, extra_tables: Sequence[str] = ()) -> SourceRecord:
-    """Return the record of the source of a dataset; `extra_tables` are tables that it gave elsewhere."""
+    """Make the record of the source of a dataset.
+
+    `extra_tables` names tables of the source that are already written to files.
+    """
     facts = {**dataset.provenance, "tables": sorted({*dataset.tables, *extra_tables})}
     tables = {name: table for name, table in dataset.tables.items() if name in MERGED_TABLES}
     samples = dataset.tables.get(SAMPLES)
@@ -326,7 +329,7 @@ def count_rows(path: Path) -> int:
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:
-    """Link or copy a file of the old folder to the new one; a link is safe because files are never changed."""
+    """Hard-link or copy a file of the old folder to the new one; a link is safe as files are never changed."""
     Path(target).parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
@@ -335,7 +338,7 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
 
 
 JOB_PART_HASH_CHARACTERS = 16
-"""Letters of a SHA-256 hash that name a part of a list of jobs: 64 bits."""
+"""Characters of a SHA-256 hash (64 bits) that name a part (exported file) of a job list."""
 
 
 def load_draft(directory: Path) -> tuple[Mapping[str, Mapping[str, Any]], DatasetDraft]:
@@ -462,7 +465,7 @@ def add_written_files(draft: DatasetDraft, dataset: Dataset, source: str, folder
 def _merge_job_parts(
     draft: DatasetDraft, source: str, new_datasets: Sequence[Dataset], known_facts: Mapping[str, Any] | None
 ) -> DatasetDraft:
-    """Merge the old and new parts of a list of jobs; a file replaces an older one of the same name."""
+    """Merge the old and new parts (exported files) of a source's job list; a file replaces one of the same name."""
     new_file_names = {part.provenance["files"][0]["name"] for part in new_datasets}
     files = (known_facts or {}).get("files", ())
     replaced_keys = {str(file["sha256"])[:JOB_PART_HASH_CHARACTERS] for file in files if file["name"] in new_file_names}
@@ -477,7 +480,7 @@ def _merge_job_parts(
 
 
 def _part_key(part_dataset: Dataset) -> str:
-    """Return the key of a part of a list of jobs: hash of its file, or of the hashes of all its files."""
+    """Return the name of a part of a job list: the hash of its file, or of the hashes of all its files."""
     hashes = [str(file["sha256"]) for file in part_dataset.provenance["files"]]
     if len(hashes) > 1:
         hashes = [hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest()]

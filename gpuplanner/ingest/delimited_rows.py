@@ -31,8 +31,8 @@ from gpuplanner.ingest.source_fields import (
 )
 from gpuplanner.ingest.text_files import CONTROL_CHARACTER_PATTERN, TextFile, count_bytes
 
-REJECTS = pl.Schema({"file": pl.String(), "row": pl.Int64(), "reason": pl.String(), "raw": pl.String()})
-"""Columns of the reject table: file name, 1-based line number, reason, and the raw line."""
+REJECT_TABLE_SCHEMA = pl.Schema({"file": pl.String(), "row": pl.Int64(), "reason": pl.String(), "raw": pl.String()})
+"""Columns of the table of rejected rows: file name, 1-based line number, reason, and the raw line."""
 
 
 REPEATED_HEADER_REASON = "the header line again"
@@ -40,9 +40,9 @@ REPEATED_HEADER_REASON = "the header line again"
 OUT_OF_RANGE_TIME_REASON = f"not between {FIRST_INSTANT.year} and {END_INSTANT.year}"
 """Reject reason of a time outside the years that GPU job traces can have."""
 DTYPE_BY_NUMERIC_FIELD_KIND = {"number": pl.Float64(), "decimal": MONEY_DTYPE}
-"""Kind of a numeric field → polars type."""
+"""Kind of a numeric field of a source (``Field.kind``) → polars type."""
 RAW_PREFIX = "raw:"
-"""Prefix of the columns that hold the raw text of a field, beside its parsed value."""
+"""Prefix of the columns that hold the raw text of a field, beside the column of its parsed value."""
 
 POSITION_COLUMNS = ("file", "line", "raw")
 """Columns that trace a row back to its source: number of the file, line number, raw line."""
@@ -50,12 +50,12 @@ POSITION_COLUMNS = ("file", "line", "raw")
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of one or several files while a reader turns them into a table.
+    """Accepted and rejected rows of one or several files, while a reader turns them into a table.
 
     - ``files``: Files that were read.
     - ``count``: Rows in the files, without headers and blank lines.
     - ``good``: Rows not rejected so far: ``file``, ``line``, ``raw`` and the fields.
-    - ``rejects``: Rows rejected so far, columns :data:`REJECTS`.
+    - ``rejects``: Rows rejected so far, columns :data:`REJECT_TABLE_SCHEMA`.
     - ``unused``: Columns of the files that the reader does not use.
     - ``blank``: Number of blank lines.
     """
@@ -78,7 +78,7 @@ class Rows:
 
     @property
     def reasons(self) -> pl.DataFrame:
-        """Rejected rows by reason, see :func:`~gpuplanner.ingest.quality_report.count_reject_reasons`."""
+        """Number of rejected rows by reason, see :func:`~gpuplanner.ingest.quality_report.count_reject_reasons`."""
         return count_reject_reasons(self.rejects)
 
     def with_columns(
@@ -107,7 +107,7 @@ class Rows:
             reason=reasons.to_series(),
             raw=pl.col("raw"),
         )
-        rejects = pl.concat([self.rejects, rejected_rows.cast(REJECTS)])
+        rejects = pl.concat([self.rejects, rejected_rows.cast(REJECT_TABLE_SCHEMA)])
         return replace(self, good=self.good.filter(~faulty), rejects=rejects)
 
 
@@ -165,13 +165,13 @@ def parse_fields(rows: Rows, columns: Mapping[str, Field]) -> Rows:
 
 
 def parse_instants(raw: pl.Expr) -> pl.Expr:
-    """Parse dates and times with a UTC offset; null where the offset is missing."""
+    """Expression that parses dates and times with a UTC offset; null where the offset is missing."""
     offset = raw.str.replace(r"\s*(?:Z|UTC)$", "+00:00").str.replace(" ", "T", literal=True)
     return offset.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", strict=False, cache=False)
 
 
 def complete_utc_texts(raw: pl.Expr) -> pl.Expr:
-    """Complete texts of dates and times: missing seconds or times become 0, a missing offset becomes UTC.
+    """Expression that completes texts of times: missing seconds or times become 0, a missing offset UTC.
 
     Examples
     --------
@@ -186,7 +186,7 @@ def complete_utc_texts(raw: pl.Expr) -> pl.Expr:
 
 
 def is_out_of_range(value: pl.Expr) -> pl.Expr:
-    """Whether a time is outside the years that GPU job traces can have."""
+    """Expression for whether a time is outside the years that GPU job traces can have."""
     first_us, last_us = (int(instant.timestamp() * 1e6) for instant in (FIRST_INSTANT, END_INSTANT))
     return ~value.dt.timestamp("us").is_between(first_us, last_us)
 
@@ -195,7 +195,7 @@ CONTROL_CHARACTER_REASON = "a control character"
 """Reject reason of a line with a control character."""
 
 Record = Mapping[str, str | None]
-"""Column of the source → text of one item; absent or None is a missing value."""
+"""One item of JSON or text before parsing: column of the source → text; absent or None is a missing value."""
 
 
 @dataclass
@@ -267,13 +267,13 @@ class RecordCollector:
             good=pl.DataFrame(
                 self._good, schema={"file": pl.UInt32, "line": pl.UInt32, "raw": pl.String, **texts}, orient="row"
             ),
-            rejects=pl.DataFrame(rejects, schema=REJECTS, orient="row"),
+            rejects=pl.DataFrame(rejects, schema=REJECT_TABLE_SCHEMA, orient="row"),
         )
         return parse_fields(rows, self.columns)
 
 
 def raise_fault(reason: str) -> NoReturn:
-    """Raise a ValueError whose text becomes the reject reason of an item."""
+    """Raise a ValueError whose text, `reason`, becomes the reject reason of an item."""
     raise ValueError(reason)
 
 
@@ -289,7 +289,7 @@ def replace_unprintable(text: str) -> str:
 
 
 BARE_NUMBER_PATTERN = re.compile(r"[-+]?[0-9]*\.?[0-9]*")
-"""A number without a unit, or an empty field."""
+"""A field that is a number without a unit, or empty."""
 
 
 def split_with_numbers(
@@ -370,10 +370,10 @@ def split_with_numbers(
 
 
 FIELD_SEPARATOR_CHARACTER = "\x1f"
-"""Separator of the fields of a line after its quotation marks are removed."""
+"""Character that separates the fields of a line after its quotation marks are removed."""
 
 SPLIT_CHUNK_LINES = 8192
-"""Lines that are split at a time, to reuse memory; also the sample that tells whether cells repeat."""
+"""Lines that are split at a time, to reuse memory; also the number of lines that tell whether cells repeat."""
 
 
 def split_quoted_lines(
@@ -429,7 +429,7 @@ def split_quoted_lines(
 
 
 def _are_repetitive(cells: pl.Series) -> bool:
-    """Whether a few values, such as device labels, make up most cells, so that each distinct one is handled once."""
+    """Whether a few values, such as device names, make up most cells, so that distinct ones are handled once."""
     return 2 * cells.head(SPLIT_CHUNK_LINES).n_unique() < min(SPLIT_CHUNK_LINES, len(cells))
 
 
@@ -464,10 +464,10 @@ def unquote_lines(lines: pl.Series, separator: str) -> pl.Series:
     return text.scatter(quoted_rows, pl.Series(texts, dtype=pl.String))
 
 
-TOO_FEW = "fewer fields than columns"
+TOO_FEW_FIELDS_REASON = "fewer fields than columns"
 """Reject reason of a line with too few fields."""
 FORMAT_SAMPLE_LINES = 50
-"""First lines of a file that tell its format."""
+"""Number of first lines of a file from which its format is detected."""
 
 
 @dataclass(frozen=True)
@@ -518,7 +518,7 @@ def read_heading(
 
 @dataclass(frozen=True, eq=False)
 class FileBody:
-    """Lines of one file, or of a block of it, below its header, and the ways to split them.
+    """Lines of one file, or of a block of it, below its header, with the methods that split them into fields.
 
     - ``files``: All files.
     - ``number``: Number of the file of the lines.
@@ -539,7 +539,7 @@ class FileBody:
 
     @property
     def _has_quotes(self) -> bool:
-        """Whether quotation marks occur in the lines and delimit fields."""
+        """Whether quotation marks occur in the lines and enclose fields."""
         return self.dialect.quotes and self.file.has_quotes
 
     @property
@@ -549,15 +549,15 @@ class FileBody:
 
     @property
     def _header_fault(self) -> dict[str, pl.Expr]:
-        """Reject condition for lines that repeat the header."""
+        """Reject reason → condition for lines that repeat the header."""
         header = self.heading.header
         return {} if header is None else {REPEATED_HEADER_REASON: pl.col("raw") == header}
 
     def _to_rows(self, good: pl.DataFrame) -> Rows:
-        """Return all lines as accepted rows."""
+        """Return split fields of all lines as accepted rows."""
         names, places = self.heading.names, self.heading.places.values()
         unused = tuple(name for position, name in enumerate(names) if position not in places)
-        return Rows(self.files, self.lines.height, good, pl.DataFrame(schema=REJECTS), unused)
+        return Rows(self.files, self.lines.height, good, pl.DataFrame(schema=REJECT_TABLE_SCHEMA), unused)
 
     def _select_columns(self, cells: pl.DataFrame) -> pl.DataFrame:
         """Select the declared columns from the fields of all lines, with file, line number and raw line."""
@@ -570,7 +570,7 @@ class FileBody:
         return positions.with_columns(selected)
 
     def split_with_numbers(self) -> Rows | None:
-        """Split the lines and parse their numbers at once; None if they need another split."""
+        """Split the lines and parse their numbers at once; None if the lines cannot be split so."""
         names, places = self.heading.names, self.heading.places
         separator = self.dialect.separator
         numbers = {places[name] for name, field in self.columns.items() if field.at_once and name in places}
@@ -590,7 +590,9 @@ class FileBody:
         if split_cells is None:
             return None
         cells, is_short = split_cells
-        return self._to_rows(self._select_columns(cells)).reject(self._header_fault | {TOO_FEW: pl.lit(is_short)})
+        return self._to_rows(self._select_columns(cells)).reject(
+            self._header_fault | {TOO_FEW_FIELDS_REASON: pl.lit(is_short)}
+        )
 
     def split_all_quoted(self) -> Rows | None:
         """Split lines whose fields are all quoted, and other lines one by one; None without quotation marks."""
@@ -615,7 +617,7 @@ class FileBody:
         return count_bytes(self.file.text, lambda codes: codes == ord('"')) - int(quotes_above)
 
     def split_line_by_line(self, lines: pl.DataFrame) -> Rows:
-        """Split some of the lines by any format; ragged and unreadable lines are rejected."""
+        """Split `lines` one by one, of any format; ragged and unreadable lines are rejected."""
         names, places = self.heading.names, self.heading.places
         separator = self.dialect.separator
         faults, text = self._header_fault, pl.col("raw")
@@ -632,7 +634,7 @@ class FileBody:
         split_lines = lines.select("line", "raw", fields=pl.col("text").str.split(separator), file=file)
         fields, count = pl.col("fields"), pl.col("fields").list.len()
         free_positions = [position for position, name in enumerate(names) if name.casefold() in self.dialect.free_tail]
-        faults[TOO_FEW] = count < len(names)
+        faults[TOO_FEW_FIELDS_REASON] = count < len(names)
         n_excess = count.cast(pl.Int64) - len(names)
         if len(free_positions) == 1 and split_lines.select((n_excess > 0).any()).item():
             # Of several fields the only one of free text has the separator in it.
@@ -661,7 +663,7 @@ class FileBody:
 
 
 def blank_missing_words(good: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
-    """Replace words that stand for a missing value by empty text."""
+    """Replace words that stand for a missing value, such as ``NULL``, by empty text in accepted rows."""
     if not dialect.missing:
         return good
     texts = pl.col(f"^{RAW_PREFIX}.*$")

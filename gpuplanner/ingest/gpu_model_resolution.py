@@ -24,18 +24,19 @@ from gpuplanner.hardware.layout_enumeration import find_fewest_gpus
 from gpuplanner.hardware.mig_layouts import format_layout
 
 AMBIGUOUS_DEVICE_WORD = "?"
-"""Word for a device on a node with several kinds, where the kind is unknown."""
+"""Device word of a GPU without a type on a node with several types of GPUs or MIG instances."""
 SHARE_RESOURCES = ("shard", "mps")
-"""Slurm resources by which jobs share a GPU."""
+"""Slurm resources (GRES) by which jobs share a GPU."""
 SHARE_PATTERN = re.compile(rf"(?P<name>{'|'.join(SHARE_RESOURCES)})(?::(?P<type>[^@]+))?(?:@(?P<parts>\d+(?:\.\d+)?))?")
-"""Word for a share of a GPU, with its type and the number of such shares of the GPU where they are stated."""
+"""Device word of a share of a GPU, such as ``shard:a100@4``: resource, GPU type and number of shares per GPU where they
+are stated."""
 PARTITION_WORD_PATTERN = re.compile(r"(?P<word>[^@]+)@(?P<parts>\d+)")
-"""Word for a partition of a GPU, with the number of partitions of the GPU."""
+"""Device word of a partition of a GPU, such as ``mi300x@8``: GPU type and number of partitions per GPU."""
 
 
 @dataclass(frozen=True)
 class ResolvedDevice:
-    """Meaning of one device word.
+    """GPU model, MIG profile and share of a GPU that one device word, such as ``a100_1g.5gb``, means.
 
     - ``gpu_model``: GPU model of the catalogue; None if the word does not decide it.
     - ``profile``: MIG profile, as the GPU model lists it where that is known; None for a full GPU.
@@ -51,7 +52,7 @@ class ResolvedDevice:
 
 @dataclass(frozen=True)
 class DeviceResolver:
-    """Resolver of the device words of one source.
+    """Resolver of the device words of one source: the words by which it names GPUs, such as ``a100_1g.5gb``.
 
     - ``stated_models``: Word in small letters → GPU model that the user stated, or GPU model and MIG profile with a
       colon.
@@ -120,7 +121,7 @@ class DeviceResolver:
         return ResolvedDevice(gpu_model, profile, common_gpu_fraction(candidates, device_word.profile), candidates)
 
     def split_word(self, word: str | None) -> DeviceName:
-        """Split a word into GPU model and MIG profile; a profile that the user stated goes first."""
+        """Split a device word into GPU model and MIG profile; a profile that the user stated goes first."""
         device_word = parse_device_name(word or FULL_GPU)
         _, _, profile = (self._stated_model(word) or "").partition(":")
         return DeviceName(device_word.gpu_model, profile or device_word.profile)
@@ -148,7 +149,7 @@ def possible_models(model: str) -> tuple[str, ...]:
 
 
 def mapping_keys(word: str | None) -> tuple[str, ...]:
-    """Return the keys of the user's mapping that apply to a word: the word itself, then its GPU model part.
+    """Return the keys of the user's mapping that apply to a device word: the word, then its GPU model part.
 
     Examples
     --------
@@ -160,7 +161,7 @@ def mapping_keys(word: str | None) -> tuple[str, ...]:
 
 
 def validate_gpu_mapping(mapping: Mapping[str, str] | None) -> dict[str, str]:
-    """Validate the user's mapping from words to GPU models, each optionally with a colon and a MIG profile.
+    """Validate the user's mapping (--map-gpu) from device words to GPU models, optionally with ``:profile``.
 
     Raises
     ------
@@ -212,7 +213,7 @@ def smallest_layouts(gpu_models: Collection[str], counts: Mapping[str, int]) -> 
 
 
 def infer_models_from_profiles(words: Iterable[DeviceName]) -> dict[str, tuple[str, ...]]:
-    """Infer for each model word the GPU models that have all the MIG profiles named with it.
+    """Infer for each GPU model word of a source the models that have all MIG profiles named with it.
 
     Examples
     --------
@@ -232,7 +233,7 @@ def infer_models_from_profiles(words: Iterable[DeviceName]) -> dict[str, tuple[s
 
 
 MAX_NODES_PER_LIST = 100_000
-"""Most names that one node list may expand to."""
+"""Largest number of node names that one node list may expand to."""
 NODE_LIST_GROUP_PATTERN = re.compile(r"([^\[\],\s]*)(?:\[([0-9,\s-]*)\])?([^\[\],\s]*)(?:,\s*|$)")
 """One name or bracketed group of a Slurm node list."""
 
@@ -280,7 +281,7 @@ def expand_unique_node_lists(jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def spread_gpus_over_nodes(jobs: pl.DataFrame) -> pl.DataFrame:
-    """List each job once for every node, with its GPUs divided evenly.
+    """List each job once for every node of its node list, with its GPUs divided evenly.
 
     Examples
     --------

@@ -22,19 +22,19 @@ DTYPE_BY_QUALITY_COLUMN = {
     "example": pl.String,
     "gpu_hours": pl.Float64,
 }
-"""Columns of the quality report: check, severity (info, warning, error), number of rows, effect on the figures, one
-example, and the GPU-hours concerned (null where unknown) [GPU h].
-"""
+"""Column of the quality report → polars type: check, severity (info, warning, error), number of rows, effect on the
+results, one example, and the GPU-hours concerned (null where unknown) [GPU h]."""
 
 MAX_REJECTED_ROW_FRACTION = 0.01
-"""Share of rejected rows above which a finding is an error instead of a warning."""
+"""Share of rejected rows above which their finding is an error instead of a warning [0-1]."""
 
 MIN_LONG_RUN_DAYS = 30.0
 """Run time above which a job is reported [days]."""
 MIN_GAP_HOURS = 24.0
-"""Time without submissions from which a gap is reported [h]."""
+"""Shortest time without submissions that the quality report lists as a gap [h]."""
 MAX_EARLY_JOB_FRACTION = 0.01
-"""Share of the jobs of an export, at most, that were submitted before its period begins."""
+"""Largest share of the jobs of an export that may have been submitted before its period begins; gaps among them are
+ignored [0-1]."""
 
 RUN_S_EXPR = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6
 """Run time of a job [s]."""
@@ -42,12 +42,12 @@ RUN_S_EXPR = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds()
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the quality report.
+    """One line of the quality report: something that several rows have in common, and its effect on the results.
 
     - ``check``: What the rows have in common.
     - ``severity``: ``"info"``, ``"warning"`` or ``"error"``.
     - ``rows``: Number of rows.
-    - ``effect``: Which figures it changes, and how.
+    - ``effect``: Which results the rows distort, such as GPU-hours, and how.
     - ``example``: One of the rows.
     - ``gpu_hours``: GPU-hours of the rows; None where unknown [GPU h].
     """
@@ -62,11 +62,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """A condition on rows that the quality report lists.
+    """A condition on rows, with the text and severity that the quality report has if a row meets it.
 
     - ``check``: What the rows have in common.
     - ``severity``: ``"info"``, ``"warning"`` or ``"error"``.
-    - ``effect``: Which figures it changes, and how.
+    - ``effect``: Which results the rows distort, such as GPU-hours, and how.
     - ``condition``: True for the rows concerned; null counts as false.
     """
 
@@ -82,6 +82,7 @@ UNKNOWN_GPUS_CHECK = Check(
     "demand and GPU-hours leave them out and are too low",
     pl.col("gpus").is_null(),
 )
+"""Check that finds jobs whose number of GPUs is unknown."""
 
 JOB_LIST_CHECKS = (
     Check(
@@ -129,7 +130,7 @@ JOB_LIST_CHECKS = (
         RUN_S_EXPR > MIN_LONG_RUN_DAYS * 86400,
     ),
 )
-"""Checks of every list of jobs."""
+"""Checks of the quality report for every list of jobs."""
 
 UNSORTED_JOBS_CHECK = Check(
     "out of order by submission in the file",
@@ -137,6 +138,7 @@ UNSORTED_JOBS_CHECK = Check(
     "none: the rows were sorted",
     pl.col("submit_time") < pl.col("submit_time").cum_max(),
 )
+"""Check that finds jobs that are not in order of submission in their file."""
 
 AMBIGUOUS_TIME_CHECK = Check(
     "local time that the clock showed twice",
@@ -144,6 +146,7 @@ AMBIGUOUS_TIME_CHECK = Check(
     "the earliest reading that fits the row was taken; these times may be an hour too early",
     pl.col("ambiguous"),
 )
+"""Check that finds rows with a local time that occurs twice because clocks went back."""
 
 NO_START_CHECK = Check(
     "start not in the source",
@@ -151,6 +154,7 @@ NO_START_CHECK = Check(
     "the start was set to the submission: queue waits are unknown, and demand is placed too early",
     pl.col("start_time").is_not_null(),
 )
+"""Check that finds jobs of sources without start times."""
 
 
 def run_checks(frame: pl.DataFrame, checks: Sequence[Check], *, id_column: str = "job_id") -> list[Finding]:
@@ -191,7 +195,7 @@ def _gpu_hours(frame: pl.DataFrame, is_marked: pl.Series) -> float | None:
 
 
 class QualityWarning(TypedDict):
-    """A warning as the first screen and ``--json`` show it.
+    """A warning of the quality report as the output of commands and ``--json`` show it.
 
     - ``what``: Text of the warning.
     - ``count``: Number of rows, pods or nodes.
@@ -269,8 +273,12 @@ def reject_findings(reasons: pl.DataFrame, rows_in: int, harmless_reasons: Seque
     return findings
 
 
-def file_findings_of(names: Sequence[str], ends_open: Sequence[bool], blank: int) -> list[Finding]:
-    """Report files whose last line has no line end, and blank lines."""
+def open_end_and_blank_line_findings(names: Sequence[str], ends_open: Sequence[bool], blank: int) -> list[Finding]:
+    """Report files whose last line has no line end, and blank lines.
+
+    `ends_open` says of each file in `names` whether its last line has no line end, `blank` is the number of blank
+    lines.
+    """
     findings = []
     open_names = [name for name, is_open in zip(names, ends_open, strict=True) if is_open]
     if open_names:

@@ -19,43 +19,54 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.step_functions import has_unknown_end
 from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, count_text
 from gpuplanner.hardware.catalog import MAX_CATALOG_GPUS_PER_NODE
+from gpuplanner.ingest.chunked_tables import ChunkedTable
 from gpuplanner.ingest.gpu_model_resolution import expand_unique_node_lists, possible_models
-from gpuplanner.ingest.large_tables import ChunkedTable
 from gpuplanner.ingest.quality_report import Finding
 
 MIN_ISOLATION_TIME = timedelta(days=365)
-"""Distance in time to all other jobs from which a few jobs are isolated."""
+"""Distance in time to all other jobs from which a few jobs are quarantined."""
 MAX_OUTLIER_JOBS = 3
-"""Largest number of jobs that count as outliers; a larger group is separated by a gap of the record."""
+"""Largest number of isolated jobs that are quarantined; a larger group is separated by a gap of the record."""
 MAX_OUTLIER_JOB_FRACTION = 0.01
-"""Largest share of the jobs that count as outliers, if that is more jobs."""
+"""Largest share of the jobs that are quarantined as isolated, if that is more than :data:`MAX_OUTLIER_JOBS` [0-1]."""
 MIN_OTHER_JOBS = 10
-"""Fewest other jobs from which plausible values are inferred."""
+"""Smallest number of other jobs from which it is inferred whether the time or size of a job is plausible."""
 MIN_HUGE_JOB_GPUS = 1000.0
-"""Size from which a job is compared with the peak of all others [GPUs]."""
+"""Number of GPUs from which the size of a job is compared with the peak of all others [GPUs]."""
 MAX_GPUS_PER_OTHERS_PEAK = 10.0
-"""Largest request as a multiple of the peak of GPUs allocated to all other jobs."""
+"""Largest plausible request, as a multiple of the peak of GPUs allocated to all other jobs."""
 GPU_COUNT_TOLERANCE_GPUS = 1e-6
 """Rounding tolerance of GPU counts [GPUs]."""
 CLOCK_TOLERANCE_US = 60_000_000
 """Overlap of jobs on one node that differing clocks explain: one minute [us]."""
 
-FAR_AWAY = "more than a year away from all other jobs"
-UNBELIEVABLE_GPUS = f"more than {MAX_GPUS_PER_OTHERS_PEAK:g} times the peak of GPUs allocated to all other jobs"
-BEYOND_INVENTORY = "requests more GPUs than the inventory has"
-FULL_NODE = "started on a node whose GPUs were allocated to other jobs"
-FULL_POOL = "started when other jobs were allocated all GPUs of the inventory"
-QUARANTINE_REASONS = (FAR_AWAY, UNBELIEVABLE_GPUS, BEYOND_INVENTORY, FULL_NODE, FULL_POOL)
+FAR_AWAY_TIME_REASON = "more than a year away from all other jobs"
+"""Quarantine reason of a job whose times are :data:`MIN_ISOLATION_TIME` or more from those of all others."""
+IMPLAUSIBLE_GPUS_REASON = f"more than {MAX_GPUS_PER_OTHERS_PEAK:g} times the peak of GPUs allocated to all other jobs"
+"""Quarantine reason of a job with implausibly many GPUs."""
+EXCEEDS_INVENTORY_REASON = "requests more GPUs than the inventory has"
+"""Quarantine reason of a job that requests more GPUs than the inventory has."""
+FULL_NODE_REASON = "started on a node whose GPUs were allocated to other jobs"
+"""Quarantine reason of a job that started on a node whose GPUs were allocated to other jobs."""
+FULL_POOL_REASON = "started when other jobs were allocated all GPUs of the inventory"
+"""Quarantine reason of a job that started when all GPUs of its model, or of the inventory, were allocated."""
+QUARANTINE_REASONS = (
+    FAR_AWAY_TIME_REASON,
+    IMPLAUSIBLE_GPUS_REASON,
+    EXCEEDS_INVENTORY_REASON,
+    FULL_NODE_REASON,
+    FULL_POOL_REASON,
+)
 """Reasons for quarantine; the first rule that a job breaks is named. Of several jobs that were allocated the same
 GPUs,
 those that started last break the rule.
 """
 
 QUARANTINE_PREFIX = "quarantined: "
-"""Prefix of the findings on quarantined jobs."""
+"""Prefix of the findings on quarantined jobs in the quality report."""
 
 _NO_END_US = np.iinfo(np.int64).max
-"""Time of events that never occur [us]."""
+"""Time that stands for the missing end of a running job, later than any other [us]."""
 
 
 def mark_quarantine(jobs: pl.DataFrame, inventory: pl.DataFrame | None = None) -> pl.DataFrame:
@@ -78,11 +89,11 @@ def mark_quarantine(jobs: pl.DataFrame, inventory: pl.DataFrame | None = None) -
 
 
 JOB_COLUMNS_READ_BY_RULES = ("gpus", "submit_time", "start_time", "end_time", "state", "gpu_model", "node_list")
-"""Columns of jobs that the rules use."""
+"""Columns of jobs that the quarantine rules read."""
 
 
-def quarantine_chunks(job_table: ChunkedTable, inventory: pl.DataFrame | None) -> pl.DataFrame:
-    """Find the quarantined jobs of a chunked table: ``place`` (row number) and ``quarantined`` (reason)."""
+def find_quarantined_jobs(job_table: ChunkedTable, inventory: pl.DataFrame | None) -> pl.DataFrame:
+    """Find the quarantined jobs of a chunked table: columns ``place`` (row number) and ``quarantined`` (reason)."""
     days, has_huge_jobs = set[int](), False
     for chunk in job_table.tables(JOB_COLUMNS_READ_BY_RULES[:4]):
         instants = pl.max_horizontal("submit_time", "start_time", "end_time")
@@ -102,11 +113,15 @@ NODE_INFERENCE_COLUMNS = (
     "gpus", "node_list", "gpu_model", "profile_requested", "instances", "start_time", "end_time", "state",
     "quarantined",
 )  # fmt: skip
-"""Columns of jobs that past nodes are inferred from."""
+"""Columns of jobs from which past nodes are inferred."""
 OTHER_MIG_LAYOUT_PATTERN = "; no GPU (?:has MIG disabled|has such an instance) today$"
+"""End of the findings on jobs whose MIG instances or full GPUs no GPU of their model offers today."""
 OUTGROWN_NODE_CHECK = "node that lists fewer GPUs than jobs were allocated on it"
+"""Finding on nodes on which jobs were allocated more GPUs than the node list has."""
 UNLISTED_NODES_CHECK = "nodes of jobs that today's list does not have"
+"""Finding on nodes that jobs name and today's node list lacks."""
 OTHER_CLUSTER_CHECK = "nodes of jobs of which the node list has none"
+"""Finding on a node list that has none of the nodes that jobs name, so that it may be of another cluster."""
 
 
 def infer_node_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> dict[str, int]:
@@ -140,7 +155,7 @@ def infer_node_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> dict[str, i
 
 
 def _peak_gpus_by_node(allocations: pl.DataFrame) -> pl.DataFrame:
-    """Compute the most GPUs that were allocated on each node at once: ``node, room, peak``."""
+    """Compute the peak of allocated GPUs of each node: ``node``, ``room`` (its listed GPUs) and ``peak``."""
     begin = _to_microseconds("start_time")
     until = pl.max_horizontal(_to_microseconds("end_time") - CLOCK_TOLERANCE_US, begin + 1)
     levels = _allocated_levels(allocations.with_columns(begin=begin, until=until))
@@ -257,7 +272,7 @@ def find_past_fleet_changes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list
 
 
 def _run_hours() -> pl.Expr:
-    """Run time of a job [h]."""
+    """Expression for the run time of a job [h]."""
     return (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / SECONDS_PER_HOUR
 
 
@@ -294,7 +309,8 @@ def drop_quarantined(jobs: pl.DataFrame) -> pl.DataFrame:
 
     Examples
     --------
-    >>> drop_quarantined(pl.DataFrame({"job_id": ["a", "b"], "quarantined": [None, FAR_AWAY]}))["job_id"].to_list()
+    >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "quarantined": [None, FAR_AWAY_TIME_REASON]})
+    >>> drop_quarantined(jobs)["job_id"].to_list()
     ['a']
     """
     if "quarantined" not in jobs.columns or jobs["quarantined"].null_count() == jobs.height:
@@ -340,12 +356,12 @@ def stated_gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
 
 
 def _find_rule_breakers(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> Iterator[tuple[str, pl.Series]]:
-    """Yield each rule with the rows that break it; a row is tested only until it breaks a rule."""
+    """Yield each quarantine rule with the rows that break it; a row is tested only until it breaks a rule."""
     isolated = _find_isolated_jobs(jobs)
-    yield FAR_AWAY, isolated
+    yield FAR_AWAY_TIME_REASON, isolated
     jobs = _drop_rows(jobs, isolated)
     oversized = _find_oversized_jobs(jobs)
-    yield UNBELIEVABLE_GPUS, oversized
+    yield IMPLAUSIBLE_GPUS_REASON, oversized
     jobs = _drop_rows(jobs, oversized)
     if inventory is None or not int(inventory["gpus"].sum()):
         return
@@ -358,14 +374,14 @@ def _find_rule_breakers(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> I
     is_listed = pl.col("node").is_in(inventory["node"].implode())
     listed_nodes = past_inventory.filter(is_listed)
     fits = pl.col("least") <= int(listed_nodes["gpus"].sum()) + GPU_COUNT_TOLERANCE_GPUS
-    yield BEYOND_INVENTORY, jobs.filter(~fits)["row"]
+    yield EXCEEDS_INVENTORY_REASON, jobs.filter(~fits)["row"]
     started_jobs = _select_started_jobs(jobs).filter(fits).sort("start_time", "row")
     largest = pl.when(is_listed).then("gpus").otherwise(MAX_CATALOG_GPUS_PER_NODE)
     on_full_nodes = _find_jobs_on_full_nodes(
         started_jobs, past_inventory.with_columns(gpus=pl.min_horizontal("gpus", largest))
     )
-    yield FULL_NODE, on_full_nodes
-    yield FULL_POOL, _find_jobs_beyond_pools(_drop_rows(started_jobs, on_full_nodes), listed_nodes)
+    yield FULL_NODE_REASON, on_full_nodes
+    yield FULL_POOL_REASON, _find_jobs_beyond_pools(_drop_rows(started_jobs, on_full_nodes), listed_nodes)
 
 
 def _drop_rows(jobs: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
@@ -392,7 +408,7 @@ def _find_isolated_jobs(jobs: pl.DataFrame) -> pl.Series:
 
 
 def _find_oversized_jobs(jobs: pl.DataFrame) -> pl.Series:
-    """Find jobs that request many times the peak of all others; smaller ones are tested first."""
+    """Find jobs that request many times the peak of GPUs of all others; smaller jobs are tested first."""
     huge_jobs = jobs.filter(pl.col("gpus") > MIN_HUGE_JOB_GPUS).sort("gpus", "row")
     if huge_jobs.is_empty():
         return huge_jobs["row"]
@@ -534,7 +550,7 @@ def _select_excess_rows(allocations: pl.DataFrame, limit_times: pl.Series, gpu_l
 
 
 def _peak_gpus(allocations: pl.DataFrame) -> float:
-    """Compute the most GPUs that were allocated at once."""
+    """Compute the peak of GPUs allocated to all jobs at once."""
     on_one_node = allocations.with_columns(
         node=pl.lit(0), room=0.0, least="gpus", begin=_to_microseconds("start_time"), until=_to_microseconds("end_time")
     )
@@ -542,7 +558,7 @@ def _peak_gpus(allocations: pl.DataFrame) -> float:
 
 
 def _allocated_levels(allocations: pl.DataFrame) -> pl.DataFrame:
-    """Compute the GPUs allocated on each node after each change: ``node, room, level``."""
+    """Compute the GPUs allocated on each node after each change: ``node``, ``room`` (listed GPUs) and ``level``."""
     instants = [
         allocations.select("node", "room", at="begin", change="least"),
         allocations.select("node", "room", at="until", change=-pl.col("least")),
@@ -552,5 +568,5 @@ def _allocated_levels(allocations: pl.DataFrame) -> pl.DataFrame:
 
 
 def _to_microseconds(column: str, missing: int = _NO_END_US) -> pl.Expr:
-    """Microseconds since 1970 of a time column; a missing time becomes `missing`."""
+    """Expression for a time column in microseconds since 1970; a missing time becomes `missing`."""
     return pl.col(column).cast(pl.Datetime("us", "UTC")).dt.timestamp("us").fill_null(missing)

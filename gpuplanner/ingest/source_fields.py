@@ -24,12 +24,12 @@ from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 
 MAX_SHOWN_COLUMN_NAME_CHARACTERS = 40
-"""Characters of a column name that a message shows."""
+"""Characters of a column name that an error message shows."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """How one column of a source is parsed.
+    """How the values of one column of a source are parsed, and the name that the column gets.
 
     - ``name``: Our name.
     - ``kind``: ``"text"``, ``"number"``, ``"decimal"`` (exact to 18 decimals, for money), ``"time"`` (naive, in
@@ -57,7 +57,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How lines are split into fields.
+    """How the lines of a text file are split into fields, and which words mean a missing value.
 
     - ``separator``: One character.
     - ``quotes``: Fields may be in quotation marks.
@@ -156,17 +156,17 @@ def find_column_positions(
 
 
 UTC_TIME_DTYPE = pl.Datetime("us", "UTC")
-"""Type of instants: microseconds in UTC."""
+"""Polars type of all instants: microseconds in UTC."""
 MAX_DURATION_S = 100 * 365.25 * 86400
 """Longest duration that is accepted: 100 years [s]."""
 
 MAX_OFFSET_TABLE_DAYS = 50_000
-"""Longest span of dates for which offsets are tabled by day: 137 years [days]."""
+"""Longest span of dates for which UTC offsets are tabled by day: 137 years [days]."""
 
 FIRST_INSTANT = datetime(1970, 1, 1, tzinfo=UTC)
-"""Earliest accepted time; an earlier one is a fault of the source."""
+"""Earliest accepted time in a source; an earlier one is a fault."""
 END_INSTANT = datetime(2100, 1, 1, tzinfo=UTC)
-"""First instant that is too late; a later one is a fault of the source."""
+"""Accepted times in a source are before this instant; a later one is a fault."""
 
 AMBIGUOUS_COLUMN = "ambiguous"
 """Column that :func:`convert_to_utc` adds: the row has a local time that occurs twice."""
@@ -380,7 +380,7 @@ text. A floating-point number is no text: an account number would be rounded.
 """
 
 ISO_UTC_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S%.fZ"
-"""Format of instants as text, in UTC."""
+"""Format of instants in UTC as text, for polars."""
 DAMAGED_PARQUET_ERRORS = (
     *(OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError, NotImplementedError),
     *(pl.exceptions.PolarsError, pl.exceptions.PanicException),
@@ -388,7 +388,7 @@ DAMAGED_PARQUET_ERRORS = (
 """Errors that Arrow and polars raise on damaged files."""
 
 DAMAGED_PARQUET_ADVICE = "Copy or download it again, or export it as CSV."
-"""Advice of the error for a damaged Parquet file."""
+"""Advice in the error message for a damaged Parquet file."""
 
 
 def decode_parquet(data: bytes, path: Path, limit: int) -> pl.DataFrame:

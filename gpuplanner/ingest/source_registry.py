@@ -16,21 +16,27 @@ from gpuplanner.core.errors import TraceFormatError, examples, resolve_name
 from gpuplanner.hardware.catalog import export_command, facts
 from gpuplanner.ingest import schedulers
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE
-from gpuplanner.ingest.source_registration import Source, SourceForm, define_source, load_entry, select_known_options
+from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE_COLUMNS_TEXT
+from gpuplanner.ingest.source_definition import Source, SourceForm, define_source, load_entry, select_known_options
 from gpuplanner.ingest.text_files import read_head
 
 TZ_OPTION = frozenset({"tz"})
+"""Reader option of sources with naive times: their time zone."""
 ORIGIN_OPTION = frozenset({"origin"})
+"""Reader option of sources that count seconds from an origin: its instant."""
 BOARDS_OPTION = frozenset({"boards"})
+"""Reader option of sources with device words: what GPU model each means."""
 NODE_OPTION = frozenset({"node"})
+"""Reader option of telemetry that does not name its node: the node of all rows."""
 QUERY_OPTION = frozenset({"query"})
+"""Reader option of Prometheus responses that do not name their query."""
 UNTIMED_OPTIONS = frozenset({"node", "origin", "interval_s"})
+"""Reader options of telemetry without times: node, first instant, and time between rows."""
 
 NODES_SOURCE = "nodes"
-"""Source of node lists, in the forms of Slurm and Kubernetes."""
+"""Name of the source of node lists, as Slurm, Kubernetes or gpuplanner writes them."""
 KUBERNETES_SOURCE = "kubernetes"
-"""Source of dumps of Kubernetes objects."""
+"""Name of the source of dumps of Kubernetes objects."""
 
 DESCRIPTION_BY_SOURCE = {
     "philly": "Microsoft Philly, 2017: job table (CSV), job log with attempts (JSON) or node sequence (CSV)",
@@ -82,12 +88,12 @@ DESCRIPTION_BY_SOURCE = {
 }
 """Source → what its files are, in one line."""
 
-_joint = functools.partial(SourceForm, whole_files=False)
-"""Create a form whose files of one call belong together."""
+_make_joint_form = functools.partial(SourceForm, whole_files=False)
+"""Make a :class:`SourceForm` whose files of one import are read together, because none is a complete list of jobs."""
 
 
 def _define(name: str, *forms: SourceForm, by_metric: bool = False, in_blocks: bool = False) -> Source:
-    """Define a source with its description."""
+    """Define a source with its description in :data:`DESCRIPTION_BY_SOURCE`."""
     return define_source(name, DESCRIPTION_BY_SOURCE[name], *forms, by_metric=by_metric, in_blocks=in_blocks)
 
 
@@ -95,71 +101,78 @@ PUBLIC_SOURCES = (
     _define(
         "philly",
         SourceForm("job table", "public.job_lists:PHILLY_TRACE", TZ_OPTION),
-        SourceForm("job log", "public.attempt_logs:read_philly_log", TZ_OPTION),
-        _joint("node sequence", "public.usage_and_request_series:read_philly_nodes", TZ_OPTION),
+        SourceForm("job log", "public.philly_miso_pai_supercloud_traces:read_philly_log", TZ_OPTION),
+        _make_joint_form("node sequence", "public.usage_and_request_series:read_philly_nodes", TZ_OPTION),
     ),
     _define("itp", SourceForm("job table", "public.job_lists:ITP_TRACE", ORIGIN_OPTION)),
     _define(
         "openb",
         SourceForm("pod list", "public.job_lists:OPENB_TRACE", ORIGIN_OPTION | {"nodes"}),
-        _joint("node list", "slurm.node_records:read_nodes", header=("sn", "gpu", "model")),
+        _make_joint_form("node list", "slurm.node_records:read_nodes", header=("sn", "gpu", "model")),
     ),
     _define(
         "helios",
         SourceForm("job table", "public.job_lists:HELIOS_TRACE", TZ_OPTION),
-        _joint("sequence", "public.usage_and_request_series:read_helios_sequence", TZ_OPTION),
-        _joint("quotas", "public.usage_and_request_series:read_helios_quotas"),
+        _make_joint_form("sequence", "public.usage_and_request_series:read_helios_sequence", TZ_OPTION),
+        _make_joint_form("quotas", "public.usage_and_request_series:read_helios_quotas"),
     ),
     _define(
         "acme",
         SourceForm("job table", "public.job_lists:ACME_TRACE"),
-        _joint("distribution", "public.usage_and_request_series:read_distributions"),
+        _make_joint_form("distribution", "public.usage_and_request_series:read_distributions"),
     ),
     _define(
         "pai",
-        _joint("tables", "public.attempt_logs:read_pai", ORIGIN_OPTION),
-        _joint("mini-batch times", "public.usage_and_request_series:read_step_times"),
+        _make_joint_form("tables", "public.philly_miso_pai_supercloud_traces:read_pai", ORIGIN_OPTION),
+        _make_joint_form("mini-batch times", "public.usage_and_request_series:read_step_times"),
     ),
     _define("dlrm", SourceForm("instances", "public.job_lists:DLRM_TRACE", ORIGIN_OPTION)),
-    _define("genai", _joint("gauges", "public.usage_and_request_series:read_genai")),
+    _define("genai", _make_joint_form("gauges", "public.usage_and_request_series:read_genai")),
     _define(
         "spot",
         SourceForm("job list", "public.job_lists:SPOT_TRACE", ORIGIN_OPTION),
         SourceForm("node list", "slurm.node_records:read_nodes", header=("node_name", "gpu_capacity_num")),
     ),
     _define("simulator", SourceForm("job list", "public.job_lists:SIMULATOR_TRACE", ORIGIN_OPTION)),
-    _define("miso", _joint("arrivals and run times", "public.attempt_logs:read_miso", ORIGIN_OPTION)),
-    _define("azure-llm", _joint("requests", "public.usage_and_request_series:read_azure_llm", TZ_OPTION)),
-    _define("supercloud", SourceForm("job table", "public.attempt_logs:read_supercloud")),
+    _define(
+        "miso",
+        _make_joint_form("arrivals and run times", "public.philly_miso_pai_supercloud_traces:read_miso", ORIGIN_OPTION),
+    ),
+    _define("azure-llm", _make_joint_form("requests", "public.usage_and_request_series:read_azure_llm", TZ_OPTION)),
+    _define("supercloud", SourceForm("job table", "public.philly_miso_pai_supercloud_traces:read_supercloud")),
 )
+"""Sources that are public traces, such as Philly."""
 
 BILL_SOURCES = (
-    _define("focus", _joint("charges", "bills.aws_and_focus_bills:read_focus")),
-    _define("cur", _joint("charges", "bills.aws_and_focus_bills:read_cur")),
-    _define("azure", _joint("charges", "bills.azure_and_gcp_bills:read_azure")),
-    _define("gcp", _joint("charges", "bills.azure_and_gcp_bills:read_gcp")),
+    _define("focus", _make_joint_form("charges", "bills.aws_and_focus_bills:read_focus")),
+    _define("cur", _make_joint_form("charges", "bills.aws_and_focus_bills:read_cur")),
+    _define("azure", _make_joint_form("charges", "bills.azure_and_gcp_bills:read_azure")),
+    _define("gcp", _make_joint_form("charges", "bills.azure_and_gcp_bills:read_gcp")),
 )
+"""Sources that are bills of clouds, such as FOCUS."""
 
 SLURM_SOURCES = (
-    _define("slurm-states", _joint("states", "slurm.accounting:read_slurm_states")),
+    _define("slurm-states", _make_joint_form("states", "slurm.accounting:read_slurm_states")),
     _define(
         "slurm",
         SourceForm("accounting", "slurm.accounting:read_slurm", frozenset({"tz", "nodes", "columns", "boards"})),
         in_blocks=True,
     ),
 )
+"""Sources that are output of Slurm accounting."""
 
 KUBERNETES_SOURCES = (
     _define(
         KUBERNETES_SOURCE,
         # Pods of one file stand on the nodes of another.
-        _joint("dump", "kubernetes.cluster_reader:read_kubernetes", BOARDS_OPTION),
+        _make_joint_form("dump", "kubernetes.cluster_reader:read_kubernetes", BOARDS_OPTION),
     ),
     _define(
         "kube-state-metrics",
-        _joint("metrics", "kubernetes.state_metrics:read_state_metrics", BOARDS_OPTION | ORIGIN_OPTION),
+        _make_joint_form("metrics", "kubernetes.state_metrics:read_state_metrics", BOARDS_OPTION | ORIGIN_OPTION),
     ),
 )
+"""Sources that are output of Kubernetes and its metrics."""
 
 
 def looks_like_kubernetes(path: str | Path) -> bool:
@@ -187,41 +200,59 @@ NODE_LIST_SOURCES = (
         whole_files=lambda _: False,
     ),
 )
+"""Sources that list the nodes of a cluster and their GPUs."""
 
 CHANGE_SOURCES = (
-    _define("changes", _joint("log", "slurm.node_events:read_changes")),
-    _define("slurm-events", _joint("events", "slurm.node_events:read_slurm_events", TZ_OPTION)),
-    _define("slurm-reservations", _joint("reservations", "slurm.node_events:read_slurm_reservations", TZ_OPTION)),
-    _define("slurm-associations", _joint("associations", "slurm.accounting:read_slurm_associations")),
+    _define("changes", _make_joint_form("log", "slurm.node_events:read_changes")),
+    _define("slurm-events", _make_joint_form("events", "slurm.node_events:read_slurm_events", TZ_OPTION)),
+    _define(
+        "slurm-reservations", _make_joint_form("reservations", "slurm.node_events:read_slurm_reservations", TZ_OPTION)
+    ),
+    _define("slurm-associations", _make_joint_form("associations", "slurm.accounting:read_slurm_associations")),
 )
+"""Sources that log changes of nodes, reservations and quotas."""
 
 TELEMETRY_READERS = (
-    _define("dcgm-exporter", _joint("pages", "telemetry.monitor_logs:read_exporter", UNTIMED_OPTIONS), by_metric=True),
+    _define(
+        "dcgm-exporter",
+        _make_joint_form("pages", "telemetry.monitor_logs:read_exporter", UNTIMED_OPTIONS),
+        by_metric=True,
+    ),
     _define(
         "dcgm-csv",
-        _joint("readings", "telemetry.monitor_logs:read_dcgm_csv", NODE_OPTION | TZ_OPTION),
+        _make_joint_form("readings", "telemetry.monitor_logs:read_dcgm_csv", NODE_OPTION | TZ_OPTION),
         by_metric=True,
         in_blocks=True,
     ),
-    _define("node-csv", _joint("log", "telemetry.monitor_logs:read_node_csv", NODE_OPTION | TZ_OPTION), in_blocks=True),
+    _define(
+        "node-csv",
+        _make_joint_form("log", "telemetry.monitor_logs:read_node_csv", NODE_OPTION | TZ_OPTION),
+        in_blocks=True,
+    ),
     _define(
         "prometheus",
-        _joint("answers", "telemetry.prometheus:read_prometheus", NODE_OPTION | QUERY_OPTION),
+        _make_joint_form("answers", "telemetry.prometheus:read_prometheus", NODE_OPTION | QUERY_OPTION),
         by_metric=True,
     ),
-    _define("dcgmi-dmon", _joint("table", "telemetry.monitor_logs:read_dcgmi_dmon", UNTIMED_OPTIONS)),
+    _define("dcgmi-dmon", _make_joint_form("table", "telemetry.monitor_logs:read_dcgmi_dmon", UNTIMED_OPTIONS)),
     _define(
-        "smi-transcript", _joint("transcript", "telemetry.nvidia_smi:read_smi_transcript", NODE_OPTION | TZ_OPTION)
+        "smi-transcript",
+        _make_joint_form("transcript", "telemetry.nvidia_smi:read_smi_transcript", NODE_OPTION | TZ_OPTION),
     ),
-    _define("smi-pmon", _joint("table", "telemetry.monitor_logs:read_smi_pmon", UNTIMED_OPTIONS | TZ_OPTION)),
-    _define("smi-dmon", _joint("table", "telemetry.monitor_logs:read_smi_dmon", UNTIMED_OPTIONS | TZ_OPTION)),
-    _define("smi-apps", _joint("list", "telemetry.nvidia_smi:read_smi_apps", NODE_OPTION | TZ_OPTION | {"gpu"})),
+    _define("smi-pmon", _make_joint_form("table", "telemetry.monitor_logs:read_smi_pmon", UNTIMED_OPTIONS | TZ_OPTION)),
+    _define("smi-dmon", _make_joint_form("table", "telemetry.monitor_logs:read_smi_dmon", UNTIMED_OPTIONS | TZ_OPTION)),
+    _define(
+        "smi-apps", _make_joint_form("list", "telemetry.nvidia_smi:read_smi_apps", NODE_OPTION | TZ_OPTION | {"gpu"})
+    ),
     _define(
         "nvidia-smi",
-        _joint("log", "telemetry.nvidia_smi:read_smi_query", UNTIMED_OPTIONS | TZ_OPTION | {"gpu", "columns"}),
+        _make_joint_form(
+            "log", "telemetry.nvidia_smi:read_smi_query", UNTIMED_OPTIONS | TZ_OPTION | {"gpu", "columns"}
+        ),
         in_blocks=True,
     ),
 )
+"""Sources of GPU telemetry, such as DCGM and nvidia-smi."""
 
 _BUILT_IN_SOURCES = (
     *PUBLIC_SOURCES,
@@ -231,24 +262,28 @@ _BUILT_IN_SOURCES = (
     *NODE_LIST_SOURCES,
     *KUBERNETES_SOURCES,
 )
+"""Sources that this module defines, without telemetry."""
 _SCHEDULER_SOURCES = schedulers.sources(frozenset(source.name for source in (*_BUILT_IN_SOURCES, *TELEMETRY_READERS)))
+"""Sources of schedulers other than Slurm and Kubernetes, and of plugins."""
 SOURCES: dict[str, Source] = {
     source.name: source for source in (*_BUILT_IN_SOURCES, *_SCHEDULER_SOURCES, *TELEMETRY_READERS)
 }
-"""Name → source, in the order in which files are tested."""
+"""Name → source, for all sources, in the order in which a file is tested for them."""
 
 JOB_SOURCE_NAMES = frozenset(
     source.name for source in (*PUBLIC_SOURCES, *SLURM_SOURCES, *KUBERNETES_SOURCES, *_SCHEDULER_SOURCES)
 )
-"""Sources that give lists of jobs."""
+"""Names of the sources that give lists of jobs."""
 
 
 AUTO_SOURCE = "auto"
-"""Name that asks for detection of the source."""
-READABLE_FILES = "what sacct, scontrol, kubectl, Prometheus or nvidia-smi writes, a bill, a public trace or a job table"
-"""What the error for an unknown file expects."""
+"""Name that a user gives to have the source of each file detected."""
+READABLE_FILES_TEXT = (
+    "what sacct, scontrol, kubectl, Prometheus or nvidia-smi writes, a bill, a public trace or a job table"
+)
+"""Text in the error message for an unrecognised file: the files that can be read."""
 SOURCE_ALIASES = {"sacct": "slurm", "kubectl": "kubernetes"}
-"""Alias → source."""
+"""Other name of a source, the program that writes its files → name of the source."""
 
 
 def detect_source(path: str | Path, columns: Sequence[str] | None = None) -> str:
@@ -289,15 +324,15 @@ def detect_source(path: str | Path, columns: Sequence[str] | None = None) -> str
     got = repr(lines[0][:120]) if lines else "an empty file"
     todo = (
         "Name the source to see what it misses ('gpuplanner ingest --list' has them all; nvidia-smi without a header "
-        f"needs its columns too), or write a job table: {JOB_TABLE}."
+        f"needs its columns too), or write a job table: {JOB_TABLE_COLUMNS_TEXT}."
     )
-    raise TraceFormatError(str(path), READABLE_FILES, got, todo)
+    raise TraceFormatError(str(path), READABLE_FILES_TEXT, got, todo)
 
 
 def _reject_foreign_form(path: str | Path, lines: Sequence[str]) -> None:
     """Refuse a file in a known but unsupported format, with the command that writes a supported one."""
     if (form := find_foreign_form(lines)) is not None:
-        raise TraceFormatError(str(path), READABLE_FILES, f"what looks like {form[0]}", form[1])
+        raise TraceFormatError(str(path), READABLE_FILES_TEXT, f"what looks like {form[0]}", form[1])
 
 
 def find_foreign_form(lines: Sequence[str]) -> tuple[str, str] | None:
@@ -314,7 +349,7 @@ def find_foreign_form(lines: Sequence[str]) -> tuple[str, str] | None:
         if match is not None:
             for name in ("sacct", "nodes", "kubectl"):
                 todo = todo.replace(f"{{{name}}}", export_command(name))
-            return form.format(**match.groupdict()), todo.replace("{job_table}", JOB_TABLE)
+            return form.format(**match.groupdict()), todo.replace("{job_table}", JOB_TABLE_COLUMNS_TEXT)
     return None
 
 
@@ -411,4 +446,4 @@ def resolve_source_name(source: str, files: Sequence[str | Path], columns: Seque
 
 def _is_list_of_nodes(path: str | Path) -> bool:
     """Whether Kubernetes objects are nodes only, so that they are a node list."""
-    return looks_like_kubernetes(path) and bool(load_entry("kubernetes.cluster_reader:is_nodes_alone")(path))
+    return looks_like_kubernetes(path) and bool(load_entry("kubernetes.cluster_reader:has_only_nodes")(path))

@@ -22,9 +22,13 @@ from gpuplanner.core.serialization import sha256
 from gpuplanner.ingest.source_fields import decode_parquet, read_parquet_names
 
 GZIP_MARK = b"\x1f\x8b"
+"""First bytes of a gzip file."""
 PARQUET_MARK = b"PAR1"
+"""First bytes of a Parquet file."""
 PICKLE_FORMAT = "a Python pickle"
+"""Name of the Python pickle format in error messages."""
 UTF_16_FORMAT = "UTF-16 text"
+"""Name of the UTF-16 text format in error messages."""
 FORMAT_BY_FILE_MARK = {
     GZIP_MARK: "gzip inside gzip",
     b"PK\x03\x04": "a ZIP archive",
@@ -43,7 +47,7 @@ FORMAT_BY_FILE_MARK = {
     b"\x89HDF": "HDF5",
     **dict.fromkeys([b"(dp", b"(lp", *(bytes([0x80, protocol]) for protocol in range(2, 6))], PICKLE_FORMAT),
 }
-"""First bytes of a file → its format, none of which is text."""
+"""First bytes of a file → name of its format, for formats that are not text."""
 ADVICE_BY_FORMAT = {
     UTF_16_FORMAT: "Convert it: iconv -f UTF-16 -t UTF-8.",
     "xz": "Unpack it: xz --decompress --keep FILE.",
@@ -53,10 +57,11 @@ ADVICE_BY_FORMAT = {
     "a tar archive": "Unpack it: tar -xf FILE.",
     PICKLE_FORMAT: "Export it as CSV or JSON: opening a pickle can run any program, so none is ever opened.",
 }
-"""Format → what to run to get text."""
+"""Name of a format that is not text → advice of the error message: what to run to get text."""
 TAR_MARK = b"ustar"
+"""Bytes that mark a tar archive, at :data:`TAR_MARK_OFFSET_BYTES`."""
 TAR_MARK_OFFSET_BYTES = 257
-"""Position of the mark in a tar archive [bytes]."""
+"""Position of :data:`TAR_MARK` in a tar archive [bytes]."""
 
 
 def require_text(data: bytes, path: Path) -> None:
@@ -90,17 +95,19 @@ MAX_DOCUMENT_BYTES = 1 << 30
 """Largest JSON document that is read into memory; its values take several times its text [bytes]."""
 
 SIZE_LIMIT_ENVIRONMENT_VARIABLE = "GPUPLANNER_MAX_GIB"
-"""Environment variable that sets these limits [GiB]."""
+"""Environment variable that sets the largest size of text and documents that are read [GiB]."""
 
 MAX_COMPRESSION_RATIO = 200
-"""Largest accepted ratio of text to compressed bytes beyond RATIO_FREE_BYTES; text compresses 5 to 50 times."""
+"""Largest accepted ratio of text to compressed bytes beyond :data:`RATIO_FREE_BYTES`, against decompression bombs; text
+compresses 5 to 50 times."""
 
 READ_STEP_BYTES = 64 << 10
-"""Bytes that are read or counted in one step."""
+"""Bytes of a file that are read or counted in one step."""
 SNIFFED_HEAD_BYTES = 16 << 10
-"""First bytes of a file that tell its source."""
+"""First bytes of a file from which its source is detected."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Byte order mark at the beginning of UTF-8 text."""
 CONTROL_CHARACTER_PATTERN = r"[\x00-\x08\x0b-\x1f\x7f]"
 """A control character other than tab and line ends."""
 
@@ -109,7 +116,7 @@ EMPTY_LINE_TABLE = pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
 """A table without lines."""
 
 TextBytes = bytes
-"""Type of bytes of text, since a field below is named ``bytes``."""
+"""Alias of ``bytes``, since a field of :class:`TextFile` has that name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +153,7 @@ def hash_file(path: str | Path) -> str:
 
 
 def read_size_limit(usual: int) -> int:
-    """Return the largest text to read: `usual`, or the value of :data:`SIZE_LIMIT_ENVIRONMENT_VARIABLE` [bytes].
+    """Return the largest text to read: the value of the environment variable, or `usual` without it [bytes].
 
     Examples
     --------
@@ -245,16 +252,16 @@ def explain_read_errors(path: Path) -> Iterator[None]:
 
 
 TEXT_BLOCK_BYTES = 24 << 20
-"""Text that is read at a time [bytes]; a longer line is read whole."""
+"""Size of a block of lines that is read at a time [bytes]; a longer line is read whole."""
 
 WHOLE_FILE_BYTES = 1 << 62
 """Block size that reads a file in one block [bytes]."""
 
 RATIO_FREE_BYTES = 256 << 20
-"""Text up to which the compression ratio is not checked [bytes]."""
+"""Size of text up to which the compression ratio of a gzip file is not checked [bytes]."""
 
 LINES_PER_RECORDED_OFFSET = 1024
-"""Lines between two recorded file offsets."""
+"""Lines between two lines whose position in a file is recorded."""
 
 
 @dataclass
@@ -409,7 +416,7 @@ class FileBlocks:
 
 
 _SNIFFED_FORMAT_BYTES = 512
-"""First bytes of a file that tell its format."""
+"""First bytes of a file from which its format (text, gzip, Parquet) is detected."""
 
 
 def _find_line_end(raw: BinaryIO, begin: int, target: int, end: int) -> int:

@@ -15,7 +15,7 @@ from gpuplanner.core.errors import REPLACE_FILE_HINT, TraceFormatError, examples
 from gpuplanner.ingest.delimited_rows import (
     POSITION_COLUMNS,
     RAW_PREFIX,
-    REJECTS,
+    REJECT_TABLE_SCHEMA,
     FileBody,
     FileHeader,
     Rows,
@@ -42,9 +42,9 @@ from gpuplanner.ingest.text_files import (
 )
 
 PROMETHEUS_LABEL_PATTERN = re.compile(r'\s*([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(,|$)')
-"""One label of a sample in the Prometheus text format."""
+"""One label, ``name="value"``, of a sample in the Prometheus text format."""
 CHARACTER_BY_LABEL_ESCAPE = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
-"""Escape sequence in a label value → character."""
+"""Escape sequence in a label value of the Prometheus text format → character."""
 PROMETHEUS_SAMPLE_PATTERN = (
     r"^\s*([a-zA-Z_:][a-zA-Z0-9_:]*)"
     r'\s*(?:\{((?:\s*[a-zA-Z_]\w*\s*=\s*"(?:[^"\\]|\\.)*"\s*,?)*\s*)\})?'
@@ -59,7 +59,7 @@ References
 
 
 def parse_labels(text: str) -> dict[str, str] | None:
-    r"""Parse the labels of one sample, ``a="1", b="2"``; None if they are malformed.
+    r"""Parse the labels of one sample in the Prometheus text format, ``a="1", b="2"``; None if malformed.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def parse_labels(text: str) -> dict[str, str] | None:
 
 
 def extract_series(answer: Any, location: str) -> list[Any]:  # noqa: ANN401 - anything that JSON can hold
-    """Extract the series of a response of the Prometheus HTTP API.
+    """Extract the list of series from a response of the Prometheus HTTP API; `location` names it in errors.
 
     Examples
     --------
@@ -107,11 +107,13 @@ MAX_RAW_ITEM_CHARACTERS = 400
 """Characters of a faulty JSON item that the reject table keeps."""
 
 NOT_JSON_REASON = "not JSON"
+"""Reject reason of a line that is not JSON."""
 
 _JSON_WHITESPACE_PATTERN = re.compile(r"[ \t\r\n]*")
 _ItemParts = tuple[str, Any, Mapping[str, Any]]
+"""Text of a JSON item, its value, and the members of the document before the list that has it."""
 _ItemGenerator = Generator[_ItemParts, None, int]
-"""Generator of items (text, value, members before the item) that returns the position where it ended."""
+"""Generator of :data:`_ItemParts` that returns the position in the text where the last item ended."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,10 @@ def _iterate_documents(text: str, decoder: _JsonItemDecoder, path: Path) -> Iter
 
 
 class _JsonItemDecoder:
-    """Decoder that walks the outer objects itself and passes each item to the decoder of the standard library."""
+    """Decoder that yields the items of a JSON document one by one, so that it never holds the whole document.
+
+    It parses the outer objects itself and passes each item to the decoder of the standard library.
+    """
 
     def __init__(self, lists: Collection[str]) -> None:
         self._lists = lists
@@ -280,13 +285,13 @@ class _JsonItemDecoder:
 
 
 def _skip_whitespace(text: str, at: int) -> int:
-    """Return the position after JSON whitespace."""
+    """Return the position in a text after JSON whitespace at position `at`."""
     match = _JSON_WHITESPACE_PATTERN.match(text, at)
     return match.end() if match else at
 
 
 def _skip_mark(text: str, at: int, mark: str) -> int:
-    """Return the position after a required character."""
+    """Return the position after the character `mark`, which must be at position `at`."""
     if not text.startswith(mark, at):
         reason = f"{mark!r} must stand here"
         raise json.JSONDecodeError(reason, text, at)
@@ -298,8 +303,8 @@ def _reject_constant(constant: str) -> object:
     raise ValueError(f"{constant}, which is no JSON")
 
 
-EMPTY_REJECT_TABLE = pl.DataFrame(schema=REJECTS)
-"""An empty reject table."""
+EMPTY_REJECT_TABLE = pl.DataFrame(schema=REJECT_TABLE_SCHEMA)
+"""A table of rejected rows without any row."""
 
 
 def read_rows(
@@ -357,7 +362,7 @@ def read_row_blocks(
     files = tuple(blocks.files)
     headings: dict[int, FileHeader] = {}
 
-    for number, block, page in iterate_pages(blocks, pl.col("raw") == "", source=source):
+    for number, block, page in iterate_line_blocks(blocks, pl.col("raw") == "", source=source):
         if block.table is not None:
             yield parse_fields(_pick_table_columns(files, number, block.table, columns, source, dialect), columns)
             continue
@@ -373,10 +378,10 @@ def read_row_blocks(
         yield replace(parse_fields(rows, columns), blank=page.blank)
 
 
-def iterate_pages(
+def iterate_line_blocks(
     blocks: FileBlocks, blank: pl.Expr, *, source: str, allow_duplicates: bool = False
 ) -> Iterator[tuple[int, TextFile, Rows]]:
-    """Yield the number of each file, a block of it, and the block's lines without blank ones.
+    """Yield blocks of lines of all files: number of the file, the block, and its lines without blank ones.
 
     A block without any line has no columns. Empty files are refused, and so are files given twice.
 
@@ -414,7 +419,7 @@ def iterate_pages(
 
 
 def concat_blocks(row_blocks: Iterator[Rows], blocks: FileBlocks) -> Rows:
-    """Concatenate the rows of all blocks."""
+    """Concatenate the accepted and rejected rows of all blocks of some files."""
     all_blocks = list(row_blocks)
     filled_blocks = [block for block in all_blocks if block.good.width]
     return replace(concat_rows(tuple(blocks.files), filled_blocks), blank=sum(block.blank for block in all_blocks))
@@ -470,7 +475,7 @@ def _pick_table_columns(
 
 
 def read_integer_list(path: str | Path, columns: Mapping[str, Field], list_name: str) -> pl.DataFrame:
-    r"""Read a CSV list whose numbers are integers; refuse it if any row is faulty.
+    r"""Read a CSV file whose numbers are integers; refuse it if any row is faulty. `list_name` names it in errors.
 
     Examples
     --------

@@ -20,7 +20,7 @@ from gpuplanner.core.units_and_number_texts import UNALLOCATED_TEAM, money_text
 from gpuplanner.cost.cost_review import CostReview, cost_review
 from gpuplanner.decision.comparison_record import Comparison, compare_policies
 from gpuplanner.decision.purchase_plan import PurchasePlan, plan_purchase
-from gpuplanner.notebook.views import (
+from gpuplanner.notebook.views_and_panels import (
     BackgroundPanel,
     control_style,
     dropdown,
@@ -30,12 +30,12 @@ from gpuplanner.notebook.views import (
     table_html,
 )
 from gpuplanner.report.finance_exports import write_cost_workbook
-from gpuplanner.usage.study_history import begin_of, end_of, load_dataset, months_from
+from gpuplanner.usage.study_history import load_dataset, months_from, observation_begins_at, observation_ends_at
 
 
 @dataclass(frozen=True)
 class ForecastQuestion:
-    """Settings of a forecast, for its calendar, decision and controls.
+    """Settings of a GPU demand forecast, for its calendar and the quantile to plan for.
 
     Attributes
     ----------
@@ -66,12 +66,12 @@ class ForecastPanel(BackgroundPanel[ForecastQuestion, str]):
     question : ForecastQuestion
         Initial settings of the controls.
     draw : callable
-        Makes HTML of the settings; runs in the background.
+        Function from the settings to HTML of the forecast; runs in the background.
 
     Attributes
     ----------
     controls : dict
-        ipywidgets controls by field of the question.
+        ipywidgets controls by field of :class:`ForecastQuestion`.
 
     Examples
     --------
@@ -105,9 +105,9 @@ class ForecastPanel(BackgroundPanel[ForecastQuestion, str]):
 
 
 ALL_TEAMS = ""
-"""Value of the team control for all teams."""
+"""Value of the team drop-down for all teams."""
 AS_IN_DATA = ""
-"""Value of a drop-down for the default of the data; JupyterLab shows None as blank."""
+"""Value of a drop-down for what the data state; JupyterLab would show None as blank."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class CostQuestion:
 
 @dataclass(frozen=True, eq=False)
 class CostAnswer:
-    """Answer of the cost panel: the cost review, the purchase plan and the policy comparison."""
+    """Result that the cost panel shows: the settings with their cost review, purchase plan and policy comparison."""
 
     question: CostQuestion
     review: CostReview
@@ -213,16 +213,18 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
         return CostQuestion(scenario, self.tenant.value, self.months.value, self.risk.value)
 
     def _shown_review(self) -> CostReview:
+        """Return the cost review of the shown answer, or of the present settings before the first answer."""
         return cost_review(self.question.scenario) if self.newest is None else self.newest.review
 
 
 def _answer_cost_question(question: CostQuestion) -> CostAnswer:
+    """Compute cost review, purchase plan and policy comparison for the settings of the cost panel."""
     purchase_plan = plan_purchase(question.scenario, question.months, risk=question.risk)
     return CostAnswer(question, cost_review(question.scenario), purchase_plan, compare_policies(question.scenario))
 
 
 def observed_months(scenario: Scenario) -> list[str]:
-    """Calendar months of the data, and that of the scenario.
+    """List the calendar months ``YYYY-MM`` of the data, and that of the scenario.
 
     Examples
     --------
@@ -230,13 +232,13 @@ def observed_months(scenario: Scenario) -> list[str]:
     ['2026-02']
     """
     trace, zone = load_dataset(scenario.data, columns=("submit_time",)), ZoneInfo(scenario.tz)
-    ends = begin_of(trace), end_of(trace) - timedelta(microseconds=1)
+    ends = observation_begins_at(trace), observation_ends_at(trace) - timedelta(microseconds=1)
     names = months_from(*(f"{time.astimezone(zone):%Y-%m}" for time in ends))
     return sorted({*names, *filter(None, [scenario.month])})
 
 
 def answer_html(answer: CostAnswer) -> str:
-    """HTML of an answer: charge lines of the team, purchase options and the recommendation."""
+    """Render the answer of the cost panel as HTML: cost of the chosen team, purchase options and the recommendation."""
     review, question = answer.review, answer.question
     if review.total is None:
         notes = "".join(f"<p>{escape(text)}</p>" for text in review.missing)

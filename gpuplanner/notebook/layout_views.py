@@ -19,7 +19,7 @@ from gpuplanner.core.units_and_number_texts import MISSING_VALUE_TEXT
 from gpuplanner.decision.layout_planning import PlannedProblem, plan_view
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW
 from gpuplanner.hardware.layout_enumeration import make_placement_table
-from gpuplanner.notebook.views import (
+from gpuplanner.notebook.views_and_panels import (
     BackgroundPanel,
     View,
     button,
@@ -45,7 +45,7 @@ from gpuplanner.usage.study_history import history
 
 @dataclass(frozen=True)
 class LimitControl:
-    """A limit of a plan and the range of its slider.
+    """A limit of a layout plan that a slider changes, with the range of the slider.
 
     - ``argument``: Argument of :func:`gpuplanner.planner.fleet_plans_and_comparisons.with_limit`.
     - ``label``: Label of the slider, with its unit.
@@ -59,7 +59,8 @@ class LimitControl:
     span: Callable[[PlanProblem], tuple[int, int, int]]
 
 
-def _switch_span(problem: PlanProblem) -> tuple[int, int, int]:
+def _switches_slider_range(problem: PlanProblem) -> tuple[int, int, int]:
+    """Return lowest, highest and current number of layout changes per GPU and day."""
     max_switches = math.ceil(24 / problem.interval_hours)  # one change in every interval is no limit
     limit = problem.limits.switches_per_day
     return 0, max_switches, max_switches if limit is None else min(limit, max_switches)
@@ -76,16 +77,18 @@ LIMIT_CONTROLS = (
     ),
     LimitControl(
         "switches_per_day", "Layout changes per GPU and day", "Maximum number of layout changes of a GPU per day",
-        _switch_span,
+        _switches_slider_range,
     ),
 )  # fmt: skip
-CONTROL_STYLE: dict[str, Any] = {"style": {"description_width": "18em"}, "layout": {"width": "38em"}}
-"""Widths of controls and labels, as arguments of ipywidgets."""
+"""Limits that the panel can change: fleet size, nodes with MIG disabled, layout changes per day."""
+LIMIT_CONTROL_STYLE: dict[str, Any] = {"style": {"description_width": "18em"}, "layout": {"width": "38em"}}
+"""Arguments of ipywidgets for the widths of controls and labels."""
 _PRICE_HEADINGS = ("", "cost", "lower bound", "price of the limit", "at least", "at most")
+"""Headings of the table of prices of limits."""
 
 
 class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
-    """Panel that shows the cost of a plan with another limit, and the price of that limit.
+    """Panel that shows the cost of a layout plan under another limit, and how much the limit costs [GPU h].
 
     Parameters
     ----------
@@ -125,7 +128,7 @@ class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
         self._base = base
         self._how = search_limits
         options = [(limit.label, limit) for limit in LIMIT_CONTROLS]
-        self.choice = dropdown(options, LIMIT_CONTROLS[0], "Limit", tooltip="Limit to price", **CONTROL_STYLE)
+        self.choice = dropdown(options, LIMIT_CONTROLS[0], "Limit", tooltip="Limit to price", **LIMIT_CONTROL_STYLE)
         self.sliders = {limit.argument: _limit_slider(limit, problem) for limit in LIMIT_CONTROLS}
         self.code = widgets.HTML()
         self.button = button("Plan", "Plan with the chosen limit", self.ask)
@@ -136,16 +139,17 @@ class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
 
     @property
     def question(self) -> tuple[LimitControl, int]:
-        """The chosen limit and its value."""
+        """The chosen limit and the value of its slider."""
         limit: LimitControl = self.choice.value
         return limit, self.sliders[limit.argument].value
 
     @property
     def prices(self) -> pl.DataFrame | None:
-        """Table of the latest answer."""
+        """Table of the latest prices of limits; None before the first answer."""
         return self.newest
 
     def _price_limit(self, question: tuple[LimitControl, int]) -> pl.DataFrame:
+        """Plan with the chosen limit at its new value, and tabulate the cost beside that of the current plan."""
         limit, value = question
         variants = {}
         if value != limit.span(self.problem)[2]:
@@ -155,6 +159,7 @@ class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
         return price_of_limits(self.problem, variants, base_plan=self._base, **self._how)
 
     def _on_change(self) -> None:
+        """Update the shown slider and code after a change of a control, and compute the new answer."""
         self._show_code()
         self.ask_soon()
 
@@ -167,7 +172,7 @@ class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
 
 
 def price_html(prices: pl.DataFrame) -> str:
-    """HTML of the costs of a plan and its variants, and of the price of each limit with its range.
+    """Render the costs of a plan and its variants, and the price of each limit with its proven range, as HTML.
 
     Parameters
     ----------
@@ -176,8 +181,8 @@ def price_html(prices: pl.DataFrame) -> str:
     """
     rows = list(prices.iter_rows(named=True))
     cells = (
-        [row["variant"], *(_number_text(row[name], "") for name in ("objective", "bound"))]
-        + [_number_text(row[name], "+") for name in ("extra", "extra_low", "extra_high")]
+        [row["variant"], *(_format_gpu_hours_with_sign(row[name], "") for name in ("objective", "bound"))]
+        + [_format_gpu_hours_with_sign(row[name], "+") for name in ("extra", "extra_low", "extra_high")]
         for row in rows
     )
     explanation_texts = ((escape(row["variant"]), escape(row["explanation"])) for row in rows[1:] or rows)
@@ -186,28 +191,32 @@ def price_html(prices: pl.DataFrame) -> str:
     return table_html(_PRICE_HEADINGS, cells, caption=caption) + explanations
 
 
-def _number_text(value: float | None, sign: str) -> str:
+def _format_gpu_hours_with_sign(value: float | None, sign: str) -> str:
+    """Format GPU-hours with one decimal; `sign` is ``"+"`` to mark increases, or empty. A dash for None."""
     return MISSING_VALUE_TEXT if value is None else format(round(value, 1) + 0.0, f"{sign},.1f").replace("-", "−")
 
 
 def _limit_slider(limit: LimitControl, problem: PlanProblem) -> Any:  # noqa: ANN401 - an ipywidgets control
     """Make the slider of a limit, set to its value in the problem."""
     low, high, now = limit.span(problem)
-    return slider(now, low, high, 1, limit.label, limit.help, **CONTROL_STYLE)
+    return slider(now, low, high, 1, limit.label, limit.help, **LIMIT_CONTROL_STYLE)
 
 
 LAYOUT_DEMAND_VIEW = "rightsized"
-SHARING_COLUMNS_SHOWN = ("job_class", "gpus", "jobs", "mode", "profile", "together", "slow_at_most", "why", "with_whom")
+"""Demand that layouts are planned for: rightsized requests."""
+GPU_SHARING_COLUMNS = ("job_class", "gpus", "jobs", "mode", "profile", "together", "slow_at_most", "why", "with_whom")
+"""Columns that the table of GPU sharing by job class shows."""
 _PLAN_HEADINGS = {
     "objective": "cost [GPU h]",
     "bound": "lower bound [GPU h]",
     "distinct": "layout mixes in use",
 }
+"""Headings of the plan comparison that differ from the column names."""
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedLayouts:
-    """A fleet with its demand and its unrestricted plan, with a view for each part.
+    """A fleet with its demand and its unrestricted layout plan, with a method that shows each part in a notebook.
 
     - ``scenario``: Fleet, data and limits of the search.
     - ``planned``: Problem and plan.
@@ -271,12 +280,13 @@ class PlannedLayouts:
         """Show which job classes may share a GPU, and by which mode."""
         job_history = history(self.scenario)
         requests = requested_and_used(job_history.jobs, samples=job_history.trace.samples)
-        table = recommend_sharing(requests).select(SHARING_COLUMNS_SHOWN)
+        table = recommend_sharing(requests).select(GPU_SHARING_COLUMNS)
         caption = "GPU sharing by job class"
         return View(page.section("GPU sharing", page.table(table, caption=caption)), table)
 
     @cached_property
     def _plan_comparison(self) -> pl.DataFrame:
+        """Tabulate cost and lower bound of the static, few-changes and unrestricted plans."""
         plans = {"auto": self.plan}
         return compare_plans(self.problem, calendars=(2, 4), reused_plans=plans, work_limit=self.scenario.work_limit)
 
@@ -331,7 +341,7 @@ class PlannedLayouts:
         return View(page.section("Prices of limits", price_html(prices)), prices)
 
     def controls(self) -> LimitsPanel:
-        """Make the panel that prices any limit in the background."""
+        """Make the panel with sliders of the limits, which computes the price of each in the background."""
         return LimitsPanel(self.problem, base=self.plan, work_limit=self.scenario.work_limit)
 
     def button(self, folder: str | Path) -> Any:  # noqa: ANN401 - of ipywidgets
@@ -344,6 +354,7 @@ class PlannedLayouts:
 
 
 def _gpu_hours_text(value: float | None) -> str:
+    """Format GPU-hours such as ``12.5 GPU-hours``, or ``not known``."""
     return "not known" if value is None else f"{value:,.1f} GPU-hours"
 
 
@@ -358,7 +369,7 @@ def layouts(scenario: Scenario) -> PlannedLayouts:
     Returns
     -------
     PlannedLayouts
-        ``asked()``, ``in_use()``, ``recommend_sharing()``, ``kinds()``, ``calendar()``, ``limits()``: a view each;
+        ``asked()``, ``in_use()``, ``sharing()``, ``kinds()``, ``calendar()``, ``limits()``: a view each;
         ``controls()``, ``button()``, ``export()``, ``problem``, ``plan``.
 
     Raises

@@ -23,14 +23,13 @@ from gpuplanner.decision.quota_comparison import compare_placements, compare_sta
 from gpuplanner.decision.quota_recommendation import advise_quotas
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import assess_fairness
-from gpuplanner.notebook.cluster_views import TraceView
-from gpuplanner.notebook.usage_panels import ALL_BOARDS, GpuModelPanel, SharingPanel
-from gpuplanner.notebook.views import View
+from gpuplanner.notebook.dataset_and_quota_panels import ALL_GPU_MODELS, GpuModelPanel, SharingPanel
+from gpuplanner.notebook.dataset_forecast_and_cost_views import TraceView
+from gpuplanner.notebook.views_and_panels import View
 from gpuplanner.notebook.what_if import WhatIf, whatif
 from gpuplanner.report import html_page as page
 from gpuplanner.report import monthly_sections
 from gpuplanner.report.change_bundle import write_handover_folder
-from gpuplanner.report.figure_formulas import value_text
 from gpuplanner.report.finance_exports import write_study_workbook
 from gpuplanner.report.first_screen import (
     describe_fleet,
@@ -40,6 +39,7 @@ from gpuplanner.report.first_screen import (
     wait_curve_figure,
 )
 from gpuplanner.report.html_page import HtmlSection, to_still_text
+from gpuplanner.report.metric_formulas import value_text
 from gpuplanner.report.number_formats_and_glossary import escape_html
 from gpuplanner.report.policy_and_team_sections import (
     render_placement_section,
@@ -50,21 +50,23 @@ from gpuplanner.report.policy_and_team_sections import (
 )
 from gpuplanner.report.report_rendering import render_fleet_recommendation
 from gpuplanner.sizing.job_plans import SizingRequest, parse_gpu_counts
-from gpuplanner.sizing.job_size import JobSizing, size_job, stack_components
+from gpuplanner.sizing.job_size import JobSizing, size_job, tabulate_memory_components
 from gpuplanner.sizing.learned_memory import shipped_peak_model
 from gpuplanner.usage.study_history import gpus_by_model, gpus_by_model_of_dataset, split_into_pools
 
-PLAN_COLUMNS = (
+SIZING_PLAN_COLUMNS = (
     "rank", "gpu_model", "profile", "gpus", "predicted_gib", "upper_gib", "gpu_gib", "p_oom", "tokens_per_s", "hours",
     "price", "energy_kwh",
 )  # fmt: skip
-PLAN_REASONS = {
+"""Columns that the table of plans for a job shows, where they have values."""
+SIZING_REASON_HEADINGS = {
     "why": "reason",
     "next_smaller": "next smaller plan",
     "launch": "launch command",
     "request": "request line",
 }
-_SIZE_FORMATS = {
+"""Labels of the reasons and commands of a plan for a job, by field."""
+_SIZING_FORMATS = {
     "p_oom": ".1%",
     "tokens_per_s": ",.0f",
     "tokens_per_s_low": ",.0f",
@@ -72,7 +74,8 @@ _SIZE_FORMATS = {
     "slowdown": ".1%",
     "factor": ".2f",
 }
-_SIZE_HEADINGS = {
+"""Formats of the tables on the size of a job, by column."""
+_SIZING_HEADINGS = {
     "predicted_gib": "memory expected [GiB]",
     "upper_gib": "memory p95 [GiB]",
     "gpu_gib": "GPU memory [GiB]",
@@ -81,11 +84,12 @@ _SIZE_HEADINGS = {
     "tokens_per_s_low": "tokens/s low",
     "tokens_per_s_high": "tokens/s high",
 }
+"""Headings of the tables on the size of a job, by column."""
 
 
 @dataclass(frozen=True, eq=False)
 class SizedJob:
-    """Plans for a job, the best first, with a view for each part.
+    """Ranked plans (GPU model, MIG profile, GPUs) for a job, with a method that shows each part in a notebook.
 
     - ``request``: Job and available GPUs.
     - ``sizing``: Plans and assumptions.
@@ -104,14 +108,16 @@ class SizedJob:
         best_place = f"{best.gpus} x {best.gpu_model} {best.profile.replace('gpu', '')}".rstrip()
         note = page.note(f"{self.sizing.note or 'Best'}: {best_place}, {best.why}.")
         rows = page.table(
-            table.select(name for name in PLAN_COLUMNS if name in table.columns and table[name].count()),
+            table.select(name for name in SIZING_PLAN_COLUMNS if name in table.columns and table[name].count()),
             caption=f"{self.request.task} {self.sizing.model.name}, the best plan first",
-            formats=_SIZE_FORMATS,
-            headings=_SIZE_HEADINGS,
+            formats=_SIZING_FORMATS,
+            headings=_SIZING_HEADINGS,
         )
         reasons = []
         for plan in self.sizing.plans[:3]:
-            facts = {words: getattr(plan, name) for name, words in PLAN_REASONS.items() if getattr(plan, name)}
+            facts = {
+                words: getattr(plan, name) for name, words in SIZING_REASON_HEADINGS.items() if getattr(plan, name)
+            }
             reasons.append(page.value_table(facts, caption=f"Plan {plan.rank}: {plan.gpus} x {plan.gpu_model}"))
         assumed = page.paragraph(f"Assumed: {'; '.join(self.sizing.assumed) or 'nothing'}.")
         return View(page.section("Plans", note, rows, *reasons, assumed), table)
@@ -119,14 +125,14 @@ class SizedJob:
     def slices(self) -> View:
         """Show all MIG profiles of the available GPU models, with those that are too small."""
         table = self.sizing.slice_table()
-        shown = page.table(table, caption="Slices", formats=_SIZE_FORMATS, headings=_SIZE_HEADINGS)
+        shown = page.table(table, caption="Slices", formats=_SIZING_FORMATS, headings=_SIZING_HEADINGS)
         if table.is_empty():
             shown = page.paragraph("Name the available GPU models with on= to list their slices.")
         return View(page.section("Slices", shown), table)
 
     def memory(self) -> View:
         """Show the memory components of each plan."""
-        table = stack_components(self.sizing.plans)
+        table = tabulate_memory_components(self.sizing.plans)
         best = self.sizing.plans[0]
         chart = page.figure(
             plots.plot_memory_stack(table),
@@ -138,7 +144,7 @@ class SizedJob:
         return View(page.section("Memory components", chart), table)
 
     def bounds(self) -> View:
-        """Show the p95 of the memory of the best plan by how much is known about the training tool."""
+        """Show the p95 of the memory of the best plan, by how much is known about the training tool."""
         peak_model, best = shipped_peak_model(), self.sizing.plans[0]
         logs = {
             "tool with five measured runs": peak_model.few,
@@ -148,7 +154,7 @@ class SizedJob:
         rows = [(name, math.exp(log), best.predicted_gib * math.exp(log)) for name, log in logs.items()]
         table = pl.DataFrame(rows, schema=["evidence", "factor", "upper_gib"], orient="row")
         caption = f"p95 of the memory, {best.predicted_gib:.1f} GiB expected"
-        shown = page.table(table, caption=caption, formats=_SIZE_FORMATS, headings=_SIZE_HEADINGS)
+        shown = page.table(table, caption=caption, formats=_SIZING_FORMATS, headings=_SIZING_HEADINGS)
         return View(page.section("Upper bound of the memory", shown), table)
 
     def tool(self) -> View:
@@ -251,7 +257,7 @@ class DecisionCard(Decision):
 
 @dataclass(frozen=True, eq=False)
 class ComparisonView:
-    """A comparison of operating policies, with a view for each part.
+    """A comparison of operating policies, with a method that shows each part in a notebook.
 
     - ``scenario``: Fleet and data.
     - ``comparison``: Policies and decision.
@@ -269,15 +275,15 @@ class ComparisonView:
         return to_still_text(render_recommendation(self.comparison))._repr_html_()
 
     def ways(self) -> View:
-        """Show all operating policies."""
+        """Show all operating policies with their GPU-hours and added queue waits."""
         return View(render_policy_section(self.comparison), make_policy_table(self.comparison))
 
     def boards(self) -> GpuModelPanel[Comparison | ComparedFleet]:
-        """Make the panel with the decision for one GPU model of the fleet, or for all."""
+        """Make the panel that shows the decision for one chosen GPU model of the fleet, or for all models."""
         fleet = split_into_pools(self.scenario)
 
         def compare_pool(name: str) -> Comparison | ComparedFleet:
-            if name == ALL_BOARDS:
+            if name == ALL_GPU_MODELS:
                 return ComparedFleet({gpu_model: compare_policies(pool) for gpu_model, pool in fleet.pools.items()})
             return compare_policies(fleet.pools[name])
 
@@ -290,7 +296,7 @@ class ComparisonView:
         return GpuModelPanel(fleet.pools, compare_pool, show_pool)
 
     def on(self, scenario: Scenario) -> ComparisonView:
-        """Compare the policies for another GPU model of the fleet, as chosen in :meth:`boards`."""
+        """Compare the policies for another scenario, such as that of the GPU model chosen in :meth:`boards`."""
         return self if scenario == self.scenario else decide(scenario)
 
     def sharing(self, *, ahead: bool = False) -> View:
@@ -299,7 +305,7 @@ class ComparisonView:
         Parameters
         ----------
         ahead : bool
-            Also recommend quotas.
+            Also recommend quotas for the next weeks.
 
         Returns
         -------
@@ -336,7 +342,7 @@ class ComparisonView:
 
 
 class StudyView(Study):
-    """A study with a view for each part.
+    """A study with a method that shows each part in a notebook.
 
     Examples
     --------
@@ -347,7 +353,7 @@ class StudyView(Study):
 
     @classmethod
     def from_study(cls, study: Study) -> Self:
-        """Make a study with views of a study."""
+        """Make the view of a study."""
         return cls(**{field.name: getattr(study, field.name) for field in fields(Study)})
 
     @property
@@ -397,7 +403,7 @@ class StudyView(Study):
         return View(monthly_sections.costs(self), self.tables["costs"])
 
     def but(self, **changes: Any) -> StudyView:  # noqa: ANN401 - fields of a scenario
-        """Evaluate the scenario with other field values; unchanged stages are reused."""
+        """Evaluate the scenario of the study again with other field values; results of unchanged stages are reused."""
         return evaluate(replace(self.scenario, **changes))
 
     def export(self, folder: str | Path) -> Path:
@@ -420,7 +426,7 @@ def decide(scenario: Scenario) -> ComparisonView:
 
     Returns
     -------
-    Decided
+    ComparisonView
         ``decision``, ``ways()``, ``boards()``, ``whatif()``, ``export()``.
 
     Raises
@@ -450,7 +456,7 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> StudyView:
 
     Returns
     -------
-    ShownStudy
+    StudyView
         The study: ``decision``, ``ways()``, ``forecast()``, ``fleet()``, ``teams()``, ``money()``,
         ``but()``, ``export()``, ``to_excel()``, ``save()``.
 
@@ -479,7 +485,7 @@ def open_study(directory: str | Path) -> StudyView:
 
     Returns
     -------
-    ShownStudy
+    StudyView
         The study, as of :func:`evaluate`.
 
     Raises
@@ -502,13 +508,13 @@ def compare(*studies: Study | ComparisonView | Comparison | Scenario) -> View:
 
     Parameters
     ----------
-    *studies : Study, Decided, Comparison or Scenario
+    *studies : Study, ComparisonView, Comparison or Scenario
         Two or more; for a scenario its policies are compared first.
 
     Returns
     -------
     View
-        One row for each figure, one column for each decision.
+        One row for each number, such as the capacity freed, and one column for each decision.
 
     Raises
     ------
@@ -543,7 +549,7 @@ def _comparison_of(source: Study | ComparisonView | Comparison | Scenario) -> Co
 
 
 def _decision_figures(comparison: Comparison) -> Mapping[str, str]:
-    """Texts of the figures of a decision by label."""
+    """Format the main numbers of a decision as texts by label, such as peak GPUs and capacity freed."""
     decision, saving = comparison.decision, comparison.decision.saving
     interval = "" if saving.low is None else f" ({value_text(saving.low)} to {value_text(saving.high)})"
     wait = None if decision.longest_waiting is None else decision.longest_waiting.recommended_p95_minutes

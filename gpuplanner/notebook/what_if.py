@@ -31,7 +31,7 @@ from gpuplanner.decision.decision_types import find_usd_per_kwh
 from gpuplanner.decision.policy_comparison import MEANINGS, SHORT_NAMES
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.study_pipeline import estimate_coarsely
-from gpuplanner.notebook.views import (
+from gpuplanner.notebook.views_and_panels import (
     BackgroundPanel,
     button,
     control_style,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gpuplanner.decision.policy_simulation import PolicyRun
 
 
-PANEL_STYLE = """<style>
+ANSWER_STYLE_SHEET = """<style>
 .gpuplanner-answer img { max-width: 100%; height: auto; }
 .gpuplanner-answer .stale { opacity: .45; }
 .gpuplanner-answer table { border-collapse: collapse; margin: .6em 0; }
@@ -57,11 +57,12 @@ PANEL_STYLE = """<style>
 .gpuplanner-answer tbody th { text-align: left; font-weight: normal; }
 .gpuplanner-answer tbody tr:nth-child(odd) { background: rgba(128, 128, 128, .08); }
 </style>"""
+"""Style element of the panel's answers."""
 
 
 @dataclass(frozen=True)
 class PanelAnswer:
-    """Answer of the what-if panel for a scenario.
+    """Result that the what-if panel shows for a scenario.
 
     - ``scenario``: Settings of the controls.
     - ``comparison``: Policies and decision.
@@ -76,12 +77,12 @@ class PanelAnswer:
 
     @property
     def row(self) -> PolicyRow | None:
-        """Figures of the shown policy; None if it was not compared."""
+        """Row of the shown policy in the comparison; None if it was not compared."""
         return self.comparison.find_row(self.policy or self.comparison.winner)
 
 
 def frontier_html(comparison: Comparison, pinned_comparison: Comparison) -> str:
-    """HTML of the chart of policies by GPU-hours and added wait, with those of the pinned answer as outlines."""
+    """Render the chart of policies by GPU-hours and added wait as HTML, with those of the pinned answer as outlines."""
     frame = frontier_frame(comparison, None if pinned_comparison == comparison else pinned_comparison)
     return _draw_frontier(tuple(frame.iter_rows()), tuple(frame.schema.items()), comparison.minutes, comparison.winner)
 
@@ -111,7 +112,7 @@ def _draw_frontier(
 
 
 def answer_html(answer: PanelAnswer, pinned_answer: PanelAnswer, *, stale: bool = False) -> str:
-    """HTML of an answer: decision, chart of policies, and figures beside those of the pinned answer.
+    """Render an answer as HTML: decision, chart of policies, and a table of numbers beside those of the pinned answer.
 
     Parameters
     ----------
@@ -130,7 +131,7 @@ def answer_html(answer: PanelAnswer, pinned_answer: PanelAnswer, *, stale: bool 
     next_steps = f"<details><summary>Next steps</summary><ol>{steps}</ol></details>" if steps else ""
     confidence, impact = " ".join(decision.confidence), escape(decision.financial_impact.basis).replace("\n", "<br>")
     return (
-        f"{PANEL_STYLE}<div class='gpuplanner-answer'><p><b>{escape(decision.sentence)}</b></p>"
+        f"{ANSWER_STYLE_SHEET}<div class='gpuplanner-answer'><p><b>{escape(decision.sentence)}</b></p>"
         f"<p>{escape(format_wait_target(answer.comparison))}</p><div class='{css_class}'>{answer.picture}</div>"
         f"{table_html(['', *columns], rows)}{next_steps}"
         f"<p>{escape(confidence)}</p><p>{impact}</p></div>"
@@ -138,16 +139,16 @@ def answer_html(answer: PanelAnswer, pinned_answer: PanelAnswer, *, stale: bool 
 
 
 def _answer_figures(answer: PanelAnswer) -> dict[str, str]:
-    """Texts of the figures by label: of the decision, then of the shown policy."""
+    """Format the numbers of an answer as texts by label: of the decision, then of the shown policy."""
     comparison, row = answer.comparison, answer.row
     decision, exhaustion_date = comparison.decision, comparison.exhaustion.date
     wait, saving = MISSING_VALUE_TEXT, decision.saving
     if (longest := decision.longest_waiting) is not None:
-        wait = _interval_text(longest.recommended_p95_minutes, longest.low, longest.high)
+        wait = _format_mean_with_interval(longest.recommended_p95_minutes, longest.low, longest.high)
     cells = {
         "action": decision.action.replace("_", " "),
         "peak GPUs": f"{decision.gpus:,} of {decision.fleet_gpus:,}",
-        "capacity freed [GPU h a week]": _interval_text(saving.value, saving.low, saving.high),
+        "capacity freed [GPU h a week]": _format_mean_with_interval(saving.value, saving.low, saving.high),
         "financial impact [USD a week]": figure_text(decision.financial_impact.usd_per_week, ",.0f"),
         "p95 queue wait, job size with the longest [min]": wait,
         "capacity exhausted": MISSING_VALUE_TEXT if exhaustion_date is None else day_text(exhaustion_date),
@@ -170,36 +171,39 @@ def _answer_figures(answer: PanelAnswer) -> dict[str, str]:
     return cells
 
 
-def _interval_text(mean: float | None, low: float | None, high: float | None) -> str:
-    """Text of a mean with its interval, if it has one."""
+def _format_mean_with_interval(mean: float | None, low: float | None, high: float | None) -> str:
+    """Format a mean with its interval, if it has one; a dash if the mean is not known."""
     if mean is None:
         return MISSING_VALUE_TEXT
     varies = low is not None and high is not None and low != high
     return f"{mean:,.0f} ({low:,.0f} to {high:,.0f})" if varies else f"{mean:,.0f}"
 
 
-WIDE_STYLE = control_style("13em", "44em")
-"""Widths of controls and labels, as arguments of ipywidgets."""
-PICTURE_DELAY_S, LOOK_AHEAD_DELAY_S = 0.05, 2.0
-"""Time after the last change at which a coarse chart is drawn, and after an answer at which alternatives start [s]."""
+WHAT_IF_CONTROL_STYLE = control_style("13em", "44em")
+"""Arguments of ipywidgets for the widths of controls and labels."""
+PICTURE_DELAY_S = 0.05
+"""Time after the last change of a control until a chart of estimated values is drawn [s]."""
+LOOK_AHEAD_DELAY_S = 2.0
+"""Time after an answer until the other options of the drop-downs are simulated ahead of time [s]."""
 MAX_LOOK_AHEAD_JOBS = 50_000
-"""Largest number of jobs for which alternatives are simulated ahead."""
-CONTROL_SETTINGS = tuple(row for row in settings_of(Scenario).values() if row.control is not None)
-"""Fields of the scenario that have a control."""
+"""Largest number of jobs with which alternatives are simulated ahead of time."""
+CONTROLLED_SETTINGS = tuple(row for row in settings_of(Scenario).values() if row.control is not None)
+"""Settings (fields of the scenario) that have a control in the panel."""
 RECOMMENDED_LABEL = "recommended policy"
+"""Choice of the policy drop-down for the recommended policy."""
 NO_CHOICE_VALUE = ""
-"""Value of a drop-down in place of None, which JupyterLab shows as blank."""
+"""Value of a drop-down for None, which JupyterLab would show as blank."""
 
 
 def initial_values(scenario: Scenario) -> dict[str, Any]:
-    """Initial values of the controls by field of the scenario, with defaults of the catalogue."""
-    stated = {setting.name: getattr(scenario, setting.name) for setting in CONTROL_SETTINGS}
+    """Return the initial values of the controls by field of the scenario, with catalogue values for unset fields."""
+    stated = {setting.name: getattr(scenario, setting.name) for setting in CONTROLLED_SETTINGS}
     values = {name: NO_CHOICE_VALUE if value is None else value for name, value in stated.items()}
     return values | {"price_usd_per_kwh": find_usd_per_kwh(scenario)}
 
 
 def describe_fleet(scenario: Scenario) -> str:
-    """Text with number and model of the GPUs; empty if the data cannot be read, which the first answer reports."""
+    """Return number and model of the GPUs as text; empty if the data cannot be read, which the first answer reports."""
     try:
         fleet = history(scenario).fleet
     except GpuPlannerError:
@@ -217,9 +221,11 @@ def make_control(setting: Setting, value: Any) -> Any:  # noqa: ANN401 - an ipyw
     if not isinstance(control, Slider):
         default_options = [("as in the data", NO_CHOICE_VALUE)] if setting.none else []
         options = [] if setting.rule is None else [(name, name) for name in setting.rule.options()]
-        return dropdown(default_options + options, value, setting.label, tooltip=setting.summary, **WIDE_STYLE)
+        return dropdown(
+            default_options + options, value, setting.label, tooltip=setting.summary, **WHAT_IF_CONTROL_STYLE
+        )
     is_whole = float not in setting.kinds
-    look = WIDE_STYLE | {"readout_format": "d" if is_whole else f".{control.decimals}f"}
+    look = WHAT_IF_CONTROL_STYLE | {"readout_format": "d" if is_whole else f".{control.decimals}f"}
     value_shown = value if is_whole else float(value)
     return slider(value_shown, control.low, control.high, control.step, setting.label, setting.summary, **look)
 
@@ -253,14 +259,16 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.base = scenario
         self.pinned: PanelAnswer | None = None
         self._initial = initial_values(scenario)
-        self.controls = {row.name: make_control(row, self._initial[row.name]) for row in CONTROL_SETTINGS}
+        self.controls = {row.name: make_control(row, self._initial[row.name]) for row in CONTROLLED_SETTINGS}
         self._control_values = self._read_controls()
         self._undo_stack: list[dict[str, Any]] = []
         self._is_undoing = False
         policy_options = [(f"{SHORT_NAMES[name]}: {MEANINGS[name]}", name) for name in MEANINGS]
         policy_options.insert(0, (RECOMMENDED_LABEL, NO_CHOICE_VALUE))
         tooltip = "Policy whose figures the table shows"
-        self.policy = dropdown(policy_options, NO_CHOICE_VALUE, "Policy shown", tooltip=tooltip, **WIDE_STYLE)
+        self.policy = dropdown(
+            policy_options, NO_CHOICE_VALUE, "Policy shown", tooltip=tooltip, **WHAT_IF_CONTROL_STYLE
+        )
         self.code = widgets.HTML()
         self.button = button("Evaluate", "Compute the answer for the controls", self.ask)
         self.pin = button("Pin this answer", "Keep this answer beside new ones", self._pin)
@@ -282,12 +290,14 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
     def scenario(self) -> Scenario:
         """Scenario with the settings of the controls; a control at its initial value leaves its field unset."""
         moved_settings = (
-            setting for setting in CONTROL_SETTINGS if self.controls[setting.name].value != self._initial[setting.name]
+            setting
+            for setting in CONTROLLED_SETTINGS
+            if self.controls[setting.name].value != self._initial[setting.name]
         )
         return replace(self.base, **{setting.name: self._control_value(setting) for setting in moved_settings})
 
     def _control_value(self, setting: Setting) -> Any:  # noqa: ANN401 - a value of the scenario
-        """Value of a control for its field; rounded, since a browser adds up steps with rounding errors."""
+        """Return the value of a control for its field, rounded, since a browser adds up steps with rounding errors."""
         value = self.controls[setting.name].value
         if isinstance(setting.control, Slider):
             return round(value, setting.control.decimals) if isinstance(value, float) else value
@@ -318,6 +328,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         return PanelAnswer(scenario, comparison, self.policy.value or None, picture)
 
     def _html(self, answer: PanelAnswer) -> str:
+        """Render an answer beside the pinned one as HTML."""
         return answer_html(answer, self.pinned or answer)
 
     def _redraw(self) -> None:
@@ -327,6 +338,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             self.answer.value = self._html(self.newest)
 
     def _show_answer(self, number: int, newest: PanelAnswer | None, answer: str, status: str) -> None:
+        """Show the newest answer, and simulate alternatives ahead of time after a delay."""
         super()._show_answer(number, newest, answer, status)
         self._redraw()  # another policy may have been chosen meanwhile
         if newest is not None and number == self._n_asked:
@@ -340,7 +352,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             if number != self._n_asked:
                 raise CancelledError
 
-        listed = [(row, row.rule) for row in CONTROL_SETTINGS if row.rule and not isinstance(row.control, Slider)]
+        listed = [(row, row.rule) for row in CONTROLLED_SETTINGS if row.rule and not isinstance(row.control, Slider)]
         alternatives = [(setting, name) for setting, rule in listed
                         for name in rule.options() if name != getattr(scenario, setting.name)]  # fmt: skip
         if history(scenario).jobs.height > MAX_LOOK_AHEAD_JOBS:
@@ -355,6 +367,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             self._call_in_kernel(self._show_status, number, "Done.")
 
     def _on_change(self) -> None:
+        """Show code and a coarse answer after a change of a control, and compute the exact answer."""
         self._show_code()
         if not self._is_undoing:
             self._undo_stack.append(self._control_values)
@@ -363,10 +376,11 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self._show_coarse()
 
     def _read_controls(self) -> dict[str, Any]:
+        """Return the values of the controls by field of the scenario."""
         return {name: control.value for name, control in self.controls.items()}
 
     def _show_coarse(self) -> None:
-        """Show a coarse answer at once with the old chart; new chart and exact answer follow."""
+        """Show an answer estimated without simulation, with the old chart; new chart and exact answer follow."""
         shown_answer = self.newest or self.pinned
         if shown_answer is None:
             return
@@ -377,7 +391,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self._call_later("picture", PICTURE_DELAY_S, lambda: self._show_picture(coarse_answer, pinned_answer))
 
     def _show_picture(self, coarse_answer: PanelAnswer, pinned_answer: PanelAnswer) -> None:
-        """Draw the chart of a coarse answer, unless the exact answer is shown or the controls have changed."""
+        """Draw the chart of an estimated answer, unless the exact answer is shown or the controls have changed."""
         is_answered = self.newest is not None and self.newest.scenario == coarse_answer.scenario
         if coarse_answer.scenario == self.scenario and not is_answered:
             picture = frontier_html(coarse_answer.comparison, pinned_answer.comparison)
@@ -403,6 +417,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             return write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
 
     def _pin(self) -> None:
+        """Pin the newest answer, so that later answers are shown beside it."""
         if self.newest is not None:
             self.pinned = self.newest
             self.ask()
@@ -417,16 +432,19 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.written.value = write_and_link(lambda: write_handover_folder(answer.scenario, answer.comparison, folder))
 
     def _save_scenario(self) -> None:
+        """Write the scenario of the controls to a YAML file in ``build``, and show a link to it."""
         path = Path("build") / f"what-if-{self.base.name.replace(' ', '-')}.yaml"
         self.written.value = write_and_link(lambda: self.save(path))
 
     def _reset(self) -> None:
+        """Set all controls back to their initial values, and compute the answer."""
         for name, control in self.controls.items():
             control.value = self._initial[name]
         self.policy.value = NO_CHOICE_VALUE
         self.ask()
 
     def _show_code(self) -> None:
+        """Show the line of code that gives the answer for the controls."""
         changed = self.base.diff(self.question)
         arguments = ", ".join(f"{name}={new!r}" for name, (_, new) in changed.items())
         call = f"scenario.but({escape(arguments)})" if arguments else "scenario"

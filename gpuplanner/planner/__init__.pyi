@@ -1,9 +1,9 @@
 """Public names of the package and the modules that hold them: for type checkers, and loaded when used."""
 
 from gpuplanner.planner.drain_order import transition as transition
-from gpuplanner.planner.fleet_limits import Limits as Limits
-from gpuplanner.planner.fleet_limits import Quota as Quota
-from gpuplanner.planner.fleet_limits import StatePrices as StatePrices
+from gpuplanner.planner.fleet_limits_and_prices import Limits as Limits
+from gpuplanner.planner.fleet_limits_and_prices import Quota as Quota
+from gpuplanner.planner.fleet_limits_and_prices import StatePrices as StatePrices
 from gpuplanner.planner.fleet_plans_and_comparisons import FleetPlan as FleetPlan
 from gpuplanner.planner.fleet_plans_and_comparisons import fleet_from_json as fleet_from_json
 from gpuplanner.planner.fleet_plans_and_comparisons import fleet_to_json as fleet_to_json

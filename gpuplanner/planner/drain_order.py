@@ -17,7 +17,7 @@ from gpuplanner.core.schemas import FULL_GPU, LayoutPlan
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, GpuLayoutChange
-from gpuplanner.planner.fleet_limits import is_count
+from gpuplanner.planner.fleet_limits_and_prices import is_count
 from gpuplanner.planner.plan_problem import Counts, find_up_sets, incidence_rows
 
 
@@ -59,7 +59,7 @@ class GpuMove:
 
 
 @dataclass(frozen=True)
-class DrainUnit:
+class DrainGroup:
     """GPUs that change together: one, or all GPUs of a node that reboots.
 
     - ``moves``: At least one.
@@ -76,13 +76,13 @@ class DrainUnit:
 
     @property
     def is_release(self) -> bool:
-        """Whether the unit is one GPU that is released."""
+        """Whether the group is one GPU that is released."""
         return self.moves[0].action == "release"
 
-    def seconds(self, move: GpuMove) -> float:
+    def downtime_s(self, move: GpuMove) -> float:
         """Return the time that a GPU is out of service, without its drain; with a reboot, that of the node [s]."""
         moves = self.moves if self.reboot else (move,)
-        return max(0.0 if unit_move.change is None else unit_move.change.seconds for unit_move in moves)
+        return max(0.0 if group_move.change is None else group_move.change.seconds for group_move in moves)
 
     def must_drain(self, move: GpuMove) -> bool:
         """Whether work must leave the GPU first: not if no instance is destroyed."""
@@ -107,18 +107,18 @@ class InstanceSupply:
         self.instances_after = self._count_instances([move.after for move in moves])
         self.instances_needed = np.minimum(self.instances_before, self.instances_after)
 
-    def instances_lost(self, unit: DrainUnit) -> Counts:
-        """Return the instances out of service while a unit changes, by profile; kept instances continue."""
-        total = self._count_instances([move.before for move in unit.moves])
-        moves = () if unit.reboot else unit.moves
+    def instances_lost(self, group: DrainGroup) -> Counts:
+        """Return the instances out of service while a group of GPUs changes, by profile; kept instances continue."""
+        total = self._count_instances([move.before for move in group.moves])
+        moves = () if group.reboot else group.moves
         changes = [move.change for move in moves if move.in_use and move.change is not None]
         kept = [placement.profile for change in changes for placement in change.kept]
         return total - np.array([kept.count(name) for name in self.profiles], dtype=np.int64)
 
-    def instances_gained(self, unit: DrainUnit) -> Counts:
-        """Return by how many instances of each profile the supply grows once a unit is done."""
-        return self._count_instances([move.after for move in unit.moves]) - self._count_instances(
-            [move.before for move in unit.moves]
+    def instances_gained(self, group: DrainGroup) -> Counts:
+        """Return how many instances of each profile are added once a group of GPUs has changed; negative: fewer."""
+        return self._count_instances([move.after for move in group.moves]) - self._count_instances(
+            [move.before for move in group.moves]
         )
 
     def count_unserved(self, requested: Counts, available: Counts) -> int:
@@ -146,13 +146,13 @@ class InstanceSupply:
 
 
 def order_drain_steps(
-    units: Sequence[DrainUnit], supply: InstanceSupply, at_once: int
-) -> Iterator[tuple[list[DrainUnit], int]]:
-    """Yield the units of each step, with the number of requests without an instance during it.
+    groups: Sequence[DrainGroup], supply: InstanceSupply, at_once: int
+) -> Iterator[tuple[list[DrainGroup], int]]:
+    """Yield the groups of each step, with the number of requests without an instance during it.
 
     Parameters
     ----------
-    units : sequence of DrainUnit
+    groups : sequence of DrainGroup
         Units to order.
     supply : InstanceSupply
         Instances in service and needed.
@@ -160,35 +160,35 @@ def order_drain_steps(
         Most GPUs in use that may be out of service at a time.
     """
     available = supply.instances_before
-    idle_units = [unit for unit in units if not unit.gpus_in_use]
-    if idle_units:
-        yield idle_units, supply.count_unserved(supply.instances_needed, available)
-        available = available + sum(supply.instances_gained(unit) for unit in idle_units)
-    units_by_effect: dict[tuple[bytes, bytes, int], list[DrainUnit]] = {}
-    for unit in reversed(units):
-        if unit.gpus_in_use and not unit.is_release:
-            key = (supply.instances_lost(unit).tobytes(), supply.instances_gained(unit).tobytes(), unit.gpus_in_use)
-            units_by_effect.setdefault(key, []).append(unit)
-    units_by_kind = list(units_by_effect.values())
-    while any(units_by_kind):
-        step = _choose_next_step(units_by_kind, available, supply, at_once)
-        lost = sum(supply.instances_lost(unit) for unit in step)
+    idle_groups = [group for group in groups if not group.gpus_in_use]
+    if idle_groups:
+        yield idle_groups, supply.count_unserved(supply.instances_needed, available)
+        available = available + sum(supply.instances_gained(group) for group in idle_groups)
+    groups_by_key: dict[tuple[bytes, bytes, int], list[DrainGroup]] = {}
+    for group in reversed(groups):
+        if group.gpus_in_use and not group.is_release:
+            key = (supply.instances_lost(group).tobytes(), supply.instances_gained(group).tobytes(), group.gpus_in_use)
+            groups_by_key.setdefault(key, []).append(group)
+    groups_by_effect = list(groups_by_key.values())
+    while any(groups_by_effect):
+        step = _choose_next_step(groups_by_effect, available, supply, at_once)
+        lost = sum(supply.instances_lost(group) for group in step)
         yield step, supply.count_unserved(supply.instances_needed, available - lost)
-        available = available + sum(supply.instances_gained(unit) for unit in step)
-    releases = [unit for unit in units if unit.is_release]
+        available = available + sum(supply.instances_gained(group) for group in step)
+    releases = [group for group in groups if group.is_release]
     if releases:
-        available = available + sum(supply.instances_gained(unit) for unit in releases)
+        available = available + sum(supply.instances_gained(group) for group in releases)
         yield releases, supply.count_unserved(supply.instances_needed, available)
 
 
 def _choose_next_step(
-    units_by_kind: Sequence[list[DrainUnit]], available: Counts, supply: InstanceSupply, at_once: int
-) -> list[DrainUnit]:
-    """Remove from `units_by_kind` the units to change next: those that leave the fewest requests without an instance.
+    groups_by_effect: Sequence[list[DrainGroup]], available: Counts, supply: InstanceSupply, at_once: int
+) -> list[DrainGroup]:
+    """Remove from `groups_by_effect` the groups to change next: those that leave the fewest requests unserved.
 
     Parameters
     ----------
-    units_by_kind : sequence of list of DrainUnit
+    groups_by_effect : sequence of list of DrainGroup
         Units of equal effect; changed.
     available : ndarray of int, shape (n_profiles,)
         Instances in service.
@@ -197,20 +197,20 @@ def _choose_next_step(
     at_once : int
         Most GPUs in use that may be out of service at a time.
     """
-    step: list[DrainUnit] = []
+    step: list[DrainGroup] = []
     gpus_left = at_once
     while True:
         ranking = []
-        for kind, units in enumerate(units_by_kind):
-            if units and units[-1].gpus_in_use <= gpus_left:
-                n_during = supply.count_unserved(supply.instances_needed, available - supply.instances_lost(units[-1]))
-                n_after = supply.count_unserved(supply.instances_after, available + supply.instances_gained(units[-1]))
-                first = units[-1].moves[0]
-                ranking.append((n_during, n_after, first.node, first.gpu, kind))
+        for position, groups in enumerate(groups_by_effect):
+            if groups and groups[-1].gpus_in_use <= gpus_left:
+                n_during = supply.count_unserved(supply.instances_needed, available - supply.instances_lost(groups[-1]))
+                n_after = supply.count_unserved(supply.instances_after, available + supply.instances_gained(groups[-1]))
+                first = groups[-1].moves[0]
+                ranking.append((n_during, n_after, first.node, first.gpu, position))
         best = min(ranking, default=None)
         if best is None or (step and best[0] > 0):
             return step
-        step.append(units_by_kind[best[-1]].pop())
+        step.append(groups_by_effect[best[-1]].pop())
         available = available - supply.instances_lost(step[-1])
         gpus_left -= step[-1].gpus_in_use
 
@@ -233,6 +233,7 @@ _DRAIN_STEP_SCHEMA = {
     **dict.fromkeys(("start_min", "minutes"), pl.Float64),
     "short": pl.Int64,
 }
+"""Columns and dtypes of the table of :func:`transition`."""
 
 
 def transition(
@@ -311,17 +312,17 @@ def transition(
     _check_arguments(at, at_once, drain_s)
     cost = ChangeCost.from_catalogue(gpu_model) if change is None else change.require_model(gpu_model)
     moves = list(_list_gpu_moves(layout_plan, at, cost))
-    units = _group_into_drain_units(moves, at_once)
+    groups = _group_moves_that_drain_together(moves, at_once)
     supply = InstanceSupply(gpu_model, moves)
     rows: list[dict[str, Any]] = []
     start_s = 0.0
-    for number, (step, short) in enumerate(order_drain_steps(units, supply, at_once), 1):
+    for number, (step, short) in enumerate(order_drain_steps(groups, supply, at_once), 1):
         longest = 0.0
-        for unit, move in [(drain_unit, move) for drain_unit in step for move in drain_unit.moves]:
-            seconds = unit.seconds(move) + drain_s * unit.must_drain(move)
+        for group, move in [(drain_group, move) for drain_group in step for move in drain_group.moves]:
+            seconds = group.downtime_s(move) + drain_s * group.must_drain(move)
             longest = max(longest, seconds)
             times = {"start_min": round(start_s / 60, 3), "minutes": round(seconds / 60, 3)}
-            rows.append({"step": number, **_drain_step_row(unit, move), **times, "short": short})
+            rows.append({"step": number, **_drain_step_row(group, move), **times, "short": short})
         start_s += longest
     return pl.DataFrame(rows, schema=_DRAIN_STEP_SCHEMA).sort("step", "node", "gpu")
 
@@ -341,7 +342,9 @@ def _list_gpu_moves(layout_plan: pl.DataFrame, at: datetime, cost: ChangeCost) -
         layout_before = layouts_before.get(key, UNUSED_LAYOUT)
         layout_at_start = layouts_kept_before.get(key, FULL_GPU) if layout_before == UNUSED_LAYOUT else layout_before
         layout_at_end = layouts_kept_after.get(key, layout_at_start) if layout_after == UNUSED_LAYOUT else layout_after
-        change = None if layout_at_end == layout_at_start else _reconfigure(cost, layout_at_start, layout_at_end)
+        change = (
+            None if layout_at_end == layout_at_start else _build_gpu_layout_change(cost, layout_at_start, layout_at_end)
+        )
         yield GpuMove(
             *key,
             before=layout_before,
@@ -358,41 +361,41 @@ def _layouts_by_gpu(frame: pl.DataFrame, column: str = "layout") -> dict[tuple[s
 
 
 @functools.lru_cache(maxsize=1024)
-def _reconfigure(cost: ChangeCost, before: str, after: str) -> GpuLayoutChange:
+def _build_gpu_layout_change(cost: ChangeCost, before: str, after: str) -> GpuLayoutChange:
     """Return the instances that a change of layout creates and destroys."""
     return cost.change(before, after)
 
 
-def _group_into_drain_units(moves: Sequence[GpuMove], at_once: int) -> list[DrainUnit]:
-    """Group GPUs that change together, in the order of nodes and GPUs; GPUs without a change are left out."""
+def _group_moves_that_drain_together(moves: Sequence[GpuMove], at_once: int) -> list[DrainGroup]:
+    """Group the GPUs that change together, in the order of nodes and GPUs; GPUs without a change are left out."""
     rebooting = {move.node for move in moves if move.change is not None and move.change.reboot}
-    units = []
+    groups = []
     for node in dict.fromkeys(move.node for move in moves):
         node_moves = [move for move in moves if move.node == node]
         waiting = [move for move in node_moves if move.action == "wait"]
         releases = [move for move in node_moves if move.action == "release" and move.in_use]
         changing = [move for move in node_moves if move.action not in ("wait", "release")]
         if node in rebooting:
-            units.append(DrainUnit((*changing, *waiting), reboot=True))
-            if units[-1].gpus_in_use > at_once:
+            groups.append(DrainGroup((*changing, *waiting), reboot=True))
+            if groups[-1].gpus_in_use > at_once:
                 context = f"transition: reboot of node {node}"
                 expected = f"at most {at_once} GPUs in use to be out at once"
-                todo = f"Allow at_once={units[-1].gpus_in_use}, or plan without switching MIG mode on this node."
-                raise ScenarioError(context, expected, f"{units[-1].gpus_in_use} in use there", todo)
+                todo = f"Allow at_once={groups[-1].gpus_in_use}, or plan without switching MIG mode on this node."
+                raise ScenarioError(context, expected, f"{groups[-1].gpus_in_use} in use there", todo)
         else:
-            units += [DrainUnit((move,), reboot=False) for move in changing]
-        units += [DrainUnit((move,), reboot=False) for move in releases]
-    return units
+            groups += [DrainGroup((move,), reboot=False) for move in changing]
+        groups += [DrainGroup((move,), reboot=False) for move in releases]
+    return groups
 
 
-def _drain_step_row(unit: DrainUnit, move: GpuMove) -> dict[str, Any]:
+def _drain_step_row(group: DrainGroup, move: GpuMove) -> dict[str, Any]:
     """Return a row of the table of :func:`transition`."""
     change = move.change
     placements = ((), (), ()) if change is None else (change.kept, change.destroyed, change.created)
     kept, destroyed, created = (" ".join(map(str, placements)) for placements in placements)
     move_columns = {name: getattr(move, name) for name in ("node", "gpu", "action", "before", "after")}
     instance_columns = {"kept": kept, "destroyed": destroyed, "created": created}
-    return move_columns | instance_columns | {"drain": unit.must_drain(move), "reboot": unit.reboot}
+    return move_columns | instance_columns | {"drain": group.must_drain(move), "reboot": group.reboot}
 
 
 def _check_arguments(at: datetime, at_once: int, drain_s: float) -> None:

@@ -92,7 +92,7 @@ class TreeStates:
 
 
 def arrival_costs_on_tree(tree_states: TreeStates, values: Floats) -> Floats:
-    """Return min over x' of V(x') + r(x', x) for each real state x, by a distance transform on the tree [GPU h]."""
+    """Return the least cost of reaching each lasting state x, min over x' of V(x') + r(x', x), on the tree [GPU h]."""
     arrival_cost = np.full(len(tree_states.states), np.inf)
     arrival_cost[tree_states.real] = values
     for below, above, _, up in tree_states.crossings:
@@ -147,11 +147,13 @@ def mixed_radix_weights(widths: Counts) -> Counts | None:
 
 
 _EdgePrices = list[tuple[float, float, int]]
-"""Prices of the edges between the same places: to the far side, to the near side [GPU h], and GPUs of a batch."""
+"""Edges between the same two GPU states: price of crossing to the far side and back [GPU h], and GPUs that cross
+together.
+"""
 
 
 def _list_tree_edges(arrays: PlanArrays) -> Iterator[tuple[int, int | None, _EdgePrices]]:
-    """Yield the place below each edge, the place above it (None: the root) and its prices, lowest edges first."""
+    """Yield each edge of the tree of GPU states, lowest first: state below, state above (None: the root), prices."""
     layout_of_column = arrays.layout_of_column
     is_on = arrays.is_on
     transitions = arrays.transitions
@@ -202,12 +204,15 @@ def _list_edge_crossings(
 
 
 MAX_DP_STATES = 100_000
-"""States up to which a week of hours takes seconds, and less than 1 GiB of memory."""
+"""Default limit on the states of the fleet: a week of hourly intervals then takes seconds and less than 1 GiB of
+memory.
+"""
 
 _STEPS_PER_TRIED_STATE = 4
-"""Elementary steps of a state that is tried in an interval, for each layout."""
+"""Elementary steps of the work limit that one state of the fleet counts for in an interval, for each layout."""
 _COST_TIE_FRACTION = 1e-12
-"""Costs are sums of few products: smaller relative differences count as ties."""
+"""Relative difference up to which two costs count as equal: larger than the rounding error of sums of a few products.
+"""
 
 
 def solve_dynamic_program(
@@ -509,7 +514,7 @@ class _LatticeGrowth:
         return costs
 
     def _lower_restart_cost(self) -> None:
-        """Give each interval's cheap state the GPU that saves most; from it, lower the limit of rule 3.
+        """Add to the cheap state of each interval the GPU that saves most; lower the largest cost of a needed state.
 
         The cheap state has fewer GPUs than the states of the next level.
         """
@@ -528,7 +533,7 @@ class _LatticeGrowth:
 
 
 def _max_useful_gpus(arrays: PlanArrays) -> Counts:
-    """Return the caps u of rule 2: most GPUs with each layout that can help, shape (n_slots, n_columns)."""
+    """Return the most GPUs with each layout that an optimal plan may need, shape (n_slots, n_columns)."""
     max_useful = arrays.max_useful_gpus
     max_later, max_so_far = np.maximum.accumulate(max_useful[::-1])[::-1], np.maximum.accumulate(max_useful)
     if arrays.initial is not None:

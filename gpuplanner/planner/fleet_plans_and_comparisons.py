@@ -29,6 +29,7 @@ FLEET_FILE_FORMAT = "gpuplanner.fleet-plan/3"
 """Name and version of the file format of fleet plans."""
 
 _EXPECTED_FLEET_FILE_TEXT = "a JSON object: a problem, a plan file, or 'pools' with a problem for each name"
+"""What error messages name as the expected content of a fleet file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ class FleetPlan:
 
     @property
     def bound(self) -> float | None:
-        """Cost that no plan of the fleet undercuts; None unless every pool has a plan [GPU h]."""
+        """Lower bound on the cost of all plans of the fleet; None unless every pool has a plan [GPU h]."""
         return sum(plan.bound or 0.0 for plan in self.plans.values()) if self.is_feasible else None
 
     @property
@@ -247,12 +248,13 @@ _COMPARISON_SCHEMA = {
     **dict.fromkeys(("gpu_hours_on", "unmet_gpu_hours"), pl.Float64),
     "distinct": pl.Int64,
 }
+"""Columns and dtypes of the table of :func:`compare_plans`."""
 _LIMIT_PRICE_SCHEMA = {
     "variant": pl.String,
     **dict.fromkeys(("objective", "bound", "extra_low", "extra", "extra_high"), pl.Float64),
     "explanation": pl.String,
 }
-# Costs are comparable if these fields are equal.
+"""Columns and dtypes of the table of :func:`price_of_limits`."""
 _COMPARABLE_PROBLEM_FIELDS = (
     "slot_start",
     "interval_hours",
@@ -263,6 +265,7 @@ _COMPARABLE_PROBLEM_FIELDS = (
     "change_gpu_hours",
     "prices",
 )
+"""Fields of a problem that must be equal for the costs of two plans to be comparable."""
 
 
 def compare_plans(
@@ -404,7 +407,7 @@ def price_of_limits(
 
 
 def _list_method_choices(methods: Sequence[str], calendars: Sequence[int]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the row name and the arguments of each method."""
+    """Yield the name of the row and the arguments of :func:`plan` for each method; calendars once for each size."""
     for method in methods:
         if method == "calendar":
             yield from ((f"calendar ({n})", {"method": method, "calendars": n}) for n in calendars)
@@ -413,7 +416,7 @@ def _list_method_choices(methods: Sequence[str], calendars: Sequence[int]) -> It
 
 
 def _measure_plan(measured_plan: Plan, bound: float | None) -> tuple[float | int | None, ...]:
-    """Return the figures of a plan in :func:`compare_plans`."""
+    """Return objective, bound, gap, changes, GPU-hours on and unmet, and distinct rows of counts of a plan."""
     if measured_plan.objective is None:
         return (None, bound, *(None,) * 5)
     gap = None if bound is None else relative_gap(measured_plan.objective, bound)
@@ -438,7 +441,7 @@ def _cost_difference(variant_plan: Plan, base_plan: Plan) -> tuple[float | None,
 
 
 def _resize_fleet(problem: PlanProblem, gpus: int) -> dict[str, Any]:
-    """Return the fields of a problem with another number of GPUs."""
+    """Return the fields of a problem that differ with another number of GPUs, by name."""
     n_nodes = -(-gpus // problem.gpus_per_node)
     nodes = None if problem.nodes is None or n_nodes > len(problem.nodes) else problem.nodes[:n_nodes]
     n_added = gpus - problem.gpus

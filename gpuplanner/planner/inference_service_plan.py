@@ -24,7 +24,7 @@ from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.serialization import to_json
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import format_layout, parse_layout, prove
-from gpuplanner.planner.fleet_limits import gpu_model_from_plain, to_plain
+from gpuplanner.planner.fleet_limits_and_prices import gpu_model_from_plain, to_plain
 from gpuplanner.planner.linear_model import SearchEffort
 from gpuplanner.planner.service_profiles import PROFILED_GPU_MODEL, ServiceProfiles, service_demands
 from gpuplanner.planner.service_sizing import (
@@ -39,7 +39,7 @@ from gpuplanner.planner.service_sizing import (
 
 
 @dataclass(frozen=True)
-class Segment:
+class ServiceSegment:
     """Instances of one service with the same setting.
 
     - ``service``: Name of the service.
@@ -77,10 +77,10 @@ class ServicePlan:
     latency_share : float
         Fraction of the latency limit that a batch may take. [0-1]
     gpus, bound : int
-        GPUs, and the number that no plan undercuts.
+        GPUs, and the lower bound on the GPUs of any plan.
     slices, slices_bound : int
         Compute slices of all instances, and the number that no plan with at most as many GPUs undercuts.
-    segments : tuple of Segment
+    segments : tuple of ServiceSegment
         By service, smallest instance first.
     layouts : tuple of str
         Instances on each GPU, as layout text.
@@ -94,7 +94,7 @@ class ServicePlan:
     bound: int
     slices: int
     slices_bound: int
-    segments: tuple[Segment, ...]
+    segments: tuple[ServiceSegment, ...]
     layouts: tuple[str, ...]
     seconds: float
 
@@ -115,7 +115,9 @@ class ServicePlan:
         return values | {"gpu_model": self.gpu_model.name, "segments": segment_rows, "layouts": list(self.layouts)}
 
 
-def assign_gpus(choices: ServiceChoices, sizing: Sizing) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
+def assign_instances_to_gpus(
+    choices: ServiceChoices, sizing: Sizing
+) -> tuple[tuple[ServiceSegment, ...], tuple[str, ...]]:
     """Assign every instance to a GPU; return segments and the layout of every GPU. Unused instances are left out."""
     free_gpus: dict[str, list[int]] = {}
     first = 0
@@ -141,7 +143,7 @@ def assign_gpus(choices: ServiceChoices, sizing: Sizing) -> tuple[tuple[Segment,
         setting = (option.batch, option.processes, option.throughput_per_s, 1000 * option.latency_s)
         segment_gpus = tuple(new_number[gpu] for gpu in gpus)
         size = option.profile.compute_slices
-        segments.append(Segment(option.service, option.profile.name, size, *setting, segment_gpus))
+        segments.append(ServiceSegment(option.service, option.profile.name, size, *setting, segment_gpus))
     return tuple(segments), tuple(map(format_layout, instances_by_gpu))
 
 
@@ -149,6 +151,7 @@ SERVICE_FILE_FORMAT = "gpuplanner.services/1"
 """Name and version of the file format of service plans."""
 
 _SERVICE_PLAN_FILE_TEXT = "file of a service plan"
+"""Name of the file of a service plan in error messages."""
 
 
 def services_to_json(
@@ -217,8 +220,8 @@ def _service_plan_of_values(values: dict[str, Any]) -> ServicePlan:
     """Build a service plan from the values of its file."""
     segments = []
     for row in values["segments"]:
-        parts = {name: row[name] for name in Segment.__dataclass_fields__}
-        segments.append(Segment(**{**parts, "gpus": tuple(row["gpus"])}))
+        parts = {name: row[name] for name in ServiceSegment.__dataclass_fields__}
+        segments.append(ServiceSegment(**{**parts, "gpus": tuple(row["gpus"])}))
     gpu_model, layouts = gpu_model_from_plain(values["gpu_model"]), tuple(values["layouts"])
     names = ("latency_share", "gpus", "bound", "slices", "slices_bound")
     figures = {name: values[name] for name in names}
@@ -322,7 +325,7 @@ def plan_services(
     bounded_sizing = BoundedSizing(start_sizing, bounds.gpus, bounds.slices)
     if method == "joint":
         bounded_sizing = size_services_jointly(choices, bounds, start_sizing, effort)
-    segments, layouts = assign_gpus(choices, bounded_sizing.sizing)
+    segments, layouts = assign_instances_to_gpus(choices, bounded_sizing.sizing)
     return ServicePlan(
         gpu_model=gpu_model,
         latency_share=latency_share,
@@ -347,6 +350,7 @@ def _require_arguments(latency_share: float, method: str) -> None:
 
 
 _SERVICE_RATE_TOLERANCE = 2e-6
+"""Relative tolerance with which a rate counts as served and a latency limit as met."""
 
 
 def verify_services(
@@ -401,7 +405,7 @@ def _find_rate_faults(plan: ServicePlan, rates: Mapping[str, float]) -> Iterator
 
 
 def _find_segment_faults(
-    plan: ServicePlan, segment: Segment, profiles: pl.DataFrame, latencies: Mapping[str, float]
+    plan: ServicePlan, segment: ServiceSegment, profiles: pl.DataFrame, latencies: Mapping[str, float]
 ) -> Iterator[str]:
     """Yield faults of a segment: its setting must be measured, on such an instance, and within the latency limit.
 
@@ -409,7 +413,7 @@ def _find_segment_faults(
     ----------
     plan : ServicePlan
         The plan.
-    segment : Segment
+    segment : ServiceSegment
         The segment.
     profiles : polars.DataFrame
         Measured profiles.
@@ -477,7 +481,7 @@ def _find_service_gpu_faults(plan: ServicePlan) -> Iterator[str]:
 
 
 def _find_total_faults(plan: ServicePlan) -> Iterator[str]:
-    """Yield faults of totals and bounds."""
+    """Yield faults of the totals of GPUs and compute slices, and of their lower bounds."""
     slices = sum(len(segment.gpus) * segment.compute_slices for segment in plan.segments)
     if plan.slices != slices:
         yield f"slices: the plan states {plan.slices}, its segments have {slices}"

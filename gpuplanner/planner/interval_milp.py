@@ -158,7 +158,7 @@ def add_fleet_rows(model: SlotModel) -> None:
 
 
 def add_full_gpu_rows(model: SlotModel) -> None:
-    """Add rows that leave as many GPUs full as the limits ask for."""
+    """Add rows that leave as many GPUs full (MIG disabled) as the limits require."""
     arrays = model.arrays
     if not arrays.is_partitioned.any():
         return
@@ -298,7 +298,7 @@ _MAX_INTERVALS_PER_PROGRAM = 168
 class Relaxation:
     """Solution of the linear program over all intervals.
 
-    - ``bound``: Cost that no plan undercuts; 0 if the program was not solved in time. [GPU h]
+    - ``bound``: Lower bound on the cost of all plans; 0 if the program was not solved in time. [GPU h]
     - ``guide``, shape (n_slots, n_columns): Fractional GPUs of the optimum.
     """
 
@@ -339,7 +339,7 @@ def solve_relaxation(
     effort : SearchEffort
         Limits of the search.
     parts : int
-        Parts of a week where idle GPUs keep layouts, which doubles the program of an interval.
+        Linear programs that a week is divided into if idle GPUs keep layouts, which doubles the columns.
     """
     n_slots = arrays.problem.n_slots
     width = _MAX_INTERVALS_PER_PROGRAM // parts if arrays.keeps_idle_layouts else _MAX_INTERVALS_PER_PROGRAM
@@ -380,7 +380,7 @@ class WindowBounds:
 def solve_window_bounds(
     arrays: PlanArrays, width: int, known_bounds: Sequence[WindowBound], effort: SearchEffort
 ) -> WindowBounds:
-    """Compute the least cost of every window of consecutive intervals: a small model each, solved once if equal.
+    """Compute the least cost of every window of consecutive intervals, each a small model; equal ones are solved once.
 
     Parameters
     ----------

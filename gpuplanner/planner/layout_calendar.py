@@ -20,8 +20,9 @@ from gpuplanner.planner.plan_improvement import shortest_path
 from gpuplanner.planner.plan_problem import Counts, Floats
 
 _MAX_CALENDAR_BRANCH_NODES = 50
-"""Branch-and-bound nodes of the folded model."""
+"""Most branch-and-bound nodes of the model in which intervals with equal counts are merged."""
 _DAY_H, _WEEK_H = 24.0, 168.0
+"""Periods of demand by which intervals are grouped [h]."""
 
 
 def solve_calendar(arrays: PlanArrays, max_vectors: int, effort: SearchEffort) -> Counts | None:
@@ -65,11 +66,11 @@ def solve_calendar(arrays: PlanArrays, max_vectors: int, effort: SearchEffort) -
     [[3, 3, 3, 3, 3, 3], [1, 1, 3, 3, 1, 1], [1, 1, 3, 2, 1, 1]]
     """
     model = build_slot_model(arrays, range(arrays.problem.n_slots), before=arrays.initial)
-    best = _settle_vectors_and_groups(model, np.zeros(len(model.slots), dtype=np.int64), None, effort)
+    best = _optimize_vectors_and_groups(model, np.zeros(len(model.slots), dtype=np.int64), None, effort)
     if best is None or max_vectors == 1:
         return best
     floors = solve_window_bounds(arrays, 1, (), effort)
-    pool = VectorPool.from_vectors(arrays, np.concatenate([best, floors.states]))
+    pool = CountVectorPool.from_vectors(arrays, np.concatenate([best, floors.states]))
     for size in range(2, max_vectors + 1):
         groups = _propose_slot_groups(arrays, size)
         starts = [pool.add_best_vector(pool.positions_of_plan(best)), *map(pool.plan_of_groups, groups)]
@@ -79,15 +80,15 @@ def solve_calendar(arrays: PlanArrays, max_vectors: int, effort: SearchEffort) -
 
 
 def _improve_vectors(
-    model: SlotModel, pool: VectorPool, counts: Counts, effort: SearchEffort
-) -> tuple[Counts, VectorPool]:
-    """Settle and exchange vectors in turn until nothing is cheaper; return counts, and the pool of all vectors.
+    model: SlotModel, pool: CountVectorPool, counts: Counts, effort: SearchEffort
+) -> tuple[Counts, CountVectorPool]:
+    """Optimize and exchange vectors in turn until nothing is cheaper; return counts, and the pool of all vectors.
 
     Parameters
     ----------
     model : SlotModel
         Integer program of all intervals.
-    pool : VectorPool
+    pool : CountVectorPool
         Vectors and their costs.
     counts : ndarray of int, shape (n_slots, n_columns)
         Counts of a plan.
@@ -96,16 +97,16 @@ def _improve_vectors(
     """
     arrays = model.arrays
     while True:
-        settled_counts = _settle_vectors_and_groups(model, _group_equal_slots(counts), counts, effort)
+        settled_counts = _optimize_vectors_and_groups(model, _group_equal_slots(counts), counts, effort)
         counts = counts if settled_counts is None else settled_counts
-        pool = VectorPool.from_vectors(arrays, np.concatenate([pool.vectors, counts]))
+        pool = CountVectorPool.from_vectors(arrays, np.concatenate([pool.vectors, counts]))
         exchanged = pool.vectors[pool.exchange_vectors(pool.positions_of_plan(counts))]
         if effort.is_spent() or arrays.total_cost(exchanged) >= arrays.total_cost(counts) - RELATIVE_COST_TOLERANCE:
             return counts, pool
         counts = exchanged
 
 
-def _settle_vectors_and_groups(
+def _optimize_vectors_and_groups(
     model: SlotModel, group: Counts, counts: Counts | None, effort: SearchEffort
 ) -> Counts | None:
     """Optimize the vectors of the groups, then the groups of the vectors, and so on until nothing improves.
@@ -133,7 +134,7 @@ def _settle_vectors_and_groups(
         if answer.values is None:
             return counts
         solved = model.counts(answer.values[folded_model.folded_column])
-        pool = VectorPool.from_vectors(arrays, solved)
+        pool = CountVectorPool.from_vectors(arrays, solved)
         solution = pool.vectors[pool.cheapest_plan(np.arange(len(pool.vectors)))]
         if counts is not None and arrays.total_cost(solution) >= arrays.total_cost(counts) - RELATIVE_COST_TOLERANCE:
             return counts
@@ -172,7 +173,7 @@ def _split_into_levels(load: Floats, size: int) -> Counts:
 
 
 @dataclass(frozen=True, eq=False)
-class VectorPool:
+class CountVectorPool:
     """Pool of vectors of counts with the costs of all plans made of them.
 
     Plans are positions of vectors, shape (n_slots,); subsets are positions too. All costs are in GPU h.
@@ -191,7 +192,7 @@ class VectorPool:
     may_change: NDArray[np.bool_]
 
     @classmethod
-    def from_vectors(cls, arrays: PlanArrays, vectors: Counts) -> VectorPool:
+    def from_vectors(cls, arrays: PlanArrays, vectors: Counts) -> CountVectorPool:
         """Compute the costs of vectors; duplicates are dropped."""
         vectors = np.unique(vectors, axis=0)
         slots = range(arrays.problem.n_slots)
@@ -201,12 +202,12 @@ class VectorPool:
         return cls(vectors, costs, entry_costs, arrays.transitions.pairwise_costs(vectors, vectors), arrays.may_change)
 
     def positions_of_plan(self, counts: Counts) -> Counts:
-        """Return the positions of the vectors of a plan, shape (n_slots,)."""
+        """Return the position in the pool of the vector of each interval of a plan, shape (n_slots,)."""
         position_of = {tuple(vector): index for index, vector in enumerate(self.vectors.tolist())}
         return np.array([position_of[tuple(row)] for row in counts.tolist()])
 
     def cost_of_positions(self, plan: Counts) -> float:
-        """Return the cost of a plan [GPU h]."""
+        """Return the cost of a plan that is given by positions of vectors [GPU h]."""
         slot_costs = self.costs[np.arange(len(plan)), plan].sum()
         return float(self.entry_costs[plan[0]] + slot_costs + self.changes[plan[:-1], plan[1:]].sum())
 
@@ -256,7 +257,7 @@ class VectorPool:
 
 
 @dataclass(frozen=True)
-class FoldedModel:
+class MergedSlotModel:
     """Integer program whose intervals share counts by group.
 
     - ``linear``: Its columns and rows.
@@ -273,7 +274,7 @@ class FoldedModel:
         return folded_values
 
 
-def fold_slots(model: SlotModel, group: Counts) -> FoldedModel:
+def fold_slots(model: SlotModel, group: Counts) -> MergedSlotModel:
     """Fold a model: intervals of one group have the same counts.
 
     Columns that must be equal become one, with the sum of their costs and the closest of their limits: GPUs in the
@@ -299,7 +300,7 @@ def fold_slots(model: SlotModel, group: Counts) -> FoldedModel:
         [source_model.names[column] for column in kept], cost.tolist(), low.tolist(), high.tolist()
     )
     _fold_rows(source_model, folded_model, folded_column.tolist())
-    return FoldedModel(folded_model, folded_column)
+    return MergedSlotModel(folded_model, folded_column)
 
 
 def _fold_rows(source_model: LinearModel, folded_model: LinearModel, folded_column: list[int]) -> None:

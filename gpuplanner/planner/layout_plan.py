@@ -21,14 +21,16 @@ from gpuplanner.core.schemas import FULL_GPU, LayoutPlan
 from gpuplanner.core.serialization import load_json, to_json
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, format_layout, parse_layout, prove
-from gpuplanner.planner.fleet_limits import from_plain, number_array, text_tuple, to_plain
+from gpuplanner.planner.fleet_limits_and_prices import from_plain, number_array, text_tuple, to_plain
 from gpuplanner.planner.plan_problem import Counts, Floats, PlanProblem
 
 MAX_LABEL_CHARS = 63
 """Longest value of a Kubernetes label [characters]."""
 
 _NODE_NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+"""Node names that are safe in configuration files."""
 _LAYOUT_DIGEST_CHARS = 10
+"""Length of the digest at the end of the name of a MIG configuration [characters]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +222,8 @@ def _check_ranges(frame: pl.DataFrame) -> None:
 
 
 REHEARSAL_COLUMNS = dict.fromkeys(("drain_median_minutes", "drain_p95_minutes", "in_the_way", "in_time"), pl.Float64)
-"""Figures of a layout change from simulated weeks: median and p95 of the drain time [min], instances and GPUs in use at
-its time, and share of the weeks in which it was made within its limit [0-1].
+"""Columns, with dtype, that simulated weeks add to a planned layout change: median and p95 of its drain time [min],
+instances and GPUs in use when it is due, and share of the weeks in which it was made within its limit [0-1].
 """
 
 
@@ -280,12 +282,12 @@ def list_layout_changes(
     for time, nodes in sorted(nodes_by_time.items()):
         key = (tuple(nodes.items()), tuple(node_states_at(plan, time).items()))
         nodes_by_change.setdefault(key, ([], nodes))[0].append(time)
-    times_of: dict[str, list[datetime]] = {}
+    times_by_node: dict[str, list[datetime]] = {}
     for time, nodes in sorted(nodes_by_time.items()):
         for node in nodes:
-            times_of.setdefault(node, []).append(time)
+            times_by_node.setdefault(node, []).append(time)
     return [
-        LayoutChange(tuple(times), nodes, _shortest_limit(times, nodes, times_of, limit_s))
+        LayoutChange(tuple(times), nodes, _shortest_limit(times, nodes, times_by_node, limit_s))
         for times, nodes in nodes_by_change.values()
     ]
 
@@ -299,7 +301,7 @@ def node_states_of_table(layouts: pl.DataFrame | None) -> dict[str, NodeState]:
 
 
 def _shortest_limit(
-    times: Iterable[datetime], nodes: Iterable[str], times_of: Mapping[str, list[datetime]], limit_s: float | None
+    times: Iterable[datetime], nodes: Iterable[str], times_by_node: Mapping[str, list[datetime]], limit_s: float | None
 ) -> float | None:
     """Return the limit, or the shortest time until one of the nodes changes again [s].
 
@@ -309,14 +311,14 @@ def _shortest_limit(
         Times of the change.
     nodes : iterable of str
         Its nodes.
-    times_of : mapping of str to list of datetime
+    times_by_node : mapping of str to list of datetime
         Times of all changes by node, ascending.
     limit_s : float, optional
         Longest wait. [s]
     """
     seconds_to_next = [
         (node_times[position] - time).total_seconds()
-        for node_times in (times_of[node] for node in nodes)
+        for node_times in (times_by_node[node] for node in nodes)
         for time in times
         if (position := bisect_right(node_times, time)) < len(node_times)
     ]
@@ -340,7 +342,9 @@ MAX_PLAN_FILE_BYTES = 64_000_000
 """Largest plan file that is read [bytes]. A month of hours for 400 pools is smaller."""
 
 _METHOD_BY_BOUND_NAME = {"all plans": "", "plans without change": "static"}
+"""Method of a plan that is read from a file, by its key ``bound_of``: which plans the lower bound holds for."""
 _PLAN_FIELDS_NOT_VERIFIED = ("stopped_by", "explanation", "seconds")
+"""Fields of a plan that its file leaves out, as they could not be checked there."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -357,7 +361,7 @@ class Plan:
         One of :data:`PLAN_STATUSES`. Objective, bound and gap are None, and the arrays empty, unless it is ``optimal``
         or ``feasible``.
     objective, bound, gap : float or None
-        Cost [GPU h]; cost that no plan undercuts [GPU h]; (objective - bound) / objective [0-1].
+        Cost [GPU h]; lower bound on the cost of all plans [GPU h]; (objective - bound) / objective [0-1].
     layouts : tuple of str
         Layouts in use, as text.
     counts : ndarray of int, shape (n_slots, n_layouts)

@@ -221,7 +221,8 @@ def _find_name_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> I
     if wrong_rows.height:
         expectation = "off GPUs keep a layout" if problem.prices is not None else "none is kept"
         layout, idle_layout = wrong_rows["layout"][0], wrong_rows["parked"][0]
-        yield f"layout plan: {_gpu_text(wrong_rows)} is {layout} and keeps {idle_layout}; expected that {expectation}"
+        gpu_text = _first_gpu_text(wrong_rows)
+        yield f"layout plan: {gpu_text} is {layout} and keeps {idle_layout}; expected that {expectation}"
 
 
 def _find_time_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
@@ -230,11 +231,11 @@ def _find_time_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]
     known_times = pl.Series(times, dtype=pl.Datetime("us", "UTC")).implode()
     wrong_rows = rows.filter(~pl.col("slot_start").is_in(known_times) | ~pl.col("slot_end").is_in(known_times))
     if wrong_rows.height:
-        yield f"layout plan: {_gpu_text(wrong_rows)} begins or ends within an interval or beyond the horizon"
+        yield f"layout plan: {_first_gpu_text(wrong_rows)} begins or ends within an interval or beyond the horizon"
         return
     empty = rows.filter(pl.col("slot_start") >= pl.col("slot_end"))
     if empty.height:
-        yield f"layout plan: {_gpu_text(empty)} has a row that ends before it begins"
+        yield f"layout plan: {_first_gpu_text(empty)} has a row that ends before it begins"
         return
     previous_end = pl.col("slot_end").shift(1).over("node", "gpu").fill_null(times[0])
     last = rows.group_by("node", "gpu", maintain_order=True).agg(pl.col("slot_end").last())
@@ -244,7 +245,7 @@ def _find_time_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]
         ("no layout at the end", last.filter(pl.col("slot_end") < times[-1])),
     ):
         if wrong.height:
-            yield f"layout plan: {_gpu_text(wrong)} has {fault}"
+            yield f"layout plan: {_first_gpu_text(wrong)} has {fault}"
 
 
 def _find_row_count_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterator[str]:
@@ -284,7 +285,7 @@ def _find_change_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) ->
     wrong = later.filter(pl.col("changed") != pl.col("expected"))
     if wrong.height:
         verb = "is" if wrong["changed"][0] else "is not"
-        yield f"layout plan: {_gpu_text(wrong)} {verb} marked as changed at {wrong['slot_start'][0]}"
+        yield f"layout plan: {_first_gpu_text(wrong)} {verb} marked as changed at {wrong['slot_start'][0]}"
     marked_new = Counter(first.select(layout_kept.alias("held"))["held"])
     expected_new = Counter(_count_first_changes(plan, problem))
     if marked_new != expected_new:
@@ -308,6 +309,6 @@ def _count_first_changes(plan: Plan, problem: PlanProblem) -> dict[str, int]:
     return {text: number for text, number in n_new.items() if number > 0}
 
 
-def _gpu_text(rows: pl.DataFrame) -> str:
-    """Name the GPU of the first row."""
+def _first_gpu_text(rows: pl.DataFrame) -> str:
+    """Name the GPU of the first row, such as ``GPU 3 on node-1``."""
     return f"GPU {rows['gpu'][0]} on {rows['node'][0]}"

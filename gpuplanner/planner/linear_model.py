@@ -20,7 +20,7 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 
 Library: TypeAlias = Any
-"""Objects of an untyped library that is imported when it is used."""
+"""Object of a library without types that is imported only when it is used, such as a HiGHS solver."""
 
 
 def create_highs(**options: object) -> Library:
@@ -83,7 +83,9 @@ def pass_model_to_highs(
 
 
 Floats = NDArray[np.float64]
+"""Array of floats."""
 Integers = NDArray[np.int64]
+"""Array of whole numbers."""
 
 _MAX_COVER_BRANCH_NODES = 20_000
 """Branch-and-bound nodes of :func:`cover_with_fewest_patterns`: a limit that is the same on every machine."""
@@ -234,7 +236,9 @@ _MAX_SOLVER_SEED = 2**31 - 1
 RELATIVE_COST_TOLERANCE = 1e-6
 """Costs that differ by no more than this, relative to the larger of 1 and the cost, count as equal."""
 STEPS_PER_WORK_UNIT = 1_000_000
-"""Elementary steps (row pivots, moments of bins tested, labels made) in one unit of work."""
+"""Elementary steps in one unit of the work limit: simplex pivots times rows, room tests of a bin at one instant, or
+labels of a knapsack search.
+"""
 
 
 DEFAULT_WORK_LIMIT_UNITS = 2000
@@ -390,7 +394,9 @@ def relative_gap(objective: float, bound: float) -> float:
 
 
 Sense = Literal[">=", "<="]
+"""Relation of the left-hand side of a row to its right-hand side."""
 Columns = NDArray[np.int64]
+"""Positions of columns (variables) in a model."""
 
 
 @dataclass(frozen=True)

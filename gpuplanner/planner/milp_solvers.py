@@ -38,24 +38,31 @@ from gpuplanner.planner.linear_model import (
 )
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+"""Result of a solver, as of :attr:`Solution.status`."""
 
 _SIGN_BY_ROW_SENSE = {">=": 1, "<=": -1}
+"""PuLP's number of a constraint's relation, by the sense of a row."""
 _MIN_COLUMNS_FOR_SOLVER_THREAD = 2000
 """Columns from which HiGHS runs in a thread, so that Ctrl-C stops it at once."""
 
 # Programs over all intervals have a feasible start, with every instance missing: primal simplex takes a third to half
 # of the time of dual simplex.
 _HIGHS_PRIMAL_SIMPLEX_OPTION = 4
+"""Value of HiGHS's option ``simplex_strategy`` for primal simplex."""
 
 # Elementary steps of one number of a model: to pass it to the solver, and in one round of an integer model; and the
 # number of pivots from which there is no limit. A pivot counts one step for each row. Fitted to processor time, for
 # models of 30 to 100,000 rows.
 _WORK_STEPS_PER_MODEL_COEFFICIENT = 100
+"""Elementary steps that passing one coefficient of a model to the solver counts for."""
 _WORK_STEPS_PER_MIP_COEFFICIENT = 100
+"""Elementary steps of one coefficient of an integer model in one callback of HiGHS."""
 _MAX_SIMPLEX_PIVOTS = 2**31 - 1
+"""Number of pivots or nodes that stands for no limit: the largest 32-bit integer."""
 
 # Relative tolerance of solvers, 1e-7 or more: a bound is lowered by this, so that it is valid.
 _BOUND_SLACK_FRACTION = 1e-7
+"""Fraction by which a solver's bound is lowered, so that it is valid despite the solver's tolerance."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +141,8 @@ def solve(
         "simplex_iteration_limit": int(pivots) if relaxed and pivots < _MAX_SIMPLEX_PIVOTS else None,
     }
     options = {name: value for name, value in options.items() if value is not None}
-    rounds = _RoundCounter(effort, _WORK_STEPS_PER_MIP_COEFFICIENT * n_coefficients)
-    return _solve_with_highs(model, options, rounds, relaxed=relaxed, start=start)
+    step_counter = _HighsStepCounter(effort, _WORK_STEPS_PER_MIP_COEFFICIENT * n_coefficients)
+    return _solve_with_highs(model, options, step_counter, relaxed=relaxed, start=start)
 
 
 def _to_pulp(model: LinearModel, *, relaxed: bool) -> tuple[Library, list[Library]]:
@@ -200,7 +207,7 @@ def _solve_with_cbc(model: LinearModel, effort: SearchEffort, *, gap: float, rel
 def _solve_with_highs(
     model: LinearModel,
     options: dict[str, Any],
-    rounds: _RoundCounter,
+    step_counter: _HighsStepCounter,
     *,
     relaxed: bool,
     start: NDArray[np.float64] | None,
@@ -213,8 +220,8 @@ def _solve_with_highs(
         The model.
     options : dict of str to object
         Options of HiGHS.
-    rounds : _RoundCounter
-        Counts rounds, and stops HiGHS.
+    step_counter : _HighsStepCounter
+        Counts elementary steps, and stops HiGHS at the work limit.
     relaxed : bool
         Solve the linear relaxation.
     start : ndarray of float, optional
@@ -226,7 +233,7 @@ def _solve_with_highs(
     columns, amounts = [row.columns for row in model.rows], [row.coefficients for row in model.rows]
     limits = (model.low, model.high)
     pass_model_to_highs(highs, model.cost, limits, model.row_limits(), columns, amounts, integer=not relaxed)
-    highs.cbMipInterrupt.subscribe(rounds.count_round)
+    highs.cbMipInterrupt.subscribe(step_counter.count_callback)
     if start is not None:
         first = highspy.HighsSolution()
         first.col_value = start.tolist()
@@ -236,7 +243,7 @@ def _solve_with_highs(
     else:
         _run_with_interrupts(highs)
     info = highs.getInfo()
-    rounds.effort.count_steps(max(info.simplex_iteration_count, 0) * len(model.rows))
+    step_counter.effort.count_steps(max(info.simplex_iteration_count, 0) * len(model.rows))
     state = highs.getModelStatus()
     states = highspy.HighsModelStatus
     if state in (states.kInfeasible, states.kUnboundedOrInfeasible):
@@ -253,19 +260,19 @@ def _solve_with_highs(
 
 
 def subtract_tolerance(bound: float) -> float:
-    """Lower a bound of a solver by its tolerances, so that it is a bound."""
+    """Lower a bound of a solver by the tolerance of solvers, so that it is valid despite rounding."""
     return bound - _BOUND_SLACK_FRACTION * max(1.0, abs(bound))
 
 
 @dataclass(frozen=True)
-class _RoundCounter:
-    """Counts the rounds of cuts, dives and nodes of HiGHS on an integer model, each as a number of elementary steps."""
+class _HighsStepCounter:
+    """Counts each callback of HiGHS in an integer model (round of cuts, dive or node) as elementary steps."""
 
     effort: SearchEffort
     steps: float
 
-    def count_round(self, event: Library) -> None:
-        """Count a round, and interrupt HiGHS once the work is done: it has no limit before its first node is done."""
+    def count_callback(self, event: Library) -> None:
+        """Count the steps of a callback, and interrupt HiGHS once the work limit is reached."""
         self.effort.count_steps(self.steps)
         if not self.effort.remaining_steps():
             event.interrupt()
@@ -293,6 +300,7 @@ def _run_with_interrupts(highs: Library) -> None:
 
 
 Floats = NDArray[np.float64]
+"""Array of floats."""
 RangeLimits = dict[int, tuple[float, float]]
 """Lower and upper limits of columns and sums, by position."""
 
@@ -301,6 +309,7 @@ _INTEGER_TOLERANCE = 1e-6
 
 # Elementary steps of a linear program besides its pivots.
 _WORK_STEPS_PER_BRANCH_NODE = 20_000
+"""Elementary steps that one linear program of the branch and bound counts for besides its pivots."""
 
 
 @dataclass(frozen=True)

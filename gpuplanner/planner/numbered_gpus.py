@@ -103,7 +103,7 @@ class GpuPlacer:
         lacking = {layout: number for layout, number in lacking.items() if number > 0}
         if not lacking:
             return
-        free = self._rank_free_gpus(after)
+        free = self._rank_unassigned_gpus(after)
         changeable = free[~self.is_at_change_limit(free)]
         for origin, layout, number in self._cheapest_exchanges(before[changeable], lacking):
             lacking[layout] -= self._assign_layout(after, changeable[before[changeable] == origin], layout, number)
@@ -113,7 +113,7 @@ class GpuPlacer:
             self._assign_layout(after, order, layout, lacking[layout])
 
     def _cheapest_exchanges(self, former: GpuStates, lacking: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:
-        """Yield former layout, new layout and number of GPUs of the exchange with the least total severity."""
+        """Yield former layout, new layout and number of GPUs of the exchange of least :func:`_change_severity`."""
         if not lacking:
             return
         former_ids, supply = (part.tolist() for part in np.unique(former, return_counts=True))
@@ -123,7 +123,7 @@ class GpuPlacer:
                 yield former_layout, layout, number
 
     def _assign_layout(self, after: GpuStates, gpu_order: NDArray[np.intp], layout: int, n_wanted: int) -> int:
-        """Assign a layout to the first free GPUs in order whose racks have power; return how many.
+        """Assign a layout to the first GPUs in order that have none yet and have rack power; return how many.
 
         Parameters
         ----------
@@ -160,8 +160,8 @@ class GpuPlacer:
         max_changes = np.inf if self.max_changes_per_day is None else self.max_changes_per_day
         return self.changes_today[gpus] >= max_changes
 
-    def _rank_free_gpus(self, after: GpuStates) -> NDArray[np.intp]:
-        """Rank free GPUs that may be partitioned: fewest changes today if limited, then next to partitioned GPUs."""
+    def _rank_unassigned_gpus(self, after: GpuStates) -> NDArray[np.intp]:
+        """Rank GPUs without a layout yet that may be partitioned: fewest changes today, then near partitioned."""
         free = np.flatnonzero((after == RELEASED_GPU_STATE) & ~self.is_kept_full)
         nodes = self.node_of_gpu[free]
         is_full = after == (RELEASED_GPU_STATE - 1 if self.full_layout is None else self.full_layout)
@@ -388,6 +388,7 @@ _LAYOUT_CHANGE_SCHEMA = {
     **dict.fromkeys(("minutes", "minutes_low", "minutes_high"), pl.Float64),
     "reboot": pl.Boolean,
 }
+"""Columns and dtypes of the table of :func:`layout_changes`."""
 
 
 def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:

@@ -41,14 +41,14 @@ from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.layout_enumeration import list_pareto_counts
 from gpuplanner.planner.linear_model import LinearProgram
 from gpuplanner.planner.packing_problem import (
-    AnyProblem,
+    AnyPackingProblem,
     Integers,
     MigPackingProblem,
     PackingGrid,
     PackingProblem,
     build_packing_grid,
 )
-from gpuplanner.planner.temporal_knapsack import MAX_ITEMS_ACTIVE_AT_ONCE, Knapsack, assign_seats, price_patterns
+from gpuplanner.planner.temporal_knapsack import MAX_ITEMS_ACTIVE_AT_ONCE, Knapsack, assign_label_bits, price_patterns
 
 Weighing: TypeAlias = tuple[Integers, int]
 """Whole weights of the items, and the most weight that one bin can hold."""
@@ -57,13 +57,15 @@ _MAX_THRESHOLDS = 1000
 """Most thresholds K of :func:`martello_toth_weighings`."""
 _MAX_STEP_FUNCTIONS = 50
 """Most step functions u(k) of :func:`_fekete_schepers_weighings`."""
-_PROFILE_PRICE_DENOMINATOR = (
-    5040  # divisible by every count up to ten, so that prices such as 1/7 and 3/7 are met exactly
-)
+_PROFILE_PRICE_DENOMINATOR = 5040
+"""Denominator of whole-number prices of profiles: divisible by every count up to ten, so that prices such as 1/7 and
+3/7 are met exactly.
+"""
 _MAX_PRICED_MOMENTS = 20
+"""Most instants, those with most memory slices in use, for which :func:`layout_weighings` computes prices."""
 
 
-def moment_bound(problem: AnyProblem, grid: PackingGrid) -> int:
+def moment_bound(problem: AnyPackingProblem, grid: PackingGrid) -> int:
     """Return the best lower bound on bins from item weights: loads, L2, and functions u(k) of Fekete and Schepers [1]_.
 
     The last prove that only three items of size 33 fit into 100, which L2 does not: its bound is 33 bins for 100 items.
@@ -90,7 +92,7 @@ def moment_bound(problem: AnyProblem, grid: PackingGrid) -> int:
     return strongest_bound(grid, list_weighings(problem))
 
 
-def list_weighings(problem: AnyProblem) -> Iterator[Weighing]:
+def list_weighings(problem: AnyPackingProblem) -> Iterator[Weighing]:
     """Yield all weighings that are cheap to compute."""
     yield from capacity_weighings(problem)
     if isinstance(problem, PackingProblem):
@@ -125,7 +127,7 @@ def active_weight(grid: PackingGrid, weights: Integers) -> Integers:
     return np.cumsum(change[:-1])
 
 
-def capacity_weighings(problem: AnyProblem) -> Iterator[Weighing]:
+def capacity_weighings(problem: AnyPackingProblem) -> Iterator[Weighing]:
     """Yield sizes against the capacity: the peak load (L1); on MIG GPUs memory slices and engines.
 
     Examples
@@ -231,22 +233,26 @@ def _fullest_moment_counts(problem: MigPackingProblem, columns: list[str]) -> In
 
 
 Patterns = NDArray[np.bool_]
+"""Sets of items that fit into one bin: rows of booleans by item."""
 
 BIN_VALUE_UNITS = 10**9
-"""Whole-number value of one bin."""
+"""Value of one bin in whole numbers: item values and prices are rounded to this fraction of a bin, so that bounds are
+exact.
+"""
 
 _MAX_EXACT_PRICING_LABELS = 20_000
-"""Most labels of exact pricing."""
+"""Most labels (partial item sets) kept when the best pattern is searched, which gives the bound."""
 _MAX_QUICK_PRICING_LABELS = 300
-"""Most labels of quick pricing."""
-_STABILIZED_DUAL_WEIGHT = 0.3  # weight of the best prices so far in the trial prices (stabilized column generation)
+"""Most labels (partial item sets) kept when further patterns are searched heuristically."""
+_STABILIZED_DUAL_WEIGHT = 0.3
+"""Weight of the best dual prices so far in the prices that are tried next (stabilized column generation) [0-1]."""
 _PATTERN_VALUE_TOLERANCE = 1e-6
-"""Tolerance of the values of patterns."""
+"""Tolerance of the optimum of the pattern program and of reduced costs [bins]."""
 _MIN_WINDOW_MOMENTS = 8
-"""Shortest window [moments]."""
+"""Length of the shortest window for a pattern bound [instants at which items start]."""
 
 _WINDOWS_PER_LENGTH = 3
-"""Windows of each length."""
+"""Windows of each length that are tried for a pattern bound, the fullest ones."""
 
 
 @dataclass
@@ -261,7 +267,7 @@ class BinBounds:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the two meet."""
+        """Whether lower and upper bound are equal."""
         return self.lower >= self.upper
 
 
@@ -287,7 +293,7 @@ def build_knapsack(low: Integers, high: Integers, sizes: Integers, capacity: int
     started, ended = (np.bincount(times, minlength=n_moments + 1).cumsum() for times in (low, high))
     if (started - ended).max() > MAX_ITEMS_ACTIVE_AT_ONCE:
         return None
-    return Knapsack(low, high, sizes, assign_seats(low, high), capacity, n_moments)
+    return Knapsack(low, high, sizes, assign_label_bits(low, high), capacity, n_moments)
 
 
 class PatternBound:
@@ -327,7 +333,7 @@ class PatternBound:
         self._add_patterns(patterns)
 
     def step(self) -> int:
-        """Solve, price and add patterns; return the work done."""
+        """Do one step of column generation (solve, price, add patterns); return the work done [elementary steps]."""
         answer = self._master.solve()
         self.value = answer.value
         duals, work = answer.duals, answer.work
@@ -346,12 +352,12 @@ class PatternBound:
         return work
 
     @property
-    def is_settled(self) -> bool:
-        """Whether no better whole bound can come."""
+    def has_converged(self) -> bool:
+        """Whether further steps cannot raise the lower bound by a whole bin."""
         return self.exhausted or math.ceil(self.value - _PATTERN_VALUE_TOLERANCE) <= self.whole_bound
 
     def _price_patterns(self, trial: NDArray[np.float64], duals: NDArray[np.float64]) -> tuple[int, int]:
-        """Price with trial prices, update the bound, add patterns that help; return patterns added and work."""
+        """Search patterns at trial prices, update the bound, add those that improve; return patterns added and work."""
         values = np.floor(trial * BIN_VALUE_UNITS).astype(np.int64)
         prices, work = self.price_moments(values)
         best = price_patterns(
@@ -364,7 +370,7 @@ class PatternBound:
             self.bound = total / best.ceiling
             self.values = values
             self._steady_prices = trial
-        n_added = self._add_helpful(best.patterns, duals)
+        n_added = self._add_improving_patterns(best.patterns, duals)
         # Further patterns of the remaining items, found quickly and not exactly.
         values_left = values.copy()
         new_patterns = best.patterns[:1]
@@ -375,7 +381,7 @@ class PatternBound:
             )
             work += quick.work
             new_patterns = quick.patterns
-            n_added += self._add_helpful(new_patterns, duals)
+            n_added += self._add_improving_patterns(new_patterns, duals)
         return n_added, work
 
     def price_moments(self, values: Integers) -> tuple[Integers, int]:
@@ -384,8 +390,8 @@ class PatternBound:
         answer = self._relaxed.solve()
         return np.floor(answer.duals * BIN_VALUE_UNITS).astype(np.int64), answer.work
 
-    def _add_helpful(self, patterns: Patterns, duals: NDArray[np.float64]) -> int:
-        """Add the patterns of negative reduced cost; return how many."""
+    def _add_improving_patterns(self, patterns: Patterns, duals: NDArray[np.float64]) -> int:
+        """Add the patterns of negative reduced cost to the linear program; return how many."""
         helpful = patterns[patterns @ duals > 1 + _PATTERN_VALUE_TOLERANCE]
         self._add_patterns(helpful)
         return len(helpful)
@@ -398,8 +404,8 @@ class PatternBound:
 
 
 def raise_bound(pattern_bound: PatternBound, bounds: BinBounds) -> Iterator[int]:
-    """Step until the bound is proven, or no better whole bound can come; yield the work of each step."""
-    while not bounds.is_closed and not pattern_bound.is_settled:
+    """Generate columns until the lower bound meets the upper one or cannot rise; yield the work of each step."""
+    while not bounds.is_closed and not pattern_bound.has_converged:
         yield pattern_bound.step()
         bounds.lower = max(bounds.lower, pattern_bound.whole_bound)
         if pattern_bound.value <= bounds.lower + _PATTERN_VALUE_TOLERANCE:

@@ -36,7 +36,7 @@ from gpuplanner.planner.packing_heuristics import (
     remove_item,
 )
 from gpuplanner.planner.packing_problem import (
-    AnyProblem,
+    AnyPackingProblem,
     CostedPacking,
     Integers,
     Packing,
@@ -46,16 +46,20 @@ from gpuplanner.planner.packing_problem import (
 )
 from gpuplanner.planner.packing_search import pack
 
-_PACKING_WORK_LIMIT_FRACTION = 0.3  # fraction of the limits for the packing with few bins, from which the search starts
+_PACKING_WORK_LIMIT_FRACTION = 0.3
+"""Fraction of time and work limits for the packing with few bins from which the search for low cost starts."""
 _MAX_REMOVED_ITEMS = 24
+"""Most items that one step of ruin and recreate removes."""
 
 _COST_SAVING_TOLERANCE = 1e-9
+"""Rise of the cost up to which a recreated packing counts as no worse."""
 
 _INFINITE_COST = 1e300
+"""Cost of an impossible placement; finite, for compiled code."""
 
 
 def pack_for_cost(
-    problem: AnyProblem,
+    problem: AnyPackingProblem,
     *,
     bin_cost: float = 1.0,
     fire_up_cost: float = 0.0,
@@ -82,7 +86,7 @@ def pack_for_cost(
     Returns
     -------
     CostedPacking
-        The packing, its cost, and a cost that no packing undercuts.
+        The packing, its cost, and a lower bound on the cost of all packings.
 
     Raises
     ------
@@ -100,7 +104,7 @@ def pack_for_cost(
     wrong = {name: cost for name, cost in costs.items() if not 0 <= cost < math.inf}
     if wrong:
         raise ScenarioError("packing: costs", "at least 0 and finite", repr(wrong), "Fix these costs.")
-    _warm_up_recreation()
+    _compile_ruin_and_recreate()
     started = time.monotonic()
     effort = SearchEffort.begin(time_limit_s=time_limit_s, seed=seed, work_limit=work_limit, error_context="packing")
     pack_work_limit = None if work_limit is None else max(1, round(_PACKING_WORK_LIMIT_FRACTION * work_limit))
@@ -129,7 +133,7 @@ def pack_for_cost(
         first,
         bins=int(bin_of.max()) + 1,
         assignment=bin_of.astype(np.int64),
-        places=None if isinstance(problem, PackingProblem) else grid.places[attempt.bins.way_of],
+        places=None if isinstance(problem, PackingProblem) else grid.places[attempt.bins.placement_of],
         stopped_by=stopped_by,
         seconds=time.monotonic() - started,
     )
@@ -137,7 +141,7 @@ def pack_for_cost(
     return CostedPacking(packing, cost, min(bound, cost), fire_ups, busy)
 
 
-def measure_cost(problem: AnyProblem, bin_of: Integers, terms: CostTerms) -> tuple[float, int, int]:
+def measure_cost(problem: AnyPackingProblem, bin_of: Integers, terms: CostTerms) -> tuple[float, int, int]:
     """Return cost, fire-ups and time on of a packing.
 
     Parameters
@@ -166,7 +170,7 @@ def measure_cost(problem: AnyProblem, bin_of: Integers, terms: CostTerms) -> tup
     return cost, fire_ups, busy
 
 
-def _cost_lower_bound(problem: AnyProblem, grid: PackingGrid, terms: CostTerms, fewest: int) -> float:
+def _cost_lower_bound(problem: AnyPackingProblem, grid: PackingGrid, terms: CostTerms, fewest: int) -> float:
     """Return a lower bound on the cost: fewest bins, time on that the moments need, a fire-up after idle time.
 
     Parameters
@@ -199,7 +203,7 @@ def _placements_of_packing(grid: PackingGrid, packing: Packing) -> Integers:
 
 
 @functools.cache
-def _warm_up_recreation() -> None:
+def _compile_ruin_and_recreate() -> None:
     """Compile, or load from disk, all compiled functions before the clock of the first search starts."""
     problem = PackingProblem(np.array([0, 1]), np.array([2, 3]), np.array([50, 50]), 100)
     grid = build_packing_grid(problem, np.arange(4))
@@ -223,7 +227,7 @@ class RuinAndRecreate:
     """Ruin-and-recreate search for a cheaper packing; it can be continued at will.
 
     - ``grid``: The items over all instants at which one starts or ends.
-    - ``bin_of``, ``way_of``, shape (n_items,): Bin and placement of each item at the start.
+    - ``bin_of``, ``placement_of``, shape (n_items,): Bin and placement of each item at the start.
     - ``terms``: Costs.
     - ``seed``: Seed of the search.
 
@@ -244,11 +248,13 @@ class RuinAndRecreate:
     (True, 3.0)
     """
 
-    def __init__(self, grid: PackingGrid, bin_of: Integers, way_of: Integers, terms: CostTerms, *, seed: int) -> None:
+    def __init__(
+        self, grid: PackingGrid, bin_of: Integers, placement_of: Integers, terms: CostTerms, *, seed: int
+    ) -> None:
         self._items, self._terms = items_of_grid(grid), terms
         # One spare bin: opening one may be cheaper than keeping others on.
         self.bins = empty_bins(grid, int(bin_of.max()) + 2)
-        place_items(self._items, self.bins, np.arange(len(bin_of)), bin_of, way_of)
+        place_items(self._items, self.bins, np.arange(len(bin_of)), bin_of, placement_of)
         self._random = np.random.SeedSequence(seed).generate_state(1, np.uint64) | np.uint64(1)
         self._removed = np.zeros((3, _MAX_REMOVED_ITEMS), dtype=np.int64)
         self.saved = 0.0
@@ -276,7 +282,7 @@ def _ruin_and_recreate(
     items : ItemArrays
         All items.
     bins : Bins
-        Bins.
+        Bins with their loads and items.
     terms : CostTerms
         Costs.
     removed : ndarray of int, shape (3, n)
@@ -284,7 +290,7 @@ def _ruin_and_recreate(
     random : ndarray of uint64, shape (1,)
         State of the random numbers; changed.
     limit : int
-        Moments that may be tested in all.
+        Most room tests of a bin at one instant, over the whole search.
     """
     total, work = 0.0, 0
     while work < limit:
@@ -293,7 +299,7 @@ def _ruin_and_recreate(
         saved = 0.0
         for index in range(count):
             item = removed[0, index]
-            removed[1, index], removed[2, index] = bins.bin_of[item], bins.way_of[item]
+            removed[1, index], removed[2, index] = bins.bin_of[item], bins.placement_of[item]
             remove_item(items, bins, item)
             saved += _added_cost(items, bins, terms, removed[1, index], item)
         for index in range(count - 1, 0, -1):
@@ -337,7 +343,7 @@ def _choose_removed_items(items: ItemArrays, bins: Bins, removed: Integers, rand
     items : ItemArrays
         All items.
     bins : Bins
-        Bins.
+        Bins with their loads and items.
     removed : ndarray of int, shape (3, n)
         Removed items with bin and placement; changed.
     random : ndarray of uint64, shape (1,)
@@ -366,20 +372,20 @@ def _choose_removed_items(items: ItemArrays, bins: Bins, removed: Integers, rand
 
 @compile_helper
 def _added_cost(items: ItemArrays, bins: Bins, terms: CostTerms, chosen: int, item: int) -> float:
-    """Return what an item adds to the cost of a bin that it is not in.
+    """Return by how much an item that is not in a bin yet would raise the bin's cost.
 
     Parameters
     ----------
     items : ItemArrays
         All items.
     bins : Bins
-        Bins.
+        Bins with their loads and items.
     terms : CostTerms
         Costs.
     chosen : int
-        Bin.
+        Number of the bin.
     item : int
-        Item.
+        Number of the item.
     """
     low, high, empty = items.low[item], items.high[item], terms.empty
     was_on = low > 0 and bins.load[chosen, low - 1] != empty

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuplanner.core.libraries_plugins_and_workers import compile_entry, compile_helper
-from gpuplanner.planner.packing_problem import AnyProblem, Integers, MigPackingProblem, PackingGrid
+from gpuplanner.planner.packing_problem import AnyPackingProblem, Integers, MigPackingProblem, PackingGrid
 
-_MOMENTS_PER_FIT_TEST_STEP = 32  # moments tested at once: enough for vector instructions, few enough to stop early
+_MOMENTS_PER_FIT_TEST_STEP = 32
+"""Instants tested at once for room in a bin: enough for vector instructions, few enough to stop early."""
 
 
 class ItemArrays(NamedTuple):
@@ -45,12 +46,12 @@ class Bins(NamedTuple):
     before: Any
     """Shape (n_items,), int64: neighbours in the list of members, or -1."""
     bin_of: Any
-    way_of: Any
+    placement_of: Any
     """Shape (n_items,), int64: bin and way of each item, or -1."""
 
 
 def items_of_grid(grid: PackingGrid) -> ItemArrays:
-    """Return the items of a grid."""
+    """Convert the items of a packing grid to arrays for compiled functions."""
     return ItemArrays(grid.low, grid.high, grid.first, grid.words, grid.guard, grid.fill)
 
 
@@ -70,15 +71,15 @@ def fits_in_bin(items: ItemArrays, bins: Bins, chosen: int, low: int, high: int,
     items : ItemArrays
         All items.
     bins : Bins
-        Bins.
+        Bins with their loads and items.
     chosen : int
-        Bin.
+        Number of the bin.
     low : int
-        First moment.
+        First moment, by its number in the packing grid.
     high : int
         First moment after the last one.
     word : int
-        Word of the placement.
+        Load of the placement, packed into one word.
     """
     moment = low
     while moment < high:
@@ -101,11 +102,11 @@ def find_placement(items: ItemArrays, bins: Bins, chosen: int, item: int) -> int
     items : ItemArrays
         All items.
     bins : Bins
-        Bins.
+        Bins with their loads and items.
     chosen : int
-        Bin.
+        Number of the bin.
     item : int
-        Item.
+        Number of the item.
     """
     for placement in range(items.first[item], items.first[item + 1]):
         if fits_in_bin(items, bins, chosen, items.low[item], items.high[item], items.words[placement]):
@@ -122,17 +123,17 @@ def add_item(items: ItemArrays, bins: Bins, item: int, chosen: int, placement: i
     items : ItemArrays
         All items.
     bins : Bins
-        Bins.
+        Bins with their loads and items.
     item : int
-        Item.
+        Number of the item.
     chosen : int
-        Bin.
+        Number of the bin.
     placement : int
         Placement of the item.
     """
     for t in range(items.low[item], items.high[item]):
         bins.load[chosen, t] += items.words[placement]
-    bins.bin_of[item], bins.way_of[item] = chosen, placement
+    bins.bin_of[item], bins.placement_of[item] = chosen, placement
     front = bins.head[chosen]
     bins.before[item], bins.after[item] = -1, front
     if front >= 0:
@@ -143,7 +144,7 @@ def add_item(items: ItemArrays, bins: Bins, item: int, chosen: int, placement: i
 @compile_helper
 def remove_item(items: ItemArrays, bins: Bins, item: int) -> None:
     """Take an item out of its bin."""
-    chosen, word = bins.bin_of[item], items.words[bins.way_of[item]]
+    chosen, word = bins.bin_of[item], items.words[bins.placement_of[item]]
     for t in range(items.low[item], items.high[item]):
         bins.load[chosen, t] -= word
     left, right = bins.before[item], bins.after[item]
@@ -168,16 +169,21 @@ def draw_integer(state: Any, below: int) -> int:  # noqa: ANN401 - an array; num
     return drawn  # type: ignore[no-any-return]
 
 
-_MOVES_PER_STEP = 10  # random moves between two steps
-_MAX_BINS_TRIED_PER_ITEM = 64  # bins that are tried for an ejection
+_MOVES_PER_STEP = 10
+"""Random moves or swaps of items between two steps of the ejection search."""
+_MAX_BINS_TRIED_PER_ITEM = 64
+"""Most bins in which an ejection is tried for one item without a bin."""
 _MAX_EJECTED_ITEMS = 32
+"""Most items that one ejection removes from a bin."""
 _INFINITE_COST = 1e300
+"""Cost of an impossible placement; finite, for compiled code."""
 
 _N_UNPLACED, _N_STEPS, _N_MOMENTS = 0, 1, 2
+"""Positions in ``count`` of the search state: items without a bin, steps made, instants tested for room."""
 
 
-class _Memory(NamedTuple):
-    """State of the search between two slices of work."""
+class _EjectionState(NamedTuple):
+    """State of the ejection search: items without a bin, penalties, tabu steps, scratch arrays and random number."""
 
     pool: Any  # (n_items,) int64: items without a bin, the last one is tried next
     count: Any  # (3,) int64: items in the pool, steps made, moments tested
@@ -192,7 +198,7 @@ class BinElimination:
     """Search for a packing with one bin less; it can be continued at will.
 
     - ``grid``: The items.
-    - ``bin_of``, ``way_of``, shape (n_items,): Bin and placement of each item in a packing; bins are numbered from 0.
+    - ``bin_of``, ``placement_of``, shape (n_items,): Bin, numbered from 0, and placement of each item.
     - ``seed``: Seed of the search.
 
     Examples
@@ -205,19 +211,19 @@ class BinElimination:
     (True, True, [0, 0, 1, 1])
     """
 
-    def __init__(self, grid: PackingGrid, bin_of: Integers, way_of: Integers, *, seed: int) -> None:
+    def __init__(self, grid: PackingGrid, bin_of: Integers, placement_of: Integers, *, seed: int) -> None:
         n_bins = int(bin_of.max()) + 1
-        area = np.bincount(bin_of, weights=grid.durations * (grid.words[way_of] & grid.fill), minlength=n_bins)
+        area = np.bincount(bin_of, weights=grid.durations * (grid.words[placement_of] & grid.fill), minlength=n_bins)
         removed_bin = int(np.argmin(area))
         self._items = items_of_grid(grid)
         self.bins = empty_bins(grid, n_bins - 1)
         kept_items = np.flatnonzero(bin_of != removed_bin)
         new_bins = bin_of[kept_items] - (bin_of[kept_items] > removed_bin)
-        place_items(self._items, self.bins, kept_items, new_bins, way_of[kept_items])
+        place_items(self._items, self.bins, kept_items, new_bins, placement_of[kept_items])
         unplaced = np.flatnonzero(bin_of == removed_bin)
         pool = np.zeros(grid.n_items, dtype=np.int64)
         pool[: len(unplaced)] = unplaced
-        self._memory = _Memory(
+        self._memory = _EjectionState(
             pool=pool,
             count=np.array([len(unplaced), 0, 0], dtype=np.int64),
             penalty=np.ones(grid.n_items),
@@ -250,7 +256,7 @@ def place_items(items: ItemArrays, bins: Bins, item_ids: Integers, bin_ids: Inte
     items : ItemArrays
         All items.
     bins : Bins
-        Bins.
+        Bins with their loads and items.
     item_ids : ndarray of int
         Items.
     bin_ids : ndarray of int
@@ -263,7 +269,7 @@ def place_items(items: ItemArrays, bins: Bins, item_ids: Integers, bin_ids: Inte
 
 
 @compile_entry
-def _place_unplaced_items(items: ItemArrays, bins: Bins, memory: _Memory, limit: int) -> None:
+def _place_unplaced_items(items: ItemArrays, bins: Bins, search_state: _EjectionState, limit: int) -> None:
     """Place items without a bin, with ejections, until all are placed or the work limit is reached.
 
     Parameters
@@ -271,52 +277,52 @@ def _place_unplaced_items(items: ItemArrays, bins: Bins, memory: _Memory, limit:
     items : ItemArrays
         All items.
     bins : Bins
-        Bins.
-    memory : _Memory
+        Bins with their loads and items.
+    search_state : _EjectionState
         State of the search.
     limit : int
-        Moments that may be tested in all.
+        Most room tests of a bin at one instant, over the whole search.
     """
-    n_bins, count = len(bins.head), memory.count
+    n_bins, count = len(bins.head), search_state.count
     while count[_N_UNPLACED] > 0 and count[_N_MOMENTS] < limit:
         count[_N_STEPS] += 1
         count[_N_UNPLACED] -= 1
-        item = memory.pool[count[_N_UNPLACED]]
-        if not _place_in_any_bin(items, bins, memory, item):
-            memory.penalty[item] += 1.0
+        item = search_state.pool[count[_N_UNPLACED]]
+        if not _place_in_any_bin(items, bins, search_state, item):
+            search_state.penalty[item] += 1.0
             least, best_bin, best_placement, n_ejected = _INFINITE_COST, -1, -1, 0
-            start = draw_integer(memory.random, n_bins)
+            start = draw_integer(search_state.random, n_bins)
             for turn in range(min(n_bins, _MAX_BINS_TRIED_PER_ITEM)):
                 chosen = (start + turn) % n_bins
                 for placement in range(items.first[item], items.first[item + 1]):
                     cost, size = _find_cheapest_ejection(
-                        items, bins, memory, item, chosen, items.words[placement], least
+                        items, bins, search_state, item, chosen, items.words[placement], least
                     )
                     if cost < least:
                         least, best_bin, best_placement, n_ejected = cost, chosen, placement, size
-                        memory.out[1, :size] = memory.out[0, :size]
+                        search_state.out[1, :size] = search_state.out[0, :size]
             if best_bin < 0:
                 # All items in the way are tabu: try the other unplaced items first.
                 for index in range(count[_N_UNPLACED], 0, -1):
-                    memory.pool[index] = memory.pool[index - 1]
-                memory.pool[0] = item
+                    search_state.pool[index] = search_state.pool[index - 1]
+                search_state.pool[0] = item
                 count[_N_UNPLACED] += 1
             else:
                 for index in range(n_ejected):
-                    remove_item(items, bins, memory.out[1, index])
+                    remove_item(items, bins, search_state.out[1, index])
                 add_item(items, bins, item, best_bin, best_placement)
-                memory.banned[item] = count[_N_STEPS] + 1 + draw_integer(memory.random, 4)
+                search_state.banned[item] = count[_N_STEPS] + 1 + draw_integer(search_state.random, 4)
                 for index in range(n_ejected):
-                    member = memory.out[1, index]
-                    if not _place_in_any_bin(items, bins, memory, member):
-                        memory.pool[count[_N_UNPLACED]] = member
+                    member = search_state.out[1, index]
+                    if not _place_in_any_bin(items, bins, search_state, member):
+                        search_state.pool[count[_N_UNPLACED]] = member
                         count[_N_UNPLACED] += 1
         for _ in range(_MOVES_PER_STEP):
-            _move_or_swap(items, bins, memory)
+            _move_or_swap(items, bins, search_state)
 
 
 @compile_helper
-def _place_in_any_bin(items: ItemArrays, bins: Bins, memory: _Memory, item: int) -> bool:
+def _place_in_any_bin(items: ItemArrays, bins: Bins, search_state: _EjectionState, item: int) -> bool:
     """Put an item into the first bin with room, from a random one on.
 
     Parameters
@@ -324,15 +330,15 @@ def _place_in_any_bin(items: ItemArrays, bins: Bins, memory: _Memory, item: int)
     items : ItemArrays
         All items.
     bins : Bins
-        Bins.
-    memory : _Memory
+        Bins with their loads and items.
+    search_state : _EjectionState
         State of the search.
     item : int
-        Item.
+        Number of the item.
     """
     n_bins = len(bins.head)
-    start = draw_integer(memory.random, n_bins)
-    memory.count[_N_MOMENTS] += n_bins
+    start = draw_integer(search_state.random, n_bins)
+    search_state.count[_N_MOMENTS] += n_bins
     for turn in range(n_bins):
         chosen = (start + turn) % n_bins
         placement = find_placement(items, bins, chosen, item)
@@ -344,19 +350,19 @@ def _place_in_any_bin(items: ItemArrays, bins: Bins, memory: _Memory, item: int)
 
 @compile_helper
 def _find_cheapest_ejection(
-    items: ItemArrays, bins: Bins, memory: _Memory, item: int, chosen: int, word: int, limit: float
+    items: ItemArrays, bins: Bins, search_state: _EjectionState, item: int, chosen: int, word: int, limit: float
 ) -> tuple[float, int]:
     """Choose items of a bin to eject for another item, greedily; return their penalties and their number.
 
-    The items are written to ``ejected``, row 0 of ``memory.out``.
+    The items are written to ``ejected``, row 0 of ``search_state.out``.
 
     Parameters
     ----------
     items : ItemArrays
         All items.
     bins : Bins
-        Bins.
-    memory : _Memory
+        Bins with their loads and items.
+    search_state : _EjectionState
         State of the search.
     item : int
         Item to place.
@@ -368,10 +374,10 @@ def _find_cheapest_ejection(
         Penalty from which the ejection is not wanted.
     """
     low, high, guard = items.low[item], items.high[item], items.guard
-    scratch_load, ejected, step = memory.room, memory.out[0], memory.count[_N_STEPS]
+    scratch_load, ejected, step = search_state.room, search_state.out[0], search_state.count[_N_STEPS]
     for t in range(low, high):
         scratch_load[t] = bins.load[chosen, t] + word
-    memory.count[_N_MOMENTS] += high - low
+    search_state.count[_N_MOMENTS] += high - low
     size, cost, moment = 0, 0.0, low
     while moment < high:
         if not scratch_load[moment] & guard:
@@ -380,22 +386,26 @@ def _find_cheapest_ejection(
         victim, least = -1, _INFINITE_COST
         member = bins.head[chosen]
         while member >= 0:
-            memory.count[_N_MOMENTS] += 1
+            search_state.count[_N_MOMENTS] += 1
             if (
                 items.low[member] <= moment < items.high[member]
-                and memory.banned[member] <= step
-                and cost + memory.penalty[member] < limit
+                and search_state.banned[member] <= step
+                and cost + search_state.penalty[member] < limit
             ):
                 is_listed = False
                 for index in range(size):
                     is_listed |= ejected[index] == member
                 if not is_listed:
-                    n_freed, item_word = 0, items.words[bins.way_of[member]]
+                    n_freed, item_word = 0, items.words[bins.placement_of[member]]
                     for t in range(moment, min(high, items.high[member])):
                         n_freed += scratch_load[t] & guard != 0 and (scratch_load[t] - item_word) & guard == 0
-                    memory.count[_N_MOMENTS] += min(high, items.high[member]) - moment
+                    search_state.count[_N_MOMENTS] += min(high, items.high[member]) - moment
                     # Penalty for each moment that it frees; the noise breaks ties at random.
-                    score = memory.penalty[member] / (n_freed + 0.1) * (1 + draw_integer(memory.random, 64) / 256)
+                    score = (
+                        search_state.penalty[member]
+                        / (n_freed + 0.1)
+                        * (1 + draw_integer(search_state.random, 64) / 256)
+                    )
                     if score < least:
                         victim, least = member, score
             member = bins.after[member]
@@ -403,16 +413,16 @@ def _find_cheapest_ejection(
             return _INFINITE_COST, 0
         ejected[size] = victim
         size += 1
-        cost += memory.penalty[victim]
-        item_word = items.words[bins.way_of[victim]]
+        cost += search_state.penalty[victim]
+        item_word = items.words[bins.placement_of[victim]]
         for t in range(max(low, items.low[victim]), min(high, items.high[victim])):
             scratch_load[t] -= item_word
-    return _drop_needless_ejections(items, bins, memory, low, high, size, cost)
+    return _drop_needless_ejections(items, bins, search_state, low, high, size, cost)
 
 
 @compile_helper
 def _drop_needless_ejections(
-    items: ItemArrays, bins: Bins, memory: _Memory, low: int, high: int, size: int, cost: float
+    items: ItemArrays, bins: Bins, search_state: _EjectionState, low: int, high: int, size: int, cost: float
 ) -> tuple[float, int]:
     """Remove from the ejection the items that can stay; return the penalties and the number of the others.
 
@@ -421,11 +431,11 @@ def _drop_needless_ejections(
     items : ItemArrays
         All items.
     bins : Bins
-        Bins.
-    memory : _Memory
+        Bins with their loads and items.
+    search_state : _EjectionState
         State of the search.
     low : int
-        First moment.
+        First moment, by its number in the packing grid.
     high : int
         First moment after the end.
     size : int
@@ -433,10 +443,10 @@ def _drop_needless_ejections(
     cost : float
         Sum of their penalties.
     """
-    scratch_load, ejected = memory.room, memory.out[0]
+    scratch_load, ejected = search_state.room, search_state.out[0]
     for index in range(size - 2, -1, -1):
         member = ejected[index]
-        item_word = items.words[bins.way_of[member]]
+        item_word = items.words[bins.placement_of[member]]
         first, last = max(low, items.low[member]), min(high, items.high[member])
         loads = np.int64(0)
         for t in range(first, last):
@@ -445,7 +455,7 @@ def _drop_needless_ejections(
             continue
         for t in range(first, last):
             scratch_load[t] += item_word
-        cost -= memory.penalty[member]
+        cost -= search_state.penalty[member]
         size -= 1
         for later in range(index, size):
             ejected[later] = ejected[later + 1]
@@ -453,12 +463,12 @@ def _drop_needless_ejections(
 
 
 @compile_helper
-def _move_or_swap(items: ItemArrays, bins: Bins, memory: _Memory) -> None:
+def _move_or_swap(items: ItemArrays, bins: Bins, search_state: _EjectionState) -> None:
     """Move a random item to a random bin, or swap it with an item that it overlaps there, if they fit."""
-    item = draw_integer(memory.random, len(items.low))
-    chosen = draw_integer(memory.random, len(bins.head))
+    item = draw_integer(search_state.random, len(items.low))
+    chosen = draw_integer(search_state.random, len(bins.head))
     current_bin = bins.bin_of[item]
-    memory.count[_N_MOMENTS] += 1
+    search_state.count[_N_MOMENTS] += 1
     if current_bin < 0 or current_bin == chosen:
         return
     placement = find_placement(items, bins, chosen, item)
@@ -471,12 +481,12 @@ def _move_or_swap(items: ItemArrays, bins: Bins, memory: _Memory) -> None:
     while member >= 0:
         if items.low[member] < items.high[item] and items.low[item] < items.high[member]:
             n_met += 1
-            if draw_integer(memory.random, n_met) == 0:
+            if draw_integer(search_state.random, n_met) == 0:
                 partner = member
         member = bins.after[member]
     if partner < 0:
         return
-    old_placement, old_partner_placement = bins.way_of[item], bins.way_of[partner]
+    old_placement, old_partner_placement = bins.placement_of[item], bins.placement_of[partner]
     remove_item(items, bins, item)
     remove_item(items, bins, partner)
     new_placement = find_placement(items, bins, chosen, item)
@@ -493,8 +503,8 @@ BIN_FIT_RULES = ("first", "best")
 """First fit, and best fit."""
 
 
-def list_item_orders(problem: AnyProblem) -> Iterator[Integers]:
-    """Yield orders of the items for greedy packing; on some sets size decides, on others time."""
+def list_item_orders(problem: AnyPackingProblem) -> Iterator[Integers]:
+    """Yield orders of the items for greedy packing: by start, by size, and by size times life."""
     life = problem.ends - problem.starts
     if isinstance(problem, MigPackingProblem):
         slices = {profile.name: profile.memory_slices for profile in problem.gpu_model.profiles}
@@ -547,7 +557,7 @@ def _pack_items_in_order(items: ItemArrays, bins: Bins, order: Integers, use_bes
     items : ItemArrays
         All items.
     bins : Bins
-        Bins.
+        Bins with their loads and items.
     order : ndarray of int, shape (n_items,)
         Items in order.
     use_best_fit : bool

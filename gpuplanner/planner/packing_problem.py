@@ -28,6 +28,7 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 
 Integers: TypeAlias = NDArray[np.int64]
+"""Array of whole numbers."""
 
 MAX_PACKING_INTEGER = 2**31 - 1
 """Largest capacity and largest instant: keeps every sum of the bounds exact in 64 bits."""
@@ -138,11 +139,11 @@ class MigPackingProblem:
         return len(self.starts)
 
 
-AnyProblem: TypeAlias = PackingProblem | MigPackingProblem
+AnyPackingProblem: TypeAlias = PackingProblem | MigPackingProblem
 """Either kind of packing problem."""
 
 
-def _set_times(problem: AnyProblem, starts: ArrayLike, ends: ArrayLike) -> None:
+def _set_times(problem: AnyPackingProblem, starts: ArrayLike, ends: ArrayLike) -> None:
     """Check starts and ends of a problem, and store them as read-only arrays."""
     object.__setattr__(problem, "starts", first := _as_whole_numbers("starts", starts, None))
     object.__setattr__(problem, "ends", last := _as_whole_numbers("ends", ends, len(first)))
@@ -209,8 +210,8 @@ class PackingGrid:
         return self.high - self.low
 
 
-def build_packing_grid(problem: AnyProblem, moments: Integers | None = None) -> PackingGrid:
-    """Number the moments of a problem and convert sizes to words.
+def build_packing_grid(problem: AnyPackingProblem, moments: Integers | None = None) -> PackingGrid:
+    """Number the relevant instants (moments) of a problem, and convert item sizes to packed words.
 
     Parameters
     ----------
@@ -253,7 +254,7 @@ def list_relevant_moments(starts: Integers, ends: Integers) -> Integers:
 
 
 class _WordFields:
-    """Positions of the fields of a word, the lowest first; the first field measures how full a bin is."""
+    """Bit fields of the word that holds the load of a bin, the lowest first; the first measures how full a bin is."""
 
     def __init__(self) -> None:
         self.width = 0
@@ -371,7 +372,7 @@ class Packing:
         return self.bins == self.lower_bound
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert the figures to plain values for JSON."""
+        """Convert bins, lower bound, gap, proof and run time to plain values for JSON."""
         return {name: getattr(self, name) for name in ("bins", "lower_bound", "gap", "proven", "seconds")}
 
     def to_frame(self) -> pl.DataFrame:
@@ -396,7 +397,7 @@ class CostedPacking:
     packing : Packing
         The packing; its own lower bound is on the number of bins alone.
     cost, bound : float
-        Its cost, and a cost that no packing undercuts.
+        Its cost, and a lower bound on the cost of all packings.
     fire_ups : int
         Changes of a bin from empty to used.
     busy_time : int
@@ -420,7 +421,7 @@ class CostedPacking:
         return self.cost <= self.bound * (1 + 1e-12)
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert the figures to plain values; `lower_bound` is on the bins, `bound` on the cost."""
+        """Convert costs, counts and bounds to plain values; `lower_bound` is on the bins, `bound` on the cost."""
         cost_fields = ("cost", "bound", "gap", "proven", "fire_ups", "busy_time")
         packing_fields = ("bins", "lower_bound", "seconds")
         packing_values = {name: getattr(self.packing, name) for name in packing_fields}

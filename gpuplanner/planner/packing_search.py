@@ -31,7 +31,7 @@ from gpuplanner.planner.packing_bounds import (
 )
 from gpuplanner.planner.packing_heuristics import BIN_FIT_RULES, BinElimination, list_item_orders, pack_in_order
 from gpuplanner.planner.packing_problem import (
-    AnyProblem,
+    AnyPackingProblem,
     Integers,
     Packing,
     PackingGrid,
@@ -41,8 +41,11 @@ from gpuplanner.planner.packing_problem import (
 from gpuplanner.planner.temporal_knapsack import price_patterns
 
 _MAX_LISTED_PATTERNS = 30_000
-_MAX_LISTING_LABELS = 300_000  # few labels become patterns
-_MIN_ITEM_VALUE = BIN_VALUE_UNITS // 10**6  # an item without value would be in no pattern
+"""Most patterns (sets of items that fit into a bin) listed to decide a number of bins."""
+_MAX_LISTING_LABELS = 300_000
+"""Most labels (partial item sets) kept while patterns are listed; few labels become patterns."""
+_MIN_ITEM_VALUE = BIN_VALUE_UNITS // 10**6
+"""Least value of an item in the search for patterns: an item without value would be in none."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,10 @@ def decide_bin_count(pattern_bound: PatternBound, max_bins: int, *, time_limit_s
     return BinCountDecision(bin_of.astype(np.int64), False, work)
 
 
-_MAX_EXACT_ITEMS = 300  # most items of an exact search
-_EFFORT_STEPS_PER_BOUND_STEP = 4  # one step of the bound takes about as long as four of the elimination
+_MAX_EXACT_ITEMS = 300
+"""Most items of a problem for which numbers of bins are decided exactly."""
+_EFFORT_STEPS_PER_BOUND_STEP = 4
+"""Elementary steps that one step of the bound counts for, as it takes about as long as four of bin elimination."""
 
 
 @dataclass
@@ -116,20 +121,22 @@ class _Incumbent:
     """Best packing so far."""
 
     bin_of: Integers
-    way_of: Integers
+    placement_of: Integers
 
     @property
     def bins(self) -> int:
         """Bins in use."""
         return int(self.bin_of.max()) + 1
 
-    def update(self, bin_of: Integers, way_of: Integers, bounds: BinBounds) -> None:
+    def update(self, bin_of: Integers, placement_of: Integers, bounds: BinBounds) -> None:
         """Replace the packing, and lower the upper bound."""
-        self.bin_of, self.way_of = bin_of.copy(), way_of.copy()
+        self.bin_of, self.placement_of = bin_of.copy(), placement_of.copy()
         bounds.upper = self.bins
 
 
-def pack(problem: AnyProblem, *, time_limit_s: float = 5.0, work_limit: int | None = None, seed: int = 0) -> Packing:
+def pack(
+    problem: AnyPackingProblem, *, time_limit_s: float = 5.0, work_limit: int | None = None, seed: int = 0
+) -> Packing:
     """Pack items into few bins, with a lower bound on the number of bins.
 
     Parameters
@@ -163,7 +170,7 @@ def pack(problem: AnyProblem, *, time_limit_s: float = 5.0, work_limit: int | No
     >>> found.bins, found.proven, found.assignment.tolist()
     (2, True, [0, 0, 0, 1])
     """
-    _warm_up_search()
+    _compile_search_functions()
     started = time.monotonic()
     effort = SearchEffort.begin(time_limit_s=time_limit_s, seed=seed, work_limit=work_limit, error_context="packing")
     grid = build_packing_grid(problem)
@@ -174,13 +181,13 @@ def pack(problem: AnyProblem, *, time_limit_s: float = 5.0, work_limit: int | No
         stopped_by = _search_both_sides(problem, grid, bounds, best, effort)
     except KeyboardInterrupt:
         stopped_by = "user"
-    places = None if isinstance(problem, PackingProblem) else grid.places[best.way_of]
+    places = None if isinstance(problem, PackingProblem) else grid.places[best.placement_of]
     lower = min(bounds.lower, best.bins)
     return Packing(best.bins, lower, best.bin_of, places, stopped_by, time.monotonic() - started)
 
 
 def _search_both_sides(
-    problem: AnyProblem, grid: PackingGrid, bounds: BinBounds, best: _Incumbent, effort: SearchEffort
+    problem: AnyPackingProblem, grid: PackingGrid, bounds: BinBounds, best: _Incumbent, effort: SearchEffort
 ) -> str:
     """Search for fewer bins and for a higher bound in turn; return the reason for the stop.
 
@@ -228,7 +235,9 @@ def _stop_reason(bounds: BinBounds, effort: SearchEffort) -> str | None:
     return "proof" if bounds.is_closed else effort.reached_limit()
 
 
-def _try_greedy_orders(problem: AnyProblem, grid: PackingGrid, bounds: BinBounds, best: _Incumbent) -> Iterator[int]:
+def _try_greedy_orders(
+    problem: AnyPackingProblem, grid: PackingGrid, bounds: BinBounds, best: _Incumbent
+) -> Iterator[int]:
     """Pack by every order and rule, each with the bins that would improve on those before; yield the work.
 
     Parameters
@@ -251,7 +260,7 @@ def _try_greedy_orders(problem: AnyProblem, grid: PackingGrid, bounds: BinBounds
                 max_bins = min(2 * max_bins, best.bins - 1)
                 bins = pack_in_order(grid, order, rule=rule, max_bins=max_bins)
             if bins is not None:
-                best.update(bins.bin_of, bins.way_of, bounds)
+                best.update(bins.bin_of, bins.placement_of, bounds)
                 max_bins = bounds.upper - 1
             yield grid.n_items * max_bins
             if bounds.is_closed:
@@ -273,10 +282,10 @@ def _eliminate_bins(grid: PackingGrid, bounds: BinBounds, best: _Incumbent, seed
         Seed of the search.
     """
     while not bounds.is_closed:
-        attempt = BinElimination(grid, best.bin_of, best.way_of, seed=seed)
+        attempt = BinElimination(grid, best.bin_of, best.placement_of, seed=seed)
         while not attempt.is_done:
             yield attempt.run_search(STEPS_PER_WORK_UNIT)
-        best.update(attempt.bins.bin_of, attempt.bins.way_of, bounds)
+        best.update(attempt.bins.bin_of, attempt.bins.placement_of, bounds)
 
 
 def _raise_lower_bound(
@@ -319,7 +328,7 @@ def _raise_lower_bound(
 
 
 @functools.cache
-def _warm_up_search() -> None:
+def _compile_search_functions() -> None:
     """Compile, or load from disk, all compiled functions before the clock of the first search starts."""
     starts, ends, sizes = np.array([0, 0, 0, 1]), np.array([2, 2, 2, 2]), np.array([50, 30, 70, 50])
     problem = PackingProblem(starts, ends, sizes, 100)

@@ -22,7 +22,7 @@ from gpuplanner.planner.packing_problem import (
     MAX_PACKING_INTEGER,
     MAX_PACKING_ITEMS,
     PACKING_STOP_REASONS,
-    AnyProblem,
+    AnyPackingProblem,
     CostedPacking,
     MigPackingProblem,
     Packing,
@@ -178,7 +178,7 @@ def _raise_line_error(path: Path, number: int, expected: str, got: str) -> NoRet
     raise TraceFormatError(f"{path}, line {number}", expected, got, f"Fix line {number}.")
 
 
-def verify_packing(packing: Packing, problem: AnyProblem) -> list[str]:
+def verify_packing(packing: Packing, problem: AnyPackingProblem) -> list[str]:
     """List everything that is wrong with a packing.
 
     Parameters
@@ -220,7 +220,7 @@ def verify_packing(packing: Packing, problem: AnyProblem) -> list[str]:
 
 
 def verify_cost(
-    costed_packing: CostedPacking, problem: AnyProblem, *, bin_cost: float, fire_up_cost: float, busy_cost: float
+    costed_packing: CostedPacking, problem: AnyPackingProblem, *, bin_cost: float, fire_up_cost: float, busy_cost: float
 ) -> list[str]:
     """List everything that is wrong with a packing and its cost.
 
@@ -257,7 +257,7 @@ def verify_cost(
     return faults
 
 
-def _active_sets(problem: AnyProblem, items: list[int]) -> Iterator[tuple[int, list[int]]]:
+def _active_sets(problem: AnyPackingProblem, items: list[int]) -> Iterator[tuple[int, list[int]]]:
     """Yield each moment at which an item of a bin starts, with all items that are active then."""
     starts, ends = problem.starts[items].tolist(), problem.ends[items].tolist()
     events = sorted(zip(starts, items, ends, strict=True))
@@ -310,7 +310,7 @@ def _find_packed_gpu_faults(packing: Packing, problem: MigPackingProblem, number
     return faults
 
 
-def _find_packing_claim_faults(packing: Packing, problem: AnyProblem) -> list[str]:
+def _find_packing_claim_faults(packing: Packing, problem: AnyPackingProblem) -> list[str]:
     """List contradictions between bins, lower bound, gap and peak load."""
     faults = []
     if not 1 <= packing.lower_bound <= packing.bins:

@@ -121,7 +121,8 @@ def build_state_transitions(problem: PlanProblem, layouts: Sequence[str], layout
 
     Without state prices, each MIG layout has one edge: taking the layout. With them, a busy GPU is linked to the idle
     state with its layout (drain, wake), an idle GPU with a MIG layout to the partitioned state without one (create and
-    remove instances), and that to the full GPU (MIG mode, node reboot); see :mod:`gpuplanner.planner.fleet_limits`.
+    remove instances), and that to the full GPU (MIG mode, node reboot); see
+    :mod:`gpuplanner.planner.fleet_limits_and_prices`.
 
     Parameters
     ----------

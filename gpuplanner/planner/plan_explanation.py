@@ -11,7 +11,7 @@ import polars as pl
 
 from gpuplanner.core.errors import MissingDependencyError, ScenarioError
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.planner.fleet_limits import Limits
+from gpuplanner.planner.fleet_limits_and_prices import Limits
 from gpuplanner.planner.interval_milp import solve_window_bounds
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.linear_model import SearchEffort
@@ -49,10 +49,12 @@ def realised_cost(problem: PlanProblem, layouts: Sequence[str], counts: Counts, 
     initial_layouts = dict.fromkeys(layouts, 0) | dict(problem.initial or {})
     arrays = PlanArrays.from_problem(replace(problem, initial=initial_layouts))
     before = None if problem.initial is None else arrays.initial
-    return arrays.plan_cost(spread_counts(arrays, layouts, counts, parked), before=before)
+    return arrays.plan_cost(arrange_counts_in_columns(arrays, layouts, counts, parked), before=before)
 
 
-def spread_counts(arrays: PlanArrays, layouts: Sequence[str], counts: Counts, parked: Counts | None = None) -> Counts:
+def arrange_counts_in_columns(
+    arrays: PlanArrays, layouts: Sequence[str], counts: Counts, parked: Counts | None = None
+) -> Counts:
     """Arrange powered-on and idle GPUs by layout in the columns of the arrays, shape (n_slots, n_columns).
 
     Parameters
@@ -118,7 +120,7 @@ def realised_costs(problem: PlanProblem, plans: Sequence[Plan], demands: Floats,
     highest = demands.max(axis=0)[None]
     one_team = {"tenants": ("all",), "tiers": ("standard",), "unmet_price": prices.pop(), "demand": highest}
     arrays = PlanArrays.from_problem(replace(problem, initial=initial_layouts, **one_team))
-    plan_counts = [spread_counts(arrays, plan.layouts, plan.counts, plan.parked) for plan in plans]
+    plan_counts = [arrange_counts_in_columns(arrays, plan.layouts, plan.counts, plan.parked) for plan in plans]
     counts = np.array(plan_counts)
     before = None if problem.initial is None else arrays.initial
     steps = [zip([before, *rows[:-1]], rows, strict=True) for rows in counts]
@@ -207,7 +209,7 @@ def instance_prices(plan: Plan, problem: PlanProblem) -> Floats:
     [[0.0, 4.286]]
     """
     arrays = PlanArrays.from_problem(problem)
-    counts = spread_counts(arrays, plan.require().layouts, plan.counts, plan.parked)
+    counts = arrange_counts_in_columns(arrays, plan.require().layouts, plan.counts, plan.parked)
     with_instance = [arrays.with_single_instance(profile) for profile in range(len(problem.profiles))]
     prices = np.zeros((len(problem.profiles), problem.n_slots))
     for slot, slot_counts in enumerate(counts):
@@ -252,7 +254,9 @@ def dearest_instances(plan: Plan, problem: PlanProblem, *, count: int = 10) -> p
 
 
 _MAX_LISTED_SHORTAGES = 3
+"""Most pairs of team and profile that the explanation lists with their unmet demand."""
 _REMEDY_WORK_LIMIT_UNITS = 200
+"""Work limit of the search for the GPUs that would serve all demand in the worst interval."""
 
 
 def explain_conflict(problem: PlanProblem) -> str | None:
@@ -427,7 +431,7 @@ def _list_shortages(hours: Floats, problem: PlanProblem) -> str:
 
 
 def _explain_remedy(problem: PlanProblem, slot: int, effort: SearchEffort) -> Iterator[str]:
-    """State the GPUs that would serve all demand that pays in the worst interval, and their cheapest source."""
+    """State how many GPUs would serve all demand worth its cost in the worst interval, and their cheapest source."""
     demand, gpus = problem.demand[:, :, slot : slot + 1], problem.gpus + int(problem.required_instances[:, slot].sum())
     limits = Limits(quotas=problem.limits.quotas)
     unstated: dict[str, Any] = dict.fromkeys(("available", "initial", "prices", "parked", "nodes"))

@@ -26,7 +26,7 @@ from gpuplanner.planner.interval_milp import (
 from gpuplanner.planner.linear_model import RELATIVE_COST_TOLERANCE, SearchEffort, relative_gap
 from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.planner.plan_arrays import PlanArrays
-from gpuplanner.planner.plan_explanation import spread_counts
+from gpuplanner.planner.plan_explanation import arrange_counts_in_columns
 from gpuplanner.planner.plan_problem import Counts, Floats
 
 _MAX_CANDIDATE_STATES_PER_INTERVAL = 200
@@ -35,7 +35,9 @@ _MAX_IDLE_LAYOUT_BRANCH_NODES = 50
 """Branch-and-bound nodes for the layouts of idle GPUs."""
 
 _RETURNING_GPU_LAYOUT_PRICE_FRACTION = 0.3
-"""Fraction of the price of a layout that a returning GPU pays in the rough path, as some idle GPUs kept theirs."""
+"""Fraction of the price of a layout charged to a GPU that is powered on again while idle layouts are still undecided,
+as some idle GPUs will have kept theirs.
+"""
 
 
 def shortest_path(
@@ -240,7 +242,7 @@ def add_idle_layouts(
     """
     if counts is None:
         return None
-    return _add_idle_layouts_along(arrays, spread_counts(arrays, released_arrays.layouts, counts), effort)
+    return _add_idle_layouts_along(arrays, arrange_counts_in_columns(arrays, released_arrays.layouts, counts), effort)
 
 
 def _add_idle_layouts_along(arrays: PlanArrays, path: Counts, effort: SearchEffort) -> Counts:
@@ -254,10 +256,10 @@ def _add_idle_layouts_along(arrays: PlanArrays, path: Counts, effort: SearchEffo
 _WINDOW_GAP_OF_TARGET_FRACTION = 0.2
 """Fraction of the target gap at which the model of a window stops."""
 _MAX_SWEEP_BRANCH_NODES = 200
-"""Branch-and-bound nodes of the model of one interval."""
+"""Most branch-and-bound nodes of the model of one interval in the interval-by-interval pass."""
 
 
-def round_guide(arrays: PlanArrays, guide: Floats) -> Counts:
+def round_fractional_counts(arrays: PlanArrays, guide: Floats) -> Counts:
     """Round each interval of a fractional solution to whole GPUs, up, to the nearest or down, whichever costs least."""
     counts = np.tile(arrays.pinned, (len(guide), 1))
     for slot, fractions in enumerate(guide):

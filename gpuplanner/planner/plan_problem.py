@@ -32,7 +32,7 @@ from gpuplanner.core.serialization import MAX_JSON_NUMBER
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import format_layout, parse_layout, prove
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.planner.fleet_limits import (
+from gpuplanner.planner.fleet_limits_and_prices import (
     Limits,
     Quota,
     StatePrices,
@@ -54,8 +54,10 @@ SERVICE_TIERS = ("guaranteed", "standard", "best_effort")
 MAX_GPUS_PER_POOL = 1_000_000
 """Largest pool that is accepted [GPUs]: every GPU gets a number."""
 
-# Interval length from a second to a leap year [h]: shorter ones have equal times, longer ones overflow dates.
 _MIN_INTERVAL_H, _MAX_INTERVAL_H = 1 / 3600, 8784
+"""Shortest and longest interval of a plan, a second and a leap year [h]: shorter ones have equal times, longer ones
+overflow dates.
+"""
 
 
 def find_problem_faults(problem: PlanProblem) -> Iterator[str]:
@@ -212,7 +214,9 @@ DEMAND_ROUNDING_INSTANCES = 1e-9
 """Demand that exceeds a whole number of instances by at most this needs no further instance [instances]."""
 
 Floats = NDArray[np.float64]
+"""Array of floats."""
 Counts = NDArray[np.int64]
+"""Array of whole numbers, mostly GPUs by interval and column (layout)."""
 
 DEFAULT_UNMET_DEMAND_PRICE = 10.0
 """Default price of one GPU-hour of unmet demand [GPU h]."""

@@ -18,7 +18,7 @@ import numpy as np
 from gpuplanner.core.errors import MissingDependencyError, ScenarioError
 from gpuplanner.core.scenario import SearchLimits
 from gpuplanner.planner.dynamic_program import solve_dynamic_program
-from gpuplanner.planner.fleet_limits import is_count
+from gpuplanner.planner.fleet_limits_and_prices import is_count
 from gpuplanner.planner.interval_milp import WindowBound, bound_without_solver, solve_relaxation, solve_window_bounds
 from gpuplanner.planner.layout_calendar import solve_calendar
 from gpuplanner.planner.layout_plan import Plan
@@ -35,7 +35,7 @@ from gpuplanner.planner.plan_improvement import (
     plan_greedily,
     plan_slot_by_slot,
     restrict_to_powered_on,
-    round_guide,
+    round_fractional_counts,
     solve_static,
     solve_whole_horizon,
     trivial_plans,
@@ -59,7 +59,7 @@ _MAX_EXACT_SLOT_STATES = 5_000_000
 """States of all intervals together up to which powered-on GPUs are planned exactly before idle layouts are added."""
 
 _FIRST_BOUND_PARTS = 4
-"""Parts of a week in the first lower bound; wider windows use longer parts."""
+"""Linear programs into which a week is divided for the first lower bound; wider windows use fewer, longer ones."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Incumbent:
 
     - ``counts``, shape (n_slots, n_columns): Best plan; None until one is found.
     - ``cost``: Its cost. [GPU h]
-    - ``bound``: Cost that no plan undercuts. [GPU h]
+    - ``bound``: Lower bound on the cost of all plans. [GPU h]
     - ``preliminary``: Whether the next stage of the search is short and certain to improve it.
     """
 
@@ -101,6 +101,7 @@ class Incumbent:
 
 
 Incumbents = Iterator[Incumbent]
+"""Best plans and bounds so far, each better than the one before."""
 
 
 def search_automatically(arrays: PlanArrays, cache: SearchCache, effort: SearchEffort) -> Incumbents:
@@ -130,7 +131,7 @@ def search_automatically(arrays: PlanArrays, cache: SearchCache, effort: SearchE
 def search_in_rounds(
     arrays: PlanArrays, cache: SearchCache, effort: SearchEffort, incumbent: Incumbent | None = None
 ) -> Incumbents:
-    """Yield ever better plans and lower bounds: a greedy plan, rounds with wider windows of intervals, one model.
+    """Yield ever better plans and lower bounds: greedy, then rounds with wider and wider windows, then one whole model.
 
     Parameters
     ----------
@@ -150,7 +151,7 @@ def search_in_rounds(
     if incumbent.counts is not None:
         plans.append(incumbent.counts)
     if first_relaxation.guide is not None:
-        plans.append(round_guide(arrays, first_relaxation.guide))
+        plans.append(round_fractional_counts(arrays, first_relaxation.guide))
     for counts in plans:
         incumbent = incumbent.with_counts(arrays, counts)
     yield incumbent
@@ -171,7 +172,7 @@ def search_in_rounds(
         relaxation = solve_relaxation(arrays, window_bounds, effort, parts=max(1, _FIRST_BOUND_PARTS // width))
         incumbent = incumbent.with_bound(relaxation.bound)
         if relaxation.guide is not None:
-            plans.append(round_guide(arrays, relaxation.guide))
+            plans.append(round_fractional_counts(arrays, relaxation.guide))
             incumbent = incumbent.with_counts(arrays, plans[-1])
         yield incumbent
         if not solved.complete:

@@ -108,6 +108,7 @@ def _add_full_gpus(problem: PlanProblem, counter: Counter[str]) -> Counter[str]:
 
 
 _COST_VERIFICATION_TOLERANCE = 1e-6
+"""Absolute and relative tolerance of the check: of costs [GPU h], demand [instances] and gaps."""
 
 
 def verify(plan: Plan, problem: PlanProblem, layout_plan: pl.DataFrame | None = None) -> list[str]:

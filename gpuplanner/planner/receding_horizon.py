@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpuplanner.core.errors import InfeasiblePlanError, ScenarioError
-from gpuplanner.planner.fleet_limits import is_count
+from gpuplanner.planner.fleet_limits_and_prices import is_count
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.plan_explanation import realised_cost, realised_costs
 from gpuplanner.planner.plan_problem import Counts, Floats, PlanProblem
@@ -34,7 +34,7 @@ class PlanGain:
     chance: float
 
     def worth(self, chance: float) -> bool:
-        """Whether it gains on average, and surely enough."""
+        """Whether the mean gain is above 0, with at least the given bootstrap probability."""
         return self.gain > 0 and self.chance >= chance
 
 
@@ -133,9 +133,13 @@ def standing_plan(plan: Plan, problem: PlanProblem, planned_rows: Sequence[Mappi
 
 
 AcceptPlan = Callable[[int, PlanProblem, Plan, Plan], bool]
-"""From an interval, the problem ahead, the current plan and a new one to whether the new one is taken."""
+"""Callback that decides whether :func:`roll` takes a new plan: from the interval, the problem ahead, the current plan
+and the new plan to True or False.
+"""
 DemandForecast = Callable[[int], ArrayLike]
-"""From an interval to the demand expected from it on, shape (n_tenants, n_profiles, at least the horizon)."""
+"""Callback that returns the demand expected from an interval on [instances], shape (n_tenants, n_profiles, at least the
+horizon).
+"""
 
 
 @dataclass(frozen=True, eq=False)

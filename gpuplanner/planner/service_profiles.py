@@ -20,6 +20,7 @@ from gpuplanner.ingest.typed_row_reader import read_rows
 from gpuplanner.usage.requested_demand import smallest_by_compute
 
 NOT_SERVED_CELL_TEXT = "N/A"
+"""Cell of a file of rates or latency limits for a service that is not served."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,7 @@ def _is_number(value: object) -> bool:
 
 
 ThroughputOf = Literal["process", "instance"]
+"""Whether a profile file states throughput for each process or for the whole instance."""
 
 PROFILED_GPU_MODEL = "A100-80GB"
 """GPU model of the published profiles, and default of a plan."""
@@ -167,10 +169,15 @@ PROFILE_FILE_COLUMNS = {
 """Columns of a profile file and how they are read."""
 
 _PROFILE_KEY_COLUMNS = ("compute_slices", "batch", "processes")
+"""Columns that identify a measured setting of one service."""
 _PROFILE_COUNT_HEADERS = {
     field.name: header for header, field in PROFILE_FILE_COLUMNS.items() if field.name in _PROFILE_KEY_COLUMNS
 }
+"""Header in a profile file of each column that holds a whole number, by column name."""
 _MAX_THROUGHPUT_DEVIATION_FRACTION = 0.1
+"""Deviation from 1 of throughput times latency over all processes' batches up to which throughput is taken as that of
+whole instances.
+"""
 
 
 class ServiceProfiles(dy.Schema):
@@ -247,7 +254,7 @@ def read_service_profiles(
     table = pl.concat([_read_file(path, gpu_model) for path in files])
     if throughput_of == "instance":
         return table
-    _refuse_whole_instances(table, str(folder))
+    _reject_instance_throughput(table, str(folder))
     return table.with_columns(pl.col("throughput_per_s") * pl.col("processes"))
 
 
@@ -268,14 +275,14 @@ def _read_file(path: Path, gpu_model: GpuModel) -> pl.DataFrame:
     ).is_duplicated()
     rows = rows.reject(faults)
     if rows.rejects.height:
-        _refuse_rows(path, rows.rejects.to_dicts())
+        _reject_unusable_rows(path, rows.rejects.to_dicts())
     if rows.good.is_empty():
         raise TraceFormatError(str(path), "rows of service profiles", "a header alone", REPLACE_FILE_HINT)
     named = rows.good.with_columns(service=pl.lit(path.stem))
     return conform(named, ServiceProfiles, source=str(path))
 
 
-def _refuse_rows(path: Path, rejects: list[dict[str, Any]]) -> None:
+def _reject_unusable_rows(path: Path, rejects: list[dict[str, Any]]) -> None:
     """Raise a TraceFormatError that lists unusable rows."""
     listed = [f"line {reject['row']}: {reject['reason']} ({reject['raw'][:60]})" for reject in rejects]
     got = f"{len(rejects)} unusable row(s): {examples(listed)}"
@@ -283,7 +290,7 @@ def _refuse_rows(path: Path, rejects: list[dict[str, Any]]) -> None:
     raise TraceFormatError(str(path), expected, got, "Fix or remove these lines.")
 
 
-def _refuse_whole_instances(table: pl.DataFrame, folder: str) -> None:
+def _reject_instance_throughput(table: pl.DataFrame, folder: str) -> None:
     """Raise a TraceFormatError if throughput is already that of whole instances: multiplying it would overstate it."""
     shared = table.filter((pl.col("processes") > 1) & (pl.col("throughput_per_s") > 0))
     in_flight = pl.col("throughput_per_s") * pl.col("latency_s") / (pl.col("batch") * pl.col("processes"))

@@ -38,8 +38,12 @@ MAX_SERVICE_GPUS = 100_000
 """Largest demand that is accepted [GPUs]; more is a mistake in the rates."""
 
 _RATE_ROUNDING_FRACTION = 1e-9
+"""Relative rounding error that latency limits and fractional bounds allow for."""
 _MAX_SLICES_IN_KNAPSACK_TABLE = 500
+"""Largest bound [slices] for which :func:`min_covering_weight` fills its table; beyond it the fractional bound is used.
+"""
 _LATENCY_LIMIT_SCHEMA = {"service": pl.String, "allowed_s": pl.Float64}
+"""Columns of the table of the longest time that a batch of each service may take."""
 
 
 @dataclass(frozen=True)
@@ -248,6 +252,7 @@ def _require_fast_settings(
 
 
 Content = tuple[int, ...]
+"""Number of instances of each profile on one GPU."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,8 +349,10 @@ def _pack_instances(
 
 
 SizingAim = Literal["gpus", "slices"]
+"""Objective of the integer program: fewest GPUs, or fewest compute slices."""
 
 _INTEGER_PROGRAM_TOLERANCE = 1e-6
+"""Relative tolerance of a solver's bound before it is rounded up to a whole number."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ MAX_ITEMS_ACTIVE_AT_ONCE = 128
 """Most items that may be active at one moment."""
 
 _SINGLE_BIT = np.uint64(1)
+"""The number 1 as an unsigned 64-bit integer, to shift to the bit of an item."""
 
 
 class Knapsack(NamedTuple):
@@ -34,15 +35,15 @@ class Knapsack(NamedTuple):
 
     - ``low``, ``high``, shape (n_items,): First moment of each item, and the first one after it.
     - ``sizes``, shape (n_items,): Sizes.
-    - ``seat``, shape (n_items,): Bit of each item in a label, see :func:`assign_seats`.
+    - ``label_bit``, shape (n_items,): Bit of each item in a label, see :func:`assign_label_bits`.
     - ``capacity``, ``n_moments``: Capacity of the bin, and number of moments.
     """
 
     low: Any
     high: Any
     sizes: Any
-    seat: Any
-    """Shape (n_items,), int64: items that are active together have different seats, below 128."""
+    label_bit: Any
+    """Shape (n_items,), int64: items that are active together have different bits, below 128."""
     capacity: int
     n_moments: int
 
@@ -66,7 +67,7 @@ class PricingAnswer:
 
 
 class _Labels(NamedTuple):
-    """Labels of the algorithm as parallel arrays."""
+    """Labels (partial item sets) as parallel arrays: active items, load, upper bound of the value, last item."""
 
     members: Any  # (n, 2) uint64: bits of the active items
     load: Any  # (n,) int64
@@ -74,25 +75,25 @@ class _Labels(NamedTuple):
     node: Any  # (n,) int64: last item, as a node of the tree of choices
 
 
-def assign_seats(low: Integers, high: Integers) -> Integers:
-    """Number items so that items active together have different numbers, as few as possible (interval colouring).
+def assign_label_bits(low: Integers, high: Integers) -> Integers:
+    """Assign a bit to each item so that items active together have different bits, as few as possible.
 
     Examples
     --------
-    >>> assign_seats(np.array([0, 0, 2]), np.array([2, 3, 4])).tolist()
+    >>> assign_label_bits(np.array([0, 0, 2]), np.array([2, 3, 4])).tolist()
     [0, 1, 0]
     """
-    seat_of_item = np.zeros(len(low), dtype=np.int64)
+    bit_of_item = np.zeros(len(low), dtype=np.int64)
     free: list[int] = []
-    seats_used = 0
+    bits_used = 0
     for moment in range(int(high.max())):
-        free.extend(seat_of_item[high == moment].tolist())
+        free.extend(bit_of_item[high == moment].tolist())
         for item in np.flatnonzero(low == moment):
             if not free:
-                free.append(seats_used)
-                seats_used += 1
-            seat_of_item[item] = free.pop()
-    return seat_of_item
+                free.append(bits_used)
+                bits_used += 1
+            bit_of_item[item] = free.pop()
+    return bit_of_item
 
 
 def price_patterns(
@@ -127,7 +128,7 @@ def price_patterns(
     Examples
     --------
     >>> low, high = np.array([0, 0, 1]), np.array([1, 2, 2])
-    >>> knapsack = Knapsack(low, high, np.array([6, 5, 4]), assign_seats(low, high), 10, 2)
+    >>> knapsack = Knapsack(low, high, np.array([6, 5, 4]), assign_label_bits(low, high), 10, 2)
     >>> found = price_patterns(knapsack, np.array([5, 4, 3]), np.zeros(2, np.int64), floor=0, most_labels=99)
     >>> found.best, found.ceiling, found.patterns.tolist()
     (8, 8, [[True, False, True]])
@@ -239,7 +240,7 @@ def _run_labelling(
 
 @compile_helper
 def _enlarge(values: Any, size: int) -> Any:  # noqa: ANN401 - an array; numba knows its type
-    """Copy an array to a larger one."""
+    """Copy an array to a larger one of `size` elements."""
     grown = np.empty(size, np.int64)
     grown[: len(values)] = values
     return grown
@@ -276,13 +277,13 @@ def _remove_ended_items(knapsack: Knapsack, labels: _Labels, count: int, items: 
     """
     keep = np.full(2, ~np.uint64(0), np.uint64)
     for item in items:
-        seat = knapsack.seat[item]
-        keep[seat >> 6] &= ~(_SINGLE_BIT << np.uint64(seat & 63))
+        label_bit = knapsack.label_bit[item]
+        keep[label_bit >> 6] &= ~(_SINGLE_BIT << np.uint64(label_bit & 63))
     used, kept = np.empty(count, np.int64), 0
     for label in range(count):
         for item in items:
-            seat = knapsack.seat[item]
-            if labels.members[label, seat >> 6] >> np.uint64(seat & 63) & _SINGLE_BIT:
+            label_bit = knapsack.label_bit[item]
+            if labels.members[label, label_bit >> 6] >> np.uint64(label_bit & 63) & _SINGLE_BIT:
                 labels.load[label] -= knapsack.sizes[item]
         labels.members[label, 0] &= keep[0]
         labels.members[label, 1] &= keep[1]
@@ -346,12 +347,12 @@ def _branch_on_item(
     n_nodes : int
         Nodes in the tree.
     """
-    size, seat = knapsack.sizes[item], knapsack.seat[item]
+    size, label_bit = knapsack.sizes[item], knapsack.label_bit[item]
     n_labels, kept = count, 0
     for label in range(count):
         if labels.load[label] + size <= knapsack.capacity and labels.worth[label] + min(reduced, 0) > floor:
             _copy_label(labels, label, n_labels)
-            labels.members[n_labels, seat >> 6] |= _SINGLE_BIT << np.uint64(seat & 63)
+            labels.members[n_labels, label_bit >> 6] |= _SINGLE_BIT << np.uint64(label_bit & 63)
             labels.load[n_labels] += size
             labels.worth[n_labels] += min(reduced, 0)
             labels.node[n_labels] = n_nodes

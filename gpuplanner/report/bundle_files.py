@@ -34,12 +34,12 @@ from gpuplanner.planner.layout_plan import (
 )
 from gpuplanner.simulator.scheduling_rules import Drain
 
-SHARED_TEMPLATES = {"COMMON": "common.sh", "FAIL": "fail.sh", "KUBERNETES": "kubernetes.sh"}
-"""Shipped files that are part of several scripts, by their placeholder."""
+SHARED_SCRIPT_PARTS = {"COMMON": "common.sh", "FAIL": "fail.sh", "KUBERNETES": "kubernetes.sh"}
+"""Shell files that several scripts include, by the placeholder that they replace."""
 
 
 def change_note(cost: ChangeCost, node: str, old_state: NodeState | None, new_state: NodeState) -> str:
-    """Describe the layout change of one node as comment lines of a script, with its duration."""
+    """Describe the layout change of one node as comment lines of a script: old and new layouts, duration, reboot."""
     lines = [f"# {node}: {old_state.config_name if old_state else 'present layout'} -> {new_state.config_name}"]
     layout_before: Mapping[int, str] = dict(old_state.gpus) if old_state else {}
     changes: list[GpuLayoutChange] = []
@@ -66,12 +66,12 @@ def change_note(cost: ChangeCost, node: str, old_state: NodeState | None, new_st
 def render_change_script(
     template: str, layout_change: LayoutChange, cost: ChangeCost, gpu_model: GpuModel, parts: Mapping[str, str]
 ) -> str:
-    """Render the script of a layout change from a shipped template.
+    """Render the shell script that carries out a layout change, from a template shipped with the package.
 
     Parameters
     ----------
     template : str
-        Name of the template.
+        File name of the template in ``report/bundle``.
     layout_change : LayoutChange
         Nodes that change at the same time, with their states before and after.
     cost : ChangeCost
@@ -79,7 +79,7 @@ def render_change_script(
     gpu_model : GpuModel
         GPU model of the nodes.
     parts : mapping of str to str
-        Values of further placeholders.
+        Values of further ``@NAME@`` placeholders, by name.
 
     Returns
     -------
@@ -101,8 +101,8 @@ def render_change_script(
 
 
 def fill_shipped_file(name: str, values: Mapping[str, str]) -> str:
-    """Read a shipped file and replace its placeholders and the parts that several scripts share."""
-    shared = {word: read_template(part) for word, part in SHARED_TEMPLATES.items()}
+    """Read a file of ``report/bundle``; fill in its ``@NAME@`` placeholders and :data:`SHARED_SCRIPT_PARTS`."""
+    shared = {word: read_template(part) for word, part in SHARED_SCRIPT_PARTS.items()}
     return replace_placeholders(read_template(name), {**shared, **values})
 
 
@@ -113,18 +113,18 @@ def replace_placeholders(text: str, values: Mapping[str, str]) -> str:
     return text
 
 
-def text_blocks() -> dict[str, str]:
-    """Texts of the pages of a change bundle by name, and by name and actuator."""
+def read_readme_texts() -> dict[str, str]:
+    """Read the text blocks of a bundle's README by heading, such as ``preflight``, or ``preflight slurm``."""
     return dict(block.split("\n", 1) for block in read_template("templates/texts.md").split("\n# ")[1:])
 
 
 def read_template(name: str) -> str:
-    """Read a shipped script or template."""
+    """Read a script or template of the package folder ``report/bundle``."""
     return (resources.files(__package__) / "bundle" / name).read_text(encoding="utf-8")
 
 
 def _repartition_timeout_s(cost: ChangeCost) -> float:
-    """Return how long a script waits for an empty node to be repartitioned: twice the slowest duration [s]."""
+    """Compute how long a script waits for a drained node to be repartitioned [s]: twice the longest duration."""
     profiles = () if cost.gpu_model is None else cost.gpu_model.profiles
     max_instances = 2 * max((profile.max_instances for profile in profiles), default=0)
     reboot_s = 0.0 if cost.reboot_s is None else cost.reboot_s.high
@@ -132,17 +132,23 @@ def _repartition_timeout_s(cost: ChangeCost) -> float:
 
 
 def format_timeout_s(limit_s: float | None) -> str:
-    """Format how long a script waits for a node to be drained [s]; without a limit, the largest number."""
+    """Format the drain timeout of a script [s]; without a limit, it is 2**31."""
     return f"{2**31 if limit_s is None else limit_s:.0f}"
 
 
-CONFIG_MAP, NAMESPACE, CHECKSUMS = "gpuplanner-mig-config", "gpu-operator", "SHA256SUMS"
-POLICY_STEP = "points the ClusterPolicy at the ConfigMap, for all nodes; saves the previous settings"
+MIG_CONFIG_MAP_NAME = "gpuplanner-mig-config"
+"""Name of the ConfigMap with the MIG configurations."""
+GPU_OPERATOR_NAMESPACE = "gpu-operator"
+"""Kubernetes namespace of the NVIDIA GPU operator."""
+CHECKSUMS_FILE = "SHA256SUMS"
+"""File of a bundle with the SHA-256 of its other files."""
+CLUSTER_POLICY_PURPOSE = "points the ClusterPolicy at the ConfigMap, for all nodes; saves the previous settings"
+"""Purpose of ``policy.sh``, as the README of a bundle states it."""
 
 
 @dataclass(frozen=True)
 class FileStep:
-    """A file of the bundle with the commands that use it; steps are listed in order of use.
+    """A file of a change bundle with the commands that apply, verify and undo it; the README lists them in order.
 
     - ``file``: Path in the bundle.
     - ``purpose``: What the file is for, as the README lists it.
@@ -160,12 +166,12 @@ class FileStep:
 
     @classmethod
     def script(cls, file: str, purpose: str) -> FileStep:
-        """Make the step of a script with the verbs ``apply``, ``verify`` and ``rollback``."""
+        """Make the step of a shell script that takes the arguments ``apply``, ``verify`` and ``rollback``."""
         return cls(file, purpose, *(f"bash {file} {verb}" for verb in ("apply", "verify", "rollback")))
 
     @classmethod
     def manifest(cls, file: str, purpose: str) -> FileStep:
-        """Make the step of Kubernetes objects that kubectl creates and deletes."""
+        """Make the step of a YAML file of Kubernetes objects, with ``kubectl apply`` and ``kubectl delete``."""
         return cls(file, purpose, f"kubectl apply -f {file}", "", f"kubectl delete -f {file}")
 
 
@@ -232,7 +238,7 @@ class Bundle:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
         hashes = (f"{sha256(text.encode()).hexdigest()}  {name}\n" for name, text in self.files.items())
-        (folder / CHECKSUMS).write_text("".join(hashes), encoding="utf-8")
+        (folder / CHECKSUMS_FILE).write_text("".join(hashes), encoding="utf-8")
 
 
 @dataclass(kw_only=True)
@@ -264,18 +270,18 @@ class FleetBundle(Bundle):
 
     @property
     def mig_parted_path(self) -> str:
-        """Place of mig-parted.yaml on nodes of Slurm: not that of an earlier bundle, which a unit may read at boot."""
+        """Path of mig-parted.yaml on Slurm nodes, new for each bundle: a unit may read an earlier one at boot."""
         return f"/etc/gpuplanner-mig-parted-{self.index['change'][0].removeprefix('change-')}.yaml"
 
     def path_of(self, name: str) -> str:
-        """Return the path of a file in the folder of the actuator."""
+        """Return the path of a file in the bundle, such as ``slurm/change.sh``: the actuator is its folder."""
         return f"{self.rules.actuator}/{name}"
 
     def script(self, template: str, **values: str) -> str:
-        """Render a shipped script with the values of this fleet."""
+        """Fill a template of ``report/bundle/templates`` with the values of this fleet and the given ones."""
         known_values = {
             "NAME": self.rules.policy,
-            "CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE, "GPU_MODEL": self.gpu_model.name,
+            "CONFIG_MAP": MIG_CONFIG_MAP_NAME, "NAMESPACE": GPU_OPERATOR_NAMESPACE, "GPU_MODEL": self.gpu_model.name,
             "TIMEOUT_S": format_timeout_s(self.drain.limit_s),
             "AFTERWARDS": f"Once they are empty, {self.release_instruction}: the saving depends on it; "
                           "no script does it.",
@@ -284,12 +290,12 @@ class FleetBundle(Bundle):
         return fill_template(template, known_values)
 
     def add_script(self, template: str, purpose: str, name: str | None = None) -> None:
-        """Add a shipped script with the three verbs, under its own name or another."""
+        """Add a script with the verbs ``apply``, ``verify`` and ``rollback``, named `name` or as its template."""
         self.add(self.script(template), FileStep.script(self.path_of(name or template), purpose))
 
 
 def fill_template(template: str, values: Mapping[str, str]) -> str:
-    """Replace the placeholders of a template; ``@controller.fact@`` is looked up in the catalogue.
+    """Replace the placeholders of a template; one such as ``@slurm.resume_headroom@`` is a fact of the catalogue.
 
     Examples
     --------
@@ -301,8 +307,10 @@ def fill_template(template: str, values: Mapping[str, str]) -> str:
     return fill_shipped_file(f"templates/{template}", {**catalogue_values, **values})
 
 
-def add_release(bundle: FleetBundle, nodes: Sequence[str], purpose: str, guard: Callable[[str], str] = str) -> None:
-    """Add the list of nodes to release and the script that drains them.
+def add_release_files(
+    bundle: FleetBundle, nodes: Sequence[str], purpose: str, guard: Callable[[str], str] = str
+) -> None:
+    """Add the files that release nodes: ``released.txt`` with their names, and ``release.sh``, which drains them.
 
     Parameters
     ----------
@@ -313,7 +321,7 @@ def add_release(bundle: FleetBundle, nodes: Sequence[str], purpose: str, guard: 
     purpose : str
         What the script does, for the README.
     guard : callable
-        Wraps the command of the script in a condition.
+        Returns the apply command wrapped in a shell condition; default: the command itself.
     """
     if nodes:
         script = "release_slurm.sh" if bundle.rules.actuator == "slurm" else "release.sh"
@@ -324,11 +332,11 @@ def add_release(bundle: FleetBundle, nodes: Sequence[str], purpose: str, guard: 
 
 
 def join_lines(words: Sequence[str]) -> str:
-    """Join words into a text with one word a line."""
+    """Join names into a text with one name on each line."""
     return "".join(f"{word}\n" for word in words)
 
 
-INDEX_SCHEMA: dict[str, Any] = {
+CHANGE_INDEX_SCHEMA: dict[str, Any] = {
     "change": pl.String,
     "planned": pl.Datetime("us", "UTC"),
     "node": pl.String,
@@ -341,15 +349,15 @@ INDEX_SCHEMA: dict[str, Any] = {
     "give_up_at": pl.Datetime("us", "UTC"),
     "instances_removed": pl.Int32,
 }
-"""Columns of the index, before what was rehearsed. ``untouched``: GPUs of the node that its configuration names too and
-leaves as they are; where nodes are emptied, their jobs have to end as well."""
+"""Columns of :func:`change_index` before the simulated drain times. ``untouched``: GPUs of a node that keep their
+layout; where whole nodes are drained, their jobs have to end as well."""
 
 
 def change_index(
     plan: pl.DataFrame, gpu_model: GpuModel | str, *, change: ChangeCost | None = None, drain: Drain | None = None,
     expected: pl.DataFrame | None = None, initial: pl.DataFrame | None = None,
 ) -> pl.DataFrame:  # fmt: skip
-    """List the changes of a plan, one row for each node, or each GPU where these are emptied one by one.
+    """Tabulate the layout changes of a plan, a row for each node, or for each GPU where single GPUs are drained.
 
     Parameters
     ----------
@@ -369,8 +377,8 @@ def change_index(
     Returns
     -------
     polars.DataFrame
-        The columns of :data:`INDEX_SCHEMA` and :data:`REHEARSAL_COLUMNS`, by time, node and GPU. ``change`` names the
-        files. ``before`` is empty, and ``instances_removed`` null, where nothing is known of the time before; null
+        Columns of :data:`CHANGE_INDEX_SCHEMA` and :data:`REHEARSAL_COLUMNS`, by time, node and GPU. ``change`` names
+        the files. ``before`` is empty, and ``instances_removed`` null, where nothing is known of the time before; null
         ``give_up_at``: never.
 
     Raises
@@ -405,7 +413,7 @@ def change_index(
     # A reservation begins no earlier than the change before it.
     earliest = pl.col("planned") - timedelta(seconds=drain.ahead_s)
     last = pl.col("planned").shift().over("node", "gpu", order_by="planned")
-    index = pl.DataFrame(rows, schema=INDEX_SCHEMA).with_columns(reserve_from=pl.max_horizontal(earliest, last))
+    index = pl.DataFrame(rows, schema=CHANGE_INDEX_SCHEMA).with_columns(reserve_from=pl.max_horizontal(earliest, last))
     index = index.sort("planned", "node", "gpu")
     if expected is None:
         return index.with_columns(pl.lit(None, kind).alias(name) for name, kind in REHEARSAL_COLUMNS.items())
@@ -416,7 +424,7 @@ def change_index(
 def to_index_text(index: pl.DataFrame, gpu_model: GpuModel | str, change: ChangeCost, actuator: str = "") -> str:
     """Render the layout changes as a Markdown table, one row for each node or GPU.
 
-    Times are left out if the changes have none, drain times if they were not simulated.
+    Drain times are left out if they were not simulated.
 
     Parameters
     ----------
@@ -426,11 +434,8 @@ def to_index_text(index: pl.DataFrame, gpu_model: GpuModel | str, change: Change
         GPU model of the nodes.
     change : ChangeCost
         Duration of a change.
-    dated : bool
-        Show the planned time of each change.
-
-    Of the one change of an actuator, or of a schedule, whose changes have times. Drain times only where they were
-    simulated.
+    actuator : str
+        Actuator that makes all changes once, without planned times; empty: changes of a schedule, with their times.
 
     Returns
     -------
@@ -438,7 +443,10 @@ def to_index_text(index: pl.DataFrame, gpu_model: GpuModel | str, change: Change
         Markdown.
     """
     by_gpu = index["gpu"].null_count() < index.height
-    blocks, actuators = text_blocks(), [actuator] if actuator else ["nvidia-smi" if by_gpu else "mig-manager", "slurm"]
+    blocks, actuators = (
+        read_readme_texts(),
+        [actuator] if actuator else ["nvidia-smi" if by_gpu else "mig-manager", "slurm"],
+    )
     orders = {name: blocks.get(f"changes {name}", blocks["changes"]).strip() for name in actuators}
     rows = [_index_cells(row, change, dated=not actuator) for row in index.iter_rows(named=True)]
     heads = [name for name in (rows or [{}])[0] if any(row[name] for row in rows)]
@@ -460,44 +468,44 @@ def describe_duration(index: pl.DataFrame, change: ChangeCost) -> str:
     if change.reboot_s is None or not switched:
         return no_mode_change
     mode_change = f"{change.reboot_s.describe_time()} on {format_node_list(switched)}, where MIG mode changes"
-    everywhere = all(switches for _, switches, _ in _gpu_changes(index))
+    everywhere = all(switches for _, switches, _ in _iterate_gpu_changes(index))
     return mode_change if everywhere else f"{no_mode_change}, or {mode_change}"
 
 
 def find_mode_change_nodes(index: pl.DataFrame) -> list[str]:
     """Find the nodes on which the MIG mode of a GPU changes; a GPU of unknown present layout counts as full."""
-    return list(dict.fromkeys(node for node, switches, _ in _gpu_changes(index) if switches))
+    return list(dict.fromkeys(node for node, switches, _ in _iterate_gpu_changes(index) if switches))
 
 
 def describe_unused_slices(index: pl.DataFrame, gpu_model: GpuModel) -> str:
-    """Describe the largest instance that fits on each new layout in addition; empty without any."""
+    """Name the largest MIG instance that still fits beside each new layout; empty text if none fits."""
     profiles = sorted(gpu_model.profiles, key=lambda profile: profile.size_order, reverse=True)
     names = [profile.name for profile in profiles if not {"+", "-"} & {*profile.name}]
     fitting: dict[str, list[str]] = {}
-    for layout in sorted({after for _, _, after in _gpu_changes(index) if after != FULL_GPU}):
+    for layout in sorted({after for _, _, after in _iterate_gpu_changes(index) if after != FULL_GPU}):
         fitting[layout] = [name for name in names if prove(gpu_model, Counter(parse_layout(layout)) + Counter([name]))]
     return "; ".join(
         f"{format_layout_text(layout)} leaves slices for {fits[0]}" for layout, fits in fitting.items() if fits
     )
 
 
-def _gpu_changes(index: pl.DataFrame) -> Iterator[tuple[str, bool, str]]:
+def _iterate_gpu_changes(index: pl.DataFrame) -> Iterator[tuple[str, bool, str]]:
     """Yield the node of each GPU that changes, whether its MIG mode changes, and its new layout."""
     for row in index.iter_rows(named=True):
-        before, after = _layouts(row)
+        before, after = _parse_row_layouts(row)
         for gpu, layout in after.items():
             yield row["node"], (before.get(gpu, FULL_GPU) == FULL_GPU) != (layout == FULL_GPU), layout
 
 
-def _layouts(row: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Parse the layouts of the GPUs of a row before and after the change, by GPU."""
+def _parse_row_layouts(row: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Parse the layouts before and after the change in a row of the index: two mappings of GPU to layout."""
     before, after = (dict(word.split("=") for word in row[name].split()) for name in ("before", "after"))
     return before, after
 
 
 def _index_cells(row: dict[str, Any], change: ChangeCost, *, dated: bool) -> dict[str, str]:
-    """Format a row of the index as cells by column heading; empty cells are not shown."""
-    before, after = _layouts(row)
+    """Format a row of the index as texts by column heading; if `dated`, also planned time, timeout and file."""
+    before, after = _parse_row_layouts(row)
     changes = [change.change(before[gpu], layout) for gpu, layout in after.items() if gpu in before]
     counts = [sum(len(item.destroyed) for item in changes), sum(len(item.created) for item in changes)]
     deleted, created = map(str, counts) if len(changes) == len(after) else ("not known", "not known")
@@ -517,7 +525,7 @@ def _index_cells(row: dict[str, Any], change: ChangeCost, *, dated: bool) -> dic
 
 
 def _group_gpus(layouts: str) -> str:
-    """Group the GPUs of one layout in a text such as ``0,1: 7g.80gb:1``."""
+    """Turn ``0=7g.80gb:1 1=7g.80gb:1`` into ``0,1: 7g.80gb:1``: the GPUs of each layout together."""
     by_layout: dict[str, list[str]] = {}
     for word in layouts.split():
         gpu, _, layout = word.partition("=")
@@ -526,7 +534,7 @@ def _group_gpus(layouts: str) -> str:
 
 
 def _layout_cells(gpus: list[tuple[int, str | None, str]], cost: ChangeCost) -> dict[str, Any]:
-    """Make the cells of a row: layouts before and after, and the number of instances removed."""
+    """Make the columns of an index row on GPUs: their number, layouts before and after, and instances removed."""
     known_before = [(gpu, old, new) for gpu, old, new in gpus if old is not None]
     return {
         "gpus": len(gpus),
@@ -539,5 +547,5 @@ def _layout_cells(gpus: list[tuple[int, str | None, str]], cost: ChangeCost) -> 
 
 
 def _format_layouts(layouts: Iterable[tuple[int, str]]) -> str:
-    """Format GPUs with their layouts as ``GPU=layout`` words."""
+    """Format GPUs with their layouts as a text such as ``0=7g.80gb:1 1=gpu``."""
     return " ".join(f"{gpu}={layout}" for gpu, layout in layouts)

@@ -23,12 +23,22 @@ from gpuplanner.report.chart_theme import (
     stack_bars,
 )
 
-WITHIN, ABOVE, MISSING = "within quota or fair share", "borrowed", "shortfall"
+WITHIN_SHARE_LABEL, BORROWED_LABEL, SHORTFALL_LABEL = "within quota or fair share", "borrowed", "shortfall"
+"""Legend labels of the parts of a team's GPU-hours."""
 NO_PARTY = "-"
-_PART_COLUMNS = {WITHIN: "allocated_gpu_hours", ABOVE: "above_gpu_hours", MISSING: "deficit_gpu_hours"}
-_PART_COLOURS = {WITHIN: theme.BLUE, ABOVE: theme.SKY, MISSING: theme.VERMILION}
+"""Borrower of idle GPUs, or lender of unclaimed quota, where no team is involved."""
+_FAIR_SHARE_PART_COLUMNS = {
+    WITHIN_SHARE_LABEL: "allocated_gpu_hours",
+    BORROWED_LABEL: "above_gpu_hours",
+    SHORTFALL_LABEL: "deficit_gpu_hours",
+}
+"""Column of GPU-hours of each part of a team's bar, by legend label."""
+_FAIR_SHARE_PART_COLOURS = {WITHIN_SHARE_LABEL: theme.BLUE, BORROWED_LABEL: theme.SKY, SHORTFALL_LABEL: theme.VERMILION}
+"""Colour of each part of a team's bar, by legend label."""
 _TEAM_ALLOCATION_COLUMNS = ("tenant", "slot_s", "gpus")
+"""Columns that :func:`plot_tenant_shares` needs."""
 _BORROWING_COLUMNS = ("borrower", "lender", "gpu_hours")
+"""Columns that :func:`plot_borrowing` needs."""
 
 
 @frame_chart("GPUs allocated over time, by team", *_TEAM_ALLOCATION_COLUMNS, empty="No GPU was allocated.")
@@ -83,7 +93,9 @@ def plot_tenant_shares(shares: pl.DataFrame, *, top: int = 8) -> ChartType:
     return theme.finish(chart, height=260)
 
 
-@frame_chart("GPU-hours allocated and short, by team", "tenant", *_PART_COLUMNS.values(), empty="There is no team.")
+@frame_chart(
+    "GPU-hours allocated and short, by team", "tenant", *_FAIR_SHARE_PART_COLUMNS.values(), empty="There is no team."
+)
 def plot_entitlements(accounts: pl.DataFrame, *, top: int = 15) -> ChartType:
     """Plot GPU-hours of each team: within its quota or fair share, borrowed above it, and its shortfall.
 
@@ -112,11 +124,13 @@ def plot_entitlements(accounts: pl.DataFrame, *, top: int = 15) -> ChartType:
     order = shown["tenant"].to_list()
     within = (pl.col("allocated_gpu_hours") - pl.col("above_gpu_hours")).clip(lower_bound=0.0)
     parts = shown.select(
-        "tenant", within.alias(WITHIN), *(pl.col(_PART_COLUMNS[part]).alias(part) for part in (ABOVE, MISSING))
-    ).unpivot(list(_PART_COLUMNS), index="tenant", variable_name="part", value_name="gpu_hours")
+        "tenant",
+        within.alias(WITHIN_SHARE_LABEL),
+        *(pl.col(_FAIR_SHARE_PART_COLUMNS[part]).alias(part) for part in (BORROWED_LABEL, SHORTFALL_LABEL)),
+    ).unpivot(list(_FAIR_SHARE_PART_COLUMNS), index="tenant", variable_name="part", value_name="gpu_hours")
     x = alt.X("gpu_hours:Q", title="GPU-hours")
     hover = make_tooltips(tenant="team", part="part", gpu_hours=("GPU-hours", ",.1f"))
-    chart = stack_bars(parts, x, y="tenant", order=order, part="part", colours=_PART_COLOURS, hover=hover)
+    chart = stack_bars(parts, x, y="tenant", order=order, part="part", colours=_FAIR_SHARE_PART_COLOURS, hover=hover)
     return theme.finish(chart, bands=order, legend=200)
 
 
@@ -185,7 +199,7 @@ def plot_borrowing(borrowed: pl.DataFrame, *, top: int = 12) -> ChartType:
         text=alt.Text("gpu_hours:Q", format=",.1f"),
         color=alt.condition(f"datum.gpu_hours > {half!r}", alt.value("white"), alt.value(theme.INK)),
     )
-    height, names = theme.BAND_HEIGHT * len(borrowers), theme.label_width(borrowers) + 20
+    height, names = theme.BAR_ROW_HEIGHT_PX * len(borrowers), theme.label_width(borrowers) + 20
     return theme.finish(alt.layer(cells, numbers), height=height, names=names)
 
 
@@ -211,14 +225,16 @@ def borrowing_text(borrowed: pl.DataFrame) -> str:
 
 _USE_CHART_HEIGHT_PX = 172
 _LABEL_GAP_PX = 15
-"""Pixels between labels at the ends of lines."""
-_USE_WORDS = {"requested_gpus": "requested", "allocated_gpus": "allocated", "active_gpus": "active"}
-_MAX_LINE_TO_REST_RATIO = 2.5
-"""A line so many times above all else is not drawn to scale, and broken."""
+"""Minimum vertical distance between the labels at the ends of lines [px]."""
+_USE_LABELS = {"requested_gpus": "requested", "allocated_gpus": "allocated", "active_gpus": "active"}
+"""Labels of the lines of :func:`plot_use`, by column."""
+_MAX_CAPACITY_TO_PEAK_RATIO = 2.5
+"""Installed GPUs above this multiple of the highest value are drawn lower, as a dotted line not to scale."""
 _COST_CURVE_COLUMNS = ("quantile", "planned", "short", "cost")
+"""Columns that :func:`plot_cost_curve` needs."""
 
 
-@frame_chart("GPUs requested, allocated and active", *("day", *_USE_WORDS), empty="There is no day in the record.")
+@frame_chart("GPUs requested, allocated and active", *("day", *_USE_LABELS), empty="There is no day in the record.")
 def plot_use(frame: pl.DataFrame, *, gpus: int, is_counted: bool = True) -> ChartType:
     """Plot mean GPUs by day: requested, allocated and active, with installed GPUs.
 
@@ -245,16 +261,16 @@ def plot_use(frame: pl.DataFrame, *, gpus: int, is_counted: bool = True) -> Char
     'On average 30 GPUs were requested and 24 allocated; active GPUs: no telemetry.'
     """
     long = (
-        frame.unpivot(list(_USE_WORDS), index="day", variable_name="what", value_name="gpus")
+        frame.unpivot(list(_USE_LABELS), index="day", variable_name="what", value_name="gpus")
         .drop_nulls("gpus")
-        .with_columns(pl.col("day").cast(pl.Datetime("us", "UTC")), word=pl.col("what").replace_strict(_USE_WORDS))
+        .with_columns(pl.col("day").cast(pl.Datetime("us", "UTC")), word=pl.col("what").replace_strict(_USE_LABELS))
         .sort("what", "day")
     )
-    shown = [name for name in _USE_WORDS if name in long["what"]]
+    shown = [name for name in _USE_LABELS if name in long["what"]]
     highest = min(long["gpus"].quantile(1.0) or 1.0, 2 * (long["gpus"].quantile(0.98) or 1.0))
-    level, word = _capacity_level(gpus, f"{gpus:,} installed", highest)
+    level, word = _place_capacity_line(gpus, f"{gpus:,} installed", highest)
     top = max(highest, level if is_counted else 0.0) * 1.12
-    colours = dict(zip(_USE_WORDS, (theme.MUTED, theme.INK, theme.BLUE), strict=True))
+    colours = dict(zip(_USE_LABELS, (theme.MUTED, theme.INK, theme.BLUE), strict=True))
     x = alt.X("day:T", title=None, axis=alt.Axis(format="%-d %b", labelAngle=0, tickCount=6, grid=False))
     y = alt.Y("gpus:Q", title="GPUs", scale=alt.Scale(domain=[0, top], nice=False, clamp=True))
     colour = alt.Color("what:N", scale=theme.colour_scale(colours, shown), legend=None)
@@ -273,12 +289,12 @@ def plot_use(frame: pl.DataFrame, *, gpus: int, is_counted: bool = True) -> Char
         make_chart(labels).mark_text(align="left", dx=5).encode(x=x, y=y, text="word:N", color=colour),
     ]
     if is_counted:
-        parts += _capacity_line(level, word, y, solid=level == gpus)
+        parts += _draw_capacity_line(level, word, y, solid=level == gpus)
     return theme.finish(alt.layer(*parts), finding=use_text(frame), height=_USE_CHART_HEIGHT_PX, room=80)
 
 
-def _capacity_line(level: float, word: str, y: alt.Y, *, solid: bool) -> list[alt.Chart]:
-    """Draw the line of installed GPUs with its label, dotted if it is not to scale or not counted."""
+def _draw_capacity_line(level: float, word: str, y: alt.Y, *, solid: bool) -> list[alt.Chart]:
+    """Draw the horizontal line of installed GPUs with its label; dotted unless `solid`."""
     capacity = make_chart(pl.DataFrame({"gpus": [level], "word": [word]})).encode(y=y)
     return [
         capacity.mark_rule(color=theme.INK, size=1.5, strokeDash=[1, 0] if solid else [2, 4]),
@@ -286,18 +302,18 @@ def _capacity_line(level: float, word: str, y: alt.Y, *, solid: bool) -> list[al
     ]
 
 
-def _capacity_level(gpus: int, word: str, highest: float) -> tuple[float, str]:
-    """Place the line of installed GPUs; far above all values it is drawn lower, and its label says so."""
-    if gpus <= _MAX_LINE_TO_REST_RATIO * highest or highest <= 0:
+def _place_capacity_line(gpus: int, word: str, highest: float) -> tuple[float, str]:
+    """Return height and label of the line of installed GPUs; far above all values, it is lower, not to scale."""
+    if gpus <= _MAX_CAPACITY_TO_PEAK_RATIO * highest or highest <= 0:
         return float(gpus), word
     return 1.25 * highest, f"{word}, not to scale"
 
 
 def use_text(frame: pl.DataFrame) -> str:
-    """Describe the mean GPUs requested, allocated and active."""
+    """Describe the mean GPUs requested, allocated and active: the text alternative of :func:`plot_use`."""
     if frame.is_empty():
         return "There is no day in the record."
-    requested, allocated, active = frame.select(pl.col(list(_USE_WORDS)).cast(pl.Float64).mean()).row(0)
+    requested, allocated, active = frame.select(pl.col(list(_USE_LABELS)).cast(pl.Float64).mean()).row(0)
     text = f"On average {requested or 0:,.0f} GPUs were requested and {allocated or 0:,.0f} allocated; "
     if active is None:
         return text + "active GPUs: no telemetry."
@@ -306,12 +322,12 @@ def use_text(frame: pl.DataFrame) -> str:
 
 @frame_chart("GPUs allocated in the busiest hour of each day", "day", "gpus", empty="There is no day in the record.")
 def plot_peaks(frame: pl.DataFrame, *, gpus: int, is_counted: bool = True) -> ChartType:
-    """Plot the peak of allocated GPUs on each day, with installed GPUs.
+    """Plot the GPUs allocated in the busiest hour of each day, with installed GPUs.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        ``day, gpus``.
+        ``day, gpus``: GPUs allocated in the busiest hour of the day.
     gpus : int
         Installed GPUs.
     is_counted : bool
@@ -334,7 +350,9 @@ def plot_peaks(frame: pl.DataFrame, *, gpus: int, is_counted: bool = True) -> Ch
         day_end=(pl.col("day") + timedelta(days=1)).cast(pl.Datetime("us", "UTC")),
     )
     highest = float(rows["gpus"].max())  # type: ignore[arg-type]
-    level, word = _capacity_level(gpus, f"{gpus:,} installed" if is_counted else f"{gpus:,}, peak observed", highest)
+    level, word = _place_capacity_line(
+        gpus, f"{gpus:,} installed" if is_counted else f"{gpus:,}, peak observed", highest
+    )
     top = max(highest, level) * 1.12
     x = alt.X("day_start:T", title=None, axis=alt.Axis(format="%-d %b", labelAngle=0, tickCount=6, grid=False))
     y = alt.Y("gpus:Q", title="GPUs", scale=alt.Scale(domain=[0, top], nice=False))
@@ -343,13 +361,13 @@ def plot_peaks(frame: pl.DataFrame, *, gpus: int, is_counted: bool = True) -> Ch
         make_chart(rows)
         .mark_bar(color=theme.BLUE, stroke="white", strokeWidth=1)
         .encode(x=x, x2="day_end:T", y=y, y2=alt.datum(0), tooltip=hover),
-        *_capacity_line(level, word, y, solid=is_counted and level == gpus),
+        *_draw_capacity_line(level, word, y, solid=is_counted and level == gpus),
     )
     return theme.finish(chart, finding=peaks_text(frame), height=150, room=12)
 
 
 def peaks_text(frame: pl.DataFrame) -> str:
-    """Describe the peak of allocated GPUs and its day."""
+    """Describe the peak of allocated GPUs and its day in a sentence, the text alternative of :func:`plot_peaks`."""
     if frame.is_empty():
         return "There is no day in the record."
     peak = frame.sort("gpus", descending=True, maintain_order=True).row(0, named=True)
@@ -358,12 +376,12 @@ def peaks_text(frame: pl.DataFrame) -> str:
 
 @frame_chart("Cost of planning at a quantile", *_COST_CURVE_COLUMNS, empty="There is no quantile.")
 def plot_cost_curve(frame: pl.DataFrame) -> ChartType:
-    """Plot the cost of planning at each quantile of demand, with a mark at the cheapest.
+    """Plot the cost of planning GPUs for each quantile of the demand forecast, with a mark at the cheapest.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        ``quantile, planned, short, cost``.
+        ``quantile, planned, short, cost``: quantile [0-1], GPU-hours planned, GPU-hours missing, and their cost.
 
     Raises
     ------
@@ -392,12 +410,15 @@ def _format_day(day: object) -> str:
 
 
 _WAIT_CURVE_COLUMNS = ("layout", "gpus", "job_size", "p95_minutes", "low", "high")
+"""Columns that :func:`plot_wait_curve` needs."""
 _WAIT_TICKS_MIN = [0, 10, 60, 360, 1440, 10080]
+"""Ticks of the axis of queue waits [min]."""
 _WAIT_TICK_LABEL = """datum.value >= 1440 ? datum.value / 1440 + ' d'
     : datum.value >= 60 ? datum.value / 60 + ' h' : datum.value + ' min'"""
+"""Vega expression that labels a tick given in minutes as minutes, hours or days."""
 _WAIT_PANEL_HEIGHT_PX = 125
 MAX_WAIT_PANELS = 3
-"""Job sizes that are drawn: those with the longest p95 wait."""
+"""Number of job sizes with a panel: the one that sets the number of GPUs, then those with the longest p95 wait."""
 
 
 @frame_chart("Queue wait against number of GPUs", *_WAIT_CURVE_COLUMNS, empty="The record carries no wait curve.")
@@ -490,7 +511,9 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
 
 
 def find_deciding_size(smaller: pl.DataFrame, limits: pl.DataFrame) -> str | None:
-    """Find the job size that exceeds its limit by the largest factor on the largest fleet; None if none does.
+    """Find the job size whose p95 wait exceeds its limit by the largest factor; None if none does.
+
+    `smaller` has the waits on fleets smaller than the recommended one; the largest of these fleets counts.
 
     Examples
     --------
@@ -505,7 +528,7 @@ def find_deciding_size(smaller: pl.DataFrame, limits: pl.DataFrame) -> str | Non
 
 
 def wait_curve_text(frame: pl.DataFrame, *, today: int, recommended: int) -> str:
-    """Describe the p95 wait of the job size that waits longest, today and as recommended.
+    """Describe in a sentence the p95 wait of the job size that waits longest, today and as recommended.
 
     Examples
     --------

@@ -31,32 +31,32 @@ from gpuplanner.decision.decision_text import IDLE_ACTIONS, format_node_list
 from gpuplanner.decision.decision_types import WAIT_TOLERANCE_MINUTES, Decision
 from gpuplanner.decision.plan_rehearsal import make_drain_rule
 from gpuplanner.decision.policy_comparison import POLICIES
-from gpuplanner.decision.policy_layouts import LAYOUT_CUT_BY_JOBS, FleetRules, TenantQuota
+from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, FleetRules, TenantQuota
 from gpuplanner.decision.requested_jobs import RIGHTSIZED
 from gpuplanner.decision.study import Study, open_study
 from gpuplanner.hardware.catalog import find_measure_texts
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model, load_any_gpu_model, make_non_mig_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, find_change_cost
+from gpuplanner.ingest.chunked_tables import read_table
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
-from gpuplanner.ingest.large_tables import read_table
 from gpuplanner.planner.layout_plan import check_layout_plan, node_states_at
 from gpuplanner.report.bundle_files import (
-    CONFIG_MAP,
-    NAMESPACE,
-    POLICY_STEP,
+    CLUSTER_POLICY_PURPOSE,
+    GPU_OPERATOR_NAMESPACE,
+    MIG_CONFIG_MAP_NAME,
     Bundle,
     FileStep,
     FleetBundle,
     MeasureText,
     PageText,
-    add_release,
+    add_release_files,
     describe_duration,
     describe_unused_slices,
     fill_template,
     find_mode_change_nodes,
     join_lines,
+    read_readme_texts,
     replace_placeholders,
-    text_blocks,
     to_index_text,
 )
 from gpuplanner.report.mig_manager_files import allocatable_resources, to_change_scripts, to_config_map, to_mig_parted
@@ -65,9 +65,10 @@ from gpuplanner.simulator.scheduling_rules import Drain
 from gpuplanner.usage.study_fleet import is_catalogue_model
 
 README_FILE = "README.md"
-NO_STEPS_TEXT = "Nothing to do."
-FLEET_ACTIONS = ("repartition", "rightsize", "power_down", "autoscale")
-"""Measures that files perform: those that belong to no other measure."""
+NOTHING_TO_DO_TEXT = "Nothing to do."
+"""Text of a README section without commands."""
+FLEET_CHANGE_ACTIONS = ("repartition", "rightsize", "power_down", "autoscale")
+"""Actions of measures that the files of a fleet change carry out together."""
 
 
 def make_bundle(
@@ -94,7 +95,7 @@ def make_bundle(
     Bundle
         Files; what could not be written is in ``warnings``.
     """
-    from gpuplanner.report.kubernetes_pools import add_dra_files, add_node_pools, add_queues
+    from gpuplanner.report.kubernetes_files import add_dra_files, add_node_pools, add_queues
     from gpuplanner.report.slurm_files import add_power_saving_files
 
     gpu_model = change.gpu_model or as_gpu_model(rules.gpu_model)
@@ -103,7 +104,7 @@ def make_bundle(
         bundle.warnings.append("the data do not name the nodes; files that name nodes are left out")
     by_actuator = {"slurm": _add_slurm_files, "mig-parted": _add_mig_parted_files}
     add_files = by_actuator.get(rules.actuator, _add_operator_files)
-    is_partitioned_on_request = any(LAYOUT_CUT_BY_JOBS in pool.layouts for pool in rules.pools)
+    is_partitioned_on_request = any(LAYOUT_PARTITIONED_PER_JOB in pool.layouts for pool in rules.pools)
     if is_partitioned_on_request:
         add_files = add_dra_files
     elif rules.actuator == "autoscaler" or (rules.powers_nodes_down and rules.actuator != "slurm"):
@@ -124,14 +125,14 @@ def make_bundle(
 
 
 def _add_operator_files(bundle: FleetBundle) -> None:
-    """Add the ConfigMap of the MIG manager, or the script for single GPUs, which drains, repartitions and verifies."""
+    """Add the files for Kubernetes: the ConfigMap of the MIG manager, or the script that repartitions single GPUs."""
     rules, plan = bundle.rules, bundle.rules.layout_plan()
     by_gpu = rules.actuator == "nvidia-smi"
     if bundle.gpu_model.profiles and not by_gpu:
         purpose_of_map = "MIG configurations, one per node layout, for the MIG manager; `policy.sh` creates it"
         path = bundle.path_of("configmap.yaml")
         bundle.add(to_config_map(plan, bundle.gpu_model), FileStep(path, purpose_of_map))
-        bundle.add_script("policy.sh", POLICY_STEP)
+        bundle.add_script("policy.sh", CLUSTER_POLICY_PURPOSE)
     if bundle.gpu_model.profiles:
         drain = replace(bundle.drain, scope="gpu") if by_gpu else bundle.drain
         scripts = to_change_scripts(plan, bundle.gpu_model, change=bundle.change, drain=drain)
@@ -140,7 +141,7 @@ def _add_operator_files(bundle: FleetBundle) -> None:
         for text in scripts.values():  # one: the fleet changes once
             purpose = "repartitions GPUs one by one, verifies" if by_gpu else purpose_of_nodes
             bundle.add(text, FileStep.script(bundle.path_of("change.sh"), purpose))
-    add_release(bundle, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
+    add_release_files(bundle, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
 
 
 def _add_mig_parted_files(bundle: FleetBundle) -> None:
@@ -173,7 +174,7 @@ def _add_slurm_files(bundle: FleetBundle) -> None:
     release_purpose = "drains the nodes of `released.txt`, which are not needed"
     if not plan["changed"].any():
         # To drain nodes, neither the type of their GPUs nor the lines of the others are needed.
-        add_release(bundle, rules.released, release_purpose)
+        add_release_files(bundle, rules.released, release_purpose)
         return
     files = to_slurm_files(plan, bundle.gpu_model, gres_type=bundle.gres_type, change=bundle.change, drain=bundle.drain)
     scripts = [name for name in files if name.startswith("change-")]
@@ -196,7 +197,7 @@ def _add_slurm_files(bundle: FleetBundle) -> None:
     step = FileStep.script(bundle.path_of("change.sh"), purpose)
     parted = f"export PARTED={bundle.mig_parted_path}\n"
     bundle.add(files[scripts[0]], replace(step, do=parted + step.do, undo=parted + step.undo))
-    add_release(bundle, rules.released, release_purpose)
+    add_release_files(bundle, rules.released, release_purpose)
 
 
 def _add_index(bundle: FleetBundle) -> None:
@@ -207,7 +208,7 @@ def _add_index(bundle: FleetBundle) -> None:
 
 
 def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
-    """Render the README of a change bundle."""
+    """Render the README of a change bundle as Markdown: reason, files, and commands to apply, check and undo."""
     rules, warnings = bundle.rules, "; ".join(bundle.warnings)
     text, changes = _make_text_lookup(bundle, page_words), bool(_nodes_to_repartition(bundle))
     rightsized = rules.requests == RIGHTSIZED
@@ -256,13 +257,14 @@ def _nodes_to_repartition(bundle: FleetBundle) -> list[str]:
 
 
 def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[str], str]:
-    """Return a function that looks up texts of the README by name, those of the actuator first."""
+    """Return a function from the name of a README text to the text, in the version for the bundle's actuator if any."""
     rules, nodes, limit = bundle.rules, _nodes_to_repartition(bundle), bundle.drain.limit_s
-    blocks, has_gap = text_blocks(), nodes and rules.requests == RIGHTSIZED
+    blocks, has_gap = read_readme_texts(), nodes and rules.requests == RIGHTSIZED
     full_gpus = sum(pool.count * pool.offers.get(FULL_GPU, 0) for pool in rules.pools)
     configs = [(pool.state.config_name, [node for node in pool.nodes if node in nodes]) for pool in rules.pools]
     values = {
-        "NAMESPACE": NAMESPACE, "CONFIG_MAP": CONFIG_MAP, "ACTUATOR": rules.actuator, "DATA": page_words.data,
+        "NAMESPACE": GPU_OPERATOR_NAMESPACE, "CONFIG_MAP": MIG_CONFIG_MAP_NAME, "ACTUATOR": rules.actuator,
+        "DATA": page_words.data,
         "NODES": format_node_list(nodes), "NODE": (nodes or [""])[0],
         "SCRIPT": bundle.path_of("change.sh") if nodes else "",
         "GPUS": str(sum(len(rules.todays_layouts[node]) for node in nodes)),
@@ -288,7 +290,7 @@ def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[st
 
 
 def _quota_text(bundle: FleetBundle, text: Callable[[str], str]) -> str:
-    """List the resources whose quota to lower before or raise after the change; `text` gives a message by its key."""
+    """List the resources whose quota to lower before or raise after the change; `text` looks up README texts."""
     rules = bundle.rules
     if rules.actuator not in ("mig-manager", "nvidia-smi") or rules.powers_nodes_down:
         return ""
@@ -309,7 +311,9 @@ def _quota_text(bundle: FleetBundle, text: Callable[[str], str]) -> str:
 
 def _measure_texts(bundle: FleetBundle, page_words: PageText) -> dict[str, str]:
     """Render what to do, check and undo for each measure, in order."""
-    fleet_action = next((measure.action for measure in page_words.measures if measure.action in FLEET_ACTIONS), "")
+    fleet_action = next(
+        (measure.action for measure in page_words.measures if measure.action in FLEET_CHANGE_ACTIONS), ""
+    )
     do, check, undo = list[str](), list[str](), list[str]()
     several = len(page_words.measures) > 1
     for number, measure in enumerate(page_words.measures, start=1):
@@ -331,13 +335,13 @@ def _measure_texts(bundle: FleetBundle, page_words: PageText) -> dict[str, str]:
     if other_commands:
         do.append(f"The other files keep settings as they are today:\n\n{_fence_commands(other_commands)}")
     parts = {"DO": do, "CHECK": check, "UNDO": undo[::-1]}
-    return {key: "\n\n".join(texts) or NO_STEPS_TEXT for key, texts in parts.items()}
+    return {key: "\n\n".join(texts) or NOTHING_TO_DO_TEXT for key, texts in parts.items()}
 
 
 def _manual_texts(bundle: FleetBundle, page_words: PageText, measure: MeasureText) -> tuple[str, list[str], str, str]:
-    """Describe a measure that no file carries out: the reason, its commands, its check and how to undo it."""
+    """Describe a measure that no file carries out: reason, commands to apply it, its check, and how to undo it."""
     bundle.manual_measures.append(measure.action)
-    if measure.action in FLEET_ACTIONS:
+    if measure.action in FLEET_CHANGE_ACTIONS:
         reason = "; ".join(bundle.warnings)
         return f"No file here carries it out ({reason}); fix this, then run `{page_words.command}`.", [], "", ""
     commands = [command for _, command in measure.steps if command]
@@ -350,13 +354,13 @@ def _manual_texts(bundle: FleetBundle, page_words: PageText, measure: MeasureTex
 
 
 def step_tables(bundle: Bundle) -> dict[str, str]:
-    """Render the list of files and the commands that apply, check and undo them, for a README."""
+    """Render the files of a bundle and the commands that apply, check and undo them, by README placeholder."""
     rows = (f"| `{step.file}` | {step.purpose} |" for step in bundle.steps)
     return {
         "FILES": "\n".join(rows) or "| none | no file needed |",
-        "DO": _fence_commands([step.do for step in bundle.steps]) or NO_STEPS_TEXT,
-        "CHECK": _fence_commands([step.check for step in bundle.steps]) or NO_STEPS_TEXT,
-        "UNDO": _fence_commands([step.undo for step in reversed(bundle.steps)]) or NO_STEPS_TEXT,
+        "DO": _fence_commands([step.do for step in bundle.steps]) or NOTHING_TO_DO_TEXT,
+        "CHECK": _fence_commands([step.check for step in bundle.steps]) or NOTHING_TO_DO_TEXT,
+        "UNDO": _fence_commands([step.undo for step in reversed(bundle.steps)]) or NOTHING_TO_DO_TEXT,
     }
 
 
@@ -367,7 +371,7 @@ def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
     headings = ["pool", "nodes", *counts_heading, "resources of a node"]
     lines = [headings, ["---"] * len(headings)]
     for pool in rules.pools:
-        resources = "MIG instances as requested" if LAYOUT_CUT_BY_JOBS in pool.layouts else ", ".join(
+        resources = "MIG instances as requested" if LAYOUT_PARTITIONED_PER_JOB in pool.layouts else ", ".join(
             f"{count} × {'full GPU' if name == FULL_GPU else name}" for name, count in pool.offers.items()
         )  # fmt: skip
         counts = [str(pool.max_nodes_on), str(pool.kept)] if is_powered_down else []
@@ -381,7 +385,7 @@ def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
 
 
 def _fence_commands(commands: Sequence[str]) -> str:
-    """Join commands in a fenced code block, without repeated lines."""
+    """Join shell commands into a fenced Markdown code block, without repeated lines; empty without commands."""
     lines: list[str] = []
     for command in commands:
         # What was set before need not be set again.
@@ -389,14 +393,16 @@ def _fence_commands(commands: Sequence[str]) -> str:
     return "```bash\n" + "\n".join(lines) + "\n```" if lines else ""
 
 
-BUNDLE_MARK = FolderMark(MANIFEST, "gpuplanner export 1")
+BUNDLE_FOLDER_MARK = FolderMark(MANIFEST, "gpuplanner export 1")
+"""Recognizes a folder of change bundles, which a new bundle may replace."""
 WAIT_REDUCING_ACTIONS = ("pack", "raise_limit", "repartition", "rightsize")
+"""Actions that shorten queue waits: the next measure waits until they have done so."""
 BUNDLE_FOLDER = "export"
-"""Folder of the change bundle in the folder of a report or of `gpuplanner start`."""
+"""Folder of the change bundle below the folder of a report or of `gpuplanner start`."""
 
 
 def emptying_times(scenario: Scenario, nodes: Sequence[str]) -> tuple[float, float] | None:
-    """Estimate how long nodes take until their last job has ended, from the hours of the record.
+    """Estimate how long nodes take to drain: at each hour of the record, the time until their last running job ends.
 
     Returns
     -------
@@ -420,7 +426,7 @@ def emptying_times(scenario: Scenario, nodes: Sequence[str]) -> tuple[float, flo
 
 
 def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_type: str | None = None) -> Bundle | None:
-    """Make the change bundle of a comparison; None if it has no target fleet."""
+    """Make the change bundle for the decision of a policy comparison; None if it has no target fleet."""
     rules, decision = comparison.rules, comparison.decision
     if rules is None:
         return None
@@ -453,7 +459,7 @@ def write_bundle_into(scenario: Scenario, comparison: Comparison, folder: Path) 
 
 
 def load_matching_study(folder: Path) -> Study | None:
-    """Load the study that an earlier command left in a folder; None if version or inputs have changed."""
+    """Load the study that an earlier command saved in a folder; None if version or inputs have changed."""
     with contextlib.suppress(OSError, GpuPlannerError):
         study = open_study(folder)
         scenario = study.scenario
@@ -496,7 +502,7 @@ def export_decision(
     if bundle is None:
         got, todo = comparison.decision.sentence, "Ingest more jobs."
         raise ScenarioError(f"export of {scenario.name}", "a decision", got, todo)
-    with replace_directory(out, mark=BUNDLE_MARK) as folder:
+    with replace_directory(out, mark=BUNDLE_FOLDER_MARK) as folder:
         bundle.write(folder)
     return [Path(out) / name for name in sorted(bundle.files)], tuple(bundle.warnings)
 
@@ -527,7 +533,7 @@ def write_handover_folder(scenario: Scenario, comparison: Comparison, out: str |
     tables["Wait curve"] = make_wait_curve_table(comparison)
     notes = {"Decision": comparison.decision.sentence, "Confidence": " ".join(comparison.decision.confidence)}
     title, locale = scenario.name, scenario.number_locale
-    with replace_directory(out, mark=BUNDLE_MARK) as folder:
+    with replace_directory(out, mark=BUNDLE_FOLDER_MARK) as folder:
         if bundle is not None:
             bundle.write(folder)
         write_workbook(folder / "workbook.xlsx", tables, title=title, notes=notes, locale=locale)

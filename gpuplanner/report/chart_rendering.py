@@ -14,25 +14,36 @@ from altair.typing import ChartType
 from gpuplanner.core.errors import escape_controls
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 
-SVG_WIDTH = 860
-NOTEBOOK_WIDTH = 720
-NARROW_WIDTH = 360
-"""Of pictures where the window is narrow, as on a telephone."""
-_SVG_TAG = re.compile(r"<(?:path|g|rect|line)\b[^>]*>")
-_LONG_NUMBER = re.compile(r"(\.\d\d)\d+")  # a hundredth of a pixel is enough
+SVG_WIDTH_PX = 860
+"""Default width of an SVG file [px]."""
+NOTEBOOK_CHART_WIDTH_PX = 720
+"""Default width of a chart in a notebook [px]."""
+NARROW_CHART_WIDTH_PX = 360
+"""Width of the image that is shown in narrow windows, as on a telephone [px]."""
+_SVG_DRAWING_TAG = re.compile(r"<(?:path|g|rect|line)\b[^>]*>")
+"""Tags of an SVG image with coordinates, in which long decimals are cut off."""
+_LONG_DECIMAL = re.compile(r"(\.\d\d)\d+")
+"""Numbers in SVG tags, of which two decimals of a pixel are kept."""
 
 NAMES_SHARE = 0.36
-"""At most this share of the width goes to names on the vertical axis."""
+"""Maximum share of a chart's width for the names on its vertical axis [0-1]."""
 
 _FONT_MARGIN_SHARE = 0.16
-"""A reader's font may be wider than the one that pictures are laid out with by this share, as DejaVu Sans is."""
+"""By how much a reader's font may be wider than the font of the layout, as DejaVu Sans is [0-1]."""
 
-_SHARED_KEYS = ("$schema", "config", "datasets", "padding", "usermeta", "autosize")
-_OWN_SCALES = {"scale": dict.fromkeys(("x", "y", "color", "shape"), "independent"), "legend": {"color": "independent"}}
+_SHARED_SPEC_KEYS = ("$schema", "config", "datasets", "padding", "usermeta", "autosize")
+"""Keys of a Vega-Lite specification that charts drawn below each other have once."""
+_INDEPENDENT_SCALES = {
+    "scale": dict.fromkeys(("x", "y", "color", "shape"), "independent"),
+    "legend": {"color": "independent"},
+}
+"""Vega-Lite ``resolve``: charts drawn below each other have scales and colour legends of their own."""
 
 # JupyterLab 4 has a Vega-Lite 5 runtime; it says so in the console if a specification names another.
-_NOTEBOOK_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
-_NOTEBOOK_TYPE = "application/vnd.vegalite.v5+json"
+_VEGA_LITE_SCHEMA_URL = "https://vega.github.io/schema/vega-lite/v5.json"
+"""``$schema`` of charts in notebooks: the Vega-Lite version that JupyterLab draws."""
+_VEGA_LITE_MIME_TYPE = "application/vnd.vegalite.v5+json"
+"""MIME type of charts in notebook outputs."""
 
 
 def chart_spec(chart: ChartType) -> dict[str, Any]:
@@ -40,7 +51,7 @@ def chart_spec(chart: ChartType) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from gpuplanner.report.usage_charts import plot_costs
+    >>> from gpuplanner.report.demand_usage_and_cost_charts import plot_costs
     >>> import polars as pl
     >>> chart_spec(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))["width"]
     'container'
@@ -59,9 +70,9 @@ def _escape_texts(value: Any) -> Any:  # noqa: ANN401 - JSON of any shape
 
 
 def fitted(spec: dict[str, Any], width: int) -> dict[str, Any]:
-    """Fit a specification to a width, where no browser knows how wide the page is.
+    """Fit a Vega-Lite specification to a width: panels, legend columns and lengths of labels.
 
-    The script of the page does the same when it draws and when the window changes.
+    In a browser, ``page.js`` does the same when it draws and when the window changes its width.
 
     Parameters
     ----------
@@ -96,7 +107,7 @@ def fitted(spec: dict[str, Any], width: int) -> dict[str, Any]:
     return fitted_spec
 
 
-def chart_to_svg(chart: ChartType | dict[str, Any], *, width: int = SVG_WIDTH) -> str:
+def chart_to_svg(chart: ChartType | dict[str, Any], *, width: int = SVG_WIDTH_PX) -> str:
     """Draw a chart as SVG, without a browser and without a network.
 
     Parameters
@@ -113,7 +124,7 @@ def chart_to_svg(chart: ChartType | dict[str, Any], *, width: int = SVG_WIDTH) -
 
     Examples
     --------
-    >>> from gpuplanner.report.usage_charts import plot_costs
+    >>> from gpuplanner.report.demand_usage_and_cost_charts import plot_costs
     >>> import polars as pl
     >>> chart_to_svg(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))[:4]
     '<svg'
@@ -121,7 +132,7 @@ def chart_to_svg(chart: ChartType | dict[str, Any], *, width: int = SVG_WIDTH) -
     return _render_svg(fitted(chart if isinstance(chart, dict) else chart_spec(chart), width))
 
 
-def enable_offline_renderer(*, width: int = NOTEBOOK_WIDTH) -> None:
+def enable_offline_renderer(*, width: int = NOTEBOOK_CHART_WIDTH_PX) -> None:
     """Show charts in notebooks without a network: JupyterLab draws the chart, exports use a picture.
 
     Altair's default loads its runtime from a content network. JupyterLab prefers the specification to Markdown;
@@ -138,9 +149,9 @@ def enable_offline_renderer(*, width: int = NOTEBOOK_WIDTH) -> None:
         is_own_chart = "names" in spec.get("usermeta", {})  # a chart of the user's own is shown as it is
         fitted_spec = fitted(spec, width) if is_own_chart else spec
         picture, description = _render_svg(fitted_spec), str(spec.get("description") or spec.get("title") or "untitled")
-        narrow = chart_to_svg(spec, width=NARROW_WIDTH) if is_own_chart else picture
+        narrow = chart_to_svg(spec, width=NARROW_CHART_WIDTH_PX) if is_own_chart else picture
         return {
-            _NOTEBOOK_TYPE: fitted_spec | {"$schema": _NOTEBOOK_SCHEMA},
+            _VEGA_LITE_MIME_TYPE: fitted_spec | {"$schema": _VEGA_LITE_SCHEMA_URL},
             "text/markdown": _responsive_image(description, picture, narrow),
             "image/svg+xml": picture,
             "text/plain": f"<chart: {description}>",
@@ -150,19 +161,19 @@ def enable_offline_renderer(*, width: int = NOTEBOOK_WIDTH) -> None:
     alt.renderers.enable("offline")
 
 
-def chart_to_html(chart: ChartType, *, width: int = NOTEBOOK_WIDTH) -> str:
+def chart_to_html(chart: ChartType, *, width: int = NOTEBOOK_CHART_WIDTH_PX) -> str:
     """Convert a chart to HTML with two embedded pictures, for wide and narrow windows.
 
     Examples
     --------
-    >>> from gpuplanner.report.usage_charts import plot_costs
+    >>> from gpuplanner.report.demand_usage_and_cost_charts import plot_costs
     >>> import polars as pl
     >>> text = chart_to_html(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))
     >>> text[:9], text.count("data:image/svg+xml")
     ('<picture>', 2)
     """
     spec = chart_spec(chart)
-    wide, narrow = (chart_to_svg(spec, width=pixels) for pixels in (width, NARROW_WIDTH))
+    wide, narrow = (chart_to_svg(spec, width=pixels) for pixels in (width, NARROW_CHART_WIDTH_PX))
     return _responsive_image(str(chart.description), wide, narrow)
 
 
@@ -184,7 +195,7 @@ def svg_data_url(svg: str) -> str:
 
 
 def _render_svg(spec: dict[str, Any]) -> str:
-    """Render a specification as SVG with room for names in wider fonts."""
+    """Render a Vega-Lite specification as SVG, with room for names in fonts wider than that of the layout."""
     names = spec.get("usermeta", {}).get("names", 0)
     if names:
         padding = spec["padding"]
@@ -193,10 +204,10 @@ def _render_svg(spec: dict[str, Any]) -> str:
     converter = import_optional("vl_convert", extra="plot")
     # An empty list of addresses: data come with the specification, and nothing is fetched.
     svg: str = converter.vegalite_to_svg(spec, allowed_base_urls=[])
-    return _SVG_TAG.sub(lambda tag: _LONG_NUMBER.sub(r"\1", tag[0]), svg)
+    return _SVG_DRAWING_TAG.sub(lambda tag: _LONG_DECIMAL.sub(r"\1", tag[0]), svg)
 
 
-def charts_to_svg(charts: Sequence[ChartType], *, width: int = SVG_WIDTH) -> str:
+def charts_to_svg(charts: Sequence[ChartType], *, width: int = SVG_WIDTH_PX) -> str:
     """Draw charts of one panel each below each other, with a common left edge, as SVG.
 
     Parameters
@@ -208,7 +219,7 @@ def charts_to_svg(charts: Sequence[ChartType], *, width: int = SVG_WIDTH) -> str
 
     Examples
     --------
-    >>> from gpuplanner.report.usage_charts import plot_costs
+    >>> from gpuplanner.report.demand_usage_and_cost_charts import plot_costs
     >>> import polars as pl
     >>> costs = plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD")
     >>> charts_to_svg([costs, costs])[:4]
@@ -224,8 +235,8 @@ def charts_to_svg(charts: Sequence[ChartType], *, width: int = SVG_WIDTH) -> str
             "names": max(facts["names"] for facts in layout_facts),
             "panels": {"columns": 1, "minimum": 1, "margin": 48},
         },
-        "concat": [{name: part for name, part in spec.items() if name not in _SHARED_KEYS} for spec in specs],
+        "concat": [{name: part for name, part in spec.items() if name not in _SHARED_SPEC_KEYS} for spec in specs],
         "spacing": 30,
-        "resolve": _OWN_SCALES,
+        "resolve": _INDEPENDENT_SCALES,
     }
     return chart_to_svg(spec_of_all, width=width)

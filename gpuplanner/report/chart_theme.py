@@ -19,20 +19,22 @@ from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.schemas import FULL_GPU
 
 MAX_CHART_ROWS = 4000
-"""Rows that may reach one chart; more make a page slow and show nothing that fewer do not."""
+"""Maximum rows of data in one chart; more make a page slow without showing more."""
 
-_TIME_LABEL = (
+_TIME_LABEL_EXPRESSION = (
     "utchours(datum.value) || utcminutes(datum.value) ? utcFormat(datum.value, '%H:%M')"
     " : utcmonth(datum.value) || utcdate(datum.value) > 1 ? utcFormat(datum.value, '%-d %b')"
     " : utcFormat(datum.value, '%Y')"
 )
+"""Vega expression that labels a tick of a time axis: time of day, day and month, or year."""
 
-Arguments = ParamSpec("Arguments")
+ChartArguments = ParamSpec("ChartArguments")
+"""Type of the arguments of a function that draws a chart, which :func:`frame_chart` keeps."""
 
 
 def frame_chart(
     title: str, *columns: str, empty: str
-) -> Callable[[Callable[Arguments, ChartType]], Callable[Arguments, ChartType]]:
+) -> Callable[[Callable[ChartArguments, ChartType]], Callable[ChartArguments, ChartType]]:
     """Decorate a function that draws a chart of the data frame in its first argument.
 
     A frame that lacks columns is rejected; without rows, the chart explains why there is nothing to draw; a chart
@@ -66,9 +68,9 @@ def frame_chart(
     ['Waits. Nobody waited.', 'Waits. All waited.']
     """
 
-    def decorate(draw: Callable[Arguments, ChartType]) -> Callable[Arguments, ChartType]:
+    def decorate(draw: Callable[ChartArguments, ChartType]) -> Callable[ChartArguments, ChartType]:
         @functools.wraps(draw)
-        def checked_draw(*args: Arguments.args, **kwargs: Arguments.kwargs) -> ChartType:
+        def checked_draw(*args: ChartArguments.args, **kwargs: ChartArguments.kwargs) -> ChartType:
             frame = cast("pl.DataFrame", args[0] if args else next(iter(kwargs.values())))
             require_columns(frame, columns, source=draw.__name__)
             chart = make_empty_chart(empty) if frame.is_empty() else draw(*args, **kwargs)
@@ -92,11 +94,11 @@ def require_columns(frame: pl.DataFrame, columns: Sequence[str], *, source: str)
 
 def make_chart(frame: pl.DataFrame, **properties: Any) -> alt.Chart:  # noqa: ANN401 - as Altair takes them
     """Make an Altair chart of the rows of a frame, without a mark."""
-    return alt.Chart(to_data(frame), **properties)
+    return alt.Chart(prepare_chart_rows(frame), **properties)
 
 
-def to_data(frame: pl.DataFrame, *, source: str = "chart") -> pl.DataFrame:
-    """Prepare rows for a chart: times as ISO text in UTC, numbers with six digits."""
+def prepare_chart_rows(frame: pl.DataFrame, *, source: str = "chart") -> pl.DataFrame:
+    """Convert the rows of a frame to what a chart embeds: times as ISO text in UTC, numbers with six digits."""
     if frame.height > MAX_CHART_ROWS:
         todo = "Show a shorter time or fewer series, or aggregate first."
         raise SchemaError(source, f"at most {MAX_CHART_ROWS} rows for a chart", f"{frame.height} rows", todo)
@@ -174,7 +176,7 @@ def names_in_order(frame: pl.DataFrame, column: str) -> list[str]:
 
 
 def rank_names(frame: pl.DataFrame, name: str, weight: str) -> list[str]:
-    """Rank names by the sum of their weights, largest first.
+    """List the names in column `name` by the sum of their values in column `weight`, largest first.
 
     Examples
     --------
@@ -186,7 +188,7 @@ def rank_names(frame: pl.DataFrame, name: str, weight: str) -> list[str]:
 
 
 def fold_names(names: Sequence[str], top: int) -> dict[str, str]:
-    """Map the names beyond the first ``top`` to one common name with their number.
+    """Map each name to itself or, beyond the first ``top``, to one common name such as ``"3 others"``.
 
     Examples
     --------
@@ -212,7 +214,7 @@ class AxisLabels:
 
     - ``axis``: Axis with every label shown.
     - ``pixels``: Width of the longest line [px].
-    - ``lines``: Lines of the highest label.
+    - ``lines``: Number of lines of the label with most lines.
     """
 
     axis: alt.Axis
@@ -254,9 +256,9 @@ def utc_axis(rows: pl.DataFrame, start: str, end: str = "", *, slot: str = "time
         Column with the ends of intervals; default: `start`. The title shows the days from the first start to the last
         end.
     slot : str
-        What an interval is, for the title.
+        Word for an interval in the title, such as ``"day"``.
     tz : str
-        Zone, for the title.
+        Time zone that the title names.
 
     Examples
     --------
@@ -266,13 +268,13 @@ def utc_axis(rows: pl.DataFrame, start: str, end: str = "", *, slot: str = "time
     """
     first_and_last: tuple[datetime, datetime] = (rows[start].min(), rows[end or start].max())  # type: ignore[assignment]
     days = " to ".join(dict.fromkeys(f"{instant:%Y-%m-%d}" for instant in first_and_last))
-    axis = alt.Axis(labelExpr=_TIME_LABEL, labelFlush=True, labelBound=True, grid=False)
+    axis = alt.Axis(labelExpr=_TIME_LABEL_EXPRESSION, labelFlush=True, labelBound=True, grid=False)
     scale = alt.Scale(type="utc", nice=False)
     return alt.X(f"{start}:T", title=f"{slot}, {days} ({tz})", scale=scale, axis=axis)
 
 
 def panel_title(text: str) -> alt.TitleParams:
-    """Make the title of one panel of several."""
+    """Make the title of a panel in a chart of several panels, smaller than that of the chart."""
     return alt.TitleParams(text, fontSize=13, offset=6)
 
 
@@ -288,18 +290,22 @@ def utc_calculations(**fields: str) -> dict[str, str]:
 
 
 INK, MUTED, GREY, GRID = "#1f2933", "#52606d", "#c4cbd2", "#e4e7eb"
+"""Colours of text and lines (INK), secondary text (MUTED), names without a colour of their own (GREY), grid lines."""
 OTHER_POLICY_COLOUR = "#8a949e"
 """Colour of policies that are neither recommended nor today's."""
-"""What asks for attention: vermilion that can be read on white."""
 ZONE, TINT, EMPTY = "#eff7fb", "#cfe6f5", "#eef1f4"
-"""Background colours: of the zone within a limit, of a slice, and of an empty cell."""
+"""Background colours: ZONE of the area within a wait limit, TINT of a MIG slice, EMPTY of a cell without data."""
 
 # Okabe & Ito, "Color Universal Design" (2008), without black, which is kept for totals and text.
 BLUE, ORANGE, GREEN, PINK = "#0072b2", "#e69f00", "#009e73", "#cc79a7"
+"""First colours of the palette, distinguishable for colour-blind readers."""
 SKY, VERMILION, YELLOW = "#56b4e9", "#d55e00", "#f0e442"
+"""Further colours of the palette, distinguishable for colour-blind readers."""
 # Chosen one by one to lie farthest from all before, as seen with and without each kind of colour blindness.
 BROWN, PURPLE = "#662200", "#9900ff"
+"""Further colours of the palette, for the eighth and ninth name."""
 PALETTE = (*(BLUE, ORANGE, GREEN, PINK, SKY, VERMILION, YELLOW), *(BROWN, PURPLE, "#aaff88", "#440066", "#9977ff"))
+"""Colours assigned to names in this order."""
 
 BUCKET_COLOURS = {
     "used": BLUE,
@@ -312,7 +318,7 @@ BUCKET_COLOURS = {
     "reconfiguring": YELLOW,
     "down": "#3e4c59",
 }
-"""Colour of each bucket of the ledger."""
+"""Colour of each bucket of the GPU-hour ledger."""
 POLICY_COLOURS = {
     "today": MUTED,
     "fewer_nodes": BROWN,
@@ -323,15 +329,15 @@ POLICY_COLOURS = {
 }
 """Colour of each policy, on every page; text in these colours is readable on white."""
 
-BAND_HEIGHT = 26
-"""Pixels of one row of a horizontal bar chart."""
+BAR_ROW_HEIGHT_PX = 26
+"""Height of one row of a horizontal bar chart [px]."""
 
-NUMBERS = {"decimal": ".", "thousands": ",", "grouping": [3], "currency": ["", ""], "percent": " %"}
-"""Marks in the numbers of charts, as Vega has them."""
-CONFIG: dict[str, Any] = {
+VEGA_NUMBER_LOCALE = {"decimal": ".", "thousands": ",", "grouping": [3], "currency": ["", ""], "percent": " %"}
+"""Number format of all charts, as a Vega locale; :func:`localize_page` replaces it."""
+VEGA_CONFIG: dict[str, Any] = {
     "font": "system-ui, sans-serif",
     "background": "white",
-    "locale": {"number": NUMBERS},
+    "locale": {"number": VEGA_NUMBER_LOCALE},
     # The page gives each chart one text alternative and a table; a label on every mark would repeat it.
     "aria": False,
     "view": {"stroke": None, "continuousWidth": 640, "continuousHeight": 260, "discreteWidth": 640},
@@ -367,8 +373,10 @@ CONFIG: dict[str, Any] = {
     "header": {"labelFontSize": 13, "labelFontWeight": 600, "labelColor": INK, "labelAnchor": "start"},
     "text": {"fontSize": 12, "color": INK},
 }
+"""Vega-Lite configuration of all charts: font, axes, legends and marks."""
 
 AnyChart = TypeVar("AnyChart", bound=ChartType)
+"""Kind of Altair chart, the same before and after :func:`finish`."""
 
 
 def tenant_colours(names: Iterable[str]) -> dict[str, str]:
@@ -409,7 +417,7 @@ def policy_colours(policies: Iterable[str]) -> dict[str, str]:
 
 
 def colour_scale(colours: Mapping[str, str], domain: Sequence[str]) -> alt.Scale:
-    """Make a colour scale over the given names, in their order."""
+    """Make a colour scale of the names in `domain`, in their order; names without a colour are grey."""
     return alt.Scale(domain=list(domain), range=[colours.get(name, GREY) for name in domain])
 
 
@@ -437,11 +445,11 @@ def finish(
     title : str
         Title; default: that of :func:`frame_chart`.
     finding : str
-        Message for the text alternative.
+        Message of the chart as a sentence, for the text alternative.
     height : int, optional
         Height of a chart of one panel that is as wide as the page. [px]
     bands : sequence of str
-        Names of its rows, which set height and label width.
+        Names of the rows of a bar chart, which set its height and the width of their labels.
     legend : int
         Width of a legend entry. [px]
     names : int
@@ -456,7 +464,7 @@ def finish(
     altair chart
     """
     if bands:
-        height, names = height or BAND_HEIGHT * len(bands), label_width(bands)
+        height, names = height or BAR_ROW_HEIGHT_PX * len(bands), label_width(bands)
     facts: dict[str, Any] = {"legend": legend, "names": names}
     if panels:
         facts["panels"] = dict(panels)
@@ -465,7 +473,7 @@ def finish(
     padding = {"left": 5, "top": 5, "right": room, "bottom": 5}
     finished: AnyChart = chart.properties(
         description=_join_sentences(title, finding), usermeta=facts, padding=padding, **properties
-    ).configure(**CONFIG)
+    ).configure(**VEGA_CONFIG)
     return finished
 
 
@@ -498,12 +506,12 @@ def make_empty_chart(text: str, *, title: str = "") -> alt.Chart:
 
 
 def _join_sentences(title: str, finding: str) -> str:
-    """Join title and message, without empty ones."""
+    """Join the title and the message of a chart as sentences, without an empty one."""
     return ". ".join(filter(None, (title, finding)))
 
 
 def assign_colours(names: Iterable[str], fixed: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """Assign each name its fixed colour, or the next unused one of the palette; grey beyond."""
+    """Assign each name its colour in `fixed`, or the next unused one of the palette; grey once all are used."""
     names = list(dict.fromkeys(names))
     free_colours = [colour for colour in PALETTE if colour not in fixed.values()]
     colours = dict(zip((name for name in names if name not in fixed), free_colours, strict=False))

@@ -29,8 +29,9 @@ from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME
 
 _TWO_DECIMALS = ",.2f"
-MAX_BURST_JOBS = 20
-"""Most jobs of a table; all are in ``cost --json``."""
+"""Format specification of amounts, such as ``1,234.50``."""
+MAX_BURST_JOB_ROWS = 20
+"""Maximum rows of the table of jobs to send to rented GPUs; ``cost --json`` lists all."""
 
 
 def render_cost_section(review: CostReview) -> HtmlSection:
@@ -39,7 +40,7 @@ def render_cost_section(review: CostReview) -> HtmlSection:
 
 
 def cost_section_parts(review: CostReview) -> Iterator[str]:
-    """Yield the fragments of a section on cost: tables, unit costs, energy and carbon; notes on what is not known."""
+    """Yield HTML on the cost of a period: tables, unit costs, energy, carbon, and notes on unknown prices."""
     if review.total is not None:
         yield page.paragraph(_total_text(review, review.total))
     yield from (page.note(text) for text in review.missing)
@@ -51,7 +52,7 @@ def cost_section_parts(review: CostReview) -> Iterator[str]:
             title=f"Cost by team{review.price_basis}",
             alt="Unallocated GPU-hours are a line of their own, not spread over teams.",
         )
-        for by, caption in COST_TABLES.items():
+        for by, caption in COST_TABLE_CAPTIONS.items():
             yield page.table(review.breakdown(by), caption=caption, headings=names)
             yield page.paragraph(review.bridge) if by == "bucket" and review.bridge else ""
         units = {name: value for name, value in review.units_in_words.items() if name.startswith("cost per")}
@@ -76,15 +77,15 @@ def cost_section_parts(review: CostReview) -> Iterator[str]:
         )
 
 
-COST_TABLES = {
+COST_TABLE_CAPTIONS = {
     "tenant": "Cost by team", "bucket": "Cost by bucket of GPU-hours",
     "end": "Cost of allocated GPU-hours, by end state of jobs",
 }  # fmt: skip
-"""Captions of the tables of cost, by their names."""
+"""Captions of the cost tables, by the column that they group by."""
 
 
 def _total_text(review: CostReview, total: Decimal) -> str:
-    """Describe which tables sum to the total, and the spread of list prices."""
+    """Describe in a sentence which tables sum to the total cost, and the range of list prices."""
     sums = (
         f"The charge lines, and the tables by team and by bucket, sum to {money_text(total, review.currency)} "
         f"{review.currency}{review.price_basis} ({review.rate_text}). The table by end state covers allocated "
@@ -132,7 +133,7 @@ def render_burst_section(burst: BurstPlan | None) -> HtmlSection:
     if burst is None:
         return page.section(title, page.paragraph("No rules: name a file of jobs that may run on rented GPUs."))
     notes = (page.note(text) for text in burst.notes)
-    costliest = burst.jobs.sort(burst.jobs.columns[-1], descending=True, maintain_order=True).head(MAX_BURST_JOBS)
+    costliest = burst.jobs.sort(burst.jobs.columns[-1], descending=True, maintain_order=True).head(MAX_BURST_JOB_ROWS)
     table = page.table(costliest, caption="Jobs to send to rented GPUs, the most expensive")
     return page.section(title, page.paragraph(burst.advice_sentence), *notes, table)
 
@@ -150,7 +151,7 @@ def render_savings_section(comparison: Comparison) -> HtmlSection:
 
 
 def render_savings_record(months: tuple[SavingsMonth, ...]) -> HtmlSection:
-    """Render savings of earlier reports, promised and realised, and the causes of their differences."""
+    """Render the savings promised and realised of earlier monthly reports, and the causes of their differences."""
     results, standing = list(evaluate_promises(months)), baseline_table(months)
     title = "Savings promised and realised"
     if not results:
@@ -168,7 +169,7 @@ def render_savings_record(months: tuple[SavingsMonth, ...]) -> HtmlSection:
             f"that of {result.month}."
         )
         return page.section(title, page.paragraph(explanation))
-    causes = ((step, getattr(result, name), None, None) for name, step in _SAVING_VARIANCE_STEPS.items())
+    causes = ((step, getattr(result, name), None, None) for name, step in _SAVING_VARIANCE_LABELS.items())
     steps = [("promised", result.promised, result.low, result.high), *causes, ("realised", result.realised, None, None)]
     schema = {"step": pl.String} | dict.fromkeys(("amount", "low", "high"), pl.Float64)
     frame = pl.DataFrame(steps, schema=schema, orient="row")
@@ -196,7 +197,8 @@ def render_savings_record(months: tuple[SavingsMonth, ...]) -> HtmlSection:
     )
 
 
-_SAVING_VARIANCE_STEPS = {"demand": "demand", "service": "jobs waited longer", "not_carried_out": "not carried out"}
+_SAVING_VARIANCE_LABELS = {"demand": "demand", "service": "jobs waited longer", "not_carried_out": "not carried out"}
+"""Labels of the causes why realised savings differ from promised ones, by field of the result."""
 
 
 PAST_FORECAST_HEADINGS = {
@@ -204,6 +206,7 @@ PAST_FORECAST_HEADINGS = {
     "naive_mae": "MAE of the naive baseline [instances]", "coverage_90": "coverage of the 90 % interval",
     "cost": "cost per instance", "naive_cost": "cost per instance, naive baseline",
 }  # fmt: skip
+"""Headings of the table of past forecasts, by column."""
 
 
 def render_expected_section(demand_history: DemandHistory, horizon: int, *, seed: int = 1) -> HtmlSection:
@@ -296,7 +299,7 @@ def render_quantile_section(
 def render_calendar_section(
     demand_history: DemandHistory, horizon: int, gap: int, price: float, capacity: float
 ) -> HtmlSection:
-    """Render the GPUs to plan, day by day.
+    """Render the GPUs to plan on each day of the forecast horizon.
 
     Parameters
     ----------
@@ -333,7 +336,7 @@ def render_calendar_section(
 
 
 def render_forecast_record(ledger: pl.DataFrame) -> HtmlSection:
-    """Render the errors of forecasts of earlier reports, and the cost of planning by them."""
+    """Render the errors of the forecasts in earlier monthly reports, and the cost of planning by these forecasts."""
     record = score_forecasts(ledger)
     if record.is_empty():
         text = f"{count_text(ledger['cutoff'].n_unique(), 'forecast')} recorded; a later report shows the error."
@@ -352,5 +355,5 @@ def render_forecast_record(ledger: pl.DataFrame) -> HtmlSection:
 
 
 def _name_series(demand_history: DemandHistory) -> str:
-    """Name the GPUs that a forecast is about."""
+    """Name the demand series of a forecast for a title: ``all GPUs``, or the name of the series."""
     return "all GPUs" if demand_history.whole.startswith(f"{ALL_TENANTS_POOL_NAME}/") else demand_history.whole

@@ -24,29 +24,36 @@ from gpuplanner.report.chart_theme import (
     wrap_labels,
 )
 
-SEVERITIES = {
+SEVERITY_MARKS = {
     "error": ("square", theme.VERMILION),
     "warning": ("triangle-up", theme.ORANGE),
     "info": ("circle", theme.BLUE),
 }
-"""Mark and colour of each severity."""
+"""Shape and colour of the mark of a finding, by severity."""
 MAX_FINDING_ROWS = 20
-"""Findings that have a row of their own."""
+"""Maximum number of findings with a row of their own."""
 MAX_NAMED_ROWS = 16
-"""Nodes and reasons that have a row of their own."""
+"""Maximum number of nodes, or of reasons for rejection, with a row of their own."""
 MAX_TIME_COLUMNS = 62
-"""Days, weeks or months side by side: two months of days."""
+"""Maximum number of days, weeks or months side by side."""
 ROW_HEIGHT_PX, LINE_HEIGHT_PX = 24, 13
-"""Pixels of a row, and of each further line of the names."""
+"""Height of a chart row with a label of one line, and of each further line of its label [px]."""
 NAME_LINE_CHARACTERS = 24
-"""Characters of a line of names: those of findings are sentences."""
+"""Maximum characters in a line of a label, before it is wrapped."""
 FULL_COVERAGE = f"{MIN_DAY_COVERAGE:.0%} or more"
+"""Legend label of days with enough telemetry."""
 PARTIAL_COVERAGE = f"less than {MIN_DAY_COVERAGE:.0%}"
+"""Legend label of days with too little telemetry."""
 NO_ROWS = "nothing (×)"
-_WORD_BY_CELL_LENGTH = (("1d", "day"), ("1w", "week"), ("1mo", "month"))
+"""Legend label of days without samples or jobs, drawn as a cross."""
+_TIME_CELL_LENGTHS = (("1d", "day"), ("1w", "week"), ("1mo", "month"))
+"""Lengths of a time cell as polars writes them, with their names, shortest first."""
 _COVERAGE_COLOURS = {FULL_COVERAGE: theme.BLUE, PARTIAL_COVERAGE: theme.ORANGE, NO_ROWS: theme.VERMILION}
+"""Colours of telemetry coverage by legend label."""
 _INTAKE_COLOURS = {"jobs": theme.BLUE, "rejected": theme.VERMILION, NO_ROWS: theme.VERMILION}
+"""Colours of jobs, rejected rows and days without rows, by legend label."""
 _FINDING_COLUMNS = ("check", "severity", "rows", "effect", "example", "figure")
+"""Columns that :func:`plot_quality` needs."""
 
 
 @frame_chart("What is wrong with the data, and which figures it moves", *_FINDING_COLUMNS, empty="No faults found.")
@@ -57,7 +64,7 @@ def plot_quality(findings: pl.DataFrame, *, top: int = MAX_FINDING_ROWS) -> Char
     ----------
     findings : polars.DataFrame
         ``check, severity, rows, effect, example, figure``: one row for each figure that a finding affects, most severe
-        first, from :func:`gpuplanner.usage.dataset_description.by_figure`.
+        first, from :func:`gpuplanner.usage.dataset_description.findings_by_figure`.
     top : int
         Findings with a row of their own; the title shows how many there are.
 
@@ -69,8 +76,8 @@ def plot_quality(findings: pl.DataFrame, *, top: int = MAX_FINDING_ROWS) -> Char
     named_findings = findings.with_columns(name=pl.format("{} × {}", _format_counts(pl.col("rows")), "check"))
     names, figures = names_in_order(named_findings, "name"), names_in_order(named_findings, "figure")
     shown = named_findings.filter(pl.col("name").is_in(names[:top]))
-    severities = [severity for severity in SEVERITIES if severity in shown["severity"]]
-    shapes, colours = zip(*(SEVERITIES[severity] for severity in severities), strict=True)
+    severities = [severity for severity in SEVERITY_MARKS if severity in shown["severity"]]
+    shapes, colours = zip(*(SEVERITY_MARKS[severity] for severity in severities), strict=True)
     labels = wrap_labels(names[:top], NAME_LINE_CHARACTERS, grid=True)
     figure_axis = alt.Axis(orient="top", labelAngle=-35, labelAlign="left", labelOverlap=False, grid=True)
     scale = alt.Scale(domain=figures)
@@ -97,7 +104,7 @@ def plot_quality(findings: pl.DataFrame, *, top: int = MAX_FINDING_ROWS) -> Char
 
 
 def quality_text(findings: pl.DataFrame) -> str:
-    """Describe the number of findings by level, and the most severe one.
+    """Describe in a sentence the number of data-quality findings by severity, and the most severe one.
 
     Examples
     --------
@@ -108,7 +115,7 @@ def quality_text(findings: pl.DataFrame) -> str:
         return "No faults found in the rows that were read."
     counts = dict(findings.unique("check")["severity"].value_counts().iter_rows())
     words = {"info": "note"}
-    text = ", ".join(count_text(counts[level], words.get(level, level)) for level in SEVERITIES if level in counts)
+    text = ", ".join(count_text(counts[level], words.get(level, level)) for level in SEVERITY_MARKS if level in counts)
     first = findings.row(0, named=True)
     effect = f": {first['effect']}" if first.get("effect") else ""
     return f"{text.capitalize()}. Gravest: {first['rows']:,} × {first['check']}{effect}."
@@ -144,7 +151,7 @@ def plot_coverage(coverage: pl.DataFrame, *, top: int = MAX_NAMED_ROWS) -> Chart
     expected = coverage.filter(pl.col("expected_gpu_h") > 0)
     if expected.is_empty():
         return theme.make_empty_chart("There is no telemetry to cover the time.", title=title.format("day"))
-    every, word = _choose_bin(expected["day"])
+    every, word = _choose_cell_length(expected["day"])
     nodes = rank_by_coverage(expected)["node"].to_list()
     names = fold_names(nodes, top)
     hours = pl.col("observed_gpu_h", "expected_gpu_h").sum()
@@ -170,7 +177,7 @@ def plot_coverage(coverage: pl.DataFrame, *, top: int = MAX_NAMED_ROWS) -> Chart
     shown = [state for state in _COVERAGE_COLOURS if state in rows["state"]]
     order = folded_names(names) if len(nodes) > top else sorted(nodes)
     colour = alt.Color("state:N", title=None, scale=theme.colour_scale(_COVERAGE_COLOURS, shown))
-    return _draw_strips(rows, order, every=every, title=title.format(word), colour=colour, hover=hover)
+    return _draw_time_strips(rows, order, every=every, title=title.format(word), colour=colour, hover=hover)
 
 
 @frame_chart(
@@ -210,7 +217,7 @@ def plot_intake(rows: pl.DataFrame, *, top: int = MAX_NAMED_ROWS) -> ChartType:
     if placed.is_empty():
         totals_text = "; ".join(labels.values())
         return theme.make_empty_chart(f"No row states a date: {totals_text}.")
-    every, word = _choose_bin(placed["day"])
+    every, word = _choose_cell_length(placed["day"])
     shown = (
         placed.group_by(name=pl.col("name").replace_strict(labels), start=pl.col("day").dt.truncate(every))
         .agg(pl.col("rows").sum())
@@ -226,7 +233,7 @@ def plot_intake(rows: pl.DataFrame, *, top: int = MAX_NAMED_ROWS) -> ChartType:
     title = f"Jobs submitted and rows rejected, by {word}"
     colour = alt.Color("state:N", legend=None, scale=theme.colour_scale(_INTAKE_COLOURS, list(_INTAKE_COLOURS)))
     hover = make_tooltips(name="rows", rows=("on that " + word, ",d"))
-    return _draw_strips(shown, list(labels.values()), every=every, title=title, colour=colour, hover=hover)
+    return _draw_time_strips(shown, list(labels.values()), every=every, title=title, colour=colour, hover=hover)
 
 
 def rank_by_coverage(coverage: pl.DataFrame) -> pl.DataFrame:
@@ -244,7 +251,7 @@ def rank_by_coverage(coverage: pl.DataFrame) -> pl.DataFrame:
 
 
 def coverage_text(coverage: pl.DataFrame | None) -> str:
-    """Describe the coverage of telemetry, and the node with the lowest."""
+    """Describe in a sentence the telemetry coverage of the GPU-hours, and the node with the lowest coverage."""
     ranked = None if coverage is None else rank_by_coverage(coverage)
     if coverage is None or ranked is None or ranked.is_empty():
         return "No telemetry: activity of allocated GPUs is not known."
@@ -259,7 +266,7 @@ def coverage_text(coverage: pl.DataFrame | None) -> str:
 
 
 def intake_text(rows: pl.DataFrame) -> str:
-    """Describe jobs submitted a day, days without jobs, and rejected rows."""
+    """Describe in a sentence the jobs submitted a day, the days without jobs, and the rejected rows."""
     is_rejected = pl.col("what").str.starts_with("rejected: ")
     jobs, rejected = rows.filter(~is_rejected), int(rows.filter(is_rejected)["rows"].sum())
     rejected_text = f"{rejected:,} rows were rejected." if rejected else "No row was rejected."
@@ -270,10 +277,10 @@ def intake_text(rows: pl.DataFrame) -> str:
     return f"{jobs['rows'].sum() / jobs.height:,.1f} jobs submitted a day, {blank_text}. {rejected_text}"
 
 
-def _draw_strips(
+def _draw_time_strips(
     rows: pl.DataFrame, order: list[str], *, every: str, title: str, colour: alt.Color, hover: list[alt.Tooltip]
 ) -> alt.LayerChart:
-    """Draw a row of cells over time for each name, with bars as high as their share.
+    """Draw a row of time cells for each name; a bar in each cell is as high as the cell's share.
 
     Parameters
     ----------
@@ -282,7 +289,7 @@ def _draw_strips(
     order : list of str
         Names, from the top.
     every : str
-        Length of a cell, a key of ``_WORD_BY_CELL_LENGTH``.
+        Length of a cell, a key of ``_TIME_CELL_LENGTHS``.
     title : str
         Title.
     colour : altair.Color
@@ -294,7 +301,7 @@ def _draw_strips(
     -------
     altair.LayerChart
     """
-    word = dict(_WORD_BY_CELL_LENGTH)[every]
+    word = dict(_TIME_CELL_LENGTHS)[every]
     rank = pl.col("name").replace_strict({name: len(order) - position - 1 for position, name in enumerate(order)})
     # The smallest share shows as a line.
     high = pl.when(pl.col("share") > 0).then(pl.col("share").clip(0.09, 1)).otherwise(0)
@@ -328,18 +335,18 @@ def _draw_strips(
     return theme.finish(chart, title=title, height=_row_height(labels) * len(order), legend=130, names=labels.pixels)
 
 
-def _choose_bin(days: pl.Series) -> tuple[str, str]:
-    """Choose the finest bin in which the days fit into the chart: its length and its name."""
+def _choose_cell_length(days: pl.Series) -> tuple[str, str]:
+    """Choose the shortest cell (day, week or month) with which the days fit into the chart: its length and name."""
     span: date = days.max() - days.min()  # type: ignore[operator, assignment]
     counts = {"1d": span.days + 1, "1w": span.days // 7 + 2}  # type: ignore[attr-defined]
     return next(
-        (choice for choice in _WORD_BY_CELL_LENGTH if counts.get(choice[0], 0) <= MAX_TIME_COLUMNS),
-        _WORD_BY_CELL_LENGTH[-1],
+        (choice for choice in _TIME_CELL_LENGTHS if counts.get(choice[0], 0) <= MAX_TIME_COLUMNS),
+        _TIME_CELL_LENGTHS[-1],
     )
 
 
 def _row_height(labels: AxisLabels) -> int:
-    """Compute the height of a row [px] with room for the highest label."""
+    """Compute the height of a chart row [px] with room for the label with most lines."""
     return ROW_HEIGHT_PX + LINE_HEIGHT_PX * (labels.lines - 1)
 
 

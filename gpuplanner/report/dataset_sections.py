@@ -14,18 +14,20 @@ from gpuplanner.core.units_and_number_texts import percent_text
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection, Text, to_still_text
-from gpuplanner.usage.dataset_description import DataQuality, by_figure
+from gpuplanner.usage.dataset_description import DataQuality, findings_by_figure
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset
 from gpuplanner.usage.requested_demand import pool_demand
 
-HISTORY_DAYS = 14
-"""Days of demand that are drawn; the tables cover all."""
+DEMAND_CHART_DAYS = 14
+"""Days of past demand that charts show; tables have the whole record."""
 _NO_TELEMETRY_TEXT = "No telemetry of jobs: ingest it, or choose another dataset."
+"""Note in place of a section that needs telemetry of jobs."""
 _NO_MIG_TEXT = "The data do not name a GPU model with MIG: open them with one (gpu_model=)."
+"""Note in place of a section that needs a GPU model with MIG."""
 
 
 def render_quality_section(data_quality: DataQuality) -> HtmlSection:
-    """Render findings on the data and coverage of telemetry."""
+    """Render data-quality findings, rows read and telemetry coverage of a dataset."""
     facts = data_quality.read
     rejected_text = f"{facts.rows_rejected:,} rejected with a reason" if facts.rows_rejected else "none rejected"
     read_text = (
@@ -37,7 +39,7 @@ def render_quality_section(data_quality: DataQuality) -> HtmlSection:
         "Data quality",
         page.paragraph(read_text),
         page.figure(
-            page.add_side_padding(plots.plot_quality(by_figure(data_quality.findings))),
+            page.add_side_padding(plots.plot_quality(findings_by_figure(data_quality.findings))),
             title="Findings, by the figures that they affect",
             alt=plots.quality_text(data_quality.findings),
             numbers=data_quality.findings,
@@ -61,7 +63,7 @@ def render_quality_section(data_quality: DataQuality) -> HtmlSection:
 
 
 def render_quality_page(data_quality: DataQuality, *, title: str) -> str:
-    """Render a page of its own about data quality, see :func:`gpuplanner.report.html_page.render_page`."""
+    """Render a whole page about the data quality of a dataset, see :func:`gpuplanner.report.html_page.render_page`."""
     source_facts = data_quality.read
     span = [source_facts.span_start, source_facts.span_end]
     subtitle = " to ".join(_format_minute(item) for item in span if item) + " UTC" if all(span) else "without times"
@@ -84,7 +86,7 @@ def render_quality_svg(data_quality: DataQuality) -> str:
     >>> render_quality_svg(data_quality("sample"))[:4]
     '<svg'
     """
-    charts = [plots.plot_quality(by_figure(data_quality.findings)), plots.plot_intake(data_quality.intake)]
+    charts = [plots.plot_quality(findings_by_figure(data_quality.findings)), plots.plot_intake(data_quality.intake)]
     if data_quality.coverage is not None:
         charts.append(plots.plot_coverage(data_quality.coverage))
     words = [plots.quality_text(data_quality.findings), plots.intake_text(data_quality.intake)]
@@ -147,11 +149,11 @@ def render_demand_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
         f"Largest: {_name_instances(first['profile'])} of {first['tenant']}, mean {first['mean_instances']:.1f}, "
         f"peak {first['most_instances']:.0f} over the whole record. "
     )  # fmt: skip
-    panel_note = f"The last {HISTORY_DAYS} days, each panel on its own scale"
+    panel_note = f"The last {DEMAND_CHART_DAYS} days, each panel on its own scale"
     parts = [
         page.figure(
             plots.plot_demand(
-                pool_demand(demand_rows) if demand_rows.height else demand_rows, history_days=HISTORY_DAYS
+                pool_demand(demand_rows) if demand_rows.height else demand_rows, history_days=DEMAND_CHART_DAYS
             ),
             title=f"Demand by profile{_gpu_model_suffix(dataset)}, {tenant} [instances]",
             alt=f"{largest_text}{panel_note}; unconstrained demand, without queue waits.",
@@ -159,14 +161,14 @@ def render_demand_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
         )
     ]
     if tenant == ALL_TENANTS_LABEL:
-        chart = plots.plot_demand(dataset.demand_gpus, by="tenant", history_days=HISTORY_DAYS, unit="GPUs")
+        chart = plots.plot_demand(dataset.demand_gpus, by="tenant", history_days=DEMAND_CHART_DAYS, unit="GPUs")
         text = "a slice counts as its share of a GPU. Teams with different peak hours can share GPUs."
         parts.append(page.figure(chart, title="Demand by team [GPUs]", alt=f"{panel_note}; {text}"))
     return page.section("Demand", *parts)
 
 
 def render_phase_section(dataset: ExploredDataset, job: str = "") -> HtmlSection:
-    """Render phases, dips, bottleneck and slice of one job; by default of the one with most telemetry."""
+    """Render phases, utilization dips, bottleneck and MIG slice of a job; default: that with most samples."""
     title = "Phases of one job"
     jobs = dataset.jobs_of()
     if not jobs:
@@ -200,7 +202,9 @@ def render_phase_section(dataset: ExploredDataset, job: str = "") -> HtmlSection
     dip_table = f"<details><summary>Dips as a table</summary>\n{dips}\n</details>"
     return page.section(
         title,
-        page.paragraph(f"{name}: {facts['job_class'] or 'no class'}, {_count_gpus(facts['gpus'])}, {facts['tenant']}."),
+        page.paragraph(
+            f"{name}: {facts['job_class'] or 'no class'}, {_format_gpu_count(facts['gpus'])}, {facts['tenant']}."
+        ),
         page.figure(
             plots.plot_phases(view.samples, table.drop_nulls("label"), spikes.rename({"start": "time"})),
             title=f"Activity of the GPUs of {name}",
@@ -214,7 +218,7 @@ def render_phase_section(dataset: ExploredDataset, job: str = "") -> HtmlSection
 
 
 def _describe_phase_cost(table: pl.DataFrame, price: GpuHourPrice | None) -> str:
-    """Describe the cost of a job and of its phases without activity; empty without a price."""
+    """Describe in a sentence the cost of a job and of its phases without GPU activity; empty without a price."""
     if price is None or table["cost"].null_count():
         return ""
     quiet = table.filter(pl.col("label").is_in(["setup", "input-stall", "cool-down", "idle"]))["cost"].sum()
@@ -223,7 +227,7 @@ def _describe_phase_cost(table: pl.DataFrame, price: GpuHourPrice | None) -> str
 
 
 def render_claim_section(dataset: ExploredDataset) -> HtmlSection:
-    """Render whether later phases of jobs need fewer GPUs, and the bottleneck of each job class."""
+    """Render evidence on the claim that later phases of jobs need fewer GPUs, and the bottleneck of each job class."""
     title = "Do later phases of jobs need fewer GPUs?"
     if dataset.claim is None or dataset.signatures is None:
         return page.section(title, page.note(_NO_TELEMETRY_TEXT if dataset.job_phases is None else _NO_MIG_TEXT))
@@ -237,7 +241,7 @@ def render_claim_section(dataset: ExploredDataset) -> HtmlSection:
         page.note(verdict + depends),
         page.table(
             dataset.claim,
-            caption=f"Demand of later phases over earlier ones. {_CLAIM_NOTE}",
+            caption=f"Demand of later phases over earlier ones. {_CLAIM_TABLE_NOTE}",
             formats=_RATIO_FORMATS,
             headings=_CLAIM_HEADINGS,
         ),
@@ -268,20 +272,24 @@ def render_provenance_section(dataset: ExploredDataset) -> HtmlSection:
     return page.section("Provenance", page.value_table(facts, caption="Source of these figures"))
 
 
-View = Callable[[ExploredDataset, str, str], Text]
-SECTION_VIEWS: Mapping[str, View] = {
+SectionView = Callable[[ExploredDataset, str, str], Text]
+"""Function that renders a section from a dataset, a team and a job."""
+SECTION_VIEWS: Mapping[str, SectionView] = {
     "quality": lambda box, _tenant, _job: to_still_text(render_quality_section(box.quality_report)),
     "ledger": lambda box, tenant, _job: to_still_text(render_ledger_section(box, tenant)),
     "demand": lambda box, tenant, _job: to_still_text(render_demand_section(box, tenant)),
     "phases": lambda box, _tenant, job: to_still_text(render_phase_section(box, job)),
     "claim": lambda box, _tenant, _job: to_still_text(render_claim_section(box)),
 }
-"""Sections by name, as the explore panel shows them: from an inbox, a tenant and a job."""
+"""Functions that render the sections of the explore panel from a dataset, a team and a job, by section name."""
 _RATIO_FORMATS = {"ratio": ".2f", "low": ".2f", "high": ".2f"}
+"""Formats of the ratios of later to earlier demand, by column."""
 _CLAIM_HEADINGS = {"part": "phases by", "need": "need by", "ratio": "later / earlier"}
-_CLAIM_NOTE = (
+"""Headings of the table on the demand of later phases of jobs, by column."""
+_CLAIM_TABLE_NOTE = (
     "By thirds: the last of the run against the first. By phases: after the longest phase of the highest level."
 )
+"""Note under the table of demand of later phases: how phases of a job are divided."""
 
 
 def _gpu_model_suffix(dataset: ExploredDataset) -> str:
@@ -290,7 +298,7 @@ def _gpu_model_suffix(dataset: ExploredDataset) -> str:
 
 
 def _describe_idle_hours(activity: pl.DataFrame) -> str:
-    """Describe the shares of allocated GPU-hours that were used and idle."""
+    """Describe in a sentence the shares of allocated GPU-hours that were used, idle and without telemetry."""
     sums = activity.sum()
     allocated = sum(float(sums[part].item() or 0) for part in sums.columns if part != "tenant")
     if not allocated:
@@ -307,7 +315,7 @@ def _describe_idle_hours(activity: pl.DataFrame) -> str:
 
 
 def _describe_lost_hours(ended: pl.DataFrame) -> str:
-    """Describe the share of allocated GPU-hours of failed jobs."""
+    """Describe in a sentence the share of failed jobs in the allocated GPU-hours."""
     allocated = float(ended["gpu_hours"].sum())
     if not allocated:
         return "No GPU was allocated."
@@ -320,10 +328,10 @@ def _describe_lost_hours(ended: pl.DataFrame) -> str:
 
 
 def _name_instances(profile: str) -> str:
-    """Name the instances of a profile in a sentence."""
+    """Return the words for instances of a profile: ``full GPUs`` or ``instances of 1g.10gb``."""
     return "full GPUs" if profile == FULL_GPU else f"instances of {profile}"
 
 
-def _count_gpus(count: float | None) -> str:
-    """Format a number of GPUs that may not be known."""
+def _format_gpu_count(count: float | None) -> str:
+    """Format a number of GPUs such as ``2 GPUs``, or ``GPUs not known``."""
     return "GPUs not known" if count is None else f"{count:g} GPU{'' if count == 1 else 's'}"

@@ -19,13 +19,17 @@ from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.layout_enumeration import spread_over_gpus
 from gpuplanner.hardware.mig_layouts import format_layout, format_slices, parse_layout, prove
 from gpuplanner.planner.layout_plan import MAX_LABEL_CHARS
-from gpuplanner.report.mig_manager_files import ALL_DISABLED, DATA_KEY
+from gpuplanner.report.mig_manager_files import ALL_DISABLED_CONFIG, CONFIG_MAP_DATA_KEY
 
-PARTED_KEYS = ("version", "mig-configs")
-ENTRY_KEYS = ("device-filter", "devices", "mig-enabled", "mig-devices")
+MIG_PARTED_KEYS = ("version", "mig-configs")
+"""Keys that a mig-parted file may have at the top level."""
+MIG_PARTED_ENTRY_KEYS = ("device-filter", "devices", "mig-enabled", "mig-devices")
+"""Keys that an entry of a mig-parted configuration may have."""
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+"""Values that a Kubernetes label may have."""
 _PCI_ID = re.compile(r"0x([0-9A-Fa-f]{4})10[Dd][Ee]")
+"""PCI id of an NVIDIA device, such as ``0x233010DE``; the group is the device id."""
 
 
 def check_mig_parted(mapping: LinedMapping, gpu_model: GpuModel, gpus_per_node: int) -> tuple[list[str], list[str]]:
@@ -45,7 +49,7 @@ def check_mig_parted(mapping: LinedMapping, gpu_model: GpuModel, gpus_per_node: 
     tuple of list of str and list of str
         Problems and findings.
     """
-    problems = list(_unknown_keys(mapping, PARTED_KEYS, "the file"))
+    problems = list(_unknown_keys(mapping, MIG_PARTED_KEYS, "the file"))
     if mapping.get("version") != "v1":
         problems.append(f"version must be v1, not {_describe(mapping.get('version'))}")
     configs = mapping.get("mig-configs")
@@ -53,15 +57,15 @@ def check_mig_parted(mapping: LinedMapping, gpu_model: GpuModel, gpus_per_node: 
         return [*problems, f"mig-configs must name at least one config, not {_describe(configs)}"], []
     findings: list[str] = []
     for name, entries in configs.items():
-        config = _Config(name, configs.lines[name], gpu_model, gpus_per_node)
+        config = _MigPartedConfigCheck(name, configs.lines[name], gpu_model, gpus_per_node)
         config.check(entries)
         problems += config.problems
         findings += config.findings
     return problems, findings
 
 
-class _Config:
-    """A named configuration of a mig-parted file while it is checked."""
+class _MigPartedConfigCheck:
+    """Check of one named configuration in a mig-parted file: it collects problems and findings."""
 
     def __init__(self, name: object, line: int, gpu_model: GpuModel, gpus_per_node: int) -> None:
         is_valid_label = isinstance(name, str) and len(name) <= MAX_LABEL_CHARS and _LABEL_VALUE.fullmatch(name)
@@ -76,7 +80,7 @@ class _Config:
             self._add_problem(line, "the name is no valid label value, so no node can select it")
 
     def _title_with_devices(self, devices: tuple[int, ...]) -> str:
-        """Name the configuration and the devices that a message is about."""
+        """Return the name of the configuration, with devices if given, as the start of a message."""
         return f"{self.title}, devices {format_slices(devices)}" if devices else self.title
 
     def _add_problem(self, line: int, fault: str, devices: tuple[int, ...] = ()) -> None:
@@ -84,7 +88,7 @@ class _Config:
         self.problems.append(f"line {line}: {self._title_with_devices(devices)}: {fault}")
 
     def _add_finding(self, finding: str, devices: tuple[int, ...] = ()) -> None:
-        """Record a finding."""
+        """Record a finding: a remark that is not an error."""
         self.findings.append(f"{self._title_with_devices(devices)}: {finding}")
 
     def check(self, entries: object) -> None:
@@ -106,7 +110,7 @@ class _Config:
     def _check_entry(self, entry_mapping: LinedMapping) -> bool:
         """Check one entry; return whether its devices are known."""
         line = min(entry_mapping.lines.values())
-        for fault in _unknown_keys(entry_mapping, ENTRY_KEYS, "an entry"):
+        for fault in _unknown_keys(entry_mapping, MIG_PARTED_ENTRY_KEYS, "an entry"):
             self._add_problem(line, fault)
         if not self._applies_to_model(entry_mapping, line):
             return False
@@ -127,7 +131,7 @@ class _Config:
         return bool(devices)
 
     def _check_layout(self, layout_mapping: LinedMapping, devices: tuple[int, ...], line: int) -> None:
-        """Prove that the instances of an entry can be placed, or record what is wrong with each profile."""
+        """Prove that the MIG instances of an entry fit on its devices, or record what is wrong with each profile."""
         counts: dict[str, int] = {}
         problems_before = len(self.problems)
         for name, count in layout_mapping.items():
@@ -217,7 +221,7 @@ def _unknown_keys(mapping: LinedMapping, known_keys: Iterable[str], owner: str) 
 
 
 def _describe(value: object) -> str:
-    """Describe a value of any type in a few printable characters."""
+    """Format a wrong value of any type in a few printable characters, for an error message."""
     if value is None:
         return "nothing"
     if isinstance(value, list | dict):
@@ -226,12 +230,19 @@ def _describe(value: object) -> str:
 
 
 _LAYOUT_COMMENT = re.compile(r"#\s*(\S+) gpu (\d{1,4}): (gpu|off|\S+:\d+)")
+"""Comment with the layout of a GPU, such as ``# n1 gpu 0: 1g.10gb:7``."""
 _GRES_ITEM = re.compile(r"gpu(?::(?P<type>[^:]*[^:0-9][^:]*))?(?::(?P<count>[0-9]{1,6}))?", re.IGNORECASE)
+"""Item of a Gres value, such as ``gpu:a100_1g.5gb:7``."""
 _MAX_GRES_CHARACTERS = 100
-_KEY_VALUE = re.compile(r"([A-Za-z]+)\s*=\s*(\S+)")
-_MIG_TYPE = re.compile(r"(?:.*_)?(\d+g\.\d+gb(?:[+.-][a-z.]+)?)", re.IGNORECASE)
+"""Longest Gres item that is parsed, and longest text that a message quotes."""
+_SLURM_KEY_VALUE = re.compile(r"([A-Za-z]+)\s*=\s*(\S+)")
+"""Pair ``Key=value`` in a line of a Slurm configuration."""
+_MIG_GRES_TYPE = re.compile(r"(?:.*_)?(\d+g\.\d+gb(?:[+.-][a-z.]+)?)", re.IGNORECASE)
+"""GRES type of a MIG instance; the group is its profile."""
 _GRES_KEYS = ("name", "type", "file", "multiplefiles", "count", "cores", "links", "flags")
-_SOCKETS = re.compile(r"\((?:[Ss]|IDX):[\d,:-]*\)")
+"""Keys that a line of gres.conf may have, in lower case."""
+_GRES_SOCKET_SUFFIX = re.compile(r"\((?:[Ss]|IDX):[\d,:-]*\)")
+"""Sockets or indices after a Gres item, such as ``(S:0-1)``, which are ignored."""
 
 
 def check_slurm_conf(text: str, gpu_model: GpuModel, gpus_per_node: int) -> tuple[list[str], list[str]]:
@@ -253,11 +264,11 @@ def check_slurm_conf(text: str, gpu_model: GpuModel, gpus_per_node: int) -> tupl
     """
     problems: list[str] = []
     findings: list[str] = []
-    layouts_by_node = _stated_layouts(text)
+    layouts_by_node = _parse_layout_comments(text)
     first_lines: dict[str, int] = {}
     default = ""
     for number, line in _logical_lines(text):
-        words = {key.casefold(): value for key, value in _KEY_VALUE.findall(line)}
+        words = {key.casefold(): value for key, value in _SLURM_KEY_VALUE.findall(line)}
         node = words.get("nodename")
         if node is None:
             continue
@@ -301,7 +312,7 @@ def check_gres_conf(text: str, gpu_model: GpuModel, gpus_per_node: int) -> tuple
     findings: list[str] = []
     devices: dict[str, Counter[str]] = {}
     for number, line in _logical_lines(text):
-        words = {key.casefold(): value for key, value in _KEY_VALUE.findall(line)}
+        words = {key.casefold(): value for key, value in _SLURM_KEY_VALUE.findall(line)}
         known_keys = (*_GRES_KEYS, *(["autodetect", "nodename"] if words else []))
         problems += [
             f"line {number}: {_plain_ascii(key)} is none of {', '.join(known_keys)}"
@@ -418,7 +429,7 @@ def parse_gres_counts(gres: str, gpu_model: GpuModel) -> tuple[dict[str, int], l
     """Parse the GPUs and MIG instances that a Gres value declares, by profile, with faults in it."""
     counts: dict[str, int] = {}
     faults: list[str] = []
-    for item in filter(None, _SOCKETS.sub("", gres).split(",")):
+    for item in filter(None, _GRES_SOCKET_SUFFIX.sub("", gres).split(",")):
         if item.partition(":")[0].casefold() != FULL_GPU:
             continue
         parts = _GRES_ITEM.fullmatch(item) if len(item) <= _MAX_GRES_CHARACTERS else None
@@ -426,7 +437,7 @@ def parse_gres_counts(gres: str, gpu_model: GpuModel) -> tuple[dict[str, int], l
         if parts is None or count < 1:
             faults.append(f"{_plain_ascii(item)} must be gpu[:type][:count] with a count above 0")
             continue
-        slice_type = _MIG_TYPE.fullmatch(parts["type"] or "")
+        slice_type = _MIG_GRES_TYPE.fullmatch(parts["type"] or "")
         try:
             name = gpu_model.profile(slice_type[1]).name if slice_type else FULL_GPU
         except GeometryError as error:
@@ -436,8 +447,8 @@ def parse_gres_counts(gres: str, gpu_model: GpuModel) -> tuple[dict[str, int], l
     return counts, faults
 
 
-def _stated_layouts(text: str) -> dict[str, dict[int, list[str]]]:
-    """Collect the layout texts of comments such as ``# n1 gpu 0: 1g.10gb:7``, by node and GPU."""
+def _parse_layout_comments(text: str) -> dict[str, dict[int, list[str]]]:
+    """Collect the MIG layouts in comments such as ``# n1 gpu 0: 1g.10gb:7``, by node and GPU."""
     layouts_by_node: dict[str, dict[int, list[str]]] = {}
     for line in text.splitlines():
         match = _LAYOUT_COMMENT.fullmatch(line.strip())
@@ -447,7 +458,7 @@ def _stated_layouts(text: str) -> dict[str, dict[int, list[str]]]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines with their number from 1, without comments and with continued lines joined."""
+    """Yield lines of a Slurm file with their number from 1, without comments and with continued lines joined."""
     continued, first = "", 0
     for number, line in enumerate(text.splitlines(), start=1):
         content = line.partition("#")[0].rstrip()
@@ -462,24 +473,31 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _list_counts(counts: dict[str, int] | Counter[str]) -> str:
-    """Format counts by name as text."""
+    """Format counts by name as text, for a message."""
     return ", ".join(f"{name} x{counts[name]}" for name in sorted(counts)) or "nothing"
 
 
 def _plain_ascii(text: str) -> str:
-    """Escape text so that a terminal cannot act on it."""
+    """Escape all but printable ASCII, so that a text from a file cannot control the terminal, and cut it."""
     return ascii(text)[1:-1][:_MAX_GRES_CHARACTERS]
 
 
 MAX_VERIFIED_FILE_BYTES = 4_000_000
-FILE_KINDS = (
+"""Largest file that is verified [bytes]."""
+VERIFIED_FILE_KINDS_TEXT = (
     "a mig-parted file (version: v1, mig-configs), a ConfigMap that holds one under data, or lines of slurm.conf "
     "(NodeName=... Gres=...) or gres.conf"
 )
+"""Kinds of files that can be verified, for error messages."""
 
-_GRES_LINE = re.compile(r"^[ \t]*(?:NodeName[ \t]*=\S+[ \t]+)?(?:AutoDetect|Name)[ \t]*=", re.IGNORECASE | re.MULTILINE)
-_NODE_LINE = re.compile(r"^[ \t]*NodeName[ \t]*=", re.IGNORECASE | re.MULTILINE)
+_GRES_CONF_LINE = re.compile(
+    r"^[ \t]*(?:NodeName[ \t]*=\S+[ \t]+)?(?:AutoDetect|Name)[ \t]*=", re.IGNORECASE | re.MULTILINE
+)
+"""Line by which a text is recognized as gres.conf."""
+_SLURM_NODE_LINE = re.compile(r"^[ \t]*NodeName[ \t]*=", re.IGNORECASE | re.MULTILINE)
+"""Line by which a text is recognized as slurm.conf."""
 _MAX_GPUS_PER_NODE = 64
+"""Largest number of GPUs on a node that is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -529,9 +547,9 @@ def verify_file(path: str | Path, gpu_model: GpuModel | str, *, gpus_per_node: i
     if not 1 <= gpus_per_node <= _MAX_GPUS_PER_NODE:
         raise TraceFormatError("gpus_per_node", f"1 to {_MAX_GPUS_PER_NODE}", repr(gpus_per_node), "Fix the number.")
     text, source = read_text(path, limit_bytes=MAX_VERIFIED_FILE_BYTES, error=TraceFormatError), str(path)
-    if _GRES_LINE.search(text):
+    if _GRES_CONF_LINE.search(text):
         problems, findings = check_gres_conf(text, gpu_model, gpus_per_node)
-    elif _NODE_LINE.search(text):
+    elif _SLURM_NODE_LINE.search(text):
         problems, findings = check_slurm_conf(text, gpu_model, gpus_per_node)
     else:
         document = load_yaml(text, source=source)
@@ -541,7 +559,7 @@ def verify_file(path: str | Path, gpu_model: GpuModel | str, *, gpus_per_node: i
             problems, findings = check_mig_parted(document, gpu_model, gpus_per_node)
         else:
             hint = "Fix the path; plans and traces have other commands."
-            raise TraceFormatError(source, FILE_KINDS, "something else", hint)
+            raise TraceFormatError(source, VERIFIED_FILE_KINDS_TEXT, "something else", hint)
     return FileReport(ok=not problems, problems=problems, findings=findings)
 
 
@@ -553,7 +571,7 @@ def states_layouts(text: str) -> bool:
     """
     if text.startswith("#!"):
         return False
-    return "mig-configs" in text or bool(_GRES_LINE.search(text) or _NODE_LINE.search(text))
+    return "mig-configs" in text or bool(_GRES_CONF_LINE.search(text) or _SLURM_NODE_LINE.search(text))
 
 
 def _check_config_map(
@@ -569,16 +587,17 @@ def _check_config_map(
         if not (isinstance(value, str) and value):
             problems.append(f"ConfigMap: metadata.{key} is missing; the ClusterPolicy has to name it")
     data = config_mapping.get("data")
-    body = data.get(DATA_KEY) if isinstance(data, LinedMapping) else None
+    body = data.get(CONFIG_MAP_DATA_KEY) if isinstance(data, LinedMapping) else None
     if not isinstance(body, str):
-        return [*problems, f"ConfigMap: data must hold the text {DATA_KEY!r}"], []
-    inner = load_yaml(body, source=f"{source}, data {DATA_KEY}")
+        return [*problems, f"ConfigMap: data must hold the text {CONFIG_MAP_DATA_KEY!r}"], []
+    inner = load_yaml(body, source=f"{source}, data {CONFIG_MAP_DATA_KEY}")
     if not isinstance(inner, LinedMapping):
-        return [*problems, f"ConfigMap: data {DATA_KEY!r} is not a mig-parted file"], []
+        return [*problems, f"ConfigMap: data {CONFIG_MAP_DATA_KEY!r} is not a mig-parted file"], []
     inner_problems, findings = check_mig_parted(inner, gpu_model, gpus_per_node)
     configs = inner.get("mig-configs")
-    if isinstance(configs, LinedMapping) and ALL_DISABLED not in configs:
+    if isinstance(configs, LinedMapping) and ALL_DISABLED_CONFIG not in configs:
         problems.append(
-            f"ConfigMap: config {ALL_DISABLED!r} is missing; the GPU operator uses this label, and rollback needs it"
+            f"ConfigMap: config {ALL_DISABLED_CONFIG!r} is missing; the GPU operator uses this label, "
+            "and rollback needs it"
         )
-    return [*problems, *(f"{DATA_KEY} {problem}" for problem in inner_problems)], findings
+    return [*problems, *(f"{CONFIG_MAP_DATA_KEY} {problem}" for problem in inner_problems)], findings

@@ -27,14 +27,17 @@ from gpuplanner.cost.cost_review import CostReview, cost_review, price_basis_phr
 from gpuplanner.cost.energy_and_carbon import AMOUNTS
 from gpuplanner.decision.comparison_record import format_wait_target
 from gpuplanner.decision.study import Study
-from gpuplanner.report.figure_formulas import layout_table
 from gpuplanner.report.first_screen import Links, confidence_rows, next_step_texts
+from gpuplanner.report.metric_formulas import layout_table
 
 FOCUS_RULES = pl.read_csv((resources.files(__package__) / "focus_rules.csv").read_bytes()).rows(named=True)
 """Rules of FOCUS 1.2 by column: whether each file has it, whether it may be empty, and its allowed values or form."""
-MANDATORY_COLUMNS = tuple(rule["column"] for rule in FOCUS_RULES if rule["mandatory"] == "yes")
-INSTANT_COLUMNS = ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargePeriodEnd")
-FOCUS_TIME = "%Y-%m-%dT%H:%M:%SZ"
+MANDATORY_FOCUS_COLUMNS = tuple(rule["column"] for rule in FOCUS_RULES if rule["mandatory"] == "yes")
+"""Columns that every FOCUS 1.2 file must have."""
+FOCUS_TIME_COLUMNS = ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargePeriodEnd")
+"""Columns of FOCUS with times: start and end of the billing period and of the charge period."""
+FOCUS_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+"""``strftime`` format of times in FOCUS files."""
 
 
 def write_focus(path: str | Path, costs: pl.DataFrame) -> Path:
@@ -59,7 +62,7 @@ def write_focus(path: str | Path, costs: pl.DataFrame) -> Path:
 def to_focus_text(costs: pl.DataFrame) -> pl.DataFrame:
     """Format charge lines as FOCUS text: times to the second with ``Z``, decimals in full."""
     return costs.with_columns(
-        pl.selectors.datetime().dt.convert_time_zone("UTC").dt.strftime(FOCUS_TIME),
+        pl.selectors.datetime().dt.convert_time_zone("UTC").dt.strftime(FOCUS_TIME_FORMAT),
         pl.selectors.decimal().cast(pl.String).str.replace(r"(\.\d\d\d*?)0+$", "${1}"),
     )
 
@@ -75,7 +78,9 @@ def check_focus(lines: pl.DataFrame) -> list[str]:
     'BillingAccountId: mandatory column is missing'
     """
     text = lines.select(pl.all().cast(pl.String))
-    missing_columns = [f"{name}: mandatory column is missing" for name in MANDATORY_COLUMNS if name not in text.columns]
+    missing_columns = [
+        f"{name}: mandatory column is missing" for name in MANDATORY_FOCUS_COLUMNS if name not in text.columns
+    ]
     unknown_columns = [
         f"{name}: neither a FOCUS column nor a custom one (x_...)"
         for name in text.columns
@@ -98,7 +103,7 @@ def _find_focus_faults(text: pl.DataFrame) -> Iterator[str]:
             rules.append((name, (value != "") & ~value.str.contains(rule["form"]), "not in the format of FOCUS"))
     rules += [
         (end, column_values[end] <= column_values[start], f"not after {start}")
-        for start, end in (INSTANT_COLUMNS[:2], INSTANT_COLUMNS[2:])
+        for start, end in (FOCUS_TIME_COLUMNS[:2], FOCUS_TIME_COLUMNS[2:])
         if {start, end} <= set(column_values)
     ]
     for name, broken, fault in rules:
@@ -125,22 +130,30 @@ def _check_list_costs(text: pl.DataFrame) -> str:
 
 
 MAX_SHEET_ROWS = 1_048_576
+"""Maximum rows of an Excel sheet."""
 MAX_CELL_CHARACTERS = 32_767
+"""Maximum characters of an Excel cell."""
 MAX_SHEET_NAME_CHARACTERS = 31
-README_SHEET = "Read me"
+"""Maximum characters of the name of an Excel sheet."""
+README_SHEET_NAME = "Read me"
+"""Name of the first sheet, which describes the workbook."""
 MAX_CHART_BARS = 30
-"""Most bars of a chart: the largest, as the rows are ordered."""
+"""Maximum number of bars in the chart on the sheet of totals."""
 
-Library: TypeAlias = Any
-"""Objects of xlsxwriter, which has no types."""
+XlsxObject: TypeAlias = Any
+"""Type of xlsxwriter objects (workbooks, sheets, formats), for which the library has no type hints."""
 
-_CREATED = datetime(2000, 1, 1)  # fixed, so that the same tables give the same bytes
-_MAX_EXACT_INTEGER = 2**53  # greatest whole number that a cell holds exactly
-_QUOTED_STARTS = tuple("=+-@＝＋－＠\t\r\n'")
-_READING_RULES = (
+_WORKBOOK_CREATION_TIME = datetime(2000, 1, 1)
+"""Creation time in the properties of every workbook, fixed so that the same tables give the same bytes."""
+_MAX_EXACT_INTEGER = 2**53
+"""Largest integer that an Excel cell stores exactly."""
+_FORMULA_START_CHARACTERS = tuple("=+-@＝＋－＠\t\r\n'")
+"""First characters by which a spreadsheet program takes a text for a formula."""
+_HOW_TO_READ_TEXT = (
     "Times are UTC. An empty cell means not known, not zero. The workbook has no macros and no links; its only "
     "formulas are sums, in rows named Total and on the sheet Totals."
 )
+"""Note on the first sheet on times, empty cells and formulas."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +173,8 @@ class SummarySheet:
     facts: Mapping[str, str]
 
 
-SUMMARY_SHEET = "Totals"
+TOTALS_SHEET_NAME = "Totals"
+"""Name of the sheet of totals."""
 
 
 def write_workbook(
@@ -219,11 +233,11 @@ def write_workbook(
     writer = import_optional("xlsxwriter", extra="report")
     buffer = BytesIO()
     book = writer.Workbook(buffer, {"in_memory": True, "default_date_format": "yyyy-mm-dd"})
-    book.set_properties({"title": title, "created": _CREATED})
+    book.set_properties({"title": title, "created": _WORKBOOK_CREATION_TIME})
     names = _to_sheet_names(sheets)
     formats = _Formats(book, LOCALE_BY_NAME[locale].day)
     notes = {key: localize_text(text, locale) for key, text in notes.items()}
-    _write_readme(book.add_worksheet(README_SHEET), formats, title, notes, sheets, names)
+    _write_readme(book.add_worksheet(README_SHEET_NAME), formats, title, notes, sheets, names)
     if summary is not None:
         _write_summary(book, formats, summary, sheets[summary.sheet])
     for name, frame in sheets.items():
@@ -235,12 +249,12 @@ def write_workbook(
 class _Formats:
     """Cell formats of one workbook, each created once."""
 
-    def __init__(self, book: Library, day: str) -> None:
+    def __init__(self, book: XlsxObject, day: str) -> None:
         self._book = book
         self._day = day
         self._made: dict[tuple[tuple[str, Any], ...], Any] = {}
 
-    def __call__(self, **properties: Library) -> Library:
+    def __call__(self, **properties: XlsxObject) -> XlsxObject:
         if "num_format" in properties:
             properties["num_format"] = properties["num_format"].replace("yyyy-mm-dd", self._day)
         key = tuple(sorted(properties.items()))
@@ -250,7 +264,7 @@ class _Formats:
 
 
 def _write_readme(
-    sheet: Library, formats: _Formats, title: str, notes: Mapping[str, str], sheets: Mapping[str, pl.DataFrame],
+    sheet: XlsxObject, formats: _Formats, title: str, notes: Mapping[str, str], sheets: Mapping[str, pl.DataFrame],
     names: Mapping[str, str],
 ) -> None:  # fmt: skip
     """Write the first sheet: notes, and the columns of each table."""
@@ -260,7 +274,7 @@ def _write_readme(
     sheet.hide_gridlines(2)
     _write_text(sheet, 0, 0, title, formats, bold=True, font_size=16)
     row = 2
-    for key, text in {**notes, "How to read": _READING_RULES}.items():
+    for key, text in {**notes, "How to read": _HOW_TO_READ_TEXT}.items():
         _write_text(sheet, row, 0, key, formats, bold=True, valign="top")
         _write_text(sheet, row, 1, text, formats, **wrap)
         row += 1
@@ -273,8 +287,8 @@ def _write_readme(
         _write_text(sheet, row, 1, f"{frame.height:,} rows: {_columns_text(frame)}", formats, **wrap)
 
 
-def _write_table(sheet: Library, formats: _Formats, frame: pl.DataFrame, sums: Collection[str]) -> None:
-    """Write one table with header, column widths, filter and sums."""
+def _write_table(sheet: XlsxObject, formats: _Formats, frame: pl.DataFrame, sums: Collection[str]) -> None:
+    """Write a table to a sheet, with header, column widths, filter, and sums of the columns `sums` below."""
     header = {"bold": True, "bottom": 1, "bg_color": "#E4E7EB"}
     sheet.freeze_panes(1, 0)
     for column, series in enumerate(frame.get_columns()):
@@ -293,8 +307,8 @@ def _write_table(sheet: Library, formats: _Formats, frame: pl.DataFrame, sums: C
         sheet.write_string(frame.height + 1, 0, "Total", formats(bold=True, top=1))
 
 
-def _write_cell(sheet: Library, row: int, column: int, value: object, formats: _Formats, style: Library) -> None:
-    """Write one value of any type."""
+def _write_cell(sheet: XlsxObject, row: int, column: int, value: object, formats: _Formats, style: XlsxObject) -> None:
+    """Write a value of any type to a cell; integers too large for a cell become text."""
     match value:
         case None:
             return
@@ -310,16 +324,18 @@ def _write_cell(sheet: Library, row: int, column: int, value: object, formats: _
             _write_text(sheet, row, column, str(value), formats)
 
 
-def _write_text(sheet: Library, row: int, column: int, text: str, formats: _Formats, **properties: Library) -> None:
-    """Write text as text, quoted if a spreadsheet program could take it for a formula."""
+def _write_text(
+    sheet: XlsxObject, row: int, column: int, text: str, formats: _Formats, **properties: XlsxObject
+) -> None:
+    """Write a text to a cell, marked as quoted if a spreadsheet program could take it for a formula."""
     text = text if len(text) <= MAX_CELL_CHARACTERS else text[: MAX_CELL_CHARACTERS - 1] + "…"
-    if text.startswith(_QUOTED_STARTS):
+    if text.startswith(_FORMULA_START_CHARACTERS):
         properties["quote_prefix"] = True
     sheet.write_string(row, column, text, formats(**properties) if properties else None)
 
 
-def _write_sum(sheet: Library, height: int, column: int, series: pl.Series, style: Library) -> None:
-    """Write a sum as a formula with its present value."""
+def _write_sum(sheet: XlsxObject, height: int, column: int, series: pl.Series, style: XlsxObject) -> None:
+    """Write the sum of a column below its rows as an Excel formula, with its present value."""
     letters = import_optional("xlsxwriter.utility", extra="report").xl_col_to_name(column)
     finite = series.filter(series.is_finite()) if series.dtype.is_float() else series
     value = float(finite.sum() or 0)
@@ -327,10 +343,10 @@ def _write_sum(sheet: Library, height: int, column: int, series: pl.Series, styl
     sheet.write_formula(height + 1, column, formula, style, value)
 
 
-def _write_summary(book: Library, formats: _Formats, summary: SummarySheet, frame: pl.DataFrame) -> None:
+def _write_summary(book: XlsxObject, formats: _Formats, summary: SummarySheet, frame: pl.DataFrame) -> None:
     """Write the sheet of totals, with formulas over the rows of another sheet."""
     letter = import_optional("xlsxwriter.utility", extra="report").xl_col_to_name
-    sheet, bold = book.add_worksheet(SUMMARY_SHEET), formats(bold=True)
+    sheet, bold = book.add_worksheet(TOTALS_SHEET_NAME), formats(bold=True)
     money = f"{price_basis_phrase(frame).strip()} [{frame['BillingCurrency'][0]}]"
     sheet.set_column(0, 0, 52)
     sheet.set_column(1, 1, 28)
@@ -343,7 +359,7 @@ def _write_summary(book: Library, formats: _Formats, summary: SummarySheet, fram
         style = formats(num_format=_number_format(frame[source]))
         sheet.write_string(row, 0, NAMED_TOTALS[name][1] + (f" {money}" if name == "total_cost" else ""), bold)
         sheet.write_formula(row, 1, f"=SUM({column(source)})", style, float(frame[source].sum() or 0))
-        book.define_name(name, f"={SUMMARY_SHEET}!$B${row + 1}")
+        book.define_name(name, f"={TOTALS_SHEET_NAME}!$B${row + 1}")
     for row, fact in enumerate(summary.facts.items(), len(summary.totals)):
         for column_number, text in enumerate(fact):
             _write_text(sheet, row, column_number, text, formats, bold=not column_number)
@@ -361,7 +377,10 @@ def _write_summary(book: Library, formats: _Formats, summary: SummarySheet, fram
     if parts.height:
         chart = book.add_chart({"type": "bar"})
         last = first + min(parts.height, MAX_CHART_BARS) - 1
-        chart_ranges = {"categories": [SUMMARY_SHEET, first, 0, last, 0], "values": [SUMMARY_SHEET, first, 1, last, 1]}
+        chart_ranges = {
+            "categories": [TOTALS_SHEET_NAME, first, 0, last, 0],
+            "values": [TOTALS_SHEET_NAME, first, 1, last, 1],
+        }
         chart.add_series({"name": f"cost {money}", **chart_ranges})
         chart.set_legend({"none": True})
         chart.set_y_axis({"reverse": True})
@@ -381,7 +400,7 @@ def _to_cell_values(series: pl.Series) -> list[Any]:
 
 
 def _number_format(series: pl.Series) -> str:
-    """Choose the Excel number format of a column."""
+    """Choose the Excel number format of a column by its type, such as ``#,##0.00``."""
     dtype = series.dtype
     if isinstance(dtype, pl.Datetime):
         return 'yyyy-mm-dd hh:mm:ss "UTC"' if dtype.time_zone else "yyyy-mm-dd hh:mm:ss"
@@ -391,7 +410,7 @@ def _number_format(series: pl.Series) -> str:
         return "#,##0" + ("." + "0" * min(dtype.scale, 2) if dtype.scale else "")
     if dtype.is_integer():
         return "0" if series.name.endswith(("id", "gpu", "node")) else "#,##0"
-    unit = unit_of(SHEET_COLUMNS.get(series.name, series.name))
+    unit = unit_of(CLEARER_COLUMN_NAMES.get(series.name, series.name))
     return unit.excel if unit else "#,##0.00"
 
 
@@ -400,10 +419,12 @@ def _columns_text(frame: pl.DataFrame) -> str:
     return ", ".join(map(sheet_heading, frame.columns))
 
 
-_SHEET_COLUMN_LINES = (resources.files(__package__) / "sheet_columns.csv").read_text("utf-8").splitlines()[1:]
-SHEET_COLUMNS: dict[str, str] = dict(line.split(",", 1) for line in _SHEET_COLUMN_LINES)
-"""Clearer names of columns, from which their headings are made."""
+_CLEARER_COLUMN_NAME_LINES = (resources.files(__package__) / "sheet_columns.csv").read_text("utf-8").splitlines()[1:]
+"""Lines ``column,clearer name`` of ``sheet_columns.csv``."""
+CLEARER_COLUMN_NAMES: dict[str, str] = dict(line.split(",", 1) for line in _CLEARER_COLUMN_NAME_LINES)
+"""Clearer names of table columns, from which the headings in workbooks are made."""
 _INTERVAL_SUFFIX = re.compile(r"(.+?)(_low|_high)")
+"""Name of a column with a bound of an interval: the name of the value, and ``_low`` or ``_high``."""
 
 
 def sheet_heading(name: str) -> str:
@@ -416,7 +437,7 @@ def sheet_heading(name: str) -> str:
     """
     match = _INTERVAL_SUFFIX.fullmatch(name)
     stem, limit = match.groups() if match else (name, "")
-    return name if name.startswith("x_") else column_heading(SHEET_COLUMNS.get(stem, stem) + limit)
+    return name if name.startswith("x_") else column_heading(CLEARER_COLUMN_NAMES.get(stem, stem) + limit)
 
 
 def _column_width(name: str, values: Sequence[object]) -> float:
@@ -433,7 +454,7 @@ def _to_sheet_names(names: Collection[str]) -> dict[str, str]:
     >>> _to_sheet_names(["a/b", "a:b"])
     {'a/b': 'a-b', 'a:b': 'a-b (2)'}
     """
-    taken = {README_SHEET.casefold(), SUMMARY_SHEET.casefold(), "history"}
+    taken = {README_SHEET_NAME.casefold(), TOTALS_SHEET_NAME.casefold(), "history"}
     legal = {}
     for name in names:
         stem = re.sub(r"[\[\]:*?/\\\x00-\x1f]", "-", name).strip().strip("'")[:MAX_SHEET_NAME_CHARACTERS] or "Sheet"
@@ -475,24 +496,24 @@ STUDY_SHEETS = {
     "scores": ("Forecast accuracy", []),
     "quality": ("Data quality", []),
 }
-"""Tables of the workbook: name of the sheet, and the columns added up at its foot. What ``ingest`` reads as a bill has
-none: its sums stand on a sheet of their own."""
+"""Sheet name and columns summed below the rows, for each table of a study. Charge lines have no sums there: a file
+that ``ingest`` reads as a bill must not have any; they are on the sheet of totals."""
 COST_SHEETS = {"tenant": "Cost by team", "bucket": "Cost by GPU time", "end": "Cost by end of job"}
-"""Sheets of cost in every workbook, by the table of the review."""
-COST_SUMS = ("cost", "gpu_hours", "energy_kwh")
-"""Columns of these sheets that are added up at the foot."""
-PERIOD_COLUMN_NAMES = {
+"""Names of the cost sheets of every workbook, by the column that the cost is grouped by."""
+COST_SUM_COLUMNS = ("cost", "gpu_hours", "energy_kwh")
+"""Columns of the cost sheets that are summed below the rows."""
+COLUMN_NAMES_WITH_PERIOD = {
     "policies": {"gpu_hours": "weekly_gpu_hours", "gpu_hours_promised": "expected_weekly_gpu_hours"},
     "teams": {"allocated_gpu_hours": "larger_share_gpu_hours"},
     "wait_curve": {"gpu_hours": "weekly_gpu_hours"}, "rightsizing": {"gpu_hours": "whole_run_gpu_hours"},
 }  # fmt: skip
-"""Columns whose period a sheet has to name."""
+"""New names of columns, by table, that say which period the GPU-hours cover."""
 NAMED_TOTALS = {
     "total_cost": ("EffectiveCost", "Total cost"), "total_gpu_hours": ("PricingQuantity", "Total installed GPU-hours"),
     "total_energy_kwh": ("x_EnergyKwh", "Total energy [kWh]"),
     "total_carbon_kg": ("x_CarbonKg", "Total operational carbon, location-based [kg CO2e]"),
 }  # fmt: skip
-"""Named cells: the column that is summed, and the label."""
+"""Named Excel cells of totals: the column that is summed, and the label."""
 
 
 def write_study_workbook(
@@ -508,7 +529,9 @@ def write_study_workbook(
     worded = {name: cells_in_words(tables[name]) for name in STUDY_SHEETS if name in tables}
     # Energy of the simulated weeks is not that of the period, which has a sheet of its own.
     worded["policies"] = worded.get("policies", pl.DataFrame()).drop("^energy_kwh.*$", "carbon_kg", strict=False)
-    renamed = {name: table.rename(PERIOD_COLUMN_NAMES.get(name, {}), strict=False) for name, table in worded.items()}
+    renamed = {
+        name: table.rename(COLUMN_NAMES_WITH_PERIOD.get(name, {}), strict=False) for name, table in worded.items()
+    }
     sheets = {STUDY_SHEETS[name][0]: table for name, table in renamed.items()} | dict(extra or {})
     return _write_with_totals(path, sheets, review, title=scenario.name, notes=study_notes(study),
                               totals=dict(STUDY_SHEETS.values()), locale=scenario.number_locale)  # fmt: skip
@@ -540,7 +563,7 @@ def write_cost_workbook(
               "Energy and carbon": cells_in_words(review.states), "Prices": price_rows(review),
               **(extra_sheets or {})}  # fmt: skip
     period_notes = {"Period": _format_period(*review.period), "Missing": " ".join(review.missing) or "nothing"}
-    totals = {"Energy and carbon": list(AMOUNTS), "Cost by ownership": COST_SUMS}
+    totals = {"Energy and carbon": list(AMOUNTS), "Cost by ownership": COST_SUM_COLUMNS}
     return _write_with_totals(path, sheets, review, title=review.name, notes=period_notes, totals=totals, locale=locale)
 
 
@@ -548,13 +571,13 @@ def _write_with_totals(
     path: str | Path, sheets: Mapping[str, pl.DataFrame], review: CostReview, *, title: str, notes: Mapping[str, str],
     totals: Mapping[str, Sequence[str]], locale: str,
 ) -> Path:  # fmt: skip
-    """Write a workbook with the sheets of cost, whose charge lines are summed on a sheet of totals."""
+    """Write a workbook of sheets with those of a cost review added, and a sheet of totals of its charge lines."""
     lines, summary = sheets.get("Costs", pl.DataFrame()), None
     if lines.height:
-        lines = lines.with_columns(pl.selectors.datetime().dt.strftime(FOCUS_TIME))
+        lines = lines.with_columns(pl.selectors.datetime().dt.strftime(FOCUS_TIME_FORMAT))
         parts = {name: review.breakdown(by).head(-1) for by, name in COST_SHEETS.items()}
         sheets = {**sheets, "Costs": lines, **parts, "Unit costs": review.units}
-        totals = {**totals, **dict.fromkeys(COST_SHEETS.values(), COST_SUMS)}
+        totals = {**totals, **dict.fromkeys(COST_SHEETS.values(), COST_SUM_COLUMNS)}
         # What no line knows has no total: it is not zero.
         known_totals = {total: column for total, (column, _) in NAMED_TOTALS.items() if lines[column].count()}
         facts = {"Price basis": review.price_basis.strip(), "Price per GPU-hour": review.rate_text,
@@ -571,7 +594,7 @@ def _write_with_totals(
 
 
 def carbon_text(study: Study) -> str:
-    """Format the carbon factor with its region or file, and whether the region is an assumption."""
+    """Format the carbon intensity of electricity with its region or file, and whether the region is an assumption."""
     scenario, factor = study.scenario, study.provenance.carbon
     if scenario.carbon_file is not None:
         return f"hourly factors of {Path(scenario.carbon_file).name}"
@@ -581,7 +604,7 @@ def carbon_text(study: Study) -> str:
 
 
 def _fair_share_note(study: Study) -> dict[str, str]:
-    """Make the note of the sheet Fair share: its quotas, and why its GPU-hours differ from those of other sheets."""
+    """Make the note on the sheet Fair share by heading: quotas, why its GPU-hours differ; empty without it."""
     if "team_facts" not in study.tables:
         return {}
     quotas = json.loads(study.tables["team_facts"]["facts"][0])["notes"]
@@ -596,7 +619,7 @@ def _format_period(begin: object, end: object) -> str:
 
 
 def study_notes(study: Study) -> Mapping[str, str]:
-    """Collect what a reader of a file must know: decision, period, baseline, price, sources and version."""
+    """Collect the notes of a workbook by heading: decision, period, baseline, price, sources and version."""
     price, source_facts = study.provenance.price, study.provenance.source_facts
     changed_fields = [f"{name} = {value}" for name, (_, value) in Scenario().diff(study.scenario).items()]
     return {

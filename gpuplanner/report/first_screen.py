@@ -27,8 +27,6 @@ from gpuplanner.report.number_formats_and_glossary import (
     describe_layout,
     describe_nodes,
     escape_html,
-    figure_html,
-    figure_value,
     format_count,
     format_day,
     format_mean_wait,
@@ -36,19 +34,27 @@ from gpuplanner.report.number_formats_and_glossary import (
     format_tenth_percent,
     format_wait,
     format_whole_percent,
+    metric_html,
+    metric_value,
     sizes_over_limit,
 )
 
-MAX_NODE_ROWS, MAX_NODE_KINDS = 10, 8
-"""Nodes that are drawn one by one; kinds of nodes that are drawn as one row each where there are more nodes."""
+MAX_NODE_ROWS = 10
+"""Maximum number of nodes that are drawn one by one."""
+MAX_NODE_KINDS = 8
+"""Maximum number of node kinds (nodes with the same layouts) that are drawn as a row each in larger fleets."""
 MIXED_LAYOUTS = "with mixed layouts"
-MAX_LABEL_CHARACTERS = 8
-"""Characters of a name that fit beside a row of boxes."""
-MAX_BOXES = 64
+"""Words of a caption for nodes with several layouts."""
+MAX_NODE_LABEL_CHARACTERS = 8
+"""Maximum characters of a node name beside its row of GPU boxes; longer names are shortened."""
+MAX_FLEET_BOXES = 64
+"""Maximum number of boxes in the drawing of a fleet whose nodes are not drawn."""
 GPUS_PER_BOX = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-"""GPUs that one box may stand for."""
-MAX_GPUS_PER_ROW, FLEET_GPUS_PER_ROW = 8, 16
-"""GPUs in a row of a node, and in a row of a fleet whose nodes are not drawn."""
+"""Numbers of GPUs that one box of the drawing may stand for."""
+MAX_GPUS_PER_ROW = 8
+"""Maximum number of GPU boxes side by side in the row of a node."""
+FLEET_GPUS_PER_ROW = 16
+"""Number of boxes side by side in the drawing of a fleet whose nodes are not drawn."""
 
 
 def draw_fleet(decision: Decision, rules: FleetRules | None = None) -> str:
@@ -82,7 +88,7 @@ def draw_fleet(decision: Decision, rules: FleetRules | None = None) -> str:
     sums = " + ".join(f"{gpus:,} {word}" for word, gpus in parts.items() if gpus)
     label = "; ".join(f"{part.gpus:,} × {describe_layout(part.layout)}" for part in decision.layouts)
     title = "Target MIG layout" if decision.partitioned_gpus else "Target fleet"
-    pictures = "".join(groups) + _draw_released(decision) + _draw_gpus_to_buy(decision)
+    pictures = "".join(groups) + _draw_released_gpus(decision) + _draw_gpus_to_buy(decision)
     return (
         f'<div class="fleet"><h3>{title}</h3>'
         f'<p class="about">{about}. {sums} = {max(decision.fleet_gpus, decision.gpus):,} GPUs.</p>'
@@ -97,7 +103,7 @@ def released_word(decision: Decision) -> str:
 
 
 NodeLayouts = tuple[tuple[str, int], ...]
-"""Layouts of a node, with the GPUs of each."""
+"""Layouts of a node, each with its number of GPUs."""
 NodesByLayouts = dict[NodeLayouts, list[str]]
 """Names of nodes by the layouts that they share."""
 
@@ -167,7 +173,7 @@ def _draw_grid(boxes: str, columns: int) -> str:
 
 
 def _caption_gpus(gpus: str, layout: str) -> str:
-    """Describe a number of GPUs and their layout as HTML."""
+    """Render the caption of GPUs with one layout as HTML, such as ``8 full GPUs (MIG disabled)``."""
     if layout == describe_layout(LAYOUT_FULL):
         return f"<b>{gpus} full GPUs</b> (MIG disabled)"
     if layout == MIXED_LAYOUTS:
@@ -183,7 +189,7 @@ def _shorten_names(names: Sequence[str]) -> dict[str, str]:
     >>> _shorten_names(["gpu-worker-09.cluster", "gpu-worker-10.cluster"]), _shorten_names(["n01", "n02"])
     ({'gpu-worker-09.cluster': '…09', 'gpu-worker-10.cluster': '…10'}, {'n01': 'n01', 'n02': 'n02'})
     """
-    if max(map(len, names)) <= MAX_LABEL_CHARACTERS or len(set(names)) == 1:
+    if max(map(len, names)) <= MAX_NODE_LABEL_CHARACTERS or len(set(names)) == 1:
         return {name: name for name in names}
     begin = _common_prefix(names).rstrip("0123456789")
     end = _common_prefix([name[len(begin) :][::-1] for name in names])[::-1].lstrip("0123456789")
@@ -203,19 +209,19 @@ def _draw_layouts(decision: Decision, gpu_model: GpuModel | None) -> Iterator[st
         if part.to_buy:
             continue
         on_nodes = f" on {escape_html(describe_nodes(part.nodes))}" if part.nodes else ""
-        gpus = figure_html(decision, f"layouts.{position}.gpus")
+        gpus = metric_html(decision, f"layouts.{position}.gpus")
         yield f"<p>{_caption_gpus(gpus, describe_layout(part.layout))}{on_nodes}</p>"
         boxes = _draw_grid(_draw_gpu(part.layout, gpu_model) * max(round(part.gpus / unit), 1), FLEET_GPUS_PER_ROW)
         yield f'<div class="row loose">{boxes}</div>'
 
 
-def _draw_released(decision: Decision) -> str:
+def _draw_released_gpus(decision: Decision) -> str:
     """Draw GPUs that are released or powered down as dashed outlines."""
     gpus = max(decision.fleet_gpus - decision.gpus, 0)
     if not gpus:
         return ""
     boxes = '<div class="gpu released"></div>' * max(round(gpus / _gpus_per_box(decision)), 1)
-    caption = f"<p><b>{figure_html(decision, 'released_gpus')} {released_word(decision)}</b></p>"
+    caption = f"<p><b>{metric_html(decision, 'released_gpus')} {released_word(decision)}</b></p>"
     return f'{caption}<div class="row loose">{_draw_grid(boxes, FLEET_GPUS_PER_ROW)}</div>'
 
 
@@ -226,15 +232,15 @@ def _draw_gpus_to_buy(decision: Decision) -> str:
         return ""
     n_boxes = max(round(part.gpus / _gpus_per_box(decision)), 1)
     boxes = _draw_grid('<div class="gpu released"></div>' * n_boxes, FLEET_GPUS_PER_ROW)
-    gpus = figure_html(decision, f"layouts.{number}.gpus")
+    gpus = metric_html(decision, f"layouts.{number}.gpus")
     text = f"<p><b>{gpus} full GPUs</b> {escape_html(part.node_text)}</p>"
     return f'{text}<div class="row loose">{boxes}</div>'
 
 
 def _gpus_per_box(decision: Decision) -> int:
-    """Choose how many GPUs one box stands for, so that the fleet needs at most ``MAX_BOXES`` boxes."""
+    """Choose how many GPUs one drawn box stands for, so that a fleet has at most ``MAX_FLEET_BOXES`` boxes."""
     gpus = max(decision.fleet_gpus, decision.gpus)
-    return next((unit for unit in GPUS_PER_BOX if gpus <= MAX_BOXES * unit), GPUS_PER_BOX[-1])
+    return next((unit for unit in GPUS_PER_BOX if gpus <= MAX_FLEET_BOXES * unit), GPUS_PER_BOX[-1])
 
 
 def _draw_gpu(layout: str, gpu_model: GpuModel | None) -> str:
@@ -270,7 +276,7 @@ def _layout_table(decision: Decision) -> str:
     """Render layouts, GPUs and nodes as a folded HTML table."""
     rows = "".join(
         f'<tr><th scope="row">{escape_html(part.layout)}</th>'
-        f'<td class="number">{figure_html(decision, f"layouts.{position}.gpus")}</td>'
+        f'<td class="number">{metric_html(decision, f"layouts.{position}.gpus")}</td>'
         f'<td class="long">{escape_html(part.node_text) or "–"}</td></tr>'
         for position, part in enumerate(decision.layouts)
     )
@@ -284,11 +290,14 @@ def _layout_table(decision: Decision) -> str:
 
 
 MAX_EXCLUDED_SHARE = 0.01
-"""Share of the GPU-hours that may be excluded before the badge warns."""
+"""Share of GPU-hours excluded for bad data above which the data-quality badge is a warning [0-1]."""
 
 Links = Sequence[tuple[str, str]]
-"""Files beside the page: name and path."""
-BUNDLE_LINK, EXPORT_COMMAND = ("Change bundle", "export/"), "gpuplanner export "
+"""Links to files beside the page: text and relative path of each."""
+BUNDLE_LINK = ("Change bundle", "export/")
+"""Link to the change bundle beside the page: text and path."""
+EXPORT_COMMAND = "gpuplanner export "
+"""Start of the command that writes a change bundle."""
 
 
 def render_first_screen(
@@ -320,7 +329,7 @@ def render_first_screen(
         HTML.
     """
     decision = comparison.decision
-    sides = {"left": _left_chart(comparison, peaks), "right": draw_fleet(decision, comparison.rules)}
+    sides = {"left": _wait_curve_or_peaks(comparison, peaks), "right": draw_fleet(decision, comparison.rules)}
     missing = _render_missing_data(decision)
     if decision.action == "none" and missing:
         sides["right"], missing = missing, ""
@@ -337,17 +346,17 @@ def render_first_screen(
 
 
 def render_warnings(warnings: Sequence[QualityWarning]) -> str:
-    """Render the warnings of the quality report as a list that stands above all figures."""
+    """Render the warnings of the data-quality report as an HTML list for the top of the page."""
     rows = [f"<li>{escape_html(format_warning(warning))}</li>" for warning in warnings]
     return f'<ul class="warnings">{"".join(rows)}</ul>' if rows else ""
 
 
 def list_badges(decision: Decision) -> list[tuple[str, bool]]:
-    """List the badges of the page: the HTML of each and whether it is a warning."""
-    excluded = figure_html(decision, "left_out_share", format_share)
+    """List the badges on data quality and queue waits: the HTML of each, and whether it is a warning."""
+    excluded = metric_html(decision, "left_out_share", format_share)
     quality = f"Data quality: good ({excluded} excluded)", False
-    if figure_value(decision, "use_known_share"):
-        known_share = figure_html(decision, "use_known_share", format_share)
+    if metric_value(decision, "use_known_share"):
+        known_share = metric_html(decision, "use_known_share", format_share)
         quality = f"Data quality: good ({excluded} excluded, use known {known_share})", False
     if decision.left_out_share > MAX_EXCLUDED_SHARE:
         quality = f"Data quality: {excluded} of GPU-hours excluded", True
@@ -359,12 +368,12 @@ def list_badges(decision: Decision) -> list[tuple[str, bool]]:
     if worst_size is None or worst_size.observed_p95_minutes <= worst_size.limit_minutes:
         return [quality]
     path = f"service.{decision.service.index(worst_size)}"
-    wait, limit = (figure_html(decision, f"{path}.{name}_minutes", format_wait) for name in ("observed_p95", "limit"))
+    wait, limit = (metric_html(decision, f"{path}.{name}_minutes", format_wait) for name in ("observed_p95", "limit"))
     return [(f"Waits: p95 {wait} on {escape_html(worst_size.size)} (limit {limit})", True), quality]
 
 
 def describe_fleet(decision: Decision) -> str:
-    """Describe the installed GPUs of a decision, for the line above the headline."""
+    """Describe the installed GPUs of a decision, such as ``64 × H100-80GB-SXM5``, for the line above the headline."""
     if not decision.fleet_gpus:
         return "fleet not known"
     gpus = f"× {decision.gpu_model}" if decision.gpu_model else "GPUs, model not known"
@@ -382,29 +391,29 @@ def _today_line(comparison: Comparison) -> str:
         bar = _cause_bar({"resolved": resolved, "not resolved": 100 - resolved}, {})
         return f'<div class="today"><p><b>Today</b> GPU-hours by whether they could be resolved:</p>{bar}</div>'
     figures = [
-        (name, figure_html(decision, f"{SHARE_PREFIX}{path}", format_share))
+        (name, metric_html(decision, f"{SHARE_PREFIX}{path}", format_share))
         for name, path in (("allocated", "teams_allocated"), ("used", "all_busy"))
         if decision.teams
     ]
     if decision.longest_waiting is not None:
         path = f"service.{decision.service.index(decision.longest_waiting)}.observed_p95_minutes"
         name = f"p95 queue wait on {escape_html(decision.longest_waiting.size)}"
-        figures.append((name, figure_html(decision, path, format_wait)))
+        figures.append((name, metric_html(decision, path, format_wait)))
     line = " · ".join(f"{name} {figure}" for name, figure in figures)
     percent_by_cause = {} if comparison.waits is None else comparison.waits.cause_percent
     if comparison.waits is not None and not percent_by_cause:
         line += f" · {escape_html(comparison.waits.main_cause_text.rstrip('.').lower())}"
     bar = ""
     if percent_by_cause:
-        line += f" · {figure_html(comparison, 'waiting')} hours of waiting by cause:"
+        line += f" · {metric_html(comparison, 'waiting')} hours of waiting by cause:"
         names = {cause: f"waiting.{cause}" for cause in percent_by_cause}
-        shares = {cause: figure_html(comparison, name, format_whole_percent) for cause, name in names.items()}
+        shares = {cause: metric_html(comparison, name, format_whole_percent) for cause, name in names.items()}
         bar = _cause_bar(percent_by_cause, shares)
     return f'<div class="today"><p><b>Observed</b> {line}</p>{bar}</div>' if line else ""
 
 
 def _cause_bar(percent_by_cause: dict[str, int], figures: dict[str, str]) -> str:
-    """Render percentages that sum to 100 as a bar with a list below; the largest part is the darkest."""
+    """Render percentages by cause as a bar with a list below; `figures` has the HTML of each percentage."""
     largest = max(percent_by_cause, key=lambda name: percent_by_cause[name])
     cells, names = [], []
     for name, percent in percent_by_cause.items():
@@ -418,7 +427,7 @@ def _cause_bar(percent_by_cause: dict[str, int], figures: dict[str, str]) -> str
 
 
 Card = tuple[str, ...]
-"""Label and value of a card as markup, and its details, of which empty ones are left out."""
+"""HTML of a card: label, value, and any number of details."""
 
 
 def make_cards(comparison: Comparison) -> list[Card]:
@@ -440,8 +449,8 @@ def _render_cards(comparison: Comparison, formula_anchors: Sequence[str]) -> str
     return f'<dl class="cards">{"".join(rows)}</dl>'
 
 
-def _before_after(before: str, after: str) -> str:
-    """Render a value today and as recommended; only once if both read the same."""
+def _today_and_recommended(before: str, after: str) -> str:
+    """Join HTML of a value today and as recommended with an arrow; only one value if both read the same."""
     is_unchanged = before.split(">", 1)[-1] == after.split(">", 1)[-1]
     return after if is_unchanged else f'<span class="before">{before} →</span> {after}'
 
@@ -451,18 +460,18 @@ def _gpus_card(decision: Decision) -> Card:
     label = "GPUs needed to meet the wait limit"
     if decision.action == "none":
         return (label, MISSING_VALUE_TEXT, escape_html(_no_answer_reason(decision)))
-    value = _before_after(figure_html(decision, "fleet_gpus"), figure_html(decision, "gpus"))
-    to_buy = f"{figure_html(decision, 'more_gpus')} to buy" if decision.gpus > decision.fleet_gpus else ""
+    value = _today_and_recommended(metric_html(decision, "fleet_gpus"), metric_html(decision, "gpus"))
+    to_buy = f"{metric_html(decision, 'more_gpus')} to buy" if decision.gpus > decision.fleet_gpus else ""
     varies = round(decision.gpus_mean) != decision.gpus
-    on_average = f"{figure_html(decision, 'gpus_mean')} on average" if varies else ""
+    on_average = f"{metric_html(decision, 'gpus_mean')} on average" if varies else ""
     freed = ""
     if decision.saving.value is not None:
-        freed = f"capacity freed: {figure_html(decision, 'saving.value')} GPU-hours per week"
+        freed = f"capacity freed: {metric_html(decision, 'saving.value')} GPU-hours per week"
         if decision.saving.varies:
-            freed += f" (90 % interval {figure_html(decision, 'saving.low')} to {figure_html(decision, 'saving.high')})"
+            freed += f" (90 % interval {metric_html(decision, 'saving.low')} to {metric_html(decision, 'saving.high')})"
     meets_limits = decision.service and all(size.meets_limit for size in decision.service)
     limits = "wait limit met for every job size in the record" if meets_limits else ""
-    installed = f"{figure_html(decision, 'fleet_gpus')} installed"
+    installed = f"{metric_html(decision, 'fleet_gpus')} installed"
     return (label, value, installed, limits, to_buy, on_average, freed)
 
 
@@ -474,23 +483,26 @@ def _wait_card(decision: Decision) -> Card:
         return ("p95 queue wait", MISSING_VALUE_TEXT, escape_html(_to_sentence(reason or _no_answer_reason(decision))))
 
     def wait(size: JobSizeWaits, column: str) -> str:
-        return figure_html(decision, f"service.{decision.service.index(size)}.{column}_minutes", format_wait)
+        return metric_html(decision, f"service.{decision.service.index(size)}.{column}_minutes", format_wait)
 
     other_sizes = [
-        f"{escape_html(size.size)} {_before_after(wait(size, 'today_p95'), wait(size, 'recommended_p95'))}"
+        f"{escape_html(size.size)} {_today_and_recommended(wait(size, 'today_p95'), wait(size, 'recommended_p95'))}"
         for size in decision.service
         if size is not improved_size and max(size.observed_p95_minutes, size.recommended_p95_minutes) >= 1.0
     ]
     return (
         f"p95 queue wait, {escape_html(improved_size.size)}, simulated",
-        _before_after(wait(improved_size, "today_p95"), wait(improved_size, "recommended_p95")),
+        _today_and_recommended(wait(improved_size, "today_p95"), wait(improved_size, "recommended_p95")),
         f"observed {wait(improved_size, 'observed_p95')}" if improved_size.replay_deviates else "",
         f"limit {wait(improved_size, 'limit')}", *other_sizes[:MAX_OTHER_SIZES],
-        f"{figure_html(decision, 'delayed_share', format_share)} of jobs start later",
+        f"{metric_html(decision, 'delayed_share', format_share)} of jobs start later",
     )  # fmt: skip
 
 
-_FLEETS, MAX_OTHER_SIZES = ("today", "recommended"), 2
+_TODAY_AND_RECOMMENDED = ("today", "recommended")
+"""Fleets whose mean queue waits are shown, as in the names of fields."""
+MAX_OTHER_SIZES = 2
+"""Maximum number of further job sizes on the card of the queue wait."""
 
 
 def _utilization_card(decision: Decision) -> Card:
@@ -500,16 +512,18 @@ def _utilization_card(decision: Decision) -> Card:
     """
     label = "Utilization of provisioned GPUs"
     is_rightsized = any(step.action in ("rightsize", "repartition") for step in decision.measures)
-    if decision.action == "none" or figure_value(decision, "busy_as_recommended") is None or is_rightsized:
+    if decision.action == "none" or metric_value(decision, "busy_as_recommended") is None or is_rightsized:
         if not decision.service:
-            has_telemetry = not decision.teams or figure_value(decision, "all_busy") is not None
+            has_telemetry = not decision.teams or metric_value(decision, "all_busy") is not None
             reason = _no_answer_reason(decision) if has_telemetry else "no telemetry"
             return (label, MISSING_VALUE_TEXT, escape_html(_to_sentence(reason)))
-        waits = (figure_html(decision, f"mean_wait_{fleet}_minutes", format_mean_wait) for fleet in _FLEETS)
-        return ("Mean queue wait, all jobs, simulated", _before_after(*waits), "mean over jobs of all sizes")
+        waits = (
+            metric_html(decision, f"mean_wait_{fleet}_minutes", format_mean_wait) for fleet in _TODAY_AND_RECOMMENDED
+        )
+        return ("Mean queue wait, all jobs, simulated", _today_and_recommended(*waits), "mean over jobs of all sizes")
     names = (f"{SHARE_PREFIX}all_busy", "busy_as_recommended")
-    shares = (figure_html(decision, name, format_share) for name in names)
-    return (label, _before_after(*shares), "share of their GPU-hours that were used")
+    shares = (metric_html(decision, name, format_share) for name in names)
+    return (label, _today_and_recommended(*shares), "share of their GPU-hours that were used")
 
 
 def _exhaustion_card(comparison: Comparison) -> Card:
@@ -518,30 +532,31 @@ def _exhaustion_card(comparison: Comparison) -> Card:
     sizes_late = sizes_over_limit(decision)
     headroom_text = ""
     if comparison.headroom is not None:
-        headroom_text = f"headroom {figure_html(comparison, 'headroom_share', format_share)}"
+        headroom_text = f"headroom {metric_html(comparison, 'headroom_share', format_share)}"
         if comparison.headroom.factor < 1.0:
-            load = figure_html(comparison, "headroom.factor", format_share)
-            headroom_text = f"{figure_html(decision, 'gpus')} GPUs carry {load} of today's load in time"
+            load = metric_html(comparison, "headroom.factor", format_share)
+            headroom_text = f"{metric_html(decision, 'gpus')} GPUs carry {load} of today's load in time"
         elif comparison.headroom.factor < 1.005:
             headroom_text = "no headroom"
     missed_text = f"{escape_html(', '.join(sizes_late))} over the limit today" if sizes_late else ""
     value = MISSING_VALUE_TEXT
-    if figure_value(comparison, "months_left") is not None:
-        value = figure_html(comparison, "months_left", str)
+    if metric_value(comparison, "months_left") is not None:
+        value = metric_html(comparison, "months_left", str)
     if sizes_late and decision.measures:
-        value = _before_after(figure_html(comparison, "months_left_today"), value)
+        value = _today_and_recommended(metric_html(comparison, "months_left_today"), value)
     if exhaustion.date is None and exhaustion.probability is None:
         reason = escape_html(exhaustion.reason or _no_answer_reason(decision))
         return (label, value, headroom_text, missed_text, f"no date: {reason}")
-    risk = figure_html(comparison, "exhaustion.probability", format_share) if exhaustion.probability else ""
+    risk = metric_html(comparison, "exhaustion.probability", format_share) if exhaustion.probability else ""
     dates = ""
     if exhaustion.date is not None:
-        days = (figure_html(comparison, f"exhaustion.{name}", format_day) for name in ("date", "order_by"))
+        days = (metric_html(comparison, f"exhaustion.{name}", format_day) for name in ("date", "order_by"))
         dates = ", order by ".join(days)
     return (label, value, dates, missed_text, risk and f"{risk} risk within a year", headroom_text)
 
 
 _WAIT_CURVE_TEXT = "p95, log scale. Gray: today (ring). Blue: recommended (dot), 80 % interval. Dashed: wait limit."
+"""Legend of the chart of queue waits, which is also its text alternative."""
 
 
 def wait_curve_figure(comparison: Comparison) -> str:
@@ -560,7 +575,7 @@ def wait_curve_figure(comparison: Comparison) -> str:
     )
 
 
-def _left_chart(comparison: Comparison, peaks: pl.DataFrame | None) -> str:
+def _wait_curve_or_peaks(comparison: Comparison, peaks: pl.DataFrame | None) -> str:
     """Render the wait curve; without one, the peak allocation of each day."""
     decision = comparison.decision
     if comparison.wait_curve:
@@ -590,16 +605,18 @@ def peaks_figure(peaks: pl.DataFrame, *, gpus: int, is_counted: bool) -> str:
     )
 
 
-_TEAM_HEAD = (
+_TEAM_TABLE_HEADINGS_HTML = (
     '<th scope="col" rowspan="2">team</th><th scope="col" class="number" rowspan="2">jobs</th>'
     '<th scope="col" class="number" rowspan="2">allocated,<br>GPU-hours</th>'
     '<th scope="col" class="number" rowspan="2">% of<br>installed</th>'
     '<th scope="col" class="number" rowspan="2">allocated but<br>idle, GPU-hours</th>'
 )
-_WAIT_HEADS = (
+"""HTML of the headings of the table by team, without queue waits."""
+_TEAM_WAIT_HEADINGS_HTML = (
     '<th scope="colgroup" class="number" colspan="2">mean queue wait,<br>simulated</th></tr>'
     '<tr><th scope="col" class="number">today</th><th scope="col" class="number">recommended</th></tr>'
 )
+"""HTML of the headings of queue waits in the table by team."""
 
 
 def _team_table(decision: Decision, period: str) -> str:
@@ -623,16 +640,18 @@ def _team_table(decision: Decision, period: str) -> str:
     return (
         f"<h3>By team{heading_note}</h3>"
         '<div class="scroll" tabindex="0" role="region" aria-label="By team"><table class="teams">'
-        f"<thead><tr>{_TEAM_HEAD}{_WAIT_HEADS if has_waits else '</tr>'}</thead><tbody>{body}</tbody></table></div>"
+        f"<thead><tr>{_TEAM_TABLE_HEADINGS_HTML}{_TEAM_WAIT_HEADINGS_HTML if has_waits else '</tr>'}</thead>"
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 
 UNALLOCATED_LABEL = "Unallocated"
-"""Name of the GPU-hours that no team was allocated, of all causes; `unallocated` is one of them."""
-TEAM_COLUMNS = (
+"""Label of the row of GPU-hours that no team was allocated, whatever the cause."""
+TEAM_TABLE_HEADINGS = (
     "team", "jobs", "allocated, GPU-hours", "allocated but idle, GPU-hours", "simulated mean queue wait today",
     "simulated mean queue wait recommended",
 )  # fmt: skip
+"""Columns of :func:`teams_table`."""
 
 
 def teams_table(decision: Decision) -> pl.DataFrame:
@@ -648,7 +667,7 @@ def teams_table(decision: Decision) -> pl.DataFrame:
         figures = (format_count(row.jobs), format_count(row.allocated_gpu_hours), idle)
         waits = (wait(row.today_mean_minutes), wait(row.recommended_mean_minutes))
         rows.append((UNALLOCATED_LABEL, "", figures[1], "", "", "") if is_unallocated else (row.team, *figures, *waits))
-    return pl.DataFrame(rows, schema=dict.fromkeys(TEAM_COLUMNS, pl.String), orient="row")
+    return pl.DataFrame(rows, schema=dict.fromkeys(TEAM_TABLE_HEADINGS, pl.String), orient="row")
 
 
 def _team_row(decision: Decision, name: str, path: str, kind: str, *, has_waits: bool) -> str:
@@ -661,7 +680,7 @@ def _team_row(decision: Decision, name: str, path: str, kind: str, *, has_waits:
     name : str
         Heading of the row.
     path : str
-        Start of the figures' names: ``teams.N``, ``other`` or ``all``.
+        Start of the names of the numbers in :data:`DECISION_METRICS`: ``teams.N``, ``other`` or ``all``.
     kind : str
         CSS class of the row; ``unallocated`` leaves out jobs, idle GPU-hours and waits.
     has_waits : bool
@@ -671,15 +690,15 @@ def _team_row(decision: Decision, name: str, path: str, kind: str, *, has_waits:
     if path.startswith("teams."):
         columns = ("jobs", "allocated_gpu_hours", "idle_gpu_hours")
         names = {field: f"{path}.{column}" for field, column in zip(names, columns, strict=True)}
-    fleets = _FLEETS if has_waits else ()
+    fleets = _TODAY_AND_RECOMMENDED if has_waits else ()
     mean = [f"{path}.{fleet}_mean_minutes" if "." in path else f"{fleet}_mean_minutes" for fleet in fleets]
     is_unallocated = kind == "unallocated"
     cells = (
-        "" if is_unallocated else figure_html(decision, names["jobs"]),
-        figure_html(decision, names["allocated"]),
-        figure_html(decision, SHARE_PREFIX + names["allocated"], format_tenth_percent),
-        "" if is_unallocated else figure_html(decision, names["idle"]),
-        *("" if is_unallocated or path == "other" else figure_html(decision, wait, format_mean_wait) for wait in mean),
+        "" if is_unallocated else metric_html(decision, names["jobs"]),
+        metric_html(decision, names["allocated"]),
+        metric_html(decision, SHARE_PREFIX + names["allocated"], format_tenth_percent),
+        "" if is_unallocated else metric_html(decision, names["idle"]),
+        *("" if is_unallocated or path == "other" else metric_html(decision, wait, format_mean_wait) for wait in mean),
     )
     row = "".join(f'<td class="number">{cell}</td>' for cell in cells)
     return f'<tr{kind and f" class={kind!r}"}><th scope="row">{escape_html(name)}</th>{row}</tr>'
@@ -752,5 +771,5 @@ def _to_sentence(text: str) -> str:
 
 
 def _no_answer_reason(decision: Decision) -> str:
-    """Return the reason why a figure has no value, as a sentence."""
+    """Return the reason why a number of the decision is not known, as a sentence."""
     return _to_sentence(decision.reason or decision.saving.reason or "nothing was simulated")

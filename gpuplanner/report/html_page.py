@@ -35,16 +35,21 @@ if TYPE_CHECKING:
     from altair.typing import ChartType
 
 
-FRAGMENT = "application/vnd.gpuplanner.fragment+html"
-"""Type under which a notebook output carries the fragment for the page."""
+FRAGMENT_MIME_TYPE = "application/vnd.gpuplanner.fragment+html"
+"""MIME type under which a notebook output carries an HTML fragment for the report page."""
 
-_CHART_SPEC = re.compile(r'<script type="application/json">.*?</script>', re.DOTALL)
+_CHART_SCRIPT_PATTERN = re.compile(r'<script type="application/json">.*?</script>', re.DOTALL)
+"""Script element with the Vega-Lite specification of a chart."""
 _NOSCRIPT_TAG = re.compile(r"</?noscript>")
-_CHART_PATTERN = re.compile(
+"""Tags around the static image of a chart."""
+_CHART_BLOCK_PATTERN = re.compile(
     r'<div class="chart"[^>]*><script type="application/json">(.*?)</script>.*?</noscript></div>', re.DOTALL
 )
+"""Whole HTML block of a chart; the group is its Vega-Lite specification."""
 _FOLDED_HEADING = re.compile(r"<details><summary><h2>.*?</summary>", re.DOTALL)
+"""Heading of a folded section."""
 _SECTION_HEADING = re.compile(r"<h2>.*?</h2>\s*", re.DOTALL)
+"""Heading of a section that is not folded."""
 
 
 class HtmlSection(str):
@@ -61,12 +66,12 @@ class HtmlSection(str):
     __slots__ = ()
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return {FRAGMENT: str(self), "text/html": to_still_text(self)._repr_html_()}
+        return {FRAGMENT_MIME_TYPE: str(self), "text/html": to_still_text(self)._repr_html_()}
 
 
 @dataclass(frozen=True)
 class Text:
-    """A section, or a piece between its charts, in the style of a notebook.
+    """HTML of a section, or of a part between its charts, which a notebook displays with the style sheet.
 
     - ``html``: HTML; the browser closes open tags.
     """
@@ -85,11 +90,11 @@ def to_still_text(section: HtmlSection) -> Text:
     >>> to_still_text(HtmlSection("<p>a</p>"))
     Text(html='<p>a</p>')
     """
-    return Text(_NOSCRIPT_TAG.sub("", _CHART_SPEC.sub("", section)))
+    return Text(_NOSCRIPT_TAG.sub("", _CHART_SCRIPT_PATTERN.sub("", section)))
 
 
 def split_section(section: HtmlSection) -> list[Text | dict[str, object]]:
-    r"""Split a section at its charts and drop its heading, because the notebook has its own.
+    r"""Split a section into HTML and Vega-Lite specifications, without its heading, since the notebook has its own.
 
     Examples
     --------
@@ -104,7 +109,7 @@ def split_section(section: HtmlSection) -> list[Text | dict[str, object]]:
     html = _FOLDED_HEADING.sub("", section).replace("</details></section>", "</section>")
     html = _SECTION_HEADING.sub("", html)
     position = 0
-    for match in _CHART_PATTERN.finditer(html):
+    for match in _CHART_BLOCK_PATTERN.finditer(html):
         pieces += [Text(html[position : match.start()]), json.loads(match[1])]
         position = match.end()
     return [*pieces, Text(html[position:])]
@@ -118,7 +123,7 @@ def chart_specs(section: str) -> list[dict[str, object]]:
     >>> chart_specs("<p>none</p>")
     []
     """
-    return [json.loads(match[1]) for match in _CHART_PATTERN.finditer(section)]
+    return [json.loads(match[1]) for match in _CHART_BLOCK_PATTERN.finditer(section)]
 
 
 def display_section(section: HtmlSection) -> None:
@@ -137,22 +142,26 @@ def section_css() -> str:
 
 
 MAX_TABLE_ROWS = 200
-"""Rows of a table that reach the page; longer ones stall it. The workbook has them all."""
-_COLUMN_HEADINGS = {"tenant": "team", "gpus": "GPUs", "active_gpus": "active GPUs", "gpu_model": "GPU model"} | {
+"""Maximum rows of a table on a page; the workbook has all rows."""
+_TABLE_COLUMN_HEADINGS = {"tenant": "team", "gpus": "GPUs", "active_gpus": "active GPUs", "gpu_model": "GPU model"} | {
     name: f"{name.split('_')[0]} GPUs" for name in ("requested_gpus", "allocated_gpus", "mean_gpus", "peak_gpus")
 }
-"""Headings of columns whose name alone would not be clear."""
-WRAPPED_CHARACTERS = 40
-"""Characters from which a column of text is wrapped."""
+"""Headings of columns whose names alone would not be clear."""
+MIN_WRAPPED_CHARACTERS = 40
+"""Length above which texts of a table column are wrapped [characters]."""
 MIN_GLOSSARY_TERMS = 4
-"""Words of the glossary from which a page lists them."""
+"""Minimum number of glossary terms on a page for it to list them."""
 
 _REPORT_FOLDER = Path(__file__).parent
-_SECTION = re.compile(
+"""Folder of this module with style sheets, scripts and templates."""
+_SECTION_START_PATTERN = re.compile(
     r'<section id="([^"]*)"(?: class="folded(?: appendix)?"><details(?: open)?><summary>|>)<h2>(.*?)</h2>'
 )
-_APPENDIX = re.compile(r'<section id="[^"]*" class="folded appendix">.*?</section>\n?', re.DOTALL)
-_CHART_MARKUP = '<script type="application/json">'
+"""Start of a section; the groups are its anchor and its heading, for the navigation."""
+_APPENDIX_SECTION_PATTERN = re.compile(r'<section id="[^"]*" class="folded appendix">.*?</section>\n?', re.DOTALL)
+"""Whole section that belongs to the appendix."""
+_CHART_SCRIPT_TAG = '<script type="application/json">'
+"""Start of the embedded specification of a chart."""
 
 
 def section(title: str, *fragments: str) -> HtmlSection:
@@ -170,7 +179,7 @@ def section(title: str, *fragments: str) -> HtmlSection:
 
 
 def fold(title: str, *fragments: str, about: str = "", appendix: bool = False) -> HtmlSection:
-    """Put fragments under a heading that opens them.
+    """Put HTML fragments under a heading that unfolds them when it is clicked.
 
     Parameters
     ----------
@@ -199,15 +208,17 @@ def fold(title: str, *fragments: str, about: str = "", appendix: bool = False) -
 
 
 def split_appendix(body: str) -> tuple[str, str]:
-    """Split a page from its appendix, whose sections are open.
+    """Split the HTML of a page into page and appendix; the sections of the appendix are unfolded.
 
     Examples
     --------
     >>> split_appendix(fold("A", "a") + fold("B", "b", appendix=True))[1].count("<details open>")
     1
     """
-    appendix = "\n".join(match[0] for match in _APPENDIX.finditer(body))
-    return _APPENDIX.sub("", body), appendix.replace("<details><summary><h2>", "<details open><summary><h2>")
+    appendix = "\n".join(match[0] for match in _APPENDIX_SECTION_PATTERN.finditer(body))
+    return _APPENDIX_SECTION_PATTERN.sub("", body), appendix.replace(
+        "<details><summary><h2>", "<details open><summary><h2>"
+    )
 
 
 def paragraph(text: str) -> str:
@@ -233,7 +244,7 @@ def note(text: str) -> str:
 
 
 def pair(left: str, right: str) -> str:
-    """Put two fragments side by side if there is room; a single one takes the whole width.
+    """Put two HTML fragments side by side if there is room; if one is empty, the other takes the whole width.
 
     Examples
     --------
@@ -280,7 +291,7 @@ def figure(
     message = escape_html(alt)
     return (
         f'<figure>\n<figcaption><h3>{escape_html(title)}</h3><p aria-hidden="true">{message}</p></figcaption>\n'
-        f'<div class="chart" role="img" aria-label="{message}">{_CHART_MARKUP}{to_script_json(spec)}</script>'
+        f'<div class="chart" role="img" aria-label="{message}">{_CHART_SCRIPT_TAG}{to_script_json(spec)}</script>'
         f'<div></div><noscript><img alt="{message}" src="{picture}"></noscript></div>\n'
         f"{twin}</figure>"
     )
@@ -318,7 +329,7 @@ def table(
     >>> '<th scope="row">a</th><td class="number">1,234.50</td>' in html
     True
     """
-    specs, names = formats or {}, _COLUMN_HEADINGS | dict(headings or {})
+    specs, names = formats or {}, _TABLE_COLUMN_HEADINGS | dict(headings or {})
     cell_classes = [_cell_class(series) for series in frame.get_columns()]
     head = "".join(
         f'<th scope="col"{css}>{heading_html(names.get(name) or column_heading(name))}</th>'
@@ -392,10 +403,12 @@ def render_page(
     (0, True)
     """
     scripts = []
-    if _CHART_MARKUP in body_html:
+    if _CHART_SCRIPT_TAG in body_html:
         drawing = f"const NAMES_SHARE = {plots.NAMES_SHARE};\n" + (_REPORT_FOLDER / "page.js").read_text("utf-8")
         scripts = [_vega_script(), drawing]
-    links = "".join(f'<li><a href="#{anchor}">{text}</a></li>' for anchor, text in _SECTION.findall(body_html))
+    links = "".join(
+        f'<li><a href="#{anchor}">{text}</a></li>' for anchor, text in _SECTION_START_PATTERN.findall(body_html)
+    )
     nav = f'<nav aria-label="Sections"><ul>{links}</ul></nav>' if links.count("<li>") > 1 else ""
     facts = (f"<dt>{escape_html(key)}</dt><dd>{escape_html(value)}</dd>" for key, value in provenance.items())
     body_html += _render_glossary(body_html)
@@ -415,7 +428,7 @@ def render_page(
 
 
 def _join_fact_names(facts: Sequence[str], max_facts: int = 4) -> str:
-    """List the names of provenance facts in one line."""
+    """Join the names of up to `max_facts` provenance facts in one line, for the heading of the folded list."""
     first = ", ".join(name[:1].lower() + name[1:] for name in facts[:max_facts])
     return first + (f" and {len(facts) - max_facts} more" if len(facts) > max_facts else "")
 
@@ -500,15 +513,15 @@ def write_page_or_picture(
 
 
 def _anchor(title: str) -> str:
-    """Make the anchor of a section from its title."""
+    """Make the HTML anchor of a section from its title, in lower case with hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
 
 
 def _cell_class(series: pl.Series) -> str:
-    """Return the CSS class of the cells of a column: numbers and long texts have one."""
+    """Return the CSS class of a table column: numbers and long texts have one, other columns none."""
     if series.dtype.is_numeric():
         return ' class="number"'
-    long = series.dtype == pl.String and (series.str.len_chars().max() or 0) > WRAPPED_CHARACTERS  # type: ignore[operator]
+    long = series.dtype == pl.String and (series.str.len_chars().max() or 0) > MIN_WRAPPED_CHARACTERS  # type: ignore[operator]
     return ' class="long"' if long else ""
 
 
@@ -526,7 +539,7 @@ def _cell_texts(series: pl.Series, spec: str | None) -> list[str]:
 
 
 def _format_cell(value: object, spec: str) -> str:
-    """Format one value of any type."""
+    """Format a value of any type by a format specification; a missing value is a dash."""
     match value:
         case None:
             return MISSING_VALUE_TEXT

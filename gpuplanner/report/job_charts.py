@@ -19,16 +19,27 @@ from gpuplanner.report.chart_theme import (
     utc_calculations,
 )
 
-_MEASURES = (("sm_activity", "SM activity [0-1]"), ("memory_used_gib", "memory used [GiB]"), ("power_w", "power [W]"))
-_MAX_TIME_BINS = 400
+_TELEMETRY_PANELS = (
+    ("sm_activity", "SM activity [0-1]"),
+    ("memory_used_gib", "memory used [GiB]"),
+    ("power_w", "power [W]"),
+)
+"""Columns of telemetry with the titles of their panels in :func:`plot_phases`."""
+_MAX_SAMPLE_BINS = 400
+"""Maximum number of time bins in the chart of a job."""
 _SPIKE_COLOURS = (theme.VERMILION, theme.PURPLE, theme.BROWN, theme.INK)
-_SPIKE_LEGEND = alt.Legend(symbolOffset=28)  # from the legend of the phases, which may end close before it
-_MIN_NAMED_SHARE = 0.12  # share of the time that a phase needs to carry its name
-_BOUND_COLOURS = {
+"""Colours of spikes by kind, in alphabetical order of the kinds."""
+_SPIKE_LEGEND = alt.Legend(symbolOffset=28)
+"""Legend of spikes, moved away from the legend of phases beside it."""
+_MIN_NAMED_PHASE_SHARE = 0.12
+"""Minimum share of the job's run time for a phase to be named in the chart [0-1]."""
+_BOTTLENECK_COLOURS = {
     "compute": theme.BLUE, "memory-bandwidth": theme.GREEN, "interconnect": theme.PINK, "input": theme.ORANGE,
     "launch": theme.SKY, "mixed": theme.YELLOW, "idle": theme.MUTED, "unclear": theme.GREY,
 }  # fmt: skip
+"""Colour of each bottleneck of a job."""
 _BOTTLENECK_SHARE_COLUMNS = ("job_class", "bound", "jobs", "gpu_hours", "share", "slice")
+"""Columns that :func:`plot_signatures` needs."""
 
 
 @frame_chart("SM activity, memory and power of the job, per GPU", "time", empty="The job has no samples.")
@@ -54,7 +65,7 @@ def plot_phases(
     SchemaError
         If a column is missing.
     """
-    measures = [(name, label) for name, label in _MEASURES if name in samples.columns and samples[name].count()]
+    measures = [(name, label) for name, label in _TELEMETRY_PANELS if name in samples.columns and samples[name].count()]
     if not measures:
         return theme.make_empty_chart("The job has no samples.")
     binned = _bin_samples(samples, [name for name, _ in measures])
@@ -77,13 +88,13 @@ def plot_phases(
 
 @frame_chart("What the GPUs of each class of jobs wait for", *_BOTTLENECK_SHARE_COLUMNS, empty="No job was sampled.")
 def plot_signatures(frame: pl.DataFrame) -> ChartType:
-    """Plot one bar per job class, divided by what its GPUs are bound by.
+    """Plot the GPU-hours of each job class as a bar, divided by bottleneck, such as compute or input.
 
     Parameters
     ----------
     frame : polars.DataFrame
         ``job_class, bound, jobs, gpu_hours, share, slice``, from
-        :func:`gpuplanner.usage.bottlenecks.signatures_by_class`. Classes with most GPU-hours come first.
+        :func:`gpuplanner.usage.bottlenecks.bottlenecks_by_class`. Classes with most GPU-hours come first.
 
     Raises
     ------
@@ -110,16 +121,16 @@ def plot_signatures(frame: pl.DataFrame) -> ChartType:
     )
     rows, legend = frame.select(_BOTTLENECK_SHARE_COLUMNS), alt.Legend(title="bound by")
     chart = stack_bars(
-        rows, share, y="job_class", order=order, part="bound", colours=_BOUND_COLOURS, hover=hover, legend=legend
+        rows, share, y="job_class", order=order, part="bound", colours=_BOTTLENECK_COLOURS, hover=hover, legend=legend
     )
     return theme.finish(chart, bands=order, legend=150, room=24)
 
 
 def _bin_samples(samples: pl.DataFrame, names: list[str]) -> pl.DataFrame:
-    """Average samples over GPUs, then take mean, minimum and maximum of each time bin."""
+    """Average telemetry samples over the GPUs of a job, then take mean, minimum and maximum of each time bin."""
     moments = samples.group_by("time").agg(pl.col(names).mean()).sort("time")
     seconds = (moments["time"].max() - moments["time"].min()).total_seconds()  # type: ignore[operator, union-attr]
-    width, values = max(1, int(-(-seconds // _MAX_TIME_BINS))), pl.col(names)
+    width, values = max(1, int(-(-seconds // _MAX_SAMPLE_BINS))), pl.col(names)
     return (
         moments.group_by(pl.col("time").dt.truncate(f"{width}s"))
         .agg(values.mean(), values.min().name.suffix("_low"), values.max().name.suffix("_high"))
@@ -128,7 +139,7 @@ def _bin_samples(samples: pl.DataFrame, names: list[str]) -> pl.DataFrame:
 
 
 def _draw_phase_bands(phases: pl.DataFrame | None) -> tuple[list[alt.Chart], list[alt.Chart]]:
-    """Draw phases as coloured bands, and the names of those that are wide enough."""
+    """Draw the phases of a job as coloured bands: two lists of layers, the bands and the names of the wide ones."""
     if phases is None or phases.is_empty():
         return [], []
     require_columns(phases, ["start", "end", "label"], source="plot_phases: phases")
@@ -147,7 +158,7 @@ def _draw_phase_bands(phases: pl.DataFrame | None) -> tuple[list[alt.Chart], lis
     )
     length = pl.col("end") - pl.col("start")
     total_s = (pl.col("end").max() - pl.col("start").min()).dt.total_seconds()
-    named_phases = phases.filter(length.dt.total_seconds() >= _MIN_NAMED_SHARE * total_s).select(
+    named_phases = phases.filter(length.dt.total_seconds() >= _MIN_NAMED_PHASE_SHARE * total_s).select(
         "label", mid=pl.col("start") + length / 2
     )
     name = (
@@ -159,7 +170,7 @@ def _draw_phase_bands(phases: pl.DataFrame | None) -> tuple[list[alt.Chart], lis
 
 
 def _draw_spikes(spikes: pl.DataFrame | None) -> list[alt.Chart]:
-    """Draw spikes as marks above the first panel."""
+    """Draw short dips or spikes of activity as triangles above the first panel; no layer without any."""
     if spikes is None or spikes.is_empty():
         return []
     require_columns(spikes, ["time"], source="plot_phases: spikes")
@@ -185,6 +196,7 @@ def _draw_spikes(spikes: pl.DataFrame | None) -> list[alt.Chart]:
 
 
 _MEMORY_COLUMNS = ("plan", "component", "gib", "predicted_gib", "upper_gib", "gpu_gib")
+"""Columns that :func:`plot_memory_stack` needs."""
 
 
 @frame_chart(

@@ -19,28 +19,32 @@ from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.numbered_gpus import assign, initial_gpu_layouts
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.report.bundle_files import (
-    CONFIG_MAP,
-    NAMESPACE,
-    POLICY_STEP,
+    CLUSTER_POLICY_PURPOSE,
+    GPU_OPERATOR_NAMESPACE,
+    MIG_CONFIG_MAP_NAME,
     Bundle,
     FileStep,
     change_index,
     fill_template,
     to_index_text,
 )
-from gpuplanner.report.change_bundle import BUNDLE_MARK, README_FILE, step_tables
-from gpuplanner.report.cluster_verification import UNCHECKED_FOLDER, read_plan
+from gpuplanner.report.change_bundle import BUNDLE_FOLDER_MARK, README_FILE, step_tables
 from gpuplanner.report.export_verification import states_layouts, verify_file
-from gpuplanner.report.finance_exports import FOCUS_TIME, write_workbook
+from gpuplanner.report.finance_exports import FOCUS_TIME_FORMAT, write_workbook
 from gpuplanner.report.mig_manager_files import to_change_scripts, to_config_map, to_mig_parted
+from gpuplanner.report.plan_and_bundle_verification import UNCHECKED_FOLDER, read_plan
 from gpuplanner.report.slurm_files import to_slurm, to_slurm_files
 from gpuplanner.simulator.scheduling_rules import Drain
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
+"""Formats that ``export --to`` accepts for the plan of layouts."""
 TIMER_FILES = ("timer.sh", "timer.service", "timer.timer", "timer.yaml")
-"""Script that installs the timer, and the files that it installs; the last one is for Kubernetes."""
-FOLDER_PLACEHOLDER, IMAGE_PLACEHOLDER = "FOLDER", "IMAGE"
-"""Placeholders of the bundle's folder and of a container image, replaced when the timer is installed."""
+"""Files of the timer that runs change scripts: the script that installs it, two systemd units, and a Kubernetes
+manifest."""
+FOLDER_PLACEHOLDER = "FOLDER"
+"""Word for the bundle's folder in the timer files, replaced when the timer is installed."""
+IMAGE_PLACEHOLDER = "IMAGE"
+"""Word for the container image in the timer files, replaced when the timer is installed."""
 
 
 def export_plan(
@@ -78,7 +82,7 @@ def export_plan(
     """
     plan, problem = read_plan(path)
     bundle = make_calendar_bundle(plan, problem, formats=formats, at=at, gres_type=gres_type, scenario=scenario)
-    with replace_directory(out, mark=BUNDLE_MARK, inputs=[path]) as folder:
+    with replace_directory(out, mark=BUNDLE_FOLDER_MARK, inputs=[path]) as folder:
         bundle.write(folder)
         _check_layouts(folder, problem)
     return [Path(out) / name for name in sorted(bundle.files)]
@@ -138,10 +142,13 @@ def make_calendar_bundle(
             scripts = {}
             bundle.warnings.append(f"the scripts for Kubernetes are left out: {error}")
         if scripts and drain.scope == "node":
-            policy_values = {"CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE}
+            policy_values = {"CONFIG_MAP": MIG_CONFIG_MAP_NAME, "NAMESPACE": GPU_OPERATOR_NAMESPACE}
             # policy.sh creates the ConfigMap, with the configurations that are in it already.
             bundle.steps = [replace(step, do="", undo="") for step in bundle.steps]
-            bundle.add(fill_template("policy.sh", policy_values), FileStep.script("mig-manager/policy.sh", POLICY_STEP))
+            bundle.add(
+                fill_template("policy.sh", policy_values),
+                FileStep.script("mig-manager/policy.sh", CLUSTER_POLICY_PURPOSE),
+            )
         _add_scripts(bundle, "nvidia-smi" if drain.scope == "gpu" else "mig-manager", scripts, drain)
     if "slurm" in chosen_formats:
         if at is None:
@@ -154,7 +161,7 @@ def make_calendar_bundle(
     if at is None and {"runbook", "slurm"} & set(chosen_formats):
         rehearsed = None if scenario is None else rehearse_layout_changes(scenario, layouts, problem)
         index = change_index(layouts, gpu_model, **change_arguments, expected=rehearsed)
-        bundle.files["changes.csv"] = escape_formulas(index, FOCUS_TIME).write_csv()
+        bundle.files["changes.csv"] = escape_formulas(index, FOCUS_TIME_FORMAT).write_csv()
         bundle.add(to_index_text(index, gpu_model, problem.change), FileStep("changes.md", "all changes by time"))
     for name in plugin_exporters if formats == "all" else plugin_exporters.keys() & {formats}:
         for file, text in plugin_exporters[name](layouts, gpu_model).items():
@@ -189,7 +196,7 @@ def write_plan_handover(planned: PlannedProblem, out: str | Path, *, scenario: S
     changes = change_index(layout_plan, problem.gpu_model, initial=initial)
     tables = {"Layout plan": layout_plan, "Layout changes": changes}
     notes = {"Cost": f"{planned.plan.objective:.6g} GPU-hours; lower bound {planned.plan.bound:.6g}"}
-    with replace_directory(out, mark=BUNDLE_MARK) as folder:
+    with replace_directory(out, mark=BUNDLE_FOLDER_MARK) as folder:
         bundle.write(folder)
         _check_layouts(folder, problem)
         write_workbook(folder / "workbook.xlsx", tables, title=f"Layouts of {problem.gpu_model.name}", notes=notes)
@@ -197,12 +204,12 @@ def write_plan_handover(planned: PlannedProblem, out: str | Path, *, scenario: S
 
 
 def _add_scripts(bundle: Bundle, actuator: str, scripts: Mapping[str, str], drain: Drain) -> None:
-    """Add the change scripts of an actuator, and the timer that runs each when it is due."""
+    """Add the change scripts of an actuator by file name, and the timer that runs each at its planned time."""
     if not scripts:
         return
     bundle.files |= {f"{actuator}/{name}": text for name, text in scripts.items()}
     bundle.steps.append(FileStep(f"{actuator}/change-*.sh", "one layout change each"))
-    timer_values = {"ACTUATOR": actuator, "NAMESPACE": NAMESPACE, "AHEAD_S": f"{drain.ahead_s:.0f}"}
+    timer_values = {"ACTUATOR": actuator, "NAMESPACE": GPU_OPERATOR_NAMESPACE, "AHEAD_S": f"{drain.ahead_s:.0f}"}
     timer_values |= {"FOLDER": FOLDER_PLACEHOLDER, "IMAGE": IMAGE_PLACEHOLDER}
     names = [name for name in TIMER_FILES if actuator == "mig-manager" or name != "timer.yaml"]
     timer_texts = {name: fill_template(f"calendar/{name}", timer_values) for name in names}

@@ -29,11 +29,11 @@ from gpuplanner.planner.layout_plan import (
     node_state_timeline,
     node_states_of_table,
 )
-from gpuplanner.report.bundle_files import CONFIG_MAP, NAMESPACE, render_change_script
+from gpuplanner.report.bundle_files import GPU_OPERATOR_NAMESPACE, MIG_CONFIG_MAP_NAME, render_change_script
 from gpuplanner.simulator.scheduling_rules import Drain
 
-ALL_DISABLED = "all-disabled"
-"""Config with which the GPU operator labels its MIG nodes; no state of a plan has this name."""
+ALL_DISABLED_CONFIG = "all-disabled"
+"""Name of the configuration without MIG, which is the initial node label of the GPU operator."""
 
 
 def to_mig_parted(plan: pl.DataFrame, gpu_model: GpuModel | str, *, at: datetime | None = None) -> str:
@@ -101,7 +101,7 @@ def to_mig_parted(plan: pl.DataFrame, gpu_model: GpuModel | str, *, at: datetime
         f"# Check with: gpuplanner verify FILE --gpu-model {gpu_model.name}",
         "version: v1",
         "mig-configs:",
-        f"  {json.dumps(ALL_DISABLED)}:",
+        f"  {json.dumps(ALL_DISABLED_CONFIG)}:",
         "    - devices: all",
         "      mig-enabled: false",
     ]
@@ -119,20 +119,23 @@ def to_mig_parted(plan: pl.DataFrame, gpu_model: GpuModel | str, *, at: datetime
     return "\n".join(lines) + "\n"
 
 
-DATA_KEY = "config.yaml"
-"""The key under which the MIG manager looks for the configuration."""
+CONFIG_MAP_DATA_KEY = "config.yaml"
+"""Key of a ConfigMap under which the MIG manager finds its configuration."""
 
 MAX_CONFIG_MAP_BYTES = 1_000_000
-"""Most text that is put into one ConfigMap; Kubernetes refuses more than 1 MiB."""
+"""Largest text in one ConfigMap [bytes]; Kubernetes refuses more than 1 MiB."""
 
-_DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_DNS_NAME = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*")
-_MAX_NAME_CHARACTERS = 253
+_DNS_LABEL_PATTERN = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+"""Pattern of one part of a DNS name."""
+_DNS_NAME_PATTERN = re.compile(rf"{_DNS_LABEL_PATTERN}(?:\.{_DNS_LABEL_PATTERN})*")
+"""Names that Kubernetes allows for nodes and ConfigMaps."""
+_MAX_KUBERNETES_NAME_CHARACTERS = 253
+"""Maximum characters of a Kubernetes name."""
 
 
 def to_config_map(
-    plan: pl.DataFrame, gpu_model: GpuModel | str, *, at: datetime | None = None, name: str = CONFIG_MAP,
-    namespace: str = NAMESPACE,
+    plan: pl.DataFrame, gpu_model: GpuModel | str, *, at: datetime | None = None, name: str = MIG_CONFIG_MAP_NAME,
+    namespace: str = GPU_OPERATOR_NAMESPACE,
 ) -> str:  # fmt: skip
     """Render the node states of a plan as the ConfigMap that the MIG manager reads.
 
@@ -167,13 +170,13 @@ def to_config_map(
     body = "".join(f"    {line}\n" for line in text.splitlines())
     return (
         f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: {namespace}\n"
-        f"data:\n  {DATA_KEY}: |\n{body}"
+        f"data:\n  {CONFIG_MAP_DATA_KEY}: |\n{body}"
     )
 
 
 def to_change_scripts(
     plan: pl.DataFrame, gpu_model: GpuModel | str, *, change: ChangeCost | None = None, drain: Drain | None = None,
-    initial: pl.DataFrame | None = None, name: str = CONFIG_MAP, namespace: str = NAMESPACE,
+    initial: pl.DataFrame | None = None, name: str = MIG_CONFIG_MAP_NAME, namespace: str = GPU_OPERATOR_NAMESPACE,
 ) -> dict[str, str]:  # fmt: skip
     """Render a script for each layout change; equal changes share one.
 
@@ -242,13 +245,13 @@ def allocatable_resources(node_state: NodeState) -> dict[str, int]:
 
 
 def _node_script_line(node: str, state_before: NodeState | None, state_after: NodeState) -> str:
-    """Write the line of a change script with configuration, resources and GPUs of a node."""
+    """Write the line of a change script that states a node's MIG configuration, resources and number of GPUs."""
     config = f"config[{node}]={shlex.quote(state_after.config_name)}"
     return f"{config} {_expected_resources(node, state_after)} size[{node}]={len(state_after.gpus)}"
 
 
 def _gpu_script_lines(node: str, state_before: NodeState | None, state_after: NodeState, *, cost: ChangeCost) -> str:
-    """Write the target placements of each changed GPU, so that as many present instances as possible stay."""
+    """Write the lines of a change script that state the MIG placements of each changed GPU; present instances stay."""
     layout_before = dict(state_before.gpus) if state_before else {}
     lines = []
     for gpu, layout in state_after.gpus:
@@ -260,14 +263,16 @@ def _gpu_script_lines(node: str, state_before: NodeState | None, state_after: No
 
 
 def _expected_resources(node: str, node_state: NodeState) -> str:
-    """Write the line of a change script with the resources that a node must offer after the change."""
+    """Write the words of a change script that state which resources a node must offer after the change."""
     counts = " ".join(f"{resource}={count}" for resource, count in allocatable_resources(node_state).items())
     return f"offers[{node}]={shlex.quote(counts)}"
 
 
 def _check_names(subject: str, names: list[str]) -> None:
-    """Raise an error if names are not allowed in Kubernetes."""
-    invalid = [name for name in names if len(name) > _MAX_NAME_CHARACTERS or not _DNS_NAME.fullmatch(name)]
+    """Raise ``GeometryError`` if Kubernetes does not allow one of the names."""
+    invalid = [
+        name for name in names if len(name) > _MAX_KUBERNETES_NAME_CHARACTERS or not _DNS_NAME_PATTERN.fullmatch(name)
+    ]
     if invalid:
         expected = "DNS-1123 names: lower-case letters and digits, with '-' and '.' between them"
         todo = "Use the names that 'kubectl get' prints."

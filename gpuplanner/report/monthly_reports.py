@@ -40,20 +40,32 @@ from gpuplanner.decision.study_pipeline import evaluate
 from gpuplanner.report import html_page as page
 from gpuplanner.report.number_formats_and_glossary import escape_html
 from gpuplanner.report.policy_and_team_sections import write_scorecards
-from gpuplanner.report.report_messages import render_mail
+from gpuplanner.report.report_mail_chat_and_pdf import render_mail
 from gpuplanner.report.report_rendering import write_report
 from gpuplanner.usage.installed_capacity import describe_node_changes, gpus_of_nodes
-from gpuplanner.usage.study_history import begin_of, end_of, load_dataset, months_from, open_long_dataset
+from gpuplanner.usage.study_history import (
+    load_dataset,
+    months_from,
+    observation_begins_at,
+    observation_ends_at,
+    open_long_dataset,
+)
 
-CHAIN_FORMAT = "gpuplanner.chain/1"
-RECORD_FILE, PAGE_FILE = "chain.json", "index.html"
-DONE, FAILED, SKIPPED, NO_DATA = "done", "failed", "left out", "no data"
+MONTH_CHAIN_FORMAT = "gpuplanner.chain/1"
+"""Format name in ``chain.json``."""
+MONTH_CHAIN_FILE = "chain.json"
+"""File of the records of all months."""
+OVERVIEW_PAGE_FILE = "index.html"
+"""Overview page of the folder of monthly reports."""
+STEP_DONE, STEP_FAILED, STEP_LEFT_OUT, STEP_WITHOUT_DATA = "done", "failed", "left out", "no data"
+"""States of a step of a monthly report; without data, the month has no jobs."""
 STEP_NAMES = ("data", "study", "report", "teams", "mail")
-"""Steps of a month, in their order."""
+"""Names of the steps of a monthly report, in their order."""
 TEXT_FACT_NAMES = ("nodes", "jobs_hash", "study", "action", "sentence", "status")
-"""Facts that are texts; the others are numbers."""
+"""Names of the recorded facts that are texts; all others are numbers."""
 
 Fact = str | int | float | None
+"""Value that a step records for the overview page; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -96,16 +108,16 @@ class MonthRecord:
     def is_complete(self) -> bool:
         """Whether every step is done, or the month has no data."""
         states = [step.state for step in self.steps]
-        return states == [DONE] * len(STEP_NAMES) or states == [NO_DATA]
+        return states == [STEP_DONE] * len(STEP_NAMES) or states == [STEP_WITHOUT_DATA]
 
     @property
     def has_data(self) -> bool:
         """Whether the report of the month is done, so that later months build on it."""
-        return any(step.name == "report" and step.state == DONE for step in self.steps)
+        return any(step.name == "report" and step.state == STEP_DONE for step in self.steps)
 
     @property
     def facts(self) -> Mapping[str, Fact]:
-        """Merge the facts of all steps."""
+        """Facts of all steps by name, such as the number of jobs."""
         return {name: fact for step in self.steps for name, fact in step.facts.items()}
 
     @property
@@ -116,13 +128,13 @@ class MonthRecord:
 
 @dataclass(frozen=True)
 class MonthChain:
-    """Records of all months of a folder, oldest first."""
+    """Records of all monthly reports in a folder, oldest first; each month builds on the ledger of the one before."""
 
     months: tuple[MonthRecord, ...] = ()
 
     def to_json(self) -> str:
-        """Write the record as JSON; the same data, scenario and months give the same bytes."""
-        return to_json({"format": CHAIN_FORMAT, "months": [to_plain(record) for record in self.months]})
+        """Convert the records to JSON text; the same data, scenario and months give the same bytes."""
+        return to_json({"format": MONTH_CHAIN_FORMAT, "months": [to_plain(record) for record in self.months]})
 
     def months_before(self, month: str) -> list[MonthRecord]:
         """List the earlier months that have a report."""
@@ -135,19 +147,19 @@ class MonthChain:
 
 
 def read_chain(folder: Path) -> MonthChain:
-    """Read the record of a folder; empty if there is none.
+    """Read the records of the monthly reports in a folder; empty if it has none.
 
     Raises
     ------
     ScenarioError
         If the file is not a record of monthly reports.
     """
-    path = folder / RECORD_FILE
+    path = folder / MONTH_CHAIN_FILE
     if not path.exists():
         return MonthChain()
     try:
         values = load_json(path.read_text(encoding="utf-8"), source=str(path), error=ScenarioError)
-        if values["format"] != CHAIN_FORMAT:
+        if values["format"] != MONTH_CHAIN_FORMAT:
             raise ValueError(values["format"])
         chain = MonthChain(tuple(from_plain(MonthRecord, record) for record in values["months"]))
         if fault := next((fault_text for record in chain.months for fault_text in _find_faults(record)), None):
@@ -156,16 +168,16 @@ def read_chain(folder: Path) -> MonthChain:
             raise ValueError("months that are not in order, each once")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         todo = "Choose another folder with -o; nothing was changed."
-        raise ScenarioError(str(path), f"a file of {CHAIN_FORMAT!r}", str(error), todo) from None
+        raise ScenarioError(str(path), f"a file of {MONTH_CHAIN_FORMAT!r}", str(error), todo) from None
     return chain
 
 
 def _find_faults(month: MonthRecord) -> Iterator[str]:
-    """Yield what this package cannot have written in the record of a month."""
+    """Yield a text for each value in the record of a month that cannot be valid."""
     if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", month.month):
         yield f"month {month.month[:40]!r}"
     for step, name in zip_longest(month.steps, STEP_NAMES[: len(month.steps)]):
-        if step.name != name or step.state not in (DONE, FAILED, SKIPPED, NO_DATA):
+        if step.name != name or step.state not in (STEP_DONE, STEP_FAILED, STEP_LEFT_OUT, STEP_WITHOUT_DATA):
             yield f"step {step.name[:40]!r}, {step.state[:40]!r} in {month.month}"
     for name, fact in month.facts.items():
         if fact is not None and isinstance(fact, str) != (name in TEXT_FACT_NAMES):
@@ -176,7 +188,7 @@ def _find_faults(month: MonthRecord) -> Iterator[str]:
 
 
 def ledger_path(out: Path, month: str) -> Path:
-    """Return the path of the ledger of a month: its forecasts; savings promised lie beside it."""
+    """Return the path of a month's ledger, which keeps its forecasts; the file of promised savings lies beside it."""
     return out / "ledgers" / f"{month}.parquet"
 
 
@@ -184,16 +196,18 @@ MONTH_FILES = {
     "page": "{month}/index.html", "tables": "{month}/workbook.xlsx", "teams": "teams/{month}/scorecard.csv",
     "mail": "mail/{month}.eml",
 }  # fmt: skip
-"""Paths of the files of a month by link text; missing files have no link."""
+"""Paths of the files of a month by link text, with ``{month}`` as placeholder."""
 SAVINGS_HEADINGS = {
     "month": "promised in", "seen": "measured in", "promised": "promised [GPU h per week]",
     "realised": "realised [GPU h per week]", "demand": "variance: demand", "service": "variance: queue waits",
     "rest": "variance: not carried out",
 }  # fmt: skip
+"""Headings of the table of promised and realised savings, by column."""
 FORECAST_HEADINGS = {
     "month": "forecast of", "slots": "intervals observed", "coverage": "within the 90 % interval",
     "error": "mean error against the naive forecast",
 }  # fmt: skip
+"""Headings of the table of evaluated forecasts, by column."""
 
 
 def render_chain_page(chain: MonthChain, out: Path, locale: str = "en") -> str:
@@ -241,8 +255,8 @@ def _months_table(chain: MonthChain) -> str:
 
 
 def _describe_unfinished(record: MonthRecord) -> str:
-    """Describe the step at which a month stopped; empty if it is complete."""
-    unfinished = next((step for step in record.steps if step.state != DONE), None)
+    """Describe in a sentence the step at which a month's report stopped; empty if it is complete."""
+    unfinished = next((step for step in record.steps if step.state != STEP_DONE), None)
     if unfinished is not None:
         return f"{unfinished.state.capitalize()} ({unfinished.name}): {unfinished.error or ''}"
     return "" if record.is_complete else "Started, not complete."
@@ -296,6 +310,7 @@ def _forecast_parts(ledger: Path) -> list[str]:
 
 
 ReportProgress = Callable[[str], None]
+"""Function that shows a progress message."""
 
 
 def parse_month_range(text: str, scenario: Scenario) -> list[str]:
@@ -331,7 +346,7 @@ def parse_month_range(text: str, scenario: Scenario) -> list[str]:
     first, _, last = text.partition("..")
     if not (first and last):
         trace, zone = load_dataset(scenario.data, columns=("submit_time",)), ZoneInfo(scenario.tz)
-        begin, end = begin_of(trace).astimezone(zone), end_of(trace).astimezone(zone)
+        begin, end = observation_begins_at(trace).astimezone(zone), observation_ends_at(trace).astimezone(zone)
         # The month in which the data end is whole only where the next one begins.
         first, last = first or f"{begin:%Y-%m}", last or f"{_start_of_month(end) - timedelta(days=1):%Y-%m}"
     for month in (first, last):
@@ -382,9 +397,11 @@ def report_months(
         subject, todo = "report --again", "Name months of the range, such as 2026-02."
         raise ScenarioError(subject, f"some of {months[0]}..{months[-1]}", ", ".join(unknown_months), todo)
     with lock_for_writing(out):
-        if (out / PAGE_FILE).exists() and not (out / RECORD_FILE).exists():
+        if (out / OVERVIEW_PAGE_FILE).exists() and not (out / MONTH_CHAIN_FILE).exists():
             subject, todo = f"report to {out}", "Choose another folder with -o; nothing was changed."
-            raise ScenarioError(subject, "a folder of monthly reports, or a new one", f"one with a {PAGE_FILE}", todo)
+            raise ScenarioError(
+                subject, "a folder of monthly reports, or a new one", f"one with a {OVERVIEW_PAGE_FILE}", todo
+            )
         chain, locale = read_chain(out), scenario.number_locale
         for month in sorted(set(months) | {run.month for run in chain.months if run.month > min(months)}):
             if month not in months and not _is_outdated(chain, month, out):
@@ -393,9 +410,9 @@ def report_months(
             earlier = next((record for record in chain.months if record.month == month), None)
             for record in run.run(None if month in remake else earlier):
                 chain = chain.with_month(record)
-                _write_text(out / RECORD_FILE, chain.to_json())
-                _write_text(out / PAGE_FILE, render_chain_page(chain, out, locale))
-        _write_text(out / PAGE_FILE, render_chain_page(chain, out, locale))
+                _write_text(out / MONTH_CHAIN_FILE, chain.to_json())
+                _write_text(out / OVERVIEW_PAGE_FILE, render_chain_page(chain, out, locale))
+        _write_text(out / OVERVIEW_PAGE_FILE, render_chain_page(chain, out, locale))
     return chain
 
 
@@ -411,13 +428,13 @@ def _previous_ledger(chain: MonthChain, month: str, out: Path) -> Path | None:
 
 
 def _is_outdated(chain: MonthChain, month: str, out: Path) -> bool:
-    """Whether a month was built on another ledger than the one that precedes it now."""
+    """Whether a month was reported with another ledger than that of the month that now precedes it."""
     record = next(record for record in chain.months if record.month == month)
     return record.has_data and record.before != _hash_ledger(_previous_ledger(chain, month, out))
 
 
 def _hash_ledger(ledger: Path | None) -> str | None:
-    """Hash a ledger and the files beside it that share its name."""
+    """Hash a ledger and the files beside it with its name, by SHA-256; None without a ledger."""
     if ledger is None or not ledger.exists():
         return None
     return _hash_text("".join(sha256(path) for path in _ledger_files(ledger)))
@@ -434,7 +451,7 @@ def _hash_text(text: str) -> str:
 
 
 class _MonthRun:
-    """One month while it is reported: its inputs and its steps."""
+    """Run of one monthly report: its inputs and the steps that write its files."""
 
     def __init__(self, scenario: Scenario, out: Path, chain: MonthChain, report_progress: ReportProgress) -> None:
         self.scenario, self.out, self.report_progress = scenario, out, report_progress
@@ -468,7 +485,7 @@ class _MonthRun:
             yield record
             if failure is not None:
                 raise failure
-            if step.state == NO_DATA:
+            if step.state == STEP_WITHOUT_DATA:
                 self.report_progress(f"{self.month}: {step.error}")
                 return
         if replace(self.hash_inputs(), steps=record.steps) != record:
@@ -485,14 +502,18 @@ class _MonthRun:
         )
         if not (earlier_record.is_complete or has_same_inputs) or (
             earlier_record.steps
-            and earlier_record.steps[-1].state == NO_DATA
+            and earlier_record.steps[-1].state == STEP_WITHOUT_DATA
             and earlier_record.data != current_record.data
         ):
             return []
         kept: list[StepRecord] = []
         for step in earlier_record.steps:
             depends_on_changed = earlier_record.before != current_record.before and step.name in CHAINED_STEPS
-            if step.state not in (DONE, NO_DATA) or depends_on_changed or not self._has_intact_files(step):
+            if (
+                step.state not in (STEP_DONE, STEP_WITHOUT_DATA)
+                or depends_on_changed
+                or not self._has_intact_files(step)
+            ):
                 break
             kept.append(step)
         # What is made anew is made of one thing: not half of it of other data or by another version.
@@ -527,14 +548,14 @@ class _MonthRun:
         try:
             outputs, facts = STEP_FUNCTIONS[name](self)
         except _NoJobsError as nothing:
-            return StepRecord(name, NO_DATA, {}, {}, str(nothing)), None
+            return StepRecord(name, STEP_WITHOUT_DATA, {}, {}, str(nothing)), None
         except MissingDependencyError as error:
             self.report_progress(f"{self.month}: {name} is skipped: {error}")
-            return StepRecord(name, SKIPPED, {}, {}, str(error)), None
+            return StepRecord(name, STEP_LEFT_OUT, {}, {}, str(error)), None
         except GpuPlannerError as error:
-            return StepRecord(name, FAILED, {}, {}, str(error)), error
+            return StepRecord(name, STEP_FAILED, {}, {}, str(error)), error
         hashes = {path.relative_to(self.out).as_posix(): sha256(path) for path in outputs}
-        return StepRecord(name, DONE, hashes, facts), None
+        return StepRecord(name, STEP_DONE, hashes, facts), None
 
     def evaluate_study(self) -> Study:
         """Evaluate the scenario of the month once and keep the study."""
@@ -547,7 +568,7 @@ class _MonthRun:
         trace = open_long_dataset(self.scenario.data)
         span = self.scenario.month_span()
         assert span is not None, "every step is of a month"
-        begin, end = max(span[0], begin_of(trace)), min(span[1], end_of(trace))
+        begin, end = max(span[0], observation_begins_at(trace)), min(span[1], observation_ends_at(trace))
         was_submitted = pl.col("submit_time").is_between(begin, end, closed="left")
         # As it stood at the end of the month: what comes later is no change to it.
         times_until_end = (pl.when(pl.col(name) <= end).then(name) for name in ("start_time", "end_time"))
@@ -622,6 +643,7 @@ class _NoJobsError(GpuPlannerError):
 
 
 StepFunctions = Mapping[str, Callable[[_MonthRun], tuple[list[Path], dict[str, Any]]]]
+"""Methods that run a step and return its files and its facts, by step name."""
 STEP_FUNCTIONS: StepFunctions = dict(
     zip(
         STEP_NAMES,
@@ -635,19 +657,22 @@ STEP_FUNCTIONS: StepFunctions = dict(
         strict=True,
     )
 )
+"""Method that runs each step of a monthly report, by step name."""
 PLAN_FACTS = ("status", "objective", "bound", "gap")
-"""Fields of a plan that are recorded as facts."""
+"""Fields of the layout plan that are recorded as facts of a month."""
 HASHED_JOB_COLUMNS = ("submit_time", "start_time", "end_time", "tenant", "user", "gpus")
+"""Columns of jobs that are hashed to find out whether the jobs of a month have changed."""
 JOB_FACTS = ("jobs_hash", "observed_share")
-"""Columns of jobs that are hashed, and facts that show whether the jobs of a month have changed."""
+"""Facts of the data step that change with the jobs of the month."""
 CHAINED_STEPS = ("report", "teams", "mail")
 """Steps that depend on the ledger of the previous month."""
 
 
-RUN_HEADINGS = {
+WATCH_RUN_HEADINGS = {
     "at": "run", "gain": "expected gain [GPU h]", "chance": "probability", "realised": "realised gain [GPU h]",
     "regret": "regret against hindsight [GPU h]",
 }  # fmt: skip
+"""Headings of the table of runs of `gpuplanner watch`, by column."""
 
 
 def render_watch_page(watch_state: WatchState, *, refresh_s: float | None = None, locale: str = "en") -> str:
@@ -694,7 +719,7 @@ def render_watch_page(watch_state: WatchState, *, refresh_s: float | None = None
         explanation = page.note("A gain covers the hours until the next run, which can change the rest of the plan.")
         formats = {"chance": ".0%"}
         runs = page.table(
-            watch_state.runs_table(), caption="Runs, newest first", headings=RUN_HEADINGS, formats=formats
+            watch_state.runs_table(), caption="Runs, newest first", headings=WATCH_RUN_HEADINGS, formats=formats
         )
         parts.append(page.section("Runs", explanation, runs))
     return page.render_page(

@@ -18,20 +18,21 @@ from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.report import html_page as page
 from gpuplanner.report.cost_and_forecast_sections import cost_section_parts
-from gpuplanner.report.figure_formulas import list_formulas, value_text
 from gpuplanner.report.first_screen import BUNDLE_LINK, Links, peaks_figure, render_first_screen
 from gpuplanner.report.html_page import HtmlSection
+from gpuplanner.report.metric_formulas import list_formulas, value_text
 from gpuplanner.report.number_formats_and_glossary import escape_html
 from gpuplanner.report.policy_and_team_sections import (
     render_placement_section,
     render_policy_section,
     render_team_section,
 )
-from gpuplanner.report.report_messages import find_browser
+from gpuplanner.report.report_mail_chat_and_pdf import find_browser
 
 MAX_CALENDAR_GPUS = 128
-"""Most GPUs whose calendar is drawn GPU by GPU."""
+"""Largest number of GPUs for which the calendar of layouts shows each GPU."""
 _MODEL_CHOICE_COLUMNS = ("unique_id", "model", "rule", "windows", "mase", "naive_mase", "coverage_90")
+"""Columns of the table on the choice of forecast models."""
 
 
 def demand(study: Study) -> HtmlSection:
@@ -79,7 +80,7 @@ def demand(study: Study) -> HtmlSection:
 
 
 def _describe_expected_demand(study: Study, kind: str) -> str:
-    """The forecast at noon of the day after the data end, as drawn, with its interval where it has one."""
+    """Describe the forecast at noon of the day after the data end, with its interval where it has one."""
     figures = study.headline
     if figures.tomorrow_at is None or figures.tomorrow_gpus is None:
         return "the forecast ends before the next noon"
@@ -133,27 +134,33 @@ def layouts(study: Study) -> HtmlSection:
 
 
 PEAK_ALLOCATED_BUCKETS = ("used", "allocated_idle", "no_telemetry")
-"""Buckets of allocated GPU-hours."""
+"""Buckets of the GPU-hour ledger that count as allocated in the daily peaks."""
 DOWNLOAD_FILES = (
     ("Excel", "workbook.xlsx"), ("Slack/Teams text", "message.txt"), ("Markdown", "summary.md"),
     ("Notebook", "report.ipynb"), ("Parquet", "tables/README.md"), ("JSON", "study.json"),
     ("Appendix", "appendix.html"),
 )  # fmt: skip
+"""Link texts and paths of the files beside the report page."""
 PDF_FILE = ("PDF", "report.pdf")
-"""Link text and path of the printed page."""
-CARD_FORMULAS = ("gpus", "wait", "utilization", "exhaustion")
-"""Figures of the cards, by the names of their formulas."""
-FORMULA_ANCHOR_PREFIX, MAX_FORMULA_ROWS = "how-", 25
+"""Link text and path of the report as PDF."""
+CARD_FORMULA_NAMES = ("gpus", "wait", "utilization", "exhaustion")
+"""Names of the formulas of the four cards, in their order."""
+FORMULA_ANCHOR_PREFIX = "how-"
+"""Start of the HTML anchors of formulas."""
+MAX_FORMULA_ROWS = 25
+"""Maximum rows shown of the table behind a formula."""
 _ASSUMPTION_FIELDS = ("value", "low", "high", "unit", "source", "date")
+"""Fields of an assumed value that the table of assumptions shows."""
 _WEEK_HEADINGS = {
     "mean_gpus_whole": "GPUs with MIG disabled, mean", "gpus_whole": "GPUs with MIG disabled, 95 % of hours",
     "gpus_requested": "on requested profiles", "gpus_rightsized": "on recommended profiles",
     "layouts_rightsized": "their layouts",
 }  # fmt: skip
+"""Headings of the table of GPUs for small jobs by week, by column."""
 
 
 def summary(study: Study) -> HtmlSection:
-    """Render the first screen of the decision of a study."""
+    """Render the recommendation of a study: target layout, cards, charts, teams and next steps."""
     return page.section(
         "Recommendation",
         render_first_screen(
@@ -161,7 +168,7 @@ def summary(study: Study) -> HtmlSection:
             peaks=daily_peaks(study),
             period=describe_period(study),
             links=list_downloads(study),
-            formula_anchors=[FORMULA_ANCHOR_PREFIX + name for name in CARD_FORMULAS],
+            formula_anchors=[FORMULA_ANCHOR_PREFIX + name for name in CARD_FORMULA_NAMES],
             doubts=study.provenance.doubts,
             warnings=list_data_warnings(study.scenario.data),
         ),
@@ -230,7 +237,7 @@ def list_downloads(study: Study) -> Links:
 
 
 def quality(study: Study) -> HtmlSection:
-    """Render the findings of the quality report."""
+    """Render the findings of the data-quality report."""
     table, facts = study.tables["quality"], study.provenance.source_facts
     findings = page.paragraph("No findings.")
     if table.height:
@@ -348,7 +355,7 @@ def teams(study: Study) -> HtmlSection:
 
 
 def numbers(study: Study) -> HtmlSection:
-    """Render formula, inputs and rows of each figure."""
+    """Render how each number of the report is computed: formula, inputs and rows."""
     rows = []
     for formula in list_formulas(study):
         details = page.paragraph(f"= {formula.formula}")
@@ -378,7 +385,7 @@ def costs(study: Study) -> HtmlSection:
 
 
 def method(study: Study) -> HtmlSection:
-    """Render assumed values with range and source."""
+    """Render the table of assumed values with range, source and date."""
     assumed, price = study.provenance.assumptions, study.provenance.price
     price_row = [] if price is None else [vars(price) | {"assumption": "price per GPU-hour", "unit": price.currency}]
     values = assumed.values()

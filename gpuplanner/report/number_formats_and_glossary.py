@@ -30,16 +30,21 @@ from gpuplanner.decision.decision_types import LAYOUT_FULL, Decision, TeamRow
 from gpuplanner.decision.wait_causes import CAUSES
 
 _GLOSSARY_PATH = Path(__file__).parent / "glossary.csv"
+"""File of the glossary terms."""
 _HTML_TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL)
+"""HTML tags, and scripts and styles with their content."""
 _PAGE_PARTS = re.compile(
     r'(?P<chart><script type="application/json">.*?</script>)|<(?P<kept>script|style|code|pre)\b.*?</(?P=kept)>'
     r'|(?P<facts><dl>.*?</dl>)|(?P<named><th scope="row".*?</th>)|<[^>]*>',
     re.DOTALL,
 )
+"""Parts of a page that are not plain text: charts, code and styles, provenance, row headings and tags."""
 _TEXT_ATTRIBUTES = re.compile(r'(?<= )(aria-label|alt|title)="([^"]*)"')
+"""Attributes of a tag with text that a reader sees or hears."""
 _EMBEDDED_SVG = re.compile(r"data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)")
+"""SVG image embedded as base64; the group is its data."""
 _CHART_TEXT_KEYS = ("text", "title", "description", "subtitle", "word", "label")
-"""Keys of a chart, and columns of its data, whose values are texts that a reader sees."""
+"""Keys of a Vega-Lite specification, and columns of its data, whose values are texts that a reader sees."""
 
 
 def escape_html(text: str) -> str:
@@ -142,7 +147,7 @@ def localize_page(html: str, locale: str) -> str:
 
 
 def _localize_part(match: re.Match[str], locale: str) -> str:
-    """Localize a tag, a chart or a row heading; code, styles and facts stay unchanged."""
+    """Localize one part of a page that :data:`_PAGE_PARTS` matches; code, styles and provenance stay unchanged."""
     if match["chart"]:
         return _localize_chart(match["chart"], locale)
     if match["named"]:
@@ -187,13 +192,17 @@ def _localize_spec(value: Any, locale: str, key: str = "") -> Any:  # noqa: ANN4
     return localize_text(value, locale) if isinstance(value, str) and key in _CHART_TEXT_KEYS else value
 
 
-Value = str | int | float | None
-"""A figure; None: not measured."""
-FigureFormat = Callable[[str | int | float], str]
+MetricValue = str | int | float | None
+"""Value of a number of the report; None: not measured."""
+MetricFormat = Callable[[str | int | float], str]
+"""Function that formats a number of the report as text."""
 
 MAX_NAMED_NODE_RANGES = 3
+"""Maximum number of ranges in a list of node names; a longer list shows its first and last name."""
 MEAN_DAYS_PER_MONTH = 365.25 / 12
+"""Mean length of a calendar month [days]."""
 _NUMBERED_NAME = re.compile(r"(.*?)(\d+)")
+"""Name that ends in a number; the groups are prefix and number."""
 
 
 def format_count(value: str | int | float) -> str:
@@ -277,16 +286,16 @@ def format_day(value: str | int | float) -> str:
 
 
 def _cause_percent(comparison: Comparison, cause: str) -> int | None:
-    """Look up the percentage of the hours of waiting that one cause accounts for."""
+    """Look up the percentage of hours waited that a cause accounts for; None if causes were not determined."""
     return None if comparison.waits is None else comparison.waits.cause_percent.get(cause)
 
 
 def _hours_waited(comparison: Comparison) -> float | None:
-    """Sum the hours of waiting over all job sizes; None if waits were not explained."""
+    """Sum the hours that jobs of all sizes waited; None if the causes of waiting were not determined."""
     return sum(row.waited for row in comparison.waits.causes.job_size) if comparison.waits else None
 
 
-DECISION_FIGURES: Mapping[str, Callable[[Decision], Value]] = {
+DECISION_METRICS: Mapping[str, Callable[[Decision], MetricValue]] = {
     "released_gpus": lambda decision: max(decision.fleet_gpus - decision.gpus, 0),
     "more_gpus": lambda decision: max(decision.gpus - decision.fleet_gpus, 0),
     "all_jobs": lambda decision: sum(row.jobs for row in decision.teams),
@@ -309,50 +318,50 @@ DECISION_FIGURES: Mapping[str, Callable[[Decision], Value]] = {
     "other_idle": lambda decision: _sum_or_none(
         [row.idle_gpu_hours for row in _allocated_teams(decision)[MAX_NAMED_TEAMS:]]),
 }  # fmt: skip
-"""Sums and differences of a decision that the first screen shows, by name."""
+"""Functions that compute a number of the report from a decision, by its name."""
 MAX_NAMED_TEAMS = 6
-"""Teams that the first screen lists by name."""
+"""Number of teams with a row of their own in the table by team."""
 SHARE_PREFIX = "share of "
-"""Prefix of names of shares of all installed GPU-hours."""
-COMPARISON_FIGURES: Mapping[str, Callable[[Comparison], Value]] = {
+"""Prefix of the name of a number that asks for its share of all installed GPU-hours."""
+COMPARISON_METRICS: Mapping[str, Callable[[Comparison], MetricValue]] = {
     "months_left": lambda comparison: _months_to_exhaustion(comparison),
     "headroom_share": lambda comparison: None if comparison.headroom is None else comparison.headroom.factor - 1.0,
     "months_left_today": lambda comparison: 0 if sizes_over_limit(comparison.decision) else None,
     "waiting": lambda comparison: _hours_waited(comparison),
     **{f"waiting.{cause}": partial(_cause_percent, cause=cause) for cause in CAUSES},
 }
-"""Figures of a comparison that the first screen shows, by name."""
+"""Functions that compute a number of the report from a policy comparison, by its name."""
 
 
-def figure_value(source: Decision | Comparison, name: str) -> Value:
-    """Look up the value of a figure by its name.
+def metric_value(source: Decision | Comparison, name: str) -> MetricValue:
+    """Look up the value of a number (metric) of a decision or comparison by its name.
 
     Parameters
     ----------
     source : Decision or Comparison
-        Record that has the figure.
+        Record that has the number.
     name : str
-        Key of :data:`DECISION_FIGURES` or :data:`COMPARISON_FIGURES`, such a key after ``"share of "``, or a path of
+        Key of :data:`DECISION_METRICS` or :data:`COMPARISON_METRICS`, such a key after ``"share of "``, or a path of
         fields such as ``saving.value``.
 
     Returns
     -------
     str, int, float or None
-        None if the figure was not measured.
+        None if the number was not measured.
 
     Examples
     --------
     >>> from gpuplanner.core.scenario import Scenario
     >>> from gpuplanner.decision.decision_text import make_empty_decision
-    >>> figure_value(make_empty_decision(Scenario(), "no job states when it ran"), "fleet_gpus")
+    >>> metric_value(make_empty_decision(Scenario(), "no job states when it ran"), "fleet_gpus")
     0
     """
-    if name in DECISION_FIGURES and isinstance(source, Decision):
-        return DECISION_FIGURES[name](source)
-    if name in COMPARISON_FIGURES and isinstance(source, Comparison):
-        return COMPARISON_FIGURES[name](source)
+    if name in DECISION_METRICS and isinstance(source, Decision):
+        return DECISION_METRICS[name](source)
+    if name in COMPARISON_METRICS and isinstance(source, Comparison):
+        return COMPARISON_METRICS[name](source)
     if name.startswith(SHARE_PREFIX):
-        part, whole = figure_value(source, name.removeprefix(SHARE_PREFIX)), figure_value(source, "all_allocated")
+        part, whole = metric_value(source, name.removeprefix(SHARE_PREFIX)), metric_value(source, "all_allocated")
         return None if part is None or not whole else float(part) / float(whole)
     value: object = source
     for part in name.split("."):
@@ -361,20 +370,20 @@ def figure_value(source: Decision | Comparison, name: str) -> Value:
     return value
 
 
-def figure_html(source: Decision | Comparison, name: str, form: FigureFormat = format_count) -> str:
-    """Render a figure as an HTML ``data`` element with its name; a dash if it was not measured.
+def metric_html(source: Decision | Comparison, name: str, form: MetricFormat = format_count) -> str:
+    """Render a number as an HTML ``data`` element with its name; a dash if it was not measured.
 
     Examples
     --------
     >>> from gpuplanner.core.scenario import Scenario
     >>> from gpuplanner.decision.decision_text import make_empty_decision
     >>> one = make_empty_decision(Scenario(), "no job states when it ran")
-    >>> figure_html(one, "fleet_gpus")
+    >>> metric_html(one, "fleet_gpus")
     '<data data-of="fleet_gpus" value="0">0</data>'
-    >>> figure_html(one, "saving.value")
+    >>> metric_html(one, "saving.value")
     '<data data-of="saving.value" value="">–</data>'
     """
-    value = figure_value(source, name)
+    value = metric_value(source, name)
     if value is None or value != value:
         return f'<data data-of="{name}" value="">{MISSING_VALUE_TEXT}</data>'
     return f'<data data-of="{name}" value="{escape_html(str(value))}">{escape_html(form(value))}</data>'
@@ -419,7 +428,7 @@ def describe_nodes(names: Sequence[str]) -> str:
 def _months_to_exhaustion(comparison: Comparison) -> str | None:
     """Format the months from the end of the record to the exhaustion date; ``12+`` if none falls within a year.
 
-    0 where these GPUs do not carry the load of the record.
+    ``0`` if the recommended GPUs do not carry the load of the record within the wait limits.
     """
     exhaustion = comparison.exhaustion
     if comparison.headroom is not None and comparison.headroom.factor < 1.0:
@@ -441,13 +450,13 @@ def _ratio_or_none(part: float | None, total: float) -> float | None:
 
 
 def _mean_over_jobs(decision: Decision, field: str) -> float | None:
-    """Average a wait that is known by job size over all jobs [min]."""
+    """Average a mean wait by job size, which is in the given field, over all jobs [min]."""
     total = sum(row.jobs * float(getattr(row, field)) for row in decision.service)
     return _ratio_or_none(total, sum(row.jobs for row in decision.service))
 
 
 def _allocated_teams(decision: Decision) -> list[TeamRow]:
-    """List the teams, without the row of unallocated GPU-hours."""
+    """List the rows of teams of a decision, without the row of unallocated GPU-hours."""
     return [row for row in decision.teams if row.team != UNALLOCATED_TEAM]
 
 

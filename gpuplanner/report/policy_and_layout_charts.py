@@ -25,20 +25,26 @@ from gpuplanner.report.chart_theme import (
     wrap_labels,
 )
 
-ABOVE_BOUND = "above the bound"
+ABOVE_BOUND_LABEL = "above the bound"
+"""Legend label of the part of a plan's cost above the lower bound."""
 _TWO_LINE_ROW_PX = 32
-"""Pixels of a row whose name may take two lines."""
-_SHAPES = ("square", "circle", "diamond", "triangle-up", "triangle-down", "cross")
+"""Height of a row whose policy name may take two lines [px]."""
+_POLICY_MARK_SHAPES = ("square", "circle", "diamond", "triangle-up", "triangle-down", "cross")
+"""Shapes of the marks of policies, in their order."""
 MAX_DRAWN_WAIT_MIN = 60.0
-"""Right end of the axis [min]; policies that add more are only in the table."""
+"""Right end of the axis of added waits [min]; policies with longer waits are only in the table."""
 _FRONTIER_HEIGHT_PX = 340
+"""Height of the chart of GPU-hours against added wait [px]."""
 _LABEL_STEP_PX = 31
-"""Least distance of two labels [px]; nearer ones are moved apart, with a line to their mark."""
+"""Minimum vertical distance of two labels [px]; closer ones are moved apart, with a line to their mark."""
 _MAX_LABEL_PX = 205
-"""Most pixels of a label: right of the limit there is so much on a telephone as well."""
+"""Maximum width of a label [px], which fits right of the wait limit on a telephone as well."""
 _PLAN_COST_COLUMNS = ("method", "objective", "bound", "gap")
+"""Columns that :func:`plot_bounds` needs."""
 _FRONTIER_COLUMNS = ("policy", "gpu_hours", "added_wait_p95_minutes", "kind")
+"""Columns that :func:`plot_frontier` needs."""
 _METRIC_COLUMNS = ("policy", "metric", "unit", "mean", "low", "high")
+"""Columns that :func:`plot_policies` needs."""
 
 
 @frame_chart("Policy comparison: mean and interval", *_METRIC_COLUMNS, empty="No policy was simulated.")
@@ -72,7 +78,9 @@ def plot_policies(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None
     y = alt.Y("name:N", title=None, sort=words, axis=labels.axis)
     colours = theme.policy_colours(policies)
     colour = alt.Color("policy:N", scale=theme.colour_scale(colours, policies), legend=None)
-    shapes = alt.Scale(domain=policies, range=[_SHAPES[rank % len(_SHAPES)] for rank in range(len(policies))])
+    shapes = alt.Scale(
+        domain=policies, range=[_POLICY_MARK_SHAPES[rank % len(_POLICY_MARK_SHAPES)] for rank in range(len(policies))]
+    )
 
     def draw_metric_panel(metric: str, unit: str) -> ChartType:
         metric_rows = rows.filter(metric=metric)
@@ -213,7 +221,7 @@ def frontier_text(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None
 
 
 def policies_text(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None) -> str:
-    """Describe each metric of the first policy and of the last.
+    """Describe in sentences each metric of the first policy and of the last.
 
     Examples
     --------
@@ -237,7 +245,7 @@ def _format_mean(mean: float) -> str:
 
 
 def _axis_ends(hours: pl.Series) -> tuple[float, float]:
-    """Choose round ends of the axis of GPU-hours, with room for labels at the top."""
+    """Choose round lower and upper ends of the axis of GPU-hours, with room for labels at the top."""
     lowest, highest = float(hours.min()), float(hours.max())  # type: ignore[arg-type]
     room = max(highest - lowest, 0.1 * highest, 1.0)
     step = 10.0 ** math.floor(math.log10(room))
@@ -312,7 +320,7 @@ def plot_bounds(frame: pl.DataFrame) -> ChartType:
     if rows.is_empty():
         return theme.make_empty_chart("No plan was found.")
     order, proven = rows["method"].to_list(), _bound_label(frame)
-    colours = {proven: theme.MUTED, ABOVE_BOUND: theme.ORANGE}
+    colours = {proven: theme.MUTED, ABOVE_BOUND_LABEL: theme.ORANGE}
     parts = _split_at_bound(rows, proven)
     shown = [part for part in colours if part in parts["part"]]
     base = make_chart(parts).encode(y=alt.Y("method:N", title=None, sort=order))
@@ -343,32 +351,34 @@ def plot_bounds(frame: pl.DataFrame) -> ChartType:
 
 
 def _bound_label(frame: pl.DataFrame) -> str:
-    """Name the part of a bar up to the lower bound."""
+    """Return the legend label of the part of a bar up to the lower bound of all plans."""
     bounds = frame["bound"].drop_nulls().to_list()
     return f"lower bound: {max(bounds):,.0f}" if bounds else "cost"
 
 
 def _split_at_bound(rows: pl.DataFrame, proven: str) -> pl.DataFrame:
-    """Split each bar in two: up to the lower bound, and above."""
+    """Split the cost of each plan in two parts: up to the lower bound (labelled `proven`), and above it."""
     share = pl.format(", gap {} %", (100 * pl.col("gap")).round(1))
     cost = pl.col("objective").map_elements(lambda value: format(value, ",.0f"), return_dtype=pl.String)
     end_of_bound = pl.min_horizontal("bound", "objective")
     labelled = rows.with_columns(label=cost + share.fill_null(""), rank=pl.int_range(pl.len()))
     low = labelled.with_columns(part=pl.lit(proven), start=pl.lit(0.0), end=end_of_bound)
     high = labelled.filter(end_of_bound < pl.col("objective")).with_columns(
-        part=pl.lit(ABOVE_BOUND), start=end_of_bound, end="objective"
+        part=pl.lit(ABOVE_BOUND_LABEL), start=end_of_bound, end="objective"
     )
     return pl.concat([low, high], how="diagonal_relaxed").sort("rank", "start").drop("rank")
 
 
 MAX_CALENDAR_ROWS = 128
-"""Rows of the calendar; larger fleets are shown as counts by :func:`plot_layout_counts`."""
+"""Maximum number of GPUs in the calendar of layouts; for larger fleets :func:`plot_layout_counts` shows counts."""
 
 MAX_NAMED_LAYOUTS = 10
-"""Layouts with a colour of their own; the others share grey."""
+"""Number of layouts with a colour of their own; the others are grey."""
 
 _PLACEMENT_COLUMNS = ("layout", "profile", "start", "size")
+"""Columns that :func:`plot_placements` needs."""
 _CALENDAR_COLUMNS = ("node", "gpu", "slot_start", "slot_end", "layout", "changed")
+"""Columns that :func:`plot_layout_calendar` needs."""
 
 
 @frame_chart("MIG instances on the memory slices of a GPU", *_PLACEMENT_COLUMNS, empty="No GPU is MIG-partitioned.")

@@ -42,13 +42,15 @@ if TYPE_CHECKING:
     from altair.typing import ChartType
 
 
-SCORECARD_MARK = FolderMark("scorecard.csv", "team,jobs,allocated_gpu_hours", ("cards/*.txt",))
+SCORECARD_FOLDER_MARK = FolderMark("scorecard.csv", "team,jobs,allocated_gpu_hours", ("cards/*.txt",))
+"""Recognizes a folder of team scorecards, which new scorecards may replace."""
 SCORECARD_SCHEMA = pl.Schema(
     {
         "team": pl.String(), "jobs": pl.Int64(), "allocated_gpu_hours": pl.Float64(), "idle_gpu_hours": pl.Float64(),
         "idle_share": pl.Float64(), "rank": pl.Int64(), "held_change": pl.Float64(), "idle_share_change": pl.Float64(),
     }
 )  # fmt: skip
+"""Columns of ``scorecard.csv``; changes are against an earlier month."""
 
 
 def write_scorecards(
@@ -70,7 +72,7 @@ def write_scorecards(
         Locale of numbers in the cards.
     """
     table = make_scorecard(teams, None if before is None or not before.exists() else _read_scorecard(before))
-    with replace_directory(folder, mark=SCORECARD_MARK) as staging:
+    with replace_directory(folder, mark=SCORECARD_FOLDER_MARK) as staging:
         table.write_csv(staging / "scorecard.csv", float_precision=6)
         (staging / "cards").mkdir()
         for number, row in enumerate(table.iter_rows(named=True), start=1):
@@ -140,7 +142,9 @@ def _render_card(
 
 
 _FAIRNESS_TITLE = "Fair share by team"
+"""Default heading of the section on fair share."""
 _HOURS_FORMAT = ",.0f"
+"""Format specification of GPU-hours, such as ``1,234``."""
 _TEAM_HEADINGS = {
     "tenant": "team", "jobs": "jobs", "entitled_gpus": "quota or fair share [GPUs]",
     "allocated_gpu_hours": "allocated [GPU h]", "lent_gpu_hours": "lent [GPU h]",
@@ -148,15 +152,21 @@ _TEAM_HEADINGS = {
     "fair_share_received": "fair share received", "starved_hours": "no GPU while jobs waited [h]",
     "mean_slowdown": "slowdown against a dedicated share", "slower_share": "jobs slower than on a dedicated share",
 }  # fmt: skip
-_TRIAL_HOURS = ("waited_before", "waited_after", "change", "change_low", "change_high")
-_TRIAL_LOSSES = ("lost_before", "lost_after", "stops_after", "failures_after")
-_TRIAL_NEVER_STARTED = {"never_before": "never started, before", "never_after": "never started, after"}
-_TRIAL_HEADINGS = {"change_low": "change, low", "change_high": "change, high", **_TRIAL_NEVER_STARTED}
-"""Headings of the rules that were tried, where they are not those of the columns."""
-_PLACEMENT_HEADINGS = {
+"""Headings of the fair-share table, by column."""
+_SIMULATED_WAIT_COLUMNS = ("waited_before", "waited_after", "change", "change_low", "change_high")
+"""Columns of a rules comparison with hours of waiting before and after, and the interval of their change."""
+_SIMULATED_LOSS_COLUMNS = ("lost_before", "lost_after", "stops_after", "failures_after")
+"""Columns of a rules comparison with GPU-hours lost, preemptions and failures."""
+_NEVER_STARTED_HEADINGS = {"never_before": "never started, before", "never_after": "never started, after"}
+"""Headings of the numbers of jobs that never start in the simulation, by column."""
+_RULES_COMPARISON_HEADINGS = {"change_low": "change, low", "change_high": "change, high", **_NEVER_STARTED_HEADINGS}
+"""Headings of the table of a rules comparison that differ from the column names."""
+_MULTI_NODE_HEADINGS = {
     "multi_node_jobs": "multi-node jobs", "slowdown": "slowdown of these", "mean_wait_minutes": "mean wait [min]",
 }  # fmt: skip
+"""Headings of the table of multi-node jobs by placement, by column."""
 _NEXT_STEP_HEADINGS = {"tenant": "team", "why": "cause of waiting", "next_step": "option"}
+"""Headings of the table of causes of waiting and options by team, by column."""
 
 
 def render_team_section(
@@ -178,7 +188,7 @@ def render_team_section(
 
     Returns
     -------
-    Section
+    HtmlSection
         Folded section.
     """
     table = fairness.teams
@@ -213,7 +223,7 @@ def render_team_section(
             headings=_NEXT_STEP_HEADINGS,
         ),
         slowdown_text,
-        "" if rules_comparison is None else _render_quota_trial(rules_comparison),
+        "" if rules_comparison is None else _render_rules_comparison(rules_comparison),
         *(
             ()
             if quota_advice is None
@@ -243,19 +253,19 @@ def render_team_section(
     )
 
 
-def _render_quota_trial(rules_comparison: RulesComparison) -> str:
-    """Render the same weeks simulated under two sets of quotas."""
-    columns = ("team", "jobs", *_TRIAL_HOURS, "verdict", *_TRIAL_LOSSES, *_TRIAL_NEVER_STARTED)
+def _render_rules_comparison(rules_comparison: RulesComparison) -> str:
+    """Render queue waits, losses and preemptions by team of the same weeks simulated under two sets of quotas."""
+    columns = ("team", "jobs", *_SIMULATED_WAIT_COLUMNS, "verdict", *_SIMULATED_LOSS_COLUMNS, *_NEVER_STARTED_HEADINGS)
 
     rules, blocks = f"{rules_comparison.after} instead of {rules_comparison.before}", rules_comparison.blocks
-    formats = dict.fromkeys((*_TRIAL_HOURS, *_TRIAL_LOSSES), ",.1f")
+    formats = dict.fromkeys((*_SIMULATED_WAIT_COLUMNS, *_SIMULATED_LOSS_COLUMNS), ",.1f")
     effects, caption = rules_comparison.teams.select(columns), f"{rules}, GPU-hours per week (intervals {blocks})"
-    table = page.table(effects, caption=caption, headings=_TRIAL_HEADINGS, formats=formats)
+    table = page.table(effects, caption=caption, headings=_RULES_COMPARISON_HEADINGS, formats=formats)
     return "".join([page.paragraph(rules_comparison.verdict_sentence), table, *map(page.note, rules_comparison.notes)])
 
 
 def render_placement_section(table: pl.DataFrame | None) -> HtmlSection:
-    """Render the GPU-hours that multi-node jobs lose to distance, by placement; empty without a table."""
+    """Render the GPU-hours that multi-node jobs lose to slow networks, by placement on racks; empty without a table."""
     if table is None:
         return HtmlSection("")
     return page.fold(
@@ -263,7 +273,7 @@ def render_placement_section(table: pl.DataFrame | None) -> HtmlSection:
         page.table(
             table,
             caption="Multi-node jobs by placement (GPU-hours per week)",
-            headings=_PLACEMENT_HEADINGS,
+            headings=_MULTI_NODE_HEADINGS,
             formats={"slowdown": ",.2f", "lost_gpu_hours": ",.1f", "mean_wait_minutes": ",.1f"},
         ),
         page.note(
@@ -276,7 +286,7 @@ def render_placement_section(table: pl.DataFrame | None) -> HtmlSection:
 
 
 def _to_entitlements(fairness: Fairness) -> pl.DataFrame:
-    """Rename columns of fairness for :func:`~gpuplanner.report.plot_entitlements`."""
+    """Rename the columns of the table by team for :func:`~gpuplanner.report.plot_entitlements`."""
     return fairness.teams.rename({"borrowed_gpu_hours": "above_gpu_hours", "shortfall_gpu_hours": "deficit_gpu_hours"})
 
 
@@ -334,6 +344,7 @@ _POLICY_HEADINGS = {
     "longest_added_wait_minutes": "longest wait [min]", "power_ups_per_week": "power-ups per week",
     "meets_target": "adds at most the limit", "reason": "reason",
 }  # fmt: skip
+"""Headings of the policy comparison, by column."""
 _WAIT_HEADINGS = {
     "size": "job size", "observed_p95_minutes": "p95, observed", "today_p95_minutes": "p95, simulated today",
     "recommended_p95_minutes": "p95, recommended",
@@ -342,11 +353,13 @@ _WAIT_HEADINGS = {
     "jobs_delayed": "jobs delayed (number)", "limit_minutes": "limit of the p95",
     "today_low": "resampled records, today: 80 % interval, low", "today_high": "80 % interval, high (today)",
 }  # fmt: skip
+"""Headings of the table of queue waits by job size, by column."""
 _CAUSE_HEADINGS = {"waited": "hours of waiting", "wrong_layout": "wrong layout", "queued_behind": "queued behind"}
+"""Headings of the table of hours of waiting by cause that differ from the column names."""
 
 
 Comparisons = Mapping[str, Comparison]
-"""Comparison of policies by pool."""
+"""Comparison of policies for each pool, by pool name."""
 
 
 def plot_comparison_frontier(comparison: Comparison, pinned: Comparison | None = None) -> ChartType:
@@ -511,7 +524,7 @@ def _render_policy_page(comparisons: Comparisons, title: str) -> str:
 
 
 def _name_policies(frame: pl.DataFrame) -> pl.DataFrame:
-    """Replace keys of policies and of kinds of points by the names that the page shows."""
+    """Replace the keys in the columns ``policy`` and ``kind`` of the frontier by the names that the page shows."""
     kinds = {"tuned": "chosen setting", "setting": "other setting"}
     return frame.with_columns(pl.col("policy").replace(SHORT_NAMES), pl.col("kind").replace(kinds))
 

@@ -64,18 +64,27 @@ from gpuplanner.report.change_bundle import write_bundle_into
 from gpuplanner.report.cost_and_forecast_sections import render_forecast_record, render_savings_record
 from gpuplanner.report.finance_exports import study_notes, write_study_workbook
 from gpuplanner.report.first_screen import describe_fleet, list_badges, render_warnings
-from gpuplanner.report.html_page import FRAGMENT, HtmlSection, paragraph, render_page, split_appendix
+from gpuplanner.report.html_page import FRAGMENT_MIME_TYPE, HtmlSection, paragraph, render_page, split_appendix
 from gpuplanner.report.monthly_sections import PDF_FILE, describe_period, list_downloads
-from gpuplanner.report.report_messages import find_browser, print_pdf, render_markdown, render_message, write_tables
+from gpuplanner.report.report_mail_chat_and_pdf import (
+    find_browser,
+    print_pdf,
+    render_markdown,
+    render_message,
+    write_tables,
+)
 from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.study_history import FleetPools, tabulate_pools
 
-CELL_TIMEOUT_S = 1800
-NOTEBOOK = "monthly_report.ipynb"
+NOTEBOOK_CELL_TIMEOUT_S = 1800
+"""Maximum run time of one notebook cell [s]."""
+MONTHLY_REPORT_NOTEBOOK = "monthly_report.ipynb"
+"""Shipped notebook that makes the report page."""
 REQUIRED_PACKAGES = {"papermill": "report", "xlsxwriter": "report", "vl_convert": "plot", "altair": "plot"}
-"""Optional packages of a report and their extras, checked before the pipeline starts."""
+"""Optional packages that a report needs, with the extra that installs each; checked before any computation."""
 PAGE_FILES = ("index.html", "appendix.html", "message.txt", "summary.md", "report.pdf")
-FIGURE_FILES = (
+"""Pages and messages in a report folder."""
+DATA_FILE_PATTERNS = (
     f"{TABLES_FOLDER}/*.parquet",
     "study.json",
     "workbook.xlsx",
@@ -83,7 +92,9 @@ FIGURE_FILES = (
     "scenario.yaml",
     "report.ipynb",
 )
-REPORT_MARK = FolderMark(MANIFEST, "gpuplanner report 1", names=(*PAGE_FILES, *FIGURE_FILES))
+"""Glob patterns of the data files in a report folder."""
+REPORT_FOLDER_MARK = FolderMark(MANIFEST, "gpuplanner report 1", names=(*PAGE_FILES, *DATA_FILE_PATTERNS))
+"""Recognizes a report folder, which a new report may replace."""
 
 
 def write_report(
@@ -122,10 +133,10 @@ def write_report(
     savings_months = None if ledger is None else read_savings(savings_file(ledger))
     for name, extra in REQUIRED_PACKAGES.items():
         import_optional(name, extra=extra)
-    with replace_directory(out, mark=REPORT_MARK, inputs=inputs) as folder:
+    with replace_directory(out, mark=REPORT_FOLDER_MARK, inputs=inputs) as folder:
         study = evaluate(scenario)
         (folder / "scenario.yaml").write_text(_with_absolute_paths(scenario).to_yaml(), encoding="utf-8")
-        source = notebook or notebook_folder() / NOTEBOOK
+        source = notebook or notebook_folder() / MONTHLY_REPORT_NOTEBOOK
         executed = folder / "report.ipynb"
         failed_copy = out.with_suffix(".failed.ipynb")
         run_notebook(source, executed, {"scenario_path": str(folder / "scenario.yaml")}, failed_copy=failed_copy)
@@ -225,7 +236,7 @@ def run_notebook(
     ScenarioError
         If the notebook does not exist or a parameter is unknown.
     GpuPlannerError
-        If a cell fails, or takes longer than ``CELL_TIMEOUT_S``.
+        If a cell fails, or takes longer than ``NOTEBOOK_CELL_TIMEOUT_S``.
     """
     papermill = import_optional("papermill", extra="report")
     exceptions = import_optional("nbclient.exceptions", extra="report")
@@ -248,7 +259,7 @@ def run_notebook(
                 kernel_name="python3",
                 progress_bar=False,
                 log_output=False,
-                execution_timeout=CELL_TIMEOUT_S,
+                execution_timeout=NOTEBOOK_CELL_TIMEOUT_S,
                 extra_arguments=["--IPKernelApp.log_level=ERROR"],  # the client is on this very machine
             )
         except papermill.exceptions.PapermillExecutionError as error:
@@ -258,7 +269,7 @@ def run_notebook(
         except (exceptions.DeadKernelError, exceptions.CellTimeoutError) as error:
             # The kernel was killed, or a cell took longer than any should: what it had done so far is kept.
             got = f"{first_error_line(error)}{_keep_failed_notebook(target, failed_copy)}"
-            expected = f"a kernel that answers within {CELL_TIMEOUT_S / 60:g} minutes a cell"
+            expected = f"a kernel that answers within {NOTEBOOK_CELL_TIMEOUT_S / 60:g} minutes a cell"
             todo = "Check memory (the usual cause), then run it again."
             raise GpuPlannerError(source.name, expected, got, todo) from None
 
@@ -277,7 +288,9 @@ def _parameter_names(source: Path) -> list[str]:
 def join_fragments(executed: Path) -> str:
     """Join the page fragments of an executed notebook, in the order of its cells."""
     notebook = json.loads(executed.read_text(encoding="utf-8"))
-    fragments = [join_cell_text(data[FRAGMENT]) for data in _iterate_outputs(notebook) if FRAGMENT in data]
+    fragments = [
+        join_cell_text(data[FRAGMENT_MIME_TYPE]) for data in _iterate_outputs(notebook) if FRAGMENT_MIME_TYPE in data
+    ]
     if not fragments:
         expected = "cells that show sections of gpuplanner.report.monthly_sections"
         todo = "Add a cell, for example monthly_sections.summary(study)."
@@ -301,7 +314,7 @@ def _clean_notebook(executed: Path) -> None:
     """Remove from an executed notebook the page fragments and what differs from run to run."""
     notebook = json.loads(executed.read_text(encoding="utf-8"))
     for data in _iterate_outputs(notebook):
-        data.pop(FRAGMENT, None)
+        data.pop(FRAGMENT_MIME_TYPE, None)
     notebook["metadata"].pop("papermill", None)
     for number, cell in enumerate(notebook["cells"]):
         cell["metadata"].pop("papermill", None)
@@ -325,7 +338,7 @@ def _resolve_path(path: str) -> str:
 
 
 def _subtitle(study: Study) -> str:
-    """Describe the period, time zone and fleet of a study, for the line above the headline."""
+    """Describe the period, time zone and installed GPUs of a study, for the line above the headline."""
     return f"{describe_period(study)} ({study.scenario.tz}) · {describe_fleet(study.decision)}"
 
 
@@ -355,14 +368,16 @@ def _silence_papermill() -> Iterator[None]:
 
 
 POOLS_FOLDER = "pools"
-"""Where the pools have their own pages, each in a folder of its name."""
+"""Subfolder of a fleet report with a report folder for each pool."""
 MAX_CHARTED_POOLS = 20
+"""Maximum number of pools with a bar of their own in a chart."""
 _FLEET_HEADINGS = {
     "pool": "pool", "gpus": "GPUs", "needed": "GPUs needed", "cut_gpus": "GPUs partitioned", "action": "action",
     "saved_gpu_hours": "capacity freed [GPU h per week]", "tenant": "team",
     "allocated_gpu_hours": "allocated [GPU h]", "shortfall_gpu_hours": "shortfall [GPU h]",
     "why": "cause of waiting", "next_step": "next step",
 }  # fmt: skip
+"""Headings of the tables of a fleet report, by column."""
 
 
 def write_fleet_report(
@@ -389,10 +404,10 @@ def write_fleet_report(
 
     Returns
     -------
-    FleetCompared
+    ComparedFleet
         Comparison of each pool.
     """
-    with replace_directory(out, mark=REPORT_MARK, inputs=inputs) as folder:
+    with replace_directory(out, mark=REPORT_FOLDER_MARK, inputs=inputs) as folder:
         studies = {}
         (folder / POOLS_FOLDER).mkdir()
         for name, pool_scenario in fleet.pools.items():
@@ -518,7 +533,7 @@ def _utilization_section(fleet: FleetPools) -> HtmlSection:
 
 
 def fleet_ledger(fleet: FleetPools) -> pl.DataFrame:
-    """Read the ledger rows of all pools; the column ``tenant`` has the pool or an unused GPU model."""
+    """Read the GPU-hour ledgers of all pools; the column ``tenant`` names the pool, or a GPU model without a pool."""
     parts, datasets_read = [], set()
     for name, pool_scenario in fleet.pools.items():
         if pool_scenario.data in datasets_read:

@@ -35,7 +35,7 @@ from gpuplanner.planner.layout_plan import (
 from gpuplanner.report.bundle_files import (
     FileStep,
     FleetBundle,
-    add_release,
+    add_release_files,
     fill_shipped_file,
     join_lines,
     read_template,
@@ -49,13 +49,14 @@ GRES_CONF = """\
 # which some packages (Debian's among them) lack: use the output of static-gres.sh on the node instead.
 AutoDetect=nvml
 """
-"""Contents of gres.conf on every node."""
+"""Content of gres.conf on every node whose Slurm has the NVML plugin."""
 STATIC_GRES_SCRIPT = "static-gres.sh"
-"""Script that prints gres.conf on a node whose Slurm has no NVML."""
+"""Name of the script that prints gres.conf on a node whose Slurm has no NVML plugin."""
 INSTALL_SCRIPT = "install-gres.sh"
-"""Script that puts the Gres of nodes into the lines that slurm.conf has for them."""
+"""Name of the script that writes the Gres of nodes into the lines of the live slurm.conf."""
 
 _SLURM_TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+"""Names that Slurm allows for a GRES type."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class GresTypes:
 
 
 def _type_parts(text: str) -> tuple[str | None, str | None]:
-    """Parse the type of a full GPU and the prefix of MIG types that a node shows; None: it shows none."""
+    """Parse a node's ``gres_types`` into the type of a full GPU and the prefix of MIG types; None for one it lacks."""
     types = dict(item.split("=", 1) for item in text.split(",") if _SLURM_TYPE_NAME.fullmatch(item.partition("=")[2]))
     full = types.pop(FULL_GPU, None)
     mig = next((name.removesuffix(profile) for profile, name in types.items() if name.endswith(profile)), None)
@@ -109,7 +110,7 @@ def _type_parts(text: str) -> tuple[str | None, str | None]:
 
 
 def read_gres_types(data: str, gpu_model: GpuModel) -> GresTypes | None:
-    """Read the GRES types that the nodes of a dataset show; None if they show none."""
+    """Read the GRES types of the nodes in the inventory of a dataset; None if it has none."""
     file = data_folder(data) / "inventory.parquet"
     if not file.exists() or "gres_types" not in pl.read_parquet_schema(file):
         return None
@@ -209,7 +210,7 @@ def to_slurm(
 
 
 def _render_change_script(layout_change: LayoutChange, cost: ChangeCost, gpu_model: GpuModel, types: GresTypes) -> str:
-    """Render the script of a layout change."""
+    """Render the shell script of a layout change on Slurm nodes."""
     steps = [
         f"config[{node}]={shlex.quote(later.config_name)}\n"
         f"gres[{node}]={shlex.quote(','.join(sorted(_gres_items(node, later, types))))}\n"
@@ -228,7 +229,7 @@ def _gres_items(node: str, node_state: NodeState, types: GresTypes) -> list[str]
 
 
 def node_gres(node: str, state: NodeState, gpu_model: GpuModel, gres_type: GresTypes | str | None) -> str:
-    """Render the Gres value of a node line."""
+    """Render the Gres value of a node, such as ``gpu:h100:4``, for its line in slurm.conf."""
     return ",".join(_gres_items(node, state, _to_gres_types(gpu_model, gres_type)))
 
 
@@ -275,7 +276,7 @@ def _type_notes(gpu_model: GpuModel, types: GresTypes) -> list[str]:
 
 
 def _to_gres_types(gpu_model: GpuModel, gres_type: GresTypes | str | None) -> GresTypes:
-    """Validate a GRES type and derive that of MIG instances."""
+    """Convert the type of a full GPU to the GRES types of the nodes; None: the types that slurmd detects."""
     if isinstance(gres_type, GresTypes):
         return gres_type
     full_type = gres_type if gres_type is not None else find_slurm_type(gpu_model.name)
@@ -285,7 +286,8 @@ def _to_gres_types(gpu_model: GpuModel, gres_type: GresTypes | str | None) -> Gr
     return GresTypes(full_type, f"{full_type}_")
 
 
-PROGRAMS_FOLDER = "/etc/slurm/gpuplanner"
+SLURM_PROGRAMS_FOLDER = "/etc/slurm/gpuplanner"
+"""Folder of the power-saving programs on the Slurm controller."""
 
 
 def add_power_saving_files(bundle: FleetBundle) -> None:
@@ -314,7 +316,7 @@ def add_power_saving_files(bundle: FleetBundle) -> None:
     kept = [(pool, pool.kept) for pool in rules.pools if pool.kept]
     headroom = float(facts("controllers").filter(controller="slurm", fact="resume_headroom")["value"].item())
     values = {
-        "PROGRAMS": PROGRAMS_FOLDER,
+        "PROGRAMS": SLURM_PROGRAMS_FOLDER,
         "LEAD_S": f"{rules.lead_s:.0f}",
         "SLOW_S": f"{rules.lead_slow_s:.0f}",
         "RESUME_TIMEOUT": f"{headroom * rules.lead_slow_s:.0f}",
@@ -345,7 +347,7 @@ def add_power_saving_files(bundle: FleetBundle) -> None:
     for name, program_purpose in programs.items():
         bundle.add(bundle.script(name, **values), FileStep(path_of(name), program_purpose))
     bundle.add(bundle.script("pools.sh", **values), FileStep.script(path_of("pools.sh"), "installs all of this"))
-    add_release(bundle, rules.released, "drains the nodes of `released.txt`, which are not needed")
+    add_release_files(bundle, rules.released, "drains the nodes of `released.txt`, which are not needed")
 
 
 def _name_pool_nodes(pools: Sequence[PoolRule]) -> dict[str, list[str]]:

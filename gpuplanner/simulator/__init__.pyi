@@ -1,6 +1,6 @@
 """Public names of the package and the modules that hold them: for type checkers, and loaded when used."""
 
-from gpuplanner.simulator.planned_changes import LayoutChanges as LayoutChanges
+from gpuplanner.simulator.planned_layout_changes import LayoutChanges as LayoutChanges
 from gpuplanner.simulator.replications import ConfidenceInterval as ConfidenceInterval
 from gpuplanner.simulator.replications import PairedChange as PairedChange
 from gpuplanner.simulator.replications import bootstrap_days as bootstrap_days

@@ -18,8 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuplanner.core.libraries_plugins_and_workers import compile_event_loop_entry, compile_inlined, compile_not_inlined
-from gpuplanner.simulator.node_placement import choose_nodes, network_tier, reserve_nodes, set_queue_head
-from gpuplanner.simulator.node_provisioning import (
+from gpuplanner.simulator.node_autoscaling_and_dynamic_mig import (
     allocate_on_gpus,
     is_dynamic_node,
     log_power_change,
@@ -30,9 +29,10 @@ from gpuplanner.simulator.node_provisioning import (
     reset_unallocated,
     set_online,
 )
-from gpuplanner.simulator.planned_changes import (
+from gpuplanner.simulator.node_placement import choose_nodes, network_tier, reserve_nodes, set_queue_head
+from gpuplanner.simulator.planned_layout_changes import (
     advance_planned_changes,
-    find_change,
+    find_planned_change,
     hide_cordoned_nodes,
     show_cordoned_nodes_only,
 )
@@ -48,7 +48,7 @@ from gpuplanner.simulator.simulation_state import (
 
 @compile_inlined
 def push_event(heap: Table, size: int, time_s: float, request: int) -> int:
-    """Add an event to a binary heap, ordered by time and request; return the heap's new size."""
+    """Add the end event of a request to a binary heap, ordered by time and request; return the heap's new size."""
     slot = size
     while slot > 0:
         parent = (slot - 1) // 2
@@ -148,8 +148,8 @@ def initialize_nodes(state: SimulationState) -> None:
                 reset_unallocated(state, node)
                 set_online(state, node, -np.inf)
                 log_power_change(state, node, -np.inf, 1)
-            state.next_drain[node] = find_change(state, node, state.first_change[node], 1)
-            state.next_power_change[node] = find_change(state, node, state.first_change[node], 0)
+            state.next_drain[node] = find_planned_change(state, node, state.first_change[node], 1)
+            state.next_power_change[node] = find_planned_change(state, node, state.first_change[node], 0)
 
 
 @compile_inlined
@@ -237,7 +237,7 @@ def schedule_queue(state: SimulationState) -> None:
     """Start the requests that can start, in the order of the queue (one scheduling pass).
 
     Requests that keep waiting move up in the array, so that one sweep removes the started ones. The pass stops as soon
-    as no waiting kind of request can start any more.
+    as no waiting request of any profile and size can start any more.
     """
     status = state.status[0]
     kept = slot = status.queue_first
@@ -348,7 +348,7 @@ def reset_pass(state: SimulationState) -> None:
 
 @compile_inlined
 def is_passed_over(state: SimulationState, request: int) -> bool:
-    """Whether a request cannot start in this pass, and blocks no request that is not blocked already.
+    """Whether a request cannot start in this pass, and blocks no further requests.
 
     :func:`try_start` would find the same; this saves its call for each request of a long queue.
     """
@@ -474,8 +474,9 @@ def try_start_in_slurm(state: SimulationState, request: int) -> bool:
 def has_room(state: SimulationState, request: int, serving: int, preference: int) -> bool:
     """Whether nodes have room for a request if no other waited before it; these nodes are chosen.
 
-    The result for another request of its kind is used until something changes. Nodes are then not chosen again, which
-    is safe: that other request found room and waits, so this one has a head before it and goes through backfill.
+    The result for another request of the same profile and size is used until something changes. Nodes are then not
+    chosen again, which is safe: that other request found room and waits, so this one has a head before it and goes
+    through backfill.
     """
     status = state.status[0]
     kind = state.kind[request]
@@ -527,7 +528,7 @@ def latest_end(state: SimulationState, request: int, profile: int, tier: int) ->
 
 @compile_inlined
 def max_setup_time(state: SimulationState, request: int, profile: int) -> float:
-    """Bound the time in which the MIG instances or full GPUs of a request are made [s]."""
+    """Return the longest time in which the MIG instances or full GPUs of a request are made ready on a node [s]."""
     setup_s: float = state.per_node[request] * state.mig.make_s if profile else state.mig.restore_s
     return setup_s
 

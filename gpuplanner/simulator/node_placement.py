@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuplanner.core.libraries_plugins_and_workers import compile_inlined, compile_not_inlined
-from gpuplanner.simulator.node_provisioning import (
+from gpuplanner.simulator.node_autoscaling_and_dynamic_mig import (
     can_spare,
     first_pool_with,
     is_dynamic_node,

@@ -69,7 +69,7 @@ def mean_interval(values: Sequence[float] | NDArray[np.float64], *, level: float
 
     Returns
     -------
-    Interval
+    ConfidenceInterval
         Of width 0 where all values are equal.
 
     Raises
@@ -193,8 +193,9 @@ def _finite_sample(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.
 
 SATURDAY_ISO_WEEKDAY = 6
 """ISO weekday; Monday is 1."""
-MEASURED_DAYS, WARM_UP_DAYS = 0, 1
-"""Streams of random numbers of the two kinds of days."""
+MEASURED_DAYS_STREAM, WARM_UP_DAYS_STREAM = 0, 1
+"""Numbers that seed the random streams: one for measured days, one for warm-up days, so that neither changes the other.
+"""
 
 
 def bootstrap_days(
@@ -304,8 +305,8 @@ def _uniform_draws(seed: int, replication: int, days: int, warmup_days: int) -> 
 
     Both kinds are counted away from the first measured day, so that more days do not change the draws of others.
     """
-    measured = np.random.default_rng([seed, replication, MEASURED_DAYS]).random(days)
-    warm_up = np.random.default_rng([seed, replication, WARM_UP_DAYS]).random(warmup_days)
+    measured = np.random.default_rng([seed, replication, MEASURED_DAYS_STREAM]).random(days)
+    warm_up = np.random.default_rng([seed, replication, WARM_UP_DAYS_STREAM]).random(warmup_days)
     return np.concatenate([warm_up[::-1], measured])
 
 
@@ -331,7 +332,7 @@ MIN_HISTORY_BEYOND_HORIZON_INTERVALS = 2
 
 
 def past_jobs(job_history: History) -> pl.DataFrame:
-    """Select the jobs of the recent past that have a run time, with their requests under each view.
+    """Select past jobs that have a run time, with their requests as full GPUs, as requested, and rightsized.
 
     Returns
     -------
@@ -405,8 +406,8 @@ def complete_days(job_history: History, past: pl.DataFrame) -> pl.DataFrame:
     return whole_days if whole_days.height else past.filter(submit_time >= job_history.recent)
 
 
-def simulator_jobs(jobs: pl.DataFrame, view: str) -> pl.DataFrame:
-    """Convert jobs to those that the simulator reads, with their requests under one view.
+def to_simulator_jobs(jobs: pl.DataFrame, view: str) -> pl.DataFrame:
+    """Convert jobs to those that the simulator reads, with their requests under one of ``REQUEST_VIEWS``.
 
     A request for several slices becomes that many jobs of one slice: a job of the simulator has one instance.
     """

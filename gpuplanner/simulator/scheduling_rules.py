@@ -136,7 +136,7 @@ class FairShare:
 
 
 DRAIN_SCOPES = ("node", "gpu")
-"""What a drain empties."""
+"""What a drain empties: all GPUs of the node, or only the GPU that is repartitioned."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Drain:
 
 
 QUEUE_ORDERS_WITHIN_TIER = ("fifo", "fair")
-"""Orders of the queue within a tier."""
+"""Orders of the queue within a tier: by submission, or teams with less past use first."""
 NO_QUOTA_GROUP = -1
 """Number in place of a quota group, or of start hours, where there are none."""
 

@@ -466,7 +466,7 @@ def serving_profile_table(profiles: int, larger: Sequence[Sequence[int]] | None)
 
 
 def request_kinds(requests: NodeRequests) -> tuple[Ints, Ints]:
-    """Group requests that ask for the same.
+    """Group requests with the same profile, amount and number of nodes.
 
     Returns
     -------

@@ -10,7 +10,11 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, resolve_name
-from gpuplanner.simulator.planned_changes import LayoutChanges, tabulate_change_outcomes, tabulate_planned_changes
+from gpuplanner.simulator.planned_layout_changes import (
+    LayoutChanges,
+    tabulate_change_outcomes,
+    tabulate_planned_changes,
+)
 from gpuplanner.simulator.scheduling_rules import NO_QUOTA_GROUP, QuotaGroup, SharedOutcome, Sharing
 from gpuplanner.simulator.simulation_inputs import (
     NodeAutoscaling,
@@ -23,14 +27,14 @@ from gpuplanner.simulator.simulation_inputs import (
 )
 from gpuplanner.simulator.simulation_state import (
     END_EVENT_DTYPE_BY_COLUMN,
+    EVENT_LOOP_STATUS_DTYPE_BY_COLUMN,
     NO_INDEX,
     POWER_LOG_DTYPE_BY_COLUMN,
     QUOTA_DTYPE_BY_COLUMN,
     QUOTA_UNITS_PER_GPU,
-    STATUS_DTYPE_BY_COLUMN,
     STOPPED_RUN_DTYPE_BY_COLUMN,
+    TEAM_REQUEST_DTYPE_BY_COLUMN,
     TEAM_STATUS_DTYPE_BY_COLUMN,
-    TENANT_REQUEST_DTYPE_BY_COLUMN,
     UNLIMITED_UNITS,
     DynamicMigState,
     Floats,
@@ -45,9 +49,11 @@ from gpuplanner.simulator.simulation_state import (
 QUEUE_RULES = ("easy", "strict", "slurm", "pass")
 """Names of the queue rules: EASY backfill, strict FIFO, Slurm's backfill, every request that fits."""
 PLACEMENT_RULES = ("best", "fullest", "lowest", "consolidate", "spread")
-"""Names of the placement rules, in the order of their numbers."""
+"""Names of the placement rules, in the order of their numbers: best fit, most used node, lowest number, within one
+network domain where possible, spread.
+"""
 NUMBER_OF_QUEUES = 2
-"""Queues with a head, and partitions of Slurm: full GPUs (0), and MIG slices (1). With dynamic MIG all are in 0."""
+"""Queues with a head of their own, in Slurm partitions: full GPUs (0), and MIG slices (1); with dynamic MIG only 0."""
 POWER_LOG_ROWS = 1 << 14
 """Power changes of nodes that are logged before the event loop hands them over [rows]."""
 
@@ -270,7 +276,7 @@ def _initial_state(
     is_slice = np.arange(profiles) > 0
     network = fleet.network or NodeNetwork(np.zeros((0, nodes), np.int64), np.ones(2))
     domains = int(network.domains.max(initial=-1)) + 1
-    status = make_table(STATUS_DTYPE_BY_COLUMN, 1)
+    status = make_table(EVENT_LOOP_STATUS_DTYPE_BY_COLUMN, 1)
     status[0].last_power_up_s = status[0].next_change_s = -np.inf
     status[0].next_power_down_s = np.inf
 
@@ -423,10 +429,10 @@ def simulate_shared_requests(
     if len(sharing.team) != len(requests) or fleet.flexible is not None:
         expected = f"{len(requests)} teams, one for each request, on nodes without MIG on demand"
         raise ScenarioError("sharing", expected, f"{len(sharing.team)}", "Give each its team.")
-    tenancy = _initial_tenancy(requests, fleet, sharing, run.order)
+    tenancy = _initial_team_state(requests, fleet, sharing, run.order)
     stopped: list[np.ndarray] = []
     if run.state is not None:
-        from gpuplanner.simulator.multi_tenant_loop import run_shared_events
+        from gpuplanner.simulator.multi_tenant_event_loop import run_shared_events
 
         is_finished = False
         while not is_finished:
@@ -438,8 +444,8 @@ def simulate_shared_requests(
     return _shared_outcome(run, tenancy, stopped)
 
 
-def _initial_tenancy(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing, order: Ints) -> TeamState:
-    """Set up the state of tenants for the event loop.
+def _initial_team_state(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing, order: Ints) -> TeamState:
+    """Set up the state of teams, quotas and their requests for the event loop.
 
     Parameters
     ----------
@@ -461,7 +467,7 @@ def _initial_tenancy(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing,
     shares = fleet.weights if sharing.shares is None else np.asarray(sharing.shares)
     units = np.round(QUOTA_UNITS_PER_GPU * shares).astype(np.int64)
 
-    jobs = make_table(TENANT_REQUEST_DTYPE_BY_COLUMN, count)
+    jobs = make_table(TEAM_REQUEST_DTYPE_BY_COLUMN, count)
     jobs.team, jobs.tier, jobs.row = sharing.team[order], sharing.tier[order], order
     jobs.units = units[requests.profile[order]] * total
     jobs.work_left_s = requests.run_s[order]
@@ -516,7 +522,7 @@ def tabulate_quota_groups(groups: Sequence[QuotaGroup]) -> Table:
 
     # From the leaves to the top: a cohort has its own quota and what the groups below it lend.
     table.subtree = table.nominal
-    for number in sorted(range(len(groups)), key=lambda number: -_depth(groups, number)):
+    for number in sorted(range(len(groups)), key=lambda number: -_cohort_depth(groups, number)):
         row, lend = table[number], groups[number].lend
         row.local = 0 if lend is None else max(row.subtree - round(QUOTA_UNITS_PER_GPU * lend), 0)
         if row.parent != NO_QUOTA_GROUP:
@@ -524,17 +530,17 @@ def tabulate_quota_groups(groups: Sequence[QuotaGroup]) -> Table:
     return table
 
 
-def _depth(groups: Sequence[QuotaGroup], number: int) -> int:
-    """Count the cohorts above a group."""
+def _cohort_depth(groups: Sequence[QuotaGroup], number: int) -> int:
+    """Count the cohorts above a team or cohort."""
     parent = groups[number].parent
-    return 0 if parent == NO_QUOTA_GROUP else 1 + _depth(groups, parent)
+    return 0 if parent == NO_QUOTA_GROUP else 1 + _cohort_depth(groups, parent)
 
 
 def _require_progress(team_state: TeamState) -> None:
     """Raise if a request fails so often that it never ends."""
     stuck_request = int(team_state.status[0].stuck_request)
     if stuck_request != NO_INDEX:
-        from gpuplanner.simulator.multi_tenant_loop import MAX_STARTS_PER_REQUEST
+        from gpuplanner.simulator.multi_tenant_event_loop import MAX_STARTS_PER_REQUEST
 
         location = f"request {int(team_state.jobs[stuck_request].row)}"
         expected = f"an end after at most {MAX_STARTS_PER_REQUEST} starts"
@@ -543,7 +549,7 @@ def _require_progress(team_state: TeamState) -> None:
 
 
 def _shared_outcome(run: SimulationRun, team_state: TeamState, stopped: list[np.ndarray]) -> SharedOutcome:
-    """Collect the outcome of the tenants' requests, by the rows of the requests."""
+    """Collect the outcome of a simulation with teams, by the rows of the requests."""
     jobs, order = team_state.jobs, run.order
 
     def by_row(values: np.ndarray, fill: float = np.nan) -> np.ndarray:

@@ -9,16 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints: TypeAlias = NDArray[np.int64]
+"""Array of whole numbers."""
 Floats: TypeAlias = NDArray[np.float64]
+"""Array of floats."""
 Table: TypeAlias = np.recarray[Any, Any]
-Row: TypeAlias = Any  # one row of a table
+"""Record array: columns are attributes, such as ``jobs.team``."""
+Row: TypeAlias = Any
+"""One row of a :data:`Table`."""
 
 END_EVENT_DTYPE_BY_COLUMN = {"time_s": float, "request": int}
 """Columns of an event heap: when a request ends, and its number."""
 
 
 def make_table(columns: Mapping[str, type], rows: int) -> Table:
-    """Make a record array of zeros.
+    """Make a record array of zeros with named columns.
 
     Parameters
     ----------
@@ -47,7 +51,7 @@ BEST_FIT, MOST_USED, LOWEST_NUMBER, CONSOLIDATE, SPREAD = range(5)
 """Placement rules, by their numbers."""
 DEFAULT_BACKFILL_DEPTH_REQUESTS = 500
 """Requests that backfill tries behind the queue head: bf_max_job_test (slurm.conf(5), SchedulerParameters)."""
-STATUS_DTYPE_BY_COLUMN = {
+EVENT_LOOP_STATUS_DTYPE_BY_COLUMN = {
     "now_s": float,
     "has_begun": int,
     "arrived": int,
@@ -66,7 +70,9 @@ STATUS_DTYPE_BY_COLUMN = {
     "vacated_nodes": int,  # cordoned nodes whose last request has ended in this instant
     "short_start_nodes": int,  # cordoned nodes that take requests which end before the change
 }
-"""Columns of the one row of counters and clocks."""
+"""Columns of the status table of the event loop, which has one row: the present time, counters of requests and nodes,
+and the times of the next planned change and power-down.
+"""
 PLANNED_CHANGE_DTYPE_BY_COLUMN = {
     "row": int,  # row of the change in the input
     "planned_s": float,
@@ -81,13 +87,17 @@ PLANNED_CHANGE_DTYPE_BY_COLUMN = {
     "ended_s": float,  # while the node is partitioned: when that will be done
     "outcome": int,  # NO_INDEX until it is over
 }
-"""Columns of the planned changes of nodes."""
+"""Columns of the table of planned layout changes, one row a node and change: planned times, pool, progress and outcome.
+"""
 POWER_LOG_DTYPE_BY_COLUMN = {"node": int, "pool": int, "time_s": float, "is_on": int}
-"""Columns of the log of nodes that power up or down."""
+"""Columns of the log of nodes that power up or down, one row a node and change."""
 
 
 class InstanceSets(NamedTuple):
-    """Legal sets of MIG instances on a GPU, numbered: the empty set first, a full GPU (MIG disabled) last."""
+    """Legal sets of MIG instances on a GPU, numbered: the empty set first, a full GPU (MIG disabled) last.
+
+    Tables give the set after adding or removing an instance, and how many instances fit in addition.
+    """
 
     after_adding: Ints  # [set, profile] the set with one more instance where that keeps most possible, or NO_INDEX
     start_slice: Ints  # [set, profile] slice where that instance begins
@@ -97,7 +107,7 @@ class InstanceSets(NamedTuple):
 
 
 class DynamicMigState(NamedTuple):
-    """GPUs whose MIG instances are made and removed with their jobs, numbered node by node."""
+    """GPUs whose MIG instances are made and removed with their jobs: instance set of each GPU, delays, and requests."""
 
     is_dynamic_pool: Ints  # [pool]
     instance_sets: InstanceSets
@@ -233,8 +243,8 @@ QUOTA_DTYPE_BY_COLUMN = {
     "weight": float,
     "used": float,  # decayed GPU-seconds over its weight
 }
-"""Columns of the quota table: teams, then cohorts."""
-TENANT_REQUEST_DTYPE_BY_COLUMN = {
+"""Columns of the quota table, one row a team, then one row a cohort: quotas, parent and usage in quota units."""
+TEAM_REQUEST_DTYPE_BY_COLUMN = {
     "team": int,
     "tier": int,
     "row": int,  # row of the request in the input, which seeds its failures
@@ -259,9 +269,12 @@ TENANT_REQUEST_DTYPE_BY_COLUMN = {
     "slowed_s": float,  # run time beyond that on what it asked for
     "reclaimed_s": float,  # when it lost its nodes to a reclaim: it preempts no other in that instant
 }
-"""Columns of the requests of tenants."""
+"""Columns of the table of requests where teams share nodes: team, tier, quota units, and the progress of each request.
+"""
 STOPPED_RUN_DTYPE_BY_COLUMN = {"request": int, "failed": int, "begun": float, "at": float, "lost": float}
-"""Columns of the log of runs that a preemption or a failure ended."""
+"""Columns of the log of runs that a preemption or a failure ended: request, whether it failed, begin, end and lost
+time.
+"""
 TEAM_STATUS_DTYPE_BY_COLUMN = {
     "is_fair_share": int,
     "tiers_preempt": int,
@@ -281,7 +294,7 @@ TEAM_STATUS_DTYPE_BY_COLUMN = {
     "roomy_nodes": int,  # nodes with room for a part of the present request
     "roomy_last_nodes": int,  # nodes with room for the last part of the present request
 }
-"""Columns of the one row of rules and counters of tenants."""
+"""Columns of the status table of the loop with teams, which has one row: sharing rules, and counters of requests."""
 
 
 class TeamState(NamedTuple):

@@ -30,19 +30,19 @@ from gpuplanner.sizing.learned_memory import PeakModel
 from gpuplanner.sizing.memory_components import peak_gib
 from gpuplanner.sizing.model_architecture import Architecture, find_published_preset, parse_architecture
 from gpuplanner.sizing.serving_speed import ServingEstimate
-from gpuplanner.sizing.training_job import GENERIC_TOOL, MATRICES, TrainingJob, resolve_tool_facts
-from gpuplanner.sizing.training_run_table_words import resolve_word
+from gpuplanner.sizing.training_job import ADAPTABLE_MATRICES, GENERIC_TOOL, TrainingJob, resolve_tool_facts
+from gpuplanner.sizing.training_run_row_parsing import resolve_word
 from gpuplanner.sizing.training_run_tables import make_job
 from gpuplanner.sizing.training_throughput import GpuSpec, estimate_tokens_per_s, find_gpu_spec
 
 SIZING_TASKS = ("train", "dpo", "lora", "qlora", "serve")
-"""Tasks that can be sized."""
+"""Tasks of ``gpuplanner size``: full training, DPO, LoRA, QLoRA, and serving."""
 CACHE_BYTES_BY_NUMBER_FORMAT = {"": 2.0, "auto": 2.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 """Bytes of a number in the key and value cache, by its format."""
 MAX_OOM_PROBABILITY = 0.05
 """Largest probability of running out of memory that a plan may have."""
 _DEFAULT_GPU_COUNT = 1024
-"""GPUs of a model whose number was not stated."""
+"""Number of available GPUs of a model whose number the user did not state."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,9 @@ def _reject_option(option: str, expected: str, got: str, hint: str) -> NoReturn:
 
 
 def parse_gpu_counts(words: Iterable[str]) -> dict[str, int | None]:
-    """Boards at hand as people write them, ``BOARD`` or ``BOARD=COUNT``; None: as many as are needed.
+    """Parse available GPUs as users write them, ``MODEL`` or ``MODEL=COUNT``, to counts; None: as many as needed.
 
-    A word that may mean several boards stays as it is: :func:`resolve_gpu_words` says which is taken.
+    A word that may mean several GPU models stays as it is; :func:`resolve_gpu_words` chooses one.
 
     Examples
     --------
@@ -230,19 +230,24 @@ def resolve_request(
     return request, model, boards, assumed
 
 
-def situation_tags(request: SizingRequest) -> frozenset[str]:
-    """Return the conditions of the tool facts that apply to a request."""
+def tool_condition_tags(request: SizingRequest) -> frozenset[str]:
+    """Return the conditions, such as ``lora``, that choose the defaults of a training tool for a request."""
     kind = "lora" if request.task == "lora" else "full"
     return frozenset({"sharded", kind, request.task, *(["quantised"] if request.quantization else [])})
 
 
 _TRAINING_JOB_FIELDS = ("tp", "pp", "dp", "ep", "sharding", "recompute", "micro_batch", "accumulation", "regime")
+"""Fields of the training job that the JSON of a plan shows beside its own."""
 _NESTED_PLAN_FIELDS = ("job", "engine", "replicas", "parts")
+"""Fields of a plan that its JSON leaves out, as it shows their content in other keys."""
 _TEXT_BY_PRICE_UNIT = {"job": "in all", "hour": "an hour"}
+"""Unit of a price as text, by the value of ``JobPlan.per``."""
 _NULLABLE_PLAN_FIELDS = ("cost", "currency", "energy_kwh")
+"""Fields of a plan that its JSON shows as null where they are unknown; other empty fields are left out."""
 DEFAULT_TOKENS_PER_STEP = 1 << 20
 """Tokens of a training step, about that of public recipes of this size."""
 _ASSUMED_SM_ACTIVITY = 0.9
+"""SM activity assumed for the energy of a busy GPU [0-1]."""
 _DEFAULT_LORA_RANK = 16
 """Rank of adapters of all linear layers if the tool states none."""
 _SHORT_SEQUENCE_TOKENS = 1024
@@ -320,10 +325,12 @@ def make_base_job(request: SizingRequest, architecture: Architecture, tool: str)
     """Make the job that all plans share: the settings of the tool in bf16; mixed precision for an unknown tool."""
     method = "lora" if request.task == "lora" else "full"
     row = {"method": method, "precision": "bf16", "quantization": request.quantization or "none"}
-    row["optimizer"] = resolve_tool_facts(tool, situation_tags(request)).get("optimizer", "adamw")
+    row["optimizer"] = resolve_tool_facts(tool, tool_condition_tags(request)).get("optimizer", "adamw")
     job = make_job(architecture, row, request.seq, tool)
     if tool == GENERIC_TOOL:
-        job = replace(job, regime="mixed", adapter_regime="amp", lora_rank=_DEFAULT_LORA_RANK, lora_targets=MATRICES)
+        job = replace(
+            job, regime="mixed", adapter_regime="amp", lora_rank=_DEFAULT_LORA_RANK, lora_targets=ADAPTABLE_MATRICES
+        )
     return replace(job, fused_step=True, reference=request.task == "dpo")
 
 
@@ -346,7 +353,7 @@ def iterate_shapes(
         Also split the model over GPUs.
     """
     facts, base = (
-        resolve_tool_facts(tool, situation_tags(request)),
+        resolve_tool_facts(tool, tool_condition_tags(request)),
         make_base_job(request, architecture, tool),
     )
     kinds, modes = (facts.get("parallel") or "").split(), facts["modes"].split()
@@ -372,8 +379,8 @@ def iterate_shapes(
                 )  # fmt: skip
 
 
-def expect_peak(job: TrainingJob, tool: str, peaks: PeakModel) -> tuple[float, float]:
-    """Predict the peak memory of a job [GiB], and the logarithm of the factor to its bound."""
+def predict_peak_and_radius(job: TrainingJob, tool: str, peaks: PeakModel) -> tuple[float, float]:
+    """Predict the peak memory of a job [GiB], and the logarithm of the factor from it to its 95 % upper bound."""
     knobs = [float(knob) for knob in np.exp(peaks.logs(tool))]
     peak = sum(knob * part for knob, part in zip(knobs, peak_gib(job), strict=True))
     return peak, peaks.radius(tool, is_known_tool=True, job=job)
@@ -410,7 +417,7 @@ def iterate_training_plans(
         while waiting and shape.tp * shape.pp * dp <= max_gpus:
             steps = max(1, round(DEFAULT_TOKENS_PER_STEP / (dp * shape.micro_batch * shape.seq)))
             job = replace(shape, dp=dp, accumulation=steps)
-            peak, radius = expect_peak(job, tool, peaks)
+            peak, radius = predict_peak_and_radius(job, tool, peaks)
             if peak > largest and dp > 1 and peak > 0.98 * previous_peak:
                 break
             previous_peak = peak

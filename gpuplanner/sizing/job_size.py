@@ -20,7 +20,7 @@ from gpuplanner.sizing.job_plans import (
     iterate_training_plans,
     make_pool_plans,
     resolve_request,
-    situation_tags,
+    tool_condition_tags,
 )
 from gpuplanner.sizing.learned_memory import PeakModel, shipped_peak_model
 from gpuplanner.sizing.llm_service_plans import describe_speed_evidence, format_serve_line
@@ -30,7 +30,7 @@ from gpuplanner.sizing.mig_slices import (
     describe_wide_speeds,
     make_serving_plans,
     make_slice_plans,
-    require_one_job,
+    require_single_speed_row,
 )
 from gpuplanner.sizing.model_architecture import Architecture
 from gpuplanner.sizing.submission_lines import GpuRequest, format_request_lines
@@ -141,7 +141,7 @@ def size_job(request: SizingRequest, peaks: PeakModel | None = None, speeds: pl.
         plans, fits = make_serving_plans(request, model, boards, peaks)
     else:
         plans = list(iterate_training_plans(request, model, tool, boards, peaks))
-        slice_job_plans, fits = make_slice_plans(request, model, tool, boards, peaks, require_one_job(speeds))
+        slice_job_plans, fits = make_slice_plans(request, model, tool, boards, peaks, require_single_speed_row(speeds))
         plans += slice_job_plans + make_pool_plans(plans, request)
         speed_ranges = [(fit.profile, fit.tokens_per_s_low, fit.tokens_per_s_high) for fit in fits if fit.fits]
         if request.boards and (wide := describe_wide_speeds(speed_ranges)):
@@ -159,20 +159,20 @@ def size_job(request: SizingRequest, peaks: PeakModel | None = None, speeds: pl.
     return JobSizing(
         ModelSize(model.name, model.params(), model.params(active=True)),
         tuple(assumed),
-        tuple(list_tool_facts(tool, situation_tags(request))),
+        tuple(list_tool_facts(tool, tool_condition_tags(request))),
         tuple(_add_request_lines(plan, rank, request, model, tool) for rank, plan in enumerate(ranked, start=1)),
         None if in_time else "no plan meets the deadline; the fastest ones are shown",
         tuple(fits) if request.boards else (),
     )
 
 
-def stack_components(plans: Iterable[JobPlan]) -> pl.DataFrame:
+def tabulate_memory_components(plans: Iterable[JobPlan]) -> pl.DataFrame:
     """Make a table of the memory components of job plans, with bounds and the memory of the GPU, for a chart.
 
     Examples
     --------
     >>> found = size_job(SizingRequest("gpt2", "train", 1024, tokens=1e9, boards={"A100-80GB": 1}))
-    >>> stack_components(found.plans).columns
+    >>> tabulate_memory_components(found.plans).columns
     ['plan', 'component', 'gib', 'predicted_gib', 'upper_gib', 'gpu_gib']
     """
     rows = [
@@ -219,7 +219,7 @@ def _plan_key(plan: JobPlan) -> tuple[str, str, int]:
 
 
 def _split_level(plan: JobPlan) -> int:
-    """Rank how far a model in training is split: not, its matrices, its layers."""
+    """Return how far a training job splits its model: 0 not, 1 by tensors, 2 by pipeline stages, 3 by both."""
     return 0 if plan.job is None else (plan.job.tp > 1) + 2 * (plan.job.pp > 1)
 
 
@@ -409,7 +409,7 @@ def _make_launch_line(job: TrainingJob, gpus: int, request: SizingRequest, tool:
     if job.recompute != "none":
         granularity = f"--recompute-granularity {job.recompute}"
         options.append(granularity + (" --recompute-method uniform" if job.recompute == "full" else ""))
-    line = resolve_tool_facts(tool, situation_tags(request) | {"single" if gpus == 1 else "several"})["launch"]
+    line = resolve_tool_facts(tool, tool_condition_tags(request) | {"single" if gpus == 1 else "several"})["launch"]
     line += "  # pairs: the tool's program for DPO" if job.reference and "dpo" not in line else ""
     micro_batch = job.micro_batch // (2 if job.reference else 1)
     return line.format(

@@ -17,32 +17,49 @@ from numpy.typing import NDArray
 
 from gpuplanner.core.errors import SchemaError, TraceFormatError
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
-from gpuplanner.sizing.memory_components import COMPONENTS
-from gpuplanner.sizing.training_job import GENERIC_TOOL, TrainingJob, compute_extent, describe_training_kind, find_tool
+from gpuplanner.sizing.memory_components import PEAK_MEMORY_COMPONENTS
+from gpuplanner.sizing.training_job import (
+    GENERIC_TOOL,
+    TrainingJob,
+    compute_log_job_size,
+    describe_training_kind,
+    find_tool,
+)
 
 Floats = NDArray[np.float64]
+"""Array of floats."""
 
-KNOB_PRIOR_SD = dict(zip(COMPONENTS, (0.02, 0.10, 0.15, 0.10, 0.15, 0.15, 0.30, 0.30, 0.40), strict=True))
-"""Prior standard deviation of the logarithm of each component's multiplier: states are well known, slack is not."""
+MULTIPLIER_PRIOR_LOG_SD = dict(
+    zip(PEAK_MEMORY_COMPONENTS, (0.02, 0.10, 0.15, 0.10, 0.15, 0.15, 0.30, 0.30, 0.40), strict=True)
+)
+"""Prior standard deviation of the logarithm of the multiplier of each memory component: model states are well known,
+allocator slack is not.
+"""
 PEAK_NOISE_FRACTION = 0.065
-"""Scatter of a measured peak about a perfect model, as a share: rounding, units and allocators."""
+"""Relative scatter of a measured peak about a perfect prediction: rounding, units and allocators."""
 MAX_SOURCE_WEIGHT_ROWS = 20.0
-"""Largest weight of one source of runs. [rows]"""
+"""Largest total weight of the runs of one source in a fit [rows]."""
 MIN_FEW_ROWS = 5
-"""Rows of a tool from which the radius for few rows applies."""
+"""Runs of a tool from which its upper bound is that of ``PeakModel.few``."""
 TOOL_SHIFT_LOG_SD = {True: 0.03, False: 0.235}
-"""Standard deviation of the logarithm of a common shift of a tool's peaks, by whether its facts are known."""
+"""Standard deviation of the logarithm of the factor that all peaks of a tool share, by whether the tool is in the table
+of training tools.
+"""
 # Of unknown ones the root mean square over four public tables, 0.12, times what four leave open: 1.94 in 90 of 100.
 STANDARD_NORMAL_P95 = 1.645
-"""95 % point of the normal distribution."""
-MAX_RADIUS_WITHOUT_OPEN_SETTINGS = STANDARD_NORMAL_P95 * math.hypot(TOOL_SHIFT_LOG_SD[False], PEAK_NOISE_FRACTION)
-"""Largest radius of an unknown tool where a row leaves nothing open: its shift and the measurement noise."""
-COMMON_KNOBS_ROWS = 8.0
-"""Weight of the common multipliers against a tool's own rows, since its first rows may be unusual. [rows]"""
+"""95 % point of the standard normal distribution."""
+MAX_RADIUS_OF_FULLY_STATED_ROWS = STANDARD_NORMAL_P95 * math.hypot(TOOL_SHIFT_LOG_SD[False], PEAK_NOISE_FRACTION)
+"""Largest logarithm of the factor from predicted peak to 95 % bound for an unknown tool, if every setting that decides
+the peak is stated.
+"""
+COMMON_MULTIPLIERS_WEIGHT_ROWS = 8.0
+"""Weight of the multipliers common to all tools against a tool's own runs, as its first runs may be unusual [rows]."""
 TOOL_PRIOR_WIDTH = 1.5
-"""Width of the prior of a tool's multipliers around the common ones, relative to that of the common ones around 1."""
+"""Width of the prior of a tool's multipliers around those common to all tools, relative to the width of the prior of
+the common ones around 1.
+"""
 INCOMPLETE_ROW_WEIGHT = 0.1
-"""Weight of a row that lacks a setting which decides its peak."""
+"""Weight in a fit of a run that does not state a setting which decides its peak, relative to other runs."""
 _NEWTON_STEPS = 12
 """Gauss-Newton steps of a fit."""
 
@@ -51,13 +68,13 @@ _NEWTON_STEPS = 12
 class MeasuredRuns:
     """Measured runs as arrays: GiB of each component, GiB measured, source and what else a fit needs.
 
-    - ``parts``, shape (n, 9): GiB of `COMPONENTS`, in the unit of the tool's meter.
+    - ``parts``, shape (n, 9): GiB of `PEAK_MEMORY_COMPONENTS`, in the unit of the tool's meter.
     - ``measured``, shape (n,): GiB measured.
     - ``sources``: Source of each run.
-    - ``flagged``, shape (n,): Rows that do not say what decides them, by a rule that reads no measurement.
-    - ``worst``, shape (n,): GiB of the largest of the other answers to what was not said; 0 where there is none.
+    - ``flagged``, shape (n,): Whether a setting that decides the peak is not stated; decided without the measurement.
+    - ``worst``, shape (n,): Largest GiB under other values of settings that were not stated; 0 where there are none.
     - ``models``: Architecture of each run.
-    - ``kinds``: Method, precision and whether weights are narrow.
+    - ``kinds``: Text with method, precision and whether weights are quantised.
     - ``extent``, shape (n, 3): Logarithms of parameters, tokens of a micro-batch and GPUs: how large the run is.
     """
 
@@ -87,7 +104,7 @@ class MeasuredRuns:
         return np.array([name == source for name in self.sources], dtype=np.bool_)
 
 
-def fit_knobs(
+def fit_log_multipliers(
     runs: MeasuredRuns, centre: Floats | None = None, widen: float = 1.0, shift_sd: float = 0.0, shrink: float = 0.0
 ) -> Floats:
     """Fit the logarithms of the component multipliers: robust least squares on log ratios with a normal prior.
@@ -118,11 +135,11 @@ def fit_knobs(
     >>> parts[:, 3] = np.linspace(1, 40, 40)
     >>> none, names = np.zeros(40), ("a",) * 40
     >>> runs = MeasuredRuns(parts, parts.sum(axis=1) * 1.2, names, none > 0, none, names, np.zeros((40, 3)), names)
-    >>> round(float(np.exp(fit_knobs(runs)[3])), 2)
+    >>> round(float(np.exp(fit_log_multipliers(runs)[3])), 2)
     1.2
     """
-    centre = np.zeros(len(COMPONENTS)) if centre is None else centre
-    spread = np.diag((widen * np.array(list(KNOB_PRIOR_SD.values()))) ** 2) + shift_sd**2
+    centre = np.zeros(len(PEAK_MEMORY_COMPONENTS)) if centre is None else centre
+    spread = np.diag((widen * np.array(list(MULTIPLIER_PRIOR_LOG_SD.values()))) ** 2) + shift_sd**2
     precision = np.linalg.inv(spread)
     theta, weights = centre.copy(), _row_weights(runs) * len(runs) / (len(runs) + shrink or 1.0)
     if not len(runs):
@@ -139,22 +156,24 @@ def fit_knobs(
 
 
 def predict_gib(parts: Floats, knobs: Floats) -> Floats:
-    """Predict the peaks of runs [GiB] with given logarithms of the multipliers."""
+    """Predict the peaks of runs [GiB] from their components and the logarithms of the components' multipliers."""
     return np.asarray(parts @ np.exp(knobs), dtype=np.float64)
 
 
 def learn_tool(runs: MeasuredRuns, centre: Floats, *, is_known_tool: bool = True) -> Floats:
     """Fit a tool's own multipliers around the common ones: one row shifts all, more rows separate them."""
-    return fit_knobs(runs, centre, TOOL_PRIOR_WIDTH, TOOL_SHIFT_LOG_SD[is_known_tool], COMMON_KNOBS_ROWS)
+    return fit_log_multipliers(
+        runs, centre, TOOL_PRIOR_WIDTH, TOOL_SHIFT_LOG_SD[is_known_tool], COMMON_MULTIPLIERS_WEIGHT_ROWS
+    )
 
 
 def list_sources(runs: MeasuredRuns) -> Sequence[str]:
-    """List the sources of runs, sorted."""
+    """List the names of the sources (tools) of runs, sorted."""
     return sorted(set(runs.sources))
 
 
 def _row_weights(runs: MeasuredRuns) -> Floats:
-    """Weight runs so that no source dominates."""
+    """Return the weight of each run in a fit, so that no source dominates."""
     weights = np.where(runs.flagged, INCOMPLETE_ROW_WEIGHT, 1.0)
     for source in list_sources(runs):
         is_own = runs.is_from(source)
@@ -164,53 +183,58 @@ def _row_weights(runs: MeasuredRuns) -> Floats:
 
 
 PEAK_MODEL_FORMAT = "gpuplanner peak model 1"
-"""Format of a stored memory model."""
+"""Name and version of the file format of memory models."""
 PEAK_MODEL_FILE_NAME = "memory_model.json"
 """Shipped memory model; ``python benchmarks/memory_model.py --write`` makes it."""
 _STUDENT_T3_P95 = 2.353
-"""The 95 % point of Student's t with 3 degrees of freedom, by which peaks scatter: a few are far off."""
-Extent = tuple[tuple[float, float], ...]
+"""95 % point of Student's t with 3 degrees of freedom, the distribution assumed for the logarithm of measured over
+predicted peak.
+"""
+RunSizeRange = tuple[tuple[float, float], ...]
+"""Lowest and highest logarithm of parameters, of tokens of a micro-batch, and of GPUs."""
 
 
 @dataclass(frozen=True)
 class PeakModel:
-    """Knobs of everybody and of each tool, and how far measured peaks lie above what they predict.
+    """Multipliers of the memory components, common and by training tool, and bounds on measured peaks.
+
+    A radius is the logarithm of the factor from the predicted peak to its 95 % bound.
 
     Parameters
     ----------
     provenance : str
-        What the runs are that it was learned from.
+        Description of the runs that the model was fitted to.
     knobs : Mapping
-        Multiplier of each component, for a tool that was not seen.
+        Multiplier of each component, for a tool without runs.
     tools : Mapping
         Tool → multipliers of its own, learned from its runs.
     radii : Mapping
         Tool → logarithm of the factor that 95 % of its runs stay below.
     unseen : float
-        The same for a tool that was not seen, from the spread between sources.
+        Radius of a known tool without runs, from the spread between sources.
     generic : float
-        The same where the tool is not known at all.
+        Radius of an unknown tool.
     few : float
-        The same after `MIN_FEW_ROWS` rows of a tool: the largest of the tools that were tried so, since there are few.
+        Radius after `MIN_FEW_ROWS` runs of a tool: the largest of the few tools for which this was measured.
     rows : Mapping
-        Tool → rows learned from.
+        Tool → number of runs fitted.
     few_generic : float
-        As `few`, of a tool that is not known.
+        As `few`, for an unknown tool.
     architecture, beyond : float
-        What a bound widens by, as logarithms that add by their squares: for an architecture that was not seen, and
+        What a bound widens by, as logarithms that add by their squares: for an architecture without runs, and
         for each factor of e by which a job is larger or smaller than all runs.
     models : tuple of str
-        Architectures that were seen.
+        Architectures with runs.
     extents : Mapping
         Tool, or "" for all → lowest and highest logarithm of parameters, tokens of a micro-batch and GPUs.
     kinds : Mapping
-        Tool → methods with the precision at which they were seen.
+        Tool → training methods with precision that have runs.
     accuracy : Mapping
         Family of jobs → mean accuracy and rows, each source left out in turn.
     """
 
     provenance: str = "no measurement"
-    knobs: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(COMPONENTS, 1.0))
+    knobs: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(PEAK_MEMORY_COMPONENTS, 1.0))
     tools: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     radii: Mapping[str, float] = field(default_factory=dict)
     unseen: float = 0.35
@@ -221,7 +245,7 @@ class PeakModel:
     architecture: float = 0.0
     beyond: float = 0.0
     models: tuple[str, ...] = ()
-    extents: Mapping[str, Extent] = field(default_factory=dict)
+    extents: Mapping[str, RunSizeRange] = field(default_factory=dict)
     kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     accuracy: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
@@ -230,14 +254,14 @@ class PeakModel:
         return tool in self.tools
 
     def logs(self, tool: str) -> Floats:
-        """Return the logarithms of a tool's multipliers in the order of `COMPONENTS`."""
+        """Return the logarithms of a tool's multipliers in the order of `PEAK_MEMORY_COMPONENTS`."""
         return self._logs[tool if tool in self.tools else None]
 
     @functools.cached_property
     def _logs(self) -> dict[str | None, Floats]:
-        """Return the logarithms of the multipliers of all components, by tool; None has the common ones."""
+        """Return the logarithms of the component multipliers by tool; the key None has those common to all tools."""
         every = [(None, self.knobs), *self.tools.items()]
-        return {tool: np.log([knobs[name] for name in COMPONENTS]) for tool, knobs in every}
+        return {tool: np.log([knobs[name] for name in PEAK_MEMORY_COMPONENTS]) for tool, knobs in every}
 
     def radius(self, tool: str, *, is_known_tool: bool, job: TrainingJob | None = None, decided: bool = False) -> float:
         """Return the logarithm of the factor from prediction to 95 % bound.
@@ -253,18 +277,20 @@ class PeakModel:
         decided : bool
             Whether nothing that matters was assumed, which narrows the bound of an unknown tool.
         """
-        unknown_radius = min(self.generic, MAX_RADIUS_WITHOUT_OPEN_SETTINGS) if decided else self.generic
+        unknown_radius = min(self.generic, MAX_RADIUS_OF_FULLY_STATED_ROWS) if decided else self.generic
         tool_radius = self.radii.get(tool, self.unseen if is_known_tool else unknown_radius)
         if job is None:
             return tool_radius
         if (kinds := self.kinds.get(tool)) and describe_training_kind(job) not in kinds:
-            tool_radius = max(tool_radius, self.unseen)  # the tool was seen, but not at this
+            tool_radius = max(tool_radius, self.unseen)  # the tool has runs, but not of this method and precision
         architecture_radius = self.architecture if self.models and job.model.name not in self.models else 0.0
         within = self.extents.get(tool, self.extents.get("", ()))
-        return math.hypot(tool_radius, architecture_radius, self.beyond * _distance(compute_extent(job), within))
+        return math.hypot(
+            tool_radius, architecture_radius, self.beyond * _log_distance_outside(compute_log_job_size(job), within)
+        )
 
     def few_radius(self, rows: int, *, is_known_tool: bool) -> float:
-        """Return the radius after some rows of a tool, between those of no row and of `MIN_FEW_ROWS`."""
+        """Return the radius after some runs of a tool, between those of no run and of `MIN_FEW_ROWS`."""
         none, few = (self.unseen, self.few) if is_known_tool else (self.generic, self.few_generic)
         return none + (few - none) * min(1.0, rows / MIN_FEW_ROWS)
 
@@ -275,8 +301,8 @@ class PeakModel:
         return max(above, min(0.5, 3.0 / max(1, sum(self.rows.values()))))
 
 
-def _distance(extent: tuple[float, ...], within: Extent) -> float:
-    """Return the logarithm of the factor by which a job lies outside the observed range, in the worst direction."""
+def _log_distance_outside(extent: tuple[float, ...], within: RunSizeRange) -> float:
+    """Return the logarithm of the factor by which a job is larger or smaller than all runs, in the worst dimension."""
     ends = zip(extent, within, strict=False)
     return max((max(0.0, low - at, at - high) for at, (low, high) in ends), default=0.0)
 
@@ -314,9 +340,10 @@ def read_peak_model(text: str, *, source: str = "peak model") -> PeakModel:
         number_fields = ("unseen", "generic", "few", "few_generic", "architecture", "beyond")
         return PeakModel(
             provenance=str(document["provenance"]),
-            knobs={name: float(document["knobs"][name]) for name in COMPONENTS},
+            knobs={name: float(document["knobs"][name]) for name in PEAK_MEMORY_COMPONENTS},
             tools={
-                tool: {name: float(knobs[name]) for name in COMPONENTS} for tool, knobs in document["tools"].items()
+                tool: {name: float(knobs[name]) for name in PEAK_MEMORY_COMPONENTS}
+                for tool, knobs in document["tools"].items()
             },
             radii={tool: float(value) for tool, value in document["radii"].items()},
             rows={tool: int(count) for tool, count in document["rows"].items()},
@@ -357,9 +384,9 @@ def learn_own_runs(model: PeakModel, runs: MeasuredRuns) -> PeakModel:
         knobs = learn_tool(tool_runs, model.logs(name), is_known_tool=is_known_tool)
         residuals = np.log(tool_runs.measured / predict_gib(tool_runs.parts, knobs))
         prior_radius = model.radii.get(name) or model.few_radius(len(tool_runs), is_known_tool=is_known_tool)
-        tools[name], rows[name] = name_knobs(knobs), rows.get(name, 0) + len(tool_runs)
+        tools[name], rows[name] = multipliers_by_component(knobs), rows.get(name, 0) + len(tool_runs)
         radii[name] = round(combine_radius(residuals, prior_radius), 4)
-        extents[name] = _union_extents(find_extent(tool_runs), extents.get(name, ()))
+        extents[name] = _union_size_ranges(find_run_size_range(tool_runs), extents.get(name, ()))
         kinds[name] = tuple(sorted({*kinds.get(name, ()), *tool_runs.kinds}))
     models = tuple(sorted({*model.models, *runs.models}))
     return replace(model, tools=tools, radii=radii, rows=rows, extents=extents, models=models, kinds=kinds)
@@ -377,32 +404,34 @@ def combine_radius(residuals: Floats, prior_radius: float) -> float:
     return max(floor, math.sqrt((1 - weight) * prior_radius**2 + weight * spread**2))
 
 
-def find_extent(runs: MeasuredRuns) -> Extent:
-    """Return the range of the logarithms of parameters, tokens and GPUs of runs."""
+def find_run_size_range(runs: MeasuredRuns) -> RunSizeRange:
+    """Return the range of the logarithms of parameters, tokens of a micro-batch and GPUs of runs."""
     ends = zip(runs.extent.min(axis=0), runs.extent.max(axis=0), strict=True)
     return tuple((round(float(low), 3), round(float(high), 3)) for low, high in ends)
 
 
-def _union_extents(first: Extent, second: Extent) -> Extent:
+def _union_size_ranges(first: RunSizeRange, second: RunSizeRange) -> RunSizeRange:
     """Return the smallest range that covers both."""
     if not second:
         return first
     return tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(first, second, strict=True))
 
 
-def name_knobs(logs: Floats) -> dict[str, float]:
-    """Convert logarithms to multipliers by component."""
-    return {name: round(float(np.exp(value)), 4) for name, value in zip(COMPONENTS, logs, strict=True)}
+def multipliers_by_component(logs: Floats) -> dict[str, float]:
+    """Convert the logarithms of multipliers to multipliers by the name of the component."""
+    return {name: round(float(np.exp(value)), 4) for name, value in zip(PEAK_MEMORY_COMPONENTS, logs, strict=True)}
 
 
 PEAK_HEADROOM_FRACTION = 0.05
-"""Fraction added to a measured peak; an upper bound already includes it."""
+"""Fraction added to a measured peak before a slice is chosen; an upper bound already includes it."""
 _EQUAL_PEAKS_TOLERANCE = 0.001
+"""Relative difference up to which two peaks of a program count as equal."""
 _MAX_STEP_PEAK_FRACTION = 0.75
-"""Fraction of different peaks among settings up to which peaks are allocation steps."""
+"""Largest number of different peaks over the number of runs for which the peaks count as steps of an allocator."""
 _MAX_STEP_PEAKS = 12
-"""Largest number of different peaks that allocation steps have."""
+"""Largest number of different peaks of a program that count as steps of an allocator."""
 _MIN_STEP_GROWTH = 1.5
+"""Ratio of each rise to the rise before from which the peaks of a program count as growing allocation steps."""
 
 
 def classify_peaks(peaks: pl.DataFrame) -> pl.DataFrame:

@@ -43,7 +43,7 @@ from gpuplanner.sizing.serving_speed import (
     shipped_serving_speed,
     step_and_prefill_seconds,
 )
-from gpuplanner.sizing.training_run_table_words import resolve_word
+from gpuplanner.sizing.training_run_row_parsing import resolve_word
 from gpuplanner.sizing.training_throughput import GpuSpec, find_gpu_spec, make_slice_spec
 
 MIN_SIMULATED_REQUESTS = 3000
@@ -214,10 +214,15 @@ SERVING_TABLE_COLUMNS = (
     "model", "gpu_model", "profile", "gpus", "precision", "cache_precision", "backend", "prompt_tokens",
     "answer_tokens", "concurrency", "tp", "pp", "dp", "ep",
 )  # fmt: skip
-"""Columns that are read. ``dp`` is data parallelism of attention; ``backend`` and ``ep`` change nothing measurable."""
+"""Columns of a table of serving settings that are read. ``dp`` is data parallelism of attention; ``backend`` and ``ep``
+change nothing measurable.
+"""
 REQUIRED_SERVING_TABLE_COLUMNS = ("model", "gpu_model", "prompt_tokens", "answer_tokens", "concurrency")
+"""Columns that a table of serving settings must have."""
 PREDICTED_COLUMNS = tuple(field.name for field in fields(ServingPrediction))
+"""Columns of predicted times and speed that :func:`predict_serving_table` adds."""
 REASON_COLUMN = "reason"
+"""Column with the reason why a row of a table of serving settings has no prediction."""
 FULL_PROFILE = "full"
 """Word of ``profile`` for a GPU with MIG disabled."""
 _WEIGHT_ONLY_FORMAT_PATTERN = re.compile(r"wo\b|a16|weight", re.IGNORECASE)
@@ -324,14 +329,14 @@ def _reject_row(column: str, expected: str, got: str, hint: str) -> NoReturn:
 
 
 def _reject_model(name: str) -> NoReturn:
-    """Refuse a name that is no preset's, with the nearest ones."""
+    """Raise the error for a model name that is not a preset, with the nearest presets."""
     near = nearest_names(name.rpartition("/")[2], load_presets())
     hint = f"Did you mean {examples(near)}?" if near else "Give the config.json of the model."
     _reject_row("model", "a known model or a config.json", repr(name), hint)
 
 
 def _read_gpu_spec(row: Mapping[str, Any]) -> GpuSpec:
-    """The GPU, or the MIG slice that ``profile`` names; of several that a word may mean the most common."""
+    """Return the GPU of a row, or the MIG slice in ``profile``; an ambiguous word means the most common model."""
     word, profile = str(row.get("gpu_model") or ""), row.get("profile")
     word = _GPU_MODEL_BY_AICONFIGURATOR_WORD.get(word.lower(), word)
     name = (match_gpu_models(word) or (resolve_gpu_model(word),))[0]
@@ -342,7 +347,7 @@ def _read_gpu_spec(row: Mapping[str, Any]) -> GpuSpec:
 
 
 def _read_whole_number(row: Mapping[str, Any], name: str, default: int | None) -> int:
-    """A whole number above 0."""
+    """Read a whole number above 0 from a cell, or return the default where the cell is empty."""
     value = row.get(name)
     if value in (None, "") and default is not None:
         return default
@@ -360,15 +365,23 @@ DEFAULT_TTFT_S, DEFAULT_ITL_S = 1.0, 0.05
 MAX_REPLICAS_PER_LOAD_REPLICAS = 4
 """Largest number of replicas tried, as a multiple of the number that carries the rate without a queue."""
 MIN_LARGE_GPU_GIB, LARGE_GPU_BATCH_LIMITS = 70.0, (8192, 1024)
-"""vLLM's defaults of --max-num-batched-tokens and --max-num-seqs for a server on a GPU with so much memory."""
+"""Memory from which a GPU counts as large [GiB], and vLLM's defaults of --max-num-batched-tokens and --max-num-seqs for
+a server on a large GPU.
+"""
 SMALL_GPU_BATCH_LIMITS = (2048, 256)
-"""The same on a GPU or MIG slice with less, and on an A100 of any size."""
+"""vLLM's defaults of --max-num-batched-tokens and --max-num-seqs on a GPU or MIG slice with less memory, and on an A100
+of any size.
+"""
 MAX_RATE_HEADROOM_FACTOR, RATE_HEADROOM_BISECTIONS = 4.0, 5
+"""Largest multiple of the request rate for which latency targets are tested, and steps of the bisection for the rate up
+to which they hold.
+"""
 MAX_SHOWN_SERVICE_PLANS, MAX_SHOWN_PLAN_COST_RATIO = 8, 3.0
 """Largest number of shown plans, and their largest cost relative to the cheapest."""
 MEASURED_GPUS = ("H100", "H200")
+"""GPU models on which the parameters of serving speed were fitted."""
 MEASURED_MODELS = ("llama-3.1-8b", "qwen3-32b", "gpt-oss-120b", "deepseek-v3")
-"""GPU models and language models on which the parameters were fitted."""
+"""Language models on which the parameters of serving speed were fitted."""
 _VLLM_QUANTIZATION_BY_FORMAT = {"fp8": "fp8", "nf4": "bitsandbytes", "nf4-dq": "bitsandbytes", "fp4": "bitsandbytes"}
 """Formats to which vLLM quantises 16 bit weights on loading; others must be in the checkpoint."""
 
@@ -421,7 +434,8 @@ def size_service(request: SizingRequest) -> SizedService:
     Parameters
     ----------
     request : SizingRequest
-        With ``prompt``, ``answer`` and ``rate``; targets that are not stated are taken, and listed in ``assumed``.
+        With ``prompt``, ``answer`` and ``rate``; latency targets that are not stated have defaults, which ``assumed``
+        lists.
 
     Raises
     ------
@@ -566,7 +580,7 @@ def _service_targets(request: SizingRequest) -> tuple[int, int, float, float, fl
 
 
 def _format_ms(seconds: float) -> str:
-    """Milliseconds with two figures, at least.
+    """Format seconds as milliseconds with at least two significant digits.
 
     Examples
     --------

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.sizing.model_architecture import Architecture
-from gpuplanner.sizing.training_job import TrainingJob, find_figures, list_adapted_matrices, load_methods
+from gpuplanner.sizing.training_job import TrainingJob, find_generic_numbers, list_adapted_matrices, load_methods
 
 WEIGHT_SHARDINGS = ("zero3", "fsdp")
 """Sharding modes that shard weights as well."""
@@ -18,18 +18,18 @@ WEIGHT_SHARDINGS = ("zero3", "fsdp")
 
 @functools.lru_cache(1024)
 def regime_bytes(regime: str, optimizer: str = "adamw") -> tuple[float, float, float]:
-    """Return bytes per parameter of weights, gradients and optimiser states.
+    """Return bytes per parameter of weights, gradients and optimiser states of a precision regime, such as ``mixed``.
 
     Examples
     --------
     >>> regime_bytes("mixed"), sum(regime_bytes("pure", "sgd"))
     ((2.0, 2.0, 12.0), 4.0)
     """
-    weights, gradients, states = find_figures("regime", regime, "bytes") or (0.0, 0.0, 0.0)
+    weights, gradients, states = find_generic_numbers("regime", regime, "bytes") or (0.0, 0.0, 0.0)
     moment = 2.0 if regime == "pure" else 4.0
-    if (fixed := find_figures("optimizer", optimizer, "moment_bytes")) is not None:
+    if (fixed := find_generic_numbers("optimizer", optimizer, "moment_bytes")) is not None:
         states += fixed[0] - 2 * moment
-    elif (count := find_figures("optimizer", optimizer, "moments")) is not None:
+    elif (count := find_generic_numbers("optimizer", optimizer, "moments")) is not None:
         states += (count[0] - 2) * moment
     return weights, gradients, states
 
@@ -145,7 +145,7 @@ def frozen_bytes(job: TrainingJob, params: float) -> float:
     if not job.quantization:
         kept = weight_bytes * params / n
     else:
-        narrow = (find_figures("quantization", job.quantization, "weight_bytes") or [2.0])[0]
+        narrow = (find_generic_numbers("quantization", job.quantization, "weight_bytes") or [2.0])[0]
         ends = model.embedding_params() / job.tp
         wide = ends if model.tied or job.quantised_head else 2 * ends
         kept = (narrow * (params - wide) + job.embedding_bytes * wide) / n
@@ -175,7 +175,7 @@ def gathered_bytes(job: TrainingJob) -> float:
     model, t = job.model, job.tp
     narrow = 2.0
     if job.quantization:
-        narrow = (find_figures("quantization", job.quantization, "weight_bytes") or [2.0])[0]
+        narrow = (find_generic_numbers("quantization", job.quantization, "weight_bytes") or [2.0])[0]
     ends = model.embedding_params() * (1 if model.tied else 2) / t
     layer = model.layer_params() / t - _absent_params(job) * job.pp / max(1, model.layers)
     if job.sharding == "zero3":
@@ -260,13 +260,13 @@ def layer_bytes(job: TrainingJob) -> tuple[float, float]:
     products = 2.0 * f
     mlp = (6.0 if job.compiled else 8.0) * f if model.gated else 4.0 * f
     if job.composed_gelu and not job.compiled and not model.gated:
-        mlp = _composed_gelu(job) * f
+        mlp = _composed_gelu_bytes(job) * f
     split = 4 * q + 4 * kv + mlp + (2 * q + 2 * kv if job.qkv_kept else 0.0)
     if frozen and not job.inputs_kept:
         outputs, split = 0.0, split - products
     if job.compiled:
         outputs = 0.0
-    added = _adapter_elements(job)
+    added = _adapter_bytes_per_element(job)
     per_token = job.tokens * h * wide
     rows = job.tokens * job.seq * model.heads * 5.0 if not job.flash else job.tokens * model.heads * 4.0
     masks = 2.0 if job.dropout else 0.0
@@ -291,13 +291,13 @@ def _norm_bytes(job: TrainingJob, *, frozen: bool) -> tuple[float, float, float]
     return 2.0 * norms, 2.0 * norms, 3.5 * model.norms * rms
 
 
-def _composed_gelu(job: TrainingJob) -> float:
+def _composed_gelu_bytes(job: TrainingJob) -> float:
     """Return the bytes that a GELU composed of elementary operations keeps, per element of the MLP width."""
     regime = job.adapter_regime if job.frozen else job.regime
     return 4.0 + 4.0 + 4.0 + 2.0 + 2.0 if regime == AUTOCAST_REGIME or job.inputs_each else 5 * 2.0
 
 
-def _adapter_elements(job: TrainingJob) -> float:
+def _adapter_bytes_per_element(job: TrainingJob) -> float:
     """Return the bytes that the adapters of one layer keep, per hidden element."""
     method, h = load_methods()[job.method], job.model.hidden
     if not job.frozen or not method.adapts:
@@ -388,7 +388,7 @@ def step_bytes(job: TrainingJob, params: float) -> float:
         return 0.0
     regime = job.adapter_regime if job.frozen else job.regime
     half = job.shards if job.sharding in (*WEIGHT_SHARDINGS, "zero1", "zero2") else 1
-    if step_figures := find_figures("optimizer", job.optimizer, "step_bytes"):
+    if step_figures := find_generic_numbers("optimizer", job.optimizer, "step_bytes"):
         model = job.model
         largest = max(model.embedding_params(), model.hidden * model.mlp_width) / job.tp
         return 0.0 if job.frozen else (step_figures[0] + 2 * (regime == "pure")) * largest / half
@@ -401,15 +401,15 @@ def step_bytes(job: TrainingJob, params: float) -> float:
 
 def context_bytes(job: TrainingJob) -> float:
     """Return the bytes of the CUDA context and communicator buffers, which the allocator does not count."""
-    return _context(job) if job.meter == "device" else 0.0
+    return _context_and_communicator_bytes(job) if job.meter == "device" else 0.0
 
 
-def hidden_bytes(job: TrainingJob) -> float:
-    """Return the bytes on the GPU that the job's meter does not show."""
-    return 0.0 if job.meter == "device" else _context(job)
+def unmetered_bytes(job: TrainingJob) -> float:
+    """Return the bytes on the GPU that the memory meter of the job does not count: CUDA context and communicators."""
+    return 0.0 if job.meter == "device" else _context_and_communicator_bytes(job)
 
 
-def _context(job: TrainingJob) -> float:
+def _context_and_communicator_bytes(job: TrainingJob) -> float:
     """Return the bytes of the CUDA context and of one communicator per kind of parallelism."""
     groups = sum(size > 1 for size in (job.tp, job.pp, job.shards))
     groups = job.communicators if groups and job.communicators else groups
@@ -419,7 +419,7 @@ def _context(job: TrainingJob) -> float:
 
 
 def slack_share() -> float:
-    """Return the fraction that the allocator reserves beyond allocations."""
+    """Return the fraction that PyTorch's allocator reserves beyond what is allocated [0-1]."""
     return _parameter_value("allocator_slack")
 
 
@@ -446,7 +446,7 @@ def logits_bytes(job: TrainingJob) -> float:
     return job.tokens * (job.logits_bytes * width / chunks + MEGATRON_NORM_BYTES_PER_ELEMENT * model.hidden)
 
 
-COMPONENTS = (
+PEAK_MEMORY_COMPONENTS = (
     "states",
     "adapters",
     "gathered",
@@ -469,7 +469,7 @@ class PeakComponent(NamedTuple):
 
 
 def peak_gib(job: TrainingJob) -> tuple[float, ...]:
-    """Predict each of `COMPONENTS` on the most loaded GPU [GiB].
+    """Predict each of `PEAK_MEMORY_COMPONENTS` on the most loaded GPU [GiB].
 
     The first pipeline stage has the most activations, the last one the logits. A layer is recomputed after the logits
     are freed, the temporary of a step exists after activations are freed, and reused gradients appear as activations
@@ -512,7 +512,9 @@ def peak_gib(job: TrainingJob) -> tuple[float, ...]:
     return tuple(part / BYTES_PER_GIB for part in (*parts, context_bytes(job), slack))
 
 
-def explain_peak(job: TrainingJob, knobs: Sequence[float] = (1.0,) * len(COMPONENTS)) -> list[PeakComponent]:
+def explain_peak(
+    job: TrainingJob, knobs: Sequence[float] = (1.0,) * len(PEAK_MEMORY_COMPONENTS)
+) -> list[PeakComponent]:
     """List the components of a peak times their multipliers, each with an explanation; zero components are left out."""
     trained = job.method if job.frozen else "all parameters"
     words = {
@@ -528,5 +530,5 @@ def explain_peak(job: TrainingJob, knobs: Sequence[float] = (1.0,) * len(COMPONE
         "context": "CUDA and communicators",
         "slack": "cached by the allocator",
     }
-    parts = zip(COMPONENTS, peak_gib(job), knobs, strict=True)
+    parts = zip(PEAK_MEMORY_COMPONENTS, peak_gib(job), knobs, strict=True)
     return [PeakComponent(name, gib * knob, words[name].strip()) for name, gib, knob in parts if gib > 0]

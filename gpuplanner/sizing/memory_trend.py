@@ -25,17 +25,22 @@ TREND_TIME_BINS = 48
 MIN_TREND_PEAKS = 8
 """Fewest peaks in the later half of a run for a trend."""
 MIN_MANN_KENDALL_Z = 2.33
-"""One-sided 1 % of Mann and Kendall's test: fleets watch many jobs at once."""
+"""Least z of Mann and Kendall's test for a trend: the one-sided 1 % point, as fleets test many jobs at once."""
 MIN_TREND_SAMPLED_H = 1.0
 """Shortest sampled time for a trend, since data loading and compiling look like growth. [h]"""
 MIN_PEAK_RISE_FRACTION = 0.01
+"""Rise of the peaks over the later half of a run, as a fraction of the highest, below which it is allocator noise."""
 MIN_PEAK_RISE_GIB = 0.25
-"""A rise over the later half below both is the noise of an allocator [share of the peak; GiB]."""
+"""Rise of the peaks over the later half of a run below which it is allocator noise [GiB]."""
 MAX_LEVELLING_RISE_RATIO = 0.6
-"""A last quarter that rose by less than this share of the quarter before goes on falling by the same ratio."""
+"""Rise in the last quarter of a run over that in the quarter before up to which growth counts as levelling off: the
+rise is assumed to go on falling by that ratio.
+"""
 TREND_HEADROOM = 0.05
+"""Fraction added to the forecast memory before the next profile is chosen."""
 
 _Floats = NDArray[np.float64]
+"""Array of floats."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ def classify_trend(hours: _Floats, peaks: _Floats) -> PeakTrend:
     least_rise = max(MIN_PEAK_RISE_GIB, MIN_PEAK_RISE_FRACTION * float(y.max()))
     if score - 1 <= MIN_MANN_KENDALL_Z * spread or float(y.max() - y[0]) < least_rise:
         return PeakTrend("plateau")
-    if _is_step(x, y):
+    if _is_single_step(x, y):
         return PeakTrend("step")
     reach = 1.96 * spread
     high = float(slopes[min(len(slopes) - 1, math.ceil((len(slopes) + reach) / 2))])
@@ -93,8 +98,8 @@ def classify_trend(hours: _Floats, peaks: _Floats) -> PeakTrend:
     return PeakTrend("grows", slope, high)
 
 
-def _is_step(x: _Floats, y: _Floats) -> bool:
-    """Whether two levels describe the peaks better than a line: then they say nothing of the hours ahead."""
+def _is_single_step(x: _Floats, y: _Floats) -> bool:
+    """Whether two constant levels describe the peaks better than a line: such a step shows no trend for later hours."""
     halves = ((y[:cut], y[cut:]) for cut in range(1, len(y)))
     levels = min(sum(float(((half - half.mean()) ** 2).sum()) for half in both) for both in halves)
     line = np.polynomial.Polynomial.fit(x, y, 1)
@@ -102,7 +107,7 @@ def _is_step(x: _Floats, y: _Floats) -> bool:
 
 
 def _quarter_slopes(x: _Floats, y: _Floats, span: float) -> tuple[_Floats, _Floats]:
-    """Slopes between all pairs of peaks of the last quarter but one, and of the last."""
+    """Return the slopes between all pairs of peaks in the last quarter but one of a run, and in the last quarter."""
     parts = []
     for in_quarter in (x <= x[0] + span / 2, x >= x[0] + span / 2):
         hours, value = x[in_quarter], y[in_quarter]
@@ -141,7 +146,7 @@ def peak_trends(
     SchemaError
         If samples are not what they should be.
     GeometryError
-        If a board of `history` is unknown.
+        If a GPU model of `history` is unknown.
 
     Examples
     --------
@@ -177,7 +182,7 @@ DTYPE_BY_TREND_COLUMN = {
     "full_in_h": pl.Float64, "full_in_h_low": pl.Float64, "at_end_gib": pl.Float64, "next_profile": pl.String,
     "restart_gpu_hours": pl.Float64, "lost_gpu_hours": pl.Float64, "advice": pl.String,
 }  # fmt: skip
-"""Columns of :func:`peak_trends`."""
+"""Columns of the table of :func:`peak_trends`, with dtypes."""
 
 
 def _bin_peaks(hours: _Floats, gib: _Floats) -> tuple[_Floats, _Floats]:
@@ -211,13 +216,13 @@ def _make_trend_row(
     lost = None
     if becomes_full and memory_forecast.full_in_h is not None:
         lost = repeated if checkpoint_h is not None else repeated + width * memory_forecast.full_in_h
-    figures = {
+    trend_row = {
         "job_id": job["job_id"], "tenant": job["tenant"], "running": not has_ended, "profile": job["profile"],
         "room_gib": room_gib, "peak_gib": peak, "trend": trend.kind, "gib_per_h": trend.gib_per_h,
         "hours_left": hours_left, **asdict(memory_forecast),
         "next_profile": next_profile, "restart_gpu_hours": repeated, "lost_gpu_hours": lost,
     }  # fmt: skip
-    return figures | {"advice": _format_advice(trend, memory_forecast, figures, full=becomes_full)}
+    return trend_row | {"advice": _format_advice(trend, memory_forecast, trend_row, full=becomes_full)}
 
 
 def _forecast_memory(trend: PeakTrend, peak: float, room: float, hours_left: float | None) -> _MemoryForecast:
@@ -250,10 +255,10 @@ def _find_next_profile(job: dict[str, object], need_gib: float) -> str | None:
 
 
 def _format_advice(
-    trend: PeakTrend, memory_forecast: _MemoryForecast, figures: dict[str, object], *, full: bool
+    trend: PeakTrend, memory_forecast: _MemoryForecast, trend_row: dict[str, object], *, full: bool
 ) -> str:
     """Return a sentence on what the memory trend of a run means for its user."""
-    peak, room = figures["peak_gib"], figures["room_gib"]
+    peak, room = trend_row["peak_gib"], trend_row["room_gib"]
     if trend.kind == "too short":
         return f"sampled for less than {MIN_TREND_SAMPLED_H:g} h, or too rarely, for a trend"
     if trend.kind == "plateau":
@@ -265,13 +270,13 @@ def _format_advice(
         why = "its time limit ends it first" if memory_forecast.full_in_h_low is not None else "it will not be full"
         return f"{rise}: {why}"
     soon = "" if memory_forecast.full_in_h is None else f"full in {memory_forecast.full_in_h:.1f} h "
-    left = "" if figures["hours_left"] is None else f" of {figures['hours_left']:.1f} left"
+    left = "" if trend_row["hours_left"] is None else f" of {trend_row['hours_left']:.1f} left"
     forecast_text = f"{rise}; {soon}({memory_forecast.full_in_h_low:.1f} at the earliest){left}"
-    if figures["next_profile"] is None:
+    if trend_row["next_profile"] is None:
         return f"{forecast_text}: no larger profile on this GPU model; make the job smaller, or use more GPUs"
-    restart_h, lost = figures["restart_gpu_hours"], figures["lost_gpu_hours"]
+    restart_h, lost = trend_row["restart_gpu_hours"], trend_row["lost_gpu_hours"]
     against = "" if lost is None else f", against {lost:.1f} when it is full"
-    return f"{forecast_text}: move to {figures['next_profile']} now; a restart repeats {restart_h:.1f} GPU-h{against}"
+    return f"{forecast_text}: move to {trend_row['next_profile']} now; a restart repeats {restart_h:.1f} GPU-h{against}"
 
 
 def read_dataset_peaks(folder: str, gpu_model: str) -> pl.DataFrame:
@@ -283,8 +288,8 @@ def read_dataset_peaks(folder: str, gpu_model: str) -> pl.DataFrame:
     return peaks.unique("job", maintain_order=True)
 
 
-def compare_measured_and_predicted(table: pl.DataFrame, gpu_model: str) -> pl.DataFrame:
-    """Compare the slices by measured peaks with predictions of the same rows."""
+def compare_measured_and_predicted_slices(table: pl.DataFrame, gpu_model: str) -> pl.DataFrame:
+    """Compare the smallest slices by measured peaks with the predicted peaks of the same jobs."""
     lacking = [name for name in ("job", "peak_gib") if name not in table.columns]
     if lacking:
         expected = "columns job and peak_gib"

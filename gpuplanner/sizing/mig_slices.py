@@ -17,8 +17,8 @@ from gpuplanner.sizing.job_plans import (
     JobMemory,
     JobPlan,
     SizingRequest,
-    expect_peak,
     iterate_shapes,
+    predict_peak_and_radius,
     price_plan,
 )
 from gpuplanner.sizing.learned_memory import PeakModel
@@ -28,7 +28,9 @@ from gpuplanner.sizing.training_job import TrainingJob
 from gpuplanner.sizing.training_throughput import GpuSpec, estimate_tokens_per_s, make_slice_spec
 
 MIN_WIDE_SPEED_INTERVAL_RATIO = 10.0
-"""Ratio of the ends of a speed interval above which a hint is shown."""
+"""Ratio of the ends of a speed interval above which the interval is reported as wide, with the data that would narrow
+it.
+"""
 _UNKNOWN_SPEED = (math.nan, math.nan, math.nan)
 """Speed of slices that do not hold the job on GPU models that were not requested."""
 
@@ -72,8 +74,8 @@ def describe_wide_speeds(ends: Iterable[tuple[str, float, float]]) -> str | None
     return f"the speed on {', '.join(ratios)} is known within a factor of {max_ratio:.0f} only: {remedy}"
 
 
-def require_one_job(speed_jobs: pl.DataFrame | None) -> pl.DataFrame:
-    """Return the known speed figures of one job, without its memory."""
+def require_single_speed_row(speed_jobs: pl.DataFrame | None) -> pl.DataFrame:
+    """Return the single row of known speeds of a job without its memory; an empty job if there is no table."""
     if speed_jobs is None:
         return pl.DataFrame({"job_class": ["job"]})
     if speed_jobs.height != 1:
@@ -121,7 +123,7 @@ class ServingDevice:
 
     @property
     def words(self) -> str:
-        """Name of the device for people."""
+        """Name of the device in output, such as GPUs or a MIG slice."""
         return f"{self.gpus} x " * (self.gpus > 1) + f"{self.gpu_model.name} {self.profile}".removesuffix(" gpu")
 
 
@@ -165,7 +167,7 @@ def make_slice_plans(
     candidates = []
     for shape in iterate_shapes(request, architecture, tool, parallel=False):
         job = replace(shape, accumulation=max(1, round(DEFAULT_TOKENS_PER_STEP / (shape.micro_batch * shape.seq))))
-        peak, radius = expect_peak(job, tool, peaks)
+        peak, radius = predict_peak_and_radius(job, tool, peaks)
         candidates.append((job, peak, radius))
     level = "tool measured" if peaks.has_tool(tool) else "tool not measured"
     plans, fits = [], []

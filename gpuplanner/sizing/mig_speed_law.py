@@ -16,9 +16,12 @@ from gpuplanner.hardware.gpu_models import GpuModel, MigProfile
 from gpuplanner.usage.requested_demand import plain_profiles
 
 Floats = npt.NDArray[np.float64]
+"""Array of floats."""
 
 MAX_LOG_BOUNDNESS = 5.0
-"""Largest absolute logarithm of the boundness: beyond it no speed changes in its third digit."""
+"""Largest absolute logarithm of the boundness of a job (time on the GPU over time elsewhere, on the full GPU): beyond
+it no speed changes in its third digit.
+"""
 
 
 @dataclass(frozen=True)
@@ -201,7 +204,8 @@ NUMERIC_JOB_COLUMNS = (
 )
 """Numeric columns that describe a job; each may be null."""
 
-_MIN_TELEMETRY_DISTANCE = 0.005  # telemetry is rounded, so 0 and 1 mean near 0 and near 1
+_MIN_TELEMETRY_DISTANCE = 0.005
+"""Least distance of a telemetry fraction from 0 and 1: telemetry is rounded, so 0 and 1 mean near 0 and near 1."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +239,7 @@ def estimate_log_boundness(fitted_speed: FittedSpeedLaw, facts: pl.DataFrame) ->
     >>> estimate_log_boundness(fitted, unknown.with_columns(power_share=pl.Series([0.5, None]))).rows()
     [('telemetry', 0.0), ('nothing', 0.1)]
     """
-    law, numbers = fitted_speed.law, {name: _numbers(facts, name) for name in NUMERIC_JOB_COLUMNS}
+    law, numbers = fitted_speed.law, {name: _float_column(facts, name) for name in NUMERIC_JOB_COLUMNS}
     with np.errstate(invalid="ignore"):
         second = law.from_speed(numbers["measured_speed"], law.limit(numbers["measured_fraction"]))
         measures = ("batch", "step_s", "other_batch", "other_step_s")
@@ -257,7 +261,7 @@ def estimate_log_boundness(fitted_speed: FittedSpeedLaw, facts: pl.DataFrame) ->
 
 
 def regressor(fact: str, values: Floats) -> Floats:
-    """Transform a fact to the scale on which it is linear in the log boundness; NaN stays NaN.
+    """Transform telemetry or a batch size to the scale on which it is linear in the log boundness; NaN stays NaN.
 
     Examples
     --------
@@ -270,8 +274,8 @@ def regressor(fact: str, values: Floats) -> Floats:
     return np.log(within / (1 - within))
 
 
-def _numbers(facts: pl.DataFrame, name: str) -> Floats:
-    """Return a column as floats with NaN for null."""
+def _float_column(facts: pl.DataFrame, name: str) -> Floats:
+    """Return a column of a table as floats, with NaN for null."""
     return facts[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
 
 

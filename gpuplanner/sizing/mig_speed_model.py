@@ -38,7 +38,7 @@ SPEED_PREDICTION_COLUMNS = ("job_class", "profile", "speed", "speed_low", "speed
 """Columns of a prediction."""
 
 NOMINAL_INTERVAL_COVERAGES = (0.8, 0.9)
-"""Nominal coverages with stored radii."""
+"""Coverages of prediction intervals for which the model stores half-widths [0-1]."""
 
 MIN_NEAR_FULL_SPEED_FRACTION = 0.9
 """Predicted speed from which a job counts as hardly slowed, which has smaller errors. [0-1]"""
@@ -49,7 +49,7 @@ CALIBRATION_GROUP_COLUMNS = (
     ("evidence", "measured_slices"),
     ("evidence",),
 )
-"""Groups of predictions with their own radii, from narrow to wide."""
+"""Columns that group predictions by the half-width of their interval, from narrow groups to wide ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class SpeedModel:
 
     Parameters
     ----------
-    fitted : FittedSpeed
+    fitted : FittedSpeedLaw
         Law and links.
     radii : polars.DataFrame
         One row a group of :data:`CALIBRATION_GROUP_COLUMNS`: half-widths that covered errors on models left out of
@@ -102,9 +102,9 @@ class SpeedModel:
         jobs : polars.DataFrame
             A table :class:`~gpuplanner.sizing.mig_speed_law.SpeedModelJobs`; the more is known, the narrower the
             interval.
-            A ``measured_profile`` is one of this board.
+            A ``measured_profile`` is one of this GPU model.
         gpu_model : GpuModel or str
-            The board.
+            The GPU model.
         coverage : {0.8, 0.9}
             Nominal coverage of the intervals.
         source : str
@@ -238,7 +238,7 @@ def _pair_with_fitting_profiles(facts: pl.DataFrame, profiles: pl.DataFrame) -> 
 
 
 def radius_name(coverage: float) -> str:
-    """Return the column name of the radius of a coverage.
+    """Return the name of the column with the half-width of an interval of a coverage.
 
     Examples
     --------
@@ -249,7 +249,7 @@ def radius_name(coverage: float) -> str:
 
 
 def add_radii(rows: pl.DataFrame, radii: pl.DataFrame) -> pl.DataFrame:
-    """Add the radii of the narrowest group that has any.
+    """Add the half-widths of the intervals: those of the narrowest group of predictions that has any.
 
     Examples
     --------
@@ -285,7 +285,7 @@ INTERVAL_RADII_SCHEMA = {
     "n": pl.Int64,
     **{radius_name(coverage): pl.Float64 for coverage in NOMINAL_INTERVAL_COVERAGES},
 }
-"""Columns of the stored radii."""
+"""Columns of the stored half-widths of prediction intervals, with dtypes."""
 
 
 def speed_model_from_json(text: str, *, source: str = "speed model") -> SpeedModel:

@@ -14,7 +14,9 @@ from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.hardware.catalog import facts
 
 ARCHITECTURE_KINDS = ("decoder", "encoder", "diffusion")
+"""Kinds of model architectures."""
 NORM_KINDS = ("rms", "layer")
+"""Kinds of normalization: RMSNorm and LayerNorm."""
 MAX_PARAMETER_COUNT_DIFFERENCE_FRACTION = 0.03
 """Share by which a stated parameter count may differ from the architecture before one of them must be wrong."""
 
@@ -119,7 +121,7 @@ class Architecture:
 
     @functools.cached_property
     def q_width(self) -> int:
-        """Width of the queries, and of what attention hands on."""
+        """Width of the queries, and of the output of attention."""
         return self.heads * self.head_dim
 
     @functools.cached_property
@@ -129,7 +131,7 @@ class Architecture:
 
     @functools.cached_property
     def sides(self) -> dict[str, tuple[int, int]]:
-        """Inputs and outputs of each matrix of a layer; without a gate that of ``gate`` is not there."""
+        """Inputs and outputs of each weight matrix of a layer, by name; an MLP without gate has no ``gate``."""
         h, q, kv, f = self.hidden, self.q_width, self.kv_width, self.mlp_width
         attention = {"q": (h, q), "k": (h, kv), "v": (h, kv), "o": (q, h)}
         return {**attention, "gate": (h, f), "up": (h, f), "down": (f, h)}
@@ -167,7 +169,7 @@ class Architecture:
 
     @functools.cached_property
     def _layers(self) -> tuple[float, float]:
-        """Return the parameters of one layer: all, and those active for one token."""
+        """Return the parameters of the mean layer: all, and those active for one token."""
         return self._layer_params(active=False), self._layer_params(active=True)
 
     def _layer_params(self, *, active: bool) -> float:
@@ -257,6 +259,7 @@ _CONFIG_KEYS_BY_FIELD = {
 }
 """Keys of a Hub-style config.json for each field."""
 _GPT_STYLE_FIELDS = {"gated": False, "bias": True, "norm": "layer"}
+"""Architecture fields that GPT-style models share."""
 _FAMILIES: dict[str, dict[str, Any]] = {
     **{family: {**_GPT_STYLE_FIELDS, "tied": True} for family in ("gpt2", "bloom", "opt")},
     "gpt_neox": _GPT_STYLE_FIELDS,
@@ -269,8 +272,9 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "gemma2": {"tied": True, "norms": 4},
     **{family: {} for family in ("llama", "mistral", "mixtral", "deepseek_v2", "deepseek_v3", "phi3")},
 }
-"""Fields that follow from ``model_type`` in a config.json."""
+"""Architecture fields that follow from ``model_type`` in a config.json."""
 _PARAMETER_COUNT_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])\b", re.IGNORECASE)
+"""Parameter count in a label, such as ``20B`` or ``350M``."""
 _MEGATRON_FIELDS = {
     "num-layers": "layers",
     "hidden-size": "hidden",
@@ -284,6 +288,7 @@ _MEGATRON_FIELDS = {
     "moe-router-topk": "experts_active",
     "max-position-embeddings": "positions",
 }
+"""Architecture field of each Megatron or DeepSpeed argument."""
 
 
 @functools.cache
@@ -305,7 +310,7 @@ def load_presets() -> dict[str, Architecture]:
 
 
 _RELEASE_WORDS = frozenset({"instruct", "it", "chat", "base", "hf", "pt", "sft", "dpo", "thinking", "deduped", "meta"})
-"""Words that tell releases of one architecture apart."""
+"""Words in model names that distinguish releases of one architecture."""
 
 
 @functools.cache

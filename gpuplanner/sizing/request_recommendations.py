@@ -106,7 +106,7 @@ def _profile_ranks(jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 COVERED_PERCENT = 95
-"""Percentage of later runs that a time limit should cover."""
+"""Percentage of later runs that a recommended time limit should cover."""
 TIME_LIMIT_MARGIN = 0.75
 """Share by which a limit exceeds the run that it rests on: later runs are not always like earlier ones, and of those
 that began lately only the short ones have ended. The smallest multiple of a quarter with which at most 5 % of later
@@ -196,9 +196,9 @@ def recommend_requests(history: pl.DataFrame, *, minimum_evidence: int = 5, high
     history : polars.DataFrame
         From :func:`~gpuplanner.usage.rightsizing.requested_and_used`.
     minimum_evidence : int
-        Fewest full runs that a hint rests on, for each of its parts.
+        Fewest full runs that a recommendation rests on, for each of its parts.
     highest_risk : float
-        Largest rate of past failures with which a hint is given [0-1].
+        Largest rate of past failures with which a recommendation is given [0-1].
 
     Returns
     -------
@@ -284,6 +284,7 @@ RECOMMENDATION_COLUMNS = (
     "freed_limit_gpu_hours",
     "time_out_gpu_hours",
 )
+"""Columns of the table of :func:`recommend_requests`."""
 
 
 def _summarize_groups(jobs: pl.DataFrame) -> pl.DataFrame:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.sizing.memory_components import BYTES_PER_GIB
 from gpuplanner.sizing.model_architecture import Architecture
-from gpuplanner.sizing.training_job import find_figures
+from gpuplanner.sizing.training_job import find_generic_numbers
 from gpuplanner.sizing.training_throughput import GPUS_PER_NODE, GpuSpec
 
 SERVING_SPEED_FILE_NAME = "serving_speed.json"
@@ -69,7 +69,7 @@ class EngineLayout:
 
 @dataclass(frozen=True)
 class ServingWork:
-    """Work of one decoding step and of one prefill on the busiest GPU, in seconds at the figures of its data sheet.
+    """Work of one decoding step and of one prefill on the busiest GPU, in seconds at the speeds of its data sheet.
 
     ``read_s``, ``experts_s`` and ``compute_s`` are of a step: weights and cache read, weights of experts read,
     operations. ``prefill_s`` and ``prefill_link_s`` are of one prompt, ``link_s`` of the all-reduces of a step. Fields
@@ -198,7 +198,7 @@ def compute_serving_work(
 
     Parameters
     ----------
-    model, board, layout, load
+    architecture, gpu_model, layout, load
         The model, the GPU (or MIG slice), parallelism with formats, and the requests.
     capacity : float
         Sequences for which there is memory; further requests wait.
@@ -323,7 +323,9 @@ CACHE_BLOCK_TOKENS = 16
 DEFAULT_PROMPT_FRACTION = 2 / 3
 """Fraction of a sequence assumed to be its prompt where only its length is known; assumption of this project."""
 _CUDA_GRAPH_GIB = 0.5
+"""Memory of the CUDA graphs of an engine [GiB]."""
 _PREFILL_TOKENS = 8192
+"""Most prompt tokens that an engine prefills at once, for which it has workspace."""
 
 
 @dataclass(frozen=True)
@@ -341,7 +343,7 @@ class ServingEstimate:
 
 
 def cache_bytes_per_token(architecture: Architecture, tp: int = 1, *, bytes_each: float = 2.0) -> float:
-    """Bytes of key and value cache a token on one GPU: ``2 l n_kv d``, of MLA the latent and the rotary part.
+    """Return the bytes of key and value cache a token on one GPU: ``2 l n_kv d``, of MLA the latent and rotary part.
 
     Heads are shared by at most as many ranks as there are key and value heads.
 
@@ -382,7 +384,7 @@ def make_layout(
     >>> layout.weight_bytes < 1, layout.dense_bytes
     (True, 2.0)
     """
-    read = find_figures("quantization", weights, "weight_bytes")
+    read = find_generic_numbers("quantization", weights, "weight_bytes")
     weight_bytes = dense_bytes = read[0] if read else 2.0
     if architecture.experts and weight_bytes < 1:
         dense_bytes = 1.0 if architecture.released == "fp8" else 2.0

@@ -20,7 +20,9 @@ REQUEST_FORMS = ("sbatch", "pod", "dra")
 """Forms of :func:`format_request_lines`."""
 
 _KUBERNETES_OBJECT_NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+"""Valid names of Kubernetes objects (DNS labels)."""
 _GRES_TYPE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+"""Valid GPU types in Slurm's GRES."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def is_gres_type(text: str) -> bool:
 
 
 def _format_sbatch(request: GpuRequest, gres_type: str | None) -> list[str]:
-    """Options of sbatch: GPUs of a node, nodes and time limit, up to the next minute."""
+    """Format the sbatch options of a request: GPUs of a node, nodes, and time limit rounded up to the minute."""
     sliced = request.profile != FULL_GPU
     if sliced if gres_type is None else not is_gres_type(gres_type):
         subject = f"Slurm GRES type for {request.profile}"
@@ -172,7 +174,7 @@ def _format_sbatch(request: GpuRequest, gres_type: str | None) -> list[str]:
 
 
 def _object_name(request: GpuRequest, name: str | None) -> str:
-    """A name for objects of Kubernetes."""
+    """Return the name of the Kubernetes objects of a request: the given one, or one made from the request."""
     if name is None:
         kind = "gpus" if request.profile == FULL_GPU else f"mig-{re.sub(r'[^a-z0-9]', '-', request.profile)}"
         return f"{kind}-{request.count}"
@@ -183,14 +185,14 @@ def _object_name(request: GpuRequest, name: str | None) -> str:
 
 
 def _format_pod(request: GpuRequest, name: str) -> list[str]:
-    """A Pod with limits; a plus sign cannot stand in the name of a resource."""
+    """Format a Pod with GPUs or MIG instances as limits; resource names have no plus sign."""
     resource = "gpu" if request.profile == FULL_GPU else f"mig-{request.profile.replace('+', '.')}"
     limit = f"      nvidia.com/{resource}: {request.count}"
     return [*_format_pod_head(request, name), *_format_container("    limits:", limit)]
 
 
 def _format_claiming_pod(request: GpuRequest, name: str) -> list[str]:
-    """A Pod that gets its GPUs by the claim template of the same name."""
+    """Format a Pod that gets its GPUs by the ResourceClaimTemplate of the same name."""
     return [
         *_format_pod_head(request, name),
         "  resourceClaims:",
@@ -215,7 +217,7 @@ def _format_pod_head(request: GpuRequest, name: str) -> list[str]:
 
 
 def _format_container(*resources: str) -> list[str]:
-    """The only container; an image in capitals is none, so that nothing runs before one is put in."""
+    """Format the only container; its image is a placeholder that cannot be pulled until the user replaces it."""
     return [
         "  containers:",
         "  - name: main",
@@ -226,7 +228,7 @@ def _format_container(*resources: str) -> list[str]:
 
 
 def _format_claim_template(request: GpuRequest, name: str) -> list[str]:
-    """A claim template of resource.k8s.io/v1, with the profile selected in CEL."""
+    """Format a ResourceClaimTemplate of resource.k8s.io/v1 that selects the profile in CEL."""
     whole = request.profile == FULL_GPU
     chosen = f"device.attributes['gpu.nvidia.com'].profile == '{request.profile}'"
     selectors = ["          selectors:", "          - cel:", f'              expression: "{chosen}"']
@@ -248,6 +250,7 @@ def _format_claim_template(request: GpuRequest, name: str) -> list[str]:
 
 
 SHARING_FULL, SHARING_MIG, SHARING_MPS, SHARING_TIME_SLICING = "whole", "mig", "mps", "time-slicing"
+"""Modes of sharing a GPU: full GPU for each job, MIG slices, MPS, time-slicing."""
 COVERED_FRACTION = 0.95
 """Fraction of the jobs of a class for which a recommendation must be enough."""
 MIN_MEASURED_JOBS = 5
@@ -316,6 +319,7 @@ _DTYPE_BY_SHARING_COLUMN = {
     "users": pl.Int64, "gpu_hours": pl.Float64, "memory_peak_gib": pl.Float64, "sm_activity": pl.Float64,
     "mode": pl.String, "profile": pl.String, "together": pl.Int64, "slow_at_most": pl.Float64, "why": pl.String,
 }  # fmt: skip
+"""Columns of the table of :func:`recommend_sharing`, with dtypes."""
 
 
 def _make_sharing_row(part: pl.DataFrame) -> tuple[object, ...]:
@@ -381,7 +385,7 @@ def _choose_sharing(
 
 
 def _load_gpu_model(word: str | None) -> GpuModel | None:
-    """Load the GPU model of a word, with MIG or without; None if unknown."""
+    """Load the GPU model that a word names, with MIG or without; None if unknown."""
     try:
         return None if word is None else load_any_gpu_model(word)
     except GeometryError:

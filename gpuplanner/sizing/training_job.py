@@ -13,12 +13,13 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.sizing.model_architecture import Architecture
 
-MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
-"""Matrices of a layer that a method can adapt."""
+ADAPTABLE_MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
+"""Weight matrices of a layer that a training method can adapt."""
 _TRAINING_METHOD_COLUMNS = (
     "rank", "r_in", "r_out", "r_sq", "in", "out", "in_out", "each", "layer_h", "layer_kv", "fixed_h", "kept_out",
     "dense",
 )  # fmt: skip
+"""Columns of the table of training methods that become ``TrainingMethod.counts``."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,11 @@ class TrainingMethod:
 
     @functools.cached_property
     def adapts(self) -> bool:
-        """Whether the method adds to matrices of the model."""
+        """Whether the method adds trained parameters to weight matrices of the model."""
         return any(self.counts[name] for name in ("r_in", "r_out", "r_sq", "in", "out", "in_out", "each"))
 
     @functools.cached_property
-    def of_rank(self) -> bool:
+    def has_rank(self) -> bool:
         """Whether a rank determines the trained parameters."""
         return any(self.counts[name] for name in ("r_in", "r_out", "r_sq"))
 
@@ -102,7 +103,7 @@ TOOLS_WITHOUT_RECIPE = (GENERIC_TOOL, "pytorch")
 
 @functools.cache
 def _tool_rows(tool: str) -> tuple[tuple[frozenset[str], str, str], ...]:
-    """Conditions, fact and value of a tool, in the order of the table."""
+    """Return the conditions, name and value of each default of a training tool, in the order of the table."""
     rows = facts("training_tools").filter(tool=tool).select("when", "fact", "value").iter_rows()
     return tuple((frozenset((condition or "").split()), fact, value) for condition, fact, value in rows)
 
@@ -131,7 +132,7 @@ def find_tool(*names: str | None) -> str:
 
 @functools.lru_cache(4096)
 def resolve_tool_facts(tool: str, tags: frozenset[str]) -> dict[str, str]:
-    """Resolve the settings of a tool in a situation: later rows and the tool's own override others.
+    """Resolve the defaults of a training tool under conditions: later rows, and the tool's own, override others.
 
     Examples
     --------
@@ -145,12 +146,12 @@ def resolve_tool_facts(tool: str, tags: frozenset[str]) -> dict[str, str]:
 
 
 @functools.lru_cache(1024)
-def find_figures(kind: str, name: str, fact: str) -> list[float] | None:
-    """Find numbers of the generic table, such as bytes per parameter of a regime; None without such a row.
+def find_generic_numbers(kind: str, name: str, fact: str) -> list[float] | None:
+    """Find numbers of the generic tool table, such as bytes per parameter of a precision regime; None without a row.
 
     Examples
     --------
-    >>> find_figures("regime", "deepspeed", "bytes")
+    >>> find_generic_numbers("regime", "deepspeed", "bytes")
     [2.0, 2.0, 16.0]
     """
     text = resolve_tool_facts(GENERIC_TOOL, frozenset({kind, name})).get(fact)
@@ -171,7 +172,7 @@ _LAUNCH_AND_SPEED_FACTS = ("called", "launch", "parallel", "modes", "kernels")
 
 
 def list_tool_facts(tool: str, tags: Iterable[str]) -> list[ToolDefault]:
-    """List the default settings of a tool that apply to a situation."""
+    """List the default settings of a training tool that apply under conditions, with sources."""
     situation = frozenset(tags)
     table = facts("training_tools").filter(tool=tool)
     facts_by_name: dict[str, ToolDefault] = {}
@@ -182,9 +183,13 @@ def list_tool_facts(tool: str, tags: Iterable[str]) -> list[ToolDefault]:
 
 
 RECOMPUTATION_MODES = ("none", "selective", "full")
+"""Modes of activation recomputation (checkpointing)."""
 MEMORY_METERS = ("allocated", "reserved", "device")
+"""What a peak is measured by: allocated or reserved memory of PyTorch's allocator, or nvidia-smi."""
 _COUNT_FIELDS = ("seq", "micro_batch", "accumulation", "tp", "pp", "dp", "cp", "ep", "lora_rank", "loss_chunks")
-_counts = operator.attrgetter(*_COUNT_FIELDS)
+"""Fields of a training job that must be whole numbers above 0."""
+_get_counts = operator.attrgetter(*_COUNT_FIELDS)
+"""Return the fields of a training job in `_COUNT_FIELDS`."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +294,7 @@ class TrainingJob:
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        for name, value in zip(_COUNT_FIELDS, _counts(self), strict=True):
+        for name, value in zip(_COUNT_FIELDS, _get_counts(self), strict=True):
             if value < 1:
                 _reject_job_field(name, "a whole number above 0", value)
         for name, allowed in (("method", load_methods()), ("recompute", RECOMPUTATION_MODES), ("meter", MEMORY_METERS)):
@@ -307,7 +312,7 @@ class TrainingJob:
                 _reject_job_field("ep", f"a divisor of {self.shards} data and context parallel ranks", self.ep)
             if not 0 <= self.trained_layers <= self.model.layers:
                 _reject_job_field("trained_layers", f"at most {self.model.layers}, the layers", self.trained_layers)
-        if find_figures("regime", self.regime, "bytes") is None:
+        if find_generic_numbers("regime", self.regime, "bytes") is None:
             _reject_job_field("regime", "a regime of the tools' table", self.regime)
 
     @property
@@ -341,6 +346,6 @@ def describe_training_kind(job: TrainingJob) -> str:
     return f"{job.method} {job.regime}{' narrow' if job.quantization else ''}"
 
 
-def compute_extent(job: TrainingJob) -> tuple[float, float, float]:
+def compute_log_job_size(job: TrainingJob) -> tuple[float, float, float]:
     """Return the logarithms of parameters, tokens of a micro-batch and GPUs of a job."""
     return math.log(max(1.0, job.model.params())), math.log(max(1.0, job.tokens)), math.log(job.n_gpus)

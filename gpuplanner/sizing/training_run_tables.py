@@ -15,7 +15,7 @@ from gpuplanner.core.errors import ScenarioError, TraceFormatError, nearest_name
 from gpuplanner.core.units_and_number_texts import percent_text
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.sizing.learned_memory import MeasuredRuns, PeakModel, shipped_peak_model
-from gpuplanner.sizing.memory_components import BYTES_PER_GIB, COMPONENTS, hidden_bytes, peak_gib
+from gpuplanner.sizing.memory_components import BYTES_PER_GIB, PEAK_MEMORY_COMPONENTS, peak_gib, unmetered_bytes
 from gpuplanner.sizing.model_architecture import (
     MAX_PARAMETER_COUNT_DIFFERENCE_FRACTION,
     Architecture,
@@ -27,35 +27,38 @@ from gpuplanner.sizing.model_architecture import (
 from gpuplanner.sizing.training_job import (
     GENERIC_TOOL,
     TrainingJob,
-    compute_extent,
+    compute_log_job_size,
     describe_training_kind,
     find_tool,
     resolve_tool_facts,
 )
-from gpuplanner.sizing.training_run_table_words import (
+from gpuplanner.sizing.training_run_row_parsing import (
     ParsedRunRow,
-    choose_open_settings,
+    choose_unstated_settings,
     compute_static_gib,
     count_replicas,
     note_assumptions,
     note_contradictions,
     parse_targets,
-    parse_words,
     read_count,
     read_gpu_memory,
     read_number_column,
+    resolve_row_words,
     resolve_word,
 )
 
 MODEL_SHAPE_COLUMNS = ("layers", "hidden", "heads", "kv_heads", "vocab")
+"""Columns of a table of runs with the shape of the model."""
 _ROW_ARCHITECTURE_COLUMNS = ("model", "params", "tp", *MODEL_SHAPE_COLUMNS)
+"""Columns of a table of runs that determine the architecture."""
 _MLP_WIDTH_RATIO_RANGE = (0.5, 20.0)
-"""Widths of an MLP by hidden size beyond which layers and parameters cannot be of one model."""
+"""Plausible ratios of MLP width to hidden size; outside, layers and parameters cannot belong to one model."""
 _MAX_PARAMETER_LABEL_DIFFERENCE_FRACTION = 0.2
+"""Relative difference of the parameter count from that in the model's name from which they contradict."""
 
 
 @dataclass
-class RowModel:
+class RowArchitecture:
     """Architecture of a row, or None; with notes, contradictions and missing settings."""
 
     model: Architecture | None = None
@@ -64,16 +67,16 @@ class RowModel:
     lacking: list[str] = field(default_factory=list)
 
 
-def read_row_model(row: dict[str, str], tool: str) -> RowModel:
+def read_row_model(row: dict[str, str], tool: str) -> RowArchitecture:
     """Read the architecture of a row; cached for rows of one model."""
     return _read_row_model(tuple((name, row[name]) for name in _ROW_ARCHITECTURE_COLUMNS if name in row), tool)
 
 
 @functools.lru_cache(1024)
-def _read_row_model(items: tuple[tuple[str, str], ...], tool: str) -> RowModel:
+def _read_row_model(items: tuple[tuple[str, str], ...], tool: str) -> RowArchitecture:
     """Determine the architecture of a row of a table of runs from its model name, parameter count and shape columns."""
     row = dict(items)
-    row_model, name, params = RowModel(), row.get("model", ""), read_number_column(row, "params")
+    row_model, name, params = RowArchitecture(), row.get("model", ""), read_number_column(row, "params")
     known_architecture = find_preset(name)
     shape: dict[str, Any] = {column: int(read_number_column(row, column) or 0) for column in MODEL_SHAPE_COLUMNS}
     labelled = parse_params_label(name)
@@ -111,7 +114,9 @@ def _read_row_model(items: tuple[tuple[str, str], ...], tool: str) -> RowModel:
     return row_model
 
 
-def _build_row_model(row_model: RowModel, row: dict[str, str], tool: str, shape: dict[str, Any], params: float) -> None:
+def _build_row_model(
+    row_model: RowArchitecture, row: dict[str, str], tool: str, shape: dict[str, Any], params: float
+) -> None:
     """Build an architecture from layers, widths and parameters; missing values are assumed and noted."""
     name = row.get("model", "") or "row"
     if not shape["heads"]:
@@ -147,18 +152,21 @@ def _build_row_model(row_model: RowModel, row: dict[str, str], tool: str, shape:
     row_model.model = architecture
 
 
-INPUT_COLUMNS = (
+RUN_TABLE_INPUT_COLUMNS = (
     "source", "framework", "model", "params", "layers", "hidden", "heads", "kv_heads", "vocab", "seq_len",
     "micro_batch", "grad_accum", "precision", "optimizer", "method", "lora_rank", "lora_targets", "trained_layers",
     "quantization", "zero_stage", "fsdp", "tp", "pp", "dp", "cp", "ep", "device_map", "activation_checkpointing",
     "flash_attention", "packing", "cpu_offload", "torch_compile", "gpu", "gpu_mem_gib", "n_gpus",
 )  # fmt: skip
-"""Columns that a prediction reads; measured ones are not among them."""
+"""Columns of a table of runs that a prediction reads; measured ones are not among them."""
 
 
 @dataclass(frozen=True)
 class RowTrainingJob:
-    """A row as a job, with its assumptions and alternatives.
+    """A row of a table of runs as a training job, with assumptions and alternatives.
+
+    ``family`` is the training method, with ``q`` before it for quantised weights and ``-sharded`` after it for several
+    replicas.
 
     ``alternatives`` are the same job with other values of settings that were not stated and matter; the bound covers
     them. ``clashes`` are contradictory statements with the value used; they widen the bound. ``max_gib`` is the memory
@@ -194,13 +202,15 @@ def read_row_job(row: Mapping[str, Any], *, tool: str | None = None) -> RowTrain
     >>> "Did you mean lora" in read_row_job({"model": "llama-2-7b", "method": "lroa", "seq_len": 512}).missing[0]
     True
     """
-    stated_cells = [(name, str(cell).strip()) for name in INPUT_COLUMNS if (cell := row.get(name)) is not None]
+    stated_cells = [
+        (name, str(cell).strip()) for name in RUN_TABLE_INPUT_COLUMNS if (cell := row.get(name)) is not None
+    ]
     return _read_row_job(tuple(pair for pair in stated_cells if pair[1]), tool)
 
 
 def make_job(architecture: Architecture, text: dict[str, str], seq: int, tool: str) -> TrainingJob:
     """Make a job of a known architecture, with text settings and tool facts read as those of a row."""
-    job = _make_row_job(parse_words(text, tool), architecture, seq).job
+    job = _make_row_job(resolve_row_words(text, tool), architecture, seq).job
     assert job is not None
     return job
 
@@ -212,7 +222,7 @@ def _read_row_job(items: tuple[tuple[str, str], ...], forced: str | None) -> Row
     tool = forced or find_tool(text.get("framework"), text.get("source"))
     family, gpu_gib, max_gib = "?", None, None
     try:
-        row = parse_words(text, tool)
+        row = resolve_row_words(text, tool)
         family = ("q" if row.narrow else "") + row.method.name + ("-sharded" if count_replicas(text) > 1 else "")
         gpu_gib, max_gib, clashes, unknown = read_gpu_memory(text)
         row.clashes += clashes
@@ -238,7 +248,7 @@ def _situation_tags(row: ParsedRunRow, architecture: Architecture, ranks: int) -
     zero, precision = read_number_column(row.text, "zero_stage"), row.words["precision"]
     tags = {row.method.name, "sharded" if ranks > 1 else "single", *row.features}
     tags |= {"parts"} if read_count(row.text, "tp") * read_count(row.text, "pp") > 1 else set()
-    if row.method.adapts and row.method.of_rank:
+    if row.method.adapts and row.method.has_rank:
         tags |= {"lora", *(["qlora"] if "quantised" in row.features else [])}
     if row.narrow:
         tags |= {"quantised", row.narrow.partition("-")[0]}
@@ -369,7 +379,7 @@ def _make_row_job(
     if not job.sharding and job.shards > 1 and max_gib and compute_static_gib(job) > max_gib:
         job = replace(job, sharding=resolve_tool_facts(tool, frozenset(tags | {"unplaced"})).get("sharding", "fsdp"))
         row.missing.append(f"sharding: assumed {job.sharding}, as it does not fit otherwise")
-    job, alternatives = choose_open_settings(row, job, max_gib)
+    job, alternatives = choose_unstated_settings(row, job, max_gib)
     if earlier := facts.get("earlier_regime"):
         alternatives = (*alternatives, replace(job, regime=earlier))
         newest = f"version of {tool}: assumed the newest of the table, which accumulates gradients in fp32"
@@ -382,13 +392,14 @@ def _make_row_job(
     return RowTrainingJob(tool, family, job, missing, alternatives, note, unit, gpu_gib, clashes, max_gib, tool_name)
 
 
-OUTPUT_COLUMNS = ("predicted_gib", "upper_gib", "p_oom", "family", "tool", "level", "missing", "note")
-"""Columns that a prediction adds."""
+RUN_TABLE_OUTPUT_COLUMNS = ("predicted_gib", "upper_gib", "p_oom", "family", "tool", "level", "missing", "note")
+"""Columns that a prediction adds to a table of runs."""
 TOOL_MEASURED, TOOL_NOT_MEASURED, NOT_PREDICTED = "tool measured", "tool not measured", "not predicted"
+"""Values of ``level``: the tool has measured runs; it has none; the row has no prediction."""
 CLASH_LOG_MARGIN = 0.25
-"""Logarithm by which a bound is wider where a row says a thing twice and differently."""
+"""Logarithm of the factor by which a bound is wider where a row contradicts itself."""
 _ALTERNATIVE_LOG_MARGIN = 0.05
-"""Logarithm of what a bound adds to the largest of the other answers."""
+"""Logarithm of the factor by which a bound exceeds the largest peak under other values of unstated settings."""
 
 
 @dataclass(frozen=True)
@@ -419,7 +430,7 @@ def predict_row(row_job: RowTrainingJob, model: PeakModel, *, gpu_gib: float | N
         return PeakPrediction(None, None, None, row_job.family, row_job.tool, NOT_PREDICTED, words, note)
     knobs = np.exp(model.logs(row_job.label))
     peaks = [float(np.dot(peak_gib(job), knobs)) * row_job.unit for job in (row_job.job, *row_job.alternatives)]
-    is_known_tool, decided = row_job.tool != GENERIC_TOOL, not has_open_questions(row_job)
+    is_known_tool, decided = row_job.tool != GENERIC_TOOL, not lacks_deciding_settings(row_job)
     radius = model.radius(row_job.label, is_known_tool=is_known_tool, job=row_job.job, decided=decided)
     radius += CLASH_LOG_MARGIN * bool(row_job.clashes)
     largest_alternative = max((peak * math.exp(_ALTERNATIVE_LOG_MARGIN) for peak in peaks[1:]), default=0.0)
@@ -430,7 +441,7 @@ def predict_row(row_job: RowTrainingJob, model: PeakModel, *, gpu_gib: float | N
     )
     board_gib, p_oom = gpu_gib or row_job.gpu_gib, None
     if board_gib:
-        room = row_job.unit * max(board_gib - hidden_bytes(row_job.job) / BYTES_PER_GIB, 0.01)
+        room = row_job.unit * max(board_gib - unmetered_bytes(row_job.job) / BYTES_PER_GIB, 0.01)
         probabilities = [model.p_oom(peak, room, radius) for peak in peaks]
         p_oom = (
             probabilities[0]
@@ -446,7 +457,7 @@ def predict_row(row_job: RowTrainingJob, model: PeakModel, *, gpu_gib: float | N
 
 
 def predict_table(table: pl.DataFrame, model: PeakModel | None = None, *, tool: str | None = None) -> pl.DataFrame:
-    """Add the columns of `OUTPUT_COLUMNS` to a table of runs.
+    """Add the columns of `RUN_TABLE_OUTPUT_COLUMNS` to a table of runs.
 
     Examples
     --------
@@ -454,7 +465,7 @@ def predict_table(table: pl.DataFrame, model: PeakModel | None = None, *, tool: 
     >>> predict_table(table)["missing"].to_list()
     ['seq_len: not given; add it']
     """
-    model, read = model or shipped_peak_model(), [name for name in INPUT_COLUMNS if name in table.columns]
+    model, read = model or shipped_peak_model(), [name for name in RUN_TABLE_INPUT_COLUMNS if name in table.columns]
     predictions: dict[tuple[Any, ...], PeakPrediction] = {}
     rows = table.select(read).rows() if read else [()] * len(table)
     for row in rows:
@@ -463,13 +474,13 @@ def predict_table(table: pl.DataFrame, model: PeakModel | None = None, *, tool: 
     answers = [predictions[row] for row in rows]
     numbers = {
         name: pl.Series([getattr(prediction, name) for prediction in answers], dtype=pl.Float64).round(4)
-        for name in OUTPUT_COLUMNS[:3]
+        for name in RUN_TABLE_OUTPUT_COLUMNS[:3]
     }
     words = {
         name: pl.Series([getattr(prediction, name) for prediction in answers], dtype=pl.String)
-        for name in OUTPUT_COLUMNS[3:]
+        for name in RUN_TABLE_OUTPUT_COLUMNS[3:]
     }
-    return table.drop(OUTPUT_COLUMNS, strict=False).with_columns(**numbers, **words)
+    return table.drop(RUN_TABLE_OUTPUT_COLUMNS, strict=False).with_columns(**numbers, **words)
 
 
 def collect_measured_runs(
@@ -511,16 +522,17 @@ def collect_measured_runs(
         )
         worst.append(max(alternatives, default=0.0))
         sources.append(read_row_job(row).label)
-        flagged.append(has_open_questions(row_job))
+        flagged.append(lacks_deciding_settings(row_job))
         models.append(job.model.name)
-        extent.append(compute_extent(job))
+        extent.append(compute_log_job_size(job))
         kinds.append(describe_training_kind(job))
         row_numbers.append(i)
     if not row_numbers:
         raise TraceFormatError("runs", "rows with a measured peak", "none", "Measure some.")
     measured = measured[row_numbers]
     runs = MeasuredRuns(
-        np.array(parts).reshape(-1, len(COMPONENTS)), measured["measured_peak_gib"].to_numpy(), tuple(sources),
+        np.array(parts).reshape(-1, len(PEAK_MEMORY_COMPONENTS)),
+        measured["measured_peak_gib"].to_numpy(), tuple(sources),
         np.array(flagged, dtype=np.bool_), np.array(worst), tuple(models), np.array(extent), tuple(kinds),
     )  # fmt: skip
     return runs, measured
@@ -554,6 +566,6 @@ def list_unread_rows(table: pl.DataFrame) -> list[str]:
     return faults
 
 
-def has_open_questions(row_job: RowTrainingJob) -> bool:
-    """Whether a row leaves open settings that decide its peak."""
+def lacks_deciding_settings(row_job: RowTrainingJob) -> bool:
+    """Whether a row does not state settings that decide its peak."""
     return any(not text.startswith(("heads", "framework")) for text in row_job.missing)

@@ -19,6 +19,7 @@ _HALF_PEAK_RATE_TOKENS = 256.0
 _RECOMPUTED_FORWARD_FRACTION_BY_MODE = {"none": 0.0, "selective": 0.24, "full": 1.0}
 """Fraction of the forward pass that is recomputed in backward."""
 _EAGER_PARAMETERS = ("eager_matmul_share", "eager_passes", "eager_logit_bytes", "eager_step_passes", "eager_layer_s")
+"""Catalogue parameters of the speed of training that is neither compiled nor fused."""
 _ADAPTER_KERNEL_FACTOR = 1.8
 """Kernels of a layer with adapters over those without; 0.6 more where forward is recomputed."""
 _UNPACK_BYTES_PER_WEIGHT = 4.5
@@ -30,7 +31,7 @@ _MAX_EAGER_BYTES_PER_SM_S = 23e9
 
 @dataclass(frozen=True)
 class GpuSpec:
-    """Figures of a GPU for planning: GiB, dense peaks [FLOP/s] (0: none), bandwidths [bytes/s], bf16 support."""
+    """Data-sheet values of a GPU or slice: GiB, dense peaks [FLOP/s] (0: none), bandwidths [bytes/s], bf16."""
 
     name: str
     memory_gib: float
@@ -46,7 +47,7 @@ class GpuSpec:
 
 @functools.cache
 def find_gpu_spec(name: str) -> GpuSpec | None:
-    """Find the figures of a GPU model; None if its data sheet states no peak.
+    """Find the data-sheet values of a GPU model; None if its data sheet states no peak.
 
     Examples
     --------
@@ -77,7 +78,7 @@ def find_gpu_spec(name: str) -> GpuSpec | None:
 
 
 def make_slice_spec(gpu_model: GpuSpec, profile: str) -> GpuSpec:
-    """Scale the figures of a GPU to a MIG slice: memory, bandwidth, peaks and multiprocessors.
+    """Scale the data-sheet values of a GPU to a MIG slice: memory, bandwidth, peaks and multiprocessors.
 
     Examples
     --------

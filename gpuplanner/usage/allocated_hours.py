@@ -10,47 +10,55 @@ import polars as pl
 
 from gpuplanner.core.schema_checks import cast_columns, conform
 from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY, Inventory, Jobs, Samples
+from gpuplanner.ingest.chunked_tables import LazyJobs
 from gpuplanner.ingest.gpu_model_resolution import spread_gpus_over_nodes
-from gpuplanner.ingest.large_tables import LazyJobs
 from gpuplanner.ingest.telemetry.sample_buffer import add_sample_ends
 from gpuplanner.ingest.telemetry.telemetry_join import (
     TOGETHER_JOB,
     count_devices_on_nodes,
-    device_kind,
+    device_kind_expr,
     split_shared_samples,
 )
 from gpuplanner.usage.pool_occupancy import LedgerWindow, jobs_with_gpus
 
 MIN_PROCESS_MEMORY_GIB = 0.25
-"""Device memory from which a process is taken to be there: a CUDA context alone takes about 0.3 GB [1]_.
+"""Device memory from which a GPU counts as having a process [GiB]: a CUDA context alone takes about 0.3 GB [1]_.
 
 References
 ----------
 .. [1] pytorch/pytorch, issues 107667 and 20532; MLSysOps/MIGProfiler, figures of memory by profile.
 """
 ALLOCATED_IDLE_STATES = ("idle_with_process", "idle_without_process", "idle_unclear")
-"""Parts of ``allocated_idle``; unclear where memory was not measured."""
+"""Activity states that add up to the ledger bucket ``allocated_idle``; ``idle_unclear`` is idle GPU time for which no
+GPU memory was measured, so that a process can be neither seen nor ruled out.
+"""
 ACTIVITY_STATES = ("used", *ALLOCATED_IDLE_STATES, "no_telemetry")
+"""States into which allocated GPU-hours are split by measured SM activity: used, idle (three states), no telemetry."""
 ACTIVE_GPU_HOURS_COLUMN = "active"
-"""GPU-hours times mean activity, of the time of which it is known; no state of its own."""
+"""Column of active GPU-hours: GPU-hours times mean SM activity [0-1], where activity is known. It is no activity state;
+its hours are part of those of the states.
+"""
 ROUNDING_TOLERANCE_DEVICES = 1e-9
-"""Sums of devices below this are rounding."""
+"""Sums of device counts below this are rounding errors and count as 0 [devices]."""
 TELEMETRY_JOIN_COLUMNS = ("job_id", "instances", "node_list", "profile_requested")
-"""Columns of ``schemas.Jobs`` by which samples find their jobs."""
+"""Columns of ``schemas.Jobs`` by which telemetry samples are joined to jobs."""
 ALLOCATION_JOB_COLUMNS = (
     "tenant", "submit_time", "start_time", "end_time", "state", "gpus", "sm_activity", "memory_peak_gib",
 )  # fmt: skip
-"""Columns of ``schemas.Jobs`` that are looked at, beside ``job_id`` and ``instances`` where there are samples."""
+"""Columns of ``schemas.Jobs`` that the split of allocated GPU-hours reads; with telemetry also ``job_id`` and
+``instances``.
+"""
 
 
 def split_allocated_hours(
     jobs: pl.DataFrame | pl.LazyFrame, samples: pl.DataFrame | None, window: LedgerWindow
 ) -> pl.DataFrame:
-    """Split the allocated GPU-hours of jobs by the observed activity of their GPUs.
+    """Split the allocated GPU-hours of jobs by tenant, GPU model, hour and the observed activity of their GPUs.
 
-    While samples of a job hold, its time is used or held idle as its devices were; the part of its GPUs without a
-    sample, and the time for which none holds, is as the mean activity of the job's record says; if there is none,
-    the time is unobserved. ``active`` is the part of the time seen that SMs were at work: GPU-hours times activity.
+    Where telemetry samples of a job exist, its GPU-hours are used or idle as its devices were. GPUs and times without
+    samples take the mean SM activity of the job record; without that, they count as ``no_telemetry``. The state
+    ``active`` holds GPU-hours times mean SM activity, where activity is known. Columns of the result: ``tenant``,
+    ``board`` (GPU model), ``hour`` (number from the begin of the window), ``state`` and ``gpu_hours``.
     """
     keys = ["tenant", "board"]
     owners = jobs.lazy().select(keys).unique().sort(keys).with_row_index("owner").collect()
@@ -110,9 +118,10 @@ def allocated_by_activity(
 def allocated_and_active(
     jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, start: datetime, end: datetime
 ) -> pl.DataFrame:
-    """Tabulate allocated GPU-hours of each tenant by activity, as :func:`allocated_by_activity`, and active ones.
+    """Tabulate allocated GPU-hours of each tenant by activity state, and its active GPU-hours.
 
-    GPUs that are allocated without any process are idle beyond doubt: no program would notice their loss.
+    As :func:`allocated_by_activity`, with one more column. GPUs that are allocated without any process are certainly
+    idle: no program would notice their loss.
 
     Parameters
     ----------
@@ -168,20 +177,20 @@ def _activity_state(activity: str, memory_gib: str) -> pl.Expr:
 
 
 SUMMED_DEVICE_COLUMNS = ("devices", *ACTIVITY_STATES[:-1], ACTIVE_GPU_HOURS_COLUMN)
-"""What is added up over devices: how many there are, in which state, and their activity."""
+"""Columns that are summed over devices: number of devices, devices in each activity state, and their SM activity."""
 
 
 def _observed_spans(allocated: pl.DataFrame, jobs: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
-    """Tabulate the spans of jobs with samples: how many of the job's GPUs were observed, and in which state."""
+    """Tabulate the time spans of jobs with samples: the observed GPUs of the job, by activity state."""
     table = add_sample_ends(conform(samples, Samples, source="samples").filter(pl.col("sm_activity").is_not_null()))
     spans = [_device_spans(split_shared_samples(table.drop_nulls("job_id")), "job_id", "node", "gpu", "instance")]
     # Devices that several may have held; of a cut GPU only its instances.
-    shared = table.with_columns(kind=device_kind()).drop_nulls("kind")
+    shared = table.with_columns(kind=device_kind_expr()).drop_nulls("kind")
     shared = shared.filter(pl.col("job_evidence") == TOGETHER_JOB)
     if shared.height:
         devices = _device_spans(shared.with_columns(part=1.0), "node", "gpu", "instance", "kind")
-        spans.append(share_out_devices(jobs, devices))
-    observed = sum_levels(
+        spans.append(divide_device_activity_among_jobs(jobs, devices))
+    observed = sum_device_spans(
         pl.concat([part.select("job_id", "begin", "end", *SUMMED_DEVICE_COLUMNS) for part in spans]), ["job_id"]
     )
     of_gpus = pl.min_horizontal("gpus", "devices")
@@ -200,9 +209,10 @@ def _observed_spans(allocated: pl.DataFrame, jobs: pl.DataFrame, samples: pl.Dat
 
 
 def _device_spans(samples: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """Tabulate the spans of devices with samples; the state of a minute is that of its mean activity.
+    """Tabulate the time spans of sampled devices with their activity state.
 
-    A job that works in bursts does not rest between them.
+    The state follows from the mean SM activity of a minute, so that a job that works in bursts is not idle between
+    them.
     """
     minute = [*keys, pl.col("time").dt.truncate("1m")]
     active, state = pl.col("part") * pl.col("sm_activity"), _activity_state("sm_activity", "memory_used_gib")
@@ -217,8 +227,8 @@ def _device_spans(samples: pl.DataFrame, *keys: str) -> pl.DataFrame:
     return spans.with_columns(**devices_by_state)
 
 
-def sum_levels(spans: pl.DataFrame, by: Sequence[str], borders: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Sum :data:`SUMMED_DEVICE_COLUMNS` over the spans of each group, from each change to the next.
+def sum_device_spans(spans: pl.DataFrame, by: Sequence[str], borders: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Sum device counts by activity state over the overlapping time spans of each group, from each change to the next.
 
     Parameters
     ----------
@@ -227,12 +237,13 @@ def sum_levels(spans: pl.DataFrame, by: Sequence[str], borders: pl.DataFrame | N
     by : sequence of str
         Columns of a group.
     borders : polars.DataFrame, optional
-        Instants ``at`` of groups at which the sum is cut in two, whether it changes or not.
+        Instants ``at`` of groups at which a span of the result ends and the next begins, even if the sum stays the
+        same.
 
     Returns
     -------
     polars.DataFrame
-        The columns of `spans`; instants of which no device was seen are left out.
+        The columns of `spans`, one row a span with constant sums; times without any observed device are left out.
 
     Examples
     --------
@@ -240,7 +251,7 @@ def sum_levels(spans: pl.DataFrame, by: Sequence[str], borders: pl.DataFrame | N
     >>> noon, hour = datetime(2026, 1, 1, 12, tzinfo=UTC), timedelta(hours=1)
     >>> spans = pl.DataFrame({"job_id": "a", "begin": [noon, noon + hour], "end": [noon + 2 * hour, noon + 3 * hour]})
     >>> spans = spans.with_columns(pl.lit(1.0).alias(name) for name in SUMMED_DEVICE_COLUMNS)
-    >>> sum_levels(spans, ["job_id"]).select(pl.col("begin", "end").dt.hour(), "devices").rows()
+    >>> sum_device_spans(spans, ["job_id"]).select(pl.col("begin", "end").dt.hour(), "devices").rows()
     [(12, 13, 1.0), (13, 14, 2.0), (14, 15, 1.0)]
     """
     groups = spans.select(by).unique(maintain_order=True).with_row_index("group")
@@ -268,7 +279,7 @@ def sum_levels(spans: pl.DataFrame, by: Sequence[str], borders: pl.DataFrame | N
 
 
 def _hours_by_owner(table: pl.DataFrame, weight: str, owners: int, window: LedgerWindow) -> np.ndarray:
-    """Sum GPU-hours by owner and hour, shape (n_owners, n_hours).
+    """Sum GPU-hours by owner (a pair of tenant and GPU model) and hour, shape (n_owners, n_hours).
 
     Parameters
     ----------
@@ -286,22 +297,24 @@ def _hours_by_owner(table: pl.DataFrame, weight: str, owners: int, window: Ledge
 
 
 STATES_BUSIEST_FIRST = ("used", "idle_with_process", "idle_unclear", "idle_without_process")
-"""States of devices, those first that are surely allocated: active ones, then those with a process."""
+"""Activity states in the order in which devices of a node are assumed to be allocated: active ones, then idle ones with
+a process.
+"""
 
 
-def share_out_devices(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    """Share out the observed activity of devices among the jobs that were allocated some of them.
+def divide_device_activity_among_jobs(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
+    """Divide the observed activity of the devices of a node among the jobs that were allocated GPUs there.
 
-    Jobs that together hold h of the D devices seen on a node are taken to hold the h busiest: a free device does
-    nothing. What these did is given to the jobs in proportion to what each holds, so the tenants of a node can be
-    told apart only by how much they held.
+    Telemetry does not name the job of a device. Jobs that are together allocated h of the D sampled devices of a node
+    are assumed to have the h busiest, as an unallocated device does nothing. The activity of these is divided in
+    proportion to the GPUs of each job, so tenants of one node differ only by how much they were allocated.
 
     Parameters
     ----------
     jobs : polars.DataFrame
         Table ``schemas.Jobs``.
     devices : polars.DataFrame
-        ``node``, ``kind``, ``begin``, ``end`` and :data:`SUMMED_DEVICE_COLUMNS`: a row a device and span.
+        ``node``, ``kind``, ``begin``, ``end`` and :data:`SUMMED_DEVICE_COLUMNS`: one row for each device and time span.
 
     Returns
     -------
@@ -310,7 +323,7 @@ def share_out_devices(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame
 
     Examples
     --------
-    Of four GPUs three are held, and two work: the job that holds two of the three has two thirds of that.
+    Of four GPUs three are allocated, and two are active: the job with two of the three gets two thirds of the activity.
 
     >>> from datetime import UTC, datetime, timedelta
     >>> noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -320,7 +333,7 @@ def share_out_devices(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame
     >>> seen = pl.DataFrame({"node": "n1", "kind": "", "begin": [noon] * 4, "end": noon + timedelta(minutes=1),
     ...     "devices": 1.0, "used": [1.0, 1.0, 0.0, 0.0], "idle_without_process": [0.0, 0.0, 1.0, 1.0],
     ...     "idle_with_process": 0.0, "idle_unclear": 0.0, "active": [0.9, 0.6, 0.0, 0.0]})
-    >>> together = share_out_devices(jobs, seen).sort("job_id")
+    >>> together = divide_device_activity_among_jobs(jobs, seen).sort("job_id")
     >>> together.select("job_id", "devices", pl.col("used", "active").round(3)).rows()
     [('a', 2.0, 1.333, 1.0), ('b', 1.0, 0.667, 0.5)]
     """
@@ -328,7 +341,7 @@ def share_out_devices(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame
     members = count_devices_on_nodes(jobs, devices.select(key).unique())
     changes = members.select(*key, "at").unique().sort("at")
     levels_of_jobs = (
-        sum_levels(devices, key, changes)
+        sum_device_spans(devices, key, changes)
         .sort("begin")
         .join_asof(changes, left_on="begin", right_on="at", by=key, check_sortedness=False)
         .join(members.drop_nulls("job_id"), on=[*key, "at"])
@@ -350,13 +363,13 @@ def share_out_devices(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame
 
 
 FAILED_JOB_STATES = ("FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "TIMEOUT", "CANCELLED")
-"""States whose GPU-time may have to be spent again. How much of it was saved by checkpoints is not known."""
+"""Final job states whose GPU-hours may have to be repeated; how much of them checkpoints saved is not known."""
 _NODE_HOURS_JOB_COLUMNS = ("submit_time", "start_time", "end_time", "state", "gpus", "node_list")
-"""Columns of ``schemas.Jobs`` that are looked at."""
+"""Columns of ``schemas.Jobs`` that :func:`gpu_hours_by_node` reads."""
 
 
 def allocated_by_state(jobs: pl.DataFrame | LazyJobs, *, start: datetime, end: datetime) -> pl.DataFrame:
-    """Sum the GPU-hours of attempts by tenant and final state, and mark those that may have to be repeated.
+    """Sum allocated GPU-hours of job attempts by tenant and final state, and mark states whose work may be repeated.
 
     Parameters
     ----------
@@ -407,10 +420,10 @@ def allocated_by_state(jobs: pl.DataFrame | LazyJobs, *, start: datetime, end: d
 def requested_allocated_active(jobs: pl.DataFrame | LazyJobs, *, start: datetime, end: datetime) -> pl.DataFrame:
     """Sum requested, allocated and active GPU-hours by tenant.
 
-    Requested is GPUs times the run-time limit of the attempts that started in the window, allocated is GPUs
-    times the time they were held in it, active is that times the mean SM activity: less than the ``used`` of
-    the ledger, where a GPU that works at all is used. Each is null where no attempt of the tenant says it, and
-    each share says what part of the allocation it speaks of.
+    Requested GPU-hours are GPUs times the run-time limit of the attempts that started in the window. Allocated
+    GPU-hours are GPUs times run time in the window. Active GPU-hours are these times mean SM activity: fewer than the
+    ledger bucket ``used``, which counts a GPU with any activity in full. A sum is null where no attempt of the tenant
+    states it; each share states which part of the allocation the sum covers.
 
     Parameters
     ----------
@@ -472,7 +485,7 @@ def requested_allocated_active(jobs: pl.DataFrame | LazyJobs, *, start: datetime
 def _allocations_in_window(
     jobs: pl.DataFrame | LazyJobs, window: LedgerWindow, *extra_columns: str
 ) -> Iterator[pl.DataFrame]:
-    """Yield the attempts that were allocated GPUs in the window, with their hours in it, part by part."""
+    """Yield, in chunks, the job attempts that were allocated GPUs in the window, with their hours in it."""
     names = ["tenant", "state", "gpus", "submit_time", "start_time", "end_time", *extra_columns]
     hours = window.overlap_h("start_time", "end_time")
     for part in LazyJobs.from_table(jobs).iterate_chunks(names):
@@ -485,8 +498,8 @@ def _allocations_in_window(
 def gpu_hours_by_node(jobs: pl.DataFrame, inventory: pl.DataFrame, *, start: datetime, end: datetime) -> pl.DataFrame:
     """Sum installed and allocated GPU-hours by node and hour.
 
-    Jobs over several nodes are taken to hold as many GPUs on each. Jobs whose node is not known, or not in the
-    inventory, are summed under a null node, where nothing is installed.
+    Jobs on several nodes are assumed to be allocated equally many GPUs on each. Jobs whose node is not known, or not in
+    the inventory, are summed under a null node, where nothing is installed.
 
     Parameters
     ----------

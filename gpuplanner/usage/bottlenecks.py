@@ -1,4 +1,4 @@
-"""Bottlenecks of jobs from their counters."""
+"""Bottlenecks of jobs (compute, memory bandwidth, interconnect, …) classified from GPU profiling counters."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 
 @dataclass(frozen=True)
 class Threshold:
-    """A threshold of the bottleneck rules, with its unit and source.
+    """A threshold of the rules that classify bottlenecks, with its unit and source.
 
     Parameters
     ----------
     name : str
-        What the rules call it.
+        Key of the threshold in the rules, such as ``idle_sm``.
     value : float
         In `unit`.
     unit, meaning, source, date : str
-        What it is, and where it comes from.
+        Unit of the value, its meaning, its source, and the date when the source was read.
     """
 
     name: str
@@ -59,7 +59,7 @@ def load_thresholds() -> dict[str, Threshold]:
 
 @functools.cache
 def advice() -> pl.DataFrame:
-    """Load the advice for each bottleneck: which MIG slice or GPU model to choose.
+    """Load the table of advice for each kind of bottleneck: which MIG slice or GPU model to choose.
 
     Returns
     -------
@@ -75,13 +75,14 @@ def advice() -> pl.DataFrame:
 
 
 def _read_catalogue(file: str) -> pl.DataFrame:
+    """Read a CSV file of this package as a table of text columns."""
     return pl.read_csv((resources.files(__package__) / file).read_bytes(), infer_schema=False)
 
 
 BOTTLENECK_NAMES = ("compute", "memory-bandwidth", "interconnect", "input", "launch", "mixed", "idle", "unclear")
-"""What a job can be bound by."""
+"""Kinds of bottleneck that a job can have: what limits its speed."""
 PROFILING_COUNTER_COLUMNS = ("sm_activity", "tensor_activity", "dram_activity", "pcie_gb_s", "nvlink_gb_s")
-"""Counters of the rules; a null is not read, never zero."""
+"""Columns of GPU profiling counters that the rules read; null means not measured, never 0."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Signature:
     """Bottleneck of a job, with its evidence.
 
     - ``bound``: One of :data:`BOTTLENECK_NAMES`.
-    - ``evidence``: The figures that decided, against their thresholds.
+    - ``evidence``: Counter values that decided, beside their thresholds, as text.
     """
 
     bound: str
@@ -98,7 +99,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class Counters:
-    """Means of the profiling counters of a job over its readings; None: not read, never zero.
+    """Mean profiling counters of a job over its telemetry readings; None: not measured, never 0.
 
     Parameters
     ----------
@@ -107,13 +108,13 @@ class Counters:
     pcie_gb_s, nvlink_gb_s : float, optional
         Traffic of both directions [GB/s].
     sm_occupancy : float, optional
-        Warps over what multiprocessors hold [0-1].
+        Resident warps over the maximum that multiprocessors can hold [0-1].
     idle_share : float, optional
         Share of the readings with less SM activity than ``idle_sm``.
     power_share : float, optional
-        Of the power limit.
+        Mean power over the power limit of the GPU [0-1].
     activity_source : str, optional
-        Rung of the metric ladder.
+        Kind of activity counter: ``profiling``, or a coarser one such as ``engine`` or ``legacy``.
 
     Examples
     --------
@@ -175,14 +176,14 @@ def signature(counters: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | No
     tensor, dram = counters.tensor_activity, counters.dram_activity
     pcie = counters.pcie_gb_s
     if rung != "profiling" or sm is None:
-        return Signature("unclear", _no_profiling(rung, sm))
+        return Signature("unclear", _describe_missing_profiling(rung, sm))
     text = f"SM activity {sm:.2g}"
     if sm < limit["idle_sm"] and (pcie is None or pcie < limit["heavy_pcie_gb_s"]):
         return Signature("idle", f"{text} < {limit['idle_sm']:g}")
     if tensor is None or dram is None:
         absent = [name for name, value in (("tensor", tensor), ("DRAM", dram)) if value is None]
         return Signature("unclear", f"{text}; {' and '.join(absent)} activity not read")
-    text += f", tensor {tensor:.2g}, DRAM {dram:.2g}" + _extras(counters, limit)
+    text += f", tensor {tensor:.2g}, DRAM {dram:.2g}" + _format_occupancy_and_power(counters, limit)
     near_tensor, near_dram = tensor / limit["tensor_peak"], dram / limit["dram_peak"]
     if dram >= limit["bound_dram"] and near_dram >= near_tensor:
         peak = f"{_percent(near_dram)} of the DRAM activity that can be reached, {_percent(near_tensor)} of the tensor"
@@ -191,10 +192,10 @@ def signature(counters: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | No
     if tensor >= limit["heavy_tensor"] or sm >= limit["effective_sm"] or busy:
         text += f"; {_percent(near_tensor)} of the tensor activity that can be reached"
         return Signature("compute", text)
-    return _waiting(text, sm, counters, gpus, nvlink_peak_gb_s, limit)
+    return _classify_quiet_gpus(text, sm, counters, gpus, nvlink_peak_gb_s, limit)
 
 
-def _waiting(
+def _classify_quiet_gpus(
     text: str,
     sm: float,
     counters: Counters,
@@ -202,12 +203,12 @@ def _waiting(
     nvlink_peak_gb_s: float | None,
     limit: Mapping[str, float],
 ) -> Signature:
-    """Apply the rules for GPUs that are not busy themselves.
+    """Classify the bottleneck of a job whose GPUs are mostly waiting: input, interconnect, launch or mixed.
 
     Parameters
     ----------
     text : str
-        Evidence so far.
+        Evidence that the earlier rules collected.
     sm : float
         SM activity. [0-1]
     counters : Counters
@@ -245,7 +246,8 @@ def _waiting(
     return Signature("launch", f"{low}; no other resource is busy")
 
 
-def _no_profiling(rung: object, activity: float | None) -> str:
+def _describe_missing_profiling(rung: object, activity: float | None) -> str:
+    """Format why a job without profiling counters is not classified, with the coarser counter that was read."""
     if rung == "legacy" and activity is not None:
         ran = f"{activity:.2g} of the time some kernel ran, on however few multiprocessors"
         return f"only the legacy counter was read: {ran}"
@@ -254,8 +256,8 @@ def _no_profiling(rung: object, activity: float | None) -> str:
     return "SM activity not read"
 
 
-def _extras(counters: Counters, limit: Mapping[str, float]) -> str:
-    """Format SM occupancy and power, which no rule needs."""
+def _format_occupancy_and_power(counters: Counters, limit: Mapping[str, float]) -> str:
+    """Format SM occupancy and power as additional evidence; no rule depends on them."""
     occupancy, power = counters.sm_occupancy, counters.power_share
     text = "" if occupancy is None else f", occupancy {occupancy:.2g}"
     if power is None:
@@ -265,13 +267,15 @@ def _extras(counters: Counters, limit: Mapping[str, float]) -> str:
 
 
 def _percent(share: float) -> str:
+    """Format a share [0-1] as a whole percentage, such as ``45 %``."""
     return f"{100 * share:.0f} %"
 
 
 DEVICE_KEY_COLUMNS = ("node", "gpu", "instance")
+"""Columns that identify a device in telemetry samples: node, GPU number and MIG instance."""
 
 
-def signatures_of(
+def classify_bottlenecks(
     samples: pl.DataFrame,
     gpu_model: GpuModel | str,
     *,
@@ -290,7 +294,7 @@ def signatures_of(
         ``job_id`` and ``gpus``: GPUs of jobs of which only some were sampled; the share of those with ``instances``.
         Otherwise the sampled devices count.
     by : sequence of str
-        Columns that make a group; ``("job_id", "phase")`` gives phases.
+        Columns that identify a group; ``("job_id", "phase")`` classifies each phase.
 
     Returns
     -------
@@ -310,11 +314,11 @@ def signatures_of(
     >>> from datetime import UTC, datetime
     >>> row = {"time": datetime(2026, 2, 2, tzinfo=UTC), "node": "n1", "gpu": 0, "job_id": "7"}
     >>> row |= {"sm_activity": 0.9, "tensor_activity": 0.6, "dram_activity": 0.2, "activity_source": "profiling"}
-    >>> signatures_of(pl.DataFrame([row]), "H100-80GB-SXM5").select("job_id", "bound").row(0)
+    >>> classify_bottlenecks(pl.DataFrame([row]), "H100-80GB-SXM5").select("job_id", "bound").row(0)
     ('7', 'compute')
     """
     spec = find_data_sheet(as_gpu_model(gpu_model).name)
-    means = _means(samples, by, load_thresholds()["idle_sm"].value, spec.tdp_w)
+    means = _mean_counters(samples, by, load_thresholds()["idle_sm"].value, spec.tdp_w)
     gpus, share = means["devices"], means["devices"].cast(pl.Float64)
     if jobs is not None and "job_id" in by:
         # A job on instances holds its share of GPUs, however many devices were sampled.
@@ -335,13 +339,13 @@ def signatures_of(
     return means.select(*by, bounds, evidence, "hours", share.alias("gpus"), *shares).sort(by)
 
 
-def signatures_by_class(signatures: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+def bottlenecks_by_class(signatures: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     """Tabulate the share of each bottleneck among the jobs of a class, with advice.
 
     Parameters
     ----------
     signatures : polars.DataFrame
-        From :func:`signatures_of`, by job.
+        From :func:`classify_bottlenecks`, by job.
     jobs : polars.DataFrame
         ``job_id`` and ``job_class``.
 
@@ -355,7 +359,7 @@ def signatures_by_class(signatures: pl.DataFrame, jobs: pl.DataFrame) -> pl.Data
     --------
     >>> signatures = pl.DataFrame({"job_id": ["1", "2"], "bound": ["idle", "compute"], "hours": 1.0, "gpus": [1, 3]})
     >>> jobs = pl.DataFrame({"job_id": ["1", "2"], "job_class": "tuning"})
-    >>> signatures_by_class(signatures, jobs).select("bound", "jobs", "share").rows()
+    >>> bottlenecks_by_class(signatures, jobs).select("bound", "jobs", "share").rows()
     [('compute', 1, 0.75), ('idle', 1, 0.25)]
     """
     classes = jobs.select("job_id", "job_class").unique("job_id")
@@ -370,8 +374,8 @@ def signatures_by_class(signatures: pl.DataFrame, jobs: pl.DataFrame) -> pl.Data
     )
 
 
-def _means(samples: pl.DataFrame, by: Sequence[str], idle: float, limit_w: float | None) -> pl.DataFrame:
-    """Compute the means of the counters of each group over the readings in which they were read.
+def _mean_counters(samples: pl.DataFrame, by: Sequence[str], idle: float, limit_w: float | None) -> pl.DataFrame:
+    """Compute the mean of each profiling counter by group, over the readings that have a value.
 
     Parameters
     ----------

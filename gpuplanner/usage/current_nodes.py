@@ -19,24 +19,30 @@ from gpuplanner.hardware.gpu_model_names import find_profile_name
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.layout_enumeration import find_fewest_gpus
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, format_layout, parse_layout, prove
+from gpuplanner.ingest.chunked_tables import LazyJobs
 from gpuplanner.ingest.gpu_model_resolution import spread_gpus_over_nodes
-from gpuplanner.ingest.large_tables import LazyJobs
 from gpuplanner.usage.pool_occupancy import HOUR, LedgerWindow, inferred_inventory, jobs_with_gpus
 
 NODE_JOB_COLUMNS = (
     "submit_time", "start_time", "end_time", "state", "gpus", "gpus_by_memory", "gpu_model", "profile_requested",
     "instances", "node_list",
 )  # fmt: skip
-"""Columns of ``schemas.Jobs`` that are looked at."""
+"""Columns of ``schemas.Jobs`` from which nodes and their GPUs are inferred."""
 MAX_UNNAMED_NODE_GPU_HOUR_FRACTION = 0.1
-"""Share of the GPU-hours on nodes that are not named, above which the nodes are not known."""
+"""Largest share of the GPU-hours on unnamed nodes with which an inventory of nodes is still inferred from jobs [0-1].
+"""
 ACCOUNTING_CLOCK_RESOLUTION = timedelta(seconds=1)
-"""What one job gives back another may take within the same second of a clock that counts seconds."""
+"""Resolution of the times in accounting: within the same second a GPU may be released by one job and allocated to
+another, which is no overlap.
+"""
 MAX_ROWS_SORTED_AT_ONCE = 1 << 20
-"""Rows that are put in order at a time."""
+"""Largest number of rows that are sorted in memory at once."""
 RECENT_NODES_SPAN = timedelta(days=7)
+"""Last part of the allocations of a node from which its layouts are inferred where those of the whole window do not fit
+on it.
+"""
 INFERRED_NODE_NAME = "inferred"
-"""Name of the node of GPUs that jobs were allocated on an unknown node."""
+"""Name of the node in an inferred inventory that holds the GPUs of jobs on unknown nodes."""
 
 
 def observe_nodes(jobs: pl.DataFrame | LazyJobs, begin: datetime, end: datetime) -> pl.DataFrame | None:
@@ -61,13 +67,15 @@ def observe_nodes(jobs: pl.DataFrame | LazyJobs, begin: datetime, end: datetime)
     unnamed = float(use.filter(pl.col("node").is_null())["gpus"].sum())
     if use["node"].null_count() == use.height or unnamed > MAX_UNNAMED_NODE_GPU_HOUR_FRACTION * total:
         return None
-    boards = _usual_models(use)
-    observed = _observe_parts(
+    boards = _usual_model_by_node(use)
+    observed = _infer_nodes_from_parts(
         lambda: (
             rows.filter(pl.col("node").is_not_null())
             for first, last in jobs_on_disk.split_span(begin, end)
             if (
-                rows := _on_named_nodes(jobs_on_disk.collect_between(first, last, NODE_JOB_COLUMNS), begin, end, boards)
+                rows := _tabulate_allocations_by_node(
+                    jobs_on_disk.collect_between(first, last, NODE_JOB_COLUMNS), begin, end, boards
+                )
             )
             is not None
         )
@@ -101,7 +109,7 @@ def observe_nodes(jobs: pl.DataFrame | LazyJobs, begin: datetime, end: datetime)
 def _models_of_mixed_nodes(
     use: pl.DataFrame, observed: Mapping[str, _ObservedNode], jobs: LazyJobs, begin: datetime, end: datetime
 ) -> dict[str, str]:
-    """Find all GPU models allocated on a node, where nodes by their usual model are too few for the jobs.
+    """Find nodes with several GPU models, where the nodes by their usual model have too few GPUs for the jobs.
 
     Parameters
     ----------
@@ -150,16 +158,16 @@ def add_observed_layouts(
     candidates = inventory.filter(has_no_layouts)
     instance_columns = (part["instances"] for part in jobs.iterate_chunks(["instances"]) if "instances" in part)
     any_cut = not candidates.is_empty() and any(instances.drop_nulls().len() for instances in instance_columns)
-    rows = _on_named_nodes(jobs.collect_rows(NODE_JOB_COLUMNS), begin, end) if any_cut else None
+    rows = _tabulate_allocations_by_node(jobs.collect_rows(NODE_JOB_COLUMNS), begin, end) if any_cut else None
     if rows is None:
         return inventory, ()
     boards = dict(candidates.select("node", "gpu_model").iter_rows())
     rows = rows.filter(pl.col("node").is_in(list(boards)))
     rows = rows.with_columns(board=pl.col("node").replace_strict(boards, return_dtype=pl.String))
-    observed = _observe_parts(lambda: [rows])
+    observed = _infer_nodes_from_parts(lambda: [rows])
     last = pl.col("end").filter(pl.col("number") > 0).max().over("node")
     recent_rows = rows.filter(pl.col("start") > last - RECENT_NODES_SPAN)
-    observed_lately = _observe_parts(lambda: [recent_rows])
+    observed_lately = _infer_nodes_from_parts(lambda: [recent_rows])
     texts: dict[str, str] = {}
     for name, gpus in candidates.select("node", "gpus").iter_rows():
         # Cut anew in between, what was held at one time does not fit beside what was held at another.
@@ -177,7 +185,7 @@ def add_observed_layouts(
 
 
 def clip_to_window(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFrame:
-    """Add ``start`` and ``end`` of each job within the window."""
+    """Add columns ``start`` and ``end``: begin and end of each job, clipped to the window."""
     return jobs.with_columns(
         start=pl.max_horizontal(pl.col("start_time"), pl.lit(begin)),
         end=pl.min_horizontal(pl.col("end_time").fill_null(end), pl.lit(end)),
@@ -185,7 +193,10 @@ def clip_to_window(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.Dat
 
 
 def peak_allocated(rows: pl.DataFrame, amount: str, *by: str) -> pl.DataFrame:
-    """Find the peak of an allocated amount, by group, in the column ``level``; ends count before starts."""
+    """Find the peak of an amount, such as GPUs, allocated at once, by group, in the column ``level``.
+
+    At the same instant, ends of allocations count before starts.
+    """
     groups = -(-rows.height // MAX_ROWS_SORTED_AT_ONCE) if by else 1
     if groups > 1:  # what is put in order takes several times the room of the rows
         number = rows.select(pl.col(by[0]).hash() % groups).to_series()
@@ -209,7 +220,7 @@ def _peak_allocated(rows: pl.DataFrame, amount: str, *by: str) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class _ObservedNode:
-    """Peak allocation of a node: its GPU model, its GPUs, and the layouts of partitioned GPUs."""
+    """Node inferred from its peak allocation: GPU model, GPUs, and layouts of its partitioned GPUs."""
 
     gpu_model: str | None
     gpus: int
@@ -217,7 +228,7 @@ class _ObservedNode:
 
 
 def _use_by_node_and_model(jobs: LazyJobs, begin: datetime, end: datetime) -> pl.DataFrame:
-    """Sum jobs and GPU-seconds (``gpus``) by node and GPU model; a null node is unknown."""
+    """Sum jobs and GPU-seconds (column ``gpus``) by node and GPU model; a null node is unknown."""
     gpu_seconds = (pl.col("end") - pl.col("start")).dt.total_seconds() * pl.col("gpus")
     texts = pl.col("node_list", "gpu_model").cast(pl.String)
     parts = []
@@ -230,13 +241,13 @@ def _use_by_node_and_model(jobs: LazyJobs, begin: datetime, end: datetime) -> pl
     return by_node.agg(pl.col("jobs", "gpus").sum())
 
 
-def _usual_models(used: pl.DataFrame) -> pl.DataFrame:
-    """Find the GPU model that most jobs on a node name."""
+def _usual_model_by_node(used: pl.DataFrame) -> pl.DataFrame:
+    """Find the GPU model of each node: the one that most jobs on it name."""
     usual = used.drop_nulls().sort("node", "jobs", "gpu_model", descending=[False, True, False])
     return usual.group_by("node", maintain_order=True).agg(board=pl.first("gpu_model"))
 
 
-def _on_named_nodes(
+def _tabulate_allocations_by_node(
     jobs: pl.DataFrame, begin: datetime, end: datetime, boards: pl.DataFrame | None = None
 ) -> pl.DataFrame | None:
     """Tabulate the GPUs or MIG instances allocated to each job on each named node.
@@ -252,7 +263,11 @@ def _on_named_nodes(
     boards : polars.DataFrame, optional
         Usual GPU model of each node; None: from the jobs.
     """
-    boards = _usual_models(_use_by_node_and_model(LazyJobs.from_table(jobs), begin, end)) if boards is None else boards
+    boards = (
+        _usual_model_by_node(_use_by_node_and_model(LazyJobs.from_table(jobs), begin, end))
+        if boards is None
+        else boards
+    )
     allocated = jobs_with_gpus(cast_columns(jobs, Jobs, NODE_JOB_COLUMNS, source="jobs"), LedgerWindow(begin, end))
     allocated = allocated.filter(pl.col("start_time") < end, pl.col("node_list").is_not_null().any())
     if allocated.is_empty():
@@ -297,8 +312,8 @@ def _on_named_nodes(
     )  # fmt: skip
 
 
-def _observe_parts(parts: Callable[[], Iterable[pl.DataFrame]]) -> dict[str, _ObservedNode]:
-    """Infer nodes from parts of the allocations, each with all allocations of some of the time."""
+def _infer_nodes_from_parts(parts: Callable[[], Iterable[pl.DataFrame]]) -> dict[str, _ObservedNode]:
+    """Infer nodes from allocations that are read in parts, each with all allocations of one period."""
     boards: dict[str, str | None] = {}
     peaks, of_profiles, spans = [], [], []
     for rows in parts():
@@ -308,7 +323,9 @@ def _observe_parts(parts: Callable[[], Iterable[pl.DataFrame]]) -> dict[str, _Ob
         of_profiles.append(peak_allocated(cut, "number", "node", "profile"))
         spans.append(cut.group_by("node").agg(first=pl.col("start").min(), last=pl.col("end").max()))
     counts_of: dict[str, dict[str, int]] = {}
-    for node, profile, number in _largest_levels(of_profiles, "node", "profile").sort("node", "profile").iter_rows():
+    for node, profile, number in (
+        _max_level_by_group(of_profiles, "node", "profile").sort("node", "profile").iter_rows()
+    ):
         counts_of.setdefault(node, {})[profile] = round(number)
     of_cut = pl.concat(spans).group_by("node").agg(pl.col("first").min(), pl.col("last").max())
     first, last = pl.max_horizontal("start", "first"), pl.min_horizontal("end", "last")
@@ -320,7 +337,7 @@ def _observe_parts(parts: Callable[[], Iterable[pl.DataFrame]]) -> dict[str, _Ob
         peaks_beside.append(peak_allocated(during, "whole", "node"))
         after.append(peak_allocated(on_partitioned.filter(pl.col("start") >= pl.col("last")), "whole", "node"))
     peak_of_node, with_cut, later = (
-        dict(_largest_levels(level, "node").iter_rows()) for level in (peaks, peaks_beside, after)
+        dict(_max_level_by_group(level, "node").iter_rows()) for level in (peaks, peaks_beside, after)
     )
     fewest: dict[tuple[str, tuple[tuple[str, int], ...]], list[str]] = {}
     observed: dict[str, _ObservedNode] = {}
@@ -337,16 +354,18 @@ def _observe_parts(parts: Callable[[], Iterable[pl.DataFrame]]) -> dict[str, _Ob
     return observed
 
 
-def _largest_levels(levels: list[pl.DataFrame], *by: str) -> pl.DataFrame:
+def _max_level_by_group(levels: list[pl.DataFrame], *by: str) -> pl.DataFrame:
+    """Find the largest ``level`` of each group in several tables of levels."""
     return pl.concat(levels).group_by(*by, maintain_order=True).agg(pl.col("level").max())
 
 
 def _round_up_gpus(gpus: float | None) -> int:
+    """Round a number of GPUs up to whole GPUs, but for rounding errors; None counts as 0."""
     return int(np.ceil((gpus or 0.0) - 1e-6))
 
 
 def _add_uneven_parts(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add GPUs that a job was allocated beyond an even share of its nodes, first where nodes have room."""
+    """Add the GPUs of jobs that cannot be divided evenly among their nodes, first on nodes with unallocated GPUs."""
     columns = ("node", "start", "end", "whole")
     even_parts = rows.filter(pl.col("whole") > 0).select(columns)
     uneven = rows.filter(pl.col("rest") > 0)
@@ -408,6 +427,7 @@ def layouts_of_node(gpus: int, stated: str | None, gpu_model: GpuModel) -> tuple
 
 
 def _canonical_layout(text: str, gpu_model: GpuModel) -> str:
+    """Rewrite a MIG layout with the profile names of the GPU model; ``gpu`` (MIG disabled) if it is not valid."""
     try:
         counts = parse_layout(text)
         if FULL_GPU in counts:
@@ -419,25 +439,28 @@ def _canonical_layout(text: str, gpu_model: GpuModel) -> str:
 
 
 SNAPSHOT_RUNNING_SHARE, SNAPSHOT_PEAK_RATIO = 1 / 3, 2.0
-"""A list of jobs of which a larger share ran in the last hour, with more GPUs than so many times those of the median
-hour before, tells what there was at one moment."""
+"""Thresholds by which a job list counts as a snapshot of one moment instead of a record over time: share of its jobs
+that ran in the last hour [0-1], and their GPUs over those of the median hour before.
+"""
 DIGITS_PATTERN = re.compile(r"\d+")
+"""Pattern of the digits in node names, by which names such as ``gpu-01`` and ``gpu-17`` are recognized as alike."""
 
 
 @dataclass(frozen=True)
 class TodaysNodes:
     """Nodes of today's fleet, with the layout of each GPU.
 
-    - ``names``: Those with most uncut GPUs first: plans cut from the last on.
-    - ``gpus``: GPUs of each.
-    - ``layouts``: One text for each GPU: ``"gpu"`` if it is not cut, its instances as
-      :func:`gpuplanner.hardware.mig_layouts.parse_layout` reads them, or ``"off"`` if it is cut and holds none.
-    - ``inferred``: Sizes follow from what jobs held at once: there may be more.
-    - ``named``: Whether nodes of these names exist; otherwise they are made up for the simulation, and no file may
-      have them.
-    - ``remarks``: What a reader must know of them, in sentences.
-    - ``snapshot``: The jobs are those of one moment rather than of a time.
-    - ``shared``: Nodes whose GPUs jobs share: they are kept as they are, whoever used them.
+    - ``names``: Names of the nodes, those with most full GPUs first: plans partition the last ones first.
+    - ``gpus``: Number of GPUs of each node.
+    - ``layouts``: Layout of each GPU of each node: ``"gpu"`` with MIG disabled, its MIG instances as
+      :func:`gpuplanner.hardware.mig_layouts.parse_layout` reads them, or ``"off"`` if it is in MIG mode without
+      instances.
+    - ``inferred``: Whether the numbers of GPUs are inferred from the peak of allocations; nodes may have more.
+    - ``named``: Whether nodes of these names exist; otherwise the names are synthetic, for the simulation alone, and
+      never exported.
+    - ``remarks``: Notes on the nodes for the reader, as sentences.
+    - ``snapshot``: Whether the job list is a snapshot of one moment instead of a record over time.
+    - ``shared``: Names of the nodes whose GPUs several jobs share without MIG; they are never changed.
 
     Examples
     --------
@@ -537,7 +560,8 @@ def partition_as_allocated(
 ) -> TodaysNodes:
     """Partition the fewest GPUs that hold the instances allocated at once, where layouts are unknown.
 
-    The last GPUs are cut, as plans do it. Where it would take more GPUs than there are, all stay whole.
+    The last GPUs are partitioned, as in plans. Where the instances would need more GPUs than there are, all GPUs stay
+    full.
 
     Parameters
     ----------
@@ -553,8 +577,8 @@ def partition_as_allocated(
         End of the window.
     """
     everywhere = jobs.with_columns(node_list=pl.lit("all"), gpu_model=pl.lit(gpu_model.name))
-    rows = _on_named_nodes(everywhere, begin, end)
-    cut = [] if rows is None else _observe_parts(lambda: [rows])["all"].cut
+    rows = _tabulate_allocations_by_node(everywhere, begin, end)
+    cut = [] if rows is None else _infer_nodes_from_parts(lambda: [rows])["all"].cut
     if not cut or len(cut) > nodes.total:
         return nodes
     texts = [FULL_GPU] * (nodes.total - len(cut)) + cut

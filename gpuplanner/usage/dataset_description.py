@@ -20,7 +20,7 @@ from gpuplanner.usage.period_accounts import JobFacts, describe_jobs
 from gpuplanner.usage.study_history import load_dataset, merge_small_tenants, open_long_dataset
 
 ALL_CLASSES_LABEL = "all"
-"""Word for jobs of every class, and of none."""
+"""Value of ``job_class`` that selects the jobs of all classes, those without a class included."""
 Tables = dict[str, pl.DataFrame]
 """Tables by title, in the order in which they are shown."""
 
@@ -29,10 +29,10 @@ Tables = dict[str, pl.DataFrame]
 class Description:
     """Description of a dataset folder: its sources, facts of its jobs, and summary tables.
 
-    - ``read``: What its sources say of themselves, to be shown.
+    - ``read``: Facts about its sources by name, such as the source, row counts and files.
     - ``jobs``: Facts of its jobs, or None without any.
     - ``tables``: The quality report and whatever the folder holds, by title, in the order in which they are shown.
-    - ``hours``: The ledger of its jobs in full.
+    - ``hours``: GPU-hour ledger of its jobs, row by row; None without any.
     """
 
     read: Mapping[str, object]
@@ -42,7 +42,7 @@ class Description:
 
     @property
     def all_facts(self) -> dict[str, object]:
-        """All facts; those of jobs that need a time span are absent without one."""
+        """All facts about sources and jobs by name; facts that need the run times of jobs are absent without these."""
         if self.jobs is None:
             return dict(self.read)
         shown = ("jobs", "quarantined", "tenants") if self.hours is None else tuple(vars(self.jobs))
@@ -50,7 +50,7 @@ class Description:
 
     @property
     def figures(self) -> dict[str, object]:
-        """Figures for scripts, by fixed names: GPUs, GPU-hours, matched telemetry, and all warnings."""
+        """Figures by fixed names, for scripts: GPUs, GPU-hours, share of matched telemetry, and all warnings."""
         join = self.read.get("telemetry by job")
         ledger, nodes = self.tables.get("ledger"), self.tables.get("nodes by GPU model")
         used = None
@@ -77,7 +77,7 @@ class Description:
         }
 
     def to_dict(self) -> dict[str, object]:
-        """Convert to figures of fixed names, facts and tables for JSON."""
+        """Convert figures, facts and tables to plain values for JSON."""
         return {**self.figures, "facts": self.all_facts, **self.tables}
 
 
@@ -89,9 +89,9 @@ def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False, job_c
     folder : str
         Folder written by ``ingest``, or ``"sample"``.
     smallest_group : int
-        Fewest people of a tenant that stands by itself, for output that is shared; 0: all do.
+        Fewest people of a tenant that is shown by itself, for output that is shared; smaller ones are merged; 0: none.
     nodes : bool
-        Also say how many GPU-hours were held on each node.
+        Also tabulate the GPU-hours allocated on each node.
     job_class : str, optional
         Also list the jobs of this class; :data:`ALL_CLASSES_LABEL` for all jobs with their classes.
 
@@ -145,18 +145,19 @@ def jobs_of_class(dataset: Dataset, job_class: str) -> Tables:
     }
 
 
-def hours_of_telemetry(folder: str) -> pl.DataFrame:
+def telemetry_by_hour(folder: str) -> pl.DataFrame:
     """Aggregate the telemetry of a folder by hour, device and job, with one day in memory at a time.
 
     Examples
     --------
-    >>> hours_of_telemetry("sample").select("node", "gpu", "samples").head(1).rows()
+    >>> telemetry_by_hour("sample").select("node", "gpu", "samples").head(1).rows()
     [('n03', 1, 16)]
     """
     return aggregate_hourly(scan_samples(data_folder(folder)))
 
 
-def _nodes(table: pl.DataFrame) -> Tables:
+def _summarize_nodes(table: pl.DataFrame) -> Tables:
+    """Tabulate nodes and GPUs by GPU model, from a table ``schemas.Inventory``."""
     in_mig = pl.col("mig_enabled").fill_null(value=False)
     by_board = table.group_by("gpu_model", gpus_a_node="gpus").agg(
         nodes=pl.len(),
@@ -168,7 +169,8 @@ def _nodes(table: pl.DataFrame) -> Tables:
     return {"nodes by GPU model": ordered}
 
 
-def _coverage(table: pl.DataFrame) -> Tables:
+def _summarize_coverage(table: pl.DataFrame) -> Tables:
+    """Tabulate the share of the expected GPU-hours of each node that telemetry covers."""
     share = pl.col("observed_gpu_h") / pl.col("expected_gpu_h")
     sums = pl.col("samples", "observed_gpu_h", "expected_gpu_h").sum()
     nodes = table.group_by("node").agg(pl.col("gpus").max(), sums)
@@ -176,14 +178,16 @@ def _coverage(table: pl.DataFrame) -> Tables:
     return {"coverage by node": covered.sort("covered", "node")}
 
 
-def _processes(table: pl.DataFrame) -> Tables:
+def _summarize_processes(table: pl.DataFrame) -> Tables:
+    """Tabulate the programs observed on GPUs: how often, on how many nodes, and their peak memory [GiB]."""
     by_program = table.group_by("command").agg(
         seen=pl.len(), nodes=pl.col("node").n_unique(), most_memory_gib=pl.col("memory_gib").max()
     )
     return {"processes by program": by_program.sort("seen", "command", descending=[True, False])}
 
 
-def _charges(table: pl.DataFrame) -> Tables:
+def _summarize_charges(table: pl.DataFrame) -> Tables:
+    """Tabulate a cloud bill by currency, and by month, tenant and instance type."""
     return {
         "bill by currency": sum_costs(table),
         "bill by month, tenant and instance type": summarise_bill(table),
@@ -191,7 +195,8 @@ def _charges(table: pl.DataFrame) -> Tables:
     }
 
 
-def _occupancy(table: pl.DataFrame) -> Tables:
+def _summarize_occupancy(table: pl.DataFrame) -> Tables:
+    """Tabulate total, allocated and pending resources of each pool over its readings."""
     by_pool = table.group_by("pool", "resource").agg(
         readings=pl.len(),
         first=pl.col("time").min(),
@@ -208,7 +213,8 @@ def _occupancy(table: pl.DataFrame) -> Tables:
     return {"occupancy by pool": ordered}
 
 
-def _requests(table: pl.DataFrame) -> Tables:
+def _summarize_requests(table: pl.DataFrame) -> Tables:
+    """Tabulate inference requests by service: rate [1/s] and tokens."""
     span_s = (pl.col("time").max() - pl.col("time").min()).dt.total_microseconds() / 1e6
     by_service = table.group_by("service").agg(
         requests=pl.len(),
@@ -224,7 +230,8 @@ def _requests(table: pl.DataFrame) -> Tables:
     return {"requests by service": by_service.sort("requests", "service", descending=[True, False])}
 
 
-def _quotas(table: pl.DataFrame) -> Tables:
+def _summarize_quotas(table: pl.DataFrame) -> Tables:
+    """Tabulate days and the range of quotas [GPUs] of each pool."""
     by_pool = table.group_by("pool").agg(
         days=pl.len(),
         first=pl.col("day").min(),
@@ -235,7 +242,8 @@ def _quotas(table: pl.DataFrame) -> Tables:
     return {"quotas by pool": by_pool.sort("peak_gpus", "pool", descending=[True, False])}
 
 
-def _gauges(table: pl.DataFrame) -> Tables:
+def _summarize_gauges(table: pl.DataFrame) -> Tables:
+    """Tabulate telemetry readings by metric: number, minimum, mean, p95 and maximum."""
     value = pl.col("value")
     by_metric = table.group_by("metric", "kind", "unit").agg(
         readings=pl.len(), subjects=pl.col("subject").n_unique(),
@@ -244,7 +252,8 @@ def _gauges(table: pl.DataFrame) -> Tables:
     return {"readings by metric": by_metric.sort("metric", "kind", "unit", nulls_last=True)}
 
 
-def _step_times(table: pl.DataFrame) -> Tables:
+def _summarize_step_times(table: pl.DataFrame) -> Tables:
+    """Tabulate training steps by job: workers, steps, step times and mean share of a GPU."""
     by_job = table.group_by("job").agg(
         workers=pl.col("worker").n_unique(),
         steps=pl.len(),
@@ -255,7 +264,9 @@ def _step_times(table: pl.DataFrame) -> Tables:
     return {"steps by job": by_job.sort("steps", "job", descending=[True, False])}
 
 
-def _distributions(table: pl.DataFrame) -> Tables:
+def _summarize_distributions(table: pl.DataFrame) -> Tables:
+    """Tabulate median, p95 and maximum of each published distribution."""
+
     def at(percent: float) -> pl.Expr:
         return pl.col("value").filter(pl.col("percent") >= percent).min()
 
@@ -264,27 +275,28 @@ def _distributions(table: pl.DataFrame) -> Tables:
     return {"distributions": by_series.sort("series")}
 
 
-def _job_states(table: pl.DataFrame) -> Tables:
+def _summarize_job_states(table: pl.DataFrame) -> Tables:
+    """Tabulate jobs, tenants and partitions by job state."""
     counts = {"tenants": pl.col("tenant").n_unique(), "partitions": pl.col("partition").n_unique()}
     by_state = table.group_by(pl.col("state").cast(pl.String)).agg(jobs=pl.len(), **counts)
     return {"jobs by state": by_state.sort("jobs", "state", descending=[True, False])}
 
 
 SUMMARY_FUNCTION_BY_TABLE: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
-    "inventory": _nodes,
-    "coverage": _coverage,
-    "processes": _processes,
-    "charges": _charges,
-    "occupancy": _occupancy,
-    "requests": _requests,
-    "quotas": _quotas,
+    "inventory": _summarize_nodes,
+    "coverage": _summarize_coverage,
+    "processes": _summarize_processes,
+    "charges": _summarize_charges,
+    "occupancy": _summarize_occupancy,
+    "requests": _summarize_requests,
+    "quotas": _summarize_quotas,
     "queue_quotas": lambda table: {"quotas of queues": table},
-    "gauges": _gauges,
-    "step_times": _step_times,
-    "distributions": _distributions,
-    "job_states": _job_states,
+    "gauges": _summarize_gauges,
+    "step_times": _summarize_step_times,
+    "distributions": _summarize_distributions,
+    "job_states": _summarize_job_states,
 }
-"""What is said of each table beside jobs and samples, by its name in ``schemas.TABLES``."""
+"""Function that summarizes each table of a dataset beside jobs and samples, by table name in ``schemas.TABLES``."""
 
 
 EFFECT_WORDS_BY_FIGURE = {
@@ -297,20 +309,25 @@ EFFECT_WORDS_BY_FIGURE = {
     "forecasts": ("forecast", "days of the week", "calendar"),
     "cost": ("cost", "charge", "price", "bill"),
 }
-"""Figures that findings speak of, and the words by which the effect of a finding names them."""
+"""Kinds of figures that a finding of the quality report can affect, with the words in the text of its effect that show
+it.
+"""
 OTHER_FIGURES, NO_FIGURES = "other", "none"
+"""Names for findings that affect a figure of another kind, and that affect none."""
 INTAKE_SCHEMA = pl.Schema({"what": pl.String, "day": pl.Date, "rows": pl.Int64})
-"""Columns of :func:`intake`."""
+"""Columns of :func:`intake`: kind of row (``what``), UTC day, and number of rows."""
 SUBMITTED_JOBS_LABEL = "jobs submitted"
+"""Value of ``what`` in :func:`intake` for submitted jobs; others are reasons of rejection."""
 _DATE_PATTERN = r"(?:19|20)\d\d-[01]\d-[0-3]\d"
+"""Pattern of an ISO date from 1900 to 2099, such as ``2026-02-02``."""
 
 
 @dataclass(frozen=True, eq=False)
 class DataQuality:
     """Quality report of a dataset, with the tables of its charts.
 
-    - ``read``: Source, row counts, span, files.
-    - ``findings``: As in the quality report: ``check, severity, rows, effect, example``, gravest first.
+    - ``read``: Source of the data, row counts, period and files.
+    - ``findings``: Findings as in the quality report, most serious first: ``check, severity, rows, effect, example``.
     - ``coverage``: Observed share of each node and day, see :func:`gpuplanner.ingest.telemetry.coverage.coverage`;
       None without telemetry.
     - ``intake``: Jobs and rejected rows by day, see :func:`intake`.
@@ -339,14 +356,14 @@ def data_quality(data: str | Dataset) -> DataQuality:
     return DataQuality(read.source_facts, read.quality, observed, intake(jobs, read.rejects))
 
 
-def figures_moved(effect: str) -> tuple[str, ...]:
-    """Find the figures that a finding affects, from the text of its effect.
+def figures_affected(effect: str) -> tuple[str, ...]:
+    """Find the kinds of figures, such as demand or cost, that a quality finding affects, from its effect text.
 
     Examples
     --------
-    >>> figures_moved("demand and GPU-hours leave them out and are too low")
+    >>> figures_affected("demand and GPU-hours leave them out and are too low")
     ('GPU-hours', 'demand')
-    >>> figures_moved("none: the rows were sorted"), figures_moved("kept")
+    >>> figures_affected("none: the rows were sorted"), figures_affected("kept")
     (('none',), ('other',))
     """
     text = effect.lower()
@@ -356,15 +373,15 @@ def figures_moved(effect: str) -> tuple[str, ...]:
     return named or (OTHER_FIGURES,)
 
 
-def by_figure(findings: pl.DataFrame) -> pl.DataFrame:
-    """Repeat each finding for each figure that it affects.
+def findings_by_figure(findings: pl.DataFrame) -> pl.DataFrame:
+    """Repeat each finding of the quality report for each kind of figure that it affects.
 
     Examples
     --------
-    >>> by_figure(data_quality("sample").findings).select("severity", "figure").rows()
+    >>> findings_by_figure(data_quality("sample").findings).select("severity", "figure").rows()
     [('info', 'GPU-hours'), ('info', 'run times')]
     """
-    figures = pl.Series("figure", map(figures_moved, findings["effect"]), dtype=pl.List(pl.String))
+    figures = pl.Series("figure", map(figures_affected, findings["effect"]), dtype=pl.List(pl.String))
     return findings.with_columns(figures).explode("figure")
 
 

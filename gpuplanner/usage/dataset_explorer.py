@@ -1,4 +1,4 @@
-"""Parts of a dataset by tenant, class or time, and public traces by name."""
+"""Explorer of a dataset: its usage by tenant, job class or month, and public traces opened by name."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.quarantine import drop_quarantined
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.allocated_hours import allocated_by_activity, allocated_by_state
-from gpuplanner.usage.bottlenecks import signatures_by_class, signatures_of
+from gpuplanner.usage.bottlenecks import bottlenecks_by_class, classify_bottlenecks
 from gpuplanner.usage.dataset_description import DataQuality, data_quality
-from gpuplanner.usage.demand_by_phase_and_late_demand_test import claim_table, fit_phases, phases_of_jobs
+from gpuplanner.usage.demand_by_phase_and_late_demand_test import fit_phases, late_demand_table, phases_of_jobs
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_period, hours_by_tenant
 from gpuplanner.usage.period_accounts import dataset_ledger
 from gpuplanner.usage.requested_demand import demand_series, resolve_requests
 from gpuplanner.usage.study_fleet import PlannedFleet, planned_fleet
-from gpuplanner.usage.study_history import begin_of, end_of, load_dataset, merge_small_tenants
-from gpuplanner.usage.utilization_dips import ActivityDips, find_spikes
+from gpuplanner.usage.study_history import load_dataset, merge_small_tenants, observation_begins_at, observation_ends_at
+from gpuplanner.usage.utilization_dips import ActivityDips, find_dips
 
 
 @dataclass(frozen=True)
 class PublicTrace:
-    """A public trace in the folder that ``GPUPLANNER_DATA`` names."""
+    """A public trace: its source format, files of jobs and nodes (below ``GPUPLANNER_DATA``), and time zone."""
 
     source: str
     jobs: str
@@ -50,7 +50,7 @@ PUBLIC_TRACE_BY_NAME = {
     ),
     "philly": PublicTrace("philly", "philly/philly.csv.gz", tz="America/Los_Angeles"),
 }
-"""Public traces that :func:`gpuplanner.usage.dataset_explorer.open_inbox` opens by name."""
+"""Public traces by the name under which :func:`gpuplanner.usage.dataset_explorer.explore_dataset` opens them."""
 
 
 def public_traces() -> list[str]:
@@ -72,7 +72,7 @@ def read_public(name: str) -> Dataset:
 
 
 ALL_TENANTS_LABEL = "everybody"
-"""Stands for all tenants together."""
+"""Value of ``tenant`` that selects all tenants together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +83,10 @@ class JobView:
     - ``phases``: From :func:`gpuplanner.usage.demand_by_phase_and_late_demand_test.fit_phases`, with ``bound`` and
       ``evidence`` of each
     phase, the
-      ``gpu_hours`` that it held and their ``cost`` at ``price``; null where the job's GPUs or the price are not known.
-    - ``spikes``: Short dips, their labels and pace.
-    - ``bound``, ``evidence``: Signature of the whole job.
+      ``gpu_hours`` allocated in it and their ``cost`` at ``price``; null where the job's GPUs or the price are not
+      known.
+    - ``spikes``: Short dips of SM activity, their labels and period.
+    - ``bound``, ``evidence``: Bottleneck of the whole job, and the counter values that decided.
     - ``price``: List price of a GPU-hour of the GPU model, None where there is none.
     """
 
@@ -99,16 +100,16 @@ class JobView:
 
 @dataclass(frozen=True, eq=False)
 class ExploredDataset:
-    """A dataset with its usage tables, the GPU model that requests are read for, and the time zone.
+    """A dataset with its usage tables, the GPU model whose profiles requests are mapped to, and the time zone.
 
-    Tables of the whole trace are computed when they are first asked for, and kept.
+    Tables of the whole dataset are computed at first use, and kept.
 
-    - ``trace``: As ingested.
-    - ``gpu_model``: GPU model that requests are read for; None: the data's own, see :attr:`model`.
+    - ``trace``: The dataset as ingested.
+    - ``gpu_model``: GPU model whose profiles requests are mapped to; None: that of the data, see :attr:`model`.
     - ``tz``: IANA zone.
-    - ``smallest_group``: Tenants of fewer people stand together, see
+    - ``smallest_group``: Tenants of fewer people are merged into one, see
     :func:`gpuplanner.core.privacy.merge_small_groups`;
-      0: none do.
+      0: none are.
     """
 
     trace: Dataset
@@ -121,13 +122,13 @@ class ExploredDataset:
 
     @cached_property
     def fleet(self) -> PlannedFleet:
-        """GPUs of the dataset, and the GPU model that requests are read for."""
+        """GPUs of the dataset, and the GPU model whose profiles requests are mapped to."""
         scenario = Scenario(gpu_model=self.gpu_model)
-        return planned_fleet(scenario, self.trace, begin_of(self.trace), end_of(self.trace))
+        return planned_fleet(scenario, self.trace, observation_begins_at(self.trace), observation_ends_at(self.trace))
 
     @property
     def model(self) -> GpuModel:
-        """GPU model that requests are read for; one without profiles where the data do not name it."""
+        """GPU model whose profiles requests are mapped to; one without profiles where the data do not name it."""
         return self.fleet.gpu_model
 
     @cached_property
@@ -138,7 +139,7 @@ class ExploredDataset:
     @cached_property
     def gpu_hour_ledger(self) -> pl.DataFrame:
         """Table ``schemas.Ledger`` of the whole dataset."""
-        return dataset_ledger(self.trace, begin_of(self.trace), end_of(self.trace))
+        return dataset_ledger(self.trace, observation_begins_at(self.trace), observation_ends_at(self.trace))
 
     @cached_property
     def demand_series(self) -> pl.DataFrame:
@@ -147,7 +148,7 @@ class ExploredDataset:
 
     @cached_property
     def demand_gpus(self) -> pl.DataFrame:
-        """Demand with each instance counted as its share of the GPU model, so that profiles can be added."""
+        """Demand in GPUs: each instance counts as its share of a GPU, so that profiles can be added."""
         names = self.demand_series["profile"].unique().to_list()
         shares = {name: self.model.gpu_fraction(name) for name in names}
         share = pl.col("profile").replace_strict(shares, return_dtype=pl.Float64)
@@ -156,13 +157,15 @@ class ExploredDataset:
     @cached_property
     def activity(self) -> pl.DataFrame:
         """Allocated GPU-hours by tenant: used, idle with and without a process, no telemetry."""
-        begin, end = begin_of(self.trace), end_of(self.trace)
+        begin, end = observation_begins_at(self.trace), observation_ends_at(self.trace)
         return allocated_by_activity(self.trace.jobs, self.trace.samples, start=begin, end=end)
 
     @cached_property
     def allocated_by_end_state(self) -> pl.DataFrame:
         """Allocated GPU-hours by tenant and final state of the attempts."""
-        return allocated_by_state(self.trace.jobs, start=begin_of(self.trace), end=end_of(self.trace))
+        return allocated_by_state(
+            self.trace.jobs, start=observation_begins_at(self.trace), end=observation_ends_at(self.trace)
+        )
 
     @cached_property
     def jobs_with_telemetry(self) -> pl.DataFrame:
@@ -186,14 +189,17 @@ class ExploredDataset:
         if self.trace.samples is None or self.jobs_with_telemetry.is_empty() or not self.fleet.in_catalogue:
             return None
         samples = self.trace.samples.drop_nulls("job_id")
-        return signatures_by_class(signatures_of(samples, self.model, jobs=self.trace.jobs), self.trace.jobs)
+        return bottlenecks_by_class(classify_bottlenecks(samples, self.model, jobs=self.trace.jobs), self.trace.jobs)
 
     @cached_property
     def claim(self) -> pl.DataFrame | None:
-        """Verdicts on the claim that late phases need fewer GPUs; None without telemetry or the GPU model's memory."""
+        """Verdicts on whether late phases of jobs need fewer GPUs than early ones.
+
+        None without telemetry, or if the memory of the GPU model is unknown.
+        """
         if self.job_phases is None or self.trace.samples is None or not self.model.memory_gib:
             return None
-        return claim_table(self.trace.samples, self.job_phases, self.model)
+        return late_demand_table(self.trace.samples, self.job_phases, self.model)
 
     @property
     def tenants(self) -> list[str]:
@@ -212,14 +218,14 @@ class ExploredDataset:
         return hours_by_bucket(self.gpu_hour_ledger)
 
     def months(self, tenant: str = ALL_TENANTS_LABEL) -> pl.DataFrame:
-        """Sum GPU-hours by local month, one column for each bucket that occurs.
+        """Sum GPU-hours by local month, with a column for each bucket of the ledger that occurs.
 
         Examples
         --------
-        >>> open_inbox("sample", tz="Europe/Berlin").months("search").select("period", "used").rows()
+        >>> explore_dataset("sample", tz="Europe/Berlin").months("search").select("period", "used").rows()
         [(datetime.date(2026, 2, 1), 3123.83...), (datetime.date(2026, 3, 1), 0.0)]
         """
-        span = {"start": begin_of(self.trace), "end": end_of(self.trace)}
+        span = {"start": observation_begins_at(self.trace), "end": observation_ends_at(self.trace)}
         rows = hours_by_period(self.rows_of(self.gpu_hour_ledger, tenant), every="month", tz=self.tz, **span)
         wide = rows.pivot("bucket", index="period", values="gpu_hours", aggregate_function="sum")
         buckets = [bucket for bucket in GPU_TIME_BUCKETS if bucket in wide.columns]
@@ -234,7 +240,7 @@ class ExploredDataset:
 
         Examples
         --------
-        >>> view = open_inbox("sample").job("job-002875")
+        >>> view = explore_dataset("sample").job("job-002875")
         >>> view.bound, view.phases["label"].to_list()
         ('compute', ['setup', 'ramp', 'steady', 'decay'])
         """
@@ -249,8 +255,8 @@ class ExploredDataset:
         begins = phases.select("phase", "start")
         parted = samples.sort("time").join_asof(begins, left_on="time", right_on="start")
         parted = parted.with_columns(pl.col("phase").fill_null(1)).drop("start")
-        signatures = signatures_of(parted, self.model, jobs=self.trace.jobs, by=("job_id", "phase"))
-        whole = signatures_of(samples, self.model, jobs=self.trace.jobs).row(0, named=True)
+        signatures = classify_bottlenecks(parted, self.model, jobs=self.trace.jobs, by=("job_id", "phase"))
+        whole = classify_bottlenecks(samples, self.model, jobs=self.trace.jobs).row(0, named=True)
         gpus = self.jobs_with_telemetry.filter(job_id=name)["gpus"][0]
         price = None
         with suppress(GpuPlannerError):
@@ -259,11 +265,11 @@ class ExploredDataset:
         cost = hours * pl.lit(None if price is None else price.value, pl.Float64)
         phase_signatures = signatures.select("phase", "bound", "evidence")
         priced = phases.with_columns(gpu_hours=hours, cost=cost).join(phase_signatures, on="phase", how="left")
-        spikes = find_spikes(samples)
+        spikes = find_dips(samples)
         return JobView(samples, priced.sort("phase"), spikes, whole["bound"], whole["evidence"], price)
 
 
-def open_inbox(
+def explore_dataset(
     data: str | Dataset, *, gpu_model: str | None = None, tz: str = "UTC", smallest_group: int = 0
 ) -> ExploredDataset:
     """Open a dataset, by folder or by the name of a public trace, to explore it.
@@ -273,7 +279,7 @@ def open_inbox(
     data : str or Dataset
         Folder, name of a public trace, or dataset.
     gpu_model : str, optional
-        GPU model that requests are read for; None: that of the data.
+        GPU model whose profiles requests are mapped to; None: that of the data.
     tz : str
         IANA zone of days and months.
     smallest_group : int
@@ -281,7 +287,7 @@ def open_inbox(
 
     Examples
     --------
-    >>> open_inbox("sample").tenants[:2]
+    >>> explore_dataset("sample").tenants[:2]
     ['assistants', 'llm-core']
     """
     if not isinstance(data, Dataset):

@@ -22,30 +22,33 @@ from gpuplanner.usage.job_phases import find_phases
 from gpuplanner.usage.requested_demand import smallest_profile
 
 SUPPORTED, NOT_SUPPORTED, CANNOT_TELL = "supported", "not supported", "inconclusive"
+"""Verdicts of the test whether jobs need fewer GPUs in their late phases."""
 LATE_DEMAND_VERDICTS = (SUPPORTED, NOT_SUPPORTED, CANNOT_TELL)
+"""All verdicts of :func:`judge_late_demand`."""
 LATE_DEMAND_SPLITS = ("thirds", "phases")
-"""What is late: the last third of the run after set-up, against the first; or what comes after the longest phase of
-the highest level, against what comes before its end."""
+"""Ways to divide a run into an early and a late part. ``thirds``: the first and the last third of the time after
+set-up. ``phases``: up to the end of the longest phase of the highest activity level, and after it.
+"""
 LATE_DEMAND_MEASURES = ("both", "sm", "memory")
-"""What a GPU is needed for: the greater of SM activity and of memory as a share of the GPU model, or one of them."""
+"""Measures of how much of a GPU a job needs: SM activity, memory as a share of the GPU's, or the larger of the two."""
 MIN_COMPARED_DEMAND_GPUS = 0.01
-"""GPUs below which a part demands nothing that a ratio could be taken of."""
+"""Smallest demand [GPUs] of the early and the late part of a job for which their ratio is computed."""
 
 
 @dataclass(frozen=True)
 class LateDemandTest:
-    """Late against early demand.
+    """Result of the test whether jobs need fewer GPUs late in their run than early.
 
     Parameters
     ----------
     verdict : str
         One of :data:`LATE_DEMAND_VERDICTS`.
     ratio, low, high : float or None
-        Median over the jobs of late over early demand, with its interval.
+        Median over jobs of the ratio of late to early demand, and its 95 % interval.
     jobs : int
         Jobs compared.
     reason : str
-        One sentence.
+        Reason of the verdict, as a sentence.
     """
 
     verdict: str
@@ -60,7 +63,7 @@ MEDIAN_RATIO_INTERVAL_ALPHA = 0.05
 """One minus the level of the interval of the median ratio."""
 
 
-def judge_claim(ratios: np.ndarray, *, effect: float = 0.10) -> LateDemandTest:
+def judge_late_demand(ratios: np.ndarray, *, effect: float = 0.10) -> LateDemandTest:
     """Judge whether late demand is lower than early demand by at least an effect.
 
     The interval of the median ratio is the exact one from order statistics: it needs neither symmetry nor normality,
@@ -87,19 +90,19 @@ def judge_claim(ratios: np.ndarray, *, effect: float = 0.10) -> LateDemandTest:
 
     Examples
     --------
-    >>> judge_claim(np.full(8, 0.7)).verdict, judge_claim(np.full(8, 1.0)).verdict
+    >>> judge_late_demand(np.full(8, 0.7)).verdict, judge_late_demand(np.full(8, 1.0)).verdict
     ('supported', 'not supported')
-    >>> judge_claim(np.full(5, 0.7)).reason
+    >>> judge_late_demand(np.full(5, 0.7)).reason
     '5 jobs are fewer than the 6 that an interval of 95 % needs'
     """
     if not 0 < effect < 1:
         raise SchemaError("claim", "an effect between 0 and 1", repr(effect), "Use 0.1.")
     n = len(ratios)
     median = float(np.median(ratios)) if n else None
-    rank = _rank(n)
+    rank = _median_interval_rank(n)
     level = f"{100 * (1 - MEDIAN_RATIO_INTERVAL_ALPHA):.3g} %"
     if rank is None:
-        fewest = next(count for count in range(1, 10_000) if _rank(count) is not None)
+        fewest = next(count for count in range(1, 10_000) if _median_interval_rank(count) is not None)
         text = f"{n} jobs are fewer than the {fewest} that an interval of {level} needs"
         return LateDemandTest(CANNOT_TELL, median, None, None, n, text)
     ordered = np.sort(ratios)
@@ -201,18 +204,18 @@ def late_over_early(
     )
 
 
-def claim_table(
+def late_demand_table(
     samples: pl.DataFrame, phases: pl.DataFrame, gpu_model: GpuModel | str, *, effect: float = 0.10
 ) -> pl.DataFrame:
-    """Judge the claim by every definition of late and of need, to show verdicts that depend on one.
+    """Test for lower late demand by every definition of late and of need, to show which verdicts depend on it.
 
     Parameters
     ----------
     samples, phases, gpu_model
         As in :func:`late_over_early`; filter the phases for the classes that the claim is about.
     effect : float
-        As in :func:`judge_claim`, for each row alone. The first row is the test; the others show how it depends on
-        the definition and are no further chances.
+        As in :func:`judge_late_demand`, for each row alone. The first row is the test; the others show how it depends
+        on the definition and are no further chances.
 
     Returns
     -------
@@ -227,7 +230,7 @@ def claim_table(
     ...     node=pl.lit("n1"), gpu=pl.lit(0), job_id=pl.lit("1"), activity_source=pl.lit("profiling"),
     ... )
     >>> jobs = pl.DataFrame({"job_id": ["1"], "job_class": ["pretraining"], "gpus": [8.0]})
-    >>> table = claim_table(samples, phases_of_jobs(samples, jobs), "H100-80GB-SXM5")
+    >>> table = late_demand_table(samples, phases_of_jobs(samples, jobs), "H100-80GB-SXM5")
     >>> table.height, table["verdict"].unique().to_list()
     (6, ['inconclusive'])
     """
@@ -235,21 +238,21 @@ def claim_table(
     for part in LATE_DEMAND_SPLITS:
         for need in LATE_DEMAND_MEASURES:
             ratios = late_over_early(samples, phases, gpu_model, part=part, need=need)["ratio"].to_numpy()
-            rows.append({"part": part, "need": need} | asdict(judge_claim(ratios, effect=effect)))
+            rows.append({"part": part, "need": need} | asdict(judge_late_demand(ratios, effect=effect)))
     figures = dict.fromkeys(("ratio", "low", "high"), pl.Float64)
     order = ("part", "need", "jobs", "ratio", "low", "high", "verdict", "reason")
     return pl.DataFrame(rows, schema_overrides=figures).select(order)
 
 
-def claim_by_class(
+def late_demand_by_class(
     samples: pl.DataFrame, phases: pl.DataFrame, gpu_model: GpuModel | str, *, effect: float = 0.10
 ) -> pl.DataFrame:
-    """Judge the claim for each class of jobs on its own: :func:`claim_table` with ``job_class`` in front.
+    """Test for lower late demand in each job class: :func:`late_demand_table`, with a first column ``job_class``.
 
     Parameters
     ----------
     samples, phases, gpu_model, effect
-        As of :func:`claim_table`.
+        As of :func:`late_demand_table`.
 
     Examples
     --------
@@ -259,18 +262,21 @@ def claim_by_class(
     ...     node=pl.lit("n1"), gpu=pl.lit(0), job_id=pl.lit("1"), activity_source=pl.lit("profiling"),
     ... )
     >>> jobs = pl.DataFrame({"job_id": ["1"], "job_class": ["pretraining"], "gpus": [8.0]})
-    >>> claim_by_class(samples, phases_of_jobs(samples, jobs), "H100-80GB-SXM5")["job_class"].unique().to_list()
+    >>> late_demand_by_class(samples, phases_of_jobs(samples, jobs), "H100-80GB-SXM5")["job_class"].unique().to_list()
     ['pretraining']
     """
     parts = []
     for (name,), class_phases in phases.sort("job_class").group_by("job_class", maintain_order=True):
-        table = claim_table(samples, class_phases, gpu_model, effect=effect)
+        table = late_demand_table(samples, class_phases, gpu_model, effect=effect)
         parts.append(table.select(pl.lit(name, pl.String).alias("job_class"), pl.all()))
     return pl.concat(parts)
 
 
-def _rank(n: int) -> int | None:
-    """Rank r such that the r-th smallest and r-th greatest of n values hold the median with at least 95 %."""
+def _median_interval_rank(n: int) -> int | None:
+    """Find the rank of the order statistics that bound a 95 % interval of the median of n values.
+
+    The interval goes from the r-th smallest to the r-th largest value; None if there are too few values.
+    """
     below, rank = 0.0, 0
     while rank < n // 2:
         below += math.comb(n, rank) / 2**n
@@ -281,14 +287,15 @@ def _rank(n: int) -> int | None:
 
 
 PHASE_DEVICE_KEY_COLUMNS = ("node", "gpu", "instance")
+"""Columns that identify a device in telemetry samples: node, GPU number and MIG instance."""
 PHASE_ACTIVITY_QUANTILE = 0.95
-"""Quantile of the minute means of SM activity that a phase is sized for, as whole jobs are."""
+"""Quantile of the one-minute means of SM activity for which a phase is sized [0-1], as whole jobs are."""
 PHASE_COLUMNS_WITH_QUARTILES = ("share", "sm_activity", "memory_peak_gib", "power_w", "gpus")
 """Columns of :func:`phases_of_jobs` whose median and quartiles :func:`demand_by_class` gives."""
 
 
 def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Find the phases of every sampled job, and its use in each.
+    """Find the phases of each job with telemetry, and its use of SMs, memory and power in each.
 
     Parameters
     ----------
@@ -331,7 +338,7 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
         todo = "Add telemetry and jobs to one dataset: gpuplanner ingest joins them."
         raise SchemaError("phases: samples", "samples with a job_id", "none", todo)
     phases = [
-        _add_needs(job_samples, find_phases(job_samples)).with_columns(job_id=pl.lit(job))
+        _add_use_by_phase(job_samples, find_phases(job_samples)).with_columns(job_id=pl.lit(job))
         for (job,), job_samples in table.sort("job_id", "time").group_by("job_id", maintain_order=True)
         if any(job_samples[name].count() for name in ("sm_activity", "memory_used_gib", "power_w"))
     ]
@@ -353,7 +360,7 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def demand_by_class(phases: pl.DataFrame) -> pl.DataFrame:
-    """Tabulate the demand of each class of jobs in each of its phases, with spread and count.
+    """Tabulate the demand of each job class by phase label: median and quartiles over jobs, and number of jobs.
 
     Phases of one label in one job count once: shares are added, the rest is weighted by time.
 
@@ -405,8 +412,8 @@ def demand_by_class(phases: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _add_needs(samples: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
-    """Add the use of one job's devices in each phase."""
+def _add_use_by_phase(samples: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
+    """Add the use of SMs, memory and power by the devices of one job in each of its phases."""
     minutes = (
         samples.with_columns(at=pl.col("time"))
         .sort("at")
@@ -426,7 +433,9 @@ def _add_needs(samples: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
 
 
 PEAK_MEMORY_MARGIN_FRACTION = 0.10
-"""Share added to the peak of memory; SM activity is a 95 % quantile and gets none, as in right-sizing."""
+"""Share added to the peak of memory when a slice is chosen for a phase [0-1]. SM activity is a p95 already and gets no
+margin.
+"""
 
 
 def fit_phases(phases: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
@@ -484,5 +493,5 @@ def fit_phases(phases: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
 
 
 def _largest_need(name: str) -> pl.Expr:
-    """Build the largest need of a job; null if that of any phase is unknown."""
+    """Build the expression of the largest need of a job over its phases; null if the need of any phase is unknown."""
     return pl.when(pl.col(name).is_not_null().all()).then(pl.col(name).max())

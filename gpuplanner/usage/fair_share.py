@@ -17,17 +17,18 @@ from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
 
 @dataclass(frozen=True, eq=False)
 class Claims:
-    """Requested and allocated units of jobs over time, as whole numbers so that sums are exact.
+    """GPU units that jobs request and are allocated over time, as whole numbers so that sums are exact.
 
     Parameters
     ----------
     table : polars.DataFrame
-        One claim a row: ``tenant``, ``submit_s`` (it waits from then on), ``start_s`` (it holds from then on),
-        ``end_s``, and the units ``wanted`` and ``held``. A job that was stopped is several claims.
+        One row for each attempt of a job: ``tenant``, ``submit_s`` (it waits from then on), ``start_s`` (it is
+        allocated units from then on), ``end_s``, and the units ``wanted`` (requested) and ``held`` (allocated). A
+        preempted job has several rows.
     units_per_gpu : int
-        1, or the compute slices of the board.
+        Units of a GPU: 1, or the compute slices of the GPU model.
     window : tuple of float
-        Start and end of what is accounted [s].
+        Begin and end of the accounted period [s].
     """
 
     table: pl.DataFrame
@@ -40,13 +41,13 @@ class Claims:
         Parameters
         ----------
         tenants : frozenset of str
-            Tenants to list though they claim nothing.
+            Tenants to list even if they have no jobs.
 
         Returns
         -------
         polars.DataFrame
-            ``tenant, start_s, end_s, held, waiting`` (units): adjacent pieces that fill the window for every
-            tenant.
+            ``tenant, start_s, end_s, held, waiting`` (allocated and waiting units): adjacent intervals that fill the
+            window for every tenant.
         """
         begin, end = self.window
         allocated, wanted = pl.col("held"), pl.col("wanted")
@@ -63,10 +64,10 @@ class Claims:
 
 
 def sum_steps(events: pl.DataFrame, by: str, changes: Sequence[str], *, until_s: float) -> pl.DataFrame:
-    """Sum changes over time into levels, group by group.
+    """Convert changes of amounts over time to their levels from each change to the next, by group.
 
-    Changes of one instant count at once. Sorting is all that costs more than one pass: O(n log n). Integer
-    changes are summed exactly.
+    Changes of the same instant count together. Integer changes are summed exactly; the cost is that of sorting, O(n log
+    n).
 
     Parameters
     ----------
@@ -97,6 +98,7 @@ def sum_steps(events: pl.DataFrame, by: str, changes: Sequence[str], *, until_s:
 
 
 TICKS_PER_S = 1_000_000
+"""Ticks of a second: instants are counted in microseconds, so that sums are exact."""
 
 
 def entitled_by_shares(
@@ -137,7 +139,7 @@ def entitled_by_shares(
 
 
 def tenant_intervals(claims: Claims, entitled: Mapping[str, float]) -> pl.DataFrame:
-    """Tabulate the intervals of every tenant with GPUs due, missing and above its entitlement.
+    """Tabulate GPUs due, missing and above the entitlement of every tenant, by interval of constant allocation.
 
     Parameters
     ----------
@@ -154,13 +156,13 @@ def tenant_intervals(claims: Claims, entitled: Mapping[str, float]) -> pl.DataFr
         due
             ``min(held + waiting, entitled)``.
         deficit
-            ``max(0, due - held)``: due and wanted, but not given.
+            ``max(0, due - held)``: due and requested, but not allocated.
         above
             ``max(0, held - entitled)``.
         unclaimed
             ``max(0, entitled - held - waiting)``.
         starving
-            Something waits, nothing is held, and the entitlement is above 0.
+            Whether jobs wait, no GPU is allocated, and the entitlement is above 0.
 
     Examples
     --------
@@ -192,15 +194,15 @@ def tenant_accounts(claims: Claims, entitled: Mapping[str, float]) -> pl.DataFra
 
     Parameters
     ----------
-    claimed, entitled
+    claims, entitled
         As for :func:`tenant_intervals`.
 
     Returns
     -------
     polars.DataFrame
-        A row per tenant, sorted: ``tenant``, ``entitled_gpus``, ``allocated_gpu_hours``, ``allocated_share`` of all GPU
-        time held, ``due_gpu_hours``, ``deficit_gpu_hours``, ``fair_share_received`` (1 - deficit / due; null where
-        nothing was due), ``above_gpu_hours``, ``unclaimed_gpu_hours``, ``starved_hours`` and
+        A row per tenant, sorted: ``tenant``, ``entitled_gpus``, ``allocated_gpu_hours``, ``allocated_share`` of the
+        GPU-hours allocated to all tenants, ``due_gpu_hours``, ``deficit_gpu_hours``, ``fair_share_received`` (1 -
+        deficit / due; null where nothing was due), ``above_gpu_hours``, ``unclaimed_gpu_hours``, ``starved_hours`` and
         ``longest_starvation_h``, its longest stretch.
 
     Examples
@@ -247,7 +249,7 @@ def shares_over_time(claims: Claims, *, slot_s: float) -> pl.DataFrame:
     claims : Claims
         The claims.
     slot_s : float
-        Length of a slot [s]; the last one may reach beyond the window, where nothing is held.
+        Length of a slot [s]; the last one may reach beyond the window, where nothing is allocated.
 
     Returns
     -------
@@ -301,7 +303,7 @@ def jain_index(values: Sequence[float] | NDArray[np.float64]) -> float | None:
     Parameters
     ----------
     values : array of float, shape (n,)
-        What each tenant got of what it was due; not below 0.
+        Share of its entitlement that each tenant received; not below 0.
 
     Returns
     -------
@@ -324,14 +326,17 @@ def jain_index(values: Sequence[float] | NDArray[np.float64]) -> float | None:
 
 
 def _ratio_or_null(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
+    """Build the ratio of two expressions; null where the denominator is 0."""
     return pl.when(whole > 0).then(part / whole)
 
 
 NO_TENANT_LABEL = "-"
-"""As borrower: GPUs that were not allocated. As lender: entitlement that no team claimed."""
+"""Name that stands for no tenant. As borrower: GPUs that were not allocated. As lender: entitlement that no team
+claimed.
+"""
 
 ROUNDING_TOLERANCE_GPUS = 1e-9
-"""What may remain of nothing after many additions."""
+"""Sums of GPUs up to this are rounding errors and count as 0 [GPUs]."""
 
 
 def borrowed_hours(claims: Claims, entitled: Mapping[str, float]) -> pl.DataFrame:
@@ -348,7 +353,7 @@ def borrowed_hours(claims: Claims, entitled: Mapping[str, float]) -> pl.DataFram
 
     Parameters
     ----------
-    claimed, entitled
+    claims, entitled
         As for :func:`~gpuplanner.usage.fair_share.tenant_intervals`.
 
     Returns
@@ -364,8 +369,8 @@ def borrowed_hours(claims: Claims, entitled: Mapping[str, float]) -> pl.DataFram
     >>> borrowed_hours(Claims(table, 1, (0.0, 7200.0)), {"x": 2.0, "y": 2.0}).rows()
     [('x', '-', 1.0), ('x', 'y', 1.0)]
     """
-    names, seconds, tenant, low, high, above, deficit, _ = _piece_arrays(claims, entitled)
-    above_all, deficit_all = (_sum_pieces(values, low, high, len(seconds)) for values in (above, deficit))
+    names, seconds, tenant, low, high, above, deficit, _ = _interval_arrays(claims, entitled)
+    above_all, deficit_all = (_sum_between_edges(values, low, high, len(seconds)) for values in (above, deficit))
     larger = np.maximum(above_all, deficit_all)
     per_gpu = np.divide(seconds, larger, out=np.zeros_like(seconds), where=larger > ROUNDING_TOLERANCE_GPUS)
     idle, unclaimed = ((larger - part) * (larger - part > ROUNDING_TOLERANCE_GPUS) for part in (above_all, deficit_all))
@@ -396,9 +401,9 @@ def lent_hours(claims: Claims, entitled: Mapping[str, float]) -> list[tuple[str,
     >>> lent_hours(Claims(table, 1, (0.0, 7200.0)), {"x": 2.0, "y": 1.0, "z": 2.0})
     [('x', 0.0), ('y', 0.66...), ('z', 1.33...)]
     """
-    names, seconds, tenant, low, high, above, deficit, unclaimed = _piece_arrays(claims, entitled)
+    names, seconds, tenant, low, high, above, deficit, unclaimed = _interval_arrays(claims, entitled)
     amounts = (above, deficit, unclaimed)
-    above_all, deficit_all, left_all = (_sum_pieces(values, low, high, len(seconds)) for values in amounts)
+    above_all, deficit_all, left_all = (_sum_between_edges(values, low, high, len(seconds)) for values in amounts)
     lent_gpus = np.clip(above_all - deficit_all, 0.0, left_all)
     part = np.divide(
         lent_gpus * seconds, left_all, out=np.zeros_like(seconds), where=left_all > ROUNDING_TOLERANCE_GPUS
@@ -408,10 +413,10 @@ def lent_hours(claims: Claims, entitled: Mapping[str, float]) -> list[tuple[str,
     return list(zip(names[1:], (lent[1:] / SECONDS_PER_HOUR).tolist(), strict=True))
 
 
-def _piece_arrays(
+def _interval_arrays(
     claims: Claims, entitled: Mapping[str, float]
 ) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Convert :func:`tenant_intervals` to arrays: tenants, seconds between edges, edges and amounts."""
+    """Convert the intervals of :func:`tenant_intervals` to arrays: tenants, seconds between edges, edges and GPUs."""
     pieces = tenant_intervals(claims, entitled)
     names = [NO_TENANT_LABEL, *pieces["tenant"].unique().sort()]
     number = {name: rank for rank, name in enumerate(names)}
@@ -426,8 +431,8 @@ def _piece_arrays(
     return names, np.diff(edges), tenant.astype(np.int64), low, high, above, deficit, unclaimed
 
 
-def _sum_pieces(values: np.ndarray, low: np.ndarray, high: np.ndarray, count: int) -> np.ndarray:
-    """Sum intervals over every stretch between two edges.
+def _sum_between_edges(values: np.ndarray, low: np.ndarray, high: np.ndarray, count: int) -> np.ndarray:
+    """Sum the amounts of the intervals that cover each span between two neighbouring edges.
 
     Parameters
     ----------
@@ -436,7 +441,7 @@ def _sum_pieces(values: np.ndarray, low: np.ndarray, high: np.ndarray, count: in
     low, high : numpy.ndarray of int, shape (n_intervals,)
         First and last edge of each interval.
     count : int
-        Number of stretches.
+        Number of spans between neighbouring edges.
     """
     changes = np.bincount(low, values, minlength=count + 1) - np.bincount(high, values, minlength=count + 1)
     total: np.ndarray = np.cumsum(changes)[:count]

@@ -1,4 +1,4 @@
-"""Free GPUs in pieces too small for waiting jobs, and lost MIG slices."""
+"""Fragmentation: unallocated GPUs on nodes with too few for waiting jobs, and MIG slices that layouts lose."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpuplanner.core.schema_checks import cast_columns, conform
 from gpuplanner.core.schemas import FULL_GPU, Inventory, Jobs
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
+from gpuplanner.ingest.chunked_tables import LazyJobs
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
-from gpuplanner.ingest.large_tables import LazyJobs
 from gpuplanner.usage.pool_occupancy import (
     GPU_FRACTION_TOLERANCE_GPUS,
     HourSlabs,
@@ -31,14 +31,14 @@ from gpuplanner.usage.pool_occupancy import (
 
 @dataclass(frozen=True, eq=False)
 class NodePool:
-    """Allocations on the nodes of a pool, and the needs of waiting jobs per node.
+    """Allocations on the nodes of a pool over time, and the GPUs per node that waiting jobs need.
 
     - ``installed``: GPUs installed, one interval for each node.
     - ``allocated``: GPUs allocated or out of service, on all nodes of the interval together.
-    - ``list_of_allocation``, shape (n_allocated,): Number of the node list of each.
-    - ``lists``: The node lists.
-    - ``waiting``: Waiting jobs.
-    - ``need_of_job``, shape (waiting jobs,): Which of the needs each has.
+    - ``list_of_allocation``, shape (n_allocated,): Number of the node list, in ``lists``, of each allocation.
+    - ``lists``: Numbered node lists of the allocations.
+    - ``waiting``: Waits of jobs over time, with the GPUs that they request.
+    - ``need_of_job``, shape (waiting jobs,): Row in ``needs`` of each waiting job.
     - ``needs``, shape (needs, 2): GPUs needed on one node, and on how many nodes; largest first, then the fewest
       nodes.
     """
@@ -52,19 +52,19 @@ class NodePool:
     needs: np.ndarray
 
     def idle(self, slabs: HourSlabs) -> Idle:
-        """Start a sweep over fragmented GPUs, and GPUs requested by waiting jobs that fit.
+        """Start a sweep in time that computes fragmented GPUs, and GPUs requested by waiting jobs that fit.
 
-        A job that needs g GPUs on each of k nodes fits by count if k x g GPUs are left, and fits if k nodes have g
-        GPUs free; all nodes with g GPUs free are then of use to it. Where a job fits by count and does not fit, what
-        is of use to no waiting job is in pieces. While it is not known which node has what free, because
-        something is held on a node not known, or more on a node than it has, nothing is said to be in pieces, and
-        what fits by count fits.
+        A job that needs g GPUs on each of k nodes fits by count if k x g GPUs are unallocated, and fits if k nodes have
+        g unallocated GPUs each. While a job fits by count but does not fit, the unallocated GPUs that no waiting job
+        can use are fragmented. While the unallocated GPUs of each node are unknown, because a job runs on an unknown
+        node or a node has more GPUs allocated than installed, no GPU counts as fragmented, and jobs that fit by count
+        fit.
         """
         return _NodeSweep(self, slabs).idle
 
 
 class _NodeSweep:
-    """Unallocated GPUs of every node and waiting jobs, carried from slab to slab."""
+    """Sweep over unallocated GPUs of every node and waiting jobs, slab (group of hours) by slab."""
 
     def __init__(self, pool: NodePool, slabs: HourSlabs) -> None:
         self._pool = pool
@@ -76,7 +76,7 @@ class _NodeSweep:
         self._unplaced = 0.0
 
     def idle(self, slab: int, edges: np.ndarray, unallocated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Compute fragmented GPUs, and GPUs requested by jobs that fit, between the edges of a slab."""
+        """Compute fragmented GPUs, and GPUs requested by jobs that fit, from each edge of a slab to the next."""
         was_free = _drop_rounding(self._sum)
         node, tick, change = self._changes(slab)
         outside = node < 0
@@ -130,7 +130,7 @@ class _NodeSweep:
     def _events(
         self, node: np.ndarray, edge: np.ndarray, change: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Merge changes of a node at one edge: edge, and unallocated GPUs after and before."""
+        """Merge the changes of a node at the same edge; returns the edge, and unallocated GPUs after and before it."""
         if not len(node):
             return edge, change, change
         order = np.lexsort((edge, node))  # stable: sums of floats keep their order
@@ -187,8 +187,10 @@ def node_pool(
     if len(number) < nodes.height:
         return None
     out_nodes = out.select("start_time", "end_time", "gpus", node_list="node")
-    texts = pl.concat([_node_lists(started.select("node_list").collect()), _node_lists(out_nodes)])
-    of_held, lists = numbered_lists(texts, number)
+    texts = pl.concat(
+        [_categorical_node_lists(started.select("node_list").collect()), _categorical_node_lists(out_nodes)]
+    )
+    of_held, lists = number_node_lists(texts, number)
     used = np.bincount(of_held, minlength=len(lists.first) - 1) > 0
     if not (lists.node[np.repeat(used, np.diff(lists.first))] >= 0).any():
         return None
@@ -209,13 +211,14 @@ def node_pool(
     )
 
 
-def _node_lists(table: pl.DataFrame) -> pl.Series:
+def _categorical_node_lists(table: pl.DataFrame) -> pl.Series:
+    """Return the node lists of jobs, as text such as ``n[1-2]``, in categorical form."""
     return table["node_list"].cast(pl.Categorical)
 
 
 @dataclass(frozen=True, eq=False)
 class NodeLists:
-    """Numbered lists of nodes, as numbers of nodes in an inventory; -1: a node that is not in it.
+    """Node lists of jobs in compressed form, as node numbers of an inventory; -1: a node that is not in it.
 
     - ``first``, shape (lists + 1,): Where each list begins in ``node``.
     - ``node``: The nodes of all lists, one list after the other.
@@ -225,19 +228,19 @@ class NodeLists:
     node: np.ndarray
 
     def spread(self, lists: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Expand lists to one row a node: position of the list, node, and number of nodes of the list."""
+        """Expand node lists to one row for each node: row in ``lists``, node number, and nodes in that list."""
         many = self.first[lists + 1] - self.first[lists]
         row = np.repeat(np.arange(len(lists)), many)
         position = np.arange(len(row)) - np.repeat(np.cumsum(many) - many, many)
         return row, self.node[self.first[lists][row] + position], many[row]
 
 
-def numbered_lists(texts: pl.Series, number: Mapping[str, int]) -> tuple[np.ndarray, NodeLists]:
-    """Number the node lists of jobs; one that is missing or cannot be read is a list of one unknown node.
+def number_node_lists(texts: pl.Series, number: Mapping[str, int]) -> tuple[np.ndarray, NodeLists]:
+    """Number the distinct node lists of jobs; a missing or unreadable one is a list of one unknown node.
 
     Examples
     --------
-    >>> of_job, lists = numbered_lists(pl.Series(["n[1-2]", None, "n2"]), {"n1": 0, "n2": 1})
+    >>> of_job, lists = number_node_lists(pl.Series(["n[1-2]", None, "n2"]), {"n1": 0, "n2": 1})
     >>> row, node, many = lists.spread(of_job)
     >>> node.tolist(), many.tolist()
     ([0, 1, -1, 1], [2, 2, 1, 1])
@@ -250,21 +253,23 @@ def numbered_lists(texts: pl.Series, number: Mapping[str, int]) -> tuple[np.ndar
 
 
 SLICE_STATES = ("held", "cut_idle", "lost_to_layout", "whole")
-"""What a slice-hour was.
+"""States of the installed slice-hours of MIG-capable GPUs.
 
 held
-    In an instance that a job held.
+    In a MIG instance that is allocated to a job.
 cut_idle
-    In an instance that no job was allocated.
+    In a MIG instance that is not allocated.
 lost_to_layout
-    On a partitioned GPU and in no instance: the layout leaves it over.
+    On a partitioned GPU, but in no instance of its layout.
 whole
-    On a GPU that was not cut.
+    On a full GPU (MIG disabled).
 """
 MAX_ALLOCATION_EXCESS_FRACTION = 1e-9
+"""Share by which allocated instance-hours may exceed those of the layouts by rounding; more is an error."""
 _SLICE_HOURS_JOB_COLUMNS = (
     "submit_time", "start_time", "end_time", "state", "gpus", "gpu_model", "profile_requested", "instances",
 )  # fmt: skip
+"""Columns of ``schemas.Jobs`` that :func:`slice_hours` reads."""
 
 
 def slice_hours(
@@ -281,7 +286,7 @@ def slice_hours(
         Table ``schemas.Jobs``; those with ``instances`` hold so many of ``profile_requested``. Where a job holds
         several profiles, the table does not say how many of each: its slices are under ``cut_idle``.
     inventory : polars.DataFrame
-        Table ``schemas.Inventory`` with ``gpu_model`` and ``layouts`` (null: not cut).
+        Table ``schemas.Inventory`` with ``gpu_model`` and ``layouts`` (null: MIG disabled).
     start, end : datetime
         Time covered.
 
@@ -335,7 +340,7 @@ def slice_hours(
 def _slice_hours_of_model(
     gpu_model: GpuModel, nodes: pl.DataFrame, allocated: pl.DataFrame, name: str
 ) -> list[tuple[str, str, float, float]]:
-    """Tabulate GPU model, state, and hours of compute and memory slices.
+    """List GPU model, slice state, and hours of compute and of memory slices, for the nodes of one GPU model.
 
     Parameters
     ----------

@@ -31,28 +31,35 @@ from gpuplanner.usage.pool_occupancy import (
 )
 
 JOB_TIME_COLUMNS = ("submit_time", "start_time", "end_time")
+"""Columns of ``schemas.Jobs`` with the submission, start and end of a job."""
 LEDGER_INPUT_COLUMNS = (
     "tenant", *JOB_TIME_COLUMNS, "eligible_time", "state", "gpus", "gpu_model", "profile_requested", "nodes",
     "node_list", "sm_activity", "memory_peak_gib", "gpus_by_memory", "instances",
 )  # fmt: skip
-"""Columns of ``schemas.Jobs`` that a ledger looks at, beside ``job_id`` where there are samples."""
+"""Columns of ``schemas.Jobs`` that the ledger reads; with telemetry also ``job_id``."""
 ONE_POOL_ASSUMPTION_TEXT = "The GPU models of the jobs do not match the inventory: all GPUs are one pool."
-"""What :func:`ledger_assumptions` says where GPU models are not told apart."""
+"""Sentence of :func:`ledger_assumptions` for jobs and inventory whose GPU models cannot be matched."""
 ROUNDING_TOLERANCE_GPU_HOURS = 1e-12
-"""Smaller amounts are rounding of sums and get no row."""
+"""Amounts up to this are rounding errors of sums and get no row in the ledger [GPU h]."""
 UNALLOCATED_TENANT_LABEL = "-"
-"""Tenant of GPU-time that was not allocated."""
+"""Value of ``tenant`` in ledger rows of GPU-hours that were not allocated."""
 _OUT_OF_SERVICE_BUCKETS = ("reserved", "reconfiguring", "down")
+"""Ledger buckets that the table of GPUs out of service may name."""
 _OPTIONAL_COLUMN_SCHEMA = dict.fromkeys(("gpu_model", "tenant", "node"), pl.String())
+"""Columns that the table of GPUs out of service may lack."""
 _TIME_SPAN_SCHEMA = dict.fromkeys(("start_time", "end_time"), pl.Datetime("us", "UTC"))
+"""Columns of begin and end in the table of GPUs out of service."""
 _OUT_OF_SERVICE_SCHEMA = {
     "bucket": pl.Enum(GPU_TIME_BUCKETS),
     **_TIME_SPAN_SCHEMA,
     "gpus": pl.Float64(),
     **_OPTIONAL_COLUMN_SCHEMA,
 }
+"""All columns of the table of GPUs out of service."""
 _RESERVED_ON_ANY_NODE_EXPR = (pl.col("bucket") == "reserved") & pl.col("node").is_null()
-"""GPUs kept for a tenant on whichever node: it is known only as it takes them."""
+"""Selects GPUs reserved for a tenant on no particular node; which GPUs they are shows only when its jobs are allocated
+them.
+"""
 
 
 def gpu_time_ledger(
@@ -66,14 +73,13 @@ def gpu_time_ledger(
 ) -> pl.DataFrame:
     """Assign every installed GPU-hour to exactly one bucket.
 
-    Held time is ``used`` where the device was seen to work (SM activity of at least 0.05 in the minute),
-    ``allocated_idle`` where it was seen not to, and ``unobserved`` where nothing was measured. A sample holds until the
-    next one of its device, before a gap for one usual step; time for which none holds is as the mean activity of the
-    job's record says. Time that no job holds is ``fragmented`` while a job waits that asks for no more than is left,
-    and nodes have it only in pieces too small; ``idle_pending`` as far as eligible jobs wait that ask for no more, on
-    the nodes or, while it is not known on which nodes GPUs are held, by count; else ``free``. Of a
-    reservation, what its tenant does not hold is ``reserved``. A MIG instance counts its share of the compute slices
-    of a GPU model.
+    Allocated GPU-hours are ``used`` where the device was active (mean SM activity of a minute of at least 0.05),
+    ``allocated_idle`` where it was not, and ``no_telemetry`` where nothing was measured. A sample is valid until the
+    next one of its device; before a gap, for one usual sampling interval. Times without a valid sample take the mean
+    activity of the job record. GPU-hours that no job is allocated are ``fragmented`` while a waiting job requests no
+    more than is unallocated, but nodes have too few GPUs each; ``idle_pending`` as far as eligible jobs that would fit
+    wait (by count, while the nodes of allocations are unknown); else ``unallocated``. The part of a reservation that
+    its tenant does not use is ``reserved``. A MIG instance counts as its share of the compute slices of a GPU.
 
     Parameters
     ----------
@@ -213,6 +219,7 @@ def ledger_assumptions(
 def _ledger_inputs(
     jobs: pl.DataFrame, inventory: pl.DataFrame | None, window: LedgerWindow, columns: Sequence[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Select the jobs with GPUs in the window, and the inventory: as given, else inferred from them."""
     asking = jobs_with_gpus(cast_columns(jobs, Jobs, columns, source="ledger: jobs"), window)
     if inventory is None:
         return asking, inferred_inventory(asking, start=window.start, end=window.end)
@@ -258,12 +265,14 @@ def _sweep_ledger_pool(
 
 
 def _bucket_rows(tenant: str, gpu_model: str | None, bucket: str, gpu_hours: np.ndarray) -> pl.DataFrame:
+    """Make the ledger rows of one tenant, GPU model and bucket from GPU-hours by hour."""
     hours = pl.DataFrame({"hour": np.arange(len(gpu_hours)), "gpu_hours": gpu_hours})
     names = {"tenant": pl.lit(tenant), "board": pl.lit(gpu_model, pl.String), "bucket": pl.lit(bucket)}
     return hours.with_columns(**names).select("tenant", "board", "hour", "bucket", "gpu_hours")
 
 
 def _describe_excess(pool: PoolHours, gpu_model: str | None, window: LedgerWindow) -> str:
+    """Format the error for more GPUs allocated or out of service than the inventory has: how many, and when first."""
     first_time = window.origin + pool.excess_tick * ONE_MICROSECOND
     return format_message(
         f"ledger: GPUs of {gpu_model if gpu_model is not None else 'all models'} allocated or out of service",
@@ -292,7 +301,7 @@ def check_out_of_service(table: pl.DataFrame | None, boards: pl.Series) -> pl.Da
     ]
     missing = [name for name in needed if name not in table.columns]
     if missing:
-        _raise_out_of_service(
+        _raise_out_of_service_error(
             "", f"columns {', '.join(map(repr, needed))}", f"none of {examples(missing)}", "Add them."
         )
     _require_values(table, "bucket", list(_OUT_OF_SERVICE_BUCKETS), "Fix the column bucket.")
@@ -303,7 +312,7 @@ def check_out_of_service(table: pl.DataFrame | None, boards: pl.Series) -> pl.Da
     ]
     rows = table.with_columns(absent).select(*_OUT_OF_SERVICE_SCHEMA).cast(_OUT_OF_SERVICE_SCHEMA)  # type: ignore[arg-type]
     if rows.filter(pl.col("start_time").is_null() | ~(pl.col("gpus") >= 0)).height:
-        _raise_out_of_service(
+        _raise_out_of_service_error(
             "", "a start_time and a number of gpus in every row", "none or a negative one", "Fill it in."
         )
     rows = rows.with_columns(tenant=pl.col("tenant").fill_null(UNALLOCATED_TENANT_LABEL))
@@ -314,20 +323,25 @@ def check_out_of_service(table: pl.DataFrame | None, boards: pl.Series) -> pl.Da
 
 
 def _require_values(table: pl.DataFrame, column: str, words: list[str], todo: str) -> None:
+    """Raise an error if a column of the table of GPUs out of service has values other than the given words."""
     unknown = table.filter(~pl.col(column).cast(pl.String).is_in(words).fill_null(False))
     if unknown.height:
         values = unknown[column].cast(pl.String).fill_null("nothing").unique().sort().to_list()
         got = f"{unknown.height} rows with {examples(values)}"
-        _raise_out_of_service(f", column {column!r}", f"one of {examples(words)}", got, todo)
+        _raise_out_of_service_error(f", column {column!r}", f"one of {examples(words)}", got, todo)
 
 
-def _raise_out_of_service(location: str, expected: str, got: str, todo: str) -> None:
+def _raise_out_of_service_error(location: str, expected: str, got: str, todo: str) -> None:
+    """Raise an error about the table of GPUs out of service."""
     raise SchemaError(f"ledger: out_of_service{location}", expected, got, todo)
 
 
 UNUSED_BUCKETS = ("allocated_idle", "unallocated", "fragmented", "idle_pending", "reserved", "reconfiguring", "down")
-"""Paid for, no work done. Unobserved time is not among them: nothing may be claimed of it."""
+"""Ledger buckets of GPU-hours that are paid for but did no work. ``no_telemetry`` is not among them, as its use is
+unknown.
+"""
 ALLOCATED_BUCKETS = ("used", "no_telemetry", "allocated_idle")
+"""Ledger buckets of GPU-hours that were allocated to jobs."""
 
 
 def reconcile_ledger(ledger: pl.DataFrame, installed: float, *, tolerance: float = 1e-9) -> dict[str, float | bool]:
@@ -397,14 +411,14 @@ def hours_by_bucket(ledger: pl.DataFrame) -> pl.DataFrame:
 
 
 def hours_by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
-    """Sum the allocated GPU-hours of each tenant, and their used, idle and unobserved parts.
+    """Sum the allocated GPU-hours of each tenant: used, allocated but idle, and without telemetry.
 
     Returns
     -------
     polars.DataFrame
-        ``tenant``, ``allocated_gpu_hours`` and its parts ``used``, ``unobserved``, ``allocated_idle`` [GPU h], and
-        ``idle_share`` [0-1] (held idle, of what was observed); used and idle are null for a tenant of whom
-        nothing was observed. Most held first. Unallocated time is not in it.
+        ``tenant``, ``allocated_gpu_hours`` and its parts ``used``, ``no_telemetry``, ``allocated_idle`` [GPU h], and
+        ``idle_share`` [0-1] (``allocated_idle`` over the GPU-hours with telemetry); used and idle are null for a tenant
+        without telemetry. Most allocated GPU-hours first; unallocated GPU-hours are left out.
 
     Examples
     --------
@@ -432,8 +446,8 @@ def unused_share(ledger: pl.DataFrame) -> dict[str, float]:
     Returns
     -------
     dict
-        One share [0-1] for each of :data:`UNUSED_BUCKETS`, and ``dark``, their sum. Where time is unobserved,
-        this is a lower bound.
+        One share [0-1] for each of :data:`UNUSED_BUCKETS`, and ``unused``, their sum. It is a lower bound where
+        GPU-hours have no telemetry.
 
     Examples
     --------
@@ -447,8 +461,11 @@ def unused_share(ledger: pl.DataFrame) -> dict[str, float]:
 
 
 POLARS_DURATION_BY_PERIOD = {"day": "1d", "week": "1w", "month": "1mo"}
+"""Duration text of polars for each period over which a ledger is summed."""
 QUARTERS_PER_HOUR = 4
-"""Parts of an hour that zones differ by: all offsets in use are whole quarters of an hour."""
+"""Parts into which hours of a ledger are divided at local midnights: offsets of all time zones are multiples of a
+quarter of an hour.
+"""
 
 
 def hours_by_period(
@@ -457,8 +474,8 @@ def hours_by_period(
     """Sum a ledger over local days, weeks (from Monday) or months.
 
     Days on which clocks change have 23 or 25 hours. Where a zone's offset is not a whole hour, the hours of
-    the ledger that straddle a border are parted by quarters; what the ledger does not cover of its first and
-    last hour gets no part.
+    the ledger that straddle a border are divided into quarters of an hour; what the ledger does not cover of its first
+    and last hour gets no part.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Installed GPUs over time: inventory, closed nodes, changes between looks."""
+"""Installed GPUs over time: inventory, GPUs out of service, and nodes that changed between two evaluations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from gpuplanner.usage.current_nodes import add_observed_layouts, observe_nodes
 from gpuplanner.usage.pool_occupancy import LedgerWindow, inferred_inventory, jobs_with_gpus, match_gpu_models
 
 Spell = tuple[datetime, datetime, float]
+"""Begin, end and GPUs of a period in which GPUs of a node are allocated or out of service."""
 Times = NDArray[np.datetime64]
+"""Array of instants."""
 
 
 def out_of_service_gpus(
@@ -88,7 +90,7 @@ def _unallocated_of_nodes(
     begin: datetime,
     end: datetime,
 ) -> pl.DataFrame:
-    """Tabulate what jobs and spells with stated GPUs leave of nodes, interval by interval.
+    """Tabulate the GPUs of nodes out of service that neither jobs nor stated numbers account for, by interval.
 
     Parameters
     ----------
@@ -226,12 +228,13 @@ def _merge_spells(spells: list[tuple[datetime, datetime]]) -> list[tuple[datetim
 def _span_arrays(
     table: pl.DataFrame, start: str = "start_time", stop: str = "end_time"
 ) -> tuple[Times, Times, NDArray[np.float64]]:
+    """Convert a table of spans to arrays of begins, ends and GPUs."""
     times = table.select(pl.col(start, stop).dt.replace_time_zone(None).cast(pl.Datetime("us")))
     return times[start].to_numpy(), times[stop].to_numpy(), table["gpus"].cast(pl.Float64).to_numpy()
 
 
 def _gpu_levels(at: Times, start: Times, stop: Times, gpus: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the GPUs from each instant to the next.
+    """Compute the sum of GPUs of all spans from each instant to the next.
 
     Parameters
     ----------
@@ -260,15 +263,15 @@ class Pool:
 class InstalledGpus:
     """Installed GPUs in a window, shared by ledger, plan, simulation and report.
 
-    - ``inventory``: Table ``schemas.Inventory``: as given, or inferred from what was held at once.
-    - ``inferred``: Which of the two.
-    - ``pools``: GPUs in service at the end of the window by GPU model, those that jobs held first, then most first; a
-      single pool of no GPU model if jobs cannot be told apart by it.
+    - ``inventory``: Table ``schemas.Inventory``: as given, or inferred from the peak of allocations.
+    - ``inferred``: Whether the inventory is inferred.
+    - ``pools``: GPUs in service at the end of the window by GPU model: first models that jobs used, then by number of
+      GPUs; a single pool without GPU model if jobs cannot be matched to models.
     - ``words``: GPU models that the data name, most GPUs first, or most jobs first where no inventory names any.
-    - ``instances``: Whether jobs held MIG instances.
-    - ``busy``: GPU models of the pools that jobs held.
-    - ``by_node``: Nodes are known by their names: from the inventory, or inferred from where jobs ran.
-    - ``remarks``: How it was inferred, in sentences.
+    - ``instances``: Whether jobs were allocated MIG instances.
+    - ``busy``: GPU models that jobs were allocated.
+    - ``by_node``: Whether nodes are known by name, from the inventory or from the nodes of jobs.
+    - ``remarks``: How the inventory was inferred, as sentences.
     """
 
     inventory: pl.DataFrame
@@ -321,9 +324,9 @@ def find_installed(dataset: Dataset, begin: datetime, end: datetime) -> Installe
 
     Examples
     --------
-    >>> from gpuplanner.usage.study_history import begin_of, end_of, load_dataset
+    >>> from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at, load_dataset
     >>> sample = load_dataset("sample")
-    >>> find_installed(sample, begin_of(sample), end_of(sample)).pools
+    >>> find_installed(sample, observation_begins_at(sample), observation_ends_at(sample)).pools
     (Pool(gpu_model='H100-80GB-SXM5', gpus=64),)
     """
     observed: pl.DataFrame | None = None
@@ -357,7 +360,7 @@ def find_installed(dataset: Dataset, begin: datetime, end: datetime) -> Installe
         inventory=inventory,
         inferred=inferred,
         pools=pools or (Pool(None, 0),),
-        words=_model_names(nodes, allocated),
+        words=_rank_gpu_model_names(nodes, allocated),
         instances=bool(allocated["cut"].sum()),
         busy=busy,
         by_node=not inferred or observed is not None,
@@ -374,7 +377,8 @@ def nodes_in_service(inventory: pl.DataFrame, end: datetime) -> pl.DataFrame:
     return nodes if nodes.height else inventory.filter(pl.col("gpus") > 0)
 
 
-def _model_names(nodes: pl.DataFrame, allocated: pl.DataFrame) -> tuple[str, ...]:
+def _rank_gpu_model_names(nodes: pl.DataFrame, allocated: pl.DataFrame) -> tuple[str, ...]:
+    """List the GPU models of nodes, most GPUs first; without any, those of jobs, most jobs first."""
     named = nodes.drop_nulls("gpu_model").group_by("gpu_model").agg(weight=pl.col("gpus").sum())
     if named.is_empty():
         named = allocated.drop_nulls("gpu_model").group_by("gpu_model").agg(weight=pl.col("jobs").sum())
@@ -382,7 +386,7 @@ def _model_names(nodes: pl.DataFrame, allocated: pl.DataFrame) -> tuple[str, ...
 
 
 MAX_NODES_NAMED_IN_TEXT = 3
-"""Nodes that a sentence names; of more it says how many there are."""
+"""Most nodes that a sentence names; of others it states the number."""
 
 
 def gpus_of_nodes(inventory: pl.DataFrame | None, at: datetime) -> Mapping[str, int]:
@@ -394,7 +398,7 @@ def gpus_of_nodes(inventory: pl.DataFrame | None, at: datetime) -> Mapping[str, 
 
 
 def describe_node_changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    """Describe how the fleet changed, as text; empty where it did not, or where one of the fleets is unknown.
+    """Describe nodes that were added, removed or resized, as text; empty without changes or if a fleet is unknown.
 
     Examples
     --------
@@ -409,7 +413,8 @@ def describe_node_changes(before: Mapping[str, int], after: Mapping[str, int]) -
         (sorted(name for name in before.keys() & after.keys() if before[name] != after[name]), "changed size"),
     ]
     changes = [
-        f"{_name_nodes(names)} {words} ({sum(after.get(name, 0) - before.get(name, 0) for name in names):+,} GPUs)"
+        f"{_format_node_names(names)} {words} "
+        f"({sum(after.get(name, 0) - before.get(name, 0) for name in names):+,} GPUs)"
         for names, words in parts
         if names
     ]
@@ -417,7 +422,8 @@ def describe_node_changes(before: Mapping[str, int], after: Mapping[str, int]) -
     return f"The fleet changed: {'; '.join(changes)}: {gpus:,} GPUs, {gpus_before:,} before." if changes else ""
 
 
-def _name_nodes(names: list[str]) -> str:
+def _format_node_names(names: list[str]) -> str:
+    """Join the first names of nodes with commas, and state how many more there are."""
     unnamed = len(names) - MAX_NODES_NAMED_IN_TEXT
     text = ", ".join(escape_controls(name) for name in names[:MAX_NODES_NAMED_IN_TEXT])
     return f"{text} and {unnamed:,} more" if unnamed > 0 else text

@@ -1,4 +1,4 @@
-"""Job classes by rules."""
+"""Job classes, such as pretraining or inference, assigned by rules on names and sizes of jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuplanner.ingest.source_fields import validate_time_zone
 from gpuplanner.usage.rightsizing import samples_of_runs
 
 TEXT_RULE_COLUMNS = ("job_name", "partition", "queue")
-"""Names, where the table has such columns; ``schemas.Jobs`` alone has none of them."""
+"""Columns of the job table with names that rules may test; a table may lack them."""
 
 UNIT_BY_NUMBER_RULE_COLUMN = {
     "gpus": "GPUs",
@@ -35,19 +35,21 @@ UNIT_BY_NUMBER_RULE_COLUMN = {
     "weekday": "1 for Monday to 7 for Sunday, at submission",
     "repeats": "jobs of the same user with the same request and limit on the same local day",
 }
-"""Numbers with their units."""
+"""Numeric facts of a job that rules may test, with their units."""
 
 RULE_COLUMNS_KNOWN_AT_SUBMISSION = (*TEXT_RULE_COLUMNS, "gpus", "nodes", "time_limit_s", "hour", "weekday")
-"""Facts that are known when a job is submitted; the others are known of its past alone."""
+"""Facts of a job that are known at submission; the other facts are known only after its run."""
 
 SCRIPT_FILE_SUFFIX_PATTERN = r"\.(sh|bash|csh|zsh|py|r|jl|m|pl|slurm|sbatch|job|run|cmd)$"
-"""Endings of the names of scripts."""
+"""Pattern of the file suffixes of job scripts, which are removed from job names."""
 
 REPEATED_JOB_KEY_COLUMNS = ("tenant", "user", "gpus", "profile_requested", "time_limit_s")
+"""Columns that are equal for repeated submissions of the same job within a day; their number is the fact ``repeats``.
+"""
 
 
 def job_facts(jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, tz: str = "UTC") -> pl.DataFrame:
-    """Tabulate the facts of each job that rules may use, null where they are unknown.
+    """Tabulate the facts of each job, such as name, GPUs and run time, that rules may test; null where unknown.
 
     Examples
     --------
@@ -82,7 +84,7 @@ def job_facts(jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, tz: st
 def pad_words(text: pl.Expr) -> pl.Expr:
     """Convert a name to lower-case words, with one blank before, between and behind them.
 
-    The ending of a script is no word: ``submit.bash`` is sent off, ``bash`` is typed into.
+    The ending of a script is no word: ``submit.bash`` is a batch script, ``bash`` an interactive shell.
 
     Examples
     --------
@@ -112,6 +114,7 @@ JOB_CLASSES = ("pretraining", "fine-tuning", "evaluation", "inference", "interac
 """Classes that a rule may name."""
 
 MAX_RULE_FILE_TEXT_CHARS = 200
+"""Most characters of a text in a rule file."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ class NameCondition:
     fact : str
         One of :data:`~gpuplanner.usage.job_classes.TEXT_RULE_COLUMNS`.
     words : tuple of str
-        Words, or several words with a blank between them, in small letters.
+        Words, or several words with a blank between them, in lower case.
     """
 
     fact: str
@@ -158,6 +161,7 @@ class RangeCondition:
 
 
 Condition: TypeAlias = NameCondition | RangeCondition
+"""A condition of a rule, on a name or on a number."""
 
 
 @dataclass(frozen=True)
@@ -251,6 +255,7 @@ def read_rules(path: str | Path) -> tuple[Rule, ...]:
 
 
 def _parse_rule(item: object, location: str) -> Rule:
+    """Read one rule of a file; an error names its line."""
     rule = _require_mapping(item, ("name", "class", "because", "source", "when"), location)
     location = _locate_key(location, rule, "name")
     name = _read_rule_text(rule, "name", location)
@@ -272,6 +277,7 @@ def _parse_rule(item: object, location: str) -> Rule:
 
 
 def _parse_condition(fact: str, value: object, location: str) -> Condition:
+    """Read one condition of a rule: words of a name, or a range of a number."""
     if fact in TEXT_RULE_COLUMNS:
         words = value if isinstance(value, list) else [value]
         # The same folding as of names, on one word.
@@ -305,6 +311,7 @@ def _require_mapping(value: object, keys: tuple[str, ...], location: str) -> Map
 
 
 def _read_rule_text(rule: Mapping[str, Any], key: str, location: str) -> str:
+    """Read a text of a rule by its key; raise an error if it is no short text on one line."""
     value = rule.get(key)
     if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= MAX_RULE_FILE_TEXT_CHARS:
         key_location = f"{_locate_key(location, rule, key)}, {key}"
@@ -313,7 +320,7 @@ def _read_rule_text(rule: Mapping[str, Any], key: str, location: str) -> str:
 
 
 def _locate_key(location: str, mapping: Mapping[str, Any], key: str) -> str:
-    """Add the line of a key to a location, behind the file name."""
+    """Add the line of a key to an error location, after the file name."""
     line = mapping.lines.get(key) if isinstance(mapping, LinedMapping) else None
     if line is None:
         return location
@@ -322,17 +329,20 @@ def _locate_key(location: str, mapping: Mapping[str, Any], key: str) -> str:
 
 
 def _unknown_name_error(names: tuple[str, ...], got: object, location: str) -> ScenarioError:
+    """Make the error for an unknown name, with the most similar known name."""
     similar = nearest_names(str(got), names)
     todo = f"Did you mean {similar[0]!r}?" if similar else "Use one of these."
     return _rule_error(location, f"one of {', '.join(names)}", got, todo)
 
 
 def _rule_error(location: str, expected: str, got: object, todo: str) -> ScenarioError:
+    """Make the error for a rule file: location, what was expected, what was found, and what to do."""
     shown = got if isinstance(got, str) and got == "none" else repr(got)
     return ScenarioError(location, expected, shown[:MAX_RULE_FILE_TEXT_CHARS], todo)
 
 
 JOB_CLASS_TABLE_COLUMNS = ("job_id", "attempt", "job_class", "class_source", "rule", "facts")
+"""Columns of the table that :func:`classify_jobs` returns."""
 
 
 def classify_jobs(
@@ -409,11 +419,17 @@ def _fact_text(fact: str) -> pl.Expr:
 
 
 SHAPE_SIZE_EDGES_GPUS = (0.99, 1.99, 7.99, 31.99)
+"""Edges between the job sizes that :func:`class_by_shape` distinguishes [GPUs]."""
 SHAPE_RUN_TIME_EDGES_S = (600.0, 3600.0, 14_400.0, 86_400.0)
+"""Edges between the run times that :func:`class_by_shape` distinguishes [s]."""
 DAYTIME_FIRST_AND_END_HOUR = (8, 20)
+"""First hour of the working day, and first hour after it, in local time."""
 SHAPE_CELL_COLUMNS = ("size", "length", "hours")
+"""Columns that identify jobs of the same shape: size, run time, and whether submitted in working hours."""
 MIN_SHAPE_JOBS, MIN_CLASS_SHARE = 5, 0.5
-"""Jobs of known class that a cell must have, and the share of them that must be of one class."""
+"""Fewest jobs of known class with the same shape, and the share of them [0-1] that one class must exceed, to assign it
+to others.
+"""
 
 
 def class_by_shape(jobs: pl.DataFrame, job_class: pl.Series, *, tz: str = "UTC") -> pl.DataFrame:

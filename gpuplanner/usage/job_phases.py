@@ -1,4 +1,4 @@
-"""Phases of jobs from telemetry."""
+"""Phases of jobs, such as set-up, steady training or idle time, found in telemetry."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from gpuplanner.core.schemas import Samples
 from gpuplanner.usage.rightsizing import first_text
 
 MIN_NOISE_BY_SIGNAL = {"sm_activity": 0.02, "memory_used_gib": 0.5, "power_w": 10.0}
-"""Signals, and the least noise each is taken to have; below it, meters round or hardly move."""
+"""Signals in which phases are sought, and the smallest standard deviation of noise assumed for each: meters round."""
 MAX_IDLE_SM_ACTIVITY = 0.05
-"""SM activity below which a GPU does no work worth the name."""
+"""SM activity below which a GPU counts as idle [0-1]."""
 MIN_SPIKE_NOISE_SDS = 5.0
-"""Distance from the level around it, in standard deviations of the noise, from which a row is a spike."""
+"""Distance of a reading from the level around it, in standard deviations of the noise, from which it is a spike."""
 MAD_TO_SIGMA = 1.4826
 """Ratio of standard deviation to median absolute deviation of normal noise."""
 GRID_STEPS_S = (1, 5, 10, 15, 30, 60)
-"""Distances of rows that are chosen from, in seconds; above the last, the distance of the readings."""
+"""Steps of the time grid to choose from [s]; above the last one, the interval of the readings."""
 GRID_ROWS_OF_SHORT_JOB = 600
-"""Rows that a short job is cut into if it is sampled that often."""
-SHORTEST, LONG = timedelta(minutes=10), timedelta(hours=1)
-"""Shortest phase of a job of an hour or more, however often it was read: a checkpoint is no phase."""
+"""Rows of the time grid of a short job, if its readings are frequent enough."""
+MIN_LONG_JOB_PHASE, MIN_LONG_JOB_RUN_TIME = timedelta(minutes=10), timedelta(hours=1)
+"""Shortest phase of a long job, and run time from which a job is long; dips by checkpoints are shorter and no phase."""
 MIN_PHASE_ROWS = 10
-"""Fewest rows of a phase; of fewer, a level is not known from the noise about it."""
+"""Fewest grid rows of a phase: fewer do not distinguish a level from noise."""
 MIN_PHASE_ROWS_AT_ONE_SECOND = 4
-"""Rows of the shortest phase where a row is a second: a run of minutes, too short for a checkpoint."""
+"""Fewest grid rows of a phase where a row is a second: such a job runs for minutes, too short for a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Signals:
-    """Signals of one job on an even grid.
+    """Telemetry signals of one job (SM activity, memory, power) on an even time grid.
 
-    - ``table``, shape (n, 5): ``time``, one column for each signal, means over the job's devices, and ``seen``; gaps
-      are bridged by straight lines and not seen, a signal that was never seen is null.
-    - ``names``: Signals that were seen.
-    - ``step``: Distance of the rows.
+    - ``table``, shape (n, 5): ``time``, one column for each signal, means over the job's devices, and ``seen``: whether
+      the row has readings. Gaps are interpolated; a signal without any reading is null.
+    - ``names``: Signals with readings.
+    - ``step``: Time from row to row.
     """
 
     table: pl.DataFrame
@@ -51,10 +51,10 @@ class Signals:
     step: timedelta
 
     def noise(self, name: str) -> float:
-        """Standard deviation of the noise, from differences of neighbours: level shifts hardly touch it.
+        """Return the standard deviation of the noise of a signal, from differences of neighbouring rows.
 
-        Differences of independent noise spread by the square root of two more than the noise itself. Rows without
-        activity are left out, where there are others: a meter at rest hardly makes noise.
+        Differences of independent noise spread by the square root of two more than the noise itself. Level shifts
+        hardly change it. Idle rows are left out where there are others, as they have less noise.
         """
         active = (self.table["sm_activity"] >= MAX_IDLE_SM_ACTIVITY).fill_null(False) & self.table["seen"]
         rows = active if active.sum() >= MIN_PHASE_ROWS else self.table["seen"]
@@ -65,9 +65,10 @@ class Signals:
         return max(MAD_TO_SIGMA * mad / math.sqrt(2), MIN_NOISE_BY_SIGNAL[name])
 
     def around(self, name: str, shortest: int) -> pl.DataFrame:
-        """Levels before and after each row: running medians blind to what is shorter than `shortest` rows.
+        """Return the lower and the higher of the levels before and after each row, columns ``low`` and ``high``.
 
-        A row that lies below both, or above both, is part of a spike; at a step it is like one of them.
+        Levels are running medians, which ignore changes shorter than `shortest` rows. A row below ``low`` or above
+        ``high`` is part of a spike; at a step between two levels it equals one of them.
         """
         signal, rows = self.table[name], 2 * shortest - 1
         before = signal.rolling_median(rows, min_samples=1)
@@ -76,7 +77,7 @@ class Signals:
         return levels.select(low=pl.min_horizontal(pl.all()), high=pl.max_horizontal(pl.all()))
 
     def without_spikes(self, name: str, shortest: int) -> pl.Series:
-        """The signal with its spikes bridged by straight lines."""
+        """Return a signal with its spikes replaced by linear interpolation."""
         signal, level = self.table[name], self.around(name, shortest)
         margin = MIN_SPIKE_NOISE_SDS * self.noise(name)
         usual = signal.is_between(level["low"] - margin, level["high"] + margin)
@@ -84,8 +85,8 @@ class Signals:
         return bridged.backward_fill().forward_fill()
 
 
-def signals_of(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
-    """Average the samples of one job over its devices and over each step.
+def average_signals(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
+    """Average the telemetry samples of one job over its devices and over each step of a time grid.
 
     Examples
     --------
@@ -93,7 +94,7 @@ def signals_of(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
     >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
     >>> samples = pl.DataFrame({"time": [nine, nine + timedelta(minutes=2)], "sm_activity": [0.2, 0.4]})
     >>> samples = samples.with_columns(node=pl.lit("n1"), gpu=0, activity_source=pl.lit("profiling"))
-    >>> signals_of(samples, timedelta(minutes=1)).table["sm_activity"].round(6).to_list()
+    >>> average_signals(samples, timedelta(minutes=1)).table["sm_activity"].round(6).to_list()
     [0.2, 0.3, 0.4]
     """
     table = conform(samples, Samples, source="phases: samples")
@@ -104,7 +105,7 @@ def signals_of(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
         expected, todo = "samples of one job, with activity, memory or power", "Filter the samples by job_id."
         got = f"{table.height} samples of jobs {examples(jobs.to_list())}, with {signal_names}"
         raise SchemaError("phases: samples", expected, got, todo)
-    every = step or step_for(table)
+    every = step or choose_grid_step(table)
     even = (
         table.sort("time")
         .group_by_dynamic("time", every=every)
@@ -117,16 +118,16 @@ def signals_of(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
 
 
 def rows_of(signals: Signals) -> int:
-    """Compute the rows of the shortest phase from the step of the rows and the length of the job."""
-    if signals.table.height * signals.step >= LONG:
-        return max(MIN_PHASE_ROWS, math.ceil(SHORTEST / signals.step))
+    """Compute the grid rows of the shortest phase that is sought, from the grid step and the run time of the job."""
+    if signals.table.height * signals.step >= MIN_LONG_JOB_RUN_TIME:
+        return max(MIN_PHASE_ROWS, math.ceil(MIN_LONG_JOB_PHASE / signals.step))
     return MIN_PHASE_ROWS if signals.step > timedelta(seconds=GRID_STEPS_S[0]) else MIN_PHASE_ROWS_AT_ONE_SECOND
 
 
-def step_for(samples: pl.DataFrame) -> timedelta:
-    """Choose the step of the grid for a job: about :data:`GRID_ROWS_OF_SHORT_JOB` rows, no finer than the samples.
+def choose_grid_step(samples: pl.DataFrame) -> timedelta:
+    """Choose the step of the time grid of a job: about :data:`GRID_ROWS_OF_SHORT_JOB` rows, no finer than its samples.
 
-    A minute is the most, unless the readings themselves are farther apart.
+    It is at most a minute, unless the readings are farther apart.
 
     Examples
     --------
@@ -134,7 +135,7 @@ def step_for(samples: pl.DataFrame) -> timedelta:
     >>> begin = datetime(2026, 2, 2, 9, tzinfo=UTC)
     >>> device = {"node": "n1", "gpu": 0, "instance": None}
     >>> rows = [{"time": begin + timedelta(seconds=second), **device} for second in range(300)]
-    >>> step_for(pl.DataFrame(rows))
+    >>> choose_grid_step(pl.DataFrame(rows))
     datetime.timedelta(seconds=1)
     """
     device = ("node", "gpu", "instance")
@@ -151,7 +152,7 @@ def step_for(samples: pl.DataFrame) -> timedelta:
 
 
 PHASE_LABELS = ("setup", "ramp", "steady", "long-context", "reduced", "input-stall", "decay", "cool-down", "idle")
-"""What a phase looks like.
+"""Labels of phases, by their levels of SM activity and memory.
 
 setup
     Without activity, before there was any.
@@ -174,28 +175,34 @@ idle
     Without activity between active phases, with other memory.
 """
 MIN_STEADY_LEVEL_FRACTION = 0.85
+"""Share of the highest SM activity of a job's phases from which a phase is steady [0-1]."""
 MIN_LONG_CONTEXT_MEMORY_RATIO = 1.10
+"""Memory over that of the first steady phase from which a steady phase counts as training with long context."""
 MAX_STALL_MEMORY_CHANGE_FRACTION = 0.05
-"""Share by which the memory of a stall may differ from that of the phase before."""
+"""Largest change of memory from the phase before with which an idle phase counts as an input stall [0-1]."""
 MAX_SAME_LEVEL_NOISE_SDS = 2.0
-"""Neighbouring phases whose medians differ by less, in standard deviations of the noise, are one."""
+"""Largest difference of the medians of neighbouring phases, in standard deviations of the noise, at which they are
+merged.
+"""
 MAX_SAME_LEVEL_FRACTION = 0.12
-"""So are those whose medians differ by a smaller share of the highest level of the job: meters wander."""
+"""Largest difference of the medians of neighbouring phases, as a share of the highest level of the job [0-1], at which
+they are merged: readings drift.
+"""
 MIN_SETUP_ROWS = 2
-"""Fewest rows without activity that are a set-up."""
+"""Fewest idle grid rows at the begin of a job that count as set-up."""
 MAX_PELT_ROWS = 100_000
-"""Above so many rows, binary segmentation stands in for PELT."""
+"""Most grid rows for the PELT change-point search; longer signals use binary segmentation."""
 
 
 def find_phases(samples: pl.DataFrame, *, step: timedelta | None = None) -> pl.DataFrame:
     """Split the telemetry of one job into phases.
 
-    Change points are sought jointly in SM activity, memory and power, each in units of its noise (from the
-    median absolute deviation of first differences), by PELT with squared error and the penalty
-    2 sigma^2 ln n, where sigma^2 is the noise of all signals together. What is shorter than a phase, such
-    as the stall of a checkpoint, is bridged first; neighbours with equal medians are joined after, and so are
-    two phases of one level with only a dip between them. The set-up ends where activity begins, and may be shorter
-    than a phase. Stretches without readings say nothing.
+    Change points are found jointly in SM activity, memory and power, each in units of its noise (from the median
+    absolute deviation of first differences), by PELT with squared error and the penalty 2 sigma^2 ln n, where sigma^2
+    is the noise of all signals together. Changes shorter than a phase, such as the stall of a checkpoint, are
+    interpolated first. Then neighbours with equal medians are merged, and so are two phases of one level with only a
+    dip between them. The set-up ends where activity begins, and may be shorter than a phase. Times without readings are
+    ignored.
 
     The shortest phase lasts ten minutes and no fewer than ten steps, of a job shorter than an hour ten steps, and four
     of a run of minutes cut into seconds.
@@ -236,8 +243,8 @@ def find_phases(samples: pl.DataFrame, *, step: timedelta | None = None) -> pl.D
     >>> find_phases(samples).select("phase", pl.col("end") - pl.col("start"), "label").rows()
     [(1, datetime.timedelta(seconds=1200), 'setup'), (2, datetime.timedelta(seconds=2400), 'steady')]
     """
-    signals = signals_of(samples, step)
-    ends = _change_points(signals, rows_of(signals))
+    signals = average_signals(samples, step)
+    ends = _find_change_points(signals, rows_of(signals))
     start = pl.col("time").first().alias("start")
     end = (pl.col("time").last() + signals.step).alias("end")
     phase = np.searchsorted(ends, np.arange(signals.table.height), side="right") + 1
@@ -245,11 +252,12 @@ def find_phases(samples: pl.DataFrame, *, step: timedelta | None = None) -> pl.D
         signals.table.with_columns(phase=pl.Series(phase, dtype=pl.Int32))
         .group_by("phase", maintain_order=True)
         .agg(start, end, pl.col(*MIN_NOISE_BY_SIGNAL).mean())
-        .with_columns(label=_label())
+        .with_columns(label=_phase_label_expr())
     )
 
 
-def _label() -> pl.Expr:
+def _phase_label_expr() -> pl.Expr:
+    """Build the expression of the label of each phase of a job, one of :data:`PHASE_LABELS`; null without activity."""
     activity, memory = pl.col("sm_activity"), pl.col("memory_used_gib")
     idle, steady = activity < MAX_IDLE_SM_ACTIVITY, activity >= MIN_STEADY_LEVEL_FRACTION * activity.max()
     keeps_memory = (memory / memory.shift() - 1).abs() <= MAX_STALL_MEMORY_CHANGE_FRACTION
@@ -268,8 +276,8 @@ def _label() -> pl.Expr:
     return pl.when(activity.is_not_null()).then(label)
 
 
-def _change_points(signals: Signals, shortest: int) -> np.ndarray:
-    """Find the rows at which phases end, the end of the last row included."""
+def _find_change_points(signals: Signals, shortest: int) -> np.ndarray:
+    """Find the grid rows at which phases end, by change-point detection; the last is the number of rows."""
     rows = signals.table.height
     observed_rows = np.flatnonzero(signals.table["seen"].to_numpy())
     if len(observed_rows) < 2 * shortest:
@@ -286,21 +294,21 @@ def _change_points(signals: Signals, shortest: int) -> np.ndarray:
         search = ruptures.KernelCPD(kernel="linear", min_size=shortest)
         ends = search.fit(bridged).predict(pen=penalty)
     least = np.maximum(MAX_SAME_LEVEL_NOISE_SDS, MAX_SAME_LEVEL_FRACTION * np.abs(bridged).max(axis=0))
-    kept = _merge_equal_levels(bridged, _without_dips(bridged, ends, shortest, least), least)
+    kept = _merge_equal_levels(bridged, _merge_phases_across_dips(bridged, ends, shortest, least), least)
     if "sm_activity" in signals.names:
-        kept = _with_setup(kept, bridged[:, 0] * noise["sm_activity"], shortest)
+        kept = _insert_setup_end(kept, bridged[:, 0] * noise["sm_activity"], shortest)
     return np.array([*(observed_rows[end] for end in kept[:-1]), rows])
 
 
-def _with_setup(ends: list[int], activity: np.ndarray, shortest: int) -> list[int]:
-    """End the set-up where activity begins, even if it was shorter than a phase."""
+def _insert_setup_end(ends: list[int], activity: np.ndarray, shortest: int) -> list[int]:
+    """Insert the end of the set-up phase where activity begins, even if it is shorter than a phase."""
     begins = int((activity >= MAX_IDLE_SM_ACTIVITY).argmax())
     if not MIN_SETUP_ROWS <= begins < len(activity) - shortest:
         return ends
     return sorted({begins} | {end for end in ends if abs(end - begins) >= shortest})
 
 
-def _without_dips(scaled: np.ndarray, ends: list[int], shortest: int, least: np.ndarray) -> list[int]:
+def _merge_phases_across_dips(scaled: np.ndarray, ends: list[int], shortest: int, least: np.ndarray) -> list[int]:
     """Merge phases on one level before and after a dip that is shorter than a phase.
 
     Parameters
@@ -341,7 +349,7 @@ def _merge_equal_levels(scaled: np.ndarray, ends: list[int], least: np.ndarray) 
 
 
 def binary_segmentation(signal: np.ndarray, shortest: int, penalty: float) -> list[int]:
-    """Split a signal where that lowers its squared error most, and its parts again, while it pays.
+    """Split a signal recursively where that lowers its squared error most, by more than the penalty.
 
     References
     ----------

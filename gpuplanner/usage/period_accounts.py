@@ -1,4 +1,4 @@
-"""Accounts of a period: used, idle, over-requested."""
+"""Accounts of GPU-hours in a period: ledger, use by day, queue waits by group, and over-requested slices."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gpuplanner.core.errors import GpuPlannerError, require_no_faults
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.step_functions import waiting_since
+from gpuplanner.ingest.chunked_tables import LazyJobs
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.large_tables import LazyJobs
 from gpuplanner.usage.allocated_hours import (
     ACTIVE_GPU_HOURS_COLUMN,
     FAILED_JOB_STATES,
@@ -35,20 +35,23 @@ from gpuplanner.usage.gpu_hour_ledger import (
 from gpuplanner.usage.installed_capacity import out_of_service_gpus
 from gpuplanner.usage.pool_occupancy import LedgerWindow, installed_gpu_hours, jobs_with_gpus, match_gpu_models
 from gpuplanner.usage.study_fleet import find_installed
-from gpuplanner.usage.study_history import begin_of, end_of, history
+from gpuplanner.usage.study_history import history, observation_begins_at, observation_ends_at
 
 WEEKLY_PEAK_QUANTILE = 0.95
+"""Quantile of hourly demand that stands for the peak of a week [0-1]."""
 MIN_OBSERVED_HOURS_FRACTION_OF_DAY = 0.5
-"""Share of the held hours of a day that must have been observed for its activity to be said."""
+"""Smallest share of a day's allocated GPU-hours with telemetry for which the active GPUs of the day are stated [0-1].
+"""
 MAX_LEDGER_DIFFERENCE_FRACTION = 1e-6
-"""A ledger that differs from what is installed by a larger share is refused."""
+"""Largest relative difference between the GPU-hours of a ledger and those installed [0-1]; a larger one is an error."""
 LEDGER_JOB_COLUMNS = (
     "job_id", "tenant", "partition", "job_class", "submit_time", "eligible_time", "start_time", "end_time", "state",
     "gpus", "gpu_model", "profile_requested", "instances", "nodes", "node_list", "time_limit_s", "sm_activity",
     "memory_peak_gib", "quarantined", "gpus_by_memory",
 )  # fmt: skip
-"""Columns of ``schemas.Jobs`` that ledgers look at."""
+"""Columns of ``schemas.Jobs`` that the accounts of a period read."""
 _NULL_GPU_MODEL_EXPR = pl.lit(None, pl.String).alias("gpu_model")
+"""Column ``gpu_model`` without values, for jobs and nodes that are one pool."""
 
 
 @stage
@@ -78,7 +81,7 @@ def dataset_ledger(dataset: Dataset, begin: datetime, end: datetime, nodes: pl.D
 
 @dataclass(frozen=True, eq=False)
 class _Span:
-    """A part of the window: its jobs, its samples, and its ledger."""
+    """A part of the accounted period: its jobs, telemetry samples and ledger."""
 
     begin: datetime
     end: datetime
@@ -125,6 +128,7 @@ def _balanced_ledger(
     jobs: pl.DataFrame, nodes: pl.DataFrame, begin: datetime, end: datetime,
     samples: pl.DataFrame | None, out: pl.DataFrame | None,
 ) -> pl.DataFrame:  # fmt: skip
+    """Compute the ledger of a period; raise an error if it does not sum to the installed GPU-hours."""
     ledger = gpu_time_ledger(jobs, nodes, start=begin, end=end, samples=samples, out_of_service=out)
     balance = reconcile_ledger(ledger, installed_gpu_hours(nodes, begin, end), tolerance=MAX_LEDGER_DIFFERENCE_FRACTION)
     if not balance["balanced"]:
@@ -154,9 +158,9 @@ def scenario_use(scenario: Scenario) -> pl.DataFrame:
 def use_by_day(dataset: Dataset, window: LedgerWindow, *, tz: str) -> pl.DataFrame:
     """Tabulate ``day, requested_gpus, allocated_gpus, active_gpus``: mean GPUs by local day.
 
-    Requested is what jobs wanted from when they were eligible to their end, allocated what they held. Active is what
-    was held times the mean SM activity of the job, as its source states it or as telemetry joined to it says; what was
-    not seen counts as what was, and a day of which less than half was seen has none.
+    Requested GPUs count from eligibility to the end of each job, allocated GPUs from its start. Active GPUs are
+    allocated GPUs times mean SM activity of the job, from its record or from telemetry. GPU-hours without telemetry
+    count as those with; a day with telemetry of less than half its allocated GPU-hours has no active GPUs.
     """
     jobs = jobs_with_gpus(dataset.jobs.lazy(), window).collect()
     if dataset.samples is not None:
@@ -186,7 +190,7 @@ def use_by_day(dataset: Dataset, window: LedgerWindow, *, tz: str) -> pl.DataFra
 
 @dataclass(frozen=True)
 class ExcludedJobs:
-    """Jobs that are left out of every figure, and their stated GPU-hours [GPU h]."""
+    """Number of quarantined jobs, which no figure counts, and their stated GPU-hours [GPU h]."""
 
     jobs: int
     gpu_hours: float
@@ -194,9 +198,10 @@ class ExcludedJobs:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """Numbers of jobs and tenants; and, of jobs with a time span, the fleet and its unused share.
+    """Facts about the jobs of a dataset: numbers of jobs and tenants, and, where run times are known, the fleet.
 
-    ``lost_gpu_hours`` were held by attempts that did not complete [GPU h].
+    ``lost_gpu_hours`` were allocated to attempts that did not complete [GPU h]; ``unused_share`` is the share of the
+    installed GPU-hours that did no work [0-1].
     """
 
     jobs: int
@@ -212,7 +217,7 @@ class JobFacts:
 
 @dataclass(frozen=True, eq=False)
 class JobDescription:
-    """Description of jobs: facts, tables by title, and the ledger, which only jobs with a time span have."""
+    """Description of the jobs of a dataset: facts, tables by title, and the GPU-hour ledger."""
 
     facts: JobFacts
     tables: Mapping[str, pl.DataFrame]
@@ -220,8 +225,8 @@ class JobDescription:
 
 
 def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobDescription:
-    """Describe the jobs of a dataset, without planning anything."""
-    begin, end = begin_of(dataset), end_of(dataset)
+    """Describe the jobs of a dataset: facts, tables by title, and the GPU-hour ledger; nothing is planned."""
+    begin, end = observation_begins_at(dataset), observation_ends_at(dataset)
     jobs, stated = dataset.lazy_jobs, dataset.source_facts
     left_out = ExcludedJobs(stated.rows_quarantined, stated.quarantined_gpu_hours)
     height, tenants = jobs.scan_unquarantined(["tenant"]).select(pl.len(), pl.col("tenant").n_unique()).collect().row(0)
@@ -268,7 +273,7 @@ def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobDescription:
 
 
 def _replace_active_hours(requested: pl.DataFrame, by_state: pl.DataFrame) -> pl.DataFrame:
-    """Replace active GPU-hours of job records by those observed in records and telemetry."""
+    """Replace the active GPU-hours from job records by those from records and telemetry together."""
     observed = pl.sum_horizontal(pl.exclude("tenant", ACTIVE_GPU_HOURS_COLUMN, "no_telemetry"))
     measured = by_state.select("tenant", ACTIVE_GPU_HOURS_COLUMN, observed=observed)
     active = pl.when(pl.col("observed") > 0).then(ACTIVE_GPU_HOURS_COLUMN)
@@ -286,18 +291,21 @@ JOB_COLUMN_BY_GROUPING = {
     "board": "gpu_model",
     "profile": "profile_requested",
 }
-"""What jobs are told apart by, and the column that says it."""
+"""Groupings by which jobs are tabulated, and the column of ``schemas.Jobs`` of each."""
 UNNAMED_GROUP_LABEL = "not named"
+"""Name of the group of jobs without a value in the grouping column."""
 _WAIT_QUANTILES = (0.5, 0.95, 0.99)
+"""Quantiles of the queue wait that are tabulated [0-1]."""
 _WAIT_S_EXPR = (pl.col("start_time") - waiting_since()).dt.total_seconds()
+"""Queue wait of a job, from eligibility to start [s]."""
 
 
 def hours_by_group(jobs: LazyJobs, window: LedgerWindow) -> dict[str, pl.DataFrame]:
     """Sum allocated and lost GPU-hours and waits by tenant, partition, GPU model and profile.
 
-    Each table has a row a group, most GPU-hours first: ``jobs``, ``gpu_hours``, ``lost_gpu_hours`` of attempts that did
-    not complete, and the 50 %, 95 % and 99 % quantiles of the wait that was observed [min], null where the source
-    records no waits. The GPU-hours of every table sum to what jobs held.
+    Each table has one row for each group, most GPU-hours first: ``jobs``, ``gpu_hours``, ``lost_gpu_hours`` of attempts
+    that did not complete, and the 50 %, 95 % and 99 % quantiles of the wait that was observed [min], null where the
+    source records no waits. The GPU-hours of every table sum to the allocation of all jobs.
     """
     has_started, gpu_hours = pl.col("start_time").is_not_null(), window.overlap_h("start_time", "end_time")
     lost = pl.col("state").cast(pl.String).is_in(FAILED_JOB_STATES)
@@ -324,6 +332,7 @@ def hours_by_group(jobs: LazyJobs, window: LedgerWindow) -> dict[str, pl.DataFra
 
 
 GroupSums = dict[str, tuple[pl.DataFrame, dict[str, pl.DataFrame]]]
+"""Result of :func:`_sum_by_group` by grouping: the table of sums, and for each counted value its table of counts."""
 
 
 def _sum_by_group(
@@ -332,7 +341,7 @@ def _sum_by_group(
     sums: Mapping[str, pl.Expr],
     values: Mapping[str, pl.Expr],
 ) -> GroupSums:
-    """Sum by each grouping; and count how often a group has each value, in ascending order.
+    """Sum job columns by each grouping, and count how often each value occurs in a group, in ascending order.
 
     Parameters
     ----------
@@ -373,7 +382,7 @@ def _weighted_quantile(share: float, rounding: str = "round") -> pl.Expr:
 
 
 def _drop_unrecorded_waits(waits: pl.DataFrame) -> pl.DataFrame:
-    """Drop waits that are all zero: sources without starts repeat the submission there."""
+    """Drop groups whose waits are all zero: sources without start times repeat the submission as start."""
     return waits.filter((pl.col("value") > 0).any())
 
 

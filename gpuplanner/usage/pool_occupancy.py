@@ -1,4 +1,4 @@
-"""Occupancy of pools over time."""
+"""Occupancy of GPU pools over time: unallocated GPU-hours by hour and cause, and inferred inventories."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from gpuplanner.core.step_functions import (
 )
 from gpuplanner.hardware.gpu_model_names import find_profile_name
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.ingest.large_tables import LazyJobs
+from gpuplanner.ingest.chunked_tables import LazyJobs
 
 MAX_EVENTS_PER_SLAB = 1 << 17
-"""Beginnings and ends that a slab holds at most, unless a single hour has more."""
+"""Most begins and ends of intervals in a slab (group of whole hours), unless a single hour has more."""
 
 
 class HourSlabs:
-    """Whole clock hours, grouped into slabs of about :data:`MAX_EVENTS_PER_SLAB` events.
+    """Whole clock hours grouped into slabs that are swept one by one, of about :data:`MAX_EVENTS_PER_SLAB` events.
 
     - ``hours``: Length of the time in hours.
     - ``instants``: Events in ticks, from 0 to the end of the last hour. Those at the very end fall into no slab.
@@ -57,7 +57,7 @@ class HourSlabs:
         return len(self._borders) - 1
 
     def hours(self, slab: int) -> tuple[int, int]:
-        """Return the first hour of a slab, and the first behind it."""
+        """Return the first hour of a slab, and the first hour after it."""
         return int(self._borders[slab]), int(self._borders[slab + 1])
 
     def edges(self, slab: int, instants: Iterable[np.ndarray]) -> np.ndarray:
@@ -74,7 +74,7 @@ class HourSlabs:
         return np.bincount(hour, level * length_h, minlength=end - first)
 
     def events_by_slab(self, ticks: np.ndarray) -> list[np.ndarray]:
-        """Group the numbers of events by slab, in their own order."""
+        """List the row numbers of the events in each slab, in their order."""
         # Sorting numbers of 16 bits is linear, and stable: sums of floats keep their order.
         slab = self._slab_of_hour[ticks // US_PER_HOUR]
         order = np.argsort(slab, kind="stable").astype(np.uint32)
@@ -83,7 +83,7 @@ class HourSlabs:
 
 
 class IntervalChanges:
-    """Begins and ends of intervals ``[begin, end)``, in ticks, by slab."""
+    """Begins and ends of intervals ``[begin, end)`` by slab, in ticks (microseconds)."""
 
     def __init__(self, begin: np.ndarray, end: np.ndarray, slabs: HourSlabs) -> None:
         self._begin, self._end = begin, end
@@ -95,7 +95,7 @@ class IntervalChanges:
 
 
 class LevelSteps(IntervalChanges):
-    """Level of a sum of weighted intervals, slab by slab.
+    """Sum of weighted intervals over time, such as allocated GPUs, computed slab by slab.
 
     - ``begin``, ``end``: Intervals ``[begin, end)`` in ticks.
     - ``weight``: Height of each.
@@ -118,7 +118,7 @@ class LevelSteps(IntervalChanges):
 
 
 class KindCounts(IntervalChanges):
-    """Number of intervals of each kind over time, slab by slab.
+    """Number of intervals of each kind over time, such as waiting jobs by request, computed slab by slab.
 
     - ``begin``, ``end``: Intervals ``[begin, end)`` in ticks.
     - ``kind``: Kind of each, from 0 to `kinds` - 1.
@@ -160,12 +160,12 @@ def running_sum(change: np.ndarray, begin: float) -> np.ndarray:
 
 
 GPU_FRACTION_TOLERANCE_GPUS = 1e-6
-"""Fractions of GPUs are sums of floats; less than this is rounding, not a GPU."""
+"""Amounts below this are rounding errors of summed GPU fractions, not GPUs [GPUs]."""
 
 
 @dataclass(frozen=True)
 class TickSpans:
-    """Intervals ``[begin, end)`` in ticks from the first hour of the ledger, with their GPUs."""
+    """Intervals ``[begin, end)`` in ticks (microseconds) from the first hour of the ledger, with the GPUs of each."""
 
     begin: np.ndarray
     end: np.ndarray
@@ -191,15 +191,17 @@ class TickSpans:
 
 
 Idle = Callable[[int, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""Number of a slab, its edges and the GPUs left between each edge and the next → of these, GPUs that are free in
-pieces, and GPUs asked for by jobs that would have fitted. It is asked for slab after slab."""
+"""Function that splits unallocated GPUs, called slab after slab. Arguments: number of the slab, its edges (instants of
+change), and unallocated GPUs from each edge to the next. Result: fragmented GPUs, and GPUs requested by waiting jobs
+that fit.
+"""
 
 
 class NodeFragments(Protocol):
-    """Knowledge of nodes: fragmented GPUs, and waiting jobs that would have fitted."""
+    """Interface for allocations by node: computes fragmented GPUs, and requests of waiting jobs that fit."""
 
     def idle(self, slabs: HourSlabs) -> Idle:
-        """Start a sweep over slabs."""
+        """Start a sweep over slabs; returns the function that splits the unallocated GPUs of each."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ class Reservation:
 
 @dataclass(frozen=True)
 class PoolHours:
-    """Unallocated GPU-hours of one pool by hour and cause, and the allocation beyond the installed GPUs."""
+    """Unallocated GPU-hours of one pool by hour and cause, and the peak of GPUs allocated beyond those installed."""
 
     free: np.ndarray
     fragmented: np.ndarray
@@ -240,7 +242,7 @@ def sweep_pool(
     reservations : mapping of str to Reservation
         Reservations by tenant.
     pieces : NodeFragments or None
-        Knowledge of nodes; None: jobs that fit by count fit.
+        Allocations by node; None: unknown, and every job that fits by count fits.
     hours : int
         Hours of the window.
     """
@@ -252,7 +254,7 @@ def sweep_pool(
         [spans.steps(slabs) for spans in levels],
         IntervalChanges(waiting_spans.begin, waiting_spans.end, slabs),
     )
-    idle = _Fitting(waiting_spans, slabs).idle if pieces is None else pieces.idle(slabs)
+    idle = _FittingJobs(waiting_spans, slabs).idle if pieces is None else pieces.idle(slabs)
     free, fragmented, idle_pending = np.zeros((3, hours))
     reserved = {tenant: np.zeros(hours) for tenant in reserved_by_tenant}
     excess_gpus, excess_tick = 0.0, hours * US_PER_HOUR
@@ -288,8 +290,8 @@ def sweep_pool(
     return PoolHours(free, fragmented, idle_pending, reserved, excess_gpus, excess_tick)
 
 
-class _Fitting:
-    """GPUs requested by waiting jobs that each request no more than is unallocated in the pool."""
+class _FittingJobs:
+    """Sweep over GPUs requested by waiting jobs, each of which fits into the unallocated GPUs of the pool."""
 
     def __init__(self, waiting_spans: TickSpans, slabs: HourSlabs) -> None:
         self._needs, kind = np.unique(waiting_spans.gpus, return_inverse=True)
@@ -305,13 +307,14 @@ class _Fitting:
 
 
 HOUR = timedelta(hours=1)
+"""One hour, the grid step of the ledger."""
 
 
 @dataclass(frozen=True)
 class LedgerWindow:
     """Time span of a ledger, on a grid of clock hours; the first and the last hour may be partial.
 
-    - ``start``, ``end``: First instant, and first instant behind it, with a time zone.
+    - ``start``, ``end``: First instant, and first instant after the window, with a time zone.
     """
 
     start: datetime
@@ -334,13 +337,13 @@ class LedgerWindow:
         return -((self.origin - self.end) // HOUR)
 
     def overlap_h(self, begin: str, end: str) -> pl.Expr:
-        """Build the hours of the window between two columns; a null begin is before it, a null end behind it."""
+        """Build the hours between two time columns in the window; null begins are before it, null ends after it."""
         first = pl.max_horizontal(pl.col(begin).fill_null(self.start), pl.lit(self.start))
         last = pl.min_horizontal(pl.col(end).fill_null(self.end), pl.lit(self.end))
         return ((last - first).dt.total_microseconds() / 3.6e9).clip(lower_bound=0.0)
 
     def spans(self, table: pl.DataFrame | pl.LazyFrame, begin: str, end: str, weight: str) -> TickSpans:
-        """Convert rows to intervals within the window; a null begin is before it, a null end behind it.
+        """Convert rows to intervals within the window; a null begin is before it, a null end after it.
 
         Parameters
         ----------
@@ -364,7 +367,9 @@ class LedgerWindow:
 
 
 Table = TypeVar("Table", pl.DataFrame, pl.LazyFrame)
+"""Type of a polars table, in memory or lazy."""
 _OCCUPANCY_JOB_COLUMNS = ("start_time", "end_time", "profile_requested", "gpus", "gpus_by_memory", "instances")
+"""Columns of ``schemas.Jobs`` from which an inventory is inferred."""
 
 
 def installed_gpu_hours(inventory: pl.DataFrame, start: datetime, end: datetime) -> float:
@@ -511,7 +516,7 @@ def peak_gpus_needed(allocated: pl.DataFrame | pl.LazyFrame, gpu_model: str | No
 
 
 def _peak_gpus(full_gpu_spans: TickSpans, needs: list[tuple[TickSpans, int]], window: LedgerWindow) -> int:
-    """Find the peak of full GPUs and the largest need of partitioned ones together."""
+    """Find the peak of GPUs needed at once: full GPUs, plus the largest of the needs of partitioned ones."""
     every = [full_gpu_spans, *(spans for spans, _ in needs)]
     slabs = HourSlabs(window.hours, chain.from_iterable((spans.begin, spans.end) for spans in every))
     steps = [spans.steps(slabs) for spans in every]

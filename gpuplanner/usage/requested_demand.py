@@ -29,11 +29,17 @@ from gpuplanner.core.step_functions import (
 from gpuplanner.hardware.gpu_models import GpuModel, MigProfile, as_gpu_model
 
 DEMAND_CLOCKS = ("held", "wanted")
+"""Clocks of a demand series: ``held`` counts a job while it was allocated GPUs, ``wanted`` from its submission as if it
+had not queued.
+"""
 RESOLVED_REQUEST_COLUMNS = ("profile", "instances")
+"""Columns that :func:`resolve_requests` adds to jobs: profile, and number of instances."""
 DAY = timedelta(days=1)
+"""One day."""
 ALL_TENANTS_POOL_NAME = "all"
-"""Name of the tenant that stands for all of them."""
+"""Value of ``tenant`` in demand series that sum all tenants."""
 DAY_H = 24.0
+"""Length of a day [h]."""
 
 
 def demand_series(
@@ -48,9 +54,8 @@ def demand_series(
 
     The value of a slot is the integral of the number of instances over the slot, divided by its length. The
     integral is summed in whole microseconds, so ``sum(y) * interval_hours`` equals instances x hours within the
-    grid but for the rounding of that one division. Jobs whose request is not known are left out;
-    :func:`count_excluded_jobs` counts them. So are those that are over and have no end: until when they counted is not
-    known, and the quality report says how many there are.
+    grid but for the rounding of that one division. Jobs with an unknown request are left out;
+    :func:`count_excluded_jobs` counts them. So are ended jobs without an end time; the quality report counts these.
 
     Parameters
     ----------
@@ -132,7 +137,7 @@ def count_excluded_jobs(jobs: pl.DataFrame) -> dict[str, int]:
     Returns
     -------
     dict
-        ``"request unknown"``: the source does not say how many GPUs; ``"no GPU"``: none was asked for.
+        ``"request unknown"``: the source does not say how many GPUs; ``"no GPU"``: none was requested.
 
     Examples
     --------
@@ -144,7 +149,7 @@ def count_excluded_jobs(jobs: pl.DataFrame) -> dict[str, int]:
 
 
 def _resolved_jobs(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Check the jobs table, with the two columns of the resolved request."""
+    """Check a table of jobs with the columns ``profile`` and ``instances`` of resolved requests."""
     missing = [name for name in RESOLVED_REQUEST_COLUMNS if name not in jobs.columns]
     if missing:
         expected = f"columns {', '.join(map(repr, RESOLVED_REQUEST_COLUMNS))}"
@@ -157,7 +162,7 @@ def _resolved_jobs(jobs: pl.DataFrame) -> pl.DataFrame:
 def _demand_grid(
     requests: pl.DataFrame, begin: str, slot: timedelta, start: datetime | None, end: datetime | None
 ) -> tuple[datetime, datetime]:
-    """Return the given grid, or the smallest that holds every event.
+    """Return begin and end of the interval grid: as given, else the smallest that covers all jobs.
 
     Parameters
     ----------
@@ -182,7 +187,7 @@ def _demand_grid(
 
 
 def _counted_until(clock: str, last: datetime) -> pl.Expr:
-    """Build the instant until which a job counts on a clock; open ends last to the end of the grid."""
+    """Build the instant until which a job counts on a clock; a job without an end counts to the end of the grid."""
     released = pl.col("end_time").fill_null(pl.lit(last))
     if clock == "held":
         return released
@@ -268,7 +273,7 @@ def weekly_demand(demand: pl.DataFrame, *, quantile: float = 0.95) -> pl.DataFra
 def mean_occupancy(
     begin: np.ndarray, end: np.ndarray, size: np.ndarray, row: np.ndarray, rows: int, slots: int
 ) -> np.ndarray:
-    """Compute the mean occupied size in every interval, by row.
+    """Compute the mean of a summed size, such as occupied instances, in every interval of a grid, by row.
 
     Parameters
     ----------
@@ -410,11 +415,13 @@ def smallest_by_compute(gpu_model: GpuModel) -> dict[int, MigProfile]:
 
 
 def _first_fitting(gpu_model: GpuModel | str, fits: Callable[[MigProfile], pl.Expr]) -> pl.Expr:
+    """Build the name of the smallest MIG profile that meets a condition; the full GPU if none does."""
     choices = [pl.when(fits(part)).then(pl.lit(part.name)) for part in slice_profiles(gpu_model)]
     return pl.coalesce(*choices, pl.lit(FULL_GPU))
 
 
 _PROFILE_SIZE_NUMBER_SCHEMA = dict.fromkeys(("sms", "memory_gib", "share"), pl.Float64)
+"""Numeric columns of :func:`profile_sizes`: SMs, memory [GiB] and share of a GPU [0-1]."""
 PROFILE_SIZE_SCHEMA = {"profile": pl.String, "rank": pl.Int32, **_PROFILE_SIZE_NUMBER_SCHEMA}
 """Columns of :func:`profile_sizes`."""
 

@@ -1,4 +1,4 @@
-"""The smallest profile that holds what a job used."""
+"""Rightsizing: the smallest MIG profile that has the SMs and the memory that a job used."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from gpuplanner.usage.requested_demand import (
 )
 
 RIGHTSIZING_ACTIVITY_QUANTILE = 0.95
-"""Quantile of the minute means of SM activity that a job is sized for."""
+"""Quantile of the one-minute means of SM activity for which a job is sized [0-1]."""
 JOB_CLASS_NEED_QUANTILE = 0.95
-"""Quantile of the needs of a class that stands for a job of which nothing was observed."""
+"""Quantile of the needs in a job class that is assumed for its jobs without observed use [0-1]."""
 
 
 def first_text(*cases: tuple[pl.Expr, pl.Expr | str]) -> pl.Expr:
-    """Build the text of the first condition that holds; null where none does."""
+    """Build the text that belongs to the first condition that is true; null where none is."""
     texts = ((holds, pl.lit(text) if isinstance(text, str) else text) for holds, text in cases)
     return pl.coalesce(pl.when(holds).then(text) for holds, text in texts)
 
@@ -42,7 +42,7 @@ def samples_of_runs(jobs: pl.DataFrame, samples: pl.DataFrame | None, *, table_n
     samples : polars.DataFrame, optional
         Table ``schemas.Samples``.
     table_name : str
-        What errors name the table.
+        Name of the table in error messages.
     """
     table = conform(samples, Samples, source=table_name) if samples is not None else make_empty_table(Samples)
     spans = (pl.col("time") >= pl.col("start_time")) & (pl.col("time") < pl.col("end_time")).fill_null(True)
@@ -57,7 +57,7 @@ def add_own_needs(
     headroom: float,
     minimum_minutes: int,
 ) -> pl.DataFrame:
-    """Add the observed use of jobs, and their needs with headroom.
+    """Add the observed use of jobs, and the SMs and memory that they need, with headroom.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def add_own_needs(
         "own_memory_gib": peak * (1 + headroom),
     }
     return (
-        jobs.join(_telemetry(jobs, samples, gpu_model), on="row", how="left", maintain_order="left")
+        jobs.join(_summarize_telemetry(jobs, samples, gpu_model), on="row", how="left", maintain_order="left")
         .with_columns(pl.when("sizable").then(value).alias(name) for name, value in needs.items())
         .drop("sampled_sms", "activity", "sampled_memory_gib")
     )
@@ -122,8 +122,8 @@ def add_class_needs(jobs: pl.DataFrame, *, minimum_jobs: int) -> pl.DataFrame:
     ).drop(level_columns)
 
 
-def _telemetry(jobs: pl.DataFrame, samples: pl.DataFrame | None, gpu_model: GpuModel) -> pl.DataFrame:
-    """Tabulate minutes, activity quantile, peak memory and SMs of sampled jobs."""
+def _summarize_telemetry(jobs: pl.DataFrame, samples: pl.DataFrame | None, gpu_model: GpuModel) -> pl.DataFrame:
+    """Tabulate sampled minutes, quantile of SM activity, peak memory and SMs of jobs with telemetry."""
     spans = samples_of_runs(jobs, samples, table_name="samples")
     names = canonical_names(spans["profile"], gpu_model)
     sms = {name: float(gpu_model.sms_of(profile)) for name, profile in names.items()}
@@ -141,8 +141,9 @@ def _telemetry(jobs: pl.DataFrame, samples: pl.DataFrame | None, gpu_model: GpuM
 
 
 EVIDENCE_KINDS = ("telemetry", "job statistics", "class", "request")
-"""What a size rests on, from best to none: samples of the job, its accounting record, jobs of its class, its
-own request."""
+"""Evidence for the needs of a job, from best to none: its telemetry, its accounting record, jobs of its class, its own
+request.
+"""
 RIGHTSIZING_COLUMNS = (
     "job_id",
     "attempt",
@@ -159,9 +160,10 @@ RIGHTSIZING_COLUMNS = (
     "gpu_hours_requested",
     "gpu_hours_needed",
 )
+"""Columns of the table that :func:`rightsize` returns."""
 
 RIGHTSIZING_HEADROOM_FRACTION = 0.10
-"""Share added to observed use when a request is right-sized."""
+"""Share added to the observed use when a request is rightsized [0-1]."""
 
 
 def rightsize(
@@ -174,10 +176,9 @@ def rightsize(
 ) -> pl.DataFrame:
     """Find the smallest profile that each job needs, with the evidence for it.
 
-    A need has two parts. SMs: activity times the SMs of what the job *held* (a job that names 1g.10gb but
-    held a whole H100 at 20 % uses 26 SMs). Memory: the peak. The profile is the smallest, by compute slices
-    and then memory, with enough of both. A part that was not observed counts as large as the request, never
-    as zero.
+    A need has two parts. SMs: activity times the SMs of what the job was *allocated* (a job that names 1g.10gb but had
+    an entire H100 at 20 % uses 26 SMs). Memory: the peak. The profile is the smallest, by compute slices and then
+    memory, with enough of both. A part that was not observed counts as large as the request, never as zero.
 
     - telemetry: the 95 % quantile of the minute means of SM activity, over at least `minimum_evidence`
       minutes, and the peak of memory plus headroom;
@@ -259,14 +260,14 @@ def rightsize(
 def keep_requests(jobs: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     """Keep every request, in the form of :func:`rightsize`.
 
-    For GPU models that cannot be cut, and for those of which no source states the SMs.
+    For GPU models without MIG, and for those whose SMs no source states.
 
     Parameters
     ----------
     jobs : polars.DataFrame
         Table ``schemas.Jobs``.
     gpu_model : GpuModel or str
-        The GPU model that requests are read for.
+        The GPU model whose profiles requests are mapped to.
 
     Examples
     --------
@@ -359,7 +360,7 @@ def _add_reasons(decided: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
 
 
 SAME_REQUEST_KEY_COLUMNS = ("tenant", "user", "job_class", "gpu_model", "profile_requested", "gpus")
-"""Jobs that are equal in these asked for the same thing."""
+"""Columns that are equal for jobs with the same request."""
 
 
 def models_of_jobs(
@@ -372,8 +373,8 @@ def models_of_jobs(
     jobs : polars.DataFrame
         With ``gpu_model``.
     boards : mapping, optional
-        Name in the catalogue by word of the source; under None, the GPU model of jobs that name none. Words that are
-        left out are looked up in the catalogue, where a unique prefix is enough.
+        Name in the catalogue by GPU model name of the source; under None, the GPU model of jobs that name none. Other
+        names are looked up in the catalogue, where a unique prefix is enough.
 
     Returns
     -------
@@ -408,7 +409,7 @@ def requested_and_used(
     samples: pl.DataFrame | None = None,
     headroom: float = 0.10,
 ) -> pl.DataFrame:
-    """Tabulate what each GPU job requested beside what it used.
+    """Tabulate the GPUs and memory that each GPU job requested beside those that it used.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Run-time hazards of jobs with censoring."""
+"""Hazard rates of job run times, estimated with running jobs as censored, and remaining run times."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ import polars as pl
 from gpuplanner.core.errors import SchemaError
 
 JOB_AGE_EDGES_H = np.concatenate([[0.0], np.geomspace(1 / 60, 2000.0, 60)])
-"""Edges of the bins in which the hazard is constant [h]: from a minute to twelve weeks. The last one has no end."""
+"""Edges of the bins of job age in which the hazard is constant [h], from a minute to twelve weeks; the last bin has no
+end.
+"""
 JOB_AGE_BIN_WIDTHS_H = np.diff(JOB_AGE_EDGES_H)
+"""Widths of the job-age bins [h]."""
 PRIOR_HAZARD_TIMES_AGE = 0.7
-"""Before any job was seen, a job of age t ends at the rate 0.7 / t: run times have heavy tails."""
+"""Prior hazard times job age: without observed jobs, a job of age t ends at the rate 0.7 / t, as run times are
+heavy-tailed.
+"""
 PRIOR_JOB_ENDS_PER_BIN = 0.5
-"""How many ends of jobs the rate of a larger group counts for in each bin of a smaller one: as in the prior of Jeffreys
-for a rate."""
+"""Weight of the rate of the larger group in each age bin of a smaller group, in job ends, as in the prior of Jeffreys
+for a rate.
+"""
 HAZARD_HALF_LIFE_H = 90 * 24.0
-"""An end that lies so far back counts half."""
+"""Half-life of the weight of a past job end [h]: an end so long ago counts half."""
 JOB_SIZE_EDGES_GPUS = (1.01, 4.01, 8.01)
-"""GPUs from which a job falls into the next class of width: 1, 2 to 4, 5 to 8, more."""
+"""Edges between job sizes [GPUs]: 1, 2 to 4, 5 to 8, more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +61,10 @@ class Hazards:
         return np.asarray(summed[kind, age_bin] + self.rate[kind, age_bin] * (age_h - JOB_AGE_EDGES_H[age_bin]))
 
     def remaining(self, kind: np.ndarray, age_h: np.ndarray, hazard: np.ndarray) -> np.ndarray:
-        """Find the time in which the cumulative hazard of a job grows by an amount [h].
+        """Compute the time in which the cumulative hazard of a job grows by a given amount [h].
 
-        With ``hazard`` drawn from the exponential law of mean 1 these are draws of the remaining run time; with
-        ``-log(1 - p)`` they are its quantile p.
+        With ``hazard`` drawn from the exponential distribution of mean 1, the results are draws of the remaining run
+        time; with ``-log(1 - p)`` they are its quantile p.
 
         Parameters
         ----------
@@ -106,12 +112,13 @@ def fit_hazards(
     *,
     weight: np.ndarray | None = None,
 ) -> Hazards:
-    """Estimate hazards from jobs that ended and jobs that still run.
+    """Estimate hazard rates of run times from jobs that ended and jobs that still run.
 
     The rate of a bin is the number of ends in it over the time that jobs spent in it, each with pseudo-events at
     the rate of the next larger group (the mean of a Gamma posterior): all jobs towards :data:`PRIOR_HAZARD_TIMES_AGE`
     over t, the
-    first of `groups` towards all jobs, the second towards the first. A class with few ends runs like its group.
+    first of `groups` towards all jobs, the second towards the first. The rates of a class with few job ends are close
+    to those of its larger group.
 
     Parameters
     ----------
@@ -155,12 +162,12 @@ def fit_hazards(
     return Hazards(rate, seen_h)
 
 
-def width_class(gpus: np.ndarray) -> np.ndarray:
+def job_size_class(gpus: np.ndarray) -> np.ndarray:
     """Classify jobs by requested GPUs: 0 for 1, 1 for 2 to 4, 2 for 5 to 8, 3 for more.
 
     Examples
     --------
-    >>> width_class(np.array([0.5, 1, 4, 8, 16])).tolist()
+    >>> job_size_class(np.array([0.5, 1, 4, 8, 16])).tolist()
     [0, 0, 1, 2, 3]
     """
     return np.asarray(np.digitize(gpus, JOB_SIZE_EDGES_GPUS))
@@ -181,7 +188,7 @@ def remaining_run_time(
     levels : sequence of float
         Quantiles, above 0 and below 1.
     by : sequence of str
-        Columns that part classes further, from large to small, before the width of the job.
+        Columns that divide jobs into classes, from large to small; job size divides them further.
 
     Returns
     -------
@@ -204,7 +211,7 @@ def remaining_run_time(
     ran_h, ended = jobs["ran_h"].to_numpy(), jobs["ended"].to_numpy()
     if not (np.isfinite(ran_h).all() and (ran_h >= 0).all()):
         raise SchemaError("remaining run time", "hours of at least 0", "others", "Look at starts and ends.")
-    groups = group_numbers(jobs.select(*by, wide=pl.Series(width_class(jobs["gpus"].to_numpy()))))
+    groups = group_numbers(jobs.select(*by, wide=pl.Series(job_size_class(jobs["gpus"].to_numpy()))))
     hazards = fit_hazards(ran_h, ended, groups)
     kind = groups[-1]
     columns = {"remaining_h": hazards.mean_remaining(kind, ran_h)}
@@ -219,8 +226,8 @@ def remaining_run_time(
 def remaining_while_busy(run_h: np.ndarray, weight: np.ndarray | None = None, *, values: int = 20) -> np.ndarray:
     """Compute equally likely remaining run times at a random instant [h], ascending.
 
-    At such an instant one finds long jobs more often than short ones, somewhere within their time. With the
-    distribution F of run times and their mean m, what remains has the density (1 - F(t)) / m.
+    At a random instant long jobs are running more often than short ones. With the distribution F of run times and their
+    mean m, what remains has the density (1 - F(t)) / m.
 
     Parameters
     ----------
@@ -299,7 +306,7 @@ def _count_ends(
 
 
 def decay_weight(since_h: np.ndarray) -> np.ndarray:
-    """Compute the weight of an end from its age [h].
+    """Compute the weight of a past job end from the time since then [h]; it halves in 90 days.
 
     Examples
     --------
@@ -323,7 +330,7 @@ def impute_run_times(jobs: pl.DataFrame, until: datetime, *, seed: int) -> pl.Da
     until : datetime
         End of the observation.
     seed : int
-        Of the draws.
+        Seed of the random numbers.
 
     Returns
     -------
@@ -366,5 +373,6 @@ def impute_run_times(jobs: pl.DataFrame, until: datetime, *, seed: int) -> pl.Da
 
 
 def _draw_longer_run(pool: np.ndarray, age_s: float, rng: np.random.Generator) -> float:
+    """Draw a run time [s] from the sorted ones that are at least as long as an age; twice the age if none is."""
     longer = pool[np.searchsorted(pool, age_s) :]
     return float(rng.choice(longer)) if len(longer) else 2.0 * age_s

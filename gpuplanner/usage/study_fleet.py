@@ -39,24 +39,24 @@ __all__ = [
 ]
 
 UNNAMED_GPU_MODEL = "unnamed"
-"""Name of a GPU model that no source states; no catalogue has it."""
+"""GPU model name of GPUs whose model no source states; the catalogue has no such model."""
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedFleet:
     """Fleet that a study plans for: GPU model, GPUs, nodes and today's layouts.
 
-    - ``find_installed``: All GPUs of the data.
+    - ``installed``: All installed GPUs of the data.
     - ``gpu_model``: Model that is planned for; without profiles where it has no MIG or is unknown.
     - ``name``: The GPU model as the catalogue names it, else the source; None if no source names one.
-    - ``chosen``: The scenario names the GPU model, and it is not that of the data: a what-if.
+    - ``chosen``: Whether the scenario names a GPU model other than that of the data: a what-if analysis.
     - ``pool``: GPU model whose jobs alone are planned; None: all jobs.
-    - ``gpus``: GPUs that are planned; ``note`` says where the number comes from.
+    - ``gpus``: Number of GPUs that are planned.
     - ``node_size``: GPUs of a node in plans and exports; the last node may have fewer.
     - ``node_names``: Names of the nodes, where they are known and all are of that size, but for a smaller last one.
     - ``note``: Where the number of GPUs comes from.
     - ``layouts``: GPUs by the layout that they have today.
-    - ``today``: The nodes one by one, as they are today.
+    - ``today``: Today's nodes with their layouts.
     """
 
     installed: InstalledGpus
@@ -87,11 +87,11 @@ class PlannedFleet:
         return bool(self.gpu_model.profiles)
 
     @property
-    def untold(self) -> bool:
-        """Whether the nodes have several GPU models, and jobs do not name theirs."""
+    def has_jobs_without_gpu_model(self) -> bool:
+        """Whether the nodes have several GPU models and jobs do not state on which one they ran."""
         return self.name is None and len(self.installed.words) > 1 and not self.installed.inferred
 
-    def require_board(self, subject: str) -> None:
+    def require_catalogue_model(self, subject: str) -> None:
         """Raise if the catalogue does not have the GPU model."""
         if not self.in_catalogue:
             got = "no GPU model in the data" if self.name is None else repr(self.name)
@@ -101,12 +101,12 @@ class PlannedFleet:
 
     def require_mig(self, subject: str) -> None:
         """Raise if the GPU model has no MIG."""
-        self.require_board(subject)
+        self.require_catalogue_model(subject)
         if not self.can_be_cut:
             raise ScenarioError(subject, "a GPU model with MIG", repr(self.name), "Name one with --gpu-model.")
 
     def jobs_of(self, jobs: pl.DataFrame) -> pl.DataFrame:
-        """Select the planned jobs: of several pools those of one, and waiting jobs without a GPU model.
+        """Select the jobs of the planned pool, waiting jobs without a GPU model included.
 
         A job that names a GPU model which is not installed belongs to the pool of its nodes. A waiting job that names
         none belongs to the pool with most GPUs in its partition, else to the largest pool.
@@ -114,7 +114,9 @@ class PlannedFleet:
         if self.pool is None:
             return jobs
         word = pl.col("gpu_model").cast(pl.String).str.to_lowercase()
-        is_planned = (word == self.pool.lower()) | (word.is_null() & self._home(jobs).eq_missing(self.pool.lower()))
+        is_planned = (word == self.pool.lower()) | (
+            word.is_null() & self._home_pool_of_jobs(jobs).eq_missing(self.pool.lower())
+        )
         installed_models = [str(pool.gpu_model).lower() for pool in self.installed.pools]
         if "node_list" in jobs.columns:
             inventory = self.installed.inventory
@@ -125,7 +127,7 @@ class PlannedFleet:
         kept = jobs.filter(is_planned)
         return kept if kept.height else jobs
 
-    def _home(self, jobs: pl.DataFrame) -> pl.Expr:
+    def _home_pool_of_jobs(self, jobs: pl.DataFrame) -> pl.Expr:
         """Find the GPU model with most GPUs in a job's partition, in lower case; else that of the largest pool."""
         largest = pl.lit(str(self.installed.pools[0].gpu_model).lower())
         if "partition" not in jobs.columns:
@@ -194,10 +196,12 @@ class PlannedFleet:
         return [*sentences, *self.today.remarks]
 
     def _gpus_of_pool(self) -> int:
+        """Sum the GPUs in service of the planned pool; of all pools if none is chosen."""
         return sum(pool.gpus for pool in self.installed.pools if self.pool in (None, pool.gpu_model))
 
 
 GPU_MODEL_NEEDED_TEXT = "Layouts, cost and energy need a GPU model: name it with --gpu-model."
+"""Remark for a fleet whose GPU model is unknown."""
 
 
 def planned_fleet(scenario: Scenario, dataset: Dataset, begin: datetime, end: datetime) -> PlannedFleet:
@@ -216,9 +220,9 @@ def planned_fleet(scenario: Scenario, dataset: Dataset, begin: datetime, end: da
 
     Examples
     --------
-    >>> from gpuplanner.usage.study_history import begin_of, end_of, load_dataset
+    >>> from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at, load_dataset
     >>> sample = load_dataset("sample")
-    >>> found = planned_fleet(Scenario(), sample, begin_of(sample), end_of(sample))
+    >>> found = planned_fleet(Scenario(), sample, observation_begins_at(sample), observation_ends_at(sample))
     >>> found.name, found.gpus, found.node_size, found.note
     ('H100-80GB-SXM5', 64, 8, 'from the inventory')
     """

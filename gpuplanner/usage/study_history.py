@@ -1,4 +1,4 @@
-"""The history that a plan is made from: jobs, requests, right sizes, pools."""
+"""History of a scenario from which it is planned: jobs, requests, rightsized requests, and pools by GPU model."""
 
 from __future__ import annotations
 
@@ -30,29 +30,33 @@ from gpuplanner.usage.run_time_hazards import impute_run_times
 from gpuplanner.usage.study_fleet import PlannedFleet, planned_fleet
 
 REQUEST_VIEWS = ("whole", "requested", "rightsized")
-"""Three ways to read the same jobs: full GPUs only; slices as asked for; slices as needed."""
+"""Views of the requests of the same jobs: full GPUs only (``whole``), slices as requested, and slices as needed
+(``rightsized``).
+"""
 
 MAX_JOBS_PER_STUDY = 1 << 20
-"""Jobs that a study holds at once, if the month and the recent past that it looks at have no more."""
+"""Jobs beyond which a study reads only the latest ones, unless the month or the recent past of the scenario has more.
+"""
 MAX_JOBS_PER_SIMULATION = 400_000
-"""Jobs on which ways to run the fleet are played, if a week has no more."""
+"""Jobs beyond which policies are simulated only on the latest ones, but on a week at least."""
 
 
 @dataclass(frozen=True, eq=False)
 class History:
     """History that a plan is made from: jobs, their requests, right sizes, and the fleet.
 
-    - ``trace``: As ingested.
+    - ``trace``: The dataset as ingested.
     - ``jobs``: ``schemas.Jobs`` as known at ``plan_start``, with ``key``, ``run_s``, ``run_known``.
     - ``views``: For each of :data:`REQUEST_VIEWS` the jobs with ``profile``, ``instances``, ``sms_needed``.
-    - ``rightsizing``: What each job asked for and needs, with the evidence.
-    - ``undecided``: Share of the jobs whose class neither source nor rule nor shape gives: of them, requests stand.
-    - ``like_others``: How sure the classes are that follow from size, duration and hour alone [0-1]; None where none
-      does.
-    - ``begin``, ``end``: Window of ledger and cost: what was observed of the month, to the instant.
+    - ``rightsizing``: Requested and needed profile of each job, with the evidence.
+    - ``undecided``: Share of the jobs without a class from source, rule or shape [0-1]; their requests are not
+      rightsized by class.
+    - ``like_others``: Mean confidence of the classes that follow from size, run time and hour alone [0-1]; None without
+      any.
+    - ``begin``, ``end``: Window of ledger and cost: the observed part of the month.
     - ``recent``: Start of the history that forecasts and bootstraps use, a full hour; it ends at ``plan_start``.
-    - ``plan_start``: First instant of the plan, the full hour at or after ``end``. What runs at the end of the
-      observation is taken to run until then.
+    - ``plan_start``: First instant of the plan, the full hour at or after ``end``. Jobs that run at ``end`` are assumed
+      to run until then.
     - ``fleet``: GPU model and GPUs that are planned for.
     """
 
@@ -70,15 +74,15 @@ class History:
 
     @cached_property
     def shared_share(self) -> float:
-        """Share of the GPU-hours of jobs on a part of a GPU that is no MIG instance [0-1]."""
+        """Share of the GPU-hours of jobs on a fraction of a GPU without MIG [0-1]."""
         hours = pl.col("gpus") * pl.col("run_s")
         shared = (pl.col("gpus") % 1 > 0) & pl.col("instances").is_null()
         every, part = self.jobs.select(hours.sum(), hours.filter(shared).sum().alias("shared")).row(0)
         return float(part / every) if every else 0.0
 
     @cached_property
-    def played_since(self) -> datetime:
-        """Begin of the time on which policies are simulated: the recent past, or its last days.
+    def simulated_since(self) -> datetime:
+        """Begin of the period on which policies are simulated: the recent past, or its last days.
 
         Each policy is simulated many times: of more than :data:`MAX_JOBS_PER_SIMULATION` jobs only the latest are
         used, but
@@ -90,11 +94,11 @@ class History:
         days = (self.plan_start - came[-MAX_JOBS_PER_SIMULATION]) // timedelta(days=1)
         return max(self.recent, self.plan_start - timedelta(days=max(days, 7)))
 
-    def how_played(self) -> list[str]:
-        """Describe the time on which policies are simulated, where it is less than the recent past."""
-        if self.played_since == self.recent:
+    def describe_simulated_period(self) -> list[str]:
+        """Describe the period on which policies are simulated, as sentences; empty if it is the entire recent past."""
+        if self.simulated_since == self.recent:
             return []
-        days, came = (self.plan_start - self.played_since).days, self.jobs["submit_time"] >= self.played_since
+        days, came = (self.plan_start - self.simulated_since).days, self.jobs["submit_time"] >= self.simulated_since
         played = f"policies were simulated on its last {days} days, of {came.sum():,} jobs."
         return [f"The recent past has more than {MAX_JOBS_PER_SIMULATION:,} jobs: {played}"]
 
@@ -161,7 +165,7 @@ def load_study_dataset(
             tables={"jobs": _categories_to_text(jobs_on_disk.collect_rows(columns)), **dataset.tables},
         )
     month = scenario.month_span()
-    begin, end = begin_of(dataset), end_of(dataset)
+    begin, end = observation_begins_at(dataset), observation_ends_at(dataset)
     until = min(end, at or (end if month is None else month[1]))
     recent = _next_hour(until) - timedelta(days=max(scenario.history_days, days))
     submissions = jobs_on_disk.scan_unquarantined(["submit_time"]).filter(pl.col("submit_time") < until)
@@ -179,6 +183,7 @@ def load_study_dataset(
 
 
 def _categories_to_text(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Convert categorical columns to text."""
     return jobs.cast({name: pl.String for name, dtype in jobs.schema.items() if dtype == pl.Categorical})
 
 
@@ -202,7 +207,7 @@ def history(scenario: Scenario) -> History:
     else:
         sizes = keep_requests(jobs, fleet.gpu_model)
     views = _tabulate_views(jobs, sizes, scenario, fleet.gpu_model)
-    recent = max(_floor_hour(begin_of(dataset)), plan_start - timedelta(days=scenario.history_days))
+    recent = max(_floor_hour(observation_begins_at(dataset)), plan_start - timedelta(days=scenario.history_days))
     confidence = classes_by_shape["confidence"].drop_nulls()
     return History(
         trace=dataset,
@@ -219,12 +224,12 @@ def history(scenario: Scenario) -> History:
     )
 
 
-def begin_of(dataset: Dataset) -> datetime:
+def observation_begins_at(dataset: Dataset) -> datetime:
     """Return the first instant of the observation."""
     return dataset.source_facts.span[0]
 
 
-def end_of(dataset: Dataset) -> datetime:
+def observation_ends_at(dataset: Dataset) -> datetime:
     """Return the first instant after the observation."""
     return dataset.source_facts.span[1]
 
@@ -243,7 +248,7 @@ def months_from(first: str, last: str) -> list[str]:
 
 def _observed_month(scenario: Scenario, dataset: Dataset) -> tuple[datetime, datetime]:
     """Find the observed part of the scenario's month."""
-    begin, end = begin_of(dataset), end_of(dataset)
+    begin, end = observation_begins_at(dataset), observation_ends_at(dataset)
     span = scenario.month_span()
     if span is None:
         return begin, end
@@ -279,6 +284,7 @@ def _tabulate_views(
 ) -> dict[str, pl.DataFrame]:
     # How fast a job runs on a slice depends on what it was seen to use, so the headroom is taken off again;
     # a need that was judged by other jobs says which slice to give, not how fast this job would run there.
+    """Tabulate profile, instances and SMs of each job in each of :data:`REQUEST_VIEWS`."""
     used = (
         pl.when(pl.col("evidence") == "telemetry")
         .then("sms_needed")
@@ -297,10 +303,12 @@ def _tabulate_views(
 
 
 def _floor_hour(time: datetime) -> datetime:
+    """Round an instant down to the full hour."""
     return time.replace(minute=0, second=0, microsecond=0)
 
 
 def _next_hour(time: datetime) -> datetime:
+    """Round an instant up to the full hour."""
     floor = _floor_hour(time)
     return floor if floor == time else floor + timedelta(hours=1)
 
@@ -320,7 +328,7 @@ def gpus_by_model_of_dataset(
     dataset: Dataset, gpu_model: str | None = None, *, source: str = "the trace"
 ) -> dict[str, int | None]:
     """Count the installed GPUs of a dataset by GPU model; under one name where a model is given."""
-    capacity = find_installed(dataset, begin_of(dataset), end_of(dataset))
+    capacity = find_installed(dataset, observation_begins_at(dataset), observation_ends_at(dataset))
     gpus_by_name: dict[str, int | None] = {}
     for part in capacity.pools:
         name = gpu_model or part.gpu_model
@@ -336,9 +344,9 @@ def gpus_by_model_of_dataset(
 class FleetPools:
     """A fleet as pools that are planned and evaluated separately.
 
-    - ``pools``: By name, the scenario of each pool that jobs held, most GPUs first; the one scenario itself where
-      there is nothing to tell apart.
-    - ``idle``: GPUs of the GPU models that no job held, by name: installed, in the ledger, and not planned.
+    - ``pools``: Scenario of each pool with jobs, by pool name, most GPUs first; the scenario itself if there is a
+      single pool.
+    - ``idle``: Number of GPUs of each GPU model that no job used: they are in the ledger, but not planned.
     """
 
     pools: Mapping[str, Scenario]
@@ -353,7 +361,7 @@ class FleetPools:
 def split_into_pools(scenario: Scenario) -> FleetPools:
     """Split a scenario's fleet into pools: one for each GPU model by which jobs can be told apart.
 
-    A scenario that names a GPU model, a pool or a number of nodes asks for one pool, and gets it.
+    A scenario that names a GPU model, a pool or a number of nodes has a single pool.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Short dips of activity: checkpoints, evaluations, and their period."""
+"""Short dips of GPU activity, labelled as checkpoints, evaluations or data-epoch edges, and their period."""
 
 from __future__ import annotations
 
@@ -16,42 +16,45 @@ from gpuplanner.usage.job_phases import (
     MAX_IDLE_SM_ACTIVITY,
     MIN_SPIKE_NOISE_SDS,
     Signals,
+    average_signals,
     rows_of,
-    signals_of,
 )
 from gpuplanner.usage.rightsizing import first_text
 
 MAX_PERIODIC_GAP_VARIATION = 0.15
-"""Coefficient of variation of the gaps up to which events count as periodic."""
+"""Largest coefficient of variation of the gaps between events that count as periodic."""
 MIN_PERIODIC_AUTOCORRELATION = 0.3
-"""Autocorrelation from which a signal counts as periodic."""
+"""Smallest autocorrelation of a signal that counts as periodic."""
 MIN_EQUAL_PEAK_FRACTION = 0.9
-"""Share of the highest peak from which another stands for the same period."""
+"""Share of the highest autocorrelation peak from which another peak counts as one of the same period [0-1]."""
 MAX_EVENT_DEVIATION_OF_PERIOD_FRACTION = 0.08
-"""Share of the period by which an event may be early or late."""
+"""Share of the period by which a periodic event may be early or late [0-1]."""
 MAX_MISSED_EVENTS_IN_A_ROW = 2
-"""Events in a row that may be missing."""
+"""Most periodic events in a row that may be missing."""
 MAX_EVEN_GAP_VARIATION = 0.05
-"""Coefficient of variation of gaps without any event missed or strange among them, from three events on."""
+"""Largest coefficient of variation of the gaps at which all events count as one even series, without a test against
+chance.
+"""
 MAX_FALSE_PERIOD_PROBABILITY = 0.02
-"""Share of sets of events at random that seem to have a pace, of four events or more."""
-_CHANCE_AT_NONE, _CHANCE_BY_EVENT = -1.4, 0.2
-"""What the reckoning of :func:`find_pace` leaves out, on the scale of logs: the more events, the more ways a chain can
-go on. From 1,500 sets at random of 3 to 28 events each; ``benchmarks/phases.py`` measures what it comes to."""
+"""Largest probability that events at random times show a period as regular, for a period to count."""
+LOG_CHANCE_INTERCEPT, LOG_CHANCE_SLOPE_PER_EVENT = -1.4, 0.2
+"""Intercept and slope by number of events of a correction to the log probability in :func:`find_pace`, fitted to 1,500
+random sets of 3 to 28 events; ``benchmarks/phases.py`` measures the resulting error rate.
+"""
 MIN_PERIODIC_EVENTS = 3
-"""Events from which there is a pace."""
+"""Fewest events that can have a period."""
 MAX_SUCCESSOR_DISTANCE_EVENTS = 6
-"""How many events on from a given one are tried as its successor."""
+"""Most positions by which the next periodic event may follow a given one in the list of all events."""
 
 
 @dataclass(frozen=True)
 class EventPace:
     """Periodic events: their period, members and spread.
 
-    - ``period_s``: Distance, in seconds.
-    - ``members``: Positions of the events that keep the pace.
-    - ``spread``: Coefficient of variation of the distances, missed events allowed for.
-    - ``log_chance``: Log of the chance that as many events at random have so regular a chain.
+    - ``period_s``: Period [s].
+    - ``members``: Positions of the periodic events in the list of all events.
+    - ``spread``: Coefficient of variation of the gaps between members, each divided by the number of periods in it.
+    - ``log_chance``: Log of the probability that as many random events contain so regular a series.
     """
 
     period_s: float
@@ -77,14 +80,14 @@ def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> EventPace | None:
     True
     """
     n = len(times_s)
-    periods = _periods(times_s)
+    periods = _candidate_periods_s(times_s)
     if n < MIN_PERIODIC_EVENTS or not periods:
         return None
     rate = n / (times_s[-1] - times_s[0])
     best_chain: tuple[float, list[int], np.ndarray] | None = None
     for period in periods:
         for first in range(min(n, MAX_SUCCESSOR_DISTANCE_EVENTS)):
-            chain, steps = _chain(times_s, first, period)
+            chain, steps = _follow_period(times_s, first, period)
             if len(chain) < MIN_PERIODIC_EVENTS:
                 continue
             single = np.diff(times_s[chain]) / np.array(steps)
@@ -97,7 +100,11 @@ def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> EventPace | None:
         return None
     expected, chain, single = best_chain
     spread = float(single.std() / single.mean())
-    expected += math.log(len(periods) * min(n, MAX_SUCCESSOR_DISTANCE_EVENTS)) + _CHANCE_AT_NONE + _CHANCE_BY_EVENT * n
+    expected += (
+        math.log(len(periods) * min(n, MAX_SUCCESSOR_DISTANCE_EVENTS))
+        + LOG_CHANCE_INTERCEPT
+        + LOG_CHANCE_SLOPE_PER_EVENT * n
+    )
     missing = np.ptp(np.diff(times_s)) > single.mean() / 2
     even = len(chain) == n and spread < MAX_EVEN_GAP_VARIATION and not (missing and n == MIN_PERIODIC_EVENTS)
     if spread >= MAX_PERIODIC_GAP_VARIATION or (expected >= math.log(MAX_FALSE_PERIOD_PROBABILITY) and not even):
@@ -108,10 +115,10 @@ def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> EventPace | None:
 def find_paces(
     times_s: np.ndarray, kinds: Sequence[np.ndarray] = (), *, grain_s: float = 1.0, max_paces: int = 2
 ) -> list[EventPace]:
-    """Find the periods of events, the strongest first: of all events, or of each kind.
+    """Find the periods of events, the least likely to be random first: of all events, or of each kind.
 
-    In the first reading, the pace that is least likely to be chance is taken, then that of the events left over. In the
-    second, events of one kind cannot hide the pace of another. Of both, that is taken which is less likely as a whole.
+    Either the most regular period of all events is taken, then that of the remaining events; or the period of each kind
+    of event. Of both results, the one that is less likely to be random is returned.
 
     Parameters
     ----------
@@ -136,22 +143,25 @@ def find_paces(
     events_left = everything
     while len(mixed) < max_paces:
         sought = [events_left, *events_by_kind] if mixed else [everything]
-        candidates = [_pace_among(times_s, events, grain_s) for events in sought]
+        candidates = [_find_pace_of_subset(times_s, events, grain_s) for events in sought]
         new = [pace for pace in candidates if pace is not None and not any(_is_same_pace(pace, old) for old in mixed)]
         if not new:
             break
         best = min(new, key=lambda pace: pace.log_chance)
         mixed.append(replace(best, members=tuple(np.intersect1d(best.members, events_left).tolist())))
         events_left = np.setdiff1d(events_left, best.members)
-    by_kind = [pace for events in events_by_kind if (pace := _pace_among(times_s, events, grain_s)) is not None]
+    by_kind = [
+        pace for events in events_by_kind if (pace := _find_pace_of_subset(times_s, events, grain_s)) is not None
+    ]
     paces = min(mixed, by_kind, key=lambda candidates: sum(pace.log_chance for pace in candidates))
     return sorted(paces, key=lambda pace: pace.log_chance)
 
 
-def _pace_among(times_s: np.ndarray, events: np.ndarray, grain_s: float) -> EventPace | None:
-    """Find the period of some of the events, with members numbered among all.
+def _find_pace_of_subset(times_s: np.ndarray, events: np.ndarray, grain_s: float) -> EventPace | None:
+    """Find the period of a subset of the events, with members numbered among all events.
 
-    Of a part of the events, three at one distance are no pace, and chance must be rarer: there are several parts.
+    In a subset, three equidistant events are not enough, and the probability limit is lower, as there are several
+    subsets.
     """
     pace = find_pace(times_s[events], grain_s=grain_s)
     if pace is None:
@@ -163,13 +173,13 @@ def _pace_among(times_s: np.ndarray, events: np.ndarray, grain_s: float) -> Even
 
 
 def _is_same_pace(pace: EventPace, other_pace: EventPace) -> bool:
-    """Whether a pace repeats another one: at a multiple of its period, or with a third of its events."""
+    """Whether a period is another one again: a multiple of it, or one that shares a third of its events."""
     ratio = pace.period_s / other_pace.period_s
     multiple = round(ratio) > 1 and abs(ratio - round(ratio)) < MAX_EVEN_GAP_VARIATION * ratio
     return multiple or 3 * len(set(pace.members) & set(other_pace.members)) > len(pace.members)
 
 
-def _periods(times_s: np.ndarray) -> list[float]:
+def _candidate_periods_s(times_s: np.ndarray) -> list[float]:
     """List the periods to try: distances between each event and the next few, merged within 2 %."""
     distances = [times_s[k:] - times_s[:-k] for k in range(1, min(MAX_SUCCESSOR_DISTANCE_EVENTS, len(times_s) - 1) + 1)]
     kept: list[float] = []
@@ -179,8 +189,8 @@ def _periods(times_s: np.ndarray) -> list[float]:
     return kept
 
 
-def _chain(times_s: np.ndarray, first: int, period: float) -> tuple[list[int], list[int]]:
-    """List events that follow each other at a period, and the number of periods between each two."""
+def _follow_period(times_s: np.ndarray, first: int, period: float) -> tuple[list[int], list[int]]:
+    """List events that follow each other at a period from the first one, and the number of periods between each two."""
     chain, steps = [first], list[int]()
     while True:
         last = times_s[chain[-1]]
@@ -229,7 +239,7 @@ def correlation_lag(signal: np.ndarray, shortest: int) -> int | None:
 
 CHECKPOINT, EVALUATION, EPOCH, UNEXPLAINED = "checkpoint", "evaluation", "data-epoch edge", "unexplained"
 DIP_CAUSE_LABELS = (CHECKPOINT, EVALUATION, EPOCH, UNEXPLAINED)
-"""What a dip looks like.
+"""Labels of dips by their likely cause.
 
 evaluation
     Memory changes as well: other weights or batches are held while the model is tested.
@@ -251,13 +261,13 @@ MAX_EPOCH_EDGE_S = 60.0
 """Longest data-epoch edge: 5 to 60 seconds of a loader that begins anew."""
 
 
-def label_spikes(dips: pl.DataFrame, paces: Sequence[EventPace]) -> tuple[pl.DataFrame, dict[str, EventPace]]:
-    """Label the dips of one job, with the evidence.
+def label_dips(dips: pl.DataFrame, paces: Sequence[EventPace]) -> tuple[pl.DataFrame, dict[str, EventPace]]:
+    """Label the dips of one job by their likely cause, with the evidence as text.
 
     Examples
     --------
     >>> row = {"depth": 0.5, "lost_s": 200.0, "memory_change": -0.3, "traffic_change": None}
-    >>> table, _ = label_spikes(pl.DataFrame([row]), [])
+    >>> table, _ = label_dips(pl.DataFrame([row]), [])
     >>> table.select("label", "evidence").row(0)
     ('evaluation', 'memory -30 %; 200 s of full stop; alone or irregular')
     """
@@ -273,11 +283,11 @@ def label_spikes(dips: pl.DataFrame, paces: Sequence[EventPace]) -> tuple[pl.Dat
     trained = trained.with_columns(changes=changes)
     # What an evaluation loses says nothing about the checkpoints that keep the same pace.
     usual_lost_s = pl.col("lost_s").filter(~pl.col("changes")).median().over("train")
-    long = pl.when(regular).then(usual_lost_s).otherwise("lost_s") > _border_s(trained)
+    long = pl.when(regular).then(usual_lost_s).otherwise("lost_s") > _max_epoch_edge_s(trained)
     cases = ((pl.col("changes"), EVALUATION), (rises | long, CHECKPOINT), (regular, EPOCH))
     label = first_text(*cases, (pl.lit(True), UNEXPLAINED))
     table = trained.with_columns(label=label).drop("changes")
-    table = table.with_columns(evidence=_evidence(rises, several=len(paces) > 1))
+    table = table.with_columns(evidence=_evidence_text(rises, several=len(paces) > 1))
     named: dict[str, EventPace] = {}
     for number, pace in enumerate(paces, start=1):
         labels = table.filter(train=number)["label"]
@@ -286,8 +296,8 @@ def label_spikes(dips: pl.DataFrame, paces: Sequence[EventPace]) -> tuple[pl.Dat
     return table.drop("train", "rhythm"), named
 
 
-def _border_s(trained: pl.DataFrame) -> float:
-    """Longest edge of a data epoch: of two paces with dips of about a minute, the shorter dips are the edges."""
+def _max_epoch_edge_s(trained: pl.DataFrame) -> float:
+    """Find the longest data-epoch edge [s]: of two periods with dips of about a minute, the shorter dips are edges."""
     plain = trained.filter(~pl.col("changes") & (pl.col("train") > 0))
     usual_s = plain.group_by("train").agg(pl.col("lost_s").median())["lost_s"].sort().to_list()
     if (
@@ -299,7 +309,9 @@ def _border_s(trained: pl.DataFrame) -> float:
     return MAX_EPOCH_EDGE_S
 
 
-def _evidence(rises: pl.Expr, *, several: bool) -> pl.Expr:
+def _evidence_text(rises: pl.Expr, *, several: bool) -> pl.Expr:
+    """Build the evidence of each label as text: change of memory and PCIe traffic, seconds of full stop, and period."""
+
     def change_text(name: str, words: str) -> pl.Expr:
         percent = (100 * pl.col(name)).round(0).cast(pl.Int64)
         sign = pl.when(percent > 0).then(pl.lit("+")).otherwise(pl.lit(""))
@@ -319,9 +331,9 @@ def _evidence(rises: pl.Expr, *, several: bool) -> pl.Expr:
 
 
 MAX_ROWS_BETWEEN_PARTS_OF_A_DIP = 2
-"""Rows that do not stand out of the noise between two parts of one dip."""
+"""Most grid rows within the noise between two parts of one dip."""
 DIP_TIME_RESOLUTION_ROWS = 0.25
-"""Resolution of the instant of a dip, in rows."""
+"""Resolution of the time of a dip, in grid rows."""
 
 
 @dataclass(frozen=True)
@@ -349,7 +361,7 @@ class ActivityDips:
     rule: str | None
 
 
-def find_spikes(samples: pl.DataFrame, *, step: timedelta | None = None) -> ActivityDips:
+def find_dips(samples: pl.DataFrame, *, step: timedelta | None = None) -> ActivityDips:
     """Find dips of SM activity that are shorter than a phase, their pace, and what they look like.
 
     A dip is a stretch in which activity, or activity and power together, lie 5 standard deviations of the noise
@@ -383,18 +395,18 @@ def find_spikes(samples: pl.DataFrame, *, step: timedelta | None = None) -> Acti
     >>> times = [datetime(2026, 2, 2, 9, tzinfo=UTC) + timedelta(minutes=minute) for minute in range(200)]
     >>> samples = pl.DataFrame({"time": times, "sm_activity": ([0.8] * 48 + [0.1] * 2) * 4})
     >>> samples = samples.with_columns(node=pl.lit("n1"), gpu=0, activity_source=pl.lit("profiling"))
-    >>> spikes = find_spikes(samples)
+    >>> spikes = find_dips(samples)
     >>> spikes.table.height, spikes.period
     (3, datetime.timedelta(seconds=3000))
     """
-    signals = signals_of(samples, step)
+    signals = average_signals(samples, step)
     rows = rows_of(signals)
     drop = signals.around("sm_activity", rows)["low"] - signals.table["sm_activity"]
-    dips = _dips(signals, drop, rows, _traffic(samples, signals))
+    dips = _tabulate_dips(signals, drop, rows, _pcie_traffic(samples, signals))
     grain_s = DIP_TIME_RESOLUTION_ROWS * signals.step.total_seconds()
     short = (dips["lost_s"] <= MAX_EPOCH_EDGE_S).to_numpy()
     paces_of_dips = find_paces(dips["onset_s"].to_numpy(), (short, ~short), grain_s=grain_s)
-    table, paces = label_spikes(dips.drop("onset_s"), paces_of_dips)
+    table, paces = label_dips(dips.drop("onset_s"), paces_of_dips)
     if paces:
         periods = {label: timedelta(seconds=round(pace.period_s)) for label, pace in paces.items()}
         return ActivityDips(table, periods.get(CHECKPOINT, next(iter(periods.values()))), periods, "gaps")
@@ -405,8 +417,8 @@ def find_spikes(samples: pl.DataFrame, *, step: timedelta | None = None) -> Acti
     return ActivityDips(table, lag * signals.step, {}, "autocorrelation")
 
 
-def spikes_of_jobs(samples: pl.DataFrame) -> pl.DataFrame:
-    """Summarize the dips of every sampled job, by label.
+def dips_of_jobs(samples: pl.DataFrame) -> pl.DataFrame:
+    """Summarize the dips of SM activity of every job with telemetry, by label.
 
     Parameters
     ----------
@@ -425,13 +437,13 @@ def spikes_of_jobs(samples: pl.DataFrame) -> pl.DataFrame:
     ...     time=pl.datetime(2026, 2, 2, time_zone="UTC") + pl.duration(minutes=pl.int_range(pl.len())),
     ...     node=pl.lit("n1"), gpu=pl.lit(0), job_id=pl.lit("1"), activity_source=pl.lit("profiling"),
     ... )
-    >>> spikes_of_jobs(samples).select("job_id", "label", "dips").rows()
+    >>> dips_of_jobs(samples).select("job_id", "label", "dips").rows()
     [('1', 'checkpoint', 5)]
     """
     rows = []
     readings = samples.filter(pl.col("job_id").is_not_null() & pl.col("sm_activity").is_not_null())
     for (job,), job_samples in readings.sort("job_id", "time").group_by("job_id", maintain_order=True):
-        spikes = find_spikes(job_samples)
+        spikes = find_dips(job_samples)
         last_s = (pl.col("end") - pl.col("start")).dt.total_microseconds().median() / 1e6
         by_label = spikes.table.group_by("label").agg(pl.len(), last_s, pl.col("lost_s").sum()).sort("label")
         for label, dips, length_s, lost_s in by_label.iter_rows():
@@ -443,8 +455,8 @@ def spikes_of_jobs(samples: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _dips(signals: Signals, drop: pl.Series, rows: int, traffic: pl.Series) -> pl.DataFrame:
-    """Tabulate the stretches of low activity.
+def _tabulate_dips(signals: Signals, drop: pl.Series, rows: int, traffic: pl.Series) -> pl.DataFrame:
+    """Tabulate the dips of one job: begin, end, depth, seconds of full stop, and changes of memory and traffic.
 
     Parameters
     ----------
@@ -463,10 +475,10 @@ def _dips(signals: Signals, drop: pl.Series, rows: int, traffic: pl.Series) -> p
     return (
         signals.table.with_columns(
             drop=drop,
-            dip=_bridge_gaps(_stands_out(signals, drop, rows)),
-            lost=_share(drop, level).fill_null(0.0).clip(0, 1),
-            memory=_share(signals.table["memory_used_gib"], usual_memory) - 1,
-            traffic=_share(traffic, usual_traffic) - 1,
+            dip=_bridge_gaps(_is_below_noise(signals, drop, rows)),
+            lost=_divide_series(drop, level).fill_null(0.0).clip(0, 1),
+            memory=_divide_series(signals.table["memory_used_gib"], usual_memory) - 1,
+            traffic=_divide_series(traffic, usual_traffic) - 1,
         )
         .with_columns(
             # A dip begins and ends within a row: the rows beside it hold the rest of what was lost.
@@ -508,11 +520,11 @@ def _onset_s(step_s: float) -> pl.Expr:
     return pl.struct("lost", "at_s").map_elements(onset_s, return_dtype=pl.Float64)
 
 
-def _stands_out(signals: Signals, drop: pl.Series, rows: int) -> pl.Series:
-    """Rows that are too low to be noise, by activity alone or with power, which falls when activity does."""
-    by_activity = drop / _scatter(signals, "sm_activity", drop)
+def _is_below_noise(signals: Signals, drop: pl.Series, rows: int) -> pl.Series:
+    """Mark rows whose activity, alone or together with power, is too low to be noise."""
+    by_activity = drop / _deviation_about_level(signals, "sm_activity", drop)
     less_power = signals.around("power_w", rows)["low"] - signals.table["power_w"]
-    by_power = (less_power / _scatter(signals, "power_w", less_power)).fill_null(-math.inf)
+    by_power = (less_power / _deviation_about_level(signals, "power_w", less_power)).fill_null(-math.inf)
     both = pl.DataFrame({"activity": by_activity, "power": by_power}).select(
         ((pl.col("activity") + pl.col("power")) / math.sqrt(2)).alias("both"),
         each=pl.min_horizontal("activity", "power"),
@@ -523,16 +535,16 @@ def _stands_out(signals: Signals, drop: pl.Series, rows: int) -> pl.Series:
     return stands.fill_null(False) & signals.table["seen"]
 
 
-def _scatter(signals: Signals, name: str, drop: pl.Series) -> float:
-    """Standard deviation about the level: more than that of the noise from row to row where noise wanders."""
+def _deviation_about_level(signals: Signals, name: str, drop: pl.Series) -> float:
+    """Estimate the standard deviation of a signal about its level, which includes slow drift beside noise."""
     active = (signals.table["sm_activity"] >= MAX_IDLE_SM_ACTIVITY).fill_null(False) & signals.table["seen"]
     off = drop.filter(active).drop_nulls().to_numpy()
     mad = float(np.median(np.abs(off - np.median(off)))) if len(off) else 0.0
     return max(MAD_TO_SIGMA * mad, signals.noise(name))
 
 
-def _share(part: pl.Series, whole: pl.Series) -> pl.Series:
-    """Part over whole; null where the whole is nothing."""
+def _divide_series(part: pl.Series, whole: pl.Series) -> pl.Series:
+    """Divide two series; null where the divisor is 0."""
     return pl.select(pl.when(whole > 0).then(part / whole)).to_series()
 
 
@@ -545,7 +557,7 @@ def _bridge_gaps(dip: pl.Series) -> pl.Series:
     return dip.rename("dip").to_frame().select(bridged).to_series()
 
 
-def _traffic(samples: pl.DataFrame, signals: Signals) -> pl.Series:
+def _pcie_traffic(samples: pl.DataFrame, signals: Signals) -> pl.Series:
     """Average PCIe traffic on the grid of the signals; null where it was not read."""
     if "pcie_gb_s" not in samples.columns:
         return pl.Series([None] * signals.table.height, dtype=pl.Float64)

@@ -14,7 +14,7 @@ from phase_jobs.synthetic_jobs import SHAPES, make_job
 
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.job_phases import find_phases
-from gpuplanner.usage.utilization_dips import find_pace, find_paces, find_spikes
+from gpuplanner.usage.utilization_dips import find_dips, find_pace, find_paces
 
 TARGET = 0.9
 LOGGED_RUNS = ("b1", "t2", "t6", "t13_node0")
@@ -31,7 +31,7 @@ def measure(seeds):
         by_shape[job.shape] += score
         if score.hausdorff is not None:
             distances.append(score.hausdorff)
-        spikes = find_spikes(job.samples)
+        spikes = find_dips(job.samples)
         if job.period is not None:
             paces.append(spikes.period is not None and abs(spikes.period / job.period - 1) <= 0.05)
         near = [
@@ -67,7 +67,7 @@ def test_held_out_jobs_of_every_group():
             length = job.samples["time"][-1] - job.samples["time"][0]
             found = find_phases(job.samples)["start"][1:].to_list()
             score += score_changes(found, job.changes, tolerance(length))
-            period = find_spikes(job.samples).period if job.samples["sm_activity"].count() else None
+            period = find_dips(job.samples).period if job.samples["sm_activity"].count() else None
             if job.period is not None:
                 paces.append(period is not None and abs(period / job.period - 1) <= 0.05)
             elif group == "dips at random" or job.spikes.height < LEAST_DIPS:
@@ -114,7 +114,7 @@ def test_uneven_readings_do_not_hide_a_pace():
             "sm_activity": np.where(dips, 0.05, 0.8) + rng.normal(0, 0.02, 700),
         }
     ).with_columns(pl.col("sm_activity").clip(0, 1), node=pl.lit("n"), gpu=0, activity_source=pl.lit("profiling"))
-    found = find_spikes(samples)
+    found = find_dips(samples)
     assert found.period is not None
     assert abs(found.period / timedelta(seconds=2700) - 1) <= 0.05
 

@@ -295,8 +295,8 @@ def test_a_folder_that_was_begun_is_one_that_a_report_may_fill():
     from gpuplanner.cli import start_dialog
     from gpuplanner.report import report_rendering
 
-    assert start_dialog.START_REPORT_MARK.text == report_rendering.REPORT_MARK.text
-    assert set(start_dialog.START_REPORT_MARK.names) <= set(report_rendering.REPORT_MARK.names)
+    assert start_dialog.START_REPORT_MARK.text == report_rendering.REPORT_FOLDER_MARK.text
+    assert set(start_dialog.START_REPORT_MARK.names) <= set(report_rendering.REPORT_FOLDER_MARK.names)
 
 
 @pytest.mark.parametrize("old", [1, "2g.10gb"])

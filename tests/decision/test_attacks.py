@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.policy_comparison import load_policy_arena, run_contest
+from gpuplanner.decision.policy_comparison import evaluate_policies, load_policy_simulation
 from gpuplanner.decision.policy_simulation import PolicySetting
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.decision.requested_jobs import AS_TODAY
@@ -36,7 +36,7 @@ def test_half_as_many_jobs_again_are_never_answered_with_keep(tight):
 def test_more_jobs_wait_more(tight):
     waits = []
     for times in (0.7, 1.0, 1.3, 1.6):
-        arena = load_policy_arena(Scenario(data=tight, actuator="slurm", arrival_scale=times))[2]
+        arena = load_policy_simulation(Scenario(data=tight, actuator="slurm", arrival_scale=times))[2]
         waits.append(
             float(np.minimum(arena.today.start_delay_s[arena.is_evaluated], arena.asked_jobs.observed_s).mean())
         )
@@ -54,7 +54,7 @@ def test_a_starved_profile_is_not_hidden_by_others_of_its_size(handed_over):
 
 def test_a_boot_for_everybody_is_late_for_everybody(large):
     """Nodes that go at once and take 40 minutes to come: no share of the jobs is served as today."""
-    arena = load_policy_arena(Scenario(data=large, actuator="slurm"))[2]
+    arena = load_policy_simulation(Scenario(data=large, actuator="slurm"))[2]
     today = arena.today.setting
     slow = replace(today, policy="boots", switching=NodeAutoscaling(0.0, 2400.0))
     assert not arena.meets_limit(arena.simulate(slow), arena.is_evaluated)
@@ -65,7 +65,7 @@ def test_a_boot_for_everybody_is_late_for_everybody(large):
 
 
 def test_where_nodes_may_take_longer_than_jobs_may_wait_the_largest_gang_has_a_reserve(large):
-    found = run_contest(Scenario(data=large, actuator="slurm", max_added_wait_minutes=5.0))
+    found = evaluate_policies(Scenario(data=large, actuator="slurm", max_added_wait_minutes=5.0))
     row = next(one for one in found.judged_policies if one.policy == "power_down_idle")
     assert found.abilities.lead.high > 300
     assert row.trial is None or row.trial.setting.knobs["idle_nodes_kept"] >= 1
@@ -73,7 +73,7 @@ def test_where_nodes_may_take_longer_than_jobs_may_wait_the_largest_gang_has_a_r
 
 def test_five_jobs_in_a_hundred_late_by_days_are_seen(large):
     """A way that lets 4 % of the jobs wait for days holds the quantile, and is out by the mean of all."""
-    arena = load_policy_arena(Scenario(data=large, actuator="slurm"))[2]
+    arena = load_policy_simulation(Scenario(data=large, actuator="slurm"))[2]
     judged = np.flatnonzero(arena.is_evaluated)
     late = arena.today.waits_s.copy()
     late[:, judged[:: len(judged) // (len(judged) // 25)]] = 2 * 86400.0
@@ -85,14 +85,14 @@ def test_five_jobs_in_a_hundred_late_by_days_are_seen(large):
 
 def test_a_hold_of_six_hours_is_no_shortage(handed_over):
     cluster = planted.planted("quota_bound-1").cluster
-    arena = load_policy_arena(Scenario(data=handed_over(cluster), actuator="slurm"))[2]
+    arena = load_policy_simulation(Scenario(data=handed_over(cluster), actuator="slurm"))[2]
     held = np.nansum(arena.asked_jobs.start_s - arena.asked_jobs.requests.submit_s)
     assert arena.waits.seconds[:, :3].sum() < 0.05 * held
 
 
 def test_jobs_that_never_start_are_never_served(large):
     """One node of four GPUs holds all single jobs, and no gang of eight: a way with it alone is out."""
-    arena = load_policy_arena(Scenario(data=large, actuator="slurm"))[2]
+    arena = load_policy_simulation(Scenario(data=large, actuator="slurm"))[2]
     fleet = arena.asked_jobs.fleet.only([0])
     one = PolicySetting("one node", AS_TODAY, fleet, (), (0,))
     assert not arena.meets_limit(arena.simulate(one), arena.is_evaluated)

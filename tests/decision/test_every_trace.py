@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
 from gpuplanner.decision.explained_waits import sum_waits
-from gpuplanner.decision.policy_comparison import load_policy_arena
+from gpuplanner.decision.policy_comparison import load_policy_simulation
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from tests.clusters import cut_clusters, traces
@@ -36,14 +36,14 @@ def ingested(tmp_path_factory: pytest.TempPathFactory, public_data: Path) -> Cal
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["Fox", "Supercloud", "OpenB"])
 def test_todays_fleet_is_late_for_nobody_where_a_trace_names_nodes(name, ingested):
-    asked = load_policy_arena(Scenario(data=ingested(name), actuator="slurm"))[1]
+    asked = load_policy_simulation(Scenario(data=ingested(name), actuator="slurm"))[1]
     assert asked.nodes.named
     assert jobs_without_room(asked) == []
 
 
 def causes_add_up(scenario: Scenario) -> None:
     """Hold the causes of waiting against what jobs waited, by job and by every way to sum them."""
-    asked, arena = load_policy_arena(scenario)[1:3]
+    asked, arena = load_policy_simulation(scenario)[1:3]
     judged, waits = arena.waits.judged, arena.waits
     found = sum_waits(asked, waits)
     waited_h = waits.waited_s[judged].sum() / SECONDS_PER_HOUR

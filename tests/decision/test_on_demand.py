@@ -7,7 +7,7 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
 from gpuplanner.decision.decision_types import LAYOUT_PER_JOB, MIG_DYNAMIC
-from gpuplanner.decision.policy_comparison import POLICIES, load_policy_arena
+from gpuplanner.decision.policy_comparison import POLICIES, load_policy_simulation
 from gpuplanner.decision.policy_layouts import make_mig_fleet
 from gpuplanner.decision.recommendation import decide
 
@@ -18,7 +18,7 @@ def test_who_makes_an_instance_for_each_job(gpu_model, able):
     found = set()
     for actuator in PARTITIONER_BY_ACTUATOR:
         scenario = Scenario(actuator=actuator, gpu_model=gpu_model)
-        known, _, _, can = load_policy_arena(scenario)
+        known, _, _, can = load_policy_simulation(scenario)
         if POLICIES[MIG_DYNAMIC].find_obstacle(can, known.fleet) is None:
             found.add(actuator)
     assert found == able
@@ -26,7 +26,7 @@ def test_who_makes_an_instance_for_each_job(gpu_model, able):
 
 @pytest.mark.parametrize(("gpu_model", "reboots"), [("H100-80GB-SXM5", False), ("A100-80GB", True)])
 def test_a_gpu_is_whole_or_cut_as_its_board_can_change(gpu_model, reboots):
-    _, asked, _, can = load_policy_arena(Scenario(actuator="nvidia-smi", gpu_model=gpu_model))
+    _, asked, _, can = load_policy_simulation(Scenario(actuator="nvidia-smi", gpu_model=gpu_model))
     fleet, layouts, switching = make_mig_fleet(asked, [0, 1], can)
     cut = fleet.flexible.pools.index(True)
     whole = fleet.gpus if not reboots else [0, 0]

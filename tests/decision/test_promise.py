@@ -11,9 +11,14 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY
 from gpuplanner.decision.decision_types import POWER_DOWN_IDLE
-from gpuplanner.decision.policy_comparison import COST_TIE_SHARE, PolicyResults, estimate_weekly_saving, run_contest
+from gpuplanner.decision.policy_comparison import (
+    COST_TIE_SHARE,
+    PolicyResults,
+    estimate_weekly_saving,
+    evaluate_policies,
+)
 from gpuplanner.decision.policy_simulation import PolicyRun, ReplayedJobs, take_order_statistic
-from gpuplanner.decision.requested_jobs import MIN_CLASS_JOBS
+from gpuplanner.decision.requested_jobs import MIN_JOBS_PER_SIZE
 from tests.clusters import growth
 
 FIRST_SEED, MONTHS_OF_WEEKS, WEEKS = 201, 8, 60
@@ -34,7 +39,7 @@ def week_holds(arena: ReplayedJobs, trial: PolicyRun, which: np.ndarray) -> bool
     """Whether the first replay of a way is in a week as today's fleet is in the median of the other replays."""
     for number in range(len(arena.size_names)):
         mine = which & (arena.size == number)
-        if mine.sum() < MIN_CLASS_JOBS:
+        if mine.sum() < MIN_JOBS_PER_SIZE:
             continue
         todays = [take_order_statistic(late[mine], arena.quantile) for late in arena.today.waits_s[1:]]
         limit = float(np.median(todays)) + 60.0 * arena.limit_minutes
@@ -71,7 +76,7 @@ def unseen(handed_over) -> Weeks:
     seed = FIRST_SEED
     while len(inside) < WEEKS:
         data = handed_over(growth.months(seed, MONTHS_OF_WEEKS))
-        found = run_contest(Scenario(data=data, actuator="slurm", policies=POWER_DOWN_IDLE))
+        found = evaluate_policies(Scenario(data=data, actuator="slurm", policies=POWER_DOWN_IDLE))
         seed += 1
         # As tuned: whether it is dropped for the weeks kept back is not known before them.
         trial = found.judged_policies[0].trial

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.policy_comparison import load_policy_arena
+from gpuplanner.decision.policy_comparison import load_policy_simulation
 from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs
 from tests.clusters import cut_clusters, growth
 from tests.seeds import seeds
@@ -45,7 +45,7 @@ def jobs_without_room(asked: JobReplayInputs) -> list[int]:
 
 
 def test_todays_fleet_has_room_for_everybody_on_the_sample():
-    assert jobs_without_room(load_policy_arena(Scenario(actuator="slurm"))[1]) == []
+    assert jobs_without_room(load_policy_simulation(Scenario(actuator="slurm"))[1]) == []
 
 
 @pytest.mark.long
@@ -55,14 +55,14 @@ def test_todays_fleet_has_room_for_everybody_on_cut_clusters(seed, handed_over):
         (cut_clusters.slurm_cut(seed), "slurm"),
         (cut_clusters.kubernetes_cut(seed), "mig-manager"),
     ):
-        asked = load_policy_arena(Scenario(data=handed_over(cluster), actuator=path))[1]
+        asked = load_policy_simulation(Scenario(data=handed_over(cluster), actuator=path))[1]
         assert asked.nodes.named
         assert jobs_without_room(asked) == []
 
 
 @pytest.mark.parametrize("seed", [3, 11])
 def test_every_job_of_a_small_fleet_is_judged_against_its_own_start(seed, handed_over):
-    asked, arena = load_policy_arena(Scenario(data=handed_over(growth.months(seed, 4)), actuator="slurm"))[1:3]
+    asked, arena = load_policy_simulation(Scenario(data=handed_over(growth.months(seed, 4)), actuator="slurm"))[1:3]
     judged = arena.is_evaluated
     assert (arena.arrival_s[judged] <= np.where(np.isnan(asked.start_s), asked.observed_s, asked.start_s)[judged]).all()
     assert (arena.arrival_s[judged] >= asked.requests.submit_s[judged]).all()

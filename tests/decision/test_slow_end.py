@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.policy_comparison import PolicyResults, run_contest
+from gpuplanner.decision.policy_comparison import PolicyResults, evaluate_policies
 from gpuplanner.decision.requested_jobs import AS_TODAY, REQUESTED, RIGHTSIZED, longest_slowdown
 
 
 @pytest.fixture(scope="module")
 def found() -> PolicyResults:
-    return run_contest(Scenario(policies="mig_static"))
+    return evaluate_policies(Scenario(policies="mig_static"))
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20), st.integers(1, 7))

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.policy_comparison import load_policy_arena
-from gpuplanner.decision.policy_layouts import as_they_are
+from gpuplanner.decision.policy_comparison import load_policy_simulation
+from gpuplanner.decision.policy_layouts import keep_layouts
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_import import add_files
@@ -76,10 +76,10 @@ def test_pods_of_a_deployment_are_services_and_those_of_a_job_are_not(serving):
 
 
 def test_no_size_of_job_is_judged_by_them(serving, tmp_path_factory):
-    arena = load_policy_arena(serving)[2]
+    arena = load_policy_simulation(serving)[2]
     assert int(arena.standing.sum()) == SERVED
     assert not (arena.is_evaluated & arena.standing).any()
-    bare = load_policy_arena(_cluster(tmp_path_factory.mktemp("bare"), None))[2]
+    bare = load_policy_simulation(_cluster(tmp_path_factory.mktemp("bare"), None))[2]
     assert int(arena.is_evaluated.sum()) == int(bare.is_evaluated.sum())
     assert arena.asked_jobs.service_gpus == SERVED
 
@@ -94,12 +94,12 @@ def test_the_decision_keeps_gpus_for_them(serving, tmp_path_factory):
 
 
 def test_a_fleet_that_has_no_room_for_them_does_not_hold_whoever_else_it_serves(serving):
-    arena = load_policy_arena(serving)[2]
-    small = arena.simulate(as_they_are(arena.asked_jobs, "fewer", [0]))
+    arena = load_policy_simulation(serving)[2]
+    small = arena.simulate(keep_layouts(arena.asked_jobs, "fewer", [0]))
     assert (small.waits_s[:, arena.standing] > 3600).any()
     assert not arena.meets_limit(small, arena.is_evaluated)
 
 
 def test_a_job_that_merely_still_runs_is_none(tmp_path):
-    arena = load_policy_arena(_cluster(tmp_path, "Job"))[2]
+    arena = load_policy_simulation(_cluster(tmp_path, "Job"))[2]
     assert not arena.standing.any(), "it began lately, and its source calls it a job"

@@ -17,7 +17,7 @@ from gpuplanner.decision.pool_decisions import (
     route_demand,
 )
 from gpuplanner.hardware.gpu_models import load_gpu_model, make_non_mig_model
-from gpuplanner.planner.fleet_limits import Limits, Quota
+from gpuplanner.planner.fleet_limits_and_prices import Limits, Quota
 from gpuplanner.planner.plan_problem import PlanProblem
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)

@@ -20,7 +20,7 @@ from gpuplanner.decision.comparison_record import (
     study_comparison,
 )
 from gpuplanner.decision.decision_types import AUTOSCALED_POOLS, MIG_DYNAMIC, POWER_DOWN_IDLE
-from gpuplanner.decision.policy_comparison import TuningJobs, load_policy_arena
+from gpuplanner.decision.policy_comparison import TuningJobs, load_policy_simulation
 from gpuplanner.decision.policy_layouts import assign_layouts
 from gpuplanner.decision.policy_simulation import PolicyRun, PolicySetting
 from gpuplanner.decision.recommendation import decide
@@ -86,7 +86,7 @@ def test_power_down_is_tried_with_several_settings_on_every_number_of_nodes(larg
 @pytest.mark.long
 @pytest.mark.parametrize(("policy", "path"), [(MIG_DYNAMIC, "dra"), (AUTOSCALED_POOLS, "autoscaler")])
 def test_other_policies_are_tried_with_several_settings(policy, path):
-    _, asked, arena, able = load_policy_arena(Scenario(actuator=path))
+    _, asked, arena, able = load_policy_simulation(Scenario(actuator=path))
     tuning = TuningJobs(arena, arena.is_evaluated, np.arange(len(arena.today.daily_gpu_hours)) < 28, able)
     found = sizes_tried(
         {MIG_DYNAMIC: tuning.try_dynamic_mig, AUTOSCALED_POOLS: tuning.try_node_pools}[policy](), policy

@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.public import job_lists as job_tables
-from gpuplanner.ingest.public.attempt_logs import read_supercloud
+from gpuplanner.ingest.public.philly_miso_pai_supercloud_traces import read_supercloud
 from gpuplanner.ingest.slurm.accounting import read_slurm
 
 PHILLY = """\

@@ -19,8 +19,8 @@ from gpuplanner.core.errors import OutputError, TraceFormatError
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_import import add_files
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.job_table import SUPERSEDED_REASON
 from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.table_assembly import SUPERSEDED_REASON
 
 HEADER = "JobIDRaw|Account|Submit|Start|End|State|AllocTRES"
 JANUARY = (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.hardware.catalog import mig_model_names
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.ingest.gpu_shares import count_jobs_in_gpus, resolve_node_models
+from gpuplanner.ingest.job_gpu_counting import count_jobs_in_gpus, resolve_node_models
 
 
 def job(devices=None, gpus=None, **further):

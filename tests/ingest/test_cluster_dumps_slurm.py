@@ -24,7 +24,7 @@ from gpuplanner.hardware.power_carbon_and_prices import make_power_model
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
-from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE
+from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE_COLUMNS_TEXT
 from gpuplanner.ingest.source_registry import read
 
 CASES = Path(__file__).parent / "cluster_dumps" / "slurm"
@@ -144,12 +144,12 @@ SACCT_LINE = export_command("sacct")
         ),
         ("11-semicolon-german-dates/sacct_pipe.txt", ["'02.03.2026 01:03:35'", "Set SLURM_TIME_FORMAT=%s"]),
         ("11-semicolon-german-dates/sacct_semi_iso.csv", ["another delimiter", "--delimiter", SACCT_LINE]),
-        ("19-pbs-accounting/20260316", ["PBS", JOB_TABLE, "'PBS'"]),
-        ("20-htcondor/history.json", ["condor_history", JOB_TABLE, "'HTCondor'"]),
-        ("21-lsf-bjobs-json/bjobs.json", ["bjobs", JOB_TABLE, "'LSF'"]),
+        ("19-pbs-accounting/20260316", ["PBS", JOB_TABLE_COLUMNS_TEXT, "'PBS'"]),
+        ("20-htcondor/history.json", ["condor_history", JOB_TABLE_COLUMNS_TEXT, "'HTCondor'"]),
+        ("21-lsf-bjobs-json/bjobs.json", ["bjobs", JOB_TABLE_COLUMNS_TEXT, "'LSF'"]),
         ("22-sreport/sreport_p.txt", ["sreport", "names no job", SACCT_LINE]),
         ("26-scontrol-show-job/jobs.txt", ["scontrol show job", SACCT_LINE]),
-        ("30-tools-dumps/meta.json", ["ClusterCockpit", JOB_TABLE]),
+        ("30-tools-dumps/meta.json", ["ClusterCockpit", JOB_TABLE_COLUMNS_TEXT]),
         ("30-tools-dumps/squeue.txt", ["squeue", SACCT_LINE]),
         ("32-squeue-json-2108/squeue.json", ["squeue of Slurm 21.08", SACCT_LINE]),
     ],

@@ -9,9 +9,9 @@ import pytest
 
 from gpuplanner.core.errors import SchemaError, TraceFormatError
 from gpuplanner.core.stage_cache import sample_folder
-from gpuplanner.ingest import large_tables as job_pieces
+from gpuplanner.ingest import chunked_tables as job_pieces
+from gpuplanner.ingest.chunked_tables import read_jobs
 from gpuplanner.ingest.dataset_folder import open_dataset
-from gpuplanner.ingest.large_tables import read_jobs
 
 COLUMNS = ("job_id", "tenant", "submit_time", "end_time", "gpus", "node_list", "partition", "state")
 

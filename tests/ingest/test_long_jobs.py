@@ -9,12 +9,12 @@ import pytest
 
 from gpuplanner.core.serialization import to_plain
 from gpuplanner.core.stage_cache import sample_folder
-from gpuplanner.ingest import large_tables as long_jobs
-from gpuplanner.ingest.large_tables import LazyJobs
+from gpuplanner.ingest import chunked_tables as long_jobs
+from gpuplanner.ingest.chunked_tables import LazyJobs
 from gpuplanner.usage.current_nodes import observe_nodes
 from gpuplanner.usage.dataset_description import describe
 from gpuplanner.usage.pool_occupancy import inferred_inventory
-from gpuplanner.usage.study_history import begin_of, end_of, load_dataset
+from gpuplanner.usage.study_history import load_dataset, observation_begins_at, observation_ends_at
 
 
 def alike(one: object, other: object) -> bool:
@@ -49,7 +49,7 @@ def test_what_is_said_of_jobs_does_not_depend_on_how_many_are_read_at_a_time(mon
 
 def test_nodes_and_boards_seen_in_parts_are_those_seen_at_once(monkeypatch):
     trace = load_dataset("sample")
-    begin, end = begin_of(trace), end_of(trace)
+    begin, end = observation_begins_at(trace), observation_ends_at(trace)
     cut = (pl.col("gpus") == 1) & (pl.col("node_list") < "n03")
     known = LazyJobs.from_table(
         trace.jobs.with_columns(

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Inventory, Jobs
 from gpuplanner.ingest.quarantine import (
-    BEYOND_INVENTORY,
-    FAR_AWAY,
-    FULL_NODE,
-    FULL_POOL,
+    EXCEEDS_INVENTORY_REASON,
+    FAR_AWAY_TIME_REASON,
+    FULL_NODE_REASON,
+    FULL_POOL_REASON,
+    IMPLAUSIBLE_GPUS_REASON,
     OTHER_CLUSTER_CHECK,
-    UNBELIEVABLE_GPUS,
     add_past_nodes,
     drop_quarantined,
     find_past_fleet_changes,
@@ -71,7 +71,7 @@ USUAL = [(8, place, place, place + 2, None, None) for place in range(20)]
 
 def test_two_jobs_on_the_gpus_of_one_node():
     jobs = jobs_of((8, 0, 0, 4, "n0", None), (8, 1, 1, 3, "n0", None), (8, 4, 4, 5, "n0", None))
-    assert marks(jobs, nodes_of(8, 8)) == [None, FULL_NODE, None], "the node is full though the fleet is not"
+    assert marks(jobs, nodes_of(8, 8)) == [None, FULL_NODE_REASON, None], "the node is full though the fleet is not"
     assert marks(jobs) == [None] * 3, "without an inventory nobody knows that the node has eight"
     told = quarantine_findings(mark_quarantine(jobs, nodes_of(8, 8)), hour(5))
     assert [(each.rows, each.severity, each.example) for each in told] == [(1, "error", "job 1")]
@@ -88,7 +88,7 @@ def test_clocks_of_nodes_that_differ_by_seconds_are_no_overlap():
 def test_a_job_over_nodes_counts_with_what_must_be_on_each():
     over_both = (12, 0, 0, 4, "n[0-1]", None)  # at least four on each
     assert marks(jobs_of(over_both, (4, 1, 1, 2, "n0", None)), nodes_of(8, 8)) == [None, None]
-    assert marks(jobs_of(over_both, (5, 1, 1, 2, "n0", None)), nodes_of(8, 8)) == [None, FULL_NODE]
+    assert marks(jobs_of(over_both, (5, 1, 1, 2, "n0", None)), nodes_of(8, 8)) == [None, FULL_NODE_REASON]
 
 
 def test_jobs_on_nodes_that_the_list_lacks_count_as_they_ran():
@@ -103,9 +103,9 @@ def test_jobs_on_nodes_that_the_list_lacks_count_as_they_ran():
     later = jobs_of((4, 9, 9, 10, "n7", None), (8, 9, 9, 10, "n0", None))
     assert marks(later, past) == [None, None], "a list that was completed by earlier jobs binds no later ones"
     three = jobs_of((8, 0, 0, 1, "n0", None), *[(8, 0, 0, 1, "n7", None)] * 3)
-    assert marks(three, nodes_of(8)) == [None, None, None, FULL_NODE], "no server has 24 GPUs"
+    assert marks(three, nodes_of(8)) == [None, None, None, FULL_NODE_REASON], "no server has 24 GPUs"
     other = jobs_of((8, 0, 0, 4, "x1", None), (8, 0, 0, 4, "x2", None))
-    assert marks(other, nodes_of(8)) == [None, FULL_POOL], "no name is of the list: they may be the same nodes"
+    assert marks(other, nodes_of(8)) == [None, FULL_POOL_REASON], "no name is of the list: they may be the same nodes"
     assert [each.check for each in find_past_fleet_changes(other, nodes_of(8))] == [OTHER_CLUSTER_CHECK]
 
 
@@ -115,32 +115,34 @@ def test_jobs_on_nodes_that_the_list_lacks_count_as_they_ran():
 )
 def test_a_node_that_lost_gpus_had_the_size_of_a_server(listed, held, kept):
     jobs = jobs_of((1, 0, 0, 9, "n0", None), *[(gpus, 10, 10, 12, "n0", None) for gpus in held])
-    assert marks(jobs, nodes_of(listed)) == [None, *[None if kept else BEYOND_INVENTORY] * len(held)]
+    assert marks(jobs, nodes_of(listed)) == [None, *[None if kept else EXCEEDS_INVENTORY_REASON] * len(held)]
 
 
 def test_an_absurd_number_of_gpus():
-    assert marks(jobs_of(*USUAL, (100_000, 3, 3, 4, None, None))) == [None] * 20 + [UNBELIEVABLE_GPUS]
+    assert marks(jobs_of(*USUAL, (100_000, 3, 3, 4, None, None))) == [None] * 20 + [IMPLAUSIBLE_GPUS_REASON]
     two = [(100_000, 3, 3, 4, None, None)] * 2
-    assert marks(jobs_of(*USUAL, *two)) == [None] * 20 + [UNBELIEVABLE_GPUS] * 2, "they do not vouch for each other"
+    assert marks(jobs_of(*USUAL, *two)) == [None] * 20 + [IMPLAUSIBLE_GPUS_REASON] * 2, (
+        "they do not vouch for each other"
+    )
     never_ran = (100_000, 3, None, None, None, None)
-    assert marks(jobs_of(*USUAL, never_ran))[-1] == UNBELIEVABLE_GPUS
+    assert marks(jobs_of(*USUAL, never_ran))[-1] == IMPLAUSIBLE_GPUS_REASON
     assert marks(jobs_of(*USUAL, (1000, 3, 3, 4, None, None)))[-1] is None
     large = [(512, place, place, place + 2, None, None) for place in range(20)]
     assert marks(jobs_of(*large, (8192, 3, 3, 4, None, None)))[-1] is None, "1,536 were held at once"
     assert marks(jobs_of(*large[:5], (100_000, 3, 3, 4, None, None)))[-1] is None, "five are no measure"
-    assert marks(jobs_of(*USUAL, (25, 3, 3, 4, None, None)), nodes_of(8, 8, 8))[-1] == BEYOND_INVENTORY
+    assert marks(jobs_of(*USUAL, (25, 3, 3, 4, None, None)), nodes_of(8, 8, 8))[-1] == EXCEEDS_INVENTORY_REASON
 
 
 @pytest.mark.parametrize("years", [-56, -2, 2, 70])
 def test_a_submission_years_away(years):
     away = years * 366 * 24
-    assert marks(jobs_of(*USUAL, (1, away, away, away + 1, None, None)))[-1] == FAR_AWAY
+    assert marks(jobs_of(*USUAL, (1, away, away, away + 1, None, None)))[-1] == FAR_AWAY_TIME_REASON
     several = [(1, away, away, away + 1, None, None)] * 4
     assert marks(jobs_of(*USUAL, *several))[-4:] == [None] * 4, "four of 24 are a part of the record"
 
 
 def test_an_end_years_away_and_a_clock_of_its_own():
-    assert marks(jobs_of(*USUAL, (1, 3, 3, 40 * 366 * 24, None, None)))[-1] == FAR_AWAY
+    assert marks(jobs_of(*USUAL, (1, 3, 3, 40 * 366 * 24, None, None)))[-1] == FAR_AWAY_TIME_REASON
     origin = jobs_of(*USUAL).with_columns(
         pl.col("submit_time", "start_time", "end_time") - (DAY - datetime(1970, 1, 1, tzinfo=UTC))
     )
@@ -151,10 +153,15 @@ def test_held_beyond_the_inventory_the_last_to_start_go():
     jobs = jobs_of(
         (4, 0, 0, 6, None, "A"), (4, 0, 1, 3, None, "A"), (4, 0, 2, 4, None, "A"), (4, 0, 3, 5, None, "A"),
     )  # fmt: skip
-    assert marks(jobs, nodes_of(8)) == [None, None, FULL_POOL, None]
-    assert marks(jobs, nodes_of(4, 4, gpu_model=["A", "B"])) == [None, FULL_POOL, FULL_POOL, FULL_POOL]
+    assert marks(jobs, nodes_of(8)) == [None, None, FULL_POOL_REASON, None]
+    assert marks(jobs, nodes_of(4, 4, gpu_model=["A", "B"])) == [
+        None,
+        FULL_POOL_REASON,
+        FULL_POOL_REASON,
+        FULL_POOL_REASON,
+    ]
     retired = nodes_of(8, 4).with_columns(retired=pl.Series([None, hour(2)], dtype=pl.Datetime("us", "UTC")))
-    assert marks(jobs, retired) == [None, None, FULL_POOL, None]
+    assert marks(jobs, retired) == [None, None, FULL_POOL_REASON, None]
 
 
 def test_models_that_may_be_the_same_are_one_pool():
@@ -166,7 +173,7 @@ def test_models_that_may_be_the_same_are_one_pool():
     assert gpu_time_ledger(jobs, two, start=DAY, end=hour(1))["gpu_hours"].sum() == 5
     assert gpu_time_ledger(jobs[1:], two, start=DAY, end=hour(1))["gpu_hours"].sum() == 5
     apart = nodes_of(8, 2, gpu_model=["V100-32GB", "A100-40GB"])
-    assert marks(jobs_of((3, 0, 0, 1, None, "A100-40GB")), apart) == [FULL_POOL]
+    assert marks(jobs_of((3, 0, 0, 1, None, "A100-40GB")), apart) == [FULL_POOL_REASON]
 
 
 JOB = st.tuples(
@@ -213,7 +220,7 @@ def test_judged_by_a_walk_through_time():
     for gpus, _, start, end, *_ in rows:
         running = [(g, e) for g, e in running if e > start]
         fits = sum(g for g, _ in running) + gpus <= 40
-        expected.append(None if fits else FULL_POOL)
+        expected.append(None if fits else FULL_POOL_REASON)
         running += [(gpus, end)] if fits else []
     assert marks(jobs_of(*rows), nodes_of(40)) == expected
     assert 10 < sum(each is not None for each in expected) < 390

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.core.errors import GpuPlannerWarning, TraceFormatError
-from gpuplanner.ingest.source_registration import READER_OPTIONS
+from gpuplanner.ingest.source_definition import READER_OPTIONS
 from gpuplanner.ingest.source_registry import SOURCES, detect_source, read
 
 File = Callable[..., Path]

@@ -8,8 +8,8 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.pool_decisions import ComparedFleet
 from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.notebook.dataset_and_quota_panels import ALL_GPU_MODELS
 from gpuplanner.notebook.study_views import decide
-from gpuplanner.notebook.usage_panels import ALL_BOARDS
 from gpuplanner.usage.study_history import split_into_pools
 from tests.usage.test_fleet import H200S, MIXED, TWO_BOARDS, made
 
@@ -30,7 +30,7 @@ def found(two):
 @pytest.mark.long
 def test_each_board_shows_what_it_is_decided_by_itself(two, found):
     panel, fleet = found.boards(), split_into_pools(two)
-    assert panel.gpu_model.options == (*fleet.pools, ALL_BOARDS)
+    assert panel.gpu_model.options == (*fleet.pools, ALL_GPU_MODELS)
     for name, own in fleet.pools.items():
         panel.gpu_model.value = name
         assert panel.scenario == own
@@ -43,7 +43,7 @@ def test_each_board_shows_what_it_is_decided_by_itself(two, found):
 @pytest.mark.long
 def test_all_boards_are_told_with_their_sum(two, found):
     panel, fleet = found.boards(), split_into_pools(two)
-    panel.gpu_model.value = ALL_BOARDS
+    panel.gpu_model.value = ALL_GPU_MODELS
     answer = panel.ask().result(timeout=600)
     by_hand = ComparedFleet({name: compare_policies(own) for name, own in fleet.pools.items()})
     assert answer.to_dict() == by_hand.to_dict()

@@ -8,8 +8,8 @@ from html import unescape
 import pytest
 
 from gpuplanner.core.errors import GpuPlannerError
-from gpuplanner.notebook.usage_panels import explore_inbox
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, open_inbox
+from gpuplanner.notebook.dataset_and_quota_panels import make_explore_panel
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, explore_dataset
 
 
 class Said:
@@ -24,7 +24,7 @@ class Said:
 
 @pytest.fixture(scope="module")
 def inbox():
-    return open_inbox("sample")
+    return explore_dataset("sample")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def panel(inbox, drawn):
 
         return draw
 
-    return explore_inbox(
+    return make_explore_panel(
         inbox, {name: view(name) for name in ("quality", "ledger", "phases")}, traces=["no/such/folder"]
     )
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gpuplanner.notebook.layout_views import LIMIT_CONTROLS, LimitsPanel, price_html
-from gpuplanner.planner.fleet_limits import Limits
+from gpuplanner.planner.fleet_limits_and_prices import Limits
 from gpuplanner.planner.fleet_plans_and_comparisons import price_of_limits, with_limit
 from gpuplanner.planner.plan_problem import PlanProblem
 

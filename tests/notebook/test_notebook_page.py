@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gpuplanner.notebook.views import WIDGET_TYPE, notebook_page, write_notebook_page
+from gpuplanner.notebook.views_and_panels import WIDGET_MIME_TYPE, notebook_page, write_notebook_page
 
 HOSTILE = "<script>fetch('https://example.org')</script>"
 
@@ -33,7 +33,7 @@ def test_cells_stand_under_their_headings_and_controls_are_said():
         {"cell_type": "markdown", "source": ["# Which way?\n", "\n", "A lead."]},
         {"cell_type": "markdown", "source": "## First\n\n| a | b |\n|---|---|\n| 1 | 2 |"},
         cell("x = 1\nx", {"text/plain": "1"}),
-        cell("panel", {WIDGET_TYPE: "{}", "text/plain": "VBox()"}),
+        cell("panel", {WIDGET_MIME_TYPE: "{}", "text/plain": "VBox()"}),
         {"cell_type": "markdown", "source": "## Second"},
         cell("view", {"text/html": "<style>p { }</style><p>seen</p>", "text/plain": "View"}),
     ]

@@ -9,7 +9,7 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.quota_comparison import compare_rules, rules_or_equal_shares
 from gpuplanner.decision.sharing_rules import StartHours
-from gpuplanner.notebook.usage_panels import CHOSEN_RULES, SharingPanel
+from gpuplanner.notebook.dataset_and_quota_panels import CHOSEN_RULES_SOURCE, SharingPanel
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def test_it_begins_at_the_rules_at_hand_and_then_nothing_changes(panel):
     base = rules_or_equal_shares(Scenario())
     assert base.has_quotas
     assert sum(one.gpus for one in base.teams) == pytest.approx(64)
-    assert panel.question == replace(base, source=CHOSEN_RULES)
+    assert panel.question == replace(base, source=CHOSEN_RULES_SOURCE)
     found = panel.ask().result(timeout=600)
     assert set(found.teams["verdict"]) == {"as before"}
 

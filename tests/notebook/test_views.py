@@ -7,7 +7,7 @@ import pytest
 
 import gpuplanner
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.notebook.cluster_views import explore
+from gpuplanner.notebook.dataset_forecast_and_cost_views import explore
 from gpuplanner.notebook.study_views import StudyView
 
 VIEWS = ("ways", "forecast", "fleet", "teams", "money")

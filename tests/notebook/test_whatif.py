@@ -18,8 +18,8 @@ from gpuplanner.core.scenario_fields import Slider
 from gpuplanner.decision.comparison_record import study_comparison
 from gpuplanner.decision.decision_types import NextStep
 from gpuplanner.decision.policy_comparison import SHORT_NAMES
-from gpuplanner.notebook import views as background
-from gpuplanner.notebook.what_if import CONTROL_SETTINGS, WhatIf, whatif
+from gpuplanner.notebook import views_and_panels as background
+from gpuplanner.notebook.what_if import CONTROLLED_SETTINGS, WhatIf, whatif
 from gpuplanner.usage.study_history import history
 
 panels = importlib.import_module("gpuplanner.notebook.what_if")  # its function has the name of the module
@@ -111,7 +111,7 @@ def test_undo_goes_back_one_change_and_the_scenario_can_be_kept(panel, few, tmp_
 
 
 def test_every_control_moves_its_own_field(panel, few):
-    for row in CONTROL_SETTINGS:
+    for row in CONTROLLED_SETTINGS:
         if isinstance(row.control, Slider):
             panel.controls[row.name].value = row.control.low
         else:
@@ -119,13 +119,13 @@ def test_every_control_moves_its_own_field(panel, few):
             options = row.rule.options()
             panel.controls[row.name].value = next(value for value in reversed(options) if value != start)
     changed = set(few.diff(panel.scenario))
-    assert changed == {row.name for row in CONTROL_SETTINGS}
+    assert changed == {row.name for row in CONTROLLED_SETTINGS}
     assert "wait_percentile=0.5" in panel.code.value
     assert "ownership=&#x27;rented&#x27;" in panel.code.value
 
 
 def test_controls_have_label_unit_and_help(panel):
-    for row in CONTROL_SETTINGS:
+    for row in CONTROLLED_SETTINGS:
         assert panel.controls[row.name].tooltip == row.summary
         assert panel.controls[row.name].description == row.label
         if isinstance(row.control, Slider):  # else a browser rounds the start to the step

@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.hardware.layout_enumeration import list_profile_counts
 from gpuplanner.hardware.mig_layouts import format_layout
-from gpuplanner.planner.fleet_limits import StatePrices
+from gpuplanner.planner.fleet_limits_and_prices import StatePrices
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan

@@ -10,7 +10,7 @@ import pytest
 from gpuplanner.hardware.layout_enumeration import list_profile_counts
 from gpuplanner.hardware.mig_layouts import format_layout
 from gpuplanner.planner import plan_search as stages
-from gpuplanner.planner.fleet_limits import Limits, StatePrices
+from gpuplanner.planner.fleet_limits_and_prices import Limits, StatePrices
 from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_problem import PlanProblem

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.planner.fleet_limits import Limits
+from gpuplanner.planner.fleet_limits_and_prices import Limits
 from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
 from gpuplanner.planner.numbered_gpus import assign, count_numbered_changes
 from gpuplanner.planner.plan_problem import PlanProblem

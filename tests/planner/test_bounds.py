@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.planner import interval_milp as bound
-from gpuplanner.planner.fleet_limits import Limits, StatePrices
+from gpuplanner.planner.fleet_limits_and_prices import Limits, StatePrices
 from gpuplanner.planner.interval_milp import solve_relaxation, solve_window_bounds
 from gpuplanner.planner.linear_model import LinearModel, SearchEffort
 from gpuplanner.planner.milp_solvers import branch_and_bound, solve

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.fleet_limits import StatePrices
+from gpuplanner.planner.fleet_limits_and_prices import StatePrices
 from gpuplanner.planner.plan_explanation import realised_cost, realised_costs
 from gpuplanner.planner.plan_search import plan
 from tests.seeds import seeds

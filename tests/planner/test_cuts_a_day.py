@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.fleet_limits import Limits, StatePrices
+from gpuplanner.planner.fleet_limits_and_prices import Limits, StatePrices
 from gpuplanner.planner.numbered_gpus import IdleGpuPlacer, count_numbered_changes
 from gpuplanner.planner.plan_problem import PlanProblem
 

@@ -15,7 +15,7 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.planner.layout_plan import plan_to_json
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
-from gpuplanner.report.cluster_verification import compare_with_plan, verify_carried_out
+from gpuplanner.report.plan_and_bundle_verification import compare_with_plan, verify_carried_out
 
 BOARD = "H100-80GB-SXM5"
 Run = Callable[..., tuple[int, str, str]]

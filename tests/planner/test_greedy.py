@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.fleet_limits import StatePrices
+from gpuplanner.planner.fleet_limits_and_prices import StatePrices
 from gpuplanner.planner.linear_model import SearchEffort
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_arrays import PlanArrays

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.planner.fleet_limits import Limits, Quota, apply_quotas
+from gpuplanner.planner.fleet_limits_and_prices import Limits, Quota, apply_quotas
 from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
 from gpuplanner.planner.limit_verification import demand_within_quotas
 from gpuplanner.planner.numbered_gpus import assign

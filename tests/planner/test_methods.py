@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.planner.fleet_limits import Limits, Quota
+from gpuplanner.planner.fleet_limits_and_prices import Limits, Quota
 from gpuplanner.planner.fleet_plans_and_comparisons import (
     fleet_from_json,
     fleet_to_json,

@@ -15,7 +15,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.plan_rehearsal import GpuCalendar, make_drain_rule
 from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model, make_non_mig_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, find_change_cost, find_drain_time
-from gpuplanner.planner.fleet_limits import StatePrices
+from gpuplanner.planner.fleet_limits_and_prices import StatePrices
 from gpuplanner.planner.layout_plan import plan_to_json
 from gpuplanner.planner.numbered_gpus import assign, layout_changes
 from gpuplanner.planner.plan_problem import PlanProblem
@@ -23,9 +23,9 @@ from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
 from gpuplanner.report import monthly_sections as appendix
 from gpuplanner.report.bundle_files import change_index
-from gpuplanner.report.cluster_verification import verify_any
 from gpuplanner.report.layout_schedule_files import export_plan
 from gpuplanner.report.mig_manager_files import to_change_scripts
+from gpuplanner.report.plan_and_bundle_verification import verify_any
 from gpuplanner.report.slurm_files import to_slurm_files
 from gpuplanner.simulator.scheduling_rules import Drain
 from tests.decision.planned_operations import operations_on_an_idle_fleet

@@ -13,7 +13,7 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.layout_planning import make_plan_problem
 from gpuplanner.decision.plan_rehearsal import GpuCalendar
-from gpuplanner.planner.fleet_limits import StatePrices
+from gpuplanner.planner.fleet_limits_and_prices import StatePrices
 from gpuplanner.planner.layout_plan import Plan, check_layout_plan, list_layout_changes, node_states_of_table
 from gpuplanner.planner.numbered_gpus import assign, initial_gpu_layouts, layout_changes
 from gpuplanner.planner.plan_problem import PlanProblem

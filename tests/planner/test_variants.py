@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.planner.fleet_limits import Limits
+from gpuplanner.planner.fleet_limits_and_prices import Limits
 from gpuplanner.planner.fleet_plans_and_comparisons import BASE_VARIANT_NAME, compare_plans, price_of_limits, with_limit
 from gpuplanner.planner.plan_problem import PlanProblem
 

@@ -41,9 +41,9 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.slurm.accounting import read_slurm
 from gpuplanner.report import number_formats_and_glossary as figures
-from gpuplanner.report.figure_formulas import layout_table
 from gpuplanner.report.first_screen import draw_fleet, list_badges, render_first_screen
 from gpuplanner.report.html_page import render_page, section
+from gpuplanner.report.metric_formulas import layout_table
 from gpuplanner.report.policy_and_team_sections import render_policy_section, render_recommendation
 from gpuplanner.usage.study_history import load_dataset
 from tests.clusters import planted as clusters
@@ -206,7 +206,7 @@ def value_of(found: Comparison, name: str):
     beside = name.split(".")[0] in (
         "headroom", "headroom_share", "exhaustion", "waiting", "months_left", "months_left_today",
     )  # fmt: skip
-    return figures.figure_value(found if beside else found.decision, name)
+    return figures.metric_value(found if beside else found.decision, name)
 
 
 def test_every_figure_of_the_screen_is_the_comparisons(found):
@@ -327,7 +327,7 @@ def test_json_and_page_have_the_same_values(found):
     told = whole["decision"] | {name: whole[name] for name in ("headroom", "exhaustion")}
     told["saving"] = told.pop("saving_gpu_hours_per_week")
     for name, value, _ in Figures(render_recommendation(found)).found:
-        if name in {*figures.DECISION_FIGURES, *figures.COMPARISON_FIGURES} or name.startswith(figures.SHARE_PREFIX):
+        if name in {*figures.DECISION_METRICS, *figures.COMPARISON_METRICS} or name.startswith(figures.SHARE_PREFIX):
             continue
         place = told
         for part in name.split("."):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.report.figure_formulas import list_formulas
-from gpuplanner.report.monthly_sections import CARD_FORMULAS, FORMULA_ANCHOR_PREFIX, numbers
+from gpuplanner.report.metric_formulas import list_formulas
+from gpuplanner.report.monthly_sections import CARD_FORMULA_NAMES, FORMULA_ANCHOR_PREFIX, numbers
 from gpuplanner.report.number_formats_and_glossary import format_share
 
 OF_STUDY = {
@@ -45,5 +45,5 @@ def test_every_formula_gives_the_figure_of_the_study(study):
 
 def test_the_section_has_a_place_for_every_card(study):
     section = str(numbers(study))
-    assert all(f'<details id="{FORMULA_ANCHOR_PREFIX}{name}">' in section for name in CARD_FORMULAS)
+    assert all(f'<details id="{FORMULA_ANCHOR_PREFIX}{name}">' in section for name in CARD_FORMULA_NAMES)
     assert "= provisioned GPU-hours per week today - as recommended" in section

@@ -10,13 +10,13 @@ import pytest
 
 from gpuplanner.core.errors import OutputError, ScenarioError
 from gpuplanner.decision.layout_planning import PlannedProblem
-from gpuplanner.notebook.views import files_button
+from gpuplanner.notebook.views_and_panels import files_button
 from gpuplanner.planner.layout_plan import plan_to_json
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.report import layout_schedule_files as calendar
-from gpuplanner.report.cluster_verification import read_plan, verify_any
 from gpuplanner.report.layout_schedule_files import export_plan, write_plan_handover
+from gpuplanner.report.plan_and_bundle_verification import read_plan, verify_any
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
 

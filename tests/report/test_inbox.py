@@ -13,7 +13,7 @@ from gpuplanner.report import dataset_sections as inbox
 from gpuplanner.report.dataset_sections import render_quality_page, render_quality_svg
 from gpuplanner.report.html_page import Text, split_section, to_still_text, write_page_or_picture
 from gpuplanner.usage.dataset_description import data_quality
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, open_inbox
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, explore_dataset
 from gpuplanner.usage.study_history import load_dataset
 
 HOSTILE = "<script>alert(1)</script>"
@@ -21,14 +21,14 @@ HOSTILE = "<script>alert(1)</script>"
 
 @pytest.fixture(scope="module")
 def box():
-    return open_inbox("sample", tz="Europe/Berlin")
+    return explore_dataset("sample", tz="Europe/Berlin")
 
 
 @pytest.fixture(scope="module")
 def blind():
     trace = load_dataset("sample")
     jobs = trace.jobs.head(200).with_columns(pl.col("tenant").replace({"search": HOSTILE}))
-    return open_inbox(Dataset({"jobs": jobs}, trace.rejects, trace.quality.clear(), trace.provenance))
+    return explore_dataset(Dataset({"jobs": jobs}, trace.rejects, trace.quality.clear(), trace.provenance))
 
 
 @pytest.mark.parametrize("name", inbox.SECTION_VIEWS)
@@ -107,7 +107,7 @@ def test_files_stand_alone(tmp_path):
 
 @pytest.mark.long
 def test_a_page_that_is_shared_names_no_user_and_no_small_tenant():
-    box = open_inbox("sample", smallest_group=1000)
+    box = explore_dataset("sample", smallest_group=1000)
     parts = (
         inbox.render_quality_section(box.quality_report),
         *(part(box) for part in (inbox.render_ledger_section, inbox.render_demand_section, inbox.render_phase_section)),

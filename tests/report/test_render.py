@@ -24,7 +24,7 @@ from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.report.export_verification import verify_file
-from gpuplanner.report.figure_formulas import list_formulas, value_text
+from gpuplanner.report.metric_formulas import list_formulas, value_text
 from gpuplanner.report.report_rendering import run_notebook, write_report
 from gpuplanner.usage.study_history import load_dataset
 from tests.report.test_first_screen import Figures

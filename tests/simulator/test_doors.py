@@ -36,8 +36,8 @@ def test_without_numba_the_extra_is_named(monkeypatch):
         if name.rpartition(".")[2] in (
             "event_loop",
             "node_placement",
-            "node_provisioning",
-            "planned_changes",
+            "node_autoscaling_and_dynamic_mig",
+            "planned_layout_changes",
         ):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numba", None)
@@ -47,7 +47,7 @@ def test_without_numba_the_extra_is_named(monkeypatch):
 
 WALK = """
 import numpy as np
-from gpuplanner.simulator.planned_changes import LayoutChanges
+from gpuplanner.simulator.planned_layout_changes import LayoutChanges
 from gpuplanner.simulator.simulation_inputs import NodeFleet
 from gpuplanner.simulator.simulation_inputs import NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
@@ -99,7 +99,7 @@ def test_machine_code_is_kept_and_read_back(tmp_path):
 @pytest.mark.parametrize(
     ("file", "now", "then"),
     [
-        ("planned_changes.py", "status.now_s + change.change_s", "status.now_s + 2 * change.change_s"),
+        ("planned_layout_changes.py", "status.now_s + change.change_s", "status.now_s + 2 * change.change_s"),
         ("event_loop.py", "= time_s, request\n    return size + 1", "= time_s + 1.0, request\n    return size + 1"),
     ],
 )

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from gpuplanner.simulator.job_list_simulation import start_jobs_on_equal_nodes
 from gpuplanner.simulator.replications import mean_interval
-from gpuplanner.simulator.simple_queue import start_jobs_on_equal_nodes
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 

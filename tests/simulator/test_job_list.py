@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.simulator.simple_queue import (
+from gpuplanner.simulator.job_list_simulation import (
     read_job_list,
     simulate_job_list,
     start_jobs_on_equal_nodes,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.simulator.planned_changes import LayoutChanges
+from gpuplanner.simulator.planned_layout_changes import LayoutChanges
 from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet, NodeNetwork, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.simulator.hand_cases import (

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.simulator.planned_changes import LayoutChanges
+from gpuplanner.simulator.planned_layout_changes import LayoutChanges
 from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.examples import examples
 from tests.simulator.nodes_slow import Game, play_slow_with_changes, random_case, random_changes, spells_of

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gpuplanner.simulator.planned_changes import LayoutChanges
+from gpuplanner.simulator.planned_layout_changes import LayoutChanges
 from gpuplanner.simulator.replications import mean_interval
 from gpuplanner.simulator.simulation_inputs import NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.simulator.replications import draw_replication, past_jobs, simulator_jobs
+from gpuplanner.simulator.replications import draw_replication, past_jobs, to_simulator_jobs
 from gpuplanner.usage.study_history import history
 
 SCENARIO = Scenario(month="2026-02")
@@ -54,6 +54,6 @@ def test_request_for_several_slices_runs_as_single_ones():
             "profile_requested": ["2g.20gb", "gpu"], "instances_requested": [3, 4], "sms_requested": None,
         }
     )  # fmt: skip
-    asked = simulator_jobs(jobs, "requested")
+    asked = to_simulator_jobs(jobs, "requested")
     assert asked["job_id"].to_list() == ["a.1", "a.2", "a.3", "b"]
     assert asked["gpus"].to_list() == [1, 1, 1, 4]

@@ -16,7 +16,7 @@ from polars.testing import assert_frame_equal
 
 from gpuplanner.core.errors import GeometryError
 from gpuplanner.hardware.catalog import mig_model_names
-from gpuplanner.ingest.public.attempt_logs import read_supercloud
+from gpuplanner.ingest.public.philly_miso_pai_supercloud_traces import read_supercloud
 from gpuplanner.ingest.slurm.accounting import read_slurm
 from gpuplanner.sizing.request_recommendations import (
     TIME_LIMIT_MARGIN,

@@ -13,7 +13,7 @@ from gpuplanner.decision.study import Study
 from gpuplanner.decision.study_pipeline import list_doubts
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket
 from gpuplanner.usage.period_accounts import scenario_ledger
-from gpuplanner.usage.study_history import end_of, history
+from gpuplanner.usage.study_history import history, observation_ends_at
 
 FEBRUARY = Scenario(month="2026-02")
 
@@ -55,7 +55,7 @@ def test_jobs_that_never_began_held_nothing(known, booked, study):
 
 def test_a_record_of_ended_jobs_alone_thins_out(known, booked, study):
     """Jobs of four days each: in the last days of the record those that had not ended are missing."""
-    end = end_of(known.trace)
+    end = observation_ends_at(known.trace)
     starts = [end - timedelta(hours=6 * n) for n in range(1, 120)]
     jobs = pl.DataFrame({"start_time": starts, "submit_time": starts, "gpus": 1.0}).with_columns(
         end_time=pl.col("start_time") + pl.duration(hours=96)

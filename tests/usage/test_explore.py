@@ -10,14 +10,14 @@ import pytest
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.usage.allocated_hours import allocated_by_activity
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, open_inbox
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, explore_dataset
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket
-from gpuplanner.usage.study_history import begin_of, end_of, load_dataset
+from gpuplanner.usage.study_history import load_dataset, observation_begins_at, observation_ends_at
 
 
 @pytest.fixture(scope="module")
 def box():
-    return open_inbox("sample", tz="Europe/Berlin")
+    return explore_dataset("sample", tz="Europe/Berlin")
 
 
 def test_months_are_local_and_sum_to_the_ledger(box):
@@ -36,7 +36,9 @@ def test_tenants_partition_what_is_held(box):
 
 def test_activity_is_that_of_the_ledger(box):
     trace = load_dataset("sample")
-    alone = allocated_by_activity(trace.jobs, trace.samples, start=begin_of(trace), end=end_of(trace))
+    alone = allocated_by_activity(
+        trace.jobs, trace.samples, start=observation_begins_at(trace), end=observation_ends_at(trace)
+    )
     assert box.rows_of(box.activity, "search").equals(alone.filter(tenant="search"))
     assert box.rows_of(box.activity, ALL_TENANTS_LABEL).equals(alone)
 
@@ -59,7 +61,7 @@ def test_a_job_is_the_same_alone_as_among_all(box):
 def test_without_telemetry_there_is_nothing_to_say_of_phases():
     trace = load_dataset("sample")
     tables = {"jobs": trace.jobs, "inventory": trace.inventory}
-    blind = open_inbox(Dataset(tables, trace.rejects, trace.quality, trace.provenance))
+    blind = explore_dataset(Dataset(tables, trace.rejects, trace.quality, trace.provenance))
     assert blind.jobs_of() == []
     assert (blind.job_phases, blind.signatures, blind.claim, blind.quality_report.coverage) == (None,) * 4
     with pytest.raises(ScenarioError, match="Ingest telemetry"):
@@ -70,7 +72,7 @@ def test_without_telemetry_there_is_nothing_to_say_of_phases():
 @pytest.mark.parametrize(("name", "kept"), [("fox", None), ("openb", 8152), ("philly", 53257)])
 def test_public_traces_open_by_name(public_data, monkeypatch, name, kept):
     monkeypatch.setenv("GPUPLANNER_DATA", str(public_data))
-    box = open_inbox(name)
+    box = explore_dataset(name)
     assert kept in (None, box.trace.jobs.height)
     assert box.months()["gpu_hours"].sum() == pytest.approx(box.gpu_hour_ledger["gpu_hours"].sum(), rel=1e-9)
 
@@ -80,7 +82,7 @@ def test_small_tenants_stand_together_in_all_that_is_shown():
     first = trace.jobs.filter(tenant="vision")["user"].min()
     alone = pl.when(pl.col("user") == first).then(pl.lit("solo")).otherwise("tenant")
     jobs = trace.jobs.with_columns(tenant=alone)
-    box = open_inbox(trace.with_tables(jobs=jobs), smallest_group=5)
+    box = explore_dataset(trace.with_tables(jobs=jobs), smallest_group=5)
     tables = (box.gpu_hour_ledger, box.demand_series, box.activity, box.allocated_by_end_state, box.jobs_with_telemetry)
     assert all("solo" not in table["tenant"] for table in tables)
     people = box.trace.jobs.group_by("tenant").agg(pl.col("user").n_unique())

@@ -17,13 +17,13 @@ from gpuplanner.decision.requested_jobs import count_layout_instances
 from gpuplanner.decision.study_pipeline import evaluate
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.simulator.replications import draw_replication, past_jobs, simulator_jobs
+from gpuplanner.simulator.replications import draw_replication, past_jobs, to_simulator_jobs
 from gpuplanner.simulator.simulation_inputs import NodeFleet
 from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.pool_occupancy import installed_gpu_hours
 from gpuplanner.usage.study_fleet import UNNAMED_GPU_MODEL, find_installed, planned_fleet
-from gpuplanner.usage.study_history import begin_of, end_of, history, load_dataset
+from gpuplanner.usage.study_history import history, load_dataset, observation_begins_at, observation_ends_at
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 3
@@ -69,7 +69,7 @@ def nodes(*rows):
 
 
 def chosen(trace, **fields):
-    return planned_fleet(Scenario(**fields), trace, begin_of(trace), end_of(trace))
+    return planned_fleet(Scenario(**fields), trace, observation_begins_at(trace), observation_ends_at(trace))
 
 
 H200S = [("H200-141GB", 4, 8, 6), ("H200-141GB", 1, 9, 3)]
@@ -106,7 +106,7 @@ def test_boards_that_jobs_do_not_name_are_one_pool_of_whole_gpus():
     assert (found.name, found.gpu_model.name, found.gpus, found.can_be_cut) == (None, UNNAMED_GPU_MODEL, 20, False)
     assert "A100-40GB, T4" in found.remarks()[0]
     with pytest.raises(ScenarioError, match=r"A100-40GB.*Name one with --gpu-model"):
-        found.require_board("plan")
+        found.require_catalogue_model("plan")
 
 
 def test_one_board_of_an_inventory_serves_jobs_that_name_none():
@@ -129,9 +129,11 @@ def test_nodes_in_service_at_the_end_are_the_fleet():
         retired=pl.Series([None, DAY + timedelta(days=2), None], dtype=pl.Datetime("us", "UTC")),
     )
     trace = made(H200S, dates)
-    assert find_installed(trace, begin_of(trace), end_of(trace)).gpus == 16
+    assert find_installed(trace, observation_begins_at(trace), observation_ends_at(trace)).gpus == 16
     assert chosen(trace).node_names == ("n1", "n3")
-    assert installed_gpu_hours(dates, begin_of(trace), end_of(trace)) == 24 * (8 * 3 + 8 * 2 + 8 * 2)
+    assert installed_gpu_hours(dates, observation_begins_at(trace), observation_ends_at(trace)) == 24 * (
+        8 * 3 + 8 * 2 + 8 * 2
+    )
 
 
 @pytest.mark.parametrize("inventory", [None, nodes(("n1", "H200-141GB", 8), ("n2", "H200-141GB", 4))])
@@ -182,7 +184,7 @@ def test_a_fleet_that_is_cut_is_compared_with_itself_as_it_is_cut(tmp_path):
     assert dict(study.problem.initial) == {"1g.5gb:7": 4, "gpu": 4}
     # Twenty instances at once are three GPUs of the four that are cut; as whole GPUs they would not fit on eight.
     known = history(study.scenario)
-    jobs = simulator_jobs(draw_replication(study.scenario, known, past_jobs(known), 0), "requested")
+    jobs = to_simulator_jobs(draw_replication(study.scenario, known, past_jobs(known), 0), "requested")
     layouts = [text for text, count in known.fleet.layouts.items() for _ in range(count)]
     profiles = ("gpu", "1g.5gb")
     offered = [count_layout_instances(layouts[first : first + 4], profiles) for first in (0, 4)]

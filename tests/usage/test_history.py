@@ -14,15 +14,15 @@ from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage import study_history as history_room
 from gpuplanner.usage.dataset_description import describe
-from gpuplanner.usage.dataset_explorer import open_inbox
+from gpuplanner.usage.dataset_explorer import explore_dataset
 from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.study_history import (
-    begin_of,
-    end_of,
     history,
     load_dataset,
     load_study_dataset,
     merge_small_tenants,
+    observation_begins_at,
+    observation_ends_at,
 )
 
 SACCT = """\
@@ -46,7 +46,7 @@ def folder(tmp_path):
 
 def test_report_description_and_inbox_hold_the_same_gpu_hours(folder):
     scenario = Scenario(data=folder, gpu_model="A100-80GB")
-    for rows in (scenario_ledger(scenario), describe(folder).hours, open_inbox(folder).gpu_hour_ledger):
+    for rows in (scenario_ledger(scenario), describe(folder).hours, explore_dataset(folder).gpu_hour_ledger):
         held = rows.filter(rows["tenant"] != "-")["gpu_hours"].sum()
         assert (held, rows["gpu_hours"].sum()) == (pytest.approx(HELD), pytest.approx(INSTALLED))
     assert describe(folder).all_facts["gpu_hours"] == pytest.approx(HELD)
@@ -68,27 +68,27 @@ def test_a_long_list_is_looked_at_as_if_no_earlier_jobs_were_there(monkeypatch):
     assert load_study_dataset(asked.but(smallest_group=5)).jobs.equals(merge_small_tenants(whole, 5).jobs)
     monkeypatch.setattr(history_room, "MAX_JOBS_PER_STUDY", 2000)
     found = load_study_dataset(asked)
-    since = begin_of(found)
-    assert since == end_of(whole) - timedelta(days=7)
+    since = observation_begins_at(found)
+    assert since == observation_ends_at(whole) - timedelta(days=7)
     assert found.jobs.height < whole.jobs.height
     assert found.jobs.equals(whole.jobs.filter(pl.col("end_time").is_null() | (pl.col("end_time") > since)))
     assert found.source_facts.shortened.startswith(f"Of {whole.jobs.height:,} jobs, the {found.jobs.height:,} that")
     month = load_study_dataset(asked.but(month="2026-02"))
-    assert begin_of(month) == begin_of(whole), "a month is looked at from its beginning"
+    assert observation_begins_at(month) == observation_begins_at(whole), "a month is looked at from its beginning"
 
 
 def test_of_very_many_jobs_ways_are_played_on_the_last_days_and_said_so(monkeypatch):
     asked = Scenario(history_days=28)
     whole = history(asked)
-    assert whole.played_since == whole.recent
-    assert whole.how_played() == []
+    assert whole.simulated_since == whole.recent
+    assert whole.describe_simulated_period() == []
     came = whole.jobs.filter(pl.col("submit_time") >= whole.plan_start - timedelta(days=12)).height
     monkeypatch.setattr(history_room, "MAX_JOBS_PER_SIMULATION", came + 1)
     known = replace(whole)  # what is kept of it is not looked up again
-    assert known.plan_start - known.played_since == timedelta(days=12)
-    assert f"on its last 12 days, of {came:,} jobs." in known.how_played()[0]
+    assert known.plan_start - known.simulated_since == timedelta(days=12)
+    assert f"on its last 12 days, of {came:,} jobs." in known.describe_simulated_period()[0]
     played = read_replay_inputs(known)
-    assert played.replay_start == known.played_since
+    assert played.replay_start == known.simulated_since
     assert known.recent == whole.recent, "forecasts look at all of the recent past"
     monkeypatch.setattr(history_room, "MAX_JOBS_PER_SIMULATION", 10)
-    assert replace(whole).played_since == known.plan_start - timedelta(days=7)
+    assert replace(whole).simulated_since == known.plan_start - timedelta(days=7)

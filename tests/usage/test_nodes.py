@@ -16,7 +16,13 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_import import add_files
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.study_fleet import find_installed, planned_fleet
-from gpuplanner.usage.study_history import begin_of, end_of, history, load_dataset, nodes_of_todays_fleet
+from gpuplanner.usage.study_history import (
+    history,
+    load_dataset,
+    nodes_of_todays_fleet,
+    observation_begins_at,
+    observation_ends_at,
+)
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 3
@@ -65,7 +71,7 @@ def listed(*rows):
 
 
 def fleet(trace, **fields):
-    return planned_fleet(Scenario(**fields), trace, begin_of(trace), end_of(trace))
+    return planned_fleet(Scenario(**fields), trace, observation_begins_at(trace), observation_ends_at(trace))
 
 
 def sizes(trace, **fields):
@@ -91,7 +97,7 @@ def test_twenty_gpus_on_nodes_of_four_stay_twenty():
     found = fleet(trace)
     assert (found.gpus, found.today.gpus, found.node_size) == (20, (4,) * 5, 4)
     assert found.node_names == found.today.names == tuple(f"gpu0{n}" for n in range(1, 6))
-    assert find_installed(trace, begin_of(trace), end_of(trace)).gpus == 20
+    assert find_installed(trace, observation_begins_at(trace), observation_ends_at(trace)).gpus == 20
 
 
 @pytest.mark.parametrize(
@@ -229,7 +235,7 @@ def test_fox_is_seen_as_a_list_of_one_moment_on_the_nodes_of_its_jobs(public_dat
     most = {}
     ran = trace.jobs.filter(pl.col("gpus") > 0, pl.col("start_time").is_not_null())
     for at in ran["start_time"].unique():
-        there = ran.filter(pl.col("start_time") <= at, pl.col("end_time").fill_null(end_of(trace)) > at)
+        there = ran.filter(pl.col("start_time") <= at, pl.col("end_time").fill_null(observation_ends_at(trace)) > at)
         assert there["node_list"].str.contains(",").sum() == 0
         for node, gpus in there.group_by("node_list").agg(pl.col("gpus").sum()).iter_rows():
             most[node] = max(most.get(node, 0), gpus)

@@ -11,7 +11,13 @@ import pytest
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.quality_report import JOB_LIST_CHECKS
 from gpuplanner.ingest.source_registry import read
-from gpuplanner.usage.dataset_description import EFFECT_WORDS_BY_FIGURE, data_quality, describe, figures_moved, intake
+from gpuplanner.usage.dataset_description import (
+    EFFECT_WORDS_BY_FIGURE,
+    data_quality,
+    describe,
+    figures_affected,
+    intake,
+)
 
 
 def no_rejects() -> pl.DataFrame:
@@ -20,7 +26,7 @@ def no_rejects() -> pl.DataFrame:
 
 @pytest.mark.parametrize("check", JOB_LIST_CHECKS, ids=lambda check: check.check)
 def test_effect_of_every_common_check_names_a_figure(check):
-    assert set(figures_moved(check.effect)) <= set(EFFECT_WORDS_BY_FIGURE)
+    assert set(figures_affected(check.effect)) <= set(EFFECT_WORDS_BY_FIGURE)
 
 
 def test_jobs_are_counted_on_every_day_between_first_and_last():

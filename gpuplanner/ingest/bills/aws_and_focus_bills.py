@@ -18,17 +18,18 @@ from gpuplanner.ingest.bills.bill_files_and_charge_lines import (
 )
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.quality_report import source_check
+from gpuplanner.ingest.source_definition import has_header_columns, has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import Field, source_columns
-from gpuplanner.ingest.source_registration import has_header_columns, has_required_columns, register_sniffer
 from gpuplanner.ingest.typed_row_reader import read_rows
 
 FIELD_BY_CUR_COLUMN = source_columns("cur")
-"""Columns of the legacy report; :func:`to_cur2_name` gives their names in CUR 2.0."""
+"""Column of the legacy AWS Cost and Usage Report (CUR) → how it is parsed; :func:`to_cur2_name` gives its name in CUR
+2.0."""
 
 CUR_TAG_COLUMN_PREFIX_PATTERN = re.compile(r"^(?:resourceTags/|resource_tags_)")
-"""Prefix of tag columns in the legacy report, as CSV and as Parquet."""
+"""Prefix of tag columns in the legacy AWS report, as CSV and as Parquet."""
 CUR2_TAG_COLUMN = "resource_tags"
-"""Column of CUR 2.0 with all tags of a line."""
+"""Column of CUR 2.0 (AWS) with all tags of a line."""
 USER_TAG_PREFIX_PATTERN = re.compile(r"^(?:user:|user_)")
 """Prefix of tags that users created."""
 
@@ -45,31 +46,30 @@ CATEGORY_BY_LINE_TYPE = {
         "Adjustment",
     ),
 }
-"""Type of a line → FOCUS charge category. A negation reverses the on-demand price of what a savings plan covered: it
-is
-usage too, so that the two cancel out.
-"""
+"""Type of a line of the AWS report, such as ``Usage`` → FOCUS charge category. A negation reverses the on-demand price
+of what a savings plan covered: it is usage too, so that the two cancel out."""
 
-_TYPE_EXPR = pl.col("line_type")
+_LINE_TYPE_EXPR = pl.col("line_type")
+"""Type of a line of the AWS report, such as ``Usage`` or ``RIFee``."""
 
 
 def _fill_zero(name: str) -> pl.Expr:
-    """Column with 0 for missing values."""
+    """Expression for a column of amounts with 0 for missing values."""
     return pl.col(name).fill_null(0)
 
 
 EFFECTIVE_COST_EXPR = (
-    pl.when(_TYPE_EXPR == "SavingsPlanCoveredUsage")
+    pl.when(_LINE_TYPE_EXPR == "SavingsPlanCoveredUsage")
     .then(pl.coalesce("planned", "BilledCost"))
-    .when(_TYPE_EXPR == "DiscountedUsage")
+    .when(_LINE_TYPE_EXPR == "DiscountedUsage")
     .then(pl.coalesce("reserved", "BilledCost"))
-    .when(_TYPE_EXPR == "SavingsPlanRecurringFee")
+    .when(_LINE_TYPE_EXPR == "SavingsPlanRecurringFee")
     .then(_fill_zero("committed") - _fill_zero("used"))
-    .when(_TYPE_EXPR == "RIFee")
+    .when(_LINE_TYPE_EXPR == "RIFee")
     .then(_fill_zero("unused_upfront") + _fill_zero("unused_recurring"))
     .when(
-        _TYPE_EXPR.is_in(["SavingsPlanNegation", "SavingsPlanUpfrontFee"])
-        | ((_TYPE_EXPR == "Fee") & pl.col("reservation").is_not_null())
+        _LINE_TYPE_EXPR.is_in(["SavingsPlanNegation", "SavingsPlanUpfrontFee"])
+        | ((_LINE_TYPE_EXPR == "Fee") & pl.col("reservation").is_not_null())
     )
     .then(pl.col("BilledCost") - pl.col("BilledCost"))
     .otherwise("BilledCost")
@@ -81,14 +81,16 @@ References
 .. [1] AWS Well-Architected Labs, CUR Query Library: ``amortized_cost`` of the global queries.
 """
 
-IS_COVERED_BY_COMMITMENT_EXPR = _TYPE_EXPR.is_in(["DiscountedUsage", "SavingsPlanCoveredUsage"])
+IS_COVERED_BY_COMMITMENT_EXPR = _LINE_TYPE_EXPR.is_in(["DiscountedUsage", "SavingsPlanCoveredUsage"])
+"""Whether a line is usage that a reserved instance or savings plan covers."""
 NO_EFFECTIVE_COST_CHECK = source_check(
     "aws: no effective cost", IS_COVERED_BY_COMMITMENT_EXPR & pl.coalesce("planned", "reserved").is_null()
 )
+"""Check that finds covered usage of which the report lacks the effective cost."""
 
 
 def to_cur2_name(legacy: str) -> str:
-    """Convert the name of a legacy column to CUR 2.0.
+    """Convert the name of a column of the legacy AWS report to its name in CUR 2.0.
 
     Examples
     --------
@@ -99,7 +101,7 @@ def to_cur2_name(legacy: str) -> str:
 
 
 def looks_like_cur(lines: Sequence[str]) -> bool:
-    """Whether the first lines of a file look like a report, legacy or CUR 2.0."""
+    """Whether the first lines of a file look like an AWS Cost and Usage Report, legacy or CUR 2.0."""
     needed = [name for name, field in FIELD_BY_CUR_COLUMN.items() if not field.optional]
     return has_header_columns(needed)(lines) or has_header_columns(map(to_cur2_name, needed))(lines)
 
@@ -133,22 +135,26 @@ def read_cur(paths: Sequence[str | Path]) -> Dataset:
     columns |= {name: Field(f"tag:{name}", nullable=True, optional=True) for name in [*tags, CUR2_TAG_COLUMN]}
     rows = read_rows(delivery.files, columns, source="cur", dialect=BILL_DIALECT)
     rows = rows.reject(
-        {f"LineItemType: not one of {', '.join(CATEGORY_BY_LINE_TYPE)}": ~_TYPE_EXPR.is_in(list(CATEGORY_BY_LINE_TYPE))}
+        {
+            f"LineItemType: not one of {', '.join(CATEGORY_BY_LINE_TYPE)}": ~_LINE_TYPE_EXPR.is_in(
+                list(CATEGORY_BY_LINE_TYPE)
+            )
+        }
     )
     usage_instance_type = pl.col("usage_type").str.extract(r":([a-z][a-z0-9-]*\.[a-z0-9-]+)$")
     rows = rows.with_columns(
         ProviderName=pl.lit("AWS"),
-        ChargeCategory=_TYPE_EXPR.replace_strict(CATEGORY_BY_LINE_TYPE),
-        ChargeClass=pl.when(_TYPE_EXPR == "Refund").then(pl.lit("Correction")),
+        ChargeCategory=_LINE_TYPE_EXPR.replace_strict(CATEGORY_BY_LINE_TYPE),
+        ChargeClass=pl.when(_LINE_TYPE_EXPR == "Refund").then(pl.lit("Correction")),
         ServiceCategory=pl.when(pl.col("ServiceName") == "AmazonEC2").then(pl.lit("Compute")),
         x_InstanceType=pl.coalesce("x_InstanceType", usage_instance_type),
         PricingCategory=pl.when(IS_COVERED_BY_COMMITMENT_EXPR)
         .then(pl.lit("Committed"))
         .when(pl.col("usage_type").str.contains("SpotUsage"))
         .then(pl.lit("Dynamic"))
-        .when(_TYPE_EXPR == "Usage")
+        .when(_LINE_TYPE_EXPR == "Usage")
         .then(pl.lit("Standard")),
-        PricingQuantity=pl.when(_TYPE_EXPR != "SavingsPlanNegation").then("quantity"),
+        PricingQuantity=pl.when(_LINE_TYPE_EXPR != "SavingsPlanNegation").then("quantity"),
         PricingUnit=pl.coalesce("PricingUnit", pl.when(usage_instance_type.is_not_null()).then(pl.lit("Hrs"))),
         CommitmentDiscountId=pl.coalesce("savings_plan", "reservation"),
         CommitmentDiscountStatus=pl.when(IS_COVERED_BY_COMMITMENT_EXPR).then(pl.lit("Used")),
@@ -162,7 +168,7 @@ def read_cur(paths: Sequence[str | Path]) -> Dataset:
 
 
 def _collect_tags(columns: Sequence[str]) -> pl.Expr:
-    """Collect the tag columns of the legacy report to a JSON object; null where a line has no tags."""
+    """Expression for the tags of a line of the legacy report as a JSON object; null where it has none."""
     if not columns:
         return pl.lit(None, pl.String)
     tag_columns = [pl.col(f"tag:{name}").alias(CUR_TAG_COLUMN_PREFIX_PATTERN.sub("", name)) for name in columns]
@@ -176,19 +182,21 @@ def _tags_to_json(tags: dict[str, str | None]) -> str | None:
 
 
 FIELD_BY_FOCUS_COLUMN = source_columns("focus")
-"""Columns that are read, of the 43 of version 1.0 (57 of 1.2); ``x_`` columns are those of AWS and Microsoft, and our
-own ``x_InstanceType``.
-"""
+"""FOCUS column → how it is parsed; those that are read, of the 43 of version 1.0 (57 of 1.2). ``x_`` columns are those
+of AWS and Microsoft, and our own ``x_InstanceType``."""
 
-NEW_COLUMNS_BY_VERSION = {
+NEW_COLUMNS_BY_FOCUS_VERSION = {
     "1.2": {"InvoiceId", "BillingAccountType", "SubAccountType", "PricingCurrency"},
     "1.1": {"SkuMeter", "SkuPriceDetails", "ServiceSubcategory", "CapacityReservationId"},
 }
-"""Version → columns that it introduced."""
+"""Version of FOCUS → columns that it introduced."""
 
 PRICE_DETAIL_INSTANCE_TYPE_PATTERN = r'"(?:InstanceType|ServiceType|MachineType)"\s*:\s*"([^"]+)"'
+"""Instance type in the FOCUS column ``SkuPriceDetails``, which is JSON."""
 OCI_SHAPE_PATTERN = r"^((?:BM|VM)\.[A-Za-z0-9.]+)$"
+"""Shape (instance type) of Oracle Cloud Infrastructure, such as ``BM.GPU.H100.8``."""
 USAGE_TYPE_INSTANCE_PATTERN = r":((?:ml\.)?[a-z][a-z0-9-]*\.[a-z0-9-]+)$"
+"""Instance type at the end of an AWS usage type, such as ``BoxUsage:p5.48xlarge``."""
 
 INSTANCE_TYPE_EXPR = pl.coalesce(
     pl.col("x_InstanceType"),
@@ -199,10 +207,8 @@ INSTANCE_TYPE_EXPR = pl.coalesce(
     pl.col("SkuMeter"),
     pl.col("x_SkuMeterName"),
 )
-"""Instance type of a line: from a column of its own (our charge tables), the price details (AWS, Microsoft), the end
-of
-the usage type (AWS), the resource type (OCI), or the meter name (Microsoft).
-"""
+"""Instance type of a line in FOCUS: from a column of its own (our charge tables), the price details (AWS, Microsoft),
+the end of the usage type (AWS), the resource type (OCI), or the meter name (Microsoft)."""
 ZONELESS_TIME_PATTERN = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:[\",;]|$)"
 """A time without its offset in a line; by the standard all are UTC, and AWS omits the ``Z`` [1]_.
 
@@ -255,6 +261,7 @@ def detect_focus_version(names: Collection[str]) -> str:
     """
     lower_names = {name.casefold() for name in names}
     lower_marks = (
-        (version, {mark.casefold() for mark in lower_marks}) for version, lower_marks in NEW_COLUMNS_BY_VERSION.items()
+        (version, {mark.casefold() for mark in lower_marks})
+        for version, lower_marks in NEW_COLUMNS_BY_FOCUS_VERSION.items()
     )
     return next((version for version, version_marks in lower_marks if version_marks & lower_names), "1.0")

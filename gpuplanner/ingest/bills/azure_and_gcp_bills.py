@@ -18,14 +18,14 @@ from gpuplanner.ingest.bills.bill_files_and_charge_lines import BILL_DIALECT, as
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
 from gpuplanner.ingest.quality_report import source_check
+from gpuplanner.ingest.source_definition import has_header_columns, has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import Field, source_columns
-from gpuplanner.ingest.source_registration import has_header_columns, has_required_columns, register_sniffer
 from gpuplanner.ingest.typed_row_reader import read_items, read_rows
 
-PERIOD_COLUMNS = ("BillingPeriodStartDate", "BillingPeriodEndDate")
-"""First and last day of the billing period."""
-DATE_COLUMNS = (*PERIOD_COLUMNS, "Date")
-"""Columns with a day."""
+AZURE_PERIOD_COLUMNS = ("BillingPeriodStartDate", "BillingPeriodEndDate")
+"""Columns of Azure cost details with the first and last day of the billing period."""
+AZURE_DATE_COLUMNS = (*AZURE_PERIOD_COLUMNS, "Date")
+"""Columns of Azure cost details that hold a day."""
 FIELD_BY_AZURE_COLUMN = source_columns("azure")
 """Columns of the Enterprise Agreement schema (2024-08-01); the Customer Agreement schema (2023-12-01-preview) has
 them in
@@ -33,7 +33,7 @@ camel case, and ``billingCurrency`` and ``paygCostInBillingCurrency`` of its own
 """
 
 UNUSED_COMMITMENT_CHARGE_TYPES = ("UnusedReservation", "UnusedSavingsPlan")
-"""Charge types of unused commitments."""
+"""Values of the Azure column ``ChargeType`` for the unused part of a reservation or savings plan."""
 CATEGORY_BY_CHARGE_TYPE = {
     **dict.fromkeys(("Usage", *UNUSED_COMMITMENT_CHARGE_TYPES), "Usage"),
     "Purchase": "Purchase",
@@ -41,11 +41,16 @@ CATEGORY_BY_CHARGE_TYPE = {
     "Credit": "Credit",
     **dict.fromkeys(("Refund", "Adjustment", "RoundingAdjustment", "RoundAdjustment"), "Adjustment"),
 }
-"""``ChargeType`` → FOCUS charge category."""
-PRICING_CATEGORIES = {"OnDemand": "Standard", "Reservation": "Committed", "SavingsPlan": "Committed", "Spot": "Dynamic"}
-"""Pricing model → FOCUS pricing category."""
+"""Value of the Azure column ``ChargeType`` → FOCUS charge category."""
+PRICING_CATEGORY_BY_PRICING_MODEL = {
+    "OnDemand": "Standard",
+    "Reservation": "Committed",
+    "SavingsPlan": "Committed",
+    "Spot": "Dynamic",
+}
+"""Azure pricing model, such as ``OnDemand`` → FOCUS pricing category."""
 COMMITMENT_PRICING_MODELS = ("Reservation", "SavingsPlan")
-"""Pricing models under a commitment."""
+"""Azure pricing models of usage under a commitment."""
 
 
 @register_sniffer(has_required_columns(FIELD_BY_AZURE_COLUMN))
@@ -70,23 +75,25 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
     """
     delivery = select_delivered_files(paths)
     parquet = all(path.suffix == ".parquet" for path in delivery.files)
-    dates = {name: Field(name, "instant" if parquet else "text", name in PERIOD_COLUMNS) for name in DATE_COLUMNS}
+    dates = {
+        name: Field(name, "instant" if parquet else "text", name in AZURE_PERIOD_COLUMNS) for name in AZURE_DATE_COLUMNS
+    }
     dialect = replace(BILL_DIALECT, any_of=(("BillingCurrencyCode", "BillingCurrency"),))
     rows = read_rows(delivery.files, {**FIELD_BY_AZURE_COLUMN, **dates}, source="azure", dialect=dialect)
-    is_blank = {name: pl.col(name).is_null() for name in PERIOD_COLUMNS}
+    is_blank = {name: pl.col(name).is_null() for name in AZURE_PERIOD_COLUMNS}
     rows = rows.with_columns(no_period=pl.any_horizontal(is_blank.values()))
     if not parquet:
-        rows = rows.with_columns(_parse_day(name).alias(name) for name in DATE_COLUMNS)
+        rows = rows.with_columns(_parse_day(name).alias(name) for name in AZURE_DATE_COLUMNS)
     # An export without the period is of the months of its days.
     month = (pl.col("Date").dt.month_start(), pl.col("Date").dt.month_end())
     rows = rows.with_columns(
         pl.when("no_period").then(edge).otherwise(name).alias(name)
-        for name, edge in zip(PERIOD_COLUMNS, month, strict=True)
+        for name, edge in zip(AZURE_PERIOD_COLUMNS, month, strict=True)
     )
     kind, model = pl.col("charge_type"), pl.col("model")
     rows = rows.reject(
         {
-            **{f"{name}: not a day as MM/DD/YYYY or YYYY-MM-DD": pl.col(name).is_null() for name in DATE_COLUMNS},
+            **{f"{name}: not a day as MM/DD/YYYY or YYYY-MM-DD": pl.col(name).is_null() for name in AZURE_DATE_COLUMNS},
             f"ChargeType: not one of {', '.join(CATEGORY_BY_CHARGE_TYPE)}": ~kind.is_in(list(CATEGORY_BY_CHARGE_TYPE)),
         }
     )
@@ -105,7 +112,7 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
         ChargeClass=pl.when(kind == "Refund").then(pl.lit("Correction")),
         ServiceCategory=pl.when(pl.col("ServiceName") == "Virtual Machines").then(pl.lit("Compute")),
         x_InstanceType=pl.coalesce(pl.col("info").str.extract(PRICE_DETAIL_INSTANCE_TYPE_PATTERN), "meter"),
-        PricingCategory=model.replace_strict(PRICING_CATEGORIES, default=None, return_dtype=pl.String),
+        PricingCategory=model.replace_strict(PRICING_CATEGORY_BY_PRICING_MODEL, default=None, return_dtype=pl.String),
         CommitmentDiscountId=pl.coalesce("reservation", "benefit"),
         CommitmentDiscountStatus=pl.when(unused).then(pl.lit("Unused"))
         .when(model.is_in(COMMITMENT_PRICING_MODELS) & (kind == "Usage")).then(pl.lit("Used")),
@@ -129,7 +136,7 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
 
 
 def _parse_day(name: str) -> pl.Expr:
-    """Parse a day in American or ISO format, with or without a time after it."""
+    """Expression that parses a column of days in American or ISO format, with or without a time after it."""
     text = pl.col(name).str.slice(0, 10)
     parse_options: dict[str, Any] = {"time_unit": "us", "time_zone": "UTC", "strict": False}
     return pl.coalesce(text.str.to_datetime(day_format, **parse_options) for day_format in ("%m/%d/%Y", "%Y-%m-%d"))
@@ -139,22 +146,24 @@ FIELD_BY_GCP_COLUMN = source_columns("gcp")
 """Columns of the standard and the detailed table; records and lists are JSON [1]_."""
 
 CATEGORY_BY_COST_TYPE = {"regular": "Usage", "tax": "Tax", "adjustment": "Adjustment", "rounding_error": "Adjustment"}
-"""``cost_type`` → FOCUS charge category; the fee of a commitment is a purchase."""
+"""Value of ``cost_type`` in a Google Cloud billing export → FOCUS charge category; the fee of a commitment is a
+purchase."""
 COMMITMENT_FEE_DESCRIPTION_PATTERN = r"(?i)^commitment\b"
-"""Description of the fee of a commitment."""
+"""SKU description of the fee of a commitment in a Google Cloud billing export."""
 GPU_SKU_PATTERN = r"(?i)\bgpu\b"
-"""Description of a charge for GPUs."""
+"""SKU description of a charge for GPUs in a Google Cloud billing export."""
 CPU_CORE_SKU_PATTERN = r"(?i)\bcore\b"
-"""Description of a charge for CPU cores."""
+"""SKU description of a charge for CPU cores in a Google Cloud billing export."""
 SPOT_SKU_PATTERN = r"(?i)\b(?:spot|preemptible)\b"
-"""Description of a charge for spot capacity."""
+"""SKU description of a charge for spot capacity in a Google Cloud billing export."""
 GCP_MACHINE_TYPE_LABEL_KEY = "compute.googleapis.com/machine_spec"
-"""System label with the machine type."""
+"""Key of the system label of Google Cloud that holds the machine type."""
 NOT_A_CHARGE_LINE_REASON = "not a charge line: no object with a billing_account_id"
+"""Reject reason of a JSON line of a Google Cloud billing export that is no charge line."""
 
 
 def looks_like_gcp(lines: Sequence[str]) -> bool:
-    """Whether the first lines of a file look like an export: column names, or an object with them."""
+    """Whether the first lines of a file look like a Google Cloud billing export: CSV header or JSON object."""
     needed = [name for name, field in FIELD_BY_GCP_COLUMN.items() if not field.optional]
     if has_header_columns(needed)(lines):
         return True
@@ -239,7 +248,7 @@ def read_gcp(paths: Sequence[str | Path]) -> Dataset:
 
 
 def _read_json_lines(paths: Sequence[Path]) -> Rows:
-    """Read lines of JSON as rows; nested values stay JSON."""
+    """Read a Google Cloud billing export of JSON lines as rows; nested values stay JSON."""
     records, files = RecordCollector(FIELD_BY_GCP_COLUMN), []
     for number, path in enumerate(paths):
         file, items = read_items(path, ())
@@ -255,19 +264,19 @@ def _read_json_lines(paths: Sequence[Path]) -> Rows:
 
 
 def _to_cell_text(value: Any) -> str | None:  # noqa: ANN401 - anything JSON holds
-    """Format a JSON value as the text of a cell."""
+    """Format a JSON value as the text that a CSV cell would have."""
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=True)
 
 
 def _json_member(column: str, key: str) -> pl.Expr:
-    """Extract a member of a JSON record."""
+    """Expression for the value of a key in a column of JSON objects."""
     return pl.col(column).str.json_path_match(f"$.{key}")
 
 
 def _sum_credits(text: str) -> str | None:
-    """Sum the credits of a line exactly; None where they are no list of amounts."""
+    """Sum the credits of a Google Cloud charge line exactly, from JSON; None where they are no list of amounts."""
     try:
         credits = json.loads(text, parse_float=Decimal)
         return str(sum((Decimal(credit["amount"]) for credit in credits), Decimal()))
@@ -276,7 +285,7 @@ def _sum_credits(text: str) -> str | None:
 
 
 def _find_machine_type(text: str) -> str | None:
-    """Find the machine type among the labels that Google sets; None without it."""
+    """Find the machine type in the system labels (JSON) of a Google Cloud charge line; None without it."""
     try:
         labels: Sequence[Mapping[str, str]] = json.loads(text)
         return next((label["value"] for label in labels if label["key"] == GCP_MACHINE_TYPE_LABEL_KEY), None)

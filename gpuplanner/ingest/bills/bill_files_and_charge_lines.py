@@ -31,22 +31,23 @@ from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.ingest.bills.bill_summary import GPU_HOUR_UNIT_PATTERN, add_gpu_hours, mentions_gpus
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import POSITION_COLUMNS, Rows
-from gpuplanner.ingest.job_table import assemble_table
 from gpuplanner.ingest.quality_report import Check, Finding, source_check, source_finding
 from gpuplanner.ingest.source_fields import Dialect, parse_header
+from gpuplanner.ingest.table_assembly import assemble_table
 from gpuplanner.ingest.text_files import read_document, read_head
 
 MANIFEST_ENDING = "manifest.json"
-"""Ending of the name of every manifest, in small letters."""
+"""Ending of the file name of every manifest of a delivered bill, in small letters."""
 
 BILL_PART_SUFFIX_PATTERN = re.compile(r"\.(?:csv|parquet|avro|orc)(?:\.(?:gz|zip|zst|bz2|xz))?$", re.IGNORECASE)
-"""Ending of the name of every part; one in an unsupported format is an error and not skipped."""
+"""Ending of the name of a part (file) of a delivered bill; a part in an unsupported format is an error and not skipped.
+"""
 
 PERIOD_PATTERN = re.compile(r"(?<![^/])(?:BILLING_PERIOD=\d{4}-\d{2}|\d{8}-\d{8}|year=\d{4}/month=\d{1,2})(?=/)")
-"""Folders of a billing period."""
+"""Folders in the path of a delivered bill that name its billing period, such as ``BILLING_PERIOD=2026-01``."""
 
 CREATION_TIME_PATTERN = re.compile(r"\d{4}-?\d{2}-?\d{2}T\d{2}:?\d{2}:?\d{2}[.\d]*Z")
-"""Instant in the folder name of a refresh."""
+"""Creation time in the folder name of a refresh of a bill, such as ``20260131T120000Z``."""
 
 INCOMPLETE_DELIVERY_ADVICE = "Give the folder as it was delivered, or the files themselves."
 """Advice of the error for an incomplete delivery."""
@@ -54,7 +55,7 @@ INCOMPLETE_DELIVERY_ADVICE = "Give the folder as it was delivered, or the files 
 
 @dataclass(frozen=True)
 class BillDelivery:
-    """Files of delivered bills.
+    """Files of delivered bills that are read, and those that newer refreshes replace.
 
     - ``files``: Files to read, in the order of the folders, and by name within one.
     - ``left_out``: Parts in the folders that no current manifest lists: older refreshes.
@@ -66,7 +67,7 @@ class BillDelivery:
 
 @dataclass(frozen=True)
 class BillManifest:
-    """A list of parts of a bill.
+    """A manifest of a delivered bill: the JSON file that lists its parts.
 
     - ``path``: Path of the manifest below the delivered folder.
     - ``export``: Name of the export.
@@ -117,7 +118,7 @@ def select_delivered_files(paths: Iterable[str | Path]) -> BillDelivery:
 
 
 def _list_delivery(folder: Path) -> tuple[list[PurePosixPath], list[BillManifest]]:
-    """List the parts and manifests in a folder, by their paths below it; hidden files are skipped."""
+    """List the parts and manifests of the bills in a folder, by paths below it; hidden files are skipped."""
     hidden = (".", "_")
     inside = sorted(path for path in _list_files(folder) if not any(name.startswith(hidden) for name in path.parts))
     parts = [path for path in inside if BILL_PART_SUFFIX_PATTERN.search(path.name)]
@@ -144,7 +145,7 @@ def _list_files(folder: Path) -> list[PurePosixPath]:
 
 
 def _read_manifest(folder: Path, path: PurePosixPath) -> BillManifest:
-    """Read a manifest."""
+    """Read one manifest of a delivered bill."""
     text = read_document(folder / path)[1]
     try:
         return BillManifest(path, *_manifest_facts(json.loads(text), path))
@@ -172,7 +173,7 @@ def _manifest_facts(content: Any, path: PurePosixPath) -> tuple[str, str, str, t
 
 
 def _search_path(path: object, pattern: re.Pattern[str]) -> str:
-    """Return the part of a path that matches a pattern; "" without a match."""
+    """Return the first match of a pattern in a path; "" without a match."""
     match = pattern.search(str(path))
     return match.group() if match else ""
 
@@ -216,7 +217,7 @@ def _match_manifest_parts(folder: Path, manifest: BillManifest, parts: Sequence[
 
 
 def _has_same_ending(part: PurePosixPath, key: PurePosixPath) -> bool:
-    """Whether a key ends with the path of a part; folders above the period may differ."""
+    """Whether a manifest's key of a part ends with the path of a file; folders above the period may differ."""
     period_match = PERIOD_PATTERN.search(str(part))
     part_ending = PurePosixPath(str(part)[period_match.start() :]).parts if period_match else part.parts
     return key.parts[-len(part_ending) :] == part_ending
@@ -268,9 +269,10 @@ BILL_DIALECT = Dialect(
     hint="Write the bill again, or name its source (gpuplanner ingest --list).",
     tables=True,
 )
-"""How lines of bills are split."""
+"""How the lines of CSV bills are split into fields."""
 
 COST_COLUMNS = ("BilledCost", "EffectiveCost", "ListCost")
+"""FOCUS columns of billed, effective and list cost, in the billing currency."""
 
 
 MATCH_NOTHING_PATTERN = re.compile(r"(?!)")
@@ -278,9 +280,13 @@ MATCH_NOTHING_PATTERN = re.compile(r"(?!)")
 
 
 UNKNOWN_INSTANCE_TYPE_CHECK = "lines about GPUs of an unknown instance type"
+"""Finding of the quality report on lines about GPUs whose instance type the catalogue lacks."""
 UNKNOWN_INSTANCE_TYPE_EFFECT = "their GPU-hours are not counted: gpuplanner describe lists their types"
+"""Effect text of the finding :data:`UNKNOWN_INSTANCE_TYPE_CHECK`."""
 OPTIONAL_BILL_COLUMNS = ("x_InstanceType", "PricingUnit", "ChargeDescription", "CommitmentDiscountStatus")
+"""Columns of the table of charges that are null where a bill lacks them."""
 BILLED_FROM, BILLED_UNTIL = pl.col("BillingPeriodStart"), pl.col("BillingPeriodEnd")
+"""Expressions for the first instant of a line's billing period and the first instant after it."""
 BILL_CHECKS = (
     source_check("bill: equal rows", ~pl.col("raw").is_first_distinct()),
     source_check(
@@ -289,7 +295,7 @@ BILL_CHECKS = (
     source_check("bill: correction", pl.col("ChargeClass") == "Correction"),
     source_check("bill: no list cost", pl.col("ListCost").is_null()),
 )
-"""Checks of every bill."""
+"""Checks of the quality report for every bill."""
 
 
 def read_headers(files: Sequence[Path]) -> dict[Path, list[str]]:
@@ -373,7 +379,7 @@ def assemble_bill(
 
 
 def exact_text(amounts: pl.Expr) -> pl.Expr:
-    """Format decimals as text without trailing zeros.
+    """Expression that formats decimals as text without trailing zeros.
 
     Examples
     --------
@@ -399,7 +405,7 @@ def _reject_repeated_parts(rows: Rows) -> None:
 
 
 def _delivery_findings(rows: Rows, delivery: BillDelivery) -> list[Finding]:
-    """Report older refreshes and Parquet times without a zone."""
+    """Report older refreshes of a bill, and Parquet times without a zone, as findings."""
     findings = []
     if older := delivery.left_out:
         findings.append(source_finding("bill: older refresh", len(older), str(older[0])))
@@ -436,7 +442,7 @@ def normalise_tags(text: str, owner: re.Pattern[str] = MATCH_NOTHING_PATTERN) ->
 
 
 def _key_value_pair(members: object) -> tuple[Any, Any]:
-    """Return key and value of a tag object."""
+    """Return key and value of a tag that is given as an object with ``key`` and ``value``."""
     member_values = dict(members) if isinstance(members, tuple) else {}
     return member_values["key"], member_values["value"]
 

@@ -12,7 +12,7 @@ from gpuplanner.core.schemas import MONEY_DTYPE
 from gpuplanner.hardware.catalog import facts
 
 GPU_HOUR_UNIT_PATTERN = r"(?i)^gpu[- ]?hours?$"
-"""Pricing unit of lines that count GPU-hours."""
+"""``PricingUnit`` of charge lines whose quantity is in GPU-hours."""
 
 GPU_TEXT_PATTERN = (
     r"(?i)\b(?:gpus?|nvidia|tesla|instinct|accelerators?|[abhlv]\d00x?|gb[23]00|l40s?|l4|t4|mi\d\d\dx?)\b"
@@ -20,17 +20,18 @@ GPU_TEXT_PATTERN = (
 )
 """Text in a bill that names GPUs: the word, GPU models, and the instance families of AWS."""
 HOUR_UNIT_PATTERN = r"(?i)^(\d+ )?(?:h|hrs?|hours?)$"
-"""Pricing unit of lines that count instance hours; Microsoft prices blocks such as ``100 Hours``."""
+"""``PricingUnit`` of charge lines whose quantity is in instance hours; Microsoft prices blocks such as ``100 Hours``.
+"""
 
 SAGEMAKER_INSTANCE_TYPE_PREFIX = "ml."
-"""Prefix of instance types in SageMaker."""
+"""Prefix of the instance types of AWS SageMaker, as in ``ml.p5.48xlarge``."""
 SPOT_METER_SUFFIX_PATTERN = r" (?:spot|low priority)$"
 """Suffix of Microsoft's meter names for spot capacity of the same instance type."""
 
 
 @functools.cache
 def read_instance_types() -> pl.DataFrame:
-    """Read the GPUs of each instance type of the catalogue; fractions where an instance has a vGPU.
+    """Read the catalogue's instance types with GPUs; GPU counts are fractions where an instance has a vGPU.
 
     Examples
     --------
@@ -45,7 +46,9 @@ def read_instance_types() -> pl.DataFrame:
 
 
 def normalise_instance_type(name: pl.Expr) -> pl.Expr:
-    """Normalise the name of an instance type across providers: case, blanks, the words Standard and ml., spot meters.
+    """Expression for an instance type name in the spelling of the catalogue.
+
+    It unifies case and blanks, and drops the words Standard and ml. and the suffix of spot meters.
 
     Examples
     --------
@@ -103,7 +106,7 @@ def add_gpu_hours(charges: pl.DataFrame) -> pl.DataFrame:
 
 
 def mentions_gpus() -> pl.Expr:
-    """Whether the instance type, the unit or the description of a charge line mentions GPUs.
+    """Expression for whether the instance type, unit or description of a charge line mentions GPUs.
 
     Examples
     --------
@@ -150,7 +153,7 @@ def find_unknown_types(charges: pl.DataFrame) -> pl.DataFrame:
 
 
 UNTAGGED_TENANT = "untagged"
-"""Tenant of lines without the tag that names tenants: shown, never spread over the others."""
+"""Tenant of charge lines without the tag that names tenants: shown, never spread over the others."""
 
 
 def list_tag_pairs(charges: pl.DataFrame) -> pl.DataFrame:
@@ -212,9 +215,11 @@ def add_tenants(charges: pl.DataFrame, tag: str | None = None) -> pl.DataFrame:
 
 
 COST_COLUMNS = ("BilledCost", "EffectiveCost", "ListCost")
+"""FOCUS columns of billed, effective and list cost, in the billing currency."""
 
 Period = Literal["billing", "charge"]
-"""``billing``: the month in which a line is invoiced; ``charge``: the month of the charged use."""
+"""Which month a charge line belongs to: ``billing``, that in which it is invoiced, or ``charge``, that of the charged
+use."""
 
 
 def summarise_bill(charges: pl.DataFrame, *, tag: str | None = None, period: Period = "billing") -> pl.DataFrame:
@@ -293,5 +298,5 @@ def compare_costs(summary: pl.DataFrame, charges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _cost_sums() -> dict[str, pl.Expr]:
-    """Expressions that sum the three costs."""
+    """Expressions that sum the columns :data:`COST_COLUMNS` exactly."""
     return {cost: pl.col(cost).cast(MONEY_DTYPE).sum() for cost in COST_COLUMNS}

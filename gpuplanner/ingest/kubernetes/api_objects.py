@@ -24,32 +24,39 @@ from gpuplanner.ingest.text_files import TextFile, read_document, read_head
 from gpuplanner.ingest.typed_row_reader import JsonItem, looks_like_json, read_items
 
 ApiObject = Mapping[str, Any]
-"""An object of the Kubernetes API, or an object within one, by the keys of its fields."""
+"""A Kubernetes API object as parsed from JSON or YAML, or an object nested in one: field name → value."""
 
 MULTIPLIER_BY_QUANTITY_SUFFIX = {
     **{unit: Decimal(10) ** power for unit, power in zip("num", (-9, -6, -3), strict=True)},
     **{unit: Decimal(1000) ** power for power, unit in enumerate(["", "k", "M", "G", "T", "P", "E"])},
     **{unit: Decimal(1024) ** power for power, unit in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)},
 }
-"""Suffix of a quantity → factor (Kubernetes, resource.Quantity)."""
+"""Suffix of a Kubernetes quantity → factor: ``m`` 0.001, ``k`` 1000, ``Ki`` 1024 (Kubernetes, resource.Quantity)."""
 
 QUANTITY_PATTERN = re.compile(r"([+-]?\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?)([a-zA-Z]{0,2})")
+"""A Kubernetes quantity such as ``80Gi``: its number and its suffix."""
+
 MIG_RESOURCE_PATTERN = re.compile(r"mig-(\d+g\.\d+gb)(?:[.+](me(?:\.all)?)|(-me))?")
+"""NVIDIA extended resource of MIG instances, without ``nvidia.com/``: ``mig-1g.10gb``, ``mig-1g.10gb.me``."""
+
 AMD_PARTITION_PATTERN = re.compile(r"amd\.com/([a-z]px)_nps\d+")
-"""Resources of the AMD device plugin under the naming strategy ``mixed``: compute and memory partition mode."""
+"""AMD extended resource of GPU partitions, such as ``amd.com/cpx_nps4`` (device plugin, naming strategy ``mixed``)."""
 
 SHARED_RESOURCE_SUFFIX = ".shared"
-"""End of the names of resources whose units are time-sliced replicas (NVIDIA device plugin)."""
+"""End of the names of extended resources whose units are time-sliced replicas of GPUs (NVIDIA device plugin)."""
 
 GPU_LIKE_PATTERN = re.compile(r"gpu|gaudi|npu|mlu|tpu|accelerator|/mig-|^nvidia\.com/|^amd\.com/", re.IGNORECASE)
-"""Names of extended resources that may represent GPUs."""
+"""Part of the name of an extended resource, or of a DRA driver, by which it may represent GPUs."""
 
 MAX_MEMORY_REQUEST_MIB = 10_000_000
-"""Largest memory request that is accepted [MiB]: more than any GPU has, and less than bytes mistaken for MiB."""
+"""Largest GPU memory request that is accepted [MiB]: more than any GPU has, less than bytes mistaken for MiB."""
 
 
-_JSON_KEY = re.compile(r'"(?:apiVersion|kind)"\s*:\s*"')
+_JSON_KEY_PATTERN = re.compile(r'"(?:apiVersion|kind)"\s*:\s*"')
+"""Field ``apiVersion`` or ``kind``, by which JSON text is recognised as Kubernetes objects."""
+
 _YAML_KEY_PATTERN = re.compile(r"^(?:- )?(?:apiVersion|kind):[ \t]+\S", re.MULTILINE)
+"""Field ``apiVersion`` or ``kind``, by which YAML text is recognised as Kubernetes objects."""
 
 
 def looks_like_kubernetes(lines: Sequence[str]) -> bool:
@@ -60,7 +67,9 @@ def looks_like_kubernetes(lines: Sequence[str]) -> bool:
     >>> looks_like_kubernetes(['{"apiVersion": "v1", "items": [']), looks_like_kubernetes(["kind: List"])
     (True, True)
     """
-    return _JSON_KEY.search("\n".join(lines)) is not None if looks_like_json(lines) else is_kubernetes_yaml(lines)
+    return (
+        _JSON_KEY_PATTERN.search("\n".join(lines)) is not None if looks_like_json(lines) else is_kubernetes_yaml(lines)
+    )
 
 
 def is_kubernetes_yaml(lines: Sequence[str]) -> bool:
@@ -79,7 +88,7 @@ class GpuResource:
     """An extended resource that represents GPUs.
 
     - ``base_name``: Its name without the suffix of shared replicas.
-    - ``profile``: MIG profile, with the plus sign that resource names cannot have; None for full GPUs.
+    - ``profile``: MIG profile such as ``1g.10gb+me`` (its plus sign is a dot in the name); None for full GPUs.
     - ``is_shared``: Its units are replicas of a GPU or MIG instance that other pods use too.
     - ``partition_mode``: Compute partition mode of the AMD GPUs that its units are partitions of.
     """
@@ -116,7 +125,9 @@ def parse_gpu_resource(name: str) -> GpuResource | None:
 
 @functools.lru_cache(maxsize=4096)
 def classify_unread_resource(name: str) -> str | None:
-    """Classify an extended resource that the catalogue lacks: ``accelerator``, ``gpu`` if it may be one, else None.
+    """Classify an extended resource that is not read: ``accelerator`` (no GPU), ``gpu`` (may be one), or None.
+
+    None is for resources that are read, and for those that are no such devices.
 
     Examples
     --------
@@ -134,7 +145,7 @@ def classify_unread_resource(name: str) -> str | None:
 
 
 def _matches_role(name: str, role: str) -> bool:
-    """Whether a resource matches a name pattern that the catalogue has for a role."""
+    """Whether a resource name matches a pattern of the catalogue for a role, such as ``accelerator``, ``no_device``."""
     return any(fnmatchcase(name, pattern) for pattern in list_resource_names("resource", role))
 
 
@@ -146,12 +157,12 @@ def parse_quantity(value: object, field: str = "") -> Decimal:
     value : object
         Text or number.
     field : str
-        Name of the value in the error message.
+        Name of the field in the error message.
 
     Raises
     ------
     ValueError
-        If it is no quantity.
+        If the value is no quantity.
 
     Examples
     --------
@@ -173,26 +184,26 @@ def parse_count(value: object, field: str) -> int:
     return int(number)
 
 
-def parse_bounded(owner: ApiObject, name: str, maximum: int) -> Fraction:
-    """Parse a field of an object as a number between 0 and `maximum`; 0 if the object lacks it.
+def parse_bounded_quantity(api_object: ApiObject, name: str, maximum: int) -> Fraction:
+    """Parse the quantity in a field of an object, which must be from 0 to `maximum`; 0 if the object lacks the field.
 
     Examples
     --------
-    >>> parse_bounded({"nvidia.com/gpucores": "30"}, "nvidia.com/gpucores", 100)
+    >>> parse_bounded_quantity({"nvidia.com/gpucores": "30"}, "nvidia.com/gpucores", 100)
     Fraction(30, 1)
     """
-    if name not in owner:
+    if name not in api_object:
         return Fraction(0)
-    number = parse_quantity(owner[name], name)
+    number = parse_quantity(api_object[name], name)
     if not 0 <= number <= maximum:
-        raise_fault(f"{name}: {str(owner[name])[:40]!r} is not between 0 and {maximum}")
+        raise_fault(f"{name}: {str(api_object[name])[:40]!r} is not between 0 and {maximum}")
     return Fraction(number)
 
 
 def read_condition(status: ApiObject, condition_type: str) -> tuple[bool, str, datetime | None]:
-    """Read a condition of a status: whether it is true, its reason, and when it last changed.
+    """Read one condition, such as ``Finished``, from the status of an object: is it true, its reason, its last change.
 
-    False, "" and None if the status lacks it.
+    False, "" and None if the status lacks the condition.
     """
     conditions = get_objects(status, "conditions")
     condition = next((entry for entry in conditions if entry.get("type") == condition_type), {})
@@ -200,9 +211,9 @@ def read_condition(status: ApiObject, condition_type: str) -> tuple[bool, str, d
     return condition.get("status") == "True", reason, read_time(condition, "lastTransitionTime")
 
 
-def read_time(owner: ApiObject, name: str) -> datetime | None:
-    """Read a time field of an object, in UTC; None if the object lacks it."""
-    value = owner.get(name)
+def read_time(api_object: ApiObject, name: str) -> datetime | None:
+    """Read the ISO time in a field of an object, in UTC; None if the object lacks the field."""
+    value = api_object.get(name)
     if value is None:
         return None
     try:
@@ -214,9 +225,9 @@ def read_time(owner: ApiObject, name: str) -> datetime | None:
     raise_fault(f"{name}: {str(value)[:40]!r} is no time of these days with its offset from UTC")
 
 
-def get_object(owner: ApiObject, name: str) -> ApiObject:
-    """Return a field of an object that is an object itself; an empty object if it is missing."""
-    value = owner.get(name)
+def get_object(api_object: ApiObject, name: str) -> ApiObject:
+    """Return the object in a field of an object; an empty object if the field is missing."""
+    value = api_object.get(name)
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -224,9 +235,9 @@ def get_object(owner: ApiObject, name: str) -> ApiObject:
     return value
 
 
-def get_objects(owner: ApiObject, name: str) -> list[ApiObject]:
-    """Return a field of an object that is a list of objects; an empty list if it is missing."""
-    value = owner.get(name)
+def get_objects(api_object: ApiObject, name: str) -> list[ApiObject]:
+    """Return the list of objects in a field of an object; an empty list if the field is missing."""
+    value = api_object.get(name)
     if value is None:
         return []
     if not (isinstance(value, list) and all(isinstance(item, dict) for item in value)):
@@ -235,17 +246,17 @@ def get_objects(owner: ApiObject, name: str) -> list[ApiObject]:
 
 
 def object_name(api_object: ApiObject) -> str:
-    """Return the name in the metadata of an object; a ValueError if it has none."""
+    """Return ``metadata.name`` of an object; raise a ValueError if it has none."""
     return to_text(get_object(api_object, "metadata").get("name")) or raise_fault("metadata.name: missing")
 
 
 def spec_and_annotations(api_object: ApiObject) -> tuple[ApiObject, ApiObject]:
-    """Return the specification and the annotations of a pod, or of a pod template."""
+    """Return ``spec`` and ``metadata.annotations`` of a pod or pod template; empty objects if missing."""
     return get_object(api_object, "spec"), get_object(get_object(api_object, "metadata"), "annotations")
 
 
 def to_text(value: object) -> str | None:
-    """Return the value if it is text and not empty, else None; a ValueError for control characters."""
+    """Return the value if it is text and not empty, else None; raise a ValueError for control characters."""
     if not isinstance(value, str) or not value:
         return None
     if not value.isprintable():
@@ -254,22 +265,29 @@ def to_text(value: object) -> str | None:
 
 
 MAX_YAML_NESTING_LEVELS = 64
-"""Levels of nested objects that are read; those of Kubernetes stay below 30."""
+"""Deepest nesting of objects and lists that is read from YAML; Kubernetes objects stay below 30 levels."""
 
 MAX_REJECTED_OBJECT_CHARACTERS = 80
-"""Characters of a faulty object that the reject table keeps."""
+"""Characters of a faulty YAML object that the reject table keeps."""
 
 ITEM_LIST_KEYS = ("items",)
-"""Keys of a document that hold its list of objects."""
+"""Keys of a JSON or YAML document that hold its list of Kubernetes objects."""
 
 _YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
+"""YAML parser of PyYAML: that of libyaml, which is ten times as fast, where it is installed."""
+
 _YAML_INTEGER_PATTERN = re.compile(r"[-+]?\d{1,30}")
+"""A plain YAML word that is read as an integer."""
+
 _YAML_NUMBER_PATTERN = re.compile(r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?")
+"""A plain YAML word that is read as a number."""
+
 _VALUE_BY_YAML_WORD = {"": None, "~": None, "null": None, "true": True, "false": False}
+"""Plain YAML word → the None, True or False that it stands for."""
 
 
 def item_kind(item: JsonItem) -> str:
-    """Return the kind of an object: its own, or the kind of the list that contains it."""
+    """Return the kind of an object, such as ``Pod``: its own, or that of the list around it (``PodList``)."""
     stated_kind = item.value.get("kind") if isinstance(item.value, dict) else None
     return str(stated_kind or str(item.around.get("kind") or "").removesuffix("List"))
 
@@ -308,7 +326,7 @@ def read_objects(path: str | Path) -> tuple[TextFile, Iterator[JsonItem]]:
 
 
 def _parse_yaml_items(text: str, path: Path) -> Iterator[JsonItem]:
-    """Parse the objects of a YAML text one at a time; faults of its syntax raise a TraceFormatError."""
+    """Parse the Kubernetes objects of a YAML text one at a time; raise a TraceFormatError for faults of its syntax."""
     parser = _YamlItemParser(text)
     try:
         for item_number, (start, value, around, fault) in enumerate(parser.parse_items(), 1):
@@ -325,21 +343,21 @@ def _parse_yaml_items(text: str, path: Path) -> Iterator[JsonItem]:
 
 
 _YamlEvent = Any
-"""An event of PyYAML, of either parser."""
+"""A parser event of PyYAML, of its C or its Python parser, whose classes have no common type."""
 
 _YamlItem = tuple[int, Any, dict[str, Any], str]
-"""Position of an item in the text, its value, the fields before it in its document, and its fault."""
+"""One object of a YAML text: its position [characters], value, fields before it in its document, and fault or ""."""
 
 
 class _YamlItemParser:
-    """Builds one item after the other from the events of a YAML parser."""
+    """Parser of the Kubernetes objects (items) in a YAML text, one at a time, without the whole text as objects."""
 
     def __init__(self, text: str) -> None:
         self.parser = _YAML_LOADER(text)
         self._item_fault = ""
 
     def parse_items(self) -> Iterator[_YamlItem]:
-        """Yield the items of all documents."""
+        """Yield the items of all documents of the text."""
         while not isinstance(event := self._next_event(), yaml.StreamEndEvent):
             if isinstance(event, yaml.SequenceStartEvent):
                 yield from self._parse_list({})
@@ -349,7 +367,7 @@ class _YamlItemParser:
                 yield _event_start(event).index, value, {}, ""
 
     def _parse_top_object(self, start_event: _YamlEvent) -> Iterator[_YamlItem]:
-        """Yield the items of the object at the top of a document if it is a list, else the object itself."""
+        """Yield the entries of ``items`` if the top object of a document has that list, else the object itself."""
         members: dict[str, Any] = {}
         self._item_fault = ""
         has_items = False
@@ -362,15 +380,15 @@ class _YamlItemParser:
         if not has_items:
             yield _event_start(start_event).index, members, {}, self._item_fault
 
-    def _parse_list(self, around: dict[str, Any]) -> Iterator[_YamlItem]:
-        """Yield the items of a list; `around` are the fields before it in its document."""
+    def _parse_list(self, fields_before: dict[str, Any]) -> Iterator[_YamlItem]:
+        """Yield the items of a list, each with `fields_before`, the fields of its document before the list."""
         for event in iter(self._next_event, None):
             self._item_fault = ""
             value = self._parse_value(event, 1)
-            yield _event_start(event).index, value, around, self._item_fault
+            yield _event_start(event).index, value, fields_before, self._item_fault
 
     def _parse_value(self, event: _YamlEvent, depth: int) -> Any:  # noqa: ANN401 - anything that JSON can hold
-        """Build the value that starts at an event, `depth` levels below its item."""
+        """Parse the value that starts at an event, `depth` levels below the item: an object, a list or a scalar."""
         if isinstance(event, yaml.ScalarEvent):
             return _parse_scalar(event)
         if depth > MAX_YAML_NESTING_LEVELS:
@@ -383,7 +401,7 @@ class _YamlItemParser:
         return members
 
     def _iter_keys(self, known_keys: Mapping[str, Any]) -> Iterator[tuple[str, _YamlEvent]]:
-        """Yield the keys of an object, each with the first event of its value; `known_keys` are the earlier ones."""
+        """Yield each key of an object with the first event of its value; a key in `known_keys` is a fault."""
         for event in iter(self._next_event, None):
             if not isinstance(event, yaml.ScalarEvent):
                 raise _yaml_error(event, "a key that is no word")
@@ -392,7 +410,7 @@ class _YamlItemParser:
             yield str(event.value), self._next_event()
 
     def _next_event(self) -> _YamlEvent | None:
-        """Return the next event; None at the end of a list or object."""
+        """Return the next parser event; None at the end of a list or object. YAML tags and aliases are errors."""
         event = self.parser.get_event()
         if isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
             return None
@@ -404,17 +422,17 @@ class _YamlItemParser:
 
 
 def _event_start(event: _YamlEvent) -> Any:  # noqa: ANN401 - of either parser
-    """Return the position of an event: index in the text, line and column from 0."""
+    """Return the position where an event starts: index in the text, line and column, all from 0."""
     return event.start_mark
 
 
 def _yaml_error(event: _YamlEvent, problem: str) -> yaml.MarkedYAMLError:
-    """Make the error for a problem at an event."""
+    """Make a YAML error that states a problem and the position of an event."""
     return yaml.MarkedYAMLError(problem=problem, problem_mark=_event_start(event))
 
 
 def _parse_scalar(event: _YamlEvent) -> str | float | bool | None:
-    """Parse the value of a scalar; in quotation marks or in a block it is text."""
+    """Parse a YAML scalar to a number, boolean, None or text; in quotation marks or in a block it is text."""
     text = str(event.value)
     if event.style not in (None, ""):
         return text

@@ -51,8 +51,8 @@ from gpuplanner.ingest.kubernetes.pod_requests import (
     parent_queue,
     pod_gpu_requests,
     read_controller,
-    read_identity,
     read_job,
+    read_metadata_fields,
     read_pod,
     read_queue_quotas,
     requests_gpu_fractions,
@@ -60,25 +60,25 @@ from gpuplanner.ingest.kubernetes.pod_requests import (
 )
 from gpuplanner.ingest.text_files import TextFile
 
-STATE_BY_FINISH = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
-"""Reason of the condition Finished → state; older versions of Kueue give other reasons."""
+STATE_BY_FINISHED_REASON = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
+"""Reason of the condition Finished of a Kueue Workload → job state; older versions of Kueue give other reasons."""
 
 REQUEUED_WORKLOAD_STATE = "PREEMPTED"
-"""State of a Workload that was evicted and may be queued again."""
+"""Job state of a Kueue Workload that was evicted and may be queued again."""
 
-STATE_BY_EVICTION = {"Deactivated": "CANCELLED", "MaximumExecutionTimeExceeded": "TIMEOUT"}
-"""End of a reason of the condition Evicted → state, where the Workload is not queued again."""
+STATE_BY_EVICTED_REASON = {"Deactivated": "CANCELLED", "MaximumExecutionTimeExceeded": "TIMEOUT"}
+"""End of the reason of the condition Evicted of a Kueue Workload that is not queued again → job state."""
 
 
 @dataclass(frozen=True)
 class KueueWorkload(WorkloadObject):
-    """A Workload of Kueue.
+    """A Workload of Kueue: the admission request of a Job or of a group of pods.
 
     - ``owner_uids``: Uids of the objects that it represents: one Job, or the pods of a group.
     - ``queue``: ClusterQueue that admitted it; ``local_queue`` is the LocalQueue that it was submitted to.
     - ``state``: State in the job table; None if it finished and only its Job has the result.
     - ``flavors``: ResourceFlavors of its GPUs.
-    - ``evictions``: Number of times that it was evicted and queued again.
+    - ``evictions``: Number of times that it was evicted and queued again before its latest admission.
     """
 
     owner_uids: tuple[str, ...]
@@ -89,14 +89,14 @@ class KueueWorkload(WorkloadObject):
 
 
 def read_workload(workload: ApiObject, location: ObjectLocation) -> KueueWorkload:
-    """Read an object of kind Workload (Kueue).
+    """Read an object of kind Workload (Kueue): its owners, queue, GPU requests, admission, end and evictions.
 
     References
     ----------
     kubernetes-sigs/kueue, apis/kueue/v1beta1/workload_types.go.
     """
     metadata, spec, status = (get_object(workload, name) for name in ("metadata", "spec", "status"))
-    identity_fields = read_identity(workload, location) | {"local_queue": to_text(spec.get("queueName"))}
+    identity_fields = read_metadata_fields(workload, location) | {"local_queue": to_text(spec.get("queueName"))}
     owners = tuple(uid for entry in get_objects(metadata, "ownerReferences") if (uid := to_text(entry.get("uid"))))
     gpu_requests, flavors = _workload_requests(spec, status)
     start, end, state = _read_admission(spec, status)
@@ -118,7 +118,7 @@ def read_workload(workload: ApiObject, location: ObjectLocation) -> KueueWorkloa
 
 
 def _read_admission(spec: ApiObject, status: ApiObject) -> tuple[datetime | None, datetime | None, str | None]:
-    """Read admission, end and state of a Workload.
+    """Read the time of admission, the end, and the job state of a Workload from its conditions.
 
     An evicted Workload that is queued again is pending and has no admission any more. One that is admitted, and evicted
     later, lost its GPUs at that time: its pods are terminating, or it is not queued again.
@@ -127,8 +127,10 @@ def _read_admission(spec: ApiObject, status: ApiObject) -> tuple[datetime | None
     finished, reason, finished_at = read_condition(status, "Finished")
     evicted, eviction_reason, evicted_at = read_condition(status, "Evicted")
     if finished:
-        return admitted_at if admitted else None, finished_at, STATE_BY_FINISH.get(reason)
-    final_state = next((state for word, state in STATE_BY_EVICTION.items() if eviction_reason.endswith(word)), None)
+        return admitted_at if admitted else None, finished_at, STATE_BY_FINISHED_REASON.get(reason)
+    final_state = next(
+        (state for word, state in STATE_BY_EVICTED_REASON.items() if eviction_reason.endswith(word)), None
+    )
     if admitted and evicted and admitted_at and evicted_at and evicted_at >= admitted_at:
         return admitted_at, evicted_at, final_state or REQUEUED_WORKLOAD_STATE
     if admitted:
@@ -140,9 +142,10 @@ def _read_admission(spec: ApiObject, status: ApiObject) -> tuple[datetime | None
 
 
 def _workload_requests(spec: ApiObject, status: ApiObject) -> tuple[dict[str, Fraction], frozenset[str]]:
-    """Return the GPU requests of all pods of a Workload, as admitted, else as requested, and the flavors of its GPUs.
+    """Return the GPU requests of a Workload, summed over its pods, and the ResourceFlavors of its GPUs.
 
-    Fractions of GPUs are always those requested, as Kueue adds up the percentages of the pods.
+    Requests are those admitted, else those of the pod templates. Fractions of GPUs are always of the templates, as
+    Kueue adds up the percentages of the pods.
     """
     total: dict[str, Fraction] = {}
     flavors: set[str] = set()
@@ -170,8 +173,8 @@ def _workload_requests(spec: ApiObject, status: ApiObject) -> tuple[dict[str, Fr
     return total, frozenset(flavors)
 
 
-FIELD_BY_QUOTA = {"nominal": "nominalQuota", "borrow": "borrowingLimit", "lend": "lendingLimit"}
-"""Column of the table of quotas → field of a resource in a ClusterQueue. [GPUs]"""
+FIELD_BY_QUOTA_COLUMN = {"nominal": "nominalQuota", "borrow": "borrowingLimit", "lend": "lendingLimit"}
+"""Column of the table of quotas [GPUs] → field of a resource in a ClusterQueue of Kueue."""
 
 
 def read_cluster_queue_quotas(queue: ApiObject) -> list[dict[str, Any]]:
@@ -206,13 +209,13 @@ def read_cluster_queue_quotas(queue: ApiObject) -> list[dict[str, Any]]:
                     "resource": resource["name"],
                     "profile": kind.profile,
                 }
-                amounts = {column: _read_amount(resource, key) for column, key in FIELD_BY_QUOTA.items()}
+                amounts = {column: _read_quota_amount(resource, key) for column, key in FIELD_BY_QUOTA_COLUMN.items()}
                 share = {"weight": None if weight is None else float(parse_quantity(weight))}
                 rows.append(quota_fields | amounts | share)
     return rows
 
 
-def _read_amount(resource: ApiObject, name: str) -> float | None:
+def _read_quota_amount(resource: ApiObject, name: str) -> float | None:
     """Read a quota or limit of a resource in a ClusterQueue [GPUs]; None if a limit is missing."""
     value = resource.get(name)
     if value is None and name != "nominalQuota":
@@ -263,29 +266,36 @@ def make_quota_table(
 
 
 DUPLICATE_OBJECT_REASON = "the same object again: the one that knows more was kept"
+"""Reject reason of an object that the dump has in a later or more complete version too."""
+
 UNREAD_KIND_REASON = "of a kind that is not read"
+"""Reject reason of an object of a kind that is not read, such as a ConfigMap."""
+
 RESERVATION_POD_REASON = "holds a GPU for the pods that share it, which count"
+"""Reject reason of a pod of KAI or Run:ai that reserves a GPU for the pods that share it."""
+
 NOT_A_KUBERNETES_OBJECT_REASON = "not an object of Kubernetes: no kind or no metadata"
-"""Reasons in the reject table."""
+"""Reject reason of an item of a dump without kind or metadata."""
 
 MAX_CONTROLLER_CHAIN_LENGTH = 10
-"""Number of controllers, each of the one below it, that are followed from a pod."""
+"""Most controllers that are followed upward from a pod, each the controller of the one before it."""
 
 DumpedObject = TypeVar("DumpedObject", PodOrJob, KueueWorkload)
+"""Type of objects of which a dump may have several versions: pods and Jobs, or Workloads."""
 
 
 @dataclass
 class ClusterDump:
-    """Objects of all files of a dump, by kind.
+    """Kubernetes objects of all files of a dump, by kind.
 
-    - ``files``: The files.
+    - ``files``: Files that were read.
     - ``pods``, ``jobs``: Uid → pod, Job.
     - ``workloads``: Uid → Workload of Kueue.
     - ``nodes``: Name → node.
     - ``nodes_of_file``: Number of a file → its nodes by name.
     - ``vanished_gap_s``: Uid of a pod that runs in one file and is missing from a later one → time between the two [s].
     - ``succeeded_pods``: Uid of a Job → number of its pods that succeeded.
-    - ``devices``: Key → DRA device.
+    - ``devices``: Driver, pool and name → DRA device.
     - ``classes``, ``class_by_resource``: Name → DRA device class; extended resource → name of its device class.
     - ``claims``, ``templates``: Namespace and name → ResourceClaim, and the claim that a template makes.
     - ``queues``: Namespace and name of a LocalQueue → its ClusterQueue.
@@ -317,14 +327,14 @@ class ClusterDump:
     rejects: list[tuple[ObjectLocation, str]] = field(default_factory=list)
 
     def add_object(self, api_object: ApiObject, kind: str, location: ObjectLocation) -> None:
-        """Read an object and store it by kind, or reject it with its fault."""
+        """Read a Kubernetes object and store it by kind, or add it to the rejects with its fault."""
         try:
             self._store_object(api_object, kind, location)
         except ValueError as error:
             self.rejects.append((location, str(error)))
 
     def _store_object(self, api_object: ApiObject, kind: str, location: ObjectLocation) -> None:
-        """Read an object by its kind and store it; a ValueError for faults."""
+        """Read a Kubernetes object by its kind and store it; raise a ValueError if a field is faulty."""
         metadata = get_object(api_object, "metadata")
         uid, owner = to_text(metadata.get("uid")), read_controller(api_object)
         if uid and owner:
@@ -334,14 +344,14 @@ class ClusterDump:
         if kind == "Pod" and is_reservation_pod(metadata):
             self.rejects.append((location, RESERVATION_POD_REASON))
         elif kind == "Pod":
-            self._keep_fuller(self.pods, read_pod(api_object, location))
+            self._store_fullest_version(self.pods, read_pod(api_object, location))
         elif kind == "Job":
             job = read_job(api_object, location)
-            self._keep_fuller(self.jobs, job)
+            self._store_fullest_version(self.jobs, job)
             succeeded = status.get("succeeded")
             self.succeeded_pods[job.uid] = succeeded if type(succeeded) is int else 0
         elif kind == "Workload":
-            self._keep_fuller(self.workloads, read_workload(api_object, location))
+            self._store_fullest_version(self.workloads, read_workload(api_object, location))
         elif kind == "Node":
             node = read_node(api_object)
             self.nodes[key[1]] = node
@@ -368,8 +378,8 @@ class ClusterDump:
         else:
             self.rejects.append((location, UNREAD_KIND_REASON))
 
-    def _keep_fuller(self, stored: dict[str, DumpedObject], dumped_object: DumpedObject) -> None:
-        """Store an object; of two versions keep the one that has ended, else the later one, and reject the other."""
+    def _store_fullest_version(self, stored: dict[str, DumpedObject], dumped_object: DumpedObject) -> None:
+        """Store a pod, Job or Workload by uid; keep its ended version, else the later one, and reject the other."""
         earlier = stored.get(dumped_object.uid)
         if earlier is not None and earlier.end is not None and dumped_object.end is None:
             dumped_object, earlier = earlier, dumped_object
@@ -378,7 +388,7 @@ class ClusterDump:
             self.rejects.append((earlier.location, DUPLICATE_OBJECT_REASON))
 
     def flavor_nodes(self, flavor: str) -> list[Node]:
-        """Return the nodes with GPUs that have all labels of a ResourceFlavor."""
+        """Return the nodes with GPUs that have all node labels of a ResourceFlavor."""
         flavor_labels = self.flavors.get(flavor, {})
         return [
             node
@@ -389,7 +399,7 @@ class ClusterDump:
     def flavor_gpu_model(self, flavor: str) -> tuple[str | None, str | None]:
         """Return the GPU model of a ResourceFlavor, and the MIG profile of its GPUs under the strategy ``single``.
 
-        Both follow from its labels, or else from the nodes with these labels if they are all alike.
+        Both follow from its node labels, or else from the nodes with these labels if they are all alike.
         """
         labels = self.flavors.get(flavor, {})
         model, profile = gpu_model_from_labels(labels)[0], profile_from_labels(labels)
@@ -402,7 +412,7 @@ class ClusterDump:
         return self.nodes_of_file.get(pod.location.file, {}).get(name) or self.nodes.get(name)
 
     def find_controllers(self, pod_or_job: PodOrJob) -> list[Owner]:
-        """Return the controllers of a pod or Job, from its own upward, as far as the dump has them."""
+        """Return the controllers of a pod or Job, the direct one first, as far upward as the dump has them."""
         controllers: list[Owner] = []
         owner = pod_or_job.owner
         while owner is not None and owner not in controllers and len(controllers) < MAX_CONTROLLER_CHAIN_LENGTH:
@@ -412,9 +422,10 @@ class ClusterDump:
 
 
 def read_dump(paths: Sequence[str | Path]) -> ClusterDump:
-    """Read all objects of files of ``kubectl get``: lists, JSON lines, documents, or concatenated objects.
+    """Read the Kubernetes objects of output files of ``kubectl get -o json`` or ``-o yaml`` and sort them by kind.
 
-    Pods that run in one file and are missing from a later one end at the last file that has them.
+    A file has lists, JSON lines, documents, or concatenated objects. Pods that run in one file and are missing from a
+    later one end at the time of the last file that has them.
     """
     dump = ClusterDump()
     uids_by_file: list[dict[str, set[str]]] = []

@@ -15,8 +15,7 @@ from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, count_text
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
-from gpuplanner.ingest.gpu_shares import resolve_node_models
-from gpuplanner.ingest.job_table import assemble_jobs, assemble_nodes
+from gpuplanner.ingest.job_gpu_counting import resolve_node_models
 from gpuplanner.ingest.kubernetes.api_objects import (
     SHARED_RESOURCE_SUFFIX,
     classify_unread_resource,
@@ -52,36 +51,62 @@ from gpuplanner.ingest.kubernetes.node_gpus import (
     WITHHELD_GPUS_CHECK,
     NodeDoubt,
 )
-from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import make_inventory, make_out_of_service
+from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import make_inventory, make_out_of_service_table
 from gpuplanner.ingest.quality_report import Check, Finding
-from gpuplanner.ingest.source_registration import register_sniffer
+from gpuplanner.ingest.source_definition import register_sniffer
+from gpuplanner.ingest.table_assembly import assemble_jobs, assemble_nodes
 from gpuplanner.ingest.text_files import read_head
 
 VANISHED_PODS_CHECK = "pods whose end is not known: gone in a later dump"
+"""Quality check on pods that run in one dump and are missing from a later one, so that their end is unknown."""
+
 COLLECTED_PODS_CHECK = "Jobs of which some pods are gone"
+"""Quality check on Jobs some of whose succeeded pods were deleted (garbage-collected) before the dump."""
+
 MISSING_CLAIMS_CHECK = "pods with a resourceclaim that is not in the dump"
+"""Quality check on pods with a DRA ResourceClaim that the dump lacks."""
+
 MAX_HARMLESS_DUMP_GAP_S = 900.0
-"""Longest time between two dumps that lose so little of a pod which ends between them that it needs no warning [s]."""
+"""Longest time between two dumps [s] for which a pod that ended between them gets no warning."""
 
 CLOSED_NODES_CHECK = "node that takes no new jobs"
+"""Quality check on nodes that are cordoned or not ready."""
+
 NO_NODES_IN_DUMP_CHECK = "pods with GPUs, and no node in the dump"
+"""Quality check on a dump that has pods with GPUs and no nodes."""
+
 DUMP_NODES_ADVICE = (
     "each unit counts as a full GPU, which is too much where GPUs are shared: dump the nodes too "
     "(kubectl get pods,jobs,nodes -A -o json)"
 )
+"""Advice of the finding on a dump without nodes: dump them too."""
+
 POD_NODES_NOT_IN_DUMP_CHECK = "pods on nodes that are not in the dump"
+"""Quality check on pods whose nodes are not in the dump."""
+
 UNSTATED_GPU_MEMORY_CHECK = "parts of the memory of GPUs that no node states"
+"""Quality check on requests for GPU memory where no node states the memory of its GPUs."""
+
 UNRESOLVED_SHARES_CHECK = "part of a GPU not known"
+"""Quality check on requests for a part of a GPU whose size is unknown."""
+
 DUMP_EARLIER_ADVICE = "dump the nodes together with the pods, before they are removed, where GPUs were shared on them"
+"""Advice of findings on nodes that were removed: dump nodes and pods together, before that."""
+
 LABEL_MEMORY_ADVICE = (
     "dump the nodes and resourceslices too, with nvidia.com/gpu.product, nvidia.com/gpu.memory and "
     "nvidia.com/gpu.replicas=N (units that share a GPU)"
 )
+"""Advice of findings on unknown GPU memory: dump the nodes with the labels that state it."""
+
 UNKNOWN_GPU_COUNT_CHECK = "number of GPUs of nodes not known"
+"""Quality check on nodes whose number of GPUs is unknown."""
+
 LABEL_SHARES_ADVICE = (
     "label the nodes with nvidia.com/gpu.replicas=N (units that share a GPU) and nvidia.com/gpu.product, as "
     "gpu-feature-discovery does, and dump them again"
 )
+"""Advice of findings on shared GPUs: label the nodes with the number of units that share a GPU."""
 
 EFFECT_BY_NODE_CHECK = {
     MODEL_MISMATCH_CHECK: "the first label counts for money, energy and layouts: correct the other one",
@@ -97,7 +122,7 @@ EFFECT_BY_NODE_CHECK = {
     TOO_MANY_GPUS_CHECK: f"units may be shares of GPUs, and GPU-hours leave their pods out: {LABEL_SHARES_ADVICE}",
     VGPU_CHECK: "each counts as one GPU of its model: GPU-hours are of vGPUs, not of physical GPUs",
 }
-"""Check on a node → its effect on the figures; all but :data:`SHARED_UNITS_CHECK` are warnings."""
+"""Quality check on nodes → its effect on the results; all but :data:`SHARED_UNITS_CHECK` are warnings."""
 
 
 def dump_findings(dump: ClusterDump, requests: UncertainRequests, nodes_without_count: Sequence[str]) -> list[Finding]:
@@ -146,7 +171,7 @@ def dump_findings(dump: ClusterDump, requests: UncertainRequests, nodes_without_
 
 
 def _missing_object_findings(dump: ClusterDump) -> Iterator[Finding]:
-    """Yield findings on pods that ended between two dumps, deleted pods of Jobs, and claims that no file has."""
+    """Yield findings on pods that ended between dumps, deleted pods of Jobs, and ResourceClaims that no file has."""
     vanished = [uid for uid, seconds in dump.vanished_gap_s.items() if seconds > MAX_HARMLESS_DUMP_GAP_S]
     if vanished:
         pod = dump.pods[vanished[0]]
@@ -184,7 +209,7 @@ def _missing_object_findings(dump: ClusterDump) -> Iterator[Finding]:
 
 
 def _node_doubt_findings(dump: ClusterDump) -> Iterator[Finding]:
-    """Yield a finding for each check that nodes fail, with the pods that it affects."""
+    """Yield a finding for each check on labels and capacity that nodes fail, with the number of affected pods."""
     nodes_with_devices = {device.node for device in dump.devices.values()}
     by_check: dict[str, list[tuple[str, NodeDoubt]]] = {}
     for name, node in sorted(dump.nodes.items()):
@@ -204,7 +229,7 @@ def _node_doubt_findings(dump: ClusterDump) -> Iterator[Finding]:
 
 
 def _unread_resource_findings(dump: ClusterDump, unread: Mapping[str, ResourceRequests]) -> Iterator[Finding]:
-    """Yield a finding for each resource or device class that pods request or nodes have, and that is not read."""
+    """Yield a finding for each resource or device class of nodes or pod requests that is not read, GPU or not."""
     devices_by_resource: dict[str, list[int]] = {}
     for node in dump.nodes.values():
         for name, number in node.unread.items():
@@ -237,15 +262,15 @@ def _closed_node_findings(dump: ClusterDump) -> Iterator[Finding]:
         yield Finding(CLOSED_NODES_CHECK, "info", len(closed_nodes), effect, node_examples)
 
 
-def _affected_pods(dump: ClusterDump, rows: Sequence[tuple[str, NodeDoubt]]) -> tuple[int, float, str]:
-    """Count the pods that request resources in doubt on their nodes, estimate their GPU-hours, and name the resources.
+def _affected_pods(dump: ClusterDump, node_doubts: Sequence[tuple[str, NodeDoubt]]) -> tuple[int, float, str]:
+    """Count the pods that request doubtful resources of their nodes, estimate their GPU-hours, and list the resources.
 
     Parameters
     ----------
     dump : ClusterDump
         The objects of the dump.
-    rows : sequence of (str, NodeDoubt)
-        Nodes and their doubts.
+    node_doubts : sequence of (str, NodeDoubt)
+        Name of a node, and a contradiction or assumption in its labels and resources.
 
     Returns
     -------
@@ -253,10 +278,10 @@ def _affected_pods(dump: ClusterDump, rows: Sequence[tuple[str, NodeDoubt]]) -> 
     hours : float
         GPU-hours. [h]
     resources : str
-        Names of the resources.
+        Names of the requested resources, joined by commas.
     """
     doubted_resources: dict[str, set[str | None]] = {}
-    for name, doubt in rows:
+    for name, doubt in node_doubts:
         doubted_resources.setdefault(name, set()).add(doubt.resource)
     pods = 0
     hours = 0.0
@@ -284,15 +309,15 @@ HARMLESS_REJECT_REASONS = (
     DUPLICATE_OBJECT_REASON,
     RESERVATION_POD_REASON,
 )
+"""Reasons of the reject table that need no warning, as the rejected objects are counted elsewhere or use no GPU."""
 
 KUBECTL_SCOPE_NOTE = (
     "kubectl shows what still exists: jobs that were deleted, or cleaned up after their time, are missing"
 )
-
-"""Note on a dataset: scope of ``kubectl get``."""
+"""Provenance note of a dataset: ``kubectl get`` shows only objects that still exist."""
 
 RECONFIGURING_NODES_NOTE = "nodes whose MIG configuration is not done: "
-"""Note on a dataset, followed by the nodes."""
+"""Provenance note of a dataset on nodes that are being MIG-partitioned; names of nodes follow it."""
 
 KUBERNETES_CHECKS = (
     Check(
@@ -320,6 +345,7 @@ KUBERNETES_CHECKS = (
         (pl.col("gpus") % 1 != 0) & pl.col("instances").is_null(),
     ),
 )
+"""Checks of the quality report on the job rows of a Kubernetes dump."""
 
 
 @register_sniffer(looks_like_kubernetes)
@@ -378,7 +404,7 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
 
 
 def _require_objects(dump: ClusterDump, paths: Sequence[str | Path]) -> None:
-    """Raise a TraceFormatError if files have configuration alone, such as a NodePool or a ResourceQuota."""
+    """Raise a TraceFormatError if a dump has no pods, jobs or nodes, but only kinds such as ResourceQuota."""
     kinds = {location.raw.partition(" ")[0] for location, reason in dump.rejects if reason == UNREAD_KIND_REASON}
     if kinds and not (dump.pods or dump.jobs or dump.workloads or dump.nodes or dump.devices):
         names = ", ".join(str(path) for path in paths)
@@ -394,7 +420,7 @@ def make_dataset(
     *,
     last_seen: datetime | None = None,
 ) -> Dataset:
-    """Make a dataset from objects: jobs, inventory and quotas; of nodes alone the inventory.
+    """Make a dataset from the objects of a dump: jobs, inventory and quotas; from nodes alone only the inventory.
 
     Parameters
     ----------
@@ -433,7 +459,7 @@ def make_dataset(
     return dataset.with_tables(
         queue_quotas=make_quota_table(leaf_quotas, flavor_models, dump.queues),
         job_names=names if names.height else None,
-        out_of_service=make_out_of_service(dump.nodes, dump.devices.values()),
+        out_of_service=make_out_of_service_table(dump.nodes, dump.devices.values()),
     )
 
 
@@ -470,7 +496,7 @@ def read_kubernetes_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, s
     return _make_node_list(read_dump(paths), paths, boards)
 
 
-def is_nodes_alone(path: str | Path) -> bool:
+def has_only_nodes(path: str | Path) -> bool:
     """Whether a file of Kubernetes objects has nodes and nothing else; it is read up to the first other object."""
     if not any("Node" in line for line in read_head(path)):
         return False
@@ -479,7 +505,7 @@ def is_nodes_alone(path: str | Path) -> bool:
 
 
 def _make_node_list(dump: ClusterDump, paths: Sequence[str | Path], boards: Mapping[str, str] | None) -> Dataset:
-    """Make a dataset from the inventory of a dump; a TraceFormatError if it has none."""
+    """Make a dataset of the node inventory of a dump; raise a TraceFormatError if no inventory follows from it."""
     inventory, nodes_without_count = make_inventory(dump.nodes, dump.devices.values())
     if inventory is None:
         got = f"no number for {examples(nodes_without_count)}" if nodes_without_count else "no node with GPUs"
@@ -494,11 +520,11 @@ def _make_node_list(dump: ClusterDump, paths: Sequence[str | Path], boards: Mapp
     row_place = {"file": pl.lit(0, pl.UInt32), "line": pl.int_range(1, pl.len() + 1), "raw": pl.col("node")}
     findings += dump_findings(dump, UncertainRequests(), nodes_without_count)
     dataset = assemble_nodes(rows, table.with_columns(**row_place), findings, notes=_reconfiguring_notes(dump))
-    return dataset.with_tables(out_of_service=make_out_of_service(dump.nodes, dump.devices.values()))
+    return dataset.with_tables(out_of_service=make_out_of_service_table(dump.nodes, dump.devices.values()))
 
 
 def _provenance_notes(dump: ClusterDump) -> list[str]:
-    """Return the notes of the provenance of a dataset: its scope, and information that its nodes lack."""
+    """Return notes for the provenance: scope of kubectl, nodes being MIG-partitioned, and missing node heartbeats."""
     notes = [KUBECTL_SCOPE_NOTE, *_reconfiguring_notes(dump)]
     if not any(node.last_heartbeat for node in dump.nodes.values()):
         notes.append("no nodes with heartbeats: running jobs are counted up to the last event in the dump")
@@ -512,7 +538,7 @@ def _reconfiguring_notes(dump: ClusterDump) -> list[str]:
 
 
 def _with_attempt_numbers(rows: Rows) -> Rows:
-    """Number the attempts of each job by time; evictions that Kueue counted are attempts before the row."""
+    """Add ``attempt``: number of each run of a job, by time; each eviction that Kueue counted is an earlier attempt."""
     order = pl.coalesce("start_time", "submit_time")
     evictions = pl.col("evictions").fill_null(0)
     frame = rows.good.sort(order, "file", "line", maintain_order=True)

@@ -13,13 +13,12 @@ import polars as pl
 
 from gpuplanner.core.schemas import FULL_GPU, MAX_GPUS_PER_JOB, SERVICE_JOB_CLASS
 from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
-from gpuplanner.ingest.gpu_shares import DEVICES_COLUMN, format_device_counts
-from gpuplanner.ingest.job_table import UNRESOLVED_GPUS_COLUMN
+from gpuplanner.ingest.job_gpu_counting import DEVICES_COLUMN, format_device_counts
 from gpuplanner.ingest.kubernetes.api_objects import classify_unread_resource, parse_gpu_resource
 from gpuplanner.ingest.kubernetes.cluster_dump import ClusterDump, KueueWorkload
 from gpuplanner.ingest.kubernetes.node_gpus import TOO_MANY_GPUS_CHECK, UNKNOWN_REPLICAS_CHECK, partitions_in_mode
 from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
-    FULL_GPU_KIND,
+    FULL_GPU_DEVICE_CLASS_KIND,
     MIG_DEVICE_CLASS_KIND,
     ClaimedGpus,
     Node,
@@ -36,11 +35,12 @@ from gpuplanner.ingest.kubernetes.pod_requests import (
     SERVICE_OWNER_KINDS,
     Owner,
     PodOrJob,
+    gpu_memory_resources,
     group_gangs,
-    memory_resources,
-    node_memory_units,
+    node_defined_memory_units,
 )
 from gpuplanner.ingest.source_fields import MAX_DURATION_S, Field
+from gpuplanner.ingest.table_assembly import UNRESOLVED_GPUS_COLUMN
 
 FIELD_BY_JOB_ROW_KEY = {
     "job": Field("job_id"),
@@ -64,27 +64,29 @@ FIELD_BY_JOB_ROW_KEY = {
     "reported by": Field("told_by"),
     "devices": Field(DEVICES_COLUMN, nullable=True),
 }
-"""Fields of the rows that are made from pods, Jobs and Workloads, and their columns in the job table."""
+"""Key of a row made from a pod, Job or Workload → its column in the job table, and how to parse its text."""
 
 DEVICE_CLASS_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
-"""Prefix of the extended resources that name a device class (Kubernetes, DRA)."""
+"""Prefix of the extended resources that name a DRA device class (Kubernetes, DRA)."""
 
-NAME_BY_REQUEST = {GPU_MEMORY_KEY: "memory of a GPU (nvidia.com/gpu-Ngb or the annotation gpu-memory)"}
-"""Key of a GPU request → its name in messages, where it is not the name of a resource."""
+NAME_BY_REQUEST_KEY = {GPU_MEMORY_KEY: "memory of a GPU (nvidia.com/gpu-Ngb or the annotation gpu-memory)"}
+"""Key of a GPU request that is not the name of a resource → its name in messages."""
 
 NO_GPU_REQUEST_REASON = "requests no GPU"
+"""Reject reason of pods, Jobs and Workloads that request no GPU."""
+
 COUNTED_WITH_JOB_REASON = "counted on the row of its job"
-"""Reasons in the reject table for objects that are no job of their own."""
+"""Reject reason of pods and Jobs whose GPUs are counted on the row of another object."""
 
 GpuRequester = PodOrJob | KueueWorkload
-"""An object that requests GPUs."""
+"""An object that requests GPUs: pod, Job, or Workload of Kueue."""
 
 
 @dataclass
 class _GpuAllocation:
     """GPUs allocated to the pods of a job; their sum is unknown if any number is.
 
-    - ``device_counts``: Number, MIG profile and GPU model of devices of one kind. [GPUs or MIG instances]
+    - ``device_counts``: Number, MIG profile and GPU model of the devices of each request. [GPUs or MIG instances]
     - ``gpus_by_memory``: The same numbers counted by memory, for devices that are not MIG instances. [GPUs]
     - ``unresolved``: Estimated GPUs of devices whose number of GPUs is unknown. [GPUs]
     - ``devices_per_pod``: Number of devices of each pod, in the order of the pods.
@@ -96,9 +98,9 @@ class _GpuAllocation:
     devices_per_pod: list[float] = field(default_factory=list)
 
     def to_columns(self) -> dict[str, str | None]:
-        """Return the allocation as fields of a job row; the profile only if there is a single one."""
-        gpus = _sum_text(gpus for gpus, _, _ in self.device_counts)
-        by_memory = _sum_text(self.gpus_by_memory)
+        """Return the allocation as texts by key of a job row; the MIG profile only if all devices have the same."""
+        gpus = _sum_as_text(gpus for gpus, _, _ in self.device_counts)
+        by_memory = _sum_as_text(self.gpus_by_memory)
         profiles = {profile for gpus, profile, _ in self.device_counts if gpus != 0}
         models = {model for gpus, _, model in self.device_counts if gpus != 0 and model}
         has_instances = gpus is not None and bool(profiles - {None})
@@ -116,7 +118,7 @@ class _GpuAllocation:
         }
 
 
-def _sum_text(numbers: Iterable[Fraction | int | None]) -> str | None:
+def _sum_as_text(numbers: Iterable[Fraction | int | None]) -> str | None:
     """Return the sum of numbers as text; None if one of them is unknown."""
     known_numbers = list(numbers)
     return None if None in known_numbers else str(float(sum(number for number in known_numbers if number)))
@@ -138,9 +140,9 @@ class ResourceRequests:
 
 @dataclass(frozen=True)
 class UncertainRequests:
-    """Requests of pods that are not read or not certain, by resource or device class.
+    """GPU requests that are not read, or whose number of GPUs is uncertain, by resource or device class.
 
-    - ``unread``: The resource is not read.
+    - ``unread``: The resource or device class is not read; it may be a GPU or another accelerator.
     - ``on_missing_nodes``: The pods ran on nodes that are not in the dump, whose GPUs may be shared.
     - ``unresolved``: The number of GPUs that the request represents is unknown.
     - ``by_catalogue``: The request is for GPU memory, and only the catalogue states the memory of the GPU.
@@ -153,7 +155,7 @@ class UncertainRequests:
 
 
 def make_job_rows(dump: ClusterDump) -> tuple[Rows, pl.DataFrame, UncertainRequests]:
-    """Make the job rows of a dump.
+    """Make one row for the job table from each job in a Kubernetes dump.
 
     Parameters
     ----------
@@ -163,11 +165,11 @@ def make_job_rows(dump: ClusterDump) -> tuple[Rows, pl.DataFrame, UncertainReque
     Returns
     -------
     rows : Rows
-        One row for each job; objects that are counted with another, or request no GPU, are rejects.
+        One row for each job; objects that are counted on the row of another, or request no GPU, are rejects.
     names : polars.DataFrame
-        ``name`` and ``job_id``: pods whose job has another name.
+        Columns ``name`` and ``job_id``: each pod whose job has another name, as namespace/name.
     uncertain : UncertainRequests
-        Requests that are not read or not certain.
+        GPU requests that are not read or whose number of GPUs is uncertain.
     """
     jobs = _JobRowBuilder(dump)
     rows = jobs.build_rows()
@@ -177,11 +179,12 @@ def make_job_rows(dump: ClusterDump) -> tuple[Rows, pl.DataFrame, UncertainReque
 
 @dataclass
 class _JobRowBuilder:
-    """Builds the job rows of a dump.
+    """Builder of the job rows of a Kubernetes dump.
 
-    - ``counted_claims``: Claims whose devices are counted already: several pods may share one claim.
-    - ``job_names``: Pod → its job, if that has another name.
-    - ``uncertain``: Requests that are not read or not certain.
+    - ``records``: Rows and rejects so far.
+    - ``counted_claims``: ResourceClaims whose devices are counted already: several pods may share one claim.
+    - ``job_names``: Pod → its job, if that has another name, both as namespace/name.
+    - ``uncertain``: GPU requests that are not read or whose number of GPUs is uncertain.
     """
 
     dump: ClusterDump
@@ -191,7 +194,7 @@ class _JobRowBuilder:
     uncertain: UncertainRequests = field(default_factory=UncertainRequests)
 
     def build_rows(self) -> Rows:
-        """Assign each pod and Job to a Workload, a gang or the rejects, and make a row for each job."""
+        """Assign each pod and Job to a Workload, a gang of pods or the rejects, and make a row for each job."""
         dump = self.dump
         workload_by_uid = {uid: workload for workload in dump.workloads.values() for uid in workload.owner_uids}
         groups: dict[str, list[PodOrJob]] = defaultdict(list)
@@ -223,7 +226,7 @@ class _JobRowBuilder:
         return self.records.rows(dump.files)
 
     def _add_gang(self, gang: Sequence[PodOrJob]) -> None:
-        """Add a row for pods that ran together, or for a Job without pods."""
+        """Add the job row of a gang (pods that ran together), or of a Job without pods."""
         first_pod = gang[0]
         owner = self._find_job_controller(first_pod)
         allocation = self._allocate_pods(gang)
@@ -243,7 +246,7 @@ class _JobRowBuilder:
             self._reject_requester(pod, COUNTED_WITH_JOB_REASON)
 
     def _add_workload(self, workload: KueueWorkload, pods: Sequence[PodOrJob]) -> None:
-        """Add a row for a Workload of Kueue, with its pods."""
+        """Add the job row of a Workload of Kueue, with its pods."""
         if not workload.gpu_requests and not any(self._requests_gpus(pod) for pod in pods):
             self._reject_requester(workload, NO_GPU_REQUEST_REASON)
             return
@@ -258,7 +261,7 @@ class _JobRowBuilder:
         job_states = [self.dump.jobs[uid].state for uid in workload.owner_uids if uid in self.dump.jobs]
         states = job_states or [pod.state for pod in pods]
         queue = workload.queue or self.dump.queues.get((workload.namespace, workload.local_queue or ""))
-        start, end = _pod_times(workload, pods) or (workload.start, workload.end)
+        start, end = _mean_pod_times(workload, pods) or (workload.start, workload.end)
         job_fields = {
             "tenant": queue or workload.namespace,
             "creation": _format_time(workload.submit),
@@ -277,7 +280,7 @@ class _JobRowBuilder:
         allocation: _GpuAllocation,
         job_fields: Mapping[str, str | None],
     ) -> None:
-        """Add a row for a job, and the names of its pods, by which telemetry may name it.
+        """Add the row of a job, and the names of its pods, by which telemetry may identify it.
 
         Parameters
         ----------
@@ -309,7 +312,7 @@ class _JobRowBuilder:
         self.records.add_record(location.file, location.item, location.raw, record)
 
     def _allocate_pods(self, pods: Sequence[PodOrJob]) -> _GpuAllocation:
-        """Return the GPUs of pods, or of all pods of a Job."""
+        """Return the GPUs allocated to the pods of a gang, or to all pods of a Job that stands for them."""
         allocation = _GpuAllocation()
         for pod in pods:
             count_before = len(allocation.device_counts)
@@ -319,7 +322,7 @@ class _JobRowBuilder:
         return allocation
 
     def _add_pod_devices(self, allocation: _GpuAllocation, pod: PodOrJob) -> None:
-        """Add the GPUs of a pod, or of all pods of a Job: those of extended resources, then those of claims."""
+        """Add the GPUs of a pod, or of all pods of a Job: by extended resources, then by DRA ResourceClaims."""
         node = self.dump.find_pod_node(pod)
         kinds = [(node.model, node.profile)] if node else []
         nodes = [node] if node else self._candidate_nodes(pod)
@@ -330,9 +333,9 @@ class _JobRowBuilder:
             fraction = self._claim_fractions.get(key)
             if key not in self.counted_claims or fraction is not None:
                 for name in claim.unread:
-                    _count_request(self.uncertain.unread, pod, name, 1)
+                    _add_to_requests(self.uncertain.unread, pod, name, 1)
                 if claim.gpus is None and not claim.unread:
-                    _count_request(self.uncertain.unresolved, pod, f"devices of {', '.join(claim.classes)}", 1)
+                    _add_to_requests(self.uncertain.unresolved, pod, f"devices of {', '.join(claim.classes)}", 1)
                 gpus = None if claim.gpus is None else claim.gpus * pod.copies * (1 if fraction is None else fraction)
                 allocation.gpus_by_memory.append(gpus)
                 allocation.device_counts.append((gpus, claim.profile, claim.model or (node.model if node else None)))
@@ -367,27 +370,27 @@ class _JobRowBuilder:
         """
         model, instance_profile = model_profiles[0] if len(set(model_profiles)) == 1 else (None, None)
         has_own_node = bool(nodes) and (isinstance(requester, KueueWorkload) or requester.node in self.dump.nodes)
-        if name in NON_RESOURCE_REQUEST_KEYS or name in memory_resources():
-            by_memory = name in (GPU_MEMORY_KEY, MEMORY_BESIDE_CORES_KEY) or name in memory_resources()
+        if name in NON_RESOURCE_REQUEST_KEYS or name in gpu_memory_resources():
+            by_memory = name in (GPU_MEMORY_KEY, MEMORY_BESIDE_CORES_KEY) or name in gpu_memory_resources()
             gpu_size = self._gpu_memory_units(name, nodes) if by_memory else Fraction(1)
             share = None if gpu_size is None else units / gpu_size
             if name not in (MEMORY_FRACTION_KEY, MEMORY_BESIDE_CORES_KEY):
                 allocation.device_counts.append((share, None, model))
             if name != GPU_FRACTION_KEY:
                 allocation.gpus_by_memory.append(share)
-            if share is not None and name in memory_resources() and requester.start:
+            if share is not None and name in gpu_memory_resources() and requester.start:
                 if not has_own_node:
-                    _count_request(self.uncertain.on_missing_nodes, requester, name, share)
+                    _add_to_requests(self.uncertain.on_missing_nodes, requester, name, share)
                 elif not self._is_memory_stated(name, nodes):
-                    _count_request(self.uncertain.by_catalogue, requester, name, share)
+                    _add_to_requests(self.uncertain.by_catalogue, requester, name, share)
             if share is None and name != MEMORY_BESIDE_CORES_KEY:
-                request = f"{NAME_BY_REQUEST.get(name, name)} on {model or 'a GPU model that no node names'}"
-                _count_request(self.uncertain.unresolved, requester, request, 1)
+                request = f"{NAME_BY_REQUEST_KEY.get(name, name)} on {model or 'a GPU model that no node names'}"
+                _add_to_requests(self.uncertain.unresolved, requester, request, 1)
             return
 
         resource = parse_gpu_resource(name)
         if resource is None:
-            _count_request(self.uncertain.unread, requester, name, units)
+            _add_to_requests(self.uncertain.unread, requester, name, units)
             if classify_unread_resource(name) != "accelerator":
                 allocation.device_counts.append((None, None, model))
                 allocation.unresolved += units
@@ -406,16 +409,16 @@ class _JobRowBuilder:
             allocation.unresolved += estimated_gpus
             checks = {doubt.check for node in nodes for doubt in node.doubts}
             if not has_own_node or checks.isdisjoint((TOO_MANY_GPUS_CHECK, UNKNOWN_REPLICAS_CHECK)):
-                _count_request(self.uncertain.unresolved, requester, name, estimated_gpus)
+                _add_to_requests(self.uncertain.unresolved, requester, name, estimated_gpus)
         elif not (has_own_node or resource.profile or resource.partition_mode) and self.dump.nodes and requester.start:
-            _count_request(self.uncertain.on_missing_nodes, requester, name, gpus)
+            _add_to_requests(self.uncertain.on_missing_nodes, requester, name, gpus)
         allocation.gpus_by_memory.append(gpus)
         allocation.device_counts.append((gpus, resource.profile or instance_profile, model))
 
     def _candidate_nodes(self, pod: PodOrJob) -> Sequence[Node]:
-        """Return the nodes on which a pod whose node is not in the dump may be.
+        """Return the nodes on which a pod whose node is not in the dump may have run.
 
-        These are all nodes with its resources if it had a node, or if they share their GPUs alike; else none.
+        These are all nodes with its GPU resources if it had a node, or if all have as many units per GPU; else none.
         """
         names = {resource.base_name for name in pod.gpu_requests if (resource := parse_gpu_resource(name))}
         nodes = [node for node in self.dump.nodes.values() if not names.isdisjoint(node.units)]
@@ -423,41 +426,41 @@ class _JobRowBuilder:
         return nodes if nodes_agree or pod.node else []
 
     def _gpu_memory_units(self, name: str, nodes: Sequence[Node]) -> Fraction | None:
-        """Return the memory of one GPU of the nodes, or of all nodes if there are none, in units of a resource.
+        """Return the memory of one GPU of the nodes, or without nodes of all nodes, in units of a memory resource.
 
-        None if the nodes differ, or do not state it.
+        None if the nodes differ, or their GPU memory is unknown.
         """
         gpu_nodes = [node for node in nodes or self.dump.nodes.values() if node.gpus != 0]
-        is_in_mib = node_memory_units().get(name, "MiB").endswith("MiB")
+        is_in_mib = node_defined_memory_units().get(name, "MiB").endswith("MiB")
         sizes = [node.memory_units.get(name, node.memory_mib if is_in_mib else None) for node in gpu_nodes]
         size = sizes[0] if len(set(sizes)) == 1 else None
         return None if size is None else Fraction(size)
 
     def _is_memory_stated(self, name: str, nodes: Sequence[Node]) -> bool:
-        """Whether the nodes state the memory of one of their GPUs, in units of a resource."""
+        """Whether all nodes themselves, not just the catalogue, state their GPU memory, for a memory resource."""
         gpu_nodes = [node for node in nodes or self.dump.nodes.values() if node.gpus != 0]
         return all(node.is_memory_stated or name in node.memory_units for node in gpu_nodes)
 
     def _requests_gpus(self, pod: PodOrJob) -> bool:
-        """Whether a pod or Job requests GPUs, by resources or by claims."""
+        """Whether a pod or Job requests GPUs, by extended resources or by DRA ResourceClaims."""
         return bool(self._gpu_requests(pod)) or any(claim.gpus != 0 for _, claim in self._count_claims(pod))
 
     def _gpu_requests(self, pod_or_job: PodOrJob) -> dict[str, Fraction]:
-        """Return the GPU requests of a pod; resources of a DRA device class of GPUs become GPU resources."""
+        """Return the GPU requests of a pod or Job; resources that name a DRA device class become GPU resources."""
         requests = dict(pod_or_job.gpu_requests)
         for resource, number in {**pod_or_job.other_requests, **pod_or_job.gpu_requests}.items():
             has_prefix = resource.startswith(DEVICE_CLASS_RESOURCE_PREFIX)
             implied_class = resource.removeprefix(DEVICE_CLASS_RESOURCE_PREFIX) if has_prefix else ""
             name = self.dump.class_by_resource.get(resource, implied_class)
             device = find_device_class(name, self.dump.classes)
-            if name and device.kind in (FULL_GPU_KIND, MIG_DEVICE_CLASS_KIND):
+            if name and device.kind in (FULL_GPU_DEVICE_CLASS_KIND, MIG_DEVICE_CLASS_KIND):
                 key = f"nvidia.com/mig-{device.profile}" if device.profile else "nvidia.com/gpu"
                 requests[key] = requests.get(key, Fraction(0)) + number
                 requests.pop(resource, None)
         return requests
 
     def _find_tenant(self, pod_or_job: PodOrJob) -> str:
-        """Return the tenant of a pod or Job: its ClusterQueue or LocalQueue of Kueue, its queue, or its namespace."""
+        """Return the tenant of a pod or Job: its queue of KAI or Volcano, else of Kueue, else its namespace."""
         jobs = self.dump.jobs
         owner_jobs = [jobs[uid] for _, _, uid in self.dump.find_controllers(pod_or_job) if uid in jobs]
         queued = next((owner for owner in (pod_or_job, *owner_jobs) if owner.local_queue), None)
@@ -469,20 +472,20 @@ class _JobRowBuilder:
 
     @functools.cached_property
     def _flavor_hardware(self) -> dict[str, tuple[tuple[str | None, str | None], list[Node]]]:
-        """GPU model and MIG profile, and nodes, by ResourceFlavor."""
+        """ResourceFlavor → its GPU model and MIG profile, and its nodes."""
         dump = self.dump
         return {flavor: (dump.flavor_gpu_model(flavor), dump.flavor_nodes(flavor)) for flavor in dump.flavors}
 
     @functools.cached_property
     def _unique_local_queues(self) -> dict[str, str]:
-        """LocalQueues whose name only one namespace has, by name: they need no namespace in the name of the tenant."""
+        """Name → name of each LocalQueue that only one namespace has: as a tenant it needs no namespace in its name."""
         pods_and_jobs = (*self.dump.pods.values(), *self.dump.jobs.values())
         names = {(pod.namespace, pod.local_queue) for pod in pods_and_jobs if pod.local_queue}
         counts = Counter(queue for _, queue in names)
         return {str(queue): str(queue) for queue, number in counts.items() if number == 1}
 
     def _count_claims(self, pod_or_job: PodOrJob) -> list[tuple[tuple[str, str], ClaimedGpus]]:
-        """Count the GPUs of each claim of a pod, with namespace and name of the claim ("" if made from a template)."""
+        """Return each ResourceClaim of a pod, as namespace and name ("" if made from a template), with its GPUs."""
         dump, counted = self.dump, []
         for name, template in pod_or_job.claims:
             key = (pod_or_job.namespace, name or "")
@@ -493,7 +496,7 @@ class _JobRowBuilder:
 
     @functools.cached_property
     def _claim_fractions(self) -> dict[tuple[str, str], Fraction]:
-        """Fraction of a claim with which each of its pods counts, by claim, if several pods use it.
+        """ResourceClaim that several pods use → fraction [0-1] of its GPUs that counts for each of these pods.
 
         The GPU-hours of the pods then sum to those of the claim.
         """
@@ -509,7 +512,7 @@ class _JobRowBuilder:
         return {claim: _union_fraction(spans) for claim, spans in spans_by_claim.items() if len(spans) > 1}
 
     def _is_service(self, pod: PodOrJob) -> bool:
-        """Whether a pod is of a service: its controller replaces it whenever it ends."""
+        """Whether a pod is of a service: its direct controller, such as a ReplicaSet, replaces it whenever it ends."""
         owners = self.dump.find_controllers(pod)
         return pod.kind == "Pod" and bool(owners) and owners[0][0] in SERVICE_OWNER_KINDS
 
@@ -524,14 +527,14 @@ class _JobRowBuilder:
         return next((owner for owner in reversed(owners) if owner[0] != "CronJob"), None)
 
     def _reject_requester(self, requester: GpuRequester, reason: str) -> None:
-        """Add an object to the rejects, with a reason."""
+        """Add a pod, Job or Workload to the rejects, with a reason."""
         self.records.reject(requester.location.file, requester.location.item, requester.location.raw, reason)
 
 
-def _count_request(
+def _add_to_requests(
     counts: dict[str, ResourceRequests], requester: GpuRequester, name: str, devices: Fraction | int
 ) -> None:
-    """Count a pod, Job or Workload among those that request a resource or device class.
+    """Add the pods and device-hours of a pod, Job or Workload to the counts of a resource that it requests.
 
     Parameters
     ----------
@@ -549,8 +552,10 @@ def _count_request(
     requests.device_hours += float(devices) * requester.hours
 
 
-def _pod_times(workload: KueueWorkload, pods: Sequence[PodOrJob]) -> tuple[datetime | None, datetime | None] | None:
-    """Return mean start and end of the pods of a Workload, which come after its admission.
+def _mean_pod_times(
+    workload: KueueWorkload, pods: Sequence[PodOrJob]
+) -> tuple[datetime | None, datetime | None] | None:
+    """Return mean start and end of the pods of a Workload, weighted by their GPUs; pods start after its admission.
 
     None if not all of its pods are in the dump, or some have no time.
     """
@@ -569,7 +574,7 @@ def _pod_times(workload: KueueWorkload, pods: Sequence[PodOrJob]) -> tuple[datet
 
 
 def _union_fraction(spans: Sequence[tuple[datetime, datetime]]) -> Fraction:
-    """Return the length of the union of time spans divided by the sum of their lengths. [0-1]."""
+    """Return the length of the union of time spans divided by the sum of their lengths, a fraction [0-1]."""
     union = timedelta(0)
     union_end = min(start for start, _ in spans)
     for start, end in sorted(spans):
@@ -581,7 +586,7 @@ def _union_fraction(spans: Sequence[tuple[datetime, datetime]]) -> Fraction:
 
 
 def _mean_time(instants: Sequence[datetime], devices: Sequence[float]) -> datetime | None:
-    """Return the mean of the starts, or ends, of the pods of a gang, weighted by their devices.
+    """Return the mean start, or mean end, of the pods of a gang, weighted by their numbers of devices.
 
     A gang with these mean times has the GPU-hours of its pods. None if a pod has no time, or none has devices.
     """
@@ -594,5 +599,5 @@ def _mean_time(instants: Sequence[datetime], devices: Sequence[float]) -> dateti
 
 
 def _format_time(instant: datetime | None) -> str | None:
-    """Format a time as the text of a record; None stays None."""
+    """Format a time as ISO text; None stays None."""
     return None if instant is None else instant.isoformat()

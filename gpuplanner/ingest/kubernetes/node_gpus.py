@@ -39,51 +39,86 @@ from gpuplanner.ingest.kubernetes.api_objects import (
     parse_quantity,
     to_text,
 )
-from gpuplanner.ingest.kubernetes.pod_requests import node_memory_units
+from gpuplanner.ingest.kubernetes.pod_requests import node_defined_memory_units
 
-PRODUCT_LABEL = "nvidia.com/gpu.product"
+PRODUCT_LABEL_KEY = "nvidia.com/gpu.product"
+"""Node label of gpu-feature-discovery with the GPU product, such as ``NVIDIA-H100-80GB-HBM3``."""
+
 GPU_COUNT_LABEL_KEY = "nvidia.com/gpu.count"
+"""Node label of gpu-feature-discovery with the number of GPUs, or of instances under the MIG strategy ``single``."""
+
 VGPU_LABEL_KEY = "nvidia.com/vgpu.present"
+"""Node label of gpu-feature-discovery that is ``true`` where the GPUs are vGPUs."""
+
 MIG_CONFIG_LABEL_KEY = "nvidia.com/mig.config"
+"""Node label of the GPU operator with the name of the MIG configuration, such as ``all-1g.10gb``."""
+
 UNIFORM_MIG_CONFIG_PREFIX = "all-"
 """Prefix of MIG configurations that partition every GPU of a node into instances of one profile."""
 
 MIG_COUNT_SUFFIX = ".count"
+"""End of the node labels that count MIG instances, such as ``nvidia.com/mig-1g.10gb.count``."""
+
 REPLICAS_SUFFIX = ".replicas"
+"""End of the node labels with the units that share one GPU or instance, such as ``nvidia.com/gpu.replicas``."""
+
 SHARED_PRODUCT_SUFFIX = "-SHARED"
+"""End of the GPU product label where units are time-sliced replicas."""
+
 MIG_PRODUCT_SUFFIX_PATTERN = re.compile(r"-MIG-([^-]+(?:-me)?)$")
+"""End of the GPU product label under the MIG strategy ``single``, with the profile: ``-MIG-1g.10gb``."""
+
 MIG_PROFILE_PATTERN = re.compile(r"\d+g\.\d+gb(?:[+-]\w+(?:\.all)?)?")
+"""A MIG profile, such as ``1g.10gb+me``."""
+
 LABEL_MEMORY_SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)")
+"""The number at the beginning of a node label with the memory of a GPU."""
 
 UNPARTITIONED_AMD_MODE = "SPX"
 """Compute partition mode in which an AMD GPU is one device."""
 
 MANUAL_LABEL_CATALOG_UNIT = "by hand"
-"""Unit, in the catalogue, of labels that an operator sets by hand: they count where nothing else names the model."""
+"""Unit, in the catalogue, of node labels that operators set by hand; used where nothing else names the GPU model."""
 
 MAX_LABEL_MEMORY_DEVIATION_FRACTION = 0.15
-"""Largest relative deviation of the memory on a label from that of the GPU model. [0-1]"""
+"""Largest relative difference between the GPU memory on a node label and that of the GPU model. [0-1]"""
 
 MAX_DEVICE_PLUGIN_GPUS = 1024
-"""Largest number of GPUs that the register of a device plugin may list."""
+"""Largest number of GPUs that a device plugin may list in the annotation of a node."""
 
 MODEL_MISMATCH_CHECK = "labels of a node name different GPU models"
+"""Quality check on nodes whose labels name different GPU models."""
+
 COUNT_MISMATCH_CHECK = "labels of a node state different numbers of GPUs"
+"""Quality check on nodes whose labels, or labels and capacity, state different numbers of GPUs."""
+
 SHARED_UNITS_CHECK = "more units on a node than GPUs: each is a share of a GPU"
+"""Quality check (information) on nodes whose resource units are known to be equal shares of a GPU."""
+
 ASSUMED_SHARES_CHECK = "more units on a node than GPUs, taken for equal shares of them"
+"""Quality check on nodes with more resource units than GPUs, which are assumed to be equal shares."""
+
 UNCONFIRMED_GPUS_CHECK = "GPUs of a node that only its capacity counts"
+"""Quality check on nodes whose number of GPUs only their capacity states."""
+
 UNKNOWN_REPLICAS_CHECK = "more units on a node than GPUs, and no label states how they are shared"
+"""Quality check on nodes with more resource units than GPUs, where nothing states how units share GPUs."""
+
 WITHHELD_GPUS_CHECK = "nodes that offer fewer GPUs than they have"
+"""Quality check on nodes that offer fewer GPUs to pods than are installed."""
+
 TOO_MANY_GPUS_CHECK = f"more than {MAX_CATALOG_GPUS_PER_NODE} GPUs on a node"
+"""Quality check on nodes whose capacity is more GPUs than any node of the catalogue has."""
+
 VGPU_CHECK = "GPUs of nodes that are parts of a physical GPU (vGPU)"
-"""Checks of the quality report on nodes."""
+"""Quality check on nodes whose GPUs are vGPUs: parts of a physical GPU."""
 
 
 @dataclass(frozen=True)
 class NodeDoubt:
     """A contradiction, or an assumption, in the labels and resources of a node.
 
-    - ``check``: Check that the node fails, one of the constants of this module.
+    - ``check``: Name of the quality check that the node fails, such as :data:`MODEL_MISMATCH_CHECK`.
     - ``evidence``: Labels and values that contradict each other.
     - ``resource``: Resource whose pods are affected, without its suffix of shared replicas; None for all.
     """
@@ -95,13 +130,13 @@ class NodeDoubt:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeGpus:
-    """GPUs of one node.
+    """GPU model, number of GPUs, MIG layouts and GPU sharing of one Kubernetes node.
 
-    - ``model``: GPU model, as the source names it where that name is enough.
+    - ``model``: GPU model, as labels of the node name it where that name is enough.
     - ``gpus``: Number of GPUs installed; None if unknown.
     - ``profile``: MIG profile of the instances that ``nvidia.com/gpu`` represents (MIG strategy ``single``).
     - ``memory_mib``: Memory of one GPU [MiB], of which requests are fractions; None if unknown.
-    - ``is_memory_stated``: It is from labels or annotations; else from the catalogue, a few percent more.
+    - ``is_memory_stated``: The memory is from labels or annotations; else from the catalogue, a few percent more.
     - ``memory_units``: Memory resource → units of it that are one GPU.
     - ``replicas``: Resource → units of it that share one GPU or instance, if more than one; 0 if their number is
       unknown.
@@ -110,7 +145,7 @@ class NodeGpus:
     - ``layouts``: MIG layouts of its GPUs; None if unknown.
     - ``withheld``: Number of GPUs installed that the node does not offer to pods.
     - ``unread``: Resource that is not read → its number on the node.
-    - ``doubts``: Contradictions and assumptions.
+    - ``doubts``: Contradictions and assumptions in labels and resources.
     """
 
     model: str | None = None
@@ -163,7 +198,7 @@ def read_node_gpus(labels: ApiObject, annotations: ApiObject, capacity: ApiObjec
     """
     node_type = _find_instance_type(labels)
     register = read_gpu_register(annotations)
-    product_profile = split_product_label(to_text(labels.get(PRODUCT_LABEL)))[1]
+    product_profile = split_product_label(to_text(labels.get(PRODUCT_LABEL_KEY)))[1]
     profile = profile_from_labels(labels)
     model, gpu_models, doubts = gpu_model_from_labels(labels, node_type, register[2] if register else None)
     node_count_resources = list_resource_names("resource", "gpus_of_node")
@@ -208,7 +243,7 @@ def read_node_gpus(labels: ApiObject, annotations: ApiObject, capacity: ApiObjec
         is_memory_stated=register is not None or _labelled_memory_gib(labels, exact=True) is not None,
         memory_units={
             name: Fraction(parse_quantity(capacity[name], name)) / stated
-            for name in node_memory_units()
+            for name in node_defined_memory_units()
             if name in capacity and stated
         },
         replicas=replicas,
@@ -225,7 +260,7 @@ def read_node_gpus(labels: ApiObject, annotations: ApiObject, capacity: ApiObjec
 
 @dataclass(frozen=True)
 class _GpuUnits:
-    """Units of GPU resources of a node, and the GPUs that they represent.
+    """Units of the GPU resources in the capacity of a node, compared with the GPUs that they represent.
 
     - ``labels``: Labels of the node.
     - ``resources``: GPU resource → units in its capacity.
@@ -241,12 +276,19 @@ class _GpuUnits:
     profile: str | None
 
     def check_replicas(self, replicas: Mapping[str, int]) -> tuple[dict[str, int], list[NodeDoubt]]:
-        """Compare units with GPUs: return the units that share one GPU by resource, 0 if unknown, and the doubts.
+        """Check the units that share one GPU against units and GPUs of the node, and infer them where unlabelled.
 
         Parameters
         ----------
         replicas : mapping of str to int
-            Resource → units that share one GPU, by labels.
+            Resource → units that share one GPU, by labels; 0 if a label states sharing without the number.
+
+        Returns
+        -------
+        replicas : dict of str to int
+            Resource → units that share one GPU; 0 if unknown.
+        doubts : list of NodeDoubt
+            Contradictions and assumptions.
         """
         checked = dict(replicas)
         doubts: list[NodeDoubt] = []
@@ -261,7 +303,7 @@ class _GpuUnits:
                 if number > MAX_CATALOG_GPUS_PER_NODE and labelled is None:
                     checked[plain] = 0
                     doubts.append(NodeDoubt(TOO_MANY_GPUS_CHECK, words, plain))
-                elif number > 1 and labelled is None and PRODUCT_LABEL not in self.labels:
+                elif number > 1 and labelled is None and PRODUCT_LABEL_KEY not in self.labels:
                     # A product label would end in -SHARED if the units were replicas.
                     type_name = next(_label_values(self.labels, "instance_type"), None)
                     in_catalogue = f"instance type {type_name} is not in the catalogue"
@@ -283,7 +325,7 @@ class _GpuUnits:
         return checked, doubts
 
     def full_gpu_units(self) -> dict[str, int]:
-        """Return the units of each full-GPU resource, replicas included."""
+        """Return full-GPU resource, such as ``nvidia.com/gpu`` → its units in the capacity, replicas included."""
         units: dict[str, int] = {}
         for name, number in self.resources.items():
             resource = parse_gpu_resource(name)
@@ -292,23 +334,23 @@ class _GpuUnits:
         return units
 
     def unshared_units(self) -> int | None:
-        """Return the units of its full-GPU resource that the node has without replicas; None if unknown."""
+        """Return how many units of its full-GPU resource the node would have if none were replicas; None if unknown."""
         per_gpu = self.units_per_gpu()
         if self.stated is not None and per_gpu is not None:
             return self.stated * per_gpu
-        has_product_profile = split_product_label(to_text(self.labels.get(PRODUCT_LABEL)))[1] is not None
+        has_product_profile = split_product_label(to_text(self.labels.get(PRODUCT_LABEL_KEY)))[1] is not None
         if has_product_profile and GPU_COUNT_LABEL_KEY in self.labels:
             return parse_count(self.labels[GPU_COUNT_LABEL_KEY], GPU_COUNT_LABEL_KEY)
         return None
 
     def units_per_gpu(self) -> int | None:
-        """Return the units of the full-GPU resource that one GPU is: 1, or its number of instances of the profile."""
+        """Return the full-GPU units of one GPU: 1, or its MIG instances (strategy ``single``); None if unknown."""
         if self.profile is None:
             return 1
         return _max_instances(self.gpu_models, self.profile)
 
     def infer_replicas(self, units_per_gpu: int, *, labelled: bool) -> tuple[int, str]:
-        """Infer how many units share one GPU, 0 if unknown, and the check that remains.
+        """Infer how many units share one GPU, 0 if unknown, and the quality check that the node then fails.
 
         On a GPU that MIG can partition, units may be instances, whose compute is not an equal share of it, unless they
         are as many as its compute slices. On other GPUs they may be of a plugin that divides GPUs by request.
@@ -316,7 +358,7 @@ class _GpuUnits:
         Parameters
         ----------
         units_per_gpu : int
-            Units for each GPU or instance; 0 if GPUs differ.
+            Units in the capacity for each GPU or instance; 0 if they do not divide evenly.
         labelled : bool
             Whether a label states that GPUs are shared, without the number.
         """
@@ -331,12 +373,14 @@ class _GpuUnits:
             are_equal_parts = slice_counts == {units_per_gpu}
         if labelled or are_equal_parts:
             return units_per_gpu, SHARED_UNITS_CHECK
-        is_labelled = self.profile is not None or PRODUCT_LABEL in self.labels  # gpu-feature-discovery names instances
+        is_labelled = (
+            self.profile is not None or PRODUCT_LABEL_KEY in self.labels
+        )  # gpu-feature-discovery names instances
         is_certain = is_labelled or not (any(modes) or slice_counts)
         return (units_per_gpu, ASSUMED_SHARES_CHECK) if is_certain else (0, UNKNOWN_REPLICAS_CHECK)
 
     def count_withheld_gpus(self, replicas: Mapping[str, int], allocatable: ApiObject) -> Fraction:
-        """Count the GPUs that the node has and does not offer: missing from its capacity, or not allocatable.
+        """Count the installed GPUs that the node does not offer to pods: missing from its capacity, or not allocatable.
 
         Parameters
         ----------
@@ -367,7 +411,7 @@ class _GpuUnits:
 def gpu_model_from_labels(
     labels: ApiObject, node_type: CloudInstanceType | None = None, registered: str | None = None
 ) -> tuple[str | None, tuple[str, ...], list[NodeDoubt]]:
-    """Find the GPU model of a node by its labels.
+    """Find the GPU model of a node by its labels, its cloud instance type and its device plugin.
 
     Parameters
     ----------
@@ -376,14 +420,14 @@ def gpu_model_from_labels(
     node_type : CloudInstanceType, optional
         Its cloud instance type. Default: the one that the labels name.
     registered : str, optional
-        GPU type in the register of a device plugin.
+        GPU type that a device plugin lists in an annotation of the node.
 
     Returns
     -------
     model : str or None
-        Its name in the source, or the GPU model if labels together decide it.
+        Name of the model in the labels, or the GPU model of the catalogue if only all labels together decide it.
     gpu_models : tuple of str
-        GPU models that it may be.
+        GPU models of the catalogue that it may be.
     doubts : list of NodeDoubt
         Labels that name different models.
 
@@ -406,7 +450,7 @@ def gpu_model_from_labels(
     memory = _labelled_memory_gib(labels)
 
     def find_models(label_words: list[tuple[str, str]]) -> list[tuple[str, str, tuple[str, ...]]]:
-        """Return each label that names a GPU model, its value, and the models that it may mean."""
+        """Return each label whose value names a GPU model, with that value and the models that it may mean."""
         candidates = [(label, word, match_gpu_models(word)) for label, word in label_words]
         return [(label, word, _filter_by_memory(boards, memory)) for label, word, boards in candidates if boards]
 
@@ -513,7 +557,7 @@ def count_installed_gpus(
 
 
 def instances_from_labels(labels: ApiObject, gpus: int, model: str | None) -> dict[str, int]:
-    """Return the MIG instances of a node by profile: as labels count them, else by the name of its configuration.
+    """Return MIG profile → instances of a node: as labels count them, else by the name of its MIG configuration.
 
     Examples
     --------
@@ -536,14 +580,14 @@ def instances_from_labels(labels: ApiObject, gpus: int, model: str | None) -> di
 
 
 def _possible_models(model: str | None, profiles: Iterable[str]) -> list[str]:
-    """Return the GPU models that a product name may mean and that have all these MIG profiles."""
+    """Return the GPU models of the catalogue that a product name may mean and that have all of some MIG profiles."""
     is_profile = MIG_PROFILE_PATTERN.fullmatch
     models_by_profile = [set(possible_gpu_models(model, word) if is_profile(word) else ()) for word in profiles]
     return sorted(set.intersection(*models_by_profile))
 
 
 def _uniform_layouts(model: str | None, instances: Mapping[str, int], gpus: int) -> list[str]:
-    """Return the MIG layouts of GPUs that are all partitioned alike; an empty list if that is impossible."""
+    """Return one MIG layout per GPU if GPUs partitioned alike can have these instances; else an empty list."""
     per_gpu = {profile: number // gpus for profile, number in instances.items()}
     if any(number % gpus for number in instances.values()):
         return []
@@ -572,7 +616,8 @@ def read_gpu_register(annotations: ApiObject) -> tuple[int, int | None, str | No
     Returns
     -------
     tuple or None
-        Number of GPUs, their memory [MiB] and their type, the latter two None if GPUs differ; None without register.
+        Number of GPUs, memory of each [MiB], and GPU type; memory or type are None if GPUs differ. None without such
+        an annotation.
 
     References
     ----------
@@ -610,14 +655,16 @@ def read_gpu_register(annotations: ApiObject) -> tuple[int, int | None, str | No
 
 
 def profile_from_labels(labels: ApiObject) -> str | None:
-    """Return the MIG profile of the instances that the full-GPU resource of a node represents, by its labels.
+    """Return the MIG profile of the instances that ``nvidia.com/gpu`` of a node represents, by its labels; else None.
 
     Examples
     --------
     >>> profile_from_labels({"cloud.google.com/gke-gpu-partition-size": "1g.5gb"}), profile_from_labels({})
     ('1g.5gb', None)
     """
-    return split_product_label(to_text(labels.get(PRODUCT_LABEL)))[1] or next(_label_values(labels, "profile"), None)
+    return split_product_label(to_text(labels.get(PRODUCT_LABEL_KEY)))[1] or next(
+        _label_values(labels, "profile"), None
+    )
 
 
 def _find_instance_type(labels: ApiObject) -> CloudInstanceType | None:
@@ -627,23 +674,23 @@ def _find_instance_type(labels: ApiObject) -> CloudInstanceType | None:
 
 
 def _label_values(labels: ApiObject, meaning: str) -> Iterator[str]:
-    """Return the values of the labels with one meaning in the catalogue, the most trusted first."""
+    """Yield the values of node labels that have a meaning, such as ``memory``, the most trusted first."""
     return (words for label in list_node_labels(meaning) if (words := to_text(labels.get(label))))
 
 
 def _plugin_annotation_prefixes() -> tuple[str, ...]:
-    """Return the prefixes of the annotations of device plugins that divide GPUs by themselves."""
+    """Return the names of node annotations of device plugins, such as HAMi, that divide GPUs by themselves."""
     return (*list_resource_names("node_annotation", "register"), *list_resource_names("node_annotation", "handshake"))
 
 
 def _is_mig_resource(name: str) -> bool:
-    """Whether a resource represents MIG instances."""
+    """Whether an extended resource represents MIG instances."""
     resource = parse_gpu_resource(name)
     return resource is not None and resource.profile is not None
 
 
 def _is_partition_resource(name: str) -> bool:
-    """Whether a resource represents MIG instances, or partitions of AMD GPUs."""
+    """Whether an extended resource represents MIG instances, or partitions of AMD GPUs."""
     resource = parse_gpu_resource(name)
     return resource is not None and (resource.profile or resource.partition_mode) is not None
 
@@ -651,7 +698,7 @@ def _is_partition_resource(name: str) -> bool:
 def _stated_counts(
     labels: ApiObject, capacity: ApiObject, node_type: CloudInstanceType | None, *, has_product_profile: bool
 ) -> dict[str, int]:
-    """Return the numbers of GPUs that resources, labels and the instance type state, the most trusted first.
+    """Return resource, label or instance type → number of GPUs of the node that it states, the most trusted first.
 
     A GPU count label below the number of the instance type is left out: it counts the GPUs that still work.
 
@@ -683,13 +730,13 @@ def _stated_counts(
 
 
 def _labelled_replicas(labels: ApiObject, resources: Mapping[str, int], gpu_models: tuple[str, ...]) -> dict[str, int]:
-    """Return the units that share one GPU or instance by resource, from labels; 0 if no label states their number."""
+    """Return shared resource → units that share one GPU or instance, by labels; 0 if no label states the number."""
     counts = {label: parse_count(value, label) for label, value in labels.items() if label.endswith(REPLICAS_SUFFIX)}
     replicas = {label.removesuffix(REPLICAS_SUFFIX): number for label, number in counts.items() if number > 1}
     for words in _label_values(labels, "clients"):
         if (number := parse_count(words, "clients per GPU")) > 1:
             replicas["nvidia.com/gpu"] = number
-    if (to_text(labels.get(PRODUCT_LABEL)) or "").endswith(SHARED_PRODUCT_SUFFIX) and not replicas:
+    if (to_text(labels.get(PRODUCT_LABEL_KEY)) or "").endswith(SHARED_PRODUCT_SUFFIX) and not replicas:
         replicas = {resource.base_name: 0 for name in resources if (resource := parse_gpu_resource(name))}
     mode = next(_label_values(labels, "partition_mode"), None)
     parts = partitions_in_mode(gpu_models, mode) if mode else _partitions_by_compute_units(labels, gpu_models)
@@ -702,7 +749,7 @@ def _labelled_replicas(labels: ApiObject, resources: Mapping[str, int], gpu_mode
 
 
 def partitions_in_mode(gpu_models: Iterable[str], mode: str) -> int:
-    """Return the number of devices of one AMD GPU in a compute partition mode; 0 if unknown.
+    """Return into how many devices a compute partition mode, such as ``CPX``, divides one AMD GPU; 0 if unknown.
 
     A memory partition mode may follow it: ``CPX_NPS4``.
 
@@ -720,7 +767,7 @@ def partitions_in_mode(gpu_models: Iterable[str], mode: str) -> int:
 
 
 def _partitions_by_compute_units(labels: ApiObject, gpu_models: tuple[str, ...]) -> int | None:
-    """Return the number of devices of one AMD GPU by the compute units of each; None if unknown."""
+    """Return into how many devices an AMD GPU is divided, by the label of compute units; None if unknown."""
     compute_units = next(_label_values(labels, "compute_units"), None)
     if compute_units is None:
         return None
@@ -730,7 +777,7 @@ def _partitions_by_compute_units(labels: ApiObject, gpu_models: tuple[str, ...])
 
 
 def _max_instances(gpu_models: Iterable[str], profile: str) -> int | None:
-    """Return how many instances of a MIG profile one GPU holds; None if the possible models differ."""
+    """Return how many instances of a MIG profile one GPU holds; None if unknown, or the possible GPU models differ."""
     if not MIG_PROFILE_PATTERN.fullmatch(profile):
         return None
     fitting_models = [gpu_model for gpu_model in gpu_models if find_profile_name(gpu_model, profile)]
@@ -739,7 +786,7 @@ def _max_instances(gpu_models: Iterable[str], profile: str) -> int | None:
 
 
 def _labelled_memory_gib(labels: ApiObject, *, exact: bool = False) -> float | None:
-    """Return the memory of one GPU by labels [GiB]; with `exact` only by labels that are not rounded."""
+    """Return the memory of one GPU by node labels [GiB]; with `exact` only by labels in MiB, which are not rounded."""
     for label, unit in list_node_labels("memory").items():
         match = LABEL_MEMORY_SIZE_PATTERN.match(to_text(labels.get(label)) or "")
         if match and float(match[1]) and (unit == "MiB" or not exact):
@@ -756,20 +803,20 @@ def _catalogue_memory_gib(gpu_model: str) -> list[float]:
 
 
 def _filter_by_memory(gpu_models: tuple[str, ...], memory_gib: float | None) -> tuple[str, ...]:
-    """Return the GPU models whose memory is close to a size [GiB]; all of them if none is, or no size is given."""
+    """Return those GPU models whose memory is close to that of a label [GiB]; all if none is close, or it is None."""
     if memory_gib is None or len(gpu_models) < 2:
         return gpu_models
     min_gib, max_gib = (memory_gib * math.exp(sign * MAX_LABEL_MEMORY_DEVIATION_FRACTION) for sign in (-1, 1))
 
     def fits(gpu_model: str) -> bool:
-        """Whether a memory size of a GPU model is close to the size."""
+        """Whether a GPU model has a memory size close to that of the label."""
         return any(min_gib < size < max_gib for size in _catalogue_memory_gib(gpu_model))
 
     return tuple(filter(fits, gpu_models)) or gpu_models
 
 
 def _gpu_memory_mib(labels: ApiObject, gpu_models: tuple[str, ...], profile: str | None) -> int | None:
-    """Return the memory of one GPU [MiB] by label, else by the catalogue; None under the MIG strategy ``single``."""
+    """Return the memory of one GPU [MiB] by label, else by the catalogue; None if unknown, or with a profile."""
     if profile is not None:
         return None
     labelled_gib = _labelled_memory_gib(labels)

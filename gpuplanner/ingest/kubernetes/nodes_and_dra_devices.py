@@ -27,27 +27,38 @@ from gpuplanner.ingest.kubernetes.api_objects import (
 from gpuplanner.ingest.kubernetes.node_gpus import MIG_CONFIG_LABEL_KEY, NodeGpus, partitions_in_mode, read_node_gpus
 
 MIG_PROFILE_SELECTOR_PATTERN = re.compile(r"\.profile\s*==\s*['\"]([^'\"]+)['\"]")
-MIG_SELECTOR_PATTERN = re.compile(r"\.type\s*==\s*['\"]mig['\"]")
-NVIDIA_DRA_DRIVER = "gpu.nvidia.com"
-"""Driver whose devices that are parts of a GPU have ``mig`` in their names (NVIDIA/k8s-dra-driver-gpu)."""
-QUOTED_TEXT_PATTERN = re.compile(r"['\"]([^'\"]+)['\"]")
+"""Condition of a CEL selector (DRA) that requires a MIG profile, as in ``.profile == '1g.10gb'``."""
 
-FULL_GPU_KIND = "full GPUs"
+MIG_SELECTOR_PATTERN = re.compile(r"\.type\s*==\s*['\"]mig['\"]")
+"""Condition of a CEL selector (DRA) that requires MIG instances: ``.type == 'mig'``."""
+
+NVIDIA_DRA_DRIVER = "gpu.nvidia.com"
+"""NVIDIA's DRA driver for GPUs; names of its MIG devices contain ``mig`` (NVIDIA/k8s-dra-driver-gpu)."""
+QUOTED_TEXT_PATTERN = re.compile(r"['\"]([^'\"]+)['\"]")
+"""A text in quotation marks within a CEL selector (DRA), such as the name of a driver."""
+
+FULL_GPU_DEVICE_CLASS_KIND = "full GPUs"
+"""Value of :attr:`DeviceClass.kind`: the devices are full GPUs."""
+
 MIG_DEVICE_CLASS_KIND = "MIG instances"
-NO_GPU_KIND = "no GPU"
-UNKNOWN_KIND = "not known"
-"""Kinds of devices of a DeviceClass."""
+"""Value of :attr:`DeviceClass.kind`: the devices are MIG instances."""
+
+NO_GPU_DEVICE_CLASS_KIND = "no GPU"
+"""Value of :attr:`DeviceClass.kind`: the devices are no GPUs."""
+
+UNKNOWN_DEVICE_CLASS_KIND = "not known"
+"""Value of :attr:`DeviceClass.kind`: the devices may be GPUs, which its selectors do not tell."""
 
 
 @dataclass(frozen=True)
 class DraDevice:
     """One GPU, or part of a GPU, that a DRA driver offers in a ResourceSlice.
 
-    - ``key``: Driver, pool and name.
+    - ``key``: Driver, pool and name of the device.
     - ``node``: Node that it is on.
     - ``gpu_id``: Identity of the GPU that it is, or is part of; None for a part without its parent.
     - ``model``, ``profile``: GPU model; MIG profile, None for a full GPU.
-    - ``partitions``: Number of partitions of the AMD GPU of which it is one; 0 if unknown.
+    - ``partitions``: Number of partitions of the AMD GPU of which it is one; 1 for other devices, 0 if unknown.
     """
 
     key: tuple[str, str, str]
@@ -60,7 +71,7 @@ class DraDevice:
 
 @dataclass(frozen=True)
 class DeviceClass:
-    """Kind of the devices of a DeviceClass, by its selectors, and their MIG profile if these name one."""
+    """A DeviceClass of DRA: whether its devices are full GPUs, MIG instances or no GPUs, and their MIG profile."""
 
     kind: str
     profile: str | None = None
@@ -68,7 +79,7 @@ class DeviceClass:
 
 @dataclass(frozen=True)
 class ClaimedGpus:
-    """GPUs that are allocated to a claim, or requested by a claim without allocation.
+    """GPUs that are allocated to a ResourceClaim (DRA), or requested by a claim without allocation.
 
     - ``gpus``: Number of GPUs or MIG instances; None if unknown.
     - ``profile``, ``model``: MIG profile and GPU model, if all devices have the same.
@@ -85,7 +96,7 @@ class ClaimedGpus:
 
 @dataclass(frozen=True)
 class DeviceRequest:
-    """Devices of one class that a claim requests; their number is None if it is open until allocation."""
+    """Devices of one DeviceClass that a ResourceClaim requests; their number is None if it is open until allocation."""
 
     device_class: str
     number: int | None
@@ -163,7 +174,7 @@ def read_resource_slice(resource_slice: ApiObject) -> Iterator[DraDevice]:
 
 
 def read_device_class(spec: ApiObject) -> DeviceClass:
-    """Read the specification of a DeviceClass: its devices are GPUs if its selectors name a driver of GPUs.
+    """Read the ``spec`` of a DeviceClass: its devices are GPUs if its selectors name a DRA driver of GPUs.
 
     Examples
     --------
@@ -177,13 +188,19 @@ def read_device_class(spec: ApiObject) -> DeviceClass:
     if not quoted_words.isdisjoint(list_resource_names("dra_driver", "full_gpu")):
         profile = MIG_PROFILE_SELECTOR_PATTERN.search(expressions)
         instances = profile or MIG_SELECTOR_PATTERN.search(expressions)
-        return DeviceClass(MIG_DEVICE_CLASS_KIND if instances else FULL_GPU_KIND, profile[1] if profile else None)
+        return DeviceClass(
+            MIG_DEVICE_CLASS_KIND if instances else FULL_GPU_DEVICE_CLASS_KIND, profile[1] if profile else None
+        )
     drivers = re.findall(r"\.driver\s*==\s*['\"]([^'\"]+)['\"]", expressions)
-    return DeviceClass(NO_GPU_KIND if drivers and not any(map(GPU_LIKE_PATTERN.search, drivers)) else UNKNOWN_KIND)
+    return DeviceClass(
+        NO_GPU_DEVICE_CLASS_KIND
+        if drivers and not any(map(GPU_LIKE_PATTERN.search, drivers))
+        else UNKNOWN_DEVICE_CLASS_KIND
+    )
 
 
 def read_claim(spec: ApiObject, status: ApiObject) -> DeviceClaim:
-    """Read the specification of a ResourceClaim or of its template, and the status of a claim.
+    """Read the ``spec`` of a ResourceClaim or of its template, and the ``status`` of a claim, which has its allocation.
 
     Examples
     --------
@@ -212,21 +229,25 @@ def read_claim(spec: ApiObject, status: ApiObject) -> DeviceClaim:
 
 
 def find_device_class(name: str, classes: Mapping[str, DeviceClass]) -> DeviceClass:
-    """Find a device class by name: in the catalogue, else among the DeviceClasses of the dump.
+    """Find a DeviceClass of DRA by name: in the catalogue, else in `classes`, those of the dump; else of unknown kind.
 
     Examples
     --------
     >>> find_device_class("mig.nvidia.com", {}).kind, find_device_class("compute-domain-daemon.nvidia.com", {}).kind
     ('MIG instances', 'no GPU')
     """
-    for role, kind in (("full_gpu", FULL_GPU_KIND), ("mig", MIG_DEVICE_CLASS_KIND), ("no_device", NO_GPU_KIND)):
+    for role, kind in (
+        ("full_gpu", FULL_GPU_DEVICE_CLASS_KIND),
+        ("mig", MIG_DEVICE_CLASS_KIND),
+        ("no_device", NO_GPU_DEVICE_CLASS_KIND),
+    ):
         if any(fnmatchcase(name, pattern) for pattern in list_resource_names("device_class", role)):
             return DeviceClass(kind)
-    return classes.get(name, DeviceClass(UNKNOWN_KIND))
+    return classes.get(name, DeviceClass(UNKNOWN_DEVICE_CLASS_KIND))
 
 
 def _selected_profile(request: ApiObject) -> str | None:
-    """Return the MIG profile that a request selects; None if none."""
+    """Return the MIG profile that the CEL selectors of a device request require; None if they require none."""
     for selector in get_objects(request, "selectors"):
         match = MIG_PROFILE_SELECTOR_PATTERN.search(to_text(get_object(selector, "cel").get("expression")) or "")
         if match:
@@ -239,7 +260,7 @@ def count_claimed_gpus(
     devices: Mapping[tuple[str, str, str], DraDevice],
     classes: Mapping[str, DeviceClass],
 ) -> ClaimedGpus:
-    """Count the GPUs that are allocated to a claim, or that it requests while it has no allocation.
+    """Count the GPUs that are allocated to a ResourceClaim, or that it requests while it has no allocation.
 
     Parameters
     ----------
@@ -256,7 +277,9 @@ def count_claimed_gpus(
     """
     requests = [(request, find_device_class(request.device_class, classes)) for request in claim.requests]
     gpu_requests = [
-        (request, kind) for request, kind in requests if kind.kind in (FULL_GPU_KIND, MIG_DEVICE_CLASS_KIND)
+        (request, kind)
+        for request, kind in requests
+        if kind.kind in (FULL_GPU_DEVICE_CLASS_KIND, MIG_DEVICE_CLASS_KIND)
     ]
     profiles = {request.profile or kind.profile for request, kind in gpu_requests}
     profile = profiles.pop() if len(profiles) == 1 else None
@@ -267,7 +290,9 @@ def count_claimed_gpus(
         if needs_profile:
             offered = {device.profile for device in devices.values() if device.profile}
             profile = offered.pop() if len(offered) == 1 else None
-        unread = tuple(sorted({request.device_class for request, kind in requests if kind.kind == UNKNOWN_KIND}))
+        unread = tuple(
+            sorted({request.device_class for request, kind in requests if kind.kind == UNKNOWN_DEVICE_CLASS_KIND})
+        )
         numbers = [request.number for request, _ in gpu_requests]
         known_numbers = [number for number in numbers if number is not None]
         is_certain = not unread and len(known_numbers) == len(numbers) and not (needs_profile and profile is None)
@@ -296,7 +321,9 @@ def count_claimed_gpus(
 
 
 def _unlisted_partitions(key: tuple[str, str, str], profile: str | None, *, instances: bool) -> int:
-    """Return into how many parts the GPU of a device without ResourceSlice is divided: 1, or 0 if unknown.
+    """Return the divisor that makes an allocated device without ResourceSlice a number of GPUs: 1, or 0 if unknown.
+
+    It is 1 for a full GPU and for a MIG instance of a known profile, 0 for a part of unknown size.
 
     Parameters
     ----------
@@ -312,12 +339,15 @@ def _unlisted_partitions(key: tuple[str, str, str], profile: str | None, *, inst
 
 
 MIG_CONFIG_STATE_LABEL_KEY = "nvidia.com/mig.config.state"
+"""Node label of the GPU operator with the state of MIG partitioning: ``success``, ``pending``, ``failed``."""
+
 NVLINK_CLIQUE_LABEL_KEY = "nvidia.com/gpu.clique"
+"""Node label with the NVLink clique of its GPUs (multi-node NVLink domain)."""
 
 CLOSING_TAINT_KEYS = frozenset(
     f"node.kubernetes.io/{word}" for word in ("unschedulable", "not-ready", "unreachable", "out-of-service")
 )
-"""Taints of a node that accepts no new pods: Kubernetes, Well-Known Labels, Annotations and Taints."""
+"""Taints of a node that accepts no new pods (Kubernetes, Well-Known Labels, Annotations and Taints)."""
 
 OWNERSHIP_BY_LABEL = {
     ("karpenter.sh/capacity-type", "spot"): "spot",
@@ -328,15 +358,15 @@ OWNERSHIP_BY_LABEL = {
     ("cloud.google.com/gke-spot", "true"): "spot",
     ("kubernetes.azure.com/scalesetpriority", "spot"): "spot",
 }
-"""Label and value of a cloud node → how it is paid for (its ownership)."""
+"""Label and value of a cloud node → ownership in the inventory: ``spot``, ``on_demand`` or ``reserved``."""
 
 
 @dataclass(frozen=True)
 class Node(NodeGpus):
-    """A node and its GPUs.
+    """A Kubernetes node with its GPUs, state and labels.
 
     - ``name``: Name of the node.
-    - ``config_state``: State of its MIG configuration, unless that is done.
+    - ``config_state``: State of its MIG partitioning, such as ``pending``; None if that is done.
     - ``closed_reason``: Why it accepts no new pods: ``"cordoned"``, ``"not ready"``; None if it does.
     - ``closed_since``: Since when, if a taint or a condition has the time.
     - ``domain``, ``ownership``: NVLink clique; how the node is paid for.
@@ -356,7 +386,7 @@ class Node(NodeGpus):
 
 
 def read_node(node: ApiObject) -> Node:
-    """Read an object of kind Node.
+    """Read a Kubernetes object of kind Node: its GPUs, whether it accepts pods, ownership and heartbeat.
 
     Examples
     --------
@@ -371,7 +401,7 @@ def read_node(node: ApiObject) -> Node:
     heartbeats = [read_time(entry, "lastHeartbeatTime") for entry in get_objects(status, "conditions")]
     capacity, allocatable = get_object(status, "capacity"), get_object(status, "allocatable")
     gpus = read_node_gpus(labels, get_object(metadata, "annotations"), capacity, allocatable)
-    closed_reason, closed_since = _read_closing(node)
+    closed_reason, closed_since = _read_closed_state(node)
     return Node(
         **vars(gpus),
         name=object_name(node),
@@ -386,8 +416,8 @@ def read_node(node: ApiObject) -> Node:
     )
 
 
-def _read_closing(node: ApiObject) -> tuple[str | None, datetime | None]:
-    """Read why a node accepts no new pods, and since when; None twice if it accepts them."""
+def _read_closed_state(node: ApiObject) -> tuple[str | None, datetime | None]:
+    """Read why a node accepts no new pods (``cordoned``, ``not ready``) and since when; (None, None) if it does."""
     spec = get_object(node, "spec")
     reasons = ["cordoned"] if spec.get("unschedulable") is True else []
     conditions = get_objects(get_object(node, "status"), "conditions")
@@ -402,7 +432,7 @@ def _read_closing(node: ApiObject) -> tuple[str | None, datetime | None]:
 
 
 def make_inventory(nodes: Mapping[str, Node], devices: Iterable[DraDevice]) -> tuple[pl.DataFrame | None, list[str]]:
-    """Make the inventory of the nodes that have GPUs.
+    """Make the inventory table of the Kubernetes nodes that have GPUs.
 
     Parameters
     ----------
@@ -454,7 +484,7 @@ def make_inventory(nodes: Mapping[str, Node], devices: Iterable[DraDevice]) -> t
     return conform(table, Inventory, source="nodes"), nodes_without_count
 
 
-def make_out_of_service(nodes: Mapping[str, Node], devices: Iterable[DraDevice]) -> pl.DataFrame | None:
+def make_out_of_service_table(nodes: Mapping[str, Node], devices: Iterable[DraDevice]) -> pl.DataFrame | None:
     """Make the table ``out_of_service``: nodes that accept no new pods, and GPUs that a node does not offer.
 
     Parameters

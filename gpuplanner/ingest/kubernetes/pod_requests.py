@@ -23,7 +23,7 @@ from gpuplanner.ingest.kubernetes.api_objects import (
     get_object,
     get_objects,
     object_name,
-    parse_bounded,
+    parse_bounded_quantity,
     parse_count,
     parse_gpu_resource,
     parse_quantity,
@@ -34,22 +34,22 @@ from gpuplanner.ingest.kubernetes.api_objects import (
 )
 
 GPU_FRACTION_KEY = "boards"
-"""Key of the GPU fractions that a pod requests, summed over its GPUs, beside the names of resources. [GPUs]"""
+"""Key, beside resource names, of the GPU fractions that a pod requests, summed over its GPUs. [GPUs]"""
 
 GPU_MEMORY_KEY = "MiB of GPUs"
-"""Key of the GPU memory [MiB] that a pod requests by an annotation, or by slices of nos, and by no other share."""
+"""Key of GPU memory that a pod requests without a share of compute, by annotation or by slices of nos. [MiB]"""
 
 MEMORY_FRACTION_KEY = "GPUs by memory"
-"""Key of the fraction of GPU memory that goes with :data:`GPU_FRACTION_KEY`. [GPUs]"""
+"""Key of the fraction of GPU memory that goes with the compute share of :data:`GPU_FRACTION_KEY`. [GPUs]"""
 
 MEMORY_BESIDE_CORES_KEY = "MiB beside cores"
-"""Key of the GPU memory that goes with :data:`GPU_FRACTION_KEY`, where the pod states it in MiB."""
+"""Key of the GPU memory that goes with the compute share of :data:`GPU_FRACTION_KEY`, if stated in MiB. [MiB]"""
 
 NON_RESOURCE_REQUEST_KEYS = (GPU_FRACTION_KEY, MEMORY_FRACTION_KEY, MEMORY_BESIDE_CORES_KEY, GPU_MEMORY_KEY)
-"""All keys of requests that are not names of resources."""
+"""All keys of GPU requests that are not names of extended resources."""
 
 FULL_GPU_PERCENT = 100
-"""Percent that are one full GPU."""
+"""Requested percent of the compute, or memory, of a GPU that are one full GPU."""
 
 MIB_PER_MEMORY_UNIT = {
     "MiB": Fraction(1),
@@ -57,20 +57,20 @@ MIB_PER_MEMORY_UNIT = {
     "256 MiB": Fraction(256),
     "bytes": Fraction(1, 1024**2),
 }
-"""Unit in which a resource counts memory → MiB."""
+"""Unit in which an extended resource counts GPU memory → MiB."""
 
 NODE_DEFINED_MEMORY_UNIT = "of the node"
-"""Unit of memory that only the node defines: its capacity divided by its GPUs is one GPU."""
+"""Unit of a GPU memory resource that only the node defines: one GPU is the capacity divided by the number of GPUs."""
 
 NOS_MEMORY_SLICE_PATTERN = re.compile(r"nvidia\.com/gpu-(\d{1,4})gb")
-"""Resources of nos: memory slices of a GPU, named by their size in GB (docs/getting-started-mps@12e0a72)."""
+"""Extended resource of nos: memory slices of a GPU, by size in GB (nos, docs/getting-started-mps@12e0a72)."""
 
 
 @dataclass(frozen=True)
 class SharingResources:
-    """Resource names of one GPU sharing system, such as HAMi; None where it lacks the resource.
+    """Extended resources of one GPU sharing system, such as HAMi; None where it lacks the resource.
 
-    - ``number``: GPUs of which a container gets a fraction each; without it, the fractions are of one GPU.
+    - ``number``: Number of GPUs of which a container gets a fraction each; without it, the fractions are of one GPU.
     - ``cores``, ``memory``, ``memory_percentage``: Size of the fraction of each GPU: percent of its compute, amount of
       memory, percent of its memory.
     - ``memory_unit``: Unit of ``memory``: one of :data:`MIB_PER_MEMORY_UNIT`, or :data:`NODE_DEFINED_MEMORY_UNIT`.
@@ -83,13 +83,13 @@ class SharingResources:
     memory_unit: str
 
     def size_resources(self) -> list[str]:
-        """Return the resources that state the size of the fraction."""
+        """Return the extended resources that state the size of a GPU fraction: cores, memory, memory percentage."""
         return [name for name in (self.cores, self.memory, self.memory_percentage) if name]
 
 
 @functools.cache
 def sharing_resources() -> tuple[SharingResources, ...]:
-    """Return the GPU sharing systems of the catalogue."""
+    """Return the extended resources of each GPU sharing system in the catalogue."""
     absent = (None, None)
     return tuple(
         SharingResources(
@@ -104,14 +104,14 @@ def sharing_resources() -> tuple[SharingResources, ...]:
 
 
 @functools.cache
-def memory_resources() -> frozenset[str]:
-    """Return the resources that represent memory of a GPU: in MiB, except those of :func:`node_memory_units`."""
+def gpu_memory_resources() -> frozenset[str]:
+    """Return the extended resources of GPU memory, in MiB except those of :func:`node_defined_memory_units`."""
     return frozenset(words.memory for words in sharing_resources() if words.memory)
 
 
 @functools.cache
-def node_memory_units() -> Mapping[str, str]:
-    """Return the resources whose memory only the node can convert into a fraction of a GPU, with their units."""
+def node_defined_memory_units() -> Mapping[str, str]:
+    """Return GPU memory resource → its unit, for resources that only the node can convert into a fraction of a GPU."""
     return {
         words.memory: words.memory_unit
         for words in sharing_resources()
@@ -120,14 +120,17 @@ def node_memory_units() -> Mapping[str, str]:
 
 
 RESERVATION_ANNOTATION_KEY = "run.ai/reserve_for_gpu_index"
+"""Annotation of the pods with which Run:ai reserves a full GPU for the pods that share it."""
+
 RESERVATION_NAMESPACES = frozenset({"kai-resource-reservation", "runai-reservation"})
 """Namespaces of the pods with which KAI and Run:ai reserve a full GPU for the pods that share it."""
 
 EMPTY_OBJECT: ApiObject = MappingProxyType({})
+"""Immutable empty Kubernetes object, the default for annotations."""
 
 
 def pod_gpu_requests(spec: ApiObject, annotations: ApiObject = EMPTY_OBJECT) -> dict[str, Fraction]:
-    """Return the GPUs that a pod requests: the larger of the needs of its containers and of its init containers.
+    """Return the GPU requests of a pod: the larger of those of its containers and of its init containers.
 
     Init containers run one after another, each beside the sidecars (init containers with
     ``restartPolicy: Always``) listed before it; sidecars run on beside the containers.
@@ -200,14 +203,14 @@ def other_extended_resources(spec: ApiObject) -> dict[str, Fraction]:
 
 
 def requests_gpu_fractions(requests: Mapping[str, Fraction]) -> bool:
-    """Whether requests include fractions of GPUs.
+    """Whether the GPU requests of a pod include fractions of GPUs, by compute or by memory.
 
     Examples
     --------
     >>> [requests_gpu_fractions({name: Fraction(1)}) for name in (GPU_FRACTION_KEY, "nvidia.com/gpu")]
     [True, False]
     """
-    return GPU_FRACTION_KEY in requests or GPU_MEMORY_KEY in requests or not memory_resources().isdisjoint(requests)
+    return GPU_FRACTION_KEY in requests or GPU_MEMORY_KEY in requests or not gpu_memory_resources().isdisjoint(requests)
 
 
 def is_reservation_pod(metadata: ApiObject) -> bool:
@@ -222,7 +225,7 @@ def is_reservation_pod(metadata: ApiObject) -> bool:
 
 
 def _container_requests(container: ApiObject) -> Counter[str]:
-    """Return the GPU requests of one container; for extended resources a limit is a request."""
+    """Return GPU resource or key of a GPU fraction → number that a container requests; a limit is a request."""
     resources = get_object(container, "resources")
     requests = {**get_object(resources, "limits"), **get_object(resources, "requests")}
     gpus = Counter[str]()
@@ -231,7 +234,7 @@ def _container_requests(container: ApiObject) -> Counter[str]:
         if sharing.number is not None and parse_gpu_resource(sharing.number) is None:
             names.append(sharing.number)  # units of this resource are always fractions
         if not requests.keys().isdisjoint(names):
-            gpus.update(_take_gpu_fractions(requests, sharing))
+            gpus.update(_pop_gpu_fractions(requests, sharing))
     for name, value in requests.items():
         if match := NOS_MEMORY_SLICE_PATTERN.fullmatch(name):
             gpus[GPU_MEMORY_KEY] += Fraction(parse_count(value, name)) * int(match[1]) * 1024  # type: ignore[assignment]
@@ -242,20 +245,20 @@ def _container_requests(container: ApiObject) -> Counter[str]:
     return gpus
 
 
-def _take_gpu_fractions(requests: dict[str, Any], sharing: SharingResources) -> dict[str, Fraction]:
-    """Take the requests for fractions of GPUs out of the requests of a container.
+def _pop_gpu_fractions(requests: dict[str, Any], sharing: SharingResources) -> dict[str, Fraction]:
+    """Remove the requests for fractions of GPUs from the requests of a container, and return them.
 
     Parameters
     ----------
     requests : dict
-        Resource → quantity; those of the sharing system are removed.
+        Resource → quantity; those of the sharing system are removed in place.
     sharing : SharingResources
-        Resource names of one GPU sharing system.
+        Extended resources of one GPU sharing system.
 
     Returns
     -------
     dict of str to Fraction
-        Fractions of GPUs by the keys of this module, or units of the memory resource.
+        One of :data:`NON_RESOURCE_REQUEST_KEYS`, or the memory resource → GPUs, MiB, or units of the resource.
     """
     sizes = {name: requests.pop(name) for name in sharing.size_resources() if name in requests}
     if sharing.number is not None and sharing.number in requests:
@@ -268,9 +271,9 @@ def _take_gpu_fractions(requests: dict[str, Any], sharing: SharingResources) -> 
     max_percent = FULL_GPU_PERCENT if sharing.number else FULL_GPU_PERCENT * MAX_GPUS_PER_JOB
     cores = percentage = Fraction(0)
     if sharing.cores:
-        cores = parse_bounded(sizes, sharing.cores, max_percent)
+        cores = parse_bounded_quantity(sizes, sharing.cores, max_percent)
     if sharing.memory_percentage:
-        percentage = parse_bounded(sizes, sharing.memory_percentage, max_percent)
+        percentage = parse_bounded_quantity(sizes, sharing.memory_percentage, max_percent)
     memory = _requested_memory(sizes, sharing)
     if not has_count and sizes and not (cores or percentage or memory):
         return {}
@@ -286,7 +289,7 @@ def _take_gpu_fractions(requests: dict[str, Any], sharing: SharingResources) -> 
 
 
 def _requested_memory(sizes: ApiObject, sharing: SharingResources) -> Fraction:
-    """Return the memory that a container requests, in MiB or in units of the node; 0 if it names none."""
+    """Return the GPU memory that a container requests per GPU, in MiB or in a unit of the node; 0 if it names none."""
     if sharing.memory is None or sharing.memory not in sizes:
         return Fraction(0)
     value = sizes[sharing.memory]
@@ -301,13 +304,13 @@ def _apply_plugin_annotations(requests: dict[str, Fraction], annotations: ApiObj
 
     Parameters
     ----------
-    requested : dict of str to Fraction
-        Resource or key of a fraction → number.
+    requests : dict of str to Fraction
+        GPU resource, or one of :data:`NON_RESOURCE_REQUEST_KEYS` → number.
     annotations : mapping
         Annotations of the pod.
     """
     for name, resource in list_resource_names("pod_annotation", "units_of_gpu").items():
-        units = parse_bounded(annotations, name, MAX_MEMORY_REQUEST_MIB)
+        units = parse_bounded_quantity(annotations, name, MAX_MEMORY_REQUEST_MIB)
         if units and resource in requests:
             share = requests.pop(resource) / units
             requests = requests | {GPU_FRACTION_KEY: share, MEMORY_FRACTION_KEY: share}
@@ -328,11 +331,11 @@ def _apply_plugin_annotations(requests: dict[str, Fraction], annotations: ApiObj
 
 
 def _annotated_fractions(annotations: ApiObject) -> dict[str, Fraction]:
-    """Read the fractions of GPUs that a pod requests by annotations, as for KAI."""
+    """Read the GPU fractions or GPU memory that a pod requests by annotations of KAI, by keys of this module."""
     roles = ("fraction", "fraction_memory", "fraction_devices")
     fraction_key, memory_key, count_key = (next(iter(list_resource_names("pod_annotation", role))) for role in roles)
-    share = parse_bounded(annotations, fraction_key, 1)
-    memory = parse_bounded(annotations, memory_key, MAX_MEMORY_REQUEST_MIB)
+    share = parse_bounded_quantity(annotations, fraction_key, 1)
+    memory = parse_bounded_quantity(annotations, memory_key, MAX_MEMORY_REQUEST_MIB)
     if not share and not memory:
         return {}
     number = parse_count(annotations.get(count_key, 1), count_key)
@@ -341,13 +344,17 @@ def _annotated_fractions(annotations: ApiObject) -> dict[str, Fraction]:
     return {GPU_FRACTION_KEY: number * share, MEMORY_FRACTION_KEY: number * share}
 
 
-QUEUE_LABELS = ("kai.scheduler/queue", "runai/queue", "volcano.sh/queue-name")
-QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
+QUEUE_LABEL_KEYS = ("kai.scheduler/queue", "runai/queue", "volcano.sh/queue-name")
+"""Pod labels that name the queue of KAI, Run:ai or Volcano."""
+
+QUEUE_ANNOTATION_KEY = "scheduling.volcano.sh/queue-name"
+"""Pod annotation that names the queue of Volcano."""
+
 KUEUE_QUEUE_LABEL_KEY = "kueue.x-k8s.io/queue-name"
-"""Label of a job or pod that names its LocalQueue (Kueue, Labels and Annotations)."""
+"""Label of a Job or pod that names its LocalQueue (Kueue, Labels and Annotations)."""
 
 UNLIMITED_QUOTA = -1.0
-"""Value of KAI for a quota without limit."""
+"""Number by which KAI marks a queue quota without limit."""
 
 
 def queue_name(metadata: ApiObject) -> str | None:
@@ -359,12 +366,15 @@ def queue_name(metadata: ApiObject) -> str | None:
     'vision'
     """
     labels = get_object(metadata, "labels")
-    values = [*(labels.get(key) for key in QUEUE_LABELS), get_object(metadata, "annotations").get(QUEUE_ANNOTATION)]
+    values = [
+        *(labels.get(key) for key in QUEUE_LABEL_KEYS),
+        get_object(metadata, "annotations").get(QUEUE_ANNOTATION_KEY),
+    ]
     return next((queue for value in values if (queue := to_text(value))), None)
 
 
 def parent_queue(queue: ApiObject) -> str | None:
-    """Return the parent of a queue, whose quota its children share; None if it has none."""
+    """Return the name of the parent of a Queue (KAI, Volcano), whose quota its children share; None if it has none."""
     spec = get_object(queue, "spec")
     return to_text(spec.get("parentQueue")) or to_text(spec.get("parent"))
 
@@ -398,33 +408,33 @@ def read_queue_quotas(queue: ApiObject) -> list[dict[str, Any]]:
     gpu = get_object(get_object(spec, "resources"), "gpu")
     queue_fields: dict[str, Any] = {"tenant": object_name(queue), "cohort": parent_queue(queue), "flavor": None}
     if gpu:
-        queue_fields |= {"resource": "gpu", "profile": None, "weight": _read_limit(gpu, "overQuotaWeight")}
-        return [queue_fields | _quota_amounts(_read_limit(gpu, "quota"), _read_limit(gpu, "limit"))]
+        queue_fields |= {"resource": "gpu", "profile": None, "weight": _read_queue_amount(gpu, "overQuotaWeight")}
+        return [queue_fields | _quota_amounts(_read_queue_amount(gpu, "quota"), _read_queue_amount(gpu, "limit"))]
     deserved, capability, guarantee = (get_object(spec, name) for name in ("deserved", "capability", "guarantee"))
     guaranteed = get_object(guarantee, "resource")
-    queue_fields |= {"weight": _read_limit(spec, "weight")}
+    queue_fields |= {"weight": _read_queue_amount(spec, "weight")}
     rows = []
     for name in dict.fromkeys([*deserved, *guaranteed, *capability]):
         kind = parse_gpu_resource(name)
         if kind is not None:
-            nominal = _read_limit(deserved, name) or _read_limit(guaranteed, name)
+            nominal = _read_queue_amount(deserved, name) or _read_queue_amount(guaranteed, name)
             lend = None
             if nominal is not None and name in guaranteed:
-                lend = nominal - (_read_limit(guaranteed, name) or 0.0)
-            amounts = _quota_amounts(nominal, _read_limit(capability, name), lend)
+                lend = nominal - (_read_queue_amount(guaranteed, name) or 0.0)
+            amounts = _quota_amounts(nominal, _read_queue_amount(capability, name), lend)
             rows.append(queue_fields | {"resource": name, "profile": kind.profile} | amounts)
     return rows
 
 
 def _quota_amounts(nominal: float | None, limit: float | None, lend: float | None = None) -> dict[str, float | None]:
-    """Return nominal quota, borrowing limit and lending limit of a queue from its quota and its limit, all in GPUs."""
+    """Return ``nominal``, ``borrow`` and ``lend`` of a queue from its quota and hard limit, all in GPUs."""
     borrow = None if limit is None else max(0.0, limit - (nominal or 0.0))
     return {"nominal": nominal, "borrow": borrow, "lend": lend}
 
 
-def _read_limit(owner: ApiObject, name: str) -> float | None:
-    """Read an amount of a queue [GPUs, or a weight]; None if it is missing or unlimited."""
-    value = owner.get(name)
+def _read_queue_amount(api_object: ApiObject, name: str) -> float | None:
+    """Read a quota, limit [GPUs] or weight from a field of a Queue; None if it is missing or unlimited."""
+    value = api_object.get(name)
     amount = UNLIMITED_QUOTA if value is None or value == UNLIMITED_QUOTA else float(parse_quantity(value, name))
     return None if amount < 0 else amount
 
@@ -433,39 +443,39 @@ MAX_GANG_SPREAD = timedelta(seconds=60)
 """Longest time between the starts, and between the ends, of the pods of one gang."""
 
 SERVICE_OWNER_KINDS = frozenset({"ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController", "Node"})
-"""Kinds of controllers whose pods are replicas of a service: each is a job of its own."""
+"""Kinds of controllers whose pods are replicas of a service: each pod is a job of its own."""
 
-STATE_BY_FAILURE = {
+STATE_BY_FAILURE_REASON = {
     **dict.fromkeys(("Evicted", "Preempting"), "PREEMPTED"),
     "DeadlineExceeded": "TIMEOUT",
     **dict.fromkeys(("NodeLost", "NodeShutdown", "NodeAffinity", "Shutdown", "Terminated"), "NODE_FAIL"),
     "UnexpectedAdmissionError": "NODE_FAIL",
 }
-"""Reason of a failed pod → state."""
+"""Reason in the status of a failed pod → job state."""
 
-STATE_BY_DISRUPTION = {
+STATE_BY_DISRUPTION_REASON = {
     "PreemptionByScheduler": "PREEMPTED",
     "EvictionByEvictionAPI": "PREEMPTED",
     "DeletionByTaintManager": "NODE_FAIL",
     "DeletionByPodGC": "NODE_FAIL",
     "TerminationByKubelet": "NODE_FAIL",
 }
-"""Reason of the condition DisruptionTarget → state."""
+"""Reason of the condition DisruptionTarget of a failed pod → job state."""
 
 GANG_STATE_PRECEDENCE = (
     *("NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "TIMEOUT", "FAILED", "CANCELLED"),
     *("UNKNOWN", "RUNNING", "PENDING", "COMPLETED"),
 )
-"""Order of states: the first one that a pod of a gang is in is the state of the gang."""
+"""Job states by precedence: the state of a gang is the first of them that one of its pods has."""
 
 
 Owner = tuple[str, str, str]
-"""Kind, name and uid of a controller."""
+"""Kind, name and uid of the controller of a Kubernetes object."""
 
 
 @dataclass(frozen=True)
 class ObjectLocation:
-    """Where an object is in the files of a dump.
+    """Where a Kubernetes object is in the files of a dump.
 
     - ``file``: Number of the file, from 0.
     - ``item``: Number of the object in the file, from 1.
@@ -482,13 +492,13 @@ class WorkloadObject:
     """Fields that pods, Jobs and Kueue Workloads have in common.
 
     - ``location``, ``owner``, ``submit``: Its place in the dump, its controller, and when it was created.
-    - ``tenant``: Its queue, else its namespace.
+    - ``tenant``: Its queue of KAI, Run:ai or Volcano, else its namespace.
     - ``local_queue``: LocalQueue of Kueue that its label names.
     - ``start``, ``end``: When it was bound to its node or admitted, so that its GPUs were allocated; when its last
       container ended.
     - ``gpu_requests``: GPU resource, or key of a GPU fraction → number, for one pod, or all pods of a Workload.
     - ``tier``: Its priority class.
-    - ``limit_s``: Its deadline [s].
+    - ``limit_s``: Its deadline [s], not yet checked.
     """
 
     location: ObjectLocation
@@ -530,7 +540,7 @@ class PodOrJob(WorkloadObject):
     claims: tuple[tuple[str | None, str | None], ...]
 
 
-def read_identity(api_object: ApiObject, location: ObjectLocation) -> dict[str, Any]:
+def read_metadata_fields(api_object: ApiObject, location: ObjectLocation) -> dict[str, Any]:
     """Read the fields of a :class:`WorkloadObject` that are in the metadata of an object.
 
     Parameters
@@ -548,7 +558,7 @@ def read_identity(api_object: ApiObject, location: ObjectLocation) -> dict[str, 
     Examples
     --------
     >>> about = {"name": "a", "creationTimestamp": "2025-09-01T08:00:00Z"}
-    >>> who = read_identity({"kind": "Job", "metadata": about}, ObjectLocation(0, 1, ""))
+    >>> who = read_metadata_fields({"kind": "Job", "metadata": about}, ObjectLocation(0, 1, ""))
     >>> who["kind"], who["namespace"], who["name"]
     ('Job', 'default', 'a')
     """
@@ -571,7 +581,7 @@ def read_identity(api_object: ApiObject, location: ObjectLocation) -> dict[str, 
 
 
 def read_pod(pod: ApiObject, location: ObjectLocation) -> PodOrJob:
-    """Read an object of kind Pod."""
+    """Read a Kubernetes object of kind Pod: its requests, state, node, and the start and end of its GPU allocation."""
     spec, status = get_object(pod, "spec"), get_object(pod, "status")
     bound, _, bound_time = read_condition(status, "PodScheduled")
     node = to_text(spec.get("nodeName"))
@@ -579,7 +589,7 @@ def read_pod(pod: ApiObject, location: ObjectLocation) -> PodOrJob:
     phase = to_text(status.get("phase")) or "Unknown"
     has_ended = phase in ("Succeeded", "Failed")
     return PodOrJob(
-        **read_identity(pod, location),
+        **read_metadata_fields(pod, location),
         **_read_requests(pod, status),
         start=start,
         end=_pod_end(status) if has_ended else None,
@@ -591,7 +601,7 @@ def read_pod(pod: ApiObject, location: ObjectLocation) -> PodOrJob:
 
 
 def read_job(job: ApiObject, location: ObjectLocation) -> PodOrJob:
-    """Read an object of kind Job (``batch/v1``), which represents its pods where the dump has none of them."""
+    """Read a Kubernetes object of kind Job (``batch/v1``), which stands for its pods where a dump lacks them."""
     spec, status = get_object(job, "spec"), get_object(job, "status")
     failed, reason, failed_at = read_condition(status, "Failed")
     complete, _, complete_at = read_condition(status, "Complete")
@@ -606,7 +616,7 @@ def read_job(job: ApiObject, location: ObjectLocation) -> PodOrJob:
     else:
         state = "RUNNING" if start and status.get("active") and not spec.get("suspend") else "PENDING"
     return PodOrJob(
-        **read_identity(job, location),
+        **read_metadata_fields(job, location),
         **_read_requests(get_object(spec, "template"), {}),
         start=None if state == "PENDING" else start,
         end=failed_at if failed else read_time(status, "completionTime") or complete_at if complete else None,
@@ -618,7 +628,7 @@ def read_job(job: ApiObject, location: ObjectLocation) -> PodOrJob:
 
 
 def read_controller(api_object: ApiObject) -> Owner | None:
-    """Return kind, name and uid of the controller of an object; None if it has none."""
+    """Return kind, name and uid of the controller among the owner references of an object; None if it has none."""
     for reference in get_objects(get_object(api_object, "metadata"), "ownerReferences"):
         if reference.get("controller"):
             return tuple(to_text(reference.get(name)) or "" for name in ("kind", "name", "uid"))  # type: ignore[return-value]
@@ -661,7 +671,7 @@ def group_gangs(pods: Iterable[PodOrJob]) -> list[list[PodOrJob]]:
 
 
 def _run_together(first_pod: PodOrJob, second_pod: PodOrJob) -> bool:
-    """Whether two pods started and ended within :data:`MAX_GANG_SPREAD` of each other, or were created so."""
+    """Whether two pods started and ended within :data:`MAX_GANG_SPREAD`, or, if neither started, were created so."""
     pairs = [(first_pod.start, second_pod.start), (first_pod.end, second_pod.end)]
     if first_pod.start is None and second_pod.start is None:
         pairs.append((first_pod.submit, second_pod.submit))
@@ -673,7 +683,7 @@ def _run_together(first_pod: PodOrJob, second_pod: PodOrJob) -> bool:
 
 
 def _read_requests(pod: ApiObject, status: ApiObject) -> dict[str, Any]:
-    """Read the requests of a pod as fields of :class:`PodOrJob`: GPUs, other resources, claims and priority class."""
+    """Read the requests of a pod or pod template: GPUs, other resources, claims and priority, as fields of PodOrJob."""
     spec, annotations = spec_and_annotations(pod)
     claim_statuses = get_objects(status, "resourceClaimStatuses")
     claim_names = {to_text(entry.get("name")): to_text(entry.get("resourceClaimName")) for entry in claim_statuses}
@@ -707,13 +717,15 @@ def _pod_end(status: ApiObject) -> datetime | None:
 
 
 def _pod_state(status: ApiObject, phase: str, bound: bool) -> str:
-    """Map the phase and reasons of a pod to a state of the job table; `bound`: whether it has a node."""
+    """Map phase and failure reasons of a pod to a job state; `bound` is whether it was scheduled to a node."""
     if phase in ("Pending", "Running"):
         return "RUNNING" if bound else "PENDING"
     if phase != "Failed":
         return "COMPLETED" if phase == "Succeeded" else "UNKNOWN"
     disrupted, reason, _ = read_condition(status, "DisruptionTarget")
-    if disrupted and reason in STATE_BY_DISRUPTION:
-        return STATE_BY_DISRUPTION[reason]
+    if disrupted and reason in STATE_BY_DISRUPTION_REASON:
+        return STATE_BY_DISRUPTION_REASON[reason]
     out_of_memory = any(terminated.get("reason") == "OOMKilled" for terminated in _terminated_states(status))
-    return STATE_BY_FAILURE.get(to_text(status.get("reason")) or "", "OUT_OF_MEMORY" if out_of_memory else "FAILED")
+    return STATE_BY_FAILURE_REASON.get(
+        to_text(status.get("reason")) or "", "OUT_OF_MEMORY" if out_of_memory else "FAILED"
+    )

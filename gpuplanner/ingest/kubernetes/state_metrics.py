@@ -22,15 +22,23 @@ from gpuplanner.ingest.kubernetes.cluster_dump import ClusterDump
 from gpuplanner.ingest.kubernetes.cluster_reader import KUBECTL_SCOPE_NOTE, make_dataset
 from gpuplanner.ingest.kubernetes.pod_requests import ObjectLocation
 from gpuplanner.ingest.quality_report import Finding, build_quality_report
+from gpuplanner.ingest.source_definition import matches_pattern, register_sniffer
 from gpuplanner.ingest.source_fields import END_INSTANT, FIRST_INSTANT, parse_origin
-from gpuplanner.ingest.source_registration import matches_pattern, register_sniffer
 from gpuplanner.ingest.text_files import read_document
 from gpuplanner.ingest.typed_row_reader import PROMETHEUS_SAMPLE_PATTERN, extract_series, parse_labels
 
 STATE_METRICS_SOURCE = "kube-state-metrics"
+"""Name of this source in messages and provenance."""
+
 STATE_METRIC_PATTERN = re.compile(r"kube_(?:pod|node)_\w+")
-METRICS_PAGE_PATTERN = r"^(?:# (?:HELP|TYPE) )?kube_(?:pod|node)_\w+[ {]"
-API_ANSWER_PATTERN = r'"__name__"\s*:\s*"kube_(?:pod|node)_'
+"""Name of a metric of kube-state-metrics on pods or nodes."""
+
+STATE_METRICS_PAGE_PATTERN = r"^(?:# (?:HELP|TYPE) )?kube_(?:pod|node)_\w+[ {]"
+"""Line by which a metrics page (text exposition) of kube-state-metrics is recognised."""
+
+STATE_METRICS_ANSWER_PATTERN = r'"__name__"\s*:\s*"kube_(?:pod|node)_'
+"""Text by which a JSON answer of Prometheus with metrics of kube-state-metrics is recognised."""
+
 GPU_RESOURCE_VENDOR_DOMAINS = (
     "nvidia.com", "amd.com", "habana.ai", "gpu.intel.com", "intel.com", "aliyun.com", "volcano.sh", "koordinator.sh",
     "tencent.com", "tke.cloud.tencent.com", "4paradigm.com",
@@ -42,6 +50,8 @@ References
 .. [1] kubernetes/kube-state-metrics, internal/store/utils.go@c92fe0c: sanitizeLabelName.
 """
 SANITIZED_MIG_PATTERN = re.compile(r"mig_(\d+g)_(\d+gb)(.*)")
+"""MIG resource in which kube-state-metrics replaced all punctuation: ``mig_1g_10gb``."""
+
 READ_LABEL_KEYS = (
     "nvidia.com/gpu.product", "nvidia.com/gpu.count", "nvidia.com/gpu.replicas", "nvidia.com/gpu.memory",
     "nvidia.com/gpu.sharing-strategy", "nvidia.com/mig.strategy", "nvidia.com/mig.config",
@@ -52,13 +62,15 @@ READ_LABEL_KEYS = (
     "cloud.google.com/gke-gpu-partition-size", "karpenter.k8s.aws/instance-gpu-name",
     "karpenter.k8s.aws/instance-gpu-count", "karpenter.sh/capacity-type", "kueue.x-k8s.io/queue-name",
 )  # fmt: skip
-"""Labels that are read; kube-state-metrics writes their punctuation as ``_`` too."""
+"""Labels of pods and nodes that are read from kube-state-metrics, under their names in Kubernetes."""
 
 LABEL_KEY_BY_SANITIZED_NAME = {"label_" + re.sub(r"[^a-zA-Z0-9_]", "_", name): name for name in READ_LABEL_KEYS}
+"""Name of a label in kube-state-metrics, with ``_`` for punctuation → its name in Kubernetes."""
+
 OBJECT_SERIES_LABELS = (
     "uid", "node", "owner_kind", "owner_name", "created_by_kind", "created_by_name", "priority_class",
 )  # fmt: skip
-"""Labels of a series that describe its pod or node."""
+"""Labels of a Prometheus series that describe its pod or node: uid, node, owner, priority class."""
 
 TIME_FIELD_BY_METRIC = {
     "kube_pod_created": "created",
@@ -67,25 +79,38 @@ TIME_FIELD_BY_METRIC = {
     "kube_pod_completion_time": "completed",
     "kube_node_created": "created",
 }
+"""Metric whose value is a time [epoch s] → key of that time in :attr:`ObjectMetrics.facts`."""
+
 CONTAINER_RESOURCE_METRICS = (
     "kube_pod_container_resource_requests",
     "kube_pod_resource_request",
     "kube_pod_container_resource_limits",
 )
-"""Metrics of the resources of a container: GPU requests equal limits."""
+"""Metrics of the resources that a container requests; limits count too, as GPU requests equal limits."""
 
 MAX_GAP_SCRAPES = 2.5
-"""Longest gap before the end of all series after which an object still exists. [scrape intervals]"""
+"""Longest time without values before the end of all series for which an object still exists. [scrape intervals]"""
 
 NO_TIMES_CHECK = "metrics without times, and no --origin was given"
+"""Quality check on metrics pages without times that were read without an origin."""
+
 NO_PHASE_CHECK = "pods without their phase"
+"""Quality check on pods without the metric of their phase."""
+
 NO_VALUES_REASON = "no finite value at a time that a cluster can have"
+"""Reject reason of series without a finite value at a plausible time."""
+
 DELETED_PODS_CHECK = "pods that were deleted while they ran"
+"""Quality check on pods that were deleted while they ran."""
+
 NO_MODEL_CHECK = "nodes without labels"
+"""Quality check on nodes without labels that name their GPU model."""
+
 DEFAULT_ORIGIN = "1970-01-01T00:00:00Z"
-"""Time of a page without times if no origin is given."""
+"""Time of a metrics page without times if no origin is given."""
 
 DAY_S = 86400
+"""Seconds of a day."""
 
 
 @dataclass
@@ -93,7 +118,7 @@ class ObjectMetrics:
     """Metrics of one pod or node, gathered from its series.
 
     - ``labels``: The latest labels of its series, and labels of the object itself.
-    - ``facts``: Times by name. [epoch s]
+    - ``facts``: ``created``, ``started``, ``scheduled``, ``completed`` → time. [epoch s]
     - ``amounts``: Kind of amount (``requests``, ``init``, ``capacity``, ``allocatable``), container, resource → number.
     - ``phases``: Phase of a pod → first and last time at which it was in it. [epoch s]
     - ``conditions``: Condition of a node → its status.
@@ -112,11 +137,13 @@ class ObjectMetrics:
 
 
 MetricSeries = tuple[str, Mapping[str, str], list[tuple[float, float]]]
-"""Metric, labels, and pairs of time [epoch s] and value; NaN as the time for a page without times."""
+"""Metric, labels, and pairs of time [epoch s] and value; NaN is the time on a page without times."""
 
 
 @register_sniffer(
-    lambda lines: matches_pattern(METRICS_PAGE_PATTERN, re.M)(lines) or matches_pattern(API_ANSWER_PATTERN)(lines)
+    lambda lines: (
+        matches_pattern(STATE_METRICS_PAGE_PATTERN, re.M)(lines) or matches_pattern(STATE_METRICS_ANSWER_PATTERN)(lines)
+    )
 )
 def read_state_metrics(
     paths: Sequence[str | Path],
@@ -204,7 +231,7 @@ def read_state_metrics(
 
 
 def _parse_series(text: str, source_name: str, page_time: float | None) -> Iterator[MetricSeries]:
-    """Parse the series of pods and nodes in a page, or in an answer of Prometheus.
+    """Parse the series of pods and nodes in a page of kube-state-metrics, or in a JSON answer of Prometheus.
 
     Parameters
     ----------
@@ -249,13 +276,13 @@ def _parse_series(text: str, source_name: str, page_time: float | None) -> Itera
 
 
 def _valid_points(values: list[tuple[float, float]], *, timed: bool = True) -> list[tuple[float, float]]:
-    """Return the finite values at plausible times [epoch s]; without `timed` also those without time (NaN)."""
+    """Return the pairs of plausible time [epoch s] and finite value; without `timed` also those of time NaN."""
     finite = [(time, value) for time, value in values if isfinite(value)]
     return [(time, value) for time, value in finite if _is_plausible_time(time) or (isnan(time) and not timed)]
 
 
 def _is_plausible_time(seconds: float) -> bool:
-    """Whether epoch seconds are a time that a dataset may have."""
+    """Whether epoch seconds are within the years that a dataset may cover."""
     return FIRST_INSTANT.timestamp() <= seconds <= END_INSTANT.timestamp()
 
 
@@ -269,7 +296,7 @@ def _object_key(metric: str, labels: Mapping[str, str]) -> tuple[str, str, str] 
 
 
 def _object_label(labels: Mapping[str, str], name: str) -> str:
-    """Return a label of the object itself, which Prometheus may store with the prefix ``exported_``; "" if missing."""
+    """Return a series label about its pod or node, which Prometheus may prefix with ``exported_``; "" if missing."""
     return labels.get(f"exported_{name}") or labels.get(name) or ""
 
 
@@ -281,7 +308,7 @@ def _record_series(
     *,
     timed: bool = False,
 ) -> None:
-    """Add a series to the metrics of its object.
+    """Add a series of kube-state-metrics to the metrics of its pod or node.
 
     Parameters
     ----------
@@ -294,7 +321,7 @@ def _record_series(
     values : list of (float, float)
         Times [epoch s] and values.
     timed : bool
-        Whether the object has series with times, so that a series of a page without times adds none.
+        Whether the object has other series with times, so that this one, of a page without times, adds no times.
     """
     if not timed:
         metrics.first = min(metrics.first, values[0][0])
@@ -389,7 +416,7 @@ def _make_pod(namespace: str, name: str, metrics: ObjectMetrics, end: float, ste
 
 
 def _make_containers(metrics: ObjectMetrics, kind: str) -> list[dict[str, Any]]:
-    """Make the container objects of a pod: of its containers (``requests``) or its init containers (``init``)."""
+    """Make container objects of a Pod: for `kind` ``requests`` its containers, for ``init`` its init containers."""
     return [
         {"name": container, "resources": {"requests": requests, "limits": requests}}
         for container, requests in _container_amounts(metrics, kind).items()
@@ -399,7 +426,7 @@ def _make_containers(metrics: ObjectMetrics, kind: str) -> list[dict[str, Any]]:
 def _add_findings(
     dataset: Dataset, objects: Mapping[tuple[str, str, str], ObjectMetrics], vanished_before: float, *, timeless: bool
 ) -> Dataset:
-    """Return the dataset as one of kube-state-metrics, with its findings; nodes whose series ended are retired.
+    """Return a dataset with the source and findings of kube-state-metrics, and with nodes retired where series ended.
 
     Parameters
     ----------
@@ -413,12 +440,14 @@ def _add_findings(
         Whether the metrics have no times.
     """
     findings = [Finding(*row) for row in dataset.quality.iter_rows()]
-    pods = [metrics for (kind, _, _), metrics in objects.items() if kind == "Pod" and _has_devices(metrics)]
+    pods = [metrics for (kind, _, _), metrics in objects.items() if kind == "Pod" and _has_vendor_resources(metrics)]
     nodes = {name: metrics for (kind, _, name), metrics in objects.items() if kind == "Node"}
     pods_without_phase = sum(not pod.phases and "completed" not in pod.facts for pod in pods)
     running_pods = [pod for pod in pods if pod.phases and not {"Succeeded", "Failed"} & pod.phases.keys()]
     deleted_pods = sum(pod.last < vanished_before for pod in running_pods)
-    unlabelled = [name for name, metrics in nodes.items() if _has_devices(metrics) and not _known_labels(metrics)]
+    unlabelled = [
+        name for name, metrics in nodes.items() if _has_vendor_resources(metrics) and not _known_labels(metrics)
+    ]
 
     if timeless:
         effect = (
@@ -464,7 +493,7 @@ def _make_node(name: str, metrics: ObjectMetrics, end: float) -> dict[str, Any]:
 
 
 def _container_amounts(metrics: ObjectMetrics, kind: str) -> dict[str, dict[str, str]]:
-    """Return the resource amounts of one kind (``requests``, ``init``) by container."""
+    """Return container → resource → requested amount; `kind` is ``requests``, or ``init`` for init containers."""
     amounts: dict[str, dict[str, str]] = defaultdict(dict)
     for (amount_kind, container, resource), value in metrics.amounts.items():
         if amount_kind == kind and value > 0:
@@ -495,13 +524,13 @@ def restore_resource_name(sanitized_name: str) -> str:
     return sanitized_name
 
 
-def _has_devices(metrics: ObjectMetrics) -> bool:
-    """Whether a pod requests, or a node has, resources of a vendor besides CPU and memory."""
+def _has_vendor_resources(metrics: ObjectMetrics) -> bool:
+    """Whether a pod requests, or a node has, a resource of a vendor, such as ``nvidia.com/gpu``."""
     return any("/" in restore_resource_name(resource) for _, _, resource in metrics.amounts)
 
 
 def _known_labels(metrics: ObjectMetrics) -> dict[str, str]:
-    """Return the labels of an object that are read, under their original names."""
+    """Return the labels of a pod or node that are read, under their names in Kubernetes."""
     return {
         LABEL_KEY_BY_SANITIZED_NAME[name]: value
         for name, value in metrics.labels.items()
@@ -510,7 +539,7 @@ def _known_labels(metrics: ObjectMetrics) -> dict[str, str]:
 
 
 def _format_amount(value: float) -> str:
-    """Format an amount as a quantity of the Kubernetes API."""
+    """Format an amount of a resource as a quantity of the Kubernetes API: whole numbers without a decimal point."""
     return str(int(value)) if value == int(value) else str(value)
 
 

@@ -12,9 +12,9 @@ import polars as pl
 from gpuplanner.core.errors import printable_file_name
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Rows
-from gpuplanner.ingest.job_table import assemble_jobs
 from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, NO_START_CHECK, Check, source_check
 from gpuplanner.ingest.slurm.node_records import read_inventory
+from gpuplanner.ingest.source_definition import has_required_columns
 from gpuplanner.ingest.source_fields import (
     FIRST_INSTANT,
     UTC_TIME_DTYPE,
@@ -26,15 +26,16 @@ from gpuplanner.ingest.source_fields import (
     source_columns,
     validate_time_zone,
 )
-from gpuplanner.ingest.source_registration import has_required_columns
+from gpuplanner.ingest.table_assembly import assemble_jobs
 from gpuplanner.ingest.text_files import TextFile, read_head
 from gpuplanner.ingest.typed_row_reader import read_rows
 
 JOB_TIME_PREFIXES = ("submit", "start", "end")
 
-"""Times of a job: prefixes of the columns ``*_s`` [s] and ``*_time``."""
+"""Prefixes of the columns for the times of a job: ``submit_s`` are seconds, ``submit_time`` is an instant."""
 
 RELATIVE_DATES_CHECK = source_check("public: relative dates", pl.lit(value=True))
+"""Check that notes for every job that its dates count from a start that the user did not state."""
 
 
 @dataclass(frozen=True)
@@ -205,12 +206,12 @@ class JobTrace:
 
 
 def offset_time(origin_time: datetime, column: str) -> pl.Expr:
-    """Return the times of a column of seconds after the origin."""
+    """Expression for the instants of a column of seconds after the origin."""
     return pl.lit(origin_time, UTC_TIME_DTYPE) + seconds_to_duration(pl.col(column))
 
 
 def file_stem(files: Sequence[TextFile]) -> pl.Expr:
-    """Return the name of the file of each row, up to its first dot."""
+    """Expression for the name of the file of each row, up to its first dot."""
     stems = {number: printable_file_name(file.path).split(".")[0] for number, file in enumerate(files)}
     return pl.col("file").replace_strict(stems, return_dtype=pl.String)
 
@@ -270,7 +271,7 @@ def number_shared_ids(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def format_number(column: str) -> pl.Expr:
-    """Format numbers as parts of an id: whole ones without decimals, missing ones as "".
+    """Expression that formats numbers as parts of an id: whole ones without decimals, missing ones as "".
 
     Examples
     --------
@@ -281,8 +282,9 @@ def format_number(column: str) -> pl.Expr:
 
 
 RUN_S_EXPR = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6
+"""Run time of a job: end - start [s]."""
 QUEUE_WAIT_S_EXPR = (pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 1e6
-"""Run time and queue wait of a job. [s]"""
+"""Queue wait of a job: start - submission [s]."""
 
 HELIOS_ZONE = "Asia/Shanghai"
 """Time zone of naive times of Helios: the clusters were in China, which has no daylight saving time."""
@@ -291,9 +293,12 @@ PHILLY_ZONE = "America/Los_Angeles"
 """Time zone of naive times of Philly: the utilisation files of the trace have PDT and PST."""
 
 ASSUMED_ZONE_NOTE = "the source names no zone: times were read as {}"
+"""Remark in the provenance of a trace that names no time zone, with a place for the zone that was used."""
 
 GPU_FRACTION_CHECK = source_check("public: part of a GPU", pl.col("gpus") != pl.col("gpus").floor())
+"""Check that finds jobs with a fraction of a GPU."""
 QUEUE_MISMATCH_CHECK = source_check("public: other queue", (QUEUE_WAIT_S_EXPR - pl.col("queue_s")).abs() > 1.0)
+"""Check that finds jobs whose stated queue time is not start - submission."""
 
 
 ITP_TRACE = JobTrace(
@@ -306,9 +311,10 @@ ITP_TRACE = JobTrace(
 collection; the source gives neither hour nor zone."""
 
 SIMULATOR_TRACE = JobTrace("simulator", source_columns("simulator"))
-"""Job list that simulators of clusters read."""
+"""How job lists that cluster simulators read (submission, run time, GPUs) become a job table."""
 
 TIER_BY_SPOT_PRIORITY = {"HP": "guaranteed", "Spot": "best_effort"}
+"""Type of a job in Alibaba's spot GPU trace: high priority or spot → tier in the job table."""
 SPOT_TRACE = JobTrace(
     "spot",
     source_columns("spot"),
@@ -323,8 +329,11 @@ SPOT_TRACE = JobTrace(
 columns of ``job_info_df.csv``). `organization`: cost organisation; `gpu_request`: GPUs of one worker."""
 
 DLRM_ROLES = ("CN", "HN")
+"""Roles of instances in the Alibaba DLRM trace: ``CN`` on CPU nodes, ``HN`` on GPU nodes."""
 STARTED_BEFORE_TRACE_EXPR = pl.col("submit_s").is_null()
+"""Whether an instance of the DLRM trace existed before the trace: it has no creation time."""
 STATE_WITHOUT_END_EXPR = pl.when(pl.col("start_s").is_null()).then(pl.lit("PENDING")).otherwise(pl.lit("RUNNING"))
+"""State of an instance of the DLRM trace that was not deleted: pending without a start, else running."""
 DLRM_TRACE = JobTrace(
     "dlrm",
     source_columns("dlrm"),
@@ -348,28 +357,35 @@ DLRM_TRACE = JobTrace(
 time existed before the trace, one without deletion time outlived it; the trace lacks the result of the others. `role`:
 ``HN`` on GPU nodes, ``CN`` on CPU nodes."""
 
-OPENB_STATES = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
-OPENB_STATES |= {phase: phase.upper() for phase in ("Pending", "Running", "Unknown")}
-PHASE_EXPR = pl.col("phase")
+STATE_BY_OPENB_PHASE = {
+    "Succeeded": "COMPLETED", "Failed": "FAILED", "Pending": "PENDING", "Running": "RUNNING", "Unknown": "UNKNOWN",
+}  # fmt: skip
+"""Kubernetes phase of a pod in the Alibaba OpenB trace → state in the job table."""
+OPENB_PHASE_EXPR = pl.col("phase")
+"""Kubernetes phase of a pod in the Alibaba OpenB trace."""
 ENDS_WITH_TRACE_EXPR = pl.col("end_s") == pl.max_horizontal(pl.col("submit_s", "start_s", "end_s").max())
-IS_STILL_RUNNING_EXPR = (PHASE_EXPR == "Running") & (ENDS_WITH_TRACE_EXPR | pl.col("end_s").is_null())
+"""Whether a pod of the OpenB trace was deleted at the last instant of the trace."""
+IS_STILL_RUNNING_EXPR = (OPENB_PHASE_EXPR == "Running") & (ENDS_WITH_TRACE_EXPR | pl.col("end_s").is_null())
+"""Whether a pod of the OpenB trace still ran when the trace ended."""
 OPENB_TIMED_TRACE = JobTrace(
     "openb",
     source_columns("openb"),
-    faults={f"pod_phase: not one of {', '.join(OPENB_STATES)}": ~PHASE_EXPR.is_in(list(OPENB_STATES))},
+    faults={
+        f"pod_phase: not one of {', '.join(STATE_BY_OPENB_PHASE)}": ~OPENB_PHASE_EXPR.is_in(list(STATE_BY_OPENB_PHASE))
+    },
     steps=[
         {
             "tenant": pl.lit("openb"),
             "tier": pl.col("qos").str.to_lowercase(),
             "gpus": pl.col("whole_gpus") * pl.col("gpu_milli") / 1000,
-            "deleted": (PHASE_EXPR == "Running") & ~ENDS_WITH_TRACE_EXPR,
+            "deleted": (OPENB_PHASE_EXPR == "Running") & ~ENDS_WITH_TRACE_EXPR,
             "seen_s": pl.col("end_s"),
             "end_s": pl.when(~IS_STILL_RUNNING_EXPR.fill_null(value=False)).then(pl.col("end_s")),
         },
         {
             "state": pl.when("deleted")
             .then(pl.lit("UNKNOWN"))
-            .otherwise(PHASE_EXPR.replace_strict(OPENB_STATES, default="UNKNOWN"))
+            .otherwise(OPENB_PHASE_EXPR.replace_strict(STATE_BY_OPENB_PHASE, default="UNKNOWN"))
         },
     ],
     checks=[source_check("openb: deleted", pl.col("deleted")), GPU_FRACTION_CHECK],
@@ -391,13 +407,17 @@ OPENB_UNTIMED_TRACE = replace(
     steps=[{"phase": pl.lit("Pending"), "submit_s": pl.lit(0.0)}, *OPENB_TIMED_TRACE.steps],
     checks=[*OPENB_TIMED_TRACE.checks, source_check("openb: no times", pl.lit(value=True))],
 )
-"""The lists ``multigpu20`` to ``multigpu50`` have five columns only and no times: a queue of pods."""
+"""How the OpenB lists ``multigpu20`` to ``multigpu50`` become a job table: they have five columns and no times, a queue
+of pods."""
 
 OPENB_TRACE = replace(
     OPENB_TIMED_TRACE, reduced_form=(("creation_time", "deletion_time", "scheduled_time"), OPENB_UNTIMED_TRACE)
 )
+"""How a pod list of the Alibaba OpenB trace becomes a job table, with times or, in the lists without them, as a queue.
+"""
 
 HELIOS_STATE_NAMES = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "RUNNING", "PENDING")
+"""States of jobs in the Helios trace that have the same name in the job table."""
 STATE_BY_HELIOS_STATE = {**{state: state for state in HELIOS_STATE_NAMES}, "SUSPENDED": "UNKNOWN"}
 """State of Helios → state in the job table. The README names one suspended job."""
 
@@ -412,26 +432,32 @@ HELIOS_TRACE = JobTrace(
 """Helios: jobs of SenseTime clusters, 2020 (Hu et al., SC 2021; S-Lab-System-Group/HeliosData, README: schema of
 ``cluster_log.csv``). `vc`: virtual cluster; `duration`: end - start [s]; `queue`: start - submission [s]."""
 
-ACME_STATES = {
+STATE_BY_ACME_STATE = {
     name: name for name in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "RUNNING", "PENDING", "UNKNOWN")
 }
-ACME_JOB_CLASSES = {"Pretrain": "pretraining", "SFT": "fine-tuning", "Evaluation": "evaluation"}
-"""Kind of work in Acme → job class; others stay, in lower case."""
+"""State of a job in the Acme trace → state in the job table, of the same name."""
+JOB_CLASS_BY_ACME_TYPE = {"Pretrain": "pretraining", "SFT": "fine-tuning", "Evaluation": "evaluation"}
+"""Type of work in the Acme trace → class of the job in the job table; other types stay, in lower case."""
 JOB_CLASS_EXPR = pl.col("job_class")
-IS_SEREN = pl.col("job_id").str.contains(r"^\d+$")
+"""Type of work of a job in the Acme trace, such as ``Pretrain``."""
+IS_SEREN_JOB_EXPR = pl.col("job_id").str.contains(r"^\d+$")
+"""Whether a job of the Acme trace ran on the cluster Seren, whose job ids are numbers."""
 ACME_CLUSTER_JOB_FIELDS = {
-    "seren": IS_SEREN,
-    "tenant": pl.when(IS_SEREN).then(pl.lit("seren")).otherwise(pl.lit("kalos")),
+    "seren": IS_SEREN_JOB_EXPR,
+    "tenant": pl.when(IS_SEREN_JOB_EXPR).then(pl.lit("seren")).otherwise(pl.lit("kalos")),
 }
-"""Columns by cluster: job ids of Seren are numbers, those of Kalos are names."""
+"""Columns of a job of the Acme trace that tell its cluster: job ids of Seren are numbers, those of Kalos are names."""
 
-ACME_RUN_TIME_S_EXPR = pl.col("duration_s") - pl.when(IS_SEREN).then(0.0).otherwise(pl.col("queue_s"))
+ACME_RUN_TIME_S_EXPR = pl.col("duration_s") - pl.when(IS_SEREN_JOB_EXPR).then(0.0).otherwise(pl.col("queue_s"))
+"""Run time of a job of the Acme trace by its stated duration, which on Kalos includes the queue wait [s]."""
 ACME_DURATION_S_EXPR = RUN_S_EXPR + pl.when("seren").then(0.0).otherwise(QUEUE_WAIT_S_EXPR)
+"""Duration that the Acme trace should state for a job, by its times: on Kalos with the queue wait [s]."""
 ACME_CHECKS = [
     QUEUE_MISMATCH_CHECK,
     source_check("acme: duration with queue", ~pl.col("seren")),
     source_check("acme: other duration", (ACME_DURATION_S_EXPR - pl.col("duration_s")).abs() > 1.0),
 ]
+"""Checks of the quality report for both forms of the Acme trace."""
 ACME_REDUCED_TRACE = JobTrace(
     "acme",
     source_columns("acme_reduced"),
@@ -442,14 +468,17 @@ ACME_REDUCED_TRACE = JobTrace(
     ],
     checks=[*ACME_CHECKS, source_check("acme: no start", pl.col("start_time").is_not_null())],
 )
+"""How the Acme trace reduced to five columns, which lacks start times, becomes a job table."""
 ACME_TRACE = JobTrace(
     "acme",
     source_columns("acme"),
-    states=ACME_STATES,
+    states=STATE_BY_ACME_STATE,
     steps=[
         {
             **ACME_CLUSTER_JOB_FIELDS,
-            "job_class": JOB_CLASS_EXPR.replace_strict(ACME_JOB_CLASSES, default=JOB_CLASS_EXPR.str.to_lowercase()),
+            "job_class": JOB_CLASS_EXPR.replace_strict(
+                JOB_CLASS_BY_ACME_TYPE, default=JOB_CLASS_EXPR.str.to_lowercase()
+            ),
         }
     ],
     checks=[
@@ -464,6 +493,7 @@ duration of Seren is end - start, that of Kalos is end - submission, against its
 GPUs × duration [GPU s]."""
 
 SUBMIT_EPOCH_S_TEXT_EXPR = pl.col("submit_time").dt.epoch("s").cast(pl.String)
+"""Submission of a job as text of its epoch seconds."""
 PHILLY_TRACE = JobTrace(
     "philly",
     source_columns("philly"),

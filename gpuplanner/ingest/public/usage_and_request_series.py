@@ -13,7 +13,6 @@ from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Rows
-from gpuplanner.ingest.job_table import assemble_table
 from gpuplanner.ingest.public.job_lists import (
     ASSUMED_ZONE_NOTE,
     HELIOS_ZONE,
@@ -23,6 +22,7 @@ from gpuplanner.ingest.public.job_lists import (
     offset_time,
 )
 from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, Check, Finding, source_check
+from gpuplanner.ingest.source_definition import has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import (
     CSV_DIALECT,
     FIRST_INSTANT,
@@ -32,53 +32,63 @@ from gpuplanner.ingest.source_fields import (
     source_columns,
     validate_time_zone,
 )
-from gpuplanner.ingest.source_registration import has_required_columns, register_sniffer
+from gpuplanner.ingest.table_assembly import assemble_table
 from gpuplanner.ingest.text_files import read_head
 from gpuplanner.ingest.typed_row_reader import read_rows
 
 GPU_COUNT_FIELD = Field("", "number", high=MAX_GPUS_PER_JOB)
-"""Field of a number of GPUs, without its name."""
+"""How a column of GPU counts is parsed, without the name of the column."""
 
 FIELD_BY_HELIOS_SEQUENCE_COLUMN = source_columns("helios_sequence")
-"""Columns of ``cluster_sequence_vc.csv``; `gpu_utilization`: running / total, so allocation and not activity."""
+"""Column of ``cluster_sequence_vc.csv`` of Helios → how it is parsed; `gpu_utilization` is running / total, so
+allocation and not activity."""
 
 FIELD_BY_PHILLY_NODE_COLUMN = source_columns("philly_nodes")
+"""Column of Philly's per-minute number of nodes → how it is parsed."""
 
 MAX_SHARE_ROUNDING_ERROR = 0.0005 + 1e-9
-"""Largest error of a share that the source rounded to three decimals. [0-1]"""
+"""Largest rounding error of an allocated share that Helios states with three decimals [0-1]."""
 
 ALLOCATED_SHARE_EXPR = pl.col("allocated") / pl.col("total")
+"""Allocated GPUs or nodes of a pool over all of it."""
 OCCUPANCY_CHECKS = (
     AMBIGUOUS_TIME_CHECK,
     source_check("pools: more allocated than installed", pl.col("allocated") > pl.col("total")),
 )
+"""Checks of the quality report for series of allocated and total GPUs or nodes."""
 HELIOS_SEQUENCE_CHECKS = (
     *OCCUPANCY_CHECKS,
     source_check("helios: other idle", pl.col("allocated") + pl.col("idle") != pl.col("total")),
     source_check("helios: other share", (pl.col("share") - ALLOCATED_SHARE_EXPR).abs() > MAX_SHARE_ROUNDING_ERROR),
 )
+"""Checks of the quality report for ``cluster_sequence_vc.csv`` of Helios."""
 
 QUOTA_DAY_COLUMN = "date"
+"""First column of Helios' table of GPUs by day and virtual cluster: the day."""
 TOTAL_COLUMN = "total"
-"""First and last column of a table of quotas by day."""
+"""Last column of Helios' table of GPUs by day and virtual cluster: the sum of the day."""
 
 POOL_COLUMN_PREFIX = "pool:"
-"""Prefix of the columns of pools, so that their names cannot equal those of other columns."""
+"""Prefix given to the columns of virtual clusters, so that their names cannot equal those of other columns."""
 
 QUOTA_CHECKS = (
     source_check("helios: other total", pl.col("stated") != pl.col("sum")),
     source_check("helios: empty pool", pl.col("absent") > 0),
 )
+"""Checks of the quality report for Helios' table of GPUs by day and virtual cluster."""
 
 PERCENT_SUFFIX = "__cdf_pct"
-"""Suffix of the column of a cumulative share [%], beside the column of the value."""
+"""Suffix of the column of cumulative shares [%] of a distribution of Acme, beside the column of its values."""
 
 DISTRIBUTION_NOTE = "a distribution, not a time series: no demand, phase or ledger can be made of it"
+"""Remark in the provenance of the distributions of Acme."""
 
 FIELD_BY_STEP_TIME_COLUMN = source_columns("step_times")
-"""`gpu`: share of a GPU [%]; `time`: position in the series; `batch_time_norm`: 0..1000, without unit."""
+"""Column of a file of mini-batch times (Alibaba PAI) → how it is parsed. `gpu`: share of a GPU [%]; `time`: position in
+the series; `batch_time_norm`: 0..1000, without unit."""
 
 REPEATED_STEP_CHECK = source_check("pai: step again", ~pl.struct("file", "worker", "step").is_first_distinct())
+"""Check that finds mini-batch times of a worker and step that an earlier row has."""
 
 
 @register_sniffer(has_required_columns(FIELD_BY_HELIOS_SEQUENCE_COLUMN))
@@ -377,29 +387,34 @@ MAX_REQUEST_TOKENS = 100_000_000
 """Largest number of tokens of one request that is accepted."""
 
 TOKEN_COLUMNS = ("prompt_tokens", "generated_tokens")
+"""Columns of requests with the numbers of prompt tokens and generated tokens."""
 
 FIELD_BY_AZURE_LLM_COLUMN = {
     "TIMESTAMP": Field("time", "time", format="%Y-%m-%d %H:%M:%S%.f"),
     "ContextTokens": Field("prompt_tokens", "number", high=MAX_REQUEST_TOKENS),
     "GeneratedTokens": Field("generated_tokens", "number", high=MAX_REQUEST_TOKENS),
 }
-"""`TIMESTAMP`: seven decimals, no zone; truncated to microseconds."""
+"""Column of the Azure LLM request logs → how it is parsed. `TIMESTAMP`: seven decimals, no zone; truncated to
+microseconds."""
 
 AZURE_LLM_CHECKS = (
     AMBIGUOUS_TIME_CHECK,
     source_check("azure-llm: out of order", pl.col("time") < pl.col("time").cum_max()),
     source_check("azure-llm: equal rows", ~pl.col("raw").is_first_distinct()),
 )
+"""Checks of the quality report for the Azure LLM request logs."""
 
 FIELD_BY_GENAI_GAUGE_COLUMN = source_columns("genai_gauges")
-"""Long format; `timestamp_anon`: shifted seconds; `container_ip`: hash, empty for requests to the API."""
+"""Column of a gauge file of Alibaba's GenAI serving trace → how it is parsed. Long format; `timestamp_anon`: shifted
+seconds; `container_ip`: hash, empty for requests to the API."""
 
 GENAI_DIALECT = Dialect(missing=frozenset({"NULL", "None"}))
+"""How lines of Alibaba's GenAI serving trace are split, and its words for missing values."""
 
 
 @dataclass(frozen=True)
 class GaugeMetric:
-    """Metric of one file of gauges.
+    """The metric that one gauge file of Alibaba's GenAI serving trace holds.
 
     - ``name``, ``unit``: Its name and unit in the table.
     - ``high``: Largest value that is accepted, in that unit.
@@ -418,12 +433,14 @@ GAUGE_METRIC_BY_FILE_NAME = {
     "queue_size_raw": GaugeMetric("queue_size", "requests"),
     "queue_rt_raw": GaugeMetric("queue_time", "ms"),
 }
-"""File name → metric, which the content of a file does not name."""
+"""Name of a gauge file of the GenAI trace, without its ending → metric, which its content does not name."""
 
 SCALED_CLOCK_NOTE = (
     "the source shifted and scaled its clock: dates and durations are not real (steps of 57 s stand for more)"
 )
+"""Remark in the provenance of the GenAI trace."""
 SERVICE_GAUGE_CHECK = source_check("genai: whole service", pl.col("subject").is_null())
+"""Check that finds gauge readings of a whole service instead of one container."""
 
 
 @register_sniffer(has_required_columns(FIELD_BY_AZURE_LLM_COLUMN))
@@ -482,7 +499,7 @@ def read_azure_llm(paths: Sequence[str | Path], *, tz: str | None = None) -> Dat
 
 @register_sniffer(has_required_columns(FIELD_BY_GENAI_GAUGE_COLUMN))
 def read_genai(paths: Sequence[str | Path]) -> Dataset:
-    r"""Read gauges of serving containers: duty cycle, memory and request rates, one metric for each file.
+    r"""Read gauges of LLM serving containers (Alibaba GenAI): duty cycle, memory, request rates; one metric a file.
 
     Parameters
     ----------

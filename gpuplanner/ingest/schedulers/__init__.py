@@ -9,11 +9,11 @@ import importlib
 import pkgutil
 
 from gpuplanner.core.libraries_plugins_and_workers import READER_ENTRY_POINT_GROUP, load_plugins
-from gpuplanner.ingest.source_registration import Source
+from gpuplanner.ingest.source_definition import Source
 
 
 def sources(taken: frozenset[str] = frozenset()) -> tuple[Source, ...]:
-    """Return the ``SOURCE`` of each module of this package, by module name, and the readers of installed packages.
+    """Return the sources of further schedulers: ``SOURCE`` of each module here, and the readers of installed packages.
 
     Parameters
     ----------

@@ -11,12 +11,12 @@ from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Rows
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
-from gpuplanner.ingest.job_table import assemble_jobs
 from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, Check
 from gpuplanner.ingest.slurm.accounting_fields import parse_slurm_state, parse_times
 from gpuplanner.ingest.slurm.node_records import read_inventory
+from gpuplanner.ingest.source_definition import SourceForm, define_source, has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import Dialect, Field, map_unique_texts, validate_time_zone
-from gpuplanner.ingest.source_registration import SourceForm, define_source, has_required_columns, register_sniffer
+from gpuplanner.ingest.table_assembly import assemble_jobs
 from gpuplanner.ingest.typed_row_reader import read_rows
 
 JOB_TABLE_COLUMNS = {
@@ -36,16 +36,23 @@ JOB_TABLE_COLUMNS = {
 """Columns of the table. ``gpus`` counts GPUs, or MIG instances of ``profile`` where there is one; ``nodes`` are names
 joined by ``+``, or a list as Slurm writes it; without ``state``, a started job without ``end`` is running."""
 
-REQUIRED_FIELDS = [name for name, field in JOB_TABLE_COLUMNS.items() if not field.optional]
-JOB_TABLE = (
-    f"{','.join(REQUIRED_FIELDS)}[,{','.join(name for name in JOB_TABLE_COLUMNS if name not in REQUIRED_FIELDS)}]"
-)
-"""The columns as messages and pages show them; those in brackets are optional."""
+REQUIRED_JOB_TABLE_COLUMNS = [name for name, field in JOB_TABLE_COLUMNS.items() if not field.optional]
+"""Columns of the generic job table that a file must have."""
 
-JOB_TABLE_TIMES = {name: name for name in ("submit", "eligible", "start", "end")}
+JOB_TABLE_COLUMNS_TEXT = (
+    f"{','.join(REQUIRED_JOB_TABLE_COLUMNS)}"
+    f"[,{','.join(name for name in JOB_TABLE_COLUMNS if name not in REQUIRED_JOB_TABLE_COLUMNS)}]"
+)
+"""Columns of the generic job table as messages and pages show them; those in brackets are optional."""
+
+JOB_TABLE_FIELD_BY_TIME = {name: name for name in ("submit", "eligible", "start", "end")}
+"""Time column of the generic job table → its name in error messages."""
+
 TIME_FORMAT_ADVICE = "Write times as 2026-03-02T08:00:00Z, or as unix seconds."
+"""Advice of the error for times of the generic job table that cannot be read."""
 
 NO_TEAM_CHECK = Check("no team", "warning", "put on tenant 'unknown'", pl.col("team_missing"))
+"""Check of the quality report on jobs without a team."""
 
 
 @register_sniffer(has_required_columns(JOB_TABLE_COLUMNS))
@@ -88,9 +95,9 @@ def read_job_table(
     """
     zone = None if tz is None else validate_time_zone(tz)
     rows = read_rows(paths, JOB_TABLE_COLUMNS, source="job-table", dialect=Dialect(tables=True))
-    rows = rows.with_columns(_normalize_times(name) for name in JOB_TABLE_TIMES)
+    rows = rows.with_columns(_normalize_times(name) for name in JOB_TABLE_FIELD_BY_TIME)
     rows = _with_job_states(
-        parse_times(rows, zone, source="job-table", labels=JOB_TABLE_TIMES, remedy=TIME_FORMAT_ADVICE)
+        parse_times(rows, zone, source="job-table", labels=JOB_TABLE_FIELD_BY_TIME, remedy=TIME_FORMAT_ADVICE)
     )
     inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
     return assemble_jobs(
@@ -106,14 +113,14 @@ def read_job_table(
 
 
 def _normalize_times(column: str) -> pl.Expr:
-    """Write times as Slurm does: with a T, in whole seconds, with a numeric offset if any."""
+    """Return an expression for the times of a column as Slurm prints them: with T, whole seconds, a numeric offset."""
     text = pl.col(column).str.strip_chars().str.replace(r"^(\d{4}-\d\d-\d\d) +", "${1}T")
     text = text.str.replace(r"[.,]\d+", "").str.replace(r"\s*(?:Z|UTC)$", "+00:00")
     return text.str.replace(r"T(\d\d:\d\d)([+-]|$)", "T${1}:00${2}")
 
 
 def _with_job_states(rows: Rows) -> Rows:
-    """Map states to those of the job table; rows without one get the state that follows from their times."""
+    """Map the states of Slurm or gpuplanner to job states; rows without one get the state that their times imply."""
     stated_words = rows.good["state"].str.to_uppercase().unique().drop_nulls()
     states = {word: "UNKNOWN" if word == "UNKNOWN" else parse_slurm_state(word) for word in stated_words}
     open_end = pl.when(pl.col("start_time").is_null()).then(pl.lit("PENDING")).otherwise(pl.lit("RUNNING"))
@@ -137,7 +144,7 @@ def _with_nodes(rows: Rows) -> Rows:
 
 
 def _with_attempts(rows: Rows) -> Rows:
-    """Number the runs of each job by their start; a repeated run is rejected."""
+    """Add ``attempt``, the number of each run of a job by start time; a repeated run is rejected."""
     first_time = pl.coalesce("start_time", "submit_time")
     is_repeated = ~pl.struct("job_id", first_time).is_first_distinct()
     rows = rows.reject({"the same job and start as an earlier row": is_repeated})
@@ -146,6 +153,7 @@ def _with_attempts(rows: Rows) -> Rows:
 
 SOURCE = define_source(
     "job-table",
-    f"job table of any scheduler: {JOB_TABLE} (CSV or Parquet; tz if times are naive)",
+    f"job table of any scheduler: {JOB_TABLE_COLUMNS_TEXT} (CSV or Parquet; tz if times are naive)",
     SourceForm("job table", "schedulers.generic_job_table:read_job_table", frozenset({"tz", "nodes", "boards"})),
 )
+"""Registration of the generic job table as a source: name, help text and reader."""

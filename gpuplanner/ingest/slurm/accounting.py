@@ -15,10 +15,9 @@ from gpuplanner.core.schema_checks import conform, make_empty_table
 from gpuplanner.core.schemas import QueueQuotas
 from gpuplanner.hardware.catalog import export_command
 from gpuplanner.hardware.gpu_model_names import parse_device_name
+from gpuplanner.ingest.chunked_tables import ChunkedRows
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Record, RecordCollector, Rows, raise_fault
-from gpuplanner.ingest.job_table import assemble_jobs, assemble_table
-from gpuplanner.ingest.large_tables import ChunkedRows
 from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S_EXPR, Check, Finding
 from gpuplanner.ingest.slurm.accounting_fields import (
     DUPLICATE_SUBMISSION_REASON,
@@ -39,8 +38,9 @@ from gpuplanner.ingest.slurm.accounting_fields import (
     with_cluster_prefix,
 )
 from gpuplanner.ingest.slurm.node_records import read_inventory
+from gpuplanner.ingest.source_definition import has_header_columns, register_sniffer
 from gpuplanner.ingest.source_fields import MAX_DURATION_S, Dialect, Field, seconds_to_duration, validate_time_zone
-from gpuplanner.ingest.source_registration import has_header_columns, register_sniffer
+from gpuplanner.ingest.table_assembly import assemble_jobs, assemble_table
 from gpuplanner.ingest.text_files import MAX_STREAM_BYTES, MAX_TEXT_BYTES, FileBlocks, read_head
 from gpuplanner.ingest.typed_row_reader import looks_like_json, read_items, read_row_blocks, read_rows
 
@@ -51,7 +51,7 @@ FIELD_BY_ASSOCIATION_COLUMN = {
     "GrpTRES": Field("tres", nullable=True),
     "Par Name": Field("cohort", nullable=True, optional=True),
 }
-"""Fields of ``sacctmgr show associations`` and the columns that they are read into."""
+"""Column of ``sacctmgr show associations`` → field that it is read into."""
 
 ROOT_ACCOUNT = "root"
 """Account at the top of every Slurm association tree."""
@@ -111,7 +111,7 @@ def read_slurm_associations(paths: Sequence[str | Path]) -> Dataset:
 
 
 def _quota_rows(association: dict[str, Any]) -> list[dict[str, Any]]:
-    """Make one quota row for each GPU type that an association limits, or one for all types together."""
+    """Make a row of the table of quotas for each GPU type in the GrpTRES of an association, or one for all types."""
     parent = association["cohort"]
     share = association["share"] or ""
     cohort = None if parent == ROOT_ACCOUNT else parent
@@ -139,7 +139,7 @@ JOB_LIST_JSON_KEYS = ("jobs", "data", "attributes", "slurm_jobs")
 """Keys of a JSON document that hold its list of jobs."""
 
 START_REPAIRED_COLUMN = "start repaired"
-"""Column that marks jobs whose stated start is the time at which they became eligible."""
+"""Column that marks jobs in sacct JSON whose stated start was the time at which they became eligible."""
 
 FROM_SQUEUE_COLUMN = "shown by squeue"
 """Column that marks jobs of ``squeue --json``, which shows the jobs that are pending or running at one moment."""
@@ -148,19 +148,25 @@ SACCT_JSON_KEY_BY_FIELD = {
     **{"Account": "account", "User": "user", "QOS": "qos", "JobName": "name"},
     **{"Partition": "partition", "NodeList": "nodes", "Cluster": "cluster"},
 }
+"""Field of sacct's text output → key of that text in a job of ``sacct --json``."""
+
 SONAR_JSON_KEY_BY_FIELD = {
     **{"Submit": "submit_time", "Start": "start_time", "End": "end_time", "ReqTRES": "requested_resources"},
     **{"Account": "account", "User": "user_name", "JobName": "job_name", "Partition": "partition"},
 }
+"""Field of sacct's text output → key of that text in a job of NordicHPC Sonar."""
+
 SQUEUE_JSON_KEY_BY_FIELD = {
     **{"Account": "account", "User": "user_name", "QOS": "qos", "JobName": "name", "Partition": "partition"},
     **{"NodeList": "nodes", "AllocTRES": "tres_alloc_str", "ReqTRES": "tres_req_str", "Cluster": "cluster"},
 }
+"""Field of sacct's text output → key of that text in a job of ``squeue --json``."""
+
 SQUEUE_JSON_KEY_BY_TIME_FIELD = {name: f"{name.lower()}_time" for name in ("Submit", "Eligible", "Start", "End")}
-"""Field of sacct → key of its text, or of its time [epoch s], in the JSON of a job."""
+"""Time field of sacct's text output → key of that time [epoch s] in a job of ``squeue --json``."""
 
 UNFINISHED_SLURM_STATES = ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "RESIZING")
-"""States in which squeue shows as the end of a job the time at which it reaches its time limit."""
+"""States in which squeue prints, as the end of a job, the time at which it reaches its time limit."""
 
 SACCT_JSON_TIME_PATHS = ("time.start", "time.eligible", "time.end", "time.elapsed", "time.suspended")
 """Paths of the times of a job or step in sacct's JSON: three instants [epoch s] and two durations [s]."""
@@ -211,7 +217,7 @@ def read_slurm_json(paths: Sequence[str | Path], columns: Mapping[str, Field]) -
 
 
 def _parse_json_job(job: Mapping[str, Any]) -> Record:
-    """Parse a job by the program that wrote it: squeue, Sonar or sacct."""
+    """Parse a job in JSON to sacct fields, by the program that wrote it: squeue, Sonar or sacct."""
     if "tres_req_str" in job:
         return _parse_squeue_job(job)
     if "job_state" in job:
@@ -367,12 +373,12 @@ def _parse_integer(value: object, path: str) -> int | None:
 
 
 def _format_integer(number: int | None) -> str | None:
-    """Format a number as the text of a record; None stays None."""
+    """Format a whole number as text; None stays None."""
     return None if number is None else str(number)
 
 
 def _text_or_none(value: object) -> str | None:
-    """Return the value if it is text and not empty, else None."""
+    """Return the value of a JSON field if it is text and not empty, else None."""
     return value if isinstance(value, str) and value else None
 
 
@@ -409,10 +415,10 @@ FIELD_BY_SACCT_COLUMN = {
     START_REPAIRED_COLUMN: Field("repaired", nullable=True, optional=True),
     FROM_SQUEUE_COLUMN: Field("live", nullable=True, optional=True),
 }
-"""Fields of sacct that are read, and their columns. Account is the tenant, QOS the tier."""
+"""Field of sacct → column that it is read into; Account is the tenant, QOS the tier."""
 
 PARSED_TEXT_COLUMNS = ("slurm_state", "submit", "eligible", "start", "end", "elapsed", "tres_used")
-"""Text columns that are dropped once they are parsed."""
+"""Text columns of sacct rows that are dropped once they are parsed."""
 
 REQUIRED_FIELD_GROUPS = (
     ("JobID", "JobIDRaw"),
@@ -421,7 +427,7 @@ REQUIRED_FIELD_GROUPS = (
     ("End", "ElapsedRaw", "Elapsed"),
     ("AllocTRES", "ReqTRES"),
 )
-"""Groups of fields of which a file needs at least one each: the missing ones are derived from the others."""
+"""Groups of sacct fields; a file needs one field of each group, from which the others are derived."""
 
 SACCT_DIALECT = Dialect(
     separator="|",
@@ -434,7 +440,7 @@ SACCT_DIALECT = Dialect(
 """Format of sacct's text output, with or without header line."""
 
 JOB_STEP_REASON = "step of a job: its GPUs are counted on the job row"
-"""Reason in the reject table for rows of job steps."""
+"""Reject reason of the rows of job steps."""
 
 SACCT_CHECKS = (
     AMBIGUOUS_TIME_CHECK,
@@ -488,6 +494,7 @@ SACCT_CHECKS = (
         (RUN_S_EXPR - pl.col("elapsed_s")).abs() > 1.0,
     ),
 )
+"""Checks of the quality report on jobs of Slurm accounting."""
 
 
 @register_sniffer(looks_like_sacct)
@@ -593,7 +600,7 @@ def read_slurm(
             rows.add_rows(prepare_rows(block_rows) if block_rows.good.width else block_rows)
         rows.files = tuple(blocks.files)
     derived_columns, time_checks = derive_missing_times(time_columns.keys() - stated_times)
-    attempts = number_attempts(rows.then(with_requests))
+    attempts = number_attempts(rows.queue_steps(with_requests))
     add_use = partial(
         join_gpu_use,
         attempts=attempts,
@@ -601,7 +608,7 @@ def read_slurm(
         has_several_clusters=len(clusters) > 1,
         job_name_frames=job_name_frames,
     )
-    rows.then(add_use)
+    rows.queue_steps(add_use)
 
     inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
     last_observed = pl.col("start_time") + seconds_to_duration(pl.col("elapsed_s"))
@@ -627,6 +634,8 @@ STATE_LIST_SACCT_FIELDS = ("JobID", "State")
 """Fields by which sacct output without times is recognised."""
 
 SACCT_TIME_FIELDS = ("Submit", "Eligible", "Start", "End")
+"""Fields of sacct with times, which a list of job states lacks."""
+
 FIELD_BY_JOB_STATE_COLUMN = {
     "JobID": Field("job_id"),
     "State": Field("slurm_state"),
@@ -636,7 +645,10 @@ FIELD_BY_JOB_STATE_COLUMN = {
     "AllocCPUS": Field("cpus", "number", nullable=True, optional=True, high=2**31 - 1),
     "ExitCode": Field("exit_code", nullable=True, optional=True),
 }
+"""Field of sacct output without times → column of the table ``job_states``."""
+
 STATES_ONLY_NOTE = f"no times and no GPUs: to read it as jobs run {export_command('sacct')}"
+"""Provenance note of a list of job states: how to export the jobs with times and GPUs."""
 
 
 def _is_state_list(lines: Sequence[str]) -> bool:

@@ -14,17 +14,17 @@ import polars as pl
 from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.hardware.catalog import export_command, facts
+from gpuplanner.ingest.chunked_tables import ChunkedRows
 from gpuplanner.ingest.delimited_rows import OUT_OF_RANGE_TIME_REASON, Rows, is_out_of_range
 from gpuplanner.ingest.gpu_model_resolution import SHARE_RESOURCES
-from gpuplanner.ingest.gpu_shares import DEVICES_COLUMN, format_device_counts
-from gpuplanner.ingest.large_tables import ChunkedRows
+from gpuplanner.ingest.job_gpu_counting import DEVICES_COLUMN, format_device_counts
 from gpuplanner.ingest.quality_report import Check, Finding
+from gpuplanner.ingest.source_definition import has_header_columns
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE, convert_to_utc, map_unique_texts, seconds_to_duration
-from gpuplanner.ingest.source_registration import has_header_columns
 from gpuplanner.ingest.typed_row_reader import looks_like_json
 
 SLURM_STATES: dict[str, str] = dict(facts("slurm_states").select("state", "ours").iter_rows())
-"""State of Slurm → state in the job table. A suspended or stopped job keeps its GPUs; a requeued one lost them."""
+"""State of Slurm → job state. A suspended or stopped job keeps its GPUs; a requeued one lost them."""
 
 SLURM_NULL_TEXTS = ("", "Unknown", "None", "N/A", "None assigned", "(null)")
 """Texts that Slurm prints for a missing value."""
@@ -57,11 +57,20 @@ SACCT_HEADER_NAMES = frozenset(
 MIN_SACCT_HEADER_NAMES = 3
 """Number of :data:`SACCT_HEADER_NAMES` that make a header line one of sacct."""
 
-SLURM_INSTANT_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([+-]\d\d:?\d\d)?|\d{9,11}")
+SLURM_TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([+-]\d\d:?\d\d)?|\d{9,11}")
+"""A time as sacct prints it: ISO with or without an offset, or epoch seconds."""
+
 SLURM_JSON_PATTERN = re.compile(r'"(?:slurm_)?jobs"\s*:\s*\[')
+"""Field by which JSON text is recognised as a list of Slurm jobs."""
+
 KUBERNETES_JSON_PATTERN = re.compile(r'"(?:apiVersion|kind)"\s*:\s*"')
+"""Field by which JSON text is recognised as Kubernetes objects instead of Slurm jobs."""
+
 TYPED_GPU_TRES_PATTERN = re.compile(r"gres/gpu:(.+)")
+"""TRES of GPUs of one type, such as ``gres/gpu:a100``."""
+
 GPU_SHARE_TRES_PATTERN = re.compile(r"gres/(shard|mps)(?::(.+))?")
+"""TRES of shares of GPUs: ``gres/shard`` or ``gres/mps``, with the GPU type if stated."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class ParsedTres:
       node list gives.
     - ``types``: Number of different GPU types.
     - ``typed``: Sum of the typed counts. [devices]
-    - ``devices``: Types and their counts, in the format of :data:`gpuplanner.ingest.gpu_shares.DEVICES_COLUMN`.
+    - ``devices``: Types and their counts, in the format of :data:`gpuplanner.ingest.job_gpu_counting.DEVICES_COLUMN`.
     - ``nodes``: Number of nodes.
     """
 
@@ -191,7 +200,7 @@ def _line_fits_fields(line: str, names: Sequence[str]) -> bool:
     return (
         len(values) == len(names)
         and parse_slurm_state(values["State"]) is not None
-        and SLURM_INSTANT_PATTERN.fullmatch(values["Submit"]) is not None
+        and SLURM_TIME_PATTERN.fullmatch(values["Submit"]) is not None
     )
 
 
@@ -215,10 +224,10 @@ def looks_like_sacct(lines: Sequence[str]) -> bool:
 
 
 DUPLICATE_SUBMISSION_REASON = "the same job and submission again: the row that knows more was kept"
-"""Reason in the reject table for the row of a submission that lacks times which another row has."""
+"""Reject reason of a row of a submission that lacks times which another row of it has."""
 
-FIELD_BY_TIME = {"submit": "Submit", "eligible": "Eligible", "start": "Start", "end": "End"}
-"""Text column of a time → its field in sacct."""
+SACCT_FIELD_BY_TIME_COLUMN = {"submit": "Submit", "eligible": "Eligible", "start": "Start", "end": "End"}
+"""Text column of a time, such as ``submit`` → its field in sacct."""
 
 SLURM_NAIVE_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
 """Format of Slurm's times without an offset from UTC."""
@@ -231,11 +240,16 @@ TRES_SCHEMA = {
     DEVICES_COLUMN: pl.String,
     "nodes": pl.Int64,
 }
-"""Columns for a TRES text and the fields of its :class:`ParsedTres`."""
+"""Columns of the table of parsed TRES texts: the text and the fields of its :class:`ParsedTres`."""
 
 
 def parse_times(
-    rows: Rows, zone: str | None, *, source: str = "slurm", labels: Mapping[str, str] = FIELD_BY_TIME, remedy: str = ""
+    rows: Rows,
+    zone: str | None,
+    *,
+    source: str = "slurm",
+    labels: Mapping[str, str] = SACCT_FIELD_BY_TIME_COLUMN,
+    remedy: str = "",
 ) -> Rows:
     """Parse text columns into UTC instants, as columns with the suffix ``_time``.
 
@@ -299,7 +313,7 @@ def _require_times(rows: pl.DataFrame, source: str, labels: Mapping[str, str], r
 
 
 def _parse_zoned_times(text: pl.Expr) -> pl.Expr:
-    """Parse times that need no zone: those with an offset from UTC, and epoch seconds."""
+    """Parse times that need no time zone: those with an offset from UTC, and epoch seconds; others become null."""
     offset = text.str.to_datetime(f"{SLURM_NAIVE_TIME_FORMAT}%z", time_unit="us", strict=False)
     epoch = text.str.extract(r"^(\d{9,10})$").cast(pl.Int64) * 1_000_000
     return pl.coalesce(offset.dt.convert_time_zone("UTC"), epoch.cast(UTC_TIME_DTYPE))
@@ -347,7 +361,7 @@ def derive_missing_times(missing_fields: Collection[str]) -> tuple[list[pl.Expr]
 
 
 def parse_resources(rows: Rows) -> Rows:
-    """Add the devices, number of nodes, team and time limit [s] of jobs. Each different TRES text is parsed once."""
+    """Add the allocated GPUs, number of nodes, team and time limit [s] of jobs, parsed from their texts."""
     tres_text = pl.coalesce("alloc_tres", "req_tres")
     parsed: dict[str, ParsedTres] = {}
     unreadable = []
@@ -376,6 +390,7 @@ def parse_resources(rows: Rows) -> Rows:
 
 
 ATTEMPT_NUMBER_SCHEMA = {"file": pl.UInt32, "line": pl.UInt32, "attempt": pl.UInt32}
+"""Columns of :func:`number_attempts`: file and line of a row, and the number of its attempt."""
 
 
 def number_attempts(rows: ChunkedRows) -> pl.DataFrame:
@@ -407,11 +422,11 @@ JOBSTATS_COMMENT_PREFIX = "JS1:"
 """Beginning of the summary that jobstats puts into AdminComment: base64 of JSON packed with gzip."""
 
 GIB_PER_TRES_MEMORY_UNIT = {"": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
-"""Unit of memory in TRES texts → GiB."""
+"""Suffix of a memory amount in TRES texts → GiB."""
 
 
 def with_cluster_prefix(column: str) -> pl.Expr:
-    """Return the names of jobs as ``cluster/name``; without the cluster where the row has none."""
+    """Return an expression for job names as ``cluster/name``, or the name alone where the row has no cluster."""
     return pl.concat_str([pl.col("cluster"), pl.lit("/"), pl.col(column)]).fill_null(pl.col(column))
 
 

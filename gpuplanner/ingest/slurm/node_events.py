@@ -11,11 +11,11 @@ from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import RecordCollector
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
-from gpuplanner.ingest.job_table import assemble_table
 from gpuplanner.ingest.slurm.accounting_fields import SLURM_NULL_TEXTS
 from gpuplanner.ingest.slurm.node_records import parse_scontrol_records
+from gpuplanner.ingest.source_definition import has_header_columns, register_sniffer
 from gpuplanner.ingest.source_fields import Dialect, Field, convert_to_utc, map_unique_texts, validate_time_zone
-from gpuplanner.ingest.source_registration import has_header_columns, register_sniffer
+from gpuplanner.ingest.table_assembly import assemble_table
 from gpuplanner.ingest.text_files import read_text_file, reject_duplicate_files
 from gpuplanner.ingest.typed_row_reader import read_rows
 
@@ -26,11 +26,13 @@ FIELD_BY_CHANGE_LOG_COLUMN = {
     "gpus": Field("gpus", "number"),
     "event": Field("event"),
 }
-"""Columns of ``changes.csv``, which the exported scripts write."""
+"""Column of ``changes.csv``, which gpuplanner's exported scripts write → its field."""
 
 CHANGE_BEGIN_EVENT = "begin"
+"""Event in ``changes.csv`` when a node goes out of service for a change."""
+
 CHANGE_END_EVENT = "end"
-"""Events of a change in ``changes.csv``: the node goes out of service, and comes into service again."""
+"""Event in ``changes.csv`` when a node comes into service again."""
 
 
 @register_sniffer(lambda lines: lines[0].strip() == ",".join(FIELD_BY_CHANGE_LOG_COLUMN))
@@ -92,10 +94,10 @@ FIELD_BY_NODE_EVENT_COLUMN = {
     "TimeEnd": Field("end_time", nullable=True),
     "State": Field("state"),
 }
-"""Fields of ``sacctmgr show events`` and the columns that they are read into."""
+"""Column of ``sacctmgr show events`` → field that it is read into."""
 
 UNAVAILABLE_NODE_STATE_PATTERN = r"(?i)DOWN|DRAIN|FAIL|MAINT|POWERED_OFF|REBOOT"
-"""States in which a node accepts no jobs: slurm.conf(5) and sinfo(1), NODE STATE CODES."""
+"""Slurm node states in which a node accepts no jobs: slurm.conf(5) and sinfo(1), NODE STATE CODES."""
 
 
 @register_sniffer(has_header_columns(("NodeName", "TimeStart", "TimeEnd", "State"), "|"))
@@ -163,7 +165,7 @@ FIELD_BY_RESERVATION_KEY = {
     "ACCOUNTS": Field("accounts", nullable=True),
     "TRES": Field("tres", nullable=True),
 }
-"""Keys of ``scontrol show reservations`` and the columns that they are read into."""
+"""Key of ``scontrol show reservations`` → field that it is read into."""
 
 
 @register_sniffer(lambda lines: bool(lines) and lines[0].lstrip().startswith("ReservationName="))

@@ -27,10 +27,10 @@ from gpuplanner.ingest.gpu_model_resolution import (
     try_expand_node_list,
     validate_gpu_mapping,
 )
-from gpuplanner.ingest.gpu_shares import resolve_node_models
-from gpuplanner.ingest.job_table import assemble_nodes
+from gpuplanner.ingest.job_gpu_counting import resolve_node_models
 from gpuplanner.ingest.quality_report import Check
 from gpuplanner.ingest.slurm.accounting_fields import SLURM_NULL_TEXTS
+from gpuplanner.ingest.source_definition import register_sniffer
 from gpuplanner.ingest.source_fields import (
     CSV_DIALECT,
     UTC_TIME_DTYPE,
@@ -39,7 +39,7 @@ from gpuplanner.ingest.source_fields import (
     parse_header,
     validate_time_zone,
 )
-from gpuplanner.ingest.source_registration import register_sniffer
+from gpuplanner.ingest.table_assembly import assemble_nodes
 from gpuplanner.ingest.text_files import TextFile, read_head, read_text_file
 from gpuplanner.ingest.typed_row_reader import looks_like_json, read_rows, require_faultless
 
@@ -50,21 +50,36 @@ SCONTROL_LINE_PATTERN = re.compile(r"(?i)\s*(?:NodeName|SlurmctldHost|ClusterNam
 """Beginning of a line of ``scontrol show node``, or of a slurm.conf that lists nodes."""
 
 SLURM_CONF_LINE_PATTERN = re.compile(r"[A-Z]\w*=")
+"""Beginning of a line of slurm.conf: a key and ``=``."""
+
 SLURM_NODE_JSON_PATTERN = re.compile(r'"(?:nodes|sinfo)"\s*:\s*\[')
+"""Field by which JSON of scontrol or sinfo with nodes is recognised."""
+
 PARENTHESES_PATTERN = re.compile(r"\([^()]*\)")
+"""Part of a Gres text in parentheses, such as socket numbers: ``(S:0-1)``."""
+
 SHARE_GRES_PATTERN = re.compile(r"(?P<name>shard|mps)(?::(?P<type>[^:]*[^:\d][^:]*))?:(?P<count>\d{1,9})")
-SHARE_ENTRY_PATTERN = r"(?:shard|mps)(?::[^,:]+)?:\d+(?:\.\d+)?"
-SHARE_ENTRIES_ONLY_PATTERN = re.compile(f"{SHARE_ENTRY_PATTERN}(?:,{SHARE_ENTRY_PATTERN})*")
+"""Item of a node's Gres for shares of its GPUs, such as ``shard:a100:8`` or ``mps:400``."""
+
+SHARES_PER_GPU_PATTERN = r"(?:shard|mps)(?::[^,:]+)?:\d+(?:\.\d+)?"
+"""Entry of the column ``shares`` of a node list: shares per GPU, such as ``shard:4``."""
+
+SHARES_PER_GPU_LIST_PATTERN = re.compile(f"{SHARES_PER_GPU_PATTERN}(?:,{SHARES_PER_GPU_PATTERN})*")
+"""Text of the column ``shares`` of a node list: entries joined by commas."""
+
 NODE_REASON_TIME_PATTERN = re.compile(r"\[[^\[\]]*@(?P<time>[^\[\]\s]+)\]\s*$")
-"""Who set the reason of a drained or down node, and when: ``[root@2026-03-22T11:03:34]``."""
+"""End of a Slurm node's reason: who set it, and when, as in ``[root@2026-03-22T11:03:34]``."""
 
 GPU_GRES_PATTERN = re.compile(
     r"gpu(?::(?P<type>(?!no_consume)[^:]*[^:\d][^:]*))?(?::no_consume)?(?::(?P<count>\d{1,6}))?"
 )
+"""Item of a node's Gres for GPUs, such as ``gpu:a100:4``: type and count."""
 
 FIELD_BY_NODE_STATE_COLUMN = {name: Field(name, nullable=True, optional=True) for name in ("state", "since")}
+"""Columns that only Slurm node lists have: state of the node, and since when it is down or drained."""
+
 NodeRecord = tuple[int, str, dict[str, str]]
-"""Line number, line, and the values of the record that starts there, by key in upper case."""
+"""Line number and text of a record's first line, and its values by key in upper case."""
 
 
 def is_slurm_nodes(lines: Sequence[str]) -> bool:
@@ -265,7 +280,7 @@ def _reason_time(values: Mapping[str, str]) -> str | None:
 
 
 def _split_gres(text: str) -> list[str]:
-    """Split a Gres text into its items, without the socket numbers in parentheses."""
+    """Split a Gres text at commas into items such as ``gpu:a100:4``, without parts in parentheses (socket numbers)."""
     return [] if text in SLURM_NULL_TEXTS else PARENTHESES_PATTERN.sub("", text).split(",")
 
 
@@ -362,7 +377,7 @@ def _fewest_gpu_layouts(
 
 
 def _node_list_columns(node: str, gpus: str, model: str) -> dict[str, Field]:
-    """Return the columns that every node list has, under the names that one form of it gives them."""
+    """Return column → field for node, GPUs and GPU model, from the names of these columns in a form of node list."""
     number = Field("gpus", "number", high=MAX_GPUS_PER_JOB)
     return {node: Field("node"), gpus: number, model: Field("gpu_model", nullable=True)}
 
@@ -380,33 +395,41 @@ MIG_ENABLED_BY_WORD = {
     **dict.fromkeys(("true", "yes", "on", "1", "enabled"), True),
     **dict.fromkeys(("false", "no", "off", "0", "disabled"), False),
 }
-"""Words for MIG mode on and off."""
+"""Word in a node list, in lower case → whether MIG mode is on."""
 
 NODE_LIST_CSV_FORMS = (
     _node_list_columns("sn", "gpu", "model"),  # Alibaba OpenB
     _node_list_columns("node_name", "gpu_capacity_num", "gpu_model"),  # Alibaba's spot GPU cluster, 2026
     FIELD_BY_NODE_LIST_COLUMN,
 )
-"""Forms of node lists in CSV: the first two columns of each are those by which it is recognised."""
+"""Forms of CSV node lists, as column → field; the first two columns of each identify it."""
 
 
 CPU_ONLY_CHECK = Check("node without GPUs", "info", "it adds nothing to capacity", pl.col("gpus") == 0)
+"""Check of the quality report on nodes without GPUs."""
 
 # Whole words only: a node in state POWERED_DOWN powers up when it is needed.
 CLOSED_NODE_STATE_PATTERN = r"(?i)\b(?:DOWN|DRAIN|DRAINED|DRAINING|DRNG|FAIL|FAILING|FUTURE|MAINT|NOT_RESPONDING)\b"
+"""Slurm node states in which a node accepts no new jobs (POWERED_DOWN is none: it powers up when needed)."""
+
 IS_CLOSED_GPU_NODE_EXPR = (pl.col("gpus") > 0) & pl.col("state").str.contains(CLOSED_NODE_STATE_PATTERN)
+"""Whether a row of a node list is a node with GPUs that accepts no new jobs."""
+
 CLOSED_NODE_CHECK = Check(
     "node that takes no new jobs",
     "info",
     "its GPUs count as installed, and as out of service since the date of its reason",
     IS_CLOSED_GPU_NODE_EXPR,
 )
+"""Check of the quality report on nodes that are down or drained."""
+
 UNDATED_CLOSURE_CHECK = Check(
     "node that takes no new jobs since a time that is not known",
     "warning",
     "its GPUs count as installed and idle: its reason has no date, or a local one, which needs --tz",
     IS_CLOSED_GPU_NODE_EXPR & pl.col("closed_from").is_null(),
 )
+"""Check of the quality report on down or drained nodes since a time that is unknown."""
 
 
 def read_inventory(path: str | Path, boards: Mapping[str, str] | None = None) -> tuple[pl.DataFrame, TextFile]:
@@ -472,7 +495,7 @@ def _check_layouts(rows: Rows) -> Rows:
     listed_gpus = map_unique_texts(rows.good["layouts"], lambda text: _count_layouts(text)[1], pl.Int64)
     word, layouts = pl.col("mig_enabled").str.strip_chars().str.to_lowercase(), pl.col("layouts")
     mode = word.replace_strict(MIG_ENABLED_BY_WORD, default=None, return_dtype=pl.Boolean)
-    shares = f"^(?:{SHARE_ENTRIES_ONLY_PATTERN.pattern})$"
+    shares = f"^(?:{SHARES_PER_GPU_LIST_PATTERN.pattern})$"
     faults = {
         "mig_enabled: neither true nor false": word.is_not_null() & mode.is_null(),
         "layouts: not such as '3g.20gb:2;1g.5gb:7;gpu'": layouts.is_not_null() & listed_gpus.is_null(),

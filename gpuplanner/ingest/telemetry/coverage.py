@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.ingest.telemetry.device_hours import sum_gpu_energy
-from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, SAMPLE_KEY
+from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, SAMPLE_KEY_COLUMNS
 from gpuplanner.ingest.telemetry.sample_buffer import (
     DAY_US,
     ColumnArrays,
@@ -27,14 +27,15 @@ from gpuplanner.ingest.telemetry.sample_buffer import (
 HOUR_US = 3.6e9
 """One hour [us]."""
 MAX_GPU_GROUP_ROWS = 500_000
-"""Samples of a group of GPUs that are processed together, unless one GPU has more."""
+"""Most samples of a group of GPUs that are sorted in memory together, unless one GPU has more."""
 
 UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""Instant from which sample times are counted: 1970-01-01 00:00 UTC."""
 
 
 @dataclass(frozen=True)
 class SamplePosition:
-    """Position of a sample, for an example: node, GPU and time."""
+    """Node, GPU and time of a sample that a finding quotes as an example."""
 
     node: str
     gpu: int
@@ -46,7 +47,7 @@ class SamplePosition:
 
 @dataclass(frozen=True)
 class SampleGaps:
-    """Gaps between samples: number, total time [us], and the longest one."""
+    """Gaps between samples of all GPUs: number, total time [us], and the longest one."""
 
     count: int = 0
     total_us: int = 0
@@ -56,9 +57,11 @@ class SampleGaps:
 
 @dataclass
 class SampleStatistics:
-    """Statistics of samples, which are added window by window; then the steps between them are measured.
+    """Statistics of telemetry samples, for coverage and findings: gaps, observed time, XID errors and energy.
 
-    - ``devices``: Node, GPU and instance by ``rank``.
+    Samples are added window by window; then :meth:`measure_gaps` measures the steps between them.
+
+    - ``devices``: Node, GPU and MIG instance by ``rank``, the number of a device in sorted order.
     - ``has_counter``: Energy counters were read, to be compared with the power.
     - ``stream``: File for samples until all were added.
     - ``group_rows``: Samples that are processed together.
@@ -100,12 +103,12 @@ class SampleStatistics:
         self._spill = SpillFile(self.stream, "gpu")
 
     def sample_position(self, rank: int, time_us: int) -> SamplePosition:
-        """Return the position of a sample."""
+        """Return node, GPU and time of a sample from its device rank and time [us]."""
         node, gpu = self.gpus[int(self._gpu_of[rank])]
         return SamplePosition(node, gpu, UNIX_EPOCH + timedelta(microseconds=int(time_us)))
 
     def add_rows(self, rows: ColumnArrays) -> None:
-        """Add the samples of a window, which is later than those before."""
+        """Add the samples of a time window, which is later than the windows before."""
         time, rank = rows["time"], rows["rank"]
         if not len(time):
             return
@@ -132,7 +135,7 @@ class SampleStatistics:
         self._spill.append_batch(stored_columns)
 
     def _count_full_gpu_samples(self, time: np.ndarray, rank: np.ndarray, gpu: np.ndarray) -> None:
-        """Count samples of full GPUs where instances are sampled too."""
+        """Count the samples of each full GPU and note the first one, if any MIG instance is sampled too."""
         if (self._instance_of < 0).all():
             return
         is_full_gpu = self._instance_of[rank] < 0
@@ -143,7 +146,7 @@ class SampleStatistics:
         )
 
     def _count_errors(self, rows: ColumnArrays) -> None:
-        """Record GPUs with an XID."""
+        """Record the GPUs with an XID error, and the first such error."""
         if "xid" not in rows:
             return
         error_rows = np.flatnonzero(rows["xid"] > 0)
@@ -169,7 +172,7 @@ class SampleStatistics:
             self.activity_sources[activity_source] = earlier_count + count, position
 
     def count_duplicated_samples(self) -> tuple[int, SamplePosition] | None:
-        """Count samples of full GPUs whose instances were sampled too, with the first of them; None without any."""
+        """Count samples of full GPUs whose MIG instances were sampled too, with the first of them; None without any."""
         duplicated = np.flatnonzero((self._full_gpu_samples > 0) & (self._full_gpu_samples < self._samples_by_gpu))
         if not len(duplicated) or (self._instance_of < 0).all():
             return None
@@ -180,16 +183,16 @@ class SampleStatistics:
         return int(self._full_gpu_samples[duplicated].sum()), position
 
     def measure_gaps(self) -> SampleStatistics:
-        """Measure the steps between the samples of every GPU, once all were added."""
+        """Measure observed time, gaps and energy by the steps between samples of each GPU, once all were added."""
         for begin, end in self._plan_gpu_groups():
             rows = self._read_group(begin, end)
-            self._measure_steps(rows)
+            self._measure_group_steps(rows)
             if self.has_counter:
                 self._add_energies(rows)
         return self
 
     def _plan_gpu_groups(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of GPUs that do not have too many samples."""
+        """Yield ranges of GPU numbers, first and end, whose samples are at most `group_rows` together."""
         begin = group_samples = 0
         for gpu, count in enumerate(self._samples_by_gpu.tolist()):
             if group_samples and group_samples + count > self.group_rows:
@@ -200,7 +203,7 @@ class SampleStatistics:
             yield begin, len(self._samples_by_gpu)
 
     def _read_group(self, begin: int, end: int) -> ColumnArrays:
-        """Read the samples of a range of GPUs, by GPU and time."""
+        """Read the samples of a range of GPU numbers, sorted by GPU and time."""
         batches = list(self._spill.iterate_between(begin, end))
         rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
         if len(batches) > 1:
@@ -209,8 +212,8 @@ class SampleStatistics:
             rows = {name: values[order] for name, values in rows.items()}
         return rows
 
-    def _measure_steps(self, rows: ColumnArrays) -> None:
-        """Measure observed time and gaps of some GPUs."""
+    def _measure_group_steps(self, rows: ColumnArrays) -> None:
+        """Measure observed time and gaps from the samples of a group of GPUs."""
         gpu, time = rows["gpu"], rows["time"]
         spans = compute_reading_spans(gpu, time)
         is_gap = spans.gap
@@ -234,7 +237,7 @@ class SampleStatistics:
             )
 
     def _add_gaps(self, gpu: np.ndarray, begin: np.ndarray, step_us: np.ndarray, usual_us: np.ndarray) -> None:
-        """Add gaps.
+        """Add gaps between samples to the statistics.
 
         Parameters
         ----------
@@ -254,7 +257,7 @@ class SampleStatistics:
         self.gaps = SampleGaps(self.gaps.count + len(gpu), total_us, longest)
 
     def _add_energies(self, rows: ColumnArrays) -> None:
-        """Add the energy of some GPUs by counter and by power."""
+        """Add the energy of a group of GPUs, by the energy counter and by the integral of the power."""
         samples = pl.DataFrame({"board": pl.Series(rows["gpu"]).set_sorted()}).with_columns(
             time=pl.Series(rows["time"]).cast(pl.Datetime("us", "UTC")),
             power_w=pl.Series(rows["power"], nan_to_null=True),
@@ -328,9 +331,11 @@ class SampleStatistics:
 
 
 def summarise_samples(samples: pl.DataFrame) -> SampleStatistics:
-    """Compute the statistics of samples in memory."""
+    """Compute the statistics of a samples table in memory."""
     absent_columns = [name for name in DEVICE_KEY if name not in samples.columns]
-    samples = samples.with_columns(pl.lit(None, pl.Int32).alias(name) for name in absent_columns).sort(SAMPLE_KEY)
+    samples = samples.with_columns(pl.lit(None, pl.Int32).alias(name) for name in absent_columns).sort(
+        SAMPLE_KEY_COLUMNS
+    )
     numbering = TupleNumbering(DEVICE_KEY)
     numbers = numbering.number_rows(samples)
     devices, ranks = rank_devices(numbering.rows)
@@ -349,13 +354,13 @@ def summarise_samples(samples: pl.DataFrame) -> SampleStatistics:
 
 
 def _sum_by_node_and_day(node: np.ndarray, day: np.ndarray, amount: np.ndarray) -> pl.DataFrame:
-    """Sum amounts by node and day."""
+    """Sum amounts (samples, or time [us]) by node number and day number."""
     amounts = pl.DataFrame({"number": node, "day": day, "amount": amount})
     return amounts.group_by("number", "day").agg(pl.col("amount").sum())
 
 
 def _add_up_amounts(amounts: Sequence[pl.DataFrame], name: str) -> pl.DataFrame:
-    """Add up the amounts of all windows by node and date."""
+    """Add up partial sums by node and day to one table with the sum as column `name`."""
     empty = pl.DataFrame(schema=dict.fromkeys(("number", "day", "amount"), pl.Int64))
     summed = pl.concat([empty, *amounts]).group_by("number", "day").agg(pl.col("amount").sum().alias(name))
     return summed.with_columns(pl.col("day").cast(pl.Int32).cast(pl.Date))

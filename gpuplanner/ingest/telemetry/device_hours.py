@@ -22,7 +22,7 @@ from gpuplanner.ingest.telemetry.sample_buffer import add_reading_spans
 
 
 def select_sample_columns(samples: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:
-    """Select columns of samples in the types of the table; nullable columns may be absent.
+    """Select columns of samples with the types of ``schemas.Samples``; absent nullable columns become nulls.
 
     Examples
     --------
@@ -49,13 +49,15 @@ def select_sample_columns(samples: pl.LazyFrame, names: Iterable[str]) -> pl.Laz
     return samples.select(columns)
 
 
-GPU_KEY = ("node", "gpu")
-"""Columns that identify a GPU."""
+GPU_KEY_COLUMNS = ("node", "gpu")
+"""Columns that identify a physical GPU."""
 ENERGY_COLUMNS = ("time", "instance", "power_w", "energy_counter_j")
 """Columns of samples that give the energy of a GPU, beside those that identify it."""
 J_PER_KWH = 3.6e6
 """Joules in a kilowatt-hour."""
 ENERGY_FROM_COUNTER, ENERGY_FROM_POWER, ENERGY_FROM_BOTH = "counter", "power", "counter and power"
+"""Values of the energy source of a GPU: its energy counter, its power over time, or both."""
+
 MAX_ENERGY_COUNTER_LAG_S = 1.0
 """Age that a value of the counter may have, since the driver updates it in steps [s]."""
 
@@ -70,12 +72,12 @@ def select_gpu_readings(samples: pl.DataFrame) -> pl.DataFrame:
     >>> select_gpu_readings(pl.DataFrame(told))["time", "energy_counter_j"].rows()
     [(0, 5.0), (2, 9.0)]
     """
-    columns = ("time", *GPU_KEY, "job_id", "instance", "power_w", "energy_counter_j")
-    return _drop_repeated_readings(samples.select(columns).sort("time", maintain_order=True), GPU_KEY)
+    columns = ("time", *GPU_KEY_COLUMNS, "job_id", "instance", "power_w", "energy_counter_j")
+    return _drop_repeated_readings(samples.select(columns).sort("time", maintain_order=True), GPU_KEY_COLUMNS)
 
 
 def _drop_repeated_readings(readings: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Keep one reading of each GPU and instant, of readings in the order of time."""
+    """Keep one reading per instant of each GPU, identified by the columns `by`, of readings sorted by time."""
     is_full_gpu = pl.col("instance").is_null()
     if readings["instance"].null_count() < readings.height:
         readings = (
@@ -121,7 +123,8 @@ def split_energy_steps(readings: pl.DataFrame, *, to_the_end: bool = True) -> pl
     >>> noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     >>> read = {"time": [noon + timedelta(seconds=s) for s in (0, 10, 20, 30, 930)], "node": "n1", "gpu": 0}
     >>> read |= {"job_id": None, "power_w": 100.0, "energy_counter_j": [7000.0, 8000.0, 500.0, 1500.0, 91500.0]}
-    >>> steps = split_energy_steps(add_reading_spans(pl.DataFrame(read), GPU_KEY)).sort("time").drop_nulls("energy_j")
+    >>> spans = add_reading_spans(pl.DataFrame(read), GPU_KEY_COLUMNS)
+    >>> steps = split_energy_steps(spans).sort("time").drop_nulls("energy_j")
     >>> steps.select("counted_j", "energy_j", "gap").rows()[:3]
     [(1000.0, 1000.0, False), (None, 1000.0, False), (1000.0, 1000.0, False)]
     >>> steps.select("counted_j", "energy_j", "gap").rows()[3:]
@@ -167,7 +170,7 @@ def split_energy_steps(readings: pl.DataFrame, *, to_the_end: bool = True) -> pl
 
 
 def _extend_last_readings(readings: pl.DataFrame) -> pl.DataFrame:
-    """Return the pieces for which readings without a next one are valid, at their power."""
+    """Return the spans for which the last reading of each GPU is valid, with the energy at its power."""
     power_j = pl.col("power_w") * seconds_between("time", "until")
     return readings.with_columns(
         end="until",
@@ -183,7 +186,7 @@ def seconds_between(begin: str, end: str) -> pl.Expr:
     return (pl.col(end) - pl.col(begin)).dt.total_microseconds() / 1e6
 
 
-def sum_gpu_energy(samples: pl.DataFrame, key_columns: Sequence[str] = GPU_KEY) -> pl.DataFrame:
+def sum_gpu_energy(samples: pl.DataFrame, key_columns: Sequence[str] = GPU_KEY_COLUMNS) -> pl.DataFrame:
     """Sum the energy of each GPU from its first to its last reading, by the counter and by the power.
 
     Parameters
@@ -228,10 +231,19 @@ def sum_gpu_energy(samples: pl.DataFrame, key_columns: Sequence[str] = GPU_KEY) 
 
 
 HOUR = timedelta(hours=1)
+"""One hour, the length of the rows of the hourly table."""
+
 DAY = timedelta(days=1)
+"""One UTC day, the samples of which are read at a time."""
+
 HOURLY_MEAN_COLUMNS = ("sm_activity", "tensor_activity", "dram_activity")
+"""Columns of samples that are averaged over each hour. [0-1]"""
+
 SAMPLE_SPAN_COLUMNS = ("time", *DEVICE_KEY, "job_id")
+"""Columns of samples that covered time is computed from: time, device and job."""
+
 HOURLY_INPUT_COLUMNS = (*SAMPLE_SPAN_COLUMNS, *HOURLY_MEAN_COLUMNS, "memory_used_gib", "power_w", "energy_counter_j")
+"""Columns of samples that :func:`aggregate_hourly` reads."""
 
 HOURLY_SCHEMA = pl.Schema(
     {"hour": pl.Datetime("us", "UTC"), "node": pl.String(), "gpu": pl.Int32(), "instance": pl.Int32()}
@@ -239,7 +251,7 @@ HOURLY_SCHEMA = pl.Schema(
     | dict.fromkeys((*HOURLY_MEAN_COLUMNS, "memory_peak_gib", "energy_kwh"), pl.Float64())
     | {"energy_source": pl.String(), "gap_kwh": pl.Float64(), "covered": pl.Float64()}
 )
-"""Columns of :func:`aggregate_hourly`."""
+"""Schema of the table of :func:`aggregate_hourly`: one row per hour, device and job."""
 
 
 def aggregate_hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | None = None) -> pl.DataFrame:
@@ -308,7 +320,7 @@ def aggregate_hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | Non
         sums.append(_count_samples(today))
         readings = pl.concat([open_readings, select_gpu_readings(today)], how="diagonal")
         day_samples = pl.concat([open_samples, today.select(SAMPLE_SPAN_COLUMNS)], how="diagonal")
-        gpu_readings = add_reading_spans(readings, GPU_KEY, max_step_s=gap_s)
+        gpu_readings = add_reading_spans(readings, GPU_KEY_COLUMNS, max_step_s=gap_s)
         is_one_per_gpu = day_samples["instance"].null_count() == readings.height == day_samples.height
         devices = gpu_readings if is_one_per_gpu else add_reading_spans(day_samples, DEVICE_KEY, max_step_s=gap_s)
         sums += _sum_day(gpu_readings, devices)
@@ -317,7 +329,7 @@ def aggregate_hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | Non
             devices.with_columns(instance=pl.lit(None, pl.Int32)) if is_one_per_gpu else devices, SAMPLE_SPAN_COLUMNS
         )
         day += DAY
-    gpu_readings = add_reading_spans(open_readings, GPU_KEY, max_step_s=gap_s)
+    gpu_readings = add_reading_spans(open_readings, GPU_KEY_COLUMNS, max_step_s=gap_s)
     sums += _sum_day(gpu_readings, add_reading_spans(open_samples, DEVICE_KEY, max_step_s=gap_s), to_the_end=True)
     return _combine_hour_sums(pl.concat(sums, how="diagonal"))
 
@@ -330,7 +342,7 @@ def _last_readings(readings: pl.DataFrame, columns: Iterable[str]) -> pl.DataFra
 def _sum_day(
     gpu_readings: pl.DataFrame, device_readings: pl.DataFrame, *, to_the_end: bool = False
 ) -> list[pl.DataFrame]:
-    """Sum energy and covered time of a day, whose last readings are left for the next one."""
+    """Sum energy and covered time of a UTC day by hour, device and job; last readings are left for the next day."""
     energy_sums = _sum_energy(gpu_readings, to_the_end=to_the_end)
     if device_readings is gpu_readings:
         return [energy_sums]  # each sample is a reading of its board
@@ -387,7 +399,7 @@ def _sum_energy(readings: pl.DataFrame, *, to_the_end: bool) -> pl.DataFrame:
 
 
 def _split_at_hours(steps: pl.DataFrame) -> pl.DataFrame:
-    """Split steps at hours: ``hour``, from ``begin`` until ``until``."""
+    """Split time steps at full hours into rows with ``hour``, ``begin`` and ``until``."""
     hour = pl.col("time").dt.truncate("1h")
     crosses_hour = pl.col("end") > hour + HOUR
     last = pl.col("end").dt.offset_by("-1us").dt.truncate("1h")
@@ -398,7 +410,7 @@ def _split_at_hours(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _combine_hour_sums(sums: pl.DataFrame) -> pl.DataFrame:
-    """Combine partial sums of hours and compute means."""
+    """Add up partial sums of the same hour, device and job, and compute the means of the activities."""
     keys = ("hour", *DEVICE_KEY, "job_id")
     means = [
         pl.when(pl.col(f"{name}_count") > 0).then(pl.col(f"{name}_sum") / pl.col(f"{name}_count")).alias(name)

@@ -26,10 +26,10 @@ from gpuplanner.ingest.delimited_rows import Rows
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE
 
 DEVICE_KEY = ("node", "gpu", "instance")
-"""Columns that identify a device."""
+"""Columns that identify a device: a full GPU, or a MIG instance of one."""
 
 
-DIMENSIONS: dict[str, str] = {
+DIMENSION_BY_QUANTITY: dict[str, str] = {
     **dict.fromkeys(("sm_active", "tensor_active", "dram_active", "engine_active"), "share"),
     **dict.fromkeys(("sm_occupancy", "gpu_util"), "share"),
     **dict.fromkeys(("memory_used", "memory_total", "memory_free", "memory_reserved"), "memory"),
@@ -38,14 +38,13 @@ DIMENSIONS: dict[str, str] = {
     "xid": "number",
     **dict.fromkeys(("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx"), "rate"),
 }
-"""Quantity → its dimension; stored as shares 0-1, memory [GiB], power [W], energy [J], rates [GB/s], plain
-numbers."""
+"""Quantity → its dimension, stored as shares 0-1, memory [GiB], power [W], energy [J], rates [GB/s], plain numbers."""
 
 WIDE_DIMENSIONS = ("energy", "rate")
 """Dimensions whose values may be as large as the 32-bit numbers by which DCGM marks a missing value."""
 
 PERCENT_OR_RATIO = "% or ratio"
-"""Unit of a metric that is in percent or from 0 to 1, depending on the exporter's version; its values tell."""
+"""Unit of a metric that, by the exporter's version, is in percent or from 0 to 1; its values show which."""
 
 DIVISOR_BY_DIMENSION_AND_UNIT: dict[str, dict[str, float]] = {
     "share": {"ratio": 1.0, "%": 100.0, PERCENT_OR_RATIO: 1.0},
@@ -55,11 +54,11 @@ DIVISOR_BY_DIMENSION_AND_UNIT: dict[str, dict[str, float]] = {
     "number": {"": 1.0},
     "rate": {"GB/s": 1.0, "MB/s": 1e3, "KB/s": 1e6, "B/s": 1e9, "KB": 1e6},
 }
-"""Dimension → unit → divisor to our unit; an amount in place of a rate is a counter."""
+"""Dimension → unit of the source → divisor to the stored unit; an amount in place of a rate is a counter."""
 
 
 OTHER_EXPORTERS = ("nvidia_gpu_exporter", "slurm_job_exporter", "jobstats")
-"""Tools of the catalogue whose metrics Prometheus scrapes, beside those of DCGM and AMD."""
+"""Exporters in the catalogue whose metrics Prometheus scrapes, beside those of DCGM and AMD."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class Metric:
 
     @property
     def divisor(self) -> float:
-        """Divisor from the metric's unit to ours.
+        """Divisor from the unit of the metric to the stored unit.
 
         Examples
         --------
@@ -82,8 +81,8 @@ class Metric:
 
     @property
     def units(self) -> dict[str, float]:
-        """Units in which the quantity may be given, with their divisors."""
-        return DIVISOR_BY_DIMENSION_AND_UNIT[DIMENSIONS[self.quantity]]
+        """Unit in which the quantity may be given → divisor to the stored unit."""
+        return DIVISOR_BY_DIMENSION_AND_UNIT[DIMENSION_BY_QUANTITY[self.quantity]]
 
 
 def read_tool_metrics(tool: str) -> dict[str, Metric]:
@@ -107,6 +106,8 @@ References
 """
 
 AMD_METRICS = read_tool_metrics("amd")
+"""Metrics of AMD's device-metrics-exporter that are read, by name."""
+
 EXPORTED_METRICS = DCGM_METRICS | AMD_METRICS
 """Metrics of all GPU exporters that Prometheus scrapes, by name."""
 EXPORTED_METRICS |= {name: metric for tool in OTHER_EXPORTERS for name, metric in read_tool_metrics(tool).items()}
@@ -141,14 +142,20 @@ MISSING_VALUE_TEXTS = ("", "-", "n/a", "nan", "na", "none", "null", "not support
 """Lower-case texts that mean "no value"; so does any text in square brackets, as ``[Not Supported]``."""
 
 INT64_BLANK = float(0x7FFF_FFFF_FFFF_FFF0)
+"""First of the 64-bit integers by which DCGM marks a missing value."""
+
 FP64_BLANK = (2.0**47, 2.0**47 + 15)
+"""Range of the floating-point numbers by which DCGM marks a missing value."""
+
 INT32_BLANK = (float(0x7FFF_FFF0), float(0x7FFF_FFFF))
+"""Range of the 32-bit integers by which DCGM marks a missing value."""
+
 MIN_BLANK_BY_IS_LARGE_VALUE = {True: FP64_BLANK[0], False: INT32_BLANK[0]}
 """Smallest number that may mean "no value", for a dimension in :data:`WIDE_DIMENSIONS` (True) or another (False)."""
 
 
 def is_blank(text: pl.Expr) -> pl.Expr:
-    """Whether a text means that there is no value.
+    """Whether a text, such as ``N/A`` or ``[Not Supported]``, means that there is no value.
 
     Examples
     --------
@@ -179,15 +186,18 @@ def replace_blank_values(value: pl.Expr, *, wide: bool) -> pl.Expr:
 
 
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
+"""Type variable for a polars DataFrame or LazyFrame."""
 
 FROM_PROFILING, FROM_ENGINE, FROM_LEGACY, NO_COUNTER = "profiling", "engine", "legacy", "none"
+"""Values of ``activity_source``: the kind of counter that gave the activity of a sample."""
+
 ACTIVITY_SOURCES = (FROM_PROFILING, FROM_ENGINE, FROM_LEGACY, NO_COUNTER)
 """Values of ``activity_source``, best first."""
 
 PROFILING_ONLY_COUNTERS = ("tensor_active", "dram_active")
 """Counters that only profiling gives, beside SM activity."""
-SAMPLE_KEY = ("time", *DEVICE_KEY)
-"""Columns that identify a sample, and by which samples are sorted."""
+SAMPLE_KEY_COLUMNS = ("time", *DEVICE_KEY)
+"""Columns that identify a sample, time and device, by which samples are sorted."""
 
 
 def choose_activity_source(measurements: pl.DataFrame) -> pl.DataFrame:
@@ -202,8 +212,10 @@ def choose_activity_source(measurements: pl.DataFrame) -> pl.DataFrame:
     >>> choose_activity_source(pl.DataFrame(rows, infer_schema_length=None))["activity_source"].to_list()
     ['legacy', 'profiling']
     """
-    absent = [pl.lit(None, pl.Float64).alias(name) for name in DIMENSIONS if name not in measurements.columns]
-    measurements = measurements.with_columns(absent).with_columns(pl.col(*DIMENSIONS).cast(pl.Float64))
+    absent = [
+        pl.lit(None, pl.Float64).alias(name) for name in DIMENSION_BY_QUANTITY if name not in measurements.columns
+    ]
+    measurements = measurements.with_columns(absent).with_columns(pl.col(*DIMENSION_BY_QUANTITY).cast(pl.Float64))
     is_partitioned = pl.col("mig_enabled").fill_null(False) if "mig_enabled" in measurements.columns else pl.lit(False)
     source = (
         pl.when(pl.col("sm_active").is_not_null())
@@ -225,7 +237,7 @@ def choose_activity_source(measurements: pl.DataFrame) -> pl.DataFrame:
         .then("gpu_util")
     )
     samples = measurements.select(
-        *SAMPLE_KEY,
+        *SAMPLE_KEY_COLUMNS,
         "profile",
         "job_id",
         sm_activity=activity.clip(upper_bound=1.0),
@@ -244,7 +256,7 @@ def choose_activity_source(measurements: pl.DataFrame) -> pl.DataFrame:
 
 
 def find_device_counters(samples: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
-    """Find for each device whether it ever had SM activity, and any better counter than the legacy one."""
+    """Find whether each device ever had SM activity (``has_sm``), or any but the legacy counter (``has_better``)."""
     source = pl.col("activity_source")
     return (
         samples.lazy()
@@ -259,7 +271,7 @@ def find_device_counters(samples: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
 
 
 def merge_device_counters(device_counters: pl.DataFrame) -> pl.DataFrame:
-    """Merge the counters of each device, and add whether its GPU is MIG-partitioned as ``cut``.
+    """Merge rows of :func:`find_device_counters` by device, and add as ``cut`` whether the GPU is MIG-partitioned.
 
     Examples
     --------
@@ -276,7 +288,7 @@ def merge_device_counters(device_counters: pl.DataFrame) -> pl.DataFrame:
 
 
 def keep_best_counter(samples: Frame, device_counters: pl.DataFrame) -> Frame:
-    """Remove activity that comes from a worse counter than the best that the device was ever read by.
+    """Remove the activity of samples from a worse counter than the best one that their device ever had.
 
     More readings of a device can only remove more, so repeating it changes nothing.
 
@@ -319,11 +331,15 @@ MAX_DEVICE_INDEX = 1023
 """Largest valid GPU or instance number."""
 
 NODE_NAME_LABELS = ("node", "kubernetes_node", "exported_node")
-"""Labels of the scrape that name the node itself."""
+"""Prometheus labels of the scrape that name the node itself, rather than the exporter's pod."""
 GPU_INDEX_LABELS = ("gpu", "gpu_id", "minor_number", "index")
+"""Prometheus labels, in lower case, with the number of a GPU on its node."""
+
 GPU_MODEL_LABELS = ("modelname", "card_series", "gpu_type", "name")
+"""Prometheus labels, in lower case, with the GPU model."""
+
 JOB_ID_LABELS = ("hpc_job", "slurmjobid", "job_id", "jobid")
-"""Labels of jobs: of DCGM's job mapping, slurm-job-exporter, AMD's exporter, jobstats."""
+"""Prometheus labels with the job id: of DCGM's job mapping, slurm-job-exporter, AMD's exporter, jobstats."""
 POD_NAME_LABELS = (("exported_namespace", "exported_pod"), ("namespace", "pod"), ("pod_namespace", "pod_name"))
 """``exported_`` is what Prometheus makes of the workload's labels unless it honours labels: ``pod`` is then the
 exporter's own [1]_. ``pod_name`` is the older name.
@@ -335,23 +351,24 @@ References
 EXPORTER_POD_PATTERN = re.compile(r"(dcgm|metrics|gpu|smi|rocm)[a-z0-9-]*exporter", re.IGNORECASE)
 """Names of exporter pods, which use no GPU themselves."""
 OTHER_AMD_PARTITION_REASON = "a partition of an AMD GPU other than the first"
-"""Fault of readings of AMD partitions that are not read."""
+"""Reject reason of readings of AMD GPU partitions other than the first, which are not read."""
 
 TELEMETRY_DEVICE_SCHEMA = pl.Schema(
     {"node": pl.String(), "gpu": pl.Int32(), "instance": pl.Int32()}
     | dict.fromkeys(("profile", "board", "job_id", "fault"), pl.String())
 )
-"""A device as its labels describe it; `fault` says why they are malformed."""
+"""Device as the labels of a series describe it: node, GPU, instance, model, job; ``fault`` says why they are
+malformed."""
 
 READING_SCHEMA = pl.Schema(
     {"file": pl.UInt32(), "line": pl.UInt32(), "raw": pl.String(), "time": UTC_TIME_DTYPE, **TELEMETRY_DEVICE_SCHEMA}
     | {"metric": pl.String(), "value": pl.String()}
 )
-"""One value of one metric of one device, as text."""
+"""Reading of an exporter: one value, as text, of one metric of one device at one time."""
 
 
 def parse_device(labels: Mapping[str, str] | None, default_node: str | None = None) -> tuple[object, ...]:
-    """Parse the labels of a series to a device, a row of :data:`TELEMETRY_DEVICE_SCHEMA`.
+    """Parse the labels of a Prometheus series to a device, a row of :data:`TELEMETRY_DEVICE_SCHEMA`.
 
     Label names match in any letter case. The label ``UUID`` of a MIG sample is the parent's, so an instance is
     identified by ``gpu`` and ``GPU_I_ID``. The
@@ -368,7 +385,7 @@ def parse_device(labels: Mapping[str, str] | None, default_node: str | None = No
     if labels is None:
         return (None,) * (len(TELEMETRY_DEVICE_SCHEMA) - 1) + ("labels that cannot be read",)
     labels = {name.lower(): value for name, value in labels.items()}
-    node = _find_node(labels, default_node)
+    node = _find_label_node(labels, default_node)
     gpu = _parse_index(next((labels[name] for name in GPU_INDEX_LABELS if labels.get(name)), ""))
     if gpu is None:
         gpu = _parse_index(labels.get("device", "").removeprefix("nvidia"))
@@ -384,7 +401,7 @@ def parse_device(labels: Mapping[str, str] | None, default_node: str | None = No
     elif instance is None and (profile or instance_text):
         fault = "a MIG instance without its number"
     gpu_model = next((labels[name] for name in GPU_MODEL_LABELS if labels.get(name)), None)
-    return node, gpu, instance, profile, gpu_model, _find_job(labels), fault
+    return node, gpu, instance, profile, gpu_model, _find_label_job(labels), fault
 
 
 def parse_devices(labels: Sequence[Mapping[str, str] | None], default_node: str | None = None) -> pl.DataFrame:
@@ -419,8 +436,8 @@ def parse_devices(labels: Sequence[Mapping[str, str] | None], default_node: str 
     )
 
 
-def _find_node(labels: Mapping[str, str], default_node: str | None) -> str | None:
-    """Find the node name: the host name unless it is that of the exporter's pod, else the address of the scrape."""
+def _find_label_node(labels: Mapping[str, str], default_node: str | None) -> str | None:
+    """Return the node that labels name: host name, unless it is of the exporter's pod, else address of the scrape."""
     node = next((labels[name] for name in NODE_NAME_LABELS if labels.get(name)), None)
     host = labels.get("hostname") or None
     is_exporter_pod = host is not None and (host == labels.get("pod") or EXPORTER_POD_PATTERN.search(host) is not None)
@@ -428,8 +445,8 @@ def _find_node(labels: Mapping[str, str], default_node: str | None) -> str | Non
     return node or (None if is_exporter_pod else host) or default_node or address or host
 
 
-def _find_job(labels: Mapping[str, str]) -> str | None:
-    """Find the job of the job mapping, else namespace/pod of the Kubernetes mapping."""
+def _find_label_job(labels: Mapping[str, str]) -> str | None:
+    """Return the job that labels name: its job id, else namespace/pod; None if they name none."""
     job = next((labels[name] for name in JOB_ID_LABELS if labels.get(name)), None)
     if job is not None:
         return job
@@ -451,14 +468,14 @@ RATIO_TOLERANCE = 1e-6
 """Amount by which a ratio may exceed 1 through rounding of the source."""
 
 MAX_EXAMPLE_VALUES = 5
-"""Example values that an error shows."""
+"""Most example values that the error on an unexpected unit shows."""
 PERCENT_DIVISOR = DIVISOR_BY_DIMENSION_AND_UNIT["share"]["%"]
 """Divisor from percent to a share."""
 
 
 @dataclass
 class _ValueStatistics:
-    """Statistics of the positive values of one quantity."""
+    """Statistics of the positive values of one quantity, by which a wrong unit is recognised."""
 
     positive: int = 0
     largest: float = 0.0
@@ -471,14 +488,14 @@ class _ValueStatistics:
 
 @dataclass
 class UnitCheck:
-    """Check of the unit of each quantity by the values of all blocks."""
+    """Check whether the values of each quantity fit its assumed unit, over all blocks of the files."""
 
     _statistics: dict[str, _ValueStatistics] = field(
-        default_factory=lambda: {name: _ValueStatistics() for name in DIMENSIONS}
+        default_factory=lambda: {name: _ValueStatistics() for name in DIMENSION_BY_QUANTITY}
     )
 
     def add_values(self, quantity: str, values: np.ndarray) -> None:
-        """Add the values of a block; NaN is no value."""
+        """Add the values of a quantity in a block of rows; NaN is no value."""
         statistics = self._statistics[quantity]
         positive = values[values > 0]
         if not len(positive):
@@ -501,7 +518,7 @@ class UnitCheck:
             statistics.first_odd_values += odd_values[: MAX_EXAMPLE_VALUES - len(statistics.first_odd_values)].tolist()
 
     def require_expected_units(self, location: str) -> None:
-        """Refuse files whose values reveal another unit than the assumed one.
+        """Raise an error if values of a quantity reveal another unit than the assumed one.
 
         A share above 1 shows that percent were given for ratios; smaller percentages among them would pass for ratios,
         so none of the values is reliable. A percentage that is never above 1, but no integer, is a ratio. A GPU with
@@ -536,7 +553,7 @@ class UnitCheck:
 
 def _is_share(quantity: str) -> bool:
     """Whether a quantity is a share from 0 to 1."""
-    return DIMENSIONS[quantity] == "share"
+    return DIMENSION_BY_QUANTITY[quantity] == "share"
 
 
 MAX_MEAN_POWER_PER_LIMIT = 1.2
@@ -551,7 +568,7 @@ References
 """
 
 MODEL_MEMORY_SIZE_PATTERN = re.compile("[0-9]{1,4}GB$")
-"""Word for a memory size in a model name."""
+"""Word of a GPU model name that is its memory size, such as ``80GB``."""
 
 
 @functools.cache
@@ -576,13 +593,15 @@ def gpu_model_limits(model: str | None) -> tuple[float, float]:
 
 
 def _model_family(name: str) -> set[str]:
-    """Return the words of a catalogue name up to the first with a digit: RTX, PRO, 6000; H100."""
+    """Return the words of a GPU model name up to the first with a digit: RTX, PRO, 6000; H100."""
     words = name.upper().split("-")
     last_position = next(position for position, word in enumerate(words) if re.search(r"[0-9]", word))
     return set(words[: last_position + 1])
 
 
-def reject_impossible(rows: Rows, values: Mapping[str, pl.Expr], extremes: Mapping[str, tuple[float, float]]) -> Rows:
+def reject_impossible_values(
+    rows: Rows, values: Mapping[str, pl.Expr], extremes: Mapping[str, tuple[float, float]]
+) -> Rows:
     """Reject rows with a value below 0, a share above 1, or more power or memory than the GPU has.
 
     Parameters
@@ -606,7 +625,7 @@ def reject_impossible(rows: Rows, values: Mapping[str, pl.Expr], extremes: Mappi
         smallest, largest = extremes.get(quantity, (0.0, 0.0))
         if smallest < 0:
             faults[f"{quantity}: below 0"] = value < 0
-        if DIMENSIONS[quantity] == "share":
+        if DIMENSION_BY_QUANTITY[quantity] == "share":
             if largest > 1 + RATIO_TOLERANCE:
                 faults[f"{quantity}: above 1"] = value > 1 + RATIO_TOLERANCE
         elif quantity == "xid":

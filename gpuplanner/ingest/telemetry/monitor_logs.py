@@ -15,13 +15,13 @@ from gpuplanner.core.schemas import Processes
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Rows, unique_file_names
 from gpuplanner.ingest.quality_report import Finding, source_finding
+from gpuplanner.ingest.source_definition import matches_pattern
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE, Field, source_columns
-from gpuplanner.ingest.source_registration import matches_pattern
 from gpuplanner.ingest.telemetry.metric_definitions import (
     AMD_METRICS,
     DCGM_METRICS,
     DCGMI_METRICS,
-    DIMENSIONS,
+    DIMENSION_BY_QUANTITY,
     EXPORTED_METRICS,
     NODE_CSV_METRICS,
     OPTIONAL_NODE_CSV_COLUMNS,
@@ -36,9 +36,14 @@ from gpuplanner.ingest.telemetry.metric_definitions import (
     parse_devices,
 )
 from gpuplanner.ingest.telemetry.sample_buffer import SampleBuffer
-from gpuplanner.ingest.telemetry.sample_table_writer import SampleOutput, SourceNotes, build_telemetry, finish_telemetry
+from gpuplanner.ingest.telemetry.sample_table_writer import (
+    SampleOutput,
+    SourceNotes,
+    build_buffered_telemetry,
+    build_telemetry,
+)
 from gpuplanner.ingest.telemetry.telemetry_row_parsing import (
-    Hints,
+    TelemetryOptions,
     has_leading_columns,
     keep_data_lines,
     page_path,
@@ -52,10 +57,10 @@ from gpuplanner.ingest.text_files import FileBlocks, TextFile
 from gpuplanner.ingest.typed_row_reader import PROMETHEUS_SAMPLE_PATTERN, parse_labels, read_row_blocks
 
 MAX_CACHED_LABEL_TEXTS = 200_000
-"""Label texts that are remembered from block to block."""
+"""Most label texts whose parsed devices are remembered from block to block."""
 
 MAX_SCRAPE_ROUND_S = 3.0
-"""Longest time between readings of one scrape round in the DCGM CSV [s]."""
+"""Longest time between readings of one scrape round in the DCGM CSV, which form one sample [s]."""
 
 FIELD_BY_NODE_CSV_COLUMN = {
     "timestamp": Field("timestamp"),
@@ -66,13 +71,15 @@ FIELD_BY_NODE_CSV_COLUMN = {
         for column in NODE_CSV_METRICS
     },
 }
-"""Columns of the per-node CSV."""
+"""Column of the per-node CSV log → its field and type."""
 FIELD_BY_DCGM_CSV_COLUMN = source_columns("dcgm_csv")
-"""Columns of the DCGM CSV."""
+"""Column of the DCGM CSV (one row per metric, GPU and time) → its field and type."""
 
 
 @telemetry_reader(has_leading_columns("timestamp", "gpu", *list(NODE_CSV_METRICS)[:2]))
-def read_node_csv(paths: Sequence[str | Path], hints: Hints, output: SampleOutput | None = None) -> Dataset:
+def read_node_csv(
+    paths: Sequence[str | Path], options: TelemetryOptions, output: SampleOutput | None = None
+) -> Dataset:
     """Read logs with one row per GPU and time, one file per node, as in the public H100 runs.
 
     Columns: see :data:`gpuplanner.ingest.telemetry.metric_definitions.NODE_CSV_METRICS`; ``timestamp`` in epoch seconds
@@ -82,26 +89,28 @@ def read_node_csv(paths: Sequence[str | Path], hints: Hints, output: SampleOutpu
     blocks = FileBlocks(paths, output.block_bytes)
     sample_buffer = SampleBuffer(stream=output.open_spill(), keeps_text=output.folder is None)
     for rows in read_row_blocks(blocks, FIELD_BY_NODE_CSV_COLUMN, source=source):
-        sample_buffer.add_rows(_parse_node_rows(rows, hints) if rows.good.width else rows)
-    findings = file_node_findings(blocks.files, sample_buffer.count, hints)
-    return finish_telemetry(
+        sample_buffer.add_rows(_parse_node_rows(rows, options) if rows.good.width else rows)
+    findings = file_node_findings(blocks.files, sample_buffer.count, options)
+    return build_buffered_telemetry(
         sample_buffer,
         blocks.files,
-        SourceNotes(source, hints.tz, extra_findings=findings),
+        SourceNotes(source, options.tz, extra_findings=findings),
         output=output,
         reread_blocks=blocks,
     )
 
 
-def _parse_node_rows(rows: Rows, hints: Hints) -> Rows:
-    """Parse the rows of a block of a node's log."""
-    rows = read_wide_values(parse_times(rows, "timestamp", hints.tz, "node-csv"), NODE_CSV_METRICS)
+def _parse_node_rows(rows: Rows, options: TelemetryOptions) -> Rows:
+    """Parse a block of rows of the per-node CSV log to time, node, GPU and quantities."""
+    rows = read_wide_values(parse_times(rows, "timestamp", options.tz, "node-csv"), NODE_CSV_METRICS)
     rows = rows.reject({"gpu: not a whole number": pl.col("gpu") % 1 != 0})
-    return rows.with_columns(node=node_by_file(rows, hints), gpu=pl.col("gpu").cast(pl.Int32))
+    return rows.with_columns(node=node_by_file(rows, options), gpu=pl.col("gpu").cast(pl.Int32))
 
 
 @telemetry_reader(has_leading_columns(*list(FIELD_BY_DCGM_CSV_COLUMN)[:3]))
-def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints, output: SampleOutput | None = None) -> Dataset:
+def read_dcgm_csv(
+    paths: Sequence[str | Path], options: TelemetryOptions, output: SampleOutput | None = None
+) -> Dataset:
     r"""Read exporter readings in long form: timestamp, metric, gpu, host, value, label text.
 
     The metrics of a round are read up to 3 s apart; readings of a GPU within that time are one sample.
@@ -120,18 +129,18 @@ def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints, output: SampleOutpu
     output, source = output or SampleOutput(), "dcgm-csv"
     blocks = FileBlocks(paths, output.block_bytes)
     sample_buffer = SampleBuffer(DCGM_METRICS, stream=output.open_spill(), keeps_text=output.folder is None)
-    device_table = _DeviceTable(hints.node)
+    device_table = _DeviceTable(options.node)
     for rows in read_row_blocks(blocks, FIELD_BY_DCGM_CSV_COLUMN, source=source):
-        sample_buffer.add_rows(_parse_exporter_rows(rows, hints, device_table) if rows.good.width else rows)
-    source_notes = SourceNotes(source, hints.tz)
-    return finish_telemetry(
+        sample_buffer.add_rows(_parse_exporter_rows(rows, options, device_table) if rows.good.width else rows)
+    source_notes = SourceNotes(source, options.tz)
+    return build_buffered_telemetry(
         sample_buffer, blocks.files, source_notes, within_s=MAX_SCRAPE_ROUND_S, output=output, reread_blocks=blocks
     )
 
 
 @dataclass
 class _DeviceTable:
-    """Devices by their label text, remembered from block to block."""
+    """Cache of parsed devices by label text, kept from block to block of a file."""
 
     node: str | None
     table: pl.DataFrame = field(
@@ -139,7 +148,7 @@ class _DeviceTable:
     )
 
     def look_up(self, labels: pl.Series) -> pl.DataFrame:
-        """Return a table that has the devices of these labels, among others."""
+        """Return a table of label texts with their devices that covers at least these label texts."""
         texts = labels.unique(maintain_order=True)
         new_texts = texts.filter(~texts.is_in(self.table["labels"].implode(), nulls_equal=True))
         if len(new_texts) and self.table.height > MAX_CACHED_LABEL_TEXTS:
@@ -149,9 +158,9 @@ class _DeviceTable:
         return self.table
 
 
-def _parse_exporter_rows(rows: Rows, hints: Hints, device_table: _DeviceTable) -> Rows:
-    """Parse the readings of a block and add the devices that their labels name."""
-    rows = parse_times(rows, "timestamp", hints.tz, "dcgm-csv")
+def _parse_exporter_rows(rows: Rows, options: TelemetryOptions, device_table: _DeviceTable) -> Rows:
+    """Parse a block of readings of the DCGM CSV, and add the devices that their labels name."""
+    rows = parse_times(rows, "timestamp", options.tz, "dcgm-csv")
     table = device_table.look_up(rows.good["labels"])
     located = rows.good.join(table, on="labels", how="left", maintain_order="left", nulls_equal=True)
     is_contradicting = (pl.col("hostname") != pl.col("node")) | (pl.col("gpu_id") != pl.col("gpu").cast(pl.String))
@@ -159,27 +168,27 @@ def _parse_exporter_rows(rows: Rows, hints: Hints, device_table: _DeviceTable) -
     return replace(rows, good=located.with_columns(fault=fault))
 
 
-def node_by_file(rows: Rows, hints: Hints) -> pl.Expr:
-    """Expression for the node of each row of a source that does not name nodes."""
+def node_by_file(rows: Rows, options: TelemetryOptions) -> pl.Expr:
+    """Return an expression for the node of each row, by file, for a source that does not name nodes."""
     numbers = rows.good["file"].unique()
-    nodes = {number: hints.node_of(rows.files[number].path) for number in numbers}
+    nodes = {number: options.node_of(rows.files[number].path) for number in numbers}
     if len(nodes) < 2:
         return pl.lit(next(iter(nodes.values()), None), pl.String)
     return pl.col("file").replace_strict(nodes, return_dtype=pl.String)
 
 
-def file_node_findings(files: Sequence[TextFile], n_rows: int, hints: Hints) -> list[Finding]:
-    """Report that node names come from file names, where they do."""
-    if hints.node is not None:
+def file_node_findings(files: Sequence[TextFile], n_rows: int, options: TelemetryOptions) -> list[Finding]:
+    """Return a finding that node names were taken from file names; empty if the user stated the node."""
+    if options.node is not None:
         return []
-    example = f"{unique_file_names(files)[0]}: {hints.node_of(files[0].path)}"
+    example = f"{unique_file_names(files)[0]}: {options.node_of(files[0].path)}"
     return [source_finding("rows: node of the file", n_rows, example)]
 
 
 def assumption_findings(
-    has_node_names: bool, n_counted_times: int, files: Sequence[TextFile], n_rows: int, hints: Hints
+    has_node_names: bool, n_counted_times: int, files: Sequence[TextFile], n_rows: int, options: TelemetryOptions
 ) -> list[Finding]:
-    """Report what the files do not state: node names and counted times.
+    """Return findings on assumptions: node names from file names, and times counted from the origin.
 
     Parameters
     ----------
@@ -191,10 +200,10 @@ def assumption_findings(
         Files that were read.
     n_rows : int
         All rows.
-    hints : Hints
-        What the user stated.
+    options : TelemetryOptions
+        Time zone, origin, interval, node and GPU that the user stated for files that lack them.
     """
-    findings = [] if has_node_names else file_node_findings(files, n_rows, hints)
+    findings = [] if has_node_names else file_node_findings(files, n_rows, options)
     if n_counted_times:
         findings.append(source_finding("rows: counted times", n_counted_times))
     return findings
@@ -202,8 +211,8 @@ def assumption_findings(
 
 AMD_PREFIX = "amd_"
 """Prefix that AMD's exporter can be configured to put before its metric names."""
-LOWER_NAMES = {name.lower(): name for name in EXPORTED_METRICS}
-"""Lower-case metric name → name in the catalogue."""
+METRIC_BY_LOWER_NAME = {name.lower(): name for name in EXPORTED_METRICS}
+"""Metric name in lower case → its name in the catalogue."""
 OTHER_METRIC_PATTERN = re.compile(
     "(amd_|gpu_|nvidia_|slurm_|pcie_|xgmi_|go_|process_|promhttp_|python_|scrape_)", re.IGNORECASE
 )
@@ -219,7 +228,7 @@ COMPUTED_POWER_METRIC = "DCGM_FI_DEV_POWER_USAGE"
 RATE_COUNTER_METRICS = [
     name
     for name, metric in EXPORTED_METRICS.items()
-    if DIMENSIONS[metric.quantity] == "rate" and not metric.unit.endswith("/s")
+    if DIMENSION_BY_QUANTITY[metric.quantity] == "rate" and not metric.unit.endswith("/s")
 ]
 """Metrics that count up and are converted to rates."""
 UNIT_AMBIGUOUS_METRICS = [name for name, metric in EXPORTED_METRICS.items() if metric.unit == PERCENT_OR_RATIO]
@@ -276,13 +285,13 @@ def canonical_metric(name: str) -> str:
     ['DCGM_FI_PROF_GR_ENGINE_ACTIVE', 'gpu_gfx_activity', 'other']
     """
     lower_name = name.lower()
-    known_name = LOWER_NAMES.get(lower_name) or LOWER_NAMES.get(lower_name.removeprefix(AMD_PREFIX))
+    known_name = METRIC_BY_LOWER_NAME.get(lower_name) or METRIC_BY_LOWER_NAME.get(lower_name.removeprefix(AMD_PREFIX))
     return known_name or (name.upper() if lower_name.startswith("dcgm_fi_") else name)
 
 
 @dataclass(frozen=True)
 class QueryMetric:
-    """The metric that a Prometheus query reads, and what it does with it.
+    """The metric that a Prometheus query reads, and the range function that it applies.
 
     - ``metric``: Name of the metric.
     - ``window_s``: Time before an instant that its value covers [s].
@@ -315,7 +324,7 @@ class QueryMetric:
         return cls(known_metrics[0], window_s, rates.get(range_match[1]))
 
     def apply(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Move readings to the begin of the time they cover, under the name of the metric."""
+        """Name readings after the metric, shift them to the begin of the range they cover, and apply the rate."""
         value, metric = pl.col("value"), self.metric
         if self.per_s is not None and EXPORTED_METRICS[metric].quantity == "energy_counter":
             watts = value.cast(pl.Float64, strict=False) * self.per_s / EXPORTED_METRICS[metric].divisor
@@ -370,7 +379,7 @@ def _counters_to_rates(good: pl.DataFrame) -> pl.DataFrame:
 
 
 PLACEHOLDER_ORIGIN_TEXT = "1970-01-01T00:00:00Z"
-"""Origin of pages without times where none is stated."""
+"""Time of the first exporter page if pages have no times and none is stated."""
 PLACEHOLDER_ORIGIN_END_EXPR = pl.lit("1970-01-02T00:00:00Z").str.to_datetime(time_unit="us", time_zone="UTC")
 """Instant before which times were counted from :data:`PLACEHOLDER_ORIGIN_TEXT`."""
 OPEN_METRICS_LAST_LINE = "# EOF"
@@ -381,11 +390,11 @@ EXPORTER_PAGE_PATTERN = (
     r"^(?:# (?:HELP|TYPE) )?(?:dcgm_fi_\w+|(?:amd_)?gpu_(?:(?:gfx|umc)_activity|\w+_vram|\w*power\w*)"
     r"|nvidia_smi_\w+|nvidia_gpu_\w+|slurm_job_\w+_gpu)[ {]"
 )
-"""Line that identifies a page of a GPU exporter."""
+"""Line by which a metrics page of a GPU exporter is recognised."""
 
 
 @telemetry_reader(matches_pattern(EXPORTER_PAGE_PATTERN, re.M | re.I))
-def read_exporter(paths: Sequence[str | Path], hints: Hints) -> Dataset:
+def read_exporter(paths: Sequence[str | Path], options: TelemetryOptions) -> Dataset:
     r"""Read pages of GPU exporters, in the order in which they were fetched.
 
     Pages have no times: the first was fetched at the origin, each other one interval later. Without an origin they are
@@ -397,11 +406,11 @@ def read_exporter(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "n1.prom"
     ...     _ = path.write_text('DCGM_FI_PROF_SM_ACTIVE{gpu="0",hostname="n1"} 0.25\n')
-    ...     page = read_exporter([path], Hints(origin="2026-01-01T00:00:00Z"))
+    ...     page = read_exporter([path], TelemetryOptions(origin="2026-01-01T00:00:00Z"))
     >>> page.samples["node", "sm_activity", "activity_source"].row(0)
     ('n1', 0.25, 'profiling')
     """
-    known_hints = hints if hints.origin is not None else replace(hints, origin=PLACEHOLDER_ORIGIN_TEXT)
+    known_hints = options if options.origin is not None else replace(options, origin=PLACEHOLDER_ORIGIN_TEXT)
     rows = read_pages(
         paths,
         lambda page_rows: _parse_exporter_page(page_rows, known_hints),
@@ -409,14 +418,14 @@ def read_exporter(paths: Sequence[str | Path], hints: Hints) -> Dataset:
         allow_duplicates=True,
     )
     rows, findings = normalise_readings(rows)
-    n_timeless = rows.good.filter(pl.col("time") < PLACEHOLDER_ORIGIN_END_EXPR).height if hints.origin is None else 0
+    n_timeless = rows.good.filter(pl.col("time") < PLACEHOLDER_ORIGIN_END_EXPR).height if options.origin is None else 0
     if n_timeless:
         findings.append(source_finding("metrics: no times", n_timeless))
     return build_telemetry(rows, SourceNotes("dcgm-exporter", extra_findings=findings), EXPORTED_METRICS)
 
 
-def _parse_exporter_page(page_rows: Rows, hints: Hints) -> Rows:
-    """Parse a page to readings with metric, device, value and time."""
+def _parse_exporter_page(page_rows: Rows, options: TelemetryOptions) -> Rows:
+    """Parse the lines of an exporter page to readings with metric, device, value and time."""
     path, number = page_path(page_rows), int(page_rows.good["file"][0])
     is_open_metrics = page_rows.good["raw"][-1].strip() == OPEN_METRICS_LAST_LINE
     page_rows = keep_data_lines(page_rows, ~pl.col("raw").str.strip_chars_start().str.starts_with("#"))
@@ -424,11 +433,11 @@ def _parse_exporter_page(page_rows: Rows, hints: Hints) -> Rows:
     good = page_rows.good.with_columns(metric=parts[0], labels=parts[1].fill_null(""), value=parts[2], at=parts[3])
     page_rows = replace(page_rows, good=good).reject({"not a sample of the text format": pl.col("metric").is_null()})
     texts = page_rows.good["labels"].unique(maintain_order=True)
-    table = parse_devices([parse_labels(text) for text in texts], hints.node_of(path))
+    table = parse_devices([parse_labels(text) for text in texts], options.node_of(path))
     per_second = 1e6 if is_open_metrics else 1e3
     instant = (pl.col("at").cast(pl.Float64, strict=False) * per_second).round().cast(pl.Int64, strict=False)
     if page_rows.good["at"].null_count():
-        fetched = hints.nth_instant(pl.lit(number), str(path), None if number else 0.0)
+        fetched = options.nth_instant(pl.lit(number), str(path), None if number else 0.0)
         instant = pl.coalesce(instant.cast(UTC_TIME_DTYPE), pl.when(pl.col("at").is_null()).then(fetched))
     joined = page_rows.good.join(table.with_columns(labels=texts), on="labels", how="left", maintain_order="left")
     good = joined.with_columns(time=instant.cast(UTC_TIME_DTYPE)).drop("at").rename({"labels": "series"})
@@ -436,7 +445,7 @@ def _parse_exporter_page(page_rows: Rows, hints: Hints) -> Rows:
 
 
 DEFAULT_SAMPLING_INTERVAL_S = 1.0
-"""Default sampling interval of the three programs (option ``-d``) [s]."""
+"""Default sampling interval of nvidia-smi dmon, nvidia-smi pmon and dcgmi dmon (option ``-d``) [s]."""
 
 DCGMI_DMON_ROW_PATTERN = r"^\s*(GPU|GPU-I|GPU-CI)\s+([0-9]{1,4})\s+(.*)$"
 """A row of ``dcgmi dmon``: kind and number of the entity, values."""
@@ -445,7 +454,7 @@ UNKNOWN_PARENT_REASON = "an instance whose GPU the table does not name: fetch 'd
 
 
 @telemetry_reader(matches_pattern(r"\A#.*\bgpu\s"))
-def read_smi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
+def read_smi_dmon(paths: Sequence[str | Path], options: TelemetryOptions) -> Dataset:
     r"""Read ``nvidia-smi dmon``.
 
     Its ``sm`` is the legacy counter, not the SM activity. Without the columns of ``-o DT``, rows of a GPU are counted
@@ -457,7 +466,8 @@ def read_smi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "n1.txt"
     ...     _ = path.write_text("# gpu  pwr  sm\n# Idx    W   %\n    0   70   -\n")
-    ...     read_smi_dmon([path], Hints(origin="2026-01-01T00:00:00Z")).samples["power_w", "sm_activity"].row(0)
+    ...     options = TelemetryOptions(origin="2026-01-01T00:00:00Z")
+    ...     read_smi_dmon([path], options).samples["power_w", "sm_activity"].row(0)
     (70.0, None)
     """
     source = "smi-dmon"
@@ -467,7 +477,7 @@ def read_smi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
         path = page_path(page_rows)
         names, units = _read_dmon_header(page_rows, path, source)
         page_rows = _split_fields(page_rows, names)
-        page_rows = _add_times(page_rows, names, hints, path, pl.int_range(pl.len()).over("gpu"))
+        page_rows = _add_times(page_rows, names, options, path, pl.int_range(pl.len()).over("gpu"))
         metrics = {
             name: require_known_unit(SMI_DMON_METRICS[name], SMI_UNITS.get(unit, unit), f"{path}, column {name!r}")
             for name, unit in zip(names, units, strict=False)
@@ -476,12 +486,12 @@ def read_smi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
         unused = tuple(name for name in names if name not in {*metrics, "gpu", "Date", "Time"})
         return replace(read_wide_values(page_rows, metrics), unused=unused)
 
-    rows = _add_device(read_pages(paths, parse_dmon_page, source=source), hints)
-    return build_telemetry(rows, SourceNotes(source, hints.tz, extra_findings=_counted_time_findings(rows, hints)))
+    rows = _add_device(read_pages(paths, parse_dmon_page, source=source), options)
+    return build_telemetry(rows, SourceNotes(source, options.tz, extra_findings=_counted_time_findings(rows, options)))
 
 
 @telemetry_reader(matches_pattern(r"\A#.*\bgpu\s+pid\s"))
-def read_smi_pmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
+def read_smi_pmon(paths: Sequence[str | Path], options: TelemetryOptions) -> Dataset:
     r"""Read ``nvidia-smi pmon``: processes on the GPUs.
 
     The samples prove that a GPU was observed; activity per process is a share of the legacy counter that cannot be
@@ -493,7 +503,7 @@ def read_smi_pmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "n1.txt"
     ...     _ = path.write_text("# gpu pid type command\n# Idx # C/G name\n 0 77 C NVIDIA Share.exe\n")
-    ...     read_smi_pmon([path], Hints(origin="2026-01-01T00:00:00Z")).processes["pid", "command"].row(0)
+    ...     read_smi_pmon([path], TelemetryOptions(origin="2026-01-01T00:00:00Z")).processes["pid", "command"].row(0)
     (77, 'NVIDIA Share.exe')
     """
     source = "smi-pmon"
@@ -504,26 +514,26 @@ def read_smi_pmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
         names, _ = _read_dmon_header(page_rows, path, source, required=("gpu", "pid", "type", "command"))
         page_rows = _split_fields(page_rows, names)
         pairs = list(zip(page_rows.good["gpu"], page_rows.good["pid"], strict=True))
-        rounds = pl.lit(pl.Series(_number_rounds(pairs), dtype=pl.Int64))
-        page_rows = _add_times(page_rows, names, hints, path, rounds)
+        rounds = pl.lit(pl.Series(_number_sampling_rounds(pairs), dtype=pl.Int64))
+        page_rows = _add_times(page_rows, names, options, path, rounds)
         number = pl.col("pid").cast(pl.Int64, strict=False)
         page_rows = page_rows.reject({"pid: not a number": number.is_null() & ~is_blank(pl.col("pid"))})
         memory = {"fb": Metric("memory_used", "MiB")} if "fb" in names else {}
         return replace(read_wide_values(page_rows, memory), unused=("sm", "mem", "enc", "dec"))
 
-    rows = _add_device(read_pages(paths, parse_pmon_page, source=source), hints)
+    rows = _add_device(read_pages(paths, parse_pmon_page, source=source), options)
     pid = pl.col("pid")
     process_columns = {"pid": pid.cast(pl.Int64), "kind": pl.col("type"), "memory_gib": pl.col("memory_used")}
     processes = rows.good.filter(~is_blank(pid)).select("time", "node", "gpu", "command", **process_columns)
     rows = rows.with_columns(memory_used=pl.lit(None, pl.Float64))
     table = conform(processes, Processes, source="processes")
     return build_telemetry(
-        rows, SourceNotes(source, hints.tz, extra_findings=_counted_time_findings(rows, hints), processes=table)
+        rows, SourceNotes(source, options.tz, extra_findings=_counted_time_findings(rows, options), processes=table)
     )
 
 
 @telemetry_reader(matches_pattern(r"^\s*#\s*Entity\s", re.M))
-def read_dcgmi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
+def read_dcgmi_dmon(paths: Sequence[str | Path], options: TelemetryOptions) -> Dataset:
     r"""Read ``dcgmi dmon``, with GPUs and MIG instances as entities.
 
     DCGM numbers instances per node and not per GPU. Their GPU is known only where the table names a single one; the
@@ -535,7 +545,7 @@ def read_dcgmi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "n1.txt"
     ...     _ = path.write_text("#Entity  SMACT  TENSO\nID\nGPU 0  N/A  N/A\nGPU 0  0.5  0.25\n")
-    ...     read_dcgmi_dmon([path], Hints(origin="2026-01-01T00:00:00Z")).samples["sm_activity"].to_list()
+    ...     read_dcgmi_dmon([path], TelemetryOptions(origin="2026-01-01T00:00:00Z")).samples["sm_activity"].to_list()
     [None, 0.5]
     """
     source = "dcgmi-dmon"
@@ -565,20 +575,20 @@ def read_dcgmi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
         good = page_rows.good.with_columns(
             gpu=pl.when(is_full_gpu).then("number").otherwise(parent).cast(pl.String),
             instance=pl.when(~is_full_gpu).then("number"),
-            time=hints.nth_instant(sample_number, str(path), DEFAULT_SAMPLING_INTERVAL_S),
+            time=options.nth_instant(sample_number, str(path), DEFAULT_SAMPLING_INTERVAL_S),
         )
         unused = tuple(name for name in names if name not in DCGMI_METRICS)
         metrics = {name: DCGMI_METRICS[name] for name in names if name in DCGMI_METRICS}
         return replace(read_wide_values(replace(page_rows, good=good), metrics), unused=unused)
 
-    rows = _add_device(read_pages(paths, parse_dcgmi_page, source=source), hints)
-    return build_telemetry(rows, SourceNotes(source, hints.tz, extra_findings=_counted_time_findings(rows, hints)))
+    rows = _add_device(read_pages(paths, parse_dcgmi_page, source=source), options)
+    return build_telemetry(rows, SourceNotes(source, options.tz, extra_findings=_counted_time_findings(rows, options)))
 
 
 def _read_dmon_header(
     page_rows: Rows, path: Path, source: str, required: tuple[str, ...] = ("gpu",)
 ) -> tuple[list[str], list[str]]:
-    """Read names and units from the two header lines, which repeat every few rows.
+    """Read column names and units from the two header lines of ``dmon`` or ``pmon``, which repeat every few rows.
 
     Parameters
     ----------
@@ -605,7 +615,7 @@ def _read_dmon_header(
 
 
 def _split_fields(page_rows: Rows, names: Sequence[str], column: str = "raw") -> Rows:
-    """Split the data lines into the named fields; the command, last in a pmon row, may contain blanks."""
+    """Split data lines at blanks into named fields; the command, last in a pmon row, may contain blanks."""
     page_rows = keep_data_lines(page_rows, ~pl.col("raw").str.starts_with("#"))
     last_field = r"(\S.*?)" if names[-1] in ("command", "name") else r"(\S+)"
     pattern = r"^\s*" + r"\s+".join([*([r"(\S+)"] * (len(names) - 1)), last_field]) + r"\s*$"
@@ -614,8 +624,10 @@ def _split_fields(page_rows: Rows, names: Sequence[str], column: str = "raw") ->
     return page_rows.reject({"the fields do not match the header": pl.col(names[0]).is_null()})
 
 
-def _add_times(page_rows: Rows, names: Sequence[str], hints: Hints, path: Path, sample_number: pl.Expr) -> Rows:
-    """Add the time of each row: from its columns, or counted from the origin.
+def _add_times(
+    page_rows: Rows, names: Sequence[str], options: TelemetryOptions, path: Path, sample_number: pl.Expr
+) -> Rows:
+    """Add the time of each ``dmon`` or ``pmon`` row: from its date and time columns, or counted from the origin.
 
     Parameters
     ----------
@@ -623,7 +635,7 @@ def _add_times(page_rows: Rows, names: Sequence[str], hints: Hints, path: Path, 
         Rows of a file.
     names : sequence of str
         Its columns.
-    hints : Hints
+    options : TelemetryOptions
         Zone, origin and interval that the user stated.
     path : Path
         The file, for messages.
@@ -633,13 +645,13 @@ def _add_times(page_rows: Rows, names: Sequence[str], hints: Hints, path: Path, 
     if {"Date", "Time"} <= set(names):
         day = pl.col("Date").str.replace(r"^(\d{4})(\d{2})(\d{2})$", "$1-$2-$3")
         page_rows = page_rows.with_columns(stamp=day + " " + pl.col("Time"))
-        return parse_times(page_rows, "stamp", hints.tz, str(path))
-    instant = hints.nth_instant(sample_number, str(path), DEFAULT_SAMPLING_INTERVAL_S)
+        return parse_times(page_rows, "stamp", options.tz, str(path))
+    instant = options.nth_instant(sample_number, str(path), DEFAULT_SAMPLING_INTERVAL_S)
     return page_rows.with_columns(time=instant)
 
 
-def _number_rounds(pairs: Sequence[tuple[str, str]]) -> list[int]:
-    """Number the sampling round of each row: a new one begins when a GPU and process occur again."""
+def _number_sampling_rounds(pairs: Sequence[tuple[str, str]]) -> list[int]:
+    """Number the sampling rounds of ``pmon`` rows: a new round begins when a pair of GPU and process occurs again."""
     pairs_in_round: set[tuple[str, str]] = set()
     rounds, current = [], 0
     for pair in pairs:
@@ -650,16 +662,16 @@ def _number_rounds(pairs: Sequence[tuple[str, str]]) -> list[int]:
     return rounds
 
 
-def _add_device(rows: Rows, hints: Hints) -> Rows:
+def _add_device(rows: Rows, options: TelemetryOptions) -> Rows:
     """Add GPU number and node to rows."""
     gpu = pl.col("gpu").cast(pl.Int32, strict=False)
-    return rows.with_columns(gpu=gpu, node=node_by_file(rows, hints))
+    return rows.with_columns(gpu=gpu, node=node_by_file(rows, options))
 
 
-def _counted_time_findings(rows: Rows, hints: Hints) -> list[Finding]:
-    """Report node names of files and counted times."""
-    n_counted_times = 0 if hints.origin is None else rows.count
-    return assumption_findings(False, n_counted_times, rows.files, rows.count, hints)
+def _counted_time_findings(rows: Rows, options: TelemetryOptions) -> list[Finding]:
+    """Return findings on node names taken from file names, and on times counted from the origin."""
+    n_counted_times = 0 if options.origin is None else rows.count
+    return assumption_findings(False, n_counted_times, rows.files, rows.count, options)
 
 
 def _missing_header_message(path: Path, header: str, source: str) -> str:

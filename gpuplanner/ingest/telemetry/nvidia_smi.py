@@ -16,19 +16,24 @@ from gpuplanner.core.schemas import Processes
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import POSITION_COLUMNS, REPEATED_HEADER_REASON, Rows, concat_rows
 from gpuplanner.ingest.quality_report import Finding, source_finding
+from gpuplanner.ingest.source_definition import matches_pattern
 from gpuplanner.ingest.source_fields import convert_to_utc, validate_time_zone
-from gpuplanner.ingest.source_registration import matches_pattern
 from gpuplanner.ingest.telemetry.metric_definitions import (
-    DIMENSIONS,
+    DIMENSION_BY_QUANTITY,
     SMI_QUERY_METRICS,
     Metric,
     is_blank,
 )
 from gpuplanner.ingest.telemetry.monitor_logs import assumption_findings, file_node_findings, node_by_file
 from gpuplanner.ingest.telemetry.sample_buffer import SampleBuffer
-from gpuplanner.ingest.telemetry.sample_table_writer import SampleOutput, SourceNotes, build_telemetry, finish_telemetry
+from gpuplanner.ingest.telemetry.sample_table_writer import (
+    SampleOutput,
+    SourceNotes,
+    build_buffered_telemetry,
+    build_telemetry,
+)
 from gpuplanner.ingest.telemetry.telemetry_row_parsing import (
-    Hints,
+    TelemetryOptions,
     has_leading_columns,
     page_path,
     parse_times,
@@ -41,9 +46,9 @@ from gpuplanner.ingest.telemetry.telemetry_row_parsing import (
 from gpuplanner.ingest.text_files import FileBlocks
 
 SMI_FIELD_HEADER_PATTERN = re.compile(r"^([A-Za-z_.]+)(?:\s*\[(.+)\])?$")
-"""A field of the query, with its unit where the header states one."""
+"""Column header of a query: the field, with its unit if stated, as in ``power.draw [W]``."""
 
-COLUMN_BY_FIELD = {
+COLUMN_BY_SMI_FIELD = {
     "timestamp": "timestamp",
     "index": "index",
     "gpu": "gpu_text",
@@ -51,14 +56,17 @@ COLUMN_BY_FIELD = {
     "hostname": "host",
     "mig.mode.current": "mig",
 }
-"""Field of the query → our column."""
+"""Field of ``nvidia-smi --query-gpu`` → column of telemetry rows."""
 CELL_PADDING = ' \t"'
-"""Characters around a cell."""
+"""Characters that are stripped around the cells of nvidia-smi's CSV."""
 SMI_QUERY_SOURCE = "nvidia-smi"
+"""Name of the source ``nvidia-smi --query-gpu`` in messages and provenance."""
 
 
 @telemetry_reader(matches_pattern(r"\A.*(?:power\.draw|memory\.used|utilization\.gpu)"))
-def read_smi_query(paths: Sequence[str | Path], hints: Hints, output: SampleOutput | None = None) -> Dataset:
+def read_smi_query(
+    paths: Sequence[str | Path], options: TelemetryOptions, output: SampleOutput | None = None
+) -> Dataset:
     r"""Read the CSV of ``nvidia-smi --query-gpu``.
 
     Where the header or a cell states a unit, that unit counts; otherwise nvidia-smi's own: MiB, W, %.
@@ -70,7 +78,7 @@ def read_smi_query(paths: Sequence[str | Path], hints: Hints, output: SampleOutp
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "n1.csv"
     ...     _ = path.write_text("timestamp, index, power.draw [W]\n2026/07/14 09:00:26.5, 0, [N/A]\n")
-    ...     read_smi_query([path], Hints(tz="UTC")).samples["node", "power_w"].row(0)
+    ...     read_smi_query([path], TelemetryOptions(tz="UTC")).samples["node", "power_w"].row(0)
     ('n1', None)
     """
     output = output or SampleOutput()
@@ -82,7 +90,7 @@ def read_smi_query(paths: Sequence[str | Path], hints: Hints, output: SampleOutp
     def parse_query_page(page_rows: Rows, first_line: str | None) -> Rows:
         """Convert the lines of ``nvidia-smi --query-gpu`` to rows of readings."""
         number = int(page_rows.good["file"][0])
-        return parse_query(page_rows, hints, first_line, row_counts.setdefault(number, {}))
+        return parse_query(page_rows, options, first_line, row_counts.setdefault(number, {}))
 
     for rows in read_page_blocks(blocks, parse_query_page, source=SMI_QUERY_SOURCE):
         if rows.good.width and "named" in rows.good.columns:
@@ -91,13 +99,13 @@ def read_smi_query(paths: Sequence[str | Path], hints: Hints, output: SampleOutp
             sample_buffer.add_rows(rows)
         else:
             sample_buffer.blank += rows.blank
-    findings = assumption_findings(has_node_names, n_counted_times, blocks.files, sample_buffer.count, hints)
-    story = SourceNotes(SMI_QUERY_SOURCE, hints.tz, extra_findings=findings)
-    return finish_telemetry(sample_buffer, blocks.files, story, output=output, reread_blocks=blocks)
+    findings = assumption_findings(has_node_names, n_counted_times, blocks.files, sample_buffer.count, options)
+    story = SourceNotes(SMI_QUERY_SOURCE, options.tz, extra_findings=findings)
+    return build_buffered_telemetry(sample_buffer, blocks.files, story, output=output, reread_blocks=blocks)
 
 
-def query_telemetry(rows: Rows, source: str, hints: Hints, assumed: Sequence[Finding] = ()) -> Dataset:
-    """Build the telemetry dataset of rows of :func:`parse_query`, with findings on what was assumed.
+def query_telemetry(rows: Rows, source: str, options: TelemetryOptions, assumed: Sequence[Finding] = ()) -> Dataset:
+    """Build the telemetry dataset of rows of :func:`parse_query`, with findings on assumptions such as node names.
 
     Parameters
     ----------
@@ -105,40 +113,40 @@ def query_telemetry(rows: Rows, source: str, hints: Hints, assumed: Sequence[Fin
         Parsed rows.
     source : str
         Name of the source.
-    hints : Hints
-        What the user stated.
+    options : TelemetryOptions
+        Time zone, origin, interval, node and GPU that the user stated for files that lack them.
     assumed : sequence of Finding
         Findings on further assumptions.
     """
     has_node_names, n_counted_times = bool(rows.good["named"].all()), int(rows.good["counted"].sum())
-    findings = [*assumed, *assumption_findings(has_node_names, n_counted_times, rows.files, rows.count, hints)]
-    return build_telemetry(rows, SourceNotes(source, hints.tz, extra_findings=findings))
+    findings = [*assumed, *assumption_findings(has_node_names, n_counted_times, rows.files, rows.count, options)]
+    return build_telemetry(rows, SourceNotes(source, options.tz, extra_findings=findings))
 
 
 RowCounts = dict[tuple[str | None, int | None], int]
-"""Node and GPU → rows so far, of a file without times."""
+"""Node and GPU → number of rows read so far, by which rows without times are counted from the origin."""
 
 
 def parse_query(
-    page_rows: Rows, hints: Hints, first_line: str | None = None, row_counts: RowCounts | None = None
+    page_rows: Rows, options: TelemetryOptions, first_line: str | None = None, row_counts: RowCounts | None = None
 ) -> Rows:
-    """Parse one output of a query to time, node, GPU and quantities.
+    """Parse the CSV lines of one ``nvidia-smi --query-gpu`` run to time, node, GPU and quantities.
 
     Parameters
     ----------
     page_rows : Rows
         Lines of a file, or of a block of one.
-    hints : Hints
-        What the user stated.
+    options : TelemetryOptions
+        Time zone, origin, interval, node and GPU that the user stated for files that lack them.
     first_line : str, optional
         Header of the file, for a later block.
     row_counts : dict, optional
         Rows so far of each GPU, which is updated.
     """
     path = page_path(page_rows)
-    header = None if hints.columns else str(first_line or page_rows.good["raw"][0])
-    titles = [title.strip(CELL_PADDING) for title in (hints.columns or (header or "").split(","))]
-    metrics = _title_metrics(titles, str(path))
+    header = None if options.columns else str(first_line or page_rows.good["raw"][0])
+    titles = [title.strip(CELL_PADDING) for title in (options.columns or (header or "").split(","))]
+    metrics = _map_titles_to_metrics(titles, str(path))
     if header is not None and first_line is None:
         page_rows = replace(page_rows, good=page_rows.good.slice(1), count=page_rows.count - 1)
     fields = pl.col("fields")
@@ -152,32 +160,34 @@ def parse_query(
     )
     positions = {_field_name(title): position for position, title in enumerate(titles)}
     position_by_name = {
-        COLUMN_BY_FIELD[field_name]: positions[field_name] for field_name in COLUMN_BY_FIELD if field_name in positions
+        COLUMN_BY_SMI_FIELD[field_name]: positions[field_name]
+        for field_name in COLUMN_BY_SMI_FIELD
+        if field_name in positions
     }
     position_by_name |= {title: titles.index(title) for title in metrics}
     cells = {
         name: fields.list.get(position).str.strip_chars(CELL_PADDING) for name, position in position_by_name.items()
     }
     page_rows = replace(page_rows, good=page_rows.good.with_columns(**cells).drop("fields"))
-    page_rows = read_wide_values(_locate_rows(page_rows, position_by_name, hints, path, row_counts), metrics)
+    page_rows = read_wide_values(_add_time_node_gpu(page_rows, position_by_name, options, path, row_counts), metrics)
     has_mig = (pl.col("mig") == "Enabled").fill_null(False) if "mig" in position_by_name else pl.lit(False)
     if "board" not in position_by_name:
         page_rows = page_rows.with_columns(board=pl.lit(None, pl.String))
     gpu_model = pl.when(~is_blank(pl.col("board"))).then("board")
-    columns = (*POSITION_COLUMNS, "time", "node", "gpu", "named", "counted", *DIMENSIONS)
+    columns = (*POSITION_COLUMNS, "time", "node", "gpu", "named", "counted", *DIMENSION_BY_QUANTITY)
     selected = page_rows.good.select(columns, mig_enabled=has_mig, board=gpu_model)
-    unused = tuple(title for title in titles if title not in metrics and _field_name(title) not in COLUMN_BY_FIELD)
+    unused = tuple(title for title in titles if title not in metrics and _field_name(title) not in COLUMN_BY_SMI_FIELD)
     return replace(page_rows, good=selected, unused=unused)
 
 
 def _field_name(title: str) -> str:
-    """Return the name of a field without its unit."""
+    """Return the field of a column header without its unit: ``power.draw [W]`` is ``power.draw``."""
     match = SMI_FIELD_HEADER_PATTERN.match(title)
     return match[1] if match else title
 
 
-def _title_metrics(titles: Sequence[str], location: str) -> dict[str, Metric]:
-    """Map titles to metrics; refuse one that differs from a known name in punctuation only."""
+def _map_titles_to_metrics(titles: Sequence[str], location: str) -> dict[str, Metric]:
+    """Map column headers to metrics; raise an error for one that differs from a known field only in punctuation."""
     metrics = {}
     for title in titles:
         match = SMI_FIELD_HEADER_PATTERN.match(title)
@@ -199,10 +209,14 @@ def _title_metrics(titles: Sequence[str], location: str) -> dict[str, Metric]:
     return metrics
 
 
-def _locate_rows(
-    page_rows: Rows, known_names: Collection[str], hints: Hints, path: Path, row_counts: RowCounts | None = None
+def _add_time_node_gpu(
+    page_rows: Rows,
+    known_names: Collection[str],
+    options: TelemetryOptions,
+    path: Path,
+    row_counts: RowCounts | None = None,
 ) -> Rows:
-    """Add time, node and GPU number to each row.
+    """Add time, node and GPU number to each row of a query.
 
     Parameters
     ----------
@@ -210,23 +224,23 @@ def _locate_rows(
         Rows with the text columns of the query.
     known_names : collection of str
         Columns that the query has.
-    hints : Hints
-        What the user stated.
+    options : TelemetryOptions
+        Time zone, origin, interval, node and GPU that the user stated for files that lack them.
     path : Path
         The file, for messages.
     row_counts : dict, optional
         Rows so far of each GPU, which is updated.
     """
-    node = pl.lit(hints.node_of(path))
+    node = pl.lit(options.node_of(path))
     has_node_name = pl.lit(False)
-    if "host" in known_names and hints.node is None:
+    if "host" in known_names and options.node is None:
         has_node_name = ~is_blank(pl.col("host"))
         node = pl.when(has_node_name).then("host").otherwise(node)
     number_column = next((name for name in ("gpu_text", "index") if name in known_names), None)
     if number_column is not None:
         gpu = pl.col(number_column).cast(pl.Int32, strict=False)
-    elif hints.gpu is not None:
-        gpu = pl.lit(hints.gpu, pl.Int32)
+    elif options.gpu is not None:
+        gpu = pl.lit(options.gpu, pl.Int32)
     else:
         expected, todo = "a column 'index' or 'gpu'", "If all rows are of one GPU, give its number as gpu."
         raise TraceFormatError(str(path), expected, "neither", todo)
@@ -234,7 +248,7 @@ def _locate_rows(
     columns = {"node": node, "named": has_node_name, "gpu": gpu, "counted": pl.lit(are_times_counted)}
     page_rows = page_rows.with_columns(**columns)
     if not are_times_counted:
-        return parse_times(page_rows, "timestamp", hints.tz, str(path))
+        return parse_times(page_rows, "timestamp", options.tz, str(path))
     row_number = pl.int_range(pl.len()).over("node", "gpu")
     if row_counts is not None:
         device_columns = ["node", "gpu"]
@@ -247,46 +261,48 @@ def _locate_rows(
         page_rows = replace(page_rows, good=good)
         row_number = row_number + pl.col("before")
         row_counts.update({(node, gpu): rows_before + count for node, gpu, count, rows_before in counts.rows()})
-    return page_rows.with_columns(time=hints.nth_instant(row_number, str(path)))
+    return page_rows.with_columns(time=options.nth_instant(row_number, str(path)))
 
 
 SMI_APPS_SOURCE = "smi-apps"
+"""Name of the source ``nvidia-smi --query-compute-apps`` in messages and provenance."""
+
 PROCESS_METRIC = Metric("memory_used", "MiB")
-"""Memory of a process."""
+"""Metric of the GPU memory that a process uses."""
 APPS_FIELDS = ("timestamp", "gpu_uuid", "pid", "process_name", "used_gpu_memory [MiB]")
 """Columns of ``--query-compute-apps`` in their order."""
 
 
 @telemetry_reader(has_leading_columns("pid", "process_name"))
-def read_smi_apps(paths: Sequence[str | Path], hints: Hints) -> Dataset:
+def read_smi_apps(paths: Sequence[str | Path], options: TelemetryOptions) -> Dataset:
     r"""Read the CSV of ``nvidia-smi --query-compute-apps``, with header and units.
 
     The list identifies GPUs by UUID only: the number of the GPU must be stated, and a list of several GPUs is refused.
     A header without rows means that there was no process: no samples, no processes.
     """
-    if hints.gpu is None:
+    if options.gpu is None:
         todo = "Give the number of the GPU as gpu."
         raise TraceFormatError(SMI_APPS_SOURCE, "the GPU that the list is of", "no number", todo)
     rows = read_pages(paths, _split_app_fields, source=SMI_APPS_SOURCE, allow_duplicates=True)
     if rows.good["gpu_uuid"].n_unique() > 1:
         got = f"{rows.good['gpu_uuid'].n_unique()} UUIDs"
         raise TraceFormatError(SMI_APPS_SOURCE, "processes of one GPU", got, "Split the list by gpu_uuid.")
-    rows = parse_times(rows, "timestamp", hints.tz, SMI_APPS_SOURCE)
+    rows = parse_times(rows, "timestamp", options.tz, SMI_APPS_SOURCE)
     number = pl.col("pid").cast(pl.Int64, strict=False)
     rows = read_wide_values(rows.reject({"pid: not a number": number.is_null()}), {APPS_FIELDS[-1]: PROCESS_METRIC})
-    good = rows.good.with_columns(gpu=pl.lit(hints.gpu, pl.Int32), node=node_by_file(rows, hints))
+    good = rows.good.with_columns(gpu=pl.lit(options.gpu, pl.Int32), node=node_by_file(rows, options))
     process_columns = {"pid": number, "kind": pl.lit("C"), "command": pl.col("process_name")}
     process_rows = good.select("time", "node", "gpu", **process_columns, memory_gib="memory_used")
     processes = conform(process_rows, Processes, source=SMI_APPS_SOURCE)
-    findings = file_node_findings(rows.files, rows.count, hints)
+    findings = file_node_findings(rows.files, rows.count, options)
     rows = replace(rows, good=good.with_columns(memory_used=pl.lit(None, pl.Float64)))
     return build_telemetry(
-        rows, SourceNotes(SMI_APPS_SOURCE, hints.tz, extra_findings=findings, processes=processes, allow_empty=True)
+        rows, SourceNotes(SMI_APPS_SOURCE, options.tz, extra_findings=findings, processes=processes, allow_empty=True)
     )
 
 
 def _split_app_fields(page_rows: Rows) -> Rows:
-    """Split lines at their commas; the process name is the text between pid and memory."""
+    """Split compute-apps lines into their fields at commas; the process name, between pid and memory, may have some."""
     path = page_path(page_rows)
     names = [name.strip() for name in page_rows.good["raw"][0].split(",")]
     missing = [name for name in APPS_FIELDS if name not in names]
@@ -305,15 +321,15 @@ def _split_app_fields(page_rows: Rows) -> Rows:
 
 
 HEADING_TIME_PATTERN = re.compile(r"^#?\s*\w+:\s+(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d))\s*$")
-"""A heading line with an instant and its zone."""
+"""Heading line with an instant and its zone, such as ``collected_at: 2026-06-22T21:04:17Z``."""
 MAX_HEADING_DELAY = timedelta(minutes=5)
-"""Longest time from the heading to the first row."""
+"""Longest time from the instant in a heading to the first row, when the UTC offset of rows is inferred."""
 UTC_OFFSET_STEP = timedelta(minutes=30)
-"""Step of UTC offsets."""
+"""Step between the UTC offsets that are tried for local times."""
 MAX_UTC_OFFSET = timedelta(hours=14)
 """Largest UTC offset of a zone; except for UTC itself, none is below an hour."""
 MAX_CONSTANT_OFFSET_SPAN = timedelta(days=1)
-"""Times this close to the heading have its offset; later, clocks may have changed."""
+"""Longest time after a heading for which local times surely have its UTC offset; later, clocks may change."""
 
 
 def find_heading_time(lines: Iterable[str]) -> datetime | None:
@@ -401,33 +417,43 @@ def _format_offset(offset: timedelta) -> str:
 
 
 SMI_TRANSCRIPT_SOURCE = "smi-transcript"
+"""Name of the source of nvidia-smi transcripts in messages and provenance."""
+
 SMI_QUERY_HEADING = "# $ nvidia-smi --query-gpu=..."
+"""Heading of a query in a transcript, for messages."""
+
 SMI_QUERY_HEADING_PATTERN = r"^# \$ nvidia-smi --query-gpu="
+"""Line of a transcript that heads the output of ``nvidia-smi --query-gpu``."""
+
 TRANSCRIPT_COMMAND_PREFIX = "# $ "
+"""Beginning of a transcript line that shows a command."""
+
 TRANSCRIPT_RULE_PREFIX = "#" * 20
+"""Beginning of a transcript line that is a horizontal rule between parts."""
+
 SMI_TIME_PATTERN = r"(?:^|,)\s*(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)(?:\.\d+)?\s*(?:,|$)"
 """A time as nvidia-smi prints it, in any column."""
 
 
 @telemetry_reader(matches_pattern(r"\A#{20,}"))
-def read_smi_transcript(paths: Sequence[str | Path], hints: Hints) -> Dataset:
+def read_smi_transcript(paths: Sequence[str | Path], options: TelemetryOptions) -> Dataset:
     """Read the CSV under each ``# $ nvidia-smi --query-gpu=...`` heading of a transcript.
 
     Rows of other commands are not telemetry over time and are not counted. nvidia-smi prints local times; where the
     transcript begins with an instant that has a zone, as ``collected_at: 2026-06-22T21:04:17Z``, the first row reveals
     their offset.
     """
-    rows = read_pages(paths, lambda page: _parse_transcript(page, hints), source=SMI_TRANSCRIPT_SOURCE)
-    taken = rows.good.filter(pl.lit(hints.tz is None) & pl.col("zone").is_not_null())
+    rows = read_pages(paths, lambda page: _parse_transcript(page, options), source=SMI_TRANSCRIPT_SOURCE)
+    taken = rows.good.filter(pl.lit(options.tz is None) & pl.col("zone").is_not_null())
     zones = taken["zone"].unique().sort().to_list()
     if not zones:
-        return query_telemetry(rows, SMI_TRANSCRIPT_SOURCE, hints)
+        return query_telemetry(rows, SMI_TRANSCRIPT_SOURCE, options)
     example = f"{rows.file_names()[taken['file'][0]]}: {taken['zone'][0]}"
     assumed = source_finding("rows: zone of the heading", taken.height, example)
-    return query_telemetry(rows, SMI_TRANSCRIPT_SOURCE, replace(hints, tz=", ".join(zones)), [assumed])
+    return query_telemetry(rows, SMI_TRANSCRIPT_SOURCE, replace(options, tz=", ".join(zones)), [assumed])
 
 
-def _parse_transcript(page_rows: Rows, hints: Hints) -> Rows:
+def _parse_transcript(page_rows: Rows, options: TelemetryOptions) -> Rows:
     """Parse every part of a transcript that is a query of GPUs."""
     raw, is_rule = pl.col("raw"), pl.col("raw").str.starts_with(TRANSCRIPT_RULE_PREFIX)
     lines = page_rows.good.with_columns(part=is_rule.cum_sum())
@@ -440,15 +466,17 @@ def _parse_transcript(page_rows: Rows, hints: Hints) -> Rows:
     if not parts:
         got = "no output under such a heading"
         raise TraceFormatError(str(page_path(page_rows)), f"a heading {SMI_QUERY_HEADING!r}", got, NAME_SOURCE_HINT)
-    part_hints = replace(hints, tz=_choose_transcript_zone(page_rows, parts, hints))
+    part_hints = replace(options, tz=_choose_transcript_zone(page_rows, parts, options))
     rows = concat_rows(page_rows.files, [parse_query(part, part_hints) for part in parts])
     return rows.with_columns(zone=pl.lit(part_hints.tz, pl.String))
 
 
-def _choose_transcript_zone(page_rows: Rows, parts: Sequence[Rows], hints: Hints) -> str | None:
-    """Choose the zone of the times of all parts: that of the hints, or the one that the heading reveals."""
+def _choose_transcript_zone(page_rows: Rows, parts: Sequence[Rows], options: TelemetryOptions) -> str | None:
+    """Choose the zone of the times of all parts: the stated one, or the one that the heading reveals."""
     raw = page_rows.good["raw"]
     heading_time = find_heading_time(raw.head(raw.str.starts_with(TRANSCRIPT_COMMAND_PREFIX).arg_max() or 0))
     stamps = [part.good["raw"].str.extract(SMI_TIME_PATTERN).drop_nulls() for part in parts]
     local = pl.concat(stamps).str.to_datetime("%Y/%m/%d %H:%M:%S", strict=False)
-    return hints.tz if heading_time is None else choose_zone(heading_time, local, hints.tz, str(page_path(page_rows)))
+    return (
+        options.tz if heading_time is None else choose_zone(heading_time, local, options.tz, str(page_path(page_rows)))
+    )

@@ -25,40 +25,42 @@ import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, format_message
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import REJECTS, Rows
+from gpuplanner.ingest.delimited_rows import REJECT_TABLE_SCHEMA, Rows
 from gpuplanner.ingest.quality_report import Finding
+from gpuplanner.ingest.source_definition import matches_pattern
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE, format_utc, parse_origin
-from gpuplanner.ingest.source_registration import matches_pattern
 from gpuplanner.ingest.telemetry.metric_definitions import EXPORTED_METRICS, READING_SCHEMA, parse_devices
 from gpuplanner.ingest.telemetry.monitor_logs import QueryMetric, normalise_readings
 from gpuplanner.ingest.telemetry.sample_table_writer import SourceNotes, build_telemetry
-from gpuplanner.ingest.telemetry.telemetry_row_parsing import Hints, page_path, read_pages, telemetry_reader
+from gpuplanner.ingest.telemetry.telemetry_row_parsing import TelemetryOptions, page_path, read_pages, telemetry_reader
 from gpuplanner.ingest.text_files import TextFile
 from gpuplanner.ingest.typed_row_reader import extract_series
 
 PROMETHEUS_SOURCE = "prometheus"
+"""Name of this source in messages and provenance."""
+
 STALE_VALUE_NOTE = (
     "range answers hold the last value of a series for up to five minutes after its last scrape; "
     "gpuplanner scrape reads the raw scrapes"
 )
-"""Remark in the provenance of range queries."""
+"""Provenance note on range queries: they repeat the last value of a series for up to five minutes."""
 
 UNNAMED_SERIES_REASON = "a series without the name of its metric"
-"""Reject reason of a series without a metric name."""
+"""Reject reason of a series without the name of its metric."""
 MAX_RAW_SERIES_CHARACTERS = 500
 """Characters of a series that the reject table keeps."""
 MAX_EPOCH_S = 1e11
-"""Largest time in seconds since 1970; a larger one is in milliseconds, which the API does not send [s]."""
+"""Largest time in seconds since 1970 that is accepted [s]; a larger number must be in milliseconds."""
 
 
 @telemetry_reader(matches_pattern(r'\A\s*\{.*"resultType"', re.S))
-def read_prometheus(paths: Sequence[str | Path], hints: Hints) -> Dataset:
+def read_prometheus(paths: Sequence[str | Path], options: TelemetryOptions) -> Dataset:
     r"""Read saved responses of ``/api/v1/query_range`` or ``/api/v1/query``.
 
     Every point is a row, numbered through the file. NaN is missing, and so is a point that is absent. Functions over
-    time remove the name of the metric: the query, as ``query`` beside the data or as a hint, states it, and that a mean
-    over a step covers the time before the instant. The label ``job`` is the scrape job; cluster jobs are identified by
-    ``hpc_job`` or by pod.
+    time remove the name of the metric: the query, as ``query`` beside the data or as an option, states it, and that a
+    mean over a step covers the time before the instant. The label ``job`` is the scrape job; cluster jobs are
+    identified by ``hpc_job`` or by pod.
 
     Examples
     --------
@@ -86,9 +88,9 @@ def read_prometheus(paths: Sequence[str | Path], hints: Hints) -> Dataset:
             raise TraceFormatError(str(path), "a JSON answer", got, todo) from error
         series = extract_series(answer, str(path))
         warnings.extend(str(warning)[:200] for warning in answer.get("warnings") or ())
-        query = hints.query or str(answer.get("query") or "")
+        query = options.query or str(answer.get("query") or "")
         rows = parse_points(
-            series, page_rows.files, int(page_rows.good["file"][0]), hints.node, QueryMetric.from_query(query)
+            series, page_rows.files, int(page_rows.good["file"][0]), options.node, QueryMetric.from_query(query)
         )
         if rows.good.is_empty() and (rows.rejects["reason"] == UNNAMED_SERIES_REASON).any():
             raise TraceFormatError(_unnamed_series_message(series[0], str(path)))
@@ -99,7 +101,7 @@ def read_prometheus(paths: Sequence[str | Path], hints: Hints) -> Dataset:
 
 
 def build_from_points(rows: Rows, warnings: Sequence[str], notes: Sequence[str] = ()) -> Dataset:
-    """Build the telemetry dataset of points, with the warnings of the server as findings."""
+    """Build the telemetry dataset from rows of :func:`parse_points`, with the warnings of the server as findings."""
     effect = "the server may have left out data"
     warning_findings = [Finding(f"the server warned: {warning}", "warning", 1, effect, "") for warning in warnings]
     rows, findings = normalise_readings(rows)
@@ -128,7 +130,7 @@ def parse_points(
     node: str | None,
     query_metric: QueryMetric | None = None,
 ) -> Rows:
-    """Parse series to rows, one per point, in the order of time; malformed points and series are rejected.
+    """Parse Prometheus series to rows, one per point, in the order of time; malformed points and series are rejected.
 
     Parameters
     ----------
@@ -166,7 +168,7 @@ def parse_points(
     )
     good = good.select(*READING_SCHEMA.names(), "series").sort("time", maintain_order=True)
     good = good if query_metric is None else query_metric.apply(good)
-    rows = Rows(files, len(pairs), good, pl.DataFrame(schema=REJECTS))
+    rows = Rows(files, len(pairs), good, pl.DataFrame(schema=REJECT_TABLE_SCHEMA))
     return rows.reject(
         {
             "not a pair of a time and a text": pl.col("value").is_null() | pl.col("time").is_null(),
@@ -176,7 +178,7 @@ def parse_points(
 
 
 def _parse_point(point: Any) -> tuple[float | None, str | None]:  # noqa: ANN401
-    """Parse a point to time [s] and value; None if it is malformed."""
+    """Parse a point of a series to its time [epoch s] and its value as text; None for what is malformed."""
     match point:
         case [int() | float() as time, str() as value] if type(time) is not bool and abs(time) < MAX_EPOCH_S:
             return float(time), value
@@ -184,7 +186,7 @@ def _parse_point(point: Any) -> tuple[float | None, str | None]:  # noqa: ANN401
 
 
 def _parse_series(one_series: Any) -> tuple[dict[str, str] | None, list[Any]]:  # noqa: ANN401
-    """Parse one series to its labels and points."""
+    """Parse a Prometheus series to its labels, None if malformed, and its points."""
     if not isinstance(one_series, dict):
         return None, [None]
     labels, series_points = (
@@ -196,10 +198,10 @@ def _parse_series(one_series: Any) -> tuple[dict[str, str] | None, list[Any]]:  
 
 
 TOKEN_VARIABLE = "GPUPLANNER_PROMETHEUS_TOKEN"
-"""Environment variable of the bearer token; a secret is never an argument."""
+"""Environment variable with the bearer token for Prometheus; a secret is never an argument."""
 
 MAX_ANSWER_BYTES = 1 << 30
-"""Largest response that is read [bytes]."""
+"""Largest response of a Prometheus server that is read [bytes]."""
 RESPONSE_STEP_BYTES = 1 << 16
 """Bytes of a response that are read at a time."""
 MAX_TIMEOUTS_PER_ANSWER = 10
@@ -227,14 +229,14 @@ class PrometheusServer:
     def __post_init__(self) -> None:
         parts = self.url_parts
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            self.raise_error("an http or https address", "none", "Give it like https://prometheus.example:9090.")
+            self.raise_server_error("an http or https address", "none", "Give it like https://prometheus.example:9090.")
         if parts.username or parts.password or parts.query or parts.fragment:
             got = "one with a user, a query or a fragment in it"
-            self.raise_error("a bare address", got, f"Secrets belong into {TOKEN_VARIABLE}.")
+            self.raise_server_error("a bare address", got, f"Secrets belong into {TOKEN_VARIABLE}.")
 
     @property
     def url_parts(self) -> SplitResult:
-        """Parts of the address."""
+        """Parts of the server's address: scheme, host, port and path."""
         return urlsplit(self.url)
 
     @property
@@ -262,7 +264,7 @@ class PrometheusServer:
         token = os.environ.get(TOKEN_VARIABLE, "").strip()
         if token:
             if self.url_parts.scheme != "https" and not _is_loopback(self.url_parts.hostname or ""):
-                self.raise_error("https where a token is sent", "http", f"Use https, or unset {TOKEN_VARIABLE}.")
+                self.raise_server_error("https where a token is sent", "http", f"Use https, or unset {TOKEN_VARIABLE}.")
             request.add_header("Authorization", f"Bearer {token}")
         try:
             context = ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
@@ -278,19 +280,19 @@ class PrometheusServer:
         except (OSError, HTTPException, ValueError) as error:
             reason = getattr(error, "reason", None) or error
             todo = "Check the address, the network and the certificate (ca_file)."
-            self.raise_error("an answer", f"{type(reason).__name__}: {str(reason)[:300]}", todo)
+            self.raise_server_error("an answer", f"{type(reason).__name__}: {str(reason)[:300]}", todo)
         try:
             return json.loads(body), body
         except (ValueError, RecursionError):
             todo = "Is the address that of the API, not of a login page?"
-            return self.raise_error("an answer in JSON", repr(body[:100]), todo)
+            return self.raise_server_error("an answer in JSON", repr(body[:100]), todo)
 
-    def raise_error(self, expected: str, got: str, todo: str) -> NoReturn:
+    def raise_server_error(self, expected: str, got: str, todo: str) -> NoReturn:
         """Raise a TraceFormatError that names the host, but neither token nor query."""
         raise TraceFormatError(f"Prometheus at {self.host!r}", expected, got, todo)
 
     def _read_body(self, response: Any) -> bytes:  # noqa: ANN401 - urllib's own response
-        """Read a response, limited in size and time."""
+        """Read the body of a response; raise an error if it is too large or takes too long."""
         pieces = []
         size = 0
         deadline_s = time.monotonic() + MAX_TIMEOUTS_PER_ANSWER * self.timeout_s
@@ -299,13 +301,13 @@ class PrometheusServer:
             size += len(piece)
             if size > MAX_ANSWER_BYTES:
                 todo = "Request fewer series (--match), or a shorter span."
-                self.raise_error(f"at most {MAX_ANSWER_BYTES} bytes", "more", todo)
+                self.raise_server_error(f"at most {MAX_ANSWER_BYTES} bytes", "more", todo)
             if time.monotonic() > deadline_s:
                 got = f"a part of it after {MAX_TIMEOUTS_PER_ANSWER * self.timeout_s:g} s"
-                self.raise_error("a whole answer", got, "Request a shorter span, or raise timeout_s.")
+                self.raise_server_error("a whole answer", got, "Request a shorter span, or raise timeout_s.")
         stated = response.headers.get("Content-Length")
         if stated is not None and stated.isdigit() and int(stated) != size:
-            self.raise_error(f"{stated} bytes", f"{size}: the response is incomplete", "Try again.")
+            self.raise_server_error(f"{stated} bytes", f"{size}: the response is incomplete", "Try again.")
         return b"".join(pieces)
 
     def _raise_http_error(self, error: urllib.error.HTTPError) -> NoReturn:
@@ -320,7 +322,7 @@ class PrometheusServer:
             todo = f"Put a valid token into {TOKEN_VARIABLE}."
         elif error.code == 404:
             todo = "Give the address up to, and without, /api/v1."
-        self.raise_error("an answer", f"status {error.code}, {reason}", todo)
+        self.raise_server_error("an answer", f"status {error.code}, {reason}", todo)
 
 
 class _SameHostRedirect(urllib.request.HTTPRedirectHandler):
@@ -337,7 +339,7 @@ class _SameHostRedirect(urllib.request.HTTPRedirectHandler):
         if (new_url.scheme, new_url.netloc) != (server_url.scheme, server_url.netloc):
             fp.close()
             got = f"a redirect to {new_url.scheme}://{new_url.netloc.rpartition('@')[2]}"
-            self.server.raise_error("an answer from this host", got, "Give that address, if you trust it.")
+            self.server.raise_server_error("an answer from this host", got, "Give that address, if you trust it.")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -359,21 +361,21 @@ References
 """
 
 MAX_QUERIES_PER_SPAN = 10_000
-"""Most queries for one span."""
+"""Most queries to a Prometheus server for the time span of one import."""
 LABEL_NAME_PATTERN = re.compile(r"[a-zA-Z_]\w*")
-"""A valid label name."""
+"""A valid name of a Prometheus label, for matchers."""
 
 
 @dataclass(frozen=True)
 class HttpQuery:
-    """One query: path of the API and its fields."""
+    """One query of the Prometheus HTTP API: its path, such as ``/api/v1/query``, and its fields."""
 
     path: str
     fields: Mapping[str, str]
 
 
 def plan_queries(selector: str, first_ms: int, last_ms: int, interval_ms: int, *, scrapes: bool) -> Iterator[HttpQuery]:
-    """Plan queries that together cover a span, none with more than 11,000 points per series.
+    """Plan Prometheus queries that together cover a time span, none with more than 11,000 points per series.
 
     The raw scrapes come from an instant query over a time range: nothing is interpolated, and without a scrape there is
     no point. A range query repeats the last value of a series for up to five minutes; here it looks back by one step
@@ -417,7 +419,7 @@ def read_live(
     step_s: float | None = None,
     matchers: Mapping[str, str] | None = None,
 ) -> Dataset:
-    """Read GPU metrics of a span from a live Prometheus.
+    """Read the GPU metrics of a time span from a live Prometheus server.
 
     A bearer token is taken from the environment variable ``GPUPLANNER_PROMETHEUS_TOKEN``.
 
@@ -464,18 +466,18 @@ def read_live(
         warnings += [str(warning)[:200] for warning in answer.get("warnings") or ()]
     lines = pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
     file = TextFile(Path(server.host), digest.hexdigest(), size, lines, False, False, False)
-    rows = parse_points(join_answers(answers, first_ms, last_ms), (file,), 0, None)
+    rows = parse_points(join_series_of_answers(answers, first_ms, last_ms), (file,), 0, None)
     note = f"{len(queries)} queries of {queries[0].path} for {selector}"
     return build_from_points(rows, list(dict.fromkeys(warnings)), notes=[note])
 
 
-def join_answers(answers: list[list[Any]], first_ms: int, last_ms: int) -> list[Any]:
-    """Join the series of several responses in time order, each point once, none outside the span [ms].
+def join_series_of_answers(answers: list[list[Any]], first_ms: int, last_ms: int) -> list[Any]:
+    """Join the series of successive Prometheus responses, each point once and none outside the span [ms since 1970].
 
     Examples
     --------
     >>> early, late = ([{"metric": {"gpu": "0"}, "values": [[t, "1"], [t + 1, "2"]]}] for t in (5, 6))
-    >>> join_answers([early, late], 5000, 6500)
+    >>> join_series_of_answers([early, late], 5000, 6500)
     [{'metric': {'gpu': '0'}, 'values': [[5, '1'], [6, '2']]}]
     """
     series: dict[str, dict[str, Any]] = {}
@@ -510,7 +512,7 @@ def _is_new_point(point: Any, latest: float, first_ms: int, last_ms: int) -> boo
 
 
 def _selector(matchers: Mapping[str, str]) -> str:
-    """Build the selector of all metrics that are read, with the matchers."""
+    """Return the PromQL selector of all metrics that are read, with label matchers such as ``cluster="a"``."""
     invalid_names = [name for name in matchers if not LABEL_NAME_PATTERN.fullmatch(name)]
     if invalid_names:
         raise TraceFormatError("matchers", "names of labels", repr(invalid_names[0]), "Fix --match LABEL=VALUE.")

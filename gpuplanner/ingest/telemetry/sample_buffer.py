@@ -18,20 +18,20 @@ import polars as pl
 from gpuplanner.ingest.delimited_rows import Rows, is_out_of_range
 from gpuplanner.ingest.telemetry.metric_definitions import (
     DEVICE_KEY,
-    DIMENSIONS,
+    DIMENSION_BY_QUANTITY,
     GAP_FACTOR,
     MAX_DEVICE_INDEX,
     TELEMETRY_DEVICE_SCHEMA,
     Metric,
     UnitCheck,
-    reject_impossible,
+    reject_impossible_values,
 )
 from gpuplanner.ingest.telemetry.telemetry_row_parsing import read_long_values
 
 
 @dataclass
 class TupleNumbering:
-    """Numbering of tuples of values, in the order in which they first occur.
+    """Numbers, from 0, of distinct tuples of values in the order in which they first occur.
 
     - ``names``: Columns of the values.
     - ``rows``: The tuples, by number.
@@ -42,7 +42,7 @@ class TupleNumbering:
     _numbers: dict[tuple[Hashable, ...], int] = field(default_factory=dict)
 
     def number_tuple(self, values: tuple[Hashable, ...]) -> int:
-        """Return the number of one tuple."""
+        """Return the number of a tuple; a new tuple gets the next number."""
         number = self._numbers.get(values)
         if number is None:
             number = self._numbers[values] = len(self.rows)
@@ -71,29 +71,29 @@ class TupleNumbering:
 
 
 DeviceId = Sequence[Hashable]
-"""Node, GPU and MIG instance."""
+"""A device: its node, GPU number and MIG instance (None for a full GPU)."""
 
 
 def device_sort_key(device: DeviceId) -> tuple[str, int, int]:
-    """Return the sort key of a node, GPU and instance; a full GPU comes before its instances."""
+    """Return the sort key of a device: node, GPU and instance; a full GPU comes before its instances."""
     node, gpu, instance = device
     return str(node), int(str(gpu)), -1 if instance is None else int(str(instance))
 
 
 def rank_devices(devices: Sequence[DeviceId]) -> tuple[list[DeviceId], np.ndarray]:
-    """Sort devices by node, GPU and instance; return them with the rank of each input device."""
+    """Sort devices by node, GPU and instance; return them, and the position of each input device among them."""
     ordered = sorted(range(len(devices)), key=lambda position: device_sort_key(devices[position]))
     rank = np.empty(len(devices), np.int64)
     rank[ordered] = np.arange(len(devices))
     return [devices[position] for position in ordered], rank
 
 
-def run_starts(*columns: np.ndarray) -> np.ndarray:
+def mark_run_starts(*columns: np.ndarray) -> np.ndarray:
     """Mark the first row of each run of rows that are equal in all columns.
 
     Examples
     --------
-    >>> run_starts(np.array([1, 1, 2]), np.array([5, 5, 5])).tolist()
+    >>> mark_run_starts(np.array([1, 1, 2]), np.array([5, 5, 5])).tolist()
     [True, False, True]
     """
     starts = np.ones(len(columns[0]), bool)
@@ -115,15 +115,15 @@ def is_constant(series: pl.Series) -> bool:
 
 
 ColumnArrays = dict[str, np.ndarray]
-"""Column name → values of one type, all of the same length."""
+"""Table in memory: column name → values of one type, all of the same length."""
 
 ROWS_PER_SEARCH_KEY = 1024
-"""Rows of a batch between two keys that are kept in memory for searching."""
+"""Rows of a spilled batch between two sort keys that are kept in memory for searching."""
 
 
 @dataclass(frozen=True)
 class _SpillBatch:
-    """Location of one batch in the file: rows, offset and type of each column, sampled keys, last key."""
+    """Location of one batch in a spill file: row count, offset and type of each column, sampled keys, last key."""
 
     rows: int
     places: dict[str, tuple[int, np.dtype]]
@@ -133,7 +133,7 @@ class _SpillBatch:
 
 @dataclass
 class SpillFile:
-    """A file of batches, each sorted by one of its columns.
+    """A temporary file of row batches that do not fit into memory, each sorted by one of its columns, the key.
 
     - ``stream``: Open for reading and writing: a temporary file, or ``io.BytesIO``.
     - ``order``: Column by which each batch is sorted.
@@ -148,7 +148,7 @@ class SpillFile:
         weakref.finalize(self, self.stream.close)
 
     def append_batch(self, columns: Mapping[str, np.ndarray]) -> None:
-        """Write a batch: column name → values."""
+        """Write a batch of rows to the file: column name → values, sorted by the key."""
         locations = {}
         self.stream.seek(self._end)
         for name, values in columns.items():
@@ -178,16 +178,16 @@ class SpillFile:
         return len(self._parts)
 
     def read_batch(self, number: int) -> ColumnArrays:
-        """Read one batch."""
+        """Read all columns of a batch by its number."""
         batch = self._parts[number]
         return {name: self._read_column(batch, name, 0, batch.rows) for name in batch.places}
 
     def has_column(self, name: str) -> bool:
-        """Whether any batch has a column."""
+        """Whether any batch has a column of this name."""
         return any(name in batch.places for batch in self._parts)
 
     def _count_rows_before(self, batch: _SpillBatch, key: int) -> int:
-        """Count the rows of a batch before a key."""
+        """Count the rows of a batch whose key is below a value."""
         if key > batch.last_key:
             return batch.rows
         mark = int(np.searchsorted(batch.key_marks, key, "left"))
@@ -206,7 +206,7 @@ class SpillFile:
 UNREADABLE_TIME_REASON = "the time cannot be read, or has no zone"
 """Reject reason of a row whose time is malformed or has no zone."""
 DEVICE_JOB_COLUMNS = ("node", "gpu", "instance", "profile", "board", "job_id", "mig_enabled")
-"""Columns that describe the device and job of a row, beside its values."""
+"""Columns of a telemetry row that describe its device and job, beside its values."""
 
 MINUTE_US = 60_000_000
 """One minute [us]."""
@@ -218,14 +218,14 @@ class SampleBuffer:
 
     - ``metrics``: Metric name → definition, of a source with one row per device, time and metric; None for a source
       with one row per sample.
-    - ``stream``: File for the numbers.
+    - ``stream``: File to which the values of accepted rows are written.
     - ``keeps_text``: Keep the raw lines of accepted rows in memory, to quote those that turn out to be repetitions.
     - ``count``, ``blank``, ``good``: Number of rows, of blank lines, of accepted rows.
     - ``unused``, ``other_metrics``: Columns and metrics that are not read.
     - ``rejects``: Rejected rows by block.
     - ``device_jobs``, ``devices``, ``names``: Numbers of devices with their jobs, of devices, of metrics.
     - ``minutes``: Minute since 1970 → number of rows.
-    - ``unit_check``: Statistics that betray a wrong unit.
+    - ``unit_check``: Statistics of values that reveal a wrong unit.
     - ``file_starts``: First row number and number of each file.
     - ``spans``: File and device → first and last time [us].
     - ``clock_falls``: Rows whose time is before that of the row above.
@@ -257,7 +257,7 @@ class SampleBuffer:
         self._device_of: list[int] = []
 
     def add_rows(self, rows: Rows) -> None:
-        """Check the rows of a block and store the accepted ones."""
+        """Check the telemetry rows of a block of a file, store the accepted ones, and keep the rejected ones apart."""
         self.count += rows.count
         self.blank += rows.blank
         if rows.good.width:
@@ -277,7 +277,7 @@ class SampleBuffer:
         rows = rows.with_columns(pl.lit(None, types[name]).alias(name) for name in absent)
         if self.metrics is None:
             rows = _reject_unlocated_rows(rows)
-            value_by_quantity = {quantity: pl.col(quantity) for quantity in DIMENSIONS}
+            value_by_quantity = {quantity: pl.col(quantity) for quantity in DIMENSION_BY_QUANTITY}
             measured = {name: rows.good[name].to_numpy() for name in _measured_quantities(rows.good)}
         else:
             unreadable = rows.good["fault"].drop_nulls().unique().sort().to_list()
@@ -287,13 +287,13 @@ class SampleBuffer:
             self.other_metrics.update(rows.unused[len(unused_before) :])
             rows = replace(rows, unused=unused_before)
             quantity, value = pl.col("quantity"), pl.col("value")
-            value_by_quantity = {name: pl.when(quantity == name).then(value) for name in DIMENSIONS}
+            value_by_quantity = {name: pl.when(quantity == name).then(value) for name in DIMENSION_BY_QUANTITY}
             measured = self._quantities_of_metrics(rows)
         extremes = {}
         for name, values in measured.items():
             self.unit_check.add_values(name, values)
             extremes[name] = (float(np.nanmin(values)), float(np.nanmax(values)))
-        return reject_impossible(rows, value_by_quantity, extremes)
+        return reject_impossible_values(rows, value_by_quantity, extremes)
 
     def _quantities_of_metrics(self, rows: Rows) -> dict[str, np.ndarray]:
         """Group the values of single-metric readings by quantity."""
@@ -306,7 +306,7 @@ class SampleBuffer:
         return {name: lists["value"][position].to_numpy() for position, name in enumerate(lists["quantity"])}
 
     def _store_rows(self, good: pl.DataFrame) -> None:
-        """Store accepted rows in the order of time; rows of one instant keep their order."""
+        """Write accepted rows to the file in the order of time; rows of one instant keep their order."""
         rows = good.height
         time = good["time"].to_physical().to_numpy()
         numbers = self.device_jobs.number_rows(good)
@@ -324,7 +324,7 @@ class SampleBuffer:
             columns["value"] = good["value"].to_numpy()
         else:
             columns |= {name: good[name].to_numpy() for name in _measured_quantities(good)}
-        self._note_device_spans(good["file"].to_numpy(), columns)
+        self._record_device_spans(good["file"].to_numpy(), columns)
         if (time[1:] < time[:-1]).any():
             order = np.argsort(time, kind="stable")
             columns = {name: values[order] for name, values in columns.items()}
@@ -336,10 +336,10 @@ class SampleBuffer:
             self.texts.append(good["raw"])
         self.good += rows
 
-    def _note_device_spans(self, file: np.ndarray, columns: dict[str, np.ndarray]) -> None:
-        """Record the first and last time of each device in each file, and falls of the clock."""
+    def _record_device_spans(self, file: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+        """Record first and last time of each device in each file, and rows with an earlier time than the row before."""
         time, device = columns["time"], np.array(self._device_of, np.int64)[columns["who"]]
-        file_begins = np.flatnonzero(run_starts(file))
+        file_begins = np.flatnonzero(mark_run_starts(file))
         for begin, end in zip(file_begins.tolist(), np.append(file_begins[1:], len(file)).tolist(), strict=True):
             number = int(file[begin])
             if not self.file_starts or self.file_starts[-1][1] != number:
@@ -353,11 +353,11 @@ class SampleBuffer:
             for device_number, first, last in spans.iter_rows():
                 earlier_span = self.spans.get((number, device_number), (first, last))
                 self.spans[number, device_number] = (min(first, earlier_span[0]), max(last, earlier_span[1]))
-            self._note_clock_falls(
+            self._record_clock_falls(
                 number, {name: values[file_rows] for name, values in columns.items()}, device[file_rows]
             )
 
-    def _note_clock_falls(self, number: int, columns: dict[str, np.ndarray], device: np.ndarray) -> None:
+    def _record_clock_falls(self, number: int, columns: dict[str, np.ndarray], device: np.ndarray) -> None:
         """Record rows whose time is before that of the previous row of the same device and metric.
 
         Parameters
@@ -379,7 +379,7 @@ class SampleBuffer:
         if has_falls:
             stream_keys, times = stream[order], time[order]
             previous_times = np.concatenate(([0], times[:-1]))
-            stream_heads = np.flatnonzero(run_starts(stream_keys))
+            stream_heads = np.flatnonzero(mark_run_starts(stream_keys))
             last_times = dict(self._last[number].iter_rows()) if number in self._last else {}
             head_times = zip(stream_keys[stream_heads].tolist(), times[stream_heads].tolist(), strict=True)
             previous_times[stream_heads] = [
@@ -412,32 +412,32 @@ class SampleBuffer:
             return 0, 0, 0
         fallen_rows = pl.concat(self.clock_falls)
         if len(removed_ids):
-            fallen_rows = self._clock_falls_without(
+            fallen_rows = self._find_clock_falls_without(
                 removed_ids, fallen_rows.select("file", "device", "metric").unique()
             )
         first_fall = fallen_rows.sort("id").head(1)
         return (fallen_rows.height, *first_fall.select("file", "line").row(0)) if fallen_rows.height else (0, 0, 0)
 
-    def _clock_falls_without(self, removed_ids: np.ndarray, streams: pl.DataFrame) -> pl.DataFrame:
-        """Find clock falls in some streams without the removed rows."""
+    def _find_clock_falls_without(self, removed_ids: np.ndarray, streams: pl.DataFrame) -> pl.DataFrame:
+        """Find rows of some streams (file, device, metric) earlier than the row before, without removed rows."""
         stream_columns = ["file", "device", "metric"]
-        batches = self._rows_without(removed_ids)
+        batches = self._iterate_rows_without(removed_ids)
         rows = pl.concat([batch.join(streams, on=stream_columns, how="semi") for batch in batches]).sort("id")
         return rows.filter((pl.col("time").diff().over(stream_columns) < 0).fill_null(False))
 
     def device_spans_without(self, removed_ids: np.ndarray) -> dict[tuple[int, int], tuple[int, int]]:
-        """Return first and last time of each (file, device) without the removed rows [us]."""
+        """Return (file, device) → first and last time [us], without the removed rows."""
         if not len(removed_ids) or len({file for file, _ in self.spans}) < 2:
             return self.spans
         spans = pl.concat(
             rows.group_by("file", "device").agg(first=pl.col("time").min(), last=pl.col("time").max())
-            for rows in self._rows_without(removed_ids)
+            for rows in self._iterate_rows_without(removed_ids)
         )
         table = spans.group_by("file", "device").agg(pl.col("first").min(), pl.col("last").max())
         return {(file, device): (first, last) for file, device, first, last in table.iter_rows()}
 
-    def _rows_without(self, removed_ids: np.ndarray) -> Iterator[pl.DataFrame]:
-        """Yield the stored rows by batch without the removed ones."""
+    def _iterate_rows_without(self, removed_ids: np.ndarray) -> Iterator[pl.DataFrame]:
+        """Yield the stored rows batch by batch, without those whose row numbers are in `removed_ids`."""
         device_of = np.array(self._device_of, np.int64)
         for number in range(len(self.spill)):
             rows = self.spill.read_batch(number)
@@ -463,8 +463,8 @@ class SampleBuffer:
 
 
 def _measured_quantities(good: pl.DataFrame) -> list[str]:
-    """List the quantities of which a table has values."""
-    return [name for name in DIMENSIONS if good[name].null_count() < good.height]
+    """List the quantities, such as ``power``, of which a table of rows has values."""
+    return [name for name in DIMENSION_BY_QUANTITY if good[name].null_count() < good.height]
 
 
 def _reject_unlocated_rows(rows: Rows) -> Rows:
@@ -487,7 +487,7 @@ DAY_US = 86_400_000_000
 
 @dataclass(frozen=True)
 class ReadingSpans:
-    """Spans for which readings are valid, in the order of the readings.
+    """Time spans for which readings are valid, in the order of the readings.
 
     - ``until_us``: End of the span; the reading's own time where the series has no usual step [us].
     - ``usual_us``: Usual step of the series, 0 where unknown [us].
@@ -506,7 +506,7 @@ def compute_reading_spans(
     max_step_s: float | None = None,
     usual_before_us: np.ndarray | None = None,
 ) -> ReadingSpans:
-    """Compute until when each reading is valid.
+    """Compute the time until which each reading of a device is valid.
 
     The usual step of a series is the median of its steps of at most :data:`MAX_SAMPLE_STEP_S` that end on the UTC day,
     else that of the last day before. A series of one reading has no usual step: the reading is valid for no time.
@@ -541,7 +541,7 @@ def compute_reading_spans(
     continues = np.append(series[1:] == series[:-1], False)
     step_us = np.where(continues, np.append(time_us[1:], 0) - time_us, 0)
     end_day = np.where(continues, np.append(time_us[1:], 0), time_us) // DAY_US
-    is_first = run_starts(series, end_day)
+    is_first = mark_run_starts(series, end_day)
     day_number = np.cumsum(is_first) - 1
     usual_us = _usual_steps(series[is_first], day_number, step_us, usual_before_us)[day_number]
     max_step_us = np.minimum(GAP_FACTOR * usual_us, MAX_SAMPLE_STEP_S * 1e6) if max_step_s is None else max_step_s * 1e6
@@ -574,7 +574,7 @@ def _usual_steps(
     usual_steps = np.full(len(series), np.nan)
     usual_steps[medians["day"].to_numpy()] = medians["step"].to_numpy()
     if usual_before_us is not None:
-        first = np.flatnonzero(run_starts(series))
+        first = np.flatnonzero(mark_run_starts(series))
         earlier_us = usual_before_us[series[first]]
         usual_steps[first] = np.where(np.isnan(usual_steps[first]) & (earlier_us > 0), earlier_us, usual_steps[first])
     table = pl.DataFrame({"series": series, "usual": pl.Series(usual_steps, nan_to_null=True)})

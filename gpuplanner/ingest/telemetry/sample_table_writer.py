@@ -16,17 +16,22 @@ from gpuplanner._version import __version__
 from gpuplanner.core.errors import NAME_SOURCE_HINT, TraceFormatError, format_message
 from gpuplanner.core.schema_checks import make_empty_table
 from gpuplanner.core.schemas import OPTIONAL_SAMPLE_COLUMNS, Samples
+from gpuplanner.ingest.chunked_tables import DERIVED_SAMPLE_COLUMNS, scan_month_files, split_by_month, write_chunks
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import REJECTS, Rows, unique_file_names
-from gpuplanner.ingest.large_tables import DERIVED_SAMPLE_COLUMNS, scan_month_files, split_by_month, write_chunks
-from gpuplanner.ingest.quality_report import Finding, build_quality_report, combine_findings, file_findings_of
+from gpuplanner.ingest.delimited_rows import REJECT_TABLE_SCHEMA, Rows, unique_file_names
+from gpuplanner.ingest.quality_report import (
+    Finding,
+    build_quality_report,
+    combine_findings,
+    open_end_and_blank_line_findings,
+)
 from gpuplanner.ingest.source_fields import format_utc
 from gpuplanner.ingest.telemetry.coverage import MAX_GPU_GROUP_ROWS, SampleStatistics, summarise_samples
 from gpuplanner.ingest.telemetry.metric_definitions import (
     ACTIVITY_SOURCES,
     DEVICE_KEY,
-    DIMENSIONS,
-    SAMPLE_KEY,
+    DIMENSION_BY_QUANTITY,
+    SAMPLE_KEY_COLUMNS,
     TELEMETRY_DEVICE_SCHEMA,
     Metric,
     choose_activity_source,
@@ -36,10 +41,10 @@ from gpuplanner.ingest.telemetry.metric_definitions import (
 )
 from gpuplanner.ingest.telemetry.sample_buffer import ColumnArrays, SampleBuffer, SpillFile, add_sample_ends
 from gpuplanner.ingest.telemetry.telemetry_join import (
-    CONTRADICTING_READING,
+    CONTRADICTING_READING_REASON,
     JOB_SEPARATOR,
     MAX_SORTED_WINDOW_ROWS,
-    REPEATED_READING,
+    REPEATED_READING_REASON,
     SampleJoiner,
     device_jobs_table,
 )
@@ -54,22 +59,24 @@ from gpuplanner.ingest.telemetry.telemetry_quality import (
 from gpuplanner.ingest.text_files import FileBlocks, TextFile, read_lines
 
 PROFILE_AND_JOB_COLUMNS = ("profile", "job_id")
-"""Columns of samples that describe the device and job, and are taken from either reading."""
+"""Columns of samples with MIG profile and job; a merge takes them from whichever sample has them."""
 ACTIVITY_COLUMNS = ("sm_activity", "activity_source")
-"""Activity and the counter that gave it, which are taken together."""
-OVERLAID_COLUMNS = tuple(
+"""Columns of samples with the activity and the counter that gave it; a merge takes them together."""
+MERGED_VALUE_COLUMNS = tuple(
     name
     for name in Samples.columns()
-    if name not in (*SAMPLE_KEY, *PROFILE_AND_JOB_COLUMNS, *ACTIVITY_COLUMNS, *DERIVED_SAMPLE_COLUMNS)
+    if name not in (*SAMPLE_KEY_COLUMNS, *PROFILE_AND_JOB_COLUMNS, *ACTIVITY_COLUMNS, *DERIVED_SAMPLE_COLUMNS)
 )
-NEW_SUFFIX = " of the new"
-"""Suffix of the columns of new samples next to those of old ones."""
+"""All other value columns of samples; a merge takes each from the old sample, else from the new one."""
+
+NEW_SAMPLE_SUFFIX = " of the new"
+"""Suffix of the columns of new samples when they are joined to old samples."""
 
 
 def merge_telemetry(
     old_dataset: Dataset, stored_months: Mapping[str, Path], new_dataset: Dataset, *, by_metric: bool
 ) -> tuple[Dataset, dict[str, pl.DataFrame]]:
-    """Merge new telemetry of a source into its stored months; nothing is written.
+    """Merge newly read telemetry of a source into its samples stored by month; nothing is written.
 
     Months are read one by one; those without new samples only if a device was now read by a better counter.
 
@@ -130,7 +137,7 @@ def merge_telemetry(
 
 
 def overlay_samples(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Merge samples of a span with those that were read later; each device and instant occurs once.
+    """Merge stored samples with later read ones of the same time span; each device and instant occurs once.
 
     The first reading wins. For a source whose rows are samples, an old sample is unchanged; for one whose rows are
     readings of single metrics, each quantity that the old sample lacks is taken from the new one, activity from the
@@ -139,7 +146,7 @@ def overlay_samples(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) ->
 
     Parameters
     ----------
-    old_samples, new_samples : polars.DataFrame
+    old, new : polars.DataFrame
         Table ``schemas.Samples``; the new one with ``file``, ``row`` and ``raw``.
     by_metric : bool
         Rows are readings of single metrics.
@@ -165,59 +172,66 @@ def overlay_samples(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) ->
     ((400.0, 8.0), ['another value for the same device and time as an earlier row'])
     """
     columns = old.columns
-    pairs = old.join(new, on=SAMPLE_KEY, how="inner", suffix=NEW_SUFFIX, nulls_equal=True, maintain_order="left")
-    only_new = new.join(pairs, on=SAMPLE_KEY, how="anti", nulls_equal=True).select(columns)
+    pairs = old.join(
+        new, on=SAMPLE_KEY_COLUMNS, how="inner", suffix=NEW_SAMPLE_SUFFIX, nulls_equal=True, maintain_order="left"
+    )
+    only_new = new.join(pairs, on=SAMPLE_KEY_COLUMNS, how="anti", nulls_equal=True).select(columns)
     if not by_metric:
         is_equal = pl.all_horizontal(
-            pl.col(name).eq_missing(pl.col(name + NEW_SUFFIX)) for name in (*OVERLAID_COLUMNS, *ACTIVITY_COLUMNS)
+            pl.col(name).eq_missing(pl.col(name + NEW_SAMPLE_SUFFIX))
+            for name in (*MERGED_VALUE_COLUMNS, *ACTIVITY_COLUMNS)
         )
-        reason = pl.when(is_equal).then(pl.lit(REPEATED_READING)).otherwise(pl.lit(CONTRADICTING_READING))
-        return pl.concat([old, only_new]).sort(SAMPLE_KEY), _reject_repeats(pairs, reason)
+        reason = pl.when(is_equal).then(pl.lit(REPEATED_READING_REASON)).otherwise(pl.lit(CONTRADICTING_READING_REASON))
+        return pl.concat([old, only_new]).sort(SAMPLE_KEY_COLUMNS), _reject_repeats(pairs, reason)
     is_better, is_equal_counter = (
-        _counter_rank(NEW_SUFFIX) < _counter_rank(""),
-        _counter_rank(NEW_SUFFIX) == _counter_rank(""),
+        _counter_rank(NEW_SAMPLE_SUFFIX) < _counter_rank(""),
+        _counter_rank(NEW_SAMPLE_SUFFIX) == _counter_rank(""),
     )
-    differs = [pl.col(name) != pl.col(name + NEW_SUFFIX) for name in OVERLAID_COLUMNS]
-    adds_value = [pl.col(name).is_null() & pl.col(name + NEW_SUFFIX).is_not_null() for name in OVERLAID_COLUMNS]
+    differs = [pl.col(name) != pl.col(name + NEW_SAMPLE_SUFFIX) for name in MERGED_VALUE_COLUMNS]
+    adds_value = [
+        pl.col(name).is_null() & pl.col(name + NEW_SAMPLE_SUFFIX).is_not_null() for name in MERGED_VALUE_COLUMNS
+    ]
     contradicts = pl.any_horizontal(
-        *differs, is_equal_counter & (pl.col("sm_activity") != pl.col("sm_activity" + NEW_SUFFIX))
+        *differs, is_equal_counter & (pl.col("sm_activity") != pl.col("sm_activity" + NEW_SAMPLE_SUFFIX))
     )
-    is_shared = (pl.col("job_id") != pl.col("job_id" + NEW_SUFFIX)).fill_null(value=False)
+    is_shared = (pl.col("job_id") != pl.col("job_id" + NEW_SAMPLE_SUFFIX)).fill_null(value=False)
     reason = (
         pl.when(is_shared)
         .then(None)
         .when(contradicts.fill_null(False))
-        .then(pl.lit(CONTRADICTING_READING))
+        .then(pl.lit(CONTRADICTING_READING_REASON))
         .when(~pl.any_horizontal(*adds_value, is_better))
-        .then(pl.lit(REPEATED_READING))
+        .then(pl.lit(REPEATED_READING_REASON))
     )
-    job_ids = pl.concat_list(pl.col(name).str.split(JOB_SEPARATOR) for name in ("job_id", "job_id" + NEW_SUFFIX))
+    job_ids = pl.concat_list(pl.col(name).str.split(JOB_SEPARATOR) for name in ("job_id", "job_id" + NEW_SAMPLE_SUFFIX))
     filled = pairs.with_columns(
-        *(pl.coalesce(name, name + NEW_SUFFIX) for name in (*OVERLAID_COLUMNS, "profile")),
+        *(pl.coalesce(name, name + NEW_SAMPLE_SUFFIX) for name in (*MERGED_VALUE_COLUMNS, "profile")),
         pl.when(is_shared)
         .then(job_ids.list.unique().list.sort().list.join(JOB_SEPARATOR))
-        .otherwise(pl.coalesce("job_id", "job_id" + NEW_SUFFIX))
+        .otherwise(pl.coalesce("job_id", "job_id" + NEW_SAMPLE_SUFFIX))
         .alias("job_id"),
         *(
-            pl.when(is_better).then(pl.col(name + NEW_SUFFIX)).otherwise(pl.col(name)).alias(name)
+            pl.when(is_better).then(pl.col(name + NEW_SAMPLE_SUFFIX)).otherwise(pl.col(name)).alias(name)
             for name in ACTIVITY_COLUMNS
         ),
     )
-    only_old = old.join(pairs, on=SAMPLE_KEY, how="anti", nulls_equal=True)
-    return pl.concat([only_old, filled.select(columns), only_new]).sort(SAMPLE_KEY), _reject_repeats(pairs, reason)
+    only_old = old.join(pairs, on=SAMPLE_KEY_COLUMNS, how="anti", nulls_equal=True)
+    return pl.concat([only_old, filled.select(columns), only_new]).sort(SAMPLE_KEY_COLUMNS), _reject_repeats(
+        pairs, reason
+    )
 
 
 def _counter_rank(suffix: str) -> pl.Expr:
-    """Rank of the counter of a sample's activity, best first; samples without activity rank last."""
+    """Return an expression for the rank of a sample's activity counter: best first, no activity last."""
     rank_by_source = {rung: rank for rank, rung in enumerate(ACTIVITY_SOURCES)}
     rank = pl.col("activity_source" + suffix).replace_strict(rank_by_source)
     return pl.when(pl.col("sm_activity" + suffix).is_not_null()).then(rank).otherwise(len(ACTIVITY_SOURCES))
 
 
 def _reject_repeats(pairs: pl.DataFrame, reason: pl.Expr) -> pl.DataFrame:
-    """Return repeated new samples as rows of the reject table; those without a reason are accepted."""
+    """Return new samples that repeat or contradict old ones as reject rows; a null reason means accepted."""
     table = pairs.select("file", "row", reason.alias("reason"), "raw")
-    return table.filter(pl.col("reason").is_not_null()).cast(REJECTS)
+    return table.filter(pl.col("reason").is_not_null()).cast(REJECT_TABLE_SCHEMA)
 
 
 def _merge_processes(old_dataset: Dataset, new_dataset: Dataset) -> pl.DataFrame | None:
@@ -259,15 +273,15 @@ def _merge_telemetry_facts(
 
 
 TELEMETRY_BLOCK_BYTES = 24 << 20
-"""Text that is read at a time [bytes]."""
-LATER_QUANTITIES = {"sm_occupancy": "sm_occupancy", "energy_counter_j": "energy_counter", "xid": "xid"}
-"""Column of samples that older folders lack → quantity."""
-assert set(LATER_QUANTITIES) == set(OPTIONAL_SAMPLE_COLUMNS)
+"""Text of a telemetry file that is read at a time [bytes]."""
+QUANTITY_BY_OPTIONAL_COLUMN = {"sm_occupancy": "sm_occupancy", "energy_counter_j": "energy_counter", "xid": "xid"}
+"""Column of samples that earlier versions did not write → quantity that it holds."""
+assert set(QUANTITY_BY_OPTIONAL_COLUMN) == set(OPTIONAL_SAMPLE_COLUMNS)
 
 
 @dataclass(frozen=True)
 class SampleOutput:
-    """Where samples are written, and how much is in memory while telemetry is read.
+    """Where telemetry samples are written, and how many rows are in memory at a time.
 
     - ``folder``: Folder that gets a file for each UTC month; None keeps all samples in memory.
     - ``name``: Name of these files, each in a folder ``month=2026-01``.
@@ -282,7 +296,7 @@ class SampleOutput:
     group_rows: int = MAX_GPU_GROUP_ROWS
 
     def open_spill(self) -> BinaryIO:
-        """Open a file for intermediate rows: in memory, or temporary in the folder."""
+        """Open a stream for intermediate rows: in memory, or a temporary file in the folder."""
         if self.folder is None:
             return io.BytesIO()
         return tempfile.TemporaryFile(dir=self.folder)
@@ -290,11 +304,11 @@ class SampleOutput:
 
 @dataclass
 class SampleWriter:
-    """Writer of the samples of all buffered rows.
+    """Writer of the samples table, which joins all buffered rows to samples and stores them by month.
 
-    - ``joiner``: Yields joined rows in the order of time.
+    - ``joiner``: Joiner that yields samples in the order of time.
     - ``output``: Where samples are written.
-    - ``months``: Month (since year 0) → numbers of its batches.
+    - ``months``: Month, counted from year 0 → numbers of its batches in the spill file.
     """
 
     joiner: SampleJoiner
@@ -324,7 +338,7 @@ class SampleWriter:
             if not len(rows["time"]):
                 continue
             self.statistics.add_rows(rows)
-            self._note_counters(month, rows)
+            self._record_counters(month, rows)
             self.months.setdefault(month, []).append(len(self._spill))
             self._spill.append_batch({name: values for name, values in rows.items() if name not in dropped_columns})
         self.device_jobs = device_jobs_table(self.sample_buffer.device_jobs)
@@ -335,7 +349,9 @@ class SampleWriter:
         for month in self.months:
             month_folder = self.output.folder / f"month={month // 12:04d}-{month % 12 + 1:02d}"
             absent = [
-                name for name, quantity in LATER_QUANTITIES.items() if quantity not in self._counters_by_month[month]
+                name
+                for name, quantity in QUANTITY_BY_OPTIONAL_COLUMN.items()
+                if quantity not in self._counters_by_month[month]
             ]
             types = {
                 name: column.dtype
@@ -347,17 +363,19 @@ class SampleWriter:
         return make_empty_table(Samples)
 
     def _write_month(self, month: int, schema: pl.Schema, path: Path) -> None:
-        """Write the samples of a month to a file."""
+        """Write the samples of a month, counted from year 0, to a Parquet file."""
         write_chunks(lambda: (frame.select(schema.names()) for frame in self._iterate_frames(month)), schema, path)
 
-    def _note_counters(self, month: int, rows: ColumnArrays) -> None:
-        """Record the counters of each device and month, and the devices that have samples."""
+    def _record_counters(self, month: int, rows: ColumnArrays) -> None:
+        """Record which activity counters each device had in a month, and the devices that have samples."""
         rank = rows["rank"]
         self._has_samples[rank] = True
         self._used_numbers.update(np.unique(rows["who"]).tolist())
-        has_value = {name: ~np.isnan(rows[name]) for name in DIMENSIONS if name in rows}
+        has_value = {name: ~np.isnan(rows[name]) for name in DIMENSION_BY_QUANTITY if name in rows}
         month_counters = self._counters_by_month.setdefault(month, set())
-        month_counters.update(name for name in LATER_QUANTITIES.values() if name in has_value and has_value[name].any())
+        month_counters.update(
+            name for name in QUANTITY_BY_OPTIONAL_COLUMN.values() if name in has_value and has_value[name].any()
+        )
         no_values = np.zeros(len(rank), bool)
         has_sm, has_engine = has_value.get("sm_active", no_values), has_value.get("engine_active", no_values)
         self._has_sm[rank[has_sm]] = True
@@ -371,7 +389,7 @@ class SampleWriter:
         self._has_legacy[rank[legacy_only]] = True
 
     def _find_device_counters(self) -> pl.DataFrame | None:
-        """Return the counters by which each device was ever read; None where no device has two kinds of them."""
+        """Return the activity counters that each device ever had; None if no device had more than one kind."""
         partitioned_gpus = {
             device[:2]
             for device, has_samples in zip(self.joiner.devices, self._has_samples, strict=True)
@@ -389,7 +407,7 @@ class SampleWriter:
         return counters.filter(pl.Series(self._has_samples))
 
     def _iterate_frames(self, month: int) -> Iterator[pl.DataFrame]:
-        """Yield the samples of the batches of a month."""
+        """Yield the samples of a month, batch by batch, as tables."""
         for number in self.months[month]:
             frame = self._build_frame(self._spill.read_batch(number))
             self.statistics.count_activity_sources(frame)
@@ -404,18 +422,18 @@ class SampleWriter:
             else self.device_jobs[name].gather(numbers)
             for name in ("node", "gpu", "instance", "profile", "job_id", "mig_enabled")
         }
-        values = {name: pl.Series(rows[name], nan_to_null=True) for name in DIMENSIONS if name in rows}
+        values = {name: pl.Series(rows[name], nan_to_null=True) for name in DIMENSION_BY_QUANTITY if name in rows}
         time = pl.Series(rows["time"]).cast(pl.Datetime("us", "UTC"))
         samples = choose_activity_source(pl.DataFrame({"time": time, **device_columns, **values}))
         return samples if self.device_counters is None else keep_best_counter(samples, self.device_counters)
 
     def source_models(self) -> list[str]:
-        """List the GPU models of the samples, in the words of the source."""
+        """List the names of the GPU models of the samples, as the source writes them."""
         models = self.device_jobs["board"].gather(pl.Series(sorted(self._used_numbers), dtype=pl.UInt32))
         return models.drop_nulls().unique().sort().to_list()
 
     def sample_origins(self, file_names: list[str]) -> pl.DataFrame:
-        """Return where each sample was first read: ``file``, ``row``, ``raw``."""
+        """Return where each sample was first read: columns ``file`` (name), ``row`` (line) and ``raw`` (its text)."""
         batches = [self._spill.read_batch(number) for month in self.months for number in self.months[month]]
         ids, lines = (
             np.concatenate([batch[name] for batch in batches]) if batches else np.empty(0, np.int64)
@@ -426,22 +444,22 @@ class SampleWriter:
 
 
 def file_names_of(sample_buffer: SampleBuffer, ids: np.ndarray, names: list[str]) -> pl.Series:
-    """Return the file names of rows by their row numbers."""
+    """Return the names of the files that buffered rows are from, by row number `ids`."""
     return pl.Series(names, dtype=pl.String).gather(pl.Series(sample_buffer.file_numbers_of(ids)))
 
 
 def kept_texts_of(sample_buffer: SampleBuffer, ids: np.ndarray) -> pl.Series:
-    """Return the raw lines of rows by their row numbers, where they were kept."""
+    """Return the raw lines of buffered rows, by row number `ids`; null where they were not kept."""
     return pl.concat([pl.Series(dtype=pl.String), *sample_buffer.texts]).gather(pl.Series(ids))
 
 
 MAX_SHOWN_NAMES = 30
-"""Unread columns and metrics that the provenance names."""
+"""Most unread columns and metrics that the provenance names."""
 
 
 @dataclass
 class SourceNotes:
-    """What a reader states about its files beside their rows.
+    """Facts on telemetry files, beside their rows, that a reader passes on: source, time zone, notes, findings.
 
     - ``source``: Name of the source.
     - ``time_zone``: Zone in which naive times were read.
@@ -461,7 +479,7 @@ class SourceNotes:
 
 
 def build_telemetry(rows: Rows, source_notes: SourceNotes, metrics: dict[str, Metric] | None = None) -> Dataset:
-    """Build the telemetry dataset of rows in memory.
+    """Build the telemetry dataset from rows in memory.
 
     Parameters
     ----------
@@ -474,10 +492,10 @@ def build_telemetry(rows: Rows, source_notes: SourceNotes, metrics: dict[str, Me
     """
     sample_buffer = SampleBuffer(metrics)
     sample_buffer.add_rows(rows)
-    return finish_telemetry(sample_buffer, rows.files, source_notes)
+    return build_buffered_telemetry(sample_buffer, rows.files, source_notes)
 
 
-def finish_telemetry(
+def build_buffered_telemetry(
     sample_buffer: SampleBuffer,
     files: Sequence[TextFile],
     source_notes: SourceNotes,
@@ -486,7 +504,7 @@ def finish_telemetry(
     output: SampleOutput | None = None,
     reread_blocks: FileBlocks | None = None,
 ) -> Dataset:
-    """Build the telemetry dataset of all buffered rows.
+    """Build the telemetry dataset from all buffered rows.
 
     Parameters
     ----------
@@ -517,7 +535,7 @@ def finish_telemetry(
     file_names = unique_file_names(files)
     location = f"{source_notes.source}: {', '.join(file_names[:5])}"
     sample_buffer.unit_check.require_expected_units(location)
-    rejects = pl.concat([pl.DataFrame(schema=REJECTS), *sample_buffer.rejects])
+    rejects = pl.concat([pl.DataFrame(schema=REJECT_TABLE_SCHEMA), *sample_buffer.rejects])
     if not sample_buffer.good and not (source_notes.allow_empty and rejects.is_empty()):
         raise TraceFormatError(_no_samples_message(sample_buffer.count, rejects, location))
     joiner = SampleJoiner(sample_buffer, within_s, source_notes.processes is not None, output.window_rows)
@@ -558,7 +576,7 @@ def finish_telemetry(
         *sample_findings(statistics, days),
         *find_file_overlaps(sample_buffer.device_spans_without(repeated_ids), sample_buffer.devices.rows, file_names),
         *clock_findings(n_falls, f"{file_names[file]}, line {line}"),
-        *file_findings_of(file_names, [file.ends_open for file in files], sample_buffer.blank),
+        *open_end_and_blank_line_findings(file_names, [file.ends_open for file in files], sample_buffer.blank),
         *source_notes.extra_findings,
     ]
     tables = {"coverage": days} if output.folder is not None else {"samples": samples, "coverage": days}
@@ -570,11 +588,14 @@ def finish_telemetry(
 
 
 def _find_repeated_rows(joiner: SampleJoiner, file_names: list[str], reread_blocks: FileBlocks | None) -> pl.DataFrame:
-    """Return repeated and contradicting rows as a reject table, sorted by their row numbers ``id``."""
+    """Return rows that repeat or contradict an earlier reading, as a reject table sorted by row number ``id``."""
     sample_buffer = joiner.sample_buffer
     frames = [
         pl.DataFrame({"id": id_and_line[0], "row": id_and_line[1]}).with_columns(reason=pl.lit(reason))
-        for reason, repeated in ((REPEATED_READING, joiner.repeated), (CONTRADICTING_READING, joiner.contradicting))
+        for reason, repeated in (
+            (REPEATED_READING_REASON, joiner.repeated),
+            (CONTRADICTING_READING_REASON, joiner.contradicting),
+        )
         for id_and_line in repeated
     ]
     schema = {"id": pl.Int64, "row": pl.Int64, "reason": pl.String}
@@ -586,11 +607,11 @@ def _find_repeated_rows(joiner: SampleJoiner, file_names: list[str], reread_bloc
     else:
         raw = _reread_texts(reread_blocks, rows.select("row", number=pl.Series(numbers, dtype=pl.Int64)))
     repeated = rows.with_columns(file=file_names_of(sample_buffer, ids, file_names), raw=raw)
-    return repeated.select("id", *(pl.col(name).cast(dtype) for name, dtype in REJECTS.items()))
+    return repeated.select("id", *(pl.col(name).cast(dtype) for name, dtype in REJECT_TABLE_SCHEMA.items()))
 
 
 def _reread_texts(blocks: FileBlocks, rows: pl.DataFrame) -> pl.Series:
-    """Read the raw lines of rows again, by number of file and line."""
+    """Read the raw lines of rows from their files again, by the file and line numbers of `rows`."""
     lines_by_file: dict[int, set[int]] = {}
     for row, number in rows.select("row", "number").iter_rows():
         lines_by_file.setdefault(number, set()).add(row)

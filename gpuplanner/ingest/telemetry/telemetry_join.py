@@ -19,18 +19,20 @@ import polars as pl
 
 from gpuplanner.ingest.gpu_model_resolution import spread_gpus_over_nodes
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE
-from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, DIMENSIONS, TELEMETRY_DEVICE_SCHEMA
+from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, DIMENSION_BY_QUANTITY, TELEMETRY_DEVICE_SCHEMA
 from gpuplanner.ingest.telemetry.sample_buffer import (
     DEVICE_JOB_COLUMNS,
     MINUTE_US,
     ColumnArrays,
     SampleBuffer,
     TupleNumbering,
+    mark_run_starts,
     rank_devices,
-    run_starts,
 )
 
 STATED_JOB, SHARED_JOB, WHOLE_NODE_JOB, TOGETHER_JOB, NO_JOB = "stated", "shared", "whole_node", "together", "none"
+"""Values of ``job_evidence``: how the job of a sample is known, see :data:`JOB_EVIDENCE_KINDS`."""
+
 JOB_EVIDENCE_KINDS = (STATED_JOB, SHARED_JOB, WHOLE_NODE_JOB, TOGETHER_JOB, NO_JOB)
 """Evidence for the job of a sample.
 
@@ -47,8 +49,8 @@ none
 """
 
 JOB_SEPARATOR = ","
-"""Separator of the jobs that share a device."""
-DEVICE_KIND_SCHEMA = pl.Schema(
+"""Separator between the ids of jobs that share a device."""
+TELEMETRY_DEVICES_WITH_KIND_SCHEMA = pl.Schema(
     {name: TELEMETRY_DEVICE_SCHEMA[name] for name in (*DEVICE_KEY, "profile")} | {"kind": pl.String()}
 )
 """Devices that telemetry shows; ``kind`` is the profile of an instance, "" for a full GPU, null for a MIG-partitioned
@@ -62,21 +64,21 @@ ALLOCATION_SPAN_SCHEMA = pl.Schema(
 ALLOCATED_COUNT_SCHEMA = pl.Schema(
     {"node": pl.String(), "kind": pl.String(), "at": UTC_TIME_DTYPE, "job_id": pl.String(), "count": pl.Float64()}
 )
-"""Jobs that are allocated ``count`` devices of a kind on a node from ``at`` on."""
+"""Number (``count``) of devices of a kind on a node that are allocated to a job from the instant ``at`` on."""
 
 FAR_FUTURE_EXPR = pl.datetime(2200, 1, 1, time_unit="us", time_zone="UTC")
-"""End of jobs that run on."""
+"""Instant that stands for the end of jobs that still run."""
 DEVICE_COUNT_TOLERANCE = 1e-9
-"""Rounding tolerance of device counts."""
+"""Largest rounding error when numbers of devices are compared."""
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceAllocations:
-    """Allocation of the devices of telemetry to jobs.
+    """Jobs that were allocated the devices (full GPUs, MIG instances) of telemetry, over time.
 
-    - ``devices``: Columns :data:`DEVICE_KIND_SCHEMA`.
-    - ``spans``: Columns :data:`ALLOCATION_SPAN_SCHEMA`, in the node names of the telemetry.
-    - ``names``: ``name``, ``job_id``: other names of jobs.
+    - ``devices``: Devices of telemetry, with columns :data:`TELEMETRY_DEVICES_WITH_KIND_SCHEMA`.
+    - ``spans``: Allocations, with columns :data:`ALLOCATION_SPAN_SCHEMA` and node names of the telemetry.
+    - ``names``: Other names of jobs, with columns ``name`` and ``job_id``.
     """
 
     devices: pl.DataFrame
@@ -84,7 +86,7 @@ class DeviceAllocations:
     names: pl.DataFrame
 
     def assign_jobs(self, samples: pl.LazyFrame) -> pl.LazyFrame:
-        """Add to samples the job that was allocated each device, where it is known, and the evidence.
+        """Add to samples the job that was allocated their device, where it is known, and the evidence for it.
 
         A job that the source names is kept, under its name in the list of jobs.
         """
@@ -136,15 +138,18 @@ def split_shared_samples(samples: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([unshared, shared.explode("job_id")])
 
 
-def device_kind() -> pl.Expr:
-    """Expression for the kind of each device, of rows that have all devices of their nodes."""
+def device_kind_expr() -> pl.Expr:
+    """Return an expression for the kind of each device: MIG profile, "" for a full GPU, null for a partitioned GPU.
+
+    It is for tables with a row for every device of a node.
+    """
     is_partitioned = pl.col("instance").is_null() & pl.col("instance").is_not_null().any().over("node", "gpu")
     own_kind = pl.when(pl.col("instance").is_null()).then(pl.lit("")).otherwise("profile")
     return pl.when(~is_partitioned).then(own_kind)
 
 
 def find_devices(samples: pl.LazyFrame) -> pl.DataFrame:
-    """Find the devices that samples show, with their kind: columns :data:`DEVICE_KIND_SCHEMA`.
+    """Find the devices that occur in samples: columns :data:`TELEMETRY_DEVICES_WITH_KIND_SCHEMA`.
 
     Examples
     --------
@@ -156,10 +161,10 @@ def find_devices(samples: pl.LazyFrame) -> pl.DataFrame:
         samples.group_by(DEVICE_KEY)
         .agg(pl.col("profile").drop_nulls().last())
         .collect(engine="streaming")
-        .with_columns(kind=device_kind())
+        .with_columns(kind=device_kind_expr())
         .sort(DEVICE_KEY)
-        .select(DEVICE_KIND_SCHEMA.names())
-        .cast(DEVICE_KIND_SCHEMA)
+        .select(TELEMETRY_DEVICES_WITH_KIND_SCHEMA.names())
+        .cast(TELEMETRY_DEVICES_WITH_KIND_SCHEMA)
     )
 
 
@@ -200,7 +205,7 @@ def count_allocated_devices(jobs: pl.DataFrame, until: datetime | None = None) -
 
 
 def find_shared_names(samples: pl.LazyFrame, names: pl.DataFrame | None) -> pl.DataFrame:
-    """Map combined names of jobs in samples to combined job ids: ``name, job_id``.
+    """Map job names of samples that join several jobs to the joined ids of these jobs: columns ``name``, ``job_id``.
 
     Examples
     --------
@@ -294,12 +299,12 @@ def count_devices_on_nodes(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.Data
 
 
 def short_node_name(node: pl.Expr) -> pl.Expr:
-    """Name of a node without its domain."""
+    """Return an expression for the name of a node without its domain: ``n1`` for ``n1.site.org``."""
     return node.str.extract(r"^([^.]+)", 1)
 
 
 def _has_telemetry(jobs: pl.DataFrame, nodes: pl.Series) -> pl.Series:
-    """Mark jobs on nodes that have telemetry; others need no join."""
+    """Return for each job whether any of its nodes has telemetry; others need no join."""
     lists = spread_gpus_over_nodes(jobs.select("node_list", "gpus").unique("node_list")).drop_nulls("node")
     short_names = nodes.unique().to_frame("node").select(short_node_name(pl.col("node"))).to_series()
     lists_with_telemetry = lists.filter(short_node_name(pl.col("node")).is_in(short_names.implode()))[
@@ -325,10 +330,10 @@ MAX_SORTED_WINDOW_ROWS = 1 << 18
 allocated again.
 """
 
-REPEATED_READING = "the same reading again"
-"""Reject reason of a repeated reading."""
-CONTRADICTING_READING = "another value for the same device and time as an earlier row"
-"""Reject reason of a reading that contradicts an earlier one."""
+REPEATED_READING_REASON = "the same reading again"
+"""Reject reason of a reading that repeats an earlier one with the same value."""
+CONTRADICTING_READING_REASON = "another value for the same device and time as an earlier row"
+"""Reject reason of a reading that contradicts an earlier one of the same device and time."""
 
 
 @dataclass
@@ -371,7 +376,7 @@ class SampleJoiner:
         return ranks
 
     def samples(self) -> Iterator[tuple[int, ColumnArrays]]:
-        """Yield month (since year 0) and rows of successive windows, sorted by time and device.
+        """Yield the month, counted from year 0, and the samples of successive time windows, sorted by time and device.
 
         Columns ``time``, ``who`` (number of device and job), ``rank``, ``id``, ``line`` and the measured quantities.
         """
@@ -401,7 +406,7 @@ class SampleJoiner:
             yield month, rows
 
     def _plan_windows(self) -> Iterator[tuple[int, int, int]]:
-        """Yield month, begin and end [us] of windows that do not have too many rows."""
+        """Yield month, begin and end [us] of windows of whole minutes with at most `window_rows` rows, if possible."""
         minutes = sorted(self.sample_buffer.minutes)
         rows = 0
         begin: int | None = None
@@ -419,14 +424,16 @@ class SampleJoiner:
             yield month or 0, begin * MINUTE_US, (minutes[-1] + 1) * MINUTE_US
 
     def _merge_sample_rows(self, parts: Sequence[ColumnArrays], high: int) -> ColumnArrays:
-        """Merge rows of a source with one row per sample: the first row of a device and time counts."""
+        """Merge the rows of a window to samples, for one row per sample: the first row of a device and time counts."""
         rows = _stack_columns(parts)
         rows["rank"] = self.device_ranks(rows["who"])
         rows = _sort_columns(rows)
-        is_repeat = ~run_starts(rows["time"], rows["rank"])
+        is_repeat = ~mark_run_starts(rows["time"], rows["rank"])
         if is_repeat.any():
             first_row = np.maximum.accumulate(np.where(is_repeat, 0, np.arange(len(is_repeat))))
-            rows = self._drop_repeats(rows, is_repeat, first_row, [name for name in DIMENSIONS if name in rows])
+            rows = self._drop_repeats(
+                rows, is_repeat, first_row, [name for name in DIMENSION_BY_QUANTITY if name in rows]
+            )
         return rows
 
     def _drop_repeats(
@@ -457,7 +464,7 @@ class SampleJoiner:
         return {name: column[~is_repeat] for name, column in rows.items()}
 
     def _merge_metric_rows(self, parts: Sequence[ColumnArrays], high: int) -> ColumnArrays:
-        """Merge rows of a source with one row per metric; rounds that may continue are left for the next window."""
+        """Merge the rows of a window to samples, for one row per metric; unfinished rounds wait for the next window."""
         rows = _stack_columns(parts)
         rows["rank"] = self.device_ranks(rows["who"])
         rows = _sort_columns(rows, "rank", "time")
@@ -471,11 +478,11 @@ class SampleJoiner:
             self._open_round = None
         sample_time = rows["time"]
         if self.within_s:
-            rows, sample_time = self._join_rounds(rows, high)
+            rows, sample_time = self._assign_sample_times(rows, high)
         return self._pivot_metrics(rows, sample_time)
 
     def _job_numbers(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the number of the job of each row, 0 for none."""
+        """Return the number of the job of each row, from the number of its device and job; 0 for no job."""
         job_numbers: dict[object, int] = {None: 0}
         job_column = DEVICE_JOB_COLUMNS.index("job_id")
         by_device_job = [
@@ -485,8 +492,8 @@ class SampleJoiner:
         jobs: np.ndarray = np.array(by_device_job, np.int64)[numbers]
         return jobs
 
-    def _join_rounds(self, rows: ColumnArrays, high: int) -> tuple[ColumnArrays, np.ndarray]:
-        """Return the sample time of each reading; readings of rounds that may continue are left out."""
+    def _assign_sample_times(self, rows: ColumnArrays, high: int) -> tuple[ColumnArrays, np.ndarray]:
+        """Return readings with the time of their sample; scrape rounds that may continue are left out."""
         time, rank, count = rows["time"], rows["rank"], len(rows["time"])
         if not count:
             return rows, time
@@ -495,7 +502,7 @@ class SampleJoiner:
         is_begin[1:] = (rank[1:] != rank[:-1]) | (time[1:] - time[:-1] > within_us)
         begins = np.flatnonzero(is_begin)
         run = np.cumsum(is_begin) - 1
-        is_one_sample = _have_unique_metrics(run, rows["metric"], len(begins))
+        is_one_sample = _are_metrics_unique(run, rows["metric"], len(begins))
         first_rank = rank[begins]
         for run_number in (
             np.flatnonzero(np.isin(first_rank, list(self._split_rounds))).tolist() if self._split_rounds else ()
@@ -518,7 +525,7 @@ class SampleJoiner:
     def _pivot_metrics(self, rows: ColumnArrays, sample_time: np.ndarray) -> ColumnArrays:
         """Pivot readings to one row per device and sample time, with the first value of each quantity."""
         rank = rows["rank"]
-        is_begin = run_starts(rank, sample_time)
+        is_begin = mark_run_starts(rank, sample_time)
         group = np.cumsum(is_begin) - 1
         n_groups = int(is_begin.sum())
         wide = {name: rows[name][is_begin] for name in ("id", "line", "rank")} | {"time": sample_time[is_begin]}
@@ -530,7 +537,7 @@ class SampleJoiner:
             if name in metrics:
                 by_quantity.setdefault(metrics[name].quantity, []).append(code)
         has_value = ~np.isnan(rows["value"])
-        for quantity in DIMENSIONS:
+        for quantity in DIMENSION_BY_QUANTITY:
             codes = by_quantity.get(quantity)
             if not codes:
                 continue
@@ -545,7 +552,7 @@ class SampleJoiner:
         return _sort_columns(wide)
 
     def _merge_device_jobs(self, numbers: np.ndarray, is_begin: np.ndarray, group: np.ndarray) -> np.ndarray:
-        """Merge device and job of each sample: the first stated profile and model, and all jobs."""
+        """Merge the devices and jobs of the rows of each sample: the first stated profile and model, and all jobs."""
         first: np.ndarray = numbers[is_begin]
         mixed_groups = np.unique(group[numbers != first[group]])
         if not len(mixed_groups):
@@ -569,19 +576,19 @@ class SampleJoiner:
 
 
 def device_jobs_table(numbering: TupleNumbering) -> pl.DataFrame:
-    """Return the numbered devices with their jobs as a table."""
+    """Return numbered tuples of :data:`DEVICE_JOB_COLUMNS` as a table, one row per number."""
     types = TELEMETRY_DEVICE_SCHEMA | {"mig_enabled": pl.Boolean()}
     return pl.DataFrame(numbering.rows, schema={name: types[name] for name in DEVICE_JOB_COLUMNS}, orient="row")
 
 
 def _month_number(minute: int) -> int:
-    """Month of a minute since 1970, counted from year 0."""
+    """Return the month, counted from year 0, of a minute, counted from 1970."""
     instant = datetime.fromtimestamp(minute * 60, UTC)
     return instant.year * 12 + instant.month - 1
 
 
 def _stack_columns(batches: Sequence[ColumnArrays]) -> ColumnArrays:
-    """Concatenate batches of columns; a quantity that a batch lacks is NaN."""
+    """Concatenate batches of rows, held as column arrays; a quantity that a batch lacks is NaN."""
     if len(batches) == 1:
         return dict(batches[0])
     rows: dict[str, np.ndarray] = {}
@@ -598,7 +605,7 @@ def _sort_columns(rows: ColumnArrays, major: str = "time", minor: str = "rank") 
     ----------
     rows : dict of str to numpy.ndarray
         Columns.
-    major_column, minor_column : str
+    major, minor : str
         Columns to sort by.
     """
     if len(rows[major]) < 2:
@@ -618,9 +625,9 @@ def _sort_columns(rows: ColumnArrays, major: str = "time", minor: str = "rank") 
 def _find_repeats(rows: ColumnArrays) -> tuple[np.ndarray, np.ndarray]:
     """Mark readings whose device, time and metric occurred before; return them with the first such reading."""
     time, rank, count = rows["time"], rows["rank"], len(rows["time"])
-    pairs = (np.cumsum(run_starts(rank, time)) << 16) | rows["metric"]
+    pairs = (np.cumsum(mark_run_starts(rank, time)) << 16) | rows["metric"]
     order = np.argsort(pairs, kind="stable")
-    is_sorted_repeat = ~run_starts(pairs[order])
+    is_sorted_repeat = ~mark_run_starts(pairs[order])
     first_row, is_repeat = np.arange(count), np.zeros(count, bool)
     if is_sorted_repeat.any():
         is_repeat[order] = is_sorted_repeat
@@ -628,8 +635,8 @@ def _find_repeats(rows: ColumnArrays) -> tuple[np.ndarray, np.ndarray]:
     return is_repeat, first_row
 
 
-def _have_unique_metrics(run_numbers: np.ndarray, metric: np.ndarray, n_runs: int) -> np.ndarray:
-    """Whether no metric repeats, for each run of readings."""
+def _are_metrics_unique(run_numbers: np.ndarray, metric: np.ndarray, n_runs: int) -> np.ndarray:
+    """Return for each run of readings, numbered from 0, whether no metric occurs twice in it."""
     pairs = (run_numbers.astype(np.int64) << 16) | metric
     pairs.sort(kind="stable")
     repeated_runs = pairs[1:][pairs[1:] == pairs[:-1]] >> 16

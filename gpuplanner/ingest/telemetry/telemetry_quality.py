@@ -20,7 +20,7 @@ from gpuplanner.ingest.quality_report import (
     source_finding,
 )
 from gpuplanner.ingest.telemetry.coverage import SampleGaps, SampleStatistics
-from gpuplanner.ingest.telemetry.device_hours import GPU_KEY
+from gpuplanner.ingest.telemetry.device_hours import GPU_KEY_COLUMNS
 from gpuplanner.ingest.telemetry.metric_definitions import (
     FROM_ENGINE,
     FROM_LEGACY,
@@ -31,7 +31,7 @@ from gpuplanner.ingest.telemetry.sample_buffer import DeviceId, device_sort_key
 from gpuplanner.ingest.telemetry.telemetry_join import (
     JOB_SEPARATOR,
     NO_JOB,
-    REPEATED_READING,
+    REPEATED_READING_REASON,
     SHARED_JOB,
     STATED_JOB,
     TOGETHER_JOB,
@@ -40,27 +40,27 @@ from gpuplanner.ingest.telemetry.telemetry_join import (
     short_node_name,
 )
 
-UNLISTED_JOB = "stated_not_in_jobs"
-"""Outcome: the source names a job that is not in the list of jobs."""
-UNLISTED_NODE = "node_not_in_jobs"
-"""Outcome: no job names the node."""
-AFTER_JOBS = "after_the_jobs"
-"""Outcome: the list of jobs ends before the sample."""
-UNMATCHED_OUTCOMES = (NO_JOB, UNLISTED_JOB, UNLISTED_NODE, AFTER_JOBS)
-"""Outcomes without a job."""
-OUTCOME_TEXTS = {
+UNLISTED_JOB_OUTCOME = "stated_not_in_jobs"
+"""Outcome of the join to jobs: the telemetry names a job that is not in the list of jobs."""
+UNLISTED_NODE_OUTCOME = "node_not_in_jobs"
+"""Outcome of the join to jobs: no job of the list ran on the node."""
+AFTER_JOBS_OUTCOME = "after_the_jobs"
+"""Outcome of the join to jobs: the list of jobs ends before the sample."""
+UNMATCHED_OUTCOMES = (NO_JOB, UNLISTED_JOB_OUTCOME, UNLISTED_NODE_OUTCOME, AFTER_JOBS_OUTCOME)
+"""Outcomes of the join of telemetry to jobs in which a sample gets no job."""
+TEXT_BY_OUTCOME = {
     STATED_JOB: "job named by the source",
     SHARED_JOB: "jobs named by the source that share a GPU",
     WHOLE_NODE_JOB: "one job was allocated all devices of the node",
     TOGETHER_JOB: "several jobs of the node, or a part of it: allocated to them together",
     NO_JOB: "no job on the node then",
-    UNLISTED_JOB: "job named by the source, and not in the list of jobs",
-    UNLISTED_NODE: "no job names this node",
-    AFTER_JOBS: "the list of jobs ends before",
+    UNLISTED_JOB_OUTCOME: "job named by the source, and not in the list of jobs",
+    UNLISTED_NODE_OUTCOME: "no job names this node",
+    AFTER_JOBS_OUTCOME: "the list of jobs ends before",
 }
-"""Outcome of the join → its text."""
-REPORTED_OUTCOMES = (TOGETHER_JOB, NO_JOB, UNLISTED_JOB, UNLISTED_NODE, AFTER_JOBS)
-"""Outcomes that get a finding."""
+"""Outcome of the join of telemetry to jobs → its text in the summary."""
+REPORTED_OUTCOMES = (TOGETHER_JOB, NO_JOB, UNLISTED_JOB_OUTCOME, UNLISTED_NODE_OUTCOME, AFTER_JOBS_OUTCOME)
+"""Outcomes of the join of telemetry to jobs that get a finding in the quality report."""
 
 
 def summarise_join(
@@ -70,7 +70,7 @@ def summarise_join(
     coverage_table: pl.DataFrame,
     until: datetime | None = None,
 ) -> tuple[dict[str, Any], list[Finding]]:
-    """Sum the observed GPU-hours by outcome of the join.
+    """Sum the observed GPU-hours by outcome of the join of telemetry to jobs.
 
     Parameters
     ----------
@@ -108,20 +108,24 @@ def summarise_join(
             node=pl.format("node {}", "node").min(),
         )
     )
-    by_reason = dict.fromkeys(OUTCOME_TEXTS, 0.0) | dict(hours.select("outcome", "gpu_hours").iter_rows())
+    by_reason = dict.fromkeys(TEXT_BY_OUTCOME, 0.0) | dict(hours.select("outcome", "gpu_hours").iter_rows())
     unmatched = hours.filter(pl.col("outcome").is_in(UNMATCHED_OUTCOMES))
     facts = {
         "matched_gpu_hours": by_reason[STATED_JOB] + by_reason[SHARED_JOB] + by_reason[WHOLE_NODE_JOB],
         "together_gpu_hours": by_reason[TOGETHER_JOB],
         "unmatched_gpu_hours": sum(by_reason[name] for name in UNMATCHED_OUTCOMES),
         "unmatched_used_gpu_hours": float(unmatched["used_gpu_hours"].sum()),
-        "by_reason": {OUTCOME_TEXTS[name]: value for name, value in by_reason.items() if value},
+        "by_reason": {TEXT_BY_OUTCOME[name]: value for name, value in by_reason.items() if value},
     }
     rows = {row["outcome"]: row for row in hours.to_dicts()}
     findings = []
     for outcome in REPORTED_OUTCOMES:
         if outcome in rows:
-            example_column = {UNLISTED_NODE: "node", UNLISTED_JOB: "example", AFTER_JOBS: "example"}.get(outcome)
+            example_column = {
+                UNLISTED_NODE_OUTCOME: "node",
+                UNLISTED_JOB_OUTCOME: "example",
+                AFTER_JOBS_OUTCOME: "example",
+            }.get(outcome)
             example = rows[outcome][example_column] if example_column else ""
             name, count = f"match: {outcome}", rows[outcome]["rows"]
             findings.append(source_finding(name, count, example, by_reason[outcome]))
@@ -143,7 +147,7 @@ def matched_gpu_hours(dataset: Dataset) -> float | None:
 
 
 def format_match_summary(dataset: Dataset) -> str | None:
-    """Format how much telemetry was matched to jobs, and why the rest was not; None without it.
+    """Format the GPU-hours of telemetry that were matched to jobs, and of the rest by reason; None without a join.
 
     Examples
     --------
@@ -155,7 +159,7 @@ def format_match_summary(dataset: Dataset) -> str | None:
         return None
     by_reason = dataset.join["by_reason"]
     hours_by_outcome = {
-        OUTCOME_TEXTS[name]: by_reason.get(OUTCOME_TEXTS[name], 0.0) for name in (TOGETHER_JOB, *UNMATCHED_OUTCOMES)
+        TEXT_BY_OUTCOME[name]: by_reason.get(TEXT_BY_OUTCOME[name], 0.0) for name in (TOGETHER_JOB, *UNMATCHED_OUTCOMES)
     }
     parts = [f"{dataset.join['matched_gpu_hours']:,.0f} GPU-hours of telemetry matched to jobs"]
     if dataset.has_jobs and "sm_activity" in dataset.jobs.columns and dataset.jobs["sm_activity"].count():
@@ -166,7 +170,7 @@ def format_match_summary(dataset: Dataset) -> str | None:
 def _add_outcomes(
     samples: pl.LazyFrame, jobs: pl.DataFrame, allocations: DeviceAllocations, until: datetime | None
 ) -> pl.LazyFrame:
-    """Add day and outcome of the join to samples, without partitioned GPUs, which their instances cover.
+    """Add UTC day and outcome of the join to samples; drop MIG-partitioned GPUs, whose instances count.
 
     Parameters
     ----------
@@ -195,17 +199,17 @@ def _add_outcomes(
     ).with_columns(
         day=pl.col("time").dt.date(),
         outcome=pl.when(is_stated & ~is_in_list)
-        .then(pl.lit(UNLISTED_JOB))
+        .then(pl.lit(UNLISTED_JOB_OUTCOME))
         .when(has_no_job & ~short_node_name(pl.col("node")).is_in(known_nodes.implode()))
-        .then(pl.lit(UNLISTED_NODE))
+        .then(pl.lit(UNLISTED_NODE_OUTCOME))
         .when(has_no_job & (pl.lit(False) if until is None else pl.col("time") >= until))
-        .then(pl.lit(AFTER_JOBS))
+        .then(pl.lit(AFTER_JOBS_OUTCOME))
         .otherwise("job_evidence"),
     )
 
 
 def _find_activity_without_jobs(samples: pl.LazyFrame) -> list[Finding]:
-    """Report devices that were active without an allocated job."""
+    """Return findings on devices that were active while no job was allocated them."""
     busy = samples.filter(pl.col("sm_activity") >= MIN_USED_SM_ACTIVITY, pl.col("job_evidence") == NO_JOB)
     busy = busy.select(pl.len(), pl.col("node", "gpu", "time").first())
     rows, node, gpu, time = busy.collect(engine="streaming").row(0)
@@ -216,7 +220,7 @@ def _find_activity_without_jobs(samples: pl.LazyFrame) -> list[Finding]:
 
 
 def _find_clock_differences(samples: pl.LazyFrame, jobs: pl.DataFrame) -> list[Finding]:
-    """Report jobs with telemetry before they started or after they ended: the clocks differ."""
+    """Return findings on jobs with telemetry before their start or after their end: clocks differ."""
     stated = (
         samples.filter(pl.col("job_evidence") == STATED_JOB)
         .group_by("job_id", "node")
@@ -243,10 +247,10 @@ def _find_clock_differences(samples: pl.LazyFrame, jobs: pl.DataFrame) -> list[F
 
 
 MIN_DAY_COVERAGE = 0.9
-"""Share of a node's day below which its means get a warning, as ``source_checks.csv`` says."""
+"""Share of the day covered by samples below which the means of a node get a warning. [0-1]"""
 
 ACTIVITY_SOURCES_WITH_FINDING = (FROM_LEGACY, FROM_ENGINE, NO_COUNTER)
-"""Activity sources that get a finding."""
+"""Activity sources of samples that get a finding, as their activity is less exact or missing."""
 
 MAX_POWER_ERROR_FRACTION = 0.05
 """Error of the power that the driver allows [1]_: energies that differ by more get a warning.
@@ -257,20 +261,26 @@ References
 """
 
 SAMPLE_GAPS_CHECK = "gaps between samples"
+"""Quality check on gaps between telemetry samples."""
+
 ENERGY_MISMATCH_CHECK = "energy by the counter and by the power"
+"""Quality check on GPUs whose energy counter and integral of the power differ."""
+
 SAMPLE_CHECK_NAMES = ("sparse days", "counted twice", "counter restarts", "XID")
+"""Names, in the catalogue of check texts, of further quality checks that follow from samples alone."""
+
 SAMPLE_CHECK_TEXTS = {
     *(SAMPLE_GAPS_CHECK, ENERGY_MISMATCH_CHECK),
     *(check_text(f"samples: {name}") for name in SAMPLE_CHECK_NAMES),
     *(check_text(f"activity: {rung}") for rung in ACTIVITY_SOURCES_WITH_FINDING),
 }
-"""Checks whose findings follow from samples alone."""
+"""Texts of all quality checks whose findings follow from samples alone."""
 FINDING_SAMPLE_COLUMNS = ("time", "node", "gpu", "instance", "power_w", "energy_counter_j", "xid", "activity_source")
-"""Columns of samples that findings are computed from."""
+"""Columns of samples that the findings on samples are computed from."""
 
 
 def sample_findings(statistics: SampleStatistics, coverage_table: pl.DataFrame) -> list[Finding]:
-    """Report what samples show by themselves, from whatever files."""
+    """Return the findings that follow from samples alone: gaps, sparse days, activity sources, XID errors, energy."""
     findings = [
         source_finding(
             f"activity: {source}", statistics.activity_sources[source][0], str(statistics.activity_sources[source][1])
@@ -306,18 +316,20 @@ def is_sample_finding(check: str) -> bool:
 
 
 def rejected_row_findings(rejects: pl.DataFrame, rows_in: int) -> list[Finding]:
-    """Report rejected rows by reason; repeated readings are no fault."""
-    repeated = rejects.filter(pl.col("reason") == REPEATED_READING)
-    findings = reject_findings(count_reject_reasons(rejects.filter(pl.col("reason") != REPEATED_READING)), rows_in, ())
+    """Return a finding on the rejected rows of each reason; repeated readings are no fault."""
+    repeated = rejects.filter(pl.col("reason") == REPEATED_READING_REASON)
+    findings = reject_findings(
+        count_reject_reasons(rejects.filter(pl.col("reason") != REPEATED_READING_REASON)), rows_in, ()
+    )
     if repeated.height:
         first_place = f"{repeated['file'][0]}, line {repeated['row'][0]}"
         effect = "none: each reading counts once"
-        findings.append(Finding("duplicates: " + REPEATED_READING, "info", repeated.height, effect, first_place))
+        findings.append(Finding("duplicates: " + REPEATED_READING_REASON, "info", repeated.height, effect, first_place))
     return findings
 
 
 def _gap_findings(gaps: SampleGaps) -> list[Finding]:
-    """Report gaps between samples."""
+    """Return a finding on gaps between samples, if there are any."""
     if gaps.longest is None:
         return []
     node, gpu, begin, step_s, usual_s = gaps.longest
@@ -336,7 +348,7 @@ def _gap_findings(gaps: SampleGaps) -> list[Finding]:
 def find_file_overlaps(
     device_spans: Mapping[tuple[int, int], tuple[int, int]], devices: Sequence[DeviceId], names: Sequence[str]
 ) -> list[Finding]:
-    """Report devices that two files cover at the same time.
+    """Return findings on devices that two files cover at the same time.
 
     Parameters
     ----------
@@ -369,12 +381,12 @@ def find_file_overlaps(
 
 
 def clock_findings(n_falls: int, first_place: str) -> list[Finding]:
-    """Report rows whose time is before that of the previous row of the device."""
+    """Return a finding on `n_falls` rows whose time is before that of the previous row of their device."""
     return [source_finding("samples: clock went back", n_falls, first_place)] if n_falls else []
 
 
 def _energy_findings(energies: pl.DataFrame | None) -> list[Finding]:
-    """Report how far the energy by the counter differs from the integral of the power, and counter restarts."""
+    """Return findings on differences of energy counter and integrated power, and on counter restarts."""
     if energies is None:
         return []
     findings = []
@@ -383,7 +395,7 @@ def _energy_findings(energies: pl.DataFrame | None) -> list[Finding]:
     if both_known.height:
         total = both_known.select(pl.col("counted_kwh", "integrated_kwh").sum()).select(difference).item()
         worst = both_known.with_columns(apart=difference).sort(
-            pl.col("apart").abs(), *GPU_KEY, descending=[True, False, False]
+            pl.col("apart").abs(), *GPU_KEY_COLUMNS, descending=[True, False, False]
         )
         node, gpu, off = worst["node", "gpu", "apart"].row(0)
         severity = "warning" if abs(off) > MAX_POWER_ERROR_FRACTION else "info"

@@ -15,6 +15,7 @@ import polars as pl
 from gpuplanner.core.errors import TraceFormatError, printable_file_name
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import CONTROL_CHARACTER_REASON, Rows
+from gpuplanner.ingest.source_definition import Sniffer, matches_pattern, register_sniffer
 from gpuplanner.ingest.source_fields import (
     AMBIGUOUS_COLUMN,
     UTC_TIME_DTYPE,
@@ -23,9 +24,8 @@ from gpuplanner.ingest.source_fields import (
     seconds_to_duration,
     validate_time_zone,
 )
-from gpuplanner.ingest.source_registration import Sniffer, matches_pattern, register_sniffer
 from gpuplanner.ingest.telemetry.metric_definitions import (
-    DIMENSIONS,
+    DIMENSION_BY_QUANTITY,
     MIN_BLANK_BY_IS_LARGE_VALUE,
     WIDE_DIMENSIONS,
     Metric,
@@ -33,7 +33,7 @@ from gpuplanner.ingest.telemetry.metric_definitions import (
     replace_blank_values,
 )
 from gpuplanner.ingest.text_files import CONTROL_CHARACTER_PATTERN, MAX_TEXT_BYTES, WHOLE_FILE_BYTES, FileBlocks
-from gpuplanner.ingest.typed_row_reader import concat_blocks, iterate_pages
+from gpuplanner.ingest.typed_row_reader import concat_blocks, iterate_line_blocks
 
 NAIVE_TIME_PATTERN = r"^(\d{4})[-/](\d{2})[-/](\d{2})[ T](\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?)$"
 """A date and time without a zone."""
@@ -42,14 +42,14 @@ OFFSET_TIME_PATTERN = r"^(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?
 EPOCH_SECONDS_PATTERN = r"^(\d{9,10}(?:\.\d{1,9})?)$"
 """Seconds since 1970."""
 EPOCH_SECONDS_ASCII_PATTERN = r"^[0-9]{9,10}(?:\.[0-9]{1,9})?$"
-"""Seconds since 1970 in ASCII digits."""
+"""Seconds since 1970 in ASCII digits, for fast parsing of a column that has no other format."""
 CLOCK_TIME_PATTERN = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
-"""Hours, minutes and seconds."""
+"""Time of day within a time text: hours, minutes and seconds."""
 
 SKIPPED_TIME_REASON = "a local time that the clock skipped"
-"""Reject reason of a local time that does not exist."""
+"""Reject reason of a local time that does not exist, as the clocks were put forward."""
 AMBIGUOUS_TIME_REASON = "a local time that the clock showed twice: log in UTC"
-"""Reject reason of a local time that occurs twice."""
+"""Reject reason of a local time that occurs twice, as the clocks were put back."""
 
 
 def parse_times(rows: Rows, column: str, tz: str | None, location: str) -> Rows:
@@ -72,7 +72,7 @@ def parse_times(rows: Rows, column: str, tz: str | None, location: str) -> Rows:
         If times have no zone and `tz` is None.
     """
     text = rows.good[column].str.strip_chars()
-    unique_texts, row_numbers = _find_runs(text)
+    unique_texts, row_numbers = _deduplicate_runs(text)
     unique = _split_by_zone(unique_texts)
     if unique["naive"].null_count() < unique.height:
         if tz is None:
@@ -94,8 +94,8 @@ def parse_times(rows: Rows, column: str, tz: str | None, location: str) -> Rows:
     return rows.reject({SKIPPED_TIME_REASON: pl.lit(times["skipped"]), AMBIGUOUS_TIME_REASON: pl.lit(times["twice"])})
 
 
-def _find_runs(text: pl.Series) -> tuple[pl.Series, pl.Series | None]:
-    """Return texts, each once per run of equal ones, and for each row the number of its text."""
+def _deduplicate_runs(text: pl.Series) -> tuple[pl.Series, pl.Series | None]:
+    """Return the texts with each run of equal ones once, and the index of each row's text; None if few are equal."""
     is_begin = text.ne_missing(text.shift(1))
     if len(text):
         is_begin = is_begin.scatter(0, True)
@@ -130,7 +130,7 @@ def _split_by_zone(text: pl.Series) -> pl.DataFrame:
 
 
 def _guess_time_format(first_text: str | None) -> tuple[str, pl.Expr, str] | None:
-    """Guess from the first text its pattern, the expression that parses it, and the column for the result."""
+    """Guess the format of the first text: its pattern, an expression that parses it, and ``time`` or ``naive``."""
     text = pl.col("text")
     if first_text is None:
         return None
@@ -155,7 +155,7 @@ def _from_epoch(text: pl.Expr) -> pl.Expr:
 
 
 def _parse_any_time(text: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
-    """Parse texts of any supported format to ``time`` and ``naive``."""
+    """Parse time texts of any supported format to ``time`` (with a zone) and ``naive`` (without one)."""
     naive_text = text.str.extract_groups(NAIVE_TIME_PATTERN).struct
     naive = pl.concat_str(
         pl.concat_str(*(naive_text[part] for part in range(3)), separator="-"), naive_text[3], separator=" "
@@ -169,14 +169,14 @@ def _parse_any_time(text: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
 
 
 CELL_PATTERN = r"^([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)[ \t]*(%|[A-Za-z][A-Za-z/]*)?$"
-"""A number, with its unit where the cell states one."""
+"""Text of a metric value: a number, with its unit where the cell states one, as in ``85 %``."""
 
 NOT_A_NUMBER_REASON = "not a number with a known unit"
-"""Reject reason of a cell that is neither a number nor blank."""
+"""Reject reason of a metric value that is neither a number with a known unit nor blank."""
 
 
 def require_known_unit(metric: Metric, unit: str, location: str) -> Metric:
-    """Return the metric in the unit of a header; refuse a unit that the quantity does not have.
+    """Return the metric with the unit that a column header states; raise an error if its quantity lacks that unit.
 
     Examples
     --------
@@ -190,8 +190,8 @@ def require_known_unit(metric: Metric, unit: str, location: str) -> Metric:
 
 
 def read_wide_values(rows: Rows, columns: Mapping[str, Metric]) -> Rows:
-    """Parse the metric columns of a table with one row per device and time."""
-    values: dict[str, list[pl.Series]] = {quantity: [] for quantity in DIMENSIONS}
+    """Parse the metric columns of telemetry rows (one row per device and time) to columns by quantity in our units."""
+    values: dict[str, list[pl.Series]] = {quantity: [] for quantity in DIMENSION_BY_QUANTITY}
     faults: dict[str, pl.Expr] = {}
     for column, metric in columns.items():
         value, fault = parse_cells(rows.good[column], metric)
@@ -211,7 +211,7 @@ def _first_available(columns: list[pl.Series], n_rows: int) -> pl.Series:
 
 
 def parse_cells(cells: pl.Series, metric: Metric) -> tuple[pl.Series, pl.Series]:
-    """Parse cells to values in our unit, and mark those that are neither a value nor blank.
+    """Parse texts of a metric to values in the stored unit, and mark those that are neither a value nor blank.
 
     Most cells of a column look alike: those that are a number and the unit of the first are cast directly, and only
     the
@@ -230,7 +230,7 @@ def parse_cells(cells: pl.Series, metric: Metric) -> tuple[pl.Series, pl.Series]
     >>> value.to_list(), fault.to_list()
     ([400.0, None, None, 2.0], [False, False, True, False])
     """
-    is_wide = DIMENSIONS[metric.quantity] in WIDE_DIMENSIONS
+    is_wide = DIMENSION_BY_QUANTITY[metric.quantity] in WIDE_DIMENSIONS
     if cells.dtype == pl.Float64:
         fault = pl.Series([False]).new_from_index(0, len(cells))
         return _convert_unit(cells, metric.divisor, wide=is_wide), fault
@@ -250,7 +250,7 @@ def parse_cells(cells: pl.Series, metric: Metric) -> tuple[pl.Series, pl.Series]
 
 
 def _convert_unit(number: pl.Series, divisor: float, *, wide: bool) -> pl.Series:
-    """Divide numbers by the divisor of their unit, after removing blank markers."""
+    """Divide numbers by the divisor of their unit, after removing the numbers by which DCGM marks missing values."""
     largest = number.max()
     value = number
     if number.is_nan().any() or (isinstance(largest, float) and largest >= MIN_BLANK_BY_IS_LARGE_VALUE[wide]):
@@ -261,7 +261,7 @@ def _convert_unit(number: pl.Series, divisor: float, *, wide: bool) -> pl.Series
 
 
 def _parse_numbers_with_unit(text: pl.Series, metric: Metric) -> tuple[pl.Series, float]:
-    """Parse cells that state the unit of the first such cell; return numbers and divisor."""
+    """Parse cells that have the unit of the first cell, if any; return their numbers and the unit's divisor."""
     match = re.fullmatch(CELL_PATTERN[1:-1], text[text.is_not_null().arg_max() or 0] or "") if len(text) else None
     if match is None or match[2] is None or match[2] not in metric.units:
         return text.cast(pl.Float64, strict=False), metric.divisor
@@ -274,18 +274,18 @@ def _parse_numbers_with_unit(text: pl.Series, metric: Metric) -> tuple[pl.Series
 
 
 def _parse_number_and_unit(text: pl.Expr, metric: Metric) -> tuple[pl.Expr, pl.Expr]:
-    """Parse a cell to its value in our unit, and whether it is neither a value nor blank."""
+    """Parse the text of a metric to its value in the stored unit, and whether it is neither a value nor blank."""
     parts = text.str.extract_groups(CELL_PATTERN)
     unit = parts.struct[1].fill_null(metric.unit)
     divisor = unit.replace_strict(metric.units, default=None, return_dtype=pl.Float64)
     number = parts.struct[0].cast(pl.Float64, strict=False)
-    is_wide = DIMENSIONS[metric.quantity] in WIDE_DIMENSIONS
+    is_wide = DIMENSION_BY_QUANTITY[metric.quantity] in WIDE_DIMENSIONS
     fault = ~is_blank(text) & ~(number / divisor).is_finite().fill_null(False)
     return (replace_blank_values(number, wide=is_wide) / divisor).alias("value"), fault.fill_null(False).alias("fault")
 
 
 def read_long_values(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:
-    """Parse the values of a table with one row per device, time and metric."""
+    """Parse the ``value`` texts of telemetry rows with one row per device, time and metric."""
     texts = rows.good["value"].str.strip_chars()
     number = texts.cast(pl.Float64, strict=False)
     is_number = number.is_finite().fill_null(False)
@@ -301,7 +301,8 @@ def read_long_values(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:
     by_name = {metric_number: metrics[metric_number] for metric_number in names if metric_number in metrics}
     metric_number = pl.col("metric").cast(pl.Enum(names)).to_physical()
     is_wide = pl.Series(
-        [name in by_name and DIMENSIONS[by_name[name].quantity] in WIDE_DIMENSIONS for name in names], dtype=pl.Boolean
+        [name in by_name and DIMENSION_BY_QUANTITY[by_name[name].quantity] in WIDE_DIMENSIONS for name in names],
+        dtype=pl.Boolean,
     )
     divisor = pl.Series([by_name[name].divisor if name in by_name else None for name in names], dtype=pl.Float64)
     quantity = pl.Series([by_name[name].quantity if name in by_name else None for name in names], dtype=pl.String)
@@ -317,15 +318,15 @@ def read_long_values(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:
 
 
 PageParser = Callable[[Rows], Rows]
-"""Function that turns the lines of one file (``file``, ``line``, ``raw``) into rows with more columns."""
+"""Function that turns the lines of one file (columns ``file``, ``line``, ``raw``) into rows with more columns."""
 
 STATE_ORIGIN_ADVICE = "Give the time of the first row: --origin 2026-01-31T12:00:00Z."
-"""Advice of the error for files without times."""
+"""Advice of the error for telemetry files without times: give the time of the first row."""
 
 
 @dataclass(frozen=True)
-class Hints:
-    """What a telemetry file leaves out, as the user states it.
+class TelemetryOptions:
+    """Facts that a telemetry file leaves out, such as time zone and node, as the user states them.
 
     Attributes
     ----------
@@ -361,11 +362,11 @@ class Hints:
             raise TraceFormatError("gpu", "a number from 0", f"{self.gpu}", "Count GPUs from 0.")
 
     def node_of(self, path: Path) -> str:
-        """Return the node of a file that does not name it.
+        """Return the node name of a file that does not name it: the stated one, else the file name up to its first dot.
 
         Examples
         --------
-        >>> Hints().node_of(Path("n07.dmon.txt"))
+        >>> TelemetryOptions().node_of(Path("n07.dmon.txt"))
         'n07'
         """
         return self.node or printable_file_name(path).split(".")[0]
@@ -397,35 +398,38 @@ class Hints:
 
 
 def telemetry_reader(sniff: Sniffer) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
-    """Decorate a telemetry reader with the test for its files; it then takes :class:`Hints` or their fields."""
+    """Return a decorator that registers a telemetry reader with the test that recognises its files.
+
+    The reader then takes a :class:`TelemetryOptions`, or its fields as keyword arguments.
+    """
 
     def decorate(reader: Callable[..., Dataset]) -> Callable[..., Dataset]:
-        """Return the reader with :class:`Hints`, or their fields as keyword arguments."""
+        """Return the reader, which then takes a TelemetryOptions, or its fields as keyword arguments."""
 
         @register_sniffer(sniff)
         @functools.wraps(reader)
-        def read_with_hints(
+        def read_with_options(
             paths: Sequence[str | Path],
-            hints: Hints | None = None,
+            options: TelemetryOptions | None = None,
             output: object = None,
-            **hint_values: Any,  # noqa: ANN401 - fields of Hints
+            **option_values: Any,  # noqa: ANN401 - fields of TelemetryOptions
         ) -> Dataset:
-            """Read telemetry files; what the files leave out is given as hints or as their fields."""
-            return reader(paths, hints or Hints(**hint_values), *([] if output is None else [output]))
+            """Read telemetry files; facts that the files leave out are given as options, or as fields of them."""
+            return reader(paths, options or TelemetryOptions(**option_values), *([] if output is None else [output]))
 
-        return read_with_hints
+        return read_with_options
 
     return decorate
 
 
 def has_leading_columns(*columns: str) -> Sniffer:
-    """Create a test for files whose first line names the columns."""
+    """Return a test (sniffer) that recognises files whose first line names all these columns."""
     lookaheads = "".join(rf'(?=(?:.*[,"\s])?{re.escape(column)}[",\s])' for column in columns)
     return matches_pattern(rf"\A{lookaheads}")
 
 
 def read_pages(paths: Sequence[str | Path], parse: PageParser, *, source: str, allow_duplicates: bool = False) -> Rows:
-    """Read files and parse each as a whole.
+    """Read telemetry files and parse each file as a whole.
 
     Parameters
     ----------
@@ -446,7 +450,7 @@ def read_pages(paths: Sequence[str | Path], parse: PageParser, *, source: str, a
 def read_page_blocks(
     blocks: FileBlocks, parse: Callable[[Rows, str | None], Rows], *, source: str, allow_duplicates: bool = False
 ) -> Iterator[Rows]:
-    """Read files block by block; later blocks are parsed with the first line of their file.
+    """Read telemetry files block by block; later blocks are parsed with the first line of their file, its header.
 
     Parameters
     ----------
@@ -462,7 +466,7 @@ def read_page_blocks(
     first_lines: dict[int, str] = {}
 
     blank = pl.col("raw").str.strip_chars() == ""
-    for number, block, page in iterate_pages(blocks, blank, source=source, allow_duplicates=allow_duplicates):
+    for number, block, page in iterate_line_blocks(blocks, blank, source=source, allow_duplicates=allow_duplicates):
         if page.good.width:
             first_line = str(page.good["raw"][0])
             page = parse(page, first_lines.get(number))
@@ -473,11 +477,11 @@ def read_page_blocks(
 
 
 def page_path(page_rows: Rows) -> Path:
-    """Return the path of the file of a page."""
+    """Return the path of the file that the rows of a page are from."""
     return page_rows.files[int(page_rows.good["file"][0])].path
 
 
 def keep_data_lines(page_rows: Rows, is_data: pl.Expr) -> Rows:
-    """Drop comment and header lines, which are not counted as rows."""
+    """Keep the lines where `is_data` is true; comment and header lines are not counted as rows."""
     data = page_rows.good.filter(is_data)
     return replace(page_rows, good=data, count=page_rows.count - (page_rows.good.height - data.height))

@@ -10,7 +10,7 @@ import pytest
 from gpuplanner.decision.free_gpus_over_time import Handover
 from gpuplanner.decision.queue_model import QueueModel
 from gpuplanner.decision.wait_causes import TenantGpuLimit
-from gpuplanner.decision.wait_curve import draw_record, share_gpus, take_or_add_nodes, wait_p95
+from gpuplanner.decision.wait_curve import draw_record, resize_node_fleet, share_gpus, wait_p95
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 
 DAY = 86_400.0
@@ -71,7 +71,7 @@ def test_percentile_is_a_wait_that_95_of_100_jobs_do_not_pass():
 
 
 def test_more_nodes_are_like_most_of_todays():
-    fleet = take_or_add_nodes(NodeFleet.of_full_gpus([8, 4, 4]), 5)
+    fleet = resize_node_fleet(NodeFleet.of_full_gpus([8, 4, 4]), 5)
     assert fleet.gpus.tolist() == [8, 4, 4, 4, 4]
     assert fleet.capacity[:, 0, 0].tolist() == [8, 4, 4, 4, 4]
 

@@ -25,7 +25,7 @@ from gpuplanner.ingest.kubernetes.cluster_reader import UNKNOWN_GPU_COUNT_CHECK,
 from gpuplanner.ingest.kubernetes.job_rows import COUNTED_WITH_JOB_REASON, NO_GPU_REQUEST_REASON
 from gpuplanner.ingest.kubernetes.node_gpus import count_installed_gpus
 from gpuplanner.ingest.kubernetes.pod_requests import pod_gpu_requests
-from gpuplanner.planner.fleet_limits import Limits, Quota
+from gpuplanner.planner.fleet_limits_and_prices import Limits, Quota
 
 File = Callable[..., Path]
 Json = dict[str, Any]

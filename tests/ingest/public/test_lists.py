@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.public import job_lists as job_tables
-from gpuplanner.ingest.public.attempt_logs import read_miso
+from gpuplanner.ingest.public.philly_miso_pai_supercloud_traces import read_miso
 from gpuplanner.ingest.source_registry import detect_source, read
 from tests.examples import examples
 

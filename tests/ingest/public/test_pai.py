@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.ingest.public.attempt_logs import PAI_COLUMNS_BY_TABLE, read_pai
+from gpuplanner.ingest.public.philly_miso_pai_supercloud_traces import PAI_COLUMNS_BY_TABLE, read_pai
 from gpuplanner.ingest.source_registry import detect_source, read
 
 File = Callable[..., Path]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.ingest.public.attempt_logs import read_philly_log
+from gpuplanner.ingest.public.philly_miso_pai_supercloud_traces import read_philly_log
 
 File = Callable[..., Path]
 

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.public.attempt_logs import read_supercloud
+from gpuplanner.ingest.public.philly_miso_pai_supercloud_traces import read_supercloud
 
 File = Callable[..., Path]
 

@@ -14,7 +14,7 @@ import pytest
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE
+from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE_COLUMNS_TEXT
 from gpuplanner.ingest.source_registry import detect_source, read
 
 HEADER = "job_id,user,team,submit,start,end,gpus"
@@ -183,7 +183,7 @@ def test_page_and_readme_show_the_commands_of_the_catalogue(root: Path):
     assert [name for name, command in commands.items() if command not in page] == []
     assert commands["sacct"] in readme
     assert "--duplicates" in commands["sacct"]
-    assert JOB_TABLE in page
+    assert JOB_TABLE_COLUMNS_TEXT in page
     assert "docs/export_from_your_cluster.md" in readme
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.ingest import job_table as job_rows
+from gpuplanner.ingest import table_assembly as job_rows
 from gpuplanner.ingest.dataset_import import add_files
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.ingest.text_files import FileBlocks

@@ -21,7 +21,7 @@ from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_import import READ_OPTIONS_FACT_KEY, add_files
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
-from gpuplanner.ingest.telemetry.telemetry_join import REPEATED_READING
+from gpuplanner.ingest.telemetry.telemetry_join import REPEATED_READING_REASON
 
 File = Callable[..., Path]
 HEAD = "timestamp, index, power.draw [W], utilization.gpu [%]"
@@ -78,13 +78,13 @@ def test_a_log_that_has_grown_counts_each_reading_once(file: File, tmp_path: Pat
     whole = open_dataset(store)
     assert whole.samples["power_w"].to_list() == [400, 401, 402, 400, 401, 402]
     assert whole.rejects["row", "reason"].rows() == [
-        (2, REPEATED_READING),
-        (3, REPEATED_READING),
-        (4, REPEATED_READING),
+        (2, REPEATED_READING_REASON),
+        (3, REPEATED_READING_REASON),
+        (4, REPEATED_READING_REASON),
     ]
     assert (whole.provenance["rows_in"], whole.provenance["rows_kept"]) == (9, 6)
     found = dict(whole.quality["check", "severity"].iter_rows())
-    assert found[f"duplicates: {REPEATED_READING}"] == "info"
+    assert found[f"duplicates: {REPEATED_READING_REASON}"] == "info"
 
 
 READING = st.tuples(st.integers(0, 5), st.integers(0, 1), st.sampled_from([100, 200]), st.sampled_from([None, 50, 60]))

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest.chunked_tables import split_by_month, write_month
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.large_tables import split_by_month, write_month
 from gpuplanner.ingest.telemetry.monitor_logs import read_dcgm_csv, read_node_csv
 from gpuplanner.ingest.telemetry.nvidia_smi import read_smi_query
 from gpuplanner.ingest.telemetry.sample_table_writer import SampleOutput
-from gpuplanner.ingest.telemetry.telemetry_row_parsing import Hints
+from gpuplanner.ingest.telemetry.telemetry_row_parsing import TelemetryOptions
 
 READERS: dict[str, Callable[..., Dataset]] = {
     "nvidia-smi": read_smi_query,
@@ -118,7 +118,7 @@ def damaged(random: random.Random, lines: list[str]) -> str:
 def outcome(source: str, paths: list[Path], way: SampleOutput) -> Dataset | None:
     """What reading in a way gives; None where the files are refused."""
     try:
-        return READERS[source](paths, Hints(tz="UTC"), way)
+        return READERS[source](paths, TelemetryOptions(tz="UTC"), way)
     except TraceFormatError:
         return None
 
@@ -163,7 +163,7 @@ def test_rows_are_counted_on_from_block_to_block(tmp_path: Path):
     """A log without times: the seventh row of a GPU is six intervals after the first, wherever a block ends."""
     path = tmp_path / "n1.csv"
     path.write_text("index, power.draw [W]\n" + "".join(f"{row % 2}, {row}\n" for row in range(14)))
-    hints = Hints(origin="2026-01-01T00:00:00Z", interval_s=10)
+    hints = TelemetryOptions(origin="2026-01-01T00:00:00Z", interval_s=10)
     telemetry = read_smi_query([path], hints, SMALL)
     last = telemetry.samples.filter(pl.col("power_w") >= 12)
     assert last["time"].to_list() == [datetime(2026, 1, 1, 0, 1, tzinfo=UTC)] * 2

@@ -11,8 +11,8 @@ import pytest
 
 from gpuplanner.ingest.telemetry.metric_definitions import (
     ACTIVITY_SOURCES,
-    DIMENSIONS,
-    SAMPLE_KEY,
+    DIMENSION_BY_QUANTITY,
+    SAMPLE_KEY_COLUMNS,
     choose_activity_source,
     find_device_counters,
     keep_best_counter,
@@ -25,9 +25,11 @@ DEVICE = {"time": NOON, "node": "n1", "gpu": 0, "instance": None, "profile": Non
 
 def samples(*rows: dict[str, Any]) -> pl.DataFrame:
     """Samples of rows that are GPU 0, GPU 1, ... of one node unless they say otherwise."""
-    numbered = [DEVICE | {"gpu": number} | dict.fromkeys(DIMENSIONS) | row for number, row in enumerate(rows)]
+    numbered = [
+        DEVICE | {"gpu": number} | dict.fromkeys(DIMENSION_BY_QUANTITY) | row for number, row in enumerate(rows)
+    ]
     ordered = choose_activity_source(
-        pl.DataFrame(numbered, infer_schema_length=None).sort(SAMPLE_KEY, maintain_order=True)
+        pl.DataFrame(numbered, infer_schema_length=None).sort(SAMPLE_KEY_COLUMNS, maintain_order=True)
     )
     return keep_best_counter(ordered, find_device_counters(ordered))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.ingest.delimited_rows import (
     FIELD_SEPARATOR_CHARACTER,
-    REJECTS,
+    REJECT_TABLE_SCHEMA,
     Rows,
     split_quoted_lines,
     split_with_numbers,
@@ -55,7 +55,9 @@ def instants_of(texts: list[str]) -> dict[int, datetime]:
         schema_overrides={"line": pl.UInt32, "raw": pl.String, "at": pl.String},
     )
     file = TextFile(Path("n1.csv"), "", 0, pl.DataFrame(), False, False, False)
-    rows = parse_times(Rows((file,), len(texts), good, pl.DataFrame(schema=REJECTS)), "at", "Europe/Oslo", "test")
+    rows = parse_times(
+        Rows((file,), len(texts), good, pl.DataFrame(schema=REJECT_TABLE_SCHEMA)), "at", "Europe/Oslo", "test"
+    )
     return dict(rows.good.select("line", "time").iter_rows())
 
 

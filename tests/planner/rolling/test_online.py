@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.planner.fleet_limits import StatePrices
+from gpuplanner.planner.fleet_limits_and_prices import StatePrices
 from gpuplanner.planner.plan_arrays import PlanArrays
-from gpuplanner.planner.plan_explanation import spread_counts
+from gpuplanner.planner.plan_explanation import arrange_counts_in_columns
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.receding_horizon import roll, slice_problem
@@ -48,7 +48,7 @@ def test_naive_forecasts_cost_something_and_keep_every_limit(
     problem = wavy(problem_of, seed, available=available, prices=prices, **values)
     done = roll(problem, lambda slot: problem.demand[:, :, [slot] * 6], horizon=6, **EXACT)
     arrays = PlanArrays.from_problem(problem)
-    counts = spread_counts(arrays, done.layouts, done.counts, done.parked)
+    counts = arrange_counts_in_columns(arrays, done.layouts, done.counts, done.parked)
     assert all(arrays.keeps_limits(slot, row[None])[0] for slot, row in enumerate(counts))
     assert done.cost == pytest.approx(arrays.total_cost(counts))
     assert done.hindsight.status == "optimal"

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from gpuplanner.core.errors import GpuPlannerError
-from gpuplanner.planner.fleet_limits import Limits, Quota, StatePrices
+from gpuplanner.planner.fleet_limits_and_prices import Limits, Quota, StatePrices
 from gpuplanner.planner.fleet_plans_and_comparisons import fleet_to_json, plan_fleet
 from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
-from gpuplanner.report.cluster_verification import verify_any
+from gpuplanner.report.plan_and_bundle_verification import verify_any
 from tests.planner.conftest import MONDAY
 from tests.planner.verification.forgeries import PLAN, PROBLEM, TEXT, Forge, pool_of
 

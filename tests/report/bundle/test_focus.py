@@ -12,7 +12,7 @@ from gpuplanner.core.errors import VerificationError
 from gpuplanner.cost.showback import Rate, showback
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
 from gpuplanner.ingest.bills.aws_and_focus_bills import read_focus
-from gpuplanner.report.finance_exports import MANDATORY_COLUMNS, check_focus, to_focus_text, write_focus
+from gpuplanner.report.finance_exports import MANDATORY_FOCUS_COLUMNS, check_focus, to_focus_text, write_focus
 
 BEGIN, END = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -37,7 +37,7 @@ def test_a_written_file_keeps_the_rules_and_is_read_back(costs: pl.DataFrame, tm
     path = write_focus(tmp_path / "bill.csv", costs)
     again = pl.read_csv(path, infer_schema=False)
     assert check_focus(again) == []
-    assert set(MANDATORY_COLUMNS) <= set(again.columns)
+    assert set(MANDATORY_FOCUS_COLUMNS) <= set(again.columns)
     assert again["BillingPeriodStart"][0] == "2026-02-01T00:00:00Z"
     assert again["PricingCategory"].to_list() == ["Committed", "Other", "Dynamic"]
     assert "'=cmd" in again["SubAccountName"].to_list()

@@ -21,7 +21,7 @@ from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
 from gpuplanner.report.bundle_files import FleetBundle
 from gpuplanner.report.change_bundle import README_FILE, _read_quotas
-from gpuplanner.report.kubernetes_pools import divide_instances
+from gpuplanner.report.kubernetes_files import divide_instances
 from gpuplanner.simulator.scheduling_rules import Drain
 from gpuplanner.usage.study_history import history
 from tests.clusters import cut_clusters

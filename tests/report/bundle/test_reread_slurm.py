@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.report.cluster_verification import verify_any
 from gpuplanner.report.export_verification import FileReport, verify_file
+from gpuplanner.report.plan_and_bundle_verification import verify_any
 
 
 def check(folder: Path, text: str, gpu_model: str = "H100-80GB-SXM5", gpus_per_node: int = 8) -> FileReport:

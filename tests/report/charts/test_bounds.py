@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from gpuplanner import report as plots
-from gpuplanner.report.policy_and_layout_charts import ABOVE_BOUND
+from gpuplanner.report.policy_and_layout_charts import ABOVE_BOUND_LABEL
 
 
 def bars(frame: pl.DataFrame) -> dict[str, list[tuple[float, float]]]:
@@ -31,7 +31,7 @@ def test_each_bar_is_parted_at_the_bound_and_ends_at_the_cost(bounds):
 def test_a_plan_at_the_bound_has_nothing_above_it():
     best = pl.DataFrame({"method": ["auto"], "objective": [5.0], "bound": [5.0], "gap": [0.0]})
     assert bars(best) == {"auto": [(0, 5)]}
-    assert ABOVE_BOUND not in plots.chart_to_svg(plots.plot_bounds(best))
+    assert ABOVE_BOUND_LABEL not in plots.chart_to_svg(plots.plot_bounds(best))
 
 
 def test_without_a_bound_nothing_is_said_of_one(bounds):

@@ -7,7 +7,7 @@ import pytest
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.sizing.memory_components import (
-    COMPONENTS,
+    PEAK_MEMORY_COMPONENTS,
     activation_bytes,
     adapter_params,
     explain_peak,
@@ -161,7 +161,7 @@ def test_components_are_not_negative_and_add_up():
     for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "bert-base", "sdxl"):
         job = TrainingJob(load_presets()[name], 1024, 2, regime="mixed", sharding="fsdp", dp=8)
         parts = peak_gib(job)
-        assert len(parts) == len(COMPONENTS)
+        assert len(parts) == len(PEAK_MEMORY_COMPONENTS)
         assert min(parts) >= 0
         assert sum(part.gib for part in explain_peak(job)) == pytest.approx(sum(parts))
 

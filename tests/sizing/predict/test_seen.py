@@ -7,7 +7,7 @@ import pytest
 
 from gpuplanner.core.errors import SchemaError
 from gpuplanner.sizing.learned_memory import classify_peaks, find_smallest_slices, list_fitting_slices
-from gpuplanner.sizing.memory_trend import compare_measured_and_predicted
+from gpuplanner.sizing.memory_trend import compare_measured_and_predicted_slices
 from gpuplanner.sizing.model_architecture import parse_architecture
 from gpuplanner.sizing.serving_speed import EngineLayout, cache_bytes_per_token, make_engine
 from gpuplanner.sizing.training_job import TrainingJob
@@ -71,11 +71,11 @@ def test_a_plain_peak_gets_headroom_and_a_missing_column_is_named():
 
 def test_what_was_seen_stands_beside_what_is_predicted():
     row = {"job": "1", "program": "tf", "model": "gpt2", "seq_len": "1024", "framework": "nanogpt"}
-    both = compare_measured_and_predicted(
+    both = compare_measured_and_predicted_slices(
         pl.DataFrame([row | {"peak_gib": "30"}, row | {"job": "2", "peak_gib": "30"}]), "A100-80GB"
     )
     assert both["right"].to_list() == ["prediction"] * 2
-    alone = compare_measured_and_predicted(pl.DataFrame([row | {"peak_gib": "30"}]), "A100-80GB")
+    alone = compare_measured_and_predicted_slices(pl.DataFrame([row | {"peak_gib": "30"}]), "A100-80GB")
     assert alone["right"].to_list() == ["seen"]
 
 

@@ -5,9 +5,9 @@ import pytest
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.sizing.memory_components import BYTES_PER_GIB, COMPONENTS, logits_bytes, peak_gib
+from gpuplanner.sizing.memory_components import BYTES_PER_GIB, PEAK_MEMORY_COMPONENTS, logits_bytes, peak_gib
 from gpuplanner.sizing.training_job import load_methods, methods_by_name
-from gpuplanner.sizing.training_run_table_words import resolve_word
+from gpuplanner.sizing.training_run_row_parsing import resolve_word
 from gpuplanner.sizing.training_run_tables import predict_table, read_row_job
 
 ROW = {
@@ -89,11 +89,11 @@ def test_a_loop_of_ones_own_holds_a_temporary_of_the_step_where_a_fused_one_does
         "method": "full",
     }
     job = read_row_job({**row, "framework": "pytorch", "activation_checkpointing": "yes"}).job
-    parts = dict(zip(COMPONENTS, peak_gib(job), strict=True))
+    parts = dict(zip(PEAK_MEMORY_COMPONENTS, peak_gib(job), strict=True))
     assert parts["step"] * BYTES_PER_GIB == pytest.approx(2 * job.model.params(), rel=0.01)
     assert (parts["states"] + parts["step"]) * BYTES_PER_GIB == pytest.approx(10 * job.model.params(), rel=0.01)
     without = read_row_job({**row, "framework": "pytorch", "optimizer": "sgd"}).job
-    assert dict(zip(COMPONENTS, peak_gib(without), strict=True))["step"] == 0
+    assert dict(zip(PEAK_MEMORY_COMPONENTS, peak_gib(without), strict=True))["step"] == 0
 
 
 def test_adapters_of_more_rank_and_more_layers_take_more_and_dense_ones_make_a_matrix():

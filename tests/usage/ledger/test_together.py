@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.usage.allocated_hours import STATES_BUSIEST_FIRST, share_out_devices
+from gpuplanner.usage.allocated_hours import STATES_BUSIEST_FIRST, divide_device_activity_among_jobs
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HELD = st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=1, max_size=4)
@@ -28,7 +28,7 @@ def test_the_busiest_devices_are_those_held(held, states):
         end=pl.lit(NOON + timedelta(minutes=1)),
         active=pl.lit(0.5),
     )
-    rows = {row["job_id"]: row for row in share_out_devices(jobs, devices).to_dicts()}
+    rows = {row["job_id"]: row for row in divide_device_activity_among_jobs(jobs, devices).to_dicts()}
     left = sum(held)
     taken = dict.fromkeys(STATES_BUSIEST_FIRST, 0.0)
     for state in sorted(states, key=STATES_BUSIEST_FIRST.index):

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.decision.team_fairness import finish_time_fairness, isolated_outcomes, slowdown_by_tenant
-from gpuplanner.simulator.simple_queue import start_jobs_on_equal_nodes
+from gpuplanner.simulator.job_list_simulation import start_jobs_on_equal_nodes
 from gpuplanner.usage.fair_share import entitled_by_shares, jain_index
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuplanner.simulator.job_list_simulation import start_jobs_on_equal_nodes
 from gpuplanner.simulator.scheduling_rules import Checkpoints, Sharing
-from gpuplanner.simulator.simple_queue import start_jobs_on_equal_nodes
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_shared_requests
 from gpuplanner.usage.fair_share import (

@@ -12,9 +12,9 @@ import pytest
 from gpuplanner.core.errors import SchemaError
 from gpuplanner.usage.demand_by_phase_and_late_demand_test import (
     LATE_DEMAND_VERDICTS,
-    claim_by_class,
-    claim_table,
-    judge_claim,
+    judge_late_demand,
+    late_demand_by_class,
+    late_demand_table,
     late_over_early,
     phases_of_jobs,
 )
@@ -28,7 +28,7 @@ NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 )
 def test_interval_is_that_of_the_published_table(n, rank, coverage):
     """Order statistics of the 95 % interval of the median and their coverage: Conover, table of the sign test."""
-    found = judge_claim(np.arange(1.0, n + 1))
+    found = judge_late_demand(np.arange(1.0, n + 1))
     assert (found.low, found.high) == (rank, n + 1 - rank)
     within = 1 - 2 * sum(math.comb(n, k) / 2**n for k in range(rank))
     assert within == pytest.approx(coverage, abs=1e-8)
@@ -47,8 +47,8 @@ def test_false_alarms_stay_below_the_level(draw, n):
     }[draw]
     drawn = [np.exp(noise()) for _ in range(1500)]
     at_most = 0.025 + 3 * np.sqrt(0.025 * 0.975 / 1500)
-    above = [judge_claim(0.9001 * ratios).verdict for ratios in drawn]
-    below = [judge_claim(0.8999 * ratios).verdict for ratios in drawn]
+    above = [judge_late_demand(0.9001 * ratios).verdict for ratios in drawn]
+    below = [judge_late_demand(0.8999 * ratios).verdict for ratios in drawn]
     assert above.count("supported") / 1500 <= at_most
     assert below.count("not supported") / 1500 <= at_most
 
@@ -56,13 +56,13 @@ def test_false_alarms_stay_below_the_level(draw, n):
 def test_a_halved_demand_is_seen_and_few_jobs_are_not_enough():
     rng = np.random.default_rng(7)
     ratios = 0.5 * np.exp(rng.normal(0, 0.2, 12))
-    assert judge_claim(ratios).verdict == "supported"
-    few = judge_claim(ratios[:5])
+    assert judge_late_demand(ratios).verdict == "supported"
+    few = judge_late_demand(ratios[:5])
     assert (few.verdict, few.low) == ("inconclusive", None)
-    assert judge_claim(np.array([])).verdict == "inconclusive"
-    assert judge_claim(ratios, effect=0.6).verdict != "supported"
+    assert judge_late_demand(np.array([])).verdict == "inconclusive"
+    assert judge_late_demand(ratios, effect=0.6).verdict != "supported"
     with pytest.raises(SchemaError, match="effect"):
-        judge_claim(ratios, effect=0.0)
+        judge_late_demand(ratios, effect=0.0)
 
 
 def make_jobs(late, count=8, memory_late=1.0):
@@ -97,8 +97,8 @@ def test_both_definitions_see_a_built_decline():
         found = late_over_early(samples, phases, BOARD, part=part, need="sm")
         assert found["early"].to_list() == pytest.approx([6.4] * 8, rel=0.02)
         assert found["ratio"].to_list() == pytest.approx([0.5] * 8, rel=0.02)
-    table = claim_table(samples, phases, BOARD)
+    table = late_demand_table(samples, phases, BOARD)
     assert table["verdict"].to_list() == ["supported", "supported", "not supported"] * 2
     assert table.select("part", "need").row(0) == ("thirds", "both")
     assert set(table["verdict"]) <= set(LATE_DEMAND_VERDICTS)
-    assert claim_by_class(samples, phases, BOARD).drop("job_class").equals(table)
+    assert late_demand_by_class(samples, phases, BOARD).drop("job_class").equals(table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.usage.bottlenecks import signatures_of
+from gpuplanner.usage.bottlenecks import classify_bottlenecks
 from gpuplanner.usage.demand_by_phase_and_late_demand_test import phases_of_jobs
 
 
@@ -18,4 +18,4 @@ def test_the_share_of_the_accounting_counts_where_instances_are_known(training, 
         schema_overrides={"instances": pl.Int32},
     )
     assert set(phases_of_jobs(first, jobs)["gpus"]) == {held}
-    assert signatures_of(first, "H100-80GB-SXM5", jobs=jobs)["gpus"].to_list() == [held]
+    assert classify_bottlenecks(first, "H100-80GB-SXM5", jobs=jobs)["gpus"].to_list() == [held]

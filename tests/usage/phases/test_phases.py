@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.usage.job_phases import binary_segmentation, find_phases, step_for
-from gpuplanner.usage.utilization_dips import DIP_CAUSE_LABELS, find_spikes
+from gpuplanner.usage.job_phases import binary_segmentation, choose_grid_step, find_phases
+from gpuplanner.usage.utilization_dips import DIP_CAUSE_LABELS, find_dips
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -94,7 +94,7 @@ def test_more_memory_at_full_activity_is_a_long_context_stage():
 def test_the_step_follows_the_sampling(every_s, hours, step_s):
     n = int(hours * 3600 / every_s)
     samples = make_samples([0.1] * (n // 2) + [0.9] * (n - n // 2), step=timedelta(seconds=every_s))
-    assert step_for(samples.with_columns(instance=None)) == timedelta(seconds=step_s)
+    assert choose_grid_step(samples.with_columns(instance=None)) == timedelta(seconds=step_s)
     edge = find_phases(samples)["start"][1]
     assert abs(edge - (NINE + timedelta(seconds=n // 2 * every_s))) <= timedelta(seconds=step_s)
 
@@ -136,7 +136,7 @@ def make_dips(every, last, seed=1, memory_factor=1.0):
 @pytest.mark.parametrize(("every", "last"), [(40, 1), (60, 2), (75, 6)])
 def test_checkpoints_are_found_with_their_period(every, last):
     starts, samples = make_dips(every, last)
-    spikes = find_spikes(samples)
+    spikes = find_dips(samples)
     assert spikes.table["start"].to_list() == [NINE + start * MINUTE for start in starts]
     assert spikes.table["end"].to_list() == [NINE + (start + last) * MINUTE for start in starts]
     assert spikes.table["depth"].to_list() == pytest.approx([0.64] * len(starts), abs=0.1)
@@ -148,13 +148,13 @@ def test_checkpoints_are_found_with_their_period(every, last):
 
 def test_dips_with_a_change_of_memory_look_like_evaluations():
     _, samples = make_dips(80, 5, memory_factor=0.75)
-    assert set(find_spikes(samples).table["label"]) == {"evaluation"}
+    assert set(find_dips(samples).table["label"]) == {"evaluation"}
 
 
 def test_irregular_dips_have_no_period():
     activity = np.full(600, 0.8)
     for start in (30, 57, 150, 171, 300, 334, 520):
         activity[start : start + 2] = 0.1
-    spikes = find_spikes(make_samples(activity))
+    spikes = find_dips(make_samples(activity))
     assert spikes.table.height == 7
     assert spikes.period is None

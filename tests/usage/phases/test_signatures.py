@@ -13,10 +13,10 @@ from gpuplanner.usage.bottlenecks import (
     BOTTLENECK_NAMES,
     Counters,
     advice,
+    bottlenecks_by_class,
+    classify_bottlenecks,
     load_thresholds,
     signature,
-    signatures_by_class,
-    signatures_of,
 )
 from gpuplanner.usage.job_phases import find_phases
 
@@ -93,13 +93,13 @@ def make_samples():
 def test_jobs_phases_and_classes():
     samples = make_samples()
     jobs = pl.DataFrame({"job_id": ["0", "1"], "job_class": ["b", "a"], "gpus": [1.0, 4.0]})
-    by_job = signatures_of(samples, BOARD, jobs=jobs)
+    by_job = classify_bottlenecks(samples, BOARD, jobs=jobs)
     assert by_job.select("job_id", "bound", "gpus").rows() == [("0", "launch", 1), ("1", "compute", 4)]
     assert by_job["hours"].to_list() == pytest.approx([1.0, 1.0])
     assert by_job["power_share"].to_list() == pytest.approx([0.5, 0.5])
-    by_phase = signatures_of(samples, BOARD, by=("job_id", "phase"))
+    by_phase = classify_bottlenecks(samples, BOARD, by=("job_id", "phase"))
     assert by_phase.height == 4
-    by_class = signatures_by_class(by_job, jobs)
+    by_class = bottlenecks_by_class(by_job, jobs)
     assert by_class.select("job_class", "bound", "gpu_hours", "share").rows() == [
         ("a", "compute", pytest.approx(4.0), 1.0),
         ("b", "launch", pytest.approx(1.0), 1.0),
@@ -155,7 +155,7 @@ def test_a_stall_planted_in_a_measured_run_is_found(public_data, kept, label):
     ],
 )
 def test_measured_runs_are_what_their_names_say(public_data, run, expected, said):
-    row = signatures_of(read_run(public_data, run), BOARD).row(0, named=True)
+    row = classify_bottlenecks(read_run(public_data, run), BOARD).row(0, named=True)
     assert row["bound"] == expected
     assert said in row["evidence"]
 
@@ -171,12 +171,12 @@ def test_a_utilisation_of_99_percent_is_not_busy_compute(public_data):
     steady = read_run(public_data, "t13_node0").filter(
         pl.col("time").is_between(start.replace(tzinfo=UTC), end.replace(tzinfo=UTC))
     )
-    assert signatures_of(steady, BOARD)["bound"].to_list() == ["interconnect"]
+    assert classify_bottlenecks(steady, BOARD)["bound"].to_list() == ["interconnect"]
     legacy = steady.with_columns(
         sm_activity=pl.lit(0.99),
         activity_source=pl.lit("legacy"),
         **dict.fromkeys(("tensor_activity", "dram_activity"), pl.lit(None, pl.Float64)),
     )
-    found = signatures_of(legacy, BOARD).row(0, named=True)
+    found = classify_bottlenecks(legacy, BOARD).row(0, named=True)
     assert found["bound"] == "unclear"
     assert "0.99 of the time some kernel ran" in found["evidence"]

@@ -118,7 +118,7 @@ def test_there_and_back_by_the_written_scripts(site: Site) -> None:
     assert site.found() == site.planned(0)
     for number in (0, 1):
         site.change(number, "apply")
-        site.is_settled()
+        site.has_converged()
         assert site.found() == site.planned(number + 1)
         site.change(number, "verify")
         assert "nothing to do" in site.change(number, "apply").stdout
@@ -137,7 +137,7 @@ def test_there_and_back_by_the_written_scripts(site: Site) -> None:
         assert f"gres:gpu:{wanted}:1" in shown() or f"gpu:{wanted}:1(IDX" in shown()
     for number in (1, 0):
         site.change(number, "rollback")
-        site.is_settled()
+        site.has_converged()
         assert site.found() == site.planned(number)
     assert "nothing to roll back" in site.change(0, "rollback").stdout
 
@@ -191,5 +191,5 @@ def test_types_that_no_device_has_drain_the_node(site: Site) -> None:
     done = site.change(0, "apply", code=1, REPARTITION_S="5")
     assert "+INVALID_REG" in done.stderr
     site.change(0, "rollback")
-    site.is_settled()
+    site.has_converged()
     assert site.found() == site.planned(0)

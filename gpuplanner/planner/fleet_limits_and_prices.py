@@ -38,9 +38,12 @@ from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, TimeRange
 
 T = TypeVar("T")
+"""Dataclass that :func:`from_plain` builds."""
 
 _CHANGE_TIME_FIELDS = ("change_s", "instance_s", "reboot_s", "restart_s", "drain_s")
+"""Fields of a :class:`ChangeCost` with a time range; also their keys in JSON."""
 _JSON_SCALAR_TYPES = {str, int, float, NoneType}
+"""Types of fields that JSON holds as they are."""
 
 
 def to_plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
@@ -250,6 +253,7 @@ def change_cost_from_plain(gpu_model: GpuModel, values: str | Mapping[str, Any])
 
 
 Floats = NDArray[np.float64]
+"""Array of floats."""
 
 
 @dataclass(frozen=True)
@@ -417,7 +421,7 @@ def apply_quotas(
 
 
 def _cap_gpus(gpus: Floats, max_gpus: float | None) -> Floats:
-    """Limit GPUs to a maximum; None: no limit."""
+    """Limit an array of GPUs to a maximum; None: no limit."""
     return gpus if max_gpus is None else np.minimum(gpus, max_gpus)
 
 
@@ -567,6 +571,7 @@ class StatePrices:
 _STATE_PRICE_AMOUNT_FIELDS = tuple(
     f.name for f in fields(StatePrices) if f.name not in ("remaining_h", "limit_h", "basis")
 )
+"""Fields of :class:`StatePrices` that must be numbers of at least 0."""
 
 
 def _raise_price_error(got: str) -> NoReturn:

@@ -42,11 +42,12 @@ from gpuplanner.report.change_bundle import README_FILE
 from gpuplanner.report.export_verification import FileReport, states_layouts, verify_file
 
 UNCHECKED_FOLDER = "other"
-"""Folder of a bundle with files from exporters of other packages, of which only the hash is checked."""
+"""Folder of a bundle with the files of third-party exporters, of which only the hash is checked."""
 UNCHANGED_TEXT = "unchanged since export"
 EDITED_UNCHECKED_TEXT = "edited since export; this file has no other check"
 EDITED_CHECKED_TEXT = "edited since export; run gpuplanner verify on this file alone"
-_PLAN_FORMAT = re.compile(r'"format":\s*"gpuplanner\.(?:plan|fleet-plan|services)/')
+_VERIFIABLE_PLAN_PATTERN = re.compile(r'"format":\s*"gpuplanner\.(?:plan|fleet-plan|services)/')
+"""Format line of JSON files that can be verified: a plan, a fleet plan or a plan of services."""
 
 
 def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
@@ -104,7 +105,7 @@ def verify_any(
     if listed_report is not None:
         return listed_report
     if not _is_plan(path):
-        gpu_model = gpu_model or _find_gpu_model_name(Path(path))
+        gpu_model = gpu_model or _find_gpu_model_in_text(Path(path))
         if gpu_model is None:
             raise ScenarioError(str(path), "--gpu-model of the nodes", "none", "Add --gpu-model.")
         devices = re.findall(r"devices: \[(?:\d+, )*(\d+)\]", Path(path).read_text("utf-8", errors="replace"))
@@ -129,7 +130,7 @@ def verify_any(
 
 
 def _check_bundle(folder: Path, gpu_model: str | None, gpus_per_node: int | None) -> FileReport:
-    """Check that all files of a bundle are unchanged, and the layouts of those that people edit."""
+    """Check that all files of a change bundle are unchanged since export, and verify its plans and layouts."""
     folder = _to_absolute_path(folder)
     listed = _listed_files(folder)
     if not listed:
@@ -152,13 +153,13 @@ def _check_bundle(folder: Path, gpu_model: str | None, gpus_per_node: int | None
         else:
             report.findings.append(f"{name}: {UNCHANGED_TEXT}")
     if not report.problems:
-        gpu_model = gpu_model or _find_gpu_model_name(folder / README_FILE)
+        gpu_model = gpu_model or _find_gpu_model_in_text(folder / README_FILE)
         report.findings.insert(0, f"{len(files)} files unchanged since export, for {gpu_model}")
     return replace(report, ok=not report.problems)
 
 
 def _check_listed_file(path: Path) -> FileReport | None:
-    """Check a file that a manifest lists and that has no check of its content; None for other files."""
+    """Check the hash of a file that a manifest lists, if its content has no other check; None for all other files."""
     written = None if _has_own_check(path) else _listed_files(path.parent).get(_to_absolute_path(path))
     if written is None:
         return None
@@ -168,7 +169,7 @@ def _check_listed_file(path: Path) -> FileReport | None:
 
 
 def _listed_files(folder: Path) -> dict[Path, WrittenFile]:
-    """Find the files that the manifest of a folder lists, or that of one of the two folders above it."""
+    """Read files and hashes from the manifest of a folder or of the two folders above it; empty without one."""
     folder = _to_absolute_path(folder)
     for home in (folder, *folder.parents[:2]):
         manifest = read_manifest(home)
@@ -185,7 +186,7 @@ def _has_own_check(path: Path) -> bool:
         text = read_text(path, error=ScenarioError, kind="file", limit_bytes=MAX_PLAN_FILE_BYTES)
     except ScenarioError:
         return False
-    return states_layouts(text) or (path.suffix == ".json" and _PLAN_FORMAT.search(text) is not None)
+    return states_layouts(text) or (path.suffix == ".json" and _VERIFIABLE_PLAN_PATTERN.search(text) is not None)
 
 
 def _to_absolute_path(path: Path) -> Path:
@@ -193,8 +194,8 @@ def _to_absolute_path(path: Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100 - links stay as they are named
 
 
-def _find_gpu_model_name(path: Path) -> str | None:
-    """Find the only GPU model of the catalogue that a file names, or else the README of its bundle."""
+def _find_gpu_model_in_text(path: Path) -> str | None:
+    """Return the GPU model that a file names, or else the README of its bundle; None if they name none or several."""
     for candidate in (path, *(folder / README_FILE for folder in path.absolute().parents[:2])):
         with contextlib.suppress(ScenarioError):
             text = read_text(candidate, error=ScenarioError, kind="file", limit_bytes=MAX_PLAN_FILE_BYTES)
@@ -205,7 +206,7 @@ def _find_gpu_model_name(path: Path) -> str | None:
 
 
 def _plan_faults(plan: Plan, problem: PlanProblem, gpu_model: str | None) -> list[str]:
-    """List what is wrong with a plan: its figures, GPU model, reboots and numbered GPUs."""
+    """List what is wrong with a plan: recomputed cost and changes, GPU model, reboots, layouts of single GPUs."""
     model_name, faults = problem.gpu_model.name, list(verify(plan, problem))
     if gpu_model is not None and load_any_gpu_model(gpu_model).name != model_name:
         faults.append(f"the plan is for {model_name}, not for {load_any_gpu_model(gpu_model).name}")
@@ -222,7 +223,7 @@ def _plan_faults(plan: Plan, problem: PlanProblem, gpu_model: str | None) -> lis
 
 
 def _describe_problem(plan: Plan, problem: PlanProblem) -> Iterator[str]:
-    """Yield figures of the problem that a plan was checked against."""
+    """Yield sentences on the problem that a plan was checked against: demand, intervals, GPUs, duration of a change."""
     requested_gpu_hours = float((problem.demand.sum(axis=(0, 2)) * problem.shares).sum()) * problem.interval_hours
     yield (
         f"checked against the problem in the file: {requested_gpu_hours:.6g} GPU-hours requested in {problem.n_slots} "
@@ -238,7 +239,7 @@ def _describe_problem(plan: Plan, problem: PlanProblem) -> Iterator[str]:
 
 
 def _compare_problems(problems: Mapping[str, PlanProblem], expected: Mapping[str, PlanProblem]) -> Iterator[str]:
-    """Yield how the problems in a file differ from the expected ones."""
+    """Yield a message for each pool whose planning problem in a file differs from the expected one."""
     if len(problems) == len(expected) == 1:
         expected = dict(zip(problems, expected.values(), strict=True))
     if set(problems) != set(expected):
@@ -251,7 +252,7 @@ def _compare_problems(problems: Mapping[str, PlanProblem], expected: Mapping[str
 
 
 def _check_services_plan(text: str, gpu_model: str | None) -> FileReport:
-    """Verify a plan of services."""
+    """Verify a plan of services, which is given as the JSON text of its file."""
     plan, profiles, rates, latencies = services_from_json(text)
     problems = verify_services(plan, profiles, rates, latencies)
     if gpu_model is not None and as_gpu_model(gpu_model).name != plan.gpu_model.name:
@@ -264,7 +265,7 @@ def _check_services_plan(text: str, gpu_model: str | None) -> FileReport:
 
 
 def _is_plan(path: str | Path) -> bool:
-    """Whether a file is JSON by its suffix and its first character."""
+    """Whether a file is to be read as plan.json, judged by its suffix and its first character."""
     try:
         with Path(path).open(encoding="utf-8") as stream:
             return stream.read(1) == "{" and Path(path).suffix == ".json"
@@ -276,16 +277,19 @@ GPU_CHANGES_SCHEMA: dict[str, Any] = {
     "node": pl.String, "gpu": pl.Int32, "before": pl.String, "after": pl.String,
     "instances_removed": pl.Int32, "instances_made": pl.Int32,
 }  # fmt: skip
+"""Columns of ``Difference.gpus``: one row for each GPU with its layouts before and after."""
 ENDING_JOBS_SCHEMA: dict[str, Any] = {
     "job": pl.String, "tenant": pl.String, "node": pl.String, "profile": pl.String,
     "started": pl.Datetime("us", "UTC"), "ends_by": pl.Datetime("us", "UTC"),
 }  # fmt: skip
-_PLAN_HEAD = re.compile(r'"format": *"gpuplanner\.')
+"""Columns of ``Difference.ending_jobs``: one row for each running job and node."""
+_GPUPLANNER_FILE_PATTERN = re.compile(r'"format": *"gpuplanner\.')
+"""Format line of any JSON file that gpuplanner wrote, such as a plan."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A cluster compared with a plan at one time.
+    """Result of comparing the present cluster with a plan at one time.
 
     - ``gpus``: ``node``, ``gpu``, ``before``, ``after``, ``instances_removed``, ``instances_made`` of every GPU of the
       plan's nodes. Dumps count the instances of a node without GPU numbers, so as many as possible are taken as
@@ -307,7 +311,7 @@ class Difference:
         return self.gpus.filter((pl.col("before") != pl.col("after")).any().over("node"))
 
     def describe(self) -> str:
-        """Describe how many instances and jobs the change removes."""
+        """Describe how many MIG instances are removed and how many jobs have to end, in a sentence."""
         changed = self.gpus.filter(pl.col("before") != pl.col("after"))
         if changed.is_empty():
             return f"no GPU changes on {self.gpus['node'].n_unique()} nodes"
@@ -392,12 +396,12 @@ def verify_carried_out(current: str | Path, plan_path: str | Path, time: datetim
 def _read_cluster(
     paths: Sequence[str | Path], gpu_model: GpuModel, time: datetime
 ) -> tuple[dict[str, list[str]], list[pl.DataFrame], list[str]]:
-    """Read layouts of the GPUs of each node, jobs, and problems that keep layouts unknown."""
+    """Read cluster dumps: GPU layouts by node, tables of jobs, and reasons why layouts of nodes are not known."""
     layouts: dict[str, list[str]] = {}
     jobs: list[pl.DataFrame] = []
     problems: list[str] = []
     for path in paths:
-        if Path(path).suffix == ".json" and _PLAN_HEAD.search("".join(read_head(path))):
+        if Path(path).suffix == ".json" and _GPUPLANNER_FILE_PATTERN.search("".join(read_head(path))):
             earlier, problem = read_plan(path)
             states = node_states_at(check_layout_plan(assign(earlier, problem), problem.gpu_model), time)
             layouts |= {node: [layout for _, layout in state.gpus] for node, state in states.items()}
@@ -418,7 +422,7 @@ def _read_cluster(
 
 
 def _to_canonical_layout(gpu_model: GpuModel, layout: str) -> str:
-    """Write a layout in canonical order, if it can be placed."""
+    """Return a layout with its profiles in canonical order; unchanged if it cannot be placed on the GPU model."""
     proof = prove(gpu_model, parse_layout(layout))
     return layout if proof.layout is None or not proof.layout.placements else proof.layout.counts_text
 
@@ -437,7 +441,7 @@ def _match_layouts(current_layouts: Sequence[str], planned_state: NodeState) -> 
 def _gpu_change_row(
     node: str, gpu: int, before: str, after: str, problem: PlanProblem
 ) -> tuple[str, int, str, str, int, int]:
-    """Make the row of a GPU with the instances removed and created."""
+    """Make a row of :data:`GPU_CHANGES_SCHEMA`, with the numbers of instances removed and created."""
     if before == after:
         return node, gpu, before, after, 0, 0
     change = problem.change.change(before, after)

@@ -20,26 +20,36 @@ from gpuplanner.report.chart_theme import (
     make_chart,
     make_tooltips,
     names_in_order,
+    prepare_chart_rows,
     rank_names,
     require_columns,
     stack_bars,
-    to_data,
     utc_axis,
     utc_calculations,
 )
 
 OBSERVED, FORECAST = "observed", "forecast"
+"""Values of the column ``kind`` in the chart of demand."""
 STILL_RUNNING, NEW_JOBS = "still running", "new jobs"
-LEVEL_COLUMNS = ("before", "after")
-INTERVAL_LABEL = "5 % to 95 % quantile"
+"""Legend labels of expected GPUs: of jobs that run at the cutoff, and of jobs to come."""
+LEVEL_CHANGE_COLUMNS = ("before", "after")
+"""Columns of a change in the level of demand: mean before and after it."""
+FORECAST_INTERVAL_LABEL = "5 % to 95 % quantile"
+"""Legend label of the forecast interval."""
 
 # Coarser and coarser means, until the rows of all panels fit into one chart.
 _MAX_DEMAND_ROWS = 2400
-_BIN_HOURS = (1, 2, 3, 4, 6, 12, 24, 168)
+"""Maximum rows of the chart of demand, above which demand is averaged over more hours."""
+_DEMAND_BIN_HOURS = (1, 2, 3, 4, 6, 12, 24, 168)
+"""Lengths over which demand may be averaged, shortest first [h]."""
 _PANEL_LAYOUT = {"columns": 2, "minimum": 320, "margin": 40}
-_KEY_WORDS = {"unique_id": "series", "tenant": "team", "profile": "profile"}
+"""Layout of the panels of demand: maximum columns, minimum width and margin [px]."""
+_PANEL_COLUMN_LABELS = {"unique_id": "series", "tenant": "team", "profile": "profile"}
+"""Words of the title for the column of the panels."""
 _SCORE_COLUMNS = ("unique_id", "model", "mase", "coverage_90")
+"""Columns that :func:`plot_backtest_scores` needs."""
 _FAN_COLUMNS = ("ds", "still_running", "to_come", "q05", "q50", "q95")
+"""Columns that :func:`plot_fan` needs."""
 
 
 def plot_demand(
@@ -83,7 +93,7 @@ def plot_demand(
     'Demand by profile'
     """
     require_columns(demand, ["unique_id", "ds", "y", by], source="plot_demand")
-    title = f"Demand by {_KEY_WORDS.get(by, by)}"
+    title = f"Demand by {_PANEL_COLUMN_LABELS.get(by, by)}"
     if demand.is_empty():
         return theme.make_empty_chart("There is no demand.", title=title)
     panels = rank_names(demand, by, "y")[:top]
@@ -94,7 +104,7 @@ def plot_demand(
     allowed = (_MAX_DEMAND_ROWS - future.height) // len(panels)
     slots = history["ds"].n_unique()
     step_h = _slot_hours(history)
-    hours = next((h for h in _BIN_HOURS if h >= step_h and slots * step_h / h <= allowed), _BIN_HOURS[-1])
+    hours = next((h for h in _DEMAND_BIN_HOURS if h >= step_h and slots * step_h / h <= allowed), _DEMAND_BIN_HOURS[-1])
     binned_history = history.group_by("panel", pl.col("ds").dt.truncate(f"{hours}h"), "kind").agg(pl.col("y").mean())
     level_changes = _level_change_rows(demand, by, panels, begin)  # type: ignore[arg-type]
     rows = pl.concat([binned_history, future, level_changes], how="diagonal")
@@ -136,7 +146,7 @@ def plot_backtest_scores(scores: pl.DataFrame) -> ChartType:
         )
         line = alt.Chart().mark_rule(color=theme.VERMILION, strokeDash=[4, 3], size=1.5)
         rule = line.encode(x=alt.datum(mark_at))
-        return alt.layer(points, rule).properties(height=theme.BAND_HEIGHT * len(models))
+        return alt.layer(points, rule).properties(height=theme.BAR_ROW_HEIGHT_PX * len(models))
 
     chart = alt.concat(
         draw_score_panel("mase", "MASE (1 = seasonal naive)", 1.0),
@@ -228,12 +238,14 @@ def _draw_demand_panels(rows: pl.DataFrame, panels: list[str], *, hours: int, un
         square = alt.Legend(symbolType="square")
         fill = alt.Fill("band:N", title=None, legend=square, scale=alt.Scale(range=[theme.SKY]))
         band = data.mark_area(opacity=0.3).encode(y=alt.Y("low:Q"), y2="high:Q", fill=fill)
-        interval_band = band.transform_filter("isValid(datum.low)").transform_calculate(band=f"'{INTERVAL_LABEL}'")
+        interval_band = band.transform_filter("isValid(datum.low)").transform_calculate(
+            band=f"'{FORECAST_INTERVAL_LABEL}'"
+        )
         layers.insert(0, interval_band)
     if "change" in rows.columns:
         marks = data.transform_filter("isValid(datum.change)").mark_rule(color=theme.INK, strokeDash=[2, 2])
         layers.append(marks.encode(tooltip=make_tooltips(at="UTC", change="new level")))
-    layered = alt.layer(*layers, data=to_data(rows)).properties(height=150)
+    layered = alt.layer(*layers, data=prepare_chart_rows(rows)).properties(height=150)
     facets = layered.facet(facet=alt.Facet("panel:N", title=None, sort=panels), columns=2)
     chart: ChartType = facets.resolve_scale(y="independent")
     return chart
@@ -299,7 +311,7 @@ def _level_change_rows(demand: pl.DataFrame, by: str, panels: list[str], begin: 
     polars.DataFrame
         ``panel, ds, change``.
     """
-    tables, levels = [], pl.format("{} to {}", *(pl.col(side).round(1) for side in LEVEL_COLUMNS))
+    tables, levels = [], pl.format("{} to {}", *(pl.col(side).round(1) for side in LEVEL_CHANGE_COLUMNS))
     for panel in panels:
         total = demand.filter(pl.col(by) == panel).group_by("ds").agg(pl.col("y").sum())
         changes = change_points(total).filter(pl.col("ds") > begin)
@@ -309,23 +321,28 @@ def _level_change_rows(demand: pl.DataFrame, by: str, panels: list[str], begin: 
 
 
 def _slot_hours(history: pl.DataFrame) -> float:
-    """Return the length of an interval of demand [h]."""
+    """Return the length of the intervals in a table of demand, from its times in ``ds`` [h]."""
     slots = history["ds"].unique().sort()
     step = slots.diff().min()
     return step.total_seconds() / 3600 if isinstance(step, timedelta) else 1.0
 
 
 NO_TENANT = "-"
-_MAX_BARS = 100
+"""Team of unallocated GPU-hours in the ledger."""
+_MAX_LEDGER_BARS = 100
+"""Maximum number of bars of the ledger over time."""
 _LEDGER_BINS = (("1h", "hour"), ("1d", "day"), ("1w", "week"), ("1mo", "month"))
-_WORD_LEGEND = alt.Legend(title=None, labelExpr="replace(datum.label, '_', ' ')")
+"""Lengths of the bars of the ledger as polars writes them, with their names, shortest first."""
+_LEGEND_WITHOUT_UNDERSCORES = alt.Legend(title=None, labelExpr="replace(datum.label, '_', ' ')")
+"""Legend whose labels are column names with blanks for underscores."""
 _ACTIVITY_STYLES = {
     "used": ("used", theme.BLUE), "idle_with_process": ("idle, with a process", theme.ORANGE),
     "idle_without_process": ("idle, no process", theme.VERMILION),
     "idle_unclear": ("idle, process unknown", theme.PINK), "no_telemetry": ("no telemetry", theme.GREY),
 }  # fmt: skip
-"""Name and colour of each part of allocated GPU-hours, in stacking order."""
+"""Label and colour of each part of allocated GPU-hours, by column, in stacking order."""
 _END_STATE_COLOURS = {"completed": theme.BLUE, "failed, may run again": theme.VERMILION}
+"""Colours of the GPU-hours of completed and of failed jobs, by label."""
 
 
 @frame_chart("Installed GPU-hours per day by bucket", *("hour", "bucket", "gpu_hours"), empty="The ledger has no rows.")
@@ -356,7 +373,9 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
     """
     clock = pl.col("hour").dt.convert_time_zone(tz).dt.replace_time_zone(None)
     local = ledger.select(clock, "gpu_hours", bucket=pl.col("bucket").cast(pl.String))
-    every, word = next((bin_ for bin_ in _LEDGER_BINS if _count_bars(local, bin_[0]) <= _MAX_BARS), _LEDGER_BINS[-1])
+    every, word = next(
+        (bin_ for bin_ in _LEDGER_BINS if _count_bars(local, bin_[0]) <= _MAX_LEDGER_BARS), _LEDGER_BINS[-1]
+    )
     binned = (
         local.group_by("bucket", start=pl.col("hour").dt.truncate(every))
         .agg(pl.col("gpu_hours").sum())
@@ -379,7 +398,9 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
     )
     bars = base.mark_bar(orient="vertical", binSpacing=1).encode(
         y=alt.Y("gpu_hours:Q", title=f"GPU-hours per {word}", stack="zero"),
-        color=alt.Color("bucket:N", legend=_WORD_LEGEND, scale=theme.colour_scale(theme.BUCKET_COLOURS, shown)),
+        color=alt.Color(
+            "bucket:N", legend=_LEGEND_WITHOUT_UNDERSCORES, scale=theme.colour_scale(theme.BUCKET_COLOURS, shown)
+        ),
         order=alt.Order("order:Q"),
         tooltip=hover,
     )
@@ -618,10 +639,12 @@ def _draw_allocated_bars(
     shown = rows.filter(pl.col("gpu_hours") > 0).with_columns(share=share)
     x = alt.X("gpu_hours:Q", title="GPU-hours")
     hover = make_tooltips(name=row, part=part, gpu_hours=("GPU-hours", ",.1f"), share=("share of the bar", ".1%"))
-    chart = stack_bars(shown, x, y="name", order=order, part="part", colours=colours, hover=hover, legend=_WORD_LEGEND)
+    chart = stack_bars(
+        shown, x, y="name", order=order, part="part", colours=colours, hover=hover, legend=_LEGEND_WITHOUT_UNDERSCORES
+    )
     return theme.finish(chart, bands=order, legend=legend)
 
 
 def _count_bars(local: pl.DataFrame, every: str) -> int:
-    """Count the bars that a ledger has in bins of a length."""
+    """Count the bars of a ledger whose hours are binned by a length such as ``1d``."""
     return local["hour"].dt.truncate(every).n_unique()

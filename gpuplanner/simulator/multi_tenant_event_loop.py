@@ -116,7 +116,7 @@ def run_duration(job_row: Row, write_s: float, seed: int, factor: float) -> floa
 
     Parameters
     ----------
-    job_row : ConstraintRow
+    job_row : Row
         Request of a tenant; whether it will fail is written to it.
     write_s : float
         Time to write a checkpoint. [s]
@@ -430,7 +430,7 @@ def decay_use(groups: Table, decay_per_s: float, seconds: float) -> None:
 
 @compile_not_inlined
 def mark_teams_over_quota(groups: Table) -> None:
-    """Mark groups with no quota of their own left: where any team has a quota, also those without one."""
+    """Mark teams with no quota of their own left; where any team has a quota, also the teams without one."""
     has_any_quota = 0
     for group in groups:
         has_any_quota |= group.has_quota
@@ -539,7 +539,7 @@ def run_shared_events(state: SimulationState, team_state: TeamState) -> bool:
 
 @compile_not_inlined
 def end_run(state: SimulationState, team_state: TeamState, request: int) -> None:
-    """End the present run of a request; one that failed goes back to the queue."""
+    """End the present run of a request, which leaves, or goes back to the queue if it failed."""
     status, job_row = state.status[0], team_state.jobs[request]
     start_s, factor = state.start_s[request], state.run_factor[request]
     release_nodes(state, request)

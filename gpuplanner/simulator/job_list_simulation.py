@@ -18,9 +18,11 @@ from gpuplanner.simulator.event_loop import pop_event, push_event
 from gpuplanner.simulator.simulation_state import END_EVENT_DTYPE_BY_COLUMN, NO_INDEX, Floats, Ints, Table, make_table
 
 BitSets = NDArray[np.uint64]
-"""Sets of nodes as bits: [free GPUs, word of 64 nodes]."""
+"""Sets of nodes as bits, by unallocated GPUs and 64-node word: shape (gpus_per_node + 1, n_words)."""
 ONE_BIT, DE_BRUIJN_SHIFT = np.uint64(1), np.uint64(58)
+"""The number 1 as an unsigned 64-bit integer, and the shift that leaves the top six bits of such a number."""
 DE_BRUIJN_BIT_SCAN_NUMBER = np.uint64(0x03F79D71B4CB0A89)
+"""De Bruijn number: each power of two times it has different top six bits, which identify the bit."""
 BIT_INDEX_BY_DE_BRUIJN_TOP_BITS = np.zeros(64, np.int64)
 """Number of the bit that is set in a power of two: found by the top six bits of its product with a de Bruijn number
 (C. E. Leiserson, H. Prokop, K. H. Randall, "Using de Bruijn sequences to index a 1 in a computer word", 1998)."""
@@ -77,7 +79,7 @@ def start_jobs_on_equal_nodes(
     start_s = np.zeros(count)
     node_bits = np.zeros((gpus_per_node + 1, nodes // 64 + 1), np.uint64)
     first_part = np.concatenate([[0], np.cumsum(-(-gpus // gpus_per_node))]).astype(np.int64)
-    run_equal_nodes(
+    run_events_on_equal_nodes(
         np.ascontiguousarray(submit_s, np.float64),
         np.ascontiguousarray(run_s, np.float64),
         np.ascontiguousarray(gpus, np.int64),
@@ -96,7 +98,7 @@ def start_jobs_on_equal_nodes(
 
 
 @compile_event_loop_entry
-def run_equal_nodes(
+def run_events_on_equal_nodes(
     submit_s: Floats,
     run_s: Floats,
     gpus: Ints,
@@ -111,7 +113,7 @@ def run_equal_nodes(
     first_part: Ints,
     part_node: Ints,
 ) -> None:
-    """Process all events; within one instant ends, then submissions, then starts in the order of the queue.
+    """Simulate all events of :func:`start_jobs_on_equal_nodes`: at one instant ends, then submissions, then starts.
 
     Parameters
     ----------
@@ -246,7 +248,9 @@ MAX_JOB_LIST_TIME_S = 1e12
 MAX_JOB_LIST_GPUS = 10_000_000
 """GPUs of the largest fleet, and of the largest job. [GPU]"""
 REQUIRED_JOB_LIST_COLUMNS = ("job_id", "submit_time", "duration", "num_gpus")
+"""Columns that a CSV file of jobs must have; times are in seconds."""
 OPTIONAL_JOB_COLUMNS = ("tenant", "limit_s")
+"""Columns that a CSV file of jobs may have: team, and time limit [s]."""
 VALID_VALUES_BY_JOB_LIST_COLUMN = {
     "submit_time": ("a number from 0 to 1e12", pl.col("submit_time").is_between(0, MAX_JOB_LIST_TIME_S)),
     "duration": ("a number from 0 to 1e12", pl.col("duration").is_between(0, MAX_JOB_LIST_TIME_S)),
@@ -263,6 +267,7 @@ VALID_VALUES_BY_JOB_LIST_COLUMN = {
 JOB_LIST_QUEUES = ("fifo", "pass", "backfill", "sjf", "fair")
 """Queue rules: first come, first served; every job that fits; EASY backfill; shortest job first; fair share by team."""
 QUANTILE_BY_WAIT_COLUMN = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+"""Quantile [0-1] of each percentile column of :func:`tabulate_waits`."""
 
 
 def read_job_list(path: str | Path) -> tuple[pl.DataFrame, list[str]]:

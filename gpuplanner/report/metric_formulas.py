@@ -12,16 +12,17 @@ from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import make_cause_table
 from gpuplanner.decision.study import Study
-from gpuplanner.report.number_formats_and_glossary import SHARE_PREFIX, figure_value, format_share
+from gpuplanner.report.number_formats_and_glossary import SHARE_PREFIX, format_share, metric_value
 
-Inputs = Mapping[str, float | str | None]
+FormulaInputs = Mapping[str, float | str | None]
+"""Numbers that a formula uses, by name; None: not known."""
 
 
 @dataclass(frozen=True, eq=False)
 class Formula:
-    """A figure of the page and how it is computed.
+    """A number of the report page and the formula that computes it.
 
-    - ``name``: Anchor on the page.
+    - ``name``: Key of the number, and its HTML anchor on the page.
     - ``label``, ``value``, ``unit``: As on the page; a value of None is not known.
     - ``formula``: In words, with the names of ``inputs`` and the columns of ``rows``.
     - ``inputs``: Numbers of the formula.
@@ -34,13 +35,13 @@ class Formula:
     value: float | str | None
     unit: str
     formula: str
-    inputs: Inputs
+    inputs: FormulaInputs
     rows: pl.DataFrame
     source: str
 
     @property
     def labelled_value(self) -> str:
-        """The figure with label and unit, as on the page.
+        """The number with its label and unit, as on the page.
 
         Examples
         --------
@@ -66,12 +67,12 @@ def value_text(value: float | str | None) -> str:
 
 
 def list_formulas(study: Study) -> list[Formula]:
-    """List the formulas of the page: those of the decision first, then those of the period."""
+    """List the formulas of all numbers of the report page: those of the decision first, then those of the period."""
     return [*_decision_formulas(study), *_period_formulas(study)]
 
 
 def _decision_formulas(study: Study) -> list[Formula]:
-    """List the formulas of the decision."""
+    """List the formulas of the decision's numbers, such as GPUs, queue wait and capacity freed."""
     decision = study.decision
     layouts = layout_table(decision)
     measures = pl.DataFrame(decision.measures, infer_schema_length=None)
@@ -82,7 +83,7 @@ def _decision_formulas(study: Study) -> list[Formula]:
     causes = pl.DataFrame() if comparison.waits is None else make_cause_table(comparison.waits.causes.job_size)
     return [
         Formula(
-            "gpus", "GPUs needed to meet the wait limit", _total(layouts, "gpus"), "GPUs",
+            "gpus", "GPUs needed to meet the wait limit", _sum_column(layouts, "gpus"), "GPUs",
             "sum of the GPUs of all layouts. A change beside today's number of GPUs has to meet the limit of each job "
             "size in the record; GPUs are released or bought only where it also holds in 80 % of resampled records, "
             "each compared with today's fleet on the same record",
@@ -120,7 +121,7 @@ def _decision_formulas(study: Study) -> list[Formula]:
             pl.DataFrame(), "study.json: comparison.exhaustion",
         ),
         Formula(
-            "waiting", "Hours of waiting", _total(causes, "waited"), "hours",
+            "waiting", "Hours of waiting", _sum_column(causes, "waited"), "hours",
             "sum of waited over job sizes: the sum of all causes", {}, causes,
             "study.json: comparison.waits",
         ),
@@ -136,12 +137,12 @@ def layout_table(decision: Decision) -> pl.DataFrame:
 
 def _busy_share(study: Study) -> str | None:
     """Format the utilization of installed GPUs; None if it was not measured."""
-    value = figure_value(study.decision, f"{SHARE_PREFIX}all_busy")
+    value = metric_value(study.decision, f"{SHARE_PREFIX}all_busy")
     return None if value is None else format_share(value)
 
 
-def _saving_inputs(study: Study) -> Inputs:
-    """Return GPU-hours per week today and as recommended, with the reason if they are not known."""
+def _saving_inputs(study: Study) -> FormulaInputs:
+    """Return the inputs of the capacity freed: GPU-hours per week today and as recommended, or the reason for none."""
     saving, today = study.decision.saving, float(study.decision.fleet_gpus * HOURS_PER_WEEK)
     if saving.value is None:
         return {"today": today, "as recommended": None, "reason": saving.reason}
@@ -150,7 +151,7 @@ def _saving_inputs(study: Study) -> Inputs:
 
 
 def _electricity_formula(study: Study) -> Formula:
-    """Make the formula of the energy saved per week [kWh]."""
+    """Make the formula of the energy that the recommendation saves per week [kWh]."""
     decision, power, pue = study.decision, study.provenance.power, study.provenance.pue
     row = study.comparison.find_row(study.comparison.winner)
     hours_off = decision.saving.value
@@ -169,7 +170,7 @@ def _electricity_formula(study: Study) -> Formula:
 
 
 def _period_formulas(study: Study) -> list[Formula]:
-    """List the formulas of the period: GPU-hours, cost, energy and carbon."""
+    """List the formulas of the numbers of the period: GPU-hours, cost, energy and carbon."""
     headline, tables = study.headline, study.tables
     buckets, tenants = tables["ledger_buckets"], tables["ledger_tenants"]
     ended, costs, energy = tables["ended"], tables["costs"], tables["energy"]
@@ -179,51 +180,52 @@ def _period_formulas(study: Study) -> list[Formula]:
     price: dict[str, float | str | None] = {"price per GPU-hour": None if rate is None else f"{rate:,.6g}"}
     return [
         Formula(
-            "installed", "Installed GPU-hours", _total(buckets, "gpu_hours"), "GPU-hours",
+            "installed", "Installed GPU-hours", _sum_column(buckets, "gpu_hours"), "GPU-hours",
             "sum of the GPU-hours of all buckets",
             {"GPUs": headline.installed_gpus}, buckets, "tables/ledger.parquet",
         ),
         Formula(
-            "allocated", "Allocated GPU-hours", _total(tenants, "allocated_gpu_hours"), "GPU-hours",
+            "allocated", "Allocated GPU-hours", _sum_column(tenants, "allocated_gpu_hours"), "GPU-hours",
             "sum of the allocated GPU-hours of all teams", {}, tenants, "tables/ledger.parquet",
         ),
         Formula(
-            "idle", "GPU-hours allocated but idle", _total(tenants, "allocated_idle"), "GPU-hours",
+            "idle", "GPU-hours allocated but idle", _sum_column(tenants, "allocated_idle"), "GPU-hours",
             "sum of allocated idle of all teams: telemetry or the job's record shows no activity",
             {}, tenants, "tables/ledger.parquet",
         ),
         Formula(
             "lost", "GPU-hours of unsuccessful jobs",
-            _total(ended.filter("lost"), "gpu_hours"), "GPU-hours",
+            _sum_column(ended.filter("lost"), "gpu_hours"), "GPU-hours",
             "sum of gpu_hours of all rows whose state is lost", price, ended, "tables/ended.parquet",
         ),
         Formula(
-            "cost", "Cost of the period", _total_if_any(costs, "EffectiveCost"), f"{headline.currency or ''}{basis}",
+            "cost", "Cost of the period", _sum_column_if_rows(costs, "EffectiveCost"),
+            f"{headline.currency or ''}{basis}",
             "sum of EffectiveCost of all charge lines",
             price | {"currency": headline.currency, "priced": basis.strip() or None},
             costs.select("SubAccountName", "x_Bucket", "PricingQuantity", pl.col("EffectiveCost").cast(pl.Float64)),
             "tables/costs.parquet",
         ),
         Formula(
-            "energy", "Facility energy (PUE)", _total_if_any(energy, "energy_kwh"), "kWh",
+            "energy", "Facility energy (PUE)", _sum_column_if_rows(energy, "energy_kwh"), "kWh",
             "sum of the energy of all states of the GPUs",
             {"PUE": study.provenance.pue}, energy, "tables/energy.parquet",
         ),
         Formula(
-            "carbon", "Operational carbon", _total_if_any(energy, "location_kg"), "kg CO2e",
+            "carbon", "Operational carbon", _sum_column_if_rows(energy, "location_kg"), "kg CO2e",
             "sum of location_kg of all states of the GPUs",
             {"g CO2e per kWh": carbon_factor}, energy, "tables/energy.parquet",
         ),
     ]  # fmt: skip
 
 
-def _total_if_any(rows: pl.DataFrame, column: str) -> float | None:
-    """Sum a column; None without rows, because price or power is not known then."""
-    return None if rows.is_empty() else _total(rows, column)
+def _sum_column_if_rows(rows: pl.DataFrame, column: str) -> float | None:
+    """Sum a column; None for a table without rows, which has none if price or power is not known."""
+    return None if rows.is_empty() else _sum_column(rows, column)
 
 
-def _total(rows: pl.DataFrame, column: str) -> float | None:
-    """Sum the known values of a column; None if there are rows and none is known."""
+def _sum_column(rows: pl.DataFrame, column: str) -> float | None:
+    """Sum the known values of a column; 0 without rows, None if no row has a value or the column is missing."""
     if rows.is_empty():
         return 0.0
     if column not in rows.columns:

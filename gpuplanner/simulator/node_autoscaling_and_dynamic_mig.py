@@ -54,7 +54,7 @@ def latest_end_of_running(state: SimulationState, request: int) -> float:
 
 @compile_not_inlined
 def set_after_ends(state: SimulationState, gpu: int, gpu_set: int, time_s: float) -> int:
-    """Find the instance set of a GPU at a time, if all requests end by their limits and none starts."""
+    """Find the MIG instance set of a GPU at a time, if requests end by their limits and none starts."""
     for start_slice in range(state.mig.slice_request.shape[1]):
         request = state.mig.slice_request[gpu, start_slice]
         if request != NO_INDEX and latest_end_of_running(state, request) <= time_s:
@@ -66,7 +66,7 @@ def set_after_ends(state: SimulationState, gpu: int, gpu_set: int, time_s: float
 def place_instances(
     state: SimulationState, node: int, gpu_sets: Ints, profile: int, need: int, request: int, spares_head: bool
 ) -> int:
-    """Place instances on the GPUs of a node where most stays possible; return what the queue head loses.
+    """Place instances on the GPUs of a node where most others still fit; return what the queue head loses.
 
     Parameters
     ----------

@@ -16,10 +16,12 @@ from gpuplanner.ingest.source_fields import Field
 from gpuplanner.ingest.text_files import read_head
 
 Sniffer = Callable[[Sequence[str]], bool]
+"""Function that tells from the first lines of a file whether it is of a certain source."""
 Reader = TypeVar("Reader", bound=Callable[..., Dataset])
+"""Type of a function that reads files into a dataset, kept by the decorator :func:`register_sniffer`."""
 
 READER_OPTIONS = frozenset({"tz", "origin", "nodes", "columns", "boards", "node", "gpu", "interval_s", "query"})
-"""Options that a user may state because files leave them out."""
+"""Names of all options of readers, with which a user states what files leave out, such as ``tz``."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Source:
 
 @dataclass(frozen=True)
 class SourceForm:
-    """One kind of files that a source publishes.
+    """One kind of files of a source, such as the job log of Philly, with its reader.
 
     - ``content``: What the files hold, for messages.
     - ``entry``: Its reader, ``module:name`` below ``gpuplanner.ingest``, imported on use. The reader has a test for its
@@ -137,7 +139,7 @@ def define_source(
 
 
 def load_entry(entry: str) -> Any:  # noqa: ANN401 - whatever has a name
-    """Import an object by its name below ``gpuplanner.ingest``, ``module:name``."""
+    """Import a reader by its name ``module:name`` below ``gpuplanner.ingest``."""
     module, _, name = entry.partition(":")
     return getattr(importlib.import_module(f"gpuplanner.ingest.{module}"), name)
 

@@ -21,20 +21,20 @@ from gpuplanner.forecast.model_selection import fold_scores, mean_scores
 from gpuplanner.forecast.rolling_demand_forecast import lay_out_demand, rolling_backtest
 from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS
 from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.notebook.dataset_and_quota_panels import ExplorePanel, make_explore_panel
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, ForecastPanel, ForecastQuestion
-from gpuplanner.notebook.usage_panels import ExplorePanel, explore_inbox
-from gpuplanner.notebook.views import View
+from gpuplanner.notebook.views_and_panels import View
 from gpuplanner.report import cost_and_forecast_sections, dataset_sections
 from gpuplanner.report import html_page as page
 from gpuplanner.report.finance_exports import write_cost_workbook
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, open_inbox
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset
 
-MAX_METRIC_CHARTS = 4
-"""Number of metrics in the chart of twenty jobs: two completion times and two utilizations."""
+MAX_TWENTY_JOBS_METRICS = 4
+"""Number of metrics that :func:`twenty_jobs` charts: two completion times and two utilizations."""
 
 
 def twenty_jobs() -> View:
-    """Stored results of ``benchmarks/claims/twenty_jobs.py``: the claim of twenty jobs on eight H100.
+    """Show the stored results of ``benchmarks/claims/twenty_jobs.py``, a test of a published claim on eight H100.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def twenty_jobs() -> View:
     """
     figures = pl.read_csv(claims_folder() / "twenty_jobs.csv")
     policies = pl.read_csv(claims_folder() / "twenty_jobs_policies.csv")
-    metrics = policies["metric"].unique(maintain_order=True).head(MAX_METRIC_CHARTS)
+    metrics = policies["metric"].unique(maintain_order=True).head(MAX_TWENTY_JOBS_METRICS)
     shown = policies.filter(pl.col("metric").is_in(metrics.to_list()))
     chart = page.figure(
         plots.plot_policies(shown),
@@ -61,12 +61,13 @@ def twenty_jobs() -> View:
     return View(page.section("Twenty jobs on eight H100", table, chart), policies)
 
 
-DEFAULT_AHEAD_QUESTION = ForecastQuestion()
+DEFAULT_FORECAST_QUESTION = ForecastQuestion()
+"""Default forecast settings: horizon, gap, cost of a missing GPU-hour, installed GPUs."""
 
 
 @dataclass(frozen=True, eq=False)
 class ForecastView:
-    """Forecast of GPU demand from a cutoff, with a view for each part.
+    """Forecast of GPU demand from a cutoff in the data, with a method that shows each part in a notebook.
 
     - ``source``: Demand of the jobs that are known at the cutoff.
     """
@@ -112,22 +113,22 @@ class ForecastView:
         backtest = rolling_backtest(self.source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=models, price=price)
         return View(cost_and_forecast_sections.render_error_section(backtest), mean_scores(fold_scores(backtest)))
 
-    def decision(self, question: ForecastQuestion = DEFAULT_AHEAD_QUESTION) -> View:
-        """Show the quantile of demand to plan for, given the cost of missing GPU-hours."""
+    def decision(self, question: ForecastQuestion = DEFAULT_FORECAST_QUESTION) -> View:
+        """Show the quantile of forecast demand to plan for, given the cost of missing GPU-hours."""
         shown = cost_and_forecast_sections.render_quantile_section(
             self.source, question.horizon, question.gap, question.price
         )
         return View(shown, self.source.cost_curve(question.horizon, question.gap, question.price))
 
-    def calendar(self, question: ForecastQuestion = DEFAULT_AHEAD_QUESTION) -> View:
+    def calendar(self, question: ForecastQuestion = DEFAULT_FORECAST_QUESTION) -> View:
         """Show the GPUs to plan on each day of the horizon."""
         shown = cost_and_forecast_sections.render_calendar_section(
             self.source, question.horizon, question.gap, question.price, question.capacity
         )
         return View(shown, self.source.plan_calendar(question.horizon, question.gap, question.price))
 
-    def controls(self, question: ForecastQuestion = DEFAULT_AHEAD_QUESTION) -> ForecastPanel:
-        """Make the panel with controls, the calendar and the decision."""
+    def controls(self, question: ForecastQuestion = DEFAULT_FORECAST_QUESTION) -> ForecastPanel:
+        """Make the panel with controls of the forecast settings, the calendar of GPUs to plan and the quantile."""
         parts = (self.calendar, self.decision)
         return ForecastPanel(question, lambda question: "".join(part(question)._repr_html_() for part in parts))
 
@@ -144,9 +145,9 @@ def ahead(data: str = "sample", *, at: str = "") -> ForecastView:
 
     Returns
     -------
-    Ahead
-        ``expected()``, ``past_errors()``, ``decision()``, ``calendar()``: a view each; ``controls()`` moves the last
-        two, which answer an :class:`ForecastQuestion`.
+    ForecastView
+        ``expected()``, ``past_errors()``, ``decision()``, ``calendar()``: a view each; ``controls()``: a panel that
+        changes the settings (:class:`ForecastQuestion`) of the last two.
 
     Raises
     ------
@@ -168,7 +169,7 @@ def ahead(data: str = "sample", *, at: str = "") -> ForecastView:
 
 @dataclass(frozen=True, eq=False)
 class MonthCosts:
-    """Cost of a month, with a view for each part.
+    """Cost of a month, with a method that shows each part in a notebook.
 
     - ``scenario``: Month, data and prices.
     - ``review``: Cost, energy and carbon of the month.
@@ -209,7 +210,7 @@ class MonthCosts:
         )
 
     def burst(self, rules: str = "") -> View:
-        """Show the jobs to send to rented GPUs, by a file of rules."""
+        """Show the jobs to send to rented GPUs; `rules` is the path of a file of burst rules, or empty."""
         plan = plan_burst(self.scenario, read_burst_rules(rules)) if rules else None
         return View(
             cost_and_forecast_sections.render_burst_section(plan), pl.DataFrame() if plan is None else plan.jobs
@@ -278,7 +279,7 @@ def explore(
 
     Returns
     -------
-    SeenTrace
+    TraceView
         ``quality()``, ``ledger()``, ``demand()``, ``phases()``, ``claim()``, ``provenance()``: a view each.
 
     Raises
@@ -291,13 +292,13 @@ def explore(
     >>> explore("sample").ledger().frame().columns[:2]
     ['bucket', 'gpu_hours']
     """
-    inbox = open_inbox(data, gpu_model=gpu_model, tz=tz, smallest_group=smallest_group)
+    inbox = explore_dataset(data, gpu_model=gpu_model, tz=tz, smallest_group=smallest_group)
     return TraceView(inbox, data if isinstance(data, str) else "the trace")
 
 
 @dataclass(frozen=True, eq=False)
 class TraceView:
-    """A dataset with a view for each part.
+    """A dataset of jobs and telemetry, with a method that shows each part in a notebook.
 
     - ``inbox``: The opened dataset.
     - ``name``: Its folder or name.
@@ -335,7 +336,7 @@ class TraceView:
         return View(dataset_sections.render_phase_section(self.inbox, job), table)
 
     def claim(self) -> View:
-        """Show whether final phases of jobs need fewer GPUs."""
+        """Show evidence on the claim that later phases of jobs need fewer GPUs."""
         table = pl.DataFrame() if self.inbox.claim is None else self.inbox.claim
         return View(dataset_sections.render_claim_section(self.inbox), table)
 
@@ -345,4 +346,4 @@ class TraceView:
 
     def panel(self) -> ExplorePanel:
         """Make the panel with controls of dataset, team, job and view."""
-        return explore_inbox(self.inbox, dataset_sections.SECTION_VIEWS, data=self.name)
+        return make_explore_panel(self.inbox, dataset_sections.SECTION_VIEWS, data=self.name)

@@ -31,7 +31,8 @@ from gpuplanner.report.first_screen import (
     teams_table,
 )
 
-MAIL_STYLE = "font-family:sans-serif;font-size:15px;line-height:1.45;color:#1a1a1a;max-width:40em"
+MAIL_CSS = "font-family:sans-serif;font-size:15px;line-height:1.45;color:#1a1a1a;max-width:40em"
+"""CSS of the body of the mail message."""
 
 
 def render_mail(study: Study, page: str, *, base_url: str | None = None, node_changes: str = "") -> str:
@@ -83,20 +84,25 @@ def _render_mail_html(title: str, findings: list[str], steps: list[str], link: s
 
     todo = f"<p>Next steps:</p>{list_html('ul', steps)}" if steps else ""
     return (
-        f'<html lang="en"><body style="{MAIL_STYLE}"><h1 style="font-size:20px">{escape(title)}</h1>'
+        f'<html lang="en"><body style="{MAIL_CSS}"><h1 style="font-size:20px">{escape(title)}</h1>'
         f"{list_html('ol', findings)}{todo}<p>Report: {link}</p></body></html>\n"
     )
 
 
 MAX_MESSAGE_CHARACTERS = 3000
-"""Characters of a message that chat programs accept."""
+"""Maximum characters of a chat message."""
 BROWSER_VARIABLE = "GPUPLANNER_BROWSER"
-"""Names the browser that prints; empty: none does."""
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+"""Environment variable that names the browser that prints to PDF; empty: no PDF."""
+BROWSER_PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+"""Programs that are tried as the browser that prints to PDF, in this order."""
 BROWSER_TIMEOUT_S = 300
+"""Maximum time for printing a page [s]."""
 _MARKUP_TAG = re.compile(r"<[^>]*>")
+"""Tag of an HTML fragment."""
 _PDF_DATE = re.compile(rb"/(CreationDate|ModDate) \(D:[^)]*\)")
-_PDF_NODE = re.compile(rb"\(node\d{8}\)")
+"""Creation and modification date in a PDF, which are removed."""
+_PDF_NODE_NAME = re.compile(rb"\(node\d{8}\)")
+"""Internal name of a structure element in a PDF, which changes from print to print."""
 
 
 def to_plain_text(html: str) -> str:
@@ -212,7 +218,7 @@ def find_browser() -> str | None:
     configured = os.environ.get(BROWSER_VARIABLE)
     if configured is not None:
         return configured or None
-    return next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    return next((path for name in BROWSER_PROGRAMS if (path := shutil.which(name))), None)
 
 
 def print_pdf(page: Path, out: Path, program: str) -> None:
@@ -254,15 +260,15 @@ def print_pdf(page: Path, out: Path, program: str) -> None:
         message = process.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit {process.returncode}"]
         raise OutputError(str(out), expected, message[0], todo)
     pdf = _PDF_DATE.sub(lambda match: b"/%b (D:%b)" % (match[1], b"20000101000000+00'00'"), out.read_bytes())
-    number_by_part = {name: position for position, name in enumerate(sorted(set(_PDF_NODE.findall(pdf))))}
-    pdf = _PDF_NODE.sub(lambda match: b"(node%08d)" % number_by_part[match[0]], pdf)
+    number_by_part = {name: position for position, name in enumerate(sorted(set(_PDF_NODE_NAME.findall(pdf))))}
+    pdf = _PDF_NODE_NAME.sub(lambda match: b"(node%08d)" % number_by_part[match[0]], pdf)
     local_link = re.compile(rb"\(%b/([^()]*)\)" % re.escape(page_copy.parent.as_uri().encode()))
     # Spaces keep every object at the byte where the table of the file has it.
     out.write_bytes(local_link.sub(lambda match: (b"(%b)" % match[1]).ljust(len(match[0])), pdf))
 
 
 def _plain_cards(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
-    """Yield label, value and details of each card as plain text."""
+    """Yield label, value and details of each of the four cards of the decision as plain text."""
     for label, value, *details in make_cards(comparison):
         yield to_plain_text(label), to_plain_text(value), to_plain_text(" · ".join(details))
 

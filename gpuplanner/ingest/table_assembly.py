@@ -16,10 +16,10 @@ from gpuplanner._version import __version__
 from gpuplanner.core.errors import NAME_SOURCE_HINT, TraceFormatError, printable_file_name
 from gpuplanner.core.schema_checks import check_table, conform, filter_rows
 from gpuplanner.core.schemas import TABLES, Jobs
+from gpuplanner.ingest.chunked_tables import ORDERED_CHUNK_ROWS, ChunkedRows, write_chunks
 from gpuplanner.ingest.dataset import Dataset, gpu_hours
-from gpuplanner.ingest.delimited_rows import REJECTS, REPEATED_HEADER_REASON, Rows, unique_file_names
-from gpuplanner.ingest.gpu_shares import DeviceCounter
-from gpuplanner.ingest.large_tables import ORDERED_CHUNK_ROWS, ChunkedRows, write_chunks
+from gpuplanner.ingest.delimited_rows import REJECT_TABLE_SCHEMA, REPEATED_HEADER_REASON, Rows, unique_file_names
+from gpuplanner.ingest.job_gpu_counting import DeviceCounter
 from gpuplanner.ingest.quality_report import (
     JOB_LIST_CHECKS,
     UNSORTED_JOBS_CHECK,
@@ -27,8 +27,8 @@ from gpuplanner.ingest.quality_report import (
     Finding,
     build_quality_report,
     combine_findings,
-    file_findings_of,
     find_submission_gaps,
+    open_end_and_blank_line_findings,
     reject_findings,
     run_checks,
 )
@@ -39,8 +39,8 @@ from gpuplanner.ingest.quarantine import (
     add_past_nodes,
     drop_quarantined,
     find_past_fleet_changes,
+    find_quarantined_jobs,
     mark_quarantine,
-    quarantine_chunks,
     quarantine_facts,
     quarantine_findings,
     require_unquarantined,
@@ -52,7 +52,7 @@ SUPERSEDED_REASON = "repeated by a later export"
 """Reason of a rejected row that a later export repeats; its line number is lost, its job is in ``raw``."""
 
 ATTEMPT_KEY_COLUMNS = ("job_id", "attempt")
-"""Columns that identify an attempt of a job."""
+"""Columns of the job table that identify one scheduling attempt of a job."""
 
 
 def merge_job_exports(exports: Sequence[Dataset]) -> Dataset:
@@ -82,7 +82,7 @@ def merge_job_exports(exports: Sequence[Dataset]) -> Dataset:
         reason=pl.lit(SUPERSEDED_REASON),
         raw=pl.format("job {}, attempt {}", "job_id", "attempt"),
     )
-    rejects = pl.concat([*(export.rejects for export in ordered), superseded.cast(REJECTS)])
+    rejects = pl.concat([*(export.rejects for export in ordered), superseded.cast(REJECT_TABLE_SCHEMA)])
     rejects = rejects.sort("file", "row", "raw", nulls_last=True, maintain_order=True)
     return Dataset(
         {"jobs": jobs},
@@ -112,7 +112,7 @@ def _require_same_source(exports: Sequence[Dataset]) -> None:
 
 
 def _latest_table(tables: Sequence[pl.DataFrame | None]) -> pl.DataFrame | None:
-    """Return the last table that is not None."""
+    """Return the last table that is not None, of tables from the earliest to the latest export."""
     return next((table for table in reversed(tables) if table is not None), None)
 
 
@@ -172,7 +172,9 @@ def file_findings(rows: Rows | ChunkedRows, harmless_reasons: Sequence[str] = ()
     faults = reject_findings(rows.reasons, rows.count, [REPEATED_HEADER_REASON, *harmless_reasons])
     return [
         *faults,
-        *file_findings_of(unique_file_names(rows.files), [file.ends_open for file in rows.files], rows.blank),
+        *open_end_and_blank_line_findings(
+            unique_file_names(rows.files), [file.ends_open for file in rows.files], rows.blank
+        ),
     ]
 
 
@@ -244,7 +246,7 @@ CONDITION_BY_TIME_ORDER_REASON = {
     "end before start": pl.col("end_time") < pl.col("start_time"),
     "end before submission": pl.col("end_time") < pl.col("submit_time"),
 }
-"""Reason → condition of job rows whose times are in the wrong order."""
+"""Reject reason → condition of job rows whose times are in the wrong order."""
 
 
 def assemble_jobs(
@@ -284,7 +286,7 @@ def assemble_jobs(
         Remarks for the provenance.
     harmless_reasons : sequence of str
         Reject reasons that are no faults.
-    findings : sequence of Finding
+    findings_of_reader : sequence of Finding
         Findings of the reader.
     inventory : polars.DataFrame, optional
         Nodes, table ``schemas.Inventory``.
@@ -308,7 +310,7 @@ def assemble_jobs(
         chunks = ChunkedRows()
         chunks.add_rows(_drop_duplicate_attempts(rows.reject(CONDITION_BY_TIME_ORDER_REASON), observation_end))
     else:
-        chunks = rows.then(lambda chunk: chunk.reject(CONDITION_BY_TIME_ORDER_REASON)).apply_steps()
+        chunks = rows.queue_steps(lambda chunk: chunk.reject(CONDITION_BY_TIME_ORDER_REASON)).apply_steps()
     counting = DeviceCounter.from_jobs(chunks.good, inventory, boards, any_device=any_device)
     extra_columns = {name for check in checks for name in check.condition.meta.root_names()}
     extra_columns |= set() if last_seen is None else set(last_seen.meta.root_names())
@@ -323,9 +325,9 @@ def assemble_jobs(
             sound_rows, good=jobs.hstack(sound_rows.good.select(present_extras)).with_row_index("place", chunks.height)
         )
 
-    chunks.then(as_jobs).apply_steps()
+    chunks.queue_steps(as_jobs).apply_steps()
     require_rows(chunks, source)
-    quarantine_marks = quarantine_chunks(chunks.good, counting.inventory)
+    quarantine_marks = find_quarantined_jobs(chunks.good, counting.inventory)
     require_unquarantined(quarantine_marks["quarantined"], chunks.height, source)
 
     def marked_part(rows: Rows) -> Rows:
@@ -334,7 +336,7 @@ def assemble_jobs(
         return replace(rows, good=unmarked_rows.join(quarantine_marks, on="place", how="left", maintain_order="left"))
 
     if quarantine_marks.height:
-        chunks.then(marked_part).apply_steps()
+        chunks.queue_steps(marked_part).apply_steps()
     check_findings, quarantined_jobs, until, hours = _check_jobs(chunks, observation_end, [*JOB_LIST_CHECKS, *checks])
     findings = [
         *counting.findings,
@@ -365,12 +367,16 @@ def assemble_jobs(
         rejects = pl.concat(chunks.rejects.tables()).sort("file", "row", maintain_order=True)
         tables = {"jobs": pl.concat(iterate_ordered_jobs(), rechunk=True)}
     else:
-        rejects, tables = pl.DataFrame(schema=REJECTS), {}
+        rejects, tables = pl.DataFrame(schema=REJECT_TABLE_SCHEMA), {}
         types = pl.Schema({name: column.dtype for name, column in Jobs.columns().items()})
         write_chunks(iterate_ordered_jobs, types, output_folder / "jobs.parquet")
         chunks.good.clear()
         bounds = list(range(ORDERED_CHUNK_ROWS, chunks.last_reject + 1, ORDERED_CHUNK_ROWS))
-        write_chunks(lambda: chunks.rejects.iterate_ordered("row", bounds), REJECTS, output_folder / "rejects.parquet")
+        write_chunks(
+            lambda: chunks.rejects.iterate_ordered("row", bounds),
+            REJECT_TABLE_SCHEMA,
+            output_folder / "rejects.parquet",
+        )
         chunks.rejects.clear()
     facts = build_provenance(
         chunks,
@@ -435,7 +441,7 @@ def _check_jobs(
 
 
 def _chunk_bounds(hours: pl.DataFrame) -> list[datetime]:
-    """Return the hours at which to split jobs into chunks of about :data:`ORDERED_CHUNK_ROWS` rows."""
+    """Return the submission hours at which to split jobs into chunks of about :data:`ORDERED_CHUNK_ROWS` rows."""
     chunk_number = (hours["rows"].cum_sum() - 1) // ORDERED_CHUNK_ROWS
     return hours.filter((chunk_number.diff() > 0).fill_null(value=False))["hour"].to_list()
 
@@ -485,10 +491,11 @@ UNIQUE_COLUMNS_BY_TABLE = {
     "queue_quotas": ("tenant", "flavor", "resource"),
     "charges": ("ProviderName", "BillingAccountId", "BillingPeriodStart"),
 }
-"""Table → columns whose values may occur once only; for bills, once per billing period."""
+"""Table → columns whose combined values may occur once only; for bills, once per billing period."""
 
 UNSUMMABLE_TOTALS = ("models", "series", "pools", "jobs", "containers", "steps", "mean_step_time", "mean_value")
-"""Totals that do not add up over files; they are left out once there are several."""
+"""Totals in the provenance that do not add up over files, such as the number of GPU models; left out once there are
+several files."""
 
 
 def merge_tables(old_dataset: Dataset, new_dataset: Dataset, table: pl.DataFrame) -> Dataset:
@@ -546,14 +553,14 @@ def merge_tables(old_dataset: Dataset, new_dataset: Dataset, table: pl.DataFrame
 
 
 def _add_totals(old: Any, new: Any) -> Any:  # noqa: ANN401 - a number, or exact digits as text
-    """Add two totals: numbers, or decimals as text; None counts as absent."""
+    """Add two totals of the provenance: numbers, or decimals as text; None counts as absent."""
     if old is None or new is None:
         return new if old is None else old
     return str(Decimal(old) + Decimal(new)) if isinstance(old, str) else old + new
 
 
 def _extreme_time(choose: Callable[..., str | None], *instants: str | None) -> str | None:
-    """Choose the earliest or latest of some instants as text; None values are ignored."""
+    """Choose the earliest (``min``) or latest (``max``) of some ISO 8601 texts; None values are ignored."""
     return choose(filter(None, instants), key=datetime.fromisoformat, default=None)
 
 

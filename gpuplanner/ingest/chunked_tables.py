@@ -21,17 +21,16 @@ from gpuplanner.core.errors import SchemaError, TraceFormatError, first_error_li
 from gpuplanner.core.privacy import merge_groups_expression
 from gpuplanner.core.schema_checks import check_table, make_empty_table
 from gpuplanner.core.schemas import OPTIONAL_SAMPLE_COLUMNS, Jobs, Samples
-from gpuplanner.ingest.delimited_rows import REJECTS, Rows
-from gpuplanner.ingest.quality_report import DTYPE_BY_QUALITY_COLUMN as QUALITY
-from gpuplanner.ingest.quality_report import count_reject_reasons
+from gpuplanner.ingest.delimited_rows import REJECT_TABLE_SCHEMA, Rows
+from gpuplanner.ingest.quality_report import DTYPE_BY_QUALITY_COLUMN, count_reject_reasons
 from gpuplanner.ingest.text_files import TextFile
 
 RUN_INGEST_ADVICE = "Make it with: gpuplanner ingest SOURCE PATH... -o DIR."
-"""Advice of errors about a damaged or missing dataset."""
+"""Advice in the error messages about a damaged or missing dataset."""
 
 
 def read_table(path: Path, schema: type[dy.Schema] | pl.Schema) -> pl.DataFrame:
-    """Read a Parquet table and check its columns, and the values too if the schema is a declared one."""
+    """Read a Parquet table and check its columns, and also its values if `schema` is a dataframely schema."""
     with explain_table_errors(path, "a table"):
         frame = pl.read_parquet(path, glob=False)
         if isinstance(schema, pl.Schema):
@@ -45,10 +44,10 @@ def scan_table(table: pl.DataFrame | Path) -> pl.LazyFrame:
 
 
 def read_findings(path: Path) -> pl.DataFrame:
-    """Read a quality report from JSON."""
+    """Read the quality report of a dataset from a JSON file as a table."""
     quality = read_json(path)
     try:
-        return pl.DataFrame(quality, schema=QUALITY, orient="row")
+        return pl.DataFrame(quality, schema=DTYPE_BY_QUALITY_COLUMN, orient="row")
     except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
         raise TraceFormatError(str(path), "a list of findings", first_error_line(error), RUN_INGEST_ADVICE) from error
 
@@ -72,13 +71,13 @@ def explain_table_errors(path: Path, expected_content: str = "tables") -> Iterat
 
 
 READ_CHUNK_ROWS = 1 << 19
-"""Rows that are read and checked at a time."""
+"""Rows of a Parquet table that are read and checked at a time."""
 UNIQUE_TEXT_COLUMNS = ("job_id",)
-"""Text columns with a different value in nearly every row, which categories would enlarge."""
+"""Text columns of jobs with a different value in nearly every row, which polars categories would enlarge."""
 
 
 def read_jobs(path: str | Path, columns: Sequence[str]) -> pl.DataFrame:
-    """Read some columns of a table of jobs; every row and every column is checked.
+    """Read some columns of a Parquet table of jobs; every row and every column is checked.
 
     Ten million jobs take about as much memory as one chunk and the selected columns.
 
@@ -105,7 +104,7 @@ def read_jobs(path: str | Path, columns: Sequence[str]) -> pl.DataFrame:
 
 
 def iterate_checked_jobs(path: str | Path) -> Iterator[pl.DataFrame]:
-    """Yield a table of jobs in checked chunks, at least one."""
+    """Yield a Parquet table of jobs in chunks whose schema is checked; at least one chunk."""
     scan = pl.scan_parquet(path, glob=False)
     for first_row in range(0, max(scan.select(pl.len()).collect().item(), 1), READ_CHUNK_ROWS):
         yield check_table(
@@ -114,7 +113,7 @@ def iterate_checked_jobs(path: str | Path) -> Iterator[pl.DataFrame]:
 
 
 def compact_column_types(columns: Sequence[str]) -> dict[str, pl.DataType]:
-    """Return the types of job columns in little memory: text as categories."""
+    """Return the polars types in which job columns take little memory: text as categories."""
     types = {name: Jobs.columns()[name].dtype for name in columns}
     return {
         name: pl.Categorical() if dtype == pl.String and name not in UNIQUE_TEXT_COLUMNS else dtype
@@ -123,7 +122,8 @@ def compact_column_types(columns: Sequence[str]) -> dict[str, pl.DataType]:
 
 
 MAX_JOBS_IN_MEMORY = 1 << 21
-"""Jobs in memory at a time, about; sums over more jobs are added by chunk and may differ in their last digit."""
+"""Approximate number of jobs that are loaded at a time; sums over more jobs are added chunk by chunk and may differ in
+their last digit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +182,7 @@ class LazyJobs:
         return self._select_unquarantined(jobs, columns).collect(engine="streaming")
 
     def split_span(self, begin: datetime, end: datetime) -> list[tuple[datetime, datetime]]:
-        """The time between two instants, cut at whole hours where so many more jobs have come.
+        """Split a span at whole hours so that about :data:`MAX_JOBS_IN_MEMORY` jobs are submitted in each part.
 
         Examples
         --------
@@ -196,7 +196,7 @@ class LazyJobs:
         return list(pairwise(sorted({begin, end, *(hour for hour in cut_hours if begin < hour < end)})))
 
     def merge_small_tenants(self, min_people: int) -> LazyJobs:
-        """Merge tenants of fewer than `min_people` users under one name; 0 merges none."""
+        """Replace the names of tenants with fewer than `min_people` users by one common name; 0 merges none."""
         if not min_people:
             return self
         tenant = merge_groups_expression(self.scan_unquarantined(), "tenant", "user", min_people)
@@ -211,38 +211,38 @@ class LazyJobs:
 
 
 RowStep = Callable[[Rows], Rows]
-"""Function that transforms one chunk of rows."""
+"""Function that transforms the rows of one chunk, see :class:`ChunkedRows`."""
 ORDERED_CHUNK_ROWS = 1 << 18
 """Rows of a sorted table that are in memory at a time."""
 
 _CHUNK_FILE_NUMBERS = itertools.count()
-"""Numbers for the names of chunk files."""
+"""Counter that numbers the files of chunks."""
 
 
 @dataclass(eq=False)
 class ChunkedTable:
-    """Chunks of one table, in memory or, with a folder, in Parquet files.
+    """One table in chunks, which are in memory or, with a folder, in Parquet files.
 
-    - ``room``: Folder for the chunks; None keeps them in memory.
-    - ``kept``: The chunks or their files, in order.
+    - ``folder``: Folder for the chunks; None keeps them in memory.
+    - ``chunks``: The chunks or their files, in order.
     """
 
-    room: Path | None = None
-    kept: list[pl.DataFrame | Path] = field(default_factory=list)
+    folder: Path | None = None
+    chunks: list[pl.DataFrame | Path] = field(default_factory=list)
 
     def append(self, table: pl.DataFrame) -> None:
         """Append a chunk; an empty one only if it is the first, for its columns."""
-        if self.kept and table.is_empty():
+        if self.chunks and table.is_empty():
             return
-        if self.room is None:
-            self.kept.append(table)
+        if self.folder is None:
+            self.chunks.append(table)
             return
-        path = self.room / f"piece-{next(_CHUNK_FILE_NUMBERS)}.parquet"
+        path = self.folder / f"piece-{next(_CHUNK_FILE_NUMBERS)}.parquet"
         table.write_parquet(path, compression="lz4")
-        self.kept.append(path)
+        self.chunks.append(path)
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
-        """Yield each chunk, or some of its columns; columns that it lacks are left out.
+        """Yield each chunk as a table, or some of its columns; columns that it lacks are left out.
 
         Examples
         --------
@@ -251,17 +251,17 @@ class ChunkedTable:
         >>> [table.columns for table in pieces.tables(["y", "z"])]
         [['y']]
         """
-        for chunk in self.kept:
+        for chunk in self.chunks:
             frame = scan_table(chunk)
             present_columns = columns and [name for name in columns if name in frame.collect_schema().names()]
             yield (frame if present_columns is None else frame.select(present_columns)).collect()
 
     def clear(self) -> None:
         """Drop all chunks and their files."""
-        for chunk in self.kept:
+        for chunk in self.chunks:
             if isinstance(chunk, Path):
                 chunk.unlink()
-        self.kept.clear()
+        self.chunks.clear()
 
     def iterate_ordered(
         self, key: str, bounds: Sequence[Any], tie_columns: Sequence[str] = ()
@@ -291,23 +291,23 @@ class ChunkedTable:
             inside = inside if upper_bound is None else inside & (pl.col(key) < upper_bound)
             overlapping_chunks = [
                 chunk
-                for chunk, (chunk_min, chunk_max) in zip(self.kept, spans, strict=True)
+                for chunk, (chunk_min, chunk_max) in zip(self.chunks, spans, strict=True)
                 if chunk_min is None
                 or (
                     (lower_bound is None or chunk_max >= lower_bound)
                     and (upper_bound is None or chunk_min < upper_bound)
                 )
             ]
-            tables = ChunkedTable(kept=overlapping_chunks or self.kept[:1]).tables()
+            tables = ChunkedTable(chunks=overlapping_chunks or self.chunks[:1]).tables()
             rows = pl.concat(table.filter(inside) for table in tables)
             yield rows.sort(key, *tie_columns, maintain_order=True)
 
 
 @dataclass(eq=False)
 class ChunkedRows:
-    """Rows of files in chunks, with the fields of :class:`~gpuplanner.ingest.delimited_rows.Rows`.
+    """Accepted and rejected rows of files, in chunks; a :class:`~gpuplanner.ingest.delimited_rows.Rows` on disk.
 
-    - ``room``: Folder for the chunks; None keeps them in memory.
+    - ``folder``: Folder for the chunks; None keeps them in memory.
     - ``files``, ``count``, ``unused``, ``blank``: As in ``Rows``.
     - ``good``, ``rejects``: The accepted and rejected rows of ``Rows``.
     - ``height``: Number of accepted rows.
@@ -316,7 +316,7 @@ class ChunkedRows:
     - ``reasons``: Rejected rows by reason.
     """
 
-    room: Path | None = None
+    folder: Path | None = None
     files: tuple[TextFile, ...] = ()
     count: int = 0
     unused: dict[str, None] = field(default_factory=dict)
@@ -329,20 +329,20 @@ class ChunkedRows:
     reasons: pl.DataFrame = field(init=False)
 
     def __post_init__(self) -> None:
-        self.good, self.rejects = ChunkedTable(self.room), ChunkedTable(self.room)
-        self.rejects.append(pl.DataFrame(schema=REJECTS))
-        self.reasons = count_reject_reasons(pl.DataFrame(schema=REJECTS))
+        self.good, self.rejects = ChunkedTable(self.folder), ChunkedTable(self.folder)
+        self.rejects.append(pl.DataFrame(schema=REJECT_TABLE_SCHEMA))
+        self.reasons = count_reject_reasons(pl.DataFrame(schema=REJECT_TABLE_SCHEMA))
 
-    def then(self, *steps: RowStep) -> ChunkedRows:
+    def queue_steps(self, *steps: RowStep) -> ChunkedRows:
         """Queue transformations for every chunk until :meth:`apply_steps` is called."""
         self.steps += steps
         return self
 
     def apply_steps(self) -> ChunkedRows:
         """Apply the queued transformations to every chunk and collect the rows that they reject."""
-        previous_rows, self.good, self.height = self.good, ChunkedTable(self.room), 0
+        previous_rows, self.good, self.height = self.good, ChunkedTable(self.folder), 0
         for table in previous_rows.tables():
-            rows = Rows(self.files, 0, table, pl.DataFrame(schema=REJECTS))
+            rows = Rows(self.files, 0, table, pl.DataFrame(schema=REJECT_TABLE_SCHEMA))
             for step in self.steps:
                 rows = step(rows)
             self.add_rows(rows)
@@ -365,7 +365,7 @@ class ChunkedRows:
         self.reasons = reasons.agg(pl.col("rows").sum(), pl.col("file", "row").first())
 
     def may_have_duplicates(self, key: str) -> bool:
-        """Whether values of a key column may repeat; False is certain."""
+        """Whether values of a key column may repeat; False is certain, True is not."""
         return not self._find_repeated_hashes(key).is_empty()
 
     def find_duplicates(self, key: str, columns: Sequence[str]) -> pl.DataFrame:
@@ -375,7 +375,7 @@ class ChunkedRows:
         --------
         >>> table = pl.DataFrame({"file": 0, "line": [2, 3, 4], "raw": "", "id": ["a", "b", "a"]})
         >>> rows = ChunkedRows()
-        >>> rows.add_rows(Rows((), 3, table, pl.DataFrame(schema=REJECTS)))
+        >>> rows.add_rows(Rows((), 3, table, pl.DataFrame(schema=REJECT_TABLE_SCHEMA)))
         >>> rows.find_duplicates("id", ["id"]).rows()
         [(0, 2, 'a'), (0, 4, 'a')]
         """
@@ -426,11 +426,12 @@ def write_chunks(iterate_chunks: Callable[[], Iterator[pl.DataFrame]], schema: p
 
 
 SAMPLES = "samples"
-"""Table of telemetry, and the folder of its months in a dataset."""
+"""Name of the table of telemetry, and of the folder of its months in a dataset."""
 MONTH_PREFIX = "month="
-"""Prefix of the folder of a month, as Hive partitions are named, so that other programs read it as a column."""
+"""Prefix of the folder of a month of samples, such as ``month=2026-01``, as Hive partitions are named, so that other
+programs read it as a column."""
 DERIVED_SAMPLE_COLUMNS = ("until", "job_evidence")
-"""Columns of samples that are computed on reading and not stored."""
+"""Columns of telemetry samples that are computed on reading and not stored."""
 
 
 def drop_derived_columns(samples: pl.DataFrame) -> pl.DataFrame:

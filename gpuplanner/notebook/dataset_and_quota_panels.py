@@ -13,30 +13,40 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_texts import figure_text
 from gpuplanner.decision.quota_comparison import RulesComparison, compare_rules, rules_or_equal_shares
 from gpuplanner.decision.sharing_rules import SharingRules, StartHours, TeamQuota, parse_week_hours
-from gpuplanner.notebook.views import BackgroundPanel, button, control_style, dropdown, on_change, slider, table_html
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, open_inbox, public_traces
+from gpuplanner.notebook.views_and_panels import (
+    BackgroundPanel,
+    button,
+    control_style,
+    dropdown,
+    on_change,
+    slider,
+    table_html,
+)
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset, public_traces
 
-ALL_BOARDS = "all GPU models"
+ALL_GPU_MODELS = "all GPU models"
+"""Choice of the drop-down for all GPU models of the fleet."""
 
 PoolResult = TypeVar("PoolResult")
+"""Type of the result for one GPU model."""
 
 
 class GpuModelPanel(BackgroundPanel[str, PoolResult]):
-    """Panel with a drop-down of the GPU models of a fleet, and the result for the chosen one.
+    """Panel with a drop-down of the GPU models of a fleet, and the decision for the chosen one.
 
     Parameters
     ----------
     pools : mapping of str to Scenario
         Scenario of each GPU model, most GPUs first; the first is chosen.
     compute : callable
-        Computes the result for a GPU model, or for :data:`ALL_BOARDS`; runs in the background.
+        Computes the result for a GPU model, or for :data:`ALL_GPU_MODELS`; runs in the background.
     show : callable
         Makes HTML of a result.
 
     Attributes
     ----------
     gpu_model : ipywidgets.Dropdown
-        GPU models, and :data:`ALL_BOARDS` if there are several.
+        GPU models, and :data:`ALL_GPU_MODELS` if there are several.
     scenario : Scenario
         Scenario of the chosen GPU model; of the first one for all.
 
@@ -55,7 +65,7 @@ class GpuModelPanel(BackgroundPanel[str, PoolResult]):
         widgets = import_optional("ipywidgets", extra="notebook")
         self.pools = dict(pools)
         several = len(self.pools) > 1
-        options = [*self.pools, *([ALL_BOARDS] if several else [])]
+        options = [*self.pools, *([ALL_GPU_MODELS] if several else [])]
         layout = {"width": "100%", "max_width": "40em"}
         self.gpu_model = dropdown(options, next(iter(options), None), "GPU model", disabled=not several, layout=layout)
         self.button = button("Show", "Show the decision for this GPU model", self.ask)
@@ -66,7 +76,7 @@ class GpuModelPanel(BackgroundPanel[str, PoolResult]):
 
     @property
     def question(self) -> str:
-        """Chosen GPU model, or :data:`ALL_BOARDS`."""
+        """Chosen GPU model, or :data:`ALL_GPU_MODELS`."""
         chosen: str = self.gpu_model.value
         return chosen
 
@@ -77,28 +87,29 @@ class GpuModelPanel(BackgroundPanel[str, PoolResult]):
 
 
 MAX_CACHED_SECTIONS = 64
-"""Number of sections that are cached."""
+"""Number of rendered sections that the explore panel caches."""
 MAX_LISTED_JOBS = 200
-"""Largest number of jobs in the drop-down; any job can be shown in code."""
+"""Maximum number of jobs in the drop-down of the explore panel; code can show any job."""
 
 
-VIEW_HELP = {
+VIEW_TOOLTIPS = {
     "quality": "Data quality and telemetry coverage",
     "ledger": "Use of the installed GPU-hours",
     "demand": "Unconstrained demand by MIG profile",
     "phases": "Phases, dips, bottleneck and slices of a job",
     "claim": "Do jobs need fewer GPUs towards their end?",
 }
-"""Tooltips of the views by name."""
+"""Tooltips of the buttons that choose a section, by section name."""
 
 
 class Displayable(Protocol):
-    """An object that a notebook shows as HTML."""
+    """Protocol of an object that a notebook shows as HTML."""
 
     def _repr_html_(self) -> str: ...
 
 
-SectionFunction = Callable[[ExploredDataset, str, str], Displayable]
+SectionRenderer = Callable[[ExploredDataset, str, str], Displayable]
+"""Function that renders a section from a dataset, a team and a job."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +131,7 @@ class ExploreQuestion:
 
 @dataclass(frozen=True, eq=False)
 class SectionAnswer:
-    """Answer of the explore panel: the opened dataset, the team, and the section as HTML."""
+    """Result that the explore panel shows: the opened dataset, the team, and the section as HTML."""
 
     inbox: ExploredDataset
     tenant: str
@@ -155,7 +166,7 @@ class ExplorePanel(BackgroundPanel[ExploreQuestion, SectionAnswer]):
     def __init__(
         self,
         dataset: ExploredDataset,
-        views: Mapping[str, SectionFunction],
+        views: Mapping[str, SectionRenderer],
         *,
         data: str = "sample",
         traces: Sequence[str] = (),
@@ -182,7 +193,7 @@ class ExplorePanel(BackgroundPanel[ExploreQuestion, SectionAnswer]):
         self.job = choice("Job", [], "Job with telemetry, most samples first; for the view of phases")
         self.view = widgets.ToggleButtons(
             options=list(views), description="View", style={"description_width": "6em", "button_width": "7em"},
-            tooltips=[VIEW_HELP.get(name, f"Show {name}") for name in views],
+            tooltips=[VIEW_TOOLTIPS.get(name, f"Show {name}") for name in views],
         )  # fmt: skip
         self.code = widgets.HTML()
         self._fill(dataset, ALL_TENANTS_LABEL)
@@ -197,11 +208,11 @@ class ExplorePanel(BackgroundPanel[ExploreQuestion, SectionAnswer]):
         return ExploreQuestion(self.trace.value, self.view.value, self.tenant.value, self.job.value or "")
 
     def _draw_section(self, question: ExploreQuestion) -> SectionAnswer:
-        """Open the dataset if it is not open, and draw the section."""
+        """Open the chosen dataset if it is not open, and render the chosen section."""
         first_inbox = next(iter(self._opened.values()))
         if question.data not in self._opened:
             smallest_group = first_inbox.smallest_group
-            self._opened[question.data] = open_inbox(
+            self._opened[question.data] = explore_dataset(
                 question.data, gpu_model=first_inbox.gpu_model, tz=first_inbox.tz, smallest_group=smallest_group
             )
         inbox = self._opened[question.data]
@@ -212,6 +223,7 @@ class ExplorePanel(BackgroundPanel[ExploreQuestion, SectionAnswer]):
         return SectionAnswer(inbox, tenant, section._repr_html_())
 
     def _show_answer(self, number: int, newest: SectionAnswer | None, answer: str, status: str) -> None:
+        """Show the HTML of the newest answer, and fill the drop-downs with its teams and jobs."""
         super()._show_answer(number, newest, answer, "" if status == "Done." else status)
         if number == self._n_asked and newest is not None:
             self._fill(newest.inbox, newest.tenant)
@@ -235,6 +247,7 @@ class ExplorePanel(BackgroundPanel[ExploreQuestion, SectionAnswer]):
         self._show_code()
 
     def _on_change(self) -> None:
+        """Show the new line of code after a change of a control, and compute the new answer."""
         if self._filling:
             return
         self._show_code()
@@ -252,9 +265,9 @@ class ExplorePanel(BackgroundPanel[ExploreQuestion, SectionAnswer]):
         self.code.value = f"<code>{escape(f'{call}.{question.view}({arguments.get(question.view, str())})')}</code>"
 
 
-def explore_inbox(
+def make_explore_panel(
     dataset: ExploredDataset,
-    views: Mapping[str, SectionFunction],
+    views: Mapping[str, SectionRenderer],
     *,
     data: str = "sample",
     traces: Sequence[str] | None = None,
@@ -280,7 +293,7 @@ def explore_inbox(
     Examples
     --------
     >>> from gpuplanner.report import dataset_sections as inbox
-    >>> panel = explore_inbox(open_inbox("sample"), inbox.SECTION_VIEWS)
+    >>> panel = make_explore_panel(explore_dataset("sample"), inbox.SECTION_VIEWS)
     >>> panel.tenant.value = "search"
     >>> panel.view.value = "ledger"
     >>> "GPU-hours of search" in panel.ask().result().html
@@ -290,13 +303,15 @@ def explore_inbox(
     return ExplorePanel(dataset, views, data=data, traces=other_traces)
 
 
-CHOSEN_RULES = "the chosen rules"
-RULES_COLUMNS = {
+CHOSEN_RULES_SOURCE = "the chosen rules"
+"""Source of sharing rules that are set by the controls of the panel."""
+RULES_COMPARISON_COLUMNS = {
     "jobs": ("jobs", ",.0f"), "never_before": ("never start: now", ",.0f"), "never_after": ("never start: new", ",.0f"),
     "wait_before_min": ("mean wait now [min]", ",.1f"), "wait_after_min": ("new [min]", ",.1f"),
     "change": ("added wait [GPU h a week]", "+,.1f"), "lost_after": ("lost [GPU h a week]", ",.1f"),
     "stops_after": ("preemptions a week", ",.1f"),
 }  # fmt: skip
+"""Heading and number format of each column that the comparison of sharing rules shows."""
 
 
 class SharingPanel(BackgroundPanel[SharingRules, RulesComparison]):
@@ -376,10 +391,11 @@ class SharingPanel(BackgroundPanel[SharingRules, RulesComparison]):
         teams, cohorts = (tuple(map(self._scale_quota, quotas)) for quotas in (self.base.teams, self.base.cohorts))
         return replace(
             self.base, teams=teams, cohorts=cohorts, order=self.order.value, half_life_days=self.half_life.value,
-            stopping=stops, source=CHOSEN_RULES, start_hours=self._start_hours(),
+            stopping=stops, source=CHOSEN_RULES_SOURCE, start_hours=self._start_hours(),
         )  # fmt: skip
 
     def _start_hours(self) -> tuple[StartHours, ...]:
+        """Return the start hours of the controls; those of the current rules while the text is invalid."""
         if self.late.value is None or parse_week_hours(self.hours.value) is None:
             return self.base.start_hours
         kind, name = self.late.value
@@ -387,27 +403,33 @@ class SharingPanel(BackgroundPanel[SharingRules, RulesComparison]):
         return (*other_hours, StartHours(self.hours.value, **{kind: name}))
 
     def _scale_quota(self, team_quota: TeamQuota) -> TeamQuota:
+        """Multiply the quota of a team by the factor of the slider."""
         return team_quota if team_quota.gpus is None else replace(team_quota, gpus=team_quota.gpus * self.quotas.value)
 
     def _compare_rules(self, rules: SharingRules) -> RulesComparison:
+        """Simulate the recorded weeks under the current rules and under the rules of the controls."""
         return compare_rules(self.scenario, self.base, rules)
 
 
 def sharing_html(rules_comparison: RulesComparison) -> str:
-    """HTML of the change of the queue wait of each team.
+    """Render the change of the queue wait of each team under other sharing rules as an HTML table.
 
     Examples
     --------
     >>> import polars as pl
     >>> row = {"team": "<a>", "jobs": 3, "verdict": "waits less", "lost_before": 0.0}
-    >>> row |= dict.fromkeys([name for name in RULES_COLUMNS if name != "jobs"], 1.0)
+    >>> row |= dict.fromkeys([name for name in RULES_COMPARISON_COLUMNS if name != "jobs"], 1.0)
     >>> text = sharing_html(RulesComparison("now", "then", pl.DataFrame([row, row | {"team": "(all)"}]), "95 %", ()))
     >>> "&lt;a&gt;" in text, "<a>" in text
     (True, False)
     """
-    headings = ["team", *(heading for heading, _ in RULES_COLUMNS.values()), "result"]
+    headings = ["team", *(heading for heading, _ in RULES_COMPARISON_COLUMNS.values()), "result"]
     rows = (
-        [row["team"], *(figure_text(row[name], form) for name, (_, form) in RULES_COLUMNS.items()), row["verdict"]]
+        [
+            row["team"],
+            *(figure_text(row[name], form) for name, (_, form) in RULES_COMPARISON_COLUMNS.items()),
+            row["verdict"],
+        ]
         for row in rules_comparison.teams.to_dicts()
     )
     notes = "".join(f"<p>{escape(note)}</p>" for note in rules_comparison.notes)

@@ -16,6 +16,7 @@ from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
 from gpuplanner.hardware.catalog import MAX_CATALOG_GPUS_PER_NODE, infer_partitions
 from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.hardware.mig_layouts import parse_layout
+from gpuplanner.ingest.chunked_tables import ChunkedTable
 from gpuplanner.ingest.gpu_model_resolution import (
     AMBIGUOUS_DEVICE_WORD,
     PARTITION_WORD_PATTERN,
@@ -28,51 +29,62 @@ from gpuplanner.ingest.gpu_model_resolution import (
     try_expand_node_list,
     validate_gpu_mapping,
 )
-from gpuplanner.ingest.large_tables import ChunkedTable
 from gpuplanner.ingest.quality_report import Finding
 from gpuplanner.ingest.source_fields import map_unique_texts
 
 DEVICES_COLUMN = "devices"
-"""Intermediate column of jobs: allocated devices by word with their number (``a100=2,a100_1g.5gb=3``). Where it is
-null,
-the job has ``gpus`` devices of ``profile_requested`` on ``gpu_model``.
-"""
+"""Intermediate column of jobs: allocated devices by device word with their number (``a100=2,a100_1g.5gb=3``). Where it
+is null, the job has ``gpus`` devices of ``profile_requested`` on ``gpu_model``."""
 
 JOB_DEVICE_COLUMNS = (DEVICES_COLUMN, "gpu_model", "profile_requested", "node_list", "instances", "gpus")
-"""Columns of jobs that describe their devices."""
+"""Columns of jobs from which their devices are counted in GPUs."""
 SHARED_DEVICE_KEY_COLUMNS = (DEVICES_COLUMN, "gpu_model", "device_near")
-"""Columns that determine how the devices of a job are counted; the result is computed once per distinct key."""
+"""Columns of jobs that form the device key: jobs with equal values count as equally many GPUs, so that the result is
+computed once for each distinct key."""
 DEVICE_FACT_TYPES = {
     **{"device_count": pl.Float64, "device_compute": pl.Float64, "device_memory": pl.Float64},
     **{"device_cut": pl.Int32, "device_board": pl.String, "device_profile": pl.String},
 }
-"""Result for one key: number of devices, their share of a GPU by compute and by memory, instances, GPU model,
-profile."""
+"""Columns that are computed for each device key, with their types: number of devices, what they are in GPUs by compute
+and by memory, number of MIG instances, GPU model, MIG profile."""
 
 MIG_SHARE_EFFECT = "their GPU-hours are their share of the GPU's compute slices"
+"""Effect text of the finding that jobs on MIG instances count as shares of GPUs."""
 MAP_GPU_ADVICE = "--map-gpu NAME=MODEL, or NAME=MODEL:PROFILE for a MIG instance"
+"""Command option with which the user states what a device word means."""
 NOT_COUNTED_EFFECT = f"GPU-hours leave them out and are too low: name the GPU model of the word, {MAP_GPU_ADVICE}"
+"""Effect text of the finding on MIG instances of an unknown GPU model, which are not counted."""
 AMBIGUOUS_MODEL_EFFECT = f"GPU-hours are right; money, energy and layouts need the GPU model: {MAP_GPU_ADVICE}"
+"""Effect text of the findings on GPU model names that may mean several models."""
 UNTYPED_EFFECT = f"each counts as a full GPU: if it is a part of one, GPU-hours are too high; name it, {MAP_GPU_ADVICE}"
+"""Effect text of the findings on GPU types that no catalogue entry has."""
 UNKNOWN_SHARES_CHECK = "shares of GPUs on nodes that are not known"
-"""Finding on shares of GPUs on unknown nodes."""
+"""Finding on shares of GPUs (shard, mps) on nodes whose number of shares per GPU is unknown."""
 UNKNOWN_SHARES_EFFECT = (
     "GPU-hours leave them out and are too low: add the node list with its Gres (scontrol show node), which states how "
     "many shard or mps a GPU has"
 )
+"""Effect text of the finding :data:`UNKNOWN_SHARES_CHECK`."""
 UNTRACKED_SHARES_CHECK = "shares of GPUs that accounting does not track"
+"""Finding on nodes with shared GPUs (shard, mps) where accounting does not show the shares of jobs."""
 UNTRACKED_SHARES_EFFECT = (
     "GPU-hours leave them out, at least a share for each job there, so the nodes look idle and are not released: set "
     "AccountingStorageTRES=gres/{} in slurm.conf; past jobs stay without"
 )
+"""Effect text of the finding :data:`UNTRACKED_SHARES_CHECK`, with a place for the resource name."""
 UNTYPED_GPUS_ON_MIXED_NODES_CHECK = "untyped GPUs on nodes of several kinds"
+"""Finding on GPUs without a type on nodes with several types of GPUs or MIG instances."""
 UNTYPED_GPUS_ON_MIXED_NODES_EFFECT = (
     "GPU-hours leave them out and are too low: their GPU types are not distinguishable; set "
     "AccountingStorageTRES=gres/gpu:TYPE for each type in slurm.conf; past jobs stay left out"
 )
+"""Effect text of the finding :data:`UNTYPED_GPUS_ON_MIXED_NODES_CHECK`."""
 MANY_GPUS_CHECK = f"nodes that list more than {MAX_CATALOG_GPUS_PER_NODE} GPUs"
+"""Finding on nodes that list more GPUs than any server has and that are not partitions of GPUs."""
 PARTITIONS_CHECK = "GPUs of nodes that are partitions of a GPU"
+"""Finding on nodes whose listed GPUs are compute partitions of GPUs (AMD CPX or DPX)."""
 PARTITIONS_EFFECT = "no server has as many GPUs: a job is counted with the share of a GPU that its partitions are"
+"""Effect text of the finding :data:`PARTITIONS_CHECK`."""
 NODE_LIST_DEPENDENT_CHECKS = frozenset(
     {
         "MIG instances of an unknown GPU model",
@@ -82,20 +94,24 @@ NODE_LIST_DEPENDENT_CHECKS = frozenset(
         UNTRACKED_SHARES_CHECK,
     }
 )
-"""Findings that a node list may resolve; they are computed again whenever one is added."""
+"""Findings that a node list may resolve; they are computed again whenever a node list is added."""
 DIE_MODEL_SUFFIX = "-GCD"
-"""Suffix of models of which a card has several dies, each a GPU to Slurm, ROCm and Kubernetes."""
+"""Suffix of GPU models that are one die of a card, such as MI250X-GCD; each die is a GPU to Slurm, ROCm and Kubernetes.
+"""
 DIES_PER_CARD = 2
-"""Dies of such a card."""
+"""Dies of a card whose dies are GPUs of their own (models with :data:`DIE_MODEL_SUFFIX`)."""
 PER_DIE_EFFECT = "GPU-hours, power and prices are per die; a card has two"
+"""Effect text of the finding on GPUs that are one die of a card."""
 MIXED_MODELS_EFFECT = "the model of each GPU is not known: list each GPU model as its own node"
+"""Effect text of the finding on nodes with several GPU models."""
 INFERRED_MODEL_EFFECT = (
     "only one of the GPU models that the name may mean has all the MIG profiles named with it; change it with --map-gpu"
 )
+"""Effect text of the finding on GPU models that were inferred from the MIG profiles of a source."""
 
 
 def format_device_counts(counts: Mapping[str, float]) -> str | None:
-    """Format device counts for the column ``devices``; None if there are none.
+    """Format the numbers of devices by device word for the column ``devices``; None if there are none.
 
     Examples
     --------
@@ -113,7 +129,7 @@ def count_jobs_in_gpus(
     *,
     any_device: bool = False,
 ) -> tuple[pl.DataFrame, pl.DataFrame | None, list[Finding]]:
-    """Resolve the devices of jobs and nodes, and count jobs in GPUs.
+    """Resolve the devices of jobs and nodes to GPU models, and replace devices of jobs by numbers of GPUs.
 
     Parameters
     ----------
@@ -140,13 +156,13 @@ def count_jobs_in_gpus(
     >>> [finding.check for finding in findings]
     ['MIG instances counted as shares of GPUs', 'GPU model inferred from its MIG profiles']
     """
-    counter = DeviceCounter.from_jobs(ChunkedTable(kept=[jobs]), inventory, stated_models, any_device=any_device)
+    counter = DeviceCounter.from_jobs(ChunkedTable(chunks=[jobs]), inventory, stated_models, any_device=any_device)
     return counter.count_gpus(jobs), counter.inventory, counter.findings
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceCounter:
-    """Counter of devices in GPUs, decided by all jobs and nodes together.
+    """Converter of the devices of jobs (full GPUs, MIG instances, shares) to GPUs, built from all jobs and nodes.
 
     - ``inventory``: Nodes with their GPU models.
     - ``findings``: Findings on how devices were resolved.
@@ -211,7 +227,7 @@ class DeviceCounter:
         return cls(nodes, [*key_findings, *findings, *_unused_mapping_findings(resolver, words)], facts, any_device)
 
     def count_gpus(self, jobs: pl.DataFrame) -> pl.DataFrame:
-        """Count some of the jobs in GPUs."""
+        """Replace the device columns of some of the jobs by numbers of GPUs, GPU model and MIG profile."""
         if self.facts is None:
             with_text = _add_device_text(jobs).drop(DEVICES_COLUMN)
             if "gpu_model_requested" in jobs.columns:
@@ -240,7 +256,7 @@ def resolve_node_models(
 
 
 def _unused_mapping_findings(resolver: DeviceResolver, words: Sequence[str]) -> list[Finding]:
-    """Report words that the user mapped to a GPU model and no device has."""
+    """Report words of the user's mapping (--map-gpu) that no device has, as findings."""
     used_keys = {key for word in (*words, None) for key in mapping_keys(word)}
     unused_words = sorted(word for word in resolver.stated_models if word not in used_keys)
     effect = "--map-gpu changed nothing there: no job and no node has this word"
@@ -248,7 +264,7 @@ def _unused_mapping_findings(resolver: DeviceResolver, words: Sequence[str]) -> 
 
 
 def _add_device_text(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Add the text of devices to jobs where it must be resolved, and null columns for those that are absent."""
+    """Add the column ``devices`` to jobs where devices must be resolved, and null columns for absent ones."""
     text_columns = (DEVICES_COLUMN, "gpu_model", "profile_requested", "node_list")
     rows = jobs.with_columns(
         *(pl.lit(None, pl.String).alias(name) for name in text_columns if name not in jobs.columns),
@@ -272,18 +288,18 @@ def _add_device_text(jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _device_item(word: pl.Expr | str, count: str = "gpus") -> pl.Expr:
-    """Build one item of a device text, word and number."""
+    """Expression for one item of the column ``devices``, ``word=number``."""
     return pl.concat_str(word, pl.lit("="), pl.col(count).cast(pl.String))
 
 
 def _has_device_words(jobs: pl.DataFrame) -> bool:
-    """Whether any job has a device word."""
+    """Whether any job has a device word, so that its devices must be resolved."""
     names = [name for name in (DEVICES_COLUMN, "gpu_model", "profile_requested") if name in jobs.columns]
     return any(jobs[name].null_count() < jobs.height for name in names)
 
 
 def _parse_device_text(text: str | None) -> list[tuple[str, float]]:
-    """Parse a device text to words and numbers."""
+    """Parse the text of the column ``devices`` to device words and their numbers."""
     pairs = [item.rpartition("=") for item in (text or "").split(",") if item]
     return [(word, float(count)) for word, _, count in pairs]
 
@@ -309,7 +325,7 @@ def _node_device_words(inventory: pl.DataFrame | None) -> list[str]:
 
 
 def _layout_profiles(layouts: str | None) -> list[str]:
-    """List the distinct MIG profiles of the layouts of a node; empty for malformed layouts."""
+    """List the distinct MIG profiles in the layouts text of a node; empty for malformed layouts."""
     profiles: dict[str, None] = {}
     for text in (layouts or "").split(";"):
         try:
@@ -353,7 +369,7 @@ def _resolve_nodes(inventory: pl.DataFrame, resolver: DeviceResolver) -> tuple[p
 
 
 def _infer_from_jobs(inventory: pl.DataFrame, job_table: ChunkedTable, resolver: DeviceResolver) -> pl.DataFrame:
-    """Set the GPU model of ambiguous nodes to the one that all jobs on them name."""
+    """Set the GPU model of nodes with an ambiguous model to the one that all jobs on them name."""
     single_model_nodes = inventory.filter(~pl.col("gpu_model").str.contains("|", literal=True))
     candidates = {
         node: resolver.resolve_word(word).candidates
@@ -378,7 +394,7 @@ def _infer_from_jobs(inventory: pl.DataFrame, job_table: ChunkedTable, resolver:
 
 
 def _merge_partitions(nodes: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
-    """Convert nodes that list GPU partitions as GPUs to their number of GPUs."""
+    """Convert nodes that list compute partitions of GPUs as GPUs to their number of GPUs."""
     parts, merged, unknown = dict[str, int](), [], []
     large = nodes.filter(pl.col("gpus") > MAX_CATALOG_GPUS_PER_NODE)
     for node, model, gpus in large["node", "gpu_model", "gpus"].iter_rows():
@@ -400,13 +416,13 @@ def _merge_partitions(nodes: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]
 
 
 def _join_model_names(text: str, resolver: DeviceResolver, node_models: Collection[str] = ()) -> str:
-    """Resolve words joined by ``|``; unchanged if one of them is unknown."""
+    """Resolve GPU model words joined by ``|`` to catalogue names; unchanged if one of them is unknown."""
     names = [resolver.resolve_word(word, node_models).gpu_model for word in text.split("|")]
     return text if None in names else "|".join(dict.fromkeys(filter(None, names)))
 
 
 def _installed_models(nodes: pl.DataFrame | None) -> tuple[str, ...]:
-    """List the GPU models of the inventory; empty if a node lacks its model."""
+    """List the GPU models of the inventory; empty if the model of a node is unknown."""
     if nodes is None:
         return ()
     models = nodes.filter(pl.col("gpus") > 0)["gpu_model"]
@@ -504,7 +520,7 @@ def _add_node_facts(jobs: pl.DataFrame, nodes: pl.DataFrame | None, any_device: 
 
 
 def _add_share_sizes(devices: str, shares_text: str) -> str:
-    """Add the number of shares per GPU to share words.
+    """Add the number of shares per GPU to the share words in the text of column ``devices``.
 
     Examples
     --------
@@ -526,7 +542,7 @@ def _add_share_sizes(devices: str, shares_text: str) -> str:
 
 
 def _count_keys(rows: pl.DataFrame) -> pl.DataFrame:
-    """Count the rows of each key, and those of them that request GPUs."""
+    """Count the jobs of each device key, and those of them that request GPUs."""
     has_gpus = (pl.col("gpus") > 0).fill_null(value=False)
     return rows.group_by(*SHARED_DEVICE_KEY_COLUMNS).agg(
         rows=pl.len().cast(pl.Int64), asking=has_gpus.sum().cast(pl.Int64)
@@ -534,7 +550,7 @@ def _count_keys(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _count_in_gpus(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
-    """Replace device columns of jobs by GPUs, instances, GPU model and profile of their key."""
+    """Replace device columns of jobs by the GPUs, instances, GPU model and profile of their device key."""
     has_gpus = pl.col("gpus") > 0
     is_counted = pl.col("instances").is_not_null() & (
         pl.col("gpus").is_not_null() | ~pl.col("profile_requested").is_in(SHARE_RESOURCES).fill_null(value=False)
@@ -570,7 +586,7 @@ def _count_in_gpus(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _names_gpu_model(rows: pl.DataFrame) -> pl.Expr:
-    """Whether the words of a job name a GPU model, wherever it ran."""
+    """Expression for whether the device words of a job name a GPU model, wherever it ran."""
 
     def names_model(text: str) -> bool:
         """Whether any device word of the text names a GPU model."""
@@ -583,7 +599,7 @@ def _names_gpu_model(rows: pl.DataFrame) -> pl.Expr:
 
 
 def _resolve_keys(keys: pl.DataFrame, resolver: DeviceResolver) -> tuple[pl.DataFrame, list[Finding]]:
-    """Resolve each key, and count the rows by how they were resolved."""
+    """Resolve the devices of each device key, and count the jobs by how they were resolved, as findings."""
     key_rows, mig_rows, mixed_rows = [], 0, Counter[str]()
     share_rows = Counter[str]()
     unknown, ambiguous, unknown_words, inferred = (Counter[str]() for _ in range(4))
@@ -627,7 +643,7 @@ def _key_facts(
     resolver: DeviceResolver,
     node_models: Collection[str],
 ) -> tuple[float | None, float | None, float | None, int | None, str | None, str | None]:
-    """Compute the columns :data:`DEVICE_FACT_TYPES` of one key.
+    """Compute the columns :data:`DEVICE_FACT_TYPES` of one device key.
 
     Parameters
     ----------
@@ -674,7 +690,7 @@ def _key_facts(
 
 
 def _word_findings(check: str, severity: str, rows: Counter[str], effect: str) -> list[Finding]:
-    """Create one finding for all words with their row counts; none if there are none.
+    """Create one finding of the quality report for all device words with their row counts; none without words.
 
     Parameters
     ----------

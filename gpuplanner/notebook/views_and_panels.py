@@ -28,12 +28,16 @@ from gpuplanner.report.html_page import HtmlSection, chart_specs, display_sectio
 from gpuplanner.report.number_formats_and_glossary import escape_html
 from gpuplanner.report.report_rendering import join_cell_text, run_notebook
 
-OUTPUT_TYPES = ("text/html", "text/markdown", "image/svg+xml", "text/plain")
-"""MIME types of cell outputs in order of preference; charts carry their image as Markdown."""
-WIDGET_TYPE = "application/vnd.jupyter.widget-view+json"
+OUTPUT_MIME_TYPES = ("text/html", "text/markdown", "image/svg+xml", "text/plain")
+"""MIME types of cell outputs in order of preference; charts have their image as Markdown."""
+WIDGET_MIME_TYPE = "application/vnd.jupyter.widget-view+json"
+"""MIME type of a cell output that is an ipywidgets control."""
 CONTROLS_NEED_KERNEL = "Controls need a kernel: run gpuplanner notebook to open this notebook with them."
+"""Text of an HTML page in place of controls."""
 _STYLE_PATTERN = re.compile(r"<style>.*?</style>", re.DOTALL)
+"""Style element of HTML."""
 _HEADING_PATTERN = re.compile(r"^(#{1,2}) (.+)\n*")
+"""Markdown heading of the first or second level at the start of a cell."""
 
 
 def write_notebook_page(name: str, out: str | Path, parameters: Mapping[str, str | float | bool | None]) -> Path:
@@ -118,9 +122,9 @@ def _code_cell_html(cell: Mapping[str, Any], source: str) -> Iterator[str]:
     yield f'<details class="code"><summary>Code</summary>\n<pre>{escape_html(source)}</pre>\n</details>'
     for output in cell.get("outputs", []):
         data = output.get("data", {})
-        if WIDGET_TYPE in data:
+        if WIDGET_MIME_TYPE in data:
             yield page.note(CONTROLS_NEED_KERNEL)
-        elif output_type := next((output_type for output_type in OUTPUT_TYPES if output_type in data), None):
+        elif output_type := next((output_type for output_type in OUTPUT_MIME_TYPES if output_type in data), None):
             content = join_cell_text(data[output_type])
             yield (
                 f"<pre>{escape_html(content)}</pre>" if output_type == "text/plain" else _STYLE_PATTERN.sub("", content)
@@ -234,10 +238,12 @@ def _join_lists(table: pl.DataFrame) -> pl.DataFrame:
 
 
 DEBOUNCE_S = 0.4
-"""Time without a change of a control after which the answer is computed [s]."""
+"""Time after the last change of a control until the answer is computed [s]."""
 
 Question = TypeVar("Question")
+"""Type of the settings of a panel's controls."""
 Answer = TypeVar("Answer")
+"""Type of the result that a panel computes from its settings."""
 
 
 class BackgroundPanel(ABC, Generic[Question, Answer]):
@@ -276,7 +282,7 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
     @property
     @abstractmethod
     def question(self) -> Question:
-        """Settings of the controls."""
+        """Settings of the controls, as the question that the panel answers."""
 
     def ask(self) -> Future[Answer]:
         """Compute the answer in the background and show it when it is done."""
@@ -317,6 +323,7 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
         self._call_in_kernel(self._show_status, self._running, text)
 
     def _show_status(self, number: int, text: str) -> None:
+        """Show a status text, unless there is a newer question than the one with this number."""
         if number == self._n_asked:
             self.status.value = text
 
@@ -326,7 +333,7 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
         Parameters
         ----------
         number : int
-            Number of the question.
+            Number of the question, counted from 1.
         question : Question
             Settings of the controls.
         loop : asyncio.AbstractEventLoop, optional
@@ -353,6 +360,7 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _show_answer(self, number: int, newest: Answer | None, answer: str, status: str) -> None:
+        """Show the HTML of an answer and a status, unless there is a newer question than the one with this number."""
         if number == self._n_asked:  # else a newer question is under way
             self.newest, self.answer.value, self.status.value = newest, answer, status
 
@@ -468,6 +476,7 @@ def table_html(headings: Sequence[str], rows: Iterable[Sequence[str]], *, captio
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the running event loop of the kernel; None outside a notebook."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -15,8 +15,8 @@ from gpuplanner.sizing.learned_memory import PEAK_HEADROOM_FRACTION
 from gpuplanner.sizing.memory_components import BYTES_PER_GIB, peak_gib, stage_params, static_bytes
 from gpuplanner.sizing.model_architecture import Architecture, parse_params_label
 from gpuplanner.sizing.training_job import (
+    ADAPTABLE_MATRICES,
     GENERIC_TOOL,
-    MATRICES,
     TOOLS_WITHOUT_RECIPE,
     TrainingJob,
     TrainingMethod,
@@ -28,11 +28,15 @@ from gpuplanner.sizing.training_job import (
 from gpuplanner.sizing.training_throughput import GpuSpec, find_gpu_spec
 
 _MAX_COUNT_VALUE = 1e7
+"""Largest number accepted in a column of counts."""
 _GB_SUFFIX_PATTERN = re.compile(r"\s*(gib|gb|g)$", re.IGNORECASE)
+"""Unit after an amount of memory."""
 _NON_COUNT_COLUMNS = ("params", "gpu_mem_gib")
-"""Columns that are no counts."""
+"""Numeric columns whose values need not be whole numbers."""
 _MAX_GPU_MEMORY_DIFFERENCE_FRACTION = 0.12
-"""Share by which a stated memory may differ from the board's before one of them is wrong: GB and GiB are 7 % apart."""
+"""Relative difference of a stated memory from that of the GPU model up to which both may be right: GB and GiB are 7 %
+apart.
+"""
 
 
 def read_number_column(row: Mapping[str, str], name: str) -> float | None:
@@ -103,13 +107,13 @@ def lacks_bf16(word: str) -> bool:
 
 @functools.lru_cache(1024)
 def _match_gpu_specs(word: str) -> tuple[GpuSpec, ...]:
-    """Return the figures of all GPU models that a word may mean."""
+    """Return the data-sheet values of all GPU models that a word may mean."""
     return tuple(sheet for name in match_gpu_models(word) if (sheet := _find_gpu_spec(name)))
 
 
 @functools.cache
 def _find_gpu_spec(name: str) -> GpuSpec | None:
-    """Return the figures of a GPU model, or None if the catalogue has no data sheet of it."""
+    """Return the data-sheet values of a GPU model, or None if the catalogue has no data sheet of it."""
     try:
         return find_gpu_spec(name)
     except GeometryError:  # no data sheet
@@ -117,12 +121,14 @@ def _find_gpu_spec(name: str) -> GpuSpec | None:
 
 
 _SEPARATOR_PATTERN = re.compile(r"[^a-z0-9]+")
+"""Characters that separate the words of a cell."""
 _DPO_PATTERN = re.compile(r"(?<![a-z0-9])dpo(?![a-z0-9])")
+"""DPO as a word of its own in a training method."""
 
 
 @functools.cache
 def _spellings_by_meaning(kind: str) -> tuple[dict[str, list[frozenset[str]]], frozenset[str]]:
-    """List the meanings of a kind with the word sets of their spellings, and filler words."""
+    """Return, for one column of a table of runs, the word sets of the spellings of each value, and filler words."""
     rows = facts("training_words").filter(kind=kind).select("word", "called").iter_rows()
     spellings: dict[str, list[frozenset[str]]] = {}
     filler: frozenset[str] = frozenset()
@@ -137,7 +143,7 @@ def _spellings_by_meaning(kind: str) -> tuple[dict[str, list[frozenset[str]]], f
 
 @functools.lru_cache(4096)
 def resolve_word(kind: str, text: str, *, column: str = "") -> str:
-    """Resolve a text to the meaning whose words cover it, in any order; else an error names the nearest.
+    """Resolve the text of a cell to the value whose words cover it, in any order; else an error names the nearest.
 
     Examples
     --------
@@ -209,7 +215,7 @@ def parse_method(text: str) -> tuple[str, frozenset[str]]:
 
 
 _METHOD_BY_QUANTIZED_METHOD: Mapping[str, str] = {"qlora": "lora", "qdora": "dora", "qoft": "oft"}
-"""Methods that say that the model beside them has 4 bits, and what they are otherwise."""
+"""Plain method of each method whose name implies that the frozen model has 4 bit weights."""
 
 
 def parse_column(kind: str, row: Mapping[str, str], column: str) -> str:
@@ -218,6 +224,7 @@ def parse_column(kind: str, row: Mapping[str, str], column: str) -> str:
 
 
 _MODULE_NAME_PATTERN = re.compile(r"[A-Za-z0-9_.-]+")
+"""Name of a module of a model, such as ``self_attn.q_proj``."""
 
 
 @functools.lru_cache(1024)
@@ -231,7 +238,7 @@ def parse_targets(text: str) -> tuple[str, ...]:
     """
     parts = _MODULE_NAME_PATTERN.findall(text) or [text]
     named = {target for part in parts for target in resolve_word("target", part, column="lora_targets").split()}
-    return tuple(target for target in MATRICES if target in named)
+    return tuple(target for target in ADAPTABLE_MATRICES if target in named)
 
 
 @dataclass
@@ -254,8 +261,8 @@ class ParsedRunRow:
         return self.method.base == "trained"
 
 
-def parse_words(text: dict[str, str], tool: str) -> ParsedRunRow:
-    """Resolve the words of a row; unknown words are rejected."""
+def resolve_row_words(text: dict[str, str], tool: str) -> ParsedRunRow:
+    """Resolve the texts of a row of a table of runs (method, precision, optimizer); unknown words are rejected."""
     name, features = parse_method(text.get("method", "full"))
     quantization = parse_column("quantization", text, "quantization")
     quantization = "" if quantization == "none" else quantization or ("nf4-dq" if "quantised" in features else "")
@@ -310,7 +317,7 @@ def note_contradictions(row: ParsedRunRow, architecture: Architecture, seq: int)
         rank = read_count(text, "lora_rank")
         if rank > (architecture.hidden or rank):
             raise ScenarioError("row, lora_rank", f"at most {architecture.hidden}", f"{rank}", "Fix lora_rank.")
-        if not row.method.of_rank:
+        if not row.method.has_rank:
             add_clash(f"lora_rank is given with {row.method.name}, which has none: not read")
     if "lora_targets" in text and (row.method.targets or not row.method.adapts):
         add_clash(f"lora_targets is given with {row.method.name}, which has its own or none: not read")
@@ -377,17 +384,18 @@ def note_assumptions(row: ParsedRunRow, job: TrainingJob) -> None:
 
 
 _PARAMETER_PRECISION_TEXT = {"unsaid": "the middle", "pure": "not", "amp": "so"}
+"""Whether parameters are assumed to be fp32, in remarks, by precision regime."""
 
 
 def _has_bare_precision(row: ParsedRunRow) -> bool:
-    """Whether a type is named without saying of what."""
+    """Whether the precision is missing or names only a number format, not whether weights or operations have it."""
     return row.words["precision"] in ("", "bf16", "fp16", "fp8")
 
 
-def choose_open_settings(
+def choose_unstated_settings(
     row: ParsedRunRow, job: TrainingJob, max_gib: float | None
 ) -> tuple[TrainingJob, tuple[TrainingJob, ...]]:
-    """Choose the likeliest value of open settings, and return the alternatives, one change at a time."""
+    """Choose the likeliest values of settings that a row does not state; return alternatives, one change at a time."""
     words, changes = row.words, list[dict[str, Any]]()
     recipe = (
         job.regime == "pure" and row.tool not in TOOLS_WITHOUT_RECIPE and not words["recompute"] and not job.offload
@@ -408,13 +416,13 @@ def choose_open_settings(
         changes.append({"composed_gelu": True})
     if row.tool in TOOLS_WITHOUT_RECIPE and job.loss_chunks > 1:
         changes.append({"loss_chunks": 1})
-    if row.tool in TOOLS_WITHOUT_RECIPE and row.method.of_rank and not row.method.targets and job.model.hidden:
+    if row.tool in TOOLS_WITHOUT_RECIPE and row.method.has_rank and not row.method.targets and job.model.hidden:
         largest = job.lora_rank if "lora_rank" in row.text else _MAX_RECIPE_LORA_RANK
-        targets = job.lora_targets if "lora_targets" in row.text else MATRICES
+        targets = job.lora_targets if "lora_targets" in row.text else ADAPTABLE_MATRICES
         changes.append({"lora_targets": targets, "lora_rank": min(largest, job.model.hidden)})
     if row.tool in TOOLS_WITHOUT_RECIPE and not words["recompute"] and not job.quantization:
         changes.append({"recompute": "none" if job.recompute == "full" else "full"})
-    _note_open_columns(row, job)
+    _note_unstated_columns(row, job)
     variants = [job, *(replace(job, **change) for change in changes)]
     if len(variants) == 1 or max_gib is None or (row.tool in TOOLS_WITHOUT_RECIPE and sum(peak_gib(job)) <= max_gib):
         return job, tuple(variants[1:])
@@ -424,14 +432,15 @@ def choose_open_settings(
 
 
 _RECIPE_ASSUMPTION_TEXT = "assumed as in the tool's recipe, or as the GPU allows"
+"""End of remarks on settings that are assumed as in the tool's recipe."""
 _MAX_RECIPE_LORA_RANK = 64
-"""The largest rank that recipes of the tools take unasked."""
+"""Largest LoRA rank that recipes of the tools use by default."""
 _MEMORY_SAVING_SETTINGS = {"optimizer": "pagedadamw8bit", "step_in_backward": True, "recompute": "full"}
-"""All that a full training of one GPU can save with."""
+"""Settings that save most memory in a full training on one GPU."""
 
 
-def _note_open_columns(row: ParsedRunRow, job: TrainingJob) -> None:
-    """Note the columns of a row that the recipe of its tool leaves open."""
+def _note_unstated_columns(row: ParsedRunRow, job: TrainingJob) -> None:
+    """Note the columns that a row does not state and that the recipe of its tool does not decide."""
     words = row.words
     pure = job.regime == "pure" and row.tool not in TOOLS_WITHOUT_RECIPE and not job.offload
     if pure and job.recompute == "full" and job.compiled and words["compile"] and words["optimizer"]:
@@ -441,5 +450,5 @@ def _note_open_columns(row: ParsedRunRow, job: TrainingJob) -> None:
 
 
 def compute_static_gib(job: TrainingJob) -> float:
-    """Compute the GiB that stay on a GPU throughout: what cannot fit without sharding."""
+    """Compute the memory of weights, gradients and optimiser states, which stays on a GPU throughout [GiB]."""
     return static_bytes(job, stage_params(job.model, job.tp, job.pp)) / BYTES_PER_GIB

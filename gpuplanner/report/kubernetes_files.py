@@ -9,22 +9,35 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.decision.policy_layouts import LAYOUT_CUT_BY_JOBS, PoolRule, TenantQuota
+from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, PoolRule, TenantQuota
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.mig_layouts import format_layout
-from gpuplanner.report.bundle_files import POLICY_STEP, FileStep, FleetBundle, add_release, fill_template, join_lines
+from gpuplanner.report.bundle_files import (
+    CLUSTER_POLICY_PURPOSE,
+    FileStep,
+    FleetBundle,
+    add_release_files,
+    fill_template,
+    join_lines,
+)
 from gpuplanner.report.mig_manager_files import allocatable_resources, to_config_map
 
-NODE_CLASSES = {"aws": ("karpenter.k8s.aws", "EC2NodeClass"), "azure": ("karpenter.azure.com", "AKSNodeClass"),
-                "gcp": ("karpenter.k8s.gcp", "GCENodeClass")}  # fmt: skip
+KARPENTER_NODE_CLASSES = {
+    "aws": ("karpenter.k8s.aws", "EC2NodeClass"),
+    "azure": ("karpenter.azure.com", "AKSNodeClass"),
+    "gcp": ("karpenter.k8s.gcp", "GCENodeClass"),
+}
+"""API group and kind of Karpenter's node class, by cloud."""
 FULL_GPU_RESOURCE = "nvidia.com/gpu"
-PROVISION_LEAD_FACTOR = 2
-"""How many times the slowest assumed lead a node may take until another one is asked for."""
+"""Kubernetes resource name of a full GPU."""
+MAX_PROVISION_TIME_FACTOR = 2
+"""Multiple of the longest assumed node start-up time after which Cluster Autoscaler requests another node."""
 
 
-FIND_KARPENTER = "kubectl get crd nodepools.karpenter.sh -o name"
-FIND_CLUSTER_AUTOSCALER = "kubectl get deployment --namespace kube-system cluster-autoscaler -o name"
-"""Shell commands that succeed if the cluster has Karpenter or Cluster Autoscaler."""
+FIND_KARPENTER_COMMAND = "kubectl get crd nodepools.karpenter.sh -o name"
+"""Shell command that succeeds if the cluster has Karpenter."""
+FIND_CLUSTER_AUTOSCALER_COMMAND = "kubectl get deployment --namespace kube-system cluster-autoscaler -o name"
+"""Shell command that succeeds if the cluster has Cluster Autoscaler."""
 
 
 def add_node_pools(bundle: FleetBundle) -> None:
@@ -33,7 +46,7 @@ def add_node_pools(bundle: FleetBundle) -> None:
     if bundle.gpu_model.profiles:
         role = "MIG configurations, one per pool; a new node is labelled with that of its pool; `policy.sh` creates it"
         bundle.add(to_config_map(rules.make_pool_plan(), bundle.gpu_model), FileStep(path_of("configmap.yaml"), role))
-        bundle.add_script("policy.sh", POLICY_STEP)
+        bundle.add_script("policy.sh", CLUSTER_POLICY_PURPOSE)
     if rules.placement == "fullest":
         names = sorted({name for pool in rules.pools for name in allocatable_resources(pool.state)})
         text = "\n".join(f'{" " * 14}- {{name: "{name}", weight: 1}}' for name in names)
@@ -44,23 +57,23 @@ def add_node_pools(bundle: FleetBundle) -> None:
     _add_reserve_files(bundle)
     today = tuple(node for pool in rules.today for node in pool.nodes)
     release_purpose = "cordons and empties the nodes of today, which the pools replace; run it last"
-    add_release(bundle, today, release_purpose, _run_if_autoscaled)
+    add_release_files(bundle, today, release_purpose, _run_if_autoscaled)
 
 
 def _run_if_autoscaled(command: str) -> str:
     """Wrap a shell command so that it runs only if Karpenter or Cluster Autoscaler can replace the nodes."""
-    condition = f"{{ {FIND_KARPENTER} || {FIND_CLUSTER_AUTOSCALER}; }} >/dev/null 2>&1"
+    condition = f"{{ {FIND_KARPENTER_COMMAND} || {FIND_CLUSTER_AUTOSCALER_COMMAND}; }} >/dev/null 2>&1"
     error = "Fix the cluster: it has neither Karpenter nor Cluster Autoscaler, so no node is emptied"
     return f"if {condition}; then {command}; else echo '{error}' >&2; false; fi"
 
 
 def _pool_values(bundle: FleetBundle, pool: PoolRule) -> dict[str, str]:
-    """Return the placeholder values of the templates of one pool."""
+    """Return the values of the template placeholders of one node pool, by placeholder name."""
     rules = bundle.rules
     offers = {FULL_GPU_RESOURCE: 0, **allocatable_resources(pool.state)}
     limits = "".join(f"{' ' * 12}{json.dumps(name)}: {json.dumps(str(n))}\n" for name, n in offers.items() if n)
     cloud, types = _find_instance_types(bundle, len(pool.layouts))
-    group, kind = NODE_CLASSES[cloud]
+    group, kind = KARPENTER_NODE_CLASSES[cloud]
     return {
         "POOL": pool.name, "CONFIG": pool.state.config_name if bundle.gpu_model.profiles else "all-disabled",
         "LEAD_S": f"{rules.lead_s:.0f}", "SLOW_S": f"{rules.lead_slow_s:.0f}", "NODES": str(rules.nodes),
@@ -78,9 +91,9 @@ def _max_nodes(bundle: FleetBundle, pool: PoolRule) -> int:
 
 
 def _find_instance_types(bundle: FleetBundle, gpus: int) -> tuple[str, list[str]]:
-    """Find the cloud and its instance types with a number of GPUs of the model; a placeholder if none is known."""
+    """Find a cloud and its instance types with `gpus` GPUs of the model; ``INSTANCE-TYPE`` if none is known."""
     rows = facts("gpu_prices").filter(gpu_model=bundle.gpu_model.name, gpu_count=gpus).sort("cloud")
-    for cloud in NODE_CLASSES:
+    for cloud in KARPENTER_NODE_CLASSES:
         instance_types = rows.filter(cloud=cloud)["instance_type"].unique().sort().to_list()
         if instance_types:
             return cloud, instance_types
@@ -96,7 +109,7 @@ def _add_karpenter_files(bundle: FleetBundle) -> None:
         "class `default` and instance type"
     )
     verbs = f"apply -f {file}", f"get -f {file} -o name", f"delete -f {file}"
-    commands = [f"if {FIND_KARPENTER} >/dev/null 2>&1; then kubectl {verb}; fi" for verb in verbs]
+    commands = [f"if {FIND_KARPENTER_COMMAND} >/dev/null 2>&1; then kubectl {verb}; fi" for verb in verbs]
     bundle.add(text, FileStep(file, purpose, *commands))
 
 
@@ -105,13 +118,13 @@ def _add_cluster_autoscaler_files(bundle: FleetBundle) -> None:
     rules = bundle.rules
     flags = {
         "IDLE": f"{rules.idle_s or 0:.0f}s", "COOL": f"{rules.cool_s:.0f}s", "LEAD_S": f"{rules.lead_s:.0f}",
-        "SLOW_S": f"{rules.lead_slow_s:.0f}", "PROVISION": f"{PROVISION_LEAD_FACTOR * rules.lead_slow_s:.0f}s",
+        "SLOW_S": f"{rules.lead_slow_s:.0f}", "PROVISION": f"{MAX_PROVISION_TIME_FACTOR * rules.lead_slow_s:.0f}s",
     }  # fmt: skip
     values, groups = (bundle.path_of(name) for name in ("cluster-autoscaler-values.yaml", "node-groups.json"))
     release = "cluster-autoscaler autoscaler/cluster-autoscaler --namespace kube-system --reuse-values"
-    do = f"if {FIND_CLUSTER_AUTOSCALER} >/dev/null 2>&1; then helm upgrade {release} --values {values}; fi"
+    do = f"if {FIND_CLUSTER_AUTOSCALER_COMMAND} >/dev/null 2>&1; then helm upgrade {release} --values {values}; fi"
     rollback = "helm rollback cluster-autoscaler --namespace kube-system"
-    undo = f"if {FIND_CLUSTER_AUTOSCALER} >/dev/null 2>&1; then {rollback}; fi"
+    undo = f"if {FIND_CLUSTER_AUTOSCALER_COMMAND} >/dev/null 2>&1; then {rollback}; fi"
     purpose = "Cluster Autoscaler instead of Karpenter: its flags, for the Helm release `cluster-autoscaler`"
     bundle.add(fill_template("autoscaler_values.yaml", flags), FileStep(values, purpose, do, "", undo))
     purpose = (
@@ -152,7 +165,7 @@ def _make_node_group(bundle: FleetBundle, pool: PoolRule) -> dict[str, object]:
 
 
 def _add_reserve_files(bundle: FleetBundle) -> None:
-    """Add the objects that keep idle nodes powered on: a capacity buffer, or pause pods without that API."""
+    """Add the Kubernetes objects that keep idle nodes powered on: a CapacityBuffer, or pause pods without that API."""
     pools_with_reserve = [pool for pool in bundle.rules.pools if pool.kept and bundle.rules.powers_nodes_down]
     if not pools_with_reserve:
         return
@@ -173,7 +186,7 @@ def _add_reserve_files(bundle: FleetBundle) -> None:
 def add_dra_files(bundle: FleetBundle) -> None:
     """Add the files with which the DRA driver creates a MIG instance for each resource claim."""
     rules, path_of = bundle.rules, bundle.path_of
-    nodes = sorted({node for pool in rules.pools if LAYOUT_CUT_BY_JOBS in pool.layouts for node in pool.nodes})
+    nodes = sorted({node for pool in rules.pools if LAYOUT_PARTITIONED_PER_JOB in pool.layouts for node in pool.nodes})
     gate, _, name = _controller_fact("dra", "gate").partition(".")
     values = path_of("driver-values.yaml")
     chart = f"{_controller_fact('dra', 'chart')} --version {_controller_fact('dra', 'version')}"
@@ -192,7 +205,7 @@ def add_dra_files(bundle: FleetBundle) -> None:
     text = "".join(_render_device_class(name) for name in [FULL_GPU, *names])
     purpose = "a DeviceClass and a ResourceClaimTemplate for each profile"
     bundle.add(text, FileStep.manifest(path_of("device-classes.yaml"), purpose))
-    add_release(bundle, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
+    add_release_files(bundle, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
 
 
 def _controller_fact(controller: str, fact: str) -> str:
@@ -211,9 +224,10 @@ def _render_device_class(profile: str) -> str:
     return fill_template("device_class.yaml", {"SLUG": slug, "SELECTS": selects, "RESOURCE": resource})
 
 
-_KUBERNETES_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_DEFAULT_PARENT_QUEUE = "gpuplanner"
-"""Parent of the queues of KAI whose tenants are in no cohort: it wants two levels."""
+_KUBERNETES_NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+"""Names of teams, cohorts and namespaces that Kubernetes allows."""
+_DEFAULT_KAI_PARENT_QUEUE = "gpuplanner"
+"""Parent queue in KAI of teams without a cohort, since KAI needs two levels of queues."""
 
 
 def add_queues(bundle: FleetBundle) -> None:
@@ -241,13 +255,13 @@ def add_queues(bundle: FleetBundle) -> None:
 def _split_by_valid_name(quotas: Sequence[TenantQuota]) -> tuple[list[TenantQuota], str]:
     """Split quotas into those whose names Kubernetes allows, and a text with the names of the others."""
     names = {quota: (quota.tenant, *quota.namespaces, *([quota.cohort] if quota.cohort else [])) for quota in quotas}
-    valid = [quota for quota in quotas if all(map(_KUBERNETES_NAME.fullmatch, names[quota]))]
+    valid = [quota for quota in quotas if all(map(_KUBERNETES_NAME_PATTERN.fullmatch, names[quota]))]
     return valid, ", ".join(ascii(quota.tenant)[1:-1][:60] for quota in quotas if quota not in valid)
 
 
 @dataclass(frozen=True)
 class InstanceQuota:
-    """Instances of one resource of one pool for one team.
+    """Quota of a team for one resource of one pool, in MIG instances or full GPUs.
 
     - ``nominal``: Instances of its own quota.
     - ``borrow``, ``lend``: Most instances that it may borrow and lend; None: no limit.
@@ -288,7 +302,7 @@ def divide_instances(bundle: FleetBundle, quotas: Sequence[TenantQuota]) -> dict
 
 
 def _list_resources(bundle: FleetBundle) -> list[str]:
-    """List the resource names that the nodes of all pools offer."""
+    """List the Kubernetes resource names that the nodes of all pools offer, such as ``nvidia.com/mig-1g.10gb``."""
     return sorted({name for pool in bundle.rules.pools for name in allocatable_resources(pool.state)})
 
 
@@ -339,7 +353,7 @@ def _kai_documents(bundle: FleetBundle, quotas: Sequence[TenantQuota]) -> Iterat
         return f"{round(gpus * ratio, 2):g}"
 
     for cohort, members in _group_by_cohort(quotas):
-        total, parent = format_gpus(sum(quota.gpus for quota in members)), cohort or _DEFAULT_PARENT_QUEUE
+        total, parent = format_gpus(sum(quota.gpus for quota in members)), cohort or _DEFAULT_KAI_PARENT_QUEUE
         yield fill_template("queues/kai.yaml", {
             "NAME": parent, "PARENT": "", "QUOTA": total, "LIMIT": "-1" if cohort else total,
         })  # fmt: skip

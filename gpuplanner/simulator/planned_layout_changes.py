@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.libraries_plugins_and_workers import compile_inlined, compile_not_inlined
-from gpuplanner.simulator.node_provisioning import log_power_change, reset_unallocated, set_online
+from gpuplanner.simulator.node_autoscaling_and_dynamic_mig import log_power_change, reset_unallocated, set_online
 from gpuplanner.simulator.simulation_inputs import POWERED_DOWN_POOL, NodeFleet
 from gpuplanner.simulator.simulation_state import (
     CORDONED,
@@ -32,8 +32,9 @@ from gpuplanner.simulator.simulation_state import (
 )
 
 DONE, GIVEN_UP = range(2)
+"""Outcomes of a planned layout change, by the numbers that the event loop writes."""
 TEXT_BY_CHANGE_OUTCOME = {DONE: "done", GIVEN_UP: "given up"}
-"""Outcomes of a planned change by the numbers that the event loop writes."""
+"""Outcome of a planned layout change as text in tables, by its number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,8 +227,8 @@ def advance_planned_changes(state: SimulationState) -> None:
 
 
 @compile_inlined
-def find_change(state: SimulationState, node: int, row: int, drains_node: int) -> int:
-    """Find the first change of a node from a row on that drains it, or that does not; its end if there is none."""
+def find_planned_change(state: SimulationState, node: int, row: int, drains_node: int) -> int:
+    """Find a node's first planned change from a row on that drains it, or that does not; its last row + 1 if none."""
     while row < state.first_change[node + 1] and state.planned[row].drains_node != drains_node:
         row += 1
     return row
@@ -289,7 +290,7 @@ def close_change(state: SimulationState, node: int, outcome: int) -> None:
     state.planned[state.next_drain[node]].outcome = outcome
     state.stage[node] = SCHEDULABLE
     state.node_changes[node] += 1
-    state.next_drain[node] = find_change(state, node, state.next_drain[node] + 1, 1)
+    state.next_drain[node] = find_planned_change(state, node, state.next_drain[node] + 1, 1)
 
 
 @compile_inlined
@@ -313,7 +314,7 @@ def apply_power_change(state: SimulationState, node: int) -> bool:
         if state.pool[node] != change.pool:
             move_to_pool(state, node, change.pool)
         state.node_changes[node] += 1
-    state.next_power_change[node] = find_change(state, node, row + 1, 0)
+    state.next_power_change[node] = find_planned_change(state, node, row + 1, 0)
     return True
 
 

@@ -14,7 +14,6 @@ from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
-from gpuplanner.ingest.job_table import assemble_jobs
 from gpuplanner.ingest.public.job_lists import (
     GPU_FRACTION_CHECK,
     PHILLY_ZONE,
@@ -25,17 +24,19 @@ from gpuplanner.ingest.public.job_lists import (
 )
 from gpuplanner.ingest.quality_report import source_check
 from gpuplanner.ingest.slurm.accounting_fields import SLURM_UNSET_NUMBERS, parse_resources
+from gpuplanner.ingest.source_definition import has_required_columns, matches_pattern, register_sniffer
 from gpuplanner.ingest.source_fields import FIRST_INSTANT, UTC_TIME_DTYPE, Dialect, Field, source_columns
-from gpuplanner.ingest.source_registration import has_required_columns, matches_pattern, register_sniffer
+from gpuplanner.ingest.table_assembly import assemble_jobs
 from gpuplanner.ingest.text_files import TextFile, read_head
 from gpuplanner.ingest.typed_row_reader import looks_like_json, read_items, read_rows
 
 UNDOCUMENTED_JOB_REASON = "not a job as the source documents it"
-"""Reason in the reject table for an item of another structure."""
+"""Reject reason of an item of the Philly job log that lacks the documented structure of a job."""
 
 HAS_LATER_ATTEMPT_EXPR = pl.col("again").is_not_null()
+"""Whether another scheduling attempt of the same Philly job followed this one."""
 HAS_STARTED_EXPR = pl.col("start_time").is_not_null()
-"""Conditions on an attempt."""
+"""Whether a scheduling attempt of a Philly job has a start time."""
 
 PHILLY_LOG_TRACE = JobTrace(
     "philly",
@@ -56,11 +57,13 @@ PHILLY_LOG_TRACE = JobTrace(
         source_check("philly: never scheduled", pl.col("gpus").is_null()),
     ],
 )
-"""`vc`: virtual cluster; `ip`: servers; `again`: not empty for an attempt that was followed by another."""
+"""How ``cluster_job_log`` of the Philly trace becomes a job table. `vc`: virtual cluster; `ip`: servers; `again`: not
+empty for an attempt that was followed by another."""
 
 MISO_ARRIVAL_FILE_PREFIX = "trace"
+"""Prefix of the name of MISO's file of arrival times; its content looks like that of the run times."""
 MISO_RUN_TIME_FILE_PREFIX = "exp"
-"""Prefixes of the names of the two files of MISO, whose contents look alike."""
+"""Prefix of the name of MISO's file of run times; its content looks like that of the arrival times."""
 
 MISO_TRACE = JobTrace(
     "miso",
@@ -68,7 +71,8 @@ MISO_TRACE = JobTrace(
     steps=[{"tenant": pl.lit("miso"), "gpus": pl.lit(None, pl.Float64)}],
     notes=["the row of a reject is the number of its job in the files"],
 )
-"""Number of the job; seconds from the start of the experiment; seconds of run time (Li et al., SoCC 2022)."""
+"""How the MISO trace becomes a job table: number of the job, submission in seconds from the start of the experiment,
+and run time in seconds (Li et al., SoCC 2022)."""
 
 
 def is_philly_log(lines: Sequence[str]) -> bool:
@@ -150,7 +154,7 @@ def _parse_job_attempts(job: Any) -> list[dict[str, str | None]] | None:  # noqa
 
 
 def _parse_attempts(attempts: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str | None]]:
-    """Yield times, GPUs and servers of the attempts of a job."""
+    """Yield times, GPUs and servers of the scheduling attempts of a Philly job."""
     for attempt in attempts:
         servers = [(server["ip"], server["gpus"]) for server in attempt["detail"]]
         if not all(isinstance(ip, str) and isinstance(gpus, list) for ip, gpus in servers):
@@ -219,7 +223,7 @@ def read_miso(paths: Sequence[str | Path], *, origin: datetime | str | None = No
 
 
 def _read_seconds(path: Path) -> tuple[TextFile, dict[str, str | None]]:
-    """Read the seconds of each job as text, by job number."""
+    """Read a JSON file of MISO, with the seconds of each job as text by job number."""
     file, items = read_items(path, ())
     values = [item.value for item in items]
     if len(values) != 1 or not isinstance(values[0], dict):
@@ -239,23 +243,30 @@ PAI_COLUMNS_BY_TABLE = {
         *("status", "start_time", "end_time", "machine"),
     ),
 }
-"""Columns of the three tables, whose files have no header line; each has another number of them."""
+"""Table of the Alibaba PAI trace (job, task, instance) → its columns, since the files have no header line; each table
+has another number of them."""
 
 FIELD_BY_PAI_JOB_COLUMN = source_columns("pai_job")
-PAI_TASK_COLUMNS = source_columns("pai_task")
+"""Column of PAI's job table → how it is parsed; `start_time` is the submission [s]."""
+FIELD_BY_PAI_TASK_COLUMN = source_columns("pai_task")
+"""Column of PAI's task table → how it is parsed; `plan_gpu` is the % of one GPU that each instance requests."""
 FIELD_BY_PAI_INSTANCE_COLUMN = source_columns("pai_instance")
-"""Times in seconds; `plan_gpu`: % of one GPU that each instance requests; `start_time` of a job: submission."""
+"""Column of PAI's instance table → how it is parsed; times are in seconds."""
 
-PAI_STATES = {"Terminated": "COMPLETED", "Failed": "FAILED", "Running": "RUNNING", "Waiting": "PENDING"}
-REQUESTED_GPUS = pl.col("percent") / 100
+STATE_BY_PAI_STATUS = {"Terminated": "COMPLETED", "Failed": "FAILED", "Running": "RUNNING", "Waiting": "PENDING"}
+"""Status of a PAI task → state in the job table."""
+PAI_REQUESTED_GPUS_EXPR = pl.col("percent") / 100
+"""GPUs that one instance of a PAI task requests; the source has % of a GPU."""
 PAI_TASK_INSTANCE_GPUS_EXPR = (
-    pl.when(pl.col("gpu_model") == "CPU").then(REQUESTED_GPUS.fill_null(0.0)).otherwise(REQUESTED_GPUS)
+    pl.when(pl.col("gpu_model") == "CPU")
+    .then(PAI_REQUESTED_GPUS_EXPR.fill_null(0.0))
+    .otherwise(PAI_REQUESTED_GPUS_EXPR)
 )
-"""GPUs of one instance of a task; 0 for an instance on CPU nodes that requests none."""
+"""GPUs of one instance of a PAI task; 0 for an instance on CPU nodes that requests none."""
 
 PAI_TASKS_TRACE = JobTrace(
     "pai",
-    PAI_TASK_COLUMNS,
+    FIELD_BY_PAI_TASK_COLUMN,
     origin=FIRST_INSTANT,
     steps=[
         {
@@ -266,7 +277,9 @@ PAI_TASKS_TRACE = JobTrace(
     ],
     checks=[source_check("pai: no submission", pl.col("no_submission")), GPU_FRACTION_CHECK],
 )
+"""How PAI's task table becomes a job table: a task is a job, named ``job/task``."""
 SHIFTED_DATES_CHECK = source_check("pai: shifted dates", pl.lit(value=True))
+"""Check that notes for every PAI job that the source shifted its dates."""
 
 
 def detect_pai_table(lines: Sequence[str]) -> str | None:
@@ -280,7 +293,7 @@ def detect_pai_table(lines: Sequence[str]) -> str | None:
     for name, columns in PAI_COLUMNS_BY_TABLE.items():
         fields = lines[0].split(",") if lines else []
         status = columns.index("status")
-        if len(fields) == len(columns) and (fields[status] in PAI_STATES or tuple(fields) == columns):
+        if len(fields) == len(columns) and (fields[status] in STATE_BY_PAI_STATUS or tuple(fields) == columns):
             return name
     return None
 
@@ -322,11 +335,13 @@ def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
     ('4f05/worker', 2.0, 'T4')
     """
     paths_by_table = _group_by_table(paths)
-    rows = map_source_states(_read_pai_table("task", paths_by_table["task"], PAI_TASK_COLUMNS), PAI_STATES)
+    rows = map_source_states(
+        _read_pai_table("task", paths_by_table["task"], FIELD_BY_PAI_TASK_COLUMN), STATE_BY_PAI_STATUS
+    )
     side_columns = {"job": FIELD_BY_PAI_JOB_COLUMN, "instance": FIELD_BY_PAI_INSTANCE_COLUMN}
     given = {name: columns for name, columns in side_columns.items() if paths_by_table[name]}
     read_tables = {name: _read_pai_table(name, paths_by_table[name], columns) for name, columns in given.items()}
-    tasks = _with_machines(_with_submissions(rows.good, read_tables.get("job")), read_tables.get("instance"))
+    tasks = _add_instance_machines(_add_job_submissions(rows.good, read_tables.get("job")), read_tables.get("instance"))
     rows = replace(rows, good=tasks)
     rows = rows.reject({"start_time: missing, and the submission is not known": pl.col("submit_s").is_null()})
     return PAI_TASKS_TRACE.make_dataset(
@@ -342,7 +357,7 @@ def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
 
 
 def _group_by_table(paths: Sequence[str | Path]) -> dict[str, list[str | Path]]:
-    """Group paths by the PAI table that they are; a TraceFormatError without the task table."""
+    """Group paths by the PAI table (job, task, instance) that they hold; refuse them without the task table."""
     paths_by_table: dict[str, list[str | Path]] = {name: [] for name in PAI_COLUMNS_BY_TABLE}
     for path in paths:
         lines = read_head(path)
@@ -364,8 +379,8 @@ def _read_pai_table(table: str, paths: Sequence[str | Path], columns: Mapping[st
     return read_rows(paths, columns, source=f"pai_{table}_table", dialect=dialect)
 
 
-def _with_submissions(tasks: pl.DataFrame, jobs: Rows | None) -> pl.DataFrame:
-    """Add the user and submission of the job to tasks; the start of the task if its job is missing."""
+def _add_job_submissions(tasks: pl.DataFrame, jobs: Rows | None) -> pl.DataFrame:
+    """Add user and submission time of the PAI job to each task; the start of the task if its job is missing."""
     if jobs is None:
         with_jobs = tasks.with_columns(user=pl.lit(None, pl.String), submit_s=pl.lit(None, pl.Float64))
     else:
@@ -376,8 +391,8 @@ def _with_submissions(tasks: pl.DataFrame, jobs: Rows | None) -> pl.DataFrame:
     return with_jobs.with_columns(no_submission=pl.col("submit_s").is_null(), submit_s=submit_s)
 
 
-def _with_machines(tasks: pl.DataFrame, instances: Rows | None) -> pl.DataFrame:
-    """Add the machines of their instances to tasks."""
+def _add_instance_machines(tasks: pl.DataFrame, instances: Rows | None) -> pl.DataFrame:
+    """Add to each PAI task the machines on which its instances ran."""
     if instances is None:
         return tasks
     task, machine = ["job_name", "task_name"], pl.col("machine").unique().sort()
@@ -387,19 +402,24 @@ def _with_machines(tasks: pl.DataFrame, instances: Rows | None) -> pl.DataFrame:
 
 
 FIELD_BY_SUPERCLOUD_COLUMN = source_columns("supercloud")
-"""Times in epoch seconds, 0 for none; `timelimit` in minutes. `mem_req` is not read: with bit 63 set it is
-MB per CPU and no longer exact. `gres_used` is always empty. The table has no account: the user is the tenant."""
+"""Column of the MIT Supercloud job table → how it is parsed. Times in epoch seconds, 0 for none; `timelimit` in
+minutes. `mem_req` is not read: with bit 63 set it is MB per CPU and no longer exact. `gres_used` is always empty.
+The table has no account: the user is the tenant."""
 
 TRES_NAMES_IN_CODE_ORDER = ("cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages")
-TRES_NAME_BY_CODE = {str(code): name for code, name in enumerate(TRES_NAMES_IN_CODE_ORDER, 1)}
-TRES_NAME_BY_CODE |= {"1001": "gres/gpu:tesla", "1002": "gres/gpu:volta"}
-"""Code of a TRES → its name: below 1000 those of Slurm, from there those of this cluster."""
+"""Slurm's names of trackable resources (TRES) with codes 1 to 8."""
+TRES_NAME_BY_CODE = {
+    **{str(code): name for code, name in enumerate(TRES_NAMES_IN_CODE_ORDER, 1)},
+    **{"1001": "gres/gpu:tesla", "1002": "gres/gpu:volta"},
+}
+"""Code of a trackable resource (TRES) → its name: below 1000 those of Slurm, from there those of MIT Supercloud."""
 
 SUPERCLOUD_CHECKS = (
     source_check("supercloud: shared id", pl.col("twin") > 0),
     source_check("supercloud: rounded user", pl.col("id_user").is_not_null()),
     source_check("supercloud: suspended", pl.col("suspended_s") > 0),
 )
+"""Checks of the quality report for job tables of MIT Supercloud."""
 
 
 @register_sniffer(has_required_columns(FIELD_BY_SUPERCLOUD_COLUMN))
@@ -464,7 +484,10 @@ def read_supercloud(paths: Sequence[str | Path]) -> Dataset:
 
 
 def _with_resource_names(rows: Rows) -> Rows:
-    """Write resources as sacct does: 1=20,1002=2 becomes cpu=20,gres/gpu:volta=2. Each different text is read once."""
+    """Write resources in Slurm's names: ``1=20,1002=2`` becomes ``cpu=20,gres/gpu:volta=2``.
+
+    Each different text is converted once.
+    """
     names = ("alloc_tres", "req_tres")
     texts = pl.concat([rows.good[name] for name in names]).drop_nulls().unique().to_list()
     renamed = {text: _name_tres_codes(text) for text in texts}
@@ -475,7 +498,7 @@ def _with_resource_names(rows: Rows) -> Rows:
 
 
 def _name_tres_codes(text: str) -> str | None:
-    """Replace the codes of a TRES text by names; None if it is no TRES text, or has an unknown code."""
+    """Replace the codes in a TRES text by names; None if it is no TRES text, or has an unknown code."""
     pairs = [item.partition("=") for item in text.split(",")]
     if any(code not in TRES_NAME_BY_CODE or not (count.isascii() and count.isdigit()) for code, _, count in pairs):
         return None
