@@ -470,8 +470,8 @@ def _gpus_card(decision: Decision) -> Card:
         if decision.saving.varies:
             freed += f" (90 % interval {metric_html(decision, 'saving.low')} to {metric_html(decision, 'saving.high')})"
     meets_limits = decision.service and all(size.meets_limit for size in decision.service)
-    when = "after the change, in simulation" if decision.measures else "in simulation"
-    limits = f"wait limit met {when}" if meets_limits else ""
+    condition = "after the change, in simulation" if decision.measures else "in simulation"
+    limits = f"wait limit met {condition}" if meets_limits else ""
     installed = f"{metric_html(decision, 'fleet_gpus')} installed"
     return (label, value, installed, limits, to_buy, on_average, freed)
 

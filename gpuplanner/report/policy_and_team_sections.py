@@ -450,12 +450,12 @@ def _render_waits(comparison: Comparison) -> list[str]:
 
 def _describe_jobs_without_waits(decision: Decision) -> str:
     """Describe how many jobs of the table by team are in no figure of waits; empty if none."""
-    jobs, counted = (sum(row.jobs for row in rows) for rows in (decision.teams, decision.service))
-    if not counted or jobs <= counted:
+    jobs, jobs_with_waits = (sum(row.jobs for row in rows) for rows in (decision.teams, decision.service))
+    if not jobs_with_waits or jobs <= jobs_with_waits:
         return ""
     return (
-        f"Waits are those of {counted:,} of {jobs:,} jobs: without jobs that started before the record, services, and "
-        "requests that no node can serve."
+        f"Waits are those of {jobs_with_waits:,} of {jobs:,} jobs: without jobs that started before the record, services, "
+        "and requests that no node can serve."
     )
 
 
