@@ -454,8 +454,8 @@ def _describe_jobs_without_waits(decision: Decision) -> str:
     if not jobs_with_waits or jobs <= jobs_with_waits:
         return ""
     return (
-        f"Waits are those of {jobs_with_waits:,} of {jobs:,} jobs: without jobs that started before the record, services, "
-        "and requests that no node can serve."
+        f"Waits are those of {jobs_with_waits:,} of {jobs:,} jobs: without jobs that started before the record, "
+        "services, and requests that no node can serve."
     )
 
 
