@@ -387,9 +387,9 @@ def waits(scenario_path: ScenarioPath, options: ScenarioOptions, as_json: Json =
     Example: gpuplanner waits build/mine/data --month 2026-10
     """
     from gpuplanner.core.serialization import to_plain
-    from gpuplanner.core.units_and_number_texts import percent_text
-    from gpuplanner.decision.explained_waits import explain_waits, make_cause_table, sum_waits
+    from gpuplanner.decision.explained_waits import explain_waits, format_replay_error, make_cause_table, sum_waits
     from gpuplanner.decision.requested_jobs import read_replay_inputs
+    from gpuplanner.decision.wait_curve import CURVE_RUNS
     from gpuplanner.usage.study_history import history
 
     requests = read_replay_inputs(history(options.make_scenario(scenario_path)))
@@ -399,8 +399,8 @@ def waits(scenario_path: ScenarioPath, options: ScenarioOptions, as_json: Json =
         return
     echo(wait_causes.main_cause_text)
     if wait_causes.explained_fraction is not None:
-        share = percent_text(wait_causes.explained_fraction)
-        echo(f"The closest replay of today reproduces {share} of these hours.")
+        text = format_replay_error(wait_causes.replay_error)
+        echo(f"{text[:1].upper()}{text[1:]}, by team and job size; the report states the mean of {CURVE_RUNS} replays.")
     for by, rows in vars(wait_causes.causes).items():
         show_frame(make_cause_table(rows), title=f"Queue wait by {by.replace('_', ' ')} (hours)")
     echo(*(f"{limit.tenant}: jobs waited as at a limit of {limit.gpus:g} GPUs" for limit in wait_causes.limits))

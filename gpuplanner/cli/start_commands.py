@@ -19,6 +19,7 @@ from typer import Argument, Option
 
 from gpuplanner.cli import start_dialog
 from gpuplanner.cli.application import (
+    Exit,
     GpuModels,
     Json,
     Overwrite,
@@ -26,6 +27,7 @@ from gpuplanner.cli.application import (
     ScenarioOptions,
     app,
     echo,
+    exit_code_of,
     notify,
     parse_gpu_models,
     show,
@@ -92,7 +94,7 @@ def start_pools(
             echo(f"\n{name}: {cluster_scenario.sentence}")
             for number, step in enumerate(cluster_scenario.next_steps, start=1):
                 echo(f"  {number}  {step.text}")
-    written = _write_results(
+    written, error = _write_results(
         folder,
         lambda: start_dialog.write_pools(pools, scenarios, folder),
         lambda: start_dialog.write_pools(pools, scenarios, folder, comparisons=comparisons),
@@ -101,8 +103,9 @@ def start_pools(
     )
     if as_json:
         show(fleet.to_dict() | {"warnings": warnings, "folder": str(folder)} | written, as_json=True)
-    elif verbose:
+    elif verbose and error is None:
         echo(f"\n{'Report':<11}{written['page'] or 'none: ' + str(written['page_reason'])}")
+    _end_without_report(error, folder)
 
 
 def _write_results(
@@ -112,7 +115,7 @@ def _write_results(
     *,
     reason: str | None,
     verbose: bool,
-) -> dict[str, str | None]:
+) -> tuple[dict[str, str | None], GpuPlannerError | ImportError | None]:
     """Write the report page with its files; the files alone if no page is wanted or it fails.
 
     Parameters
@@ -124,26 +127,39 @@ def _write_results(
     reason : str, optional
         Why no page is wanted; None: write one.
     verbose : bool
-        Print a warning if the page cannot be written.
+        Show the step while it runs.
 
     Returns
     -------
     dict of str to str or None
         ``page``, and ``page_reason`` where there is none.
+    GpuPlannerError or ImportError, or None
+        Why the page could not be written.
     """
+    failure: GpuPlannerError | ImportError | None = None
     if reason is None:
         progress = start_dialog.Progress(verbose=verbose)
         progress.show_step("writing the report")
         try:
             write_page()
         except (GpuPlannerError, ImportError) as error:
-            reason = str(error)
+            failure, reason = error, str(error)
         progress.clear()
-        if reason is None:
-            return {"page": str(folder / "index.html"), "page_reason": None}
-        notify(f"gpuplanner: warning: no report: {reason}", quiet=not verbose)
+        if failure is None:
+            return {"page": str(folder / "index.html"), "page_reason": None}, None
     write_files()
-    return {"page": None, "page_reason": reason}
+    return {"page": None, "page_reason": reason}, failure
+
+
+def _end_without_report(error: GpuPlannerError | ImportError | None, folder: Path) -> None:
+    """End the command with the exit code of the error that prevented the report; nothing without one."""
+    if error is not None:
+        notify(
+            f"gpuplanner: no report: {error}",
+            f"All other results are in {folder}. Fix the cause and start again; without the page: --no-page. If the "
+            "cause is not in your data or installation, report this message as a bug.",
+        )
+        raise typer.Exit(exit_code_of(error) if isinstance(error, GpuPlannerError) else Exit.MISSING_PART)
 
 
 SAMPLE_NAME = "sample"
@@ -232,7 +248,7 @@ def start(
         start_dialog.print_projects(comparison.projects)
     elif quiet and not as_json:
         echo("\n".join(start_dialog.split_sentences(comparison.decision)[:2]))
-    written = _write_results(
+    written, error = _write_results(
         folder,
         lambda: start_dialog.write_page(scenario, folder),
         lambda: start_dialog.write_scenario_and_bundle(scenario, folder, comparison),
@@ -243,7 +259,7 @@ def start(
         comparison_values = comparison.to_dict()
         answer = {name: comparison_values[name] for name in JSON_PARTS}
         show(answer | {"warnings": warnings, "folder": str(folder)} | written, as_json=True)
-    elif verbose:
+    elif verbose and error is None:
         page_text = written["page"] or f"none: {written['page_reason']}"
         echo(
             f"\n{'Report':<11}{page_text}"
@@ -256,6 +272,7 @@ def start(
             by_hand = ", ".join(bundle.manual_measures).replace("_", " ") if bundle else ""
             note = f" (steps by hand: {by_hand})" if by_hand else ""
             echo(f"{'Bundle':<11}{folder / 'export' / 'README.md'}{note}")
+    _end_without_report(error, folder)
 
 
 def _prepare_scenario(
@@ -350,8 +367,12 @@ def _complete_scenario(
     known_fields : set of str
         Fields that options or a scenario file state.
     """
-    if scenario.gpu_model is None and not summary.gpu_models and "gpu_model" not in known_fields:
-        scenario = replace(scenario, gpu_model=start_dialog.ask_gpu_model(prompt))
+    from gpuplanner.usage.study_fleet import is_catalogue_model
+
+    word = summary.gpu_models[0] if summary.gpu_models else None
+    is_model_clear = len(summary.gpu_models) > 1 or (word is not None and is_catalogue_model(word))
+    if scenario.gpu_model is None and not is_model_clear and "gpu_model" not in known_fields:
+        scenario = replace(scenario, gpu_model=start_dialog.ask_gpu_model(prompt, word))
     if len(summary.gpu_models) > 1:
         from gpuplanner.usage.study_history import history, split_into_pools
 

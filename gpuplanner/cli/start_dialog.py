@@ -140,7 +140,7 @@ def print_policies(comparison: Comparison) -> None:
     from gpuplanner.decision.comparison_record import format_policies_within_limit
 
     if not comparison.policies:
-        print_fact("Policies", "not compared: the record is too short")
+        print_fact("Policies", f"not compared: {comparison.decision.reason}")
         return
     text = format_policies_within_limit(comparison)
     if comparison.tuned_from is not None and comparison.judged_from is not None and comparison.judged_to is not None:
@@ -212,7 +212,9 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
         times = [wait_text(number) for number in minutes if number is not None]
         completion = f"    mean completion time {_change_text(times)}" if times else ""
         rows.append(("Allocated", f"{_change_text(shares) or '–'} of provisioned GPU-hours{completion}"))
-    if impact.kwh_per_week is not None:
+    if impact.kwh_per_week == 0:
+        rows.append(("Energy", "unchanged: released GPUs stay powered on"))
+    elif impact.kwh_per_week is not None:
         dollars = "" if not impact.usd_per_week else f", {impact.usd_per_week:,.2f} USD"
         rows.append(("Energy", f"{impact.kwh_per_week:,.0f} kWh less a week{dollars}"))
     elif impact.ownership == OWNERSHIP_OWNED:
@@ -359,18 +361,24 @@ def check_zone(text: str) -> str:
     return text
 
 
-def ask_gpu_model(prompt: StartPrompt) -> str | None:
-    """Ask for the GPU model that the data do not name; None: plan without MIG."""
+def ask_gpu_model(prompt: StartPrompt, word: str | None) -> str | None:
+    """Ask for the GPU model that the data do not name, or name with an ambiguous word; None: plan without MIG."""
+    from gpuplanner.decision.decision_text import find_likely_gpu_model
     from gpuplanner.hardware.catalog import resolve_gpu_model
+    from gpuplanner.usage.study_fleet import explain_full_gpus
 
-    none = "none"
+    default = word or "none"
+    problem = explain_full_gpus(word) if word else "not in the data"
+    example = find_likely_gpu_model(word) if word else "A100-40GB"
     name, is_given = prompt.answer(
-        "GPU model", "not in the data [name of the model, such as A100-40GB", none,
-        lambda text: none if text == none else resolve_gpu_model(text),
+        "GPU model", f"{problem} [name of the model, such as {example}", default,
+        lambda text: default if text == default else resolve_gpu_model(text),
     )  # fmt: skip
-    basis = "as answered" if is_given else "not in the data: planned without MIG and energy (--gpu-model)"
-    prompt.print_assumption("GPU model", name, basis)
-    return None if name == none else name
+    is_answer = is_given and name != default
+    prompt.print_assumption(
+        "GPU model", name, "as answered" if is_answer else f"{problem}: planned without MIG and energy (--gpu-model)"
+    )
+    return name if is_answer else None
 
 
 def ask_ownership(prompt: StartPrompt, actuator: str) -> str:

@@ -14,6 +14,7 @@ import polars as pl
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_MINUTE, count_text
 from gpuplanner.decision.decision_types import CurvePoint, Exhaustion, JobSizeWaits, Measure, WeeklyGrowth
+from gpuplanner.decision.explained_waits import format_replay_error
 from gpuplanner.decision.headroom_and_growth import FittedGrowth, MeasuredHeadroom, date_exhaustion, measure_headroom
 from gpuplanner.decision.requested_jobs import AS_TODAY, RIGHTSIZED
 from gpuplanner.decision.wait_causes import CAUSES, FRAGMENTED, INSUFFICIENT, LIMITS, WRONG_LAYOUT
@@ -196,6 +197,8 @@ def recommend(
     late = find_late_sizes(model, target)
     today_s, limit_s = wait_limits(model, target)
     days_to_delivery = inputs.observed_s / SECONDS_PER_DAY / 2 + lead_days
+    if late and model.waits.share.error >= 1.0:  # it is no closer to the record than a simulation without any wait
+        return recommend_nothing(model, format_replay_error(model.waits.share.error), growth)
     if late:
         advice = find_measure_against_waits(model, target, late, limit_s, today_s)
     else:
@@ -204,11 +207,14 @@ def recommend(
     if advice is None:
         hours = sum_cause_hours(model, late)
         main_cause = max(hours, key=lambda name: hours[name])
-        reason = f"no measure ends the waits of {format_size_names(model, late)}; the main cause is {main_cause}"
+        sizes_text, cause_text = format_size_names(model, late), main_cause.replace("_", " ")
+        reason = f"no measure ends the waits of jobs on {sizes_text}; the main cause is {cause_text}"
         advice = recommend_nothing(model, reason, growth)
 
     days, last_day = inputs.observed_s / SECONDS_PER_DAY, inputs.end.date()
-    headroom = measure_headroom(advice.model, advice.fleet, target, growth)
+    # Where sizes miss the target and nothing changes, no load can be added.
+    has_headroom = not late or bool(advice.measures)
+    headroom = measure_headroom(advice.model, advice.fleet, target, growth) if has_headroom else None
     exhaustion = date_exhaustion(growth, headroom, last_day, days, lead_days)
     is_order_due = exhaustion.order_by is not None and exhaustion.order_by <= last_day.isoformat()
     must_order = is_order_due and advice.gpus <= advice.fleet_gpus
@@ -237,8 +243,9 @@ def find_reason_against_recommendation(model: WaitModel) -> str | None:
     if inputs.nodes.snapshot:
         return "the job list is a snapshot of one moment"
     if days < MIN_DAYS or jobs < MIN_JOBS:
-        needed = f"{MIN_JOBS} jobs in {MIN_DAYS:.0f} days are needed"
-        return f"{count_text(jobs, 'job')} were submitted in {days:.1f} days of record, {needed}"
+        needed = f"at least {MIN_JOBS} jobs over at least {MIN_DAYS:.0f} days are needed"
+        period = f"{days:.1f}" if days < MIN_DAYS else f"{days:.0f}"
+        return f"{count_text(jobs, 'job')} {'was' if jobs == 1 else 'were'} submitted in {period} days; {needed}"
     if not model.waits.share.capacity_is_clear:
         sentence = next(gap.sentence for gap in model.waits.share.gaps if gap.withholds == "capacity")
         return f"{sentence[:1].lower()}{sentence[1:].rstrip('.')}"
@@ -529,9 +536,9 @@ def compare_service(
     today_low, today_high = resample(model, inputs.fleet)
 
     def minutes(jobs: Bools, replays: Sequence[Floats], statistic: Callable[[Floats], float] = wait_p95) -> float:
-        """Return the median over replays of a statistic of the waits [min]."""
+        """Return a statistic of the waits [min]: the median over replays of a p95, the mean of means, which add up."""
         values = [statistic(np.minimum(waited_s[jobs], inputs.observed_s)) for waited_s in replays]
-        return float(np.median(values)) / SECONDS_PER_MINUTE
+        return float(np.mean(values) if statistic is np.mean else np.median(values)) / SECONDS_PER_MINUTE
 
     team_names = inputs.jobs["tenant"].cast(pl.String).fill_null("").to_numpy()
     masks: dict[str | None, Bools] = {None: waits.judged}

@@ -283,7 +283,7 @@ def _explain_unallocated(scenario: Scenario, decision: Decision, impact: Financi
         return ""
     share = percent_text(hours / sum(row.allocated_gpu_hours for row in decision.teams))
     text = (
-        f"{share} of the GPU-hours ({hours:,.0f}) stay unallocated: with fewer than {decision.fleet_gpus:,} GPUs a job "
+        f"{share} of the GPU-hours ({hours:,.0f}) were unallocated: with fewer than {decision.fleet_gpus:,} GPUs a job "
         "size would exceed its wait limit."
     )
     if impact.ownership in (OWNERSHIP_OWNED, OWNERSHIP_RESERVED):
@@ -364,6 +364,11 @@ def _make_policy_row(results: PolicyResults, policy: EvaluatedPolicy) -> PolicyR
         never_started=int(np.isinf(waited_s).sum()), meets_target=policy.meets_limit, reason=policy.reason,
         knobs=dict(trial.setting.knobs),
     )  # fmt: skip
+    if policy.policy in EXCLUSION_REASON_BY_POLICY and not policy.service:  # the wait model states no waits by size
+        return replace(
+            row, added_wait_mean_minutes=None, added_wait_p95_minutes=None, delayed_share=None,
+            longest_added_wait_minutes=None,
+        )  # fmt: skip
     return _use_recommended_waits(row, policy.service) if policy.service else row
 
 
@@ -458,7 +463,10 @@ def format_policies_within_limit(comparison: Comparison) -> str:
     actuator = comparison.decision.actuator
     actuator_text = f" that {actuator} can apply" if len(applicable) < len(comparison.policies) else ""
     verb = "adds" if len(within_limit) == 1 else "add"
-    text = f"{len(within_limit)} of {len(applicable)} policies{actuator_text} {verb} at most {comparison.minutes:g} min"
+    count = f"{len(within_limit)} of {len(applicable)} policies{actuator_text}"
+    text = f"{count} {verb} at most {comparison.minutes:g} min to any p95 queue wait"
+    if within_limit and comparison.decision.action == "none":
+        return f"{text}; none is recommended, for the reason in the headline"
     longest = comparison.decision.longest_waiting
     if not within_limit or longest is None or longest.today_p95_minutes <= longest.limit_minutes:
         return text
@@ -541,12 +549,14 @@ def format_limit(comparison: Comparison) -> str:
     >>> from gpuplanner.core.scenario import Scenario
     >>> from gpuplanner.decision.decision_text import make_empty_decision
     >>> format_limit(Comparison(make_empty_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
-    'A policy is within the limit if it adds at most 10 min in the evaluation window and every job starts.'
+    'A policy is within the limit if it adds at most 10 min to any p95 queue wait in the evaluation window and every job
+    starts.'
     """
     rule = (
-        f"A policy is within the limit if it adds at most {comparison.minutes:g} min in the evaluation window and "
-        "every job starts"
+        f"A policy is within the limit if it adds at most {comparison.minutes:g} min to any p95 queue wait in the "
+        "evaluation window and every job starts."
     )
     fitted = [row.policy for row in comparison.policies if row.gpu_hours is not None]
     names = [SHORT_NAMES[policy] for policy in fitted if policy in EXCLUSION_REASON_BY_POLICY]
-    return f"{rule}; {' and '.join(names)}, if each job size is within its limit below." if names else f"{rule}."
+    sized = f" Sized by wait limits, and within them if every job size meets its own: {' and '.join(names)}."
+    return f"{rule}{sized}" if names else rule

@@ -12,7 +12,9 @@ from types import MappingProxyType
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_texts import (
+    SECONDS_PER_DAY,
     SECONDS_PER_HOUR,
+    SECONDS_PER_MINUTE,
     UNALLOCATED_TEAM,
     count_text,
     day_text,
@@ -35,6 +37,7 @@ from gpuplanner.decision.decision_types import (
     Saving,
     format_node_count,
 )
+from gpuplanner.decision.explained_waits import format_replay_error
 from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_comparison import PolicyResults
 from gpuplanner.decision.policy_layouts import list_changed_layouts
@@ -42,6 +45,7 @@ from gpuplanner.decision.policy_simulation import DataCorrection, PolicyRun
 from gpuplanner.decision.wait_curve import CURVE_RUNS, WaitModel, WaitTarget
 from gpuplanner.hardware.catalog import find_measure_texts, mig_model_names
 from gpuplanner.hardware.mig_layouts import parse_layout
+from gpuplanner.usage.study_fleet import explain_full_gpus
 
 MIN_COMPLETE_LIST_SHARE = 0.02
 """Smallest allocated share of a fleet for a recommendation [0-1]; below it the list of jobs may be incomplete."""
@@ -51,6 +55,22 @@ MINUTES_PER_HOUR = 60
 """Minutes of an hour."""
 IDLE_ACTIONS = ("power_down", "autoscale")
 """Actions with which jobs may wait for a node to power up."""
+NEW_DATA_TEXTS = {
+    "slurm": "export the jobs that were submitted since the change (sacct -S with its date)",
+    "kubernetes": "make new dumps and start with these only (a dump has no time filter: older ones hold earlier jobs)",
+}
+"""How to get the data since a change, by source of the jobs; other sources have a general text."""
+GAP_ADVICE = {
+    ("slurm", "capacity"): "all jobs of these nodes, of every user and partition (sacct --allusers), and the limits of "
+    "accounts and partitions (sacctmgr show assoc)",
+    ("slurm", "size"): "time limits, priorities (Partition, QOS) and node events (sacctmgr show event), where missing",
+    ("kubernetes", "capacity"): "all pods of these nodes, of every namespace (kubectl get pods -A), and the quotas of "
+    "namespaces and queues (ResourceQuota, Kueue)",
+    ("kubernetes", "size"): "dumps of more days, and the quotas of namespaces and queues (ResourceQuota, Kueue)",
+    ("", "capacity"): "all jobs of these nodes, of every user and queue, and the limits of teams and queues",
+    ("", "size"): "time limits, priorities and times at which nodes were down, where missing",
+}
+"""Data to add for a gap of the record, by source of the jobs and the result that the gap withholds."""
 PLATFORM, PLANNER = "platform team", "planner"
 """Roles to which next steps are assigned: who changes the fleet, and who decides on it."""
 
@@ -117,18 +137,19 @@ def format_decision(decision: Decision, order_gpus: int = 0, changes: NodesByCha
     if not decision.measures:
         return f"Keep all {fleet_text}: {decision.reason}{order_text}."
     parts: list[str] = []
-    measure_gpus = decision.fleet_gpus
+    measure_gpus, is_fleet_named = decision.fleet_gpus, False
     partitioned = sum(map(len, changes.values())) or decision.partitioned_gpus
     for measure in decision.measures:
         gpus_change = measure.gpus - measure_gpus
-        of_fleet = "" if parts else f" of {fleet_text}"
+        of_fleet = "" if is_fleet_named else f" of {fleet_text}"
+        is_fleet_named = is_fleet_named or measure.action != "pack"
         parts.append(
             {
                 "release": f"release {-gpus_change:,}{of_fleet}",
                 "buy": f"buy {gpus_change:,} more {decision.gpu_model or 'GPUs'}",
                 "rightsize": f"partition {partitioned:,}{of_fleet} with MIG and rightsize small jobs",
                 "repartition": f"{_partition_verb(changes)} {partitioned:,}{of_fleet}",
-                "pack": f"pack jobs on few nodes{of_fleet}",
+                "pack": "pack jobs on fewer nodes",
                 "raise_limit": measure.text[:1].lower() + measure.text[1:],
                 "power_down": f"power down idle nodes{of_fleet} ({decision.gpus_mean:,.0f} GPUs on average)",
                 "autoscale": f"autoscale node pools{of_fleet} ({decision.gpus_mean:,.0f} GPUs on average)",
@@ -137,6 +158,8 @@ def format_decision(decision: Decision, order_gpus: int = 0, changes: NodesByCha
         measure_gpus = measure.gpus
     if decision.action == "buy":
         parts[0] += f"{_new_nodes_text(decision, ' ({})')} for the {fleet_text}"
+    if not is_fleet_named:
+        parts[0] = f"keep all {fleet_text} and {parts[0]}"
     text = ", then ".join(parts)
     return f"{text[:1].upper()}{text[1:]}{order_text}. {_format_wait_change(decision)}"
 
@@ -168,7 +191,7 @@ def _partition_verb(changes: NodesByChange) -> str:
 def _format_wait_change(decision: Decision) -> str:
     """Format the change of the p95 queue wait on the most improved job size and on the others."""
     if (service := decision.most_improved_size) is None:
-        return "Waits by job size are not known: the replay of today is too far from the record."
+        return "Waits by job size are not shown: the simulation does not reproduce the recorded waits."
     worst = max(decision.service, key=lambda row: row.added_p95_minutes)
     # A p95 wait that changes by less than a minute is shown as unchanged.
     has_fallen = service.today_p95_minutes - service.recommended_p95_minutes >= 1.0
@@ -222,9 +245,10 @@ def _list_next_steps(
         yield NextStep("finance", task)
     if recommendation.target_gpus and not decision.measures:
         gpus = count_text(recommendation.target_gpus - decision.fleet_gpus, "GPU")
-        target_setting = f"target_wait_minutes={WaitTarget().target_s / 60:g}"
-        command = f"gpuplanner start {results.scenario.data} --set {target_setting}"
-        yield NextStep(PLANNER, f"if the wait limit is firm, set it for a recommendation with {gpus} more", command)
+        target_min = f"{WaitTarget().target_s / SECONDS_PER_MINUTE:g}"
+        command = f"gpuplanner start {results.scenario.data} --set target_wait_minutes={target_min}"
+        task = f"if {target_min} min must be met at any cost, state it: stated, it is firm, and {gpus} are bought"
+        yield NextStep(PLANNER, task, command)
     if decision.action == "none":
         yield NextStep(
             PLANNER, "add the missing data, most important first, then start again", "gpuplanner start FILES"
@@ -265,7 +289,7 @@ def _list_measure_steps(
             yield NextStep("finance", f"approve the order of {gpus_text}{nodes_text_part}, {lead}")
         case "pack":
             texts = find_measure_texts("pack", abilities.actuator)
-            yield NextStep(PLATFORM, f"pack jobs on few nodes: {texts['edit']}", texts["command"] or None)
+            yield NextStep(PLATFORM, f"pack jobs on fewer nodes: {texts['edit']}", texts["command"] or None)
         case "raise_limit":
             texts = find_measure_texts("raise_limit", abilities.actuator)
             for limit in recommendation.limits:
@@ -333,6 +357,7 @@ def _make_recheck_step(decision: Decision, results: PolicyResults) -> NextStep:
     """Make the step to check a week after the change, on the days since then: earlier days have the waits of before."""
     dataset = results.job_history.trace
     files = [file["name"] for facts in (dataset.provenance, *dataset.other_sources) for file in facts.get("files", ())]
+    source = dataset.source_facts.source
     are_named = 0 < len(files) <= MAX_LISTED_NODES
     names, command = (", ".join(files), shlex.join(files)) if are_named else ("the data", "FILES")
     gain = decision.most_improved_size
@@ -343,11 +368,11 @@ def _make_recheck_step(decision: Decision, results: PolicyResults) -> NextStep:
             f"a week after the new GPUs are in service (about {decision.purchase_lead_days} days after the order)"
         )
         until = f"; until then p95 stays near {today}" if today and decision.action == "buy" else ""
-    export = f"{names} for the days since then only"
-    task = f"{time_text}, export {export} and compare the observed p95 with {today or 'that of today'}{until}"
+    new_data = NEW_DATA_TEXTS.get(source, "export the jobs that were submitted since the change")
+    task = f"{time_text}, {new_data}, and compare the observed p95 with {today or 'that of today'}{until}"
     if not decision.measures:
-        task = f"in a week, export {names} again and start again"
-    return NextStep(PLANNER, task, f"gpuplanner start {command}")
+        return NextStep(PLANNER, f"in a week, export {names} again and start again", f"gpuplanner start {command}")
+    return NextStep(PLANNER, task, "gpuplanner start FILES")
 
 
 def _list_drain_steps(decision: Decision, results: PolicyResults, after: str) -> Iterator[NextStep]:
@@ -361,7 +386,8 @@ def _list_drain_steps(decision: Decision, results: PolicyResults, after: str) ->
     separator = "," if abilities.actuator == "slurm" else " "
     quoted_nodes = separator.join(shlex.quote(name) for name in drained_nodes)
     command = find_measure_texts("release", abilities.actuator)["command"].format(nodes=quoted_nodes)
-    if len(drained_nodes) > MAX_LISTED_NODES:
+    # The scripts of the change bundle wait until jobs end; the command of Kubernetes evicts them.
+    if len(drained_nodes) > MAX_LISTED_NODES or abilities.actuator != "slurm":
         command = f"gpuplanner export {results.scenario.data} --actuator {abilities.actuator}"
     yield NextStep(PLATFORM, f"drain and release {format_node_list(drained_nodes)}{after}", command)
 
@@ -371,19 +397,23 @@ def _list_missing(
 ) -> Iterator[MissingEvidence]:
     """Yield the data that would raise the confidence, most important first."""
     data, inputs, wait_model = results.scenario.data, results.asked_jobs, recommendation.model
-    for gap in wait_model.waits.share.gaps:
-        yield MissingEvidence(f"{gap.sentence} Add {gap.advice}", f"gpuplanner ingest auto JOBS -o {data}")
-    is_short_record = inputs.observed_s < MIN_DAYS * 86_400 or wait_model.waits.judged.sum() < MIN_JOBS
+    source, n_jobs = results.job_history.trace.source_facts.source, int(wait_model.waits.judged.sum())
+    for gap in wait_model.waits.share.gaps[:1]:  # the other one is of the same simulation
+        advice = GAP_ADVICE.get((source, gap.withholds), GAP_ADVICE["", gap.withholds])
+        yield MissingEvidence(f"{gap.sentence} Add {advice}", f"gpuplanner ingest auto JOBS -o {data}")
+    fleet = results.job_history.fleet
+    telemetry_source = "prometheus" if source == "kubernetes" else "nvidia-smi"
     candidates = (
         (decision.action == "none" and "incomplete" in str(decision.reason), "check that the list of jobs is complete",
          f"describe {data}"),
         (inputs.nodes.inferred, "installed GPUs: only the peak allocated is known", f"ingest nodes NODES -o {data}"),
-        (is_short_record, "a longer record of jobs", f"ingest auto JOBS -o {data}"),
+        (inputs.observed_s < MIN_DAYS * SECONDS_PER_DAY, "a longer record of jobs", f"ingest auto JOBS -o {data}"),
+        (n_jobs < MIN_JOBS, f"more jobs: {n_jobs:,} of {MIN_JOBS} that are needed", f"ingest auto JOBS -o {data}"),
         (inputs.starts_assumed, "start times of jobs: assumed equal to submission", f"ingest auto JOBS -o {data}"),
-        (not results.job_history.fleet.in_catalogue, "the GPU model: without it no MIG, energy or money",
+        (not fleet.in_catalogue, f"{explain_full_gpus(fleet.name)}: no MIG, energy or money is planned",
          f"start {data} --gpu-model {find_likely_gpu_model(decision.gpu_model or '')}"),
         (results.job_history.trace.samples is None, "GPU telemetry: without it no utilization and no rightsizing",
-         f"ingest nvidia-smi FILES -o {data}"),
+         f"ingest {telemetry_source} FILES -o {data}"),
         (decision.financial_impact.ownership == "unknown", "ownership of the GPUs: the financial impact depends on it",
          f"start {data} --set ownership=owned"),
     )  # fmt: skip
@@ -424,8 +454,9 @@ def _list_confidence_sentences(
         yield f"{percent_text(decision.left_out_share)} of the GPU-hours are excluded: their jobs contradict others."
     if use_text := _format_measured_use(decision):
         yield use_text
-    if (explained_share := recommendation.model.waits.share).fraction is not None:
-        yield _format_replay_accuracy(decision, recommendation.model, explained_share.fraction)
+    share = recommendation.model.waits.share
+    if share.fraction is not None and share.capacity_is_clear:
+        yield _format_replay_accuracy(decision, recommendation.model)
     if any(measure.action == "rightsize" for measure in decision.measures):
         full_gpus = decision.gpus - decision.partitioned_gpus
         yield (
@@ -445,9 +476,9 @@ def _list_confidence_sentences(
     weekly, headroom = recommendation.growth.weekly, recommendation.headroom
     if any(measure.action == "release" for measure in decision.measures) and headroom is not None:
         load, low_load = headroom.headroom.factor, headroom.headroom.low
-        grows = (
-            "" if weekly.value is None else f"; submitted work changes by {percent_text(weekly.value, '+.1f')} per week"
-        )
+        grows = "" if weekly.value is None else "; no growth of the submitted work is measurable"
+        if weekly.value is not None and weekly.log_slope:
+            grows = f"; submitted work changes by {percent_text(weekly.value, '+.1f')} per week"
         yield f"The kept GPUs meet the limits at {load:.2f} times the load (80 % interval from {low_load:.2f}){grows}."
     if recommendation.limits:
         yield "Each raised limit is the peak allocation of the team in a simulation without limits."
@@ -470,11 +501,12 @@ def _list_confidence_sentences(
     yield from dict.fromkeys((*results.asked_jobs.nodes.remarks, *results.job_history.fleet.remarks()))
 
 
-def _format_replay_accuracy(decision: Decision, model: WaitModel, closest: float) -> str:
+def _format_replay_accuracy(decision: Decision, model: WaitModel) -> str:
     """Format how simulated waits compare with observed ones: on the most improved size, then in total."""
     waits, gain = model.waits, decision.most_improved_size
     if gain is None:
-        return f"The closest of the replays of today reproduces {percent_text(closest)} of the hours of waiting."
+        text = format_replay_error(waits.share.error)
+        return f"{text[:1].upper()}{text[1:]}."
     of_size = waits.judged & (model.size_of_job == model.size_names.index(gain.size))
     observed, on_size = (float(waits.waited_s[jobs].sum()) / SECONDS_PER_HOUR for jobs in (waits.judged, of_size))
     by_size = {row.size: row.jobs * row.today_mean_minutes / MINUTES_PER_HOUR for row in decision.service}
@@ -484,7 +516,7 @@ def _format_replay_accuracy(decision: Decision, model: WaitModel, closest: float
         p95_text = f"p95 {wait_text(gain.today_p95_minutes)} against {wait_text(gain.observed_p95_minutes)}"
         verdict = ", so it understates today's waits on this size" if by_size[gain.size] < 0.9 * on_size else ""
         parts.insert(0, f"on {gain.size} {_compare_hours_text(by_size[gain.size], on_size)}, {p95_text}{verdict}")
-    return f"Simulation of today (median of {CURVE_RUNS} replays) against the record: {'; '.join(parts)}."
+    return f"Simulation of today ({CURVE_RUNS} replays: mean hours, median p95) against the record: {'; '.join(parts)}."
 
 
 def _compare_hours_text(simulated_h: float, observed_h: float) -> str:

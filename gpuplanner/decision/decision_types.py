@@ -453,7 +453,7 @@ def compute_financial_impact(
         reserved_text = f"Spend unchanged until the term ends; then {gpus_text} need not be reserved again"
     if saving.value is None:
         owned_amount = rented_amount = None, none_text
-    released_text = _format_released_gpus(gpus_freed_at_peak, fleet_gpus)
+    released_text = _format_released_gpus(gpus_freed_at_peak, fleet_gpus, is_powered_down=off_gpu_hours > 0)
     purchase_text = _format_next_purchase(purchase)
     cases = {
         OWNERSHIP_OWNED: (owned_amount[0], _join_sentences(released_text, owned_amount[1], purchase_text)),
@@ -554,7 +554,7 @@ def _price_energy(
         Price of electricity. [USD/kWh]
     """
     if not hours:
-        return 0.0, "Spend unchanged: no GPU is powered down"
+        return 0.0, "Spend unchanged while they stay powered on"
     if power is None or kwh is None:
         return None, f"{hours:,.0f} GPU-hours per week are powered down; the power of this GPU model is not known"
     basis = f"{hours:,.0f} GPU-hours powered down, {power.idle_w:.0f} W idle, PUE {pue:g}"
@@ -567,18 +567,22 @@ def _price_rent(gpu_hours: float, price: GpuHourPrice | None) -> Amount:
     if price is None:
         return None, f"{gpu_hours:,.0f} fewer GPU-hours per week are rented; their price is not known"
     amount = gpu_hours * price.value
-    rate = f"{price.value:,.2f} {price.currency} ({price.source})"
-    text = f"{amount:,.0f} {price.currency} per week: {gpu_hours:,.0f} GPU-hours at {rate}, billed as used"
+    rate = f"{price.value:,.2f} {price.currency} ({price.source.partition(':')[0]})"
+    text = f"{amount:,.0f} {price.currency} less per week, if billed as used: {gpu_hours:,.0f} GPU-hours at {rate}"
     return amount if price.currency == "USD" else None, text
 
 
-def _format_released_gpus(freed_gpus: int, fleet_gpus: int) -> str | None:
-    """Format the number of released GPUs; None without any."""
+def _format_released_gpus(freed_gpus: int, fleet_gpus: int, *, is_powered_down: bool) -> str | None:
+    """Format the number of released GPUs, and whether they count as powered down; None without any."""
     if not freed_gpus:
         return None
     verb = "is" if freed_gpus == 1 else "are"
-    text = f"{freed_gpus:,} of {fleet_gpus:,} GPUs {verb} released, counted here as powered down"
-    return f"{text}; other work may use them instead"
+    text = f"{freed_gpus:,} of {fleet_gpus:,} GPUs {verb} released"
+    return (
+        f"{text}, counted here as powered down; other work may use them instead"
+        if is_powered_down
+        else (f"{text} for other work")
+    )
 
 
 def _format_next_purchase(purchase: NextPurchase | None) -> str | None:

@@ -52,12 +52,10 @@ class RecordGap:
 
     - ``withholds``: Result that is not shown: ``capacity`` (a recommendation), or waits by ``size``.
     - ``sentence``: Reason.
-    - ``advice``: Data to add.
     """
 
     withholds: str
     sentence: str
-    advice: str
 
 
 @dataclass(frozen=True)
@@ -299,22 +297,27 @@ def measure_explained_share(
 
     fraction = float(reproduced_s.sum() / waited_s.sum())
     gaps = []
-    add_jobs = (
-        "all jobs of these nodes, of every user and partition (sacct --allusers), and the limits of accounts, "
-        "partitions and QOS (sacctmgr show assoc, show qos)"
-    )
     waited_text, reason = f"Jobs waited {waited_s.sum() / 3600:,.0f} h", ""
     if seconds[:QUEUED_BEHIND].sum() + seconds[LIMITS] < NEGLIGIBLE_SHARE * seconds.sum():
         reason = " while the nodes had what they requested: the record lacks jobs or limits."
     elif fraction < NEGLIGIBLE_SHARE:
-        reason = "; a replay of the record reproduces none of it: the record lacks jobs or limits are unknown."
+        reason = "; the simulation of today reproduces none of it: the record lacks jobs or limits are unknown."
     if reason:
-        gaps.append(RecordGap("capacity", f"{waited_text}{reason}", add_jobs))
+        gaps.append(RecordGap("capacity", f"{waited_text}{reason}"))
     if error > MAX_REPLAY_ERROR:
-        text = f"A replay of the record is off by {percent_text(error)} of the waiting: waits are not shown by size."
-        add = "time limits, priorities (partition, QOS) and node events (sacctmgr show event), where missing"
-        gaps.append(RecordGap("size", text, add))
+        gaps.append(RecordGap("size", f"Waits by job size are not shown: {format_replay_error(error)}."))
     return ExplainedShare(fraction, by_size, error, tuple(gaps))
+
+
+def format_replay_error(error: float) -> str:
+    """Format the error of the closest replay of today: the one figure by which a simulation is compared with a record.
+
+    Examples
+    --------
+    >>> format_replay_error(0.3)
+    'the closest simulation of today is off by 30 % of the recorded hours of waiting'
+    """
+    return f"the closest simulation of today is off by {percent_text(error)} of the recorded hours of waiting"
 
 
 def take_jobs(
@@ -349,7 +352,7 @@ CAUSE_TEXTS = {
     "insufficient": "insufficient capacity", "fragmented": "fragmentation (enough idle GPUs, spread over nodes)",
     "wrong_layout": "a wrong MIG layout (idle GPUs, but not as the MIG instances that jobs request)",
     "queued_behind": "queued behind other jobs", "limits": "limits of teams",
-    "unexplained": "unexplained (the jobs fitted on idle GPUs)",
+    "unexplained": "unexplained (the jobs fitted on idle GPUs, or were starting up)",
 }  # fmt: skip
 """Descriptions of the causes of waiting."""
 UNNAMED_TEAM_OR_PARTITION = "-"

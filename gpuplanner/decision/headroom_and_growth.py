@@ -209,9 +209,9 @@ def date_exhaustion(
     if weekly.value is None:
         return Exhaustion(reason=weekly.reason)
     if headroom is None:
-        return Exhaustion(reason="no job size meets the wait target under any load")
+        return Exhaustion(reason="a job size misses the wait target already")
     if growth.slope <= 0 and headroom.headroom.factor < 1:
-        return Exhaustion(reason="at today's load a job size misses the wait target already")
+        return Exhaustion(reason="a job size misses the wait target already")
     if growth.slope <= 0:
         shrinks = weekly.high is not None and weekly.high < 0
         reason = "the submitted work shrinks" if shrinks else "no growth of the submitted work is measurable"

@@ -60,7 +60,7 @@ from gpuplanner.hardware.actuators import PARTITIONS_ANY_GPUS, ActuatorAbilities
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.simulator.replications import student_t
 from gpuplanner.simulator.simulation_inputs import NodeAutoscaling
-from gpuplanner.usage.study_fleet import PlannedFleet
+from gpuplanner.usage.study_fleet import PlannedFleet, explain_full_gpus
 from gpuplanner.usage.study_history import History, history
 
 USUAL_IDLE_MINUTES = (10, 30)
@@ -351,7 +351,7 @@ class FleetPolicy:
         if self.needs and fleet.today.shared:
             return "jobs share GPUs without MIG"
         if NEEDS_MIG in self.needs and not fleet.can_be_cut:
-            return "this GPU model has no MIG profiles"
+            return explain_full_gpus(fleet.name)
         lacking = {
             NEEDS_ON_OFF: not abilities.switches_nodes,
             NEEDS_INSTANCES: abilities.cuts_on_demand != PARTITIONS_ANY_GPUS,

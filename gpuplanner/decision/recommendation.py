@@ -71,7 +71,6 @@ from gpuplanner.decision.policy_simulation import (
     find_correction,
     find_servable_requests,
     partition_nodes,
-    sum_allocated_gpu_hours,
 )
 from gpuplanner.decision.requested_jobs import JobReplayInputs, classify_job_sizes
 from gpuplanner.decision.wait_curve import SizedPool, WaitModel, WaitTarget
@@ -191,8 +190,9 @@ def _replace_with_recommended(
     for candidate in (sized_course, course) if course is not sized_course else (sized_course,):
         if candidate.policy == TODAY:
             continue
-        service = recommendation.service if candidate is sized_course else ()
-        holds = all(size.meets_limit for size in service) if service else arena.meets_limit(candidate.trial, later)
+        is_sized = candidate is sized_course  # by the wait limits, even where waits by size are not shown
+        service = recommendation.service if is_sized else ()
+        holds = all(size.meets_limit for size in service) if is_sized else arena.meets_limit(candidate.trial, later)
         reason = None if holds else "a job size waits longer than its limit"
         winner = summarize_policy_run(candidate.policy, candidate.trial, holds=holds, days=days)
         winner = replace(winner, service=service, reason=reason)
@@ -232,7 +232,9 @@ def recommend_from_waits(scenario: Scenario) -> tuple[Recommendation, tuple[Curv
     job_history, inputs, arena, _ = load_policy_simulation(scenario)
     model, growth = build_wait_model(inputs, arena.waits), fit_submitted_growth(job_history)
     reason = None
-    if (allocated := allocated_share(inputs)) < MIN_COMPLETE_LIST_SHARE:
+    teams = team_rows(scenario)  # as the report states it
+    unallocated_hours, all_hours = teams[-1].allocated_gpu_hours, sum(row.allocated_gpu_hours for row in teams)
+    if (allocated := 1 - unallocated_hours / max(all_hours, 1e-9)) < MIN_COMPLETE_LIST_SHARE:
         share = percent_text(allocated, ".1f")
         reason = f"jobs were allocated {share} of the GPU-hours: the list of jobs may be incomplete"
     elif job_history.shared_share > MAX_LEFT_OUT_SHARE:
@@ -443,12 +445,6 @@ def _append_full_gpus(
     """Add full GPUs to layouts, on nodes to be bought, which have no names yet."""
     new_nodes = 0 if extra_gpus % gpus_per_node else extra_gpus // gpus_per_node
     return (*layouts, LayoutOnNodes(LAYOUT_FULL, extra_gpus, to_buy=True, new_nodes=new_nodes))
-
-
-def allocated_share(inputs: JobReplayInputs) -> float:
-    """Compute the allocated share of the installed GPU-hours of the record [0-1]."""
-    installed = inputs.observed_s * inputs.nodes.total / SECONDS_PER_HOUR
-    return sum_allocated_gpu_hours(inputs, np.ones(len(inputs.start_s), bool)) / max(installed, 1e-9)
 
 
 def team_rows(scenario: Scenario, waits: TeamWaits = MappingProxyType({})) -> tuple[TeamRow, ...]:

@@ -67,6 +67,7 @@ from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_tenant
 from gpuplanner.usage.period_accounts import rightsizing_table, scenario_ledger, scenario_use
 from gpuplanner.usage.requested_demand import pool_demand
 from gpuplanner.usage.rightsizing import requested_and_used
+from gpuplanner.usage.study_fleet import explain_full_gpus
 from gpuplanner.usage.study_history import History, history, observation_ends_at
 
 
@@ -380,10 +381,9 @@ def _describe_small_jobs(headline: Headline) -> str:
     if small == 0:
         return "No job requests one GPU or less, so rightsizing and MIG save nothing here."
     if not headline.board_has_mig:
-        why = f"{headline.gpu_model} has no MIG" if headline.gpu_model else "the data do not name one GPU model"
         return (
-            f"{small:,} jobs request one GPU or less. Full GPUs are planned, since {why}, and "
-            "requests are unchanged: rightsizing saves nothing here."
+            f"{small:,} jobs request one GPU or less. Full GPUs are planned, since "
+            f"{explain_full_gpus(headline.gpu_model)}, and requests are unchanged: rightsizing saves nothing here."
         )
     evidence = headline.small_jobs_with_evidence
     if evidence == 0:

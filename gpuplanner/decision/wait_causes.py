@@ -334,7 +334,8 @@ def attribute_waits(
 ) -> Floats:
     """Attribute the seconds that each job waited to their causes.
 
-    A spell in which it fits counts to the earlier cause if it is no longer than the latency. In a longer one, limits
+    A spell in which it fits counts to the earlier cause if it is no longer than the latency; a whole wait that short is
+    unexplained. In a longer spell, limits
     get the time in which its tenant would exceed its limit; the remaining time is queued behind others while it waits
     in the simulation as well, and unexplained after that.
 
@@ -423,4 +424,5 @@ def add_cause_seconds(
                 unassigned_s, last_cause = 0.0, cause
             now = then
             change += 1
-        seconds[job, INSUFFICIENT] += unassigned_s
+        # It fitted all the time, for no longer than the latency: start-up, and no shortage.
+        seconds[job, UNEXPLAINED] += unassigned_s

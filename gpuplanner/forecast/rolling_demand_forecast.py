@@ -6,7 +6,7 @@ import io
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -242,7 +242,9 @@ def tomorrow(scenario: Scenario) -> NextDayDemand:
     job_history = history(scenario)
     day = job_history.plan_start.astimezone(ZoneInfo(scenario.tz)) + timedelta(days=1)
     noon = day.replace(hour=12, minute=0)
-    in_interval = pl.col("ds").is_between(noon - timedelta(hours=scenario.interval_hours), noon, closed="right")
+    noon_utc = noon.astimezone(UTC)  # polars compares only times of one zone
+    begin_utc = noon_utc - timedelta(hours=scenario.interval_hours)
+    in_interval = pl.col("ds").is_between(begin_utc, noon_utc, closed="right")
     pooled = pl.col("unique_id").str.starts_with(f"{ALL_TENANTS_POOL_NAME}/")
     forecast = OUTLOOK_STAGE_BY_VIEW["rightsized"](scenario).result.forecast.filter(pooled, in_interval)
     if forecast.is_empty():

@@ -470,7 +470,8 @@ def _gpus_card(decision: Decision) -> Card:
         if decision.saving.varies:
             freed += f" (90 % interval {metric_html(decision, 'saving.low')} to {metric_html(decision, 'saving.high')})"
     meets_limits = decision.service and all(size.meets_limit for size in decision.service)
-    limits = "wait limit met for every job size in the record" if meets_limits else ""
+    condition = "after the change, in simulation" if decision.measures else "in simulation"
+    limits = f"wait limit met {condition}" if meets_limits else ""
     installed = f"{metric_html(decision, 'fleet_gpus')} installed"
     return (label, value, installed, limits, to_buy, on_average, freed)
 
@@ -479,7 +480,7 @@ def _wait_card(decision: Decision) -> Card:
     """Make the card of the p95 queue wait of the job size that improves most."""
     improved_size = decision.most_improved_size
     if improved_size is None:
-        reason = "" if decision.action == "none" else "the replay of today is too far from the record"
+        reason = "" if decision.action == "none" else "the simulation does not reproduce the recorded waits"
         return ("p95 queue wait", MISSING_VALUE_TEXT, escape_html(_to_sentence(reason or _no_answer_reason(decision))))
 
     def wait(size: JobSizeWaits, column: str) -> str:
@@ -517,9 +518,7 @@ def _utilization_card(decision: Decision) -> Card:
             has_telemetry = not decision.teams or metric_value(decision, "all_busy") is not None
             reason = _no_answer_reason(decision) if has_telemetry else "no telemetry"
             return (label, MISSING_VALUE_TEXT, escape_html(_to_sentence(reason)))
-        waits = (
-            metric_html(decision, f"mean_wait_{fleet}_minutes", format_mean_wait) for fleet in _TODAY_AND_RECOMMENDED
-        )
+        waits = (metric_html(decision, f"{fleet}_mean_minutes", format_mean_wait) for fleet in _TODAY_AND_RECOMMENDED)
         return ("Mean queue wait, all jobs, simulated", _today_and_recommended(*waits), "mean over jobs of all sizes")
     names = (f"{SHARE_PREFIX}all_busy", "busy_as_recommended")
     shares = (metric_html(decision, name, format_share) for name in names)
@@ -538,12 +537,13 @@ def _exhaustion_card(comparison: Comparison) -> Card:
             headroom_text = f"{metric_html(decision, 'gpus')} GPUs carry {load} of today's load in time"
         elif comparison.headroom.factor < 1.005:
             headroom_text = "no headroom"
-    missed_text = f"{escape_html(', '.join(sizes_late))} over the limit today" if sizes_late else ""
-    value = MISSING_VALUE_TEXT
-    if metric_value(comparison, "months_left") is not None:
+    missed_text = f"jobs on {escape_html(', '.join(sizes_late))} over the limit today" if sizes_late else ""
+    is_known, value = metric_value(comparison, "months_left") is not None, MISSING_VALUE_TEXT
+    if is_known:
         value = metric_html(comparison, "months_left", str)
     if sizes_late and decision.measures:
-        value = _today_and_recommended(metric_html(comparison, "months_left_today"), value)
+        today = metric_html(comparison, "months_left_today")
+        value = _today_and_recommended(today if is_known else f"{today} today", value if is_known else "not known")
     if exhaustion.date is None and exhaustion.probability is None:
         reason = escape_html(exhaustion.reason or _no_answer_reason(decision))
         return (label, value, headroom_text, missed_text, f"no date: {reason}")
@@ -751,11 +751,16 @@ def confidence_rows(decision: Decision, doubts: Sequence[str] = ()) -> Iterator[
         yield "Confidence", " ".join(decision.confidence)
     if decision.action != "none" and decision.financial_impact.basis:
         yield "Financial impact", decision.financial_impact.basis.replace("\n", " ")
-    owner = f"ownership of the GPUs: {decision.financial_impact.ownership} (--set ownership=…)"
-    if decision.assumptions:
-        yield "Assumptions", " · ".join((owner, *decision.assumptions))
+    if decision.assumptions and decision.action != "none":
+        yield "Assumptions", format_assumptions(decision)
     if doubts:
         yield "Caution", " ".join(doubts)
+
+
+def format_assumptions(decision: Decision) -> str:
+    """Format ownership and the other assumptions of a decision, each with its option."""
+    owner = f"ownership of the GPUs: {decision.financial_impact.ownership} (--set ownership=…)"
+    return " · ".join((owner, *decision.assumptions))
 
 
 def _render_step(step: NextStep) -> str:

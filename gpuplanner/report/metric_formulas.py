@@ -83,10 +83,11 @@ def _decision_formulas(study: Study) -> list[Formula]:
     causes = pl.DataFrame() if comparison.waits is None else make_cause_table(comparison.waits.causes.job_size)
     return [
         Formula(
-            "gpus", "GPUs needed to meet the wait limit", _sum_column(layouts, "gpus"), "GPUs",
-            "sum of the GPUs of all layouts. A change beside today's number of GPUs has to meet the limit of each job "
-            "size in the record; GPUs are released or bought only where it also holds in 80 % of resampled records, "
-            "each compared with today's fleet on the same record",
+            "gpus", "GPUs needed to meet the wait limit",
+            None if decision.action == "none" else _sum_column(layouts, "gpus"), "GPUs",
+            "sum of the GPUs of all layouts. A change that keeps the number of GPUs has to meet the wait limit of each "
+            "job size in the record; GPUs are released or bought only where it also holds in 80 % of resampled "
+            "records, each compared with today's fleet on the same record",
             {"installed": decision.fleet_gpus}, layouts, "study.json: decision.layouts",
         ),
         Formula(

@@ -18,7 +18,7 @@ from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.report import html_page as page
 from gpuplanner.report.cost_and_forecast_sections import cost_section_parts
-from gpuplanner.report.first_screen import BUNDLE_LINK, Links, peaks_figure, render_first_screen
+from gpuplanner.report.first_screen import BUNDLE_LINK, Links, format_assumptions, peaks_figure, render_first_screen
 from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.report.metric_formulas import list_formulas, value_text
 from gpuplanner.report.number_formats_and_glossary import escape_html
@@ -394,4 +394,5 @@ def method(study: Study) -> HtmlSection:
         + [{"assumption": row.name} | {name: getattr(row, name) for name in _ASSUMPTION_FIELDS} for row in values]
     )
     table = page.table(rows, caption="Assumed values with range, source and date")
-    return page.fold("Assumptions", table, about=f"{count_text(len(assumed), 'assumed value')}, with sources")
+    settings = page.paragraph(f"Recommendation: {format_assumptions(study.decision)}.")
+    return page.fold("Assumptions", settings, table, about=f"{count_text(len(assumed), 'assumed value')}, with sources")

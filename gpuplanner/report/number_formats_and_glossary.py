@@ -308,8 +308,6 @@ DECISION_METRICS: Mapping[str, Callable[[Decision], MetricValue]] = {
         sum(row.allocated_gpu_hours for row in _allocated_teams(decision))),
     "busy_as_recommended": lambda decision: _ratio_or_none(_sum_or_none([row.busy_gpu_hours for row in decision.teams]),
         sum(row.allocated_gpu_hours for row in decision.teams) * decision.gpus_mean / max(decision.fleet_gpus, 1)),
-    "mean_wait_today_minutes": lambda decision: _mean_over_jobs(decision, "today_mean_minutes"),
-    "mean_wait_recommended_minutes": lambda decision: _mean_over_jobs(decision, "recommended_mean_minutes"),
     "delayed_share": lambda decision: _ratio_or_none(
         sum(row.jobs_delayed for row in decision.service), sum(row.jobs for row in decision.service)),
     "other_jobs": lambda decision: sum(row.jobs for row in _allocated_teams(decision)[MAX_NAMED_TEAMS:]),
@@ -447,12 +445,6 @@ def sizes_over_limit(decision: Decision) -> list[str]:
 def _ratio_or_none(part: float | None, total: float) -> float | None:
     """Divide two numbers; None if the part is not known or the total is zero."""
     return None if part is None or not total else part / total
-
-
-def _mean_over_jobs(decision: Decision, field: str) -> float | None:
-    """Average a mean wait by job size, which is in the given field, over all jobs [min]."""
-    total = sum(row.jobs * float(getattr(row, field)) for row in decision.service)
-    return _ratio_or_none(total, sum(row.jobs for row in decision.service))
 
 
 def _allocated_teams(decision: Decision) -> list[TeamRow]:

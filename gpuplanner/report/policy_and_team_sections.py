@@ -25,7 +25,7 @@ from gpuplanner.decision.comparison_record import (
     make_policy_table,
     make_service_table,
 )
-from gpuplanner.decision.decision_types import TODAY, TeamRow
+from gpuplanner.decision.decision_types import TODAY, Decision, TeamRow
 from gpuplanner.decision.explained_waits import make_cause_table
 from gpuplanner.decision.policy_comparison import SHORT_NAMES
 from gpuplanner.decision.pool_decisions import format_fleet_decision
@@ -342,7 +342,7 @@ _POLICY_HEADINGS = {
     "of_today": "% of today", "peak_gpus": "GPUs provisioned at peak",
     "added_wait_p95_minutes": "added wait [min]", "delayed_share": "jobs delayed [%]",
     "longest_added_wait_minutes": "longest wait [min]", "power_ups_per_week": "power-ups per week",
-    "meets_target": "adds at most the limit", "reason": "reason",
+    "meets_target": "within the limit", "reason": "reason",
 }  # fmt: skip
 """Headings of the policy comparison, by column."""
 _WAIT_HEADINGS = {
@@ -376,9 +376,10 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection
     frame, table = frontier_frame(comparison), _order_policies(comparison)
     note = (
         "Added wait: p95 queue wait less that of today's fleet, of the job size where it grows most; or the growth of "
-        f"the mean of all jobs, if that is more. {format_limit(comparison)} The waits of the recommended policy are "
-        f"those of the whole record, as in the table below. {format_left_out_policies(comparison)}"
+        f"the mean of all jobs, if that is more. {format_limit(comparison)} {format_left_out_policies(comparison)}"
     )
+    if comparison.decision.service and comparison.winner != TODAY:
+        note += " The waits of the recommended policy are those of the whole record, as in the table below."
     chart = ""
     if frame.select("gpu_hours", "added_wait_p95_minutes").n_unique() > 1:
         chart = page.figure(
@@ -442,8 +443,20 @@ def _render_waits(comparison: Comparison) -> list[str]:
         page.paragraph(format_wait_target(comparison)) if comparison.decision.service else "",
         page.paragraph(f"Teams at a limit in the record: {limits}.") if limits else "",
         service if comparison.decision.service else "",
+        page.paragraph(jobs_text) if (jobs_text := _describe_jobs_without_waits(comparison.decision)) else "",
         *tables,
     ]
+
+
+def _describe_jobs_without_waits(decision: Decision) -> str:
+    """Describe how many jobs of the table by team are in no figure of waits; empty if none."""
+    jobs, jobs_with_waits = (sum(row.jobs for row in rows) for rows in (decision.teams, decision.service))
+    if not jobs_with_waits or jobs <= jobs_with_waits:
+        return ""
+    return (
+        f"Waits are those of {jobs_with_waits:,} of {jobs:,} jobs: without jobs that started before the record, "
+        "services, and requests that no node can serve."
+    )
 
 
 def _summarize_policies(comparison: Comparison) -> str:

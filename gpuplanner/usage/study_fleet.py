@@ -13,6 +13,7 @@ from gpuplanner.core.errors import GeometryError, ScenarioError, examples
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.catalog import mig_model_names, non_mig_model_names
+from gpuplanner.hardware.gpu_model_names import possible_gpu_models
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model, make_non_mig_model
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
@@ -37,6 +38,23 @@ __all__ = [
     "nodes_in_service",
     "planned_fleet",
 ]
+
+
+def explain_full_gpus(name: str | None) -> str:
+    """Explain why GPUs of a model are planned without MIG: its name is missing, ambiguous or unknown, or it has none.
+
+    Examples
+    --------
+    >>> explain_full_gpus("h100"), explain_full_gpus("L40S")
+    ('the GPU model h100 is ambiguous', 'L40S has no MIG')
+    """
+    if name is None:
+        return "the data do not name one GPU model"
+    if is_catalogue_model(name):
+        return f"{name} has no MIG"
+    is_ambiguous = len(possible_gpu_models(name, None)) > 1
+    return f"the GPU model {name} is {'ambiguous' if is_ambiguous else 'not in the catalog'}"
+
 
 UNNAMED_GPU_MODEL = "unnamed"
 """GPU model name of GPUs whose model no source states; the catalogue has no such model."""
@@ -178,9 +196,8 @@ class PlannedFleet:
         elif self.name is None:
             sentences.append(f"The data name no GPU model: full GPUs are planned. {GPU_MODEL_NEEDED_TEXT}")
         elif not self.in_catalogue:
-            sentences.append(
-                f"The GPU model {self.name!r} is not in the catalog: full GPUs are planned. {GPU_MODEL_NEEDED_TEXT}"
-            )
+            why = explain_full_gpus(self.name)
+            sentences.append(f"{why[:1].upper()}{why[1:]}: full GPUs are planned. {GPU_MODEL_NEEDED_TEXT}")
         if self.in_catalogue and not self.can_be_cut:
             text = "full GPUs are planned, and there are no layouts to export."
             sentences.append(f"{self.name} has no MIG: {text}")

@@ -7,12 +7,15 @@ import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
 import typer
 
+from gpuplanner.cli.start_commands import _complete_scenario
 from gpuplanner.cli.start_dialog import StartPrompt
+from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.output_places import MANIFEST
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import load_comparison
@@ -311,3 +314,33 @@ def test_an_old_request_that_today_s_nodes_cannot_hold_is_not_compared(command, 
     decision = decided(command, folder)["decision"]
     assert decision["action"] == "none", "three days are too few"
     assert any(text.startswith("Excluded: 1 job ") for text in decision["confidence"])
+
+
+def test_a_report_that_cannot_be_written_is_a_failure(command, tmp_path, monkeypatch):
+    def fail(*_):
+        raise TraceFormatError("notebook", "a report", "none", "Fix it.")
+
+    monkeypatch.setattr("gpuplanner.cli.start_dialog.write_page", fail)
+    out = tmp_path / "out"
+    code, _, err = command(
+        "start", str(accounting(tmp_path)), str(node_list(tmp_path)), "-o", str(out), "--yes", "--quiet"
+    )
+    assert code == 3
+    assert "gpuplanner: no report: notebook" in err
+    assert f"All other results are in {out}" in err
+    assert (out / "export").is_dir()
+
+
+@pytest.mark.parametrize(("word", "asked"), [("h100", True), ("A100-40GB", False), (None, True)])
+def test_an_ambiguous_gpu_model_is_asked_for(monkeypatch, word, asked):
+    questions = []
+
+    def answer(text, **_):
+        questions.append(text)
+        return "H100-80GB-SXM5"
+
+    monkeypatch.setattr(typer, "prompt", answer)
+    summary = SimpleNamespace(gpu_models=(word,) if word else (), ownership="owned")
+    scenario = _complete_scenario(Scenario(), summary, StartPrompt(interactive=True, verbose=False), set())
+    assert scenario.gpu_model == ("H100-80GB-SXM5" if asked else None)
+    assert bool(questions) == asked

@@ -129,7 +129,7 @@ def steps_apart(found: Comparison) -> Iterator[str]:
     )
     words = {
         "release": "drain", "buy": "order", "rightsize": "request the recommended profile", "repartition": "partition",
-        "pack": "pack jobs on few nodes", "raise_limit": "raise the limit", "power_down": "power down nodes",
+        "pack": "pack jobs on fewer nodes", "raise_limit": "raise the limit", "power_down": "power down nodes",
         "autoscale": "power down nodes",
     }  # fmt: skip
     for measure in one.measures:

@@ -24,7 +24,8 @@ def decided(accounted, name, lines, **more):
 def test_one_job(accounted):
     found = decided(accounted, "one", [line(1, 2, 9, 2.0)])
     assert (found.action, found.measures, found.fleet_inferred) == ("none", (), True)
-    assert "50 jobs in 5 days" in found.reason
+    assert found.reason.startswith("1 job was submitted in ")
+    assert "at least 50 jobs over at least 5 days" in found.reason
     assert any("gpuplanner ingest nodes" in row.command for row in found.missing)
     assert any("gpuplanner ingest auto" in row.command for row in found.missing)
 

@@ -55,7 +55,7 @@ def test_gpus_that_rest_with_their_power_on_save_no_electricity():
     for law in (LAW, None):
         found = worth("owned", off_gpu_hours=0.0, power=law)
         assert (found.usd_per_week, found.kwh_per_week) == (0.0, 0.0)
-        assert "Spend unchanged: no GPU is powered down." in found.basis
+        assert "6 of 24 GPUs are released for other work. Spend unchanged while they stay powered on." in found.basis
     # A quarter of the hours really off, a quarter of the energy.
     assert worth("owned", off_gpu_hours=250.0).kwh_per_week == pytest.approx(15)
 
@@ -70,7 +70,7 @@ def test_who_rents_saves_the_price_of_the_hours():
     found = worth("on_demand")
     assert (found.ownership, found.usd_per_week) == ("rented", 2500.0)
     assert found.kwh_per_week is None, "the provider pays for it"
-    assert "2,500 USD per week: 1,000 GPU-hours at 2.50 USD (own price), billed as used" in found.basis
+    assert "2,500 USD less per week, if billed as used: 1,000 GPU-hours at 2.50 USD (own price)" in found.basis
     assert worth("rented", price=None).usd_per_week is None
 
 

@@ -15,7 +15,7 @@ from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Samples
 from gpuplanner.forecast.gpu_demand import lay_out_demand, lay_out_jobs, lay_out_telemetry, name_series_by_model
 from gpuplanner.forecast.growth_and_announced_demand import complete_until, read_announced
-from gpuplanner.forecast.rolling_demand_forecast import forecast_ahead
+from gpuplanner.forecast.rolling_demand_forecast import forecast_ahead, tomorrow
 from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS
 from gpuplanner.usage.study_history import load_dataset
 
@@ -303,3 +303,11 @@ def test_what_is_announced_counts_in_its_team_and_in_the_fleet():
         assert more[uid].tolist() == [0.0, 4.0, 0.0]
     assert not more["b/gpu"].any()
     assert not more["a/y/gpu"].any()
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Kolkata", "America/St_Johns"])
+def test_tomorrow_in_every_zone(zone):
+    found = tomorrow(Scenario(history_days=14, tz=zone))
+    assert (f"{found.at:%H:%M}", str(found.at.tzinfo)) == ("12:00", zone)
+    assert found.gpus is not None
+    assert 0 < found.gpus < 64

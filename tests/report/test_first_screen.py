@@ -105,7 +105,7 @@ class Figures(HTMLParser):
 def form_of(name):
     if name.startswith(figures.SHARE_PREFIX):
         return figures.format_share
-    if name.startswith("mean_wait_") or name.endswith("_mean_minutes"):
+    if name.endswith("_mean_minutes"):
         return figures.format_mean_wait
     if name.endswith("_minutes"):
         return figures.format_wait
@@ -279,7 +279,7 @@ def test_a_purchase_is_a_row_beside_the_policies_that_only_keep_to_the_added_wai
     idle = PolicyRow("power_down_idle", "", **hours, meets_target=True)
     policies = (idle, PolicyRow("fewer_nodes", ""), PolicyRow("mig_dynamic", "", performable=False))
     found = dataclasses.replace(planted(), decision=one, today=PolicyRow("today", "", **hours), policies=policies)
-    kept = "1 of 2 policies that slurm can apply adds at most 10 min"
+    kept = "1 of 2 policies that slurm can apply adds at most 10 min to any p95 queue wait"
     assert format_policies_within_limit(found) == f"{kept}; none of these brings p95 on 2-4 GPUs to the wait limit"
     table = make_policy_table(found).select("policy", "gpu_hours", "peak_gpus", "meets_target").rows()
     assert table[0] == ("today", 168.0, None, None)
@@ -383,3 +383,36 @@ def test_waits_of_resampled_records_stand_beside_those_of_today(today_high, caus
     assert cause in risk
     met = dataclasses.replace(size, low=0.0, high=9.0)
     assert not format_resampled_waits(dataclasses.replace(decision, service=(met,)))
+
+
+def test_no_recommendation_states_no_figure_that_depends_on_one():
+    one = dataclasses.replace(
+        planted().decision, action="none", measures=(), reason="why", policy="today", saving=Saving(None, reason="r")
+    )
+    idle = PolicyRow("power_down_idle", "", gpu_hours=100.0, meets_target=True)
+    today = PolicyRow("today", "", gpu_hours=168.0)
+    found = dataclasses.replace(planted(), decision=one, headroom=None, today=today, policies=(idle,))
+    screen = unescape(re.sub(r"<[^>]*>", "", render_first_screen(found)))
+    assert "actuator slurm" not in screen
+    assert "headroom" not in screen
+    assert format_policies_within_limit(found).endswith("none is recommended, for the reason in the headline")
+    assert "The waits of the recommended policy" not in str(render_policy_section(found))
+
+
+def test_months_that_are_not_known_are_words():
+    found = dataclasses.replace(
+        planted(), headroom=None, exhaustion=Exhaustion(reason="3 whole weeks observed, 6 needed")
+    )
+    screen = unescape(re.sub(r"<[^>]*>", "", render_first_screen(found)))
+    assert "0 today → not known" in screen
+    assert "jobs on 2-4 GPUs over the limit today" in screen
+    assert "wait limit met after the change, in simulation" in screen
+
+
+def test_jobs_without_waits_are_counted_beside_the_tables_of_waits():
+    found = planted()
+    teams = (dataclasses.replace(found.decision.teams[0], jobs=51), *found.decision.teams[1:])
+    found = dataclasses.replace(found, decision=dataclasses.replace(found.decision, teams=teams))
+    assert "Waits are those of 42 of 51 jobs" in str(
+        render_policy_section(dataclasses.replace(found, today=PolicyRow("today", "", gpu_hours=168.0)))
+    )

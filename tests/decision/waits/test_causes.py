@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpuplanner.decision.free_gpus_over_time import close_handover_gaps, observe_handover, observe_occupancy
 from gpuplanner.decision.wait_causes import (
     CAUSES,
+    FitTable,
     TenantGpuLimit,
     attribute_waits,
     find_fit_times,
@@ -121,8 +122,8 @@ def by_second(capacity, jobs, nodes, simulated, until, tenant):
     seconds = np.zeros((len(jobs), len(CAUSES)))
     for row, (eligible, _, _, profile, amount) in enumerate(jobs.tolist()):
         looks = [cause_of(free[second], profile, amount) for second in range(eligible, int(until[row]))]
-        kept, place = "insufficient", 0
-        first = next((look for look in looks if look is not None), "insufficient")
+        kept, place = "unexplained", 0
+        first = next((look for look in looks if look is not None), "unexplained")
         before_any = True
         while place < len(looks):
             stop = place
@@ -221,3 +222,10 @@ def test_a_job_that_ends_as_it_starts_keeps_no_unnamed_node_from_others():
     seen = observe_occupancy(requests, np.array([0.0, 10]), np.array([0.0, 60]), [None, None], np.array([[4]]))
     assert seen.time_s.tolist() == [0.0, 0.0, 10.0, 60.0]
     assert seen.change.tolist() == [4, -4, -4, 4]
+
+
+def test_a_short_wait_on_idle_gpus_is_no_shortage():
+    requests = NodeRequests([0.0], [0.0], [60.0], [60.0], [0], [4], [1])
+    idle = FitTable(np.array([-np.inf]), np.array([[-1]], np.int8), np.array([0]))
+    seconds = attribute_waits(idle, requests.ready_s, np.array([180.0]), np.zeros(1), 180.0, nobody(1))
+    assert dict(zip(CAUSES, seconds[0].tolist(), strict=True))["unexplained"] == seconds.sum() == 180.0
