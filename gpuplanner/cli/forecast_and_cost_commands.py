@@ -232,6 +232,8 @@ def _parse_refresh(scenario: Scenario, months: int, text: str) -> HardwareRefres
 BACKTEST_HORIZON, BACKTEST_GAP, N_CUTOFFS, CPU_BUDGET_S = 24, 6, 20, 1.0
 """Defaults of ``--backtest``: horizon and gap [intervals], number of cutoffs, CPU time for each series [s]."""
 SERIES_KINDS = ("tenant", "gpu_model", "profile")
+
+
 def _parse_intervals(text: str) -> int:
     """Parse a number of intervals, at least 1."""
     if not (text.isdecimal() and int(text) > 0):
@@ -260,7 +262,7 @@ def forecast(
     gap: Annotated[int | None, Option(min=0, help="Intervals between the cutoff and the first forecast.")] = None,
     cutoffs: Annotated[
         int,
-        Option(min=1, help="Number of backtest cutoffs; the first 40 % only calibrate the intervals and are not scored."),
+        Option(min=1, help="Number of backtest cutoffs; the first 40 % only calibrate the intervals: not scored."),
     ] = N_CUTOFFS,
     budget: Annotated[
         float, Option(min=0, help="Backtest CPU seconds for each series; the slowest models drop out first.")
@@ -345,7 +347,7 @@ def _show_profile_forecast(scenario: Scenario, as_json: bool, quiet: bool) -> No
     show_frame(pooled_scores, title="Backtest errors of every model, all series")
     reasons = ((reason, jobs) for reason, jobs in left_out.items() if jobs)
     lines = (f"left out of the demand: {jobs:,} job{'s' * (jobs != 1)}, {reason}" for reason, jobs in reasons)
-    note = "MASE: error divided by the error of the seasonal naive forecast before the cutoff; --json prints every interval and quantile"
+    note = "MASE: error over that of the seasonal naive before the cutoff; --json prints every interval and quantile"
     notify(*lines, note, quiet=quiet)
 
 

@@ -224,8 +224,8 @@ class Scenario:
         "service", None,
         "p95 wait target: a job size above it today must come down to it; one below it may wait at most 10 min longer "
         "than today and never above the target; if you set it, the report recommends buying GPUs even where they "
-        "remove little waiting. Without it, a purchased GPU-hour must remove 0.1 GPU-hours of waiting. ``max_added_wait_minutes`` "
-        "replaces the 10 min.",
+        "remove little waiting. Without it, a purchased GPU-hour must remove 0.1 GPU-hours of waiting. "
+        "``max_added_wait_minutes`` replaces the 10 min.",
         range_rule(0, 10_080, ", which is a week"), unit="minutes",
         none="30"
     )  # fmt: skip

@@ -361,15 +361,16 @@ def _describe_gpu_hours(headline: Headline, tables: Mapping[str, pl.DataFrame]) 
     part = percent_text(allocated, ".1f")
     text = f"Of {total:,.0f} installed GPU-hours ({gpus:,} GPUs), {allocated * total:,.0f} ({part}) were allocated"
     if share.get("no_telemetry", 0.0) > 0.5 * allocated:
-        unknown = share["no_telemetry"] / allocated
-        text += f"; {'none' if unknown > 0.9995 else f'only {percent_text(1 - unknown, ".1f")}'} of these "
-        text += "has telemetry, so use is unknown" if unknown > 0.9995 else "have telemetry, so use is unknown"
+        known = 1 - share["no_telemetry"] / allocated
+        known_text = f"only {percent_text(known, '.1f')}" if known >= MIN_SHOWN_SHARE else "none"
+        text += f"; {known_text} of these with telemetry, so use is unknown"
     elif "allocated_idle" in share:
         top = tables["ledger_tenants"].sort("allocated_idle", descending=True, nulls_last=True).row(0, named=True)
         idle = percent_text(share["allocated_idle"], ".1f")
         text += f"; {idle} were allocated but idle, {top['tenant']} most: {top['allocated_idle']:,.0f} GPU-hours"
     causes = {
-        "unallocated": "without a waiting job", "fragmented": "fragmented (enough for a waiting job, but on too many nodes)",
+        "unallocated": "without a waiting job",
+        "fragmented": "fragmented (enough for a waiting job, but on too many nodes)",
         "idle_pending": "idle with eligible jobs pending (a waiting job would have fitted on one node)",
         "reserved": "reserved", "reconfiguring": "reconfiguring", "down": "down",
     }  # fmt: skip

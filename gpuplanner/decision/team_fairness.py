@@ -445,7 +445,8 @@ def explain_team_waits(row: dict[str, Any], pairs: pl.DataFrame, *, quotas: bool
     total, cause = sum(waited.values()), max(CAUSES, key=lambda name: waited[name])
     if total <= 0.05:  # hours that are shown as none
         return "Its jobs did not wait.", "Nothing to do."
-    why = f"Its jobs waited {waiting_hours_text(total)}, {percent_text(waited[cause] / total)} of it {CAUSE_TEXTS[cause]}."
+    share = percent_text(waited[cause] / total)
+    why = f"Its jobs waited {waiting_hours_text(total)}, {share} of it {CAUSE_TEXTS[cause]}."
     if cause in NEXT_STEP_BY_CAUSE:
         return why, NEXT_STEP_BY_CAUSE[cause]
 

@@ -221,8 +221,8 @@ def borrowing_text(borrowed: pl.DataFrame) -> str:
     most = sums.sort("gpu_hours", "borrower", descending=[True, False])["borrower"][0]
     return (
         f"Of the shortfall, {between['gpu_hours'].sum():,.1f} GPU-hours were allocated to teams above their share, "
-        f"most to {most}; the largest single case: {row['gpu_hours']:,.1f} of {row['lender']}'s to {row['borrower']}."
-        f"{idle_text}"
+        f"most to {most}; the largest single case: {row['gpu_hours']:,.1f} to {row['borrower']} while "
+        f"{row['lender']} was short.{idle_text}"
     )
 
 
@@ -232,7 +232,7 @@ _LABEL_GAP_PX = 15
 _USE_LABELS = {"requested_gpus": "requested", "allocated_gpus": "allocated", "active_gpus": "active"}
 """Labels of the lines of :func:`plot_use`, by column."""
 _MAX_CAPACITY_TO_PEAK_RATIO = 2.5
-"""Installed GPUs above this multiple of the highest value are drawn lower, as a dotted line marked as beyond the scale."""
+"""Installed GPUs above this multiple of the highest value are drawn lower, as a dotted line beyond the scale."""
 _COST_CURVE_COLUMNS = ("quantile", "planned", "short", "cost")
 """Columns that :func:`plot_cost_curve` needs."""
 
@@ -306,7 +306,7 @@ def _draw_capacity_line(level: float, word: str, y: alt.Y, *, solid: bool) -> li
 
 
 def _place_capacity_line(gpus: int, word: str, highest: float) -> tuple[float, str]:
-    """Return height and label of the line of installed GPUs; far above all values, it is lower, marked as beyond the scale."""
+    """Return height and label of the line of installed GPUs; far above all values, it is lower, beyond the scale."""
     if gpus <= _MAX_CAPACITY_TO_PEAK_RATIO * highest or highest <= 0:
         return float(gpus), word
     return 1.25 * highest, f"{word} (beyond the scale)"

@@ -131,7 +131,7 @@ def render_ledger_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
     bucket_figure = page.figure(
         plots.plot_ledger(ledger_rows, tz=dataset.tz),
         title="Installed GPU-hours by bucket",
-        alt=f"Every installed GPU-hour is in one bucket; the largest, \"{code_in_words(largest['bucket'])}\", has "
+        alt=f'Every installed GPU-hour is in one bucket; the largest, "{code_in_words(largest["bucket"])}", has '
         f"{percent_text(largest['share'])}.",
         numbers=buckets,
     )

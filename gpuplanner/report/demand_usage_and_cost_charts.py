@@ -404,9 +404,7 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
     )
     bars = base.mark_bar(orient="vertical", binSpacing=1).encode(
         y=alt.Y("gpu_hours:Q", title=f"GPU-hours per {word}", stack="zero"),
-        color=alt.Color(
-            "bucket:N", legend=_LEGEND_IN_WORDS, scale=theme.colour_scale(theme.BUCKET_COLOURS, shown)
-        ),
+        color=alt.Color("bucket:N", legend=_LEGEND_IN_WORDS, scale=theme.colour_scale(theme.BUCKET_COLOURS, shown)),
         order=alt.Order("order:Q"),
         tooltip=hover,
     )

@@ -85,8 +85,8 @@ def _decision_formulas(study: Study) -> list[Formula]:
     return [
         Formula(
             "gpus", "GPUs needed to meet the wait limit", _sum_column(layouts, "gpus"), "GPUs",
-            "sum of the GPUs of all layouts. A change that keeps the number of GPUs has to meet the wait limit of each job "
-            "size in the record; GPUs are released or bought only where the wait limits are also met in 80 % of "
+            "sum of the GPUs of all layouts. A change that keeps the number of GPUs has to meet the wait limit of each "
+            "job size in the record; GPUs are released or bought only where the wait limits are also met in 80 % of "
             "resampled records, each compared with today's fleet on the same record",
             {"installed": decision.fleet_gpus}, layouts, "study.json: decision.layouts",
         ),
@@ -116,7 +116,8 @@ def _decision_formulas(study: Study) -> list[Formula]:
             "exhaustion", "Exhaustion date", exhaustion.date, "",
             "day on which the growing load passes the largest load at which every job size meets the wait target",
             {
-                "growth per week": growth.value, "largest load, times today's (1 + headroom)": None if headroom is None else headroom.factor,
+                "growth per week": growth.value,
+                "largest load, times today's (1 + headroom)": None if headroom is None else headroom.factor,
                 "probability within a year": exhaustion.probability, "reason without a date": exhaustion.reason,
             },
             pl.DataFrame(), "study.json: comparison.exhaustion",

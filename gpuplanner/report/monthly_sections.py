@@ -80,7 +80,7 @@ def demand(study: Study) -> HtmlSection:
             "forecast before the cutoff)",
             alt="Naive, which repeats the last value, is the baseline model. The table has the mix of models that "
             "forecasts each series, and the errors of the mix.",
-            numbers=choice.select(_MODEL_CHOICE_COLUMNS).rename({"weights": "mix_of_models", "mase": "mase_of_the_mix"}),
+            numbers=choice.select(_MODEL_CHOICE_COLUMNS).rename({"weights": "mix_of_models", "mase": "mase_of_mix"}),
         ),
         about=f"{_describe_expected_demand(study, ', rightsized' if has_mig else '')}{covered}",
         appendix=True,
@@ -283,7 +283,7 @@ def ledger(study: Study) -> HtmlSection:
                 plots.plot_ledger(study.tables["ledger"], tz=study.scenario.tz),
                 title="Installed GPU-hours by bucket",
                 alt="Each installed GPU-hour is in one bucket; the largest, "
-                f"\"{code_in_words(largest['bucket'])}\", has {percent_text(largest['share'])}.",
+                f'"{code_in_words(largest["bucket"])}", has {percent_text(largest["share"])}.',
                 numbers=cells_in_words(buckets),
             ),
             page.figure(

@@ -394,8 +394,8 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection
             page.add_side_padding(plot_comparison_frontier(comparison)),
             title="Provisioned GPU-hours per week and added queue wait",
             alt=f"{plots.frontier_text(frame, names=SHORT_NAMES)} Lower: fewer GPU-hours; left: shorter waits. Other "
-            "settings of fewer GPU-hours than the chosen one were rejected: they exceed the maximum added wait on too many "
-            "single days, in a further replay or with slow node power-up, or are unusual and gain too little.",
+            "settings of fewer GPU-hours than the chosen one were rejected: they exceed the maximum added wait on "
+            "too many single days, in a further replay or with slow node power-up, or are unusual and gain too little.",
             numbers=_name_policies(frame),
         )
     return page.fold(
