@@ -223,7 +223,9 @@ def _node_doubt_findings(dump: ClusterDump) -> Iterator[Finding]:
         pods, hours, resources = _affected_pods(dump, rows)
         if pods:
             effect = f"{count_text(pods, 'pod')} on {count_text(len(rows), 'node')} requested {resources}; {effect}"
-        known_hours = hours if severity == "warning" and pods else None
+        # Where the number of GPUs is not known, these are hours of units.
+        has_gpus = check not in (UNKNOWN_REPLICAS_CHECK, TOO_MANY_GPUS_CHECK)
+        known_hours = hours if severity == "warning" and pods and has_gpus else None
         number = pods if pods and check != WITHHELD_GPUS_CHECK else len(rows)
         yield Finding(check, severity, number, effect, node_examples, known_hours)
 
