@@ -115,7 +115,8 @@ def layouts(study: Study) -> HtmlSection:
     start = datetime.fromisoformat(figures.plan_from)
     alt = (
         f"From {start:%Y-%m-%d %H:%M} UTC: {figures.plan_gpu_hours_on:,.0f} GPU-hours provisioned{changes}; "
-        f"cost {figures.plan_objective_gpu_hours:,.0f} GPU-hours, lower bound {figures.plan_bound_gpu_hours:,.0f} "
+        f"with changes and {figures.plan_unmet_gpu_hours:,.1f} GPU-hours of unserved demand at their prices the cost is "
+        f"{figures.plan_objective_gpu_hours:,.0f} GPU-hours, lower bound {figures.plan_bound_gpu_hours:,.0f} "
         f"(optimality gap {percent_text(figures.plan_gap_fraction or 0.0, '.2f')})."
     )
     hours = counts.group_by("layout").agg(
