@@ -361,8 +361,8 @@ def _describe_gpu_hours(headline: Headline, tables: Mapping[str, pl.DataFrame]) 
     part = percent_text(allocated, ".1f")
     text = f"Of {total:,.0f} installed GPU-hours ({gpus:,} GPUs), {allocated * total:,.0f} ({part}) were allocated"
     if share.get("no_telemetry", 0.0) > 0.5 * allocated:
-        known = 1 - share["no_telemetry"] / allocated
-        known_text = f"only {percent_text(known, '.1f')}" if known >= MIN_SHOWN_SHARE else "none"
+        known_share = 1 - share["no_telemetry"] / allocated
+        known_text = f"only {percent_text(known_share, '.1f')}" if known_share >= MIN_SHOWN_SHARE else "none"
         text += f"; {known_text} of these with telemetry, so use is unknown"
     elif "allocated_idle" in share:
         top = tables["ledger_tenants"].sort("allocated_idle", descending=True, nulls_last=True).row(0, named=True)

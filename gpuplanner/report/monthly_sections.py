@@ -115,7 +115,7 @@ def layouts(study: Study) -> HtmlSection:
     start = datetime.fromisoformat(figures.plan_from)
     alt = (
         f"From {start:%Y-%m-%d %H:%M} UTC: {figures.plan_gpu_hours_on:,.0f} GPU-hours provisioned{changes}; "
-        f"with changes and {figures.plan_unmet_gpu_hours:,.1f} GPU-hours of unserved demand at their prices the cost is "
+        f"with changes and {figures.plan_unmet_gpu_hours:,.1f} GPU-hours of unserved demand at their prices it costs "
         f"{figures.plan_objective_gpu_hours:,.0f} GPU-hours, lower bound {figures.plan_bound_gpu_hours:,.0f} "
         f"(optimality gap {percent_text(figures.plan_gap_fraction or 0.0, '.2f')})."
     )
@@ -332,15 +332,15 @@ def rightsizing(study: Study) -> HtmlSection:
         "without any of these it is the request. Jobs on several GPUs stay on full GPUs. Later runs may need more "
         "memory than the observed ones: gpuplanner rightsize states this risk by group of jobs."
     )
-    stated, recorded = "requested", ""
+    request_word, mig_note = "requested", ""
     if not figures.cut_gpus:
-        stated = "stated"
-        recorded = " MIG is disabled today: the jobs ran on full GPUs, and stated the share of a GPU that they need."
+        request_word = "stated"
+        mig_note = " MIG is disabled today: the jobs ran on full GPUs, and stated the share of a GPU that they need."
     profile_table = page.table(
         study.tables["rightsizing"].head(25),
-        caption=f"Jobs by {stated} and recommended profile, most frequent first; GPU-hours of whole run times, also "
-        f"outside the period. gpu: one full GPU, or several, which stay as requested.{recorded}",
-        headings={"profile_requested": f"profile {stated}", "profile_needed": "recommended profile"},
+        caption=f"Jobs by {request_word} and recommended profile, most frequent first; GPU-hours of whole run times, also "
+        f"outside the period. gpu: one full GPU, or several, which stay as requested.{mig_note}",
+        headings={"profile_requested": f"profile {request_word}", "profile_needed": "recommended profile"},
     )
     return page.fold(title, finding, page.paragraph(text), profile_table, *_render_weeks(study), about=about)
 
