@@ -385,11 +385,11 @@ def _describe_small_jobs(headline: Headline) -> str:
     if small == 0:
         return "No job requests one GPU or less, so rightsizing and MIG save nothing here."
     if not headline.board_has_mig:
-        name, why = headline.gpu_model, "the data do not name one GPU model"
+        name, reason = headline.gpu_model, "the data do not name one GPU model"
         if name is not None:
-            why = f"{name} has no MIG" if is_catalogue_model(name) else f"the catalog has no GPU model {name!r}"
+            reason = f"{name} has no MIG" if is_catalogue_model(name) else f"the catalog has no GPU model {name!r}"
         return (
-            f"{small:,} jobs request one GPU or less. Full GPUs are planned, since {why}, and "
+            f"{small:,} jobs request one GPU or less. Full GPUs are planned, since {reason}, and "
             "requests are unchanged: rightsizing saves nothing here."
         )
     evidence = headline.small_jobs_with_evidence

@@ -218,10 +218,10 @@ def borrowing_text(borrowed: pl.DataFrame) -> str:
         return f"No team was short while another was above its share.{idle_text}"
     row = between.sort("gpu_hours", descending=True, maintain_order=True).row(0, named=True)
     sums = between.group_by("borrower").agg(pl.col("gpu_hours").sum())
-    most = sums.sort("gpu_hours", "borrower", descending=[True, False])["borrower"][0]
+    main_borrower = sums.sort("gpu_hours", "borrower", descending=[True, False])["borrower"][0]
     return (
         f"Of the shortfall, {between['gpu_hours'].sum():,.1f} GPU-hours were allocated to teams above their share, "
-        f"most to {most}; the largest single case: {row['gpu_hours']:,.1f} to {row['borrower']} while "
+        f"most to {main_borrower}; the largest single case: {row['gpu_hours']:,.1f} to {row['borrower']} while "
         f"{row['lender']} was short.{idle_text}"
     )
 

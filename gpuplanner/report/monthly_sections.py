@@ -338,8 +338,8 @@ def rightsizing(study: Study) -> HtmlSection:
         mig_note = " MIG is disabled today: the jobs ran on full GPUs, and stated the share of a GPU that they need."
     profile_table = page.table(
         study.tables["rightsizing"].head(25),
-        caption=f"Jobs by {request_word} and recommended profile, most frequent first; GPU-hours of whole run times, also "
-        f"outside the period. gpu: one full GPU, or several, which stay as requested.{mig_note}",
+        caption=f"Jobs by {request_word} and recommended profile, most frequent first; GPU-hours of whole run times, "
+        f"also outside the period. gpu: one full GPU, or several, which stay as requested.{mig_note}",
         headings={"profile_requested": f"profile {request_word}", "profile_needed": "recommended profile"},
     )
     return page.fold(title, finding, page.paragraph(text), profile_table, *_render_weeks(study), about=about)

@@ -544,11 +544,11 @@ def _describe_windows(comparison: Comparison) -> str:
     if comparison.tuned_from is None or comparison.judged_from is None or comparison.judged_to is None:
         return "nothing was simulated"
     training, evaluation = map(day_text, (comparison.tuned_from, comparison.judged_from))
-    last = last_day_text(comparison.judged_to)
+    last_day = last_day_text(comparison.judged_to)
     if training == evaluation:
-        return f"all of {evaluation} to {last}"
+        return f"all of {evaluation} to {last_day}"
     hours = f"GPU-hours in the training window, {training} to {last_day_text(comparison.judged_from)}"
-    return f"{hours}; waits in the evaluation window, {evaluation} to {last}"
+    return f"{hours}; waits in the evaluation window, {evaluation} to {last_day}"
 
 
 def _order_policies(comparison: Comparison) -> pl.DataFrame:
