@@ -32,6 +32,7 @@ from gpuplanner.core.errors import (
     InfeasiblePlanError,
     MissingDependencyError,
     OutputError,
+    ScenarioError,
     VerificationError,
     escape_controls,
 )
@@ -431,8 +432,17 @@ class ScenarioOptions:
         return self.apply_to(scenario)
 
     def apply_to(self, scenario: Scenario) -> Scenario:
-        """Return the scenario with these fields set."""
-        return replace(scenario.with_text(self.assignments), **self.fields)
+        """Return the scenario with these fields set; an error names the option, not the field."""
+        scenario = scenario.with_text(self.assignments)
+        try:
+            return replace(scenario, **self.fields)
+        except ScenarioError:
+            for name, value in self.fields.items():
+                setting_row = settings_of(Scenario)[name]
+                if setting_row.rule is not None and not setting_row.meets_rule(value, scenario):
+                    flag = setting_row.flag
+                    raise ScenarioError(flag, setting_row.rule.words, repr(value), f"Fix {flag}.") from None
+            raise
 
 
 def scenario_beside(folder: Path) -> Scenario | None:

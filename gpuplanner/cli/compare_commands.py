@@ -171,6 +171,7 @@ def show_comparison(comparison: Comparison, *, quiet: bool) -> None:
     """Print a comparison: the table of policies, the recommendation, next steps and confidence."""
     import polars as pl
 
+    from gpuplanner.core.units_and_number_texts import day_text, last_day_text
     from gpuplanner.decision.comparison_record import format_limit, format_wait_target
 
     if comparison.rows:
@@ -186,8 +187,8 @@ def show_comparison(comparison: Comparison, *, quiet: bool) -> None:
         return
     notify(*(f"missing: {missing.what}: {missing.command}" for missing in decision.missing))
     if comparison.tuned_from is not None and comparison.judged_from is not None and comparison.judged_to is not None:
-        evaluated = f"from {comparison.judged_from[:10]} to {comparison.judged_to[:10]}"
-        notify(f"fitted from {comparison.tuned_from[:10]}, evaluated {evaluated}")
+        fitted_from, evaluated_from = day_text(comparison.tuned_from), day_text(comparison.judged_from)
+        notify(f"fitted from {fitted_from}, evaluated from {evaluated_from} to {last_day_text(comparison.judged_to)}")
 
 
 def _show_sharing_tried(rules_comparison: RulesComparison) -> None:
@@ -297,8 +298,10 @@ def _show_teams(fairness: Fairness) -> None:
 
     echo(fairness.shortfall_sentence)
     table = fairness.teams.select(
-        "tenant", "entitled_gpus", "allocated_gpu_hours", "lent_gpu_hours", "borrowed_gpu_hours", "shortfall_gpu_hours",
-        (100 * pl.col("fair_share_received")).alias("fair share received (%)"), "starved_hours",
+        "tenant", pl.col("entitled_gpus").alias("quota or fair share [GPUs]"), "allocated_gpu_hours", "lent_gpu_hours",
+        "borrowed_gpu_hours", "shortfall_gpu_hours",
+        (100 * pl.col("fair_share_received")).alias("fair share received (%)"),
+        pl.col("starved_hours").alias("no GPU while jobs waited [h]"),
         pl.col("mean_slowdown").alias("mean slowdown against a dedicated share"),
         (100 * pl.col("slower_share")).alias("jobs slower than on a dedicated share (%)"),
     )  # fmt: skip

@@ -233,6 +233,15 @@ BACKTEST_HORIZON, BACKTEST_GAP, N_CUTOFFS, CPU_BUDGET_S = 24, 6, 20, 1.0
 """Defaults of ``--backtest``: horizon and gap [intervals], number of cutoffs, CPU time for each series [s]."""
 SERIES_KINDS = ("tenant", "gpu_model", "profile")
 """Values of ``forecast --by``: the attribute by which demand series are formed."""
+
+
+def _parse_intervals(text: str) -> int:
+    """Parse a number of intervals, at least 1."""
+    if not (text.isdecimal() and int(text) > 0):
+        raise typer.BadParameter(f"expected intervals (1 h if not set otherwise), such as 168 for 7 days; got {text!r}")
+    return int(text)
+
+
 MIN_PARALLEL_CPU_S = 60.0
 """Expected CPU time of a backtest above which all processors are used by default. [s]"""
 
@@ -246,11 +255,15 @@ def forecast(
         bool, Option("--backtest", help="Show the errors of each model over many cutoffs; needs no GPU model.")
     ] = False,
     horizon: Annotated[
-        int | None, Option(min=1, help="Forecast horizon, in intervals of interval_hours (1 h).")
+        int | None,
+        Option(
+            parser=_parse_intervals, metavar="INTERVALS", help="Forecast horizon, in intervals of interval_hours (1 h)."
+        ),
     ] = None,
     gap: Annotated[int | None, Option(min=0, help="Intervals between the cutoff and the first forecast.")] = None,
     cutoffs: Annotated[
-        int, Option(min=1, help="Number of backtest cutoffs; the first 40 % only calibrate.")
+        int,
+        Option(min=1, help="Number of backtest cutoffs; the first 40 % only calibrate the intervals: not scored."),
     ] = N_CUTOFFS,
     budget: Annotated[
         float, Option(min=0, help="Backtest CPU seconds for each series; the slowest models drop out first.")
@@ -293,8 +306,9 @@ def forecast(
 ) -> None:
     """Forecast GPU demand, with backtest errors of every model.
 
-    Without options: demand by MIG profile, as 'plan' uses it. With options (--json
-    and --quiet aside): GPUs by team, or by GPU model or profile with --by.
+    Default: demand by MIG profile, as 'plan' uses it. With --by, --horizon, --gap,
+    --at, --paths, --announced, --calendar or --sums: GPUs by team (tenant), or by
+    the series that --by names. --seed and --gpu-model change neither.
     --backtest: no forecast, but the errors of each model over many cutoffs.
 
     Example: gpuplanner forecast build/mine/data --by gpu_model --horizon 168
@@ -334,7 +348,7 @@ def _show_profile_forecast(scenario: Scenario, as_json: bool, quiet: bool) -> No
     show_frame(pooled_scores, title="Backtest errors of every model, all series")
     reasons = ((reason, jobs) for reason, jobs in left_out.items() if jobs)
     lines = (f"left out of the demand: {jobs:,} job{'s' * (jobs != 1)}, {reason}" for reason, jobs in reasons)
-    note = "MASE below 1 beats the seasonal naive model; --json prints every interval and quantile"
+    note = "MASE: error over that of the seasonal naive before the cutoff; --json prints every interval and quantile"
     notify(*lines, note, quiet=quiet)
 
 

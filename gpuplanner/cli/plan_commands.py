@@ -501,7 +501,7 @@ def _write_report(
         else:
             echo(fleet_report.decision_text, str(out / "index.html"))
         return
-    stages = f"ledger, demand, forecast, plans, {scenario.replications} replications"
+    stages = "ledger, demand, forecast, plans, policies"
     notify(f"evaluating {scenario.name}: {stages} ...", quiet=quiet)
     study = write_report(scenario, out, inputs=inputs, ledger=ledger)
     if as_json:

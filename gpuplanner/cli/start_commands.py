@@ -195,8 +195,8 @@ def start(
 ) -> None:
     """Analyze a cluster's files end to end and recommend what to change.
 
-    Where the files lack time zone, GPU model or ownership, it asks: at most three
-    questions, each with a default. The output folder receives the data, scenario.yaml, the
+    Where no file has the time zone, GPU model or ownership, it asks for it, with a
+    default. The output folder receives the data, scenario.yaml, the
     report (index.html) and the change bundle with its steps (export/README.md).
 
     Example: gpuplanner start jobs.txt nodes.txt -o build/mine

@@ -17,7 +17,7 @@ from gpuplanner.core.output_places import MANIFEST, FolderMark, WrittenFile, rea
 from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario_fields import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIPS
 from gpuplanner.core.serialization import sha256
-from gpuplanner.core.units_and_number_texts import count_text, day_text, percent_text, wait_text
+from gpuplanner.core.units_and_number_texts import count_text, day_text, last_day_text, percent_text, wait_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -147,7 +147,7 @@ def print_policies(comparison: Comparison) -> None:
         fitted_from, evaluated_from = day_text(comparison.tuned_from), day_text(comparison.judged_from)
         text += f"; fitted from {fitted_from}" if fitted_from != evaluated_from else ""
         separator = ", " if fitted_from != evaluated_from else "; "
-        text += f"{separator}evaluated from {evaluated_from} to {day_text(comparison.judged_to)}"
+        text += f"{separator}evaluated from {evaluated_from} to {last_day_text(comparison.judged_to)}"
     print_fact("Policies", text)
 
 

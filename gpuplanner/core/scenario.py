@@ -122,7 +122,7 @@ class Scenario:
     data: str = setting("data", "sample", "Dataset folder from ``gpuplanner ingest``, or ``sample``, the bundled one.")
     month: str | None = setting(
         "data", None, "Month to report, YYYY-MM, in the time zone ``tz``.",
-        SettingRule("as YYYY-MM", lambda value, _: re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", value) is not None),
+        SettingRule("YYYY-MM", lambda value, _: re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", value) is not None),
         none="the whole observation",
     )  # fmt: skip
     tz: str = setting(
@@ -223,9 +223,9 @@ class Scenario:
     target_wait_minutes: float | None = setting(
         "service", None,
         "p95 wait target: a job size above it today must come down to it; one below it may wait at most 10 min longer "
-        "than today and never above the target; if you set it, GPUs are bought for it however little waiting they "
-        "remove. Without it, a purchased GPU-hour must remove 0.1 GPU-hours of waiting. ``max_added_wait_minutes`` "
-        "replaces the 10 min.",
+        "than today and never above the target; if you set it, the report recommends buying GPUs even where they "
+        "remove little waiting. Without it, a purchased GPU-hour must remove 0.1 GPU-hours of waiting. "
+        "``max_added_wait_minutes`` replaces the 10 min.",
         range_rule(0, 10_080, ", which is a week"), unit="minutes",
         none="30"
     )  # fmt: skip

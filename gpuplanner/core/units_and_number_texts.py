@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 
 SECONDS_PER_MINUTE = 60.0
@@ -36,6 +36,29 @@ def day_text(day: date | str) -> str:
     """
     calendar_day = date.fromisoformat(day[:10]) if isinstance(day, str) else day
     return f"{calendar_day.day} {MONTHS[calendar_day.month - 1]} {calendar_day.year}"
+
+
+def last_day_text(end: str) -> str:
+    """Format the last day of a period that ends before a time, ISO 8601.
+
+    Examples
+    --------
+    >>> last_day_text("2026-03-01T00:00:00+00:00"), last_day_text("2026-03-23T06:00:00+00:00")
+    ('28 Feb 2026', '23 Mar 2026')
+    """
+    return day_text((datetime.fromisoformat(end) - timedelta(microseconds=1)).date())
+
+
+def waiting_hours_text(hours: float) -> str:
+    """Format hours of waiting, below ten with a decimal.
+
+    Examples
+    --------
+    >>> [waiting_hours_text(hours) for hours in (0.7, 1.0, 1.5, 8.0, 1234.5)]
+    ['less than an hour', '1 hour', '1.5 hours', '8 hours', '1,234 hours']
+    """
+    text = f"{hours:,.{int(hours < 10)}f}".removesuffix(".0")
+    return "less than an hour" if hours < 1 else f"{text} hour{'s' * (text != '1')}"
 
 
 @dataclass(frozen=True)

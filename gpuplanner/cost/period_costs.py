@@ -312,7 +312,7 @@ def find_price_per_kwh(scenario: Scenario, job_history: History, currency: str |
 def _find_list_price(
     book: PriceBook, gpu_model: str | None, term: str, currency: str, time: datetime
 ) -> GpuHourPrice | None:
-    """List price of a GPU model in a currency; None if the catalogue has none or no exchange rate converts it."""
+    """List price of a GPU model in a currency; None if the catalog has none or no exchange rate converts it."""
     if gpu_model is None or not has_list_price(gpu_model, term=term):
         return None
     price = find_gpu_hour_price(gpu_model, term=term)
@@ -425,7 +425,7 @@ def _catalog_name(label: str) -> str | None:
 
 
 def _power_model(gpu_model: str) -> GpuPowerModel | None:
-    """Power model of a GPU model; None if the catalogue has none."""
+    """Power model of a GPU model; None if the catalog has none."""
     try:
         return make_power_model(gpu_model)
     except (GeometryError, ScenarioError):
@@ -461,11 +461,11 @@ def _missing_texts(
     texts = []
     if names_without["price"]:
         texts.append(
-            f"{no_money}{'T' if not no_money else 't'}he catalogue has no list price of "
+            f"{no_money}{'T' if not no_money else 't'}he catalog has no list price of "
             f"{', '.join(names_without['price'])}. Set your rate with --set price_usd_per_gpu_hour=…"
         )
     if names_without["power"]:
-        no_power = f"the catalogue has no power rating of {', '.join(names_without['power'])}."
+        no_power = f"the catalog has no power rating of {', '.join(names_without['power'])}."
         texts.append(f"No energy and no carbon is stated: {no_power}")
     if list_price_kinds:
         texts.append(

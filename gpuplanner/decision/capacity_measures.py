@@ -96,7 +96,7 @@ class ModelWithMeasure:
         profiles = [self.model.inputs.fleet.profiles[pool.profiles[0]] for pool in self.pools]
         gpus_by_profile = zip(profiles, units, strict=True)
         parts = ", ".join(f"{count} GPUs as {name}" for name, count in gpus_by_profile if name != FULL_GPU)
-        return f"{self.text}: {parts} in all" if self.pools[0].movable else self.text
+        return f"{self.text}: {parts}" if self.pools[0].movable else self.text
 
     def find_smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:
         """Find the fewest nodes (or GPUs) of each pool that meet the wait limits, and their GPUs; infinity if none do.

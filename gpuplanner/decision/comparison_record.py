@@ -214,7 +214,8 @@ def record_comparison(scenario: Scenario, basis: DecisionBasis) -> Comparison:
         policies=tuple(_make_policy_row(contest, judged) for judged in contest.judged_policies),
         frontier=tuple(_find_frontier_points(contest)), tuned_from=record_start.isoformat(),
         judged_from=evaluation_start.isoformat(),
-        judged_to=(record_start + timedelta(days=len(contest.evaluation_days))).isoformat(), rules=basis.rules,
+        judged_to=min(record_start + timedelta(days=len(contest.evaluation_days)), contest.asked_jobs.end).isoformat(),
+        rules=basis.rules,
         waits=sum_waits(contest.asked_jobs, contest.arena.waits), wait_curve=basis.curve,
         headroom=None if headroom is None else headroom.headroom, growth_per_week=recommendation.growth.weekly,
         exhaustion=recommendation.exhaustion, target_minutes=read_wait_target(scenario).target_s / SECONDS_PER_MINUTE,
@@ -462,9 +463,12 @@ def format_policies_within_limit(comparison: Comparison) -> str:
     within_limit = [row for row in applicable if row.meets_target]
     actuator = comparison.decision.actuator
     actuator_text = f" that {actuator} can apply" if len(applicable) < len(comparison.policies) else ""
-    verb = "adds" if len(within_limit) == 1 else "add"
-    count = f"{len(within_limit)} of {len(applicable)} policies{actuator_text}"
-    text = f"{count} {verb} at most {comparison.minutes:g} min to any p95 queue wait"
+    verb = "keeps" if len(within_limit) == 1 else "keep"
+    names = ", ".join(SHORT_NAMES[row.policy] for row in within_limit)
+    text = (
+        f"{len(within_limit)} of {len(applicable)} policies{actuator_text} {verb} to the maximum added wait of "
+        f"{comparison.minutes:g} min{names and f' ({names})'}"
+    )
     if within_limit and comparison.decision.action == "none":
         return f"{text}; none is recommended, for the reason in the headline"
     longest = comparison.decision.longest_waiting
@@ -549,14 +553,13 @@ def format_limit(comparison: Comparison) -> str:
     >>> from gpuplanner.core.scenario import Scenario
     >>> from gpuplanner.decision.decision_text import make_empty_decision
     >>> format_limit(Comparison(make_empty_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
-    'A policy is within the limit if it adds at most 10 min to any p95 queue wait in the evaluation window and every job
-    starts.'
+    'A policy is within the maximum added wait if it adds at most 10 min in the evaluation window and every job starts.'
     """
     rule = (
-        f"A policy is within the limit if it adds at most {comparison.minutes:g} min to any p95 queue wait in the "
-        "evaluation window and every job starts."
+        f"A policy is within the maximum added wait if it adds at most {comparison.minutes:g} min in the evaluation "
+        "window and every job starts."
     )
     fitted = [row.policy for row in comparison.policies if row.gpu_hours is not None]
     names = [SHORT_NAMES[policy] for policy in fitted if policy in EXCLUSION_REASON_BY_POLICY]
-    sized = f" Sized by wait limits, and within them if every job size meets its own: {' and '.join(names)}."
-    return f"{rule}{sized}" if names else rule
+    sized = f" For {' and '.join(names)}, each job size has to meet its wait limit instead."
+    return rule + sized if names else rule

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, count_text, percent_text, split_amount
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, percent_text, split_amount, waiting_hours_text
 from gpuplanner.decision.decision_types import RECORD_DECIMALS
 from gpuplanner.decision.free_gpus_over_time import close_handover_gaps, observe_handover, observe_occupancy
 from gpuplanner.decision.queue_model import (
@@ -417,7 +417,7 @@ class WaitSummary:
         hours_by_cause = {cause: sum(getattr(row, cause) for row in cause_rows) for cause in CAUSES}
         cause = max(hours_by_cause, key=lambda name: hours_by_cause[name])
         return (
-            f"Jobs waited {count_text(round(total_hours), 'hour')} in total; main cause {CAUSE_TEXTS[cause]}, "
+            f"Jobs waited {waiting_hours_text(total_hours)} in total; main cause {CAUSE_TEXTS[cause]}, "
             f"{percent_text(hours_by_cause[cause] / total_hours)}."
         )
 

@@ -16,6 +16,7 @@ from gpuplanner.core.output_places import FolderMark
 from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, round_record, to_json, to_plain
+from gpuplanner.core.step_functions import has_unknown_end
 from gpuplanner.core.units_and_number_texts import HOURS_PER_WEEK
 from gpuplanner.cost.period_costs import Money
 from gpuplanner.decision.comparison_record import Comparison
@@ -48,8 +49,8 @@ class Headline:
       jobs, and by bucket of the ledger; in JSON each bucket has a key of its own.
     - ``small_jobs``, ``small_jobs_asking_too_much``, ``small_jobs_with_evidence``: Jobs that request one GPU or less:
       all, those that request more than they need, and those with a measurement.
-    - ``small_gpus_whole``, ``small_gpus_requested``, ``small_gpus_rightsized``: Mean GPUs of these jobs on full GPUs,
-      as requested, and rightsized.
+    - ``small_gpus_whole``, ``small_gpus_requested``, ``small_gpus_rightsized``: Mean GPUs of these jobs in the window,
+      on full GPUs, as requested, and rightsized.
     - ``cost``, ``currency``, ``price_per_gpu_hour``: Of the window.
     - ``energy_kwh``, ``carbon_kg``: Of the window, facility energy and its carbon.
     - ``plan_status``, ``plan_objective_gpu_hours``, ``plan_bound_gpu_hours``, ``plan_gap_fraction``: Status, objective,
@@ -208,14 +209,17 @@ def _small_job_figures(job_history: History) -> dict[str, Any]:
     whole, sizes = job_history.views["whole"], job_history.rightsizing
     small = whole["gpus"] <= 1
     smaller = sizes["profile_needed"] != sizes["profile_requested"]
-    run_s = job_history.views["rightsized"].filter(small)["run_s"].fill_null(0.0)
+    # Only time in the period counts: jobs may run before and after it.
+    begin, end = (pl.lit(time) for time in (job_history.begin, job_history.end))
+    in_period = pl.min_horizontal(pl.col("end_time").fill_null(end), end) - pl.max_horizontal("start_time", begin)
     span_s = max((job_history.end - job_history.begin).total_seconds(), 1.0)
     gpu_model = job_history.fleet.gpu_model
 
     def mean_gpus(view: str) -> float:
-        profile = job_history.views[view].filter(small)["profile"]
-        share = {name: gpu_model.gpu_fraction(name) for name in profile.drop_nulls().unique()}
-        return float((profile.replace_strict(share, default=0.0) * run_s).sum()) / span_s
+        jobs = job_history.views[view].filter(small, pl.col("start_time").is_not_null(), ~has_unknown_end())
+        share = {name: gpu_model.gpu_fraction(name) for name in jobs["profile"].drop_nulls().unique()}
+        gpus = pl.col("profile").replace_strict(share, default=0.0, return_dtype=pl.Float64) * pl.col("instances")
+        return float(jobs.select((gpus * in_period.dt.total_seconds().clip(0)).sum()).item()) / span_s
 
     return {
         "small_jobs": int(small.sum()),

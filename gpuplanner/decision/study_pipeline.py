@@ -361,15 +361,19 @@ def _describe_gpu_hours(headline: Headline, tables: Mapping[str, pl.DataFrame]) 
     part = percent_text(allocated, ".1f")
     text = f"Of {total:,.0f} installed GPU-hours ({gpus:,} GPUs), {allocated * total:,.0f} ({part}) were allocated"
     if share.get("no_telemetry", 0.0) > 0.5 * allocated:
-        unknown = percent_text(share["no_telemetry"] / allocated)
-        text += f"; no activity was measured for {unknown} of these, so use is unknown"
+        known_share = 1 - share["no_telemetry"] / allocated
+        known_text = f"only {percent_text(known_share, '.1f')}" if known_share >= MIN_SHOWN_SHARE else "none"
+        text += f"; {known_text} of these with telemetry, so use is unknown"
     elif "allocated_idle" in share:
         top = tables["ledger_tenants"].sort("allocated_idle", descending=True, nulls_last=True).row(0, named=True)
         idle = percent_text(share["allocated_idle"], ".1f")
         text += f"; {idle} were allocated but idle, {top['tenant']} most: {top['allocated_idle']:,.0f} GPU-hours"
-    causes = {"unallocated": "without a waiting job", "fragmented": "fragmented, too few per node for a waiting job",
-              "idle_pending": "idle, though enough in number for a waiting job", "reserved": "reserved",
-              "reconfiguring": "reconfiguring", "down": "down"}  # fmt: skip
+    causes = {
+        "unallocated": "without a waiting job",
+        "fragmented": "fragmented (enough for a waiting job, but on too many nodes)",
+        "idle_pending": "idle with eligible jobs pending (a waiting job would have fitted on one node)",
+        "reserved": "reserved", "reconfiguring": "reconfiguring", "down": "down",
+    }  # fmt: skip
     shares = ((share.get(name, 0.0), words) for name, words in causes.items())
     parts = [f"{percent_text(part, '.1f')} {words}" for part, words in shares if part >= MIN_SHOWN_SHARE]
     return f"{text}. Not allocated: {', '.join(parts)}." if parts else f"{text}."
@@ -393,10 +397,9 @@ def _describe_small_jobs(headline: Headline) -> str:
         )
     return (
         f"{many:,} of {small:,} jobs that request one GPU or less ({percent_text(many / small)}) request more than "
-        f"they need; {evidence:,} have a measurement of their own or of their class. On average all {small:,} fill "
-        f"{headline.small_gpus_whole:.0f} GPUs if each holds a full GPU, and on recommended profiles the slices of "
-        f"{headline.small_gpus_rightsized:.0f}. Peaks and packing need more: the GPUs of each week below, and those "
-        "that the recommendation partitions to meet the wait limits."
+        f"they need; {evidence:,} have a measurement of their own or of their class. In the period, these jobs hold on "
+        f"average {headline.small_gpus_whole:.0f} GPUs if each has a full GPU; on the recommended profiles they would "
+        f"hold slices worth {headline.small_gpus_rightsized:.0f} GPUs. Peaks need more."
     )
 
 

@@ -16,7 +16,7 @@ from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, to_plain
 from gpuplanner.core.stage_cache import stage
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, count_text, percent_text
+from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, percent_text, waiting_hours_text
 from gpuplanner.decision.explained_waits import CAUSE_TEXTS
 from gpuplanner.decision.policy_comparison import load_policy_simulation
 from gpuplanner.decision.requested_jobs import JobReplayInputs
@@ -171,6 +171,8 @@ NEXT_STEP_BY_CAUSE = {
 """Next step of a team by the largest cause of its waits; for insufficient capacity it depends on quotas as well."""
 MIN_SHORTFALL_GPU_HOURS = 0.05
 """Shortfalls up to this count as none [GPU h]."""
+MIN_FRAGMENTED_SHARE = 0.1
+"""Share of a team's waiting from which fragmentation is the first to reduce while GPUs are idle. [0-1]"""
 MIN_SHORTFALL_SHARE = 0.01
 """Share of a team's allocated GPU-hours below which a shortfall or a wait needs no action. [0-1]"""
 _FACT_FIELDS = ("basis", "rules", "notes", "mean_slowdown", "max_slowdown", "jain_fair_share_received", "jain_slowdown")
@@ -259,12 +261,12 @@ def assess_fairness(scenario: Scenario) -> Fairness:
     """
     job_history, inputs, arena, _ = load_policy_simulation(scenario)
     rules = read_sharing_rules(scenario, job_history)
-    start, end, basis = inputs.start_s, inputs.end_s, "observed starts"
+    start, end, basis = inputs.start_s, inputs.end_s, "job starts as observed"
     seconds = arena.waits.seconds * arena.waits.judged[:, None]
     if inputs.starts_assumed:
         requests = inputs.requests
         start = simulate_requests(requests, inputs.fleet, queue=scenario.queue).start_s
-        end, basis = start + requests.run_s, "starts simulated on today's fleet: the source has none"
+        end, basis = start + requests.run_s, "job starts simulated on today's fleet: the source has none"
         seconds = wait_seconds_until(inputs, start)
     return assess_shares(inputs, rules, start, end, sum_waits_by_team(inputs, seconds), basis, scenario.queue)
 
@@ -443,8 +445,8 @@ def explain_team_waits(row: dict[str, Any], pairs: pl.DataFrame, *, quotas: bool
     total, cause = sum(waited.values()), max(CAUSES, key=lambda name: waited[name])
     if total <= 0.05:  # hours that are shown as none
         return "Its jobs did not wait.", "Nothing to do."
-    hours = count_text(round(total), "hour") if total >= 1 else "less than an hour"
-    why = f"Its jobs waited {hours}, {percent_text(waited[cause] / total)} of it {CAUSE_TEXTS[cause]}."
+    share = percent_text(waited[cause] / total)
+    why = f"Its jobs waited {waiting_hours_text(total)}, {share} of it {CAUSE_TEXTS[cause]}."
     if cause in NEXT_STEP_BY_CAUSE:
         return why, NEXT_STEP_BY_CAUSE[cause]
 
@@ -468,7 +470,12 @@ def explain_team_waits(row: dict[str, Any], pairs: pl.DataFrame, *, quotas: bool
         if quotas:
             step = "Allow reclaim from borrowers (preemption), or limit borrowing."
         if above < 2 * idle:
-            step = "GPUs were idle in much of this time: reduce fragmentation first."
+            step = "GPUs were idle in much of this time: "
+            fragmented = waited["fragmented"] / total
+            if fragmented >= MIN_FRAGMENTED_SHARE:
+                step += f"reduce fragmentation first, the cause of {percent_text(fragmented)} of the waiting."
+            else:
+                step += "find out why its jobs did not start on them, before you change quotas or add GPUs."
         return f"{why} Its shortfall was {shortfall:,.1f} GPU-hours: {', '.join(parts)}.", step
     short = f"Its shortfall was only {shortfall:,.1f} GPU-hours."
     received = "It received its fair share." if shortfall <= MIN_SHORTFALL_GPU_HOURS else short

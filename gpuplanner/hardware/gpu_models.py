@@ -329,7 +329,7 @@ class GpuModel:
                 "Nothing that counts SMs can be computed for it; give rows of your own with 'sms' "
                 "(and 'board_sms'), read from 'nvidia-smi mig -lgip'."
             )
-            raise GeometryError(f"{self.name}: SMs of {name!r}", "a number in the catalogue", "none", todo)
+            raise GeometryError(f"{self.name}: SMs of {name!r}", "a number in the catalog", "none", todo)
         return sms
 
 

@@ -148,12 +148,12 @@ class TimeRange:
         Examples
         --------
         >>> TimeRange(840.0, 0.0, 3600.0, "assumed").scaled_to(420.0)
-        TimeRange(value=420.0, low=0.0, high=1800.0, basis='as stated; the range by that of the catalogue')
+        TimeRange(value=420.0, low=0.0, high=1800.0, basis='as stated; the range by that of the catalog')
         """
         if value is None:
             return self
         factor = value / self.value
-        basis = "as stated; the range by that of the catalogue"
+        basis = "as stated; the range by that of the catalog"
         return replace(self, value=float(value), low=self.low * factor, high=self.high * factor, basis=basis)
 
     def followed_by(self, further_range: TimeRange) -> Self:

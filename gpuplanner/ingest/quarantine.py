@@ -254,9 +254,9 @@ def find_past_fleet_changes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list
     findings = _find_other_layouts(trusted_jobs, inventory)
     sizes = infer_node_sizes(trusted_jobs, inventory)
     if sizes:
-        listed_gpus = dict(inventory.select("node", "gpus").iter_rows())
-        nodes_text = examples([f"{node}: {listed_gpus[node]} of {size}" for node, size in sizes.items()])
-        effect = "the node counts with the GPUs allocated to its jobs in accounting: check it"
+        listed = dict(inventory.select("node", "gpus").iter_rows())
+        nodes_text = examples([f"{node}: lists {listed[node]}, ran jobs on {size}" for node, size in sizes.items()])
+        effect = "counted with as many GPUs as jobs ran on at once: check whether a GPU has failed"
         findings.append(Finding(OUTGROWN_NODE_CHECK, "warning", len(sizes), effect, nodes_text))
     jobs_on_nodes = _spread_jobs_over_nodes(jobs, inventory)
     check, effect = OTHER_CLUSTER_CHECK, "jobs are compared with all its GPUs: give the list of the same cluster"

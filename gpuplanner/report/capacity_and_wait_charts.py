@@ -209,7 +209,7 @@ def borrowing_text(borrowed: pl.DataFrame) -> str:
     Examples
     --------
     >>> borrowing_text(pl.DataFrame({"borrower": ["a", "-"], "lender": ["b", "b"], "gpu_hours": [4.0, 1.0]}))
-    'Of the shortfall, 4.0 GPU-hours were allocated to teams above their share, most to a (b short, 4.0). 1.0 were ...
+    'Of the shortfall, 4.0 GPU-hours were allocated to teams above their share, most to a; the largest...
     """
     between = borrowed.filter(pl.col("borrower") != NO_PARTY, pl.col("lender") != NO_PARTY)
     idle = float(borrowed.filter(pl.col("borrower") == NO_PARTY)["gpu_hours"].sum())
@@ -217,9 +217,12 @@ def borrowing_text(borrowed: pl.DataFrame) -> str:
     if between.is_empty():
         return f"No team was short while another was above its share.{idle_text}"
     row = between.sort("gpu_hours", descending=True, maintain_order=True).row(0, named=True)
+    sums = between.group_by("borrower").agg(pl.col("gpu_hours").sum())
+    main_borrower = sums.sort("gpu_hours", "borrower", descending=[True, False])["borrower"][0]
     return (
         f"Of the shortfall, {between['gpu_hours'].sum():,.1f} GPU-hours were allocated to teams above their share, "
-        f"most to {row['borrower']} ({row['lender']} short, {row['gpu_hours']:,.1f}).{idle_text}"
+        f"most to {main_borrower}; the largest single case: {row['gpu_hours']:,.1f} to {row['borrower']} while "
+        f"{row['lender']} was short.{idle_text}"
     )
 
 
@@ -229,7 +232,7 @@ _LABEL_GAP_PX = 15
 _USE_LABELS = {"requested_gpus": "requested", "allocated_gpus": "allocated", "active_gpus": "active"}
 """Labels of the lines of :func:`plot_use`, by column."""
 _MAX_CAPACITY_TO_PEAK_RATIO = 2.5
-"""Installed GPUs above this multiple of the highest value are drawn lower, as a dotted line not to scale."""
+"""Installed GPUs above this multiple of the highest value are drawn lower, as a dotted line beyond the scale."""
 _COST_CURVE_COLUMNS = ("quantile", "planned", "short", "cost")
 """Columns that :func:`plot_cost_curve` needs."""
 
@@ -303,10 +306,10 @@ def _draw_capacity_line(level: float, word: str, y: alt.Y, *, solid: bool) -> li
 
 
 def _place_capacity_line(gpus: int, word: str, highest: float) -> tuple[float, str]:
-    """Return height and label of the line of installed GPUs; far above all values, it is lower, not to scale."""
+    """Return height and label of the line of installed GPUs; far above all values, it is lower, beyond the scale."""
     if gpus <= _MAX_CAPACITY_TO_PEAK_RATIO * highest or highest <= 0:
         return float(gpus), word
-    return 1.25 * highest, f"{word}, not to scale"
+    return 1.25 * highest, f"{word} (beyond the scale)"
 
 
 def use_text(frame: pl.DataFrame) -> str:

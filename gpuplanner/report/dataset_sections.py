@@ -9,6 +9,7 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner._version import __version__
+from gpuplanner.core.output_column_headings import text_of_code
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_texts import percent_text
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
@@ -130,7 +131,7 @@ def render_ledger_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
     bucket_figure = page.figure(
         plots.plot_ledger(ledger_rows, tz=dataset.tz),
         title="Installed GPU-hours by bucket",
-        alt=f"Every installed GPU-hour is in one bucket; the largest is {largest['bucket'].replace('_', ' ')} with "
+        alt=f'Every installed GPU-hour is in one bucket; the largest, "{text_of_code(largest["bucket"])}", has '
         f"{percent_text(largest['share'])}.",
         numbers=buckets,
     )

@@ -10,6 +10,7 @@ import polars as pl
 from altair.typing import ChartType
 
 from gpuplanner.core.errors import SchemaError, examples
+from gpuplanner.core.output_column_headings import TEXT_BY_CODE
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.forecast.growth_and_announced_demand import change_points
 from gpuplanner.report import chart_theme as theme
@@ -149,7 +150,7 @@ def plot_backtest_scores(scores: pl.DataFrame) -> ChartType:
         return alt.layer(points, rule).properties(height=theme.BAR_ROW_HEIGHT_PX * len(models))
 
     chart = alt.concat(
-        draw_score_panel("mase", "MASE (1 = seasonal naive)", 1.0),
+        draw_score_panel("mase", "MASE (error / error of the seasonal naive)", 1.0),
         draw_score_panel("coverage_90", "coverage of the 90 % interval", 0.9),
         columns=2,
     )
@@ -333,8 +334,13 @@ _MAX_LEDGER_BARS = 100
 """Maximum number of bars of the ledger over time."""
 _LEDGER_BINS = (("1h", "hour"), ("1d", "day"), ("1w", "week"), ("1mo", "month"))
 """Lengths of the bars of the ledger as polars writes them, with their names, shortest first."""
-_LEGEND_WITHOUT_UNDERSCORES = alt.Legend(title=None, labelExpr="replace(datum.label, '_', ' ')")
-"""Legend whose labels are column names with blanks for underscores."""
+_LEGEND_IN_WORDS = alt.Legend(
+    title=None,
+    labelLimit=220,
+    labelExpr="".join(f"datum.label == '{code}' ? '{text}' : " for code, text in TEXT_BY_CODE.items())
+    + "replace(datum.label, '_', ' ')",
+)
+"""Legend of buckets and other codes, with the words that tables have for them."""
 _ACTIVITY_STYLES = {
     "used": ("used", theme.BLUE), "idle_with_process": ("idle, with a process", theme.ORANGE),
     "idle_without_process": ("idle, no process", theme.VERMILION),
@@ -398,9 +404,7 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
     )
     bars = base.mark_bar(orient="vertical", binSpacing=1).encode(
         y=alt.Y("gpu_hours:Q", title=f"GPU-hours per {word}", stack="zero"),
-        color=alt.Color(
-            "bucket:N", legend=_LEGEND_WITHOUT_UNDERSCORES, scale=theme.colour_scale(theme.BUCKET_COLOURS, shown)
-        ),
+        color=alt.Color("bucket:N", legend=_LEGEND_IN_WORDS, scale=theme.colour_scale(theme.BUCKET_COLOURS, shown)),
         order=alt.Order("order:Q"),
         tooltip=hover,
     )
@@ -640,7 +644,7 @@ def _draw_allocated_bars(
     x = alt.X("gpu_hours:Q", title="GPU-hours")
     hover = make_tooltips(name=row, part=part, gpu_hours=("GPU-hours", ",.1f"), share=("share of the bar", ".1%"))
     chart = stack_bars(
-        shown, x, y="name", order=order, part="part", colours=colours, hover=hover, legend=_LEGEND_WITHOUT_UNDERSCORES
+        shown, x, y="name", order=order, part="part", colours=colours, hover=hover, legend=_LEGEND_IN_WORDS
     )
     return theme.finish(chart, bands=order, legend=legend)
 

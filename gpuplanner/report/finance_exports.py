@@ -609,7 +609,7 @@ def _fair_share_note(study: Study) -> dict[str, str]:
         return {}
     quotas = json.loads(study.tables["team_facts"]["facts"][0])["notes"]
     counts = "Fair share counts a MIG slice by the larger of its compute and memory share, and jobs that still run to"
-    basis = "the end of the last full hour; all other sheets count compute slices to the end of the data."
+    basis = "the end of the last full hour; all other tables count compute slices to the end of the data."
     return {"Fair share": " ".join([*quotas, counts, basis])}
 
 

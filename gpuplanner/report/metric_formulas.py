@@ -76,6 +76,7 @@ def _decision_formulas(study: Study) -> list[Formula]:
     decision = study.decision
     layouts = layout_table(decision)
     measures = pl.DataFrame(decision.measures, infer_schema_length=None)
+    measures = measures.rename({"gpus": "gpus_provisioned"}, strict=False)
     service = pl.DataFrame(decision.service)
     improved_size = decision.most_improved_size
     comparison = study.comparison
@@ -86,8 +87,8 @@ def _decision_formulas(study: Study) -> list[Formula]:
             "gpus", "GPUs needed to meet the wait limit",
             None if decision.action == "none" else _sum_column(layouts, "gpus"), "GPUs",
             "sum of the GPUs of all layouts. A change that keeps the number of GPUs has to meet the wait limit of each "
-            "job size in the record; GPUs are released or bought only where it also holds in 80 % of resampled "
-            "records, each compared with today's fleet on the same record",
+            "job size in the record; GPUs are released or bought only where the wait limits are also met in 80 % of "
+            "resampled records, each compared with today's fleet on the same record",
             {"installed": decision.fleet_gpus}, layouts, "study.json: decision.layouts",
         ),
         Formula(
@@ -114,9 +115,10 @@ def _decision_formulas(study: Study) -> list[Formula]:
         ),
         Formula(
             "exhaustion", "Exhaustion date", exhaustion.date, "",
-            "day on which the load reaches the headroom: the factor at which a job size misses the wait target",
+            "day on which the growing load passes the largest load at which every job size meets the wait target",
             {
-                "growth per week": growth.value, "load, times today's": None if headroom is None else headroom.factor,
+                "growth per week": growth.value,
+                "largest load, times today's (1 + headroom)": None if headroom is None else headroom.factor,
                 "probability within a year": exhaustion.probability, "reason without a date": exhaustion.reason,
             },
             pl.DataFrame(), "study.json: comparison.exhaustion",
@@ -174,6 +176,7 @@ def _period_formulas(study: Study) -> list[Formula]:
     """List the formulas of the numbers of the period: GPU-hours, cost, energy and carbon."""
     headline, tables = study.headline, study.tables
     buckets, tenants = tables["ledger_buckets"], tables["ledger_tenants"]
+    tenants = tenants.rename({"idle_share": "idle_of_used_and_idle_share"})
     ended, costs, energy = tables["ended"], tables["costs"], tables["energy"]
     carbon_factor = study.provenance.carbon.gco2e_per_kwh
     rate, basis = headline.price_per_gpu_hour, cost_review(study.scenario).price_basis
@@ -197,7 +200,7 @@ def _period_formulas(study: Study) -> list[Formula]:
         Formula(
             "lost", "GPU-hours of unsuccessful jobs",
             _sum_column(ended.filter("lost"), "gpu_hours"), "GPU-hours",
-            "sum of gpu_hours of all rows whose state is lost", price, ended, "tables/ended.parquet",
+            "sum of the GPU-hours of all rows with lost = yes", {}, ended, "tables/ended.parquet",
         ),
         Formula(
             "cost", "Cost of the period", _sum_column_if_rows(costs, "EffectiveCost"),

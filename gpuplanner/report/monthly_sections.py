@@ -9,7 +9,13 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
-from gpuplanner.core.units_and_number_texts import MISSING_VALUE_TEXT, count_text, day_text, percent_text
+from gpuplanner.core.units_and_number_texts import (
+    MISSING_VALUE_TEXT,
+    count_text,
+    day_text,
+    last_day_text,
+    percent_text,
+)
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.comparison_record import make_wait_curve_table
 from gpuplanner.decision.policy_simulation import list_data_warnings
@@ -31,7 +37,7 @@ from gpuplanner.report.report_mail_chat_and_pdf import find_browser
 
 MAX_CALENDAR_GPUS = 128
 """Largest number of GPUs for which the calendar of layouts shows each GPU."""
-_MODEL_CHOICE_COLUMNS = ("unique_id", "model", "rule", "windows", "mase", "naive_mase", "coverage_90")
+_MODEL_CHOICE_COLUMNS = ("unique_id", "weights", "rule", "windows", "mase", "naive_mase", "coverage_90")
 """Columns of the table on the choice of forecast models."""
 
 
@@ -50,7 +56,7 @@ def demand(study: Study) -> HtmlSection:
     alt = f"{subject} and the forecast; the history is too short to measure its error."
     if coverage is not None:
         alt = (
-            f"{subject} and the forecast for {study.scenario.horizon_intervals} intervals with its 90 % interval, "
+            f"{subject} and the forecast for {_describe_horizon(study)} with its 90 % interval, "
             f"which covered {percent_text(coverage, '.1f')} of the values at past cutoffs. Dashed upright lines: days "
             "on which the level of demand changed."
         )
@@ -70,13 +76,21 @@ def demand(study: Study) -> HtmlSection:
         ),
         page.figure(
             plots.plot_backtest_scores(scores),
-            title="Forecast error by model at past cutoffs (MASE: below 1 beats the seasonal naive in sample)",
-            alt="Naive is the baseline model; the table has the model chosen for each series.",
-            numbers=choice.select(_MODEL_CHOICE_COLUMNS),
+            title="Forecast error by model at past cutoffs (MASE: error divided by the error of the seasonal naive "
+            "forecast before the cutoff)",
+            alt="Naive, which repeats the last value, is the baseline model. The table has the mix of models that "
+            "forecasts each series, and the errors of the mix.",
+            numbers=choice.select(_MODEL_CHOICE_COLUMNS).rename({"weights": "mix_of_models", "mase": "mase_of_mix"}),
         ),
         about=f"{_describe_expected_demand(study, ', rightsized' if has_mig else '')}{covered}",
         appendix=True,
     )
+
+
+def _describe_horizon(study: Study) -> str:
+    """Describe the length of the forecast: in whole days if it has no part of a day, else in hours."""
+    hours = study.scenario.horizon_intervals * study.scenario.interval_hours
+    return f"{hours:g} hours" if hours % 24 else count_text(round(hours / 24), "day")
 
 
 def _describe_expected_demand(study: Study, kind: str) -> str:
@@ -101,7 +115,8 @@ def layouts(study: Study) -> HtmlSection:
     start = datetime.fromisoformat(figures.plan_from)
     alt = (
         f"From {start:%Y-%m-%d %H:%M} UTC: {figures.plan_gpu_hours_on:,.0f} GPU-hours provisioned{changes}; "
-        f"cost {figures.plan_objective_gpu_hours:,.0f} GPU-hours, lower bound {figures.plan_bound_gpu_hours:,.0f} "
+        f"with changes and {figures.plan_unmet_gpu_hours:,.1f} GPU-hours of unserved demand at their prices it costs "
+        f"{figures.plan_objective_gpu_hours:,.0f} GPU-hours, lower bound {figures.plan_bound_gpu_hours:,.0f} "
         f"(optimality gap {percent_text(figures.plan_gap_fraction or 0.0, '.2f')})."
     )
     hours = counts.group_by("layout").agg(
@@ -153,7 +168,7 @@ _ASSUMPTION_FIELDS = ("value", "low", "high", "unit", "source", "date")
 """Fields of an assumed value that the table of assumptions shows."""
 _WEEK_HEADINGS = {
     "mean_gpus_whole": "GPUs with MIG disabled, mean", "gpus_whole": "GPUs with MIG disabled, 95 % of hours",
-    "gpus_requested": "on requested profiles", "gpus_rightsized": "on recommended profiles",
+    "gpus_requested": "on requested (or stated) profiles", "gpus_rightsized": "on recommended profiles",
     "layouts_rightsized": "their layouts",
 }  # fmt: skip
 """Headings of the table of GPUs for small jobs by week, by column."""
@@ -226,7 +241,7 @@ def describe_period(study: Study) -> str:
     begin, end = map(datetime.fromisoformat, (study.headline.observed_from, study.headline.observed_to))
     if begin.day == end.day == 1 and (end - begin).days in range(28, 32):
         return f"{begin:%b %Y}"
-    return " to ".join(f"{day.day} {day:%b %Y}" for day in (begin, end))
+    return f"{day_text(begin.date())} to {last_day_text(study.headline.observed_to)}"
 
 
 def list_downloads(study: Study) -> Links:
@@ -268,8 +283,8 @@ def ledger(study: Study) -> HtmlSection:
             page.figure(
                 plots.plot_ledger(study.tables["ledger"], tz=study.scenario.tz),
                 title="Installed GPU-hours by bucket",
-                alt="Each installed GPU-hour is in one bucket; the largest is "
-                f"{text_of_code(largest['bucket'])} with {percent_text(largest['share'])}.",
+                alt="Each installed GPU-hour is in one bucket; the largest, "
+                f'"{text_of_code(largest["bucket"])}", has {percent_text(largest["share"])}.',
                 numbers=replace_codes_by_text(buckets),
             ),
             page.figure(
@@ -317,10 +332,15 @@ def rightsizing(study: Study) -> HtmlSection:
         "without any of these it is the request. Jobs on several GPUs stay on full GPUs. Later runs may need more "
         "memory than the observed ones: gpuplanner rightsize states this risk by group of jobs."
     )
+    request_word, mig_note = "requested", ""
+    if not figures.cut_gpus:
+        request_word = "stated"
+        mig_note = " MIG is disabled today: the jobs ran on full GPUs, and stated the share of a GPU that they need."
     profile_table = page.table(
         study.tables["rightsizing"].head(25),
-        caption="Jobs by requested and recommended profile, most frequent first; GPU-hours of whole run times, also "
-        "outside the period. gpu: one full GPU, or several, which stay as requested",
+        caption=f"Jobs by {request_word} and recommended profile, most frequent first; GPU-hours of whole run times, "
+        f"also outside the period. gpu: one full GPU, or several, which stay as requested.{mig_note}",
+        headings={"profile_requested": f"profile {request_word}", "profile_needed": "recommended profile"},
     )
     return page.fold(title, finding, page.paragraph(text), profile_table, *_render_weeks(study), about=about)
 
@@ -391,8 +411,9 @@ def method(study: Study) -> HtmlSection:
     values = assumed.values()
     rows = pl.DataFrame(
         [{name: row[name] for name in ("assumption", *_ASSUMPTION_FIELDS)} for row in price_row]
-        + [{"assumption": row.name} | {name: getattr(row, name) for name in _ASSUMPTION_FIELDS} for row in values]
+        + [{"assumption": row.meaning} | {name: getattr(row, name) for name in _ASSUMPTION_FIELDS} for row in values]
     )
-    table = page.table(rows, caption="Assumed values with range, source and date")
-    settings = page.paragraph(f"Recommendation: {format_assumptions(study.decision)}.")
-    return page.fold("Assumptions", settings, table, about=f"{count_text(len(assumed), 'assumed value')}, with sources")
+    table = page.table(rows, caption="Assumed values with range, source and date", headings={"assumption": "value of"})
+    settings = page.paragraph(f"Settings: {format_assumptions(study.decision)}.")
+    about = f"settings, and {count_text(rows.height, 'value')} of price and power with sources"
+    return page.fold("Assumptions", settings, table, about=about)

@@ -211,7 +211,7 @@ def _plan_faults(plan: Plan, problem: PlanProblem, gpu_model: str | None) -> lis
     if gpu_model is not None and load_any_gpu_model(gpu_model).name != model_name:
         faults.append(f"the plan is for {model_name}, not for {load_any_gpu_model(gpu_model).name}")
     if model_name in mig_model_names() and as_gpu_model(model_name) != problem.gpu_model:
-        faults.append(f"the file describes {model_name} differently from the catalogue")
+        faults.append(f"the file describes {model_name} differently from the catalog")
     if plan.status == "unknown":
         faults.append("status: unknown, the file has no plan; run gpuplanner plan again")
     if faults or not plan.is_feasible:

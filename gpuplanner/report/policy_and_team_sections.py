@@ -14,7 +14,14 @@ from gpuplanner._version import __version__
 from gpuplanner.core.errors import ScenarioError, escape_controls, first_error_line
 from gpuplanner.core.output_places import FolderMark
 from gpuplanner.core.output_writing import replace_directory
-from gpuplanner.core.units_and_number_texts import UNALLOCATED_TEAM, count_text, localize_text, percent_text
+from gpuplanner.core.units_and_number_texts import (
+    UNALLOCATED_TEAM,
+    count_text,
+    day_text,
+    last_day_text,
+    localize_text,
+    percent_text,
+)
 from gpuplanner.decision.comparison_record import (
     Comparison,
     format_left_out_policies,
@@ -209,7 +216,7 @@ def render_team_section(
         ),
         page.table(
             table.select(list(_TEAM_HEADINGS)),
-            caption=f"Teams in figures ({fairness.rules.source}; {fairness.basis}). A MIG instance counts as the "
+            caption=f"Quota and use by team ({fairness.rules.source}; {fairness.basis}). A MIG instance counts as the "
             "larger of its compute and memory share, as in quotas; all other GPU-hours of the page count its compute "
             "slices",
             headings=_TEAM_HEADINGS,
@@ -218,8 +225,8 @@ def render_team_section(
         ),
         page.table(
             causes,
-            caption="Causes of waiting by team, and options beside the recommendation; where the recommendation is "
-            "carried out, look at the waits again first",
+            caption="Causes of waiting by team, and other options. If you apply the recommendation, check the waits "
+            "again before you take one of these",
             headings=_NEXT_STEP_HEADINGS,
         ),
         slowdown_text,
@@ -232,7 +239,7 @@ def render_team_section(
         *(() if quota_advice is None else map(page.note, quota_advice.notes)),
         page.figure(
             plots.plot_borrowing(fairness.borrowed),
-            title="GPU-hours above the fair share, by team and team short",
+            title="Who used GPU-hours above the fair share, and which team was short of them",
             alt=plots.borrowing_text(fairness.borrowed),
             numbers=fairness.borrowed.select(
                 pl.col("borrower").replace("-", "(idle GPUs)").alias("team above its share"),
@@ -342,18 +349,17 @@ _POLICY_HEADINGS = {
     "of_today": "% of today", "peak_gpus": "GPUs provisioned at peak",
     "added_wait_p95_minutes": "added wait [min]", "delayed_share": "jobs delayed [%]",
     "longest_added_wait_minutes": "longest wait [min]", "power_ups_per_week": "power-ups per week",
-    "meets_target": "within the limit", "reason": "reason",
+    "meets_target": "within the maximum added wait", "reason": "reason",
 }  # fmt: skip
 """Headings of the policy comparison, by column."""
 _WAIT_HEADINGS = {
-    "size": "job size", "observed_p95_minutes": "p95, observed", "today_p95_minutes": "p95, simulated today",
-    "recommended_p95_minutes": "p95, recommended",
-    "low": "resampled records, recommended: 80 % interval, low", "high": "80 % interval, high",
-    "today_mean_minutes": "mean, simulated today", "recommended_mean_minutes": "mean, recommended",
-    "jobs_delayed": "jobs delayed (number)", "limit_minutes": "limit of the p95",
-    "today_low": "resampled records, today: 80 % interval, low", "today_high": "80 % interval, high (today)",
+    "size": "job size", "jobs": "jobs", "observed_p95_minutes": "p95 observed",
+    "today_p95_minutes": "p95 today", "today_low": "p95 today, low", "today_high": "p95 today, high",
+    "recommended_p95_minutes": "p95 recommended", "low": "p95 recommended, low", "high": "p95 recommended, high",
+    "limit_minutes": "wait limit (p95)", "today_mean_minutes": "mean today",
+    "recommended_mean_minutes": "mean recommended", "jobs_delayed": "jobs delayed (number)",
 }  # fmt: skip
-"""Headings of the table of queue waits by job size, by column."""
+"""Headings of the table of queue waits by job size, by column in the order of the table."""
 _CAUSE_HEADINGS = {"waited": "hours of waiting", "wrong_layout": "wrong layout", "queued_behind": "queued behind"}
 """Headings of the table of hours of waiting by cause that differ from the column names."""
 
@@ -386,8 +392,8 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection
             page.add_side_padding(plot_comparison_frontier(comparison)),
             title="Provisioned GPU-hours per week and added queue wait",
             alt=f"{plots.frontier_text(frame, names=SHORT_NAMES)} Lower: fewer GPU-hours; left: shorter waits. Other "
-            "settings of fewer GPU-hours than the chosen one were rejected: they miss the limit on too many single "
-            "days, in a further replay or with slow node power-up, or are unusual and gain too little.",
+            "settings of fewer GPU-hours than the chosen one were rejected: they exceed the maximum added wait on "
+            "too many single days, in a further replay or with slow node power-up, or are unusual and gain too little.",
             numbers=_name_policies(frame),
         )
     return page.fold(
@@ -421,18 +427,19 @@ def _render_waits(comparison: Comparison) -> list[str]:
     waits = comparison.waits
     if waits is None:
         return []
-    formats = dict.fromkeys(("waited", *CAUSES), ",.0f")
     service = page.table(
-        make_service_table(comparison),
-        caption="Queue wait by job size [min]: p95 and mean; observed, simulated today, and recommended",
+        make_service_table(comparison).select(list(_WAIT_HEADINGS)),
+        caption="Queue wait by job size [min]: p95 and mean; observed, and simulated today and as recommended. Low and "
+        "high: 80 % interval of resampled records; the value of the record itself may lie outside",
         headings=_WAIT_HEADINGS,
-        formats=dict.fromkeys(_WAIT_HEADINGS, ",.1f") | {"jobs_delayed": ",.0f"},
+        formats=dict.fromkeys(_WAIT_HEADINGS, ",.1f") | dict.fromkeys(("jobs", "jobs_delayed"), ",.0f"),
     )
     tables = (
         page.table(
             make_cause_table(rows),
             caption=f"Hours of waiting by cause and {by}",
-            formats=formats,
+            # With a decimal where a row has less than ten hours: rounded rows would not sum to their total.
+            formats=dict.fromkeys(("waited", *CAUSES), f",.{int(any(0 < row.waited < 10 for row in rows))}f"),
             headings=_CAUSE_HEADINGS | {"name": by},
         )
         for by, rows in (("job size", waits.causes.job_size), ("team", waits.causes.team))
@@ -546,12 +553,12 @@ def _describe_windows(comparison: Comparison) -> str:
     """Describe the training and evaluation windows of a comparison."""
     if comparison.tuned_from is None or comparison.judged_from is None or comparison.judged_to is None:
         return "nothing was simulated"
-    times = (comparison.tuned_from, comparison.judged_from, comparison.judged_to)
-    training, evaluation, end = (time[:10] for time in times)
+    training, evaluation = map(day_text, (comparison.tuned_from, comparison.judged_from))
+    last_day = last_day_text(comparison.judged_to)
     if training == evaluation:
-        return f"all of {evaluation} to {end}"
-    hours = f"GPU-hours in the training window, {training} to {evaluation}"
-    return f"{hours}; waits in the evaluation window, {evaluation} to {end}"
+        return f"all of {evaluation} to {last_day}"
+    hours = f"GPU-hours in the training window, {training} to {last_day_text(comparison.judged_from)}"
+    return f"{hours}; waits in the evaluation window, {evaluation} to {last_day}"
 
 
 def _order_policies(comparison: Comparison) -> pl.DataFrame:

@@ -498,8 +498,10 @@ def _read_cells(path: str | Path) -> pl.DataFrame:
     except pl.exceptions.NoDataError:
         cells = pl.DataFrame()
     except (OSError, pl.exceptions.PolarsError) as error:
-        todo = "Give a CSV file with a list of jobs."
-        raise TraceFormatError(str(path), "a CSV file, plain or gzip", first_error_line(error), todo) from None
+        expected = f"a CSV file, plain or gzip, with the columns {', '.join(REQUIRED_JOB_LIST_COLUMNS)}"
+        got = first_error_line(error) if isinstance(error, OSError) else "rows that do not fit the first line"
+        todo = "Give a list of jobs; for the output of sacct or another scheduler use gpuplanner start."
+        raise TraceFormatError(str(path), expected, got, todo) from None
 
     missing = [name for name in REQUIRED_JOB_LIST_COLUMNS if name not in cells.columns]
     repeated = [

@@ -225,7 +225,7 @@ def _pair_with_fitting_profiles(facts: pl.DataFrame, profiles: pl.DataFrame) -> 
     if len(unknown) and facts["memory_gib"].is_not_null().any():
         got = f"none for {examples(unknown.to_list())}"
         todo = "Give rows of your own with 'memory_gib', or leave the memory of the jobs empty."
-        raise GeometryError("predict: memory of the profiles", "a number in the catalogue", got, todo)
+        raise GeometryError("predict: memory of the profiles", "a number in the catalog", got, todo)
     pairs = facts.rename({"memory_gib": "needed_gib"}).join(profiles, how="cross")
     rows = pairs.filter(pl.col("needed_gib").is_null() | (pl.col("needed_gib") <= pl.col("memory_gib")))
     nowhere = facts.filter(~pl.col("job").is_in(rows["job"].unique().to_list()))["job_class"].to_list()

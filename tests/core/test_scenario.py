@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner import decide
+from gpuplanner.cli.application import ScenarioOptions
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.hardware.actuators import find_scenario_abilities
@@ -88,3 +89,16 @@ def test_mistakes_of_users_are_answered_with_one_sentence_and_a_suggestion(make,
         make()
     assert text in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"month": "2026-13"}, "--month: expected YYYY-MM; got '2026-13'. Fix --month."),
+        ({"tz": "Berlin"}, "--tz: expected a time zone, such as Europe/Berlin; got 'Berlin'. Fix --tz."),
+    ],
+)
+def test_a_wrong_option_is_named_as_it_was_typed(fields, message):
+    with pytest.raises(ScenarioError) as caught:
+        ScenarioOptions(fields).apply_to(Scenario())
+    assert str(caught.value) == message

@@ -130,6 +130,18 @@ def test_no_step_changes_a_quota_where_none_is_stated():
         assert explain_team_waits(row, pairs, quotas=False)[1] == unstated
 
 
+@pytest.mark.parametrize(
+    ("fragmented", "step"),
+    [(0.0, "find out why its jobs did not start on them"), (300.0, "reduce fragmentation first, the cause of 27 %")],
+)
+def test_fragmentation_is_named_only_where_jobs_waited_for_it(fragmented, step):
+    row = dict.fromkeys((f"waited_{cause}_hours" for cause in CAUSES), 0.0) | {"waited_insufficient_hours": 800.0}
+    row |= {"tenant": "a", "shortfall_gpu_hours": 560.0, "allocated_gpu_hours": 6396.0, "entitled_gpus": 5.3}
+    row |= {"waited_fragmented_hours": fragmented, "waited_gpu_hours": 900.0}
+    idle = pl.DataFrame({"lender": ["a"], "borrower": ["-"], "gpu_hours": [560.0]})
+    assert step in explain_team_waits(row, idle)[1]
+
+
 def test_a_file_of_quotas_is_read(tmp_path):
     text = (
         "teams:\n- {name: a, gpus: 32, borrow: 8, lend: 4, cohort: x, weight: 2, tier: low, risk: 0.1}\n"

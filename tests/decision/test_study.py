@@ -41,6 +41,17 @@ def test_allocated_hours_equal_a_query_of_their_own(study: Study):
     assert study.headline.allocated_gpu_hours == pytest.approx(held["hours"].sum(), rel=1e-9)
 
 
+def test_gpus_of_small_jobs_count_only_time_in_the_period(study: Study):
+    head, known = study.headline, history(study.scenario)
+    begin, end = (datetime.fromisoformat(text) for text in (head.observed_from, head.observed_to))
+    hours = 0.0
+    for start, stop in known.jobs.filter(pl.col("gpus") <= 1).select("start_time", "end_time").iter_rows():
+        if start is not None:
+            hours += max((min(stop or end, end) - max(start, begin)).total_seconds(), 0.0) / 3600
+    assert head.small_gpus_whole == pytest.approx(hours / ((end - begin).total_seconds() / 3600), abs=1e-4)
+    assert f"hold on average {head.small_gpus_whole:.0f} GPUs" in study.findings[1]
+
+
 def test_bill_is_the_price_of_every_installed_hour(study: Study):
     cost = study.tables["costs"]["EffectiveCost"].sum()
     assert str(cost) == study.headline.cost

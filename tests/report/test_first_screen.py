@@ -279,7 +279,7 @@ def test_a_purchase_is_a_row_beside_the_policies_that_only_keep_to_the_added_wai
     idle = PolicyRow("power_down_idle", "", **hours, meets_target=True)
     policies = (idle, PolicyRow("fewer_nodes", ""), PolicyRow("mig_dynamic", "", performable=False))
     found = dataclasses.replace(planted(), decision=one, today=PolicyRow("today", "", **hours), policies=policies)
-    kept = "1 of 2 policies that slurm can apply adds at most 10 min to any p95 queue wait"
+    kept = "1 of 2 policies that slurm can apply keeps to the maximum added wait of 10 min (power down idle nodes)"
     assert format_policies_within_limit(found) == f"{kept}; none of these brings p95 on 2-4 GPUs to the wait limit"
     table = make_policy_table(found).select("policy", "gpu_hours", "peak_gpus", "meets_target").rows()
     assert table[0] == ("today", 168.0, None, None)

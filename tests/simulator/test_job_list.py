@@ -54,7 +54,7 @@ def write_list(tmp_path):
         ("", "expected columns 'job_id'.*got nothing"),
         ("job_id;submit_time;duration;num_gpus\na;0;5;1\n", "got no 'job_id'.* among 'job_id;submit_time;"),
         ("job_id,submit_time,duration,num_gpus,num_gpus\na,0,5,1,8\n", "got 'num_gpus' more than once"),
-        (HEAD + "a,0,5\nb,0,5,1,7\n", "expected a CSV file"),
+        (HEAD + "a,0,5\nb,0,5,1,7\n", "expected a CSV file.*output of sacct or another scheduler use gpuplanner start"),
         (HEAD, "at least one job; got no rows"),
         ("job_id,submit_time,num_gpus\na,0,1\n", "got no 'duration'"),
         (

@@ -145,7 +145,7 @@ def dump_findings(dump: ClusterDump, requests: UncertainRequests, nodes_without_
     findings += _node_doubt_findings(dump)
 
     missing_effect = f"each unit counts as on the nodes that are there: {DUMP_EARLIER_ADVICE}"
-    catalogue_effect = f"the catalogue's counts, a few percent more or less: {LABEL_MEMORY_ADVICE}"
+    catalogue_effect = f"the catalog's counts, a few percent more or less: {LABEL_MEMORY_ADVICE}"
     unresolved_effect = f"GPU-hours leave them out: {LABEL_MEMORY_ADVICE}"
     for check, requests_by_name, effect in (
         (POD_NODES_NOT_IN_DUMP_CHECK, requests.on_missing_nodes, missing_effect),
@@ -223,7 +223,9 @@ def _node_doubt_findings(dump: ClusterDump) -> Iterator[Finding]:
         pods, hours, resources = _affected_pods(dump, rows)
         if pods:
             effect = f"{count_text(pods, 'pod')} on {count_text(len(rows), 'node')} requested {resources}; {effect}"
-        known_hours = hours if severity == "warning" and pods else None
+        # Where the number of GPUs is not known, these are hours of units.
+        has_gpus = check not in (UNKNOWN_REPLICAS_CHECK, TOO_MANY_GPUS_CHECK)
+        known_hours = hours if severity == "warning" and pods and has_gpus else None
         number = pods if pods and check != WITHHELD_GPUS_CHECK else len(rows)
         yield Finding(check, severity, number, effect, node_examples, known_hours)
 
@@ -241,7 +243,7 @@ def _unread_resource_findings(dump: ClusterDump, unread: Mapping[str, ResourceRe
         effect = f"{count_text(requests.pods, 'pod')} requested it, and {count_text(len(devices), 'node')} had "
         effect += f"{count_text(sum(devices), 'device')} of it; "
         if classify_unread_resource(name) == "accelerator":
-            effect += "it is no GPU of the catalogue, and no figure counts it"
+            effect += "it is no GPU of the catalog, and no figure counts it"
         elif "/" in name:
             effect += "it may be a GPU or a part of one, and GPU-hours leave its pods out"
         else:
