@@ -296,8 +296,10 @@ def _show_teams(fairness: Fairness) -> None:
 
     echo(fairness.shortfall_sentence)
     table = fairness.teams.select(
-        "tenant", "entitled_gpus", "allocated_gpu_hours", "lent_gpu_hours", "borrowed_gpu_hours", "shortfall_gpu_hours",
-        (100 * pl.col("fair_share_received")).alias("fair share received (%)"), "starved_hours",
+        "tenant", pl.col("entitled_gpus").alias("quota or fair share [GPUs]"), "allocated_gpu_hours", "lent_gpu_hours",
+        "borrowed_gpu_hours", "shortfall_gpu_hours",
+        (100 * pl.col("fair_share_received")).alias("fair share received (%)"),
+        pl.col("starved_hours").alias("no GPU while jobs waited [h]"),
         pl.col("mean_slowdown").alias("mean slowdown against a dedicated share"),
         (100 * pl.col("slower_share")).alias("jobs slower than on a dedicated share (%)"),
     )  # fmt: skip

@@ -283,7 +283,7 @@ def _explain_unallocated(scenario: Scenario, decision: Decision, impact: Financi
         return ""
     share = percent_text(hours / sum(row.allocated_gpu_hours for row in decision.teams))
     text = (
-        f"{share} of the GPU-hours ({hours:,.0f}) stay unallocated: with fewer than {decision.fleet_gpus:,} GPUs a job "
+        f"{share} of the GPU-hours ({hours:,.0f}) were unallocated; with fewer than {decision.fleet_gpus:,} GPUs a job "
         "size would exceed its wait limit."
     )
     if impact.ownership in (OWNERSHIP_OWNED, OWNERSHIP_RESERVED):

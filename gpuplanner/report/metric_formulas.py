@@ -196,7 +196,7 @@ def _period_formulas(study: Study) -> list[Formula]:
         Formula(
             "lost", "GPU-hours of unsuccessful jobs",
             _sum_column(ended.filter("lost"), "gpu_hours"), "GPU-hours",
-            "sum of gpu_hours of all rows whose state is lost", price, ended, "tables/ended.parquet",
+            "sum of gpu_hours of the rows with lost = yes", {}, ended, "tables/ended.parquet",
         ),
         Formula(
             "cost", "Cost of the period", _sum_column_if_rows(costs, "EffectiveCost"),
