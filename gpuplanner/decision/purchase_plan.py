@@ -161,7 +161,7 @@ class PurchasePlan:
                 f"the ownership of {self.unstated_gpus:,.0f} GPUs is not stated and they are taken as owned (--set "
                 "ownership=owned, reserved or rented)"
             )
-        no_advice = f" This compares costs and is no purchase advice: {' and '.join(doubts)}." if doubts else ""
+        no_advice = f" It is no purchase advice: {' and '.join(doubts)}." if doubts else ""
         demand = f"mean {self.mean_gpus:,.1f} GPUs, in every hour the {self.decision.gpus:,} that meet the wait limit"
         if self.decision.gpus <= self.decision.fleet_gpus:
             most = f", up to {self.peak_gpus:,.0f}" if self.peak_gpus < math.inf else ""
@@ -181,10 +181,10 @@ class PurchasePlan:
         saves = f"; it saves {saved} ({saved_share}) against on demand only"
         return (
             f"Recommended: {self.decision.gpus:,} GPUs ({report}). Capacity compared over {self.months} months: "
-            f"{demand}; {growth_text}. The {self.mix_name} of ways to pay is to {self.action}"
-            f"{f': {starts}{saves}' if starts else ''}. Owned and committed GPUs serve {percent_text(mix.coverage)} of "
-            f"the GPU-hours demanded and are in use {percent_text(mix.utilisation)} of the time; optimality gap "
-            f"{percent_text(mix.gap, '.2f')}.{no_advice} Only costs are compared: no queue wait is simulated here."
+            f"{demand}; {growth_text}. For this demand, the {self.mix_name} is to {self.action}"
+            f"{f': {starts}{saves}' if starts else ''}.{no_advice} Owned and committed GPUs serve "
+            f"{percent_text(mix.coverage)} of the GPU-hours demanded and are in use {percent_text(mix.utilisation)} of the time; optimality gap "
+            f"{percent_text(mix.gap, '.2f')}. Only costs are compared: no queue wait is simulated here."
             f"{'' if self.exhaustion is None else f' Capacity is exhausted on {self.exhaustion}.'}"
         )
 
