@@ -183,8 +183,8 @@ class PurchasePlan:
             f"Recommended: {self.decision.gpus:,} GPUs ({report}). Capacity compared over {self.months} months: "
             f"{demand}; {growth_text}. For this demand, the {self.mix_name} is to {self.action}"
             f"{f': {starts}{saves}' if starts else ''}.{no_advice} Owned and committed GPUs serve "
-            f"{percent_text(mix.coverage)} of the GPU-hours demanded and are in use {percent_text(mix.utilisation)} of the time; optimality gap "
-            f"{percent_text(mix.gap, '.2f')}. Only costs are compared: no queue wait is simulated here."
+            f"{percent_text(mix.coverage)} of the GPU-hours demanded and are in use "
+            f"{percent_text(mix.utilisation)} of the time; optimality gap {percent_text(mix.gap, '.2f')}. Only costs are compared: no queue wait is simulated here."
             f"{'' if self.exhaustion is None else f' Capacity is exhausted on {self.exhaustion}.'}"
         )
 
