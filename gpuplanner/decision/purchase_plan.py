@@ -164,11 +164,11 @@ class PurchasePlan:
         no_advice = f" It is no purchase advice: {' and '.join(doubts)}." if doubts else ""
         demand = f"mean {self.mean_gpus:,.1f} GPUs, in every hour the {self.decision.gpus:,} that meet the wait limit"
         if self.decision.gpus <= self.decision.fleet_gpus:
-            most = f", up to {self.peak_gpus:,.0f}" if self.peak_gpus < math.inf else ""
+            limit_text = f", up to {self.peak_gpus:,.0f}" if self.peak_gpus < math.inf else ""
             demand = (
                 f"mean {self.mean_gpus:,.1f} GPUs: weeks of the record ({self.observed_gpus:,.1f} GPUs allocated on "
                 f"average), drawn at random, with {self.margin:.2f} GPUs provisioned per allocated GPU, as simulated, "
-                f"hour by hour{most}"
+                f"hour by hour{limit_text}"
             )
         report = self.decision.sentence.partition(". ")[0].rstrip(".")
         starts = ", ".join(
@@ -176,15 +176,16 @@ class PurchasePlan:
             for kind, month, gpus in self.begin.iter_rows()
         )
         # Of the amounts as the table prints them.
-        saved = f"{round(mix.all_rented) - round(mix.cost):,} {self.currency}"
+        saved_amount = f"{round(mix.all_rented) - round(mix.cost):,} {self.currency}"
         saved_share = percent_text(1 - mix.cost / max(mix.all_rented, 1e-9), ".1f")
-        saves = f"; it saves {saved} ({saved_share}) against on demand only"
+        saves = f"; it saves {saved_amount} ({saved_share}) against on demand only"
         return (
             f"Recommended: {self.decision.gpus:,} GPUs ({report}). Capacity compared over {self.months} months: "
             f"{demand}; {growth_text}. For this demand, the {self.mix_name} is to {self.action}"
             f"{f': {starts}{saves}' if starts else ''}.{no_advice} Owned and committed GPUs serve "
             f"{percent_text(mix.coverage)} of the GPU-hours demanded and are in use "
-            f"{percent_text(mix.utilisation)} of the time; optimality gap {percent_text(mix.gap, '.2f')}. Only costs are compared: no queue wait is simulated here."
+            f"{percent_text(mix.utilisation)} of the time; optimality gap {percent_text(mix.gap, '.2f')}. "
+            "Only costs are compared: no queue wait is simulated here."
             f"{'' if self.exhaustion is None else f' Capacity is exhausted on {self.exhaustion}.'}"
         )
 
