@@ -29,7 +29,6 @@ from gpuplanner.cli.application import (
     show_frame,
     with_fields,
 )
-from gpuplanner.core.output_column_headings import column_heading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,9 +45,13 @@ LEDGER_TITLES = {
     "Baseline": "GPU-hours of each month against the first month",
     "Forecasts": "GPU-hours planned too many and too few, and their cost above a perfect forecast",
 }
-"""Printed titles of the tables of a savings ledger, by table name."""
-COST_BREAKDOWNS = ("tenant", "ownership", "bucket", "gpu_model", "end", "job")
-"""Columns by which ``cost`` can break down a cost."""
+"""Titles of the tables of a savings ledger."""
+COST_BREAKDOWNS = ("team", "ownership", "bucket", "gpu_model", "end", "job")
+"""Groups by which ``cost`` can break down a cost."""
+CARBON_LABELS = {
+    "location": "location-based carbon, kg", "market": "market-based carbon, kg", "embodied": "embodied carbon, kg",
+}  # fmt: skip
+"""Labels of carbon by scope."""
 
 
 @app.command()
@@ -56,9 +59,7 @@ COST_BREAKDOWNS = ("tenant", "ownership", "bucket", "gpu_model", "end", "job")
 def cost(
     scenario_path: ScenarioPath,
     options: ScenarioOptions,
-    by: Annotated[
-        str, Option(metavar="|".join(COST_BREAKDOWNS), help="Column to break the cost down by; tenant is the team.")
-    ] = "tenant",
+    by: Annotated[str, Option(metavar="|".join(COST_BREAKDOWNS), help="What to break the cost down by.")] = "team",
     focus: Annotated[
         Path | None,
         Option(metavar="FILE.csv", help="Write the charge lines of a month with FOCUS 1.2 column names (CSV)."),
@@ -131,6 +132,8 @@ def cost(
 
     if by not in COST_BREAKDOWNS:
         raise typer.BadParameter(f"expected one of {', '.join(COST_BREAKDOWNS)}; got {by!r}", param_hint="--by")
+    if risk and not months:
+        raise typer.BadParameter("needs --months, such as --months 12", param_hint="--risk")
     require_outputs(focus, workbook, inputs=[scenario_path])
     scenario = options.make_scenario(scenario_path)
     review = cost_review(scenario, None if bill is None else open_dataset(bill).tables["charges"])
@@ -153,9 +156,10 @@ def cost(
             got, todo = f"{first[:10]} to {last[:10]}", f"Add --month {last[:7]}."
             raise ScenarioError("--focus", "one calendar month, as a billing period is", got, todo)
         write_focus(focus, review.costs)
-        notify(f"written: {focus}")
+        notify_written(focus, quiet=quiet)
     if workbook is not None:
-        notify(f"written: {write_cost_workbook(workbook, review, savings, locale=scenario.number_locale)}")
+        write_cost_workbook(workbook, review, savings, locale=scenario.number_locale)
+        notify_written(workbook, quiet=quiet)
     if as_json:
         portfolio = purchase_result and purchase_result.to_dict()
         further_parts: dict[str, object] = {"portfolio": portfolio, "refresh": refresh_result, "burst": burst_jobs}
@@ -163,7 +167,7 @@ def cost(
         further_parts |= {name.lower(): table for name, table in savings.items()}
         show(review.to_dict() | further_parts, as_json=True)
         return
-    _show_cost_review(review, by)
+    _show_cost_review(review, "tenant" if by == "team" else by)
     for name, table in savings.items():
         hidden = ("demand_ratio", "^(low|high)_gpu_hours$", "^(promised|demand|service|not|price).*_usd$")
         show_frame(table.select(pl.exclude(*hidden)), title=f"{name}: {LEDGER_TITLES[name]}")
@@ -179,27 +183,32 @@ def cost(
             for name, title in tables.items():
                 if getattr(part, name).height:
                     show_frame(getattr(part, name), title=title)
-    notify(*notes, quiet=quiet)
+    # Assumed and missing prices belong to the answer; --quiet stops progress messages only.
+    notify(*notes)
 
 
 def _show_cost_review(cost_review: CostReview, by: str) -> None:
     """Print the cost by a column, the costs by unit of work, and energy and carbon."""
     import polars as pl
 
+    from gpuplanner.cost.cost_review import COST_TABLE_TITLES
+
     if cost_review.total is not None:
         echo(cost_review.total_text)
         table = cost_review.breakdown(by).with_columns(pl.col("^share$") * 100)
-        show_frame(table, title=f"Cost by {column_heading(by)}, {cost_review.currency}{cost_review.price_basis}")
+        show_frame(table, title=f"{COST_TABLE_TITLES[by]}, {cost_review.currency}{cost_review.price_basis}")
         echo(cost_review.unallocated_text)
         show_frame(cost_review.units, title=f"Unit costs, {cost_review.currency}{cost_review.price_basis}")
+        echo(*(f"{label[:1].upper()}{label[1:]}: {cost}." for label, cost in cost_review.work_costs.items()))
     if cost_review.energy is not None:
         states = cost_review.states.select("state", "gpu_hours", "^energy_.*$", "^counted_.*$")
         show_frame(states, title="Energy by state")
-        carbon = {f"{name} carbon, kg": amount for name, amount in cost_review.carbon_kg.items()}
+        carbon = {CARBON_LABELS[name]: amount for name, amount in cost_review.carbon_kg.items()}
         for name, amount in ({"energy, kWh": cost_review.energy} | carbon).items():
             if amount is not None:
-                echo(f"{name:<20} {amount.value:>14,.1f}  ({amount.low:,.1f} to {amount.high:,.1f})")
-        echo(f"location carbon at the yearly mean factor, kg {cost_review.carbon_at_yearly_mean_kg or 0.0:,.1f}")
+                echo(f"{name:<25} {amount.value:>14,.1f}  ({amount.low:,.1f} to {amount.high:,.1f})")
+        if cost_review.yearly_mean_carbon_text:
+            echo(f"location-based carbon without the hourly factors: {cost_review.yearly_mean_carbon_text}")
 
 
 def _parse_refresh(scenario: Scenario, months: int, text: str) -> HardwareRefresh:

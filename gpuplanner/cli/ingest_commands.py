@@ -28,7 +28,6 @@ from gpuplanner.cli.application import (
     require_outputs,
     show,
     show_frame,
-    show_tables,
 )
 
 if TYPE_CHECKING:
@@ -314,8 +313,19 @@ def bill(
         todo = "Import a FOCUS or CUR export: gpuplanner ingest focus FILE -o DIR."
         raise TraceFormatError(str(folder), "the charges of a bill", f"{dataset.kind}", todo)
     summary = summarise_bill(charges, tag=tag, period="charge" if charge_period else "billing")
-    tables = {"summary": summary, "totals": sum_costs(charges), "unknown instance types": find_unknown_types(charges)}
-    show_tables(tables, as_json=as_json)
+    totals, unknown_types = sum_costs(charges), find_unknown_types(charges)
+    tables = {"summary": summary, "totals": totals, "unknown instance types": unknown_types}
+    if as_json:
+        show(tables, as_json=True)
+    else:
+        words = {"x_InstanceType": "instance type", "unused_gpu_hours": "paid but unused commitment, GPU-hours"}
+        show_frame(summary.rename(words, strict=False), title="Cost and GPU-hours by month, team and instance type")
+        show_frame(totals, title="Totals")
+        title = "GPU instance types that the catalog lacks"
+        if unknown_types.height:
+            show_frame(unknown_types.rename(words, strict=False), title=f"{title}, without GPU-hours above")
+        else:
+            echo(f"{title}: none")
     differences = [row for row in compare_costs(summary, charges).iter_rows() if any(row[1:])]
     for currency, *costs in differences:
         notify(f"problem: the summary differs from the bill by {', '.join(map(str, costs))} {currency}")

@@ -308,7 +308,8 @@ class Scenario:
     seed: int = setting("simulation", 1, "Seed of the random numbers.", minimum_rule(0))
     price_usd_per_gpu_hour: float = setting(
         PRICE_GROUP, 0.0,
-        "Your rate per GPU-hour for all GPUs, in ``currency`` (not only USD); 0: the price book, else the list price.",
+        "Your rate per GPU-hour for all GPUs, in the currency that ``currency`` names; 0: the price book, else the "
+        "list price.",
         SettingRule("at least 0", lambda value, _: 0 <= value <= 1e6), unit="per GPU-hour"
     )  # fmt: skip
     carbon_region: str = setting(PRICE_GROUP, "gcp:europe-west4", "Region of carbon factors, ``scope:region``.")

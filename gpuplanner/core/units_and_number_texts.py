@@ -61,6 +61,30 @@ def waiting_hours_text(hours: float) -> str:
     return "less than an hour" if hours < 1 else f"{text} hour{'s' * (text != '1')}"
 
 
+def period_text(begin: str, end: str) -> str:
+    """Format a period from its first instant to its end, ISO 8601, by its month or its first and last day.
+
+    A day that is not whole has its time: the end of a period is no day of it.
+
+    Examples
+    --------
+    >>> period_text("2026-02-01T00:00:00+00:00", "2026-03-01T00:00:00+00:00")
+    'Feb 2026 (UTC)'
+    >>> period_text("2026-03-02T03:00:00+00:00", "2026-03-24T00:00:00+00:00")
+    '2 Mar 2026 03:00 to 23 Mar 2026 (UTC)'
+    """
+    first, stop = datetime.fromisoformat(begin), datetime.fromisoformat(end)
+    last = stop - timedelta(microseconds=1)
+    midnight = [f"{time:%H:%M}" == "00:00" for time in (first, stop)]
+    if all(midnight) and first.day == stop.day == 1 and (first.year, first.month) == (last.year, last.month):
+        return f"{MONTHS[first.month - 1]} {first.year} (UTC)"
+    days = (
+        day_text(day) if whole else f"{day_text(time)} {time:%H:%M}"
+        for day, time, whole in zip((first, last), (first, stop), midnight, strict=True)
+    )  # fmt: skip
+    return f"{' to '.join(days)} (UTC)"
+
+
 @dataclass(frozen=True)
 class Locale:
     """Number and date format: decimal mark, thousands mark, and the order of a day's parts."""

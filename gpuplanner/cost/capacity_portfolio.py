@@ -92,7 +92,7 @@ class Portfolio:
     - ``objective``: Weighted mean of ``cost`` and ``risk`` [currency].
     - ``bound``: Lower bound of the objective of every mix [currency].
     - ``all_rented``: Cost of renting all demand [currency].
-    - ``all_reserved``: Cost of committing the mean demand once and renting the rest [currency].
+    - ``all_reserved``: Cost of committing the mean demand, in whole units, and renting the rest [currency].
     - ``coverage``: Share of the demand that commitments and existing GPUs serve [0-1].
     - ``utilisation``: Share of the paid GPUs that demand uses [0-1].
     """
@@ -284,7 +284,7 @@ def choose_portfolio(
         committed=committed * step,
         cost=float(path_costs.mean()), risk=_costliest_tenth(path_costs)[0],
         objective=(1 - risk) * float(path_costs.mean()) + risk * _costliest_tenth(path_costs)[0], bound=bound,
-        all_rented=all_rented, all_reserved=_cost_of_mean_reservation(demand, offers, rent, existing, months),
+        all_rented=all_rented, all_reserved=_cost_of_mean_reservation(demand, offers, rent, existing, step),
         coverage=used_gpus / demand_sum if demand_sum else 0.0,
         utilisation=used_gpus / float(paid_gpus.sum()) if paid_gpus.any() else 0.0,
     )  # fmt: skip
@@ -425,11 +425,14 @@ def _costliest_tenth(path_costs: FloatArray) -> tuple[float, FloatArray]:
 
 
 def _cost_of_mean_reservation(
-    demand: Sequence[FloatArray], offers: Sequence[Offer], rent: Rent, existing: FloatArray, months: int
+    demand: Sequence[FloatArray], offers: Sequence[Offer], rent: Rent, existing: FloatArray, step: int
 ) -> float:
-    """Cost of committing the mean uncovered demand as the cheapest offer, renewed, and renting above it [currency]."""
+    """Cost of committing the mean uncovered demand as the cheapest offer, renewed, and renting above it [currency].
+
+    The mean is rounded to a multiple of ``step``, as every commitment is, so that no mix is dearer by rounding.
+    """
     beyond = [float(hours.mean()) - gpus for hours, gpus in zip(demand, existing, strict=True)]
-    mean_gpus = max(round(float(np.mean(beyond))), 0)
+    months, mean_gpus = len(demand), step * max(round(float(np.mean(beyond)) / step), 0)
     renewable_offers = [offer for offer in offers if offer.only_month is None and not offer.lead_months]
     levels = (existing + mean_gpus if renewable_offers else existing)[:, None]
     rented_cost = sum(

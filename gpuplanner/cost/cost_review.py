@@ -13,7 +13,13 @@ from gpuplanner.core.errors import VerificationError
 from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
-from gpuplanner.core.units_and_number_texts import GRAMS_PER_KILOGRAM, UNALLOCATED_TEAM, money_text, split_amount
+from gpuplanner.core.units_and_number_texts import (
+    GRAMS_PER_KILOGRAM,
+    UNALLOCATED_TEAM,
+    money_text,
+    period_text,
+    split_amount,
+)
 from gpuplanner.core.units_and_number_texts import round_money as to_cents
 from gpuplanner.cost.energy_and_carbon import RangedAmount, sum_amount
 from gpuplanner.cost.period_costs import RATE_NOT_SET, Money, load_price_book, money
@@ -30,21 +36,25 @@ MAX_BILL_DIFFERENCE_SHARE = 0.01
 """Largest difference between the GPU-hours of a bill and the installed ones, as a share of the installed [0-1]."""
 UNIT_COST_LABELS = {
     "run": "cost per job attempt", "successful_run": "cost per completed job",
-    "gpu_hour_delivered": "cost per allocated GPU-hour not known to be idle",
+    "gpu_hour_delivered": "cost per GPU-hour used (hours without telemetry counted as used)",
     "million_tokens": "cost per million tokens",
     "work_that_failed": "cost of unsuccessful jobs (failed, timed out, out of memory, preempted, cancelled)",
     "work_that_was_redone": "cost of repeated attempts",
 }  # fmt: skip
-"""Labels of costs per unit of work, such as per completed job, and of cost parts, such as failed jobs, by their JSON
-key."""
+"""Labels of the costs by unit of work, then of parts of the cost, by their JSON key."""
 UNIT_COST_COLUMNS: dict[str, Any] = {
-    "name": pl.String, "cost": CENTS_DTYPE, "basis": pl.String, "cost_of_the_basis": CENTS_DTYPE,
-    "divided_by": pl.Float64
+    "name": pl.String, "cost": CENTS_DTYPE, "basis": pl.String, "total_cost": CENTS_DTYPE, "number_of_units": pl.Float64
 }  # fmt: skip
-"""Columns and types of the table of unit costs: each ``cost`` is ``cost_of_the_basis`` divided by the number of units
-``divided_by`` (1 for a sum)."""
+"""Of the sheet of unit costs: a cost is the total of its basis divided by a number of units."""
 BASIS_PHRASES = {LIST_PRICE: " at list price", OWN_RATE: " at your rate", BILL: " as billed"}
-"""Phrase after an amount of money, such as `` at list price``, by the basis of the cost."""
+"""Phrase that follows an amount, by the basis of the cost."""
+COST_TABLE_TITLES = {
+    "tenant": "Cost by team", "bucket": "Cost by bucket of GPU-hours", "end": "Cost by end state of jobs",
+    "ownership": "Cost by ownership", "gpu_model": "Cost by GPU model", "job": "Cost by job",
+}  # fmt: skip
+"""Titles of the cost tables on page, terminal and workbook, by the column that they group by."""
+PAGE_COST_TABLES = ("tenant", "bucket", "end")
+"""Columns that group the cost tables of the page and of every workbook."""
 SERVING_JOB_CLASSES = ("service", "inference")
 """Job classes of inference services, whose cost is divided by tokens."""
 PRICE_COLUMNS = ("kind", "price", "unit", "date", "source")
@@ -57,7 +67,7 @@ class CostReview:
 
     - ``book``: Price book of the scenario.
     - ``period``: First and last instant of the month, ISO 8601.
-    - ``by_tenant``, ``by_ownership``, ``by_bucket``, ``by_board``: Cost by column; each sums to the total, to the cent.
+    - ``by_tenant``, ``by_ownership``, ``by_bucket``, ``by_gpu_model``: Cost by column; each sums to the total.
     - ``by_end``, ``by_job``: Cost of the tenants by end state of their job attempts, and by job.
     - ``unit_costs``: Cost of a unit of work by JSON key, as text [currency].
     - ``energy``: Facility energy [kWh].
@@ -80,7 +90,7 @@ class CostReview:
     by_tenant: pl.DataFrame
     by_ownership: pl.DataFrame
     by_bucket: pl.DataFrame
-    by_board: pl.DataFrame
+    by_gpu_model: pl.DataFrame
     by_end: pl.DataFrame
     by_job: pl.DataFrame
     unit_costs: dict[str, str | None]
@@ -108,18 +118,19 @@ class CostReview:
         parts = {} if is_billed else {name: part for name, part in self.rate_parts.items() if part}
         parts |= {"electricity": rate - sum(parts.values())} if parts else {}
         components = ", ".join(f"{name} {part:.3f}" for name, part in parts.items())
-        figure = f"{rate:,.4f}"
-        figure = figure[:-2] + figure[-2:].rstrip("0")
-        return f"{figure} {self.currency} per installed GPU-hour{': ' if components else ''}{components}"
+        return (
+            f"{hourly_price_text(rate)} {self.currency} per installed GPU-hour{': ' if components else ''}{components}"
+        )
 
     @property
     def total_text(self) -> str:
         """Sentence with the total cost, its period, basis and rate."""
-        begin, end = (day[:10] for day in self.period)
         amount = f"{money_text(self.total or Decimal(), self.currency)} {self.currency}{self.price_basis}"
         hours = float(self.costs["PricingQuantity"].sum())
         unset = "; your rate is not set" if any(text.startswith(RATE_NOT_SET) for text in self.missing) else ""
-        return f"Cost of {hours:,.0f} installed GPU-hours, {begin} to {end} (UTC): {amount} ({self.rate_text}{unset})"
+        return (
+            f"Cost of {hours:,.0f} installed GPU-hours, {period_text(*self.period)}: {amount} ({self.rate_text}{unset})"
+        )
 
     @property
     def unallocated_text(self) -> str:
@@ -136,7 +147,7 @@ class CostReview:
         Parameters
         ----------
         by : str
-            Column without its prefix: tenant, ownership, bucket, board, end or job; jobs get no share and no total.
+            Column without its prefix: tenant, ownership, bucket, gpu_model, end or job; jobs get no share and no total.
         """
         table: pl.DataFrame = getattr(self, f"by_{by}")
         if by == "job" or table.is_empty():
@@ -148,13 +159,28 @@ class CostReview:
 
     @property
     def unit_cost_texts(self) -> dict[str, str]:
-        """Known costs per unit of work with their currency, as text by label."""
-        costs = self.units.select("name", "cost").iter_rows()
-        return {label: f"{money_text(cost, self.currency)} {self.currency}" for label, cost in costs}
+        """Known costs of a unit of work, then of unsuccessful and repeated work, by label, with their currency."""
+        costs = ((label, self.unit_costs.get(name)) for name, label in UNIT_COST_LABELS.items())
+        return {
+            label: f"{money_text(Decimal(cost), self.currency)} {self.currency}"
+            for label, cost in costs if cost is not None
+        }  # fmt: skip
+
+    @property
+    def yearly_mean_carbon_text(self) -> str:
+        """Location-based carbon at the yearly mean of the grid; empty where hourly factors do not change it."""
+        location, yearly = self.carbon_kg["location"], self.carbon_at_yearly_mean_kg
+        is_same = location is None or yearly is None or round(location.value) == round(yearly)
+        return "" if is_same else f"{yearly:,.0f} kg at the yearly mean"
+
+    @property
+    def work_costs(self) -> dict[str, str]:
+        """Known costs of unsuccessful and of repeated work, by label: parts of the total, not costs of a unit."""
+        return {label: cost for label, cost in self.unit_cost_texts.items() if not label.startswith("cost per")}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of ``cost --json``; amounts of money are text, to the cent."""
-        tables = ("by_tenant", "by_ownership", "by_bucket", "by_board", "by_end")
+        tables = ("by_tenant", "by_ownership", "by_bucket", "by_gpu_model", "by_end")
         return {
             "name": self.name,
             "period": {"from": self.period[0], "to": self.period[1]},
@@ -220,7 +246,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
         by_tenant=by_tenant,
         by_ownership=_sum_costs_by(costs, "ownership", "x_Ownership"),
         by_bucket=_sum_costs_by(_sort_by_bucket(costs), "bucket", "x_Bucket"),
-        by_board=_sum_costs_by(costs, "gpu_model", "x_GpuModel"),
+        by_gpu_model=_sum_costs_by(costs, "gpu_model", "x_GpuModel"),
         by_end=by_end.cast({"state": pl.String}),
         by_job=_cost_by_job(job_history, tenant_costs) if total is not None else pl.DataFrame(),
         unit_costs=unit_costs,
@@ -257,18 +283,27 @@ def _apply_bill(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl
     installed, billed = float(costs["PricingQuantity"].sum()), float(bill_lines["gpu_hours"].sum())
     if costs.is_empty() or abs(billed - installed) > MAX_BILL_DIFFERENCE_SHARE * installed:
         line_name = pl.coalesce("x_InstanceType", "ChargeDescription", "ServiceName")
-        largest = bill_lines.sort(pl.col("EffectiveCost").abs(), descending=True).head(3)
-        largest_costs = largest.select("EffectiveCost", line_name).iter_rows()
+        kinds = bill_lines.group_by(line_name.alias("line")).agg(pl.col("EffectiveCost").sum())
+        largest = kinds.sort(pl.col("EffectiveCost").abs(), "line", descending=[True, False]).head(3)
+        largest_costs = largest.select("EffectiveCost", "line").iter_rows()
         line_texts = [f"{amount:.2f} {currency} {name}" for amount, name in largest_costs]
-        got = f"{billed:,.1f}, {billed - installed:+,.1f}; its largest lines: {'; '.join(line_texts) or 'none'}"
+        lines_text = "; ".join(line_texts) or "none"
+        got = f"{billed:,.1f} GPU-hours ({_months_text(bill_lines)}); its largest lines: {lines_text}"
         todo = "Give the bill of the same GPUs and the same period, in the currency of the scenario."
-        raise VerificationError("bill", f"{installed:,.1f} GPU-hours, as are installed", got, todo)
+        expected = f"a bill of the {installed:,.1f} installed GPU-hours ({_months_text(costs)})"
+        raise VerificationError("bill", expected, got, todo)
     total = to_cents(float(bill_lines["EffectiveCost"].sum()))
     shares = split_amount(total, costs["EffectiveCost"].cast(pl.Float64).to_list())
     cost = pl.Series(shares, dtype=CENTS_DTYPE)
     return costs.with_columns(
         ContractedCost=cost, EffectiveCost=cost, BilledCost=cost, x_PriceBasis=pl.lit(BILL)
     )  # fmt: skip
+
+
+def _months_text(lines: pl.DataFrame) -> str:
+    """Name the first and last month in which charge lines begin."""
+    months = lines["ChargePeriodStart"].dt.strftime("%Y-%m")
+    return " to ".join(dict.fromkeys((str(months.min()), str(months.max())))) if len(months) else "no lines"
 
 
 def price_basis_phrase(costs: pl.DataFrame) -> str:
@@ -288,11 +323,27 @@ def price_text(price: GpuHourPrice) -> str:
 
     Examples
     --------
-    >>> price_text(GpuHourPrice(12.29, 6.88, 15.98, "USD", "list", "2026-08-03"))
-    '12.29 USD per GPU-hour (offers from 6.88 to 15.98)'
+    >>> price_text(GpuHourPrice(12.29, 6.88, 15.977, "USD", "list", "2026-08-03"))
+    '12.29 USD per GPU-hour (offers from 6.88 to 15.977)'
     """
-    wide = f" (offers from {price.low:,.2f} to {price.high:,.2f})" if price.low != price.high else ""
-    return f"{price.value:,.2f} {price.currency} per GPU-hour{wide}"
+    wide = (
+        f" (offers from {hourly_price_text(price.low)} to {hourly_price_text(price.high)})"
+        if price.low != price.high
+        else ""
+    )
+    return f"{hourly_price_text(price.value)} {price.currency} per GPU-hour{wide}"
+
+
+def hourly_price_text(rate: float) -> str:
+    """Format a price per GPU-hour with two to four decimals, since it is multiplied by many hours.
+
+    Examples
+    --------
+    >>> hourly_price_text(12.29), hourly_price_text(15.977)
+    ('12.29', '15.977')
+    """
+    figure = f"{rate:,.4f}"
+    return figure[:-2] + figure[-2:].rstrip("0")
 
 
 def price_rows(review: CostReview) -> pl.DataFrame:
@@ -416,8 +467,8 @@ def _unit_costs(
         unit_costs["million_tokens"] = str(to_cents(serving_cost / tokens * 1e6)) if tokens and serving_cost else None
         units["million_tokens"] = tokens / 1e6
     rows = []
-    for name in (name for name, value in unit_costs.items() if value is not None):
-        cost, count = Decimal(str(unit_costs[name])), units.get(name, 1.0)
+    for name in (name for name in units if unit_costs[name] is not None):
+        cost, count = Decimal(str(unit_costs[name])), units[name]
         is_of_total = name in tuple(units)[:3]
         basis = "allocated GPU-hours of these jobs"
         if is_of_total:

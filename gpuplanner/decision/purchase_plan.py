@@ -124,16 +124,22 @@ class PurchasePlan:
 
     @property
     def costs(self) -> pl.DataFrame:
-        """Table ``option, cost``: the cheapest mix with its parts, and single options; owned GPUs are left out."""
+        """Table ``option, cost``: the chosen mix with its parts, and single options; empty if owned GPUs are enough."""
         mix, offers_by_name = self.portfolio, {offer.name: offer for offer in self.offers}
         parts = dict.fromkeys((f"  of which {name}" for name, _ in mix.begun), 0.0)
         for (name, month), gpus in mix.begun.items():
             parts[f"  of which {name}"] += gpus * cost_of_term(offers_by_name[name], month, self.months)
-        options = {"cheapest mix": mix.cost} | parts
+        options = {self.mix_name: mix.cost} | parts
         options |= {"  of which on demand and spot": mix.cost - sum(parts.values())}
-        options |= {"cheapest mix, CVaR (10 %)": mix.risk, "on demand only": mix.all_rented}
-        options |= {"mean demand reserved, rest on demand": mix.all_reserved}
-        return pl.DataFrame({"option": list(options), "cost": list(options.values())})
+        options |= {f"{self.mix_name}, CVaR (10 %)": mix.risk, "on demand only": mix.all_rented}
+        options |= {"mean demand reserved in whole nodes, rest on demand": mix.all_reserved}
+        frame = pl.DataFrame({"option": list(options), "cost": list(options.values())})
+        return frame if any(options.values()) else frame.clear()
+
+    @property
+    def mix_name(self) -> str:
+        """Name of the chosen mix: the cheapest on average, unless ``--risk`` also weighs the CVaR."""
+        return "cheapest mix" if self.portfolio.objective == self.portfolio.cost else "mix chosen with --risk"
 
     @property
     def scope(self) -> str:
@@ -144,38 +150,43 @@ class PurchasePlan:
     @property
     def advice_sentence(self) -> str:
         """Assumed demand, the advice with its saving, and the utilization of commitments, as sentences."""
-        mix = self.portfolio
-        exhaustion_text = "" if self.exhaustion is None else f" Capacity is exhausted on {self.exhaustion}."
-        weekly_growth, advice = self.growth_per_week, "Cheapest option for this capacity"
-        growth_text = f"growth unknown ({weekly_growth.reason})"
+        mix, weekly_growth = self.portfolio, self.growth_per_week
+        growth_text = "growth unknown, taken as none"
         if weekly_growth.value is not None:
             flat = "" if weekly_growth.log_slope else ", not certain: taken as none"
             growth_text = f"growth {percent_text(weekly_growth.value, '+.1f')} per week, from the record{flat}"
-        if self.unstated_gpus or weekly_growth.value is None:
-            advice = "Flat-demand case, no purchase advice; the cheapest option is"
+        doubts = [] if weekly_growth.value is not None else [f"growth is unknown ({weekly_growth.reason})"]
         if self.unstated_gpus:
-            advice = (
-                f"Ownership of {self.unstated_gpus:,.0f} GPUs is not stated; they are taken as owned, so this is no "
-                "purchase advice (--set ownership=owned, reserved or rented). The cheapest option is"
+            doubts.append(
+                f"the ownership of {self.unstated_gpus:,.0f} GPUs is not stated and they are taken as owned (--set "
+                "ownership=owned, reserved or rented)"
             )
-        demand = (
-            f"{self.observed_gpus:,.1f} allocated in the record, times {self.margin:.2f} GPUs provisioned per "
-            f"allocated GPU{f', at most {self.peak_gpus:,.0f} in an hour' if self.peak_gpus < math.inf else ''}"
-        )
-        if self.decision.gpus > self.decision.fleet_gpus:
-            demand = f"in every hour the {self.decision.gpus:,} GPUs that meet the wait limit"
-        starts = ", ".join(f"{gpus:,.0f} GPUs {kind} in month {month}" for kind, month, gpus in self.begin.iter_rows())
+        no_advice = f" It is no purchase advice: {' and '.join(doubts)}." if doubts else ""
+        demand = f"mean {self.mean_gpus:,.1f} GPUs, in every hour the {self.decision.gpus:,} that meet the wait limit"
+        if self.decision.gpus <= self.decision.fleet_gpus:
+            limit_text = f", up to {self.peak_gpus:,.0f}" if self.peak_gpus < math.inf else ""
+            demand = (
+                f"mean {self.mean_gpus:,.1f} GPUs: weeks of the record ({self.observed_gpus:,.1f} GPUs allocated on "
+                f"average), drawn at random, with {self.margin:.2f} GPUs provisioned per allocated GPU, as simulated, "
+                f"hour by hour{limit_text}"
+            )
         report = self.decision.sentence.partition(". ")[0].rstrip(".")
-        saved = percent_text(1 - mix.cost / mix.all_rented, ".1f") if mix.all_rented else ""
-        amount = f"{mix.all_rented - mix.cost:,.0f} {self.currency}"
-        saves = f" ({starts}); saves {amount} ({saved}) against on demand only"
+        starts = ", ".join(
+            f"{gpus:,.0f} GPUs ({text_of_code(kind)}) from month {month}"
+            for kind, month, gpus in self.begin.iter_rows()
+        )
+        # Of the amounts as the table prints them.
+        saved_amount = f"{round(mix.all_rented) - round(mix.cost):,} {self.currency}"
+        saved_share = percent_text(1 - mix.cost / max(mix.all_rented, 1e-9), ".1f")
+        saves = f"; it saves {saved_amount} ({saved_share}) against on demand only"
         return (
-            f"Number of GPUs, as in the report: {report}. Capacity assumed over {self.months} months: "
-            f"mean {self.mean_gpus:,.1f} GPUs ({demand}), {growth_text}. {advice}: {self.action}"
-            f"{saves if starts and saved else ''}. Owned and committed GPUs cover "
-            f"{percent_text(mix.coverage)} of this capacity, which needs {percent_text(mix.utilisation)} of them on "
-            f"average; optimality gap {percent_text(mix.gap, '.2f')}. Only costs are compared: no queue wait is "
-            f"simulated here.{exhaustion_text}"
+            f"Recommended: {self.decision.gpus:,} GPUs ({report}). Capacity compared over {self.months} months: "
+            f"{demand}; {growth_text}. For this demand, the {self.mix_name} is to {self.action}"
+            f"{f': {starts}{saves}' if starts else ''}.{no_advice} Owned and committed GPUs serve "
+            f"{percent_text(mix.coverage)} of the GPU-hours demanded and are in use "
+            f"{percent_text(mix.utilisation)} of the time; optimality gap {percent_text(mix.gap, '.2f')}. "
+            "Only costs are compared: no queue wait is simulated here."
+            f"{'' if self.exhaustion is None else f' Capacity is exhausted on {self.exhaustion}.'}"
         )
 
     @property
@@ -187,12 +198,13 @@ class PurchasePlan:
 
     @property
     def action(self) -> str:
-        """Action of the first month: buy, reserve, or rent; wait where today's GPUs are enough."""
+        """Action of the first month: buy, reserve, or rent; buy nothing where today's GPUs are enough."""
         now = {kind for (kind, month) in self.portfolio.begun if month == 0}
         if now:
             return "buy" if "owned" in now else "reserve"
         later = " and commit later" if self.portfolio.begun else ""
-        return "rent" + later if self.portfolio.coverage < 1 else "wait: today's GPUs are enough"
+        enough = f"buy nothing, the {self.held_gpus:,.0f} owned GPUs are enough"
+        return "rent" + later if self.portfolio.coverage < 1 else enough
 
 
 def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> PurchasePlan:
@@ -238,10 +250,12 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
     owned_gpus = owned + unstated_gpus
     offers, notes = _list_offers(scenario, job_history, price.value)
     rent = price_rented_gpus(scenario, job_history, price.value, scenario.spot_share)
+    if (node_size := job_history.fleet.node_size) > 1:
+        notes.append(f"GPUs are committed in whole nodes of {node_size}.")
     if owned_gpus:
         notes.append(f"The {owned_gpus:,.0f} owned GPUs stay: their cost is not part of these sums.")
     portfolio = choose_portfolio(
-        demand, offers, rent, unit=job_history.fleet.node_size, existing_gpus=[owned_gpus] * months, risk=risk,
+        demand, offers, rent, unit=node_size, existing_gpus=[owned_gpus] * months, risk=risk,
         gap=max(scenario.gap_target, 1e-4), time_limit_s=scenario.time_limit_s, seed=scenario.seed,
     )  # fmt: skip
     hourly_demand = np.concatenate([month_demand.ravel() for month_demand in demand])
@@ -457,7 +471,7 @@ def _list_offers(scenario: Scenario, job_history: History, hourly_price: float) 
         per_month = hourly_price * (1 - guide.value) * HOURS_PER_MONTH
         offers.append(Offer("reserved_1y", per_month, COMMITMENT_MONTHS["reserved_1y"]))
         notes.append(
-            f"The one-year reservation is assumed to be {percent_text(guide.value)} below on demand: {guide.source} "
+            f"The one-year reservation is assumed to be {100 * guide.value:g} % below on demand: {guide.source} "
             f"({guide.date}), not a list price. State your contract in a price book."
         )
     purchase_lots = book.lots_of(gpu_model)

@@ -16,7 +16,7 @@ import polars as pl
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import OWNERSHIPS
-from gpuplanner.core.units_and_number_texts import UNALLOCATED_TEAM, money_text
+from gpuplanner.core.units_and_number_texts import UNALLOCATED_TEAM, money_text, period_text
 from gpuplanner.cost.cost_review import CostReview, cost_review
 from gpuplanner.decision.comparison_record import Comparison, compare_policies
 from gpuplanner.decision.purchase_plan import PurchasePlan, plan_purchase
@@ -252,8 +252,8 @@ def answer_html(answer: CostAnswer) -> str:
         (name.replace("_", " "), money_text(cost, review.currency), f"{hours:,.1f}")
         for name, cost, hours in [*shown.iter_rows(), ("Total", cost_shown, lines["PricingQuantity"].sum())]
     ]
-    headings = ["team" if question.tenant == ALL_TEAMS else "GPU time", f"cost [{review.currency}]", "GPU-hours"]
-    title = f"Cost of {team}, {review.period[0][:10]} to {review.period[1][:10]}"
+    headings = ["team" if question.tenant == ALL_TEAMS else "bucket", f"cost [{review.currency}]", "GPU-hours"]
+    title = f"Cost of {team}, {period_text(*review.period)}"
     sentence = escape(answer.comparison.decision.sentence)
     impact = escape(answer.comparison.decision.financial_impact.basis).replace("\n", "<br>")
     purchase_plan = answer.purchase

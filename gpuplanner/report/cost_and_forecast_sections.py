@@ -10,7 +10,14 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.output_column_headings import replace_codes_by_text
 from gpuplanner.core.units_and_number_texts import count_text, day_text, money_text, percent_text
-from gpuplanner.cost.cost_review import BASIS_PHRASES, CostReview, price_rows, price_text
+from gpuplanner.cost.cost_review import (
+    BASIS_PHRASES,
+    COST_TABLE_TITLES,
+    PAGE_COST_TABLES,
+    CostReview,
+    price_rows,
+    price_text,
+)
 from gpuplanner.cost.energy_and_carbon import FOOTPRINT_AMOUNTS
 from gpuplanner.cost.showback import LIST_PRICE
 from gpuplanner.decision.comparison_record import Comparison
@@ -52,22 +59,22 @@ def cost_section_parts(review: CostReview) -> Iterator[str]:
             title=f"Cost by team{review.price_basis}",
             alt="Unallocated GPU-hours are a line of their own, not spread over teams.",
         )
-        for by, caption in COST_TABLE_CAPTIONS.items():
-            yield page.table(review.breakdown(by), caption=caption, headings=names)
+        for by in PAGE_COST_TABLES:
+            yield page.table(review.breakdown(by), caption=COST_TABLE_TITLES[by], headings=names)
             yield page.paragraph(review.unallocated_text) if by == "bucket" and review.unallocated_text else ""
-        units = {name: value for name, value in review.unit_cost_texts.items() if name.startswith("cost per")}
+        units = {name: value for name, value in review.unit_cost_texts.items() if name not in review.work_costs}
         yield page.value_table(units, caption="Cost of all installed GPU-hours per unit of work", answer="cost")
-        sums = (f"{name[:1].upper()}{name[1:]}: {value}." for name, value in review.unit_cost_texts.items())
-        yield page.paragraph(" ".join(text for text in sums if not text.startswith("Cost per")))
+        sums = (f"{name[:1].upper()}{name[1:]}: {value}." for name, value in review.work_costs.items())
+        yield page.paragraph(" ".join(sums))
     if review.energy is not None and (location := review.carbon_kg["location"]) is not None:
         market = "Market-based = location-based: no supply contract is stated in the price book."
         if (supplied := review.carbon_kg["market"]) is not None and round(supplied.value) != round(location.value):
             market = f"Market-based, by supply contract: {supplied.value:,.0f} kg CO2e."
-        carbon, yearly = review.carbon, review.carbon_at_yearly_mean_kg or 0.0
-        yearly_text = "" if round(yearly) == round(location.value) else f", {yearly:,.0f} kg at the yearly mean"
+        carbon = review.carbon
+        yearly_text = ", ".join(filter(None, (f"{location.value:,.0f} kg CO2e", review.yearly_mean_carbon_text)))
         yield page.paragraph(
             f"Facility energy {review.energy.value:,.0f} kWh (PUE {review.pue:g}); location-based carbon "
-            f"{location.value:,.0f} kg CO2e{yearly_text} ({carbon.gco2e_per_kwh:g} g/kWh, {carbon.region}, "
+            f"{yearly_text} ({carbon.gco2e_per_kwh:g} g/kWh, {carbon.region}, "
             f"{carbon.method}, {carbon.year}). {market}"
         )
         yield page.table(
@@ -75,13 +82,6 @@ def cost_section_parts(review: CostReview) -> Iterator[str]:
             caption="Energy and carbon by state of the GPUs, with ranges; busy: used or without telemetry, idle: all "
             "others. Measured: energy read at the GPUs, without servers and cooling. Embodied carbon is separate",
         )
-
-
-COST_TABLE_CAPTIONS = {
-    "tenant": "Cost by team", "bucket": "Cost by bucket of GPU-hours",
-    "end": "Cost of allocated GPU-hours, by end state of jobs",
-}  # fmt: skip
-"""Captions of the cost tables, by the column that they group by."""
 
 
 def _total_text(review: CostReview, total: Decimal) -> str:
@@ -116,10 +116,12 @@ def render_commitment_section(purchase: PurchasePlan, renewed: HardwareRefresh |
         "Buy, reserve or rent",
         page.paragraph(purchase.advice_sentence),
         *(page.note(note) for note in purchase.notes),
-        page.figure(
+        ""
+        if costs.is_empty()
+        else page.figure(
             plots.plot_costs(options, unit=purchase.currency, title="Cost by purchase option"),
             title=purchase.scope,
-            alt="Mean cost over demand scenarios; for the cheapest mix also CVaR (10 %).",
+            alt="Mean cost over demand scenarios; for the chosen mix also CVaR (10 %).",
             numbers=costs,
         ),
         page.table(start_dates, caption="Start dates") if start_dates.height else "",

@@ -22,12 +22,20 @@ from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.output_column_headings import TEXT_BY_CODE, column_heading, replace_codes_by_text, unit_of
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units_and_number_texts import LOCALE_BY_NAME, UNALLOCATED_TEAM, localize_text
-from gpuplanner.cost.cost_review import CostReview, cost_review, price_basis_phrase, price_rows, price_text
+from gpuplanner.core.units_and_number_texts import LOCALE_BY_NAME, UNALLOCATED_TEAM, localize_text, period_text
+from gpuplanner.cost.cost_review import (
+    COST_TABLE_TITLES,
+    PAGE_COST_TABLES,
+    CostReview,
+    cost_review,
+    price_basis_phrase,
+    price_rows,
+    price_text,
+)
 from gpuplanner.cost.energy_and_carbon import FOOTPRINT_AMOUNTS
 from gpuplanner.decision.comparison_record import format_wait_target
 from gpuplanner.decision.study import Study
-from gpuplanner.report.first_screen import Links, confidence_rows, next_step_texts
+from gpuplanner.report.first_screen import WAIT_INTERVAL_TEXT, Links, confidence_rows, next_step_texts
 from gpuplanner.report.metric_formulas import layout_table
 
 FOCUS_RULES = pl.read_csv((resources.files(__package__) / "focus_rules.csv").read_bytes()).rows(named=True)
@@ -242,6 +250,10 @@ def write_workbook(
         _write_summary(book, formats, summary, sheets[summary.sheet])
     for name, frame in sheets.items():
         _write_table(book.add_worksheet(names[name]), formats, frame, sums.get(name, ()))
+    for sheet in book.worksheets():
+        sheet.set_paper(9)  # A4
+        sheet.set_landscape()
+        sheet.fit_to_pages(1, 0)
     book.close()
     return write_atomically(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))
 
@@ -291,6 +303,7 @@ def _write_table(sheet: XlsxObject, formats: _Formats, frame: pl.DataFrame, sums
     """Write a table to a sheet, with header, column widths, filter, and sums of the columns `sums` below."""
     header = {"bold": True, "bottom": 1, "bg_color": "#E4E7EB"}
     sheet.freeze_panes(1, 0)
+    sheet.repeat_rows(0)
     for column, series in enumerate(frame.get_columns()):
         number = _number_format(series)
         style = formats(num_format=number)
@@ -482,14 +495,17 @@ def _check_table(name: str, frame: pl.DataFrame, sums: Collection[str]) -> None:
 STUDY_SHEETS = {
     "layouts": ("Target layout", ["gpus"]),
     "next_steps": ("Next steps", []),
-    "ledger_buckets": ("GPU-hour ledger", ["gpu_hours"]),
-    "ledger_tenants": ("Teams", ["allocated_gpu_hours", "used", "no_telemetry", "allocated_idle"]),
-    "teams": ("Fair share", ["larger_share_gpu_hours", "shortfall_gpu_hours"]),
+    "ledger_buckets": ("Installed GPU-hours by bucket", ["gpu_hours"]),
+    "ledger_tenants": (
+        "Allocated GPU-hours by team",
+        ["allocated_gpu_hours", "used", "no_telemetry", "allocated_idle"],
+    ),
+    "teams": ("Fair share by team", ["larger_share_gpu_hours", "shortfall_gpu_hours"]),
     "costs": ("Costs", []),
     "energy": ("Energy and carbon", ["gpu_hours", "energy_kwh", "location_kg", "market_kg", "embodied_kg"]),
     "policies": ("Policy comparison", []),
-    "waits": ("Queue waits", []),
-    "wait_curve": ("Wait curve", []),
+    "waits": ("Queue wait by job size", []),
+    "wait_curve": ("Queue wait by number of GPUs", []),
     "rightsizing": ("Rightsizing", ["jobs", "whole_run_gpu_hours"]),
     "weeks": ("Jobs of at most one GPU", []),
     "choice": ("Forecast models", []),
@@ -498,16 +514,15 @@ STUDY_SHEETS = {
 }
 """Sheet name and columns summed below the rows, for each table of a study. Charge lines have no sums there: a file
 that ``ingest`` reads as a bill must not have any; they are on the sheet of totals."""
-COST_SHEETS = {"tenant": "Cost by team", "bucket": "Cost by GPU time", "end": "Cost by end of job"}
-"""Names of the cost sheets of every workbook, by the column that the cost is grouped by."""
 COST_SUM_COLUMNS = ("cost", "gpu_hours", "energy_kwh")
 """Columns of the cost sheets that are summed below the rows."""
-COLUMN_NAMES_WITH_PERIOD = {
+CLEARER_NAMES_BY_TABLE = {
     "policies": {"gpu_hours": "weekly_gpu_hours", "gpu_hours_promised": "expected_weekly_gpu_hours"},
     "teams": {"allocated_gpu_hours": "larger_share_gpu_hours"},
-    "wait_curve": {"gpu_hours": "weekly_gpu_hours"}, "rightsizing": {"gpu_hours": "whole_run_gpu_hours"},
+    "choice": {"model": "main_model", "mase": "mix_mase"}, "wait_curve": {"gpu_hours": "weekly_gpu_hours"},
+    "rightsizing": {"gpu_hours": "whole_run_gpu_hours"},
 }  # fmt: skip
-"""New names of columns, by table, that say which period the GPU-hours cover."""
+"""New names of columns, by table, that say which period the GPU-hours cover, and what the errors are of."""
 NAMED_TOTALS = {
     "total_cost": ("EffectiveCost", "Total cost"), "total_gpu_hours": ("PricingQuantity", "Total installed GPU-hours"),
     "total_energy_kwh": ("x_EnergyKwh", "Total energy [kWh]"),
@@ -529,9 +544,7 @@ def write_study_workbook(
     worded = {name: replace_codes_by_text(tables[name]) for name in STUDY_SHEETS if name in tables}
     # Energy of the simulated weeks is not that of the period, which has a sheet of its own.
     worded["policies"] = worded.get("policies", pl.DataFrame()).drop("^energy_kwh.*$", "carbon_kg", strict=False)
-    renamed = {
-        name: table.rename(COLUMN_NAMES_WITH_PERIOD.get(name, {}), strict=False) for name, table in worded.items()
-    }
+    renamed = {name: table.rename(CLEARER_NAMES_BY_TABLE.get(name, {}), strict=False) for name, table in worded.items()}
     sheets = {STUDY_SHEETS[name][0]: table for name, table in renamed.items()} | dict(extra or {})
     return _write_with_totals(path, sheets, review, title=scenario.name, notes=study_notes(study),
                               totals=dict(STUDY_SHEETS.values()), locale=scenario.number_locale)  # fmt: skip
@@ -558,12 +571,16 @@ def write_cost_workbook(
     Path
         The file.
     """
-    sheets = {"Costs": review.costs, "Cost by job": review.by_job,
-              "Cost by ownership": review.breakdown("ownership").head(-1),
+    sheets = {"Costs": review.costs, COST_TABLE_TITLES["job"]: review.by_job,
+              COST_TABLE_TITLES["ownership"]: review.breakdown("ownership").head(-1),
               "Energy and carbon": replace_codes_by_text(review.states), "Prices": price_rows(review),
               **(extra_sheets or {})}  # fmt: skip
-    period_notes = {"Period": _format_period(*review.period), "Missing": " ".join(review.missing) or "nothing"}
-    totals = {"Energy and carbon": list(FOOTPRINT_AMOUNTS), "Cost by ownership": COST_SUM_COLUMNS}
+    unpriced = " ".join(review.missing) or "none"
+    period_notes = {
+        "Period": period_text(*review.period),
+        "Data that could not be priced, and assumed prices": unpriced,
+    }
+    totals = {"Energy and carbon": list(FOOTPRINT_AMOUNTS), COST_TABLE_TITLES["ownership"]: COST_SUM_COLUMNS}
     return _write_with_totals(path, sheets, review, title=review.name, notes=period_notes, totals=totals, locale=locale)
 
 
@@ -575,13 +592,14 @@ def _write_with_totals(
     lines, summary = sheets.get("Costs", pl.DataFrame()), None
     if lines.height:
         lines = lines.with_columns(pl.selectors.datetime().dt.strftime(FOCUS_TIME_FORMAT))
-        parts = {name: review.breakdown(by).head(-1) for by, name in COST_SHEETS.items()}
-        sheets = {**sheets, "Costs": lines, **parts, "Unit costs": review.units}
-        totals = {**totals, **dict.fromkeys(COST_SHEETS.values(), COST_SUM_COLUMNS)}
+        parts = {COST_TABLE_TITLES[by]: review.breakdown(by).head(-1) for by in PAGE_COST_TABLES}
+        sheets = {**parts, "Unit costs": review.units, "Costs": lines} | {**sheets, "Costs": lines}
+        totals = {**totals, **dict.fromkeys(parts, COST_SUM_COLUMNS)}
         # What no line knows has no total: it is not zero.
         known_totals = {total: column for total, (column, _) in NAMED_TOTALS.items() if lines[column].count()}
         facts = {"Price basis": review.price_basis.strip(), "Price per GPU-hour": review.rate_text,
-                 "Period": _format_period(*review.period), "Unallocated": review.unallocated_text}  # fmt: skip
+                 "Period": period_text(*review.period), "Unallocated": review.unallocated_text,
+                 **{label[:1].upper() + label[1:]: cost for label, cost in review.work_costs.items()}}  # fmt: skip
         summary = SummarySheet("Costs", known_totals, "EffectiveCost", "SubAccountId", facts)
         notes = {**notes, "Cost": f"{review.total_text}. {review.unallocated_text}"}
     cost = {"cost": f"cost_{review.currency.lower()}"}
@@ -604,36 +622,34 @@ def carbon_text(study: Study) -> str:
 
 
 def _fair_share_note(study: Study) -> dict[str, str]:
-    """Make the note on the sheet Fair share by heading: quotas, why its GPU-hours differ; empty without it."""
+    """Make the note on the sheet of fair share by heading: quotas, why its GPU-hours differ; empty without it."""
     if "team_facts" not in study.tables:
         return {}
     quotas = json.loads(study.tables["team_facts"]["facts"][0])["notes"]
     counts = "Fair share counts a MIG slice by the larger of its compute and memory share, and jobs that still run to"
     basis = "the end of the last full hour; all other tables count compute slices to the end of the data."
-    return {"Fair share": " ".join([*quotas, counts, basis])}
-
-
-def _format_period(begin: object, end: object) -> str:
-    """Format a period from begin to end in UTC."""
-    return f"{str(begin)[:16].replace('T', ' ')} to {str(end)[:16].replace('T', ' ')} UTC"
+    return {STUDY_SHEETS["teams"][0]: " ".join([*quotas, counts, basis])}
 
 
 def study_notes(study: Study) -> Mapping[str, str]:
     """Collect the notes of a workbook by heading: decision, period, baseline, price, sources and version."""
     price, source_facts = study.provenance.price, study.provenance.source_facts
+    window = (study.comparison.judged_from, study.comparison.judged_to)
+    evaluation = period_text(window[0], window[1]) if window[0] and window[1] else "none"
     changed_fields = [f"{name} = {value}" for name, (_, value) in Scenario().diff(study.scenario).items()]
     return {
         "Decision": study.decision.sentence,
         **dict(confidence_rows(study.decision, study.provenance.doubts)),
-        "Period": _format_period(study.headline.observed_from, study.headline.observed_to),
+        "Period": period_text(study.headline.observed_from, study.headline.observed_to),
         "Source": f"{source_facts.source}, {source_facts.rows_kept:,} of {source_facts.rows_in:,} rows kept",
         "Fleet": f"{study.headline.fleet_gpus} GPUs of {study.headline.gpu_model or study.headline.boards}, "
         f"{study.headline.fleet_note}; {study.headline.installed_gpus} installed",
         "Baseline": study.provenance.policies["today"],
-        "Evaluation window": _format_period(study.comparison.judged_from, study.comparison.judged_to),
+        "Evaluation window": evaluation,
         "Wait limit": format_wait_target(study.comparison),
         "Price": "none" if price is None else f"{price_text(price)}; {price.source}; newest of {price.date}",
         "Carbon": carbon_text(study),
+        STUDY_SHEETS["wait_curve"][0]: WAIT_INTERVAL_TEXT,
         **_fair_share_note(study),
         "Scenario": "; ".join(changed_fields) or "all defaults",
         "Input files": "; ".join(f"{name}: sha256 {sha}" for name, sha in sorted(study.provenance.inputs.items())),

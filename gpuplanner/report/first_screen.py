@@ -555,7 +555,12 @@ def _exhaustion_card(comparison: Comparison) -> Card:
     return (label, value, dates, missed_text, risk and f"{risk} risk within a year", headroom_text)
 
 
-_WAIT_CURVE_TEXT = "p95, log scale. Gray: today (ring). Blue: recommended (dot), 80 % interval. Dashed: wait limit."
+WAIT_INTERVAL_TEXT = "The p95 is of the recorded jobs, its 80 % interval of resampled records: a p95 can lie outside."
+"""Note on the intervals of queue waits by number of GPUs."""
+_WAIT_CURVE_TEXT = (
+    "p95, log scale. Gray: today (ring). Blue: recommended (dot), 80 % interval. Dashed: wait limit. "
+    f"{WAIT_INTERVAL_TEXT}"
+)
 """Legend of the chart of queue waits, which is also its text alternative."""
 
 
@@ -607,7 +612,7 @@ def peaks_figure(peaks: pl.DataFrame, *, gpus: int, is_counted: bool) -> str:
 
 _TEAM_TABLE_HEADINGS_HTML = (
     '<th scope="col" rowspan="2">team</th><th scope="col" class="number" rowspan="2">jobs</th>'
-    '<th scope="col" class="number" rowspan="2">allocated,<br>GPU-hours</th>'
+    '<th scope="col" class="number" rowspan="2">GPU-hours</th>'
     '<th scope="col" class="number" rowspan="2">% of<br>installed</th>'
     '<th scope="col" class="number" rowspan="2">allocated but<br>idle, GPU-hours</th>'
 )
@@ -648,7 +653,7 @@ def _team_table(decision: Decision, period: str) -> str:
 UNALLOCATED_LABEL = "Unallocated"
 """Label of the row of GPU-hours that no team was allocated, whatever the cause."""
 TEAM_TABLE_HEADINGS = (
-    "team", "jobs", "allocated, GPU-hours", "allocated but idle, GPU-hours", "simulated mean queue wait today",
+    "team", "jobs", "GPU-hours", "allocated but idle, GPU-hours", "simulated mean queue wait today",
     "simulated mean queue wait recommended",
 )  # fmt: skip
 """Columns of :func:`teams_table`."""

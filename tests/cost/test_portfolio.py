@@ -154,3 +154,11 @@ def test_months_that_were_held_back_cost_little_more_than_in_hindsight(seed: int
     hindsight = choose_portfolio(came, offers, RENT)
     assert paid <= 1.10 * hindsight.cost
     assert paid <= 1.02 * min(hindsight.all_rented, hindsight.all_reserved)
+
+
+def test_the_cheapest_mix_is_no_dearer_than_the_mean_reserved_in_the_same_nodes():
+    """A mean of 50.5 GPUs: 50 alone would be cheaper than 48, but GPUs come in nodes of eight."""
+    demand = [np.tile([51.0, 51.0, 51.0, 49.75, 49.75], (1, 146))] * 12
+    found = choose_portfolio(demand, [Offer("reserved_1y", 5.1 * HOURS_PER_MONTH, 12)], Rent(8.9), unit=8)
+    assert found.begun == {("reserved_1y", 0): 48.0}
+    assert found.cost <= found.all_reserved

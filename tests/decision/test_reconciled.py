@@ -74,5 +74,5 @@ def test_every_door_says_one_sum(
     for money, energy in sums:
         assert money == total
         assert energy == pytest.approx(kwh, abs=1e-9)
-    for table in ("by_tenant", "by_ownership", "by_bucket", "by_board"):
+    for table in ("by_tenant", "by_ownership", "by_bucket", "by_gpu_model"):
         assert sum((Decimal(row["cost"]) for row in found[table]), Decimal()) == total

@@ -72,10 +72,10 @@ def test_page_workbook_and_json_have_the_same_totals(report):
         assert float(row["EffectiveCost"]) in numbers(costs)
     hours = study["headline"]["installed_gpu_hours"]
     assert f"{hours:,.0f}" in page
-    assert any(abs(value - hours) < 1e-6 for value in numbers(sheet(report, "GPU-hour ledger")))
+    assert any(abs(value - hours) < 1e-6 for value in numbers(sheet(report, "Installed GPU-hours by bucket")))
     allocated = study["headline"]["allocated_gpu_hours"]
     assert f"{allocated:,.0f}" in page
-    assert any(abs(value - allocated) < 1e-5 for value in numbers(sheet(report, "Teams")))
+    assert any(abs(value - allocated) < 1e-5 for value in numbers(sheet(report, "Allocated GPU-hours by team")))
 
 
 def shown(path, scenario):
@@ -235,7 +235,7 @@ def test_hostile_tenant_names_stay_text(tmp_path, quick):
     page = (tmp_path / "out" / "index.html").read_text()
     assert "<script>alert(1)" not in page
     assert "&lt;script&gt;alert(1)" in page
-    tenants = sheet(tmp_path / "out", "Teams")
+    tenants = sheet(tmp_path / "out", "Allocated GPU-hours by team")
     assert '=HYPERLINK("http://x")' in tenants.to_series(0).to_list()
 
 

@@ -60,7 +60,7 @@ def test_what_happened_is_told_and_nothing_is_planned(three_days, tmp_path):
     for name in ("demand", "layouts"):
         assert getattr(appendix, name)(study) == ""
     book = write_study_workbook(tmp_path / "book.xlsx", study)
-    assert "GPU-hour ledger" in pl.read_excel(book, sheet_id=0)
+    assert "Installed GPU-hours by bucket" in pl.read_excel(book, sheet_id=0)
     study.save(tmp_path / "study")
     assert open_study(tmp_path / "study").to_json() == study.to_json()
 
