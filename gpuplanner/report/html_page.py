@@ -430,7 +430,7 @@ def render_page(
 def _join_fact_names(facts: Sequence[str], max_facts: int = 4) -> str:
     """Join the names of up to `max_facts` provenance facts in one line, for the heading of the folded list."""
     first = ", ".join(name[:1].lower() + name[1:] for name in facts[:max_facts])
-    return first + (f" and {len(facts) - max_facts} more" if len(facts) > max_facts else "")
+    return first + (f" and {len(facts) - max_facts} more entries" if len(facts) > max_facts else "")
 
 
 def _render_glossary(body: str) -> str:

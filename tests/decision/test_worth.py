@@ -55,7 +55,8 @@ def test_gpus_that_rest_with_their_power_on_save_no_electricity():
     for law in (LAW, None):
         found = worth("owned", off_gpu_hours=0.0, power=law)
         assert (found.usd_per_week, found.kwh_per_week) == (0.0, 0.0)
-        assert "Spend unchanged: no GPU is powered down." in found.basis
+        expected = "6 of 24 GPUs are released for other work. Spend unchanged: no GPU is powered down."
+        assert found.basis == expected
     # A quarter of the hours really off, a quarter of the energy.
     assert worth("owned", off_gpu_hours=250.0).kwh_per_week == pytest.approx(15)
 
