@@ -189,10 +189,10 @@ def verify(
 ) -> None:
     """Re-check a plan or an exported file independently.
 
-    Checks counts, limits, numbered GPUs and MIG geometry without a solver. Files
-    of a change bundle without layouts are compared with the hash in manifest.json.
-    Node names, labels and GRES types of the cluster are compared by the command
-    'check' of the bundle's script.
+    Checks counts, limits, numbered GPUs and MIG geometry without a solver. All
+    files of a change bundle are compared with their hash in manifest.json, and
+    those with layouts are checked too, also where they were edited. Node names,
+    labels and GRES types of the cluster are compared by 'check' of its script.
     The lower bound of a plan is not proven again. Exits with 1 if a check fails.
     """
     from gpuplanner.decision.layout_planning import make_plan_problem
@@ -272,15 +272,21 @@ def export_configuration(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write MIG, Kubernetes or Slurm configuration from a plan.
+    """Write MIG, Kubernetes or Slurm files of the recommendation or a plan.json.
 
-    start and report write that of the recommendation to OUT/export already.
+    start and report write those of the recommendation to OUT/export already. Where
+    there is nothing to apply, none are written.
     README.md in the folder has the steps: agree, preflight, apply, verify,
     switch requests, roll back. Example: gpuplanner export sample -o build/export
     """
     from gpuplanner.report.layout_schedule_files import export_plan
 
     if not given_file.endswith(".json"):
+        given = {"--to": to != "all", "--at": at is not None, "--scenario": scenario_path is not None}
+        if names := ", ".join(name for name, is_given in given.items() if is_given):
+            raise typer.BadParameter(
+                f"{names}: only with a plan.json; the files of the recommendation follow --actuator"
+            )
         from gpuplanner.report.change_bundle import export_decision, load_matching_study
 
         study = load_matching_study(Path(given_file))

@@ -260,18 +260,17 @@ def start(
         answer = {name: comparison_values[name] for name in JSON_PARTS}
         show(answer | {"warnings": warnings, "folder": str(folder)} | written, as_json=True)
     elif verbose and error is None:
-        page_text = written["page"] or f"none: {written['page_reason']}"
-        echo(
-            f"\n{'Report':<11}{page_text}"
-            + "    workbook, change bundle and notebook are linked there" * bool(written["page"])
-        )
-        if comparison.rules is not None:
-            from gpuplanner.report.change_bundle import make_decision_bundle
+        from gpuplanner.report.change_bundle import make_decision_bundle
 
-            bundle = make_decision_bundle(scenario, comparison)
+        bundle = make_decision_bundle(scenario, comparison)
+        page_text = written["page"] or f"none: {written['page_reason']}"
+        linked = f"    workbook{', change bundle' * bool(bundle)} and notebook are linked there"
+        echo(f"\n{'Report':<11}{page_text}{linked * bool(written['page'])}")
+        if comparison.rules is not None:
             by_hand = ", ".join(bundle.manual_measures).replace("_", " ") if bundle else ""
             note = f" (steps by hand: {by_hand})" if by_hand else ""
-            echo(f"{'Bundle':<11}{folder / 'export' / 'README.md'}{note}")
+            bundle_text = f"{folder / 'export' / 'README.md'}{note}" if bundle else "none: there is nothing to apply"
+            echo(f"{'Bundle':<11}{bundle_text}")
     _end_without_report(error, folder)
 
 

@@ -459,9 +459,10 @@ def _list_confidence_sentences(
         yield _format_replay_accuracy(decision, recommendation.model)
     if any(measure.action == "rightsize" for measure in decision.measures):
         full_gpus = decision.gpus - decision.partitioned_gpus
+        in_turn = "" if decision.actuator == "slurm" else ": change the layout node by node"  # Slurm: all at once
         yield (
             f"This holds only once small jobs request MIG profiles; until then {full_gpus:,} "
-            "full GPUs serve all jobs and waits are longer: change the layout node by node."
+            f"full GPUs serve all jobs and waits are longer{in_turn}."
         )
     yield from filter(
         None,

@@ -366,6 +366,11 @@ class Decision:
         return max(self.service, key=lambda service: service.today_p95_minutes, default=None)
 
     @property
+    def has_changes(self) -> bool:
+        """Whether there is something to apply; there is not if the fleet is kept or nothing is recommended."""
+        return bool(self.measures) or self.policy != TODAY
+
+    @property
     def most_improved_size(self) -> JobSizeWaits | None:
         """Job size whose p95 wait falls most, by a minute at least; else the size with the longest wait today."""
         improved = min(self.service, key=lambda service: service.added_p95_minutes, default=None)
@@ -453,10 +458,11 @@ def compute_financial_impact(
         reserved_text = f"Spend unchanged until the term ends; then {gpus_text} need not be reserved again"
     if saving.value is None:
         owned_amount = rented_amount = None, none_text
-    released_text = _format_released_gpus(gpus_freed_at_peak, fleet_gpus, is_powered_down=off_gpu_hours > 0)
+    released_text = _format_released_gpus(gpus_freed_at_peak, fleet_gpus)
+    powered_down_text = _format_released_gpus(gpus_freed_at_peak, fleet_gpus, is_powered_down=off_gpu_hours > 0)
     purchase_text = _format_next_purchase(purchase)
     cases = {
-        OWNERSHIP_OWNED: (owned_amount[0], _join_sentences(released_text, owned_amount[1], purchase_text)),
+        OWNERSHIP_OWNED: (owned_amount[0], _join_sentences(powered_down_text, owned_amount[1], purchase_text)),
         OWNERSHIP_RENTED: (rented_amount[0], _join_sentences(rented_amount[1])),
         OWNERSHIP_RESERVED: (0.0, _join_sentences(released_text, reserved_text, purchase_text)),
     }
@@ -572,8 +578,8 @@ def _price_rent(gpu_hours: float, price: GpuHourPrice | None) -> Amount:
     return amount if price.currency == "USD" else None, text
 
 
-def _format_released_gpus(freed_gpus: int, fleet_gpus: int, *, is_powered_down: bool) -> str | None:
-    """Format the number of released GPUs, and whether they count as powered down; None without any."""
+def _format_released_gpus(freed_gpus: int, fleet_gpus: int, *, is_powered_down: bool = False) -> str | None:
+    """Format the number of released GPUs, and whether their energy is saved; None without any."""
     if not freed_gpus:
         return None
     verb = "is" if freed_gpus == 1 else "are"

@@ -172,7 +172,7 @@ class FileStep:
     @classmethod
     def manifest(cls, file: str, purpose: str) -> FileStep:
         """Make the step of a YAML file of Kubernetes objects, with ``kubectl apply`` and ``kubectl delete``."""
-        return cls(file, purpose, f"kubectl apply -f {file}", "", f"kubectl delete -f {file}")
+        return cls(file, purpose, *(f"kubectl {verb} -f {file}" for verb in ("apply", "get", "delete")))
 
 
 @dataclass(frozen=True)
@@ -265,8 +265,10 @@ class FleetBundle(Bundle):
 
     @property
     def release_instruction(self) -> str:
-        """Instruction for nodes that are not needed: return them to their provider, or power them down."""
-        return "return them to their provider" if self.rules.returned else "power them down"
+        """Instruction for nodes that are not needed: rented ones are returned."""
+        returned = "return them (delete the node or instance)"
+        unreturned = f"power them down or use them for other work; if they are rented, {returned}"
+        return returned if self.rules.returned else unreturned
 
     @property
     def mig_parted_path(self) -> str:
@@ -350,7 +352,7 @@ CHANGE_INDEX_SCHEMA: dict[str, Any] = {
     "instances_removed": pl.Int32,
 }
 """Columns of :func:`change_index` before the simulated drain times. ``untouched``: GPUs of a node that keep their
-layout; where whole nodes are drained, their jobs have to end as well."""
+layout; where whole nodes are drained, jobs on these GPUs have to end too."""
 
 
 def change_index(
@@ -451,8 +453,11 @@ def to_index_text(index: pl.DataFrame, gpu_model: GpuModel | str, change: Change
     rows = [_index_cells(row, change, dated=not actuator) for row in index.iter_rows(named=True)]
     heads = [name for name in (rows or [{}])[0] if any(row[name] for row in rows)]
     lines = [heads, ["---"] * len(heads), *([row[name] for name in heads] for row in rows)]
+    changed = count_text(index.height, "GPU" if by_gpu else "node")
+    count = f"{changed} change{'s' * (index.height == 1)}" if actuator else count_text(index.height, "layout change")
     values = {
-        "GPU_MODEL": as_gpu_model(gpu_model).name, "COUNT": count_text(index.height, "change"),
+        "GPU_MODEL": as_gpu_model(gpu_model).name, "COUNT": count,
+        "TOGETHER": "" if actuator else "; what changes at the same time has one script",
         "FILES": count_text(index["change"].n_unique(), "script"), "DURATION": describe_duration(index, change),
         "DRAIN": " *Drain* is the simulated time until a node or GPU is empty." * ("drain, median (p95)" in heads),
         "ROWS": "\n".join(f"| {' | '.join(line)} |" for line in lines),

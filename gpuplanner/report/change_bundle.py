@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
 from collections import Counter
@@ -17,6 +18,7 @@ from gpuplanner.core.errors import GeometryError, GpuPlannerError, ScenarioError
 from gpuplanner.core.output_places import MANIFEST, FolderMark
 from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
+from gpuplanner.core.scenario_fields import OWNERSHIP_RENTED
 from gpuplanner.core.schemas import FULL_GPU, QueueQuotas
 from gpuplanner.core.stage_cache import data_folder, input_hashes
 from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text, wait_text
@@ -27,11 +29,11 @@ from gpuplanner.decision.comparison_record import (
     make_wait_curve_table,
     study_comparison,
 )
-from gpuplanner.decision.decision_text import IDLE_ACTIONS, format_node_list
+from gpuplanner.decision.decision_text import IDLE_ACTIONS, MAX_LISTED_NODES, format_node_list
 from gpuplanner.decision.decision_types import WAIT_TOLERANCE_MINUTES, Decision
 from gpuplanner.decision.plan_rehearsal import make_drain_rule
 from gpuplanner.decision.policy_comparison import POLICIES
-from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, FleetRules, TenantQuota
+from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, FleetRules, PoolRule, TenantQuota
 from gpuplanner.decision.requested_jobs import RIGHTSIZED
 from gpuplanner.decision.study import Study, open_study
 from gpuplanner.hardware.catalog import find_measure_texts
@@ -116,7 +118,8 @@ def make_bundle(
             bundle.warnings.append(f"actuator {rules.actuator} cannot partition GPUs on request; use --actuator dra")
         elif rules.has_node_names or add_files is add_node_pools:
             add_files(bundle)
-        if add_files in (_add_operator_files, add_node_pools):
+        resources_change = _count_resources(rules.today) != _count_resources(rules.pools)
+        if add_files is add_node_pools or (add_files is _add_operator_files and resources_change):
             add_queues(bundle)
     except GeometryError as error:
         bundle.warnings.append(f"files for {rules.actuator} are incomplete: {error}")
@@ -128,41 +131,42 @@ def _add_operator_files(bundle: FleetBundle) -> None:
     """Add the files for Kubernetes: the ConfigMap of the MIG manager, or the script that repartitions single GPUs."""
     rules, plan = bundle.rules, bundle.rules.layout_plan()
     by_gpu = rules.actuator == "nvidia-smi"
-    if bundle.gpu_model.profiles and not by_gpu:
+    changes_layouts = bundle.gpu_model.profiles and plan["changed"].any()
+    if changes_layouts and not by_gpu:
         purpose_of_map = "MIG configurations, one per node layout, for the MIG manager; `policy.sh` creates it"
         path = bundle.path_of("configmap.yaml")
         bundle.add(to_config_map(plan, bundle.gpu_model), FileStep(path, purpose_of_map))
         bundle.add_script("policy.sh", CLUSTER_POLICY_PURPOSE)
-    if bundle.gpu_model.profiles:
+    if changes_layouts:
         drain = replace(bundle.drain, scope="gpu") if by_gpu else bundle.drain
         scripts = to_change_scripts(plan, bundle.gpu_model, change=bundle.change, drain=drain)
         _add_index(bundle)
         purpose_of_nodes = "drains nodes, repartitions them, verifies, uncordons"
         for text in scripts.values():  # one: the fleet changes once
             purpose = "repartitions GPUs one by one, verifies" if by_gpu else purpose_of_nodes
-            bundle.add(text, FileStep.script(bundle.path_of("change.sh"), purpose))
+            step = FileStep.script(bundle.path_of("change.sh"), purpose)
+            bundle.add(text, step if by_gpu else _apply_in_parts(bundle, step))
     add_release_files(bundle, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
 
 
 def _add_mig_parted_files(bundle: FleetBundle) -> None:
     """Add the mig-parted configuration and the script that applies it to each node by ssh."""
     rules, plan = bundle.rules, bundle.rules.layout_plan()
-    if bundle.gpu_model.profiles:
+    changed_nodes = sorted(set(plan.filter("changed")["node"]))
+    if bundle.gpu_model.profiles and changed_nodes:
         bundle.add(
             to_mig_parted(plan, bundle.gpu_model),
             FileStep(bundle.path_of("mig-parted.yaml"), "MIG configurations, one per node layout"),
         )
         last_start = plan["slot_start"].max()
         states = node_states_at(check_layout_plan(plan, bundle.gpu_model), last_start)  # type: ignore[arg-type]
-        changed_nodes = sorted(set(plan.filter("changed")["node"]))
-        if changed_nodes:
-            steps = "\n".join(f"config[{node}]={states[node].config_name}" for node in changed_nodes)
-            text = bundle.script(
-                "change_parted.sh", STEPS=steps, NODES=" ".join(changed_nodes), NAME=bundle.index["change"][0]
-            )
-            purpose = "waits for a node's GPU processes to end, repartitions it, verifies; saves its earlier layout"
-            _add_index(bundle)
-            bundle.add(text, FileStep.script(bundle.path_of("change.sh"), purpose))
+        steps = "\n".join(f"config[{node}]={states[node].config_name}" for node in changed_nodes)
+        text = bundle.script(
+            "change_parted.sh", STEPS=steps, NODES=" ".join(changed_nodes), NAME=bundle.index["change"][0]
+        )
+        purpose = "waits for a node's GPU processes to end, repartitions it, verifies; saves its earlier layout"
+        _add_index(bundle)
+        bundle.add(text, _apply_in_parts(bundle, FileStep.script(bundle.path_of("change.sh"), purpose)))
     if rules.released:
         purpose = f"nodes that are not needed: drain them, then {bundle.release_instruction}"
         bundle.add(join_lines(rules.released), FileStep(bundle.path_of("released.txt"), purpose))
@@ -196,8 +200,33 @@ def _add_slurm_files(bundle: FleetBundle) -> None:
     purpose = "drains nodes, waits, repartitions them, runs `install-gres.sh`, reconfigures Slurm, verifies, resumes"
     step = FileStep.script(bundle.path_of("change.sh"), purpose)
     parted = f"export PARTED={bundle.mig_parted_path}\n"
-    bundle.add(files[scripts[0]], replace(step, do=parted + step.do, undo=parted + step.undo))
+    commands = {name: parted + getattr(step, name) for name in ("do", "check", "undo")}
+    bundle.add(files[scripts[0]], replace(step, **commands))
     add_release_files(bundle, rules.released, release_purpose)
+
+
+def _split_nodes(bundle: FleetBundle) -> list[list[str]]:
+    """Split the nodes to repartition into at most ``MAX_LISTED_NODES`` parts; requests are switched after each part.
+
+    All nodes are one part where requests stay, or where the script names no nodes.
+    """
+    nodes = bundle.index["node"].unique(maintain_order=True).to_list()
+    is_whole = bundle.rules.requests != RIGHTSIZED or bundle.rules.actuator in ("slurm", "nvidia-smi")
+    size = len(nodes) if is_whole else math.ceil(len(nodes) / MAX_LISTED_NODES)
+    return [nodes[start : start + size] for start in range(0, len(nodes), max(size, 1))]
+
+
+def _apply_in_parts(bundle: FleetBundle, step: FileStep) -> FileStep:
+    """Return the step of a change script with the commands for one part of the nodes after the other."""
+    parts = _split_nodes(bundle)
+    if len(parts) == 1:
+        return step
+    commands = (f"bash {step.file} apply {' '.join(part)}\nbash {step.file} verify {' '.join(part)}" for part in parts)
+    switches = (
+        f"# Switch requests to the instances of {format_node_list(part)} (section 5), then go on:" for part in parts
+    )
+    lines = itertools.chain.from_iterable(zip(commands, switches, strict=True))
+    return replace(step, do="\n".join([*lines][:-1]))
 
 
 def _add_index(bundle: FleetBundle) -> None:
@@ -211,11 +240,13 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
     """Render the README of a change bundle as Markdown: reason, files, and commands to apply, check and undo."""
     rules, warnings = bundle.rules, "; ".join(bundle.warnings)
     text, changes = _make_text_lookup(bundle, page_words), bool(_nodes_to_repartition(bundle))
+    in_parts = changes and len(_split_nodes(bundle)) > 1
     rightsized = rules.requests == RIGHTSIZED
     bundle_files = (name for name in ("policy.sh", "power.sh", "released.txt") if bundle.path_of(name) in bundle.files)
     present = set(bundle_files)
     # A note on a file is left out where the bundle does not have the file.
-    notes = ["policy.sh" * ("policy.sh" in present), "emptying", "in_parts" * (len(_nodes_to_repartition(bundle)) > 1)]
+    notes = ["policy.sh" * ("policy.sh" in present), "emptying"]
+    notes += ["in_parts" * (len(_nodes_to_repartition(bundle)) > 1 and not in_parts)]
     notes += ["timeout" * changes, "mode_change", "reboot"]
     notes += [name * (name in present) for name in ("power.sh", "released.txt")]
     undo = ["back_requests" * rightsized, *["back_nodes", "back_reboot"] * changes]
@@ -232,7 +263,7 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
         "POOLS": _pool_table(rules, sum(measure.bought_gpus for measure in page_words.measures)),
         "AGREE": [
             text("rightsized" if rightsized else "as_today"),
-            *map(text, ("rollout_gap", "unused", "capacity", "emptying_record")),
+            *map(text, ("rollout_gap", "unused", "capacity_in_parts" if in_parts else "capacity", "emptying_record")),
             _quota_text(bundle, text),
             text(f"types_{gres_source}") * changes,
         ],
@@ -261,6 +292,7 @@ def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[st
     rules, nodes, limit = bundle.rules, _nodes_to_repartition(bundle), bundle.drain.limit_s
     blocks, has_gap = read_readme_texts(), nodes and rules.requests == RIGHTSIZED
     full_gpus = sum(pool.count * pool.offers.get(FULL_GPU, 0) for pool in rules.pools)
+    parts = _split_nodes(bundle) if nodes else []
     configs = [(pool.state.config_name, [node for node in pool.nodes if node in nodes]) for pool in rules.pools]
     values = {
         "NAMESPACE": GPU_OPERATOR_NAMESPACE, "CONFIG_MAP": MIG_CONFIG_MAP_NAME, "ACTUATOR": rules.actuator,
@@ -268,6 +300,8 @@ def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[st
         "NODES": format_node_list(nodes), "NODE": (nodes or [""])[0],
         "SCRIPT": bundle.path_of("change.sh") if nodes else "",
         "GPUS": str(sum(len(rules.todays_layouts[node]) for node in nodes)),
+        "PARTS": str(len(parts)),
+        "PART_GPUS": str(max((sum(len(rules.todays_layouts[node]) for node in part) for part in parts), default=0)),
         "TOTAL": str(sum(map(len, rules.todays_layouts.values()))),
         "LIMIT": "without a limit" if limit is None else f"up to {wait_text(limit / SECONDS_PER_MINUTE)}",
         "DURATION": describe_duration(bundle.index, bundle.change) if nodes else "",
@@ -289,6 +323,14 @@ def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[st
     return text
 
 
+def _count_resources(pools: Sequence[PoolRule]) -> Counter[str]:
+    """Count the Kubernetes resources that the nodes of some pools offer together, by name."""
+    counts = Counter[str]()
+    for pool in pools:
+        counts.update({name: count * pool.count for name, count in allocatable_resources(pool.state).items()})
+    return counts
+
+
 def _quota_text(bundle: FleetBundle, text: Callable[[str], str]) -> str:
     """List the resources whose quota to lower before or raise after the change; `text` looks up README texts."""
     rules = bundle.rules
@@ -296,10 +338,7 @@ def _quota_text(bundle: FleetBundle, text: Callable[[str], str]) -> str:
         return ""
     if bundle.path_of("queues.sh") in bundle.files:
         return text("quotas_set")
-    current, planned = Counter[str](), Counter[str]()
-    for pools, total in ((rules.today, current), (rules.pools, planned)):
-        for pool in pools:
-            total.update({name: count * pool.count for name, count in allocatable_resources(pool.state).items()})
+    current, planned = _count_resources(rules.today), _count_resources(rules.pools)
     changes: dict[str, list[str]] = {"lower before `apply`": [], "raise after `verify`": []}
     for resource in sorted(current | planned):
         verb = list(changes)[planned[resource] > current[resource]]
@@ -311,8 +350,9 @@ def _quota_text(bundle: FleetBundle, text: Callable[[str], str]) -> str:
 
 def _measure_texts(bundle: FleetBundle, page_words: PageText) -> dict[str, str]:
     """Render what to do, check and undo for each measure, in order."""
+    # Files of no action, such as quotas, belong to the change of the fleet.
     fleet_action = next(
-        (measure.action for measure in page_words.measures if measure.action in FLEET_CHANGE_ACTIONS), ""
+        (measure.action for measure in page_words.measures if measure.action in FLEET_CHANGE_ACTIONS), "release"
     )
     do, check, undo = list[str](), list[str](), list[str]()
     several = len(page_words.measures) > 1
@@ -321,21 +361,20 @@ def _measure_texts(bundle: FleetBundle, page_words: PageText) -> dict[str, str]:
         explanation, commands, checked, undone = "", [step.do for step in steps], "", ""
         if not any(commands):
             explanation, commands, checked, undone = _manual_texts(bundle, page_words, measure)
-        name = f"{number}. **{measure.text}.**" if several or not measure.steps else ""
+        heading = f"Action {number}: " * several
+        name = f"{heading}**{measure.text}.**" if several or not measure.steps else ""
         texts = [text for text, _ in measure.steps] + [explanation] * bool(measure.bought_gpus)
         head = " ".join(filter(None, (name, measure.condition, "" if measure.bought_gpus else explanation)))
-        step_lines = [f"{'   ' * several}- {text[:1].upper()}{text[1:]}" for text in texts]
-        do.append("\n".join([*filter(None, [head, *step_lines]), "", _fence_commands(commands)]).strip())
+        step_lines = [f"- {text[:1].upper()}{text[1:]}" for text in texts]
+        parts = (head, "\n".join(step_lines), _fence_commands(commands))
+        do.append("\n\n".join(filter(None, parts)))
         checked += _fence_commands([step.check for step in steps])
         undone += _fence_commands([step.undo for step in reversed(steps)])
-        heading = f"Measure {number}:\n\n" if several else ""
+        heading = f"{heading.strip()}\n\n" * several
         check += [heading + checked] if checked else []
         undo += [heading + undone] if undone else []
-    other_commands = [] if fleet_action else [step.do for step in bundle.steps if not step.action and step.do]
-    if other_commands:
-        do.append(f"The other files keep settings as they are today:\n\n{_fence_commands(other_commands)}")
-    parts = {"DO": do, "CHECK": check, "UNDO": undo[::-1]}
-    return {key: "\n\n".join(texts) or NOTHING_TO_DO_TEXT for key, texts in parts.items()}
+    sections = {"DO": do, "CHECK": check, "UNDO": undo[::-1]}
+    return {key: "\n\n".join(texts) or NOTHING_TO_DO_TEXT for key, texts in sections.items()}
 
 
 def _manual_texts(bundle: FleetBundle, page_words: PageText, measure: MeasureText) -> tuple[str, list[str], str, str]:
@@ -385,12 +424,16 @@ def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
 
 
 def _fence_commands(commands: Sequence[str]) -> str:
-    """Join shell commands into a fenced Markdown code block, without repeated lines; empty without commands."""
+    """Join shell commands into fenced Markdown code blocks, without repeated lines; empty without commands.
+
+    A comment line becomes text between two blocks.
+    """
     lines: list[str] = []
     for command in commands:
         # What was set before need not be set again.
         lines += [line for line in command.splitlines() if line not in lines]
-    return "```bash\n" + "\n".join(lines) + "\n```" if lines else ""
+    text = "```bash\n" + "\n".join(lines) + "\n```" if lines else ""
+    return re.sub(r"^# (.*)", r"```\n\n\1\n\n```bash", text, flags=re.M)
 
 
 BUNDLE_FOLDER_MARK = FolderMark(MANIFEST, "gpuplanner export 1")
@@ -426,14 +469,15 @@ def emptying_times(scenario: Scenario, nodes: Sequence[str]) -> tuple[float, flo
 
 
 def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_type: str | None = None) -> Bundle | None:
-    """Make the change bundle for the decision of a policy comparison; None if it has no target fleet."""
+    """Make the change bundle for the decision of a policy comparison; None if there is nothing to apply."""
     rules, decision = comparison.rules, comparison.decision
-    if rules is None:
+    if rules is None or not decision.has_changes:
         return None
     load_model = load_any_gpu_model if is_catalogue_model(rules.gpu_model) else make_non_mig_model
     gpu_model = load_model(rules.gpu_model)
     change = find_change_cost(scenario, gpu_model)
-    rules = replace(rules, quotas=tuple(_read_quotas(scenario, gpu_model)))
+    returned = rules.returned or decision.financial_impact.ownership == OWNERSHIP_RENTED
+    rules = replace(rules, returned=returned, quotas=tuple(_read_quotas(scenario, gpu_model)))
     drain, emptying, changed = make_drain_rule(scenario, change), "", rules.layout_plan().filter("changed")["node"]
     emptying_s = emptying_times(scenario, [*changed.unique(), *rules.released])
     if emptying_s is not None and drain.scope == "node":
@@ -500,11 +544,18 @@ def export_decision(
     comparison = kept_study.comparison if kept_study is not None and is_kept else study_comparison(scenario)
     bundle = make_decision_bundle(scenario, comparison, gres_type=gres_type)
     if bundle is None:
-        got, todo = comparison.decision.sentence, "Ingest more jobs."
-        raise ScenarioError(f"export of {scenario.name}", "a decision", got, todo)
+        got = f"nothing to apply: {comparison.decision.sentence}"
+        raise ScenarioError(
+            f"export of {scenario.name}", "a decision that changes the fleet", got, "No file is needed."
+        )
     with replace_directory(out, mark=BUNDLE_FOLDER_MARK) as folder:
         bundle.write(folder)
-    return [Path(out) / name for name in sorted(bundle.files)], tuple(bundle.warnings)
+    return list_written_files(out), tuple(bundle.warnings)
+
+
+def list_written_files(folder: str | Path) -> list[Path]:
+    """List all files of a folder that was just written, checksums and manifest included."""
+    return sorted(path for path in Path(folder).rglob("*") if path.is_file())
 
 
 def write_handover_folder(scenario: Scenario, comparison: Comparison, out: str | Path) -> Path:
@@ -577,7 +628,7 @@ def _ticket_lines(decision: Decision) -> Iterator[str]:
     if decision.measures and decision.measures[-1].action in IDLE_ACTIONS:
         yield "Jobs that find no node powered on wait until one is up."
     elif not slower_sizes and decision.service:
-        order = ", if the measures take effect in this order" if len(decision.measures) > 1 else ""
+        order = ", if the actions take effect in this order" if len(decision.measures) > 1 else ""
         rises = [
             f"{size.size} ({size.today_mean_minutes:.1f} → {size.recommended_mean_minutes:.1f} min)"
             for size in decision.service
@@ -598,13 +649,13 @@ def _describe_measures(decision: Decision) -> Iterator[MeasureText]:
     latest = decision.longest_waiting
     check_command = decision.next_steps[-1].command if decision.next_steps else None
     for number, measure in enumerate(decision.measures):
-        condition = f"Only once step {number} is in effect." if measure.condition else ""
+        condition = f"Only once action {number} is in effect." if measure.condition else ""
         if measure.condition and latest and decision.measures[number - 1].action in WAIT_REDUCING_ACTIONS:
             condition = (
-                f"Only once step {number} is in effect and has shortened waits: p95 queue wait on {latest.size} "
+                f"Only once action {number} is in effect and has shortened waits: p95 queue wait on {latest.size} "
                 f"{wait_text(latest.today_p95_minutes)} today, {wait_text(latest.recommended_p95_minutes)} simulated "
-                f"with all measures. After a week, export the jobs again and check with `{check_command}`: "
-                f"without step {number}, jobs wait longer."
+                f"with all actions. After a week, export the jobs again and check with `{check_command}`: "
+                f"without action {number}, jobs wait longer."
             )
         steps = [
             (step.what, step.command)

@@ -20,7 +20,7 @@ from gpuplanner.report.bundle_files import (
     fill_template,
     join_lines,
 )
-from gpuplanner.report.mig_manager_files import allocatable_resources, to_config_map
+from gpuplanner.report.mig_manager_files import ALL_DISABLED_CONFIG, allocatable_resources, to_config_map
 
 KARPENTER_NODE_CLASSES = {
     "aws": ("karpenter.k8s.aws", "EC2NodeClass"),
@@ -43,7 +43,7 @@ FIND_CLUSTER_AUTOSCALER_COMMAND = "kubectl get deployment --namespace kube-syste
 def add_node_pools(bundle: FleetBundle) -> None:
     """Add a node pool for each layout, for Karpenter and Cluster Autoscaler, with a reserve of idle nodes."""
     rules, path_of = bundle.rules, bundle.path_of
-    if bundle.gpu_model.profiles:
+    if _has_partitioned_pools(bundle):
         role = "MIG configurations, one per pool; a new node is labelled with that of its pool; `policy.sh` creates it"
         bundle.add(to_config_map(rules.make_pool_plan(), bundle.gpu_model), FileStep(path_of("configmap.yaml"), role))
         bundle.add_script("policy.sh", CLUSTER_POLICY_PURPOSE)
@@ -67,6 +67,11 @@ def _run_if_autoscaled(command: str) -> str:
     return f"if {condition}; then {command}; else echo '{error}' >&2; false; fi"
 
 
+def _has_partitioned_pools(bundle: FleetBundle) -> bool:
+    """Whether a pool has MIG instances; without, its nodes need no MIG configuration of this bundle."""
+    return any(layout != FULL_GPU for pool in bundle.rules.pools for layout in pool.layouts)
+
+
 def _pool_values(bundle: FleetBundle, pool: PoolRule) -> dict[str, str]:
     """Return the values of the template placeholders of one node pool, by placeholder name."""
     rules = bundle.rules
@@ -75,7 +80,7 @@ def _pool_values(bundle: FleetBundle, pool: PoolRule) -> dict[str, str]:
     cloud, types = _find_instance_types(bundle, len(pool.layouts))
     group, kind = KARPENTER_NODE_CLASSES[cloud]
     return {
-        "POOL": pool.name, "CONFIG": pool.state.config_name if bundle.gpu_model.profiles else "all-disabled",
+        "POOL": pool.name, "CONFIG": pool.state.config_name if _has_partitioned_pools(bundle) else ALL_DISABLED_CONFIG,
         "LEAD_S": f"{rules.lead_s:.0f}", "SLOW_S": f"{rules.lead_slow_s:.0f}", "NODES": str(rules.nodes),
         "KEPT": str(pool.kept if rules.powers_nodes_down else pool.count), "MOST": str(_max_nodes(bundle, pool)),
         "NODE_CLASS_GROUP": group, "NODE_CLASS_KIND": kind, "INSTANCE_TYPES": ", ".join(types),
@@ -123,10 +128,13 @@ def _add_cluster_autoscaler_files(bundle: FleetBundle) -> None:
     values, groups = (bundle.path_of(name) for name in ("cluster-autoscaler-values.yaml", "node-groups.json"))
     release = "cluster-autoscaler autoscaler/cluster-autoscaler --namespace kube-system --reuse-values"
     do = f"if {FIND_CLUSTER_AUTOSCALER_COMMAND} >/dev/null 2>&1; then helm upgrade {release} --values {values}; fi"
-    rollback = "helm rollback cluster-autoscaler --namespace kube-system"
-    undo = f"if {FIND_CLUSTER_AUTOSCALER_COMMAND} >/dev/null 2>&1; then {rollback}; fi"
+    check, undo = (
+        f"if {FIND_CLUSTER_AUTOSCALER_COMMAND} >/dev/null 2>&1; then helm {verb} cluster-autoscaler --namespace "
+        "kube-system; fi"
+        for verb in ("get values", "rollback")
+    )
     purpose = "Cluster Autoscaler instead of Karpenter: its flags, for the Helm release `cluster-autoscaler`"
-    bundle.add(fill_template("autoscaler_values.yaml", flags), FileStep(values, purpose, do, "", undo))
+    bundle.add(fill_template("autoscaler_values.yaml", flags), FileStep(values, purpose, do, check, undo))
     purpose = (
         "for Cluster Autoscaler: size, labels, taints and tags of the node groups on AWS, Azure and GCE; create the "
         "groups with your own tool"
@@ -174,11 +182,11 @@ def _add_reserve_files(bundle: FleetBundle) -> None:
     with_buffers = "kubectl get crd capacitybuffers.autoscaling.x-k8s.io -o name"
     text = head + "".join(fill_template("buffer.yaml", _pool_values(bundle, pool)) for pool in pools_with_reserve)
     purpose = "reserve of idle nodes, as CapacityBuffer"
-    do, undo = (
+    commands = (
         f"if {with_buffers} >/dev/null 2>&1; then kubectl {verb} -f {buffers}; else kubectl {verb} -f {pods}; fi"
-        for verb in ("apply", "delete")
+        for verb in ("apply", "get", "delete")
     )
-    bundle.add(text, FileStep(buffers, purpose, do, "", undo))
+    bundle.add(text, FileStep(buffers, purpose, *commands))
     text = head + "".join(fill_template("pause_pods.yaml", _pool_values(bundle, pool)) for pool in pools_with_reserve)
     bundle.add(text, FileStep(pods, "the same as low-priority pods, for controllers without CapacityBuffer"))
 
@@ -193,8 +201,8 @@ def add_dra_files(bundle: FleetBundle) -> None:
     release = "dra-driver-nvidia-gpu"
     do = f"helm upgrade --install {release} {chart} --namespace {release} --create-namespace --values {values}"
     bundle.add(fill_template("dra_values.yaml", {"GATE_KEY": gate, "GATE_NAME": name}),
-             FileStep(values, "Helm values of the DRA driver, with dynamic MIG enabled", do, "",
-                  f"helm uninstall {release} --namespace {release}"))  # fmt: skip
+             FileStep(values, "Helm values of the DRA driver, with dynamic MIG enabled", do,
+                  *(f"helm {verb} {release} --namespace {release}" for verb in ("status", "uninstall"))))  # fmt: skip
     bundle.files[path_of("nodes.txt")] = join_lines(nodes)
     bundle.add_script("label_nodes.sh", "labels the nodes of `nodes.txt` for the DRA driver", "nodes.sh")
     # Profiles that differ in media engines alone are left out; the largest stands first.

@@ -28,7 +28,7 @@ from gpuplanner.report.bundle_files import (
     fill_template,
     to_index_text,
 )
-from gpuplanner.report.change_bundle import BUNDLE_FOLDER_MARK, README_FILE, step_tables
+from gpuplanner.report.change_bundle import BUNDLE_FOLDER_MARK, README_FILE, list_written_files, step_tables
 from gpuplanner.report.export_verification import states_layouts, verify_file
 from gpuplanner.report.finance_exports import FOCUS_TIME_FORMAT, write_workbook
 from gpuplanner.report.mig_manager_files import to_change_scripts, to_config_map, to_mig_parted
@@ -85,7 +85,7 @@ def export_plan(
     with replace_directory(out, mark=BUNDLE_FOLDER_MARK, inputs=[path]) as folder:
         bundle.write(folder)
         _check_layouts(folder, problem)
-    return [Path(out) / name for name in sorted(bundle.files)]
+    return list_written_files(out)
 
 
 def make_calendar_bundle(
@@ -144,7 +144,7 @@ def make_calendar_bundle(
         if scripts and drain.scope == "node":
             policy_values = {"CONFIG_MAP": MIG_CONFIG_MAP_NAME, "NAMESPACE": GPU_OPERATOR_NAMESPACE}
             # policy.sh creates the ConfigMap, with the configurations that are in it already.
-            bundle.steps = [replace(step, do="", undo="") for step in bundle.steps]
+            bundle.steps = [replace(step, do="", check="", undo="") for step in bundle.steps]
             bundle.add(
                 fill_template("policy.sh", policy_values),
                 FileStep.script("mig-manager/policy.sh", CLUSTER_POLICY_PURPOSE),

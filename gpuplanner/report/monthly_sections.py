@@ -246,7 +246,7 @@ def describe_period(study: Study) -> str:
 
 def list_downloads(study: Study) -> Links:
     """List the files beside the page, with their names."""
-    has_bundle = study.plan is not None and study.headline.board_has_mig
+    has_bundle = study.comparison.rules is not None and study.decision.has_changes
     pdf = [PDF_FILE] if find_browser() is not None else []
     return (*([BUNDLE_LINK] if has_bundle else []), *DOWNLOAD_FILES, *pdf)
 

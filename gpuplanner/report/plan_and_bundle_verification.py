@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner import ingest
-from gpuplanner.core.errors import ScenarioError, examples
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError, examples
 from gpuplanner.core.output_places import MANIFEST, WrittenFile, read_manifest
 from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR
 from gpuplanner.core.schemas import FULL_GPU
@@ -44,8 +44,8 @@ from gpuplanner.report.export_verification import FileReport, states_layouts, ve
 UNCHECKED_FOLDER = "other"
 """Folder of a bundle with the files of third-party exporters, of which only the hash is checked."""
 UNCHANGED_TEXT = "unchanged since export"
-EDITED_UNCHECKED_TEXT = "edited since export; this file has no other check"
-EDITED_CHECKED_TEXT = "edited since export; run gpuplanner verify on this file alone"
+EDITED_TEXT = "edited since export"
+EDITED_UNCHECKED_TEXT = f"{EDITED_TEXT}; this file has no other check"
 _VERIFIABLE_PLAN_PATTERN = re.compile(r'"format":\s*"gpuplanner\.(?:plan|fleet-plan|services)/')
 """Format line of JSON files that can be verified: a plan, a fleet plan or a plan of services."""
 
@@ -144,14 +144,17 @@ def _check_bundle(folder: Path, gpu_model: str | None, gpus_per_node: int | None
             report.problems.append(f"{name}: missing")
             continue
         has_check = UNCHECKED_FOLDER not in name.parts and _has_own_check(path)
+        file_report = FileReport(ok=True, findings=[] if has_check else [UNCHANGED_TEXT])
         if not written.is_unchanged_at(path):
-            report.problems.append(f"{name}: {EDITED_CHECKED_TEXT if has_check else EDITED_UNCHECKED_TEXT}")
-        elif has_check:
-            file_report = verify_any(path, gpu_model, gpus_per_node=gpus_per_node)
-            report.problems.extend(f"{name}: {fault}" for fault in file_report.problems)
-            report.findings.extend(f"{name}: {line}" for line in file_report.findings)
-        else:
-            report.findings.append(f"{name}: {UNCHANGED_TEXT}")
+            report.problems.append(f"{name}: {EDITED_TEXT if has_check else EDITED_UNCHECKED_TEXT}")
+            file_report = FileReport(ok=False)
+        if has_check:
+            try:
+                file_report = verify_any(path, gpu_model, gpus_per_node=gpus_per_node)
+            except GpuPlannerError as error:
+                file_report = FileReport(ok=False, problems=[str(error)])
+        report.problems.extend(f"{name}: {fault}" for fault in file_report.problems)
+        report.findings.extend(f"{name}: {line}" for line in file_report.findings)
     if not report.problems:
         gpu_model = gpu_model or _find_gpu_model_in_text(folder / README_FILE)
         report.findings.insert(0, f"{len(files)} files unchanged since export, for {gpu_model}")
@@ -353,10 +356,10 @@ def compare_with_plan(current: Sequence[str | Path], plan_path: str | Path, time
     cluster, jobs, problems = _read_cluster(current, problem.gpu_model, time)
     common = [node for node in planned if node in cluster]
     if not common:
-        expected = f"nodes of one cluster, such as {examples(sorted(planned))}"
+        expected = f"the nodes of {plan_path}, such as {examples(sorted(planned))}"
         got = "; ".join(problems[:5]) or (examples(sorted(cluster)) if cluster else "no node with GPUs")
         todo = "Give a dump of the cluster of the plan."
-        raise ScenarioError(f"{', '.join(map(str, current))} beside {plan_path}", expected, got, todo)
+        raise ScenarioError(", ".join(map(str, current)), expected, got, todo)
     problems += [f"{node}: in the plan, but not in the cluster" for node in planned if node not in cluster]
     rows = []
     for node in common:

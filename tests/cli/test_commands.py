@@ -7,13 +7,16 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import typer
 
 from gpuplanner import __version__
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
+from gpuplanner.report.change_bundle import export_decision, make_decision_bundle
 
 CLASSIC = "1g.5gb,2g.10gb,3g.20gb,4g.20gb,7g.40gb"
 
@@ -155,6 +158,19 @@ def test_export_opens_the_study_of_a_folder(command, tmp_path, study, monkeypatc
     assert code == 0, err
     page = (tmp_path / "export" / "README.md").read_text()
     assert page.startswith(f"# {study.decision.sentence}\n")
+    assert all(f"{tmp_path / 'export' / name}\n" in err for name in ("SHA256SUMS", "manifest.json"))
+    for words in (("--to", "runbook"), ("--at", "2026-02-01"), ("--scenario", "sample")):
+        code, _, err = command("export", str(tmp_path / "s"), "-o", str(tmp_path / "other"), *words)
+        assert (code, f"{words[0]}: only with a plan.json" in " ".join(err.split())) == (2, True)
+
+
+def test_a_decision_that_changes_nothing_has_no_bundle(tmp_path, study):
+    kept = replace(study.decision, action="none", measures=(), policy="today", sentence="No recommendation: none.")
+    comparison = replace(study.comparison, decision=kept)
+    assert make_decision_bundle(study.scenario, comparison) is None
+    with pytest.raises(ScenarioError, match="nothing to apply: No recommendation: none"):
+        export_decision(study.scenario, tmp_path / "e", kept_study=replace(study, comparison=comparison))
+    assert not (tmp_path / "e").exists()
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_files_of_a_pack_that_were_edited_are_named(kept, tmp_path):
         path.write_text(path.read_text() + "# by hand")
     script.unlink()
     assert verify_any(tmp_path / "out", None).problems == [
-        "mig-manager/configmap.yaml: edited since export; run gpuplanner verify on this file alone",
+        "mig-manager/configmap.yaml: edited since export",
         "mig-manager/timer.sh: missing",
         "mig-manager/timer.yaml: edited since export; this file has no other check",
     ]
@@ -70,6 +70,7 @@ def test_files_of_a_pack_that_were_edited_are_named(kept, tmp_path):
     assert verify_any(timer, None).problems == ["edited since export; this file has no other check"]
     config.write_text(config.read_text().replace('"1g.10gb": 7', '"1g.10gb": 8'))
     assert "holds at most 7" in verify_any(config, None).problems[0]
+    assert any("holds at most 7" in fault for fault in verify_any(tmp_path / "out", None).problems)
 
 
 def test_a_format_that_is_not_known_is_refused_with_the_nearest(kept, tmp_path):

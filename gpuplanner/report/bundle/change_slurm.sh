@@ -7,7 +7,7 @@
 #                             'apply' and 'cancel' delete the reservation
 #   bash FILE cancel          delete the reservation and resume the nodes that are not repartitioned yet
 #   bash FILE apply           check, drain, wait until empty, repartition, update slurm.conf, reconfigure, resume
-#   bash FILE verify          compare each node with the plan; changes nothing
+#   bash FILE verify          compare each node with the plan, in Slurm and by mig-parted assert; changes nothing
 #   bash FILE rollback        restore the MIG layout and Gres that each node had before, also after a failure
 #
 # All nodes share slurm.conf, so they change together, once the last of them is empty. If a node still runs jobs after
@@ -296,7 +296,13 @@ case "$verb" in
     install_lines --dry-run "$lines" >/dev/null
     change_nodes "$lines"
     ;;
-  verify) compare ;;
+  verify)
+    compare
+    for node in "${nodes[@]}"; do
+      [[ -n "${REPARTITION:-}" ]] || ssh "$node" nvidia-mig-parted assert -f "$parted" -c "${config[$node]}" >/dev/null ||
+        fail "Fix $node: Slurm has the planned Gres, but mig-parted finds another layout than ${config[$node]}."
+    done
+    ;;
   rollback)
     if [[ ! -e "$state/lines" ]]; then
       resume

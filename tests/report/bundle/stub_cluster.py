@@ -263,7 +263,7 @@ class Commands:
     def helm(self, *words: str) -> str:
         if words[0] == "uninstall":
             del self.objects[f"helm/{words[1]}"]
-        else:
+        elif words[0] == "upgrade":
             self.objects[f"helm/{words[2]}"] = {"words": list(words)}
         return ""
 

@@ -66,7 +66,7 @@ def test_index_and_scripts_wait_equally_long(turns: pl.DataFrame, limit_s: float
     shortest = index.filter(pl.col("planned") == START + timedelta(hours=8))["give_up_at"][0]
     expected = 1800 if limit_s is None else min(limit_s, 1800.0)
     assert shortest == START + timedelta(hours=8, seconds=expected)
-    assert "mig-manager: Nodes change in parallel. A node" in to_index_text(
+    assert "mig-manager: Nodes that one command changes do so in parallel. A node" in to_index_text(
         index, BOARD, ChangeCost.from_catalogue(BOARD)
     )
 

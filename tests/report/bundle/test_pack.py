@@ -471,7 +471,7 @@ def test_edited_lines_for_slurm_that_do_not_fit_are_found(file: str, old: str, n
 
 PACKED_FIRST = (
     MeasureText("pack", "Let jobs fill nodes one by one", "", [("edit slurm.conf", "scontrol reconfigure")]),
-    MeasureText("release", "Release 2 GPUs", "Only once step 1 is in effect.", [("drain n4", "scontrol update")]),
+    MeasureText("release", "Release 2 GPUs", "Only once action 1 is in effect.", [("drain n4", "scontrol update")]),
 )
 
 
@@ -490,7 +490,7 @@ def test_every_measure_stands_under_apply_in_its_order():
     page = page_of(released_alone(), *PACKED_FIRST)
     do = page.partition("\n## 3. Apply\n")[2].partition("\n## ")[0]
     first, condition, second = (
-        do.index(text) for text in ("scontrol reconfigure", "Only once step 1", "bash slurm/release.sh apply")
+        do.index(text) for text in ("scontrol reconfigure", "Only once action 1", "bash slurm/release.sh apply")
     )
     assert first < condition < second
     undo = page.partition("\n## Roll back\n")[2]
@@ -510,7 +510,7 @@ def test_a_purchase_has_a_page_of_its_own_without_commands():
         assert useless not in page
     both = page_of(fixed("mig-manager"), MeasureText("repartition", "Repartition GPUs"), buy)
     assert "| to buy | 2 new nodes | 2 GPUs |" in both
-    assert "   - After delivery: join the new nodes" in both
+    assert "- After delivery: join the new nodes" in both
 
 
 def test_the_page_states_the_mode_change_the_reboot_and_the_gap():
@@ -532,7 +532,7 @@ def test_the_page_states_the_mode_change_the_reboot_and_the_gap():
     assert "MIG mode changes on" not in other.files[README_FILE]
     assert "survive a reboot" not in other.files[README_FILE]
     assert "Until the requests are switched" not in other.files[README_FILE]
-    assert "Nodes change in parallel." in other.files["mig-manager/changes.md"]
+    assert "1 node changes with 1 script." in other.files["mig-manager/changes.md"]
 
 
 def test_slices_that_no_instance_uses_are_stated():
@@ -554,7 +554,10 @@ def test_a_measure_without_its_files_names_the_reason_and_the_command():
     cut = MeasureText("repartition", "Repartition GPUs")
     page = page_of(fixed("slurm"), cut, PACKED_FIRST[1], gres_type="not a type")
     do = page.partition("\n## 3. Apply\n")[2].partition("\n## ")[0]
-    assert "1. **Repartition GPUs.** No file here carries it out (files for slurm are incomplete: Slurm GRES type" in do
+    assert (
+        "Action 1: **Repartition GPUs.** No file here carries it out (files for slurm are incomplete: Slurm GRES type"
+        in do
+    )
     assert "fix this, then run `gpuplanner export`" in do
 
 
@@ -571,3 +574,112 @@ def test_pools_are_written_whole_or_not_at_all():
     found = packed(pools("slurm"), gres_type="not a type")
     assert set(found.files) == {README_FILE}
     assert "not a type" in found.files[README_FILE].splitlines()[0]
+
+
+@pytest.mark.parametrize("actuator", ["mig-manager", "nvidia-smi", "slurm", "mig-parted", "autoscaler"])
+def test_a_release_without_layout_changes_has_nothing_that_changes_layouts(actuator: str) -> None:
+    rules = replace(released_alone(), actuator=actuator)
+    pack = packed(pools(actuator) if actuator == "autoscaler" else rules)
+    if actuator == "autoscaler":
+        full = replace(pools(actuator), pools=pools(actuator).pools[:1])
+        pack = packed(full)
+        assert 'nvidia.com/mig.config: "all-disabled"' in pack.files["autoscaler/karpenter.yaml"].replace("'", '"') or (
+            "nvidia.com/mig.config: all-disabled" in pack.files["autoscaler/karpenter.yaml"]
+        )
+    for name in ("policy.sh", "configmap.yaml", "mig-parted.yaml", "change.sh", "Cluster-wide"):
+        assert not any(name in text for text in (*pack.files, pack.files[README_FILE])), name
+
+
+RELEASE = MeasureText("release", "Release 2 GPUs")
+
+
+@pytest.mark.parametrize("actuator", ["mig-manager", "nvidia-smi", "slurm", "mig-parted", "autoscaler", "dra"])
+@pytest.mark.parametrize("measures", [(), (RELEASE,), (MeasureText("rightsize", "Partition GPUs"), RELEASE)])
+def test_every_script_that_is_applied_is_verified_and_rolled_back(
+    actuator: str, measures: tuple[MeasureText, ...]
+) -> None:
+    rules = {"autoscaler": pools("autoscaler"), "dra": jobs_cut()}.get(actuator, fixed(actuator))
+    if measures and actuator in ("autoscaler", "dra"):
+        measures = (MeasureText("autoscale", "Autoscale"),)
+    page = page_of(rules, *measures)
+    applied = set(re.findall(r"bash (\S+\.sh) apply", fenced(page, "Apply")))
+    assert applied or actuator == "mig-parted"
+    for section, verb in (("Verify", "verify"), ("Roll back", "rollback")):
+        assert set(re.findall(rf"bash (\S+\.sh) {verb}", fenced(page, section))) == applied
+    assert "keep settings as they are today" not in page
+
+
+@needs_bash
+@pytest.mark.parametrize("actuator", ["mig-manager", "mig-parted"])
+def test_requests_are_switched_after_each_node(actuator: str, tmp_path: Path) -> None:
+    cut = PoolRule("cut", CUT, 2, ("n3", "n4"), 2)
+    rules = replace(fixed(actuator), requests="rightsized", released=())
+    rules = replace(rules, pools=(rules.pools[0], cut), nodes=4)
+    pack = packed(rules)
+    page = pack.files[README_FILE]
+    apply = page.partition("## 3. Apply")[2].partition("## 4.")[0]
+    script = f"bash {actuator}/change.sh"
+    order = ["apply n3", "verify n3", "Switch requests to the instances of n3", "apply n4", "verify n4"]
+    places = [apply.rindex(word if word.startswith("Switch") else f"{script} {word}") for word in order]
+    assert places == sorted(places)
+    assert f"{script} apply\n" not in apply
+    assert "n3, n4 change in 2 parts" in page
+    assert "at most 2 of 8 GPUs" in page
+    folder = written(pack, tmp_path / "export")
+    cluster = Stub(tmp_path / "cluster", rules.todays_layouts)
+    before = cluster.snapshot()
+    first = "\n".join(fenced(page, "Apply").partition(f"{script} apply n4")[:1])
+    assert cluster.run(first, folder).returncode == 0
+    assert (cluster.offers("n3"), cluster.offers("n4")) == (cut.offers, {"gpu": 2})
+    done = cluster.run(fenced(page, "Apply"), folder)
+    assert done.returncode == 0, done.stderr
+    assert cluster.offers("n4") == cut.offers
+    assert cluster.run(f"{script} apply n9", folder).returncode == 1
+    assert cluster.run(fenced(page, "Roll back"), folder).returncode == 0
+    assert cluster.snapshot()[0]["n4"]["layouts"] == before[0]["n4"]["layouts"]
+
+
+def test_many_nodes_change_in_few_parts() -> None:
+    names = tuple(f"n{number:03}" for number in range(100))
+    rules = FleetRules(
+        "mig_static", "mig-manager", BOARD, (PoolRule("cut", CUT, 100, names, 100),), 100,
+        (PoolRule("today-1", TODAY, 100, names),), requests="rightsized", begins="2026-11-02T00:00:00+00:00",
+    )  # fmt: skip
+    assert packed(rules).files[README_FILE].count("change.sh apply n") == 6
+
+
+@needs_bash
+def test_mig_parted_refuses_a_rollback_in_the_wrong_order(tmp_path: Path) -> None:
+    first, second = fixed("mig-parted"), replace(fixed("mig-parted"), begins="2026-12-02T00:00:00+00:00")
+    second = replace(second, pools=(first.pools[0], PoolRule("cut", ("gpu", "1g.10gb:7"), 1, ("n3",), 1)))
+    folders = [written(packed(rules), tmp_path / f"b{number}") for number, rules in enumerate((first, second))]
+    cluster = Stub(tmp_path / "cluster", first.todays_layouts)
+    for folder in folders:
+        assert cluster.run("bash mig-parted/change.sh apply", folder).returncode == 0
+    refused = cluster.run("bash mig-parted/change.sh rollback", folders[0])
+    assert (refused.returncode, "of a later change; roll that one back first" in refused.stderr) == (1, True)
+    assert cluster.offers("n3") == {"gpu": 1, "1g.10gb": 7}
+    for folder in folders[::-1]:
+        assert cluster.run("bash mig-parted/change.sh rollback", folder).returncode == 0
+    assert cluster.offers("n3") == {"gpu": 2}
+
+
+@needs_bash
+def test_slurm_verifies_the_layout_that_mig_parted_finds(tmp_path: Path) -> None:
+    pack = packed(fixed("slurm"))
+    folder = written(pack, tmp_path / "export")
+    cluster = Stub(tmp_path / "cluster", fixed("slurm").todays_layouts, gres_type=TYPE)
+    page = pack.files[README_FILE]
+    assert cluster.run(commands(page), folder).returncode == 0
+    state = cluster.state
+    state["nodes"]["n3"]["layouts"] = ["gpu", "7g.80gb:1"]
+    cluster.write(state)
+    found = cluster.run(fenced(page, "Verify"), folder)
+    assert (found.returncode, "Fix n3: Slurm has the planned Gres" in found.stderr) == (1, True)
+
+
+def test_rented_nodes_are_returned_and_not_powered_down() -> None:
+    rented = page_of(replace(released_alone(), returned=True), RELEASE)
+    assert "return them (delete the node or instance): the saving depends on it" in rented
+    assert "power them down" not in rented
+    assert "power them down or use them for other work" in page_of(released_alone(), RELEASE)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Repartitions nodes with nvidia-mig-parted over ssh, GPU model @GPU_MODEL@.
 #
-#   bash FILE check     list what would stop the change (preflight); changes nothing
-#   bash FILE apply     wait until the GPUs of a node have no processes, save its MIG layout, repartition it, verify
-#   bash FILE verify    compare each node with the plan; changes nothing
-#   bash FILE rollback  restore the MIG layout that each node had before
+#   bash FILE check [NODE...]     list what would stop the change (preflight); changes nothing
+#   bash FILE apply [NODE...]     wait until the GPUs of a node have no processes, save its layout, repartition it, verify
+#   bash FILE verify [NODE...]    compare each node with the plan; changes nothing
+#   bash FILE rollback [NODE...]  restore the MIG layout that each node had before; exit with 1 and change nothing if
+#                                 another change bundle repartitioned one of them since
 #
 # The script does not contact a scheduler: drain the nodes yourself before, and resume them afterwards. A node that still
 # has GPU processes after TIMEOUT_S keeps its layout, and the script exits with 75.
@@ -54,14 +55,22 @@ repartition_node() { # NODE FILE CONFIG
     $remote "$1" nvidia-mig-parted export -l before </dev/null >"$state/$1.new"
     mv "$state/$1.new" "$state/$1.yaml"
   fi
+  touch "$state/$1.unfinished"
   parted "$1" "$2" apply -c "$3"
   has_layout "$1" "$2" "$3" || fail "Fix $1: its MIG layout is not $3."
+  rm "$state/$1.unfinished"
   echo "$1: $3"
 }
 
 verb="${1:-}"
 code=0
-nodes=(@NODES@)
+if (($#)); then shift; fi
+readonly all=' @NODES@ '
+for node in "$@"; do
+  [[ "$all" == *" $node "* ]] || fail "Fix $node: it is not part of this change. Nodes: $all"
+done
+nodes=("$@")
+if ((!$#)); then read -r -a nodes <<<"$all"; fi
 case "$verb" in
   check)
     for node in "${nodes[@]}"; do
@@ -80,6 +89,13 @@ case "$verb" in
     ;;
   rollback)
     for node in "${nodes[@]}"; do
+      # Where this change stopped half way, the node may have any layout.
+      [[ ! -e "$state/$node.yaml" || -e "$state/$node.unfinished" ]] ||
+        has_layout "$node" "$here/mig-parted.yaml" "${config[$node]}" ||
+        has_layout "$node" "$state/$node.yaml" before ||
+        fail "Fix $node: its MIG layout is of a later change; roll that one back first. Nothing was changed."
+    done
+    for node in "${nodes[@]}"; do
       if [[ -e "$state/$node.yaml" ]]; then
         repartition_node "$node" "$state/$node.yaml" before
         if ((!code)); then rm "$state/$node.yaml"; fi
@@ -89,7 +105,7 @@ case "$verb" in
     done
     ;;
   *)
-    echo "usage: bash $0 check|apply|verify|rollback" >&2
+    echo "usage: bash $0 check|apply|verify|rollback [NODE...]" >&2
     exit 2
     ;;
 esac
