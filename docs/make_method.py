@@ -15,7 +15,7 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_MINUTE
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_MINUTE
 from gpuplanner.decision.capacity_measures import keep_fleet
 from gpuplanner.decision.comparison_record import compare_policies, make_service_table, make_wait_curve_table
 from gpuplanner.decision.explained_waits import explain_waits, make_cause_table, sum_waits

@@ -13,8 +13,8 @@ from gpuplanner.core.errors import VerificationError
 from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
-from gpuplanner.core.units_and_number_texts import GRAMS_PER_KILOGRAM, UNALLOCATED_TEAM, money_text, split_amount
-from gpuplanner.core.units_and_number_texts import round_money as to_cents
+from gpuplanner.core.units_and_number_formats import GRAMS_PER_KILOGRAM, UNALLOCATED_TEAM, money_text, split_amount
+from gpuplanner.core.units_and_number_formats import round_money as to_cents
 from gpuplanner.cost.energy_and_carbon import RangedAmount, sum_amount
 from gpuplanner.cost.period_costs import RATE_NOT_SET, Money, load_price_book, money
 from gpuplanner.cost.price_book import OWNED_LOT_KEYS, PriceBook

@@ -11,10 +11,15 @@ import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, first_error_line
 from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY
-from gpuplanner.core.units_and_number_texts import GRAMS_PER_KILOGRAM, SECONDS_PER_HOUR, WATTS_PER_KILOWATT
+from gpuplanner.core.units_and_number_formats import GRAMS_PER_KILOGRAM, SECONDS_PER_HOUR, WATTS_PER_KILOWATT
 from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.hardware.power_carbon_and_prices import HOURS_PER_YEAR, make_power_model
-from gpuplanner.ingest.telemetry.device_hours import GPU_KEY_COLUMNS, J_PER_KWH, select_gpu_readings, split_energy_steps
+from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import (
+    GPU_KEY_COLUMNS,
+    J_PER_KWH,
+    select_gpu_readings,
+    split_energy_steps,
+)
 from gpuplanner.ingest.telemetry.sample_buffer import add_reading_spans
 from gpuplanner.ingest.telemetry.telemetry_join import split_shared_samples
 

@@ -16,11 +16,11 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError, GpuPlannerError, ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import OWNERSHIP_RENTED
 from gpuplanner.core.schema_checks import make_empty_table
 from gpuplanner.core.schemas import Costs
-from gpuplanner.core.stage_cache import stage
-from gpuplanner.core.units_and_number_texts import kwh_from_watt_hours
+from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_RENTED
+from gpuplanner.core.stage_cache_and_data_folders import stage
+from gpuplanner.core.units_and_number_formats import kwh_from_watt_hours
 from gpuplanner.cost.energy_and_carbon import (
     FOOTPRINT_AMOUNTS,
     Facility,

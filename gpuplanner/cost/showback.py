@@ -13,7 +13,7 @@ import polars as pl
 from gpuplanner.core.output_column_headings import replace_codes_by_text
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import MONEY_DTYPE, Costs
-from gpuplanner.core.units_and_number_texts import UNALLOCATED_TEAM, round_money, split_amount
+from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM, round_money, split_amount
 from gpuplanner.cost.energy_and_carbon import AMOUNT_DECIMALS
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
 

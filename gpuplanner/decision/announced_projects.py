@@ -23,7 +23,7 @@ from gpuplanner.core.serialization import (
     read_yaml,
     require_keys,
 )
-from gpuplanner.core.units_and_number_texts import (
+from gpuplanner.core.units_and_number_formats import (
     SECONDS_PER_DAY,
     SECONDS_PER_HOUR,
     SECONDS_PER_MINUTE,

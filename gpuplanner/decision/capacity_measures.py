@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_MINUTE, count_text
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_MINUTE, count_text
 from gpuplanner.decision.decision_types import CurvePoint, Exhaustion, JobSizeWaits, Measure, WeeklyGrowth
 from gpuplanner.decision.headroom_and_growth import FittedGrowth, MeasuredHeadroom, date_exhaustion, measure_headroom
 from gpuplanner.decision.requested_jobs import AS_TODAY, RIGHTSIZED

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario, parse_change_windows
-from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import FULL_GPU, LayoutPlan
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.core.setting_rules_and_controls import DRAINED_UNIT_BY_ACTUATOR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.requested_jobs import (
     build_requests,
     count_layout_instances,

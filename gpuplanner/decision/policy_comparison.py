@@ -15,8 +15,8 @@ from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.libraries_plugins_and_workers import POLICY_ENTRY_POINT_GROUP, load_plugins
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.stage_cache import data_folder
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_MINUTE
+from gpuplanner.core.stage_cache_and_data_folders import data_folder
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import (
     AUTOSCALED_POOLS,
     FEWER_NODES,
@@ -36,7 +36,7 @@ from gpuplanner.decision.policy_layouts import (
     make_mig_fleet,
     rank_nodes,
 )
-from gpuplanner.decision.policy_simulation import (
+from gpuplanner.decision.policy_simulation_and_data_correction import (
     Knobs,
     Mask,
     PolicyRun,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import GeometryError, ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import count_text
+from gpuplanner.core.units_and_number_formats import count_text
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision
 from gpuplanner.decision.layout_planning import PlannedProblem, make_plan_problem, plan_problem_for

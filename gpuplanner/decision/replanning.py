@@ -14,11 +14,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.core.output_places import allow_overwriting_within, require_file
+from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within, require_file
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, to_json, to_plain
-from gpuplanner.core.units_and_number_texts import percent_text
+from gpuplanner.core.units_and_number_formats import percent_text
 from gpuplanner.decision.layout_planning import (
     PlannedProblem,
     make_problem_for_demand,

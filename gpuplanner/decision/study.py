@@ -12,11 +12,11 @@ import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.core.errors import ScenarioError, first_error_line
-from gpuplanner.core.output_places import FolderMark
+from gpuplanner.core.output_manifests_and_overwrite_checks import FolderMark
 from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, round_record, to_json, to_plain
-from gpuplanner.core.units_and_number_texts import HOURS_PER_WEEK
+from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK
 from gpuplanner.cost.period_costs import Money
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision

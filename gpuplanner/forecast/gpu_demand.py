@@ -17,14 +17,14 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, MIN_USED_SM_ACTIVITY
-from gpuplanner.core.stage_cache import data_folder
+from gpuplanner.core.stage_cache_and_data_folders import data_folder
 from gpuplanner.core.step_functions import has_unknown_end
-from gpuplanner.core.units_and_number_texts import count_text
+from gpuplanner.core.units_and_number_formats import count_text
 from gpuplanner.forecast.demand_forecast import choose_representatives, cost_curve
 from gpuplanner.forecast.growth_and_announced_demand import complete_until, event_hours, gpus_announced
 from gpuplanner.forecast.run_off import RUN_OFF_COLUMNS, RunOff, lay_out_run_off
 from gpuplanner.ingest.dataset_folder import scan_samples
-from gpuplanner.ingest.telemetry.device_hours import aggregate_hourly
+from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import aggregate_hourly
 from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY
 from gpuplanner.ingest.telemetry.telemetry_join import find_devices
 from gpuplanner.usage.allocated_hours import MIN_PROCESS_MEMORY_GIB

@@ -15,7 +15,7 @@ import polars as pl
 from gpuplanner.core.libraries_plugins_and_workers import TaskProgress, Workers
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.stage_cache import CachedStage, disk_stage, stage
+from gpuplanner.core.stage_cache_and_data_folders import CachedStage, disk_stage, stage
 from gpuplanner.forecast.backtest import backtest
 from gpuplanner.forecast.demand_forecast import ForecastResult, describe_weights, forecast_demand, tabulate_ahead
 from gpuplanner.forecast.gpu_demand import DemandHistory, lay_out_demand

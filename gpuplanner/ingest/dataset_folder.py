@@ -19,7 +19,7 @@ import dataframely as dy
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.core.output_places import DATASET_FORMAT, FolderMark
+from gpuplanner.core.output_manifests_and_overwrite_checks import DATASET_FORMAT, FolderMark
 from gpuplanner.core.output_writing import find_stranded_folder
 from gpuplanner.core.schemas import TABLES
 from gpuplanner.core.step_functions import require_time_zone

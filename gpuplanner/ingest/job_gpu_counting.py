@@ -12,7 +12,7 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError, examples
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.hardware.catalog import MAX_CATALOG_GPUS_PER_NODE, infer_partitions
 from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.hardware.mig_layouts import parse_layout

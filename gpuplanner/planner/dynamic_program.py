@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.planner.linear_model import SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import SearchEffort
 from gpuplanner.planner.plan_arrays import PlanArrays, StateTransitions
 from gpuplanner.planner.plan_problem import Counts, Floats
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import GeometryError, ScenarioError, examples
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import MAX_JSON_NUMBER
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.hardware.gpu_models import LABEL_BY_RESOURCE, GpuModel, load_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, TimeRange

@@ -20,7 +20,7 @@ from gpuplanner.core.errors import ScenarioError, examples
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import load_json, read_text, to_json
 from gpuplanner.planner.layout_plan import MAX_PLAN_FILE_BYTES, PLAN_FILE_FORMAT, Plan, plan_from_plain
-from gpuplanner.planner.linear_model import DEFAULT_WORK_LIMIT_UNITS, SearchEffort, relative_gap
+from gpuplanner.planner.linear_programs_and_search_limits import DEFAULT_WORK_LIMIT_UNITS, SearchEffort, relative_gap
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import DEFAULT_OPTIMALITY_GAP_TARGET, SearchArguments, plan, plan_within_effort
 from gpuplanner.planner.plan_verification import verify

@@ -1,7 +1,8 @@
 """Plans of inference services: search, file format and check.
 
-Each service has measured profiles (:mod:`~gpuplanner.planner.service_profiles`), a request rate and a latency limit.
-The plan uses the fewest GPUs and, on so few, the fewest compute slices; both come with a proven lower bound.
+Each service has measured profiles (:mod:`~gpuplanner.planner.inference_service_measurements`), a request rate and a
+latency limit. The plan uses the fewest GPUs and, on so few, the fewest compute slices; both come with a
+proven lower bound.
 
 The check shares nothing with the search: settings are looked up in the profiles, instances are counted GPU by GPU, and
 every GPU is proved by :func:`gpuplanner.hardware.mig_layouts.prove`.
@@ -25,8 +26,8 @@ from gpuplanner.core.serialization import to_json
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import format_layout, parse_layout, prove
 from gpuplanner.planner.fleet_limits_and_prices import gpu_model_from_plain, to_plain
-from gpuplanner.planner.linear_model import SearchEffort
-from gpuplanner.planner.service_profiles import PROFILED_GPU_MODEL, ServiceProfiles, service_demands
+from gpuplanner.planner.inference_service_measurements import PROFILED_GPU_MODEL, ServiceProfiles, service_demands
+from gpuplanner.planner.linear_programs_and_search_limits import SearchEffort
 from gpuplanner.planner.service_sizing import (
     BoundedSizing,
     ServiceChoices,
@@ -164,7 +165,7 @@ def services_to_json(
     plan : ServicePlan
         The plan.
     profiles : polars.DataFrame
-        Table :class:`~gpuplanner.planner.service_profiles.ServiceProfiles`.
+        Table :class:`~gpuplanner.planner.inference_service_measurements.ServiceProfiles`.
     rates, latencies : mapping of str to float
         Requests [1/s] and latency limit [ms] of each service.
 
@@ -255,9 +256,9 @@ def plan_services(
     Parameters
     ----------
     profiles : polars.DataFrame
-        Table :class:`~gpuplanner.planner.service_profiles.ServiceProfiles`, from
-        :func:`~gpuplanner.planner.service_profiles.read_service_profiles`. A size is planned on the profile with the
-        least memory that has so many compute slices.
+        Table :class:`~gpuplanner.planner.inference_service_measurements.ServiceProfiles`, from
+        :func:`~gpuplanner.planner.inference_service_measurements.read_service_profiles`. A size is planned on
+        the profile with the least memory that has so many compute slices.
     rates : mapping of str to float
         Requests of each service. [1/s]
     latencies : mapping of str to float

@@ -27,7 +27,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.planner.linear_model import RELATIVE_COST_TOLERANCE, Columns, LinearModel, SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import (
+    RELATIVE_COST_TOLERANCE,
+    Columns,
+    LinearModel,
+    SearchEffort,
+)
 from gpuplanner.planner.milp_solvers import branch_and_bound, solve
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import Counts, Floats

@@ -13,7 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.planner.interval_milp import SlotModel, build_slot_model, column_values_of_plan, solve_window_bounds
-from gpuplanner.planner.linear_model import RELATIVE_COST_TOLERANCE, Columns, LinearModel, SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import (
+    RELATIVE_COST_TOLERANCE,
+    Columns,
+    LinearModel,
+    SearchEffort,
+)
 from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_improvement import shortest_path

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
-from gpuplanner.planner.linear_model import (
+from gpuplanner.planner.linear_programs_and_search_limits import (
     Columns,
     Library,
     LinearModel,

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import FULL_GPU, LayoutPlan
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_MINUTE
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_MINUTE
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT
 from gpuplanner.hardware.repartitioning_cost import ChangeCost

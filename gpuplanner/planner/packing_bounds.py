@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.layout_enumeration import list_pareto_counts
-from gpuplanner.planner.linear_model import LinearProgram
+from gpuplanner.planner.linear_programs_and_search_limits import LinearProgram
 from gpuplanner.planner.packing_problem import (
     AnyPackingProblem,
     Integers,

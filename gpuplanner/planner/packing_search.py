@@ -20,7 +20,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuplanner.planner.linear_model import STEPS_PER_WORK_UNIT, SearchEffort, cover_with_fewest_patterns
+from gpuplanner.planner.linear_programs_and_search_limits import (
+    STEPS_PER_WORK_UNIT,
+    SearchEffort,
+    cover_with_fewest_patterns,
+)
 from gpuplanner.planner.packing_bounds import (
     BIN_VALUE_UNITS,
     BinBounds,

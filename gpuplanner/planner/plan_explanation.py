@@ -14,7 +14,7 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.planner.fleet_limits_and_prices import Limits
 from gpuplanner.planner.interval_milp import solve_window_bounds
 from gpuplanner.planner.layout_plan import Plan
-from gpuplanner.planner.linear_model import SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import SearchEffort
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import DEMAND_ROUNDING_INSTANCES, Counts, Floats, PlanProblem
 

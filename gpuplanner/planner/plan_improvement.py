@@ -23,7 +23,7 @@ from gpuplanner.planner.interval_milp import (
     column_values_of_plan,
     solve_window,
 )
-from gpuplanner.planner.linear_model import RELATIVE_COST_TOLERANCE, SearchEffort, relative_gap
+from gpuplanner.planner.linear_programs_and_search_limits import RELATIVE_COST_TOLERANCE, SearchEffort, relative_gap
 from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_explanation import arrange_counts_in_columns

@@ -25,10 +25,10 @@ import polars as pl
 from gpuplanner.core.errors import GeometryError, InfeasiblePlanError, ScenarioError, examples
 from gpuplanner.hardware.gpu_models import GpuModel, MigProfile
 from gpuplanner.hardware.layout_enumeration import list_pareto_counts
-from gpuplanner.planner.linear_model import LinearModel, SearchEffort
+from gpuplanner.planner.inference_service_measurements import ServiceDemand
+from gpuplanner.planner.linear_programs_and_search_limits import LinearModel, SearchEffort
 from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.planner.plan_problem import Counts
-from gpuplanner.planner.service_profiles import ServiceDemand
 from gpuplanner.usage.requested_demand import smallest_by_compute
 
 MAX_RATE_SHORTFALL = 1e-6

@@ -14,12 +14,12 @@ import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.core.errors import GeometryError, GpuPlannerError, ScenarioError
-from gpuplanner.core.output_places import MANIFEST, FolderMark
+from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, FolderMark
 from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
 from gpuplanner.core.schemas import FULL_GPU, QueueQuotas
-from gpuplanner.core.stage_cache import data_folder, input_hashes
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text, wait_text
+from gpuplanner.core.stage_cache_and_data_folders import data_folder, input_hashes
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text, wait_text
 from gpuplanner.decision.comparison_record import (
     Comparison,
     make_policy_table,
@@ -40,7 +40,7 @@ from gpuplanner.hardware.repartitioning_cost import ChangeCost, find_change_cost
 from gpuplanner.ingest.chunked_tables import read_table
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
 from gpuplanner.planner.layout_plan import check_layout_plan, node_states_at
-from gpuplanner.report.bundle_files import (
+from gpuplanner.report.change_bundle_parts import (
     CLUSTER_POLICY_PURPOSE,
     GPU_OPERATOR_NAMESPACE,
     MIG_CONFIG_MAP_NAME,
@@ -526,7 +526,7 @@ def write_handover_folder(scenario: Scenario, comparison: Comparison, out: str |
     Path
         README of the bundle, or the workbook if there is no bundle.
     """
-    from gpuplanner.report.finance_exports import write_workbook
+    from gpuplanner.report.focus_files_and_workbooks import write_workbook
 
     bundle = make_decision_bundle(scenario, comparison)
     tables = {"Policies": make_policy_table(comparison), "Waits": make_service_table(comparison)}

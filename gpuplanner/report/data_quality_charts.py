@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.core.units_and_number_texts import count_text, percent_text
+from gpuplanner.core.units_and_number_formats import count_text, percent_text
 from gpuplanner.ingest.telemetry.telemetry_quality import MIN_DAY_COVERAGE
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (

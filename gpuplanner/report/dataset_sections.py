@@ -10,7 +10,7 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner._version import __version__
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import percent_text
+from gpuplanner.core.units_and_number_formats import percent_text
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection, Text, to_still_text

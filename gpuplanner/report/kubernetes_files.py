@@ -12,7 +12,7 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, PoolRule, TenantQuota
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.mig_layouts import format_layout
-from gpuplanner.report.bundle_files import (
+from gpuplanner.report.change_bundle_parts import (
     CLUSTER_POLICY_PURPOSE,
     FileStep,
     FleetBundle,

@@ -18,7 +18,8 @@ from gpuplanner.decision.plan_rehearsal import make_drain_rule, rehearse_layout_
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.numbered_gpus import assign, initial_gpu_layouts
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.report.bundle_files import (
+from gpuplanner.report.change_bundle import BUNDLE_FOLDER_MARK, README_FILE, step_tables
+from gpuplanner.report.change_bundle_parts import (
     CLUSTER_POLICY_PURPOSE,
     GPU_OPERATOR_NAMESPACE,
     MIG_CONFIG_MAP_NAME,
@@ -28,9 +29,8 @@ from gpuplanner.report.bundle_files import (
     fill_template,
     to_index_text,
 )
-from gpuplanner.report.change_bundle import BUNDLE_FOLDER_MARK, README_FILE, step_tables
 from gpuplanner.report.export_verification import states_layouts, verify_file
-from gpuplanner.report.finance_exports import FOCUS_TIME_FORMAT, write_workbook
+from gpuplanner.report.focus_files_and_workbooks import FOCUS_TIME_FORMAT, write_workbook
 from gpuplanner.report.mig_manager_files import to_change_scripts, to_config_map, to_mig_parted
 from gpuplanner.report.plan_and_bundle_verification import UNCHECKED_FOLDER, read_plan
 from gpuplanner.report.slurm_files import to_slurm, to_slurm_files

@@ -9,10 +9,10 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
-from gpuplanner.core.units_and_number_texts import MISSING_VALUE_TEXT, count_text, day_text, percent_text
+from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT, count_text, day_text, percent_text
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.comparison_record import make_wait_curve_table
-from gpuplanner.decision.policy_simulation import list_data_warnings
+from gpuplanner.decision.policy_simulation_and_data_correction import list_data_warnings
 from gpuplanner.decision.quota_comparison import RulesComparison
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import Fairness

@@ -15,10 +15,10 @@ import polars as pl
 
 from gpuplanner import ingest
 from gpuplanner.core.errors import ScenarioError, examples
-from gpuplanner.core.output_places import MANIFEST, WrittenFile, read_manifest
-from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR
+from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, WrittenFile, read_manifest
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import read_text
+from gpuplanner.core.setting_rules_and_controls import DRAINED_UNIT_BY_ACTUATOR
 from gpuplanner.hardware.catalog import mig_model_names, non_mig_model_names
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model, load_any_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout, prove

@@ -12,9 +12,9 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner._version import __version__
 from gpuplanner.core.errors import ScenarioError, escape_controls, first_error_line
-from gpuplanner.core.output_places import FolderMark
+from gpuplanner.core.output_manifests_and_overwrite_checks import FolderMark
 from gpuplanner.core.output_writing import replace_directory
-from gpuplanner.core.units_and_number_texts import UNALLOCATED_TEAM, count_text, localize_text, percent_text
+from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM, count_text, localize_text, percent_text
 from gpuplanner.decision.comparison_record import (
     Comparison,
     format_left_out_policies,

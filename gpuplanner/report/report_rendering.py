@@ -28,16 +28,16 @@ from gpuplanner.core.errors import (
     nearest_names,
 )
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
-from gpuplanner.core.output_places import MANIFEST, FolderMark, remove_own_file
+from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, FolderMark, remove_own_file
 from gpuplanner.core.output_writing import replace_directory, write_atomically
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.core.serialization import to_json
-from gpuplanner.core.stage_cache import notebook_folder
-from gpuplanner.core.units_and_number_texts import count_text, localize_text
+from gpuplanner.core.stage_cache_and_data_folders import notebook_folder
+from gpuplanner.core.units_and_number_formats import count_text, localize_text
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.layout_planning import PlannedProblem
-from gpuplanner.decision.policy_simulation import list_data_warnings
+from gpuplanner.decision.policy_simulation_and_data_correction import list_data_warnings
 from gpuplanner.decision.pool_decisions import (
     ComparedFleet,
     FleetPlans,
@@ -62,8 +62,8 @@ from gpuplanner.planner.layout_plan import plan_to_json
 from gpuplanner.report import html_page as page
 from gpuplanner.report.change_bundle import write_bundle_into
 from gpuplanner.report.cost_and_forecast_sections import render_forecast_record, render_savings_record
-from gpuplanner.report.finance_exports import study_notes, write_study_workbook
 from gpuplanner.report.first_screen import describe_fleet, list_badges, render_warnings
+from gpuplanner.report.focus_files_and_workbooks import study_notes, write_study_workbook
 from gpuplanner.report.html_page import FRAGMENT_MIME_TYPE, HtmlSection, paragraph, render_page, split_appendix
 from gpuplanner.report.monthly_sections import PDF_FILE, describe_period, list_downloads
 from gpuplanner.report.report_mail_chat_and_pdf import (

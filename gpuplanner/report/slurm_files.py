@@ -16,7 +16,7 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.stage_cache import data_folder
+from gpuplanner.core.stage_cache_and_data_folders import data_folder
 from gpuplanner.decision.policy_layouts import PoolRule
 from gpuplanner.hardware.catalog import derive_slurm_type, facts, find_slurm_type, list_model_aliases
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
@@ -32,7 +32,7 @@ from gpuplanner.planner.layout_plan import (
     node_states_of_table,
     to_file_stamp,
 )
-from gpuplanner.report.bundle_files import (
+from gpuplanner.report.change_bundle_parts import (
     FileStep,
     FleetBundle,
     add_release_files,
@@ -132,7 +132,7 @@ def to_slurm_files(
     change : ChangeCost, optional
         Duration of a change; None: with the GPU operator, from the catalogue.
     drain, initial
-        As for :func:`~gpuplanner.report.bundle_files.change_index`.
+        As for :func:`~gpuplanner.report.change_bundle_parts.change_index`.
 
     Returns
     -------

@@ -11,7 +11,7 @@ import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerError, require_no_faults
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.stage_cache import stage
+from gpuplanner.core.stage_cache_and_data_folders import stage
 from gpuplanner.core.step_functions import waiting_since
 from gpuplanner.ingest.chunked_tables import LazyJobs
 from gpuplanner.ingest.dataset import Dataset

@@ -15,12 +15,12 @@ from gpuplanner.core.errors import ScenarioError, examples
 from gpuplanner.core.privacy import merge_small_groups
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, Jobs
-from gpuplanner.core.stage_cache import data_folder, stage
+from gpuplanner.core.stage_cache_and_data_folders import data_folder, stage
 from gpuplanner.hardware.catalog import mig_model_names, non_mig_model_names
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
-from gpuplanner.ingest.quarantine import drop_quarantined
+from gpuplanner.ingest.implausible_jobs_and_past_nodes import drop_quarantined
 from gpuplanner.usage.current_nodes import TodaysNodes, make_numbered_nodes
 from gpuplanner.usage.installed_capacity import find_installed
 from gpuplanner.usage.job_classes import class_by_shape, classify_jobs

@@ -110,7 +110,7 @@ def test_jobs_of_a_class_are_listed_with_what_named_it(command):
 
 
 def test_every_job_has_its_class_where_rules_name_it(command, tmp_path):
-    from gpuplanner.core.stage_cache import sample_folder
+    from gpuplanner.core.stage_cache_and_data_folders import sample_folder
     from gpuplanner.ingest.dataset_folder import open_dataset
     from gpuplanner.ingest.dataset_writer import write_dataset
 

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from gpuplanner.cli.start_dialog import StartPrompt
-from gpuplanner.core.output_places import MANIFEST
+from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import load_comparison
 from gpuplanner.decision.decision_types import ACTIONS

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.serialization import to_plain
-from gpuplanner.core.stage_cache import sample_folder
+from gpuplanner.core.stage_cache_and_data_folders import sample_folder
 from gpuplanner.ingest import chunked_tables as long_jobs
 from gpuplanner.ingest.chunked_tables import LazyJobs
 from gpuplanner.usage.current_nodes import observe_nodes

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Inventory, Jobs
-from gpuplanner.ingest.quarantine import (
+from gpuplanner.ingest.implausible_jobs_and_past_nodes import (
     EXCEEDS_INVENTORY_REASON,
     FAR_AWAY_TIME_REASON,
     FULL_NODE_REASON,

@@ -13,7 +13,7 @@ from fractions import Fraction
 import polars as pl
 
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import MIB_PER_GIB
+from gpuplanner.core.units_and_number_formats import MIB_PER_GIB
 from gpuplanner.hardware.catalog import (
     MAX_CATALOG_GPUS_PER_NODE,
     CloudInstanceType,

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.hardware.catalog import list_resource_names, list_sharing_systems
 from gpuplanner.ingest.delimited_rows import raise_fault
 from gpuplanner.ingest.kubernetes.api_objects import (

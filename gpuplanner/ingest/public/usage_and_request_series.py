@@ -10,7 +10,7 @@ import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, printable_file_name
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Rows
 from gpuplanner.ingest.public.job_lists import (

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY
-from gpuplanner.core.units_and_number_texts import percent_text
+from gpuplanner.core.units_and_number_formats import percent_text
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.gpu_model_resolution import spread_gpus_over_nodes
 from gpuplanner.ingest.quality_report import (
@@ -20,7 +20,7 @@ from gpuplanner.ingest.quality_report import (
     source_finding,
 )
 from gpuplanner.ingest.telemetry.coverage import SampleGaps, SampleStatistics
-from gpuplanner.ingest.telemetry.device_hours import GPU_KEY_COLUMNS
+from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import GPU_KEY_COLUMNS
 from gpuplanner.ingest.telemetry.metric_definitions import (
     FROM_ENGINE,
     FROM_LEGACY,

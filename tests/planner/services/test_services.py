@@ -17,9 +17,9 @@ from gpuplanner.core.errors import InfeasiblePlanError, ScenarioError
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.layout_enumeration import list_profile_counts
 from gpuplanner.planner import service_sizing as service_search
+from gpuplanner.planner.inference_service_measurements import read_service_demands, read_service_profiles
 from gpuplanner.planner.inference_service_plan import ServicePlan, ServiceSegment, plan_services, verify_services
 from gpuplanner.planner.milp_solvers import Solution
-from gpuplanner.planner.service_profiles import read_service_demands, read_service_profiles
 from gpuplanner.usage.requested_demand import smallest_by_compute
 from tests.examples import examples
 from tests.seeds import seeds

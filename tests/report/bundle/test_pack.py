@@ -18,8 +18,8 @@ import yaml
 from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, FleetRules, PoolRule
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.report.bundle_files import Bundle, MeasureText, PageText
 from gpuplanner.report.change_bundle import README_FILE, make_bundle
+from gpuplanner.report.change_bundle_parts import Bundle, MeasureText, PageText
 from gpuplanner.report.export_verification import states_layouts, verify_file
 from gpuplanner.report.slurm_files import GresTypes
 from gpuplanner.simulator.scheduling_rules import Drain

@@ -355,7 +355,7 @@ def binpack(
     Example: gpuplanner binpack jobs.csv --gpu-model A100-80GB
     """
     from gpuplanner.core.output_writing import write_csv_safe
-    from gpuplanner.planner.packing_verification import read_instances, read_packing
+    from gpuplanner.planner.packing_files_and_verification import read_instances, read_packing
 
     require_outputs(out, inputs=[file])
     problem = read_packing(file) if gpu_model is None else read_instances(file, gpu_model)
@@ -392,9 +392,9 @@ def _pack_and_verify(
         Result to print, and the packing.
     """
     from gpuplanner.core.errors import require_no_faults
-    from gpuplanner.planner.packing_costs import pack_for_cost
+    from gpuplanner.planner.least_cost_packing import pack_for_cost
+    from gpuplanner.planner.packing_files_and_verification import verify_cost, verify_packing
     from gpuplanner.planner.packing_search import pack
-    from gpuplanner.planner.packing_verification import verify_cost, verify_packing
 
     if not costs:
         packing = pack(problem, **limits)
@@ -537,13 +537,17 @@ def size_services(
     """
     import polars as pl
 
+    from gpuplanner.planner.inference_service_measurements import (
+        PROFILED_GPU_MODEL,
+        read_service_demands,
+        read_service_profiles,
+    )
     from gpuplanner.planner.inference_service_plan import (
         BATCH_LATENCY_FRACTION,
         plan_services,
         services_to_json,
         verify_services,
     )
-    from gpuplanner.planner.service_profiles import PROFILED_GPU_MODEL, read_service_demands, read_service_profiles
 
     require_outputs(out, inputs=[files.services, files.rates, files.latencies])
     gpu_model = options.fields.get("gpu_model", PROFILED_GPU_MODEL)

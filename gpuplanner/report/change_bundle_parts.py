@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_MINUTE, count_text
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_MINUTE, count_text
 from gpuplanner.decision.decision_text import format_layout_text, format_node_list
 from gpuplanner.decision.policy_layouts import FleetRules
 from gpuplanner.hardware.catalog import facts

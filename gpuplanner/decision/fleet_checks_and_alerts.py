@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import escape_controls
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
 from gpuplanner.decision.capacity_measures import find_reason_against_recommendation
 from gpuplanner.decision.explained_waits import explain_waits
 from gpuplanner.decision.headroom_and_growth import (
@@ -27,7 +27,7 @@ from gpuplanner.decision.headroom_and_growth import (
     draw_weeks_to_exhaustion,
     measure_headroom,
 )
-from gpuplanner.decision.policy_simulation import sum_allocated_gpu_hours
+from gpuplanner.decision.policy_simulation_and_data_correction import sum_allocated_gpu_hours
 from gpuplanner.decision.recommendation import build_wait_model, fit_submitted_growth, read_wait_target
 from gpuplanner.decision.requested_jobs import JobReplayInputs, classify_job_sizes, read_replay_inputs
 from gpuplanner.decision.wait_causes import LIMITS

@@ -263,8 +263,8 @@ def aggregate_hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | Non
     step, see :func:`~gpuplanner.ingest.telemetry.sample_buffer.compute_reading_spans`. Over the rest of a gap no power
     is integrated, and the energy of the counter is spread evenly and kept apart, so that energy matches the covered
     time; both together are the consumption of the GPU, see
-    :func:`gpuplanner.ingest.telemetry.device_hours.sum_gpu_energy`. The time for which a sample is valid belongs to its
-    job, a gap only where the job after it is the same.
+    :func:`gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums.sum_gpu_energy`. The time for which a sample is
+    valid belongs to its job, a gap only where the job after it is the same.
 
     Power and energy are those of the physical GPU: they are in the rows of full GPUs, and where only instances were
     sampled, in a row of the GPU that has no samples.

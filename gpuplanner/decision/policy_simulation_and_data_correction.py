@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.stage_cache import data_folder
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
+from gpuplanner.core.stage_cache_and_data_folders import data_folder
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
 from gpuplanner.decision.decision_types import TODAY
 from gpuplanner.decision.explained_waits import ExplainedWaits
 from gpuplanner.decision.queue_model import MAX_ARRIVAL_JITTER_S

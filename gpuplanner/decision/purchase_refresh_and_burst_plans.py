@@ -20,7 +20,7 @@ from gpuplanner.core.output_column_headings import text_of_code
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import make_file_error, read_list, read_number, read_yaml, require_keys
 from gpuplanner.core.step_functions import waiting_since
-from gpuplanner.core.units_and_number_texts import (
+from gpuplanner.core.units_and_number_formats import (
     HOURS_PER_WEEK,
     SECONDS_PER_HOUR,
     kwh_from_watt_hours,
@@ -28,7 +28,7 @@ from gpuplanner.core.units_and_number_texts import (
     percent_text,
     split_amount,
 )
-from gpuplanner.core.units_and_number_texts import round_money as to_cents
+from gpuplanner.core.units_and_number_formats import round_money as to_cents
 from gpuplanner.cost.capacity_portfolio import (
     HOURS_PER_MONTH,
     Offer,
@@ -53,7 +53,7 @@ from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.decision_types import Decision, WeeklyGrowth
 from gpuplanner.forecast.growth_and_announced_demand import MIN_GROWTH_WEEKS, WEEKS_IN_YEAR, fit_growth
 from gpuplanner.hardware.catalog import find_parameter, resolve_gpu_model
-from gpuplanner.planner.linear_model import LinearModel, SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import LinearModel, SearchEffort
 from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
 from gpuplanner.usage.period_accounts import scenario_ledger
