@@ -77,7 +77,7 @@ class Facility:
 
 
 def state_watts(gpu_model: str, activity: float | None) -> dict[str, RangedAmount]:
-    """Power [W] of a GPU in each state, by the two-state power model and its ranges.
+    """Power [W] of a GPU in each state (busy, idle), by the two-state power model and its ranges.
 
     Parameters
     ----------
@@ -352,7 +352,7 @@ NO_TENANT = "-"
 
 
 def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float) -> pl.DataFrame:
-    """Energy of the GPUs with telemetry by tenant and state, which sums to their energy counters.
+    """Energy of the GPUs with telemetry by tenant and GPU state (busy, idle), which sums to their energy counters.
 
     The idle power of a GPU is split by the slices of its MIG instances, the power above it by their activity.
 

@@ -363,7 +363,10 @@ def find_power_model(fleet: PlannedFleet) -> GpuPowerModel | None:
 
 
 def _measure_power(job_history: History, gpu_models: GpuModels) -> pl.DataFrame | None:
-    """Measured mean power by tenant and state; None without telemetry or with several GPU models."""
+    """Measured mean power by tenant and GPU state (busy, idle) [W]; None if the readings do not apply.
+
+    That is without power readings, with several GPU models, or if the scenario plans another GPU model than was used.
+    """
     samples, labels = job_history.trace.samples, list(gpu_models)
     power_model = None if len(labels) != 1 or gpu_models[labels[0]] is None else find_power_model(job_history.fleet)
     if samples is None or power_model is None or job_history.fleet.chosen or not samples["power_w"].count():

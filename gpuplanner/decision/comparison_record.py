@@ -469,8 +469,8 @@ def format_policies_within_limit(comparison: Comparison) -> str:
     return f"{text}; {ends}"
 
 
-def make_service_table(comparison: Comparison) -> pl.DataFrame:
-    """Make a table with a row for each job size: queue waits observed, simulated today and as recommended."""
+def make_wait_table(comparison: Comparison) -> pl.DataFrame:
+    """Tabulate the queue waits of each job size: observed, simulated on today's fleet and as recommended."""
     return pl.DataFrame(comparison.decision.service, schema=_column_types(JobSizeWaits))
 
 

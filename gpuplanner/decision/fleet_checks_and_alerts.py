@@ -320,7 +320,10 @@ def _measure_gpu_hour_error(record: _CheckedRecord, first_slots: list[int]) -> _
 
 
 def _draw_error_sizes(squared_errors: float, degrees: int, spread: float, seed: int) -> NDArray[np.float64]:
-    """Draw absolute forecast errors from Student's t distribution.
+    """Draw absolute errors of the logarithm of a forecast from the posterior Student's t distribution.
+
+    The posterior combines the past errors with `PRIOR_WEEKS` assumed ones, each of the variance
+    ``spread**2 + PRIOR_LOG_ERROR**2``.
 
     Parameters
     ----------
@@ -329,9 +332,14 @@ def _draw_error_sizes(squared_errors: float, degrees: int, spread: float, seed: 
     degrees : int
         Number of past errors.
     spread : float
-        Standard deviation of the forecast paths, in logarithms.
+        Standard deviation of the forecast paths, in logarithms; part of the assumed variance.
     seed : int
         Seed of the random numbers.
+
+    Returns
+    -------
+    numpy.ndarray, shape (N_RANDOM_FORECAST_ERRORS,)
+        Absolute errors, in logarithms.
     """
     squared_errors, degrees = squared_errors + PRIOR_WEEKS * (spread**2 + PRIOR_LOG_ERROR**2), degrees + PRIOR_WEEKS
     draws = np.random.default_rng(seed).standard_t(degrees, N_RANDOM_FORECAST_ERRORS)

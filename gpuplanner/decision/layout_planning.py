@@ -374,8 +374,8 @@ def compare_plan_choices(
     ...     "A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["7g.40gb"], [[[1, 2, 0]]],
     ...     change_gpu_hours=0.1,
     ... )
-    >>> calm = PlannedProblem(problem, plan(problem, method="calendar", calendars=1))
-    >>> for one in compare_plan_choices(calm, PlannedProblem(problem, plan(problem)), "auto"):
+    >>> few_changes = PlannedProblem(problem, plan(problem, method="calendar", calendars=1))
+    >>> for one in compare_plan_choices(few_changes, PlannedProblem(problem, plan(problem)), "auto"):
     ...     print(one.name, one.method, one.objective, one.unmet_gpu_hours, one.played)
     few_changes calendar 6.0 0.0 None
     unrestricted auto 3.1 0.0 None

@@ -179,7 +179,7 @@ class PlannedNodes:
         return cls(calendar, pools, pool, changes)
 
     def node_fleet(self, problem: PlanProblem, profiles: Iterable[str]) -> NodeFleet:
-        """Make the fleet of the simulator: instances of the given profiles and of its layouts, by node and pool."""
+        """Make the fleet of the simulator: instances of the given profiles and layouts, by node and node pool."""
         layouts = self.calendar.layouts
         layout_profiles = {name for text in layouts[1:] for name in parse_layout(text)}
         names = sort_profiles(problem.gpu_model, {*profiles, *layout_profiles})

@@ -204,7 +204,7 @@ class TuningJobs:
         ]  # fmt: skip
 
     def make_switching(self, idle_minutes: int, kept: Sequence[int]) -> NodeAutoscaling:
-        """Make the rule that powers nodes down after idle minutes and keeps some idle nodes of each pool powered on."""
+        """Make the rule that powers nodes down after idle minutes and keeps some idle ones of each node pool on."""
         able, idle_s = self.abilities, idle_minutes * SECONDS_PER_MINUTE
         return NodeAutoscaling(idle_s, able.lead.value + able.scan_s, tuple(kept), able.cool_s, able.look_s)
 
@@ -265,7 +265,7 @@ class TuningJobs:
                     yield view, instances
 
     def try_node_pools(self) -> list[PolicyRun]:
-        """Simulate pools of full and MIG-partitioned nodes: each node in one layout, or in mixed layouts."""
+        """Simulate node pools of full and MIG-partitioned nodes: each node in one layout, or in mixed layouts."""
         inputs, order = self.arena.asked_jobs, rank_nodes(self.arena.asked_jobs)
         trials = []
 

@@ -38,7 +38,7 @@ LAYOUT_PARTITIONED_PER_JOB = "on demand"
 
 @dataclass(frozen=True)
 class PoolRule:
-    """Nodes with the same layouts.
+    """A node pool: nodes with the same layouts.
 
     Attributes
     ----------
@@ -185,7 +185,7 @@ class FleetRules:
         return {node: pool.layouts for pool in self.today for node in pool.nodes}
 
     def make_pool_plan(self) -> pl.DataFrame:
-        """Make a plan with one node of each pool, under the name of the pool."""
+        """Make a plan with one node of each node pool, under the name of the pool."""
         first = datetime.fromisoformat(self.begins or "2026-01-01T00:00:00+00:00")
         rows = [
             (pool.name, gpu, first, first + timedelta(days=28), layout, True, None)
@@ -432,7 +432,7 @@ def make_fleet_rules(inputs: JobReplayInputs, run: PolicyRun, abilities: Actuato
 
 
 def _list_pool_rules(inputs: JobReplayInputs, run: PolicyRun) -> Iterator[PoolRule]:
-    """Yield the pool rules of a setting: nodes with the same layouts, and the idle nodes that stay on."""
+    """Yield the :class:`PoolRule` of each node pool (nodes with the same layouts) under a policy setting."""
     setting, counts = run.setting, Counter[str]()
     kept_by_pool = () if setting.switching is None else setting.switching.kept
     for pool in range(setting.fleet.capacity.shape[1]):

@@ -326,14 +326,12 @@ JSON_TABLES = (
     "weeks", "quality",
 )  # fmt: skip
 """Tables of a study that are small enough to be part of ``study.json`` as well as of the table files."""
-UNNUMBERED_STUDY_MARK = FolderMark(
-    "study.json", '"plan_bound_gpu_hours"', names=("plan.json", "scenario.yaml", "*.parquet")
-)
-"""Mark of a study folder of the first versions: text in ``study.json`` by which it is recognized."""
-STUDY_1_MARK = FolderMark("study.json", "gpuplanner study 1", names=UNNUMBERED_STUDY_MARK.names)
-"""Mark of a study folder of format 1."""
+STUDY_0_MARK = FolderMark("study.json", '"plan_bound_gpu_hours"', names=("plan.json", "scenario.yaml", "*.parquet"))
+""":class:`FolderMark` of study folders that were written before the format in ``study.json`` had a number."""
+STUDY_1_MARK = FolderMark("study.json", "gpuplanner study 1", names=STUDY_0_MARK.names)
+""":class:`FolderMark` of study folders of format 1."""
 STUDY_MARK = FolderMark(
-    "study.json", "gpuplanner study 2", names=UNNUMBERED_STUDY_MARK.names, older=(STUDY_1_MARK, UNNUMBERED_STUDY_MARK)
+    "study.json", "gpuplanner study 2", names=STUDY_0_MARK.names, older=(STUDY_1_MARK, STUDY_0_MARK)
 )
 """Mark of a study folder of this version, format 2; it may replace folders of earlier versions."""
 

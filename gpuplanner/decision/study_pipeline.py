@@ -23,8 +23,8 @@ from gpuplanner.decision.comparison_record import (
     PolicyRow,
     compare_policies,
     make_policy_table,
-    make_service_table,
     make_wait_curve_table,
+    make_wait_table,
     reprice_comparison,
 )
 from gpuplanner.decision.decision_text import make_correction_decision, make_empty_decision
@@ -603,7 +603,7 @@ def _compared_tables(comparison: Comparison) -> dict[str, pl.DataFrame]:
         return {}
     tables = {
         "policies": make_policy_table(comparison),
-        "waits": make_service_table(comparison),
+        "waits": make_wait_table(comparison),
     }
     return tables | {"wait_curve": make_wait_curve_table(comparison)}
 

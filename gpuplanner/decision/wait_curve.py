@@ -358,7 +358,7 @@ def wait_limits(model: WaitModel, target: WaitTarget) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, eq=False)
 class SizedPool:
-    """Nodes that the same jobs run on, as a pool of variable size.
+    """Nodes that the same jobs run on, whose number is varied to find how many are needed.
 
     - ``profiles``: Numbers of the profiles that only these nodes offer.
     - ``today``: Number of units (nodes) today.

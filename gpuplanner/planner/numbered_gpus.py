@@ -33,7 +33,7 @@ _UNREACHABLE_COST = np.iinfo(np.int64).max // 4
 
 
 class GpuPlacer:
-    """Assigns layouts to GPUs, interval after interval. Nodes are filled with partitioned GPUs from the last one on."""
+    """Assigns layouts to numbered GPUs, interval after interval. Nodes are partitioned from the last one on."""
 
     def __init__(self, problem: PlanProblem, texts: Sequence[str]) -> None:
         limits = problem.limits
@@ -196,7 +196,7 @@ def _change_severity(gpu_model: GpuModel, texts: tuple[str, ...], before: int, a
 
 
 class IdleGpuPlacer(GpuPlacer):
-    """Assigns states to GPUs if GPUs that are not needed stay idle with their layout, with few changes.
+    """Assigns a layout, busy or idle, to numbered GPUs if GPUs that are not needed stay idle with their layout.
 
     The position of a layout plus the number of layouts means: idle with that layout. The full GPU is a layout too, so
     that every GPU has one.

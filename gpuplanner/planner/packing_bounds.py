@@ -385,7 +385,7 @@ class PatternBound:
         return n_added, work
 
     def price_moments(self, values: Integers) -> tuple[Integers, int]:
-        """Return whole prices of the capacity at each moment, which guide pricing, and the work to find them."""
+        """Return integer prices of the capacity at each moment, which guide pricing, and the work to find them."""
         self._relaxed.set_item_values(values / BIN_VALUE_UNITS)
         answer = self._relaxed.solve()
         return np.floor(answer.duals * BIN_VALUE_UNITS).astype(np.int64), answer.work

@@ -242,7 +242,7 @@ def _stop_reason(bounds: BinBounds, effort: SearchEffort) -> str | None:
 def _try_greedy_orders(
     problem: AnyPackingProblem, grid: PackingGrid, bounds: BinBounds, best: _Incumbent
 ) -> Iterator[int]:
-    """Pack by every order and rule, each with the bins that would improve on those before; yield the work.
+    """Pack by every item order and placement rule, each with fewer bins than those before; yield the work.
 
     Parameters
     ----------

@@ -81,16 +81,16 @@ class ServiceChoices:
     rate_per_s: dict[str, float]
 
     def options_of_service(self, service: str) -> list[int]:
-        """Return the positions of the options of a service."""
+        """Return the positions of the instance options of a service."""
         return [position for position, option in enumerate(self.options) if option.service == service]
 
     def count_slices(self, instances: Counts) -> int:
-        """Return the compute slices of the given instances of each option."""
+        """Return the compute slices of the given numbers of instances of each :class:`InstanceOption`."""
         slices_per_instance = np.array([option.profile.compute_slices for option in self.options], dtype=np.int64)
         return int(slices_per_instance @ instances)
 
     def meets_rates(self, instances: Counts, on: Counts) -> bool:
-        """Whether the given instances of each option serve every rate, and the given GPUs of each layout hold them."""
+        """Whether so many instances of each option serve all request rates, and so many GPUs of each layout hold them."""
         served = dict.fromkeys(self.rate_per_s, 0.0)
         placed: Counter[str] = Counter()
         for option, number in zip(self.options, instances.tolist(), strict=True):
@@ -257,7 +257,7 @@ Content = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Sizing:
-    """Number of instances of each option, and of GPUs of each layout that hold them.
+    """Number of instances of each :class:`InstanceOption`, and of GPUs of each layout that hold them.
 
     - ``instances``, shape (n_options,): Instances.
     - ``gpus_per_layout``, shape (n_layouts,): GPUs.

@@ -30,7 +30,7 @@ from gpuplanner.report.demand_usage_and_cost_charts import plot_ledger as plot_l
 from gpuplanner.report.demand_usage_and_cost_charts import plot_ledger_tenants as plot_ledger_tenants
 from gpuplanner.report.demand_usage_and_cost_charts import plot_waterfall as plot_waterfall
 from gpuplanner.report.export_verification import FileReport as FileReport
-from gpuplanner.report.export_verification import states_layouts as states_layouts
+from gpuplanner.report.export_verification import looks_like_layout_file as looks_like_layout_file
 from gpuplanner.report.export_verification import verify_file as verify_file
 from gpuplanner.report.job_charts import plot_memory_stack as plot_memory_stack
 from gpuplanner.report.job_charts import plot_phases as plot_phases

@@ -23,8 +23,8 @@ from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, SECONDS_P
 from gpuplanner.decision.comparison_record import (
     Comparison,
     make_policy_table,
-    make_service_table,
     make_wait_curve_table,
+    make_wait_table,
     study_comparison,
 )
 from gpuplanner.decision.decision_text import IDLE_ACTIONS, format_node_list
@@ -365,7 +365,7 @@ def step_tables(bundle: Bundle) -> dict[str, str]:
 
 
 def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
-    """Render nodes and resources of each pool, and nodes to buy; with power-down, also how many are powered on."""
+    """Render nodes and resources of each node pool, and nodes to buy; with power-down, also how many are powered on."""
     is_powered_down = rules.powers_nodes_down
     counts_heading = ["powered on at most", "idle nodes kept"] if is_powered_down else []
     headings = ["pool", "nodes", *counts_heading, "resources of a node"]
@@ -529,7 +529,7 @@ def write_handover_folder(scenario: Scenario, comparison: Comparison, out: str |
     from gpuplanner.report.focus_files_and_workbooks import write_workbook
 
     bundle = make_decision_bundle(scenario, comparison)
-    tables = {"Policies": make_policy_table(comparison), "Waits": make_service_table(comparison)}
+    tables = {"Policies": make_policy_table(comparison), "Waits": make_wait_table(comparison)}
     tables["Wait curve"] = make_wait_curve_table(comparison)
     notes = {"Decision": comparison.decision.sentence, "Confidence": " ".join(comparison.decision.confidence)}
     title, locale = scenario.name, scenario.number_locale

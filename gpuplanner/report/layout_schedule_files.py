@@ -29,7 +29,7 @@ from gpuplanner.report.change_bundle_parts import (
     fill_template,
     to_index_text,
 )
-from gpuplanner.report.export_verification import states_layouts, verify_file
+from gpuplanner.report.export_verification import looks_like_layout_file, verify_file
 from gpuplanner.report.focus_files_and_workbooks import FOCUS_TIME_FORMAT, write_workbook
 from gpuplanner.report.mig_manager_files import to_change_scripts, to_config_map, to_mig_parted
 from gpuplanner.report.plan_and_bundle_verification import UNCHECKED_FOLDER, read_plan
@@ -223,7 +223,7 @@ def _check_layouts(folder: Path, problem: PlanProblem) -> None:
     for path in sorted(folder.rglob("*")):
         if path.is_dir() or path.name == README_FILE or UNCHECKED_FOLDER in path.relative_to(folder).parts:
             continue
-        if not states_layouts(path.read_text(encoding="utf-8")):
+        if not looks_like_layout_file(path.read_text(encoding="utf-8")):
             continue
         try:
             report = verify_file(path, problem.gpu_model, gpus_per_node=problem.gpus_per_node)

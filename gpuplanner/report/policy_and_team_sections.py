@@ -23,7 +23,7 @@ from gpuplanner.decision.comparison_record import (
     format_wait_target,
     frontier_frame,
     make_policy_table,
-    make_service_table,
+    make_wait_table,
 )
 from gpuplanner.decision.decision_types import TODAY, TeamRow
 from gpuplanner.decision.explained_waits import make_cause_table
@@ -294,7 +294,7 @@ def write_team_page(
     fairness_by_pool: Mapping[str, Fairness], path: str | Path, *, title: str,
     advice_by_pool: Mapping[str, QuotaAdvice], locale: str = "en",
 ) -> Path:  # fmt: skip
-    """Write fair share by team, pool by pool, as a page (``.html``) or a chart (``.svg``).
+    """Write fair share by team, GPU pool by pool, as a page (``.html``) or a chart (``.svg``).
 
     Parameters
     ----------
@@ -359,7 +359,7 @@ _CAUSE_HEADINGS = {"waited": "hours of waiting", "wrong_layout": "wrong layout",
 
 
 Comparisons = Mapping[str, Comparison]
-"""Comparison of policies for each pool, by pool name."""
+"""Comparison of policies for each GPU pool, by pool name."""
 
 
 def plot_comparison_frontier(comparison: Comparison, pinned: Comparison | None = None) -> ChartType:
@@ -422,7 +422,7 @@ def _render_waits(comparison: Comparison) -> list[str]:
         return []
     formats = dict.fromkeys(("waited", *CAUSES), ",.0f")
     service = page.table(
-        make_service_table(comparison),
+        make_wait_table(comparison),
         caption="Queue wait by job size [min]: p95 and mean; observed, simulated today, and recommended",
         headings=_WAIT_HEADINGS,
         formats=dict.fromkeys(_WAIT_HEADINGS, ",.1f") | {"jobs_delayed": ",.0f"},
@@ -464,7 +464,7 @@ def render_recommendation(comparison: Comparison) -> HtmlSection:
 
 
 def write_policy_page(comparisons: Comparisons, path: str | Path, *, title: str, locale: str = "en") -> Path:
-    """Write the policy comparison of each pool as a page (``.html``) or a chart (``.svg``).
+    """Write the policy comparison of each GPU pool as a page (``.html``) or a chart (``.svg``).
 
     Parameters
     ----------
@@ -496,7 +496,7 @@ def write_policy_page(comparisons: Comparisons, path: str | Path, *, title: str,
 
 
 def _render_policy_page(comparisons: Comparisons, title: str) -> str:
-    """Render the page of one comparison, or of several pools."""
+    """Render the page of one comparison, or of several GPU pools."""
     first = next(iter(comparisons.values()))
     decision = first.decision
     if len(comparisons) == 1:

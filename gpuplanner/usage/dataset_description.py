@@ -196,7 +196,7 @@ def _summarize_charges(table: pl.DataFrame) -> Tables:
 
 
 def _summarize_occupancy(table: pl.DataFrame) -> Tables:
-    """Tabulate total, allocated and pending resources of each pool over its readings."""
+    """Tabulate total, allocated and pending resources of each pool (virtual cluster) over its readings."""
     by_pool = table.group_by("pool", "resource").agg(
         readings=pl.len(),
         first=pl.col("time").min(),
@@ -231,7 +231,7 @@ def _summarize_requests(table: pl.DataFrame) -> Tables:
 
 
 def _summarize_quotas(table: pl.DataFrame) -> Tables:
-    """Tabulate days and the range of quotas [GPUs] of each pool."""
+    """Tabulate days and the range of quotas [GPUs] of each pool (virtual cluster)."""
     by_pool = table.group_by("pool").agg(
         days=pl.len(),
         first=pl.col("day").min(),

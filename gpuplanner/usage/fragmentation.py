@@ -31,7 +31,7 @@ from gpuplanner.usage.pool_occupancy import (
 
 @dataclass(frozen=True, eq=False)
 class NodePool:
-    """Allocations on the nodes of a pool over time, and the GPUs per node that waiting jobs need.
+    """Allocations on the nodes of a GPU pool over time, and the GPUs per node that waiting jobs need.
 
     - ``installed``: GPUs installed, one interval for each node.
     - ``allocated``: GPUs allocated or out of service, on all nodes of the interval together.

@@ -51,7 +51,7 @@ LEDGER_JOB_COLUMNS = (
 )  # fmt: skip
 """Columns of ``schemas.Jobs`` that the accounts of a period read."""
 _NULL_GPU_MODEL_EXPR = pl.lit(None, pl.String).alias("gpu_model")
-"""Column ``gpu_model`` without values, for jobs and nodes that are one pool."""
+"""Column ``gpu_model`` without values, for jobs and nodes that are one GPU pool."""
 
 
 @stage

@@ -106,7 +106,7 @@ class PlannedFleet:
             raise ScenarioError(subject, "a GPU model with MIG", repr(self.name), "Name one with --gpu-model.")
 
     def jobs_of(self, jobs: pl.DataFrame) -> pl.DataFrame:
-        """Select the jobs of the planned pool, waiting jobs without a GPU model included.
+        """Select the jobs of the planned GPU pool, waiting jobs without a GPU model included.
 
         A job that names a GPU model which is not installed belongs to the pool of its nodes. A waiting job that names
         none belongs to the pool with most GPUs in its partition, else to the largest pool.
@@ -128,7 +128,7 @@ class PlannedFleet:
         return kept if kept.height else jobs
 
     def _home_pool_of_jobs(self, jobs: pl.DataFrame) -> pl.Expr:
-        """Find the GPU model with most GPUs in a job's partition, in lower case; else that of the largest pool."""
+        """Find the GPU model with most GPUs in a job's partition, in lower case; else that of the largest GPU pool."""
         largest = pl.lit(str(self.installed.pools[0].gpu_model).lower())
         if "partition" not in jobs.columns:
             return largest
@@ -196,7 +196,7 @@ class PlannedFleet:
         return [*sentences, *self.today.remarks]
 
     def _gpus_of_pool(self) -> int:
-        """Sum the GPUs in service of the planned pool; of all pools if none is chosen."""
+        """Sum the GPUs in service of the planned GPU pool; of all pools if none is chosen."""
         return sum(pool.gpus for pool in self.installed.pools if self.pool in (None, pool.gpu_model))
 
 
@@ -205,7 +205,7 @@ GPU_MODEL_NEEDED_TEXT = "Layouts, cost and energy need a GPU model: name it with
 
 
 def planned_fleet(scenario: Scenario, dataset: Dataset, begin: datetime, end: datetime) -> PlannedFleet:
-    """Choose the planned fleet: the scenario's GPU model, else that of the data, of several the largest pool.
+    """Choose the planned fleet: the scenario's GPU model, else that of the data, of several the largest GPU pool.
 
     Parameters
     ----------
@@ -309,7 +309,7 @@ def _add_full_gpus(layouts: Mapping[str, int], added_gpus: int) -> dict[str, int
 
 
 def _planned_model_and_pool(scenario: Scenario, installed: InstalledGpus) -> tuple[str | None, str | None]:
-    """Choose the GPU model to plan for, and, where there are several, the pool whose jobs are planned."""
+    """Choose the GPU model to plan for, and, where there are several, the GPU pool whose jobs are planned."""
     requested = scenario.gpu_model
     models = {pool.gpu_model: pool.gpu_model for pool in installed.pools if pool.gpu_model is not None}
     several = len(models) > 1

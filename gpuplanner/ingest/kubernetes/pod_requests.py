@@ -289,7 +289,10 @@ def _pop_gpu_fractions(requests: dict[str, Any], sharing: SharingResources) -> d
 
 
 def _requested_memory(sizes: ApiObject, sharing: SharingResources) -> Fraction:
-    """Return the GPU memory that a container requests per GPU, in MiB or in a unit of the node; 0 if it names none."""
+    """Return the GPU memory that a container requests per GPU [MiB]; 0 if it requests none.
+
+    Where the device plugin of each node defines the size of a unit, the number of units is returned.
+    """
     if sharing.memory is None or sharing.memory not in sizes:
         return Fraction(0)
     value = sizes[sharing.memory]

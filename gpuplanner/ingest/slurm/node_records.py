@@ -490,7 +490,7 @@ def detect_node_columns(lines: Sequence[str]) -> dict[str, Field] | None:
 
 
 def _check_layouts(rows: Rows) -> Rows:
-    """Parse MIG mode into a boolean, and reject rows with unreadable layouts or shares."""
+    """Parse MIG mode into a boolean, and reject rows with unreadable MIG layouts or shares per GPU."""
     has_instances = map_unique_texts(rows.good["layouts"], lambda text: _count_layouts(text)[0], pl.Int64) > 0
     listed_gpus = map_unique_texts(rows.good["layouts"], lambda text: _count_layouts(text)[1], pl.Int64)
     word, layouts = pl.col("mig_enabled").str.strip_chars().str.to_lowercase(), pl.col("layouts")
