@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.decision.comparison_record import Comparison, PolicyRow
-    from gpuplanner.decision.quota_comparison import RulesComparison
+    from gpuplanner.decision.quota_and_placement_comparison import RulesComparison
     from gpuplanner.decision.quota_recommendation import QuotaAdvice
     from gpuplanner.decision.team_fairness import Fairness
     from gpuplanner.planner.packing_problem import AnyPackingProblem, CostedPacking, Packing
@@ -88,7 +88,11 @@ def compare(
 
 def _optional_effects(scenario: Scenario) -> dict[str, Any]:
     """Simulate the effects of quotas, GPU failures and job placement that a scenario states; keyed by effect."""
-    from gpuplanner.decision.quota_comparison import compare_placements, compare_stated_rules, states_sharing_rules
+    from gpuplanner.decision.quota_and_placement_comparison import (
+        compare_placements,
+        compare_stated_rules,
+        states_sharing_rules,
+    )
 
     effects: dict[str, Any] = {"sharing": compare_stated_rules(scenario)} if states_sharing_rules(scenario) else {}
     if scenario.gang_slowdowns is not None:

@@ -20,7 +20,7 @@ from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import (
     select_gpu_readings,
     split_energy_steps,
 )
-from gpuplanner.ingest.telemetry.sample_buffer import add_reading_spans
+from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import add_reading_spans
 from gpuplanner.ingest.telemetry.telemetry_join import split_shared_samples
 
 GPU_STATE_BY_BUCKET = {

@@ -50,7 +50,7 @@ from gpuplanner.hardware.power_carbon_and_prices import (
     make_power_model,
 )
 from gpuplanner.usage.period_accounts import scenario_ledger
-from gpuplanner.usage.pool_occupancy import LedgerWindow
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import LedgerWindow
 from gpuplanner.usage.study_fleet import PlannedFleet
 from gpuplanner.usage.study_history import History, history
 

@@ -98,7 +98,7 @@ class ModelWithMeasure:
         return f"{self.text}: {parts} in all" if self.pools[0].movable else self.text
 
     def find_smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:
-        """Find the fewest nodes (or GPUs) of each SizedPool that meet the wait limits, and their GPUs; infinity if none.
+        """Find the fewest nodes (or GPUs) of each SizedPool that meet wait limits, and their GPUs; infinity if none.
 
         The GPUs are whole nodes. Each profile gets nodes of its own unless that takes over :data:`MIN_GAIN_BY_MIXING`
         more.

@@ -47,7 +47,11 @@ from gpuplanner.decision.layout_planning import (
 )
 from gpuplanner.decision.policy_comparison import POLICIES, SHORT_NAMES
 from gpuplanner.decision.policy_simulation_and_data_correction import count_lost_rows, find_correction, has_run_jobs
-from gpuplanner.decision.quota_comparison import compare_placements, compare_stated_rules, states_sharing_rules
+from gpuplanner.decision.quota_and_placement_comparison import (
+    compare_placements,
+    compare_stated_rules,
+    states_sharing_rules,
+)
 from gpuplanner.decision.study import Headline, Study, build_headline, build_provenance, open_study
 from gpuplanner.decision.team_fairness import assess_fairness
 from gpuplanner.forecast.growth_and_announced_demand import complete_until

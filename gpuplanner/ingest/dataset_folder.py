@@ -39,7 +39,7 @@ from gpuplanner.ingest.chunked_tables import (
 from gpuplanner.ingest.dataset import Dataset, SampleScan, SourceFacts
 from gpuplanner.ingest.delimited_rows import REJECT_TABLE_SCHEMA
 from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, find_device_counters, keep_best_counter
-from gpuplanner.ingest.telemetry.sample_buffer import add_sample_ends
+from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import add_sample_ends
 from gpuplanner.ingest.telemetry.telemetry_join import (
     ALLOCATION_SPAN_SCHEMA,
     TELEMETRY_DEVICES_WITH_KIND_SCHEMA,

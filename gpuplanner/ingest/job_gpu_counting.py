@@ -17,7 +17,7 @@ from gpuplanner.hardware.catalog import MAX_CATALOG_GPUS_PER_NODE, infer_partiti
 from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.ingest.chunked_tables import ChunkedTable
-from gpuplanner.ingest.gpu_model_resolution import (
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import (
     AMBIGUOUS_DEVICE_WORD,
     PARTITION_WORD_PATTERN,
     SHARE_PATTERN,

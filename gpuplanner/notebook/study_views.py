@@ -19,7 +19,11 @@ from gpuplanner.decision.comparison_record import Comparison, compare_policies, 
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import make_cause_table
 from gpuplanner.decision.pool_decisions import ComparedFleet
-from gpuplanner.decision.quota_comparison import compare_placements, compare_stated_rules, states_sharing_rules
+from gpuplanner.decision.quota_and_placement_comparison import (
+    compare_placements,
+    compare_stated_rules,
+    states_sharing_rules,
+)
 from gpuplanner.decision.quota_recommendation import advise_quotas
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import assess_fairness

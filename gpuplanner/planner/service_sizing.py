@@ -90,7 +90,7 @@ class ServiceChoices:
         return int(slices_per_instance @ instances)
 
     def meets_rates(self, instances: Counts, on: Counts) -> bool:
-        """Whether so many instances of each option serve all request rates, and so many GPUs of each layout hold them."""
+        """Whether so many instances of each option serve all request rates, and so many GPUs by layout hold them."""
         served = dict.fromkeys(self.rate_per_s, 0.0)
         placed: Counter[str] = Counter()
         for option, number in zip(self.options, instances.tolist(), strict=True):

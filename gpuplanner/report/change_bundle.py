@@ -38,7 +38,7 @@ from gpuplanner.hardware.catalog import find_measure_texts
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model, load_any_gpu_model, make_non_mig_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, find_change_cost
 from gpuplanner.ingest.chunked_tables import read_table
-from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import try_expand_node_list
 from gpuplanner.planner.layout_plan import check_layout_plan, node_states_at
 from gpuplanner.report.change_bundle_parts import (
     CLUSTER_POLICY_PURPOSE,

@@ -13,7 +13,7 @@ from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT, count_t
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.comparison_record import make_wait_curve_table
 from gpuplanner.decision.policy_simulation_and_data_correction import list_data_warnings
-from gpuplanner.decision.quota_comparison import RulesComparison
+from gpuplanner.decision.quota_and_placement_comparison import RulesComparison
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.report import html_page as page

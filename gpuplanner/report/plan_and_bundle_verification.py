@@ -22,7 +22,7 @@ from gpuplanner.core.setting_rules_and_controls import DRAINED_UNIT_BY_ACTUATOR
 from gpuplanner.hardware.catalog import mig_model_names, non_mig_model_names
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model, load_any_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout, prove
-from gpuplanner.ingest.gpu_model_resolution import expand_node_list
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import expand_node_list
 from gpuplanner.ingest.text_files import read_head
 from gpuplanner.planner.fleet_plans_and_comparisons import fleet_from_json
 from gpuplanner.planner.inference_service_plan import is_service_plan, services_from_json, verify_services

@@ -21,7 +21,7 @@ from gpuplanner.ingest.implausible_jobs_and_past_nodes import drop_quarantined
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.allocated_hours import allocated_by_activity, allocated_by_state
 from gpuplanner.usage.bottlenecks import bottlenecks_by_class, classify_bottlenecks
-from gpuplanner.usage.dataset_description import DataQuality, data_quality
+from gpuplanner.usage.dataset_description_and_data_quality import DataQuality, data_quality
 from gpuplanner.usage.demand_by_phase_and_late_demand_test import fit_phases, late_demand_table, phases_of_jobs
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_period, hours_by_tenant
 from gpuplanner.usage.period_accounts import dataset_ledger

@@ -16,8 +16,8 @@ from gpuplanner.core.schemas import FULL_GPU, Inventory, Jobs
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.ingest.chunked_tables import LazyJobs
-from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
-from gpuplanner.usage.pool_occupancy import (
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import try_expand_node_list
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import (
     GPU_FRACTION_TOLERANCE_GPUS,
     HourSlabs,
     Idle,

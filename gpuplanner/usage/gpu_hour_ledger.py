@@ -20,7 +20,7 @@ from gpuplanner.usage.allocated_hours import (
     split_allocated_hours,
 )
 from gpuplanner.usage.fragmentation import node_pool
-from gpuplanner.usage.pool_occupancy import (
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import (
     LedgerWindow,
     PoolHours,
     Reservation,

@@ -33,7 +33,12 @@ from gpuplanner.usage.gpu_hour_ledger import (
     unused_share,
 )
 from gpuplanner.usage.installed_capacity import out_of_service_gpus
-from gpuplanner.usage.pool_occupancy import LedgerWindow, installed_gpu_hours, jobs_with_gpus, match_gpu_models
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import (
+    LedgerWindow,
+    installed_gpu_hours,
+    jobs_with_gpus,
+    match_gpu_models,
+)
 from gpuplanner.usage.study_fleet import find_installed
 from gpuplanner.usage.study_history import history, observation_begins_at, observation_ends_at
 

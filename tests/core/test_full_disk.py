@@ -22,7 +22,7 @@ from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.study import Study
 from gpuplanner.report import monthly_report_chain as room
-from gpuplanner.usage.dataset_description import DataQuality, data_quality
+from gpuplanner.usage.dataset_description_and_data_quality import DataQuality, data_quality
 from tests.decision.recurring.small_fleets import SmallFleet
 from tests.report.test_months import Works
 

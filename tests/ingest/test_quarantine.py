@@ -26,7 +26,7 @@ from gpuplanner.ingest.implausible_jobs_and_past_nodes import (
     quarantine_findings,
 )
 from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger
-from gpuplanner.usage.pool_occupancy import installed_gpu_hours
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import installed_gpu_hours
 from tests.examples import examples
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)

@@ -24,7 +24,7 @@ from gpuplanner.ingest.kubernetes.api_objects import (
     parse_gpu_resource,
     read_objects,
 )
-from gpuplanner.ingest.kubernetes.cluster_dump import (
+from gpuplanner.ingest.kubernetes.cluster_dump_and_kueue_objects import (
     DUPLICATE_OBJECT_REASON,
     RESERVATION_POD_REASON,
     UNREAD_KIND_REASON,

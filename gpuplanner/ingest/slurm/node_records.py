@@ -20,7 +20,7 @@ from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Record, RecordCollector, Rows, parse_instants, raise_fault
-from gpuplanner.ingest.gpu_model_resolution import (
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import (
     DeviceResolver,
     infer_models_from_profiles,
     smallest_layouts,

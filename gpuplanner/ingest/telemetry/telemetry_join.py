@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 import numpy as np
 import polars as pl
 
-from gpuplanner.ingest.gpu_model_resolution import spread_gpus_over_nodes
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import spread_gpus_over_nodes
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE
 from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, DIMENSION_BY_QUANTITY, TELEMETRY_DEVICE_SCHEMA
-from gpuplanner.ingest.telemetry.sample_buffer import (
+from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import (
     DEVICE_JOB_COLUMNS,
     MINUTE_US,
     ColumnArrays,

@@ -11,7 +11,7 @@ import polars as pl
 from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY
 from gpuplanner.core.units_and_number_formats import percent_text
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.gpu_model_resolution import spread_gpus_over_nodes
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import spread_gpus_over_nodes
 from gpuplanner.ingest.quality_report import (
     Finding,
     check_text,
@@ -27,7 +27,7 @@ from gpuplanner.ingest.telemetry.metric_definitions import (
     GAP_FACTOR,
     NO_COUNTER,
 )
-from gpuplanner.ingest.telemetry.sample_buffer import DeviceId, device_sort_key
+from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import DeviceId, device_sort_key
 from gpuplanner.ingest.telemetry.telemetry_join import (
     JOB_SEPARATOR,
     NO_JOB,
