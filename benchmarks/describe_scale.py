@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.output_places import DATASET_FORMAT
+from gpuplanner.core.output_manifests_and_overwrite_checks import DATASET_FORMAT
 from gpuplanner.core.schema_checks import make_empty_table
 from gpuplanner.core.schemas import JOB_STATES, Inventory, Jobs
 from gpuplanner.ingest.dataset import gpu_hours

@@ -23,10 +23,10 @@ import numpy as np
 import pulp
 
 from gpuplanner.planner.packing_bounds import martello_toth_weighings, strongest_bound
+from gpuplanner.planner.packing_files_and_verification import read_packing, verify_packing
 from gpuplanner.planner.packing_heuristics import pack_in_order
 from gpuplanner.planner.packing_problem import PackingProblem, build_packing_grid
 from gpuplanner.planner.packing_search import pack
-from gpuplanner.planner.packing_verification import read_packing, verify_packing
 
 PLAIN_ITEMS = 100
 KINDS = ("LonLr", "LonSm", "ShLr", "ShSm")

@@ -23,7 +23,7 @@ from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.fleet_limits_and_prices import Limits, Quota, StatePrices
 from gpuplanner.planner.fleet_plans_and_comparisons import plan_fleet, verify_fleet
 from gpuplanner.planner.interval_milp import build_slot_model
-from gpuplanner.planner.linear_model import SearchEffort, relative_gap
+from gpuplanner.planner.linear_programs_and_search_limits import SearchEffort, relative_gap
 from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_arrays import PlanArrays

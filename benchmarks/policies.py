@@ -24,7 +24,7 @@ sys.path += [str(ROOT), str(ROOT / "benchmarks" / "planted_clusters")]
 from planted_clusters.clusters import write_cluster  # noqa: E402
 
 from gpuplanner.core.scenario import Scenario  # noqa: E402
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_MINUTE  # noqa: E402
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_MINUTE  # noqa: E402
 from gpuplanner.decision.comparison_record import count_power_ups, record_comparison, reprice_comparison  # noqa: E402
 from gpuplanner.decision.decision_types import FEWER_NODES, MIG_STATIC, POWER_DOWN_IDLE, TODAY  # noqa: E402
 from gpuplanner.decision.policy_comparison import (  # noqa: E402  # noqa: E402
@@ -37,7 +37,7 @@ from gpuplanner.decision.policy_comparison import (  # noqa: E402  # noqa: E402
     summarize_policy_run,
 )
 from gpuplanner.decision.policy_layouts import keep_layouts, rank_nodes  # noqa: E402
-from gpuplanner.decision.policy_simulation import PolicyRun  # noqa: E402
+from gpuplanner.decision.policy_simulation_and_data_correction import PolicyRun  # noqa: E402
 from gpuplanner.decision.recommendation import DecisionBasis, decide  # noqa: E402
 from gpuplanner.ingest.dataset_import import add_files  # noqa: E402
 from gpuplanner.ingest.dataset_writer import write_dataset  # noqa: E402

@@ -38,7 +38,7 @@ import pandas as pd
 import polars as pl
 
 from gpuplanner.ingest.source_registry import read
-from gpuplanner.ingest.telemetry.device_hours import aggregate_hourly
+from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import aggregate_hourly
 from gpuplanner.usage.requested_demand import demand_series
 
 ZONE = "America/Los_Angeles"

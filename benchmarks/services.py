@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from gpuplanner.planner.inference_service_measurements import read_service_demands, read_service_profiles
 from gpuplanner.planner.inference_service_plan import BATCH_LATENCY_FRACTION, plan_services, verify_services
-from gpuplanner.planner.service_profiles import read_service_demands, read_service_profiles
 
 SHIPPED = {1: (2, 10), 2: (3, 20), 3: (5, 33), 4: (7, 48)}
 """GPUs and compute slices by scenario: rows of ``deployment/SLO*/SLO*_ParvaGPU_deploy.csv``."""

@@ -15,9 +15,9 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_MINUTE
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_MINUTE
 from gpuplanner.decision.capacity_measures import keep_fleet
-from gpuplanner.decision.comparison_record import compare_policies, make_service_table, make_wait_curve_table
+from gpuplanner.decision.comparison_record import compare_policies, make_wait_curve_table, make_wait_table
 from gpuplanner.decision.explained_waits import explain_waits, make_cause_table, sum_waits
 from gpuplanner.decision.recommendation import build_wait_model
 from gpuplanner.decision.requested_jobs import read_replay_inputs
@@ -98,7 +98,7 @@ def main() -> None:
     model = build_wait_model(asked, explain_waits(asked))
     found = compare_policies(Scenario())
     one = found.decision
-    limits = make_service_table(found).select("limit_minutes", job_size="size")
+    limits = make_wait_table(found).select("limit_minutes", job_size="size")
     curve = plots.plot_wait_curve(
         make_wait_curve_table(found), today=one.fleet_gpus, recommended=one.gpus, limits=limits
     )

@@ -12,10 +12,10 @@ import typer
 
 from gpuplanner.cli.application import Exit, app, register_commands
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import settings_of
 from gpuplanner.core.schema_checks import schema_to_markdown
 from gpuplanner.core.schemas import TABLES
-from gpuplanner.core.stage_cache import claims_folder
+from gpuplanner.core.setting_rules_and_controls import settings_of
+from gpuplanner.core.stage_cache_and_data_folders import claims_folder
 
 HERE = Path(__file__).parent
 FIELDS = """A scenario states the data, the cluster, the rules and the prices of an analysis. It is a YAML file with one

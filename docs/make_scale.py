@@ -18,7 +18,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.stage_cache import sample_folder
+from gpuplanner.core.stage_cache_and_data_folders import sample_folder
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))

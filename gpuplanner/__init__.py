@@ -5,7 +5,7 @@ Public names are imported when they are first used, so that ``import gpuplanner`
 
 from gpuplanner._version import __version__ as __version__
 from gpuplanner.core.libraries_plugins_and_workers import public_names
-from gpuplanner.core.scenario_fields import NAME_RESOLVER_BY_KIND
+from gpuplanner.core.setting_rules_and_controls import NAME_RESOLVER_BY_KIND
 
 __all__, __getattr__, __dir__ = public_names(__name__, __file__)
 

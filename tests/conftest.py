@@ -21,7 +21,7 @@ from gpuplanner.cli.application import main
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.study_pipeline import evaluate
-from gpuplanner.planner.linear_model import SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import SearchEffort
 from tests.examples import QUICK_EXAMPLES
 
 ROOT = Path(__file__).resolve().parent.parent

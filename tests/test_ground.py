@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import OutputError, ScenarioError
-from gpuplanner.core.output_places import FolderMark
+from gpuplanner.core.output_manifests_and_overwrite_checks import FolderMark
 from gpuplanner.core.output_writing import replace_directory, write_atomically
 from gpuplanner.core.serialization import from_plain, read_yaml, to_json, to_plain
-from gpuplanner.core.units_and_number_texts import MISSING_VALUE_TEXT, figure_text, round_money, split_amount
+from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT, figure_text, round_money, split_amount
 
 MARK = FolderMark("mark.txt", "ours")
 

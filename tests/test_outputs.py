@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.core.errors import OutputError
-from gpuplanner.core.output_places import allow_overwriting_within, is_own_file, note_path, record_written_file
+from gpuplanner.core.output_manifests_and_overwrite_checks import (
+    allow_overwriting_within,
+    is_own_file,
+    note_path,
+    record_written_file,
+)
 from gpuplanner.core.output_writing import replace_directory, write_atomically
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.ingest.dataset_folder import DATASET_MARK

@@ -32,7 +32,7 @@ from late_demand_table import (
     report,
 )
 
-from gpuplanner.planner.linear_model import LinearModel, SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import LinearModel, SearchEffort
 from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.sizing.learned_memory import fit_log_multipliers, predict_gib
 from gpuplanner.sizing.training_run_tables import collect_measured_runs

@@ -23,7 +23,7 @@ from pathlib import Path
 import polars as pl
 from late_demand_table import argument_parser, figure_row, figure_table, report
 
-from gpuplanner.core.stage_cache import sample_folder
+from gpuplanner.core.stage_cache_and_data_folders import sample_folder
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.demand_by_phase_and_late_demand_test import (

@@ -315,8 +315,8 @@ def _prepare(folder: Path, jobs: list[Job], machines: int, idle_s: float) -> Non
     """Write the day, and the pack of its machines."""
     from gpuplanner.decision.policy_layouts import FleetRules, PoolRule
     from gpuplanner.hardware.repartitioning_cost import ChangeCost
-    from gpuplanner.report.bundle_files import PageText
     from gpuplanner.report.change_bundle import make_bundle
+    from gpuplanner.report.change_bundle_parts import PageText
     from gpuplanner.simulator.scheduling_rules import Drain
 
     nodes = tuple(f"n{number + 1}" for number in range(machines))

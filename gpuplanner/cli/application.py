@@ -37,10 +37,10 @@ from gpuplanner.core.errors import (
     escape_controls,
 )
 from gpuplanner.core.output_column_headings import column_heading
-from gpuplanner.core.output_places import allow_overwriting
+from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import settings_of
-from gpuplanner.core.units_and_number_texts import money_text
+from gpuplanner.core.setting_rules_and_controls import settings_of
+from gpuplanner.core.units_and_number_formats import money_text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -52,15 +52,15 @@ INTERRUPT_DELAY_S = 0.5
 """Time after SIGTERM after which SIGINT is sent to interrupt compiled code. [s]"""
 
 COMMANDS = {
-    "start_commands": ("start", "notebook"),
+    "start_notebook_and_compile_commands": ("start", "notebook"),
     "ingest_commands": ("ingest", "describe", "keygen", "scrape", "bill"),
     "rightsize_phases_and_waits_commands": ("phases", "rightsize", "waits"),
     "size_command": ("size",),
     "forecast_and_cost_commands": ("forecast", "cost"),
-    "plan_commands": ("plan", "report", "demo"),
-    "compare_commands": ("simulate", "compare", "fairness", "binpack"),
-    "export_commands": ("catalog", "verify", "export", "diff"),
-    "recurring_commands": ("check", "schedule", "watch"),
+    "plan_report_and_demo_commands": ("plan", "report", "demo"),
+    "compare_simulate_and_binpack_commands": ("simulate", "compare", "fairness", "binpack"),
+    "export_diff_verify_and_catalog_commands": ("catalog", "verify", "export", "diff"),
+    "check_watch_and_schedule_commands": ("check", "schedule", "watch"),
 }
 """Names of commands by the module of this package that defines them, so that a command imports only its own module."""
 
@@ -147,7 +147,7 @@ class Exit(IntEnum):
 
 def main() -> None:
     """Run the command line and turn errors into one line and an exit code."""
-    from gpuplanner.core.output_places import allow_overwriting_within
+    from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within
 
     register_commands(*sys.argv[1:2])
     warnings.formatwarning = _format_warning
@@ -290,7 +290,7 @@ def require_outputs(*files: Path | None, inputs: Iterable[str | Path] = ()) -> N
     inputs : iterable of str or Path
         Input files, which no output may overwrite.
     """
-    from gpuplanner.core.output_places import require_file
+    from gpuplanner.core.output_manifests_and_overwrite_checks import require_file
 
     for file in files:
         if file is not None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.cost.cost_review import CostReview
-    from gpuplanner.decision.purchase_plan import HardwareRefresh
+    from gpuplanner.decision.purchase_refresh_and_burst_plans import HardwareRefresh
 
 
 LEDGER_TITLES = {
@@ -117,7 +117,7 @@ def cost(
 
     from gpuplanner.core.errors import ScenarioError
     from gpuplanner.cost.cost_review import cost_review
-    from gpuplanner.decision.purchase_plan import plan_burst, plan_purchase, read_burst_rules
+    from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_burst, plan_purchase, read_burst_rules
     from gpuplanner.decision.savings_track_record import (
         forecasts_file,
         price_forecast_errors,
@@ -127,7 +127,7 @@ def cost(
         savings_sheets,
     )
     from gpuplanner.ingest.dataset_folder import open_dataset
-    from gpuplanner.report.finance_exports import write_cost_workbook, write_focus
+    from gpuplanner.report.focus_files_and_workbooks import write_cost_workbook, write_focus
     from gpuplanner.usage.study_history import history
 
     if by not in COST_BREAKDOWNS:
@@ -223,7 +223,7 @@ def _parse_refresh(scenario: Scenario, months: int, text: str) -> HardwareRefres
     text : str
         Value of the option.
     """
-    from gpuplanner.decision.purchase_plan import plan_refresh
+    from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_refresh
 
     gpu_model, _, number = text.partition("=")
     try:
@@ -322,7 +322,7 @@ def forecast(
 
     Example: gpuplanner forecast build/mine/data --by gpu_model --horizon 168
     """
-    from gpuplanner.core.stage_cache import data_folder
+    from gpuplanner.core.stage_cache_and_data_folders import data_folder
 
     require_outputs(out, paths, inputs=[scenario_path])
     scenario = options.make_scenario(scenario_path)

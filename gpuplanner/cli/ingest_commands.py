@@ -163,7 +163,7 @@ def describe(
 ) -> None:
     """Summarize a dataset: jobs, utilization, waits, data quality."""
     from gpuplanner import usage
-    from gpuplanner.usage.dataset_description import data_quality
+    from gpuplanner.usage.dataset_description_and_data_quality import data_quality
 
     if smallest_group and job_class is not None:
         raise typer.BadParameter("use either --class or --smallest-group: one job shows one person")
@@ -205,7 +205,7 @@ def _drop_zero_rows(table: pl.DataFrame) -> pl.DataFrame:
 def _write_hours(folder: str, file: Path) -> None:
     """Write the hourly telemetry of a dataset as CSV or Parquet."""
     from gpuplanner.core.output_writing import write_atomically, write_csv_safe
-    from gpuplanner.usage.dataset_description import telemetry_by_hour
+    from gpuplanner.usage.dataset_description_and_data_quality import telemetry_by_hour
 
     if file.suffix not in (".csv", ".parquet"):
         raise typer.BadParameter("expected a file name that ends in .csv or .parquet", param_hint="--hours")

@@ -98,8 +98,8 @@ def rightsize(
 
     from gpuplanner.core.errors import ScenarioError, resolve_name
     from gpuplanner.sizing.memory_trend import peak_trends
+    from gpuplanner.sizing.request_lines_and_gpu_sharing import REQUEST_FORMS, format_plugin_configs, recommend_sharing
     from gpuplanner.sizing.request_recommendations import recommend_requests
-    from gpuplanner.sizing.submission_lines import REQUEST_FORMS, format_plugin_configs, recommend_sharing
     from gpuplanner.usage.job_classes import classify_jobs, shipped_rules
     from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, requested_and_used
     from gpuplanner.usage.study_history import load_dataset, merge_small_tenants, observation_ends_at
@@ -177,7 +177,7 @@ def _parse_gpu_models(texts: list[str] | None) -> dict[str | None, str]:
 def _parse_gres_types(texts: list[str] | None) -> dict[str | None, str]:
     """Parse options ``[MODEL=]TYPE``: GRES type by GPU model of the catalogue; None: of all other models."""
     from gpuplanner.hardware.catalog import resolve_mig_model
-    from gpuplanner.sizing.submission_lines import is_gres_type
+    from gpuplanner.sizing.request_lines_and_gpu_sharing import is_gres_type
 
     types: dict[str | None, str] = {}
     for text in texts or []:
@@ -204,7 +204,7 @@ def _request_lines(row: dict[str, Any], form: str, types: dict[str | None, str],
     """
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.hardware.gpu_models import load_gpu_model
-    from gpuplanner.sizing.submission_lines import GpuRequest, format_request_lines
+    from gpuplanner.sizing.request_lines_and_gpu_sharing import GpuRequest, format_request_lines
 
     profile, count = row["recommended_profile"] or row["profile"], row["instances_hint"] or row["instances"]
     if (profile, count) == (row["profile"], row["instances"]) and row["recommended_time_limit_s"] is None:
@@ -227,7 +227,7 @@ def _find_gres_type(row: dict[str, Any], profile: str, stated_types: dict[str | 
     """GRES type of a request: as stated, as in the source, or as slurmd detects it; None for unknown GPU models."""
     from gpuplanner.core.schemas import FULL_GPU
     from gpuplanner.hardware.catalog import find_slurm_type
-    from gpuplanner.sizing.submission_lines import is_gres_type
+    from gpuplanner.sizing.request_lines_and_gpu_sharing import is_gres_type
 
     label, gpu_model = row["gpu_model"], row["board"]
     stated_type = stated_types.get(gpu_model) or stated_types.get(None)

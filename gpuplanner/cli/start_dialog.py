@@ -13,11 +13,17 @@ import typer
 
 from gpuplanner.cli.application import echo, notify
 from gpuplanner.core.errors import escape_controls, printable_file_name
-from gpuplanner.core.output_places import MANIFEST, FolderMark, WrittenFile, read_manifest, write_manifest_file
+from gpuplanner.core.output_manifests_and_overwrite_checks import (
+    MANIFEST,
+    FolderMark,
+    WrittenFile,
+    read_manifest,
+    write_manifest_file,
+)
 from gpuplanner.core.output_writing import replace_directory
-from gpuplanner.core.scenario_fields import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIPS
 from gpuplanner.core.serialization import sha256
-from gpuplanner.core.units_and_number_texts import count_text, day_text, last_day_text, percent_text, wait_text
+from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIPS
+from gpuplanner.core.units_and_number_formats import count_text, day_text, last_day_text, percent_text, wait_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -1,13 +1,13 @@
 """Public names of the package and the modules that hold them: for type checkers, and loaded when used."""
 
-from gpuplanner.core.output_places import DATASET_FORMAT as DATASET_FORMAT
-from gpuplanner.core.output_places import MANIFEST as MANIFEST
-from gpuplanner.core.output_places import FolderMark as FolderMark
-from gpuplanner.core.output_places import allow_overwriting as allow_overwriting
-from gpuplanner.core.output_places import allow_overwriting_within as allow_overwriting_within
-from gpuplanner.core.output_places import is_intact as is_intact
-from gpuplanner.core.output_places import remove_own_file as remove_own_file
-from gpuplanner.core.output_places import require_file as require_file
+from gpuplanner.core.output_manifests_and_overwrite_checks import DATASET_FORMAT as DATASET_FORMAT
+from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST as MANIFEST
+from gpuplanner.core.output_manifests_and_overwrite_checks import FolderMark as FolderMark
+from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting as allow_overwriting
+from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within as allow_overwriting_within
+from gpuplanner.core.output_manifests_and_overwrite_checks import is_intact as is_intact
+from gpuplanner.core.output_manifests_and_overwrite_checks import remove_own_file as remove_own_file
+from gpuplanner.core.output_manifests_and_overwrite_checks import require_file as require_file
 from gpuplanner.core.output_writing import find_stranded_folder as find_stranded_folder
 from gpuplanner.core.output_writing import lock_for_writing as lock_for_writing
 from gpuplanner.core.output_writing import make_temporary_sibling as make_temporary_sibling
@@ -15,9 +15,6 @@ from gpuplanner.core.output_writing import replace_directory as replace_director
 from gpuplanner.core.output_writing import reserve_directory as reserve_directory
 from gpuplanner.core.output_writing import write_atomically as write_atomically
 from gpuplanner.core.output_writing import write_csv_safe as write_csv_safe
-from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR as DRAINED_UNIT_BY_ACTUATOR
-from gpuplanner.core.scenario_fields import MIG_PARTITIONERS as MIG_PARTITIONERS
-from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR as PARTITIONER_BY_ACTUATOR
 from gpuplanner.core.schema_checks import cast_columns as cast_columns
 from gpuplanner.core.schema_checks import check_table as check_table
 from gpuplanner.core.schema_checks import conform as conform
@@ -49,3 +46,6 @@ from gpuplanner.core.serialization import sha256 as sha256
 from gpuplanner.core.serialization import sha256_of_all as sha256_of_all
 from gpuplanner.core.serialization import to_json as to_json
 from gpuplanner.core.serialization import to_yaml as to_yaml
+from gpuplanner.core.setting_rules_and_controls import DRAINED_UNIT_BY_ACTUATOR as DRAINED_UNIT_BY_ACTUATOR
+from gpuplanner.core.setting_rules_and_controls import MIG_PARTITIONERS as MIG_PARTITIONERS
+from gpuplanner.core.setting_rules_and_controls import PARTITIONER_BY_ACTUATOR as PARTITIONER_BY_ACTUATOR

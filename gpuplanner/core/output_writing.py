@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuplanner.core.errors import GpuPlannerWarning, OutputError, examples
-from gpuplanner.core.output_places import (
+from gpuplanner.core.output_manifests_and_overwrite_checks import (
     MANIFEST,
     FolderMark,
     WrittenFile,

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from gpuplanner._version import __version__
 from gpuplanner.core.errors import ScenarioError, nearest_names
-from gpuplanner.core.scenario_fields import (
+from gpuplanner.core.setting_rules_and_controls import (
     NAME_RESOLVER_BY_KIND,
     OWNERSHIPS,
     PARTITIONER_BY_ACTUATOR,
@@ -29,7 +29,7 @@ from gpuplanner.core.scenario_fields import (
     setting,
     settings_of,
 )
-from gpuplanner.core.units_and_number_texts import LOCALE_BY_NAME, SECONDS_PER_DAY
+from gpuplanner.core.units_and_number_formats import LOCALE_BY_NAME, SECONDS_PER_DAY
 
 PRICE_GROUP = "prices"
 """Group of scenario fields that change costs only, so that simulations need not run again."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.planner.linear_model import Columns, LinearModel, SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import Columns, LinearModel, SearchEffort
 from gpuplanner.planner.milp_solvers import Solution, solve
 
 HOURS_PER_MONTH = 730.5

@@ -13,14 +13,14 @@ from gpuplanner.core.errors import VerificationError
 from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
-from gpuplanner.core.units_and_number_texts import (
+from gpuplanner.core.units_and_number_formats import (
     GRAMS_PER_KILOGRAM,
     UNALLOCATED_TEAM,
     money_text,
     period_text,
     split_amount,
 )
-from gpuplanner.core.units_and_number_texts import round_money as to_cents
+from gpuplanner.core.units_and_number_formats import round_money as to_cents
 from gpuplanner.cost.energy_and_carbon import RangedAmount, sum_amount
 from gpuplanner.cost.period_costs import RATE_NOT_SET, Money, load_price_book, money
 from gpuplanner.cost.price_book import OWNED_LOT_KEYS, PriceBook
@@ -29,7 +29,7 @@ from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.power_carbon_and_prices import STATED_PRICE_SOURCE_TEXT, GpuHourPrice, GridCarbonIntensity
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
 from gpuplanner.usage.allocated_hours import FAILED_JOB_STATES, allocated_by_state
-from gpuplanner.usage.pool_occupancy import LedgerWindow
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import LedgerWindow
 from gpuplanner.usage.study_history import History, history
 
 MAX_BILL_DIFFERENCE_SHARE = 0.01

@@ -11,11 +11,16 @@ import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, first_error_line
 from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY
-from gpuplanner.core.units_and_number_texts import GRAMS_PER_KILOGRAM, SECONDS_PER_HOUR, WATTS_PER_KILOWATT
+from gpuplanner.core.units_and_number_formats import GRAMS_PER_KILOGRAM, SECONDS_PER_HOUR, WATTS_PER_KILOWATT
 from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.hardware.power_carbon_and_prices import HOURS_PER_YEAR, make_power_model
-from gpuplanner.ingest.telemetry.device_hours import GPU_KEY_COLUMNS, J_PER_KWH, select_gpu_readings, split_energy_steps
-from gpuplanner.ingest.telemetry.sample_buffer import add_reading_spans
+from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import (
+    GPU_KEY_COLUMNS,
+    J_PER_KWH,
+    select_gpu_readings,
+    split_energy_steps,
+)
+from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import add_reading_spans
 from gpuplanner.ingest.telemetry.telemetry_join import split_shared_samples
 
 GPU_STATE_BY_BUCKET = {
@@ -72,7 +77,7 @@ class Facility:
 
 
 def state_watts(gpu_model: str, activity: float | None) -> dict[str, RangedAmount]:
-    """Power [W] of a GPU in each state, by the two-state power model and its ranges.
+    """Power [W] of a GPU in each state (busy, idle), by the two-state power model and its ranges.
 
     Parameters
     ----------
@@ -347,7 +352,7 @@ NO_TENANT = "-"
 
 
 def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float) -> pl.DataFrame:
-    """Energy of the GPUs with telemetry by tenant and state, which sums to their energy counters.
+    """Energy of the GPUs with telemetry by tenant and GPU state (busy, idle), which sums to their energy counters.
 
     The idle power of a GPU is split by the slices of its MIG instances, the power above it by their activity.
 

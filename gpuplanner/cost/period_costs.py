@@ -16,11 +16,11 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError, GpuPlannerError, ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import OWNERSHIP_RENTED
 from gpuplanner.core.schema_checks import make_empty_table
 from gpuplanner.core.schemas import Costs
-from gpuplanner.core.stage_cache import stage
-from gpuplanner.core.units_and_number_texts import kwh_from_watt_hours
+from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_RENTED
+from gpuplanner.core.stage_cache_and_data_folders import stage
+from gpuplanner.core.units_and_number_formats import kwh_from_watt_hours
 from gpuplanner.cost.energy_and_carbon import (
     FOOTPRINT_AMOUNTS,
     Facility,
@@ -50,7 +50,7 @@ from gpuplanner.hardware.power_carbon_and_prices import (
     make_power_model,
 )
 from gpuplanner.usage.period_accounts import scenario_ledger
-from gpuplanner.usage.pool_occupancy import LedgerWindow
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import LedgerWindow
 from gpuplanner.usage.study_fleet import PlannedFleet
 from gpuplanner.usage.study_history import History, history
 
@@ -363,7 +363,10 @@ def find_power_model(fleet: PlannedFleet) -> GpuPowerModel | None:
 
 
 def _measure_power(job_history: History, gpu_models: GpuModels) -> pl.DataFrame | None:
-    """Measured mean power by tenant and state; None without telemetry or with several GPU models."""
+    """Measured mean power by tenant and GPU state (busy, idle) [W]; None if the readings do not apply.
+
+    That is without power readings, with several GPU models, or if the scenario plans another GPU model than was used.
+    """
     samples, labels = job_history.trace.samples, list(gpu_models)
     power_model = None if len(labels) != 1 or gpu_models[labels[0]] is None else find_power_model(job_history.fleet)
     if samples is None or power_model is None or job_history.fleet.chosen or not samples["power_w"].count():

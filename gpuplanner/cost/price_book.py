@@ -19,7 +19,7 @@ from gpuplanner.core.serialization import (
     read_yaml,
     require_keys,
 )
-from gpuplanner.core.units_and_number_texts import percent_text
+from gpuplanner.core.units_and_number_formats import percent_text
 from gpuplanner.cost.showback import Rate
 from gpuplanner.hardware.catalog import facts, resolve_gpu_model
 from gpuplanner.hardware.power_carbon_and_prices import HOURS_PER_YEAR, GpuHourPrice

@@ -13,7 +13,7 @@ import polars as pl
 from gpuplanner.core.output_column_headings import replace_codes_by_text
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import MONEY_DTYPE, Costs
-from gpuplanner.core.units_and_number_texts import UNALLOCATED_TEAM, round_money, split_amount
+from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM, round_money, split_amount
 from gpuplanner.cost.energy_and_carbon import AMOUNT_DECIMALS
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
 
@@ -161,7 +161,11 @@ def split_cost(total: Decimal, weights: pl.DataFrame, *, by: str, weight: str) -
 
 
 def _order_lines(hours: pl.DataFrame) -> pl.DataFrame:
-    """Sort charge lines by tenant and add the tenant's printed name; one named like the unallocated gets a suffix."""
+    """Add the tenant's printed name, and sort charge lines by the GPU-hours of the tenant, the largest first.
+
+    Unallocated GPU-hours are last; lines of a tenant are sorted by GPU model, ownership and ledger bucket. A
+    tenant with the printed name of the unallocated GPU-hours gets a suffix.
+    """
     shown_name = (
         pl.when(pl.col("tenant") == NO_TENANT).then(pl.lit(UNALLOCATED_TEAM))
         .when(pl.col("tenant") == UNALLOCATED_TEAM).then(pl.lit(f"{UNALLOCATED_TEAM} (tenant)"))

@@ -23,7 +23,7 @@ from gpuplanner.core.serialization import (
     read_yaml,
     require_keys,
 )
-from gpuplanner.core.units_and_number_texts import (
+from gpuplanner.core.units_and_number_formats import (
     SECONDS_PER_DAY,
     SECONDS_PER_HOUR,
     SECONDS_PER_MINUTE,
@@ -287,7 +287,7 @@ def answer_projects(scenario: Scenario) -> tuple[ProjectAnswer, ...]:
     concurrent = find_concurrent_projects(announced.projects)
     if len(concurrent) > 1:
         groups.append(concurrent)
-    answers = [_describe_projects(projects, len(announced.projects)) for projects in groups]
+    answers = [_describe_concurrent_projects(projects, len(announced.projects)) for projects in groups]
     if (reason := find_reason_against_recommendation(model)) is not None:
         return tuple(replace(answer, sentence=f"{_format_project(answer)}: no answer, {reason}.") for answer in answers)
     # The recommendation covers a size that misses its limit today: with a project it must not wait longer.
@@ -498,8 +498,11 @@ def find_delayed_groups(model: WaitModel, wider_model: WaitModel) -> tuple[Delay
     return tuple(sorted(delayed, key=lambda row: (-row.added_wait_p95_minutes, row.kind, row.name)))
 
 
-def _describe_projects(projects: Sequence[Project], n_announced: int) -> ProjectAnswer:
-    """Combine name, days, GPUs and probability of projects into an answer without an assessment."""
+def _describe_concurrent_projects(projects: Sequence[Project], n_announced: int) -> ProjectAnswer:
+    """Make the answer, not assessed yet, for the days on which all these projects run.
+
+    Their GPUs are summed and their probabilities multiplied.
+    """
     ends = [project.end for project in projects]
     names = ", ".join(project.name for project in projects)
     return ProjectAnswer(

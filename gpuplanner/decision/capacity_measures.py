@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_MINUTE, count_text
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_MINUTE, count_text
 from gpuplanner.decision.decision_types import CurvePoint, Exhaustion, JobSizeWaits, Measure, WeeklyGrowth
 from gpuplanner.decision.explained_waits import format_replay_error
 from gpuplanner.decision.headroom_and_growth import FittedGrowth, MeasuredHeadroom, date_exhaustion, measure_headroom
@@ -99,7 +99,7 @@ class ModelWithMeasure:
         return f"{self.text}: {parts}" if self.pools[0].movable else self.text
 
     def find_smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:
-        """Find the fewest nodes (or GPUs) of each pool that meet the wait limits, and their GPUs; infinity if none do.
+        """Find the fewest nodes (or GPUs) of each SizedPool that meet wait limits, and their GPUs; infinity if none.
 
         The GPUs are whole nodes. Each profile gets nodes of its own unless that takes over :data:`MIN_GAIN_BY_MIXING`
         more.
@@ -261,7 +261,7 @@ def keep_fleet(model: WaitModel, reason: str | None) -> Recommendation:
 
 
 def resize_fleet(model: WaitModel, pools: Sequence[SizedPool], units: Sequence[int]) -> Recommendation:
-    """Recommend the release or purchase of nodes with today's layouts, for a number of units of each pool."""
+    """Recommend the release or purchase of nodes with today's layouts, for a number of nodes of each SizedPool."""
     todays_gpus, gpus = int(model.inputs.fleet.gpus.sum()), int(join_pools(pools, units).gpus.sum())
     measure = describe_count_change(todays_gpus, gpus)
     return Recommendation(measure.action, model, pools, units, todays_gpus, gpus, (measure,))
@@ -308,7 +308,7 @@ def describe_count_change(todays_gpus: int, gpus: int, condition: str | None = N
 
 
 def add_kept_units(pools: Sequence[SizedPool], units: Sequence[int], extra_units: int) -> list[int]:
-    """Raise the nodes of pools by a total number of extra nodes, pool by pool, to no more than there are today.
+    """Raise the nodes of each SizedPool by a total number of extra nodes, one by one, to no more than there are today.
 
     Examples
     --------

@@ -13,10 +13,10 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIP_RESERVED
 from gpuplanner.core.serialization import from_plain, round_record, to_json, to_plain
-from gpuplanner.core.stage_cache import disk_stage, stage
-from gpuplanner.core.units_and_number_texts import (
+from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIP_RESERVED
+from gpuplanner.core.stage_cache_and_data_folders import disk_stage, stage
+from gpuplanner.core.units_and_number_formats import (
     GRAMS_PER_KILOGRAM,
     HOURS_PER_WEEK,
     SECONDS_PER_DAY,
@@ -52,7 +52,7 @@ from gpuplanner.decision.policy_comparison import (
     PolicyResults,
 )
 from gpuplanner.decision.policy_layouts import FleetRules
-from gpuplanner.decision.policy_simulation import Mask, PolicyRun, sum_gpu_hours
+from gpuplanner.decision.policy_simulation_and_data_correction import Mask, PolicyRun, sum_gpu_hours
 from gpuplanner.decision.recommendation import DecisionBasis, decide, read_wait_target
 from gpuplanner.hardware.power_carbon_and_prices import find_carbon_factor
 from gpuplanner.usage.study_history import history
@@ -481,8 +481,8 @@ def format_policies_within_limit(comparison: Comparison) -> str:
     return f"{text}; {ends}"
 
 
-def make_service_table(comparison: Comparison) -> pl.DataFrame:
-    """Make a table with a row for each job size: queue waits observed, simulated today and as recommended."""
+def make_wait_table(comparison: Comparison) -> pl.DataFrame:
+    """Tabulate the queue waits of each job size: observed, simulated on today's fleet and as recommended."""
     return pl.DataFrame(comparison.decision.service, schema=_column_types(JobSizeWaits))
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import (
+from gpuplanner.core.units_and_number_formats import (
     SECONDS_PER_DAY,
     SECONDS_PER_HOUR,
     SECONDS_PER_MINUTE,
@@ -41,7 +41,7 @@ from gpuplanner.decision.explained_waits import format_replay_error
 from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_comparison import PolicyResults
 from gpuplanner.decision.policy_layouts import list_changed_layouts
-from gpuplanner.decision.policy_simulation import DataCorrection, PolicyRun
+from gpuplanner.decision.policy_simulation_and_data_correction import DataCorrection, PolicyRun
 from gpuplanner.decision.wait_curve import CURVE_RUNS, WaitModel, WaitTarget
 from gpuplanner.hardware.catalog import find_measure_texts, mig_model_names
 from gpuplanner.hardware.mig_layouts import parse_layout

@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIP_RESERVED
-from gpuplanner.core.units_and_number_texts import count_text, day_text
+from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIP_RESERVED
+from gpuplanner.core.units_and_number_formats import count_text, day_text
 from gpuplanner.cost.period_costs import find_power_model, find_price, find_price_per_kwh, find_pue, load_price_book
 from gpuplanner.hardware.actuators import UNNEEDED_NODES_RETURNED, find_scenario_abilities, parse_ownership
 from gpuplanner.hardware.catalog import find_parameter

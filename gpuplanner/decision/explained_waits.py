@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, percent_text, split_amount, waiting_hours_text
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, percent_text, split_amount, waiting_hours_text
 from gpuplanner.decision.decision_types import RECORD_DECIMALS
 from gpuplanner.decision.free_gpus_over_time import close_handover_gaps, observe_handover, observe_occupancy
 from gpuplanner.decision.queue_model import (

@@ -12,11 +12,11 @@ import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, require_no_faults
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import round_record
-from gpuplanner.core.stage_cache import stage
-from gpuplanner.core.units_and_number_texts import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text
+from gpuplanner.core.setting_rules_and_controls import DRAINED_UNIT_BY_ACTUATOR
+from gpuplanner.core.stage_cache_and_data_folders import stage
+from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text
 from gpuplanner.cost.period_costs import idle_gpu_price
 from gpuplanner.decision.decision_types import RECORD_DECIMALS
 from gpuplanner.decision.plan_rehearsal import RehearsedWeek, parse_open_windows, simulate_weeks
@@ -374,8 +374,8 @@ def compare_plan_choices(
     ...     "A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["7g.40gb"], [[[1, 2, 0]]],
     ...     change_gpu_hours=0.1,
     ... )
-    >>> calm = PlannedProblem(problem, plan(problem, method="calendar", calendars=1))
-    >>> for one in compare_plan_choices(calm, PlannedProblem(problem, plan(problem)), "auto"):
+    >>> few_changes = PlannedProblem(problem, plan(problem, method="calendar", calendars=1))
+    >>> for one in compare_plan_choices(few_changes, PlannedProblem(problem, plan(problem)), "auto"):
     ...     print(one.name, one.method, one.objective, one.unmet_gpu_hours, one.played)
     few_changes calendar 6.0 0.0 None
     unrestricted auto 3.1 0.0 None

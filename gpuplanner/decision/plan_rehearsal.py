@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario, parse_change_windows
-from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import FULL_GPU, LayoutPlan
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.core.setting_rules_and_controls import DRAINED_UNIT_BY_ACTUATOR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.requested_jobs import (
     build_requests,
     count_layout_instances,
@@ -179,7 +179,7 @@ class PlannedNodes:
         return cls(calendar, pools, pool, changes)
 
     def node_fleet(self, problem: PlanProblem, profiles: Iterable[str]) -> NodeFleet:
-        """Make the fleet of the simulator: instances of the given profiles and of its layouts, by node and pool."""
+        """Make the fleet of the simulator: instances of the given profiles and layouts, by node and node pool."""
         layouts = self.calendar.layouts
         layout_profiles = {name for text in layouts[1:] for name in parse_layout(text)}
         names = sort_profiles(problem.gpu_model, {*profiles, *layout_profiles})

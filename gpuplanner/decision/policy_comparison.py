@@ -15,8 +15,8 @@ from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.libraries_plugins_and_workers import POLICY_ENTRY_POINT_GROUP, load_plugins
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.stage_cache import data_folder
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_MINUTE
+from gpuplanner.core.stage_cache_and_data_folders import data_folder
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import (
     AUTOSCALED_POOLS,
     FEWER_NODES,
@@ -36,7 +36,7 @@ from gpuplanner.decision.policy_layouts import (
     make_mig_fleet,
     rank_nodes,
 )
-from gpuplanner.decision.policy_simulation import (
+from gpuplanner.decision.policy_simulation_and_data_correction import (
     Knobs,
     Mask,
     PolicyRun,
@@ -204,7 +204,7 @@ class TuningJobs:
         ]  # fmt: skip
 
     def make_switching(self, idle_minutes: int, kept: Sequence[int]) -> NodeAutoscaling:
-        """Make the rule that powers nodes down after idle minutes and keeps some idle nodes of each pool powered on."""
+        """Make the rule that powers nodes down after idle minutes and keeps some idle ones of each node pool on."""
         able, idle_s = self.abilities, idle_minutes * SECONDS_PER_MINUTE
         return NodeAutoscaling(idle_s, able.lead.value + able.scan_s, tuple(kept), able.cool_s, able.look_s)
 
@@ -265,7 +265,7 @@ class TuningJobs:
                     yield view, instances
 
     def try_node_pools(self) -> list[PolicyRun]:
-        """Simulate pools of full and MIG-partitioned nodes: each node in one layout, or in mixed layouts."""
+        """Simulate node pools of full and MIG-partitioned nodes: each node in one layout, or in mixed layouts."""
         inputs, order = self.arena.asked_jobs, rank_nodes(self.arena.asked_jobs)
         trials = []
 

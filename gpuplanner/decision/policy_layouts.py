@@ -13,11 +13,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.setting_rules_and_controls import PARTITIONER_BY_ACTUATOR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.decision.decision_types import LAYOUT_PER_JOB
-from gpuplanner.decision.policy_simulation import Knobs, PolicyRun, PolicySetting, partition_nodes
+from gpuplanner.decision.policy_simulation_and_data_correction import Knobs, PolicyRun, PolicySetting, partition_nodes
 from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs
 from gpuplanner.hardware.actuators import UNNEEDED_NODES_RETURNED, ActuatorAbilities
 from gpuplanner.hardware.gpu_models import GpuModel
@@ -38,7 +38,7 @@ LAYOUT_PARTITIONED_PER_JOB = "on demand"
 
 @dataclass(frozen=True)
 class PoolRule:
-    """Nodes with the same layouts.
+    """A node pool: nodes with the same layouts.
 
     Attributes
     ----------
@@ -185,7 +185,7 @@ class FleetRules:
         return {node: pool.layouts for pool in self.today for node in pool.nodes}
 
     def make_pool_plan(self) -> pl.DataFrame:
-        """Make a plan with one node of each pool, under the name of the pool."""
+        """Make a plan with one node of each node pool, under the name of the pool."""
         first = datetime.fromisoformat(self.begins or "2026-01-01T00:00:00+00:00")
         rows = [
             (pool.name, gpu, first, first + timedelta(days=28), layout, True, None)
@@ -432,7 +432,7 @@ def make_fleet_rules(inputs: JobReplayInputs, run: PolicyRun, abilities: Actuato
 
 
 def _list_pool_rules(inputs: JobReplayInputs, run: PolicyRun) -> Iterator[PoolRule]:
-    """Yield the pool rules of a setting: nodes with the same layouts, and the idle nodes that stay on."""
+    """Yield the :class:`PoolRule` of each node pool (nodes with the same layouts) under a policy setting."""
     setting, counts = run.setting, Counter[str]()
     kept_by_pool = () if setting.switching is None else setting.switching.kept
     for pool in range(setting.fleet.capacity.shape[1]):

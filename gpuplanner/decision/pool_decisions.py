@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import GeometryError, ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import count_text
+from gpuplanner.core.units_and_number_formats import count_text
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision
 from gpuplanner.decision.layout_planning import PlannedProblem, make_plan_problem, plan_problem_for
@@ -29,7 +29,7 @@ from gpuplanner.usage.study_history import FleetPools, history
 
 
 def sum_decisions(decisions: Mapping[str, Decision]) -> dict[str, Any]:
-    """Sum the decisions of pools that share no GPU and no job.
+    """Sum the decisions of GPU pools that share no GPU and no job.
 
     - ``fleet_gpus``, ``gpus``: GPUs installed, and peak GPUs provisioned, summed over pools.
     - ``saving``: GPU-hours saved a week, with the sums of the interval ends, ``low`` and ``high``: as wide as if all
@@ -60,7 +60,7 @@ _ACTION_TEXTS = {"none": "no recommendation", "power_down": "power down idle nod
 
 
 def format_fleet_decision(decisions: Mapping[str, Decision]) -> str:
-    """Format the decision on a fleet of several pools: GPUs needed, capacity freed, and actions by pool."""
+    """Format the decision on a fleet of several GPU pools: GPUs needed, capacity freed, and actions by pool."""
     sums = sum_decisions(decisions)
     pools, needed_gpus = count_text(len(decisions), "pool"), sums["gpus"]
     decided = all(decision.action != "none" for decision in decisions.values())
@@ -77,13 +77,13 @@ def format_fleet_decision(decisions: Mapping[str, Decision]) -> str:
 
 @dataclass(frozen=True)
 class ComparedFleet:
-    """Policy comparisons of a fleet, by pool."""
+    """Policy comparisons of a fleet, by GPU pool."""
 
     pools: Mapping[str, Comparison]
 
     @property
     def decisions(self) -> dict[str, Decision]:
-        """Decision of each pool."""
+        """Decision of each GPU pool."""
         return {name: comparison.decision for name, comparison in self.pools.items()}
 
     @property
@@ -92,13 +92,13 @@ class ComparedFleet:
         return format_fleet_decision(self.decisions)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the object of ``compare --json`` for several pools: each by its name, and their sum."""
+        """Return the object of ``compare --json`` for several GPU pools: each by its name, and their sum."""
         pools = {name: comparison.to_dict() for name, comparison in self.pools.items()}
         return {"fleet": sum_decisions(self.decisions), "pools": pools}
 
 
 def make_decision_table(decisions: Mapping[str, Decision]) -> pl.DataFrame:
-    """Make a table with a row for each pool: GPUs installed, GPUs needed, action, and saving."""
+    """Make a table with a row for each GPU pool: GPUs installed, GPUs needed, action, and saving."""
     rows = [
         {
             "pool": name, "gpus": decision.fleet_gpus, "needed": decision.gpus, "cut_gpus": decision.partitioned_gpus,
@@ -115,7 +115,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Substitute:
-    """A pool that may serve demand of another pool.
+    """A GPU pool that may serve demand of another pool.
 
     - ``pool``, ``profile``: Pool and profile that serve the demand.
     - ``instances_for_one``: Instances there that do the work of one instance of the demand.
@@ -130,7 +130,7 @@ class Substitute:
 
 @dataclass(frozen=True, eq=False)
 class FlexibleDemand:
-    """Demand for one profile of a pool that other pools may serve as well.
+    """Demand for one profile of a GPU pool that other pools may serve as well.
 
     - ``pool``, ``profile``: Pool and profile that the jobs ran on.
     - ``movable_share``, shape (n_tenants,): Share of each tenant's demand that may move to another pool [0-1].
@@ -146,7 +146,7 @@ class FlexibleDemand:
 
 @dataclass(frozen=True, eq=False)
 class Transfer:
-    """Demand that another pool serves.
+    """Demand that another GPU pool serves.
 
     - ``origin``, ``destination``: Pool and profile that the demand is for, and that serve it.
     - ``instances_for_one``: Instances at the destination that do the work of one of the origin.
@@ -160,7 +160,7 @@ class Transfer:
 
 
 def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleDemand]) -> list[Transfer]:
-    """Send demand in each interval to the first pool, in order of preference, with free GPUs for it.
+    """Send demand in each interval to the first GPU pool, in order of preference, with free GPUs for it.
 
     A pool has capacity as long as its GPUs in service exceed its own demand and the demand sent to it. As in Kueue,
     whose queues try the flavors of a resource group in their order, the order of preference alone decides. Demand that
@@ -228,7 +228,7 @@ def _find_served_share(wanted_instances: Floats, instances: Floats) -> Floats:
 
 
 def apply_transfers(problems: Mapping[str, PlanProblem], transfers: Sequence[Transfer]) -> dict[str, PlanProblem]:
-    """Return the problems of all pools with the demand that each serves after the transfers.
+    """Return the problems of all GPU pools with the demand that each serves after the transfers.
 
     A tenant that moves to a pool brings its tier and its price of unmet demand. Quotas are those of the pool of origin:
     demand that they reject moves nowhere.
@@ -254,7 +254,7 @@ def apply_transfers(problems: Mapping[str, PlanProblem], transfers: Sequence[Tra
 def _add_demand(
     problem: PlanProblem, profile: str, arriving: Mapping[str, Floats], origin_problem: PlanProblem
 ) -> PlanProblem:
-    """Add demand of the tenants of another pool for a profile to a problem.
+    """Add demand of the tenants of another GPU pool for a profile to a problem.
 
     Parameters
     ----------
@@ -314,7 +314,7 @@ def find_flexible_demand(fleet: FleetPools, problems: Mapping[str, PlanProblem])
 
 
 def list_preferred_pools(scenario: Scenario, pool: str, pools: Mapping[str, PlanProblem]) -> list[str]:
-    """List the pools of the GPU models that the scenario of a pool prefers, in order, within its own cluster.
+    """List the GPU pools of the GPU models that the scenario of a pool prefers, in order, within its own cluster.
 
     Each cluster has a queue of its own, so no job moves to another one.
     """
@@ -336,7 +336,7 @@ def _list_recent_work(scenario: Scenario) -> pl.DataFrame:
 
 
 def _list_pools_of_partitions(fleet: FleetPools) -> dict[tuple[str, str], set[str]]:
-    """List the pools that jobs of each partition ran on, by cluster and partition."""
+    """List the GPU pools that jobs of each partition ran on, by cluster and partition."""
     reachable: dict[tuple[str, str], set[str]] = {}
     for name, scenario in fleet.pools.items():
         for partition in history(scenario).jobs["partition"].cast(pl.String).drop_nulls().unique():
@@ -347,7 +347,7 @@ def _list_pools_of_partitions(fleet: FleetPools) -> dict[tuple[str, str], set[st
 def _can_run_elsewhere(
     scenario: Scenario, other_pool: str, other_problem: PlanProblem, reachable: Mapping[tuple[str, str], set[str]]
 ) -> pl.Expr:
-    """Whether a job may run on another pool, by partition, queue, node size and memory.
+    """Whether a job may run on another GPU pool, by partition, queue, node size and memory.
 
     Parameters
     ----------
@@ -455,7 +455,7 @@ def plan_fleet(
     known_plans: Mapping[str, PlannedProblem] | None = None,
     report_pool: Callable[[str], object] | None = None,
 ) -> FleetPlans:
-    """Plan every pool of a fleet, one by one.
+    """Plan every GPU pool of a fleet, one by one.
 
     If jobs do not name their GPU model, any model may serve any job, and the pools are filled one after the other. Else
     demand is that of the pool's own jobs; if the scenario names substitute models, demand that requested no model goes
@@ -536,7 +536,7 @@ def fill_models_in_turn(scenario: Scenario) -> dict[str, PlanProblem]:
 
 @dataclass(frozen=True, eq=False)
 class FleetPlans:
-    """Plans of all pools of a fleet.
+    """Plans of all GPU pools of a fleet.
 
     - ``pools``: Plan and problem of each pool, by name.
     - ``remarks``: Notes on how demand was divided.
@@ -551,18 +551,18 @@ class FleetPlans:
 
     @property
     def combined_plan(self) -> FleetPlan:
-        """The plans as one: objective and bound are the sums over the pools."""
+        """The plans as one: objective and bound are the sums over the GPU pools."""
         plans = {name: planned.plan for name, planned in self.pools.items()}
         return FleetPlan(plans, sum(plan.seconds or 0.0 for plan in plans.values()))
 
     @property
     def problems(self) -> dict[str, PlanProblem]:
-        """Problems by pool, as in a plan file."""
+        """Problems by GPU pool, as in a plan file."""
         return {name: planned.problem for name, planned in self.pools.items()}
 
     @property
     def summary_table(self) -> pl.DataFrame:
-        """Table with a row for each pool and one for all: cost, lower bound, gap and GPUs powered on."""
+        """Table with a row for each GPU pool and one for all: cost, lower bound, gap and GPUs powered on."""
         fleet = self.combined_plan
         parts = pl.DataFrame([_make_pool_row(*item) for item in self.pools.items()], infer_schema_length=None)
         total = parts.select(
@@ -612,11 +612,11 @@ _INSTANCE_COLUMNS = dict.fromkeys(("instances_for_one", "instances", "instances_
 TRANSFER_SCHEMA = {"of": pl.String, "to": pl.String, **_INSTANCE_COLUMNS}
 """Columns of the table of transfers."""
 SUMMED_COLUMNS = ("gpus", "objective", "bound", "mean_gpus", "unmet_gpu_hours", "changes")
-"""Columns of the summary table that are summed over pools."""
+"""Columns of the summary table that are summed over GPU pools."""
 
 
 def _make_pool_row(name: str, planned: PlannedProblem) -> dict[str, float | int | str | None]:
-    """Make the row of a pool in the summary table."""
+    """Make the row of a GPU pool in the summary table."""
     plan, problem = planned.plan, planned.problem
     gpus_on = plan.counts.sum(axis=1) if plan.is_feasible else np.zeros(1, dtype=np.int64)
     return {

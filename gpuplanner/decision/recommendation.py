@@ -12,8 +12,8 @@ import polars as pl
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
-from gpuplanner.core.stage_cache import data_folder, stage
-from gpuplanner.core.units_and_number_texts import (
+from gpuplanner.core.stage_cache_and_data_folders import data_folder, stage
+from gpuplanner.core.units_and_number_formats import (
     HOURS_PER_WEEK,
     SECONDS_PER_HOUR,
     SECONDS_PER_MINUTE,
@@ -63,7 +63,7 @@ from gpuplanner.decision.policy_comparison import (
     summarize_policy_run,
 )
 from gpuplanner.decision.policy_layouts import FleetRules, assign_layouts, keep_layouts, make_fleet_rules, rank_nodes
-from gpuplanner.decision.policy_simulation import (
+from gpuplanner.decision.policy_simulation_and_data_correction import (
     MAX_LEFT_OUT_SHARE,
     Knobs,
     PolicyRun,

@@ -14,11 +14,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.core.output_places import allow_overwriting_within, require_file
+from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within, require_file
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, to_json, to_plain
-from gpuplanner.core.units_and_number_texts import percent_text
+from gpuplanner.core.units_and_number_formats import percent_text
 from gpuplanner.decision.layout_planning import (
     PlannedProblem,
     make_problem_for_demand,
@@ -375,11 +375,11 @@ def replay_past(
 
 
 STATE_FILE, METRICS_FILE, PAGE_FILE = "watch.json", "watch.prom", "watch.html"
-"""Names of the files of state, metrics and page."""
+"""Names of the files of ``watch``: its state, Prometheus metrics, and page."""
 BUNDLE_FOLDER, RUNS_FOLDER = "bundle", "runs"
 """Names of the folders of change bundles and of plans."""
 WATCH_FORMAT = "gpuplanner.watch/3"
-"""Version of the state file."""
+"""Text in the state file of ``watch`` that names its format and version."""
 
 
 @dataclass(frozen=True)
@@ -462,7 +462,7 @@ class WatchState:
     nodes: Mapping[str, int] = field(default_factory=dict)
 
     def format_metrics(self) -> str:
-        """Format the state as Prometheus metrics, for the text-file collector of the node exporter."""
+        """Format the state of the watch as Prometheus metrics, for the text-file collector of the node exporter."""
         series = {
             "looks_total": ("counter", self.looks, "Evaluations of the fleet."),
             "packs_total": ("counter", self.packs, "Change bundles written."),
@@ -481,7 +481,7 @@ class WatchState:
         )
 
     def add_evaluation(self, evaluation: FleetEvaluation, data: str) -> WatchState:
-        """Return the state after an evaluation of data with this hash.
+        """Return the state of the watch after an evaluation of data with this hash.
 
         Parameters
         ----------
@@ -535,7 +535,7 @@ class WatchState:
 
 
 def read_watch_state(folder: Path) -> WatchState:
-    """Read the state from a folder; a folder without one gives an empty state."""
+    """Read the state of ``watch`` from its folder; a folder without one gives an empty state."""
     path = folder / STATE_FILE
     if not path.exists():
         return WatchState()
@@ -574,7 +574,7 @@ def save_watch_state(folder_of_watch: Path, watch_state: WatchState, evaluation:
 
 
 def require_watch_folder(folder: Path) -> None:
-    """Reject a folder without a state in which foreign files have names that ``watch`` writes."""
+    """Reject a folder without a state of ``watch`` in which foreign files have names that ``watch`` writes."""
     if not (folder / STATE_FILE).exists():
         for name in (PAGE_FILE, METRICS_FILE):
             require_file(folder / name)

@@ -16,7 +16,7 @@ from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
 from gpuplanner.decision.sharing_rules import SharingRules, rules_from_queues
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
-from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import try_expand_node_list
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 from gpuplanner.usage.current_nodes import TodaysNodes

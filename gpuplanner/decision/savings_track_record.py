@@ -16,7 +16,7 @@ from gpuplanner.core.errors import ScenarioError, first_error_line
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, round_record, to_json, to_plain
 from gpuplanner.core.step_functions import waiting_since
-from gpuplanner.core.units_and_number_texts import HOURS_PER_WEEK, SECONDS_PER_HOUR, round_money
+from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, SECONDS_PER_HOUR, round_money
 from gpuplanner.cost.showback import CENTS_DTYPE
 from gpuplanner.decision.comparison_record import Comparison, study_comparison
 from gpuplanner.decision.decision_types import RECORD_DECIMALS, LayoutOnNodes, Saving, compute_impact

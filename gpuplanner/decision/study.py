@@ -12,12 +12,12 @@ import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.core.errors import ScenarioError, first_error_line
-from gpuplanner.core.output_places import FolderMark
+from gpuplanner.core.output_manifests_and_overwrite_checks import FolderMark
 from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, round_record, to_json, to_plain
 from gpuplanner.core.step_functions import has_unknown_end
-from gpuplanner.core.units_and_number_texts import HOURS_PER_WEEK
+from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK
 from gpuplanner.cost.period_costs import Money
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision
@@ -330,14 +330,12 @@ JSON_TABLES = (
     "weeks", "quality",
 )  # fmt: skip
 """Tables of a study that are small enough to be part of ``study.json`` as well as of the table files."""
-UNNUMBERED_STUDY_MARK = FolderMark(
-    "study.json", '"plan_bound_gpu_hours"', names=("plan.json", "scenario.yaml", "*.parquet")
-)
-"""Mark of a study folder of the first versions: text in ``study.json`` by which it is recognized."""
-STUDY_1_MARK = FolderMark("study.json", "gpuplanner study 1", names=UNNUMBERED_STUDY_MARK.names)
-"""Mark of a study folder of format 1."""
+STUDY_0_MARK = FolderMark("study.json", '"plan_bound_gpu_hours"', names=("plan.json", "scenario.yaml", "*.parquet"))
+""":class:`FolderMark` of study folders that were written before the format in ``study.json`` had a number."""
+STUDY_1_MARK = FolderMark("study.json", "gpuplanner study 1", names=STUDY_0_MARK.names)
+""":class:`FolderMark` of study folders of format 1."""
 STUDY_MARK = FolderMark(
-    "study.json", "gpuplanner study 2", names=UNNUMBERED_STUDY_MARK.names, older=(STUDY_1_MARK, UNNUMBERED_STUDY_MARK)
+    "study.json", "gpuplanner study 2", names=STUDY_0_MARK.names, older=(STUDY_1_MARK, STUDY_0_MARK)
 )
 """Mark of a study folder of this version, format 2; it may replace folders of earlier versions."""
 

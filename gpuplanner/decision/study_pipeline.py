@@ -14,17 +14,17 @@ import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario, require_scenario
-from gpuplanner.core.stage_cache import cache_folder, content_key, data_folder, input_hashes
+from gpuplanner.core.stage_cache_and_data_folders import cache_folder, content_key, data_folder, input_hashes
 from gpuplanner.core.step_functions import has_unknown_end, interval_ticks
-from gpuplanner.core.units_and_number_texts import HOURS_PER_WEEK, SECONDS_PER_DAY, percent_text
+from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, SECONDS_PER_DAY, percent_text
 from gpuplanner.cost.period_costs import Money, money
 from gpuplanner.decision.comparison_record import (
     Comparison,
     PolicyRow,
     compare_policies,
     make_policy_table,
-    make_service_table,
     make_wait_curve_table,
+    make_wait_table,
     reprice_comparison,
 )
 from gpuplanner.decision.decision_text import make_correction_decision, make_empty_decision
@@ -46,8 +46,12 @@ from gpuplanner.decision.layout_planning import (
     table_weekly_fewest_gpus,
 )
 from gpuplanner.decision.policy_comparison import POLICIES, SHORT_NAMES
-from gpuplanner.decision.policy_simulation import count_lost_rows, find_correction, has_run_jobs
-from gpuplanner.decision.quota_comparison import compare_placements, compare_stated_rules, states_sharing_rules
+from gpuplanner.decision.policy_simulation_and_data_correction import count_lost_rows, find_correction, has_run_jobs
+from gpuplanner.decision.quota_and_placement_comparison import (
+    compare_placements,
+    compare_stated_rules,
+    states_sharing_rules,
+)
 from gpuplanner.decision.study import Headline, Study, build_headline, build_provenance, open_study
 from gpuplanner.decision.team_fairness import assess_fairness
 from gpuplanner.forecast.growth_and_announced_demand import complete_until
@@ -57,11 +61,11 @@ from gpuplanner.hardware.catalog import actuators_by_source, export_command, fac
 from gpuplanner.hardware.power_carbon_and_prices import find_carbon_factor, find_gpu_hour_price
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import DATASET_MARK, open_dataset, read_metadata
-from gpuplanner.ingest.quarantine import drop_quarantined
+from gpuplanner.ingest.implausible_jobs_and_past_nodes import drop_quarantined
 from gpuplanner.ingest.telemetry.telemetry_quality import format_match_summary
 from gpuplanner.planner.numbered_gpus import layout_changes
 from gpuplanner.simulator.replications import explain_short_history
-from gpuplanner.sizing.submission_lines import recommend_sharing
+from gpuplanner.sizing.request_lines_and_gpu_sharing import recommend_sharing
 from gpuplanner.usage.allocated_hours import allocated_by_state
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_tenant
 from gpuplanner.usage.period_accounts import rightsizing_table, scenario_ledger, scenario_use
@@ -507,8 +511,8 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
         What to plan, on what data.
     cache : bool
         Store the study on disk by its content (scenario, input files, code) in the folder
-        :func:`~gpuplanner.core.stage_cache.cache_folder`, and return the stored study when it is evaluated again.
-        Forecasts are stored there in any case, by the demand that they were made from.
+        :func:`~gpuplanner.core.stage_cache_and_data_folders.cache_folder`, and return the stored study when it is
+        evaluated again. Forecasts are stored there in any case, by the demand that they were made from.
 
     Returns
     -------
@@ -606,7 +610,7 @@ def _compared_tables(comparison: Comparison) -> dict[str, pl.DataFrame]:
         return {}
     tables = {
         "policies": make_policy_table(comparison),
-        "waits": make_service_table(comparison),
+        "waits": make_wait_table(comparison),
     }
     return tables | {"wait_curve": make_wait_curve_table(comparison)}
 

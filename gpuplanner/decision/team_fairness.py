@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, to_plain
-from gpuplanner.core.stage_cache import stage
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, percent_text, waiting_hours_text
+from gpuplanner.core.stage_cache_and_data_folders import stage
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, percent_text, waiting_hours_text
 from gpuplanner.decision.explained_waits import CAUSE_TEXTS
 from gpuplanner.decision.policy_comparison import load_policy_simulation
 from gpuplanner.decision.requested_jobs import JobReplayInputs

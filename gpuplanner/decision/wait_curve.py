@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import CurvePoint
 from gpuplanner.decision.explained_waits import ExplainedWaits
-from gpuplanner.decision.policy_simulation import take_order_statistic
+from gpuplanner.decision.policy_simulation_and_data_correction import take_order_statistic
 from gpuplanner.decision.queue_model import arrival_jitter_s
 from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.wait_causes import CAUSES, QUEUED_BEHIND, UNEXPLAINED
@@ -358,7 +358,7 @@ def wait_limits(model: WaitModel, target: WaitTarget) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, eq=False)
 class SizedPool:
-    """Nodes that the same jobs run on, as a pool of variable size.
+    """Nodes that the same jobs run on, whose number is varied to find how many are needed.
 
     - ``profiles``: Numbers of the profiles that only these nodes offer.
     - ``today``: Number of units (nodes) today.

@@ -198,7 +198,7 @@ def forecast_demand(
         demand, horizon=horizon, windows=windows, step=step, known_jobs=known_jobs, models=models, seed=seed
     )
     judged = evaluate_backtest(test, price=price)
-    scores = score_backtest(test, judged=judged)
+    scores = score_backtest(test, evaluated_backtest=judged)
     forecast = tabulate_ahead(judged, known_jobs=known_jobs, seed=seed)
     return ForecastResult(forecast, scores, _choice(judged, scores))
 

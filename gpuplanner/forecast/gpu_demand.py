@@ -17,14 +17,14 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, MIN_USED_SM_ACTIVITY
-from gpuplanner.core.stage_cache import data_folder
+from gpuplanner.core.stage_cache_and_data_folders import data_folder
 from gpuplanner.core.step_functions import has_unknown_end
-from gpuplanner.core.units_and_number_texts import count_text
+from gpuplanner.core.units_and_number_formats import count_text
 from gpuplanner.forecast.demand_forecast import choose_representatives, cost_curve
 from gpuplanner.forecast.growth_and_announced_demand import complete_until, event_hours, gpus_announced
 from gpuplanner.forecast.run_off import RUN_OFF_COLUMNS, RunOff, lay_out_run_off
 from gpuplanner.ingest.dataset_folder import scan_samples
-from gpuplanner.ingest.telemetry.device_hours import aggregate_hourly
+from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import aggregate_hourly
 from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY
 from gpuplanner.ingest.telemetry.telemetry_join import find_devices
 from gpuplanner.usage.allocated_hours import MIN_PROCESS_MEMORY_GIB
@@ -377,9 +377,10 @@ def lay_out_jobs(
 
 
 def name_series_by_model(jobs: pl.DataFrame, *, forced: bool) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Add the column ``series`` to jobs: the tenant, followed by the GPU model if every job names one.
+    """Add the column ``series`` to jobs: the tenant, or ``tenant/GPU model``.
 
-    With `forced`, the GPU model is always part of the name. Also returns remarks on the naming.
+    The GPU model is part of the name if there are several and every job names one; with `forced`, jobs without a model
+    get a series of their own instead of preventing that. Also returns remarks on the naming.
     """
     models = jobs.select(pl.col("gpu_model").filter(pl.col("gpus") > 0).unique()).to_series()
     boards = models.drop_nulls().len()
@@ -445,7 +446,7 @@ def _first_submission_after_silence(jobs: pl.DataFrame, end: datetime) -> tuple[
 
 
 def lay_out_occupancy(table: pl.DataFrame, interval_hours: float, at: datetime | None) -> DemandHistory:
-    """Build series of allocated GPUs by pool: interval means of the readings, with the quota as upper limit."""
+    """Build series of allocated GPUs by pool (virtual cluster): interval means of readings, limited by the quota."""
     slot = timedelta(hours=interval_hours)
     readings = table if at is None else table.filter(pl.col("time") < at)
     if readings.is_empty():

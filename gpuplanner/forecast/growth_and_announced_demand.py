@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, SchemaError, examples, first_error_line
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.usage.requested_demand import mean_occupancy
 
 MIN_GROWTH_WEEKS = 4

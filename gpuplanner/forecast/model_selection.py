@@ -426,7 +426,7 @@ def fold_scores(backtest: EvaluatedBacktest) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def score_backtest(backtest: Backtest, *, judged: EvaluatedBacktest | None = None) -> pl.DataFrame:
+def score_backtest(backtest: Backtest, *, evaluated_backtest: EvaluatedBacktest | None = None) -> pl.DataFrame:
     """Tabulate the scores of a backtest: every model of every series, the naive forecast included.
 
     Quantiles at a cutoff are calibrated by earlier cutoffs alone.
@@ -435,19 +435,20 @@ def score_backtest(backtest: Backtest, *, judged: EvaluatedBacktest | None = Non
     ----------
     backtest : Backtest
         Result of :func:`backtest`.
-    judged : EvaluatedBacktest, optional
-        The same backtest after :func:`evaluate_backtest`; None: evaluated here, without a price.
+    evaluated_backtest : EvaluatedBacktest, optional
+        The same backtest after :func:`evaluate_backtest`; None: evaluated here, without the price of unmet demand.
 
     Returns
     -------
     polars.DataFrame
-        ``unique_id``, ``model``, ``rule``, ``windows`` (cutoffs), ``mase`` (mean over the cutoffs at which it is
-        defined; null if at none), ``smape`` [0-2], ``mae`` [instances]; and over the cutoffs after the first, which has
-        no earlier errors to calibrate with: ``pinball`` (mean over the quantiles, [instances]), ``coverage_50``,
-        ``coverage_80``, ``coverage_90`` [0-1], ``realised_cost`` (with a price: mean cost of an interval); in the order
-        of the series, and within them from simple to elaborate.
+        ``unique_id``, ``model``, ``rule`` (of the series: a key of ``DESCRIPTION_BY_SERIES_RULE``), ``windows``
+        (cutoffs), ``mase`` (mean over the cutoffs at which it is defined; null if at none), ``smape`` [0-2], ``mae``
+        [instances]; and over the cutoffs after the first, which has no earlier errors to calibrate with: ``pinball``
+        (mean over the quantiles, [instances]), ``coverage_50``, ``coverage_80``, ``coverage_90`` [0-1],
+        ``realised_cost`` (with a price: mean cost of an interval); in the order of the series, and within them from
+        simple to elaborate.
     """
-    made = judged or evaluate_backtest(backtest)
+    made = evaluated_backtest or evaluate_backtest(backtest)
     rows = [
         {"unique_id": uid, "model": model, "rule": backtest.rules[row]}
         | score_series(made, row, made.quantiles[model][row])

@@ -273,7 +273,7 @@ FORECAST_VALUE_COLUMNS = ("mean", *(f"q{round(100 * level):02d}" for level in QU
 
 
 def reconcile_to_pool(tenants: pl.DataFrame, pool: pl.DataFrame, *, own_quantiles: bool = False) -> pl.DataFrame:
-    """Split the forecast of a pool over its tenants (top-down reconciliation).
+    """Split the forecast of a GPU pool over its tenants (top-down reconciliation).
 
     Quantiles of tenants do not add up, because their peaks do not coincide: the 95 % quantile of the pool lies below
     the sum of the tenants' 95 % quantiles. Each quantile of the pool is split in proportion to the means of the tenants

@@ -15,7 +15,7 @@ import polars as pl
 from gpuplanner.core.libraries_plugins_and_workers import TaskProgress, Workers
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.stage_cache import CachedStage, disk_stage, stage
+from gpuplanner.core.stage_cache_and_data_folders import CachedStage, disk_stage, stage
 from gpuplanner.forecast.backtest import backtest
 from gpuplanner.forecast.demand_forecast import ForecastResult, describe_weights, forecast_demand, tabulate_ahead
 from gpuplanner.forecast.gpu_demand import DemandHistory, lay_out_demand
@@ -59,7 +59,7 @@ class DemandOutlook:
 
     @property
     def to_cover(self) -> pl.DataFrame:
-        """Forecast that a plan has to cover: that of the tenants if there is one, else that of the pool."""
+        """Forecast that a plan has to cover: that of the tenants if there is one, else that of the GPU pool."""
         return self.result.forecast if self.by_tenant is None else self.by_tenant
 
 
@@ -116,7 +116,7 @@ command needs them."""
 
 @disk_cached_forecast
 def pooled_forecast(scenario: Scenario) -> ForecastResult:
-    """Forecast the pool in every view of the requests, with the same model weights and calibration for all views.
+    """Forecast the GPU pool in every view of the requests, with the same model weights and calibration for all views.
 
     The views count the same jobs, so separate model choices would show their noise as differences between the views.
     Series are named ``view/profile``.
@@ -182,7 +182,7 @@ OUTLOOK_STAGE_BY_VIEW = {
 
 
 def fleet_forecast(fleet: FleetPools) -> tuple[ForecastResult, pl.DataFrame, dict[str, int]]:
-    """Forecast every pool of a fleet separately, with series named by GPU model.
+    """Forecast every GPU pool of a fleet separately, with series named by GPU model.
 
     Returns
     -------
@@ -207,7 +207,7 @@ def fleet_forecast(fleet: FleetPools) -> tuple[ForecastResult, pl.DataFrame, dic
 
 
 def _name_by_pool(table: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Rename the series of a pool: ``all/profile`` to ``pool/profile``, and others to ``pool/tenant/profile``."""
+    """Rename the series of a GPU pool: ``all/profile`` to ``pool/profile``, and others to ``pool/tenant/profile``."""
     series = pl.col("unique_id").cast(pl.String)
     whole = series.str.starts_with(f"{ALL_TENANTS_POOL_NAME}/")
     bare = series.str.replace(f"{ALL_TENANTS_POOL_NAME}/", "", literal=True)

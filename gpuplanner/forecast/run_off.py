@@ -20,7 +20,7 @@ from numpy.random import Generator
 from gpuplanner.core.schema_checks import cast_columns
 from gpuplanner.core.schemas import Jobs
 from gpuplanner.core.step_functions import has_unknown_end, require_time_zone
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.usage.requested_demand import DAY_H, covered_day_shares, mean_occupancy
 from gpuplanner.usage.run_time_hazards import Hazards, decay_weight, fit_hazards, group_numbers, job_size_class
 

@@ -181,7 +181,7 @@ def series_rule(history: np.ndarray, *, season: int, week: int) -> str:
 
 
 def usable_models(rule: str, *, length: int, season: int, week: int) -> tuple[str, ...]:
-    """List the models that the rule and length of a series allow, from simple to elaborate.
+    """List the models that the rule (:func:`series_rule`) and length of a series allow, from simple to elaborate.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import OWNERSHIP_RENTED, OWNERSHIPS, PARTITIONER_BY_ACTUATOR
+from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_RENTED, OWNERSHIPS, PARTITIONER_BY_ACTUATOR
 from gpuplanner.hardware.catalog import ActuatorFact, actuators_by_source, list_actuator_facts
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model
 from gpuplanner.hardware.repartitioning_cost import (
@@ -28,7 +28,7 @@ OWNERSHIP_BY_WORD: Mapping[str, str] = MappingProxyType(
     {**dict(zip(OWNERSHIPS, OWNERSHIPS, strict=True)), "on_demand": OWNERSHIP_RENTED, "spot": OWNERSHIP_RENTED}
 )
 """Word for the ownership of nodes in an inventory, such as ``spot`` → its value in
-:data:`~gpuplanner.core.scenario_fields.OWNERSHIPS`, ``rented``."""
+:data:`~gpuplanner.core.setting_rules_and_controls.OWNERSHIPS`, ``rented``."""
 DEFAULT_ACTUATOR = "mig-manager"
 """Actuator assumed for a cluster whose data source (Slurm, Kubernetes) has no default actuator in the catalogue."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, resolve_name
-from gpuplanner.core.units_and_number_texts import kwh_from_watt_hours
+from gpuplanner.core.units_and_number_formats import kwh_from_watt_hours
 from gpuplanner.hardware.catalog import facts, find_data_sheet, find_list_price, find_parameter, resolve_gpu_model
 
 HOURS_PER_YEAR = 8766.0

@@ -10,9 +10,9 @@ from typing import Any, Self, TypeAlias
 
 from gpuplanner.core.errors import GeometryError, ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.core.setting_rules_and_controls import PARTITIONER_BY_ACTUATOR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.hardware.catalog import find_parameter, list_actuator_facts
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import Layout, Placement, iterate_arrangements, parse_layout, prove
@@ -28,7 +28,7 @@ class GpuLayoutChange:
     Parameters
     ----------
     actuator : str
-        Partitioner that makes it, one of :data:`gpuplanner.core.scenario_fields.MIG_PARTITIONERS`.
+        Partitioner that makes it, one of :data:`gpuplanner.core.setting_rules_and_controls.MIG_PARTITIONERS`.
     destroyed, created, kept : tuple of Placement
         Instances that are deleted, created and kept. Jobs on kept instances continue.
     mode_change : bool
@@ -216,8 +216,9 @@ class ChangeCost:
     gpu_model : GpuModel
         The GPU model.
     actuator : str
-        One of :data:`~gpuplanner.core.scenario_fields.MIG_PARTITIONERS`. nvidia-smi changes instances one by one and
-        keeps those that both layouts have; mig-parted and the GPU Operator create all instances of a GPU again.
+        One of :data:`~gpuplanner.core.setting_rules_and_controls.MIG_PARTITIONERS`. nvidia-smi changes instances one
+        by one and keeps those that both layouts have; mig-parted and the GPU Operator create all instances of a GPU
+        again.
     change_s : TimeRange
         Time of one change of one GPU, whatever changes on it.
     instance_s : TimeRange
@@ -273,7 +274,7 @@ class ChangeCost:
         gpu_model : GpuModel or str
             The GPU model.
         actuator : {"mig-manager", "mig-parted", "nvidia-smi", "dra", "autoscaler", "slurm"}
-            Actuator of the cluster; see :data:`~gpuplanner.core.scenario_fields.PARTITIONER_BY_ACTUATOR`.
+            Actuator of the cluster; see :data:`~gpuplanner.core.setting_rules_and_controls.PARTITIONER_BY_ACTUATOR`.
         gpu_hours : float, optional
             Stated cost of a change in a plan. [GPU h]
         **stated : float

@@ -83,7 +83,7 @@ def read_jobs(path: str | Path, columns: Sequence[str]) -> pl.DataFrame:
 
     Examples
     --------
-    >>> from gpuplanner.core.stage_cache import sample_folder
+    >>> from gpuplanner.core.stage_cache_and_data_folders import sample_folder
     >>> jobs = read_jobs(sample_folder() / "jobs.parquet", ["tenant", "gpus"])
     >>> jobs.height, [str(dtype) for dtype in jobs.dtypes]
     (11521, ['Categorical', 'Float64'])

@@ -14,7 +14,7 @@ import polars as pl
 from gpuplanner.core.errors import PrivacyError, TraceFormatError, examples
 from gpuplanner.core.privacy import count_rows_with_names, make_pseudonym, pseudonymise
 from gpuplanner.core.serialization import from_plain
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.ingest.chunked_tables import LazyJobs
 from gpuplanner.ingest.quality_report import Finding, build_quality_report
 

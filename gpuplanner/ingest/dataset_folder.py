@@ -19,7 +19,7 @@ import dataframely as dy
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.core.output_places import DATASET_FORMAT, FolderMark
+from gpuplanner.core.output_manifests_and_overwrite_checks import DATASET_FORMAT, FolderMark
 from gpuplanner.core.output_writing import find_stranded_folder
 from gpuplanner.core.schemas import TABLES
 from gpuplanner.core.step_functions import require_time_zone
@@ -39,7 +39,7 @@ from gpuplanner.ingest.chunked_tables import (
 from gpuplanner.ingest.dataset import Dataset, SampleScan, SourceFacts
 from gpuplanner.ingest.delimited_rows import REJECT_TABLE_SCHEMA
 from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, find_device_counters, keep_best_counter
-from gpuplanner.ingest.telemetry.sample_buffer import add_sample_ends
+from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import add_sample_ends
 from gpuplanner.ingest.telemetry.telemetry_join import (
     ALLOCATION_SPAN_SCHEMA,
     TELEMETRY_DEVICES_WITH_KIND_SCHEMA,

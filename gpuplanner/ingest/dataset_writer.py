@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.output_places import DATASET_FORMAT
+from gpuplanner.core.output_manifests_and_overwrite_checks import DATASET_FORMAT
 from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import TABLES, Jobs
@@ -44,15 +44,7 @@ from gpuplanner.ingest.dataset_folder import (
     read_provenance,
     record_name,
 )
-from gpuplanner.ingest.job_gpu_counting import NODE_LIST_DEPENDENT_CHECKS, count_jobs_in_gpus
-from gpuplanner.ingest.quality_report import (
-    UNKNOWN_GPUS_CHECK,
-    Finding,
-    build_quality_report,
-    combine_findings,
-    run_checks,
-)
-from gpuplanner.ingest.quarantine import (
+from gpuplanner.ingest.implausible_jobs_and_past_nodes import (
     OTHER_MIG_LAYOUT_PATTERN,
     QUARANTINE_PREFIX,
     add_past_nodes,
@@ -62,6 +54,14 @@ from gpuplanner.ingest.quarantine import (
     quarantine_facts,
     quarantine_findings,
     require_unquarantined,
+)
+from gpuplanner.ingest.job_gpu_counting import NODE_LIST_DEPENDENT_CHECKS, count_jobs_in_gpus
+from gpuplanner.ingest.quality_report import (
+    UNKNOWN_GPUS_CHECK,
+    Finding,
+    build_quality_report,
+    combine_findings,
+    run_checks,
 )
 from gpuplanner.ingest.table_assembly import merge_job_exports, merge_tables, unresolved_gpu_hours
 from gpuplanner.ingest.telemetry.coverage import coverage

@@ -12,12 +12,12 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError, examples
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.hardware.catalog import MAX_CATALOG_GPUS_PER_NODE, infer_partitions
 from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.ingest.chunked_tables import ChunkedTable
-from gpuplanner.ingest.gpu_model_resolution import (
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import (
     AMBIGUOUS_DEVICE_WORD,
     PARTITION_WORD_PATTERN,
     SHARE_PATTERN,
@@ -430,7 +430,10 @@ def _installed_models(nodes: pl.DataFrame | None) -> tuple[str, ...]:
 
 
 def _describe_node_lists(jobs: pl.DataFrame, nodes: pl.DataFrame | None) -> pl.DataFrame:
-    """Describe each node list: GPU models on its nodes, their only kind of device, and shares per GPU."""
+    """Describe each node list: GPU models on its nodes, kind of device if all are alike, and shares per GPU.
+
+    The last are the numbers of Slurm shards or MPS shares of each GPU, as text.
+    """
     descriptions = []
     if nodes is not None:
         columns = ("node", "gpu_model", "layouts", "shares")
@@ -445,7 +448,7 @@ def _describe_node_lists(jobs: pl.DataFrame, nodes: pl.DataFrame | None) -> pl.D
 def _describe_node_list(
     node_list: str, facts_by_node: Mapping[str, tuple[str | None, str | None, str | None]]
 ) -> tuple[str | None, str | None, str | None]:
-    """Describe the nodes of one node list: models, only kind of device, shares per GPU."""
+    """Describe the nodes of one node list: GPU models, kind of device if all are alike, shard or MPS shares per GPU."""
     node_facts = {facts_by_node[name] for name in try_expand_node_list(node_list) or () if name in facts_by_node}
     models = "|".join(sorted({model for model, _, _ in node_facts if model})) or None
     device_kinds = {(model, _sole_profile(layouts)) for model, layouts, _ in node_facts}
@@ -467,7 +470,7 @@ def _sole_profile(layouts: str | None) -> str | None:
 
 
 def _untracked_share_findings(job_table: ChunkedTable, nodes: pl.DataFrame | None) -> list[Finding]:
-    """Report nodes with shared GPUs where no job has a share: accounting does not track shares."""
+    """Report nodes whose GPUs jobs share (Slurm shard, MPS) if no job has a share: accounting does not track them."""
     if nodes is None or "shares" not in nodes.columns or nodes["shares"].null_count() == nodes.height:
         return []
     is_shared = pl.col("shares").is_not_null() & ~pl.col("shares").str.starts_with(f"{FULL_GPU}:")

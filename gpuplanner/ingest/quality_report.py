@@ -12,7 +12,7 @@ from typing import TypedDict
 import polars as pl
 
 from gpuplanner.core.errors import examples
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, count_text
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, count_text
 
 DTYPE_BY_QUALITY_COLUMN = {
     "check": pl.String,

@@ -20,18 +20,18 @@ from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE_COLUMNS_TEX
 from gpuplanner.ingest.source_definition import Source, SourceForm, define_source, load_entry, select_known_options
 from gpuplanner.ingest.text_files import read_head
 
-TZ_OPTION = frozenset({"tz"})
-"""Reader option of sources with naive times: their time zone."""
-ORIGIN_OPTION = frozenset({"origin"})
-"""Reader option of sources that count seconds from an origin: its instant."""
-BOARDS_OPTION = frozenset({"boards"})
-"""Reader option of sources with device words: what GPU model each means."""
-NODE_OPTION = frozenset({"node"})
-"""Reader option of telemetry that does not name its node: the node of all rows."""
-QUERY_OPTION = frozenset({"query"})
-"""Reader option of Prometheus responses that do not name their query."""
-UNTIMED_OPTIONS = frozenset({"node", "origin", "interval_s"})
-"""Reader options of telemetry without times: node, first instant, and time between rows."""
+TZ_OPTION_NAMES = frozenset({"tz"})
+"""Set with the name of the reader option for the time zone of sources with naive times."""
+ORIGIN_OPTION_NAMES = frozenset({"origin"})
+"""Set with the name of the reader option for the instant from which a source counts seconds."""
+BOARDS_OPTION_NAMES = frozenset({"boards"})
+"""Set with the name of the reader option that maps the device names of a source to GPU models."""
+NODE_OPTION_NAMES = frozenset({"node"})
+"""Set with the name of the reader option for the node of telemetry that does not name it."""
+QUERY_OPTION_NAMES = frozenset({"query"})
+"""Set with the name of the reader option for the query of Prometheus responses that do not name it."""
+UNTIMED_OPTION_NAMES = frozenset({"node", "origin", "interval_s"})
+"""Names of the reader options of telemetry without times: node, first instant, and time between rows [s]."""
 
 NODES_SOURCE = "nodes"
 """Name of the source of node lists, as Slurm, Kubernetes or gpuplanner writes them."""
@@ -100,20 +100,20 @@ def _define(name: str, *forms: SourceForm, by_metric: bool = False, in_blocks: b
 PUBLIC_SOURCES = (
     _define(
         "philly",
-        SourceForm("job table", "public.job_lists:PHILLY_TRACE", TZ_OPTION),
-        SourceForm("job log", "public.philly_miso_pai_supercloud_traces:read_philly_log", TZ_OPTION),
-        _make_joint_form("node sequence", "public.usage_and_request_series:read_philly_nodes", TZ_OPTION),
+        SourceForm("job table", "public.job_lists:PHILLY_TRACE", TZ_OPTION_NAMES),
+        SourceForm("job log", "public.philly_miso_pai_supercloud_traces:read_philly_log", TZ_OPTION_NAMES),
+        _make_joint_form("node sequence", "public.usage_and_request_series:read_philly_nodes", TZ_OPTION_NAMES),
     ),
-    _define("itp", SourceForm("job table", "public.job_lists:ITP_TRACE", ORIGIN_OPTION)),
+    _define("itp", SourceForm("job table", "public.job_lists:ITP_TRACE", ORIGIN_OPTION_NAMES)),
     _define(
         "openb",
-        SourceForm("pod list", "public.job_lists:OPENB_TRACE", ORIGIN_OPTION | {"nodes"}),
+        SourceForm("pod list", "public.job_lists:OPENB_TRACE", ORIGIN_OPTION_NAMES | {"nodes"}),
         _make_joint_form("node list", "slurm.node_records:read_nodes", header=("sn", "gpu", "model")),
     ),
     _define(
         "helios",
-        SourceForm("job table", "public.job_lists:HELIOS_TRACE", TZ_OPTION),
-        _make_joint_form("sequence", "public.usage_and_request_series:read_helios_sequence", TZ_OPTION),
+        SourceForm("job table", "public.job_lists:HELIOS_TRACE", TZ_OPTION_NAMES),
+        _make_joint_form("sequence", "public.usage_and_request_series:read_helios_sequence", TZ_OPTION_NAMES),
         _make_joint_form("quotas", "public.usage_and_request_series:read_helios_quotas"),
     ),
     _define(
@@ -123,22 +123,26 @@ PUBLIC_SOURCES = (
     ),
     _define(
         "pai",
-        _make_joint_form("tables", "public.philly_miso_pai_supercloud_traces:read_pai", ORIGIN_OPTION),
+        _make_joint_form("tables", "public.philly_miso_pai_supercloud_traces:read_pai", ORIGIN_OPTION_NAMES),
         _make_joint_form("mini-batch times", "public.usage_and_request_series:read_step_times"),
     ),
-    _define("dlrm", SourceForm("instances", "public.job_lists:DLRM_TRACE", ORIGIN_OPTION)),
+    _define("dlrm", SourceForm("instances", "public.job_lists:DLRM_TRACE", ORIGIN_OPTION_NAMES)),
     _define("genai", _make_joint_form("gauges", "public.usage_and_request_series:read_genai")),
     _define(
         "spot",
-        SourceForm("job list", "public.job_lists:SPOT_TRACE", ORIGIN_OPTION),
+        SourceForm("job list", "public.job_lists:SPOT_TRACE", ORIGIN_OPTION_NAMES),
         SourceForm("node list", "slurm.node_records:read_nodes", header=("node_name", "gpu_capacity_num")),
     ),
-    _define("simulator", SourceForm("job list", "public.job_lists:SIMULATOR_TRACE", ORIGIN_OPTION)),
+    _define("simulator", SourceForm("job list", "public.job_lists:SIMULATOR_TRACE", ORIGIN_OPTION_NAMES)),
     _define(
         "miso",
-        _make_joint_form("arrivals and run times", "public.philly_miso_pai_supercloud_traces:read_miso", ORIGIN_OPTION),
+        _make_joint_form(
+            "arrivals and run times", "public.philly_miso_pai_supercloud_traces:read_miso", ORIGIN_OPTION_NAMES
+        ),
     ),
-    _define("azure-llm", _make_joint_form("requests", "public.usage_and_request_series:read_azure_llm", TZ_OPTION)),
+    _define(
+        "azure-llm", _make_joint_form("requests", "public.usage_and_request_series:read_azure_llm", TZ_OPTION_NAMES)
+    ),
     _define("supercloud", SourceForm("job table", "public.philly_miso_pai_supercloud_traces:read_supercloud")),
 )
 """Sources that are public traces, such as Philly."""
@@ -165,11 +169,13 @@ KUBERNETES_SOURCES = (
     _define(
         KUBERNETES_SOURCE,
         # Pods of one file stand on the nodes of another.
-        _make_joint_form("dump", "kubernetes.cluster_reader:read_kubernetes", BOARDS_OPTION),
+        _make_joint_form("dump", "kubernetes.cluster_reader:read_kubernetes", BOARDS_OPTION_NAMES),
     ),
     _define(
         "kube-state-metrics",
-        _make_joint_form("metrics", "kubernetes.state_metrics:read_state_metrics", BOARDS_OPTION | ORIGIN_OPTION),
+        _make_joint_form(
+            "metrics", "kubernetes.state_metrics:read_state_metrics", BOARDS_OPTION_NAMES | ORIGIN_OPTION_NAMES
+        ),
     ),
 )
 """Sources that are output of Kubernetes and its metrics."""
@@ -196,7 +202,7 @@ NODE_LIST_SOURCES = (
         DESCRIPTION_BY_SOURCE[NODES_SOURCE],
         _read_node_lists,
         SourceForm("node list", "slurm.node_records:read_nodes").sniff,
-        BOARDS_OPTION | TZ_OPTION,
+        BOARDS_OPTION_NAMES | TZ_OPTION_NAMES,
         whole_files=lambda _: False,
     ),
 )
@@ -204,9 +210,10 @@ NODE_LIST_SOURCES = (
 
 CHANGE_SOURCES = (
     _define("changes", _make_joint_form("log", "slurm.node_events:read_changes")),
-    _define("slurm-events", _make_joint_form("events", "slurm.node_events:read_slurm_events", TZ_OPTION)),
+    _define("slurm-events", _make_joint_form("events", "slurm.node_events:read_slurm_events", TZ_OPTION_NAMES)),
     _define(
-        "slurm-reservations", _make_joint_form("reservations", "slurm.node_events:read_slurm_reservations", TZ_OPTION)
+        "slurm-reservations",
+        _make_joint_form("reservations", "slurm.node_events:read_slurm_reservations", TZ_OPTION_NAMES),
     ),
     _define("slurm-associations", _make_joint_form("associations", "slurm.accounting:read_slurm_associations")),
 )
@@ -215,39 +222,46 @@ CHANGE_SOURCES = (
 TELEMETRY_READERS = (
     _define(
         "dcgm-exporter",
-        _make_joint_form("pages", "telemetry.monitor_logs:read_exporter", UNTIMED_OPTIONS),
+        _make_joint_form("pages", "telemetry.monitor_logs:read_exporter", UNTIMED_OPTION_NAMES),
         by_metric=True,
     ),
     _define(
         "dcgm-csv",
-        _make_joint_form("readings", "telemetry.monitor_logs:read_dcgm_csv", NODE_OPTION | TZ_OPTION),
+        _make_joint_form("readings", "telemetry.monitor_logs:read_dcgm_csv", NODE_OPTION_NAMES | TZ_OPTION_NAMES),
         by_metric=True,
         in_blocks=True,
     ),
     _define(
         "node-csv",
-        _make_joint_form("log", "telemetry.monitor_logs:read_node_csv", NODE_OPTION | TZ_OPTION),
+        _make_joint_form("log", "telemetry.monitor_logs:read_node_csv", NODE_OPTION_NAMES | TZ_OPTION_NAMES),
         in_blocks=True,
     ),
     _define(
         "prometheus",
-        _make_joint_form("answers", "telemetry.prometheus:read_prometheus", NODE_OPTION | QUERY_OPTION),
+        _make_joint_form("answers", "telemetry.prometheus:read_prometheus", NODE_OPTION_NAMES | QUERY_OPTION_NAMES),
         by_metric=True,
     ),
-    _define("dcgmi-dmon", _make_joint_form("table", "telemetry.monitor_logs:read_dcgmi_dmon", UNTIMED_OPTIONS)),
+    _define("dcgmi-dmon", _make_joint_form("table", "telemetry.monitor_logs:read_dcgmi_dmon", UNTIMED_OPTION_NAMES)),
     _define(
         "smi-transcript",
-        _make_joint_form("transcript", "telemetry.nvidia_smi:read_smi_transcript", NODE_OPTION | TZ_OPTION),
+        _make_joint_form("transcript", "telemetry.nvidia_smi:read_smi_transcript", NODE_OPTION_NAMES | TZ_OPTION_NAMES),
     ),
-    _define("smi-pmon", _make_joint_form("table", "telemetry.monitor_logs:read_smi_pmon", UNTIMED_OPTIONS | TZ_OPTION)),
-    _define("smi-dmon", _make_joint_form("table", "telemetry.monitor_logs:read_smi_dmon", UNTIMED_OPTIONS | TZ_OPTION)),
     _define(
-        "smi-apps", _make_joint_form("list", "telemetry.nvidia_smi:read_smi_apps", NODE_OPTION | TZ_OPTION | {"gpu"})
+        "smi-pmon",
+        _make_joint_form("table", "telemetry.monitor_logs:read_smi_pmon", UNTIMED_OPTION_NAMES | TZ_OPTION_NAMES),
+    ),
+    _define(
+        "smi-dmon",
+        _make_joint_form("table", "telemetry.monitor_logs:read_smi_dmon", UNTIMED_OPTION_NAMES | TZ_OPTION_NAMES),
+    ),
+    _define(
+        "smi-apps",
+        _make_joint_form("list", "telemetry.nvidia_smi:read_smi_apps", NODE_OPTION_NAMES | TZ_OPTION_NAMES | {"gpu"}),
     ),
     _define(
         "nvidia-smi",
         _make_joint_form(
-            "log", "telemetry.nvidia_smi:read_smi_query", UNTIMED_OPTIONS | TZ_OPTION | {"gpu", "columns"}
+            "log", "telemetry.nvidia_smi:read_smi_query", UNTIMED_OPTION_NAMES | TZ_OPTION_NAMES | {"gpu", "columns"}
         ),
         in_blocks=True,
     ),

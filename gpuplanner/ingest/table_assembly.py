@@ -19,6 +19,19 @@ from gpuplanner.core.schemas import TABLES, Jobs
 from gpuplanner.ingest.chunked_tables import ORDERED_CHUNK_ROWS, ChunkedRows, write_chunks
 from gpuplanner.ingest.dataset import Dataset, gpu_hours
 from gpuplanner.ingest.delimited_rows import REJECT_TABLE_SCHEMA, REPEATED_HEADER_REASON, Rows, unique_file_names
+from gpuplanner.ingest.implausible_jobs_and_past_nodes import (
+    NODE_INFERENCE_COLUMNS,
+    QUARANTINE_PREFIX,
+    QUARANTINE_REASONS,
+    add_past_nodes,
+    drop_quarantined,
+    find_past_fleet_changes,
+    find_quarantined_jobs,
+    mark_quarantine,
+    quarantine_facts,
+    quarantine_findings,
+    require_unquarantined,
+)
 from gpuplanner.ingest.job_gpu_counting import DeviceCounter
 from gpuplanner.ingest.quality_report import (
     JOB_LIST_CHECKS,
@@ -31,19 +44,6 @@ from gpuplanner.ingest.quality_report import (
     open_end_and_blank_line_findings,
     reject_findings,
     run_checks,
-)
-from gpuplanner.ingest.quarantine import (
-    NODE_INFERENCE_COLUMNS,
-    QUARANTINE_PREFIX,
-    QUARANTINE_REASONS,
-    add_past_nodes,
-    drop_quarantined,
-    find_past_fleet_changes,
-    find_quarantined_jobs,
-    mark_quarantine,
-    quarantine_facts,
-    quarantine_findings,
-    require_unquarantined,
 )
 from gpuplanner.ingest.source_fields import format_utc
 from gpuplanner.ingest.text_files import TextFile

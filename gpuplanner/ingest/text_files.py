@@ -197,12 +197,12 @@ def count_bytes(data: bytes, select: Callable[[np.ndarray], np.ndarray]) -> int:
     return sum(int(np.count_nonzero(select(codes[start : start + READ_STEP_BYTES]))) for start in steps)
 
 
-def _has_controls(data: bytes, line_ends: int) -> bool:
-    """Whether the text has a control character other than tab, LF and CR LF."""
+def _has_control_characters(data: bytes, n_line_feeds: int) -> bool:
+    """Whether the text, with so many LF bytes, has a control character other than tab, LF and CR LF."""
     low = count_bytes(data, lambda codes: codes < ord(" "))
     tabs = data.count(b"\t") if b"\t" in data else 0
     returns = data.count(b"\r\n") if b"\r" in data else 0
-    return low != line_ends + tabs + returns or b"\x7f" in data
+    return low != n_line_feeds + tabs + returns or b"\x7f" in data
 
 
 def require_regular_file(path: Path, limit: int | None) -> Path:
@@ -320,7 +320,7 @@ class FileBlocks:
                     first_line_number = lines_before + 1
                     lines = pl.read_lines(data, name="text", row_index_name="line", row_index_offset=first_line_number)
                     ends_open = bool(data) and not data.endswith(b"\n")
-                    has_controls = _has_controls(data, line_ends=lines.height - ends_open)
+                    has_controls = _has_control_characters(data, n_line_feeds=lines.height - ends_open)
                     block = TextFile(file.path, "", 0, lines, b'"' in data, has_controls, ends_open, text=data)
                     self._note_line_offsets(number, first_line_number, block, raw.tell() - len(data))
                     lines_before += lines.height

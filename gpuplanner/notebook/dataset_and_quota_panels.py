@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units_and_number_texts import figure_text
-from gpuplanner.decision.quota_comparison import RulesComparison, compare_rules, rules_or_equal_shares
+from gpuplanner.core.units_and_number_formats import figure_text
+from gpuplanner.decision.quota_and_placement_comparison import RulesComparison, compare_rules, rules_or_equal_shares
 from gpuplanner.decision.sharing_rules import SharingRules, StartHours, TeamQuota, parse_week_hours
 from gpuplanner.notebook.views_and_panels import (
     BackgroundPanel,

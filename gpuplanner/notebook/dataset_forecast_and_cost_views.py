@@ -9,13 +9,13 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.output_places import allow_overwriting_within
+from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.stage_cache import claims_folder
+from gpuplanner.core.stage_cache_and_data_folders import claims_folder
 from gpuplanner.cost.cost_review import CostReview, cost_review, price_rows
 from gpuplanner.decision.comparison_record import compare_policies
-from gpuplanner.decision.purchase_plan import plan_burst, plan_purchase, read_burst_rules
-from gpuplanner.decision.purchase_plan import plan_refresh as renew
+from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_burst, plan_purchase, read_burst_rules
+from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_refresh as renew
 from gpuplanner.forecast.gpu_demand import DemandHistory
 from gpuplanner.forecast.model_selection import fold_scores, mean_scores
 from gpuplanner.forecast.rolling_demand_forecast import lay_out_demand, rolling_backtest
@@ -26,7 +26,7 @@ from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, ForecastPane
 from gpuplanner.notebook.views_and_panels import View
 from gpuplanner.report import cost_and_forecast_sections, dataset_sections
 from gpuplanner.report import html_page as page
-from gpuplanner.report.finance_exports import write_cost_workbook
+from gpuplanner.report.focus_files_and_workbooks import write_cost_workbook
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset
 
 MAX_TWENTY_JOBS_METRICS = 4

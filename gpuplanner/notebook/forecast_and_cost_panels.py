@@ -15,11 +15,11 @@ import polars as pl
 
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import OWNERSHIPS
-from gpuplanner.core.units_and_number_texts import UNALLOCATED_TEAM, money_text, period_text
+from gpuplanner.core.setting_rules_and_controls import OWNERSHIPS
+from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM, money_text, period_text
 from gpuplanner.cost.cost_review import CostReview, cost_review
 from gpuplanner.decision.comparison_record import Comparison, compare_policies
-from gpuplanner.decision.purchase_plan import PurchasePlan, plan_purchase
+from gpuplanner.decision.purchase_refresh_and_burst_plans import PurchasePlan, plan_purchase
 from gpuplanner.notebook.views_and_panels import (
     BackgroundPanel,
     control_style,
@@ -29,7 +29,7 @@ from gpuplanner.notebook.views_and_panels import (
     slider,
     table_html,
 )
-from gpuplanner.report.finance_exports import write_cost_workbook
+from gpuplanner.report.focus_files_and_workbooks import write_cost_workbook
 from gpuplanner.usage.study_history import load_dataset, months_from, observation_begins_at, observation_ends_at
 
 

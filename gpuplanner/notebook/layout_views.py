@@ -15,7 +15,7 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units_and_number_texts import MISSING_VALUE_TEXT
+from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT
 from gpuplanner.decision.layout_planning import PlannedProblem, plan_view
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW
 from gpuplanner.hardware.layout_enumeration import make_placement_table
@@ -38,7 +38,7 @@ from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import to_still_text
 from gpuplanner.report.layout_schedule_files import write_plan_handover
 from gpuplanner.report.policy_and_layout_charts import MAX_CALENDAR_ROWS
-from gpuplanner.sizing.submission_lines import recommend_sharing
+from gpuplanner.sizing.request_lines_and_gpu_sharing import recommend_sharing
 from gpuplanner.usage.rightsizing import requested_and_used
 from gpuplanner.usage.study_history import history
 

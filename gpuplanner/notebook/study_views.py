@@ -13,13 +13,17 @@ import polars as pl
 from gpuplanner import decision
 from gpuplanner import report as plots
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.core.output_places import allow_overwriting_within
+from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import Comparison, compare_policies, make_policy_table, make_wait_curve_table
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import make_cause_table
 from gpuplanner.decision.pool_decisions import ComparedFleet
-from gpuplanner.decision.quota_comparison import compare_placements, compare_stated_rules, states_sharing_rules
+from gpuplanner.decision.quota_and_placement_comparison import (
+    compare_placements,
+    compare_stated_rules,
+    states_sharing_rules,
+)
 from gpuplanner.decision.quota_recommendation import advise_quotas
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import assess_fairness
@@ -30,7 +34,6 @@ from gpuplanner.notebook.what_if import WhatIf, whatif
 from gpuplanner.report import html_page as page
 from gpuplanner.report import monthly_sections
 from gpuplanner.report.change_bundle import write_handover_folder
-from gpuplanner.report.finance_exports import write_study_workbook
 from gpuplanner.report.first_screen import (
     describe_fleet,
     draw_fleet,
@@ -38,6 +41,7 @@ from gpuplanner.report.first_screen import (
     teams_table,
     wait_curve_figure,
 )
+from gpuplanner.report.focus_files_and_workbooks import write_study_workbook
 from gpuplanner.report.html_page import HtmlSection, to_still_text
 from gpuplanner.report.metric_formulas import value_text
 from gpuplanner.report.number_formats_and_glossary import escape_html

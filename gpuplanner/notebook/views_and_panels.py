@@ -20,9 +20,9 @@ from altair.typing import ChartType
 from gpuplanner._version import __version__
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, resolve_name
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
-from gpuplanner.core.output_places import allow_overwriting_within, require_file
+from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within, require_file
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
-from gpuplanner.core.stage_cache import notebook_folder
+from gpuplanner.core.stage_cache_and_data_folders import notebook_folder
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection, chart_specs, display_section, to_still_text
 from gpuplanner.report.number_formats_and_glossary import escape_html

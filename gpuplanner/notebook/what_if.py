@@ -15,11 +15,11 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
-from gpuplanner.core.output_places import allow_overwriting_within
+from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario, require_scenario
-from gpuplanner.core.scenario_fields import Setting, Slider, settings_of
-from gpuplanner.core.units_and_number_texts import MISSING_VALUE_TEXT, day_text, figure_text
+from gpuplanner.core.setting_rules_and_controls import Setting, Slider, settings_of
+from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT, day_text, figure_text
 from gpuplanner.decision.comparison_record import (
     Comparison,
     PolicyRow,
@@ -45,7 +45,7 @@ from gpuplanner.report.change_bundle import write_handover_folder
 from gpuplanner.usage.study_history import history
 
 if TYPE_CHECKING:
-    from gpuplanner.decision.policy_simulation import PolicyRun
+    from gpuplanner.decision.policy_simulation_and_data_correction import PolicyRun
 
 
 ANSWER_STYLE_SHEET = """<style>

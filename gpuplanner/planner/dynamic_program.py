@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.planner.linear_model import SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import SearchEffort
 from gpuplanner.planner.plan_arrays import PlanArrays, StateTransitions
 from gpuplanner.planner.plan_problem import Counts, Floats
 
@@ -25,7 +25,7 @@ _MAX_STORED_VALUES = 2**26
 """Values V_t(x) of all intervals that are kept for the traceback: half a GiB."""
 
 _MAX_STATE_KEY = 2**62
-"""Largest key of a state that fits into 64 bits."""
+"""Largest key (mixed-radix number) of a fleet state that fits into 64 bits."""
 
 
 def plan_with_idle_states(arrays: PlanArrays, effort: SearchEffort, max_states: int) -> Counts | None:
@@ -78,7 +78,7 @@ class EdgeCrossing(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TreeStates:
-    """All states of the fleet on the tree of GPU states, and the transitions between them.
+    """All states of the fleet on the tree of GPU states (:class:`StateTransitions`), and the transitions among them.
 
     - ``states``, shape (n, n_columns + 1): GPUs in each column, and last those partitioned without a layout, through
       which every change of layout leads. All other GPUs are idle and full: the root of the tree.
@@ -92,7 +92,7 @@ class TreeStates:
 
 
 def arrival_costs_on_tree(tree_states: TreeStates, values: Floats) -> Floats:
-    """Return the least cost of reaching each lasting state x, min over x' of V(x') + r(x', x), on the tree [GPU h]."""
+    """Return the least cost of each lasting fleet state x, min over x' of V(x') + r(x', x), on the tree [GPU h]."""
     arrival_cost = np.full(len(tree_states.states), np.inf)
     arrival_cost[tree_states.real] = values
     for below, above, _, up in tree_states.crossings:
@@ -287,7 +287,7 @@ def solve_dynamic_program(
 def _arrival_costs_on_lattice(
     lattice: StateLattice, slot_states: Counts, values: Floats, transitions: StateTransitions
 ) -> Floats:
-    """Return min over x' of V(x') + r(x', x) for each state x of the lattice, by a distance transform [GPU h].
+    """Return min over x' of V(x') + r(x', x) for each fleet state x of the lattice, by distance transform [GPU h].
 
     Parameters
     ----------
@@ -316,7 +316,7 @@ def _arrival_costs_on_lattice(
 
 
 def _backtrack_states(arrays: PlanArrays, lattice: StateLattice, values: list[Floats]) -> Counts:
-    """Trace the states of the optimal path back from the last interval."""
+    """Trace the fleet states of the optimal path back from the last interval."""
     path = [lattice.states[lattice.slot_states[-1][values[-1].argmin()]]]
     for slot_states, costs_so_far in zip(reversed(lattice.slot_states[:-1]), reversed(values[:-1]), strict=True):
         states = lattice.states[slot_states]
@@ -326,7 +326,9 @@ def _backtrack_states(arrays: PlanArrays, lattice: StateLattice, values: list[Fl
 
 @dataclass(frozen=True, eq=False)
 class StateLattice:
-    """States of a horizon, closed downwards: with a state, every state with fewer GPUs of some layout is listed.
+    """States of the fleet (GPUs with each layout) over a horizon, closed downwards.
+
+    With a state, every state with fewer GPUs of some layout is listed.
 
     - ``states``, shape (n, n_columns): Counts, sorted by number of GPUs.
     - ``levels``: Rows of the states with equal numbers of GPUs, fewest first.
@@ -343,7 +345,7 @@ class StateLattice:
 
 
 def list_undominated_states(arrays: PlanArrays, max_states: int, effort: SearchEffort) -> StateLattice | None:
-    r"""List the states that some optimal plan keeps to.
+    r"""List the states of the fleet, as GPUs with each layout, that some optimal plan keeps to.
 
     Let :math:`f_t(x)` be the cost of interval :math:`t` in state :math:`x`, :math:`a_l` the cost of one GPU with layout
     :math:`l` for an interval, :math:`c_l` that of taking the layout, and :math:`r(x, y) = \sum_l c_l (y_l - x_l)^+`.
@@ -386,7 +388,7 @@ def list_undominated_states(arrays: PlanArrays, max_states: int, effort: SearchE
 
 
 class _LatticeGrowth:
-    """Builds the lattice of states level by level; a level has one GPU more than the one before."""
+    """Builds the lattice of fleet states level by level; a level has one GPU more than the one before."""
 
     def __init__(self, arrays: PlanArrays, max_states: int) -> None:
         self.arrays = arrays
@@ -414,11 +416,11 @@ class _LatticeGrowth:
         self.below = [np.full((len(self.radix), 1), -1)]
 
     def can_grow(self) -> bool:
-        """Whether the last level has states to build on."""
+        """Whether the last level has fleet states to build on."""
         return len(self.keys[-1]) > 0 and len(self.radix) > 0
 
     def add_level(self) -> bool:
-        """Add the states with one GPU more; return whether the number of states is within the limit."""
+        """Add the fleet states with one GPU more; return whether the number of states is within the limit."""
         if not self.fits:
             return False
         self._lower_restart_cost()
@@ -470,7 +472,7 @@ class _LatticeGrowth:
         return True
 
     def build_lattice(self) -> StateLattice | None:
-        """Join all levels; None if some interval has no state at all."""
+        """Join all levels to one lattice; None if some interval has no possible fleet state."""
         ends = np.cumsum([0, *map(len, self.keys)]).tolist()
         slot_states, costs = [], []
         for slot in self.slots:

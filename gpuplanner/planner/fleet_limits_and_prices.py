@@ -4,7 +4,7 @@ Batch systems such as Kueue and Slurm admit work by quota before they place it. 
 for a cheaper layout would be rejected by them.
 
 A GPU is *busy* with a layout, or *idle* and powered on with the layout that it has. States and transitions form a
-star: a busy GPU drains and is then idle; an idle GPU takes work again, loses its layout or takes another one;
+tree: a busy GPU drains and is then idle; an idle GPU takes work again, loses its layout or takes another one;
 partitioned and full GPUs lie on two sides of a change of MIG mode. On a tree the cheapest transport sends over each
 edge exactly the surplus of one side, so that with u busy GPUs and h GPUs with a layout (busy or idle), layout by
 layout, a transition costs
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import GeometryError, ScenarioError, examples
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import MAX_JSON_NUMBER
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.hardware.gpu_models import LABEL_BY_RESOURCE, GpuModel, load_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, TimeRange
@@ -427,7 +427,7 @@ def _cap_gpus(gpus: Floats, max_gpus: float | None) -> Floats:
 
 @dataclass(frozen=True)
 class StatePrices:
-    """Prices of the states of a GPU and of the transitions between them.
+    """Prices of the states of a GPU (busy, idle, off) and of the transitions between them.
 
     Parameters
     ----------
@@ -575,5 +575,5 @@ _STATE_PRICE_AMOUNT_FIELDS = tuple(
 
 
 def _raise_price_error(got: str) -> NoReturn:
-    """Raise a ScenarioError on state prices."""
+    """Raise a ScenarioError on the prices of GPU states."""
     raise ScenarioError("prices of states", "amounts from 0, and times by profile", got, "Fix these amounts.")

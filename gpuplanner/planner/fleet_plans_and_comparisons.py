@@ -20,7 +20,7 @@ from gpuplanner.core.errors import ScenarioError, examples
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import load_json, read_text, to_json
 from gpuplanner.planner.layout_plan import MAX_PLAN_FILE_BYTES, PLAN_FILE_FORMAT, Plan, plan_from_plain
-from gpuplanner.planner.linear_model import DEFAULT_WORK_LIMIT_UNITS, SearchEffort, relative_gap
+from gpuplanner.planner.linear_programs_and_search_limits import DEFAULT_WORK_LIMIT_UNITS, SearchEffort, relative_gap
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import DEFAULT_OPTIMALITY_GAP_TARGET, SearchArguments, plan, plan_within_effort
 from gpuplanner.planner.plan_verification import verify
@@ -34,7 +34,7 @@ _EXPECTED_FLEET_FILE_TEXT = "a JSON object: a problem, a plan file, or 'pools' w
 
 @dataclass(frozen=True, eq=False)
 class FleetPlan:
-    """Plans of all pools of a fleet, and their sums.
+    """Plans of all GPU pools of a fleet, and their sums.
 
     Parameters
     ----------
@@ -49,40 +49,40 @@ class FleetPlan:
 
     @property
     def is_feasible(self) -> bool:
-        """Whether a plan was found for every pool."""
+        """Whether a plan was found for every GPU pool."""
         return all(plan.is_feasible for plan in self.plans.values())
 
     @property
     def objective(self) -> float | None:
-        """Cost of all pools; None unless every pool has a plan [GPU h]."""
+        """Cost of all GPU pools; None unless every pool has a plan [GPU h]."""
         return sum(plan.objective or 0.0 for plan in self.plans.values()) if self.is_feasible else None
 
     @property
     def bound(self) -> float | None:
-        """Lower bound on the cost of all plans of the fleet; None unless every pool has a plan [GPU h]."""
+        """Lower bound on the cost of all plans of the fleet; None unless every GPU pool has a plan [GPU h]."""
         return sum(plan.bound or 0.0 for plan in self.plans.values()) if self.is_feasible else None
 
     @property
     def gap(self) -> float | None:
-        """(objective - bound) / objective; None unless every pool has a plan [0-1]."""
+        """(objective - bound) / objective; None unless every GPU pool has a plan [0-1]."""
         if self.objective is None or self.bound is None:
             return None
         return relative_gap(self.objective, self.bound)
 
     @property
     def status(self) -> str:
-        """Weakest status of a pool; see ``Plan.status``."""
+        """Weakest status of a GPU pool; see ``Plan.status``."""
         order = ("infeasible", "unknown", "feasible", "optimal")
         return min((plan.status for plan in self.plans.values()), key=order.index)
 
     @property
     def explanation(self) -> str:
-        """Explanation of every pool, one line each."""
+        """Explanation of every GPU pool, one line each."""
         return "\n".join(f"{name}: {plan.explanation}" for name, plan in self.plans.items())
 
 
 def plan_fleet(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments]) -> FleetPlan:
-    """Plan every pool of a fleet in turn, each with an equal part of the remaining work or time.
+    """Plan every GPU pool of a fleet in turn, each with an equal part of the remaining work or time.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def plan_fleet(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments])
 
 
 def verify_fleet(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> list[str]:
-    """List everything that is wrong with the plans of a fleet, pool by pool.
+    """List everything that is wrong with the plans of a fleet, GPU pool by pool.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def fleet_to_json(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> str:
 
 
 def fleet_from_json(text: str) -> dict[str, tuple[Plan, PlanProblem]]:
-    """Read plans and problems by pool from JSON of :func:`fleet_to_json`, or of ``plan_to_json`` (one pool).
+    """Read plans and problems by GPU pool from JSON of :func:`fleet_to_json`, or of ``plan_to_json`` (one pool).
 
     Raises
     ------
@@ -191,7 +191,7 @@ def fleet_from_json(text: str) -> dict[str, tuple[Plan, PlanProblem]]:
 
 
 def _check_same_slots(pools: Mapping[str, PlanProblem]) -> None:
-    """Raise a ScenarioError unless all pools have the same intervals."""
+    """Raise a ScenarioError unless all GPU pools have the same intervals."""
     slots = {(p.slot_start, p.interval_hours, p.n_slots) for p in pools.values()}
     if len(slots) != 1:
         got = "no pool" if not pools else f"{len(slots)} different ones"
@@ -199,7 +199,7 @@ def _check_same_slots(pools: Mapping[str, PlanProblem]) -> None:
 
 
 def read_problems(path: str | Path) -> dict[str, PlanProblem]:
-    """Read the planning problem of a file, or of each pool of a fleet.
+    """Read the planning problem of a file, or of each GPU pool of a fleet.
 
     Parameters
     ----------

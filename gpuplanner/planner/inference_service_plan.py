@@ -1,7 +1,8 @@
 """Plans of inference services: search, file format and check.
 
-Each service has measured profiles (:mod:`~gpuplanner.planner.service_profiles`), a request rate and a latency limit.
-The plan uses the fewest GPUs and, on so few, the fewest compute slices; both come with a proven lower bound.
+Each service has measured profiles (:mod:`~gpuplanner.planner.inference_service_measurements`), a request rate and a
+latency limit. The plan uses the fewest GPUs and, on so few, the fewest compute slices; both come with a
+proven lower bound.
 
 The check shares nothing with the search: settings are looked up in the profiles, instances are counted GPU by GPU, and
 every GPU is proved by :func:`gpuplanner.hardware.mig_layouts.prove`.
@@ -25,8 +26,8 @@ from gpuplanner.core.serialization import to_json
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import format_layout, parse_layout, prove
 from gpuplanner.planner.fleet_limits_and_prices import gpu_model_from_plain, to_plain
-from gpuplanner.planner.linear_model import SearchEffort
-from gpuplanner.planner.service_profiles import PROFILED_GPU_MODEL, ServiceProfiles, service_demands
+from gpuplanner.planner.inference_service_measurements import PROFILED_GPU_MODEL, ServiceProfiles, service_demands
+from gpuplanner.planner.linear_programs_and_search_limits import SearchEffort
 from gpuplanner.planner.service_sizing import (
     BoundedSizing,
     ServiceChoices,
@@ -39,7 +40,7 @@ from gpuplanner.planner.service_sizing import (
 
 
 @dataclass(frozen=True)
-class ServiceSegment:
+class ServiceInstances:
     """Instances of one service with the same setting.
 
     - ``service``: Name of the service.
@@ -80,8 +81,8 @@ class ServicePlan:
         GPUs, and the lower bound on the GPUs of any plan.
     slices, slices_bound : int
         Compute slices of all instances, and the number that no plan with at most as many GPUs undercuts.
-    segments : tuple of ServiceSegment
-        By service, smallest instance first.
+    segments : tuple of ServiceInstances
+        Groups of instances with the same setting, by service, smallest instance first.
     layouts : tuple of str
         Instances on each GPU, as layout text.
     seconds : float
@@ -94,7 +95,7 @@ class ServicePlan:
     bound: int
     slices: int
     slices_bound: int
-    segments: tuple[ServiceSegment, ...]
+    segments: tuple[ServiceInstances, ...]
     layouts: tuple[str, ...]
     seconds: float
 
@@ -117,8 +118,11 @@ class ServicePlan:
 
 def assign_instances_to_gpus(
     choices: ServiceChoices, sizing: Sizing
-) -> tuple[tuple[ServiceSegment, ...], tuple[str, ...]]:
-    """Assign every instance to a GPU; return segments and the layout of every GPU. Unused instances are left out."""
+) -> tuple[tuple[ServiceInstances, ...], tuple[str, ...]]:
+    """Assign every instance to a GPU; return the instances by service and setting, and the layout of every GPU.
+
+    Instances without load are left out.
+    """
     free_gpus: dict[str, list[int]] = {}
     first = 0
     for layout, gpus in zip(choices.layouts, sizing.gpus_per_layout.tolist(), strict=True):
@@ -143,7 +147,7 @@ def assign_instances_to_gpus(
         setting = (option.batch, option.processes, option.throughput_per_s, 1000 * option.latency_s)
         segment_gpus = tuple(new_number[gpu] for gpu in gpus)
         size = option.profile.compute_slices
-        segments.append(ServiceSegment(option.service, option.profile.name, size, *setting, segment_gpus))
+        segments.append(ServiceInstances(option.service, option.profile.name, size, *setting, segment_gpus))
     return tuple(segments), tuple(map(format_layout, instances_by_gpu))
 
 
@@ -164,7 +168,7 @@ def services_to_json(
     plan : ServicePlan
         The plan.
     profiles : polars.DataFrame
-        Table :class:`~gpuplanner.planner.service_profiles.ServiceProfiles`.
+        Table :class:`~gpuplanner.planner.inference_service_measurements.ServiceProfiles`.
     rates, latencies : mapping of str to float
         Requests [1/s] and latency limit [ms] of each service.
 
@@ -220,8 +224,8 @@ def _service_plan_of_values(values: dict[str, Any]) -> ServicePlan:
     """Build a service plan from the values of its file."""
     segments = []
     for row in values["segments"]:
-        parts = {name: row[name] for name in ServiceSegment.__dataclass_fields__}
-        segments.append(ServiceSegment(**{**parts, "gpus": tuple(row["gpus"])}))
+        parts = {name: row[name] for name in ServiceInstances.__dataclass_fields__}
+        segments.append(ServiceInstances(**{**parts, "gpus": tuple(row["gpus"])}))
     gpu_model, layouts = gpu_model_from_plain(values["gpu_model"]), tuple(values["layouts"])
     names = ("latency_share", "gpus", "bound", "slices", "slices_bound")
     figures = {name: values[name] for name in names}
@@ -255,9 +259,9 @@ def plan_services(
     Parameters
     ----------
     profiles : polars.DataFrame
-        Table :class:`~gpuplanner.planner.service_profiles.ServiceProfiles`, from
-        :func:`~gpuplanner.planner.service_profiles.read_service_profiles`. A size is planned on the profile with the
-        least memory that has so many compute slices.
+        Table :class:`~gpuplanner.planner.inference_service_measurements.ServiceProfiles`, from
+        :func:`~gpuplanner.planner.inference_service_measurements.read_service_profiles`. A size is planned on
+        the profile with the least memory that has so many compute slices.
     rates : mapping of str to float
         Requests of each service. [1/s]
     latencies : mapping of str to float
@@ -388,7 +392,7 @@ def verify_services(
     """
     faults = list(_find_rate_faults(plan, rates))
     for segment in plan.segments:
-        faults += _find_segment_faults(plan, segment, profiles, latencies)
+        faults += _find_instance_group_faults(plan, segment, profiles, latencies)
     return [*faults, *_find_service_gpu_faults(plan), *_find_total_faults(plan)]
 
 
@@ -404,51 +408,54 @@ def _find_rate_faults(plan: ServicePlan, rates: Mapping[str, float]) -> Iterator
         yield f"{name}: it has instances, but no requests"
 
 
-def _find_segment_faults(
-    plan: ServicePlan, segment: ServiceSegment, profiles: pl.DataFrame, latencies: Mapping[str, float]
+def _find_instance_group_faults(
+    plan: ServicePlan, instances: ServiceInstances, profiles: pl.DataFrame, latencies: Mapping[str, float]
 ) -> Iterator[str]:
-    """Yield faults of a segment: its setting must be measured, on such an instance, and within the latency limit.
+    """Yield the faults of a group of instances of one service with the same setting.
+
+    Its batch, processes and compute slices must have been measured, its throughput and latency must be the measured
+    ones, the latency must be within the limit, and the MIG profile must have these compute slices.
 
     Parameters
     ----------
     plan : ServicePlan
         The plan.
-    segment : ServiceSegment
-        The segment.
+    instances : ServiceInstances
+        The group of instances.
     profiles : polars.DataFrame
         Measured profiles.
     latencies : mapping of str to float
         Latency limit of each service. [ms]
     """
-    context = f"{segment.service} on {segment.profile}, batch {segment.batch}, {segment.processes} processes"
+    context = f"{instances.service} on {instances.profile}, batch {instances.batch}, {instances.processes} processes"
     measured = profiles.filter(
-        pl.col("service") == segment.service,
-        pl.col("compute_slices") == segment.compute_slices,
-        pl.col("batch") == segment.batch,
-        pl.col("processes") == segment.processes,
+        pl.col("service") == instances.service,
+        pl.col("compute_slices") == instances.compute_slices,
+        pl.col("batch") == instances.batch,
+        pl.col("processes") == instances.processes,
         pl.col("throughput_per_s") > 0,
     )
     if measured.height != 1:
         yield f"{context}: no such setting was measured"
         return
     for name, stated, measured_value in (
-        ("throughput [1/s]", segment.throughput_per_s, measured["throughput_per_s"][0]),
-        ("latency [ms]", segment.latency_ms, 1000 * measured["latency_s"][0]),
+        ("throughput [1/s]", instances.throughput_per_s, measured["throughput_per_s"][0]),
+        ("latency [ms]", instances.latency_ms, 1000 * measured["latency_s"][0]),
     ):
         if not math.isclose(stated, measured_value, rel_tol=1e-9):
             yield f"{context}: {name} {stated:g}, measured {measured_value:g}"
-    limit = latencies.get(segment.service, math.inf)
+    limit = latencies.get(instances.service, math.inf)
     if 1000 * measured["latency_s"][0] > limit * plan.latency_share * (1 + _SERVICE_RATE_TOLERANCE):
         allowed = f"{plan.latency_share:g} of {limit:g} ms"
         yield f"{context}: a batch takes {1000 * measured['latency_s'][0]:g} ms, allowed are {allowed}"
     try:
-        slices = plan.gpu_model.profile(segment.profile).compute_slices
+        slices = plan.gpu_model.profile(instances.profile).compute_slices
     except GpuPlannerError as error:
         yield f"{context}: {error}"
         return
-    if slices != segment.compute_slices:
-        yield f"{context}: measured on {segment.compute_slices} compute slices, the instance has {slices}"
-    if not segment.gpus:
+    if slices != instances.compute_slices:
+        yield f"{context}: measured on {instances.compute_slices} compute slices, the instance has {slices}"
+    if not instances.gpus:
         yield f"{context}: no instances"
 
 

@@ -27,7 +27,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.planner.linear_model import RELATIVE_COST_TOLERANCE, Columns, LinearModel, SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import (
+    RELATIVE_COST_TOLERANCE,
+    Columns,
+    LinearModel,
+    SearchEffort,
+)
 from gpuplanner.planner.milp_solvers import branch_and_bound, solve
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import Counts, Floats
@@ -101,7 +106,7 @@ def build_slot_model(
     add_shortage_columns(model)
     add_coverage_rows(model)
     add_fleet_rows(model)
-    add_full_gpu_rows(model)
+    add_partitioned_gpu_limits(model)
     add_transition_columns(model, before, after, constant=constant)
     add_window_bound_rows(model, window_bounds)
     return model
@@ -157,8 +162,8 @@ def add_fleet_rows(model: SlotModel) -> None:
             model.linear.add_row(f"parked_{slot}", on, np.ones(len(on)), "<=", arrays.problem.max_gpus_with_layout)
 
 
-def add_full_gpu_rows(model: SlotModel) -> None:
-    """Add rows that leave as many GPUs full (MIG disabled) as the limits require."""
+def add_partitioned_gpu_limits(model: SlotModel) -> None:
+    """Add rows that limit the GPUs partitioned by MIG, powered on and idle, in each interval."""
     arrays = model.arrays
     if not arrays.is_partitioned.any():
         return
@@ -174,7 +179,7 @@ def add_full_gpu_rows(model: SlotModel) -> None:
 def add_transition_columns(
     model: SlotModel, before: Counts | None, after: Counts | None, *, constant: bool = False
 ) -> None:
-    """Add columns and rows for GPUs that cross an edge of the tree of states, into, within and out of the range.
+    """Add columns and rows for GPUs that cross an edge of the tree of GPU states: into, within and out of a range.
 
     Parameters
     ----------

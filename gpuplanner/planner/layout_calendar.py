@@ -13,7 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.planner.interval_milp import SlotModel, build_slot_model, column_values_of_plan, solve_window_bounds
-from gpuplanner.planner.linear_model import RELATIVE_COST_TOLERANCE, Columns, LinearModel, SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import (
+    RELATIVE_COST_TOLERANCE,
+    Columns,
+    LinearModel,
+    SearchEffort,
+)
 from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_improvement import shortest_path
@@ -26,7 +31,7 @@ _DAY_H, _WEEK_H = 24.0, 168.0
 
 
 def solve_calendar(arrays: PlanArrays, max_vectors: int, effort: SearchEffort) -> Counts | None:
-    """Plan with at most `max_vectors` different vectors of counts over the whole horizon.
+    """Plan with at most `max_vectors` different vectors of counts (GPUs with each layout) over the whole horizon.
 
     Vectors come from a pool that starts with the optimum of each interval. A start is either the best plan with one
     vector less, plus the vector of the pool that saves most, or the best vector of the pool for each group of
@@ -82,7 +87,7 @@ def solve_calendar(arrays: PlanArrays, max_vectors: int, effort: SearchEffort) -
 def _improve_vectors(
     model: SlotModel, pool: CountVectorPool, counts: Counts, effort: SearchEffort
 ) -> tuple[Counts, CountVectorPool]:
-    """Optimize and exchange vectors in turn until nothing is cheaper; return counts, and the pool of all vectors.
+    """Optimize and exchange vectors in turn until nothing is cheaper; return counts, and all vectors.
 
     Parameters
     ----------
@@ -174,7 +179,7 @@ def _split_into_levels(load: Floats, size: int) -> Counts:
 
 @dataclass(frozen=True, eq=False)
 class CountVectorPool:
-    """Pool of vectors of counts with the costs of all plans made of them.
+    """Candidate vectors of layout counts, with the costs of all plans made of them.
 
     Plans are positions of vectors, shape (n_slots,); subsets are positions too. All costs are in GPU h.
 
@@ -202,7 +207,7 @@ class CountVectorPool:
         return cls(vectors, costs, entry_costs, arrays.transitions.pairwise_costs(vectors, vectors), arrays.may_change)
 
     def positions_of_plan(self, counts: Counts) -> Counts:
-        """Return the position in the pool of the vector of each interval of a plan, shape (n_slots,)."""
+        """Return the position in `vectors` of the vector of each interval of a plan, shape (n_slots,)."""
         position_of = {tuple(vector): index for index, vector in enumerate(self.vectors.tolist())}
         return np.array([position_of[tuple(row)] for row in counts.tolist()])
 
@@ -258,7 +263,7 @@ class CountVectorPool:
 
 @dataclass(frozen=True)
 class MergedSlotModel:
-    """Integer program whose intervals share counts by group.
+    """Integer program in which the intervals of a group have the same GPUs with each layout.
 
     - ``linear``: Its columns and rows.
     - ``folded_column``: Its column for each column of the model of all intervals.

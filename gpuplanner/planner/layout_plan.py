@@ -49,12 +49,12 @@ class NodeState:
     released: frozenset[int] = frozenset()
 
     def without_layout(self, gpus: Collection[int]) -> NodeState:
-        """Return the state with some GPUs full."""
+        """Return the state of the node with some GPUs full (MIG disabled)."""
         return NodeState(tuple((gpu, FULL_GPU if gpu in gpus else layout) for gpu, layout in self.gpus))
 
     @property
     def totals(self) -> dict[str, int]:
-        """Instances (and whole GPUs) on the node, whole GPUs first, then largest first."""
+        """Instances of each profile (and full GPUs) on the node, full GPUs first, then largest first."""
         return dict(_count_instances(self))
 
     @property
@@ -339,7 +339,7 @@ PLAN_FILE_FORMAT = "gpuplanner.plan/3"
 """Name and version of the plan file format."""
 
 MAX_PLAN_FILE_BYTES = 64_000_000
-"""Largest plan file that is read [bytes]. A month of hours for 400 pools is smaller."""
+"""Largest plan file that is read [bytes]. A month of hours for 400 GPU pools is smaller."""
 
 _METHOD_BY_BOUND_NAME = {"all plans": "", "plans without change": "static"}
 """Method of a plan that is read from a file, by its key ``bound_of``: which plans the lower bound holds for."""

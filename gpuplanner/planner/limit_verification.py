@@ -268,7 +268,7 @@ def _find_row_count_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem)
 
 
 def _find_change_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterator[str]:
-    """Yield faults of the marks of changed layouts, of drains and of reboots."""
+    """Yield faults of the column ``changed`` of a layout plan, and of its numbers of drains and reboots."""
     layout_kept = pl.coalesce("parked", "layout")
     earlier = layout_kept.shift(1).over("node", "gpu").replace(UNUSED_LAYOUT, FULL_GPU)
     is_new_layout = (layout_kept != UNUSED_LAYOUT) & (layout_kept != earlier)

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
-from gpuplanner.planner.linear_model import (
+from gpuplanner.planner.linear_programs_and_search_limits import (
     Columns,
     Library,
     LinearModel,
@@ -478,7 +478,7 @@ class _BranchAndBoundTree:
         self.applied = limits
 
     def find_fraction(self, point: Floats) -> tuple[int, float] | None:
-        """Return the position of a sum or column to branch on, and its value rounded down; None if all are whole."""
+        """Return the position of a sum or column to branch on, and its value rounded down; None if all are integers."""
         for first, values in ((self.n, self.sums @ point), (0, point[self.columns])):
             distance = np.abs(values - np.rint(values))
             if len(distance) and distance.max() > _INTEGER_TOLERANCE:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import FULL_GPU, LayoutPlan
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_MINUTE
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_MINUTE
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
@@ -33,7 +33,7 @@ _UNREACHABLE_COST = np.iinfo(np.int64).max // 4
 
 
 class GpuPlacer:
-    """Assigns layouts to GPUs, interval after interval. Nodes are filled with partitioned GPUs from the last one on."""
+    """Assigns layouts to numbered GPUs, interval after interval. Nodes are partitioned from the last one on."""
 
     def __init__(self, problem: PlanProblem, texts: Sequence[str]) -> None:
         limits = problem.limits
@@ -196,7 +196,7 @@ def _change_severity(gpu_model: GpuModel, texts: tuple[str, ...], before: int, a
 
 
 class IdleGpuPlacer(GpuPlacer):
-    """Assigns states to GPUs if GPUs that are not needed stay idle with their layout, with few changes.
+    """Assigns a layout, busy or idle, to numbered GPUs if GPUs that are not needed stay idle with their layout.
 
     The position of a layout plus the number of layouts means: idle with that layout. The full GPU is a layout too, so
     that every GPU has one.

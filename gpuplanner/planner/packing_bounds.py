@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.layout_enumeration import list_pareto_counts
-from gpuplanner.planner.linear_model import LinearProgram
+from gpuplanner.planner.linear_programs_and_search_limits import LinearProgram
 from gpuplanner.planner.packing_problem import (
     AnyPackingProblem,
     Integers,
@@ -385,7 +385,7 @@ class PatternBound:
         return n_added, work
 
     def price_moments(self, values: Integers) -> tuple[Integers, int]:
-        """Return whole prices of the capacity at each moment, which guide pricing, and the work to find them."""
+        """Return integer prices of the capacity at each moment, which guide pricing, and the work to find them."""
         self._relaxed.set_item_values(values / BIN_VALUE_UNITS)
         answer = self._relaxed.solve()
         return np.floor(answer.duals * BIN_VALUE_UNITS).astype(np.int64), answer.work

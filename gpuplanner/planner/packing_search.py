@@ -20,7 +20,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuplanner.planner.linear_model import STEPS_PER_WORK_UNIT, SearchEffort, cover_with_fewest_patterns
+from gpuplanner.planner.linear_programs_and_search_limits import (
+    STEPS_PER_WORK_UNIT,
+    SearchEffort,
+    cover_with_fewest_patterns,
+)
 from gpuplanner.planner.packing_bounds import (
     BIN_VALUE_UNITS,
     BinBounds,
@@ -238,7 +242,7 @@ def _stop_reason(bounds: BinBounds, effort: SearchEffort) -> str | None:
 def _try_greedy_orders(
     problem: AnyPackingProblem, grid: PackingGrid, bounds: BinBounds, best: _Incumbent
 ) -> Iterator[int]:
-    """Pack by every order and rule, each with the bins that would improve on those before; yield the work.
+    """Pack by every item order and placement rule, each with fewer bins than those before; yield the work.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.planner.fleet_limits_and_prices import Limits
 from gpuplanner.planner.interval_milp import solve_window_bounds
 from gpuplanner.planner.layout_plan import Plan
-from gpuplanner.planner.linear_model import SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import SearchEffort
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import DEMAND_ROUNDING_INSTANCES, Counts, Floats, PlanProblem
 
@@ -255,8 +255,8 @@ def dearest_instances(plan: Plan, problem: PlanProblem, *, count: int = 10) -> p
 
 _MAX_LISTED_SHORTAGES = 3
 """Most pairs of team and profile that the explanation lists with their unmet demand."""
-_REMEDY_WORK_LIMIT_UNITS = 200
-"""Work limit of the search for the GPUs that would serve all demand in the worst interval."""
+SHORTAGE_SEARCH_WORK_LIMIT_UNITS = 200
+"""Work limit of the search for the GPUs that serve all demand in the worst interval [units of STEPS_PER_WORK_UNIT]."""
 
 
 def explain_conflict(problem: PlanProblem) -> str | None:
@@ -436,7 +436,9 @@ def _explain_remedy(problem: PlanProblem, slot: int, effort: SearchEffort) -> It
     limits = Limits(quotas=problem.limits.quotas)
     unstated: dict[str, Any] = dict.fromkeys(("available", "initial", "prices", "parked", "nodes"))
     slot_problem = replace(problem, demand=demand, gpus=gpus, whole_gpus_kept=0, limits=limits, **unstated)
-    remedy_effort = SearchEffort.begin(seed=effort.seed, solver=effort.solver, work_limit=_REMEDY_WORK_LIMIT_UNITS)
+    remedy_effort = SearchEffort.begin(
+        seed=effort.seed, solver=effort.solver, work_limit=SHORTAGE_SEARCH_WORK_LIMIT_UNITS
+    )
     try:
         solved = solve_window_bounds(PlanArrays.from_problem(slot_problem), 1, (), remedy_effort)
     except MissingDependencyError:

@@ -16,14 +16,14 @@ from gpuplanner.planner.interval_milp import (
     SlotModel,
     WindowBound,
     add_fleet_rows,
-    add_full_gpu_rows,
     add_on_columns,
+    add_partitioned_gpu_limits,
     add_transition_columns,
     build_slot_model,
     column_values_of_plan,
     solve_window,
 )
-from gpuplanner.planner.linear_model import RELATIVE_COST_TOLERANCE, SearchEffort, relative_gap
+from gpuplanner.planner.linear_programs_and_search_limits import RELATIVE_COST_TOLERANCE, SearchEffort, relative_gap
 from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_explanation import arrange_counts_in_columns
@@ -78,7 +78,7 @@ def shortest_path(
 
 
 def cheapest_path(arrays: PlanArrays, plans: Sequence[Counts], states: Sequence[Counts] = ()) -> Counts:
-    """Choose a state for each interval from the states of all given plans, at the least total cost.
+    """Choose the GPU counts of each interval from those of all given plans, at the least total cost.
 
     A state is a row of counts. A state of one interval often suits another: demand returns every day. In each interval
     the states of the plans and the cheapest others take part, so that the result never costs more than the best plan.
@@ -110,7 +110,7 @@ def cheapest_path(arrays: PlanArrays, plans: Sequence[Counts], states: Sequence[
 
 
 def _candidate_states(arrays: PlanArrays, slot: int, pool: Counts, planned_states: Counts) -> tuple[Counts, Floats]:
-    """Return the states that may be chosen in an interval, with their costs.
+    """Return the GPU counts (states) that may be chosen in an interval, with their costs.
 
     Parameters
     ----------
@@ -132,8 +132,8 @@ def _candidate_states(arrays: PlanArrays, slot: int, pool: Counts, planned_state
 def optimize_idle_layouts(arrays: PlanArrays, counts: Counts, effort: SearchEffort) -> Counts:
     """Choose the layouts of idle GPUs at the least cost of transitions, with the powered-on GPUs fixed.
 
-    What remains is a flow on the tree of states. Its linear program has whole-number solutions (network matrix), unless
-    whole nodes reboot.
+    What remains is a flow on the tree of GPU states (see :class:`StateTransitions`). Its linear program has
+    whole-number solutions (network matrix), unless whole nodes reboot.
     """
     if not arrays.keeps_idle_layouts or effort.is_spent():
         return counts
@@ -149,7 +149,7 @@ def optimize_idle_layouts(arrays: PlanArrays, counts: Counts, effort: SearchEffo
         fixed = np.where(arrays.is_on, slot_counts, 0)
         model.linear.narrow_bounds(on[~is_free], fixed[~is_free], fixed[~is_free])
     add_fleet_rows(model)
-    add_full_gpu_rows(model)
+    add_partitioned_gpu_limits(model)
     add_transition_columns(model, arrays.initial, None)
     answer = solve(model.linear, effort, gap=0.2 * effort.gap_target, nodes=_MAX_IDLE_LAYOUT_BRANCH_NODES)
     if answer.values is None:
@@ -176,7 +176,7 @@ def keep_idle_layouts(arrays: PlanArrays, neighbour: Counts | None, slot_counts:
 def cheapest_path_with_idle_gpus(
     arrays: PlanArrays, plans: list[Counts], states: list[Counts], effort: SearchEffort
 ) -> Counts:
-    """Return the cheapest path through states, with the best layouts of idle GPUs along it.
+    """Return the cheapest path through GPU counts (states), with the best layouts of idle GPUs along it.
 
     States of single intervals say nothing about idle GPUs. So the path is that of powered-on GPUs at a fraction of the
     price of taking a layout.

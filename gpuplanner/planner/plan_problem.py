@@ -52,7 +52,7 @@ SERVICE_TIERS = ("guaranteed", "standard", "best_effort")
 """Service tiers, highest first. Unmet demand is assigned to the lowest tier first."""
 
 MAX_GPUS_PER_POOL = 1_000_000
-"""Largest pool that is accepted [GPUs]: every GPU gets a number."""
+"""Largest GPU pool that is accepted [GPUs]: every GPU gets a number."""
 
 _MIN_INTERVAL_H, _MAX_INTERVAL_H = 1 / 3600, 8784
 """Shortest and longest interval of a plan, a second and a leap year [h]: shorter ones have equal times, longer ones

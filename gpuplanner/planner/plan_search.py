@@ -22,7 +22,7 @@ from gpuplanner.planner.fleet_limits_and_prices import is_count
 from gpuplanner.planner.interval_milp import WindowBound, bound_without_solver, solve_relaxation, solve_window_bounds
 from gpuplanner.planner.layout_calendar import solve_calendar
 from gpuplanner.planner.layout_plan import Plan
-from gpuplanner.planner.linear_model import SearchEffort, relative_gap
+from gpuplanner.planner.linear_programs_and_search_limits import SearchEffort, relative_gap
 from gpuplanner.planner.numbered_gpus import count_node_reboots, count_numbered_changes
 from gpuplanner.planner.plan_arrays import PlanArrays, split_unmet_demand
 from gpuplanner.planner.plan_explanation import explain_conflict, explain_plan

@@ -32,7 +32,7 @@ from gpuplanner.planner.plan_problem import SERVICE_TIERS, Floats, PlanProblem, 
 
 @dataclass
 class StateChanges:
-    """Totals of transitions over the horizon, with those into the first interval if the state before is known.
+    """Numbers of transitions of GPUs over a horizon; those into the first interval if the counts before are known.
 
     - ``departures``: Drained GPUs.
     - ``changes``: GPUs that take a layout; where others are released, also those that lose theirs and stay on.

@@ -25,10 +25,10 @@ import polars as pl
 from gpuplanner.core.errors import GeometryError, InfeasiblePlanError, ScenarioError, examples
 from gpuplanner.hardware.gpu_models import GpuModel, MigProfile
 from gpuplanner.hardware.layout_enumeration import list_pareto_counts
-from gpuplanner.planner.linear_model import LinearModel, SearchEffort
+from gpuplanner.planner.inference_service_measurements import ServiceDemand
+from gpuplanner.planner.linear_programs_and_search_limits import LinearModel, SearchEffort
 from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.planner.plan_problem import Counts
-from gpuplanner.planner.service_profiles import ServiceDemand
 from gpuplanner.usage.requested_demand import smallest_by_compute
 
 MAX_RATE_SHORTFALL = 1e-6
@@ -81,16 +81,16 @@ class ServiceChoices:
     rate_per_s: dict[str, float]
 
     def options_of_service(self, service: str) -> list[int]:
-        """Return the positions of the options of a service."""
+        """Return the positions of the instance options of a service."""
         return [position for position, option in enumerate(self.options) if option.service == service]
 
     def count_slices(self, instances: Counts) -> int:
-        """Return the compute slices of the given instances of each option."""
+        """Return the compute slices of the given numbers of instances of each :class:`InstanceOption`."""
         slices_per_instance = np.array([option.profile.compute_slices for option in self.options], dtype=np.int64)
         return int(slices_per_instance @ instances)
 
     def meets_rates(self, instances: Counts, on: Counts) -> bool:
-        """Whether the given instances of each option serve every rate, and the given GPUs of each layout hold them."""
+        """Whether so many instances of each option serve all request rates, and so many GPUs by layout hold them."""
         served = dict.fromkeys(self.rate_per_s, 0.0)
         placed: Counter[str] = Counter()
         for option, number in zip(self.options, instances.tolist(), strict=True):
@@ -257,7 +257,7 @@ Content = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Sizing:
-    """Number of instances of each option, and of GPUs of each layout that hold them.
+    """Number of instances of each :class:`InstanceOption`, and of GPUs of each layout that hold them.
 
     - ``instances``, shape (n_options,): Instances.
     - ``gpus_per_layout``, shape (n_layouts,): GPUs.

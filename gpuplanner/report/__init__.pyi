@@ -1,19 +1,7 @@
 """Public names of the package and the modules that hold them: for type checkers, and loaded when used."""
 
-from gpuplanner.report.bundle_files import change_index as change_index
-from gpuplanner.report.bundle_files import to_index_text as to_index_text
-from gpuplanner.report.capacity_and_wait_charts import borrowing_text as borrowing_text
-from gpuplanner.report.capacity_and_wait_charts import entitlements_text as entitlements_text
-from gpuplanner.report.capacity_and_wait_charts import peaks_text as peaks_text
-from gpuplanner.report.capacity_and_wait_charts import plot_borrowing as plot_borrowing
-from gpuplanner.report.capacity_and_wait_charts import plot_cost_curve as plot_cost_curve
-from gpuplanner.report.capacity_and_wait_charts import plot_entitlements as plot_entitlements
-from gpuplanner.report.capacity_and_wait_charts import plot_peaks as plot_peaks
-from gpuplanner.report.capacity_and_wait_charts import plot_tenant_shares as plot_tenant_shares
-from gpuplanner.report.capacity_and_wait_charts import plot_use as plot_use
-from gpuplanner.report.capacity_and_wait_charts import plot_wait_curve as plot_wait_curve
-from gpuplanner.report.capacity_and_wait_charts import use_text as use_text
-from gpuplanner.report.capacity_and_wait_charts import wait_curve_text as wait_curve_text
+from gpuplanner.report.change_bundle_parts import change_index as change_index
+from gpuplanner.report.change_bundle_parts import to_index_text as to_index_text
 from gpuplanner.report.chart_rendering import NAMES_SHARE as NAMES_SHARE
 from gpuplanner.report.chart_rendering import chart_spec as chart_spec
 from gpuplanner.report.chart_rendering import chart_to_html as chart_to_html
@@ -42,7 +30,7 @@ from gpuplanner.report.demand_usage_and_cost_charts import plot_ledger as plot_l
 from gpuplanner.report.demand_usage_and_cost_charts import plot_ledger_tenants as plot_ledger_tenants
 from gpuplanner.report.demand_usage_and_cost_charts import plot_waterfall as plot_waterfall
 from gpuplanner.report.export_verification import FileReport as FileReport
-from gpuplanner.report.export_verification import states_layouts as states_layouts
+from gpuplanner.report.export_verification import looks_like_layout_file as looks_like_layout_file
 from gpuplanner.report.export_verification import verify_file as verify_file
 from gpuplanner.report.job_charts import plot_memory_stack as plot_memory_stack
 from gpuplanner.report.job_charts import plot_phases as plot_phases
@@ -64,3 +52,15 @@ from gpuplanner.report.policy_and_layout_charts import policies_text as policies
 from gpuplanner.report.slurm_files import GRES_CONF as GRES_CONF
 from gpuplanner.report.slurm_files import to_slurm as to_slurm
 from gpuplanner.report.slurm_files import to_slurm_files as to_slurm_files
+from gpuplanner.report.team_share_peak_and_wait_charts import borrowing_text as borrowing_text
+from gpuplanner.report.team_share_peak_and_wait_charts import entitlements_text as entitlements_text
+from gpuplanner.report.team_share_peak_and_wait_charts import peaks_text as peaks_text
+from gpuplanner.report.team_share_peak_and_wait_charts import plot_borrowing as plot_borrowing
+from gpuplanner.report.team_share_peak_and_wait_charts import plot_cost_curve as plot_cost_curve
+from gpuplanner.report.team_share_peak_and_wait_charts import plot_entitlements as plot_entitlements
+from gpuplanner.report.team_share_peak_and_wait_charts import plot_peaks as plot_peaks
+from gpuplanner.report.team_share_peak_and_wait_charts import plot_tenant_shares as plot_tenant_shares
+from gpuplanner.report.team_share_peak_and_wait_charts import plot_use as plot_use
+from gpuplanner.report.team_share_peak_and_wait_charts import plot_wait_curve as plot_wait_curve
+from gpuplanner.report.team_share_peak_and_wait_charts import use_text as use_text
+from gpuplanner.report.team_share_peak_and_wait_charts import wait_curve_text as wait_curve_text

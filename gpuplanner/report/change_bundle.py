@@ -15,18 +15,18 @@ import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.core.errors import GeometryError, GpuPlannerError, ScenarioError
-from gpuplanner.core.output_places import MANIFEST, FolderMark
+from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, FolderMark
 from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
-from gpuplanner.core.scenario_fields import OWNERSHIP_RENTED
 from gpuplanner.core.schemas import FULL_GPU, QueueQuotas
-from gpuplanner.core.stage_cache import data_folder, input_hashes
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text, wait_text
+from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_RENTED
+from gpuplanner.core.stage_cache_and_data_folders import data_folder, input_hashes
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text, wait_text
 from gpuplanner.decision.comparison_record import (
     Comparison,
     make_policy_table,
-    make_service_table,
     make_wait_curve_table,
+    make_wait_table,
     study_comparison,
 )
 from gpuplanner.decision.decision_text import IDLE_ACTIONS, MAX_LISTED_NODES, format_node_list
@@ -40,9 +40,9 @@ from gpuplanner.hardware.catalog import find_measure_texts
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model, load_any_gpu_model, make_non_mig_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, find_change_cost
 from gpuplanner.ingest.chunked_tables import read_table
-from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import try_expand_node_list
 from gpuplanner.planner.layout_plan import check_layout_plan, node_states_at
-from gpuplanner.report.bundle_files import (
+from gpuplanner.report.change_bundle_parts import (
     CLUSTER_POLICY_PURPOSE,
     GPU_OPERATOR_NAMESPACE,
     MIG_CONFIG_MAP_NAME,
@@ -404,7 +404,7 @@ def step_tables(bundle: Bundle) -> dict[str, str]:
 
 
 def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
-    """Render nodes and resources of each pool, and nodes to buy; with power-down, also how many are powered on."""
+    """Render nodes and resources of each node pool, and nodes to buy; with power-down, also how many are powered on."""
     is_powered_down = rules.powers_nodes_down
     counts_heading = ["powered on at most", "idle nodes kept"] if is_powered_down else []
     headings = ["pool", "nodes", *counts_heading, "resources of a node"]
@@ -577,10 +577,10 @@ def write_handover_folder(scenario: Scenario, comparison: Comparison, out: str |
     Path
         README of the bundle, or the workbook if there is no bundle.
     """
-    from gpuplanner.report.finance_exports import write_workbook
+    from gpuplanner.report.focus_files_and_workbooks import write_workbook
 
     bundle = make_decision_bundle(scenario, comparison)
-    tables = {"Policies": make_policy_table(comparison), "Waits": make_service_table(comparison)}
+    tables = {"Policies": make_policy_table(comparison), "Waits": make_wait_table(comparison)}
     tables["Wait curve"] = make_wait_curve_table(comparison)
     notes = {"Decision": comparison.decision.sentence, "Confidence": " ".join(comparison.decision.confidence)}
     title, locale = scenario.name, scenario.number_locale

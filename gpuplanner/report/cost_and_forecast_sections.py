@@ -9,7 +9,7 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.output_column_headings import replace_codes_by_text
-from gpuplanner.core.units_and_number_texts import count_text, day_text, money_text, percent_text
+from gpuplanner.core.units_and_number_formats import count_text, day_text, money_text, percent_text
 from gpuplanner.cost.cost_review import (
     BASIS_PHRASES,
     COST_TABLE_TITLES,
@@ -21,7 +21,7 @@ from gpuplanner.cost.cost_review import (
 from gpuplanner.cost.energy_and_carbon import FOOTPRINT_AMOUNTS
 from gpuplanner.cost.showback import LIST_PRICE
 from gpuplanner.decision.comparison_record import Comparison
-from gpuplanner.decision.purchase_plan import BurstPlan, HardwareRefresh, PurchasePlan
+from gpuplanner.decision.purchase_refresh_and_burst_plans import BurstPlan, HardwareRefresh, PurchasePlan
 from gpuplanner.decision.savings_track_record import (
     SavingsMonth,
     baseline_table,

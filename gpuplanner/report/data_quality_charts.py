@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.core.units_and_number_texts import count_text, percent_text
+from gpuplanner.core.units_and_number_formats import count_text, percent_text
 from gpuplanner.ingest.telemetry.telemetry_quality import MIN_DAY_COVERAGE
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
@@ -64,7 +64,7 @@ def plot_quality(findings: pl.DataFrame, *, top: int = MAX_FINDING_ROWS) -> Char
     ----------
     findings : polars.DataFrame
         ``check, severity, rows, effect, example, figure``: one row for each figure that a finding affects, most severe
-        first, from :func:`gpuplanner.usage.dataset_description.findings_by_figure`.
+        first, from :func:`gpuplanner.usage.dataset_description_and_data_quality.findings_by_figure`.
     top : int
         Findings with a row of their own; the title shows how many there are.
 
@@ -194,7 +194,7 @@ def plot_intake(rows: pl.DataFrame, *, top: int = MAX_NAMED_ROWS) -> ChartType:
     Parameters
     ----------
     rows : polars.DataFrame
-        ``what, day, rows``, from :func:`gpuplanner.usage.dataset_description.intake`.
+        ``what, day, rows``, from :func:`gpuplanner.usage.dataset_description_and_data_quality.intake`.
     top : int
         Rows of the chart; less frequent reasons are summed.
 

@@ -11,11 +11,11 @@ from gpuplanner import report as plots
 from gpuplanner._version import __version__
 from gpuplanner.core.output_column_headings import text_of_code
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import percent_text
+from gpuplanner.core.units_and_number_formats import percent_text
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection, Text, to_still_text
-from gpuplanner.usage.dataset_description import DataQuality, findings_by_figure
+from gpuplanner.usage.dataset_description_and_data_quality import DataQuality, findings_by_figure
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset
 from gpuplanner.usage.requested_demand import pool_demand
 
@@ -83,7 +83,7 @@ def render_quality_svg(data_quality: DataQuality) -> str:
 
     Examples
     --------
-    >>> from gpuplanner.usage.dataset_description import data_quality
+    >>> from gpuplanner.usage.dataset_description_and_data_quality import data_quality
     >>> render_quality_svg(data_quality("sample"))[:4]
     '<svg'
     """

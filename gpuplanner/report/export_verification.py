@@ -478,7 +478,7 @@ def _list_counts(counts: dict[str, int] | Counter[str]) -> str:
 
 
 def _plain_ascii(text: str) -> str:
-    """Escape all but printable ASCII, so that a text from a file cannot control the terminal, and cut it."""
+    """Escape all but printable ASCII, so that a text from a file cannot control the terminal, and shorten it."""
     return ascii(text)[1:-1][:_MAX_GRES_CHARACTERS]
 
 
@@ -563,10 +563,10 @@ def verify_file(path: str | Path, gpu_model: GpuModel | str, *, gpus_per_node: i
     return FileReport(ok=not problems, problems=problems, findings=findings)
 
 
-def states_layouts(text: str) -> bool:
-    """Whether a text looks like a file that :func:`verify_file` checks.
+def looks_like_layout_file(text: str) -> bool:
+    """Whether a text looks like a file with MIG layouts or GRES, which :func:`verify_file` can check.
 
-    >>> states_layouts("NodeName=n1 Gres=gpu:8"), states_layouts("kind: Deployment")
+    >>> looks_like_layout_file("NodeName=n1 Gres=gpu:8"), looks_like_layout_file("kind: Deployment")
     (True, False)
     """
     if text.startswith("#!"):

@@ -13,8 +13,8 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import MISSING_VALUE_TEXT, UNALLOCATED_TEAM
-from gpuplanner.decision.comparison_record import Comparison, make_service_table, make_wait_curve_table
+from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT, UNALLOCATED_TEAM
+from gpuplanner.decision.comparison_record import Comparison, make_wait_curve_table, make_wait_table
 from gpuplanner.decision.decision_types import LAYOUT_FULL, Decision, JobSizeWaits, LayoutOnNodes, NextStep
 from gpuplanner.decision.policy_layouts import FleetRules
 from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model
@@ -567,7 +567,7 @@ _WAIT_CURVE_TEXT = (
 def wait_curve_figure(comparison: Comparison) -> str:
     """Render the chart of the queue wait [min] against the number of GPUs, with the limit of each job size."""
     decision, frame = comparison.decision, make_wait_curve_table(comparison)
-    limits = make_service_table(comparison).select("limit_minutes", job_size="size")
+    limits = make_wait_table(comparison).select("limit_minutes", job_size="size")
     gpu_counts = {"today": decision.fleet_gpus, "recommended": decision.gpus}
     labelled = frame.with_columns(job_size="p95, " + pl.col("job_size") + " [min]")
     numbers = labelled.pivot("job_size", index=("layout", "gpus"), values="p95_minutes", aggregate_function="first")

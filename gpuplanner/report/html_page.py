@@ -22,7 +22,7 @@ from gpuplanner import report as plots
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.output_column_headings import column_heading, unit_of
 from gpuplanner.core.output_writing import write_atomically
-from gpuplanner.core.units_and_number_texts import MISSING_VALUE_TEXT, figure_text
+from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT, figure_text
 from gpuplanner.report.number_formats_and_glossary import (
     escape_html,
     glossary_terms_in,

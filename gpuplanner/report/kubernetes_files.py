@@ -12,7 +12,7 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, PoolRule, TenantQuota
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.mig_layouts import format_layout
-from gpuplanner.report.bundle_files import (
+from gpuplanner.report.change_bundle_parts import (
     CLUSTER_POLICY_PURPOSE,
     FileStep,
     FleetBundle,
@@ -91,7 +91,7 @@ def _pool_values(bundle: FleetBundle, pool: PoolRule) -> dict[str, str]:
 
 
 def _max_nodes(bundle: FleetBundle, pool: PoolRule) -> int:
-    """Return the most nodes that a pool may have: its simulated peak, and at least its reserve."""
+    """Return the most nodes that a node pool may have: its simulated peak, and at least its reserve."""
     return max(pool.max_nodes_on, pool.kept, 1) if bundle.rules.powers_nodes_down else pool.count
 
 
@@ -269,7 +269,7 @@ def _split_by_valid_name(quotas: Sequence[TenantQuota]) -> tuple[list[TenantQuot
 
 @dataclass(frozen=True)
 class InstanceQuota:
-    """Quota of a team for one resource of one pool, in MIG instances or full GPUs.
+    """Quota of a team for one resource of one node pool, in MIG instances or full GPUs.
 
     - ``nominal``: Instances of its own quota.
     - ``borrow``, ``lend``: Most instances that it may borrow and lend; None: no limit.
@@ -281,7 +281,7 @@ class InstanceQuota:
 
 
 def divide_instances(bundle: FleetBundle, quotas: Sequence[TenantQuota]) -> dict[tuple[str, str, str], InstanceQuota]:
-    """Divide the instances of each pool among teams in proportion to their quota, by largest remainder.
+    """Divide the instances of each node pool among teams in proportion to their quota, by largest remainder.
 
     Returns
     -------
@@ -310,12 +310,12 @@ def divide_instances(bundle: FleetBundle, quotas: Sequence[TenantQuota]) -> dict
 
 
 def _list_resources(bundle: FleetBundle) -> list[str]:
-    """List the Kubernetes resource names that the nodes of all pools offer, such as ``nvidia.com/mig-1g.10gb``."""
+    """List the Kubernetes resource names that the nodes of all node pools offer, such as ``nvidia.com/mig-1g.10gb``."""
     return sorted({name for pool in bundle.rules.pools for name in allocatable_resources(pool.state)})
 
 
 def _kueue_documents(bundle: FleetBundle, quotas: Sequence[TenantQuota]) -> Iterator[str]:
-    """Yield the Kueue documents: flavors by pool, cluster queues and local queues of teams."""
+    """Yield the Kueue documents: flavors by node pool, cluster queues and local queues of teams."""
     rules, resource_names = bundle.rules, _list_resources(bundle)
     if not rules.powers_nodes_down:  # of nodes that are not there Kueue knows no place
         yield fill_template("queues/topology.yaml", {})

@@ -18,7 +18,8 @@ from gpuplanner.decision.plan_rehearsal import make_drain_rule, rehearse_layout_
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.numbered_gpus import assign, initial_gpu_layouts
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.report.bundle_files import (
+from gpuplanner.report.change_bundle import BUNDLE_FOLDER_MARK, README_FILE, list_written_files, step_tables
+from gpuplanner.report.change_bundle_parts import (
     CLUSTER_POLICY_PURPOSE,
     GPU_OPERATOR_NAMESPACE,
     MIG_CONFIG_MAP_NAME,
@@ -28,9 +29,8 @@ from gpuplanner.report.bundle_files import (
     fill_template,
     to_index_text,
 )
-from gpuplanner.report.change_bundle import BUNDLE_FOLDER_MARK, README_FILE, list_written_files, step_tables
-from gpuplanner.report.export_verification import states_layouts, verify_file
-from gpuplanner.report.finance_exports import FOCUS_TIME_FORMAT, write_workbook
+from gpuplanner.report.export_verification import looks_like_layout_file, verify_file
+from gpuplanner.report.focus_files_and_workbooks import FOCUS_TIME_FORMAT, write_workbook
 from gpuplanner.report.mig_manager_files import to_change_scripts, to_config_map, to_mig_parted
 from gpuplanner.report.plan_and_bundle_verification import UNCHECKED_FOLDER, read_plan
 from gpuplanner.report.slurm_files import to_slurm, to_slurm_files
@@ -223,7 +223,7 @@ def _check_layouts(folder: Path, problem: PlanProblem) -> None:
     for path in sorted(folder.rglob("*")):
         if path.is_dir() or path.name == README_FILE or UNCHECKED_FOLDER in path.relative_to(folder).parts:
             continue
-        if not states_layouts(path.read_text(encoding="utf-8")):
+        if not looks_like_layout_file(path.read_text(encoding="utf-8")):
             continue
         try:
             report = verify_file(path, problem.gpu_model, gpus_per_node=problem.gpus_per_node)

@@ -29,7 +29,7 @@ from gpuplanner.planner.layout_plan import (
     node_state_timeline,
     node_states_of_table,
 )
-from gpuplanner.report.bundle_files import GPU_OPERATOR_NAMESPACE, MIG_CONFIG_MAP_NAME, render_change_script
+from gpuplanner.report.change_bundle_parts import GPU_OPERATOR_NAMESPACE, MIG_CONFIG_MAP_NAME, render_change_script
 from gpuplanner.simulator.scheduling_rules import Drain
 
 ALL_DISABLED_CONFIG = "all-disabled"
@@ -193,7 +193,7 @@ def to_change_scripts(
     change : ChangeCost, optional
         Duration of a change; None: with the GPU operator, from the catalogue.
     drain, initial
-        As for :func:`~gpuplanner.report.bundle_files.change_index`.
+        As for :func:`~gpuplanner.report.change_bundle_parts.change_index`.
     name, namespace : str
         Name and namespace of the ConfigMap.
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
-from gpuplanner.core.units_and_number_texts import (
+from gpuplanner.core.units_and_number_formats import (
     MISSING_VALUE_TEXT,
     count_text,
     day_text,
@@ -18,8 +18,8 @@ from gpuplanner.core.units_and_number_texts import (
 )
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.comparison_record import make_wait_curve_table
-from gpuplanner.decision.policy_simulation import list_data_warnings
-from gpuplanner.decision.quota_comparison import RulesComparison
+from gpuplanner.decision.policy_simulation_and_data_correction import list_data_warnings
+from gpuplanner.decision.quota_and_placement_comparison import RulesComparison
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.report import html_page as page

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuplanner.core.errors import escape_controls
-from gpuplanner.core.units_and_number_texts import (
+from gpuplanner.core.units_and_number_formats import (
     LOCALE_BY_NAME,
     MISSING_VALUE_TEXT,
     UNALLOCATED_TEAM,

@@ -15,14 +15,14 @@ import polars as pl
 
 from gpuplanner import ingest
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, examples
-from gpuplanner.core.output_places import MANIFEST, WrittenFile, read_manifest
-from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR
+from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, WrittenFile, read_manifest
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import read_text
+from gpuplanner.core.setting_rules_and_controls import DRAINED_UNIT_BY_ACTUATOR
 from gpuplanner.hardware.catalog import mig_model_names, non_mig_model_names
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model, load_any_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout, prove
-from gpuplanner.ingest.gpu_model_resolution import expand_node_list
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import expand_node_list
 from gpuplanner.ingest.text_files import read_head
 from gpuplanner.planner.fleet_plans_and_comparisons import fleet_from_json
 from gpuplanner.planner.inference_service_plan import is_service_plan, services_from_json, verify_services
@@ -39,7 +39,7 @@ from gpuplanner.planner.numbered_gpus import assign, count_node_reboots
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_verification import verify
 from gpuplanner.report.change_bundle import README_FILE
-from gpuplanner.report.export_verification import FileReport, states_layouts, verify_file
+from gpuplanner.report.export_verification import FileReport, looks_like_layout_file, verify_file
 
 UNCHECKED_FOLDER = "other"
 """Folder of a bundle with the files of third-party exporters, of which only the hash is checked."""
@@ -51,7 +51,7 @@ _VERIFIABLE_PLAN_PATTERN = re.compile(r'"format":\s*"gpuplanner\.(?:plan|fleet-p
 
 
 def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
-    """Read a plan.json of one pool, with the problem that it solves."""
+    """Read a plan.json of one GPU pool, with the problem that it solves."""
     pools = read_plans(path)
     if len(pools) > 1:
         raise ScenarioError(str(path), "a plan of one pool", f"{len(pools)} pools", "Export each alone.")
@@ -59,7 +59,7 @@ def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
 
 
 def read_plans(path: str | Path) -> dict[str, tuple[Plan, PlanProblem]]:
-    """Read a plan.json of one pool or of a fleet, by pool."""
+    """Read a plan.json of one GPU pool or of a fleet, by pool."""
     text = read_text(path, error=ScenarioError, kind="plan", limit_bytes=MAX_PLAN_FILE_BYTES)
     try:
         return fleet_from_json(text)
@@ -189,7 +189,9 @@ def _has_own_check(path: Path) -> bool:
         text = read_text(path, error=ScenarioError, kind="file", limit_bytes=MAX_PLAN_FILE_BYTES)
     except ScenarioError:
         return False
-    return states_layouts(text) or (path.suffix == ".json" and _VERIFIABLE_PLAN_PATTERN.search(text) is not None)
+    return looks_like_layout_file(text) or (
+        path.suffix == ".json" and _VERIFIABLE_PLAN_PATTERN.search(text) is not None
+    )
 
 
 def _to_absolute_path(path: Path) -> Path:
@@ -242,7 +244,7 @@ def _describe_problem(plan: Plan, problem: PlanProblem) -> Iterator[str]:
 
 
 def _compare_problems(problems: Mapping[str, PlanProblem], expected: Mapping[str, PlanProblem]) -> Iterator[str]:
-    """Yield a message for each pool whose planning problem in a file differs from the expected one."""
+    """Yield a message for each GPU pool whose planning problem in a file differs from the expected one."""
     if len(problems) == len(expected) == 1:
         expected = dict(zip(problems, expected.values(), strict=True))
     if set(problems) != set(expected):
@@ -280,19 +282,19 @@ GPU_CHANGES_SCHEMA: dict[str, Any] = {
     "node": pl.String, "gpu": pl.Int32, "before": pl.String, "after": pl.String,
     "instances_removed": pl.Int32, "instances_made": pl.Int32,
 }  # fmt: skip
-"""Columns of ``Difference.gpus``: one row for each GPU with its layouts before and after."""
+"""Columns of ``LayoutDifference.gpus``: one row for each GPU with its layouts before and after."""
 ENDING_JOBS_SCHEMA: dict[str, Any] = {
     "job": pl.String, "tenant": pl.String, "node": pl.String, "profile": pl.String,
     "started": pl.Datetime("us", "UTC"), "ends_by": pl.Datetime("us", "UTC"),
 }  # fmt: skip
-"""Columns of ``Difference.ending_jobs``: one row for each running job and node."""
+"""Columns of ``LayoutDifference.ending_jobs``: one row for each running job and node."""
 _GPUPLANNER_FILE_PATTERN = re.compile(r'"format": *"gpuplanner\.')
 """Format line of any JSON file that gpuplanner wrote, such as a plan."""
 
 
 @dataclass(frozen=True)
-class Difference:
-    """Result of comparing the present cluster with a plan at one time.
+class LayoutDifference:
+    """Differences between the layouts of the present cluster and those of a plan at one time.
 
     - ``gpus``: ``node``, ``gpu``, ``before``, ``after``, ``instances_removed``, ``instances_made`` of every GPU of the
       plan's nodes. Dumps count the instances of a node without GPU numbers, so as many as possible are taken as
@@ -314,7 +316,7 @@ class Difference:
         return self.gpus.filter((pl.col("before") != pl.col("after")).any().over("node"))
 
     def describe(self) -> str:
-        """Describe how many MIG instances are removed and how many jobs have to end, in a sentence."""
+        """Describe how many GPUs and nodes change, instances are removed and created, and jobs have to end."""
         changed = self.gpus.filter(pl.col("before") != pl.col("after"))
         if changed.is_empty():
             return f"no GPU changes on {self.gpus['node'].n_unique()} nodes"
@@ -326,7 +328,9 @@ class Difference:
         )
 
 
-def compare_with_plan(current: Sequence[str | Path], plan_path: str | Path, time: datetime | None = None) -> Difference:
+def compare_with_plan(
+    current: Sequence[str | Path], plan_path: str | Path, time: datetime | None = None
+) -> LayoutDifference:
     """Compare the present cluster with a plan.
 
     Parameters
@@ -341,7 +345,7 @@ def compare_with_plan(current: Sequence[str | Path], plan_path: str | Path, time
 
     Returns
     -------
-    Difference
+    LayoutDifference
         GPUs that change and running jobs that have to end.
 
     Raises
@@ -380,7 +384,7 @@ def compare_with_plan(current: Sequence[str | Path], plan_path: str | Path, time
     ]
     nodes_outside = sorted(set(cluster) - set(planned))
     notes = [f"not in the plan, unchanged: {examples(nodes_outside)}"] if nodes_outside else []
-    return Difference(gpus, ending_jobs, tuple(problems), tuple(notes))
+    return LayoutDifference(gpus, ending_jobs, tuple(problems), tuple(notes))
 
 
 def verify_carried_out(current: str | Path, plan_path: str | Path, time: datetime | None = None) -> FileReport:

@@ -295,7 +295,7 @@ def _place_labels(marks: pl.DataFrame, limit: float, low: float, high: float) ->
 
 @frame_chart("Cost of each plan and its lower bound", *_PLAN_COST_COLUMNS, empty="No plan was found.")
 def plot_bounds(frame: pl.DataFrame) -> ChartType:
-    """Plot the cost of each plan as a bar, with the lower bound of all plans as a rule.
+    """Plot the cost of each plan as a bar, with the lower bound of all plans as a line.
 
     Parameters
     ----------

@@ -12,9 +12,9 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner._version import __version__
 from gpuplanner.core.errors import ScenarioError, escape_controls, first_error_line
-from gpuplanner.core.output_places import FolderMark
+from gpuplanner.core.output_manifests_and_overwrite_checks import FolderMark
 from gpuplanner.core.output_writing import replace_directory
-from gpuplanner.core.units_and_number_texts import (
+from gpuplanner.core.units_and_number_formats import (
     UNALLOCATED_TEAM,
     count_text,
     day_text,
@@ -30,13 +30,13 @@ from gpuplanner.decision.comparison_record import (
     format_wait_target,
     frontier_frame,
     make_policy_table,
-    make_service_table,
+    make_wait_table,
 )
 from gpuplanner.decision.decision_types import TODAY, Decision, TeamRow
 from gpuplanner.decision.explained_waits import make_cause_table
 from gpuplanner.decision.policy_comparison import SHORT_NAMES
 from gpuplanner.decision.pool_decisions import format_fleet_decision
-from gpuplanner.decision.quota_comparison import RulesComparison
+from gpuplanner.decision.quota_and_placement_comparison import RulesComparison
 from gpuplanner.decision.quota_recommendation import QuotaAdvice
 from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.decision.wait_causes import CAUSES
@@ -301,7 +301,7 @@ def write_team_page(
     fairness_by_pool: Mapping[str, Fairness], path: str | Path, *, title: str,
     advice_by_pool: Mapping[str, QuotaAdvice], locale: str = "en",
 ) -> Path:  # fmt: skip
-    """Write fair share by team, pool by pool, as a page (``.html``) or a chart (``.svg``).
+    """Write fair share by team, GPU pool by pool, as a page (``.html``) or a chart (``.svg``).
 
     Parameters
     ----------
@@ -365,7 +365,7 @@ _CAUSE_HEADINGS = {"waited": "hours of waiting", "wrong_layout": "wrong layout",
 
 
 Comparisons = Mapping[str, Comparison]
-"""Comparison of policies for each pool, by pool name."""
+"""Comparison of policies for each GPU pool, by pool name."""
 
 
 def plot_comparison_frontier(comparison: Comparison, pinned: Comparison | None = None) -> ChartType:
@@ -428,7 +428,7 @@ def _render_waits(comparison: Comparison) -> list[str]:
     if waits is None:
         return []
     service = page.table(
-        make_service_table(comparison).select(list(_WAIT_HEADINGS)),
+        make_wait_table(comparison).select(list(_WAIT_HEADINGS)),
         caption="Queue wait by job size [min]: p95 and mean; observed, and simulated today and as recommended. Low and "
         "high: 80 % interval of resampled records; the value of the record itself may lie outside",
         headings=_WAIT_HEADINGS,
@@ -484,7 +484,7 @@ def render_recommendation(comparison: Comparison) -> HtmlSection:
 
 
 def write_policy_page(comparisons: Comparisons, path: str | Path, *, title: str, locale: str = "en") -> Path:
-    """Write the policy comparison of each pool as a page (``.html``) or a chart (``.svg``).
+    """Write the policy comparison of each GPU pool as a page (``.html``) or a chart (``.svg``).
 
     Parameters
     ----------
@@ -516,7 +516,7 @@ def write_policy_page(comparisons: Comparisons, path: str | Path, *, title: str,
 
 
 def _render_policy_page(comparisons: Comparisons, title: str) -> str:
-    """Render the page of one comparison, or of several pools."""
+    """Render the page of one comparison, or of several GPU pools."""
     first = next(iter(comparisons.values()))
     decision = first.decision
     if len(comparisons) == 1:

@@ -19,7 +19,7 @@ import polars as pl
 
 from gpuplanner.core.errors import OutputError, escape_controls
 from gpuplanner.core.schemas import TABLES
-from gpuplanner.core.units_and_number_texts import localize_text
+from gpuplanner.core.units_and_number_formats import localize_text
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.study import Study
 from gpuplanner.report.first_screen import (

@@ -28,16 +28,16 @@ from gpuplanner.core.errors import (
     nearest_names,
 )
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
-from gpuplanner.core.output_places import MANIFEST, FolderMark, remove_own_file
+from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, FolderMark, remove_own_file
 from gpuplanner.core.output_writing import replace_directory, write_atomically
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.core.serialization import to_json
-from gpuplanner.core.stage_cache import notebook_folder
-from gpuplanner.core.units_and_number_texts import count_text, localize_text
+from gpuplanner.core.stage_cache_and_data_folders import notebook_folder
+from gpuplanner.core.units_and_number_formats import count_text, localize_text
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.layout_planning import PlannedProblem
-from gpuplanner.decision.policy_simulation import list_data_warnings
+from gpuplanner.decision.policy_simulation_and_data_correction import list_data_warnings
 from gpuplanner.decision.pool_decisions import (
     ComparedFleet,
     FleetPlans,
@@ -62,8 +62,8 @@ from gpuplanner.planner.layout_plan import plan_to_json
 from gpuplanner.report import html_page as page
 from gpuplanner.report.change_bundle import write_bundle_into
 from gpuplanner.report.cost_and_forecast_sections import render_forecast_record, render_savings_record
-from gpuplanner.report.finance_exports import study_notes, write_study_workbook
 from gpuplanner.report.first_screen import describe_fleet, list_badges, render_warnings
+from gpuplanner.report.focus_files_and_workbooks import study_notes, write_study_workbook
 from gpuplanner.report.html_page import FRAGMENT_MIME_TYPE, HtmlSection, paragraph, render_page, split_appendix
 from gpuplanner.report.monthly_sections import PDF_FILE, describe_period, list_downloads
 from gpuplanner.report.report_mail_chat_and_pdf import (
@@ -368,9 +368,9 @@ def _silence_papermill() -> Iterator[None]:
 
 
 POOLS_FOLDER = "pools"
-"""Subfolder of a fleet report with a report folder for each pool."""
+"""Subfolder of a fleet report with a report folder for each GPU pool."""
 MAX_CHARTED_POOLS = 20
-"""Maximum number of pools with a bar of their own in a chart."""
+"""Maximum number of GPU pools with a bar of their own in a chart."""
 _FLEET_HEADINGS = {
     "pool": "pool", "gpus": "GPUs", "needed": "GPUs needed", "cut_gpus": "GPUs partitioned", "action": "action",
     "saved_gpu_hours": "capacity freed [GPU h per week]", "tenant": "team",
@@ -384,7 +384,7 @@ def write_fleet_report(
     fleet: FleetPools, title: str, out: str | Path, *, inputs: Iterable[str | Path] = (),
     report_progress: Callable[[str], object] | None = None,
 ) -> ComparedFleet:  # fmt: skip
-    """Write the page of a fleet with a whole report of each pool below it, in one step.
+    """Write the page of a fleet with a whole report of each GPU pool below it, in one step.
 
     ``index.html`` has the recommendations of all pools, ``pools/NAME/`` the report of a pool as :func:`write_report`
     writes it, ``fleet.json`` the figures and ``plan.json`` the plans of all pools.
@@ -425,7 +425,7 @@ def write_fleet_report(
 
 
 def pool_folder_name(name: str) -> str:
-    """Make a folder name from the name of a pool, with other characters percent-encoded.
+    """Make a folder name from the name of a GPU pool, with other characters percent-encoded.
 
     Examples
     --------
@@ -437,7 +437,7 @@ def pool_folder_name(name: str) -> str:
 
 
 def combine_plans(fleet: FleetPools, studies: Mapping[str, Study]) -> FleetPlans | None:
-    """Combine the plans of all pools, with demand moved to substitute GPU models; None if a pool has no plan."""
+    """Combine the plans of all GPU pools, with demand moved to substitute GPU models; None if a pool has no plan."""
     planned = {
         name: PlannedProblem(study.problem, study.plan)
         for name, study in studies.items()
@@ -448,7 +448,7 @@ def combine_plans(fleet: FleetPools, studies: Mapping[str, Study]) -> FleetPlans
 
 
 def render_fleet_page(fleet: FleetPools, studies: Mapping[str, Study], *, title: str) -> str:
-    """Render the page of a fleet: recommendations, next steps, utilization and teams by pool."""
+    """Render the page of a fleet: recommendations, next steps, utilization and teams by GPU pool."""
     decisions = {name: study.decision for name, study in studies.items()}
     idle = ", ".join(f"{gpus:,} × {name}" for name, gpus in fleet.idle.items())
     unused = f"No job was allocated {idle}: these GPUs are not planned, and all their GPU-hours are unallocated."
@@ -483,7 +483,7 @@ def render_fleet_recommendation(fleet_compared: ComparedFleet) -> HtmlSection:
 
 
 def _decision_table(decisions: Mapping[str, Decision]) -> str:
-    """Render the table of recommendations by pool."""
+    """Render the table of recommendations by GPU pool."""
     return page.table(
         make_decision_table(decisions), caption="Recommendation by pool", headings=_FLEET_HEADINGS,
         formats={"saved_gpu_hours": ",.0f"},
@@ -491,18 +491,18 @@ def _decision_table(decisions: Mapping[str, Decision]) -> str:
 
 
 def _list_pool_decisions(decisions: Mapping[str, Decision]) -> str:
-    """Render a list of pools, each with its decision and a link to its report."""
+    """Render a list of GPU pools, each with its decision and a link to its report."""
     rows = [f"<li>{_link_pool(name)}: {escape(decision.sentence)}</li>" for name, decision in decisions.items()]
     return f"<ul>{''.join(rows)}</ul>"
 
 
 def _link_pool(name: str) -> str:
-    """Render a link to the report of a pool."""
+    """Render a link to the report of a GPU pool."""
     return f'<a href="{POOLS_FOLDER}/{quote(pool_folder_name(name))}/index.html">{escape(name)}</a>'
 
 
 def _next_steps_section(decisions: Mapping[str, Decision]) -> HtmlSection:
-    """Render the next steps, pool by pool."""
+    """Render the next steps, GPU pool by pool."""
     parts = []
     for name, decision in decisions.items():
         steps = "".join(f"<li>{escape(step.text)}</li>" for step in decision.next_steps) or "<li>none</li>"
@@ -511,7 +511,7 @@ def _next_steps_section(decisions: Mapping[str, Decision]) -> HtmlSection:
 
 
 def _utilization_section(fleet: FleetPools) -> HtmlSection:
-    """Render the GPU-hours of each pool by bucket."""
+    """Render the GPU-hours of each GPU pool by bucket."""
     hours = fleet_ledger(fleet)
     hours_by_bucket = hours.group_by("tenant", "bucket").agg(pl.col("gpu_hours").sum())
     wide = hours_by_bucket.pivot("bucket", index="tenant", values="gpu_hours", sort_columns=False)
@@ -533,7 +533,7 @@ def _utilization_section(fleet: FleetPools) -> HtmlSection:
 
 
 def fleet_ledger(fleet: FleetPools) -> pl.DataFrame:
-    """Read the GPU-hour ledgers of all pools; the column ``tenant`` names the pool, or a GPU model without a pool."""
+    """Read the GPU-hour ledgers of all GPU pools; ``tenant`` names the pool, or a GPU model without jobs."""
     parts, datasets_read = [], set()
     for name, pool_scenario in fleet.pools.items():
         if pool_scenario.data in datasets_read:
@@ -548,7 +548,7 @@ def fleet_ledger(fleet: FleetPools) -> pl.DataFrame:
 
 
 def _team_sections(studies: Mapping[str, Study]) -> list[HtmlSection]:
-    """Render allocated GPU-hours, shortfall, cause of waiting and next step of each team by pool."""
+    """Render allocated GPU-hours, shortfall, cause of waiting and next step of each team by GPU pool."""
     fairness_by_pool = {name: Fairness.of_tables(study.tables) for name, study in studies.items()}
     rows = [
         fairness.teams.filter(pl.col("jobs") > 0).select(

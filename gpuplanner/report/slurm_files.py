@@ -16,7 +16,7 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.stage_cache import data_folder
+from gpuplanner.core.stage_cache_and_data_folders import data_folder
 from gpuplanner.decision.policy_layouts import PoolRule
 from gpuplanner.hardware.catalog import derive_slurm_type, facts, find_slurm_type, list_model_aliases
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
@@ -32,7 +32,7 @@ from gpuplanner.planner.layout_plan import (
     node_states_of_table,
     to_file_stamp,
 )
-from gpuplanner.report.bundle_files import (
+from gpuplanner.report.change_bundle_parts import (
     FileStep,
     FleetBundle,
     add_release_files,
@@ -132,7 +132,7 @@ def to_slurm_files(
     change : ChangeCost, optional
         Duration of a change; None: with the GPU operator, from the catalogue.
     drain, initial
-        As for :func:`~gpuplanner.report.bundle_files.change_index`.
+        As for :func:`~gpuplanner.report.change_bundle_parts.change_index`.
 
     Returns
     -------
@@ -351,7 +351,7 @@ def add_power_saving_files(bundle: FleetBundle) -> None:
 
 
 def _name_pool_nodes(pools: Sequence[PoolRule]) -> dict[str, list[str]]:
-    """Name the nodes of each pool: a machine keeps its own name in the first pool that contains it."""
+    """Name the nodes of each node pool: a machine keeps its own name in the first pool that contains it."""
     named_nodes: set[str] = set()
     names_by_pool = {}
     for pool in pools:
@@ -382,7 +382,7 @@ def _idle_node_ranges(names: Sequence[str], count: int) -> str:
 
 
 def _renamed_nodes(bundle: FleetBundle, names: dict[str, list[str]]) -> Iterator[tuple[PoolRule, str, str]]:
-    """Yield pool, node name and machine for names that differ from the machine's own."""
+    """Yield node pool, node name and machine for names that differ from the machine's own."""
     for pool in bundle.rules.pools:
         for name, machine in zip(names[pool.name], pool.nodes, strict=True):
             if name != machine:
@@ -390,7 +390,7 @@ def _renamed_nodes(bundle: FleetBundle, names: dict[str, list[str]]) -> Iterator
 
 
 def _controller_gres_lines(bundle: FleetBundle, names: dict[str, list[str]]) -> list[str]:
-    """Write lines of the controller's gres.conf for cloud nodes, one for each pool and type.
+    """Write lines of the controller's gres.conf for cloud nodes, one for each node pool and type.
 
     slurmctld counts device files, which need not exist but must be unique; it ignores a count without files (22.05.8),
     and lines without ``AutoDetect=off`` if its own gres.conf detects GPUs.

@@ -304,7 +304,10 @@ def has_quota_and_room(state: SimulationState, team_state: TeamState, request: i
 
 @compile_not_inlined
 def count_roomy_nodes(state: SimulationState, team_state: TeamState, request: int, profile: int) -> None:
-    """Count the nodes with room for parts of a request, served by a profile."""
+    """Count anew, in the team state, the nodes with room for a request that is served by a profile.
+
+    One number is of nodes with room for its instances per node, the other with room for those on its last node.
+    """
     team_state.status[0].roomy_nodes = team_state.status[0].roomy_last_nodes = 0
     for node in range(len(state.gpus)):
         state.unclaimed[node, profile] = NO_INDEX
@@ -603,7 +606,7 @@ def schedule_shared_queue(state: SimulationState, team_state: TeamState) -> None
 
 @compile_not_inlined
 def attempt_start(state: SimulationState, team_state: TeamState, request: int) -> int:
-    """Start a request if hours, quota and nodes allow it, preempting others if the rules do.
+    """Start a request if start hours, quota and nodes allow it, preempting others if the sharing rules do.
 
     Returns STARTED, WAITS (for nodes) or LACKS_QUOTA (or start hours).
     """

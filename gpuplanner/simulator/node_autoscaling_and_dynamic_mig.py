@@ -172,7 +172,7 @@ def release_instances(state: SimulationState, node: int, request: int) -> None:
 
 @compile_inlined
 def log_power_change(state: SimulationState, node: int, time_s: float, is_on: int) -> None:
-    """Write to the log that a node powers up in its pool, or down."""
+    """Write to the log that a node powers up in its node pool, or down."""
     row = state.power_log[state.status[0].logged]
     row.node, row.pool = node, state.pool[node]
     row.time_s, row.is_on = time_s, is_on
@@ -181,7 +181,7 @@ def log_power_change(state: SimulationState, node: int, time_s: float, is_on: in
 
 @compile_not_inlined
 def reset_unallocated(state: SimulationState, node: int) -> None:
-    """Set the unallocated instances of an empty node to all that it has in its pool."""
+    """Set the unallocated instances of an empty node to all that it has in its node pool."""
     state.node_changes[node] += 1
     for profile in range(state.unallocated.shape[1]):
         capacity = state.capacity[node, state.pool[node], profile]
@@ -196,7 +196,7 @@ def set_online(state: SimulationState, node: int, now_s: float) -> None:
 
 @compile_not_inlined
 def power_up_nodes(state: SimulationState) -> None:
-    """Power up nodes for requests that find no room on nodes that are on, then up to the idle nodes that pools keep.
+    """Power up nodes for requests that find no room on nodes that are on, then until node pools have their idle ones.
 
     Each request claims room on nodes in the order of the queue; in Slurm starts power up their own nodes instead.
     """
@@ -278,7 +278,7 @@ def provision_node(state: SimulationState, profile: int, need: int) -> int:
 
     for node in range(len(state.gpus)):
         if state.node_state[node] == OFFLINE:
-            pool = first_pool_with(state, node, profile, need)
+            pool = first_pool_with_capacity(state, node, profile, need)
             if pool != NO_INDEX:
                 power_up_node(state, node, pool)
                 return node
@@ -286,7 +286,7 @@ def provision_node(state: SimulationState, profile: int, need: int) -> int:
     for node in range(len(state.gpus)):
         is_idle = state.node_state[node] == ONLINE and state.allocation_count[node] == 0
         if is_idle and not state.is_claimed[node]:
-            pool = first_pool_with(state, node, profile, need)
+            pool = first_pool_with_capacity(state, node, profile, need)
             if state.capacity[node, state.pool[node], profile] < need and pool != NO_INDEX:
                 log_power_change(state, node, status.now_s, 0)
                 power_up_node(state, node, pool)
@@ -295,8 +295,11 @@ def provision_node(state: SimulationState, profile: int, need: int) -> int:
 
 
 @compile_inlined
-def first_pool_with(state: SimulationState, node: int, profile: int, need: int) -> int:
-    """Find the first pool in which a node has at least `need` instances of a profile, or NO_INDEX."""
+def first_pool_with_capacity(state: SimulationState, node: int, profile: int, need: int) -> int:
+    """Find the first node pool in which the empty node would offer at least `need` instances of a profile.
+
+    A node pool is the set of nodes with the same layouts. Without one, NO_INDEX is returned.
+    """
     for pool in range(state.capacity.shape[1]):
         if state.capacity[node, pool, profile] >= need:
             return pool
@@ -305,7 +308,7 @@ def first_pool_with(state: SimulationState, node: int, profile: int, need: int) 
 
 @compile_not_inlined
 def power_up_node(state: SimulationState, node: int, pool: int) -> None:
-    """Power up a node in a pool; it is online after the power-up time, at the next poll."""
+    """Power up a node in a node pool; it is online after the power-up time, at the next poll."""
     status = state.status[0]
     state.node_state[node], state.pool[node] = POWERING_UP, pool
     state.online_at_s[node] = status.now_s + state.power_up_s
@@ -318,7 +321,7 @@ def power_up_node(state: SimulationState, node: int, pool: int) -> None:
 
 @compile_not_inlined
 def power_up_idle_nodes(state: SimulationState) -> None:
-    """Power up nodes until every pool has the idle, unclaimed nodes that it keeps."""
+    """Power up nodes until every node pool has the idle, unclaimed nodes that it keeps."""
     for pool in range(len(state.min_idle_nodes)):
         idle = 0
         for node in range(len(state.gpus)):
@@ -384,5 +387,5 @@ def power_up_chosen_nodes(state: SimulationState, request: int, profile: int) ->
     for rank in range(state.node_count[request]):
         node = state.chosen_node[rank]
         if state.node_state[node] == OFFLINE:
-            pool = first_pool_with(state, node, profile, state.chosen_amount[rank])
+            pool = first_pool_with_capacity(state, node, profile, state.chosen_amount[rank])
             power_up_node(state, node, pool)

@@ -13,7 +13,7 @@ import numpy as np
 from gpuplanner.core.libraries_plugins_and_workers import compile_inlined, compile_not_inlined
 from gpuplanner.simulator.node_autoscaling_and_dynamic_mig import (
     can_spare,
-    first_pool_with,
+    first_pool_with_capacity,
     is_dynamic_node,
     latest_end_of_running,
     set_after_ends,
@@ -137,7 +137,7 @@ def is_usable(state: SimulationState, node: int, profile: int, need: int, past_s
     if end_s > state.reserved_from_s[node] or (state.node_state[node] != ONLINE and not state.is_slurm):
         return False
     if state.node_state[node] == OFFLINE:
-        if not state.is_autoscaled or first_pool_with(state, node, profile, need) == NO_INDEX:
+        if not state.is_autoscaled or first_pool_with_capacity(state, node, profile, need) == NO_INDEX:
             return False
     elif state.unallocated[node, profile] < need:
         return False
@@ -239,7 +239,7 @@ def find_room_time(state: SimulationState, queue: int, node: int, need: int, pro
     if state.node_state[node] == ONLINE or (state.is_slurm and state.node_state[node] == POWERING_UP):
         return cached_room_time(state, queue, node, need, profile)
     if state.is_slurm and state.node_state[node] == OFFLINE:
-        if state.is_autoscaled and first_pool_with(state, node, profile, need) != NO_INDEX:
+        if state.is_autoscaled and first_pool_with_capacity(state, node, profile, need) != NO_INDEX:
             return float(state.status[0].now_s)
     elif state.node_state[node] == POWERING_UP and state.capacity[node, state.pool[node], profile] >= need:
         return float(state.online_at_s[node])
@@ -274,7 +274,7 @@ def next_room_time(state: SimulationState, node: int, need: int, profile: int) -
 
     # The pool of the node never has that much: it has to be empty to be brought up in another one.
     if state.has_dynamic_mig and state.is_autoscaled and state.capacity[node, state.pool[node], profile] < need:
-        if first_pool_with(state, node, profile, need) == NO_INDEX:
+        if first_pool_with_capacity(state, node, profile, need) == NO_INDEX:
             return np.inf
         allocation = state.node_allocation[node]
         while allocation != NO_INDEX:

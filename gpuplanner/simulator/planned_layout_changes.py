@@ -39,7 +39,7 @@ TEXT_BY_CHANGE_OUTCOME = {DONE: "done", GIVEN_UP: "given up"}
 
 @dataclass(frozen=True, eq=False)
 class LayoutChanges:
-    """Planned changes of nodes from one pool to another, one row each, in any order.
+    """Planned changes of nodes from one node pool to another, one row each, in any order.
 
     A change that drains its node has four steps. From the cordon on no request starts on the node. Once its last
     request has ended the node is partitioned, for ``change_s``; then it offers the capacity of its new pool. A node
@@ -278,7 +278,7 @@ def advance_drain(state: SimulationState, node: int) -> bool:
 
 @compile_inlined
 def move_to_pool(state: SimulationState, node: int, pool: int) -> None:
-    """Move a node from its pool to another one, and log both."""
+    """Move a node from its node pool to another one, and log both."""
     log_power_change(state, node, state.status[0].now_s, 0)
     state.pool[node] = pool
     log_power_change(state, node, state.status[0].now_s, 1)

@@ -48,7 +48,7 @@ class DynamicMig:
 
     @classmethod
     def from_change_cost(cls, gpu_model: GpuModel, profiles: tuple[str, ...], cost: ChangeCost) -> Self:
-        """Set up pools with dynamic MIG for a GPU model.
+        """Set up node pools with dynamic MIG for a GPU model.
 
         Parameters
         ----------
@@ -223,7 +223,7 @@ class NodeNetwork:
 
 
 POWERED_DOWN_POOL = -1
-"""Number in place of the pool of a node that is powered down at first."""
+"""Number in place of the node pool of a node that is powered down at first."""
 
 
 @dataclass(frozen=True, eq=False)

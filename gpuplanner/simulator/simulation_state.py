@@ -40,7 +40,7 @@ def make_table(columns: Mapping[str, type], rows: int) -> Table:
 
 
 NO_INDEX = -1
-"""Number in place of a request, node, pool, profile or row where there is none."""
+"""Number in place of a request, node, node pool, profile or row where there is none."""
 IMPOSSIBLE_PLACEMENT_LOSS = 1 << 60
 """Instances lost to the queue head where the instances that are to be placed do not fit at all."""
 OFFLINE, POWERING_UP, ONLINE = range(3)
@@ -87,7 +87,7 @@ PLANNED_CHANGE_DTYPE_BY_COLUMN = {
     "ended_s": float,  # while the node is partitioned: when that will be done
     "outcome": int,  # NO_INDEX until it is over
 }
-"""Columns of the table of planned layout changes, one row a node and change: planned times, pool, progress and outcome.
+"""Columns of the table of planned layout changes, by node and change: planned times, node pool, progress, outcome.
 """
 POWER_LOG_DTYPE_BY_COLUMN = {"node": int, "pool": int, "time_s": float, "is_on": int}
 """Columns of the log of nodes that power up or down, one row a node and change."""

@@ -33,7 +33,7 @@ from gpuplanner.sizing.mig_slices import (
     require_single_speed_row,
 )
 from gpuplanner.sizing.model_architecture import Architecture
-from gpuplanner.sizing.submission_lines import GpuRequest, format_request_lines
+from gpuplanner.sizing.request_lines_and_gpu_sharing import GpuRequest, format_request_lines
 from gpuplanner.sizing.training_job import (
     GENERIC_TOOL,
     ToolDefault,

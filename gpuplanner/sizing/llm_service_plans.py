@@ -25,7 +25,7 @@ from gpuplanner.core.errors import (
     first_error_line,
     nearest_names,
 )
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.hardware.catalog import has_list_price, match_gpu_models, resolve_gpu_model
 from gpuplanner.hardware.power_carbon_and_prices import find_gpu_hour_price
 from gpuplanner.sizing.job_plans import CACHE_BYTES_BY_NUMBER_FORMAT, SizingRequest, resolve_request

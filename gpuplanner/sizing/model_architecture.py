@@ -130,8 +130,11 @@ class Architecture:
         return self.kv_heads * self.head_dim
 
     @functools.cached_property
-    def sides(self) -> dict[str, tuple[int, int]]:
-        """Inputs and outputs of each weight matrix of a layer, by name; an MLP without gate has no ``gate``."""
+    def matrix_shapes(self) -> dict[str, tuple[int, int]]:
+        """(inputs, outputs) of each weight matrix of a layer, by name; the active experts count as one MLP.
+
+        ``gate`` is present even if the MLP has no gate.
+        """
         h, q, kv, f = self.hidden, self.q_width, self.kv_width, self.mlp_width
         attention = {"q": (h, q), "k": (h, kv), "v": (h, kv), "o": (q, h)}
         return {**attention, "gate": (h, f), "up": (h, f), "down": (f, h)}

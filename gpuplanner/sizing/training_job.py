@@ -91,8 +91,8 @@ def list_adapted_matrices(architecture: Architecture, targets: tuple[str, ...]) 
     >>> list_adapted_matrices(load_preset("llama-2-7b"), ("q", "down"))
     [('q', 4096, 4096), ('down', 11008, 4096)]
     """
-    sides = architecture.sides
-    return [(name, *sides[name]) for name in targets if name != "gate" or architecture.gated]
+    shapes = architecture.matrix_shapes
+    return [(name, *shapes[name]) for name in targets if name != "gate" or architecture.gated]
 
 
 GENERIC_TOOL = "any"

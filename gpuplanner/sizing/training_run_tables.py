@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, TraceFormatError, nearest_names
-from gpuplanner.core.units_and_number_texts import percent_text
+from gpuplanner.core.units_and_number_formats import percent_text
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.sizing.learned_memory import MeasuredRuns, PeakModel, shipped_peak_model
 from gpuplanner.sizing.memory_components import BYTES_PER_GIB, PEAK_MEMORY_COMPONENTS, peak_gib, unmetered_bytes

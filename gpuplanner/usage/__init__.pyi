@@ -15,7 +15,7 @@ from gpuplanner.usage.bottlenecks import bottlenecks_by_class as bottlenecks_by_
 from gpuplanner.usage.bottlenecks import classify_bottlenecks as classify_bottlenecks
 from gpuplanner.usage.bottlenecks import load_thresholds as load_thresholds
 from gpuplanner.usage.bottlenecks import signature as signature
-from gpuplanner.usage.dataset_description import describe as describe
+from gpuplanner.usage.dataset_description_and_data_quality import describe as describe
 from gpuplanner.usage.demand_by_phase_and_late_demand_test import LATE_DEMAND_VERDICTS as LATE_DEMAND_VERDICTS
 from gpuplanner.usage.demand_by_phase_and_late_demand_test import LateDemandTest as LateDemandTest
 from gpuplanner.usage.demand_by_phase_and_late_demand_test import demand_by_class as demand_by_class
@@ -56,8 +56,8 @@ from gpuplanner.usage.job_classes import read_rules as read_rules
 from gpuplanner.usage.job_classes import shipped_rules as shipped_rules
 from gpuplanner.usage.job_phases import PHASE_LABELS as PHASE_LABELS
 from gpuplanner.usage.job_phases import find_phases as find_phases
-from gpuplanner.usage.pool_occupancy import inferred_inventory as inferred_inventory
-from gpuplanner.usage.pool_occupancy import installed_gpu_hours as installed_gpu_hours
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import inferred_inventory as inferred_inventory
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import installed_gpu_hours as installed_gpu_hours
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME as ALL_TENANTS_POOL_NAME
 from gpuplanner.usage.requested_demand import count_excluded_jobs as count_excluded_jobs
 from gpuplanner.usage.requested_demand import demand_series as demand_series

@@ -11,15 +11,15 @@ import polars as pl
 from gpuplanner.core.schema_checks import cast_columns, conform
 from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY, Inventory, Jobs, Samples
 from gpuplanner.ingest.chunked_tables import LazyJobs
-from gpuplanner.ingest.gpu_model_resolution import spread_gpus_over_nodes
-from gpuplanner.ingest.telemetry.sample_buffer import add_sample_ends
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import spread_gpus_over_nodes
+from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import add_sample_ends
 from gpuplanner.ingest.telemetry.telemetry_join import (
     TOGETHER_JOB,
     count_devices_on_nodes,
     device_kind_expr,
     split_shared_samples,
 )
-from gpuplanner.usage.pool_occupancy import LedgerWindow, jobs_with_gpus
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import LedgerWindow, jobs_with_gpus
 
 MIN_PROCESS_MEMORY_GIB = 0.25
 """Device memory from which a GPU counts as having a process [GiB]: a CUDA context alone takes about 0.3 GB [1]_.

@@ -20,8 +20,13 @@ from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.layout_enumeration import find_fewest_gpus
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, format_layout, parse_layout, prove
 from gpuplanner.ingest.chunked_tables import LazyJobs
-from gpuplanner.ingest.gpu_model_resolution import spread_gpus_over_nodes
-from gpuplanner.usage.pool_occupancy import HOUR, LedgerWindow, inferred_inventory, jobs_with_gpus
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import spread_gpus_over_nodes
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import (
+    HOUR,
+    LedgerWindow,
+    inferred_inventory,
+    jobs_with_gpus,
+)
 
 NODE_JOB_COLUMNS = (
     "submit_time", "start_time", "end_time", "state", "gpus", "gpus_by_memory", "gpu_model", "profile_requested",

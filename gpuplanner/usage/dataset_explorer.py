@@ -13,15 +13,15 @@ import polars as pl
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice, find_gpu_hour_price
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.quarantine import drop_quarantined
+from gpuplanner.ingest.implausible_jobs_and_past_nodes import drop_quarantined
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.allocated_hours import allocated_by_activity, allocated_by_state
 from gpuplanner.usage.bottlenecks import bottlenecks_by_class, classify_bottlenecks
-from gpuplanner.usage.dataset_description import DataQuality, data_quality
+from gpuplanner.usage.dataset_description_and_data_quality import DataQuality, data_quality
 from gpuplanner.usage.demand_by_phase_and_late_demand_test import fit_phases, late_demand_table, phases_of_jobs
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_period, hours_by_tenant
 from gpuplanner.usage.period_accounts import dataset_ledger

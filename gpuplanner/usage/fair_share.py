@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.step_functions import sum_overlap_by_interval
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True, eq=False)
 class Claims:
-    """GPU units that jobs request and are allocated over time, as whole numbers so that sums are exact.
+    """GPUs, or their compute slices (units), that jobs request and are allocated over time.
+
+    Units are whole numbers, so that sums are exact.
 
     Parameters
     ----------

@@ -16,8 +16,8 @@ from gpuplanner.core.schemas import FULL_GPU, Inventory, Jobs
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.ingest.chunked_tables import LazyJobs
-from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
-from gpuplanner.usage.pool_occupancy import (
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import try_expand_node_list
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import (
     GPU_FRACTION_TOLERANCE_GPUS,
     HourSlabs,
     Idle,
@@ -31,7 +31,7 @@ from gpuplanner.usage.pool_occupancy import (
 
 @dataclass(frozen=True, eq=False)
 class NodePool:
-    """Allocations on the nodes of a pool over time, and the GPUs per node that waiting jobs need.
+    """Allocations on the nodes of a GPU pool over time, and the GPUs per node that waiting jobs need.
 
     - ``installed``: GPUs installed, one interval for each node.
     - ``allocated``: GPUs allocated or out of service, on all nodes of the interval together.

@@ -20,7 +20,7 @@ from gpuplanner.usage.allocated_hours import (
     split_allocated_hours,
 )
 from gpuplanner.usage.fragmentation import node_pool
-from gpuplanner.usage.pool_occupancy import (
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import (
     LedgerWindow,
     PoolHours,
     Reservation,
@@ -229,7 +229,7 @@ def _ledger_inputs(
 def _sweep_ledger_pool(
     started: pl.LazyFrame, queued: pl.LazyFrame, nodes: pl.DataFrame, out: pl.DataFrame, window: LedgerWindow
 ) -> PoolHours:
-    """Compute the unallocated GPU-hours of one pool.
+    """Compute the unallocated GPU-hours of one GPU pool.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ def _describe_excess(pool: PoolHours, gpu_model: str | None, window: LedgerWindo
 
 
 def check_out_of_service(table: pl.DataFrame | None, boards: pl.Series) -> pl.DataFrame:
-    """Check a table of GPUs out of service, and give each row the GPU model of its pool.
+    """Check a table of GPUs out of service, and give each row the GPU model of its GPU pool.
 
     Examples
     --------

@@ -13,9 +13,14 @@ from numpy.typing import NDArray
 
 from gpuplanner.core.errors import escape_controls, examples
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import try_expand_node_list
 from gpuplanner.usage.current_nodes import add_observed_layouts, observe_nodes
-from gpuplanner.usage.pool_occupancy import LedgerWindow, inferred_inventory, jobs_with_gpus, match_gpu_models
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import (
+    LedgerWindow,
+    inferred_inventory,
+    jobs_with_gpus,
+    match_gpu_models,
+)
 
 Spell = tuple[datetime, datetime, float]
 """Begin, end and GPUs of a period in which GPUs of a node are allocated or out of service."""

@@ -11,7 +11,7 @@ import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerError, require_no_faults
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.stage_cache import stage
+from gpuplanner.core.stage_cache_and_data_folders import stage
 from gpuplanner.core.step_functions import waiting_since
 from gpuplanner.ingest.chunked_tables import LazyJobs
 from gpuplanner.ingest.dataset import Dataset
@@ -33,7 +33,12 @@ from gpuplanner.usage.gpu_hour_ledger import (
     unused_share,
 )
 from gpuplanner.usage.installed_capacity import out_of_service_gpus
-from gpuplanner.usage.pool_occupancy import LedgerWindow, installed_gpu_hours, jobs_with_gpus, match_gpu_models
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import (
+    LedgerWindow,
+    installed_gpu_hours,
+    jobs_with_gpus,
+    match_gpu_models,
+)
 from gpuplanner.usage.study_fleet import find_installed
 from gpuplanner.usage.study_history import history, observation_begins_at, observation_ends_at
 
@@ -51,7 +56,7 @@ LEDGER_JOB_COLUMNS = (
 )  # fmt: skip
 """Columns of ``schemas.Jobs`` that the accounts of a period read."""
 _NULL_GPU_MODEL_EXPR = pl.lit(None, pl.String).alias("gpu_model")
-"""Column ``gpu_model`` without values, for jobs and nodes that are one pool."""
+"""Column ``gpu_model`` without values, for jobs and nodes that are one GPU pool."""
 
 
 @stage

@@ -16,7 +16,7 @@ from gpuplanner.hardware.catalog import mig_model_names, non_mig_model_names
 from gpuplanner.hardware.gpu_model_names import possible_gpu_models
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model, make_non_mig_model
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import try_expand_node_list
 from gpuplanner.usage.current_nodes import (
     TodaysNodes,
     count_layouts,
@@ -124,7 +124,7 @@ class PlannedFleet:
             raise ScenarioError(subject, "a GPU model with MIG", repr(self.name), "Name one with --gpu-model.")
 
     def jobs_of(self, jobs: pl.DataFrame) -> pl.DataFrame:
-        """Select the jobs of the planned pool, waiting jobs without a GPU model included.
+        """Select the jobs of the planned GPU pool, waiting jobs without a GPU model included.
 
         A job that names a GPU model which is not installed belongs to the pool of its nodes. A waiting job that names
         none belongs to the pool with most GPUs in its partition, else to the largest pool.
@@ -146,7 +146,7 @@ class PlannedFleet:
         return kept if kept.height else jobs
 
     def _home_pool_of_jobs(self, jobs: pl.DataFrame) -> pl.Expr:
-        """Find the GPU model with most GPUs in a job's partition, in lower case; else that of the largest pool."""
+        """Find the GPU model with most GPUs in a job's partition, in lower case; else that of the largest GPU pool."""
         largest = pl.lit(str(self.installed.pools[0].gpu_model).lower())
         if "partition" not in jobs.columns:
             return largest
@@ -213,7 +213,7 @@ class PlannedFleet:
         return [*sentences, *self.today.remarks]
 
     def _gpus_of_pool(self) -> int:
-        """Sum the GPUs in service of the planned pool; of all pools if none is chosen."""
+        """Sum the GPUs in service of the planned GPU pool; of all pools if none is chosen."""
         return sum(pool.gpus for pool in self.installed.pools if self.pool in (None, pool.gpu_model))
 
 
@@ -222,7 +222,7 @@ GPU_MODEL_NEEDED_TEXT = "Layouts, cost and energy need a GPU model: name it with
 
 
 def planned_fleet(scenario: Scenario, dataset: Dataset, begin: datetime, end: datetime) -> PlannedFleet:
-    """Choose the planned fleet: the scenario's GPU model, else that of the data, of several the largest pool.
+    """Choose the planned fleet: the scenario's GPU model, else that of the data, of several the largest GPU pool.
 
     Parameters
     ----------
@@ -326,7 +326,7 @@ def _add_full_gpus(layouts: Mapping[str, int], added_gpus: int) -> dict[str, int
 
 
 def _planned_model_and_pool(scenario: Scenario, installed: InstalledGpus) -> tuple[str | None, str | None]:
-    """Choose the GPU model to plan for, and, where there are several, the pool whose jobs are planned."""
+    """Choose the GPU model to plan for, and, where there are several, the GPU pool whose jobs are planned."""
     requested = scenario.gpu_model
     models = {pool.gpu_model: pool.gpu_model for pool in installed.pools if pool.gpu_model is not None}
     several = len(models) > 1

@@ -15,12 +15,12 @@ from gpuplanner.core.errors import ScenarioError, examples
 from gpuplanner.core.privacy import merge_small_groups
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, Jobs
-from gpuplanner.core.stage_cache import data_folder, stage
+from gpuplanner.core.stage_cache_and_data_folders import data_folder, stage
 from gpuplanner.hardware.catalog import mig_model_names, non_mig_model_names
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
-from gpuplanner.ingest.quarantine import drop_quarantined
+from gpuplanner.ingest.implausible_jobs_and_past_nodes import drop_quarantined
 from gpuplanner.usage.current_nodes import TodaysNodes, make_numbered_nodes
 from gpuplanner.usage.installed_capacity import find_installed
 from gpuplanner.usage.job_classes import class_by_shape, classify_jobs
@@ -342,7 +342,7 @@ def gpus_by_model_of_dataset(
 
 @dataclass(frozen=True)
 class FleetPools:
-    """A fleet as pools that are planned and evaluated separately.
+    """A fleet as GPU pools (the GPUs of one GPU model) that are planned and evaluated separately.
 
     - ``pools``: Scenario of each pool with jobs, by pool name, most GPUs first; the scenario itself if there is a
       single pool.
@@ -354,12 +354,12 @@ class FleetPools:
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one pool."""
+        """Whether there is more than one GPU pool."""
         return len(self.pools) > 1
 
 
 def split_into_pools(scenario: Scenario) -> FleetPools:
-    """Split a scenario's fleet into pools: one for each GPU model by which jobs can be told apart.
+    """Split a scenario's fleet into GPU pools: one for each GPU model by which jobs can be told apart.
 
     A scenario that names a GPU model, a pool or a number of nodes has a single pool.
 
@@ -382,7 +382,7 @@ def split_into_pools(scenario: Scenario) -> FleetPools:
 
 
 def combine_clusters(scenarios: Sequence[Scenario]) -> FleetPools:
-    """Combine the pools of several clusters, each a dataset of its own, under ``cluster/gpu_model``.
+    """Combine the GPU pools of several clusters, each a dataset of its own, under ``cluster/gpu_model``.
 
     Two clusters that are the same dataset, or bear one name, are a ``ScenarioError``.
     """
@@ -405,7 +405,7 @@ def combine_clusters(scenarios: Sequence[Scenario]) -> FleetPools:
 
 
 def tabulate_pools(fleet: FleetPools) -> pl.DataFrame:
-    """Tabulate the nodes, GPUs, partitioned GPUs and planned jobs of each pool."""
+    """Tabulate the nodes, GPUs, partitioned GPUs and planned jobs of each GPU pool."""
     rows = []
     for name, pool_scenario in fleet.pools.items():
         job_history = history(pool_scenario)

@@ -265,7 +265,7 @@ def test_interrupt_ends_with_130(command, monkeypatch, wrapped):
             raise SystemError(text) from KeyboardInterrupt()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpuplanner.usage.dataset_description.describe", interrupted)
+    monkeypatch.setattr("gpuplanner.usage.dataset_description_and_data_quality.describe", interrupted)
     code, _, err = command("describe", "sample")
     assert code == 130
     assert "intact" in err

@@ -45,7 +45,7 @@ def test_a_description_that_is_shared_shows_small_tenants_together(command, tele
 
 def test_nodes_and_the_dark_share_are_a_count_of_the_jobs(command):
     """Hours in which attempts held GPUs, spread over the nodes that they name; the ledger closes over all of them."""
-    from gpuplanner.ingest.gpu_model_resolution import expand_node_list
+    from gpuplanner.ingest.gpu_model_resolution_and_node_lists import expand_node_list
     from gpuplanner.usage.study_history import load_dataset
 
     told = json.loads(command("describe", "sample", "--by-node", "--json")[1])
@@ -110,7 +110,7 @@ def test_jobs_of_a_class_are_listed_with_what_named_it(command):
 
 
 def test_every_job_has_its_class_where_rules_name_it(command, tmp_path):
-    from gpuplanner.core.stage_cache import sample_folder
+    from gpuplanner.core.stage_cache_and_data_folders import sample_folder
     from gpuplanner.ingest.dataset_folder import open_dataset
     from gpuplanner.ingest.dataset_writer import write_dataset
 

@@ -11,7 +11,7 @@ import yaml
 
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Jobs
-from gpuplanner.core.stage_cache import sample_folder
+from gpuplanner.core.stage_cache_and_data_folders import sample_folder
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_writer import write_dataset

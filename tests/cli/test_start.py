@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 import typer
 
-from gpuplanner.cli.start_commands import _complete_scenario
 from gpuplanner.cli.start_dialog import StartPrompt
+from gpuplanner.cli.start_notebook_and_compile_commands import _complete_scenario
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.core.output_places import MANIFEST
+from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import load_comparison
 from gpuplanner.decision.decision_types import ACTIONS

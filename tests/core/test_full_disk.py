@@ -17,12 +17,12 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import GpuPlannerError, OutputError
-from gpuplanner.core.output_places import translate_write_errors
+from gpuplanner.core.output_manifests_and_overwrite_checks import translate_write_errors
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.study import Study
-from gpuplanner.report import monthly_reports as room
-from gpuplanner.usage.dataset_description import DataQuality, data_quality
+from gpuplanner.report import monthly_report_chain as room
+from gpuplanner.usage.dataset_description_and_data_quality import DataQuality, data_quality
 from tests.decision.recurring.small_fleets import SmallFleet
 from tests.report.test_months import Works
 
@@ -102,7 +102,7 @@ def saved(out: Path, place: Path, rows: int, study: Study) -> None:
 
 
 def workbook(out: Path, place: Path, rows: int, study: Study) -> None:
-    from gpuplanner.report.finance_exports import write_study_workbook
+    from gpuplanner.report.focus_files_and_workbooks import write_study_workbook
 
     write_study_workbook(out, study)
 

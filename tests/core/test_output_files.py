@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.core import output_places as foreign
+from gpuplanner.core import output_manifests_and_overwrite_checks as foreign
 from gpuplanner.core import output_writing as folder
 from gpuplanner.core.errors import GpuPlannerWarning, OutputError, TraceFormatError
-from gpuplanner.core.output_places import FolderMark
+from gpuplanner.core.output_manifests_and_overwrite_checks import FolderMark
 from gpuplanner.core.output_writing import lock_for_writing, replace_directory, write_atomically
 from gpuplanner.core.serialization import sha256
 from gpuplanner.ingest.dataset_folder import open_dataset
@@ -301,8 +301,8 @@ def test_a_fault_after_the_exchange_loses_nothing(tmp_path: Path, monkeypatch: p
 KILLED = """
 import json, os, shutil, signal, sys, warnings
 from pathlib import Path
-from gpuplanner.core import output_places as foreign
-from gpuplanner.core.output_places import FolderMark
+from gpuplanner.core import output_manifests_and_overwrite_checks as foreign
+from gpuplanner.core.output_manifests_and_overwrite_checks import FolderMark
 from gpuplanner.core.output_writing import replace_directory
 
 above, steps, known = Path(sys.argv[1]), sys.argv[2], sys.argv[3]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpuplanner.cli.application import field_option
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import DropDown, Slider, settings_of
+from gpuplanner.core.setting_rules_and_controls import DropDown, Slider, settings_of
 
 ROWS = settings_of(Scenario)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.core.units_and_number_texts import DECIMALS_BY_CURRENCY
+from gpuplanner.core.units_and_number_formats import DECIMALS_BY_CURRENCY
 from gpuplanner.cost.price_book import PriceBook, read_price_book
 from gpuplanner.hardware.catalog import facts
 

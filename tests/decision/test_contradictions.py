@@ -14,7 +14,7 @@ import pytest
 from gpuplanner.cli.start_dialog import decision_key_numbers
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
-from gpuplanner.core.units_and_number_texts import day_text
+from gpuplanner.core.units_and_number_formats import day_text
 from gpuplanner.decision.comparison_record import Comparison, record_comparison, reprice_comparison
 from gpuplanner.decision.decision_types import FEWER_NODES, MIG_STATIC, TODAY, WAIT_TOLERANCE_MINUTES
 from gpuplanner.decision.policy_comparison import EXCLUSION_REASON_BY_POLICY

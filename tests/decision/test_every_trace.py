@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.decision.explained_waits import sum_waits
 from gpuplanner.decision.policy_comparison import load_policy_simulation
 from gpuplanner.ingest.dataset import Dataset

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.policy_simulation import find_correction, list_data_warnings
+from gpuplanner.decision.policy_simulation_and_data_correction import find_correction, list_data_warnings
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.ingest.dataset_import import add_files
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
+from gpuplanner.core.setting_rules_and_controls import PARTITIONER_BY_ACTUATOR
 from gpuplanner.decision.decision_types import LAYOUT_PER_JOB, MIG_DYNAMIC
 from gpuplanner.decision.policy_comparison import POLICIES, load_policy_simulation
 from gpuplanner.decision.policy_layouts import make_mig_fleet

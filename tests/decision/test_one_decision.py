@@ -14,7 +14,7 @@ from gpuplanner.cost.period_costs import money
 from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.study import Study, build_headline, open_study
 from gpuplanner.decision.study_pipeline import list_findings
-from gpuplanner.report.finance_exports import study_notes
+from gpuplanner.report.focus_files_and_workbooks import study_notes
 from gpuplanner.usage.study_history import history
 
 

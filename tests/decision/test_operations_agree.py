@@ -18,7 +18,7 @@ from gpuplanner.decision.plan_rehearsal import GpuCalendar, make_drain_rule
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.report.bundle_files import change_index
+from gpuplanner.report.change_bundle_parts import change_index
 from gpuplanner.report.mig_manager_files import to_change_scripts
 from gpuplanner.simulator.scheduling_rules import Drain
 from tests.decision.planned_operations import operations_on_an_idle_fleet

@@ -17,7 +17,7 @@ from gpuplanner.core.serialization import to_json
 from gpuplanner.decision.announced_projects import (
     ALL_PROJECTS_TITLE,
     ProjectAnswer,
-    _describe_projects,
+    _describe_concurrent_projects,
     _FleetAssessment,
     answer_projects,
     read_projects,
@@ -132,7 +132,7 @@ def test_growth_until_the_begin_and_the_busiest_day_scale_the_load(flat, tmp_pat
     record = SimpleNamespace(inputs=SimpleNamespace(end=FIRST + timedelta(days=DAYS), observed_s=DAYS * 86_400.0))
     case = _FleetAssessment(flat, record, growth, announced.calendar, np.zeros(0))
     # Three weeks from the end of the record, which is three from its middle.
-    assert case.load_during(_describe_projects(announced.projects, 1)) == pytest.approx(1.5 * 1.05**6)
+    assert case.load_during(_describe_concurrent_projects(announced.projects, 1)) == pytest.approx(1.5 * 1.05**6)
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY
 from gpuplanner.decision.decision_types import POWER_DOWN_IDLE
 from gpuplanner.decision.policy_comparison import (
     COST_TIE_SHARE,
@@ -17,7 +17,7 @@ from gpuplanner.decision.policy_comparison import (
     estimate_weekly_saving,
     evaluate_policies,
 )
-from gpuplanner.decision.policy_simulation import PolicyRun, ReplayedJobs, take_order_statistic
+from gpuplanner.decision.policy_simulation_and_data_correction import PolicyRun, ReplayedJobs, take_order_statistic
 from gpuplanner.decision.requested_jobs import MIN_JOBS_PER_SIZE
 from tests.clusters import growth
 

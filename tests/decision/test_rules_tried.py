@@ -13,8 +13,8 @@ import pytest
 from gpuplanner import Scenario
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.decision.explained_waits import explain_waits
-from gpuplanner.decision.policy_simulation import ReplayedJobs
-from gpuplanner.decision.quota_comparison import (
+from gpuplanner.decision.policy_simulation_and_data_correction import ReplayedJobs
+from gpuplanner.decision.quota_and_placement_comparison import (
     ALL_TEAMS_ROW_NAME,
     RulesComparison,
     SimulatedRules,

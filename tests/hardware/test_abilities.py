@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
+from gpuplanner.core.setting_rules_and_controls import PARTITIONER_BY_ACTUATOR
 from gpuplanner.hardware.actuators import PARTITIONS_ANY_GPUS, PARTITIONS_EMPTY_NODES, PARTITIONS_NEVER, find_abilities
 from gpuplanner.hardware.catalog import facts, mig_model_names
 from gpuplanner.hardware.gpu_models import load_any_gpu_model, load_gpu_model

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuplanner.core.scenario_fields import MIG_PARTITIONERS
+from gpuplanner.core.setting_rules_and_controls import MIG_PARTITIONERS
 from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.layout_enumeration import list_profile_counts

@@ -21,7 +21,7 @@ from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_import import add_files, add_sources, group_files_by_source
 from gpuplanner.ingest.quality_report import check_text
 from gpuplanner.ingest.source_registry import find_foreign_form, read
-from gpuplanner.usage.dataset_description import describe
+from gpuplanner.usage.dataset_description_and_data_quality import describe
 from gpuplanner.usage.demand_by_phase_and_late_demand_test import phases_of_jobs
 
 CASES = Path(__file__).parent / "cluster_dumps"

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import SchemaError, TraceFormatError
-from gpuplanner.core.stage_cache import sample_folder
+from gpuplanner.core.stage_cache_and_data_folders import sample_folder
 from gpuplanner.ingest import chunked_tables as job_pieces
 from gpuplanner.ingest.chunked_tables import read_jobs
 from gpuplanner.ingest.dataset_folder import open_dataset

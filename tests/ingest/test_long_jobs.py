@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.serialization import to_plain
-from gpuplanner.core.stage_cache import sample_folder
+from gpuplanner.core.stage_cache_and_data_folders import sample_folder
 from gpuplanner.ingest import chunked_tables as long_jobs
 from gpuplanner.ingest.chunked_tables import LazyJobs
 from gpuplanner.usage.current_nodes import observe_nodes
-from gpuplanner.usage.dataset_description import describe
-from gpuplanner.usage.pool_occupancy import inferred_inventory
+from gpuplanner.usage.dataset_description_and_data_quality import describe
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import inferred_inventory
 from gpuplanner.usage.study_history import load_dataset, observation_begins_at, observation_ends_at
 
 

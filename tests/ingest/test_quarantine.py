@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Inventory, Jobs
-from gpuplanner.ingest.quarantine import (
+from gpuplanner.ingest.implausible_jobs_and_past_nodes import (
     EXCEEDS_INVENTORY_REASON,
     FAR_AWAY_TIME_REASON,
     FULL_NODE_REASON,
@@ -26,7 +26,7 @@ from gpuplanner.ingest.quarantine import (
     quarantine_findings,
 )
 from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger
-from gpuplanner.usage.pool_occupancy import installed_gpu_hours
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import installed_gpu_hours
 from tests.examples import examples
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)

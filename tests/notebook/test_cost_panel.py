@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units_and_number_texts import money_text
+from gpuplanner.core.units_and_number_formats import money_text
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, observed_months
 

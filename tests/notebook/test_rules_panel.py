@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.quota_comparison import compare_rules, rules_or_equal_shares
+from gpuplanner.decision.quota_and_placement_comparison import compare_rules, rules_or_equal_shares
 from gpuplanner.decision.sharing_rules import StartHours
 from gpuplanner.notebook.dataset_and_quota_panels import CHOSEN_RULES_SOURCE, SharingPanel
 

@@ -14,7 +14,7 @@ from html import unescape
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import Slider
+from gpuplanner.core.setting_rules_and_controls import Slider
 from gpuplanner.decision.comparison_record import study_comparison
 from gpuplanner.decision.decision_types import NextStep
 from gpuplanner.decision.policy_comparison import SHORT_NAMES

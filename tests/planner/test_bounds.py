@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.planner import interval_milp as bound
 from gpuplanner.planner.fleet_limits_and_prices import Limits, StatePrices
 from gpuplanner.planner.interval_milp import solve_relaxation, solve_window_bounds
-from gpuplanner.planner.linear_model import LinearModel, SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import LinearModel, SearchEffort
 from gpuplanner.planner.milp_solvers import branch_and_bound, solve
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import PlanProblem

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.planner.layout_calendar import solve_calendar
-from gpuplanner.planner.linear_model import SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import SearchEffort
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan

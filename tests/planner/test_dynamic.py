@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.planner.dynamic_program import solve_dynamic_program
 from gpuplanner.planner.fleet_limits_and_prices import Limits
-from gpuplanner.planner.linear_model import SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import SearchEffort
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.planner.fleet_limits_and_prices import StatePrices
-from gpuplanner.planner.linear_model import SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import SearchEffort
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_improvement import plan_greedily

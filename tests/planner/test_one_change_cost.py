@@ -22,7 +22,7 @@ from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
 from gpuplanner.report import monthly_sections as appendix
-from gpuplanner.report.bundle_files import change_index
+from gpuplanner.report.change_bundle_parts import change_index
 from gpuplanner.report.layout_schedule_files import export_plan
 from gpuplanner.report.mig_manager_files import to_change_scripts
 from gpuplanner.report.plan_and_bundle_verification import verify_any

@@ -19,7 +19,7 @@ from gpuplanner.planner.numbered_gpus import assign, initial_gpu_layouts, layout
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
-from gpuplanner.report.bundle_files import change_index
+from gpuplanner.report.change_bundle_parts import change_index
 from gpuplanner.report.mig_manager_files import to_change_scripts
 from gpuplanner.report.slurm_files import to_slurm_files
 from gpuplanner.simulator.scheduling_rules import Drain

@@ -110,7 +110,7 @@ def test_a_plan_cut_short_is_feasible_and_says_that_the_time_was_up(
         return path(*arguments, **options)
 
     jumping = SimpleNamespace(monotonic=lambda: clock() + late[0])
-    monkeypatch.setattr("gpuplanner.planner.linear_model.time", jumping)
+    monkeypatch.setattr("gpuplanner.planner.linear_programs_and_search_limits.time", jumping)
     monkeypatch.setattr(stages, "cheapest_path_with_idle_gpus", then_the_time_is_up)
     found = plan(day, method="milp", gap_target=0, time_limit_s=3600)
     assert found.status == "feasible"

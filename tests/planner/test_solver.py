@@ -15,7 +15,7 @@ import pytest
 from gpuplanner.core.errors import MissingDependencyError, ScenarioError
 from gpuplanner.planner import milp_solvers as solver
 from gpuplanner.planner.interval_milp import WindowBound, build_slot_model
-from gpuplanner.planner.linear_model import LinearModel, SearchEffort, relative_gap
+from gpuplanner.planner.linear_programs_and_search_limits import LinearModel, SearchEffort, relative_gap
 from gpuplanner.planner.plan_arrays import PlanArrays
 
 

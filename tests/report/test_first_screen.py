@@ -14,7 +14,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
-from gpuplanner.core.units_and_number_texts import MISSING_VALUE_TEXT
+from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT
 from gpuplanner.decision.comparison_record import (
     Comparison,
     PolicyRow,

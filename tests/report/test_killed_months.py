@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.report import monthly_reports as room
-from gpuplanner.report.monthly_reports import read_chain
+from gpuplanner.report import monthly_report_chain as room
+from gpuplanner.report.monthly_report_chain import read_chain
 from tests.decision.recurring.small_fleets import SmallFleet
 from tests.report.test_months import SIX, Works, files
 

@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from gpuplanner import report as plots
-from gpuplanner.core.units_and_number_texts import LOCALE_BY_NAME, localize_text
+from gpuplanner.core.units_and_number_formats import LOCALE_BY_NAME, localize_text
 from gpuplanner.report import html_page as page
-from gpuplanner.report.finance_exports import write_workbook
+from gpuplanner.report.focus_files_and_workbooks import write_workbook
 from gpuplanner.report.number_formats_and_glossary import localize_page
 
 PEAKS = pl.DataFrame({"day": [date(2026, 3, day) for day in (1, 2)], "gpus": [1012.0, 1344.5]})

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from gpuplanner.core.errors import GpuPlannerError, MissingDependencyError, OutputError, ScenarioError
-from gpuplanner.core.output_places import MANIFEST, FolderMark
+from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, FolderMark
 from gpuplanner.core.output_writing import lock_for_writing, replace_directory, write_atomically
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision import recommendation as decide
@@ -29,8 +29,8 @@ from gpuplanner.decision.decision_types import Decision, TeamRow
 from gpuplanner.decision.savings_track_record import LEDGER_SCHEMA
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.report import monthly_reports as room
-from gpuplanner.report.monthly_reports import read_chain, report_months
+from gpuplanner.report import monthly_report_chain as room
+from gpuplanner.report.monthly_report_chain import read_chain, report_months
 from tests.decision.recurring.small_fleets import SmallFleet
 
 SIX = [f"2026-{number:02d}" for number in range(1, 7)]

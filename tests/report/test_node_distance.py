@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.cli.application import main
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.quota_comparison import compare_placements
+from gpuplanner.decision.quota_and_placement_comparison import compare_placements
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.notebook.study_views import ComparisonView
 from gpuplanner.report.policy_and_team_sections import render_placement_section

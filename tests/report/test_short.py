@@ -15,7 +15,7 @@ from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.report import monthly_sections as appendix
 from gpuplanner.report import monthly_sections as tearsheet
-from gpuplanner.report.finance_exports import write_study_workbook
+from gpuplanner.report.focus_files_and_workbooks import write_study_workbook
 from gpuplanner.simulator.replications import explain_short_history
 
 HEADER = "JobID|User|Account|State|Submit|Start|End|ElapsedRaw|Timelimit|NodeList|ReqTRES|AllocTRES|JobName"

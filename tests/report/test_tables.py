@@ -8,7 +8,7 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
-from gpuplanner.core.units_and_number_texts import MISSING_VALUE_TEXT
+from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT
 from gpuplanner.report.html_page import table
 
 

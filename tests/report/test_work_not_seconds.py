@@ -24,7 +24,9 @@ def no_clock() -> float:
 
 @pytest.mark.long
 def test_nothing_of_a_report_looks_at_a_clock_to_stop(monkeypatch, tmp_path):
-    monkeypatch.setattr("gpuplanner.planner.linear_model.time", SimpleNamespace(monotonic=no_clock))
+    monkeypatch.setattr(
+        "gpuplanner.planner.linear_programs_and_search_limits.time", SimpleNamespace(monotonic=no_clock)
+    )
     study = write_report(Scenario(**SMALL), tmp_path / "report")
     assert study.plan.is_feasible
     with pytest.raises(AssertionError, match="looked at the clock"):

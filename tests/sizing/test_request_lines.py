@@ -22,7 +22,7 @@ from gpuplanner.ingest.slurm.accounting_fields import parse_duration_s, parse_tr
 from gpuplanner.planner.layout_plan import NodeState
 from gpuplanner.report.export_verification import check_slurm_conf
 from gpuplanner.report.mig_manager_files import allocatable_resources
-from gpuplanner.sizing.submission_lines import GpuRequest, format_request_lines
+from gpuplanner.sizing.request_lines_and_gpu_sharing import GpuRequest, format_request_lines
 from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.sizing.submission_lines import format_plugin_configs, recommend_sharing
+from gpuplanner.sizing.request_lines_and_gpu_sharing import format_plugin_configs, recommend_sharing
 from gpuplanner.usage.rightsizing import requested_and_used
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.usage import dataset_description as description
-from gpuplanner.usage.dataset_description import describe
+from gpuplanner.usage import dataset_description_and_data_quality as description
+from gpuplanner.usage.dataset_description_and_data_quality import describe
 from gpuplanner.usage.study_history import load_dataset
 
 

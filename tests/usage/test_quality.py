@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.quality_report import JOB_LIST_CHECKS
 from gpuplanner.ingest.source_registry import read
-from gpuplanner.usage.dataset_description import (
+from gpuplanner.usage.dataset_description_and_data_quality import (
     EFFECT_WORDS_BY_FIGURE,
     data_quality,
     describe,

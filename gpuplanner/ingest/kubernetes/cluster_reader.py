@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, examples
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, count_text
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, count_text
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
 from gpuplanner.ingest.job_gpu_counting import resolve_node_models
@@ -24,7 +24,7 @@ from gpuplanner.ingest.kubernetes.api_objects import (
     parse_gpu_resource,
     read_objects,
 )
-from gpuplanner.ingest.kubernetes.cluster_dump import (
+from gpuplanner.ingest.kubernetes.cluster_dump_and_kueue_objects import (
     DUPLICATE_OBJECT_REASON,
     RESERVATION_POD_REASON,
     UNREAD_KIND_REASON,

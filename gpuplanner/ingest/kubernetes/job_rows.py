@@ -15,7 +15,7 @@ from gpuplanner.core.schemas import FULL_GPU, MAX_GPUS_PER_JOB, SERVICE_JOB_CLAS
 from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
 from gpuplanner.ingest.job_gpu_counting import DEVICES_COLUMN, format_device_counts
 from gpuplanner.ingest.kubernetes.api_objects import classify_unread_resource, parse_gpu_resource
-from gpuplanner.ingest.kubernetes.cluster_dump import ClusterDump, KueueWorkload
+from gpuplanner.ingest.kubernetes.cluster_dump_and_kueue_objects import ClusterDump, KueueWorkload
 from gpuplanner.ingest.kubernetes.node_gpus import TOO_MANY_GPUS_CHECK, UNKNOWN_REPLICAS_CHECK, partitions_in_mode
 from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     FULL_GPU_DEVICE_CLASS_KIND,
@@ -25,7 +25,7 @@ from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     count_claimed_gpus,
     find_device_class,
 )
-from gpuplanner.ingest.kubernetes.pod_requests import (
+from gpuplanner.ingest.kubernetes.pod_and_job_requests_and_queue_quotas import (
     GANG_STATE_PRECEDENCE,
     GPU_FRACTION_KEY,
     GPU_MEMORY_KEY,

@@ -13,7 +13,7 @@ from fractions import Fraction
 import polars as pl
 
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import MIB_PER_GIB
+from gpuplanner.core.units_and_number_formats import MIB_PER_GIB
 from gpuplanner.hardware.catalog import (
     MAX_CATALOG_GPUS_PER_NODE,
     CloudInstanceType,
@@ -28,7 +28,7 @@ from gpuplanner.hardware.catalog import (
 from gpuplanner.hardware.gpu_model_names import common_gpu_fraction, find_profile_name, possible_gpu_models
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.mig_layouts import format_layout, prove
-from gpuplanner.ingest.gpu_model_resolution import smallest_layouts
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import smallest_layouts
 from gpuplanner.ingest.kubernetes.api_objects import (
     MAX_MEMORY_REQUEST_MIB,
     SHARED_RESOURCE_SUFFIX,
@@ -39,7 +39,7 @@ from gpuplanner.ingest.kubernetes.api_objects import (
     parse_quantity,
     to_text,
 )
-from gpuplanner.ingest.kubernetes.pod_requests import node_defined_memory_units
+from gpuplanner.ingest.kubernetes.pod_and_job_requests_and_queue_quotas import node_defined_memory_units
 
 PRODUCT_LABEL_KEY = "nvidia.com/gpu.product"
 """Node label of gpu-feature-discovery with the GPU product, such as ``NVIDIA-H100-80GB-HBM3``."""

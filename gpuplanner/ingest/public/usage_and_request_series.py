@@ -10,7 +10,7 @@ import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, printable_file_name
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Rows
 from gpuplanner.ingest.public.job_lists import (
@@ -50,7 +50,7 @@ MAX_SHARE_ROUNDING_ERROR = 0.0005 + 1e-9
 """Largest rounding error of an allocated share that Helios states with three decimals [0-1]."""
 
 ALLOCATED_SHARE_EXPR = pl.col("allocated") / pl.col("total")
-"""Allocated GPUs or nodes of a pool over all of it."""
+"""Allocated share of the GPUs or nodes of a virtual cluster [0-1]."""
 OCCUPANCY_CHECKS = (
     AMBIGUOUS_TIME_CHECK,
     source_check("pools: more allocated than installed", pl.col("allocated") > pl.col("total")),
@@ -93,7 +93,7 @@ REPEATED_STEP_CHECK = source_check("pai: step again", ~pl.struct("file", "worker
 
 @register_sniffer(has_required_columns(FIELD_BY_HELIOS_SEQUENCE_COLUMN))
 def read_helios_sequence(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
-    """Read the per-minute series of allocated GPUs of Helios virtual clusters; the folder of a file names its pool.
+    """Read the per-minute series of allocated GPUs of Helios virtual clusters; the folder names the cluster.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def _make_occupancy(
 
 
 def looks_like_quotas(lines: Sequence[str]) -> bool:
-    """Whether the first lines of a file look like quotas by day: columns of pools between a date and their total."""
+    """Whether the first lines of a file look like quotas by day: columns of virtual clusters between date and total."""
     names = parse_header(lines[0], CSV_DIALECT)
     return len(names) > 2 and names[0] == QUOTA_DAY_COLUMN and names[-1] == TOTAL_COLUMN
 
@@ -271,7 +271,7 @@ def _read_header_names(paths: Sequence[str | Path]) -> list[str]:
 
 
 def _unpivot_pools(wide: pl.DataFrame) -> pl.DataFrame:
-    """Turn columns of pools into one row for each day and pool that existed."""
+    """Turn columns of virtual clusters into one row for each day and virtual cluster that existed."""
     pools = [name for name in wide.columns if name.startswith(POOL_COLUMN_PREFIX)]
     unpivoted = wide.unpivot(pools, index="day", variable_name="pool", value_name="gpus")
     renamed = unpivoted.with_columns(pl.col("day").dt.date(), pl.col("pool").str.strip_prefix(POOL_COLUMN_PREFIX))

@@ -10,7 +10,7 @@ import polars as pl
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Rows
-from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import try_expand_node_list
 from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, Check
 from gpuplanner.ingest.slurm.accounting_fields import parse_slurm_state, parse_times
 from gpuplanner.ingest.slurm.node_records import read_inventory

@@ -16,7 +16,7 @@ from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.hardware.catalog import export_command, facts
 from gpuplanner.ingest.chunked_tables import ChunkedRows
 from gpuplanner.ingest.delimited_rows import OUT_OF_RANGE_TIME_REASON, Rows, is_out_of_range
-from gpuplanner.ingest.gpu_model_resolution import SHARE_RESOURCES
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import SHARE_RESOURCES
 from gpuplanner.ingest.job_gpu_counting import DEVICES_COLUMN, format_device_counts
 from gpuplanner.ingest.quality_report import Check, Finding
 from gpuplanner.ingest.source_definition import has_header_columns

@@ -10,7 +10,7 @@ import polars as pl
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import RecordCollector
-from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import try_expand_node_list
 from gpuplanner.ingest.slurm.accounting_fields import SLURM_NULL_TEXTS
 from gpuplanner.ingest.slurm.node_records import parse_scontrol_records
 from gpuplanner.ingest.source_definition import has_header_columns, register_sniffer

@@ -20,7 +20,7 @@ from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Record, RecordCollector, Rows, parse_instants, raise_fault
-from gpuplanner.ingest.gpu_model_resolution import (
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import (
     DeviceResolver,
     infer_models_from_profiles,
     smallest_layouts,
@@ -490,7 +490,7 @@ def detect_node_columns(lines: Sequence[str]) -> dict[str, Field] | None:
 
 
 def _check_layouts(rows: Rows) -> Rows:
-    """Parse MIG mode into a boolean, and reject rows with unreadable layouts or shares."""
+    """Parse MIG mode into a boolean, and reject rows with unreadable MIG layouts or shares per GPU."""
     has_instances = map_unique_texts(rows.good["layouts"], lambda text: _count_layouts(text)[0], pl.Int64) > 0
     listed_gpus = map_unique_texts(rows.good["layouts"], lambda text: _count_layouts(text)[1], pl.Int64)
     word, layouts = pl.col("mig_enabled").str.strip_chars().str.to_lowercase(), pl.col("layouts")

@@ -11,9 +11,9 @@ from typing import BinaryIO
 import numpy as np
 import polars as pl
 
-from gpuplanner.ingest.telemetry.device_hours import sum_gpu_energy
+from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import sum_gpu_energy
 from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, SAMPLE_KEY_COLUMNS
-from gpuplanner.ingest.telemetry.sample_buffer import (
+from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import (
     DAY_US,
     ColumnArrays,
     DeviceId,

@@ -560,7 +560,7 @@ MAX_MEAN_POWER_PER_LIMIT = 1.2
 """Largest mean power over a sampling period, as a multiple of the GPU's power limit."""
 
 MAX_XID_ERROR_NUMBER = 999
-"""Largest number of a driver error [1]_.
+"""Largest number that counts as an XID (driver error), far above the catalogue's to admit new ones [1]_.
 
 References
 ----------

@@ -35,7 +35,7 @@ from gpuplanner.ingest.telemetry.metric_definitions import (
     parse_device,
     parse_devices,
 )
-from gpuplanner.ingest.telemetry.sample_buffer import SampleBuffer
+from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import SampleBuffer
 from gpuplanner.ingest.telemetry.sample_table_writer import (
     SampleOutput,
     SourceNotes,

@@ -25,7 +25,7 @@ from gpuplanner.ingest.telemetry.metric_definitions import (
     is_blank,
 )
 from gpuplanner.ingest.telemetry.monitor_logs import assumption_findings, file_node_findings, node_by_file
-from gpuplanner.ingest.telemetry.sample_buffer import SampleBuffer
+from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import SampleBuffer
 from gpuplanner.ingest.telemetry.sample_table_writer import (
     SampleOutput,
     SourceNotes,

@@ -39,7 +39,12 @@ from gpuplanner.ingest.telemetry.metric_definitions import (
     keep_best_counter,
     merge_device_counters,
 )
-from gpuplanner.ingest.telemetry.sample_buffer import ColumnArrays, SampleBuffer, SpillFile, add_sample_ends
+from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import (
+    ColumnArrays,
+    SampleBuffer,
+    SpillFile,
+    add_sample_ends,
+)
 from gpuplanner.ingest.telemetry.telemetry_join import (
     CONTRADICTING_READING_REASON,
     JOB_SEPARATOR,

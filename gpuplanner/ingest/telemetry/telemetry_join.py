@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 import numpy as np
 import polars as pl
 
-from gpuplanner.ingest.gpu_model_resolution import spread_gpus_over_nodes
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import spread_gpus_over_nodes
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE
 from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, DIMENSION_BY_QUANTITY, TELEMETRY_DEVICE_SCHEMA
-from gpuplanner.ingest.telemetry.sample_buffer import (
+from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import (
     DEVICE_JOB_COLUMNS,
     MINUTE_US,
     ColumnArrays,
@@ -290,7 +290,10 @@ def find_allocations(
 
 
 def count_devices_on_nodes(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    """Count allocated devices as :func:`count_allocated_devices` does, on nodes and kinds that telemetry shows."""
+    """Count the devices allocated to each job from an instant on, on nodes and of kinds that telemetry shows.
+
+    Returns rows of :data:`ALLOCATED_COUNT_SCHEMA`, as :func:`count_allocated_devices` does.
+    """
     plain_jobs = jobs.with_columns(pl.col("job_id", "node_list", "profile_requested").cast(pl.String))
     members = count_allocated_devices(plain_jobs.filter(_has_telemetry(plain_jobs, devices["node"])))
     node_pairs = _match_node_names(devices["node"].unique(), members["node"].unique())

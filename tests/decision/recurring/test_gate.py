@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.capacity_check import (
+from gpuplanner.decision.fleet_checks_and_alerts import (
     FORECAST_ACCURACY,
     NEXT_DAYS,
     PAST_WAITS,

@@ -12,13 +12,13 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.output_writing import write_csv_safe
-from gpuplanner.core.units_and_number_texts import money_text
+from gpuplanner.core.units_and_number_formats import money_text
 from gpuplanner.cost.showback import Rate, showback
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
 from gpuplanner.ingest.bills.aws_and_focus_bills import read_cur, read_focus
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours, summarise_bill
 from gpuplanner.ingest.source_registry import detect_source, read
-from gpuplanner.report.finance_exports import write_focus
+from gpuplanner.report.focus_files_and_workbooks import write_focus
 
 File = Callable[..., Path]
 

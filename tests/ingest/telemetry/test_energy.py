@@ -22,7 +22,7 @@ from gpuplanner.ingest.dataset_folder import open_dataset, scan_samples
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.quality_report import check_text
 from gpuplanner.ingest.source_registry import read
-from gpuplanner.ingest.telemetry.device_hours import (
+from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import (
     ENERGY_FROM_BOTH,
     ENERGY_FROM_COUNTER,
     ENERGY_FROM_POWER,

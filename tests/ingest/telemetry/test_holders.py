@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Jobs, Samples
-from gpuplanner.ingest.gpu_model_resolution import expand_node_list
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import expand_node_list
 from gpuplanner.ingest.quality_report import Finding
 from gpuplanner.ingest.telemetry.coverage import coverage
 from gpuplanner.ingest.telemetry.telemetry_join import find_allocations, find_devices

@@ -22,7 +22,11 @@ from gpuplanner.ingest.dataset_folder import scan_samples
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.ingest.telemetry.coverage import observed_gpu_hours
-from gpuplanner.ingest.telemetry.device_hours import HOURLY_INPUT_COLUMNS, aggregate_hourly, sum_gpu_energy
+from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import (
+    HOURLY_INPUT_COLUMNS,
+    aggregate_hourly,
+    sum_gpu_energy,
+)
 from tests.examples import examples
 
 START = datetime(2026, 1, 31, 22, tzinfo=UTC)

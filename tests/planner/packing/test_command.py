@@ -98,13 +98,13 @@ def test_faulty_lists_of_instances(capsys, monkeypatch, instances, text, said):
 @pytest.mark.parametrize("costs", [(), ("--busy-cost", "1")])
 def test_nothing_is_written_that_does_not_hold(capsys, monkeypatch, tmp_path, file, costs):
     """All items in one bin, which holds 160 of 100 at once."""
-    from gpuplanner.planner import packing_costs, packing_search
+    from gpuplanner.planner import least_cost_packing, packing_search
     from gpuplanner.planner.packing_problem import CostedPacking, Packing
 
     wrong = Packing(1, 1, np.zeros(4, dtype=np.int64), None, "proof", 0.1)
     monkeypatch.setattr(packing_search, "pack", lambda *_, **__: wrong)
     costed = CostedPacking(wrong, 7, 7, 1, 6)
-    monkeypatch.setattr(packing_costs, "pack_for_cost", lambda *_, **__: costed)
+    monkeypatch.setattr(least_cost_packing, "pack_for_cost", lambda *_, **__: costed)
     out = tmp_path / "bins.csv"
     code, text, err = run(capsys, monkeypatch, str(file), "-o", str(out), *costs)
     assert (code, text, out.exists()) == (1, "", False)

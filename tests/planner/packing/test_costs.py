@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.planner.packing_costs import pack_for_cost
+from gpuplanner.planner.least_cost_packing import pack_for_cost
+from gpuplanner.planner.packing_files_and_verification import verify_cost
 from gpuplanner.planner.packing_problem import MigPackingProblem, PackingProblem
-from gpuplanner.planner.packing_verification import verify_cost
 
 COSTS = [
     {"bin_cost": 1.0, "fire_up_cost": 1.0, "busy_cost": 0.0},

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuplanner.planner.linear_model import cover_with_fewest_patterns
+from gpuplanner.planner.linear_programs_and_search_limits import cover_with_fewest_patterns
 from gpuplanner.planner.packing_bounds import build_window_bound
+from gpuplanner.planner.packing_files_and_verification import verify_packing
 from gpuplanner.planner.packing_problem import Packing, PackingProblem, build_packing_grid
 from gpuplanner.planner.packing_search import decide_bin_count, pack
-from gpuplanner.planner.packing_verification import verify_packing
 from tests.seeds import seeds
 
 

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from gpuplanner.cli.application import main
-from gpuplanner.planner.packing_costs import pack_for_cost
+from gpuplanner.planner.least_cost_packing import pack_for_cost
+from gpuplanner.planner.packing_files_and_verification import read_packing, verify_cost, verify_packing
 from gpuplanner.planner.packing_search import pack
-from gpuplanner.planner.packing_verification import read_packing, verify_cost, verify_packing
 
 pytestmark = pytest.mark.data
 

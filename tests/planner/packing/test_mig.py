@@ -7,9 +7,9 @@ import pytest
 
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.planner.packing_bounds import capacity_weighings, moment_bound, strongest_bound
+from gpuplanner.planner.packing_files_and_verification import verify_packing
 from gpuplanner.planner.packing_problem import MigPackingProblem, build_packing_grid
 from gpuplanner.planner.packing_search import pack
-from gpuplanner.planner.packing_verification import verify_packing
 from tests.seeds import seeds
 
 H100 = "H100-80GB-SXM5"

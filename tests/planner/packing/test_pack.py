@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.planner import packing_search as search
+from gpuplanner.planner.packing_files_and_verification import verify_packing
 from gpuplanner.planner.packing_heuristics import BIN_FIT_RULES, list_item_orders, pack_in_order
 from gpuplanner.planner.packing_problem import PackingProblem, build_packing_grid
 from gpuplanner.planner.packing_search import pack
-from gpuplanner.planner.packing_verification import verify_packing
 from tests.examples import examples
 from tests.seeds import seeds
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpuplanner.core.errors import GeometryError, ScenarioError, TraceFormatError
+from gpuplanner.planner.packing_files_and_verification import read_packing
 from gpuplanner.planner.packing_problem import MigPackingProblem, PackingProblem
-from gpuplanner.planner.packing_verification import read_packing
 
 GOOD = "2\t100\t0\t0\n0\t2\t25\t64\n1\t2\t48\t74\n"
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpuplanner.planner.packing_costs import pack_for_cost
+from gpuplanner.planner.least_cost_packing import pack_for_cost
+from gpuplanner.planner.packing_files_and_verification import verify_cost, verify_packing
 from gpuplanner.planner.packing_problem import MigPackingProblem, Packing, PackingProblem
 from gpuplanner.planner.packing_search import pack
-from gpuplanner.planner.packing_verification import verify_cost, verify_packing
 
 
 def holds(problem: PackingProblem, bins: np.ndarray) -> bool:

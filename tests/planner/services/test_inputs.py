@@ -8,7 +8,7 @@ import pytest
 
 from gpuplanner.core.errors import GeometryError, TraceFormatError
 from gpuplanner.hardware.gpu_models import as_gpu_model
-from gpuplanner.planner.service_profiles import read_service_demands, read_service_profiles
+from gpuplanner.planner.inference_service_measurements import read_service_demands, read_service_profiles
 from gpuplanner.usage.requested_demand import smallest_by_compute
 
 HEADER = "Mig instance,Batch size,Workload Number,Throughput,Latency"

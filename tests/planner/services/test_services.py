@@ -17,9 +17,9 @@ from gpuplanner.core.errors import InfeasiblePlanError, ScenarioError
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.layout_enumeration import list_profile_counts
 from gpuplanner.planner import service_sizing as service_search
-from gpuplanner.planner.inference_service_plan import ServicePlan, ServiceSegment, plan_services, verify_services
+from gpuplanner.planner.inference_service_measurements import read_service_demands, read_service_profiles
+from gpuplanner.planner.inference_service_plan import ServiceInstances, ServicePlan, plan_services, verify_services
 from gpuplanner.planner.milp_solvers import Solution
-from gpuplanner.planner.service_profiles import read_service_demands, read_service_profiles
 from gpuplanner.usage.requested_demand import smallest_by_compute
 from tests.examples import examples
 from tests.seeds import seeds
@@ -287,7 +287,7 @@ def test_the_shipped_plan_holds_under_the_same_reading(published: Any) -> None:
         setting = {"service": service, "compute_slices": size, "batch": batch, "processes": processes}
         row = published[1].filter(**setting).to_dicts()[0]
         segments.append(
-            ServiceSegment(
+            ServiceInstances(
                 **setting,
                 profile=names[size],
                 throughput_per_s=row["throughput_per_s"],
@@ -300,7 +300,7 @@ def test_the_shipped_plan_holds_under_the_same_reading(published: Any) -> None:
     assert verify_services(plan, published[1], rates, latencies) == []
     each = published[1].with_columns(pl.col("throughput_per_s") / pl.col("processes"))
     per_process = [
-        ServiceSegment(**{**vars(s), "throughput_per_s": s.throughput_per_s / s.processes}) for s in segments
+        ServiceInstances(**{**vars(s), "throughput_per_s": s.throughput_per_s / s.processes}) for s in segments
     ]
     short = verify_services(ServicePlan(**{**vars(plan), "segments": tuple(per_process)}), each, rates, latencies)
     assert [fault.split(":")[0] for fault in short] == ["densenet121", "mobilenetv2", "resnet50", "vgg19"]

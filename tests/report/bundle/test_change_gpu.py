@@ -15,8 +15,8 @@ import pytest
 
 from gpuplanner.decision.policy_layouts import FleetRules, PoolRule
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.report.bundle_files import PageText
 from gpuplanner.report.change_bundle import README_FILE, make_bundle
+from gpuplanner.report.change_bundle_parts import PageText
 from gpuplanner.report.mig_manager_files import to_change_scripts
 from gpuplanner.simulator.scheduling_rules import Drain
 from tests.report.bundle.stub_cluster import fenced

@@ -12,7 +12,7 @@ from gpuplanner.core.errors import VerificationError
 from gpuplanner.cost.showback import Rate, showback
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
 from gpuplanner.ingest.bills.aws_and_focus_bills import read_focus
-from gpuplanner.report.finance_exports import MANDATORY_FOCUS_COLUMNS, check_focus, to_focus_text, write_focus
+from gpuplanner.report.focus_files_and_workbooks import MANDATORY_FOCUS_COLUMNS, check_focus, to_focus_text, write_focus
 
 BEGIN, END = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
 

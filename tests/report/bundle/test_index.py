@@ -13,7 +13,7 @@ import pytest
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
-from gpuplanner.report.bundle_files import change_index, to_index_text
+from gpuplanner.report.change_bundle_parts import change_index, to_index_text
 from gpuplanner.report.layout_schedule_files import make_calendar_bundle
 from gpuplanner.report.mig_manager_files import to_change_scripts
 from gpuplanner.report.slurm_files import to_slurm_files

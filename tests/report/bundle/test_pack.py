@@ -18,9 +18,9 @@ import yaml
 from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, FleetRules, PoolRule
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.report.bundle_files import Bundle, MeasureText, PageText
 from gpuplanner.report.change_bundle import README_FILE, make_bundle
-from gpuplanner.report.export_verification import states_layouts, verify_file
+from gpuplanner.report.change_bundle_parts import Bundle, MeasureText, PageText
+from gpuplanner.report.export_verification import looks_like_layout_file, verify_file
 from gpuplanner.report.slurm_files import GresTypes
 from gpuplanner.simulator.scheduling_rules import Drain
 from tests.report.bundle.stub_cluster import Stub, _counts, fenced
@@ -445,7 +445,7 @@ def test_a_path_on_which_nobody_cuts_for_jobs_gets_no_files_that_say_so() -> Non
 def test_layouts_of_written_files_are_checked(actuator: str, expected: set[str], tmp_path: Path) -> None:
     pack = packed(fixed(actuator))
     folder = written(pack, tmp_path)
-    checked = {name for name, text in pack.files.items() if name != README_FILE and states_layouts(text)}
+    checked = {name for name, text in pack.files.items() if name != README_FILE and looks_like_layout_file(text)}
     assert checked == expected
     for name in checked:
         report = verify_file(folder / name, BOARD, gpus_per_node=2)

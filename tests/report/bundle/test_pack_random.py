@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
+from gpuplanner.core.setting_rules_and_controls import PARTITIONER_BY_ACTUATOR
 from gpuplanner.decision.policy_layouts import FleetRules, PoolRule
 from gpuplanner.hardware.layout_enumeration import list_layouts
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.report.bundle_files import Bundle, PageText
 from gpuplanner.report.change_bundle import README_FILE, make_bundle
+from gpuplanner.report.change_bundle_parts import Bundle, PageText
 from gpuplanner.report.export_verification import verify_file
 from gpuplanner.simulator.scheduling_rules import Drain
 

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import OutputError
-from gpuplanner.report.finance_exports import MAX_SHEET_ROWS, write_workbook
+from gpuplanner.report.focus_files_and_workbooks import MAX_SHEET_ROWS, write_workbook
 
 HOSTILE = [
     '=HYPERLINK("http://example.org")',

@@ -14,7 +14,7 @@ from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Ledger
 from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger, ledger_assumptions, reconcile_ledger
-from gpuplanner.usage.pool_occupancy import inferred_inventory, installed_gpu_hours
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import inferred_inventory, installed_gpu_hours
 from tests.examples import examples
 
 BUSY, IDLE = {"sm_activity": 0.5}, {"sm_activity": 0.01}

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.layout_enumeration import find_fewest_gpus
-from gpuplanner.usage import pool_occupancy as slabs
-from gpuplanner.usage.pool_occupancy import inferred_inventory
+from gpuplanner.usage import pool_occupancy_and_inferred_inventory as slabs
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import inferred_inventory
 
 H100 = "H100-80GB-SXM5"
 BOARD = load_gpu_model(H100)

@@ -19,7 +19,7 @@ from gpuplanner.usage.allocated_hours import (
 )
 from gpuplanner.usage.fragmentation import slice_hours
 from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger, hours_by_period, ledger_assumptions, reconcile_ledger
-from gpuplanner.usage.pool_occupancy import inferred_inventory, installed_gpu_hours
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import inferred_inventory, installed_gpu_hours
 from tests.examples import examples
 
 H100 = "H100-80GB-SXM5"

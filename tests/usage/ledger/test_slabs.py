@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.step_functions import US_PER_HOUR
-from gpuplanner.usage import pool_occupancy as slabs
+from gpuplanner.usage import pool_occupancy_and_inferred_inventory as slabs
 from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger
-from gpuplanner.usage.pool_occupancy import inferred_inventory
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import inferred_inventory
 
 HOURS = 5
 TICK = st.integers(0, HOURS * 4).map(lambda quarter: quarter * US_PER_HOUR // 4)

@@ -10,8 +10,8 @@ import pytest
 
 from gpuplanner.decision.policy_layouts import FleetRules, PoolRule
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.report.bundle_files import PageText
 from gpuplanner.report.change_bundle import make_bundle
+from gpuplanner.report.change_bundle_parts import PageText
 from gpuplanner.simulator.scheduling_rules import Drain
 from tests.report.bundle.real import slurm_cluster
 from tests.report.bundle.real.slurm_cluster import SlurmCluster, missing, until

@@ -15,7 +15,7 @@ from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.report.mig_manager_files import to_mig_parted
 from gpuplanner.report.slurm_files import to_slurm_files
-from gpuplanner.sizing.submission_lines import GpuRequest, format_request_lines
+from gpuplanner.sizing.request_lines_and_gpu_sharing import GpuRequest, format_request_lines
 from tests.report.bundle.real.slurm_cluster import SlurmCluster, missing, until
 
 pytestmark = [

@@ -224,7 +224,7 @@ def verify(
 
 def _scenario_of_folder(given_file: str, options: ScenarioOptions) -> Scenario:
     """Find the scenario of a file, of a folder with scenario.yaml, or of a dataset as ``start`` opens it."""
-    from gpuplanner.cli.start_commands import find_scenario
+    from gpuplanner.cli.start_notebook_and_compile_commands import find_scenario
 
     scenario_file = Path(given_file) / "scenario.yaml"
     scenario = find_scenario([str(scenario_file) if scenario_file.is_file() else given_file])

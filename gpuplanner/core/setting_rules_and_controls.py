@@ -183,9 +183,9 @@ class Setting:
             return value
         raise TypeError(f"{self.name} of type {self.types}")
 
-    def meets_rule(self, value: Any, whole: object) -> bool:  # noqa: ANN401
-        """Whether a value meets the rule; None always does."""
-        return value is None or self.rule is None or self.rule.holds(value, whole)
+    def meets_rule(self, value: Any, settings: object) -> bool:  # noqa: ANN401
+        """Whether a value meets the rule of the setting, given the object with all settings; None always does."""
+        return value is None or self.rule is None or self.rule.holds(value, settings)
 
     def parse_text(self, text: str) -> Any:  # noqa: ANN401 - of the type of the row, if it is right
         """Parse the text of a command line into a value.

@@ -9,12 +9,12 @@ import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.serialization import to_plain
-from gpuplanner.core.stage_cache import data_folder
+from gpuplanner.core.stage_cache_and_data_folders import data_folder
 from gpuplanner.ingest.bills.bill_summary import find_unknown_types, sum_costs, summarise_bill
 from gpuplanner.ingest.dataset import Dataset, SourceFacts
 from gpuplanner.ingest.dataset_folder import scan_samples
 from gpuplanner.ingest.telemetry.coverage import coverage
-from gpuplanner.ingest.telemetry.device_hours import aggregate_hourly
+from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import aggregate_hourly
 from gpuplanner.usage.job_classes import JOB_CLASSES, classify_jobs
 from gpuplanner.usage.period_accounts import JobFacts, describe_jobs
 from gpuplanner.usage.study_history import load_dataset, merge_small_tenants, open_long_dataset
@@ -196,7 +196,7 @@ def _summarize_charges(table: pl.DataFrame) -> Tables:
 
 
 def _summarize_occupancy(table: pl.DataFrame) -> Tables:
-    """Tabulate total, allocated and pending resources of each pool over its readings."""
+    """Tabulate total, allocated and pending resources of each pool (virtual cluster) over its readings."""
     by_pool = table.group_by("pool", "resource").agg(
         readings=pl.len(),
         first=pl.col("time").min(),
@@ -231,7 +231,7 @@ def _summarize_requests(table: pl.DataFrame) -> Tables:
 
 
 def _summarize_quotas(table: pl.DataFrame) -> Tables:
-    """Tabulate days and the range of quotas [GPUs] of each pool."""
+    """Tabulate days and the range of quotas [GPUs] of each pool (virtual cluster)."""
     by_pool = table.group_by("pool").agg(
         days=pl.len(),
         first=pl.col("day").min(),

@@ -17,10 +17,10 @@ import polars as pl
 from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.step_functions import has_unknown_end
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR, count_text
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, count_text
 from gpuplanner.hardware.catalog import MAX_CATALOG_GPUS_PER_NODE
 from gpuplanner.ingest.chunked_tables import ChunkedTable
-from gpuplanner.ingest.gpu_model_resolution import expand_unique_node_lists, possible_models
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import expand_unique_node_lists, possible_models
 from gpuplanner.ingest.quality_report import Finding
 
 MIN_ISOLATION_TIME = timedelta(days=365)

@@ -22,7 +22,7 @@ from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.output_column_headings import TEXT_BY_CODE, column_heading, replace_codes_by_text, unit_of
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units_and_number_texts import LOCALE_BY_NAME, UNALLOCATED_TEAM, localize_text, period_text
+from gpuplanner.core.units_and_number_formats import LOCALE_BY_NAME, UNALLOCATED_TEAM, localize_text, period_text
 from gpuplanner.cost.cost_review import (
     COST_TABLE_TITLES,
     PAGE_COST_TABLES,

@@ -20,7 +20,7 @@ from gpuplanner.core.output_column_headings import text_of_code
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import make_file_error, read_list, read_number, read_yaml, require_keys
 from gpuplanner.core.step_functions import waiting_since
-from gpuplanner.core.units_and_number_texts import (
+from gpuplanner.core.units_and_number_formats import (
     HOURS_PER_WEEK,
     SECONDS_PER_HOUR,
     kwh_from_watt_hours,
@@ -28,7 +28,7 @@ from gpuplanner.core.units_and_number_texts import (
     percent_text,
     split_amount,
 )
-from gpuplanner.core.units_and_number_texts import round_money as to_cents
+from gpuplanner.core.units_and_number_formats import round_money as to_cents
 from gpuplanner.cost.capacity_portfolio import (
     HOURS_PER_MONTH,
     Offer,
@@ -53,7 +53,7 @@ from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.decision_types import Decision, WeeklyGrowth
 from gpuplanner.forecast.growth_and_announced_demand import MIN_GROWTH_WEEKS, WEEKS_IN_YEAR, fit_growth
 from gpuplanner.hardware.catalog import find_parameter, resolve_gpu_model
-from gpuplanner.planner.linear_model import LinearModel, SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import LinearModel, SearchEffort
 from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
 from gpuplanner.usage.period_accounts import scenario_ledger
@@ -527,8 +527,8 @@ BURST_MOVE_KEYS = ("price", "unit", "gbit_per_s", "start_minutes", "source")
 """Keys of ``move`` in a file of burst rules: price, rate and source of data transfers."""
 REASON_MAY_NOT_LEAVE, REASON_BEGINS_LATER = "may not leave", "would begin later than here"
 """Reasons why a job stays: its tenant's data may not leave, or it would start later on rented GPUs."""
-MIN_OVERLOAD_GPU_HOURS = 1e-6
-"""Demand above the installed capacity in an hour below which the hour counts as not overloaded [GPU h]."""
+OVERLOAD_TOLERANCE_GPU_HOURS = 1e-6
+"""Rounding tolerance of the demand above the installed capacity in an hour [GPU h]."""
 Array = NDArray[np.float64]
 """Array of float."""
 
@@ -653,7 +653,7 @@ def plan_burst(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     leaving_jobs = jobs.filter(leaves)
     exact_costs = leaving_jobs["cost"].to_list()
     total, total_cost = to_cents(sum(exact_costs)), float(sum(exact_costs))
-    overloaded_hours = np.flatnonzero(overload > MIN_OVERLOAD_GPU_HOURS)
+    overloaded_hours = np.flatnonzero(overload > OVERLOAD_TOLERANCE_GPU_HOURS)
     in_overload = np.zeros(len(may_leave), bool)
     for hour in overloaded_hours:
         in_overload |= (begin < hour + 1) & (begin + length > hour)
@@ -713,7 +713,7 @@ def choose_leaving_jobs(
     ([False, True], 0.0, 7.0)
     """
     rows, left_gpu_hours = [], 0.0
-    for hour in np.flatnonzero(overload > MIN_OVERLOAD_GPU_HOURS):
+    for hour in np.flatnonzero(overload > OVERLOAD_TOLERANCE_GPU_HOURS):
         overlap_h = np.minimum(start_h + run_h, hour + 1) - np.maximum(start_h, hour)
         jobs_in_hour = np.flatnonzero(may_leave & (overlap_h > 0))
         gpu_hours = gpus[jobs_in_hour] * overlap_h[jobs_in_hour]
@@ -725,7 +725,7 @@ def choose_leaving_jobs(
     model.add_columns([f"j{job}" for job in movable], cost=cost[movable], high=np.ones(len(movable)))
     for number, jobs_in_hour, gpu_hours, required in rows:
         columns = np.searchsorted(movable, jobs_in_hour)
-        model.add_row(f"h{number}", columns, gpu_hours, ">=", required - MIN_OVERLOAD_GPU_HOURS)
+        model.add_row(f"h{number}", columns, gpu_hours, ">=", required - OVERLOAD_TOLERANCE_GPU_HOURS)
     solution = solve(model, effort, gap=gap)
     if solution.values is None:
         todo = "Give more work with --work-limit, or fewer jobs."

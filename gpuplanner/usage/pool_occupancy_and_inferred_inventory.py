@@ -214,7 +214,7 @@ class Reservation:
 
 @dataclass(frozen=True)
 class PoolHours:
-    """Unallocated GPU-hours of one pool by hour and cause, and the peak of GPUs allocated beyond those installed."""
+    """Unallocated GPU-hours of a GPU pool by hour and cause, and the peak of GPUs allocated beyond those installed."""
 
     free: np.ndarray
     fragmented: np.ndarray
@@ -233,7 +233,7 @@ def sweep_pool(
     pieces: NodeFragments | None,
     hours: int,
 ) -> PoolHours:
-    """Sweep once over all events of a pool, and split its unallocated GPU-hours by cause.
+    """Sweep once over all events of a GPU pool, and split its unallocated GPU-hours by cause.
 
     Parameters
     ----------
@@ -291,7 +291,7 @@ def sweep_pool(
 
 
 class _FittingJobs:
-    """Sweep over GPUs requested by waiting jobs, each of which fits into the unallocated GPUs of the pool."""
+    """Sweep over GPUs requested by waiting jobs, each of which fits into the unallocated GPUs of the GPU pool."""
 
     def __init__(self, waiting_spans: TickSpans, slabs: HourSlabs) -> None:
         self._needs, kind = np.unique(waiting_spans.gpus, return_inverse=True)

@@ -22,7 +22,7 @@ import numpy as np
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.libraries_plugins_and_workers import compile_entry, compile_helper
-from gpuplanner.planner.linear_model import STEPS_PER_WORK_UNIT, SearchEffort
+from gpuplanner.planner.linear_programs_and_search_limits import STEPS_PER_WORK_UNIT, SearchEffort
 from gpuplanner.planner.packing_bounds import bins_needed, list_weighings
 from gpuplanner.planner.packing_heuristics import (
     Bins,

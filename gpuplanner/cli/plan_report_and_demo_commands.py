@@ -25,7 +25,7 @@ from gpuplanner.cli.application import (
     show_frame,
     with_fields,
 )
-from gpuplanner.cli.compare_commands import (
+from gpuplanner.cli.compare_simulate_and_binpack_commands import (
     Latencies,
     LatencyShare,
     OptionalScenarioPath,
@@ -140,7 +140,7 @@ def plan_pools(
     Exit
         Exit code of the command.
     """
-    from gpuplanner.cli.compare_commands import compare_pools, show_pools
+    from gpuplanner.cli.compare_simulate_and_binpack_commands import compare_pools, show_pools
     from gpuplanner.decision.pool_decisions import plan_fleet
     from gpuplanner.planner.fleet_plans_and_comparisons import fleet_to_json
 
@@ -323,7 +323,7 @@ def plan_layouts(
 
     Example: gpuplanner plan build/mine/data -o plan.json
     """
-    from gpuplanner.cli.compare_commands import show_comparison
+    from gpuplanner.cli.compare_simulate_and_binpack_commands import show_comparison
     from gpuplanner.core.errors import resolve_name
     from gpuplanner.decision.comparison_record import compare_policies as compare_policies
     from gpuplanner.decision.layout_planning import (
@@ -439,7 +439,7 @@ def report(
     if scenario.data == "sample":
         notify("report on the bundled sample; name your dataset with --data", quiet=quiet)
     if is_range:
-        from gpuplanner.cli.recurring_commands import report_month_range
+        from gpuplanner.cli.check_watch_and_schedule_commands import report_month_range
 
         if ledger is not None:
             raise typer.BadParameter("use --ledger with one month: a range keeps its own ledger")

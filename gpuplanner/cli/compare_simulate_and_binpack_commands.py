@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.decision.comparison_record import Comparison, PolicyRow
-    from gpuplanner.decision.quota_comparison import RulesComparison
+    from gpuplanner.decision.quota_and_placement_comparison import RulesComparison
     from gpuplanner.decision.quota_recommendation import QuotaAdvice
     from gpuplanner.decision.team_fairness import Fairness
     from gpuplanner.planner.packing_problem import AnyPackingProblem, CostedPacking, Packing
@@ -88,7 +88,11 @@ def compare(
 
 def _optional_effects(scenario: Scenario) -> dict[str, Any]:
     """Simulate the effects of quotas, GPU failures and job placement that a scenario states; keyed by effect."""
-    from gpuplanner.decision.quota_comparison import compare_placements, compare_stated_rules, states_sharing_rules
+    from gpuplanner.decision.quota_and_placement_comparison import (
+        compare_placements,
+        compare_stated_rules,
+        states_sharing_rules,
+    )
 
     effects: dict[str, Any] = {"sharing": compare_stated_rules(scenario)} if states_sharing_rules(scenario) else {}
     if scenario.gang_slowdowns is not None:
@@ -171,7 +175,7 @@ def show_comparison(comparison: Comparison, *, quiet: bool) -> None:
     """Print a comparison: the table of policies, the recommendation, next steps and confidence."""
     import polars as pl
 
-    from gpuplanner.core.units_and_number_texts import day_text, last_day_text
+    from gpuplanner.core.units_and_number_formats import day_text, last_day_text
     from gpuplanner.decision.comparison_record import format_limit, format_wait_target
 
     if comparison.rows:
@@ -358,7 +362,7 @@ def binpack(
     Example: gpuplanner binpack jobs.csv --gpu-model A100-80GB
     """
     from gpuplanner.core.output_writing import write_csv_safe
-    from gpuplanner.planner.packing_verification import read_instances, read_packing
+    from gpuplanner.planner.packing_files_and_verification import read_instances, read_packing
 
     require_outputs(out, inputs=[file])
     problem = read_packing(file) if gpu_model is None else read_instances(file, gpu_model)
@@ -395,9 +399,9 @@ def _pack_and_verify(
         Result to print, and the packing.
     """
     from gpuplanner.core.errors import require_no_faults
-    from gpuplanner.planner.packing_costs import pack_for_cost
+    from gpuplanner.planner.least_cost_packing import pack_for_cost
+    from gpuplanner.planner.packing_files_and_verification import verify_cost, verify_packing
     from gpuplanner.planner.packing_search import pack
-    from gpuplanner.planner.packing_verification import verify_cost, verify_packing
 
     if not costs:
         packing = pack(problem, **limits)
@@ -540,13 +544,17 @@ def size_services(
     """
     import polars as pl
 
+    from gpuplanner.planner.inference_service_measurements import (
+        PROFILED_GPU_MODEL,
+        read_service_demands,
+        read_service_profiles,
+    )
     from gpuplanner.planner.inference_service_plan import (
         BATCH_LATENCY_FRACTION,
         plan_services,
         services_to_json,
         verify_services,
     )
-    from gpuplanner.planner.service_profiles import PROFILED_GPU_MODEL, read_service_demands, read_service_profiles
 
     require_outputs(out, inputs=[files.services, files.rates, files.latencies])
     gpu_model = options.fields.get("gpu_model", PROFILED_GPU_MODEL)

@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.core.units_and_number_texts import percent_text, wait_text
+from gpuplanner.core.units_and_number_formats import percent_text, wait_text
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
     MAX_CHART_ROWS,

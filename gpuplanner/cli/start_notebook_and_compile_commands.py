@@ -73,7 +73,7 @@ def start_pools(
         Write the report page.
     """
     from gpuplanner.decision.comparison_record import compare_policies
-    from gpuplanner.decision.policy_simulation import list_data_warnings
+    from gpuplanner.decision.policy_simulation_and_data_correction import list_data_warnings
     from gpuplanner.decision.pool_decisions import ComparedFleet, make_decision_table
 
     progress = start_dialog.Progress(verbose=verbose)
@@ -201,9 +201,9 @@ def start(
 
     Example: gpuplanner start jobs.txt nodes.txt -o build/mine
     """
-    from gpuplanner.core.stage_cache import data_folder
+    from gpuplanner.core.stage_cache_and_data_folders import data_folder
     from gpuplanner.decision.comparison_record import compare_policies
-    from gpuplanner.decision.policy_simulation import list_data_warnings
+    from gpuplanner.decision.policy_simulation_and_data_correction import list_data_warnings
     from gpuplanner.decision.study_pipeline import build_empty_comparison
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
     from gpuplanner.usage.study_history import combine_clusters, split_into_pools
@@ -298,7 +298,7 @@ def _prepare_scenario(
         Scenario, folder of the results, source of the jobs, and why no policy can be simulated, if so.
     """
     from gpuplanner.core.scenario import Scenario
-    from gpuplanner.core.stage_cache import data_folder
+    from gpuplanner.core.stage_cache_and_data_folders import data_folder
     from gpuplanner.decision.decision_types import REASON_NO_GPU_REQUESTED
     from gpuplanner.decision.study_pipeline import resolve_actuator, summarize_dataset
     from gpuplanner.ingest.dataset_folder import read_source_facts
@@ -576,7 +576,7 @@ def _serve(folder: Path, port: int, *, browser: bool, token: str | None, allow_r
     """
     import gpuplanner
     from gpuplanner.core.libraries_plugins_and_workers import import_optional
-    from gpuplanner.core.stage_cache import notebook_folder
+    from gpuplanner.core.stage_cache_and_data_folders import notebook_folder
 
     import_optional("voila" if dashboard else "jupyterlab", extra="dashboard" if dashboard else "notebook")
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.hardware.catalog import list_resource_names, list_sharing_systems
 from gpuplanner.ingest.delimited_rows import raise_fault
 from gpuplanner.ingest.kubernetes.api_objects import (
@@ -289,7 +289,10 @@ def _pop_gpu_fractions(requests: dict[str, Any], sharing: SharingResources) -> d
 
 
 def _requested_memory(sizes: ApiObject, sharing: SharingResources) -> Fraction:
-    """Return the GPU memory that a container requests per GPU, in MiB or in a unit of the node; 0 if it names none."""
+    """Return the GPU memory that a container requests per GPU [MiB]; 0 if it requests none.
+
+    Where the device plugin of each node defines the size of a unit, the number of units is returned.
+    """
     if sharing.memory is None or sharing.memory not in sizes:
         return Fraction(0)
     value = sizes[sharing.memory]

@@ -29,12 +29,12 @@ from gpuplanner.cli.application import (
     show_frame,
     with_fields,
 )
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 
 if TYPE_CHECKING:
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.core.scenario import Scenario
-    from gpuplanner.decision.capacity_check import CapacityCheckReport
+    from gpuplanner.decision.fleet_checks_and_alerts import CapacityCheckReport
     from gpuplanner.decision.replanning import FleetEvaluation, WatchState
 
 
@@ -63,7 +63,7 @@ def check(
     Four checks: queue waits of the last week, capacity for the next week, forecast
     accuracy, and growth within the purchase lead time.
     """
-    from gpuplanner.decision.capacity_check import Alerts, check_capacity, format_alert_subject
+    from gpuplanner.decision.fleet_checks_and_alerts import Alerts, check_capacity, format_alert_subject
 
     gate_result = check_capacity(options.make_scenario(scenario_path))
     if out is not None:
@@ -84,10 +84,15 @@ def check(
 
 def _write_alerts(check: CapacityCheckReport, out: Path) -> None:
     """Write metrics, and alert files of the failed checks, in place of those of an earlier run."""
-    from gpuplanner.core.output_places import FolderMark
+    from gpuplanner.core.output_manifests_and_overwrite_checks import FolderMark
     from gpuplanner.core.output_writing import replace_directory
     from gpuplanner.core.serialization import to_json
-    from gpuplanner.decision.capacity_check import CHECK_FORMAT, Alerts, format_alert_mail, format_check_metrics
+    from gpuplanner.decision.fleet_checks_and_alerts import (
+        CHECK_FORMAT,
+        Alerts,
+        format_alert_mail,
+        format_check_metrics,
+    )
 
     names = ("alertmanager.json", "chat.json", "webhook.json", "mail.eml")
     with replace_directory(out, mark=FolderMark("check.prom", CHECK_FORMAT, names)) as folder:
@@ -126,7 +131,7 @@ def report_month_range(
     as_json, quiet : bool
         Print JSON; print no messages.
     """
-    from gpuplanner.report.monthly_reports import STEP_LEFT_OUT, MonthChain, parse_month_range, report_months
+    from gpuplanner.report.monthly_report_chain import STEP_LEFT_OUT, MonthChain, parse_month_range, report_months
 
     months = parse_month_range(month_range, scenario)
     if not months:  # no error: a schedule runs again later
@@ -170,7 +175,7 @@ def schedule(
     and reports every complete month. Exporting the files is up to you.
     """
     from gpuplanner.core.errors import resolve_name
-    from gpuplanner.report.bundle_files import fill_shipped_file
+    from gpuplanner.report.change_bundle_parts import fill_shipped_file
 
     resolved_kind = resolve_name(kind, list(FILE_SUFFIXES_BY_SCHEDULER), subject="KIND")
     clock = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)", at)
@@ -331,7 +336,7 @@ def _evaluate(
         New state, and the evaluation; None if the data have not changed.
     """
     from gpuplanner.core.serialization import to_json
-    from gpuplanner.core.stage_cache import input_hashes
+    from gpuplanner.core.stage_cache_and_data_folders import input_hashes
     from gpuplanner.decision.replanning import BUNDLE_FOLDER, evaluate_fleet, read_past_advice
 
     data = to_json(input_hashes(scenario.data))
@@ -363,7 +368,7 @@ def _write_state(
         Number format of the page.
     """
     from gpuplanner.decision.replanning import PAGE_FILE, save_watch_state, write_watch_file
-    from gpuplanner.report.monthly_reports import render_watch_page
+    from gpuplanner.report.monthly_report_chain import render_watch_page
 
     write_watch_file(out / PAGE_FILE, render_watch_page(state, refresh_s=min(interval_s, 60.0), locale=locale))
     save_watch_state(out, state, fleet_look)
@@ -371,7 +376,7 @@ def _write_state(
 
 def _write_change_bundle(fleet_look: FleetEvaluation, folder: Path) -> None:
     """Write the plan, the steps of its first change, and the configuration files where nodes can be partitioned."""
-    from gpuplanner.core.output_places import FolderMark
+    from gpuplanner.core.output_manifests_and_overwrite_checks import FolderMark
     from gpuplanner.core.output_writing import replace_directory
     from gpuplanner.planner.layout_plan import plan_to_json
     from gpuplanner.report.layout_schedule_files import export_plan

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.stage_cache import data_folder
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
+from gpuplanner.core.stage_cache_and_data_folders import data_folder
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
 from gpuplanner.decision.decision_types import TODAY
 from gpuplanner.decision.explained_waits import ExplainedWaits
 from gpuplanner.decision.queue_model import MAX_ARRIVAL_JITTER_S
@@ -292,7 +292,7 @@ _memory_lock = threading.Lock()
 
 
 def simulate_once(requests: NodeRequests, fleet: NodeFleet, **rules: Any) -> Outcome:  # noqa: ANN401 - as play takes them
-    """Simulate as :func:`gpuplanner.simulator.simulation_run` does, once for the same jobs, nodes and rules.
+    """Simulate as :func:`gpuplanner.simulator.simulation_run` does, once for the same jobs, nodes and simulation rules.
 
     Examples
     --------
@@ -412,7 +412,7 @@ def find_smallest(is_enough: Callable[[int], bool], lower_bound: int, upper_boun
 def partition_nodes(
     inputs: JobReplayInputs, numbers: Sequence[int], layouts: Sequence[Sequence[Sequence[str]]]
 ) -> tuple[NodeFleet, tuple[tuple[tuple[str, ...], ...], ...]]:
-    """Partition some of today's nodes: the layouts of their GPUs by node and pool; nodes begin in the first pool."""
+    """Partition some of today's nodes: layouts of their GPUs by node and node pool; nodes begin in the first."""
     fleet = inputs.fleet
     capacity = np.array([[count_layout_instances(pool, fleet.profiles) for pool in node] for node in layouts], np.int64)
     begin = np.zeros(len(numbers), np.int64)

@@ -20,12 +20,12 @@ import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.core.errors import GpuPlannerError, MissingDependencyError, ScenarioError
-from gpuplanner.core.output_places import MANIFEST, is_intact
+from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, is_intact
 from gpuplanner.core.output_writing import lock_for_writing, write_atomically
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
 from gpuplanner.core.serialization import from_plain, load_json, sha256, to_json, to_plain
-from gpuplanner.core.stage_cache import input_hashes
-from gpuplanner.decision.capacity_check import INFERRED_FLEET_REASON
+from gpuplanner.core.stage_cache_and_data_folders import input_hashes
+from gpuplanner.decision.fleet_checks_and_alerts import INFERRED_FLEET_REASON
 from gpuplanner.decision.replanning import WatchState
 from gpuplanner.decision.savings_track_record import (
     baseline_table,

@@ -42,7 +42,7 @@ from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     read_node,
     read_resource_slice,
 )
-from gpuplanner.ingest.kubernetes.pod_requests import (
+from gpuplanner.ingest.kubernetes.pod_and_job_requests_and_queue_quotas import (
     ObjectLocation,
     Owner,
     PodOrJob,

@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_MINUTE, count_text
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_MINUTE, count_text
 from gpuplanner.decision.decision_text import format_layout_text, format_node_list
 from gpuplanner.decision.policy_layouts import FleetRules
 from gpuplanner.hardware.catalog import facts
@@ -466,14 +466,14 @@ def to_index_text(index: pl.DataFrame, gpu_model: GpuModel | str, change: Change
     return fill_shipped_file("templates/changes.md", values)
 
 
-def describe_duration(index: pl.DataFrame, change: ChangeCost) -> str:
-    """Describe how long the changes of an index take; a change of MIG mode takes longer."""
-    no_mode_change = replace(change, reboot_s=None).describe_time()
-    switched = find_mode_change_nodes(index)
-    if change.reboot_s is None or not switched:
+def describe_duration(changes: pl.DataFrame, change_cost: ChangeCost) -> str:
+    """Describe how long each layout change of a table of :func:`change_index` takes; one of MIG mode takes longer."""
+    no_mode_change = replace(change_cost, reboot_s=None).describe_time()
+    switched = find_mode_change_nodes(changes)
+    if change_cost.reboot_s is None or not switched:
         return no_mode_change
-    mode_change = f"{change.reboot_s.describe_time()} on {format_node_list(switched)}, where MIG mode changes"
-    everywhere = all(switches for _, switches, _ in _iterate_gpu_changes(index))
+    mode_change = f"{change_cost.reboot_s.describe_time()} on {format_node_list(switched)}, where MIG mode changes"
+    everywhere = all(switches for _, switches, _ in _iterate_gpu_changes(changes))
     return mode_change if everywhere else f"{no_mode_change}, or {mode_change}"
 
 
@@ -503,13 +503,13 @@ def _iterate_gpu_changes(index: pl.DataFrame) -> Iterator[tuple[str, bool, str]]
 
 
 def _parse_row_layouts(row: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Parse the layouts before and after the change in a row of the index: two mappings of GPU to layout."""
+    """Parse the layouts in a row of :func:`change_index`: GPU to layout, before and after the change."""
     before, after = (dict(word.split("=") for word in row[name].split()) for name in ("before", "after"))
     return before, after
 
 
 def _index_cells(row: dict[str, Any], change: ChangeCost, *, dated: bool) -> dict[str, str]:
-    """Format a row of the index as texts by column heading; if `dated`, also planned time, timeout and file."""
+    """Format a row of :func:`change_index` by column heading; if `dated`, also planned time, timeout and file."""
     before, after = _parse_row_layouts(row)
     changes = [change.change(before[gpu], layout) for gpu, layout in after.items() if gpu in before]
     counts = [sum(len(item.destroyed) for item in changes), sum(len(item.created) for item in changes)]
@@ -539,7 +539,7 @@ def _group_gpus(layouts: str) -> str:
 
 
 def _layout_cells(gpus: list[tuple[int, str | None, str]], cost: ChangeCost) -> dict[str, Any]:
-    """Make the columns of an index row on GPUs: their number, layouts before and after, and instances removed."""
+    """Make the columns on GPUs of :func:`change_index`: number, layouts before and after, instances removed."""
     known_before = [(gpu, old, new) for gpu, old, new in gpus if old is not None]
     return {
         "gpus": len(gpus),

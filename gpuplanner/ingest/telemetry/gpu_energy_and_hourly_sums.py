@@ -18,7 +18,7 @@ import polars as pl
 from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.schemas import Samples
 from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, MAX_MEAN_POWER_PER_LIMIT, gpu_model_limits
-from gpuplanner.ingest.telemetry.sample_buffer import add_reading_spans
+from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import add_reading_spans
 
 
 def select_sample_columns(samples: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:
@@ -104,7 +104,7 @@ def split_energy_steps(readings: pl.DataFrame, *, to_the_end: bool = True) -> pl
     ----------
     readings : polars.DataFrame
         Readings of :func:`select_gpu_readings` with the columns of
-        :func:`~gpuplanner.ingest.telemetry.sample_buffer.add_reading_spans`.
+        :func:`~gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans.add_reading_spans`.
     to_the_end : bool
         Include the time for which the last reading of each GPU is valid.
 
@@ -260,11 +260,11 @@ def aggregate_hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | Non
     Samples are read one UTC day at a time, so that memory for a day and for the result is enough. Energy is what the
     GPU's counter adds up between successive readings, where there is one; else the integral of the power along straight
     lines (trapezoids, split at hours). A sample is valid until the next one, before a gap and at the end for one usual
-    step, see :func:`~gpuplanner.ingest.telemetry.sample_buffer.compute_reading_spans`. Over the rest of a gap no power
-    is integrated, and the energy of the counter is spread evenly and kept apart, so that energy matches the covered
-    time; both together are the consumption of the GPU, see
-    :func:`gpuplanner.ingest.telemetry.device_hours.sum_gpu_energy`. The time for which a sample is valid belongs to its
-    job, a gap only where the job after it is the same.
+    step, see :func:`~gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans.compute_reading_spans`. Over
+    the rest of a gap no power is integrated, and the energy of the counter is spread evenly and kept apart, so that
+    energy matches the covered time; both together are the consumption of the GPU, see
+    :func:`gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums.sum_gpu_energy`. The time for which a sample is
+    valid belongs to its job, a gap only where the job after it is the same.
 
     Power and energy are those of the physical GPU: they are in the rows of full GPUs, and where only instances were
     sampled, in a row of the GPU that has no samples.

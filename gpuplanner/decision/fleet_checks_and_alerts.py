@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import escape_controls
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
-from gpuplanner.core.units_and_number_texts import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
 from gpuplanner.decision.capacity_measures import find_reason_against_recommendation
 from gpuplanner.decision.explained_waits import explain_waits
 from gpuplanner.decision.headroom_and_growth import (
@@ -27,7 +27,7 @@ from gpuplanner.decision.headroom_and_growth import (
     draw_weeks_to_exhaustion,
     measure_headroom,
 )
-from gpuplanner.decision.policy_simulation import sum_allocated_gpu_hours
+from gpuplanner.decision.policy_simulation_and_data_correction import sum_allocated_gpu_hours
 from gpuplanner.decision.recommendation import build_wait_model, fit_submitted_growth, read_wait_target
 from gpuplanner.decision.requested_jobs import JobReplayInputs, classify_job_sizes, read_replay_inputs
 from gpuplanner.decision.wait_causes import LIMITS
@@ -320,7 +320,10 @@ def _measure_gpu_hour_error(record: _CheckedRecord, first_slots: list[int]) -> _
 
 
 def _draw_error_sizes(squared_errors: float, degrees: int, spread: float, seed: int) -> NDArray[np.float64]:
-    """Draw absolute forecast errors from Student's t distribution.
+    """Draw absolute errors of the logarithm of a forecast from the posterior Student's t distribution.
+
+    The posterior combines the past errors with `PRIOR_WEEKS` assumed ones, each of the variance
+    ``spread**2 + PRIOR_LOG_ERROR**2``.
 
     Parameters
     ----------
@@ -329,9 +332,14 @@ def _draw_error_sizes(squared_errors: float, degrees: int, spread: float, seed: 
     degrees : int
         Number of past errors.
     spread : float
-        Standard deviation of the forecast paths, in logarithms.
+        Standard deviation of the forecast paths, in logarithms; part of the assumed variance.
     seed : int
         Seed of the random numbers.
+
+    Returns
+    -------
+    numpy.ndarray, shape (N_RANDOM_FORECAST_ERRORS,)
+        Absolute errors, in logarithms.
     """
     squared_errors, degrees = squared_errors + PRIOR_WEEKS * (spread**2 + PRIOR_LOG_ERROR**2), degrees + PRIOR_WEEKS
     draws = np.random.default_rng(seed).standard_t(degrees, N_RANDOM_FORECAST_ERRORS)

@@ -12,7 +12,7 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError, SchemaError
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_texts import percent_text
+from gpuplanner.core.units_and_number_formats import percent_text
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.gpu_models import GpuModel, ProfileName, load_any_gpu_model
 
