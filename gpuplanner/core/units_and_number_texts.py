@@ -20,6 +20,8 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 UNALLOCATED_TEAM = "__unallocated__"
 """Team of GPU-hours that no team was allocated, as OpenCost names it."""
+UNALLOCATED_LABEL = "Unallocated"
+"""Name of the GPU-hours that no team was allocated, of all causes, in tables and pages."""
 
 MIN_MINUTES_SHOWN_AS_HOURS = 120.0
 """Wait from which the text is in hours. [min]"""

@@ -5,10 +5,10 @@ from gpuplanner.notebook.dataset_and_quota_panels import ExplorePanel as Explore
 from gpuplanner.notebook.dataset_and_quota_panels import GpuModelPanel as GpuModelPanel
 from gpuplanner.notebook.dataset_and_quota_panels import SharingPanel as SharingPanel
 from gpuplanner.notebook.dataset_and_quota_panels import make_explore_panel as make_explore_panel
-from gpuplanner.notebook.dataset_forecast_and_cost_views import ahead as ahead
-from gpuplanner.notebook.dataset_forecast_and_cost_views import costs as costs
-from gpuplanner.notebook.dataset_forecast_and_cost_views import explore as explore
-from gpuplanner.notebook.dataset_forecast_and_cost_views import twenty_jobs as twenty_jobs
+from gpuplanner.notebook.forecast_and_cost_views import ahead as ahead
+from gpuplanner.notebook.forecast_and_cost_views import costs as costs
+from gpuplanner.notebook.forecast_and_cost_views import explore as explore
+from gpuplanner.notebook.forecast_and_cost_views import twenty_jobs as twenty_jobs
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel as CostPanel
 from gpuplanner.notebook.forecast_and_cost_panels import ForecastPanel as ForecastPanel
 from gpuplanner.notebook.forecast_and_cost_panels import ForecastQuestion as ForecastQuestion

@@ -24,7 +24,7 @@ from gpuplanner.decision.quota_recommendation import advise_quotas
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import assess_fairness
 from gpuplanner.notebook.dataset_and_quota_panels import ALL_GPU_MODELS, GpuModelPanel, SharingPanel
-from gpuplanner.notebook.dataset_forecast_and_cost_views import TraceView
+from gpuplanner.notebook.forecast_and_cost_views import TraceView
 from gpuplanner.notebook.views_and_panels import View
 from gpuplanner.notebook.what_if import WhatIf, whatif
 from gpuplanner.report import html_page as page
@@ -208,7 +208,7 @@ def size(
     Examples
     --------
     >>> found = size("gpt2", seq=1024, tokens=1e9, deadline_h=24, on="A100-80GB=8")
-    >>> found.plans().frame().select("gpu_model", "gpus").row(0)
+    >>> found.plans().df.select("gpu_model", "gpus").row(0)
     ('A100-80GB', 1)
     """
     if isinstance(on, TraceView):
@@ -347,7 +347,7 @@ class StudyView(Study):
     Examples
     --------
     >>> answer = evaluate(Scenario(month="2026-02", policies="fewer_nodes"))  # doctest: +SKIP
-    >>> answer.ways().frame().height  # doctest: +SKIP
+    >>> answer.ways().df.height  # doctest: +SKIP
     2
     """
 
