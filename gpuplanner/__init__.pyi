@@ -7,11 +7,11 @@ from gpuplanner.hardware.gpu_models import load_gpu_model as load_gpu_model
 from gpuplanner.hardware.mig_layouts import prove as prove
 from gpuplanner.ingest.dataset_folder import open_dataset as open_dataset
 from gpuplanner.ingest.source_registry import read as read
+from gpuplanner.notebook.forecast_and_cost_panels import ForecastQuestion as ForecastQuestion
 from gpuplanner.notebook.forecast_and_cost_views import ahead as ahead
 from gpuplanner.notebook.forecast_and_cost_views import costs as costs
 from gpuplanner.notebook.forecast_and_cost_views import explore as explore
 from gpuplanner.notebook.forecast_and_cost_views import twenty_jobs as twenty_jobs
-from gpuplanner.notebook.forecast_and_cost_panels import ForecastQuestion as ForecastQuestion
 from gpuplanner.notebook.layout_views import layouts as layouts
 from gpuplanner.notebook.study_views import compare as compare
 from gpuplanner.notebook.study_views import decide as decide

@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 
 
 SIGTERM_EXIT_CODE = 128 + signal.SIGTERM
+"""Exit code of a run that SIGTERM ended: 143, as in shells."""
 INTERRUPT_DELAY_S = 0.5
-"""Time after SIGTERM at which compiled code is interrupted by SIGINT [s]."""
+"""Time after SIGTERM after which SIGINT is sent to interrupt compiled code. [s]"""
 
 COMMANDS = {
     "start_commands": ("start", "notebook"),
@@ -60,7 +61,7 @@ COMMANDS = {
     "export_commands": ("catalog", "verify", "export", "diff"),
     "recurring_commands": ("check", "schedule", "watch"),
 }
-"""Commands by module of this package, so that a command loads only its own module."""
+"""Names of commands by the module of this package that defines them, so that a command imports only its own module."""
 
 COMMANDS_BY_HEADING = {
     "Get started": ("start", "demo", "notebook"),
@@ -70,7 +71,7 @@ COMMANDS_BY_HEADING = {
     "Deliver": ("report", "export", "diff", "schedule"),
     "Verify and monitor": ("verify", "check", "watch", "catalog"),
 }
-"""Commands by heading, in the order in which help lists them; a hidden command is named where it is used."""
+"""Names of commands by heading, in the order in which the help lists them; hidden commands are in none."""
 PROGRAM_OPTIONS = (
     "-V, --version   Show the version and exit.",
     "-h, --help      Show this message and exit.",
@@ -108,6 +109,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+"""The command-line application, to which each module of commands adds its own."""
 
 
 def _print_version(requested: bool) -> None:
@@ -229,7 +231,7 @@ def _run_app() -> None:
 def _format_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """Format a warning for stderr, with the signature of ``warnings.formatwarning``; ours without file and line."""
+    """Format a warning for stderr, as ``warnings.formatwarning`` does; warnings of gpuplanner without file and line."""
     if issubclass(category, GpuPlannerWarning):
         return escape_controls(f"gpuplanner: warning: {message}\n")
     return escape_controls(f"{filename}:{lineno}: {category.__name__}: {message}\n{line or ''}")
@@ -317,7 +319,7 @@ def check_chart_name(path: Path | None) -> Path | None:
 
 
 def chart_option(text: str) -> Any:  # noqa: ANN401 - what typer takes
-    """Make the typer option of a chart file with a help text."""
+    """Make the typer option for a chart file, which must end in .html or .svg, with a help text."""
     return Option(metavar="FILE", callback=check_chart_name, help=text)
 
 
@@ -347,9 +349,13 @@ def field_option(name: str, **typer_options: Any) -> Any:  # noqa: ANN401 - what
 
 
 Json = Annotated[bool, Option("--json", help="Print only JSON on stdout.")]
+"""Option ``--json``: JSON instead of text on stdout."""
 Out = Annotated[Path, Option("-o", "--out", help="Output folder or file.")]
+"""Option ``-o``: output folder or file."""
 Tz = Annotated[str | None, Option(help="Time zone of times without an offset, such as Europe/Oslo.")]
+"""Option ``--tz``: time zone of times without an offset."""
 SmallestGroup = Annotated[int, field_option("smallest_group", metavar="N", min=0)]
+"""Option ``--smallest-group``: smallest number of people in a group that is shown by name."""
 Overwrite = Annotated[
     bool,
     Option(
@@ -357,8 +363,10 @@ Overwrite = Annotated[
         expose_value=False
     )
 ]  # fmt: skip
+"""Option ``--overwrite``: replace output files that gpuplanner did not write."""
 Quiet = Annotated[bool, Option("--quiet", help="Print no progress messages on stderr.")]
-WorkersAsked = Annotated[
+"""Option ``--quiet``: no progress messages on stderr."""
+WorkersOption = Annotated[
     str | None,
     Option(
         "--workers",
@@ -366,10 +374,12 @@ WorkersAsked = Annotated[
         help="Number of processes, or the address of a Dask scheduler (tcp://host:8786); results are the same.",
     ),
 ]
+"""Option ``--workers``: number of processes, or address of a Dask scheduler."""
 Set = Annotated[
     list[str] | None,
     Option("--set", metavar="KEY=VALUE", help="Set a field of the scenario, such as nodes=12; repeatable."),
 ]
+"""Option ``--set``: texts ``KEY=VALUE`` that set fields of the scenario; repeatable."""
 ScenarioPath = Annotated[
     str,
     Argument(
@@ -377,7 +387,9 @@ ScenarioPath = Annotated[
         help="Scenario YAML file, folder written by 'gpuplanner start' or 'gpuplanner ingest', or 'sample'.",
     ),
 ]
+"""Argument SCENARIO: scenario file, dataset folder, output folder of ``start``, or ``sample``."""
 GpuModelName = Annotated[str | None, Option(help="GPU model; a unique prefix is enough, such as A100-80.")]
+"""Option ``--gpu-model``: GPU model or a unique prefix of its name."""
 GpuModels = Annotated[
     list[str] | None,
     Option(
@@ -386,6 +398,7 @@ GpuModels = Annotated[
         help="GPU model or MIG profile behind a name in the files, such as a100=A100-40GB-SXM4; repeatable.",
     ),
 ]
+"""Option ``--map-gpu``: texts ``NAME=MODEL``, the GPU model by its label in the source; repeatable."""
 
 
 @dataclass(frozen=True)
@@ -434,7 +447,7 @@ def scenario_beside(folder: Path) -> Scenario | None:
 
 
 def parse_gpu_models(texts: list[str] | None) -> dict[str, str] | None:
-    """Parse options ``NAME=MODEL``: GPU models by their label in a source; None without options."""
+    """Parse texts ``NAME=MODEL`` of ``--map-gpu`` to GPU models by their label in a source; None without any."""
     gpu_models = {}
     for text in texts or []:
         label, equals, name = text.partition("=")
@@ -508,8 +521,11 @@ CURRENCY_COLUMN = "BillingCurrency"
 """Column with the currency of a row."""
 
 PRICE_LABEL_PREFIX = "price_per_"
+"""Prefix of the names of printed values that are prices."""
 _CURRENCY_SUFFIX = re.compile(r"_([A-Z]{3})$")
+"""Suffix of the name of an amount of money: its currency, such as ``_USD``."""
 _DECIMAL_PATTERN = re.compile(r"-?\d{1,60}(\.\d{1,30})?")
+"""Text that is a decimal number, as amounts of money are in JSON."""
 
 
 def show(values: Mapping[str, object], *, as_json: bool = False) -> None:

@@ -97,7 +97,7 @@ def _optional_effects(scenario: Scenario) -> dict[str, Any]:
 
 
 def _effects_to_plain(effects: Mapping[str, Any]) -> dict[str, object]:
-    """Convert effects for :func:`show`: results to dicts, the table of placements as it is."""
+    """Convert simulated effects to values that :func:`show` prints: results to dicts; the table of placements stays."""
     return {name: part if name == "placements" else part.to_dict() for name, part in effects.items()}
 
 
@@ -137,7 +137,7 @@ def compare_pools(fleet: FleetPools, *, quiet: bool) -> dict[str, Comparison]:
 def show_pools(
     comparisons: Mapping[str, Comparison], *, quiet: bool, effects: Mapping[str, Mapping[str, Any]] | None = None
 ) -> None:
-    """Print the comparison of each GPU pool, and a sentence on all pools.
+    """Print the comparison of each GPU pool, and a summary sentence for all pools.
 
     Parameters
     ----------
@@ -195,19 +195,20 @@ def _show_sharing_tried(rules_comparison: RulesComparison) -> None:
     echo("")
     subject = f"{rules_comparison.after} instead of {rules_comparison.before}"
     title = f"{subject}: GPU-hours a week waited and lost ({rules_comparison.blocks})"
-    show_frame(rules_comparison.teams.select(SHARING_COLUMNS), title=title)
+    show_frame(rules_comparison.teams.select(SHOWN_SHARING_COLUMNS), title=title)
     echo(rules_comparison.verdict_sentence, *rules_comparison.notes)
 
 
-SHARING_COLUMNS = (
+SHOWN_SHARING_COLUMNS = (
     "team", "jobs", "wait_before_min", "wait_after_min", "waited_before", "waited_after", "change", "change_low",
     "change_high", "never_before", "never_after", "verdict", "lost_before", "lost_after", "stops_after",
     "failures_after",
 )  # fmt: skip
+"""Printed columns of the comparison of each team's queue wait before and after a change of quotas or preemption."""
 
 
 def _policy_row(policy_row: PolicyRow, comparison: Comparison) -> dict[str, object]:
-    """Printed row of a policy; a star marks the recommended one."""
+    """Make the printed row of a policy; a star marks the recommended policy."""
     from gpuplanner.decision.decision_types import TODAY
 
     reason = policy_row.reason or ""
@@ -310,7 +311,9 @@ def _show_teams(fairness: Fairness) -> None:
 
 
 _EXIT_BY_STOP_REASON = {"time_limit": Exit.TIME_LIMIT, "user": Exit.INTERRUPTED}
+"""Exit code of ``binpack`` by the reason for which its search stopped early."""
 _DEFAULT_COSTS = {"bin_cost": 1.0, "fire_up_cost": 0.0, "busy_cost": 0.0}
+"""Costs of ``binpack`` that are used if another cost is given, by argument of ``pack_for_cost``."""
 
 
 @app.command()
@@ -405,14 +408,19 @@ def _pack_and_verify(
 Services = Annotated[
     Path | None, Option(metavar="DIR", help="Size inference services: folder of measured profiles, one CSV file each.")
 ]
+"""Option ``--services``: folder of measured profiles of inference services."""
 Rates = Annotated[
     Path | None, Option(metavar="CSV", help="With --services: requests per second, one column for each service.")
 ]
+"""Option ``--rates``: CSV file of requests per second of each service."""
 Latencies = Annotated[Path | None, Option(metavar="CSV", help="With --services: latency limits in ms, as --rates.")]
+"""Option ``--latencies``: CSV file of the latency limits of each service [ms]."""
 Row = Annotated[int | None, Option(min=1, help="With --services: row of --rates and --latencies.")]
+"""Option ``--row``: row of both CSV files that is used, from 1."""
 LatencyShare = Annotated[
     float | None, Option(help="With --services: share of the latency limit that a batch may take. [default: 0.45]")
 ]
+"""Option ``--latency-share``: share of the latency limit that a batch may take [0-1]."""
 
 
 OptionalScenarioPath = Annotated[
@@ -422,6 +430,7 @@ OptionalScenarioPath = Annotated[
         help="Scenario YAML file, dataset folder written by 'gpuplanner ingest', or 'sample'; none with --services.",
     ),
 ]
+"""Argument SCENARIO of ``plan``, which is left out with ``--services``."""
 
 
 @dataclass(frozen=True)
@@ -501,7 +510,7 @@ def write_plan(out: Path | None, text: Callable[[], str]) -> None:
 
 
 def written_plan_lines(out: Path | None) -> list[str]:
-    """Message with the file of a plan and the command that verifies it; empty without a file."""
+    """Make the messages that name the file of a plan and the command that verifies it; none without a file."""
     return [] if out is None else [f"written: {out} (check it: gpuplanner verify {out})"]
 
 

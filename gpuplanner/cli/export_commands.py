@@ -69,9 +69,11 @@ def diff(
 
 
 catalog = typer.Typer(help="Browse GPU models, MIG profiles, prices and carbon factors.", no_args_is_help=True)
+"""Group of the commands ``catalog ...``, which browse GPU models, MIG profiles and prices."""
 app.add_typer(catalog, name="catalog")
 
 GpuModelArgument = Annotated[str, Argument(metavar="MODEL", help="GPU model; a unique prefix is enough.")]
+"""Argument MODEL of the ``catalog`` commands: GPU model or a unique prefix of its name."""
 
 
 @catalog.command("gpu-models")

@@ -18,7 +18,7 @@ from gpuplanner.cli.application import (
     Quiet,
     ScenarioOptions,
     ScenarioPath,
-    WorkersAsked,
+    WorkersOption,
     app,
     echo,
     notify,
@@ -46,7 +46,7 @@ LEDGER_TITLES = {
     "Baseline": "GPU-hours of each month against the first month",
     "Forecasts": "GPU-hours planned too many and too few, and their cost above a perfect forecast",
 }
-"""Titles of the tables of a savings ledger."""
+"""Printed titles of the tables of a savings ledger, by table name."""
 COST_BREAKDOWNS = ("tenant", "ownership", "bucket", "gpu_model", "end", "job")
 """Columns by which ``cost`` can break down a cost."""
 
@@ -190,7 +190,7 @@ def _show_cost_review(cost_review: CostReview, by: str) -> None:
         echo(cost_review.total_text)
         table = cost_review.breakdown(by).with_columns(pl.col("^share$") * 100)
         show_frame(table, title=f"Cost by {column_heading(by)}, {cost_review.currency}{cost_review.price_basis}")
-        echo(cost_review.bridge)
+        echo(cost_review.unallocated_text)
         show_frame(cost_review.units, title=f"Unit costs, {cost_review.currency}{cost_review.price_basis}")
     if cost_review.energy is not None:
         states = cost_review.states.select("state", "gpu_hours", "^energy_.*$", "^counted_.*$")
@@ -232,8 +232,9 @@ def _parse_refresh(scenario: Scenario, months: int, text: str) -> HardwareRefres
 BACKTEST_HORIZON, BACKTEST_GAP, N_CUTOFFS, CPU_BUDGET_S = 24, 6, 20, 1.0
 """Defaults of ``--backtest``: horizon and gap [intervals], number of cutoffs, CPU time for each series [s]."""
 SERIES_KINDS = ("tenant", "gpu_model", "profile")
+"""Values of ``forecast --by``: the attribute by which demand series are formed."""
 MIN_PARALLEL_CPU_S = 60.0
-"""Expected CPU time from which a backtest uses all processors by default [s]."""
+"""Expected CPU time of a backtest above which all processors are used by default. [s]"""
 
 
 @app.command()
@@ -255,7 +256,7 @@ def forecast(
         float, Option(min=0, help="Backtest CPU seconds for each series; the slowest models drop out first.")
     ] = CPU_BUDGET_S,
     models: Annotated[str | None, Option(help="Models to backtest, separated by commas.")] = None,
-    workers: WorkersAsked = None,
+    workers: WorkersOption = None,
     with_known: Annotated[
         bool, Option("--known/--no-known", help="Use the jobs that run or wait at the cutoff.")
     ] = True,

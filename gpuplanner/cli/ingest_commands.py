@@ -18,7 +18,7 @@ from gpuplanner.cli.application import (
     Quiet,
     SmallestGroup,
     Tz,
-    WorkersAsked,
+    WorkersOption,
     app,
     chart_option,
     echo,
@@ -67,7 +67,7 @@ def ingest(
     replace: Annotated[
         bool, Option("--replace", help="Read the source again and replace the rows that it gave before.")
     ] = False,
-    workers: WorkersAsked = None,
+    workers: WorkersOption = None,
     list_sources: Annotated[bool, Option("--list", help="List the sources and exit.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,

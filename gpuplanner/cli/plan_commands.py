@@ -93,7 +93,7 @@ def plan_problem_file(
         write_plan(out, lambda: plan_to_json(fleet.plans[pool_name], problem))
     else:
         write_plan(out, lambda: fleet_to_json(fleet, pools))
-    parts = {name: plan_figures(plan, pools[name], as_json=as_json) for name, plan in fleet.plans.items()}
+    parts = {name: printed_plan_values(plan, pools[name], as_json=as_json) for name, plan in fleet.plans.items()}
     choices_by_pool = {
         name: compare_plan_choices(
             PlannedProblem(pools[name], plan),
@@ -105,7 +105,7 @@ def plan_problem_file(
     }
     if as_json:
         parts = {name: part | {"plan_choices": choices_by_pool.get(name, ())} for name, part in parts.items()}
-    totals = fleet_figures(fleet)
+    totals = printed_fleet_values(fleet)
     if len(pools) > 1:
         totals["pools"] = parts
     else:
@@ -147,7 +147,7 @@ def plan_pools(
     planned = plan_fleet(fleet, **plan_options, report_pool=lambda name: notify(f"planning {name} ...", quiet=quiet))
     fleet_plan = planned.combined_plan
     write_plan(out, lambda: fleet_to_json(planned.combined_plan, planned.problems))
-    figures = fleet_figures(fleet_plan)
+    figures = printed_fleet_values(fleet_plan)
     if not as_json:
         show_frame(planned.summary_table, title="Plans by pool")
         if planned.transfers:
@@ -159,7 +159,9 @@ def plan_pools(
     comparisons = compare_pools(fleet, quiet=quiet) if compare else {}
     if as_json:
         pools = planned.pools.items()
-        parts = {name: plan_figures(pool_plan.plan, pool_plan.problem, as_json=True) for name, pool_plan in pools}
+        parts = {
+            name: printed_plan_values(pool_plan.plan, pool_plan.problem, as_json=True) for name, pool_plan in pools
+        }
         comparison_values = {name: pool_plan.to_dict() for name, pool_plan in comparisons.items()} or None
         figures |= {"moves": planned.transfer_table.to_dicts()}
         show(figures | {"pools": parts, "comparison": comparison_values, "remarks": planned.remarks}, as_json=True)
@@ -169,15 +171,15 @@ def plan_pools(
     return exit_code_of_plan(fleet_plan.status, timed_out=timed_out)
 
 
-def fleet_figures(fleet: FleetPlan) -> dict[str, object]:
-    """Printed figures of the plans of several GPU pools: their sums."""
+def printed_fleet_values(fleet: FleetPlan) -> dict[str, object]:
+    """Return the values that are printed of the plans of several GPU pools, by label: their sums."""
     return {name: getattr(fleet, name) for name in ("status", "objective", "bound", "gap")} | {
         name: sum(getattr(plan, name) for plan in fleet.plans.values()) for name in ("unmet_gpu_hours", "changes")
     }
 
 
 def idle_remarks(fleet: FleetPools) -> list[str]:
-    """Sentence on GPU models that no job was allocated; empty without such."""
+    """Return a sentence on the GPU models to which no job was allocated; empty if there is none."""
     if not fleet.idle:
         return []
     listed = ", ".join(f"{gpus:,} × {name}" for name, gpus in fleet.idle.items())
@@ -210,8 +212,8 @@ def _plan_and_verify(path: str, pools: Mapping[str, PlanProblem], search_options
     return fleet
 
 
-def plan_figures(plan: Plan, problem: PlanProblem, *, as_json: bool) -> dict[str, object]:
-    """Printed figures of a plan and of its layout changes.
+def printed_plan_values(plan: Plan, problem: PlanProblem, *, as_json: bool) -> dict[str, object]:
+    """Return the values that are printed of a plan and of its layout changes, by label.
 
     Parameters
     ----------
@@ -366,7 +368,7 @@ def plan_layouts(
             echo(weighed_plans.preference_text)
     layout_plan = planned.plan
     write_plan(out, lambda: plan_to_json(layout_plan, planned.problem))
-    figures = plan_figures(layout_plan, planned.problem, as_json=as_json)
+    figures = printed_plan_values(layout_plan, planned.problem, as_json=as_json)
     choices = () if weighed_plans is not None else compare_with_unrestricted(scenario, planned)
     gain_over_fixed = compare_plan_with_fixed(scenario, planned)
     if as_json:

@@ -105,6 +105,7 @@ FILE_SUFFIXES_BY_SCHEDULER = {
     "ci": ["yaml"],
     "kubernetes": ["yaml"],
 }
+"""Suffixes of the example files of ``schedule``, by kind of scheduler."""
 
 
 def report_month_range(
@@ -326,7 +327,7 @@ def _evaluate(
 
     Returns
     -------
-    tuple of Watched, and FleetLook or None
+    tuple of WatchState, and FleetEvaluation or None
         New state, and the evaluation; None if the data have not changed.
     """
     from gpuplanner.core.serialization import to_json
@@ -400,6 +401,7 @@ def _intervals_between(scenario: Scenario, interval_s: float) -> int:
 
 
 def _show_replay(scenario: Scenario, days: int, interval_s: float, *, as_json: bool, quiet: bool) -> None:
+    """Print the cost in GPU-hours of watching, and of other policies, over the last `days` days of the data."""
     import polars as pl
 
     from gpuplanner.decision.replanning import replay_past

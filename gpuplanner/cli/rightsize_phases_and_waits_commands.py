@@ -30,19 +30,22 @@ if TYPE_CHECKING:
 
 
 Folder = Annotated[str, Argument(metavar="DIR", help="Dataset folder from 'ingest', or 'sample'.")]
+"""Argument DIR: dataset folder, or ``sample``."""
 
 SHOWN_JOB_COLUMNS = (
     "job_id", "attempt", "state", "gpu_model", "profile", "instances", "memory_asked_gib", "memory_peak_gib",
     "sm_activity", "gpus_active", "run_s", "time_limit_s", "wait_s", "profile_needed", "size_from",
 )  # fmt: skip
+"""Printed columns of recommendations for single jobs."""
 SHOWN_GROUP_COLUMNS = (
     "user", "job_class", "profile", "instances", "jobs", "memory_asked_gib", "memory_peak_gib", "recommended_profile",
     "instances_hint", "size_risk", "size_risk_at_most", "time_limit_s", "recommended_time_limit_s", "risk_time_out",
     "saved_gpu_hours", "freed_limit_gpu_hours", "size_reason", "limit_reason",
 )  # fmt: skip
+"""Printed columns of recommendations for groups of jobs."""
 
-PLUGIN_FORM = "device-plugin"
-"""Output format of the configuration for MPS and time-slicing."""
+DEVICE_PLUGIN_FORMAT = "device-plugin"
+"""Value of ``--format`` for the NVIDIA device plugin configuration of MPS and time-slicing."""
 
 
 @app.command()
@@ -101,7 +104,7 @@ def rightsize(
     from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, requested_and_used
     from gpuplanner.usage.study_history import load_dataset, merge_small_tenants, observation_ends_at
 
-    forms = (PLUGIN_FORM,) if share else REQUEST_FORMS
+    forms = (DEVICE_PLUGIN_FORMAT,) if share else REQUEST_FORMS
     if form is not None and form not in forms:
         raise typer.BadParameter(f"--format: expected one of {', '.join(forms)}; got {form!r}")
     if smallest_group and job is not None:
@@ -290,6 +293,7 @@ def _samples_of_jobs(samples: pl.DataFrame | None, job: str | None) -> pl.DataFr
 def _show_job_phases(
     samples: pl.DataFrame, job_phases: pl.DataFrame, jobs: pl.DataFrame, gpu_model: GpuModel, *, as_json: bool
 ) -> None:
+    """Print the phases, bottlenecks and utilization dips of one job."""
     import polars as pl
 
     from gpuplanner.usage.bottlenecks import classify_bottlenecks
@@ -327,6 +331,7 @@ def _show_class_phases(
     *,
     as_json: bool,
 ) -> None:
+    """Print the phases, bottlenecks and fitting MIG profile by job class."""
     import polars as pl
 
     from gpuplanner.usage.bottlenecks import bottlenecks_by_class, classify_bottlenecks

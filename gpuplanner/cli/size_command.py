@@ -32,12 +32,14 @@ JOB_PLAN_COLUMNS = (  # printed columns of plans for a job
     "concurrency",
     "predicted_gib", "upper_gib", "gpu_gib", "p_oom", "tokens_per_s", "hours", "price", "energy_kwh",
 )  # fmt: skip
+"""Printed columns of plans for a training job."""
 
 SERVICE_PLAN_COLUMNS = (  # printed columns of plans for a service
     "rank", "gpu_model", "profile", "replicas", "gpus_per_replica", "gpus", "ttft_p99_ms", "ttft_high_ms", "itl_p95_ms",
     "itl_high_ms", "headroom", "usd_per_hour", "usd_per_million_tokens", "usd_per_million_prompt_tokens",
     "usd_per_million_answer_tokens",
 )  # fmt: skip
+"""Printed columns of plans for an inference service."""
 
 SHOWN_INPUTS = ("model", "method", "gpu_model", "gpus", "concurrency")
 """Input columns that are printed beside the predictions."""
@@ -54,6 +56,7 @@ TableFile = Annotated[
         "With --task serve the speed: model, gpu_model, gpus, precision, prompt_tokens, answer_tokens, concurrency.",
     ),
 ]
+"""Option ``--table``: CSV file with a job in each row."""
 
 
 @app.command()
@@ -233,6 +236,7 @@ def _show_speeds(path: Path, gpu_counts: dict[str, int | None] | None, *, as_jso
 
 
 def _show_job_plans(request: SizingRequest, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json: bool) -> None:
+    """Print the GPU counts and MIG profiles on which a job fits, with memory, speed and cost."""
     from gpuplanner.sizing.job_size import size_job
 
     job_size = size_job(request, peaks, speeds)
@@ -318,6 +322,7 @@ def _predict_table(path: Path, out: Path | None, model: PeakModel | None, *, as_
 
 
 def _show_measured_peaks(source: str, gpu_counts: dict[str, int | None] | None, *, as_json: bool) -> None:
+    """Print measured memory peaks of jobs beside the predicted ones."""
     from gpuplanner.sizing.memory_trend import compare_measured_and_predicted_slices, read_dataset_peaks
 
     gpu_model = _single_gpu_model(gpu_counts, "--measured")
@@ -330,6 +335,7 @@ def _show_measured_peaks(source: str, gpu_counts: dict[str, int | None] | None, 
 
 
 def _learn_from_runs(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:
+    """Fit the memory model to measured runs of a CSV file, write it to `out` and print the rows by tool."""
     from gpuplanner.core.output_writing import write_atomically
     from gpuplanner.sizing.learned_memory import format_peak_model, learn_own_runs
     from gpuplanner.sizing.training_run_tables import collect_measured_runs, list_unread_rows

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gpuplanner.usage.study_history import FleetPools
 
 
-def are_clusters(files: Sequence[str]) -> bool:
+def are_several_datasets(files: Sequence[str]) -> bool:
     """Whether the arguments are several dataset folders, each of a cluster."""
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
 
@@ -147,9 +147,11 @@ def _write_results(
 
 
 SAMPLE_NAME = "sample"
+"""Argument that stands for the bundled sample dataset."""
 JSON_PARTS = ("decision", "waits", "wait_curve", "headroom", "growth_per_week", "exhaustion", "projects")
 """Keys of a comparison that ``start --json`` prints."""
 NO_GPU_JOBS_PATTERN = re.compile(r"got (\d+) rows and none of them: requests no GPU in \1 row")
+"""Text of the ingest error of files in which no job requests a GPU."""
 
 
 @app.command()
@@ -200,7 +202,7 @@ def start(
     asker = StartPrompt.for_terminal(yes=yes, verbose=verbose)
     stated_options = ScenarioOptions(stated, options.assignments)
     models = parse_gpu_models(gpu_models)
-    groups = [[file] for file in files] if are_clusters(files) else [files]
+    groups = [[file] for file in files] if are_several_datasets(files) else [files]
     prepared = [_prepare_scenario(group, out, asker, stated_options, models) for group in groups]
     scenario, folder, source, no_data_reason = prepared[0]
     usable_scenarios = [usable for usable, _, _, reason in prepared if reason is None]

@@ -32,19 +32,21 @@ if TYPE_CHECKING:
     from gpuplanner.usage.study_history import FleetPools
 
 
-LABEL_WIDTH = 11
+LABEL_WIDTH_CHARACTERS = 11
+"""Width of the label column of messages. [characters]"""
 MAX_NAMED_FILES = 4
+"""Largest number of imported files that a message names."""
 MIN_SHOWN_STEP_S = 2.0
-"""Time after which a running step shows its progress [s]."""
+"""Duration from which a running step shows its progress. [s]"""
 
 
 def print_fact(label: str, text: str) -> None:
     """Print a label and a text on stderr."""
-    notify(f"{label:<{LABEL_WIDTH}}{text}".rstrip())
+    notify(f"{label:<{LABEL_WIDTH_CHARACTERS}}{text}".rstrip())
 
 
 class Progress:
-    """Line on a terminal that shows a long step while it runs."""
+    """Progress line on a terminal that shows a long step while it runs."""
 
     def __init__(self, *, verbose: bool) -> None:
         self.verbose = verbose and sys.stderr.isatty()
@@ -57,13 +59,14 @@ class Progress:
     def show_step(self, text: str, label: str = "") -> None:
         """Show a step if it is a policy, or if more than :data:`MIN_SHOWN_STEP_S` have passed."""
         if time.monotonic() - self.began > MIN_SHOWN_STEP_S or not label:
-            self._show(f"{label:<{LABEL_WIDTH}}{text} ...")
+            self._show(f"{label:<{LABEL_WIDTH_CHARACTERS}}{text} ...")
 
     def clear(self) -> None:
         """Remove the line."""
         self._show("")
 
     def _show(self, text: str) -> None:
+        """Replace the text of the progress line."""
         if self.verbose:
             typer.echo(f"\r\x1b[K{escape_controls(text)}", err=True, nl=False)
 
@@ -149,11 +152,14 @@ def print_policies(comparison: Comparison) -> None:
 
 
 def print_decision(comparison: Comparison, data: str, out_dir: Path) -> None:
-    """Print the recommendation: sentences, figures, next steps and missing data; the bundle is in a folder."""
+    """Print the recommendation: sentences, key numbers, next steps and missing data.
+
+    `out_dir` is the folder with the change bundle, which the text names.
+    """
     decision = comparison.decision
     shown_data = min(data, os.path.relpath(data), key=len)  # as a person types it
     echo("", *split_sentences(decision))
-    if rows := decision_figures(comparison):
+    if rows := decision_key_numbers(comparison):
         echo("", *(f"  {label:<18} {text}" for label, text in rows))
     if decision.next_steps:
         echo("\nNext steps")
@@ -169,7 +175,7 @@ def print_decision(comparison: Comparison, data: str, out_dir: Path) -> None:
         echo("")
     for number, missing in enumerate(decision.missing):
         label = "Missing" if number == 0 else ""
-        echo(f"{label:<{LABEL_WIDTH}}{missing.what}: {missing.command.replace(data, shown_data)}")
+        echo(f"{label:<{LABEL_WIDTH_CHARACTERS}}{missing.what}: {missing.command.replace(data, shown_data)}")
 
 
 MAX_INLINE_STEP_LENGTH = 72
@@ -182,8 +188,8 @@ def split_sentences(decision: Decision) -> list[str]:
     return [f"{part}." for part in parts[:-1]] + parts[-1:]
 
 
-def decision_figures(comparison: Comparison) -> list[tuple[str, str]]:
-    """Label and text of the figures of a decision: GPUs, allocation, energy and the next purchase."""
+def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return label and text of the key numbers of a decision: GPUs, allocation, energy and the next purchase."""
     decision, exhaustion, impact = comparison.decision, comparison.exhaustion, comparison.decision.financial_impact
     if decision.action == "none":
         return []
@@ -231,7 +237,7 @@ def decision_figures(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def _change_text(texts: Sequence[str]) -> str:
-    """Text of today's value, with an arrow to the recommended one if it differs."""
+    """Format a quantity today and as recommended, with an arrow between both texts if they differ."""
     return " → ".join(dict.fromkeys(texts))
 
 
@@ -241,8 +247,10 @@ def print_projects(answers: Sequence[ProjectAnswer]) -> None:
         echo("\nProjects", *(f"  {answer.sentence}" for answer in answers))
 
 
-UTC_NAME = "UTC"
-MAX_OFFSET_H = 14
+UTC_ZONE_NAME = "UTC"
+"""Name of the time zone UTC."""
+MAX_UTC_OFFSET_H = 14
+"""Largest offset from UTC for which a time zone name is made. [h]"""
 
 
 @dataclass
@@ -258,7 +266,7 @@ class StartPrompt:
 
     @classmethod
     def for_terminal(cls, *, yes: bool, verbose: bool) -> StartPrompt:
-        """Make an asker that asks questions only on a terminal and without ``--yes``."""
+        """Make a prompt that asks questions only on a terminal and without ``--yes``."""
         return cls(interactive=verbose and not yes and sys.stdin.isatty() and sys.stderr.isatty(), verbose=verbose)
 
     def print_assumption(self, label: str, value: str, basis: str) -> None:
@@ -286,7 +294,7 @@ class StartPrompt:
         if not self.interactive:
             return default, False
         while True:
-            prompt = f"{label:<{LABEL_WIDTH}}{question}, Enter = {default}]"
+            prompt = f"{label:<{LABEL_WIDTH_CHARACTERS}}{question}, Enter = {default}]"
             text = typer.prompt(prompt, default=default, show_default=False, err=True)
             try:
                 return check(text.strip()), True
@@ -321,7 +329,7 @@ def ask_time_zone(
     if naive is None:
         return None, zone_of_offsets(offsets) if offsets else None, "from the offsets in the file (--tz)"
     question = f"times such as {naive!r} have no offset [name of the zone, such as Europe/Oslo"
-    time_zone, is_given = prompt.answer("Time zone", question, UTC_NAME, check_zone)
+    time_zone, is_given = prompt.answer("Time zone", question, UTC_ZONE_NAME, check_zone)
     basis = "as answered" if is_given else f"assumed: times such as {naive} have no offset (--tz)"
     return time_zone, time_zone, basis
 
@@ -334,12 +342,12 @@ def zone_of_offsets(offsets: tuple[str, ...]) -> str:
     >>> zone_of_offsets(("+01:00",)), zone_of_offsets(("Z",)), zone_of_offsets(("+01:00", "+02:00"))
     ('Etc/GMT-1', 'UTC', 'UTC')
     """
-    if len(offsets) != 1 or offsets[0] in ("Z", UTC_NAME):
-        return UTC_NAME
+    if len(offsets) != 1 or offsets[0] in ("Z", UTC_ZONE_NAME):
+        return UTC_ZONE_NAME
     sign, digits = offsets[0][0], offsets[0][1:].replace(":", "")
     hours, minutes = int(digits[:2]), int(digits[2:])
-    if hours == 0 or minutes or hours > MAX_OFFSET_H:
-        return UTC_NAME
+    if hours == 0 or minutes or hours > MAX_UTC_OFFSET_H:
+        return UTC_ZONE_NAME
     return f"Etc/GMT{'-' if sign == '+' else '+'}{hours}"  # POSIX zones have the inverted sign
 
 
@@ -380,8 +388,10 @@ def ask_ownership(prompt: StartPrompt, actuator: str) -> str:
 
 
 SCENARIO_FILE = "scenario.yaml"
+"""Name of the scenario file in the output folder of ``start``."""
 START_REPORT_MARK = FolderMark(MANIFEST, "gpuplanner report 1", names=("index.html", SCENARIO_FILE))
-"""Mark of a report folder, so that start and report replace each other's; without importing the report package."""
+"""Features of a report folder, so that ``start`` and ``report`` replace each other's; the report package is not
+imported for it."""
 
 
 def write_scenario_and_bundle(scenario: Scenario, folder: Path, comparison: Comparison) -> None:

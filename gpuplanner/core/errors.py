@@ -14,15 +14,16 @@ from pathlib import Path
 
 MAX_EXAMPLES = 5
 """Number of values that a message lists before "and n more"."""
-REPLACE_FILE_HINT = "Give the right file, or write it again."
-"""Fix for a file with unexpected content."""
-NAME_SOURCE_HINT = "Write the file again, or name its source (gpuplanner ingest --list)."
-"""Fix for a file that does not belong to the stated source."""
+REPLACE_FILE_FIX = "Give the right file, or write it again."
+"""Fourth part of an error message (the fix) about a file with unexpected content."""
+NAME_SOURCE_FIX = "Write the file again, or name its source (gpuplanner ingest --list)."
+"""Fourth part of an error message (the fix) about a file that is not of the stated source."""
 
 _CONTROL_CHARACTER_PATTERN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-"""Characters that a terminal obeys instead of showing: control codes, text direction, and code points without text."""
+"""Characters that a terminal interprets instead of displaying: control codes, text direction marks, surrogates and
+noncharacters."""
 
 
 class GpuPlannerError(Exception):
@@ -163,12 +164,12 @@ def first_error_line(error: BaseException) -> str:
 
 
 def _escape_to_one_line(text: str) -> str:
-    """Escape line ends, tabs and control characters, so that text from outside is one plain line of a message."""
+    """Escape line ends, tabs and control characters, so that untrusted text stays on one line of a message."""
     return escape_controls(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def examples(values: Sequence[object]) -> str:
-    """Format at most five of the values, and the number of the others.
+    """Format the first five values for a message, and the number of the others.
 
     Examples
     --------

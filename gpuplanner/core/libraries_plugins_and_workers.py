@@ -111,7 +111,7 @@ PROGRESS_BAR_WIDTH_CHARACTERS = 30
 
 
 def report_bytes_read(done: int, total: int) -> None:
-    """Report to the callback of this context, if any, how many bytes of all were read."""
+    """Report to the callback of this context, if there is one, that `done` of `total` bytes were read."""
     on_progress = _BYTE_PROGRESS_CALLBACK.get()
     if on_progress is not None:
         on_progress(done, total)
@@ -179,17 +179,19 @@ def format_progress_bar(done: int, total: int) -> str:
 
 
 log = logging.getLogger(__name__)
+"""Logger of this module."""
 
 Function = TypeVar("Function", bound=Callable[..., object])
+"""Type of a function that is compiled, and of the compiled function."""
 
 
 def compile_entry(function: Function, **options: object) -> Function:
-    """Compile a function that Python calls, once for all at its first call; other threads run on meanwhile.
+    """Compile a function that Python code calls with numba, at its first call, without blocking other threads.
 
     Machine code is cached next to the source, else in ``NUMBA_CACHE_DIR`` or the user's cache folder, and only in
     memory if none of them is writable. Numba itself detects changes only in the file of the function, not in functions
     that it calls. The source of its whole package is therefore part of the cache key: all files below the folder of the
-    package, or the files next to a function from elsewhere.
+    package, or, for a function of another package, the files in the same folder.
     """
     dispatcher = _njit()(function, nogil=True, **options)
     with suppress(RuntimeError):
@@ -198,7 +200,7 @@ def compile_entry(function: Function, **options: object) -> Function:
 
 
 def compile_helper(function: Function, **options: object) -> Function:
-    """Compile a function that only other compiled functions call."""
+    """Compile a function with numba that is called only by other compiled functions."""
     return _njit()(function, **options)  # type: ignore[no-any-return]
 
 
@@ -249,9 +251,11 @@ def _make_cache_class(folder: Path) -> type[Any]:
 
 
 READER_ENTRY_POINT_GROUP = "gpuplanner.readers"
+"""Entry point group in which other packages provide readers of data sources."""
 POLICY_ENTRY_POINT_GROUP = "gpuplanner.policies"
+"""Entry point group in which other packages provide operating policies."""
 EXPORTER_ENTRY_POINT_GROUP = "gpuplanner.exporters"
-"""Entry point groups of readers, policies and exporters in other packages."""
+"""Entry point group in which other packages provide exporters of configuration files."""
 PluginType = TypeVar("PluginType")
 """Class of the objects that a group of entry points provides."""
 
@@ -326,12 +330,12 @@ def _warn_of_ignored_plugin(point: EntryPoint, expected: str, got: str) -> None:
 
 
 def compile_event_loop_entry(function: Function) -> Function:
-    """Compile a function of the event loop that Python calls, once for all at its first call."""
+    """Compile a function of the simulator's event loop that Python code calls, at its first call."""
     return compile_entry(function, no_cfunc_wrapper=True, _nrt=False)
 
 
 def compile_inlined(function: Function) -> Function:
-    """Compile a function of the event loop and inline it into the compiled functions that call it.
+    """Compile a function of the simulator's event loop and inline it into the compiled functions that call it.
 
     Passing the simulation state costs more than most calls do, hence the inlining.
     """
@@ -339,7 +343,7 @@ def compile_inlined(function: Function) -> Function:
 
 
 def compile_not_inlined(function: Function) -> Function:
-    """Compile a function of the event loop without inlining it: large, rarely called, and from several callers."""
+    """Compile a function of the simulator's event loop without inlining: for large functions with several callers."""
     return compile_helper(function, no_cfunc_wrapper=True, no_cpython_wrapper=True, _nrt=False)
 
 
@@ -348,7 +352,7 @@ TaskProgress = Callable[[int, int], None]
 Workers = int | str
 """Number of processes, or the address of a Dask scheduler such as ``tcp://host:8786`` (extra ``scale``)."""
 MAX_WORKER_DEATHS_IN_A_ROW = 3
-"""Worker deaths without a result in between, after which the task itself is taken as their cause."""
+"""Number of worker deaths in a row, without a result in between, after which the task is assumed to cause them."""
 
 
 def run_tasks(

@@ -39,8 +39,8 @@ class Unit:
 
 
 _CURRENCY_CODES = ("USD", "EUR", "GBP", "CHF", "JPY")
-"""Symbols of the units that are amounts of money."""
-_UNITS = {
+"""Unit symbols that are amounts of money."""
+_UNIT_BY_ENDING = {
     "gpu_hours": Unit("GPU h", 1), "gpu_h": Unit("GPU h", 1), "gpu_s": Unit("GPU s", 0), "gb_s": Unit("GB/s", 1),
     "usd_per_gpu_hour": Unit("USD/GPU h", 4), "g_per_kwh": Unit("g/kWh", 0), "fraction": Unit("%", 1),
     "share": Unit("%", 1), "usd": Unit("USD", 2), "eur": Unit("EUR", 2), "gbp": Unit("GBP", 2), "chf": Unit("CHF", 2),
@@ -48,18 +48,22 @@ _UNITS = {
     "kw": Unit("kW", 2), "w": Unit("W", 0), "s": Unit("s", 1), "h": Unit("h", 2), "hours": Unit("h", 2),
     "minutes": Unit("min", 1), "days": Unit("d", 1), "ms": Unit("ms", 1),
 }  # fmt: skip
-"""Unit by the ending of a column name."""
+"""Unit by the last words of a column name, such as ``gpu_hours``."""
 _SPELLING_BY_COLUMN_WORD = {
     "gpu": "GPU", "gpus": "GPUs", "sm": "SM", "sms": "SMs", "mig": "MIG", "id": "ID", "tp": "TP", "pp": "PP",
     "dp": "DP", "ep": "EP", "mase": "MASE", "rmse": "RMSE", "ttft": "TTFT", "itl": "ITL", "oom": "OOM",
     "p": "probability of", "ds": "time", "q25": "25 %", "q75": "75 %", "tenant": "team", "tenants": "teams",
     "board": "GPU model", "boards": "GPU models", "cut": "partitioned", "counted": "measured",
 }  # fmt: skip
-"""Words of a column name and their spelling in a heading."""
+"""Spelling in a heading by word of a column name, such as ``GPUs`` for ``gpus``."""
 _STATISTIC_SUFFIX_PATTERN = re.compile(r"_(low|high|mean|median|min|max|[pq]\d\d)$")
-"""Ending of a column that holds a bound, a mean or a quantile of a figure."""
-_FOCUS = {"x_EnergyKwh": _UNITS["kwh"], "x_CarbonKg": _UNITS["kg"], "PricingQuantity": _UNITS["gpu_hours"]}
-"""Units of FOCUS columns, whose names do not end in one."""
+"""Suffix of a column name that marks a bound, a mean or a quantile, such as ``_low`` or ``_p95``."""
+_UNIT_BY_FOCUS_COLUMN = {
+    "x_EnergyKwh": _UNIT_BY_ENDING["kwh"],
+    "x_CarbonKg": _UNIT_BY_ENDING["kg"],
+    "PricingQuantity": _UNIT_BY_ENDING["gpu_hours"],
+}
+"""Unit by FOCUS column, whose names do not end in a unit."""
 
 
 TEXT_BY_CODE = {
@@ -67,27 +71,29 @@ TEXT_BY_CODE = {
     "unallocated": "unallocated, no waiting job", "idle_pending": "idle with eligible jobs pending",
     "mig_static": "static MIG layout", "mig_dynamic": "dynamic MIG", "power_down_idle": "power down idle nodes",
 }  # fmt: skip
-"""Codes of tables whose words for people are others than their own."""
-CODED = {"bucket", "state", "policy", "ownership"}
-"""Columns whose cells are codes."""
+"""Text for readers by code in a table cell, for codes whose text is not the code with spaces."""
+CODED_COLUMNS = {"bucket", "state", "policy", "ownership"}
+"""Columns whose cells are codes, such as ``idle_pending``, which :func:`replace_codes_by_text` translates."""
 
 
-def code_in_words(code: str) -> str:
-    """Word for people of a code: a bucket, an end state, a policy.
+def text_of_code(code: str) -> str:
+    """Return the text for readers of a code: of a ledger bucket, a job end state or a policy.
 
     Examples
     --------
-    >>> code_in_words("idle_pending"), code_in_words("OUT_OF_MEMORY")
+    >>> text_of_code("idle_pending"), text_of_code("OUT_OF_MEMORY")
     ('idle with eligible jobs pending', 'out of memory')
     """
     return TEXT_BY_CODE.get(code, code.lower().replace("_", " "))
 
 
-def cells_in_words(frame: pl.DataFrame) -> pl.DataFrame:
-    """The table with words for people in place of the codes of its cells."""
+def replace_codes_by_text(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the table with the codes in its cells replaced by text for readers."""
     import polars as pl
 
-    words = (pl.col(name).cast(pl.String).map_elements(code_in_words, pl.String) for name in CODED & {*frame.columns})
+    words = (
+        pl.col(name).cast(pl.String).map_elements(text_of_code, pl.String) for name in CODED_COLUMNS & {*frame.columns}
+    )
     return frame.with_columns(pl.col("^tenant$").replace("__unallocated__", TEXT_BY_CODE["__unallocated__"]), *words)
 
 
@@ -101,7 +107,7 @@ def unit_of(name: str) -> Unit | None:
     >>> unit_of("tenant") is None
     True
     """
-    return _FOCUS.get(name) or split_column_name(name)[1]
+    return _UNIT_BY_FOCUS_COLUMN.get(name) or split_column_name(name)[1]
 
 
 def column_heading(name: str) -> str:
@@ -112,7 +118,7 @@ def column_heading(name: str) -> str:
     >>> [column_heading(name) for name in ("queueing_delay_s", "saved_gpu_hours_low", "minutes_low", "tenant")]
     ['queueing delay [s]', 'saved GPU-hours low', 'minutes low [min]', 'team']
     """
-    if name in _FOCUS:
+    if name in _UNIT_BY_FOCUS_COLUMN:
         return name
     if name == "unique_id":
         return "series"
@@ -127,12 +133,12 @@ def column_heading(name: str) -> str:
 
 
 def split_column_name(name: str) -> tuple[list[str], Unit | None, str]:
-    """Split a column name into the words before the unit, the unit, and the bound after it."""
+    """Split a column name into the words before the unit, the unit, and the suffix after it, such as ``low``."""
     bound_match = _STATISTIC_SUFFIX_PATTERN.search(name)
     bound = bound_match[1] if bound_match else ""
     words = name[: bound_match.start() if bound_match else None].split("_")
     for length in range(min(4, len(words)), 0, -1):
-        unit = _UNITS.get("_".join(words[-length:]))
+        unit = _UNIT_BY_ENDING.get("_".join(words[-length:]))
         # One letter alone is a variable, not a unit: "s" is no seconds, "wait_s" is.
         if unit and (len(words) > 1 or len(words[0]) > 1):
             return words[:-length], unit, bound

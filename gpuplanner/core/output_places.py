@@ -41,7 +41,8 @@ WRITE_TARGET_ERRNOS = frozenset(
         errno.ENAMETOOLONG,
     }
 )
-"""Error numbers that concern the target of a write; any other system error is a bug and passes unchanged."""
+"""System error numbers whose cause is the target of a write, such as a full disk; others are bugs and are raised
+unchanged."""
 
 _OS_ERROR_NUMBER_PATTERN = re.compile(r"\(os error (\d+)\)")
 """Error number in the text of a polars error."""
@@ -140,7 +141,7 @@ def _names_only_other_files(error: Exception, own_paths: tuple[Path, ...]) -> bo
 
 
 MANIFEST = "manifest.json"
-"""File that lists the other files of a folder, with size [B] and SHA-256 of each."""
+"""Name of the file in an output folder that lists its other files, with size [B] and SHA-256 of each."""
 
 MAX_HASHED_BYTES = 1 << 24
 """Size up to which a file is compared by its hash; above it, an equal size counts as unchanged. [B]"""
@@ -261,7 +262,7 @@ def write_manifest(
     Returns
     -------
     dict
-        Size and hash of each file, by name.
+        Size and SHA-256 of each file, by name.
     """
     written_by_inode = {}
     for path, written in written_before.items():
@@ -313,6 +314,7 @@ def _is_inside_folder(name: str) -> bool:
 
 
 _AT_FDCWD, _RENAME_NOREPLACE_FLAG, _RENAME_EXCHANGE_FLAG = -100, 1, 2
+"""Constants of the Linux system call ``renameat2``: current folder, and its flags for no replacement and for a swap."""
 _RENAMEAT2_UNSUPPORTED_ERRNOS = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
 """Errors by which a system or file system says that it does not know a flag of ``renameat2``."""
 
@@ -335,7 +337,7 @@ def list_foreign_entries(folder: Path, ours: Mapping[str, WrittenFile], counterp
 
 
 def is_name_taken(new: Path, name: str) -> bool:
-    """Whether the new folder has another entry where one with this name would go."""
+    """Whether `new` already has an entry where the entry `name` of the old folder would be moved to."""
     *above, last = PurePosixPath(name).parts
     entry = new
     for part in above:
@@ -443,11 +445,11 @@ def _passes_through_symlink(folder: Path, name: str) -> bool:
 
 
 DATASET_FORMAT = "gpuplanner dataset 2"
-"""Format name in the manifest of a dataset folder."""
+"""Format name in the manifest of a dataset folder, with its version."""
 _DATASET_MARK = FolderMark("provenance.json", DATASET_FORMAT)
-"""Kind of a dataset folder."""
+"""Features by which a dataset folder is recognized."""
 _MAY_OVERWRITE_FOREIGN_FILES: ContextVar[bool] = ContextVar("overwrites", default=False)
-"""Whether writers of the current context may replace files that gpuplanner did not write."""
+"""Whether, in the current context, files that gpuplanner did not write may be replaced."""
 
 
 @contextmanager
@@ -539,7 +541,7 @@ def _read_note(target: Path) -> list[WrittenFile]:
 
 
 EXPECTED_OWN_FOLDER_TEXT = "a folder of its own"
-"""Expected target of a folder, in error messages."""
+"""Second part of an error message (the expected value) about an output folder that may not be replaced."""
 
 
 def resolve_target(path: str | Path) -> Path:
@@ -654,13 +656,13 @@ def lock_path(target: Path) -> Path:
 
 
 def make_staging_folder(target: Path) -> Path:
-    """Create the hidden folder next to a target in which its next content is prepared."""
+    """Create the hidden folder next to a target folder in which its new content is prepared."""
     with translate_write_errors(target):
         return Path(tempfile.mkdtemp(dir=target.parent, prefix=_staging_prefix(target)))
 
 
 def make_staging_file(target: Path) -> Path:
-    """Create the hidden file next to a target that will replace it."""
+    """Create the hidden file next to a target file that will replace it."""
     with translate_write_errors(target):
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=_staging_prefix(target), suffix=target.suffix)
         os.close(handle)

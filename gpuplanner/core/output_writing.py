@@ -52,9 +52,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 UNFINISHED_FILE_NAME = "unfinished"
+"""Name of the empty file in a staging folder that marks its new content as incomplete."""
 NEW_FOLDER = "new"
+"""Name of the folder in a staging folder in which the new content is written."""
 PREVIOUS_FOLDER = "previous"
-"""Names of the entries of a staging folder."""
+"""Name of the folder in a staging folder to which the old folder is moved."""
 
 
 def recover_after_kill(target: Path) -> None:
@@ -124,15 +126,15 @@ def _is_staging_folder(folder: Path) -> bool:
 
 
 def _warn_of_recovery(text: str) -> None:
-    """Warn that something of an earlier run was restored or left."""
+    """Warn that files of an interrupted earlier run were restored or left in place."""
     warnings.warn(text, GpuPlannerWarning, stacklevel=3)
 
 
 _LOCKED_TARGETS: ContextVar[frozenset[Path]] = ContextVar("locked_targets", default=frozenset())
-"""Targets locked by this thread: a nested block on the same target does not lock again."""
+"""Targets that the current context has locked, so that a nested block on the same target does not lock it again."""
 
 _LOCKS_UNSUPPORTED_ERRNOS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
-"""Errors of file systems without locks."""
+"""System error numbers by which a file system reports that it does not support locks."""
 
 
 @contextmanager
@@ -289,6 +291,7 @@ def read_umask() -> int:
 
 # Text that begins so is run as a formula; some editions do the same with the full-width characters.
 _FORMULA_START_PATTERN = r"[=+\-@＝＋－＠\t\r\n]"
+"""Characters with which a cell begins that a spreadsheet would run as a formula (regular expression)."""
 _CSV_UTC_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S%.fZ"
 """Time format of CSV files: ISO 8601 in UTC."""
 
@@ -348,8 +351,8 @@ def _escape_formula(text: pl.Expr) -> pl.Expr:
     return text.str.replace(rf"^('*{_FORMULA_START_PATTERN})", "'${1}")
 
 
-MOVE_AWAY_HINT = "Move them away, or choose another folder with -o; nothing was changed."
-"""Fix for foreign files in a target folder."""
+MOVE_AWAY_FIX = "Move them away, or choose another folder with -o; nothing was changed."
+"""Fourth part of an error message (the fix) about files in a target folder that gpuplanner did not write."""
 
 
 @contextmanager
@@ -505,7 +508,7 @@ def _install_folder(path: Path, target: Path, staging: Path, mark: FolderMark, o
 
 
 def _require_free_names(path: Path, target: Path, mark: FolderMark, ours: Mapping[str, WrittenFile]) -> None:
-    """Raise :class:`OutputError` before any work if names are taken or foreign files cannot be moved.
+    """Raise :class:`OutputError` before any work if names are taken or files of others cannot be moved.
 
     Parameters
     ----------
@@ -527,7 +530,7 @@ def _require_free_names(path: Path, target: Path, mark: FolderMark, ours: Mappin
     changed = [name for name in theirs if name in ours]
     if changed:
         expected = "its files as they were written"
-        raise make_write_error(path, f"{examples(changed)}, changed since", expected=expected, todo=MOVE_AWAY_HINT)
+        raise make_write_error(path, f"{examples(changed)}, changed since", expected=expected, todo=MOVE_AWAY_FIX)
     taken_names = [name for name in mark.list_names_in(target) if name not in ours]
     if taken_names:
         raise _make_names_taken_error(path, taken_names)
@@ -535,7 +538,7 @@ def _require_free_names(path: Path, target: Path, mark: FolderMark, ours: Mappin
     if immovable:
         expected = "things that can move to the new folder"
         got = f"{examples(immovable)}, mounted or of somebody else"
-        raise make_write_error(path, got, expected=expected, todo=MOVE_AWAY_HINT)
+        raise make_write_error(path, got, expected=expected, todo=MOVE_AWAY_FIX)
 
 
 def _require_inputs_outside(
@@ -573,4 +576,4 @@ def _is_movable(entry: Path) -> bool:
 def _make_names_taken_error(path: Path, names: list[str]) -> OutputError:
     """Make the error of names that foreign files have taken."""
     got = f"{examples(names)}, not written by gpuplanner"
-    return make_write_error(path, got, expected="the names that it writes to be free", todo=MOVE_AWAY_HINT)
+    return make_write_error(path, got, expected="the names that it writes to be free", todo=MOVE_AWAY_FIX)

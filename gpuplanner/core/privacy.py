@@ -169,9 +169,9 @@ def _contains_word(word: str, text: str) -> bool:
 def merge_small_groups(
     table: pl.DataFrame, by: str, people: str, *, min_people: int = MIN_NAMED_GROUP_PEOPLE
 ) -> pl.DataFrame:
-    """Rename groups of too few people to ``(small groups)``, so that no figure is about one person.
+    """Rename groups of too few people to ``(small groups)``, so that no number describes one person.
 
-    If the small groups together are still too few, the next smallest group joins them: otherwise its figure could be
+    If the small groups together are still too few, the next smallest group joins them: otherwise their number could be
     computed from a total. Rows without a person count no person; rows without a group are a group.
 
     Parameters

@@ -31,10 +31,10 @@ from gpuplanner.core.scenario_fields import (
 )
 from gpuplanner.core.units_and_number_texts import LOCALE_BY_NAME, SECONDS_PER_DAY
 
-PRICES = "prices"
-"""Group of the settings that change costs only, so that simulations need not run again."""
+PRICE_GROUP = "prices"
+"""Group of scenario fields that change costs only, so that simulations need not run again."""
 FILE_PATH_FIELDS = ("projects", "price_book", "carbon_file", "quotas", "quotas_to_try")
-"""Fields that name files next to the data."""
+"""Scenario fields that name files, relative to the folder of the scenario file."""
 FIELD_BY_OLD_NAME = {
     "wait_minutes": "max_added_wait_minutes", "wait_quantile": "wait_percentile", "path": "actuator",
     "board": "gpu_model", "other_boards": "substitute_models", "watch_frozen_hours": "notice_hours",
@@ -43,9 +43,9 @@ FIELD_BY_OLD_NAME = {
     "gate_run_out_chance": "check_exhaustion_chance", "slot_hours": "interval_hours",
     "horizon_slots": "horizon_intervals",
 }  # fmt: skip
-"""Fields of earlier versions and their present names."""
-NOT_EMPTY = SettingRule("not empty", lambda value, _: value.strip() != "")
-"""Rule of a text that must not be blank."""
+"""Present name of a scenario field by its name in earlier versions, for error messages."""
+NOT_EMPTY_RULE = SettingRule("not empty", lambda value, _: value.strip() != "")
+"""Setting rule of a text that must not be blank."""
 
 
 @functools.cache
@@ -118,7 +118,7 @@ class Scenario:
     quantile.
     """
 
-    name: str = setting("data", "sample fleet", "Name of the cluster, the title of reports.", NOT_EMPTY)
+    name: str = setting("data", "sample fleet", "Name of the cluster, the title of reports.", NOT_EMPTY_RULE)
     data: str = setting("data", "sample", "Dataset folder from ``gpuplanner ingest``, or ``sample``, the bundled one.")
     month: str | None = setting(
         "data", None, "Month to report, YYYY-MM, in the time zone ``tz``.",
@@ -158,7 +158,7 @@ class Scenario:
     )  # fmt: skip
     pool: str | None = setting(
         "fleet", None,
-        "GPU pool to plan alone, by the name of its GPU model in the data.", NOT_EMPTY,
+        "GPU pool to plan alone, by the name of its GPU model in the data.", NOT_EMPTY_RULE,
         none="each pool separately where a command shows several, else that of gpu_model, or the largest"
     )  # fmt: skip
     substitute_models: str | None = setting(
@@ -166,7 +166,7 @@ class Scenario:
         "GPU models that may serve jobs without a requested model, in order of preference, separated by commas. Demand "
         "goes to the first model that fits and has capacity. A listed model serves its own jobs in its turn as well; "
         "a model that is not listed serves them last.",
-        NOT_EMPTY, none="jobs stay on the model that they ran on"
+        NOT_EMPTY_RULE, none="jobs stay on the model that they ran on"
     )  # fmt: skip
     nodes: int = setting(
         "fleet", 0,
@@ -237,14 +237,14 @@ class Scenario:
         "service", None,
         "File of team quotas, weights, tiers, allowed start hours and preemption, ``quotas.yaml``. Plans cover the "
         "demand that the quotas admit.",
-        NOT_EMPTY,
+        NOT_EMPTY_RULE,
         none="the quotas in the data, for the report only: simulations and plans ignore them"
     )  # fmt: skip
     quotas_to_try: str | None = setting(
         "service", None,
         "File of quotas and rules to try, in the form of ``quotas``: ``compare`` simulates both on the same weeks, and "
         "reports the change of each team's queue wait and the work lost to preemption.",
-        NOT_EMPTY, none="without a file, stated quotas are compared with no quotas"
+        NOT_EMPTY_RULE, none="without a file, stated quotas are compared with no quotas"
     )  # fmt: skip
     gpu_mtbf_hours: float | str | None = setting(
         "service", None,
@@ -307,35 +307,36 @@ class Scenario:
     )
     seed: int = setting("simulation", 1, "Seed of the random numbers.", minimum_rule(0))
     price_usd_per_gpu_hour: float = setting(
-        PRICES, 0.0,
+        PRICE_GROUP, 0.0,
         "Your rate per GPU-hour for all GPUs, in ``currency`` (not only USD); 0: the price book, else the list price.",
         SettingRule("at least 0", lambda value, _: 0 <= value <= 1e6), unit="per GPU-hour"
     )  # fmt: skip
-    carbon_region: str = setting(PRICES, "gcp:europe-west4", "Region of carbon factors, ``scope:region``.")
+    carbon_region: str = setting(PRICE_GROUP, "gcp:europe-west4", "Region of carbon factors, ``scope:region``.")
     pue: float = setting(
-        PRICES, 0.0, "Power usage effectiveness (PUE): facility energy over IT energy; 0: the survey average in the "
+        PRICE_GROUP, 0.0,
+        "Power usage effectiveness (PUE): facility energy over IT energy; 0: the survey average in the "
         "catalog.",
         SettingRule("0 (catalog) or between 1 and 5", lambda value, _: value == 0 or 1 <= value <= 5),
     )  # fmt: skip
     currency: str = setting(
-        PRICES, "USD", "Currency of your rates and of the results (ISO 4217).",
+        PRICE_GROUP, "USD", "Currency of your rates and of the results (ISO 4217).",
         SettingRule("a currency of ISO 4217", lambda value, _: NAME_RESOLVER_BY_KIND["currency"](value) == value),
     )  # fmt: skip
     price_book: str | None = setting(
-        PRICES, None, "Price book, ``prices.yaml``: your rates, owned GPUs, exchange rates and electricity.",
-        NOT_EMPTY, none="the on-demand list prices of the catalog"
+        PRICE_GROUP, None, "Price book, ``prices.yaml``: your rates, owned GPUs, exchange rates and electricity.",
+        NOT_EMPTY_RULE, none="the on-demand list prices of the catalog"
     )  # fmt: skip
     carbon_file: str | None = setting(
-        PRICES, None, "CSV file of hourly carbon factors of the grid, used instead of ``carbon_region``.", NOT_EMPTY,
-        none="the mean of the region over a year"
+        PRICE_GROUP, None, "CSV file of hourly carbon factors of the grid, used instead of ``carbon_region``.",
+        NOT_EMPTY_RULE, none="the mean of the region over a year"
     )  # fmt: skip
-    spot_share: float = setting(PRICES, 0.0, "Share of the load that may run on spot GPUs.", range_rule(0, 1))
+    spot_share: float = setting(PRICE_GROUP, 0.0, "Share of the load that may run on spot GPUs.", range_rule(0, 1))
     spot_interruptions_per_day: float = setting(
-        PRICES, 1.0, "Interruptions of a spot job, measured or stated by the provider.", range_rule(0, 1000),
+        PRICE_GROUP, 1.0, "Interruptions of a spot job, measured or stated by the provider.", range_rule(0, 1000),
         unit="per day"
     )  # fmt: skip
     price_usd_per_kwh: float | None = setting(
-        PRICES, None, "Electricity tariff of the owner, always in USD.", range_rule(0, 1000), unit="USD per kWh",
+        PRICE_GROUP, None, "Electricity tariff of the owner, always in USD.", range_rule(0, 1000), unit="USD per kWh",
         none="the catalog's value", control=Slider("Electricity", 0.0, 1.0, 0.01, decimals=3)
     )  # fmt: skip
     purchase_lead_days: int = setting(
@@ -344,7 +345,7 @@ class Scenario:
         range_rule(0, 1095), unit="days", control=Slider("Order to delivery", 0, 365, 5)
     )  # fmt: skip
     projects: str | None = setting(
-        "outlook", None, "File of announced projects and holidays, ``projects.yaml``.", NOT_EMPTY,
+        "outlook", None, "File of announced projects and holidays, ``projects.yaml``.", NOT_EMPTY_RULE,
         none="no announced projects"
     )  # fmt: skip
 
@@ -495,7 +496,7 @@ class Scenario:
         """
         settings = settings_of(Scenario).values()
         return self.but(
-            **{setting_row.name: setting_row.default for setting_row in settings if setting_row.group == PRICES}
+            **{setting_row.name: setting_row.default for setting_row in settings if setting_row.group == PRICE_GROUP}
         )
 
     def diff(self, other_scenario: Scenario) -> dict[str, tuple[Any, Any]]:

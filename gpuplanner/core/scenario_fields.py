@@ -16,10 +16,12 @@ from typing import Any, TypeVar
 from gpuplanner.core.errors import ScenarioError
 
 DataclassType = TypeVar("DataclassType", bound=type)
+"""Type of a dataclass of settings, such as ``Scenario``."""
 _SETTINGS_BY_CLASS: dict[type, Mapping[str, Setting]] = {}
-"""Cache of :func:`settings_of`."""
+"""Cache of :func:`settings_of`: settings by name, by dataclass."""
 NAME_RESOLVER_BY_KIND: dict[str, Callable[[str], str]] = {}
-"""Functions that return the full form of a name, by kind of name; ``gpuplanner/__init__.py`` adds them."""
+"""Function that completes an abbreviated name, by kind of name such as ``gpu_model``; ``gpuplanner/__init__.py`` adds
+them."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +97,12 @@ class DropDown:
 class Setting:
     """One field of a scenario: the arguments of :func:`setting`, with name, types (without None) and default.
 
-    - ``group``: Group of settings in the reference.
+    - ``group``: Heading under which the reference lists the setting, such as ``prices``.
     - ``meaning``: Description; its first sentence is shown by help and controls.
     - ``rule``: Rule of every value but None.
     - ``unit``: Unit of the value.
     - ``none``: Meaning of None; empty if None is not allowed.
-    - ``usual``: Default where data are given in place of a scenario; empty: the same.
+    - ``usual``: Text on the default for help, if it depends on the data; empty: ``default`` itself.
     - ``option``: Command line option; None: the name with dashes.
     - ``control``: Notebook control.
     - ``name``, ``kinds``, ``default``: Name, types and default of the field.
@@ -319,8 +321,11 @@ autoscaler or Slurm power saving starts, before the node accepts jobs."""
 DRAINED_UNIT_BY_ACTUATOR = {"mig-manager": "node", "slurm": "node", "autoscaler": "node"}
 """Unit that an actuator drains for a layout change: the node; actuators without an entry drain the GPU alone."""
 OWNERSHIP_OWNED = "owned"
+"""Ownership of GPUs that were bought."""
 OWNERSHIP_RESERVED = "reserved"
+"""Ownership of GPUs that are reserved for a term."""
 OWNERSHIP_RENTED = "rented"
+"""Ownership of GPUs that are rented by the hour."""
 OWNERSHIPS = (OWNERSHIP_OWNED, OWNERSHIP_RESERVED, OWNERSHIP_RENTED)
 """Ownership of a GPU, which determines who pays while it is not needed: the owner, the holder of a reserved term, or
 no one after a rented GPU is returned."""

@@ -17,7 +17,7 @@ FULL_GPU = "gpu"
 """Profile name of a full GPU (MIG disabled), as in the resource ``nvidia.com/gpu``."""
 
 SERVICE_JOB_CLASS = "service"
-"""Class of jobs that a controller restarts whenever they end, until a user stops them."""
+"""Job class of services: jobs that a controller restarts whenever they end, until a user stops them."""
 
 JOB_STATES = (
     "COMPLETED",
@@ -31,7 +31,7 @@ JOB_STATES = (
     "PENDING",
     "UNKNOWN",
 )
-"""States of a job attempt. ``UNKNOWN``: the source has no state column."""
+"""States of a job attempt, as in Slurm; ``UNKNOWN`` if the source has no state column."""
 
 MIN_USED_SM_ACTIVITY = 0.05
 """SM activity [0-1] from which a GPU counts as used; below it, as idle."""
@@ -47,32 +47,33 @@ GPU_TIME_BUCKETS = (
     "reconfiguring",
     "down",
 )
-"""Where installed GPU-time goes; every installed GPU-hour is in exactly one bucket.
+"""Buckets of the ledger: states of installed GPU-time. Every installed GPU-hour is in exactly one bucket.
 
 used
-    Allocated, and the device was seen to work.
+    Allocated, and telemetry shows activity.
 no_telemetry
-    Allocated, and no activity was measured: neither used nor idle may be claimed.
+    Allocated, without telemetry: neither used nor idle is known.
 allocated_idle
-    Allocated, and the device was seen not to work.
+    Allocated, and telemetry shows no activity.
 unallocated
-    Not allocated, and no job waited for it: none waited at all, or those that did asked for more than was left.
+    Not allocated, and no waiting job could have used it: none waited, or each requested more than was unallocated.
 fragmented
-    Not allocated although a job waited that asked for no more than was left, and in pieces: on no node, or on too
-    few, as much was free as it needed there. Claimed only while it is known which node holds what.
+    Not allocated although a waiting job requested no more GPUs than were unallocated: too few of them were on one node.
+    Only counted where the node of each allocation is known.
 idle_pending
-    Idle with eligible jobs pending that request no more: as many GPUs as such jobs requested. The causes of waiting
-    say why: MIG layouts, the queue, limits, or nothing in the record.
+    Idle with eligible jobs pending that request no more than is idle: as many GPUs as these jobs request. The causes of
+    waiting tell why: MIG layouts, the queue, limits, or unexplained.
 reserved
-    Kept out of the pool for somebody, and not held by them.
+    Reserved for a user or group, and not allocated to them.
 reconfiguring
-    Out of service because its MIG layout was being changed.
+    Out of service because its MIG layout is being changed.
 down
     Out of service for any other reason.
 """
 
 
 MONEY_DECIMAL_DIGITS, MONEY_DECIMAL_PLACES = 38, 18
+"""Total digits and decimals of exact amounts of money."""
 MONEY_DTYPE = pl.Decimal(MONEY_DECIMAL_DIGITS, MONEY_DECIMAL_PLACES)
 """Type of money and priced amounts, exact: bills have up to 18 decimals, and sums must not drift."""
 

@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 import yaml
 
 from gpuplanner.core.errors import (
-    REPLACE_FILE_HINT,
+    REPLACE_FILE_FIX,
     GpuPlannerError,
     ScenarioError,
     TraceFormatError,
@@ -29,8 +29,8 @@ from gpuplanner.core.errors import (
     nearest_names,
 )
 
-CORRECT_FILE_HINT = "Correct the file."
-"""Fix for a fault in a configuration file."""
+CORRECT_FILE_FIX = "Correct the file."
+"""Fourth part of an error message (the fix) about a fault in a configuration file."""
 
 
 def read_list(top: Any, key: str, file: str) -> list[tuple[Any, int]]:  # noqa: ANN401 - of a file
@@ -157,11 +157,12 @@ def make_file_error(source: str, line: int, expected: str, got: str) -> Scenario
     expected, got : str
         The expected value, and the value found.
     """
-    return ScenarioError(f"{source}, line {line}", expected, got, CORRECT_FILE_HINT)
+    return ScenarioError(f"{source}, line {line}", expected, got, CORRECT_FILE_FIX)
 
 
 # Nested merges grow without bound: eight short lines can fill the memory.
 _YAML_MERGE_TAG = "tag:yaml.org,2002:merge"
+"""YAML tag of the merge key ``<<``, which is rejected."""
 
 
 class LinedMapping(dict[Any, Any]):
@@ -309,7 +310,7 @@ def read_text(
         got = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
         todo = "Check the path and encoding."
         raise error(str(path), f"a readable UTF-8 {kind} file", got, todo) from fault
-    raise error(str(path), f"at most {limit_bytes} bytes", str(size), REPLACE_FILE_HINT)
+    raise error(str(path), f"at most {limit_bytes} bytes", str(size), REPLACE_FILE_FIX)
 
 
 def read_yaml(path: str | Path, limit_bytes: int = 4_000_000) -> Any:  # noqa: ANN401
@@ -325,6 +326,7 @@ def read_yaml(path: str | Path, limit_bytes: int = 4_000_000) -> Any:  # noqa: A
 
 
 Record = TypeVar("Record")
+"""Type of a dataclass that is restored from plain values."""
 _ACCEPTED_TYPE_BY_FIELD_TYPE: Mapping[Any, type] = {str: str, bool: bool, int: Integral, float: Real}
 """Simple field types and the values that they accept; a float may be null, which is how NaN is written."""
 
@@ -429,6 +431,7 @@ MAX_JSON_NUMBER = 1e15
 
 # Python turns no longer text into a whole number; names and layouts are far shorter.
 _MAX_JSON_TEXT_CHARACTERS = 4000
+"""Longest text accepted in a JSON document. [characters]"""
 
 
 def load_json(text: str, *, source: str, error: type[GpuPlannerError]) -> Any:  # noqa: ANN401 - what JSON holds
@@ -480,7 +483,7 @@ def _reject_constant(text: str) -> NoReturn:
 
 
 def _find_rejected_values(values: Any) -> Iterator[tuple[str, str, str]]:  # noqa: ANN401 - as above
-    """Yield path, expectation and finding of each value that is not accepted."""
+    """Yield the path, the expected value and the value found of each part of a JSON document that is not accepted."""
     remaining: list[tuple[str, Any]] = [("", {"": values})]
     while remaining:
         key_path, container = remaining.pop()
@@ -492,7 +495,7 @@ def _find_rejected_values(values: Any) -> Iterator[tuple[str, str, str]]:  # noq
 
 
 def _describe_rejected_value(value: object) -> tuple[str, str] | None:
-    """Return expectation and finding for a single value that is not accepted, else None."""
+    """Return the expected value and the value found if a single JSON value is not accepted, else None."""
     match value:
         case bool():
             return "texts and numbers", str(value).lower()

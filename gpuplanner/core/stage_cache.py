@@ -76,13 +76,15 @@ def input_hashes(data: str, *other_files: str | None) -> dict[str, str]:
 
 
 Result = TypeVar("Result")
+"""Type of the result of a stage."""
 StageArguments = ParamSpec("StageArguments")
+"""Types of the arguments of a stage after the scenario."""
 MAX_RESULTS_IN_MEMORY_PER_STAGE = 12
-"""Results per stage kept in memory: enough for a session of moving sliders back and forth."""
+"""Number of results of a stage that are kept in memory, enough to move sliders of a notebook back and forth."""
 MAX_DISK_CACHE_BYTES = 2 << 30
-"""Size of the results on disk above which the oldest are deleted. [B]"""
+"""Total size of cached results on disk above which the oldest are deleted. [B]"""
 READ_FIELDS_FILE_NAME = "reads.json"
-"""File next to results on disk: lists of the scenario fields that were read for them."""
+"""File next to cached results on disk with the lists of scenario fields that were read to compute them."""
 SCENARIO_FIELD_NAMES = frozenset(row.name for row in fields(Scenario))
 """Names of all scenario fields."""
 
@@ -111,7 +113,10 @@ def code_hash() -> str:
 
 @dataclass
 class FieldReads:
-    """Scenario fields that a stage read; after the stage has ended no further field may be read."""
+    """Record of the scenario fields that a stage has read.
+
+    After the stage has ended, reading a further field is an error.
+    """
 
     scenario: Scenario
     names: set[str] = field(default_factory=set)
@@ -172,7 +177,7 @@ class DiskStore(Generic[Result]):
 
 @dataclass(frozen=True)
 class CachedResult(Generic[Result]):
-    """A result with the values of the fields that were read for it, and the stamp of the data."""
+    """A result with the values of the fields that were read for it, and the version stamp of the data."""
 
     read: Mapping[str, object]
     stamp: tuple[int, int] | None
@@ -195,7 +200,8 @@ DAMAGED_CACHE_ENTRY_ERRORS = (OSError, ValueError, KeyError, TypeError, EOFError
 class CachedStage(Generic[StageArguments, Result]):
     """A function of a scenario whose result is cached by the scenario fields that it reads.
 
-    A changed price does not plan again, and a changed quantile does not forecast again. Fields are recorded as they are
+    A changed price does not compute the plan again, and a changed quantile does not compute the forecast again. Fields
+    are recorded as they are
     read, including those read by stages that it calls; with equal values it takes the same path and reads the same
     fields. Other arguments, such as a progress callback, must not change the result, and callers must not modify it.
 
@@ -342,7 +348,7 @@ def trim_disk_cache() -> None:
 
 
 def _data_stamp(data: str) -> tuple[int, int] | None:
-    """Return time and inode of a dataset's provenance file, which change when the dataset is rewritten."""
+    """Return modification time and inode of a dataset's provenance file; both change when the dataset is rewritten."""
     try:
         stat = (Path(data) / "provenance.json").stat()
     except OSError:
@@ -351,7 +357,7 @@ def _data_stamp(data: str) -> tuple[int, int] | None:
 
 
 def stage(function: Callable[Concatenate[Scenario, StageArguments], Result]) -> CachedStage[StageArguments, Result]:
-    """Make a stage of a function, cached in memory."""
+    """Make a cached stage from a function of a scenario; its results are kept in memory only."""
     return CachedStage(function)
 
 

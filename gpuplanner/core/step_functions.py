@@ -12,11 +12,13 @@ from gpuplanner.core.errors import SchemaError, examples
 ONE_MICROSECOND = timedelta(microseconds=1)
 """Time resolution of all sums: one microsecond."""
 UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-"""Origin of time stamps."""
+"""Time 0 of Unix time: 1 January 1970, UTC."""
 US_PER_HOUR = 3_600_000_000
 """Microseconds in an hour; all times are whole microseconds, so nothing is rounded."""
 US_PER_MINUTE = US_PER_HOUR // 60
+"""Microseconds in a minute."""
 US_PER_QUARTER_HOUR = US_PER_HOUR // 4
+"""Microseconds in 15 minutes."""
 SUM_BLOCK_ROWS = 1 << 17
 """Rows that are summed at a time, so that intermediate arrays stay in the CPU cache."""
 

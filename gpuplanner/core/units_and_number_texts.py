@@ -17,14 +17,16 @@ MIB_PER_GIB = 1024.0
 WATTS_PER_KILOWATT = 1000.0
 GRAMS_PER_KILOGRAM = 1000.0
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+"""English abbreviations of the months, from January."""
 
 UNALLOCATED_TEAM = "__unallocated__"
 """Team of GPU-hours that no team was allocated, as OpenCost names it."""
 UNALLOCATED_LABEL = "Unallocated"
 """Name of the GPU-hours that no team was allocated, of all causes, in tables and pages."""
+"""Team name of GPU-hours that were not allocated to any team, as in OpenCost."""
 
 MIN_MINUTES_SHOWN_AS_HOURS = 120.0
-"""Wait from which the text is in hours. [min]"""
+"""Shortest wait that is printed in hours instead of minutes. [min]"""
 
 
 def day_text(day: date | str) -> str:
@@ -60,6 +62,7 @@ _NUMBER_PATTERN = re.compile(
 )
 """A number with thousands marks or decimals in a text, not part of a name, version or path."""
 _DAY_PATTERN = re.compile(rf"(?<![\w-])(?:(\d{{4}})-(\d\d)-(\d\d)|(\d{{1,2}}) ({'|'.join(MONTHS)}) (\d{{4}}))(?![\w-])")
+"""A day in a text, as ``2026-02-14`` or ``14 Feb 2026``."""
 
 
 def localize_text(text: str, name: str, *, numbers: bool = True) -> str:
@@ -88,12 +91,12 @@ def _localize_day(match: re.Match[str], target_locale: Locale) -> str:
     return target_locale.day.replace("dd", parts[0]).replace("mm", parts[1]).replace("yyyy", parts[2])
 
 
-def format_three_figures(value: float) -> str:
-    """Format a number with three significant figures and thousands marks.
+def format_three_digits(value: float) -> str:
+    """Format a number with three significant digits and thousands marks.
 
     Examples
     --------
-    >>> [format_three_figures(value) for value in (10752.4, 104.6, 12.345, 0.8381, 0.0, -2.5, 2e-7)]
+    >>> [format_three_digits(value) for value in (10752.4, 104.6, 12.345, 0.8381, 0.0, -2.5, 2e-7)]
     ['10,752', '105', '12.3', '0.838', '0', '−2.5', '2e−7']
     """
     text = f"{value:,.0f}" if abs(value) >= 99.95 or value == 0 else f"{value:.3g}".replace("e-0", "e-")
@@ -101,11 +104,11 @@ def format_three_figures(value: float) -> str:
 
 
 MISSING_VALUE_TEXT = "–"
-"""Text of a figure that was not measured or does not exist: missing is not zero."""
+"""Text in place of a number that was not measured or does not exist."""
 
 
 def figure_text(value: float | Decimal | None, form: str = "") -> str:
-    """Format a number, by default with three figures; a dash if it is missing or not finite.
+    """Format a number, by default with three significant digits; a dash if it is missing or not finite.
 
     Examples
     --------
@@ -116,7 +119,7 @@ def figure_text(value: float | Decimal | None, form: str = "") -> str:
         return MISSING_VALUE_TEXT
     if form.endswith("%"):
         return percent_text(float(value), f"{form[:-1]}f")
-    return format(value, form) if form else format_three_figures(float(value))
+    return format(value, form) if form else format_three_digits(float(value))
 
 
 def wait_text(minutes: float) -> str:
@@ -145,7 +148,7 @@ def percent_text(fraction: float, form: str = ".0f") -> str:
 
 
 def count_text(number: int, word: str) -> str:
-    """Format a number with its noun in the right number.
+    """Format a count with its noun, in the plural if it is not 1.
 
     Examples
     --------

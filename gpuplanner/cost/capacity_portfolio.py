@@ -21,13 +21,16 @@ from gpuplanner.planner.linear_model import Columns, LinearModel, SearchEffort
 from gpuplanner.planner.milp_solvers import Solution, solve
 
 HOURS_PER_MONTH = 730.5
-RISK_QUANTILE = 0.9
-"""Quantile of the cost over the demand paths beyond which paths count for the CVaR."""
+"""Mean number of hours in a month."""
+CVAR_QUANTILE = 0.9
+"""Quantile of the cost over the demand paths: the CVaR is the mean cost of the paths above it."""
 MAX_COMMITMENT_LEVELS = 200
-"""Largest number of commitment levels in the model; a larger fleet is modelled in steps of several units."""
-MAX_RISK_ROUNDS = 40
-"""Largest number of rounds that each add a bound on the CVaR."""
+"""Largest number of GPU counts for which the model tabulates the rent; larger fleets are modelled in steps of several
+GPUs."""
+MAX_CVAR_ROUNDS = 40
+"""Largest number of solver rounds, each of which adds a bound on the CVaR (cutting plane)."""
 FloatArray = NDArray[np.float64]
+"""Array of floating-point numbers."""
 CommitmentColumn = tuple["Offer", int, range]
 """An offer, the month in which it is decided, and the months in which its GPUs take jobs."""
 
@@ -291,9 +294,9 @@ def _search_counts(
     model: LinearModel, commitments: list[CommitmentColumn], tables: FloatArray, steps: Columns, effort: SearchEffort,
     risk: float, gap: float, prices: list[float], all_rented: float,
 ) -> tuple[FloatArray, float]:  # fmt: skip
-    """Search the counts of the commitments that minimize the objective.
+    """Find the numbers of GPUs to commit that minimize the objective, by linear programming.
 
-    Without risk one linear model is solved; with it, each round adds a bound on the CVaR of the counts found last.
+    Without risk one linear model is solved; with it, each round adds a bound on the CVaR of the last solution.
 
     Parameters
     ----------
@@ -330,7 +333,7 @@ def _search_counts(
     months = tables.shape[0]
     weights = np.full(tables.shape[1], 1 / tables.shape[1])
     best, best_cost, bound = np.zeros(len(commitments)), math.inf, -math.inf
-    for round_number in range(MAX_RISK_ROUNDS):
+    for round_number in range(MAX_CVAR_ROUNDS):
         table = np.einsum("s,msj->mj", weights, tables)
         saved_rent = (table[:, :-1] - table[:, 1:]) / scale
         min_rent = float(table[:, 0].sum()) / scale
@@ -352,12 +355,12 @@ def _search_counts(
 
 
 def _objective_bound(solution: Solution) -> float:
-    """Lower bound that the solver proved; minus infinity without one."""
+    """Lower bound of the objective that the solver proved; minus infinity without one."""
     return -math.inf if solution.bound is None else solution.bound
 
 
 def _tabulate_rent(hours: FloatArray, rent: Rent, levels: FloatArray) -> FloatArray:
-    """Rent of a month's demand above each level of committed GPUs [currency], shape (n_paths, n_levels)."""
+    """Cost of renting a month's demand above each level of committed GPUs [currency], shape (n_paths, n_levels)."""
     rents = np.empty((len(hours), len(levels)))
     spot_saving = rent.on_demand - rent.spot_price
     for index, level in enumerate(levels):
@@ -370,7 +373,7 @@ def _tabulate_rent(hours: FloatArray, rent: Rent, levels: FloatArray) -> FloatAr
 
 
 def _active_months(offer: Offer, month: int, months: int) -> range:
-    """Months of the planning period in which GPUs decided in a month take jobs."""
+    """Months of the planning period in which GPUs take jobs whose purchase or lease is decided in `month`."""
     first = month + offer.lead_months
     return range(first, min(first + offer.term_months, months))
 
@@ -396,7 +399,7 @@ def cost_of_term(offer: Offer, month: int, months: int) -> float:
 
 
 def _committed_by_month(counts: FloatArray, commitments: list[CommitmentColumn], months: int) -> FloatArray:
-    """Committed steps in each month, shape (n_months,)."""
+    """Number of committed steps (groups of GPUs) in each month, shape (n_months,)."""
     committed = np.zeros(months)
     for (_, _, active), count in zip(commitments, counts, strict=True):
         committed[active.start : active.stop] += count
@@ -404,14 +407,14 @@ def _committed_by_month(counts: FloatArray, commitments: list[CommitmentColumn],
 
 
 def _rent_by_path(tables: FloatArray, committed: FloatArray) -> FloatArray:
-    """Rent of each path over all months [currency]; a level above the last of the table pays no rent."""
+    """Rent of each demand path over all months [currency]; 0 above the highest tabulated level of commitment."""
     level_indices = np.minimum(committed.astype(int), tables.shape[2] - 1)
     return np.asarray(tables[np.arange(tables.shape[0]), :, level_indices].sum(axis=0))
 
 
 def _costliest_tenth(path_costs: FloatArray) -> tuple[float, FloatArray]:
-    """Mean cost of the costliest tenth of the paths (CVaR) and the weight of each path in it."""
-    share, weights = 1 - RISK_QUANTILE, np.zeros(len(path_costs))
+    """Return the CVaR, the mean cost of the costliest tenth of the paths, and the weight of each path in it."""
+    share, weights = 1 - CVAR_QUANTILE, np.zeros(len(path_costs))
     remaining = share
     for index in np.argsort(-path_costs, kind="stable"):
         weights[index] = min(remaining, 1 / len(path_costs)) / share

@@ -10,15 +10,15 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.core.errors import VerificationError
-from gpuplanner.core.output_column_headings import cells_in_words, code_in_words
+from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.core.units_and_number_texts import GRAMS_PER_KILOGRAM, UNALLOCATED_TEAM, money_text, split_amount
 from gpuplanner.core.units_and_number_texts import round_money as to_cents
 from gpuplanner.cost.energy_and_carbon import RangedAmount, sum_amount
 from gpuplanner.cost.period_costs import RATE_NOT_SET, Money, load_price_book, money
-from gpuplanner.cost.price_book import LOT_KEYS, PriceBook
-from gpuplanner.cost.showback import BILL, CENTS, LIST_PRICE, OWN_RATE, split_cost
+from gpuplanner.cost.price_book import OWNED_LOT_KEYS, PriceBook
+from gpuplanner.cost.showback import BILL, CENTS_DTYPE, LIST_PRICE, OWN_RATE, split_cost
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.power_carbon_and_prices import STATED_PRICE_SOURCE_TEXT, GpuHourPrice, GridCarbonIntensity
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
@@ -28,24 +28,27 @@ from gpuplanner.usage.study_history import History, history
 
 MAX_BILL_DIFFERENCE_SHARE = 0.01
 """Largest difference between the GPU-hours of a bill and the installed ones, as a share of the installed [0-1]."""
-UNIT_LABELS = {
+UNIT_COST_LABELS = {
     "run": "cost per job attempt", "successful_run": "cost per completed job",
     "gpu_hour_delivered": "cost per allocated GPU-hour not known to be idle",
     "million_tokens": "cost per million tokens",
     "work_that_failed": "cost of unsuccessful jobs (failed, timed out, out of memory, preempted, cancelled)",
     "work_that_was_redone": "cost of repeated attempts",
 }  # fmt: skip
-"""Labels of the costs by unit of work, then of parts of the cost, by their JSON key."""
-UNIT_COLUMNS: dict[str, Any] = {
-    "name": pl.String, "cost": CENTS, "basis": pl.String, "cost_of_the_basis": CENTS, "divided_by": pl.Float64
+"""Labels of costs per unit of work, such as per completed job, and of cost parts, such as failed jobs, by their JSON
+key."""
+UNIT_COST_COLUMNS: dict[str, Any] = {
+    "name": pl.String, "cost": CENTS_DTYPE, "basis": pl.String, "cost_of_the_basis": CENTS_DTYPE,
+    "divided_by": pl.Float64
 }  # fmt: skip
-"""Of the sheet of unit costs: a cost is that of the basis over a number of units, 1 for a sum."""
+"""Columns and types of the table of unit costs: each ``cost`` is ``cost_of_the_basis`` divided by the number of units
+``divided_by`` (1 for a sum)."""
 BASIS_PHRASES = {LIST_PRICE: " at list price", OWN_RATE: " at your rate", BILL: " as billed"}
-"""Phrase that follows an amount, by the basis of the cost."""
+"""Phrase after an amount of money, such as `` at list price``, by the basis of the cost."""
 SERVING_JOB_CLASSES = ("service", "inference")
 """Job classes of inference services, whose cost is divided by tokens."""
 PRICE_COLUMNS = ("kind", "price", "unit", "date", "source")
-"""Columns of the table of prices."""
+"""Columns of the table of prices of a GPU model, see :func:`price_rows`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +61,7 @@ class CostReview:
     - ``by_end``, ``by_job``: Cost of the tenants by end state of their job attempts, and by job.
     - ``unit_costs``: Cost of a unit of work by JSON key, as text [currency].
     - ``energy``: Facility energy [kWh].
-    - ``states``: GPU-hours, energy and carbon by state of the GPU.
+    - ``states``: GPU-hours, energy and carbon by state of the GPU (off, idle, busy).
     - ``carbon_kg``: Carbon by scope, from hourly factors [kg CO2e].
     - ``carbon_at_yearly_mean_kg``: Location-based carbon at the yearly mean factor of the region [kg CO2e].
     - ``pue``: Power usage effectiveness.
@@ -119,10 +122,10 @@ class CostReview:
         return f"Cost of {hours:,.0f} installed GPU-hours, {begin} to {end} (UTC): {amount} ({self.rate_text}{unset})"
 
     @property
-    def bridge(self) -> str:
-        """Sentence that splits the cost of unallocated GPUs by bucket; empty without unallocated GPU-hours."""
+    def unallocated_text(self) -> str:
+        """Sentence that splits the cost of unallocated GPUs by ledger bucket; empty if no GPU-hour is unallocated."""
         sums = _sum_costs_by(_sort_by_bucket(self.costs.filter(SubAccountId=UNALLOCATED_TEAM)), "bucket", "x_Bucket")
-        label_costs = ((code_in_words(row[0]).removeprefix("unallocated, "), row[1]) for row in sums.iter_rows())
+        label_costs = ((text_of_code(row[0]).removeprefix("unallocated, "), row[1]) for row in sums.iter_rows())
         parts = " + ".join(f"{name} {money_text(cost, self.currency)}" for name, cost in label_costs)
         amount = f"{money_text(Decimal(str(sums['cost'].sum())), self.currency)} {self.currency}"
         return f"Unallocated {amount} ({sums['gpu_hours'].sum():,.0f} GPU-hours) = {parts}." if parts else ""
@@ -139,13 +142,13 @@ class CostReview:
         if by == "job" or table.is_empty():
             return table
         total = table.select(pl.lit("Total").alias(table.columns[0]), pl.selectors.numeric().sum())
-        rows = pl.concat([cells_in_words(table), total.select(table.columns)], how="vertical_relaxed")
+        rows = pl.concat([replace_codes_by_text(table), total.select(table.columns)], how="vertical_relaxed")
         cost = pl.col("cost").cast(pl.Float64)
         return rows.with_columns(share=(cost / cost.last()).fill_nan(None))
 
     @property
-    def units_in_words(self) -> dict[str, str]:
-        """Known costs of a unit of work, by label, with their currency."""
+    def unit_cost_texts(self) -> dict[str, str]:
+        """Known costs per unit of work with their currency, as text by label."""
         costs = self.units.select("name", "cost").iter_rows()
         return {label: f"{money_text(cost, self.currency)} {self.currency}" for label, cost in costs}
 
@@ -187,7 +190,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
 
     Raises
     ------
-    CheckError
+    VerificationError
         If the bill is for other GPU-hours than the installed ones.
 
     Examples
@@ -221,7 +224,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
         by_end=by_end.cast({"state": pl.String}),
         by_job=_cost_by_job(job_history, tenant_costs) if total is not None else pl.DataFrame(),
         unit_costs=unit_costs,
-        units=pl.DataFrame(units, schema=UNIT_COLUMNS, orient="row"),
+        units=pl.DataFrame(units, schema=UNIT_COST_COLUMNS, orient="row"),
         energy=sum_amount(period_money.states, "energy_kwh"),
         states=period_money.states,
         carbon_kg={name: sum_amount(period_money.states, f"{name}_kg") for name in ("location", "market", "embodied")},
@@ -237,7 +240,9 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
 
 
 def _apply_bill(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.DataFrame:
-    """Replace the costs of charge lines by shares of a bill's total; raise CheckError if it is for other GPU-hours.
+    """Replace the costs of charge lines by shares of a bill's total, in proportion to those costs.
+
+    Raises :class:`VerificationError` if the GPU-hours of the bill are not those installed.
 
     Parameters
     ----------
@@ -260,7 +265,7 @@ def _apply_bill(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl
         raise VerificationError("bill", f"{installed:,.1f} GPU-hours, as are installed", got, todo)
     total = to_cents(float(bill_lines["EffectiveCost"].sum()))
     shares = split_amount(total, costs["EffectiveCost"].cast(pl.Float64).to_list())
-    cost = pl.Series(shares, dtype=CENTS)
+    cost = pl.Series(shares, dtype=CENTS_DTYPE)
     return costs.with_columns(
         ContractedCost=cost, EffectiveCost=cost, BilledCost=cost, x_PriceBasis=pl.lit(BILL)
     )  # fmt: skip
@@ -299,7 +304,7 @@ def price_rows(review: CostReview) -> pl.DataFrame:
     book_rows = (row for row in book.prices if row.gpu_model == gpu_model)
     rows = [(row.kind, row.per_gpu_hour, f"{row.currency} per GPU h", row.begin, row.source) for row in book_rows]
     for lot in book.lots_of(gpu_model):
-        lot_text = ", ".join(f"{name} {getattr(lot, name):g}" for name in LOT_KEYS[5:10])
+        lot_text = ", ".join(f"{name} {getattr(lot, name):g}" for name in OWNED_LOT_KEYS[5:10])
         rows.append(("owned", lot.capex, f"{lot.currency} per GPU", lot.bought, f"{lot.source}: {lot_text}"))
     power = book.electricity
     rows += [("electricity", row.per_kwh, f"{row.currency} per kWh", row.begin, row.source) for row in power]
@@ -332,7 +337,7 @@ def _sum_costs_by(costs: pl.DataFrame, name: str, column: str) -> pl.DataFrame:
 
 
 def _sort_by_bucket(costs: pl.DataFrame) -> pl.DataFrame:
-    """Sort charge lines in the order of the buckets of the ledger."""
+    """Sort charge lines by ledger bucket, in the order of :data:`GPU_TIME_BUCKETS`."""
     return costs.sort(pl.col("x_Bucket").cast(pl.Enum(GPU_TIME_BUCKETS)), maintain_order=True)
 
 
@@ -373,7 +378,7 @@ def _unit_costs(
     dict of str to str or None
         Costs by JSON key, as text [currency]; None where the units are not known.
     list of tuple
-        Rows of :data:`UNIT_COLUMNS`: amount, its basis and the number of units.
+        Rows of :data:`UNIT_COST_COLUMNS`: amount, its basis and the number of units.
     """
     begin, end = job_history.begin, job_history.end
     jobs, window = job_history.trace.jobs, LedgerWindow(begin, end)
@@ -418,5 +423,5 @@ def _unit_costs(
         if is_of_total:
             basis = "all installed GPU-hours, unallocated ones included"
         amount = total if is_of_total else to_cents(float(cost) * count)
-        rows.append((UNIT_LABELS[name], cost, basis, amount, float(count)))
+        rows.append((UNIT_COST_LABELS[name], cost, basis, amount, float(count)))
     return unit_costs, rows

@@ -18,18 +18,19 @@ from gpuplanner.ingest.telemetry.device_hours import GPU_KEY_COLUMNS, J_PER_KWH,
 from gpuplanner.ingest.telemetry.sample_buffer import add_reading_spans
 from gpuplanner.ingest.telemetry.telemetry_join import split_shared_samples
 
-STATE_BY_BUCKET = {
+GPU_STATE_BY_BUCKET = {
     "used": "busy", "no_telemetry": "busy", "allocated_idle": "idle", "unallocated": "idle", "fragmented": "idle",
     "idle_pending": "idle", "reserved": "idle", "reconfiguring": "idle", "down": "off",
 }  # fmt: skip
-"""State of a GPU by the ledger bucket of its hours; hours without telemetry count as busy, their lower end as idle."""
+"""State of a GPU (busy, idle, off) by the ledger bucket of its hours; hours without telemetry count as busy, and as
+idle for the lower bound."""
 RANGE_ENDS = {"": "value", "_low": "low", "_high": "high"}
-"""Fields of :class:`RangedAmount` by the suffix of their columns."""
+"""Field of :class:`RangedAmount` by the suffix of the columns that hold it: none, ``_low`` or ``_high``."""
 AMOUNT_DECIMALS = 6
-"""Decimals of kWh and kg in every row, so that sums over any grouping agree."""
+"""Decimals to which energy [kWh] and carbon [kg] are rounded in each row, so that all groupings have the same sum."""
 MIN_MEASURED_GPU_HOURS = 1.0
-"""Measured GPU-hours from which their mean power also holds for unmeasured hours [GPU-hours]."""
-AMOUNTS = ("energy_kwh", "location_kg", "market_kg", "embodied_kg")
+"""Smallest number of measured GPU-hours whose mean power is also used for unmeasured hours."""
+FOOTPRINT_AMOUNTS = ("energy_kwh", "location_kg", "market_kg", "embodied_kg")
 """Columns of energy [kWh] and carbon [kg CO2e] of a footprint."""
 
 
@@ -60,13 +61,13 @@ class Facility:
 
     @classmethod
     def from_catalog(cls, pue: float = 0.0) -> Facility:
-        """Take the factors of the catalogue, and a PUE if one is given (0: none)."""
+        """Make the ratios from the catalogue; `pue` above 0 replaces the PUE of the catalogue."""
         host, usual = find_parameter("host_factor"), find_parameter("pue")
         stated = (pue, pue, pue) if pue else (usual.value, usual.low, usual.high)
         return cls(RangedAmount(host.value, host.low, host.high), RangedAmount(*stated))
 
     def factor(self, side: str) -> float:
-        """Facility energy over GPU energy; `side` is ``value``, ``low`` or ``high``."""
+        """Return facility energy over GPU energy: the ``value``, or the ``low`` or ``high`` bound, as `side` says."""
         return float(getattr(self.host, side) * getattr(self.pue, side))
 
 
@@ -131,14 +132,14 @@ def footprint(
     Returns
     -------
     polars.DataFrame
-        ``tenant, gpu_model, bucket, state, gpu_hours`` and the amounts :data:`AMOUNTS` with ``_low`` and ``_high``
-        [kWh, kg CO2e]; null where the GPU model is not known.
+        ``tenant, gpu_model, bucket, state, gpu_hours`` and the amounts :data:`FOOTPRINT_AMOUNTS` with ``_low`` and
+        ``_high`` [kWh, kg CO2e]; null where the GPU model is not known.
     """
     cases = hours.select("tenant", "gpu_model", "bucket").unique(maintain_order=True)
     watts = [_power_range_w(row, gpu_models, activity) for row in cases.iter_rows(named=True)]
     schema = {f"watts{side}": pl.Float64 for side in RANGE_ENDS}
     cases = cases.hstack(pl.DataFrame(watts, schema=schema, orient="row"))
-    cases = cases.with_columns(state=pl.col("bucket").cast(pl.String).replace_strict(STATE_BY_BUCKET))
+    cases = cases.with_columns(state=pl.col("bucket").cast(pl.String).replace_strict(GPU_STATE_BY_BUCKET))
     if measured is not None:
         cases = _replace_with_measured_power(cases, hours, measured)
     keys = ["tenant", "gpu_model", "bucket"]
@@ -212,7 +213,10 @@ def sum_by_state(rows: pl.DataFrame, measured: pl.DataFrame | None = None) -> pl
     polars.DataFrame
         A row for each of the states off, idle and busy, in this order.
     """
-    sums = [pl.col("gpu_hours").sum(), *(pl.col(f"{name}{side}").sum() for name in AMOUNTS for side in RANGE_ENDS)]
+    sums = [
+        pl.col("gpu_hours").sum(),
+        *(pl.col(f"{name}{side}").sum() for name in FOOTPRINT_AMOUNTS for side in RANGE_ENDS),
+    ]
     sums_by_state = rows.drop_nulls("energy_kwh").group_by("state").agg(sums)
     if measured is not None:
         measured_sums = {"counted_gpu_hours": pl.col("gpu_hours").sum(), "counted_kwh": pl.col("energy_kwh").sum()}
@@ -229,7 +233,7 @@ def sum_amount(states: pl.DataFrame, amount: str) -> RangedAmount | None:
     states : polars.DataFrame
         Table of :func:`sum_by_state`.
     amount : str
-        One of :data:`AMOUNTS`.
+        One of :data:`FOOTPRINT_AMOUNTS`.
 
     Returns
     -------
@@ -250,13 +254,13 @@ def _power_range_w(
         return (None, None, None)
     bucket = str(row["bucket"])
     watts = state_watts(gpu_model, activity.get(str(row["tenant"]), activity.get("")))
-    power = watts[STATE_BY_BUCKET[bucket]]
+    power = watts[GPU_STATE_BY_BUCKET[bucket]]
     low = watts["idle"].low if bucket == "no_telemetry" else power.low
     return power.value, low, power.high
 
 
 def _embodied_kg_per_hour() -> RangedAmount:
-    """Embodied carbon of a GPU, spread over its lifetime [kg CO2e per GPU-hour]."""
+    """Embodied carbon of a GPU per hour of its lifetime [kg CO2e per GPU-hour]."""
     embodied_kg, years = find_parameter("embodied_kg_per_gpu"), find_parameter("lifetime_years")
     value = embodied_kg.value / (years.value * HOURS_PER_YEAR)
     low = embodied_kg.low / (years.high * HOURS_PER_YEAR)
@@ -265,8 +269,11 @@ def _embodied_kg_per_hour() -> RangedAmount:
 
 
 _GRAMS_BOUNDS = (0.0, 5000.0)
+"""Smallest and largest accepted carbon intensity of a grid [g CO2e per kWh]."""
 GRID_COLUMN_BOUNDS = {"location_g_per_kwh": _GRAMS_BOUNDS, "market_g_per_kwh": _GRAMS_BOUNDS, "pue": (1.0, 5.0)}
+"""Smallest and largest accepted value by column of a file of hourly carbon intensity."""
 LOCATION_COLUMN, MARKET_COLUMN, PUE_COLUMN = GRID_COLUMN_BOUNDS
+"""Columns of a file of hourly carbon intensity: location-based and market-based factor [g CO2e per kWh], and PUE."""
 
 
 def read_carbon_file(path: str | Path, hours: pl.Series) -> pl.DataFrame:

@@ -22,7 +22,7 @@ from gpuplanner.core.schemas import Costs
 from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units_and_number_texts import kwh_from_watt_hours
 from gpuplanner.cost.energy_and_carbon import (
-    AMOUNTS,
+    FOOTPRINT_AMOUNTS,
     Facility,
     RangedAmount,
     footprint,
@@ -54,13 +54,16 @@ from gpuplanner.usage.pool_occupancy import LedgerWindow
 from gpuplanner.usage.study_fleet import PlannedFleet
 from gpuplanner.usage.study_history import History, history
 
-LINE_KEYS = ("tenant", "gpu_model", "bucket", "ownership")
+CHARGE_LINE_KEYS = ("tenant", "gpu_model", "bucket", "ownership")
+"""Columns by which GPU-hours are grouped to charge lines."""
 ON_DEMAND_KIND = "on_demand"
 """Ownership of GPUs that are rented at the on-demand price."""
 RATE_NOT_SET = "Your rate per GPU-hour is not set"
-_INSTANT = pl.Datetime("us", "UTC")
+"""Beginning of the sentence that list prices replace missing own rates."""
+_UTC_TIME_DTYPE = pl.Datetime("us", "UTC")
+"""Polars type of times: microseconds, UTC."""
 _OPTIONAL_NODE_COLUMNS: dict[str, pl.DataType] = {
-    "gpu_model": pl.String(), "ownership": pl.String(), "installed": _INSTANT, "retired": _INSTANT
+    "gpu_model": pl.String(), "ownership": pl.String(), "installed": _UTC_TIME_DTYPE, "retired": _UTC_TIME_DTYPE
 }  # fmt: skip
 """Columns that an inventory of nodes may lack, with their types."""
 GpuModels = Mapping[str | None, str | None]
@@ -73,7 +76,7 @@ class Money:
 
     - ``price``: Price of a GPU-hour of the planned GPU model.
     - ``power``: Power model of the planned GPU model.
-    - ``carbon``: Carbon factor of the region.
+    - ``carbon``: Carbon intensity of the grid of the region.
     - ``pue``: Power usage effectiveness.
     - ``costs``: Charge lines, table ``schemas.Costs``.
     - ``states``: GPU-hours, energy and carbon by state of the GPU, each with its range.
@@ -129,8 +132,8 @@ def money(scenario: Scenario) -> Money:
     costs = make_empty_table(Costs)
     if rates:
         shares = rows.join(ownership, on="gpu_model", nulls_equal=True, maintain_order="left")
-        parts = shares.with_columns(pl.col("gpu_hours", *AMOUNTS) * pl.col("share"))
-        parts = parts.select(*LINE_KEYS, "gpu_hours", *AMOUNTS)
+        parts = shares.with_columns(pl.col("gpu_hours", *FOOTPRINT_AMOUNTS) * pl.col("share"))
+        parts = parts.select(*CHARGE_LINE_KEYS, "gpu_hours", *FOOTPRINT_AMOUNTS)
         costs = showback(parts, rates, start=job_history.begin, end=job_history.end)
     list_price_kinds = {kind for (_, kind), rate in rates.items() if rate.basis == LIST_PRICE}
     at_list = sorted(list_price_kinds & {"owned", "reserved"})
@@ -265,7 +268,7 @@ def find_price(scenario: Scenario, fleet: PlannedFleet) -> GpuHourPrice | None:
 
 
 def require_on_demand_price(scenario: Scenario, fleet: PlannedFleet, purpose: str) -> GpuHourPrice:
-    """Find the on-demand price of the planned GPU model; raise ScenarioError, which names the purpose, without one."""
+    """Find the on-demand price of the planned GPU model; without one raise ScenarioError that names `purpose`."""
     price = find_price(scenario, fleet)
     if price is None:
         todo = "Set your rate with --set price_usd_per_gpu_hour=… or a price book."
@@ -473,13 +476,13 @@ def _missing_texts(
 
 
 NODE_STOPPING_ACTUATORS = ("autoscaler", "slurm")
-"""Actuators that stop idle nodes."""
+"""Actuators that shut down idle nodes."""
 HOURLY_OWNERSHIPS = ("on_demand", "spot")
-"""Ownerships whose cost ends when a GPU is released."""
+"""Ownerships of GPUs that are paid by the hour and cost nothing after their release."""
 
 
 def _unused_lots(scenario: Scenario, boards: GpuModels, rates: Mapping[tuple[str | None, str], Rate]) -> Iterator[str]:
-    """Yield a note for each owned GPU model of the price book that this cost does not use.
+    """Yield a sentence for each owned GPU model of the price book that has no effect on this cost.
 
     Raises
     ------

@@ -25,22 +25,30 @@ from gpuplanner.hardware.catalog import facts, resolve_gpu_model
 from gpuplanner.hardware.power_carbon_and_prices import HOURS_PER_YEAR, GpuHourPrice
 
 OWNED, ON_DEMAND, SPOT = "owned", "on_demand", "spot"
+"""Ownerships of GPUs, as ``kind`` of a price: bought, rented on demand, rented as spot capacity."""
 RENTED_KINDS = (ON_DEMAND, SPOT, "reserved", "reserved_1y", "reserved_3y", "block")
-CONFIDENCES = ("contract", "quote", "list", "estimate")
-SECTIONS = ("prices", "owned", "rates", "electricity")
-PRICE_KEYS = (
+"""Values of ``kind`` in section ``prices``: ownerships of GPUs that are rented or reserved."""
+PRICE_CONFIDENCES = ("contract", "quote", "list", "estimate")
+"""Values of ``confidence`` of a price: where the price comes from."""
+PRICE_BOOK_SECTIONS = ("prices", "owned", "rates", "electricity")
+"""Sections of a price book file."""
+PRICE_ROW_KEYS = (
     "gpu_model", "kind", "price", "unit", "gpus", "from", "to", "source", "region", "instance_type", "billing_step_s",
     "minimum_term_h", "confidence",
 )  # fmt: skip
-"""Keys of a row of ``prices`` in the file, the required ones first; so are the next three."""
-LOT_KEYS = (
+"""Keys of a row of section ``prices``, the required ones first."""
+OWNED_LOT_KEYS = (
     "gpu_model", "gpus", "capex", "unit", "bought", "life_years", "residual", "space", "support", "staff", "source",
 )  # fmt: skip
-RATE_KEYS = ("from", "to", "rate", "date", "source")
-POWER_KEYS = ("price", "unit", "from", "to", "source", "market_g_per_kwh")
-UNIT_PATTERN = re.compile(r"([A-Z]{3}) per (GPU h|instance h|GPU|kWh)")
+"""Keys of a row of section ``owned``, the required ones first."""
+EXCHANGE_RATE_KEYS = ("from", "to", "rate", "date", "source")
+"""Keys of a row of section ``rates``, the exchange rates."""
+ELECTRICITY_KEYS = ("price", "unit", "from", "to", "source", "market_g_per_kwh")
+"""Keys of a row of section ``electricity``, the required ones first."""
+PRICE_UNIT_PATTERN = re.compile(r"([A-Z]{3}) per (GPU h|instance h|GPU|kWh)")
+"""Pattern of the unit of a price: ISO 4217 currency and denominator, such as ``USD per GPU h``."""
 YEARLY_COST_KEYS = ("space", "support", "staff")
-"""Yearly costs of an owned GPU beside purchase and electricity [currency per GPU and year]."""
+"""Keys of the yearly costs of an owned GPU besides purchase and electricity [currency per GPU and year]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +184,7 @@ class PriceBook:
         return None
 
     def kinds_of(self, gpu_model: str | None) -> list[str]:
-        """Ownerships that rows of a GPU model are for, owned first."""
+        """List the ownerships for which the book has rows of a GPU model, owned first."""
         kinds = {row.kind for row in self.prices if row.gpu_model == gpu_model}
         return [OWNED] * bool(self.lots_of(gpu_model)) + sorted(kinds)
 
@@ -290,7 +298,7 @@ def read_price_book(path: str | Path) -> PriceBook:
 
     A price has ``gpu_model``, ``kind``, ``price``, ``unit`` (``USD per GPU h``, or ``per instance h`` with ``gpus``),
     ``from`` and ``source``; an owned lot ``gpu_model``, ``gpus``, ``capex``, ``unit`` (``USD per GPU``), ``bought``,
-    ``life_years`` and ``source``, and what a GPU costs a year as ``space``, ``support``, ``staff``.
+    ``life_years`` and ``source``, and the yearly costs of a GPU ``space``, ``support``, ``staff``.
 
     Examples
     --------
@@ -303,8 +311,8 @@ def read_price_book(path: str | Path) -> PriceBook:
     0.2
     """
     name = Path(path).name
-    sections = require_keys(read_yaml(path), SECTIONS, f"{name}, the file", 1)
-    prices, owned, rates, electricity = (read_list(sections, key, name) for key in SECTIONS)
+    sections = require_keys(read_yaml(path), PRICE_BOOK_SECTIONS, f"{name}, the file", 1)
+    prices, owned, rates, electricity = (read_list(sections, key, name) for key in PRICE_BOOK_SECTIONS)
     book = PriceBook(
         tuple(_read_price_row(entry, name, line) for entry, line in prices),
         tuple(_read_lot(entry, name, line) for entry, line in owned),
@@ -325,7 +333,9 @@ def read_price_book(path: str | Path) -> PriceBook:
 
 def _read_price_row(given: Any, file: str, line: int) -> PriceRow:  # noqa: ANN401 - of a file
     """Check an entry of ``prices`` and make a row of it."""
-    values = require_keys(given, PRICE_KEYS, f"{file}, price", line, required_keys=(*PRICE_KEYS[:4], "from", "source"))
+    values = require_keys(
+        given, PRICE_ROW_KEYS, f"{file}, price", line, required_keys=(*PRICE_ROW_KEYS[:4], "from", "source")
+    )
     currency, per = _read_unit(values, file, ("GPU h", "instance h"))
     gpus = 1.0
     if per == "instance h":
@@ -337,14 +347,18 @@ def _read_price_row(given: Any, file: str, line: int) -> PriceRow:  # noqa: ANN4
         gpu_model=_read_gpu_model(values, file), kind=read_choice(values, "kind", file, RENTED_KINDS),
         currency=currency, per_gpu_hour=read_number(values, "price", file, 0, 1e6) / gpus, begin=begin, end=end,
         source=str(values["source"]), region=values.get("region"), instance_type=values.get("instance_type"),
-        confidence=read_choice(values, "confidence", file, CONFIDENCES) if "confidence" in values else "quote",
-        **{name: read_number(values, name, file, 0, 1e9) for name in PRICE_KEYS[10:12] if values.get(name) is not None},
+        confidence=read_choice(values, "confidence", file, PRICE_CONFIDENCES) if "confidence" in values else "quote",
+        **{
+            name: read_number(values, name, file, 0, 1e9)
+            for name in PRICE_ROW_KEYS[10:12]
+            if values.get(name) is not None
+        },
     )  # fmt: skip
 
 
 def _read_lot(given: Any, file: str, line: int) -> OwnedLot:  # noqa: ANN401 - of a file
-    """Check an entry of ``owned`` and make a purchase of it."""
-    values = require_keys(given, LOT_KEYS, f"{file}, owned", line, required_keys=(*LOT_KEYS[:6], "source"))
+    """Check an entry of ``owned`` and make an :class:`OwnedLot` of it."""
+    values = require_keys(given, OWNED_LOT_KEYS, f"{file}, owned", line, required_keys=(*OWNED_LOT_KEYS[:6], "source"))
     return OwnedLot(
         gpu_model=_read_gpu_model(values, file), gpus=int(read_number(values, "gpus", file, 1, 1e6, whole=True)),
         capex=read_number(values, "capex", file, 0, 1e8), currency=_read_unit(values, file, ("GPU",))[0],
@@ -357,7 +371,7 @@ def _read_lot(given: Any, file: str, line: int) -> OwnedLot:  # noqa: ANN401 - o
 
 def _read_exchange_rate(given: Any, file: str, line: int) -> ExchangeRate:  # noqa: ANN401 - of a file
     """Check an entry of ``rates`` and make an exchange rate of it."""
-    values = require_keys(given, RATE_KEYS, f"{file}, rate", line, required_keys=RATE_KEYS)
+    values = require_keys(given, EXCHANGE_RATE_KEYS, f"{file}, rate", line, required_keys=EXCHANGE_RATE_KEYS)
     first, second = (_check_currency(str(values[key]), file, values.lines[key]) for key in ("from", "to"))
     rate = read_number(values, "rate", file, 1e-9, 1e9)
     return ExchangeRate(first, second, rate, _read_day(values, "date", file), str(values["source"]))
@@ -365,7 +379,9 @@ def _read_exchange_rate(given: Any, file: str, line: int) -> ExchangeRate:  # no
 
 def _read_power_row(given: Any, file: str, line: int) -> PowerRow:  # noqa: ANN401 - of a file
     """Check an entry of ``electricity`` and make a row of it."""
-    values = require_keys(given, POWER_KEYS, f"{file}, electricity", line, required_keys=(*POWER_KEYS[:3], "source"))
+    values = require_keys(
+        given, ELECTRICITY_KEYS, f"{file}, electricity", line, required_keys=(*ELECTRICITY_KEYS[:3], "source")
+    )
     market = read_number(values, "market_g_per_kwh", file, 0, 5000) if "market_g_per_kwh" in values else None
     return PowerRow(
         read_number(values, "price", file, 0, 1e4), _read_unit(values, file, ("kWh",))[0],
@@ -375,7 +391,7 @@ def _read_power_row(given: Any, file: str, line: int) -> PowerRow:  # noqa: ANN4
 
 def _read_unit(values: Any, file: str, allowed_units: tuple[str, ...]) -> tuple[str, str]:  # noqa: ANN401
     """Split a unit such as ``USD per GPU h`` into its currency and its denominator; raise if it is not allowed."""
-    match = UNIT_PATTERN.fullmatch(str(values["unit"]))
+    match = PRICE_UNIT_PATTERN.fullmatch(str(values["unit"]))
     if match is None or match[2] not in allowed_units:
         expected = " or ".join(f"'USD per {per_what}'" for per_what in allowed_units)
         raise make_file_error(file, values.lines["unit"], f"unit {expected}", repr(values["unit"]))
@@ -408,7 +424,9 @@ def _read_day(values: Any, key: str, file: str) -> str:  # noqa: ANN401
 
 
 def _time_shares(rows: Any, subject: str, begin: datetime, end: datetime) -> list[tuple[Any, float]]:  # noqa: ANN401
-    """Rows in force in a period, each with its share of the time [0-1]; a row ends when the next one begins.
+    """Return the rows that are valid in a period, each with its share of the time [0-1].
+
+    A row ends when the next one begins.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import polars as pl
 
-from gpuplanner.core.output_column_headings import cells_in_words
+from gpuplanner.core.output_column_headings import replace_codes_by_text
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import MONEY_DTYPE, Costs
 from gpuplanner.core.units_and_number_texts import UNALLOCATED_TEAM, round_money, split_amount
@@ -19,16 +19,16 @@ from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
 
 NO_TENANT = "-"
 """Tenant of unallocated GPU-hours in the ledger."""
-FLEET_NAME = "own fleet"
-"""Invoicer of all charge lines."""
+INVOICER_NAME = "own fleet"
+"""Name of the invoicer in all charge lines."""
 INVOICER_COLUMNS = ("BillingAccountId", "BillingAccountName", "ProviderName", "PublisherName", "InvoiceIssuerName")
-"""Columns of a charge line that name the invoicer."""
-CENTS = pl.Decimal(18, 2)
-"""Type of amounts of money with two decimals."""
+"""FOCUS columns of a charge line that name the invoicer, all with the same text."""
+CENTS_DTYPE = pl.Decimal(18, 2)
+"""Polars type of amounts of money with two decimals."""
 OWN_RATE, LIST_PRICE, BILL = "own rate", "list price", "bill"
-"""Basis of the cost of a charge line."""
+"""Basis of the cost of a charge line: the rates of the user, public list prices, or an imported bill."""
 NOT_STATED = "not stated"
-"""Ownership if neither scenario nor inventory states one."""
+"""Ownership of GPU-hours for which neither scenario nor inventory states one."""
 CATEGORY_OF_OWNERSHIP = {"reserved": "Committed", "spot": "Dynamic", "owned": "Other"}
 """FOCUS pricing category by the first word of the ownership; all others are Standard."""
 INVOICED_OWNERSHIPS = ("on_demand", "spot", "reserved")
@@ -37,14 +37,15 @@ FOOTPRINT_COLUMNS = {
     "energy_kwh": "x_EnergyKwh", "location_kg": "x_CarbonKg", "market_kg": "x_CarbonMarketKg",
     "embodied_kg": "x_CarbonEmbodiedKg",
 }  # fmt: skip
+"""FOCUS column of a charge line by column of energy [kWh] or carbon [kg CO2e] of the GPU-hours."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Rate of an installed GPU-hour.
+    """Rate at which an installed GPU-hour is charged.
 
     - ``price``: Price of a GPU-hour [currency per GPU-hour].
-    - ``per_kwh``: Electricity that is paid in addition, as for owned GPUs [currency per kWh].
+    - ``per_kwh``: Price of electricity, if it is paid in addition, as for owned GPUs [currency per kWh].
     - ``listed``: List price [currency per GPU-hour]; None if the catalogue has none.
     - ``parts``: Components of the price of an owned GPU [currency per GPU-hour].
     - ``basis``: :data:`OWN_RATE` or :data:`LIST_PRICE`.
@@ -103,7 +104,7 @@ def showback(
         cost if price is None else price * Decimal(repr(amount))
         for cost, price, amount in zip(costs, listed, quantity, strict=True)
     ]
-    cost, basis = pl.Series(costs, dtype=CENTS), pl.Series([rate.basis for rate in line_rates], dtype=pl.String)
+    cost, basis = pl.Series(costs, dtype=CENTS_DTYPE), pl.Series([rate.basis for rate in line_rates], dtype=pl.String)
     # Owned GPUs and list prices are not invoiced.
     billed = pl.when(pl.col("ownership").is_in(INVOICED_OWNERSHIPS) & (basis == OWN_RATE)).then(cost)
     kind = pl.col("ownership").str.extract("^([a-z]*)")
@@ -111,12 +112,12 @@ def showback(
     table = lines.select(
         **dict.fromkeys(("BillingPeriodStart", "ChargePeriodStart"), pl.lit(start)),
         **dict.fromkeys(("BillingPeriodEnd", "ChargePeriodEnd"), pl.lit(end)),
-        **dict.fromkeys(INVOICER_COLUMNS, pl.lit(FLEET_NAME)),
+        **dict.fromkeys(INVOICER_COLUMNS, pl.lit(INVOICER_NAME)),
         SubAccountId="name",
         SubAccountName="name",
         ChargeCategory=pl.lit("Usage"),
         ChargeClass=pl.lit(None, pl.String),
-        ChargeDescription=pl.format("GPU-hours of installed GPUs: {}", cells_in_words(lines)["bucket"]),
+        ChargeDescription=pl.format("GPU-hours of installed GPUs: {}", replace_codes_by_text(lines)["bucket"]),
         ServiceCategory=pl.lit("Compute"),
         ServiceName=pl.lit("GPU cluster"),
         PricingCategory=category,
@@ -125,7 +126,7 @@ def showback(
         ListUnitPrice=pl.Series([rate.listed for rate in line_rates], dtype=pl.Float64),
         ListCost=pl.Series(at_list, dtype=MONEY_DTYPE),
         EffectiveCost=cost,
-        **dict.fromkeys(("ContractedCost", "BilledCost"), billed.otherwise(Decimal("0.00")).cast(CENTS)),
+        **dict.fromkeys(("ContractedCost", "BilledCost"), billed.otherwise(Decimal("0.00")).cast(CENTS_DTYPE)),
         BillingCurrency=pl.Series([rate.price.currency for rate in line_rates], dtype=pl.String),
         x_GpuModel="gpu_model",
         x_Bucket=pl.col("bucket").cast(pl.String),
@@ -156,11 +157,11 @@ def split_cost(total: Decimal, weights: pl.DataFrame, *, by: str, weight: str) -
         Columns `by`, `weight` and ``cost``, the largest weight first.
     """
     parts = weights.group_by(by).agg(pl.col(weight).sum()).sort(weight, by, descending=[True, False])
-    return parts.with_columns(cost=pl.Series(split_amount(total, parts[weight].to_list()), dtype=CENTS))
+    return parts.with_columns(cost=pl.Series(split_amount(total, parts[weight].to_list()), dtype=CENTS_DTYPE))
 
 
 def _order_lines(hours: pl.DataFrame) -> pl.DataFrame:
-    """Sort the lines by tenant and add its printed name; a tenant named as the unallocated hours gets a suffix."""
+    """Sort charge lines by tenant and add the tenant's printed name; one named like the unallocated gets a suffix."""
     shown_name = (
         pl.when(pl.col("tenant") == NO_TENANT).then(pl.lit(UNALLOCATED_TEAM))
         .when(pl.col("tenant") == UNALLOCATED_TEAM).then(pl.lit(f"{UNALLOCATED_TEAM} (tenant)"))
@@ -186,7 +187,7 @@ def _line_costs(quantity: pl.Series, kwh: pl.Series, rates: Sequence[Rate]) -> l
 
 
 def _round_parts(values: pl.Series) -> pl.Series:
-    """Round values to six decimals so that they sum to the rounded sum; nulls stay."""
+    """Round parts to six decimals such that they sum to the rounded total; nulls stay null."""
     known_values = [float(value) for value in values.drop_nulls()]
     parts = iter(split_amount(round_money(math.fsum(known_values), AMOUNT_DECIMALS), known_values))
     return pl.Series([None if value is None else float(next(parts)) for value in values], dtype=pl.Float64)

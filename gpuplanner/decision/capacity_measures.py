@@ -556,9 +556,7 @@ def compare_service(
     return tuple(rows), team_waits
 
 
-def simulate_wait_curve(
-    model: WaitModel, recommendation: Recommendation, gpus: Sequence[int] = ()
-) -> list[CurvePoint]:
+def simulate_wait_curve(model: WaitModel, recommendation: Recommendation, gpus: Sequence[int] = ()) -> list[CurvePoint]:
     """Simulate the wait curve of today's layout, and of the recommended layout if the recommendation changes it.
 
     Parameters

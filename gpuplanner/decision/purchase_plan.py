@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.core.output_column_headings import code_in_words
+from gpuplanner.core.output_column_headings import text_of_code
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import make_file_error, read_list, read_number, read_yaml, require_keys
 from gpuplanner.core.step_functions import waiting_since
@@ -48,7 +48,7 @@ from gpuplanner.cost.period_costs import (
     ownership_shares,
     require_on_demand_price,
 )
-from gpuplanner.cost.showback import CENTS, NOT_STATED
+from gpuplanner.cost.showback import CENTS_DTYPE, NOT_STATED
 from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.decision_types import Decision, WeeklyGrowth
 from gpuplanner.forecast.growth_and_announced_demand import MIN_GROWTH_WEEKS, WEEKS_IN_YEAR, fit_growth
@@ -359,8 +359,8 @@ class HardwareRefresh:
         return (
             f"{advice}. A GPU-hour of today's work costs {first.today:.3f} {self.currency} in month 1 and "
             f"{last.today:.3f} in month {last.month} ({self.today_basis}); the same work on {self.gpu_model}, at "
-            f"{self.speed:g} times the speed, costs {first.newer:.3f} ({code_in_words(first.kind)}) and "
-            f"{last.newer:.3f} ({code_in_words(last.kind)}).{saved}"
+            f"{self.speed:g} times the speed, costs {first.newer:.3f} ({text_of_code(first.kind)}) and "
+            f"{last.newer:.3f} ({text_of_code(last.kind)}).{saved}"
         )
 
 
@@ -426,7 +426,7 @@ def plan_refresh(scenario: Scenario, months: int, gpu_model: str, speed: float) 
     unprofitable_months = [row.month for row in rows if row.newer >= row.today]
     pays_from = max(unprofitable_months, default=0) + 1
     savings = sum(row.today - row.newer for row in rows[pays_from - 1 :]) * job_history.fleet.gpus * HOURS_PER_MONTH
-    basis = f"price of {code_in_words(ownership)} GPUs"
+    basis = f"price of {text_of_code(ownership)} GPUs"
     if ownership == "owned":
         basis = (
             "avoidable cost: electricity, and space, support and staff of the price book; the purchase price is sunk"
@@ -646,7 +646,7 @@ def plan_burst(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     gpu_hours = (pl.col("gpus") * pl.col("hours")).sum()
     staying_jobs = jobs.filter(in_overload & ~may_leave).group_by("reason").agg(jobs=pl.len(), gpu_hours=gpu_hours)
     return BurstPlan(
-        jobs=leaving_jobs.with_columns(cost=pl.Series(split_amount(total, exact_costs), dtype=CENTS))
+        jobs=leaving_jobs.with_columns(cost=pl.Series(split_amount(total, exact_costs), dtype=CENTS_DTYPE))
         .drop("from_h", "reason").sort("submit_time", "job_id"),
         stays=staying_jobs.sort("reason"),
         over_gpu_hours=float(overload[overloaded_hours].sum()),

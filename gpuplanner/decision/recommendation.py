@@ -270,7 +270,9 @@ def simulate_fleet_sizes(scenario: Scenario, gpus: tuple[int, ...]) -> tuple[Cur
         recommendation, _ = recommend_from_waits(neutral)
         obstacle = recommendation.reason if recommendation.action == "none" else None
     if obstacle is not None:
-        raise ScenarioError("wait curve", "data that a replay reproduces", obstacle, "See the missing data of decide().")
+        raise ScenarioError(
+            "wait curve", "data that a replay reproduces", obstacle, "See the missing data of decide()."
+        )
     _, inputs, arena, _ = load_policy_simulation(neutral)
     return tuple(simulate_wait_curve(build_wait_model(inputs, arena.waits), recommendation, gpus))
 

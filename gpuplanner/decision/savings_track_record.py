@@ -17,7 +17,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, round_record, to_json, to_plain
 from gpuplanner.core.step_functions import waiting_since
 from gpuplanner.core.units_and_number_texts import HOURS_PER_WEEK, SECONDS_PER_HOUR, round_money
-from gpuplanner.cost.showback import CENTS
+from gpuplanner.cost.showback import CENTS_DTYPE
 from gpuplanner.decision.comparison_record import Comparison, study_comparison
 from gpuplanner.decision.decision_types import RECORD_DECIMALS, LayoutOnNodes, Saving, compute_impact
 from gpuplanner.decision.policy_comparison import NEEDS_ON_OFF, POLICIES
@@ -409,7 +409,7 @@ def savings_table(months: tuple[SavingsMonth, ...]) -> pl.DataFrame:
     money_of = ("promised", *SAVING_STEPS, "price", "realised")
     columns: dict[str, pl.DataType] = dict.fromkeys(("month", "seen_in"), pl.String())
     columns |= dict.fromkeys(("demand_ratio", *(f"{name}_gpu_hours" for name in hours_of)), pl.Float64())
-    columns |= {f"{name}_usd": CENTS for name in money_of}
+    columns |= {f"{name}_usd": CENTS_DTYPE for name in money_of}
     rows = []
     for outcome in evaluate_promises(months):
         then, now = value[outcome.month], value[outcome.next_month]
@@ -428,7 +428,7 @@ def baseline_table(months: tuple[SavingsMonth, ...]) -> pl.DataFrame:
     """
     hours_of = ("on_gpu_hours_per_week", "baseline_gpu_hours_per_week", "saved_gpu_hours")
     columns: dict[str, pl.DataType] = {"month": pl.String(), **dict.fromkeys(hours_of, pl.Float64())}
-    columns |= {"saved_usd": CENTS, "total_usd": CENTS}
+    columns |= {"saved_usd": CENTS_DTYPE, "total_usd": CENTS_DTYPE}
     measured_months = [month for month in months if month.seen.measured]
     service = {outcome.next_month: outcome.service for outcome in evaluate_promises(months)}
     rows, total = [], Decimal()

@@ -22,7 +22,7 @@ from gpuplanner.forecast.statistical_models import (
     SMOOTHING_HISTORY_WEEKS,
     KnownJobs,
     SeriesGrid,
-    add_parts,
+    add_component_models,
     mean_with_reverting,
     series_grid,
     series_rule,
@@ -239,11 +239,11 @@ def backtest(
     ((48, 56, 64, 72), ('constant',))
     """
     grid = series_grid(demand)
-    origins, step = _cutoff_slots(grid, gap + horizon, windows, step, walk)
+    origins, step = _choose_cutoffs(grid, gap + horizon, windows, step, walk)
     ends = (*origins, grid.values.shape[1])
-    demand_then = tuple(_demand_as_known(grid, known_jobs, end) for end in ends) if known_jobs else ()
+    demand_then = tuple(_demand_known_before(grid, known_jobs, end) for end in ends) if known_jobs else ()
     recent = SMOOTHING_HISTORY_WEEKS * grid.week
-    wanted = [model for model in add_parts(models) if known_jobs or model not in MODELS_THAT_NEED_JOBS]
+    wanted = [model for model in add_component_models(models) if known_jobs or model not in MODELS_THAT_NEED_JOBS]
     shape = (len(grid.ids), len(origins), horizon)
     predicted = {model: np.full(shape, np.nan) for model in wanted}
     quantiles = {
@@ -308,12 +308,12 @@ def backtest(
     )  # fmt: skip
 
 
-def _demand_as_known(grid: SeriesGrid, known_jobs: KnownJobs, end: int) -> np.ndarray:
+def _demand_known_before(grid: SeriesGrid, known_jobs: KnownJobs, end: int) -> np.ndarray:
     """Return the demand before interval `end` as it was known then, (n_series, end); NaN before a series begins."""
     return np.where(np.isnan(grid.values[:, :end]), np.nan, known_jobs.demand_before(grid.ids, end))
 
 
-def _cutoff_slots(
+def _choose_cutoffs(
     grid: SeriesGrid, ahead: int, windows: int, step: int | None, walk: bool
 ) -> tuple[tuple[int, ...], int]:
     """Choose the cutoffs of a backtest, as ascending interval numbers, and the number of intervals between them.

@@ -17,7 +17,7 @@ from gpuplanner.forecast.model_selection import (
     evaluate_backtest,
     forecast_future,
     score_backtest,
-    series_record,
+    score_series,
 )
 from gpuplanner.forecast.statistical_models import (
     CANDIDATE_MODELS,
@@ -206,7 +206,7 @@ def forecast_demand(
 def _choice(backtest: EvaluatedBacktest, scores: pl.DataFrame) -> pl.DataFrame:
     """Tabulate the model choice of each series: the table ``choice`` of :class:`ForecastResult`."""
     test = backtest.test
-    rows = [series_record(backtest, row, backtest.mixture[row]) for row in range(len(test.grid.ids))]
+    rows = [score_series(backtest, row, backtest.mixture[row]) for row in range(len(test.grid.ids))]
     naive = scores.filter(model=NAIVE).select("unique_id", naive_mase="mase")
     return (
         pl.DataFrame(

@@ -79,11 +79,11 @@ class DemandHistory:
         sums = [uid for uid in self.ids if uid.startswith(f"{ALL_TENANTS_POOL_NAME}/")]
         return max(sums or self.ids, key=lambda uid: (mean[uid], uid))
 
-    def on_top(self, horizon: int, gap: int) -> np.ndarray:
+    def announced_job_gpus(self, horizon: int, gap: int) -> np.ndarray:
         """Compute the mean GPUs of announced jobs in the forecast intervals, shape (n_series, horizon)."""
         if self.announced is None:
             return np.zeros((len(self.ids), horizon))
-        origin = self._ahead(1, 0)[0]
+        origin = self._forecast_times(1, 0)[0]
         slots = gap + horizon
         announced_gpus = gpus_announced(self.announced, self.ids, self.whole, origin, self.interval_hours, slots)[
             :, gap:
@@ -101,10 +101,12 @@ class DemandHistory:
         Columns: ``ds``, ``still_running`` and ``to_come`` (means of both parts), ``q05``, ``q50`` and ``q95`` of their
         sum [GPUs].
         """
-        running, coming = (part[0] for part in self._jobs().split_paths([self.whole], self.slots, horizon, seed))
-        coming = coming + self._of_whole(self.on_top(horizon, 0))
+        running, coming = (
+            part[0] for part in self._require_run_off().split_paths([self.whole], self.slots, horizon, seed)
+        )
+        coming = coming + self._fleet_row(self.announced_job_gpus(horizon, 0))
         low, middle, high = np.quantile(running + coming, (0.05, 0.5, 0.95), axis=0)
-        ds = pl.Series(self._ahead(horizon, 0), dtype=pl.Datetime("us", "UTC"))
+        ds = pl.Series(self._forecast_times(horizon, 0), dtype=pl.Datetime("us", "UTC"))
         means = {"still_running": running.mean(axis=0), "to_come": coming.mean(axis=0)}
         return pl.DataFrame({"ds": ds, **means, "q05": low, "q50": middle, "q95": high})
 
@@ -145,28 +147,28 @@ class DemandHistory:
         best = cost_curve(drawn, price).filter("best")["quantile"][0]
         low, planned, high = np.quantile(drawn, (0.05, best, 0.95), axis=0)
         slots = pl.DataFrame({
-            "day": pl.Series(self._ahead(horizon, gap), dtype=pl.Datetime("us", "UTC")).dt.date(),
+            "day": pl.Series(self._forecast_times(horizon, gap), dtype=pl.Datetime("us", "UTC")).dt.date(),
             "planned": np.ceil(planned), "expected": drawn.mean(axis=0), "low": low, "high": high,
         })  # fmt: skip
         return slots.group_by("day", maintain_order=True).max()
 
     def _paths_of_whole(self, horizon: int, gap: int, seed: int) -> np.ndarray:
         """Draw sample paths of the whole fleet, shape (n_paths, horizon), announced jobs included."""
-        drawn = self._jobs().draws([self.whole], self.slots, gap + horizon, seed)[0, :, gap:]
-        return np.asarray(drawn + self._of_whole(self.on_top(horizon, gap)))
+        drawn = self._require_run_off().draws([self.whole], self.slots, gap + horizon, seed)[0, :, gap:]
+        return np.asarray(drawn + self._fleet_row(self.announced_job_gpus(horizon, gap)))
 
-    def _of_whole(self, values: np.ndarray) -> np.ndarray:
+    def _fleet_row(self, values: np.ndarray) -> np.ndarray:
         """Return the row of the whole fleet from an array with one row for each series."""
         return np.asarray(values[self.ids.index(self.whole)])
 
-    def _jobs(self) -> RunOff:
+    def _require_run_off(self) -> RunOff:
         """Return ``run_off``, or raise :class:`ScenarioError` if the source has no jobs."""
         if self.run_off is None:
             todo = "Ingest the jobs as well."
             raise ScenarioError("forecast: paths", "data with jobs", "occupancy alone", todo)
         return self.run_off
 
-    def _ahead(self, horizon: int, gap: int) -> list[datetime]:
+    def _forecast_times(self, horizon: int, gap: int) -> list[datetime]:
         """List the starts of the `horizon` intervals that begin `gap` intervals after the cutoff."""
         slot = timedelta(hours=self.interval_hours)
         return [self.start + (self.slots + gap + number) * slot for number in range(horizon)]
@@ -211,9 +213,9 @@ class DemandHistory:
         max_paths : int, optional
             Number of representative paths; None: all.
         """
-        drawn = self._jobs().draws(self.ids, self.slots, gap + horizon, seed)[..., gap:]
-        drawn = drawn + self.on_top(horizon, gap)[:, None]
-        ds = pl.Series(self._ahead(horizon, gap), dtype=pl.Datetime("us", "UTC"))
+        drawn = self._require_run_off().draws(self.ids, self.slots, gap + horizon, seed)[..., gap:]
+        drawn = drawn + self.announced_job_gpus(horizon, gap)[:, None]
+        ds = pl.Series(self._forecast_times(horizon, gap), dtype=pl.Datetime("us", "UTC"))
         kept, weights = np.arange(drawn.shape[1]), np.ones(drawn.shape[1])
         if max_paths is not None:
             rows = [row for row, uid in enumerate(self.ids) if uid not in self.sums]
@@ -242,6 +244,7 @@ UNKNOWN_GPU_MODEL_LABEL = "(GPU model unknown)"
 OWN_JOBS_LABEL = "(own)"
 """Last part of the series name of a tenant's own jobs if its name is a prefix of others: ``a/b/(own)``."""
 HOUR = timedelta(hours=1)
+"""Time span of one hour."""
 MIN_HISTORY_FOR_OWN_ERRORS = timedelta(days=28)
 """Length of the history from which no remark says that intervals rest on errors pooled over all series."""
 
@@ -338,8 +341,8 @@ def lay_out_jobs(
             )
     jobs = jobs.filter(pl.col("submit_time") < end, pl.col(size) > 0)
     slot = timedelta(hours=interval_hours)
-    start, before = _first_after_silence(jobs, end)
-    start = _floor(start, slot)
+    start, before = _first_submission_after_silence(jobs, end)
+    start = _floor_to_interval(start, slot)
     if before:
         remarks += (
             f"{before:,} submission(s) lie more than {MAX_GAP_BETWEEN_ARRIVALS.days} days before the next: series "
@@ -431,7 +434,7 @@ def _short_history_remark(history: timedelta) -> tuple[str, ...]:
     return (remark,)
 
 
-def _first_after_silence(jobs: pl.DataFrame, end: datetime) -> tuple[datetime, int]:
+def _first_submission_after_silence(jobs: pl.DataFrame, end: datetime) -> tuple[datetime, int]:
     """Find the first submission after the last gap longer than :data:`MAX_GAP_BETWEEN_ARRIVALS`; count those before."""
     times = jobs["submit_time"].sort()
     if times.is_empty():
@@ -446,9 +449,9 @@ def lay_out_occupancy(table: pl.DataFrame, interval_hours: float, at: datetime |
     slot = timedelta(hours=interval_hours)
     readings = table if at is None else table.filter(pl.col("time") < at)
     if readings.is_empty():
-        raise _nothing_before(at)
+        raise _make_no_readings_error(at)
     times = readings["time"].unique().sort()
-    start = _floor(times[0], slot)
+    start = _floor_to_interval(times[0], slot)
     # The last slot counts if it was read to its end.
     slots = (times[-1] + (times.diff().median() or slot) - start) // slot
     named = pl.format("{}/{}", "pool", pl.col("resource").cast(pl.String))
@@ -462,7 +465,7 @@ def lay_out_telemetry(samples: pl.LazyFrame, interval_hours: float, at: datetime
     before = samples if at is None else samples.filter(pl.col("time") < at)
     device_hours = aggregate_hourly(before).filter(pl.col("samples") > 0)
     if device_hours.is_empty():
-        raise _nothing_before(at)
+        raise _make_no_readings_error(at)
     is_in_use = (
         pl.col("job_id").is_not_null()
         | (pl.col("sm_activity") >= MIN_USED_SM_ACTIVITY).fill_null(False)
@@ -480,7 +483,7 @@ def lay_out_telemetry(samples: pl.LazyFrame, interval_hours: float, at: datetime
     )
     first, last = (rows.select(bound).item() for bound in (pl.col("time").min(), pl.col("time").max()))
     slot = timedelta(hours=interval_hours)
-    start = _floor(first, slot)
+    start = _floor_to_interval(first, slot)
     remark = (
         "telemetry alone: the forecast is of GPUs in use (with a job, busy, or with a process), without pending jobs, "
         "and at most the GPUs observed"
@@ -530,12 +533,12 @@ def _lay_out_readings(
     return DemandHistory(start, slots, interval_hours, ids, None, values, caps, remarks, sums=sums)
 
 
-def _nothing_before(at: datetime | None) -> ScenarioError:
+def _make_no_readings_error(at: datetime | None) -> ScenarioError:
     """Make the error of a cutoff before which there are no readings."""
     return ScenarioError("forecast: readings", f"some before {at}", "none", "Choose a later cutoff (--at).")
 
 
-def _floor(instant: datetime, slot: timedelta) -> datetime:
+def _floor_to_interval(instant: datetime, slot: timedelta) -> datetime:
     """Round a time down to the start of its interval; intervals count from midnight UTC."""
     day = instant.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return day + (instant - day) // slot * slot

@@ -38,7 +38,7 @@ LEVEL_JUMP_LOG_SD = 0.4
 """Standard deviation of a sudden change of the level, in natural logarithms of demand."""
 LEVEL_JUMP_PROBABILITY_PER_WEEK = 1.0 / WEEKS_IN_YEAR
 """Prior probability that the level changed suddenly before a given week of the record."""
-JUMPS_BEFORE, WEEKS_BEFORE = 0.2, 156.0
+PRIOR_LEVEL_JUMPS, PRIOR_LEVEL_JUMP_WEEKS = 0.2, 156.0
 """Prior of the rate of sudden level changes: this many changes in this many weeks, added to the changes and weeks of
 the record."""
 
@@ -155,7 +155,7 @@ def _posterior_of_laws(needs: np.ndarray, *, logs: bool) -> tuple[np.ndarray, ..
     """Compute the log posterior of each growth model, and the fields ``logs`` to ``cov`` of :class:`GrowthLaw`."""
     weeks = len(needs)
     # A sudden change before week `at`; 0: none. One before the last week alone cannot be told from its noise.
-    noise, (walk, walk_odds), (spread, trend_odds), at = _laws(weeks)
+    noise, (walk, walk_odds), (spread, trend_odds), at = _list_growth_models(weeks)
     values = np.log(needs) if logs else needs
     scale_odds = PRIOR_RELATIVE_NOISE_PROBABILITY if logs else 1 - PRIOR_RELATIVE_NOISE_PROBABILITY
     evidence = np.log(scale_odds * walk_odds * trend_odds * np.where(at > 0, LEVEL_JUMP_PROBABILITY_PER_WEEK, 1.0))
@@ -178,7 +178,7 @@ def _posterior_of_laws(needs: np.ndarray, *, logs: bool) -> tuple[np.ndarray, ..
             var_level, both, var_trend = (1 - gain) * var_level, (1 - gain) * both, var_trend - turn * both
     if logs:  # the density of the need itself
         evidence -= np.nansum(values[1:])
-    jumps = (JUMPS_BEFORE + (at > 0)) / (WEEKS_BEFORE + weeks)
+    jumps = (PRIOR_LEVEL_JUMPS + (at > 0)) / (PRIOR_LEVEL_JUMP_WEEKS + weeks)
     cov = np.stack([var_level, both, var_trend])
     once = (noise, walk, jumps, level, trend, cov)
     peaked = np.repeat([False, True], len(at))
@@ -197,7 +197,7 @@ def _gumbel_over_normal(missed: np.ndarray) -> np.ndarray:
     return np.asarray(np.log(spread * np.sqrt(2 * np.pi)) - reduced - np.exp(-reduced) + missed**2 / 2)
 
 
-def _laws(weeks: int) -> tuple[np.ndarray, tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray]:
+def _list_growth_models(weeks: int) -> tuple[np.ndarray, tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray]:
     """List every combination of noise, random walk and trend (both with prior) and week of a level change."""
     grid = np.indices((len(WEEKLY_NOISE_SDS), len(WALK_SDS_WITH_PRIOR), len(TREND_SDS_WITH_PRIOR), weeks))
     noise, walk, trend, at = grid.reshape(len(grid), -1)
@@ -289,7 +289,7 @@ def change_points(demand: pl.DataFrame) -> pl.DataFrame:
     """
     days = demand.sort("ds").group_by_dynamic("ds", every="1d").agg(pl.col("y").mean())
     means = days["y"].to_numpy()
-    cuts = _pelt(_without_week(means))
+    cuts = _pelt(_subtract_weekday_means(means))
     edges = [0, *cuts, len(means)]
     level = [float(means[low:high].mean()) for low, high in pairwise(edges) if high > low]
     return pl.DataFrame(
@@ -298,7 +298,7 @@ def change_points(demand: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _without_week(means: np.ndarray) -> np.ndarray:
+def _subtract_weekday_means(means: np.ndarray) -> np.ndarray:
     """Subtract the mean deviation of each weekday from daily means."""
     if len(means) < 7 * MIN_WEEKS_FOR_WEEKDAYS:
         return means

@@ -50,17 +50,17 @@ PRIOR_RELATIVE_LOSS_BY_MODEL = {
 }
 """Prior of a model's pinball loss relative to that of the naive forecast, before any cutoff of the data; measured on
 public traces, see ``docs/results/forecast.md``."""
-PRIOR_SEASONS, OWN_SHARE, OWN_SEASONS = 10.0, 0.25, 96.0
+PRIOR_SEASONS, SERIES_SEASON_WEIGHT, EQUAL_WEIGHT_SEASONS = 10.0, 0.25, 96.0
 """Seasons of evaluated forecasts that the prior counts as; weight of a season of one series in the pooled record; and
 number of seasons after which a series' own record counts as much as the pooled one. Counted in seasons because a cutoff
 with a week's forecast says more than one with a day's; below 1 because errors of series of one source are
 correlated."""
 LOSS_HALF_LIFE_CUTOFFS = 20.0
 """Number of later cutoffs after which the loss at a cutoff counts half."""
-WORST, FLOOR = 3.0, 0.05
+MAX_RELATIVE_LOSS, MIN_RELATIVE_LOSS = 3.0, 0.05
 """Largest and smallest relative loss of a model that is told from more extreme ones, so that a single unusual series
 does not decide the weight of a model for all."""
-SHARPNESS, UPPER, LEAST_WEIGHT = 40.0, 7.0, 0.02
+WEIGHT_SHARPNESS, UPPER_WEIGHT_SHARPNESS, MIN_MODEL_WEIGHT = 40.0, 7.0, 0.02
 """Decrease of a model's weight, in per cent, for 1 % more loss: for quantiles up to the median, and for those above it,
 where few intervals separate the models; and the smallest weight, below which a model gets none."""
 
@@ -147,12 +147,12 @@ def evaluate_backtest(backtest: Backtest, *, price: float | None = None, first: 
         )
         for model, calibrated in quantiles.items()
     }
-    mixture = _mix_candidates(quantiles, _of_levels(weights, upper)[:, :, :-1, None])
+    mixture = _mix_candidates(quantiles, _weights_by_level(weights, upper)[:, :, :-1, None])
     mixture = np.maximum.accumulate(mixture, axis=-1)
     return EvaluatedBacktest(backtest, price, quantiles, means, weights, upper, mixture, first)
 
 
-def _of_levels(weights: np.ndarray, upper: np.ndarray) -> np.ndarray:
+def _weights_by_level(weights: np.ndarray, upper: np.ndarray) -> np.ndarray:
     """Add a last axis of quantile levels to weights: `weights` up to the median, `upper` above it."""
     return np.where(np.array(QUANTILE_LEVELS) > 0.5, upper[..., None], weights[..., None])
 
@@ -186,7 +186,7 @@ def _weights_at(
     record = relative_losses((folds * faded).sum(axis=2), seasons, backtest.full[cutoff_index], models)
     free = np.isin(models, weighable_candidates(models, with_jobs=RUN_OFF in models))
     usable = backtest.allowed[cutoff_index] & (is_evaluated.any(axis=(1, 2)) & free)[:, None]
-    return weights_from_records(record, usable), weights_from_records(record, usable, UPPER)
+    return weights_from_records(record, usable), weights_from_records(record, usable, UPPER_WEIGHT_SHARPNESS)
 
 
 def relative_losses(loss: np.ndarray, seasons: np.ndarray, full: np.ndarray, models: Sequence[str]) -> np.ndarray:
@@ -220,15 +220,15 @@ def relative_losses(loss: np.ndarray, seasons: np.ndarray, full: np.ndarray, mod
     """
     naive = loss[0]
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(naive > 0, loss / naive, np.where(loss > 0, WORST, 1.0))
-    log_ratio = np.where(seasons > 0, np.log(np.clip(ratio, FLOOR, WORST)), 0.0)
+        ratio = np.where(naive > 0, loss / naive, np.where(loss > 0, MAX_RELATIVE_LOSS, 1.0))
+    log_ratio = np.where(seasons > 0, np.log(np.clip(ratio, MIN_RELATIVE_LOSS, MAX_RELATIVE_LOSS)), 0.0)
     prior = np.log([PRIOR_RELATIVE_LOSS_BY_MODEL[model] for model in models])
-    count = OWN_SHARE * seasons * full
+    count = SERIES_SEASON_WEIGHT * seasons * full
     common = (PRIOR_SEASONS * prior + (count * log_ratio).sum(axis=1)) / (PRIOR_SEASONS + count.sum(axis=1))
-    return np.asarray((OWN_SEASONS * common[:, None] + seasons * log_ratio) / (OWN_SEASONS + seasons))
+    return np.asarray((EQUAL_WEIGHT_SEASONS * common[:, None] + seasons * log_ratio) / (EQUAL_WEIGHT_SEASONS + seasons))
 
 
-def weights_from_records(record: np.ndarray, usable: np.ndarray, sharpness: float = SHARPNESS) -> np.ndarray:
+def weights_from_records(record: np.ndarray, usable: np.ndarray, sharpness: float = WEIGHT_SHARPNESS) -> np.ndarray:
     """Compute model weights from log relative losses; where no model is usable, the first one gets all the weight.
 
     Examples
@@ -241,7 +241,7 @@ def weights_from_records(record: np.ndarray, usable: np.ndarray, sharpness: floa
     best = np.where(np.isfinite(best), best, 0.0)
     raw = np.where(usable, np.exp(-sharpness * np.where(usable, record - best, 0.0)), 0.0)
     share = raw / np.maximum(raw.sum(axis=0), 1e-300)
-    kept = np.where(share >= LEAST_WEIGHT, share, 0.0)
+    kept = np.where(share >= MIN_MODEL_WEIGHT, share, 0.0)
     total = kept.sum(axis=0)
     kept[0, total == 0] = 1.0
     return np.asarray(kept / kept.sum(axis=0))
@@ -262,7 +262,7 @@ def forecast_future(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Forecast after the end of the history: means (n_series, horizon) and quantiles (n_series, horizon, n_levels)."""
     test, weights = backtest.test, backtest.weights[:, :, -1]
-    shares = _of_levels(weights, backtest.upper[:, :, -1])
+    shares = _weights_by_level(weights, backtest.upper[:, :, -1])
     grid, end = test.grid, len(test.origins)
     history = test.history_then[end] if test.history_then else grid.values
     outcome = test.known_at(end)
@@ -450,7 +450,7 @@ def score_backtest(backtest: Backtest, *, judged: EvaluatedBacktest | None = Non
     made = judged or evaluate_backtest(backtest)
     rows = [
         {"unique_id": uid, "model": model, "rule": backtest.rules[row]}
-        | series_record(made, row, made.quantiles[model][row])
+        | score_series(made, row, made.quantiles[model][row])
         for row, uid in enumerate(backtest.grid.ids)
         for model in CANDIDATE_MODELS
         if model in made.quantiles and model in backtest.models[row]
@@ -459,7 +459,7 @@ def score_backtest(backtest: Backtest, *, judged: EvaluatedBacktest | None = Non
     return pl.DataFrame(rows, infer_schema_length=None).sort("unique_id", order)
 
 
-def series_record(backtest: EvaluatedBacktest, row: int, levels: np.ndarray) -> dict[str, float | int | None]:
+def score_series(backtest: EvaluatedBacktest, row: int, levels: np.ndarray) -> dict[str, float | int | None]:
     """Compute the error measures of the forecasts of one series, by the column names of :func:`score_backtest`.
 
     `row` is the index of the series, `levels` its quantiles at each cutoff, shape (n_origins, horizon, n_levels).

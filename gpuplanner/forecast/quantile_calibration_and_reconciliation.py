@@ -36,7 +36,7 @@ own quantiles already widen with the lead time."""
 OWN_MISS_GROWTH, COMMON_MISS_GROWTH = 0.25, 1.0
 """Growth of half an interval, in natural logarithms, for a cutoff at which all actual values of the series lay outside
 it, and for a lead day on which those of all series did."""
-MIN_LOG_WIDTH, MAX_LOG_WIDTH = np.log(0.6), np.log(2.5)
+MIN_INTERVAL_LOG_FACTOR, MAX_INTERVAL_LOG_FACTOR = np.log(0.6), np.log(2.5)
 """Bounds of the factor by which half an interval is scaled for past misses, in natural logarithms."""
 MIN_ERROR_UNIT_RATIO = 0.5
 """Smallest error unit of an earlier cutoff relative to that of the present one, so that errors of a quiet start do not
@@ -262,7 +262,7 @@ def _interval_factors(
         total = np.bincount(day, weights=np.einsum("sfh,f->h", excess, weight))
         by_day = total / (len(excess) * np.maximum(np.bincount(day), 1))
         moved = OWN_MISS_GROWTH * (excess.mean(axis=2) @ weight)[:, None] + COMMON_MISS_GROWTH * by_day[day]
-        factors.append(np.exp(np.clip(moved, MIN_LOG_WIDTH, MAX_LOG_WIDTH)))
+        factors.append(np.exp(np.clip(moved, MIN_INTERVAL_LOG_FACTOR, MAX_INTERVAL_LOG_FACTOR)))
     return factors[0], factors[1]
 
 

@@ -78,12 +78,12 @@ def demand_by_view(scenario: Scenario) -> dict[str, pl.DataFrame]:
     }
 
 
-def count_left_out(scenario: Scenario) -> dict[str, int]:
+def count_jobs_left_out(scenario: Scenario) -> dict[str, int]:
     """Count the recent jobs that are left out of every demand series, by reason.
 
     Examples
     --------
-    >>> count_left_out(Scenario())
+    >>> count_jobs_left_out(Scenario())
     {'request unknown': 0, 'no GPU': 0}
     """
     return count_excluded_jobs(history(scenario).views["rightsized"])
@@ -109,12 +109,12 @@ def forecast_from_bytes(content: bytes) -> ForecastResult:
         raise ValueError("damaged tables of a forecast") from error
 
 
-shelved_forecast = disk_stage("forecasts", forecast_to_bytes, forecast_from_bytes)
+disk_cached_forecast = disk_stage("forecasts", forecast_to_bytes, forecast_from_bytes)
 """Decorator of forecasts that are cached on disk: their backtest takes most of the time of an evaluation, and every
 command needs them."""
 
 
-@shelved_forecast
+@disk_cached_forecast
 def pooled_forecast(scenario: Scenario) -> ForecastResult:
     """Forecast the pool in every view of the requests, with the same model weights and calibration for all views.
 
@@ -142,7 +142,7 @@ def _run_off_of_views(jobs: pl.DataFrame, job_history: History, interval_hours: 
     )
 
 
-@shelved_forecast
+@disk_cached_forecast
 def tenant_forecast(scenario: Scenario) -> ForecastResult:
     """Forecast the demand of every tenant and profile, from rightsized requests."""
     job_history = history(scenario)
@@ -153,7 +153,7 @@ def tenant_forecast(scenario: Scenario) -> ForecastResult:
     )
 
 
-def _outlook(scenario: Scenario, view: str) -> DemandOutlook:
+def _make_outlook(scenario: Scenario, view: str) -> DemandOutlook:
     """Make the demand outlook of one view of the requests; with tenants if the view is ``rightsized``."""
     every_view = pooled_forecast(scenario)
     pool_tables = [_select_view(table, view) for table in (every_view.forecast, every_view.scores, every_view.choice)]
@@ -176,7 +176,7 @@ def _select_view(table: pl.DataFrame, view: str) -> pl.DataFrame:
 
 
 OUTLOOK_STAGE_BY_VIEW = {
-    view: CachedStage(lambda scenario, view=view: _outlook(scenario, view)) for view in REQUEST_VIEWS
+    view: CachedStage(lambda scenario, view=view: _make_outlook(scenario, view)) for view in REQUEST_VIEWS
 }
 """Cached function from a scenario to its :class:`DemandOutlook`, by view of the requests."""
 
@@ -200,7 +200,7 @@ def fleet_forecast(fleet: FleetPools) -> tuple[ForecastResult, pl.DataFrame, dic
         pooled = result.scores.filter(pl.col("unique_id").str.starts_with(f"{ALL_TENANTS_POOL_NAME}/"))
         tables = (result.forecast, result.scores, result.choice, pooled)
         parts.append(tuple(_name_by_pool(table, name) for table in tables) if fleet.several else tables)
-        for reason, jobs in count_left_out(pool_scenario).items():
+        for reason, jobs in count_jobs_left_out(pool_scenario).items():
             left[reason] = left.get(reason, 0) + jobs
     forecast, scores, choice, pooled = (pl.concat(tables) for tables in zip(*parts, strict=True))
     return ForecastResult(forecast, scores, choice), pooled, left
@@ -421,7 +421,7 @@ def forecast_ahead(
     if sums != "none" and demand.sums:
         table = _reconcile_sums(table, judged, demand, sums)
     ids = table["unique_id"].unique(maintain_order=True).to_list()
-    announced = demand.on_top(horizon, gap)[[demand.ids.index(uid) for uid in ids]].ravel()
+    announced = demand.announced_job_gpus(horizon, gap)[[demand.ids.index(uid) for uid in ids]].ravel()
     values = ("mean", *(name for name in table.columns if name.startswith("q")))
     table = table.with_columns(pl.col(values) + pl.Series("more", announced))
     record = scores.filter(pl.col("model") == CHOSEN_MODEL_NAME).select("unique_id", "cutoffs", "mase", "coverage_90")

@@ -100,7 +100,7 @@ class RunOff:
     def as_of(self, origin: int) -> RunOff:
         """Select the jobs as they were known at a cutoff: those submitted before it, without later starts and ends."""
         now = origin * self.slot_h
-        jobs = self._select(slice(0, int(np.searchsorted(self.submit, now))))
+        jobs = self._select_jobs(slice(0, int(np.searchsorted(self.submit, now))))
         begin = np.where(jobs.begin < now, jobs.begin, np.inf)
         return replace(jobs, begin=begin, end=np.where(jobs.end <= now, jobs.end, np.inf))
 
@@ -117,7 +117,7 @@ class RunOff:
         jobs, now = self.as_of(origin), origin * self.slot_h
         begin, end = jobs.submit / self.slot_h, (jobs.submit + jobs._requested_time(now)) / self.slot_h
         past = mean_occupancy(begin, end, jobs.size, jobs.series, len(self.names), origin)
-        return np.stack([past[list(self._members(name))].sum(axis=0) for name in series])
+        return np.stack([past[list(self._series_indices(name))].sum(axis=0) for name in series])
 
     def draws(self, series: Sequence[str], origin: int, steps: int, seed: int) -> np.ndarray:
         """Draw sample paths of the demand from a cutoff on.
@@ -161,7 +161,7 @@ class RunOff:
         """
         jobs, now = self.as_of(origin), origin * self.slot_h
         weight = decay_weight(now - np.minimum(jobs.end, now))
-        hazards = fit_hazards(jobs._ran(now), np.isfinite(jobs.end), jobs.groups, weight=weight)
+        hazards = fit_hazards(jobs._hours_run(now), np.isfinite(jobs.end), jobs.groups, weight=weight)
         blocks = _block_starts(origin, steps, self.slot_h)
         noise = np.random.default_rng((seed, origin, SEED_STEP_PER_CUTOFF)).gumbel(
             size=(RUN_OFF_SAMPLE_PATHS, *blocks.shape)
@@ -170,41 +170,41 @@ class RunOff:
         edges = np.searchsorted(jobs.series[order], np.arange(len(self.names) + 1))
 
         def draw_series(number: int) -> tuple[np.ndarray, np.ndarray]:
-            series_jobs = jobs._select(order[edges[number] : edges[number + 1]])
+            series_jobs = jobs._select_jobs(order[edges[number] : edges[number + 1]])
             rng = np.random.default_rng((seed, origin, zlib.crc32(self.names[number].encode())))
             running = series_jobs._open_job_demand(hazards, now, steps, rng)
-            return running, series_jobs._to_come(hazards, now, steps, blocks, noise, rng)
+            return running, series_jobs._future_job_demand(hazards, now, steps, blocks, noise, rng)
 
         shape = (len(series), RUN_OFF_SAMPLE_PATHS, steps)
         running, coming = np.zeros(shape), np.zeros(shape)
         for row, name in enumerate(series):
-            for number in self._members(name):
+            for number in self._series_indices(name):
                 for total, part in zip((running, coming), draw_series(number), strict=True):
                     total[row] += part
         return running, coming
 
-    def _select(self, chosen: np.ndarray | slice) -> RunOff:
+    def _select_jobs(self, chosen: np.ndarray | slice) -> RunOff:
         """Return a copy with only the chosen jobs."""
         names = ("submit", "begin", "end", "size", "limit", "series")
         columns = {name: getattr(self, name)[chosen] for name in names}
         return replace(self, groups=tuple(group[chosen] for group in self.groups), **columns)
 
-    def _members(self, name: str) -> tuple[int, ...]:
+    def _series_indices(self, name: str) -> tuple[int, ...]:
         """Return the indices in `names` of the series that a name stands for: several for a sum, else one."""
         return self.totals[name] if name in self.totals else (self.names.index(name),)
 
-    def _ran(self, now: float) -> np.ndarray:
+    def _hours_run(self, now: float) -> np.ndarray:
         """Compute the time for which each job has run at time `now` [h]; 0 for jobs that have not started."""
         return np.asarray(np.maximum(np.minimum(self.end, now) - np.minimum(self.begin, now), 0.0))
 
     def _requested_time(self, now: float) -> np.ndarray:
         """Compute for how long each job has requested GPUs [h]: its run time if it has ended, else since submission."""
         over = np.isfinite(self.begin) & np.isfinite(self.end)
-        return np.where(over, self._ran(now), np.minimum(self.end, now) - self.submit)
+        return np.where(over, self._hours_run(now), np.minimum(self.end, now) - self.submit)
 
-    def _draw(self, hazards: Hazards, now: float, rng: Generator) -> np.ndarray:
-        """Draw run times of open jobs, shape (n_paths, n_jobs) [h]: at least the time run, at most the limit."""
-        ran = self._ran(now)
+    def _draw_run_times(self, hazards: Hazards, now: float, rng: Generator) -> np.ndarray:
+        """Draw total run times of jobs that have not ended, (n_paths, n_jobs) [h]: at least the time run so far."""
+        ran = self._hours_run(now)
         runs = ran + hazards.remaining(self.groups[-1], ran, rng.exponential(size=(RUN_OFF_SAMPLE_PATHS, len(ran))))
         return np.asarray(np.where(self.limit > ran, np.minimum(runs, self.limit), runs))
 
@@ -222,20 +222,21 @@ class RunOff:
         rng : numpy.random.Generator
             Random number generator.
         """
-        jobs = self._select(np.isinf(self.end))
-        until = (jobs.submit + jobs._draw(hazards, now, rng) - now) / self.slot_h
+        jobs = self._select_jobs(np.isinf(self.end))
+        until = (jobs.submit + jobs._draw_run_times(hazards, now, rng) - now) / self.slot_h
         path = np.broadcast_to(np.arange(RUN_OFF_SAMPLE_PATHS)[:, None], until.shape)
         size = np.broadcast_to(jobs.size, until.shape)
         return mean_occupancy(
             np.zeros(until.size), until.ravel(), size.ravel(), path.ravel(), RUN_OFF_SAMPLE_PATHS, steps
         )
 
-    def _to_come(
+    def _future_job_demand(
         self, hazards: Hazards, now: float, steps: int, blocks: np.ndarray, noise: np.ndarray, rng: Generator
     ) -> np.ndarray:
-        """Draw the demand of future submissions, shape (n_paths, steps).
+        """Draw the demand of jobs submitted after the cutoff, by resampling blocks of past submissions.
 
-        Jobs of a block run as long as they did; what has not ended is drawn.
+        The result has the shape (n_paths, steps). Resampled jobs keep their run times; those of jobs that have not
+        ended are drawn.
 
         Parameters
         ----------
@@ -255,7 +256,7 @@ class RunOff:
         demand = np.zeros((RUN_OFF_SAMPLE_PATHS, steps))
         if not blocks.size or not len(self.submit):
             return demand
-        picks = (np.log(self._likely(now, steps, blocks))[None] + noise).argmax(axis=2)
+        picks = (np.log(self._block_weights(now, steps, blocks))[None] + noise).argmax(axis=2)
         length = -(-steps // len(blocks))
         over = np.isfinite(self.end)
         wanted = self._requested_time(now)
@@ -280,9 +281,9 @@ class RunOff:
             block, job = map(np.concatenate, zip(*running, strict=True))
             demand[:, piece * length :] += sums[pick]
             # Of all blocks, drawn or not: what is drawn for a job is to depend on the job and not on the blocks.
-            open_jobs = np.flatnonzero(~over & self._within(every, span))
+            open_jobs = np.flatnonzero(~over & self._submitted_in_blocks(every, span))
             if len(open_jobs):
-                runs = self._select(open_jobs)._draw(hazards, now, rng)
+                runs = self._select_jobs(open_jobs)._draw_run_times(hazards, now, rng)
                 path, pair = np.nonzero(pick[:, None] == block[None])
                 came = (self.submit[job] - starts[block])[pair]
                 end = (came + runs[path, np.searchsorted(open_jobs, job[pair])]) / self.slot_h
@@ -292,13 +293,13 @@ class RunOff:
                 demand[:, piece * length :] += open_demand
         return demand
 
-    def _within(self, starts: np.ndarray, span: float) -> np.ndarray:
+    def _submitted_in_blocks(self, starts: np.ndarray, span: float) -> np.ndarray:
         """Whether each job was submitted within `span` hours after one of the times `starts` [h]."""
         edges = [np.searchsorted(self.submit, instants) for instants in (starts, starts + span)]
         begun, over = (np.bincount(instants, minlength=len(self.submit) + 1).cumsum() for instants in edges)
         return np.asarray((begun > over)[:-1])
 
-    def _likely(self, now: float, steps: int, blocks: np.ndarray) -> np.ndarray:
+    def _block_weights(self, now: float, steps: int, blocks: np.ndarray) -> np.ndarray:
         """Compute the sampling weight of each past block, not normalized, in the shape of `blocks`."""
         ages = now - blocks
         like = np.concatenate([blocks.ravel(), [now]])
@@ -319,7 +320,7 @@ class RunOff:
         days = np.arange(max(int(-(-length_h // DAY_H)), 1)) * DAY_H
         piece = (now + np.arange(len(blocks)) * length_h)[:, None, None] + days
         block_days = blocks[..., None] + days
-        weekend_match = (self._weekend(block_days) == self._weekend(piece)).mean(axis=-1)
+        weekend_match = (self._is_weekend(block_days) == self._is_weekend(piece)).mean(axis=-1)
         unlike = (covered_day_shares(spans, block_days) - covered_day_shares(spans, piece) for spans in self.events)
         event_mismatch = sum(np.abs(shares).sum(axis=-1) for shares in unlike)
         likely = (
@@ -329,7 +330,7 @@ class RunOff:
         )
         return np.asarray(likely * EVENT_MISMATCH_ODDS ** -np.asarray(event_mismatch, dtype=np.float64))
 
-    def _weekend(self, hours: np.ndarray) -> np.ndarray:
+    def _is_weekend(self, hours: np.ndarray) -> np.ndarray:
         """Whether times [h since the start of the grid] fall on a weekend."""
         day = (self.start.weekday() * DAY_H + self.start.hour + hours) // DAY_H % 7
         return np.asarray(day >= 5)

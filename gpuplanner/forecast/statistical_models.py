@@ -132,7 +132,7 @@ Median
 AutoETS
     Exponential smoothing with additive errors and season, no trend ("ANA").
 """
-SHORT_HISTORY_MODELS = ("Median", "AutoETS")
+SLOWEST_SERIES_MODELS = ("Median", "AutoETS")
 """The slowest models, which get no weight in a forecast if the jobs behind a series are known."""
 SMOOTHING_HISTORY_WEEKS = 4
 """Length of the recent history that smoothing models are fitted to; older demand costs time and adds little. [weeks]"""
@@ -437,12 +437,12 @@ def usable_candidates(rule: str, *, length: int, season: int, week: int) -> tupl
     return (*univariate, *hours, RUN_OFF, *((RUN_OFF_REVERTING,) if REVERTING in univariate else ()))
 
 
-def add_parts(models: Sequence[str]) -> tuple[str, ...]:
+def add_component_models(models: Sequence[str]) -> tuple[str, ...]:
     """Add the naive forecast and the component models of averaged models, from simple to elaborate.
 
     Examples
     --------
-    >>> add_parts(["RunOffReverting"])
+    >>> add_component_models(["RunOffReverting"])
     ('Naive', 'Reverting', 'RunOff', 'RunOffReverting')
     """
     wanted = {NAIVE, *models, *(part for model in models for part in COMPONENT_MODELS_BY_CANDIDATE.get(model, ()))}
@@ -458,7 +458,7 @@ def weighable_candidates(models: Sequence[str], *, with_jobs: bool) -> tuple[str
     ('Naive',)
     """
     # With known jobs the slowest are baseline models only: the forecast is no worse (``docs/results/forecast.md``).
-    return tuple(model for model in models if not (with_jobs and model in SHORT_HISTORY_MODELS))
+    return tuple(model for model in models if not (with_jobs and model in SLOWEST_SERIES_MODELS))
 
 
 def affordable_candidates(budget_s: float | None, forecasts: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -473,7 +473,7 @@ def affordable_candidates(budget_s: float | None, forecasts: int) -> tuple[tuple
     """
     kept, left = list(CANDIDATE_MODELS), []
     # Yardsticks stand in every table, whatever they cost.
-    free = [model for model in CANDIDATE_MODELS if model not in (NAIVE, "SeasonalNaive", *SHORT_HISTORY_MODELS)]
+    free = [model for model in CANDIDATE_MODELS if model not in (NAIVE, "SeasonalNaive", *SLOWEST_SERIES_MODELS)]
     for model in sorted(free, key=lambda candidate: -CPU_S_PER_FORECAST_BY_MODEL[candidate]):
         if (
             budget_s is None

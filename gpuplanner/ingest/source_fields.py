@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from gpuplanner.core.errors import NAME_SOURCE_HINT, TraceFormatError, examples, nearest_names
+from gpuplanner.core.errors import NAME_SOURCE_FIX, TraceFormatError, examples, nearest_names
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 
@@ -77,7 +77,7 @@ class Dialect:
     free_tail: Collection[str] = ()
     any_of: tuple[tuple[str, ...], ...] = ()
     missing: frozenset[str] = frozenset()
-    hint: str = NAME_SOURCE_HINT
+    hint: str = NAME_SOURCE_FIX
     tables: bool = False
 
 

@@ -13,7 +13,7 @@ import dataframely as dy
 import polars as pl
 
 from gpuplanner._version import __version__
-from gpuplanner.core.errors import NAME_SOURCE_HINT, TraceFormatError, printable_file_name
+from gpuplanner.core.errors import NAME_SOURCE_FIX, TraceFormatError, printable_file_name
 from gpuplanner.core.schema_checks import check_table, conform, filter_rows
 from gpuplanner.core.schemas import TABLES, Jobs
 from gpuplanner.ingest.chunked_tables import ORDERED_CHUNK_ROWS, ChunkedRows, write_chunks
@@ -238,7 +238,7 @@ def require_rows(rows: Rows | ChunkedRows, source: str, row_word: str = "job") -
     description = "; ".join(f"{reason} in {count} row(s)" for reason, count, *_ in reasons)
     description = f"{rows.count} rows and none of them: {description}" if rows.count else "no rows below the header"
     location = f"{source}: {', '.join(unique_file_names(rows.files)[:5])}"
-    raise TraceFormatError(location, f"at least one readable {row_word}", description, NAME_SOURCE_HINT)
+    raise TraceFormatError(location, f"at least one readable {row_word}", description, NAME_SOURCE_FIX)
 
 
 CONDITION_BY_TIME_ORDER_REASON = {

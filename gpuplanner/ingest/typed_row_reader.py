@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import REPLACE_FILE_HINT, TraceFormatError, examples
+from gpuplanner.core.errors import REPLACE_FILE_FIX, TraceFormatError, examples
 from gpuplanner.ingest.delimited_rows import (
     POSITION_COLUMNS,
     RAW_PREFIX,
@@ -151,7 +151,7 @@ def read_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iter
     """
     file, text = read_document(path)
     if _skip_whitespace(text, 0) == len(text):
-        raise TraceFormatError(str(path), "JSON", "an empty file", REPLACE_FILE_HINT)
+        raise TraceFormatError(str(path), "JSON", "an empty file", REPLACE_FILE_FIX)
     decoder = _JsonItemDecoder(lists)
     return file, _iterate_json_lines(text, decoder) if _is_json_lines(text) else _iterate_documents(
         text, decoder, file.path
@@ -208,7 +208,7 @@ def _iterate_documents(text: str, decoder: _JsonItemDecoder, path: Path) -> Iter
             yield JsonItem(position, value, raw, around)
     except RecursionError as error:
         got = "brackets nested hundreds deep"
-        raise TraceFormatError(str(path), "JSON of a source", got, REPLACE_FILE_HINT) from error
+        raise TraceFormatError(str(path), "JSON of a source", got, REPLACE_FILE_FIX) from error
     except json.JSONDecodeError as error:
         location = f"{path}, line {error.lineno}, column {error.colno}"
         todo = "Fix the file, which may be incomplete: write it again."
@@ -413,7 +413,7 @@ def iterate_line_blocks(
         yield number, block, page
     for number, file in enumerate(files):
         if number not in files_with_rows:
-            raise TraceFormatError(str(file.path), f"rows of {source}", "an empty file", REPLACE_FILE_HINT)
+            raise TraceFormatError(str(file.path), f"rows of {source}", "an empty file", REPLACE_FILE_FIX)
     if not allow_duplicates:
         reject_duplicate_files(blocks.files, source)
 

@@ -5,13 +5,13 @@ from gpuplanner.notebook.dataset_and_quota_panels import ExplorePanel as Explore
 from gpuplanner.notebook.dataset_and_quota_panels import GpuModelPanel as GpuModelPanel
 from gpuplanner.notebook.dataset_and_quota_panels import SharingPanel as SharingPanel
 from gpuplanner.notebook.dataset_and_quota_panels import make_explore_panel as make_explore_panel
+from gpuplanner.notebook.forecast_and_cost_panels import CostPanel as CostPanel
+from gpuplanner.notebook.forecast_and_cost_panels import ForecastPanel as ForecastPanel
+from gpuplanner.notebook.forecast_and_cost_panels import ForecastQuestion as ForecastQuestion
 from gpuplanner.notebook.forecast_and_cost_views import ahead as ahead
 from gpuplanner.notebook.forecast_and_cost_views import costs as costs
 from gpuplanner.notebook.forecast_and_cost_views import explore as explore
 from gpuplanner.notebook.forecast_and_cost_views import twenty_jobs as twenty_jobs
-from gpuplanner.notebook.forecast_and_cost_panels import CostPanel as CostPanel
-from gpuplanner.notebook.forecast_and_cost_panels import ForecastPanel as ForecastPanel
-from gpuplanner.notebook.forecast_and_cost_panels import ForecastQuestion as ForecastQuestion
 from gpuplanner.notebook.layout_views import LimitsPanel as LimitsPanel
 from gpuplanner.notebook.layout_views import layouts as layouts
 from gpuplanner.notebook.layout_views import price_html as price_html

@@ -35,7 +35,7 @@ COST_GROUPS = {
 """Groups of the cost, and the tables of a cost review that have them."""
 
 
-def open(  # noqa: A001 - gp.open, as in other libraries
+def open(
     data: str | Path = "sample", *, gpu_model: str | None = None, tz: str = "UTC", smallest_group: int = 0
 ) -> Cluster:
     """Open a dataset by its name or folder.

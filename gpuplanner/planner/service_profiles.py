@@ -11,7 +11,7 @@ from typing import Any, Literal
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.core.errors import REPLACE_FILE_HINT, ScenarioError, TraceFormatError, examples
+from gpuplanner.core.errors import REPLACE_FILE_FIX, ScenarioError, TraceFormatError, examples
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.ingest.source_fields import Field
@@ -277,7 +277,7 @@ def _read_file(path: Path, gpu_model: GpuModel) -> pl.DataFrame:
     if rows.rejects.height:
         _reject_unusable_rows(path, rows.rejects.to_dicts())
     if rows.good.is_empty():
-        raise TraceFormatError(str(path), "rows of service profiles", "a header alone", REPLACE_FILE_HINT)
+        raise TraceFormatError(str(path), "rows of service profiles", "a header alone", REPLACE_FILE_FIX)
     named = rows.good.with_columns(service=pl.lit(path.stem))
     return conform(named, ServiceProfiles, source=str(path))
 

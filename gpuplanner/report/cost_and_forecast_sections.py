@@ -8,10 +8,10 @@ from decimal import Decimal
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.output_column_headings import cells_in_words
+from gpuplanner.core.output_column_headings import replace_codes_by_text
 from gpuplanner.core.units_and_number_texts import count_text, day_text, money_text, percent_text
 from gpuplanner.cost.cost_review import BASIS_PHRASES, CostReview, price_rows, price_text
-from gpuplanner.cost.energy_and_carbon import AMOUNTS
+from gpuplanner.cost.energy_and_carbon import FOOTPRINT_AMOUNTS
 from gpuplanner.cost.showback import LIST_PRICE
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.purchase_plan import BurstPlan, HardwareRefresh, PurchasePlan
@@ -46,7 +46,7 @@ def cost_section_parts(review: CostReview) -> Iterator[str]:
     yield from (page.note(text) for text in review.missing)
     if review.total is not None:
         names = {"cost": f"cost{review.price_basis} [{review.currency}]", "share": "% of total"}
-        by_tenant = cells_in_words(review.by_tenant)
+        by_tenant = replace_codes_by_text(review.by_tenant)
         yield page.figure(
             plots.plot_costs(by_tenant.select("tenant", pl.col("cost").cast(pl.Float64)), unit=review.currency),
             title=f"Cost by team{review.price_basis}",
@@ -54,10 +54,10 @@ def cost_section_parts(review: CostReview) -> Iterator[str]:
         )
         for by, caption in COST_TABLE_CAPTIONS.items():
             yield page.table(review.breakdown(by), caption=caption, headings=names)
-            yield page.paragraph(review.bridge) if by == "bucket" and review.bridge else ""
-        units = {name: value for name, value in review.units_in_words.items() if name.startswith("cost per")}
+            yield page.paragraph(review.unallocated_text) if by == "bucket" and review.unallocated_text else ""
+        units = {name: value for name, value in review.unit_cost_texts.items() if name.startswith("cost per")}
         yield page.value_table(units, caption="Cost of all installed GPU-hours per unit of work", answer="cost")
-        sums = (f"{name[:1].upper()}{name[1:]}: {value}." for name, value in review.units_in_words.items())
+        sums = (f"{name[:1].upper()}{name[1:]}: {value}." for name, value in review.unit_cost_texts.items())
         yield page.paragraph(" ".join(text for text in sums if not text.startswith("Cost per")))
     if review.energy is not None and (location := review.carbon_kg["location"]) is not None:
         market = "Market-based = location-based: no supply contract is stated in the price book."
@@ -71,7 +71,7 @@ def cost_section_parts(review: CostReview) -> Iterator[str]:
             f"{carbon.method}, {carbon.year}). {market}"
         )
         yield page.table(
-            review.states.select("state", "gpu_hours", f"^({'|'.join(('counted', *AMOUNTS))}).*$"),
+            review.states.select("state", "gpu_hours", f"^({'|'.join(('counted', *FOOTPRINT_AMOUNTS))}).*$"),
             caption="Energy and carbon by state of the GPUs, with ranges; busy: used or without telemetry, idle: all "
             "others. Measured: energy read at the GPUs, without servers and cooling. Embodied carbon is separate",
         )

@@ -19,12 +19,12 @@ import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerWarning, OutputError, SchemaError, VerificationError, examples
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
-from gpuplanner.core.output_column_headings import TEXT_BY_CODE, cells_in_words, column_heading, unit_of
+from gpuplanner.core.output_column_headings import TEXT_BY_CODE, column_heading, replace_codes_by_text, unit_of
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_texts import LOCALE_BY_NAME, UNALLOCATED_TEAM, localize_text
 from gpuplanner.cost.cost_review import CostReview, cost_review, price_basis_phrase, price_rows, price_text
-from gpuplanner.cost.energy_and_carbon import AMOUNTS
+from gpuplanner.cost.energy_and_carbon import FOOTPRINT_AMOUNTS
 from gpuplanner.decision.comparison_record import format_wait_target
 from gpuplanner.decision.study import Study
 from gpuplanner.report.first_screen import Links, confidence_rows, next_step_texts
@@ -526,7 +526,7 @@ def write_study_workbook(
     review, scenario = cost_review(study.scenario), study.scenario
     steps = pl.DataFrame({"step": next_step_texts(study.decision, links)}, schema={"step": pl.String})
     tables = {"layouts": layout_table(study.decision), "next_steps": steps, **study.tables}
-    worded = {name: cells_in_words(tables[name]) for name in STUDY_SHEETS if name in tables}
+    worded = {name: replace_codes_by_text(tables[name]) for name in STUDY_SHEETS if name in tables}
     # Energy of the simulated weeks is not that of the period, which has a sheet of its own.
     worded["policies"] = worded.get("policies", pl.DataFrame()).drop("^energy_kwh.*$", "carbon_kg", strict=False)
     renamed = {
@@ -560,10 +560,10 @@ def write_cost_workbook(
     """
     sheets = {"Costs": review.costs, "Cost by job": review.by_job,
               "Cost by ownership": review.breakdown("ownership").head(-1),
-              "Energy and carbon": cells_in_words(review.states), "Prices": price_rows(review),
+              "Energy and carbon": replace_codes_by_text(review.states), "Prices": price_rows(review),
               **(extra_sheets or {})}  # fmt: skip
     period_notes = {"Period": _format_period(*review.period), "Missing": " ".join(review.missing) or "nothing"}
-    totals = {"Energy and carbon": list(AMOUNTS), "Cost by ownership": COST_SUM_COLUMNS}
+    totals = {"Energy and carbon": list(FOOTPRINT_AMOUNTS), "Cost by ownership": COST_SUM_COLUMNS}
     return _write_with_totals(path, sheets, review, title=review.name, notes=period_notes, totals=totals, locale=locale)
 
 
@@ -581,9 +581,9 @@ def _write_with_totals(
         # What no line knows has no total: it is not zero.
         known_totals = {total: column for total, (column, _) in NAMED_TOTALS.items() if lines[column].count()}
         facts = {"Price basis": review.price_basis.strip(), "Price per GPU-hour": review.rate_text,
-                 "Period": _format_period(*review.period), "Unallocated": review.bridge}  # fmt: skip
+                 "Period": _format_period(*review.period), "Unallocated": review.unallocated_text}  # fmt: skip
         summary = SummarySheet("Costs", known_totals, "EffectiveCost", "SubAccountId", facts)
-        notes = {**notes, "Cost": f"{review.total_text}. {review.bridge}"}
+        notes = {**notes, "Cost": f"{review.total_text}. {review.unallocated_text}"}
     cost = {"cost": f"cost_{review.currency.lower()}"}
     sheets = {name: table.rename(cost, strict=False) for name, table in sheets.items() if table.width}
     totals = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.core.units_and_number_texts import HOURS_PER_WEEK, WATTS_PER_KILOWATT, day_text, format_three_figures
+from gpuplanner.core.units_and_number_texts import HOURS_PER_WEEK, WATTS_PER_KILOWATT, day_text, format_three_digits
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import make_cause_table
@@ -63,7 +63,7 @@ def value_text(value: float | str | None) -> str:
         return "–"
     if isinstance(value, str):
         return day_text(value) if value[:4].isdigit() and value[4:5] == "-" else value
-    return format_three_figures(value)
+    return format_three_digits(value)
 
 
 def list_formulas(study: Study) -> list[Formula]:

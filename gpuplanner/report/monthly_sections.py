@@ -8,7 +8,7 @@ from decimal import Decimal
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.output_column_headings import cells_in_words, code_in_words
+from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
 from gpuplanner.core.units_and_number_texts import MISSING_VALUE_TEXT, count_text, day_text, percent_text
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.comparison_record import make_wait_curve_table
@@ -269,8 +269,8 @@ def ledger(study: Study) -> HtmlSection:
                 plots.plot_ledger(study.tables["ledger"], tz=study.scenario.tz),
                 title="Installed GPU-hours by bucket",
                 alt="Each installed GPU-hour is in one bucket; the largest is "
-                f"{code_in_words(largest['bucket'])} with {percent_text(largest['share'])}.",
-                numbers=cells_in_words(buckets),
+                f"{text_of_code(largest['bucket'])} with {percent_text(largest['share'])}.",
+                numbers=replace_codes_by_text(buckets),
             ),
             page.figure(
                 plots.plot_ledger_tenants(study.tables["ledger"]),

@@ -140,7 +140,7 @@ def group_ledger(
     if usage_filter.partition is not None:
         rows = rows.filter(pl.col("bucket").is_in(ALLOCATED_BUCKETS))
     groups = [_time_group(name, "hour", tz) for name in names if name in TIME_GROUPS]
-    team = pl.col("tenant").cast(pl.String).replace({NO_TENANT: UNALLOCATED_LABEL})
+    team = pl.col("tenant").cast(pl.String).replace({"-": UNALLOCATED_LABEL})
     rows = rows.with_columns(pl.col("gpu_model").cast(pl.String), *groups, team=team)
     sums = rows.group_by(*names, "bucket").agg(pl.col("gpu_hours").sum())
     wide = sums.pivot("bucket", index=names, values="gpu_hours", aggregate_function="sum").fill_null(0.0)

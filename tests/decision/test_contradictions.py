@@ -11,7 +11,7 @@ from html import unescape
 
 import pytest
 
-from gpuplanner.cli.start_dialog import decision_figures
+from gpuplanner.cli.start_dialog import decision_key_numbers
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
 from gpuplanner.core.units_and_number_texts import day_text
@@ -155,7 +155,7 @@ def check(found: Comparison) -> None:
             r"<[^>]*>", " ", f"{render_recommendation(found)}{render_wait_section(found)}{render_policy_section(found)}"
         )
     )
-    terminal = " ".join(" ".join(row) for row in decision_figures(found))
+    terminal = " ".join(" ".join(row) for row in decision_key_numbers(found))
     ends = found.exhaustion
     for text in (page, terminal):
         for phrase in re.findall(r"[Ee]xhausted (?:by )?([^.;·]*)", text):

@@ -92,7 +92,7 @@ def test_every_law_is_weighed_as_its_normal_density_says():
     """The filter against one joint normal density: all weeks after the first, their level and trend, given that one."""
     values = np.array([1.0, 1.4, np.nan, 1.1, 1.7])
     weeks = np.arange(1, len(values))
-    noise, (walk, walk_odds), (spread, trend_odds), at = growth._laws(len(values))
+    noise, (walk, walk_odds), (spread, trend_odds), at = growth._list_growth_models(len(values))
     evidence, *_, level, trend, cov = growth._posterior_of_laws(values, logs=False)
     seen = np.isfinite(values[1:])
     gone = np.minimum.outer(weeks, weeks)

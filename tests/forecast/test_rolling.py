@@ -298,7 +298,7 @@ def test_what_is_announced_counts_in_its_team_and_in_the_fleet():
     told = pl.DataFrame({"tenant": ["a/x"], "gpus": [4.0]}).with_columns(
         start_time=pl.lit(at + timedelta(hours=1)), end_time=pl.lit(at + timedelta(hours=2))
     )
-    more = dict(zip(found.ids, replace(found, announced=told).on_top(3, 0), strict=True))
+    more = dict(zip(found.ids, replace(found, announced=told).announced_job_gpus(3, 0), strict=True))
     for uid in ("a/x/gpu", "a/gpu", "all/gpu"):
         assert more[uid].tolist() == [0.0, 4.0, 0.0]
     assert not more["b/gpu"].any()

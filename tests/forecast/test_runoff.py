@@ -181,7 +181,7 @@ def test_days_with_as_much_running_as_now_are_likelier_to_come_again():
     """Of two past weeks without arrivals one had 100 GPUs running as now: it weighs e to the load's distance more."""
     jobs = jobs_of([0.0, 600.0], 0.0, np.array([240.0, 200.0]), gpus=100.0, now_h=672.0)
     known = lay_out_run_off(jobs, start=MONDAY).as_of(672)
-    busy, idle = known._likely(672.0, 24, np.array([[168.0, 336.0]]))[0]
+    busy, idle = known._block_weights(672.0, 24, np.array([[168.0, 336.0]]))[0]
     older = 0.5 ** ((336.0 - 168.0) / BLOCK_HALF_LIFE_H)
     assert busy / idle == pytest.approx(older * np.exp(np.log1p(100 / 24) / BLOCK_DIFFERENCE_SCALE))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import REPLACE_FILE_HINT, TraceFormatError, examples
+from gpuplanner.core.errors import REPLACE_FILE_FIX, TraceFormatError, examples
 from gpuplanner.core.schema_checks import conform, make_empty_table
 from gpuplanner.core.schemas import QueueQuotas
 from gpuplanner.hardware.catalog import export_command
@@ -212,7 +212,7 @@ def read_slurm_json(paths: Sequence[str | Path], columns: Mapping[str, Field]) -
             else:
                 records.add_record(file_number, item.position, item.raw, record)
         if not item_count:
-            raise TraceFormatError(str(path), "a list of jobs", "none", REPLACE_FILE_HINT)
+            raise TraceFormatError(str(path), "a list of jobs", "none", REPLACE_FILE_FIX)
     return records.rows(files)
 
 

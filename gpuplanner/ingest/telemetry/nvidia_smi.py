@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import NAME_SOURCE_HINT, TraceFormatError, examples
+from gpuplanner.core.errors import NAME_SOURCE_FIX, TraceFormatError, examples
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Processes
 from gpuplanner.ingest.dataset import Dataset
@@ -465,7 +465,7 @@ def _parse_transcript(page_rows: Rows, options: TelemetryOptions) -> Rows:
     ]
     if not parts:
         got = "no output under such a heading"
-        raise TraceFormatError(str(page_path(page_rows)), f"a heading {SMI_QUERY_HEADING!r}", got, NAME_SOURCE_HINT)
+        raise TraceFormatError(str(page_path(page_rows)), f"a heading {SMI_QUERY_HEADING!r}", got, NAME_SOURCE_FIX)
     part_hints = replace(options, tz=_choose_transcript_zone(page_rows, parts, options))
     rows = concat_rows(page_rows.files, [parse_query(part, part_hints) for part in parts])
     return rows.with_columns(zone=pl.lit(part_hints.tz, pl.String))

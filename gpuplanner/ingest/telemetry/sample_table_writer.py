@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner._version import __version__
-from gpuplanner.core.errors import NAME_SOURCE_HINT, TraceFormatError, format_message
+from gpuplanner.core.errors import NAME_SOURCE_FIX, TraceFormatError, format_message
 from gpuplanner.core.schema_checks import make_empty_table
 from gpuplanner.core.schemas import OPTIONAL_SAMPLE_COLUMNS, Samples
 from gpuplanner.ingest.chunked_tables import DERIVED_SAMPLE_COLUMNS, scan_month_files, split_by_month, write_chunks
@@ -624,4 +624,4 @@ def _no_samples_message(count: int, rejects: pl.DataFrame, location: str) -> str
     reasons = rejects["reason"].value_counts(sort=True).head(5).iter_rows()
     reasons_text = "; ".join(f"{reason} in {rows} row(s)" for reason, rows in reasons)
     description = f"{count} rows and none of them: {reasons_text}" if count else "no rows"
-    return format_message(location, "at least one readable sample", description, NAME_SOURCE_HINT)
+    return format_message(location, "at least one readable sample", description, NAME_SOURCE_FIX)
