@@ -20,10 +20,9 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 """English abbreviations of the months, from January."""
 
 UNALLOCATED_TEAM = "__unallocated__"
-"""Team of GPU-hours that no team was allocated, as OpenCost names it."""
+"""Team name of GPU-hours that were not allocated to any team, as in OpenCost."""
 UNALLOCATED_LABEL = "Unallocated"
 """Name of the GPU-hours that no team was allocated, of all causes, in tables and pages."""
-"""Team name of GPU-hours that were not allocated to any team, as in OpenCost."""
 
 MIN_MINUTES_SHOWN_AS_HOURS = 120.0
 """Shortest wait that is printed in hours instead of minutes. [min]"""

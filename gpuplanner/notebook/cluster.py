@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -386,3 +386,16 @@ def _grouped_view(table: pl.DataFrame, by: str | Sequence[str], value: str, labe
     alt = f"Highest: {names}, {float(largest[value][0]):,.4g}." if largest.height else "There are no values."
     chart = page.figure(plots.plot_groups(table, groups, value, label=label), title=title, alt=alt, numbers=table)
     return View(page.section(title, chart), table)
+
+
+StudySource = str | Path | Cluster | Scenario
+"""What a decision is made for: name or folder of a dataset, a cluster, or a scenario."""
+
+
+def make_scenario(data: StudySource, changes: Mapping[str, Any]) -> Scenario:
+    """Make a scenario of a name, a folder, a cluster or a scenario, with other field values."""
+    if isinstance(data, Cluster):
+        return data.scenario(**changes)
+    if isinstance(data, Scenario):
+        return data.but(**changes)
+    return Scenario(**{"data": str(data)} | dict(changes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -58,10 +58,6 @@ def twenty_jobs() -> View:
     return View(page.section("Twenty jobs on eight H100", table, chart), policies)
 
 
-DEFAULT_FORECAST_QUESTION = ForecastQuestion()
-"""Default forecast settings: horizon, gap, cost of a missing GPU-hour, installed GPUs."""
-
-
 @dataclass(frozen=True, eq=False)
 class ForecastView:
     """Forecast of GPU demand from a cutoff in the data, with a method that shows each part in a notebook.
@@ -110,24 +106,34 @@ class ForecastView:
         backtest = rolling_backtest(self.source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=models, price=price)
         return View(cost_and_forecast_sections.render_error_section(backtest), mean_scores(fold_scores(backtest)))
 
-    def decision(self, question: ForecastQuestion = DEFAULT_FORECAST_QUESTION) -> View:
-        """Show the quantile of forecast demand to plan for, given the cost of missing GPU-hours."""
-        shown = cost_and_forecast_sections.render_quantile_section(
-            self.source, question.horizon, question.gap, question.price
-        )
-        return View(shown, self.source.cost_curve(question.horizon, question.gap, question.price))
+    def decision(self, horizon: int = 48, *, gap: int = 6, price: float = 5.0) -> View:
+        """Show the quantile of demand to plan for, given the cost of missing GPU-hours.
 
-    def calendar(self, question: ForecastQuestion = DEFAULT_FORECAST_QUESTION) -> View:
-        """Show the GPUs to plan on each day of the horizon."""
-        shown = cost_and_forecast_sections.render_calendar_section(
-            self.source, question.horizon, question.gap, question.price, question.capacity
-        )
-        return View(shown, self.source.plan_calendar(question.horizon, question.gap, question.price))
+        Parameters
+        ----------
+        horizon, gap : int
+            Forecast horizon, and time from a decision until it takes effect. [intervals]
+        price : float
+            Cost of a missing GPU-hour. [planned GPU-hours]
+        """
+        shown = cost_and_forecast_sections.render_quantile_section(self.source, horizon, gap, price)
+        return View(shown, self.source.cost_curve(horizon, gap, price))
 
-    def controls(self, question: ForecastQuestion = DEFAULT_FORECAST_QUESTION) -> ForecastPanel:
-        """Make the panel with controls of the forecast settings, the calendar of GPUs to plan and the quantile."""
-        parts = (self.calendar, self.decision)
-        return ForecastPanel(question, lambda question: "".join(part(question)._repr_html_() for part in parts))
+    def calendar(self, horizon: int = 48, *, gap: int = 6, price: float = 5.0, capacity: float = 64.0) -> View:
+        """Show the GPUs to plan on each day, and when demand exceeds `capacity` [GPU]; else as :meth:`decision`."""
+        shown = cost_and_forecast_sections.render_calendar_section(self.source, horizon, gap, price, capacity)
+        return View(shown, self.source.plan_calendar(horizon, gap, price))
+
+    def controls(self, horizon: int = 48, *, gap: int = 6, price: float = 5.0, capacity: float = 64.0) -> ForecastPanel:
+        """Make the panel with controls, the calendar and the decision; parameters as of :meth:`calendar`."""
+
+        def show(question: ForecastQuestion) -> str:
+            settings = asdict(question)
+            shown = [self.calendar(**settings)]
+            settings.pop("capacity")
+            return "".join(view._repr_html_() for view in [*shown, self.decision(**settings)])
+
+        return ForecastPanel(ForecastQuestion(horizon, gap, price, capacity), show)
 
 
 def forecast_demand(scenario: Scenario, *, at: str = "") -> ForecastView:
@@ -144,7 +150,7 @@ def forecast_demand(scenario: Scenario, *, at: str = "") -> ForecastView:
     -------
     ForecastView
         ``expected()``, ``past_errors()``, ``decision()``, ``calendar()``: a view each; ``controls()`` moves the last
-        two, which answer a :class:`ForecastQuestion`.
+        two, of the same parameters.
 
     Raises
     ------

@@ -691,22 +691,19 @@ def plot_groups(table: pl.DataFrame, groups: Sequence[str], value: str, *, label
     others = [group for group in groups if group != time]
     rows = rows.with_columns(name=pl.concat_str(others, separator=" · ") if others else pl.lit(""))
     names = rank_names(rows, "name", value)
-    heading = " and ".join(group.replace("_", " ") for group in groups)
-    hover = make_tooltips(**dict.fromkeys(groups, ""), **{value: (label, ",.4~g")})
-    for tip, group in zip(hover, groups, strict=False):
-        tip.title = group.replace("_", " ")
+    headings: dict[str, str | tuple[str, str]] = {group: group.replace("_", " ") for group in groups}
+    hover = make_tooltips(**headings, **{value: (label, ",.4~g")})
     if time is None:
         bars = rows.filter(pl.col("name").is_in(names[:MAX_GROUP_BARS]))
         order = names[:MAX_GROUP_BARS]
         y = alt.Y("name:N", title=None, sort=order)
-        chart = make_chart(bars).mark_bar(color=theme.BLUE)
-        return theme.finish(chart.encode(x=alt.X(f"{value}:Q", title=label), y=y, tooltip=hover), bands=order)
+        x = alt.X(f"{value}:Q", title=label)
+        bar_chart: alt.Chart = make_chart(bars).mark_bar(color=theme.BLUE).encode(x=x, y=y, tooltip=hover)
+        return theme.finish(bar_chart, bands=order)
     lines = rows.filter(pl.col("name").is_in(names[:MAX_GROUP_SERIES]))
-    times = names_in_order(lines, time) if table.schema[time] == pl.Enum else lines[time].unique().sort().to_list()
-    if time == "hour_of_day":
-        times = sorted(times, key=int)
+    times = table[time].drop_nulls().unique().sort().cast(pl.String).to_list()
     colours = theme.tenant_colours(names[:MAX_GROUP_SERIES])
-    chart = (
+    chart: alt.Chart = (
         make_chart(lines)
         .mark_line(point=True, color=theme.BLUE)
         .encode(
@@ -717,5 +714,5 @@ def plot_groups(table: pl.DataFrame, groups: Sequence[str], value: str, *, label
     )
     if others:
         scale = theme.colour_scale(colours, names[:MAX_GROUP_SERIES])
-        chart = chart.encode(color=alt.Color("name:N", scale=scale, legend=alt.Legend(title=heading.split(" and ")[0])))
+        chart = chart.encode(color=alt.Color("name:N", scale=scale, legend=alt.Legend(title=None)))
     return theme.finish(chart, height=240)

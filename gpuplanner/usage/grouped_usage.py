@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -254,7 +255,9 @@ def group_waits(
     jobs = usage_filter.jobs_in(dataset).filter(in_period, pl.col("attempt") == 1)
 
     profiles = jobs["profile_requested"].cast(pl.String).drop_nulls().unique().sort().to_list()
-    size_by_gpus = pl.col("gpus").cut([1, 4, 8], labels=JOB_SIZE_LABELS).cast(pl.String)
+    size_by_gpus = pl.lit(None, pl.String)
+    for max_gpus, label in reversed(list(zip((1, 4, 8, math.inf), JOB_SIZE_LABELS, strict=True))):
+        size_by_gpus = pl.when(pl.col("gpus") <= max_gpus).then(pl.lit(label)).otherwise(size_by_gpus)
     sizes = pl.Enum([*profiles, *JOB_SIZE_LABELS])
     job_size = pl.coalesce(pl.col("profile_requested").cast(pl.String), size_by_gpus).cast(sizes)
     groups = [_time_group(name, "submit_time", tz) for name in names if name in TIME_GROUPS]

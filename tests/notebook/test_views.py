@@ -7,15 +7,15 @@ import pytest
 
 import gpuplanner
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.notebook.forecast_and_cost_views import explore
+from gpuplanner.notebook.cluster import open
 from gpuplanner.notebook.study_views import StudyView
 
-VIEWS = ("ways", "forecast", "fleet", "teams", "money")
+VIEWS = ("policies", "forecast", "fleet", "teams", "costs")
 
 
 @pytest.fixture(scope="module")
 def answer(study):
-    return StudyView.from_study(study)
+    return StudyView(study.scenario, study.comparison, study)
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -38,14 +38,14 @@ def test_the_decision_is_a_card_with_the_fields_of_the_decision(answer, study):
         study.decision.gpus, study.decision.saving.low, study.decision.next_steps,
     )  # fmt: skip
     assert f"{card.gpus:,}" in card._repr_html_()
-    assert answer.to_json() == study.to_json()
+    assert answer.results is study
 
 
 def test_a_trace_is_looked_into_view_by_view():
-    cluster = explore("sample")
+    cluster = open("sample")
     held = cluster.ledger().df.filter(pl.col("bucket").is_in(["used", "allocated_idle", "no_telemetry"]))
     assert held["gpu_hours"].sum() == pytest.approx(20974.7378, rel=1e-6)
-    assert "search" in cluster.ledger("search")._repr_html_()
+    assert "search" in cluster.ledger(team="search")._repr_html_()
     assert cluster.phases("job-002875").df["label"].to_list() == ["setup", "ramp", "steady", "decay"]
 
 
@@ -67,7 +67,7 @@ def test_a_sized_job_gives_plans_and_memory():
         best.predicted_gib, abs=0.01
     )
     assert f"{best.predicted_gib:.1f} GiB expected" in found.plans()._repr_html_()
-    same = gpuplanner.size("llama-3.2-1b", seq=2048, on=gpuplanner.explore("sample"))
+    same = gpuplanner.size("llama-3.2-1b", seq=2048, on=gpuplanner.open("sample"))
     assert same.plans().df["gpu_model"].unique().to_list() == ["H100-80GB-SXM5"]
     with pytest.raises(ScenarioError, match="MODEL=COUNT"):
         gpuplanner.size("gpt2", on="H100-80GB-SXM5=none")
