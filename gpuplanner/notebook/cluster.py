@@ -16,12 +16,12 @@ from gpuplanner import report as plots
 from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_texts import UNALLOCATED_LABEL, UNALLOCATED_TEAM, count_text
-from gpuplanner.cost.cost_review import cost_review
+from gpuplanner.cost.cost_review import CostReview, cost_review
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.notebook.dataset_and_quota_panels import ExplorePanel, make_explore_panel
 from gpuplanner.notebook.forecast_and_cost_views import ForecastView, MonthCosts, costs, forecast_demand
-from gpuplanner.notebook.views_and_panels import View
+from gpuplanner.notebook.views_and_panels import View, answer_or_card
 from gpuplanner.report import dataset_sections
 from gpuplanner.report import html_page as page
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset
@@ -295,8 +295,8 @@ class Cluster:
 
         Raises
         ------
-        GpuPlannerError
-            If a price is not known, or the data cannot be priced.
+        ScenarioError
+            If a group or a price is not valid. Data that cannot be priced give a card with the reason.
 
         Examples
         --------
@@ -307,12 +307,8 @@ class Cluster:
         stated: dict[str, Any] = {"price_book": str(prices)} if isinstance(prices, str | Path) else {}
         if isinstance(prices, int | float):
             stated = {"price_usd_per_gpu_hour": float(prices)}
-        review = cost_review(self.scenario(month=month, **stated))
-        table = getattr(review, f"by_{COST_GROUPS[group]}")
-        table = table.rename({table.columns[0]: group}).with_columns(
-            pl.col(group).cast(pl.String).replace({UNALLOCATED_TEAM: UNALLOCATED_LABEL})
-        )
-        return _grouped_view(table, group, "cost", f"cost [{review.currency}]")
+        scenario = self.scenario(month=month, **stated)
+        return answer_or_card(f"Cost by {group}", lambda: _cost_view(cost_review(scenario), group))
 
     def costs(self, **changes: Any) -> MonthCosts:  # noqa: ANN401 - fields of a scenario
         """Review cost, energy and carbon; ``changes`` are fields of a :class:`Scenario`, such as ``month``."""
@@ -362,6 +358,17 @@ class Cluster:
     def panel(self) -> ExplorePanel:
         """Make the panel with controls of dataset, team, job and view."""
         return make_explore_panel(self.inbox, dataset_sections.SECTION_VIEWS, data=self.data)
+
+
+def _cost_view(review: CostReview, group: str) -> View:
+    """Make the view of the cost by a group of :data:`COST_GROUPS`."""
+    table: pl.DataFrame = getattr(review, f"by_{COST_GROUPS[group]}")
+    if review.total is None or table.is_empty():
+        missing = "; ".join(review.missing) or "no price of this GPU model is known"
+        raise ScenarioError("cost", "a price of a GPU-hour", missing, "Give prices=, such as prices=2.50.")
+    names = pl.col(table.columns[0]).cast(pl.String).replace({UNALLOCATED_TEAM: UNALLOCATED_LABEL})
+    table = table.select(names.alias(group), pl.all().exclude(table.columns[0]))
+    return _grouped_view(table, group, "cost", f"cost [{review.currency}]")
 
 
 def _grouped_view(table: pl.DataFrame, by: str | Sequence[str], value: str, label: str) -> View:

@@ -27,7 +27,7 @@ from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import assess_fairness
 from gpuplanner.notebook.cluster import Cluster, StudySource, make_scenario
 from gpuplanner.notebook.dataset_and_quota_panels import ALL_GPU_MODELS, GpuModelPanel, SharingPanel
-from gpuplanner.notebook.views_and_panels import View
+from gpuplanner.notebook.views_and_panels import View, answer_or_card
 from gpuplanner.notebook.what_if import WhatIf, whatif
 from gpuplanner.report import html_page as page
 from gpuplanner.report import monthly_sections
@@ -508,7 +508,7 @@ def wait_curve(data: StudySource = "sample", *, gpus: Sequence[int] = (), **chan
     Raises
     ------
     ScenarioError
-        If a fleet size is not positive, or the data do not support a simulation of waits.
+        If a fleet size is not positive. Data that do not support a simulation of waits give a card with the reason.
 
     Examples
     --------
@@ -523,9 +523,12 @@ def wait_curve(data: StudySource = "sample", *, gpus: Sequence[int] = (), **chan
     study = decide(data, **changes)
     if not gpus:
         return study.wait_curve()
-    points = simulate_fleet_sizes(study.scenario.without_prices(), tuple(sorted(set(gpus))))
-    comparison = replace(study.comparison, wait_curve=points)
-    return StudyView(study.scenario, comparison).wait_curve()
+
+    def simulate() -> View:
+        points = simulate_fleet_sizes(study.scenario.without_prices(), tuple(sorted(set(gpus))))
+        return replace(study, comparison=replace(study.comparison, wait_curve=points)).wait_curve()
+
+    return answer_or_card("Queue wait by number of GPUs", simulate)
 
 
 def compare(*studies: Study | StudyView | Scenario | Cluster | str) -> View:

@@ -107,6 +107,25 @@ def notebook_page(text: str, name: str, parameters: Mapping[str, str | float | b
     return page.render_page(body, title=title, subtitle="", provenance=facts)
 
 
+def answer_or_card(title: str, answer: Callable[[], View]) -> View:
+    """Return a view; where the data do not support it, a card that states the reason and the fix.
+
+    A notebook then runs to its end. Mistakes in arguments are to be raised before.
+
+    Examples
+    --------
+    >>> def fail() -> View:
+    ...     raise GpuPlannerError("prices: expected a price; got none. Add a price book.")
+    >>> view = answer_or_card("Cost", fail)
+    >>> view.df.height, "Add a price book." in view._repr_html_()
+    (0, True)
+    """
+    try:
+        return answer()
+    except GpuPlannerError as error:
+        return View(page.section(title, page.note(str(error))), pl.DataFrame())
+
+
 def _find_notebook(name: str) -> Path:
     """Find a notebook by its path, or a shipped one by the beginning of its name."""
     if Path(name).suffix == ".ipynb":
