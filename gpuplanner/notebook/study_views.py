@@ -19,6 +19,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import Comparison, compare_policies, make_policy_table, make_wait_curve_table
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import make_cause_table
+from gpuplanner.decision.gpu_reconciliation import reconcile_gpus
 from gpuplanner.decision.pool_decisions import ComparedFleet
 from gpuplanner.decision.quota_comparison import compare_placements, compare_stated_rules, states_sharing_rules
 from gpuplanner.decision.quota_recommendation import advise_quotas
@@ -302,6 +303,16 @@ class StudyView:
     def wait_curve(self) -> View:
         """Show the p95 queue wait against the number of GPUs, by job size."""
         return View(HtmlSection(wait_curve_figure(self.comparison)), make_wait_curve_table(self.comparison))
+
+    def reconciliation(self) -> View:
+        """Show how the recommended GPUs follow from the requested ones: each step with its GPUs and its reason."""
+
+        def reconcile() -> View:
+            table = reconcile_gpus(self.scenario, self.comparison)
+            caption = "From requested to recommended GPUs"
+            return View(page.section(caption, page.table(table, caption=caption, formats={"gpus": ",.1f"})), table)
+
+        return answer_or_card("From requested to recommended GPUs", reconcile)
 
     def forecast(self) -> View:
         """Show requested and allocated GPUs, their growth, and the forecast of the plan."""

@@ -108,3 +108,15 @@ def test_files_are_read_in_any_order(tmp_path, cluster):
     assert gp.open(tmp_path / "kept").jobs.equals(found.jobs)
     with pytest.raises(ScenarioError, match="decisions"):
         gp.compare(cluster)
+
+
+@pytest.mark.slow
+def test_requested_gpus_lead_to_the_recommended_number():
+    study = gp.decide("sample", month="2026-02", policies="fewer_nodes")
+    table = study.reconciliation().df
+    gpus = dict(table.select("step", "gpus").iter_rows())
+    assert table["reason"].null_count() == 0
+    assert gpus["recommended"] == study.decision.gpus
+    assert gpus["installed"] == study.decision.fleet_gpus == 64
+    assert gpus["to release or power down"] == 64 - study.decision.gpus
+    assert 0 < gpus["rightsized at peak"] <= gpus["requested at peak"]
