@@ -50,7 +50,7 @@ EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(
         ("decision/savings_track_record.py", "seen"),  # a key of the ledger of savings on disk
         ("ingest/quality_report.py", "what"),  # a key of the quality report that users read
         ("ingest/source_registry.py", "read"),  # the imperative, as in pandas and polars
-        ("notebook/dataset_forecast_and_cost_views.py", "expected"),  # called by notebooks
+        ("notebook/forecast_and_cost_views.py", "expected"),  # called by notebooks
         ("notebook/layout_views.py", "asked"),  # called by notebooks
         ("planner/fleet_plans_and_comparisons.py", "bound"),  # the noun of optimization
         ("report/chart_rendering.py", "fitted"),  # the twin of a function in page.js

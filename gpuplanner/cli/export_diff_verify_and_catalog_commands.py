@@ -272,7 +272,7 @@ def export_configuration(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write MIG, Kubernetes or Slurm files of the recommendation or a plan.json.
+    """Write MIG, Kubernetes or Slurm configuration from a plan.
 
     start and report write those of the recommendation to OUT/export already. Where
     there is nothing to apply, none are written.

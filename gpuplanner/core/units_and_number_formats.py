@@ -21,6 +21,8 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 UNALLOCATED_TEAM = "__unallocated__"
 """Team name of GPU-hours that were not allocated to any team, as in OpenCost."""
+UNALLOCATED_LABEL = "Unallocated"
+"""Name of the GPU-hours that no team was allocated, of all causes, in tables and pages."""
 
 MIN_MINUTES_SHOWN_AS_HOURS = 120.0
 """Shortest wait that is printed in hours instead of minutes. [min]"""

@@ -563,14 +563,26 @@ def compare_service(
     return tuple(rows), team_waits
 
 
-def simulate_wait_curve(model: WaitModel, recommendation: Recommendation) -> list[CurvePoint]:
-    """Simulate the wait curve of today's layout, and of the recommended layout if the recommendation changes it."""
+def simulate_wait_curve(model: WaitModel, recommendation: Recommendation, gpus: Sequence[int] = ()) -> list[CurvePoint]:
+    """Simulate the wait curve of today's layout, and of the recommended layout if the recommendation changes it.
+
+    Parameters
+    ----------
+    model : WaitModel
+        Observed jobs and nodes, and how jobs start.
+    recommendation : Recommendation
+        Recommendation of the model.
+    gpus : sequence of int
+        Fleet sizes, rounded to whole nodes; empty: half to twice the GPUs of today, and the recommended GPUs. [GPU]
+    """
     curves = [(TODAYS_LAYOUT, keep_fleet(model, None))]
     if recommendation.model is not model:
         curves.append((RECOMMENDED_LAYOUT, recommendation))
     points = []
     target_sizes = (recommendation.gpus, recommendation.target_gpus)
-    factors = {1.0, *CURVE_FLEET_FACTORS, *(gpus / recommendation.fleet_gpus for gpus in target_sizes if gpus)}
+    factors = {size / recommendation.fleet_gpus for size in gpus or target_sizes if size}
+    if not gpus:
+        factors |= {1.0, *CURVE_FLEET_FACTORS}
     for name, entry in curves:
         ratio = entry.fleet_gpus / entry.fleet.gpus.sum()
         fleets = [join_pools(entry.pools, scale_units(entry, factor * ratio)) for factor in sorted(factors)]

@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 import polars as pl
 
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
 from gpuplanner.core.stage_cache_and_data_folders import data_folder, stage
@@ -243,6 +244,39 @@ def recommend_from_waits(scenario: Scenario) -> tuple[Recommendation, tuple[Curv
         return recommend_nothing(model, reason, growth), ()
     recommendation = recommend(model, read_wait_target(scenario), growth, lead_days=scenario.purchase_lead_days)
     return recommendation, () if recommendation.action == "none" else tuple(simulate_wait_curve(model, recommendation))
+
+
+@stage
+def simulate_fleet_sizes(scenario: Scenario, gpus: tuple[int, ...]) -> tuple[CurvePoint, ...]:
+    """Simulate the queue waits on fleets of some sizes, with today's and with the recommended layout.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data and wait limits.
+    gpus : tuple of int
+        Fleet sizes, rounded to whole nodes. [GPU]
+
+    Returns
+    -------
+    tuple of CurvePoint
+
+    Raises
+    ------
+    ScenarioError
+        If the data do not support a simulation of waits.
+    """
+    neutral = scenario.but(policies=None, actuator="mig-manager", ownership=None, node_lead_s=None)
+    obstacle = find_simulation_obstacle(scenario)
+    if obstacle is None:
+        recommendation, _ = recommend_from_waits(neutral)
+        obstacle = recommendation.reason if recommendation.action == "none" else None
+    if obstacle is not None:
+        raise ScenarioError(
+            "wait curve", "data that a replay reproduces", obstacle, "See the missing data of decide()."
+        )
+    _, inputs, arena, _ = load_policy_simulation(neutral)
+    return tuple(simulate_wait_curve(build_wait_model(inputs, arena.waits), recommendation, gpus))
 
 
 def _build_decision(

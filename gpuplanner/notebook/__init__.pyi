@@ -1,25 +1,27 @@
 """Public names of the package and the modules that hold them: for type checkers, and loaded when used."""
 
+from gpuplanner.notebook.cluster import Cluster as Cluster
+from gpuplanner.notebook.cluster import open as open
+from gpuplanner.notebook.cluster import read as read
 from gpuplanner.notebook.dataset_and_quota_panels import ALL_GPU_MODELS as ALL_GPU_MODELS
 from gpuplanner.notebook.dataset_and_quota_panels import ExplorePanel as ExplorePanel
 from gpuplanner.notebook.dataset_and_quota_panels import GpuModelPanel as GpuModelPanel
 from gpuplanner.notebook.dataset_and_quota_panels import SharingPanel as SharingPanel
 from gpuplanner.notebook.dataset_and_quota_panels import make_explore_panel as make_explore_panel
-from gpuplanner.notebook.dataset_forecast_and_cost_views import ahead as ahead
-from gpuplanner.notebook.dataset_forecast_and_cost_views import costs as costs
-from gpuplanner.notebook.dataset_forecast_and_cost_views import explore as explore
-from gpuplanner.notebook.dataset_forecast_and_cost_views import twenty_jobs as twenty_jobs
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel as CostPanel
 from gpuplanner.notebook.forecast_and_cost_panels import ForecastPanel as ForecastPanel
 from gpuplanner.notebook.forecast_and_cost_panels import ForecastQuestion as ForecastQuestion
+from gpuplanner.notebook.forecast_and_cost_views import costs as costs
+from gpuplanner.notebook.forecast_and_cost_views import twenty_jobs as twenty_jobs
 from gpuplanner.notebook.layout_views import LimitsPanel as LimitsPanel
 from gpuplanner.notebook.layout_views import layouts as layouts
 from gpuplanner.notebook.layout_views import price_html as price_html
+from gpuplanner.notebook.study_views import StudyView as StudyView
 from gpuplanner.notebook.study_views import compare as compare
 from gpuplanner.notebook.study_views import decide as decide
-from gpuplanner.notebook.study_views import evaluate as evaluate
 from gpuplanner.notebook.study_views import open_study as open_study
 from gpuplanner.notebook.study_views import size as size
+from gpuplanner.notebook.study_views import wait_curve as wait_curve
 from gpuplanner.notebook.views_and_panels import View as View
 from gpuplanner.notebook.views_and_panels import files_button as files_button
 from gpuplanner.notebook.what_if import WhatIf as WhatIf

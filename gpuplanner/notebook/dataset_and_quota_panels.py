@@ -97,7 +97,7 @@ VIEW_TOOLTIPS = {
     "ledger": "Use of the installed GPU-hours",
     "demand": "Unconstrained demand by MIG profile",
     "phases": "Phases, dips, bottleneck and slices of a job",
-    "claim": "Do jobs need fewer GPUs towards their end?",
+    "late_demand": "Do jobs need fewer GPUs towards their end?",
 }
 """Tooltips of the buttons that choose a section, by section name."""
 
@@ -256,12 +256,12 @@ class ExplorePanel(BackgroundPanel[ExploreQuestion, SectionAnswer]):
     def _show_code(self) -> None:
         """Show the line of code that makes the section."""
         question = self.question
-        tenant_argument = f"tenant={question.tenant!r}"
+        tenant_argument = "" if question.tenant == ALL_TENANTS_LABEL else f"team={question.tenant!r}"
         arguments = {"ledger": tenant_argument, "demand": tenant_argument, "phases": f"job={question.job!r}"}
         first_inbox = next(iter(self._opened.values()))
         group_argument = f", smallest_group={first_inbox.smallest_group}" if first_inbox.smallest_group else ""
         gpu_model = f", gpu_model={first_inbox.gpu_model!r}" if first_inbox.gpu_model else ""
-        call = f"gp.explore({question.data!r}{gpu_model}, tz={first_inbox.tz!r}{group_argument})"
+        call = f"gp.open({question.data!r}{gpu_model}, tz={first_inbox.tz!r}{group_argument})"
         self.code.value = f"<code>{escape(f'{call}.{question.view}({arguments.get(question.view, str())})')}</code>"
 
 

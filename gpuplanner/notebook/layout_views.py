@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -13,12 +14,15 @@ from typing import Any
 import polars as pl
 
 from gpuplanner import report as plots
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT
 from gpuplanner.decision.layout_planning import PlannedProblem, plan_view
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW
+from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.layout_enumeration import make_placement_table
+from gpuplanner.notebook.cluster import StudySource, make_scenario
 from gpuplanner.notebook.views_and_panels import (
     BackgroundPanel,
     View,
@@ -358,30 +362,73 @@ def _gpu_hours_text(value: float | None) -> str:
     return "not known" if value is None else f"{value:,.1f} GPU-hours"
 
 
-def layouts(scenario: Scenario) -> PlannedLayouts:
-    """Plan the MIG layouts of a fleet over the horizon, with changes wherever they pay off.
+def layouts(
+    data: StudySource,
+    *,
+    gpus: int | None = None,
+    demand: Mapping[str, int] | None = None,
+    **changes: Any,  # noqa: ANN401
+) -> PlannedLayouts | View:
+    """Plan the MIG layouts of a cluster over time, or the layouts of some GPUs for a fixed demand.
 
     Parameters
     ----------
-    scenario : Scenario
-        Fleet, data, horizon and limits of the search (``horizon_intervals``, ``work_limit``).
+    data : str, Path, Cluster or Scenario
+        Name or folder of a dataset, a cluster, or a scenario; with `demand`, a GPU model such as ``"A100-80GB"``.
+    gpus : int, optional
+        Number of GPUs, with `demand`. [GPU]
+    demand : mapping of str to int, optional
+        MIG instances that must fit, by profile; ``"gpu"`` is a full GPU.
+    **changes
+        Fields of a :class:`Scenario`, such as ``horizon_intervals=168`` and ``work_limit=700``.
 
     Returns
     -------
-    PlannedLayouts
+    PlannedLayouts or View
         ``asked()``, ``in_use()``, ``sharing()``, ``kinds()``, ``calendar()``, ``limits()``: a view each;
-        ``controls()``, ``button()``, ``export()``, ``problem``, ``plan``.
+        ``controls()``, ``button()``, ``export()``, ``problem``, ``plan``. With `demand`, the view of the layouts
+        (``df``: ``layout, gpus``).
 
     Raises
     ------
     GpuPlannerError
-        If the data or the scenario cannot be used; the message says what to do.
+        If the data or the scenario cannot be used, or the demand does not fit; the message says what to do.
 
     Examples
     --------
-    >>> layouts(Scenario(data="nowhere"))
-    Traceback (most recent call last):
-        ...
-    gpuplanner.core.errors.TraceFormatError: ...
+    >>> layouts("A100-80GB", gpus=4, demand={"3g.40gb": 4, "1g.10gb": 6}).df.rows()
+    [('3g.40gb:2', 1), ('3g.40gb:1,1g.10gb:4', 2)]
     """
+    if demand is not None:
+        return _show_layouts(str(data), gpus, demand)
+    scenario = make_scenario(data, changes)
     return PlannedLayouts(scenario, plan_view(scenario, LAYOUT_DEMAND_VIEW, "auto"))
+
+
+def _show_layouts(gpu_model: str, gpus: int | None, demand: Mapping[str, int]) -> View:
+    """Show the layouts of GPUs of a model that serve a fixed demand for MIG instances."""
+    if gpus is None or gpus < 1:
+        raise ScenarioError("gpus", "the number of GPUs, 1 or more", str(gpus), "Give gpus=, such as gpus=4.")
+    model = load_gpu_model(gpu_model)
+    counts = [[[count] for count in demand.values()]]
+    problem = PlanProblem(model.name, gpus, gpus, datetime(2000, 1, 1, tzinfo=UTC), 1.0, ["all"], list(demand), counts)
+    layout_plan = plan(problem, gap_target=0)
+    missing = {
+        name: round(count) for name, count in zip(demand, layout_plan.unmet[0, :, 0], strict=True) if count > 0.5
+    }
+    if missing:
+        needed = "; ".join(f"{count} × {name}" for name, count in missing.items())
+        raise ScenarioError(
+            "demand", f"instances that fit on {gpus} × {model.name}", f"{needed} too many", "Raise gpus=."
+        )
+    counts_by_layout = {"layout": list(layout_plan.layouts), "gpus": layout_plan.counts[0].tolist()}
+    table = pl.DataFrame(counts_by_layout).filter(pl.col("gpus") > 0)
+    placements = make_placement_table(model, table["layout"].to_list())
+    alt = "; ".join(f"{count} × {layout}" for layout, count in table.rows())
+    chart = page.figure(
+        plots.plot_placements(placements, memory_slices=model.memory_slices),
+        title=f"Layouts of {gpus} × {model.name}",
+        alt=f"{alt}. Full GPUs are not drawn.",
+        numbers=table,
+    )
+    return View(page.section("Layouts", chart), table)

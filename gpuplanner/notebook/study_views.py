@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,12 +13,13 @@ import polars as pl
 
 from gpuplanner import decision
 from gpuplanner import report as plots
-from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import Comparison, compare_policies, make_policy_table, make_wait_curve_table
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import make_cause_table
+from gpuplanner.decision.gpu_reconciliation import reconcile_gpus
 from gpuplanner.decision.pool_decisions import ComparedFleet
 from gpuplanner.decision.quota_and_placement_comparison import (
     compare_placements,
@@ -25,11 +27,12 @@ from gpuplanner.decision.quota_and_placement_comparison import (
     states_sharing_rules,
 )
 from gpuplanner.decision.quota_recommendation import advise_quotas
+from gpuplanner.decision.recommendation import simulate_fleet_sizes
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import assess_fairness
+from gpuplanner.notebook.cluster import Cluster, StudySource, make_scenario
 from gpuplanner.notebook.dataset_and_quota_panels import ALL_GPU_MODELS, GpuModelPanel, SharingPanel
-from gpuplanner.notebook.dataset_forecast_and_cost_views import TraceView
-from gpuplanner.notebook.views_and_panels import View
+from gpuplanner.notebook.views_and_panels import View, answer_or_card
 from gpuplanner.notebook.what_if import WhatIf, whatif
 from gpuplanner.report import html_page as page
 from gpuplanner.report import monthly_sections
@@ -177,7 +180,7 @@ def size(
     tool: str | None = None,
     tokens: float | None = None,
     deadline_h: float | None = None,
-    on: TraceView | Scenario | Mapping[str, int | None] | str | None = None,
+    on: Cluster | Scenario | Mapping[str, int | None] | str | None = None,
 ) -> SizedJob:
     """Estimate memory, run time and cost of a job before it runs, and rank plans for it.
 
@@ -195,7 +198,7 @@ def size(
         Tokens to train on, or to generate.
     deadline_h : float, optional
         Maximum run time. [h]
-    on : TraceView, Scenario, Mapping or str, optional
+    on : Cluster, Scenario, Mapping or str, optional
         Available GPUs: those of a dataset or a scenario, number of GPUs by GPU model, or a text such as
         ``"H100-80GB-SXM5=64 A30"``; default: all models with a data sheet and a price.
 
@@ -212,12 +215,12 @@ def size(
     Examples
     --------
     >>> found = size("gpt2", seq=1024, tokens=1e9, deadline_h=24, on="A100-80GB=8")
-    >>> found.plans().frame().select("gpu_model", "gpus").row(0)
+    >>> found.plans().df.select("gpu_model", "gpus").row(0)
     ('A100-80GB', 1)
     """
-    if isinstance(on, TraceView):
+    if isinstance(on, Cluster):
         gpu_counts: Mapping[str, int | None] | None = gpus_by_model_of_dataset(
-            on.inbox.trace, on.inbox.gpu_model, source=on.name
+            on.inbox.trace, on.inbox.gpu_model, source=on.data
         )
     elif isinstance(on, Scenario):
         gpu_counts = gpus_by_model(on)
@@ -259,31 +262,101 @@ class DecisionCard(Decision):
         return to_still_text(page.section("Recommendation", body))._repr_html_()
 
 
-@dataclass(frozen=True, eq=False)
-class ComparisonView:
-    """A comparison of operating policies, with a method that shows each part in a notebook.
+@dataclass(frozen=True, eq=False, repr=False)
+class StudyView:
+    """A scenario with its recommendation, and a view for each question about it.
 
-    - ``scenario``: Fleet and data.
+    Policies are compared at once; forecast, plan, ledger and costs are computed when they are first asked for.
+
+    - ``scenario``: Cluster, data, limits and prices.
     - ``comparison``: Policies and decision.
+    - ``stored``: The study as read from its folder; None: computed when needed.
     """
 
     scenario: Scenario
     comparison: Comparison
+    stored: Study | None = None
+
+    def __repr__(self) -> str:
+        return f"StudyView({self.scenario.name}: {self.decision.sentence})"
+
+    def _repr_html_(self) -> str:
+        return self.decision._repr_html_()
 
     @property
     def decision(self) -> DecisionCard:
         """Recommendation, as a card."""
         return DecisionCard.from_comparison(self.comparison)
 
-    def _repr_html_(self) -> str:
-        return to_still_text(render_recommendation(self.comparison))._repr_html_()
+    @cached_property
+    def results(self) -> Study:
+        """All tables of the study, with the layout plan; computed when first asked for."""
+        return self.stored or decision.evaluate(self.scenario)
 
-    def ways(self) -> View:
-        """Show all operating policies with their GPU-hours and added queue waits."""
+    def policies(self) -> View:
+        """Show all operating policies: GPU-hours, added wait, and whether they meet the limit."""
         return View(render_policy_section(self.comparison), make_policy_table(self.comparison))
 
-    def boards(self) -> GpuModelPanel[Comparison | ComparedFleet]:
-        """Make the panel that shows the decision for one chosen GPU model of the fleet, or for all models."""
+    def waits(self) -> View:
+        """Show the causes of queue waits by job size and team."""
+        wait_causes = self.comparison.waits
+        return View(
+            render_wait_section(self.comparison), make_cause_table(wait_causes.causes.team if wait_causes else ())
+        )
+
+    def wait_curve(self) -> View:
+        """Show the p95 queue wait against the number of GPUs, by job size."""
+        return View(HtmlSection(wait_curve_figure(self.comparison)), make_wait_curve_table(self.comparison))
+
+    def reconciliation(self) -> View:
+        """Show how the recommended GPUs follow from the requested ones: each step with its GPUs and its reason."""
+
+        def reconcile() -> View:
+            table = reconcile_gpus(self.scenario, self.comparison)
+            caption = "From requested to recommended GPUs"
+            return View(page.section(caption, page.table(table, caption=caption, formats={"gpus": ",.1f"})), table)
+
+        return answer_or_card("From requested to recommended GPUs", reconcile)
+
+    def forecast(self) -> View:
+        """Show requested and allocated GPUs, their growth, and the forecast of the plan."""
+        shown = HtmlSection(monthly_sections.capacity(self.results) + monthly_sections.demand(self.results))
+        return View(shown, self.results.tables.get("forecast", pl.DataFrame()))
+
+    def fleet(self) -> View:
+        """Show the target layout of the fleet, to scale."""
+        rows = [(layout.layout, layout.gpus, list(layout.nodes)) for layout in self.decision.layouts]
+        schema = {"layout": pl.String(), "gpus": pl.Int64(), "nodes": pl.List(pl.String)}
+        table = pl.DataFrame(rows, schema=schema, orient="row")
+        words = page.note(describe_fleet(self.decision))
+        return View(page.section("Target layout", draw_fleet(self.decision), words), table)
+
+    def teams(self) -> View:
+        """Show the allocated GPU-hours by team, and the installed GPU-hours by bucket."""
+        shown = page.table(
+            teams_table(self.decision), caption=f"By team, {monthly_sections.describe_period(self.results)}"
+        )
+        section = HtmlSection(page.section("By team", shown) + monthly_sections.ledger(self.results))
+        return View(section, self.results.tables["ledger_tenants"])
+
+    def costs(self) -> View:
+        """Show the cost of the period by team, with energy and carbon."""
+        return View(monthly_sections.costs(self.results), self.results.tables["costs"])
+
+    def section(self, name: str) -> HtmlSection:
+        """Return a section of the monthly report, as the page has it.
+
+        Parameters
+        ----------
+        name : str
+            ``"summary"``, ``"capacity"``, ``"ledger"``, ``"comparison"``, ``"teams"``, ``"rightsizing"``, ``"costs"``,
+            ``"demand"``, ``"numbers"``, ``"layouts"``, ``"quality"`` or ``"method"``.
+        """
+        found = resolve_name(name, list(REPORT_SECTIONS), subject="section", error=ScenarioError)
+        return REPORT_SECTIONS[found](self.results)
+
+    def gpu_models(self) -> GpuModelPanel[Comparison | ComparedFleet]:
+        """Make the panel with the decision for one GPU model of the fleet, or for all."""
         fleet = split_into_pools(self.scenario)
 
         def compare_pool(name: str) -> Comparison | ComparedFleet:
@@ -299,17 +372,17 @@ class ComparisonView:
 
         return GpuModelPanel(fleet.pools, compare_pool, show_pool)
 
-    def on(self, scenario: Scenario) -> ComparisonView:
-        """Compare the policies for another scenario, such as that of the GPU model chosen in :meth:`boards`."""
+    def on(self, scenario: Scenario) -> StudyView:
+        """Decide for another GPU model of the fleet, as chosen in :meth:`gpu_models`."""
         return self if scenario == self.scenario else decide(scenario)
 
-    def sharing(self, *, ahead: bool = False) -> View:
+    def fair_share(self, *, advise: bool = False) -> View:
         """Show quota, allocated, lent and borrowed GPU-hours and queue waits of each team.
 
         Parameters
         ----------
-        ahead : bool
-            Also recommend quotas for the next weeks.
+        advise : bool
+            Also recommend quotas.
 
         Returns
         -------
@@ -317,7 +390,7 @@ class ComparisonView:
             Tables by team, and the effect of the quotas and preemption rules that the scenario states.
         """
         team_fairness = assess_fairness(self.scenario)
-        advice = advise_quotas(self.scenario) if ahead else None
+        advice = advise_quotas(self.scenario) if advise else None
         rules_comparison = compare_stated_rules(self.scenario) if states_sharing_rules(self.scenario) else None
         return View(render_team_section(team_fairness, advice, rules_comparison), team_fairness.teams)
 
@@ -340,75 +413,9 @@ class ComparisonView:
         """Make the what-if panel of this scenario."""
         return whatif(self.scenario)
 
-    def export(self, folder: str | Path) -> Path:
-        """Write the change bundle of the decision and a workbook; return the page with the steps."""
-        return write_handover_folder(self.scenario, self.comparison, folder)
-
-
-class StudyView(Study):
-    """A study with a method that shows each part in a notebook.
-
-    Examples
-    --------
-    >>> answer = evaluate(Scenario(month="2026-02", policies="fewer_nodes"))  # doctest: +SKIP
-    >>> answer.ways().frame().height  # doctest: +SKIP
-    2
-    """
-
-    @classmethod
-    def from_study(cls, study: Study) -> Self:
-        """Make the view of a study."""
-        return cls(**{field.name: getattr(study, field.name) for field in fields(Study)})
-
-    @property
-    def decision(self) -> DecisionCard:
-        """Recommendation, as a card."""
-        return DecisionCard.from_comparison(self.comparison)
-
-    def _repr_html_(self) -> str:
-        return self.decision._repr_html_()
-
-    def ways(self) -> View:
-        """Show all operating policies."""
-        return View(render_policy_section(self.comparison), make_policy_table(self.comparison))
-
-    def waits(self) -> View:
-        """Show the causes of queue waits by job size and team."""
-        wait_causes = self.comparison.waits
-        return View(
-            render_wait_section(self.comparison), make_cause_table(wait_causes.causes.team if wait_causes else ())
-        )
-
-    def wait_curve(self) -> View:
-        """Show the p95 queue wait against the number of GPUs, by job size."""
-        return View(HtmlSection(wait_curve_figure(self.comparison)), make_wait_curve_table(self.comparison))
-
-    def forecast(self) -> View:
-        """Show the requested GPU-hours, their growth, and the forecast of the plan."""
-        shown = HtmlSection(monthly_sections.capacity(self) + monthly_sections.demand(self))
-        return View(shown, make_wait_curve_table(self.comparison))
-
-    def fleet(self) -> View:
-        """Show the target layout of the fleet, to scale."""
-        rows = [(layout.layout, layout.gpus, list(layout.nodes)) for layout in self.decision.layouts]
-        schema = {"layout": pl.String(), "gpus": pl.Int64(), "nodes": pl.List(pl.String)}
-        table = pl.DataFrame(rows, schema=schema, orient="row")
-        words = page.note(describe_fleet(self.decision))
-        return View(page.section("Target layout", draw_fleet(self.decision), words), table)
-
-    def teams(self) -> View:
-        """Show the allocated GPU-hours by team, and the installed GPU-hours by bucket."""
-        shown = page.table(teams_table(self.decision), caption=f"By team, {monthly_sections.describe_period(self)}")
-        section = HtmlSection(page.section("By team", shown) + monthly_sections.ledger(self))
-        return View(section, self.tables["ledger_tenants"])
-
-    def money(self) -> View:
-        """Show the cost of the period by team, with energy and carbon."""
-        return View(monthly_sections.costs(self), self.tables["costs"])
-
     def but(self, **changes: Any) -> StudyView:  # noqa: ANN401 - fields of a scenario
-        """Evaluate the scenario of the study again with other field values; results of unchanged stages are reused."""
-        return evaluate(replace(self.scenario, **changes))
+        """Decide for the scenario with other field values; what does not depend on them is reused."""
+        return decide(self.scenario, **changes)
 
     def export(self, folder: str | Path) -> Path:
         """Write the change bundle of the decision and a workbook; return the page with the steps."""
@@ -417,52 +424,39 @@ class StudyView(Study):
     def to_excel(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the tables as an Excel workbook with the totals of the page."""
         with allow_overwriting_within(overwrite):
-            return write_study_workbook(path, self)
+            return write_study_workbook(path, self.results)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the study as a folder, which :func:`open_study` reads."""
+        return self.results.save(folder)
 
 
-def decide(scenario: Scenario) -> ComparisonView:
-    """Compare operating policies of a fleet and recommend one, without plan and ledger.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        Fleet, data and policies.
-
-    Returns
-    -------
-    ComparisonView
-        ``decision``, ``ways()``, ``boards()``, ``whatif()``, ``export()``.
-
-    Raises
-    ------
-    GpuPlannerError
-        If the data or the scenario cannot be used.
-
-    Examples
-    --------
-    >>> decide(Scenario(data="nowhere"))
-    Traceback (most recent call last):
-        ...
-    gpuplanner.core.errors.TraceFormatError: ...
-    """
-    return ComparisonView(scenario, compare_policies(scenario))
+REPORT_SECTIONS: Mapping[str, Callable[[Study], HtmlSection]] = {
+    section.__name__: section
+    for section in (
+        monthly_sections.summary, monthly_sections.capacity, monthly_sections.ledger, monthly_sections.comparison,
+        monthly_sections.teams, monthly_sections.rightsizing, monthly_sections.costs, monthly_sections.demand,
+        monthly_sections.numbers, monthly_sections.layouts, monthly_sections.quality, monthly_sections.method,
+    )
+}  # fmt: skip
+"""Sections of the monthly report by name, in the order of the page."""
 
 
-def evaluate(scenario: Scenario, *, cache: bool = True) -> StudyView:
-    """Evaluate a scenario end to end, from data to decision.
+def decide(data: StudySource = "sample", **changes: Any) -> StudyView:  # noqa: ANN401 - fields of a scenario
+    """Compare operating policies of a cluster and recommend what to change.
 
     Parameters
     ----------
-    scenario : Scenario
-        Fleet, data and policies.
-    cache : bool
-        See :func:`gpuplanner.decision.study_pipeline.evaluate`.
+    data : str, Path, Cluster or Scenario
+        Name or folder of a dataset, a cluster, or a scenario.
+    **changes
+        Fields of a :class:`Scenario`, such as ``month="2026-02"`` or ``max_added_wait_minutes=5``.
 
     Returns
     -------
     StudyView
-        The study: ``decision``, ``ways()``, ``forecast()``, ``fleet()``, ``teams()``, ``money()``,
-        ``but()``, ``export()``, ``to_excel()``, ``save()``.
+        ``decision``, and a view for each of ``policies()``, ``waits()``, ``wait_curve()``, ``forecast()``,
+        ``fleet()``, ``teams()``, ``costs()``, ``fair_share()``; ``but()``, ``whatif()``, ``export()``.
 
     Raises
     ------
@@ -471,12 +465,13 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> StudyView:
 
     Examples
     --------
-    >>> evaluate(Scenario(data="nowhere"))
+    >>> decide("nowhere")
     Traceback (most recent call last):
         ...
     gpuplanner.core.errors.TraceFormatError: ...
     """
-    return StudyView.from_study(decision.evaluate(scenario, cache=cache))
+    scenario = make_scenario(data, changes)
+    return StudyView(scenario, compare_policies(scenario))
 
 
 def open_study(directory: str | Path) -> StudyView:
@@ -490,7 +485,7 @@ def open_study(directory: str | Path) -> StudyView:
     Returns
     -------
     StudyView
-        The study, as of :func:`evaluate`.
+        The study, as of :func:`decide`.
 
     Raises
     ------
@@ -504,21 +499,66 @@ def open_study(directory: str | Path) -> StudyView:
         ...
     gpuplanner.core.errors.ScenarioError: nowhere: ...
     """
-    return StudyView.from_study(decision.open_study(directory))
+    study = decision.open_study(directory)
+    return StudyView(study.scenario, study.comparison, study)
 
 
-def compare(*studies: Study | ComparisonView | Comparison | Scenario) -> View:
-    """Show decisions side by side: action, capacity freed, financial impact and queue wait.
+def wait_curve(data: StudySource = "sample", *, gpus: Sequence[int] = (), **changes: Any) -> View:  # noqa: ANN401 - fields of a scenario
+    """Show the p95 queue wait against the number of GPUs, by job size, with today's and the recommended layout.
 
     Parameters
     ----------
-    *studies : Study, ComparisonView, Comparison or Scenario
-        Two or more; for a scenario its policies are compared first.
+    data : str, Path, Cluster or Scenario
+        Name or folder of a dataset, a cluster, or a scenario.
+    gpus : sequence of int
+        Fleet sizes, rounded to whole nodes; default: half to twice the GPUs of today. [GPU]
+    **changes
+        Fields of a :class:`Scenario`.
 
     Returns
     -------
     View
-        One row for each number, such as the capacity freed, and one column for each decision.
+        ``df``: ``layout, gpus, job_size, p95_minutes, low, high, mean_minutes, utilization, gpu_hours``.
+
+    Raises
+    ------
+    ScenarioError
+        If a fleet size is not positive. Data that do not support a simulation of waits give a card with the reason.
+
+    Examples
+    --------
+    >>> wait_curve("sample", gpus=[0])
+    Traceback (most recent call last):
+        ...
+    gpuplanner.core.errors.ScenarioError: gpus: expected numbers of GPUs above 0; got 0. Fix gpus=.
+    """
+    for size in gpus:
+        if size <= 0:
+            raise ScenarioError("gpus", "numbers of GPUs above 0", str(size), "Fix gpus=.")
+    study = decide(data, **changes)
+    if not gpus:
+        return study.wait_curve()
+
+    def simulate() -> View:
+        points = simulate_fleet_sizes(study.scenario.without_prices(), tuple(sorted(set(gpus))))
+        return replace(study, comparison=replace(study.comparison, wait_curve=points)).wait_curve()
+
+    return answer_or_card("Queue wait by number of GPUs", simulate)
+
+
+def compare(*studies: Study | StudyView | Scenario | Cluster | str) -> View:
+    """Show decisions side by side: GPUs, capacity freed, financial impact and queue wait.
+
+    Parameters
+    ----------
+    *studies : StudyView, Scenario, Cluster or str
+        Two or more; for a scenario, a cluster or a name its policies are compared first.
+
+    Returns
+    -------
+    View
+        ``df``: one row for each, with what differs from the first, and numbers: ``gpus``,
+        ``freed_gpu_hours_per_week`` with its 90 % interval, ``usd_per_week``, ``p95_wait_minutes``.
 
     Raises
     ------
@@ -534,34 +574,49 @@ def compare(*studies: Study | ComparisonView | Comparison | Scenario) -> View:
     """
     if len(studies) < 2:
         raise ScenarioError("compare", "two or more decisions", str(len(studies)), "Pass another one.")
-    comparisons = [_comparison_of(study) for study in studies]
-    sentences = [comparison.decision.sentence.split(".")[0] for comparison in comparisons]
-    names = [f"{number}: {sentence}" for number, sentence in enumerate(sentences, start=1)]
-    columns = {name: _decision_figures(comparison) for name, comparison in zip(names, comparisons, strict=True)}
-    figures = list(next(iter(columns.values())))
-    frame = pl.DataFrame({"figure": figures} | {name: list(texts.values()) for name, texts in columns.items()})
-    return View(page.section("Side by side", page.table(frame, caption="Decisions side by side")), frame)
+    views = [study if isinstance(study, StudyView | Study) else decide(study) for study in studies]
+    first = views[0].scenario
+    rows = []
+    for number, view in enumerate(views, start=1):
+        changes = first.diff(view.scenario)
+        text = ", ".join(f"{name}={new}" for name, (_, new) in changes.items())
+        rows.append({"study": f"{number}: {text or first.name}"} | _decision_numbers(view.comparison))
+    frame = pl.DataFrame(rows, schema=_COMPARED_COLUMNS, orient="row")
+    labels = frame["study"].to_list()
+    texts = pl.DataFrame(
+        {"figure": frame.columns[1:]}
+        | {
+            label: [value_text(value) for value in row[1:]]
+            for label, row in zip(labels, frame.iter_rows(), strict=True)
+        }
+    )
+    headings = {name: name.replace("_", " ").replace("gpu", "GPU").replace("usd", "USD") for name in frame.columns}
+    texts = texts.with_columns(pl.col("figure").replace(headings))
+    return View(page.section("Side by side", page.table(texts, caption="Decisions side by side")), frame)
 
 
-def _comparison_of(source: Study | ComparisonView | Comparison | Scenario) -> Comparison:
-    """Return the policy comparison of a study, decision or scenario."""
-    if isinstance(source, Scenario):
-        return compare_policies(source)
-    if isinstance(source, Study):
-        return source.comparison
-    return source.comparison if isinstance(source, ComparisonView) else source
+_COMPARED_COLUMNS = {
+    "study": pl.String, "action": pl.String, "installed_gpus": pl.Int64, "gpus": pl.Int64,
+    "freed_gpu_hours_per_week": pl.Float64, "freed_low": pl.Float64, "freed_high": pl.Float64,
+    "usd_per_week": pl.Float64, "p95_wait_minutes_today": pl.Float64, "p95_wait_minutes": pl.Float64,
+    "longest_waiting_size": pl.String, "exhausted_on": pl.String,
+}  # fmt: skip
+"""Columns of the table of decisions side by side; the waits are those of the size that waits longest."""
 
 
-def _decision_figures(comparison: Comparison) -> Mapping[str, str]:
-    """Format the main numbers of a decision as texts by label, such as peak GPUs and capacity freed."""
-    decision, saving = comparison.decision, comparison.decision.saving
-    interval = "" if saving.low is None else f" ({value_text(saving.low)} to {value_text(saving.high)})"
-    wait = None if decision.longest_waiting is None else decision.longest_waiting.recommended_p95_minutes
+def _decision_numbers(comparison: Comparison) -> dict[str, Any]:
+    """Return the numbers of a decision by column of :data:`_COMPARED_COLUMNS`."""
+    decision, saving, size = comparison.decision, comparison.decision.saving, comparison.decision.longest_waiting
     return {
         "action": decision.action.replace("_", " "),
-        "peak GPUs": f"{decision.gpus:,} of {decision.fleet_gpus:,}",
-        "capacity freed, GPU-hours a week": value_text(saving.value) + interval,
-        "financial impact, USD a week": value_text(decision.financial_impact.usd_per_week),
-        "p95 queue wait of the size that waits longest, min": value_text(wait),
-        "capacity exhausted": value_text(comparison.exhaustion.date),
+        "installed_gpus": decision.fleet_gpus,
+        "gpus": decision.gpus,
+        "freed_gpu_hours_per_week": saving.value,
+        "freed_low": saving.low,
+        "freed_high": saving.high,
+        "usd_per_week": decision.financial_impact.usd_per_week,
+        "p95_wait_minutes_today": None if size is None else size.today_p95_minutes,
+        "p95_wait_minutes": None if size is None else size.recommended_p95_minutes,
+        "longest_waiting_size": None if size is None else size.size,
+        "exhausted_on": comparison.exhaustion.date,
     }

@@ -107,6 +107,25 @@ def notebook_page(text: str, name: str, parameters: Mapping[str, str | float | b
     return page.render_page(body, title=title, subtitle="", provenance=facts)
 
 
+def answer_or_card(title: str, answer: Callable[[], View]) -> View:
+    """Return a view; where the data do not support it, a card that states the reason and the fix.
+
+    A notebook then runs to its end. Mistakes in arguments are to be raised before.
+
+    Examples
+    --------
+    >>> def fail() -> View:
+    ...     raise GpuPlannerError("prices: expected a price; got none. Add a price book.")
+    >>> view = answer_or_card("Cost", fail)
+    >>> view.df.height, "Add a price book." in view._repr_html_()
+    (0, True)
+    """
+    try:
+        return answer()
+    except GpuPlannerError as error:
+        return View(page.section(title, page.note(str(error))), pl.DataFrame())
+
+
 def _find_notebook(name: str) -> Path:
     """Find a notebook by its path, or a shipped one by the beginning of its name."""
     if Path(name).suffix == ".ipynb":
@@ -146,18 +165,18 @@ class View:
     ----------
     section : HtmlSection
         HTML with charts, text alternatives and tables.
-    table : polars.DataFrame
+    df : polars.DataFrame
         Table behind the section.
 
     Examples
     --------
     >>> view = View(page.section("Hours", page.note("All of them.")), pl.DataFrame({"gpu_hours": [12.0]}))
-    >>> view.frame().rows(), "All of them." in view._repr_html_()
+    >>> view.df.rows(), "All of them." in view._repr_html_()
     ([(12.0,)], True)
     """
 
     section: HtmlSection
-    table: pl.DataFrame
+    df: pl.DataFrame
 
     def _repr_html_(self) -> str:
         return to_still_text(self.section)._repr_html_()
@@ -166,9 +185,8 @@ class View:
         """Show the section with interactive charts; exported notebooks have images instead."""
         display_section(self.section)
 
-    def frame(self) -> pl.DataFrame:
-        """Return the table behind the section."""
-        return self.table
+    def __repr__(self) -> str:
+        return f"View({self.df.height:,} rows: {', '.join(self.df.columns)})"
 
     def chart(self, number: int = 0) -> ChartType:
         """Return a chart of the section as an Altair chart.
@@ -187,7 +205,7 @@ class View:
         specs = chart_specs(self.section)
         if not -len(specs) <= number < len(specs):
             expected = f"a number below {len(specs)}"
-            raise ScenarioError("chart of a view", expected, str(number), "Use frame().")
+            raise ScenarioError("chart of a view", expected, str(number), "Use .df, the table.")
         chart: ChartType = altair.Chart.from_dict(specs[number])
         return chart
 
@@ -218,9 +236,9 @@ class View:
             if ending == ".html":
                 return self.to_html(path, overwrite=overwrite)
             if ending == ".csv":
-                return write_csv_safe(path, _join_lists(self.table))
+                return write_csv_safe(path, _join_lists(self.df))
             if ending == ".parquet":
-                return write_atomically(path, self.table.write_parquet)
+                return write_atomically(path, self.df.write_parquet)
         expected = "a name that ends in .html, .csv or .parquet"
         raise ScenarioError("export of a view", expected, str(path), "Rename it.")
 

@@ -26,6 +26,7 @@ from gpuplanner.report.demand_usage_and_cost_charts import plot_backtest_scores 
 from gpuplanner.report.demand_usage_and_cost_charts import plot_costs as plot_costs
 from gpuplanner.report.demand_usage_and_cost_charts import plot_demand as plot_demand
 from gpuplanner.report.demand_usage_and_cost_charts import plot_fan as plot_fan
+from gpuplanner.report.demand_usage_and_cost_charts import plot_groups as plot_groups
 from gpuplanner.report.demand_usage_and_cost_charts import plot_ledger as plot_ledger
 from gpuplanner.report.demand_usage_and_cost_charts import plot_ledger_tenants as plot_ledger_tenants
 from gpuplanner.report.demand_usage_and_cost_charts import plot_waterfall as plot_waterfall

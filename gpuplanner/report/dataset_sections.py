@@ -280,7 +280,7 @@ SECTION_VIEWS: Mapping[str, SectionView] = {
     "ledger": lambda box, tenant, _job: to_still_text(render_ledger_section(box, tenant)),
     "demand": lambda box, tenant, _job: to_still_text(render_demand_section(box, tenant)),
     "phases": lambda box, _tenant, job: to_still_text(render_phase_section(box, job)),
-    "claim": lambda box, _tenant, _job: to_still_text(render_claim_section(box)),
+    "late_demand": lambda box, _tenant, _job: to_still_text(render_claim_section(box)),
 }
 """Functions that render the sections of the explore panel from a dataset, a team and a job, by section name."""
 _RATIO_FORMATS = {"ratio": ".2f", "low": ".2f", "high": ".2f"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 import altair as alt
@@ -28,6 +28,7 @@ from gpuplanner.report.chart_theme import (
     utc_axis,
     utc_calculations,
 )
+from gpuplanner.usage.grouped_usage import TIME_GROUPS
 
 OBSERVED, FORECAST = "observed", "forecast"
 """Values of the column ``kind`` in the chart of demand."""
@@ -652,3 +653,70 @@ def _draw_allocated_bars(
 def _count_bars(local: pl.DataFrame, every: str) -> int:
     """Count the bars of a ledger whose hours are binned by a length such as ``1d``."""
     return local["hour"].dt.truncate(every).n_unique()
+
+
+MAX_GROUP_SERIES = 8
+"""Maximum number of lines in the chart of a table by group; the largest are drawn, the table has all."""
+MAX_GROUP_BARS = 30
+"""Maximum number of bars in the chart of a table by group; the largest are drawn, the table has all."""
+
+
+def plot_groups(table: pl.DataFrame, groups: Sequence[str], value: str, *, label: str) -> ChartType:
+    """Plot a column of a table by group: lines over a part of the time, else bars, the largest first.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        The groups and the value.
+    groups : sequence of str
+        Columns of the groups, of which one may be a part of the time (``hour_of_day``, ``weekday``, ``day``, ``week``,
+        ``month``).
+    value : str
+        Column to plot.
+    label : str
+        What it is, with its unit.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing.
+
+    Examples
+    --------
+    >>> table = pl.DataFrame({"team": ["nlp", "vision"], "week": ["2026-02-02"] * 2, "gpu_hours": [120.0, 80.0]})
+    >>> plot_groups(table, ["team", "week"], "gpu_hours", label="GPU-hours").to_dict()["mark"]["type"]
+    'line'
+    """
+    require_columns(table, [*groups, value], source="plot_groups")
+    rows = table.drop_nulls([value]).select(pl.col(groups).cast(pl.String), pl.col(value).cast(pl.Float64))
+    if rows.is_empty():
+        return theme.make_empty_chart("There are no values.")
+    time = next((group for group in groups if group in TIME_GROUPS), None)
+    others = [group for group in groups if group != time]
+    rows = rows.with_columns(name=pl.concat_str(others, separator=" · ") if others else pl.lit(""))
+    names = rank_names(rows, "name", value)
+    headings: dict[str, str | tuple[str, str]] = {group: group.replace("_", " ") for group in groups}
+    hover = make_tooltips(**headings, **{value: (label, ",.4~g")})
+    if time is None:
+        bars = rows.filter(pl.col("name").is_in(names[:MAX_GROUP_BARS]))
+        order = names[:MAX_GROUP_BARS]
+        y = alt.Y("name:N", title=None, sort=order)
+        x = alt.X(f"{value}:Q", title=label)
+        bar_chart: alt.Chart = make_chart(bars).mark_bar(color=theme.BLUE).encode(x=x, y=y, tooltip=hover)
+        return theme.finish(bar_chart, bands=order)
+    lines = rows.filter(pl.col("name").is_in(names[:MAX_GROUP_SERIES]))
+    times = table[time].drop_nulls().unique().sort().cast(pl.String).to_list()
+    colours = theme.tenant_colours(names[:MAX_GROUP_SERIES])
+    chart: alt.Chart = (
+        make_chart(lines)
+        .mark_line(point=True, color=theme.BLUE)
+        .encode(
+            x=alt.X(f"{time}:O", title=time.replace("_", " "), sort=times, axis=alt.Axis(labelOverlap=True)),
+            y=alt.Y(f"{value}:Q", title=label),
+            tooltip=hover,
+        )
+    )
+    if others:
+        scale = theme.colour_scale(colours, names[:MAX_GROUP_SERIES])
+        chart = chart.encode(color=alt.Color("name:N", scale=scale, legend=alt.Legend(title=None)))
+    return theme.finish(chart, height=240)

@@ -13,7 +13,7 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT, UNALLOCATED_TEAM
+from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT, UNALLOCATED_LABEL, UNALLOCATED_TEAM
 from gpuplanner.decision.comparison_record import Comparison, make_wait_curve_table, make_wait_table
 from gpuplanner.decision.decision_types import LAYOUT_FULL, Decision, JobSizeWaits, LayoutOnNodes, NextStep
 from gpuplanner.decision.policy_layouts import FleetRules
@@ -650,8 +650,6 @@ def _team_table(decision: Decision, period: str) -> str:
     )
 
 
-UNALLOCATED_LABEL = "Unallocated"
-"""Label of the row of GPU-hours that no team was allocated, whatever the cause."""
 TEAM_TABLE_HEADINGS = (
     "team", "jobs", "GPU-hours", "allocated but idle, GPU-hours", "simulated mean queue wait today",
     "simulated mean queue wait recommended",

@@ -292,8 +292,8 @@ def join_fragments(executed: Path) -> str:
         join_cell_text(data[FRAGMENT_MIME_TYPE]) for data in _iterate_outputs(notebook) if FRAGMENT_MIME_TYPE in data
     ]
     if not fragments:
-        expected = "cells that show sections of gpuplanner.report.monthly_sections"
-        todo = "Add a cell, for example monthly_sections.summary(study)."
+        expected = "cells that show sections of a study"
+        todo = 'Add a cell, for example study.section("summary").'
         raise OutputError(executed.name, expected, "none", todo)
     return "\n".join(fragments)
 

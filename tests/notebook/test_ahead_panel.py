@@ -13,12 +13,12 @@ import gpuplanner as gp
 
 @pytest.fixture(scope="module")
 def source():
-    return gp.ahead("sample")
+    return gp.open("sample").forecast()
 
 
 def test_the_calendar_is_the_quantile_that_a_price_implies(source):
     """Counted anew from the paths: at the same price the planned quantile, day by day the busiest slot."""
-    table = source.calendar(gp.ForecastQuestion(48, gap=6, price=5.0)).frame()
+    table = source.calendar(48, gap=6, price=5.0).df
     wanted = source.source
     drawn = wanted.run_off.draws([wanted.whole], wanted.slots, 54, 1)[0, :, 6:]
     best = wanted.cost_curve(48, 6, 5.0).filter("best")["quantile"][0]
@@ -26,7 +26,7 @@ def test_the_calendar_is_the_quantile_that_a_price_implies(source):
     assert table["planned"].max() == slots.max()
     assert table["day"].is_sorted()
     assert (table["low"] <= table["high"]).all()
-    dearer = source.calendar(gp.ForecastQuestion(48, gap=6, price=30.0)).frame()
+    dearer = source.calendar(48, gap=6, price=30.0).df
     assert (dearer["planned"] >= table["planned"]).all()
     assert dearer["planned"].sum() > table["planned"].sum()
 

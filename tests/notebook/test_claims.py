@@ -23,7 +23,7 @@ def test_twenty_jobs_show_claim_measurement_and_policies(root):
         assert f">{row['measured']:.3g}<" in html
     panels = view.chart().to_dict()["concat"]
     assert len(panels) == 4
-    assert view.frame().height == len(set(view.frame()["policy"])) * len(set(view.frame()["metric"])) == 30
+    assert view.df.height == len(set(view.df["policy"])) * len(set(view.df["metric"])) == 30
 
 
 @pytest.mark.long
@@ -32,7 +32,7 @@ def test_an_installed_package_finds_them(root, tmp_path):
     shutil.copytree(root / "gpuplanner", tmp_path / "gpuplanner", ignore=shutil.ignore_patterns("__pycache__"))
     for source, target in wheel["force-include"].items():
         shutil.copytree(root / source, tmp_path / target)
-    code = "import gpuplanner as gp; print(gp.__file__); print(gp.twenty_jobs().frame().height)"
+    code = "import gpuplanner as gp; print(gp.__file__); print(gp.twenty_jobs().df.height)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True, text=True, check=True,

@@ -64,8 +64,8 @@ def test_what_was_seen_once_is_shown_again_without_drawing(panel, drawn):
 def test_the_code_line_asks_for_the_same(panel):
     panel.tenant.value = "search"
     panel.view.value = "ledger"
-    opened = "gp.explore('sample', tz='UTC')"
-    assert unescape(panel.code.value) == f"<code>{opened}.ledger(tenant='search')</code>"
+    opened = "gp.open('sample', tz='UTC')"
+    assert unescape(panel.code.value) == f"<code>{opened}.ledger(team='search')</code>"
     panel.view.value = "quality"
     assert unescape(panel.code.value) == f"<code>{opened}.quality()</code>"
 

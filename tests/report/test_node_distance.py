@@ -13,7 +13,7 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.quota_and_placement_comparison import compare_placements
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.notebook.study_views import ComparisonView
+from gpuplanner.notebook.study_views import StudyView
 from gpuplanner.report.policy_and_team_sections import render_placement_section
 from tests.usage.test_fleet import made, nodes
 
@@ -75,4 +75,4 @@ def test_command_page_and_notebook_show_the_same_table(fleet, tmp_path, monkeypa
     assert printed["placements"] == json.loads(json.dumps(expected.to_dicts()))
     assert "consolidated" in str(render_placement_section(expected))
     assert str(render_placement_section(None)) == ""
-    assert ComparisonView(fleet.but(gang_slowdowns=None), None).placements("1.2,1.5").table.equals(expected)
+    assert StudyView(fleet.but(gang_slowdowns=None), None).placements("1.2,1.5").df.equals(expected)

@@ -1,8 +1,8 @@
-"""Views of a dataset, its forecasts and costs, and of published claims."""
+"""Views of forecasts and costs, and of a published claim."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,14 +20,11 @@ from gpuplanner.forecast.gpu_demand import DemandHistory
 from gpuplanner.forecast.model_selection import fold_scores, mean_scores
 from gpuplanner.forecast.rolling_demand_forecast import lay_out_demand, rolling_backtest
 from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS
-from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.notebook.dataset_and_quota_panels import ExplorePanel, make_explore_panel
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, ForecastPanel, ForecastQuestion
 from gpuplanner.notebook.views_and_panels import View
-from gpuplanner.report import cost_and_forecast_sections, dataset_sections
+from gpuplanner.report import cost_and_forecast_sections
 from gpuplanner.report import html_page as page
 from gpuplanner.report.focus_files_and_workbooks import write_cost_workbook
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset
 
 MAX_TWENTY_JOBS_METRICS = 4
 """Number of metrics that :func:`twenty_jobs` charts: two completion times and two utilizations."""
@@ -44,7 +41,7 @@ def twenty_jobs() -> View:
 
     Examples
     --------
-    >>> sorted(set(twenty_jobs().frame()["unit"]))
+    >>> sorted(set(twenty_jobs().df["unit"]))
     ['%', 'min', 'slices']
     """
     figures = pl.read_csv(claims_folder() / "twenty_jobs.csv")
@@ -59,10 +56,6 @@ def twenty_jobs() -> View:
     )
     table = page.table(figures, caption="Claimed and measured")
     return View(page.section("Twenty jobs on eight H100", table, chart), policies)
-
-
-DEFAULT_FORECAST_QUESTION = ForecastQuestion()
-"""Default forecast settings: horizon, gap, cost of a missing GPU-hour, installed GPUs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,41 +106,51 @@ class ForecastView:
         backtest = rolling_backtest(self.source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=models, price=price)
         return View(cost_and_forecast_sections.render_error_section(backtest), mean_scores(fold_scores(backtest)))
 
-    def decision(self, question: ForecastQuestion = DEFAULT_FORECAST_QUESTION) -> View:
-        """Show the quantile of forecast demand to plan for, given the cost of missing GPU-hours."""
-        shown = cost_and_forecast_sections.render_quantile_section(
-            self.source, question.horizon, question.gap, question.price
-        )
-        return View(shown, self.source.cost_curve(question.horizon, question.gap, question.price))
+    def decision(self, horizon: int = 48, *, gap: int = 6, price: float = 5.0) -> View:
+        """Show the quantile of demand to plan for, given the cost of missing GPU-hours.
 
-    def calendar(self, question: ForecastQuestion = DEFAULT_FORECAST_QUESTION) -> View:
-        """Show the GPUs to plan on each day of the horizon."""
-        shown = cost_and_forecast_sections.render_calendar_section(
-            self.source, question.horizon, question.gap, question.price, question.capacity
-        )
-        return View(shown, self.source.plan_calendar(question.horizon, question.gap, question.price))
+        Parameters
+        ----------
+        horizon, gap : int
+            Forecast horizon, and time from a decision until it takes effect. [intervals]
+        price : float
+            Cost of a missing GPU-hour. [planned GPU-hours]
+        """
+        shown = cost_and_forecast_sections.render_quantile_section(self.source, horizon, gap, price)
+        return View(shown, self.source.cost_curve(horizon, gap, price))
 
-    def controls(self, question: ForecastQuestion = DEFAULT_FORECAST_QUESTION) -> ForecastPanel:
-        """Make the panel with controls of the forecast settings, the calendar of GPUs to plan and the quantile."""
-        parts = (self.calendar, self.decision)
-        return ForecastPanel(question, lambda question: "".join(part(question)._repr_html_() for part in parts))
+    def calendar(self, horizon: int = 48, *, gap: int = 6, price: float = 5.0, capacity: float = 64.0) -> View:
+        """Show the GPUs to plan on each day, and when demand exceeds `capacity` [GPU]; else as :meth:`decision`."""
+        shown = cost_and_forecast_sections.render_calendar_section(self.source, horizon, gap, price, capacity)
+        return View(shown, self.source.plan_calendar(horizon, gap, price))
+
+    def controls(self, horizon: int = 48, *, gap: int = 6, price: float = 5.0, capacity: float = 64.0) -> ForecastPanel:
+        """Make the panel with controls, the calendar and the decision; parameters as of :meth:`calendar`."""
+
+        def show(question: ForecastQuestion) -> str:
+            settings = asdict(question)
+            shown = [self.calendar(**settings)]
+            settings.pop("capacity")
+            return "".join(view._repr_html_() for view in [*shown, self.decision(**settings)])
+
+        return ForecastPanel(ForecastQuestion(horizon, gap, price, capacity), show)
 
 
-def ahead(data: str = "sample", *, at: str = "") -> ForecastView:
+def forecast_demand(scenario: Scenario, *, at: str = "") -> ForecastView:
     """Forecast GPU demand from a cutoff in the data.
 
     Parameters
     ----------
-    data : str
-        Folder written by ``ingest``, or ``"sample"``.
+    scenario : Scenario
+        Data.
     at : str
         Cutoff, ISO 8601, UTC if it has no offset; empty: the end of the data.
 
     Returns
     -------
     ForecastView
-        ``expected()``, ``past_errors()``, ``decision()``, ``calendar()``: a view each; ``controls()``: a panel that
-        changes the settings (:class:`ForecastQuestion`) of the last two.
+        ``expected()``, ``past_errors()``, ``decision()``, ``calendar()``: a view each; ``controls()`` moves the last
+        two, of the same parameters.
 
     Raises
     ------
@@ -156,7 +159,7 @@ def ahead(data: str = "sample", *, at: str = "") -> ForecastView:
 
     Examples
     --------
-    >>> ahead("nowhere")
+    >>> forecast_demand(Scenario(data="nowhere"))
     Traceback (most recent call last):
         ...
     gpuplanner.core.errors.TraceFormatError: ...
@@ -164,7 +167,7 @@ def ahead(data: str = "sample", *, at: str = "") -> ForecastView:
     instant = datetime.fromisoformat(at) if at else None
     if instant is not None and instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
-    return ForecastView(lay_out_demand(Scenario(data=data), at=instant))
+    return ForecastView(lay_out_demand(scenario, at=instant))
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,91 +262,3 @@ def costs(scenario: Scenario) -> MonthCosts:
     gpuplanner.core.errors.TraceFormatError: ...
     """
     return MonthCosts(scenario, cost_review(scenario))
-
-
-def explore(
-    data: str | Dataset = "sample", *, gpu_model: str | None = None, tz: str = "UTC", smallest_group: int = 0
-) -> TraceView:
-    """Open a dataset and show its quality, GPU-hours, demand, phases and claims.
-
-    Parameters
-    ----------
-    data : str or Dataset
-        Folder written by ``ingest``, ``"sample"``, the name of a public trace, or a dataset of :func:`gpuplanner.read`.
-    gpu_model : str, optional
-        GPU model for which requests are evaluated; default: that of the data.
-    tz : str
-        Time zone of days and months.
-    smallest_group : int
-        Smallest number of users of a team that is shown by itself.
-
-    Returns
-    -------
-    TraceView
-        ``quality()``, ``ledger()``, ``demand()``, ``phases()``, ``claim()``, ``provenance()``: a view each.
-
-    Raises
-    ------
-    TraceFormatError
-        If the folder is no dataset.
-
-    Examples
-    --------
-    >>> explore("sample").ledger().frame().columns[:2]
-    ['bucket', 'gpu_hours']
-    """
-    inbox = explore_dataset(data, gpu_model=gpu_model, tz=tz, smallest_group=smallest_group)
-    return TraceView(inbox, data if isinstance(data, str) else "the trace")
-
-
-@dataclass(frozen=True, eq=False)
-class TraceView:
-    """A dataset of jobs and telemetry, with a method that shows each part in a notebook.
-
-    - ``inbox``: The opened dataset.
-    - ``name``: Its folder or name.
-    """
-
-    inbox: ExploredDataset
-    name: str
-
-    def _repr_html_(self) -> str:
-        return self.quality()._repr_html_()
-
-    def quality(self) -> View:
-        """Show the data quality and the observed periods."""
-        return View(
-            dataset_sections.render_quality_section(self.inbox.quality_report), self.inbox.quality_report.findings
-        )
-
-    def ledger(self, tenant: str = ALL_TENANTS_LABEL) -> View:
-        """Show the installed GPU-hours by bucket, of all teams or of one."""
-        table = self.inbox.buckets() if tenant == ALL_TENANTS_LABEL else self.inbox.months(tenant)
-        return View(dataset_sections.render_ledger_section(self.inbox, tenant), table)
-
-    def demand(self, tenant: str = ALL_TENANTS_LABEL) -> View:
-        """Show the unconstrained demand by MIG profile and by team."""
-        return View(
-            dataset_sections.render_demand_section(self.inbox, tenant),
-            self.inbox.rows_of(self.inbox.demand_series, tenant),
-        )
-
-    def phases(self, job: str = "") -> View:
-        """Show phases, utilization dips, bottleneck and MIG profile of a job; default: the one with most telemetry."""
-        jobs = self.inbox.jobs_of()
-        has_phases = jobs and self.inbox.fleet.can_be_cut
-        table = self.inbox.job(job or jobs[0]).phases if has_phases else pl.DataFrame()
-        return View(dataset_sections.render_phase_section(self.inbox, job), table)
-
-    def claim(self) -> View:
-        """Show evidence on the claim that later phases of jobs need fewer GPUs."""
-        table = pl.DataFrame() if self.inbox.claim is None else self.inbox.claim
-        return View(dataset_sections.render_claim_section(self.inbox), table)
-
-    def provenance(self) -> View:
-        """Show the sources of the data."""
-        return View(dataset_sections.render_provenance_section(self.inbox), self.inbox.quality_report.findings)
-
-    def panel(self) -> ExplorePanel:
-        """Make the panel with controls of dataset, team, job and view."""
-        return make_explore_panel(self.inbox, dataset_sections.SECTION_VIEWS, data=self.name)

@@ -1,0 +1,408 @@
+"""A cluster in a notebook: its tables, and a view for each question that a planner asks of them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from gpuplanner import report as plots
+from gpuplanner.core.errors import ScenarioError, resolve_name
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL, UNALLOCATED_TEAM, count_text
+from gpuplanner.cost.cost_review import CostReview, cost_review
+from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.notebook.dataset_and_quota_panels import ExplorePanel, make_explore_panel
+from gpuplanner.notebook.forecast_and_cost_views import ForecastView, MonthCosts, costs, forecast_demand
+from gpuplanner.notebook.views_and_panels import View, answer_or_card
+from gpuplanner.report import dataset_sections
+from gpuplanner.report import html_page as page
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset
+from gpuplanner.usage.grouped_usage import UsageFilter, group_ledger, group_utilization, group_waits
+from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at
+
+COST_GROUPS = {
+    "team": "tenant", "ownership": "ownership", "bucket": "bucket", "gpu_model": "board", "end_state": "end",
+    "job": "job",
+}  # fmt: skip
+"""Groups of the cost, and the tables of a cost review that have them."""
+
+
+def open(
+    data: str | Path = "sample", *, gpu_model: str | None = None, tz: str = "UTC", smallest_group: int = 0
+) -> Cluster:
+    """Open a dataset by its name or folder.
+
+    Parameters
+    ----------
+    data : str or Path
+        Folder that ``ingest`` or ``start`` wrote, ``"sample"``, or the name of a public trace (``"fox"``, ``"openb"``,
+        ``"philly"``; ``GPUPLANNER_DATA`` names their folder).
+    gpu_model : str, optional
+        GPU model for which requests are evaluated; default: that of the data.
+    tz : str
+        IANA zone of hours, days, weeks and months.
+    smallest_group : int
+        Teams of fewer users are shown together; 0: none.
+
+    Returns
+    -------
+    Cluster
+
+    Raises
+    ------
+    TraceFormatError
+        If the folder is no dataset.
+
+    Examples
+    --------
+    >>> open("sample")
+    Cluster(sample: 64 GPUs, 11,521 jobs, 1 Feb 2026 to 28 Feb 2026)
+    """
+    folder = str(data)
+    inbox = explore_dataset(folder, gpu_model=gpu_model, tz=tz, smallest_group=smallest_group)
+    return Cluster(inbox, folder)
+
+
+def read(*files: str | Path, tz: str | None = None, gpu_model: str | None = None, **options: Any) -> Cluster:  # noqa: ANN401 - of any reader
+    r"""Read files of a cluster: accounting, node lists, telemetry, in any order; each source is recognized.
+
+    Parameters
+    ----------
+    *files : str or Path
+        Files, such as the output of ``sacct`` and ``scontrol show node``, or ``kubectl get pods,nodes -o json``.
+    tz : str, optional
+        IANA zone of times without an offset, and of hours, days, weeks and months; default: UTC.
+    gpu_model : str, optional
+        GPU model for which requests are evaluated; default: that of the data.
+    **options
+        Other options of the readers, as for ``gpuplanner ingest``.
+
+    Returns
+    -------
+    Cluster
+        Kept in a temporary folder; :meth:`Cluster.save` keeps it.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file cannot be read; the message says what to do.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "cluster01.csv"
+    ...     _ = path.write_text("job_id,submission_time,duration,num_gpu\na,0,7200,8\n")
+    ...     read(path).jobs["gpus"].to_list()
+    [8.0]
+    """
+    folder = _temporary_folder()
+    add_sources(group_files_by_source(files), folder, tz=tz, **options)
+    inbox = explore_dataset(folder, gpu_model=gpu_model, tz=tz or "UTC")
+    return Cluster(inbox, folder, title=", ".join(Path(file).name for file in files))
+
+
+_TEMPORARY_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
+"""Folders of datasets that were read and not saved; they are deleted when Python ends."""
+
+
+def _temporary_folder() -> str:
+    """Make a folder for a dataset that is deleted when Python ends."""
+    _TEMPORARY_FOLDERS.append(tempfile.TemporaryDirectory(prefix="gpuplanner-"))
+    return str(Path(_TEMPORARY_FOLDERS[-1].name) / "data")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Cluster:
+    """Jobs, nodes and telemetry of a cluster as frames, and a view for each question about them.
+
+    Methods take ``team=``, ``partition=``, ``start=`` and ``end=`` alike. Every view has ``.df`` (a polars frame) and
+    ``.chart()``, and displays both.
+
+    - ``inbox``: The opened dataset.
+    - ``data``: Its folder or name, as of a :class:`Scenario`.
+    - ``title``: What it is called in a notebook; empty: ``data``.
+    """
+
+    inbox: ExploredDataset
+    data: str
+    title: str = ""
+
+    def __repr__(self) -> str:
+        begin, end = observation_begins_at(self.inbox.trace), observation_ends_at(self.inbox.trace)
+        period = f"{begin.day} {begin:%b %Y} to {end.day} {end:%b %Y}"
+        installed = count_text(self.inbox.fleet.gpus, "GPU")
+        return f"Cluster({self.title or self.data}: {installed}, {count_text(self.jobs.height, 'job')}, {period})"
+
+    def _repr_html_(self) -> str:
+        return self.quality()._repr_html_()
+
+    @property
+    def jobs(self) -> pl.DataFrame:
+        """Jobs, one row for each attempt, without those in quarantine (columns: docs, tables)."""
+        return self.inbox.trace.jobs
+
+    @property
+    def samples(self) -> pl.DataFrame | None:
+        """Telemetry samples by GPU and time; None without telemetry."""
+        return self.inbox.trace.samples
+
+    @cached_property
+    def nodes(self) -> pl.DataFrame:
+        """Nodes with their GPU model and number of GPUs; inferred from the jobs where no node list was read."""
+        return self.inbox.fleet.installed.inventory
+
+    def ledger(
+        self, by: str | Sequence[str] = (), *, team: str | None = None, partition: str | None = None,
+        start: str | datetime | None = None, end: str | datetime | None = None,
+    ) -> View:  # fmt: skip
+        """Show the installed GPU-hours by bucket: used, allocated but idle, no telemetry, unallocated and others.
+
+        Parameters
+        ----------
+        by : str or sequence of str
+            Groups: ``"team"``, ``"gpu_model"``, ``"hour_of_day"``, ``"weekday"``, ``"day"``, ``"week"``, ``"month"``;
+            default: the section of the report, by month.
+        team, partition : str, optional
+            Only these allocated GPU-hours.
+        start, end : str or datetime, optional
+            First instant, and first instant after the period.
+
+        Returns
+        -------
+        View
+            ``df``: the groups, the GPU-hours of each bucket, and ``gpu_hours``, their sum. [GPU h]
+
+        Raises
+        ------
+        ScenarioError
+            If a group, team or partition is unknown, or the period is empty.
+
+        Examples
+        --------
+        >>> open("sample").ledger(by=["team", "week"]).df.columns[:3]
+        ['team', 'week', 'used']
+        """
+        if not by and partition is None and start is None and end is None:
+            tenant = team or ALL_TENANTS_LABEL
+            table = self.inbox.buckets() if team is None else self.inbox.months(tenant)
+            return View(dataset_sections.render_ledger_section(self.inbox, tenant), table)
+        usage_filter = UsageFilter(team=team, partition=partition, start=start, end=end)
+        groups = by or "month"
+        table = group_ledger(self.inbox.trace, groups, usage_filter=usage_filter, tz=self.inbox.tz)
+        return _grouped_view(table, groups, "gpu_hours", "GPU-hours")
+
+    def waits(
+        self, by: str | Sequence[str] = "job_size", *, percentile: float = 0.95, team: str | None = None,
+        partition: str | None = None, start: str | datetime | None = None, end: str | datetime | None = None,
+    ) -> View:  # fmt: skip
+        """Show the observed queue waits, from submission to the first start on GPUs.
+
+        Parameters
+        ----------
+        by : str or sequence of str
+            Groups: ``"job_size"``, ``"team"``, ``"user"``, ``"partition"``, ``"gpu_model"``, ``"job_class"``, or a part
+            of the time as for :meth:`ledger`.
+        percentile : float
+            Percentile of the queue wait. [0-1]
+        team, partition : str, optional
+            Only these jobs.
+        start, end : str or datetime, optional
+            Only jobs submitted from, and before.
+
+        Returns
+        -------
+        View
+            ``df``: the groups, ``jobs``, ``jobs_not_started``, ``mean_wait_minutes``, ``p95_wait_minutes``,
+            ``max_wait_minutes`` and ``wait_hours``.
+
+        Raises
+        ------
+        ScenarioError
+            If a group, team, partition or percentile is not valid, or the period is empty.
+
+        Examples
+        --------
+        >>> open("sample").waits(by="team", percentile=0.5).df.columns[4]
+        'p50_wait_minutes'
+        """
+        usage_filter = UsageFilter(team=team, partition=partition, start=start, end=end)
+        dataset, tz = self.inbox.trace, self.inbox.tz
+        table = group_waits(dataset, by, percentile=percentile, usage_filter=usage_filter, tz=tz)
+        column = f"p{100 * percentile:g}_wait_minutes"
+        return _grouped_view(table, by, column, f"p{100 * percentile:g} queue wait [min]")
+
+    def utilization(
+        self, by: str | Sequence[str] = "hour_of_day", *, team: str | None = None, partition: str | None = None,
+        start: str | datetime | None = None, end: str | datetime | None = None,
+    ) -> View:  # fmt: skip
+        """Show the shares of the GPU-hours that were allocated and used.
+
+        Parameters
+        ----------
+        by : str or sequence of str
+            Groups, as for :meth:`ledger`.
+        team, partition : str, optional
+            Only these allocated GPU-hours.
+        start, end : str or datetime, optional
+            First instant, and first instant after the period.
+
+        Returns
+        -------
+        View
+            ``df``: the groups, ``gpu_hours``, ``allocated_gpu_hours`` [GPU h], ``allocated_fraction`` of the installed
+            GPU-hours and ``used_fraction`` of the allocated ones with telemetry [0-1]; null where not known.
+
+        Raises
+        ------
+        ScenarioError
+            If a group, team or partition is unknown, or the period is empty.
+
+        Examples
+        --------
+        >>> open("sample").utilization(by="hour_of_day").df.height
+        24
+        """
+        usage_filter = UsageFilter(team=team, partition=partition, start=start, end=end)
+        table = group_utilization(self.inbox.trace, by, usage_filter=usage_filter, tz=self.inbox.tz)
+        is_known = table["allocated_fraction"].count() > 0
+        column, label = ("allocated_fraction", "allocated") if is_known else ("used_fraction", "used of allocated")
+        return _grouped_view(table, by, column, f"{label} [0-1]")
+
+    def cost(self, by: str = "team", *, prices: float | str | Path | None = None, month: str | None = None) -> View:
+        """Show the cost of the GPU-hours.
+
+        Parameters
+        ----------
+        by : str
+            ``"team"``, ``"ownership"``, ``"bucket"``, ``"gpu_model"``, ``"end_state"`` or ``"job"``.
+        prices : float, str or Path, optional
+            Price of a GPU-hour [USD], or a price book (file); default: the list price of the catalog.
+        month : str, optional
+            Month, such as ``"2026-02"``; default: all of the record.
+
+        Returns
+        -------
+        View
+            ``df``: the group, its GPU-hours, energy and cost, as the command ``cost`` prints them.
+
+        Raises
+        ------
+        ScenarioError
+            If a group or a price is not valid. Data that cannot be priced give a card with the reason.
+
+        Examples
+        --------
+        >>> open("sample").cost(by="team", prices=2.0, month="2026-02").df["cost"].sum()
+        Decimal('86016.00')
+        """
+        group = resolve_name(by, list(COST_GROUPS), subject="by", error=ScenarioError)
+        stated: dict[str, Any] = {"price_book": str(prices)} if isinstance(prices, str | Path) else {}
+        if isinstance(prices, int | float):
+            stated = {"price_usd_per_gpu_hour": float(prices)}
+        scenario = self.scenario(month=month, **stated)
+        return answer_or_card(f"Cost by {group}", lambda: _cost_view(cost_review(scenario), group))
+
+    def costs(self, **changes: Any) -> MonthCosts:  # noqa: ANN401 - fields of a scenario
+        """Review cost, energy and carbon; ``changes`` are fields of a :class:`Scenario`, such as ``month``."""
+        return costs(self.scenario(**changes))
+
+    def forecast(self, *, at: str = "") -> ForecastView:
+        """Forecast the GPU demand from a cutoff; default: the end of the data."""
+        return forecast_demand(self.scenario(), at=at)
+
+    def scenario(self, **changes: Any) -> Scenario:  # noqa: ANN401 - fields of a scenario
+        """Return the scenario of this cluster with other field values."""
+        known = {"data": self.data, "tz": self.inbox.tz, "gpu_model": self.inbox.gpu_model}
+        return Scenario(**known | changes)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the tables as a dataset folder, which :func:`open` reads again."""
+        return write_dataset(self.inbox.trace, folder)
+
+    def quality(self) -> View:
+        """Show the data quality and the observed periods."""
+        report = self.inbox.quality_report
+        return View(dataset_sections.render_quality_section(report), report.findings)
+
+    def demand(self, *, team: str | None = None) -> View:
+        """Show the unconstrained demand by MIG profile and by team."""
+        tenant = team or ALL_TENANTS_LABEL
+        demand = self.inbox.rows_of(self.inbox.demand_series, tenant)
+        return View(dataset_sections.render_demand_section(self.inbox, tenant), demand)
+
+    def phases(self, job: str = "") -> View:
+        """Show phases, utilization dips, bottleneck and MIG profile of a job; default: the one with most telemetry."""
+        jobs = self.inbox.jobs_of()
+        has_phases = jobs and self.inbox.fleet.can_be_cut
+        table = self.inbox.job(job or jobs[0]).phases if has_phases else pl.DataFrame()
+        return View(dataset_sections.render_phase_section(self.inbox, job), table)
+
+    def late_demand(self) -> View:
+        """Show whether final phases of jobs need fewer GPUs, as a test on these data."""
+        table = pl.DataFrame() if self.inbox.claim is None else self.inbox.claim
+        return View(dataset_sections.render_claim_section(self.inbox), table)
+
+    def provenance(self) -> View:
+        """Show the sources of the data."""
+        section = dataset_sections.render_provenance_section(self.inbox)
+        return View(section, self.inbox.quality_report.findings)
+
+    def panel(self) -> ExplorePanel:
+        """Make the panel with controls of dataset, team, job and view."""
+        return make_explore_panel(self.inbox, dataset_sections.SECTION_VIEWS, data=self.data)
+
+
+def _cost_view(review: CostReview, group: str) -> View:
+    """Make the view of the cost by a group of :data:`COST_GROUPS`."""
+    table: pl.DataFrame = getattr(review, f"by_{COST_GROUPS[group]}")
+    if review.total is None or table.is_empty():
+        missing = "; ".join(review.missing) or "no price of this GPU model is known"
+        raise ScenarioError("cost", "a price of a GPU-hour", missing, "Give prices=, such as prices=2.50.")
+    names = pl.col(table.columns[0]).cast(pl.String).replace({UNALLOCATED_TEAM: UNALLOCATED_LABEL})
+    table = table.select(names.alias(group), pl.all().exclude(table.columns[0]))
+    return _grouped_view(table, group, "cost", f"cost [{review.currency}]")
+
+
+def _grouped_view(table: pl.DataFrame, by: str | Sequence[str], value: str, label: str) -> View:
+    """Make the view of a table by group: a chart of one of its columns, with the table below.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        Table of :mod:`gpuplanner.usage.grouped_usage`, or of costs.
+    by : str or sequence of str
+        Columns of the groups.
+    value : str
+        Column that the chart shows.
+    label : str
+        What it is, with its unit.
+    """
+    groups = [by] if isinstance(by, str) else list(by)
+    words = " and ".join(group.replace("_", " ").replace("gpu", "GPU") for group in groups)
+    title = f"{label.split(' [')[0][:1].upper()}{label.split(' [')[0][1:]} by {words}"
+    largest = table.drop_nulls(value).sort(value, descending=True).head(1)
+    names = " · ".join(str(largest[group][0]) for group in groups) if largest.height else ""
+    alt = f"Highest: {names}, {float(largest[value][0]):,.4g}." if largest.height else "There are no values."
+    chart = page.figure(plots.plot_groups(table, groups, value, label=label), title=title, alt=alt, numbers=table)
+    return View(page.section(title, chart), table)
+
+
+StudySource = str | Path | Cluster | Scenario
+"""What a decision is made for: name or folder of a dataset, a cluster, or a scenario."""
+
+
+def make_scenario(data: StudySource, changes: Mapping[str, Any]) -> Scenario:
+    """Make a scenario of a name, a folder, a cluster or a scenario, with other field values."""
+    if isinstance(data, Cluster):
+        return data.scenario(**changes)
+    if isinstance(data, Scenario):
+        return data.but(**changes)
+    return Scenario(**{"data": str(data)} | dict(changes))

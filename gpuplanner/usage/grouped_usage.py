@@ -1,0 +1,279 @@
+"""GPU-hours, queue waits and utilization of a dataset, filtered and grouped as a planner asks for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import polars as pl
+
+from gpuplanner.core.errors import ScenarioError, resolve_name
+from gpuplanner.core.schemas import GPU_TIME_BUCKETS
+from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
+from gpuplanner.usage.period_accounts import dataset_ledger
+from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at
+
+WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+"""Labels of the days of a week, in their order."""
+TIME_GROUPS = ("hour_of_day", "weekday", "day", "week", "month")
+"""Groups that are parts of the time: the hour 0 to 23, the day of the week, or the first day of a period."""
+LEDGER_GROUPS = ("team", "gpu_model", *TIME_GROUPS)
+"""Groups of the ledger and of utilization."""
+WAIT_GROUPS = ("job_size", "team", "user", "partition", "gpu_model", "job_class", *TIME_GROUPS)
+"""Groups of queue waits."""
+JOB_SIZE_LABELS = ("1 GPU", "2-4 GPUs", "5-8 GPUs", "9+ GPUs")
+"""Labels of job sizes by requested GPUs; requests of a MIG profile have the name of the profile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsageFilter:
+    """Team, partition and period that a table of usage is limited to; None: all.
+
+    - ``team``, ``partition``: Names as in the jobs.
+    - ``start``, ``end``: First instant, and first instant after the period: ISO 8601 text or datetime, in the zone of
+      the request where it has no offset.
+    """
+
+    team: str | None = None
+    partition: str | None = None
+    start: str | datetime | None = None
+    end: str | datetime | None = None
+
+    def period_in(self, dataset: Dataset, tz: str) -> tuple[datetime, datetime]:
+        """Return the first instant and the first instant after the period, within the observation of the dataset."""
+        first, last = observation_begins_at(dataset), observation_ends_at(dataset)
+        start = first if self.start is None else max(first, _parse_instant(self.start, tz))
+        end = last if self.end is None else min(last, _parse_instant(self.end, tz))
+        if end <= start:
+            expected = f"a period within {first:%Y-%m-%d} to {last:%Y-%m-%d}"
+            raise ScenarioError("start and end", expected, f"{self.start} to {self.end}", "Fix start= or end=.")
+        return start, end
+
+    def jobs_in(self, dataset: Dataset) -> pl.DataFrame:
+        """Return the jobs of the team and the partition, of all periods."""
+        jobs = dataset.jobs
+        for column, subject, name in (("tenant", "team", self.team), ("partition", "partition", self.partition)):
+            if name is not None:
+                names = jobs[column].drop_nulls().unique().sort().to_list()
+                jobs = jobs.filter(pl.col(column) == resolve_name(name, names, subject=subject, error=ScenarioError))
+        return jobs
+
+
+def _parse_instant(value: str | datetime, tz: str) -> datetime:
+    """Parse ISO 8601 text; an instant without offset is in the zone `tz`."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise ScenarioError("start and end", "a date such as 2026-02-01", repr(value), "Fix the date.") from None
+    return value.replace(tzinfo=ZoneInfo(tz)).astimezone(UTC) if value.tzinfo is None else value
+
+
+def _require_groups(by: str | Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the names of groups in full; raise ScenarioError for an unknown or a repeated one."""
+    given = [by] if isinstance(by, str) else list(by)
+    names = [resolve_name(name, known, subject="by", error=ScenarioError) for name in given]
+    if not names or len(set(names)) < len(names):
+        raise ScenarioError("by", "one or more different groups", repr(by), f"Choose from {', '.join(known)}.")
+    return names
+
+
+def _time_group(name: str, instant: str, tz: str) -> pl.Expr:
+    """Return the expression of a group of :data:`TIME_GROUPS` for a column of instants, in the zone `tz`."""
+    local = pl.col(instant).dt.convert_time_zone(tz)
+    if name == "hour_of_day":
+        return local.dt.hour().cast(pl.Int64).alias(name)
+    if name == "weekday":
+        labels = dict(enumerate(WEEKDAYS, start=1))
+        return local.dt.weekday().replace_strict(labels, return_dtype=pl.Enum(WEEKDAYS)).alias(name)
+    length = {"day": "1d", "week": "1w", "month": "1mo"}[name]
+    return local.dt.replace_time_zone(None).dt.truncate(length).dt.date().alias(name)
+
+
+def group_ledger(
+    dataset: Dataset, by: str | Sequence[str] = "team", *, usage_filter: UsageFilter | None = None, tz: str = "UTC"
+) -> pl.DataFrame:
+    """Sum the installed GPU-hours by group, with a column for each bucket that occurs.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Jobs, nodes and telemetry.
+    by : str or sequence of str
+        Groups, of :data:`LEDGER_GROUPS`. A clock hour belongs to the period in which it begins.
+    usage_filter : UsageFilter, optional
+        With a team or a partition the table has its allocated GPU-hours alone: unallocated ones are of nobody.
+    tz : str
+        IANA zone of hours, days, weeks (from Monday) and months.
+
+    Returns
+    -------
+    polars.DataFrame
+        The groups, the GPU-hours of each bucket [GPU h], and their sum ``gpu_hours``; sorted by group. The team
+        ``Unallocated`` has the GPU-hours that no team was allocated.
+
+    Raises
+    ------
+    ScenarioError
+        If a group, team or partition is unknown, or the period is empty.
+
+    Examples
+    --------
+    >>> from gpuplanner.usage.study_history import load_dataset
+    >>> table = group_ledger(load_dataset("sample"), ["team", "week"])
+    >>> table.columns[:3], round(table["gpu_hours"].sum())
+    (['team', 'week', 'used'], 43008)
+    """
+    names = _require_groups(by, LEDGER_GROUPS)
+    usage_filter = usage_filter or UsageFilter()
+    start, end = usage_filter.period_in(dataset, tz)
+    jobs = usage_filter.jobs_in(dataset)
+    if usage_filter.partition is not None:
+        dataset = dataset.with_tables(jobs=jobs)
+    rows = dataset_ledger(dataset, start, end).with_columns(pl.col("bucket").cast(pl.String))
+    if usage_filter.team is not None:
+        rows = rows.filter(pl.col("tenant") == jobs["tenant"].first())
+    if usage_filter.partition is not None:
+        rows = rows.filter(pl.col("bucket").is_in(ALLOCATED_BUCKETS))
+    groups = [_time_group(name, "hour", tz) for name in names if name in TIME_GROUPS]
+    team = pl.col("tenant").cast(pl.String).replace({"-": UNALLOCATED_LABEL})
+    rows = rows.with_columns(pl.col("gpu_model").cast(pl.String), *groups, team=team)
+    sums = rows.group_by(*names, "bucket").agg(pl.col("gpu_hours").sum())
+    wide = sums.pivot("bucket", index=names, values="gpu_hours", aggregate_function="sum").fill_null(0.0)
+    buckets = [bucket for bucket in GPU_TIME_BUCKETS if bucket in wide.columns]
+    return wide.select(*names, *buckets, gpu_hours=pl.sum_horizontal(buckets)).sort(names)
+
+
+def group_utilization(
+    dataset: Dataset,
+    by: str | Sequence[str] = "hour_of_day",
+    *,
+    usage_filter: UsageFilter | None = None,
+    tz: str = "UTC",
+) -> pl.DataFrame:
+    """Compute the shares of the GPU-hours that were allocated and used, by group.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Jobs, nodes and telemetry.
+    by : str or sequence of str
+        Groups, of :data:`LEDGER_GROUPS`.
+    usage_filter : UsageFilter, optional
+        Team, partition and period.
+    tz : str
+        IANA zone of hours, days, weeks and months.
+
+    Returns
+    -------
+    polars.DataFrame
+        The groups; ``gpu_hours`` and ``allocated_gpu_hours`` [GPU h]; ``allocated_fraction`` of the installed
+        GPU-hours [0-1], null where installed GPU-hours have no such group (a team or a partition);
+        ``used_fraction`` of the allocated GPU-hours with telemetry [0-1], null without any.
+
+    Raises
+    ------
+    ScenarioError
+        If a group, team or partition is unknown, or the period is empty.
+
+    Examples
+    --------
+    >>> from gpuplanner.usage.study_history import load_dataset
+    >>> table = group_utilization(load_dataset("sample"))
+    >>> table.height, 0.4 < table["allocated_fraction"].mean() < 0.6
+    (24, True)
+    """
+    table = group_ledger(dataset, by, usage_filter=usage_filter, tz=tz)
+    names = table.columns[: 1 if isinstance(by, str) else len(by)]
+    zero = [pl.lit(0.0).alias(bucket) for bucket in ALLOCATED_BUCKETS if bucket not in table.columns]
+    table = table.with_columns(zero)
+    is_of_nobody = "team" in names or (usage_filter and (usage_filter.team or usage_filter.partition))
+    allocated = pl.sum_horizontal(ALLOCATED_BUCKETS)
+    measured = pl.col("used") + pl.col("allocated_idle")
+    if "team" in names:
+        table = table.filter(allocated > 0)
+    return table.select(
+        *names,
+        "gpu_hours",
+        allocated_gpu_hours=allocated,
+        allocated_fraction=pl.lit(None, pl.Float64) if is_of_nobody else allocated / pl.col("gpu_hours"),
+        used_fraction=pl.when(measured > 0).then(pl.col("used") / measured),
+    )
+
+
+def group_waits(
+    dataset: Dataset,
+    by: str | Sequence[str] = "job_size",
+    *,
+    percentile: float = 0.95,
+    usage_filter: UsageFilter | None = None,
+    tz: str = "UTC",
+) -> pl.DataFrame:
+    """Compute the observed queue waits by group, from submission to the first start on GPUs.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Jobs.
+    by : str or sequence of str
+        Groups, of :data:`WAIT_GROUPS`; time groups are those of the submission.
+    percentile : float
+        Percentile of the queue wait. [0-1]
+    usage_filter : UsageFilter, optional
+        Team and partition, and the period of the submission.
+    tz : str
+        IANA zone of hours, days, weeks and months.
+
+    Returns
+    -------
+    polars.DataFrame
+        The groups; ``jobs`` that started, and ``jobs_not_started``; ``mean_wait_minutes``, the percentile
+        (``p95_wait_minutes``) and ``max_wait_minutes`` [min], null where no job started; ``wait_hours``, their sum [h].
+
+    Raises
+    ------
+    ScenarioError
+        If a group, team, partition or percentile is not valid, or the period is empty.
+
+    Examples
+    --------
+    >>> from gpuplanner.usage.study_history import load_dataset
+    >>> group_waits(load_dataset("sample"), percentile=0.95).select("job_size", "jobs").row(0)
+    ('1g.10gb', 1785)
+    """
+    names = _require_groups(by, WAIT_GROUPS)
+    if not 0.0 <= percentile <= 1.0:
+        raise ScenarioError("percentile", "a number from 0 to 1, such as 0.95", str(percentile), "Fix percentile=.")
+    usage_filter = usage_filter or UsageFilter()
+    start, end = usage_filter.period_in(dataset, tz)
+    in_period = (pl.col("submit_time") >= start) & (pl.col("submit_time") < end)
+    jobs = usage_filter.jobs_in(dataset).filter(in_period, pl.col("attempt") == 1)
+
+    profiles = jobs["profile_requested"].cast(pl.String).drop_nulls().unique().sort().to_list()
+    size_by_gpus = pl.lit(None, pl.String)
+    for max_gpus, label in reversed(list(zip((1, 4, 8, math.inf), JOB_SIZE_LABELS, strict=True))):
+        size_by_gpus = pl.when(pl.col("gpus") <= max_gpus).then(pl.lit(label)).otherwise(size_by_gpus)
+    sizes = pl.Enum([*profiles, *JOB_SIZE_LABELS])
+    job_size = pl.coalesce(pl.col("profile_requested").cast(pl.String), size_by_gpus).cast(sizes)
+    groups = [_time_group(name, "submit_time", tz) for name in names if name in TIME_GROUPS]
+    jobs = jobs.with_columns(pl.col("tenant").alias("team"), *groups, job_size=job_size)
+
+    minutes = (pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 6e7
+    return (
+        jobs.group_by(names)
+        .agg(
+            jobs=pl.col("start_time").count(),
+            jobs_not_started=pl.col("start_time").null_count(),
+            mean_wait_minutes=minutes.mean(),
+            percentile_wait=minutes.quantile(percentile, "linear"),
+            max_wait_minutes=minutes.max(),
+            wait_hours=minutes.sum() / 60,
+        )
+        .rename({"percentile_wait": f"p{100 * percentile:g}_wait_minutes"})
+        .sort(names)
+    )

@@ -1,0 +1,122 @@
+"""Questions of planners, each in a few lines with the public names alone; answers are checked against the tables."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import polars as pl
+import pytest
+
+import gpuplanner as gp
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError
+from gpuplanner.hardware.mig_layouts import parse_layout
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    return gp.open("sample")
+
+
+def test_gpu_hours_by_team_and_week(cluster):
+    table = cluster.ledger(by=["team", "week"]).df
+    assert table["gpu_hours"].sum() == pytest.approx(64 * 24 * 28, rel=1e-9)
+    by_team = table.group_by("team").agg(pl.col("gpu_hours").sum())
+    assert by_team.filter(team="assistants")["gpu_hours"].item() == pytest.approx(
+        cluster.ledger(team="assistants").df["gpu_hours"].sum(), rel=1e-9
+    )
+    assert "Unallocated" in by_team["team"]
+
+
+def test_p95_wait_by_requested_gpus(cluster):
+    table = cluster.waits(by="job_size", percentile=0.95).df
+    jobs = cluster.jobs.filter(pl.col("attempt") == 1, pl.col("profile_requested").is_null(), pl.col("gpus") > 8)
+    minutes = (jobs["start_time"] - jobs["submit_time"]).dt.total_microseconds() / 6e7
+    row = table.filter(pl.col("job_size").cast(pl.String) == "9+ GPUs")
+    assert row["p95_wait_minutes"].item() == pytest.approx(minutes.quantile(0.95, "linear"), rel=1e-9)
+    assert row["jobs"].item() == minutes.count()
+
+
+def test_utilization_by_hour_of_day(cluster):
+    table = cluster.utilization(by="hour_of_day").df
+    assert table["hour_of_day"].to_list() == list(range(24))
+    assert table["allocated_gpu_hours"].sum() == pytest.approx(20974.7378, rel=1e-6)
+    assert table["gpu_hours"].to_list() == pytest.approx([64 * 28] * 24)
+    assert table["used_fraction"].is_between(0, 1).all()
+
+
+def test_cost_by_team_at_an_own_price(cluster):
+    table = cluster.cost(by="team", prices=2.50, month="2026-02").df
+    assert table["cost"].sum() == Decimal("2.50") * 64 * 24 * 28
+
+
+def test_layouts_for_four_gpus():
+    table = gp.layouts("A100-80GB", gpus=4, demand={"3g.40gb": 4, "1g.10gb": 6}).df
+    instances = {"3g.40gb": 0, "1g.10gb": 0}
+    for layout, gpus in table.rows():
+        for profile, count in parse_layout(layout):
+            instances[profile] += gpus * count
+    assert instances["3g.40gb"] >= 4
+    assert instances["1g.10gb"] >= 6
+    assert table["gpus"].sum() <= 4
+
+
+@pytest.mark.slow
+def test_waits_on_fewer_gpus():
+    curve = gp.wait_curve("sample", month="2026-02", gpus=[56, 64]).df
+    waits = curve.filter(pl.col("layout") == "today", job_size="5+ GPUs").sort("gpus")
+    assert waits["gpus"].to_list() == [56, 64]
+    assert waits["p95_minutes"].is_sorted(descending=True)
+
+
+def test_filters_are_alike(cluster):
+    week = {"team": "vision", "start": "2026-02-09", "end": "2026-02-16"}
+    waits, hours = cluster.waits(**week).df, cluster.ledger(by="day", **week).df
+    jobs = cluster.jobs.filter(pl.col("tenant") == "vision", pl.col("attempt") == 1)
+    day = pl.col("submit_time").dt.date().cast(pl.String)
+    expected = jobs.filter(day.is_between(pl.lit("2026-02-09"), pl.lit("2026-02-15")))
+    assert waits.select(pl.col("jobs", "jobs_not_started").sum()).sum_horizontal().item() == expected.height
+    assert hours.height <= 7
+    assert hours["gpu_hours"].sum() == pytest.approx(cluster.utilization("team", **week).df["gpu_hours"].sum())
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda cluster: cluster.ledger(by="teem"), "team"),
+        (lambda cluster: cluster.waits(by=["team", "team"]), "different groups"),
+        (lambda cluster: cluster.waits(percentile=95), "0 to 1"),
+        (lambda cluster: cluster.waits(team="visoin"), "vision"),
+        (lambda cluster: cluster.ledger(by="day", start="2027-01-01"), "2026-02-01"),
+        (lambda cluster: cluster.utilization(start="soon"), "a date such as"),
+        (lambda _: gp.layouts("A100-80GB", demand={"3g.40gb": 4}), "Give gpus="),
+        (lambda _: gp.layouts("A100-80GB", gpus=1, demand={"3g.40gb": 4}), "Raise gpus="),
+        (lambda _: gp.wait_curve("sample", gpus=[-8]), "above 0"),
+        (lambda _: gp.decide("sample", mounth="2026-02"), "month"),
+    ],
+)
+def test_mistakes_are_answered_with_the_fix(cluster, call, words):
+    with pytest.raises(GpuPlannerError, match=words):
+        call(cluster)
+
+
+def test_files_are_read_in_any_order(tmp_path, cluster):
+    path = tmp_path / "jobs.csv"
+    path.write_text("job_id,submission_time,duration,num_gpu\na,0,7200,8\nb,3600,3600,1\n")
+    found = gp.read(path)
+    assert repr(found) == "Cluster(jobs.csv: 9 GPUs, 2 jobs, 4 Mar 2021 to 4 Mar 2021)"
+    found.save(tmp_path / "kept")
+    assert gp.open(tmp_path / "kept").jobs.equals(found.jobs)
+    with pytest.raises(ScenarioError, match="decisions"):
+        gp.compare(cluster)
+
+
+@pytest.mark.slow
+def test_requested_gpus_lead_to_the_recommended_number():
+    study = gp.decide("sample", month="2026-02", policies="fewer_nodes")
+    table = study.reconciliation().df
+    gpus = dict(table.select("step", "gpus").iter_rows())
+    assert table["reason"].null_count() == 0
+    assert gpus["recommended"] == study.decision.gpus
+    assert gpus["installed"] == study.decision.fleet_gpus == 64
+    assert gpus["to release or power down"] == 64 - study.decision.gpus
+    assert 0 < gpus["rightsized at peak"] <= gpus["requested at peak"]
