@@ -10,32 +10,21 @@ import pytest
 
 pytestmark = pytest.mark.lint
 
-MAX_LINES_OF_CODE = 57_913
+MAX_LINES_OF_CODE = 57_405
 """Lines of code of the package. Lower it with each removal; raise it only by an allowance that was agreed on."""
 
 UNUSED_LINES = 150
 """How far the package may lie below the limit before the limit has to follow."""
 
 
-def docstring_of(node: ast.AST) -> ast.stmt | None:
-    """Return the statement that holds the docstring of a module, class or function."""
-    if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        return None
-    if not node.body or not isinstance(statement := node.body[0], ast.Expr):
-        return None
-    is_text = isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
-    return statement if is_text else None
-
-
 def docstring_and_import_lines(tree: ast.Module) -> Iterator[int]:
-    """Yield the numbers of all lines of docstrings and imports."""
+    """Yield the numbers of all lines of imports and of docstrings, those under constants and fields included."""
     for node in ast.walk(tree):
-        for statement in (
-            docstring_of(node),
-            node if isinstance(node, ast.Import | ast.ImportFrom) else None,
-        ):
-            if statement is not None:
-                yield from range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+        is_text = (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        )
+        if is_text or isinstance(node, ast.Import | ast.ImportFrom):
+            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
 def count_lines_of_code(text: str) -> int:
@@ -59,6 +48,7 @@ def test_the_package_stays_within_its_limit(root: Path):
 def test_lines_are_counted_without_docstrings_comments_and_imports():
     text = (
         '"""A module.\n\nIn three lines."""\n\nimport json\nfrom os import (\n    path,\n)\n\n\n'
+        'MAX = 3\n"""Most of them."""\n\n\n'
         'def load():\n    """Load it."""\n    # because\n    return json.loads(\n        "1"\n    )\n'
     )
-    assert count_lines_of_code(text) == 4
+    assert count_lines_of_code(text) == 5
