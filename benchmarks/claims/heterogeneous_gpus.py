@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from late_demand_table import (
+from claim_table import (
     argument_parser,
     figure_row,
     figure_table,

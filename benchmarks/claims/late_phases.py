@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
-from late_demand_table import argument_parser, figure_row, figure_table, report
+from claim_table import argument_parser, figure_row, figure_table, report
 
 from gpuplanner.core.stage_cache_and_data_folders import sample_folder
 from gpuplanner.ingest.dataset_folder import open_dataset

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 import polars as pl
-from late_demand_table import argument_parser, figure_row, figure_table, mean_with_interval, report, share_interval
+from claim_table import argument_parser, figure_row, figure_table, mean_with_interval, report, share_interval
 
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import late_demand_table as table
+import claim_table as table
 import numpy as np
 import polars as pl
 import pytest

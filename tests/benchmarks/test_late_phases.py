@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 
-import late_demand_table
+import claim_table
 import late_phases as case
 import polars as pl
 import pytest
@@ -42,7 +42,7 @@ def test_a_planted_reduction_is_found_and_none_is_not(tmp_path, late_ms, verdict
     assert logs["log"].to_list() == [f"run{number}" for number in (0, 2, 4, 1, 3, 5)]
     assert logs["ratio"].to_list() == pytest.approx([late_ms / 1000] * 6, abs=0.01)
     steps = case.judge_late_demand(logs["ratio"].to_numpy(), effect=case.REDUCTION)
-    row = late_demand_table.figure_row(
+    row = claim_table.figure_row(
         "steps", "late / early", steps.ratio, claimed=(None, 0.9), interval=(steps.low, steps.high)
     )
     assert row["verdict"] == verdict
