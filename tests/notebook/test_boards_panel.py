@@ -29,7 +29,7 @@ def found(two):
 
 @pytest.mark.long
 def test_each_board_shows_what_it_is_decided_by_itself(two, found):
-    panel, fleet = found.boards(), split_into_pools(two)
+    panel, fleet = found.gpu_models(), split_into_pools(two)
     assert panel.gpu_model.options == (*fleet.pools, ALL_GPU_MODELS)
     for name, own in fleet.pools.items():
         panel.gpu_model.value = name
@@ -42,7 +42,7 @@ def test_each_board_shows_what_it_is_decided_by_itself(two, found):
 
 @pytest.mark.long
 def test_all_boards_are_told_with_their_sum(two, found):
-    panel, fleet = found.boards(), split_into_pools(two)
+    panel, fleet = found.gpu_models(), split_into_pools(two)
     panel.gpu_model.value = ALL_GPU_MODELS
     answer = panel.ask().result(timeout=600)
     by_hand = ComparedFleet({name: compare_policies(own) for name, own in fleet.pools.items()})
@@ -54,6 +54,6 @@ def test_all_boards_are_told_with_their_sum(two, found):
 
 def test_a_fleet_of_one_board_has_nothing_to_choose(tmp_path):
     write_dataset(made(H200S), tmp_path / "one")
-    panel = decide(Scenario(data=str(tmp_path / "one"), policies="power_down_idle")).boards()
+    panel = decide(Scenario(data=str(tmp_path / "one"), policies="power_down_idle")).gpu_models()
     assert panel.gpu_model.disabled
     assert panel.gpu_model.options == ("H200-141GB",)

@@ -53,7 +53,7 @@ def test_layouts_for_four_gpus():
     table = gp.layouts("A100-80GB", gpus=4, demand={"3g.40gb": 4, "1g.10gb": 6}).df
     instances = {"3g.40gb": 0, "1g.10gb": 0}
     for layout, gpus in table.rows():
-        for profile, count in parse_layout(layout):
+        for profile, count in parse_layout(layout).items():
             instances[profile] += gpus * count
     assert instances["3g.40gb"] >= 4
     assert instances["1g.10gb"] >= 6
