@@ -24,6 +24,7 @@ from gpuplanner.notebook.forecast_and_cost_views import ForecastView, MonthCosts
 from gpuplanner.notebook.views_and_panels import View, answer_or_card
 from gpuplanner.report import dataset_sections
 from gpuplanner.report import html_page as page
+from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset
 from gpuplanner.usage.grouped_usage import UsageFilter, group_ledger, group_utilization, group_waits
 from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at
@@ -273,7 +274,9 @@ class Cluster:
         usage_filter = UsageFilter(team=team, partition=partition, start=start, end=end)
         table = group_utilization(self.inbox.trace, by, usage_filter=usage_filter, tz=self.inbox.tz)
         is_known = table["allocated_fraction"].count() > 0
-        column, label = ("allocated_fraction", "allocated") if is_known else ("used_fraction", "used of allocated")
+        column, label = "allocated_fraction", "Allocated share of installed GPU-hours"
+        if not is_known:
+            column, label = "used_fraction", "Used share of allocated GPU-hours"
         return _grouped_view(table, by, column, f"{label} [0-1]")
 
     def cost(self, by: str = "team", *, prices: float | str | Path | None = None, month: str | None = None) -> View:
@@ -368,7 +371,7 @@ def _cost_view(review: CostReview, group: str) -> View:
         raise ScenarioError("cost", "a price of a GPU-hour", missing, "Give prices=, such as prices=2.50.")
     names = pl.col(table.columns[0]).cast(pl.String).replace({UNALLOCATED_TEAM: UNALLOCATED_LABEL})
     table = table.select(names.alias(group), pl.all().exclude(table.columns[0]))
-    return _grouped_view(table, group, "cost", f"cost [{review.currency}]")
+    return _grouped_view(table, group, "cost", f"Cost [{review.currency}]")
 
 
 def _grouped_view(table: pl.DataFrame, by: str | Sequence[str], value: str, label: str) -> View:
@@ -387,12 +390,15 @@ def _grouped_view(table: pl.DataFrame, by: str | Sequence[str], value: str, labe
     """
     groups = [by] if isinstance(by, str) else list(by)
     words = " and ".join(group.replace("_", " ").replace("gpu", "GPU") for group in groups)
-    title = f"{label.split(' [')[0][:1].upper()}{label.split(' [')[0][1:]} by {words}"
+    title = f"{label.split(' [')[0]} by {words}"
     largest = table.drop_nulls(value).sort(value, descending=True).head(1)
     names = " · ".join(str(largest[group][0]) for group in groups) if largest.height else ""
-    alt = f"Highest: {names}, {float(largest[value][0]):,.4g}." if largest.height else "There are no values."
+    alt = "There are no values."
+    if largest.height:
+        highest = float(largest[value][0])
+        alt = f"Highest: {names}, {highest:,.{0 if highest >= 100 else 2}f}."
     chart = page.figure(plots.plot_groups(table, groups, value, label=label), title=title, alt=alt, numbers=table)
-    return View(page.section(title, chart), table)
+    return View(HtmlSection(chart), table)
 
 
 StudySource = str | Path | Cluster | Scenario

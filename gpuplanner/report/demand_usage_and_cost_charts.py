@@ -694,7 +694,8 @@ def plot_groups(table: pl.DataFrame, groups: Sequence[str], value: str, *, label
     time = next((group for group in groups if group in TIME_GROUPS), None)
     others = [group for group in groups if group != time]
     rows = rows.with_columns(name=pl.concat_str(others, separator=" · ") if others else pl.lit(""))
-    names = rank_names(rows, "name", value)
+    is_ordered = len(groups) == 1 and isinstance(table.schema[groups[0]], pl.Enum)
+    names = rows["name"].to_list() if is_ordered else rank_names(rows, "name", value)
     headings: dict[str, str | tuple[str, str]] = {group: group.replace("_", " ") for group in groups}
     hover = make_tooltips(**headings, **{value: (label, ",.4~g")})
     if time is None:
@@ -711,7 +712,9 @@ def plot_groups(table: pl.DataFrame, groups: Sequence[str], value: str, *, label
         make_chart(lines)
         .mark_line(point=True, color=theme.BLUE)
         .encode(
-            x=alt.X(f"{time}:O", title=time.replace("_", " "), sort=times, axis=alt.Axis(labelOverlap=True)),
+            x=alt.X(
+                f"{time}:O", title=time.replace("_", " "), sort=times, axis=alt.Axis(labelAngle=0, labelOverlap=True)
+            ),
             y=alt.Y(f"{value}:Q", title=label),
             tooltip=hover,
         )

@@ -144,9 +144,10 @@ def group_ledger(
     team = pl.col("tenant").cast(pl.String).replace({"-": UNALLOCATED_LABEL})
     rows = rows.with_columns(pl.col("gpu_model").cast(pl.String), *groups, team=team)
     sums = rows.group_by(*names, "bucket").agg(pl.col("gpu_hours").sum())
-    wide = sums.pivot("bucket", index=names, values="gpu_hours", aggregate_function="sum").fill_null(0.0)
+    wide = sums.pivot("bucket", index=names, values="gpu_hours", aggregate_function="sum")
     buckets = [bucket for bucket in GPU_TIME_BUCKETS if bucket in wide.columns]
-    return wide.select(*names, *buckets, gpu_hours=pl.sum_horizontal(buckets)).sort(names)
+    known_hours = pl.col(buckets).fill_null(0.0)
+    return wide.select(*names, known_hours, gpu_hours=pl.sum_horizontal(buckets)).sort(names)
 
 
 def group_utilization(

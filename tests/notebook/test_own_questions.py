@@ -39,6 +39,7 @@ def test_p95_wait_by_requested_gpus(cluster):
 def test_utilization_by_hour_of_day(cluster):
     table = cluster.utilization(by="hour_of_day").df
     assert table["hour_of_day"].to_list() == list(range(24))
+    assert table.schema["hour_of_day"] == pl.Int64
     assert table["allocated_gpu_hours"].sum() == pytest.approx(20974.7378, rel=1e-6)
     assert table["gpu_hours"].to_list() == pytest.approx([64 * 28] * 24)
     assert table["used_fraction"].is_between(0, 1).all()
