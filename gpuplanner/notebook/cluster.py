@@ -17,6 +17,7 @@ from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL, UNALLOCATED_TEAM, count_text
 from gpuplanner.cost.cost_review import CostReview, cost_review
+from gpuplanner.decision.study import Study
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.notebook.dataset_and_quota_panels import ExplorePanel, make_explore_panel
@@ -401,14 +402,18 @@ def _grouped_view(table: pl.DataFrame, by: str | Sequence[str], value: str, labe
     return View(HtmlSection(chart), table)
 
 
-StudySource = str | Path | Cluster | Scenario
-"""What a decision is made for: name or folder of a dataset, a cluster, or a scenario."""
+StudySource = str | Path | Cluster | Scenario | Study
+"""What a decision is made for: name or folder of a dataset, a cluster, a scenario, or another study."""
 
 
 def make_scenario(data: StudySource, changes: Mapping[str, Any]) -> Scenario:
-    """Make a scenario of a name, a folder, a cluster or a scenario, with other field values."""
+    """Make a scenario of a name, a folder, a cluster, a scenario or a study, with other field values."""
     if isinstance(data, Cluster):
         return data.scenario(**changes)
-    if isinstance(data, Scenario):
-        return data.but(**changes)
+    scenario = data if isinstance(data, Scenario) else getattr(data, "scenario", None)
+    if isinstance(scenario, Scenario):
+        return scenario.but(**changes)
+    if not isinstance(data, str | Path):
+        example = "write for example 'sample' or gp.Scenario(data='sample')"
+        raise TypeError(f"expected a name, a folder, a cluster, a scenario or a study; got {data!r}: {example}")
     return Scenario(**{"data": str(data)} | dict(changes))

@@ -17,7 +17,7 @@ from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within
 from gpuplanner.core.output_writing import write_atomically
-from gpuplanner.core.scenario import Scenario, require_scenario
+from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.setting_rules_and_controls import Setting, Slider, settings_of
 from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT, day_text, figure_text
 from gpuplanner.decision.comparison_record import (
@@ -29,8 +29,8 @@ from gpuplanner.decision.comparison_record import (
 )
 from gpuplanner.decision.decision_types import find_usd_per_kwh
 from gpuplanner.decision.policy_comparison import MEANINGS, SHORT_NAMES
-from gpuplanner.decision.study import Study
 from gpuplanner.decision.study_pipeline import estimate_coarsely
+from gpuplanner.notebook.cluster import StudySource, make_scenario
 from gpuplanner.notebook.views_and_panels import (
     BackgroundPanel,
     button,
@@ -451,13 +451,15 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.code.value = f"<code>gp.decide({call})</code>"
 
 
-def whatif(scenario: Scenario | Study | None = None) -> WhatIf:
-    """Make the what-if panel of a scenario.
+def whatif(data: StudySource = "sample", **changes: Any) -> WhatIf:  # noqa: ANN401 - fields of a scenario
+    """Make the what-if panel of a cluster.
 
     Parameters
     ----------
-    scenario : Scenario or Study, optional
-        Initial settings of the controls; default: the shipped sample.
+    data : str, Path, Cluster, Scenario or Study
+        Name or folder of a dataset, a cluster, a scenario, or a study: the initial settings of the controls.
+    **changes
+        Fields of a :class:`Scenario`.
 
     Returns
     -------
@@ -471,6 +473,4 @@ def whatif(scenario: Scenario | Study | None = None) -> WhatIf:
     >>> panel.scenario.max_added_wait_minutes, round(panel.controls["price_usd_per_kwh"].value, 3)
     (30.0, 0.122)
     """
-    begin = scenario.scenario if isinstance(scenario, Study) else scenario or Scenario()
-    require_scenario(begin)
-    return WhatIf(begin)
+    return WhatIf(make_scenario(data, changes))

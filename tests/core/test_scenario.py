@@ -81,7 +81,7 @@ def test_what_a_scenario_says_of_its_nodes_reaches_the_path():
         (lambda: Scenario(nodes="4"), ScenarioError, "nodes of type int; got '4'"),
         (lambda: Scenario.from_dict({"path": "slurm"}), ScenarioError,
          "made by an earlier version: 'path' is now 'actuator'"),
-        (lambda: decide("sample"), TypeError, "expected a Scenario; got 'sample': write for example gp.Scenario("),
+        (lambda: decide(5), TypeError, "a name, a folder, a cluster, a scenario or a study; got 5: write for example"),
     ],
 )  # fmt: skip
 def test_mistakes_of_users_are_answered_with_one_sentence_and_a_suggestion(make, error, text):
