@@ -522,7 +522,7 @@ def causes_of_job(
         As of :func:`find_causes`.
     """
     seconds = dict.fromkeys(CAUSES, 0.0)
-    first_cause = next((cause for _, _, cause in steps if cause is not None), "insufficient")
+    first_cause = next((cause for _, _, cause in steps if cause is not None), "unexplained")
     cause_before = first_cause
     number = 0
     while number < len(steps):
