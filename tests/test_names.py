@@ -40,8 +40,12 @@ PARTICIPLES = frozenset({
 MAX_MODULES = 3
 """Modules that may define functions of one name."""
 
-PROTOCOLS = frozenset({"to_dict", "from_dict", "_repr_html_", "_repr_mimebundle_", "read", "main", "question"})
-"""Functions that several modules define for the same callers: of serialization, of notebooks, of readers."""
+PROTOCOLS = frozenset({
+    "to_dict", "from_dict", "_repr_html_", "_repr_mimebundle_", "read", "main", "question",
+    "waits", "forecast", "costs", "save",
+})  # fmt: skip
+"""Functions that several modules define for the same callers: of serialization, of notebooks, of readers; and the
+methods by which a cluster and a study are asked the same."""
 
 EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(
     {
@@ -51,6 +55,7 @@ EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(
         ("ingest/quality_report.py", "what"),  # a key of the quality report that users read
         ("ingest/source_registry.py", "read"),  # the imperative, as in pandas and polars
         ("notebook/forecast_and_cost_views.py", "expected"),  # called by notebooks
+        ("notebook/cluster.py", "read"),  # the imperative, as in pandas and polars
         ("notebook/layout_views.py", "asked"),  # called by notebooks
         ("planner/fleet_plans_and_comparisons.py", "bound"),  # the noun of optimization
         ("report/chart_rendering.py", "fitted"),  # the twin of a function in page.js

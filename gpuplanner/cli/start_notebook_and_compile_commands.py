@@ -195,7 +195,7 @@ def start(
 ) -> None:
     """Analyze a cluster's files end to end and recommend what to change.
 
-    Where no file has the time zone, GPU model or ownership, it asks for it, with a
+    Where no file has the time zone, GPU model or ownership, it asks a question with a
     default. The output folder receives the data, scenario.yaml, the
     report (index.html) and the change bundle with its steps (export/README.md).
 

@@ -403,7 +403,7 @@ def _describe_small_jobs(headline: Headline) -> str:
         f"{many:,} of {small:,} jobs that request one GPU or less ({percent_text(many / small)}) request more than "
         f"they need; {evidence:,} have a measurement of their own or of their class. In the period, these jobs hold on "
         f"average {headline.small_gpus_whole:.0f} GPUs if each has a full GPU; on the recommended profiles they would "
-        f"hold slices worth {headline.small_gpus_rightsized:.0f} GPUs. Peaks need more."
+        f"hold slices of {headline.small_gpus_rightsized:.0f} GPUs. Peaks need more."
     )
 
 

@@ -324,8 +324,8 @@ class Cluster:
 
     def scenario(self, **changes: Any) -> Scenario:  # noqa: ANN401 - fields of a scenario
         """Return the scenario of this cluster with other field values."""
-        known = {"data": self.data, "tz": self.inbox.tz, "gpu_model": self.inbox.gpu_model}
-        return Scenario(**known | changes)
+        own_fields = {"data": self.data, "tz": self.inbox.tz, "gpu_model": self.inbox.gpu_model}
+        return Scenario(**own_fields | changes)
 
     def save(self, folder: str | Path) -> Path:
         """Write the tables as a dataset folder, which :func:`open` reads again."""

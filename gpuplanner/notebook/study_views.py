@@ -352,8 +352,8 @@ class StudyView:
             ``"summary"``, ``"capacity"``, ``"ledger"``, ``"comparison"``, ``"teams"``, ``"rightsizing"``, ``"costs"``,
             ``"demand"``, ``"numbers"``, ``"layouts"``, ``"quality"`` or ``"method"``.
         """
-        found = resolve_name(name, list(REPORT_SECTIONS), subject="section", error=ScenarioError)
-        return REPORT_SECTIONS[found](self.results)
+        section_name = resolve_name(name, list(REPORT_SECTIONS), subject="section", error=ScenarioError)
+        return REPORT_SECTIONS[section_name](self.results)
 
     def gpu_models(self) -> GpuModelPanel[Comparison | ComparedFleet]:
         """Make the panel with the decision for one GPU model of the fleet, or for all."""

@@ -692,8 +692,8 @@ def plot_groups(table: pl.DataFrame, groups: Sequence[str], value: str, *, label
     if rows.is_empty():
         return theme.make_empty_chart("There are no values.")
     time = next((group for group in groups if group in TIME_GROUPS), None)
-    others = [group for group in groups if group != time]
-    rows = rows.with_columns(name=pl.concat_str(others, separator=" · ") if others else pl.lit(""))
+    other_groups = [group for group in groups if group != time]
+    rows = rows.with_columns(name=pl.concat_str(other_groups, separator=" · ") if other_groups else pl.lit(""))
     is_ordered = len(groups) == 1 and isinstance(table.schema[groups[0]], pl.Enum)
     names = rows["name"].to_list() if is_ordered else rank_names(rows, "name", value)
     headings: dict[str, str | tuple[str, str]] = {group: group.replace("_", " ") for group in groups}
@@ -719,7 +719,7 @@ def plot_groups(table: pl.DataFrame, groups: Sequence[str], value: str, *, label
             tooltip=hover,
         )
     )
-    if others:
+    if other_groups:
         scale = theme.colour_scale(colours, names[:MAX_GROUP_SERIES])
         chart = chart.encode(color=alt.Color("name:N", scale=scale, legend=alt.Legend(title=None)))
     return theme.finish(chart, height=240)

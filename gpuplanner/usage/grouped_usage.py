@@ -74,12 +74,12 @@ def _parse_instant(value: str | datetime, tz: str) -> datetime:
     return value.replace(tzinfo=ZoneInfo(tz)).astimezone(UTC) if value.tzinfo is None else value
 
 
-def _require_groups(by: str | Sequence[str], known: Sequence[str]) -> list[str]:
+def _require_groups(by: str | Sequence[str], known_groups: Sequence[str]) -> list[str]:
     """Return the names of groups in full; raise ScenarioError for an unknown or a repeated one."""
     given = [by] if isinstance(by, str) else list(by)
-    names = [resolve_name(name, known, subject="by", error=ScenarioError) for name in given]
+    names = [resolve_name(name, known_groups, subject="by", error=ScenarioError) for name in given]
     if not names or len(set(names)) < len(names):
-        raise ScenarioError("by", "one or more different groups", repr(by), f"Choose from {', '.join(known)}.")
+        raise ScenarioError("by", "one or more different groups", repr(by), f"Choose from {', '.join(known_groups)}.")
     return names
 
 
