@@ -57,7 +57,7 @@ def reconcile_gpus(scenario: Scenario, comparison: Comparison) -> pl.DataFrame:
         (
             "to buy" if change > 0 else "to release or power down",
             float(abs(change)) if is_decided else None,
-            "whole nodes: jobs need free GPUs on the same node, and waits must stay within their limits",
+            "whole nodes: jobs need idle GPUs on the same node, and waits must stay within their limits",
         ),
     ]
     return pl.DataFrame(rows, schema=RECONCILIATION_SCHEMA, orient="row")

@@ -15,7 +15,13 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL, UNALLOCATED_TEAM, count_text
+from gpuplanner.core.units_and_number_formats import (
+    UNALLOCATED_LABEL,
+    UNALLOCATED_TEAM,
+    count_text,
+    day_text,
+    last_day_text,
+)
 from gpuplanner.cost.cost_review import CostReview, cost_review
 from gpuplanner.decision.study import Study
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
@@ -139,7 +145,7 @@ class Cluster:
 
     def __repr__(self) -> str:
         begin, end = observation_begins_at(self.inbox.trace), observation_ends_at(self.inbox.trace)
-        period = f"{begin.day} {begin:%b %Y} to {end.day} {end:%b %Y}"
+        period = f"{day_text(begin)} to {last_day_text(end.isoformat())}"
         installed = count_text(self.inbox.fleet.gpus, "GPU")
         return f"Cluster({self.title or self.data}: {installed}, {count_text(self.jobs.height, 'job')}, {period})"
 
