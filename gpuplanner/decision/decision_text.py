@@ -247,7 +247,9 @@ def _list_next_steps(
         gpus = count_text(recommendation.target_gpus - decision.fleet_gpus, "GPU")
         target_min = f"{WaitTarget().target_s / SECONDS_PER_MINUTE:g}"
         command = f"gpuplanner start {results.scenario.data} --set target_wait_minutes={target_min}"
-        task = f"if {target_min} min must be met at any cost, state it: stated, it is firm, and {gpus} are bought"
+        task = (
+            f"to keep p95 waits within {target_min} min at any cost, state it: the report then recommends {gpus} more"
+        )
         yield NextStep(PLANNER, task, command)
     if decision.action == "none":
         yield NextStep(
@@ -517,7 +519,7 @@ def _format_replay_accuracy(decision: Decision, model: WaitModel) -> str:
         p95_text = f"p95 {wait_text(gain.today_p95_minutes)} against {wait_text(gain.observed_p95_minutes)}"
         verdict = ", so it understates today's waits on this size" if by_size[gain.size] < 0.9 * on_size else ""
         parts.insert(0, f"on {gain.size} {_compare_hours_text(by_size[gain.size], on_size)}, {p95_text}{verdict}")
-    return f"Simulation of today ({CURVE_RUNS} replays: mean hours, median p95) against the record: {'; '.join(parts)}."
+    return f"Simulation of today ({CURVE_RUNS} replays) against the record: {'; '.join(parts)}."
 
 
 def _compare_hours_text(simulated_h: float, observed_h: float) -> str:

@@ -537,16 +537,17 @@ def _exhaustion_card(comparison: Comparison) -> Card:
             headroom_text = f"{metric_html(decision, 'gpus')} GPUs carry {load} of today's load in time"
         elif comparison.headroom.factor < 1.005:
             headroom_text = "no headroom"
-    missed_text = f"jobs on {escape_html(', '.join(sizes_late))} over the limit today" if sizes_late else ""
+    missed_text = f"jobs on {escape_html(', '.join(sizes_late))} over limit today" if sizes_late else ""
     is_known, value = metric_value(comparison, "months_left") is not None, MISSING_VALUE_TEXT
     if is_known:
         value = metric_html(comparison, "months_left", str)
-    if sizes_late and decision.measures:
+    is_compared = bool(sizes_late and decision.measures)
+    if is_compared:
         today = metric_html(comparison, "months_left_today")
-        value = _today_and_recommended(today if is_known else f"{today} today", value if is_known else "not known")
+        value = _today_and_recommended(today, value if is_known else "not known")
     if exhaustion.date is None and exhaustion.probability is None:
         reason = escape_html(exhaustion.reason or _no_answer_reason(decision))
-        return (label, value, headroom_text, missed_text, f"no date: {reason}")
+        return (label, value, headroom_text, missed_text, reason if is_compared else f"no date: {reason}")
     risk = metric_html(comparison, "exhaustion.probability", format_share) if exhaustion.probability else ""
     dates = ""
     if exhaustion.date is not None:
@@ -557,10 +558,7 @@ def _exhaustion_card(comparison: Comparison) -> Card:
 
 WAIT_INTERVAL_TEXT = "The p95 is of the recorded jobs, its 80 % interval of resampled records: a p95 can lie outside."
 """Note on the intervals of queue waits by number of GPUs."""
-_WAIT_CURVE_TEXT = (
-    "p95, log scale. Gray: today (ring). Blue: recommended (dot), 80 % interval. Dashed: wait limit. "
-    f"{WAIT_INTERVAL_TEXT}"
-)
+_WAIT_CURVE_TEXT = "p95, log scale. Gray: today (ring). Blue: recommended (dot), 80 % interval. Dashed: wait limit."
 """Legend of the chart of queue waits, which is also its text alternative."""
 
 
