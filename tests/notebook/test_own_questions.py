@@ -92,7 +92,7 @@ def test_filters_are_alike(cluster):
         (lambda _: gp.layouts("A100-80GB", demand={"3g.40gb": 4}), "Give gpus="),
         (lambda _: gp.layouts("A100-80GB", gpus=1, demand={"3g.40gb": 4}), "Raise gpus="),
         (lambda _: gp.wait_curve("sample", gpus=[-8]), "above 0"),
-        (lambda _: gp.decide("sample", mounth="2026-02"), "month"),
+        (lambda _: gp.decide("sample", months="2026-02"), "month"),
     ],
 )
 def test_mistakes_are_answered_with_the_fix(cluster, call, words):
