@@ -227,7 +227,7 @@ class DeviceCounter:
         return cls(nodes, [*key_findings, *findings, *_unused_mapping_findings(resolver, words)], facts, any_device)
 
     def count_gpus(self, jobs: pl.DataFrame) -> pl.DataFrame:
-        """Replace the device columns of some of the jobs by numbers of GPUs, GPU model and MIG profile."""
+        """Replace the device columns of a batch of jobs by numbers of GPUs, GPU model and MIG profile."""
         if self.facts is None:
             with_text = _add_device_text(jobs).drop(DEVICES_COLUMN)
             if "gpu_model_requested" in jobs.columns:

@@ -27,7 +27,7 @@ def estimate_size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     jobs : polars.DataFrame
-        Runs with ``group``, ``gpu_model``, ``state``, ``run_s`` [s], ``instances``, ``rank_needed``,
+        Runs with ``group``, ``board`` (GPU model), ``state``, ``run_s`` [s], ``instances``, ``rank_needed``,
         ``memory_peak_gib`` [GiB] and ``gpus_active``.
 
     Returns

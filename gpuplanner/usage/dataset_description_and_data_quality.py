@@ -98,8 +98,8 @@ def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False, job_c
     Returns
     -------
     Description
-        Facts; tables of the quality report and of whatever the folder holds: of jobs the ledger by bucket and
-        (``hours``) in full, job classes, tenants; of telemetry what was observed by node; of every other table what
+        Facts; tables of the quality report and of whatever the folder holds: of jobs the ledger by bucket, and all
+        of its rows (``hours``), job classes, tenants; of telemetry what was observed by node; of every other table what
         it is about.
 
     Raises

@@ -324,7 +324,7 @@ class QueryMetric:
         return cls(known_metrics[0], window_s, rates.get(range_match[1]))
 
     def apply(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Name readings after the metric, shift them to the begin of the range they cover, and apply the rate."""
+        """Name readings after the metric, shift them to the begin of their range, turn energy rates into power."""
         value, metric = pl.col("value"), self.metric
         if self.per_s is not None and EXPORTED_METRICS[metric].quantity == "energy_counter":
             watts = value.cast(pl.Float64, strict=False) * self.per_s / EXPORTED_METRICS[metric].divisor
