@@ -22,6 +22,7 @@ from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import (
 )
 from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import add_reading_spans
 from gpuplanner.ingest.telemetry.telemetry_join import split_shared_samples
+from gpuplanner.usage.gpu_hour_ledger import UNALLOCATED_TENANT_LABEL
 
 GPU_STATE_BY_BUCKET = {
     "used": "busy", "no_telemetry": "busy", "allocated_idle": "idle", "unallocated": "idle", "fragmented": "idle",
@@ -347,10 +348,6 @@ def read_carbon_file(path: str | Path, hours: pl.Series) -> pl.DataFrame:
     return grid.select("hour", location_g=LOCATION_COLUMN, **optional_columns)
 
 
-NO_TENANT = "-"
-"""Tenant of unallocated GPU-hours in the ledger."""
-
-
 def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float) -> pl.DataFrame:
     """Energy of the GPUs with telemetry by tenant and GPU state (busy, idle), which sums to their energy counters.
 
@@ -408,7 +405,7 @@ def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float)
         gpu_hours=by_slices * pl.col("step_s") / SECONDS_PER_HOUR,
         state=pl.when(is_busy).then(pl.lit("busy")).otherwise(pl.lit("idle")),
     ).join(tenants, on="job_id", how="left")
-    groups = parts.group_by(pl.col("tenant").fill_null(NO_TENANT), "state")
+    groups = parts.group_by(pl.col("tenant").fill_null(UNALLOCATED_TENANT_LABEL), "state")
     sums = groups.agg(energy_kwh=pl.col("part_j").sum() / J_PER_KWH, gpu_hours=pl.col("gpu_hours").sum())
     watts = pl.col("energy_kwh") * WATTS_PER_KILOWATT / pl.col("gpu_hours")
     return sums.filter(pl.col("gpu_hours") > 0).with_columns(watts=watts).sort("tenant", "state")

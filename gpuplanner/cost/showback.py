@@ -16,9 +16,8 @@ from gpuplanner.core.schemas import MONEY_DTYPE, Costs
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM, round_money, split_amount
 from gpuplanner.cost.energy_and_carbon import AMOUNT_DECIMALS
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
+from gpuplanner.usage.gpu_hour_ledger import UNALLOCATED_TENANT_LABEL
 
-NO_TENANT = "-"
-"""Tenant of unallocated GPU-hours in the ledger."""
 INVOICER_NAME = "own fleet"
 """Name of the invoicer in all charge lines."""
 INVOICER_COLUMNS = ("BillingAccountId", "BillingAccountName", "ProviderName", "PublisherName", "InvoiceIssuerName")
@@ -167,12 +166,12 @@ def _order_lines(hours: pl.DataFrame) -> pl.DataFrame:
     tenant with the printed name of the unallocated GPU-hours gets a suffix.
     """
     shown_name = (
-        pl.when(pl.col("tenant") == NO_TENANT).then(pl.lit(UNALLOCATED_TEAM))
+        pl.when(pl.col("tenant") == UNALLOCATED_TENANT_LABEL).then(pl.lit(UNALLOCATED_TEAM))
         .when(pl.col("tenant") == UNALLOCATED_TEAM).then(pl.lit(f"{UNALLOCATED_TEAM} (tenant)"))
         .otherwise("tenant")
     )  # fmt: skip
     return (
-        hours.with_columns(name=shown_name, last=pl.col("tenant") == NO_TENANT)
+        hours.with_columns(name=shown_name, last=pl.col("tenant") == UNALLOCATED_TENANT_LABEL)
         .with_columns(most=pl.col("gpu_hours").sum().over("name"))
         .sort(
             "last", "most", "name", "gpu_model", "ownership", pl.col("bucket").cast(pl.String),

@@ -6,9 +6,13 @@ import polars as pl
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import Comparison
-from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW, at_quantile, demand_by_view
-from gpuplanner.hardware.gpu_models import GpuModel
-from gpuplanner.usage.study_history import history
+from gpuplanner.forecast.rolling_demand_forecast import (
+    OUTLOOK_STAGE_BY_VIEW,
+    at_quantile,
+    demand_by_view,
+    gpu_fraction_of_series,
+)
+from gpuplanner.usage.study_history import History, history
 
 RECONCILIATION_SCHEMA = {"step": pl.String, "gpus": pl.Float64, "reason": pl.String}
 """Columns of the table of :func:`reconcile_gpus`."""
@@ -31,25 +35,23 @@ def reconcile_gpus(scenario: Scenario, comparison: Comparison) -> pl.DataFrame:
         forecast of the latter; the installed and the recommended GPUs, and the difference to release or to buy. [GPU]
         Null where a step is not known.
     """
-    decision, gpu_model = comparison.decision, history(scenario).fleet.gpu_model
+    decision, job_history = comparison.decision, history(scenario)
     demand = demand_by_view(scenario)
-    view = "requested" if "requested" in demand else "whole"
     days = scenario.horizon_intervals * scenario.interval_hours / 24
     forecast = at_quantile(OUTLOOK_STAGE_BY_VIEW["rightsized"](scenario).to_cover, scenario.quantile)
-    forecast = forecast.with_columns(profile=pl.col("unique_id").str.split("/").list.last())
     change = decision.gpus - decision.fleet_gpus
     reason = decision.reason or decision.sentence
     is_decided = decision.action != "none"
     rows = [
         (
             "requested at peak",
-            _peak_gpus(demand[view], gpu_model),
+            _peak_gpus(demand["requested"], job_history),
             "busiest interval of the recent record if no job waited",
         ),
-        ("rightsized at peak", _peak_gpus(demand["rightsized"], gpu_model), "the same on recommended profiles"),
+        ("rightsized at peak", _peak_gpus(demand["rightsized"], job_history), "the same on recommended profiles"),
         (
             f"forecast, p{100 * scenario.quantile:g}",
-            _peak_gpus(forecast, gpu_model),
+            _peak_gpus(forecast, job_history),
             f"rightsized demand in the busiest interval of the next {days:g} days",
         ),
         ("installed", float(decision.fleet_gpus) or None, "nodes of the data"),
@@ -63,10 +65,8 @@ def reconcile_gpus(scenario: Scenario, comparison: Comparison) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=RECONCILIATION_SCHEMA, orient="row")
 
 
-def _peak_gpus(demand: pl.DataFrame, gpu_model: GpuModel) -> float | None:
-    """Return the most GPUs that instances take up in an interval of a table ``ds, profile, y``; None without rows."""
-    names = demand["profile"].unique().to_list()
-    share = pl.col("profile").replace_strict({name: gpu_model.gpu_fraction(name) for name in names})
-    by_interval = demand.group_by("ds").agg(gpus=(pl.col("y") * share).sum())
-    peak = by_interval["gpus"].max()
-    return None if peak is None else float(peak)  # type: ignore[arg-type]
+def _peak_gpus(demand: pl.DataFrame, job_history: History) -> float | None:
+    """Return the most GPUs that the instances of a table ``unique_id, ds, y`` take up at once; None without rows."""
+    gpus = (pl.col("y") * gpu_fraction_of_series(demand, job_history)).sum()
+    by_interval = demand.group_by("ds").agg(gpus=gpus)
+    return None if by_interval.is_empty() else float(by_interval["gpus"].max())  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from gpuplanner.ingest.gpu_model_resolution_and_node_lists import try_expand_nod
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 from gpuplanner.usage.current_nodes import TodaysNodes
+from gpuplanner.usage.grouped_usage import JOB_SIZE_LABELS, MAX_GPUS_OF_JOB_SIZES
 from gpuplanner.usage.study_history import History, nodes_of_todays_fleet
 
 AS_TODAY, REQUESTED, RIGHTSIZED = "today", "requested", "rightsized"
@@ -28,8 +29,6 @@ SOURCES_WITHOUT_STARTS = frozenset({"philly", "itp", "simulator"})
 """Sources whose job tables state submission and run time, but no start."""
 TIME_LIMIT_FACTOR = 2.0
 """Run-time limit over run time where the source has no limits: users request twice the run time they need."""
-MAX_GPUS_OF_JOB_SIZES = (1, 4, 8)
-"""Upper bounds of the job sizes on full GPUs [GPUs]; the last job size has none."""
 MIN_JOBS_PER_SIZE = 20
 """Fewest jobs of a job size; a smaller one is merged with its neighbour, as its p95 wait would be too uncertain."""
 
@@ -464,7 +463,7 @@ def classify_job_sizes(
     on_instance = requests.profile > 0
     whole = len(profiles) - 1 + np.digitize(requests.total, [max_gpus + 1 for max_gpus in MAX_GPUS_OF_JOB_SIZES])
     number = np.where(on_instance, requests.profile - 1, whole)
-    names = [*profiles[1:], "1 GPU", "2-4 GPUs", "5-8 GPUs", "9+ GPUs"]
+    names = [*profiles[1:], *JOB_SIZE_LABELS]
     return merge_small_classes(number, names, len(profiles) - 1, judged, min_jobs)
 
 

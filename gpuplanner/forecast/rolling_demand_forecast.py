@@ -249,15 +249,15 @@ def tomorrow(scenario: Scenario) -> NextDayDemand:
     forecast = OUTLOOK_STAGE_BY_VIEW["rightsized"](scenario).result.forecast.filter(pooled, in_interval)
     if forecast.is_empty():
         return NextDayDemand(noon, None)
-    share = _gpu_share(forecast, job_history)
+    share = gpu_fraction_of_series(forecast, job_history)
     gpus, *interval = forecast.select((pl.col("mean", QUANTILE_COLUMNS[0], QUANTILE_COLUMNS[-1]) * share).sum()).row(0)
     return NextDayDemand(noon, gpus, *(interval if forecast.height == 1 else ()))
 
 
-def _gpu_share(forecast: pl.DataFrame, job_history: History) -> pl.Expr:
-    """Make the expression of the fraction of a GPU that an instance of each series' profile takes [0-1]."""
+def gpu_fraction_of_series(series: pl.DataFrame, job_history: History) -> pl.Expr:
+    """Make the expression of the fraction of a GPU [0-1] that an instance takes, by the profile in ``unique_id``."""
     profile = pl.col("unique_id").str.split("/").list.last()
-    names, gpu_model = forecast.select(profile).to_series().unique(), job_history.fleet.gpu_model
+    names, gpu_model = series.select(profile).to_series().unique(), job_history.fleet.gpu_model
     return profile.replace_strict({name: gpu_model.gpu_fraction(name) for name in names}, return_dtype=pl.Float64)
 
 
@@ -291,7 +291,7 @@ def expected_gpu_hours(scenario: Scenario) -> float:
     """Sum the GPU-hours of the mean forecast over the horizon, for today's requests."""
     job_history = history(scenario)
     forecast = OUTLOOK_STAGE_BY_VIEW["requested" if job_history.fleet.cut_gpus else "whole"](scenario).result.forecast
-    gpus = forecast.select((pl.col("mean") * _gpu_share(forecast, job_history)).sum()).item()
+    gpus = forecast.select((pl.col("mean") * gpu_fraction_of_series(forecast, job_history)).sum()).item()
     return float(gpus) * scenario.interval_hours * scenario.arrival_scale
 
 

@@ -28,6 +28,7 @@ from gpuplanner.report.chart_theme import (
     utc_axis,
     utc_calculations,
 )
+from gpuplanner.usage.gpu_hour_ledger import UNALLOCATED_TENANT_LABEL
 from gpuplanner.usage.grouped_usage import TIME_GROUPS
 
 OBSERVED, FORECAST = "observed", "forecast"
@@ -329,8 +330,6 @@ def _slot_hours(history: pl.DataFrame) -> float:
     return step.total_seconds() / 3600 if isinstance(step, timedelta) else 1.0
 
 
-NO_TENANT = "-"
-"""Team of unallocated GPU-hours in the ledger."""
 _MAX_LEDGER_BARS = 100
 """Maximum number of bars of the ledger over time."""
 _LEDGER_BINS = (("1h", "hour"), ("1d", "day"), ("1w", "week"), ("1mo", "month"))
@@ -438,7 +437,7 @@ def plot_ledger_tenants(ledger: pl.DataFrame, *, top: int = 12) -> ChartType:
     SchemaError
         If a column is missing.
     """
-    allocated = ledger.filter(pl.col("tenant") != NO_TENANT, pl.col("gpu_hours") > 0)
+    allocated = ledger.filter(pl.col("tenant") != UNALLOCATED_TENANT_LABEL, pl.col("gpu_hours") > 0)
     rows = allocated.select("tenant", "gpu_hours", part=pl.col("bucket").cast(pl.String))
     return _draw_tenant_bars(rows, theme.BUCKET_COLOURS, top, part="bucket", legend=115)
 

@@ -541,13 +541,13 @@ def _exhaustion_card(comparison: Comparison) -> Card:
     is_known, value = metric_value(comparison, "months_left") is not None, MISSING_VALUE_TEXT
     if is_known:
         value = metric_html(comparison, "months_left", str)
-    is_compared = bool(sizes_late and decision.measures)
-    if is_compared:
+    ends_late_sizes = bool(sizes_late and decision.measures)
+    if ends_late_sizes:
         today = metric_html(comparison, "months_left_today")
         value = _today_and_recommended(today, value if is_known else "not known")
     if exhaustion.date is None and exhaustion.probability is None:
         reason = escape_html(exhaustion.reason or _no_answer_reason(decision))
-        return (label, value, headroom_text, missed_text, reason if is_compared else f"no date: {reason}")
+        return (label, value, headroom_text, missed_text, reason if ends_late_sizes else f"no date: {reason}")
     risk = metric_html(comparison, "exhaustion.probability", format_share) if exhaustion.probability else ""
     dates = ""
     if exhaustion.date is not None:
@@ -556,8 +556,6 @@ def _exhaustion_card(comparison: Comparison) -> Card:
     return (label, value, dates, missed_text, risk and f"{risk} risk within a year", headroom_text)
 
 
-WAIT_INTERVAL_TEXT = "The p95 is of the recorded jobs, its 80 % interval of resampled records: a p95 can lie outside."
-"""Note on the intervals of queue waits by number of GPUs."""
 _WAIT_CURVE_TEXT = "p95, log scale. Gray: today (ring). Blue: recommended (dot), 80 % interval. Dashed: wait limit."
 """Legend of the chart of queue waits, which is also its text alternative."""
 

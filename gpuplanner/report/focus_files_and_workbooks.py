@@ -35,7 +35,7 @@ from gpuplanner.cost.cost_review import (
 from gpuplanner.cost.energy_and_carbon import FOOTPRINT_AMOUNTS
 from gpuplanner.decision.comparison_record import format_wait_target
 from gpuplanner.decision.study import Study
-from gpuplanner.report.first_screen import WAIT_INTERVAL_TEXT, Links, confidence_rows, next_step_texts
+from gpuplanner.report.first_screen import Links, confidence_rows, next_step_texts
 from gpuplanner.report.metric_formulas import layout_table
 
 FOCUS_RULES = pl.read_csv((resources.files(__package__) / "focus_rules.csv").read_bytes()).rows(named=True)
@@ -629,6 +629,10 @@ def _fair_share_note(study: Study) -> dict[str, str]:
     counts = "Fair share counts a MIG slice by the larger of its compute and memory share, and jobs that still run to"
     basis = "the end of the last full hour; all other tables count compute slices to the end of the data."
     return {STUDY_SHEETS["teams"][0]: " ".join([*quotas, counts, basis])}
+
+
+WAIT_INTERVAL_TEXT = "The p95 is of the recorded jobs, its 80 % interval of resampled records: a p95 can lie outside."
+"""Note on the intervals of queue waits by number of GPUs."""
 
 
 def study_notes(study: Study) -> Mapping[str, str]:

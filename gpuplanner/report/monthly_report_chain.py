@@ -516,7 +516,7 @@ class _MonthRun:
             ):
                 break
             kept.append(step)
-        # What is made anew is made of one thing: not half of it of other data or by another version.
+        # If data or version changed, all steps run again: a report never mixes results of two versions.
         return kept if has_same_inputs or len(kept) == len(earlier_record.steps) else []
 
     def _has_intact_files(self, step: StepRecord) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
+from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS, POLARS_DURATION_BY_PERIOD, UNALLOCATED_TENANT_LABEL
 from gpuplanner.usage.period_accounts import dataset_ledger
 from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at
 
@@ -28,6 +27,8 @@ WAIT_GROUPS = ("job_size", "team", "user", "partition", "gpu_model", "job_class"
 """Groups of queue waits."""
 JOB_SIZE_LABELS = ("1 GPU", "2-4 GPUs", "5-8 GPUs", "9+ GPUs")
 """Labels of job sizes by requested GPUs; requests of a MIG profile have the name of the profile."""
+MAX_GPUS_OF_JOB_SIZES = (1, 4, 8)
+"""Upper bounds of the job sizes on full GPUs [GPUs]; the last job size has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +92,7 @@ def _time_group(name: str, instant: str, tz: str) -> pl.Expr:
     if name == "weekday":
         labels = dict(enumerate(WEEKDAYS, start=1))
         return local.dt.weekday().replace_strict(labels, return_dtype=pl.Enum(WEEKDAYS)).alias(name)
-    length = {"day": "1d", "week": "1w", "month": "1mo"}[name]
-    return local.dt.replace_time_zone(None).dt.truncate(length).dt.date().alias(name)
+    return local.dt.replace_time_zone(None).dt.truncate(POLARS_DURATION_BY_PERIOD[name]).dt.date().alias(name)
 
 
 def group_ledger(
@@ -107,7 +107,7 @@ def group_ledger(
     by : str or sequence of str
         Groups, of :data:`LEDGER_GROUPS`. A clock hour belongs to the period in which it begins.
     usage_filter : UsageFilter, optional
-        With a team or a partition the table has its allocated GPU-hours alone: unallocated ones are of nobody.
+        With a team or a partition the table has its allocated GPU-hours alone: installed GPUs belong to neither.
     tz : str
         IANA zone of hours, days, weeks (from Monday) and months.
 
@@ -141,7 +141,7 @@ def group_ledger(
     if usage_filter.partition is not None:
         rows = rows.filter(pl.col("bucket").is_in(ALLOCATED_BUCKETS))
     groups = [_time_group(name, "hour", tz) for name in names if name in TIME_GROUPS]
-    team = pl.col("tenant").cast(pl.String).replace({"-": UNALLOCATED_LABEL})
+    team = pl.col("tenant").cast(pl.String).replace({UNALLOCATED_TENANT_LABEL: UNALLOCATED_LABEL})
     rows = rows.with_columns(pl.col("gpu_model").cast(pl.String), *groups, team=team)
     sums = rows.group_by(*names, "bucket").agg(pl.col("gpu_hours").sum())
     wide = sums.pivot("bucket", index=names, values="gpu_hours", aggregate_function="sum")
@@ -193,7 +193,7 @@ def group_utilization(
     names = table.columns[: 1 if isinstance(by, str) else len(by)]
     zero = [pl.lit(0.0).alias(bucket) for bucket in ALLOCATED_BUCKETS if bucket not in table.columns]
     table = table.with_columns(zero)
-    is_of_nobody = "team" in names or (usage_filter and (usage_filter.team or usage_filter.partition))
+    has_no_installed_gpus = "team" in names or (usage_filter and (usage_filter.team or usage_filter.partition))
     allocated = pl.sum_horizontal(ALLOCATED_BUCKETS)
     measured = pl.col("used") + pl.col("allocated_idle")
     if "team" in names:
@@ -202,7 +202,7 @@ def group_utilization(
         *names,
         "gpu_hours",
         allocated_gpu_hours=allocated,
-        allocated_fraction=pl.lit(None, pl.Float64) if is_of_nobody else allocated / pl.col("gpu_hours"),
+        allocated_fraction=pl.lit(None, pl.Float64) if has_no_installed_gpus else allocated / pl.col("gpu_hours"),
         used_fraction=pl.when(measured > 0).then(pl.col("used") / measured),
     )
 
@@ -256,9 +256,9 @@ def group_waits(
     jobs = usage_filter.jobs_in(dataset).filter(in_period, pl.col("attempt") == 1)
 
     profiles = jobs["profile_requested"].cast(pl.String).drop_nulls().unique().sort().to_list()
-    size_by_gpus = pl.lit(None, pl.String)
-    for max_gpus, label in reversed(list(zip((1, 4, 8, math.inf), JOB_SIZE_LABELS, strict=True))):
-        size_by_gpus = pl.when(pl.col("gpus") <= max_gpus).then(pl.lit(label)).otherwise(size_by_gpus)
+    size_number = pl.sum_horizontal(pl.col("gpus") > max_gpus for max_gpus in MAX_GPUS_OF_JOB_SIZES)
+    size_label = size_number.replace_strict(dict(enumerate(JOB_SIZE_LABELS)), return_dtype=pl.String)
+    size_by_gpus = pl.when(pl.col("gpus").is_not_null()).then(size_label)
     sizes = pl.Enum([*profiles, *JOB_SIZE_LABELS])
     job_size = pl.coalesce(pl.col("profile_requested").cast(pl.String), size_by_gpus).cast(sizes)
     groups = [_time_group(name, "submit_time", tz) for name in names if name in TIME_GROUPS]

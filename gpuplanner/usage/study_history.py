@@ -282,9 +282,9 @@ def _jobs_as_of(jobs: pl.DataFrame, now: datetime) -> pl.DataFrame:
 def _tabulate_views(
     jobs: pl.DataFrame, sizes: pl.DataFrame, scenario: Scenario, gpu_model: GpuModel
 ) -> dict[str, pl.DataFrame]:
-    # How fast a job runs on a slice depends on what it was seen to use, so the headroom is taken off again;
-    # a need that was judged by other jobs says which slice to give, not how fast this job would run there.
     """Tabulate profile, instances and SMs of each job in each of :data:`REQUEST_VIEWS`."""
+    # How fast a job runs on a slice depends on its observed use, so the headroom is taken off again; a need that was
+    # inferred from other jobs says which slice fits, not how fast this job would run there.
     used = (
         pl.when(pl.col("evidence") == "telemetry")
         .then("sms_needed")
