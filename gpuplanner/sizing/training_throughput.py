@@ -26,7 +26,6 @@ _UNPACK_BYTES_PER_WEIGHT = 4.5
 """Bytes moved to unpack a 4 bit weight to 16 bits: 0.5, 2 and 2."""
 _MAX_EAGER_BYTES_PER_SM_S = 23e9
 """Bytes a second that a multiprocessor moves at most for kernels that are not fused, however fast the memory is."""
-"""Parameters of a tool that launches kernel after kernel."""
 
 
 @dataclass(frozen=True)
