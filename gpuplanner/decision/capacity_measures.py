@@ -612,5 +612,8 @@ def scale_units(recommendation: Recommendation, factor: float) -> list[int]:
 
 
 def format_size_names(model: WaitModel, sizes: Sequence[int]) -> str:
-    """Join the names of job sizes with commas."""
-    return ", ".join(model.size_names[number] for number in sizes)
+    """Join the names of job sizes with commas; of more than two, the first two and how many more."""
+    names = [model.size_names[number] for number in sizes]
+    if len(names) > 2:
+        names[2:] = [f"and {count_text(len(names) - 2, 'more size')}"]
+    return ", ".join(names)

@@ -13,7 +13,12 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIP_RESERVED
 from gpuplanner.core.units_and_number_formats import count_text, day_text
 from gpuplanner.cost.period_costs import find_power_model, find_price, find_price_per_kwh, find_pue, load_price_book
-from gpuplanner.hardware.actuators import UNNEEDED_NODES_RETURNED, find_scenario_abilities, parse_ownership
+from gpuplanner.hardware.actuators import (
+    UNNEEDED_NODES_RETURNED,
+    ActuatorAbilities,
+    find_scenario_abilities,
+    parse_ownership,
+)
 from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.hardware.power_carbon_and_prices import (
     GpuHourPrice,
@@ -21,7 +26,7 @@ from gpuplanner.hardware.power_carbon_and_prices import (
     compute_facility_kwh,
     compute_gpu_kwh,
 )
-from gpuplanner.usage.study_history import history
+from gpuplanner.usage.study_history import History, history
 
 TODAY: str = "today"
 """Name of the policy that leaves today's fleet as it is."""
@@ -517,8 +522,14 @@ def compute_impact(
 
 def count_powered_down_hours(scenario: Scenario, saved_gpu_hours: float) -> float:
     """Count the GPU-hours of a saving in which GPUs draw no power: all if nodes are powered down or returned."""
-    abilities = find_scenario_abilities(scenario, history(scenario).fleet.gpu_model)
+    abilities = find_fleet_abilities(scenario, history(scenario))
     return saved_gpu_hours if abilities.switches_nodes or abilities.returns == UNNEEDED_NODES_RETURNED else 0.0
+
+
+def find_fleet_abilities(scenario: Scenario, job_history: History) -> ActuatorAbilities:
+    """Find the abilities of a scenario's actuator on the fleet; ownership from the scenario, else the inventory."""
+    stated_ownership = find_stated_ownership(job_history.trace.inventory)
+    return find_scenario_abilities(scenario, job_history.fleet.gpu_model, ownership=stated_ownership)
 
 
 def find_usd_per_kwh(scenario: Scenario) -> float:

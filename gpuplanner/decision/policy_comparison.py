@@ -27,6 +27,7 @@ from gpuplanner.decision.decision_types import (
     REASON_NO_RUN_TIMES,
     TODAY,
     JobSizeWaits,
+    find_fleet_abilities,
 )
 from gpuplanner.decision.explained_waits import explain_waits, take_jobs
 from gpuplanner.decision.policy_layouts import (
@@ -56,7 +57,7 @@ from gpuplanner.decision.requested_jobs import (
 )
 from gpuplanner.decision.sharing_rules import read_rules_file
 from gpuplanner.decision.wait_curve import DAYS_PER_WEEK, scale_load, simulate_waits
-from gpuplanner.hardware.actuators import PARTITIONS_ANY_GPUS, ActuatorAbilities, find_abilities
+from gpuplanner.hardware.actuators import PARTITIONS_ANY_GPUS, ActuatorAbilities
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.simulator.replications import student_t
 from gpuplanner.simulator.simulation_inputs import NodeAutoscaling
@@ -468,9 +469,7 @@ def load_policy_simulation(scenario: Scenario) -> tuple[History, JobReplayInputs
     inputs = read_replay_inputs(job_history)
     if scenario.quotas is not None:
         inputs = replace(inputs, tenant_limits=limits_of_tenants(read_rules_file(scenario.quotas, job_history)))
-    abilities = find_abilities(
-        scenario.actuator, job_history.fleet.gpu_model, lead_s=scenario.node_lead_s, ownership=scenario.ownership
-    )  # fmt: skip
+    abilities = find_fleet_abilities(scenario, job_history)
     larger = list_larger_profiles(inputs.gpu_model, inputs.fleet.profiles) if abilities.substitutes else None
     rule = abilities.queue if scenario.queue == "easy" else scenario.queue
     waits = explain_waits(inputs)

@@ -35,6 +35,7 @@ from gpuplanner.decision.decision_types import (
     Decision,
     MissingEvidence,
     Saving,
+    find_fleet_abilities,
     find_stated_ownership,
 )
 from gpuplanner.decision.layout_planning import (
@@ -56,7 +57,7 @@ from gpuplanner.decision.study import Headline, Study, build_headline, build_pro
 from gpuplanner.decision.team_fairness import assess_fairness
 from gpuplanner.forecast.growth_and_announced_demand import complete_until
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW, expected_gpu_hours, tomorrow
-from gpuplanner.hardware.actuators import find_default_actuator, find_scenario_abilities
+from gpuplanner.hardware.actuators import find_default_actuator
 from gpuplanner.hardware.catalog import actuators_by_source, export_command, facts, has_list_price
 from gpuplanner.hardware.power_carbon_and_prices import find_carbon_factor, find_gpu_hour_price
 from gpuplanner.ingest.dataset import Dataset
@@ -114,8 +115,8 @@ def _choose_within_limit(comparison: Comparison, scenario: Scenario) -> Comparis
     assert comparison.today is not None
     minutes = scenario.max_added_wait_minutes
     before = comparison.today.gpu_hours_promised or comparison.today.gpu_hours or 0.0
-    fleet = history(scenario).fleet
-    abilities = find_scenario_abilities(scenario, fleet.gpu_model)
+    job_history = history(scenario)
+    fleet, abilities = job_history.fleet, find_fleet_abilities(scenario, job_history)
     rows = []
     for row in comparison.policies:
         reason = POLICIES[row.policy].find_obstacle(abilities, fleet) if row.policy in POLICIES else None

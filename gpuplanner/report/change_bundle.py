@@ -30,7 +30,7 @@ from gpuplanner.decision.comparison_record import (
     study_comparison,
 )
 from gpuplanner.decision.decision_text import IDLE_ACTIONS, MAX_LISTED_NODES, format_node_list
-from gpuplanner.decision.decision_types import WAIT_TOLERANCE_MINUTES, Decision
+from gpuplanner.decision.decision_types import WAIT_TOLERANCE_MINUTES, Decision, Measure
 from gpuplanner.decision.plan_rehearsal import make_drain_rule
 from gpuplanner.decision.policy_comparison import POLICIES
 from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, FleetRules, PoolRule, TenantQuota
@@ -300,6 +300,7 @@ def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[st
         "NODES": format_node_list(nodes), "NODE": (nodes or [""])[0],
         "SCRIPT": bundle.path_of("change.sh") if nodes else "",
         "GPUS": str(sum(len(rules.todays_layouts[node]) for node in nodes)),
+        "PATCHED": "nodes and clusterpolicies" if nodes or bundle.path_of("policy.sh") in bundle.files else "nodes",
         "PARTS": str(len(parts)),
         "PART_GPUS": str(max((sum(len(rules.todays_layouts[node]) for node in part) for part in parts), default=0)),
         "TOTAL": str(sum(map(len, rules.todays_layouts.values()))),
@@ -477,7 +478,7 @@ def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_typ
     gpu_model = load_model(rules.gpu_model)
     change = find_change_cost(scenario, gpu_model)
     returned = rules.returned or decision.financial_impact.ownership == OWNERSHIP_RENTED
-    rules = replace(rules, returned=returned, quotas=tuple(_read_quotas(scenario, gpu_model)))
+    rules = replace(rules, returned=returned, quotas=tuple(_read_quotas(scenario, gpu_model, decision.measures)))
     drain, emptying, changed = make_drain_rule(scenario, change), "", rules.layout_plan().filter("changed")["node"]
     emptying_s = emptying_times(scenario, [*changed.unique(), *rules.released])
     if emptying_s is not None and drain.scope == "node":
@@ -591,10 +592,13 @@ def write_handover_folder(scenario: Scenario, comparison: Comparison, out: str |
     return Path(out) / (README_FILE if bundle is not None else "workbook.xlsx")
 
 
-def _read_quotas(scenario: Scenario, gpu_model: GpuModel) -> Iterator[TenantQuota]:
-    """Read the quotas of teams for a GPU model; flavors of other GPU models are left out."""
+def _read_quotas(scenario: Scenario, gpu_model: GpuModel, measures: Sequence[Measure] = ()) -> Iterator[TenantQuota]:
+    """Read the quotas of teams for a GPU model; flavors of other GPU models are left out.
+
+    Where one of the measures raises limits, there are none: the recorded quotas would take the raised ones back.
+    """
     file = data_folder(scenario.data) / "queue_quotas.parquet"
-    if not file.exists():
+    if not file.exists() or any(measure.action == "raise_limit" for measure in measures):
         return
     table = read_table(file, QueueQuotas)
     share = pl.col("profile").map_elements(gpu_model.gpu_fraction, return_dtype=pl.Float64).fill_null(1.0)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.decision_types import Measure
 from gpuplanner.decision.policy_layouts import TenantQuota
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
@@ -152,8 +153,10 @@ def test_quotas_are_those_of_the_cluster_that_was_read(tmp_path: Path) -> None:
     write_dataset(read_kubernetes([*actuators, tmp_path / "queues.json"]), tmp_path / "data")
     scenario = Scenario(data=str(tmp_path / "data"), actuator="mig-manager")
     gpu_model = history(scenario).fleet.gpu_model
-    [quota] = _read_quotas(scenario, gpu_model)
+    [quota] = _read_quotas(scenario, gpu_model, [Measure("release", "Release 2 of 8 GPUs", 6)])
     share = gpu_model.gpu_fraction("1g.10gb")
     assert (quota.tenant, quota.cohort, quota.lend) == ("ads", "web", None)
     assert quota.gpus == pytest.approx(6 + 7 * share)
     assert quota.borrow == pytest.approx(2 + 7 * share)
+    raised = Measure("raise_limit", "Raise the limit of ads from 6 to 8 GPUs", 8)
+    assert not list(_read_quotas(scenario, gpu_model, [raised]))
