@@ -56,14 +56,10 @@ class Block(nn.Module):
                 (self.q_proj(h), self.heads), (self.k_proj(h), self.kv_heads), (self.v_proj(h), self.kv_heads),
             )
         )  # fmt: skip
-        mixed = functional.scaled_dot_product_attention(
-            q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads
-        )
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
         x = x + self.o_proj(mixed.transpose(1, 2).reshape(batch, length, hidden))
         h = self.norm2(x)
-        inner = (
-            functional.silu(self.gate_proj(h)) * self.up_proj(h) if self.gated else functional.gelu(self.up_proj(h))
-        )
+        inner = functional.silu(self.gate_proj(h)) * self.up_proj(h) if self.gated else functional.gelu(self.up_proj(h))
         return x + self.down_proj(inner)
 
 

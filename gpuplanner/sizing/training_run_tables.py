@@ -20,6 +20,7 @@ from gpuplanner.sizing.model_architecture import (
     MAX_PARAMETER_COUNT_DIFFERENCE_FRACTION,
     Architecture,
     compare_params,
+    find_nearest_preset,
     find_preset,
     infer_mlp_width,
     parse_params_label,
@@ -45,6 +46,7 @@ from gpuplanner.sizing.training_run_row_parsing import (
     read_number_column,
     resolve_row_words,
     resolve_word,
+    split_zero_stage,
 )
 
 MODEL_SHAPE_COLUMNS = ("layers", "hidden", "heads", "kv_heads", "vocab")
@@ -102,13 +104,19 @@ def _read_row_model(items: tuple[tuple[str, str], ...], tool: str) -> RowArchite
     elif labelled and params and abs(labelled / params - 1) > _MAX_PARAMETER_LABEL_DIFFERENCE_FRACTION:
         subject = f"params: {params:.4g} is not the {labelled:.4g} of the name"
         row_model.clashes.append(f"{subject}: read as {params:.4g}")
-    near = nearest_names(name, facts("model_presets")["preset"].to_list()) if name and not known_architecture else []
-    hint = f" (is {near[0]} meant?)" if near else ""
-    lacks = [column for column in ("layers", "hidden") if not shape[column]]
+    params, lacks = params or labelled, [column for column in ("layers", "hidden") if not shape[column]]
+    if lacks and (near := find_nearest_preset(name, params)):
+        row_model.model = replace(
+            near, **{column: size for column, size in shape.items() if size and column != "hidden"}
+        )
+        subject = f"model: {name or 'without a name'} is not known and {' and '.join(lacks)} not given"
+        row_model.clashes.append(
+            f"{subject}: read as {near.name} with {row_model.model.layers} layers; add layers and hidden"
+        )
+        return row_model
+    near_names = nearest_names(name, facts("model_presets")["preset"].to_list()) if name else []
+    hint = f" (is {near_names[0]} meant?)" if near_names else ""
     row_model.lacking = [f"{column}: not given, no preset of this name{hint}; add it" for column in lacks]
-    params = params or labelled
-    if not params and not lacks:
-        row_model.lacking.append("params: not given, no preset of this name; add it")
     if not row_model.lacking:
         _build_row_model(row_model, row, tool, shape, params or 0.0)
     return row_model
@@ -132,6 +140,10 @@ def _build_row_model(
     plain = style_facts.get("gated") == "0" or any(family in name.lower() for family in families)
     style: dict[str, Any] = {"gated": not plain, "bias": plain, "norm": "layer" if plain else "rms"}
     style["tied"] = style_facts.get("tied") == "1"
+    if not params:
+        usual = Architecture(name, **shape, ffn=round(shape["hidden"] * (4 if plain else 8 / 3)), **style)
+        params = usual.params()
+        row_model.lacking.append(f"params: assumed {params:.3g}, by an MLP of the usual width")
     if style_facts.get("ffn") == "4h" or (plain and "gpt" in name.lower()):
         architecture = Architecture(name, **shape, ffn=4 * shape["hidden"], **style)
         label = parse_params_label(name) is not None or float(f"{params:.3g}") == params
@@ -169,8 +181,8 @@ class RowTrainingJob:
     replicas.
 
     ``alternatives`` are the same job with other values of settings that were not stated and matter; the bound covers
-    them. ``clashes`` are contradictory statements with the value used; they widen the bound. ``max_gib`` is the memory
-    of the largest GPU model that the row may mean.
+    them. ``clashes`` are contradictory statements and unknown words with the value used; they widen the bound.
+    ``max_gib`` is the memory of the largest GPU model that the row may mean.
     """
 
     tool: str
@@ -199,8 +211,8 @@ def read_row_job(row: Mapping[str, Any], *, tool: str | None = None) -> RowTrain
     >>> asked = read_row_job({"model": "llama-2-7b", "method": "lora", "framework": "peft"})
     >>> asked.job, asked.missing
     (None, ('seq_len: not given; add it',))
-    >>> "Did you mean lora" in read_row_job({"model": "llama-2-7b", "method": "lroa", "seq_len": 512}).missing[0]
-    True
+    >>> read_row_job({"model": "llama-2-7b", "method": "lroa", "seq_len": 512}).clashes
+    ("method: 'lroa' is not known: read as lora, the nearest known word",)
     """
     stated_cells = [
         (name, str(cell).strip()) for name in RUN_TABLE_INPUT_COLUMNS if (cell := row.get(name)) is not None
@@ -218,7 +230,7 @@ def make_job(architecture: Architecture, text: dict[str, str], seq: int, tool: s
 @functools.lru_cache(4096)
 def _read_row_job(items: tuple[tuple[str, str], ...], forced: str | None) -> RowTrainingJob:
     """Convert a row of a table of runs to a training job, if its settings suffice."""
-    text = dict(items)
+    text = split_zero_stage(dict(items))
     tool = forced or find_tool(text.get("framework"), text.get("source"))
     family, gpu_gib, max_gib = "?", None, None
     try:
