@@ -233,6 +233,12 @@ class TrainingJob:
         GELU is composed of elementary operations, each of which keeps what its gradient needs.
     loss_chunks, loss_gib
         Chunks of the loss; or GiB of fp32 logits that a chunk has at most.
+    reduce_bytes : float
+        Bytes an element of the copy of a sharded unit's gradients that is reduced; 0: they are reduced in place.
+    resharded : bool
+        Gathered weights are let go after forward; if not, a stage keeps all of its weights in 16 bit.
+    ddp_buckets : bool
+        Replicas reduce gradients in buckets that lie beside them and are as large.
     meter : {"allocated", "reserved", "device"}
         What the figure is compared with: the allocator, all that it holds, or nvidia-smi.
     """
@@ -288,6 +294,9 @@ class TrainingJob:
     reduce_bucket: float = 0.0
     allgather_bucket: float = 0.0
     live_params: float = 0.0
+    reduce_bytes: float = 0.0
+    resharded: bool = True
+    ddp_buckets: bool = False
     meter: str = "device"
     context_gib: float = 0.0
     communicators: int = 0

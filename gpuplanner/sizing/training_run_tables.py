@@ -260,6 +260,7 @@ def _situation_tags(row: ParsedRunRow, architecture: Architecture, ranks: int) -
     zero, precision = read_number_column(row.text, "zero_stage"), row.words["precision"]
     tags = {row.method.name, "sharded" if ranks > 1 else "single", *row.features}
     tags |= {"parts"} if read_count(row.text, "tp") * read_count(row.text, "pp") > 1 else set()
+    tags |= {"stages"} if read_count(row.text, "pp") > 1 else set()
     if row.method.adapts and row.method.has_rank:
         tags |= {"lora", *(["qlora"] if "quantised" in row.features else [])}
     if row.narrow:
@@ -354,11 +355,17 @@ def _make_row_job(
     optimizer = words["optimizer"] or resolve_word("optimizer", facts.get("optimizer", "adamw"))
     compiled = (words["compile"] or facts.get("torch_compile")) == "yes"
     pairs = "pairs" in row.features
+    accumulation = read_count(text, "grad_accum")
+    if parallel["pp"] > 1 and "grad_accum" not in text and words["device_map"] != "auto":
+        accumulation = parallel["pp"]
+        row.note.append(
+            f"grad_accum not stated: as many micro-batches are in flight as there are stages, {accumulation}"
+        )
     if pairs:
         row.note.append("pairs: two sequences each, a micro-batch counts pairs")
     micro, rank = read_count(text, "micro_batch") * (1 + pairs), int(method.counts["rank"] or facts["lora_rank"])
     job = TrainingJob(
-        architecture, seq, micro, read_count(text, "grad_accum"), method.name,
+        architecture, seq, micro, accumulation, method.name,
         embeddings_trained="embeddings" in row.features and not row.full,
         reference=pairs, regime=regime, adapter_regime=adapter_regime,
         embedding_copy_regime=facts.get("embedding_copy_regime", adapter_regime) if regime != "fp32" else "fp32",
@@ -384,7 +391,9 @@ def _make_row_job(
         gradients_freed=facts.get("gradients_freed") == "yes",
         frozen_gradients=facts.get("frozen_gradients") == "yes" and sharding == "fsdp",
         reduce_bucket=float(facts.get("reduce_bucket", 0)), allgather_bucket=float(facts.get("allgather_bucket", 0)),
-        live_params=float(facts.get("live_params", 0)), meter=facts["meter"], qkv_kept=facts.get("qkv_kept") == "yes",
+        live_params=float(facts.get("live_params", 0)), reduce_bytes=float(facts.get("reduce_bytes", 0)),
+        resharded=facts.get("resharded") != "no", ddp_buckets=facts.get("ddp_buckets") == "yes",
+        meter=facts["meter"], qkv_kept=facts.get("qkv_kept") == "yes",
         context_gib=float(facts.get("context_gib", 0)), communicators=int(facts.get("communicators", 0)),
     )  # fmt: skip
     note_assumptions(row, job)
