@@ -24,7 +24,7 @@ from gpuplanner.sizing.job_plans import (
 )
 from gpuplanner.sizing.learned_memory import PeakModel, shipped_peak_model
 from gpuplanner.sizing.llm_service_plans import describe_speed_evidence, format_serve_line
-from gpuplanner.sizing.memory_components import explain_peak
+from gpuplanner.sizing.memory_components import PEAK_MEMORY_COMPONENTS, explain_peak
 from gpuplanner.sizing.mig_slices import (
     SliceFit,
     describe_wide_speeds,
@@ -154,7 +154,7 @@ def size_job(request: SizingRequest, peaks: PeakModel | None = None, speeds: pl.
     ranked = _rank_plans(in_time or plans, by_time=not in_time)[:MAX_SHOWN_PLANS]
     if request.task == "serve":
         assumed += describe_speed_evidence(model.name, ((plan.gpu_model, plan.profile) for plan in ranked))
-    multipliers = np.exp(peaks.logs(tool)).tolist()
+    multipliers = np.exp(peaks.logs(tool)[: len(PEAK_MEMORY_COMPONENTS)]).tolist()
     ranked[:3] = [_explain_plan(plan, plans, fits, request, multipliers) for plan in ranked[:3]]
     return JobSizing(
         ModelSize(model.name, model.params(), model.params(active=True)),

@@ -350,9 +350,24 @@ def _reject_job_field(name: str, expected: str, got: object) -> NoReturn:
     raise ScenarioError(f"job, {name}", expected, repr(got), f"Fix {name}.")
 
 
+def describe_layout(job: TrainingJob) -> str:
+    """Describe how a job is laid out over GPUs: sharding, kinds of parallelism, and whether the model has experts.
+
+    Examples
+    --------
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> job = TrainingJob(load_preset("mixtral-8x7b"), 512, pp=2, dp=4, sharding="zero1")
+    >>> describe_layout(job), describe_layout(TrainingJob(load_preset("gpt2"), 512))
+    ('zero1 pp experts', 'one GPU')
+    """
+    parallel = [name for name in ("tp", "pp", "cp", "ep") if getattr(job, name) > 1]
+    sharding = [job.sharding or "ddp"] if job.shards > 1 else []
+    return " ".join([*sharding, *parallel, *(["experts"] if job.model.experts else [])]) or "one GPU"
+
+
 def describe_training_kind(job: TrainingJob) -> str:
-    """Describe what determines memory: method, precision, and whether weights are quantised."""
-    return f"{job.method} {job.regime}{' narrow' if job.quantization else ''}"
+    """Describe what determines memory: method, precision, whether weights are quantised, and the layout over GPUs."""
+    return f"{job.method} {job.regime}{' narrow' if job.quantization else ''} on {describe_layout(job)}"
 
 
 def compute_log_job_size(job: TrainingJob) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError, TraceFormatError, nearest_names
 from gpuplanner.core.units_and_number_formats import percent_text
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.sizing.learned_memory import MeasuredRuns, PeakModel, shipped_peak_model
+from gpuplanner.sizing.learned_memory import MeasuredRuns, PeakModel, predict_gib, shipped_peak_model
 from gpuplanner.sizing.memory_components import BYTES_PER_GIB, PEAK_MEMORY_COMPONENTS, peak_gib, unmetered_bytes
 from gpuplanner.sizing.model_architecture import (
     MAX_PARAMETER_COUNT_DIFFERENCE_FRACTION,
@@ -27,6 +27,7 @@ from gpuplanner.sizing.model_architecture import (
 )
 from gpuplanner.sizing.training_job import (
     GENERIC_TOOL,
+    TOOLS_WITHOUT_RECIPE,
     TrainingJob,
     compute_log_job_size,
     describe_training_kind,
@@ -417,8 +418,10 @@ RUN_TABLE_OUTPUT_COLUMNS = ("predicted_gib", "upper_gib", "p_oom", "family", "to
 """Columns that a prediction adds to a table of runs."""
 TOOL_MEASURED, TOOL_NOT_MEASURED, NOT_PREDICTED = "tool measured", "tool not measured", "not predicted"
 """Values of ``level``: the tool has measured runs; it has none; the row has no prediction."""
-CLASH_LOG_MARGIN = 0.25
-"""Logarithm of the factor by which a bound is wider where a row contradicts itself."""
+CLASH_LOG_RADIUS = 0.3
+"""Logarithm of the factor to the 95 % bound that an unknown word or a contradiction alone would make; radii add by
+squares.
+"""
 _ALTERNATIVE_LOG_MARGIN = 0.05
 """Logarithm of the factor by which a bound exceeds the largest peak under other values of unstated settings."""
 
@@ -449,11 +452,11 @@ def predict_row(row_job: RowTrainingJob, model: PeakModel, *, gpu_gib: float | N
     if row_job.job is None:
         words, note = "; ".join(row_job.missing), "; ".join(row_job.note)
         return PeakPrediction(None, None, None, row_job.family, row_job.tool, NOT_PREDICTED, words, note)
-    knobs = np.exp(model.logs(row_job.label))
-    peaks = [float(np.dot(peak_gib(job), knobs)) * row_job.unit for job in (row_job.job, *row_job.alternatives)]
-    is_known_tool, decided = row_job.tool != GENERIC_TOOL, not lacks_deciding_settings(row_job)
+    parts = np.array([peak_gib(job) for job in (row_job.job, *row_job.alternatives)]) * row_job.unit
+    peaks = predict_gib(parts, model.logs(row_job.label)).tolist()
+    is_known_tool, decided = row_job.tool not in TOOLS_WITHOUT_RECIPE, not lacks_deciding_settings(row_job)
     radius = model.radius(row_job.label, is_known_tool=is_known_tool, job=row_job.job, decided=decided)
-    radius += CLASH_LOG_MARGIN * bool(row_job.clashes)
+    radius = math.hypot(radius, CLASH_LOG_RADIUS if row_job.clashes else 0.0)
     largest_alternative = max((peak * math.exp(_ALTERNATIVE_LOG_MARGIN) for peak in peaks[1:]), default=0.0)
     max_gib = gpu_gib or row_job.max_gib
     upper = max(
