@@ -300,8 +300,10 @@ class PeakModel:
         """Layouts over GPUs that have runs."""
         return frozenset(kind.rpartition(" on ")[2] for kinds in self.kinds.values() for kind in kinds)
 
-    def radius(self, tool: str, *, is_known_tool: bool, job: TrainingJob | None = None, decided: bool = False) -> float:
-        """Return the logarithm of the factor from prediction to 95 % bound.
+    def list_distances(
+        self, tool: str, *, is_known_tool: bool, job: TrainingJob | None = None, decided: bool = False
+    ) -> dict[str, float]:
+        """List how far a job is from measured runs: in words, with the radius that each distance alone would make.
 
         Parameters
         ----------
@@ -310,26 +312,42 @@ class PeakModel:
         is_known_tool : bool
             Whether the table of tool facts has it.
         job : TrainingJob, optional
-            Widens the bound for an architecture without runs, and for jobs larger or smaller than all runs.
+            Widens the bound for an architecture or a layout without runs, and outside the sizes of all runs.
         decided : bool
-            Whether nothing that matters was assumed, which narrows the bound of an unknown tool.
+            Whether nothing that matters was assumed, which narrows the bound.
         """
         unknown_radius = min(self.generic, MAX_RADIUS_OF_FULLY_STATED_ROWS) if decided else self.generic
-        is_documented = is_known_tool and decided and (job is None or job.n_gpus == 1)
-        tool_radius = self.radii.get(tool, self.unseen if is_documented else unknown_radius)
+        if tool in self.radii:
+            distances = {f"runs of {tool} were measured": self.radii[tool]}
+        elif not is_known_tool:
+            distances = {
+                "the tool has no known defaults" if decided else "tool and settings are assumed": unknown_radius
+            }
+        elif decided and (job is None or job.n_gpus == 1):
+            distances = {f"defaults of {tool} are from its documentation, no run was measured": self.unseen}
+        else:
+            where = "settings are assumed" if not decided else "no run on several GPUs was measured"
+            distances = {f"defaults of {tool} are from its documentation, {where}": unknown_radius}
         if job is None:
-            return tool_radius
+            return distances
         if (kinds := self.kinds.get(tool)) and describe_training_kind(job) not in kinds:
-            tool_radius = max(tool_radius, self.unseen)  # the tool has runs, but not of this method and layout
-        architecture_radius = self.architecture if self.models and job.model.name not in self.models else 0.0
-        layout_radius = self.layout if self.layouts and describe_layout(job) not in self.layouts else 0.0
+            distances = {
+                f"no run of {tool} with {describe_training_kind(job)} was measured": max(
+                    self.unseen, *distances.values()
+                )
+            }
+        if self.models and job.model.name not in self.models:
+            distances[f"no run of {job.model.name} was measured"] = self.architecture
+        if self.layouts and describe_layout(job) not in self.layouts:
+            distances[f"no run on {describe_layout(job)} was measured"] = self.layout
         within = self.extents.get(tool, self.extents.get("", ()))
-        return math.hypot(
-            tool_radius,
-            architecture_radius,
-            layout_radius,
-            self.beyond * _log_distance_outside(compute_log_job_size(job), within),
-        )
+        if (outside := _log_distance_outside(compute_log_job_size(job), within)) > 0:
+            distances["smaller or larger than all measured runs"] = self.beyond * outside
+        return distances
+
+    def radius(self, tool: str, *, is_known_tool: bool, job: TrainingJob | None = None, decided: bool = False) -> float:
+        """Return the logarithm of the factor from prediction to 95 % bound: distances add by their squares."""
+        return math.hypot(*self.list_distances(tool, is_known_tool=is_known_tool, job=job, decided=decided).values())
 
     def few_radius(self, rows: int, *, is_known_tool: bool) -> float:
         """Return the radius after some runs of a tool, between those of no run and of `MIN_FEW_ROWS`."""
@@ -440,10 +458,16 @@ def combine_radius(residuals: Floats, prior_radius: float) -> float:
     It is at least the noise of a measured peak in a prediction from so many rows, by Student's t.
     """
     count = len(residuals)
-    spread = STANDARD_NORMAL_P95 * float(np.sqrt(np.mean(residuals**2))) if count else 0.0
-    weight = count / (count + 20.0)
-    floor = PEAK_NOISE_FRACTION * STUDENT_T_P95_BY_SIZE.get(count, 1.8) * math.sqrt(1 + 1 / max(count, 1))
+    student, next_row = STUDENT_T_P95_BY_SIZE.get(count, 1.8), math.sqrt(1 + 1 / max(count, 1))
+    free = count / max(1, count - OWN_TERMS)
+    spread = student * next_row * math.sqrt(free * float(np.mean(residuals**2))) if count else 0.0
+    weight = count / (count + PRIOR_RADIUS_ROWS)
+    floor = PEAK_NOISE_FRACTION * student * next_row
     return max(floor, math.sqrt((1 - weight) * prior_radius**2 + weight * spread**2))
+
+
+OWN_TERMS, PRIOR_RADIUS_ROWS = 2, 5.0
+"""Terms that few own rows decide, a factor and a constant; and own rows that count as much as all other tools."""
 
 
 def find_run_size_range(runs: MeasuredRuns) -> RunSizeRange:

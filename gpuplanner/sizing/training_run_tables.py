@@ -454,9 +454,14 @@ def predict_row(row_job: RowTrainingJob, model: PeakModel, *, gpu_gib: float | N
         return PeakPrediction(None, None, None, row_job.family, row_job.tool, NOT_PREDICTED, words, note)
     parts = np.array([peak_gib(job) for job in (row_job.job, *row_job.alternatives)]) * row_job.unit
     peaks = predict_gib(parts, model.logs(row_job.label)).tolist()
-    is_known_tool, decided = row_job.tool not in TOOLS_WITHOUT_RECIPE, not lacks_deciding_settings(row_job)
-    radius = model.radius(row_job.label, is_known_tool=is_known_tool, job=row_job.job, decided=decided)
-    radius = math.hypot(radius, CLASH_LOG_RADIUS if row_job.clashes else 0.0)
+    # That every sequence is full is the largest case: the bound covers the others as it is.
+    decided = all(text.startswith((*_UNDECISIVE_REMARKS, "packing: assumed")) for text in row_job.missing)
+    distances = model.list_distances(
+        row_job.label, is_known_tool=row_job.tool not in TOOLS_WITHOUT_RECIPE, job=row_job.job, decided=decided
+    )
+    if row_job.clashes:
+        distances["words are unknown or contradict each other"] = CLASH_LOG_RADIUS
+    radius = math.hypot(*distances.values())
     largest_alternative = max((peak * math.exp(_ALTERNATIVE_LOG_MARGIN) for peak in peaks[1:]), default=0.0)
     max_gib = gpu_gib or row_job.max_gib
     upper = max(
@@ -472,7 +477,7 @@ def predict_row(row_job: RowTrainingJob, model: PeakModel, *, gpu_gib: float | N
             if len(probabilities) == 1
             else (probabilities[0] + sum(probabilities[1:]) / len(probabilities[1:])) / 2
         )
-    notes = list(row_job.note)
+    notes = [*row_job.note, f"bound {upper / peaks[0]:.2f} times: {', '.join(distances)}"]
     if model.has_tool(row_job.label) and (score := model.accuracy.get(row_job.family)):
         notes.append(f"accuracy of {row_job.family}: {percent_text(score[0])} over {score[1]} runs of left-out sources")
     level = TOOL_MEASURED if model.has_tool(row_job.label) else TOOL_NOT_MEASURED
@@ -592,4 +597,8 @@ def list_unread_rows(table: pl.DataFrame) -> list[str]:
 
 def lacks_deciding_settings(row_job: RowTrainingJob) -> bool:
     """Whether a row does not state settings that decide its peak."""
-    return any(not text.startswith(("heads", "framework")) for text in row_job.missing)
+    return any(not text.startswith(_UNDECISIVE_REMARKS) for text in row_job.missing)
+
+
+_UNDECISIVE_REMARKS = ("heads", "framework")
+"""Beginnings of remarks on what is missing and hardly affects a peak."""
