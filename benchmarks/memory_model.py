@@ -194,7 +194,7 @@ def _cover_after_five(
     shares, widths = [], []
     for knobs, rest, residuals in drawn:
         predicted = predict_gib(rest.parts, knobs)
-        upper = np.maximum(predicted * np.exp(combine_radius(residuals, prior)), rest.worst)
+        upper = np.maximum(predicted * np.exp(combine_radius(residuals, prior, is_known_tool=known)), rest.worst)
         shares.append((rest.measured <= upper).mean())
         widths.append(np.median(upper / rest.measured))
     return float(np.mean(shares)), float(np.mean(widths))
@@ -285,8 +285,8 @@ def _page(table: pl.DataFrame, found: Evaluation) -> str:
         "\n## After a few runs of your own\n",
         "Mean accuracy over 100 draws on the rows that were not drawn, without and with the drawn rows: a factor, a",
         "constant and, with more rows, each multiplier are learned. `all` is fitted and evaluated on all rows: an",
-        "upper limit for any parameters. The spread of factor and constant was set on these draws; the bound after five rows",
-        "comes from the other tools.\n",
+        "upper limit for any parameters. The spread of factor and constant was set on these draws; the bound after",
+        "five rows comes from the other tools.\n",
         _table(after, tuple(after[0])),
         "\n## Ablation: one part removed at a time\n",
         _table(without, tuple(without[0])),

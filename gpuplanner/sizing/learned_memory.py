@@ -445,14 +445,14 @@ def learn_own_runs(model: PeakModel, runs: MeasuredRuns) -> PeakModel:
         residuals = np.log(tool_runs.measured / predict_gib(tool_runs.parts, knobs))
         prior_radius = model.radii.get(name) or model.few_radius(len(tool_runs), is_known_tool=is_known_tool)
         tools[name], rows[name] = multipliers_by_component(knobs), rows.get(name, 0) + len(tool_runs)
-        radii[name] = round(combine_radius(residuals, prior_radius), 4)
+        radii[name] = round(combine_radius(residuals, prior_radius, is_known_tool=is_known_tool), 4)
         extents[name] = _union_size_ranges(find_run_size_range(tool_runs), extents.get(name, ()))
         kinds[name] = tuple(sorted({*kinds.get(name, ()), *tool_runs.kinds}))
     models = tuple(sorted({*model.models, *runs.models}))
     return replace(model, tools=tools, radii=radii, rows=rows, extents=extents, models=models, kinds=kinds)
 
 
-def combine_radius(residuals: Floats, prior_radius: float) -> float:
+def combine_radius(residuals: Floats, prior_radius: float, *, is_known_tool: bool = True) -> float:
     """Combine the radius of other tools after few rows with the spread of the tool's own rows, by their number.
 
     It is at least the noise of a measured peak in a prediction from so many rows, by Student's t.
@@ -461,13 +461,15 @@ def combine_radius(residuals: Floats, prior_radius: float) -> float:
     student, next_row = STUDENT_T_P95_BY_SIZE.get(count, 1.8), math.sqrt(1 + 1 / max(count, 1))
     free = count / max(1, count - OWN_TERMS)
     spread = student * next_row * math.sqrt(free * float(np.mean(residuals**2))) if count else 0.0
-    weight = count / (count + PRIOR_RADIUS_ROWS)
+    weight = count / (count + PRIOR_RADIUS_ROWS[is_known_tool])
     floor = PEAK_NOISE_FRACTION * student * next_row
     return max(floor, math.sqrt((1 - weight) * prior_radius**2 + weight * spread**2))
 
 
-OWN_TERMS, PRIOR_RADIUS_ROWS = 2, 5.0
-"""Terms that few own rows decide, a factor and a constant; and own rows that count as much as all other tools."""
+OWN_TERMS, PRIOR_RADIUS_ROWS = 2, {True: 20.0, False: 5.0}
+"""Terms that few own rows decide, a factor and a constant; and own rows that count as much as all other tools, by
+whether the tool is in the table of training tools.
+"""
 
 
 def find_run_size_range(runs: MeasuredRuns) -> RunSizeRange:
