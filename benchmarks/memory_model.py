@@ -16,17 +16,19 @@ import numpy as np
 import polars as pl
 from memory_fit.evaluate import Evaluation, accuracy_of, evaluate, scored
 from memory_fit.fitting import few_rows, fit_model
+from memory_fit.other_words import reword
 
 from gpuplanner.sizing.learned_memory import (
     Floats,
     MeasuredRuns,
+    combine_radius,
     fit_log_multipliers,
     format_peak_model,
     list_sources,
     predict_gib,
 )
 from gpuplanner.sizing.memory_components import PEAK_MEMORY_COMPONENTS
-from gpuplanner.sizing.training_job import GENERIC_TOOL, TrainingJob, load_methods
+from gpuplanner.sizing.training_job import GENERIC_TOOL, TrainingJob, describe_layout, load_methods
 from gpuplanner.sizing.training_run_tables import collect_measured_runs, predict_table, read_row_job
 
 ROOT = Path(__file__).parents[1]
@@ -85,17 +87,36 @@ def bounds(table: pl.DataFrame) -> list[dict[str, Any]]:
         tool=pl.Series([each.label for each in asked]),
         built=pl.Series(["?" if each.job is None else each.job.model.name for each in asked]),
         fold=table.select(READ_HERE).hash_rows(seed=1) % FOLDS,
+        layout=pl.Series(["?" if each.job is None else describe_layout(each.job) for each in asked]),
+        size=pl.Series(["?" if each.job is None else _third(each.job) for each in asked]),
     )
     levels = {
         "known tool": ["tool", "fold"],
         "new architecture": ["tool", "built"],
+        "new layout over GPUs": ["tool", "layout"],
+        "new range of sizes": ["tool", "size"],
         "new tool": ["tool"],
     }
-    return [
+    rows = [
         *(_bound(name, keyed, by) for name, by in levels.items()),
+        _bound("layout of no tool", keyed, ["layout"]),
         _bound("tool not known", keyed, ["tool"], tool=GENERIC_TOOL),
         _bound("tool not known, its adapters stated", _adapters_stated(keyed), ["tool"], tool=GENERIC_TOOL),
     ]
+    worded = reword(keyed)
+    bare = worded.with_columns(pl.lit(None, pl.String).alias(name) for name in SHAPE)
+    rows.append(_bound("new tool, other words", worded, ["tool"]))
+    rows.append(_bound("tool not known, other words, shape by name", bare, ["tool"], tool=GENERIC_TOOL))
+    return rows
+
+
+SHAPE = ("params", "layers", "hidden", "heads", "kv_heads", "vocab")
+"""Columns without which the shape of a model follows from its name."""
+
+
+def _third(job: TrainingJob) -> str:
+    """Small, middle or large, by parameters."""
+    return "small" if job.model.params() < 3e9 else "middle" if job.model.params() < 2e10 else "large"
 
 
 def _adapters_stated(table: pl.DataFrame) -> pl.DataFrame:
@@ -114,23 +135,32 @@ def _adapters_stated(table: pl.DataFrame) -> pl.DataFrame:
 def _bound(name: str, table: pl.DataFrame, by: list[str], tool: str | None = None) -> dict[str, Any]:
     """Each group of rows answered by a model that was learned from the rows of no such group."""
     answers = []
+    table = table.with_columns(tool_left="tool")
     for key, part in table.group_by(by, maintain_order=True):
         out = pl.all_horizontal(pl.col(column) == value for column, value in zip(by, key, strict=True))
         rest = table.filter(~out)
-        if len(by) > 1 and not rest.filter(pl.col("tool") == key[0])["measured_peak_gib"].drop_nulls().len():
+        if len(by) > 1 and key[0] and not rest.filter(pl.col("tool") == key[0])["measured_peak_gib"].drop_nulls().len():
             continue  # of its tool nothing else was measured
-        generic = collect_measured_runs(rest, tool=GENERIC_TOOL)[0] if tool else None
+        generic = collect_measured_runs(rest, tool=GENERIC_TOOL)[0]
         answers.append(predict_table(part, fit_model(collect_measured_runs(rest)[0], generic=generic), tool=tool))
-    told = pl.concat(answers).with_columns(pl.col("measured_peak_gib", "gpu_mem_gib").cast(pl.Float64, strict=False))
+    every = pl.concat(answers)
+    told = every.filter(pl.col("predicted_gib").is_not_null()).with_columns(
+        pl.col("measured_peak_gib", "gpu_mem_gib").cast(pl.Float64, strict=False)
+    )
     held = told.filter(pl.col("measured_peak_gib") > 0)
     lost = told.filter(status="oom")
     free = held.filter(pl.col("measured_peak_gib") <= 0.8 * pl.col("gpu_mem_gib"))
     return {
         "holdout": name,
         "rows": len(held),
+        "not predicted": len(every) - len(told),
         "accuracy": float(accuracy_of(held["predicted_gib"].to_numpy(), held["measured_peak_gib"].to_numpy()).mean()),
+        "least accuracy of a tool": min(
+            float(accuracy_of(part["predicted_gib"].to_numpy(), part["measured_peak_gib"].to_numpy()).mean())
+            for _, part in held.group_by("tool_left")
+        ),
         "cover": held.select((pl.col("measured_peak_gib") <= pl.col("upper_gib")).mean()).item(),
-        "width": held.select((pl.col("upper_gib") / pl.col("predicted_gib")).mean()).item(),
+        "bound / measured, median": held.select((pl.col("upper_gib") / pl.col("measured_peak_gib")).median()).item(),
         "runs out of memory, risk above 5 %": f"{(lost['p_oom'] > RISK).sum()} of {len(lost)}",
         "20 % of the memory unused, risk below 5 %": free.select((pl.col("p_oom") < RISK).mean()).item(),
     }
@@ -148,8 +178,26 @@ def few(table: pl.DataFrame) -> list[dict[str, Any]]:
                 drawn = few_rows(own, knobs, draws=100, seed=1, few=count, known=known)
                 row[f"without {count}"] = _mean([(knobs, rest) for _, rest, _ in drawn])
                 row[f"after {count}"] = _mean([(learned, rest) for learned, rest, _ in drawn])
+            others = ~runs.is_from(source)
+            cover = _cover_after_five(drawn, runs.select(others), generic.select(others), known=known)
+            row |= dict(zip(("cover after 5", "bound / measured"), cover, strict=True))
             rows.append(row | {"all": _mean([(fit_log_multipliers(own, knobs, widen=10.0), own)])})
     return rows
+
+
+def _cover_after_five(
+    drawn: list[tuple[Floats, MeasuredRuns, Floats]], others: MeasuredRuns, generic: MeasuredRuns, *, known: bool
+) -> tuple[float, float]:
+    """Share of the other rows below the bound after five, and the bound over the prediction; nothing of the source."""
+    model = fit_model(others, generic=generic)
+    prior = model.few if known else model.few_generic
+    shares, widths = [], []
+    for knobs, rest, residuals in drawn:
+        predicted = predict_gib(rest.parts, knobs)
+        upper = np.maximum(predicted * np.exp(combine_radius(residuals, prior, is_known_tool=known)), rest.worst)
+        shares.append((rest.measured <= upper).mean())
+        widths.append(np.median(upper / rest.measured))
+    return float(np.mean(shares)), float(np.mean(widths))
 
 
 def _mean(answers: list[tuple[Floats, MeasuredRuns]]) -> float:
@@ -227,15 +275,18 @@ def _page(table: pl.DataFrame, found: Evaluation) -> str:
         f"memory of their GPU were predicted to fit. Not predicted: {found.not_predicted.rows} rows.",
         "\n## Bounds and risk by holdout\n",
         "Predictions come from a model fitted without similar rows: a fifth of the rows of a tool, one",
-        "architecture of a tool, a tool, a tool with its facts; in the last row the runs also state rank and",
-        "matrices of their adapters. A stated GPU limits the bound. The last two columns are the risk of",
-        "running out of memory for runs that did, and for runs whose measured peak leaves 20 % of the memory.",
-        "`size` accepts a risk of 5 % by default.\n",
+        "architecture, layout or range of sizes of a tool, a tool, a layout of all tools, a tool with its facts.",
+        "Where adapters are stated, the runs also state their rank and matrices. Other words: 40 % of words and names",
+        "of models were replaced by such as users write (`benchmarks/memory_fit/other_words.py`), most of which are",
+        "not known; shape by name: layers and widths follow from the name alone. A stated GPU limits the bound. The",
+        "last two columns are the risk of running out of memory for runs that did, and for runs whose measured peak",
+        "leaves 20 % of the memory. `size` accepts a risk of 5 % by default.\n",
         _table(reach, tuple(reach[0])),
         "\n## After a few runs of your own\n",
-        "Mean accuracy over 100 draws on the rows that were not drawn, without and with the drawn rows. `all`",
-        "is fitted and evaluated on all rows: an upper limit for any parameters. The weight of a tool's first",
-        "rows was set on these draws.\n",
+        "Mean accuracy over 100 draws on the rows that were not drawn, without and with the drawn rows: a factor, a",
+        "constant and, with more rows, each multiplier are learned. `all` is fitted and evaluated on all rows: an",
+        "upper limit for any parameters. The spread of factor and constant was set on these draws; the bound after",
+        "five rows comes from the other tools.\n",
         _table(after, tuple(after[0])),
         "\n## Ablation: one part removed at a time\n",
         _table(without, tuple(without[0])),

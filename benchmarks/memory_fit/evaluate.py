@@ -186,7 +186,7 @@ def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame,
         If there is no such source.
     """
     runs, held = collect_measured_runs(table)
-    names, chosen = list_sources(runs), None
+    generic, names, chosen = collect_measured_runs(table, tool=GENERIC_TOOL)[0], list_sources(runs), None
     if leave is not None:
         chosen = _label(leave)
         if chosen not in names:
@@ -198,7 +198,9 @@ def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame,
         mine = runs.is_from(name)
         if chosen not in (None, name):
             continue
-        model = fit_model(runs.select(~mine)) if len(names) > 1 else shipped_peak_model()
+        others = ~mine
+        rest = fit_model(runs.select(others), generic=generic.select(others)) if len(names) > 1 else None
+        model = rest or shipped_peak_model()
         knobs = np.log(np.array([model.knobs[each] for each in PEAK_MEMORY_COMPONENTS]))
         predicted[mine] = predict_gib(runs.parts[mine], knobs)
         upper[mine] = np.maximum(predicted[mine] * np.exp(model.unseen), runs.worst[mine])

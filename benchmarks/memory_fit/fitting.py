@@ -25,6 +25,8 @@ from gpuplanner.sizing.learned_memory import (
 
 LEVEL = 0.95
 """Share of runs that stay below a bound."""
+UNCHECKED_SHARE = 0.25
+"""Share of the variance of an unknown tool's peaks that stays for a tool whose facts were not checked on runs."""
 _SMALLEST = 0.03
 _DRAWS = 20
 _FAR = 0.4
@@ -67,18 +69,20 @@ def fit_model(
                 few[False].append(
                     _few_radius(generic.select(runs.is_from(name)), fit_log_multipliers(others), seed, known=False)
                 )
-    architecture, beyond = _far(runs, everybody)
+    architecture, layout, beyond = _far(runs, everybody)
+    checked, unknown = _unseen(runs, runs), 0.8 if generic is None else _unseen(runs, generic)
     return PeakModel(
         provenance=provenance,
         knobs=multipliers_by_component(everybody),
         tools=tools,
         radii=radii,
-        unseen=_unseen(runs, runs),
-        generic=0.8 if generic is None else _unseen(runs, generic),
+        unseen=math.sqrt(checked**2 + UNCHECKED_SHARE * max(0.0, unknown**2 - checked**2)),
+        generic=unknown,
         few=max(few[True], default=0.15),
         rows={name: int(runs.is_from(name).sum()) for name in names},
         few_generic=max(few[False], default=0.4),
         architecture=architecture,
+        layout=layout,
         beyond=beyond,
         models=tuple(sorted(set(runs.models))),
         extents={
@@ -140,9 +144,9 @@ def _crossed(runs: MeasuredRuns, centre: Floats, folds: int = 5) -> Floats:
     return residuals
 
 
-def _far(runs: MeasuredRuns, centre: Floats) -> tuple[float, float]:
-    """What a bound widens by for an unseen architecture and for a factor of e in size, each left out within a tool."""
-    near, new, slopes = [], [], []
+def _far(runs: MeasuredRuns, centre: Floats) -> tuple[float, float, float]:
+    """What a bound widens by for a new architecture, layout, and factor of e in size, each left out within a tool."""
+    near, new, other, slopes = [], [], [], []
     for name in list_sources(runs):
         own = runs.select(runs.is_from(name))
         near.append(_crossed(own, centre))
@@ -150,6 +154,11 @@ def _far(runs: MeasuredRuns, centre: Floats) -> tuple[float, float]:
             out = np.array([each == model for each in own.models], dtype=np.bool_)
             if not out.all():
                 new.append(_left_out(own, out, centre))
+        layouts = [kind.rpartition(" on ")[2] for kind in own.kinds]
+        for layout in sorted(set(layouts)):
+            out = np.array([each == layout for each in layouts], dtype=np.bool_)
+            if not out.all():
+                other.append(_left_out(own, out, centre))
         for size in range(own.extent.shape[1]):
             edge = np.median(own.extent[:, size])
             out = own.extent[:, size] > edge
@@ -159,10 +168,17 @@ def _far(runs: MeasuredRuns, centre: Floats) -> tuple[float, float]:
             far = past > _FAR
             slopes.append((_left_out(own, out, centre)[far], past[far]))
     base = quantile(np.concatenate(near), LEVEL)
-    strange = quantile(np.concatenate(new), LEVEL) if new else 0.0
+    strange, laid = (_floored(np.concatenate(each)) if each else 0.0 for each in (new, other))
     beyond = [np.sqrt(np.maximum(0.0, above**2 - base**2)) * (above > 0) / past for above, past in slopes]
     each = np.concatenate(beyond) if beyond else np.zeros(0)
-    return math.sqrt(max(0.0, strange**2 - base**2)), max(0.05, quantile(each, LEVEL)) if len(each) else 0.05
+    slope = max(0.05, quantile(each, LEVEL)) if len(each) else 0.05
+    return math.sqrt(max(0.0, strange**2 - base**2)), math.sqrt(max(0.0, laid**2 - base**2)), slope
+
+
+def _floored(above: Floats) -> float:
+    """Upper quantile of residuals, at least what noise alone would give in so few rows."""
+    floor = STUDENT_T_P95_BY_SIZE.get(len(above), STANDARD_NORMAL_P95) * PEAK_NOISE_FRACTION
+    return max(floor * math.sqrt(1 + 1 / len(above)), quantile(above, LEVEL))
 
 
 def _left_out(runs: MeasuredRuns, out: NDArray[np.bool_], centre: Floats) -> Floats:

@@ -1,7 +1,9 @@
-"""Training runs of transformers and peft on the GPU at hand, for ``benchmarks/training_runs.py`` to hold against.
+"""Training runs on the GPU at hand, with which ``benchmarks/training_runs.py`` and ``memory_model.py`` compare.
 
-``python benchmarks/on_gpu/measure_training.py SHAPES.csv OUT.csv`` runs each row in a process of its own, with random
-weights and nothing to download. It needs PyTorch, transformers, peft and accelerate, and nothing of gpuplanner.
+``python benchmarks/on_gpu/measure_training.py SHAPES.csv OUT.csv [SECONDS]`` runs each row in a process of its own,
+with random weights and nothing to download; rows that would start after the seconds are left out. It needs PyTorch,
+transformers, peft and accelerate, and nothing of gpuplanner. Column ``framework`` chooses the program: transformers and
+peft train by transformers.Trainer, pytorch, accelerate and lightning by loops in ``training_loops.py``.
 """
 
 import csv
@@ -13,9 +15,10 @@ import sys
 import time
 from pathlib import Path
 
-PRESETS = Path(__file__).resolve().parents[2] / "gpuplanner" / "catalog" / "facts" / "model_presets.csv"
+PRESETS = Path(__file__).resolve().parents[2] / "gpuplanner" / "hardware" / "facts" / "model_presets.csv"
 STEPS = 10
 GIB = 2.0**30
+STARTED = time.monotonic()
 KINDS = {
     "phi": "Phi", "pythia": "GPTNeoX", "mistral": "Mistral", "qwen2.5": "Qwen2", "qwen3": "Qwen3",
     "gemma-2": "Gemma2", "gpt2": "GPT2", "opt": "OPT", "bert": "Bert", "roberta": "Roberta", "xlm": "Roberta",
@@ -77,6 +80,10 @@ class Same:
 
 def run(row):
     """Train for some steps; peaks in GiB as allocator, allocator's pool and device have them, and seconds a step."""
+    if row["framework"] in ("pytorch", "accelerate", "lightning"):
+        import training_loops
+
+        return training_loops.train(row)
     import peft
     import torch
     import transformers
@@ -107,6 +114,7 @@ def run(row):
         output_dir="/tmp/training_runs", max_steps=STEPS, per_device_train_batch_size=int(row["micro_batch"]),
         bf16=precision == "bf16-mixed" or lora, fp16=precision == "fp16-mixed", gradient_checkpointing=again,
         optim=row["optimizer"], report_to=[], save_strategy="no", logging_steps=1000, disable_tqdm=True,
+        torch_compile=row.get("torch_compile") == "yes", gradient_accumulation_steps=int(row.get("grad_accum") or 1),
     )  # fmt: skip
     ends = []
 
@@ -126,9 +134,11 @@ def run(row):
     }
 
 
-def measure(shapes, out):
+def measure(shapes, out, limit_s=float("inf")):
     """Each row in a process of its own, its result written at once; libraries are loaded before processes part."""
+    import accelerate  # noqa: F401
     import peft  # noqa: F401
+    import pytorch_lightning  # noqa: F401
     import transformers  # noqa: F401
 
     table = list(csv.DictReader(shapes.open()))
@@ -137,6 +147,9 @@ def measure(shapes, out):
         writer = csv.DictWriter(file, [*table[0], *(name for name in found if name not in table[0])])
         writer.writeheader()
         for row in table:
+            if time.monotonic() - STARTED > limit_s:
+                print("left out:", row["model"], row["framework"], flush=True)
+                continue
             read, write = os.pipe()
             if os.fork() == 0:
                 try:
@@ -153,4 +166,4 @@ def measure(shapes, out):
 
 
 if __name__ == "__main__":
-    measure(*map(Path, sys.argv[1:3]))
+    measure(*map(Path, sys.argv[1:3]), *map(float, sys.argv[3:]))

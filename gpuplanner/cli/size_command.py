@@ -256,7 +256,7 @@ def _show_job_plans(request: SizingRequest, peaks: PeakModel, speeds: pl.DataFra
         echo(f"it fits no MIG profile: it needs {needed_gib:,.0f} GiB")
     elif job_size.slices:
         show_frame(job_size.slice_table(), title="MIG profiles, with those that are too small")
-    echo(*(f"assumed: {line}" for line in job_size.assumed))
+    echo(*(f"assumed: {line}" for line in job_size.assumed), *job_size.bound)
 
 
 def _show_replicas(request: SizingRequest, *, as_json: bool) -> None:

@@ -26,11 +26,17 @@ from gpuplanner.hardware.power_carbon_and_prices import (
     find_gpu_hour_price,
     make_power_model,
 )
-from gpuplanner.sizing.learned_memory import PeakModel
+from gpuplanner.sizing.learned_memory import PeakModel, predict_gib
 from gpuplanner.sizing.memory_components import peak_gib
 from gpuplanner.sizing.model_architecture import Architecture, find_published_preset, parse_architecture
 from gpuplanner.sizing.serving_speed import ServingEstimate
-from gpuplanner.sizing.training_job import ADAPTABLE_MATRICES, GENERIC_TOOL, TrainingJob, resolve_tool_facts
+from gpuplanner.sizing.training_job import (
+    ADAPTABLE_MATRICES,
+    GENERIC_TOOL,
+    TOOLS_WITHOUT_RECIPE,
+    TrainingJob,
+    resolve_tool_facts,
+)
 from gpuplanner.sizing.training_run_row_parsing import resolve_word
 from gpuplanner.sizing.training_run_tables import make_job
 from gpuplanner.sizing.training_throughput import GpuSpec, estimate_tokens_per_s, find_gpu_spec
@@ -381,9 +387,8 @@ def iterate_shapes(
 
 def predict_peak_and_radius(job: TrainingJob, tool: str, peaks: PeakModel) -> tuple[float, float]:
     """Predict the peak memory of a job [GiB], and the logarithm of the factor from it to its 95 % upper bound."""
-    knobs = [float(knob) for knob in np.exp(peaks.logs(tool))]
-    peak = sum(knob * part for knob, part in zip(knobs, peak_gib(job), strict=True))
-    return peak, peaks.radius(tool, is_known_tool=True, job=job)
+    peak = float(predict_gib(np.array([peak_gib(job)]), peaks.logs(tool))[0])
+    return peak, peaks.radius(tool, is_known_tool=tool not in TOOLS_WITHOUT_RECIPE, job=job, decided=True)
 
 
 def iterate_training_plans(

@@ -22,9 +22,9 @@ from gpuplanner.sizing.job_plans import (
     resolve_request,
     tool_condition_tags,
 )
-from gpuplanner.sizing.learned_memory import PeakModel, shipped_peak_model
+from gpuplanner.sizing.learned_memory import MIN_FEW_ROWS, PeakModel, shipped_peak_model
 from gpuplanner.sizing.llm_service_plans import describe_speed_evidence, format_serve_line
-from gpuplanner.sizing.memory_components import explain_peak
+from gpuplanner.sizing.memory_components import PEAK_MEMORY_COMPONENTS, explain_peak
 from gpuplanner.sizing.mig_slices import (
     SliceFit,
     describe_wide_speeds,
@@ -36,6 +36,7 @@ from gpuplanner.sizing.model_architecture import Architecture
 from gpuplanner.sizing.request_lines_and_gpu_sharing import GpuRequest, format_request_lines
 from gpuplanner.sizing.training_job import (
     GENERIC_TOOL,
+    TOOLS_WITHOUT_RECIPE,
     ToolDefault,
     TrainingJob,
     find_tool,
@@ -65,6 +66,7 @@ class ModelSize:
 class JobSizing:
     """Plans for a model, the best first, with the assumptions about it and the tool.
 
+    ``bound`` says what the bound on the memory of the first plan rests on, what would narrow it, and what to measure.
     ``note`` is set if no plan meets the deadline; the fastest plans are shown then. ``slices`` has the probability of
     running out of memory on every slice of the GPU models, including slices that do not fit.
     """
@@ -75,6 +77,7 @@ class JobSizing:
     plans: tuple[JobPlan, ...]
     note: str | None = None
     slices: tuple[SliceFit, ...] = ()
+    bound: tuple[str, ...] = ()
 
     def plan_table(self) -> pl.DataFrame:
         """Make a table with one row per plan."""
@@ -91,7 +94,7 @@ class JobSizing:
         """Convert everything to values for JSON."""
         plans = [plan.to_dict() for plan in self.plans]
         values = {"model": self.model, "assumed": self.assumed, "tool_does": self.tool_does, "plans": plans}
-        values["slices"] = [asdict(fit) for fit in self.slices]
+        values |= {"bound": self.bound, "slices": [asdict(fit) for fit in self.slices]}
         plain: dict[str, Any] = to_plain(values if self.note is None else values | {"note": self.note})
         return plain
 
@@ -154,7 +157,7 @@ def size_job(request: SizingRequest, peaks: PeakModel | None = None, speeds: pl.
     ranked = _rank_plans(in_time or plans, by_time=not in_time)[:MAX_SHOWN_PLANS]
     if request.task == "serve":
         assumed += describe_speed_evidence(model.name, ((plan.gpu_model, plan.profile) for plan in ranked))
-    multipliers = np.exp(peaks.logs(tool)).tolist()
+    multipliers = np.exp(peaks.logs(tool)[: len(PEAK_MEMORY_COMPONENTS)]).tolist()
     ranked[:3] = [_explain_plan(plan, plans, fits, request, multipliers) for plan in ranked[:3]]
     return JobSizing(
         ModelSize(model.name, model.params(), model.params(active=True)),
@@ -163,6 +166,7 @@ def size_job(request: SizingRequest, peaks: PeakModel | None = None, speeds: pl.
         tuple(_add_request_lines(plan, rank, request, model, tool) for rank, plan in enumerate(ranked, start=1)),
         None if in_time else "no plan meets the deadline; the fastest ones are shown",
         tuple(fits) if request.boards else (),
+        _describe_bound(ranked[0].job, tool, peaks) if ranked[0].job else (),
     )
 
 
@@ -192,6 +196,22 @@ def _plan_order(plan: JobPlan) -> tuple[float, ...]:
         # As many are run as are needed: what counts is a token.
         return (cost is None, (gpus if cost is None else cost) / plan.tokens_per_s, gpus)
     return (gpus, cost is None, cost or 0.0, -plan.tokens_per_s, plan.p_oom)
+
+
+def _describe_bound(job: TrainingJob, tool: str, peaks: PeakModel) -> tuple[str, ...]:
+    """Describe what the bound on the memory of a plan rests on, what would narrow it, and what to measure."""
+    is_known_tool = tool not in TOOLS_WITHOUT_RECIPE
+    distances = peaks.list_distances(tool, is_known_tool=is_known_tool, job=job, decided=True)
+    now, named = math.hypot(*distances.values()), peaks.unseen
+    after_five = peaks.few_radius(MIN_FEW_ROWS, is_known_tool=is_known_tool)
+    ways = [] if is_known_tool or named >= now else [f"--tool NAME, to {math.exp(named):.2f} times on one GPU"]
+    ways += [] if after_five >= now else [f"{MIN_FEW_ROWS} measured runs of yours, to {math.exp(after_five):.2f} times"]
+    lines = [f"bound: {math.exp(now):.2f} times the expected memory, as {'; '.join(distances)}"]
+    if ways:
+        learn = "a row each in RUNS.csv; gpuplanner size --learn RUNS.csv -o MODEL.json, then --model-file MODEL.json"
+        lines.append(f"narrower with: {'; '.join(ways)}")
+        lines.append(f"measure: the largest memory of plan 1 and of other batches over 20 steps, {learn}")
+    return tuple(lines)
 
 
 def _rank_plans(plans: Sequence[JobPlan], *, by_time: bool) -> list[JobPlan]:

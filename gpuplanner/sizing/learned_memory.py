@@ -22,6 +22,7 @@ from gpuplanner.sizing.training_job import (
     GENERIC_TOOL,
     TrainingJob,
     compute_log_job_size,
+    describe_layout,
     describe_training_kind,
     find_tool,
 )
@@ -41,19 +42,21 @@ MAX_SOURCE_WEIGHT_ROWS = 20.0
 """Largest total weight of the runs of one source in a fit [rows]."""
 MIN_FEW_ROWS = 5
 """Runs of a tool from which its upper bound is that of ``PeakModel.few``."""
-TOOL_SHIFT_LOG_SD = {True: 0.03, False: 0.235}
-"""Standard deviation of the logarithm of the factor that all peaks of a tool share, by whether the tool is in the table
-of training tools.
+UNKNOWN_TOOL_LOG_SD = 0.235
+"""Standard deviation of the logarithm of the factor that all peaks of a tool share which nobody fitted."""
+# The root mean square over four public tables, 0.12, times what four leave open: 1.94 in 90 of 100.
+OWN_FACTOR_LOG_SD, OWN_OFFSET_SD = {True: 0.05, False: 0.10}, {True: 0.025, False: 0.05}
+"""Prior standard deviations of the two terms that own runs of a tool share: the logarithm of a factor, and a constant
+relative to their typical peak; by whether the tool is in the table of training tools.
 """
-# Of unknown ones the root mean square over four public tables, 0.12, times what four leave open: 1.94 in 90 of 100.
+OWN_RUN_NOISE_FRACTION = 0.12
+"""Scatter of own runs about their prediction while few are known: noise, and what the two terms cannot express."""
 STANDARD_NORMAL_P95 = 1.645
 """95 % point of the standard normal distribution."""
-MAX_RADIUS_OF_FULLY_STATED_ROWS = STANDARD_NORMAL_P95 * math.hypot(TOOL_SHIFT_LOG_SD[False], PEAK_NOISE_FRACTION)
+MAX_RADIUS_OF_FULLY_STATED_ROWS = STANDARD_NORMAL_P95 * math.hypot(UNKNOWN_TOOL_LOG_SD, PEAK_NOISE_FRACTION)
 """Largest logarithm of the factor from predicted peak to 95 % bound for an unknown tool, if every setting that decides
 the peak is stated.
 """
-COMMON_MULTIPLIERS_WEIGHT_ROWS = 8.0
-"""Weight of the multipliers common to all tools against a tool's own runs, as its first runs may be unusual [rows]."""
 TOOL_PRIOR_WIDTH = 1.5
 """Width of the prior of a tool's multipliers around those common to all tools, relative to the width of the prior of
 the common ones around 1.
@@ -104,9 +107,7 @@ class MeasuredRuns:
         return np.array([name == source for name in self.sources], dtype=np.bool_)
 
 
-def fit_log_multipliers(
-    runs: MeasuredRuns, centre: Floats | None = None, widen: float = 1.0, shift_sd: float = 0.0, shrink: float = 0.0
-) -> Floats:
+def fit_log_multipliers(runs: MeasuredRuns, centre: Floats | None = None, widen: float = 1.0) -> Floats:
     """Fit the logarithms of the component multipliers: robust least squares on log ratios with a normal prior.
 
     It minimises ``Σ w ρ((log m - log Σ e^θ c) / noise) + Σ ((θ - centre) / sd)²`` with Student's ρ of 4 degrees of
@@ -120,10 +121,6 @@ def fit_log_multipliers(
         Centre of the prior; default 0.
     widen : float
         Factor on the standard deviations of the prior.
-    shift_sd : float
-        Standard deviation of a shift that all multipliers share.
-    shrink : float
-        Rows by which the weight of the runs is reduced.
 
     Returns
     -------
@@ -139,32 +136,61 @@ def fit_log_multipliers(
     1.2
     """
     centre = np.zeros(len(PEAK_MEMORY_COMPONENTS)) if centre is None else centre
-    spread = np.diag((widen * np.array(list(MULTIPLIER_PRIOR_LOG_SD.values()))) ** 2) + shift_sd**2
-    precision = np.linalg.inv(spread)
-    theta, weights = centre.copy(), _row_weights(runs) * len(runs) / (len(runs) + shrink or 1.0)
+    spread = np.diag((widen * np.array(list(MULTIPLIER_PRIOR_LOG_SD.values()))) ** 2)
+    return _fit_terms(runs, centre, spread, _row_weights(runs), PEAK_NOISE_FRACTION)
+
+
+def _fit_terms(runs: MeasuredRuns, centre: Floats, spread: Floats, weights: Floats, noise: float) -> Floats:
+    """Fit the terms of `predict_gib` with a normal prior: logarithms of multipliers, and an offset if `centre` has one.
+
+    The offset counts in typical peaks of the runs, and so it is returned.
+    """
+    theta, precision, count = centre.copy(), np.linalg.inv(spread), len(PEAK_MEMORY_COMPONENTS)
     if not len(runs):
         return theta
+    typical = float(np.exp(np.log(predict_gib(runs.parts, centre[:count])).mean()))
     for _ in range(_NEWTON_STEPS):
-        scaled = runs.parts * np.exp(theta)
-        predicted = scaled.sum(axis=1)
+        predicted = predict_gib(runs.parts, np.append(theta[:count], theta[count:] * typical))
         residual = np.log(runs.measured / predicted)
-        robust_weights = weights * 5.0 / (4.0 + (residual / PEAK_NOISE_FRACTION) ** 2) / PEAK_NOISE_FRACTION**2
-        slope = scaled / predicted[:, None]
+        robust_weights = weights * 5.0 / (4.0 + (residual / noise) ** 2) / noise**2
+        slope = np.column_stack([runs.parts * np.exp(theta[:count]), np.full((len(runs), len(theta) - count), typical)])
+        slope /= predicted[:, None]
         curvature = (slope * robust_weights[:, None]).T @ slope + precision
         theta = theta + np.linalg.solve(curvature, slope.T @ (robust_weights * residual) - precision @ (theta - centre))
-    return theta
+    return np.append(theta[:count], theta[count:] * typical)
+
+
+LEAST_FRACTION_OF_COMPONENTS = 0.3
+"""Least predicted peak, as a fraction of the components' sum, whatever is subtracted from it."""
 
 
 def predict_gib(parts: Floats, knobs: Floats) -> Floats:
-    """Predict the peaks of runs [GiB] from their components and the logarithms of the components' multipliers."""
-    return np.asarray(parts @ np.exp(knobs), dtype=np.float64)
+    """Predict the peaks of runs [GiB] from their components.
+
+    Parameters
+    ----------
+    parts : numpy.ndarray, shape (n, 9)
+        Components [GiB].
+    knobs : numpy.ndarray, shape (9,) or (10,)
+        Logarithms of the components' multipliers, and of a tool with own runs the memory that is added [GiB].
+    """
+    count = len(PEAK_MEMORY_COMPONENTS)
+    total = parts @ np.exp(knobs[:count])
+    return np.asarray(np.maximum(total + knobs[count:].sum(), LEAST_FRACTION_OF_COMPONENTS * total), dtype=np.float64)
 
 
 def learn_tool(runs: MeasuredRuns, centre: Floats, *, is_known_tool: bool = True) -> Floats:
-    """Fit a tool's own multipliers around the common ones: one row shifts all, more rows separate them."""
-    return fit_log_multipliers(
-        runs, centre, TOOL_PRIOR_WIDTH, TOOL_SHIFT_LOG_SD[is_known_tool], COMMON_MULTIPLIERS_WEIGHT_ROWS
-    )
+    """Fit a tool's own terms around the common multipliers: a factor and a constant, with more rows each multiplier.
+
+    Settings that its rows do not state are those of one user and one tool: such rows count as others do.
+    """
+    count = len(PEAK_MEMORY_COMPONENTS)
+    spread = np.zeros((count + 1, count + 1))
+    own_sd = TOOL_PRIOR_WIDTH * np.array(list(MULTIPLIER_PRIOR_LOG_SD.values()))
+    spread[:count, :count] = np.diag(own_sd**2) + OWN_FACTOR_LOG_SD[is_known_tool] ** 2
+    spread[count, count] = OWN_OFFSET_SD[is_known_tool] ** 2
+    weights = np.full(len(runs), min(1.0, MAX_SOURCE_WEIGHT_ROWS / max(1, len(runs))))
+    return _fit_terms(runs, np.append(centre[:count], 0.0), spread, weights, OWN_RUN_NOISE_FRACTION)
 
 
 def list_sources(runs: MeasuredRuns) -> Sequence[str]:
@@ -182,7 +208,7 @@ def _row_weights(runs: MeasuredRuns) -> Floats:
     return weights
 
 
-PEAK_MODEL_FORMAT = "gpuplanner peak model 1"
+PEAK_MODEL_FORMAT = "gpuplanner peak model 2"
 """Name and version of the file format of memory models."""
 PEAK_MODEL_FILE_NAME = "memory_model.json"
 """Shipped memory model; ``python benchmarks/memory_model.py --write`` makes it."""
@@ -211,24 +237,26 @@ class PeakModel:
     radii : Mapping
         Tool → logarithm of the factor that 95 % of its runs stay below.
     unseen : float
-        Radius of a known tool without runs, from the spread between sources.
+        Radius of a tool with facts and without runs on one GPU, for a row that says all that decides its peak: between
+        that of a tool whose facts were checked on other runs and that of an unknown one, as nothing was checked here.
+        On several GPUs such a tool has the radius of an unknown one.
     generic : float
-        Radius of an unknown tool.
+        Radius of an unknown tool, from tools that were left out with all their facts.
     few : float
         Radius after `MIN_FEW_ROWS` runs of a tool: the largest of the few tools for which this was measured.
     rows : Mapping
         Tool → number of runs fitted.
     few_generic : float
         As `few`, for an unknown tool.
-    architecture, beyond : float
-        What a bound widens by, as logarithms that add by their squares: for an architecture without runs, and
-        for each factor of e by which a job is larger or smaller than all runs.
+    architecture, layout, beyond : float
+        What a bound widens by, as logarithms that add by their squares: for an architecture without runs, for a
+        layout over GPUs without runs, and for each factor of e by which a job is larger or smaller than all runs.
     models : tuple of str
         Architectures with runs.
     extents : Mapping
         Tool, or "" for all → lowest and highest logarithm of parameters, tokens of a micro-batch and GPUs.
     kinds : Mapping
-        Tool → training methods with precision that have runs.
+        Tool → training methods with precision and layout that have runs.
     accuracy : Mapping
         Family of jobs → mean accuracy and rows, each source left out in turn.
     """
@@ -243,6 +271,7 @@ class PeakModel:
     rows: Mapping[str, int] = field(default_factory=dict)
     few_generic: float = 0.4
     architecture: float = 0.0
+    layout: float = 0.0
     beyond: float = 0.0
     models: tuple[str, ...] = ()
     extents: Mapping[str, RunSizeRange] = field(default_factory=dict)
@@ -254,17 +283,27 @@ class PeakModel:
         return tool in self.tools
 
     def logs(self, tool: str) -> Floats:
-        """Return the logarithms of a tool's multipliers in the order of `PEAK_MEMORY_COMPONENTS`."""
+        """Return the terms of :func:`predict_gib` for a tool; memory is added only for tools with runs."""
         return self._logs[tool if tool in self.tools else None]
 
     @functools.cached_property
     def _logs(self) -> dict[str | None, Floats]:
         """Return the logarithms of the component multipliers by tool; the key None has those common to all tools."""
         every = [(None, self.knobs), *self.tools.items()]
-        return {tool: np.log([knobs[name] for name in PEAK_MEMORY_COMPONENTS]) for tool, knobs in every}
+        return {
+            tool: np.append(np.log([knobs[name] for name in PEAK_MEMORY_COMPONENTS]), knobs.get(OFFSET_NAME, 0.0))
+            for tool, knobs in every
+        }
 
-    def radius(self, tool: str, *, is_known_tool: bool, job: TrainingJob | None = None, decided: bool = False) -> float:
-        """Return the logarithm of the factor from prediction to 95 % bound.
+    @functools.cached_property
+    def layouts(self) -> frozenset[str]:
+        """Layouts over GPUs that have runs."""
+        return frozenset(kind.rpartition(" on ")[2] for kinds in self.kinds.values() for kind in kinds)
+
+    def list_distances(
+        self, tool: str, *, is_known_tool: bool, job: TrainingJob | None = None, decided: bool = False
+    ) -> dict[str, float]:
+        """List how far a job is from measured runs: in words, with the radius that each distance alone would make.
 
         Parameters
         ----------
@@ -273,21 +312,42 @@ class PeakModel:
         is_known_tool : bool
             Whether the table of tool facts has it.
         job : TrainingJob, optional
-            Widens the bound for an architecture without runs, and for jobs larger or smaller than all runs.
+            Widens the bound for an architecture or a layout without runs, and outside the sizes of all runs.
         decided : bool
-            Whether nothing that matters was assumed, which narrows the bound of an unknown tool.
+            Whether nothing that matters was assumed, which narrows the bound.
         """
         unknown_radius = min(self.generic, MAX_RADIUS_OF_FULLY_STATED_ROWS) if decided else self.generic
-        tool_radius = self.radii.get(tool, self.unseen if is_known_tool else unknown_radius)
+        if tool in self.radii:
+            distances = {f"runs of {tool} were measured": self.radii[tool]}
+        elif not is_known_tool:
+            distances = {
+                "the tool has no known defaults" if decided else "tool and settings are assumed": unknown_radius
+            }
+        elif decided and (job is None or job.n_gpus == 1):
+            distances = {f"defaults of {tool} are from its documentation, no run was measured": self.unseen}
+        else:
+            where = "settings are assumed" if not decided else "no run on several GPUs was measured"
+            distances = {f"defaults of {tool} are from its documentation, {where}": unknown_radius}
         if job is None:
-            return tool_radius
+            return distances
         if (kinds := self.kinds.get(tool)) and describe_training_kind(job) not in kinds:
-            tool_radius = max(tool_radius, self.unseen)  # the tool has runs, but not of this method and precision
-        architecture_radius = self.architecture if self.models and job.model.name not in self.models else 0.0
+            distances = {
+                f"no run of {tool} with {describe_training_kind(job)} was measured": max(
+                    self.unseen, *distances.values()
+                )
+            }
+        if self.models and job.model.name not in self.models:
+            distances[f"no run of {job.model.name} was measured"] = self.architecture
+        if self.layouts and describe_layout(job) not in self.layouts:
+            distances[f"no run on {describe_layout(job)} was measured"] = self.layout
         within = self.extents.get(tool, self.extents.get("", ()))
-        return math.hypot(
-            tool_radius, architecture_radius, self.beyond * _log_distance_outside(compute_log_job_size(job), within)
-        )
+        if (outside := _log_distance_outside(compute_log_job_size(job), within)) > 0:
+            distances["smaller or larger than all measured runs"] = self.beyond * outside
+        return distances
+
+    def radius(self, tool: str, *, is_known_tool: bool, job: TrainingJob | None = None, decided: bool = False) -> float:
+        """Return the logarithm of the factor from prediction to 95 % bound: distances add by their squares."""
+        return math.hypot(*self.list_distances(tool, is_known_tool=is_known_tool, job=job, decided=decided).values())
 
     def few_radius(self, rows: int, *, is_known_tool: bool) -> float:
         """Return the radius after some runs of a tool, between those of no run and of `MIN_FEW_ROWS`."""
@@ -337,12 +397,12 @@ def read_peak_model(text: str, *, source: str = "peak model") -> PeakModel:
         document: dict[str, Any] = json.loads(text)
         if document["format"] != PEAK_MODEL_FORMAT:
             raise KeyError(document["format"])
-        number_fields = ("unseen", "generic", "few", "few_generic", "architecture", "beyond")
+        number_fields = ("unseen", "generic", "few", "few_generic", "architecture", "layout", "beyond")
         return PeakModel(
             provenance=str(document["provenance"]),
             knobs={name: float(document["knobs"][name]) for name in PEAK_MEMORY_COMPONENTS},
             tools={
-                tool: {name: float(knobs[name]) for name in PEAK_MEMORY_COMPONENTS}
+                tool: {name: float(knobs[name]) for name in (*PEAK_MEMORY_COMPONENTS, OFFSET_NAME)}
                 for tool, knobs in document["tools"].items()
             },
             radii={tool: float(value) for tool, value in document["radii"].items()},
@@ -385,23 +445,31 @@ def learn_own_runs(model: PeakModel, runs: MeasuredRuns) -> PeakModel:
         residuals = np.log(tool_runs.measured / predict_gib(tool_runs.parts, knobs))
         prior_radius = model.radii.get(name) or model.few_radius(len(tool_runs), is_known_tool=is_known_tool)
         tools[name], rows[name] = multipliers_by_component(knobs), rows.get(name, 0) + len(tool_runs)
-        radii[name] = round(combine_radius(residuals, prior_radius), 4)
+        radii[name] = round(combine_radius(residuals, prior_radius, is_known_tool=is_known_tool), 4)
         extents[name] = _union_size_ranges(find_run_size_range(tool_runs), extents.get(name, ()))
         kinds[name] = tuple(sorted({*kinds.get(name, ()), *tool_runs.kinds}))
     models = tuple(sorted({*model.models, *runs.models}))
     return replace(model, tools=tools, radii=radii, rows=rows, extents=extents, models=models, kinds=kinds)
 
 
-def combine_radius(residuals: Floats, prior_radius: float) -> float:
+def combine_radius(residuals: Floats, prior_radius: float, *, is_known_tool: bool = True) -> float:
     """Combine the radius of other tools after few rows with the spread of the tool's own rows, by their number.
 
     It is at least the noise of a measured peak in a prediction from so many rows, by Student's t.
     """
     count = len(residuals)
-    spread = STANDARD_NORMAL_P95 * float(np.sqrt(np.mean(residuals**2))) if count else 0.0
-    weight = count / (count + 20.0)
-    floor = PEAK_NOISE_FRACTION * STUDENT_T_P95_BY_SIZE.get(count, 1.8) * math.sqrt(1 + 1 / max(count, 1))
+    student, next_row = STUDENT_T_P95_BY_SIZE.get(count, 1.8), math.sqrt(1 + 1 / max(count, 1))
+    free = count / max(1, count - OWN_TERMS)
+    spread = student * next_row * math.sqrt(free * float(np.mean(residuals**2))) if count else 0.0
+    weight = count / (count + PRIOR_RADIUS_ROWS[is_known_tool])
+    floor = PEAK_NOISE_FRACTION * student * next_row
     return max(floor, math.sqrt((1 - weight) * prior_radius**2 + weight * spread**2))
+
+
+OWN_TERMS, PRIOR_RADIUS_ROWS = 2, {True: 20.0, False: 5.0}
+"""Terms that few own rows decide, a factor and a constant; and own rows that count as much as all other tools, by
+whether the tool is in the table of training tools.
+"""
 
 
 def find_run_size_range(runs: MeasuredRuns) -> RunSizeRange:
@@ -417,9 +485,16 @@ def _union_size_ranges(first: RunSizeRange, second: RunSizeRange) -> RunSizeRang
     return tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(first, second, strict=True))
 
 
+OFFSET_NAME = "added_gib"
+"""Name of the memory that is added to all peaks of a tool [GiB], beside its multipliers."""
+
+
 def multipliers_by_component(logs: Floats) -> dict[str, float]:
-    """Convert the logarithms of multipliers to multipliers by the name of the component."""
-    return {name: round(float(np.exp(value)), 4) for name, value in zip(PEAK_MEMORY_COMPONENTS, logs, strict=True)}
+    """Convert the terms of :func:`predict_gib` to multipliers by the name of the component, and the memory added."""
+    count = len(PEAK_MEMORY_COMPONENTS)
+    by_name = dict(zip(PEAK_MEMORY_COMPONENTS, np.exp(logs[:count]).tolist(), strict=True))
+    by_name |= dict.fromkeys([OFFSET_NAME] * len(logs[count:]), float(logs[count:].sum()))
+    return {name: round(value, 4) for name, value in by_name.items()}
 
 
 PEAK_HEADROOM_FRACTION = 0.05

@@ -182,7 +182,10 @@ def gathered_bytes(job: TrainingJob) -> float:
         return 4.0 * max(layer, model.embedding_params() / t) + 2.0 * min(job.live_params, model.params() / t)
     # The unit at work, the one fetched ahead, and its gradient.
     units = 2 * narrow if job.frozen else 3 * narrow
-    return units * layer + 2.0 * ends
+    reduced = 0.0 if job.frozen else job.reduce_bytes * max(layer, model.embedding_params() / t)
+    if not job.resharded:
+        return 2.0 * stage_params(model, t, job.pp) + 2.0 * layer + reduced
+    return units * layer + 2.0 * ends + reduced
 
 
 def adapter_params(job: TrainingJob) -> float:
@@ -261,7 +264,8 @@ def layer_bytes(job: TrainingJob) -> tuple[float, float]:
     mlp = (6.0 if job.compiled else 8.0) * f if model.gated else 4.0 * f
     if job.composed_gelu and not job.compiled and not model.gated:
         mlp = _composed_gelu_bytes(job) * f
-    split = 4 * q + 4 * kv + mlp + (2 * q + 2 * kv if job.qkv_kept else 0.0)
+    routed = 4.0 * model.experts_active if model.experts else 0.0  # a token's input to each expert, and its output
+    split = 4 * q + 4 * kv + mlp + routed + (2 * q + 2 * kv if job.qkv_kept else 0.0)
     if frozen and not job.inputs_kept:
         outputs, split = 0.0, split - products
     if job.compiled:
@@ -370,8 +374,10 @@ def _parameter_value(name: str) -> float:
 
 
 def bucket_bytes(job: TrainingJob, params: float) -> float:
-    """Return the bytes of DeepSpeed's buckets for reducing gradients and gathering parameters, in 16 bits."""
+    """Return the bytes of buckets that gradients are reduced in and parameters gathered in."""
     trained = adapter_params(job) if job.frozen else params
+    if job.ddp_buckets and job.shards > 1 and job.sharding in ("", "ddp") and job.offload != "all":
+        return trained * regime_bytes(job.adapter_regime if job.frozen else job.regime)[1]
     return 2.0 * (min(job.reduce_bucket, 2 * trained) + min(job.allgather_bucket, trained))
 
 

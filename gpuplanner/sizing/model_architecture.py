@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -361,6 +362,44 @@ def find_preset(name: str | None) -> Architecture | None:
         _fold_model_name("-".join(words))
     )
     return load_presets()[preset_name] if preset_name else None
+
+
+_MAX_SIZE_RATIO_WITHIN_FAMILY = 1.6
+"""Ratio of parameters up to which a preset of the same family stands for a model before one nearer in size."""
+
+
+def find_nearest_preset(name: str, params: float | None) -> Architecture | None:
+    """Find the shipped architecture whose name a model's name contains, else one near in family and size.
+
+    The layers of the second are scaled to the parameters; without a parameter count there is none.
+
+    Examples
+    --------
+    >>> find_nearest_preset("Llama-3.1-8B-Instruct-custom", 8e9).layers
+    32
+    >>> find_nearest_preset("our-model", 6.7e9).name, find_nearest_preset("our-model", None)
+    ('llama-7b', None)
+    """
+    folded = _fold_model_name(name)
+    contained = [spelling for spelling in _presets_by_spelling() if len(spelling) > 3 and spelling in folded]
+    for spelling in sorted(contained, key=len, reverse=True):
+        preset = load_presets()[_presets_by_spelling()[spelling]]
+        if not params or 0.8 < preset.params() / params < 1.25:
+            return preset
+    if not params:
+        return None
+    family = re.match(r"[a-z]*", folded)
+    dense = [preset for preset in load_presets().values() if preset.kind == "decoder" and not preset.experts]
+    size_ratio = {preset.name: abs(math.log(preset.params() / params)) for preset in dense}
+    near = min(dense, key=lambda preset: size_ratio[preset.name])
+    if family and len(family[0]) > 2:
+        relatives = [preset for preset in dense if preset.name.startswith(family[0])]
+        kin = min(relatives, key=lambda preset: size_ratio[preset.name], default=near)
+        near = kin if size_ratio[kin.name] < math.log(_MAX_SIZE_RATIO_WITHIN_FAMILY) else near
+    if size_ratio[near.name] < math.log(1.05):
+        return near
+    ends = near.params() - near.layers * near.layer_params()
+    return replace(near, layers=max(1, round((params - ends) / near.layer_params())))
 
 
 def find_published_preset(name: str) -> Architecture | None:

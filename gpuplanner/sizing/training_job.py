@@ -233,6 +233,12 @@ class TrainingJob:
         GELU is composed of elementary operations, each of which keeps what its gradient needs.
     loss_chunks, loss_gib
         Chunks of the loss; or GiB of fp32 logits that a chunk has at most.
+    reduce_bytes : float
+        Bytes an element of the copy of a sharded unit's gradients that is reduced; 0: they are reduced in place.
+    resharded : bool
+        Gathered weights are let go after forward; if not, a stage keeps all of its weights in 16 bit.
+    ddp_buckets : bool
+        Replicas reduce gradients in buckets that lie beside them and are as large.
     meter : {"allocated", "reserved", "device"}
         What the figure is compared with: the allocator, all that it holds, or nvidia-smi.
     """
@@ -288,6 +294,9 @@ class TrainingJob:
     reduce_bucket: float = 0.0
     allgather_bucket: float = 0.0
     live_params: float = 0.0
+    reduce_bytes: float = 0.0
+    resharded: bool = True
+    ddp_buckets: bool = False
     meter: str = "device"
     context_gib: float = 0.0
     communicators: int = 0
@@ -341,9 +350,24 @@ def _reject_job_field(name: str, expected: str, got: object) -> NoReturn:
     raise ScenarioError(f"job, {name}", expected, repr(got), f"Fix {name}.")
 
 
+def describe_layout(job: TrainingJob) -> str:
+    """Describe how a job is laid out over GPUs: sharding, kinds of parallelism, and whether the model has experts.
+
+    Examples
+    --------
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> job = TrainingJob(load_preset("mixtral-8x7b"), 512, pp=2, dp=4, sharding="zero1")
+    >>> describe_layout(job), describe_layout(TrainingJob(load_preset("gpt2"), 512))
+    ('zero1 pp experts', 'one GPU')
+    """
+    parallel = [name for name in ("tp", "pp", "cp", "ep") if getattr(job, name) > 1]
+    sharding = [job.sharding or "ddp"] if job.shards > 1 else []
+    return " ".join([*sharding, *parallel, *(["experts"] if job.model.experts else [])]) or "one GPU"
+
+
 def describe_training_kind(job: TrainingJob) -> str:
-    """Describe what determines memory: method, precision, and whether weights are quantised."""
-    return f"{job.method} {job.regime}{' narrow' if job.quantization else ''}"
+    """Describe what determines memory: method, precision, whether weights are quantised, and the layout over GPUs."""
+    return f"{job.method} {job.regime}{' narrow' if job.quantization else ''} on {describe_layout(job)}"
 
 
 def compute_log_job_size(job: TrainingJob) -> tuple[float, float, float]:

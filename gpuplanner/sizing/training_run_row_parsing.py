@@ -176,6 +176,84 @@ def resolve_word(kind: str, text: str, *, column: str = "") -> str:
     raise ScenarioError(f"row, {column or kind}", f"one of {', '.join(spellings)}", repr(text), hint)
 
 
+@functools.lru_cache(4096)
+def read_nearest_word(kind: str, text: str, column: str) -> tuple[str, str]:
+    """Read the text of a cell as the known word that it contains or resembles, with a remark if it is not one.
+
+    An unknown text that contains and resembles none is read as if the column were empty.
+
+    Examples
+    --------
+    >>> read_nearest_word("optimizer", "adamw_bnb_8bit_v2", "optimizer")
+    ('adamw8bit', "optimizer: 'adamw_bnb_8bit_v2' is not known: read as adamw8bit, the nearest known word")
+    >>> read_nearest_word("precision", "posit", "precision")
+    ('', "precision: 'posit' is not known: read as if it were not stated; known are 32-true, bf16-true, fp16-true, ...")
+    """
+    try:
+        return resolve_word(kind, text, column=column), ""
+    except ScenarioError:
+        spellings, filler = _spellings_by_meaning(kind)
+    words = frozenset(_SEPARATOR_PATTERN.sub(" ", text.lower()).split()) - filler
+    contained = {
+        name: max((len(spelling) for spelling in word_sets if spelling <= words), default=0)
+        for name, word_sets in spellings.items()
+    }
+    most = max(contained.values(), default=0)
+    best = [name for name, count in contained.items() if count == most and most]
+    meanings = {" ".join(sorted(spelling)): name for name, sets in spellings.items() for spelling in sets}
+    near = [meanings[word] for word in nearest_names(" ".join(sorted(words)), meanings)]
+    if text.lstrip().startswith("-") or not (best or near):
+        known = ", ".join([*spellings][:3])
+        return "", f"{column}: {text!r} is not known: read as if it were not stated; known are {known}, ..."
+    chosen = (best or near)[0]
+    return chosen, f"{column}: {text!r} is not known: read as {chosen}, the nearest known word"
+
+
+@functools.lru_cache(1024)
+def find_nearest_method(text: str) -> tuple[str, str]:
+    """Find the spelling of a known training method that a text contains or resembles, and a remark if it is not one.
+
+    Examples
+    --------
+    >>> find_nearest_method("QLoRA-NF4"), find_nearest_method("lora")
+    (('qlora', "method: 'QLoRA-NF4' is not known: read as qlora, the nearest known word"), ('lora', ''))
+    """
+    try:
+        parse_method(text)
+    except ScenarioError:
+        if not re.search("[a-z]{2}", text.lower()):
+            raise
+        folded, names = _SEPARATOR_PATTERN.sub("_", text.lower()).strip("_"), methods_by_name()
+        contained = [name for name in names if len(name) > 2 and re.search(rf"(?<![a-z]){name}(?![a-z])", folded)]
+        near = sorted(contained, key=lambda name: (names[name] != "full", len(name)), reverse=True) or nearest_names(
+            folded, names
+        )
+        chosen, why = (near[0], "the nearest known word") if near else ("full", "which needs most")
+        return chosen, f"method: {text!r} is not known: read as {chosen}, {why}"
+    return text, ""
+
+
+_ZERO_STAGE_PATTERN = re.compile(
+    r"(?:deepspeed|ds)?[\s_-]*(?:zero|stage|z)[\s_-]*(?:stage)?[\s_-]*([0-3])(.*)", re.IGNORECASE
+)
+"""ZeRO stage as users write it, such as ``zero3-offload``, with what follows it."""
+
+
+def split_zero_stage(text: dict[str, str]) -> dict[str, str]:
+    """Return a row in which a ZeRO stage in words is a number, and off-loading that it names stands in its own column.
+
+    Examples
+    --------
+    >>> split_zero_stage({"zero_stage": "zero3-offload"})
+    {'zero_stage': '3', 'cpu_offload': 'all'}
+    """
+    match = _ZERO_STAGE_PATTERN.fullmatch(text.get("zero_stage", ""))
+    if not match:
+        return text
+    offload = {"cpu_offload": "all" if match[1] == "3" else "states"} if "offload" in match[2].lower() else {}
+    return offload | text | {"zero_stage": match[1]}
+
+
 @functools.lru_cache(1024)
 def parse_method(text: str) -> tuple[str, frozenset[str]]:
     """Parse a training method and its features.
@@ -218,9 +296,11 @@ _METHOD_BY_QUANTIZED_METHOD: Mapping[str, str] = {"qlora": "lora", "qdora": "dor
 """Plain method of each method whose name implies that the frozen model has 4 bit weights."""
 
 
-def parse_column(kind: str, row: Mapping[str, str], column: str) -> str:
-    """Resolve a column of a row; empty if absent."""
-    return resolve_word(kind, row[column], column=column) if column in row else ""
+def read_column_word(kind: str, row: Mapping[str, str], column: str, unknown: list[str]) -> str:
+    """Read the word in a column of a row, empty if absent; add a remark to the list if it is not known."""
+    word, remark = read_nearest_word(kind, row[column], column) if column in row else ("", "")
+    unknown += [remark] if remark else []
+    return word
 
 
 _MODULE_NAME_PATTERN = re.compile(r"[A-Za-z0-9_.-]+")
@@ -229,7 +309,7 @@ _MODULE_NAME_PATTERN = re.compile(r"[A-Za-z0-9_.-]+")
 
 @functools.lru_cache(1024)
 def parse_targets(text: str) -> tuple[str, ...]:
-    """Parse the adapted matrices in any naming of adapter libraries.
+    """Parse the adapted matrices in any naming of adapter libraries; names of no matrix are passed over if others are.
 
     Examples
     --------
@@ -237,13 +317,19 @@ def parse_targets(text: str) -> tuple[str, ...]:
     (('q', 'v'), ('q', 'k', 'v', 'o', 'gate', 'up', 'down'))
     """
     parts = _MODULE_NAME_PATTERN.findall(text) or [text]
-    named = {target for part in parts for target in resolve_word("target", part, column="lora_targets").split()}
-    return tuple(target for target in ADAPTABLE_MATRICES if target in named)
+    named = {target for part in parts for target in read_nearest_word("target", part, "lora_targets")[0].split()}
+    return tuple(target for target in ADAPTABLE_MATRICES if target in named) or ADAPTABLE_MATRICES
+
+
+def list_unknown_targets(text: str) -> list[str]:
+    """List the names among adapted matrices that no adapter library uses."""
+    parts = _MODULE_NAME_PATTERN.findall(text) or [text]
+    return [part for part in parts if read_nearest_word("target", part, "lora_targets")[1]]
 
 
 @dataclass
 class ParsedRunRow:
-    """A row with resolved words, and the notes collected while it is read."""
+    """A row with resolved words, and the notes collected while it is read; ``clashes`` lists unknown words too."""
 
     text: dict[str, str]
     tool: str
@@ -262,29 +348,33 @@ class ParsedRunRow:
 
 
 def resolve_row_words(text: dict[str, str], tool: str) -> ParsedRunRow:
-    """Resolve the texts of a row of a table of runs (method, precision, optimizer); unknown words are rejected."""
-    name, features = parse_method(text.get("method", "full"))
-    quantization = parse_column("quantization", text, "quantization")
+    """Resolve the texts of a row of a table of runs (method, precision, optimizer); unknown words are listed."""
+    unknown: list[str] = []
+    spelling, remark = find_nearest_method(text.get("method", "full"))
+    name, features = parse_method(spelling)
+    unknown += [remark] if remark else []
+    quantization = read_column_word("quantization", text, "quantization", unknown)
     quantization = "" if quantization == "none" else quantization or ("nf4-dq" if "quantised" in features else "")
     optimizer_name, _, optimizer_options = text.get("optimizer", "").partition(",")
     words = {
-        "precision": parse_column("precision", text, "precision"),
-        "optimizer": resolve_word("optimizer", optimizer_name) if optimizer_name.strip() else "",
-        "recompute": parse_column("recompute", text, "activation_checkpointing"),
-        "attention": parse_column("attention", text, "flash_attention"),
-        "offload": parse_column("offload", text, "cpu_offload"),
-        "compile": parse_column("switch", text, "torch_compile"),
-        "packing": parse_column("switch", text, "packing"),
-        "fsdp": parse_column("fsdp", text, "fsdp"),
-        "device_map": parse_column("device_map", text, "device_map"),
+        "precision": read_column_word("precision", text, "precision", unknown),
+        "optimizer": read_column_word(
+            "optimizer", {"optimizer": optimizer_name} if optimizer_name.strip() else {}, "optimizer", unknown
+        ),
+        "recompute": read_column_word("recompute", text, "activation_checkpointing", unknown),
+        "attention": read_column_word("attention", text, "flash_attention", unknown),
+        "offload": read_column_word("offload", text, "cpu_offload", unknown),
+        "compile": read_column_word("switch", text, "torch_compile", unknown),
+        "packing": read_column_word("switch", text, "packing", unknown),
+        "fsdp": read_column_word("fsdp", text, "fsdp", unknown),
+        "device_map": read_column_word("device_map", text, "device_map", unknown),
         "master": "yes"
         if "master" in optimizer_options.lower() and not {"no", "without"} & {*optimizer_options.lower().split()}
         else "",
     }
-    row = ParsedRunRow(text, tool, load_methods()[name], features, quantization, words)
+    row = ParsedRunRow(text, tool, load_methods()[name], features, quantization, words, unknown)
     if optimizer_options.strip() and not words["master"]:
-        expected = "a name, or a name and fp32 master"
-        raise ScenarioError("row, optimizer", expected, text["optimizer"], "Fix optimizer.")
+        row.clashes.append(f"optimizer: {optimizer_options.strip()!r} is not known: only a fp32 master copy is read")
     if row.full and quantization and quantization != "fp8":
         expected = "16 bit weights, or a method that trains beside them, such as lora"
         raise ScenarioError("row, quantization with full training", expected, text["quantization"], "Fix one of them.")
@@ -321,6 +411,9 @@ def note_contradictions(row: ParsedRunRow, architecture: Architecture, seq: int)
             add_clash(f"lora_rank is given with {row.method.name}, which has none: not read")
     if "lora_targets" in text and (row.method.targets or not row.method.adapts):
         add_clash(f"lora_targets is given with {row.method.name}, which has its own or none: not read")
+    if unknown := list_unknown_targets(text.get("lora_targets", "all")):
+        read = " ".join(parse_targets(text["lora_targets"]))
+        add_clash(f"lora_targets: {', '.join(map(repr, unknown))} not known: read as {read}")
     if "trained_layers" in text and row.method.base != "layers":
         add_clash(f"trained_layers is given with {row.method.name}: not read")
     if zero is not None and words["fsdp"] == "yes":

@@ -14,18 +14,20 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError, TraceFormatError, nearest_names
 from gpuplanner.core.units_and_number_formats import percent_text
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.sizing.learned_memory import MeasuredRuns, PeakModel, shipped_peak_model
+from gpuplanner.sizing.learned_memory import MeasuredRuns, PeakModel, predict_gib, shipped_peak_model
 from gpuplanner.sizing.memory_components import BYTES_PER_GIB, PEAK_MEMORY_COMPONENTS, peak_gib, unmetered_bytes
 from gpuplanner.sizing.model_architecture import (
     MAX_PARAMETER_COUNT_DIFFERENCE_FRACTION,
     Architecture,
     compare_params,
+    find_nearest_preset,
     find_preset,
     infer_mlp_width,
     parse_params_label,
 )
 from gpuplanner.sizing.training_job import (
     GENERIC_TOOL,
+    TOOLS_WITHOUT_RECIPE,
     TrainingJob,
     compute_log_job_size,
     describe_training_kind,
@@ -45,6 +47,7 @@ from gpuplanner.sizing.training_run_row_parsing import (
     read_number_column,
     resolve_row_words,
     resolve_word,
+    split_zero_stage,
 )
 
 MODEL_SHAPE_COLUMNS = ("layers", "hidden", "heads", "kv_heads", "vocab")
@@ -102,13 +105,19 @@ def _read_row_model(items: tuple[tuple[str, str], ...], tool: str) -> RowArchite
     elif labelled and params and abs(labelled / params - 1) > _MAX_PARAMETER_LABEL_DIFFERENCE_FRACTION:
         subject = f"params: {params:.4g} is not the {labelled:.4g} of the name"
         row_model.clashes.append(f"{subject}: read as {params:.4g}")
-    near = nearest_names(name, facts("model_presets")["preset"].to_list()) if name and not known_architecture else []
-    hint = f" (is {near[0]} meant?)" if near else ""
-    lacks = [column for column in ("layers", "hidden") if not shape[column]]
+    params, lacks = params or labelled, [column for column in ("layers", "hidden") if not shape[column]]
+    if lacks and (near := find_nearest_preset(name, params)):
+        row_model.model = replace(
+            near, **{column: size for column, size in shape.items() if size and column != "hidden"}
+        )
+        subject = f"model: {name or 'without a name'} is not known and {' and '.join(lacks)} not given"
+        row_model.clashes.append(
+            f"{subject}: read as {near.name} with {row_model.model.layers} layers; add layers and hidden"
+        )
+        return row_model
+    near_names = nearest_names(name, facts("model_presets")["preset"].to_list()) if name else []
+    hint = f" (is {near_names[0]} meant?)" if near_names else ""
     row_model.lacking = [f"{column}: not given, no preset of this name{hint}; add it" for column in lacks]
-    params = params or labelled
-    if not params and not lacks:
-        row_model.lacking.append("params: not given, no preset of this name; add it")
     if not row_model.lacking:
         _build_row_model(row_model, row, tool, shape, params or 0.0)
     return row_model
@@ -132,6 +141,10 @@ def _build_row_model(
     plain = style_facts.get("gated") == "0" or any(family in name.lower() for family in families)
     style: dict[str, Any] = {"gated": not plain, "bias": plain, "norm": "layer" if plain else "rms"}
     style["tied"] = style_facts.get("tied") == "1"
+    if not params:
+        usual = Architecture(name, **shape, ffn=round(shape["hidden"] * (4 if plain else 8 / 3)), **style)
+        params = usual.params()
+        row_model.lacking.append(f"params: assumed {params:.3g}, by an MLP of the usual width")
     if style_facts.get("ffn") == "4h" or (plain and "gpt" in name.lower()):
         architecture = Architecture(name, **shape, ffn=4 * shape["hidden"], **style)
         label = parse_params_label(name) is not None or float(f"{params:.3g}") == params
@@ -169,8 +182,8 @@ class RowTrainingJob:
     replicas.
 
     ``alternatives`` are the same job with other values of settings that were not stated and matter; the bound covers
-    them. ``clashes`` are contradictory statements with the value used; they widen the bound. ``max_gib`` is the memory
-    of the largest GPU model that the row may mean.
+    them. ``clashes`` are contradictory statements and unknown words with the value used; they widen the bound.
+    ``max_gib`` is the memory of the largest GPU model that the row may mean.
     """
 
     tool: str
@@ -199,8 +212,8 @@ def read_row_job(row: Mapping[str, Any], *, tool: str | None = None) -> RowTrain
     >>> asked = read_row_job({"model": "llama-2-7b", "method": "lora", "framework": "peft"})
     >>> asked.job, asked.missing
     (None, ('seq_len: not given; add it',))
-    >>> "Did you mean lora" in read_row_job({"model": "llama-2-7b", "method": "lroa", "seq_len": 512}).missing[0]
-    True
+    >>> read_row_job({"model": "llama-2-7b", "method": "lroa", "seq_len": 512}).clashes
+    ("method: 'lroa' is not known: read as lora, the nearest known word",)
     """
     stated_cells = [
         (name, str(cell).strip()) for name in RUN_TABLE_INPUT_COLUMNS if (cell := row.get(name)) is not None
@@ -218,7 +231,7 @@ def make_job(architecture: Architecture, text: dict[str, str], seq: int, tool: s
 @functools.lru_cache(4096)
 def _read_row_job(items: tuple[tuple[str, str], ...], forced: str | None) -> RowTrainingJob:
     """Convert a row of a table of runs to a training job, if its settings suffice."""
-    text = dict(items)
+    text = split_zero_stage(dict(items))
     tool = forced or find_tool(text.get("framework"), text.get("source"))
     family, gpu_gib, max_gib = "?", None, None
     try:
@@ -248,6 +261,7 @@ def _situation_tags(row: ParsedRunRow, architecture: Architecture, ranks: int) -
     zero, precision = read_number_column(row.text, "zero_stage"), row.words["precision"]
     tags = {row.method.name, "sharded" if ranks > 1 else "single", *row.features}
     tags |= {"parts"} if read_count(row.text, "tp") * read_count(row.text, "pp") > 1 else set()
+    tags |= {"stages"} if read_count(row.text, "pp") > 1 else set()
     if row.method.adapts and row.method.has_rank:
         tags |= {"lora", *(["qlora"] if "quantised" in row.features else [])}
     if row.narrow:
@@ -342,11 +356,17 @@ def _make_row_job(
     optimizer = words["optimizer"] or resolve_word("optimizer", facts.get("optimizer", "adamw"))
     compiled = (words["compile"] or facts.get("torch_compile")) == "yes"
     pairs = "pairs" in row.features
+    accumulation = read_count(text, "grad_accum")
+    if parallel["pp"] > 1 and "grad_accum" not in text and words["device_map"] != "auto":
+        accumulation = parallel["pp"]
+        row.note.append(
+            f"grad_accum not stated: as many micro-batches are in flight as there are stages, {accumulation}"
+        )
     if pairs:
         row.note.append("pairs: two sequences each, a micro-batch counts pairs")
     micro, rank = read_count(text, "micro_batch") * (1 + pairs), int(method.counts["rank"] or facts["lora_rank"])
     job = TrainingJob(
-        architecture, seq, micro, read_count(text, "grad_accum"), method.name,
+        architecture, seq, micro, accumulation, method.name,
         embeddings_trained="embeddings" in row.features and not row.full,
         reference=pairs, regime=regime, adapter_regime=adapter_regime,
         embedding_copy_regime=facts.get("embedding_copy_regime", adapter_regime) if regime != "fp32" else "fp32",
@@ -372,7 +392,9 @@ def _make_row_job(
         gradients_freed=facts.get("gradients_freed") == "yes",
         frozen_gradients=facts.get("frozen_gradients") == "yes" and sharding == "fsdp",
         reduce_bucket=float(facts.get("reduce_bucket", 0)), allgather_bucket=float(facts.get("allgather_bucket", 0)),
-        live_params=float(facts.get("live_params", 0)), meter=facts["meter"], qkv_kept=facts.get("qkv_kept") == "yes",
+        live_params=float(facts.get("live_params", 0)), reduce_bytes=float(facts.get("reduce_bytes", 0)),
+        resharded=facts.get("resharded") != "no", ddp_buckets=facts.get("ddp_buckets") == "yes",
+        meter=facts["meter"], qkv_kept=facts.get("qkv_kept") == "yes",
         context_gib=float(facts.get("context_gib", 0)), communicators=int(facts.get("communicators", 0)),
     )  # fmt: skip
     note_assumptions(row, job)
@@ -396,8 +418,10 @@ RUN_TABLE_OUTPUT_COLUMNS = ("predicted_gib", "upper_gib", "p_oom", "family", "to
 """Columns that a prediction adds to a table of runs."""
 TOOL_MEASURED, TOOL_NOT_MEASURED, NOT_PREDICTED = "tool measured", "tool not measured", "not predicted"
 """Values of ``level``: the tool has measured runs; it has none; the row has no prediction."""
-CLASH_LOG_MARGIN = 0.25
-"""Logarithm of the factor by which a bound is wider where a row contradicts itself."""
+CLASH_LOG_RADIUS = 0.3
+"""Logarithm of the factor to the 95 % bound that an unknown word or a contradiction alone would make; radii add by
+squares.
+"""
 _ALTERNATIVE_LOG_MARGIN = 0.05
 """Logarithm of the factor by which a bound exceeds the largest peak under other values of unstated settings."""
 
@@ -428,11 +452,16 @@ def predict_row(row_job: RowTrainingJob, model: PeakModel, *, gpu_gib: float | N
     if row_job.job is None:
         words, note = "; ".join(row_job.missing), "; ".join(row_job.note)
         return PeakPrediction(None, None, None, row_job.family, row_job.tool, NOT_PREDICTED, words, note)
-    knobs = np.exp(model.logs(row_job.label))
-    peaks = [float(np.dot(peak_gib(job), knobs)) * row_job.unit for job in (row_job.job, *row_job.alternatives)]
-    is_known_tool, decided = row_job.tool != GENERIC_TOOL, not lacks_deciding_settings(row_job)
-    radius = model.radius(row_job.label, is_known_tool=is_known_tool, job=row_job.job, decided=decided)
-    radius += CLASH_LOG_MARGIN * bool(row_job.clashes)
+    parts = np.array([peak_gib(job) for job in (row_job.job, *row_job.alternatives)]) * row_job.unit
+    peaks = predict_gib(parts, model.logs(row_job.label)).tolist()
+    # That every sequence is full is the largest case: the bound covers the others as it is.
+    decided = all(text.startswith((*_UNDECISIVE_REMARKS, "packing: assumed")) for text in row_job.missing)
+    distances = model.list_distances(
+        row_job.label, is_known_tool=row_job.tool not in TOOLS_WITHOUT_RECIPE, job=row_job.job, decided=decided
+    )
+    if row_job.clashes:
+        distances["words are unknown or contradict each other"] = CLASH_LOG_RADIUS
+    radius = math.hypot(*distances.values())
     largest_alternative = max((peak * math.exp(_ALTERNATIVE_LOG_MARGIN) for peak in peaks[1:]), default=0.0)
     max_gib = gpu_gib or row_job.max_gib
     upper = max(
@@ -448,7 +477,7 @@ def predict_row(row_job: RowTrainingJob, model: PeakModel, *, gpu_gib: float | N
             if len(probabilities) == 1
             else (probabilities[0] + sum(probabilities[1:]) / len(probabilities[1:])) / 2
         )
-    notes = list(row_job.note)
+    notes = [*row_job.note, f"bound {upper / peaks[0]:.2f} times: {', '.join(distances)}"]
     if model.has_tool(row_job.label) and (score := model.accuracy.get(row_job.family)):
         notes.append(f"accuracy of {row_job.family}: {percent_text(score[0])} over {score[1]} runs of left-out sources")
     level = TOOL_MEASURED if model.has_tool(row_job.label) else TOOL_NOT_MEASURED
@@ -568,4 +597,8 @@ def list_unread_rows(table: pl.DataFrame) -> list[str]:
 
 def lacks_deciding_settings(row_job: RowTrainingJob) -> bool:
     """Whether a row does not state settings that decide its peak."""
-    return any(not text.startswith(("heads", "framework")) for text in row_job.missing)
+    return any(not text.startswith(_UNDECISIVE_REMARKS) for text in row_job.missing)
+
+
+_UNDECISIVE_REMARKS = ("heads", "framework")
+"""Beginnings of remarks on what is missing and hardly affects a peak."""

@@ -95,7 +95,7 @@ def test_even_one_run_moves_its_tool_and_nobody_else(rows):
 
 def test_rows_that_cannot_be_read_are_named_and_the_others_are_learned_from(rows):
     mine = rows.filter(source="Lightning-AI/litgpt", status="ok").head(5).with_columns(
-        source=pl.lit("my trainer"), method=pl.Series(["lora", "lroa", "lora", "lora", "lora"])
+        source=pl.lit("my trainer"), method=pl.Series(["lora", "?", "lora", "lora", "lora"])
     )  # fmt: skip
     (said,) = list_unread_rows(mine)
     assert "row 2" in said
