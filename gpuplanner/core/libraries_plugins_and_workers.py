@@ -235,8 +235,8 @@ def _make_cache_class(folder: Path) -> type[Any]:
         """Load a compiled function from disk, or None; an index that cannot be read is discarded."""
         try:
             cached = numba_cache.load_overload(self, *arguments)
-        except (AttributeError, ImportError):
-            # The cached index names a class that has been renamed in the source since.
+        except Exception:  # of any kind, as pickle raises them
+            # A damaged file, or one that names a class that has been renamed in the source since.
             self.flush()
             cached = None
         if cached is None:

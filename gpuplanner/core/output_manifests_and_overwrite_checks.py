@@ -544,6 +544,17 @@ EXPECTED_OWN_FOLDER_TEXT = "a folder of its own"
 """Second part of an error message (the expected value) about an output folder that may not be replaced."""
 
 
+def resolve_path(path: str | Path) -> Path:
+    """Return an absolute path with links followed; of a loop of links, the path as it is, which no file is opened by.
+
+    Examples
+    --------
+    >>> resolve_path("/tmp/../out")
+    PosixPath('/out')
+    """
+    return Path(os.path.realpath(path))
+
+
 def resolve_target(path: str | Path) -> Path:
     """Return the absolute path of a target, with links followed.
 
@@ -642,7 +653,7 @@ def require_file(path: str | Path, *, inputs: Iterable[str | Path] = (), protect
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
             got = "a device"
         raise make_write_error(path, got, expected="the name of a file", todo=todo)
-    if any(Path(input_path).resolve() == target for input_path in inputs):
+    if any(resolve_path(input_path) == target for input_path in inputs):
         raise make_write_error(path, "an input of this run", expected="a file of its own", todo=todo)
     require_outside_datasets(path, target)
     if protect_foreign:

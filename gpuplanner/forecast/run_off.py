@@ -399,12 +399,15 @@ def lay_out_run_off(
     require_time_zone(start, source="run-off")
     extra = [name for name in (series, size) if name not in Jobs.column_names()]
     columns = dict.fromkeys([*RUN_OFF_COLUMNS, *(name for name in (series, size) if name not in extra)])
-    table = (
+    rows = (
         cast_columns(jobs, Jobs, list(columns), source="run-off: jobs")
         .with_columns(jobs[name] for name in extra)
         .filter(pl.col(size) > 0, ~has_unknown_end())
-        .sort("submit_time", "job_id", "attempt")
     )
+    # Only the columns that are used later are put in order: a sorted table would take the memory of all once more.
+    order = rows.select(pl.arg_sort_by("submit_time", "job_id", "attempt", series)).to_series()
+    table = rows.drop("job_id", "attempt", "state")[order]
+    del rows
     hours = [
         ((table[name] - start).dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR)).fill_null(np.inf)
         for name in ("submit_time", "start_time", "end_time")

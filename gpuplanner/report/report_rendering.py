@@ -28,7 +28,7 @@ from gpuplanner.core.errors import (
     nearest_names,
 )
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
-from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, FolderMark, remove_own_file
+from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, FolderMark, remove_own_file, resolve_path
 from gpuplanner.core.output_writing import replace_directory, write_atomically
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
@@ -327,14 +327,9 @@ def _clean_notebook(executed: Path) -> None:
 
 def _with_absolute_paths(scenario: Scenario) -> Scenario:
     """Make the paths of a scenario absolute, as the notebook kernel runs in another folder."""
-    data = scenario.data if scenario.data == "sample" else _resolve_path(scenario.data)
-    files = {name: (path := getattr(scenario, name)) and _resolve_path(path) for name in FILE_PATH_FIELDS}
+    data = scenario.data if scenario.data == "sample" else str(resolve_path(scenario.data))
+    files = {name: (path := getattr(scenario, name)) and str(resolve_path(path)) for name in FILE_PATH_FIELDS}
     return scenario.but(data=data, **files)
-
-
-def _resolve_path(path: str) -> str:
-    """Make a path absolute."""
-    return str(Path(path).resolve())
 
 
 def _subtitle(study: Study) -> str:
@@ -513,7 +508,7 @@ def _next_steps_section(decisions: Mapping[str, Decision]) -> HtmlSection:
 def _utilization_section(fleet: FleetPools) -> HtmlSection:
     """Render the GPU-hours of each GPU pool by bucket."""
     hours = fleet_ledger(fleet)
-    hours_by_bucket = hours.group_by("tenant", "bucket").agg(pl.col("gpu_hours").sum())
+    hours_by_bucket = hours.group_by("tenant", "bucket", maintain_order=True).agg(pl.col("gpu_hours").sum())
     wide = hours_by_bucket.pivot("bucket", index="tenant", values="gpu_hours", sort_columns=False)
     order = [name for name in GPU_TIME_BUCKETS if name in wide.columns]
     wide = wide.select(pl.col("tenant").alias("pool"), *order, installed=pl.sum_horizontal(*order)).fill_null(0.0)

@@ -358,7 +358,7 @@ def impute_run_times(jobs: pl.DataFrame, until: datetime, *, seed: int) -> pl.Da
         kind=pl.coalesce(pl.col("job_class").cast(pl.String), pl.col("tenant")),
         open=pl.col("end_time").is_null() & pl.col("state").cast(pl.String).is_in(["RUNNING", "PENDING"]),
     )
-    ended = table.filter(pl.col("run_s").is_not_null())
+    ended = table.select("kind", "run_s").drop_nulls("run_s")
     groups = ended.group_by("kind", maintain_order=True)
     pools = {kind: np.sort(group["run_s"].to_numpy()) for (kind,), group in groups}
     everyone = np.sort(ended["run_s"].to_numpy())
