@@ -452,7 +452,7 @@ def _import_files(source_files: tuple[SourceFiles, ...], folder: Path, options: 
     from gpuplanner.ingest.dataset_import import add_sources, require_jobs
 
     try:
-        with show_progress_bar():
+        with show_progress_bar(), start_dialog.withdraw_report(folder.parent):
             add_sources(source_files, folder, **options)
     except TraceFormatError as error:
         if NO_GPU_JOBS_PATTERN.search(str(error)):

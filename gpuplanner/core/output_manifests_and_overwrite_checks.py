@@ -19,7 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from gpuplanner._version import __version__
 from gpuplanner.core.errors import OutputError
+from gpuplanner.core.libraries_plugins_and_workers import list_library_versions
 from gpuplanner.core.serialization import sha256, to_json
 
 WRITE_TARGET_ERRNOS = frozenset(
@@ -277,9 +279,11 @@ def write_manifest(
 
 
 def write_manifest_file(folder: Path, mark: FolderMark, files: Mapping[str, WrittenFile]) -> None:
-    """Write ``manifest.json`` with the given files."""
+    """Write ``manifest.json`` with the given files, and the versions of gpuplanner and of libraries that made them."""
     listed = {name: asdict(written) for name, written in files.items() if name != MANIFEST}
-    (folder / MANIFEST).write_text(to_json({"format": mark.text, "files": listed}), encoding="utf-8")
+    made_by = {"gpuplanner": __version__, **list_library_versions()}
+    text = to_json({"format": mark.text, "files": listed, "made_by": made_by})
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
 
 
 def _walk_files(folder: Path, prefix: str = "") -> Iterator[str]:

@@ -351,6 +351,10 @@ class Scenario:
         PRICE_GROUP, None, "Electricity tariff of the owner, always in USD.", range_rule(0, 1000), unit="USD per kWh",
         none="the catalog's value", control=Slider("Electricity", 0.0, 1.0, 0.01, decimals=3)
     )  # fmt: skip
+    approved_by: str | None = setting(
+        PRICE_GROUP, None, "Person who approved the recommendation, shown in reports and change bundles.",
+        NOT_EMPTY_RULE, none="not approved"
+    )  # fmt: skip
     purchase_lead_days: int = setting(
         "outlook", 90,
         "Time from order until GPUs accept jobs: purchases are recommended this far ahead.",

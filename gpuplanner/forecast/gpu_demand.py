@@ -73,6 +73,11 @@ class DemandHistory:
         return pl.concat(parts).filter(pl.col("y").is_not_nan())
 
     @property
+    def end(self) -> datetime:
+        """End of the last interval."""
+        return self.start + self.slots * timedelta(hours=self.interval_hours)
+
+    @property
     def whole(self) -> str:
         """Name of the series of the whole fleet; without such a series, name of the largest one."""
         mean = dict(zip(self.ids, np.nanmean(self.values, axis=1), strict=True))

@@ -629,6 +629,8 @@ class _MonthRun:
         """Write the report as a mail message that can be sent without changes."""
         path = self.out / "mail" / f"{self.month}.eml"
         page, base_url = f"{self.month}/index.html", self.scenario.report_url
+        if not (self.out / page).is_file():  # left out: the overview names why
+            page = OVERVIEW_PAGE_FILE
         text = render_mail(
             self.evaluate_study(),
             page,
