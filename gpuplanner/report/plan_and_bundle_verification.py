@@ -167,14 +167,14 @@ def _check_bundle(folder: Path, gpu_model: str | None, gpus_per_node: int | None
                 file_report = FileReport(ok=False, problems=[str(error)])
         report.problems.extend(f"{name}: {fault}" for fault in file_report.problems)
         report.findings.extend(f"{name}: {line}" for line in file_report.findings)
-    written = {path.relative_to(folder).as_posix(): file for path, file in files.items()} | {
+    known_files = {path.relative_to(folder).as_posix(): file for path, file in files.items()} | {
         MANIFEST: WrittenFile(None, None)
     }
     # Folders with a manifest of their own are other results, and the scripts keep earlier layouts beside themselves.
     added = [
         name
-        for name in list_foreign_entries(folder, written)
-        if name not in written and not name.endswith(".before") and not (folder / name / MANIFEST).is_file()
+        for name in list_foreign_entries(folder, known_files)
+        if name not in known_files and not name.endswith(".before") and not (folder / name / MANIFEST).is_file()
     ]
     report.problems.extend(f"{name}: not part of the export; remove it" for name in added)
     if not report.problems:
