@@ -37,7 +37,7 @@ from gpuplanner.core.errors import (
     escape_controls,
 )
 from gpuplanner.core.output_column_headings import column_heading
-from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting
+from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting, read_manifest, resolve_path
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.setting_rules_and_controls import settings_of
 from gpuplanner.core.units_and_number_formats import money_text
@@ -451,9 +451,14 @@ def scenario_beside(folder: Path) -> Scenario | None:
     file = (folder.parent if is_dataset else folder) / "scenario.yaml"
     if not file.is_file():
         return None
+    if not is_dataset:
+        return Scenario.from_yaml(file)
+    # Beside a dataset, any scenario may lie: only the one that start wrote for it holds, as its manifest says.
+    written = read_manifest(file.parent)
+    if written is None or file.name not in written[1]:
+        return None
     scenario = Scenario.from_yaml(file)
-    is_its_dataset = Path(scenario.data).resolve() == folder.resolve()
-    return scenario if not is_dataset or is_its_dataset else None
+    return scenario if resolve_path(scenario.data) == resolve_path(folder) else None
 
 
 def parse_gpu_models(texts: list[str] | None) -> dict[str, str] | None:

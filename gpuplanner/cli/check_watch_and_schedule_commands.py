@@ -147,7 +147,8 @@ def report_month_range(
     else:
         for month_report in chain.months:
             sentence = next((step.facts.get("sentence") for step in month_report.steps if step.name == "study"), None)
-            echo(f"{month_report.month}  {sentence or month_report.steps[-1].error}")
+            error = month_report.steps[-1].error if month_report.steps else "started, not complete"
+            echo(f"{month_report.month}  {sentence or error}")
         echo(str(out / "index.html"))
     if any(step.state == STEP_LEFT_OUT for month_report in chain.months for step in month_report.steps):
         raise typer.Exit(Exit.MISSING_PART)

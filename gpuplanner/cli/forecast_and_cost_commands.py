@@ -328,6 +328,8 @@ def forecast(
     scenario = options.make_scenario(scenario_path)
     cutoff = _parse_cutoff(at, scenario.tz)
     if is_backtest:
+        if announced is not None or sums is not None:
+            raise typer.BadParameter("--announced and --sums are of a forecast: leave --backtest out")
         gap = BACKTEST_GAP if gap is None else gap
         _show_backtest(scenario, cutoff, by or SERIES_KINDS[0], horizon or BACKTEST_HORIZON, gap, cutoffs, budget,
                        models, workers, with_known, calendar, paths, n_paths, out, as_json, quiet)  # fmt: skip
@@ -348,6 +350,11 @@ def _show_profile_forecast(scenario: Scenario, as_json: bool, quiet: bool) -> No
     from gpuplanner.usage.study_history import split_into_pools
 
     pools = split_into_pools(scenario)
+    if scenario.projects is not None:
+        from gpuplanner.decision.announced_projects import read_projects
+
+        n_projects = len(read_projects(scenario.projects).projects)
+        notify(f"{n_projects} announced projects are not part of a forecast by MIG profile: add --by tenant")
     outlook, pooled_scores, left_out = fleet_forecast(pools)
     if as_json:
         rows = {name: getattr(outlook, name) for name in ("choice", "scores", "forecast")}
@@ -494,7 +501,10 @@ def _show_forecast(
     as_json, quiet : bool
         Print JSON; print no messages.
     """
+    import polars as pl
+
     from gpuplanner.core.errors import resolve_name
+    from gpuplanner.decision.announced_projects import project_span, read_projects, tabulate_project_jobs
     from gpuplanner.forecast.gpu_demand import lay_out_demand
     from gpuplanner.forecast.growth_and_announced_demand import read_announced, read_calendar
     from gpuplanner.forecast.rolling_demand_forecast import forecast_ahead
@@ -503,8 +513,16 @@ def _show_forecast(
     announced, calendar, sums = forecast_options
     calendar_days = None if calendar is None else read_calendar(calendar)
     source = lay_out_demand(scenario, at=at, by=resolve_name(by, SERIES_KINDS, subject="--by"), calendar=calendar_days)
-    if announced is not None:
-        source = replace(source, announced=read_announced(announced))
+    tables = [] if announced is None else [read_announced(announced)]
+    if scenario.projects is not None:
+        projects = read_projects(scenario.projects).projects
+        coming = [project for project in projects if project_span(project, scenario.tz)[0] >= source.end]
+        tables.append(tabulate_project_jobs(coming, scenario.tz))
+        notify(f"{len(coming)} of {len(projects)} announced projects begin after the record and are added", quiet=quiet)
+    if tables:
+        source = replace(source, announced=pl.concat(tables, how="vertical_relaxed"))
+        if by != SERIES_KINDS[0]:
+            notify(f"announced jobs are added to the sum of all series alone: series are by {by}", quiet=quiet)
     choice, table = forecast_ahead(
         source, horizon=horizon, gap=gap, price=DEFAULT_UNMET_DEMAND_PRICE, with_known=with_known, seed=scenario.seed,
         sums="mint" if sums is None else resolve_name(sums, ("mint", "top", "none"), subject="--sums"),

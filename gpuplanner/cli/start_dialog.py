@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +19,15 @@ from gpuplanner.core.output_manifests_and_overwrite_checks import (
     MANIFEST,
     FolderMark,
     WrittenFile,
+    delete_written_files,
+    list_written_files,
     read_manifest,
     write_manifest_file,
 )
 from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.serialization import sha256
 from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIPS
+from gpuplanner.core.stage_cache_and_data_folders import input_hashes
 from gpuplanner.core.units_and_number_formats import count_text, day_text, last_day_text, percent_text, wait_text
 
 if TYPE_CHECKING:
@@ -406,6 +411,34 @@ SCENARIO_FILE = "scenario.yaml"
 START_REPORT_MARK = FolderMark(MANIFEST, "gpuplanner report 1", names=("index.html", SCENARIO_FILE))
 """Features of a report folder, so that ``start`` and ``report`` replace each other's; the report package is not
 imported for it."""
+
+
+@contextmanager
+def withdraw_report(folder: Path) -> Iterator[None]:
+    """Withdraw the report of an earlier start while its dataset is replaced.
+
+    The page is moved aside first, so that a killed run never leaves new data beside an old page. If the block fails, or
+    leaves the data as they were, the page is put back; otherwise the files of the earlier report are deleted.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the results, with the dataset in ``data``.
+    """
+    page, aside = folder / "index.html", folder / ".index.html.earlier"
+    aside.unlink(missing_ok=True)  # of a killed run: nobody knows of which data
+    written, data_before = list_written_files(folder, START_REPORT_MARK), input_hashes(str(folder / "data"))
+    if page.is_file() and page.name in written:
+        page.replace(aside)
+    try:
+        yield
+    finally:
+        if aside.is_file() and input_hashes(str(folder / "data")) == data_before:
+            aside.replace(page)
+    if aside.is_file():
+        aside.unlink()
+        unchanged = {name: file for name, file in written.items() if file.is_unchanged_at(folder / name)}
+        delete_written_files(folder, {MANIFEST: WrittenFile(None, None), **unchanged})
 
 
 def write_scenario_and_bundle(scenario: Scenario, folder: Path, comparison: Comparison) -> None:

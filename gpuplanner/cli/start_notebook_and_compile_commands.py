@@ -30,12 +30,14 @@ from gpuplanner.cli.application import (
     exit_code_of,
     notify,
     parse_gpu_models,
+    scenario_beside,
     show,
     show_frame,
     with_fields,
 )
 from gpuplanner.cli.start_dialog import StartPrompt
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError
+from gpuplanner.core.output_manifests_and_overwrite_checks import resolve_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -214,7 +216,7 @@ def start(
         from gpuplanner.decision.announced_projects import read_projects
 
         read_projects(stated["projects"])  # raises on a wrong file, before the long steps
-        stated["projects"] = str(Path(stated["projects"]).resolve())
+        stated["projects"] = str(resolve_path(stated["projects"]))
     asker = StartPrompt.for_terminal(yes=yes, verbose=verbose)
     stated_options = ScenarioOptions(stated, options.assignments)
     models = parse_gpu_models(gpu_models)
@@ -316,7 +318,7 @@ def _prepare_scenario(
         name = parts[0].files[0].name.partition(".")[0]
         folder = out or Path("build") / f"start-{name}"
         naive_zone, month_zone, basis = start_dialog.ask_time_zone(prompt, parts, tz)
-        base_scenario = Scenario(name=name, data=str((folder / "data").resolve()))
+        base_scenario = Scenario(name=name, data=str(resolve_path(folder / "data")))
         if not _import_files(parts, folder / "data", {"tz": naive_zone, "boards": models}):
             source = parts[0].source
             stated |= {"actuator": resolve_actuator(source, actuator), "tz": month_zone or base_scenario.tz}
@@ -410,7 +412,7 @@ def find_scenario(files: list[str]) -> Scenario | None:
 
 def _resolve_data(scenario: Scenario) -> Scenario:
     """Return the scenario with the absolute path of its data, which page and notebook use too."""
-    return scenario if scenario.data == SAMPLE_NAME else replace(scenario, data=str(Path(scenario.data).resolve()))
+    return scenario if scenario.data == SAMPLE_NAME else replace(scenario, data=str(resolve_path(scenario.data)))
 
 
 def _is_source_file(path: Path) -> bool:
@@ -427,9 +429,9 @@ def _is_source_file(path: Path) -> bool:
 def _results_folder(scenario: Scenario, text: str) -> Path:
     """Folder of the results of a scenario: that of an earlier start, else ``build/start-NAME``."""
     data = Path(scenario.data)
-    if data.name == "data" and (data.parent / "scenario.yaml").is_file():
+    if data.name == "data" and scenario_beside(data) is not None:
         return data.parent
-    name = SAMPLE_NAME if text == SAMPLE_NAME else Path(text).resolve().name.partition(".")[0]
+    name = SAMPLE_NAME if text == SAMPLE_NAME else resolve_path(text).name.partition(".")[0]
     return Path("build") / f"start-{name}"
 
 
@@ -450,7 +452,7 @@ def _import_files(source_files: tuple[SourceFiles, ...], folder: Path, options: 
     from gpuplanner.ingest.dataset_import import add_sources, require_jobs
 
     try:
-        with show_progress_bar():
+        with show_progress_bar(), start_dialog.withdraw_report(folder.parent):
             add_sources(source_files, folder, **options)
     except TraceFormatError as error:
         if NO_GPU_JOBS_PATTERN.search(str(error)):

@@ -15,14 +15,15 @@ import hashlib
 import importlib
 import logging
 import multiprocessing
+import platform
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -235,8 +236,8 @@ def _make_cache_class(folder: Path) -> type[Any]:
         """Load a compiled function from disk, or None; an index that cannot be read is discarded."""
         try:
             cached = numba_cache.load_overload(self, *arguments)
-        except (AttributeError, ImportError):
-            # The cached index names a class that has been renamed in the source since.
+        except Exception:  # of any kind, as pickle raises them
+            # A damaged file, or one that names a class that has been renamed in the source since.
             self.flush()
             cached = None
         if cached is None:
@@ -248,6 +249,26 @@ def _make_cache_class(folder: Path) -> type[Any]:
         return (*numba_cache._index_key(self, *arguments), source_digest.hexdigest())
 
     return type("SourceKeyedCache", (numba_cache,), {"_index_key": index_key, "load_overload": load_overload})
+
+
+FIGURE_LIBRARIES = ("numpy", "polars", "scipy", "numba", "highspy", "pulp", "statsforecast")
+"""Libraries whose version may change a figure."""
+
+
+@functools.cache
+def list_library_versions() -> Mapping[str, str]:
+    """List the versions of Python and of the libraries that figures depend on; those not installed are left out.
+
+    Examples
+    --------
+    >>> sorted(set(list_library_versions()) & {"Python", "polars"})
+    ['Python', 'polars']
+    """
+    versions = {"Python": platform.python_version()}
+    for name in FIGURE_LIBRARIES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 READER_ENTRY_POINT_GROUP = "gpuplanner.readers"

@@ -19,7 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from gpuplanner._version import __version__
 from gpuplanner.core.errors import OutputError
+from gpuplanner.core.libraries_plugins_and_workers import list_library_versions
 from gpuplanner.core.serialization import sha256, to_json
 
 WRITE_TARGET_ERRNOS = frozenset(
@@ -277,9 +279,11 @@ def write_manifest(
 
 
 def write_manifest_file(folder: Path, mark: FolderMark, files: Mapping[str, WrittenFile]) -> None:
-    """Write ``manifest.json`` with the given files."""
+    """Write ``manifest.json`` with the given files, and the versions of gpuplanner and of libraries that made them."""
     listed = {name: asdict(written) for name, written in files.items() if name != MANIFEST}
-    (folder / MANIFEST).write_text(to_json({"format": mark.text, "files": listed}), encoding="utf-8")
+    made_by = {"gpuplanner": __version__, **list_library_versions()}
+    text = to_json({"format": mark.text, "files": listed, "made_by": made_by})
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
 
 
 def _walk_files(folder: Path, prefix: str = "") -> Iterator[str]:
@@ -544,6 +548,17 @@ EXPECTED_OWN_FOLDER_TEXT = "a folder of its own"
 """Second part of an error message (the expected value) about an output folder that may not be replaced."""
 
 
+def resolve_path(path: str | Path) -> Path:
+    """Return an absolute path with links followed; of a loop of links, the path as it is, which no file is opened by.
+
+    Examples
+    --------
+    >>> resolve_path("/tmp/../out")
+    PosixPath('/out')
+    """
+    return Path(os.path.realpath(path))
+
+
 def resolve_target(path: str | Path) -> Path:
     """Return the absolute path of a target, with links followed.
 
@@ -642,7 +657,7 @@ def require_file(path: str | Path, *, inputs: Iterable[str | Path] = (), protect
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
             got = "a device"
         raise make_write_error(path, got, expected="the name of a file", todo=todo)
-    if any(Path(input_path).resolve() == target for input_path in inputs):
+    if any(resolve_path(input_path) == target for input_path in inputs):
         raise make_write_error(path, "an input of this run", expected="a file of its own", todo=todo)
     require_outside_datasets(path, target)
     if protect_foreign:

@@ -42,6 +42,7 @@ from gpuplanner.core.output_manifests_and_overwrite_checks import (
     record_written_file,
     require_file,
     require_folder,
+    resolve_path,
     resolve_target,
     translate_write_errors,
     write_manifest,
@@ -457,7 +458,7 @@ def make_temporary_sibling(path: str | Path) -> Iterator[Path]:
 
     If the run is killed, the next run that writes the folder deletes it.
     """
-    target = Path(path).resolve()
+    target = resolve_path(path)
     staging = make_staging_folder(target)
     try:
         with translate_write_errors(target, own_paths=(staging,)):
@@ -556,7 +557,7 @@ def _require_inputs_outside(
         Files and folders that the run reads.
     """
     for input_path in inputs:
-        resolved = Path(input_path).resolve()
+        resolved = resolve_path(input_path)
         if target not in resolved.parents:
             continue
         name = resolved.relative_to(target).as_posix()

@@ -92,6 +92,17 @@ def parse_gang_slowdowns(text: str) -> tuple[float, float] | None:
     return (within_rack, across_racks) if 1 <= within_rack <= across_racks < 1000 else None
 
 
+def is_month(text: str) -> bool:
+    """Whether a text is a calendar month whose begin and end are instants in every time zone.
+
+    Examples
+    --------
+    >>> is_month("2026-02"), is_month("2026-13"), is_month("9999-12"), is_month("0000-01")
+    (True, False, False, False)
+    """
+    return re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", text) is not None and "1900-01" <= text <= "9000-12"
+
+
 class SearchLimits(TypedDict, total=False):
     """Limits of a plan search: keyword arguments of :func:`gpuplanner.planner.plan`."""
 
@@ -122,7 +133,7 @@ class Scenario:
     data: str = setting("data", "sample", "Dataset folder from ``gpuplanner ingest``, or ``sample``, the bundled one.")
     month: str | None = setting(
         "data", None, "Month to report, YYYY-MM, in the time zone ``tz``.",
-        SettingRule("YYYY-MM", lambda value, _: re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", value) is not None),
+        SettingRule("YYYY-MM from 1900-01 to 9000-12", lambda value, _: is_month(value)),
         none="the whole observation",
     )  # fmt: skip
     tz: str = setting(
@@ -339,6 +350,10 @@ class Scenario:
     price_usd_per_kwh: float | None = setting(
         PRICE_GROUP, None, "Electricity tariff of the owner, always in USD.", range_rule(0, 1000), unit="USD per kWh",
         none="the catalog's value", control=Slider("Electricity", 0.0, 1.0, 0.01, decimals=3)
+    )  # fmt: skip
+    approved_by: str | None = setting(
+        PRICE_GROUP, None, "Person who approved the recommendation, shown in reports and change bundles.",
+        NOT_EMPTY_RULE, none="not approved"
     )  # fmt: skip
     purchase_lead_days: int = setting(
         "outlook", 90,

@@ -193,8 +193,8 @@ class CachedResult(Generic[Result]):
         return self.read.get("data") == scenario.data and self.stamp != stamp
 
 
-DAMAGED_CACHE_ENTRY_ERRORS = (OSError, ValueError, KeyError, TypeError, EOFError)
-"""Errors of a damaged entry on disk, which is then computed again."""
+DIGEST_BYTES = 32
+"""Length of the SHA-256 before the content of a result on disk, by which a damaged file is recognized. [B]"""
 
 
 class CachedStage(Generic[StageArguments, Result]):
@@ -272,15 +272,16 @@ class CachedStage(Generic[StageArguments, Result]):
         store, results_folder = self._shelf, self._results_folder(watched.data)
         known_field_lists = _read_field_lists(results_folder)
         for names in known_field_lists:
-            with contextlib.suppress(*DAMAGED_CACHE_ENTRY_ERRORS):
-                result = store.from_bytes(_result_file(results_folder, plain_scenario, names).read_bytes())
+            content = _read_result(_result_file(results_folder, plain_scenario, names))
+            if content is not None:
                 reads.record_reads(set(names))
-                return result
+                return store.from_bytes(content)
         self.computed += 1
         content = store.to_bytes(self._function(watched, *arguments, **keyword_arguments))
         names = sorted(reads.names)
         with contextlib.suppress(OutputError):
-            _write_cache_file(_result_file(results_folder, plain_scenario, names), content)
+            digest = hashlib.sha256(content).digest()
+            _write_cache_file(_result_file(results_folder, plain_scenario, names), digest + content)
             if names not in known_field_lists:
                 _write_cache_file(results_folder / READ_FIELDS_FILE_NAME, to_json([*known_field_lists, names]).encode())
             trim_disk_cache()
@@ -308,9 +309,9 @@ def _read_field_lists(results_folder: Path) -> list[list[str]]:
     """Read the lists of fields that results in a folder depend on."""
     try:
         field_lists: list[list[str]] = json.loads((results_folder / READ_FIELDS_FILE_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return [names for names in field_lists if names and SCENARIO_FIELD_NAMES.issuperset(names)]
+    except (OSError, ValueError, TypeError):
         return []
-    return [names for names in field_lists if SCENARIO_FIELD_NAMES.issuperset(names)]
 
 
 def _field_value(scenario: Scenario, name: str) -> object:
@@ -325,6 +326,16 @@ def _result_file(results_folder: Path, scenario: Scenario, names: list[str]) -> 
     """Return the path of a result, by the values of the fields read."""
     values = to_json({name: _field_value(scenario, name) for name in names})
     return results_folder / f"{hashlib.sha256(values.encode()).hexdigest()[:32]}.result"
+
+
+def _read_result(path: Path) -> bytes | None:
+    """Read the content of a result; None if the file is missing or damaged, so that it is computed again."""
+    try:
+        written = path.read_bytes()
+    except OSError:
+        return None
+    content = written[DIGEST_BYTES:]
+    return content if hashlib.sha256(content).digest() == written[:DIGEST_BYTES] else None
 
 
 def _write_cache_file(path: Path, content: bytes) -> None:

@@ -283,7 +283,7 @@ def _apply_bill(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl
     installed, billed = float(costs["PricingQuantity"].sum()), float(bill_lines["gpu_hours"].sum())
     if costs.is_empty() or abs(billed - installed) > MAX_BILL_DIFFERENCE_SHARE * installed:
         line_name = pl.coalesce("x_InstanceType", "ChargeDescription", "ServiceName")
-        kinds = bill_lines.group_by(line_name.alias("line")).agg(pl.col("EffectiveCost").sum())
+        kinds = bill_lines.group_by(line_name.alias("line"), maintain_order=True).agg(pl.col("EffectiveCost").sum())
         largest = kinds.sort(pl.col("EffectiveCost").abs(), "line", descending=[True, False]).head(3)
         largest_costs = largest.select("EffectiveCost", "line").iter_rows()
         line_texts = [f"{amount:.2f} {currency} {name}" for amount, name in largest_costs]

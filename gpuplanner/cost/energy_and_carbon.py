@@ -189,7 +189,7 @@ def _replace_with_measured_power(cases: pl.DataFrame, hours: pl.DataFrame, measu
                        nulls_equal=True)  # fmt: skip
     measured_cases = (
         measured.select(*keys, seen_w="watts", seen_h="gpu_hours")
-        .join(keyed.group_by(keys).agg(pl.col("gpu_hours").sum()), on=keys, nulls_equal=True)
+        .join(keyed.group_by(keys, maintain_order=True).agg(pl.col("gpu_hours").sum()), on=keys, nulls_equal=True)
         .with_columns(share=(pl.col("seen_h") / pl.col("gpu_hours")).clip(0.0, 1.0))
     )
     cases = cases.join(measured_cases, on=keys, how="left", nulls_equal=True, maintain_order="left")
@@ -223,10 +223,10 @@ def sum_by_state(rows: pl.DataFrame, measured: pl.DataFrame | None = None) -> pl
         pl.col("gpu_hours").sum(),
         *(pl.col(f"{name}{side}").sum() for name in FOOTPRINT_AMOUNTS for side in RANGE_ENDS),
     ]
-    sums_by_state = rows.drop_nulls("energy_kwh").group_by("state").agg(sums)
+    sums_by_state = rows.drop_nulls("energy_kwh").group_by("state", maintain_order=True).agg(sums)
     if measured is not None:
         measured_sums = {"counted_gpu_hours": pl.col("gpu_hours").sum(), "counted_kwh": pl.col("energy_kwh").sum()}
-        counted = measured.group_by("state").agg(**measured_sums)
+        counted = measured.group_by("state", maintain_order=True).agg(**measured_sums)
         sums_by_state = sums_by_state.join(counted, on="state", how="left", maintain_order="left")
     return sums_by_state.sort(pl.col("state").cast(pl.Enum(["off", "idle", "busy"])))
 
@@ -405,7 +405,7 @@ def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float)
         gpu_hours=by_slices * pl.col("step_s") / SECONDS_PER_HOUR,
         state=pl.when(is_busy).then(pl.lit("busy")).otherwise(pl.lit("idle")),
     ).join(tenants, on="job_id", how="left")
-    groups = parts.group_by(pl.col("tenant").fill_null(UNALLOCATED_TENANT_LABEL), "state")
+    groups = parts.group_by(pl.col("tenant").fill_null(UNALLOCATED_TENANT_LABEL), "state", maintain_order=True)
     sums = groups.agg(energy_kwh=pl.col("part_j").sum() / J_PER_KWH, gpu_hours=pl.col("gpu_hours").sum())
     watts = pl.col("energy_kwh") * WATTS_PER_KILOWATT / pl.col("gpu_hours")
     return sums.filter(pl.col("gpu_hours") > 0).with_columns(watts=watts).sort("tenant", "state")

@@ -196,7 +196,11 @@ def ownership_shares(scenario: Scenario, job_history: History, ledger: pl.DataFr
     for label in labels["gpu_model"]:
         label_hours = hours.filter(pl.col("gpu_model").str.to_lowercase() == label.lower()) if label else hours
         label_hours = label_hours if label_hours["hours"].sum() > 0 else hours
-        label_hours = label_hours.group_by("ownership").agg(share=pl.col("hours").sum()).filter(pl.col("share") > 0)
+        label_hours = (
+            label_hours.group_by("ownership", maintain_order=True)
+            .agg(share=pl.col("hours").sum())
+            .filter(pl.col("share") > 0)
+        )
         label_shares = label_hours.sort("ownership").select(pl.lit(label, pl.String).alias("gpu_model"), pl.all())
         parts.append(label_shares.with_columns(pl.col("share") / pl.col("share").sum()))
     return pl.concat(parts)
@@ -412,7 +416,7 @@ def mean_activity(scenario: Scenario) -> Mapping[str, float]:
     jobs = history(scenario).jobs.filter(pl.col("sm_activity").is_not_null())
     weight = pl.col("gpus") * pl.col("run_s")
     mean = (pl.col("sm_activity") * weight).sum() / weight.sum()
-    means = {str(name): value for name, value in jobs.group_by("tenant").agg(mean).iter_rows()}
+    means = {str(name): value for name, value in jobs.group_by("tenant", maintain_order=True).agg(mean).iter_rows()}
     means |= {"": jobs.select(mean).item()}
     finite_means = {name: value for name, value in means.items() if value is not None and value == value}
     return {name: min(float(value), 1.0) for name, value in finite_means.items()}
@@ -451,7 +455,7 @@ def _missing_texts(
     list_price_kinds : sequence of str
         Ownerships that are valued at the list price though the GPUs are owned or reserved.
     """
-    hours = dict(ledger.group_by("gpu_model").agg(pl.col("gpu_hours").sum()).iter_rows())
+    hours = dict(ledger.group_by("gpu_model", maintain_order=True).agg(pl.col("gpu_hours").sum()).iter_rows())
     names_without = {"price": [], "power": []}  # type: dict[str, list[str]]
     for label, gpu_model in gpu_models.items():
         name = gpu_model or (label if label and len(gpu_models) > 1 else "an unknown GPU model")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import polars as pl
@@ -59,6 +60,10 @@ PROJECT_JOBS_KEYS = ("count", "gpus", "hours")
 """Keys of ``jobs`` (jobs a day) of a project in ``projects.yaml``."""
 CALENDAR_KEYS = ("kind", "name", "from", "to", "factor")
 """Keys of a release or freeze in the list ``calendar`` of ``projects.yaml``."""
+
+
+NO_END_DAYS = 36_525
+"""Length of a project without an end. [days]"""
 
 
 @dataclass(frozen=True)
@@ -165,6 +170,47 @@ def read_projects(path: str | Path) -> AnnouncedDemand:
     projects = tuple(_read_project(entry, file, line) for entry, line in entries)
     refuse_duplicates([project.name for project in projects], file, "projects")
     return AnnouncedDemand(projects, tuple(_read_calendar_entry(entry, file, line) for entry, line in days))
+
+
+def tabulate_project_jobs(projects: Sequence[Project], tz: str) -> pl.DataFrame:
+    """Tabulate projects as announced jobs, with the GPUs that they use on average given their probability.
+
+    Parameters
+    ----------
+    projects : sequence of Project
+        Projects of a ``projects.yaml``.
+    tz : str
+        Time zone of their days.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``tenant``, ``start_time``, ``end_time`` and ``gpus``, as
+        :func:`~gpuplanner.forecast.growth_and_announced_demand.read_announced` reads them.
+
+    Examples
+    --------
+    >>> project = Project("x", "nlp", 64, None, None, "2026-03-01", "2026-03-02", 0.5)
+    >>> tabulate_project_jobs([project], "UTC").select("tenant", "gpus").rows()
+    [('nlp', 32.0)]
+    """
+    rows = [
+        (project.team, *project_span(project, tz), project.chance * project.concurrent_gpus) for project in projects
+    ]
+    instant = pl.Datetime("us", "UTC")
+    schema = {"tenant": pl.String, "start_time": instant, "end_time": instant, "gpus": pl.Float64}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def project_span(project: Project, tz: str) -> tuple[datetime, datetime]:
+    """Return the first instant of a project and the first one after it; without an end, a century later."""
+    begin, end = (
+        None if day is None else datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(tz))
+        for day in (project.begin, project.end)
+    )
+    assert begin is not None
+    last = begin + timedelta(days=NO_END_DAYS) if end is None else end + timedelta(days=1)
+    return begin.astimezone(UTC), last.astimezone(UTC)
 
 
 def _read_project(raw_project: Any, file: str, line: int) -> Project:  # noqa: ANN401 - of a file

@@ -473,6 +473,8 @@ def sum_waits(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitSummary:
 def _sum_causes_by(table: pl.DataFrame, column: str) -> tuple[CauseHours, ...]:
     """Sum hours of waiting by cause for each value of a column."""
     waited_hours = pl.sum_horizontal(CAUSES).sum()
-    rows = table.group_by(column).agg(pl.len().alias("jobs"), waited_hours.alias("waited"), pl.col(CAUSES).sum())
+    rows = table.group_by(column, maintain_order=True).agg(
+        pl.len().alias("jobs"), waited_hours.alias("waited"), pl.col(CAUSES).sum()
+    )
     rows = rows.sort(column).with_columns(pl.selectors.float().round(RECORD_DECIMALS))
     return tuple(CauseHours(*row) for row in rows.iter_rows())

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import escape_controls
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
-from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
+from gpuplanner.core.units_and_number_formats import (
+    SECONDS_PER_DAY,
+    SECONDS_PER_HOUR,
+    SECONDS_PER_MINUTE,
+    count_text,
+    percent_text,
+)
+from gpuplanner.decision.announced_projects import Project, project_span, read_projects
 from gpuplanner.decision.capacity_measures import find_reason_against_recommendation
 from gpuplanner.decision.explained_waits import explain_waits
 from gpuplanner.decision.headroom_and_growth import (
@@ -109,6 +116,8 @@ def check_capacity(scenario: Scenario) -> CapacityCheckReport:
 
     A check that the data do not support (no start times, too short a record, inferred nodes) passes with the reason.
     """
+    if scenario.projects is not None:
+        read_projects(scenario.projects)  # raises on a wrong or missing file, also where no check uses it
     record = _CheckedRecord(scenario, history(scenario))
     checks = (_check_past_waits(record), _check_next_days(record), _check_forecast(record), _check_runway(record))
     return CapacityCheckReport(scenario.name, record.record_end, checks)
@@ -133,7 +142,7 @@ class _CheckedRecord:
     @property
     def record_end(self) -> datetime:
         """End of the complete part of the record."""
-        return self.demand.start + self.demand.slots * timedelta(hours=self.demand.interval_hours)
+        return self.demand.end
 
     @cached_property
     def asked_jobs(self) -> JobReplayInputs:
@@ -164,15 +173,57 @@ class _CheckedRecord:
         target = read_wait_target(self.scenario)
         return measure_headroom(self.model, self.asked_jobs.fleet, target, self.growth) or UNREACHABLE_TARGET_REASON
 
+    @cached_property
+    def coming_projects(self) -> tuple[Project, ...]:
+        """Announced projects on these GPUs that begin after the record: earlier ones are part of it."""
+        if self.scenario.projects is None:
+            return ()
+        gpu_models = (None, self.asked_jobs.gpu_model.name)
+        return tuple(
+            project
+            for project in read_projects(self.scenario.projects).projects
+            if project.gpu_model in gpu_models and project_span(project, self.scenario.tz)[0] >= self.record_end
+        )
+
+    @property
+    def mean_gpus(self) -> float:
+        """Mean GPUs of the observed load, without services."""
+        inputs, demand = self.asked_jobs, self.demand
+        first_slot = max(round((inputs.replay_start - demand.start) / timedelta(hours=demand.interval_hours)), 0)
+        all_gpus = float(np.nanmean(demand.values[demand.ids.index(demand.whole), first_slot:]))
+        return max(all_gpus - self.service_gpus, 1e-9)
+
+    @property
+    def service_gpus(self) -> float:
+        """Mean GPUs of services."""
+        inputs = self.asked_jobs
+        return sum_allocated_gpu_hours(inputs, inputs.is_service) * SECONDS_PER_HOUR / inputs.observed_s
+
+    def draw_project_load(self, days: float, n_draws: int) -> NDArray[np.float64]:
+        """Draw the load of announced projects in the next days, as a factor of the observed load, shape (n_draws,)."""
+        begin, load = self.record_end, np.zeros(n_draws)
+        end, rng = begin + timedelta(days=days), np.random.default_rng([self.scenario.seed, 59])
+        for project in self.coming_projects:
+            first, last = project_span(project, self.scenario.tz)
+            share = max((min(last, end) - first) / (end - begin), 0.0)
+            load += (rng.random(n_draws) < project.chance) * share * project.concurrent_gpus / self.mean_gpus
+        return load
+
+    def describe_projects(self, days: float) -> str:
+        """Describe the announced projects of the next days in a sentence; empty if there is none."""
+        if self.scenario.projects is None:
+            return ""
+        end = self.record_end + timedelta(days=days)
+        begun = [project for project in self.coming_projects if project_span(project, self.scenario.tz)[0] < end]
+        gpus = sum(project.chance * project.concurrent_gpus for project in begun)
+        return f" {count_text(len(begun), 'announced project')} that begins by then: {gpus:,.1f} GPUs on average."
+
     @property
     def load_factors(self) -> NDArray[np.float64]:
         """Forecast load of the next days in each sample path, without services, as a factor of the observed load."""
-        inputs, demand = self.asked_jobs, self.demand
-        service_gpus = sum_allocated_gpu_hours(inputs, inputs.is_service) * SECONDS_PER_HOUR / inputs.observed_s
-        first_slot = max(round((inputs.replay_start - demand.start) / timedelta(hours=demand.interval_hours)), 0)
-        mean_gpus = float(np.nanmean(demand.values[demand.ids.index(demand.whole), first_slot:])) - service_gpus
-        sampled_gpus = np.maximum(self.sample_demand(demand.slots).mean(axis=1) - service_gpus, 0.0)
-        return np.asarray(sampled_gpus / max(mean_gpus, 1e-9) * self.scenario.arrival_scale)
+        sampled_gpus = np.maximum(self.sample_demand(self.demand.slots).mean(axis=1) - self.service_gpus, 0.0)
+        usual = sampled_gpus / self.mean_gpus * self.scenario.arrival_scale
+        return np.asarray(usual + self.draw_project_load(self.scenario.check_days, len(usual)))
 
     def sample_demand(self, first_slot: int) -> NDArray[np.float64]:
         """Draw sample paths of the total demand [GPUs] as forecast at an interval, shape (n_paths, n_intervals)."""
@@ -245,7 +296,7 @@ def _check_next_days(record: _CheckedRecord) -> SingleCheckResult:
         f"With {percent_text(chance)} chance the work of the next {scenario.check_days} days is more than {gpus:,} "
         f"GPUs as they run today carry within the wait target; {percent_text(limit)} is allowed. The forecast is "
         f"{np.median(load_factors):.2f} times the mean of the record, the GPUs carry "
-        f"{headroom.headroom.factor:.2f} times."
+        f"{headroom.headroom.factor:.2f} times.{record.describe_projects(scenario.check_days)}"
     )
     return SingleCheckResult(NEXT_DAYS, chance <= limit, round(chance, 6), limit, sentence)
 
@@ -363,6 +414,8 @@ def _check_runway(record: _CheckedRecord) -> SingleCheckResult:
     if isinstance(headroom, str) or weekly.reason is not None:
         return _skip_check(RUNWAY, limit, headroom if isinstance(headroom, str) else str(weekly.reason))
     factors, record_days = headroom.factors / scenario.arrival_scale, record.asked_jobs.observed_s / SECONDS_PER_DAY
+    projects = record.draw_project_load(scenario.purchase_lead_days, len(factors))
+    factors = np.maximum(factors - projects, 1e-9)
     weeks = draw_weeks_to_exhaustion(growth, replace(headroom, factors=factors), record_days)
     chance = float((weeks <= scenario.purchase_lead_days / DAYS_PER_WEEK).mean())
     change, low, high = (percent_text(share or 0.0, "+.1f") for share in (weekly.value, weekly.low, weekly.high))
@@ -370,7 +423,7 @@ def _check_runway(record: _CheckedRecord) -> SingleCheckResult:
         f"More GPUs take {scenario.purchase_lead_days} days from order to work; with {percent_text(chance)} chance "
         f"capacity is exhausted before then; {percent_text(limit)} is allowed. The submitted work changes by {change} "
         f"per week (80 % interval {low} to {high}), the GPUs as they run today carry "
-        f"{np.median(factors):.2f} times it."
+        f"{np.median(factors):.2f} times it.{record.describe_projects(scenario.purchase_lead_days)}"
     )
     return SingleCheckResult(RUNWAY, chance <= limit, round(chance, 6), limit, sentence)
 

@@ -68,5 +68,5 @@ def reconcile_gpus(scenario: Scenario, comparison: Comparison) -> pl.DataFrame:
 def _peak_gpus(demand: pl.DataFrame, job_history: History) -> float | None:
     """Return the most GPUs that the instances of a table ``unique_id, ds, y`` take up at once; None without rows."""
     gpus = (pl.col("y") * gpu_fraction_of_series(demand, job_history)).sum()
-    by_interval = demand.group_by("ds").agg(gpus=gpus)
+    by_interval = demand.group_by("ds", maintain_order=True).agg(gpus=gpus)
     return None if by_interval.is_empty() else float(by_interval["gpus"].max())  # type: ignore[arg-type]

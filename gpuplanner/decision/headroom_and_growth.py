@@ -78,7 +78,7 @@ def sum_weekly_work(jobs: pl.DataFrame, record_start: datetime, record_end: date
     [2.0, 4.0]
     """
     submit = (pl.col("submit_time") - record_start).dt.total_microseconds() / 1e6
-    timed_jobs = jobs.filter(pl.col("run_s").is_not_null()).select("gpus", "run_s", submit_s=submit)
+    timed_jobs = jobs.select("gpus", "run_s", submit_s=submit).drop_nulls("run_s")
     submit_s, run_s = timed_jobs["submit_s"].to_numpy(), timed_jobs["run_s"].to_numpy()
     record_s, week_s = (record_end - record_start).total_seconds(), DAYS_PER_WEEK * SECONDS_PER_DAY
     first_end_s = max(float((submit_s + run_s).min(initial=record_s)), 0.0)

@@ -252,7 +252,9 @@ def raise_demand_to_gang(demand: np.ndarray, profiles: Sequence[str], largest_ga
 def _find_tenant_tiers(jobs: pl.DataFrame, tenants: list[str]) -> list[str]:
     """Find the tier with most GPU-hours of each tenant; ``standard`` if the source names none."""
     tiered_jobs = jobs.filter(pl.col("tier").is_in(("guaranteed", "standard", "best_effort")))
-    tier_use = tiered_jobs.group_by("tenant", "tier").agg(gpu_s=(pl.col("gpus") * pl.col("run_s")).sum())
+    tier_use = tiered_jobs.group_by("tenant", "tier", maintain_order=True).agg(
+        gpu_s=(pl.col("gpus") * pl.col("run_s")).sum()
+    )
     tier_use = tier_use.sort("gpu_s", "tier", descending=[True, False])
     tier_use = tier_use.unique("tenant", keep="first", maintain_order=True)
     tier_by_tenant = dict(tier_use.select("tenant", "tier").iter_rows())
@@ -503,7 +505,7 @@ def compare_with_fixed(
     weeks, static = ([_summarize_week(week, until_s) for week in replays] for replays in (schedule, fixed))
     hours, fixed_hours = (np.mean([week for week, _ in replays]) for replays in (weeks, static))
     wait_s = [
-        pl.concat([waits for _, waits in replays]).group_by("size").agg(pl.col("wait_s").median())
+        pl.concat([waits for _, waits in replays]).group_by("size", maintain_order=True).agg(pl.col("wait_s").median())
         for replays in (weeks, static)
     ]
     added = wait_s[0].join(wait_s[1], on="size", suffix="_fixed")
@@ -520,7 +522,7 @@ def _summarize_week(week: RehearsedWeek, until_s: float) -> tuple[float, pl.Data
     size = np.where(requests.profile == 0, np.searchsorted((1, 4, 8), requests.total).astype(str), names)
     waits = pl.DataFrame({"size": size, "submit_s": requests.ready_s, "wait_s": _request_waits_s(week, until_s)})
     submitted = waits.filter(pl.col("submit_s").is_between(0.0, until_s))
-    p95 = submitted.group_by("size").agg(pl.col("wait_s").quantile(0.95, "higher"))
+    p95 = submitted.group_by("size", maintain_order=True).agg(pl.col("wait_s").quantile(0.95, "higher"))
     return week.count_gpu_hours_on(until_s), p95
 
 

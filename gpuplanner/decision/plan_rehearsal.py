@@ -296,7 +296,7 @@ def rehearse_layout_changes(scenario: Scenario, layout_plan: pl.DataFrame, probl
         )  # fmt: skip
         running = drained_changes.join(allocation_spells, on="place")
         running = running.filter(pl.col("start_s") < pl.col("wanted_s"), pl.col("end_s") > pl.col("wanted_s"))
-        blocking_jobs = running.group_by("row").agg(in_the_way=pl.col("amount").sum())
+        blocking_jobs = running.group_by("row", maintain_order=True).agg(in_the_way=pl.col("amount").sum())
         weeks.append(drained_changes.join(blocking_jobs, on="row", how="left", maintain_order="left"))
     delay_s = pl.coalesce("drained_s", "ended_s", pl.lit(np.inf)) - pl.col("wanted_s")
     delay_minutes = delay_s.clip(0.0) / SECONDS_PER_MINUTE
@@ -308,6 +308,7 @@ def rehearse_layout_changes(scenario: Scenario, layout_plan: pl.DataFrame, probl
         planned=planned_time.cast(pl.Datetime("us", "UTC")),
         node=(pl.col("place") // per_node).replace_strict(node_names, return_dtype=pl.String),
         gpu=pl.when(pl.lit(is_one_gpu_a_node)).then(pl.col("place") % per_node).cast(pl.Int32),
+        maintain_order=True,
     )
     return changes_over_weeks.agg(
         drain_median_minutes=delay_minutes.median(),

@@ -456,9 +456,8 @@ class PolicyResults:
 
 def find_simulation_obstacle(scenario: Scenario) -> str | None:
     """Find why nothing can be simulated: no job requested a GPU, or none states when it ran; None otherwise."""
-    columns = ["gpus", "start_time", "submit_time", "end_time", "state"]
-    gpu_jobs = open_dataset(data_folder(scenario.data), columns=columns).jobs.filter(pl.col("gpus") > 0)
-    if gpu_jobs.is_empty():
+    gpu_jobs = open_dataset(data_folder(scenario.data), jobs_on_disk=True).lazy_jobs.table.filter(pl.col("gpus") > 0)
+    if not gpu_jobs.select(pl.len()).collect(engine="streaming").item():
         return REASON_NO_GPU_REQUESTED
     return None if has_run_jobs(gpu_jobs) else REASON_NO_RUN_TIMES
 

@@ -444,7 +444,7 @@ class DataCorrection:
         return f"{excluded} of the GPU-hours are excluded or unresolved; correct the data first: {self.finding}"
 
 
-def has_run_jobs(jobs: pl.DataFrame) -> bool:
+def has_run_jobs(jobs: pl.DataFrame | pl.LazyFrame) -> bool:
     """Whether any job states when it ran: from its start to its end, or to now.
 
     Examples
@@ -454,7 +454,7 @@ def has_run_jobs(jobs: pl.DataFrame) -> bool:
     """
     until_now = pl.col("state").cast(pl.String) == "RUNNING"
     has_run = pl.col("start_time").is_not_null() & (pl.col("end_time").is_not_null() | until_now)
-    return bool(jobs.select(has_run.any()).item())
+    return bool(jobs.lazy().select(has_run.any()).collect(engine="streaming").item())
 
 
 def count_lost_rows(dataset: Dataset) -> int:

@@ -389,7 +389,7 @@ def list_queues_without_flavor(quotas: pl.DataFrame | None, gpu_model: str) -> l
 def _find_movable_share(work: pl.DataFrame, can_run: pl.Expr, problem: PlanProblem) -> Floats:
     """Return the share of each tenant's work that requested no GPU model and can run, shape (n_tenants,) [0-1]."""
     movable = pl.col("work").filter(pl.col("unnamed") & can_run.fill_null(value=False)).sum()
-    by_tenant = work.group_by("tenant").agg(all=pl.col("work").sum(), movable=movable)
+    by_tenant = work.group_by("tenant", maintain_order=True).agg(all=pl.col("work").sum(), movable=movable)
     shares = {tenant: movable / total for tenant, total, movable in by_tenant.iter_rows() if total}
     return np.array([min(1.0, shares.get(tenant, 0.0)) for tenant in problem.tenants])
 
@@ -514,7 +514,11 @@ def fill_models_in_turn(scenario: Scenario) -> dict[str, PlanProblem]:
     problem = make_plan_problem(scenario, "rightsized")
     past = history(scenario)
     gpu_model = pl.col("gpu_model").fill_null(UNNAMED_GPU_MODEL)
-    nodes = nodes_in_service(past.fleet.installed.inventory, past.end).group_by(gpu_model=gpu_model).agg("gpus")
+    nodes = (
+        nodes_in_service(past.fleet.installed.inventory, past.end)
+        .group_by(gpu_model=gpu_model, maintain_order=True)
+        .agg("gpus")
+    )
     models_by_gpus = nodes.sort(pl.col("gpus").list.sum(), "gpu_model", descending=[True, False])
     wanted_gpus = problem.demand.sum(axis=1, keepdims=True)
     total_wanted = wanted_gpus.sum(axis=(0, 1))

@@ -410,7 +410,7 @@ def plan_refresh(scenario: Scenario, months: int, gpu_model: str, speed: float) 
     states, per_kwh = money(scenario).states, find_price_per_kwh(scenario, job_history)
     busy = float(states.filter(state="busy")["gpu_hours"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
     owners = ownership_shares(scenario, job_history, scenario_ledger(scenario))
-    owners = owners.group_by("ownership").agg(pl.col("share").sum())
+    owners = owners.group_by("ownership", maintain_order=True).agg(pl.col("share").sum())
     ownership = owners.sort("share", "ownership")["ownership"][-1]
     rows = []
     for month in range(months):
@@ -658,7 +658,11 @@ def plan_burst(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     for hour in overloaded_hours:
         in_overload |= (begin < hour + 1) & (begin + length > hour)
     gpu_hours = (pl.col("gpus") * pl.col("hours")).sum()
-    staying_jobs = jobs.filter(in_overload & ~may_leave).group_by("reason").agg(jobs=pl.len(), gpu_hours=gpu_hours)
+    staying_jobs = (
+        jobs.filter(in_overload & ~may_leave)
+        .group_by("reason", maintain_order=True)
+        .agg(jobs=pl.len(), gpu_hours=gpu_hours)
+    )
     return BurstPlan(
         jobs=leaving_jobs.with_columns(cost=pl.Series(split_amount(total, exact_costs), dtype=CENTS_DTYPE))
         .drop("from_h", "reason").sort("submit_time", "job_id"),

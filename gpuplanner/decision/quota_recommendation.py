@@ -272,7 +272,7 @@ def _checkpoint_intervals(scenario: Scenario, rules: SharingRules) -> pl.DataFra
     # Without a stated time, writing a checkpoint is assumed to take a minute.
     write_s = rules.stopping.checkpoint_write_seconds or 60.0
     work = pl.col("gpus") * pl.col("run_s")
-    teams = job_history.jobs.filter(pl.col("gpus") > 0).group_by(team="tenant")
+    teams = job_history.jobs.filter(pl.col("gpus") > 0).group_by(team="tenant", maintain_order=True)
     sizes = teams.agg(gpus_of_a_job=(pl.col("gpus") * work).sum() / work.sum()).drop_nulls().sort("team")
     rows = []
     for name, gpus in sizes.iter_rows():

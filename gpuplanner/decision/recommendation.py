@@ -487,7 +487,7 @@ def team_rows(scenario: Scenario, waits: TeamWaits = MappingProxyType({})) -> tu
     ledger = job_history.fleet.hours_of(scenario_ledger(scenario))
     ended_before = (pl.col("end_time") <= job_history.begin).fill_null(value=False)
     in_window = job_history.jobs.filter(pl.col("submit_time") < job_history.end, ~ended_before)
-    jobs = dict(in_window.group_by("tenant").len().iter_rows())
+    jobs = dict(in_window.group_by("tenant", maintain_order=True).len().iter_rows())
     rows = []
     for row in hours_by_tenant(ledger).sort("allocated_gpu_hours", descending=True).iter_rows(named=True):
         measured = (row["used"] or 0.0) + (row["allocated_idle"] or 0.0) > 0
@@ -501,10 +501,10 @@ def team_rows(scenario: Scenario, waits: TeamWaits = MappingProxyType({})) -> tu
 
 def _left_out_share(results: PolicyResults) -> float:
     """Compute the share of the record's GPU-hours that no figure counts, as their jobs contradict others [0-1]."""
-    columns = ["gpus", "start_time", "end_time", "quarantined"]
-    raw = open_dataset(data_folder(results.scenario.data), columns=columns)
+    raw = open_dataset(data_folder(results.scenario.data), jobs_on_disk=True)
     hours = pl.col("gpus") * (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
     left_out_seconds = hours.filter(pl.col("quarantined").is_not_null())
-    all_seconds, quarantined_seconds = raw.jobs.select(all=hours.sum(), out=left_out_seconds.sum()).row(0)
+    sums = raw.lazy_jobs.table.select(all=hours.sum(), out=left_out_seconds.sum())
+    all_seconds, quarantined_seconds = sums.collect(engine="streaming").row(0)
     unresolved = raw.source_facts.unresolved_gpu_hours * SECONDS_PER_HOUR
     return float(((quarantined_seconds or 0.0) + unresolved) / (all_seconds + unresolved)) if all_seconds else 0.0

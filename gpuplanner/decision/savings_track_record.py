@@ -63,7 +63,7 @@ def update_forecast_ledger(ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
         return ledger
     of_pool = pl.col("unique_id").str.starts_with(f"{ALL_TENANTS_POOL_NAME}/")
     past = study.tables["demand"].filter(of_pool)
-    last_values = past.sort("ds").group_by("unique_id").agg(last_value=pl.col("y").last())
+    last_values = past.sort("ds").group_by("unique_id", maintain_order=True).agg(last_value=pl.col("y").last())
     forecast = study.tables["forecast"].filter(of_pool)
     planned = at_quantile(forecast, study.scenario.quantile).rename({"y": "planned"})
     new_rows = forecast.join(planned, on=["unique_id", "ds"]).join(last_values, on="unique_id")
@@ -102,7 +102,7 @@ def score_forecasts(ledger: pl.DataFrame) -> pl.DataFrame:
         short = (pl.col("y") - pl.col(plan)).clip(lower_bound=0.0)
         return (pl.col(plan) + pl.col("price") * short).sum() / pl.col("y").sum()
 
-    scores = observed.group_by("cutoff").agg(
+    scores = observed.group_by("cutoff", maintain_order=True).agg(
         slots=pl.col("ds").n_unique(),
         mae=(pl.col("y") - pl.col("q50")).abs().mean(),
         naive_mae=(pl.col("y") - pl.col("last_value")).abs().mean(),
@@ -141,7 +141,7 @@ def price_forecast_errors(
     missed = (pl.col("planned") - pl.col("y")) * hours
     over, short = missed.clip(lower_bound=0.0), (-missed).clip(lower_bound=0.0)
     cost = (over + (pl.col("price") - 1) * short) * per_gpu_hour
-    by_cutoff = ledger.filter(pl.col("y").is_not_null()).group_by("cutoff")
+    by_cutoff = ledger.filter(pl.col("y").is_not_null()).group_by("cutoff", maintain_order=True)
     return by_cutoff.agg(over_gpu_hours=over.sum(), short_gpu_hours=short.sum(), cost=cost.sum()).sort("cutoff")
 
 
@@ -483,7 +483,11 @@ def _read_promise(policy_comparison: Comparison) -> SavingPromise:
 def _observe_month(scenario: Scenario, months: tuple[SavingsMonth, ...], promise: SavingPromise) -> ObservedMonth:
     """Collect the observed figures of a month."""
     job_history = history(scenario)
-    hours = gpu_time(scenario).group_by(pl.col("bucket").cast(pl.String)).agg(pl.col("gpu_hours").sum())
+    hours = (
+        gpu_time(scenario)
+        .group_by(pl.col("bucket").cast(pl.String), maintain_order=True)
+        .agg(pl.col("gpu_hours").sum())
+    )
     by_bucket = dict(hours.iter_rows())
     weeks = (job_history.end - job_history.begin).total_seconds() / SECONDS_PER_HOUR / HOURS_PER_WEEK
     installed, down = sum(by_bucket.values()) / weeks, by_bucket.get("down", 0.0) / weeks

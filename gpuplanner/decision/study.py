@@ -12,6 +12,7 @@ import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.core.errors import ScenarioError, first_error_line
+from gpuplanner.core.libraries_plugins_and_workers import list_library_versions
 from gpuplanner.core.output_manifests_and_overwrite_checks import FolderMark
 from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario import Scenario
@@ -246,6 +247,7 @@ class Provenance:
     - ``cautions``, ``not_stated``, ``doubts``: Sentences: what to know before using a figure, figures left out and why,
       and contradictions in the data.
     - ``gpuplanner``: Version that made the study.
+    - ``libraries``: Versions of Python and of the libraries that figures depend on, by name.
     - ``inputs``: Hash of each input file.
     - ``trace``: Provenance of the dataset; :attr:`source_facts` reads it.
     - ``price``, ``power``, ``carbon``, ``pue``: Basis of money, energy and carbon; None where unknown.
@@ -257,6 +259,7 @@ class Provenance:
     not_stated: tuple[str, ...]
     doubts: tuple[str, ...]
     gpuplanner: str
+    libraries: Mapping[str, str]
     inputs: Mapping[str, str]
     trace: Mapping[str, object]
     price: GpuHourPrice | None
@@ -297,6 +300,7 @@ def build_provenance(
         not_stated=money_totals.missing,
         doubts=tuple(doubts),
         gpuplanner=__version__,
+        libraries=list_library_versions(),
         inputs=inputs,
         trace=job_history.trace.provenance,
         price=money_totals.price,

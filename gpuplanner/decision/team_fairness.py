@@ -152,7 +152,7 @@ def slowdown_by_tenant(fairness: pl.DataFrame) -> pl.DataFrame:
     """
     rho = pl.col("rho")
     p95, late = rho.quantile(0.95, "linear"), (rho > 1).mean()
-    tenants = fairness.drop_nulls("rho").group_by("tenant")
+    tenants = fairness.drop_nulls("rho").group_by("tenant", maintain_order=True)
     slowdowns = tenants.agg(
         jobs=pl.len(), mean_slowdown=rho.mean(), p95_slowdown=p95, max_slowdown=rho.max(), slower_share=late
     )
@@ -324,7 +324,7 @@ def assess_shares(
     rho = _slowdown_of_jobs(frame, {name: gpus * QUOTA_UNITS_PER_GPU for name, gpus in entitled.items()}, queue)
     slowdowns, borrowing = slowdown_by_tenant(rho), borrowed_hours(claims, entitled)
     lent = pl.DataFrame(lent_hours(claims, entitled), schema=["tenant", "lent_gpu_hours"], orient="row")
-    job_counts = frame.group_by("tenant").agg(jobs=pl.len())
+    job_counts = frame.group_by("tenant", maintain_order=True).agg(jobs=pl.len())
     names = {"deficit_gpu_hours": "shortfall_gpu_hours", "above_gpu_hours": "borrowed_gpu_hours"}
     teams = tenant_accounts(claims, entitled).rename(names)
     for table in (lent, job_counts, slowdowns.drop("jobs"), waits):

@@ -73,6 +73,11 @@ class DemandHistory:
         return pl.concat(parts).filter(pl.col("y").is_not_nan())
 
     @property
+    def end(self) -> datetime:
+        """End of the last interval."""
+        return self.start + self.slots * timedelta(hours=self.interval_hours)
+
+    @property
     def whole(self) -> str:
         """Name of the series of the whole fleet; without such a series, name of the largest one."""
         mean = dict(zip(self.ids, np.nanmean(self.values, axis=1), strict=True))
@@ -192,7 +197,9 @@ class DemandHistory:
         left = remaining_run_time(table, levels=(0.5, 0.9), by=("unique_id",)).filter(~pl.col("ended"))
         quantiles = pl.col("remaining_q50_h", "remaining_q90_h").median()
         hours = (pl.col("gpus") * pl.col("remaining_h")).sum().alias("gpu_hours_left")
-        sums = left.group_by("unique_id").agg(pl.len().alias("jobs"), pl.col("gpus").sum(), hours, quantiles)
+        sums = left.group_by("unique_id", maintain_order=True).agg(
+            pl.len().alias("jobs"), pl.col("gpus").sum(), hours, quantiles
+        )
         return sums.sort("unique_id")
 
     def paths(self, horizon: int, gap: int, seed: int, max_paths: int | None = None) -> pl.DataFrame:
@@ -476,10 +483,10 @@ def lay_out_telemetry(samples: pl.LazyFrame, interval_hours: float, at: datetime
     profile = pl.when(pl.col("kind") == "").then(pl.lit(FULL_GPU)).otherwise(pl.col("kind"))
     series = pl.format(ALL_TENANTS_POOL_NAME + "/{}", profile)
     rows = (
-        device_hours.group_by("hour", *DEVICE_KEY)
+        device_hours.group_by("hour", *DEVICE_KEY, maintain_order=True)
         .agg(share=(pl.col("samples") * is_in_use).sum() / pl.col("samples").sum())
         .join(kinds.select(*DEVICE_KEY, unique_id=series), on=DEVICE_KEY, nulls_equal=True)
-        .group_by("unique_id", time="hour")
+        .group_by("unique_id", time="hour", maintain_order=True)
         .agg(y=pl.col("share").sum(), total=pl.len())
     )
     first, last = (rows.select(bound).item() for bound in (pl.col("time").min(), pl.col("time").max()))
@@ -514,7 +521,7 @@ def _lay_out_readings(
         raise ScenarioError("forecast: readings", "two intervals", f"{max(slots, 0)}", "Read for longer.")
     slot_number = (pl.col("time") - start).dt.total_microseconds() // round(interval_hours * 3.6e9)
     placed = rows.with_columns(place=slot_number).filter(pl.col("place") < slots)
-    by_slot = placed.group_by("unique_id", "place").agg(pl.col("y").mean(), pl.col("total").max())
+    by_slot = placed.group_by("unique_id", "place", maintain_order=True).agg(pl.col("y").mean(), pl.col("total").max())
     ids = tuple(by_slot["unique_id"].unique().sort())
     values = np.full((len(ids), slots), np.nan)
     at = by_slot["unique_id"].cast(pl.Enum(ids)).to_physical().to_numpy()

@@ -127,18 +127,18 @@ def pooled_forecast(scenario: Scenario) -> ForecastResult:
     ]
     job_history = history(scenario)
     jobs = pl.concat(
-        view.select(*RUN_OFF_COLUMNS, "profile", "instances", series=pl.format("{}/{}", pl.lit(name), "profile"))
+        view.select(*RUN_OFF_COLUMNS, "instances", series=pl.format("{}/{}", pl.lit(name), "profile"))
         for name, view in job_history.views.items()
     )
     jobs_known = _run_off_of_views(jobs, job_history, scenario.interval_hours)
+    del jobs  # three times the recent past
     return forecast_demand(pl.concat(series), horizon=scenario.horizon_intervals, known_jobs=jobs_known)
 
 
 def _run_off_of_views(jobs: pl.DataFrame, job_history: History, interval_hours: float) -> RunOff:
     """Build the :class:`RunOff` from which sample paths are drawn, with the series in the column ``series`` of jobs."""
-    counted = jobs.filter(pl.col("profile").is_not_null())
     return lay_out_run_off(
-        counted, start=job_history.recent, interval_hours=interval_hours, series="series", size="instances"
+        jobs, start=job_history.recent, interval_hours=interval_hours, series="series", size="instances"
     )
 
 
@@ -146,7 +146,8 @@ def _run_off_of_views(jobs: pl.DataFrame, job_history: History, interval_hours: 
 def tenant_forecast(scenario: Scenario) -> ForecastResult:
     """Forecast the demand of every tenant and profile, from rightsized requests."""
     job_history = history(scenario)
-    jobs = job_history.views["rightsized"].with_columns(series=pl.format("{}/{}", "tenant", "profile"))
+    view = job_history.views["rightsized"]
+    jobs = view.select(*RUN_OFF_COLUMNS, "instances", series=pl.format("{}/{}", "tenant", "profile"))
     jobs_known = _run_off_of_views(jobs, job_history, scenario.interval_hours)
     return forecast_demand(
         demand_by_view(scenario)["rightsized"], horizon=scenario.horizon_intervals, known_jobs=jobs_known

@@ -399,12 +399,16 @@ def lay_out_run_off(
     require_time_zone(start, source="run-off")
     extra = [name for name in (series, size) if name not in Jobs.column_names()]
     columns = dict.fromkeys([*RUN_OFF_COLUMNS, *(name for name in (series, size) if name not in extra)])
-    table = (
-        cast_columns(jobs, Jobs, list(columns), source="run-off: jobs")
-        .with_columns(jobs[name] for name in extra)
-        .filter(pl.col(size) > 0, ~has_unknown_end())
-        .sort("submit_time", "job_id", "attempt")
+    rows = cast_columns(jobs, Jobs, list(columns), source="run-off: jobs").with_columns(jobs[name] for name in extra)
+    # Rows are put in order by their numbers, and only in the columns that are used later: a filtered and a sorted copy
+    # of all columns would take the memory of the recent past twice more.
+    counted = (
+        rows.with_row_index("row").lazy().filter(pl.col(size) > 0, pl.col(series).is_not_null(), ~has_unknown_end())
     )
+    keys = ["submit_time", "job_id", "attempt", series]
+    order = counted.select("row", *keys).sort(keys).collect()["row"]
+    table = rows.drop("job_id", "attempt", "state")[order]
+    del rows
     hours = [
         ((table[name] - start).dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR)).fill_null(np.inf)
         for name in ("submit_time", "start_time", "end_time")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -55,7 +55,7 @@ from gpuplanner.report.policy_and_team_sections import (
     render_team_section,
     render_wait_section,
 )
-from gpuplanner.report.report_rendering import render_fleet_recommendation
+from gpuplanner.report.report_rendering import REPORT_SECTIONS, render_fleet_recommendation
 from gpuplanner.sizing.job_plans import SizingRequest, parse_gpu_counts
 from gpuplanner.sizing.job_size import JobSizing, size_job, tabulate_memory_components
 from gpuplanner.sizing.learned_memory import shipped_peak_model
@@ -429,17 +429,6 @@ class StudyView:
     def save(self, folder: str | Path) -> Path:
         """Write the study as a folder, which :func:`open_study` reads."""
         return self.results.save(folder)
-
-
-REPORT_SECTIONS: Mapping[str, Callable[[Study], HtmlSection]] = {
-    section.__name__: section
-    for section in (
-        monthly_sections.summary, monthly_sections.capacity, monthly_sections.ledger, monthly_sections.comparison,
-        monthly_sections.teams, monthly_sections.rightsizing, monthly_sections.costs, monthly_sections.demand,
-        monthly_sections.numbers, monthly_sections.layouts, monthly_sections.quality, monthly_sections.method,
-    )
-}  # fmt: skip
-"""Sections of the monthly report by name, in the order of the page."""
 
 
 def decide(data: StudySource = "sample", **changes: Any) -> StudyView:  # noqa: ANN401 - fields of a scenario

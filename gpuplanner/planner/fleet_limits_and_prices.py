@@ -160,6 +160,16 @@ def is_amount(value: object) -> bool:
     return isinstance(value, int | float) and is_number(value) and value >= 0
 
 
+MAX_PRICE = 1e6
+"""Highest price of a plan problem, on the scale of its other prices: the cost of a plan of the largest fleet stays a
+number that its file can hold, and the solvers keep their tolerances."""
+
+
+def is_price(value: object) -> bool:
+    """Whether a value is a number from 0 to :data:`MAX_PRICE`."""
+    return is_amount(value) and value <= MAX_PRICE  # type: ignore[operator]
+
+
 def number_array(values: Any, *number_types: type) -> NDArray[Any]:  # noqa: ANN401 - what a file holds
     """Convert nested lists of numbers to an array; text, booleans and out-of-range numbers raise a ValueError.
 
@@ -491,7 +501,7 @@ class StatePrices:
         except (AttributeError, TypeError, ValueError) as error:
             _raise_price_error(f"remaining_h that is no mapping of times: {error}")
         amounts = {name: getattr(self, name) for name in _STATE_PRICE_AMOUNT_FIELDS}
-        wrong = [f"{name} = {value!r}" for name, value in amounts.items() if not is_amount(value)]
+        wrong = [f"{name} = {value!r}" for name, value in amounts.items() if not is_price(value)]
         wrong += [f"limit_h = {self.limit_h!r}"] * (self.limit_h is not None and not is_amount(self.limit_h))
         bad_profiles = [name for name, times in sorted_times.items() if not times or not all(map(is_amount, times))]
         wrong += [f"remaining_h of {name}" for name in bad_profiles]
@@ -500,6 +510,8 @@ class StatePrices:
             _raise_price_error(", ".join(wrong))
         remaining_h = {name: tuple(map(float, times)) for name, times in sorted(sorted_times.items())}
         object.__setattr__(self, "remaining_h", remaining_h)
+        for name, value in amounts.items():  # whole numbers give the same plan, to the byte
+            object.__setattr__(self, name, float(value))
 
     @classmethod
     def from_change_cost(cls, change: ChangeCost, gpus_per_node: int, **stated: Any) -> Self:  # noqa: ANN401
@@ -576,4 +588,5 @@ _STATE_PRICE_AMOUNT_FIELDS = tuple(
 
 def _raise_price_error(got: str) -> NoReturn:
     """Raise a ScenarioError on the prices of GPU states."""
-    raise ScenarioError("prices of states", "amounts from 0, and times by profile", got, "Fix these amounts.")
+    expected = f"amounts from 0 to {MAX_PRICE:,.0f}, and times by profile"
+    raise ScenarioError("prices of states", expected, got, "Fix these amounts.")

@@ -33,6 +33,7 @@ from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import format_layout, parse_layout, prove
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.fleet_limits_and_prices import (
+    MAX_PRICE,
     Limits,
     Quota,
     StatePrices,
@@ -43,6 +44,7 @@ from gpuplanner.planner.fleet_limits_and_prices import (
     gpu_model_from_plain,
     is_amount,
     is_count,
+    is_price,
     number_array,
     text_tuple,
     to_plain,
@@ -67,8 +69,8 @@ def find_problem_faults(problem: PlanProblem) -> Iterator[str]:
             got = getattr(problem, field_name)
             yield f"{field_name} must be a whole number from {minimum} to {MAX_GPUS_PER_POOL}, not {got!r}"
     for field_name in ("on_price", "change_gpu_hours"):
-        if not is_amount(getattr(problem, field_name)):
-            yield f"{field_name} must be a number of at least 0, not {getattr(problem, field_name)!r}"
+        if not is_price(getattr(problem, field_name)):
+            yield f"{field_name} must be a number from 0 to {MAX_PRICE:,.0f}, not {getattr(problem, field_name)!r}"
     yield from _find_time_faults(problem)
     for field_name in ("tenants", "profiles"):
         names = getattr(problem, field_name)
@@ -127,9 +129,9 @@ def _find_tenant_faults(problem: PlanProblem) -> Iterator[str]:
     unknown = sorted(set(problem.tiers) - set(SERVICE_TIERS))
     if unknown:
         yield f"tiers must be of {', '.join(SERVICE_TIERS)}; unknown: {examples(unknown)}"
-    bad_prices = [price for price in problem.unmet_price if not is_amount(price)]
+    bad_prices = [price for price in problem.unmet_price if not is_price(price)]
     if bad_prices:
-        yield f"unmet_price must be numbers of at least 0, not {examples(bad_prices)}"
+        yield f"unmet_price must be numbers from 0 to {MAX_PRICE:,.0f}, not {examples(bad_prices)}"
     if unknown or bad_prices:
         return
     rank_prices = list(zip(map(SERVICE_TIERS.index, problem.tiers), problem.unmet_price, strict=True))
@@ -344,14 +346,15 @@ class PlanProblem:
         change_cost = ChangeCost.from_catalogue(model) if change is None else change.require_model(model)
         default_gpu_hours = change_cost.plan_gpu_hours(gpus_per_node if isinstance(gpus_per_node, int) else 1)
         given_limits = limits or Limits()
-        stated_gpu_hours = default_gpu_hours if change_gpu_hours is None else _unwrap_numpy_number(change_gpu_hours)
+        stated_gpu_hours = default_gpu_hours if change_gpu_hours is None else _to_price(change_gpu_hours)
         field_values |= {
             "gpu_model": model,
             "tenants": tuple(tenants),
             "profiles": tuple(profile if profile == FULL_GPU else model.profile(profile).name for profile in profiles),
             "demand": _as_demand_array(demand),
             "tiers": ("standard",) * len(tenants) if tiers is None else tuple(tiers),
-            "unmet_price": tuple(map(_unwrap_numpy_number, cast("Sequence[float]", unmet_prices))),
+            "on_price": _to_price(on_price),
+            "unmet_price": tuple(map(_to_price, cast("Sequence[float]", unmet_prices))),
             "change_gpu_hours": stated_gpu_hours,
             "change": replace(change_cost, gpu_hours=stated_gpu_hours)
             if stated_gpu_hours != default_gpu_hours and is_amount(stated_gpu_hours)
@@ -543,6 +546,12 @@ def _as_demand_array(demand: ArrayLike) -> Floats:
 def _unwrap_numpy_number(value: Any) -> Any:  # noqa: ANN401 - anything goes in, checks come later
     """Convert a numpy number to a Python number, for JSON; return anything else unchanged."""
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _to_price(value: Any) -> Any:  # noqa: ANN401 - anything goes in, checks come later
+    """Convert a price to a float, so that whole numbers give the same plan, to the byte; leave what is no price."""
+    number = _unwrap_numpy_number(value)
+    return float(number) if is_price(number) else number
 
 
 def _canonical_layout_counts(

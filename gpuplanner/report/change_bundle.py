@@ -489,7 +489,7 @@ def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_typ
             drain = replace(drain, limit_s=max(drain.limit_s, hours_s))
     gres_types = gres_type or (read_gres_types(scenario.data, gpu_model) if rules.actuator == "slurm" else None)
     page_words = PageText(
-        decision.sentence, POLICIES[decision.policy].meaning, tuple(_ticket_lines(decision)),
+        decision.sentence, POLICIES[decision.policy].meaning, tuple(_ticket_lines(decision, scenario.approved_by)),
         tuple(_describe_measures(decision)),
         f"gpuplanner export {scenario.data} --actuator {rules.actuator}", str(scenario.data), emptying,
     )  # fmt: skip
@@ -614,7 +614,7 @@ def _read_quotas(scenario: Scenario, gpu_model: GpuModel, measures: Sequence[Mea
         yield TenantQuota(tenant, nominal, cohort, borrow, lend, names)
 
 
-def _ticket_lines(decision: Decision) -> Iterator[str]:
+def _ticket_lines(decision: Decision, approved_by: str | None) -> Iterator[str]:
     """Yield the lines of a change ticket: reason, effect on queue waits, cost and approval."""
     improved = decision.most_improved_size
     if improved is not None:
@@ -645,7 +645,9 @@ def _ticket_lines(decision: Decision) -> Iterator[str]:
     if decision.confidence:
         yield f"Confidence: {' '.join(decision.confidence)}"
     yield f"Cost: {decision.financial_impact.basis.splitlines()[0].removeprefix('Spend ')}"
-    yield "Approved by: ____"
+    # Only letters, digits and spaces of a name, so that it never becomes markup.
+    name = re.sub(r"[^\w .,@()-]", "", approved_by or "").strip()
+    yield f"Approved by: {name or '____'}"
 
 
 def _describe_measures(decision: Decision) -> Iterator[MeasureText]:

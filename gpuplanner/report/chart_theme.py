@@ -183,7 +183,7 @@ def rank_names(frame: pl.DataFrame, name: str, weight: str) -> list[str]:
     >>> rank_names(pl.DataFrame({"tenant": ["a", "b", "a"], "cost": [1, 5, 2]}), "tenant", "cost")
     ['b', 'a']
     """
-    totals = frame.group_by(name).agg(pl.col(weight).sum())
+    totals = frame.group_by(name, maintain_order=True).agg(pl.col(weight).sum())
     return totals.sort(weight, name, descending=[True, False])[name].to_list()
 
 

@@ -157,7 +157,9 @@ def plot_coverage(coverage: pl.DataFrame, *, top: int = MAX_NAMED_ROWS) -> Chart
     hours = pl.col("observed_gpu_h", "expected_gpu_h").sum()
     share = pl.col("observed_gpu_h") / pl.col("expected_gpu_h")
     rows = (
-        expected.group_by(name=pl.col("node").replace_strict(names), start=pl.col("day").dt.truncate(every))
+        expected.group_by(
+            name=pl.col("node").replace_strict(names), start=pl.col("day").dt.truncate(every), maintain_order=True
+        )
         .agg(hours)
         .with_columns(
             share=share,
@@ -219,7 +221,9 @@ def plot_intake(rows: pl.DataFrame, *, top: int = MAX_NAMED_ROWS) -> ChartType:
         return theme.make_empty_chart(f"No row states a date: {totals_text}.")
     every, word = _choose_cell_length(placed["day"])
     shown = (
-        placed.group_by(name=pl.col("name").replace_strict(labels), start=pl.col("day").dt.truncate(every))
+        placed.group_by(
+            name=pl.col("name").replace_strict(labels), start=pl.col("day").dt.truncate(every), maintain_order=True
+        )
         .agg(pl.col("rows").sum())
         .with_columns(
             share=pl.col("rows") / pl.col("rows").max().clip(1).over("name"),
@@ -245,7 +249,7 @@ def rank_by_coverage(coverage: pl.DataFrame) -> pl.DataFrame:
     >>> rank_by_coverage(pl.DataFrame(rows)).rows()
     [('b', 0.5), ('a', 1.0)]
     """
-    sums = coverage.group_by("node").agg(pl.col("observed_gpu_h", "expected_gpu_h").sum())
+    sums = coverage.group_by("node", maintain_order=True).agg(pl.col("observed_gpu_h", "expected_gpu_h").sum())
     share = pl.col("observed_gpu_h") / pl.col("expected_gpu_h")
     return sums.filter(pl.col("expected_gpu_h") > 0).select("node", share=share).sort("share", "node")
 

@@ -108,7 +108,7 @@ def render_ledger_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
         headings={"period": "month", "gpu_hours": "all"},
     )
     idle, lost = _describe_idle_hours(activity), _describe_lost_hours(ended)
-    states = ended.group_by("state", "lost").agg(pl.col("attempts", "gpu_hours").sum())
+    states = ended.group_by("state", "lost", maintain_order=True).agg(pl.col("attempts", "gpu_hours").sum())
     allocated_figures = [
         page.figure(
             page.add_side_padding(plots.plot_allocated_activity(activity)),
@@ -141,7 +141,7 @@ def render_ledger_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
 def render_demand_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LABEL) -> HtmlSection:
     """Render demand by profile and by team."""
     demand_rows = dataset.rows_of(dataset.demand_series, tenant)
-    sums = demand_rows.group_by("tenant", "profile").agg(
+    sums = demand_rows.group_by("tenant", "profile", maintain_order=True).agg(
         mean_instances=pl.col("y").mean(), p95_instances=pl.col("y").quantile(0.95), most_instances=pl.col("y").max()
     )
     table = sums.sort("mean_instances", "tenant", "profile", descending=[True, False, False])

@@ -101,14 +101,18 @@ def plot_demand(
         return theme.make_empty_chart("There is no demand.", title=title)
     panels = rank_names(demand, by, "y")[:top]
     begin = demand["ds"].max() - timedelta(days=history_days)  # type: ignore[operator]
-    past = demand.filter(pl.col(by).is_in(panels), pl.col("ds") > begin).group_by(panel=by, ds="ds")
+    past = demand.filter(pl.col(by).is_in(panels), pl.col("ds") > begin).group_by(
+        panel=by, ds="ds", maintain_order=True
+    )
     history = past.agg(y=pl.col("y").sum()).with_columns(kind=pl.lit(OBSERVED))
     future = _forecast_rows(demand, forecast, by, panels)
     allowed = (_MAX_DEMAND_ROWS - future.height) // len(panels)
     slots = history["ds"].n_unique()
     step_h = _slot_hours(history)
     hours = next((h for h in _DEMAND_BIN_HOURS if h >= step_h and slots * step_h / h <= allowed), _DEMAND_BIN_HOURS[-1])
-    binned_history = history.group_by("panel", pl.col("ds").dt.truncate(f"{hours}h"), "kind").agg(pl.col("y").mean())
+    binned_history = history.group_by("panel", pl.col("ds").dt.truncate(f"{hours}h"), "kind", maintain_order=True).agg(
+        pl.col("y").mean()
+    )
     level_changes = _level_change_rows(demand, by, panels, begin)  # type: ignore[arg-type]
     rows = pl.concat([binned_history, future, level_changes], how="diagonal")
     rows = rows.sort("panel", "kind", "ds", descending=[False, True, False])
@@ -134,7 +138,7 @@ def plot_backtest_scores(scores: pl.DataFrame) -> ChartType:
     SchemaError
         If a column is missing.
     """
-    means = scores.group_by("model").agg(pl.col("mase").mean())
+    means = scores.group_by("model", maintain_order=True).agg(pl.col("mase").mean())
     models = means.sort("mase", "model", nulls_last=True)["model"].to_list()
     hover = make_tooltips(
         unique_id="series", model="model", mase=("MASE", ".3f"), coverage_90=("coverage of the 90 % interval", ".1%")
@@ -289,7 +293,7 @@ def _forecast_rows(demand: pl.DataFrame, forecast: pl.DataFrame | None, by: str,
     return (
         forecast.join(key, on="unique_id")
         .filter(pl.col("panel").is_in(panels))
-        .group_by("panel", "ds")
+        .group_by("panel", "ds", maintain_order=True)
         .agg(y=pl.col("mean").sum(), low=pl.col("q05").sum(), high=pl.col("q95").sum())
         .with_columns(kind=pl.lit(FORECAST))
     )
@@ -316,7 +320,7 @@ def _level_change_rows(demand: pl.DataFrame, by: str, panels: list[str], begin: 
     """
     tables, levels = [], pl.format("{} to {}", *(pl.col(side).round(1) for side in LEVEL_CHANGE_COLUMNS))
     for panel in panels:
-        total = demand.filter(pl.col(by) == panel).group_by("ds").agg(pl.col("y").sum())
+        total = demand.filter(pl.col(by) == panel).group_by("ds", maintain_order=True).agg(pl.col("y").sum())
         changes = change_points(total).filter(pl.col("ds") > begin)
         tables.append(changes.select(panel=pl.lit(panel), ds="ds", change=levels))
     table = pl.concat(tables)
@@ -483,9 +487,9 @@ def plot_allocated_end_states(ended: pl.DataFrame) -> ChartType:
         If a column is missing.
     """
     completed, failed = _END_STATE_COLOURS
-    rows = ended.group_by(name="state", part=pl.when("lost").then(pl.lit(failed)).otherwise(pl.lit(completed))).agg(
-        pl.col("gpu_hours").sum()
-    )
+    rows = ended.group_by(
+        name="state", part=pl.when("lost").then(pl.lit(failed)).otherwise(pl.lit(completed)), maintain_order=True
+    ).agg(pl.col("gpu_hours").sum())
     order = names_in_order(rows.sort("gpu_hours", "name", descending=[True, False]), "name")
     return _draw_allocated_bars(rows, order, _END_STATE_COLOURS, row="end state", part="GPU-hours of", legend=190)
 
@@ -613,7 +617,9 @@ def _draw_tenant_bars(rows: pl.DataFrame, colours: Mapping[str, str], top: int, 
     if rows.is_empty():
         return theme.make_empty_chart("No GPU was allocated.")
     names = fold_names(rank_names(rows, "tenant", "gpu_hours"), top)
-    sums = rows.group_by("part", name=pl.col("tenant").replace_strict(names)).agg(pl.col("gpu_hours").sum())
+    sums = rows.group_by("part", name=pl.col("tenant").replace_strict(names), maintain_order=True).agg(
+        pl.col("gpu_hours").sum()
+    )
     return _draw_allocated_bars(sums, folded_names(names), colours, row="team", part=part, legend=legend)
 
 

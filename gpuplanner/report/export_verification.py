@@ -207,7 +207,7 @@ class _MigPartedConfigCheck:
 def _gpu_models_by_device_id() -> dict[str, list[str]]:
     """Load the GPU models of each PCI device id."""
     table = pl.read_csv((resources.files(__package__) / "bundle" / "pci_ids.csv").read_bytes(), infer_schema=False)
-    return dict(table.group_by("device_id").agg("gpu_model").iter_rows())
+    return dict(table.group_by("device_id", maintain_order=True).agg("gpu_model").iter_rows())
 
 
 def _unknown_keys(mapping: LinedMapping, known_keys: Iterable[str], owner: str) -> Iterator[str]:

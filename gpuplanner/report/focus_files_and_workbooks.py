@@ -658,4 +658,6 @@ def study_notes(study: Study) -> Mapping[str, str]:
         "Scenario": "; ".join(changed_fields) or "all defaults",
         "Input files": "; ".join(f"{name}: sha256 {sha}" for name, sha in sorted(study.provenance.inputs.items())),
         "gpuplanner": str(study.provenance.gpuplanner),
+        "Libraries": ", ".join(f"{name} {number}" for name, number in sorted(study.provenance.libraries.items())),
+        "Approved by": study.scenario.approved_by or "not approved yet (--set approved_by=NAME)",
     }

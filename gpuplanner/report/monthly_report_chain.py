@@ -22,11 +22,11 @@ from gpuplanner._version import __version__
 from gpuplanner.core.errors import GpuPlannerError, MissingDependencyError, ScenarioError
 from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, is_intact
 from gpuplanner.core.output_writing import lock_for_writing, write_atomically
-from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
+from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario, is_month
 from gpuplanner.core.serialization import from_plain, load_json, sha256, to_json, to_plain
 from gpuplanner.core.stage_cache_and_data_folders import input_hashes
 from gpuplanner.decision.fleet_checks_and_alerts import INFERRED_FLEET_REASON
-from gpuplanner.decision.replanning import WatchState
+from gpuplanner.decision.replanning import BUNDLE_FOLDER, WatchState
 from gpuplanner.decision.savings_track_record import (
     baseline_table,
     evaluate_promises,
@@ -169,7 +169,8 @@ def read_chain(folder: Path) -> MonthChain:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         todo = "Choose another folder with -o; nothing was changed."
         raise ScenarioError(str(path), f"a file of {MONTH_CHAIN_FORMAT!r}", str(error), todo) from None
-    return chain
+    # A month that is no longer accepted, with no step done, is of a call that failed at once.
+    return MonthChain(tuple(record for record in chain.months if record.steps or is_month(record.month)))
 
 
 def _find_faults(month: MonthRecord) -> Iterator[str]:
@@ -628,6 +629,8 @@ class _MonthRun:
         """Write the report as a mail message that can be sent without changes."""
         path = self.out / "mail" / f"{self.month}.eml"
         page, base_url = f"{self.month}/index.html", self.scenario.report_url
+        if not (self.out / page).is_file():  # left out: the overview names why
+            page = OVERVIEW_PAGE_FILE
         text = render_mail(
             self.evaluate_study(),
             page,
@@ -709,7 +712,7 @@ def render_watch_page(watch_state: WatchState, *, refresh_s: float | None = None
     }
     status = [page.paragraph(watch_state.sentence or "No run yet.")]
     if watch_state.pack_at:
-        link = '<a href="pack/steps.csv">Latest change bundle</a>'
+        link = f'<a href="{BUNDLE_FOLDER}/steps.csv">Latest change bundle</a>'
         status.append(f"<p>{link}, {escape_html(watch_state.pack_at)}: its changes in order.</p>")
     parts = [page.section("Status", *status, page.value_table(counts, caption="Runs so far"))]
     if watch_state.jobs:

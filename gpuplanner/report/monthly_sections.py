@@ -119,7 +119,7 @@ def layouts(study: Study) -> HtmlSection:
         f"{figures.plan_objective_gpu_hours:,.0f} GPU-hours, lower bound {figures.plan_bound_gpu_hours:,.0f} "
         f"(optimality gap {percent_text(figures.plan_gap_fraction or 0.0, '.2f')})."
     )
-    hours = counts.group_by("layout").agg(
+    hours = counts.group_by("layout", maintain_order=True).agg(
         gpu_hours=pl.col("gpus").sum() * study.scenario.interval_hours,
         least_gpus=pl.col("gpus").min(),
         peak_gpus=pl.col("gpus").max(),
@@ -231,7 +231,7 @@ def daily_peaks(study: Study) -> pl.DataFrame:
     allocated = pl.when(pl.col("bucket").cast(pl.String).is_in(PEAK_ALLOCATED_BUCKETS)).then("gpu_hours").otherwise(0.0)
     gpu_model, pool = pl.col("gpu_model").cast(pl.String).str.to_lowercase(), study.scenario.pool
     in_pool = pl.lit(value=True) if pool is None else gpu_model == pool.lower()
-    hours = study.tables["ledger"].filter(in_pool).group_by("hour").agg(gpus=allocated.sum())
+    hours = study.tables["ledger"].filter(in_pool).group_by("hour", maintain_order=True).agg(gpus=allocated.sum())
     day = pl.col("hour").dt.convert_time_zone(study.scenario.tz).dt.date()
     return hours.group_by(day=day).agg(pl.col("gpus").max()).sort("day")
 
@@ -300,7 +300,7 @@ def ledger(study: Study) -> HtmlSection:
 def _describe_lost_hours(study: Study) -> str:
     """Describe GPU-hours of failed and cancelled jobs, and their cost."""
     ended, figures = study.tables["ended"], study.headline
-    lost = ended.filter("lost").group_by("state").agg(pl.col("gpu_hours").sum())
+    lost = ended.filter("lost").group_by("state", maintain_order=True).agg(pl.col("gpu_hours").sum())
     hours, allocated = float(lost["gpu_hours"].sum()), float(ended["gpu_hours"].sum())
     if not hours:
         return "No failed job is known."

@@ -15,7 +15,12 @@ import polars as pl
 
 from gpuplanner import ingest
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, examples
-from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, WrittenFile, read_manifest
+from gpuplanner.core.output_manifests_and_overwrite_checks import (
+    MANIFEST,
+    WrittenFile,
+    list_foreign_entries,
+    read_manifest,
+)
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import read_text
 from gpuplanner.core.setting_rules_and_controls import DRAINED_UNIT_BY_ACTUATOR
@@ -46,6 +51,8 @@ UNCHECKED_FOLDER = "other"
 UNCHANGED_TEXT = "unchanged since export"
 EDITED_TEXT = "edited since export"
 EDITED_UNCHECKED_TEXT = f"{EDITED_TEXT}; this file has no other check"
+_STATED_MODEL_PATTERN = re.compile(r"(?:of gpuplanner for|GPU model) ([\w.+-]*\w)")
+"""Text in a README or a file of an export that states the GPU model."""
 _VERIFIABLE_PLAN_PATTERN = re.compile(r'"format":\s*"gpuplanner\.(?:plan|fleet-plan|services)/')
 """Format line of JSON files that can be verified: a plan, a fleet plan or a plan of services."""
 
@@ -99,6 +106,9 @@ def verify_any(
     GpuPlannerError
         If the file cannot be read, or the GPU model is unknown.
     """
+    if not Path(path).exists():
+        expected = "a plan, a file or folder of an export, or a report folder"
+        raise ScenarioError(str(path), expected, "no such file or folder", "Check the path.")
     if Path(path).is_dir():
         return _check_bundle(Path(path), gpu_model, gpus_per_node)
     listed_report = _check_listed_file(Path(path))
@@ -108,8 +118,7 @@ def verify_any(
         gpu_model = gpu_model or _find_gpu_model_in_text(Path(path))
         if gpu_model is None:
             raise ScenarioError(str(path), "--gpu-model of the nodes", "none", "Add --gpu-model.")
-        devices = re.findall(r"devices: \[(?:\d+, )*(\d+)\]", Path(path).read_text("utf-8", errors="replace"))
-        gpus_per_node = gpus_per_node or max(map(int, devices), default=7) + 1
+        gpus_per_node = gpus_per_node or _count_gpus_in_text(Path(path).read_text("utf-8", errors="replace"))
         return verify_file(path, load_any_gpu_model(gpu_model), gpus_per_node=gpus_per_node)
     text = read_text(path, error=ScenarioError, kind="plan", limit_bytes=MAX_PLAN_FILE_BYTES)
     if is_service_plan(text):
@@ -133,6 +142,9 @@ def _check_bundle(folder: Path, gpu_model: str | None, gpus_per_node: int | None
     """Check that all files of a change bundle are unchanged since export, and verify its plans and layouts."""
     folder = _to_absolute_path(folder)
     listed = _listed_files(folder)
+    bundles = [] if listed else sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
+    if bundles:
+        return _join_reports(folder, {path: _check_bundle(path, gpu_model, gpus_per_node) for path in bundles})
     if not listed:
         todo = "Give the folder of an export."
         raise ScenarioError(str(folder), "a change bundle with manifest.json", "no manifest", todo)
@@ -155,10 +167,30 @@ def _check_bundle(folder: Path, gpu_model: str | None, gpus_per_node: int | None
                 file_report = FileReport(ok=False, problems=[str(error)])
         report.problems.extend(f"{name}: {fault}" for fault in file_report.problems)
         report.findings.extend(f"{name}: {line}" for line in file_report.findings)
+    known_files = {path.relative_to(folder).as_posix(): file for path, file in files.items()} | {
+        MANIFEST: WrittenFile(None, None)
+    }
+    # Folders with a manifest of their own are other results, and the scripts keep earlier layouts beside themselves.
+    added = [
+        name
+        for name in list_foreign_entries(folder, known_files)
+        if name not in known_files and not name.endswith(".before") and not (folder / name / MANIFEST).is_file()
+    ]
+    report.problems.extend(f"{name}: not part of the export; remove it" for name in added)
     if not report.problems:
         gpu_model = gpu_model or _find_gpu_model_in_text(folder / README_FILE)
-        report.findings.insert(0, f"{len(files)} files unchanged since export, for {gpu_model}")
+        for_model = f", for {gpu_model}" if gpu_model else ""
+        report.findings.insert(0, f"{len(files)} files unchanged since export{for_model}")
     return replace(report, ok=not report.problems)
+
+
+def _join_reports(folder: Path, reports: Mapping[Path, FileReport]) -> FileReport:
+    """Join the reports of several bundles in a folder, each with the name of its bundle."""
+    joined = FileReport(ok=all(report.ok for report in reports.values()))
+    for path, report in reports.items():
+        joined.problems.extend(f"{path.relative_to(folder)}/{fault}" for fault in report.problems)
+        joined.findings.extend(f"{path.relative_to(folder)}: {finding}" for finding in report.findings)
+    return joined
 
 
 def _check_listed_file(path: Path) -> FileReport | None:
@@ -172,12 +204,13 @@ def _check_listed_file(path: Path) -> FileReport | None:
 
 
 def _listed_files(folder: Path) -> dict[Path, WrittenFile]:
-    """Read files and hashes from the manifest of a folder or of the two folders above it; empty without one."""
+    """Read files and hashes from the nearest manifest, of a folder or one above it, that lists files of the folder."""
     folder = _to_absolute_path(folder)
-    for home in (folder, *folder.parents[:2]):
-        manifest = read_manifest(home)
-        if manifest is not None:
-            return {home / name: written for name, written in manifest[1].items() if name != MANIFEST}
+    for home in (folder, *folder.parents):
+        manifest = read_manifest(home) or ("", {})
+        files = {home / name: written for name, written in manifest[1].items() if name != MANIFEST}
+        if any(path.is_relative_to(folder) for path in files):
+            return files
     return {}
 
 
@@ -204,10 +237,26 @@ def _find_gpu_model_in_text(path: Path) -> str | None:
     for candidate in (path, *(folder / README_FILE for folder in path.absolute().parents[:2])):
         with contextlib.suppress(ScenarioError):
             text = read_text(candidate, error=ScenarioError, kind="file", limit_bytes=MAX_PLAN_FILE_BYTES)
-            model_names = {*mig_model_names(), *non_mig_model_names()} & set(re.findall(r"[\w.+-]*\w", text))
+            known_names = {*mig_model_names(), *non_mig_model_names()}
+            stated = _STATED_MODEL_PATTERN.search(text)  # teams and nodes may be named after GPU models, too
+            words = [stated[1]] if stated and stated[1] in known_names else re.findall(r"[\w.+-]*\w", text)
+            model_names = known_names & set(words)
             if len(model_names) == 1:
                 return model_names.pop()
     return None
+
+
+def _count_gpus_in_text(text: str) -> int:
+    """Count the GPUs of a node that a file names by index, or as full GPUs in Slurm; 8 if it names fewer or none.
+
+    Examples
+    --------
+    >>> _count_gpus_in_text("NodeName=n1 Gres=gpu:v100:16"), _count_gpus_in_text("devices: [0, 1]")
+    (16, 2)
+    """
+    devices = [int(index) + 1 for index in re.findall(r"devices: \[(?:\d+, )*(\d+)\]", text)]
+    full_gpus = re.findall(r"gpu:(?:(?!\d+g\.)[^:,\s])+:(\d{1,2})(?!\d)", text)
+    return max(devices, default=max([8, *map(int, full_gpus)]))
 
 
 def _plan_faults(plan: Plan, problem: PlanProblem, gpu_model: str | None) -> list[str]:

@@ -540,7 +540,7 @@ def _merge_equal_slots(counts: pl.DataFrame, present: pl.DataFrame, order: Seque
     """Merge consecutive intervals with equal counts into ``start, end, shown, gpus, order``."""
     slots = counts.select("slot_start").unique().sort("slot_start")
     length = slots["slot_start"].diff().min() or pl.duration(hours=1)
-    sums = present.group_by("slot_start", "shown").agg(pl.col("gpus").sum())
+    sums = present.group_by("slot_start", "shown", maintain_order=True).agg(pl.col("gpus").sum())
     wide = (
         slots.join(sums, on="slot_start", how="left")
         .pivot(on="shown", on_columns=[*order], index="slot_start", values="gpus")

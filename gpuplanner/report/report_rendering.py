@@ -28,7 +28,14 @@ from gpuplanner.core.errors import (
     nearest_names,
 )
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
-from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, FolderMark, remove_own_file
+from gpuplanner.core.output_manifests_and_overwrite_checks import (
+    MANIFEST,
+    WRITE_TARGET_ERRNOS,
+    FolderMark,
+    errno_of,
+    remove_own_file,
+    resolve_path,
+)
 from gpuplanner.core.output_writing import replace_directory, write_atomically
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
@@ -60,6 +67,7 @@ from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.planner.fleet_plans_and_comparisons import fleet_to_json
 from gpuplanner.planner.layout_plan import plan_to_json
 from gpuplanner.report import html_page as page
+from gpuplanner.report import monthly_sections
 from gpuplanner.report.change_bundle import write_bundle_into
 from gpuplanner.report.cost_and_forecast_sections import render_forecast_record, render_savings_record
 from gpuplanner.report.first_screen import describe_fleet, list_badges, render_warnings
@@ -80,8 +88,15 @@ NOTEBOOK_CELL_TIMEOUT_S = 1800
 """Maximum run time of one notebook cell [s]."""
 MONTHLY_REPORT_NOTEBOOK = "monthly_report.ipynb"
 """Shipped notebook that makes the report page."""
-REQUIRED_PACKAGES = {"papermill": "report", "xlsxwriter": "report", "vl_convert": "plot", "altair": "plot"}
-"""Optional packages that a report needs, with the extra that installs each; checked before any computation."""
+REPORT_SECTIONS: Mapping[str, Callable[[Study], HtmlSection]] = {
+    section.__name__: section
+    for section in (
+        monthly_sections.summary, monthly_sections.capacity, monthly_sections.ledger, monthly_sections.comparison,
+        monthly_sections.teams, monthly_sections.rightsizing, monthly_sections.costs, monthly_sections.demand,
+        monthly_sections.numbers, monthly_sections.layouts, monthly_sections.quality, monthly_sections.method,
+    )
+}  # fmt: skip
+"""Sections of the monthly report by name, in the order of the page."""
 PAGE_FILES = ("index.html", "appendix.html", "message.txt", "summary.md", "report.pdf")
 """Pages and messages in a report folder."""
 DATA_FILE_PATTERNS = (
@@ -105,8 +120,10 @@ def write_report(
 
     The folder has ``index.html``, ``appendix.html``, ``message.txt``, ``summary.md``, ``study.json``,
     ``workbook.xlsx``, ``tables/``, ``plan.json``, ``scenario.yaml``, the executed ``report.ipynb``, ``export/``,
-    ``manifest.json`` with the hash of each and, if a browser is found, ``report.pdf``. If anything fails, the earlier
-    folder stays; a failed notebook is kept beside it as ``<out>.failed.ipynb``.
+    ``manifest.json`` with the hash of each and, if a browser is found, ``report.pdf``. Notebook, workbook, PDF and each
+    section of the page are independent: what needs a missing library or fails is left out with a warning, and the page
+    names it. If anything else fails, the earlier folder stays; a failed notebook is kept beside it as
+    ``<out>.failed.ipynb``.
 
     Parameters
     ----------
@@ -115,7 +132,7 @@ def write_report(
     out : str or Path
         Folder that is replaced.
     notebook : Path, optional
-        Notebook to run instead of the shipped one.
+        Notebook to run instead of the shipped one; if it fails, so does the report.
     inputs : iterable of str or Path
         Inputs, which must not lie in the folder that is replaced.
     ledger : Path, optional
@@ -131,31 +148,40 @@ def write_report(
     check_options(scenario)
     forecasts = None if ledger is None else read_ledger(ledger)
     savings_months = None if ledger is None else read_savings(savings_file(ledger))
-    for name, extra in REQUIRED_PACKAGES.items():
-        import_optional(name, extra=extra)
+    left_out: dict[str, str] = {}
     with replace_directory(out, mark=REPORT_FOLDER_MARK, inputs=inputs) as folder:
         study = evaluate(scenario)
         (folder / "scenario.yaml").write_text(_with_absolute_paths(scenario).to_yaml(), encoding="utf-8")
         source = notebook or notebook_folder() / MONTHLY_REPORT_NOTEBOOK
         executed = folder / "report.ipynb"
         failed_copy = out.with_suffix(".failed.ipynb")
-        run_notebook(source, executed, {"scenario_path": str(folder / "scenario.yaml")}, failed_copy=failed_copy)
+        with _leave_out("notebook", left_out, never=notebook is not None):
+            run_notebook(source, executed, {"scenario_path": str(folder / "scenario.yaml")}, failed_copy=failed_copy)
+            body_parts = [join_fragments(executed)]
+            _clean_notebook(executed)
+        if "notebook" in left_out:
+            executed.unlink(missing_ok=True)
+            body_parts = list(_render_sections(study, left_out))
+        body = "\n".join(body_parts)
         forecasts = None if forecasts is None else update_forecast_ledger(forecasts, study)
-        body = join_fragments(executed)
         body += "" if forecasts is None else render_forecast_record(forecasts)
         savings_months = None if savings_months is None else add_month(savings_months, scenario, study.comparison)
         body += "" if savings_months is None else render_savings_record(savings_months)
-        _write_pages(folder, study, *split_appendix(body))
-        _clean_notebook(executed)
         (folder / "study.json").write_text(study.to_json(), encoding="utf-8")
         if study.plan is not None and study.problem is not None:
             (folder / "plan.json").write_text(plan_to_json(study.plan, study.problem), encoding="utf-8")
         (folder / "scenario.yaml").write_text(scenario.to_yaml(), encoding="utf-8")
         savings_tables = {} if savings_months is None else savings_sheets(savings_months)
-        write_study_workbook(folder / "workbook.xlsx", study, savings_tables, links=list_downloads(study))
+        with _leave_out("workbook", left_out):
+            write_study_workbook(folder / "workbook.xlsx", study, savings_tables, links=list_downloads(study))
         write_bundle_into(scenario, study.comparison, folder)
-        _write_pdf(folder)
-    remove_own_file(out.with_suffix(".failed.ipynb"))
+        notes = [page.note(f"Left out of this report: {name}: {reason}") for name, reason in left_out.items()]
+        _write_pages(folder, study, *split_appendix("".join([*notes, body])))
+        with _leave_out("PDF", left_out):
+            _write_pdf(folder)
+        _remove_dead_links(folder, study)
+    if "notebook" not in left_out:
+        remove_own_file(out.with_suffix(".failed.ipynb"))
     if ledger is not None and forecasts is not None:
         write_atomically(ledger, forecasts.write_parquet, protect_foreign=False)
     if ledger is not None and savings_months is not None:
@@ -164,6 +190,45 @@ def write_report(
             savings_file(ledger), lambda path: path.write_text(text, encoding="utf-8"), protect_foreign=False
         )
     return study
+
+
+@contextmanager
+def _leave_out(output: str, left_out: dict[str, str], *, never: bool = False) -> Iterator[None]:
+    """Leave an output of the report out, with a warning, if a library is missing or it fails.
+
+    Parameters
+    ----------
+    output : str
+        Name of the output, such as ``workbook``.
+    left_out : dict of str to str
+        Gets the reason, by output.
+    never : bool
+        Raise the error instead.
+    """
+    try:
+        yield
+    except Exception as error:  # of any kind: the other outputs do not depend on this one
+        if never or errno_of(error) in WRITE_TARGET_ERRNOS:  # on a full disk, no other output can be written either
+            raise
+        left_out[output] = first_error_line(error)
+        warnings.warn(f"no {output}: {left_out[output]}", GpuPlannerWarning, stacklevel=3)
+
+
+def _render_sections(study: Study, left_out: dict[str, str]) -> Iterator[str]:
+    """Yield the sections of the page without the notebook; those that fail are left out."""
+    for name, render in REPORT_SECTIONS.items():
+        with _leave_out(f"section {name}", left_out):
+            yield str(render(study))
+
+
+def _remove_dead_links(folder: Path, study: Study) -> None:
+    """Remove the links to files that were left out from page and summary."""
+    dead = [(name, path) for name, path in list_downloads(study) if not (folder / path).exists()]
+    for file in (folder / "index.html", folder / "summary.md") if dead else ():
+        text = file.read_text(encoding="utf-8")
+        for name, path in dead:
+            text = text.replace(f'<a href="{path}">{name}</a> ', "").replace(f" · [{name}]({path})", "")
+        file.write_text(text, encoding="utf-8")
 
 
 def _write_pages(folder: Path, study: Study, body: str, appendix: str) -> None:
@@ -200,19 +265,10 @@ def _write_pages(folder: Path, study: Study, body: str, appendix: str) -> None:
 
 
 def _write_pdf(folder: Path) -> None:
-    """Print the page to PDF if a browser is found; if printing fails, remove its link and warn."""
+    """Print the page to PDF if a browser is found."""
     program = find_browser()
-    if program is None:
-        return
-    try:
+    if program is not None:
         print_pdf(folder / "index.html", folder / PDF_FILE[1], program)
-    except OutputError as error:
-        warnings.warn(f"no PDF: {error}", GpuPlannerWarning, stacklevel=2)
-        for name in ("index.html", "summary.md"):
-            text = (folder / name).read_text(encoding="utf-8")
-            text = text.replace(f'<a href="{PDF_FILE[1]}">{PDF_FILE[0]}</a> ', "")
-            text = text.replace(f" · [{PDF_FILE[0]}]({PDF_FILE[1]})", "")
-            (folder / name).write_text(text, encoding="utf-8")
 
 
 def run_notebook(
@@ -327,14 +383,9 @@ def _clean_notebook(executed: Path) -> None:
 
 def _with_absolute_paths(scenario: Scenario) -> Scenario:
     """Make the paths of a scenario absolute, as the notebook kernel runs in another folder."""
-    data = scenario.data if scenario.data == "sample" else _resolve_path(scenario.data)
-    files = {name: (path := getattr(scenario, name)) and _resolve_path(path) for name in FILE_PATH_FIELDS}
+    data = scenario.data if scenario.data == "sample" else str(resolve_path(scenario.data))
+    files = {name: (path := getattr(scenario, name)) and str(resolve_path(path)) for name in FILE_PATH_FIELDS}
     return scenario.but(data=data, **files)
-
-
-def _resolve_path(path: str) -> str:
-    """Make a path absolute."""
-    return str(Path(path).resolve())
 
 
 def _subtitle(study: Study) -> str:
@@ -513,7 +564,7 @@ def _next_steps_section(decisions: Mapping[str, Decision]) -> HtmlSection:
 def _utilization_section(fleet: FleetPools) -> HtmlSection:
     """Render the GPU-hours of each GPU pool by bucket."""
     hours = fleet_ledger(fleet)
-    hours_by_bucket = hours.group_by("tenant", "bucket").agg(pl.col("gpu_hours").sum())
+    hours_by_bucket = hours.group_by("tenant", "bucket", maintain_order=True).agg(pl.col("gpu_hours").sum())
     wide = hours_by_bucket.pivot("bucket", index="tenant", values="gpu_hours", sort_columns=False)
     order = [name for name in GPU_TIME_BUCKETS if name in wide.columns]
     wide = wide.select(pl.col("tenant").alias("pool"), *order, installed=pl.sum_horizontal(*order)).fill_null(0.0)

@@ -217,7 +217,7 @@ def borrowing_text(borrowed: pl.DataFrame) -> str:
     if between.is_empty():
         return f"No team was short while another was above its share.{idle_text}"
     row = between.sort("gpu_hours", descending=True, maintain_order=True).row(0, named=True)
-    sums = between.group_by("borrower").agg(pl.col("gpu_hours").sum())
+    sums = between.group_by("borrower", maintain_order=True).agg(pl.col("gpu_hours").sum())
     main_borrower = sums.sort("gpu_hours", "borrower", descending=[True, False])["borrower"][0]
     return (
         f"Of the shortfall, {between['gpu_hours'].sum():,.1f} GPU-hours were allocated to teams above their share, "
@@ -504,7 +504,7 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
         ((pl.col("layout") == "today") & (pl.col("gpus") == today))
         | ((pl.col("layout") == bold) & (pl.col("gpus") == recommended))
     )
-    waits = dict(at_ends.group_by("job_size").agg(pl.col("p95_minutes").max()).iter_rows())
+    waits = dict(at_ends.group_by("job_size", maintain_order=True).agg(pl.col("p95_minutes").max()).iter_rows())
     deciding_size = find_deciding_size(frame.filter(pl.col("gpus") < recommended, layout=bold), limits)
     longest = sorted(sizes, key=lambda size: (size != deciding_size, -waits.get(size, 0.0)))[:MAX_WAIT_PANELS]
     shown = [size for size in sizes if size in longest and (waits.get(size, 0.0) > 1 or size == longest[0])]

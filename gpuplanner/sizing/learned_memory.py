@@ -519,7 +519,7 @@ def classify_peaks(peaks: pl.DataFrame) -> pl.DataFrame:
     ['upper bound', 'upper bound', 'peak', 'peak']
     """
     steps = {}
-    for (program,), rows in peaks.group_by("program"):
+    for (program,), rows in peaks.group_by("program", maintain_order=True):
         sorted_peaks = rows["peak_gib"].drop_nulls().sort().to_list()
         climbs = [
             high - low for low, high in itertools.pairwise(sorted_peaks) if high - low > _EQUAL_PEAKS_TOLERANCE * high

@@ -54,7 +54,7 @@ def estimate_size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
     need = pl.when(several).then("gpus_active").when(measured).then("rank_needed")
     runs = jobs.with_columns(need=need.cast(pl.Int32)).filter(pl.col("need").is_not_null())
 
-    by_group = runs.group_by("group").agg(
+    by_group = runs.group_by("group", maintain_order=True).agg(
         pl.col("board", "instances").first(),
         largest=pl.col("need").max(),
         runs_at_largest=(pl.col("need") == pl.col("need").max()).sum(),
@@ -73,7 +73,7 @@ def estimate_size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
         pl.col("memory_peak_gib") > pl.col("memory_gib"),
     )
     would_fail = pl.when(several).then(needs_more_gpus).otherwise(needs_more_memory)
-    risks = full.group_by("group").agg(
+    risks = full.group_by("group", maintain_order=True).agg(
         size_runs=pl.len(),
         size_risk=would_fail.mean(),
         size_risk_hours=pl.col("run_s").filter(would_fail).sum() / 3600,
@@ -290,7 +290,7 @@ RECOMMENDATION_COLUMNS = (
 def _summarize_groups(jobs: pl.DataFrame) -> pl.DataFrame:
     """Summarise requests and use of each group."""
     group_columns = ("board", "profile", "instances", "memory_asked_gib", "share_asked", "rank_asked")
-    return jobs.group_by("group").agg(
+    return jobs.group_by("group", maintain_order=True).agg(
         *(pl.col(name).first() for name in group_columns),
         pl.col("nodes").max(),
         pl.col("memory_peak_gib").max(),
@@ -393,4 +393,4 @@ def _sum_freed_hours(table: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     runs = jobs.filter(pl.col("run_s").is_not_null()).join(limits, on="group", maintain_order="left")
     beyond = (pl.col("time_limit_s") - pl.col("limit")) * pl.col("share_asked") * pl.col("instances")
     is_known = beyond.is_not_null()
-    return runs.filter(is_known).group_by("group").agg(freed=beyond.sum() / 3600)
+    return runs.filter(is_known).group_by("group", maintain_order=True).agg(freed=beyond.sum() / 3600)

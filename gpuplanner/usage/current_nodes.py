@@ -129,7 +129,11 @@ def _models_of_mixed_nodes(
     end : datetime
         End of the window.
     """
-    named = use.drop_nulls(["node", "gpu_model"]).group_by("node").agg(pl.col("gpu_model").unique().sort())
+    named = (
+        use.drop_nulls(["node", "gpu_model"])
+        .group_by("node", maintain_order=True)
+        .agg(pl.col("gpu_model").unique().sort())
+    )
     mixed = named.filter(pl.col("gpu_model").list.len() > 1)
     if mixed.is_empty():
         return {}
@@ -220,7 +224,11 @@ def _peak_allocated(rows: pl.DataFrame, amount: str, *by: str) -> pl.DataFrame:
     steps = pl.concat([up, down]).group_by(*by, "at").agg(pl.col("change").sum()).sort(*by, "at")
     level = pl.col("change").cum_sum()
     levels = steps.with_columns(level=level.over(*by) if by else level)
-    return levels.group_by(*by).agg(pl.col("level").max()) if by else levels.select(pl.col("level").max())
+    return (
+        levels.group_by(*by, maintain_order=True).agg(pl.col("level").max())
+        if by
+        else levels.select(pl.col("level").max())
+    )
 
 
 @dataclass(frozen=True)
@@ -326,13 +334,15 @@ def _infer_nodes_from_parts(parts: Callable[[], Iterable[pl.DataFrame]]) -> dict
         peaks.append(peak_allocated(_add_uneven_parts(rows), "whole", "node"))
         cut = rows.filter(pl.col("number") > 0)
         of_profiles.append(peak_allocated(cut, "number", "node", "profile"))
-        spans.append(cut.group_by("node").agg(first=pl.col("start").min(), last=pl.col("end").max()))
+        spans.append(
+            cut.group_by("node", maintain_order=True).agg(first=pl.col("start").min(), last=pl.col("end").max())
+        )
     counts_of: dict[str, dict[str, int]] = {}
     for node, profile, number in (
         _max_level_by_group(of_profiles, "node", "profile").sort("node", "profile").iter_rows()
     ):
         counts_of.setdefault(node, {})[profile] = round(number)
-    of_cut = pl.concat(spans).group_by("node").agg(pl.col("first").min(), pl.col("last").max())
+    of_cut = pl.concat(spans).group_by("node", maintain_order=True).agg(pl.col("first").min(), pl.col("last").max())
     first, last = pl.max_horizontal("start", "first"), pl.min_horizontal("end", "last")
     peaks_beside, after = [peaks[0].clear()], [peaks[0].clear()]
     for rows in parts() if of_cut.height else ():

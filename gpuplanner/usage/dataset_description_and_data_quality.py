@@ -138,7 +138,7 @@ def jobs_of_class(dataset: Dataset, job_class: str) -> Tables:
     run_h = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / 3600
     jobs = dataset.jobs.select("tenant", "gpus", pl.col("state").cast(pl.String), "submit_time", run_h=run_h)
     listed = pl.concat([named, jobs], how="horizontal")
-    counts = named.group_by("job_class", "class_source").agg(jobs=pl.len())
+    counts = named.group_by("job_class", "class_source", maintain_order=True).agg(jobs=pl.len())
     return {
         "classes": counts.sort("job_class", "class_source", nulls_last=True),
         "jobs": listed if chosen == ALL_CLASSES_LABEL else listed.filter(job_class=chosen),
@@ -159,7 +159,7 @@ def telemetry_by_hour(folder: str) -> pl.DataFrame:
 def _summarize_nodes(table: pl.DataFrame) -> Tables:
     """Tabulate nodes and GPUs by GPU model, from a table ``schemas.Inventory``."""
     in_mig = pl.col("mig_enabled").fill_null(value=False)
-    by_board = table.group_by("gpu_model", gpus_a_node="gpus").agg(
+    by_board = table.group_by("gpu_model", gpus_a_node="gpus", maintain_order=True).agg(
         nodes=pl.len(),
         gpus=pl.col("gpus").sum(),
         nodes_in_mig_mode=in_mig.sum(),
@@ -173,14 +173,14 @@ def _summarize_coverage(table: pl.DataFrame) -> Tables:
     """Tabulate the share of the expected GPU-hours of each node that telemetry covers."""
     share = pl.col("observed_gpu_h") / pl.col("expected_gpu_h")
     sums = pl.col("samples", "observed_gpu_h", "expected_gpu_h").sum()
-    nodes = table.group_by("node").agg(pl.col("gpus").max(), sums)
+    nodes = table.group_by("node", maintain_order=True).agg(pl.col("gpus").max(), sums)
     covered = nodes.with_columns(covered=pl.when(pl.col("expected_gpu_h") > 0).then(share))
     return {"coverage by node": covered.sort("covered", "node")}
 
 
 def _summarize_processes(table: pl.DataFrame) -> Tables:
     """Tabulate the programs observed on GPUs: how often, on how many nodes, and their peak memory [GiB]."""
-    by_program = table.group_by("command").agg(
+    by_program = table.group_by("command", maintain_order=True).agg(
         seen=pl.len(), nodes=pl.col("node").n_unique(), most_memory_gib=pl.col("memory_gib").max()
     )
     return {"processes by program": by_program.sort("seen", "command", descending=[True, False])}
@@ -197,7 +197,7 @@ def _summarize_charges(table: pl.DataFrame) -> Tables:
 
 def _summarize_occupancy(table: pl.DataFrame) -> Tables:
     """Tabulate total, allocated and pending resources of each pool (virtual cluster) over its readings."""
-    by_pool = table.group_by("pool", "resource").agg(
+    by_pool = table.group_by("pool", "resource", maintain_order=True).agg(
         readings=pl.len(),
         first=pl.col("time").min(),
         last=pl.col("time").max(),
@@ -216,7 +216,7 @@ def _summarize_occupancy(table: pl.DataFrame) -> Tables:
 def _summarize_requests(table: pl.DataFrame) -> Tables:
     """Tabulate inference requests by service: rate [1/s] and tokens."""
     span_s = (pl.col("time").max() - pl.col("time").min()).dt.total_microseconds() / 1e6
-    by_service = table.group_by("service").agg(
+    by_service = table.group_by("service", maintain_order=True).agg(
         requests=pl.len(),
         first=pl.col("time").min(),
         last=pl.col("time").max(),
@@ -232,7 +232,7 @@ def _summarize_requests(table: pl.DataFrame) -> Tables:
 
 def _summarize_quotas(table: pl.DataFrame) -> Tables:
     """Tabulate days and the range of quotas [GPUs] of each pool (virtual cluster)."""
-    by_pool = table.group_by("pool").agg(
+    by_pool = table.group_by("pool", maintain_order=True).agg(
         days=pl.len(),
         first=pl.col("day").min(),
         last=pl.col("day").max(),
@@ -245,7 +245,7 @@ def _summarize_quotas(table: pl.DataFrame) -> Tables:
 def _summarize_gauges(table: pl.DataFrame) -> Tables:
     """Tabulate telemetry readings by metric: number, minimum, mean, p95 and maximum."""
     value = pl.col("value")
-    by_metric = table.group_by("metric", "kind", "unit").agg(
+    by_metric = table.group_by("metric", "kind", "unit", maintain_order=True).agg(
         readings=pl.len(), subjects=pl.col("subject").n_unique(),
         least=value.min(), mean=value.mean(), p95=value.quantile(0.95), most=value.max(),
     )  # fmt: skip
@@ -254,7 +254,7 @@ def _summarize_gauges(table: pl.DataFrame) -> Tables:
 
 def _summarize_step_times(table: pl.DataFrame) -> Tables:
     """Tabulate training steps by job: workers, steps, step times and mean share of a GPU."""
-    by_job = table.group_by("job").agg(
+    by_job = table.group_by("job", maintain_order=True).agg(
         workers=pl.col("worker").n_unique(),
         steps=pl.len(),
         mean_gpu_share=pl.col("gpu_share").mean(),
@@ -271,14 +271,14 @@ def _summarize_distributions(table: pl.DataFrame) -> Tables:
         return pl.col("value").filter(pl.col("percent") >= percent).min()
 
     figures = {"points": pl.len(), "p50": at(50), "p95": at(95), "most": pl.col("value").max()}
-    by_series = table.group_by("series").agg(**figures)
+    by_series = table.group_by("series", maintain_order=True).agg(**figures)
     return {"distributions": by_series.sort("series")}
 
 
 def _summarize_job_states(table: pl.DataFrame) -> Tables:
     """Tabulate jobs, tenants and partitions by job state."""
     counts = {"tenants": pl.col("tenant").n_unique(), "partitions": pl.col("partition").n_unique()}
-    by_state = table.group_by(pl.col("state").cast(pl.String)).agg(jobs=pl.len(), **counts)
+    by_state = table.group_by(pl.col("state").cast(pl.String), maintain_order=True).agg(jobs=pl.len(), **counts)
     return {"jobs by state": by_state.sort("jobs", "state", descending=[True, False])}
 
 
@@ -396,7 +396,11 @@ def intake(jobs: pl.DataFrame, rejects: pl.DataFrame) -> pl.DataFrame:
     >>> [(what[:8], day.day, rows) for what, day, rows in intake(jobs, rejects).rows()]
     [('jobs sub', 1, 2), ('jobs sub', 2, 0), ('jobs sub', 3, 1), ('rejected', 2, 1)]
     """
-    counted = jobs.drop_nulls("submit_time").group_by(day=pl.col("submit_time").dt.date()).agg(rows=pl.len())
+    counted = (
+        jobs.drop_nulls("submit_time")
+        .group_by(day=pl.col("submit_time").dt.date(), maintain_order=True)
+        .agg(rows=pl.len())
+    )
     if counted.height:
         days = counted.select(pl.date_range(pl.col("day").min(), pl.col("day").max()).alias("day"))
         counted = days.join(counted, on="day", how="left").with_columns(pl.col("rows").fill_null(0))

@@ -173,7 +173,7 @@ class ExploredDataset:
         jobs = self.trace.jobs.select("job_id", "tenant", "job_class", "gpus").unique("job_id", keep="last")
         if self.trace.samples is None:
             return jobs.clear().with_columns(readings=pl.lit(0, pl.UInt32))
-        counts = self.trace.samples.drop_nulls("job_id").group_by("job_id").agg(readings=pl.len())
+        counts = self.trace.samples.drop_nulls("job_id").group_by("job_id", maintain_order=True).agg(readings=pl.len())
         return jobs.join(counts, on="job_id").sort("readings", "job_id", descending=[True, False])
 
     @cached_property

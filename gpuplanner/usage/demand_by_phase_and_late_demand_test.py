@@ -173,7 +173,7 @@ def late_over_early(
     end_s = (pl.col("end") - pl.col("start").min().over("job_id")).dt.total_microseconds() / 1e6
     top = pl.col("label").is_in(["steady", "long-context"])
     ends = phases.filter(pl.col("label").is_null() | (pl.col("label") != "setup")).with_columns(end_s=end_s)
-    borders = ends.group_by("job_id", "job_class").agg(
+    borders = ends.group_by("job_id", "job_class", maintain_order=True).agg(
         pl.col("gpus").max(),
         begin=pl.col("start").min(),
         third_s=pl.col("end_s").max() / 3,
@@ -389,7 +389,7 @@ def demand_by_class(phases: pl.DataFrame) -> pl.DataFrame:
     begins = pl.col("share").cum_sum().over("job_id", order_by="phase") - pl.col("share")
     per_job = (
         phases.with_columns(begins=begins)
-        .group_by("job_class", "label", "job_id")
+        .group_by("job_class", "label", "job_id", maintain_order=True)
         .agg(
             pl.col("share").sum(),
             *((pl.col(name) * weight).sum().alias(name) for name in ("sm_activity", "power_w")),
@@ -397,7 +397,7 @@ def demand_by_class(phases: pl.DataFrame) -> pl.DataFrame:
             pl.col("begins").min(),
         )
     )
-    of_class = phases.group_by("job_class").agg(jobs_of_class=pl.col("job_id").n_unique())
+    of_class = phases.group_by("job_class", maintain_order=True).agg(jobs_of_class=pl.col("job_id").n_unique())
     figures = [
         pl.col(name).quantile(level, interpolation="linear").alias(f"{name}{suffix}")
         for name in PHASE_COLUMNS_WITH_QUARTILES
@@ -419,10 +419,10 @@ def _add_use_by_phase(samples: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFra
         .sort("at")
         .join_asof(phases.select("phase", "start"), left_on="at", right_on="start")
         .with_columns(pl.col("phase").fill_null(1))
-        .group_by("phase", *PHASE_DEVICE_KEY_COLUMNS, pl.col("time").dt.truncate("1m"))
+        .group_by("phase", *PHASE_DEVICE_KEY_COLUMNS, pl.col("time").dt.truncate("1m"), maintain_order=True)
         .agg(pl.col("sm_activity").mean(), pl.col("memory_used_gib").max(), pl.col("profile").first())
     )
-    needs = minutes.group_by("phase").agg(
+    needs = minutes.group_by("phase", maintain_order=True).agg(
         sm_need=pl.col("sm_activity").quantile(PHASE_ACTIVITY_QUANTILE, interpolation="equiprobable"),
         memory_peak_gib=pl.col("memory_used_gib").max(),
         profile=pl.col("profile").drop_nulls().first(),

@@ -219,8 +219,8 @@ def tenant_accounts(claims: Claims, entitled: Mapping[str, float]) -> pl.DataFra
     stretch = pl.col("starving").rle_id().over("tenant")
     pieces = tenant_intervals(claims, entitled).rename({"held": "allocated"})
     pieces = pieces.with_columns(hours=hours, stretch=stretch)
-    starved = pieces.filter("starving").group_by("tenant", "stretch").agg(pl.col("hours").sum())
-    longest = starved.group_by("tenant").agg(longest_starvation_h=pl.col("hours").max())
+    starved = pieces.filter("starving").group_by("tenant", "stretch", maintain_order=True).agg(pl.col("hours").sum())
+    longest = starved.group_by("tenant", maintain_order=True).agg(longest_starvation_h=pl.col("hours").max())
     sums = ("allocated", "due", "deficit", "above", "unclaimed")
     received = 1 - _ratio_or_null(pl.col("deficit_gpu_hours"), pl.col("due_gpu_hours"))
     return (

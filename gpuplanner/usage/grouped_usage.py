@@ -143,7 +143,7 @@ def group_ledger(
     groups = [_time_group(name, "hour", tz) for name in names if name in TIME_GROUPS]
     team = pl.col("tenant").cast(pl.String).replace({UNALLOCATED_TENANT_LABEL: UNALLOCATED_LABEL})
     rows = rows.with_columns(pl.col("gpu_model").cast(pl.String), *groups, team=team)
-    sums = rows.group_by(*names, "bucket").agg(pl.col("gpu_hours").sum())
+    sums = rows.group_by(*names, "bucket", maintain_order=True).agg(pl.col("gpu_hours").sum())
     wide = sums.pivot("bucket", index=names, values="gpu_hours", aggregate_function="sum")
     buckets = [bucket for bucket in GPU_TIME_BUCKETS if bucket in wide.columns]
     known_hours = pl.col(buckets).fill_null(0.0)

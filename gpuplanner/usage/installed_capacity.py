@@ -112,7 +112,7 @@ def _unallocated_of_nodes(
     end : datetime
         End of the window.
     """
-    spells_of = stated.group_by("node").agg("start_time", "end_time", "gpus")
+    spells_of = stated.group_by("node", maintain_order=True).agg("start_time", "end_time", "gpus")
     logs = {node: list(zip(*spells, strict=True)) for node, *spells in spells_of.iter_rows()}
     node_rows = {row["node"]: row for row in nodes.iter_rows(named=True)}
     pieces = []
@@ -357,7 +357,7 @@ def find_installed(dataset: Dataset, begin: datetime, end: datetime) -> Installe
     )
     by_word, nodes = match_gpu_models(allocated, nodes_in_service(inventory, end))
     busy = frozenset(by_word["board"].drop_nulls())
-    by_board = nodes.group_by("board").agg(pl.col("gpus").sum())
+    by_board = nodes.group_by("board", maintain_order=True).agg(pl.col("gpus").sum())
     was_held = pl.col("board").is_in(list(busy))
     by_board = by_board.sort(was_held, "gpus", "board", descending=[True, True, False])
     pools = tuple(Pool(gpu_model, int(gpus)) for gpu_model, gpus in by_board.iter_rows())
@@ -384,9 +384,13 @@ def nodes_in_service(inventory: pl.DataFrame, end: datetime) -> pl.DataFrame:
 
 def _rank_gpu_model_names(nodes: pl.DataFrame, allocated: pl.DataFrame) -> tuple[str, ...]:
     """List the GPU models of nodes, most GPUs first; without any, those of jobs, most jobs first."""
-    named = nodes.drop_nulls("gpu_model").group_by("gpu_model").agg(weight=pl.col("gpus").sum())
+    named = nodes.drop_nulls("gpu_model").group_by("gpu_model", maintain_order=True).agg(weight=pl.col("gpus").sum())
     if named.is_empty():
-        named = allocated.drop_nulls("gpu_model").group_by("gpu_model").agg(weight=pl.col("jobs").sum())
+        named = (
+            allocated.drop_nulls("gpu_model")
+            .group_by("gpu_model", maintain_order=True)
+            .agg(weight=pl.col("jobs").sum())
+        )
     return tuple(named.sort("weight", "gpu_model", descending=[True, False])["gpu_model"])
 
 

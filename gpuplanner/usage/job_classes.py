@@ -465,7 +465,7 @@ def class_by_shape(jobs: pl.DataFrame, job_class: pl.Series, *, tz: str = "UTC")
         length=pl.sum_horizontal(pl.col("run_s") > edge for edge in SHAPE_RUN_TIME_EDGES_S),
         hours=hour.is_between(*DAYTIME_FIRST_AND_END_HOUR, closed="left"),
     ).with_columns(known=job_class)
-    counts = table.drop_nulls("known").group_by(*SHAPE_CELL_COLUMNS, "known").len()
+    counts = table.drop_nulls("known").group_by(*SHAPE_CELL_COLUMNS, "known", maintain_order=True).len()
     counts = counts.sort("len", "known", descending=[True, False])
     total = pl.col("len").sum()
     best = (

@@ -169,7 +169,11 @@ def use_by_day(dataset: Dataset, window: LedgerWindow, *, tz: str) -> pl.DataFra
     """
     jobs = jobs_with_gpus(dataset.jobs.lazy(), window).collect()
     if dataset.samples is not None:
-        sampled = dataset.samples.drop_nulls("job_id").group_by("job_id").agg(seen=pl.col("sm_activity").mean())
+        sampled = (
+            dataset.samples.drop_nulls("job_id")
+            .group_by("job_id", maintain_order=True)
+            .agg(seen=pl.col("sm_activity").mean())
+        )
         jobs = jobs.join(sampled, on="job_id", how="left", maintain_order="left")
         jobs = jobs.with_columns(pl.col("sm_activity").fill_null(pl.col("seen")))
     allocated = jobs.filter(pl.col("start_time").is_not_null())
@@ -327,7 +331,7 @@ def hours_by_group(jobs: LazyJobs, window: LedgerWindow) -> dict[str, pl.DataFra
     for word, (table, values) in sums_by_word.items():
         if table[word].to_list() == ["full GPU" if word == "profile" else UNNAMED_GROUP_LABEL]:
             continue
-        groups = _drop_unrecorded_waits(values["wait_s"]).group_by(word)
+        groups = _drop_unrecorded_waits(values["wait_s"]).group_by(word, maintain_order=True)
         waits = groups.agg(
             (_weighted_quantile(quantile, "ceil") / 60.0).alias(f"wait_minutes_p{100 * quantile:.0f}")
             for quantile in _WAIT_QUANTILES
@@ -367,9 +371,11 @@ def _sum_by_group(
             summed[word].append(groups.agg(**sums))
             for name, value in values.items():
                 both = part.select(group.alias(word), value=value).drop_nulls("value")
-                counts = both.group_by(word, "value").agg(n=pl.len())
+                counts = both.group_by(word, "value", maintain_order=True).agg(n=pl.len())
                 before = counted.get((word, name), counts.clear())
-                counted[word, name] = pl.concat([before, counts]).group_by(word, "value").agg(pl.col("n").sum())
+                counted[word, name] = (
+                    pl.concat([before, counts]).group_by(word, "value", maintain_order=True).agg(pl.col("n").sum())
+                )
     return {
         word: (
             pl.concat(parts_of_word).group_by(word, maintain_order=True).agg(pl.all().sum()),
@@ -426,9 +432,11 @@ def _job_class_table(jobs: LazyJobs) -> dict[str, pl.DataFrame]:
     middle = (_weighted_quantile(0.5, "floor") + _weighted_quantile(0.5, "ceil")) / 2
     mean = (pl.col("value") * pl.col("n")).sum() / pl.col("n").sum() / 3600
     statistics = (
-        values_by_name["gpus"].group_by(by).agg(median_gpus=middle),
-        values_by_name["run_s"].group_by(by).agg(median_run_h=middle / 3600, p95_run_h=_weighted_quantile(0.95) / 3600),
-        _drop_unrecorded_waits(values_by_name["wait_s"]).group_by(by).agg(mean_wait_h=mean),
+        values_by_name["gpus"].group_by(by, maintain_order=True).agg(median_gpus=middle),
+        values_by_name["run_s"]
+        .group_by(by, maintain_order=True)
+        .agg(median_run_h=middle / 3600, p95_run_h=_weighted_quantile(0.95) / 3600),
+        _drop_unrecorded_waits(values_by_name["wait_s"]).group_by(by, maintain_order=True).agg(mean_wait_h=mean),
     )
     for statistic in statistics:
         table = table.join(statistic, on=by, how="left", nulls_equal=True)

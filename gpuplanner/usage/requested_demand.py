@@ -106,7 +106,8 @@ def demand_series(
     known_clock = resolve_name(clock, DEMAND_CLOCKS, subject="clock", error=SchemaError)
     begin = "start_time" if known_clock == "held" else "submit_time"
     countable = pl.col("profile").is_not_null() & (pl.col("instances") > 0) & ~has_unknown_end()
-    requests = _resolved_jobs(jobs).filter(countable)
+    columns = ("submit_time", "start_time", "end_time", "state", "tenant", "profile", "instances")
+    requests = _resolved_jobs(jobs).filter(countable).select(columns)
     begun = requests.filter(pl.col(begin).is_not_null())
     if begun.is_empty():
         return make_empty_table(Demand)

@@ -112,7 +112,7 @@ def add_class_needs(jobs: pl.DataFrame, *, minimum_jobs: int) -> pl.DataFrame:
         of_class = {need: pl.col(f"own_{need}").quantile(JOB_CLASS_NEED_QUANTILE, "equiprobable") for need in needs}
         of_class["jobs"] = pl.len()
         sums = {f"{level}_{name}": value for name, value in of_class.items()}
-        group = observed.group_by(keys).agg(**sums)
+        group = observed.group_by(keys, maintain_order=True).agg(**sums)
         enough = group.filter(pl.col(f"{level}_jobs") >= minimum_jobs)
         jobs = jobs.join(enough, on=keys, how="left", maintain_order="left")
     level_columns = [f"{level}_{name}" for level in levels for name in (*needs, "jobs")]
@@ -127,12 +127,14 @@ def _summarize_telemetry(jobs: pl.DataFrame, samples: pl.DataFrame | None, gpu_m
     spans = samples_of_runs(jobs, samples, table_name="samples")
     names = canonical_names(spans["profile"], gpu_model)
     sms = {name: float(gpu_model.sms_of(profile)) for name, profile in names.items()}
-    minutes = spans.group_by("row", "node", "gpu", "instance", pl.col("time").dt.truncate("1m")).agg(
+    minutes = spans.group_by(
+        "row", "node", "gpu", "instance", pl.col("time").dt.truncate("1m"), maintain_order=True
+    ).agg(
         pl.col("sm_activity").mean(),
         pl.col("memory_used_gib").max(),
         sms=pl.col("profile").replace_strict(sms, default=None, return_dtype=pl.Float64).max(),
     )
-    return minutes.group_by("row").agg(
+    return minutes.group_by("row", maintain_order=True).agg(
         minutes=pl.col("sm_activity").count(),
         activity=pl.col("sm_activity").quantile(RIGHTSIZING_ACTIVITY_QUANTILE, interpolation="equiprobable"),
         sampled_memory_gib=pl.col("memory_used_gib").max(),
@@ -533,15 +535,15 @@ def _sampled_use(jobs: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFra
     """Compute sampled and active devices, mean activity and peak memory by job."""
     return (
         samples_of_runs(jobs, samples, table_name="hints: samples")
-        .group_by("row", "node", "gpu", "instance", pl.col("time").dt.truncate("1m"))
+        .group_by("row", "node", "gpu", "instance", pl.col("time").dt.truncate("1m"), maintain_order=True)
         .agg(pl.col("sm_activity").mean(), pl.col("memory_used_gib").max())
-        .group_by("row", "node", "gpu", "instance")
+        .group_by("row", "node", "gpu", "instance", maintain_order=True)
         .agg(
             mean=pl.col("sm_activity").sort().mean(),  # floats are added in a fixed order
             highest=pl.col("sm_activity").max(),
             memory=pl.col("memory_used_gib").max(),
         )
-        .group_by("row")
+        .group_by("row", maintain_order=True)
         .agg(
             gpus_seen=pl.col("highest").count(),
             gpus_active=(pl.col("highest") >= MIN_USED_SM_ACTIVITY).sum().cast(pl.Int32),

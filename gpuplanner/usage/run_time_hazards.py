@@ -269,11 +269,14 @@ def group_numbers(columns: pl.DataFrame) -> list[np.ndarray]:
     >>> [one.tolist() for one in group_numbers(pl.DataFrame({"a": ["x", "y", "y"], "b": [1, 1, 2]}))]
     [[0, 1, 1], [0, 1, 2]]
     """
-    names = columns.columns
-    return [
-        columns.select(pl.struct(names[: last + 1]).rank("dense") - 1).to_series().to_numpy().astype(np.int64)
-        for last in range(len(names))
-    ]
+    numbers, groups = np.zeros(columns.height, np.int64), []
+    for column in columns.iter_columns():
+        # Names are numbered first: ranks of whole rows would copy and sort the texts of all jobs.
+        names = column.drop_nulls().unique().sort().cast(pl.String)
+        codes = column.cast(pl.String).cast(pl.Enum(names)).to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
+        numbers = np.unique(numbers * (len(names) + 1) + codes, return_inverse=True)[1].astype(np.int64)
+        groups.append(numbers)
+    return groups
 
 
 def _count_ends(
@@ -358,7 +361,7 @@ def impute_run_times(jobs: pl.DataFrame, until: datetime, *, seed: int) -> pl.Da
         kind=pl.coalesce(pl.col("job_class").cast(pl.String), pl.col("tenant")),
         open=pl.col("end_time").is_null() & pl.col("state").cast(pl.String).is_in(["RUNNING", "PENDING"]),
     )
-    ended = table.filter(pl.col("run_s").is_not_null())
+    ended = table.select("kind", "run_s").drop_nulls("run_s")
     groups = ended.group_by("kind", maintain_order=True)
     pools = {kind: np.sort(group["run_s"].to_numpy()) for (kind,), group in groups}
     everyone = np.sort(ended["run_s"].to_numpy())

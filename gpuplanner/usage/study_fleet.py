@@ -151,7 +151,7 @@ class PlannedFleet:
         if "partition" not in jobs.columns:
             return largest
         word = pl.col("gpu_model").cast(pl.String).str.to_lowercase()
-        by = jobs.drop_nulls("gpu_model").group_by("partition", word)
+        by = jobs.drop_nulls("gpu_model").group_by("partition", word, maintain_order=True)
         gpus_by_partition = by.agg(pl.col("gpus").sum()).sort("gpus", "gpu_model", descending=[True, False])
         gpus_by_partition = gpus_by_partition.drop_nulls("partition").unique(
             "partition", keep="first", maintain_order=True

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, examples
+from gpuplanner.core.output_manifests_and_overwrite_checks import resolve_path
 from gpuplanner.core.privacy import merge_small_groups
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, Jobs
@@ -386,7 +386,7 @@ def combine_clusters(scenarios: Sequence[Scenario]) -> FleetPools:
 
     Two clusters that are the same dataset, or bear one name, are a ``ScenarioError``.
     """
-    places = [str(Path(scenario.data).resolve()) for scenario in scenarios]
+    places = [str(resolve_path(scenario.data)) for scenario in scenarios]
     names = [scenario.name for scenario in scenarios]
     for field, listed in (("dataset", places), ("name", names)):
         twice = sorted({scenario for scenario in listed if listed.count(scenario) > 1})

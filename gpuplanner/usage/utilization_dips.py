@@ -299,7 +299,7 @@ def label_dips(dips: pl.DataFrame, paces: Sequence[EventPace]) -> tuple[pl.DataF
 def _max_epoch_edge_s(trained: pl.DataFrame) -> float:
     """Find the longest data-epoch edge [s]: of two periods with dips of about a minute, the shorter dips are edges."""
     plain = trained.filter(~pl.col("changes") & (pl.col("train") > 0))
-    usual_s = plain.group_by("train").agg(pl.col("lost_s").median())["lost_s"].sort().to_list()
+    usual_s = plain.group_by("train", maintain_order=True).agg(pl.col("lost_s").median())["lost_s"].sort().to_list()
     if (
         len(usual_s) > 1
         and usual_s[0] <= 2 * MAX_EPOCH_EDGE_S

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner import decide
-from gpuplanner.cli.application import ScenarioOptions
+from gpuplanner.cli.application import ScenarioOptions, scenario_beside
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.hardware.actuators import find_scenario_abilities
@@ -94,7 +94,7 @@ def test_mistakes_of_users_are_answered_with_one_sentence_and_a_suggestion(make,
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"month": "2026-13"}, "--month: expected YYYY-MM; got '2026-13'. Fix --month."),
+        ({"month": "2026-13"}, "--month: expected YYYY-MM from 1900-01 to 9000-12; got '2026-13'. Fix --month."),
         ({"tz": "Berlin"}, "--tz: expected a time zone, such as Europe/Berlin; got 'Berlin'. Fix --tz."),
     ],
 )
@@ -102,3 +102,32 @@ def test_a_wrong_option_is_named_as_it_was_typed(fields, message):
     with pytest.raises(ScenarioError) as caught:
         ScenarioOptions(fields).apply_to(Scenario())
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "month", ["9999-12", "9999-11", "0000-01", "0001-01", "2026-13", "2026-2", "２０２６-02", "1899-12"]
+)
+def test_months_at_the_edge_of_the_calendar_are_refused(month):
+    with pytest.raises(ScenarioError, match="month YYYY-MM from 1900-01 to 9000-12"):
+        Scenario(month=month)
+
+
+@pytest.mark.parametrize("month", ["1900-01", "9000-12"])
+@pytest.mark.parametrize("tz", ["UTC", "Pacific/Kiritimati", "Etc/GMT+12"])
+def test_months_that_are_accepted_have_a_begin_and_an_end(month, tz):
+    begin, end = Scenario(month=month, tz=tz).month_span()
+    assert 27 < (end - begin).days < 32
+
+
+def test_a_scenario_beside_a_dataset_counts_only_if_start_wrote_it(tmp_path):
+    """Any ``scenario.yaml`` may lie beside a dataset: that of another study, or one that is not whole."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "provenance.json").write_text("{}")
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text("data: data\nseed: 7\n")
+    assert scenario_beside(data) is None
+    (tmp_path / "manifest.json").write_text('{"format": "gpuplanner report 1", "files": {"scenario.yaml": "0"}}')
+    assert scenario_beside(data).seed == 7
+    scenario.write_text("data: elsewhere\n")
+    assert scenario_beside(data) is None

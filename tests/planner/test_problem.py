@@ -13,9 +13,11 @@ import pytest
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.planner.fleet_limits_and_prices import MAX_PRICE, StatePrices
 from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_search import PLAN_METHODS, plan
+from gpuplanner.report.plan_and_bundle_verification import verify_any
 
 ONE = [[[1.0, 2.0]]]
 
@@ -106,3 +108,40 @@ def test_a_board_of_the_user_travels_with_the_problem(problem_of: Any) -> None:
     read, again = plan_from_json(plan_to_json(found, problem))
     assert again.gpu_model == problem.gpu_model
     assert plan_to_json(read, again) == plan_to_json(found, problem)
+
+
+def priced(price: Any, state: Any) -> PlanProblem:
+    """A small problem in which every price is one of two numbers."""
+    names = ("parked_price", "wake", "dress", "instance", "mode", "reboot", "drain", "evicted_h")
+    prices = StatePrices(**dict.fromkeys(names, state))
+    return PlanProblem(
+        "A100-40GB", 4, 2, datetime(2026, 11, 2, tzinfo=UTC), 1.0, ["ads"], ["3g.20gb", "gpu"],
+        [[[1.0, 3.0, 5.0], [1.0, 1.0, 0.0]]], on_price=price, unmet_price=[price], change_gpu_hours=state,
+        prices=prices,
+    )  # fmt: skip
+
+
+def test_whole_numbers_as_prices_give_the_same_plan_to_the_byte():
+    whole, decimal = priced(2, 1), priced(2.0, 1.0)
+    assert plan_to_json(plan(whole, gap_target=0), whole) == plan_to_json(plan(decimal, gap_target=0), decimal)
+
+
+@pytest.mark.parametrize("method", PLAN_METHODS)
+@pytest.mark.parametrize(("price", "state"), [(MAX_PRICE, MAX_PRICE), (MAX_PRICE, 1e-3), (1.0, 0.5)])
+def test_the_highest_prices_that_are_accepted_pass_the_own_check(tmp_path, method, price, state):
+    problem = priced(price, state)
+    path = tmp_path / "plan.json"
+    path.write_text(plan_to_json(plan(problem, method=method, gap_target=0, work_limit=5), problem))
+    report = verify_any(path, None)
+    assert report.ok, report.problems
+
+
+@pytest.mark.parametrize("name", ["on_price", "unmet_price", "change_gpu_hours"])
+def test_prices_above_the_limit_are_refused(problem_of, name):
+    with pytest.raises(ScenarioError, match=rf"{name} must be .*from 0 to 1,000,000"):
+        problem_of(ONE, ["1g.5gb"], **{name: 2 * MAX_PRICE})
+
+
+def test_state_prices_above_the_limit_are_refused():
+    with pytest.raises(ScenarioError, match="amounts from 0 to 1,000,000"):
+        StatePrices(wake=1e15)

@@ -495,3 +495,22 @@ def test_schedules_quote_what_they_are_given(kind, command):
         "kubernetes": '"5 23 * * *"',
     }[kind] in out
     assert command("schedule", kind, "--data", "a\nb")[0] == 2
+
+
+def test_a_chain_that_a_call_at_the_edge_of_the_calendar_has_spoilt_is_read(works, half_year, tmp_path):
+    """Such a call recorded a month without a step; later calls ended on it."""
+    chain = report_months(Scenario(data=str(half_year)), ["2026-01"], tmp_path, report_progress=lambda _: None)
+    values = json.loads((tmp_path / "chain.json").read_text())
+    spoilt = values["months"][0] | {"month": "9999-12", "steps": []}
+    (tmp_path / "chain.json").write_text(json.dumps(values | {"months": [*values["months"], spoilt]}))
+    assert read_chain(tmp_path) == chain
+    assert report_months(Scenario(data=str(half_year)), ["2026-01"], tmp_path, report_progress=lambda _: None) == chain
+    assert "9999-12" not in (tmp_path / "index.html").read_text()
+
+
+def test_the_link_of_a_mail_leads_to_a_page_that_is_there(works, half_year, tmp_path):
+    works.fails["2026-01"] = MissingDependencyError("papermill is missing")
+    scenario = Scenario(data=str(half_year), report_url="https://reports.example")
+    report_months(scenario, ["2026-01"], tmp_path, report_progress=lambda _: None)
+    assert not (tmp_path / "2026-01").exists()
+    assert "https://reports.example/index.html" in (tmp_path / "mail" / "2026-01.eml").read_text()

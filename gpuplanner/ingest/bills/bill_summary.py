@@ -251,7 +251,7 @@ def summarise_bill(charges: pl.DataFrame, *, tag: str | None = None, period: Per
     )
     keys = ["month", "tenant", "BillingCurrency", "ChargeCategory", "gpu_model", "x_InstanceType"]
     hours = pl.col("gpu_hours", "unused_gpu_hours").sum()
-    summary = lines.group_by(keys).agg(pl.len().alias("lines"), hours, **_cost_sums())
+    summary = lines.group_by(keys, maintain_order=True).agg(pl.len().alias("lines"), hours, **_cost_sums())
     return summary.sort(keys, nulls_last=True)
 
 

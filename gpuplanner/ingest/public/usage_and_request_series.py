@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, printable_file_name
+from gpuplanner.core.output_manifests_and_overwrite_checks import resolve_path
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.ingest.dataset import Dataset
@@ -108,7 +109,7 @@ def read_helios_sequence(paths: Sequence[str | Path], *, tz: str | None = None) 
         With the table ``occupancy``. [GPUs]
     """
     rows = read_rows(paths, FIELD_BY_HELIOS_SEQUENCE_COLUMN, source="helios")
-    pools = {number: printable_file_name(file.path.resolve().parent) for number, file in enumerate(rows.files)}
+    pools = {number: printable_file_name(resolve_path(file.path).parent) for number, file in enumerate(rows.files)}
     notes = [] if tz else [ASSUMED_ZONE_NOTE.format(HELIOS_ZONE)]
     return _make_occupancy(
         rows, "helios", "gpu", pools, validate_time_zone(tz or HELIOS_ZONE), HELIOS_SEQUENCE_CHECKS, notes
