@@ -405,20 +405,22 @@ def lay_out_run_off(
     counted = (
         rows.with_row_index("row").lazy().filter(pl.col(size) > 0, pl.col(series).is_not_null(), ~has_unknown_end())
     )
-    keys = ["submit_time", "job_id", "attempt", series]
-    order = counted.select("row", *keys).sort(keys).collect()["row"]
-    table = rows.drop("job_id", "attempt", "state")[order]
-    del rows
+    keys = ["submit_time", "job_id", "attempt"]
+    order = counted.select("row", *keys).sort(keys, maintain_order=True).collect()["row"]
+    texts = [name for name in ("tenant", "job_class", series) if rows[name].dtype != pl.Categorical]
+    rows = rows.drop("job_id", "attempt", "state").with_columns(pl.col(texts).cast(pl.String).cast(pl.Categorical))
+    table = rows[order]
+    del rows, order
     hours = [
         ((table[name] - start).dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR)).fill_null(np.inf)
         for name in ("submit_time", "start_time", "end_time")
     ]
-    named = pl.col(series).cast(pl.String) + suffix
-    names = table.select(named.unique().sort()).to_series().to_list()
-    number = table.select(named.replace_strict(names, range(len(names)), return_dtype=pl.Int64)).to_series()
+    kinds = table[series].unique().cast(pl.String).sort()
+    names = [kind + suffix for kind in kinds]
+    number = table[series].cast(pl.Enum(kinds)).to_physical().cast(pl.Int64)
     classes = table.select(
-        pl.col("job_class").cast(pl.String).fill_null(""),
-        pl.col("tenant").cast(pl.String),  # one of whom little is known runs like jobs of the same class
+        pl.col("job_class"),
+        pl.col("tenant"),  # one of whom little is known runs like jobs of the same class
         pl.Series("wide", job_size_class(table["gpus"].fill_null(1.0).to_numpy())),
     )
     return RunOff(
