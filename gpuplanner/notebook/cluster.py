@@ -22,7 +22,7 @@ from gpuplanner.core.units_and_number_formats import (
     day_text,
     last_day_text,
 )
-from gpuplanner.cost.cost_review import CostReview, cost_review
+from gpuplanner.cost.cost_review import JOB_COST_GROUPS, CostReview, cost_review
 from gpuplanner.decision.study import Study
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
 from gpuplanner.ingest.dataset_writer import write_dataset
@@ -37,8 +37,8 @@ from gpuplanner.usage.grouped_usage import UsageFilter, group_ledger, group_util
 from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at
 
 COST_GROUPS = {
-    "team": "tenant", "ownership": "ownership", "bucket": "bucket", "gpu_model": "board", "end_state": "end",
-    "job": "job",
+    "team": "tenant", "ownership": "ownership", "bucket": "bucket", "gpu_model": "gpu_model", "end_state": "end",
+    "job": "job", **{name: name for name in JOB_COST_GROUPS},
 }  # fmt: skip
 """Groups of the cost, and the tables of a cost review that have them."""
 
@@ -292,7 +292,8 @@ class Cluster:
         Parameters
         ----------
         by : str
-            ``"team"``, ``"ownership"``, ``"bucket"``, ``"gpu_model"``, ``"end_state"`` or ``"job"``.
+            ``"team"``, ``"user"``, ``"partition"``, ``"project"``, ``"job_class"``, ``"ownership"``, ``"bucket"``,
+            ``"gpu_model"``, ``"end_state"`` or ``"job"``.
         prices : float, str or Path, optional
             Price of a GPU-hour [USD], or a price book (file); default: the list price of the catalog.
         month : str, optional
@@ -372,7 +373,7 @@ class Cluster:
 
 def _cost_view(review: CostReview, group: str) -> View:
     """Make the view of the cost by a group of :data:`COST_GROUPS`."""
-    table: pl.DataFrame = getattr(review, f"by_{COST_GROUPS[group]}")
+    table = review.table_by(COST_GROUPS[group])
     if review.total is None or table.is_empty():
         missing = "; ".join(review.missing) or "no price of this GPU model is known"
         raise ScenarioError("cost", "a price of a GPU-hour", missing, "Give prices=, such as prices=2.50.")

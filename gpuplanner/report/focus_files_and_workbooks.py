@@ -25,6 +25,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_formats import LOCALE_BY_NAME, UNALLOCATED_TEAM, localize_text, period_text
 from gpuplanner.cost.cost_review import (
     COST_TABLE_TITLES,
+    JOB_COST_GROUPS,
     PAGE_COST_TABLES,
     CostReview,
     cost_review,
@@ -514,6 +515,8 @@ STUDY_SHEETS = {
 }
 """Sheet name and columns summed below the rows, for each table of a study. Charge lines have no sums there: a file
 that ``ingest`` reads as a bill must not have any; they are on the sheet of totals."""
+COST_WORKBOOK_TABLES = ("ownership", "gpu_model", *JOB_COST_GROUPS)
+"""Groups of the further cost tables of the workbook for finance."""
 COST_SUM_COLUMNS = ("cost", "gpu_hours", "energy_kwh")
 """Columns of the cost sheets that are summed below the rows."""
 CLEARER_NAMES_BY_TABLE = {
@@ -572,7 +575,7 @@ def write_cost_workbook(
         The file.
     """
     sheets = {"Costs": review.costs, COST_TABLE_TITLES["job"]: review.by_job,
-              COST_TABLE_TITLES["ownership"]: review.breakdown("ownership").head(-1),
+              **{COST_TABLE_TITLES[by]: review.breakdown(by).head(-1) for by in COST_WORKBOOK_TABLES},
               "Energy and carbon": replace_codes_by_text(review.states), "Prices": price_rows(review),
               **(extra_sheets or {})}  # fmt: skip
     unpriced = " ".join(review.missing) or "none"
@@ -580,7 +583,10 @@ def write_cost_workbook(
         "Period": period_text(*review.period),
         "Data that could not be priced, and assumed prices": unpriced,
     }
-    totals = {"Energy and carbon": list(FOOTPRINT_AMOUNTS), COST_TABLE_TITLES["ownership"]: COST_SUM_COLUMNS}
+    totals = {
+        "Energy and carbon": list(FOOTPRINT_AMOUNTS),
+        **dict.fromkeys((COST_TABLE_TITLES[by] for by in COST_WORKBOOK_TABLES), COST_SUM_COLUMNS),
+    }
     return _write_with_totals(path, sheets, review, title=review.name, notes=period_notes, totals=totals, locale=locale)
 
 
