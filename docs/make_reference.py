@@ -78,8 +78,8 @@ INPUT_FILE_SENTENCES = {
     "projects": "Announced work, releases and freezes, for `start --projects` and `compare --projects`.",
     "calendar": "Releases, holidays and maintenance, for `forecast --calendar`: kinds are names of your own, and the "
     "forecast learns how demand differs in past spans of a kind. Times need an offset.",
-    "announced": "Jobs that are agreed but not submitted, for `forecast --announced`: the team, first and last instant, "
-    "and the GPUs of each.",
+    "announced": "Jobs that are agreed but not submitted, for `forecast --announced`: team, first and last instant, "
+    "and GPUs of each.",
 }
 """What each file is for, by name of the example."""
 

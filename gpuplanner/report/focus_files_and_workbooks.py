@@ -288,8 +288,9 @@ def _write_readme(
     _write_text(sheet, 0, 0, title, formats, bold=True, font_size=16)
     row = 2
     for key, text in {**notes, "How to read": _HOW_TO_READ_TEXT}.items():
-        _write_text(sheet, row, 0, key, formats, bold=True, valign="top")
+        _write_text(sheet, row, 0, key, formats, bold=True, **wrap)
         _write_text(sheet, row, 1, text, formats, **wrap)
+        _fit_row(sheet, row, key, text)
         row += 1
     row += 1
     sheet.write_string(row, 0, "Sheet", bold)
@@ -297,7 +298,15 @@ def _write_readme(
     for name, frame in sheets.items():
         row += 1
         _write_text(sheet, row, 0, names[name], formats, valign="top")
-        _write_text(sheet, row, 1, f"{frame.height:,} rows: {_columns_text(frame)}", formats, **wrap)
+        text = f"{frame.height:,} row{'s' * (frame.height != 1)}: {_columns_text(frame)}"
+        _write_text(sheet, row, 1, text, formats, **wrap)
+        _fit_row(sheet, row, names[name], text)
+
+
+def _fit_row(sheet: XlsxObject, row: int, key: str, text: str) -> None:
+    """Make a row of the first sheet as high as its wrapped text; not all spreadsheet programs do so themselves."""
+    lines = max(-(-len(key) // 24), sum(-(-max(len(line), 1) // 82) for line in text.split("\n")))
+    sheet.set_row(row, 15 * lines)
 
 
 def _write_table(sheet: XlsxObject, formats: _Formats, frame: pl.DataFrame, sums: Collection[str]) -> None:

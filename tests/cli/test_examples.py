@@ -97,7 +97,9 @@ def test_projects_run_in_compare_and_calendars_in_forecast(example, command):
 
 def test_all_missing_keys_are_named_at_once(tmp_path: Path):
     (tmp_path / "prices.yaml").write_text("prices:\n- {gpu_model: T4, price: 0.2}\n")
-    with pytest.raises(ScenarioError, match="line 2: expected keys kind, unit, from, source; got only gpu_model, price"):
+    with pytest.raises(
+        ScenarioError, match="line 2: expected keys kind, unit, from, source; got only gpu_model, price"
+    ):
         read_price_book(tmp_path / "prices.yaml")
 
 
