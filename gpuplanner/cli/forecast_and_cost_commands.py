@@ -191,13 +191,11 @@ def cost(
 
 def _show_cost_review(cost_review: CostReview, by: str) -> None:
     """Print the cost by a column, the costs by unit of work, and energy and carbon."""
-    import polars as pl
-
     from gpuplanner.cost.cost_review import COST_TABLE_TITLES
 
     if cost_review.total is not None:
         echo(cost_review.total_text)
-        table = cost_review.breakdown(by).with_columns(pl.col("^share$") * 100)
+        table = cost_review.breakdown(by)
         show_frame(table, title=f"{COST_TABLE_TITLES[by]}, {cost_review.currency}{cost_review.price_basis}")
         echo(cost_review.unallocated_text)
         show_frame(cost_review.units, title=f"Unit costs, {cost_review.currency}{cost_review.price_basis}")

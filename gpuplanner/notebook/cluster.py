@@ -131,8 +131,8 @@ def _temporary_folder() -> str:
 class Cluster:
     """Jobs, nodes and telemetry of a cluster as frames, and a view for each question about them.
 
-    Methods take ``team=``, ``partition=``, ``start=`` and ``end=`` alike. Every view has ``.df`` (a polars frame) and
-    ``.chart()``, and displays both.
+    Methods take ``team=``, ``partition=``, ``job_class=``, ``start=`` and ``end=`` alike. Every view has ``.df`` (a
+    polars frame) and ``.chart()``, and displays both.
 
     - ``inbox``: The opened dataset.
     - ``data``: Its folder or name, as of a :class:`Scenario`.
@@ -169,16 +169,17 @@ class Cluster:
 
     def ledger(
         self, by: str | Sequence[str] = (), *, team: str | None = None, partition: str | None = None,
-        start: str | datetime | None = None, end: str | datetime | None = None,
+        job_class: str | None = None, start: str | datetime | None = None, end: str | datetime | None = None,
     ) -> View:  # fmt: skip
         """Show the installed GPU-hours by bucket: used, allocated but idle, no telemetry, unallocated and others.
 
         Parameters
         ----------
         by : str or sequence of str
-            Groups: ``"team"``, ``"gpu_model"``, ``"hour_of_day"``, ``"weekday"``, ``"day"``, ``"week"``, ``"month"``;
+            Groups: ``"team"``, ``"user"``, ``"partition"``, ``"project"``, ``"job_class"``, ``"gpu_model"``,
+            ``"hour_of_day"``, ``"weekday"``, ``"day"``, ``"week"``, ``"month"``;
             default: the section of the report, by month.
-        team, partition : str, optional
+        team, partition, job_class : str, optional
             Only these allocated GPU-hours.
         start, end : str or datetime, optional
             First instant, and first instant after the period.
@@ -198,29 +199,30 @@ class Cluster:
         >>> open("sample").ledger(by=["team", "week"]).df.columns[:3]
         ['team', 'week', 'used']
         """
-        if not by and partition is None and start is None and end is None:
+        if not by and partition is None and job_class is None and start is None and end is None:
             tenant = team or ALL_TENANTS_LABEL
             table = self.inbox.buckets() if team is None else self.inbox.months(tenant)
             return View(dataset_sections.render_ledger_section(self.inbox, tenant), table)
-        usage_filter = UsageFilter(team=team, partition=partition, start=start, end=end)
+        usage_filter = UsageFilter(team=team, partition=partition, job_class=job_class, start=start, end=end)
         groups = by or "month"
         table = group_ledger(self.inbox.trace, groups, usage_filter=usage_filter, tz=self.inbox.tz)
         return _grouped_view(table, groups, "gpu_hours", "GPU-hours")
 
     def waits(
         self, by: str | Sequence[str] = "job_size", *, percentile: float = 0.95, team: str | None = None,
-        partition: str | None = None, start: str | datetime | None = None, end: str | datetime | None = None,
+        partition: str | None = None, job_class: str | None = None,
+        start: str | datetime | None = None, end: str | datetime | None = None,
     ) -> View:  # fmt: skip
         """Show the observed queue waits, from submission to the first start on GPUs.
 
         Parameters
         ----------
         by : str or sequence of str
-            Groups: ``"job_size"``, ``"team"``, ``"user"``, ``"partition"``, ``"gpu_model"``, ``"job_class"``, or a part
-            of the time as for :meth:`ledger`.
+            Groups: ``"job_size"``, ``"team"``, ``"user"``, ``"partition"``, ``"project"``, ``"gpu_model"``,
+            ``"job_class"``, or a part of the time as for :meth:`ledger`.
         percentile : float
             Percentile of the queue wait. [0-1]
-        team, partition : str, optional
+        team, partition, job_class : str, optional
             Only these jobs.
         start, end : str or datetime, optional
             Only jobs submitted from, and before.
@@ -241,7 +243,7 @@ class Cluster:
         >>> open("sample").waits(by="team", percentile=0.5).df.columns[4]
         'p50_wait_minutes'
         """
-        usage_filter = UsageFilter(team=team, partition=partition, start=start, end=end)
+        usage_filter = UsageFilter(team=team, partition=partition, job_class=job_class, start=start, end=end)
         dataset, tz = self.inbox.trace, self.inbox.tz
         table = group_waits(dataset, by, percentile=percentile, usage_filter=usage_filter, tz=tz)
         column = f"p{100 * percentile:g}_wait_minutes"
@@ -249,7 +251,7 @@ class Cluster:
 
     def utilization(
         self, by: str | Sequence[str] = "hour_of_day", *, team: str | None = None, partition: str | None = None,
-        start: str | datetime | None = None, end: str | datetime | None = None,
+        job_class: str | None = None, start: str | datetime | None = None, end: str | datetime | None = None,
     ) -> View:  # fmt: skip
         """Show the shares of the GPU-hours that were allocated and used.
 
@@ -257,7 +259,7 @@ class Cluster:
         ----------
         by : str or sequence of str
             Groups, as for :meth:`ledger`.
-        team, partition : str, optional
+        team, partition, job_class : str, optional
             Only these allocated GPU-hours.
         start, end : str or datetime, optional
             First instant, and first instant after the period.
@@ -278,7 +280,7 @@ class Cluster:
         >>> open("sample").utilization(by="hour_of_day").df.height
         24
         """
-        usage_filter = UsageFilter(team=team, partition=partition, start=start, end=end)
+        usage_filter = UsageFilter(team=team, partition=partition, job_class=job_class, start=start, end=end)
         table = group_utilization(self.inbox.trace, by, usage_filter=usage_filter, tz=self.inbox.tz)
         is_known = table["allocated_fraction"].count() > 0
         column, label = "allocated_fraction", "Allocated share of installed GPU-hours"
