@@ -267,6 +267,9 @@ def render_team_section(
             plots.plot_tenant_shares(fairness.shares),
             title="GPUs allocated over time, by team",
             alt="Mean GPUs allocated to each team, in intervals of 1/120 of the record and at least an hour.",
+            numbers=fairness.shares.group_by("tenant", maintain_order=True).agg(
+                mean_gpus=pl.col("gpus").mean(), peak_gpus=pl.col("gpus").max()
+            ),
         )
         if fairness.shares["gpus"].max()
         else "",

@@ -79,3 +79,20 @@ def test_rules_name_classes_that_the_source_lacks(dataset: Dataset):
     unnamed = dataset.with_tables(jobs=dataset.jobs.with_columns(job_class=pl.lit(None, pl.String), job_name=names))
     by_class = group_ledger(unnamed, "job_class")
     assert dict(by_class.select("job_class", "gpu_hours").iter_rows())["interactive"] == 24.0
+
+
+def test_layouts_and_drained_nodes_of_a_dump_are_shown(tmp_path: Path):
+    lines = (
+        "NodeName=gn01 Gres=gpu:a100:4 State=IDLE+DRAIN",
+        "   Reason=fan broken [root@2026-03-02T09:00:00]",
+        "",
+        "NodeName=gn02 Gres=gpu:a100_3g.20gb:2,gpu:a100:3 State=IDLE",
+    )
+    (tmp_path / "nodes.txt").write_text("\n".join(lines) + "\n\n")
+    write_dataset(read("auto", tmp_path / "nodes.txt", tz="UTC"), tmp_path / "data")
+    tables = describe(str(tmp_path / "data")).tables
+    layouts = tables["MIG layouts of nodes over time"]
+    assert layouts.select("first_node", "layouts", "gpus").rows() == [("gn02", "gpu;gpu;gpu;3g.20gb:2", 4)]
+    [row] = tables["nodes out of service"].rows(named=True)
+    assert (row["node"], row["bucket"], row["gpus"]) == ("gn01", "down", "all of the node")
+    assert row["start_time"].isoformat() == "2026-03-02T09:00:00+00:00"
