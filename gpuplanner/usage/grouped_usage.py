@@ -67,8 +67,8 @@ class UsageFilter:
         jobs = dataset.jobs
         if self.job_class is not None or "job_class" in groups:
             jobs = jobs.with_columns(classify_jobs(jobs, samples=dataset.samples)["job_class"])
-        names = {"tenant": self.team, "partition": self.partition, "job_class": self.job_class}
-        for column, name in names.items():
+        limits = {"tenant": self.team, "partition": self.partition, "job_class": self.job_class}
+        for column, name in limits.items():
             subject = "team" if column == "tenant" else column.replace("_", " ")
             if name is not None:
                 names = jobs[column].drop_nulls().unique().sort().to_list()
