@@ -621,7 +621,13 @@ def show_frame(frame: pl.DataFrame, *, as_json: bool = False, title: str = "") -
 
 
 def _in_unit(name: str, value: object) -> object:
-    """Value of a column in the unit of its heading: a ratio from 0 to 1 as percent."""
+    """Value of a column in the unit of its heading: a ratio from 0 to 1 as percent.
+
+    Examples
+    --------
+    >>> _in_unit("idle_share", 0.25), _in_unit("gpu_hours", 0.25)
+    (25.0, 0.25)
+    """
     unit = unit_of(name)
     return value * 100 if isinstance(value, float) and unit is not None and unit.symbol == "%" else value
 
