@@ -338,9 +338,9 @@ def find_anomalies(demand: pl.DataFrame) -> pl.DataFrame:
         return days.clear().with_columns(usual=pl.lit(None, pl.Float64))
     means = _subtract_weekday_means(days["y"].to_numpy())
     around = np.array([np.median(means[max(day - 3, 0) : day + 4]) for day in range(len(means))])
-    apart = np.abs(means - around)
-    spread = 1.4826 * float(np.median(apart))
-    is_anomaly = (apart > MAX_DAILY_DEVIATION * spread) & (apart > 0.1 * np.abs(around))
+    deviation = np.abs(means - around)
+    spread = 1.4826 * float(np.median(deviation))
+    is_anomaly = (deviation > MAX_DAILY_DEVIATION * spread) & (deviation > 0.1 * np.abs(around))
     return days.with_columns(usual=pl.col("y") - pl.Series(means - around)).filter(is_anomaly)
 
 
