@@ -11,6 +11,7 @@ import polars as pl
 import typer
 
 from gpuplanner.cli.application import Exit, app, register_commands
+from gpuplanner.cli.export_diff_verify_and_catalog_commands import EXAMPLE_FILES
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schema_checks import schema_to_markdown
 from gpuplanner.core.schemas import TABLES
@@ -61,6 +62,26 @@ Terms of pages, tables, commands and this documentation. *Source* names the tool
 | term | meaning | unit | source |
 |---|---|---|---|
 """
+
+
+INPUT_FILES = """# Files that you write
+
+`gpuplanner catalog example NAME` prints each of these files: a whole, valid example with its keys described at the top.
+Copy it, change the rows, and delete the sections that you do not need. An unknown or missing key is an error that names
+the line and all missing keys.
+"""
+"""Head of the page of files that users write."""
+INPUT_FILE_SENTENCES = {
+    "prices": "Your prices, for `--price-book`, or `price_book` in the scenario.",
+    "burst": "Jobs that may run on rented GPUs, for `cost --burst`.",
+    "quotas": "Quotas and queue rules, for `compare --quotas-to-try`, or `quotas` in the scenario.",
+    "projects": "Announced work, releases and freezes, for `start --projects` and `compare --projects`.",
+    "calendar": "Releases, holidays and maintenance, for `forecast --calendar`: kinds are names of your own, and the "
+    "forecast learns how demand differs in past spans of a kind. Times need an offset.",
+    "announced": "Jobs that are agreed but not submitted, for `forecast --announced`: team, first and last instant, "
+    "and GPUs of each.",
+}
+"""What each file is for, by name of the example."""
 
 
 def results_page() -> str:
@@ -175,6 +196,17 @@ def glossary_markdown() -> str:
     )
 
 
+def input_files_markdown() -> str:
+    """The files that users write: each example as ``catalog example`` prints it, keys at the top."""
+    parts = [INPUT_FILES]
+    for name, file in EXAMPLE_FILES.items():
+        path = HERE.parent / "gpuplanner" / "core" / "examples" / file
+        kind = path.suffix.removeprefix(".")
+        about, text = INPUT_FILE_SENTENCES[name], path.read_text(encoding="utf-8")
+        parts.append(f"## `{file}`\n\n{about} `gpuplanner catalog example {name} > {file}`\n\n```{kind}\n{text}```\n")
+    return "\n".join(parts)
+
+
 def anchor(term: str) -> str:
     """Anchor of a term in the glossary."""
     return re.sub(r"[^a-z0-9]+", "-", term.lower()).strip("-")
@@ -193,6 +225,7 @@ def pages() -> dict[str, str]:
         "commands.md": commands_markdown(),
         "glossary.md": glossary_markdown(),
         "results.md": results_page(),
+        "input_files.md": input_files_markdown(),
         "scenario.md": f"# Scenario\n\n{FIELDS}\n{knobs_markdown(Scenario)}",
     }
 

@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.cost.price_book import read_price_book
 from gpuplanner.decision.sharing_rules import read_quotas
 from tests.clusters.cut_clusters import slurm_cut
 from tests.ingest.bills.test_focus import USAGE, bill
@@ -157,14 +156,11 @@ def test_the_shell_blocks_run_on_a_host_with_these_programs(root, tmp_path):
     assert {words[0] for words in called} >= set(STUBS)
 
 
-def test_the_quotas_and_prices_of_the_page_are_read(root, tmp_path):
+def test_the_quotas_of_the_page_are_read(root, tmp_path):
     page = (root / "docs" / "howto.md").read_text("utf-8")
-    rules, prices = (code for kind, code in BLOCK.findall(page) if kind == "yaml")
+    [rules] = (code for kind, code in BLOCK.findall(page) if kind == "yaml")
     (tmp_path / "rules.yaml").write_text(rules)
     assert read_quotas(tmp_path / "rules.yaml")
-    (tmp_path / "prices.yaml").write_text(prices)
-    book = read_price_book(tmp_path / "prices.yaml")
-    assert all((book.prices, book.owned, book.rates, book.electricity))
 
 
 def run_here(folder: Path, root: Path, words: list[str]) -> None:

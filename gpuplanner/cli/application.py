@@ -36,7 +36,7 @@ from gpuplanner.core.errors import (
     VerificationError,
     escape_controls,
 )
-from gpuplanner.core.output_column_headings import column_heading
+from gpuplanner.core.output_column_headings import column_heading, unit_of
 from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting, read_manifest, resolve_path
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.setting_rules_and_controls import settings_of
@@ -568,7 +568,9 @@ def _show_lines(values: Mapping[str, object], indent: str) -> None:
     width = max((len(column_heading(key)) for key in values if key not in nested_values), default=0)
     for key, value in values.items():
         if key not in nested_values:
-            echo(f"{indent}{column_heading(key):<{width}}  {_money_text(key, value) or _cell_text(value)}")
+            echo(
+                f"{indent}{column_heading(key):<{width}}  {_money_text(key, value) or _cell_text(_in_unit(key, value))}"
+            )
     for key, nested in nested_values.items():
         for mappings in nested:
             echo(f"{indent}{column_heading(key)}:")
@@ -602,7 +604,10 @@ def show_frame(frame: pl.DataFrame, *, as_json: bool = False, title: str = "") -
     if title:
         echo(f"{title}\n{'-' * len(title)}")
     rows = [
-        [_money_text(name, cell, row.get(CURRENCY_COLUMN)) or _cell_text(cell) for name, cell in row.items()]
+        [
+            _money_text(name, cell, row.get(CURRENCY_COLUMN)) or _cell_text(_in_unit(name, cell))
+            for name, cell in row.items()
+        ]
         for row in frame.head(MAX_PRINTED_ROWS).iter_rows(named=True)
     ]
     names = [column_heading(name) for name in frame.columns]
@@ -618,6 +623,18 @@ def show_frame(frame: pl.DataFrame, *, as_json: bool = False, title: str = "") -
     if frame.height > MAX_PRINTED_ROWS:
         echo(f"... {frame.height - MAX_PRINTED_ROWS} more rows (--json prints all)")
     echo("")
+
+
+def _in_unit(name: str, value: object) -> object:
+    """Value of a column in the unit of its heading: a ratio from 0 to 1 as percent.
+
+    Examples
+    --------
+    >>> _in_unit("idle_share", 0.25), _in_unit("gpu_hours", 0.25)
+    (25.0, 0.25)
+    """
+    unit = unit_of(name)
+    return value * 100 if isinstance(value, float) and unit is not None and unit.symbol == "%" else value
 
 
 def _money_text(name: str, value: object, currency: str | None = None) -> str | None:

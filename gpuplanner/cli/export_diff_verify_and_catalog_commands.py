@@ -156,6 +156,34 @@ def catalog_prices(gpu_model: GpuModelArgument, as_json: Json = False) -> None:
     show_frame(rows if as_json else rows.drop("source", "licence"), as_json=as_json)
 
 
+EXAMPLE_FILES = {
+    "prices": "prices.yaml", "burst": "burst.yaml", "quotas": "quotas.yaml", "projects": "projects.yaml",
+    "calendar": "calendar.csv", "announced": "announced.csv",
+}  # fmt: skip
+"""Example file of ``catalog example`` by name: whole, valid, with its keys described at the top."""
+
+
+@catalog.command("example")
+def catalog_example(
+    name: Annotated[str | None, Argument(metavar="|".join(EXAMPLE_FILES), help="File to print.")] = None,
+) -> None:
+    """Print a whole example of a file that you write, with its keys.
+
+    Without a name, list the files. Example: gpuplanner catalog example prices > prices.yaml
+    """
+    from importlib import resources
+
+    from gpuplanner.core.errors import ScenarioError, resolve_name
+
+    folder = resources.files("gpuplanner.core") / "examples"
+    if name is None:
+        texts = {file: (folder / file).read_text("utf-8").partition("\n")[0] for file in EXAMPLE_FILES.values()}
+        show({file: text.removeprefix("# ") for file, text in texts.items()})
+        return
+    stem = resolve_name(name.partition(".")[0], list(EXAMPLE_FILES), subject="example", error=ScenarioError)
+    echo((folder / EXAMPLE_FILES[stem]).read_text("utf-8").removesuffix("\n"))
+
+
 @app.command()
 @with_fields()
 def verify(

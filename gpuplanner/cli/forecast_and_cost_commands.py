@@ -46,7 +46,9 @@ LEDGER_TITLES = {
     "Forecasts": "GPU-hours planned too many and too few, and their cost above a perfect forecast",
 }
 """Titles of the tables of a savings ledger."""
-COST_BREAKDOWNS = ("team", "ownership", "bucket", "gpu_model", "end", "job")
+COST_BREAKDOWNS = (
+    "team", "user", "partition", "project", "job_class", "ownership", "bucket", "gpu_model", "end", "job"
+)  # fmt: skip
 """Groups by which ``cost`` can break down a cost."""
 CARBON_LABELS = {
     "location": "location-based carbon, kg", "market": "market-based carbon, kg", "embodied": "embodied carbon, kg",
@@ -105,8 +107,8 @@ def cost(
 ) -> None:
     """Report cost, energy and carbon by team (showback).
 
-    The tables by team, ownership, bucket and GPU model sum to the cost of all
-    installed GPU-hours, those by end state and by job to the allocated part.
+    All tables sum to the cost of all installed GPU-hours, except those by end
+    state and by job, which sum to the allocated part.
     Without your rate per GPU-hour, all GPUs, owned ones too, are valued at the
     public on-demand list price: a list-price equivalent, not an invoice and not
     your cost. State your rates in a price book first (prices.yaml).
@@ -189,13 +191,11 @@ def cost(
 
 def _show_cost_review(cost_review: CostReview, by: str) -> None:
     """Print the cost by a column, the costs by unit of work, and energy and carbon."""
-    import polars as pl
-
     from gpuplanner.cost.cost_review import COST_TABLE_TITLES
 
     if cost_review.total is not None:
         echo(cost_review.total_text)
-        table = cost_review.breakdown(by).with_columns(pl.col("^share$") * 100)
+        table = cost_review.breakdown(by)
         show_frame(table, title=f"{COST_TABLE_TITLES[by]}, {cost_review.currency}{cost_review.price_basis}")
         echo(cost_review.unallocated_text)
         show_frame(cost_review.units, title=f"Unit costs, {cost_review.currency}{cost_review.price_basis}")

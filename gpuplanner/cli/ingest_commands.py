@@ -57,7 +57,7 @@ def ingest(
         str | None,
         Option(
             metavar="COLUMNS",
-            help="Pseudonymize these columns: user, tenant, job_id, job_name, partition, separated by commas.",
+            help="Pseudonymize these columns: user, tenant, job_id, job_name, partition, project, separated by commas.",
         ),
     ] = None,
     key_file: Annotated[Path | None, Option(help="Key file of the pseudonyms (gpuplanner keygen).")] = None,

@@ -51,7 +51,7 @@ DEVICE_PLUGIN_FORMAT = "device-plugin"
 @app.command()
 def rightsize(
     folder: Folder,
-    tenant: Annotated[str | None, Option(help="Only the jobs of this team.")] = None,
+    tenant: Annotated[str | None, Option("--team", help="Only the jobs of this team.")] = None,
     job: Annotated[str | None, Option(metavar="ID", help="Only this job and its group.")] = None,
     gpu_model: Annotated[
         list[str] | None,
@@ -92,7 +92,7 @@ def rightsize(
     profile and time limit, with the risk of running out of memory or time. With
     --format, prints the request lines to paste.
 
-    Example: gpuplanner rightsize build/mine/data --tenant vision --format pod
+    Example: gpuplanner rightsize build/mine/data --team vision --format pod
     """
     import polars as pl
 

@@ -29,7 +29,7 @@ from gpuplanner.core.errors import (
     nearest_names,
 )
 
-CORRECT_FILE_FIX = "Correct the file."
+CORRECT_FILE_FIX = "Correct the file; gpuplanner catalog example prints whole ones."
 """Fourth part of an error message (the fix) about a fault in a configuration file."""
 
 
@@ -76,7 +76,8 @@ def require_keys(
             raise make_file_error(source, at, f"keys {', '.join(allowed_keys)}", f"unknown {key!r}: {value!r}{hint}")
     absent = [key for key in required_keys if mapping.get(key) is None]
     if absent:
-        raise make_file_error(source, line, f"key {absent[0]}", f"only {', '.join(map(str, mapping))}")
+        expected = f"key{'s' * (len(absent) > 1)} {', '.join(absent)}"
+        raise make_file_error(source, line, expected, f"only {', '.join(map(str, mapping))}")
     return mapping
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 import polars as pl
+from polars.dataframe.group_by import GroupBy
 
 from gpuplanner.core.errors import VerificationError
 from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
@@ -29,7 +31,8 @@ from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.power_carbon_and_prices import STATED_PRICE_SOURCE_TEXT, GpuHourPrice, GridCarbonIntensity
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
 from gpuplanner.usage.allocated_hours import FAILED_JOB_STATES, allocated_by_state
-from gpuplanner.usage.pool_occupancy_and_inferred_inventory import LedgerWindow
+from gpuplanner.usage.job_classes import classify_jobs
+from gpuplanner.usage.pool_occupancy_and_inferred_inventory import LedgerWindow, jobs_with_gpus, match_gpu_models
 from gpuplanner.usage.study_history import History, history
 
 MAX_BILL_DIFFERENCE_SHARE = 0.01
@@ -51,8 +54,14 @@ BASIS_PHRASES = {LIST_PRICE: " at list price", OWN_RATE: " at your rate", BILL: 
 COST_TABLE_TITLES = {
     "tenant": "Cost by team", "bucket": "Cost by bucket of GPU-hours", "end": "Cost by end state of jobs",
     "ownership": "Cost by ownership", "gpu_model": "Cost by GPU model", "job": "Cost by job",
+    "user": "Cost by user", "partition": "Cost by partition", "project": "Cost by project",
+    "job_class": "Cost by job class",
 }  # fmt: skip
 """Titles of the cost tables on page, terminal and workbook, by the column that they group by."""
+JOB_COST_GROUPS = ("user", "partition", "project", "job_class")
+"""Columns of jobs by which the cost of teams is split; unallocated GPU-hours stay a line of their own."""
+NO_GROUP_LABEL = "not stated"
+"""Group of jobs whose source states none, and of GPU-hours reserved for a team that ran no job."""
 PAGE_COST_TABLES = ("tenant", "bucket", "end")
 """Columns that group the cost tables of the page and of every workbook."""
 SERVING_JOB_CLASSES = ("service", "inference")
@@ -78,6 +87,7 @@ class CostReview:
     - ``costs``: Charge lines, table ``schemas.Costs``.
     - ``missing``: Sentences on missing prices and power ratings.
     - ``rate_parts``: Components of the rate of owned GPUs [currency per GPU-hour].
+    - ``job_history``: Jobs of the month.
     """
 
     name: str
@@ -104,6 +114,17 @@ class CostReview:
     costs: pl.DataFrame
     missing: tuple[str, ...]
     rate_parts: Mapping[str, float]
+    job_history: History
+
+    @cached_property
+    def by_job_group(self) -> dict[str, pl.DataFrame]:
+        """Cost by each of :data:`JOB_COST_GROUPS`, and the unallocated GPU-hours; each table sums to the total."""
+        return _cost_by_job_group(self.job_history, self.costs)
+
+    def table_by(self, by: str) -> pl.DataFrame:
+        """Table of the cost by a column, with codes: tenant, user, partition, project, job_class, job and others."""
+        table: pl.DataFrame = self.by_job_group[by] if by in JOB_COST_GROUPS else getattr(self, f"by_{by}")
+        return table
 
     @property
     def price_basis(self) -> str:
@@ -147,12 +168,14 @@ class CostReview:
         Parameters
         ----------
         by : str
-            Column without its prefix: tenant, ownership, bucket, gpu_model, end or job; jobs get no share and no total.
+            Column without its prefix, such as tenant, user or job; jobs get no share and no total.
         """
-        table: pl.DataFrame = getattr(self, f"by_{by}")
+        table = self.table_by(by)
         if by == "job" or table.is_empty():
             return table
         total = table.select(pl.lit("Total").alias(table.columns[0]), pl.selectors.numeric().sum())
+        if by in JOB_COST_GROUPS:
+            table = table.with_columns(pl.col(by).replace(UNALLOCATED_TEAM, text_of_code(UNALLOCATED_TEAM)))
         rows = pl.concat([replace_codes_by_text(table), total.select(table.columns)], how="vertical_relaxed")
         cost = pl.col("cost").cast(pl.Float64)
         return rows.with_columns(share=(cost / cost.last()).fill_nan(None))
@@ -188,6 +211,7 @@ class CostReview:
             "currency": self.currency,
             "price_basis": self.price_basis.strip(),
             **{name: getattr(self, name).to_dicts() for name in tables},
+            **{f"by_{name}": table.to_dicts() for name, table in self.by_job_group.items()},
             "unit_costs": self.unit_costs,
             "energy_kwh": None if self.energy is None else self.energy.value,
             "energy_range_kwh": self.energy,
@@ -262,6 +286,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
         costs=costs,
         missing=tuple(text for text in period_money.missing if charges is None or not text.startswith(RATE_NOT_SET)),
         rate_parts=period_money.rate_parts,
+        job_history=job_history,
     )  # fmt: skip
 
 
@@ -380,7 +405,12 @@ def price_rows(review: CostReview) -> pl.DataFrame:
 
 def _sum_costs_by(costs: pl.DataFrame, name: str, column: str) -> pl.DataFrame:
     """Sum ``cost``, ``gpu_hours`` and ``energy_kwh`` by a column of the charge lines, in the order of the lines."""
-    return costs.group_by(pl.col(column).alias(name), maintain_order=True).agg(
+    return _sum_costs(costs.group_by(pl.col(column).alias(name), maintain_order=True))
+
+
+def _sum_costs(groups: GroupBy) -> pl.DataFrame:
+    """Sum ``cost``, ``gpu_hours`` and ``energy_kwh`` [kWh] of groups of charge lines; unknown energy stays null."""
+    return groups.agg(
         cost=pl.col("EffectiveCost").sum(),
         gpu_hours=pl.col("PricingQuantity").sum().round(6),
         energy_kwh=pl.when(pl.col("x_EnergyKwh").count() > 0).then(pl.col("x_EnergyKwh").sum().round(6)),
@@ -390,6 +420,53 @@ def _sum_costs_by(costs: pl.DataFrame, name: str, column: str) -> pl.DataFrame:
 def _sort_by_bucket(costs: pl.DataFrame) -> pl.DataFrame:
     """Sort charge lines by ledger bucket, in the order of :data:`GPU_TIME_BUCKETS`."""
     return costs.sort(pl.col("x_Bucket").cast(pl.Enum(GPU_TIME_BUCKETS)), maintain_order=True)
+
+
+def _cost_by_job_group(job_history: History, costs: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Split the charge lines over the groups of :data:`JOB_COST_GROUPS`, so that each table sums to the bill.
+
+    The lines of a team and GPU model are split by the allocated GPU-hours of its jobs on that model in the period.
+
+    Parameters
+    ----------
+    job_history : History
+        Jobs and period.
+    costs : polars.DataFrame
+        Charge lines, table ``schemas.Costs``.
+
+    Returns
+    -------
+    dict of str to polars.DataFrame
+        Table by group, largest cost first, unallocated GPU-hours last.
+    """
+    trace, window = job_history.trace, LedgerWindow(job_history.begin, job_history.end)
+    jobs = trace.jobs.with_columns(job_class=classify_jobs(trace.jobs, samples=trace.samples)["job_class"])
+    jobs, _ = match_gpu_models(jobs_with_gpus(jobs, window), job_history.fleet.installed.inventory)
+    groups = {by: pl.col(by) if by in jobs.columns else pl.lit(None) for by in JOB_COST_GROUPS}
+    jobs = jobs.filter(pl.col("start_time").is_not_null()).select(
+        SubAccountName=pl.col("tenant").cast(pl.String),
+        x_GpuModel="board",
+        allocated=pl.col("gpus") * window.overlap_h("start_time", "end_time"),
+        **{by: group.cast(pl.String).fill_null(NO_GROUP_LABEL) for by, group in groups.items()},
+    )
+    keys, tables = ["SubAccountName", "x_GpuModel"], {}
+    line_sums = _sum_costs(costs.group_by(keys, maintain_order=True))
+    for by in JOB_COST_GROUPS:
+        hours = jobs.group_by(*keys, by, maintain_order=True).agg(pl.col("allocated").sum())
+        parts = line_sums.join(hours.filter(pl.col("allocated") > 0).sort(by), on=keys, how="left", nulls_equal=True,
+                               maintain_order="left_right")  # fmt: skip
+        share = (pl.col("allocated") / pl.col("allocated").sum().over(keys)).fill_null(1.0)
+        is_unallocated = pl.col("SubAccountName") == UNALLOCATED_TEAM
+        group = pl.when(is_unallocated).then(pl.lit(UNALLOCATED_TEAM)).otherwise(pl.col(by).fill_null(NO_GROUP_LABEL))
+        parts = parts.with_columns(group.alias(by), pl.col("gpu_hours", "energy_kwh") * share, share=share)
+        lines = parts.partition_by(keys, maintain_order=True)
+        cents = [cost for line in lines for cost in split_amount(line["cost"][0], line["share"].to_list())]
+        parts = parts.with_columns(EffectiveCost=pl.Series(cents, dtype=CENTS_DTYPE)).rename(
+            {"gpu_hours": "PricingQuantity", "energy_kwh": "x_EnergyKwh"}
+        )
+        sums = _sum_costs(parts.group_by(by, maintain_order=True))
+        tables[by] = sums.sort(pl.col(by) == UNALLOCATED_TEAM, "cost", by, descending=[False, True, False])
+    return tables
 
 
 def _cost_by_job(job_history: History, tenant_costs: pl.DataFrame) -> pl.DataFrame:

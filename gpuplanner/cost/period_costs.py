@@ -477,7 +477,8 @@ def _missing_texts(
     if list_price_kinds:
         texts.append(
             f"{RATE_NOT_SET} for the {' and '.join(list_price_kinds)} GPUs: costs are at the public on-demand "
-            "list price, neither invoiced nor your cost. Set it in a price book or with --set price_usd_per_gpu_hour=…"
+            "list price, neither invoiced nor your cost. Set it in a price book (gpuplanner catalog example prices > "
+            "prices.yaml) or with --set price_usd_per_gpu_hour=…"
         )
     return tuple(texts)
 

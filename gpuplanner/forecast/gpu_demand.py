@@ -403,7 +403,7 @@ def _sum_hierarchy(jobs: pl.DataFrame, series: str) -> tuple[pl.DataFrame, dict[
     """List the series that are sums, each with the series it sums, from names such as ``a/b/c``.
 
     A tenant that has jobs of its own and is a prefix of others gets a series for its own jobs. Where names end in a GPU
-    model, each sum is of one GPU model, except ``all``.
+    model, there is a sum for each GPU model, and one over the GPU models of a tenant that has several.
     """
     names = jobs[series].unique().cast(pl.String).sort().to_list()
     boards = (
@@ -414,11 +414,23 @@ def _sum_hierarchy(jobs: pl.DataFrame, series: str) -> tuple[pl.DataFrame, dict[
     ends = {name.rpartition("/")[2] for name in names}
     with_board = bool(boards) and ends <= boards and all("/" in name for name in names)
 
-    def above(name: str) -> list[str]:
-        path, _, gpu_model = name.rpartition("/") if with_board else (name, "", "")
+    def ancestors(path: str) -> list[str]:
         steps = path.split("/")
-        ups = ["/".join(steps[:depth]) for depth in range(1, len(steps))] + [ALL_TENANTS_POOL_NAME]
-        return [f"{up}/{gpu_model}" for up in ups] + [ALL_TENANTS_POOL_NAME] if with_board else ups
+        return ["/".join(steps[:depth]) for depth in range(1, len(steps))]
+
+    models_below: dict[str, set[str]] = {}
+    for name in names if with_board else ():
+        path, _, gpu_model = name.rpartition("/")
+        for level in (*ancestors(path), path):
+            models_below.setdefault(level, set()).add(gpu_model)
+
+    def above(name: str) -> list[str]:
+        if not with_board:
+            return [*ancestors(name), ALL_TENANTS_POOL_NAME]
+        path, _, gpu_model = name.rpartition("/")
+        ups = [f"{up}/{gpu_model}" for up in (*ancestors(path), ALL_TENANTS_POOL_NAME)]
+        levels = (level for level in (*ancestors(path), path) if level not in names)
+        return [*ups, *(level for level in levels if len(models_below[level]) > 1), ALL_TENANTS_POOL_NAME]
 
     every = {up for name in names for up in above(name)}
     own_leaf = {name: f"{name}/{OWN_JOBS_LABEL}" for name in names if name in every}

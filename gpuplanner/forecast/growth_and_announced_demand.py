@@ -212,6 +212,8 @@ MIN_DEMAND_LEVEL_DAYS = 3
 EXTRA_LEVEL_PENALTY = 4.0
 """Cost of one more change point, in multiples of the daily noise variance times the logarithm of the number of days. A
 factor of 3 would find spurious levels in noise that is correlated from day to day."""
+MAX_DAILY_DEVIATION = 5.0
+"""Robust standard deviations from the days around it up to which a day counts as usual."""
 MIN_WEEKS_FOR_WEEKDAYS = 3
 """Weeks of history from which the mean effect of each weekday is subtracted before change points are searched."""
 
@@ -296,6 +298,50 @@ def change_points(demand: pl.DataFrame) -> pl.DataFrame:
         {"ds": days["ds"].gather(cuts), "before": level[: len(cuts)], "after": level[1 : len(cuts) + 1]},
         schema_overrides={"before": pl.Float64, "after": pl.Float64},
     )
+
+
+def find_anomalies(demand: pl.DataFrame) -> pl.DataFrame:
+    """Find the days on which demand was far from that of the days around it.
+
+    A day is marked if its mean, less the usual deviation of its weekday, differs from the median of the seven days
+    around it by more than :data:`MAX_DAILY_DEVIATION` robust standard deviations (1.4826 median absolute deviations of
+    all days), and by more than a tenth of the level. A change of the level that lasts is no anomaly: the days around it
+    have changed too. Days that the record covers in part are left out, and nothing is marked in fewer than
+    :data:`MIN_WEEKS_FOR_WEEKDAYS` weeks, in which weekends look like anomalies.
+
+    Parameters
+    ----------
+    demand : polars.DataFrame
+        ``ds`` and ``y`` of one series.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``ds`` (the day), ``y`` (its mean) and ``usual`` (expected from the days around it).
+
+    References
+    ----------
+    Davies, Gather, "The identification of multiple outliers", Journal of the American Statistical Association
+    88(423), 1993 (Hampel identifier), doi 10.1080/01621459.1993.10476339.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> day = [datetime(2026, 2, 1, tzinfo=UTC) + timedelta(days=number) for number in range(28)]
+    >>> level = [5.0] * 10 + [25.0] + [5.0] * 17
+    >>> find_anomalies(pl.DataFrame({"ds": day, "y": level})).select(pl.col("ds").dt.day(), "y", "usual").rows()
+    [(11, 25.0, 5.0)]
+    """
+    days = demand.sort("ds").group_by_dynamic("ds", every="1d").agg(pl.col("y").mean(), rows=pl.len())
+    days = days.filter(pl.col("rows") == pl.col("rows").max()).drop("rows")
+    if days.height < 7 * MIN_WEEKS_FOR_WEEKDAYS:
+        return days.clear().with_columns(usual=pl.lit(None, pl.Float64))
+    means = _subtract_weekday_means(days["y"].to_numpy())
+    around = np.array([np.median(means[max(day - 3, 0) : day + 4]) for day in range(len(means))])
+    deviation = np.abs(means - around)
+    spread = 1.4826 * float(np.median(deviation))
+    is_anomaly = (deviation > MAX_DAILY_DEVIATION * spread) & (deviation > 0.1 * np.abs(around))
+    return days.with_columns(usual=pl.col("y") - pl.Series(means - around)).filter(is_anomaly)
 
 
 def _subtract_weekday_means(means: np.ndarray) -> np.ndarray:

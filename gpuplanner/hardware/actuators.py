@@ -115,6 +115,8 @@ def find_abilities(
     >>> rented = find_abilities("mig-manager", ownership="rented")
     >>> rented.returns, rented.switches_nodes, rented.cool_s
     ('returned', True, 600.0)
+    >>> rented.facts["mig_allocation"].value, rented.facts["mig_allocation"].date
+    ('distributed;packed', '2026-08-19')
     >>> find_abilities("autoscaler", lead_s=120).lead.describe_time()
     'about 2 min (0.4 to 6)'
     """

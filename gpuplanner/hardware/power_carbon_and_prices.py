@@ -250,7 +250,10 @@ def find_gpu_hour_price(
     listed = find_list_price(gpu_model, term=term)
     if listed.currency != currency:
         expected = f"{listed.currency}, the currency of the list prices"
-        todo = "Set price_usd_per_gpu_hour to your own price in that currency."
+        todo = (
+            "Give a price book (--price-book prices.yaml) with prices in that currency or an exchange rate; "
+            "gpuplanner catalog example prices prints one. Or set price_usd_per_gpu_hour to your price in it."
+        )
         raise ScenarioError("currency", expected, currency, todo)
     source = f"median of {listed.rows} {term.replace('_', '-')} list prices: {listed.source}"
     return GpuHourPrice(listed.value, listed.low, listed.high, currency, source, listed.date)

@@ -307,7 +307,7 @@ def gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
     return float(total) / SECONDS_PER_HOUR
 
 
-PSEUDONYM_COLUMNS = ("user", "tenant", "job_id", "job_name", "partition")
+PSEUDONYM_COLUMNS = ("user", "tenant", "job_id", "job_name", "partition", "project")
 """Columns that may name people: job ids where they are pod names, job names that people sign, partitions of one
 group."""
 WITHHELD_TEXT = "(withheld)"

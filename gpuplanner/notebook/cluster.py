@@ -22,7 +22,7 @@ from gpuplanner.core.units_and_number_formats import (
     day_text,
     last_day_text,
 )
-from gpuplanner.cost.cost_review import CostReview, cost_review
+from gpuplanner.cost.cost_review import JOB_COST_GROUPS, CostReview, cost_review
 from gpuplanner.decision.study import Study
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
 from gpuplanner.ingest.dataset_writer import write_dataset
@@ -37,8 +37,8 @@ from gpuplanner.usage.grouped_usage import UsageFilter, group_ledger, group_util
 from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at
 
 COST_GROUPS = {
-    "team": "tenant", "ownership": "ownership", "bucket": "bucket", "gpu_model": "board", "end_state": "end",
-    "job": "job",
+    "team": "tenant", "ownership": "ownership", "bucket": "bucket", "gpu_model": "gpu_model", "end_state": "end",
+    "job": "job", **{name: name for name in JOB_COST_GROUPS},
 }  # fmt: skip
 """Groups of the cost, and the tables of a cost review that have them."""
 
@@ -131,8 +131,8 @@ def _temporary_folder() -> str:
 class Cluster:
     """Jobs, nodes and telemetry of a cluster as frames, and a view for each question about them.
 
-    Methods take ``team=``, ``partition=``, ``start=`` and ``end=`` alike. Every view has ``.df`` (a polars frame) and
-    ``.chart()``, and displays both.
+    Methods take ``team=``, ``partition=``, ``job_class=``, ``start=`` and ``end=`` alike. Every view has ``.df`` (a
+    polars frame) and ``.chart()``, and displays both.
 
     - ``inbox``: The opened dataset.
     - ``data``: Its folder or name, as of a :class:`Scenario`.
@@ -169,16 +169,17 @@ class Cluster:
 
     def ledger(
         self, by: str | Sequence[str] = (), *, team: str | None = None, partition: str | None = None,
-        start: str | datetime | None = None, end: str | datetime | None = None,
+        job_class: str | None = None, start: str | datetime | None = None, end: str | datetime | None = None,
     ) -> View:  # fmt: skip
         """Show the installed GPU-hours by bucket: used, allocated but idle, no telemetry, unallocated and others.
 
         Parameters
         ----------
         by : str or sequence of str
-            Groups: ``"team"``, ``"gpu_model"``, ``"hour_of_day"``, ``"weekday"``, ``"day"``, ``"week"``, ``"month"``;
+            Groups: ``"team"``, ``"user"``, ``"partition"``, ``"project"``, ``"job_class"``, ``"gpu_model"``,
+            ``"hour_of_day"``, ``"weekday"``, ``"day"``, ``"week"``, ``"month"``;
             default: the section of the report, by month.
-        team, partition : str, optional
+        team, partition, job_class : str, optional
             Only these allocated GPU-hours.
         start, end : str or datetime, optional
             First instant, and first instant after the period.
@@ -198,29 +199,30 @@ class Cluster:
         >>> open("sample").ledger(by=["team", "week"]).df.columns[:3]
         ['team', 'week', 'used']
         """
-        if not by and partition is None and start is None and end is None:
+        if not by and partition is None and job_class is None and start is None and end is None:
             tenant = team or ALL_TENANTS_LABEL
             table = self.inbox.buckets() if team is None else self.inbox.months(tenant)
             return View(dataset_sections.render_ledger_section(self.inbox, tenant), table)
-        usage_filter = UsageFilter(team=team, partition=partition, start=start, end=end)
+        usage_filter = UsageFilter(team=team, partition=partition, job_class=job_class, start=start, end=end)
         groups = by or "month"
         table = group_ledger(self.inbox.trace, groups, usage_filter=usage_filter, tz=self.inbox.tz)
         return _grouped_view(table, groups, "gpu_hours", "GPU-hours")
 
     def waits(
         self, by: str | Sequence[str] = "job_size", *, percentile: float = 0.95, team: str | None = None,
-        partition: str | None = None, start: str | datetime | None = None, end: str | datetime | None = None,
+        partition: str | None = None, job_class: str | None = None,
+        start: str | datetime | None = None, end: str | datetime | None = None,
     ) -> View:  # fmt: skip
         """Show the observed queue waits, from submission to the first start on GPUs.
 
         Parameters
         ----------
         by : str or sequence of str
-            Groups: ``"job_size"``, ``"team"``, ``"user"``, ``"partition"``, ``"gpu_model"``, ``"job_class"``, or a part
-            of the time as for :meth:`ledger`.
+            Groups: ``"job_size"``, ``"team"``, ``"user"``, ``"partition"``, ``"project"``, ``"gpu_model"``,
+            ``"job_class"``, or a part of the time as for :meth:`ledger`.
         percentile : float
             Percentile of the queue wait. [0-1]
-        team, partition : str, optional
+        team, partition, job_class : str, optional
             Only these jobs.
         start, end : str or datetime, optional
             Only jobs submitted from, and before.
@@ -241,7 +243,7 @@ class Cluster:
         >>> open("sample").waits(by="team", percentile=0.5).df.columns[4]
         'p50_wait_minutes'
         """
-        usage_filter = UsageFilter(team=team, partition=partition, start=start, end=end)
+        usage_filter = UsageFilter(team=team, partition=partition, job_class=job_class, start=start, end=end)
         dataset, tz = self.inbox.trace, self.inbox.tz
         table = group_waits(dataset, by, percentile=percentile, usage_filter=usage_filter, tz=tz)
         column = f"p{100 * percentile:g}_wait_minutes"
@@ -249,7 +251,7 @@ class Cluster:
 
     def utilization(
         self, by: str | Sequence[str] = "hour_of_day", *, team: str | None = None, partition: str | None = None,
-        start: str | datetime | None = None, end: str | datetime | None = None,
+        job_class: str | None = None, start: str | datetime | None = None, end: str | datetime | None = None,
     ) -> View:  # fmt: skip
         """Show the shares of the GPU-hours that were allocated and used.
 
@@ -257,7 +259,7 @@ class Cluster:
         ----------
         by : str or sequence of str
             Groups, as for :meth:`ledger`.
-        team, partition : str, optional
+        team, partition, job_class : str, optional
             Only these allocated GPU-hours.
         start, end : str or datetime, optional
             First instant, and first instant after the period.
@@ -278,7 +280,7 @@ class Cluster:
         >>> open("sample").utilization(by="hour_of_day").df.height
         24
         """
-        usage_filter = UsageFilter(team=team, partition=partition, start=start, end=end)
+        usage_filter = UsageFilter(team=team, partition=partition, job_class=job_class, start=start, end=end)
         table = group_utilization(self.inbox.trace, by, usage_filter=usage_filter, tz=self.inbox.tz)
         is_known = table["allocated_fraction"].count() > 0
         column, label = "allocated_fraction", "Allocated share of installed GPU-hours"
@@ -292,7 +294,8 @@ class Cluster:
         Parameters
         ----------
         by : str
-            ``"team"``, ``"ownership"``, ``"bucket"``, ``"gpu_model"``, ``"end_state"`` or ``"job"``.
+            ``"team"``, ``"user"``, ``"partition"``, ``"project"``, ``"job_class"``, ``"ownership"``, ``"bucket"``,
+            ``"gpu_model"``, ``"end_state"`` or ``"job"``.
         prices : float, str or Path, optional
             Price of a GPU-hour [USD], or a price book (file); default: the list price of the catalog.
         month : str, optional
@@ -372,7 +375,7 @@ class Cluster:
 
 def _cost_view(review: CostReview, group: str) -> View:
     """Make the view of the cost by a group of :data:`COST_GROUPS`."""
-    table: pl.DataFrame = getattr(review, f"by_{COST_GROUPS[group]}")
+    table = review.table_by(COST_GROUPS[group])
     if review.total is None or table.is_empty():
         missing = "; ".join(review.missing) or "no price of this GPU model is known"
         raise ScenarioError("cost", "a price of a GPU-hour", missing, "Give prices=, such as prices=2.50.")

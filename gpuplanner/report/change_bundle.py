@@ -97,7 +97,7 @@ def make_bundle(
     Bundle
         Files; what could not be written is in ``warnings``.
     """
-    from gpuplanner.report.kubernetes_files import add_dra_files, add_node_pools, add_queues
+    from gpuplanner.report.kubernetes_files import add_device_classes, add_dra_files, add_node_pools, add_queues
     from gpuplanner.report.slurm_files import add_power_saving_files
 
     gpu_model = change.gpu_model or as_gpu_model(rules.gpu_model)
@@ -119,6 +119,8 @@ def make_bundle(
         elif rules.has_node_names or add_files is add_node_pools:
             add_files(bundle)
         resources_change = _count_resources(rules.today) != _count_resources(rules.pools)
+        if rules.actuator == "dra" and add_files is not add_dra_files and resources_change:
+            add_device_classes(bundle)
         if add_files is add_node_pools or (add_files is _add_operator_files and resources_change):
             add_queues(bundle)
     except GeometryError as error:

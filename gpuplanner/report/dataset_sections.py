@@ -164,7 +164,14 @@ def render_demand_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
     if tenant == ALL_TENANTS_LABEL:
         chart = plots.plot_demand(dataset.demand_gpus, by="tenant", history_days=DEMAND_CHART_DAYS, unit="GPUs")
         text = "a slice counts as its share of a GPU. Teams with different peak hours can share GPUs."
-        parts.append(page.figure(chart, title="Demand by team [GPUs]", alt=f"{panel_note}; {text}"))
+        hourly = dataset.demand_gpus.group_by("tenant", "ds").agg(pl.col("y").sum())
+        gpus = pl.col("y")
+        team_gpus = hourly.group_by("tenant").agg(
+            mean_gpus=gpus.mean(), p95_gpus=gpus.quantile(0.95), peak_gpus=gpus.max()
+        )
+        team_gpus = team_gpus.sort("mean_gpus", "tenant", descending=[True, False])
+        figure = page.figure(chart, title="Demand by team [GPUs]", alt=f"{panel_note}; {text}", numbers=team_gpus)
+        parts.append(figure)
     return page.section("Demand", *parts)
 
 

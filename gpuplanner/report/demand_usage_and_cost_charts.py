@@ -12,7 +12,7 @@ from altair.typing import ChartType
 from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.output_column_headings import TEXT_BY_CODE
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
-from gpuplanner.forecast.growth_and_announced_demand import change_points
+from gpuplanner.forecast.growth_and_announced_demand import change_points, find_anomalies
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
     fold_names,
@@ -63,7 +63,8 @@ def plot_demand(
 
     Series of one panel are summed, and so are their quantiles: the interval is wider than that of the sum. History is
     averaged over as many hours as keep the chart small; the axis shows how many. Vertical lines mark days on which the
-    level of a panel changed (:func:`gpuplanner.forecast.growth_and_announced_demand.change_points`).
+    level of a panel changed (:func:`gpuplanner.forecast.growth_and_announced_demand.change_points`), rings mark days
+    far from those around them (:func:`gpuplanner.forecast.growth_and_announced_demand.find_anomalies`).
 
     Parameters
     ----------
@@ -113,10 +114,12 @@ def plot_demand(
     binned_history = history.group_by("panel", pl.col("ds").dt.truncate(f"{hours}h"), "kind", maintain_order=True).agg(
         pl.col("y").mean()
     )
-    level_changes = _level_change_rows(demand, by, panels, begin)  # type: ignore[arg-type]
-    rows = pl.concat([binned_history, future, level_changes], how="diagonal")
+    marks = _level_and_anomaly_rows(demand, by, panels, begin)  # type: ignore[arg-type]
+    rows = pl.concat([binned_history, future, *marks], how="diagonal")
     rows = rows.sort("panel", "kind", "ds", descending=[False, True, False])
     finding = f"Highest mean first: {', '.join(map(str, panels))}."
+    notes = (" Dashed upright lines: the level changed.", " Rings: days unlike those around them.")
+    finding += "".join(note for table, note in zip(marks, notes, strict=True) if table.height)
     chart = _draw_demand_panels(rows, panels, hours=hours, unit=unit)
     return theme.finish(chart, title=title, finding=finding, legend=170, names=30, panels=_PANEL_LAYOUT)
 
@@ -252,6 +255,10 @@ def _draw_demand_panels(rows: pl.DataFrame, panels: list[str], *, hours: int, un
     if "change" in rows.columns:
         marks = data.transform_filter("isValid(datum.change)").mark_rule(color=theme.INK, strokeDash=[2, 2])
         layers.append(marks.encode(tooltip=make_tooltips(at="UTC", change="new level")))
+    if "unusual" in rows.columns:
+        rings = data.transform_filter("isValid(datum.unusual)").mark_point(color=theme.VERMILION, size=70)
+        hover = make_tooltips(at="UTC", unusual=("mean of the day", ",.2f"), usual=("days around it", ",.2f"))
+        layers.append(rings.encode(y=alt.Y("unusual:Q"), tooltip=hover))
     layered = alt.layer(*layers, data=prepare_chart_rows(rows)).properties(height=150)
     facets = layered.facet(facet=alt.Facet("panel:N", title=None, sort=panels), columns=2)
     chart: ChartType = facets.resolve_scale(y="independent")
@@ -299,8 +306,10 @@ def _forecast_rows(demand: pl.DataFrame, forecast: pl.DataFrame | None, by: str,
     )
 
 
-def _level_change_rows(demand: pl.DataFrame, by: str, panels: list[str], begin: datetime) -> pl.DataFrame:
-    """Find the changes of level that the chart shows.
+def _level_and_anomaly_rows(
+    demand: pl.DataFrame, by: str, panels: list[str], begin: datetime
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Find the changes of level and the anomalies that the chart shows.
 
     Parameters
     ----------
@@ -315,16 +324,27 @@ def _level_change_rows(demand: pl.DataFrame, by: str, panels: list[str], begin: 
 
     Returns
     -------
-    polars.DataFrame
-        ``panel, ds, change``.
+    tuple of polars.DataFrame
+        Changes of level ``panel, ds, change``, and anomalies ``panel, ds, unusual, usual``; empty without any.
     """
-    tables, levels = [], pl.format("{} to {}", *(pl.col(side).round(1) for side in LEVEL_CHANGE_COLUMNS))
+    changes, anomalies, levels = (
+        [],
+        [],
+        pl.format("{} to {}", *(pl.col(side).round(1) for side in LEVEL_CHANGE_COLUMNS)),
+    )
     for panel in panels:
         total = demand.filter(pl.col(by) == panel).group_by("ds", maintain_order=True).agg(pl.col("y").sum())
-        changes = change_points(total).filter(pl.col("ds") > begin)
-        tables.append(changes.select(panel=pl.lit(panel), ds="ds", change=levels))
-    table = pl.concat(tables)
-    return table if table.height else pl.DataFrame()
+        is_shown, name = pl.col("ds") > begin, pl.lit(panel).alias("panel")
+        unusual_days = find_anomalies(total)
+        anomalies.append(unusual_days.filter(is_shown).select(name, "ds", "usual", unusual="y"))
+        # A single day is no new level.
+        total = total.with_columns(day=pl.col("ds").dt.truncate("1d")).join(
+            unusual_days.select("usual", day="ds"), on="day", how="left"
+        )
+        lasting = change_points(total.with_columns(y=pl.coalesce("usual", "y")))
+        changes.append(lasting.filter(is_shown).select(name, "ds", change=levels))
+    tables = (pl.concat(changes), pl.concat(anomalies))
+    return tuple(table if table.height else pl.DataFrame() for table in tables)  # type: ignore[return-value]
 
 
 def _slot_hours(history: pl.DataFrame) -> float:

@@ -25,6 +25,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_formats import LOCALE_BY_NAME, UNALLOCATED_TEAM, localize_text, period_text
 from gpuplanner.cost.cost_review import (
     COST_TABLE_TITLES,
+    JOB_COST_GROUPS,
     PAGE_COST_TABLES,
     CostReview,
     cost_review,
@@ -287,8 +288,9 @@ def _write_readme(
     _write_text(sheet, 0, 0, title, formats, bold=True, font_size=16)
     row = 2
     for key, text in {**notes, "How to read": _HOW_TO_READ_TEXT}.items():
-        _write_text(sheet, row, 0, key, formats, bold=True, valign="top")
+        _write_text(sheet, row, 0, key, formats, bold=True, **wrap)
         _write_text(sheet, row, 1, text, formats, **wrap)
+        _fit_row(sheet, row, key, text)
         row += 1
     row += 1
     sheet.write_string(row, 0, "Sheet", bold)
@@ -296,7 +298,15 @@ def _write_readme(
     for name, frame in sheets.items():
         row += 1
         _write_text(sheet, row, 0, names[name], formats, valign="top")
-        _write_text(sheet, row, 1, f"{frame.height:,} rows: {_columns_text(frame)}", formats, **wrap)
+        text = f"{frame.height:,} row{'s' * (frame.height != 1)}: {_columns_text(frame)}"
+        _write_text(sheet, row, 1, text, formats, **wrap)
+        _fit_row(sheet, row, names[name], text)
+
+
+def _fit_row(sheet: XlsxObject, row: int, key: str, text: str) -> None:
+    """Make a row of the first sheet as high as its wrapped text; not all spreadsheet programs do so themselves."""
+    lines = max(-(-len(key) // 24), sum(-(-max(len(line), 1) // 82) for line in text.split("\n")))
+    sheet.set_row(row, 15 * lines)
 
 
 def _write_table(sheet: XlsxObject, formats: _Formats, frame: pl.DataFrame, sums: Collection[str]) -> None:
@@ -514,6 +524,8 @@ STUDY_SHEETS = {
 }
 """Sheet name and columns summed below the rows, for each table of a study. Charge lines have no sums there: a file
 that ``ingest`` reads as a bill must not have any; they are on the sheet of totals."""
+COST_WORKBOOK_TABLES = ("ownership", "gpu_model", *JOB_COST_GROUPS)
+"""Groups of the further cost tables of the workbook for finance."""
 COST_SUM_COLUMNS = ("cost", "gpu_hours", "energy_kwh")
 """Columns of the cost sheets that are summed below the rows."""
 CLEARER_NAMES_BY_TABLE = {
@@ -572,7 +584,7 @@ def write_cost_workbook(
         The file.
     """
     sheets = {"Costs": review.costs, COST_TABLE_TITLES["job"]: review.by_job,
-              COST_TABLE_TITLES["ownership"]: review.breakdown("ownership").head(-1),
+              **{COST_TABLE_TITLES[by]: review.breakdown(by).head(-1) for by in COST_WORKBOOK_TABLES},
               "Energy and carbon": replace_codes_by_text(review.states), "Prices": price_rows(review),
               **(extra_sheets or {})}  # fmt: skip
     unpriced = " ".join(review.missing) or "none"
@@ -580,7 +592,10 @@ def write_cost_workbook(
         "Period": period_text(*review.period),
         "Data that could not be priced, and assumed prices": unpriced,
     }
-    totals = {"Energy and carbon": list(FOOTPRINT_AMOUNTS), COST_TABLE_TITLES["ownership"]: COST_SUM_COLUMNS}
+    totals = {
+        "Energy and carbon": list(FOOTPRINT_AMOUNTS),
+        **dict.fromkeys((COST_TABLE_TITLES[by] for by in COST_WORKBOOK_TABLES), COST_SUM_COLUMNS),
+    }
     return _write_with_totals(path, sheets, review, title=review.name, notes=period_notes, totals=totals, locale=locale)
 
 

@@ -205,15 +205,20 @@ def add_dra_files(bundle: FleetBundle) -> None:
                   *(f"helm {verb} {release} --namespace {release}" for verb in ("status", "uninstall"))))  # fmt: skip
     bundle.files[path_of("nodes.txt")] = join_lines(nodes)
     bundle.add_script("label_nodes.sh", "labels the nodes of `nodes.txt` for the DRA driver", "nodes.sh")
+    add_device_classes(bundle)
+    add_release_files(bundle, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
+
+
+def add_device_classes(bundle: FleetBundle) -> None:
+    """Add a DeviceClass for each profile, with the extended resource that pods may request, and a claim template."""
     # Profiles that differ in media engines alone are left out; the largest stands first.
     names = [
         profile.name for profile in bundle.gpu_model.profiles if "+" not in profile.name and "-" not in profile.name
     ]
     names.sort(key=lambda name: format_layout({name: 1}), reverse=True)
     text = "".join(_render_device_class(name) for name in [FULL_GPU, *names])
-    purpose = "a DeviceClass and a ResourceClaimTemplate for each profile"
-    bundle.add(text, FileStep.manifest(path_of("device-classes.yaml"), purpose))
-    add_release_files(bundle, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
+    purpose = "a DeviceClass with its extended resource, and a ResourceClaimTemplate, for each profile"
+    bundle.add(text, FileStep.manifest(bundle.path_of("device-classes.yaml"), purpose))
 
 
 def _controller_fact(controller: str, fact: str) -> str:

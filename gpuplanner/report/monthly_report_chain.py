@@ -42,6 +42,7 @@ from gpuplanner.report.number_formats_and_glossary import escape_html
 from gpuplanner.report.policy_and_team_sections import write_scorecards
 from gpuplanner.report.report_mail_chat_and_pdf import render_mail
 from gpuplanner.report.report_rendering import write_report
+from gpuplanner.sizing.request_lines_and_gpu_sharing import REQUEST_FORM_BY_ACTUATOR
 from gpuplanner.usage.installed_capacity import describe_node_changes, gpus_of_nodes
 from gpuplanner.usage.study_history import (
     load_dataset,
@@ -622,7 +623,9 @@ class _MonthRun:
         scorecard = None if previous is None else self.out / "teams" / previous.stem / "scorecard.csv"
         folder = self.out / "teams" / self.month
         teams, locale = self.evaluate_study().decision.teams, self.scenario.number_locale
-        write_scorecards(teams, folder, self.month, scorecard, locale=locale)
+        form = REQUEST_FORM_BY_ACTUATOR.get(self.scenario.actuator, "pod")
+        data = str(self.scenario.data)
+        write_scorecards(teams, folder, self.month, scorecard, data=data, form=form, locale=locale)
         return [folder / "manifest.json"], {"teams": len(teams)}
 
     def write_mail(self) -> tuple[list[Path], dict[str, Fact]]:

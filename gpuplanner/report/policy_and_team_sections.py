@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +62,7 @@ SCORECARD_SCHEMA = pl.Schema(
 
 
 def write_scorecards(
-    teams: Sequence[TeamRow], folder: Path, month: str, before: Path | None, *, locale: str = "en"
+    teams: Sequence[TeamRow], folder: Path, month: str, before: Path | None, *, data: str, form: str, locale: str = "en"
 ) -> None:
     """Write ``scorecard.csv`` and a text card for each team.
 
@@ -75,6 +76,10 @@ def write_scorecards(
         Month of the figures, ``YYYY-MM``.
     before : Path or None
         Scorecard of an earlier month, against which changes are computed.
+    data : str
+        Dataset folder, for the command that each card prints.
+    form : str
+        Form of the request lines in that command: sbatch, pod or dra.
     locale : str
         Locale of numbers in the cards.
     """
@@ -84,24 +89,29 @@ def write_scorecards(
         (staging / "cards").mkdir()
         for number, row in enumerate(table.iter_rows(named=True), start=1):
             slug = re.sub(r"[^a-z0-9]+", "-", str(row["team"]).lower()).strip("-")[:40] or "team"
-            text = _render_card(month, table.height, locale, **row)
+            team = shlex.quote(str(row["team"]))
+            command = f"gpuplanner rightsize {shlex.quote(data)} --team={team} --format {form}"
+            text = _render_card(month, table.height, locale, command, **row)
             (staging / "cards" / f"{number:03d}-{slug}.txt").write_text(text, encoding="utf-8")
 
 
 def make_scorecard(teams: Sequence[TeamRow], before: pl.DataFrame | None = None) -> pl.DataFrame:
     """Rank teams by their idle share, lowest first; teams without telemetry follow by allocated GPU-hours.
 
+    The idle share is that of the page: idle GPU-hours over those with telemetry, used or idle.
+
     Examples
     --------
-    >>> teams = [TeamRow("a", 100.0, 20.0, 4), TeamRow("b", 50.0, 5.0, 2), TeamRow("__unallocated__", 9.0, None, 0)]
-    >>> make_scorecard(teams).select("team", "rank", "idle_share").rows()
-    [('b', 1, 0.1), ('a', 2, 0.2)]
+    >>> teams = [TeamRow("a", 100.0, 20.0, 4, 60.0), TeamRow("b", 50.0, 5.0, 2, 45.0)]
+    >>> make_scorecard([*teams, TeamRow("__unallocated__", 9.0, None, 0)]).select("team", "rank", "idle_share").rows()
+    [('b', 1, 0.1), ('a', 2, 0.25)]
     """
-    own_columns = list(SCORECARD_SCHEMA)[:4]
+    own_columns = [*list(SCORECARD_SCHEMA)[:4], "busy_gpu_hours"]
     rows = [tuple(getattr(row, name) for name in own_columns) for row in teams if row.team != UNALLOCATED_TEAM]
-    scores = pl.DataFrame(rows, schema={name: SCORECARD_SCHEMA[name] for name in own_columns}, orient="row")
-    share = pl.when(pl.col("allocated_gpu_hours") > 0).then(pl.col("idle_gpu_hours") / pl.col("allocated_gpu_hours"))
-    scores = scores.with_columns(idle_share=share)
+    dtypes = {name: SCORECARD_SCHEMA.get(name, pl.Float64()) for name in own_columns}
+    scores = pl.DataFrame(rows, schema=dtypes, orient="row")
+    measured = pl.col("idle_gpu_hours") + pl.col("busy_gpu_hours")
+    scores = scores.with_columns(idle_share=pl.when(measured > 0).then(pl.col("idle_gpu_hours") / measured))
     previous = pl.DataFrame(schema=SCORECARD_SCHEMA) if before is None else before
     earlier = previous.select("team", held_then="allocated_gpu_hours", idle_then="idle_share")
     return (
@@ -128,7 +138,7 @@ def _read_scorecard(path: Path) -> pl.DataFrame:
 
 
 def _render_card(
-    month: str, teams: int, locale: str, *, team: str, jobs: int, allocated_gpu_hours: float,
+    month: str, teams: int, locale: str, command: str, *, team: str, jobs: int, allocated_gpu_hours: float,
     idle_gpu_hours: float | None,
     idle_share: float | None, rank: int | None, held_change: float | None, idle_share_change: float | None,
 ) -> str:  # fmt: skip
@@ -139,13 +149,17 @@ def _render_card(
         f"{jobs:,} jobs, {allocated_gpu_hours:,.0f} GPU-hours allocated{grown}.",
     ]
     if idle_share is None or idle_gpu_hours is None:
-        lines.append("Allocated but idle: no telemetry.")
+        lines.append("Allocated but idle: no telemetry. With telemetry, sizes follow from the use of your jobs.")
     else:
         points = 100 * (idle_share_change or 0.0)
         change = "" if idle_share_change is None else f", {points:+.1f} points on the month before"
-        lines.append(f"Allocated but idle: {idle_gpu_hours:,.0f} GPU-hours, {percent_text(idle_share, '.1f')}{change}.")
+        lines.append(
+            f"Allocated but idle: {idle_gpu_hours:,.0f} GPU-hours, {percent_text(idle_share, '.1f')} of those with "
+            f"telemetry{change}."
+        )
         lines.append(f"Rank {rank} of {teams} teams (lowest idle share first).")
-    return "\n".join([lines[0], *(localize_text(line, locale) for line in lines[1:])]) + "\n"
+    tip = ["Smaller requests for your jobs, with the risk of each, as lines to paste:", escape_controls(command)]
+    return "\n".join([lines[0], *(localize_text(line, locale) for line in lines[1:]), *tip]) + "\n"
 
 
 _FAIRNESS_TITLE = "Fair share by team"
@@ -253,6 +267,9 @@ def render_team_section(
             plots.plot_tenant_shares(fairness.shares),
             title="GPUs allocated over time, by team",
             alt="Mean GPUs allocated to each team, in intervals of 1/120 of the record and at least an hour.",
+            numbers=fairness.shares.group_by("tenant", maintain_order=True).agg(
+                mean_gpus=pl.col("gpus").mean(), peak_gpus=pl.col("gpus").max()
+            ),
         )
         if fairness.shares["gpus"].max()
         else "",

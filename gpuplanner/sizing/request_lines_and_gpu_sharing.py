@@ -18,6 +18,8 @@ from gpuplanner.hardware.gpu_models import GpuModel, ProfileName, load_any_gpu_m
 
 REQUEST_FORMS = ("sbatch", "pod", "dra")
 """Forms of :func:`format_request_lines`."""
+REQUEST_FORM_BY_ACTUATOR = {"slurm": "sbatch", "dra": "dra"}
+"""Form of the request lines by actuator; all others have pods."""
 
 _KUBERNETES_OBJECT_NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 """Valid names of Kubernetes objects (DNS labels)."""

@@ -166,7 +166,21 @@ def _summarize_nodes(table: pl.DataFrame) -> Tables:
         nodes_retired=pl.col("retired").is_not_null().sum(),
     )
     ordered = by_board.sort("gpus", "gpu_model", "gpus_a_node", descending=[True, False, False])
-    return {"nodes by GPU model": ordered}
+    tables = {"nodes by GPU model": ordered}
+    partitioned = table.filter(pl.col("layouts").is_not_null())
+    if partitioned.height:  # a node has a row for each period between two dumps in which it stayed the same
+        layouts = partitioned.group_by("layouts", "installed", "retired").agg(
+            nodes=pl.col("node").n_unique(), gpus=pl.col("gpus").sum(), first_node=pl.col("node").min()
+        )
+        tables["MIG layouts of nodes over time"] = layouts.sort("first_node", "installed", "layouts")
+    return tables
+
+
+def _summarize_out_of_service(table: pl.DataFrame) -> Tables:
+    """Tabulate nodes whose GPUs jobs could not use: down, drained, reserved or repartitioned, and since when."""
+    gpus = pl.col("gpus").cast(pl.Int64).cast(pl.String).fill_null("all of the node")
+    spans = table.select("node", pl.col("bucket").cast(pl.String), "start_time", "end_time", gpus, "tenant")
+    return {"nodes out of service": spans.sort("start_time", "node", "bucket")}
 
 
 def _summarize_coverage(table: pl.DataFrame) -> Tables:
@@ -284,6 +298,7 @@ def _summarize_job_states(table: pl.DataFrame) -> Tables:
 
 SUMMARY_FUNCTION_BY_TABLE: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
     "inventory": _summarize_nodes,
+    "out_of_service": _summarize_out_of_service,
     "coverage": _summarize_coverage,
     "processes": _summarize_processes,
     "charges": _summarize_charges,

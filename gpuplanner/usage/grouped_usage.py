@@ -14,6 +14,7 @@ from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS, POLARS_DURATION_BY_PERIOD, UNALLOCATED_TENANT_LABEL
+from gpuplanner.usage.job_classes import classify_jobs
 from gpuplanner.usage.period_accounts import dataset_ledger
 from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at
 
@@ -21,9 +22,11 @@ WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 """Labels of the days of a week, in their order."""
 TIME_GROUPS = ("hour_of_day", "weekday", "day", "week", "month")
 """Groups that are parts of the time: the hour 0 to 23, the day of the week, or the first day of a period."""
-LEDGER_GROUPS = ("team", "gpu_model", *TIME_GROUPS)
+JOB_GROUPS = ("user", "partition", "project", "job_class")
+"""Groups that only jobs have: their tables leave out GPU-hours that no job was allocated."""
+LEDGER_GROUPS = ("team", "gpu_model", *JOB_GROUPS, *TIME_GROUPS)
 """Groups of the ledger and of utilization."""
-WAIT_GROUPS = ("job_size", "team", "user", "partition", "gpu_model", "job_class", *TIME_GROUPS)
+WAIT_GROUPS = ("job_size", "team", "gpu_model", *JOB_GROUPS, *TIME_GROUPS)
 """Groups of queue waits."""
 JOB_SIZE_LABELS = ("1 GPU", "2-4 GPUs", "5-8 GPUs", "9+ GPUs")
 """Labels of job sizes by requested GPUs; requests of a MIG profile have the name of the profile."""
@@ -33,15 +36,16 @@ MAX_GPUS_OF_JOB_SIZES = (1, 4, 8)
 
 @dataclass(frozen=True, kw_only=True)
 class UsageFilter:
-    """Team, partition and period that a table of usage is limited to; None: all.
+    """Team, partition, job class and period that a table of usage is limited to; None: all.
 
-    - ``team``, ``partition``: Names as in the jobs.
+    - ``team``, ``partition``, ``job_class``: Names as in the jobs.
     - ``start``, ``end``: First instant, and first instant after the period: ISO 8601 text or datetime, in the zone of
       the request where it has no offset.
     """
 
     team: str | None = None
     partition: str | None = None
+    job_class: str | None = None
     start: str | datetime | None = None
     end: str | datetime | None = None
 
@@ -55,10 +59,17 @@ class UsageFilter:
             raise ScenarioError("start and end", expected, f"{self.start} to {self.end}", "Fix start= or end=.")
         return start, end
 
-    def jobs_in(self, dataset: Dataset) -> pl.DataFrame:
-        """Return the jobs of the team and the partition, of all periods."""
+    def jobs_in(self, dataset: Dataset, groups: Sequence[str] = ()) -> pl.DataFrame:
+        """Return the jobs of the team, partition and class, of all periods.
+
+        With `job_class` among the groups or as filter, rules name the classes that the source lacks.
+        """
         jobs = dataset.jobs
-        for column, subject, name in (("tenant", "team", self.team), ("partition", "partition", self.partition)):
+        if self.job_class is not None or "job_class" in groups:
+            jobs = jobs.with_columns(classify_jobs(jobs, samples=dataset.samples)["job_class"])
+        limits = {"tenant": self.team, "partition": self.partition, "job_class": self.job_class}
+        for column, name in limits.items():
+            subject = "team" if column == "tenant" else column.replace("_", " ")
             if name is not None:
                 names = jobs[column].drop_nulls().unique().sort().to_list()
                 jobs = jobs.filter(pl.col(column) == resolve_name(name, names, subject=subject, error=ScenarioError))
@@ -107,7 +118,7 @@ def group_ledger(
     by : str or sequence of str
         Groups, of :data:`LEDGER_GROUPS`. A clock hour belongs to the period in which it begins.
     usage_filter : UsageFilter, optional
-        With a team or a partition the table has its allocated GPU-hours alone: installed GPUs belong to neither.
+        With a team, a partition or a job class the table has its allocated GPU-hours alone: installed GPUs have none.
     tz : str
         IANA zone of hours, days, weeks (from Monday) and months.
 
@@ -132,14 +143,23 @@ def group_ledger(
     names = _require_groups(by, LEDGER_GROUPS)
     usage_filter = usage_filter or UsageFilter()
     start, end = usage_filter.period_in(dataset, tz)
-    jobs = usage_filter.jobs_in(dataset)
-    if usage_filter.partition is not None:
-        dataset = dataset.with_tables(jobs=jobs)
+    jobs = usage_filter.jobs_in(dataset, names)
+    job_groups = [name for name in JOB_GROUPS if name in names]
+    is_of_jobs = bool(job_groups or usage_filter.partition or usage_filter.job_class)
+    keys = ["tenant", *job_groups]
+    if is_of_jobs:  # the ledger tells tenants apart: each combination of groups stands for one
+        jobs = jobs.with_columns(pl.lit(None, pl.String).alias(name) for name in job_groups if name not in jobs.columns)
+        labels = jobs.select(pl.col(keys).cast(pl.String)).unique(maintain_order=True).with_row_index("key")
+        labels = labels.with_columns(pl.col("key").cast(pl.String))
+        named = jobs.select(pl.col(keys).cast(pl.String)).join(labels, on=keys, how="left", nulls_equal=True,
+                                                               maintain_order="left")  # fmt: skip
+        dataset = dataset.with_tables(jobs=jobs.with_columns(tenant=named["key"]))
     rows = dataset_ledger(dataset, start, end).with_columns(pl.col("bucket").cast(pl.String))
+    if is_of_jobs:
+        rows = rows.filter(pl.col("bucket").is_in(ALLOCATED_BUCKETS)).rename({"tenant": "key"})
+        rows = rows.with_columns(pl.col("key").cast(pl.String)).join(labels, on="key")
     if usage_filter.team is not None:
         rows = rows.filter(pl.col("tenant") == jobs["tenant"].first())
-    if usage_filter.partition is not None:
-        rows = rows.filter(pl.col("bucket").is_in(ALLOCATED_BUCKETS))
     groups = [_time_group(name, "hour", tz) for name in names if name in TIME_GROUPS]
     team = pl.col("tenant").cast(pl.String).replace({UNALLOCATED_TENANT_LABEL: UNALLOCATED_LABEL})
     rows = rows.with_columns(pl.col("gpu_model").cast(pl.String), *groups, team=team)
@@ -174,7 +194,7 @@ def group_utilization(
     -------
     polars.DataFrame
         The groups; ``gpu_hours`` and ``allocated_gpu_hours`` [GPU h]; ``allocated_fraction`` of the installed
-        GPU-hours [0-1], null where installed GPU-hours have no such group (a team or a partition);
+        GPU-hours [0-1], null where installed GPU-hours have no such group (a team, partition or job class);
         ``used_fraction`` of the allocated GPU-hours with telemetry [0-1], null without any.
 
     Raises
@@ -193,7 +213,8 @@ def group_utilization(
     names = table.columns[: 1 if isinstance(by, str) else len(by)]
     zero = [pl.lit(0.0).alias(bucket) for bucket in ALLOCATED_BUCKETS if bucket not in table.columns]
     table = table.with_columns(zero)
-    has_no_installed_gpus = "team" in names or (usage_filter and (usage_filter.team or usage_filter.partition))
+    limits = (usage_filter.team, usage_filter.partition, usage_filter.job_class) if usage_filter else ()
+    has_no_installed_gpus = any(limits) or not {"team", *JOB_GROUPS}.isdisjoint(names)
     allocated = pl.sum_horizontal(ALLOCATED_BUCKETS)
     measured = pl.col("used") + pl.col("allocated_idle")
     if "team" in names:
@@ -253,7 +274,7 @@ def group_waits(
     usage_filter = usage_filter or UsageFilter()
     start, end = usage_filter.period_in(dataset, tz)
     in_period = (pl.col("submit_time") >= start) & (pl.col("submit_time") < end)
-    jobs = usage_filter.jobs_in(dataset).filter(in_period, pl.col("attempt") == 1)
+    jobs = usage_filter.jobs_in(dataset, names).filter(in_period, pl.col("attempt") == 1)
 
     profiles = jobs["profile_requested"].cast(pl.String).drop_nulls().unique().sort().to_list()
     size_number = pl.sum_horizontal(pl.col("gpus") > max_gpus for max_gpus in MAX_GPUS_OF_JOB_SIZES)

@@ -248,14 +248,20 @@ def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobDescription:
     for ledger_span in _ledger_spans(dataset, capacity.inventory, begin, end):
         span = {"start": ledger_span.begin, "end": ledger_span.end}
         ledgers.append(ledger_span.ledger)
-        activity.append(allocated_and_active(ledger_span.jobs, ledger_span.samples, **span))
+        activity.append(_activity_by_group(ledger_span.jobs, ledger_span.samples, **span))
         if nodes:
             on_nodes.append(gpu_hours_by_node(ledger_span.jobs, capacity.inventory, **span))
     hours = pl.concat(ledgers)
-    by_state = pl.concat(activity).group_by("tenant").agg(pl.all().sum()).sort("tenant")
+    activity_sums = pl.concat(activity).group_by(*JOB_COLUMN_BY_GROUPING).agg(pl.all().sum())
+    by_state = activity_sums.group_by("tenant").agg(pl.selectors.numeric().sum()).sort("tenant")
     requested = requested_allocated_active(jobs, start=begin, end=end)
     by_end_state = allocated_by_state(jobs, start=begin, end=end)
     groups = hours_by_group(jobs, LedgerWindow(begin, end))
+    for word, table in groups.items():
+        idle = pl.sum_horizontal(pl.selectors.starts_with("idle"))
+        measured = activity_sums.group_by(word).agg(pl.col("used").sum(), idle=idle.sum())
+        used = pl.when(pl.col("used") + pl.col("idle") > 0).then(pl.col("used") / (pl.col("used") + pl.col("idle")))
+        groups[word] = table.join(measured.select(word, used_fraction=used), on=word, how="left", maintain_order="left")
     all_facts = replace(
         facts,
         installed_gpu_hours=float(hours["gpu_hours"].sum()),
@@ -294,48 +300,82 @@ def _replace_active_hours(requested: pl.DataFrame, by_state: pl.DataFrame) -> pl
     )
 
 
+def _activity_by_group(
+    jobs: pl.DataFrame, samples: pl.DataFrame | None, *, start: datetime, end: datetime
+) -> pl.DataFrame:
+    """Sum the allocated GPU-hours by activity for each combination of :data:`JOB_COLUMN_BY_GROUPING`.
+
+    Parameters
+    ----------
+    jobs, samples, start, end
+        As for :func:`gpuplanner.usage.allocated_hours.allocated_and_active`.
+    """
+    words = list(JOB_COLUMN_BY_GROUPING)
+    named = jobs.select(_group_label(word) for word in words)
+    keys = named.unique(maintain_order=True).with_row_index("key").with_columns(pl.col("key").cast(pl.String))
+    numbers = named.join(keys, on=words, how="left", maintain_order="left")["key"]
+    activity = allocated_and_active(jobs.with_columns(tenant=numbers), samples, start=start, end=end)
+    return keys.join(activity.rename({"tenant": "key"}), on="key", maintain_order="left").drop("key")
+
+
 JOB_COLUMN_BY_GROUPING = {
     "tenant": "tenant",
     "partition": "partition",
     "board": "gpu_model",
     "profile": "profile_requested",
+    "job_class": "job_class",
 }
 """Groupings by which jobs are tabulated, and the column of ``schemas.Jobs`` of each."""
+FULL_GPU_LABEL = "full GPU"
+"""Name of the group of jobs without a MIG profile."""
 UNNAMED_GROUP_LABEL = "not named"
 """Name of the group of jobs without a value in the grouping column."""
 _WAIT_QUANTILES = (0.5, 0.95, 0.99)
 """Quantiles of the queue wait that are tabulated [0-1]."""
+_RUN_S_EXPR = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
+"""Run time of a job, from start to end [s]; null while it runs."""
 _WAIT_S_EXPR = (pl.col("start_time") - waiting_since()).dt.total_seconds()
 """Queue wait of a job, from eligibility to start [s]."""
 
 
+def _group_label(word: str) -> pl.Expr:
+    """Name of the group of a job in a grouping of :data:`JOB_COLUMN_BY_GROUPING`."""
+    return pl.col(JOB_COLUMN_BY_GROUPING[word]).cast(pl.String).fill_null(
+        FULL_GPU_LABEL if word == "profile" else UNNAMED_GROUP_LABEL
+    ).alias(word)  # fmt: skip
+
+
 def hours_by_group(jobs: LazyJobs, window: LedgerWindow) -> dict[str, pl.DataFrame]:
-    """Sum allocated and lost GPU-hours and waits by tenant, partition, GPU model and profile.
+    """Sum allocated and lost GPU-hours, run times and waits by tenant, partition, GPU model, profile and job class.
 
     Each table has one row for each group, most GPU-hours first: ``jobs``, ``gpu_hours``, ``lost_gpu_hours`` of attempts
-    that did not complete, and the 50 %, 95 % and 99 % quantiles of the wait that was observed [min], null where the
+    that did not complete, ``median_run_h`` and ``p95_run_h`` of ended attempts in the window, and the 50 %, 95 % and
+    99 % quantiles of the wait that was observed [min], null where the
     source records no waits. The GPU-hours of every table sum to the allocation of all jobs.
     """
     has_started, gpu_hours = pl.col("start_time").is_not_null(), window.overlap_h("start_time", "end_time")
     lost = pl.col("state").cast(pl.String).is_in(FAILED_JOB_STATES)
     gpu_hours = pl.when(has_started).then(gpu_hours * pl.col("gpus")).otherwise(0.0)
     sums = {"jobs": pl.len(), "gpu_hours": gpu_hours.sum(), "lost_gpu_hours": gpu_hours.filter(lost).sum()}
-    words = {
-        word: pl.col(column).cast(pl.String).fill_null("full GPU" if word == "profile" else UNNAMED_GROUP_LABEL)
-        for word, column in JOB_COLUMN_BY_GROUPING.items()
-        if column in jobs.table.collect_schema()
-    }
+    columns = jobs.table.collect_schema()
+    words = {word: _group_label(word) for word, column in JOB_COLUMN_BY_GROUPING.items() if column in columns}
     parts = (jobs_with_gpus(part, window) for part in jobs.iterate_chunks(LEDGER_JOB_COLUMNS))
-    sums_by_word = _sum_by_group(parts, words, sums, {"wait_s": _WAIT_S_EXPR})
+    sums_by_word = _sum_by_group(parts, words, sums, {"wait_s": _WAIT_S_EXPR, "run_s": _RUN_S_EXPR})
     tables = {}
     for word, (table, values) in sums_by_word.items():
-        if table[word].to_list() == ["full GPU" if word == "profile" else UNNAMED_GROUP_LABEL]:
+        if table[word].to_list() == [FULL_GPU_LABEL if word == "profile" else UNNAMED_GROUP_LABEL]:
             continue
         groups = _drop_unrecorded_waits(values["wait_s"]).group_by(word, maintain_order=True)
         waits = groups.agg(
             (_weighted_quantile(quantile, "ceil") / 60.0).alias(f"wait_minutes_p{100 * quantile:.0f}")
             for quantile in _WAIT_QUANTILES
         )
+        runs = (
+            values["run_s"]
+            .group_by(word)
+            .agg(median_run_h=_weighted_quantile(0.5) / 3600, p95_run_h=_weighted_quantile(0.95) / 3600)
+        )
+        table = table.join(runs, on=word, how="left")
         tables[word] = table.join(waits, on=word, how="left").sort("gpu_hours", word, descending=[True, False])
     return tables
 
@@ -421,9 +461,8 @@ def _slice_table(jobs: LazyJobs, nodes: pl.DataFrame, begin: datetime, end: date
 
 def _job_class_table(jobs: LazyJobs) -> dict[str, pl.DataFrame]:
     """Tabulate jobs by class, or by tenant where the source names no classes."""
-    run_s = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
     sums = {"jobs": pl.len(), "failed": (pl.col("state") == "FAILED").sum()}
-    values = {"gpus": pl.col("gpus"), "run_s": run_s, "wait_s": _WAIT_S_EXPR}
+    values = {"gpus": pl.col("gpus"), "run_s": _RUN_S_EXPR, "wait_s": _WAIT_S_EXPR}
     classed = jobs.scan_unquarantined(["job_class"]).select(pl.col("job_class").is_not_null().any()).collect().item()
     by = "job_class" if classed else "tenant"
     table, values_by_name = _sum_by_group(

@@ -18,7 +18,7 @@ from gpuplanner.ingest.dataset_writer import write_dataset
 
 
 def test_hints_of_a_tenant_and_a_job(command):
-    assert command("rightsize", "sample", "--tenant", "search")[0] == 0
+    assert command("rightsize", "sample", "--team", "search")[0] == 0
     told = json.loads(command("rightsize", "sample", "--job", "job-002703", "--json")[1])
     assert [job["job_id"] for job in told["jobs"]] == ["job-002703"]
     assert [(row["user"], row["job_class"]) for row in told["groups"]] == [("search-u3", "inference")]
@@ -36,7 +36,7 @@ def test_hints_that_are_shared_name_nobody(command):
 
 
 def test_lines_to_paste(command):
-    arguments = ("rightsize", "sample", "--tenant", "search", "--format", "sbatch")
+    arguments = ("rightsize", "sample", "--team", "search", "--format", "sbatch")
     lines = command(*arguments)[1].splitlines()
     # What slurmd finds for NVIDIA H100 80GB HBM3: lower case, blanks become underscores.
     assert any(line.startswith("#SBATCH --gres=gpu:nvidia_h100_80gb_hbm3_") for line in lines)
@@ -51,7 +51,7 @@ def test_lines_to_paste(command):
 @pytest.mark.parametrize(("form", "kinds"), [("pod", ["Pod"]), ("dra", ["ResourceClaimTemplate", "Pod"])])
 def test_objects_to_paste_are_one_stream(command, form, kinds):
     """One by one and as a stream for kubectl apply: each object once under its name, claims with their pods."""
-    arguments = ("rightsize", "sample", "--tenant", "search", "--format", form)
+    arguments = ("rightsize", "sample", "--team", "search", "--format", form)
     rows = json.loads(command(*arguments, "--json")[1])["groups"]
     given = [row["lines"] for row in rows if row["lines"]]
     assert len(given) > 1
@@ -66,7 +66,7 @@ def test_objects_to_paste_are_one_stream(command, form, kinds):
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["--tenant", "nobody"], 3, "team 'nobody' is unknown"),
+        (["--team", "nobody"], 3, "team 'nobody' is unknown"),
         (["--format", "csv"], 2, "sbatch, pod, dra"),
         (["--gpu-model", "l40s"], 0, ""),
         (["--gres-type", "a b"], 2, "--gres-type: expected letters"),

@@ -14,6 +14,7 @@ from gpuplanner.forecast.growth_and_announced_demand import (
     MIN_DEMAND_LEVEL_DAYS,
     _pelt,
     change_points,
+    find_anomalies,
 )
 
 
@@ -63,3 +64,18 @@ def test_noise_has_hardly_any_levels_and_little_or_nothing_none():
     assert sum(found) <= 1
     for values in (np.zeros(500), np.full(500, 3.0), np.ones(30)):
         assert change_points(days_of(values)).is_empty()
+
+
+def test_a_day_unlike_its_neighbours_is_an_anomaly_and_a_lasting_change_is_not():
+    """Thirty days of 10 or 11 GPUs with an outage on day 12 and a rise to 20 from day 21 on."""
+    begin = datetime(2026, 3, 2, tzinfo=UTC)
+    level = [10.0 + number % 2 for number in range(20)] + [20.0 + number % 2 for number in range(10)]
+    level[11] = 0.0
+    hours = pl.DataFrame({"ds": [begin + timedelta(hours=hour) for hour in range(30 * 24)], "y": np.repeat(level, 24)})
+    found = find_anomalies(hours)
+    assert found["ds"].to_list() == [begin + timedelta(days=11)]
+    assert found["y"].to_list() == [0.0]
+    assert 9 <= found["usual"].item() <= 12
+    assert begin + timedelta(days=20) in change_points(hours)["ds"].to_list()
+    assert find_anomalies(hours.with_columns(y=pl.lit(7.0))).is_empty()
+    assert find_anomalies(hours.head(24 * 20)).is_empty()

@@ -252,6 +252,7 @@ def test_boards_and_teams_have_series_and_every_sum_is_that_of_its_parts(boards,
         assert list(found.ids) == names
     else:
         assert {"b/A/gpu", "a/x/B/gpu", "a/A/gpu", "all/A/gpu", "all/gpu"} <= set(found.ids)
+        assert {"a/gpu", "a/x/gpu", "b/gpu"} <= set(found.sums)  # over the GPU models of a department and a team
     assert found.whole == "all/gpu"
     rows = dict(zip(found.ids, found.values, strict=True))
     leaves = set(found.ids) - set(found.sums)

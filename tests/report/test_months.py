@@ -76,7 +76,10 @@ class Works:
         self.moment()
         self.done[scenario.month, "study"] += 1
         sentence = f"Keep the fleet in {scenario.month}."
-        teams = (TeamRow("a/../b", 100.0, 10.0 + int(scenario.month[-2:]), 3), TeamRow("c", 50.0, None, 2))
+        teams = (
+            TeamRow("a/../b", 100.0, 10.0 + int(scenario.month[-2:]), 3, 88.0 - int(scenario.month[-2:])),
+            TeamRow("c", 50.0, None, 2),
+        )
         decision = make_empty_decision(scenario, "nobody asked")
         return Walked(scenario, dataclasses.replace(decision, sentence=sentence, teams=teams))
 
@@ -371,7 +374,10 @@ def test_names_of_teams_become_no_paths_and_cards_tell_of_one_team(half_year, wo
     cards = sorted((tmp_path / "teams/2026-02/cards").iterdir())
     assert [one.name for one in cards] == ["001-a-b.txt", "002-c.txt"]
     first, second = (one.read_text() for one in cards)
-    assert "Allocated but idle: 12 GPU-hours, 12.0 %, +1.0 points on the month before." in first
+    # 12 idle of 12 + 86 GPU-hours with telemetry, after 11 of 98.
+    assert "Allocated but idle: 12 GPU-hours, 12.2 % of those with telemetry, +1.0 points on the month" in first
+    assert first.splitlines()[-1].startswith("gpuplanner rightsize ")
+    assert first.splitlines()[-1].endswith(" --team=a/../b --format pod")
     assert "Rank 1 of 2 teams" in first
     assert "no telemetry" in second
     assert "a/../b" not in second

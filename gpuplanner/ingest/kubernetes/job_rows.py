@@ -46,6 +46,7 @@ FIELD_BY_JOB_ROW_KEY = {
     "job": Field("job_id"),
     "tenant": Field("tenant"),
     "priority class": Field("tier", nullable=True),
+    "project": Field("project", nullable=True),
     "class": Field("job_class", nullable=True),
     "creation": Field("submit_time", "instant"),
     "start": Field("start_time", "instant", nullable=True),
@@ -302,6 +303,7 @@ class _JobRowBuilder:
         common_fields = {
             "job": job,
             "priority class": requester.tier,
+            "project": requester.project,
             "deadline": None if requester.limit_s is None else str(requester.limit_s),
             "reported by": requester.kind,
             "nodes": str(len(nodes)) if nodes else None,

@@ -496,6 +496,7 @@ class WorkloadObject:
 
     - ``location``, ``owner``, ``submit``: Its place in the dump, its controller, and when it was created.
     - ``tenant``: Its queue of KAI, Run:ai or Volcano, else its namespace.
+    - ``project``: Project that its label ``project`` names.
     - ``local_queue``: LocalQueue of Kueue that its label names.
     - ``start``, ``end``: When it was bound to its node or admitted, so that its GPUs were allocated; when its last
       container ended.
@@ -512,6 +513,7 @@ class WorkloadObject:
     owner: Owner | None
     submit: datetime
     tenant: str
+    project: str | None
     local_queue: str | None
     start: datetime | None
     end: datetime | None
@@ -579,6 +581,7 @@ def read_metadata_fields(api_object: ApiObject, location: ObjectLocation) -> dic
         "owner": read_controller(api_object),
         "submit": submit,
         "tenant": queue_name(metadata) or namespace,
+        "project": to_text(get_object(metadata, "labels").get("project")),
         "local_queue": to_text(get_object(metadata, "labels").get(KUEUE_QUEUE_LABEL_KEY)),
     }
 

@@ -31,6 +31,9 @@ JOB_TABLE_COLUMNS = {
     "profile": Field("profile_requested", nullable=True, optional=True),
     "nodes": Field("node_list", nullable=True, optional=True),
     "state": Field("state", nullable=True, optional=True),
+    "project": Field("project", nullable=True, optional=True),
+    "partition": Field("partition", nullable=True, optional=True),
+    "class": Field("job_class", nullable=True, optional=True),
     "eligible": Field("eligible", "moment", nullable=True, optional=True),
 }
 """Columns of the table. ``gpus`` counts GPUs, or MIG instances of ``profile`` where there is one; ``nodes`` are names

@@ -252,6 +252,7 @@ def _parse_sacct_job(job: Mapping[str, Any]) -> Record:
         "AllocTRES": _format_tres(job, "tres.allocated"),
         "ReqTRES": _format_tres(job, "tres.requested"),
         **{column: _text_or_none(job.get(name)) for column, name in SACCT_JSON_KEY_BY_FIELD.items()},
+        "WCKey": _text_or_none(_value_at(job, "wckey.wckey")),
         "ElapsedRaw": _format_integer(elapsed),
         "TimelimitRaw": _format_integer(_integer_at(job, "time.limit")),
         START_REPAIRED_COLUMN: "yes" if is_repaired else None,
@@ -402,6 +403,7 @@ FIELD_BY_SACCT_COLUMN = {
     "Account": Field("account", nullable=True, optional=True),
     "User": Field("user", nullable=True, optional=True),
     "QOS": Field("tier", nullable=True, optional=True),
+    "WCKey": Field("project", nullable=True, optional=True),
     "JobName": Field("job_name", nullable=True, optional=True),
     "Partition": Field("partition", nullable=True, optional=True),
     "NodeList": Field("node_list", nullable=True, optional=True),
@@ -415,7 +417,7 @@ FIELD_BY_SACCT_COLUMN = {
     START_REPAIRED_COLUMN: Field("repaired", nullable=True, optional=True),
     FROM_SQUEUE_COLUMN: Field("live", nullable=True, optional=True),
 }
-"""Field of sacct → column that it is read into; Account is the tenant, QOS the tier."""
+"""Field of sacct → column that it is read into; Account is the tenant, QOS the tier, WCKey the project."""
 
 PARSED_TEXT_COLUMNS = ("slurm_state", "submit", "eligible", "start", "end", "elapsed", "tres_used")
 """Text columns of sacct rows that are dropped once they are parsed."""
@@ -575,6 +577,8 @@ def read_slurm(
         rows = rows.with_columns(
             start_time=pl.when(was_started).then("start_time"),
             node_list=pl.when(~pl.col("node_list").is_in(SLURM_NULL_TEXTS)).then("node_list"),
+            # Slurm marks the default key of a user with a star.
+            project=pl.col("project").str.strip_prefix("*").replace("", None),
         )
         return replace(rows, good=rows.good.drop(*PARSED_TEXT_COLUMNS))
 

@@ -223,6 +223,18 @@ def test_a_name_that_kubernetes_cannot_have_is_left_out_there_and_works_on_slurm
     assert name in first
 
 
+def test_a_static_layout_on_a_dra_site_comes_with_device_classes_and_extended_resources() -> None:
+    pack = packed(fixed("dra"))
+    objects = [one for one in yaml.safe_load_all(pack.files["dra/device-classes.yaml"]) if one]
+    classes = {one["metadata"]["name"]: one["spec"] for one in objects if one["kind"] == "DeviceClass"}
+    slice_class = classes["gpuplanner-3g-40gb"]
+    assert slice_class["extendedResourceName"] == "nvidia.com/mig-3g.40gb"
+    assert "profile == '3g.40gb'" in slice_class["selectors"][0]["cel"]["expression"]
+    assert classes["gpuplanner-gpu"]["extendedResourceName"] == "nvidia.com/gpu"
+    assert "device-classes.yaml" in pack.files["README.md"]
+    assert not [name for name in packed(fixed("mig-manager")).files if "device-classes" in name]
+
+
 def test_files_grow_with_changes_and_never_with_nodes() -> None:
     few, many = (packed(fixed("slurm", tuple(f"n{number}" for number in range(count)))) for count in (4, 400))
     assert few.files.keys() == many.files.keys()
