@@ -198,13 +198,13 @@ def read_nearest_word(kind: str, text: str, column: str) -> tuple[str, str]:
         name: max((len(spelling) for spelling in word_sets if spelling <= words), default=0)
         for name, word_sets in spellings.items()
     }
-    most = max(contained.values(), default=0)
-    best = [name for name, count in contained.items() if count == most and most]
+    largest = max(contained.values(), default=0)
+    best = [name for name, count in contained.items() if count == largest and largest]
     meanings = {" ".join(sorted(spelling)): name for name, sets in spellings.items() for spelling in sets}
     near = [meanings[word] for word in nearest_names(" ".join(sorted(words)), meanings)]
     if text.lstrip().startswith("-") or not (best or near):
-        known = ", ".join([*spellings][:3])
-        return "", f"{column}: {text!r} is not known: read as if it were not stated; known are {known}, ..."
+        examples = ", ".join([*spellings][:3])
+        return "", f"{column}: {text!r} is not known: read as if it were not stated; known are {examples}, ..."
     chosen = (best or near)[0]
     return chosen, f"{column}: {text!r} is not known: read as {chosen}, the nearest known word"
 
