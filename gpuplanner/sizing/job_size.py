@@ -202,14 +202,22 @@ def _describe_bound(job: TrainingJob, tool: str, peaks: PeakModel) -> tuple[str,
     """Describe what the bound on the memory of a plan rests on, what would narrow it, and what to measure."""
     is_known_tool = tool not in TOOLS_WITHOUT_RECIPE
     distances = peaks.list_distances(tool, is_known_tool=is_known_tool, job=job, decided=True)
-    now, named = math.hypot(*distances.values()), peaks.unseen
-    after_five = peaks.few_radius(MIN_FEW_ROWS, is_known_tool=is_known_tool)
-    ways = [] if is_known_tool or named >= now else [f"--tool NAME, to {math.exp(named):.2f} times on one GPU"]
-    ways += [] if after_five >= now else [f"{MIN_FEW_ROWS} measured runs of yours, to {math.exp(after_five):.2f} times"]
-    lines = [f"bound: {math.exp(now):.2f} times the expected memory, as {'; '.join(distances)}"]
-    if ways:
+    radius, documented_radius = math.hypot(*distances.values()), peaks.unseen
+    learned_radius = peaks.few_radius(MIN_FEW_ROWS, is_known_tool=is_known_tool)
+    remedies = (
+        []
+        if is_known_tool or documented_radius >= radius
+        else [f"--tool NAME, to {math.exp(documented_radius):.2f} times on one GPU"]
+    )
+    remedies += (
+        []
+        if learned_radius >= radius
+        else [f"{MIN_FEW_ROWS} measured runs of yours, to {math.exp(learned_radius):.2f} times"]
+    )
+    lines = [f"bound: {math.exp(radius):.2f} times the expected memory, as {'; '.join(distances)}"]
+    if remedies:
         learn = "a row each in RUNS.csv; gpuplanner size --learn RUNS.csv -o MODEL.json, then --model-file MODEL.json"
-        lines.append(f"narrower with: {'; '.join(ways)}")
+        lines.append(f"narrower with: {'; '.join(remedies)}")
         lines.append(f"measure: the largest memory of plan 1 and of other batches over 20 steps, {learn}")
     return tuple(lines)
 

@@ -326,8 +326,8 @@ class PeakModel:
         elif decided and (job is None or job.n_gpus == 1):
             distances = {f"defaults of {tool} are from its documentation, no run was measured": self.unseen}
         else:
-            where = "settings are assumed" if not decided else "no run on several GPUs was measured"
-            distances = {f"defaults of {tool} are from its documentation, {where}": unknown_radius}
+            gap = "settings are assumed" if not decided else "no run on several GPUs was measured"
+            distances = {f"defaults of {tool} are from its documentation, {gap}": unknown_radius}
         if job is None:
             return distances
         if (kinds := self.kinds.get(tool)) and describe_training_kind(job) not in kinds:

@@ -198,13 +198,13 @@ def read_nearest_word(kind: str, text: str, column: str) -> tuple[str, str]:
         name: max((len(spelling) for spelling in word_sets if spelling <= words), default=0)
         for name, word_sets in spellings.items()
     }
-    most = max(contained.values(), default=0)
-    best = [name for name, count in contained.items() if count == most and most]
+    largest = max(contained.values(), default=0)
+    best = [name for name, count in contained.items() if count == largest and largest]
     meanings = {" ".join(sorted(spelling)): name for name, sets in spellings.items() for spelling in sets}
     near = [meanings[word] for word in nearest_names(" ".join(sorted(words)), meanings)]
     if text.lstrip().startswith("-") or not (best or near):
-        known = ", ".join([*spellings][:3])
-        return "", f"{column}: {text!r} is not known: read as if it were not stated; known are {known}, ..."
+        examples = ", ".join([*spellings][:3])
+        return "", f"{column}: {text!r} is not known: read as if it were not stated; known are {examples}, ..."
     chosen = (best or near)[0]
     return chosen, f"{column}: {text!r} is not known: read as {chosen}, the nearest known word"
 
@@ -225,8 +225,8 @@ def find_nearest_method(text: str) -> tuple[str, str]:
             raise
         folded, names = _SEPARATOR_PATTERN.sub("_", text.lower()).strip("_"), methods_by_name()
         contained = [name for name in names if len(name) > 2 and re.search(rf"(?<![a-z]){name}(?![a-z])", folded)]
-        near = sorted(contained, key=lambda name: (names[name] != "full", len(name)), reverse=True) or nearest_names(
-            folded, names
+        near = sorted(contained, key=lambda name: (names[name] != "full", len(name)), reverse=True) or sorted(
+            nearest_names(folded, names), key=[*names].index
         )
         chosen, why = (near[0], "the nearest known word") if near else ("full", "which needs most")
         return chosen, f"method: {text!r} is not known: read as {chosen}, {why}"
@@ -245,7 +245,7 @@ def split_zero_stage(text: dict[str, str]) -> dict[str, str]:
     Examples
     --------
     >>> split_zero_stage({"zero_stage": "zero3-offload"})
-    {'zero_stage': '3', 'cpu_offload': 'all'}
+    {'cpu_offload': 'all', 'zero_stage': '3'}
     """
     match = _ZERO_STAGE_PATTERN.fullmatch(text.get("zero_stage", ""))
     if not match:

@@ -107,13 +107,9 @@ def _read_row_model(items: tuple[tuple[str, str], ...], tool: str) -> RowArchite
         row_model.clashes.append(f"{subject}: read as {params:.4g}")
     params, lacks = params or labelled, [column for column in ("layers", "hidden") if not shape[column]]
     if lacks and (near := find_nearest_preset(name, params)):
-        row_model.model = replace(
-            near, **{column: size for column, size in shape.items() if size and column != "hidden"}
-        )
-        subject = f"model: {name or 'without a name'} is not known and {' and '.join(lacks)} not given"
-        row_model.clashes.append(
-            f"{subject}: read as {near.name} with {row_model.model.layers} layers; add layers and hidden"
-        )
+        row_model.model = replace(near, layers=shape["layers"] or near.layers, vocab=shape["vocab"] or near.vocab)
+        reading = f"read as {near.name} with {row_model.model.layers} layers; add {' and '.join(lacks)}"
+        row_model.clashes.append(f"model: {name or 'without a name'} is not known: {reading}")
         return row_model
     near_names = nearest_names(name, facts("model_presets")["preset"].to_list()) if name else []
     hint = f" (is {near_names[0]} meant?)" if near_names else ""

@@ -10,7 +10,9 @@ from gpuplanner.sizing.memory_components import (
     PEAK_MEMORY_COMPONENTS,
     activation_bytes,
     adapter_params,
+    bucket_bytes,
     explain_peak,
+    gathered_bytes,
     layer_bytes,
     logits_bytes,
     peak_gib,
@@ -203,3 +205,27 @@ def test_a_tool_overrules_what_is_assumed_of_any():
     assert resolve_tool_facts("any", frozenset())["recompute"] == "full"
     assert resolve_tool_facts("litgpt", frozenset({"lora", "single"}))["recompute"] == "none"
     assert resolve_tool_facts("litgpt", frozenset({"lora", "sharded"}))["gradients_whole"] == "yes"
+
+
+def test_frameworks_hold_more_than_what_a_step_computes():
+    """Copies to reduce, weights that stay gathered, buckets of replicas, and micro-batches in flight."""
+    row = {"model": "llama-3.1-8b", "seq_len": 4096, "precision": "bf16", "method": "pretrain", "n_gpus": 8}
+    titan = read_row_job(row | {"framework": "torchtitan", "fsdp": "yes"}).job
+    assert titan.reduce_bytes == 4
+    assert gathered_bytes(titan) > gathered_bytes(replace(titan, reduce_bytes=0.0)) + 4 * titan.model.layer_params()
+    staged = read_row_job(row | {"framework": "torchtitan", "fsdp": "yes", "pp": 2, "n_gpus": 16}).job
+    assert not staged.resharded
+    assert gathered_bytes(staged) > 2 * stage_params(staged.model, 1, 2)
+    replicas = read_row_job(row | {"framework": "transformers", "precision": "bf16-mixed"}).job
+    assert bucket_bytes(replicas, 8e9) == pytest.approx(4 * 8e9)
+    assert bucket_bytes(read_row_job(row | {"framework": "megatron-lm"}).job, 8e9) == 0
+    unsaid, one = ({"framework": "megatron-lm", "pp": 4, "n_gpus": 4}, {"grad_accum": 1})
+    in_flight = read_row_job(row | unsaid).job
+    assert in_flight.accumulation == 4
+    assert activation_bytes(in_flight)[0] == 4 * activation_bytes(read_row_job(row | unsaid | one).job)[0]
+
+
+def test_a_token_is_kept_once_for_each_of_its_experts():
+    mixture = TrainingJob(load_presets()["mixtral-8x7b"], 1024)
+    plain = replace(mixture, model=replace(mixture.model, experts=0, ffn=mixture.model.mlp_width))
+    assert sum(layer_bytes(mixture)) - sum(layer_bytes(plain)) == pytest.approx(1024 * 4096 * 4 * 2)

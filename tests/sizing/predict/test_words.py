@@ -217,3 +217,40 @@ def test_a_loss_that_is_cut_to_a_size_does_not_grow_with_the_batch():
     small, large = (read_row_job(row | {"micro_batch": n}).job for n in (2, 16))
     assert logits_bytes(large) < 2.2 * logits_bytes(small)
     assert sum(peak_gib(small)) < sum(peak_gib(read_row_job(row | {"framework": "trl", "micro_batch": 2}).job))
+
+
+UNKNOWN = [
+    {"precision": "bf16-auto"}, {"method": "lora-sft-v2"}, {"optimizer": "adamw_mini"}, {"fsdp": "HSDP"},
+    {"activation_checkpointing": "every-second"}, {"model": "our-org/Llama-3.1-8B-Instruct-custom"},
+    {"model": "our-model-8B"}, {"quantization": "nf4 ours", "method": "qlora-nf4"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", UNKNOWN, ids=str)
+def test_an_unknown_word_is_listed_and_widens_and_does_not_end_the_prediction(changes):
+    known = answer(**({"method": "qlora"} if "quantization" in changes else {}))
+    said = answer(**changes)
+    assert said["predicted_gib"] == pytest.approx(known["predicted_gib"], rel=0.35)
+    assert all(name in said["missing"] for name in changes)
+    assert "not known" in said["missing"]
+    assert said["upper_gib"] / said["predicted_gib"] > known["upper_gib"] / known["predicted_gib"]
+    assert said["p_oom"] >= known["p_oom"]
+
+
+def test_a_stage_of_zero_and_what_it_off_loads_is_read_from_words():
+    row = ROW | {"framework": "deepspeed", "method": "full", "dp": "8", "n_gpus": "8", "optimizer": "adamw"}
+    words = read_row_job(row | {"zero_stage": "ZeRO-3 offload"})
+    figures = read_row_job(row | {"zero_stage": "3", "cpu_offload": "all"})
+    assert words.job == figures.job
+    assert not words.clashes
+
+
+def test_the_shape_follows_from_the_size_where_a_model_is_not_known():
+    of_size = read_row_job(ROW | {"model": "mystery", "params": "13e9"})
+    assert of_size.job.model.params() == pytest.approx(13e9, rel=0.05)
+    assert "mystery" in of_size.clashes[0]
+    without = answer(model="mystery")
+    assert without["level"] == "not predicted"
+    by_shape = answer(model="mystery", layers="32", hidden="4096", heads="32", kv_heads="8", vocab="128256")
+    assert by_shape["predicted_gib"] > 0
+    assert "params: assumed" in by_shape["missing"]
