@@ -43,6 +43,7 @@ from gpuplanner.decision.decision_types import (
     count_powered_down_hours,
 )
 from gpuplanner.decision.explained_waits import WaitSummary, sum_waits
+from gpuplanner.decision.fleet_size_decision import OBSERVED, decide_fleet_size, load_fleet_shape
 from gpuplanner.decision.policy_comparison import (
     EXCLUSION_REASON_BY_POLICY,
     MEANINGS,
@@ -53,7 +54,7 @@ from gpuplanner.decision.policy_comparison import (
 )
 from gpuplanner.decision.policy_layouts import FleetRules
 from gpuplanner.decision.policy_simulation_and_data_correction import Mask, PolicyRun, sum_gpu_hours
-from gpuplanner.decision.recommendation import DecisionBasis, decide, read_wait_target
+from gpuplanner.decision.recommendation import DecisionBasis, decide, read_wait_target, without_policies
 from gpuplanner.hardware.power_carbon_and_prices import find_carbon_factor
 from gpuplanner.usage.study_history import history
 
@@ -329,7 +330,15 @@ def _add_energy(scenario: Scenario, row: PolicyRow, comparison: Comparison, toda
 def load_comparison(scenario: Scenario, report_trial: Callable[[str, PolicyRun], object] | None = None) -> Comparison:
     """Load the comparison of a scenario from disk, or simulate it; prices are ignored, as they change no simulation."""
     scenario = scenario.without_prices()
-    return record_comparison(scenario, decide(scenario, tell=report_trial))
+    if scenario.gpus is None:
+        basis = decide(scenario, report_trial)
+        if basis.recommendation is not None:
+            load_fleet_shape(without_policies(scenario))  # so that other fleet sizes need no search
+        return record_comparison(scenario, basis)
+    base = load_comparison(scenario.but(**OBSERVED), report_trial)
+    if base.decision.action == "none":
+        return base
+    return record_comparison(scenario, decide_fleet_size(scenario, base.decision, base.wait_curve))
 
 
 @stage

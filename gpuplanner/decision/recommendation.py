@@ -22,6 +22,7 @@ from gpuplanner.core.units_and_number_formats import (
     percent_text,
 )
 from gpuplanner.decision.capacity_measures import (
+    RECOMMENDED_LAYOUT,
     Recommendation,
     TeamWaits,
     add_kept_units,
@@ -52,14 +53,14 @@ from gpuplanner.decision.decision_types import (
     compute_impact,
 )
 from gpuplanner.decision.explained_waits import ExplainedWaits, take_jobs
-from gpuplanner.decision.headroom_and_growth import FittedGrowth, fit_growth_per_week, sum_weekly_work
+from gpuplanner.decision.headroom_and_growth import FittedGrowth, fit_growth_per_week, state_growth, sum_weekly_work
 from gpuplanner.decision.policy_comparison import (
     POLICY_NAMES,
     PolicyResults,
     TuningJobs,
     estimate_weekly_saving,
-    evaluate_policies,
     find_simulation_obstacle,
+    load_fitted_policies,
     load_policy_simulation,
     summarize_policy_run,
 )
@@ -146,24 +147,22 @@ def decide(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | None =
         return DecisionBasis(make_correction_decision(scenario, correction))
     if (reason := find_simulation_obstacle(scenario)) is not None:
         return DecisionBasis(make_empty_decision(scenario, reason))
-    policy_contest = evaluate_policies(scenario, tell)
-    # The recommendation of the wait model does not depend on policies or on the actuator.
-    neutral = scenario.but(policies=None, actuator="mig-manager", ownership=None, node_lead_s=None)
-    recommendation, curve = recommend_from_waits(neutral)
-    course = sized_course = _plan_todays_nodes(policy_contest, recommendation)
+    policy_contest = load_fitted_policies(scenario, tell)
+    recommendation, curve = recommend_from_waits(without_policies(scenario))
+    course = sized_course = plan_todays_nodes(policy_contest, recommendation)
     # Nodes are not powered down if growth will exhaust the capacity soon.
     if recommendation.action in ("keep", "release") and not recommendation.late_sizes and not recommendation.order_gpus:
         larger, course = _power_down_idle_nodes(policy_contest, recommendation)
         if larger is not recommendation:
             recommendation, curve = larger, tuple(simulate_wait_curve(larger.model, larger))
-            sized_course = _plan_todays_nodes(policy_contest, larger)
-    decision = _build_decision(policy_contest, recommendation, course, curve)
-    policy_contest = _replace_with_recommended(policy_contest, recommendation, sized_course, course)
+            sized_course = plan_todays_nodes(policy_contest, larger)
+    decision = build_decision(policy_contest, recommendation, course, curve)
+    policy_contest = replace_with_recommended(policy_contest, recommendation, sized_course, course)
     rules = make_fleet_rules(policy_contest.asked_jobs, course.trial, policy_contest.abilities, course.policy)
     return DecisionBasis(decision, policy_contest, recommendation, curve, rules)
 
 
-def _replace_with_recommended(
+def replace_with_recommended(
     policy_results: PolicyResults, recommendation: Recommendation, sized_course: CourseOfAction, course: CourseOfAction
 ) -> PolicyResults:
     """Replace the policies of a comparison by their recommended settings.
@@ -211,6 +210,11 @@ def build_wait_model(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitMode
     return WaitModel(inputs, waits, *classify_job_sizes(inputs, waits.judged))
 
 
+def without_policies(scenario: Scenario) -> Scenario:
+    """Return a scenario for the wait model, whose recommendation does not depend on policies or on the actuator."""
+    return scenario.but(policies=None, actuator="mig-manager", ownership=None, node_lead_s=None)
+
+
 def read_wait_target(scenario: Scenario) -> WaitTarget:
     """Read the wait target of a scenario."""
     stated = scenario.target_wait_minutes
@@ -232,6 +236,9 @@ def recommend_from_waits(scenario: Scenario) -> tuple[Recommendation, tuple[Curv
     """
     job_history, inputs, arena, _ = load_policy_simulation(scenario)
     model, growth = build_wait_model(inputs, arena.waits), fit_submitted_growth(job_history)
+    model = replace(model, may_partition=scenario.mig_layout == RECOMMENDED_LAYOUT)
+    if scenario.growth_per_week is not None:
+        growth = state_growth(scenario.growth_per_week)
     reason = None
     teams = team_rows(scenario)  # as the report states it
     unallocated_hours, all_hours = teams[-1].allocated_gpu_hours, sum(row.allocated_gpu_hours for row in teams)
@@ -246,7 +253,6 @@ def recommend_from_waits(scenario: Scenario) -> tuple[Recommendation, tuple[Curv
     return recommendation, () if recommendation.action == "none" else tuple(simulate_wait_curve(model, recommendation))
 
 
-@stage
 def simulate_fleet_sizes(scenario: Scenario, gpus: tuple[int, ...]) -> tuple[CurvePoint, ...]:
     """Simulate the queue waits on fleets of some sizes, with today's and with the recommended layout.
 
@@ -266,7 +272,7 @@ def simulate_fleet_sizes(scenario: Scenario, gpus: tuple[int, ...]) -> tuple[Cur
     ScenarioError
         If the data do not support a simulation of waits.
     """
-    neutral = scenario.but(policies=None, actuator="mig-manager", ownership=None, node_lead_s=None)
+    neutral = without_policies(scenario)
     obstacle = find_simulation_obstacle(scenario)
     if obstacle is None:
         recommendation, _ = recommend_from_waits(neutral)
@@ -279,7 +285,7 @@ def simulate_fleet_sizes(scenario: Scenario, gpus: tuple[int, ...]) -> tuple[Cur
     return tuple(simulate_wait_curve(build_wait_model(inputs, arena.waits), recommendation, gpus))
 
 
-def _build_decision(
+def build_decision(
     results: PolicyResults, recommendation: Recommendation, course: CourseOfAction, curve: Sequence[CurvePoint]
 ) -> Decision:
     """Build the decision from the recommendation and the chosen course of action.
@@ -315,7 +321,7 @@ def _build_decision(
     return add_texts(decision, results, recommendation, course.trial, curve)
 
 
-def _plan_todays_nodes(results: PolicyResults, recommendation: Recommendation) -> CourseOfAction:
+def plan_todays_nodes(results: PolicyResults, recommendation: Recommendation) -> CourseOfAction:
     """Apply the recommendation to today's nodes, all of them powered on, and simulate the resulting fleet."""
     inputs, arena, action = results.asked_jobs, results.arena, recommendation.action
     fleet = inputs.nodes.total
@@ -342,7 +348,7 @@ def _power_down_idle_nodes(
 ) -> tuple[Recommendation, CourseOfAction]:
     """Add the winning policy to the recommendation, if it saves clearly more."""
     winner, inputs, arena = results.winner, results.asked_jobs, results.arena
-    course, fleet = _plan_todays_nodes(results, recommendation), inputs.nodes.total
+    course, fleet = plan_todays_nodes(results, recommendation), inputs.nodes.total
     if winner.trial is None or winner.policy not in ACTION_BY_IDLE_POLICY:
         return recommendation, course
     extra_units, trial = 0, winner.trial
@@ -358,7 +364,7 @@ def _power_down_idle_nodes(
         target, days = read_wait_target(results.scenario), results.scenario.purchase_lead_days
         model, growth = recommendation.model, recommendation.growth
         recommendation = recommend(model, target, growth, lead_days=days, extra_units=extra_units)
-        course = _plan_todays_nodes(results, recommendation)
+        course = plan_todays_nodes(results, recommendation)
     gpus, mean = min(arena.peak_gpus(trial), course.gpus), fleet - (saving.value or 0.0) / HOURS_PER_WEEK
     text = {
         POWER_DOWN_IDLE: "Power idle nodes down", AUTOSCALED_POOLS: "Scale node pools with the requests of jobs",
