@@ -43,7 +43,7 @@ from gpuplanner.decision.decision_types import (
     count_powered_down_hours,
 )
 from gpuplanner.decision.explained_waits import WaitSummary, sum_waits
-from gpuplanner.decision.fleet_size_decision import OBSERVED, decide_fleet_size, load_fleet_shape
+from gpuplanner.decision.fleet_size_decision import OBSERVED, decide_fleet_size
 from gpuplanner.decision.policy_comparison import (
     EXCLUSION_REASON_BY_POLICY,
     MEANINGS,
@@ -54,7 +54,7 @@ from gpuplanner.decision.policy_comparison import (
 )
 from gpuplanner.decision.policy_layouts import FleetRules
 from gpuplanner.decision.policy_simulation_and_data_correction import Mask, PolicyRun, sum_gpu_hours
-from gpuplanner.decision.recommendation import DecisionBasis, decide, read_wait_target, without_policies
+from gpuplanner.decision.recommendation import DecisionBasis, decide, read_wait_target
 from gpuplanner.hardware.power_carbon_and_prices import find_carbon_factor
 from gpuplanner.usage.study_history import history
 
@@ -331,10 +331,7 @@ def load_comparison(scenario: Scenario, report_trial: Callable[[str, PolicyRun],
     """Load the comparison of a scenario from disk, or simulate it; prices are ignored, as they change no simulation."""
     scenario = scenario.without_prices()
     if scenario.gpus is None:
-        basis = decide(scenario, report_trial)
-        if basis.recommendation is not None:
-            load_fleet_shape(without_policies(scenario))  # so that other fleet sizes need no search
-        return record_comparison(scenario, basis)
+        return record_comparison(scenario, decide(scenario, report_trial))
     base = load_comparison(scenario.but(**OBSERVED), report_trial)
     if base.decision.action == "none":
         return base

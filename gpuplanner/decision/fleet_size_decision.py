@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import RECOMMENDED, Scenario
-from gpuplanner.core.serialization import from_plain, to_json, to_plain
-from gpuplanner.core.stage_cache_and_data_folders import disk_stage
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_MINUTE, wait_text
 from gpuplanner.decision.capacity_measures import (
     MIN_DELAY_S,
     Recommendation,
     describe_count_change,
     keep_fleet,
-    list_changes_against_cause,
     scale_units,
 )
 from gpuplanner.decision.decision_types import CurvePoint, Decision, JobSizeWaits, Measure
@@ -41,7 +37,6 @@ from gpuplanner.decision.recommendation import (
     without_policies,
 )
 from gpuplanner.decision.requested_jobs import JobReplayInputs
-from gpuplanner.decision.wait_causes import CAUSES
 from gpuplanner.decision.wait_curve import (
     CURVE_INTERVAL,
     WaitModel,
@@ -66,64 +61,13 @@ def join_sizes(rows: Sequence[JobSizeWaits], n_sizes: int) -> str:
     return ", ".join(row.size for row in rows) if len(rows) <= 3 else f"{len(rows)} of {n_sizes} job sizes"
 
 
-@dataclass(frozen=True)
-class FleetShape:
-    """Node pools of a recommendation, from which fleets of other sizes are made.
-
-    - ``action``: Action of its first measure.
-    - ``units``: Nodes of each pool, or GPUs of each MIG profile.
-    - ``profiles``: MIG profiles of the pools, where GPUs may move between them.
-    """
-
-    action: str
-    units: tuple[int, ...]
-    profiles: tuple[str, ...] = ()
-
-
-@disk_stage(
-    "shapes", lambda shape: to_json(to_plain(shape)).encode(), lambda text: from_plain(FleetShape, json.loads(text))
-)
-def load_fleet_shape(scenario: Scenario) -> FleetShape:
-    """Load the node pools of the recommendation of a scenario from disk, or find them."""
-    recommendation, _ = recommend_from_waits(scenario)
-    is_movable, names = recommendation.pools[0].movable, recommendation.model.inputs.fleet.profiles
-    profiles = tuple(names[pool.profiles[0]] for pool in recommendation.pools) if is_movable else ()
-    return FleetShape(recommendation.action, tuple(int(count) for count in recommendation.units), profiles)
-
-
-@functools.lru_cache(maxsize=8)
-def _rebuild_recommendation(shape: FleetShape, inputs: JobReplayInputs, waits: ExplainedWaits) -> Recommendation:
-    """Return the recommendation of node pools, without its texts and waits.
-
-    Parameters
-    ----------
-    shape : FleetShape
-        Node pools.
-    inputs : JobReplayInputs
-        Observed jobs and nodes.
-    waits : ExplainedWaits
-        How jobs start.
-    """
-    kept = _keep_todays_layouts(inputs, waits)
-    layout = dict(zip(shape.profiles, shape.units, strict=True)) if shape.profiles else None
-    changes = (change for cause in CAUSES for change in list_changes_against_cause(kept.model, cause, layout))
-    found = next((change for change in changes if change.action == shape.action), None)
-    if found is None:
-        return replace(kept, units=shape.units, gpus=int(join_pools(kept.pools, shape.units).gpus.sum()))
-    gpus = int(join_pools(found.pools, shape.units).gpus.sum())
-    return replace(
-        kept, model=found.model, pools=found.pools, units=shape.units, gpus=gpus, view=found.view, limits=found.limits
-    )  # fmt: skip
-
-
 def _find_shape(scenario: Scenario, results: PolicyResults) -> tuple[Recommendation, Recommendation]:
     """Return the recommendation to keep today's fleet, and the one with the layouts of a scenario."""
     inputs, waits = results.asked_jobs, results.arena.waits
     today = _keep_todays_layouts(inputs, waits)
     if scenario.mig_layout != RECOMMENDED:
         return today, today
-    shape = load_fleet_shape(without_policies(scenario.but(**OBSERVED)))
-    return today, _rebuild_recommendation(shape, inputs, waits)
+    return today, recommend_from_waits(without_policies(scenario.but(**OBSERVED)))[0]
 
 
 def decide_fleet_size(scenario: Scenario, base: Decision, curve: tuple[CurvePoint, ...]) -> DecisionBasis:
@@ -219,6 +163,7 @@ def resize_recommendation(recommendation: Recommendation, gpus: int, measures: S
     action, reason = (measures[0].action, None) if measures else ("keep", "this is today's fleet")
     return replace(
         recommendation, action=action, reason=reason, units=units, gpus=gpus, measures=measures,
+        target_gpus=0, order_gpus=0, waiting_hours_per_gpu_hour=None,
     )  # fmt: skip
 
 
@@ -341,13 +286,9 @@ def find_sized_fleet(scenario: Scenario, decision: Decision) -> Recommendation |
     """Find the nodes of a decision, with the wait model at the demand of its scenario; None without any."""
     if decision.action == "none" or not decision.fleet_gpus:
         return None
-    plain = scenario if scenario.gpus is None else scenario.but(**OBSERVED)
-    results = load_fitted_policies(plain)
-    inputs, waits = results.asked_jobs, results.arena.waits
     if scenario.gpus is None:
-        return resize_recommendation(
-            _rebuild_recommendation(load_fleet_shape(without_policies(scenario)), inputs, waits), decision.gpus, ()
-        )
+        return resize_recommendation(recommend_from_waits(without_policies(scenario))[0], decision.gpus, ())
+    results = load_fitted_policies(scenario.but(**OBSERVED))
     _, shape = _find_shape(scenario, results)
     resized = resize_recommendation(shape, decision.gpus, ())
     return replace(resized, model=_scale_demand(resized.model, scenario.arrival_scale)[0])

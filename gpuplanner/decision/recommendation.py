@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,8 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
-from gpuplanner.core.stage_cache_and_data_folders import data_folder, stage
+from gpuplanner.core.serialization import from_plain, to_json, to_plain
+from gpuplanner.core.stage_cache_and_data_folders import data_folder, disk_stage, stage
 from gpuplanner.core.units_and_number_formats import (
     HOURS_PER_WEEK,
     SECONDS_PER_HOUR,
@@ -23,9 +25,11 @@ from gpuplanner.core.units_and_number_formats import (
 )
 from gpuplanner.decision.capacity_measures import (
     RECOMMENDED_LAYOUT,
+    RaisedGpuLimit,
     Recommendation,
     TeamWaits,
     add_kept_units,
+    list_changes_against_cause,
     recommend,
     recommend_nothing,
     simulate_wait_curve,
@@ -46,6 +50,9 @@ from gpuplanner.decision.decision_types import (
     TODAY,
     CurvePoint,
     Decision,
+    Exhaustion,
+    Headroom,
+    JobSizeWaits,
     LayoutOnNodes,
     Measure,
     Saving,
@@ -53,7 +60,13 @@ from gpuplanner.decision.decision_types import (
     compute_impact,
 )
 from gpuplanner.decision.explained_waits import ExplainedWaits, take_jobs
-from gpuplanner.decision.headroom_and_growth import FittedGrowth, fit_growth_per_week, state_growth, sum_weekly_work
+from gpuplanner.decision.headroom_and_growth import (
+    FittedGrowth,
+    MeasuredHeadroom,
+    fit_growth_per_week,
+    state_growth,
+    sum_weekly_work,
+)
 from gpuplanner.decision.policy_comparison import (
     POLICY_NAMES,
     PolicyResults,
@@ -75,6 +88,7 @@ from gpuplanner.decision.policy_simulation_and_data_correction import (
     partition_nodes,
 )
 from gpuplanner.decision.requested_jobs import JobReplayInputs, classify_job_sizes
+from gpuplanner.decision.wait_causes import CAUSES
 from gpuplanner.decision.wait_curve import SizedPool, WaitModel, WaitTarget
 from gpuplanner.hardware.mig_layouts import format_layout
 from gpuplanner.ingest.dataset_folder import open_dataset
@@ -228,24 +242,112 @@ def fit_submitted_growth(job_history: History) -> FittedGrowth:
     return fit_growth_per_week(sum_weekly_work(jobs, observation_begins_at(job_history.trace), job_history.plan_start))
 
 
+KEPT_FIELDS = (
+    "action", "fleet_gpus", "gpus", "measures", "reason", "view", "service", "late_sizes", "limits",
+    "waiting_hours_per_gpu_hour", "target_gpus", "exhaustion", "order_gpus",
+)  # fmt: skip
+"""Fields of a recommendation that its record has as they are."""
+
+
+@dataclass(frozen=True)
+class RecommendationRecord:
+    """Recommendation on disk, from which it is rebuilt without a search: the fields of :class:`Recommendation`.
+
+    - ``units``: Nodes of each pool, or GPUs of each MIG profile.
+    - ``profiles``: MIG profiles of the pools, where GPUs may move between them.
+    - ``headroom``, ``load_factors``: Headroom, and its load factors in resampled records.
+    - ``waits_of_teams``: Team (None: all jobs), mean queue wait today and as recommended [min].
+    - ``curve``: Wait curve.
+    """
+
+    action: str
+    fleet_gpus: int
+    gpus: int
+    measures: tuple[Measure, ...]
+    reason: str | None
+    view: str
+    service: tuple[JobSizeWaits, ...]
+    late_sizes: tuple[str, ...]
+    limits: tuple[RaisedGpuLimit, ...]
+    waiting_hours_per_gpu_hour: float | None
+    target_gpus: int
+    exhaustion: Exhaustion
+    order_gpus: int
+    units: tuple[int, ...]
+    profiles: tuple[str, ...]
+    headroom: Headroom | None
+    load_factors: tuple[float, ...]
+    waits_of_teams: tuple[tuple[str | None, float, float], ...]
+    curve: tuple[CurvePoint, ...]
+
+    def restore(self, model: WaitModel, growth: FittedGrowth) -> Recommendation:
+        """Return the recommendation for the wait model of the record and its growth."""
+        layout = dict(zip(self.profiles, self.units, strict=True)) if self.profiles else None
+        changes = (change for cause in (*CAUSES, "") for change in list_changes_against_cause(model, cause, layout))
+        changed = None
+        if self.action not in ("none", "keep", "release", "buy"):
+            changed = next(change for change in changes if change.action == self.action)
+        headroom = None if self.headroom is None else MeasuredHeadroom(self.headroom, np.array(self.load_factors))
+        return Recommendation(
+            **{name: getattr(self, name) for name in KEPT_FIELDS}, growth=growth, headroom=headroom,
+            model=model if changed is None else changed.model, pools=model.pools if changed is None else changed.pools,
+            units=self.units, team_waits={team: (today, new) for team, today, new in self.waits_of_teams},
+        )  # fmt: skip
+
+
+@stage
+def load_wait_model(scenario: Scenario) -> tuple[WaitModel, FittedGrowth, float]:
+    """Build the wait model of a scenario, with the growth and the share of jobs that share GPUs without MIG [0-1]."""
+    job_history, inputs, arena, _ = load_policy_simulation(scenario)
+    model = build_wait_model(inputs, arena.waits)
+    growth = fit_submitted_growth(job_history)
+    if scenario.growth_per_week is not None:
+        growth = state_growth(scenario.growth_per_week)
+    may_partition = scenario.mig_layout == RECOMMENDED_LAYOUT
+    return replace(model, may_partition=may_partition), growth, job_history.shared_share
+
+
 @stage
 def recommend_from_waits(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, ...]]:
-    """Recommend measures by the wait model, and compute the wait curve.
+    """Recommend measures by the wait model, and compute the wait curve; both are read from disk where they are known.
 
     There is no recommendation where the list of jobs may be incomplete, or jobs share GPUs without MIG.
     """
-    job_history, inputs, arena, _ = load_policy_simulation(scenario)
-    model, growth = build_wait_model(inputs, arena.waits), fit_submitted_growth(job_history)
-    model = replace(model, may_partition=scenario.mig_layout == RECOMMENDED_LAYOUT)
-    if scenario.growth_per_week is not None:
-        growth = state_growth(scenario.growth_per_week)
+    record = _record_recommendation(scenario)
+    model, growth, _ = load_wait_model(scenario)
+    return record.restore(model, growth), record.curve
+
+
+@disk_stage(
+    "recommendations",
+    lambda record: to_json(to_plain(record)).encode(),
+    lambda content: from_plain(RecommendationRecord, json.loads(content)),
+)
+def _record_recommendation(scenario: Scenario) -> RecommendationRecord:
+    """Find the recommendation of the wait model and its wait curve."""
+    recommendation, curve = _recommend(scenario)
+    names, headroom = recommendation.model.inputs.fleet.profiles, recommendation.headroom
+    is_movable = recommendation.pools[0].movable
+    return RecommendationRecord(
+        **{name: getattr(recommendation, name) for name in KEPT_FIELDS},
+        units=tuple(int(count) for count in recommendation.units),
+        profiles=tuple(names[pool.profiles[0]] for pool in recommendation.pools) if is_movable else (),
+        headroom=None if headroom is None else headroom.headroom,
+        load_factors=() if headroom is None else tuple(headroom.factors.tolist()),
+        waits_of_teams=tuple((team, *waits) for team, waits in recommendation.team_waits.items()), curve=curve,
+    )  # fmt: skip
+
+
+def _recommend(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, ...]]:
+    """Search for the measures of :func:`recommend_from_waits`, and simulate the wait curve."""
+    model, growth, shared_share = load_wait_model(scenario)
     reason = None
     teams = team_rows(scenario)  # as the report states it
     unallocated_hours, all_hours = teams[-1].allocated_gpu_hours, sum(row.allocated_gpu_hours for row in teams)
     if (allocated := 1 - unallocated_hours / max(all_hours, 1e-9)) < MIN_COMPLETE_LIST_SHARE:
         share = percent_text(allocated, ".1f")
         reason = f"jobs were allocated {share} of the GPU-hours: the list of jobs may be incomplete"
-    elif job_history.shared_share > MAX_LEFT_OUT_SHARE:
+    elif shared_share > MAX_LEFT_OUT_SHARE:
         reason = "jobs share their GPUs without MIG, which the simulation does not follow"
     if reason is not None:
         return recommend_nothing(model, reason, growth), ()
@@ -281,8 +383,7 @@ def simulate_fleet_sizes(scenario: Scenario, gpus: tuple[int, ...]) -> tuple[Cur
         raise ScenarioError(
             "wait curve", "data that a replay reproduces", obstacle, "See the missing data of decide()."
         )
-    _, inputs, arena, _ = load_policy_simulation(neutral)
-    return tuple(simulate_wait_curve(build_wait_model(inputs, arena.waits), recommendation, gpus))
+    return tuple(simulate_wait_curve(load_wait_model(neutral)[0], recommendation, gpus))
 
 
 def build_decision(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import time
 from collections.abc import Mapping
@@ -37,6 +36,7 @@ from gpuplanner.usage.study_history import history
 
 if TYPE_CHECKING:
     from gpuplanner.decision.policy_simulation_and_data_correction import PolicyRun
+    from gpuplanner.usage.study_fleet import PlannedFleet
 
 CONTROLLED_SETTINGS = {row.name: row for row in settings_of(Scenario).values() if row.control is not None}
 """Settings (fields of the scenario) that have a control in the panel, by name."""
@@ -53,15 +53,6 @@ LOOK_AHEAD_DELAY_S = 2.0
 """Time after an answer until the policies of other actuators are simulated [s]."""
 MAX_LOOK_AHEAD_JOBS = 50_000
 """Largest number of jobs with which the policies of other actuators are simulated without being asked for."""
-
-
-def describe_fleet(scenario: Scenario) -> str:
-    """Return number and model of the GPUs as text; empty if the data cannot be read, which the first answer reports."""
-    try:
-        fleet = history(scenario).fleet
-    except GpuPlannerError:
-        return ""
-    return f"{fleet.gpus:,} {fleet.name or 'GPUs'}"
 
 
 def format_value(name: str, value: Any) -> str:  # noqa: ANN401 - of any field
@@ -108,6 +99,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         super().__init__(self._answer_scenario, answer_html, working="Reading the jobs ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         self.base, self.start = scenario, comparison
+        self.fleet: PlannedFleet | None = None
+        with contextlib.suppress(GpuPlannerError):  # the first answer reports data that cannot be read
+            self.fleet = history(scenario).fleet
         self.pins: list[PanelAnswer] = []
         self._other_rows: dict[str, PolicyRow] = {}
         self._undo_stack: list[dict[str, Any]] = []
@@ -132,7 +126,8 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             widgets.VBox([self.labels[name], control, self.notes[name]], layout={"margin": "0 0 5px 0"})
             for name, control in self.controls.items()
         ]
-        title = widgets.HTML(f"<b>{escape(describe_fleet(scenario))}</b>")
+        name = "" if self.fleet is None else f"{self.fleet.gpus:,} {self.fleet.name or 'GPUs'}"
+        title = widgets.HTML(f"<b>{escape(name)}</b>")
         left = widgets.VBox([title, *groups, self.code, self.pinned], layout={"width": "240px", "flex": "0 0 240px"})
         left.add_class("gw-controls")
         buttons = widgets.HBox(
@@ -154,7 +149,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         widgets = import_optional("ipywidgets", extra="notebook")
         value, layout = getattr(self.base, setting.name), {"width": "100%"}
         if setting.name == PRICE_FIELD:
-            return widgets.Text(value=self._price_text(), continuous_update=False, layout=layout)
+            price = None if self.fleet is None else find_price(self.base, self.fleet)
+            text = "" if price is None else f"{price.value:g}"
+            return widgets.Text(value=text, continuous_update=False, layout=layout)
         if setting.name == "mig_layout":
             options = [("recommended", "recommended"), ("as today", "today")]
             style = {"button_width": "112px"}
@@ -173,43 +170,30 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             tooltip=setting.summary, layout=layout,
         )  # fmt: skip
 
-    def _price_text(self) -> str:
-        """Return the price of a GPU-hour of the scenario, the price book or the catalogue; empty without one."""
-        with contextlib.suppress(GpuPlannerError):
-            price = find_price(self.base, history(self.base).fleet)
-            return "" if price is None else f"{price.value:g}"
-        return ""
-
     def _begin(self, comparison: Comparison) -> None:
         """Set the controls to the first comparison: the fleet size starts at the recommendation."""
         self.start, decision = comparison, comparison.decision
-        if not decision.fleet_gpus:
+        if not decision.fleet_gpus or self.fleet is None:
             return
-        node = history(self.base).fleet.node_size
+        node = self.fleet.node_size
         low, high = (node * round(share * decision.fleet_gpus / node) for share in FLEET_RANGE)
-        self._is_setting = True
-        slider = self.controls["gpus"]
-        slider.min = 0  # so that neither end is ever above the other
-        slider.max = max(high, decision.gpus)
+        slider, self._is_setting = self.controls["gpus"], True
+        slider.min, slider.max = 0, max(high, decision.gpus)  # neither end is ever above the other
         slider.min, slider.step = max(min(low, decision.gpus), node), node
-        slider.value = decision.gpus
-        growth = comparison.growth_per_week.value
-        if self.base.growth_per_week is None and growth is not None:
-            self.controls["growth_per_week"].value = min(max(round(growth, 3), -0.02), 0.05)
-        self._is_setting = False
+        self._assign({"gpus": decision.gpus})
         self._initial = self._asked_values = self._read_controls()
-        self.notes_of_controls = self._describe_controls(comparison)
-        fleet = replace_gpus(exact_answer(self.base, comparison, comparison), decision.fleet_gpus)
-        self.pins = [fleet]
+        self.notes_of_controls = self._describe_controls(comparison, self.fleet)
+        waits = {row.size: row.today_p95_minutes for row in decision.service}
+        self.pins = [PanelAnswer(self.base.but(gpus=decision.fleet_gpus), comparison, comparison, waits)]
         self.recommended.description = f"Set to recommended ({decision.gpus:,})"
         self._show_labels()
 
-    def _describe_controls(self, comparison: Comparison) -> Mapping[str, tuple[str, str, str]]:
+    def _describe_controls(self, comparison: Comparison, fleet: PlannedFleet) -> Mapping[str, tuple[str, ...]]:
         """Return the notes below the controls: lower end, note, upper end."""
         decision, slider = comparison.decision, self.controls["gpus"]
         growth = comparison.growth_per_week
         measured = "none is measured" if growth.value is None else f"measured {percent_text(growth.value, '+.1f')}"
-        price = find_price(self.base, history(self.base).fleet)
+        price = find_price(self.base, fleet)
         basis = "state a price" if price is None else f"{price.currency} a GPU-hour ({price.source.partition(':')[0]})"
         sizes = f"{decision.gpus:,} recommended · {decision.fleet_gpus:,} today"
         return {
@@ -217,9 +201,8 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             "arrival_scale": ("× 0.5", "of the observed demand", "× 2.0"),
             "growth_per_week": ("−2 %", f"{measured} · exact only", "+5 %"),
             "max_added_wait_minutes": ("0", "added to today’s p95", "60 min"),
-            PRICE_FIELD: (basis, "", ""),
-            "actuator": ("from the data · exact only", "", ""),
-            "mig_layout": ("", "", ""),
+            PRICE_FIELD: (basis,),
+            "actuator": ("from the data · exact only",),
         }
 
     @property
@@ -268,18 +251,15 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             self.status.value = f"<span class='gw-fault'>{status}</span>"
             self.cancel.disabled = self.newest is None
             return
-        seconds = time.monotonic() - self._began_s
-        self._show_exact(newest, f"simulated in {seconds:.1f} s")
-        look_ahead = functools.partial(self._worker.submit, self._look_ahead, number, newest.scenario)
-        self._call_later("ahead", LOOK_AHEAD_DELAY_S, look_ahead)
+        self._show_exact(newest, f"simulated in {time.monotonic() - self._began_s:.1f} s")
+        self._look_ahead_later()
 
     def _show_exact(self, answer: PanelAnswer, note: str = "") -> None:
         """Show an exact answer."""
         self.newest, self.answer.value, self.status.value = answer, answer_html(answer), ""
-        if answer.scenario.gpus is None and not self._is_setting:
-            self._is_setting = True
-            self.controls["gpus"].value = answer.gpus
-            self._is_setting = False
+        if answer.scenario.gpus is None:  # the recommendation, which depends on the actuator
+            self._assign({"gpus": answer.gpus})
+            self._initial["gpus"] = answer.gpus
             self._show_labels()
         self._show_state("<b>● Exact</b>" + (f" · {note}" if note else ""))
         self._enable(exact=bool(answer.start.wait_curve))
@@ -300,18 +280,27 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         for control in self.controls.values():
             control.disabled = self.start is None or not self.start.wait_curve
 
-    def _look_ahead(self, number: int, scenario: Scenario) -> None:
+    def _look_ahead_later(self) -> None:
+        """Simulate the policies of other actuators once the kernel has been idle for some time."""
+        number = self._n_asked
+        self._call_later("ahead", LOOK_AHEAD_DELAY_S, lambda: self._worker.submit(self._look_ahead, number))
+
+    def _repr_mimebundle_(self, **arguments: Any) -> Any:  # noqa: ANN401 - what ipywidgets returns
+        if self.newest is not None:
+            self._look_ahead_later()
+        return super()._repr_mimebundle_(**arguments)
+
+    def _look_ahead(self, number: int) -> None:
         """Simulate the policies that the actuator cannot apply in the worker, until there is a new question."""
 
         def stop_if_stale(policy: str, run: PolicyRun) -> None:
             if number != self._n_asked:
                 raise CancelledError
 
-        job_history, comparison = history(scenario), self.start
-        if comparison is None or job_history.jobs.height > MAX_LOOK_AHEAD_JOBS:
+        if self.start is None or self.fleet is None or history(self.base).jobs.height > MAX_LOOK_AHEAD_JOBS:
             return
-        for row in comparison.rows:
-            able = [] if row.performable else list_able_actuators(row.policy, job_history.fleet)
+        for row in self.start.rows:
+            able = [] if row.performable else list_able_actuators(row.policy, self.fleet)
             if row.policy in self._other_rows or not able:
                 continue
             with contextlib.suppress(CancelledError, GpuPlannerError):
@@ -340,7 +329,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             comparison = reprice_comparison(scenario, self.newest.comparison)
             self._show_exact(replace(self.newest, scenario=scenario, comparison=comparison))
             return
-        if self._control_values_asked():
+        if self._read_controls() != self._asked_values:
             self._undo_stack.append(dict(self._asked_values))
             self._asked_values = self._read_controls()
         estimate = replace(estimate_answer(scenario, self.start), other_rows=self._other_rows)
@@ -348,10 +337,6 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self._show_state("<b>≈ Estimate</b> read from the wait curve; the exact answer follows")
         self._enable(exact=False)
         self.ask_soon()
-
-    def _control_values_asked(self) -> bool:
-        """Whether the controls differ from those of the last question."""
-        return self._read_controls() != self._asked_values
 
     def _valid_scenario(self) -> Scenario | None:
         """Return the scenario of the controls; None if a value is not valid, which is then marked at its control."""
@@ -390,7 +375,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         if self.start is None or not self.pins:
             return
         size = self.start.decision.longest_waiting
-        price = find_price(self.scenario, history(self.base).fleet)
+        price = None if self.newest is None or self.fleet is None else find_price(self.newest.scenario, self.fleet)
         rows = []
         for number, answer in enumerate(self.pins):
             wait = None if size is None else answer.waits.get(size.size)
@@ -410,27 +395,25 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             self.pins.append(self.newest)
             self._show_pins()
 
-    def _set_controls(self, values: Mapping[str, Any]) -> None:
-        """Set the controls to values, as one change."""
+    def _assign(self, values: Mapping[str, Any]) -> None:
+        """Set controls to values without asking anything."""
         self._is_setting = True
-        try:
-            for name, value in values.items():
-                self.controls[name].value = value
-        finally:
-            self._is_setting = False
-        self._on_change()
+        for name, value in values.items():
+            self.controls[name].value = value
+        self._is_setting = False
 
     def _undo(self) -> None:
         """Set the controls back to their values before the last change."""
         if self._undo_stack:
             values = self._undo_stack.pop()
             self._asked_values = dict(values)
-            self._set_controls(values)
+            self._assign(values)
+            self._on_change()
 
     def _recommend(self) -> None:
         """Set the fleet size to the recommendation."""
         if self.start is not None:
-            self._set_controls({"gpus": self.start.decision.gpus})
+            self.controls["gpus"].value = self.start.decision.gpus
 
     def _cancel(self) -> None:
         """Return to the last exact answer and its settings; what is being simulated is outdated."""
@@ -443,10 +426,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         fields = {name: new for name, (_, new) in self.base.diff(shown).items() if name in initial}
         values = initial | {"gpus": self.newest.gpus} | fields
         values[PRICE_FIELD] = f"{fields[PRICE_FIELD]:g}" if PRICE_FIELD in fields else initial[PRICE_FIELD]
-        self._is_setting = True
-        for name, value in values.items():
-            self.controls[name].value = value
-        self._is_setting = False
+        self._assign(values)
         self._asked_values = self._read_controls()
         self._show_labels()
         self._show_exact(self.newest)
@@ -470,12 +450,6 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         """Write the scenario of the controls to a YAML file in ``build``, and show a link to it."""
         path = Path("build") / f"what-if-{self.base.name.replace(' ', '-')}.yaml"
         self.written.value = write_and_link(lambda: self.save(path))
-
-
-def replace_gpus(answer: PanelAnswer, gpus: int) -> PanelAnswer:
-    """Return the row of today's fleet as an answer."""
-    waits = {row.size: row.today_p95_minutes for row in answer.start.decision.service}
-    return replace(answer, scenario=answer.scenario.but(gpus=gpus), waits=waits)
 
 
 def whatif(data: StudySource = "sample", **changes: Any) -> WhatIf:  # noqa: ANN401 - fields of a scenario

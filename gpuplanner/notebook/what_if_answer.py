@@ -144,9 +144,11 @@ def answer_html(answer: PanelAnswer) -> str:
         )
         body = f"<h2>{escape(decision.sentence)}</h2><ol>{missing}</ol>"
         return f"{style_html()}<div class='gpuplanner-what-if'>{body}</div>"
-    state = "gw-exact" if answer.is_exact else "gw-estimate"
+    state, approx = ("gw-exact", "") if answer.is_exact else ("gw-estimate", "≈ ")
+    first, second = map(escape, headline(answer))
     return (
-        f"{style_html()}<div class='gpuplanner-what-if'><div class='{state}'>{_headline_html(answer)}"
+        f"{style_html()}<div class='gpuplanner-what-if'><div class='{state}'>"
+        f"<h2>{approx}{first}<span>{second}</span></h2>"
         f"<div class='gw-cards'>{''.join(_cards_html(answer))}</div>{wait_curve_svg(answer)}{_policies_html(answer)}"
         "</div></div>"
     )
@@ -170,13 +172,6 @@ def headline(answer: PanelAnswer) -> tuple[str, str]:
         f"{answer.gpus:,} GPUs miss the wait limit for jobs on {sizes}.",
         f"{wait}, {above} above its limit of {limit}.",
     )
-
-
-def _headline_html(answer: PanelAnswer) -> str:
-    """Render the headline, with ≈ before an estimate."""
-    first, second = headline(answer)
-    approx = "" if answer.is_exact else "≈ "
-    return f"<h2>{approx}{escape(first)}<span>{escape(second)}</span></h2>"
 
 
 def _cards_html(answer: PanelAnswer) -> Iterator[str]:
@@ -394,14 +389,14 @@ def _policy_row(answer: PanelAnswer, row: PolicyRow, shown_policy: str, fleet: P
     is_shown = row.policy == shown_policy and row.performable
     figures, verdict, kind = row, "yes" if row.meets_target else f"no: {row.reason or 'misses the limit'}", ""
     if not row.performable:
-        figures, kind = answer.other_rows.get(row.policy, row), "muted"
-        verdict = describe_need(row.policy, fleet) or row.reason or ""
+        figures, kind, able = answer.other_rows.get(row.policy, row), "muted", list_able_actuators(row.policy, fleet)
+        verdict = f"needs {' or '.join(able)}" if able else row.reason or ""
     cells = [
         figure_text(figures.peak_gpus, ",.0f"),
         figure_text(figures.gpu_hours, ",.0f"),
         MISSING_VALUE_TEXT if figures.added_wait_p95_minutes is None else wait_text(figures.added_wait_p95_minutes),
     ]
-    if not row.performable and row.policy not in answer.other_rows and "needs" in verdict:
+    if not row.performable and row.policy not in answer.other_rows and verdict.startswith("needs"):
         cells = [PENDING] * 3
     missed = [size for size in answer.service if not size.meets_limit]
     if row.policy == TODAY:
@@ -421,20 +416,6 @@ def _policy_row(answer: PanelAnswer, row: PolicyRow, shown_policy: str, fleet: P
             verdict = f"≈ {verdict if missed else 'yes'}"
     columns = "".join(f"<td>{escape(cell)}</td>" for cell in (*cells, verdict))
     return f"<tr class='{kind}'><th scope='row'>{escape(SHORT_NAMES.get(row.policy, row.policy))}</th>{columns}</tr>"
-
-
-def describe_need(policy: str, fleet: PlannedFleet) -> str:
-    """Name the actuators that can apply a policy to a fleet; empty if none can.
-
-    Parameters
-    ----------
-    policy : str
-        Name of the policy.
-    fleet : PlannedFleet
-        Fleet with its GPU model.
-    """
-    able = list_able_actuators(policy, fleet)
-    return f"needs {' or '.join(able)}" if able else ""
 
 
 @functools.cache
