@@ -153,7 +153,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             text = "" if price is None else f"{price.value:g}"
             return widgets.Text(value=text, continuous_update=False, layout=layout)
         if setting.name == "mig_layout":
-            options = [("recommended", "recommended"), ("as today", "today")]
+            options = [("recommended", "recommended"), ("today", "today")]
             style = {"button_width": "112px"}
             return widgets.ToggleButtons(options=options, value=value, layout=layout, style=style)
         control = setting.control

@@ -180,7 +180,7 @@ def _cards_html(answer: PanelAnswer) -> Iterator[str]:
     fleet_gpus, approx = decision.fleet_gpus, "" if answer.is_exact else "≈ "
     mean_gpus = decision.gpus_mean if answer.is_exact else float(gpus)
     hours = (mean_gpus - fleet_gpus) * HOURS_PER_WEEK
-    yield _card("GPUs at peak", f"{fleet_gpus:,}", f"{gpus:,}", f"{hours:+,.0f} GPU-h/week" if hours else "as today")
+    yield _card("GPUs at peak", f"{fleet_gpus:,}", f"{gpus:,}", f"{hours:+,.0f} GPU-h/week" if hours else "unchanged")
 
     size = answer.shown_size
     if size is None:
@@ -198,7 +198,7 @@ def _cards_html(answer: PanelAnswer) -> Iterator[str]:
     else:
         before, after_cost = (count * HOURS_PER_WEEK * price.value for count in (fleet_gpus, mean_gpus))
         spend = "spend unchanged" if not decision.financial_impact.usd_per_week else "spend falls"
-        note = f"{after_cost - before:+,.0f}, {spend}" if after_cost != before else "as today"
+        note = f"{after_cost - before:+,.0f}, {spend}" if after_cost != before else "unchanged"
         yield _card(f"Capacity cost, {price.currency}/week", f"{before:,.0f}", f"{after_cost:,.0f}", note)
 
     months, today_months = (metric_value(answer.comparison, name) for name in ("months_left", "months_left_today"))
