@@ -503,15 +503,13 @@ def _column_types(row_class: type[JobSizeWaits | CurvePoint]) -> dict[str, Any]:
     return {field.name: polars_types[str(field.type)] for field in fields(row_class)}
 
 
-def frontier_frame(comparison: Comparison, pinned: Comparison | None = None) -> pl.DataFrame:
+def frontier_frame(comparison: Comparison) -> pl.DataFrame:
     """Return the points of a comparison as a table, today's fleet first.
 
     Parameters
     ----------
     comparison : Comparison
         Policies and settings to show.
-    pinned : Comparison, optional
-        A second comparison, shown as ``pinned``.
 
     Returns
     -------
@@ -522,8 +520,6 @@ def frontier_frame(comparison: Comparison, pinned: Comparison | None = None) -> 
     rows = [(row.policy, row.gpu_hours_promised, row.added_wait_p95_minutes, kind) for row, kind in kinds_of_rows]
     settings = [point for point in comparison.frontier if point.policy != TODAY]
     rows += [(point.policy, point.gpu_hours, point.added_wait_p95_minutes, "setting") for point in settings]
-    pinned_rows = () if pinned is None else pinned.rows
-    rows += [(row.policy, row.gpu_hours_promised, row.added_wait_p95_minutes, "pinned") for row in pinned_rows]
     schema = {"policy": pl.String, "gpu_hours": pl.Float64, "added_wait_p95_minutes": pl.Float64, "kind": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row").drop_nulls("gpu_hours")
 
