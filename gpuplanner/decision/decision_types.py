@@ -14,7 +14,6 @@ from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_OWNED, OWNERSHI
 from gpuplanner.core.units_and_number_formats import count_text, day_text
 from gpuplanner.cost.period_costs import find_power_model, find_price, find_price_per_kwh, find_pue, load_price_book
 from gpuplanner.hardware.actuators import UNNEEDED_NODES_RETURNED, find_scenario_abilities, parse_ownership
-from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.hardware.power_carbon_and_prices import (
     GpuHourPrice,
     GpuPowerModel,
@@ -519,18 +518,6 @@ def count_powered_down_hours(scenario: Scenario, saved_gpu_hours: float) -> floa
     """Count the GPU-hours of a saving in which GPUs draw no power: all if nodes are powered down or returned."""
     abilities = find_scenario_abilities(scenario, history(scenario).fleet.gpu_model)
     return saved_gpu_hours if abilities.switches_nodes or abilities.returns == UNNEEDED_NODES_RETURNED else 0.0
-
-
-def find_usd_per_kwh(scenario: Scenario) -> float:
-    """Find the price of a kWh of the owner [USD]: the scenario's, else the catalogue's.
-
-    Examples
-    --------
-    >>> find_usd_per_kwh(Scenario(price_usd_per_kwh=0.2)), find_usd_per_kwh(Scenario())
-    (0.2, 0.122)
-    """
-    scenario_price = scenario.price_usd_per_kwh
-    return find_parameter("electricity_usd_per_kwh").value if scenario_price is None else scenario_price
 
 
 def find_stated_ownership(inventory: pl.DataFrame | None) -> str | None:
