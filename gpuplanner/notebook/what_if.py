@@ -96,7 +96,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
     at_once = True
 
     def __init__(self, scenario: Scenario, comparison: Comparison | None = None) -> None:
-        super().__init__(self._answer_scenario, answer_html, working="Reading the jobs ...")
+        super().__init__(self._answer_scenario, answer_html, working="Simulating ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         self.base, self.start = scenario, comparison
         self.fleet: PlannedFleet | None = None
