@@ -31,6 +31,8 @@ from gpuplanner.core.setting_rules_and_controls import (
 )
 from gpuplanner.core.units_and_number_formats import LOCALE_BY_NAME, SECONDS_PER_DAY
 
+RECOMMENDED = "recommended"
+"""Value of ``mig_layout`` for layouts that a recommendation may change."""
 PRICE_GROUP = "prices"
 """Group of scenario fields that change costs only, so that simulations need not run again."""
 FILE_PATH_FIELDS = ("projects", "price_book", "carbon_file", "quotas", "quotas_to_try")
@@ -185,6 +187,12 @@ class Scenario:
         "inventory keep their size and MIG layout; nodes beyond the inventory have MIG disabled.",
         range_rule(0, 100_000)
     )  # fmt: skip
+    gpus: int | None = setting(
+        "fleet", None,
+        "Fleet size to decide for, in whole nodes: waits, policies and costs of so many GPUs at the stated demand, "
+        "growth and wait limits, in the MIG layout that is recommended for the observed demand.",
+        range_rule(1, 1_000_000), unit="GPU", none="the recommended number", control=Slider("Fleet size", 8, 96, 8)
+    )  # fmt: skip
     gpus_per_node: int = setting("fleet", 8, "GPUs of a node that is not in the inventory.", range_rule(1, 128))
     history_days: int = setting(
         "demand", 56, "History that simulations, forecasts and bootstraps use.", minimum_rule(2), unit="days"
@@ -197,7 +205,7 @@ class Scenario:
     quantile: float = setting("demand", 0.9, "Demand quantile that the plan covers.", range_rule(0.05, 0.95))
     arrival_scale: float = setting(
         "demand", 1.0, "Factor on demand, for what-if questions: 1.2 plans for 20 % more jobs.", range_rule(0.05, 20),
-        control=Slider("Demand factor", 0.5, 2.0, 0.05, decimals=2)
+        control=Slider("Demand", 0.5, 2.0, 0.05, decimals=2)
     )  # fmt: skip
     actuator: str = setting(
         "actuator", "mig-manager",
@@ -209,6 +217,12 @@ class Scenario:
                     lambda value, _: value in PARTITIONER_BY_ACTUATOR, lambda: tuple(PARTITIONER_BY_ACTUATOR)),
         usual="slurm for Slurm data, mig-manager for Kubernetes", control=DropDown("Actuator"),
     )  # fmt: skip
+    mig_layout: str = setting(
+        "actuator", RECOMMENDED,
+        "MIG layouts: ``recommended`` partitions GPUs where that shortens waits or frees GPUs, ``today`` keeps the "
+        "layouts of the data.",
+        choice_rule(RECOMMENDED, "today"), control=DropDown("MIG partitioning")
+    )  # fmt: skip
     node_lead_s: float | None = setting(
         "actuator", None, "Median time from powering a node up until it accepts jobs.",
         range_rule(0, SECONDS_PER_DAY), unit="s", none="the catalog's value"
@@ -219,17 +233,16 @@ class Scenario:
         "ones their price, reserved ones nothing until the term ends.",
         SettingRule(f"one of {', '.join(OWNERSHIPS)}", lambda value, _: value in OWNERSHIPS, lambda: OWNERSHIPS),
         none="as in the inventory; without one, all three cases are reported",
-        control=DropDown("Ownership"),
     )  # fmt: skip
     max_added_wait_minutes: float = setting(
         "service", 10.0,
         "Maximum added queue wait of each job size, compared with today.",
         range_rule(0, 10_080, ", which is a week"), unit="minutes",
-        control=Slider("Maximum added wait", 0, 120, 1, decimals=1)
+        control=Slider("Maximum added wait", 0, 60, 1, decimals=0)
     )  # fmt: skip
     wait_percentile: float = setting(
         "service", 0.95, "Percentile of the queue wait whose increase must stay within the maximum.",
-        range_rule(0.5, 0.999), control=Slider("Jobs within the limit", 0.5, 0.99, 0.01)
+        range_rule(0.5, 0.999)
     )  # fmt: skip
     target_wait_minutes: float | None = setting(
         "service", None,
@@ -321,7 +334,8 @@ class Scenario:
         PRICE_GROUP, 0.0,
         "Your rate per GPU-hour for all GPUs, in the currency that ``currency`` names; 0: the price book, else the "
         "list price.",
-        SettingRule("at least 0", lambda value, _: 0 <= value <= 1e6), unit="per GPU-hour"
+        SettingRule("at least 0", lambda value, _: 0 <= value <= 1e6), unit="per GPU-hour",
+        control=Slider("GPU price", 0, 20, 0.01)
     )  # fmt: skip
     carbon_region: str = setting(PRICE_GROUP, "gcp:europe-west4", "Region of carbon factors, ``scope:region``.")
     pue: float = setting(
@@ -349,7 +363,7 @@ class Scenario:
     )  # fmt: skip
     price_usd_per_kwh: float | None = setting(
         PRICE_GROUP, None, "Electricity tariff of the owner, always in USD.", range_rule(0, 1000), unit="USD per kWh",
-        none="the catalog's value", control=Slider("Electricity", 0.0, 1.0, 0.01, decimals=3)
+        none="the catalog's value"
     )  # fmt: skip
     approved_by: str | None = setting(
         PRICE_GROUP, None, "Person who approved the recommendation, shown in reports and change bundles.",
@@ -358,7 +372,11 @@ class Scenario:
     purchase_lead_days: int = setting(
         "outlook", 90,
         "Time from order until GPUs accept jobs: purchases are recommended this far ahead.",
-        range_rule(0, 1095), unit="days", control=Slider("Order to delivery", 0, 365, 5)
+        range_rule(0, 1095), unit="days"
+    )  # fmt: skip
+    growth_per_week: float | None = setting(
+        "outlook", None, "Growth of the submitted work per week, as a share: 0.02 is 2 %.", range_rule(-0.5, 1),
+        none="as measured in the record", control=Slider("Growth per week", -0.02, 0.05, 0.005, decimals=3)
     )  # fmt: skip
     projects: str | None = setting(
         "outlook", None, "File of announced projects and holidays, ``projects.yaml``.", NOT_EMPTY_RULE,

@@ -408,10 +408,21 @@ def find_measure_against_waits(
     return None
 
 
-def list_changes_against_cause(model: WaitModel, cause: str) -> Iterator[ModelWithMeasure]:
+def list_changes_against_cause(
+    model: WaitModel, cause: str, layout: Mapping[str, int] | None = None
+) -> Iterator[ModelWithMeasure]:
     """Yield the measures against a cause of waiting that need no further GPUs, each with its wait model.
 
     Jobs take smaller profiles only if their use was measured; small jobs then leave whole nodes to large jobs.
+
+    Parameters
+    ----------
+    model : WaitModel
+        Observed jobs and nodes, and how jobs start.
+    cause : str
+        Cause of waiting.
+    layout : mapping of str to int, optional
+        GPUs by MIG profile of a repartition; None: those with the shortest waits.
     """
     inputs, queue = model.inputs, model.waits.queue
     pools = model.pools
@@ -420,13 +431,15 @@ def list_changes_against_cause(model: WaitModel, cause: str) -> Iterator[ModelWi
         binpacked_model = replace(model, waits=replace(model.waits, queue=replace(queue, spread=False)))
         yield ModelWithMeasure("pack", "Let jobs fill nodes one by one", binpacked_model, pools, today_units)
     if cause == CAUSES[WRONG_LAYOUT]:
-        yield from repartition(model, "repartition", "Repartition GPUs into the instances that jobs wait for", AS_TODAY)
+        yield from repartition(
+            model, "repartition", "Repartition GPUs into the instances that jobs wait for", AS_TODAY, layout
+        )
     has_measured_use = RIGHTSIZED in inputs.views and inputs.jobs["sm_activity"].count()
     if cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED]) and has_measured_use:
         views = inputs.views | {AS_TODAY: inputs.views[RIGHTSIZED]}
         rightsized_model = replace(model, inputs=replace(inputs, views=views))
         text = "Run jobs of low measured use on smaller profiles"
-        yield from repartition(rightsized_model, "rightsize", text, RIGHTSIZED)
+        yield from repartition(rightsized_model, "rightsize", text, RIGHTSIZED, layout)
     if cause == CAUSES[LIMITS]:
         free_model = model.without_limits()
         limits = tuple(find_raised_limits(model, free_model))
@@ -455,7 +468,9 @@ def find_raised_limits(model: WaitModel, free_model: WaitModel) -> Iterator[Rais
         yield RaisedGpuLimit(str(tenants[limit.tenant]), limit.gpus, math.ceil(peak - 1e-6))
 
 
-def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator[ModelWithMeasure]:
+def repartition(
+    model: WaitModel, action: str, text: str, view: str, best_layout: Mapping[str, int] | None = None
+) -> Iterator[ModelWithMeasure]:
     """Yield the measure that partitions today's GPUs into the MIG layout with the shortest waits, if there is one.
 
     GPUs that no profile needs go to the profile that has most GPUs.
@@ -468,11 +483,15 @@ def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator
         Action of the measure, and its description.
     view : str
         Requests that jobs make with the measure applied: as today, or rightsized.
+    best_layout : mapping of str to int, optional
+        GPUs by profile; None: those with the shortest waits.
     """
-    inputs, best_layout_counts = model.inputs, find_best_layout(model)
-    if best_layout_counts is None:
+    inputs = model.inputs
+    if best_layout is None and model.may_partition:
+        best_layout = find_best_layout(model)
+    if best_layout is None:
         return
-    total_gpus, layout, pools = int(inputs.fleet.gpus.sum()), dict(best_layout_counts), []
+    total_gpus, layout, pools = int(inputs.fleet.gpus.sum()), dict(best_layout), []
     layout[max(layout, key=lambda name: layout[name])] += total_gpus - sum(layout.values())
     for name in layout:
         profile = inputs.fleet.profiles.index(name)

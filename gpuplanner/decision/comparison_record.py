@@ -43,6 +43,7 @@ from gpuplanner.decision.decision_types import (
     count_powered_down_hours,
 )
 from gpuplanner.decision.explained_waits import WaitSummary, sum_waits
+from gpuplanner.decision.fleet_size_decision import OBSERVED, decide_fleet_size
 from gpuplanner.decision.policy_comparison import (
     EXCLUSION_REASON_BY_POLICY,
     MEANINGS,
@@ -329,7 +330,12 @@ def _add_energy(scenario: Scenario, row: PolicyRow, comparison: Comparison, toda
 def load_comparison(scenario: Scenario, report_trial: Callable[[str, PolicyRun], object] | None = None) -> Comparison:
     """Load the comparison of a scenario from disk, or simulate it; prices are ignored, as they change no simulation."""
     scenario = scenario.without_prices()
-    return record_comparison(scenario, decide(scenario, tell=report_trial))
+    if scenario.gpus is None:
+        return record_comparison(scenario, decide(scenario, report_trial))
+    base = load_comparison(scenario.but(**OBSERVED), report_trial)
+    if base.decision.action == "none":
+        return base
+    return record_comparison(scenario, decide_fleet_size(scenario, base.decision, base.wait_curve))
 
 
 @stage
@@ -497,15 +503,13 @@ def _column_types(row_class: type[JobSizeWaits | CurvePoint]) -> dict[str, Any]:
     return {field.name: polars_types[str(field.type)] for field in fields(row_class)}
 
 
-def frontier_frame(comparison: Comparison, pinned: Comparison | None = None) -> pl.DataFrame:
+def frontier_frame(comparison: Comparison) -> pl.DataFrame:
     """Return the points of a comparison as a table, today's fleet first.
 
     Parameters
     ----------
     comparison : Comparison
         Policies and settings to show.
-    pinned : Comparison, optional
-        A second comparison, shown as ``pinned``.
 
     Returns
     -------
@@ -516,8 +520,6 @@ def frontier_frame(comparison: Comparison, pinned: Comparison | None = None) -> 
     rows = [(row.policy, row.gpu_hours_promised, row.added_wait_p95_minutes, kind) for row, kind in kinds_of_rows]
     settings = [point for point in comparison.frontier if point.policy != TODAY]
     rows += [(point.policy, point.gpu_hours, point.added_wait_p95_minutes, "setting") for point in settings]
-    pinned_rows = () if pinned is None else pinned.rows
-    rows += [(row.policy, row.gpu_hours_promised, row.added_wait_p95_minutes, "pinned") for row in pinned_rows]
     schema = {"policy": pl.String, "gpu_hours": pl.Float64, "added_wait_p95_minutes": pl.Float64, "kind": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row").drop_nulls("gpu_hours")
 

@@ -19,7 +19,6 @@ from gpuplanner.hardware.actuators import (
     find_scenario_abilities,
     parse_ownership,
 )
-from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.hardware.power_carbon_and_prices import (
     GpuHourPrice,
     GpuPowerModel,
@@ -530,18 +529,6 @@ def find_fleet_abilities(scenario: Scenario, job_history: History) -> ActuatorAb
     """Find the abilities of a scenario's actuator on the fleet; ownership from the scenario, else the inventory."""
     stated_ownership = find_stated_ownership(job_history.trace.inventory)
     return find_scenario_abilities(scenario, job_history.fleet.gpu_model, ownership=stated_ownership)
-
-
-def find_usd_per_kwh(scenario: Scenario) -> float:
-    """Find the price of a kWh of the owner [USD]: the scenario's, else the catalogue's.
-
-    Examples
-    --------
-    >>> find_usd_per_kwh(Scenario(price_usd_per_kwh=0.2)), find_usd_per_kwh(Scenario())
-    (0.2, 0.122)
-    """
-    scenario_price = scenario.price_usd_per_kwh
-    return find_parameter("electricity_usd_per_kwh").value if scenario_price is None else scenario_price
 
 
 def find_stated_ownership(inventory: pl.DataFrame | None) -> str | None:

@@ -113,6 +113,18 @@ def fit_growth_per_week(weekly_gpu_hours: Floats) -> FittedGrowth:
     return FittedGrowth(WeeklyGrowth(math.expm1(slope), low, high), slopes)
 
 
+def state_growth(share_per_week: float) -> FittedGrowth:
+    """Return a growth that the planner states, without an interval.
+
+    Examples
+    --------
+    >>> round(state_growth(0.02).load_factor_after(7), 3)
+    1.02
+    """
+    weekly = WeeklyGrowth(share_per_week, share_per_week, share_per_week)
+    return FittedGrowth(weekly, np.full(4000, math.log1p(share_per_week)))
+
+
 def measure_headroom(
     model: WaitModel, fleet: NodeFleet, target: WaitTarget, growth: FittedGrowth
 ) -> MeasuredHeadroom | None:

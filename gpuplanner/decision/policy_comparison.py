@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.libraries_plugins_and_workers import POLICY_ENTRY_POINT_GROUP, load_plugins
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.stage_cache_and_data_folders import data_folder
+from gpuplanner.core.stage_cache_and_data_folders import data_folder, stage
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import (
     AUTOSCALED_POOLS,
@@ -534,6 +535,20 @@ def evaluate_policies(scenario: Scenario, tell: Callable[[str, PolicyRun], objec
         winner = next(judged for judged in meeting if judged.training_hours <= max_hours)
     return PolicyResults(scenario, job_history, inputs, arena, abilities, earlier, later, earlier_days, later_days,
                    evaluation_day is not None, today, tuple(judged_policies), winner)  # fmt: skip
+
+
+@stage
+def _fit_policies(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | None) -> PolicyResults:
+    """Evaluate the policies of a scenario, once for all fleet sizes, demands and wait limits that are asked of it."""
+    return evaluate_policies(scenario, tell)
+
+
+def load_fitted_policies(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | None = None) -> PolicyResults:
+    """Evaluate the policies of a scenario, or return them from memory, with a list of simulation runs of its own."""
+    results = _fit_policies(scenario, tell)
+    arena = copy.copy(results.arena)
+    arena.trials = list(arena.trials)
+    return replace(results, scenario=scenario, arena=arena)
 
 
 def explain_missed_limit(replayed_jobs: ReplayedJobs, run: PolicyRun, evaluated_jobs: Mask) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,8 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
-from gpuplanner.core.stage_cache_and_data_folders import data_folder, stage
+from gpuplanner.core.serialization import from_plain, to_json, to_plain
+from gpuplanner.core.stage_cache_and_data_folders import data_folder, disk_stage, stage
 from gpuplanner.core.units_and_number_formats import (
     HOURS_PER_WEEK,
     SECONDS_PER_HOUR,
@@ -22,9 +24,12 @@ from gpuplanner.core.units_and_number_formats import (
     percent_text,
 )
 from gpuplanner.decision.capacity_measures import (
+    RECOMMENDED_LAYOUT,
+    RaisedGpuLimit,
     Recommendation,
     TeamWaits,
     add_kept_units,
+    list_changes_against_cause,
     recommend,
     recommend_nothing,
     simulate_wait_curve,
@@ -45,6 +50,9 @@ from gpuplanner.decision.decision_types import (
     TODAY,
     CurvePoint,
     Decision,
+    Exhaustion,
+    Headroom,
+    JobSizeWaits,
     LayoutOnNodes,
     Measure,
     Saving,
@@ -52,14 +60,20 @@ from gpuplanner.decision.decision_types import (
     compute_impact,
 )
 from gpuplanner.decision.explained_waits import ExplainedWaits, take_jobs
-from gpuplanner.decision.headroom_and_growth import FittedGrowth, fit_growth_per_week, sum_weekly_work
+from gpuplanner.decision.headroom_and_growth import (
+    FittedGrowth,
+    MeasuredHeadroom,
+    fit_growth_per_week,
+    state_growth,
+    sum_weekly_work,
+)
 from gpuplanner.decision.policy_comparison import (
     POLICY_NAMES,
     PolicyResults,
     TuningJobs,
     estimate_weekly_saving,
-    evaluate_policies,
     find_simulation_obstacle,
+    load_fitted_policies,
     load_policy_simulation,
     summarize_policy_run,
 )
@@ -74,6 +88,7 @@ from gpuplanner.decision.policy_simulation_and_data_correction import (
     partition_nodes,
 )
 from gpuplanner.decision.requested_jobs import JobReplayInputs, classify_job_sizes
+from gpuplanner.decision.wait_causes import CAUSES
 from gpuplanner.decision.wait_curve import SizedPool, WaitModel, WaitTarget
 from gpuplanner.hardware.mig_layouts import format_layout
 from gpuplanner.ingest.dataset_folder import open_dataset
@@ -146,24 +161,22 @@ def decide(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | None =
         return DecisionBasis(make_correction_decision(scenario, correction))
     if (reason := find_simulation_obstacle(scenario)) is not None:
         return DecisionBasis(make_empty_decision(scenario, reason))
-    policy_contest = evaluate_policies(scenario, tell)
-    # The recommendation of the wait model does not depend on policies or on the actuator.
-    neutral = scenario.but(policies=None, actuator="mig-manager", ownership=None, node_lead_s=None)
-    recommendation, curve = recommend_from_waits(neutral)
-    course = sized_course = _plan_todays_nodes(policy_contest, recommendation)
+    policy_contest = load_fitted_policies(scenario, tell)
+    recommendation, curve = recommend_from_waits(without_policies(scenario))
+    course = sized_course = plan_todays_nodes(policy_contest, recommendation)
     # Nodes are not powered down if growth will exhaust the capacity soon.
     if recommendation.action in ("keep", "release") and not recommendation.late_sizes and not recommendation.order_gpus:
         larger, course = _power_down_idle_nodes(policy_contest, recommendation)
         if larger is not recommendation:
             recommendation, curve = larger, tuple(simulate_wait_curve(larger.model, larger))
-            sized_course = _plan_todays_nodes(policy_contest, larger)
-    decision = _build_decision(policy_contest, recommendation, course, curve)
-    policy_contest = _replace_with_recommended(policy_contest, recommendation, sized_course, course)
+            sized_course = plan_todays_nodes(policy_contest, larger)
+    decision = build_decision(policy_contest, recommendation, course, curve)
+    policy_contest = replace_with_recommended(policy_contest, recommendation, sized_course, course)
     rules = make_fleet_rules(policy_contest.asked_jobs, course.trial, policy_contest.abilities, course.policy)
     return DecisionBasis(decision, policy_contest, recommendation, curve, rules)
 
 
-def _replace_with_recommended(
+def replace_with_recommended(
     policy_results: PolicyResults, recommendation: Recommendation, sized_course: CourseOfAction, course: CourseOfAction
 ) -> PolicyResults:
     """Replace the policies of a comparison by their recommended settings.
@@ -211,6 +224,11 @@ def build_wait_model(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitMode
     return WaitModel(inputs, waits, *classify_job_sizes(inputs, waits.judged))
 
 
+def without_policies(scenario: Scenario) -> Scenario:
+    """Return a scenario for the wait model, whose recommendation does not depend on policies or on the actuator."""
+    return scenario.but(policies=None, actuator="mig-manager", ownership=None, node_lead_s=None)
+
+
 def read_wait_target(scenario: Scenario) -> WaitTarget:
     """Read the wait target of a scenario."""
     stated = scenario.target_wait_minutes
@@ -224,21 +242,112 @@ def fit_submitted_growth(job_history: History) -> FittedGrowth:
     return fit_growth_per_week(sum_weekly_work(jobs, observation_begins_at(job_history.trace), job_history.plan_start))
 
 
+KEPT_FIELDS = (
+    "action", "fleet_gpus", "gpus", "measures", "reason", "view", "service", "late_sizes", "limits",
+    "waiting_hours_per_gpu_hour", "target_gpus", "exhaustion", "order_gpus",
+)  # fmt: skip
+"""Fields of a recommendation that its record has as they are."""
+
+
+@dataclass(frozen=True)
+class RecommendationRecord:
+    """Recommendation on disk, from which it is rebuilt without a search: the fields of :class:`Recommendation`.
+
+    - ``units``: Nodes of each pool, or GPUs of each MIG profile.
+    - ``profiles``: MIG profiles of the pools, where GPUs may move between them.
+    - ``headroom``, ``load_factors``: Headroom, and its load factors in resampled records.
+    - ``waits_of_teams``: Team (None: all jobs), mean queue wait today and as recommended [min].
+    - ``curve``: Wait curve.
+    """
+
+    action: str
+    fleet_gpus: int
+    gpus: int
+    measures: tuple[Measure, ...]
+    reason: str | None
+    view: str
+    service: tuple[JobSizeWaits, ...]
+    late_sizes: tuple[str, ...]
+    limits: tuple[RaisedGpuLimit, ...]
+    waiting_hours_per_gpu_hour: float | None
+    target_gpus: int
+    exhaustion: Exhaustion
+    order_gpus: int
+    units: tuple[int, ...]
+    profiles: tuple[str, ...]
+    headroom: Headroom | None
+    load_factors: tuple[float, ...]
+    waits_of_teams: tuple[tuple[str | None, float, float], ...]
+    curve: tuple[CurvePoint, ...]
+
+    def restore(self, model: WaitModel, growth: FittedGrowth) -> Recommendation:
+        """Return the recommendation for the wait model of the record and its growth."""
+        layout = dict(zip(self.profiles, self.units, strict=True)) if self.profiles else None
+        changes = (change for cause in (*CAUSES, "") for change in list_changes_against_cause(model, cause, layout))
+        changed = None
+        if self.action not in ("none", "keep", "release", "buy"):
+            changed = next(change for change in changes if change.action == self.action)
+        headroom = None if self.headroom is None else MeasuredHeadroom(self.headroom, np.array(self.load_factors))
+        return Recommendation(
+            **{name: getattr(self, name) for name in KEPT_FIELDS}, growth=growth, headroom=headroom,
+            model=model if changed is None else changed.model, pools=model.pools if changed is None else changed.pools,
+            units=self.units, team_waits={team: (today, new) for team, today, new in self.waits_of_teams},
+        )  # fmt: skip
+
+
+@stage
+def load_wait_model(scenario: Scenario) -> tuple[WaitModel, FittedGrowth, float]:
+    """Build the wait model of a scenario, with the growth and the share of jobs that share GPUs without MIG [0-1]."""
+    job_history, inputs, arena, _ = load_policy_simulation(scenario)
+    model = build_wait_model(inputs, arena.waits)
+    growth = fit_submitted_growth(job_history)
+    if scenario.growth_per_week is not None:
+        growth = state_growth(scenario.growth_per_week)
+    may_partition = scenario.mig_layout == RECOMMENDED_LAYOUT
+    return replace(model, may_partition=may_partition), growth, job_history.shared_share
+
+
 @stage
 def recommend_from_waits(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, ...]]:
-    """Recommend measures by the wait model, and compute the wait curve.
+    """Recommend measures by the wait model, and compute the wait curve; both are read from disk where they are known.
 
     There is no recommendation where the list of jobs may be incomplete, or jobs share GPUs without MIG.
     """
-    job_history, inputs, arena, _ = load_policy_simulation(scenario)
-    model, growth = build_wait_model(inputs, arena.waits), fit_submitted_growth(job_history)
+    record = _record_recommendation(scenario)
+    model, growth, _ = load_wait_model(scenario)
+    return record.restore(model, growth), record.curve
+
+
+@disk_stage(
+    "recommendations",
+    lambda record: to_json(to_plain(record)).encode(),
+    lambda content: from_plain(RecommendationRecord, json.loads(content)),
+)
+def _record_recommendation(scenario: Scenario) -> RecommendationRecord:
+    """Find the recommendation of the wait model and its wait curve."""
+    recommendation, curve = _recommend(scenario)
+    names, headroom = recommendation.model.inputs.fleet.profiles, recommendation.headroom
+    is_movable = recommendation.pools[0].movable
+    return RecommendationRecord(
+        **{name: getattr(recommendation, name) for name in KEPT_FIELDS},
+        units=tuple(int(count) for count in recommendation.units),
+        profiles=tuple(names[pool.profiles[0]] for pool in recommendation.pools) if is_movable else (),
+        headroom=None if headroom is None else headroom.headroom,
+        load_factors=() if headroom is None else tuple(headroom.factors.tolist()),
+        waits_of_teams=tuple((team, *waits) for team, waits in recommendation.team_waits.items()), curve=curve,
+    )  # fmt: skip
+
+
+def _recommend(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, ...]]:
+    """Search for the measures of :func:`recommend_from_waits`, and simulate the wait curve."""
+    model, growth, shared_share = load_wait_model(scenario)
     reason = None
     teams = team_rows(scenario)  # as the report states it
     unallocated_hours, all_hours = teams[-1].allocated_gpu_hours, sum(row.allocated_gpu_hours for row in teams)
     if (allocated := 1 - unallocated_hours / max(all_hours, 1e-9)) < MIN_COMPLETE_LIST_SHARE:
         share = percent_text(allocated, ".1f")
         reason = f"jobs were allocated {share} of the GPU-hours: the list of jobs may be incomplete"
-    elif job_history.shared_share > MAX_LEFT_OUT_SHARE:
+    elif shared_share > MAX_LEFT_OUT_SHARE:
         reason = "jobs share their GPUs without MIG, which the simulation does not follow"
     if reason is not None:
         return recommend_nothing(model, reason, growth), ()
@@ -246,7 +355,6 @@ def recommend_from_waits(scenario: Scenario) -> tuple[Recommendation, tuple[Curv
     return recommendation, () if recommendation.action == "none" else tuple(simulate_wait_curve(model, recommendation))
 
 
-@stage
 def simulate_fleet_sizes(scenario: Scenario, gpus: tuple[int, ...]) -> tuple[CurvePoint, ...]:
     """Simulate the queue waits on fleets of some sizes, with today's and with the recommended layout.
 
@@ -266,7 +374,7 @@ def simulate_fleet_sizes(scenario: Scenario, gpus: tuple[int, ...]) -> tuple[Cur
     ScenarioError
         If the data do not support a simulation of waits.
     """
-    neutral = scenario.but(policies=None, actuator="mig-manager", ownership=None, node_lead_s=None)
+    neutral = without_policies(scenario)
     obstacle = find_simulation_obstacle(scenario)
     if obstacle is None:
         recommendation, _ = recommend_from_waits(neutral)
@@ -275,11 +383,10 @@ def simulate_fleet_sizes(scenario: Scenario, gpus: tuple[int, ...]) -> tuple[Cur
         raise ScenarioError(
             "wait curve", "data that a replay reproduces", obstacle, "See the missing data of decide()."
         )
-    _, inputs, arena, _ = load_policy_simulation(neutral)
-    return tuple(simulate_wait_curve(build_wait_model(inputs, arena.waits), recommendation, gpus))
+    return tuple(simulate_wait_curve(load_wait_model(neutral)[0], recommendation, gpus))
 
 
-def _build_decision(
+def build_decision(
     results: PolicyResults, recommendation: Recommendation, course: CourseOfAction, curve: Sequence[CurvePoint]
 ) -> Decision:
     """Build the decision from the recommendation and the chosen course of action.
@@ -315,7 +422,7 @@ def _build_decision(
     return add_texts(decision, results, recommendation, course.trial, curve)
 
 
-def _plan_todays_nodes(results: PolicyResults, recommendation: Recommendation) -> CourseOfAction:
+def plan_todays_nodes(results: PolicyResults, recommendation: Recommendation) -> CourseOfAction:
     """Apply the recommendation to today's nodes, all of them powered on, and simulate the resulting fleet."""
     inputs, arena, action = results.asked_jobs, results.arena, recommendation.action
     fleet = inputs.nodes.total
@@ -342,7 +449,7 @@ def _power_down_idle_nodes(
 ) -> tuple[Recommendation, CourseOfAction]:
     """Add the winning policy to the recommendation, if it saves clearly more."""
     winner, inputs, arena = results.winner, results.asked_jobs, results.arena
-    course, fleet = _plan_todays_nodes(results, recommendation), inputs.nodes.total
+    course, fleet = plan_todays_nodes(results, recommendation), inputs.nodes.total
     if winner.trial is None or winner.policy not in ACTION_BY_IDLE_POLICY:
         return recommendation, course
     extra_units, trial = 0, winner.trial
@@ -358,7 +465,7 @@ def _power_down_idle_nodes(
         target, days = read_wait_target(results.scenario), results.scenario.purchase_lead_days
         model, growth = recommendation.model, recommendation.growth
         recommendation = recommend(model, target, growth, lead_days=days, extra_units=extra_units)
-        course = _plan_todays_nodes(results, recommendation)
+        course = plan_todays_nodes(results, recommendation)
     gpus, mean = min(arena.peak_gpus(trial), course.gpus), fleet - (saving.value or 0.0) / HOURS_PER_WEEK
     text = {
         POWER_DOWN_IDLE: "Power idle nodes down", AUTOSCALED_POOLS: "Scale node pools with the requests of jobs",

@@ -22,12 +22,10 @@ from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, SECONDS_PER
 from gpuplanner.cost.period_costs import Money, money
 from gpuplanner.decision.comparison_record import (
     Comparison,
-    PolicyRow,
     compare_policies,
     make_policy_table,
     make_wait_curve_table,
     make_wait_table,
-    reprice_comparison,
 )
 from gpuplanner.decision.decision_text import make_correction_decision, make_empty_decision
 from gpuplanner.decision.decision_types import (
@@ -36,8 +34,6 @@ from gpuplanner.decision.decision_types import (
     TODAY,
     Decision,
     MissingEvidence,
-    Saving,
-    find_fleet_abilities,
     find_stated_ownership,
 )
 from gpuplanner.decision.layout_planning import (
@@ -48,7 +44,6 @@ from gpuplanner.decision.layout_planning import (
     plan_study_layouts,
     table_weekly_fewest_gpus,
 )
-from gpuplanner.decision.policy_comparison import POLICIES, SHORT_NAMES
 from gpuplanner.decision.policy_simulation_and_data_correction import count_lost_rows, find_correction, has_run_jobs
 from gpuplanner.decision.quota_and_placement_comparison import (
     compare_placements,
@@ -76,104 +71,6 @@ from gpuplanner.usage.requested_demand import pool_demand
 from gpuplanner.usage.rightsizing import requested_and_used
 from gpuplanner.usage.study_fleet import explain_full_gpus
 from gpuplanner.usage.study_history import History, history, observation_ends_at
-
-
-def estimate_coarsely(comparison: Comparison, base_scenario: Scenario, scenario: Scenario) -> Comparison:
-    """Estimate the comparison of another scenario from a known comparison, without simulation.
-
-    Limit, load and actuator select among the settings that were tried, on the training window; more jobs keep nodes on
-    for longer; prices are scaled. The exact result may find settings in between, and evaluates on other days: a coarse
-    one has no interval.
-
-    Parameters
-    ----------
-    comparison : Comparison
-        Comparison of `base_scenario`.
-    base_scenario : Scenario
-        Scenario that was simulated.
-    scenario : Scenario
-        Scenario to estimate.
-
-    Returns
-    -------
-    Comparison
-    """
-    decision = comparison.decision
-    if comparison.today is None or decision.action == "none":
-        return comparison
-    names = ("max_added_wait_minutes", "actuator", "arrival_scale")
-    if any(getattr(base_scenario, name) != getattr(scenario, name) for name in names):
-        load_factor = scenario.arrival_scale / base_scenario.arrival_scale
-        comparison = _choose_within_limit(_scale_to_demand(comparison, load_factor), scenario)
-    decision = replace(
-        comparison.decision, purchase_lead_days=scenario.purchase_lead_days,
-        actuator=scenario.actuator, confidence=("Coarse, from settings that were tried: the exact answer follows.",),
-    )  # fmt: skip
-    return reprice_comparison(scenario, replace(comparison, decision=decision))
-
-
-def _choose_within_limit(comparison: Comparison, scenario: Scenario) -> Comparison:
-    """Choose for each policy of the actuator the cheapest setting within the limit, and the cheapest policy."""
-    assert comparison.today is not None
-    minutes = scenario.max_added_wait_minutes
-    before = comparison.today.gpu_hours_promised or comparison.today.gpu_hours or 0.0
-    job_history = history(scenario)
-    fleet, abilities = job_history.fleet, find_fleet_abilities(scenario, job_history)
-    rows = []
-    for row in comparison.policies:
-        reason = POLICIES[row.policy].find_obstacle(abilities, fleet) if row.policy in POLICIES else None
-        if reason is None:
-            possible = row if row.performable else replace(row, reason=None, performable=True)
-            rows.append(_choose_setting_within(possible, comparison, minutes))
-        else:
-            rows.append(replace(row, meets_target=False, reason=reason, performable=False))
-    fitting = [row for row in rows if row.meets_target and row.gpu_hours is not None and row.gpu_hours < before]
-    best = min(fitting, key=lambda row: (row.gpu_hours or 0.0, row.policy), default=None)
-    if best is None or best.gpu_hours is None:
-        policy, saving = TODAY, Saving(None, reason=_none_within(minutes))
-        sentence = f"At {minutes:g} minutes nothing that was tried frees capacity."
-    else:
-        policy, saving = best.policy, Saving(before - best.gpu_hours)
-        sentence = (
-            f"At {minutes:g} minutes about {before - best.gpu_hours:,.0f} GPU-hours per week are freed: "
-            f"{SHORT_NAMES.get(policy, policy)}."
-        )
-    decision = replace(comparison.decision, sentence=sentence, policy=policy, saving=saving, next_steps=())
-    today = replace(comparison.today, gpu_hours=before)
-    return replace(comparison, decision=decision, minutes=minutes, today=today, policies=tuple(rows))
-
-
-def _choose_setting_within(row: PolicyRow, comparison: Comparison, minutes: float) -> PolicyRow:
-    """Row of a policy by the cheapest of its settings within a maximum added wait [min]."""
-    points = [point for point in comparison.frontier if point.policy == row.policy]
-    tried = [(point.gpu_hours, point.added_wait_p95_minutes) for point in points]
-    if row.gpu_hours_promised is not None and row.added_wait_p95_minutes is not None:
-        # Cheaper settings within the limit that were not chosen miss the limit on single days.
-        taken = row.gpu_hours_promised
-        tried = [(hours, added) for hours, added in tried if hours >= taken or added > comparison.minutes]
-        tried.append((taken, row.added_wait_p95_minutes))
-    within_it = [point for point in tried if point[1] <= minutes]
-    if not within_it:
-        return replace(row, meets_target=False, reason=row.reason or _none_within(minutes))
-    hours, added = min(within_it)
-    return replace(row, gpu_hours=hours, added_wait_p95_minutes=added, meets_target=True, reason=None)
-
-
-def _none_within(minutes: float) -> str:
-    """Format the reason that no setting meets a maximum added wait [min]."""
-    return f"no setting that was tried adds at most {minutes:g} minutes"
-
-
-def _scale_to_demand(comparison: Comparison, load_factor: float) -> Comparison:
-    """Scale the provisioned GPU-hours of settings with the load; today's fleet is provisioned at any load."""
-    tried = (point for point in comparison.frontier if point.policy != TODAY)
-    points = tuple(replace(point, gpu_hours=load_factor * point.gpu_hours) for point in tried)
-    rows = tuple(
-        replace(row, gpu_hours_promised=row.gpu_hours_promised and load_factor * row.gpu_hours_promised)
-        for row in comparison.policies
-    )
-    return replace(comparison, frontier=points, policies=rows)
-
 
 SLURM, KUBERNETES = "Slurm", "Kubernetes"
 """Names of the schedulers."""

@@ -190,12 +190,14 @@ class WaitModel:
     - ``waits``: Queue model and explained waits.
     - ``size_of_job``, shape (n_jobs,): Number of the size class of each job.
     - ``size_names``: Names of the size classes.
+    - ``may_partition``: Whether measures may change MIG layouts.
     """
 
     inputs: JobReplayInputs
     waits: ExplainedWaits
     size_of_job: Ints
     size_names: tuple[str, ...] = ()
+    may_partition: bool = True
 
     @property
     def sizes(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from typing import Any
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.errors import ScenarioError, resolve_name
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.stage_cache_and_data_folders import data_folder
 from gpuplanner.core.units_and_number_formats import (
     UNALLOCATED_LABEL,
     UNALLOCATED_TEAM,
@@ -24,6 +26,7 @@ from gpuplanner.core.units_and_number_formats import (
 )
 from gpuplanner.cost.cost_review import JOB_COST_GROUPS, CostReview, cost_review
 from gpuplanner.decision.study import Study
+from gpuplanner.decision.study_pipeline import read_usual_actuator
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.notebook.dataset_and_quota_panels import ExplorePanel, make_explore_panel
@@ -32,7 +35,7 @@ from gpuplanner.notebook.views_and_panels import View, answer_or_card
 from gpuplanner.report import dataset_sections
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset, public_traces
 from gpuplanner.usage.grouped_usage import UsageFilter, group_ledger, group_utilization, group_waits
 from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at
 
@@ -333,8 +336,15 @@ class Cluster:
 
     def scenario(self, **changes: Any) -> Scenario:  # noqa: ANN401 - fields of a scenario
         """Return the scenario of this cluster with other field values."""
-        own_fields = {"data": self.data, "tz": self.inbox.tz, "gpu_model": self.inbox.gpu_model}
+        own_fields: dict[str, Any] = {"data": self._folder, "tz": self.inbox.tz, "gpu_model": self.inbox.gpu_model}
+        with contextlib.suppress(OSError, GpuPlannerError):
+            own_fields["actuator"] = read_usual_actuator(data_folder(self._folder))
         return Scenario(**own_fields | changes)
+
+    @cached_property
+    def _folder(self) -> str:
+        """Folder or ``"sample"``; a public trace is written to a temporary folder, since scenarios read folders."""
+        return str(self.save(_temporary_folder())) if self.data in public_traces() else self.data
 
     def save(self, folder: str | Path) -> Path:
         """Write the tables as a dataset folder, which :func:`open` reads again."""
@@ -416,7 +426,10 @@ StudySource = str | Path | Cluster | Scenario | Study
 
 
 def make_scenario(data: StudySource, changes: Mapping[str, Any]) -> Scenario:
-    """Make a scenario of a name, a folder, a cluster, a scenario or a study, with other field values."""
+    """Make a scenario of a name, a folder, a cluster, a scenario or a study, with other field values.
+
+    For a name, a folder or a cluster the actuator is that of the scheduler in the data.
+    """
     if isinstance(data, Cluster):
         return data.scenario(**changes)
     scenario = data if isinstance(data, Scenario) else getattr(data, "scenario", None)
@@ -425,4 +438,10 @@ def make_scenario(data: StudySource, changes: Mapping[str, Any]) -> Scenario:
     if not isinstance(data, str | Path):
         example = "write for example 'sample' or gp.Scenario(data='sample')"
         raise TypeError(f"expected a name, a folder, a cluster, a scenario or a study; got {data!r}: {example}")
-    return Scenario(**{"data": str(data)} | dict(changes))
+    name = str(data)
+    if name in public_traces():
+        return open(name).scenario(**changes)
+    stated = {"data": name} | dict(changes)
+    with contextlib.suppress(OSError, GpuPlannerError):
+        stated = {"actuator": read_usual_actuator(data_folder(name))} | stated
+    return Scenario(**stated)

@@ -19,6 +19,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import Comparison, compare_policies, make_policy_table, make_wait_curve_table
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import make_cause_table
+from gpuplanner.decision.fleet_size_decision import compare_paired_waits, find_sized_fleet
 from gpuplanner.decision.gpu_reconciliation import reconcile_gpus
 from gpuplanner.decision.pool_decisions import ComparedFleet
 from gpuplanner.decision.quota_and_placement_comparison import (
@@ -33,7 +34,7 @@ from gpuplanner.decision.team_fairness import assess_fairness
 from gpuplanner.notebook.cluster import Cluster, StudySource, make_scenario
 from gpuplanner.notebook.dataset_and_quota_panels import ALL_GPU_MODELS, GpuModelPanel, SharingPanel
 from gpuplanner.notebook.views_and_panels import View, answer_or_card
-from gpuplanner.notebook.what_if import WhatIf, whatif
+from gpuplanner.notebook.what_if import WhatIf
 from gpuplanner.report import html_page as page
 from gpuplanner.report import monthly_sections
 from gpuplanner.report.change_bundle import write_handover_folder
@@ -411,7 +412,7 @@ class StudyView:
 
     def whatif(self) -> WhatIf:
         """Make the what-if panel of this scenario."""
-        return whatif(self.scenario)
+        return WhatIf(self.scenario, self.comparison)
 
     def but(self, **changes: Any) -> StudyView:  # noqa: ANN401 - fields of a scenario
         """Decide for the scenario with other field values; what does not depend on them is reused."""
@@ -439,7 +440,9 @@ def decide(data: StudySource = "sample", **changes: Any) -> StudyView:  # noqa: 
     data : str, Path, Cluster or Scenario
         Name or folder of a dataset, a cluster, or a scenario.
     **changes
-        Fields of a :class:`Scenario`, such as ``month="2026-02"`` or ``max_added_wait_minutes=5``.
+        Fields of a :class:`Scenario`, such as ``month="2026-02"`` or ``max_added_wait_minutes=5``. With ``gpus=56``
+        the decision is for a fleet of that size, in whole nodes: its headline names the job size that misses its wait
+        limit, if one does, and by how much.
 
     Returns
     -------
@@ -535,19 +538,22 @@ def wait_curve(data: StudySource = "sample", *, gpus: Sequence[int] = (), **chan
     return answer_or_card("Queue wait by number of GPUs", simulate)
 
 
-def compare(*studies: Study | StudyView | Scenario | Cluster | str) -> View:
-    """Show decisions side by side: GPUs, capacity freed, financial impact and queue wait.
+def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path) -> View:
+    """Show decisions side by side: GPUs, capacity freed, financial impact and queue wait, with paired intervals.
 
     Parameters
     ----------
-    *studies : StudyView, Scenario, Cluster or str
-        Two or more; for a scenario, a cluster or a name its policies are compared first.
+    *studies : StudyView, Scenario, Cluster, str or Path
+        Two or more: studies, folders of saved ones, or a scenario, a cluster, a name or a folder of a dataset, whose
+        policies are compared first.
 
     Returns
     -------
     View
         ``df``: one row for each, with what differs from the first, and numbers: ``gpus``,
-        ``freed_gpu_hours_per_week`` with its 90 % interval, ``usd_per_week``, ``p95_wait_minutes``.
+        ``freed_gpu_hours_per_week`` with its 90 % interval, ``usd_per_week``, ``p95_wait_minutes``;
+        ``p95_difference_minutes``, ``_low``, ``_high``: its difference to the first, and the 80 % interval of the
+        difference on the same jobs with the same random draws. Null where the jobs are not the same.
 
     Raises
     ------
@@ -563,13 +569,21 @@ def compare(*studies: Study | StudyView | Scenario | Cluster | str) -> View:
     """
     if len(studies) < 2:
         raise ScenarioError("compare", "two or more decisions", str(len(studies)), "Pass another one.")
-    views = [study if isinstance(study, StudyView | Study) else decide(study) for study in studies]
+    views = [_open_or_decide(study) for study in studies]
     first = views[0].scenario
+    fleets = [find_sized_fleet(view.scenario, view.comparison.decision) for view in views]
     rows = []
     for number, view in enumerate(views, start=1):
         changes = first.diff(view.scenario)
         text = ", ".join(f"{name}={new}" for name, (_, new) in changes.items())
-        rows.append({"study": f"{number}: {text or first.name}"} | _decision_numbers(view.comparison))
+        numbers = {"study": f"{number}: {text or first.name}"} | _decision_numbers(view.comparison)
+        size = views[0].comparison.decision.longest_waiting
+        is_paired = all(getattr(first, name) == getattr(view.scenario, name) for name in SAME_JOBS_FIELDS)
+        base, other = fleets[0], fleets[number - 1]
+        if number > 1 and size is not None and is_paired and base is not None and other is not None:
+            difference = compare_paired_waits(base, other).get(size.size, (None, None, None))
+            numbers |= dict(zip(PAIRED_COLUMNS, difference, strict=True))
+        rows.append(numbers)
     frame = pl.DataFrame(rows, schema=_COMPARED_COLUMNS, orient="row")
     labels = frame["study"].to_list()
     texts = pl.DataFrame(
@@ -584,11 +598,25 @@ def compare(*studies: Study | StudyView | Scenario | Cluster | str) -> View:
     return View(page.section("Side by side", page.table(texts, caption="Decisions side by side")), frame)
 
 
+SAME_JOBS_FIELDS = ("data", "month", "gpu_model", "pool", "history_days")
+"""Fields of two scenarios that are equal if both are about the same jobs."""
+PAIRED_COLUMNS = ("p95_difference_minutes", "p95_difference_low", "p95_difference_high")
+"""Columns of the difference of the p95 wait to the first decision, on the size that waits longest there."""
+
+
+def _open_or_decide(study: Study | StudyView | Scenario | Cluster | str | Path) -> Study | StudyView:
+    """Return a study, open the folder of a saved one, or decide for anything else."""
+    if isinstance(study, StudyView | Study):
+        return study
+    is_saved = isinstance(study, str | Path) and (Path(study) / "study.json").is_file()
+    return open_study(study) if is_saved else decide(study)  # type: ignore[arg-type]
+
+
 _COMPARED_COLUMNS = {
     "study": pl.String, "action": pl.String, "installed_gpus": pl.Int64, "gpus": pl.Int64,
     "freed_gpu_hours_per_week": pl.Float64, "freed_low": pl.Float64, "freed_high": pl.Float64,
     "usd_per_week": pl.Float64, "p95_wait_minutes_today": pl.Float64, "p95_wait_minutes": pl.Float64,
-    "longest_waiting_size": pl.String, "exhausted_on": pl.String,
+    "longest_waiting_size": pl.String, "exhausted_on": pl.String, **dict.fromkeys(PAIRED_COLUMNS, pl.Float64),
 }  # fmt: skip
 """Columns of the table of decisions side by side; the waits are those of the size that waits longest."""
 

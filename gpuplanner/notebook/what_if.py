@@ -1,414 +1,435 @@
-"""What-if panel: controls of a scenario, with the recommendation for their settings."""
+"""What-if panel: controls of a fleet at the left, the answer for their settings at the right."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import math
+import time
+from collections.abc import Mapping
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
-from gpuplanner import report as plots
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.setting_rules_and_controls import Setting, Slider, settings_of
-from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT, day_text, figure_text
-from gpuplanner.decision.comparison_record import (
-    Comparison,
-    PolicyRow,
-    compare_policies,
-    format_wait_target,
-    frontier_frame,
-)
-from gpuplanner.decision.decision_types import find_usd_per_kwh
-from gpuplanner.decision.policy_comparison import MEANINGS, SHORT_NAMES
-from gpuplanner.decision.study_pipeline import estimate_coarsely
+from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, MISSING_VALUE_TEXT, percent_text, wait_text
+from gpuplanner.cost.period_costs import find_price
+from gpuplanner.decision.comparison_record import Comparison, PolicyRow, compare_policies, reprice_comparison
+from gpuplanner.decision.policy_comparison import SHORT_NAMES
 from gpuplanner.notebook.cluster import StudySource, make_scenario
-from gpuplanner.notebook.views_and_panels import (
-    BackgroundPanel,
-    button,
-    control_style,
-    dropdown,
-    on_change,
-    slider,
-    table_html,
-    write_and_link,
+from gpuplanner.notebook.views_and_panels import BackgroundPanel, button, on_change, write_and_link
+from gpuplanner.notebook.what_if_answer import (
+    PanelAnswer,
+    answer_html,
+    estimate_answer,
+    exact_answer,
+    list_able_actuators,
 )
 from gpuplanner.report.change_bundle import write_handover_folder
 from gpuplanner.usage.study_history import history
 
 if TYPE_CHECKING:
     from gpuplanner.decision.policy_simulation_and_data_correction import PolicyRun
+    from gpuplanner.usage.study_fleet import PlannedFleet
 
-
-ANSWER_STYLE_SHEET = """<style>
-.gpuplanner-answer img { max-width: 100%; height: auto; }
-.gpuplanner-answer .stale { opacity: .45; }
-.gpuplanner-answer table { border-collapse: collapse; margin: .6em 0; }
-.gpuplanner-answer :is(th, td) { padding: .2em .5em; text-align: right; vertical-align: top; }
-.gpuplanner-answer td { overflow-wrap: anywhere; min-width: 6em; }
-.gpuplanner-answer tbody th { text-align: left; font-weight: normal; }
-.gpuplanner-answer tbody tr:nth-child(odd) { background: rgba(128, 128, 128, .08); }
-</style>"""
-"""Style element of the panel's answers."""
-
-
-@dataclass(frozen=True)
-class PanelAnswer:
-    """Result that the what-if panel shows for a scenario.
-
-    - ``scenario``: Settings of the controls.
-    - ``comparison``: Policies and decision.
-    - ``policy``: Policy whose figures are shown; None: the recommended one.
-    - ``picture``: HTML of :func:`frontier_html`.
-    """
-
-    scenario: Scenario
-    comparison: Comparison
-    policy: str | None = None
-    picture: str = ""
-
-    @property
-    def row(self) -> PolicyRow | None:
-        """Row of the shown policy in the comparison; None if it was not compared."""
-        return self.comparison.find_row(self.policy or self.comparison.winner)
-
-
-def frontier_html(comparison: Comparison, pinned_comparison: Comparison) -> str:
-    """Render the chart of policies by GPU-hours and added wait as HTML, with those of the pinned answer as outlines."""
-    frame = frontier_frame(comparison, None if pinned_comparison == comparison else pinned_comparison)
-    return _draw_frontier(tuple(frame.iter_rows()), tuple(frame.schema.items()), comparison.minutes, comparison.winner)
-
-
-@functools.lru_cache(maxsize=16)
-def _draw_frontier(
-    points: tuple[tuple[object, ...], ...],
-    columns: tuple[tuple[str, pl.DataType], ...],
-    minutes: float,
-    winner: str,
-) -> str:
-    """Draw the chart of policies from hashable points; cached, since prices and ownership do not change it.
-
-    Parameters
-    ----------
-    points : tuple of tuple
-        Rows of the frontier table.
-    columns : tuple of tuple of str and polars.DataType
-        Its schema.
-    minutes : float
-        Maximum added wait. [min]
-    winner : str
-        Recommended policy.
-    """
-    frame = pl.DataFrame(points, schema=dict(columns), orient="row")
-    return plots.chart_to_html(plots.plot_frontier(frame, limit=minutes, best=winner, names=SHORT_NAMES))
-
-
-def answer_html(answer: PanelAnswer, pinned_answer: PanelAnswer, *, stale: bool = False) -> str:
-    """Render an answer as HTML: decision, chart of policies, and a table of numbers beside those of the pinned answer.
-
-    Parameters
-    ----------
-    answer, pinned_answer : PanelAnswer
-        Shown and pinned answer.
-    stale : bool
-        Draw the chart pale, since it is that of the answer before.
-    """
-    columns = {"answer": _answer_figures(answer)}
-    if (pinned_figures := _answer_figures(pinned_answer)) != columns["answer"]:
-        columns = {"pinned": pinned_figures, "what if": _answer_figures(answer)}
-    names = list(dict.fromkeys(name for figures in columns.values() for name in figures))
-    rows = ([name, *(figures.get(name, MISSING_VALUE_TEXT) for figures in columns.values())] for name in names)
-    decision, css_class = answer.comparison.decision, "stale" * stale
-    steps = "".join(f"<li>{escape(step.text)}</li>" for step in decision.next_steps)
-    next_steps = f"<details><summary>Next steps</summary><ol>{steps}</ol></details>" if steps else ""
-    confidence, impact = " ".join(decision.confidence), escape(decision.financial_impact.basis).replace("\n", "<br>")
-    return (
-        f"{ANSWER_STYLE_SHEET}<div class='gpuplanner-answer'><p><b>{escape(decision.sentence)}</b></p>"
-        f"<p>{escape(format_wait_target(answer.comparison))}</p><div class='{css_class}'>{answer.picture}</div>"
-        f"{table_html(['', *columns], rows)}{next_steps}"
-        f"<p>{escape(confidence)}</p><p>{impact}</p></div>"
-    )
-
-
-def _answer_figures(answer: PanelAnswer) -> dict[str, str]:
-    """Format the numbers of an answer as texts by label: of the decision, then of the shown policy."""
-    comparison, row = answer.comparison, answer.row
-    decision, exhaustion_date = comparison.decision, comparison.exhaustion.date
-    wait, saving = MISSING_VALUE_TEXT, decision.saving
-    if (longest := decision.longest_waiting) is not None:
-        wait = _format_mean_with_interval(longest.recommended_p95_minutes, longest.low, longest.high)
-    cells = {
-        "action": decision.action.replace("_", " "),
-        "peak GPUs": f"{decision.gpus:,} of {decision.fleet_gpus:,}",
-        "capacity freed [GPU h a week]": _format_mean_with_interval(saving.value, saving.low, saving.high),
-        "financial impact [USD a week]": figure_text(decision.financial_impact.usd_per_week, ",.0f"),
-        "p95 queue wait, job size with the longest [min]": wait,
-        "capacity exhausted": MISSING_VALUE_TEXT if exhaustion_date is None else day_text(exhaustion_date),
-    }
-    if row is None:
-        return cells | {
-            "policy": f"{SHORT_NAMES.get(answer.policy or comparison.winner, answer.policy)} (not compared)"
-        }
-    cells |= {
-        "policy": SHORT_NAMES.get(row.policy, row.policy),
-        "within the maximum added wait": "yes" if row.meets_target else row.reason or "no",
-        "provisioned [GPU h a week]": figure_text(row.gpu_hours, ",.0f"),
-        "added wait p95, worst job size [min]": figure_text(row.added_wait_p95_minutes, ",.1f"),
-        "jobs delayed [%]": figure_text(None if row.delayed_share is None else 100 * row.delayed_share, ",.0f"),
-        "longest wait [min]": figure_text(row.longest_added_wait_minutes, ",.0f"),
-    }
-    for service in decision.service:
-        wait = f"{service.recommended_p95_minutes:,.1f} (limit {service.limit_minutes:,.1f})"
-        cells[f"p95 wait on {service.size} [min]"] = wait
-    return cells
-
-
-def _format_mean_with_interval(mean: float | None, low: float | None, high: float | None) -> str:
-    """Format a mean with its interval, if it has one; a dash if the mean is not known."""
-    if mean is None:
-        return MISSING_VALUE_TEXT
-    varies = low is not None and high is not None and low != high
-    return f"{mean:,.0f} ({low:,.0f} to {high:,.0f})" if varies else f"{mean:,.0f}"
-
-
-WHAT_IF_CONTROL_STYLE = control_style("13em", "44em")
-"""Arguments of ipywidgets for the widths of controls and labels."""
-PICTURE_DELAY_S = 0.05
-"""Time after the last change of a control until a chart of estimated values is drawn [s]."""
+CONTROLLED_SETTINGS = {row.name: row for row in settings_of(Scenario).values() if row.control is not None}
+"""Settings (fields of the scenario) that have a control in the panel, by name."""
+CONTROL_ORDER = ("gpus", "arrival_scale", "growth_per_week", "max_added_wait_minutes", "price_usd_per_gpu_hour",
+                 "actuator", "mig_layout")  # fmt: skip
+"""Fields with a control, from top to bottom."""
+EXACT_ONLY = ("growth_per_week", "actuator")
+"""Fields that the wait curve cannot answer."""
+PRICE_FIELD = "price_usd_per_gpu_hour"
+"""Field whose change only multiplies."""
+FLEET_RANGE = (0.5, 1.5)
+"""Range of the control of the fleet size, over today's fleet."""
 LOOK_AHEAD_DELAY_S = 2.0
-"""Time after an answer until the other options of the drop-downs are simulated ahead of time [s]."""
+"""Time after an answer until the policies of other actuators are simulated [s]."""
 MAX_LOOK_AHEAD_JOBS = 50_000
-"""Largest number of jobs with which alternatives are simulated ahead of time."""
-CONTROLLED_SETTINGS = tuple(row for row in settings_of(Scenario).values() if row.control is not None)
-"""Settings (fields of the scenario) that have a control in the panel."""
-RECOMMENDED_LABEL = "recommended policy"
-"""Choice of the policy drop-down for the recommended policy."""
-NO_CHOICE_VALUE = ""
-"""Value of a drop-down for None, which JupyterLab would show as blank."""
+"""Largest number of jobs with which the policies of other actuators are simulated without being asked for."""
 
 
-def initial_values(scenario: Scenario) -> dict[str, Any]:
-    """Return the initial values of the controls by field of the scenario, with catalogue values for unset fields."""
-    stated = {setting.name: getattr(scenario, setting.name) for setting in CONTROLLED_SETTINGS}
-    values = {name: NO_CHOICE_VALUE if value is None else value for name, value in stated.items()}
-    return values | {"price_usd_per_kwh": find_usd_per_kwh(scenario)}
+def format_value(name: str, value: Any) -> str:  # noqa: ANN401 - of any field
+    """Format the value of a control with its unit.
 
-
-def describe_fleet(scenario: Scenario) -> str:
-    """Return number and model of the GPUs as text; empty if the data cannot be read, which the first answer reports."""
-    try:
-        fleet = history(scenario).fleet
-    except GpuPlannerError:
-        return ""
-    return f"{fleet.gpus:,} {fleet.name or 'GPUs'}"
-
-
-def make_control(setting: Setting, value: Any) -> Any:  # noqa: ANN401 - an ipywidgets control
-    """Make the control of a field of the scenario, set to a value.
-
-    ``continuous_update`` is off: a drag ends in one change, the arrow keys step through the range, and an initial value
-    that is no multiple of the step is kept.
+    Examples
+    --------
+    >>> format_value("gpus", 56), format_value("arrival_scale", 1.2), format_value("growth_per_week", 0.015)
+    ('56 GPUs', '× 1.20', '1.5 %')
     """
-    control = setting.control
-    if not isinstance(control, Slider):
-        default_options = [("as in the data", NO_CHOICE_VALUE)] if setting.none else []
-        options = [] if setting.rule is None else [(name, name) for name in setting.rule.options()]
-        return dropdown(
-            default_options + options, value, setting.label, tooltip=setting.summary, **WHAT_IF_CONTROL_STYLE
-        )
-    is_whole = float not in setting.kinds
-    look = WHAT_IF_CONTROL_STYLE | {"readout_format": "d" if is_whole else f".{control.decimals}f"}
-    value_shown = value if is_whole else float(value)
-    return slider(value_shown, control.low, control.high, control.step, setting.label, setting.summary, **look)
+    texts = {
+        "gpus": lambda: f"{value:,} GPUs",
+        "arrival_scale": lambda: f"× {value:.2f}",
+        "growth_per_week": lambda: percent_text(value, ".1f"),
+        "max_added_wait_minutes": lambda: f"{value:g} min",
+    }
+    return texts[name]() if name in texts else ""
 
 
 class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
-    """Panel with controls of a scenario, its answer beside a pinned one, and the code that gives the same answer.
+    """Panel with controls of a fleet, and waits, costs and policies for their settings.
 
-    Policies are simulated in a thread of their own, so that the kernel stays free; outdated questions are cancelled.
-    Answers are cached on disk.
+    A change is answered at once by an estimate from the wait curve; the exact answer is simulated in a thread of its
+    own, and outdated questions are cancelled. Answers are cached on disk.
 
     Parameters
     ----------
     scenario : Scenario
-        Initial settings of the controls; its answer is pinned first.
+        Initial settings of the controls.
+    comparison : Comparison, optional
+        Its comparison, if it is known.
 
     Attributes
     ----------
     controls : dict
-        ipywidgets sliders and drop-downs by field of the scenario.
-    policy : ipywidgets.Dropdown
-        Policy whose figures are shown.
-    pinned : PanelAnswer or None
-        Answer that is shown beside the newest one.
+        ipywidgets controls by field of the scenario.
+    pins : list of PanelAnswer
+        Answers that are listed below the controls; the first is today's fleet.
     """
 
     at_once = True
 
-    def __init__(self, scenario: Scenario) -> None:
-        super().__init__(self._answer_scenario, self._html, working="Reading the jobs ...")
+    def __init__(self, scenario: Scenario, comparison: Comparison | None = None) -> None:
+        super().__init__(self._answer_scenario, answer_html, working="Simulating ...")
         widgets = import_optional("ipywidgets", extra="notebook")
-        self.base = scenario
-        self.pinned: PanelAnswer | None = None
-        self._initial = initial_values(scenario)
-        self.controls = {row.name: make_control(row, self._initial[row.name]) for row in CONTROLLED_SETTINGS}
-        self._control_values = self._read_controls()
+        self.base, self.start = scenario, comparison
+        self.fleet: PlannedFleet | None = None
+        with contextlib.suppress(GpuPlannerError):  # the first answer reports data that cannot be read
+            self.fleet = history(scenario).fleet
+        self.pins: list[PanelAnswer] = []
+        self._other_rows: dict[str, PolicyRow] = {}
         self._undo_stack: list[dict[str, Any]] = []
-        self._is_undoing = False
-        policy_options = [(f"{SHORT_NAMES[name]}: {MEANINGS[name]}", name) for name in MEANINGS]
-        policy_options.insert(0, (RECOMMENDED_LABEL, NO_CHOICE_VALUE))
-        tooltip = "Policy whose figures the table shows"
-        self.policy = dropdown(
-            policy_options, NO_CHOICE_VALUE, "Policy shown", tooltip=tooltip, **WHAT_IF_CONTROL_STYLE
-        )
-        self.code = widgets.HTML()
-        self.button = button("Evaluate", "Compute the answer for the controls", self.ask)
-        self.pin = button("Pin this answer", "Keep this answer beside new ones", self._pin)
-        self.reset = button("Reset", "Reset every control to its start", self._reset)
+        self._is_setting = False
+        self._began_s = 0.0
+        self.code, self.pinned, self.written, self.state = (widgets.HTML() for _ in range(4))
+        self.labels: dict[str, Any] = {name: widgets.HTML() for name in CONTROL_ORDER}
+        self.notes: dict[str, Any] = {name: widgets.HTML() for name in CONTROL_ORDER}
+        self.controls: dict[str, Any] = {name: self._make_control(CONTROLLED_SETTINGS[name]) for name in CONTROL_ORDER}
+        self._initial = self._read_controls()
+        self._asked_values = dict(self._initial)
+        self.pin = button("Pin", "List this answer below the controls", self._pin)
         self.undo = button("Undo", "Undo the last change of a control", self._undo)
-        self.keep = button("Save", "Write the scenario as a YAML file", self._save_scenario)
-        self.files = button("Write the files", "Write the change bundle and workbook of this answer", self.write)
-        self.written = widgets.HTML()
+        self.recommended = button("Set to recommended", "Set the fleet size to the recommendation", self._recommend)
+        self.cancel = button("Cancel", "Return to the last exact answer", self._cancel)
+        self.keep = button("Save scenario", "Write the scenario as a YAML file", self._save_scenario)
+        self.files = button(
+            "Export bundle", "Write change bundle and workbook of this answer", self.write, button_style="primary"
+        )
         on_change(self.controls.values(), self._on_change)
-        on_change([self.policy], self._redraw)
-        buttons = [self.button, self.undo, self.pin, self.reset, self.keep, self.files]
-        setting = widgets.HBox(buttons, layout={"flex_flow": "row wrap"})
-        fleet = widgets.HTML(f"<b>{escape(describe_fleet(scenario))}</b>")
-        controls = [fleet, *self.controls.values(), self.policy, setting]
-        self.panel = widgets.VBox([*controls, self.written, self.code, self.status, self.answer])
-        self._show_code()
+        groups = [
+            widgets.VBox([self.labels[name], control, self.notes[name]], layout={"margin": "0 0 5px 0"})
+            for name, control in self.controls.items()
+        ]
+        name = "" if self.fleet is None else f"{self.fleet.gpus:,} {self.fleet.name or 'GPUs'}"
+        title = widgets.HTML(f"<b>{escape(name)}</b>")
+        left = widgets.VBox([title, *groups, self.code, self.pinned], layout={"width": "240px", "flex": "0 0 240px"})
+        left.add_class("gw-controls")
+        buttons = widgets.HBox(
+            [self.pin, self.undo, self.recommended, self.cancel, self.keep, self.files],
+            layout={"flex_flow": "row wrap", "margin": "4px 0 0 0"},
+        )
+        layout = {"flex": "1 1 420px", "min_width": "0"}
+        right = widgets.VBox([self.answer, self.state, self.status, buttons, self.written], layout=layout)
+        right.add_class("gw-answer")
+        self.panel = widgets.HBox([left, right], layout={"flex_flow": "row wrap"})
+        self.panel.add_class("gpuplanner-what-if")
+        self._enable(exact=False)
+        if comparison is not None:
+            self._begin(comparison)
+            self._show_exact(exact_answer(scenario, comparison, comparison))
+
+    def _make_control(self, setting: Setting) -> Any:  # noqa: ANN401 - an ipywidgets control
+        """Make the control of a field of the scenario; sliders have their value in the label above."""
+        widgets = import_optional("ipywidgets", extra="notebook")
+        value, layout = getattr(self.base, setting.name), {"width": "100%"}
+        if setting.name == PRICE_FIELD:
+            price = None if self.fleet is None else find_price(self.base, self.fleet)
+            text = "" if price is None else f"{price.value:g}"
+            return widgets.Text(value=text, continuous_update=False, layout=layout)
+        if setting.name == "mig_layout":
+            options = [("recommended", "recommended"), ("today", "today")]
+            style = {"button_width": "112px"}
+            return widgets.ToggleButtons(options=options, value=value, layout=layout, style=style)
+        control = setting.control
+        if not isinstance(control, Slider):
+            return widgets.Dropdown(
+                options=[*setting.rule.options()] if setting.rule else [], value=value, layout=layout
+            )
+        kind = widgets.IntSlider if setting.name == "gpus" else widgets.FloatSlider
+        value = {"gpus": self.base.gpus or 8, "growth_per_week": self.base.growth_per_week or 0.0}.get(
+            setting.name, value
+        )
+        return kind(
+            value=value, min=min(control.low, value), max=max(control.high, value), step=control.step, readout=False,
+            tooltip=setting.summary, layout=layout,
+        )  # fmt: skip
+
+    def _begin(self, comparison: Comparison) -> None:
+        """Set the controls to the first comparison: the fleet size starts at the recommendation."""
+        self.start, decision = comparison, comparison.decision
+        if not decision.fleet_gpus or self.fleet is None:
+            return
+        node = self.fleet.node_size
+        low, high = (node * round(share * decision.fleet_gpus / node) for share in FLEET_RANGE)
+        slider, self._is_setting = self.controls["gpus"], True
+        slider.min, slider.max = 0, max(high, decision.gpus)  # neither end is ever above the other
+        slider.min, slider.step = max(min(low, decision.gpus), node), node
+        self._assign({"gpus": decision.gpus})
+        self._initial = self._asked_values = self._read_controls()
+        self.notes_of_controls = self._describe_controls(comparison, self.fleet)
+        waits = {row.size: row.today_p95_minutes for row in decision.service}
+        self.pins = [PanelAnswer(self.base.but(gpus=decision.fleet_gpus), comparison, comparison, waits)]
+        self.recommended.description = f"Set to recommended ({decision.gpus:,})"
+        self._show_labels()
+
+    def _describe_controls(self, comparison: Comparison, fleet: PlannedFleet) -> Mapping[str, tuple[str, ...]]:
+        """Return the notes below the controls: lower end, note, upper end."""
+        decision, slider = comparison.decision, self.controls["gpus"]
+        growth = comparison.growth_per_week
+        measured = "none is measured" if growth.value is None else f"measured {percent_text(growth.value, '+.1f')}"
+        price = find_price(self.base, fleet)
+        basis = "state a price" if price is None else f"{price.currency} a GPU-hour ({price.source.partition(':')[0]})"
+        sizes = f"{decision.gpus:,} recommended · {decision.fleet_gpus:,} today"
+        return {
+            "gpus": (f"{slider.min:,}", sizes, f"{slider.max:,}"),
+            "arrival_scale": ("× 0.5", "of the observed demand", "× 2.0"),
+            "growth_per_week": ("−2 %", f"{measured} · exact only", "+5 %"),
+            "max_added_wait_minutes": ("0", "added to today’s p95", "60 min"),
+            PRICE_FIELD: (basis,),
+            "actuator": ("from the data · exact only",),
+        }
 
     @property
     def scenario(self) -> Scenario:
         """Scenario with the settings of the controls; a control at its initial value leaves its field unset."""
-        moved_settings = (
-            setting
-            for setting in CONTROLLED_SETTINGS
-            if self.controls[setting.name].value != self._initial[setting.name]
-        )
-        return replace(self.base, **{setting.name: self._control_value(setting) for setting in moved_settings})
-
-    def _control_value(self, setting: Setting) -> Any:  # noqa: ANN401 - a value of the scenario
-        """Return the value of a control for its field, rounded, since a browser adds up steps with rounding errors."""
-        value = self.controls[setting.name].value
-        if isinstance(setting.control, Slider):
-            return round(value, setting.control.decimals) if isinstance(value, float) else value
-        return None if value == NO_CHOICE_VALUE else value
+        values = self._read_controls()
+        changed = {name: value for name, value in values.items() if value != self._initial[name]}
+        if PRICE_FIELD in changed:
+            changed[PRICE_FIELD] = float(changed[PRICE_FIELD])
+        # The other controls hold for the fleet size that is shown.
+        if {"arrival_scale", "growth_per_week", "max_added_wait_minutes", "mig_layout"} & changed.keys():
+            changed["gpus"] = values["gpus"]
+        return self.base.but(**changed)
 
     @property
     def question(self) -> Scenario:
         """Scenario with the settings of the controls."""
         return self.scenario
 
+    def _read_controls(self) -> dict[str, Any]:
+        """Return the values of the controls by field, rounded, since a browser adds up steps with rounding errors."""
+        values = {name: control.value for name, control in self.controls.items()}
+        return {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
+
     def _answer_scenario(self, scenario: Scenario) -> PanelAnswer:
-        """Compare policies in the worker, for the initial scenario first if nothing is pinned."""
+        """Compare policies in the worker, for the initial scenario first."""
         names: list[str] = []
-        n_settings = 0
 
         def report_progress(policy: str, run: PolicyRun) -> None:
-            nonlocal n_settings
-            n_settings += 1
             names.extend([policy] if policy not in names else [])
-            label = SHORT_NAMES.get(policy, policy)
-            self.report_progress(f"Simulating policy {len(names)}, {label}: {n_settings} settings ...")
+            self.report_progress(f"Simulating policy {len(names)}, {SHORT_NAMES.get(policy, policy)} ...")
 
-        if self.pinned is None:
-            self.pinned = PanelAnswer(self.base, compare_policies(self.base, report_progress))
-        pinned_answer = self.pinned
-        comparison = compare_policies(scenario, report_progress)
-        picture = frontier_html(comparison, pinned_answer.comparison)
-        return PanelAnswer(scenario, comparison, self.policy.value or None, picture)
-
-    def _html(self, answer: PanelAnswer) -> str:
-        """Render an answer beside the pinned one as HTML."""
-        return answer_html(answer, self.pinned or answer)
-
-    def _redraw(self) -> None:
-        """Show the newest answer with the figures of the chosen policy, without a simulation."""
-        if self.newest is not None:
-            self.newest = replace(self.newest, policy=self.policy.value or None)
-            self.answer.value = self._html(self.newest)
+        self._began_s = time.monotonic()
+        start = self.start or compare_policies(self.base, report_progress)
+        if self.start is None:
+            self._call_in_kernel(self._begin, start)
+            return exact_answer(self.base, start, start)
+        answer = exact_answer(scenario, compare_policies(scenario, report_progress), start)
+        return replace(answer, other_rows=self._other_rows)
 
     def _show_answer(self, number: int, newest: PanelAnswer | None, answer: str, status: str) -> None:
-        """Show the newest answer, and simulate alternatives ahead of time after a delay."""
-        super()._show_answer(number, newest, answer, status)
-        self._redraw()  # another policy may have been chosen meanwhile
-        if newest is not None and number == self._n_asked:
-            look_ahead = functools.partial(self._worker.submit, self._look_ahead, number, newest.scenario)
-            self._call_later("ahead", LOOK_AHEAD_DELAY_S, look_ahead)
+        """Show the newest exact answer, and simulate the policies of other actuators after a delay."""
+        if number != self._n_asked:
+            return
+        if newest is None or newest is self.newest:  # an error: the last exact answer stays
+            self.status.value = f"<span class='gw-fault'>{status}</span>"
+            self.cancel.disabled = self.newest is None
+            return
+        self._show_exact(newest, f"simulated in {time.monotonic() - self._began_s:.1f} s")
+        self._look_ahead_later()
 
-    def _look_ahead(self, number: int, scenario: Scenario) -> None:
-        """Simulate the other options of the drop-downs in the worker ahead of time, until there is a new question."""
+    def _show_exact(self, answer: PanelAnswer, note: str = "") -> None:
+        """Show an exact answer."""
+        self.newest, self.answer.value, self.status.value = answer, answer_html(answer), ""
+        if answer.scenario.gpus is None:  # the recommendation, which depends on the actuator
+            self._assign({"gpus": answer.gpus})
+            self._initial["gpus"] = answer.gpus
+            self._show_labels()
+        self._show_state("<b>● Exact</b>" + (f" · {note}" if note else ""))
+        self._enable(exact=bool(answer.start.wait_curve))
+        self._show_pins()
+
+    def _show_state(self, text: str) -> None:
+        """Show whether the answer is exact, with the data."""
+        self.state.value = f"<div class='gw-status'><span>{text}</span><span>{escape(self.base.name)}</span></div>"
+
+    def _enable(self, *, exact: bool) -> None:
+        """Enable the buttons that need an exact answer, or those that need an estimate."""
+        self.files.disabled = not exact
+        self.pin.disabled = self.start is None
+        self.undo.disabled = not self._undo_stack
+        self.cancel.disabled = exact or self.newest is None
+        decision = None if self.start is None else self.start.decision
+        self.recommended.disabled = decision is None or self.controls["gpus"].value == decision.gpus
+        for control in self.controls.values():
+            control.disabled = self.start is None or not self.start.wait_curve
+
+    def _look_ahead_later(self) -> None:
+        """Simulate the policies of other actuators once the kernel has been idle for some time."""
+        number = self._n_asked
+        self._call_later("ahead", LOOK_AHEAD_DELAY_S, lambda: self._worker.submit(self._look_ahead, number))
+
+    def _repr_mimebundle_(self, **arguments: Any) -> Any:  # noqa: ANN401 - what ipywidgets returns
+        if self.newest is not None:
+            self._look_ahead_later()
+        return super()._repr_mimebundle_(**arguments)
+
+    def _look_ahead(self, number: int) -> None:
+        """Simulate the policies that the actuator cannot apply in the worker, until there is a new question."""
 
         def stop_if_stale(policy: str, run: PolicyRun) -> None:
             if number != self._n_asked:
                 raise CancelledError
 
-        listed = [(row, row.rule) for row in CONTROLLED_SETTINGS if row.rule and not isinstance(row.control, Slider)]
-        alternatives = [(setting, name) for setting, rule in listed
-                        for name in rule.options() if name != getattr(scenario, setting.name)]  # fmt: skip
-        if history(scenario).jobs.height > MAX_LOOK_AHEAD_JOBS:
+        if self.start is None or self.fleet is None or history(self.base).jobs.height > MAX_LOOK_AHEAD_JOBS:
             return
-        with contextlib.suppress(CancelledError, GpuPlannerError):
-            for position, (setting, name) in enumerate(alternatives, 1):
-                if number != self._n_asked:
-                    return
-                status = f"Done. Preparing {position} of {len(alternatives)}: {setting.label}, {name} ..."
-                self._call_in_kernel(self._show_status, number, status)
-                compare_policies(scenario.but(**{setting.name: name}), stop_if_stale)
-            self._call_in_kernel(self._show_status, number, "Done.")
+        for row in self.start.rows:
+            able = [] if row.performable else list_able_actuators(row.policy, self.fleet)
+            if row.policy in self._other_rows or not able:
+                continue
+            with contextlib.suppress(CancelledError, GpuPlannerError):
+                other = compare_policies(self.base.but(actuator=able[0]), stop_if_stale)
+                if (found := other.find_row(row.policy)) is not None:
+                    self._other_rows[row.policy] = found
+                    self._call_in_kernel(self._add_rows, number)
+
+    def _add_rows(self, number: int) -> None:
+        """Show the policies of other actuators in the exact answer."""
+        if self.newest is not None:
+            self.newest = replace(self.newest, other_rows=dict(self._other_rows))
+            if number == self._n_asked and not self.files.disabled:
+                self.answer.value = answer_html(self.newest)
 
     def _on_change(self) -> None:
-        """Show code and a coarse answer after a change of a control, and compute the exact answer."""
-        self._show_code()
-        if not self._is_undoing:
-            self._undo_stack.append(self._control_values)
-        self._control_values = self._read_controls()
-        self.ask_soon()
-        self._show_coarse()
-
-    def _read_controls(self) -> dict[str, Any]:
-        """Return the values of the controls by field of the scenario."""
-        return {name: control.value for name, control in self.controls.items()}
-
-    def _show_coarse(self) -> None:
-        """Show an answer estimated without simulation, with the old chart; new chart and exact answer follow."""
-        shown_answer = self.newest or self.pinned
-        if shown_answer is None:
+        """Show an estimate after a change of a control, and compute the exact answer."""
+        if self._is_setting or self.start is None:
             return
-        pinned_answer = self.pinned or shown_answer
-        comparison = estimate_coarsely(shown_answer.comparison, shown_answer.scenario, self.scenario)
-        coarse_answer = PanelAnswer(self.scenario, comparison, self.policy.value or None, shown_answer.picture)
-        self.answer.value = answer_html(coarse_answer, pinned_answer, stale=True)
-        self._call_later("picture", PICTURE_DELAY_S, lambda: self._show_picture(coarse_answer, pinned_answer))
+        self._show_labels()
+        if (scenario := self._valid_scenario()) is None or self.newest is None:
+            return
+        self._n_asked += 1  # what runs is outdated
+        shown = self.newest.scenario
+        if scenario.but(**{PRICE_FIELD: getattr(shown, PRICE_FIELD)}) == shown:
+            comparison = reprice_comparison(scenario, self.newest.comparison)
+            self._show_exact(replace(self.newest, scenario=scenario, comparison=comparison))
+            return
+        if self._read_controls() != self._asked_values:
+            self._undo_stack.append(dict(self._asked_values))
+            self._asked_values = self._read_controls()
+        estimate = replace(estimate_answer(scenario, self.start), other_rows=self._other_rows)
+        self.answer.value = answer_html(estimate)
+        self._show_state("<b>≈ Estimate</b> read from the wait curve; the exact answer follows")
+        self._enable(exact=False)
+        self.ask_soon()
 
-    def _show_picture(self, coarse_answer: PanelAnswer, pinned_answer: PanelAnswer) -> None:
-        """Draw the chart of an estimated answer, unless the exact answer is shown or the controls have changed."""
-        is_answered = self.newest is not None and self.newest.scenario == coarse_answer.scenario
-        if coarse_answer.scenario == self.scenario and not is_answered:
-            picture = frontier_html(coarse_answer.comparison, pinned_answer.comparison)
-            answer = replace(coarse_answer, picture=picture, policy=self.policy.value or None)
-            self.answer.value = answer_html(answer, pinned_answer)
+    def _valid_scenario(self) -> Scenario | None:
+        """Return the scenario of the controls; None if a value is not valid, which is then marked at its control."""
+        self.controls[PRICE_FIELD].remove_class("gw-faulty")
+        try:
+            price = float(self.controls[PRICE_FIELD].value)
+            if not math.isfinite(price) or price <= 0:
+                raise ValueError
+            return self.scenario
+        except (ValueError, GpuPlannerError):
+            self.controls[PRICE_FIELD].add_class("gw-faulty")
+            text = f"expected a price above 0; got {self.controls[PRICE_FIELD].value!r}. Type for example 2.50."
+            self.notes[PRICE_FIELD].value = f"<span class='gw-fault'>{escape(text)}</span>"
+            return None
+
+    def _show_labels(self) -> None:
+        """Show label, value and note of each control, and the line of code that gives the same answer."""
+        notes = getattr(self, "notes_of_controls", {})
+        for name, control in self.controls.items():
+            title = CONTROLLED_SETTINGS[name].control
+            words = getattr(title, "label", name)
+            value = format_value(name, control.value)
+            self.labels[name].value = f"<div class='gw-label'><span>{words}</span><b>{value}</b></div>"
+            parts = "".join(f"<span>{escape(part)}</span>" for part in notes.get(name, ()))
+            self.notes[name].value = f"<div class='gw-note'>{parts}</div>"
+        with contextlib.suppress(ValueError, GpuPlannerError):
+            changed = {name: new for name, (_, new) in make_scenario(self.base.data, {}).diff(self.scenario).items()}
+            arguments = "".join(f", {name}={value!r}" for name, value in changed.items())
+            self.code.value = (
+                "<div class='gw-note'>The same in Python</div>"
+                f"<code>gp.decide({escape(f'{self.base.data!r}{arguments}')})</code>"
+            )
+
+    def _show_pins(self) -> None:
+        """Show the pinned answers: GPUs, p95 wait and cost of each."""
+        if self.start is None or not self.pins:
+            return
+        size = self.start.decision.longest_waiting
+        price = None if self.newest is None or self.fleet is None else find_price(self.newest.scenario, self.fleet)
+        rows = []
+        for number, answer in enumerate(self.pins):
+            wait = None if size is None else answer.waits.get(size.size)
+            cost = None if price is None else answer.gpus * HOURS_PER_WEEK * price.value
+            name = f"{chr(ord('A') + number)} {'today' if number == 0 else ''}"
+            cells = (f"{answer.gpus:,}", MISSING_VALUE_TEXT if wait is None else wait_text(wait),
+                     MISSING_VALUE_TEXT if cost is None else f"{cost:,.0f}")  # fmt: skip
+            rows.append(f"<tr><th>{name}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+        head = (
+            f"<tr><th>Pinned</th><th>GPUs</th><th>p95, {escape(size.size) if size else ''}</th><th>cost/week</th></tr>"
+        )
+        self.pinned.value = f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
+
+    def _pin(self) -> None:
+        """List the newest exact answer below the controls."""
+        if self.newest is not None:
+            self.pins.append(self.newest)
+            self._show_pins()
+
+    def _assign(self, values: Mapping[str, Any]) -> None:
+        """Set controls to values without asking anything."""
+        self._is_setting = True
+        for name, value in values.items():
+            self.controls[name].value = value
+        self._is_setting = False
 
     def _undo(self) -> None:
         """Set the controls back to their values before the last change."""
-        if not self._undo_stack:
+        if self._undo_stack:
+            values = self._undo_stack.pop()
+            self._asked_values = dict(values)
+            self._assign(values)
+            self._on_change()
+
+    def _recommend(self) -> None:
+        """Set the fleet size to the recommendation."""
+        if self.start is not None:
+            self.controls["gpus"].value = self.start.decision.gpus
+
+    def _cancel(self) -> None:
+        """Return to the last exact answer and its settings; what is being simulated is outdated."""
+        if self.newest is None:
             return
-        self._is_undoing = True
-        try:
-            for name, value in self._undo_stack.pop().items():
-                self.controls[name].value = value
-        finally:
-            self._is_undoing = False
-        self.ask_soon()
+        self._n_asked += 1
+        if "ask" in self._timers:
+            self._timers["ask"].cancel()
+        shown, initial = self.newest.scenario, dict(self._initial)
+        fields = {name: new for name, (_, new) in self.base.diff(shown).items() if name in initial}
+        values = initial | {"gpus": self.newest.gpus} | fields
+        values[PRICE_FIELD] = f"{fields[PRICE_FIELD]:g}" if PRICE_FIELD in fields else initial[PRICE_FIELD]
+        self._assign(values)
+        self._asked_values = self._read_controls()
+        self._show_labels()
+        self._show_exact(self.newest)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the scenario of the controls as YAML, from which ``whatif(Scenario.from_yaml(path))`` starts again."""
@@ -416,39 +437,19 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         with allow_overwriting_within(overwrite):
             return write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
 
-    def _pin(self) -> None:
-        """Pin the newest answer, so that later answers are shown beside it."""
-        if self.newest is not None:
-            self.pinned = self.newest
-            self.ask()
-
     def write(self, out: str | Path | None = None) -> None:
         """Write change bundle and workbook of the shown answer, and show links to them."""
-        answer = self.newest or self.pinned
-        if answer is None:
-            self.written.value = "There is no answer yet."
+        answer = self.newest
+        if answer is None or self.files.disabled:
+            self.written.value = "There is no exact answer yet."
             return
-        folder = out or Path("build") / f"export-{self.base.name}"
+        folder = out or Path("build") / f"export-{self.base.name.replace(' ', '-')}"
         self.written.value = write_and_link(lambda: write_handover_folder(answer.scenario, answer.comparison, folder))
 
     def _save_scenario(self) -> None:
         """Write the scenario of the controls to a YAML file in ``build``, and show a link to it."""
         path = Path("build") / f"what-if-{self.base.name.replace(' ', '-')}.yaml"
         self.written.value = write_and_link(lambda: self.save(path))
-
-    def _reset(self) -> None:
-        """Set all controls back to their initial values, and compute the answer."""
-        for name, control in self.controls.items():
-            control.value = self._initial[name]
-        self.policy.value = NO_CHOICE_VALUE
-        self.ask()
-
-    def _show_code(self) -> None:
-        """Show the line of code that gives the answer for the controls."""
-        changed = self.base.diff(self.question)
-        arguments = ", ".join(f"{name}={new!r}" for name, (_, new) in changed.items())
-        call = f"scenario.but({escape(arguments)})" if arguments else "scenario"
-        self.code.value = f"<code>gp.decide({call})</code>"
 
 
 def whatif(data: StudySource = "sample", **changes: Any) -> WhatIf:  # noqa: ANN401 - fields of a scenario
@@ -469,8 +470,8 @@ def whatif(data: StudySource = "sample", **changes: Any) -> WhatIf:  # noqa: ANN
     Examples
     --------
     >>> panel = whatif(Scenario())
-    >>> panel.controls["max_added_wait_minutes"].value = 30
-    >>> panel.scenario.max_added_wait_minutes, round(panel.controls["price_usd_per_kwh"].value, 3)
-    (30.0, 0.122)
+    >>> panel.controls["max_added_wait_minutes"].value, panel.scenario == Scenario()
+    (10.0, True)
     """
-    return WhatIf(make_scenario(data, changes))
+    comparison = getattr(data, "comparison", None) if not changes else None
+    return WhatIf(make_scenario(data, changes), comparison)

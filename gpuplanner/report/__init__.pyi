@@ -4,7 +4,6 @@ from gpuplanner.report.change_bundle_parts import change_index as change_index
 from gpuplanner.report.change_bundle_parts import to_index_text as to_index_text
 from gpuplanner.report.chart_rendering import NAMES_SHARE as NAMES_SHARE
 from gpuplanner.report.chart_rendering import chart_spec as chart_spec
-from gpuplanner.report.chart_rendering import chart_to_html as chart_to_html
 from gpuplanner.report.chart_rendering import chart_to_svg as chart_to_svg
 from gpuplanner.report.chart_rendering import charts_to_svg as charts_to_svg
 from gpuplanner.report.chart_rendering import enable_offline_renderer as enable_offline_renderer

@@ -161,22 +161,6 @@ def enable_offline_renderer(*, width: int = NOTEBOOK_CHART_WIDTH_PX) -> None:
     alt.renderers.enable("offline")
 
 
-def chart_to_html(chart: ChartType, *, width: int = NOTEBOOK_CHART_WIDTH_PX) -> str:
-    """Convert a chart to HTML with two embedded pictures, for wide and narrow windows.
-
-    Examples
-    --------
-    >>> from gpuplanner.report.demand_usage_and_cost_charts import plot_costs
-    >>> import polars as pl
-    >>> text = chart_to_html(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))
-    >>> text[:9], text.count("data:image/svg+xml")
-    ('<picture>', 2)
-    """
-    spec = chart_spec(chart)
-    wide, narrow = (chart_to_svg(spec, width=pixels) for pixels in (width, NARROW_CHART_WIDTH_PX))
-    return _responsive_image(str(chart.description), wide, narrow)
-
-
 def _responsive_image(description: str, wide: str, narrow: str) -> str:
     """Make HTML that shows one of two pictures, depending on the width of the window."""
     image = f'<img alt="{escape(description)}" src="{svg_data_url(wide)}">'

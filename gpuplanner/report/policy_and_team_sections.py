@@ -385,9 +385,9 @@ Comparisons = Mapping[str, Comparison]
 """Comparison of policies for each GPU pool, by pool name."""
 
 
-def plot_comparison_frontier(comparison: Comparison, pinned: Comparison | None = None) -> ChartType:
+def plot_comparison_frontier(comparison: Comparison) -> ChartType:
     """Plot the frontier of a comparison, with the short names of policies."""
-    frame = frontier_frame(comparison, pinned)
+    frame = frontier_frame(comparison)
     return plots.plot_frontier(frame, limit=comparison.minutes, best=comparison.winner, names=SHORT_NAMES)
 
 

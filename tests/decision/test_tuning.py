@@ -17,6 +17,7 @@ from gpuplanner.decision.comparison_record import (
     count_power_ups,
     format_policies_within_limit,
     make_policy_table,
+    reprice_comparison,
     study_comparison,
 )
 from gpuplanner.decision.decision_types import AUTOSCALED_POOLS, MIG_DYNAMIC, POWER_DOWN_IDLE
@@ -24,7 +25,6 @@ from gpuplanner.decision.policy_comparison import TuningJobs, load_policy_simula
 from gpuplanner.decision.policy_layouts import assign_layouts
 from gpuplanner.decision.policy_simulation_and_data_correction import PolicyRun, PolicySetting
 from gpuplanner.decision.recommendation import decide
-from gpuplanner.decision.study_pipeline import estimate_coarsely
 from gpuplanner.report.policy_and_team_sections import render_policy_section
 from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet
 from tests.clusters import planted
@@ -140,11 +140,11 @@ def test_power_ups_stand_where_a_policy_powers_nodes(large):
     assert {found.find_row(name).power_ups_per_week for name in ("today", "mig_static")} == {None}
 
 
-def test_prices_of_a_coarse_answer_are_the_exact_ones(large):
-    """Nothing that is played reads a price, so that the coarse worth is the exact one."""
+def test_a_price_changes_no_simulation(large):
+    """Nothing that is simulated reads a price, so that a price is a multiplication."""
     known = Scenario(data=large, actuator="slurm", ownership="owned")
     asked = known.but(price_usd_per_kwh=0.5)
-    found, exact = estimate_coarsely(compare_policies(known), known, asked), compare_policies(asked)
+    found, exact = reprice_comparison(asked, compare_policies(known)), compare_policies(asked)
     assert (
         found.decision.financial_impact
         == exact.decision.financial_impact

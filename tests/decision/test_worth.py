@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.decision_types import (
     FinancialImpact,
     NextPurchase,
     Saving,
     compute_financial_impact,
-    find_usd_per_kwh,
 )
-from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice, GpuPowerModel
 
 LAW = GpuPowerModel("any", idle_w=50.0, base_w=240.0, slope_w=130.0, tdp_w=400.0, source="made up")
@@ -81,8 +78,3 @@ def test_a_reservation_is_paid_until_its_term_ends():
     busy = worth("reserved", gpus_freed_at_peak=0)
     assert busy.usd_per_week == 0.0
     assert "no GPU is released" in busy.basis
-
-
-def test_electricity_costs_what_the_scenario_says_else_what_the_catalogue_has():
-    assert find_usd_per_kwh(Scenario()) == find_parameter("electricity_usd_per_kwh").value
-    assert find_usd_per_kwh(Scenario(price_usd_per_kwh=0)) == 0.0

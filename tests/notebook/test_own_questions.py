@@ -69,6 +69,22 @@ def test_waits_on_fewer_gpus():
     assert waits["p95_minutes"].is_sorted(descending=True)
 
 
+@pytest.mark.slow
+def test_a_fleet_of_another_size_and_its_difference_on_the_same_jobs():
+    study = gp.decide("sample", month="2026-02", policies="mig_static", actuator="slurm")
+    smaller = study.but(gpus=48)
+    table = gp.compare(study, smaller, study.but(gpus=64)).df
+    assert table["gpus"].to_list() == [study.decision.gpus, 48, 64]
+    difference = table["p95_wait_minutes"][1] - table["p95_wait_minutes"][0]
+    value, low, high = table.select("p95_difference_minutes", "p95_difference_low", "p95_difference_high").row(1)
+    assert value == pytest.approx(difference, abs=1.0)
+    assert low <= high
+    assert low > 0  # in 80 % of the resampled records the smaller fleet waits longer
+    assert table["p95_difference_minutes"][0] is None
+    again = gp.compare(smaller, smaller).df
+    assert again.select("p95_difference_minutes", "p95_difference_low", "p95_difference_high").row(1) == (0.0, 0.0, 0.0)
+
+
 def test_filters_are_alike(cluster):
     week = {"team": "vision", "start": "2026-02-09", "end": "2026-02-16"}
     waits, hours = cluster.waits(**week).df, cluster.ledger(by="day", **week).df

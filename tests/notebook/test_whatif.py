@@ -1,4 +1,4 @@
-"""Controls are tested in plain Python: set a value, look at the scenario and the answer."""
+"""The what-if panel in plain Python: set a control, look at the estimate, the exact answer and the files."""
 
 from __future__ import annotations
 
@@ -8,240 +8,311 @@ import importlib
 import re
 import threading
 from concurrent.futures import CancelledError
-from dataclasses import replace
 from html import unescape
 
+import fastexcel
 import pytest
 
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.setting_rules_and_controls import Slider
-from gpuplanner.decision.comparison_record import study_comparison
-from gpuplanner.decision.decision_types import NextStep
-from gpuplanner.decision.policy_comparison import SHORT_NAMES
+from gpuplanner.decision.comparison_record import Comparison, compare_policies, reprice_comparison
+from gpuplanner.decision.decision_text import make_empty_decision
+from gpuplanner.decision.decision_types import CurvePoint
 from gpuplanner.notebook import views_and_panels as background
-from gpuplanner.notebook.what_if import CONTROLLED_SETTINGS, WhatIf, whatif
-from gpuplanner.usage.study_history import history
+from gpuplanner.notebook.what_if import CONTROL_ORDER, PRICE_FIELD, WhatIf, whatif
+from gpuplanner.notebook.what_if_answer import answer_html, estimate_answer, exact_answer, headline
 
 panels = importlib.import_module("gpuplanner.notebook.what_if")  # its function has the name of the module
 HOSTILE = "<script>alert(1)</script>"
-STALE = "<div class='stale'>"
-OTHER = "autoscaled_pools"
-"""A way that is not among those compared."""
 
 
 @pytest.fixture(scope="module")
-def few(quick):
-    """Ways that were tuned for other tests."""
-    return quick
+def start(quick) -> Comparison:
+    """Comparison at which the panel begins."""
+    return compare_policies(quick)
+
+
+@pytest.fixture(scope="module")
+def smaller(quick) -> Comparison:
+    """Comparison of 48 GPUs."""
+    return compare_policies(quick.but(gpus=48))
 
 
 @pytest.fixture
-def panel(few):
-    """A panel that has answered where it starts."""
-    made = whatif(few)
-    made.ask().result(timeout=1800)
-    return made
+def panel(quick, start) -> WhatIf:
+    return WhatIf(quick, start)
 
 
 @pytest.fixture
-def told(monkeypatch, few):
-    """Scenarios that the panel compares for; each is answered at once, from one object."""
-    asked = []
-    found = study_comparison(few)
-    other = dataclasses.replace(found.decision, policy=OTHER, sentence="Something else.")
+def asked(monkeypatch, start) -> list[Scenario]:
+    """Scenarios that the panel simulates; each is answered at once."""
+    scenarios: list[Scenario] = []
 
-    def canned(scenario, tell):
-        asked.append(scenario)
-        tell("mig_static", None)
-        return dataclasses.replace(found, decision=other) if scenario.max_added_wait_minutes == 1 else found
+    def compare(scenario, report_trial):
+        scenarios.append(scenario)
+        report_trial("mig_static", None)
+        return start
 
-    monkeypatch.setattr(panels, "compare_policies", canned)
-    return asked
+    monkeypatch.setattr(panels, "compare_policies", compare)
+    return scenarios
 
 
-def cells(panel, name: str) -> list[str]:
-    """A row of the table that is shown."""
-    row = re.search(rf"<th scope='row'>{re.escape(name)}</th>(.*?)</tr>", unescape(panel.answer.value))
-    return [] if row is None else re.findall("<td>(.*?)</td>", row[1])
+def cards(html: str) -> list[str]:
+    """Texts of the values of the four cards."""
+    return [unescape(re.sub("<.*?>", "", cell)) for cell in re.findall(r"<div class='value'>(.*?)</div>", html)]
 
 
-def test_controls_start_at_the_values_of_the_answer_shown(panel, few):
-    starts = {name: control.value for name, control in panel.controls.items()}
-    assert (starts["max_added_wait_minutes"], starts["wait_percentile"]) == (
-        few.max_added_wait_minutes,
-        few.wait_percentile,
-    )
-    assert (starts["actuator"], starts["ownership"]) == (few.actuator, "")
-    assert starts["price_usd_per_kwh"] == 0.122
-    assert panel.scenario == few
-    assert f"{history(few).fleet.gpus} H100-80GB-SXM5" in panel.panel.children[0].value
-    assert "<th scope='col'>answer</th>" in panel.answer.value
+def test_controls_start_at_the_recommendation(panel, quick, start):
+    decision = start.decision
+    assert panel.controls["gpus"].value == decision.gpus
+    assert panel.controls["actuator"].value == quick.actuator
+    assert panel.scenario == quick
+    assert panel.pins[0].gpus == decision.fleet_gpus
+    assert headline(panel.newest)[0] in decision.sentence
+    assert f"{decision.gpus} recommended · {decision.fleet_gpus} today" in panel.notes["gpus"].value
+    assert not panel.files.disabled
 
 
 @pytest.mark.parametrize(
-    "moved",
+    ("name", "value"),
     [
-        {"max_added_wait_minutes": 60.0},
-        {"price_usd_per_kwh": 0.5},
-        {"ownership": "rented"},
-        {"max_added_wait_minutes": 0.0, "purchase_lead_days": 365},
+        ("gpus", 48),
+        ("arrival_scale", 1.2),
+        ("growth_per_week", 0.01),
+        ("max_added_wait_minutes", 30.0),
+        ("actuator", "dra"),
+        ("mig_layout", "today"),
     ],
 )
-def test_every_control_is_answered_at_once_and_coarsely_until_the_exact_answer_is_there(panel, few, moved):
-    for name, value in moved.items():
-        panel.controls[name].value = value
-    assert "Coarse" in panel.answer.value
-    assert STALE in panel.answer.value
-    assert panel.newest.scenario == few  # a coarse answer is none that is kept
+def test_every_control_is_estimated_at_once_and_exported_only_when_exact(panel, quick, name, value):
+    panel.controls[name].value = value
+    assert "≈" in panel.answer.value
+    assert "Estimate" in panel.state.value
+    assert panel.files.disabled
+    assert getattr(panel.scenario, name) == value
+    assert panel.newest.scenario == quick  # an estimate is not kept
+    assert cards(panel.answer.value)[3].endswith("…")
+    panel.write()
+    assert "no exact answer" in panel.written.value
 
 
-def test_undo_goes_back_one_change_and_the_scenario_can_be_kept(panel, few, tmp_path):
-    panel.controls["purchase_lead_days"].value = 55
+def test_actuator_and_growth_say_that_they_are_exact_only(panel):
+    for name in CONTROL_ORDER:
+        assert ("exact only" in panel.notes[name].value) == (name in ("actuator", "growth_per_week"))
+
+
+def test_an_estimate_is_the_simulation_where_the_curve_was_simulated(quick, start, smaller):
+    """Curve and stated fleet are of the same jobs and random draws."""
+    layout = "recommended" if any(point.layout == "recommended" for point in start.wait_curve) else "today"
+    simulated = {
+        point.job_size: point.p95_minutes for point in start.wait_curve if (point.layout, point.gpus) == (layout, 48)
+    }
+    exact = {row.size: row.recommended_p95_minutes for row in smaller.decision.service}
+    assert exact == pytest.approx({size: simulated[size] for size in exact}, abs=1e-6)
+    estimate = estimate_answer(quick.but(gpus=48), start)
+    assert {size: estimate.waits[size] for size in exact} == pytest.approx(exact, abs=1e-6)
+
+
+def test_the_headline_names_the_size_that_misses_its_limit_and_by_how_much(smaller):
+    decision = smaller.decision
+    worst = max(decision.service, key=lambda row: row.recommended_p95_minutes - row.limit_minutes)
+    assert worst.recommended_p95_minutes > worst.limit_minutes
+    assert decision.sentence.startswith("48 GPUs miss the wait limit for jobs on ")
+    excess = re.search(rf"p95 queue wait on {re.escape(worst.size)}: .*, ([\d.]+) (min|h) above", decision.sentence)
+    minutes = float(excess[1]) * (60 if excess[2] == "h" else 1)
+    assert minutes == pytest.approx(
+        worst.recommended_p95_minutes - worst.limit_minutes, abs=4 if excess[2] == "h" else 1
+    )
+    assert decision.gpus == 48
+    assert not smaller.find_row(decision.policy).meets_target
+
+
+def test_a_stated_fleet_of_the_recommended_size_has_the_recommended_waits(quick, start):
+    stated = compare_policies(quick.but(gpus=start.find_row("mig_static").peak_gpus))
+    limits = {row.size: row.limit_minutes for row in start.decision.service}
+    assert {row.size: row.limit_minutes for row in stated.decision.service} == pytest.approx(limits)
+    assert [row.recommended_p95_minutes for row in stated.decision.service] == [
+        row.recommended_p95_minutes for row in start.decision.service
+    ]
+
+
+def test_more_demand_makes_jobs_wait_longer_and_a_wider_limit_does_not(quick, smaller):
+    busier = compare_policies(quick.but(gpus=48, arrival_scale=1.2)).decision
+    wider = compare_policies(quick.but(gpus=48, max_added_wait_minutes=25.0)).decision
+    mean = smaller.decision.recommended_mean_minutes
+    assert busier.recommended_mean_minutes > mean == wider.recommended_mean_minutes
+    assert sum(row.jobs for row in busier.service) == pytest.approx(
+        1.2 * sum(row.jobs for row in smaller.decision.service), rel=0.03
+    )
+    assert max(row.limit_minutes for row in wider.service) <= 30.0 < 48
+
+
+def test_a_fleet_is_of_whole_nodes(quick):
+    with pytest.raises(ScenarioError, match=r"whole nodes; got 50. The nearest fleet has 48 GPUs"):
+        compare_policies(quick.but(gpus=50))
+
+
+def curve(layout: str, *waits: tuple[int, float]) -> tuple[CurvePoint, ...]:
+    return tuple(CurvePoint(layout, gpus, "1 GPU", wait, wait, wait, wait, 0.5, 0.0) for gpus, wait in waits)
+
+
+def test_a_demand_is_read_from_the_curve_as_a_smaller_fleet(quick, start):
+    """1.2 times the jobs on 60 GPUs count as the jobs on 50; beyond the simulated fleets nothing is known."""
+    known = dataclasses.replace(start, wait_curve=curve("today", (40, 99.0), (50, 9.0), (60, 0.0)))
+    waits = estimate_answer(quick.but(gpus=60, arrival_scale=1.2, mig_layout="today"), known).waits
+    assert waits["1 GPU"] == pytest.approx(9.0)
+    halfway = estimate_answer(quick.but(gpus=45, mig_layout="today"), known).waits["1 GPU"]
+    assert halfway == pytest.approx((100.0 * 10.0) ** 0.5 - 1)
+    assert estimate_answer(quick.but(gpus=60, arrival_scale=2.0, mig_layout="today"), known).waits["1 GPU"] is None
+
+
+def test_a_price_is_a_multiplication_and_exact_at_once(panel, asked, start):
+    panel.controls[PRICE_FIELD].value = "3.5"
+    fleet, mean = start.decision.fleet_gpus, start.decision.gpus_mean
+    costs = dict.fromkeys(f"{gpus * 168 * 3.5:,.0f}" for gpus in (fleet, mean))  # one where nothing is freed
+    assert cards(panel.answer.value)[2] == " → ".join(costs)
+    assert "Exact" in panel.state.value
+    assert panel.newest.comparison.decision == reprice_comparison(panel.scenario, start).decision
+    assert asked == []
+
+
+@pytest.mark.parametrize("text", ["abc", "-1", "0", "", "nan", "inf", "2,50"])
+def test_a_bad_price_is_marked_at_its_control_and_nothing_is_asked(panel, quick, text):
+    panel.controls[PRICE_FIELD].value = text
+    assert "gw-faulty" in panel.controls[PRICE_FIELD]._dom_classes
+    assert "expected a price above 0" in panel.notes[PRICE_FIELD].value
+    assert panel.controls[PRICE_FIELD].value == text  # not clamped
+    assert panel.newest.scenario == quick
+    panel.controls[PRICE_FIELD].value = "2.25"
+    assert "gw-faulty" not in panel.controls[PRICE_FIELD]._dom_classes
+    assert panel.newest.scenario.price_usd_per_gpu_hour == 2.25
+
+
+def test_policies_of_other_actuators_say_what_they_need(quick, start):
+    found = dataclasses.replace(
+        start,
+        policies=tuple(
+            dataclasses.replace(row, performable=False) if row.policy == "power_down_idle" else row
+            for row in start.policies
+        ),
+    )
+    html = answer_html(exact_answer(quick.but(actuator="mig-manager"), found, found))
+    row = re.search(r"<tr class='muted'>.*?power down idle nodes.*?</tr>", html)[0]
+    assert "needs autoscaler or slurm" in row
+    assert row.count("…") == 3
+
+
+def test_undo_cancel_and_pins(panel, quick, tmp_path):
+    panel.controls["gpus"].value = 48
     panel.controls["max_added_wait_minutes"].value = 30.0
     panel._undo()
-    assert (panel.scenario.purchase_lead_days, panel.scenario.max_added_wait_minutes) == (
-        55,
-        few.max_added_wait_minutes,
-    )
-    kept = panel.save(tmp_path / "kept.yaml")
-    assert Scenario.from_yaml(kept) == panel.scenario
-    panel._undo()
-    panel._undo()  # before the first change there is nothing
-    assert panel.scenario == few
-
-
-def test_every_control_moves_its_own_field(panel, few):
-    for row in CONTROLLED_SETTINGS:
-        if isinstance(row.control, Slider):
-            panel.controls[row.name].value = row.control.low
-        else:
-            start = getattr(few, row.name)
-            options = row.rule.options()
-            panel.controls[row.name].value = next(value for value in reversed(options) if value != start)
-    changed = set(few.diff(panel.scenario))
-    assert changed == {row.name for row in CONTROLLED_SETTINGS}
-    assert "wait_percentile=0.5" in panel.code.value
-    assert "ownership=&#x27;rented&#x27;" in panel.code.value
-
-
-def test_controls_have_label_unit_and_help(panel):
-    for row in CONTROLLED_SETTINGS:
-        assert panel.controls[row.name].tooltip == row.summary
-        assert panel.controls[row.name].description == row.label
-        if isinstance(row.control, Slider):  # else a browser rounds the start to the step
-            assert not panel.controls[row.name].continuous_update
-
-
-def test_answer_is_the_object_of_the_comparison(panel, few):
-    found = study_comparison(few)
-    one = found.decision
-    assert panel.newest.comparison == found
-    row = panel.newest.row
-    assert row == found.find_row(one.policy)
-    assert one.sentence in unescape(panel.answer.value)
-    assert cells(panel, "peak GPUs") == [f"{one.gpus} of {one.fleet_gpus}"]
-    assert cells(panel, "provisioned [GPU h a week]") == [f"{row.gpu_hours:,.0f}"]
-    wanted = "–" if one.saving.value is None else f"{one.saving.value:,.0f}"
-    assert cells(panel, "capacity freed [GPU h a week]")[0].startswith(wanted)
-    for part in one.service:
-        shown = cells(panel, f"p95 wait on {part.size} [min]")
-        assert shown == [f"{part.recommended_p95_minutes:,.1f} (limit {part.limit_minutes:,.1f})"]
-    assert panel.status.value == "Done."
-
-
-def test_the_answer_of_the_start_stays_beside_until_another_is_pinned(told, few):
-    panel = whatif(few)
-    panel.controls["max_added_wait_minutes"].value = 1
-    panel.ask().result(timeout=60)
-    assert [scenario.max_added_wait_minutes for scenario in told] == [10.0, 1]
-    assert cells(panel, "policy")[1] == f"{SHORT_NAMES[OTHER]} (not compared)"
-    assert "Something else." in panel.answer.value
+    assert panel.scenario == quick.but(gpus=48)
+    assert Scenario.from_yaml(panel.save(tmp_path / "kept.yaml")) == panel.scenario
+    panel._cancel()
+    assert panel.scenario == quick
+    assert "Exact" in panel.state.value
+    assert not panel.files.disabled
     panel.pin.click()
-    panel._pending.result(timeout=60)
-    assert cells(panel, "policy") == [f"{SHORT_NAMES[OTHER]} (not compared)"]
-    panel.reset.click()
-    panel._pending.result(timeout=60)
-    assert cells(panel, "policy")[0] == f"{SHORT_NAMES[OTHER]} (not compared)"
-    assert panel.scenario == panel.base
+    assert len(panel.pins) == 2
+    assert panel.pinned.value.count("<tr>") == 3
 
 
-def test_tuning_is_told_and_ends_when_another_question_is_put(monkeypatch, few):
-    begun, said = threading.Event(), threading.Event()
-    found = study_comparison(few)
+def test_outdated_questions_are_cancelled(monkeypatch, panel, start):
+    begun, stopped = threading.Event(), threading.Event()
 
-    def endless(scenario, tell):
-        if scenario.max_added_wait_minutes == 1:
-            return found
-        while True:
-            tell("mig_static", None)
+    def endless(scenario, report_trial):
+        while scenario.gpus == 48:
             begun.set()
-            said.wait(0.01)
+            report_trial("mig_static", None)
+            stopped.wait(0.01)
+        return start
 
     monkeypatch.setattr(panels, "compare_policies", endless)
-    monkeypatch.setattr(WhatIf, "_html", lambda *_: "")
-    monkeypatch.setattr(panels, "frontier_html", lambda *_: "")
-    panel = whatif(few)
+    panel.controls["gpus"].value = 48
     first = panel.ask()
     assert begun.wait(60)
-    assert f"Simulating policy 1, {SHORT_NAMES['mig_static']}" in panel.status.value
-    panel.base = replace(few, max_added_wait_minutes=1.0)
-    panel.controls["max_added_wait_minutes"].value = 1
+    panel.controls["gpus"].value = 40
     panel.ask().result(timeout=60)
     with pytest.raises(CancelledError):
         first.result(timeout=60)
+    assert panel.newest.scenario.gpus == 40
 
 
-def test_controls_that_follow_each_other_are_answered_once_and_off_the_kernels_thread(monkeypatch, told, few):
+def test_controls_that_follow_each_other_are_answered_once(monkeypatch, panel, asked):
     monkeypatch.setattr(background, "DEBOUNCE_S", 0.02)
-    panel = whatif(few)
+    before = panel.newest
 
     async def drag():
-        for minutes in (2, 3, 1):
-            panel.controls["max_added_wait_minutes"].value = minutes
-        while panel.newest is None:
+        for gpus in (40, 48, 56):
+            panel.controls["gpus"].value = gpus
+        while panel.newest is before:
             await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(drag(), 60))
-    assert [scenario.max_added_wait_minutes for scenario in told] == [10.0, 1]
+    assert [scenario.gpus for scenario in asked] == [56]
 
 
-def test_what_cannot_be_answered_is_said_in_words(few):
-    panel = whatif(replace(few, month="2031-01"))
-    with pytest.raises(ValueError, match="no observation in it"):
-        panel.ask().result(timeout=1800)
-    assert "No answer" in panel.status.value
-    assert "no observation in it" in panel.status.value
+def test_an_error_leaves_the_last_exact_answer(monkeypatch, panel, quick):
+    def fail(scenario, report_trial):
+        raise ScenarioError("gpus", "whole nodes", "50", HOSTILE)
+
+    monkeypatch.setattr(panels, "compare_policies", fail)
+    panel.controls["gpus"].value = 48
+    with pytest.raises(ScenarioError):
+        panel.ask().result(timeout=60)
+    assert "expected whole nodes" in panel.status.value
+    assert "<script" not in panel.status.value
+    assert panel.newest.scenario == quick
+    assert panel.files.disabled
 
 
-def test_showing_the_panel_asks_the_first_question(told, few):
-    panel = whatif(few)
-    assert "application/vnd.jupyter.widget-view+json" in panel._repr_mimebundle_()
-    assert panel._pending.result(60).comparison.rows
+def test_showing_the_panel_asks_the_first_question(quick, asked):
+    made = WhatIf(quick)
+    assert "application/vnd.jupyter.widget-view+json" in made._repr_mimebundle_()
+    made._pending.result(60)
+    assert made.controls["gpus"].value == made.start.decision.gpus
 
 
-def test_hostile_names_stay_text(panel):
-    found = panel.newest.comparison
-    evil = dataclasses.replace(
-        found.decision,
-        sentence=HOSTILE,
-        confidence=(HOSTILE,),
-        next_steps=(NextStep(HOSTILE, HOSTILE, HOSTILE),),
-    )
-    panel.newest = replace(panel.newest, comparison=dataclasses.replace(found, decision=evil))
-    panel._redraw()
-    assert "<script" not in panel.answer.value
+def test_without_a_recommendation_the_panel_shows_what_to_add(quick):
+    empty = Comparison(make_empty_decision(quick, "no job states when it ran"), 0.95, 10.0)
+    made = WhatIf(quick, empty)
+    assert "No recommendation: no job states when it ran" in made.answer.value
+    assert "gpuplanner ingest" in made.answer.value
+    assert all(control.disabled for control in made.controls.values())
+    assert made.files.disabled
 
 
-def test_the_files_of_what_is_on_the_screen_are_a_button_away(told, few, tmp_path):
-    """Two files are linked, and the page is that of the answer shown."""
-    made = whatif(few)
-    made.write(tmp_path / "none")
-    assert "There is no answer yet" in made.written.value
-    made.ask().result(timeout=1800)
+def test_hostile_names_stay_text(panel, start):
+    row = dataclasses.replace(start.policies[0], policy=HOSTILE, reason=HOSTILE)
+    decision = dataclasses.replace(start.decision, sentence=HOSTILE)
+    evil = dataclasses.replace(start, decision=decision, policies=(row,))
+    panel._show_exact(exact_answer(panel.base, evil, evil))
+    assert "<script" not in panel.answer.value + panel.pinned.value
+
+
+def test_the_files_are_those_of_the_screen_and_open(quick, start, smaller, tmp_path):
+    """A fleet that misses its limit says so in the first line of its files."""
+    made = WhatIf(quick, start)
+    made._show_exact(exact_answer(quick.but(gpus=48), smaller, start))
     made.write(tmp_path / "export")
     links = re.findall(r'href="([^"]*)"', made.written.value)
     assert links == [str(tmp_path / "export" / name) for name in ("README.md", "workbook.xlsx")]
-    page = (tmp_path / "export" / "README.md").read_text()
-    assert page.startswith(f"# {made.newest.comparison.decision.sentence}\n")
-    assert (tmp_path / "export" / made.newest.comparison.decision.actuator).is_dir()
-    assert (tmp_path / "export" / "workbook.xlsx").stat().st_size > 5000
+    first_line = (tmp_path / "export" / "README.md").read_text().splitlines()[0].removeprefix("# ")
+    first, second = headline(made.newest)
+    assert first_line == f"{first} {second}"
+    assert first in unescape(made.answer.value)
+    assert second in unescape(made.answer.value)
+    waits = fastexcel.read_excel(tmp_path / "export" / "workbook.xlsx").load_sheet("Waits").to_polars()
+    shown = made.newest.shown_size
+    row = next(row for row in waits.rows() if shown.size in row)
+    assert any(isinstance(cell, float) and abs(cell - shown.recommended_p95_minutes) < 0.05 for cell in row)
+    assert (tmp_path / "export" / quick.actuator).is_dir()
+
+
+def test_the_line_of_code_gives_the_same_scenario(panel, quick):
+    panel.controls["gpus"].value = 48
+    code = unescape(re.search(r"<code>(.*)</code>", panel.code.value)[1])
+    assert whatif(quick.but(gpus=48)).scenario == panel.scenario
+    assert code.startswith("gp.decide('sample', ")
+    assert "gpus=48" in code
+    assert "month='2026-02'" in code

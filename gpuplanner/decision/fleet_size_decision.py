@@ -1,0 +1,322 @@
+"""Decision on a fleet of a stated size: its waits by job size, policies, costs and exhaustion."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.scenario import RECOMMENDED, Scenario
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_MINUTE, wait_text
+from gpuplanner.decision.capacity_measures import (
+    MIN_DELAY_S,
+    Recommendation,
+    describe_count_change,
+    keep_fleet,
+    scale_units,
+)
+from gpuplanner.decision.decision_types import CurvePoint, Decision, JobSizeWaits, Measure
+from gpuplanner.decision.explained_waits import ExplainedWaits, take_jobs
+from gpuplanner.decision.headroom_and_growth import MeasuredHeadroom, date_exhaustion, measure_headroom, state_growth
+from gpuplanner.decision.policy_comparison import PolicyResults, load_fitted_policies
+from gpuplanner.decision.policy_layouts import make_fleet_rules
+from gpuplanner.decision.recommendation import (
+    DecisionBasis,
+    build_decision,
+    build_wait_model,
+    fit_submitted_growth,
+    plan_todays_nodes,
+    read_wait_target,
+    recommend_from_waits,
+    replace_with_recommended,
+    without_policies,
+)
+from gpuplanner.decision.requested_jobs import JobReplayInputs
+from gpuplanner.decision.wait_curve import (
+    CURVE_INTERVAL,
+    WaitModel,
+    WaitTarget,
+    join_pools,
+    scale_load,
+    simulate_curve_points,
+)
+from gpuplanner.simulator.simulation_state import Floats, Ints
+
+OBSERVED = {"gpus": None, "arrival_scale": 1.0, "growth_per_week": None, "mig_layout": RECOMMENDED,
+            "max_added_wait_minutes": 10.0}  # fmt: skip
+"""Scenario fields with which the layouts and policies of a stated fleet size are found."""
+LAYOUT_ACTIONS = ("repartition", "rightsize", "pack", "raise_limit")
+"""Actions that change what GPUs and jobs can do, not the number of GPUs."""
+N_PAIRED_DRAWS = 20
+"""Number of resampled records in which the waits of two fleets are compared."""
+
+
+def join_sizes(rows: Sequence[JobSizeWaits], n_sizes: int) -> str:
+    """Join the names of job sizes; more than three of a number of sizes are counted."""
+    return ", ".join(row.size for row in rows) if len(rows) <= 3 else f"{len(rows)} of {n_sizes} job sizes"
+
+
+def _find_shape(scenario: Scenario, results: PolicyResults) -> tuple[Recommendation, Recommendation]:
+    """Return the recommendation to keep today's fleet, and the one with the layouts of a scenario."""
+    inputs, waits = results.asked_jobs, results.arena.waits
+    today = _keep_todays_layouts(inputs, waits)
+    if scenario.mig_layout != RECOMMENDED:
+        return today, today
+    return today, recommend_from_waits(without_policies(scenario.but(**OBSERVED)))[0]
+
+
+def decide_fleet_size(scenario: Scenario, base: Decision, curve: tuple[CurvePoint, ...]) -> DecisionBasis:
+    """Decide for a fleet with the number of GPUs that a scenario states.
+
+    MIG layouts and other policies are those found for the observed demand and a maximum added wait of 10 min; waits are
+    simulated on this fleet at the demand of the scenario, and compared with its wait limits.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data and limits, with ``gpus``.
+    base : Decision
+        Decision at the observed demand without ``gpus``.
+    curve : tuple of CurvePoint
+        Its wait curve.
+
+    Returns
+    -------
+    DecisionBasis
+
+    Raises
+    ------
+    ScenarioError
+        If the number of GPUs is not one of whole nodes.
+    """
+    assert scenario.gpus is not None
+    results = replace(load_fitted_policies(scenario.but(**OBSERVED)), scenario=scenario)
+    today, shape = _find_shape(scenario, results)
+    growth = fit_submitted_growth(results.job_history)
+    resized = resize_recommendation(shape, scenario.gpus, base.measures if shape is not today else ())
+    resized = _measure_fleet(scenario, base, today, shape, replace(resized, growth=growth))
+    course = plan_todays_nodes(results, resized)
+    decision = build_decision(results, resized, course, curve)
+    stated: tuple[str, ...] = (f"fleet of {scenario.gpus:,} GPUs as stated (--set gpus=…)",)
+    if scenario.arrival_scale != 1.0:
+        stated += (f"demand {scenario.arrival_scale:g} times the observed one (--set arrival_scale=…)",)
+    decision = replace(
+        decision, sentence=format_missed_limits(decision) or decision.sentence,
+        assumptions=stated + decision.assumptions,
+    )  # fmt: skip
+    results = replace_with_recommended(results, resized, course, course)
+    rules = make_fleet_rules(results.asked_jobs, course.trial, results.abilities, course.policy)
+    return DecisionBasis(decision, results, resized, curve, rules)
+
+
+def format_missed_limits(decision: Decision) -> str:
+    """Format which job sizes miss their wait limit on a fleet, and by how much the worst does; empty if none does."""
+    missed = [row for row in decision.service if not row.meets_limit]
+    if not missed:
+        return ""
+    worst = max(missed, key=lambda row: row.recommended_p95_minutes - row.limit_minutes)
+    excess_minutes = worst.recommended_p95_minutes - worst.limit_minutes
+    return (
+        f"{decision.gpus:,} GPUs miss the wait limit for jobs on {join_sizes(missed, len(decision.service))}. "
+        f"p95 queue wait on {worst.size}: {wait_text(worst.recommended_p95_minutes)}, "
+        f"{wait_text(math.ceil(excess_minutes))} above its limit of {wait_text(worst.limit_minutes)}."
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _keep_todays_layouts(inputs: JobReplayInputs, waits: ExplainedWaits) -> Recommendation:
+    """Return the recommendation to keep today's fleet and layouts."""
+    return keep_fleet(build_wait_model(inputs, waits), None)
+
+
+def resize_recommendation(recommendation: Recommendation, gpus: int, measures: Sequence[Measure]) -> Recommendation:
+    """Scale the node pools of a recommendation to a number of GPUs.
+
+    Parameters
+    ----------
+    recommendation : Recommendation
+        Node pools.
+    gpus : int
+        GPUs, in whole nodes.
+    measures : sequence of Measure
+        Measures of the decision; those that change layouts stay.
+
+    Raises
+    ------
+    ScenarioError
+        If the number of GPUs is not one of whole nodes.
+    """
+    pools, fleet_gpus = recommendation.pools, recommendation.fleet_gpus
+    units = scale_units(recommendation, gpus / int(recommendation.fleet.gpus.sum()))
+    nearest_gpus = int(join_pools(pools, units).gpus.sum())
+    if nearest_gpus != gpus:
+        raise ScenarioError("gpus", "whole nodes", f"{gpus:,}", f"The nearest fleet has {nearest_gpus:,} GPUs.")
+    measures = tuple(measure for measure in measures if measure.action in LAYOUT_ACTIONS)
+    if gpus != fleet_gpus:
+        condition = f"after {measures[0].action}" if measures else None
+        measures += (describe_count_change(fleet_gpus, gpus, condition),)
+    action, reason = (measures[0].action, None) if measures else ("keep", "this is today's fleet")
+    return replace(
+        recommendation, action=action, reason=reason, units=units, gpus=gpus, measures=measures,
+        target_gpus=0, order_gpus=0, waiting_hours_per_gpu_hour=None,
+    )  # fmt: skip
+
+
+def find_wait_limit(today_p95_minutes: float, target: WaitTarget) -> float:
+    """Find the wait limit of a job size from its p95 queue wait today [min].
+
+    Examples
+    --------
+    >>> [find_wait_limit(minutes, WaitTarget()) for minutes in (0.0, 25.0, 500.0)]
+    [10.0, 30.0, 30.0]
+    """
+    target_minutes, added_minutes = target.target_s / SECONDS_PER_MINUTE, target.added_s / SECONDS_PER_MINUTE
+    return min(target_minutes, today_p95_minutes + added_minutes)
+
+
+def _measure_fleet(
+    scenario: Scenario, base: Decision, today: Recommendation, shape: Recommendation, resized: Recommendation
+) -> Recommendation:
+    """Return a resized recommendation with its waits, headroom and exhaustion date at the demand of a scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Demand, growth and wait limits.
+    base : Decision
+        Decision at the observed demand, with today's waits.
+    today : Recommendation
+        Today's fleet.
+    shape : Recommendation
+        Recommendation with the layouts, which was resized.
+    resized : Recommendation
+        Recommendation of the stated number of GPUs.
+    """
+    target, load, units = read_wait_target(scenario), scenario.arrival_scale, tuple(resized.units)
+    rows = base.service
+    if load != 1.0 or list(resized.units) != list(shape.units) or shape is today:
+        simulated = _simulate_fleet(today, shape, units, load)
+        rows = tuple(replace(row, **simulated[row.size]) for row in rows if row.size in simulated)
+    service = tuple(replace(row, limit_minutes=find_wait_limit(row.today_p95_minutes, target)) for row in rows)
+    n_jobs = max(sum(row.jobs for row in service), 1)
+    today_mean = sum(row.jobs * row.today_mean_minutes for row in service) / n_jobs
+    resized_mean = sum(row.jobs * row.recommended_mean_minutes for row in service) / n_jobs
+    growth = resized.growth if scenario.growth_per_week is None else state_growth(scenario.growth_per_week)
+    headroom = None
+    if growth.weekly.value is not None:
+        headroom = _measure_headroom(shape, units, load, target.target_s, resized.growth.slope)
+    inputs = today.model.inputs
+    days, lead_days = inputs.observed_s / SECONDS_PER_DAY, scenario.purchase_lead_days
+    return replace(
+        resized, service=service, team_waits={None: (today_mean, resized_mean)} if service else {}, growth=growth,
+        headroom=headroom, exhaustion=date_exhaustion(growth, headroom, inputs.end.date(), days, lead_days),
+    )  # fmt: skip
+
+
+def _scale_demand(model: WaitModel, load: float) -> tuple[WaitModel, Ints]:
+    """Return the wait model at a demand, as a factor of the observed one, and the observed row of each of its jobs."""
+    rows, arrival_s = scale_load(model.waits.arrival_s, ~model.waits.judged, load, model.inputs.observed_s)
+    inputs, waits = take_jobs(model.inputs, model.waits, rows, arrival_s - model.waits.arrival_s[rows])
+    return replace(model, inputs=inputs, waits=waits, size_of_job=model.size_of_job[rows]), rows
+
+
+@functools.lru_cache(maxsize=64)
+def _simulate_fleet(
+    today: Recommendation, shape: Recommendation, units: tuple[int, ...], load: float
+) -> dict[str, dict[str, Any]]:
+    """Simulate the queue waits on a fleet at a demand, by job size, as values of :class:`JobSizeWaits`.
+
+    Parameters
+    ----------
+    today : Recommendation
+        Today's fleet.
+    shape : Recommendation
+        Recommendation with the node pools of the fleet.
+    units : tuple of int
+        Units of each pool.
+    load : float
+        Demand, as a factor of the observed one.
+    """
+    fleet = join_pools(shape.pools, units)
+    model, rows = _scale_demand(shape.model, load)
+    today_s = today.model.replay_waits(today.fleet)[rows]
+    is_delayed = model.waits.judged & (model.replay_waits(fleet) > today_s + MIN_DELAY_S)
+    waits = {}
+    for point in simulate_curve_points(model, shape.action, [fleet]):
+        of_size = model.size_of_job == model.size_names.index(point.job_size)
+        waits[point.job_size] = {
+            "jobs": int((of_size & model.waits.judged).sum()), "jobs_delayed": int((of_size & is_delayed).sum()),
+            "recommended_p95_minutes": point.p95_minutes, "recommended_mean_minutes": point.mean_minutes,
+            "low": point.low, "high": point.high,
+        }  # fmt: skip
+    return waits
+
+
+@functools.lru_cache(maxsize=64)
+def _measure_headroom(
+    shape: Recommendation, units: tuple[int, ...], load: float, target_s: float, slope: float
+) -> MeasuredHeadroom | None:
+    """Measure the headroom of a fleet at a demand, over that demand.
+
+    Parameters
+    ----------
+    shape : Recommendation
+        Recommendation with the node pools of the fleet.
+    units : tuple of int
+        Units of each pool.
+    load : float
+        Demand, as a factor of the observed one.
+    target_s : float
+        Target of the p95 queue wait. [s]
+    slope : float
+        Growth of the logarithm of the submitted work a week in the record.
+    """
+    model, _ = _scale_demand(shape.model, load)
+    return measure_headroom(
+        model, join_pools(shape.pools, units), WaitTarget(target_s), state_growth(math.expm1(slope))
+    )
+
+
+def find_sized_fleet(scenario: Scenario, decision: Decision) -> Recommendation | None:
+    """Find the nodes of a decision, with the wait model at the demand of its scenario; None without any."""
+    if decision.action == "none" or not decision.fleet_gpus:
+        return None
+    if scenario.gpus is None:
+        return resize_recommendation(recommend_from_waits(without_policies(scenario))[0], decision.gpus, ())
+    results = load_fitted_policies(scenario.but(**OBSERVED))
+    _, shape = _find_shape(scenario, results)
+    resized = resize_recommendation(shape, decision.gpus, ())
+    return replace(resized, model=_scale_demand(resized.model, scenario.arrival_scale)[0])
+
+
+def compare_paired_waits(first: Recommendation, other: Recommendation) -> dict[str, tuple[float, float, float]]:
+    """Compare the p95 queue waits of two fleets on the same jobs with the same random draws.
+
+    Parameters
+    ----------
+    first, other : Recommendation
+        Fleets of the same record.
+
+    Returns
+    -------
+    dict of str to tuple of float
+        Difference of `other` to `first` in the record, and its 80 % interval over resampled records, by job size [min].
+    """
+    common = [name for name in first.model.size_names if name in other.model.size_names]
+
+    def draw(fleet: Recommendation, row: int) -> Floats:
+        """Return the p95 wait by job size in the record (row 0) or a resampled record [min]."""
+        model = fleet.model
+        waits_s = np.minimum(model.percentiles(fleet.fleet, row), model.inputs.observed_s)
+        by_size = dict(zip((model.size_names[size] for size in model.sizes), waits_s, strict=True))
+        return np.array([by_size.get(name, np.nan) for name in common]) / SECONDS_PER_MINUTE
+
+    differences = np.array([draw(other, row) - draw(first, row) for row in range(1 + N_PAIRED_DRAWS)])
+    low, high = np.quantile(differences[1:], CURVE_INTERVAL, axis=0)
+    rows = zip(common, differences[0].tolist(), low.tolist(), high.tolist(), strict=True)
+    return {name: (value, lower, upper) for name, value, lower, upper in rows if not math.isnan(value)}

@@ -1,0 +1,425 @@
+"""Answer of the what-if panel as HTML: headline, four numbers, wait curve and policies of a fleet."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.setting_rules_and_controls import PARTITIONER_BY_ACTUATOR
+from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, MISSING_VALUE_TEXT, figure_text, wait_text
+from gpuplanner.cost.period_costs import find_price
+from gpuplanner.decision.comparison_record import Comparison, PolicyRow
+from gpuplanner.decision.decision_types import (
+    FEWER_NODES,
+    MIG_STATIC,
+    TODAY,
+    CurvePoint,
+    JobSizeWaits,
+)
+from gpuplanner.decision.fleet_size_decision import find_wait_limit, join_sizes
+from gpuplanner.decision.policy_comparison import POLICIES, SHORT_NAMES
+from gpuplanner.decision.recommendation import read_wait_target
+from gpuplanner.hardware.actuators import find_abilities
+from gpuplanner.report.number_formats_and_glossary import metric_value
+from gpuplanner.usage.study_fleet import PlannedFleet
+from gpuplanner.usage.study_history import history
+
+PENDING = "…"
+"""Text of a value that only an exact answer gives."""
+MAX_PANELS = 3
+"""Maximum number of job sizes of the wait curve: those that wait longest today."""
+SVG_WIDTH, PANEL_TOP, PANEL_HEIGHT, AXIS_WIDTH = 620, 18, 130, 52
+"""Sizes of the wait curve [px]."""
+WAIT_TICKS = {1.0: "≤ 1 min", 10.0: "10 min", 60.0: "1 h", 360.0: "6 h", 1440.0: "1 d"}
+"""Labelled waits of the axis [min]."""
+MAX_DRAWN_MINUTES = 2880.0
+"""Upper end of the wait axis [min]."""
+MIN_LABEL_DISTANCE = 24
+"""Smallest distance between two labels of the axis of GPUs [px]."""
+DRAWN_RANGE = (0.5, 1.5)
+"""Drawn fleet sizes, over the fleet of today."""
+SIZED_POLICIES = (FEWER_NODES, MIG_STATIC)
+"""Policies whose fleet the control of the fleet size sets."""
+
+
+@functools.cache
+def style_html() -> str:
+    """Read the style sheet of the panel as a style element."""
+    return f"<style>{Path(__file__).with_suffix('').with_name('what_if.css').read_text('utf-8')}</style>"
+
+
+@dataclass(frozen=True, eq=False)
+class PanelAnswer:
+    """Answer that the what-if panel shows for a scenario.
+
+    - ``scenario``: Settings of the controls.
+    - ``comparison``: Policies and decision; of an estimate those of the start.
+    - ``start``: Comparison at which the panel began, with the wait curve and today's waits.
+    - ``waits``: p95 queue wait by job size [min]; None: not known yet.
+    - ``is_exact``: Whether everything was simulated.
+    - ``other_rows``: Rows of policies that another actuator can apply, by policy.
+    """
+
+    scenario: Scenario
+    comparison: Comparison
+    start: Comparison
+    waits: Mapping[str, float | None]
+    is_exact: bool = True
+    other_rows: Mapping[str, PolicyRow] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the fleet."""
+        return self.comparison.decision.gpus if self.scenario.gpus is None else self.scenario.gpus
+
+    @property
+    def service(self) -> list[JobSizeWaits]:
+        """Waits by job size where they are known, with the limits of the scenario."""
+        target = read_wait_target(self.scenario)
+        return [
+            replace(row, recommended_p95_minutes=wait, limit_minutes=find_wait_limit(row.today_p95_minutes, target))
+            for row in self.start.decision.service
+            if (wait := self.waits.get(row.size)) is not None
+        ]
+
+    @property
+    def shown_size(self) -> JobSizeWaits | None:
+        """Job size on the card: the one that misses its limit by most, else the one that improves most."""
+        if missed := [row for row in self.service if not row.meets_limit]:
+            return max(missed, key=lambda row: row.recommended_p95_minutes - row.limit_minutes)
+        return min(self.service, key=lambda row: row.added_p95_minutes, default=None)
+
+
+def exact_answer(scenario: Scenario, comparison: Comparison, start: Comparison) -> PanelAnswer:
+    """Make the answer of a comparison."""
+    waits = {row.size: row.recommended_p95_minutes for row in comparison.decision.service}
+    return PanelAnswer(scenario, comparison, start, waits)
+
+
+def estimate_answer(scenario: Scenario, start: Comparison) -> PanelAnswer:
+    """Estimate the answer for other settings from the wait curve of a comparison.
+
+    A demand of 1.2 times the observed one on 60 GPUs counts as the observed one on 50. Waits outside the simulated
+    fleet sizes stay unknown.
+    """
+    estimate = PanelAnswer(scenario, start, start, {}, is_exact=False)
+    layouts = {point.layout for point in start.wait_curve}
+    layout = scenario.mig_layout if scenario.mig_layout in layouts else TODAY
+    load_gpus = estimate.gpus / scenario.arrival_scale
+    waits = {size: _read_curve(points, load_gpus) for size, points in _curves(start, layout).items()}
+    return replace(estimate, waits=waits)
+
+
+def _curves(comparison: Comparison, layout: str) -> dict[str, list[CurvePoint]]:
+    """Group the points of the wait curve of a layout by job size, fewest GPUs first."""
+    curves: dict[str, list[CurvePoint]] = {}
+    for point in sorted(comparison.wait_curve, key=lambda point: point.gpus):
+        if point.layout == layout:
+            curves.setdefault(point.job_size, []).append(point)
+    return curves
+
+
+def _read_curve(points: list[CurvePoint], gpus: float) -> float | None:
+    """Interpolate the logarithm of the p95 wait at a number of GPUs [min]; None outside the simulated fleets."""
+    sizes = [point.gpus for point in points]
+    if not sizes[0] <= gpus <= sizes[-1]:
+        return None
+    return float(np.expm1(np.interp(gpus, sizes, [math.log1p(point.p95_minutes) for point in points])))
+
+
+def answer_html(answer: PanelAnswer) -> str:
+    """Render an answer as HTML."""
+    decision = answer.comparison.decision
+    if not answer.start.wait_curve:
+        missing = "".join(
+            f"<li>{escape(fact.what)} <code>{escape(fact.command)}</code></li>" for fact in decision.missing
+        )
+        body = f"<h2>{escape(decision.sentence)}</h2><ol>{missing}</ol>"
+        return f"{style_html()}<div class='gpuplanner-what-if'>{body}</div>"
+    state, approx = ("gw-exact", "") if answer.is_exact else ("gw-estimate", "≈ ")
+    first, second = map(escape, headline(answer))
+    return (
+        f"{style_html()}<div class='gpuplanner-what-if'><div class='{state}'>"
+        f"<h2>{approx}{first}<span>{second}</span></h2>"
+        f"<div class='gw-cards'>{''.join(_cards_html(answer))}</div>{wait_curve_svg(answer)}{_policies_html(answer)}"
+        "</div></div>"
+    )
+
+
+def headline(answer: PanelAnswer) -> tuple[str, str]:
+    """Return the two lines of the headline: what the fleet is or misses, and its waits."""
+    if answer.is_exact:
+        first, _, second = answer.comparison.decision.sentence.partition(". ")
+        return f"{first.rstrip('.')}.", second
+    missed, shown = [row for row in answer.service if not row.meets_limit], answer.shown_size
+    if shown is None:
+        return f"{answer.gpus:,} GPUs", "Outside the simulated fleets: the exact answer follows."
+    wait = f"p95 queue wait on {shown.size} ≈ {wait_text(shown.recommended_p95_minutes)}"
+    limit = wait_text(shown.limit_minutes)
+    if not missed:
+        return f"{answer.gpus:,} GPUs meet the wait limits.", f"{wait}, limit {limit}."
+    sizes = join_sizes(missed, len(answer.service))
+    above = wait_text(math.ceil(shown.recommended_p95_minutes - shown.limit_minutes))
+    return (
+        f"{answer.gpus:,} GPUs miss the wait limit for jobs on {sizes}.",
+        f"{wait}, {above} above its limit of {limit}.",
+    )
+
+
+def _cards_html(answer: PanelAnswer) -> Iterator[str]:
+    """Yield the four cards: GPUs, p95 wait, capacity cost and months to exhaustion, each today and on the fleet."""
+    decision, gpus = answer.comparison.decision, answer.gpus
+    fleet_gpus, approx = decision.fleet_gpus, "" if answer.is_exact else "≈ "
+    mean_gpus = decision.gpus_mean if answer.is_exact else float(gpus)
+    hours = (mean_gpus - fleet_gpus) * HOURS_PER_WEEK
+    yield _card("GPUs at peak", f"{fleet_gpus:,}", f"{gpus:,}", f"{hours:+,.0f} GPU-h/week" if hours else "unchanged")
+
+    size = answer.shown_size
+    if size is None:
+        yield _card("p95 wait", MISSING_VALUE_TEXT, PENDING, "", approx=not answer.is_exact)
+    else:
+        others = (row for row in answer.service if row.size in drawn_sizes(answer.start) and row.size != size.size)
+        note = " · ".join(f"{row.size}: {wait_text(row.recommended_p95_minutes)}" for row in others)
+        after = approx + wait_text(size.recommended_p95_minutes)
+        today = wait_text(size.today_p95_minutes)
+        yield _card(f"p95 wait, {size.size}", today, after, approx * bool(note) + note, approx=not answer.is_exact)
+
+    price = find_price(answer.scenario, history(answer.scenario).fleet)
+    if price is None:
+        yield _card("Capacity cost per week", MISSING_VALUE_TEXT, MISSING_VALUE_TEXT, "state a GPU price")
+    else:
+        before, after_cost = (count * HOURS_PER_WEEK * price.value for count in (fleet_gpus, mean_gpus))
+        spend = "spend unchanged" if not decision.financial_impact.usd_per_week else "spend falls"
+        note = f"{after_cost - before:+,.0f}, {spend}" if after_cost != before else "unchanged"
+        yield _card(f"Capacity cost, {price.currency}/week", f"{before:,.0f}", f"{after_cost:,.0f}", note)
+
+    months, today_months = (metric_value(answer.comparison, name) for name in ("months_left", "months_left_today"))
+    reason = answer.comparison.exhaustion.reason or ""
+    if not answer.is_exact:
+        months, reason = PENDING, "exact only"
+    today = MISSING_VALUE_TEXT if today_months is None else str(today_months)
+    months_text = MISSING_VALUE_TEXT if months is None else str(months)
+    yield _card("Months to exhaustion", today, months_text, reason, approx=not answer.is_exact)
+
+
+def _card(label: str, before: str, after: str, note: str, *, approx: bool = False) -> str:
+    """Render a card: label, value today and on the fleet, and a note.
+
+    Parameters
+    ----------
+    label, before, after, note : str
+        Plain texts.
+    approx : bool
+        Draw the value in grey.
+    """
+    kind = " class='first'" if label == "GPUs at peak" else ""
+    style = " class='gw-approx'" if approx else ""
+    change = f"{escape(before)} → " if before != after else ""
+    value = f"<div class='value'>{change}<b{style}>{escape(after)}</b></div>"
+    label_html, note_html = (f"<div class='small'>{escape(text)}</div>" for text in (label, note))
+    return f"<div{kind}>{label_html}{value}{note_html}</div>"
+
+
+def drawn_sizes(comparison: Comparison) -> list[str]:
+    """List the job sizes of the wait curve: by wait today, then by jobs; in the order of the table."""
+    rows = comparison.decision.service
+    longest = sorted(rows, key=lambda row: (-row.today_p95_minutes, -row.jobs))[:MAX_PANELS]
+    return [row.size for row in rows if row in longest]
+
+
+def wait_curve_svg(answer: PanelAnswer) -> str:
+    """Draw the wait curve: a panel for each job size, with the fleet of today, the recommended and the chosen one."""
+    start, sizes = answer.start, drawn_sizes(answer.start)
+    if not sizes:
+        return "<p>Waits by job size are not shown: the simulation does not reproduce the recorded waits.</p>"
+    width = (SVG_WIDTH - AXIS_WIDTH) / len(sizes)
+    axis_y = PANEL_TOP + PANEL_HEIGHT + 14
+    ticks = "".join(
+        f"<text x='{AXIS_WIDTH - 6}' y='{_y(minutes) + 4:.1f}' text-anchor='end'>{label}</text>"
+        for minutes, label in WAIT_TICKS.items()
+    )
+    rows = {row.size: row for row in answer.service} | {
+        row.size: row for row in start.decision.service if row.size not in answer.waits
+    }
+    panels = "".join(
+        _panel_svg(answer, rows[size], AXIS_WIDTH + index * width, width - 14)
+        for index, size in enumerate(sizes)
+        if size in rows
+    )
+    height = PANEL_TOP + PANEL_HEIGHT + 20
+    has_layout = any(point.layout != TODAY for point in start.wait_curve)
+    words = "grey: today’s layout, blue: recommended" if has_layout else "today’s layout"
+    demand = "" if answer.scenario.arrival_scale == 1.0 else ", at the observed demand"
+    waits = "; ".join(f"{row.size}: {wait_text(row.recommended_p95_minutes)}" for row in answer.service)
+    label = escape(f"p95 wait on {answer.gpus} GPUs. {waits}", quote=True)
+    return (
+        f"<h3>Queue wait against number of GPUs <small>p95, 80 % interval; {words}{demand}</small></h3>"
+        f"<svg viewBox='0 0 {SVG_WIDTH} {height}' role='img' aria-label='{label}'>"
+        f"{ticks}<text x='{AXIS_WIDTH - 6}' y='{axis_y}' text-anchor='end'>GPUs</text>{panels}</svg>"
+    )
+
+
+def _y(minutes: float) -> float:
+    """Return the vertical position of a wait [px]; waits below a minute lie on the axis."""
+    share = math.log(min(max(minutes, 1.0), MAX_DRAWN_MINUTES)) / math.log(MAX_DRAWN_MINUTES)
+    return PANEL_TOP + PANEL_HEIGHT * (1 - share)
+
+
+def _panel_svg(answer: PanelAnswer, row: JobSizeWaits, left: float, width: float) -> str:
+    """Draw the panel of a job size.
+
+    Parameters
+    ----------
+    answer : PanelAnswer
+        Answer with the wait curve.
+    row : JobSizeWaits
+        Waits of the job size.
+    left, width : float
+        Position and width. [px]
+    """
+    decision, bottom = answer.start.decision, PANEL_TOP + PANEL_HEIGHT
+    low, high = (share * decision.fleet_gpus for share in DRAWN_RANGE)
+    low, high = min(low, decision.gpus, answer.gpus), max(high, decision.gpus, answer.gpus)
+
+    def x(gpus: float) -> float:
+        return left + width * (gpus - low) / max(high - low, 1)
+
+    def mark(gpus: float, minutes: float, radius: float, style: str) -> str:
+        return f"<circle cx='{x(gpus):.1f}' cy='{_y(minutes):.1f}' r='{radius}' {style}/>"
+
+    parts = [
+        f"<line x1='{left}' x2='{left + width}' y1='{_y(minutes):.1f}' y2='{_y(minutes):.1f}' stroke='var(--line)'/>"
+        for minutes in WAIT_TICKS
+    ]
+    limit_y = _y(row.limit_minutes)
+    parts.append(
+        f"<line x1='{left}' x2='{left + width}' y1='{limit_y:.1f}' y2='{limit_y:.1f}' stroke='var(--ink)' "
+        f"stroke-dasharray='4 3'/><text x='{left + width}' y='{limit_y - 4:.1f}' text-anchor='end'>"
+        f"limit {wait_text(row.limit_minutes)}</text>"
+    )
+    layouts = {point.layout for point in answer.start.wait_curve}
+    for layout in sorted(layouts, key=lambda name: name != TODAY):
+        points = [point for point in _curves(answer.start, layout).get(row.size, []) if low <= point.gpus <= high]
+        is_accent = layout != TODAY or len(layouts) == 1
+        colour = "var(--mark)" if is_accent else "var(--grey)"
+        if is_accent:
+            band = [(point.gpus, point.high) for point in points] + [
+                (point.gpus, point.low) for point in reversed(points)
+            ]
+            corners = " ".join(f"{x(gpus):.1f},{_y(wait):.1f}" for gpus, wait in band)
+            parts.append(f"<polygon points='{corners}' fill='var(--tint)'/>")
+        # A part of the line above the drawn waits is left out: the queue never empties there.
+        parts += [
+            f"<line x1='{x(one.gpus):.1f}' y1='{_y(one.p95_minutes):.1f}' x2='{x(two.gpus):.1f}' "
+            f"y2='{_y(two.p95_minutes):.1f}' stroke='{colour}' stroke-width='{2.5 if is_accent else 1.2}'/>"
+            for one, two in pairwise(points)
+            if min(one.p95_minutes, two.p95_minutes) < MAX_DRAWN_MINUTES
+        ]
+        parts += [mark(point.gpus, point.p95_minutes, 1.6, f"fill='{colour}'") for point in points]
+    parts.append(
+        mark(
+            decision.fleet_gpus,
+            row.today_p95_minutes,
+            4.5,
+            "fill='var(--paper)' stroke='var(--grey)' stroke-width='1.8'",
+        )
+    )
+    recommended = next((other for other in decision.service if other.size == row.size), None)
+    if recommended is not None:
+        parts.append(mark(decision.gpus, recommended.recommended_p95_minutes, 4.5, "fill='var(--mark)'"))
+    minutes = answer.waits.get(row.size)
+    stroke = "var(--ink)" if answer.is_exact else "var(--grey)"
+    parts.append(
+        f"<line x1='{x(answer.gpus):.1f}' x2='{x(answer.gpus):.1f}' y1='{PANEL_TOP}' y2='{bottom}' stroke='{stroke}'/>"
+    )
+    if minutes is not None:
+        fill = stroke if answer.is_exact else "var(--paper)"
+        parts.append(mark(answer.gpus, minutes, 6, f"fill='{fill}' stroke='{stroke}' stroke-width='2.2'"))
+    approx = "" if answer.is_exact else "≈ "
+    kind = "strong" if answer.is_exact else ""
+    value = PENDING if minutes is None else approx + wait_text(minutes)
+    parts.append(f"<text x='{left}' y='11' class='strong'>{escape(row.size)}</text>")
+    parts.append(f"<text x='{left + width}' y='11' text-anchor='end' class='{kind}'>{answer.gpus}: {value}</text>")
+    taken: list[float] = []
+    labels = {round(low): ("", "start"), round(high): ("", "end"), decision.fleet_gpus: ("", "middle")}
+    labels |= {decision.gpus: ("chosen", "middle")}
+    for gpus, (kind, anchor) in reversed(labels.items()):
+        if all(abs(x(gpus) - other) > MIN_LABEL_DISTANCE for other in taken):
+            taken.append(x(gpus))
+            position = f"x='{x(gpus):.1f}' y='{bottom + 14}' text-anchor='{anchor}'"
+            parts.append(f"<text {position} class='{kind}'>{gpus}</text>")
+    return "".join(parts)
+
+
+def _policies_html(answer: PanelAnswer) -> str:
+    """Render all policies: GPUs, GPU-hours, added wait, and whether they meet the limit or what they need."""
+    start, scenario = answer.comparison, answer.scenario
+    shown_policy = _shown_policy(answer)
+    fleet = history(scenario).fleet
+    rows = "".join(_policy_row(answer, row, shown_policy, fleet) for row in start.rows)
+    lacks = any(not row.performable for row in start.rows)
+    note = f"grey: {escape(scenario.actuator)} cannot apply it" if lacks else ""
+    head = "".join(
+        f"<th scope='col'>{text}</th>"
+        for text in ("policy", "GPUs at peak", "GPU-h/week", "added wait, p95", "meets limit / needs")
+    )
+    return f"<h3>Policies <small>{note}</small></h3><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _shown_policy(answer: PanelAnswer) -> str:
+    """Return the policy of the fleet of the answer."""
+    if answer.is_exact:
+        return answer.comparison.winner
+    winner = answer.start.winner
+    if winner in SIZED_POLICIES and answer.scenario.mig_layout != TODAY:
+        return winner
+    return TODAY if answer.gpus == answer.start.decision.fleet_gpus else FEWER_NODES
+
+
+def _policy_row(answer: PanelAnswer, row: PolicyRow, shown_policy: str, fleet: PlannedFleet) -> str:
+    """Render the row of a policy."""
+    is_shown = row.policy == shown_policy and row.performable
+    figures, verdict, kind = row, "yes" if row.meets_target else f"no: {row.reason or 'misses the limit'}", ""
+    if not row.performable:
+        figures, kind, able = answer.other_rows.get(row.policy, row), "muted", list_able_actuators(row.policy, fleet)
+        verdict = f"needs {' or '.join(able)}" if able else row.reason or ""
+    cells = [
+        figure_text(figures.peak_gpus, ",.0f"),
+        figure_text(figures.gpu_hours, ",.0f"),
+        MISSING_VALUE_TEXT if figures.added_wait_p95_minutes is None else wait_text(figures.added_wait_p95_minutes),
+    ]
+    if not row.performable and row.policy not in answer.other_rows and verdict.startswith("needs"):
+        cells = [PENDING] * 3
+    missed = [size for size in answer.service if not size.meets_limit]
+    if row.policy == TODAY:
+        missed_today = [size for size in answer.service if size.today_p95_minutes > size.limit_minutes]
+        verdict = f"no: {join_sizes(missed_today, len(answer.service))}" if missed_today else verdict
+    if is_shown:
+        kind = "best"
+        if missed and row.policy != TODAY:
+            verdict = f"no: {join_sizes(missed, len(answer.service))}"
+        if not answer.is_exact:
+            added = [row.recommended_p95_minutes - row.today_p95_minutes for row in answer.service]
+            cells = [
+                f"{answer.gpus:,}",
+                f"{answer.gpus * HOURS_PER_WEEK:,.0f}",
+                f"≈ {wait_text(max(0.0, *added, 0.0))}",
+            ]
+            verdict = f"≈ {verdict if missed else 'yes'}"
+    columns = "".join(f"<td>{escape(cell)}</td>" for cell in (*cells, verdict))
+    return f"<tr class='{kind}'><th scope='row'>{escape(SHORT_NAMES.get(row.policy, row.policy))}</th>{columns}</tr>"
+
+
+@functools.cache
+def list_able_actuators(policy: str, fleet: PlannedFleet) -> list[str]:
+    """List the actuators that can apply a policy to a fleet."""
+    return [name for name in PARTITIONER_BY_ACTUATOR
+            if POLICIES[policy].find_obstacle(find_abilities(name, fleet.gpu_model), fleet) is None]  # fmt: skip
