@@ -34,6 +34,8 @@ WIDGET_MIME_TYPE = "application/vnd.jupyter.widget-view+json"
 """MIME type of a cell output that is an ipywidgets control."""
 CONTROLS_NEED_KERNEL = "Controls need a kernel: run gpuplanner notebook to open this notebook with them."
 """Text of an HTML page in place of controls."""
+Shown = TypeVar("Shown")
+"""Type of a view or a panel, in place of which a card may be shown."""
 _STYLE_PATTERN = re.compile(r"<style>.*?</style>", re.DOTALL)
 """Style element of HTML."""
 _HEADING_PATTERN = re.compile(r"^(#{1,2}) (.+)\n*")
@@ -107,10 +109,19 @@ def notebook_page(text: str, name: str, parameters: Mapping[str, str | float | b
     return page.render_page(body, title=title, subtitle="", provenance=facts)
 
 
-def answer_or_card(title: str, answer: Callable[[], View]) -> View:
-    """Return a view; where the data do not support it, a card that states the reason and the fix.
+def answer_or_card(title: str, answer: Callable[[], Shown], fix: str = "") -> Shown | View:
+    """Return a view; where the data do not support it, a card that states the reason and the fix in Python.
 
     A notebook then runs to its end. Mistakes in arguments are to be raised before.
+
+    Parameters
+    ----------
+    title : str
+        Heading of the card.
+    answer : callable
+        Makes the view, or the panel.
+    fix : str
+        Python code that leads to an answer.
 
     Examples
     --------
@@ -123,7 +134,20 @@ def answer_or_card(title: str, answer: Callable[[], View]) -> View:
     try:
         return answer()
     except GpuPlannerError as error:
-        return View(page.section(title, page.note(str(error))), pl.DataFrame())
+        code = f"<pre>{escape(fix)}</pre>" if fix else ""
+        return View(page.section(title, page.note(python_advice(str(error))), code), pl.DataFrame())
+
+
+def python_advice(text: str) -> str:
+    """Convert the command-line options that an error message advises to arguments in Python.
+
+    Examples
+    --------
+    >>> python_advice("Add --gpu-model, or --set ownership=owned.")
+    'Add gpu_model=, or ownership=owned.'
+    """
+    text = re.sub(r"--set ", "", text)
+    return re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda option: option[1].replace("-", "_") + "=", text)
 
 
 def _find_notebook(name: str) -> Path:

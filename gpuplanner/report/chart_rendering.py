@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -132,6 +132,53 @@ def chart_to_svg(chart: ChartType | dict[str, Any], *, width: int = SVG_WIDTH_PX
     return _render_svg(fitted(chart if isinstance(chart, dict) else chart_spec(chart), width))
 
 
+def interactive(spec: Mapping[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX, brush: str = "") -> dict[str, Any]:
+    """Fit a specification to a notebook; a time axis is moved by dragging and zoomed by Alt and the mouse wheel.
+
+    Parameters
+    ----------
+    spec : mapping
+        Vega-Lite specification; it is not changed.
+    width : int
+        Width of a chart of this package; others keep their own. [px]
+    brush : str
+        Name of a selection of times by dragging, in place of moving and zooming.
+
+    Examples
+    --------
+    >>> spec = {"mark": "line", "encoding": {"x": {"field": "day", "type": "temporal"}}}
+    >>> interactive(spec)["params"][0]["bind"]
+    'scales'
+    """
+    escaped: dict[str, Any] = _escape_texts(dict(spec))
+    select: dict[str, Any] = {"type": "interval", "encodings": ["x"]}
+    param = {"name": brush, "select": select}
+    if not brush:
+        param = {"name": "zoom", "select": select | {"zoom": "wheel![event.altKey]"}, "bind": "scales"}
+    return _add_selection(fitted(escaped, width) if "usermeta" in escaped else escaped, param)
+
+
+def _add_selection(part: dict[str, Any], param: Mapping[str, Any]) -> dict[str, Any]:
+    """Add a selection on the time axis to the first mark of a chart, or of each of its panels."""
+    if "concat" in part:
+        named = [param | {"name": f"{param['name']}_{number}"} for number in range(len(part["concat"]))]
+        panels = [_add_selection(panel, own) for panel, own in zip(part["concat"], named, strict=True)]
+        return part | {"concat": panels}
+    if "spec" in part:
+        return part | {"spec": _add_selection(part["spec"], param)}
+    if "layer" in part:
+        first = next((number for number, layer in enumerate(part["layer"]) if _has_time_axis(layer)), None)
+        layers = [_add_selection(layer, param) if n == first else layer for n, layer in enumerate(part["layer"])]
+        return part | {"layer": layers}
+    return part | {"params": [param]} if _has_time_axis(part) and "params" not in part else part
+
+
+def _has_time_axis(part: Mapping[str, Any]) -> bool:
+    """Return whether a chart, or a layer of it, has times on its horizontal axis."""
+    is_time = part.get("encoding", {}).get("x", {}).get("type") == "temporal"
+    return bool(is_time or any(_has_time_axis(layer) for layer in part.get("layer", [])))
+
+
 def enable_offline_renderer(*, width: int = NOTEBOOK_CHART_WIDTH_PX) -> None:
     """Show charts in notebooks without a network: JupyterLab draws the chart, exports use a picture.
 
@@ -148,10 +195,11 @@ def enable_offline_renderer(*, width: int = NOTEBOOK_CHART_WIDTH_PX) -> None:
         spec = _escape_texts(spec)
         is_own_chart = "names" in spec.get("usermeta", {})  # a chart of the user's own is shown as it is
         fitted_spec = fitted(spec, width) if is_own_chart else spec
+        live_spec = interactive(spec, width=width) if is_own_chart else spec
         picture, description = _render_svg(fitted_spec), str(spec.get("description") or spec.get("title") or "untitled")
         narrow = chart_to_svg(spec, width=NARROW_CHART_WIDTH_PX) if is_own_chart else picture
         return {
-            _VEGA_LITE_MIME_TYPE: fitted_spec | {"$schema": _VEGA_LITE_SCHEMA_URL},
+            _VEGA_LITE_MIME_TYPE: live_spec | {"$schema": _VEGA_LITE_SCHEMA_URL},
             "text/markdown": _responsive_image(description, picture, narrow),
             "image/svg+xml": picture,
             "text/plain": f"<chart: {description}>",

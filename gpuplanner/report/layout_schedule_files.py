@@ -167,7 +167,14 @@ def make_calendar_bundle(
         for file, text in plugin_exporters[name](layouts, gpu_model).items():
             file_path = f"{UNCHECKED_FOLDER}/{name}/{Path(file).name}"
             bundle.add(text, FileStep(file_path, "written by another package, not checked"))
-    bundle.files[README_FILE] = fill_template("calendar/page.md", {"GPU_MODEL": gpu_model.name, **step_tables(bundle)})
+    peaks = dict(zip(plan.layouts, plan.counts.max(axis=0).tolist(), strict=True))
+    shown = ", ".join(f"{gpus} × {layout}" for layout, gpus in sorted(peaks.items()) if gpus)
+    facts = {"GPU_MODEL": gpu_model.name, "GPUS": f"{problem.gpus:,}"}
+    facts["PLAN"] = (
+        f"{problem.n_slots:,} intervals of {problem.interval_hours:g} h from {problem.slot_start:%Y-%m-%d %H:%M} UTC, "
+        f"{plan.changes:,} layout changes, cost {plan.objective:,.1f} GPU-hours. Most GPUs with each layout: {shown}."
+    )
+    bundle.files[README_FILE] = fill_template("calendar/page.md", facts | step_tables(bundle))
     return bundle
 
 
