@@ -212,9 +212,7 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
         grid = widgets.GridBox(controls, layout={"grid_template_columns": "repeat(auto-fill, minmax(26em, 1fr))"})
         self.panel = widgets.VBox([grid, self.files, self.status, self.answer.box])
         self.answer.value = cost_section(review, ALL_TEAMS)
-        self.status.value = (
-            "Cost of the parameters. Change a value; the recommendation then takes longer than the cost."
-        )
+        self.status.value = "Cost of the parameters. Change a value: the cost follows, then the recommendation."
 
     def find_faults(self) -> list[tuple[Any, str]]:
         """List the fields outside their range, and a price book that does not exist."""
