@@ -262,13 +262,15 @@ def plot_cost_against_time(frame: pl.DataFrame, *, label: str, unit: str, deadli
         If a column is missing.
     """
     models = names_in_order(frame.sort("gpu_model"), "gpu_model")
+    fixed = {name: theme.GREY for name in models if name.startswith("several")}
+    colours = theme.colour_scale(theme.assign_colours(models, fixed), models)
     hover = make_tooltips(plan="plan", cost=(unit, ",.2f"), speed=(label, ",.4~g"))
     rows = frame.select("plan", "gpu_model", "cost", "speed", "pareto").sort("speed", "plan")
     scale = alt.Scale(type="log", nice=False, padding=12)
     axis = alt.Axis(format="~s", labelOverlap=True)
     x, y = alt.X("speed:Q", title=label, scale=scale, axis=axis), alt.Y("cost:Q", title=unit, scale=scale, axis=axis)
     base = make_chart(rows).encode(x=x, y=y, tooltip=hover)
-    colour = alt.Color("gpu_model:N", title=None, scale=theme.colour_scale(theme.assign_colours(models), models))
+    colour = alt.Color("gpu_model:N", title=None, scale=colours)
     front = base.transform_filter("datum.pareto")
     layers = [
         front.mark_line(color=theme.INK, strokeWidth=1.2),

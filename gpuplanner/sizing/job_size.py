@@ -44,6 +44,8 @@ from gpuplanner.sizing.training_job import (
 )
 from gpuplanner.sizing.training_throughput import GPUS_PER_NODE
 
+SEVERAL_MODELS = "several GPU models"
+"""GPU model, in the table of candidates, of a plan that runs on several."""
 MAX_SHOWN_PLANS = 8
 """Largest number of plans that are shown."""
 _MAX_TIME_LIMIT_S = 30 * 86400.0
@@ -193,8 +195,8 @@ def tabulate_candidates(sizing: JobSizing, request: SizingRequest) -> pl.DataFra
     (True, True)
     """
     rows = [
-        (f"{plan.gpus} × {plan.gpu_model} {plan.profile.replace('gpu', '')}".strip(), plan.gpu_model, plan.profile,
-         plan.gpus, plan.hours, plan.tokens_per_s, plan.cost, plan.meets_deadline(request), plan.p_oom)
+        (plan.gpu_model if plan.parts else f"{plan.gpus} × {plan.gpu_model} {plan.profile.replace('gpu', '')}".strip(),
+         SEVERAL_MODELS if plan.parts else plan.gpu_model, plan.profile, plan.gpus, plan.hours, plan.tokens_per_s, plan.cost, plan.meets_deadline(request), plan.p_oom)
         for plan in sizing.candidates
     ]  # fmt: skip
     schema = {
