@@ -126,7 +126,7 @@ def render_ledger_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
     if tenant != ALL_TENANTS_LABEL:
         return page.section(f"GPU-hours of {tenant}", *allocated_figures, months)
     buckets = dataset.buckets()
-    largest = buckets.sort("gpu_hours", descending=True).row(0, named=True)
+    largest = buckets.sort("gpu_hours", descending=True, nulls_last=True).row(0, named=True)
     bucket_figure = page.figure(
         plots.plot_ledger(ledger_rows, tz=dataset.tz),
         title="Installed GPU-hours by bucket",

@@ -6,12 +6,12 @@ import csv
 from datetime import UTC, datetime
 
 import fastexcel
-import polars as pl
 import pytest
 
 import gpuplanner as gp
-from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.errors import InfeasiblePlanError, ScenarioError
 from gpuplanner.decision.layout_planning import PlannedProblem
+from gpuplanner.notebook import layout_views
 from gpuplanner.notebook.layout_views import LayoutPanel, PlannedLayouts, render_limit_prices
 from gpuplanner.planner.fleet_limits_and_prices import Limits
 from gpuplanner.planner.fleet_plans_and_comparisons import price_of_limits, with_limit
@@ -102,9 +102,14 @@ def test_limits_that_contradict_each_other_and_hostile_names_are_shown_as_text()
     assert "<script" not in html
 
 
-def test_data_without_mig_give_a_card_with_the_fix():
-    t4 = gp.layouts(gp.Scenario(gpu_model="T4"))
-    for view in (t4.asked(), t4.in_use(), t4.kinds(), t4.controls()):
+def test_data_that_support_no_plan_give_cards_with_the_fix(monkeypatch):
+    def fail(*_: object) -> None:
+        raise InfeasiblePlanError("plan", "demand of MIG profiles", "none", "Plan for another model: add --gpu-model.")
+
+    monkeypatch.setattr(layout_views, "plan_view", fail)
+    layouts = gp.layouts(gp.Scenario())
+    for view in (layouts.summary(), layouts.in_use(), layouts.kinds(), layouts.controls()):
         assert isinstance(view, gp.View)
-    assert "gp.layouts(data, gpu_model=" in t4.in_use()._repr_html_()
-    assert isinstance(t4.in_use().df, pl.DataFrame)
+        assert "add gpu_model=" in view._repr_html_()
+        assert "gp.layouts(data, gpu_model=" in view._repr_html_()
+        assert view.df.is_empty()

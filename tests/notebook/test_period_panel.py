@@ -72,3 +72,16 @@ def test_days_that_cannot_be_used_are_marked_and_the_answer_before_stays(panel):
     panel.end.value = date(2026, 2, 11)
     panel.ask().result(timeout=300)
     assert panel.end.layout.border_top is None
+
+
+def test_without_telemetry_the_ledger_names_the_largest_known_bucket(tmp_path):
+    """Used and idle GPU-hours are not known, which is not the largest share."""
+    path = tmp_path / "cluster01.csv"
+    path.write_text("job_id,submission_time,duration,num_gpu\na,0,7200,8\nb,3600,7200,4\n")
+    cluster = gp.read(path)
+    shares = cluster.ledger().df
+    assert shares["share"].null_count() == 2
+    largest = shares.drop_nulls("share").sort("share").row(-1, named=True)
+    assert largest["bucket"] == "no_telemetry"
+    assert f"no telemetry&quot;, has {100 * largest['share']:.0f} %" in cluster.ledger()._repr_html_()
+    assert cluster.panel().ask().result(timeout=300).teams["used_fraction"].null_count() == 1
