@@ -194,11 +194,13 @@ def tabulate_candidates(sizing: JobSizing, request: SizingRequest) -> pl.DataFra
     >>> table["cost"].is_sorted(), table["pareto"].any()
     (True, True)
     """
-    rows = [
-        (plan.gpu_model if plan.parts else f"{plan.gpus} × {plan.gpu_model} {plan.profile.replace('gpu', '')}".strip(),
-         SEVERAL_MODELS if plan.parts else plan.gpu_model, plan.profile, plan.gpus, plan.hours, plan.tokens_per_s, plan.cost, plan.meets_deadline(request), plan.p_oom)
-        for plan in sizing.candidates
-    ]  # fmt: skip
+    rows = []
+    for plan in sizing.candidates:
+        name, model = f"{plan.gpus} × {plan.gpu_model} {plan.profile.replace('gpu', '')}".strip(), plan.gpu_model
+        if plan.parts:
+            name, model = plan.gpu_model, SEVERAL_MODELS
+        place = (name, model, plan.profile, plan.gpus)
+        rows.append((*place, plan.hours, plan.tokens_per_s, plan.cost, plan.meets_deadline(request), plan.p_oom))
     schema = {
         "plan": pl.String, "gpu_model": pl.String, "profile": pl.String, "gpus": pl.Int64, "hours": pl.Float64,
         "tokens_per_s": pl.Float64, "cost": pl.Float64, "meets_deadline": pl.Boolean, "p_oom": pl.Float64,
