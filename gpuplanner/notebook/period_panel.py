@@ -11,6 +11,7 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
+from gpuplanner.core.output_column_headings import replace_codes_by_text
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL, day_text
 from gpuplanner.notebook.section_panels import SectionPanel, chart_widget
 from gpuplanner.notebook.views_and_panels import button, control_style, dropdown, on_change
@@ -96,7 +97,9 @@ class PeriodPanel(SectionPanel[Period, PeriodTables]):
         if hasattr(self.chart, "selections"):
             self.chart.selections.observe(self._on_brush, [BRUSH_NAME])
         row = widgets.HBox([self.start, self.end, self.team, reset], layout={"flex_flow": "row wrap"})
-        hint = widgets.HTML("Drag over days of the chart, or set them here; <code>panel.newest</code> has the tables.")
+        hint = widgets.HTML(
+            "Drag over days of the chart, or set them here; <code>.newest</code> of the panel has the tables."
+        )
         self.panel = widgets.VBox([self.chart, hint, row, self.status, self.answer.box])
 
     @property
@@ -170,7 +173,9 @@ def period_section(tables: PeriodTables) -> HtmlSection:
     period = tables.period
     last = period.end - timedelta(microseconds=1)
     days = f"{day_text(period.start)} to {day_text(last)}, {period.team}"
-    ledger = page.table(tables.ledger, caption=f"GPU-hours by bucket, {days}", formats={"gpu_hours": ",.0f"})
+    ledger = page.table(
+        replace_codes_by_text(tables.ledger), caption=f"GPU-hours by bucket, {days}", formats={"gpu_hours": ",.0f"}
+    )
     teams = page.table(tables.teams, caption="Allocated GPU-hours by team", formats={"used_fraction": ".1%"})
     demand = page.table(tables.demand, caption="Demand by profile if no job waited [instances]")
     return page.section("These days", page.pair(ledger, teams), demand)

@@ -39,6 +39,9 @@ _INDEPENDENT_SCALES = {
 }
 """Vega-Lite ``resolve``: charts drawn below each other have scales and colour legends of their own."""
 
+_VIEW_SUFFIX = "_view"
+"""End of the name of a view that a selection of times belongs to."""
+
 # JupyterLab 4 has a Vega-Lite 5 runtime; it says so in the console if a specification names another.
 _VEGA_LITE_SCHEMA_URL = "https://vega.github.io/schema/vega-lite/v5.json"
 """``$schema`` of charts in notebooks: the Vega-Lite version that JupyterLab draws."""
@@ -152,25 +155,33 @@ def interactive(spec: Mapping[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX
     """
     escaped: dict[str, Any] = _escape_texts(dict(spec))
     select: dict[str, Any] = {"type": "interval", "encodings": ["x"]}
-    param = {"name": brush, "select": select}
+    common: dict[str, Any] = {"select": select}
     if not brush:
-        param = {"name": "zoom", "select": select | {"zoom": "wheel![event.altKey]"}, "bind": "scales"}
-    return _add_selection(fitted(escaped, width) if "usermeta" in escaped else escaped, param)
+        common = {"select": select | {"zoom": "wheel![event.altKey]"}, "bind": "scales"}
+    views: list[str] = []
+    named = _name_time_views(fitted(escaped, width) if "usermeta" in escaped else escaped, brush or "zoom", views)
+    # Stated at the top, by the names of the views: Altair would repeat what stands in a layer.
+    params = [common | {"name": view.removesuffix(_VIEW_SUFFIX), "views": [view]} for view in views]
+    return named | {"params": params} if params and "params" not in named else named
 
 
-def _add_selection(part: dict[str, Any], param: Mapping[str, Any]) -> dict[str, Any]:
-    """Add a selection on the time axis to the first mark of a chart, or of each of its panels."""
+def _name_time_views(part: dict[str, Any], name: str, views: list[str]) -> dict[str, Any]:
+    """Name the first mark with a time axis of a chart, or of each of its panels, and add the names to `views`."""
     if "concat" in part:
-        named = [param | {"name": f"{param['name']}_{number}"} for number in range(len(part["concat"]))]
-        panels = [_add_selection(panel, own) for panel, own in zip(part["concat"], named, strict=True)]
+        panels = [_name_time_views(panel, f"{name}_{n}", views) for n, panel in enumerate(part["concat"])]
         return part | {"concat": panels}
     if "spec" in part:
-        return part | {"spec": _add_selection(part["spec"], param)}
+        return part | {"spec": _name_time_views(part["spec"], name, views)}
     if "layer" in part:
         first = next((number for number, layer in enumerate(part["layer"]) if _has_time_axis(layer)), None)
-        layers = [_add_selection(layer, param) if n == first else layer for n, layer in enumerate(part["layer"])]
+        layers = [
+            _name_time_views(layer, name, views) if n == first else layer for n, layer in enumerate(part["layer"])
+        ]
         return part | {"layer": layers}
-    return part | {"params": [param]} if _has_time_axis(part) and "params" not in part else part
+    if not _has_time_axis(part):
+        return part
+    views.append(name + _VIEW_SUFFIX)
+    return part | {"name": views[-1]}
 
 
 def _has_time_axis(part: Mapping[str, Any]) -> bool:
