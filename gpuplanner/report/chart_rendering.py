@@ -39,6 +39,8 @@ _INDEPENDENT_SCALES = {
 }
 """Vega-Lite ``resolve``: charts drawn below each other have scales and colour legends of their own."""
 
+_BRUSH_MARK = {"fill": "#17202a", "fillOpacity": 0.12, "stroke": "#17202a", "strokeWidth": 2}
+"""Look of times that are marked by dragging."""
 _VIEW_SUFFIX = "_view"
 """End of the name of a view that a selection of times belongs to."""
 
@@ -155,7 +157,7 @@ def interactive(spec: Mapping[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX
     """
     escaped: dict[str, Any] = _escape_texts(dict(spec))
     select: dict[str, Any] = {"type": "interval", "encodings": ["x"]}
-    common: dict[str, Any] = {"select": select}
+    common: dict[str, Any] = {"select": select | {"mark": _BRUSH_MARK}}
     if not brush:
         common = {"select": select | {"zoom": "wheel![event.altKey]"}, "bind": "scales"}
     views: list[str] = []
