@@ -197,7 +197,7 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
         self.price_book = widgets.Text(
             value=scenario.price_book or "", description="Price book (file)", continuous_update=False, **style
         )
-        self.months = number_field(12, 1, 60, "Commitment horizon (months)", "Months of demand to cover", **style)
+        self.months = number_field(12, 1, 60, "Commitment (months)", "Months of demand to cover", **style)
         self.risk = number_field(0.0, 0.0, 1.0, "CVaR (10 %) weight (0 to 1)", "0: mean cost", **style)
         controls = [
             self.price.control, self.month, self.tenant, self.owner, self.months.control, self.risk.control,

@@ -84,21 +84,21 @@ class PlannedLayouts:
     given: PlannedProblem | None = None
 
     @cached_property
-    def planned(self) -> PlannedProblem:
+    def planned_problem(self) -> PlannedProblem:
         """Problem and plan."""
         return self.given or plan_view(self.scenario, LAYOUT_DEMAND_VIEW, "auto")
 
     @property
     def problem(self) -> PlanProblem:
         """Planning problem: fleet, demand, prices and limits."""
-        return self.planned.problem
+        return self.planned_problem.problem
 
     @property
     def plan(self) -> Plan:
         """Unrestricted plan, which may change layouts in every interval."""
-        return self.planned.plan
+        return self.planned_problem.plan
 
-    def summary(self) -> View:
+    def overview(self) -> View:
         """Show status, cost, lower bound and fleet of the plan."""
         return self._view_or_card("The plan", self._summarize)
 
@@ -114,7 +114,7 @@ class PlannedLayouts:
         return View(page.section("The plan", page.value_table(facts, caption="The plan")), table)
 
     def _repr_html_(self) -> str:
-        return self.summary()._repr_html_()
+        return self.overview()._repr_html_()
 
     def _view_or_card(self, title: str, answer: Callable[[], Shown]) -> Shown | View:
         """Return an answer about the plan; where the data do not support one, a card with the fix."""
@@ -148,7 +148,7 @@ class PlannedLayouts:
         return self._view_or_card("The layouts in use", self._draw_layouts)
 
     @property
-    def counts(self) -> pl.DataFrame:
+    def layout_counts(self) -> pl.DataFrame:
         """Table ``slot_start, layout, gpus`` of the plan."""
         layout_plan = self.plan.require()
         names = list(layout_plan.layouts)
@@ -158,7 +158,7 @@ class PlannedLayouts:
 
     def _draw_layouts(self) -> View:
         """Draw the layouts of the plan: number of GPUs over time, and places of their instances."""
-        gpu_model, counts = self.problem.gpu_model, self.counts
+        gpu_model, counts = self.problem.gpu_model, self.layout_counts
         gpus = pl.col("gpus")
         sums = counts.group_by("layout").agg(mean_gpus=gpus.mean(), least_gpus=gpus.min(), most_gpus=gpus.max())
         table = sums.filter(pl.col("most_gpus") > 0).sort("mean_gpus", "layout", descending=[True, False])
@@ -225,7 +225,7 @@ class PlannedLayouts:
 
     def _draw_calendar(self) -> View:
         """Draw the layout of each GPU over time."""
-        layout_rows = self.planned.layout_plan
+        layout_rows = self.planned_problem.layout_plan
         gpus = layout_rows.select("node", "gpu").unique().sort("node", "gpu")
         names = [f"{node} · {gpu}" for node, gpu in gpus.rows()]
         shown_rows = layout_rows.filter(pl.format("{} · {}", "node", "gpu").is_in(names[:MAX_CALENDAR_ROWS]))
@@ -270,7 +270,7 @@ class PlannedLayouts:
 
     def export(self, folder: str | Path) -> Path:
         """Write the configuration files of the plan and a workbook; return the page with the steps."""
-        return write_plan_handover(self.planned, folder, scenario=self.scenario)
+        return write_plan_handover(self.planned_problem, folder, scenario=self.scenario)
 
 
 @dataclass(frozen=True)
@@ -294,7 +294,7 @@ class LayoutPanel(SectionPanel[LayoutQuestion, PlannedLayouts]):
 
     Parameters
     ----------
-    base : PlannedLayouts
+    base_layouts : PlannedLayouts
         Plan with the present demand and limits.
     folder : str or Path
         Folder into which the button writes the files of the plan that is shown.
@@ -317,10 +317,10 @@ class LayoutPanel(SectionPanel[LayoutQuestion, PlannedLayouts]):
     3
     """
 
-    def __init__(self, base: PlannedLayouts, folder: str | Path = "build/plan-files") -> None:
+    def __init__(self, base_layouts: PlannedLayouts, folder: str | Path = "build/plan-files") -> None:
         super().__init__(self._plan, self._render, working="Planning the layouts ...")
         widgets = import_optional("ipywidgets", extra="notebook")
-        self.base, problem = base, base.problem
+        self.base, problem = base_layouts, base_layouts.problem
         peaks = problem.demand.sum(axis=0).max(axis=-1)
         self._peaks = {name: round(float(peak), 1) for name, peak in zip(problem.profiles, peaks, strict=True)}
         style = control_style("17em", "26em")
@@ -343,14 +343,14 @@ class LayoutPanel(SectionPanel[LayoutQuestion, PlannedLayouts]):
         fields = [field.control for field in (*self.demand.values(), *self.limits.values())]
         on_change(fields, self.ask_soon)
         tooltip = f"Write change scripts, timers and a workbook of the plan below into {folder}"
-        self.files = files_button(lambda: self.shown.export(folder), "Write the files of this plan", tooltip)
+        self.files = files_button(lambda: self.shown_layouts.export(folder), "Write the files of this plan", tooltip)
         grid = widgets.GridBox(fields, layout={"grid_template_columns": "repeat(auto-fill, minmax(27em, 1fr))"})
         self.panel = widgets.VBox([grid, self.files, self.status, self.answer.box])
-        self.answer.value = self._render(base)
+        self.answer.value = self._render(base_layouts)
         self.status.value = "The plan of the data. Change a number to plan again."
 
     @property
-    def shown(self) -> PlannedLayouts:
+    def shown_layouts(self) -> PlannedLayouts:
         """Plan on the screen, whose files the button writes."""
         return self.newest or self.base
 
@@ -385,13 +385,13 @@ class LayoutPanel(SectionPanel[LayoutQuestion, PlannedLayouts]):
         value: int | None = getattr(self.base.problem if name == "gpus" else self.base.problem.limits, name)
         return value
 
-    def _render(self, shown: PlannedLayouts) -> HtmlSection:
+    def _render(self, layouts: PlannedLayouts) -> HtmlSection:
         """Render a plan: cost against the plan of the data, explanation, layouts over time."""
-        cost, before = shown.plan.objective, self.base.plan.objective
+        cost, before = layouts.plan.objective, self.base.plan.objective
         change = "" if cost is None or before is None else f" ({cost - before:+,.1f} against the plan of the data)"
-        unmet = f"{shown.plan.unmet_gpu_hours:,.1f} GPU-hours of demand unserved"
-        text = f"Cost {_gpu_hours_text(cost)}{change}; lower bound {_gpu_hours_text(shown.plan.bound)}; {unmet}."
-        return HtmlSection(page.paragraph(f"{text} {shown.plan.explanation}") + shown.in_use().section)
+        unmet = f"{layouts.plan.unmet_gpu_hours:,.1f} GPU-hours of demand unserved"
+        text = f"Cost {_gpu_hours_text(cost)}{change}; lower bound {_gpu_hours_text(layouts.plan.bound)}; {unmet}."
+        return HtmlSection(page.paragraph(f"{text} {layouts.plan.explanation}") + layouts.in_use().section)
 
 
 def _gpu_hours_text(value: float | None) -> str:

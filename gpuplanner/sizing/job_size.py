@@ -199,8 +199,8 @@ def tabulate_candidates(sizing: JobSizing, request: SizingRequest) -> pl.DataFra
         name, model = f"{plan.gpus} × {plan.gpu_model} {plan.profile.replace('gpu', '')}".strip(), plan.gpu_model
         if plan.parts:
             name, model = plan.gpu_model, SEVERAL_MODELS
-        place = (name, model, plan.profile, plan.gpus)
-        rows.append((*place, plan.hours, plan.tokens_per_s, plan.cost, plan.meets_deadline(request), plan.p_oom))
+        plan_key = (name, model, plan.profile, plan.gpus)
+        rows.append((*plan_key, plan.hours, plan.tokens_per_s, plan.cost, plan.meets_deadline(request), plan.p_oom))
     schema = {
         "plan": pl.String, "gpu_model": pl.String, "profile": pl.String, "gpus": pl.Int64, "hours": pl.Float64,
         "tokens_per_s": pl.Float64, "cost": pl.Float64, "meets_deadline": pl.Boolean, "p_oom": pl.Float64,

@@ -51,7 +51,7 @@ def test_layouts_follow_the_demand(panel):
     assert shown.problem.demand[0, 0].tolist() == [1.0, 1.0, 2.0, 2.5]
     assert shown.problem.demand[0, 1].tolist() == [0, 0, 0, 0.5]
     assert shown.plan.objective < panel.base.plan.objective
-    assert not shown.counts.equals(panel.base.counts)
+    assert not shown.layout_counts.equals(panel.base.layout_counts)
 
 
 @pytest.mark.parametrize(("argument", "value"), [("gpus", 2), ("whole_nodes_kept", 1), ("switches_per_day", 1)])
@@ -72,23 +72,23 @@ def test_the_button_writes_the_files_of_the_plan_on_the_screen(panel, tmp_path):
         button.click()
         assert message.value.startswith("Written:"), message.value
         readme = (tmp_path / "f" / "README.md").read_text()
-        shown = panel.shown
+        shown = panel.shown_layouts
         assert readme.startswith("# Layout schedule of 3 × A100-40GB")
         assert f"cost {shown.plan.objective:,.1f} GPU-hours" in readme
         for layout, gpus in shown.in_use().df.select("layout", "most_gpus").iter_rows():
             assert f"{gpus} × {layout}" in readme
         sheet = fastexcel.read_excel(tmp_path / "f" / "workbook.xlsx").load_sheet("Layout plan").to_polars()
-        assert sheet.height == shown.planned.layout_plan.height
+        assert sheet.height == shown.planned_problem.layout_plan.height
         with (tmp_path / "f" / "changes.csv").open() as file:
             rows = list(csv.DictReader(file))
-        assert len(rows) == shown.planned.layout_plan.filter("changed").height
+        assert len(rows) == shown.planned_problem.layout_plan.filter("changed").height
 
 
 def test_a_number_out_of_range_is_marked_and_nothing_is_planned(panel):
     panel.limits["gpus"].control.value = 0
     with pytest.raises(ScenarioError, match="GPUs in the fleet: expected 1 to 300, got 0"):
         panel.ask().result()
-    assert panel.shown is panel.base
+    assert panel.shown_layouts is panel.base
 
 
 def test_limits_that_contradict_each_other_and_hostile_names_are_shown_as_text():
@@ -108,7 +108,7 @@ def test_data_that_support_no_plan_give_cards_with_the_fix(monkeypatch):
 
     monkeypatch.setattr(layout_views, "plan_view", fail)
     layouts = gp.layouts(gp.Scenario())
-    for view in (layouts.summary(), layouts.in_use(), layouts.kinds(), layouts.controls()):
+    for view in (layouts.overview(), layouts.in_use(), layouts.kinds(), layouts.controls()):
         assert isinstance(view, gp.View)
         assert "add gpu_model=" in view._repr_html_()
         assert "gp.layouts(data, gpu_model=" in view._repr_html_()
