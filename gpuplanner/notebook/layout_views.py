@@ -247,7 +247,7 @@ class PlannedLayouts:
         """Show the prices of limits; ``gpus``, ``whole_nodes_kept`` or ``switches_per_day`` prices that value alone."""
         return self._view_or_card("Prices of limits", lambda: self._price_limits(limit))
 
-    def _price_limits(self, limit: Mapping[str, Any]) -> View:
+    def _price_limits(self, limit: dict[str, int]) -> View:
         """Price one limit, or the usual ones."""
         nodes, node_gpus = self.problem.gpus // self.problem.gpus_per_node, self.problem.gpus_per_node
         changes = {

@@ -140,7 +140,7 @@ class PeriodPanel(SectionPanel[Period, PeriodTables]):
     def _tabulate(self, period: Period) -> PeriodTables:
         """Sum GPU-hours, demand and teams of the period."""
         dataset = self.dataset
-        days = {"lower_bound": period.start, "upper_bound": period.end, "closed": "left"}
+        days: dict[str, Any] = {"lower_bound": period.start, "upper_bound": period.end, "closed": "left"}
         ledger = dataset.gpu_hour_ledger.filter(pl.col("hour").is_between(**days))
         demand = dataset.rows_of(dataset.demand_series, period.team).filter(pl.col("ds").is_between(**days))
         hours = (
