@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuplanner.notebook.views_and_panels import write_notebook_page
+from gpuplanner.notebook.notebook_pages import write_notebook_page
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

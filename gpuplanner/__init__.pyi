@@ -8,12 +8,12 @@ from gpuplanner.notebook.cluster import Cluster as Cluster
 from gpuplanner.notebook.cluster import open as open
 from gpuplanner.notebook.cluster import read as read
 from gpuplanner.notebook.forecast_and_cost_views import twenty_jobs as twenty_jobs
+from gpuplanner.notebook.job_size_views import size as size
 from gpuplanner.notebook.layout_views import layouts as layouts
 from gpuplanner.notebook.study_views import StudyView as StudyView
 from gpuplanner.notebook.study_views import compare as compare
 from gpuplanner.notebook.study_views import decide as decide
 from gpuplanner.notebook.study_views import open_study as open_study
-from gpuplanner.notebook.study_views import size as size
 from gpuplanner.notebook.study_views import wait_curve as wait_curve
 from gpuplanner.notebook.views_and_panels import View as View
 from gpuplanner.notebook.what_if import whatif as whatif

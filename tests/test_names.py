@@ -42,10 +42,10 @@ MAX_MODULES = 3
 
 PROTOCOLS = frozenset({
     "to_dict", "from_dict", "_repr_html_", "_repr_mimebundle_", "read", "main", "question",
-    "waits", "forecast", "costs", "save",
+    "waits", "forecast", "costs", "save", "find_faults",
 })  # fmt: skip
 """Functions that several modules define for the same callers: of serialization, of notebooks, of readers; and the
-methods by which a cluster and a study are asked the same."""
+methods by which a cluster and a study are asked the same, and panels check their controls."""
 
 EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(
     {

@@ -534,7 +534,7 @@ def notebook(
 ) -> None:
     """Open the notebooks in JupyterLab, or export one to HTML."""
     if export is not None:
-        from gpuplanner.notebook.views_and_panels import write_notebook_page
+        from gpuplanner.notebook.notebook_pages import write_notebook_page
 
         page_path = out or Path(f"{Path(export).stem}.html")
         echo(str(write_notebook_page(export, page_path, _parse_parameters(parameter or []))))

@@ -1,5 +1,6 @@
 """Public names of the package and the modules that hold them: for type checkers, and loaded when used."""
 
+from gpuplanner.cost.cost_review import cost_review as cost_review
 from gpuplanner.cost.energy_and_carbon import Facility as Facility
 from gpuplanner.cost.energy_and_carbon import RangedAmount as RangedAmount
 from gpuplanner.cost.energy_and_carbon import footprint as footprint

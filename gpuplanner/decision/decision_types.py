@@ -27,6 +27,10 @@ from gpuplanner.hardware.power_carbon_and_prices import (
 )
 from gpuplanner.usage.study_history import History, history
 
+CAUSES = ("insufficient", "fragmented", "wrong_layout", "queued_behind", "limits", "unexplained")
+"""Causes of waiting: insufficient capacity; enough, but fragmented; enough of the GPU model, but other instances; it
+fits, and others precede it by the queue rule; it fits, and its tenant is at its limit; it fits, unexplained."""
+
 TODAY: str = "today"
 """Name of the policy that leaves today's fleet as it is."""
 FEWER_NODES: str = "fewer_nodes"

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.core.libraries_plugins_and_workers import compile_entry, compile_helper
+from gpuplanner.decision.decision_types import CAUSES as CAUSES
 from gpuplanner.decision.free_gpus_over_time import OccupancyChanges
 from gpuplanner.simulator.simulation_inputs import NodeRequests, request_kinds
 from gpuplanner.simulator.simulation_state import Floats, Ints
@@ -203,9 +204,6 @@ def find_tenant_limits(
     return tuple(limits)
 
 
-CAUSES = ("insufficient", "fragmented", "wrong_layout", "queued_behind", "limits", "unexplained")
-"""Causes of waiting: insufficient capacity; enough, but fragmented; enough of the GPU model, but other instances; it
-fits, and others precede it by the queue rule; it fits, and its tenant is at its limit; it fits, unexplained."""
 FITS, INSUFFICIENT, FRAGMENTED, WRONG_LAYOUT = -1, 0, 1, 2
 """State of a request that fits (-1), and numbers of the first three causes in :data:`CAUSES`."""
 QUEUED_BEHIND: int = 3

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
 
+from gpuplanner import cost as cost_package
+from gpuplanner import notebook
 from gpuplanner import report as plots
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
@@ -24,13 +26,10 @@ from gpuplanner.core.units_and_number_formats import (
     day_text,
     last_day_text,
 )
-from gpuplanner.cost.cost_review import JOB_COST_GROUPS, CostReview, cost_review
-from gpuplanner.decision.study import Study
-from gpuplanner.decision.study_pipeline import read_usual_actuator
+from gpuplanner.cost.cost_review import JOB_COST_GROUPS
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.notebook.dataset_and_quota_panels import ExplorePanel, make_explore_panel
-from gpuplanner.notebook.forecast_and_cost_views import ForecastView, MonthCosts, costs, forecast_demand
+from gpuplanner.notebook.period_panel import PeriodPanel
 from gpuplanner.notebook.views_and_panels import View, answer_or_card
 from gpuplanner.report import dataset_sections
 from gpuplanner.report import html_page as page
@@ -38,6 +37,12 @@ from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset, public_traces
 from gpuplanner.usage.grouped_usage import UsageFilter, group_ledger, group_utilization, group_waits
 from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at
+
+# What plans and prices is imported when it is first used: tables of a dataset then appear in half the time.
+if TYPE_CHECKING:
+    from gpuplanner.cost.cost_review import CostReview
+    from gpuplanner.decision.study import Study
+    from gpuplanner.notebook.forecast_and_cost_views import ForecastView, MonthCosts
 
 COST_GROUPS = {
     "team": "tenant", "ownership": "ownership", "bucket": "bucket", "gpu_model": "gpu_model", "end_state": "end",
@@ -324,22 +329,20 @@ class Cluster:
         if isinstance(prices, int | float):
             stated = {"price_usd_per_gpu_hour": float(prices)}
         scenario = self.scenario(month=month, **stated)
-        return answer_or_card(f"Cost by {group}", lambda: _cost_view(cost_review(scenario), group))
+        return answer_or_card(f"Cost by {group}", lambda: _cost_view(cost_package.cost_review(scenario), group))
 
     def costs(self, **changes: Any) -> MonthCosts:  # noqa: ANN401 - fields of a scenario
         """Review cost, energy and carbon; ``changes`` are fields of a :class:`Scenario`, such as ``month``."""
-        return costs(self.scenario(**changes))
+        return notebook.costs(self.scenario(**changes))
 
     def forecast(self, *, at: str = "") -> ForecastView:
         """Forecast the GPU demand from a cutoff; default: the end of the data."""
-        return forecast_demand(self.scenario(), at=at)
+        return notebook.forecast_demand(self.scenario(), at=at, installed_gpus=self.inbox.fleet.gpus or None)
 
     def scenario(self, **changes: Any) -> Scenario:  # noqa: ANN401 - fields of a scenario
         """Return the scenario of this cluster with other field values."""
-        own_fields: dict[str, Any] = {"data": self._folder, "tz": self.inbox.tz, "gpu_model": self.inbox.gpu_model}
-        with contextlib.suppress(OSError, GpuPlannerError):
-            own_fields["actuator"] = read_usual_actuator(data_folder(self._folder))
-        return Scenario(**own_fields | changes)
+        own_fields = {"data": self._folder, "tz": self.inbox.tz, "gpu_model": self.inbox.gpu_model}
+        return Scenario(**own_fields | _usual_actuator(self._folder) | changes)
 
     @cached_property
     def _folder(self) -> str:
@@ -378,9 +381,9 @@ class Cluster:
         section = dataset_sections.render_provenance_section(self.inbox)
         return View(section, self.inbox.quality_report.findings)
 
-    def panel(self) -> ExplorePanel:
-        """Make the panel with controls of dataset, team, job and view."""
-        return make_explore_panel(self.inbox, dataset_sections.SECTION_VIEWS, data=self.data)
+    def panel(self) -> PeriodPanel:
+        """Make the panel of a period: days are marked in a chart; GPU-hours, demand and teams of them are shown."""
+        return PeriodPanel(self.inbox)
 
 
 def _cost_view(review: CostReview, group: str) -> View:
@@ -421,7 +424,7 @@ def _grouped_view(table: pl.DataFrame, by: str | Sequence[str], value: str, labe
     return View(HtmlSection(chart), table)
 
 
-StudySource = str | Path | Cluster | Scenario | Study
+StudySource: TypeAlias = "str | Path | Cluster | Scenario | Study"
 """What a decision is made for: name or folder of a dataset, a cluster, a scenario, or another study."""
 
 
@@ -441,7 +444,13 @@ def make_scenario(data: StudySource, changes: Mapping[str, Any]) -> Scenario:
     name = str(data)
     if name in public_traces():
         return open(name).scenario(**changes)
-    stated = {"data": name} | dict(changes)
+    return Scenario(**{"data": name} | _usual_actuator(name) | dict(changes))
+
+
+def _usual_actuator(folder: str) -> dict[str, Any]:
+    """Return the field `actuator` by the scheduler that the jobs of a folder come from; empty if it cannot be read."""
+    from gpuplanner.decision.study_pipeline import read_usual_actuator  # planners are not needed to read tables
+
     with contextlib.suppress(OSError, GpuPlannerError):
-        stated = {"actuator": read_usual_actuator(data_folder(name))} | stated
-    return Scenario(**stated)
+        return {"actuator": read_usual_actuator(data_folder(folder))}
+    return {}

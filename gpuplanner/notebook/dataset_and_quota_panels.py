@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from html import escape
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
@@ -22,7 +21,6 @@ from gpuplanner.notebook.views_and_panels import (
     slider,
     table_html,
 )
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset, public_traces
 
 ALL_GPU_MODELS = "all GPU models"
 """Choice of the drop-down for all GPU models of the fleet."""
@@ -84,223 +82,6 @@ class GpuModelPanel(BackgroundPanel[str, PoolResult]):
     def scenario(self) -> Scenario:
         """Scenario of the chosen GPU model; of the first one for all."""
         return self.pools.get(self.question, next(iter(self.pools.values())))
-
-
-MAX_CACHED_SECTIONS = 64
-"""Number of rendered sections that the explore panel caches."""
-MAX_LISTED_JOBS = 200
-"""Maximum number of jobs in the drop-down of the explore panel; code can show any job."""
-
-
-VIEW_TOOLTIPS = {
-    "quality": "Data quality and telemetry coverage",
-    "ledger": "Use of the installed GPU-hours",
-    "demand": "Unconstrained demand by MIG profile",
-    "phases": "Phases, dips, bottleneck and slices of a job",
-    "late_demand": "Do jobs need fewer GPUs towards their end?",
-}
-"""Tooltips of the buttons that choose a section, by section name."""
-
-
-class Displayable(Protocol):
-    """Protocol of an object that a notebook shows as HTML."""
-
-    def _repr_html_(self) -> str: ...
-
-
-SectionRenderer = Callable[[ExploredDataset, str, str], Displayable]
-"""Function that renders a section from a dataset, a team and a job."""
-
-
-@dataclass(frozen=True)
-class ExploreQuestion:
-    """Settings of the explore panel.
-
-    - ``data``: Folder, ``"sample"`` or public trace.
-    - ``view``: Name of the view.
-    - ``tenant``, ``job``: Tenant or :data:`gpuplanner.usage.dataset_explorer.ALL_TENANTS_LABEL`; job or ``""`` for
-      the one
-      with most telemetry.
-    """
-
-    data: str
-    view: str
-    tenant: str
-    job: str
-
-
-@dataclass(frozen=True, eq=False)
-class SectionAnswer:
-    """Result that the explore panel shows: the opened dataset, the team, and the section as HTML."""
-
-    inbox: ExploredDataset
-    tenant: str
-    html: str
-
-
-class ExplorePanel(BackgroundPanel[ExploreQuestion, SectionAnswer]):
-    """Panel with controls of dataset, team, job and view, the chosen section, and the code that makes it.
-
-    Datasets are read and sections are drawn in a thread of their own. Datasets stay open, and sections are cached.
-
-    Parameters
-    ----------
-    inbox : ExploredDataset
-        Dataset that is shown first.
-    views : mapping
-        Function from a dataset, a team and a job to a section, by name, as in
-        ``gpuplanner.report.dataset_sections.SECTION_VIEWS``.
-    data : str
-        Folder or name of the dataset.
-    traces : sequence of str
-        Other datasets to choose from.
-
-    Attributes
-    ----------
-    trace, tenant, job, view : ipywidgets controls
-        Dataset, team, job and view.
-    """
-
-    at_once = True
-
-    def __init__(
-        self,
-        dataset: ExploredDataset,
-        views: Mapping[str, SectionRenderer],
-        *,
-        data: str = "sample",
-        traces: Sequence[str] = (),
-    ) -> None:
-        cached_section = lru_cache(MAX_CACHED_SECTIONS)(self._draw_section)
-        super().__init__(cached_section, lambda section: section.html, working="Reading and drawing ...")
-        widgets = import_optional("ipywidgets", extra="notebook")
-        self.status.value = ""
-        self._views = dict(views)
-        self._opened = {data: dataset}
-        self._filling = False
-
-        def choice(label: str, options: Sequence[Any], help_: str) -> Any:  # noqa: ANN401 - an ipywidgets control
-            # A drop-down does not show its tooltip; its label does.
-            label_html = f"<span title='{help_}'>{label}</span>"
-            return widgets.Dropdown(
-                options=options, description=label_html, description_allow_html=True, tooltip=help_,
-                style={"description_width": "6em"}, layout={"width": "24em"},
-            )  # fmt: skip
-
-        names = list(dict.fromkeys([data, *traces]))
-        self.trace = choice("Dataset", names, "Dataset to show: a folder, the sample, or a public trace")
-        self.tenant = choice("Team", [], "Team whose GPU-hours, demand and jobs are shown")
-        self.job = choice("Job", [], "Job with telemetry, most samples first; for the view of phases")
-        self.view = widgets.ToggleButtons(
-            options=list(views), description="View", style={"description_width": "6em", "button_width": "7em"},
-            tooltips=[VIEW_TOOLTIPS.get(name, f"Show {name}") for name in views],
-        )  # fmt: skip
-        self.code = widgets.HTML()
-        self._fill(dataset, ALL_TENANTS_LABEL)
-        on_change((self.trace, self.tenant, self.job, self.view), self._on_change)
-        row = widgets.HBox([self.trace, self.tenant, self.job], layout={"flex_flow": "row wrap"})
-        self.panel = widgets.VBox([row, self.view, self.code, self.status, self.answer])
-        self._show_code()
-
-    @property
-    def question(self) -> ExploreQuestion:
-        """Settings of the controls."""
-        return ExploreQuestion(self.trace.value, self.view.value, self.tenant.value, self.job.value or "")
-
-    def _draw_section(self, question: ExploreQuestion) -> SectionAnswer:
-        """Open the chosen dataset if it is not open, and render the chosen section."""
-        first_inbox = next(iter(self._opened.values()))
-        if question.data not in self._opened:
-            smallest_group = first_inbox.smallest_group
-            self._opened[question.data] = explore_dataset(
-                question.data, gpu_model=first_inbox.gpu_model, tz=first_inbox.tz, smallest_group=smallest_group
-            )
-        inbox = self._opened[question.data]
-        tenant = question.tenant if question.tenant in inbox.tenants else ALL_TENANTS_LABEL
-        jobs = inbox.jobs_of(tenant)
-        job = question.job if question.job in jobs else next(iter(jobs), "")
-        section = self._views[question.view](inbox, tenant, job)
-        return SectionAnswer(inbox, tenant, section._repr_html_())
-
-    def _show_answer(self, number: int, newest: SectionAnswer | None, answer: str, status: str) -> None:
-        """Show the HTML of the newest answer, and fill the drop-downs with its teams and jobs."""
-        super()._show_answer(number, newest, answer, "" if status == "Done." else status)
-        if number == self._n_asked and newest is not None:
-            self._fill(newest.inbox, newest.tenant)
-
-    def _fill(self, dataset: ExploredDataset, tenant: str) -> None:
-        """Fill the drop-downs with the teams of the dataset and the jobs of the team; keep valid choices."""
-        self._filling = True
-        try:
-            names = dataset.jobs_of(tenant)[:MAX_LISTED_JOBS]
-            jobs = [(f"{job}", job) for job in names] or [("no job with telemetry", "")]
-            for control, options, chosen in (
-                (self.tenant, [ALL_TENANTS_LABEL, *dataset.tenants], tenant),
-                (self.job, jobs, self.job.value),
-            ):
-                if list(control.options) != options:
-                    control.options = options
-                values = [option[1] if isinstance(option, tuple) else option for option in options]
-                control.value = chosen if chosen in values else values[0]
-        finally:
-            self._filling = False
-        self._show_code()
-
-    def _on_change(self) -> None:
-        """Show the new line of code after a change of a control, and compute the new answer."""
-        if self._filling:
-            return
-        self._show_code()
-        self.ask_soon()
-
-    def _show_code(self) -> None:
-        """Show the line of code that makes the section."""
-        question = self.question
-        tenant_argument = "" if question.tenant == ALL_TENANTS_LABEL else f"team={question.tenant!r}"
-        arguments = {"ledger": tenant_argument, "demand": tenant_argument, "phases": f"job={question.job!r}"}
-        first_inbox = next(iter(self._opened.values()))
-        group_argument = f", smallest_group={first_inbox.smallest_group}" if first_inbox.smallest_group else ""
-        gpu_model = f", gpu_model={first_inbox.gpu_model!r}" if first_inbox.gpu_model else ""
-        call = f"gp.open({question.data!r}{gpu_model}, tz={first_inbox.tz!r}{group_argument})"
-        self.code.value = f"<code>{escape(f'{call}.{question.view}({arguments.get(question.view, str())})')}</code>"
-
-
-def make_explore_panel(
-    dataset: ExploredDataset,
-    views: Mapping[str, SectionRenderer],
-    *,
-    data: str = "sample",
-    traces: Sequence[str] | None = None,
-) -> ExplorePanel:
-    """Make the explore panel of a dataset.
-
-    Parameters
-    ----------
-    dataset : ExploredDataset
-        Dataset that is shown first.
-    views : mapping
-        Function from a dataset, a team and a job to a section, by name.
-    data : str
-        Folder or name of the dataset.
-    traces : sequence of str, optional
-        Other datasets to choose from; default: the sample and the public traces on this machine.
-
-    Returns
-    -------
-    ExplorePanel
-        The panel.
-
-    Examples
-    --------
-    >>> from gpuplanner.report import dataset_sections as inbox
-    >>> panel = make_explore_panel(explore_dataset("sample"), inbox.SECTION_VIEWS)
-    >>> panel.tenant.value = "search"
-    >>> panel.view.value = "ledger"
-    >>> "GPU-hours of search" in panel.ask().result().html
-    True
-    """
-    other_traces = ["sample", *public_traces()] if traces is None else traces
-    return ExplorePanel(dataset, views, data=data, traces=other_traces)
 
 
 CHOSEN_RULES_SOURCE = "the chosen rules"

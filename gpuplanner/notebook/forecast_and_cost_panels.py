@@ -6,30 +6,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
-from html import escape
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import polars as pl
 
+from gpuplanner import report as plots
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
+from gpuplanner.core.output_column_headings import replace_codes_by_text
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.setting_rules_and_controls import OWNERSHIPS
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM, money_text, period_text
 from gpuplanner.cost.cost_review import CostReview, cost_review
 from gpuplanner.decision.comparison_record import Comparison, compare_policies
 from gpuplanner.decision.purchase_refresh_and_burst_plans import PurchasePlan, plan_purchase
-from gpuplanner.notebook.views_and_panels import (
-    BackgroundPanel,
-    control_style,
-    dropdown,
-    files_button,
-    on_change,
-    slider,
-    table_html,
-)
+from gpuplanner.notebook.section_panels import SectionPanel, number_field, range_faults
+from gpuplanner.notebook.views_and_panels import control_style, dropdown, files_button, on_change
+from gpuplanner.report import html_page as page
 from gpuplanner.report.focus_files_and_workbooks import write_cost_workbook
+from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.usage.study_history import load_dataset, months_from, observation_begins_at, observation_ends_at
 
 
@@ -58,7 +54,7 @@ class ForecastQuestion:
     capacity: float = 64.0
 
 
-class ForecastPanel(BackgroundPanel[ForecastQuestion, str]):
+class ForecastPanel(SectionPanel[ForecastQuestion, HtmlSection]):
     """Panel with controls of a forecast, the quantile to plan for and the calendar of GPUs.
 
     Parameters
@@ -66,42 +62,57 @@ class ForecastPanel(BackgroundPanel[ForecastQuestion, str]):
     question : ForecastQuestion
         Initial settings of the controls.
     draw : callable
-        Function from the settings to HTML of the forecast; runs in the background.
+        Function from the settings to a section of the forecast; runs in the background.
+    interval_hours : float
+        Length of an interval. [h]
 
     Attributes
     ----------
     controls : dict
-        ipywidgets controls by field of :class:`ForecastQuestion`.
+        Number fields by field of :class:`ForecastQuestion`.
 
     Examples
     --------
-    >>> panel = ForecastPanel(ForecastQuestion(48, 6, 5.0, 64.0), lambda asked: f"<p>{asked.price:g}</p>")
-    >>> panel.controls["price"].value = 8.0
-    >>> panel.ask().result()
-    '<p>8</p>'
+    >>> def draw(question: ForecastQuestion) -> HtmlSection:
+    ...     return HtmlSection(f"<p>{question.price:g}</p>")
+    >>> panel = ForecastPanel(ForecastQuestion(48, 6, 5.0, 64.0), draw, interval_hours=0.5)
+    >>> panel.controls["price"].control.value = 8.0
+    >>> panel.ask().result(), panel.controls["gap"].label
+    ('<p>8</p>', 'Lead time (intervals of 0.5 h)')
     """
 
     at_once = True
 
-    def __init__(self, question: ForecastQuestion, draw: Callable[[ForecastQuestion], str]) -> None:
-        super().__init__(draw, "<div class='gpuplanner-answer'>{}</div>".format, working="Forecasting ...")
+    def __init__(
+        self,
+        question: ForecastQuestion,
+        draw: Callable[[ForecastQuestion], HtmlSection],
+        *,
+        interval_hours: float = 1.0,
+    ) -> None:
+        super().__init__(draw, HtmlSection, working="Forecasting ...")
         widgets = import_optional("ipywidgets", extra="notebook")
-        style = control_style("18em", "44em")
-
-        ranges: dict[str, tuple[Any, ...]] = {
-            "horizon": (6, 336, 6, "Forecast horizon (h)", "Hours to forecast"),
-            "gap": (0, 72, 1, "Lead time (h)", "Hours from a decision until it takes effect"),
-            "price": (1.0, 30.0, 0.5, "Cost of a missing GPU-hour (GPU h)", "In planned, unused GPU-hours"),
-            "capacity": (1.0, 2 * question.capacity, 1.0, "Installed GPUs", "Capacity to compare with"),
+        style = control_style("18em", "28em")
+        unit = "h" if interval_hours == 1 else f"intervals of {interval_hours:g} h"
+        ranges: dict[str, tuple[float, float, str, str]] = {
+            "horizon": (1, 2000, f"Forecast horizon ({unit})", "Time to forecast"),
+            "gap": (0, 500, f"Lead time ({unit})", "Time from a decision until it takes effect"),
+            "price": (1.01, 1000.0, "Cost of a missing GPU-hour (GPU h)", "In planned, unused GPU-hours"),
+            "capacity": (1.0, 1e6, "Installed GPUs", "Capacity to compare with"),
         }
-        self.controls = {name: slider(getattr(question, name), *row, **style) for name, row in ranges.items()}
-        on_change(self.controls.values(), self.ask_soon)
-        self.panel = widgets.VBox([*self.controls.values(), self.status, self.answer])
+        self.controls = {name: number_field(getattr(question, name), *row, **style) for name, row in ranges.items()}
+        fields = [field.control for field in self.controls.values()]
+        on_change(fields, self.ask_soon)
+        self.panel = widgets.VBox([*fields, self.status, self.answer.box])
+
+    def find_faults(self) -> list[tuple[Any, str]]:
+        """List the fields outside their range."""
+        return range_faults(self.controls.values())
 
     @property
     def question(self) -> ForecastQuestion:
         """Settings of the controls."""
-        return ForecastQuestion(**{name: control.value for name, control in self.controls.items()})
+        return ForecastQuestion(**{name: field.value for name, field in self.controls.items()})
 
 
 ALL_TEAMS = ""
@@ -136,8 +147,8 @@ class CostAnswer:
     comparison: Comparison
 
 
-class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
-    """Panel with controls of month, team, prices, ownership and terms, and the results of ``gpuplanner cost``.
+class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
+    """Panel with controls of price, month, team, ownership and terms, and the results of ``gpuplanner cost``.
 
     Parameters
     ----------
@@ -148,57 +159,68 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
 
     Attributes
     ----------
+    price : NumberField
+        Price of a GPU-hour; at its initial value, prices are those of the price book or the catalogue.
     month, tenant, owner : ipywidgets.Dropdown
         Calendar month, team and ownership of the GPUs.
-    price : ipywidgets.FloatSlider
-        Price of a GPU-hour; at its initial value, prices are those of the price book or the catalogue.
     price_book : ipywidgets.Text
         File of dated prices; empty: none.
-    months, risk : ipywidgets.IntSlider, ipywidgets.FloatSlider
+    months, risk : NumberField
         Planning period of commitments [months], and weight of the CVaR [0-1].
 
     Examples
     --------
     >>> panel = CostPanel(Scenario(month="2026-02"))
-    >>> panel.price.value = 2.0
+    >>> panel.price.control.value = 2.0
     >>> panel.question.scenario.price_usd_per_gpu_hour
     2.0
     """
 
-    at_once = True
-
     def __init__(self, scenario: Scenario, workbook: str | Path = "costs.xlsx") -> None:
-        super().__init__(_answer_cost_question, answer_html, working="Computing the costs ...")
+        super().__init__(self._compute_costs, answer_section, working="Computing the costs ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         self.scenario = scenario
         review = cost_review(scenario)
-        style = control_style("16em", "44em")
+        style = control_style("15em", "28em")
+        self._start = float(scenario.price_usd_per_gpu_hour or (review.price.value if review.price else 0.0))
+        tooltip = "Unchanged: price book or list price"
+        self.price = number_field(self._start, 0.0, 1e4, f"Price ({scenario.currency} per GPU h)", tooltip, **style)
         months = observed_months(scenario)
         options = [("all data", AS_IN_DATA), *((month, month) for month in months)]
         self.month = dropdown(options, scenario.month or AS_IN_DATA, "Month", tooltip="Calendar month", **style)
         teams = [name for name in review.by_tenant["tenant"] if name != UNALLOCATED_TEAM]
         options = [("all teams", ALL_TEAMS), *((name, name) for name in teams), ("unallocated", UNALLOCATED_TEAM)]
         self.tenant = dropdown(options, ALL_TEAMS, "Team", tooltip="Whose cost is shown", **style)
-        self._start = scenario.price_usd_per_gpu_hour or (review.price.value if review.price else 0.0)
-        max_price, label = max(4 * self._start, 10.0), f"Price ({scenario.currency} per GPU h)"
-        tooltip = "Price of a GPU-hour; unchanged: price book or list price"
-        self.price = slider(float(self._start), 0.0, max_price, 0.01, label, tooltip, readout_format=".2f", **style)
-        self.price_book = widgets.Text(
-            value=scenario.price_book or "", description="Price book (file)", continuous_update=False, **style
-        )
         owners = ((name.replace("_", " "), name) for name in OWNERSHIPS)
         options = [("as in the inventory", AS_IN_DATA), *owners]
         self.owner = dropdown(options, scenario.ownership or AS_IN_DATA, "Ownership", tooltip="Of the GPUs", **style)
-        self.months = slider(12, 1, 36, 1, "Commitment horizon (months)", "Months of demand to cover", **style)
-        self.risk = slider(0.0, 0.0, 1.0, 0.1, "CVaR (10 %) weight (0 to 1)", "0: mean cost", **style)
-        controls = [self.month, self.tenant, self.price, self.price_book, self.owner, self.months, self.risk]
+        self.price_book = widgets.Text(
+            value=scenario.price_book or "", description="Price book (file)", continuous_update=False, **style
+        )
+        self.months = number_field(12, 1, 60, "Commitment (months)", "Months of demand to cover", **style)
+        self.risk = number_field(0.0, 0.0, 1.0, "CVaR (10 %) weight (0 to 1)", "0: mean cost", **style)
+        controls = [
+            self.price.control, self.month, self.tenant, self.owner, self.months.control, self.risk.control,
+            self.price_book,
+        ]  # fmt: skip
         on_change(controls, self.ask_soon)
         tooltip = f"Write the tables of the shown answer to {workbook}"
-        locale = scenario.number_locale
-        files = files_button(
-            lambda: write_cost_workbook(workbook, self._shown_review(), locale=locale), "Write the workbook", tooltip
-        )
-        self.panel = widgets.VBox([*controls, files, self.status, self.answer])
+        self.files = files_button(
+            lambda: write_cost_workbook(workbook, self._shown_review(), locale=scenario.number_locale),
+            "Write the workbook", tooltip,
+        )  # fmt: skip
+        grid = widgets.GridBox(controls, layout={"grid_template_columns": "repeat(auto-fill, minmax(26em, 1fr))"})
+        self.panel = widgets.VBox([grid, self.files, self.status, self.answer.box])
+        self.answer.value = cost_section(review, ALL_TEAMS)
+        self.status.value = "Cost of the parameters. Change a value: the cost follows, then the recommendation."
+
+    def find_faults(self) -> list[tuple[Any, str]]:
+        """List the fields outside their range, and a price book that does not exist."""
+        faults = range_faults([self.price, self.months, self.risk])
+        path = self.price_book.value.strip()
+        if path and not Path(path).is_file():
+            faults.append((self.price_book, f"Price book: expected a file, got {path}"))
+        return faults
 
     @property
     def question(self) -> CostQuestion:
@@ -212,15 +234,22 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
         )
         return CostQuestion(scenario, self.tenant.value, self.months.value, self.risk.value)
 
+    def _compute_costs(self, question: CostQuestion) -> CostAnswer:
+        """Compute the cost, which is shown at once, then the purchase plan and the policies."""
+        review = cost_review(question.scenario)
+        self._call_in_kernel(self._show_cost, self._running, cost_section(review, question.tenant))
+        plan = plan_purchase(question.scenario, question.months, risk=question.risk)
+        return CostAnswer(question, review, plan, compare_policies(question.scenario))
+
+    def _show_cost(self, number: int, section: HtmlSection) -> None:
+        """Show the cost, unless there is a newer question than the one with this number."""
+        if number == self._n_asked:
+            self.answer.value = section
+            self.status.value = "This is the new cost. Planning what to buy, reserve or rent ..."
+
     def _shown_review(self) -> CostReview:
         """Return the cost review of the shown answer, or of the present settings before the first answer."""
         return cost_review(self.question.scenario) if self.newest is None else self.newest.review
-
-
-def _answer_cost_question(question: CostQuestion) -> CostAnswer:
-    """Compute cost review, purchase plan and policy comparison for the settings of the cost panel."""
-    purchase_plan = plan_purchase(question.scenario, question.months, risk=question.risk)
-    return CostAnswer(question, cost_review(question.scenario), purchase_plan, compare_policies(question.scenario))
 
 
 def observed_months(scenario: Scenario) -> list[str]:
@@ -237,34 +266,39 @@ def observed_months(scenario: Scenario) -> list[str]:
     return sorted({*names, *filter(None, [scenario.month])})
 
 
-def answer_html(answer: CostAnswer) -> str:
-    """Render the answer of the cost panel as HTML: cost of the chosen team, purchase options and the recommendation."""
-    review, question = answer.review, answer.question
+def cost_section(review: CostReview, tenant: str) -> HtmlSection:
+    """Render the cost of all teams, or of one team by bucket."""
     if review.total is None:
-        notes = "".join(f"<p>{escape(text)}</p>" for text in review.missing)
-        return f"<p><b>No GPU has a price.</b></p>{notes}"
-    team = question.tenant.replace("__", "") or "all teams"
-    lines = review.costs if question.tenant == ALL_TEAMS else review.costs.filter(SubAccountName=question.tenant)
-    by = "SubAccountName" if question.tenant == ALL_TEAMS else "x_Bucket"
-    shown = lines.group_by(by, maintain_order=True).agg(pl.col("EffectiveCost", "PricingQuantity").sum())
-    cost_shown = Decimal(str(lines["EffectiveCost"].sum()))
-    rows = [
-        (name.replace("_", " "), money_text(cost, review.currency), f"{hours:,.1f}")
-        for name, cost, hours in [*shown.iter_rows(), ("Total", cost_shown, lines["PricingQuantity"].sum())]
-    ]
-    headings = ["team" if question.tenant == ALL_TEAMS else "bucket", f"cost [{review.currency}]", "GPU-hours"]
+        return page.section("Cost", page.note("No GPU has a price."), *map(page.note, review.missing))
+    is_all = tenant == ALL_TEAMS
+    team = "all teams" if is_all else tenant.replace("__", "")
+    lines = review.costs if is_all else review.costs.filter(SubAccountName=tenant)
+    name = pl.col("SubAccountName" if is_all else "x_Bucket")
+    sums = lines.group_by(tenant=name, maintain_order=True).agg(
+        cost=pl.col("EffectiveCost").sum(), gpu_hours=pl.col("PricingQuantity").sum()
+    )
+    cost = Decimal(str(lines["EffectiveCost"].sum()))
+    of_total = "" if is_all else f" of {money_text(review.total, review.currency)}"
+    headline = f"{team}: {money_text(cost, review.currency)}{of_total} {review.currency}"
+    shown = replace_codes_by_text(sums)
+    headings = {"tenant": "team" if is_all else "bucket", "cost": f"cost [{review.currency}]"}
     title = f"Cost of {team}, {period_text(*review.period)}"
-    sentence = escape(answer.comparison.decision.sentence)
-    impact = escape(answer.comparison.decision.financial_impact.basis).replace("\n", "<br>")
-    purchase_plan = answer.purchase
-    option_rows = ((option, f"{cost:,.0f}") for option, cost in purchase_plan.costs.iter_rows())
-    option_headings = ["purchase option", f"cost [{purchase_plan.currency}]"]
-    of_total = "" if question.tenant == ALL_TEAMS else f" of {money_text(review.total, review.currency)}"
-    return (
-        f"<div class='gpuplanner-answer'><p><b>{escape(team)}: {money_text(cost_shown, review.currency)}{of_total} "
-        f"{review.currency}</b></p>{table_html(headings, rows, caption=title)}"
-        f"<p>{escape(purchase_plan.advice_sentence)}</p>"
-        f"{table_html(option_headings, option_rows, caption='Cost over simulated demand')}"
-        f"<p><b>{sentence}</b></p><p>{impact}</p>"
-        "</div>"
+    bars = plots.plot_costs(shown.with_columns(pl.col("cost").cast(pl.Float64)), unit=review.currency)
+    table = page.table(shown, caption=title, headings=headings, formats={"gpu_hours": ",.1f"})
+    return page.section("Cost", page.figure(bars, title=title, alt=f"{headline}."), table)
+
+
+def answer_section(answer: CostAnswer) -> HtmlSection:
+    """Render the answer of the cost panel: cost, purchase options and the recommendation."""
+    plan, decision = answer.purchase, answer.comparison.decision
+    headings = {"cost": f"cost [{plan.currency}]"}
+    options = page.table(plan.costs, caption=plan.scope, headings=headings, formats={"cost": ",.0f"})
+    return HtmlSection(
+        cost_section(answer.review, answer.question.tenant)
+        + page.section(
+            "Commitments",
+            page.paragraph(plan.advice_sentence),
+            options if plan.costs.height else "",
+            *map(page.paragraph, [decision.sentence, *decision.financial_impact.basis.split("\n")]),
+        )
     )

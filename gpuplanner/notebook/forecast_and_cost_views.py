@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from gpuplanner import report as plots
+from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache_and_data_folders import claims_folder
+from gpuplanner.cost.cost_over_time import compare_periods, spread_cost
 from gpuplanner.cost.cost_review import CostReview, cost_review, price_rows
 from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_burst, plan_purchase, read_burst_rules
@@ -21,10 +26,13 @@ from gpuplanner.forecast.model_selection import fold_scores, mean_scores
 from gpuplanner.forecast.rolling_demand_forecast import lay_out_demand, rolling_backtest
 from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, ForecastPanel, ForecastQuestion
-from gpuplanner.notebook.views_and_panels import View
+from gpuplanner.notebook.views_and_panels import Shown, View, answer_or_card
 from gpuplanner.report import cost_and_forecast_sections
 from gpuplanner.report import html_page as page
 from gpuplanner.report.focus_files_and_workbooks import write_cost_workbook
+from gpuplanner.report.html_page import HtmlSection
+from gpuplanner.usage.period_accounts import scenario_ledger
+from gpuplanner.usage.study_history import load_dataset
 
 MAX_TWENTY_JOBS_METRICS = 4
 """Number of metrics that :func:`twenty_jobs` charts: two completion times and two utilizations."""
@@ -62,19 +70,54 @@ def twenty_jobs() -> View:
 class ForecastView:
     """Forecast of GPU demand from a cutoff in the data, with a method that shows each part in a notebook.
 
-    - ``source``: Demand of the jobs that are known at the cutoff.
+    - ``scenario``: Data and interval length.
+    - ``at``: Cutoff; None: the end of the data.
+    - ``installed_gpus``: Capacity that demand is compared with; None: the peak of the demand. [GPU]
     """
 
-    source: DemandHistory
+    scenario: Scenario
+    at: datetime | None = None
+    installed_gpus: float | None = None
 
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """Remarks on the data that limit the forecast."""
-        return tuple(self.source.remarks)
+    @cached_property
+    def source(self) -> DemandHistory:
+        """Demand of the jobs that are known at the cutoff."""
+        return lay_out_demand(self.scenario, at=self.at)
+
+    @cached_property
+    def capacity(self) -> float:
+        """Installed GPUs, or the peak of the demand where they are not known."""
+        peak = self.source.demand_table.filter(unique_id=self.source.whole)["y"].max()
+        return float(self.installed_gpus or peak or 1.0)  # type: ignore[arg-type]
+
+    def _repr_html_(self) -> str:
+        return self.remarks()._repr_html_()
+
+    def remarks(self) -> View:
+        """Show cutoff, series and interval, and remarks on the data that limit the forecast."""
+
+        def list_facts() -> View:
+            source = self.source
+            cutoff = source.start + timedelta(hours=source.slots * source.interval_hours)
+            facts = {
+                "cutoff": f"{cutoff:%Y-%m-%d %H:%M} UTC",
+                "history": f"{source.slots:,} intervals of {source.interval_hours:g} h",
+                "series": f"{len(source.ids):,}, {source.whole} is shown",
+                "remarks": "; ".join(source.remarks) or "none",
+            }
+            table = page.value_table(facts, caption="Demand history")
+            return View(page.section("Demand history", table), pl.DataFrame({"remark": list(source.remarks)}))
+
+        return _forecast_or_card("Demand history", list_facts)
 
     def expected(self, horizon: int = 48) -> View:
-        """Show the expected GPUs of running and of future jobs over `horizon` intervals."""
-        return View(cost_and_forecast_sections.render_expected_section(self.source, horizon), self.source.fan(horizon))
+        """Show the expected GPUs of running and of future jobs over `horizon` intervals, after those observed."""
+
+        def draw() -> View:
+            section = cost_and_forecast_sections.render_expected_section(self.source, horizon)
+            return View(section, self.source.fan(horizon))
+
+        return _forecast_or_card("GPUs expected", draw)
 
     def past_errors(
         self,
@@ -85,7 +128,7 @@ class ForecastView:
         price: float = 5.0,
         models: tuple[str, ...] = CANDIDATE_MODELS,
     ) -> View:
-        """Show the backtest errors of every candidate model.
+        """Show past forecasts over what came, and the backtest errors of every candidate model.
 
         Parameters
         ----------
@@ -103,8 +146,13 @@ class ForecastView:
         View
             Charts and the mean errors by model.
         """
-        backtest = rolling_backtest(self.source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=models, price=price)
-        return View(cost_and_forecast_sections.render_error_section(backtest), mean_scores(fold_scores(backtest)))
+
+        def draw() -> View:
+            how: dict[str, Any] = {"horizon": horizon, "gap": gap, "cutoffs": cutoffs, "price": price}
+            backtest = rolling_backtest(self.source, models=models, **how)
+            return View(cost_and_forecast_sections.render_error_section(backtest), mean_scores(fold_scores(backtest)))
+
+        return _forecast_or_card("Past forecasts", draw)
 
     def decision(self, horizon: int = 48, *, gap: int = 6, price: float = 5.0) -> View:
         """Show the quantile of demand to plan for, given the cost of missing GPU-hours.
@@ -116,27 +164,48 @@ class ForecastView:
         price : float
             Cost of a missing GPU-hour. [planned GPU-hours]
         """
-        shown = cost_and_forecast_sections.render_quantile_section(self.source, horizon, gap, price)
-        return View(shown, self.source.cost_curve(horizon, gap, price))
 
-    def calendar(self, horizon: int = 48, *, gap: int = 6, price: float = 5.0, capacity: float = 64.0) -> View:
+        def draw() -> View:
+            section = cost_and_forecast_sections.render_quantile_section(self.source, horizon, gap, price)
+            return View(section, self.source.cost_curve(horizon, gap, price))
+
+        return _forecast_or_card("Capacity to plan", draw)
+
+    def calendar(self, horizon: int = 48, *, gap: int = 6, price: float = 5.0, capacity: float | None = None) -> View:
         """Show the GPUs to plan on each day, and when demand exceeds `capacity` [GPU]; else as :meth:`decision`."""
-        shown = cost_and_forecast_sections.render_calendar_section(self.source, horizon, gap, price, capacity)
-        return View(shown, self.source.plan_calendar(horizon, gap, price))
 
-    def controls(self, horizon: int = 48, *, gap: int = 6, price: float = 5.0, capacity: float = 64.0) -> ForecastPanel:
+        def draw() -> View:
+            gpus = self.capacity if capacity is None else capacity
+            section = cost_and_forecast_sections.render_calendar_section(self.source, horizon, gap, price, gpus)
+            return View(section, self.source.plan_calendar(horizon, gap, price))
+
+        return _forecast_or_card("GPUs to plan on each day", draw)
+
+    def controls(
+        self, horizon: int = 48, *, gap: int = 6, price: float = 5.0, capacity: float | None = None
+    ) -> ForecastPanel | View:
         """Make the panel with controls, the calendar and the decision; parameters as of :meth:`calendar`."""
 
-        def show(question: ForecastQuestion) -> str:
+        def show(question: ForecastQuestion) -> HtmlSection:
             settings = asdict(question)
-            shown = [self.calendar(**settings)]
+            calendar = self.calendar(**settings)
             settings.pop("capacity")
-            return "".join(view._repr_html_() for view in [*shown, self.decision(**settings)])
+            return HtmlSection(calendar.section + self.decision(**settings).section)
 
-        return ForecastPanel(ForecastQuestion(horizon, gap, price, capacity), show)
+        def make_panel() -> ForecastPanel:
+            gpus = self.capacity if capacity is None else float(capacity)
+            question = ForecastQuestion(horizon, gap, price, gpus)
+            return ForecastPanel(question, show, interval_hours=self.source.interval_hours)
+
+        return _forecast_or_card("Forecast", make_panel)
 
 
-def forecast_demand(scenario: Scenario, *, at: str = "") -> ForecastView:
+def _forecast_or_card(title: str, answer: Callable[[], Shown]) -> Shown | View:
+    """Return the answer of a forecast; where the data do not support it, a card with the fix."""
+    return answer_or_card(title, answer, fix='gp.read("jobs.csv").forecast()  # needs jobs with start and end')
+
+
+def forecast_demand(scenario: Scenario, *, at: str = "", installed_gpus: float | None = None) -> ForecastView:
     """Forecast GPU demand from a cutoff in the data.
 
     Parameters
@@ -145,6 +214,8 @@ def forecast_demand(scenario: Scenario, *, at: str = "") -> ForecastView:
         Data.
     at : str
         Cutoff, ISO 8601, UTC if it has no offset; empty: the end of the data.
+    installed_gpus : float, optional
+        Capacity that demand is compared with; default: the peak of the demand. [GPU]
 
     Returns
     -------
@@ -167,7 +238,8 @@ def forecast_demand(scenario: Scenario, *, at: str = "") -> ForecastView:
     instant = datetime.fromisoformat(at) if at else None
     if instant is not None and instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
-    return ForecastView(lay_out_demand(scenario, at=instant))
+    load_dataset(scenario.data, columns=("submit_time",))  # a folder that is no dataset is an error at once
+    return ForecastView(scenario, instant, installed_gpus)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,19 +247,56 @@ class MonthCosts:
     """Cost of a month, with a method that shows each part in a notebook.
 
     - ``scenario``: Month, data and prices.
-    - ``review``: Cost, energy and carbon of the month.
     """
 
     scenario: Scenario
-    review: CostReview
+
+    @cached_property
+    def review(self) -> CostReview:
+        """Cost, energy and carbon of the month."""
+        return cost_review(self.scenario)
+
+    def _repr_html_(self) -> str:
+        return self.month()._repr_html_()
 
     def month(self) -> View:
         """Show the cost by team, bucket and unit of work, with energy and carbon."""
-        return View(cost_and_forecast_sections.render_cost_section(self.review), self.review.by_tenant)
+        return _cost_or_card(
+            "The month",
+            lambda: View(cost_and_forecast_sections.render_cost_section(self.review), self.review.by_tenant),
+        )
+
+    def over_time(self, every: str = "week") -> View:
+        """Show the cost of all data by team over time, with the change from one period to the next.
+
+        Parameters
+        ----------
+        every : str
+            ``"week"`` or ``"month"``.
+
+        Returns
+        -------
+        View
+            ``df``: ``week`` or ``month``, ``days`` observed, ``gpu_hours``, ``cost``, ``cost_per_day`` and
+            ``change_fraction`` against the period before, see :func:`gpuplanner.cost.cost_over_time.compare_periods`.
+        """
+        name = resolve_name(every, ["week", "month"], subject="every", error=ScenarioError)
+        scenario = self.scenario.but(month=None)
+
+        def draw() -> View:
+            review = self.review if scenario == self.scenario else cost_review(scenario)
+            by_team = spread_cost(review.costs, scenario_ledger(scenario), name, tz=scenario.tz)
+            section = cost_and_forecast_sections.render_cost_over_time(by_team, name, review)
+            return View(section, compare_periods(by_team, name))
+
+        return _cost_or_card(f"Cost by {name}", draw)
 
     def prices(self) -> View:
         """Show all prices of the GPU model with their dates."""
-        return View(cost_and_forecast_sections.render_price_section(self.review), price_rows(self.review))
+        return _cost_or_card(
+            "Prices",
+            lambda: View(cost_and_forecast_sections.render_price_section(self.review), price_rows(self.review)),
+        )
 
     def commitments(self, months: int = 12, *, risk: float = 0.0, refresh: tuple[str, float] | None = None) -> View:
         """Show the GPUs to buy, reserve or rent, and when a newer GPU model pays off.
@@ -206,34 +315,47 @@ class MonthCosts:
         View
             Purchase plan, and costs by option.
         """
-        purchase_plan = plan_purchase(self.scenario, months, risk=risk)
-        refresh_plan = None if refresh is None else renew(self.scenario, months, *refresh)
-        return View(
-            cost_and_forecast_sections.render_commitment_section(purchase_plan, refresh_plan), purchase_plan.costs
-        )
+
+        def draw() -> View:
+            plan = plan_purchase(self.scenario, months, risk=risk)
+            refresh_plan = None if refresh is None else renew(self.scenario, months, *refresh)
+            return View(cost_and_forecast_sections.render_commitment_section(plan, refresh_plan), plan.costs)
+
+        return _cost_or_card("Buy, reserve or rent", draw)
 
     def burst(self, rules: str = "") -> View:
         """Show the jobs to send to rented GPUs; `rules` is the path of a file of burst rules, or empty."""
-        plan = plan_burst(self.scenario, read_burst_rules(rules)) if rules else None
-        return View(
-            cost_and_forecast_sections.render_burst_section(plan), pl.DataFrame() if plan is None else plan.jobs
-        )
+
+        def draw() -> View:
+            plan = plan_burst(self.scenario, read_burst_rules(rules)) if rules else None
+            table = pl.DataFrame() if plan is None else plan.jobs
+            return View(cost_and_forecast_sections.render_burst_section(plan), table)
+
+        return _cost_or_card("Jobs for rented GPUs", draw)
 
     def savings(self) -> View:
         """Show the capacity that the recommendation frees, and its financial impact."""
-        comparison = compare_policies(self.scenario)
-        return View(
-            cost_and_forecast_sections.render_savings_section(comparison), pl.DataFrame(comparison.decision.measures)
-        )
+
+        def draw() -> View:
+            comparison = compare_policies(self.scenario)
+            measures = pl.DataFrame(comparison.decision.measures)
+            return View(cost_and_forecast_sections.render_savings_section(comparison), measures)
+
+        return _cost_or_card("Savings", draw)
 
     def to_excel(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write charge lines, prices and totals as an Excel workbook."""
         with allow_overwriting_within(overwrite):
             return write_cost_workbook(path, self.review, locale=self.scenario.number_locale)
 
-    def controls(self, workbook: str | Path = "costs.xlsx") -> CostPanel:
-        """Make the panel with controls of month, team, prices, ownership and terms; a button writes the workbook."""
-        return CostPanel(self.scenario, workbook)
+    def controls(self, workbook: str | Path = "costs.xlsx") -> CostPanel | View:
+        """Make the panel with controls of price, month, team, ownership and terms; a button writes the workbook."""
+        return _cost_or_card("Cost", lambda: CostPanel(self.scenario, workbook))
+
+
+def _cost_or_card(title: str, answer: Callable[[], Shown]) -> Shown | View:
+    """Return the answer on costs; where the data do not support it, a card with the fix."""
+    return answer_or_card(title, answer, fix='gp.open(data).costs(gpu_model="A100-80GB", price_usd_per_gpu_hour=2.50)')
 
 
 def costs(scenario: Scenario) -> MonthCosts:
@@ -247,7 +369,8 @@ def costs(scenario: Scenario) -> MonthCosts:
     Returns
     -------
     MonthCosts
-        ``month()``, ``prices()``, ``commitments()``, ``burst()``, ``savings()``, ``controls()``, ``to_excel()``.
+        ``month()``, ``over_time()``, ``prices()``, ``commitments()``, ``burst()``, ``savings()``, ``controls()``,
+        ``to_excel()``.
 
     Raises
     ------
@@ -261,4 +384,5 @@ def costs(scenario: Scenario) -> MonthCosts:
         ...
     gpuplanner.core.errors.TraceFormatError: ...
     """
-    return MonthCosts(scenario, cost_review(scenario))
+    load_dataset(scenario.data, columns=("submit_time",))  # a folder that is no dataset is an error at once
+    return MonthCosts(scenario)

@@ -1,13 +1,12 @@
-"""Views of layouts and the panel of limits."""
+"""Views of layouts, and the panel that edits their demand and limits."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,193 +16,48 @@ from gpuplanner import report as plots
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT
-from gpuplanner.decision.layout_planning import PlannedProblem, plan_view
+from gpuplanner.decision.layout_planning import PlannedProblem, plan_problem_for, plan_view
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.layout_enumeration import make_placement_table
 from gpuplanner.notebook.cluster import StudySource, make_scenario
-from gpuplanner.notebook.views_and_panels import (
-    BackgroundPanel,
-    View,
-    button,
-    dropdown,
-    files_button,
-    on_change,
-    slider,
-    table_html,
-)
+from gpuplanner.notebook.section_panels import SectionPanel, number_field, range_faults
+from gpuplanner.notebook.views_and_panels import Shown, View, answer_or_card, control_style, files_button, on_change
 from gpuplanner.planner.fleet_plans_and_comparisons import compare_plans, price_of_limits, with_limit
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.plan_explanation import dearest_instances
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.report import html_page as page
-from gpuplanner.report.html_page import to_still_text
+from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.report.layout_schedule_files import write_plan_handover
 from gpuplanner.report.policy_and_layout_charts import MAX_CALENDAR_ROWS
 from gpuplanner.sizing.request_lines_and_gpu_sharing import recommend_sharing
 from gpuplanner.usage.rightsizing import requested_and_used
-from gpuplanner.usage.study_history import history
+from gpuplanner.usage.study_history import history, load_dataset
 
 
-@dataclass(frozen=True)
-class LimitControl:
-    """A limit of a layout plan that a slider changes, with the range of the slider.
-
-    - ``argument``: Argument of :func:`gpuplanner.planner.fleet_plans_and_comparisons.with_limit`.
-    - ``label``: Label of the slider, with its unit.
-    - ``help``: Tooltip.
-    - ``span``: Function from a problem to the lowest, the highest and the current value.
-    """
-
-    argument: str
-    label: str
-    help: str
-    span: Callable[[PlanProblem], tuple[int, int, int]]
-
-
-def _switches_slider_range(problem: PlanProblem) -> tuple[int, int, int]:
-    """Return lowest, highest and current number of layout changes per GPU and day."""
-    max_switches = math.ceil(24 / problem.interval_hours)  # one change in every interval is no limit
-    limit = problem.limits.switches_per_day
-    return 0, max_switches, max_switches if limit is None else min(limit, max_switches)
-
-
-LIMIT_CONTROLS = (
-    LimitControl(
-        "gpus", "GPUs in the fleet", "Price of fewer or more GPUs",
-        lambda problem: (1, problem.gpus + 2 * problem.gpus_per_node, problem.gpus),
-    ),
-    LimitControl(
-        "whole_nodes_kept", "Nodes with MIG disabled", "First nodes, whose GPUs are never partitioned",
-        lambda problem: (0, problem.gpus // problem.gpus_per_node, problem.limits.whole_nodes_kept),
-    ),
-    LimitControl(
-        "switches_per_day", "Layout changes per GPU and day", "Maximum number of layout changes of a GPU per day",
-        _switches_slider_range,
-    ),
-)  # fmt: skip
-"""Limits that the panel can change: fleet size, nodes with MIG disabled, layout changes per day."""
-LIMIT_CONTROL_STYLE: dict[str, Any] = {"style": {"description_width": "18em"}, "layout": {"width": "38em"}}
-"""Arguments of ipywidgets for the widths of controls and labels."""
-_PRICE_HEADINGS = ("", "cost", "lower bound", "price of the limit", "at least", "at most")
-"""Headings of the table of prices of limits."""
-
-
-class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
-    """Panel that shows the cost of a layout plan under another limit, and how much the limit costs [GPU h].
-
-    Parameters
-    ----------
-    problem : PlanProblem
-        Problem with its current limits; one limit at a time is changed.
-    base : Plan, optional
-        Plan of the problem; default: computed with the first answer.
-    **search_limits
-        Limits of each search, as for :func:`gpuplanner.planner.layout_plan`.
-
-    Attributes
-    ----------
-    choice : ipywidgets.Dropdown
-        Limit to change.
-    sliders : dict
-        ipywidgets controls by argument of ``with_limit``; the one of the chosen limit is shown.
-    prices : polars.DataFrame or None
-        Latest answer, see :func:`gpuplanner.planner.fleet_plans_and_comparisons.price_of_limits`.
-
-    Examples
-    --------
-    >>> from datetime import UTC, datetime
-    >>> problem = PlanProblem(
-    ...     "A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 4]]],
-    ...     change_gpu_hours=0.05,
-    ... )
-    >>> panel = LimitsPanel(problem, gap_target=0)
-    >>> panel.sliders["gpus"].value = 1
-    >>> panel.ask().result()["extra"].round(3).to_list()
-    [0.0, 7.521]
-    """
-
-    def __init__(self, problem: PlanProblem, *, base: Plan | None = None, **search_limits: Any) -> None:  # noqa: ANN401
-        super().__init__(self._price_limit, price_html, working="Planning with this limit ...")
-        widgets = import_optional("ipywidgets", extra="notebook")
-        self.problem = problem
-        self._base = base
-        self._how = search_limits
-        options = [(limit.label, limit) for limit in LIMIT_CONTROLS]
-        self.choice = dropdown(options, LIMIT_CONTROLS[0], "Limit", tooltip="Limit to price", **LIMIT_CONTROL_STYLE)
-        self.sliders = {limit.argument: _limit_slider(limit, problem) for limit in LIMIT_CONTROLS}
-        self.code = widgets.HTML()
-        self.button = button("Plan", "Plan with the chosen limit", self.ask)
-        on_change([self.choice, *self.sliders.values()], self._on_change)
-        controls = [self.choice, *self.sliders.values(), self.button]
-        self.panel = widgets.VBox([*controls, self.code, self.status, self.answer])
-        self._show_code()
-
-    @property
-    def question(self) -> tuple[LimitControl, int]:
-        """The chosen limit and the value of its slider."""
-        limit: LimitControl = self.choice.value
-        return limit, self.sliders[limit.argument].value
-
-    @property
-    def prices(self) -> pl.DataFrame | None:
-        """Table of the latest prices of limits; None before the first answer."""
-        return self.newest
-
-    def _price_limit(self, question: tuple[LimitControl, int]) -> pl.DataFrame:
-        """Plan with the chosen limit at its new value, and tabulate the cost beside that of the current plan."""
-        limit, value = question
-        variants = {}
-        if value != limit.span(self.problem)[2]:
-            variants[f"{limit.label}: {value}"] = with_limit(self.problem, **{limit.argument: value})
-        if self._base is None:
-            self._base = plan(self.problem, **self._how)
-        return price_of_limits(self.problem, variants, base_plan=self._base, **self._how)
-
-    def _on_change(self) -> None:
-        """Update the shown slider and code after a change of a control, and compute the new answer."""
-        self._show_code()
-        self.ask_soon()
-
-    def _show_code(self) -> None:
-        """Show only the slider of the chosen limit, and the line of code that does the same."""
-        limit, value = self.question
-        for argument, control in self.sliders.items():
-            control.layout.display = None if argument == limit.argument else "none"
-        self.code.value = f"<code>found.limits({escape(limit.argument)}={value})</code>"
-
-
-def price_html(prices: pl.DataFrame) -> str:
-    """Render the costs of a plan and its variants, and the price of each limit with its proven range, as HTML.
+def render_limit_prices(prices: pl.DataFrame) -> HtmlSection:
+    """Render the costs of a plan and its variants, and the price of each limit with its proven range.
 
     Parameters
     ----------
     prices : polars.DataFrame
         Table of :func:`gpuplanner.planner.fleet_plans_and_comparisons.price_of_limits`: the problem, then its variants.
     """
-    rows = list(prices.iter_rows(named=True))
-    cells = (
-        [row["variant"], *(_format_gpu_hours_with_sign(row[name], "") for name in ("objective", "bound"))]
-        + [_format_gpu_hours_with_sign(row[name], "+") for name in ("extra", "extra_low", "extra_high")]
-        for row in rows
-    )
-    explanation_texts = ((escape(row["variant"]), escape(row["explanation"])) for row in rows[1:] or rows)
-    explanations = "".join(f"<p><b>{name}.</b> {text}</p>" for name, text in explanation_texts)
     caption = "Prices of limits [GPU h]; the true price is between 'at least' and 'at most' (proven)"
-    return table_html(_PRICE_HEADINGS, cells, caption=caption) + explanations
+    signed = dict.fromkeys(("extra", "extra_low", "extra_high"), "+,.1f")
+    formats = {"objective": ",.1f", "bound": ",.1f"} | signed
+    rows = page.table(prices.drop("explanation"), caption=caption, headings=_PRICE_HEADINGS, formats=formats)
+    texts = prices.select("variant", "explanation").rows()[1:] or prices.select("variant", "explanation").rows()
+    return page.section("Prices of limits", rows, *(page.paragraph(f"{name}: {text}") for name, text in texts))
 
 
-def _format_gpu_hours_with_sign(value: float | None, sign: str) -> str:
-    """Format GPU-hours with one decimal; `sign` is ``"+"`` to mark increases, or empty. A dash for None."""
-    return MISSING_VALUE_TEXT if value is None else format(round(value, 1) + 0.0, f"{sign},.1f").replace("-", "−")
-
-
-def _limit_slider(limit: LimitControl, problem: PlanProblem) -> Any:  # noqa: ANN401 - an ipywidgets control
-    """Make the slider of a limit, set to its value in the problem."""
-    low, high, now = limit.span(problem)
-    return slider(now, low, high, 1, limit.label, limit.help, **LIMIT_CONTROL_STYLE)
+_PRICE_HEADINGS = {
+    "variant": "limit", "objective": "cost", "bound": "lower bound", "extra": "price of the limit",
+    "extra_low": "at least", "extra_high": "at most",
+}  # fmt: skip
+"""Headings of the table of prices of limits, by column."""
 
 
 LAYOUT_DEMAND_VIEW = "rightsized"
@@ -223,33 +77,55 @@ class PlannedLayouts:
     """A fleet with its demand and its unrestricted layout plan, with a method that shows each part in a notebook.
 
     - ``scenario``: Fleet, data and limits of the search.
-    - ``planned``: Problem and plan.
+    - ``given``: Problem and plan; None: those of the scenario, planned when they are first shown.
     """
 
     scenario: Scenario
-    planned: PlannedProblem
+    given: PlannedProblem | None = None
+
+    @cached_property
+    def planned_problem(self) -> PlannedProblem:
+        """Problem and plan."""
+        return self.given or plan_view(self.scenario, LAYOUT_DEMAND_VIEW, "auto")
 
     @property
     def problem(self) -> PlanProblem:
         """Planning problem: fleet, demand, prices and limits."""
-        return self.planned.problem
+        return self.planned_problem.problem
 
     @property
     def plan(self) -> Plan:
         """Unrestricted plan, which may change layouts in every interval."""
-        return self.planned.plan
+        return self.planned_problem.plan
 
-    def _repr_html_(self) -> str:
+    def overview(self) -> View:
+        """Show status, cost, lower bound and fleet of the plan."""
+        return self._view_or_card("The plan", self._summarize)
+
+    def _summarize(self) -> View:
+        """Tabulate status, cost, lower bound and fleet of the plan."""
         facts = {
             "plan": f"{self.plan.status}: {self.plan.explanation}",
             "cost": _gpu_hours_text(self.plan.objective),
             "lower bound": _gpu_hours_text(self.plan.bound),
             "fleet": f"{self.problem.gpus:,} x {self.problem.gpu_model.name}",
         }
-        return to_still_text(page.section("The plan", page.value_table(facts, caption="The plan")))._repr_html_()
+        table = pl.DataFrame({"name": list(facts), "value": list(facts.values())})
+        return View(page.section("The plan", page.value_table(facts, caption="The plan")), table)
+
+    def _repr_html_(self) -> str:
+        return self.overview()._repr_html_()
+
+    def _view_or_card(self, title: str, answer: Callable[[], Shown]) -> Shown | View:
+        """Return an answer about the plan; where the data do not support one, a card with the fix."""
+        return answer_or_card(title, answer, fix='gp.layouts(data, gpu_model="A100-80GB")  # a GPU model with MIG')
 
     def asked(self) -> View:
         """Show the fleet and the demand for MIG instances by profile, with its forecast."""
+        return self._view_or_card("Demand", self._draw_demand)
+
+    def _draw_demand(self) -> View:
+        """Draw the demand for MIG instances, with its forecast."""
         problem, outlook = self.problem, OUTLOOK_STAGE_BY_VIEW[LAYOUT_DEMAND_VIEW](self.scenario)
         begin = problem.slot_start
         facts = {
@@ -268,20 +144,52 @@ class PlannedLayouts:
         return View(shown, outlook.demand)
 
     def in_use(self) -> View:
-        """Show the MIG layouts of the unrestricted plan on the memory slices of the GPU model."""
-        gpu_model = self.problem.gpu_model
-        table = make_placement_table(gpu_model, self.plan.layouts)
-        number = table["layout"].n_unique()
-        chart = page.figure(
-            plots.plot_placements(table, memory_slices=gpu_model.memory_slices),
-            title="Layouts in use",
-            alt=f"{number} layouts on the {gpu_model.memory_slices} memory slices of {gpu_model.name}; no full GPUs.",
-            numbers=table,
+        """Show the GPUs with each layout over time, and the layouts on the memory slices of the GPU model."""
+        return self._view_or_card("The layouts in use", self._draw_layouts)
+
+    @property
+    def layout_counts(self) -> pl.DataFrame:
+        """Table ``slot_start, layout, gpus`` of the plan."""
+        layout_plan = self.plan.require()
+        names = list(layout_plan.layouts)
+        times = pl.Series(self.problem.slot_times[: self.problem.n_slots])
+        wide = pl.DataFrame(layout_plan.counts, schema=names).with_columns(slot_start=times)
+        return wide.unpivot(names, index="slot_start", variable_name="layout", value_name="gpus")
+
+    def _draw_layouts(self) -> View:
+        """Draw the layouts of the plan: number of GPUs over time, and places of their instances."""
+        gpu_model, counts = self.problem.gpu_model, self.layout_counts
+        gpus = pl.col("gpus")
+        sums = counts.group_by("layout").agg(mean_gpus=gpus.mean(), least_gpus=gpus.min(), most_gpus=gpus.max())
+        table = sums.filter(pl.col("most_gpus") > 0).sort("mean_gpus", "layout", descending=[True, False])
+        placements = make_placement_table(gpu_model, table["layout"].to_list())
+        number = placements["layout"].n_unique()
+        headings = {"mean_gpus": "GPUs, mean", "least_gpus": "at least", "most_gpus": "at most"}
+        return View(
+            page.section(
+                "The layouts in use",
+                page.figure(
+                    plots.plot_layout_counts(counts),
+                    title="GPUs with each layout over time",
+                    alt=f"{self.plan.changes:,} layout changes in {self.problem.n_slots:,} intervals.",
+                ),
+                page.table(table, caption="GPUs with each layout", headings=headings, formats={"mean_gpus": ",.1f"}),
+                page.figure(
+                    plots.plot_placements(placements, memory_slices=gpu_model.memory_slices),
+                    title="Layouts in use",
+                    alt=f"{number} layouts on the {gpu_model.memory_slices} memory slices of {gpu_model.name}; no full "
+                    "GPUs.",
+                ),
+            ),
+            table,
         )
-        return View(page.section("The layouts in use", chart), table)
 
     def sharing(self) -> View:
         """Show which job classes may share a GPU, and by which mode."""
+        return self._view_or_card("GPU sharing", self._tabulate_sharing)
+
+    def _tabulate_sharing(self) -> View:
+        """Tabulate the mode of GPU sharing of each job class."""
         job_history = history(self.scenario)
         requests = requested_and_used(job_history.jobs, samples=job_history.trace.samples)
         table = recommend_sharing(requests).select(GPU_SHARING_COLUMNS)
@@ -296,6 +204,10 @@ class PlannedLayouts:
 
     def kinds(self) -> View:
         """Show the costs of static, few-changes and unrestricted plans, and their lower bound."""
+        return self._view_or_card("Static, calendar or unrestricted", self._draw_kinds)
+
+    def _draw_kinds(self) -> View:
+        """Draw the cost of each kind of plan."""
         table = self._plan_comparison
         best = table.drop_nulls("objective").sort("objective", maintain_order=True)
         sentence = "No plan was found."
@@ -309,7 +221,11 @@ class PlannedLayouts:
 
     def calendar(self) -> View:
         """Show the layout of each GPU over time, and the value of one more instance by profile."""
-        layout_rows = self.planned.layout_plan
+        return self._view_or_card("The calendar", self._draw_calendar)
+
+    def _draw_calendar(self) -> View:
+        """Draw the layout of each GPU over time."""
+        layout_rows = self.planned_problem.layout_plan
         gpus = layout_rows.select("node", "gpu").unique().sort("node", "gpu")
         names = [f"{node} · {gpu}" for node, gpu in gpus.rows()]
         shown_rows = layout_rows.filter(pl.format("{} · {}", "node", "gpu").is_in(names[:MAX_CALENDAR_ROWS]))
@@ -329,6 +245,10 @@ class PlannedLayouts:
 
     def limits(self, **limit: Any) -> View:  # noqa: ANN401 - of with_limit
         """Show the prices of limits; ``gpus``, ``whole_nodes_kept`` or ``switches_per_day`` prices that value alone."""
+        return self._view_or_card("Prices of limits", lambda: self._price_limits(limit))
+
+    def _price_limits(self, limit: dict[str, int]) -> View:
+        """Price one limit, or the usual ones."""
         nodes, node_gpus = self.problem.gpus // self.problem.gpus_per_node, self.problem.gpus_per_node
         changes = {
             "one node fewer": {"gpus": self.problem.gpus - node_gpus},
@@ -342,19 +262,136 @@ class PlannedLayouts:
             changes = {", ".join(f"{name}={value}" for name, value in limit.items()): limit}
         variants = {name: with_limit(self.problem, **change) for name, change in changes.items()}
         prices = price_of_limits(self.problem, variants, base_plan=self.plan, work_limit=self.scenario.work_limit)
-        return View(page.section("Prices of limits", price_html(prices)), prices)
+        return View(render_limit_prices(prices), prices)
 
-    def controls(self) -> LimitsPanel:
-        """Make the panel with sliders of the limits, which computes the price of each in the background."""
-        return LimitsPanel(self.problem, base=self.plan, work_limit=self.scenario.work_limit)
-
-    def button(self, folder: str | Path) -> Any:  # noqa: ANN401 - of ipywidgets
-        """Make a button that runs :meth:`export` and links the written files."""
-        return files_button(lambda: self.export(folder))
+    def controls(self, folder: str | Path = "build/plan-files") -> LayoutPanel | View:
+        """Make the panel with fields of demand and limits; its button writes the files of the plan that is shown."""
+        return self._view_or_card("Layouts", lambda: LayoutPanel(self, folder))
 
     def export(self, folder: str | Path) -> Path:
         """Write the configuration files of the plan and a workbook; return the page with the steps."""
-        return write_plan_handover(self.planned, folder, scenario=self.scenario)
+        return write_plan_handover(self.planned_problem, folder, scenario=self.scenario)
+
+
+@dataclass(frozen=True)
+class LayoutQuestion:
+    """Demand and limits of a layout plan.
+
+    - ``peaks``: Peak demand by profile. [instances]
+    - ``gpus``: GPUs of the fleet.
+    - ``whole_nodes_kept``: Nodes whose GPUs are never partitioned.
+    - ``switches_per_day``: Maximum layout changes per GPU and day.
+    """
+
+    peaks: Mapping[str, float]
+    gpus: int
+    whole_nodes_kept: int
+    switches_per_day: int
+
+
+class LayoutPanel(SectionPanel[LayoutQuestion, PlannedLayouts]):
+    """Panel to edit demand and limits of a layout plan; the layouts, and the files of its button, follow.
+
+    Parameters
+    ----------
+    base_layouts : PlannedLayouts
+        Plan with the present demand and limits.
+    folder : str or Path
+        Folder into which the button writes the files of the plan that is shown.
+
+    Attributes
+    ----------
+    demand : dict
+        Number field of the peak demand by profile; the demand of all hours is scaled with it.
+    limits : dict
+        Number field by limit: ``gpus``, ``whole_nodes_kept``, ``switches_per_day``.
+
+    Examples
+    --------
+    >>> start = datetime(2026, 11, 2, tzinfo=UTC)
+    >>> problem = PlanProblem("A100-40GB", 3, 3, start, 1, ["ads"], ["3g.20gb"], [[[2, 4]]])
+    >>> base = PlannedLayouts(Scenario(), PlannedProblem(problem, plan(problem, gap_target=0)))
+    >>> panel = LayoutPanel(base)
+    >>> panel.demand["3g.20gb"].control.value = 6.0
+    >>> panel.ask().result().in_use().df["most_gpus"].max()
+    3
+    """
+
+    def __init__(self, base_layouts: PlannedLayouts, folder: str | Path = "build/plan-files") -> None:
+        super().__init__(self._plan, self._render, working="Planning the layouts ...")
+        widgets = import_optional("ipywidgets", extra="notebook")
+        self.base, problem = base_layouts, base_layouts.problem
+        peaks = problem.demand.sum(axis=0).max(axis=-1)
+        self._peaks = {name: round(float(peak), 1) for name, peak in zip(problem.profiles, peaks, strict=True)}
+        style = control_style("17em", "26em")
+        self.demand = {
+            name: number_field(peak, 0.0, 1e5, f"{name} at the peak (instances)", "Scales all hours", **style)
+            for name, peak in self._peaks.items()
+        }
+        max_switches = math.ceil(24 / problem.interval_hours)  # one change in every interval is no limit
+        switches = problem.limits.switches_per_day
+        n_nodes = problem.gpus // problem.gpus_per_node
+        ranges = {
+            "gpus": (problem.gpus, 1, 100 * problem.gpus, "GPUs in the fleet"),
+            "whole_nodes_kept": (problem.limits.whole_nodes_kept, 0, n_nodes, "Nodes with MIG disabled"),
+            "switches_per_day": (
+                max_switches if switches is None else min(switches, max_switches), 0, max_switches,
+                "Layout changes per GPU and day",
+            ),
+        }  # fmt: skip
+        self.limits = {name: number_field(*row, "Limit of the plan", **style) for name, row in ranges.items()}
+        fields = [field.control for field in (*self.demand.values(), *self.limits.values())]
+        on_change(fields, self.ask_soon)
+        tooltip = f"Write change scripts, timers and a workbook of the plan below into {folder}"
+        self.files = files_button(lambda: self.shown_layouts.export(folder), "Write the files of this plan", tooltip)
+        grid = widgets.GridBox(fields, layout={"grid_template_columns": "repeat(auto-fill, minmax(27em, 1fr))"})
+        self.panel = widgets.VBox([grid, self.files, self.status, self.answer.box])
+        self.answer.value = self._render(base_layouts)
+        self.status.value = "The plan of the data. Change a number to plan again."
+
+    @property
+    def shown_layouts(self) -> PlannedLayouts:
+        """Plan on the screen, whose files the button writes."""
+        return self.newest or self.base
+
+    @property
+    def question(self) -> LayoutQuestion:
+        """Demand and limits of the controls."""
+        peaks = {name: float(field.value) for name, field in self.demand.items()}
+        return LayoutQuestion(peaks, **{name: field.value for name, field in self.limits.items()})
+
+    def find_faults(self) -> list[tuple[Any, str]]:
+        """List the fields outside their range."""
+        return range_faults([*self.demand.values(), *self.limits.values()])
+
+    def _plan(self, question: LayoutQuestion) -> PlannedLayouts:
+        """Plan the layouts for the demand and the limits of the controls."""
+        problem = self.base.problem
+        demand = problem.demand.copy()
+        for row, (name, peak) in enumerate(question.peaks.items()):
+            if peak != self._peaks[name]:
+                before = demand[:, row].sum(axis=0).max()
+                demand[:, row] = demand[:, row] * (peak / before) if before else peak / len(demand)
+        problem = replace(problem, demand=demand)
+        limits = {name: getattr(question, name) for name, field in self.limits.items()}
+        changed = {name: value for name, value in limits.items() if value != self._present(name)}
+        problem = with_limit(problem, **changed)
+        return PlannedLayouts(self.base.scenario, plan_problem_for(problem, self.base.scenario, "auto"))
+
+    def _present(self, name: str) -> int | None:
+        """Return the present value of a limit; None for any number of layout changes."""
+        if name == "switches_per_day" and self.base.problem.limits.switches_per_day is None:
+            return int(self.limits[name].high)
+        value: int | None = getattr(self.base.problem if name == "gpus" else self.base.problem.limits, name)
+        return value
+
+    def _render(self, layouts: PlannedLayouts) -> HtmlSection:
+        """Render a plan: cost against the plan of the data, explanation, layouts over time."""
+        cost, before = layouts.plan.objective, self.base.plan.objective
+        change = "" if cost is None or before is None else f" ({cost - before:+,.1f} against the plan of the data)"
+        unmet = f"{layouts.plan.unmet_gpu_hours:,.1f} GPU-hours of demand unserved"
+        text = f"Cost {_gpu_hours_text(cost)}{change}; lower bound {_gpu_hours_text(layouts.plan.bound)}; {unmet}."
+        return HtmlSection(page.paragraph(f"{text} {layouts.plan.explanation}") + layouts.in_use().section)
 
 
 def _gpu_hours_text(value: float | None) -> str:
@@ -386,7 +423,7 @@ def layouts(
     -------
     PlannedLayouts or View
         ``asked()``, ``in_use()``, ``sharing()``, ``kinds()``, ``calendar()``, ``limits()``: a view each;
-        ``controls()``, ``button()``, ``export()``, ``problem``, ``plan``. With `demand`, the view of the layouts
+        ``controls()``, ``export()``, ``problem``, ``plan``. With `demand`, the view of the layouts
         (``df``: ``layout, gpus``).
 
     Raises
@@ -402,7 +439,8 @@ def layouts(
     if demand is not None:
         return _show_layouts(str(data), gpus, demand)
     scenario = make_scenario(data, changes)
-    return PlannedLayouts(scenario, plan_view(scenario, LAYOUT_DEMAND_VIEW, "auto"))
+    load_dataset(scenario.data, columns=("submit_time",))  # a folder that is no dataset is an error at once
+    return PlannedLayouts(scenario)
 
 
 def _show_layouts(gpu_model: str, gpus: int | None, demand: Mapping[str, int]) -> View:

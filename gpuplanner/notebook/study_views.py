@@ -1,10 +1,9 @@
-"""Views of a study, a comparison and the size of a job."""
+"""Views of a study and of a comparison."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +11,6 @@ from typing import Any, Self
 import polars as pl
 
 from gpuplanner import decision
-from gpuplanner import report as plots
 from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within
 from gpuplanner.core.scenario import Scenario
@@ -57,178 +55,7 @@ from gpuplanner.report.policy_and_team_sections import (
     render_wait_section,
 )
 from gpuplanner.report.report_rendering import REPORT_SECTIONS, render_fleet_recommendation
-from gpuplanner.sizing.job_plans import SizingRequest, parse_gpu_counts
-from gpuplanner.sizing.job_size import JobSizing, size_job, tabulate_memory_components
-from gpuplanner.sizing.learned_memory import shipped_peak_model
-from gpuplanner.usage.study_history import gpus_by_model, gpus_by_model_of_dataset, split_into_pools
-
-SIZING_PLAN_COLUMNS = (
-    "rank", "gpu_model", "profile", "gpus", "predicted_gib", "upper_gib", "gpu_gib", "p_oom", "tokens_per_s", "hours",
-    "price", "energy_kwh",
-)  # fmt: skip
-"""Columns that the table of plans for a job shows, where they have values."""
-SIZING_REASON_HEADINGS = {
-    "why": "reason",
-    "next_smaller": "next smaller plan",
-    "launch": "launch command",
-    "request": "request line",
-}
-"""Labels of the reasons and commands of a plan for a job, by field."""
-_SIZING_FORMATS = {
-    "p_oom": ".1%",
-    "tokens_per_s": ",.0f",
-    "tokens_per_s_low": ",.0f",
-    "tokens_per_s_high": ",.0f",
-    "slowdown": ".1%",
-    "factor": ".2f",
-}
-"""Formats of the tables on the size of a job, by column."""
-_SIZING_HEADINGS = {
-    "predicted_gib": "memory expected [GiB]",
-    "upper_gib": "memory p95 [GiB]",
-    "gpu_gib": "GPU memory [GiB]",
-    "p_oom": "out-of-memory risk [%]",
-    "tokens_per_s": "tokens/s",
-    "tokens_per_s_low": "tokens/s low",
-    "tokens_per_s_high": "tokens/s high",
-}
-"""Headings of the tables on the size of a job, by column."""
-
-
-@dataclass(frozen=True, eq=False)
-class SizedJob:
-    """Ranked plans (GPU model, MIG profile, GPUs) for a job, with a method that shows each part in a notebook.
-
-    - ``request``: Job and available GPUs.
-    - ``sizing``: Plans and assumptions.
-    """
-
-    request: SizingRequest
-    sizing: JobSizing
-
-    def _repr_html_(self) -> str:
-        return to_still_text(self.plans().section)._repr_html_()
-
-    def plans(self) -> View:
-        """Show the plans, the reasons for the first three, and the assumptions."""
-        table = self.sizing.plan_table()
-        best = self.sizing.plans[0]
-        best_place = f"{best.gpus} x {best.gpu_model} {best.profile.replace('gpu', '')}".rstrip()
-        note = page.note(f"{self.sizing.note or 'Best'}: {best_place}, {best.why}.")
-        rows = page.table(
-            table.select(name for name in SIZING_PLAN_COLUMNS if name in table.columns and table[name].count()),
-            caption=f"{self.request.task} {self.sizing.model.name}, the best plan first",
-            formats=_SIZING_FORMATS,
-            headings=_SIZING_HEADINGS,
-        )
-        reasons = []
-        for plan in self.sizing.plans[:3]:
-            facts = {
-                words: getattr(plan, name) for name, words in SIZING_REASON_HEADINGS.items() if getattr(plan, name)
-            }
-            reasons.append(page.value_table(facts, caption=f"Plan {plan.rank}: {plan.gpus} x {plan.gpu_model}"))
-        assumed = page.paragraph(f"Assumed: {'; '.join(self.sizing.assumed) or 'nothing'}.")
-        return View(page.section("Plans", note, rows, *reasons, assumed), table)
-
-    def slices(self) -> View:
-        """Show all MIG profiles of the available GPU models, with those that are too small."""
-        table = self.sizing.slice_table()
-        shown = page.table(table, caption="Slices", formats=_SIZING_FORMATS, headings=_SIZING_HEADINGS)
-        if table.is_empty():
-            shown = page.paragraph("Name the available GPU models with on= to list their slices.")
-        return View(page.section("Slices", shown), table)
-
-    def memory(self) -> View:
-        """Show the memory components of each plan."""
-        table = tabulate_memory_components(self.sizing.plans)
-        best = self.sizing.plans[0]
-        chart = page.figure(
-            plots.plot_memory_stack(table),
-            title="Memory components of each plan",
-            alt=f"Plan 1 needs {best.predicted_gib:.1f} GiB of {best.gpu_gib:.1f} (p95 {best.upper_gib:.1f}). The thin "
-            "mark is the p95, the grey mark the GPU memory.",
-            numbers=table,
-        )
-        return View(page.section("Memory components", chart), table)
-
-    def bounds(self) -> View:
-        """Show the p95 of the memory of the best plan, by how much is known about the training tool."""
-        peak_model, best = shipped_peak_model(), self.sizing.plans[0]
-        logs = {
-            "tool with five measured runs": peak_model.few,
-            "tool without measured runs": peak_model.unseen,
-            "unknown tool": peak_model.generic,
-        }
-        rows = [(name, math.exp(log), best.predicted_gib * math.exp(log)) for name, log in logs.items()]
-        table = pl.DataFrame(rows, schema=["evidence", "factor", "upper_gib"], orient="row")
-        caption = f"p95 of the memory, {best.predicted_gib:.1f} GiB expected"
-        shown = page.table(table, caption=caption, formats=_SIZING_FORMATS, headings=_SIZING_HEADINGS)
-        return View(page.section("Upper bound of the memory", shown), table)
-
-    def tool(self) -> View:
-        """Show the defaults of the training tool, with sources."""
-        facts = [asdict(fact) for fact in self.sizing.tool_does]
-        table = pl.DataFrame(facts, schema=["fact", "value", "source"])
-        shown = page.table(table, caption="Defaults of the tool")
-        return View(page.section("Defaults of the tool", shown), table)
-
-
-def size(
-    model: str,
-    *,
-    task: str = "train",
-    seq: int = 4096,
-    tool: str | None = None,
-    tokens: float | None = None,
-    deadline_h: float | None = None,
-    on: Cluster | Scenario | Mapping[str, int | None] | str | None = None,
-) -> SizedJob:
-    """Estimate memory, run time and cost of a job before it runs, and rank plans for it.
-
-    Parameters
-    ----------
-    model : str
-        Preset, path of a config.json, or a spec such as ``"layers=32 hidden=4096"``.
-    task : str
-        ``"train"``, ``"dpo"``, ``"lora"``, ``"qlora"`` or ``"serve"``.
-    seq : int
-        Sequence length; serving: prompt and answer. [tokens]
-    tool : str, optional
-        Training tool, such as ``"torchtitan"``.
-    tokens : float, optional
-        Tokens to train on, or to generate.
-    deadline_h : float, optional
-        Maximum run time. [h]
-    on : Cluster, Scenario, Mapping or str, optional
-        Available GPUs: those of a dataset or a scenario, number of GPUs by GPU model, or a text such as
-        ``"H100-80GB-SXM5=64 A30"``; default: all models with a data sheet and a price.
-
-    Returns
-    -------
-    SizedJob
-        ``plans()``, ``slices()``, ``memory()``, ``bounds()``, ``tool()``: a view each.
-
-    Raises
-    ------
-    GpuPlannerError
-        If the model or a GPU model is not known, or no plan fits; the message has the remedy.
-
-    Examples
-    --------
-    >>> found = size("gpt2", seq=1024, tokens=1e9, deadline_h=24, on="A100-80GB=8")
-    >>> found.plans().df.select("gpu_model", "gpus").row(0)
-    ('A100-80GB', 1)
-    """
-    if isinstance(on, Cluster):
-        gpu_counts: Mapping[str, int | None] | None = gpus_by_model_of_dataset(
-            on.inbox.trace, on.inbox.gpu_model, source=on.data
-        )
-    elif isinstance(on, Scenario):
-        gpu_counts = gpus_by_model(on)
-    else:
-        gpu_counts = parse_gpu_counts(on.split()) if isinstance(on, str) else on
-    request = SizingRequest(model, task, seq, tool, tokens, deadline_h, gpu_counts)
-    return SizedJob(request, size_job(request))
+from gpuplanner.usage.study_history import split_into_pools
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from gpuplanner.report.chart_rendering import chart_to_svg as chart_to_svg
 from gpuplanner.report.chart_rendering import charts_to_svg as charts_to_svg
 from gpuplanner.report.chart_rendering import enable_offline_renderer as enable_offline_renderer
 from gpuplanner.report.chart_rendering import fitted as fitted
+from gpuplanner.report.chart_rendering import interactive as interactive
 from gpuplanner.report.chart_rendering import svg_data_url as svg_data_url
 from gpuplanner.report.chart_theme import add_description as add_description
 from gpuplanner.report.chart_theme import layout_colours as layout_colours
@@ -28,10 +29,12 @@ from gpuplanner.report.demand_usage_and_cost_charts import plot_fan as plot_fan
 from gpuplanner.report.demand_usage_and_cost_charts import plot_groups as plot_groups
 from gpuplanner.report.demand_usage_and_cost_charts import plot_ledger as plot_ledger
 from gpuplanner.report.demand_usage_and_cost_charts import plot_ledger_tenants as plot_ledger_tenants
+from gpuplanner.report.demand_usage_and_cost_charts import plot_past_forecasts as plot_past_forecasts
 from gpuplanner.report.demand_usage_and_cost_charts import plot_waterfall as plot_waterfall
 from gpuplanner.report.export_verification import FileReport as FileReport
 from gpuplanner.report.export_verification import looks_like_layout_file as looks_like_layout_file
 from gpuplanner.report.export_verification import verify_file as verify_file
+from gpuplanner.report.job_charts import plot_cost_against_time as plot_cost_against_time
 from gpuplanner.report.job_charts import plot_memory_stack as plot_memory_stack
 from gpuplanner.report.job_charts import plot_phases as plot_phases
 from gpuplanner.report.job_charts import plot_signatures as plot_signatures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -38,6 +38,11 @@ _INDEPENDENT_SCALES = {
     "legend": {"color": "independent"},
 }
 """Vega-Lite ``resolve``: charts drawn below each other have scales and colour legends of their own."""
+
+_BRUSH_MARK = {"fill": "#17202a", "fillOpacity": 0.12, "stroke": "#17202a", "strokeWidth": 2}
+"""Look of times that are marked by dragging."""
+_VIEW_SUFFIX = "_view"
+"""End of the name of a view that a selection of times belongs to."""
 
 # JupyterLab 4 has a Vega-Lite 5 runtime; it says so in the console if a specification names another.
 _VEGA_LITE_SCHEMA_URL = "https://vega.github.io/schema/vega-lite/v5.json"
@@ -132,6 +137,61 @@ def chart_to_svg(chart: ChartType | dict[str, Any], *, width: int = SVG_WIDTH_PX
     return _render_svg(fitted(chart if isinstance(chart, dict) else chart_spec(chart), width))
 
 
+def interactive(spec: Mapping[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX, brush: str = "") -> dict[str, Any]:
+    """Fit a specification to a notebook; a time axis is moved by dragging and zoomed by Alt and the mouse wheel.
+
+    Parameters
+    ----------
+    spec : mapping
+        Vega-Lite specification; it is not changed.
+    width : int
+        Width of a chart of this package; others keep their own. [px]
+    brush : str
+        Name of a selection of times by dragging, in place of moving and zooming.
+
+    Examples
+    --------
+    >>> spec = {"mark": "line", "encoding": {"x": {"field": "day", "type": "temporal"}}}
+    >>> interactive(spec)["params"][0]["bind"]
+    'scales'
+    """
+    escaped: dict[str, Any] = _escape_texts(dict(spec))
+    select: dict[str, Any] = {"type": "interval", "encodings": ["x"]}
+    common: dict[str, Any] = {"select": select | {"mark": _BRUSH_MARK}}
+    if not brush:
+        common = {"select": select | {"zoom": "wheel![event.altKey]"}, "bind": "scales"}
+    views: list[str] = []
+    named = _name_time_views(fitted(escaped, width) if "usermeta" in escaped else escaped, brush or "zoom", views)
+    # Stated at the top, by the names of the views: Altair would repeat what stands in a layer.
+    params = [common | {"name": view.removesuffix(_VIEW_SUFFIX), "views": [view]} for view in views]
+    return named | {"params": params} if params and "params" not in named else named
+
+
+def _name_time_views(part: dict[str, Any], name: str, views: list[str]) -> dict[str, Any]:
+    """Name the first mark with a time axis of a chart, or of each of its panels, and add the names to `views`."""
+    if "concat" in part:
+        panels = [_name_time_views(panel, f"{name}_{n}", views) for n, panel in enumerate(part["concat"])]
+        return part | {"concat": panels}
+    if "spec" in part:
+        return part | {"spec": _name_time_views(part["spec"], name, views)}
+    if "layer" in part:
+        first = next((number for number, layer in enumerate(part["layer"]) if _has_time_axis(layer)), None)
+        layers = [
+            _name_time_views(layer, name, views) if n == first else layer for n, layer in enumerate(part["layer"])
+        ]
+        return part | {"layer": layers}
+    if not _has_time_axis(part):
+        return part
+    views.append(name + _VIEW_SUFFIX)
+    return part | {"name": views[-1]}
+
+
+def _has_time_axis(part: Mapping[str, Any]) -> bool:
+    """Return whether a chart, or a layer of it, has times on its horizontal axis."""
+    is_time = part.get("encoding", {}).get("x", {}).get("type") == "temporal"
+    return bool(is_time or any(_has_time_axis(layer) for layer in part.get("layer", [])))
+
+
 def enable_offline_renderer(*, width: int = NOTEBOOK_CHART_WIDTH_PX) -> None:
     """Show charts in notebooks without a network: JupyterLab draws the chart, exports use a picture.
 
@@ -148,10 +208,11 @@ def enable_offline_renderer(*, width: int = NOTEBOOK_CHART_WIDTH_PX) -> None:
         spec = _escape_texts(spec)
         is_own_chart = "names" in spec.get("usermeta", {})  # a chart of the user's own is shown as it is
         fitted_spec = fitted(spec, width) if is_own_chart else spec
+        live_spec = interactive(spec, width=width) if is_own_chart else spec
         picture, description = _render_svg(fitted_spec), str(spec.get("description") or spec.get("title") or "untitled")
         narrow = chart_to_svg(spec, width=NARROW_CHART_WIDTH_PX) if is_own_chart else picture
         return {
-            _VEGA_LITE_MIME_TYPE: fitted_spec | {"$schema": _VEGA_LITE_SCHEMA_URL},
+            _VEGA_LITE_MIME_TYPE: live_spec | {"$schema": _VEGA_LITE_SCHEMA_URL},
             "text/markdown": _responsive_image(description, picture, narrow),
             "image/svg+xml": picture,
             "text/plain": f"<chart: {description}>",

@@ -17,6 +17,7 @@ from altair.typing import ChartType
 
 from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.schemas import FULL_GPU
+from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL
 
 MAX_CHART_ROWS = 4000
 """Maximum rows of data in one chart; more make a page slow without showing more."""
@@ -389,7 +390,7 @@ def tenant_colours(names: Iterable[str]) -> dict[str, str]:
     >>> tenant_colours(["b", "a", "-"])
     {'-': '#c4cbd2', 'a': '#0072b2', 'b': '#e69f00'}
     """
-    return assign_colours(sorted(set(names)), fixed={"-": GREY, "__unallocated__": GREY})
+    return assign_colours(sorted(set(names)), fixed={"-": GREY, "__unallocated__": GREY, UNALLOCATED_LABEL: GREY})
 
 
 def layout_colours(layouts: Iterable[str]) -> dict[str, str]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from datetime import timedelta
 from decimal import Decimal
 
+import numpy as np
 import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.output_column_headings import replace_codes_by_text
 from gpuplanner.core.units_and_number_formats import count_text, day_text, money_text, percent_text
+from gpuplanner.cost.cost_over_time import compare_periods
 from gpuplanner.cost.cost_review import (
     BASIS_PHRASES,
     COST_TABLE_TITLES,
@@ -31,12 +35,15 @@ from gpuplanner.decision.savings_track_record import (
 )
 from gpuplanner.forecast.gpu_demand import DemandHistory
 from gpuplanner.forecast.model_selection import CHOSEN_MODEL_NAME, EvaluatedBacktest, fold_scores, mean_scores
+from gpuplanner.forecast.statistical_models import QUANTILE_LEVELS
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME
 
 _TWO_DECIMALS = ",.2f"
 """Format specification of amounts, such as ``1,234.50``."""
+SHOWN_HISTORY_DAYS = 14
+"""Days before the cutoff that charts of forecasts show. [days]"""
 MAX_BURST_JOB_ROWS = 20
 """Maximum rows of the table of jobs to send to rented GPUs; ``cost --json`` lists all."""
 
@@ -98,6 +105,42 @@ def _total_text(review: CostReview, total: Decimal) -> str:
         f"{sums} The list price is the {review.price.source.split(':')[0]} of public clouds, host included: "
         f"{price_text(review.price)}, or {low:,.0f} to {high:,.0f} {review.currency} in total. This is the spread of "
         "offers, not the uncertainty of your cost; commitments and specialist clouds cost less."
+    )
+
+
+def render_cost_over_time(by_team: pl.DataFrame, every: str, review: CostReview) -> HtmlSection:
+    """Render the cost by team over weeks or months, and the change from one to the next.
+
+    Parameters
+    ----------
+    by_team : polars.DataFrame
+        Table of :func:`gpuplanner.cost.cost_over_time.spread_cost`.
+    every : {"week", "month"}
+        Length of a period.
+    review : CostReview
+        Cost of all periods.
+    """
+    title = f"Cost by {every}"
+    if review.total is None:
+        return page.section(title, page.note("No GPU has a price."), *map(page.note, review.missing))
+    totals = compare_periods(by_team, every)
+    last = totals.row(-1, named=True)
+    compared = f"There is one {every} only."
+    if last["change_fraction"] is not None:
+        change, daily = percent_text(last["change_fraction"], "+.1f"), f"{last['cost_per_day']:,.0f} {review.currency}"
+        compared = f"Cost a day in the last {every}: {daily}, {change} against the {every} before."
+    label = f"cost [{review.currency}]"
+    named = replace_codes_by_text(by_team.rename({"team": "tenant"})).rename({"tenant": "team"})
+    headings = {"cost": label, "cost_per_day": f"cost a day [{review.currency}]", "change_fraction": "change of it [%]"}
+    formats = {"gpu_hours": ",.0f", "cost": ",.0f", "cost_per_day": ",.0f", "change_fraction": "+.1%"}
+    return page.section(
+        title,
+        page.figure(
+            plots.plot_groups(named, ["team", every], "cost", label=label),
+            title=f"{title} and team [{review.currency}]",
+            alt=f"{compared} Weeks begin on Monday; the first and the last {every} may be observed in part.",
+        ),
+        page.table(totals, caption=title, headings=headings, formats=formats),
     )
 
 
@@ -226,14 +269,18 @@ def render_expected_section(demand_history: DemandHistory, horizon: int, *, seed
     fan = demand_history.fan(horizon, seed=seed)
     last = fan.row(-1, named=True)
     total = last["still_running"] + last["to_come"]
+    past = demand_history.demand_table.filter(
+        pl.col("unique_id") == demand_history.whole, pl.col("ds") >= fan["ds"][0] - timedelta(days=SHOWN_HISTORY_DAYS)
+    )
     work_left = demand_history.running().select(tenant="unique_id", cost="gpu_hours_left")
     return page.section(
         "Running and new jobs",
         page.figure(
-            plots.plot_fan(fan),
+            plots.plot_fan(fan, past),
             title=f"GPUs expected, {_name_series(demand_history)}",
             alt=f"Of the {total:,.0f} GPUs expected at the end, jobs that run today have "
-            f"{last['still_running']:,.0f}. Dotted lines: 90 % interval of the sample paths, before calibration.",
+            f"{last['still_running']:,.0f}. Before the dashed line: the {SHOWN_HISTORY_DAYS} days observed. Dotted "
+            "lines: 90 % interval of the sample paths, before calibration.",
             numbers=fan,
         ),
         page.figure(
@@ -254,8 +301,16 @@ def render_error_section(backtest: EvaluatedBacktest) -> HtmlSection:
     error_text = "no error can be measured"
     if chosen["mase"] is not None and naive["mase"] is not None:
         error_text = f"its error was {chosen['mase']:.2f}, that of the naive baseline {naive['mase']:.2f}"
+    past = _last_forecasts(backtest)
+    covered = past.filter(pl.col("y").is_between(pl.col("q05"), pl.col("q95"))).height / max(past.height, 1)
     return page.section(
         "Forecast errors",
+        page.figure(
+            plots.plot_past_forecasts(past),
+            title=f"Past forecasts over what came, {_series_label(past['unique_id'].first())}",
+            alt=f"{count_text(past['cutoff'].n_unique(), 'forecast')} that do not overlap; the 90 % interval covered "
+            f"{percent_text(covered)} of these values.",
+        ),
         page.figure(
             plots.plot_backtest_scores(scores.filter(pl.col("mase").is_not_null())),
             title="Error and coverage at past cutoffs",
@@ -264,6 +319,42 @@ def render_error_section(backtest: EvaluatedBacktest) -> HtmlSection:
             numbers=mean,
         ),
     )
+
+
+def _last_forecasts(backtest: EvaluatedBacktest, *, days: float = SHOWN_HISTORY_DAYS) -> pl.DataFrame:
+    """Tabulate forecasts of the largest series from cutoffs whose intervals do not overlap, newest last.
+
+    Parameters
+    ----------
+    backtest : EvaluatedBacktest
+        Forecasts at past cutoffs.
+    days : float
+        Days that they cover at most, unless one alone is longer. [days]
+
+    Returns
+    -------
+    polars.DataFrame
+        ``unique_id, cutoff, ds, y, q05, q50, q95``. [GPUs]
+    """
+    test, grid = backtest.test, backtest.test.grid
+    row = int(np.nanargmax(np.nanmean(grid.values, axis=1)))
+    quantiles = {f"q{100 * level:02.0f}": number for number, level in enumerate(QUANTILE_LEVELS)}
+    tables = list[pl.DataFrame]()
+    next_origin = math.inf
+    for index in range(len(test.origins) - 1, -1, -1):
+        origin = test.origins[index]
+        if origin + test.horizon > next_origin:
+            continue
+        if tables and (test.origins[-1] - origin) * grid.slot > timedelta(days=days):
+            break
+        next_origin = origin
+        times = [grid.start + (origin + test.gap + number) * grid.slot for number in range(test.horizon)]
+        columns = {name: backtest.mixture[row, index, :, quantiles[name]] for name in ("q05", "q50", "q95")}
+        facts = {"unique_id": grid.ids[row], "cutoff": grid.start + origin * grid.slot}
+        tables.append(pl.DataFrame({"ds": times, "y": test.actual[row, index], **columns}).with_columns(
+            **{name: pl.lit(value) for name, value in facts.items()}
+        ))  # fmt: skip
+    return pl.concat(tables[::-1]).filter(pl.col("y").is_not_nan())
 
 
 def render_quantile_section(
@@ -358,4 +449,9 @@ def render_forecast_record(ledger: pl.DataFrame) -> HtmlSection:
 
 def _name_series(demand_history: DemandHistory) -> str:
     """Name the demand series of a forecast for a title: ``all GPUs``, or the name of the series."""
-    return "all GPUs" if demand_history.whole.startswith(f"{ALL_TENANTS_POOL_NAME}/") else demand_history.whole
+    return _series_label(demand_history.whole)
+
+
+def _series_label(name: str | None) -> str:
+    """Return ``all GPUs`` for the sum of all series, else the name of the series."""
+    return "all GPUs" if not name or name.startswith(f"{ALL_TENANTS_POOL_NAME}/") else name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 import polars as pl
@@ -14,7 +13,7 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_formats import percent_text
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
 from gpuplanner.report import html_page as page
-from gpuplanner.report.html_page import HtmlSection, Text, to_still_text
+from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.usage.dataset_description_and_data_quality import DataQuality, findings_by_figure
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset
 from gpuplanner.usage.requested_demand import pool_demand
@@ -127,7 +126,7 @@ def render_ledger_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
     if tenant != ALL_TENANTS_LABEL:
         return page.section(f"GPU-hours of {tenant}", *allocated_figures, months)
     buckets = dataset.buckets()
-    largest = buckets.sort("gpu_hours", descending=True).row(0, named=True)
+    largest = buckets.sort("gpu_hours", descending=True, nulls_last=True).row(0, named=True)
     bucket_figure = page.figure(
         plots.plot_ledger(ledger_rows, tz=dataset.tz),
         title="Installed GPU-hours by bucket",
@@ -280,16 +279,6 @@ def render_provenance_section(dataset: ExploredDataset) -> HtmlSection:
     return page.section("Provenance", page.value_table(facts, caption="Source of these figures"))
 
 
-SectionView = Callable[[ExploredDataset, str, str], Text]
-"""Function that renders a section from a dataset, a team and a job."""
-SECTION_VIEWS: Mapping[str, SectionView] = {
-    "quality": lambda box, _tenant, _job: to_still_text(render_quality_section(box.quality_report)),
-    "ledger": lambda box, tenant, _job: to_still_text(render_ledger_section(box, tenant)),
-    "demand": lambda box, tenant, _job: to_still_text(render_demand_section(box, tenant)),
-    "phases": lambda box, _tenant, job: to_still_text(render_phase_section(box, job)),
-    "late_demand": lambda box, _tenant, _job: to_still_text(render_claim_section(box)),
-}
-"""Functions that render the sections of the explore panel from a dataset, a team and a job, by section name."""
 _RATIO_FORMATS = {"ratio": ".2f", "low": ".2f", "high": ".2f"}
 """Formats of the ratios of later to earlier demand, by column."""
 _CLAIM_HEADINGS = {"part": "phases by", "need": "need by", "ratio": "later / earlier"}

@@ -168,13 +168,15 @@ def plot_backtest_scores(scores: pl.DataFrame) -> ChartType:
 
 
 @frame_chart("GPUs expected: still running and new jobs", *_FAN_COLUMNS, empty="There is no interval to forecast.")
-def plot_fan(frame: pl.DataFrame) -> ChartType:
-    """Plot expected GPUs: running jobs below new jobs, with quantiles of their sum.
+def plot_fan(frame: pl.DataFrame, past: pl.DataFrame | None = None) -> ChartType:
+    """Plot expected GPUs: running jobs below new jobs, with quantiles of their sum, after the observed ones.
 
     Parameters
     ----------
     frame : polars.DataFrame
         ``ds, still_running, to_come, q05, q50, q95``, one row per interval.
+    past : polars.DataFrame, optional
+        ``ds, y``: GPUs demanded before the cutoff.
 
     Raises
     ------
@@ -185,7 +187,8 @@ def plot_fan(frame: pl.DataFrame) -> ChartType:
     parts = frame.unpivot(list(names), index="ds", variable_name="part", value_name="gpus")
     parts = parts.with_columns(pl.col("part").replace(names))
     colours = {STILL_RUNNING: theme.BLUE, NEW_JOBS: theme.GREY}
-    x, at = utc_axis(frame, "ds"), utc_calculations(at="ds")
+    past = frame.head(0).select("ds", y="q50") if past is None else past.select("ds", "y")
+    x, at = utc_axis(pl.concat([past.select("ds"), frame.select("ds")]), "ds"), utc_calculations(at="ds")
     areas = (
         make_chart(parts)
         .transform_calculate(**at)
@@ -205,8 +208,48 @@ def plot_fan(frame: pl.DataFrame) -> ChartType:
         total.mark_line(color=theme.INK, strokeDash=dash, strokeWidth=1.4).encode(y=f"{name}:Q")
         for name, dash in dashes.items()
     ]
+    if past.height:
+        observed = make_chart(past).transform_calculate(**at).mark_line(color=theme.MUTED, strokeWidth=1.4)
+        lines.append(observed.encode(x=x, y="y:Q", tooltip=make_tooltips(at="UTC", y=("GPUs observed", ",.1f"))))
+        cutoff = make_chart(frame.head(1).select("ds")).mark_rule(color=theme.INK, strokeDash=[4, 3])
+        lines.append(cutoff.encode(x=x))
     finding = "Lines: the 5 %, 50 % and 95 % quantile of the sum."
     return theme.finish(alt.layer(areas, *lines), height=240, finding=finding, legend=110)
+
+
+@frame_chart("Past forecasts and what came", "ds", "y", "q05", "q50", "q95", "cutoff", empty="No forecast was tested.")
+def plot_past_forecasts(frame: pl.DataFrame) -> ChartType:
+    """Plot forecasts of past cutoffs with their 90 % interval over the values that came.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``cutoff, ds, y, q05, q50, q95``, one row per cutoff and interval; intervals of cutoffs do not overlap.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing.
+    """
+    hover = make_tooltips(
+        at="UTC", made="forecast from", y=("GPUs observed", ",.1f"), q50=("median", ",.1f"), q05=("5 %", ",.1f"),
+        q95=("95 %", ",.1f"),
+    )  # fmt: skip
+    base = (
+        make_chart(frame)
+        .transform_calculate(**utc_calculations(at="ds", made="cutoff"))
+        .encode(x=utc_axis(frame, "ds"), detail="cutoff:N", tooltip=hover)
+    )
+    words = {"observed": theme.INK, "median forecast": theme.BLUE}
+    colours = theme.colour_scale(words, list(words))
+    band = base.mark_area(opacity=0.3, color=theme.SKY).encode(y=alt.Y("q05:Q", title="GPUs"), y2="q95:Q")
+    lines = [
+        base.transform_calculate(line=f"'{word}'")
+        .mark_line(strokeWidth=1.5)
+        .encode(y=f"{column}:Q", color=alt.Color("line:N", title=None, scale=colours))
+        for word, column in zip(words, ("y", "q50"), strict=True)
+    ]
+    return theme.finish(alt.layer(band, *lines), height=220, legend=150)
 
 
 def _draw_demand_panels(rows: pl.DataFrame, panels: list[str], *, hours: int, unit: str) -> ChartType:

@@ -239,3 +239,50 @@ def plot_memory_stack(frame: pl.DataFrame) -> ChartType:
         ends.mark_tick(thickness=5, size=34, color=theme.GREY).encode(x="gpu_gib:Q"),
     )
     return theme.finish(chart, height=48 * len(plans), bands=plans, legend=120)
+
+
+@frame_chart("Cost against run time", "plan", "gpu_model", "cost", "speed", "pareto", empty="No plan has a price.")
+def plot_cost_against_time(frame: pl.DataFrame, *, label: str, unit: str, deadline: float | None = None) -> ChartType:
+    """Plot the cost of each plan against its run time or speed, with a line through the plans of the Pareto front.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``plan, gpu_model, cost, speed, pareto``: `speed` is the value of the horizontal axis.
+    label : str
+        What ``speed`` is, with its unit.
+    unit : str
+        Unit of the cost.
+    deadline : float, optional
+        Value of ``speed`` at which a line is drawn.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing.
+    """
+    models = names_in_order(frame.sort("gpu_model"), "gpu_model")
+    fixed = {name: theme.GREY for name in models if name.startswith("several")}
+    colours = theme.colour_scale(theme.assign_colours(models, fixed), models)
+    hover = make_tooltips(plan="plan", cost=(unit, ",.2f"), speed=(label, ",.4~g"))
+    rows = frame.select("plan", "gpu_model", "cost", "speed", "pareto").sort("speed", "plan")
+    scale = alt.Scale(type="log", nice=False, padding=12)
+    axis = alt.Axis(format="~s", labelOverlap=True)
+    x, y = alt.X("speed:Q", title=label, scale=scale, axis=axis), alt.Y("cost:Q", title=unit, scale=scale, axis=axis)
+    base = make_chart(rows).encode(x=x, y=y, tooltip=hover)
+    colour = alt.Color("gpu_model:N", title=None, scale=colours)
+    front = base.transform_filter("datum.pareto")
+    layers = [
+        front.mark_line(color=theme.INK, strokeWidth=1.2),
+        base.mark_point(filled=True, size=60, opacity=0.8).encode(color=colour),
+        front.mark_point(filled=False, size=150, color=theme.INK, strokeWidth=1.4),
+    ]
+    if deadline is not None:
+        line = make_chart(pl.DataFrame({"speed": [deadline], "word": ["deadline"]})).encode(x=x)
+        layers += [
+            line.mark_rule(color=theme.VERMILION, strokeDash=[4, 3]),
+            line.mark_text(align="right", dx=-4, color=theme.VERMILION).encode(y=alt.value(8), text="word:N"),
+        ]
+    fastest = rows.filter("pareto")["plan"].to_list()
+    finding = f"Pareto front, ringed: {', '.join(fastest)}."
+    return theme.finish(alt.layer(*layers), height=300, finding=finding, legend=160)

@@ -35,6 +35,7 @@ from gpuplanner.report.mig_manager_files import to_change_scripts, to_config_map
 from gpuplanner.report.plan_and_bundle_verification import UNCHECKED_FOLDER, read_plan
 from gpuplanner.report.slurm_files import to_slurm, to_slurm_files
 from gpuplanner.simulator.scheduling_rules import Drain
+from gpuplanner.usage.study_history import history
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
 """Formats that ``export --to`` accepts for the plan of layouts."""
@@ -90,7 +91,7 @@ def export_plan(
 
 def make_calendar_bundle(
     plan: Plan, problem: PlanProblem, *, formats: str = "all", at: datetime | None = None, gres_type: str | None = None,
-    scenario: Scenario | None = None,
+    scenario: Scenario | None = None, rehearse: bool = True,
 ) -> Bundle:  # fmt: skip
     """Make the files of a planned calendar, one folder for each actuator.
 
@@ -105,6 +106,8 @@ def make_calendar_bundle(
         Problem that it solves.
     formats, at, gres_type, scenario
         As for :func:`export_plan`.
+    rehearse : bool
+        Simulate the changes with the jobs of the scenario; its fleet must be that of the problem.
 
     Returns
     -------
@@ -159,7 +162,7 @@ def make_calendar_bundle(
         scripts = {name: text for name, text in lines.items() if name.startswith("change-")}
         _add_scripts(bundle, "slurm", scripts, drain)
     if at is None and {"runbook", "slurm"} & set(chosen_formats):
-        rehearsed = None if scenario is None else rehearse_layout_changes(scenario, layouts, problem)
+        rehearsed = rehearse_layout_changes(scenario, layouts, problem) if scenario is not None and rehearse else None
         index = change_index(layouts, gpu_model, **change_arguments, expected=rehearsed)
         bundle.files["changes.csv"] = escape_formulas(index, FOCUS_TIME_FORMAT).write_csv()
         bundle.add(to_index_text(index, gpu_model, problem.change), FileStep("changes.md", "all changes by time"))
@@ -167,7 +170,15 @@ def make_calendar_bundle(
         for file, text in plugin_exporters[name](layouts, gpu_model).items():
             file_path = f"{UNCHECKED_FOLDER}/{name}/{Path(file).name}"
             bundle.add(text, FileStep(file_path, "written by another package, not checked"))
-    bundle.files[README_FILE] = fill_template("calendar/page.md", {"GPU_MODEL": gpu_model.name, **step_tables(bundle)})
+    peaks = dict(zip(plan.layouts, plan.counts.max(axis=0).tolist(), strict=True))
+    shown = ", ".join(f"{gpus} × {layout}" for layout, gpus in sorted(peaks.items()) if gpus)
+    facts = {"GPU_MODEL": gpu_model.name, "GPUS": f"{problem.gpus:,}"}
+    facts["PLAN"] = (
+        f"{problem.n_slots:,} intervals of {problem.interval_hours:g} h from {problem.slot_start:%Y-%m-%d %H:%M} UTC, "
+        f"{plan.changes:,} layout changes, cost {plan.objective:,.1f} GPU-hours. Most GPUs with each layout: {shown}."
+        f"{'' if rehearse else ' The fleet differs from that of the data, so the changes are not rehearsed.'}"
+    )
+    bundle.files[README_FILE] = fill_template("calendar/page.md", facts | step_tables(bundle))
     return bundle
 
 
@@ -191,7 +202,8 @@ def write_plan_handover(planned: PlannedProblem, out: str | Path, *, scenario: S
         README of the bundle.
     """
     problem, layout_plan = planned.problem, planned.layout_plan
-    bundle = make_calendar_bundle(planned.plan, problem, scenario=scenario)
+    rehearse = scenario is None or history(scenario).fleet.gpus == problem.gpus
+    bundle = make_calendar_bundle(planned.plan, problem, scenario=scenario, rehearse=rehearse)
     initial = initial_gpu_layouts(planned.plan, problem)
     changes = change_index(layout_plan, problem.gpu_model, initial=initial)
     tables = {"Layout plan": layout_plan, "Layout changes": changes}

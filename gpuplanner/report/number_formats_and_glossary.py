@@ -13,7 +13,7 @@ from datetime import date
 from functools import partial
 from html import escape, unescape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuplanner.core.errors import escape_controls
 from gpuplanner.core.units_and_number_formats import (
@@ -25,9 +25,10 @@ from gpuplanner.core.units_and_number_formats import (
     percent_text,
     wait_text,
 )
-from gpuplanner.decision.comparison_record import Comparison
-from gpuplanner.decision.decision_types import LAYOUT_FULL, Decision, TeamRow
-from gpuplanner.decision.wait_causes import CAUSES
+from gpuplanner.decision.decision_types import CAUSES, LAYOUT_FULL, Decision, TeamRow
+
+if TYPE_CHECKING:  # what compares policies takes seconds to import, and only names types here
+    from gpuplanner.decision.comparison_record import Comparison
 
 _GLOSSARY_PATH = Path(__file__).parent / "glossary.csv"
 """File of the glossary terms."""
@@ -356,7 +357,7 @@ def metric_value(source: Decision | Comparison, name: str) -> MetricValue:
     """
     if name in DECISION_METRICS and isinstance(source, Decision):
         return DECISION_METRICS[name](source)
-    if name in COMPARISON_METRICS and isinstance(source, Comparison):
+    if name in COMPARISON_METRICS and not isinstance(source, Decision):
         return COMPARISON_METRICS[name](source)
     if name.startswith(SHARE_PREFIX):
         part, whole = metric_value(source, name.removeprefix(SHARE_PREFIX)), metric_value(source, "all_allocated")

@@ -45,6 +45,8 @@ from gpuplanner.sizing.training_job import (
 )
 from gpuplanner.sizing.training_throughput import GPUS_PER_NODE
 
+SEVERAL_MODELS = "several GPU models"
+"""GPU model, in the table of candidates, of a plan that runs on several."""
 MAX_SHOWN_PLANS = 8
 """Largest number of plans that are shown."""
 _MAX_TIME_LIMIT_S = 30 * 86400.0
@@ -68,7 +70,8 @@ class JobSizing:
 
     ``bound`` says what the bound on the memory of the first plan rests on, what would narrow it, and what to measure.
     ``note`` is set if no plan meets the deadline; the fastest plans are shown then. ``slices`` has the probability of
-    running out of memory on every slice of the GPU models, including slices that do not fit.
+    running out of memory on every slice of the GPU models, including slices that do not fit. ``candidates`` has the
+    best plan of each GPU model, slice and number of GPUs, also those past the deadline.
     """
 
     model: ModelSize
@@ -78,6 +81,7 @@ class JobSizing:
     note: str | None = None
     slices: tuple[SliceFit, ...] = ()
     bound: tuple[str, ...] = ()
+    candidates: tuple[JobPlan, ...] = ()
 
     def plan_table(self) -> pl.DataFrame:
         """Make a table with one row per plan."""
@@ -167,7 +171,50 @@ def size_job(request: SizingRequest, peaks: PeakModel | None = None, speeds: pl.
         None if in_time else "no plan meets the deadline; the fastest ones are shown",
         tuple(fits) if request.boards else (),
         _describe_bound(ranked[0].job, tool, peaks) if ranked[0].job else (),
+        tuple(_rank_plans(plans, by_time=False)),
     )
+
+
+def tabulate_candidates(sizing: JobSizing, request: SizingRequest) -> pl.DataFrame:
+    """Tabulate run time and cost of the best plan of each GPU model, slice and number of GPUs, the cheapest first.
+
+    Parameters
+    ----------
+    sizing : JobSizing
+        Plans of the request.
+    request : SizingRequest
+        Job and deadline.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``plan, gpu_model, profile, gpus, hours, tokens_per_s, cost, meets_deadline, pareto, p_oom``; ``pareto``: no
+        other plan is both cheaper and faster. Without ``tokens`` the cost is that of an hour. [USD]
+
+    Examples
+    --------
+    >>> request = SizingRequest("gpt2", "train", 1024, tokens=1e9, deadline_h=24, boards={"A100-80GB": 8})
+    >>> table = tabulate_candidates(size_job(request), request)
+    >>> table["cost"].is_sorted(), table["pareto"].any()
+    (True, True)
+    """
+    rows = []
+    for plan in sizing.candidates:
+        name, model = f"{plan.gpus} × {plan.gpu_model} {plan.profile.replace('gpu', '')}".strip(), plan.gpu_model
+        if plan.parts:
+            name, model = plan.gpu_model, SEVERAL_MODELS
+        plan_key = (name, model, plan.profile, plan.gpus)
+        rows.append((*plan_key, plan.hours, plan.tokens_per_s, plan.cost, plan.meets_deadline(request), plan.p_oom))
+    schema = {
+        "plan": pl.String, "gpu_model": pl.String, "profile": pl.String, "gpus": pl.Int64, "hours": pl.Float64,
+        "tokens_per_s": pl.Float64, "cost": pl.Float64, "meets_deadline": pl.Boolean, "p_oom": pl.Float64,
+    }  # fmt: skip
+    table = pl.DataFrame(rows, schema=schema, orient="row")
+    # From the fastest on, a plan that is cheaper than all faster ones.
+    fastest_first = table.filter(pl.col("cost").is_not_null()).sort("tokens_per_s", "cost", descending=[True, False])
+    cheapest_so_far = pl.col("cost").cum_min().shift()
+    front = fastest_first.filter((pl.col("cost") < cheapest_so_far).fill_null(True))["plan"].implode()
+    return table.with_columns(pareto=pl.col("plan").is_in(front)).sort("cost", "plan", nulls_last=True)
 
 
 def tabulate_memory_components(plans: Iterable[JobPlan]) -> pl.DataFrame:

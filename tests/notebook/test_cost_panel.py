@@ -8,10 +8,13 @@ import fastexcel
 import polars as pl
 import pytest
 
+import gpuplanner as gp
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_formats import money_text
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, observed_months
+from gpuplanner.notebook.section_panels import FAULT_BORDER
 
 ASKED = Scenario(month="2026-02", actuator="slurm", policies="mig_static,power_down_idle")
 
@@ -31,8 +34,8 @@ def test_it_begins_at_the_scenario_and_nothing_is_changed(panel):
 
 
 def test_what_is_set_is_asked(panel):
-    panel.price.value, panel.owner.value, panel.month.value = 2.5, "reserved", ""
-    panel.price_book.value, panel.months.value, panel.risk.value = " own.yaml ", 24, 0.5
+    panel.price.control.value, panel.owner.value, panel.month.value = 2.5, "reserved", ""
+    panel.price_book.value, panel.months.control.value, panel.risk.control.value = " own.yaml ", 24, 0.5
     asked = panel.question
     assert asked.scenario == ASKED.but(
         price_usd_per_gpu_hour=2.5, ownership="reserved", month=None, price_book="own.yaml"
@@ -41,9 +44,10 @@ def test_what_is_set_is_asked(panel):
 
 
 def test_the_button_writes_the_month_of_the_controls_before_any_answer(panel, tmp_path):
-    panel.price.value = 2.0
-    panel.panel.children[-3].children[0].click()
-    assert "Written" in panel.panel.children[-3].children[1].value
+    panel.price.control.value = 2.0
+    button, message = panel.files.children
+    button.click()
+    assert "Written" in message.value
     book = fastexcel.read_excel(tmp_path / "costs.xlsx")
     sheets = [book.load_sheet(name).to_polars() for name in book.sheet_names]
     amounts = [Decimal(str(cost)) for one in sheets if "EffectiveCost" in one.columns for cost in one["EffectiveCost"]]
@@ -56,18 +60,37 @@ def test_the_button_writes_the_month_of_the_controls_before_any_answer(panel, tm
 
 @pytest.mark.long
 def test_lines_of_a_tenant_sum_to_its_share_and_all_shares_to_the_total(panel):
-    panel.price.value = 2.0
+    panel.price.control.value = 2.0
     everybody = panel.ask().result(timeout=600)
     total = everybody.review.total
-    assert f"everybody: {money_text(total, 'USD')} USD" in panel.answer.value
+    assert f"all teams: {money_text(total, 'USD')} USD" in panel.answer.value
     shares = Decimal(0)
     for _, tenant in panel.tenant.options[1:]:
         panel.tenant.value = tenant
         found = panel.ask().result(timeout=600)
         mine = found.review.costs.filter(pl.col("SubAccountName") == tenant)["EffectiveCost"].sum()
-        assert f"{tenant}: {money_text(Decimal(str(mine)), 'USD')} of" in panel.answer.value
+        assert f"{tenant.strip('_')}: {money_text(Decimal(str(mine)), 'USD')} of" in panel.answer.value
         shares += Decimal(str(mine))
     assert shares == total
-    panel.months.value = 36
+    panel.months.control.value = 36
     assert panel.ask().result(timeout=600).purchase.months == 36
-    assert "<svg" in panel.answer.value or "<img" in panel.answer.value
+    assert "Commitments" in panel.answer.value
+
+
+def test_a_price_out_of_range_and_a_missing_price_book_are_marked(panel):
+    panel.price.control.value, panel.price_book.value = -1.0, "nowhere.yaml"
+    with pytest.raises(ScenarioError, match=r"Price book: expected a file, got nowhere\.yaml"):
+        panel.ask().result()
+    assert [control.layout.border_top for control in (panel.price.control, panel.price_book)] == [FAULT_BORDER] * 2
+    assert "expected 0 to 10,000, got -1" in panel.status.value
+
+
+@pytest.mark.parametrize("every", ["week", "month"])
+def test_periods_sum_to_the_cost_of_the_month(every):
+    costs = gp.open("sample").costs(month="2026-02", price_usd_per_gpu_hour=2.0)
+    table = costs.over_time(every).df
+    assert table["cost"].sum() == pytest.approx(86016.0)
+    assert table["days"].sum() == 28
+    assert table["change_fraction"][0] is None
+    daily = table["cost_per_day"]
+    assert table["change_fraction"][1:].to_list() == pytest.approx((daily[1:] / daily[:-1] - 1).to_list(), abs=1e-6)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gpuplanner.notebook.views_and_panels import WIDGET_MIME_TYPE, notebook_page, write_notebook_page
+from gpuplanner.notebook.notebook_pages import WIDGET_MIME_TYPE, notebook_page, write_notebook_page
 
 HOSTILE = "<script>fetch('https://example.org')</script>"
 

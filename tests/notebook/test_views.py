@@ -8,6 +8,7 @@ import pytest
 import gpuplanner
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.notebook.cluster import open
+from gpuplanner.notebook.section_panels import FAULT_BORDER
 from gpuplanner.notebook.study_views import StudyView
 
 VIEWS = ("policies", "forecast", "fleet", "teams", "costs")
@@ -67,6 +68,13 @@ def test_a_sized_job_gives_plans_and_memory():
         best.predicted_gib, abs=0.01
     )
     assert f"{best.predicted_gib:.1f} GiB expected" in found.plans()._repr_html_()
+    table = found.costs().df
+    front = table.filter("pareto").sort("cost")
+    assert front["tokens_per_s"].is_sorted()
+    for row in table.filter(~pl.col("pareto")).drop_nulls("cost").iter_rows(named=True):
+        better = (pl.col("cost") <= row["cost"]) & (pl.col("tokens_per_s") >= row["tokens_per_s"])
+        assert not front.filter(better).is_empty()
+    assert found.slices().df["fits"].is_sorted(descending=True)
     same = gpuplanner.size("llama-3.2-1b", seq=2048, on=gpuplanner.open("sample"))
     assert same.plans().df["gpu_model"].unique().to_list() == ["H100-80GB-SXM5"]
     with pytest.raises(ScenarioError, match="MODEL=COUNT"):
@@ -81,3 +89,27 @@ def test_a_view_is_exported_by_the_ending_of_the_name(answer, ending, tmp_path):
     assert (told.equals(view.df)) if ending == "parquet" else view.df["layout"][0] in told
     with pytest.raises(ScenarioError, match=r"\.html, \.csv or \.parquet"):
         view.export(tmp_path / "fleet.docx")
+
+
+def test_the_size_panel_follows_its_fields_and_marks_what_is_not_known():
+    job = gpuplanner.size("gpt2", seq=1024, tokens=1e9, deadline_h=24.0, on="A100-80GB=8")
+    panel = job.controls()
+    assert panel.question == job.request
+    panel.gpu_models.value, panel.tokens.control.value = "A100-80GB=8 H100-80GB-SXM5=4", 2.0
+    shown = panel.ask().result(timeout=300)
+    assert set(shown.costs().df["gpu_model"]) >= {"A100-80GB", "H100-80GB-SXM5"}
+    assert "tokens=2000000000.0" in panel.code.value
+    for control, value in ((panel.model, "no-such-model"), (panel.gpu_models, "Z9000=4")):
+        control.value, before = value, control.value
+        with pytest.raises(ScenarioError, match=value.partition("=")[0]):
+            panel.ask().result()
+        assert control.layout.border_top == FAULT_BORDER
+        control.value = before
+    panel.ask().result(timeout=300)
+    assert panel.model.layout.border_top is None
+
+
+def test_a_job_that_fits_nowhere_gives_cards_with_the_fix():
+    job = gpuplanner.size("llama-3.1-405b", seq=8192, on="A30=1")
+    for view in (job.costs(), job.plans(), job.slices(), job.memory()):
+        assert "gp.size(" in view._repr_html_()

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import altair as alt
 import polars as pl
 import pytest
+import vl_convert
 
 from gpuplanner import report as plots
 from gpuplanner.core.errors import SchemaError
@@ -141,3 +143,19 @@ def test_public_names_all_exist():
     assert dir(plots) == plots.__all__
     with pytest.raises(AttributeError, match="no attribute 'plot_pie'"):
         _ = plots.plot_pie
+
+
+@pytest.mark.parametrize("brush", ["", "days"])
+def test_a_time_axis_is_selected_once_also_after_altair(brush):
+    """Altair repeats a selection that stands in a layer, and a browser then refuses the chart."""
+    days = [datetime(2026, 2, day, tzinfo=UTC) for day in (1, 2)]
+    rows = {"hour": days, "bucket": ["used"] * 2, "gpu_hours": [1.0] * 2}
+    spec = plots.chart_spec(plots.plot_ledger(pl.DataFrame(rows)))
+    shown = alt.Chart.from_dict(plots.interactive(spec, brush=brush)).to_dict()
+    (param,) = shown["params"]
+    assert param["name"] == (brush or "zoom")
+    assert param.get("bind") == (None if brush else "scales")
+    assert json.dumps(shown).count('"select"') == 1
+    signals = [signal["name"] for signal in vl_convert.vegalite_to_vega(shown)["signals"]]
+    assert signals.count(f"{param['name']}_x") <= 1
+    assert "params" not in spec

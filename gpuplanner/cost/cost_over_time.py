@@ -1,0 +1,88 @@
+"""Cost by week and by month, with the change from one period to the next."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM
+from gpuplanner.usage.gpu_hour_ledger import POLARS_DURATION_BY_PERIOD, UNALLOCATED_TENANT_LABEL
+
+
+def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, every: str, *, tz: str = "UTC") -> pl.DataFrame:
+    """Spread charge lines over the hours of the ledger, in proportion to their GPU-hours, and sum them by period.
+
+    Parameters
+    ----------
+    costs : polars.DataFrame
+        Charge lines, table ``schemas.Costs``.
+    ledger : polars.DataFrame
+        Table ``schemas.Ledger`` of the same period.
+    every : {"week", "month"}
+        Length of a period; weeks begin on Monday.
+    tz : str
+        IANA zone in which periods begin.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``team``, `every` (first day), ``days`` with GPU-hours, ``gpu_hours`` and ``cost``; the cost of all rows is that
+        of the charge lines.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> lines = {"SubAccountName": ["nlp"], "x_GpuModel": ["A30"], "x_Bucket": ["used"], "EffectiveCost": [30.0]}
+    >>> days = [datetime(2026, 3, day, tzinfo=UTC) for day in (2, 9)]
+    >>> hours = {"tenant": ["nlp"] * 2, "gpu_model": ["A30"] * 2, "bucket": ["used"] * 2, "hour": days}
+    >>> ledger = pl.DataFrame(hours | {"gpu_hours": [1.0, 2.0]})
+    >>> spread_cost(pl.DataFrame(lines), ledger, "week")["cost"].to_list()
+    [10.0, 20.0]
+    """
+    keys = ["team", "gpu_model", "bucket"]
+    lines = costs.group_by(team="SubAccountName", gpu_model="x_GpuModel", bucket="x_Bucket").agg(
+        cost=pl.col("EffectiveCost").cast(pl.Float64).sum()
+    )
+    local = pl.col("hour").dt.convert_time_zone(tz).dt.replace_time_zone(None)
+    rows = ledger.select(
+        pl.col("gpu_model", "bucket").cast(pl.String),
+        "gpu_hours",
+        team=pl.col("tenant").cast(pl.String).replace({UNALLOCATED_TENANT_LABEL: UNALLOCATED_TEAM}),
+        day=local.dt.date(),
+        period=local.dt.truncate(POLARS_DURATION_BY_PERIOD[every]).dt.date(),
+    )
+    share = pl.col("gpu_hours") / pl.col("gpu_hours").sum().over(keys)
+    priced = rows.join(lines, on=keys, how="left", nulls_equal=True).with_columns(cost=pl.col("cost") * share)
+    days = rows.group_by("period").agg(days=pl.col("day").n_unique())
+    sums = priced.group_by("team", "period").agg(pl.col("gpu_hours", "cost").sum()).join(days, on="period")
+    return sums.select("team", "days", "gpu_hours", "cost", pl.col("period").alias(every)).sort(every, "team")
+
+
+def compare_periods(by_team: pl.DataFrame, every: str) -> pl.DataFrame:
+    """Sum the cost of all teams by period, with the change against the period before.
+
+    Parameters
+    ----------
+    by_team : polars.DataFrame
+        Table of :func:`spread_cost`.
+    every : {"week", "month"}
+        Length of a period.
+
+    Returns
+    -------
+    polars.DataFrame
+        `every`, ``days`` observed, ``gpu_hours``, ``cost``, ``cost_per_day``, and ``change_fraction`` of the latter
+        against the period before: months differ in length, and the first and last period may be observed in part.
+
+    Examples
+    --------
+    >>> rows = {"team": ["a", "a"], "days": [7, 7], "gpu_hours": [10.0, 12.0], "cost": [20.0, 24.0], "week": [1, 2]}
+    >>> compare_periods(pl.DataFrame(rows), "week")["change_fraction"].to_list()[1]
+    0.2
+    """
+    sums = by_team.group_by(every).agg(pl.col("days").first(), pl.col("gpu_hours", "cost").sum()).sort(every)
+    daily = pl.col("cost") / pl.col("days")
+    before = daily.shift()
+    return sums.with_columns(
+        cost_per_day=daily,
+        change_fraction=pl.when(before > 0).then((daily / before - 1).round(6)),
+    )
