@@ -198,7 +198,7 @@ def tabulate_project_jobs(projects: Sequence[Project], tz: str) -> pl.DataFrame:
         (project.team, *project_span(project, tz), project.chance * project.concurrent_gpus) for project in projects
     ]
     instant = pl.Datetime("us", "UTC")
-    schema = {"tenant": pl.String, "start_time": instant, "end_time": instant, "gpus": pl.Float64}
+    schema = pl.Schema({"tenant": pl.String(), "start_time": instant, "end_time": instant, "gpus": pl.Float64()})
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 

@@ -77,7 +77,8 @@ def chart_widget(spec: Mapping[str, Any], shown: Any = None, *, brush: str = "")
     try:
         import_optional("anywidget", extra="notebook")
     except MissingDependencyError:
-        return widgets.HTML(plots.chart_to_html(altair.Chart.from_dict(spec)))
+        picture = plots.svg_data_url(plots.chart_to_svg(dict(spec)))
+        return widgets.HTML(f'<img alt="" src="{picture}">')
     chart = altair.Chart.from_dict(plots.interactive(spec, brush=brush))
     if isinstance(shown, altair.JupyterChart):
         shown.chart = chart

@@ -302,12 +302,13 @@ def render_error_section(backtest: EvaluatedBacktest) -> HtmlSection:
     if chosen["mase"] is not None and naive["mase"] is not None:
         error_text = f"its error was {chosen['mase']:.2f}, that of the naive baseline {naive['mase']:.2f}"
     past = _last_forecasts(backtest)
+    series_names = past["unique_id"].unique(maintain_order=True).to_list()
     covered = past.filter(pl.col("y").is_between(pl.col("q05"), pl.col("q95"))).height / max(past.height, 1)
     return page.section(
         "Forecast errors",
         page.figure(
             plots.plot_past_forecasts(past),
-            title=f"Past forecasts over what came, {_series_label(past['unique_id'].first())}",
+            title=f"Past forecasts over what came, {_series_label(next(iter(series_names), None))}",
             alt=f"{count_text(past['cutoff'].n_unique(), 'forecast')} that do not overlap; the 90 % interval covered "
             f"{percent_text(covered)} of these values.",
         ),
