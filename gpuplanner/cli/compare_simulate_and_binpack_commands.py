@@ -65,7 +65,7 @@ def compare(
 
     Example: gpuplanner compare build/mine --max-added-wait-minutes 10
     """
-    from gpuplanner.decision.pool_decisions import ComparedFleet
+    from gpuplanner.decision.gpu_model_decisions import ComparedFleet
     from gpuplanner.usage.study_history import split_into_pools
 
     require_outputs(chart, inputs=[scenario_path])
@@ -152,7 +152,7 @@ def show_pools(
     effects : mapping, optional
         Effects of quotas and placement by pool; None prints neither these nor projects.
     """
-    from gpuplanner.decision.pool_decisions import ComparedFleet
+    from gpuplanner.decision.gpu_model_decisions import ComparedFleet
 
     several = len(comparisons) > 1
     for name, comparison in comparisons.items():

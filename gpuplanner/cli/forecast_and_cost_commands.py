@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from gpuplanner.core.scenario import Scenario
-    from gpuplanner.cost.cost_review import CostReview
+    from gpuplanner.cost.monthly_cost_review import CostReview
     from gpuplanner.decision.purchase_refresh_and_burst_plans import HardwareRefresh
 
 
@@ -118,7 +118,7 @@ def cost(
     import polars as pl
 
     from gpuplanner.core.errors import ScenarioError
-    from gpuplanner.cost.cost_review import cost_review
+    from gpuplanner.cost.monthly_cost_review import cost_review
     from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_burst, plan_purchase, read_burst_rules
     from gpuplanner.decision.savings_track_record import (
         forecasts_file,
@@ -191,7 +191,7 @@ def cost(
 
 def _show_cost_review(cost_review: CostReview, by: str) -> None:
     """Print the cost by a column, the costs by unit of work, and energy and carbon."""
-    from gpuplanner.cost.cost_review import COST_TABLE_TITLES
+    from gpuplanner.cost.monthly_cost_review import COST_TABLE_TITLES
 
     if cost_review.total is not None:
         echo(cost_review.total_text)

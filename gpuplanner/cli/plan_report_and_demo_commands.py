@@ -141,7 +141,7 @@ def plan_pools(
         Exit code of the command.
     """
     from gpuplanner.cli.compare_simulate_and_binpack_commands import compare_pools, show_pools
-    from gpuplanner.decision.pool_decisions import plan_fleet
+    from gpuplanner.decision.gpu_model_decisions import plan_fleet
     from gpuplanner.planner.fleet_plans_and_comparisons import fleet_to_json
 
     planned = plan_fleet(fleet, **plan_options, report_pool=lambda name: notify(f"planning {name} ...", quiet=quiet))

@@ -75,8 +75,8 @@ def start_pools(
         Write the report page.
     """
     from gpuplanner.decision.comparison_record import compare_policies
+    from gpuplanner.decision.gpu_model_decisions import ComparedFleet, make_decision_table
     from gpuplanner.decision.policy_simulation_and_data_correction import list_data_warnings
-    from gpuplanner.decision.pool_decisions import ComparedFleet, make_decision_table
 
     progress = start_dialog.Progress(verbose=verbose)
     comparisons: dict[str, Comparison] = {}

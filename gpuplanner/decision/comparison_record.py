@@ -178,17 +178,17 @@ class Comparison:
         values |= {"target": {"quantile": self.quantile, "minutes": self.minutes}, "winner": self.winner}
         values |= {"saving_gpu_hours_per_week": saving.value, "saving_low": saving.low}
         values |= {"saving_high": saving.high, "reason": saving.reason}
-        return _rename_pool_keys(values, "max_nodes_on", "most")
+        return _rename_node_pool_key(values, "max_nodes_on", "most")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Restore a comparison from the output of :meth:`to_dict`."""
         decision = dict(values["decision"])
         decision["saving"] = decision.pop("saving_gpu_hours_per_week")
-        return from_plain(cls, _rename_pool_keys(dict(values), "most", "max_nodes_on") | {"decision": decision})
+        return from_plain(cls, _rename_node_pool_key(dict(values), "most", "max_nodes_on") | {"decision": decision})
 
 
-def _rename_pool_keys(values: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+def _rename_node_pool_key(values: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     """Rename a key of each pool in the fleet rules of a comparison: the key in files differs from the field."""
     rules = values.get("rules")
     if rules is not None:

@@ -117,11 +117,13 @@ def _new_nodes_text(decision: Decision, form: str) -> str:
     return "" if bought is None else form.format(format_node_count(bought.gpus, bought.new_nodes))
 
 
-NodesByChange = Mapping[tuple[str, str], Sequence[str]]
+NodesByLayoutChange = Mapping[tuple[str, str], Sequence[str]]
 """Names of the nodes of repartitioned GPUs, one for each GPU, by layout before and after."""
 
 
-def format_decision(decision: Decision, order_gpus: int = 0, changes: NodesByChange = MappingProxyType({})) -> str:
+def format_decision(
+    decision: Decision, order_gpus: int = 0, changes: NodesByLayoutChange = MappingProxyType({})
+) -> str:
     """Format the measures of a decision, and their effect on queue waits, as one sentence.
 
     Examples
@@ -178,12 +180,12 @@ def format_gpus(gpus: int, gpu_model: str | None) -> str:
     return f"{gpus:,} {short_model}s"
 
 
-def _find_layout_changes(decision: Decision, results: PolicyResults, run: PolicyRun) -> NodesByChange:
+def _find_layout_changes(decision: Decision, results: PolicyResults, run: PolicyRun) -> NodesByLayoutChange:
     """Find the GPUs that are repartitioned; none if instances are created for each job."""
     return list_changed_layouts(results.asked_jobs, run.setting) if decision.policy == MIG_STATIC else {}
 
 
-def _partition_verb(changes: NodesByChange) -> str:
+def _partition_verb(changes: NodesByLayoutChange) -> str:
     """Choose "repartition" if all changed GPUs are MIG-partitioned already, else "partition"."""
     return "repartition" if changes and all(before != FULL_GPU for before, _ in changes) else "partition"
 
@@ -322,7 +324,7 @@ def _list_measure_steps(
         yield NextStep("team leads", task, f"gpuplanner rightsize {data}")
 
 
-def _format_partition_step(changes: NodesByChange) -> str:
+def _format_partition_step(changes: NodesByLayoutChange) -> str:
     """Format which GPUs are partitioned and how; for a single change with the layout before.
 
     Examples

@@ -86,7 +86,7 @@ def calibrate_quantiles(
     weight = 0.5 ** (np.arange(cutoff_index)[::-1] / ERROR_HALF_LIFE_CUTOFFS)
     full = backtest.full[cutoff_index] if backtest.full[cutoff_index].any() else np.ones(len(unit), dtype=bool)
     step_share = min(backtest.step / backtest.horizon, 1.0)
-    scale = _error_scales((known_values - base[:, :cutoff_index, :, MEDIAN_INDEX]) / size, full)
+    scale = _estimate_relative_errors((known_values - base[:, :cutoff_index, :, MEDIAN_INDEX]) / size, full)
     errors = (known_values[..., None] - base[:, :cutoff_index]) / (size * scale[:, :-1, None])[..., None]
     calibrated = now + (unit * scale[:, -1])[:, None, None] * lead[:, None] * _quantile_shifts(
         errors, weight, full, step_share
@@ -133,7 +133,7 @@ def calibrated_mean(
     return np.asarray(np.clip(mean + (calibrated - uncalibrated)[..., 1:-1] @ share, 0.0, cap))
 
 
-def _error_scales(errors: np.ndarray, full: np.ndarray) -> np.ndarray:
+def _estimate_relative_errors(errors: np.ndarray, full: np.ndarray) -> np.ndarray:
     """Estimate each series' error relative to the pooled error before each cutoff, shape (n_series, n_origins + 1).
 
     The ratio is shrunk towards 1 while there are few cutoffs, as the posterior mean of exponential errors with a Gamma

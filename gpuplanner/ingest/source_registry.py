@@ -147,7 +147,7 @@ PUBLIC_SOURCES = (
 )
 """Sources that are public traces, such as Philly."""
 
-BILL_SOURCES = (
+CLOUD_BILL_SOURCES = (
     _define("focus", _make_joint_form("charges", "bills.aws_and_focus_bills:read_focus")),
     _define("cur", _make_joint_form("charges", "bills.aws_and_focus_bills:read_cur")),
     _define("azure", _make_joint_form("charges", "bills.azure_and_gcp_bills:read_azure")),
@@ -270,7 +270,7 @@ TELEMETRY_READERS = (
 
 _BUILT_IN_SOURCES = (
     *PUBLIC_SOURCES,
-    *BILL_SOURCES,
+    *CLOUD_BILL_SOURCES,
     *SLURM_SOURCES,
     *CHANGE_SOURCES,
     *NODE_LIST_SOURCES,

@@ -26,7 +26,7 @@ from gpuplanner.core.units_and_number_formats import (
     day_text,
     last_day_text,
 )
-from gpuplanner.cost.cost_review import JOB_COST_GROUPS
+from gpuplanner.cost.monthly_cost_review import JOB_COST_GROUPS
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.notebook.period_panel import PeriodPanel
@@ -40,7 +40,7 @@ from gpuplanner.usage.study_history import observation_begins_at, observation_en
 
 # What plans and prices is imported when it is first used: tables of a dataset then appear in half the time.
 if TYPE_CHECKING:
-    from gpuplanner.cost.cost_review import CostReview
+    from gpuplanner.cost.monthly_cost_review import CostReview
     from gpuplanner.decision.study import Study
     from gpuplanner.notebook.forecast_and_cost_views import ForecastView, MonthCosts
 

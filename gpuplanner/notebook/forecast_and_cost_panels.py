@@ -18,7 +18,7 @@ from gpuplanner.core.output_column_headings import replace_codes_by_text
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.setting_rules_and_controls import OWNERSHIPS
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM, money_text, period_text
-from gpuplanner.cost.cost_review import CostReview, cost_review
+from gpuplanner.cost.monthly_cost_review import CostReview, cost_review
 from gpuplanner.decision.comparison_record import Comparison, compare_policies
 from gpuplanner.decision.purchase_refresh_and_burst_plans import PurchasePlan, plan_purchase
 from gpuplanner.notebook.section_panels import SectionPanel, number_field, range_faults
@@ -115,7 +115,7 @@ class ForecastPanel(SectionPanel[ForecastQuestion, HtmlSection]):
         return ForecastQuestion(**{name: field.value for name, field in self.controls.items()})
 
 
-ALL_TEAMS = ""
+ALL_TEAMS_OPTION = ""
 """Value of the team drop-down for all teams."""
 AS_IN_DATA = ""
 """Value of a drop-down for what the data state; JupyterLab would show None as blank."""
@@ -189,8 +189,12 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
         options = [("all data", AS_IN_DATA), *((month, month) for month in months)]
         self.month = dropdown(options, scenario.month or AS_IN_DATA, "Month", tooltip="Calendar month", **style)
         teams = [name for name in review.by_tenant["tenant"] if name != UNALLOCATED_TEAM]
-        options = [("all teams", ALL_TEAMS), *((name, name) for name in teams), ("unallocated", UNALLOCATED_TEAM)]
-        self.tenant = dropdown(options, ALL_TEAMS, "Team", tooltip="Whose cost is shown", **style)
+        options = [
+            ("all teams", ALL_TEAMS_OPTION),
+            *((name, name) for name in teams),
+            ("unallocated", UNALLOCATED_TEAM),
+        ]
+        self.tenant = dropdown(options, ALL_TEAMS_OPTION, "Team", tooltip="Whose cost is shown", **style)
         owners = ((name.replace("_", " "), name) for name in OWNERSHIPS)
         options = [("as in the inventory", AS_IN_DATA), *owners]
         self.owner = dropdown(options, scenario.ownership or AS_IN_DATA, "Ownership", tooltip="Of the GPUs", **style)
@@ -211,7 +215,7 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
         )  # fmt: skip
         grid = widgets.GridBox(controls, layout={"grid_template_columns": "repeat(auto-fill, minmax(26em, 1fr))"})
         self.panel = widgets.VBox([grid, self.files, self.status, self.answer.box])
-        self.answer.value = cost_section(review, ALL_TEAMS)
+        self.answer.value = cost_section(review, ALL_TEAMS_OPTION)
         self.status.value = "Cost of the parameters. Change a value: the cost follows, then the recommendation."
 
     def find_faults(self) -> list[tuple[Any, str]]:
@@ -270,7 +274,7 @@ def cost_section(review: CostReview, tenant: str) -> HtmlSection:
     """Render the cost of all teams, or of one team by bucket."""
     if review.total is None:
         return page.section("Cost", page.note("No GPU has a price."), *map(page.note, review.missing))
-    is_all = tenant == ALL_TEAMS
+    is_all = tenant == ALL_TEAMS_OPTION
     team = "all teams" if is_all else tenant.replace("__", "")
     lines = review.costs if is_all else review.costs.filter(SubAccountName=tenant)
     name = pl.col("SubAccountName" if is_all else "x_Bucket")

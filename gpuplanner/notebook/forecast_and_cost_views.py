@@ -17,7 +17,7 @@ from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwrit
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache_and_data_folders import claims_folder
 from gpuplanner.cost.cost_over_time import compare_periods, spread_cost
-from gpuplanner.cost.cost_review import CostReview, cost_review, price_rows
+from gpuplanner.cost.monthly_cost_review import CostReview, cost_review, price_rows
 from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_burst, plan_purchase, read_burst_rules
 from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_refresh as renew

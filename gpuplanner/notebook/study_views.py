@@ -18,8 +18,8 @@ from gpuplanner.decision.comparison_record import Comparison, compare_policies, 
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import make_cause_table
 from gpuplanner.decision.fleet_size_decision import compare_paired_waits, find_sized_fleet
+from gpuplanner.decision.gpu_model_decisions import ComparedFleet
 from gpuplanner.decision.gpu_reconciliation import reconcile_gpus
-from gpuplanner.decision.pool_decisions import ComparedFleet
 from gpuplanner.decision.quota_and_placement_comparison import (
     compare_placements,
     compare_stated_rules,

@@ -17,10 +17,10 @@ import numpy as np
 
 from gpuplanner.core.errors import MissingDependencyError, ScenarioError
 from gpuplanner.core.scenario import SearchLimits
+from gpuplanner.planner.alternating_layout_plans import solve_calendar
 from gpuplanner.planner.dynamic_program import solve_dynamic_program
 from gpuplanner.planner.fleet_limits_and_prices import is_count
 from gpuplanner.planner.interval_milp import WindowBound, bound_without_solver, solve_relaxation, solve_window_bounds
-from gpuplanner.planner.layout_calendar import solve_calendar
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.linear_programs_and_search_limits import SearchEffort, relative_gap
 from gpuplanner.planner.numbered_gpus import count_node_reboots, count_numbered_changes

@@ -14,7 +14,8 @@ from gpuplanner import report as plots
 from gpuplanner.core.output_column_headings import replace_codes_by_text
 from gpuplanner.core.units_and_number_formats import count_text, day_text, money_text, percent_text
 from gpuplanner.cost.cost_over_time import compare_periods
-from gpuplanner.cost.cost_review import (
+from gpuplanner.cost.energy_and_carbon import FOOTPRINT_AMOUNTS
+from gpuplanner.cost.monthly_cost_review import (
     BASIS_PHRASES,
     COST_TABLE_TITLES,
     PAGE_COST_TABLES,
@@ -22,7 +23,6 @@ from gpuplanner.cost.cost_review import (
     price_rows,
     price_text,
 )
-from gpuplanner.cost.energy_and_carbon import FOOTPRINT_AMOUNTS
 from gpuplanner.cost.showback import LIST_PRICE
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.purchase_refresh_and_burst_plans import BurstPlan, HardwareRefresh, PurchasePlan

@@ -23,7 +23,8 @@ from gpuplanner.core.output_column_headings import TEXT_BY_CODE, column_heading,
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_formats import LOCALE_BY_NAME, UNALLOCATED_TEAM, localize_text, period_text
-from gpuplanner.cost.cost_review import (
+from gpuplanner.cost.energy_and_carbon import FOOTPRINT_AMOUNTS
+from gpuplanner.cost.monthly_cost_review import (
     COST_TABLE_TITLES,
     JOB_COST_GROUPS,
     PAGE_COST_TABLES,
@@ -33,7 +34,6 @@ from gpuplanner.cost.cost_review import (
     price_rows,
     price_text,
 )
-from gpuplanner.cost.energy_and_carbon import FOOTPRINT_AMOUNTS
 from gpuplanner.decision.comparison_record import format_wait_target
 from gpuplanner.decision.study import Study
 from gpuplanner.report.first_screen import Links, confidence_rows, next_step_texts

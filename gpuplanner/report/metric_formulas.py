@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, WATTS_PER_KILOWATT, day_text, format_three_digits
-from gpuplanner.cost.cost_review import cost_review
+from gpuplanner.cost.monthly_cost_review import cost_review
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import make_cause_table
 from gpuplanner.decision.study import Study

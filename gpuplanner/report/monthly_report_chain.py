@@ -40,7 +40,7 @@ from gpuplanner.decision.study_pipeline import evaluate
 from gpuplanner.report import html_page as page
 from gpuplanner.report.number_formats_and_glossary import escape_html
 from gpuplanner.report.policy_and_team_sections import write_scorecards
-from gpuplanner.report.report_mail_chat_and_pdf import render_mail
+from gpuplanner.report.report_messages_and_pdf import render_mail
 from gpuplanner.report.report_rendering import write_report
 from gpuplanner.sizing.request_lines_and_gpu_sharing import REQUEST_FORM_BY_ACTUATOR
 from gpuplanner.usage.installed_capacity import describe_node_changes, gpus_of_nodes

@@ -16,7 +16,7 @@ from gpuplanner.core.units_and_number_formats import (
     last_day_text,
     percent_text,
 )
-from gpuplanner.cost.cost_review import cost_review
+from gpuplanner.cost.monthly_cost_review import cost_review
 from gpuplanner.decision.comparison_record import make_wait_curve_table
 from gpuplanner.decision.policy_simulation_and_data_correction import list_data_warnings
 from gpuplanner.decision.quota_and_placement_comparison import RulesComparison
@@ -33,7 +33,7 @@ from gpuplanner.report.policy_and_team_sections import (
     render_policy_section,
     render_team_section,
 )
-from gpuplanner.report.report_mail_chat_and_pdf import find_browser
+from gpuplanner.report.report_messages_and_pdf import find_browser
 
 MAX_CALENDAR_GPUS = 128
 """Largest number of GPUs for which the calendar of layouts shows each GPU."""

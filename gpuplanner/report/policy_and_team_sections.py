@@ -35,8 +35,8 @@ from gpuplanner.decision.comparison_record import (
 )
 from gpuplanner.decision.decision_types import TODAY, Decision, TeamRow
 from gpuplanner.decision.explained_waits import make_cause_table
+from gpuplanner.decision.gpu_model_decisions import format_fleet_decision
 from gpuplanner.decision.policy_comparison import SHORT_NAMES
-from gpuplanner.decision.pool_decisions import format_fleet_decision
 from gpuplanner.decision.quota_and_placement_comparison import RulesComparison
 from gpuplanner.decision.quota_recommendation import QuotaAdvice
 from gpuplanner.decision.team_fairness import Fairness

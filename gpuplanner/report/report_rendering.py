@@ -43,15 +43,15 @@ from gpuplanner.core.serialization import to_json
 from gpuplanner.core.stage_cache_and_data_folders import notebook_folder
 from gpuplanner.core.units_and_number_formats import count_text, localize_text
 from gpuplanner.decision.decision_types import Decision
-from gpuplanner.decision.layout_planning import PlannedProblem
-from gpuplanner.decision.policy_simulation_and_data_correction import list_data_warnings
-from gpuplanner.decision.pool_decisions import (
+from gpuplanner.decision.gpu_model_decisions import (
     ComparedFleet,
     FleetPlans,
     format_fleet_decision,
     make_decision_table,
     plan_fleet,
 )
+from gpuplanner.decision.layout_planning import PlannedProblem
+from gpuplanner.decision.policy_simulation_and_data_correction import list_data_warnings
 from gpuplanner.decision.savings_track_record import (
     add_month,
     read_ledger,
@@ -74,7 +74,7 @@ from gpuplanner.report.first_screen import describe_fleet, list_badges, render_w
 from gpuplanner.report.focus_files_and_workbooks import study_notes, write_study_workbook
 from gpuplanner.report.html_page import FRAGMENT_MIME_TYPE, HtmlSection, paragraph, render_page, split_appendix
 from gpuplanner.report.monthly_sections import PDF_FILE, describe_period, list_downloads
-from gpuplanner.report.report_mail_chat_and_pdf import (
+from gpuplanner.report.report_messages_and_pdf import (
     find_browser,
     print_pdf,
     render_markdown,

@@ -101,7 +101,7 @@ class SpeedLaw:
         slower = np.maximum(np.asarray(speed, dtype=np.float64) ** -self.sharpness - 1, 0.0)
         return self._log_boundness(slower / self._excess(limit))
 
-    def from_batches(
+    def boundness_from_batch_times(
         self, batch: npt.ArrayLike, step_s: npt.ArrayLike, other_batch: npt.ArrayLike, other_step_s: npt.ArrayLike
     ) -> Floats:
         """Return the log boundness at one batch size, from the step times of two batch sizes on the full GPU.
@@ -117,7 +117,7 @@ class SpeedLaw:
         --------
         >>> law = SpeedLaw((0.5, 1.0), (0.5, 1.0), 1.0)
         >>> host_s, gpu_s_per_item = 0.02, 0.01
-        >>> u = law.from_batches(4, host_s + 4 * gpu_s_per_item, 8, host_s + 8 * gpu_s_per_item)
+        >>> u = law.boundness_from_batch_times(4, host_s + 4 * gpu_s_per_item, 8, host_s + 8 * gpu_s_per_item)
         >>> float(np.exp(u).round(6))  # the GPU needs 0.04 s where the host needs 0.02 s
         2.0
         """
@@ -243,7 +243,7 @@ def estimate_log_boundness(fitted_speed: FittedSpeedLaw, facts: pl.DataFrame) ->
     with np.errstate(invalid="ignore"):
         second = law.from_speed(numbers["measured_speed"], law.limit(numbers["measured_fraction"]))
         measures = ("batch", "step_s", "other_batch", "other_step_s")
-        batches = law.from_batches(*(numbers[name] for name in measures))
+        batches = law.boundness_from_batch_times(*(numbers[name] for name in measures))
     inference = (facts["kind"].cast(pl.String) == "inference").fill_null(False).to_numpy()
     estimates = {
         "second profile": second,

@@ -154,14 +154,14 @@ class SpeedModel:
         facts = _add_measured_fraction(table, model)
         facts = facts.with_columns(estimate_log_boundness(self.fitted, facts))
         rows = _pair_with_fitting_profiles(facts, make_profile_table(model))
-        parts = self._add_interval(self._add_speed(rows.filter(pl.col("fraction") < 1), model), coverage)
+        parts = self._add_interval(self._add_predicted_speed(rows.filter(pl.col("fraction") < 1), model), coverage)
         whole = rows.filter(pl.col("fraction") == 1).with_columns(
             speed=1.0, speed_low="full", speed_high=1.0, evidence=pl.lit("full GPU")
         )
         table = pl.concat([parts, whole], how="diagonal")
         return table.sort("job", "rank").select(SPEED_PREDICTION_COLUMNS)
 
-    def _add_speed(self, rows: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
+    def _add_predicted_speed(self, rows: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
         """Add limit and speed, and the calibration group of each profile."""
         limit = self.fitted.law.limit(rows["fraction"].to_numpy())
         speed = self.fitted.law.speed(rows["log_boundness"].to_numpy(), limit)

@@ -328,7 +328,7 @@ def _make_sharing_row(part: pl.DataFrame) -> tuple[object, ...]:
     """Make the row of one class on one GPU model."""
     job_class, name, several = part["job_class"][0], part["board"][0], part["several"][0]
     measured = part.drop_nulls(["memory_peak_gib", "sm_activity"])
-    memory, busy = (_covering_value(measured[column]) for column in ("memory_peak_gib", "sm_activity"))
+    memory, busy = (_find_covering_quantile(measured[column]) for column in ("memory_peak_gib", "sm_activity"))
     users = part["user"].fill_null(part["tenant"]).n_unique()
     gpu_model = None if name is None else _load_gpu_model(name)
     mode, profile, together, why = _choose_sharing(part, measured, gpu_model, users, memory, busy)
@@ -394,7 +394,7 @@ def _load_gpu_model(word: str | None) -> GpuModel | None:
         return None
 
 
-def _covering_value(values: pl.Series) -> float | None:
+def _find_covering_quantile(values: pl.Series) -> float | None:
     """Return the value that covers most of the jobs; None without values."""
     return None if not len(values) else float(values.sort()[math.ceil(COVERED_FRACTION * len(values)) - 1])
 

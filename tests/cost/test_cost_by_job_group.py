@@ -12,7 +12,7 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Inventory
-from gpuplanner.cost.cost_review import JOB_COST_GROUPS, CostReview, cost_review
+from gpuplanner.cost.monthly_cost_review import JOB_COST_GROUPS, CostReview, cost_review
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
 

@@ -16,8 +16,8 @@ from gpuplanner.cli.application import main
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.decision_text import make_empty_decision
+from gpuplanner.decision.gpu_model_decisions import fill_models_in_turn, find_flexible_demand, plan_fleet
 from gpuplanner.decision.layout_planning import make_plan_problem, plan_problem_for, plan_view
-from gpuplanner.decision.pool_decisions import fill_models_in_turn, find_flexible_demand, plan_fleet
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW, fleet_forecast
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.planner.fleet_plans_and_comparisons import verify_fleet

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.decision.pool_decisions import (
+from gpuplanner.decision.gpu_model_decisions import (
     FlexibleDemand,
     Substitute,
     apply_transfers,

@@ -6,7 +6,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import compare_policies
-from gpuplanner.decision.pool_decisions import ComparedFleet
+from gpuplanner.decision.gpu_model_decisions import ComparedFleet
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.notebook.dataset_and_quota_panels import ALL_GPU_MODELS
 from gpuplanner.notebook.study_views import decide

@@ -12,7 +12,7 @@ import gpuplanner as gp
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_formats import money_text
-from gpuplanner.cost.cost_review import cost_review
+from gpuplanner.cost.monthly_cost_review import cost_review
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, observed_months
 from gpuplanner.notebook.section_panels import FAULT_BORDER
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.layout_calendar import solve_calendar
+from gpuplanner.planner.alternating_layout_plans import solve_calendar
 from gpuplanner.planner.linear_programs_and_search_limits import SearchEffort
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import PlanProblem

@@ -16,7 +16,7 @@ import pytest
 
 from gpuplanner.cli.forecast_and_cost_commands import COST_BREAKDOWNS
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.cost.cost_review import COST_TABLE_TITLES, cost_review
+from gpuplanner.cost.monthly_cost_review import COST_TABLE_TITLES, cost_review
 from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.decision_types import WeeklyGrowth
 from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_purchase

@@ -13,7 +13,7 @@ import pytest
 
 from gpuplanner import report as plots
 from gpuplanner.report import html_page as page
-from gpuplanner.report.report_mail_chat_and_pdf import print_pdf
+from gpuplanner.report.report_messages_and_pdf import print_pdf
 
 BROWSER = shutil.which("chromium")
 OPTIONS = [

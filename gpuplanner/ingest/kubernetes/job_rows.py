@@ -383,7 +383,7 @@ class _JobRowBuilder:
             if share is not None and name in gpu_memory_resources() and requester.start:
                 if not has_own_node:
                     _add_to_requests(self.uncertain.on_missing_nodes, requester, name, share)
-                elif not self._is_memory_stated(name, nodes):
+                elif not self._do_nodes_state_memory(name, nodes):
                     _add_to_requests(self.uncertain.by_catalogue, requester, name, share)
             if share is None and name != MEMORY_BESIDE_CORES_KEY:
                 request = f"{NAME_BY_REQUEST_KEY.get(name, name)} on {model or 'a GPU model that no node names'}"
@@ -438,7 +438,7 @@ class _JobRowBuilder:
         size = sizes[0] if len(set(sizes)) == 1 else None
         return None if size is None else Fraction(size)
 
-    def _is_memory_stated(self, name: str, nodes: Sequence[Node]) -> bool:
+    def _do_nodes_state_memory(self, name: str, nodes: Sequence[Node]) -> bool:
         """Whether all nodes themselves, not just the catalogue, state their GPU memory, for a memory resource."""
         gpu_nodes = [node for node in nodes or self.dump.nodes.values() if node.gpus != 0]
         return all(node.is_memory_stated or name in node.memory_units for node in gpu_nodes)

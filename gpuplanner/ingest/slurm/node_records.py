@@ -479,7 +479,7 @@ def read_inventory_rows(paths: Sequence[str | Path], boards: Mapping[str, str] |
         "the same node again": ~pl.col("node").is_first_distinct(),
         "not a whole number of GPUs": pl.col("gpus") != pl.col("gpus").floor(),
     }
-    rows = _parse_service_dates(_check_layouts(rows.with_columns(missing_columns))).reject(faults)
+    rows = _parse_service_dates(_parse_mig_layouts(rows.with_columns(missing_columns))).reject(faults)
     return require_faultless(rows, ", ".join(str(path) for path in paths), "one whole row per node")
 
 
@@ -489,7 +489,7 @@ def detect_node_columns(lines: Sequence[str]) -> dict[str, Field] | None:
     return next((columns for columns in NODE_LIST_CSV_FORMS if set(list(columns)[:2]) <= header), None)
 
 
-def _check_layouts(rows: Rows) -> Rows:
+def _parse_mig_layouts(rows: Rows) -> Rows:
     """Parse MIG mode into a boolean, and reject rows with unreadable MIG layouts or shares per GPU."""
     has_instances = map_unique_texts(rows.good["layouts"], lambda text: _count_layouts(text)[0], pl.Int64) > 0
     listed_gpus = map_unique_texts(rows.good["layouts"], lambda text: _count_layouts(text)[1], pl.Int64)

@@ -340,7 +340,11 @@ GPU_MODEL_LABELS = ("modelname", "card_series", "gpu_type", "name")
 
 JOB_ID_LABELS = ("hpc_job", "slurmjobid", "job_id", "jobid")
 """Prometheus labels with the job id: of DCGM's job mapping, slurm-job-exporter, AMD's exporter, jobstats."""
-POD_NAME_LABELS = (("exported_namespace", "exported_pod"), ("namespace", "pod"), ("pod_namespace", "pod_name"))
+POD_NAMESPACE_AND_NAME_LABELS = (
+    ("exported_namespace", "exported_pod"),
+    ("namespace", "pod"),
+    ("pod_namespace", "pod_name"),
+)
 """``exported_`` is what Prometheus makes of the workload's labels unless it honours labels: ``pod`` is then the
 exporter's own [1]_. ``pod_name`` is the older name.
 
@@ -450,7 +454,7 @@ def _find_label_job(labels: Mapping[str, str]) -> str | None:
     job = next((labels[name] for name in JOB_ID_LABELS if labels.get(name)), None)
     if job is not None:
         return job
-    for namespace, pod in POD_NAME_LABELS:
+    for namespace, pod in POD_NAMESPACE_AND_NAME_LABELS:
         if labels.get(pod) and not EXPORTER_POD_PATTERN.search(labels[pod]):
             return f"{labels[namespace]}/{labels[pod]}" if labels.get(namespace) else labels[pod]
     return None

@@ -267,7 +267,7 @@ def _add_time_node_gpu(
 SMI_APPS_SOURCE = "smi-apps"
 """Name of the source ``nvidia-smi --query-compute-apps`` in messages and provenance."""
 
-PROCESS_METRIC = Metric("memory_used", "MiB")
+PROCESS_MEMORY_METRIC = Metric("memory_used", "MiB")
 """Metric of the GPU memory that a process uses."""
 APPS_FIELDS = ("timestamp", "gpu_uuid", "pid", "process_name", "used_gpu_memory [MiB]")
 """Columns of ``--query-compute-apps`` in their order."""
@@ -289,7 +289,9 @@ def read_smi_apps(paths: Sequence[str | Path], options: TelemetryOptions) -> Dat
         raise TraceFormatError(SMI_APPS_SOURCE, "processes of one GPU", got, "Split the list by gpu_uuid.")
     rows = parse_times(rows, "timestamp", options.tz, SMI_APPS_SOURCE)
     number = pl.col("pid").cast(pl.Int64, strict=False)
-    rows = read_wide_values(rows.reject({"pid: not a number": number.is_null()}), {APPS_FIELDS[-1]: PROCESS_METRIC})
+    rows = read_wide_values(
+        rows.reject({"pid: not a number": number.is_null()}), {APPS_FIELDS[-1]: PROCESS_MEMORY_METRIC}
+    )
     good = rows.good.with_columns(gpu=pl.lit(options.gpu, pl.Int32), node=node_by_file(rows, options))
     process_columns = {"pid": number, "kind": pl.lit("C"), "command": pl.col("process_name")}
     process_rows = good.select("time", "node", "gpu", **process_columns, memory_gib="memory_used")

@@ -20,7 +20,7 @@ from gpuplanner.core.schemas import TABLES, Jobs
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.source_registry import BILL_SOURCES, PUBLIC_SOURCES, detect_source, read
+from gpuplanner.ingest.source_registry import CLOUD_BILL_SOURCES, PUBLIC_SOURCES, detect_source, read
 from tests.examples import examples
 
 HELIOS = """\
@@ -310,5 +310,5 @@ def test_every_public_source_and_every_bill_has_a_case():
     # Among the first readers in test_reading; two files, in test_lists; with the readers of Slurm;
     # bills of two clouds in files of their own.
     elsewhere = {"itp", "openb", "miso", "supercloud", "azure", "gcp"}
-    told = {source.name for source in (*PUBLIC_SOURCES, *BILL_SOURCES)}
+    told = {source.name for source in (*PUBLIC_SOURCES, *CLOUD_BILL_SOURCES)}
     assert {case.source for case in CASES.values()} | elsewhere == told | {"nodes"}

@@ -49,7 +49,7 @@ def test_boundness_is_found_from_two_batch_sizes(q, host_s, per_item_s, batch, o
     law = of(q)
     true = np.clip(np.log(batch * per_item_s / host_s), -MAX_LOG_BOUNDNESS, MAX_LOG_BOUNDNESS)
     for one, two in ((batch, other), (other, batch)):
-        found = law.from_batches(one, step_s(one), two, step_s(two))
+        found = law.boundness_from_batch_times(one, step_s(one), two, step_s(two))
         expected = (
             true
             if one == batch
@@ -81,4 +81,4 @@ def test_noise_that_no_law_allows_ends_at_the_bounds():
     law = of(4.0)
     assert law.from_speed(1.08, 0.3) == -MAX_LOG_BOUNDNESS
     assert law.from_speed(0.1, 0.3) == MAX_LOG_BOUNDNESS
-    assert law.from_batches(8, 0.02, 64, 0.019) == -MAX_LOG_BOUNDNESS
+    assert law.boundness_from_batch_times(8, 0.02, 64, 0.019) == -MAX_LOG_BOUNDNESS

@@ -166,15 +166,15 @@ def _propose_slot_groups(arrays: PlanArrays, size: int) -> Iterator[Counts]:
         position = np.floor(slots * hours % period_h / hours + RELATIVE_COST_TOLERANCE).astype(np.int64)
         if position.max() < len(load) - 1:
             mean_load = np.bincount(position, weights=load) / np.bincount(position).clip(1)
-            yield _split_into_levels(mean_load[position], size)
-    yield _split_into_levels(load, size)
+            yield _split_into_load_levels(mean_load[position], size)
+    yield _split_into_load_levels(load, size)
 
 
-def _split_into_levels(load: Floats, size: int) -> Counts:
+def _split_into_load_levels(load: Floats, n_levels: int) -> Counts:
     """Return the level of each interval: levels of equal width between least and highest load."""
     spread = float(np.ptp(load))
     shares = (load - load.min()) / spread if spread else np.zeros(len(load))
-    return np.floor(size * shares).astype(np.int64).clip(0, size - 1)
+    return np.floor(n_levels * shares).astype(np.int64).clip(0, n_levels - 1)
 
 
 @dataclass(frozen=True, eq=False)
