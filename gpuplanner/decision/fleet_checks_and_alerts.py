@@ -215,8 +215,10 @@ class _CheckedRecord:
             return ""
         end = self.record_end + timedelta(days=days)
         begun = [project for project in self.coming_projects if project_span(project, self.scenario.tz)[0] < end]
+        if not begun:
+            return ""
         gpus = sum(project.chance * project.concurrent_gpus for project in begun)
-        return f" {count_text(len(begun), 'announced project')} that begins by then: {gpus:,.1f} GPUs on average."
+        return f" Beginning by then: {count_text(len(begun), 'announced project')}, {gpus:,.1f} GPUs on average."
 
     @property
     def load_factors(self) -> NDArray[np.float64]:
