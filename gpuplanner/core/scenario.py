@@ -33,7 +33,7 @@ from gpuplanner.core.units_and_number_formats import LOCALE_BY_NAME, SECONDS_PER
 
 PRICE_GROUP = "prices"
 """Group of scenario fields that change costs only, so that simulations need not run again."""
-FILE_PATH_FIELDS = ("projects", "price_book", "carbon_file", "quotas", "quotas_to_try")
+FILE_PATH_FIELDS = ("projects", "services", "price_book", "carbon_file", "quotas", "quotas_to_try")
 """Scenario fields that name files, relative to the folder of the scenario file."""
 FIELD_BY_OLD_NAME = {
     "wait_minutes": "max_added_wait_minutes", "wait_quantile": "wait_percentile", "path": "actuator",
@@ -348,6 +348,10 @@ class Scenario:
     projects: str | None = setting(
         "outlook", None, "File of announced projects and holidays, ``projects.yaml``.", NOT_EMPTY_RULE,
         none="no announced projects"
+    )  # fmt: skip
+    services: str | None = setting(
+        "outlook", None, "File of inference services beside the jobs, ``services.yaml``: model, team and targets.",
+        NOT_EMPTY_RULE, none="no inference services"
     )  # fmt: skip
 
     check_days: int = setting(
