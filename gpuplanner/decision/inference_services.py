@@ -182,9 +182,8 @@ class PlannedService:
     def hours(self) -> pl.DataFrame:
         """Hours of the trace as :attr:`ReplicaSchedule.hours`, with ``time`` and ``service`` before them."""
         time = pl.lit(self.begin) + pl.duration(hours=pl.col("hour"))
-        return self.schedule.hours.select(
-            time=time, service=pl.lit(self.service.name), columns=pl.all().exclude("hour")
-        )
+        named = self.schedule.hours.with_columns(time=time, service=pl.lit(self.service.name))
+        return named.select("time", "service", pl.exclude("time", "service", "hour"))
 
 
 def slots_of_hours(begin: datetime, n_hours: int, n_slots: int, zone: str) -> Ints:
