@@ -223,4 +223,4 @@ def describe_service_costs(lines: pl.DataFrame) -> str:
         f"{reason} {percent_text(float(amount / cost) if cost else 0.0)}" for reason, amount in by_reason.iter_rows()
     )
     hours = float(lines["gpu_hours"].sum())
-    return f"{money_text(cost, currency)} for {hours:,.1f} GPU-hours of the trace: {parts}."
+    return f"{money_text(cost, currency)} {currency} for {hours:,.1f} GPU-hours of the trace: {parts}."

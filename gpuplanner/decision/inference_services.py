@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ SERVICE_KEYS = (
 """Keys of a service in ``services.yaml``."""
 DEFAULT_STARTUP_S = 300.0
 """Default time from the start of a replica until it is ready: image, weights and warm-up. [s]"""
+MAX_SCHEDULED_DEVICES = 3
+"""Devices of a service for which a schedule of all hours is compared."""
 REQUESTS_TABLE = "requests"
 """Table of a dataset with one row a request."""
 
@@ -274,7 +276,7 @@ def plan_service(
         quantization=service.precision, ttft_s=service.ttft_s, itl_s=service.itl_s, rate=1.0,
         boards={str(gpu_name): fleet.node_size},
     ))  # fmt: skip
-    best: tuple[float, float, ServingDevice, ReplicaStepTimes] | None = None
+    candidates: list[tuple[float, float, ServingDevice, ReplicaStepTimes]] = []
     reasons = []
     for device in iterate_serving_devices(model, gpu_specs[0][0], fleet.node_size):
         if not _is_allowed(service, device, cut=fleet.cut_gpus > 0):
@@ -288,21 +290,30 @@ def plan_service(
             alone = f"{1e3 * ttft_s:,.0f} ms to the first token (p99) and {1e3 * itl_s:,.1f} ms a token (p95)"
             reasons.append(f"{device.words}: {alone} where each request runs alone")
             continue
-        # Of devices that need as many GPUs, the smallest replica follows the demand best.
         unit = device.gpus / device.instances
         gpus = find_fewest_replicas(step_times, busiest, service.targets) * unit
-        if best is None or (gpus, unit) < best[:2]:
-            best = gpus, unit, device, step_times
-    if best is None:
+        candidates.append((gpus, unit, device, step_times))
+    if not candidates:
         targets = f"first tokens within {1e3 * service.ttft_s:,.0f} ms and {1e3 * service.itl_s:,.0f} ms a token"
         todo = "Relax the target that is named, or name another GPU model or precision."
         raise InfeasiblePlanError(f"service {service.name}, {model.name}", targets, "; ".join(reasons), todo)
-    *_, device, step_times = best
-    n_slots = HOURS_OF_WEEK if n_hours >= HOURS_OF_WEEK else HOURS_OF_DAY
-    schedule = plan_replicas(
-        step_times, stream, service.targets, slots_of_hours(begin, n_hours, n_slots, scenario.tz), n_slots,
-        quantile=scenario.quantile, startup_s=service.startup_s, floor=service.min_replicas,
+    n_slots = HOURS_OF_WEEK if n_hours > HOURS_OF_WEEK - HOURS_OF_DAY else HOURS_OF_DAY
+    plan = partial(
+        plan_replicas, requests=stream, targets=service.targets,
+        slots=slots_of_hours(begin, n_hours, n_slots, scenario.tz), n_slots=n_slots, quantile=scenario.quantile,
+        startup_s=service.startup_s, floor=service.min_replicas,
     )  # fmt: skip
+    # Of the devices with the fewest GPUs in the busiest hour, the one with the fewest GPU-hours follows demand best.
+    candidates = sorted(candidates, key=lambda candidate: candidate[:2])[:MAX_SCHEDULED_DEVICES]
+    schedules = [plan(step_times) for *_, step_times in candidates]
+    gpu_hours = [
+        unit * schedule.compare_replica_hours()["planned"]
+        for (_, unit, *_), schedule in zip(candidates, schedules, strict=True)
+    ]
+    chosen = int(np.argmin(gpu_hours))
+    schedule, (*_, device, step_times) = schedules[chosen], candidates[chosen]
+    # The length of the context was given above only to find the memory of a sequence.
+    assumed = [text for text in assumed if not text.startswith(("context", "seq"))]
     assumed += _list_assumptions(service, schedule, requests)
     return PlannedService(service, device, step_times, schedule, requests, begin, tuple(assumed))
 
@@ -325,7 +336,7 @@ def _list_assumptions(service: InferenceService, schedule: ReplicaSchedule, requ
             f"{unseen} of {len(schedule.by_slot)} {every} are not in the trace: planned with the most replicas"
         )
     elif len(schedule.by_slot) == HOURS_OF_DAY:
-        notes.append("the trace is shorter than a week: all days are taken to be alike")
+        notes.append("the trace is shorter than six days: all days are taken to be alike")
     empty = requests.filter(pl.col("generated_tokens") < 1).height
     if empty:
         notes.append(f"{empty:,} requests have no answer tokens: they count with one")

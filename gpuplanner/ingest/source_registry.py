@@ -50,7 +50,9 @@ DESCRIPTION_BY_SOURCE = {
     "spot": "Alibaba spot GPU cluster, 2026: job list or node list (CSV)",
     "simulator": "job list of a simulator: job_id, submit_time, duration, num_gpus in seconds (CSV)",
     "miso": "MISO experiment, 2022: arrivals and run times of its jobs (two JSON files)",
-    "azure-llm": "Azure LLM inference requests, 2023 (CSV; needs tz)",
+    "azure-llm": "Azure LLM inference requests, 2023 (CSV; needs tz) and 2024",
+    "burstgpt": "BurstGPT requests to ChatGPT and GPT-4, 2023 (CSV)",
+    "requests": "requests to models with their tokens (CSV: time, model, team, prompt_tokens, generated_tokens)",
     "supercloud": "MIT Supercloud Slurm accounting table with integer resources, 2021 (CSV)",
     "focus": "bill in FOCUS 1.0, 1.1 or 1.2 (CSV or Parquet, or a folder of parts)",
     "cur": "AWS Cost and Usage Report, legacy or 2.0 (CSV or Parquet, or a folder of parts)",
@@ -140,9 +142,9 @@ PUBLIC_SOURCES = (
             "arrivals and run times", "public.philly_miso_pai_supercloud_traces:read_miso", ORIGIN_OPTION_NAMES
         ),
     ),
-    _define(
-        "azure-llm", _make_joint_form("requests", "public.usage_and_request_series:read_azure_llm", TZ_OPTION_NAMES)
-    ),
+    _define("azure-llm", _make_joint_form("requests", "public.request_traces:read_azure_llm", TZ_OPTION_NAMES)),
+    _define("burstgpt", _make_joint_form("requests", "public.request_traces:read_burstgpt", ORIGIN_OPTION_NAMES)),
+    _define("requests", _make_joint_form("requests", "public.request_traces:read_requests")),
     _define("supercloud", SourceForm("job table", "public.philly_miso_pai_supercloud_traces:read_supercloud")),
 )
 """Sources that are public traces, such as Philly."""

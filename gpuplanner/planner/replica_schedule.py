@@ -58,7 +58,7 @@ class ReplicaSchedule:
     by_slot : array of int, shape (n_slots,)
         Planned replicas by hour of the week or of the day.
     seen_slots : array of bool, shape (n_slots,)
-        Slots of which the trace has an hour; others have the most of those.
+        Slots of which the trace has an hour.
     startup_s : float
         Time from the start of a replica until it is ready. [s]
     floor : int
@@ -207,7 +207,7 @@ def plan_replicas(
 
     For each hour of the trace, the fewest replicas that meet the targets with its requests are found by simulation. A
     slot is planned with the quantile of these numbers over its hours. Slots that the trace has no hour of are planned
-    with the most replicas of any.
+    with the most replicas at this hour of other days, or else with the most of any.
 
     Parameters
     ----------
@@ -248,7 +248,9 @@ def plan_replicas(
     for slot in np.unique(slots):
         by_slot[slot] = math.ceil(float(np.quantile(needed[slots == slot], quantile, method="higher")))
         seen[slot] = True
-    by_slot[~seen] = by_slot.max()
+    for slot in np.flatnonzero(~seen):
+        alike = seen & (np.arange(n_slots) % HOURS_OF_DAY == slot % HOURS_OF_DAY)
+        by_slot[slot] = by_slot[alike if alike.any() else seen].max()
     by_slot = np.maximum(by_slot, floor)
     planned = by_slot[slots]
     times, delay_s = simulate_schedule(step_times, requests, planned, startup_s)

@@ -56,14 +56,16 @@ def plot_replicas(hours: pl.DataFrame) -> ChartType:
     last = hours.tail(1).with_columns(pl.col("time").dt.offset_by("1h"))
     rows = pl.concat([hours, last]).unpivot(["planned", "needed"], index="time", variable_name="kind", value_name="n")
     rows = rows.with_columns(pl.col("kind").replace_strict(labels))
-    colours = {PLANNED_LABEL: theme.BLUE, NEEDED_LABEL: theme.VERMILION}
+    colours = {PLANNED_LABEL: theme.SKY, NEEDED_LABEL: theme.VERMILION}
     chart: alt.Chart = (
         make_chart(rows)
-        .mark_line(interpolate="step-after", strokeWidth=2)
+        .mark_line(interpolate="step-after")
         .encode(
             x=alt.X("time:T", title="hour (UTC)", scale=alt.Scale(type="utc")),
             y=alt.Y("n:Q", title="replicas", scale=alt.Scale(zero=True), axis=alt.Axis(tickMinStep=1)),
             color=alt.Color("kind:N", title=None, scale=theme.colour_scale(colours, list(colours))),
+            # The planned line is broad, so that it shows below an equal one.
+            strokeWidth=alt.StrokeWidth("kind:N", legend=None, scale=alt.Scale(domain=list(colours), range=[6, 1.5])),
             tooltip=make_tooltips(kind="replicas", n=("replicas", ",d")),
         )
     )
