@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -17,7 +17,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
 from gpuplanner.core.serialization import make_file_error, read_list, read_number, read_yaml, require_keys
 from gpuplanner.core.stage_cache_and_data_folders import stage
-from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, percent_text
 from gpuplanner.decision.explained_waits import ExplainedWaits, append_requests
 from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.sharing_rules import refuse_duplicates
@@ -36,10 +36,21 @@ from gpuplanner.planner.replica_schedule import (
 )
 from gpuplanner.simulator.simulation_inputs import NodeRequests
 from gpuplanner.simulator.simulation_state import Ints
-from gpuplanner.sizing.job_plans import SizingRequest, resolve_request
+from gpuplanner.sizing.job_plans import CACHE_BYTES_BY_NUMBER_FORMAT, SizingRequest, resolve_request
 from gpuplanner.sizing.llm_service_plans import DEFAULT_ITL_S, DEFAULT_TTFT_S, make_replica_step_times
 from gpuplanner.sizing.mig_slices import ServingDevice, iterate_serving_devices
+from gpuplanner.sizing.model_architecture import Architecture
 from gpuplanner.sizing.replica_queue import ReplicaStepTimes, RequestStream
+from gpuplanner.sizing.serving_calibration import SpeedCalibration, calibrate_serving_speed
+from gpuplanner.sizing.serving_speed import (
+    EngineLayout,
+    EngineLoad,
+    ServingWork,
+    compute_serving_work,
+    count_sequences_in_memory,
+    make_layout,
+)
+from gpuplanner.sizing.training_throughput import GpuSpec
 from gpuplanner.usage.study_history import History, history
 
 SERVICE_KEYS = (
@@ -51,8 +62,8 @@ DEFAULT_STARTUP_S = 300.0
 """Default time from the start of a replica until it is ready: image, weights and warm-up. [s]"""
 MAX_SCHEDULED_DEVICES = 3
 """Devices of a service for which a schedule of all hours is compared."""
-REQUESTS_TABLE = "requests"
-"""Table of a dataset with one row a request."""
+REQUESTS_TABLE, SERVING_TABLE = "requests", "serving"
+"""Tables of a dataset with one row a request, and with one row a minute and replica."""
 
 
 @dataclass(frozen=True)
@@ -229,24 +240,95 @@ def plan_inference_services(scenario: Scenario) -> tuple[PlannedService, ...]:
         return ()
     job_history = history(scenario)
     services = read_services(scenario.services)
-    table = job_history.trace.tables.get(REQUESTS_TABLE)
-    names = [] if table is None else table["service"].unique().sort().to_list()
+    tables = [
+        table for name in (REQUESTS_TABLE, SERVING_TABLE) if (table := job_history.trace.tables.get(name)) is not None
+    ]
+    names = sorted({name for table in tables for name in table["service"].unique()})
     for service in services:
         if service.requests not in names:
             got = f"requests of {examples(names)}" if names else "no requests in the data"
             todo = "Set requests: to one of these names." if names else "Add a request trace to the files."
             location = f"{Path(scenario.services).name}, line {service.line}, {service.name}"
             raise ScenarioError(location, f"requests of {service.requests!r} in the data", got, todo)
-    assert table is not None
     return tuple(
-        plan_service(scenario, job_history, service, table.filter(pl.col("service") == service.requests).sort("time"))
+        plan_service(scenario, job_history, service, *_find_requests(scenario, job_history, service))
         for service in services
         if service.gpu_model in (None, job_history.fleet.name)
     )
 
 
+def _find_requests(
+    scenario: Scenario, job_history: History, service: InferenceService
+) -> tuple[pl.DataFrame, pl.DataFrame | None]:
+    """Find the requests of a service, and its minutes of serving metrics; without a trace, requests are drawn of them.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Seed.
+    job_history : History
+        Dataset.
+    service : InferenceService
+        The service.
+    """
+    of_service = pl.col("service") == service.requests
+    requests, metrics = (job_history.trace.tables.get(name) for name in (REQUESTS_TABLE, SERVING_TABLE))
+    minutes = None if metrics is None or metrics.filter(of_service).is_empty() else metrics.filter(of_service)
+    if requests is not None and not (rows := requests.filter(of_service).sort("time")).is_empty():
+        return rows, minutes
+    assert minutes is not None
+    return draw_requests(minutes, scenario.seed), minutes
+
+
+def draw_requests(minutes: pl.DataFrame, seed: int) -> pl.DataFrame:
+    """Draw requests from serving metrics: at random instants of each minute, with its mean lengths.
+
+    Parameters
+    ----------
+    minutes : polars.DataFrame
+        Table ``serving`` of one service.
+    seed : int
+        Seed of the instants.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``time``, ``team``, ``prompt_tokens`` and ``generated_tokens``, one row a request.
+
+    Raises
+    ------
+    ScenarioError
+        If the metrics count no requests, or no tokens.
+    """
+    counters = ("requests", "prompt_tokens", "generated_tokens")
+    totals = minutes.group_by("time", "team").agg(pl.col(counters).sum()).sort("time", "team")
+    missing = [name for name in counters if not totals[name].sum()]
+    if missing:
+        name = str(minutes["service"][0])
+        todo = "Query the counters of requests and of tokens too: vllm:.*_total or sglang:.*_total."
+        raise ScenarioError(f"serving metrics of {name}", ", ".join(counters), f"no {examples(missing)}", todo)
+    # A request may end in another minute than its tokens are counted: lengths are those of the hour.
+    hour = pl.col("time").dt.truncate("1h")
+    means = totals.group_by("team", hour=hour).agg(pl.col(counters).sum())
+    rows = totals.with_columns(hour=hour).join(means, on=["team", "hour"], suffix="_of_hour", nulls_equal=True)
+    rows = rows.with_columns(pl.col("requests").round().cast(pl.Int64)).filter(pl.col("requests") > 0)
+    drawn = rows.select(pl.all().repeat_by("requests").explode())
+    offset_us = np.random.default_rng([seed, 59]).integers(0, 60_000_000, drawn.height)
+    lengths = {
+        name: (pl.col(f"{name}_of_hour") / pl.col("requests_of_hour")).round().clip(1).cast(pl.Int64)
+        for name in counters[1:]
+    }
+    return drawn.select(
+        pl.col("time") + pl.duration(microseconds=pl.Series(offset_us)), "team", **lengths
+    ).sort("time")  # fmt: skip
+
+
 def plan_service(
-    scenario: Scenario, job_history: History, service: InferenceService, requests: pl.DataFrame
+    scenario: Scenario,
+    job_history: History,
+    service: InferenceService,
+    requests: pl.DataFrame,
+    minutes: pl.DataFrame | None = None,
 ) -> PlannedService:
     """Choose the device of a service by its busiest hour, and plan its replicas.
 
@@ -260,6 +342,8 @@ def plan_service(
         The service.
     requests : polars.DataFrame
         Its requests, table ``requests``.
+    minutes : polars.DataFrame, optional
+        Its serving metrics, table ``serving``, by which the speed is calibrated.
     """
     fleet = job_history.fleet
     if fleet.name is None and service.gpu_model is None:
@@ -276,12 +360,17 @@ def plan_service(
         quantization=service.precision, ttft_s=service.ttft_s, itl_s=service.itl_s, rate=1.0,
         boards={str(gpu_name): fleet.node_size},
     ))  # fmt: skip
+    devices = [
+        device
+        for device in iterate_serving_devices(model, gpu_specs[0][0], fleet.node_size)
+        if _is_allowed(service, device, cut=fleet.cut_gpus > 0)
+    ]
+    calibration = None if minutes is None else calibrate_service(request, model, devices, minutes)
+    speed = calibration.speed if isinstance(calibration, SpeedCalibration) else None
     candidates: list[tuple[float, float, ServingDevice, ReplicaStepTimes]] = []
     reasons = []
-    for device in iterate_serving_devices(model, gpu_specs[0][0], fleet.node_size):
-        if not _is_allowed(service, device, cut=fleet.cut_gpus > 0):
-            continue
-        step_times = make_replica_step_times(request, model, device)
+    for device in devices:
+        step_times = make_replica_step_times(request, model, device, speed)
         if isinstance(step_times, str):
             reasons.append(f"{device.words}: {step_times}")
             continue
@@ -315,7 +404,60 @@ def plan_service(
     # The length of the context was given above only to find the memory of a sequence.
     assumed = [text for text in assumed if not text.startswith(("context", "seq"))]
     assumed += _list_assumptions(service, schedule, requests)
+    if minutes is not None:
+        assumed += describe_calibration(calibration, devices, drawn="service" not in requests.columns)
     return PlannedService(service, device, step_times, schedule, requests, begin, tuple(assumed))
+
+
+def calibrate_service(
+    request: SizingRequest, model: Architecture, devices: Sequence[ServingDevice], minutes: pl.DataFrame
+) -> SpeedCalibration | str:
+    """Calibrate the serving speed by the minutes of a service, taken to run on the first device that holds it.
+
+    Parameters
+    ----------
+    request : SizingRequest
+        Lengths of prompt and answer, and number formats.
+    model : Architecture
+        The model.
+    devices : sequence of ServingDevice
+        Devices of the service, the smallest first.
+    minutes : polars.DataFrame
+        Table ``serving`` of the service.
+    """
+    load = partial(EngineLoad, float(request.prompt or 1), float(request.answer or 1))
+    cache_bytes = CACHE_BYTES_BY_NUMBER_FORMAT[request.cache_dtype]
+    for device in devices:
+        layout = make_layout(model, request.quantization or "none", device.gpus, cache_bytes=cache_bytes)
+        if count_sequences_in_memory(model, device.gpu_model, layout, load(1)):
+            measured = minutes.select("running", "token_s").drop_nulls()
+            running, token_s = (measured[name].to_numpy().astype(float) for name in measured.columns)
+            work = partial(_make_work, model, device.gpu_model, layout, load)
+            return calibrate_serving_speed(work, running, token_s)
+    return "the model fits none of the devices"
+
+
+def _make_work(
+    model: Architecture, gpu_spec: GpuSpec, layout: EngineLayout, load: Callable[..., EngineLoad], running: np.ndarray
+) -> ServingWork:
+    """Make the work of an engine by running requests."""
+    return compute_serving_work(model, gpu_spec, layout, load(running))
+
+
+def describe_calibration(
+    calibration: SpeedCalibration | str | None, devices: Sequence[ServingDevice], *, drawn: bool
+) -> list[str]:
+    """Describe what serving metrics were used for, as notes."""
+    notes = ["requests: drawn from serving metrics with the mean lengths of each hour"] * drawn
+    if isinstance(calibration, str):
+        notes.append(f"speed: not calibrated, {calibration}")
+    elif calibration is not None:
+        before, after = (percent_text(error) for error in (calibration.error_before, calibration.error_after))
+        notes.append(
+            f"speed: {' and '.join(calibration.fitted)} calibrated by {calibration.points:,} minutes of time per token "
+            f"(median error {before} before, {after} after), measured on {devices[0].words} as the smallest device"
+        )
+    return notes
 
 
 def _is_allowed(service: InferenceService, device: ServingDevice, *, cut: bool) -> bool:

@@ -80,6 +80,7 @@ DESCRIPTION_BY_SOURCE = {
     ),
     "dcgm-csv": "DCGM exporter readings in long form (CSV)",
     "node-csv": "one row per GPU and time with profiling fields, one file per node (CSV)",
+    "serving": "metrics of vLLM and SGLang in answers of Prometheus (JSON)",
     "prometheus": "saved answers of the Prometheus HTTP API (JSON)",
     "dcgmi-dmon": "dcgmi dmon (needs --origin)",
     "smi-transcript": "transcript of nvidia-smi commands with a heading each (its --query-gpu parts)",
@@ -238,6 +239,7 @@ TELEMETRY_READERS = (
         _make_joint_form("log", "telemetry.monitor_logs:read_node_csv", NODE_OPTION_NAMES | TZ_OPTION_NAMES),
         in_blocks=True,
     ),
+    _define("serving", _make_joint_form("answers", "telemetry.serving_metrics:read_serving")),
     _define(
         "prometheus",
         _make_joint_form("answers", "telemetry.prometheus:read_prometheus", NODE_OPTION_NAMES | QUERY_OPTION_NAMES),

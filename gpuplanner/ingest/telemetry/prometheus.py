@@ -114,7 +114,7 @@ def build_from_points(rows: Rows, warnings: Sequence[str], notes: Sequence[str] 
 
 def _unnamed_series_message(one_series: Any, location: str) -> str:  # noqa: ANN401
     """Return the error message for a response without metric names."""
-    labels = _parse_series(one_series)[0] or {}
+    labels = parse_series(one_series)[0] or {}
     todo = (
         "Functions and 'by' take the name away: keep the labels, and give the query, for example --query "
         "'avg_over_time(DCGM_FI_PROF_SM_ACTIVE[5m])'."
@@ -145,7 +145,7 @@ def parse_points(
     query_metric : QueryMetric, optional
         Metric and function of the query.
     """
-    parsed_series = [_parse_series(one_series) for one_series in series]
+    parsed_series = [parse_series(one_series) for one_series in series]
     labels_of = [labels for labels, _ in parsed_series]
     labelled = parse_devices(labels_of, node).with_columns(
         metric=pl.Series([(labels or {}).get("__name__") for labels in labels_of], dtype=pl.String),
@@ -154,7 +154,7 @@ def parse_points(
     series_numbers = [
         series_number for series_number, (_, series_points) in enumerate(parsed_series) for _ in series_points
     ]
-    pairs = [_parse_point(point) for _, series_points in parsed_series for point in series_points]
+    pairs = [parse_point(point) for _, series_points in parsed_series for point in series_points]
     good = labelled[series_numbers].with_columns(
         raw=pl.col("series").str.slice(0, MAX_RAW_SERIES_CHARACTERS),
         file=pl.lit(file_number, pl.UInt32),
@@ -177,7 +177,7 @@ def parse_points(
     )
 
 
-def _parse_point(point: Any) -> tuple[float | None, str | None]:  # noqa: ANN401
+def parse_point(point: Any) -> tuple[float | None, str | None]:  # noqa: ANN401
     """Parse a point of a series to its time [epoch s] and its value as text; None for what is malformed."""
     match point:
         case [int() | float() as time, str() as value] if type(time) is not bool and abs(time) < MAX_EPOCH_S:
@@ -185,7 +185,7 @@ def _parse_point(point: Any) -> tuple[float | None, str | None]:  # noqa: ANN401
     return None, None
 
 
-def _parse_series(one_series: Any) -> tuple[dict[str, str] | None, list[Any]]:  # noqa: ANN401
+def parse_series(one_series: Any) -> tuple[dict[str, str] | None, list[Any]]:  # noqa: ANN401
     """Parse a Prometheus series to its labels, None if malformed, and its points."""
     if not isinstance(one_series, dict):
         return None, [None]
