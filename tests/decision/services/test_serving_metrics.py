@@ -118,7 +118,7 @@ def test_requests_are_drawn_with_the_counted_tokens(tmp_path):
 
 def test_requests_without_tokens_are_refused(tmp_path):
     dataset = read(tmp_path, series("vllm:request_success_total", [0, 30]))
-    with pytest.raises(ScenarioError, match="no prompt_tokens"):
+    with pytest.raises(ScenarioError, match="got no 'prompt_tokens'"):
         draw_requests(dataset.table, seed=1)
 
 
@@ -155,7 +155,7 @@ def test_calibration_on_one_half_of_measured_settings_helps_on_the_other(public_
     keys = ["model_path", "system", "backend", "precision", "tp_size", "isl", "osl"]
     before, after = [], []
     for key, group in table.drop_nulls(["running", "token_s"]).group_by(keys, maintain_order=True):
-        if group["batch_size"].n_unique() < 6:
+        if group["batch_size"].n_unique() < 4:
             continue
         name, system, _, precision, tp, isl, osl = key
         row = {"model": name, "gpu_model": system, "gpus": tp, "precision": precision, "prompt_tokens": isl}
@@ -167,9 +167,9 @@ def test_calibration_on_one_half_of_measured_settings_helps_on_the_other(public_
             return compute_serving_work(model, gpu, layout, EngineLoad(load.prompt, load.answer, many))
 
         half = np.arange(len(running)) % 2 == 0
-        fitted = calibrate_serving_speed(work, np.repeat(running[half], 4), np.repeat(token_s[half], 4))
+        fitted = calibrate_serving_speed(work, np.repeat(running[half], 8), np.repeat(token_s[half], 8))
         assert isinstance(fitted, SpeedCalibration)
         for speed, errors in ((shipped_serving_speed(), before), (fitted.speed, after)):
             errors += np.abs(serving_seconds(work(running[~half]), speed)[0] / token_s[~half] - 1).tolist()
-    assert len(before) > 50
+    assert len(before) >= 40
     assert np.median(after) < np.median(before)
