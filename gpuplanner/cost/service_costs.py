@@ -117,7 +117,8 @@ def tabulate_token_costs(lines: pl.DataFrame, uses: Sequence[ServiceUse]) -> pl.
         ``cost``, ``idle_cost``, ``currency``, and the cost of a million tokens: ``per_million_tokens`` of all,
         ``per_million_prompt_tokens`` and ``per_million_answer_tokens``.
     """
-    tokens = pl.concat([use.tokens.with_columns(service=pl.lit(use.service)) for use in uses])
+    named = (use.tokens.with_columns(service=pl.lit(use.service)) for use in uses)
+    tokens = pl.concat(list(named), how="diagonal_relaxed")
     is_serving = pl.col("reason") == SERVING
     costs = lines.group_by("service", "model", "team", maintain_order=True).agg(
         pl.col("gpu_hours").sum(),
@@ -132,10 +133,11 @@ def tabulate_token_costs(lines: pl.DataFrame, uses: Sequence[ServiceUse]) -> pl.
     )
     cost, prompts, answers = pl.col("cost").cast(pl.Float64), pl.col("prompt_tokens"), pl.col("generated_tokens")
     work = prompts * prompt_h + answers * answer_h
+    has_tokens = prompts + answers > 0
     return table.select(
         "service", "model", "team", "requests", "prompt_tokens", "generated_tokens", "gpu_hours", "cost", "idle_cost",
         "currency",
-        per_million_tokens=1e6 * cost / (prompts + answers),
-        per_million_prompt_tokens=1e6 * cost * prompt_h / work,
-        per_million_answer_tokens=1e6 * cost * answer_h / work,
+        per_million_tokens=pl.when(has_tokens).then(1e6 * cost / (prompts + answers)),
+        per_million_prompt_tokens=pl.when(has_tokens & (work > 0)).then(1e6 * cost * prompt_h / work),
+        per_million_answer_tokens=pl.when(has_tokens & (work > 0)).then(1e6 * cost * answer_h / work),
     )  # fmt: skip

@@ -53,8 +53,8 @@ class ServiceAnswer:
     gpu_hours: float
     peak_gpu_hours: float
     hindsight_gpu_hours: float
-    ttft_p99_ms: float
-    itl_p95_ms: float
+    ttft_p99_ms: float | None
+    itl_p95_ms: float | None
     ttft_target_ms: float
     itl_target_ms: float
     sentence: str
@@ -146,15 +146,21 @@ def _answer_service(planned: PlannedService) -> ServiceAnswer:
     low, high = int(schedule.by_slot.min()), schedule.peak
     replicas = f"{low} to {high} replicas" if low < high else count_text(high, "replica")
     ttft_ms, itl_ms = 1e3 * schedule.ttft_p99_s, 1e3 * schedule.itl_p95_s
+    reached = "latencies are not known"
+    if planned.step_times is not None:
+        reached = (
+            f"first token p99 {ttft_ms:,.0f} ms (target {1e3 * service.ttft_s:,.0f}), time per token p95 "
+            f"{itl_ms:,.1f} ms (target {1e3 * service.itl_s:,.0f})"
+        )
     text = (
-        f"{service.name} ({service.model}): {replicas} on {planned.device.words}; first token p99 {ttft_ms:,.0f} ms "
-        f"(target {1e3 * service.ttft_s:,.0f}), time per token p95 {itl_ms:,.1f} ms (target "
-        f"{1e3 * service.itl_s:,.0f}). The schedule takes {percent_text(hours['planned'] / hours['peak all day'])} of "
+        f"{service.name} ({service.model}): {replicas} on {planned.device.words}; {reached}. "
+        f"The schedule takes {percent_text(hours['planned'] / hours['peak all day'])} of "
         f"the GPU-hours of the peak all day; the fewest replicas of each hour, in hindsight, take "
         f"{percent_text(hours['hindsight'] / hours['peak all day'])}."
     )
+    latencies = (None, None) if planned.step_times is None else (ttft_ms, itl_ms)
     return ServiceAnswer(
-        service.name, service.model, service.team, planned.device.words, low, high, *hours.values(), ttft_ms, itl_ms,
+        service.name, service.model, service.team, planned.device.words, low, high, *hours.values(), *latencies,
         1e3 * service.ttft_s, 1e3 * service.itl_s, text, describe_zero_hours(planned), planned.assumptions,
     )  # fmt: skip
 
@@ -182,6 +188,14 @@ def measure_service_use(scenario: Scenario) -> list[ServiceUse]:
     for planned in plan_inference_services(scenario):
         service, requests = planned.service, planned.requests
         team = pl.lit(service.team) if "team" not in requests.columns else pl.col("team").fill_null(service.team)
+        if planned.step_times is None:
+            counted = int(planned.schedule.hours["requests"].sum())
+            tokens = pl.DataFrame(
+                {"team": [service.team], "requests": counted, "prompt_tokens": 0, "generated_tokens": 0}
+            )
+            hours = planned.schedule.split_replica_hours()
+            uses.append(ServiceUse(service.name, service.model, planned.gpus_per_replica, 0.0, hours, tokens))
+            continue
         tokens = requests.group_by(team=team.cast(pl.String)).agg(
             requests=pl.len(), prompt_tokens=pl.col("prompt_tokens").sum(),
             generated_tokens=pl.col("generated_tokens").sum(),
@@ -205,7 +219,7 @@ def tabulate_services(scenario: Scenario) -> dict[str, pl.DataFrame]:
     planned_services = plan_inference_services(scenario)
     if not planned_services:
         return {}
-    tables = {"service_hours": pl.concat([planned.hours for planned in planned_services])}
+    tables = {"service_hours": pl.concat([planned.hours for planned in planned_services], how="diagonal_relaxed")}
     price = find_price(scenario, history(scenario).fleet)
     if price is None:
         return tables

@@ -32,6 +32,7 @@ from gpuplanner.planner.replica_schedule import (
     find_fewest_replicas,
     list_replica_holds,
     plan_replicas,
+    plan_replicas_by_activity,
     run_each_alone,
 )
 from gpuplanner.simulator.simulation_inputs import NodeRequests
@@ -50,20 +51,20 @@ from gpuplanner.sizing.serving_speed import (
     count_sequences_in_memory,
     make_layout,
 )
-from gpuplanner.sizing.training_throughput import GpuSpec
+from gpuplanner.sizing.training_throughput import GpuSpec, find_gpu_spec
 from gpuplanner.usage.study_history import History, history
 
 SERVICE_KEYS = (
     "name", "model", "requests", "team", "gpu_model", "profile", "gpus", "precision", "ttft_ms", "itl_ms", "startup_s",
-    "min_replicas",
+    "min_replicas", "busy_share",
 )  # fmt: skip
 """Keys of a service in ``services.yaml``."""
 DEFAULT_STARTUP_S = 300.0
 """Default time from the start of a replica until it is ready: image, weights and warm-up. [s]"""
 MAX_SCHEDULED_DEVICES = 3
 """Devices of a service for which a schedule of all hours is compared."""
-REQUESTS_TABLE, SERVING_TABLE = "requests", "serving"
-"""Tables of a dataset with one row a request, and with one row a minute and replica."""
+REQUESTS_TABLE, SERVING_TABLE, GAUGES_TABLE = "requests", "serving", "gauges"
+"""Tables of a dataset with one row a request, one a minute and replica, and one a reading of a container."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class InferenceService:
     - ``ttft_s``, ``itl_s``: Targets of the time to the first token (p99) and per token (p95) [s].
     - ``startup_s``: Time from the start of a replica until it is ready [s].
     - ``min_replicas``: Fewest replicas; 0: none in hours without requests.
+    - ``busy_share``: Where only GPU activity is measured: share of the time in which a replica may compute [0-1].
     - ``line``: Line in the file.
     """
 
@@ -92,6 +94,7 @@ class InferenceService:
     itl_s: float = DEFAULT_ITL_S
     startup_s: float = DEFAULT_STARTUP_S
     min_replicas: int = 1
+    busy_share: float = 0.6
     line: int = 1
 
     @property
@@ -105,7 +108,8 @@ def read_services(path: str | Path) -> tuple[InferenceService, ...]:
 
     A service may have ``team`` (its name), ``requests`` (name of the service in the request trace: its name),
     ``gpu_model``, ``profile`` or ``gpus`` of a replica, ``precision``, ``ttft_ms`` (1000), ``itl_ms`` (50),
-    ``startup_s`` (300) and ``min_replicas`` (1).
+    ``startup_s`` (300) and ``min_replicas`` (1). Of gauges without tokens, replicas follow the GPU activity, with
+    ``busy_share`` (0.6).
 
     Parameters
     ----------
@@ -139,7 +143,7 @@ def _read_service(raw_service: Any, file: str, line: int) -> InferenceService:  
     name = str(values["name"])
     numbers = {
         "ttft_s": ("ttft_ms", 1.0, 1e6, 1e-3), "itl_s": ("itl_ms", 0.1, 1e5, 1e-3),
-        "startup_s": ("startup_s", 0.0, float(SECONDS_PER_DAY), 1.0),
+        "startup_s": ("startup_s", 0.0, float(SECONDS_PER_DAY), 1.0), "busy_share": ("busy_share", 0.05, 1.0, 1.0),
     }  # fmt: skip
     stated: dict[str, Any] = {
         field: factor * read_number(values, key, file, low, high)
@@ -166,7 +170,7 @@ class PlannedService:
 
     - ``service``: The service.
     - ``device``: GPUs or MIG slice of a replica.
-    - ``step_times``: Speed of a replica.
+    - ``step_times``: Speed of a replica; None: replicas follow the measured GPU activity.
     - ``schedule``: Replicas by hour.
     - ``requests``: Requests of the trace, one row each, with ``time`` and ``team``.
     - ``begin``: First hour of the trace [UTC].
@@ -175,7 +179,7 @@ class PlannedService:
 
     service: InferenceService
     device: ServingDevice
-    step_times: ReplicaStepTimes
+    step_times: ReplicaStepTimes | None
     schedule: ReplicaSchedule
     requests: pl.DataFrame
     begin: datetime
@@ -240,21 +244,75 @@ def plan_inference_services(scenario: Scenario) -> tuple[PlannedService, ...]:
         return ()
     job_history = history(scenario)
     services = read_services(scenario.services)
-    tables = [
-        table for name in (REQUESTS_TABLE, SERVING_TABLE) if (table := job_history.trace.tables.get(name)) is not None
-    ]
-    names = sorted({name for table in tables for name in table["service"].unique()})
+    tables = job_history.trace.tables
+    stored = (tables.get(name) for name in (REQUESTS_TABLE, SERVING_TABLE))
+    gauges = tables.get(GAUGES_TABLE)
+    kinds = set() if gauges is None else set(gauges.filter(metric="requests")["kind"].drop_nulls())
+    names = sorted({name for table in stored if table is not None for name in table["service"].unique()} | kinds)
     for service in services:
         if service.requests not in names:
             got = f"requests of {examples(names)}" if names else "no requests in the data"
             todo = "Set requests: to one of these names." if names else "Add a request trace to the files."
             location = f"{Path(scenario.services).name}, line {service.line}, {service.name}"
             raise ScenarioError(location, f"requests of {service.requests!r} in the data", got, todo)
+    hosted = [service for service in services if service.gpu_model in (None, job_history.fleet.name)]
     return tuple(
-        plan_service(scenario, job_history, service, *_find_requests(scenario, job_history, service))
-        for service in services
-        if service.gpu_model in (None, job_history.fleet.name)
+        plan_service_by_activity(scenario, job_history, service, gauges)
+        if service.requests in kinds and gauges is not None
+        else plan_service(scenario, job_history, service, *_find_requests(scenario, job_history, service))
+        for service in hosted
     )
+
+
+def plan_service_by_activity(
+    scenario: Scenario, job_history: History, service: InferenceService, gauges: pl.DataFrame
+) -> PlannedService:
+    """Plan the replicas of a service whose source has rates and GPU activity, but no tokens.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Time zone and quantile of the demand to cover.
+    job_history : History
+        Fleet.
+    service : InferenceService
+        The service; its name in the trace is a kind of requests.
+    gauges : polars.DataFrame
+        Table ``gauges``: duty cycles of containers, and rates of requests.
+    """
+    rates = gauges.filter(metric="requests", kind=service.requests)
+    duty = gauges.filter(metric="gpu_duty_cycle")
+    if rates["subject"].drop_nulls().is_empty() or duty.is_empty():
+        todo = "Add the file of duty cycles, or name a kind of requests that runs in containers."
+        got = "no duty cycles" if duty.is_empty() else "rates without a container"
+        raise ScenarioError(f"service {service.name}", "GPU activity beside the rates of requests", got, todo)
+    gpu_spec = find_gpu_spec(str(service.gpu_model or job_history.fleet.name))
+    if gpu_spec is None:
+        got = f"{service.gpu_model or job_history.fleet.name}"
+        raise ScenarioError(f"service {service.name}", "a GPU model of the catalog", got, "Add gpu_model:.")
+    begin = duty["time"].min().replace(minute=0, second=0, microsecond=0)  # type: ignore[union-attr]
+    step_s = float(duty["time"].unique().sort().diff().drop_nulls().dt.total_microseconds().median() or 0.0) / 1e6  # type: ignore[arg-type]
+    hour = ((pl.col("time") - begin).dt.total_seconds() // SECONDS_PER_HOUR).alias("hour")
+    busy = duty.group_by("time").agg(busy=pl.col("value").sum() / 100)
+    counted = rates.group_by("time").agg(requests=pl.col("value").sum() * step_s)
+    readings = busy.join(counted, on="time", how="left").with_columns(hour, pl.col("requests").fill_null(0.0))
+    n_hours = int(readings["hour"].max()) + 1  # type: ignore[arg-type]
+    n_slots = HOURS_OF_WEEK if n_hours > HOURS_OF_WEEK - HOURS_OF_DAY else HOURS_OF_DAY
+    schedule = plan_replicas_by_activity(
+        readings, slots_of_hours(begin, n_hours, n_slots, scenario.tz), n_slots, busy_share=service.busy_share,
+        quantile=scenario.quantile, startup_s=service.startup_s, floor=service.min_replicas,
+    )  # fmt: skip
+    containers, requests = duty["subject"].n_unique(), float(readings["requests"].sum())
+    per_request = float(readings["busy"].sum()) * step_s / requests if requests else 0.0
+    notes = [
+        f"the source has no tokens and no latencies: replicas keep {containers:,} containers' measured GPU activity at "
+        f"{percent_text(service.busy_share)} of the time (p95 of each hour), and no time to the first token is known",
+        f"{per_request:,.1f} GPU-seconds of activity a request of the trace, whose rates are scaled",
+        "hours are those of the trace's clock, which the source shifted and scaled",
+        *_list_assumptions(service, schedule, None),
+    ]
+    rows = pl.DataFrame(schema={"prompt_tokens": pl.Int64, "generated_tokens": pl.Int64})
+    return PlannedService(service, ServingDevice(gpu_spec, "gpu", 1.0, 1), None, schedule, rows, begin, tuple(notes))
 
 
 def _find_requests(
@@ -469,7 +527,7 @@ def _is_allowed(service: InferenceService, device: ServingDevice, *, cut: bool) 
     return cut or device.profile == "gpu"
 
 
-def _list_assumptions(service: InferenceService, schedule: ReplicaSchedule, requests: pl.DataFrame) -> list[str]:
+def _list_assumptions(service: InferenceService, schedule: ReplicaSchedule, requests: pl.DataFrame | None) -> list[str]:
     """List what was assumed for the replicas of a service."""
     notes, unseen = [], int((~schedule.seen_slots).sum())
     if unseen:
@@ -479,7 +537,7 @@ def _list_assumptions(service: InferenceService, schedule: ReplicaSchedule, requ
         )
     elif len(schedule.by_slot) == HOURS_OF_DAY:
         notes.append("the trace is shorter than six days: all days are taken to be alike")
-    empty = requests.filter(pl.col("generated_tokens") < 1).height
+    empty = 0 if requests is None else requests.filter(pl.col("generated_tokens") < 1).height
     if empty:
         notes.append(f"{empty:,} requests have no answer tokens: they count with one")
     notes.append(f"start-up: {service.startup_s:g} s before the hour in which a replica is needed")

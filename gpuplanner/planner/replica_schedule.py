@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.sizing.replica_queue import (
@@ -244,14 +245,7 @@ def plan_replicas(
     for hour, part in enumerate(parts):
         needed[hour] = find_fewest_replicas(step_times, part, targets, last)
         last = max(int(needed[hour]), 1)
-    by_slot, seen = np.zeros(n_slots, np.int64), np.zeros(n_slots, np.bool_)
-    for slot in np.unique(slots):
-        by_slot[slot] = math.ceil(float(np.quantile(needed[slots == slot], quantile, method="higher")))
-        seen[slot] = True
-    for slot in np.flatnonzero(~seen):
-        alike = seen & (np.arange(n_slots) % HOURS_OF_DAY == slot % HOURS_OF_DAY)
-        by_slot[slot] = by_slot[alike if alike.any() else seen].max()
-    by_slot = np.maximum(by_slot, floor)
+    by_slot, seen = cover_slots(needed, slots, n_slots, quantile, floor)
     planned = by_slot[slots]
     times, delay_s = simulate_schedule(step_times, requests, planned, startup_s)
     ttft_s = times.ttft_s + delay_s
@@ -278,6 +272,85 @@ def plan_replicas(
     hours = pl.DataFrame(rows, infer_schema_length=None).with_columns(observed_h=pl.Series(observed_h.clip(0.0, 1.0)))
     p99, p95 = float(np.quantile(ttft_s, 0.99)), float(np.quantile(times.itl_s, 0.95))
     return ReplicaSchedule(hours, by_slot, seen, startup_s, floor, p99, p95)
+
+
+def cover_slots(needed: Ints, slots: Ints, n_slots: int, quantile: float, floor: int) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return the replicas by slot that cover a quantile of what its hours needed, and which slots have hours.
+
+    Parameters
+    ----------
+    needed, slots : array of int, shape (n_hours,)
+        Replicas that each hour needed, and its slot.
+    n_slots : int
+        Slots of the schedule.
+    quantile : float
+        Share of the hours of a slot whose need is covered. [0-1]
+    floor : int
+        Fewest replicas.
+    """
+    by_slot, seen = np.zeros(n_slots, np.int64), np.zeros(n_slots, np.bool_)
+    for slot in np.unique(slots):
+        by_slot[slot] = math.ceil(float(np.quantile(needed[slots == slot], quantile, method="higher")))
+        seen[slot] = True
+    for slot in np.flatnonzero(~seen):
+        alike = seen & (np.arange(n_slots) % HOURS_OF_DAY == slot % HOURS_OF_DAY)
+        by_slot[slot] = by_slot[alike if alike.any() else seen].max()
+    return np.maximum(by_slot, floor), seen
+
+
+def plan_replicas_by_activity(
+    readings: pl.DataFrame,
+    slots: Ints,
+    n_slots: int,
+    *,
+    busy_share: float,
+    quantile: float = 0.95,
+    startup_s: float = 300.0,
+    floor: int = 1,
+) -> ReplicaSchedule:
+    """Plan replicas by the measured activity of GPUs, where requests have no tokens: latencies are not predicted.
+
+    An hour needs as many replicas as keep the 95th percentile of the busy GPUs at a share of them.
+
+    Parameters
+    ----------
+    readings : polars.DataFrame
+        ``hour`` (from 0), ``busy`` (GPUs that compute, over all replicas) and ``requests``, one row a reading.
+    slots : array of int, shape (n_hours,)
+        Slot of each hour.
+    n_slots : int
+        Slots of the schedule.
+    busy_share : float
+        Share of the time in which a replica may compute. [0-1]
+    quantile, startup_s, floor
+        As for :func:`plan_replicas`.
+
+    Examples
+    --------
+    >>> readings = pl.DataFrame({"hour": [0, 0, 1], "busy": [1.0, 2.0, 5.0], "requests": [1.0, 1.0, 9.0]})
+    >>> schedule = plan_replicas_by_activity(readings, np.array([0, 1]), 24, busy_share=0.5)
+    >>> schedule.hours["needed"].to_list(), schedule.by_slot[:3].tolist()
+    ([4, 10], [4, 10, 10])
+    """
+    hours = pl.DataFrame({"hour": np.arange(len(slots)), "slot": slots})
+    sums = readings.group_by("hour").agg(
+        needed=(pl.col("busy").quantile(0.95, "higher") / busy_share).ceil().cast(pl.Int64),
+        busy_h=pl.col("busy").mean(),
+        requests=pl.col("requests").sum().round().cast(pl.Int64),
+    )
+    hours = hours.join(sums, on="hour", how="left", maintain_order="left")
+    is_read = hours["needed"].is_not_null().to_numpy()
+    by_slot, seen = cover_slots(hours["needed"].drop_nulls().to_numpy(), slots[is_read], n_slots, quantile, floor)
+    nothing = dict.fromkeys(("prompt_p95", "answer_p95", "ttft_p99_ms", "itl_p95_ms"), pl.lit(None, pl.Float64))
+    hours = hours.with_columns(
+        pl.col("needed", "requests", "busy_h").fill_null(0),
+        planned=pl.Series(by_slot[slots]),
+        prompt_tokens=0,
+        generated_tokens=0,
+        observed_h=pl.Series(is_read.astype(float)),
+        **nothing,
+    )
+    return ReplicaSchedule(hours, by_slot, seen, startup_s, floor, math.nan, math.nan)
 
 
 def simulate_schedule(
