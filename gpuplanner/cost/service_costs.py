@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 
 import polars as pl
 
@@ -77,7 +76,7 @@ def charge_services(uses: Sequence[ServiceUse], price: GpuHourPrice) -> pl.DataF
                 rows.append((use.service, use.model, team, reason, share * hours))
     schema = {"service": pl.String, "model": pl.String, "team": pl.String, "reason": pl.String, "gpu_hours": pl.Float64}
     lines = pl.DataFrame(rows, schema=schema, orient="row")
-    total = round_money(Decimal(repr(price.value)) * Decimal(repr(float(lines["gpu_hours"].sum()))))
+    total = round_money(price.value * float(lines["gpu_hours"].sum()))
     cents = split_amount(total, lines["gpu_hours"].to_list())
     return lines.with_columns(cost=pl.Series(cents, dtype=CENTS_DTYPE), currency=pl.lit(price.currency))
 

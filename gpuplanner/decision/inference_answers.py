@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 import polars as pl
@@ -158,18 +159,22 @@ def _answer_service(planned: PlannedService) -> ServiceAnswer:
         f"the GPU-hours of the peak all day; the fewest replicas of each hour, in hindsight, take "
         f"{percent_text(hours['hindsight'] / hours['peak all day'])}."
     )
-    latencies = (None, None) if planned.step_times is None else (ttft_ms, itl_ms)
+    has_latencies = planned.step_times is not None
     return ServiceAnswer(
-        service.name, service.model, service.team, planned.device.words, low, high, *hours.values(), *latencies,
-        1e3 * service.ttft_s, 1e3 * service.itl_s, text, describe_zero_hours(planned), planned.assumptions,
+        name=service.name, model=service.model, team=service.team, device=planned.device.words,
+        replicas_min=low, replicas_max=high, gpu_hours=hours["planned"], peak_gpu_hours=hours["peak all day"],
+        hindsight_gpu_hours=hours["hindsight"], ttft_p99_ms=ttft_ms if has_latencies else None,
+        itl_p95_ms=itl_ms if has_latencies else None, ttft_target_ms=1e3 * service.ttft_s,
+        itl_target_ms=1e3 * service.itl_s, sentence=text, zero_text=describe_zero_hours(planned),
+        assumptions=planned.assumptions,
     )  # fmt: skip
 
 
 def describe_zero_hours(planned: PlannedService) -> str:
     """Describe the hours in which a service may run without replicas, and what a request then waits."""
     hours, service = planned.schedule.hours, planned.service
-    by_slot = hours.group_by("slot").agg(requests=pl.col("requests").sum(), hours=pl.len())
-    empty = by_slot.filter(pl.col("requests") == 0)
+    by_slot = hours.group_by("slot").agg(needed=pl.col("needed").sum(), hours=pl.len())
+    empty = by_slot.filter(pl.col("needed") == 0)
     if empty.is_empty():
         return f"{service.name}: no hour of the trace is without requests, so it keeps its replicas."
     count = int(empty["hours"].min())  # type: ignore[arg-type]
@@ -231,7 +236,7 @@ def tabulate_services(scenario: Scenario) -> dict[str, pl.DataFrame]:
 def describe_service_costs(lines: pl.DataFrame) -> str:
     """Describe the cost of services and its idle part by reason."""
     currency = str(lines["currency"][0])
-    cost = lines["cost"].sum()
+    cost = sum(lines["cost"].to_list(), Decimal())
     by_reason = lines.group_by("reason", maintain_order=True).agg(pl.col("cost").sum())
     parts = ", ".join(
         f"{reason} {percent_text(float(amount / cost) if cost else 0.0)}" for reason, amount in by_reason.iter_rows()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -290,13 +291,14 @@ def plan_service_by_activity(
     if gpu_spec is None:
         got = f"{service.gpu_model or job_history.fleet.name}"
         raise ScenarioError(f"service {service.name}", "a GPU model of the catalog", got, "Add gpu_model:.")
-    begin = duty["time"].min().replace(minute=0, second=0, microsecond=0)  # type: ignore[union-attr]
-    step_s = float(duty["time"].unique().sort().diff().drop_nulls().dt.total_microseconds().median() or 0.0) / 1e6  # type: ignore[arg-type]
-    hour = ((pl.col("time") - begin).dt.total_seconds() // SECONDS_PER_HOUR).alias("hour")
+    times: list[datetime] = duty["time"].unique().sort().to_list()
+    begin = times[0].replace(minute=0, second=0, microsecond=0)
+    step_s = float(np.median([(later - at).total_seconds() for at, later in itertools.pairwise(times)] or [0.0]))
+    hour = ((pl.col("time") - begin).dt.total_seconds() // int(SECONDS_PER_HOUR)).cast(pl.Int64).alias("hour")
     busy = duty.group_by("time").agg(busy=pl.col("value").sum() / 100)
     counted = rates.group_by("time").agg(requests=pl.col("value").sum() * step_s)
     readings = busy.join(counted, on="time", how="left").with_columns(hour, pl.col("requests").fill_null(0.0))
-    n_hours = int(readings["hour"].max()) + 1  # type: ignore[arg-type]
+    n_hours = int((times[-1] - begin).total_seconds() // SECONDS_PER_HOUR) + 1
     n_slots = HOURS_OF_WEEK if n_hours > HOURS_OF_WEEK - HOURS_OF_DAY else HOURS_OF_DAY
     schedule = plan_replicas_by_activity(
         readings, slots_of_hours(begin, n_hours, n_slots, scenario.tz), n_slots, busy_share=service.busy_share,
@@ -377,7 +379,7 @@ def draw_requests(minutes: pl.DataFrame, seed: int) -> pl.DataFrame:
         for name in counters[1:]
     }
     return drawn.select(
-        pl.col("time") + pl.duration(microseconds=pl.Series(offset_us)), "team", **lengths
+        pl.col("time") + pl.Series(offset_us).cast(pl.Duration("us")), "team", **lengths
     ).sort("time")  # fmt: skip
 
 

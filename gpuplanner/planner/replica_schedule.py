@@ -112,7 +112,7 @@ class ReplicaSchedule:
         lead_h = sum_startup_hours(self.hours["planned"].to_numpy(), self.startup_s)
         return {
             "planned": float((self.hours["planned"].to_numpy() * observed_h).sum() + lead_h.sum()),
-            "peak all day": float(self.hours["planned"].max() * observed_h.sum()),  # type: ignore[operator]
+            "peak all day": float(self.hours["planned"].max() * observed_h.sum()),
             "hindsight": float((self.hours["needed"].to_numpy() * observed_h).sum()),
         }
 
@@ -167,7 +167,7 @@ def find_fewest_replicas(
 
 def run_each_alone(step_times: ReplicaStepTimes, requests: RequestStream) -> RequestTimes:
     """Simulate each request alone on a replica: the times that no number of replicas improves."""
-    arrival_s = np.arange(len(requests)) * 1e6
+    arrival_s = np.arange(len(requests), dtype=np.float64) * 1e6
     return serve_requests(step_times, RequestStream(arrival_s, requests.prompt, requests.answer), 1)
 
 
@@ -386,7 +386,7 @@ def simulate_schedule(
         inside = hour == empty_hour
         ready_s[inside] = np.maximum(ready_s[inside], ready_s[inside][0] + startup_s)
     ready_s = np.maximum.accumulate(ready_s)
-    change_s = np.arange(len(replicas)) * float(SECONDS_PER_HOUR)
+    change_s = np.arange(len(replicas), dtype=np.float64) * SECONDS_PER_HOUR
     delayed = RequestStream(ready_s, requests.prompt, requests.answer)
     return serve_requests(step_times, delayed, np.maximum(replicas, 1), change_s), ready_s - requests.arrival_s
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import altair as alt
 import polars as pl
 from altair.typing import ChartType
@@ -99,7 +101,7 @@ def render_services_section(study: Study) -> HtmlSection:
     return page.section("Inference services", *parts)
 
 
-def _render_service_costs(tables: dict[str, pl.DataFrame]) -> list[str]:
+def _render_service_costs(tables: Mapping[str, pl.DataFrame]) -> list[str]:
     """Render the cost of services by model and team, and by what their replicas are held for."""
     if "service_costs" not in tables:
         return [page.note("Cost of services: the price of a GPU-hour is not known (--set price_usd_per_gpu_hour=…).")]

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,13 @@ from gpuplanner.ingest.quality_report import Finding
 from gpuplanner.ingest.source_definition import matches_pattern, register_sniffer
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE
 from gpuplanner.ingest.table_assembly import assemble_table
-from gpuplanner.ingest.telemetry.prometheus import parse_point, parse_series
+from gpuplanner.ingest.telemetry.prometheus import (
+    PrometheusServer,
+    make_selector,
+    parse_point,
+    parse_series,
+    query_span,
+)
 from gpuplanner.ingest.telemetry.telemetry_row_parsing import page_path, read_pages
 from gpuplanner.ingest.typed_row_reader import extract_series
 
@@ -210,3 +217,29 @@ def sum_readings(readings: pl.DataFrame) -> pl.DataFrame:
         generated_tokens=pl.col("generated_tokens/value"), running=pl.col(f"{GAUGE}/value"),
         ttft_s=mean("ttft"), token_s=mean("token"),
     )  # fmt: skip
+
+
+def read_live_serving(
+    server: PrometheusServer, start: datetime | str, end: datetime | str, *, interval_s: float = 15.0,
+    matchers: Mapping[str, str] | None = None,
+) -> Dataset:  # fmt: skip
+    """Read the metrics of vLLM and SGLang of a time span from a live Prometheus.
+
+    Parameters
+    ----------
+    server : PrometheusServer
+        The server.
+    start, end : datetime or str
+        Span with UTC offsets, both ends included.
+    interval_s : float
+        Scrape interval [s].
+    matchers : mapping of str to str, optional
+        Label → value that the series must have.
+    """
+    names = "|".join(f"{name}(_sum|_count)?" for name in SERVING_QUANTITY_BY_METRIC)
+    answers = query_span(server, make_selector(names, matchers or {}), start, end, interval_s=interval_s)
+    if not answers.series:
+        todo = "Does this Prometheus scrape the servers in the span? Check --start, --end and --match."
+        server.raise_server_error("series of vllm: or sglang: metrics", "none", todo)
+    rows = parse_serving_points(answers.series, (answers.file,), 0)
+    return build_serving(rows)
