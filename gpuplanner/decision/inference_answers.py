@@ -127,7 +127,7 @@ def answer_services(scenario: Scenario) -> InferenceAnswer | None:
             f"({service_pool:,} for services, {job_pool:,} for jobs)"
         )
         text += f"; in one pool replicas wait {wait_text(wait_minutes)} (p95) for GPUs on today's fleet."
-    answers = tuple(_answer_service(planned) for planned in planned_services)
+    answers = tuple(answer_service(planned) for planned in planned_services)
     return InferenceAnswer(answers, standing, peak, one_pool, service_pool, job_pool, wait_minutes, text)
 
 
@@ -140,7 +140,7 @@ def count_service_gpus(scenario: Scenario, planned_services: Sequence[PlannedSer
     return gpus_of_services(planned_services, job_history.fleet.gpu_model, replicas)
 
 
-def _answer_service(planned: PlannedService) -> ServiceAnswer:
+def answer_service(planned: PlannedService) -> ServiceAnswer:
     """Answer for one service."""
     schedule, service, per = planned.schedule, planned.service, planned.gpus_per_replica
     hours = {name: per * value for name, value in schedule.compare_replica_hours().items()}

@@ -243,26 +243,40 @@ def plan_inference_services(scenario: Scenario) -> tuple[PlannedService, ...]:
     """
     if scenario.services is None:
         return ()
+    fleet = history(scenario).fleet
+    hosted = (row for row in read_services(scenario.services) if row.gpu_model in (None, fleet.name))
+    return tuple(plan_service_of_data(scenario, service) for service in hosted)
+
+
+def plan_service_of_data(scenario: Scenario, service: InferenceService) -> PlannedService:
+    """Plan the replicas of a service by its requests in the dataset of a scenario, or by its measured GPU activity.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data, time zone and quantile of the demand to cover.
+    service : InferenceService
+        The service.
+
+    Raises
+    ------
+    ScenarioError, InfeasiblePlanError
+        As :func:`plan_inference_services`.
+    """
     job_history = history(scenario)
-    services = read_services(scenario.services)
     tables = job_history.trace.tables
     stored = (tables.get(name) for name in (REQUESTS_TABLE, SERVING_TABLE))
     gauges = tables.get(GAUGES_TABLE)
     kinds = set() if gauges is None else set(gauges.filter(metric="requests")["kind"].drop_nulls())
     names = sorted({name for table in stored if table is not None for name in table["service"].unique()} | kinds)
-    for service in services:
-        if service.requests not in names:
-            got = f"requests of {examples(names)}" if names else "no requests in the data"
-            todo = "Set requests: to one of these names." if names else "Add a request trace to the files."
-            location = f"{Path(scenario.services).name}, line {service.line}, {service.name}"
-            raise ScenarioError(location, f"requests of {service.requests!r} in the data", got, todo)
-    hosted = [service for service in services if service.gpu_model in (None, job_history.fleet.name)]
-    return tuple(
-        plan_service_by_activity(scenario, job_history, service, gauges)
-        if service.requests in kinds and gauges is not None
-        else plan_service(scenario, job_history, service, *_find_requests(scenario, job_history, service))
-        for service in hosted
-    )
+    if service.requests not in names:
+        got = f"requests of {examples(names)}" if names else "no requests in the data"
+        todo = "Set requests: to one of these names." if names else "Add a request trace to the files."
+        location = f"{Path(scenario.services or 'services.yaml').name}, line {service.line}, {service.name}"
+        raise ScenarioError(location, f"requests of {service.requests!r} in the data", got, todo)
+    if service.requests in kinds and gauges is not None:
+        return plan_service_by_activity(scenario, job_history, service, gauges)
+    return plan_service(scenario, job_history, service, *_find_requests(scenario, job_history, service))
 
 
 def plan_service_by_activity(
