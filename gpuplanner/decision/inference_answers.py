@@ -19,6 +19,7 @@ from gpuplanner.core.units_and_number_formats import (
 )
 from gpuplanner.cost.period_costs import find_price
 from gpuplanner.cost.service_costs import ServiceUse, charge_services, tabulate_token_costs
+from gpuplanner.decision.capacity_measures import Recommendation
 from gpuplanner.decision.inference_services import (
     PlannedService,
     count_replicas,
@@ -111,15 +112,15 @@ def answer_services(scenario: Scenario) -> InferenceAnswer | None:
     service_pool = -(-peak // fleet.node_size) * fleet.node_size
     neutral = scenario.but(policies=None, actuator="mig-manager", ownership=None, node_lead_s=None)
     together, _ = recommend_from_waits(neutral)
-    alone, _ = recommend_from_waits(neutral.but(services=None))
-    one_pool, job_pool = (None if each.action == "none" else each.gpus for each in (together, alone))
+    of_jobs, _ = recommend_from_waits(neutral.but(services=None))
+    one_pool, job_pool = (_count_needed_gpus(recommendation) for recommendation in (together, of_jobs))
     _, inputs, arena, _ = load_policy_simulation(scenario)
     scheduled = inputs.is_service & (inputs.start_s >= 0)
     waited_s = arena.waits.waited_s[scheduled]
     wait_minutes = float(np.quantile(waited_s, 0.95)) / SECONDS_PER_MINUTE if len(waited_s) else 0.0
     text = f"Services hold {count_text(standing, 'GPU')} at all times and {peak:,} at most."
     if one_pool is None or job_pool is None:
-        text += f" One pool or two: no answer, {together.reason or alone.reason}."
+        text += f" One pool or two: no answer, {together.reason or of_jobs.reason}."
     else:
         two_pools = service_pool + job_pool
         text += (
@@ -129,6 +130,11 @@ def answer_services(scenario: Scenario) -> InferenceAnswer | None:
         text += f"; in one pool replicas wait {wait_text(wait_minutes)} (p95) for GPUs on today's fleet."
     answers = tuple(answer_service(planned) for planned in planned_services)
     return InferenceAnswer(answers, standing, peak, one_pool, service_pool, job_pool, wait_minutes, text)
+
+
+def _count_needed_gpus(recommendation: Recommendation) -> int | None:
+    """Return the GPUs that meet the wait target, whether or not a purchase pays off; None without a recommendation."""
+    return None if recommendation.action == "none" else max(recommendation.gpus, recommendation.target_gpus)
 
 
 def count_service_gpus(scenario: Scenario, planned_services: Sequence[PlannedService]) -> np.ndarray:
@@ -177,12 +183,13 @@ def describe_zero_hours(planned: PlannedService) -> str:
     empty = by_slot.filter(pl.col("needed") == 0)
     if empty.is_empty():
         return f"{service.name}: no hour of the trace is without requests, so it keeps its replicas."
-    count = int(empty["hours"].min())  # type: ignore[arg-type]
-    days = "on the one day observed" if count == 1 else f"in each of {count} observations"
+    times = count_text(min(empty["hours"].to_list()), "time")
+    period = "week" if len(planned.schedule.by_slot) == HOURS_OF_WEEK else "day"
     wait = wait_text(service.startup_s / SECONDS_PER_MINUTE)
     allowed = "go to zero as planned" if service.min_replicas == 0 else "may go to zero (min_replicas: 0)"
     return (
-        f"{service.name}: {count_text(empty.height, 'hour')} of {by_slot.height} observed have no requests {days}; "
+        f"{service.name}: {empty.height} of {by_slot.height} observed hours of the {period} have no requests, each "
+        f"observed {times} at least; "
         f"replicas {allowed} there. A request in such an hour waits {wait} for a replica to start."
     )
 

@@ -427,7 +427,7 @@ def plan_service(
     stream, begin = read_request_stream(requests)
     n_hours = int(stream.arrival_s[-1] // SECONDS_PER_HOUR) + 1
     hour = (stream.arrival_s // SECONDS_PER_HOUR).astype(np.int64)
-    busiest = stream.select(hour == np.bincount(hour, weights=stream.prompt + stream.answer).argmax())
+    busiest = stream.take(hour == np.bincount(hour, weights=stream.prompt + stream.answer).argmax())
     prompt, answer = stream.mean_running_lengths()
     request, model, gpu_specs, assumed = resolve_request(SizingRequest(
         service.model, "serve", prompt=prompt, answer=answer, seq=int((stream.prompt + stream.answer).max()),
@@ -450,8 +450,8 @@ def plan_service(
             continue
         ttft_s, itl_s = run_each_alone(step_times, busiest).percentiles()
         if ttft_s > service.ttft_s or itl_s > service.itl_s:
-            alone = f"{1e3 * ttft_s:,.0f} ms to the first token (p99) and {1e3 * itl_s:,.1f} ms a token (p95)"
-            reasons.append(f"{device.words}: {alone} where each request runs alone")
+            times_text = f"{1e3 * ttft_s:,.0f} ms to the first token (p99) and {1e3 * itl_s:,.1f} ms a token (p95)"
+            reasons.append(f"{device.words}: {times_text} where each request runs alone")
             continue
         unit = device.gpus / device.instances
         gpus = find_fewest_replicas(step_times, busiest, service.targets) * unit
@@ -484,7 +484,7 @@ def plan_service(
 
 
 def calibrate_service(
-    request: SizingRequest, model: Architecture, devices: Sequence[ServingDevice], minutes: pl.DataFrame
+    request: SizingRequest, architecture: Architecture, devices: Sequence[ServingDevice], minutes: pl.DataFrame
 ) -> SpeedCalibration | str:
     """Calibrate the serving speed by the minutes of a service, taken to run on the first device that holds it.
 
@@ -492,7 +492,7 @@ def calibrate_service(
     ----------
     request : SizingRequest
         Lengths of prompt and answer, and number formats.
-    model : Architecture
+    architecture : Architecture
         The model.
     devices : sequence of ServingDevice
         Devices of the service, the smallest first.
@@ -502,20 +502,24 @@ def calibrate_service(
     load = partial(EngineLoad, float(request.prompt or 1), float(request.answer or 1))
     cache_bytes = CACHE_BYTES_BY_NUMBER_FORMAT[request.cache_dtype]
     for device in devices:
-        layout = make_layout(model, request.quantization or "none", device.gpus, cache_bytes=cache_bytes)
-        if count_sequences_in_memory(model, device.gpu_model, layout, load(1)):
+        layout = make_layout(architecture, request.quantization or "none", device.gpus, cache_bytes=cache_bytes)
+        if count_sequences_in_memory(architecture, device.gpu_model, layout, load(1)):
             measured = minutes.select("running", "token_s").drop_nulls()
             running, token_s = (measured[name].to_numpy().astype(float) for name in measured.columns)
-            work = partial(_make_work, model, device.gpu_model, layout, load)
+            work = partial(_make_work, architecture, device.gpu_model, layout, load)
             return calibrate_serving_speed(work, running, token_s)
     return "the model fits none of the devices"
 
 
 def _make_work(
-    model: Architecture, gpu_spec: GpuSpec, layout: EngineLayout, load: Callable[..., EngineLoad], running: np.ndarray
+    architecture: Architecture,
+    gpu_spec: GpuSpec,
+    layout: EngineLayout,
+    load: Callable[..., EngineLoad],
+    running: np.ndarray,
 ) -> ServingWork:
     """Make the work of an engine by running requests."""
-    return compute_serving_work(model, gpu_spec, layout, load(running))
+    return compute_serving_work(architecture, spec, layout, load(running))
 
 
 def describe_calibration(
@@ -545,12 +549,10 @@ def _is_allowed(service: InferenceService, device: ServingDevice, *, cut: bool) 
 
 def _list_assumptions(service: InferenceService, schedule: ReplicaSchedule, requests: pl.DataFrame | None) -> list[str]:
     """List what was assumed for the replicas of a service."""
-    notes, unseen = [], int((~schedule.seen_slots).sum())
+    notes, unseen = [], int((~schedule.is_observed).sum())
     if unseen:
         every = "hours of the week" if len(schedule.by_slot) == HOURS_OF_WEEK else "hours of the day"
-        notes.append(
-            f"{unseen} of {len(schedule.by_slot)} {every} are not in the trace: planned with the most replicas"
-        )
+        notes.append(f"{unseen} of {len(schedule.by_slot)} {every} are not in the trace: planned with the peak")
     elif len(schedule.by_slot) == HOURS_OF_DAY:
         notes.append("the trace is shorter than six days: all days are taken to be alike")
     empty = 0 if requests is None else requests.filter(pl.col("generated_tokens") < 1).height
@@ -660,9 +662,9 @@ def add_service_demand(
         replicas = count_replicas(planned, begin, n_hours, scenario.tz)
         # Most replicas of the hours of an interval, and of the hour after it, for which replicas start in it.
         ends = hours + scenario.interval_hours + (planned.service.startup_s > 0) - 1e-9
-        most = np.array([replicas[int(a) : int(b) + 1].max() for a, b in zip(hours, ends, strict=True)])
+        peaks = np.array([replicas[int(a) : int(b) + 1].max() for a, b in zip(hours, ends, strict=True)])
         as_slices = slices and planned.profile != FULL_GPU
-        counts = most if as_slices else -(-most * planned.device.gpus // planned.device.instances)
+        counts = peaks if as_slices else -(-peaks * planned.device.gpus // planned.device.instances)
         total[teams.index(planned.service.team), names.index(planned.profile if slices else FULL_GPU)] += counts
     return teams, names, total
 

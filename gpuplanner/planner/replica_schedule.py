@@ -58,7 +58,7 @@ class ReplicaSchedule:
         ``ttft_p99_ms`` and ``itl_p95_ms``.
     by_slot : array of int, shape (n_slots,)
         Planned replicas by hour of the week or of the day.
-    seen_slots : array of bool, shape (n_slots,)
+    is_observed : array of bool, shape (n_slots,)
         Slots of which the trace has an hour.
     startup_s : float
         Time from the start of a replica until it is ready. [s]
@@ -70,7 +70,7 @@ class ReplicaSchedule:
 
     hours: pl.DataFrame
     by_slot: Ints
-    seen_slots: np.ndarray
+    is_observed: np.ndarray
     startup_s: float
     floor: int
     ttft_p99_s: float
@@ -145,23 +145,23 @@ def find_fewest_replicas(
     if not len(requests):
         return 0
     requests = take_busiest_part(requests)
-    alone = targets.count_late(run_each_alone(step_times, requests))
+    unavoidable = targets.count_late(run_each_alone(step_times, requests))
     max_late = [
         max(int(share * len(requests)), late)
-        for share, late in zip((TTFT_LATE_SHARE, ITL_LATE_SHARE), alone, strict=True)
+        for share, late in zip((TTFT_LATE_SHARE, ITL_LATE_SHARE), unavoidable, strict=True)
     ]
 
-    def meets(replicas: int) -> bool:
+    def meets_with(replicas: int) -> bool:
         late = targets.count_late(serve_requests(step_times, requests, replicas))
         return late[0] <= max_late[0] and late[1] <= max_late[1]
 
     low, high = 0, max(start, 1)
-    while not meets(high) and high < len(requests):
+    while not meets_with(high) and high < len(requests):
         low, high = high, 2 * high
     while high - low > 1:
         # The number of the hour before is mostly right: the one below it is tried first.
         middle = high - 1 if high == start else (low + high) // 2
-        low, high = (low, middle) if meets(middle) else (middle, high)
+        low, high = (low, middle) if meets_with(middle) else (middle, high)
     return high
 
 
@@ -176,7 +176,7 @@ def take_busiest_part(requests: RequestStream) -> RequestStream:
     parts = math.ceil(len(requests) / MAX_REQUESTS_PER_INTERVAL)
     if parts == 1:
         return requests
-    streams = [requests.select(rows) for rows in np.array_split(np.arange(len(requests)), parts)]
+    streams = [requests.take(rows) for rows in np.array_split(np.arange(len(requests)), parts)]
     return max(
         streams, key=lambda part: float((part.prompt + part.answer).sum() / (part.arrival_s[-1] - part.arrival_s[0]))
     )
@@ -239,13 +239,13 @@ def plan_replicas(
     """
     n_hours = len(slots)
     first = np.searchsorted(requests.arrival_s, np.arange(n_hours + 1) * SECONDS_PER_HOUR)
-    parts = [requests.select(slice(first[hour], first[hour + 1])) for hour in range(n_hours)]
+    parts = [requests.take(slice(first[hour], first[hour + 1])) for hour in range(n_hours)]
     needed = np.zeros(n_hours, np.int64)
     last = 1
     for hour, part in enumerate(parts):
         needed[hour] = find_fewest_replicas(step_times, part, targets, last)
         last = max(int(needed[hour]), 1)
-    by_slot, seen = cover_slots(needed, slots, n_slots, quantile, floor)
+    by_slot, is_observed = cover_slots(needed, slots, n_slots, quantile, floor)
     planned = by_slot[slots]
     times, delay_s = simulate_schedule(step_times, requests, planned, startup_s)
     ttft_s = times.ttft_s + delay_s
@@ -271,7 +271,7 @@ def plan_replicas(
     observed_h[-1] -= max(n_hours - requests.arrival_s[-1] / SECONDS_PER_HOUR, 0.0)
     hours = pl.DataFrame(rows, infer_schema_length=None).with_columns(observed_h=pl.Series(observed_h.clip(0.0, 1.0)))
     p99, p95 = float(np.quantile(ttft_s, 0.99)), float(np.quantile(times.itl_s, 0.95))
-    return ReplicaSchedule(hours, by_slot, seen, startup_s, floor, p99, p95)
+    return ReplicaSchedule(hours, by_slot, is_observed, startup_s, floor, p99, p95)
 
 
 def cover_slots(needed: Ints, slots: Ints, n_slots: int, quantile: float, floor: int) -> tuple[Ints, NDArray[np.bool_]]:
@@ -288,14 +288,14 @@ def cover_slots(needed: Ints, slots: Ints, n_slots: int, quantile: float, floor:
     floor : int
         Fewest replicas.
     """
-    by_slot, seen = np.zeros(n_slots, np.int64), np.zeros(n_slots, np.bool_)
+    by_slot, is_observed = np.zeros(n_slots, np.int64), np.zeros(n_slots, np.bool_)
     for slot in np.unique(slots):
         by_slot[slot] = math.ceil(float(np.quantile(needed[slots == slot], quantile, method="higher")))
-        seen[slot] = True
-    for slot in np.flatnonzero(~seen):
-        alike = seen & (np.arange(n_slots) % HOURS_OF_DAY == slot % HOURS_OF_DAY)
-        by_slot[slot] = by_slot[alike if alike.any() else seen].max()
-    return np.maximum(by_slot, floor), seen
+        is_observed[slot] = True
+    for slot in np.flatnonzero(~is_observed):
+        same_hour = is_observed & (np.arange(n_slots) % HOURS_OF_DAY == slot % HOURS_OF_DAY)
+        by_slot[slot] = by_slot[same_hour if same_hour.any() else is_observed].max()
+    return np.maximum(by_slot, floor), is_observed
 
 
 def plan_replicas_by_activity(
@@ -340,7 +340,9 @@ def plan_replicas_by_activity(
     )
     hours = hours.join(sums, on="hour", how="left", maintain_order="left")
     is_read = hours["needed"].is_not_null().to_numpy()
-    by_slot, seen = cover_slots(hours["needed"].drop_nulls().to_numpy(), slots[is_read], n_slots, quantile, floor)
+    by_slot, is_observed = cover_slots(
+        hours["needed"].drop_nulls().to_numpy(), slots[is_read], n_slots, quantile, floor
+    )
     nothing = dict.fromkeys(("prompt_p95", "answer_p95", "ttft_p99_ms", "itl_p95_ms"), pl.lit(None, pl.Float64))
     hours = hours.with_columns(
         pl.col("needed", "requests", "busy_h").fill_null(0),
@@ -350,7 +352,7 @@ def plan_replicas_by_activity(
         observed_h=pl.Series(is_read.astype(float)),
         **nothing,
     )
-    return ReplicaSchedule(hours, by_slot, seen, startup_s, floor, math.nan, math.nan)
+    return ReplicaSchedule(hours, by_slot, is_observed, startup_s, floor, math.nan, math.nan)
 
 
 def simulate_schedule(

@@ -52,15 +52,17 @@ def list_cron_triggers(by_slot: Sequence[int], startup_s: float, zone: str) -> l
             day = start_min // MINUTES_PER_DAY
             spell = (start_min % MINUTES_PER_DAY, end_min % MINUTES_PER_DAY, end_min // MINUTES_PER_DAY - day, level)
             days_by_spell.setdefault(spell, []).append(day)
-    triggers = []
+    level_by_times: dict[tuple[str, str], int] = {}
     for (start_min, end_min, days_later, level), days in sorted(days_by_spell.items()):
         ends = [day + days_later for day in days]
-        first, last = ("*" if n_slots == HOURS_OF_DAY else _cron_days(each) for each in (days, ends))
-        triggers.append({
-            "timezone": zone, "start": f"{start_min % 60} {start_min // 60} * * {first}",
-            "end": f"{end_min % 60} {end_min // 60} * * {last}", "desiredReplicas": str(level),
-        })  # fmt: skip
-    return triggers
+        first, last = ("*" if n_slots == HOURS_OF_DAY else _cron_days(numbers) for numbers in (days, ends))
+        times = f"{start_min % 60} {start_min // 60} * * {first}", f"{end_min % 60} {end_min // 60} * * {last}"
+        # Of triggers at the same times, the one with the most replicas is enough.
+        level_by_times[times] = max(level, level_by_times.get(times, 0))
+    return [
+        {"timezone": zone, "start": start, "end": end, "desiredReplicas": str(level)}
+        for (start, end), level in level_by_times.items()
+    ]
 
 
 def _cron_days(days: Sequence[int]) -> str:

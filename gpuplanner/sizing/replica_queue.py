@@ -112,7 +112,7 @@ class RequestStream:
         """Count the requests."""
         return len(self.arrival_s)
 
-    def select(self, rows: NDArray[np.bool_] | Ints | slice) -> RequestStream:
+    def take(self, rows: NDArray[np.bool_] | Ints | slice) -> RequestStream:
         """Select some of the requests."""
         return RequestStream(self.arrival_s[rows], self.prompt[rows], self.answer[rows])
 
@@ -210,12 +210,12 @@ def run_replicas(
                 request = first_waiting[replica]
                 if places > 0 and room > 0:
                     while request >= 0 and places > 0:
-                        rest = prompt[request] - prefilled_next
-                        if rest > room - tokens:
+                        remaining = prompt[request] - prefilled_next
+                        if remaining > room - tokens:
                             prefilled_next += room - tokens
                             tokens = room
                             break
-                        tokens += rest
+                        tokens += remaining
                         prefilled_next = 0
                         n_finished += 1
                         places -= 1

@@ -150,26 +150,26 @@ def _first_label(labels: Mapping[str, str], names: Sequence[str]) -> str | None:
 def build_serving(rows: Rows) -> Dataset:
     """Build the dataset of serving metrics from parsed points."""
     good = rows.good
-    other = good.filter(pl.col("quantity").is_null())["metric"].unique().sort().to_list()
+    unused_metrics = good.filter(pl.col("quantity").is_null())["metric"].unique().sort().to_list()
     findings = []
-    if other:
-        effect = f"not read: {', '.join(other[:6])}"
-        findings.append(Finding("metrics that are not used", "info", len(other), effect, other[0]))
-    known = good.filter(pl.col("quantity").is_not_null()).sort("series", "file", "time")
-    known = known.with_columns(
+    if unused_metrics:
+        effect = f"not read: {', '.join(unused_metrics[:6])}"
+        findings.append(Finding("metrics that are not used", "info", len(unused_metrics), effect, unused_metrics[0]))
+    readings = good.filter(pl.col("quantity").is_not_null()).sort("series", "file", "time")
+    readings = readings.with_columns(
         before=pl.col("value").shift().over("series", "file"), begin=pl.col("time").shift().over("series", "file")
     )
-    resets = known.filter(pl.col("quantity") != GAUGE, pl.col("value") < pl.col("before"))
+    resets = readings.filter(pl.col("quantity") != GAUGE, pl.col("value") < pl.col("before"))
     if resets.height:
         effect = "a server started again: its counters count from zero since"
         findings.append(Finding("counters that were reset", "info", resets.height, effect, str(resets["metric"][0])))
-    edges = known.filter(part="bucket").group_by("quantity", "replica").agg(pl.col("le").unique().sort())
+    edges = readings.filter(part="bucket").group_by("quantity", "replica").agg(pl.col("le").unique().sort())
     differing = edges.group_by("quantity").agg(pl.col("le").n_unique()).filter(pl.col("le") > 1)
     if differing.height:
         effect = "replicas have histograms with other buckets: their means are compared, not their percentiles"
         findings.append(Finding("histograms differ", "warning", differing.height, effect, differing["quantity"][0]))
     return assemble_table(
-        replace(rows, good=known),
+        replace(rows, good=readings),
         "serving",
         source=SERVING_SOURCE,
         sort_columns=["service", "replica", "time"],

@@ -53,7 +53,7 @@ def day() -> pl.DataFrame:
 
 def test_requests_are_served_as_by_a_program_that_runs_every_step(day):
     stream, _ = read_request_stream(day)
-    stream = stream.select(stream.arrival_s < 6 * 3600)
+    stream = stream.take(stream.arrival_s < 6 * 3600)
     replicas = [1, 2, 3, 1, 4, 2]
     times, delay = simulate_schedule(SLOW, stream, np.array(replicas), 300.0)
     ttft, itl = replay(stream, replicas, SLOW)
@@ -71,7 +71,7 @@ def test_planned_replicas_meet_the_targets_and_one_fewer_does_not(day):
     assert np.quantile(ttft, 0.99) <= TARGETS.ttft_s
     assert np.quantile(itl, 0.95) <= TARGETS.itl_s
     hour = int(np.argmax(schedule.hours["requests"].to_numpy()))
-    inside = stream.select(stream.arrival_s // 3600 == hour)
+    inside = stream.take(stream.arrival_s // 3600 == hour)
     inside = RequestStream(inside.arrival_s - 3600 * hour, inside.prompt, inside.answer)
     needed = planned[hour]
     assert needed > 1
@@ -93,7 +93,7 @@ def test_a_week_takes_fewer_hours_than_its_peak_and_no_fewer_than_hindsight():
 def test_hours_that_the_trace_does_not_have_get_the_peak_of_that_hour_or_day():
     requests = request_week(5, days=7, peak_per_s=1.0).filter(pl.col("time") >= MONDAY.replace(hour=5))
     schedule, _ = plan(requests, SLOW)
-    assert not schedule.seen_slots[:5].any()
+    assert not schedule.is_observed[:5].any()
     assert schedule.by_slot[3] == max(schedule.by_slot[24 * day + 3] for day in range(1, 7))
 
 
