@@ -519,7 +519,7 @@ def _make_work(
     running: np.ndarray,
 ) -> ServingWork:
     """Make the work of an engine by running requests."""
-    return compute_serving_work(architecture, spec, layout, load(running))
+    return compute_serving_work(architecture, gpu_spec, layout, load(running))
 
 
 def describe_calibration(

@@ -36,7 +36,7 @@ def use(service: str, hours: list[float], tokens: list[tuple[str, int, int]], pe
 
 uses = st.lists(
     st.tuples(
-        st.lists(st.floats(0, 500), min_size=6, max_size=6),
+        st.lists(st.integers(0, 500_000).map(lambda number: number / 1000), min_size=6, max_size=6),
         st.lists(st.tuples(st.integers(1, 10**9), st.integers(1, 10**8)), min_size=1, max_size=4),
         st.sampled_from([1.0, 8.0, 1 / 7]),
     ),
@@ -46,7 +46,7 @@ uses = st.lists(
 
 
 @settings(max_examples=100, deadline=None)
-@given(uses, st.floats(0.01, 50))
+@given(uses, st.integers(1, 5000).map(lambda cents: cents / 100))
 def test_models_and_teams_sum_to_the_ledger_to_the_cent(rows, price):
     services = [
         use(f"s{number}", hours, [(f"t{place}", *pair) for place, pair in enumerate(tokens)], per)
