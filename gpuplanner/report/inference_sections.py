@@ -110,7 +110,7 @@ def _render_service_costs(tables: Mapping[str, pl.DataFrame]) -> list[str]:
     by_team = page.table(
         tokens.drop("currency"),
         caption=f"Cost of the trace by model and team [{currency}]; the rows sum to the cost of all GPU-hours that "
-        "services hold. Idle: all but computing",
+        "services have. Idle: all but computing",
         headings={
             "cost": "cost", "idle_cost": "of it idle", "per_million_tokens": "per million tokens",
             "per_million_prompt_tokens": "per million prompt tokens",
@@ -120,7 +120,7 @@ def _render_service_costs(tables: Mapping[str, pl.DataFrame]) -> list[str]:
     reasons = lines.pivot("reason", index="service", values="cost", aggregate_function="sum")
     by_reason = page.table(
         reasons.select("service", *REPLICA_HOUR_REASONS),
-        caption=f"Cost of services by what replicas are held for [{currency}]",
+        caption=f"Cost of the GPUs allocated to services, by reason [{currency}]",
         headings=_REASON_HEADINGS,
     )
     return [page.paragraph(describe_service_costs(lines)), by_team, by_reason]
