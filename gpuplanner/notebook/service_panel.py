@@ -16,7 +16,7 @@ from gpuplanner.decision.inference_services import (
     plan_service_of_data,
     read_services,
 )
-from gpuplanner.notebook.views_and_panels import BackgroundPanel, button, dropdown, on_change, slider
+from gpuplanner.notebook.views_and_panels import BackgroundPanel, button, control_style, dropdown, on_change, slider
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import to_still_text
 
@@ -55,15 +55,23 @@ class ServicePanel(BackgroundPanel[InferenceService, PlannedService]):
         widgets = import_optional("ipywidgets", extra="notebook")
         self.services = {service.name: service for service in read_services(scenario.services)}
         first = next(iter(self.services.values()))
-        self.service = dropdown(list(self.services), first.name, "Service")
-        self.ttft_ms = slider(1e3 * first.ttft_s, 50, 5000, 50, "First token p99 [ms]")
-        self.itl_ms = slider(1e3 * first.itl_s, 5, 200, 1, "Time per token p95 [ms]")
-        self.startup_s = slider(first.startup_s, 0, 1800, 30, "Start-up [s]")
-        self.min_replicas = slider(first.min_replicas, 0, 20, 1, "Fewest replicas")
+        style = control_style("12em", "40em")
+        self.service = dropdown(list(self.services), first.name, "Service", **style)
+        self.ttft_ms = slider(1e3 * first.ttft_s, 50, 5000, 50, "First token p99 [ms]", **style)
+        self.itl_ms = slider(1e3 * first.itl_s, 5, 200, 1, "Time per token p95 [ms]", **style)
+        self.startup_s = slider(first.startup_s, 0, 1800, 30, "Start-up [s]", **style)
+        self.min_replicas = slider(first.min_replicas, 0, 20, 1, "Fewest replicas", **style)
+        self.service.observe(self._show_stated_targets, names="value")
         self.button = button("Plan", "Find the replicas of each hour with these targets", self.ask)
         controls = [self.service, self.ttft_ms, self.itl_ms, self.startup_s, self.min_replicas]
         on_change(controls, self.ask_soon)
         self.panel = widgets.VBox([*controls, self.button, self.status, self.answer])
+
+    def _show_stated_targets(self, _: object) -> None:
+        """Set the sliders to what the file states for the chosen service."""
+        chosen = self.services[self.service.value]
+        self.ttft_ms.value, self.itl_ms.value = 1e3 * chosen.ttft_s, 1e3 * chosen.itl_s
+        self.startup_s.value, self.min_replicas.value = chosen.startup_s, chosen.min_replicas
 
     @property
     def question(self) -> InferenceService:
