@@ -222,6 +222,9 @@ CHANGE_SOURCES = (
 )
 """Sources that log changes of nodes, reservations and quotas."""
 
+SERVING_SOURCES = (_define("serving", _make_joint_form("answers", "telemetry.serving_metrics:read_serving")),)
+"""Sources that are metrics of language-model servers."""
+
 TELEMETRY_READERS = (
     _define(
         "dcgm-exporter",
@@ -239,7 +242,6 @@ TELEMETRY_READERS = (
         _make_joint_form("log", "telemetry.monitor_logs:read_node_csv", NODE_OPTION_NAMES | TZ_OPTION_NAMES),
         in_blocks=True,
     ),
-    _define("serving", _make_joint_form("answers", "telemetry.serving_metrics:read_serving")),
     _define(
         "prometheus",
         _make_joint_form("answers", "telemetry.prometheus:read_prometheus", NODE_OPTION_NAMES | QUERY_OPTION_NAMES),
@@ -279,6 +281,7 @@ _BUILT_IN_SOURCES = (
     *CHANGE_SOURCES,
     *NODE_LIST_SOURCES,
     *KUBERNETES_SOURCES,
+    *SERVING_SOURCES,
 )
 """Sources that this module defines, without telemetry."""
 _SCHEDULER_SOURCES = schedulers.sources(frozenset(source.name for source in (*_BUILT_IN_SOURCES, *TELEMETRY_READERS)))

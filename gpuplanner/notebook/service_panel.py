@@ -55,7 +55,7 @@ class ServicePanel(BackgroundPanel[InferenceService, PlannedService]):
         widgets = import_optional("ipywidgets", extra="notebook")
         self.services = {service.name: service for service in read_services(scenario.services)}
         first = next(iter(self.services.values()))
-        style = control_style("12em", "40em")
+        style = control_style("15em", "40em")
         self.service = dropdown(list(self.services), first.name, "Service", **style)
         self.ttft_ms = slider(1e3 * first.ttft_s, 50, 5000, 50, "First token p99 [ms]", **style)
         self.itl_ms = slider(1e3 * first.itl_s, 5, 200, 1, "Time per token p95 [ms]", **style)
