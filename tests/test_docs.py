@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.inference_services import read_services
 from gpuplanner.decision.sharing_rules import read_quotas
 from tests.clusters.cut_clusters import slurm_cut
 from tests.ingest.bills.test_focus import USAGE, bill
@@ -158,7 +159,9 @@ def test_the_shell_blocks_run_on_a_host_with_these_programs(root, tmp_path):
 
 def test_the_quotas_of_the_page_are_read(root, tmp_path):
     page = (root / "docs" / "howto.md").read_text("utf-8")
-    [rules] = (code for kind, code in BLOCK.findall(page) if kind == "yaml")
+    services, rules = (code for kind, code in BLOCK.findall(page) if kind == "yaml")
+    (tmp_path / "services.yaml").write_text(services)
+    assert read_services(tmp_path / "services.yaml")[0].model == "llama-3.1-8b"
     (tmp_path / "rules.yaml").write_text(rules)
     assert read_quotas(tmp_path / "rules.yaml")
 

@@ -263,19 +263,21 @@ def scrape(
         list[str] | None, Option(metavar="LABEL=VALUE", help="Only series with this label; repeatable.")
     ] = None,
     ca_file: Annotated[Path | None, Option(help="Additional CA certificates to trust.")] = None,
+    serving: Annotated[bool, Option("--serving", help="Import metrics of vLLM and SGLang instead.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Import GPU telemetry from a live Prometheus server.
 
     Set GPUPLANNER_PROMETHEUS_TOKEN to a bearer token. Reads DCGM and AMD metrics,
-    not those of pods and nodes. Pass the output folder to 'gpuplanner start' with
-    the files of jobs and nodes.
+    with --serving those of vLLM and SGLang; not those of pods and nodes. Pass the
+    output folder to 'gpuplanner start' with the files of jobs and nodes.
     """
     from gpuplanner.core.output_writing import reserve_directory
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
     from gpuplanner.ingest.dataset_import import add_dataset
     from gpuplanner.ingest.telemetry.prometheus import PrometheusServer, read_live
+    from gpuplanner.ingest.telemetry.serving_metrics import read_live_serving
 
     matchers = {}
     for text in match or []:
@@ -285,7 +287,10 @@ def scrape(
         matchers[label] = value
     server = PrometheusServer(url, ca_file=ca_file)
     with reserve_directory(out, mark=DATASET_MARK):
-        dataset = read_live(server, start, end, interval_s=interval, step_s=step, matchers=matchers)
+        if serving:
+            dataset = read_live_serving(server, start, end, interval_s=interval, matchers=matchers)
+        else:
+            dataset = read_live(server, start, end, interval_s=interval, step_s=step, matchers=matchers)
         add_dataset(dataset, out)
     show(dataset.summary(), as_json=as_json)
     notify(*_quality_lines(dataset), f"written: {out}", quiet=quiet)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gpuplanner.decision.announced_projects import ProjectAnswer
     from gpuplanner.decision.comparison_record import Comparison
     from gpuplanner.decision.decision_types import Decision
+    from gpuplanner.decision.inference_answers import InferenceAnswer
     from gpuplanner.decision.study_pipeline import DatasetSummary
     from gpuplanner.ingest.dataset_import import SourceFiles
     from gpuplanner.ingest.quality_report import QualityWarning
@@ -258,6 +259,12 @@ def print_projects(answers: Sequence[ProjectAnswer]) -> None:
     """Print the announced projects, a line each."""
     if answers:
         echo("\nProjects", *(f"  {answer.sentence}" for answer in answers))
+
+
+def print_services(answer: InferenceAnswer | None) -> None:
+    """Print the inference services, a line each, and how they share the fleet with jobs."""
+    if answer is not None:
+        echo("\nServices", *(f"  {service.sentence}" for service in answer.services), f"  {answer.sentence}")
 
 
 UTC_ZONE_NAME = "UTC"

@@ -166,14 +166,14 @@ def _end_without_report(error: GpuPlannerError | ImportError | None, folder: Pat
 
 SAMPLE_NAME = "sample"
 """Argument that stands for the bundled sample dataset."""
-JSON_PARTS = ("decision", "waits", "wait_curve", "headroom", "growth_per_week", "exhaustion", "projects")
+JSON_PARTS = ("decision", "waits", "wait_curve", "headroom", "growth_per_week", "exhaustion", "projects", "inference")
 """Keys of a comparison that ``start --json`` prints."""
 NO_GPU_JOBS_PATTERN = re.compile(r"got (\d+) rows and none of them: requests no GPU in \1 row")
 """Text of the ingest error of files in which no job requests a GPU."""
 
 
 @app.command()
-@with_fields("tz", "actuator", "gpu_model", "month", "projects", "target_wait_minutes")
+@with_fields("tz", "actuator", "gpu_model", "month", "projects", "services", "target_wait_minutes")
 def start(
     files: Annotated[
         list[str],
@@ -217,6 +217,11 @@ def start(
 
         read_projects(stated["projects"])  # raises on a wrong file, before the long steps
         stated["projects"] = str(resolve_path(stated["projects"]))
+    if "services" in stated:
+        from gpuplanner.decision.inference_services import read_services
+
+        read_services(stated["services"])
+        stated["services"] = str(resolve_path(stated["services"]))
     asker = StartPrompt.for_terminal(yes=yes, verbose=verbose)
     stated_options = ScenarioOptions(stated, options.assignments)
     models = parse_gpu_models(gpu_models)
@@ -248,6 +253,7 @@ def start(
             start_dialog.print_policies(comparison)
         start_dialog.print_decision(comparison, scenario.data, folder)
         start_dialog.print_projects(comparison.projects)
+        start_dialog.print_services(comparison.inference)
     elif quiet and not as_json:
         echo("\n".join(start_dialog.split_sentences(comparison.decision)[:2]))
     written, error = _write_results(
@@ -491,12 +497,14 @@ def compile_part(name: str) -> tuple[str, float]:
     from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
     from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
     from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
+    from gpuplanner.sizing.replica_queue import ReplicaStepTimes, RequestStream, serve_requests
 
     started_s = time.perf_counter()
     start_s, end_s, gpus, one_each = np.zeros(1), np.full(1, 9.0), np.full(1, 8), np.ones(1, np.int64)
     zero = np.zeros(1, np.int64)
     job, node = NodeRequests(start_s, start_s, end_s, end_s, zero, gpus, one_each), NodeFleet.of_full_gpus([8])
     if name == COMPILED_PARTS[0]:
+        serve_requests(ReplicaStepTimes(np.ones(2), 1.0, 0.0, 9), RequestStream(start_s, one_each, one_each), 1)
         simulate_requests(job, node)
         simulate_shared_requests(job, node, Sharing(zero, zero, (QuotaGroup(8.0),)))
     else:

@@ -35,7 +35,7 @@ RECOMMENDED = "recommended"
 """Value of ``mig_layout`` for layouts that a recommendation may change."""
 PRICE_GROUP = "prices"
 """Group of scenario fields that change costs only, so that simulations need not run again."""
-FILE_PATH_FIELDS = ("projects", "price_book", "carbon_file", "quotas", "quotas_to_try")
+FILE_PATH_FIELDS = ("projects", "services", "price_book", "carbon_file", "quotas", "quotas_to_try")
 """Scenario fields that name files, relative to the folder of the scenario file."""
 FIELD_BY_OLD_NAME = {
     "wait_minutes": "max_added_wait_minutes", "wait_quantile": "wait_percentile", "path": "actuator",
@@ -381,6 +381,10 @@ class Scenario:
     projects: str | None = setting(
         "outlook", None, "File of announced projects and holidays, ``projects.yaml``.", NOT_EMPTY_RULE,
         none="no announced projects"
+    )  # fmt: skip
+    services: str | None = setting(
+        "outlook", None, "File of inference services beside the jobs, ``services.yaml``: model, team and targets.",
+        NOT_EMPTY_RULE, none="no inference services"
     )  # fmt: skip
 
     check_days: int = setting(

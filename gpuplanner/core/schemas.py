@@ -166,6 +166,11 @@ class Requests(dy.Schema):
 
 
 @add_declared_columns
+class Serving(dy.Schema):
+    """One minute of one replica of a served model: requests, tokens and latencies of its metrics."""
+
+
+@add_declared_columns
 class Occupancy(dy.Schema):
     """One pool at one instant: its allocated GPUs. A series, not jobs."""
 
@@ -226,7 +231,7 @@ class OutOfService(dy.Schema):
 
 
 READER_SCHEMAS: tuple[type[dy.Schema], ...] = (
-    *(Requests, Occupancy, Quotas, Gauges, StepTimes, Distributions, JobStates),
+    *(Requests, Serving, Occupancy, Quotas, Gauges, StepTimes, Distributions, JobStates),
     *(Charges, Processes, Coverage, JobNames, QueueQuotas, OutOfService),
 )
 """Tables that readers produce besides :data:`OWN_SCHEMAS`."""

@@ -33,10 +33,9 @@ from gpuplanner.core.units_and_number_formats import (
     wait_text,
 )
 from gpuplanner.decision.capacity_measures import find_reason_against_recommendation
-from gpuplanner.decision.explained_waits import take_jobs
+from gpuplanner.decision.explained_waits import append_requests
 from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_comparison import load_policy_simulation
-from gpuplanner.decision.queue_model import concatenate_requests
 from gpuplanner.decision.recommendation import build_wait_model, fit_submitted_growth, read_wait_target
 from gpuplanner.decision.requested_jobs import AS_TODAY
 from gpuplanner.decision.sharing_rules import refuse_duplicates
@@ -372,7 +371,7 @@ def add_projects(model: WaitModel, projects: Sequence[Project], seed: int) -> Wa
     WaitModel
         Record and projects.
     """
-    inputs, n_jobs, rng = model.inputs, len(model.size_of_job), np.random.default_rng([seed, 53])
+    inputs, rng = model.inputs, np.random.default_rng([seed, 53])
     gpus_per_node, observed_s = inputs.node_gpus, inputs.observed_s
     added_jobs: list[tuple[float, float, int, bool]] = []
     for project in projects:
@@ -386,19 +385,8 @@ def add_projects(model: WaitModel, projects: Sequence[Project], seed: int) -> Wa
             added_jobs += [(at_s, length_s, project.jobs.gpus_per_job, False) for at_s in times.tolist()]
     ready_s, run_s, gpus, is_service = (np.array(column) for column in zip(*added_jobs, strict=True))
     requests = NodeRequests(ready_s, ready_s, run_s, run_s, np.zeros_like(gpus), gpus, -(-gpus // gpus_per_node))
-    all_requests = concatenate_requests(inputs.requests, requests)
-
-    rows = np.concatenate([np.arange(n_jobs), np.zeros(len(added_jobs), np.int64)])
-    extended_inputs, waits = take_jobs(inputs, model.waits, rows, np.zeros(len(rows)))
-    extended_inputs = replace(extended_inputs, views={AS_TODAY: all_requests})
-    extended_inputs.start_s[n_jobs:] = ready_s
-    extended_inputs.end_s[n_jobs:] = ready_s + run_s
-    extended_inputs.is_service[n_jobs:] = is_service
-    waits.arrival_s[n_jobs:], waits.judged[n_jobs:] = ready_s, ~is_service
-    waits.delay_s[n_jobs:] = waits.seconds[n_jobs:] = 0.0
-    waits.queue.tenant[n_jobs:] = model.waits.queue.tenant.max() + 1
-    if waits.queue.rule.head_start_s is not None:
-        waits.queue.rule.head_start_s[n_jobs:] = 0.0
+    extended_inputs, waits = append_requests(inputs, model.waits, requests, is_service)
+    extended_inputs = replace(extended_inputs, views={AS_TODAY: extended_inputs.requests})
     size = np.concatenate([model.size_of_job, np.full(len(added_jobs), len(model.size_names))])
     return WaitModel(extended_inputs, waits, size, (*model.size_names, "project"))
 

@@ -44,6 +44,7 @@ from gpuplanner.decision.decision_types import (
 )
 from gpuplanner.decision.explained_waits import WaitSummary, sum_waits
 from gpuplanner.decision.fleet_size_decision import OBSERVED, decide_fleet_size
+from gpuplanner.decision.inference_answers import InferenceAnswer, answer_services
 from gpuplanner.decision.policy_comparison import (
     EXCLUSION_REASON_BY_POLICY,
     MEANINGS,
@@ -131,6 +132,7 @@ class Comparison:
     - ``tuned_from``, ``judged_from``, ``judged_to``: Begin of the training window, begin and end of the evaluation
       window.
     - ``projects``: Answers to the projects that the scenario names.
+    - ``inference``: Answer to its inference services; None without services.
     - ``rules``: How the fleet is run as decided, for exports.
     - ``waits``: Causes of waiting; None if nothing could be simulated.
     - ``wait_curve``: Waits by job size and number of GPUs; empty without a recommendation.
@@ -148,6 +150,7 @@ class Comparison:
     judged_from: str | None = None
     judged_to: str | None = None
     projects: tuple[ProjectAnswer, ...] = ()
+    inference: InferenceAnswer | None = None
     rules: FleetRules | None = None
     waits: WaitSummary | None = None
     wait_curve: tuple[CurvePoint, ...] = ()
@@ -234,7 +237,9 @@ def compare_policies(scenario: Scenario, report_trial: Callable[[str, PolicyRun]
         Called with the policy and the result of each simulation run.
     """
     comparison = reprice_comparison(scenario, load_comparison(scenario, report_trial))
-    return comparison if comparison.today is None else replace(comparison, projects=answer_projects(scenario))
+    if comparison.today is None:
+        return comparison
+    return replace(comparison, projects=answer_projects(scenario), inference=answer_services(scenario))
 
 
 def reprice_comparison(scenario: Scenario, comparison: Comparison) -> Comparison:

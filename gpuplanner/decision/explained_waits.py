@@ -20,6 +20,7 @@ from gpuplanner.decision.queue_model import (
     arrival_jitter_s,
     build_closing_requests,
     choose_queue_rule,
+    concatenate_requests,
     find_head_starts,
     jobs_start_on_emptiest_nodes,
 )
@@ -36,6 +37,7 @@ from gpuplanner.decision.wait_causes import (
     find_tenant_limits,
     observe_tenant_use,
 )
+from gpuplanner.simulator.simulation_inputs import NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
 MAX_REPLAY_ERROR = 0.3
@@ -346,6 +348,39 @@ def take_jobs(
         is_service=inputs.is_service[rows],
     )  # fmt: skip
     return taken_jobs, waits.select_jobs(rows, delay_s)
+
+
+def append_requests(
+    inputs: JobReplayInputs, waits: ExplainedWaits, requests: NodeRequests, is_service: NDArray[np.bool_]
+) -> tuple[JobReplayInputs, ExplainedWaits]:
+    """Append requests to a record, as a tenant of their own, starting when they are ready.
+
+    Parameters
+    ----------
+    inputs : JobReplayInputs
+        Observed jobs as requests on today's nodes.
+    waits : ExplainedWaits
+        Causes of their waits.
+    requests : NodeRequests
+        Requests to append, the same in all views.
+    is_service : array of bool, shape (n_requests,)
+        Those that run without an end or by schedule: no job size is evaluated by them.
+    """
+    n_jobs, ready_s = len(inputs.start_s), requests.ready_s
+    rows = np.concatenate([np.arange(n_jobs), np.zeros(len(ready_s), np.int64)])
+    extended_inputs, extended_waits = take_jobs(inputs, waits, rows, np.zeros(len(rows)))
+    views = {name: concatenate_requests(view, requests) for name, view in inputs.views.items()}
+    extended_inputs = replace(extended_inputs, views=views)
+    extended_inputs.start_s[n_jobs:] = ready_s
+    extended_inputs.end_s[n_jobs:] = ready_s + requests.run_s
+    extended_inputs.is_service[n_jobs:] = is_service
+    extended_inputs.observed_nodes[n_jobs:] = [None] * len(ready_s)
+    extended_waits.arrival_s[n_jobs:], extended_waits.judged[n_jobs:] = ready_s, ~is_service
+    extended_waits.delay_s[n_jobs:] = extended_waits.seconds[n_jobs:] = 0.0
+    extended_waits.queue.tenant[n_jobs:] = waits.queue.tenant.max() + 1
+    if extended_waits.queue.rule.head_start_s is not None:
+        extended_waits.queue.rule.head_start_s[n_jobs:] = 0.0
+    return extended_inputs, extended_waits
 
 
 CAUSE_TEXTS = {

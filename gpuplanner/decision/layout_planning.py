@@ -19,6 +19,7 @@ from gpuplanner.core.stage_cache_and_data_folders import stage
 from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text
 from gpuplanner.cost.period_costs import idle_gpu_price
 from gpuplanner.decision.decision_types import RECORD_DECIMALS
+from gpuplanner.decision.inference_services import add_service_demand
 from gpuplanner.decision.plan_rehearsal import RehearsedWeek, parse_open_windows, simulate_weeks
 from gpuplanner.decision.sharing_rules import planned_quotas, read_sharing_rules
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW, at_quantile, demand_paths, largest_gang
@@ -66,6 +67,7 @@ def make_plan_problem(scenario: Scenario, view: str) -> PlanProblem:
     dense_rows = demand_grid.join(demand_rows, on=["tenant", "profile", "ds"], how="left", maintain_order="left")
     demand = dense_rows["y"].fill_null(0.0).to_numpy().reshape(len(tenants), len(profiles), len(slots))
     demand = raise_demand_to_gang(demand * scenario.arrival_scale, profiles, largest_gang(scenario))
+    tenants, profiles, demand = add_service_demand(scenario, tenants, profiles, demand, slices=view != "whole")
     problem = make_problem_for_demand(scenario, tenants, profiles, demand, prices=_make_state_prices(scenario, view))
     if scenario.quotas is None:
         return problem

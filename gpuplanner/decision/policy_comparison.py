@@ -31,6 +31,7 @@ from gpuplanner.decision.decision_types import (
     find_fleet_abilities,
 )
 from gpuplanner.decision.explained_waits import explain_waits, take_jobs
+from gpuplanner.decision.inference_services import add_services
 from gpuplanner.decision.policy_layouts import (
     choose_layouts_for_demand,
     count_instances,
@@ -479,6 +480,8 @@ def load_policy_simulation(scenario: Scenario) -> tuple[History, JobReplayInputs
         # What these jobs would wait on today's fleet stands for what was observed.
         simulated_s = simulate_waits(inputs, waits, inputs.fleet, np.arange(len(job_rows)), waits.arrival_s)
         waits = replace(waits, waited_s=np.minimum(simulated_s, inputs.observed_s))
+    if scenario.services is not None:
+        inputs, waits = add_services(scenario, inputs, waits)
     arena = ReplayedJobs(
         inputs, waits, rule, scenario.wait_percentile, scenario.max_added_wait_minutes, larger, scenario.seed
     )

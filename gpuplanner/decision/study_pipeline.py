@@ -36,6 +36,7 @@ from gpuplanner.decision.decision_types import (
     MissingEvidence,
     find_stated_ownership,
 )
+from gpuplanner.decision.inference_answers import tabulate_services
 from gpuplanner.decision.layout_planning import (
     NODES_ADVICE,
     PlannedProblem,
@@ -446,7 +447,7 @@ def _evaluate_stages(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
     planned = None if reason else plan_study_layouts(scenario)
     plan, problem = (None, None) if planned is None else (planned.plan, planned.problem)
     tables = _past_tables(scenario, job_history, money_totals) | _compared_tables(comparison)
-    tables |= assess_fairness(scenario).to_tables()
+    tables |= assess_fairness(scenario).to_tables() | tabulate_services(scenario)
     tomorrow_demand = None
     if reason is None and states_sharing_rules(scenario):
         tables |= compare_stated_rules(scenario).to_tables()

@@ -50,7 +50,9 @@ DESCRIPTION_BY_SOURCE = {
     "spot": "Alibaba spot GPU cluster, 2026: job list or node list (CSV)",
     "simulator": "job list of a simulator: job_id, submit_time, duration, num_gpus in seconds (CSV)",
     "miso": "MISO experiment, 2022: arrivals and run times of its jobs (two JSON files)",
-    "azure-llm": "Azure LLM inference requests, 2023 (CSV; needs tz)",
+    "azure-llm": "Azure LLM inference requests, 2023 (CSV; needs tz) and 2024",
+    "burstgpt": "BurstGPT requests to ChatGPT and GPT-4, 2023 (CSV)",
+    "requests": "requests to models with their tokens (CSV: time, model, team, prompt_tokens, generated_tokens)",
     "supercloud": "MIT Supercloud Slurm accounting table with integer resources, 2021 (CSV)",
     "focus": "bill in FOCUS 1.0, 1.1 or 1.2 (CSV or Parquet, or a folder of parts)",
     "cur": "AWS Cost and Usage Report, legacy or 2.0 (CSV or Parquet, or a folder of parts)",
@@ -78,6 +80,7 @@ DESCRIPTION_BY_SOURCE = {
     ),
     "dcgm-csv": "DCGM exporter readings in long form (CSV)",
     "node-csv": "one row per GPU and time with profiling fields, one file per node (CSV)",
+    "serving": "metrics of vLLM and SGLang in answers of Prometheus (JSON)",
     "prometheus": "saved answers of the Prometheus HTTP API (JSON)",
     "dcgmi-dmon": "dcgmi dmon (needs --origin)",
     "smi-transcript": "transcript of nvidia-smi commands with a heading each (its --query-gpu parts)",
@@ -140,9 +143,9 @@ PUBLIC_SOURCES = (
             "arrivals and run times", "public.philly_miso_pai_supercloud_traces:read_miso", ORIGIN_OPTION_NAMES
         ),
     ),
-    _define(
-        "azure-llm", _make_joint_form("requests", "public.usage_and_request_series:read_azure_llm", TZ_OPTION_NAMES)
-    ),
+    _define("azure-llm", _make_joint_form("requests", "public.request_traces:read_azure_llm", TZ_OPTION_NAMES)),
+    _define("burstgpt", _make_joint_form("requests", "public.request_traces:read_burstgpt", ORIGIN_OPTION_NAMES)),
+    _define("requests", _make_joint_form("requests", "public.request_traces:read_requests")),
     _define("supercloud", SourceForm("job table", "public.philly_miso_pai_supercloud_traces:read_supercloud")),
 )
 """Sources that are public traces, such as Philly."""
@@ -219,6 +222,9 @@ CHANGE_SOURCES = (
 )
 """Sources that log changes of nodes, reservations and quotas."""
 
+SERVING_SOURCES = (_define("serving", _make_joint_form("answers", "telemetry.serving_metrics:read_serving")),)
+"""Sources that are metrics of language-model servers."""
+
 TELEMETRY_READERS = (
     _define(
         "dcgm-exporter",
@@ -275,6 +281,7 @@ _BUILT_IN_SOURCES = (
     *CHANGE_SOURCES,
     *NODE_LIST_SOURCES,
     *KUBERNETES_SOURCES,
+    *SERVING_SOURCES,
 )
 """Sources that this module defines, without telemetry."""
 _SCHEDULER_SOURCES = schedulers.sources(frozenset(source.name for source in (*_BUILT_IN_SOURCES, *TELEMETRY_READERS)))

@@ -31,6 +31,7 @@ from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import assess_fairness
 from gpuplanner.notebook.cluster import Cluster, StudySource, make_scenario
 from gpuplanner.notebook.dataset_and_quota_panels import ALL_GPU_MODELS, GpuModelPanel, SharingPanel
+from gpuplanner.notebook.service_panel import ServicePanel
 from gpuplanner.notebook.views_and_panels import View, answer_or_card
 from gpuplanner.notebook.what_if import WhatIf
 from gpuplanner.report import html_page as page
@@ -182,6 +183,10 @@ class StudyView:
         """
         section_name = resolve_name(name, list(REPORT_SECTIONS), subject="section", error=ScenarioError)
         return REPORT_SECTIONS[section_name](self.results)
+
+    def services(self) -> ServicePanel:
+        """Make the panel with the replicas of the inference services of the scenario."""
+        return ServicePanel(self.scenario)
 
     def gpu_models(self) -> GpuModelPanel[Comparison | ComparedFleet]:
         """Make the panel with the decision for one GPU model of the fleet, or for all."""

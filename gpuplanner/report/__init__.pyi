@@ -34,6 +34,7 @@ from gpuplanner.report.demand_usage_and_cost_charts import plot_waterfall as plo
 from gpuplanner.report.export_verification import FileReport as FileReport
 from gpuplanner.report.export_verification import looks_like_layout_file as looks_like_layout_file
 from gpuplanner.report.export_verification import verify_file as verify_file
+from gpuplanner.report.inference_sections import plot_replicas as plot_replicas
 from gpuplanner.report.job_charts import plot_cost_against_time as plot_cost_against_time
 from gpuplanner.report.job_charts import plot_memory_stack as plot_memory_stack
 from gpuplanner.report.job_charts import plot_phases as plot_phases

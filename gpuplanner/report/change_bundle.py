@@ -31,6 +31,7 @@ from gpuplanner.decision.comparison_record import (
 )
 from gpuplanner.decision.decision_text import IDLE_ACTIONS, MAX_LISTED_NODES, format_node_list
 from gpuplanner.decision.decision_types import WAIT_TOLERANCE_MINUTES, Decision, Measure
+from gpuplanner.decision.inference_services import PlannedService, plan_inference_services
 from gpuplanner.decision.plan_rehearsal import make_drain_rule
 from gpuplanner.decision.policy_comparison import POLICIES
 from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, FleetRules, PoolRule, TenantQuota
@@ -62,6 +63,7 @@ from gpuplanner.report.change_bundle_parts import (
     to_index_text,
 )
 from gpuplanner.report.mig_manager_files import allocatable_resources, to_change_scripts, to_config_map, to_mig_parted
+from gpuplanner.report.service_schedule_files import add_service_files, make_service_bundle
 from gpuplanner.report.slurm_files import INSTALL_SCRIPT, STATIC_GRES_SCRIPT, GresTypes, read_gres_types, to_slurm_files
 from gpuplanner.simulator.scheduling_rules import Drain
 from gpuplanner.usage.study_fleet import is_catalogue_model
@@ -75,7 +77,7 @@ FLEET_CHANGE_ACTIONS = ("repartition", "rightsize", "power_down", "autoscale")
 
 def make_bundle(
     rules: FleetRules, page_words: PageText, change: ChangeCost, drain: Drain, *,
-    gres_type: GresTypes | str | None = None,
+    gres_type: GresTypes | str | None = None, services: Sequence[PlannedService] = (), zone: str = "UTC",
 ) -> Bundle:  # fmt: skip
     """Make the files of a decision and the README that explains them.
 
@@ -91,6 +93,10 @@ def make_bundle(
         How nodes are drained.
     gres_type : GresTypes or str, optional
         GRES types of the nodes in Slurm; by default those that slurmd detects.
+    services : sequence of PlannedService
+        Inference services, for their schedules.
+    zone : str
+        Time zone of their hours.
 
     Returns
     -------
@@ -125,6 +131,7 @@ def make_bundle(
             add_queues(bundle)
     except GeometryError as error:
         bundle.warnings.append(f"files for {rules.actuator} are incomplete: {error}")
+    add_service_files(bundle, services, zone)
     bundle.files[README_FILE] = render_readme(bundle, page_words)
     return bundle
 
@@ -474,8 +481,9 @@ def emptying_times(scenario: Scenario, nodes: Sequence[str]) -> tuple[float, flo
 def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_type: str | None = None) -> Bundle | None:
     """Make the change bundle for the decision of a policy comparison; None if there is nothing to apply."""
     rules, decision = comparison.rules, comparison.decision
+    services = plan_inference_services(scenario)
     if rules is None or not decision.has_changes:
-        return None
+        return make_service_bundle(services, scenario.tz)
     load_model = load_any_gpu_model if is_catalogue_model(rules.gpu_model) else make_non_mig_model
     gpu_model = load_model(rules.gpu_model)
     change = find_change_cost(scenario, gpu_model)
@@ -495,7 +503,9 @@ def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_typ
         tuple(_describe_measures(decision)),
         f"gpuplanner export {scenario.data} --actuator {rules.actuator}", str(scenario.data), emptying,
     )  # fmt: skip
-    return make_bundle(rules, page_words, change, drain, gres_type=gres_types)
+    return make_bundle(
+        rules, page_words, change, drain, gres_type=gres_types, services=services, zone=scenario.tz
+    )  # fmt: skip
 
 
 def write_bundle_into(scenario: Scenario, comparison: Comparison, folder: Path) -> None:

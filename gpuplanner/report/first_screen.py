@@ -337,6 +337,10 @@ def render_first_screen(
     steps = f'<div class="next-steps">{_render_next_steps(decision, links)}{missing}</div>'
     projects = "".join(f"<li>{escape_html(answer.sentence)}</li>" for answer in comparison.projects)
     announced = f'<h3>Announced projects</h3><ul class="projects">{projects}</ul>' if projects else ""
+    if comparison.inference is not None:
+        texts = [*(service.sentence for service in comparison.inference.services), comparison.inference.sentence]
+        services = "".join(f"<li>{escape_html(text)}</li>" for text in texts)
+        announced += f'<h3>Inference services</h3><ul class="projects">{services}</ul>'
     head = f"{render_warnings(warnings)}{_today_line(comparison)}{_render_cards(comparison, formula_anchors)}"
     return (
         f'<div class="decision">{head}<div class="pair charts">{charts}</div>'

@@ -26,6 +26,7 @@ from gpuplanner.report import html_page as page
 from gpuplanner.report.cost_and_forecast_sections import cost_section_parts
 from gpuplanner.report.first_screen import BUNDLE_LINK, Links, format_assumptions, peaks_figure, render_first_screen
 from gpuplanner.report.html_page import HtmlSection
+from gpuplanner.report.inference_sections import render_services_section
 from gpuplanner.report.metric_formulas import list_formulas, value_text
 from gpuplanner.report.number_formats_and_glossary import escape_html
 from gpuplanner.report.policy_and_team_sections import (
@@ -191,7 +192,7 @@ def summary(study: Study) -> HtmlSection:
 
 
 def capacity(study: Study) -> HtmlSection:
-    """Render requested, allocated, active and installed GPUs, and the growth of demand."""
+    """Render requested, allocated, active and installed GPUs, the growth of demand, and inference services."""
     decision, use = study.decision, study.tables["use"]
     is_fleet_known, gpus = not decision.fleet_inferred, study.headline.installed_gpus
     peaks = daily_peaks(study)
@@ -221,9 +222,10 @@ def capacity(study: Study) -> HtmlSection:
     # Without a wait curve, the first screen shows the peaks already.
     has_curve = bool(make_wait_curve_table(study.comparison).height)
     peaks_by_day = peaks_figure(peaks, gpus=gpus, is_counted=is_fleet_known) if has_curve else ""
-    return page.section(
+    demand_section = page.section(
         "Demand and capacity", page.paragraph(f"{growth_text} {headroom_text}"), page.pair(use_by_day, peaks_by_day)
     )
+    return HtmlSection(demand_section + render_services_section(study))
 
 
 def daily_peaks(study: Study) -> pl.DataFrame:

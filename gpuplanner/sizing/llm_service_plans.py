@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 import re
 import shlex
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NoReturn
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from gpuplanner.core.errors import (
     GpuPlannerError,
@@ -31,6 +28,7 @@ from gpuplanner.hardware.power_carbon_and_prices import find_gpu_hour_price
 from gpuplanner.sizing.job_plans import CACHE_BYTES_BY_NUMBER_FORMAT, SizingRequest, resolve_request
 from gpuplanner.sizing.mig_slices import ServingDevice, iterate_serving_devices
 from gpuplanner.sizing.model_architecture import Architecture, find_published_preset, load_presets, parse_architecture
+from gpuplanner.sizing.replica_queue import QueueResult, ReplicaStepTimes, simulate_queue
 from gpuplanner.sizing.serving_speed import (
     EngineLayout,
     EngineLoad,
@@ -45,170 +43,6 @@ from gpuplanner.sizing.serving_speed import (
 )
 from gpuplanner.sizing.training_run_row_parsing import resolve_word
 from gpuplanner.sizing.training_throughput import GpuSpec, find_gpu_spec, make_slice_spec
-
-MIN_SIMULATED_REQUESTS = 3000
-"""Fewest requests of a simulation."""
-MIN_SIMULATED_REQUEST_TIMES = 8
-"""Shortest simulation, as a multiple of the time of one request."""
-SIMULATION_WARM_UP_FRACTION = 0.25
-"""Fraction of a simulation that fills the replicas and is not counted."""
-MAX_SIMULATED_REPLICAS = 8
-"""Largest number of simulated replicas; of more, this many are simulated with their share of the rate."""
-
-
-@dataclass(frozen=True, eq=False)
-class ReplicaStepTimes:
-    """Step times of one replica.
-
-    Parameters
-    ----------
-    step_s : array of float, shape (most + 1,)
-        Duration of a step by the number of sequences that decode in it. [s]
-    prompt_token_s : float
-        What each prompt token adds to the step that it is prefilled in. [s]
-    first_token_s : float
-        From the arrival of a request until it can be scheduled, and from its token to the client. [s]
-    batched_tokens : int
-        Tokens of a step, at most: each decoding sequence takes one, prompts share the rest in chunks.
-    """
-
-    step_s: NDArray[np.float64]
-    prompt_token_s: float
-    first_token_s: float
-    batched_tokens: int
-
-    @property
-    def max_sequences(self) -> int:
-        """Largest number of concurrent sequences."""
-        return len(self.step_s) - 1
-
-    def steady_itl_s(self, prompt: int, answer: int) -> NDArray[np.float64]:
-        """Return the mean time between output tokens with 1, 2, … running requests, including their prefills [s]."""
-        running = np.arange(1, self.max_sequences + 1)
-        return np.asarray(self.step_s[1:] + running * self.prompt_token_s * prompt / answer)
-
-
-@dataclass(frozen=True)
-class QueueResult:
-    """Simulated latencies, and the number of running sequences.
-
-    - ``ttft_p99_s``: 99th percentile of the time to the first token [s].
-    - ``itl_p95_s``: 95th percentile of a request's mean time between output tokens [s].
-    - ``running``: Mean number of decoding sequences of a replica.
-    """
-
-    ttft_p99_s: float
-    itl_p95_s: float
-    running: float
-
-    def meets_targets(self, ttft_s: float, itl_s: float) -> bool:
-        """Whether both latency targets are met."""
-        return self.ttft_p99_s <= ttft_s and self.itl_p95_s <= itl_s
-
-
-class _Replica:
-    """One replica with continuous batching: decoding sequences first, then chunks of waiting prompts."""
-
-    def __init__(self, step_times: ReplicaStepTimes, prompt: int, answer: int) -> None:
-        self.speed, self.prompt, self.answer = step_times, prompt, answer
-        self.step_s: list[float] = step_times.step_s.tolist()
-        self.now = self.sequence_s = 0.0
-        self.steps = 0
-        self.waiting: deque[float] = deque()
-        self.prefilled = 0
-        self.running: list[tuple[int, float, float]] = []
-        self.finished_requests: list[tuple[float, float, float]] = []
-
-    @property
-    def requests(self) -> int:
-        """Requests that wait or run."""
-        return len(self.waiting) + len(self.running)
-
-    def add_request(self, arrival: float) -> None:
-        """Add a request; the replica must have advanced to its arrival."""
-        if not self.requests:
-            self.now = max(self.now, arrival)
-        self.waiting.append(arrival)
-
-    def advance(self, until: float) -> None:
-        """Run all steps that begin before a time."""
-        while self.now < until and self.requests:
-            decoding = len(self.running)
-            finished, tokens, left_over = self._prompts_of_step(decoding)
-            length = self.step_s[decoding] + tokens * self.speed.prompt_token_s
-            times = 1
-            if not tokens:  # nothing changes until a sequence ends or a request comes
-                times = self.running[0][0] - self.steps
-                if not self.waiting:
-                    times = int(min(times, max((until - self.now) // length + 1, 1)))
-            self.now += times * length
-            self.sequence_s += times * length * decoding
-            self.steps += times
-            self.prefilled = left_over
-            for _ in range(finished):
-                heapq.heappush(self.running, (self.steps + self.answer - 1, self.now, self.waiting.popleft()))
-            while self.running and self.running[0][0] <= self.steps:
-                _, first, arrival = heapq.heappop(self.running)
-                self.finished_requests.append((arrival, first, self.now))
-
-    def _prompts_of_step(self, decoding: int) -> tuple[int, int, int]:
-        """Return the prompts that a step finishes, its prompt tokens, and the tokens prefilled of the next prompt."""
-        room, places = self.speed.batched_tokens - decoding, self.speed.max_sequences - decoding
-        if not self.waiting or places <= 0 or room <= 0:
-            return 0, 0, self.prefilled
-        first_rest = self.prompt - self.prefilled
-        if first_rest > room:
-            return 0, room, self.prefilled + room
-        finished = 1 + min((room - first_rest) // self.prompt, places - 1, len(self.waiting) - 1)
-        tokens = first_rest + (finished - 1) * self.prompt
-        has_next_prompt = finished < len(self.waiting) and finished < places
-        part = room - tokens if has_next_prompt else 0
-        return finished, tokens + part, part
-
-
-def simulate_queue(
-    step_times: ReplicaStepTimes, replicas: int, rate: float, prompt: int, answer: int, *, seed: int = 0
-) -> QueueResult:
-    """Simulate replicas with random arrivals, each sent to the replica with the fewest requests.
-
-    Parameters
-    ----------
-    step_times : ReplicaStepTimes
-        Speed of one replica.
-    replicas : int
-        Number of replicas.
-    rate : float
-        Requests a second, of a Poisson process.
-    prompt, answer : int
-        Tokens of each prompt and of each answer.
-    seed : int
-        Seed of the arrivals.
-
-    Examples
-    --------
-    >>> speed = ReplicaStepTimes(np.full(65, 0.01), 1e-5, 0.0, 8192)
-    >>> found = simulate_queue(speed, 1, 0.001, 1000, 100)
-    >>> round(found.ttft_p99_s, 3), round(found.itl_p95_s, 3)
-    (0.02, 0.01)
-    """
-    n_simulated = min(replicas, MAX_SIMULATED_REPLICAS)
-    rate *= n_simulated / replicas
-    longest_s = answer * float(step_times.steady_itl_s(prompt, answer)[-1])
-    count = max(MIN_SIMULATED_REQUESTS, math.ceil(MIN_SIMULATED_REQUEST_TIMES * longest_s * rate))
-    arrivals = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, count)).tolist()
-    group = [_Replica(step_times, prompt, answer) for _ in range(n_simulated)]
-    for arrival in arrivals:
-        for replica in group:
-            replica.advance(arrival)
-        min(group, key=lambda replica: replica.requests).add_request(arrival)
-    for replica in group:
-        replica.advance(math.inf)
-    request_times = np.array([row for replica in group for row in replica.finished_requests])
-    arrival, first, end = request_times[request_times[:, 0] >= arrivals[round(SIMULATION_WARM_UP_FRACTION * count)]].T
-    ttft_s = float(np.quantile(first - arrival, 0.99)) + step_times.first_token_s
-    itl_s = float(np.quantile((end - first) / max(answer - 1, 1), 0.95))
-    return QueueResult(ttft_s, itl_s, sum(replica.sequence_s for replica in group) / (n_simulated * float(end.max())))
-
 
 SERVING_TABLE_COLUMNS = (
     "model", "gpu_model", "profile", "gpus", "precision", "cache_precision", "backend", "prompt_tokens",
@@ -506,10 +340,25 @@ def describe_speed_evidence(model: str, places: Iterable[tuple[str, str]]) -> li
     return notes
 
 
-def _find_fewest(request: SizingRequest, architecture: Architecture, device: ServingDevice) -> ReplicaPlan | str:
-    """Find the fewest replicas on a device that meet the targets, or the reason why none do."""
-    prompt, answer, rate, ttft_s, itl_s = _service_targets(request)
-    gpu_model, speed = device.gpu_model, shipped_serving_speed()
+def make_replica_step_times(
+    request: SizingRequest, architecture: Architecture, device: ServingDevice, speed: ServingSpeed | None = None
+) -> ReplicaStepTimes | str:
+    """Make the step times of a replica on a device, or the reason why a request that runs alone misses a target.
+
+    Parameters
+    ----------
+    request : SizingRequest
+        With ``prompt``, ``answer`` and both latency targets.
+    architecture : Architecture
+        The model.
+    device : ServingDevice
+        GPUs or slice of the replica.
+    speed : ServingSpeed, optional
+        By default the shipped parameters.
+    """
+    speed = speed or shipped_serving_speed()
+    prompt, answer, _, ttft_s, itl_s = _service_targets(replace(request, rate=request.rate or 1.0))
+    gpu_model = device.gpu_model
     layout = make_layout(
         architecture,
         request.quantization or "none",
@@ -529,22 +378,30 @@ def _find_fewest(request: SizingRequest, architecture: Architecture, device: Ser
     work = compute_serving_work(architecture, gpu_model, layout, EngineLoad(prompt, answer, running))
     steps, prefill_s = step_and_prefill_seconds(work, speed)
     per_token = float(np.max(prefill_s)) / prompt
-    engine = ReplicaStepTimes(steps, per_token, speed.first_token_s, batched)
+    first_s = speed.first_token_s + float(steps[1]) + per_token * prompt
     single_request_times = {
         "token": (float(steps[1]), float((work.read_s + work.experts_s)[1]), "memory bandwidth", itl_s),
-        "first token": (
-            speed.first_token_s + float(steps[1]) + per_token * prompt, float(np.max(work.prefill_s)), "peak", ttft_s
-        ),
-    }  # fmt: skip
+        "first token": (first_s, float(np.max(work.prefill_s)), "peak", ttft_s),
+    }
     for name, (taken, bound, limit, target) in single_request_times.items():
         if taken > target:
             return (
                 f"a {name} takes {_format_ms(taken)} where one request runs alone, {_format_ms(bound)} at full {limit}"
             )
+    return ReplicaStepTimes(steps, per_token, speed.first_token_s, batched)
 
+
+def _find_fewest(request: SizingRequest, architecture: Architecture, device: ServingDevice) -> ReplicaPlan | str:
+    """Find the fewest replicas on a device that meet the targets, or the reason why none do."""
+    prompt, answer, rate, ttft_s, itl_s = _service_targets(request)
+    engine = make_replica_step_times(request, architecture, device)
+    if isinstance(engine, str):
+        return engine
+    steps, running = engine.step_s, np.arange(engine.max_sequences + 1.0)
     itl = engine.steady_itl_s(prompt, answer)
     max_allowed = max(int((itl <= itl_s).sum()), 1)
-    rates = running[1:] / (single_request_times["first token"][0] + answer * itl)
+    first_s = engine.first_token_s + float(steps[1]) + engine.prompt_token_s * prompt
+    rates = running[1:] / (first_s + answer * itl)
     min_replicas = max(math.ceil(rate / float(rates[:max_allowed].max())), 1)
     options: list[tuple[int, ReplicaStepTimes]] = []
     for sequences in sorted({max_allowed, engine.max_sequences}):
@@ -563,7 +420,7 @@ def _find_fewest(request: SizingRequest, architecture: Architecture, device: Ser
             f"{_format_ms(queue_result.ttft_p99_s)} to the first token and {_format_ms(queue_result.itl_p95_s)} a token"
         )
         return f"{counts[-1]:,} replicas still take {times_text}"
-    return _price_replicas(request, device, *min(options, key=lambda option: option[0]), speed)
+    return _price_replicas(request, device, *min(options, key=lambda option: option[0]), shipped_serving_speed())
 
 
 def _service_targets(request: SizingRequest) -> tuple[int, int, float, float, float]:

@@ -13,8 +13,8 @@ from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.public.request_traces import read_azure_llm
 from gpuplanner.ingest.public.usage_and_request_series import (
-    read_azure_llm,
     read_distributions,
     read_genai,
     read_helios_quotas,

@@ -1,4 +1,4 @@
-"""Readers of public series: GPUs and nodes in use, quotas, distributions, step times, and requests to LLM services."""
+"""Readers of public series: GPUs and nodes in use, quotas, distributions, step times, and gauges of LLM services."""
 
 from __future__ import annotations
 
@@ -384,27 +384,6 @@ def read_step_times(paths: Sequence[str | Path]) -> Dataset:
     )
 
 
-MAX_REQUEST_TOKENS = 100_000_000
-"""Largest number of tokens of one request that is accepted."""
-
-TOKEN_COLUMNS = ("prompt_tokens", "generated_tokens")
-"""Columns of requests with the numbers of prompt tokens and generated tokens."""
-
-FIELD_BY_AZURE_LLM_COLUMN = {
-    "TIMESTAMP": Field("time", "time", format="%Y-%m-%d %H:%M:%S%.f"),
-    "ContextTokens": Field("prompt_tokens", "number", high=MAX_REQUEST_TOKENS),
-    "GeneratedTokens": Field("generated_tokens", "number", high=MAX_REQUEST_TOKENS),
-}
-"""Column of the Azure LLM request logs → how it is parsed. `TIMESTAMP`: seven decimals, no zone; truncated to
-microseconds."""
-
-AZURE_LLM_CHECKS = (
-    AMBIGUOUS_TIME_CHECK,
-    source_check("azure-llm: out of order", pl.col("time") < pl.col("time").cum_max()),
-    source_check("azure-llm: equal rows", ~pl.col("raw").is_first_distinct()),
-)
-"""Checks of the quality report for the Azure LLM request logs."""
-
 FIELD_BY_GENAI_GAUGE_COLUMN = source_columns("genai_gauges")
 """Column of a gauge file of Alibaba's GenAI serving trace → how it is parsed. Long format; `timestamp_anon`: shifted
 seconds; `container_ip`: hash, empty for requests to the API."""
@@ -442,60 +421,6 @@ SCALED_CLOCK_NOTE = (
 """Remark in the provenance of the GenAI trace."""
 SERVICE_GAUGE_CHECK = source_check("genai: whole service", pl.col("subject").is_null())
 """Check that finds gauge readings of a whole service instead of one container."""
-
-
-@register_sniffer(has_required_columns(FIELD_BY_AZURE_LLM_COLUMN))
-def read_azure_llm(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
-    r"""Read logs of requests to LLM services with their tokens; the name of a file is its service.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files.
-    tz : str
-        Time zone of the times; the source names none.
-
-    Returns
-    -------
-    Dataset
-        With the table ``requests``. [tokens]
-
-    Raises
-    ------
-    TraceFormatError
-        If no time zone is given.
-
-    References
-    ----------
-    .. [1] Patel et al., Splitwise, ISCA 2024: Azure LLM inference requests, 2023.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "conv.csv"
-    ...     _ = path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n")
-    ...     read_azure_llm([path], tz="UTC").summary()["prompt_tokens"]
-    374
-    """
-    if tz is None:
-        expected, todo = "a stated time zone", "Give the time zone of the times with --tz; UTC is likely."
-        raise TraceFormatError("azure-llm: TIMESTAMP", expected, "times without one", todo)
-    zone = validate_time_zone(tz)
-    rows = convert_local_times(read_rows(paths, FIELD_BY_AZURE_LLM_COLUMN, source="azure-llm"), {"time": "time"}, zone)
-    tokens = pl.col(TOKEN_COLUMNS)
-    rows = rows.reject({"not a whole number of tokens": pl.any_horizontal(tokens != tokens.floor())})
-    return assemble_table(
-        rows.with_columns(service=file_stem(rows.files)),
-        "requests",
-        source="azure-llm",
-        sort_columns=["time"],
-        row_word="request",
-        checks=AZURE_LLM_CHECKS,
-        totals={name: pl.col(name).cast(pl.Int64).sum() for name in TOKEN_COLUMNS},
-        time_zone=zone,
-        notes=["times are truncated to the microsecond"],
-    )
 
 
 @register_sniffer(has_required_columns(FIELD_BY_GENAI_GAUGE_COLUMN))

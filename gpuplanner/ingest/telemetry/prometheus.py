@@ -114,7 +114,7 @@ def build_from_points(rows: Rows, warnings: Sequence[str], notes: Sequence[str] 
 
 def _unnamed_series_message(one_series: Any, location: str) -> str:  # noqa: ANN401
     """Return the error message for a response without metric names."""
-    labels = _parse_series(one_series)[0] or {}
+    labels = parse_series(one_series)[0] or {}
     todo = (
         "Functions and 'by' take the name away: keep the labels, and give the query, for example --query "
         "'avg_over_time(DCGM_FI_PROF_SM_ACTIVE[5m])'."
@@ -145,7 +145,7 @@ def parse_points(
     query_metric : QueryMetric, optional
         Metric and function of the query.
     """
-    parsed_series = [_parse_series(one_series) for one_series in series]
+    parsed_series = [parse_series(one_series) for one_series in series]
     labels_of = [labels for labels, _ in parsed_series]
     labelled = parse_devices(labels_of, node).with_columns(
         metric=pl.Series([(labels or {}).get("__name__") for labels in labels_of], dtype=pl.String),
@@ -154,7 +154,7 @@ def parse_points(
     series_numbers = [
         series_number for series_number, (_, series_points) in enumerate(parsed_series) for _ in series_points
     ]
-    pairs = [_parse_point(point) for _, series_points in parsed_series for point in series_points]
+    pairs = [parse_point(point) for _, series_points in parsed_series for point in series_points]
     good = labelled[series_numbers].with_columns(
         raw=pl.col("series").str.slice(0, MAX_RAW_SERIES_CHARACTERS),
         file=pl.lit(file_number, pl.UInt32),
@@ -177,7 +177,7 @@ def parse_points(
     )
 
 
-def _parse_point(point: Any) -> tuple[float | None, str | None]:  # noqa: ANN401
+def parse_point(point: Any) -> tuple[float | None, str | None]:  # noqa: ANN401
     """Parse a point of a series to its time [epoch s] and its value as text; None for what is malformed."""
     match point:
         case [int() | float() as time, str() as value] if type(time) is not bool and abs(time) < MAX_EPOCH_S:
@@ -185,7 +185,7 @@ def _parse_point(point: Any) -> tuple[float | None, str | None]:  # noqa: ANN401
     return None, None
 
 
-def _parse_series(one_series: Any) -> tuple[dict[str, str] | None, list[Any]]:  # noqa: ANN401
+def parse_series(one_series: Any) -> tuple[dict[str, str] | None, list[Any]]:  # noqa: ANN401
     """Parse a Prometheus series to its labels, None if malformed, and its points."""
     if not isinstance(one_series, dict):
         return None, [None]
@@ -447,6 +447,40 @@ def read_live(
         If the span is empty or too long, the server does not respond, or has no such metrics in it.
     """
     server = PrometheusServer(server) if isinstance(server, str) else server
+    names = "|".join(name for name in EXPORTED_METRICS if " " not in name)
+    selector = make_selector(names, matchers or {})
+    answers = query_span(server, selector, start, end, interval_s=interval_s, step_s=step_s)
+    rows = parse_points(answers.series, (answers.file,), 0, None)
+    return build_from_points(rows, list(dict.fromkeys(answers.warnings)), notes=[answers.note])
+
+
+@dataclass(frozen=True, eq=False)
+class SpanAnswers:
+    """Answers of a live Prometheus to the queries of a span: series, a file that stands for them, warnings, a note."""
+
+    series: list[Any]
+    file: TextFile
+    warnings: tuple[str, ...]
+    note: str
+
+
+def query_span(
+    server: PrometheusServer, selector: str, start: datetime | str, end: datetime | str, *, interval_s: float = 15.0,
+    step_s: float | None = None,
+) -> SpanAnswers:  # fmt: skip
+    """Query the series of a selector over a span from a live Prometheus; parameters as for :func:`read_live`.
+
+    Parameters
+    ----------
+    server : PrometheusServer
+        The server.
+    selector : str
+        Series selector.
+    start, end : datetime or str
+        Span with UTC offsets, both ends included.
+    interval_s, step_s : float, optional
+        Scrape interval, and step of a grid [s].
+    """
     first_ms, last_ms = (round(parse_origin(instant).timestamp() * 1e3) for instant in (start, end))
     interval_ms = round(1e3 * (interval_s if step_s is None else step_s))
     if interval_ms < 1 or last_ms < first_ms:
@@ -455,7 +489,6 @@ def read_live(
     if (last_ms - first_ms) / interval_ms > MAX_QUERIES_PER_SPAN * MAX_POINTS_PER_SERIES:
         got = f"{math.ceil((last_ms - first_ms) / interval_ms)} points a series"
         raise TraceFormatError("live telemetry", "a shorter span", got, "Read month by month.")
-    selector = _selector(matchers or {})
     queries = list(plan_queries(selector, first_ms, last_ms, interval_ms, scrapes=step_s is None))
     digest, size, warnings, answers = hashlib.sha256(), 0, [], []
     for query in queries:
@@ -466,9 +499,8 @@ def read_live(
         warnings += [str(warning)[:200] for warning in answer.get("warnings") or ()]
     lines = pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
     file = TextFile(Path(server.host), digest.hexdigest(), size, lines, False, False, False)
-    rows = parse_points(join_series_of_answers(answers, first_ms, last_ms), (file,), 0, None)
     note = f"{len(queries)} queries of {queries[0].path} for {selector}"
-    return build_from_points(rows, list(dict.fromkeys(warnings)), notes=[note])
+    return SpanAnswers(join_series_of_answers(answers, first_ms, last_ms), file, tuple(warnings), note)
 
 
 def join_series_of_answers(answers: list[list[Any]], first_ms: int, last_ms: int) -> list[Any]:
@@ -511,11 +543,17 @@ def _is_new_point(point: Any, latest: float, first_ms: int, last_ms: int) -> boo
     return True
 
 
-def _selector(matchers: Mapping[str, str]) -> str:
-    """Return the PromQL selector of all metrics that are read, with label matchers such as ``cluster="a"``."""
+def make_selector(names: str, matchers: Mapping[str, str]) -> str:
+    """Return the PromQL selector of metrics by a regular expression, with label matchers such as ``cluster="a"``.
+
+    Examples
+    --------
+    >>> make_selector("up|down", {"cluster": "a"})
+    '{__name__=~"up|down",cluster="a"}'
+    """
     invalid_names = [name for name in matchers if not LABEL_NAME_PATTERN.fullmatch(name)]
     if invalid_names:
         raise TraceFormatError("matchers", "names of labels", repr(invalid_names[0]), "Fix --match LABEL=VALUE.")
-    parts = [f'__name__=~"{"|".join(name for name in EXPORTED_METRICS if " " not in name)}"']
+    parts = [f'__name__=~"{names}"']
     parts += [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in sorted(matchers.items())]
     return "{" + ",".join(parts) + "}"

@@ -284,3 +284,12 @@ def cost_curve() -> pl.DataFrame:
         for level in (0.5, 0.8, 0.9)
     ]
     return pl.DataFrame(rows)
+
+
+@pytest.fixture
+def replicas() -> pl.DataFrame:
+    """A day of a service that needs one more replica by day."""
+    needed = [1 + (8 <= hour < 18) for hour in range(24)]
+    return pl.DataFrame(
+        {"time": [at(hour) for hour in range(24)], "planned": [max(n, 1) for n in needed], "needed": needed}
+    )

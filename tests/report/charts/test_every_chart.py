@@ -45,6 +45,7 @@ CHARTS: dict[str, Callable[[pl.DataFrame], alt.Chart]] = {
     "memory_stack": plots.plot_memory_stack,
     "fan": plots.plot_fan,
     "cost_curve": plots.plot_cost_curve,
+    "replicas": plots.plot_replicas,
 }
 NAMES = {
     "ledger": "tenant",

@@ -7,14 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.sizing import llm_service_plans as serving_queue
-from gpuplanner.sizing.llm_service_plans import ReplicaStepTimes, simulate_queue
+from gpuplanner.sizing.replica_queue import (
+    ReplicaStepTimes,
+    RequestStream,
+    run_replicas,
+    serve_requests,
+    simulate_queue,
+)
 
 
-def every_step(speed: ReplicaStepTimes, arrivals: list[float], prompt: int, answer: int) -> list[tuple[float, float]]:
+def every_step(
+    speed: ReplicaStepTimes, arrivals: list[float], prompts: list[int], answers: list[int]
+) -> list[tuple[float, float]]:
     """First and last token of each request in one replica that plays each step of each sequence."""
     now, nxt, done = 0.0, 0, {}
-    left = dict.fromkeys(range(len(arrivals)), prompt)
+    left = dict(enumerate(prompts))
     tokens: dict[int, int] = {}
     first: dict[int, float] = {}
     while len(done) < len(arrivals):
@@ -40,47 +47,50 @@ def every_step(speed: ReplicaStepTimes, arrivals: list[float], prompt: int, answ
             tokens[number] += 1
         for number in ready:
             tokens[number], first[number] = 1, now
-        for number in [number for number, count in tokens.items() if count >= answer]:
+        for number in [number for number, count in tokens.items() if count >= answers[number]]:
             done[number] = now
             del tokens[number]
     return [(first[number], done[number]) for number in range(len(arrivals))]
 
 
+def run_one(speed: ReplicaStepTimes, requests: RequestStream) -> tuple[np.ndarray, np.ndarray]:
+    """First and last token of each request in one replica, by the compiled program."""
+    since, replicas = np.full(1, -np.inf), np.ones(1, np.int64)
+    times = (requests.arrival_s, requests.prompt, requests.answer, replicas, since)
+    first, end, *_ = run_replicas(*times, speed.step_s, speed.prompt_token_s, speed.batched_tokens)
+    return first, end
+
+
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.floats(0.001, 0.4), min_size=1, max_size=25),
-    st.integers(1, 90),
-    st.integers(1, 12),
+    st.lists(st.tuples(st.floats(0.001, 0.4), st.integers(1, 90), st.integers(1, 12)), min_size=1, max_size=25),
     st.integers(1, 5),
     st.sampled_from([6, 40, 200]),
 )
-def test_a_replica_runs_as_one_that_plays_every_step(gaps, prompt, answer, most, budget):
+def test_a_replica_runs_as_one_that_plays_every_step(rows, most, budget):
     speed = ReplicaStepTimes(0.01 + 0.003 * np.arange(most + 1), 0.0004, 0.0, budget)
-    arrivals = np.cumsum(gaps).tolist()
-    fast = serving_queue._Replica(speed, prompt, answer)
-    for arrival in arrivals:
-        fast.advance(arrival)
-        fast.add_request(arrival)
-    fast.advance(np.inf)
-    slow = sorted(every_step(speed, arrivals, prompt, answer))
-    found = sorted((first, end) for _, first, end in fast.finished_requests)
-    assert len(found) == len(arrivals)
-    assert np.allclose(found, slow, atol=1e-9)
+    gaps, prompts, answers = (list(column) for column in zip(*rows, strict=True))
+    arrivals = np.cumsum(gaps)
+    found = np.transpose(run_one(speed, RequestStream(arrivals, np.array(prompts), np.array(answers))))
+    assert np.allclose(found, every_step(speed, arrivals.tolist(), prompts, answers), atol=1e-9)
 
 
 def test_one_place_is_a_queue_with_one_server_and_fixed_service():
     """M/D/1: requests of one token, one at a time; they wait rho / (2 (1 - rho)) service times on average."""
     speed = ReplicaStepTimes(np.array([0.0, 0.0]), 1e-3, 0.0, 100)
-    rho, seen = 0.7, []
-    arrivals = np.cumsum(np.random.default_rng(3).exponential(0.1 / rho, 60_000))
-    replica = serving_queue._Replica(speed, 100, 1)
-    for arrival in arrivals.tolist():
-        replica.advance(arrival)
-        replica.add_request(arrival)
-    replica.advance(np.inf)
-    seen = np.array(replica.finished_requests)
-    waited = (seen[:, 2] - seen[:, 0]).mean() / 0.1 - 1
+    rho, count = 0.7, 60_000
+    arrivals = np.cumsum(np.random.default_rng(3).exponential(0.1 / rho, count))
+    first, _ = run_one(speed, RequestStream(arrivals, np.full(count, 100), np.ones(count, np.int64)))
+    waited = (first - arrivals).mean() / 0.1 - 1
     assert waited == pytest.approx(rho / (2 * (1 - rho)), rel=0.05)
+
+
+def test_a_replica_that_is_removed_finishes_its_requests_and_gets_no_more():
+    speed = ReplicaStepTimes(np.full(9, 0.1), 0.0, 0.0, 8192)
+    requests = RequestStream(np.array([0.0, 0.0, 10.0, 10.0]), np.full(4, 10), np.full(4, 200))
+    times = serve_requests(speed, requests, np.array([2, 1]), np.array([-np.inf, 5.0]))
+    # The first two run alone on a replica each, 20 s long; at 10 s the first replica alone takes the others, to 30 s.
+    assert times.busy_s == pytest.approx([20.0, 30.0], abs=0.2)
 
 
 @pytest.mark.parametrize("replicas", [1, 3, 40])
