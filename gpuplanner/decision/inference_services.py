@@ -237,15 +237,27 @@ def plan_inference_services(scenario: Scenario) -> tuple[PlannedService, ...]:
     Raises
     ------
     ScenarioError
-        If a service has no requests in the data, or its GPU model is not clear.
+        If a service has no requests in the data, or its GPU model is not clear or not one of the cluster.
     InfeasiblePlanError
         If a model fits no GPU, or a target is below the physical limit.
     """
     if scenario.services is None:
         return ()
-    fleet = history(scenario).fleet
-    hosted = (row for row in read_services(scenario.services) if row.gpu_model in (None, fleet.name))
+    fleet, services = history(scenario).fleet, read_services(scenario.services)
+    if fleet.name is not None:
+        models = [str(pool.gpu_model) for pool in fleet.installed.pools if pool.gpu_model is not None and pool.gpus]
+        _check_gpu_models(scenario, services, models if scenario.gpu_model is None and models else [fleet.name])
+    hosted = (row for row in services if fleet.name is None or row.gpu_model in (None, fleet.name))
     return tuple(plan_service_of_data(scenario, service) for service in hosted)
+
+
+def _check_gpu_models(scenario: Scenario, services: Sequence[InferenceService], gpu_models: Sequence[str]) -> None:
+    """Raise an error for a service that no GPU model of the cluster serves, or that several could serve."""
+    for service in services:
+        if service.gpu_model not in gpu_models and (service.gpu_model is not None or len(gpu_models) > 1):
+            location = f"{Path(str(scenario.services)).name}, line {service.line}, {service.name}"
+            expected, todo = f"gpu_model: one of {examples(gpu_models)}", "Set gpu_model: to the one that serves it."
+            raise ScenarioError(location, expected, service.gpu_model or "no gpu_model", todo)
 
 
 def plan_service_of_data(scenario: Scenario, service: InferenceService) -> PlannedService:

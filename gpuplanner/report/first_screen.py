@@ -413,7 +413,9 @@ def _today_line(comparison: Comparison) -> str:
         names = {cause: f"waiting.{cause}" for cause in percent_by_cause}
         shares = {cause: metric_html(comparison, name, format_whole_percent) for cause, name in names.items()}
         bar = _cause_bar(percent_by_cause, shares)
-    return f'<div class="today"><p><b>Observed</b> {line}</p>{bar}</div>' if line else ""
+    # Waits beside services that are to come were not observed.
+    label = "Observed" if comparison.inference is None else "Simulated with services"
+    return f'<div class="today"><p><b>{label}</b> {line}</p>{bar}</div>' if line else ""
 
 
 def _cause_bar(percent_by_cause: dict[str, int], figures: dict[str, str]) -> str:

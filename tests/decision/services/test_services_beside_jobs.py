@@ -140,6 +140,7 @@ def test_faults_of_the_file_are_named_with_their_line(tmp_path, text, message):
             "requests of 'x' in the data; got requests of 'chat', 'office'",
         ),
         ("{name: chat, model: gpt-9}", GpuPlannerError, "gpt-9"),
+        ("{name: chat, model: llama-3.1-8b, gpu_model: A30}", ScenarioError, "one of 'A100-80GB'; got A30-24GB"),
         ("{name: chat, model: llama-3.1-405b, gpus: 1}", InfeasiblePlanError, "do not fit in memory"),
         ("{name: chat, model: llama-3.1-8b, ttft_ms: 5}", InfeasiblePlanError, "a first token takes"),
         ("{name: chat, model: llama-3.1-8b, itl_ms: 1}", InfeasiblePlanError, "at full memory bandwidth"),
