@@ -21,6 +21,7 @@ TOOLS = (
     "docs/make_reference.py",
     "docs/make_forecast.py",
     "data/make_sample.py",
+    "benchmarks/memory_fit/fitting.py",
 )
 """What the project itself runs on its own package, beside commands and notebooks."""
 

@@ -354,7 +354,7 @@ def _show_profile_forecast(scenario: Scenario, as_json: bool, quiet: bool) -> No
         from gpuplanner.decision.announced_projects import read_projects
 
         n_projects = len(read_projects(scenario.projects).projects)
-        notify(f"{n_projects} announced projects are not part of a forecast by MIG profile: add --by tenant")
+        notify(f"{n_projects} announced projects are only part of a forecast with --by")
     outlook, pooled_scores, left_out = fleet_forecast(pools)
     if as_json:
         rows = {name: getattr(outlook, name) for name in ("choice", "scores", "forecast")}

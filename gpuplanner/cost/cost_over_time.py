@@ -39,7 +39,7 @@ def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, every: str, *, tz: st
     [10.0, 20.0]
     """
     keys = ["team", "gpu_model", "bucket"]
-    lines = costs.group_by(team="SubAccountName", gpu_model="x_GpuModel", bucket="x_Bucket").agg(
+    lines = costs.group_by(team="SubAccountName", gpu_model="x_GpuModel", bucket="x_Bucket", maintain_order=True).agg(
         cost=pl.col("EffectiveCost").cast(pl.Float64).sum()
     )
     local = pl.col("hour").dt.convert_time_zone(tz).dt.replace_time_zone(None)
@@ -52,8 +52,12 @@ def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, every: str, *, tz: st
     )
     share = pl.col("gpu_hours") / pl.col("gpu_hours").sum().over(keys)
     priced = rows.join(lines, on=keys, how="left", nulls_equal=True).with_columns(cost=pl.col("cost") * share)
-    days = rows.group_by("period").agg(days=pl.col("day").n_unique())
-    sums = priced.group_by("team", "period").agg(pl.col("gpu_hours", "cost").sum()).join(days, on="period")
+    days = rows.group_by("period", maintain_order=True).agg(days=pl.col("day").n_unique())
+    sums = (
+        priced.group_by("team", "period", maintain_order=True)
+        .agg(pl.col("gpu_hours", "cost").sum())
+        .join(days, on="period")
+    )
     return sums.select("team", "days", "gpu_hours", "cost", pl.col("period").alias(every)).sort(every, "team")
 
 

@@ -70,7 +70,7 @@ def _find_shape(scenario: Scenario, results: PolicyResults) -> tuple[Recommendat
     return today, recommend_from_waits(without_policies(scenario.but(**OBSERVED)))[0]
 
 
-def decide_fleet_size(scenario: Scenario, base: Decision, curve: tuple[CurvePoint, ...]) -> DecisionBasis:
+def decide_fleet_size(scenario: Scenario, base_decision: Decision, curve: tuple[CurvePoint, ...]) -> DecisionBasis:
     """Decide for a fleet with the number of GPUs that a scenario states.
 
     MIG layouts and other policies are those found for the observed demand and a maximum added wait of 10 min; waits are
@@ -80,7 +80,7 @@ def decide_fleet_size(scenario: Scenario, base: Decision, curve: tuple[CurvePoin
     ----------
     scenario : Scenario
         Data and limits, with ``gpus``.
-    base : Decision
+    base_decision : Decision
         Decision at the observed demand without ``gpus``.
     curve : tuple of CurvePoint
         Its wait curve.
@@ -98,8 +98,8 @@ def decide_fleet_size(scenario: Scenario, base: Decision, curve: tuple[CurvePoin
     results = replace(load_fitted_policies(scenario.but(**OBSERVED)), scenario=scenario)
     today, shape = _find_shape(scenario, results)
     growth = fit_submitted_growth(results.job_history)
-    resized = resize_recommendation(shape, scenario.gpus, base.measures if shape is not today else ())
-    resized = _measure_fleet(scenario, base, today, shape, replace(resized, growth=growth))
+    resized = resize_recommendation(shape, scenario.gpus, base_decision.measures if shape is not today else ())
+    resized = _measure_fleet(scenario, base_decision, today, shape, replace(resized, growth=growth))
     course = plan_todays_nodes(results, resized)
     decision = build_decision(results, resized, course, curve)
     stated: tuple[str, ...] = (f"fleet of {scenario.gpus:,} GPUs as stated (--set gpus=…)",)
@@ -180,7 +180,11 @@ def find_wait_limit(today_p95_minutes: float, target: WaitTarget) -> float:
 
 
 def _measure_fleet(
-    scenario: Scenario, base: Decision, today: Recommendation, shape: Recommendation, resized: Recommendation
+    scenario: Scenario,
+    base_decision: Decision,
+    todays_recommendation: Recommendation,
+    shape_recommendation: Recommendation,
+    resized_recommendation: Recommendation,
 ) -> Recommendation:
     """Return a resized recommendation with its waits, headroom and exhaustion date at the demand of a scenario.
 
@@ -188,32 +192,41 @@ def _measure_fleet(
     ----------
     scenario : Scenario
         Demand, growth and wait limits.
-    base : Decision
+    base_decision : Decision
         Decision at the observed demand, with today's waits.
-    today : Recommendation
+    todays_recommendation : Recommendation
         Today's fleet.
-    shape : Recommendation
-        Recommendation with the layouts, which was resized.
-    resized : Recommendation
+    shape_recommendation : Recommendation
+        Recommendation with the layouts, which was resized_recommendation.
+    resized_recommendation : Recommendation
         Recommendation of the stated number of GPUs.
     """
-    target, load, units = read_wait_target(scenario), scenario.arrival_scale, tuple(resized.units)
-    rows = base.service
-    if load != 1.0 or list(resized.units) != list(shape.units) or shape is today:
-        simulated = _simulate_fleet(today, shape, units, load)
+    target, load, units = read_wait_target(scenario), scenario.arrival_scale, tuple(resized_recommendation.units)
+    rows = base_decision.service
+    if (
+        load != 1.0
+        or list(resized_recommendation.units) != list(shape_recommendation.units)
+        or shape_recommendation is todays_recommendation
+    ):
+        simulated = _simulate_fleet(todays_recommendation, shape_recommendation, units, load)
         rows = tuple(replace(row, **simulated[row.size]) for row in rows if row.size in simulated)
     service = tuple(replace(row, limit_minutes=find_wait_limit(row.today_p95_minutes, target)) for row in rows)
     n_jobs = max(sum(row.jobs for row in service), 1)
     today_mean = sum(row.jobs * row.today_mean_minutes for row in service) / n_jobs
     resized_mean = sum(row.jobs * row.recommended_mean_minutes for row in service) / n_jobs
-    growth = resized.growth if scenario.growth_per_week is None else state_growth(scenario.growth_per_week)
+    growth = (
+        resized_recommendation.growth if scenario.growth_per_week is None else state_growth(scenario.growth_per_week)
+    )
     headroom = None
     if growth.weekly.value is not None:
-        headroom = _measure_headroom(shape, units, load, target.target_s, resized.growth.slope)
-    inputs = today.model.inputs
+        headroom = _measure_headroom(
+            shape_recommendation, units, load, target.target_s, resized_recommendation.growth.slope
+        )
+    inputs = todays_recommendation.model.inputs
     days, lead_days = inputs.observed_s / SECONDS_PER_DAY, scenario.purchase_lead_days
     return replace(
-        resized, service=service, team_waits={None: (today_mean, resized_mean)} if service else {}, growth=growth,
+        resized_recommendation, service=service,
+        team_waits={None: (today_mean, resized_mean)} if service else {}, growth=growth,
         headroom=headroom, exhaustion=date_exhaustion(growth, headroom, inputs.end.date(), days, lead_days),
     )  # fmt: skip
 
@@ -227,27 +240,27 @@ def _scale_demand(model: WaitModel, load: float) -> tuple[WaitModel, Ints]:
 
 @functools.lru_cache(maxsize=64)
 def _simulate_fleet(
-    today: Recommendation, shape: Recommendation, units: tuple[int, ...], load: float
+    todays_recommendation: Recommendation, shape_recommendation: Recommendation, units: tuple[int, ...], load: float
 ) -> dict[str, dict[str, Any]]:
     """Simulate the queue waits on a fleet at a demand, by job size, as values of :class:`JobSizeWaits`.
 
     Parameters
     ----------
-    today : Recommendation
+    todays_recommendation : Recommendation
         Today's fleet.
-    shape : Recommendation
+    shape_recommendation : Recommendation
         Recommendation with the node pools of the fleet.
     units : tuple of int
         Units of each pool.
     load : float
         Demand, as a factor of the observed one.
     """
-    fleet = join_pools(shape.pools, units)
-    model, rows = _scale_demand(shape.model, load)
-    today_s = today.model.replay_waits(today.fleet)[rows]
+    fleet = join_pools(shape_recommendation.pools, units)
+    model, rows = _scale_demand(shape_recommendation.model, load)
+    today_s = todays_recommendation.model.replay_waits(todays_recommendation.fleet)[rows]
     is_delayed = model.waits.judged & (model.replay_waits(fleet) > today_s + MIN_DELAY_S)
     waits = {}
-    for point in simulate_curve_points(model, shape.action, [fleet]):
+    for point in simulate_curve_points(model, shape_recommendation.action, [fleet]):
         of_size = model.size_of_job == model.size_names.index(point.job_size)
         waits[point.job_size] = {
             "jobs": int((of_size & model.waits.judged).sum()), "jobs_delayed": int((of_size & is_delayed).sum()),
@@ -259,13 +272,13 @@ def _simulate_fleet(
 
 @functools.lru_cache(maxsize=64)
 def _measure_headroom(
-    shape: Recommendation, units: tuple[int, ...], load: float, target_s: float, slope: float
+    shape_recommendation: Recommendation, units: tuple[int, ...], load: float, target_s: float, slope: float
 ) -> MeasuredHeadroom | None:
     """Measure the headroom of a fleet at a demand, over that demand.
 
     Parameters
     ----------
-    shape : Recommendation
+    shape_recommendation : Recommendation
         Recommendation with the node pools of the fleet.
     units : tuple of int
         Units of each pool.
@@ -276,9 +289,9 @@ def _measure_headroom(
     slope : float
         Growth of the logarithm of the submitted work a week in the record.
     """
-    model, _ = _scale_demand(shape.model, load)
+    model, _ = _scale_demand(shape_recommendation.model, load)
     return measure_headroom(
-        model, join_pools(shape.pools, units), WaitTarget(target_s), state_growth(math.expm1(slope))
+        model, join_pools(shape_recommendation.pools, units), WaitTarget(target_s), state_growth(math.expm1(slope))
     )
 
 
@@ -294,29 +307,34 @@ def find_sized_fleet(scenario: Scenario, decision: Decision) -> Recommendation |
     return replace(resized, model=_scale_demand(resized.model, scenario.arrival_scale)[0])
 
 
-def compare_paired_waits(first: Recommendation, other: Recommendation) -> dict[str, tuple[float, float, float]]:
+def compare_paired_waits(
+    first_recommendation: Recommendation, second_recommendation: Recommendation
+) -> dict[str, tuple[float, float, float]]:
     """Compare the p95 queue waits of two fleets on the same jobs with the same random draws.
 
     Parameters
     ----------
-    first, other : Recommendation
+    first_recommendation, second_recommendation : Recommendation
         Fleets of the same record.
 
     Returns
     -------
     dict of str to tuple of float
-        Difference of `other` to `first` in the record, and its 80 % interval over resampled records, by job size [min].
+        Difference of the second to the first in the record, and its 80 % interval over resampled records, by job
+        size [min].
     """
-    common = [name for name in first.model.size_names if name in other.model.size_names]
+    common = [name for name in first_recommendation.model.size_names if name in second_recommendation.model.size_names]
 
-    def draw(fleet: Recommendation, row: int) -> Floats:
+    def draw(sized_recommendation: Recommendation, row: int) -> Floats:
         """Return the p95 wait by job size in the record (row 0) or a resampled record [min]."""
-        model = fleet.model
-        waits_s = np.minimum(model.percentiles(fleet.fleet, row), model.inputs.observed_s)
+        model = sized_recommendation.model
+        waits_s = np.minimum(model.percentiles(sized_recommendation.fleet, row), model.inputs.observed_s)
         by_size = dict(zip((model.size_names[size] for size in model.sizes), waits_s, strict=True))
         return np.array([by_size.get(name, np.nan) for name in common]) / SECONDS_PER_MINUTE
 
-    differences = np.array([draw(other, row) - draw(first, row) for row in range(1 + N_PAIRED_DRAWS)])
+    differences = np.array(
+        [draw(second_recommendation, row) - draw(first_recommendation, row) for row in range(1 + N_PAIRED_DRAWS)]
+    )
     low, high = np.quantile(differences[1:], CURVE_INTERVAL, axis=0)
     rows = zip(common, differences[0].tolist(), low.tolist(), high.tolist(), strict=True)
     return {name: (value, lower, upper) for name, value, lower, upper in rows if not math.isnan(value)}

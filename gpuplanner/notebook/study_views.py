@@ -411,9 +411,9 @@ def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path) -> Vi
         numbers = {"study": f"{number}: {text or first.name}"} | _decision_numbers(view.comparison)
         size = views[0].comparison.decision.longest_waiting
         is_paired = all(getattr(first, name) == getattr(view.scenario, name) for name in SAME_JOBS_FIELDS)
-        base, other = fleets[0], fleets[number - 1]
-        if number > 1 and size is not None and is_paired and base is not None and other is not None:
-            difference = compare_paired_waits(base, other).get(size.size, (None, None, None))
+        base_fleet, compared_fleet = fleets[0], fleets[number - 1]
+        if number > 1 and size is not None and is_paired and base_fleet is not None and compared_fleet is not None:
+            difference = compare_paired_waits(base_fleet, compared_fleet).get(size.size, (None, None, None))
             numbers |= dict(zip(PAIRED_COLUMNS, difference, strict=True))
         rows.append(numbers)
     frame = pl.DataFrame(rows, schema=_COMPARED_COLUMNS, orient="row")

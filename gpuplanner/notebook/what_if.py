@@ -304,9 +304,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             if row.policy in self._other_rows or not able:
                 continue
             with contextlib.suppress(CancelledError, GpuPlannerError):
-                other = compare_policies(self.base.but(actuator=able[0]), stop_if_stale)
-                if (found := other.find_row(row.policy)) is not None:
-                    self._other_rows[row.policy] = found
+                comparison = compare_policies(self.base.but(actuator=able[0]), stop_if_stale)
+                if (policy_row := comparison.find_row(row.policy)) is not None:
+                    self._other_rows[row.policy] = policy_row
                     self._call_in_kernel(self._add_rows, number)
 
     def _add_rows(self, number: int) -> None:

@@ -98,23 +98,23 @@ class PanelAnswer:
         return min(self.service, key=lambda row: row.added_p95_minutes, default=None)
 
 
-def exact_answer(scenario: Scenario, comparison: Comparison, start: Comparison) -> PanelAnswer:
+def exact_answer(scenario: Scenario, comparison: Comparison, start_comparison: Comparison) -> PanelAnswer:
     """Make the answer of a comparison."""
     waits = {row.size: row.recommended_p95_minutes for row in comparison.decision.service}
-    return PanelAnswer(scenario, comparison, start, waits)
+    return PanelAnswer(scenario, comparison, start_comparison, waits)
 
 
-def estimate_answer(scenario: Scenario, start: Comparison) -> PanelAnswer:
+def estimate_answer(scenario: Scenario, start_comparison: Comparison) -> PanelAnswer:
     """Estimate the answer for other settings from the wait curve of a comparison.
 
     A demand of 1.2 times the observed one on 60 GPUs counts as the observed one on 50. Waits outside the simulated
     fleet sizes stay unknown.
     """
-    estimate = PanelAnswer(scenario, start, start, {}, is_exact=False)
-    layouts = {point.layout for point in start.wait_curve}
+    estimate = PanelAnswer(scenario, start_comparison, start_comparison, {}, is_exact=False)
+    layouts = {point.layout for point in start_comparison.wait_curve}
     layout = scenario.mig_layout if scenario.mig_layout in layouts else TODAY
     load_gpus = estimate.gpus / scenario.arrival_scale
-    waits = {size: _read_curve(points, load_gpus) for size, points in _curves(start, layout).items()}
+    waits = {size: _read_curve(points, load_gpus) for size, points in _curves(start_comparison, layout).items()}
     return replace(estimate, waits=waits)
 
 
@@ -186,8 +186,8 @@ def _cards_html(answer: PanelAnswer) -> Iterator[str]:
     if size is None:
         yield _card("p95 wait", MISSING_VALUE_TEXT, PENDING, "", approx=not answer.is_exact)
     else:
-        others = (row for row in answer.service if row.size in drawn_sizes(answer.start) and row.size != size.size)
-        note = " · ".join(f"{row.size}: {wait_text(row.recommended_p95_minutes)}" for row in others)
+        other_sizes = (row for row in answer.service if row.size in drawn_sizes(answer.start) and row.size != size.size)
+        note = " · ".join(f"{row.size}: {wait_text(row.recommended_p95_minutes)}" for row in other_sizes)
         after = approx + wait_text(size.recommended_p95_minutes)
         today = wait_text(size.today_p95_minutes)
         yield _card(f"p95 wait, {size.size}", today, after, approx * bool(note) + note, approx=not answer.is_exact)
@@ -273,14 +273,14 @@ def _y(minutes: float) -> float:
     return PANEL_TOP + PANEL_HEIGHT * (1 - share)
 
 
-def _panel_svg(answer: PanelAnswer, row: JobSizeWaits, left: float, width: float) -> str:
+def _panel_svg(answer: PanelAnswer, size_waits: JobSizeWaits, left: float, width: float) -> str:
     """Draw the panel of a job size.
 
     Parameters
     ----------
     answer : PanelAnswer
         Answer with the wait curve.
-    row : JobSizeWaits
+    size_waits : JobSizeWaits
         Waits of the job size.
     left, width : float
         Position and width. [px]
@@ -299,15 +299,17 @@ def _panel_svg(answer: PanelAnswer, row: JobSizeWaits, left: float, width: float
         f"<line x1='{left}' x2='{left + width}' y1='{_y(minutes):.1f}' y2='{_y(minutes):.1f}' stroke='var(--line)'/>"
         for minutes in WAIT_TICKS
     ]
-    limit_y = _y(row.limit_minutes)
+    limit_y = _y(size_waits.limit_minutes)
     parts.append(
         f"<line x1='{left}' x2='{left + width}' y1='{limit_y:.1f}' y2='{limit_y:.1f}' stroke='var(--ink)' "
         f"stroke-dasharray='4 3'/><text x='{left + width}' y='{limit_y - 4:.1f}' text-anchor='end'>"
-        f"limit {wait_text(row.limit_minutes)}</text>"
+        f"limit {wait_text(size_waits.limit_minutes)}</text>"
     )
     layouts = {point.layout for point in answer.start.wait_curve}
     for layout in sorted(layouts, key=lambda name: name != TODAY):
-        points = [point for point in _curves(answer.start, layout).get(row.size, []) if low <= point.gpus <= high]
+        points = [
+            point for point in _curves(answer.start, layout).get(size_waits.size, []) if low <= point.gpus <= high
+        ]
         is_accent = layout != TODAY or len(layouts) == 1
         colour = "var(--mark)" if is_accent else "var(--grey)"
         if is_accent:
@@ -318,24 +320,24 @@ def _panel_svg(answer: PanelAnswer, row: JobSizeWaits, left: float, width: float
             parts.append(f"<polygon points='{corners}' fill='var(--tint)'/>")
         # A part of the line above the drawn waits is left out: the queue never empties there.
         parts += [
-            f"<line x1='{x(one.gpus):.1f}' y1='{_y(one.p95_minutes):.1f}' x2='{x(two.gpus):.1f}' "
-            f"y2='{_y(two.p95_minutes):.1f}' stroke='{colour}' stroke-width='{2.5 if is_accent else 1.2}'/>"
-            for one, two in pairwise(points)
-            if min(one.p95_minutes, two.p95_minutes) < MAX_DRAWN_MINUTES
+            f"<line x1='{x(left_point.gpus):.1f}' y1='{_y(left_point.p95_minutes):.1f}' x2='{x(right_point.gpus):.1f}' "
+            f"y2='{_y(right_point.p95_minutes):.1f}' stroke='{colour}' stroke-width='{2.5 if is_accent else 1.2}'/>"
+            for left_point, right_point in pairwise(points)
+            if min(left_point.p95_minutes, right_point.p95_minutes) < MAX_DRAWN_MINUTES
         ]
         parts += [mark(point.gpus, point.p95_minutes, 1.6, f"fill='{colour}'") for point in points]
     parts.append(
         mark(
             decision.fleet_gpus,
-            row.today_p95_minutes,
+            size_waits.today_p95_minutes,
             4.5,
             "fill='var(--paper)' stroke='var(--grey)' stroke-width='1.8'",
         )
     )
-    recommended = next((other for other in decision.service if other.size == row.size), None)
+    recommended = next((waits for waits in decision.service if waits.size == size_waits.size), None)
     if recommended is not None:
         parts.append(mark(decision.gpus, recommended.recommended_p95_minutes, 4.5, "fill='var(--mark)'"))
-    minutes = answer.waits.get(row.size)
+    minutes = answer.waits.get(size_waits.size)
     stroke = "var(--ink)" if answer.is_exact else "var(--grey)"
     parts.append(
         f"<line x1='{x(answer.gpus):.1f}' x2='{x(answer.gpus):.1f}' y1='{PANEL_TOP}' y2='{bottom}' stroke='{stroke}'/>"
@@ -346,13 +348,13 @@ def _panel_svg(answer: PanelAnswer, row: JobSizeWaits, left: float, width: float
     approx = "" if answer.is_exact else "≈ "
     kind = "strong" if answer.is_exact else ""
     value = PENDING if minutes is None else approx + wait_text(minutes)
-    parts.append(f"<text x='{left}' y='11' class='strong'>{escape(row.size)}</text>")
+    parts.append(f"<text x='{left}' y='11' class='strong'>{escape(size_waits.size)}</text>")
     parts.append(f"<text x='{left + width}' y='11' text-anchor='end' class='{kind}'>{answer.gpus}: {value}</text>")
     taken: list[float] = []
     labels = {round(low): ("", "start"), round(high): ("", "end"), decision.fleet_gpus: ("", "middle")}
     labels |= {decision.gpus: ("chosen", "middle")}
     for gpus, (kind, anchor) in reversed(labels.items()):
-        if all(abs(x(gpus) - other) > MIN_LABEL_DISTANCE for other in taken):
+        if all(abs(x(gpus) - label_x) > MIN_LABEL_DISTANCE for label_x in taken):
             taken.append(x(gpus))
             position = f"x='{x(gpus):.1f}' y='{bottom + 14}' text-anchor='{anchor}'"
             parts.append(f"<text {position} class='{kind}'>{gpus}</text>")

@@ -13,6 +13,7 @@ from altair.typing import ChartType
 
 from gpuplanner.core.errors import escape_controls
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
+from gpuplanner.report import chart_theme as theme
 
 SVG_WIDTH_PX = 860
 """Default width of an SVG file [px]."""
@@ -39,7 +40,7 @@ _INDEPENDENT_SCALES = {
 }
 """Vega-Lite ``resolve``: charts drawn below each other have scales and colour legends of their own."""
 
-_BRUSH_MARK = {"fill": "#17202a", "fillOpacity": 0.12, "stroke": "#17202a", "strokeWidth": 2}
+_BRUSH_MARK = {"fill": theme.INK, "fillOpacity": 0.12, "stroke": theme.INK, "strokeWidth": 2}
 """Look of times that are marked by dragging."""
 _VIEW_SUFFIX = "_view"
 """End of the name of a view that a selection of times belongs to."""

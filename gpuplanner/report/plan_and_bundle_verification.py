@@ -247,7 +247,7 @@ def _find_gpu_model_in_text(path: Path) -> str | None:
 
 
 def _count_gpus_in_text(text: str) -> int:
-    """Count the GPUs of a node that a file names by index, or as full GPUs in Slurm; 8 if it names fewer or none.
+    """Count the GPUs of a node that a file names by index, or as 16 full GPUs in Slurm (two boards); else 8.
 
     Examples
     --------
@@ -256,7 +256,7 @@ def _count_gpus_in_text(text: str) -> int:
     """
     devices = [int(index) + 1 for index in re.findall(r"devices: \[(?:\d+, )*(\d+)\]", text)]
     full_gpus = re.findall(r"gpu:(?:(?!\d+g\.)[^:,\s])+:(\d{1,2})(?!\d)", text)
-    return max(devices, default=max([8, *map(int, full_gpus)]))
+    return max(devices, default=16 if "16" in full_gpus else 8)
 
 
 def _plan_faults(plan: Plan, problem: PlanProblem, gpu_model: str | None) -> list[str]:
