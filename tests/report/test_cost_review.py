@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.cli.forecast_and_cost_commands import COST_BREAKDOWNS
+from gpuplanner.core.output_manifests_and_overwrite_checks import write_manifest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.cost.monthly_cost_review import COST_TABLE_TITLES, cost_review
 from gpuplanner.decision.comparison_record import compare_policies
@@ -25,6 +26,7 @@ from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.report import monthly_sections as tearsheet
 from gpuplanner.report.focus_files_and_workbooks import write_focus, write_study_workbook
+from gpuplanner.report.report_rendering import REPORT_FOLDER_MARK
 from gpuplanner.usage.study_history import load_dataset
 
 AMOUNT = re.compile(r"sum to ([\d,.]+\d) USD")
@@ -255,6 +257,8 @@ def test_a_price_book_is_used_or_refused(unstated: Path, tmp_path: Path, command
 
 def test_a_dataset_takes_its_settings_from_the_scenario_beside_it(unstated: Path, tmp_path: Path, command):
     (unstated.parent / "scenario.yaml").write_text(Scenario(name="mine", data="data", ownership="owned").to_yaml())
+    # As start lists it: a scenario that happens to lie beside a dataset does not count.
+    write_manifest(unstated.parent, REPORT_FOLDER_MARK, {})
     (tmp_path / "prices.yaml").write_text(LOT.replace("MODEL", "H100-80GB-SXM5"))
     totals = set()
     for given in (unstated, unstated.parent, unstated.parent / "scenario.yaml"):
