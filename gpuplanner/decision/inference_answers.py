@@ -179,7 +179,7 @@ def answer_service(planned: PlannedService) -> ServiceAnswer:
 def describe_zero_hours(planned: PlannedService) -> str:
     """Describe the hours in which a service may run without replicas, and what a request then waits."""
     hours, service = planned.schedule.hours, planned.service
-    by_slot = hours.group_by("slot").agg(needed=pl.col("needed").sum(), hours=pl.len())
+    by_slot = hours.group_by("slot", maintain_order=True).agg(needed=pl.col("needed").sum(), hours=pl.len())
     empty = by_slot.filter(pl.col("needed") == 0)
     if empty.is_empty():
         return f"{service.name}: no hour of the trace is without requests, so it keeps its replicas."

@@ -138,7 +138,7 @@ def render_cost_over_time(by_team: pl.DataFrame, every: str, review: CostReview)
         page.figure(
             plots.plot_groups(named, ["team", every], "cost", label=label),
             title=f"{title} and team [{review.currency}]",
-            alt=f"{compared} Weeks run from Monday to Sunday; the first and last {every} may be observed in part.",
+            alt=f"{compared} Weeks are calendar weeks; the first and last {every} may be observed in part.",
         ),
         page.table(totals, caption=title, headings=headings, formats=formats),
     )

@@ -140,13 +140,13 @@ def test_a_file_that_a_field_names_counts_with_its_content(tmp_path, monkeypatch
 
 def test_the_oldest_results_on_disk_go_first(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path))
-    monkeypatch.setattr(cache, "MAX_DISK_CACHE_BYTES", 250)
+    monkeypatch.setattr(cache, "MAX_DISK_CACHE_BYTES", 300)
     sized = disk_stage("trial", str.encode, bytes.decode)(lambda scenario: f"{scenario.seed:0100d}")
     for seed in range(4):
         sized(Scenario(seed=seed))
-        for age, actuator in enumerate(sorted(tmp_path.rglob("*.result"), key=lambda actuator: actuator.read_text())):
-            os.utime(actuator, (age, age))
-    kept = sorted(int(actuator.read_text()) for actuator in tmp_path.rglob("*.result"))
+        for age, path in enumerate(sorted(tmp_path.rglob("*.result"), key=lambda path: path.read_bytes()[-100:])):
+            os.utime(path, (age, age))
+    kept = sorted(int(path.read_bytes()[-100:]) for path in tmp_path.rglob("*.result"))
     assert kept == [2, 3]
 
 
