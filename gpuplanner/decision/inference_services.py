@@ -321,8 +321,8 @@ def plan_service_by_activity(
     begin = times[0].replace(minute=0, second=0, microsecond=0)
     step_s = float(np.median([(later - at).total_seconds() for at, later in itertools.pairwise(times)] or [0.0]))
     hour = ((pl.col("time") - begin).dt.total_seconds() // int(SECONDS_PER_HOUR)).cast(pl.Int64).alias("hour")
-    busy = duty.group_by("time").agg(busy=pl.col("value").sum() / 100)
-    counted = rates.group_by("time").agg(requests=pl.col("value").sum() * step_s)
+    busy = duty.group_by("time", maintain_order=True).agg(busy=pl.col("value").sum() / 100)
+    counted = rates.group_by("time", maintain_order=True).agg(requests=pl.col("value").sum() * step_s)
     readings = busy.join(counted, on="time", how="left").with_columns(hour, pl.col("requests").fill_null(0.0))
     n_hours = int((times[-1] - begin).total_seconds() // SECONDS_PER_HOUR) + 1
     n_slots = HOURS_OF_WEEK if n_hours > HOURS_OF_WEEK - HOURS_OF_DAY else HOURS_OF_DAY
@@ -387,7 +387,7 @@ def draw_requests(minutes: pl.DataFrame, seed: int) -> pl.DataFrame:
         If the metrics count no requests, or no tokens.
     """
     counters = ("requests", "prompt_tokens", "generated_tokens")
-    totals = minutes.group_by("time", "team").agg(pl.col(counters).sum()).sort("time", "team")
+    totals = minutes.group_by("time", "team", maintain_order=True).agg(pl.col(counters).sum()).sort("time", "team")
     missing = [name for name in counters if not totals[name].sum()]
     if missing:
         name = str(minutes["service"][0])
@@ -395,7 +395,7 @@ def draw_requests(minutes: pl.DataFrame, seed: int) -> pl.DataFrame:
         raise ScenarioError(f"serving metrics of {name}", ", ".join(counters), f"no {examples(missing)}", todo)
     # A request may end in another minute than its tokens are counted: lengths are those of the hour.
     hour = pl.col("time").dt.truncate("1h")
-    means = totals.group_by("team", hour=hour).agg(pl.col(counters).sum())
+    means = totals.group_by("team", hour=hour, maintain_order=True).agg(pl.col(counters).sum())
     rows = totals.with_columns(hour=hour).join(means, on=["team", "hour"], suffix="_of_hour", nulls_equal=True)
     rows = rows.with_columns(pl.col("requests").round().cast(pl.Int64)).filter(pl.col("requests") > 0)
     drawn = rows.select(pl.all().repeat_by("requests").explode())

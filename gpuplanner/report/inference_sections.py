@@ -80,7 +80,9 @@ def render_services_section(study: Study) -> HtmlSection:
     if answer is None or "service_hours" not in tables:
         return HtmlSection("")
     parts = [page.paragraph(answer.sentence)]
-    requests = dict(tables["service_hours"].group_by("service").agg(pl.col("requests").sum()).iter_rows())
+    requests = dict(
+        tables["service_hours"].group_by("service", maintain_order=True).agg(pl.col("requests").sum()).iter_rows()
+    )
     charted = sorted(answer.services, key=lambda row: -requests.get(row.name, 0))[:MAX_CHARTED_SERVICES]
     for row in answer.services:
         parts.append(page.paragraph(f"{row.sentence} {row.zero_text}"))
