@@ -160,7 +160,9 @@ class PlannedLayouts:
         """Draw the layouts of the plan: number of GPUs over time, and places of their instances."""
         gpu_model, counts = self.problem.gpu_model, self.layout_counts
         gpus = pl.col("gpus")
-        sums = counts.group_by("layout").agg(mean_gpus=gpus.mean(), least_gpus=gpus.min(), most_gpus=gpus.max())
+        sums = counts.group_by("layout", maintain_order=True).agg(
+            mean_gpus=gpus.mean(), least_gpus=gpus.min(), most_gpus=gpus.max()
+        )
         table = sums.filter(pl.col("most_gpus") > 0).sort("mean_gpus", "layout", descending=[True, False])
         placements = make_placement_table(gpu_model, table["layout"].to_list())
         number = placements["layout"].n_unique()

@@ -145,7 +145,10 @@ class PeriodPanel(SectionPanel[Period, PeriodTables]):
         demand = dataset.rows_of(dataset.demand_series, period.team).filter(pl.col("ds").is_between(**days))
         hours = (
             ledger.filter(pl.col("bucket").cast(pl.String).is_in(ALLOCATED_BUCKETS))
-            .group_by(team=pl.col("tenant").cast(pl.String).replace({UNALLOCATED_TENANT_LABEL: UNALLOCATED_LABEL}))
+            .group_by(
+                team=pl.col("tenant").cast(pl.String).replace({UNALLOCATED_TENANT_LABEL: UNALLOCATED_LABEL}),
+                maintain_order=True,
+            )
             .agg(
                 allocated_gpu_hours=pl.col("gpu_hours").sum(),
                 used=pl.col("gpu_hours").filter(pl.col("bucket") == "used").sum(),
@@ -154,7 +157,11 @@ class PeriodPanel(SectionPanel[Period, PeriodTables]):
         )
         used = pl.when(pl.col("measured") > 0).then(pl.col("used") / pl.col("measured"))
         teams = hours.select("team", "allocated_gpu_hours", used_fraction=used)
-        instances = demand.group_by("profile", "ds").agg(pl.col("y").sum()).group_by("profile")
+        instances = (
+            demand.group_by("profile", "ds", maintain_order=True)
+            .agg(pl.col("y").sum())
+            .group_by("profile", maintain_order=True)
+        )
         profiles = instances.agg(
             mean_instances=pl.col("y").mean(),
             p95_instances=pl.col("y").quantile(0.95),

@@ -163,9 +163,9 @@ def render_demand_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
     if tenant == ALL_TENANTS_LABEL:
         chart = plots.plot_demand(dataset.demand_gpus, by="tenant", history_days=DEMAND_CHART_DAYS, unit="GPUs")
         text = "a slice counts as its share of a GPU. Teams with different peak hours can share GPUs."
-        hourly = dataset.demand_gpus.group_by("tenant", "ds").agg(pl.col("y").sum())
+        hourly = dataset.demand_gpus.group_by("tenant", "ds", maintain_order=True).agg(pl.col("y").sum())
         gpus = pl.col("y")
-        team_gpus = hourly.group_by("tenant").agg(
+        team_gpus = hourly.group_by("tenant", maintain_order=True).agg(
             mean_gpus=gpus.mean(), p95_gpus=gpus.quantile(0.95), peak_gpus=gpus.max()
         )
         team_gpus = team_gpus.sort("mean_gpus", "tenant", descending=[True, False])

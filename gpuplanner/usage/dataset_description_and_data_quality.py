@@ -169,7 +169,7 @@ def _summarize_nodes(table: pl.DataFrame) -> Tables:
     tables = {"nodes by GPU model": ordered}
     partitioned = table.filter(pl.col("layouts").is_not_null())
     if partitioned.height:  # a node has a row for each period between two dumps in which it stayed the same
-        layouts = partitioned.group_by("layouts", "installed", "retired").agg(
+        layouts = partitioned.group_by("layouts", "installed", "retired", maintain_order=True).agg(
             nodes=pl.col("node").n_unique(), gpus=pl.col("gpus").sum(), first_node=pl.col("node").min()
         )
         tables["MIG layouts of nodes over time"] = layouts.sort("first_node", "installed", "layouts")

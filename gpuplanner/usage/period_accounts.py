@@ -252,14 +252,14 @@ def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobDescription:
         if nodes:
             on_nodes.append(gpu_hours_by_node(ledger_span.jobs, capacity.inventory, **span))
     hours = pl.concat(ledgers)
-    activity_sums = pl.concat(activity).group_by(*JOB_COLUMN_BY_GROUPING).agg(pl.all().sum())
+    activity_sums = pl.concat(activity).group_by(*JOB_COLUMN_BY_GROUPING, maintain_order=True).agg(pl.all().sum())
     by_state = activity_sums.group_by("tenant").agg(pl.selectors.numeric().sum()).sort("tenant")
     requested = requested_allocated_active(jobs, start=begin, end=end)
     by_end_state = allocated_by_state(jobs, start=begin, end=end)
     groups = hours_by_group(jobs, LedgerWindow(begin, end))
     for word, table in groups.items():
         idle = pl.sum_horizontal(pl.selectors.starts_with("idle"))
-        measured = activity_sums.group_by(word).agg(pl.col("used").sum(), idle=idle.sum())
+        measured = activity_sums.group_by(word, maintain_order=True).agg(pl.col("used").sum(), idle=idle.sum())
         used = pl.when(pl.col("used") + pl.col("idle") > 0).then(pl.col("used") / (pl.col("used") + pl.col("idle")))
         groups[word] = table.join(measured.select(word, used_fraction=used), on=word, how="left", maintain_order="left")
     all_facts = replace(
@@ -372,7 +372,7 @@ def hours_by_group(jobs: LazyJobs, window: LedgerWindow) -> dict[str, pl.DataFra
         )
         runs = (
             values["run_s"]
-            .group_by(word)
+            .group_by(word, maintain_order=True)
             .agg(median_run_h=_weighted_quantile(0.5) / 3600, p95_run_h=_weighted_quantile(0.95) / 3600)
         )
         table = table.join(runs, on=word, how="left")
