@@ -177,7 +177,7 @@ def _spread_jobs_over_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.D
     ``own`` are the GPUs of the job on its unlisted nodes: an even share, or all that the listed nodes cannot hold; 0
     where no server has that many.
     """
-    nodes = inventory.group_by("node", maintain_order=True).agg(room=pl.col("gpus").sum().cast(pl.Float64))
+    nodes = inventory.group_by("node").agg(room=pl.col("gpus").sum().cast(pl.Float64))
     # Lists that cannot be read say no place.
     jobs_by_node = expand_unique_node_lists(jobs).explode("node", empty_as_null=False).drop_nulls("node")
     listed_gpus = jobs_by_node.join(nodes, on="node", how="left", maintain_order="left").with_columns(
@@ -206,7 +206,7 @@ def find_unlisted_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataF
     on_unlisted = jobs_on_nodes.filter(pl.col("room").is_null(), pl.col("own") > 0)
     on_unlisted = on_unlisted.with_columns(room=0.0, least=pl.col("own") / pl.col("absent"))
     model = pl.col("gpu_model").drop_nulls().unique()
-    node_spans = on_unlisted.group_by("node", maintain_order=True).agg(
+    node_spans = on_unlisted.group_by("node").agg(
         gpu_model=pl.when(model.len() == 1).then(model.first()),
         installed=pl.col("start_time").min(),
         # A node of a job that runs is there.
@@ -233,7 +233,7 @@ def add_past_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
 
 def _extend_node_spans(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
     """Extend the installed and retired times of nodes to their first and last job."""
-    jobs_by_node = _spread_jobs_over_nodes(jobs, inventory).group_by("node", maintain_order=True)
+    jobs_by_node = _spread_jobs_over_nodes(jobs, inventory).group_by("node")
     end = pl.col("end_time")
     observed_spans = jobs_by_node.agg(first=pl.col("start_time").min(), last=end.max(), still=end.is_null().any())
     spans = inventory.join(observed_spans, on="node", how="left", maintain_order="left")
@@ -365,9 +365,7 @@ def _find_rule_breakers(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> I
     jobs = _drop_rows(jobs, oversized)
     if inventory is None or not int(inventory["gpus"].sum()):
         return
-    unlisted_gpus = (
-        _spread_jobs_over_nodes(jobs, inventory).group_by("row", maintain_order=True).agg(pl.col("own").first())
-    )
+    unlisted_gpus = _spread_jobs_over_nodes(jobs, inventory).group_by("row").agg(pl.col("own").first())
     if find_unlisted_nodes(jobs, inventory).is_empty():
         unlisted_gpus = unlisted_gpus.clear()
     listed = pl.col("gpus") - pl.col("own").fill_null(0.0)
@@ -565,7 +563,7 @@ def _allocated_levels(allocations: pl.DataFrame) -> pl.DataFrame:
         allocations.select("node", "room", at="begin", change="least"),
         allocations.select("node", "room", at="until", change=-pl.col("least")),
     ]
-    changes = pl.concat(instants).group_by("node", "room", "at", maintain_order=True).agg(pl.col("change").sum())
+    changes = pl.concat(instants).group_by("node", "room", "at").agg(pl.col("change").sum())
     return changes.sort("node", "at").select("node", "room", level=pl.col("change").cum_sum().over("node"))
 
 

@@ -218,7 +218,7 @@ class DeviceCounter:
         keys = pl.concat(
             _count_keys(_add_node_facts(chunk, nodes, any_device)) for chunk in job_table.tables(JOB_DEVICE_COLUMNS)
         )
-        summed = keys.group_by(*SHARED_DEVICE_KEY_COLUMNS, maintain_order=True).agg(pl.col("rows", "asking").sum())
+        summed = keys.group_by(*SHARED_DEVICE_KEY_COLUMNS).agg(pl.col("rows", "asking").sum())
         facts, key_findings = _resolve_keys(summed, replace(resolver, installed_models=_installed_models(nodes)))
         key_findings += _untracked_share_findings(job_table, nodes)
         # Nodes are counted before jobs, and have the GPU models that were stated for their words already.
@@ -547,7 +547,7 @@ def _add_share_sizes(devices: str, shares_text: str) -> str:
 def _count_keys(rows: pl.DataFrame) -> pl.DataFrame:
     """Count the jobs of each device key, and those of them that request GPUs."""
     has_gpus = (pl.col("gpus") > 0).fill_null(value=False)
-    return rows.group_by(*SHARED_DEVICE_KEY_COLUMNS, maintain_order=True).agg(
+    return rows.group_by(*SHARED_DEVICE_KEY_COLUMNS).agg(
         rows=pl.len().cast(pl.Int64), asking=has_gpus.sum().cast(pl.Int64)
     )
 

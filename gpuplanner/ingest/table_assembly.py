@@ -430,12 +430,12 @@ def _check_jobs(
         findings += run_checks(trusted_jobs, [unsorted, *checks])
         quarantined.append(chunk.filter(pl.col("quarantined").is_not_null()))
         trusted_submit_time = pl.col("submit_time").filter(pl.col("quarantined").is_null())
-        submitted = chunk.group_by(hour=pl.col("submit_time").dt.truncate("1h"), maintain_order=True)
+        submitted = chunk.group_by(hour=pl.col("submit_time").dt.truncate("1h"))
         hours.append(submitted.agg(rows=pl.len(), first=trusted_submit_time.min(), last=trusted_submit_time.max()))
         if trusted_jobs.height:
             chunk_ends.append(trusted_jobs.select(observation_end).item())
             latest = pl.lit(trusted_jobs.select(latest_before.max()).item(), pl.Datetime("us", "UTC"))
-    by_hour = pl.concat(hours).group_by("hour", maintain_order=True)
+    by_hour = pl.concat(hours).group_by("hour")
     hour_totals = by_hour.agg(pl.col("rows").sum(), pl.col("first").min(), pl.col("last").max())
     return combine_findings(findings), pl.concat(quarantined), max(chunk_ends), hour_totals.sort("hour")
 
@@ -457,7 +457,7 @@ def _drop_duplicate_attempts(rows: Rows, observation_end: pl.Expr) -> Rows:
         return rows
     is_repeated = ~pl.struct("file", *ATTEMPT_KEY_COLUMNS).is_first_distinct()
     rows = rows.reject({"the same job and attempt as an earlier row": is_repeated})
-    export_ends = rows.good.group_by("file", maintain_order=True).agg(until=observation_end)
+    export_ends = rows.good.group_by("file").agg(until=observation_end)
     names = rows.file_names()
     exports = sorted(export_ends.iter_rows(), key=lambda export: (export[1], names[export[0]]))
     rank = pl.col("file").replace_strict({file: position for position, (file, _) in enumerate(exports)})

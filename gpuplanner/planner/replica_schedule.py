@@ -333,7 +333,7 @@ def plan_replicas_by_activity(
     ([4, 10], [4, 10, 10])
     """
     hours = pl.DataFrame({"hour": np.arange(len(slots)), "slot": slots})
-    sums = readings.group_by("hour", maintain_order=True).agg(
+    sums = readings.group_by("hour").agg(
         needed=(pl.col("busy").quantile(0.95, "higher") / busy_share).ceil().cast(pl.Int64),
         busy_h=pl.col("busy").mean(),
         requests=pl.col("requests").sum().round().cast(pl.Int64),

@@ -236,7 +236,7 @@ def _require_fast_settings(
     latency_share : float
         Fraction of the latency limit for a batch. [0-1]
     """
-    quickest = dict(ran.group_by("service", maintain_order=True).agg(pl.col("latency_s").min()).iter_rows())
+    quickest = dict(ran.group_by("service").agg(pl.col("latency_s").min()).iter_rows())
     slow_services = sorted(set(demands) - set(in_time["service"].to_list()))
     if not slow_services:
         return

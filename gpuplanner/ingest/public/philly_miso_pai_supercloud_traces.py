@@ -396,7 +396,7 @@ def _add_instance_machines(tasks: pl.DataFrame, instances: Rows | None) -> pl.Da
     if instances is None:
         return tasks
     task, machine = ["job_name", "task_name"], pl.col("machine").unique().sort()
-    by_task = instances.good.drop_nulls("machine").group_by(task, maintain_order=True)
+    by_task = instances.good.drop_nulls("machine").group_by(task)
     machines = by_task.agg(nodes=machine.len(), node_list=machine.str.join(","))
     return tasks.join(machines, on=task, how="left", maintain_order="left")
 

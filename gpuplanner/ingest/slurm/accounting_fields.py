@@ -517,7 +517,7 @@ def join_gpu_use(
         run_s = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
         jobs = rows.good.select("job_id", "gpus", "attempt", run_s=run_s)
         gpu_busy_s = (pl.col("percent") * pl.col("seconds")).sum() / 100.0
-        use_by_job = steps.group_by("job_id", maintain_order=True).agg(busy_s=gpu_busy_s, gib=pl.col("gib").max())
+        use_by_job = steps.group_by("job_id").agg(busy_s=gpu_busy_s, gib=pl.col("gib").max())
         is_attributable = (pl.len().over("job_id") == 1) & (pl.col("attempt") == 1) & (pl.col("gpus") >= 1)
         is_attributable &= ~rows.good["devices"].str.contains(r"\dg\.").fill_null(value=False)
         activity = (pl.col("busy_s") / (pl.col("gpus") * pl.col("run_s"))).clip(0.0, 1.0)

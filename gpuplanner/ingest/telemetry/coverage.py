@@ -356,17 +356,13 @@ def summarise_samples(samples: pl.DataFrame) -> SampleStatistics:
 def _sum_by_node_and_day(node: np.ndarray, day: np.ndarray, amount: np.ndarray) -> pl.DataFrame:
     """Sum amounts (samples, or time [us]) by node number and day number."""
     amounts = pl.DataFrame({"number": node, "day": day, "amount": amount})
-    return amounts.group_by("number", "day", maintain_order=True).agg(pl.col("amount").sum())
+    return amounts.group_by("number", "day").agg(pl.col("amount").sum())
 
 
 def _add_up_amounts(amounts: Sequence[pl.DataFrame], name: str) -> pl.DataFrame:
     """Add up partial sums by node and day to one table with the sum as column `name`."""
     empty = pl.DataFrame(schema=dict.fromkeys(("number", "day", "amount"), pl.Int64))
-    summed = (
-        pl.concat([empty, *amounts])
-        .group_by("number", "day", maintain_order=True)
-        .agg(pl.col("amount").sum().alias(name))
-    )
+    summed = pl.concat([empty, *amounts]).group_by("number", "day").agg(pl.col("amount").sum().alias(name))
     return summed.with_columns(pl.col("day").cast(pl.Int32).cast(pl.Date))
 
 
@@ -377,7 +373,7 @@ def _split_at_midnights(node: np.ndarray, begin: np.ndarray, step_us: np.ndarray
     steps_by_day = steps.with_columns(day=pl.int_ranges(first, last + 1)).explode("day")
     part_begin = pl.max_horizontal("begin", pl.col("day") * DAY_US)
     part_end = pl.min_horizontal("end", (pl.col("day") + 1) * DAY_US)
-    return steps_by_day.group_by("number", "day", maintain_order=True).agg(amount=(part_end - part_begin).sum())
+    return steps_by_day.group_by("number", "day").agg(amount=(part_end - part_begin).sum())
 
 
 def observed_gpu_hours(samples: pl.DataFrame) -> float:

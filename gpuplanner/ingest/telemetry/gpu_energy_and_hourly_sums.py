@@ -352,9 +352,7 @@ def _sum_day(
 
 def _count_samples(today: pl.DataFrame) -> pl.DataFrame:
     """Count samples and sum activities, with the peak memory, by hour, device and job."""
-    return today.group_by(
-        pl.col("time").dt.truncate("1h").alias("hour"), *DEVICE_KEY, "job_id", maintain_order=True
-    ).agg(
+    return today.group_by(pl.col("time").dt.truncate("1h").alias("hour"), *DEVICE_KEY, "job_id").agg(
         pl.len().cast(pl.Int64).alias("samples"),
         pl.col(HOURLY_MEAN_COLUMNS).sum().name.suffix("_sum"),
         pl.col(HOURLY_MEAN_COLUMNS).count().cast(pl.Int64).name.suffix("_count"),
@@ -366,7 +364,7 @@ def _sum_covered_time(readings: pl.DataFrame, *, to_the_end: bool) -> pl.DataFra
     """Sum the time for which samples are valid, by hour, device and job."""
     readings = readings.rename({"until": "end"})
     steps = (readings if to_the_end else readings.filter(~pl.col("last"))).filter(pl.col("end") > pl.col("time"))
-    by_hour = _split_at_hours(steps).group_by("hour", *DEVICE_KEY, "job_id", maintain_order=True)
+    by_hour = _split_at_hours(steps).group_by("hour", *DEVICE_KEY, "job_id")
     return by_hour.agg(covered_s=seconds_between("begin", "until").sum())
 
 
@@ -388,7 +386,7 @@ def _sum_energy(readings: pl.DataFrame, *, to_the_end: bool) -> pl.DataFrame:
             instance=pl.lit(None, pl.Int32),
             job_id=pl.when(~is_gap | is_same_job).then("job_id"),
         )
-        .group_by("hour", *DEVICE_KEY, "job_id", maintain_order=True)
+        .group_by("hour", *DEVICE_KEY, "job_id")
         .agg(
             covered_s=pl.col("held_s").filter(~is_gap).sum(),
             energy_j=pl.col("joules").filter(~is_gap).sum(),

@@ -341,7 +341,7 @@ def _unify_ratio_unit(good: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     value = pl.col("value").cast(pl.Float64, strict=False)
     nodes = (
         good.filter(is_ambiguous)
-        .group_by("node", maintain_order=True)
+        .group_by("node")
         .agg(percent=(value > 1).any(), whole=value.is_in([0.0, 1.0]).all(), rows=pl.len())
     )
     is_decided = pl.col("percent") | ~pl.col("whole")

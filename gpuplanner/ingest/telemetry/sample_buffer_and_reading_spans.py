@@ -347,7 +347,7 @@ class SampleBuffer:
             file_rows = slice(begin, end)
             spans = (
                 pl.DataFrame({"device": device[file_rows], "time": time[file_rows]})
-                .group_by("device", maintain_order=True)
+                .group_by("device")
                 .agg(first=pl.col("time").min(), last=pl.col("time").max())
             )
             for device_number, first, last in spans.iter_rows():
@@ -396,11 +396,7 @@ class SampleBuffer:
                     "line": columns["line"][fallen_rows].astype(np.int64),
                 }
                 self.clock_falls.append(pl.DataFrame(fallen_columns))
-        stream_ends = (
-            pl.DataFrame({"stream": stream, "time": time})
-            .group_by("stream", maintain_order=True)
-            .agg(pl.col("time").last())
-        )
+        stream_ends = pl.DataFrame({"stream": stream, "time": time}).group_by("stream").agg(pl.col("time").last())
         earlier_ends = self._last.get(number, stream_ends.clear())
         self._last[number] = pl.concat([earlier_ends, stream_ends]).unique("stream", keep="last")
 
@@ -434,12 +430,10 @@ class SampleBuffer:
         if not len(removed_ids) or len({file for file, _ in self.spans}) < 2:
             return self.spans
         spans = pl.concat(
-            rows.group_by("file", "device", maintain_order=True).agg(
-                first=pl.col("time").min(), last=pl.col("time").max()
-            )
+            rows.group_by("file", "device").agg(first=pl.col("time").min(), last=pl.col("time").max())
             for rows in self._iterate_rows_without(removed_ids)
         )
-        table = spans.group_by("file", "device", maintain_order=True).agg(pl.col("first").min(), pl.col("last").max())
+        table = spans.group_by("file", "device").agg(pl.col("first").min(), pl.col("last").max())
         return {(file, device): (first, last) for file, device, first, last in table.iter_rows()}
 
     def _iterate_rows_without(self, removed_ids: np.ndarray) -> Iterator[pl.DataFrame]:
@@ -576,7 +570,7 @@ def _usual_steps(
     """
     valid = (step_us > 0) & (step_us <= MAX_SAMPLE_STEP_S * 1e6)
     steps = pl.DataFrame({"day": day_number[valid], "step": step_us[valid]})
-    medians = steps.group_by("day", maintain_order=True).agg(pl.col("step").median())
+    medians = steps.group_by("day").agg(pl.col("step").median())
     usual_steps = np.full(len(series), np.nan)
     usual_steps[medians["day"].to_numpy()] = medians["step"].to_numpy()
     if usual_before_us is not None:

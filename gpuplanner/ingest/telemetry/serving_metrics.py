@@ -164,7 +164,7 @@ def build_serving(rows: Rows) -> Dataset:
         effect = "a server started again: its counters count from zero since"
         findings.append(Finding("counters that were reset", "info", resets.height, effect, str(resets["metric"][0])))
     edges = readings.filter(part="bucket").group_by("quantity", "replica").agg(pl.col("le").unique().sort())
-    differing = edges.group_by("quantity", maintain_order=True).agg(pl.col("le").n_unique()).filter(pl.col("le") > 1)
+    differing = edges.group_by("quantity").agg(pl.col("le").n_unique()).filter(pl.col("le") > 1)
     if differing.height:
         effect = "replicas have histograms with other buckets: their means are compared, not their percentiles"
         findings.append(Finding("histograms differ", "warning", differing.height, effect, differing["quantity"][0]))
@@ -189,15 +189,15 @@ def sum_readings(readings: pl.DataFrame) -> pl.DataFrame:
     counted = (
         readings.filter(~is_gauge, before.is_not_null(), pl.col("part") != "bucket")
         .with_columns(rise=rise, time=pl.col("begin").dt.truncate(INTERVAL_TEXT))
-        .group_by(*keys, name=pl.col("quantity") + "/" + pl.col("part"), maintain_order=True)
+        .group_by(*keys, name=pl.col("quantity") + "/" + pl.col("part"))
         .agg(pl.col("rise").sum())
     )
     gauges = (
         readings.filter(is_gauge)
         .with_columns(time=pl.col("time").dt.truncate(INTERVAL_TEXT))
-        .group_by(*keys, "series", maintain_order=True)
+        .group_by(*keys, "series")
         .agg(pl.col("value").mean())
-        .group_by(*keys, maintain_order=True)
+        .group_by(*keys)
         .agg(rise=pl.col("value").sum())
         .with_columns(name=pl.lit(f"{GAUGE}/value"))
     )

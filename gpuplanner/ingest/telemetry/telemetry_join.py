@@ -194,7 +194,7 @@ def count_allocated_devices(jobs: pl.DataFrame, until: datetime | None = None) -
         .filter(pl.col("first") < pl.col("last"))
         .select("job_id", "count", place=pl.int_ranges("first", "last", dtype=pl.UInt32))
         .explode("place")
-        .group_by("place", "job_id", maintain_order=True)
+        .group_by("place", "job_id")
         .agg(pl.col("count").sum())
     )
     return (
@@ -260,11 +260,11 @@ def find_allocations(
     >>> find_allocations(find_devices(seen), jobs).spans.select("node", "holder", "evidence").rows()
     [('n1.site', '77', 'whole_node'), ('n1.site', None, 'none')]
     """
-    counts = devices.drop_nulls("kind").group_by("node", "kind", maintain_order=True).agg(devices=pl.len())
+    counts = devices.drop_nulls("kind").group_by("node", "kind").agg(devices=pl.len())
     jobs_with_telemetry = jobs.filter(_has_telemetry(jobs, devices["node"]))
     members = count_allocated_devices(jobs_with_telemetry, until)
     node_pairs = _match_node_names(devices["node"].unique(), members["node"].unique())
-    groups = members.group_by("node", "kind", "at", maintain_order=True).agg(
+    groups = members.group_by("node", "kind", "at").agg(
         jobs=pl.col("job_id").drop_nulls().len(), count=pl.col("count").sum(), one=pl.col("job_id").first()
     )
     is_certain = (pl.col("jobs") == 1) & (pl.col("count") + DEVICE_COUNT_TOLERANCE >= pl.col("devices"))

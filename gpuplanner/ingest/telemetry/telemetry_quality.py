@@ -101,7 +101,7 @@ def summarise_join(
         counts.join(coverage_table.select("node", "day", "observed_gpu_h"), on=["node", "day"])
         .with_columns(gpu_hours=pl.col("rows") * hours_per_row, used_gpu_hours=pl.col("used") * hours_per_row)
         .sort("node", "day", "outcome")
-        .group_by("outcome", maintain_order=True)
+        .group_by("outcome")
         .agg(
             pl.col("gpu_hours", "used_gpu_hours", "rows").sum(),
             example=pl.coalesce(pl.format("job {}", "job_id"), pl.format("node {}", "node")).min(),
@@ -228,7 +228,7 @@ def _find_clock_differences(samples: pl.LazyFrame, jobs: pl.DataFrame) -> list[F
         .collect(engine="streaming")
     )
     usual_step = (pl.col("last") - pl.col("first")) / (pl.col("instants") - 1).clip(lower_bound=1)
-    job_times = jobs.group_by("job_id", maintain_order=True).agg(
+    job_times = jobs.group_by("job_id").agg(
         pl.col("start_time").min(),
         pl.when(pl.col("end_time").is_null().any()).then(None).otherwise(pl.col("end_time").max()).alias("end_time"),
     )
