@@ -203,7 +203,9 @@ def input_files_markdown() -> str:
         path = HERE.parent / "gpuplanner" / "core" / "examples" / file
         kind = path.suffix.removeprefix(".")
         about, text = INPUT_FILE_SENTENCES[name], path.read_text(encoding="utf-8")
-        parts.append(f"## `{file}`\n\n{about} `gpuplanner catalog example {name} > {file}`\n\n```{kind.replace('csv', 'text')}\n{text}```\n")
+        parts.append(
+            f"## `{file}`\n\n{about} `gpuplanner catalog example {name} > {file}`\n\n```{kind.replace('csv', 'text')}\n{text}```\n"
+        )
     return "\n".join(parts)
 
 
