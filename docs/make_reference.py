@@ -201,11 +201,10 @@ def input_files_markdown() -> str:
     parts = [INPUT_FILES]
     for name, file in EXAMPLE_FILES.items():
         path = HERE.parent / "gpuplanner" / "core" / "examples" / file
-        kind = path.suffix.removeprefix(".")
+        kind = path.suffix.removeprefix(".").replace("csv", "text")
         about, text = INPUT_FILE_SENTENCES[name], path.read_text(encoding="utf-8")
-        parts.append(
-            f"## `{file}`\n\n{about} `gpuplanner catalog example {name} > {file}`\n\n```{kind.replace('csv', 'text')}\n{text}```\n"
-        )
+        heading = f"## `{file}`\n\n{about} `gpuplanner catalog example {name} > {file}`"
+        parts.append(f"{heading}\n\n```{kind}\n{text}```\n")
     return "\n".join(parts)
 
 
