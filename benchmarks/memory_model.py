@@ -172,16 +172,19 @@ def few(table: pl.DataFrame) -> list[dict[str, Any]]:
     rows = []
     for known, read in ((True, runs), (False, generic)):
         for source in list_sources(runs):
-            own, knobs = read.select(runs.is_from(source)), fit_log_multipliers(runs.select(~runs.is_from(source)))
+            own, multipliers = (
+                read.select(runs.is_from(source)),
+                fit_log_multipliers(runs.select(~runs.is_from(source))),
+            )
             row: dict[str, Any] = {"tool": source, "its facts": "known" if known else "unknown"}
             for count in (1, 5):
-                drawn = few_rows(own, knobs, draws=100, seed=1, few=count, known=known)
-                row[f"without {count}"] = _mean([(knobs, rest) for _, rest, _ in drawn])
+                drawn = few_rows(own, multipliers, draws=100, seed=1, few=count, known=known)
+                row[f"without {count}"] = _mean([(multipliers, rest) for _, rest, _ in drawn])
                 row[f"after {count}"] = _mean([(learned, rest) for learned, rest, _ in drawn])
             others = ~runs.is_from(source)
             cover = _cover_after_five(drawn, runs.select(others), generic.select(others), known=known)
             row |= dict(zip(("cover after 5", "bound / measured"), cover, strict=True))
-            rows.append(row | {"all": _mean([(fit_log_multipliers(own, knobs, widen=10.0), own)])})
+            rows.append(row | {"all": _mean([(fit_log_multipliers(own, multipliers, widen=10.0), own)])})
     return rows
 
 
@@ -192,8 +195,8 @@ def _cover_after_five(
     model = fit_model(others, generic=generic)
     prior = model.few if known else model.few_generic
     shares, widths = [], []
-    for knobs, rest, residuals in drawn:
-        predicted = predict_gib(rest.parts, knobs)
+    for multipliers, rest, residuals in drawn:
+        predicted = predict_gib(rest.parts, multipliers)
         upper = np.maximum(predicted * np.exp(combine_radius(residuals, prior, is_known_tool=known)), rest.worst)
         shares.append((rest.measured <= upper).mean())
         widths.append(np.median(upper / rest.measured))
@@ -202,7 +205,9 @@ def _cover_after_five(
 
 def _mean(answers: list[tuple[Floats, MeasuredRuns]]) -> float:
     return float(
-        np.mean([accuracy_of(predict_gib(runs.parts, knobs), runs.measured).mean() for knobs, runs in answers])
+        np.mean(
+            [accuracy_of(predict_gib(runs.parts, multipliers), runs.measured).mean() for multipliers, runs in answers]
+        )
     )
 
 
@@ -236,8 +241,8 @@ def _left_out(name: str, runs: MeasuredRuns, *, fitted: bool = True) -> dict[str
     scores = np.empty(len(runs))
     for source in list_sources(runs):
         mine = runs.is_from(source)
-        knobs = fit_log_multipliers(runs.select(~mine)) if fitted else np.zeros(len(PEAK_MEMORY_COMPONENTS))
-        scores[mine] = accuracy_of(predict_gib(runs.parts[mine], knobs), runs.measured[mine])
+        multipliers = fit_log_multipliers(runs.select(~mine)) if fitted else np.zeros(len(PEAK_MEMORY_COMPONENTS))
+        scores[mine] = accuracy_of(predict_gib(runs.parts[mine], multipliers), runs.measured[mine])
         by_source[source] = float(scores[mine].mean())
     return {"without": name, "accuracy": float(scores.mean()), **by_source}
 

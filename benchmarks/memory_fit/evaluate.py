@@ -164,7 +164,7 @@ def accuracy_of(predicted: Floats, measured: Floats) -> Floats:
 
 
 def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame, dict[str, AfterFive]]:
-    """Predict each source by knobs learned from the others.
+    """Predict each source by multipliers learned from the others.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame,
         Runs with measured peaks.
     leave : str, optional
         Only this source is left out and scored; by default each in turn. Of one source alone the shipped model's
-        knobs for tools unseen are scored.
+        multipliers for tools unseen are scored.
 
     Returns
     -------
@@ -201,10 +201,10 @@ def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame,
         others = ~mine
         rest = fit_model(runs.select(others), generic=generic.select(others)) if len(names) > 1 else None
         model = rest or shipped_peak_model()
-        knobs = np.log(np.array([model.knobs[each] for each in PEAK_MEMORY_COMPONENTS]))
-        predicted[mine] = predict_gib(runs.parts[mine], knobs)
+        multipliers = np.log(np.array([model.multipliers[each] for each in PEAK_MEMORY_COMPONENTS]))
+        predicted[mine] = predict_gib(runs.parts[mine], multipliers)
         upper[mine] = np.maximum(predicted[mine] * np.exp(model.unseen), runs.worst[mine])
-        if (learned := _after_five(runs.select(mine), knobs, model)) is not None:
+        if (learned := _after_five(runs.select(mine), multipliers, model)) is not None:
             after[name] = learned
     jobs = [read_row_job(row) for row in held.iter_rows(named=True)]
     frame = held.with_columns(
@@ -289,12 +289,12 @@ def _generic(strangers: pl.DataFrame) -> GenericScore:
     return GenericScore(score.accuracy, score.rows, score.cover, score.width)
 
 
-def _after_five(runs: MeasuredRuns, knobs: Floats, model: PeakModel) -> AfterFive | None:
+def _after_five(runs: MeasuredRuns, multipliers: Floats, model: PeakModel) -> AfterFive | None:
     """What five random rows of the source teach; None if it has too few others."""
     if len(runs) < 10:
         return None
     found = []
-    for learned, rest, residuals in few_rows(runs, knobs, draws=_DRAWS, seed=1):
+    for learned, rest, residuals in few_rows(runs, multipliers, draws=_DRAWS, seed=1):
         predicted = predict_gib(rest.parts, learned)
         upper = np.maximum(predicted * np.exp(combine_radius(residuals, model.few)), rest.worst)
         score = accuracy_of(predicted, rest.measured).mean()

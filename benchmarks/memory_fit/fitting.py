@@ -1,4 +1,4 @@
-"""Fitting what is learned from measured peaks: knobs, the spread about them, and what distance from them costs."""
+"""Fitting what is learned from measured peaks: multipliers, the spread about them, and the cost of distance from them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def fit_model(
     checked, unknown = _unseen(runs, runs), 0.8 if generic is None else _unseen(runs, generic)
     return PeakModel(
         provenance=provenance,
-        knobs=multipliers_by_component(everybody),
+        multipliers=multipliers_by_component(everybody),
         tools=tools,
         radii=radii,
         unseen=math.sqrt(checked**2 + UNCHECKED_SHARE * max(0.0, unknown**2 - checked**2)),
@@ -103,8 +103,8 @@ def few_rows(
         chosen = np.zeros(len(runs), dtype=np.bool_)
         chosen[random.choice(len(runs), min(few, len(runs) - 1), replace=False)] = True
         own = runs.select(chosen)
-        knobs = learn_tool(own, centre, is_known_tool=known)
-        drawn.append((knobs, runs.select(~chosen), np.log(own.measured / predict_gib(own.parts, knobs))))
+        multipliers = learn_tool(own, centre, is_known_tool=known)
+        drawn.append((multipliers, runs.select(~chosen), np.log(own.measured / predict_gib(own.parts, multipliers))))
     return drawn
 
 
@@ -124,22 +124,22 @@ def _unseen(runs: MeasuredRuns, read: MeasuredRuns) -> float:
     return max(max(above), float(np.mean(above)) + STUDENT_T_P95_BY_SIZE.get(len(above), 1.86) * spread)
 
 
-def _above(runs: MeasuredRuns, knobs: Floats) -> float:
+def _above(runs: MeasuredRuns, multipliers: Floats) -> float:
     """How far 95 % of measured peaks lie above prediction, where what was not said has its largest answer."""
-    predicted = np.maximum(predict_gib(runs.parts, knobs), runs.worst)
+    predicted = np.maximum(predict_gib(runs.parts, multipliers), runs.worst)
     return max(_SMALLEST, quantile(np.log(runs.measured / predicted), LEVEL))
 
 
 def _crossed(runs: MeasuredRuns, centre: Floats, folds: int = 5) -> Floats:
-    """Residuals of each row under knobs learned from the other folds of its tool; equal runs stay in one fold."""
+    """Residuals of each row under multipliers learned from the other folds of its tool; equal runs stay in one fold."""
     residuals = np.empty(len(runs))
     order = np.unique(np.round(runs.parts, 6), axis=0, return_inverse=True)[1].reshape(-1) % folds
     for fold in range(folds):
         out = order == fold
         if out.any():
-            knobs = learn_tool(runs.select(~out), centre)
+            multipliers = learn_tool(runs.select(~out), centre)
             part = runs.select(out)
-            predicted = np.maximum(predict_gib(part.parts, knobs), part.worst)
+            predicted = np.maximum(predict_gib(part.parts, multipliers), part.worst)
             residuals[out] = np.log(part.measured / predicted)
     return residuals
 
@@ -190,7 +190,7 @@ def _left_out(runs: MeasuredRuns, out: NDArray[np.bool_], centre: Floats) -> Flo
 
 def _few_radius(runs: MeasuredRuns, centre: Floats, seed: int, *, known: bool) -> float:
     rest = few_rows(runs, centre, draws=_DRAWS, seed=seed, known=known)
-    above = [np.log(r.measured / np.maximum(predict_gib(r.parts, knobs), r.worst)) for knobs, r, _ in rest]
+    above = [np.log(r.measured / np.maximum(predict_gib(r.parts, multipliers), r.worst)) for multipliers, r, _ in rest]
     return max(_SMALLEST, quantile(np.concatenate(above), LEVEL))
 
 

@@ -433,7 +433,7 @@ def withdraw_report(folder: Path) -> Iterator[None]:
         Folder of the results, with the dataset in ``data``.
     """
     page, aside = folder / "index.html", folder / ".index.html.earlier"
-    aside.unlink(missing_ok=True)  # of a killed run: nobody knows of which data
+    aside.unlink(missing_ok=True)  # of a killed run: its data are not known
     written, data_before = list_written_files(folder, START_REPORT_MARK), input_hashes(str(folder / "data"))
     if page.is_file() and page.name in written:
         page.replace(aside)

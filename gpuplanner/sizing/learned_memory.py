@@ -43,7 +43,7 @@ MAX_SOURCE_WEIGHT_ROWS = 20.0
 MIN_FEW_ROWS = 5
 """Runs of a tool from which its upper bound is that of ``PeakModel.few``."""
 UNKNOWN_TOOL_LOG_SD = 0.235
-"""Standard deviation of the logarithm of the factor that all peaks of a tool share which nobody fitted."""
+"""Standard deviation of the logarithm of the factor that all peaks of a tool without own runs share."""
 # The root mean square over four public tables, 0.12, times what four leave open: 1.94 in 90 of 100.
 OWN_FACTOR_LOG_SD, OWN_OFFSET_SD = {True: 0.05, False: 0.10}, {True: 0.025, False: 0.05}
 """Prior standard deviations of the two terms that own runs of a tool share: the logarithm of a factor, and a constant
@@ -164,19 +164,21 @@ LEAST_FRACTION_OF_COMPONENTS = 0.3
 """Least predicted peak, as a fraction of the components' sum, whatever is subtracted from it."""
 
 
-def predict_gib(parts: Floats, knobs: Floats) -> Floats:
+def predict_gib(parts: Floats, multipliers: Floats) -> Floats:
     """Predict the peaks of runs [GiB] from their components.
 
     Parameters
     ----------
     parts : numpy.ndarray, shape (n, 9)
         Components [GiB].
-    knobs : numpy.ndarray, shape (9,) or (10,)
+    multipliers : numpy.ndarray, shape (9,) or (10,)
         Logarithms of the components' multipliers, and of a tool with own runs the memory that is added [GiB].
     """
     count = len(PEAK_MEMORY_COMPONENTS)
-    total = parts @ np.exp(knobs[:count])
-    return np.asarray(np.maximum(total + knobs[count:].sum(), LEAST_FRACTION_OF_COMPONENTS * total), dtype=np.float64)
+    total = parts @ np.exp(multipliers[:count])
+    return np.asarray(
+        np.maximum(total + multipliers[count:].sum(), LEAST_FRACTION_OF_COMPONENTS * total), dtype=np.float64
+    )
 
 
 def learn_tool(runs: MeasuredRuns, centre: Floats, *, is_known_tool: bool = True) -> Floats:
@@ -230,7 +232,7 @@ class PeakModel:
     ----------
     provenance : str
         Description of the runs that the model was fitted to.
-    knobs : Mapping
+    multipliers : Mapping
         Multiplier of each component, for a tool without runs.
     tools : Mapping
         Tool → multipliers of its own, learned from its runs.
@@ -262,7 +264,7 @@ class PeakModel:
     """
 
     provenance: str = "no measurement"
-    knobs: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(PEAK_MEMORY_COMPONENTS, 1.0))
+    multipliers: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(PEAK_MEMORY_COMPONENTS, 1.0))
     tools: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     radii: Mapping[str, float] = field(default_factory=dict)
     unseen: float = 0.35
@@ -289,10 +291,12 @@ class PeakModel:
     @functools.cached_property
     def _logs(self) -> dict[str | None, Floats]:
         """Return the logarithms of the component multipliers by tool; the key None has those common to all tools."""
-        every = [(None, self.knobs), *self.tools.items()]
+        every = [(None, self.multipliers), *self.tools.items()]
         return {
-            tool: np.append(np.log([knobs[name] for name in PEAK_MEMORY_COMPONENTS]), knobs.get(OFFSET_NAME, 0.0))
-            for tool, knobs in every
+            tool: np.append(
+                np.log([multipliers[name] for name in PEAK_MEMORY_COMPONENTS]), multipliers.get(OFFSET_NAME, 0.0)
+            )
+            for tool, multipliers in every
         }
 
     @functools.cached_property
@@ -379,7 +383,7 @@ def format_peak_model(model: PeakModel) -> str:
     for entry in fields(model):
         value = getattr(model, entry.name)
         # Components stand in the order in which they are counted, everything else in that of the names.
-        by_name = isinstance(value, Mapping) and entry.name != "knobs"
+        by_name = isinstance(value, Mapping) and entry.name != "multipliers"
         document[entry.name] = dict(sorted(value.items())) if by_name else value
     document = json.loads(json.dumps(document), parse_float=lambda digits: round(float(digits), 4))
     return json.dumps(document, indent=1) + "\n"
@@ -400,10 +404,10 @@ def read_peak_model(text: str, *, source: str = "peak model") -> PeakModel:
         number_fields = ("unseen", "generic", "few", "few_generic", "architecture", "layout", "beyond")
         return PeakModel(
             provenance=str(document["provenance"]),
-            knobs={name: float(document["knobs"][name]) for name in PEAK_MEMORY_COMPONENTS},
+            multipliers={name: float(document["multipliers"][name]) for name in PEAK_MEMORY_COMPONENTS},
             tools={
-                tool: {name: float(knobs[name]) for name in (*PEAK_MEMORY_COMPONENTS, OFFSET_NAME)}
-                for tool, knobs in document["tools"].items()
+                tool: {name: float(multipliers[name]) for name in (*PEAK_MEMORY_COMPONENTS, OFFSET_NAME)}
+                for tool, multipliers in document["tools"].items()
             },
             radii={tool: float(value) for tool, value in document["radii"].items()},
             rows={tool: int(count) for tool, count in document["rows"].items()},
@@ -441,10 +445,10 @@ def learn_own_runs(model: PeakModel, runs: MeasuredRuns) -> PeakModel:
     for name in list_sources(runs):
         tool_runs = runs.select(runs.is_from(name))
         is_known_tool = find_tool(name) != GENERIC_TOOL
-        knobs = learn_tool(tool_runs, model.logs(name), is_known_tool=is_known_tool)
-        residuals = np.log(tool_runs.measured / predict_gib(tool_runs.parts, knobs))
+        multipliers = learn_tool(tool_runs, model.logs(name), is_known_tool=is_known_tool)
+        residuals = np.log(tool_runs.measured / predict_gib(tool_runs.parts, multipliers))
         prior_radius = model.radii.get(name) or model.few_radius(len(tool_runs), is_known_tool=is_known_tool)
-        tools[name], rows[name] = multipliers_by_component(knobs), rows.get(name, 0) + len(tool_runs)
+        tools[name], rows[name] = multipliers_by_component(multipliers), rows.get(name, 0) + len(tool_runs)
         radii[name] = round(combine_radius(residuals, prior_radius, is_known_tool=is_known_tool), 4)
         extents[name] = _union_size_ranges(find_run_size_range(tool_runs), extents.get(name, ()))
         kinds[name] = tuple(sorted({*kinds.get(name, ()), *tool_runs.kinds}))

@@ -519,7 +519,7 @@ def peak_gib(job: TrainingJob) -> tuple[float, ...]:
 
 
 def explain_peak(
-    job: TrainingJob, knobs: Sequence[float] = (1.0,) * len(PEAK_MEMORY_COMPONENTS)
+    job: TrainingJob, multipliers: Sequence[float] = (1.0,) * len(PEAK_MEMORY_COMPONENTS)
 ) -> list[PeakComponent]:
     """List the components of a peak times their multipliers, each with an explanation; zero components are left out."""
     trained = job.method if job.frozen else "all parameters"
@@ -536,5 +536,5 @@ def explain_peak(
         "context": "CUDA and communicators",
         "slack": "cached by the allocator",
     }
-    parts = zip(PEAK_MEMORY_COMPONENTS, peak_gib(job), knobs, strict=True)
+    parts = zip(PEAK_MEMORY_COMPONENTS, peak_gib(job), multipliers, strict=True)
     return [PeakComponent(name, gib * knob, words[name].strip()) for name, gib, knob in parts if gib > 0]
