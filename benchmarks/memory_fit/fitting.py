@@ -1,4 +1,4 @@
-"""Fitting what is learned from measured peaks: multipliers, the spread about them, and the cost of distance from them."""
+"""Fitting what is learned from measured peaks: multipliers, their spread, and the cost of distance from them."""
 
 from __future__ import annotations
 
