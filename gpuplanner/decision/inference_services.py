@@ -255,9 +255,14 @@ def _check_gpu_models(scenario: Scenario, services: Sequence[InferenceService], 
     """Raise an error for a service that no GPU model of the cluster serves, or that several could serve."""
     for service in services:
         if service.gpu_model not in gpu_models and (service.gpu_model is not None or len(gpu_models) > 1):
-            location = f"{Path(str(scenario.services)).name}, line {service.line}, {service.name}"
+            location = _format_service_location(scenario, service)
             expected, todo = f"gpu_model: one of {examples(gpu_models)}", "Set gpu_model: to the one that serves it."
             raise ScenarioError(location, expected, service.gpu_model or "no gpu_model", todo)
+
+
+def _format_service_location(scenario: Scenario, service: InferenceService) -> str:
+    """Format where a service is stated: file, line and name."""
+    return f"{Path(scenario.services or 'services.yaml').name}, line {service.line}, {service.name}"
 
 
 def plan_service_of_data(scenario: Scenario, service: InferenceService) -> PlannedService:
@@ -284,7 +289,7 @@ def plan_service_of_data(scenario: Scenario, service: InferenceService) -> Plann
     if service.requests not in names:
         got = f"requests of {examples(names)}" if names else "no requests in the data"
         todo = "Set requests: to one of these names." if names else "Add a request trace to the files."
-        location = f"{Path(scenario.services or 'services.yaml').name}, line {service.line}, {service.name}"
+        location = _format_service_location(scenario, service)
         raise ScenarioError(location, f"requests of {service.requests!r} in the data", got, todo)
     if service.requests in kinds and gauges is not None:
         return plan_service_by_activity(scenario, job_history, service, gauges)
