@@ -56,6 +56,16 @@ job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,submit_time,d
 """
 SIMULATOR = "job_id,submit_time,duration,num_gpus\n0,201,12,1\n1,251,8828,8\n"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+BURSTGPT = """\
+Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45.5,GPT-4,1087,0,1087,API log
+"""
+REQUESTS = """\
+time,model,team,prompt_tokens,generated_tokens
+2026-03-02T08:00:00.5Z,llama-3.1-8b,search,812,90
+2026-03-02T09:00:01+01:00,qwen2.5-72b,,1,0
+"""
 NODES = "node,gpus,gpu_model\nn1,8,H100\nn2,0,\n"
 FOCUS = """\
 BillingPeriodStart,BillingPeriodEnd,ChargePeriodStart,ChargePeriodEnd,BillingAccountId,BillingCurrency,\
@@ -126,6 +136,8 @@ CASES = {
     "spot": Case(SPOT, "spot"),
     "simulator": Case(SIMULATOR, "simulator"),
     "azure-llm": Case(AZURE, "azure-llm", options={"tz": "UTC"}),
+    "burstgpt": Case(BURSTGPT, "burstgpt"),
+    "requests": Case(REQUESTS, "requests"),
     "nodes": Case(NODES, "nodes"),
     "focus": Case(FOCUS, "focus"),
     "cur": Case(CUR, "cur"),
@@ -256,6 +268,8 @@ SUMS: dict[str, tuple[str, Callable[[Dataset], object], type]] = {
     "focus": ("BilledCost", lambda got: got.table["BilledCost"].sum(), Decimal),
     "cur": ("lineItem/UnblendedCost", lambda got: got.table["BilledCost"].sum(), Decimal),
     "azure-llm": ("ContextTokens", lambda got: got.table["prompt_tokens"].sum(), float),
+    "burstgpt": ("Request tokens", lambda got: got.table["prompt_tokens"].sum(), float),
+    "requests": ("generated_tokens", lambda got: got.table["generated_tokens"].sum(), float),
     "helios-sequence": ("running_gpu_num", lambda got: got.table["allocated"].sum(), float),
     "helios": ("gpu_num", lambda got: got.jobs["gpus"].sum(), float),
     "acme": ("gpu_num", lambda got: got.jobs["gpus"].sum(), float),
