@@ -199,11 +199,12 @@ def recommend(
     days_to_delivery = inputs.observed_s / SECONDS_PER_DAY / 2 + lead_days
     if late and model.waits.share.error >= 1.0:  # it is no closer to the record than a simulation without any wait
         return recommend_nothing(model, format_replay_error(model.waits.share.error), growth)
+    # Sizes that miss the target in simulation but are not shown to be late by the record wait no longer than today.
+    applied_limit_s = np.where(np.isin(model.sizes, late), limit_s, np.maximum(limit_s, today_s))
     if late:
-        advice = find_measure_against_waits(model, target, late, limit_s, today_s)
+        advice = find_measure_against_waits(model, target, late, applied_limit_s, today_s)
     else:
-        limits = np.where(today_s <= target.target_s, limit_s, today_s)
-        advice = release_gpus(model, limits, growth.load_factor_after(days_to_delivery), extra_units)
+        advice = release_gpus(model, applied_limit_s, growth.load_factor_after(days_to_delivery), extra_units)
     if advice is None:
         hours = sum_cause_hours(model, late)
         main_cause = max(hours, key=lambda name: hours[name])
@@ -443,7 +444,7 @@ def list_changes_against_cause(
     if cause == CAUSES[LIMITS]:
         free_model = model.without_limits()
         limits = tuple(find_raised_limits(model, free_model))
-        texts = [f"{limit.tenant} from {limit.current_gpus:g} to {limit.raised_gpus} GPUs" for limit in limits]
+        texts = [f"{limit.tenant} from {limit.current_gpus:.3g} to {limit.raised_gpus} GPUs" for limit in limits]
         more_text = (
             f" and {count_text(len(texts) - MAX_NAMED_RAISED_LIMITS, 'more team')}"
             if len(texts) > MAX_NAMED_RAISED_LIMITS
@@ -528,9 +529,9 @@ def weigh_purchase(model: WaitModel, target: WaitTarget, late_sizes: list[int], 
     if hours_ended < 0.1 and not target.stated:
         target_min = target.target_s / SECONDS_PER_MINUTE
         reason = (
-            f"the p95 queue wait of jobs on {format_size_names(model, late_sizes)} is over {target_min:g} min, and "
-            f"{count_text(added_gpus, 'GPU')} more would end only {hours_ended:.2f} GPU-hours of waiting per "
-            "GPU-hour bought"
+            f"the p95 queue wait of jobs on {format_size_names(model, late_sizes)} is clearly over {target_min:g} min, "
+            f"but each GPU-hour bought ({count_text(added_gpus, 'GPU')}) would remove only "
+            f"{math.floor(600 * hours_ended) / 10:g} min of waiting"
         )
         return replace(keep_fleet(model, reason), waiting_hours_per_gpu_hour=hours_ended, target_gpus=purchase.gpus)
     return replace(purchase, waiting_hours_per_gpu_hour=hours_ended)
@@ -610,6 +611,7 @@ def simulate_wait_curve(model: WaitModel, recommendation: Recommendation, gpus: 
     stated_waits: dict[tuple[str, int, str], dict[str, Any]] = {}
     for row in recommendation.service:
         today = {"p95_minutes": row.today_p95_minutes, "mean_minutes": row.today_mean_minutes}
+        today |= {"low": row.today_low, "high": row.today_high}
         stated_waits[TODAYS_LAYOUT, recommendation.fleet_gpus, row.size] = today
         recommended = {"p95_minutes": row.recommended_p95_minutes, "mean_minutes": row.recommended_mean_minutes}
         interval = {"low": row.low, "high": row.high}

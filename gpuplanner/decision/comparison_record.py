@@ -291,7 +291,7 @@ def _explain_unallocated(scenario: Scenario, decision: Decision, impact: Financi
     share = percent_text(hours / sum(row.allocated_gpu_hours for row in decision.teams))
     text = (
         f"{share} of the GPU-hours ({hours:,.0f}) were unallocated: with fewer than {decision.fleet_gpus:,} GPUs a job "
-        "size would exceed its wait limit."
+        f"size would wait longer than {'its limit' if all(row.meets_limit for row in decision.service) else 'today'}."
     )
     if impact.ownership in (OWNERSHIP_OWNED, OWNERSHIP_RESERVED):
         return f"No cash impact: no GPU is bought or released. {text}"
@@ -460,7 +460,7 @@ def _purchase_row(comparison: Comparison) -> typing.Iterator[PolicyRow]:
     if decision.gpus > decision.fleet_gpus and decision.service:
         hours = float(decision.gpus * HOURS_PER_WEEK)
         meaning = f"{count_text(decision.gpus - decision.fleet_gpus, 'GPU')} more, all nodes powered on"
-        meets_limits = all(size.meets_limit for size in decision.service)
+        meets_limits = all(size.is_no_worse for size in decision.service)
         row = PolicyRow("buy", meaning, hours, hours, peak_gpus=decision.gpus, meets_target=meets_limits)
         yield _use_recommended_waits(row, decision.service)
 

@@ -175,6 +175,11 @@ class JobSizeWaits:
         return self.recommended_p95_minutes <= self.limit_minutes + WAIT_TOLERANCE_MINUTES
 
     @property
+    def is_no_worse(self) -> bool:
+        """Whether the p95 wait as recommended is within its limit, or no longer than today."""
+        return self.meets_limit or self.added_p95_minutes <= WAIT_TOLERANCE_MINUTES
+
+    @property
     def rises_if_resampled(self) -> bool:
         """Whether the recommendation brings the p95 wait of resampled records above the limit and today's interval."""
         return self.meets_limit and self.low > max(self.limit_minutes, self.today_high)

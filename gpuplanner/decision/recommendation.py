@@ -181,8 +181,8 @@ def replace_with_recommended(
 ) -> PolicyResults:
     """Replace the policies of a comparison by their recommended settings.
 
-    The recommendation of the wait model meets the limit if each job size meets its own. Policies that power nodes down
-    while idle apply to the nodes that are kept.
+    The recommendation of the wait model meets the limit if each job size meets its own, or waits no longer than today.
+    Policies that power nodes down while idle apply to the nodes that are kept.
 
     Parameters
     ----------
@@ -201,13 +201,16 @@ def replace_with_recommended(
         (policy_results.training_days, policy_results.evaluation_days),
     )
     results, winner = {result.policy: result for result in policy_results.judged_policies}, policy_results.winner
+    if winner.trial is not None and recommendation.late_sizes:
+        reason = f"not applied while jobs on {', '.join(recommendation.late_sizes)} miss the wait target"
+        results |= {name: replace(winner, reason=reason) for name in results if name == winner.policy}
     for candidate in (sized_course, course) if course is not sized_course else (sized_course,):
         if candidate.policy == TODAY:
             continue
         is_sized = candidate is sized_course  # by the wait limits, even where waits by size are not shown
         service = recommendation.service if is_sized else ()
-        holds = all(size.meets_limit for size in service) if is_sized else arena.meets_limit(candidate.trial, later)
-        reason = None if holds else "a job size waits longer than its limit"
+        holds = all(size.is_no_worse for size in service) if is_sized else arena.meets_limit(candidate.trial, later)
+        reason = None if holds else "a job size waits longer than its limit and than today"
         winner = summarize_policy_run(candidate.policy, candidate.trial, holds=holds, days=days)
         winner = replace(winner, service=service, reason=reason)
         results[candidate.policy] = winner
