@@ -138,7 +138,11 @@ def cost(
         raise typer.BadParameter("needs --months, such as --months 12", param_hint="--risk")
     require_outputs(focus, workbook, inputs=[scenario_path])
     scenario = options.make_scenario(scenario_path)
-    review = cost_review(scenario, None if bill is None else open_dataset(bill).tables["charges"])
+    charges = None if bill is None else open_dataset(bill).tables.get("charges")
+    if bill is not None and charges is None:
+        todo = "Import the bill first: gpuplanner ingest focus FILES -o BILL."
+        raise ScenarioError(f"--bill {bill}", "an imported bill", "a dataset without charges", todo)
+    review = cost_review(scenario, charges)
     savings = {} if ledger is None else savings_sheets(read_savings(savings_file(ledger)))
     if ledger is not None and review.price is not None:
         past_forecasts = read_ledger(forecasts_file(ledger))

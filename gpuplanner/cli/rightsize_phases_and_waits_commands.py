@@ -403,4 +403,9 @@ def waits(scenario_path: ScenarioPath, options: ScenarioOptions, as_json: Json =
         echo(f"{text[:1].upper()}{text[1:]}, by team and job size; the report states the mean of {CURVE_RUNS} replays.")
     for by, rows in vars(wait_causes.causes).items():
         show_frame(make_cause_table(rows), title=f"Queue wait by {by.replace('_', ' ')} (hours)")
-    echo(*(f"{limit.tenant}: jobs waited as at a limit of {limit.gpus:g} GPUs" for limit in wait_causes.limits))
+    echo(
+        *(
+            f"{limit.tenant}: jobs waited while the team had {limit.gpus:.3g} GPUs, as at a limit"
+            for limit in wait_causes.limits
+        )
+    )

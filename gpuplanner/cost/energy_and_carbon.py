@@ -172,8 +172,8 @@ def footprint(
 def _replace_with_measured_power(cases: pl.DataFrame, hours: pl.DataFrame, measured: pl.DataFrame) -> pl.DataFrame:
     """Replace the modelled power of the cases by measured power, for the share of their hours that was measured.
 
-    Unmeasured hours get the same power if at least :data:`MIN_MEASURED_GPU_HOURS` were measured; their range stays
-    that of the power model.
+    Unmeasured hours get the same power, up to the upper end of the power model, if at least
+    :data:`MIN_MEASURED_GPU_HOURS` were measured; their range stays that of the power model.
 
     Parameters
     ----------
@@ -193,7 +193,9 @@ def _replace_with_measured_power(cases: pl.DataFrame, hours: pl.DataFrame, measu
         .with_columns(share=(pl.col("seen_h") / pl.col("gpu_hours")).clip(0.0, 1.0))
     )
     cases = cases.join(measured_cases, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    sides = {"watts": pl.when(pl.col("seen_h") >= MIN_MEASURED_GPU_HOURS).then(measured_w).otherwise("watts"),
+    # A counter that is read just after the end of work states more than an idle GPU can draw.
+    possible_w = pl.min_horizontal(measured_w, "watts_high")
+    sides = {"watts": pl.when(pl.col("seen_h") >= MIN_MEASURED_GPU_HOURS).then(possible_w).otherwise("watts"),
              "watts_low": pl.min_horizontal(measured_w, "watts_low"),
              "watts_high": pl.max_horizontal(measured_w, "watts_high")}  # fmt: skip
     share = pl.col("share")

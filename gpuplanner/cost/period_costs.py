@@ -150,7 +150,7 @@ def money(scenario: Scenario) -> Money:
         carbon_kg=None if carbon is None else carbon.value,
         missing=(
             *_missing_texts(ledger, gpu_models, {label for label, _ in rates}, at_list),
-            *_unused_lots(scenario, gpu_models, rates),
+            *_check_owned_lots(scenario, gpu_models, rates, ledger),
         ),
         rate_parts=next(iter(rates.values())).parts or {} if len(rates) == 1 else {},
     )
@@ -489,8 +489,21 @@ HOURLY_OWNERSHIPS = ("on_demand", "spot")
 """Ownerships of GPUs that are paid by the hour and cost nothing after their release."""
 
 
-def _unused_lots(scenario: Scenario, boards: GpuModels, rates: Mapping[tuple[str | None, str], Rate]) -> Iterator[str]:
-    """Yield a sentence for each owned GPU model of the price book that has no effect on this cost.
+def _check_owned_lots(
+    scenario: Scenario, boards: GpuModels, rates: Mapping[tuple[str | None, str], Rate], ledger: pl.DataFrame
+) -> Iterator[str]:
+    """Yield a sentence for each owned GPU model of the price book without effect on this cost, or of another number.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Price book and own rate.
+    boards : mapping
+        Name in the catalogue by GPU model of the ledger.
+    rates : mapping
+        Rate by GPU model of the ledger and ownership.
+    ledger : polars.DataFrame
+        Table ``schemas.Ledger``.
 
     Raises
     ------
@@ -503,6 +516,12 @@ def _unused_lots(scenario: Scenario, boards: GpuModels, rates: Mapping[tuple[str
     if lots and owned and not lots & owned and not own_rate:
         todo = "Correct gpu_model, or add a row."
         raise ScenarioError(f"{name}, owned", f"a row of {', '.join(sorted(owned))}", ", ".join(sorted(lots)), todo)
+    hours = ledger.group_by("gpu_model", maintain_order=True).agg(pl.col("gpu_hours").sum() / pl.col("hour").n_unique())
+    for label, gpus in hours.iter_rows() if not own_rate else ():
+        booked = sum(lot.gpus for lot in load_price_book(scenario).lots_of(boards[label]))
+        if booked and (label, "owned") in rates and abs(booked - gpus) >= 1:
+            counts = f"{booked:,.0f} GPUs, the cluster {gpus:,.0f} on average"
+            yield f"{name}: owned, {boards[label]}, has {counts}; its rate is applied to all of the cluster."
     for gpu_model in sorted(lots if own_rate else lots - owned):
         reason = "the cluster has no owned GPUs of this model (with --months the row is an offer to buy)"
         if own_rate:

@@ -200,8 +200,8 @@ def _format_wait_change(decision: Decision) -> str:
     before, after = (wait_text(minutes) for minutes in (service.today_p95_minutes, service.recommended_p95_minutes))
     text = f"Simulated p95 queue wait on {service.size}: {before} → {after}; " if has_fallen else ""
     if worst.added_p95_minutes <= WAIT_TOLERANCE_MINUTES:
-        if text and any(row.rises_if_resampled for row in decision.service):
-            return f"{text}others may wait longer."
+        if text and (names := [row.size for row in decision.service if row.rises_if_resampled]):
+            return f"{text}p95 on {', '.join(names[:2])} may rise in other weeks."
         return f"{text}p95 of no other size rises." if text else "No job size's p95 queue wait rises."
     limit = "" if worst.meets_limit else f", above the limit of {wait_text(worst.limit_minutes)}"
     rise = f"{wait_text(math.ceil(worst.added_p95_minutes))} more on {worst.size}{limit}"
@@ -250,7 +250,7 @@ def _list_next_steps(
         target_min = f"{WaitTarget().target_s / SECONDS_PER_MINUTE:g}"
         command = f"gpuplanner start {results.scenario.data} --set target_wait_minutes={target_min}"
         task = (
-            f"to keep p95 waits within {target_min} min at any cost, state it: the report then recommends {gpus} more"
+            f"a stated wait target is kept at any cost: with {target_min} min stated, the report recommends {gpus} more"
         )
         yield NextStep(PLANNER, task, command)
     if decision.action == "none":
@@ -455,7 +455,8 @@ def _list_confidence_sentences(
         Queue waits by number of GPUs.
     """
     if decision.left_out_share > 0.01:
-        yield f"{percent_text(decision.left_out_share)} of the GPU-hours are excluded: their jobs contradict others."
+        share = percent_text(decision.left_out_share)
+        yield f"{share} of the GPU-hours are excluded: of jobs that contradict others, or whose GPUs are not known."
     if use_text := _format_measured_use(decision):
         yield use_text
     share = recommendation.model.waits.share
@@ -480,11 +481,11 @@ def _list_confidence_sentences(
         yield f"Each GPU-hour bought saves {recommendation.waiting_hours_per_gpu_hour:.2f} GPU-hours of waiting."
     weekly, headroom = recommendation.growth.weekly, recommendation.headroom
     if any(measure.action == "release" for measure in decision.measures) and headroom is not None:
-        load, low_load = headroom.headroom.factor, headroom.headroom.low
+        load, interval = headroom.headroom.factor, f"{headroom.headroom.low:.2f} to {headroom.headroom.high:.2f}"
         grows = "" if weekly.value is None else "; no growth of the submitted work is measurable"
         if weekly.value is not None and weekly.log_slope:
             grows = f"; submitted work changes by {percent_text(weekly.value, '+.1f')} per week"
-        yield f"The kept GPUs meet the limits at {load:.2f} times the load (80 % interval from {low_load:.2f}){grows}."
+        yield f"The kept GPUs meet the limits at {load:.2f} times the load (80 % interval {interval}){grows}."
     if recommendation.limits:
         yield "Each raised limit is the peak allocation of the team in a simulation without limits."
     if decision.measures and decision.measures[-1].action in IDLE_ACTIONS:

@@ -280,7 +280,7 @@ def _check_past_waits(record: _CheckedRecord) -> SingleCheckResult:
     of_all = percent_text(late.sum() / evaluated.sum(), ".1f")
     sentence = (
         f"In the last {scenario.check_days} days {percent_text(share, '.1f')} of the jobs of {size_text} waited longer "
-        f"than {scenario.check_wait_minutes:g} minutes for want of GPUs, of all jobs {of_all}; "
+        f"than {scenario.check_wait_minutes:g} minutes for want of suitable GPUs, of all jobs {of_all}; "
         f"{percent_text(limit, '.1f')} are allowed.{usual}"
     )
     return SingleCheckResult(PAST_WAITS, share <= limit, round(share, 6), limit, sentence)
@@ -295,10 +295,10 @@ def _check_next_days(record: _CheckedRecord) -> SingleCheckResult:
     load_factors = record.load_factors
     chance = float((load_factors[:, None] > headroom.factors).mean())
     sentence = (
-        f"With {percent_text(chance)} chance the work of the next {scenario.check_days} days is more than {gpus:,} "
-        f"GPUs as they run today carry within the wait target; {percent_text(limit)} is allowed. The forecast is "
-        f"{np.median(load_factors):.2f} times the mean of the record, the GPUs carry "
-        f"{headroom.headroom.factor:.2f} times.{record.describe_projects(scenario.check_days)}"
+        f"The work of the next {scenario.check_days} days is forecast at {np.median(load_factors):.2f} times the mean "
+        f"of the record; {gpus:,} GPUs as they run today carry {headroom.headroom.factor:.2f} times within the wait "
+        f"target. It exceeds that with a probability of {percent_text(chance)}; {percent_text(limit)} is allowed."
+        f"{record.describe_projects(scenario.check_days)}"
     )
     return SingleCheckResult(NEXT_DAYS, chance <= limit, round(chance, 6), limit, sentence)
 

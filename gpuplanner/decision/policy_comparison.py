@@ -366,8 +366,8 @@ class FleetPolicy:
 
 POLICIES: dict[str, FleetPolicy] = {
     TODAY: FleetPolicy("today's fleet, all nodes powered on", "today"),
-    FEWER_NODES: FleetPolicy("fewer nodes with today's layouts, always powered on", "fewer nodes"),
-    MIG_STATIC: FleetPolicy("some nodes in a fixed MIG layout, always powered on", "static MIG layout", (NEEDS_MIG,)),
+    FEWER_NODES: FleetPolicy("fewer nodes with today's layouts; those that are kept stay powered on", "fewer nodes"),
+    MIG_STATIC: FleetPolicy("some nodes in a fixed MIG layout; all stay powered on", "static MIG layout", (NEEDS_MIG,)),
     POWER_DOWN_IDLE: FleetPolicy(
         "nodes with today's layouts power down when idle and up when jobs wait", "power down idle nodes",
         (NEEDS_ON_OFF,), TuningJobs.try_power_down,
@@ -377,7 +377,7 @@ POLICIES: dict[str, FleetPolicy] = {
         (NEEDS_MIG, NEEDS_ON_OFF), TuningJobs.try_node_pools,
     ),
     MIG_DYNAMIC: FleetPolicy(
-        "some nodes, always powered on: a MIG instance is created for each job", "dynamic MIG",
+        "some nodes create a MIG instance for each job; all stay powered on", "dynamic MIG",
         (NEEDS_MIG, NEEDS_INSTANCES), TuningJobs.try_dynamic_mig,
     ),
 }  # fmt: skip
@@ -398,7 +398,7 @@ COST_TIE_SHARE = 0.01
 
 EXCLUSION_REASON_BY_POLICY = {
     FEWER_NODES: "with fewer nodes a job size misses its limit, or waits longer than today if it misses it already",
-    MIG_STATIC: "no other layout keeps each job size within its limit on fewer GPUs",
+    MIG_STATIC: "no other MIG layout meets the wait limits with as few GPUs",
 }
 """Policies whose setting the wait model finds, and why they are excluded if it finds none."""
 

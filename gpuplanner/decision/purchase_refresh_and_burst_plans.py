@@ -166,9 +166,9 @@ class PurchasePlan:
         if self.decision.gpus <= self.decision.fleet_gpus:
             limit_text = f", up to {self.peak_gpus:,.0f}" if self.peak_gpus < math.inf else ""
             demand = (
-                f"mean {self.mean_gpus:,.1f} GPUs: weeks of the record ({self.observed_gpus:,.1f} GPUs allocated on "
-                f"average), drawn at random, with {self.margin:.2f} GPUs provisioned per allocated GPU, as simulated, "
-                f"hour by hour{limit_text}"
+                f"weeks of the record drawn at random, with {self.observed_gpus:,.1f} GPUs allocated on average; each "
+                f"needs {self.margin:.2f} provisioned GPUs (from the simulation of the recommendation){limit_text}: "
+                f"mean {self.mean_gpus:,.1f} GPUs"
             )
         report = self.decision.sentence.partition(". ")[0].rstrip(".")
         starts = ", ".join(
@@ -485,7 +485,8 @@ def _list_offers(scenario: Scenario, job_history: History, hourly_price: float) 
         offers.append(Offer("owned", hourly_cost * HOURS_PER_MONTH, term_months, lead_months, lost_share=0.5))
         notes.append(
             f"GPUs to buy are counted at their monthly cost over {term_months} months of service (depreciation, yearly "
-            "costs and electricity), not as cash; of the cost after the months shown, half is counted as lost."
+            "costs and electricity), not as cash; of the depreciation that remains after the months shown, half is "
+            "added as a loss on resale (assumed)."
         )
     return offers, notes
 

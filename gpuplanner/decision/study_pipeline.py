@@ -276,7 +276,7 @@ def _describe_gpu_hours(headline: Headline, tables: Mapping[str, pl.DataFrame]) 
     causes = {
         "unallocated": "without a waiting job",
         "fragmented": "fragmented (enough for a waiting job, but on too many nodes)",
-        "idle_pending": "idle with eligible jobs pending (a waiting job would have fitted on one node)",
+        "idle_pending": "idle with eligible jobs pending (enough for it on one node, perhaps not as MIG instances)",
         "reserved": "reserved", "reconfiguring": "reconfiguring", "down": "down",
     }  # fmt: skip
     shares = ((share.get(name, 0.0), words) for name, words in causes.items())
@@ -302,9 +302,9 @@ def _describe_small_jobs(headline: Headline) -> str:
         )
     return (
         f"{many:,} of {small:,} jobs that request one GPU or less ({percent_text(many / small)}) request more than "
-        f"they need; {evidence:,} have a measurement of their own or of their class. In the period, these jobs hold on "
-        f"average {headline.small_gpus_whole:.0f} GPUs if each has a full GPU; on the recommended profiles they would "
-        f"hold slices of {headline.small_gpus_rightsized:.0f} GPUs. Peaks need more."
+        f"they need; {evidence:,} were measured, themselves or by their class. In the period, these jobs hold "
+        f"{headline.small_gpus_whole:.0f} GPUs on average if each has a full GPU, and slices of "
+        f"{headline.small_gpus_rightsized:.0f} GPUs on the recommended profiles; peaks need more."
     )
 
 
@@ -348,7 +348,7 @@ def _doubt_completeness(job_history: History) -> Iterator[str]:
         )
     if job_history.jobs["sm_activity"].null_count() == job_history.jobs.height:
         yield (
-            "No telemetry: utilization is not reported, and energy counts allocated GPUs as fully busy, an upper bound."
+            "No telemetry: utilization is not reported, and energy takes allocated GPUs as fully busy, likely too much."
         )
 
 

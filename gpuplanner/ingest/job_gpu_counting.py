@@ -72,11 +72,12 @@ UNTRACKED_SHARES_EFFECT = (
     "AccountingStorageTRES=gres/{} in slurm.conf; past jobs stay without"
 )
 """Effect text of the finding :data:`UNTRACKED_SHARES_CHECK`, with a place for the resource name."""
-UNTYPED_GPUS_ON_MIXED_NODES_CHECK = "untyped GPUs on nodes of several kinds"
+UNTYPED_GPUS_ON_MIXED_NODES_CHECK = "GPUs requested without a type on nodes with several GRES types"
 """Finding on GPUs without a type on nodes with several types of GPUs or MIG instances."""
 UNTYPED_GPUS_ON_MIXED_NODES_EFFECT = (
-    "GPU-hours leave them out and are too low: their GPU types are not distinguishable; set "
-    "AccountingStorageTRES=gres/gpu:TYPE for each type in slurm.conf; past jobs stay left out"
+    "GPU-hours leave them out and are too low: whether they got full GPUs or MIG instances is not recorded; add "
+    "gres/gpu:TYPE of each type to AccountingStorageTRES, and let job_submit complete requests without a type; past "
+    "jobs stay left out"
 )
 """Effect text of the finding :data:`UNTYPED_GPUS_ON_MIXED_NODES_CHECK`."""
 MANY_GPUS_CHECK = f"nodes that list more than {MAX_CATALOG_GPUS_PER_NODE} GPUs"

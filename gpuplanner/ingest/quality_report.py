@@ -228,7 +228,10 @@ def list_warnings(quality: pl.DataFrame) -> list[QualityWarning]:
     >>> list_warnings(build_quality_report(findings))
     [{'what': 'b (node n1): correct it', 'count': 2, 'gpu_hours': None}]
     """
-    grave = quality.filter(pl.col("severity") != "info")
+    grave, is_unknown = quality.filter(pl.col("severity") != "info"), pl.col("check") == UNKNOWN_GPUS_CHECK.check
+    # Jobs whose GPUs are not known for a reason of its own are named once, with that reason.
+    explained = grave.filter(~is_unknown, pl.col("effect").str.contains("GPU-hours leave them out"))["rows"].sum()
+    grave = grave.filter(~(is_unknown & (pl.col("rows") <= explained)))
     warnings = []
     for row in grave.iter_rows(named=True):
         example = f" ({row['example']})" if row["example"] else ""

@@ -251,13 +251,16 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
     text, changes = _make_text_lookup(bundle, page_words), bool(_nodes_to_repartition(bundle))
     in_parts = changes and len(_split_nodes(bundle)) > 1
     rightsized = rules.requests == RIGHTSIZED
-    bundle_files = (name for name in ("policy.sh", "power.sh", "released.txt") if bundle.path_of(name) in bundle.files)
+    bundle_files = (
+        name for name in ("policy.sh", "power.sh", "release.sh", "released.txt") if bundle.path_of(name) in bundle.files
+    )
     present = set(bundle_files)
     # A note on a file is left out where the bundle does not have the file.
     notes = ["policy.sh" * ("policy.sh" in present), "emptying"]
     notes += ["in_parts" * (len(_nodes_to_repartition(bundle)) > 1 and not in_parts)]
     notes += ["timeout" * changes, "mode_change", "reboot"]
-    notes += [name * (name in present) for name in ("power.sh", "released.txt")]
+    notes += [name * (name in present) for name in ("power.sh", "release.sh", "released.txt")]
+    is_release_only = "release.sh" in present and not changes and rules.actuator in ("mig-manager", "nvidia-smi")
     undo = ["back_requests" * rightsized, *["back_nodes", "back_reboot"] * changes]
     undo += ["back_policy" * ("policy.sh" in present)]
     gres_source = "kept" if isinstance(bundle.gres_type, GresTypes) else "given" if bundle.gres_type else "detected"
@@ -267,7 +270,7 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
         "POLICY": text(f"policy_{rules.policy}") or page_words.policy,
         "GPU_MODEL": rules.gpu_model,
         "BEGINS": (rules.begins or "")[:16].replace("T", " ") + " UTC",
-        "WHERE": text("where"),
+        "WHERE": text("where_release" if is_release_only else "where"),
         "REASON": [f"- {line}" for line in (*([page_words.sentence] if warnings else []), *page_words.reasons)],
         "POOLS": _pool_table(rules, sum(measure.bought_gpus for measure in page_words.measures)),
         "AGREE": [
@@ -315,7 +318,7 @@ def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[st
         "TOTAL": str(sum(map(len, rules.todays_layouts.values()))),
         "LIMIT": "without a limit" if limit is None else f"up to {wait_text(limit / SECONDS_PER_MINUTE)}",
         "DURATION": describe_duration(bundle.index, bundle.change) if nodes else "",
-        "RELEASE": bundle.release_instruction,
+        "RELEASE": bundle.release_instruction, "RELEASE_SCRIPT": bundle.path_of("release.sh"),
         "EMPTYING": page_words.emptying if nodes else "",
         "TYPE": str(getattr(bundle.gres_type, "full", bundle.gres_type)),
         "FULL": f"{full_gpus:,}" if has_gap else "", "PARTED": bundle.mig_parted_path if nodes else "",
@@ -557,7 +560,7 @@ def export_decision(
     comparison = kept_study.comparison if kept_study is not None and is_kept else study_comparison(scenario)
     bundle = make_decision_bundle(scenario, comparison, gres_type=gres_type)
     if bundle is None:
-        got = f"nothing to apply: {comparison.decision.sentence}"
+        got = f"nothing to apply: {comparison.decision.sentence.rstrip('.')}"
         raise ScenarioError(
             f"export of {scenario.name}", "a decision that changes the fleet", got, "No file is needed."
         )
@@ -629,7 +632,12 @@ def _read_quotas(scenario: Scenario, gpu_model: GpuModel, measures: Sequence[Mea
 def _ticket_lines(decision: Decision, approved_by: str | None) -> Iterator[str]:
     """Yield the lines of a change ticket: reason, effect on queue waits, cost and approval."""
     improved = decision.most_improved_size
-    if improved is not None:
+    if decision.action == "release" and improved is not None:
+        yield (
+            f"Reason: on {decision.gpus:,} of {decision.fleet_gpus:,} GPUs the p95 queue wait of each job size is "
+            "within its limit, or no longer than today."
+        )
+    elif improved is not None:
         observed, today = wait_text(improved.observed_p95_minutes), wait_text(improved.today_p95_minutes)
         yield (
             f"Reason: p95 queue wait on {improved.size} {observed} observed; in simulation {today} today and "

@@ -364,7 +364,7 @@ VEGA_CONFIG: dict[str, Any] = {
         "columns": 4,
         "labelFontSize": 12,
         "labelColor": INK,
-        "labelLimit": 260,
+        "labelLimit": 300,
         "titleFontSize": 12,
         "titleColor": MUTED,
         "titleFontWeight": "normal",

@@ -87,7 +87,8 @@ def draw_fleet(decision: Decision, rules: FleetRules | None = None) -> str:
     parts = {"full": full, "partitioned": partitioned, released_word(decision): not_kept, "full to buy": bought}
     sums = " + ".join(f"{gpus:,} {word}" for word, gpus in parts.items() if gpus)
     label = "; ".join(f"{part.gpus:,} × {describe_layout(part.layout)}" for part in decision.layouts)
-    title = "Target MIG layout" if decision.partitioned_gpus else "Target fleet"
+    name = "MIG layout" if decision.partitioned_gpus else "fleet"
+    title = f"Target {name}" if decision.measures else f"Today's {name}, kept"
     pictures = "".join(groups) + _draw_released_gpus(decision) + _draw_gpus_to_buy(decision)
     return (
         f'<div class="fleet"><h3>{title}</h3>'
@@ -157,7 +158,9 @@ def _draw_nodes(kinds: NodesByLayouts, gpu_model: GpuModel | None, *, one_row_ea
     for caption, same_caption in captions.items():
         names = [name for kind in same_caption for name in kinds[kind]]
         gpus = sum(count * len(kinds[kind]) for kind in same_caption for _, count in kind)
-        yield f"<p>{_caption_gpus(f'{gpus:,}', caption)} on {escape_html(describe_nodes(names))}</p>"
+        full = sum(count * len(kinds[kind]) for kind in same_caption for layout, count in kind if layout == LAYOUT_FULL)
+        counts = f" ({full:,} full, {gpus - full:,} partitioned)" if caption == MIXED_LAYOUTS and full else ""
+        yield f"<p>{_caption_gpus(f'{gpus:,}', caption)}{counts} on {escape_html(describe_nodes(names))}</p>"
         for kind in same_caption:
             boxes = "".join(_draw_gpu(layout, gpu_model) * count for layout, count in kind)
             for name in kinds[kind] if one_row_each else kinds[kind][:1]:
@@ -463,7 +466,8 @@ def _today_and_recommended(before: str, after: str) -> str:
 
 def _gpus_card(decision: Decision) -> Card:
     """Make the card of the GPUs needed to meet the wait limit."""
-    label = "GPUs needed to meet the wait limit"
+    missed = [size.size for size in decision.service if not size.meets_limit]
+    label = "GPUs recommended" if missed else "GPUs needed to meet the wait limit"
     if decision.action == "none":
         return (label, MISSING_VALUE_TEXT, escape_html(_no_answer_reason(decision)))
     value = _today_and_recommended(metric_html(decision, "fleet_gpus"), metric_html(decision, "gpus"))
@@ -475,9 +479,9 @@ def _gpus_card(decision: Decision) -> Card:
         freed = f"capacity freed: {metric_html(decision, 'saving.value')} GPU-hours per week"
         if decision.saving.varies:
             freed += f" (90 % interval {metric_html(decision, 'saving.low')} to {metric_html(decision, 'saving.high')})"
-    meets_limits = decision.service and all(size.meets_limit for size in decision.service)
     condition = "after the change, in simulation" if decision.measures else "in simulation"
-    limits = f"wait limit met {condition}" if meets_limits else ""
+    verdict = f"not met on {escape_html(', '.join(missed))}" if missed else "met"
+    limits = f"wait limit {verdict} {condition}" if decision.service else ""
     installed = f"{metric_html(decision, 'fleet_gpus')} installed"
     return (label, value, installed, limits, to_buy, on_average, freed)
 
@@ -492,10 +496,11 @@ def _wait_card(decision: Decision) -> Card:
     def wait(size: JobSizeWaits, column: str) -> str:
         return metric_html(decision, f"service.{decision.service.index(size)}.{column}_minutes", format_wait)
 
+    waits_shown = {size: max(size.observed_p95_minutes, size.recommended_p95_minutes) for size in decision.service}
     other_sizes = [
         f"{escape_html(size.size)} {_today_and_recommended(wait(size, 'today_p95'), wait(size, 'recommended_p95'))}"
-        for size in decision.service
-        if size is not improved_size and max(size.observed_p95_minutes, size.recommended_p95_minutes) >= 1.0
+        for size in sorted(waits_shown, key=lambda size: -waits_shown[size])
+        if size is not improved_size and waits_shown[size] >= 1.0
     ]
     return (
         f"p95 queue wait, {escape_html(improved_size.size)}, simulated",
@@ -543,7 +548,7 @@ def _exhaustion_card(comparison: Comparison) -> Card:
             headroom_text = f"{metric_html(decision, 'gpus')} GPUs carry {load} of today's load in time"
         elif comparison.headroom.factor < 1.005:
             headroom_text = "no headroom"
-    missed_text = f"jobs on {escape_html(', '.join(sizes_late))} over limit today" if sizes_late else ""
+    missed_text = f"today: jobs on {escape_html(', '.join(sizes_late))} over limit" if sizes_late else ""
     is_known, value = metric_value(comparison, "months_left") is not None, MISSING_VALUE_TEXT
     if is_known:
         value = metric_html(comparison, "months_left", str)
@@ -553,7 +558,8 @@ def _exhaustion_card(comparison: Comparison) -> Card:
         value = _today_and_recommended(today, value if is_known else "not known")
     if exhaustion.date is None and exhaustion.probability is None:
         reason = escape_html(exhaustion.reason or _no_answer_reason(decision))
-        return (label, value, headroom_text, missed_text, reason if ends_late_sizes else f"no date: {reason}")
+        after = f"after the change: {headroom_text}" if ends_late_sizes and headroom_text else headroom_text
+        return (label, value, missed_text, after, reason if ends_late_sizes else f"no date: {reason}")
     risk = metric_html(comparison, "exhaustion.probability", format_share) if exhaustion.probability else ""
     dates = ""
     if exhaustion.date is not None:

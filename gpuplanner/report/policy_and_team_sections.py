@@ -410,7 +410,8 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection
             title="Provisioned GPU-hours per week and added queue wait",
             alt=f"{plots.frontier_text(frame, names=SHORT_NAMES)} Lower: fewer GPU-hours; left: shorter waits. Other "
             "settings of fewer GPU-hours than the chosen one were rejected: they exceed the maximum added wait on "
-            "too many single days, in a further replay or with slow node power-up, or are unusual and gain too little.",
+            "too many single days, in a further replay or with slow node power-up, or mix layouts on a node and gain "
+            "less than 2 %.",
             numbers=_name_policies(frame),
         )
     return page.fold(
@@ -461,7 +462,7 @@ def _render_waits(comparison: Comparison) -> list[str]:
         )
         for by, rows in (("job size", waits.causes.job_size), ("team", waits.causes.team))
     )
-    limits = "; ".join(f"{limit.tenant} at {limit.gpus:g} GPUs" for limit in waits.limits)
+    limits = "; ".join(f"{limit.tenant} at {limit.gpus:.3g} GPUs" for limit in waits.limits)
     return [
         page.paragraph(waits.main_cause_text),
         page.paragraph(format_wait_target(comparison)) if comparison.decision.service else "",
@@ -478,8 +479,8 @@ def _describe_jobs_without_waits(decision: Decision) -> str:
     if not jobs_with_waits or jobs <= jobs_with_waits:
         return ""
     return (
-        f"Waits are those of {jobs_with_waits:,} of {jobs:,} jobs: without jobs that started before the record, "
-        "services, and requests that no node can serve."
+        f"Waits are those of {jobs_with_waits:,} of {jobs:,} jobs: without jobs that started before the record or "
+        "ended without a start, services, and requests that no node can serve."
     )
 
 

@@ -88,7 +88,7 @@ def test_overlapping_terms_and_gaps_are_refused(book):
     ended = book(f"prices:\n- {{{PRICE}, to: 2026-02-14}}\n")
     with pytest.raises(ScenarioError, match="rows for 50 %"):
         ended.find_rate("T4", "on_demand", "USD", BEGIN, END)
-    with pytest.raises(ScenarioError, match="a rate dated by 2026-03-01"):
+    with pytest.raises(ScenarioError, match="one dated 2026-03-01 or before"):
         book(f"prices:\n- {{{PRICE}}}\n").find_rate("T4", "on_demand", "EUR", BEGIN, END)
 
 

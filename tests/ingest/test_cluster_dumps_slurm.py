@@ -275,7 +275,7 @@ def warned(found: Dataset) -> dict[str, str]:
             "28b-untyped-two-profiles",
             0.0,
             1,
-            ["number of GPUs not known", "untyped GPUs on nodes of several kinds"],
+            ["GPUs requested without a type on nodes with several GRES types", "number of GPUs not known"],
         ),
         ("28c-typed-twin", 1172.699484126984, 4, []),
         ("31-mps", 1059.7305555555556, 4, []),
@@ -406,7 +406,7 @@ def test_untyped_gpus_are_told_by_nodes_of_one_kind(file: Callable[..., Path], t
     nodes += "NodeName=x1 Gres=gpu:a100:1,gpu:a100_3g.20gb:2\n"
     found = together(tmp_path, file(f"{SACCT[:-1]}|NodeList\n{rows}"), file(nodes, "nodes.txt"))
     assert found.jobs.sort("job_id")["gpus"].to_list() == [pytest.approx(3 / 7), 1.0, None]
-    assert "gres/gpu:TYPE" in warned(found)["untyped GPUs on nodes of several kinds"]
+    assert "gres/gpu:TYPE" in warned(found)["GPUs requested without a type on nodes with several GRES types"]
 
 
 def test_a_whole_job_on_a_partitioned_fleet_is_counted_and_named(case: Unpack, tmp_path: Path):
