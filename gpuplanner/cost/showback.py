@@ -30,8 +30,6 @@ NOT_STATED = "not stated"
 """Ownership of GPU-hours for which neither scenario nor inventory states one."""
 CATEGORY_OF_OWNERSHIP = {"reserved": "Committed", "spot": "Dynamic", "owned": "Other"}
 """FOCUS pricing category by the first word of the ownership; all others are Standard."""
-INVOICED_OWNERSHIPS = ("on_demand", "spot", "reserved")
-"""Ownerships whose GPU-hours a provider invoices."""
 FOOTPRINT_COLUMNS = {
     "energy_kwh": "x_EnergyKwh", "location_kg": "x_CarbonKg", "market_kg": "x_CarbonMarketKg",
     "embodied_kg": "x_CarbonEmbodiedKg",
@@ -104,8 +102,6 @@ def showback(
         for cost, price, amount in zip(costs, listed, quantity, strict=True)
     ]
     cost, basis = pl.Series(costs, dtype=CENTS_DTYPE), pl.Series([rate.basis for rate in line_rates], dtype=pl.String)
-    # Owned GPUs and list prices are not invoiced.
-    billed = pl.when(pl.col("ownership").is_in(INVOICED_OWNERSHIPS) & (basis == OWN_RATE)).then(cost)
     kind = pl.col("ownership").str.extract("^([a-z]*)")
     category = kind.replace_strict(CATEGORY_OF_OWNERSHIP, default="Standard")
     table = lines.select(
@@ -125,7 +121,7 @@ def showback(
         ListUnitPrice=pl.Series([rate.listed for rate in line_rates], dtype=pl.Float64),
         ListCost=pl.Series(at_list, dtype=MONEY_DTYPE),
         **dict.fromkeys(("EffectiveCost", "ContractedCost"), cost),
-        BilledCost=billed.otherwise(Decimal("0.00")).cast(CENTS_DTYPE),
+        BilledCost=pl.lit(Decimal("0.00"), CENTS_DTYPE),  # only a bill states what is invoiced
         BillingCurrency=pl.Series([rate.price.currency for rate in line_rates], dtype=pl.String),
         x_GpuModel="gpu_model",
         x_Bucket=pl.col("bucket").cast(pl.String),

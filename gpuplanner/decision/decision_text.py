@@ -569,15 +569,17 @@ def _format_wait_range(low: float, high: float) -> str:
 
 
 def _format_smaller_fleet(decision: Decision, curve: Sequence[CurvePoint]) -> str:
-    """Format the job sizes that miss their limit on the next smaller fleet of the wait curve; empty if none does."""
+    """Format the job sizes that miss their limit, and wait longer, on the next smaller fleet of the wait curve."""
     limits = {row.size: row.limit_minutes for row in decision.service}
+    waits = {row.size: row.recommended_p95_minutes for row in decision.service}
     curve_layout = max((point.layout for point in curve), key=lambda name: name == RECOMMENDED_LAYOUT, default="")
     smaller_points = [point for point in curve if point.layout == curve_layout and point.gpus < decision.gpus]
     smaller_gpus = max((point.gpus for point in smaller_points), default=0)
     missed = [
         f"{wait_text(point.p95_minutes)} on {point.job_size} (limit {wait_text(limits[point.job_size])})"
         for point in smaller_points
-        if point.gpus == smaller_gpus and point.p95_minutes > limits.get(point.job_size, math.inf)
+        if point.gpus == smaller_gpus
+        and point.p95_minutes > max(limits.get(point.job_size, math.inf), waits.get(point.job_size, 0.0))
     ]
     return f"With {smaller_gpus:,} GPUs the p95 queue wait would be {', '.join(missed)}." if missed else ""
 
