@@ -316,7 +316,7 @@ def find_price_per_kwh(scenario: Scenario, job_history: History, currency: str |
 def _find_list_price(
     book: PriceBook, gpu_model: str | None, term: str, currency: str, time: datetime
 ) -> GpuHourPrice | None:
-    """List price of a GPU model in a currency; None if the catalog has none or no exchange rate converts it."""
+    """List price of a GPU model for a ``term`` (on_demand or spot); None without one, or without an exchange rate."""
     if gpu_model is None or not has_list_price(gpu_model, term=term):
         return None
     price = find_gpu_hour_price(gpu_model, term=term)
@@ -489,8 +489,8 @@ HOURLY_OWNERSHIPS = ("on_demand", "spot")
 """Ownerships of GPUs that are paid by the hour and cost nothing after their release."""
 
 
-def _unused_lots(scenario: Scenario, boards: GpuModels, rates: Mapping[tuple[str | None, str], Rate]) -> Iterator[str]:
-    """Yield a sentence for each owned GPU model of the price book that has no effect on this cost.
+def _unused_lots(scenario: Scenario, models: GpuModels, rates: Mapping[tuple[str | None, str], Rate]) -> Iterator[str]:
+    """Yield a sentence for each owned GPU model of the price book whose purchase cost enters no rate.
 
     Raises
     ------
@@ -498,7 +498,7 @@ def _unused_lots(scenario: Scenario, boards: GpuModels, rates: Mapping[tuple[str
         If the book has owned GPUs, but none of the fleet's models.
     """
     lots, name = {lot.gpu_model for lot in load_price_book(scenario).owned}, Path(str(scenario.price_book)).name
-    owned = {str(boards[word]) for word, kind in rates if kind == "owned"}
+    owned = {str(models[word]) for word, kind in rates if kind == "owned"}
     own_rate = scenario.price_usd_per_gpu_hour > 0
     if lots and owned and not lots & owned and not own_rate:
         todo = "Correct gpu_model, or add a row."
