@@ -446,8 +446,8 @@ def list_changes_against_cause(
         text = "Run jobs of low measured use on smaller profiles"
         yield from repartition(rightsized_model, "rightsize", text, RIGHTSIZED, layout)
     if cause == CAUSES[LIMITS]:
-        unlimited = model.without_limits()
-        limits = tuple(find_raised_limits(model, unlimited))
+        unlimited_model = model.without_limits()
+        limits = tuple(find_raised_limits(model, unlimited_model))
         texts = [f"{limit.tenant} from {limit.current_gpus:g} to {limit.raised_gpus} GPUs" for limit in limits]
         more_text = (
             f" and {count_text(len(texts) - MAX_NAMED_RAISED_LIMITS, 'more team')}"
@@ -455,15 +455,16 @@ def list_changes_against_cause(
             else ""
         )
         text = f"Raise the limit of {', '.join(texts[:MAX_NAMED_RAISED_LIMITS])}{more_text}"
-        yield ModelWithMeasure("raise_limit", text, unlimited, pools, today_units, limits=limits)
+        yield ModelWithMeasure("raise_limit", text, unlimited_model, pools, today_units, limits=limits)
 
 
-def find_raised_limits(model: WaitModel, unlimited: WaitModel) -> Iterator[RaisedGpuLimit]:
-    """Yield for each tenant with a limit its peak allocation, simulated by the model without limits, ``unlimited``."""
-    inputs = unlimited.inputs
+def find_raised_limits(model: WaitModel, unlimited_model: WaitModel) -> Iterator[RaisedGpuLimit]:
+    """Yield for each tenant with a limit its peak allocation, simulated by the model without limits."""
+    inputs = unlimited_model.inputs
     tenant_names = inputs.jobs["tenant"].fill_null("?").to_numpy()
     tenants = np.unique(tenant_names)
-    start_s = unlimited.waits.arrival_s + unlimited.arrival_shift_s(0) + unlimited.replay_waits(inputs.fleet)
+    wait_s = unlimited_model.replay_waits(inputs.fleet)
+    start_s = unlimited_model.waits.arrival_s + unlimited_model.arrival_shift_s(0) + wait_s
     for limit in model.waits.queue.limits:
         of_tenant = (tenant_names == tenants[limit.tenant]) & np.isfinite(start_s)
         gpus, begin_s = inputs.gpus_by_job()[of_tenant], start_s[of_tenant]
