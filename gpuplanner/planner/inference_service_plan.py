@@ -269,9 +269,8 @@ def plan_services(
     gpu_model : GpuModel or str
         GPU model of every GPU, on which the profiles were measured.
     latency_share : float
-        Fraction of the limit that a batch may take, above 0 and at most 1; see :data:`BATCH_LATENCY_FRACTION`. At 1
-        the measured
-        latency of a batch is compared with the limit, as if no request ever waited.
+        Fraction of the limit that a batch may take, above 0 and at most 1; see :data:`BATCH_LATENCY_FRACTION`. At 1 the
+        measured latency of a batch is compared with the limit, as if no request ever waited.
     method : {"joint", "alone"}
         See :data:`SERVICE_SEARCH_METHODS`.
     time_limit_s : float, optional
