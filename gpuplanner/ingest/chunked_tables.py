@@ -64,7 +64,7 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold
 def explain_table_errors(path: Path, expected_content: str = "tables") -> Iterator[None]:
     """Turn errors of polars and the disk inside the ``with`` block into a TraceFormatError that names the file.
 
-    `expected_content` says in the message what was expected in it.
+    `expected_content` is what the message names as expected in the file.
     """
     try:
         yield

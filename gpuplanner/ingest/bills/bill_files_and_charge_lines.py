@@ -255,7 +255,7 @@ def _reject_delivery(location: str | Path, expected: str, got: str, todo: str = 
     location : str or Path
         Folder or file.
     expected, got, todo : str
-        What the message says was expected and found, and what the user can do.
+        What the message names as expected and as found, and what the user can do.
     """
     raise TraceFormatError(str(location), expected, got, todo)
 
