@@ -305,15 +305,15 @@ def _search_counts(
     commitments : list of CommitmentColumn
         Offer, month and active months of each count.
     tables : numpy.ndarray, shape (n_months, n_paths, n_levels)
-        Rent at each level of commitment. [currency]
+        Cost of renting the demand above each number of committed GPUs; level k is k steps. [currency]
     steps : numpy.ndarray, shape (n_months, n_levels - 1)
-        Columns of saved rent.
+        Numbers of the model's columns for the rent that the next committed step saves.
     effort : SearchEffort
         Limits of the search.
     risk, gap : float
         Weight of the CVaR and optimality gap. [0-1]
     prices : list of float
-        Cost of one step of each commitment. [currency]
+        Cost of one step, the number of GPUs that are committed together, of each commitment. [currency]
     all_rented : float
         Mean cost of renting all demand. [currency]
 
@@ -407,7 +407,7 @@ def _committed_by_month(counts: FloatArray, commitments: list[CommitmentColumn],
 
 
 def _rent_by_path(tables: FloatArray, committed: FloatArray) -> FloatArray:
-    """Rent of each demand path over all months [currency]; 0 above the highest tabulated level of commitment."""
+    """Rent of each demand path over all months [currency], shape (n_paths,); 0 above the highest tabulated level."""
     level_indices = np.minimum(committed.astype(int), tables.shape[2] - 1)
     return np.asarray(tables[np.arange(tables.shape[0]), :, level_indices].sum(axis=0))
 

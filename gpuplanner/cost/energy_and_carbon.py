@@ -78,7 +78,7 @@ class Facility:
 
 
 def state_watts(gpu_model: str, activity: float | None) -> dict[str, RangedAmount]:
-    """Power [W] of a GPU in each state (busy, idle), by the two-state power model and its ranges.
+    """Power [W] of a GPU in each state (off, idle, busy), by the two-state power model and its ranges.
 
     Parameters
     ----------
@@ -125,7 +125,8 @@ def footprint(
     gpu_models : mapping
         Name in the catalogue by ``gpu_model`` of the ledger; None where its power is not known.
     activity : mapping
-        Mean SM activity of the running jobs of each tenant [0-1]; a tenant without one gets the full range.
+        Mean SM activity of the running jobs of each tenant [0-1]; a tenant without one gets that of the empty name,
+        and without that the range over all activities.
     facility : Facility
         Ratio of facility energy to GPU energy.
     grid : polars.DataFrame
@@ -170,7 +171,7 @@ def footprint(
 
 
 def _replace_with_measured_power(cases: pl.DataFrame, hours: pl.DataFrame, measured: pl.DataFrame) -> pl.DataFrame:
-    """Replace the modelled power of the cases by measured power, for the share of their hours that was measured.
+    """Replace the modelled power of rows of a footprint by measured power, for the measured share of their GPU-hours.
 
     Unmeasured hours get the same power, up to the upper end of the power model, if at least
     :data:`MIN_MEASURED_GPU_HOURS` were measured; their range stays that of the power model.
@@ -178,7 +179,8 @@ def _replace_with_measured_power(cases: pl.DataFrame, hours: pl.DataFrame, measu
     Parameters
     ----------
     cases : polars.DataFrame
-        ``tenant, gpu_model, bucket, state`` and modelled ``watts``, ``watts_low`` and ``watts_high`` [W].
+        One row by ``tenant, gpu_model, bucket``: its ``state``, and the modelled power of a GPU, ``watts``,
+        ``watts_low`` and ``watts_high`` [W].
     hours : polars.DataFrame
         Table ``schemas.Ledger``.
     measured : polars.DataFrame
@@ -214,7 +216,8 @@ def sum_by_state(rows: pl.DataFrame, measured: pl.DataFrame | None = None) -> pl
     rows : polars.DataFrame
         Table of :func:`footprint`.
     measured : polars.DataFrame, optional
-        Table of :func:`measured_energy`; adds ``counted_gpu_hours`` and ``counted_kwh``, the energy of the GPUs alone.
+        Table of :func:`measured_energy`; adds ``counted_gpu_hours`` with an energy reading, and ``counted_kwh``, their
+        energy by the counters of the GPUs, without hosts and facility.
 
     Returns
     -------
@@ -256,7 +259,7 @@ def sum_amount(states: pl.DataFrame, amount: str) -> RangedAmount | None:
 def _power_range_w(
     row: Mapping[str, object], gpu_models: Mapping[str | None, str | None], activity: Mapping[str, float]
 ) -> tuple[float | None, ...]:
-    """Power of a tenant, GPU model and bucket: value, lower and upper end [W]; None for an unknown GPU model."""
+    """Modelled power of a GPU in a row of the ledger: value, lower and upper end [W]; None for an unknown GPU model."""
     gpu_model = gpu_models.get(row["gpu_model"])  # type: ignore[call-overload]
     if gpu_model is None:
         return (None, None, None)

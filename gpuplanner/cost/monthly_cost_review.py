@@ -44,11 +44,11 @@ UNIT_COST_LABELS = {
     "work_that_failed": "cost of unsuccessful jobs (failed, timed out, out of memory, preempted, cancelled)",
     "work_that_was_redone": "cost of repeated attempts",
 }  # fmt: skip
-"""Labels of the costs by unit of work, then of parts of the cost, by their JSON key."""
+"""Labels of the unit costs (per job, GPU-hour, tokens), then of the costs of failed and repeated work, by JSON key."""
 UNIT_COST_COLUMNS: dict[str, Any] = {
     "name": pl.String, "cost": CENTS_DTYPE, "basis": pl.String, "total_cost": CENTS_DTYPE, "number_of_units": pl.Float64
 }  # fmt: skip
-"""Of the sheet of unit costs: a cost is the total of its basis divided by a number of units."""
+"""Columns of the table of unit costs: ``cost`` is the ``total_cost`` of its ``basis`` over ``number_of_units``."""
 BASIS_PHRASES = {LIST_PRICE: " at list price", OWN_RATE: " at your rate", BILL: " as billed"}
 """Phrase that follows an amount, by the basis of the cost."""
 COST_TABLE_TITLES = {
@@ -79,9 +79,10 @@ class CostReview:
     - ``by_tenant``, ``by_ownership``, ``by_bucket``, ``by_gpu_model``: Cost by column; each sums to the total.
     - ``by_end``, ``by_job``: Cost of the tenants by end state of their job attempts, and by job.
     - ``unit_costs``: Cost of a unit of work by JSON key, as text [currency].
+    - ``units``: The same with total cost and number of units, columns :data:`UNIT_COST_COLUMNS`.
     - ``energy``: Facility energy [kWh].
     - ``states``: GPU-hours, energy and carbon by state of the GPU (off, idle, busy).
-    - ``carbon_kg``: Carbon by scope, from hourly factors [kg CO2e].
+    - ``carbon_kg``: Carbon by ``location``, ``market`` (both from hourly factors) and ``embodied`` [kg CO2e].
     - ``carbon_at_yearly_mean_kg``: Location-based carbon at the yearly mean factor of the region [kg CO2e].
     - ``pue``: Power usage effectiveness.
     - ``costs``: Charge lines, table ``schemas.Costs``.
@@ -168,7 +169,7 @@ class CostReview:
         Parameters
         ----------
         by : str
-            Column without its prefix, such as tenant, user or job; jobs get no share and no total.
+            Name after ``by_`` of a cost table, such as tenant, user or job; jobs get no share and no total.
         """
         table = self.table_by(by)
         if by == "job" or table.is_empty():
@@ -404,7 +405,7 @@ def price_rows(review: CostReview) -> pl.DataFrame:
 
 
 def _sum_costs_by(costs: pl.DataFrame, name: str, column: str) -> pl.DataFrame:
-    """Sum ``cost``, ``gpu_hours`` and ``energy_kwh`` by a column of the charge lines, in the order of the lines."""
+    """Sum ``cost``, ``gpu_hours`` and ``energy_kwh`` of charge lines by a column, called ``name`` in the result."""
     return _sum_costs(costs.group_by(pl.col(column).alias(name), maintain_order=True))
 
 

@@ -316,7 +316,7 @@ def find_price_per_kwh(scenario: Scenario, job_history: History, currency: str |
 def _find_list_price(
     book: PriceBook, gpu_model: str | None, term: str, currency: str, time: datetime
 ) -> GpuHourPrice | None:
-    """List price of a GPU model in a currency; None if the catalog has none or no exchange rate converts it."""
+    """List price of a GPU model for a ``term`` (on_demand or spot); None without one, or without an exchange rate."""
     if gpu_model is None or not has_list_price(gpu_model, term=term):
         return None
     price = find_gpu_hour_price(gpu_model, term=term)
@@ -490,7 +490,7 @@ HOURLY_OWNERSHIPS = ("on_demand", "spot")
 
 
 def _check_owned_lots(
-    scenario: Scenario, boards: GpuModels, rates: Mapping[tuple[str | None, str], Rate], ledger: pl.DataFrame
+    scenario: Scenario, models: GpuModels, rates: Mapping[tuple[str | None, str], Rate], ledger: pl.DataFrame
 ) -> Iterator[str]:
     """Yield a sentence for each owned GPU model of the price book without effect on this cost, or of another number.
 
@@ -498,7 +498,7 @@ def _check_owned_lots(
     ----------
     scenario : Scenario
         Price book and own rate.
-    boards : mapping
+    models : mapping
         Name in the catalogue by GPU model of the ledger.
     rates : mapping
         Rate by GPU model of the ledger and ownership.
@@ -511,17 +511,17 @@ def _check_owned_lots(
         If the book has owned GPUs, but none of the fleet's models.
     """
     lots, name = {lot.gpu_model for lot in load_price_book(scenario).owned}, Path(str(scenario.price_book)).name
-    owned = {str(boards[word]) for word, kind in rates if kind == "owned"}
+    owned = {str(models[word]) for word, kind in rates if kind == "owned"}
     own_rate = scenario.price_usd_per_gpu_hour > 0
     if lots and owned and not lots & owned and not own_rate:
         todo = "Correct gpu_model, or add a row."
         raise ScenarioError(f"{name}, owned", f"a row of {', '.join(sorted(owned))}", ", ".join(sorted(lots)), todo)
     hours = ledger.group_by("gpu_model", maintain_order=True).agg(pl.col("gpu_hours").sum() / pl.col("hour").n_unique())
     for label, gpus in hours.iter_rows() if not own_rate else ():
-        booked = sum(lot.gpus for lot in load_price_book(scenario).lots_of(boards[label]))
+        booked = sum(lot.gpus for lot in load_price_book(scenario).lots_of(models[label]))
         if booked and (label, "owned") in rates and abs(booked - gpus) >= 1:
             counts = f"{booked:,.0f} GPUs, the cluster {gpus:,.0f} on average"
-            yield f"{name}: owned, {boards[label]}, has {counts}; its rate is applied to all of the cluster."
+            yield f"{name}: owned, {models[label]}, has {counts}; its rate is applied to all of the cluster."
     for gpu_model in sorted(lots if own_rate else lots - owned):
         reason = "the cluster has no owned GPUs of this model (with --months the row is an offer to buy)"
         if own_rate:

@@ -251,7 +251,7 @@ class PriceBook:
     def _mean_price(
         self, rows: list[PriceRow], subject: str, currency: str, begin: datetime, end: datetime
     ) -> GpuHourPrice:
-        """Mean price over time, and over regions and instance types, of some rows [currency per GPU-hour].
+        """Mean price over time, and over regions and instance types, of rows of ``prices`` [currency per GPU-hour].
 
         Parameters
         ----------
@@ -391,7 +391,7 @@ def _read_power_row(given: Any, file: str, line: int) -> PowerRow:  # noqa: ANN4
 
 
 def _read_unit(values: Any, file: str, allowed_units: tuple[str, ...]) -> tuple[str, str]:  # noqa: ANN401
-    """Split a unit such as ``USD per GPU h`` into its currency and its denominator; raise if it is not allowed."""
+    """Split the unit of an entry, such as ``USD per GPU h``, into currency and denominator; raise if not allowed."""
     match = PRICE_UNIT_PATTERN.fullmatch(str(values["unit"]))
     if match is None or match[2] not in allowed_units:
         expected = " or ".join(f"'USD per {per_what}'" for per_what in allowed_units)
@@ -409,7 +409,7 @@ def _check_currency(code: str, file: str, line: int) -> str:
 
 
 def _read_gpu_model(values: Any, file: str) -> str:  # noqa: ANN401
-    """Name in the catalogue of the GPU model of an entry."""
+    """Name in the catalogue of the GPU model that an entry states; raise if there is none."""
     try:
         return resolve_gpu_model(str(values["gpu_model"]))
     except GpuPlannerError as error:
@@ -417,7 +417,7 @@ def _read_gpu_model(values: Any, file: str) -> str:  # noqa: ANN401
 
 
 def _read_day(values: Any, key: str, file: str) -> str:  # noqa: ANN401
-    """Day of an entry, ISO 8601."""
+    """Day under a key of an entry, ISO 8601; raise if it is none."""
     try:
         return date.fromisoformat(str(values[key])[:10]).isoformat()
     except ValueError:

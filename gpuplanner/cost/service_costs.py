@@ -1,4 +1,4 @@
-"""Cost of inference services by model and team, in cents that sum to the cost of the GPU-hours that they hold."""
+"""Cost of inference services by model and team, in cents that sum to the cost of the GPU-hours of their replicas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
 from gpuplanner.planner.replica_schedule import REPLICA_HOUR_REASONS
 
 SERVING = REPLICA_HOUR_REASONS[0]
-"""Part of the GPU-hours of replicas in which they compute."""
+"""Name of the part of the GPU-hours of replicas in which they compute, as against idle ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +23,8 @@ class ServiceUse:
     - ``service``, ``model``: Service, and its language model.
     - ``gpus_per_replica``: GPUs of a replica, a MIG slice as its fraction of one.
     - ``prompt_token_s``: Time of a replica for a prompt token [s].
-    - ``replica_hours``: One column for each of :data:`~gpuplanner.planner.replica_schedule.REPLICA_HOUR_REASONS` [h].
+    - ``replica_hours``: Hours of all replicas together, one row an hour, in a column for each of
+      :data:`~gpuplanner.planner.replica_schedule.REPLICA_HOUR_REASONS` [h].
     - ``tokens``: ``team``, ``requests``, ``prompt_tokens`` and ``generated_tokens`` of the period, one row a team.
     """
 
@@ -35,7 +36,7 @@ class ServiceUse:
     tokens: pl.DataFrame
 
     def gpu_hours(self) -> dict[str, float]:
-        """Sum the GPU-hours by reason."""
+        """Sum the GPU-hours of the replicas by reason: serving, or why they were idle."""
         return {name: self.gpus_per_replica * float(self.replica_hours[name].sum()) for name in REPLICA_HOUR_REASONS}
 
 
@@ -92,7 +93,7 @@ def share_work(use: ServiceUse) -> list[float]:
 
 
 def _token_hours(use: ServiceUse) -> tuple[float, float]:
-    """Return the replica-hours of a prompt token, and of an answer token: what serving takes beside the prompts."""
+    """Return the replica-hours of a prompt token, and of an answer token: serving hours less those of the prompts."""
     serving_h, prompts = float(use.replica_hours[SERVING].sum()), int(use.tokens["prompt_tokens"].sum())
     answers = int(use.tokens["generated_tokens"].sum())
     prompt_h = min(prompts * use.prompt_token_s / SECONDS_PER_HOUR, serving_h)

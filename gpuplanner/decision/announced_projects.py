@@ -278,7 +278,7 @@ class ProjectAnswer:
     - ``fits``: Whether today's fleet has capacity: each job size, and the jobs of the project, meet their wait limit in
       80 % of resampled records; a size that misses its limit today waits no longer than today. None where the record
       allows no answer; all fields below are then None or empty.
-    - ``fits_chance``, ``fits_chance_without``: Share of drawn records in which all job sizes meet their limit on
+    - ``fits_chance``, ``fits_chance_without``: Share of resampled records in which all job sizes meet their limit on
       today's fleet, with the project and without it. [0-1]
     - ``gpus_more``, ``gpus_more_without``: GPUs to buy, in full nodes, with the project and without it; None where four
       times today's nodes are not enough.
@@ -354,7 +354,7 @@ def find_concurrent_projects(projects: Sequence[Project]) -> list[Project]:
 def add_projects(model: WaitModel, projects: Sequence[Project], seed: int) -> WaitModel:
     """Add the jobs of projects to a wait model, as a tenant and a job size of their own.
 
-    GPUs that a project has all the time are services of a node each, running since the begin of the record; jobs a day
+    GPUs that a project has all the time become services that run through the record, each on one node; jobs a day
     arrive at random times.
 
     Parameters
@@ -483,7 +483,7 @@ def count_gpus_to_buy(model: WaitModel, limit_s: Floats, load: float | Floats) -
     limit_s : array of float, shape (1 + n_draws, n_sizes)
         Maximum wait of each job size in the record and in each resampled record [s].
     load : float or array of float, shape (n_jobs,)
-        How many times each job arrives.
+        How many times each job arrives; 1: as observed.
 
     Returns
     -------

@@ -101,8 +101,13 @@ class ModelWithMeasure:
     def find_smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:
         """Find the fewest nodes (or GPUs) of each SizedPool that meet wait limits, and their GPUs; infinity if none.
 
-        The GPUs are whole nodes. Each profile gets nodes of its own unless that takes over :data:`MIN_GAIN_BY_MIXING`
-        more.
+        The GPUs are whole nodes. Each profile gets nodes of its own, unless mixed layouts on one node free a share of
+        :data:`MIN_GAIN_BY_MIXING` of those GPUs.
+
+        Parameters
+        ----------
+        limit_s : array of float, shape (n_records, n_sizes)
+            Wait limit of each job size, in the record and in each resampled record. [s]
         """
         if (units := find_smallest_units(self.model, self.pools, limit_s)) is None:
             return None, math.inf
@@ -278,7 +283,7 @@ def change_fleet(model: WaitModel, measure_model: ModelWithMeasure, units: Seque
     measure_model : ModelWithMeasure
         The measure, and the wait model with it.
     units : sequence of int
-        Units of each pool of the change.
+        Nodes (or GPUs) of each pool with the measure applied.
     gpus : int
         GPUs with the measure applied.
     """
@@ -297,7 +302,7 @@ def change_fleet(model: WaitModel, measure_model: ModelWithMeasure, units: Seque
 
 
 def describe_count_change(todays_gpus: int, gpus: int, condition: str | None = None) -> Measure:
-    """Describe the release or purchase between two numbers of GPUs.
+    """Describe the release or purchase between two numbers of GPUs; ``condition`` is the action to apply before.
 
     Examples
     --------
@@ -442,8 +447,8 @@ def list_changes_against_cause(
         text = "Run jobs of low measured use on smaller profiles"
         yield from repartition(rightsized_model, "rightsize", text, RIGHTSIZED, layout)
     if cause == CAUSES[LIMITS]:
-        free_model = model.without_limits()
-        limits = tuple(find_raised_limits(model, free_model))
+        unlimited_model = model.without_limits()
+        limits = tuple(find_raised_limits(model, unlimited_model))
         texts = [f"{limit.tenant} from {limit.current_gpus:.3g} to {limit.raised_gpus} GPUs" for limit in limits]
         more_text = (
             f" and {count_text(len(texts) - MAX_NAMED_RAISED_LIMITS, 'more team')}"
@@ -451,15 +456,16 @@ def list_changes_against_cause(
             else ""
         )
         text = f"Raise the limit of {', '.join(texts[:MAX_NAMED_RAISED_LIMITS])}{more_text}"
-        yield ModelWithMeasure("raise_limit", text, free_model, pools, today_units, limits=limits)
+        yield ModelWithMeasure("raise_limit", text, unlimited_model, pools, today_units, limits=limits)
 
 
-def find_raised_limits(model: WaitModel, free_model: WaitModel) -> Iterator[RaisedGpuLimit]:
-    """Yield for each limited tenant its peak allocation in a simulation without limits."""
-    inputs = free_model.inputs
+def find_raised_limits(model: WaitModel, unlimited_model: WaitModel) -> Iterator[RaisedGpuLimit]:
+    """Yield for each tenant with a limit its peak allocation, simulated by the model without limits."""
+    inputs = unlimited_model.inputs
     tenant_names = inputs.jobs["tenant"].fill_null("?").to_numpy()
     tenants = np.unique(tenant_names)
-    start_s = free_model.waits.arrival_s + free_model.arrival_shift_s(0) + free_model.replay_waits(inputs.fleet)
+    wait_s = unlimited_model.replay_waits(inputs.fleet)
+    start_s = unlimited_model.waits.arrival_s + unlimited_model.arrival_shift_s(0) + wait_s
     for limit in model.waits.queue.limits:
         of_tenant = (tenant_names == tenants[limit.tenant]) & np.isfinite(start_s)
         gpus, begin_s = inputs.gpus_by_job()[of_tenant], start_s[of_tenant]
@@ -516,7 +522,7 @@ def weigh_purchase(model: WaitModel, target: WaitTarget, late_sizes: list[int], 
     late_sizes : list of int
         Numbers of the job sizes over the target.
     units : sequence of int
-        Units of each pool after the purchase.
+        Nodes (or GPUs) of each pool after the purchase.
     """
     inputs, purchase = model.inputs, resize_fleet(model, model.pools, units)
     today_s = np.minimum(model.replay_waits(inputs.fleet), inputs.observed_s)
@@ -540,7 +546,17 @@ def weigh_purchase(model: WaitModel, target: WaitTarget, late_sizes: list[int], 
 def compare_service(
     model: WaitModel, recommendation: Recommendation, limit_s: Floats
 ) -> tuple[tuple[JobSizeWaits, ...], TeamWaits]:
-    """Compare the queue waits of each job size and team: observed, simulated today, and simulated as recommended."""
+    """Compare the queue waits of each job size and team: observed, simulated today, and simulated as recommended.
+
+    Parameters
+    ----------
+    model : WaitModel
+        Observed jobs and nodes, and how jobs start.
+    recommendation : Recommendation
+        Recommendation of the model.
+    limit_s : array of float, shape (n_records, n_sizes)
+        Wait limit of each job size, in the record and in each resampled record. [s]
+    """
     waits, inputs = model.waits, model.inputs
     before = [model.replay_waits(inputs.fleet, number) for number in range(CURVE_RUNS)]
     fleet = recommendation.fleet

@@ -69,7 +69,8 @@ class PolicyRow:
       window; None if the policy was not simulated.
     - ``off_gpu_hours``: GPU-hours a week of the saving in which GPUs are powered down.
     - ``saved_kwh``: Electricity saved a week [kWh].
-    - ``energy_kwh``, ``carbon_kg``: Facility energy of a week [kWh], and its carbon [kg CO2e].
+    - ``energy_kwh`` with bounds ``_low`` and ``_high``, ``carbon_kg``: Facility energy of a week [kWh], and its carbon
+      [kg CO2e].
     - ``busy_gpu_hours``: Provisioned GPU-hours a week that are allocated to jobs.
     - ``peak_gpus``: Most GPUs that are provisioned at once.
     - ``added_wait_mean_minutes``, ``added_wait_p95_minutes``, ``delayed_share``, ``longest_added_wait_minutes``: Mean
@@ -82,7 +83,7 @@ class PolicyRow:
       nodes the wait model finds, whether each job size is within its limit in ``decision.service``.
     - ``performable``: Whether the actuator can apply the policy.
     - ``reason``: Why the policy is excluded.
-    - ``knobs``: Its settings.
+    - ``knobs``: Settings of the policy by name, such as idle minutes.
     """
 
     policy: str
@@ -128,7 +129,7 @@ class Comparison:
     - ``target_minutes``: Target of the p95 queue wait of each job size [min].
     - ``today``: Today's fleet; None if nothing could be simulated.
     - ``policies``: The other policies in order, those that the actuator cannot apply with the reason.
-    - ``frontier``: Settings that no other setting of the same policy beats in both hours and added wait.
+    - ``frontier``: Settings that no other of the same policy beats in both GPU-hours and added wait.
     - ``tuned_from``, ``judged_from``, ``judged_to``: Begin of the training window, begin and end of the evaluation
       window.
     - ``projects``: Answers to the projects that the scenario names.
@@ -416,7 +417,7 @@ def _count_busy_gpu_hours(results: PolicyResults, run: PolicyRun) -> float:
 
 
 def _find_frontier_points(results: PolicyResults) -> typing.Iterator[FrontierPoint]:
-    """Yield for each policy up to five settings that no other setting beats in both hours and added wait."""
+    """Yield for each policy up to five settings that no other beats in both GPU-hours and added wait."""
     arena = results.arena
     for policy in MEANINGS:
         if policy in EXCLUSION_REASON_BY_POLICY:  # the wait model finds their one setting
@@ -468,7 +469,8 @@ def _purchase_row(comparison: Comparison) -> typing.Iterator[PolicyRow]:
 def format_policies_within_limit(comparison: Comparison) -> str:
     """Format how many of the policies that the actuator can apply keep to the added-wait limit and the wait target.
 
-    Only of those that the wait model sizes are waits by job size known: others are measured against today.
+    Only policies whose number of nodes the wait model finds have waits by job size to compare with the wait target; all
+    others are measured against today's waits alone.
     """
     applicable = [row for row in comparison.policies if row.performable]
     within_limit = [row for row in applicable if row.meets_target]
@@ -509,7 +511,7 @@ def _column_types(row_class: type[JobSizeWaits | CurvePoint]) -> dict[str, Any]:
 
 
 def frontier_frame(comparison: Comparison) -> pl.DataFrame:
-    """Return the points of a comparison as a table, today's fleet first.
+    """Tabulate the simulated policies and settings by GPU-hours and added wait, today's fleet first.
 
     Parameters
     ----------
@@ -519,7 +521,8 @@ def frontier_frame(comparison: Comparison) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        Columns ``policy``, ``gpu_hours`` [GPU h a week], ``added_wait_p95_minutes`` and ``kind``.
+        Columns ``policy``, ``gpu_hours`` [GPU h a week], ``added_wait_p95_minutes`` and ``kind``:
+        ``today``, ``tuned`` (setting that was chosen for a policy) or ``setting`` (another one).
     """
     kinds_of_rows = [(row, "today" if row.policy == TODAY else "tuned") for row in comparison.rows]
     rows = [(row.policy, row.gpu_hours_promised, row.added_wait_p95_minutes, kind) for row, kind in kinds_of_rows]

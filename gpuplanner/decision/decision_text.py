@@ -112,7 +112,7 @@ def add_texts(
 
 
 def _new_nodes_text(decision: Decision, form: str) -> str:
-    """Format the nodes to buy; empty where the GPUs fill no nodes of equal size."""
+    """Format the nodes to buy in the pattern ``form``, such as ``({})``; empty if GPUs fill no equal nodes."""
     bought = next((part for part in decision.layouts if part.new_nodes), None)
     return "" if bought is None else form.format(format_node_count(bought.gpus, bought.new_nodes))
 
@@ -325,7 +325,7 @@ def _list_measure_steps(
 
 
 def _format_partition_step(changes: NodesByLayoutChange) -> str:
-    """Format which GPUs are partitioned and how; for a single change with the layout before.
+    """Format which GPUs are partitioned and how; if all change alike, also from which layout.
 
     Examples
     --------
@@ -345,7 +345,7 @@ def _format_partition_step(changes: NodesByLayoutChange) -> str:
 
 
 def format_layout_text(layout: str) -> str:
-    """Format a MIG layout.
+    """Format a MIG layout as its number of instances by profile.
 
     Examples
     --------
@@ -380,7 +380,7 @@ def _make_recheck_step(decision: Decision, results: PolicyResults) -> NextStep:
 
 
 def _list_drain_steps(decision: Decision, results: PolicyResults, after: str) -> Iterator[NextStep]:
-    """Yield the step that drains and releases nodes."""
+    """Yield the step that drains and releases nodes; ``after`` ends its text: the step that it has to follow."""
     kept_nodes = {name for part in decision.layouts for name in part.nodes}
     nodes, abilities = results.asked_jobs.nodes, results.abilities
     drained_nodes = [name for name in nodes.names if name not in kept_nodes] if nodes.named else []

@@ -28,8 +28,8 @@ from gpuplanner.hardware.power_carbon_and_prices import (
 from gpuplanner.usage.study_history import History, history
 
 CAUSES = ("insufficient", "fragmented", "wrong_layout", "queued_behind", "limits", "unexplained")
-"""Causes of waiting: insufficient capacity; enough, but fragmented; enough of the GPU model, but other instances; it
-fits, and others precede it by the queue rule; it fits, and its tenant is at its limit; it fits, unexplained."""
+"""Causes of waiting: insufficient capacity; enough, but fragmented; enough of the GPU model, but other instances; the
+job fits, and others precede it by the queue rule; it fits, and its tenant is at its limit; it fits, unexplained."""
 
 TODAY: str = "today"
 """Name of the policy that leaves today's fleet as it is."""
@@ -250,7 +250,10 @@ class Exhaustion:
 
 @dataclass(frozen=True)
 class Saving:
-    """Provisioned GPU-hours saved a week, with a 90 % interval of a future week; None with a reason."""
+    """Provisioned GPU-hours saved a week, with a 90 % interval of a future week; None with a reason.
+
+    ``realised`` has the GPU-hours saved in each week of the evaluation window.
+    """
 
     value: float | None
     low: float | None = None
@@ -337,6 +340,10 @@ class Decision:
     - ``policy``, ``actuator``: Recommended policy, and the actuator that applies it.
     - ``service``: Queue waits by job size.
     - ``conditions``: Measures that later measures depend on.
+    - ``missing``: Data that would raise the confidence.
+    - ``confidence``, ``assumptions``: Sentences on the evidence, and on what is assumed.
+    - ``left_out_share``: Share of the GPU-hours of the record that no figure counts [0-1].
+    - ``fleet_inferred``: Whether the installed GPUs are inferred from jobs, as there is no node list.
     """
 
     sentence: str

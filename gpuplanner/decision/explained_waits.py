@@ -227,7 +227,9 @@ def number_values(inputs: JobReplayInputs, column: str) -> tuple[list[str], Ints
 
 
 def compute_unexplained_delay(seconds: Floats, tenant: Ints, n_tenants: int, latency_s: float) -> Floats:
-    """Compute the unexplained waiting of each job, if its tenant has more than a replay gets wrong [s].
+    """Compute the unexplained waiting of each job [s]; 0 if it is at most a tenth of the waiting of its tenant.
+
+    So little is what a replay gets wrong in any case, and so is a job's unexplained waiting up to the handover.
 
     Parameters
     ----------
@@ -256,7 +258,7 @@ def compute_unexplained_delay(seconds: Floats, tenant: Ints, n_tenants: int, lat
 def measure_explained_share(
     observed: ObservedWaits, simulated_s: Floats, delayed_s: Floats, size: Ints, sizes: tuple[str, ...], seconds: Floats
 ) -> ExplainedShare:
-    """Measure how much of the waiting a replay reproduces, and list the statements that the record rules out.
+    """Measure how much of the waiting a replay reproduces, and list the gaps of the record that withhold results.
 
     Parameters
     ----------

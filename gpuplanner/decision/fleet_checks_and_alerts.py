@@ -54,7 +54,7 @@ MAX_PAST_FORECASTS = 8
 PRIOR_WEEKS, PRIOR_LOG_ERROR = 2, 0.15
 """Weight [weeks] and size [log] of the forecast error that is assumed before any week is observed.
 
-The weight is small because clusters differ: weekly job counts of public traces differ by 0.2 to 1.5.
+The weight is small because clusters differ: weekly job counts of public traces vary by 0.2 to 1.5 [log].
 """
 JOB_ALARM_SHARE = 0.8
 """Share of the accepted false alarm rate that is spent on the test of the number of jobs [0-1]; the rest is spent on
@@ -124,7 +124,10 @@ def check_capacity(scenario: Scenario) -> CapacityCheckReport:
 
 
 class _CheckedRecord:
-    """Inputs of the checks: demand, jobs, wait model, growth and headroom of a scenario, each computed once."""
+    """Inputs of the checks: demand, jobs, wait model, growth and headroom of a scenario, each computed once.
+
+    The checked days are the last days of the record, as many as the scenario states in ``check_days``.
+    """
 
     def __init__(self, scenario: Scenario, job_history: History) -> None:
         self.scenario, self.job_history = scenario, job_history
@@ -352,7 +355,7 @@ class _ForecastError:
 
 
 def _measure_job_count_error(record: _CheckedRecord) -> _ForecastError:
-    """Measure the number of jobs of the last days against the mean of up to eight periods before."""
+    """Measure the number of jobs of the checked days against the mean of up to eight periods of that length before."""
     assert record.demand.run_off is not None, "laid out from jobs"
     spells = min(record.demand.slots // record.week_slots, MAX_PAST_FORECASTS + 1)
     edges = (record.demand.slots - np.arange(spells, -1, -1) * record.week_slots) * record.demand.interval_hours
@@ -365,7 +368,10 @@ def _measure_job_count_error(record: _CheckedRecord) -> _ForecastError:
 
 
 def _measure_gpu_hour_error(record: _CheckedRecord, first_slots: list[int]) -> _ForecastError:
-    """Measure the GPU-hours of the last days against the forecast made before them, with earlier errors."""
+    """Measure the GPU-hours of the checked days against their forecast, with the errors of earlier forecasts.
+
+    ``first_slots`` are the first intervals of the checked days and of the earlier forecast periods, latest first.
+    """
     (log_error, spread), *past = [_log_forecast_error(record, origin) for origin in first_slots]
     expected = float(record.sample_demand(first_slots[0]).sum(axis=1).mean()) * record.demand.interval_hours
     sizes = _draw_error_sizes(sum(error**2 for error, _ in past), len(past), spread, record.scenario.seed)

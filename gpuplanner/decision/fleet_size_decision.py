@@ -49,7 +49,7 @@ from gpuplanner.simulator.simulation_state import Floats, Ints
 
 OBSERVED = {"gpus": None, "arrival_scale": 1.0, "growth_per_week": None, "mig_layout": RECOMMENDED,
             "max_added_wait_minutes": 10.0}  # fmt: skip
-"""Scenario fields with which the layouts and policies of a stated fleet size are found."""
+"""Scenario fields, set to observed demand, with which layouts and policies for a stated fleet size are found."""
 LAYOUT_ACTIONS = ("repartition", "rightsize", "pack", "raise_limit")
 """Actions that change what GPUs and jobs can do, not the number of GPUs."""
 N_PAIRED_DRAWS = 20
@@ -57,12 +57,12 @@ N_PAIRED_DRAWS = 20
 
 
 def join_sizes(rows: Sequence[JobSizeWaits], n_sizes: int) -> str:
-    """Join the names of job sizes; more than three of a number of sizes are counted."""
+    """Join the names of up to three job sizes; give more as a number of all ``n_sizes`` job sizes."""
     return ", ".join(row.size for row in rows) if len(rows) <= 3 else f"{len(rows)} of {n_sizes} job sizes"
 
 
-def _find_shape(scenario: Scenario, results: PolicyResults) -> tuple[Recommendation, Recommendation]:
-    """Return the recommendation to keep today's fleet, and the one with the layouts of a scenario."""
+def _find_layout_recommendations(scenario: Scenario, results: PolicyResults) -> tuple[Recommendation, Recommendation]:
+    """Return the recommendation to keep today's fleet, and that with the MIG layouts that the scenario asks for."""
     inputs, waits = results.asked_jobs, results.arena.waits
     today = _keep_todays_layouts(inputs, waits)
     if scenario.mig_layout != RECOMMENDED:
@@ -96,7 +96,7 @@ def decide_fleet_size(scenario: Scenario, base_decision: Decision, curve: tuple[
     """
     assert scenario.gpus is not None
     results = replace(load_fitted_policies(scenario.but(**OBSERVED)), scenario=scenario)
-    today, shape = _find_shape(scenario, results)
+    today, shape = _find_layout_recommendations(scenario, results)
     growth = fit_submitted_growth(results.job_history)
     resized = resize_recommendation(shape, scenario.gpus, base_decision.measures if shape is not today else ())
     resized = _measure_fleet(scenario, base_decision, today, shape, replace(resized, growth=growth))
@@ -183,7 +183,7 @@ def _measure_fleet(
     scenario: Scenario,
     base_decision: Decision,
     todays_recommendation: Recommendation,
-    shape_recommendation: Recommendation,
+    layout_recommendation: Recommendation,
     resized_recommendation: Recommendation,
 ) -> Recommendation:
     """Return a resized recommendation with its waits, headroom and exhaustion date at the demand of a scenario.
@@ -196,19 +196,19 @@ def _measure_fleet(
         Decision at the observed demand, with today's waits.
     todays_recommendation : Recommendation
         Today's fleet.
-    shape_recommendation : Recommendation
-        Recommendation with the layouts, which was resized_recommendation.
+    layout_recommendation : Recommendation
+        Recommendation with the MIG layouts of the fleet, before it was resized.
     resized_recommendation : Recommendation
-        Recommendation of the stated number of GPUs.
+        The same with the stated number of GPUs.
     """
     target, load, units = read_wait_target(scenario), scenario.arrival_scale, tuple(resized_recommendation.units)
     rows = base_decision.service
     if (
         load != 1.0
-        or list(resized_recommendation.units) != list(shape_recommendation.units)
-        or shape_recommendation is todays_recommendation
+        or list(resized_recommendation.units) != list(layout_recommendation.units)
+        or layout_recommendation is todays_recommendation
     ):
-        simulated = _simulate_fleet(todays_recommendation, shape_recommendation, units, load)
+        simulated = _simulate_fleet(todays_recommendation, layout_recommendation, units, load)
         rows = tuple(replace(row, **simulated[row.size]) for row in rows if row.size in simulated)
     service = tuple(replace(row, limit_minutes=find_wait_limit(row.today_p95_minutes, target)) for row in rows)
     n_jobs = max(sum(row.jobs for row in service), 1)
@@ -220,7 +220,7 @@ def _measure_fleet(
     headroom = None
     if growth.weekly.value is not None:
         headroom = _measure_headroom(
-            shape_recommendation, units, load, target.target_s, resized_recommendation.growth.slope
+            layout_recommendation, units, load, target.target_s, resized_recommendation.growth.slope
         )
     inputs = todays_recommendation.model.inputs
     days, lead_days = inputs.observed_s / SECONDS_PER_DAY, scenario.purchase_lead_days
@@ -240,7 +240,7 @@ def _scale_demand(model: WaitModel, load: float) -> tuple[WaitModel, Ints]:
 
 @functools.lru_cache(maxsize=64)
 def _simulate_fleet(
-    todays_recommendation: Recommendation, shape_recommendation: Recommendation, units: tuple[int, ...], load: float
+    todays_recommendation: Recommendation, layout_recommendation: Recommendation, units: tuple[int, ...], load: float
 ) -> dict[str, dict[str, Any]]:
     """Simulate the queue waits on a fleet at a demand, by job size, as values of :class:`JobSizeWaits`.
 
@@ -248,19 +248,19 @@ def _simulate_fleet(
     ----------
     todays_recommendation : Recommendation
         Today's fleet.
-    shape_recommendation : Recommendation
+    layout_recommendation : Recommendation
         Recommendation with the node pools of the fleet.
     units : tuple of int
-        Units of each pool.
+        Nodes (or GPUs) of each pool.
     load : float
         Demand, as a factor of the observed one.
     """
-    fleet = join_pools(shape_recommendation.pools, units)
-    model, rows = _scale_demand(shape_recommendation.model, load)
+    fleet = join_pools(layout_recommendation.pools, units)
+    model, rows = _scale_demand(layout_recommendation.model, load)
     today_s = todays_recommendation.model.replay_waits(todays_recommendation.fleet)[rows]
     is_delayed = model.waits.judged & (model.replay_waits(fleet) > today_s + MIN_DELAY_S)
     waits = {}
-    for point in simulate_curve_points(model, shape_recommendation.action, [fleet]):
+    for point in simulate_curve_points(model, layout_recommendation.action, [fleet]):
         of_size = model.size_of_job == model.size_names.index(point.job_size)
         waits[point.job_size] = {
             "jobs": int((of_size & model.waits.judged).sum()), "jobs_delayed": int((of_size & is_delayed).sum()),
@@ -272,16 +272,16 @@ def _simulate_fleet(
 
 @functools.lru_cache(maxsize=64)
 def _measure_headroom(
-    shape_recommendation: Recommendation, units: tuple[int, ...], load: float, target_s: float, slope: float
+    layout_recommendation: Recommendation, units: tuple[int, ...], load: float, target_s: float, slope: float
 ) -> MeasuredHeadroom | None:
     """Measure the headroom of a fleet at a demand, over that demand.
 
     Parameters
     ----------
-    shape_recommendation : Recommendation
+    layout_recommendation : Recommendation
         Recommendation with the node pools of the fleet.
     units : tuple of int
-        Units of each pool.
+        Nodes (or GPUs) of each pool.
     load : float
         Demand, as a factor of the observed one.
     target_s : float
@@ -289,9 +289,9 @@ def _measure_headroom(
     slope : float
         Growth of the logarithm of the submitted work a week in the record.
     """
-    model, _ = _scale_demand(shape_recommendation.model, load)
+    model, _ = _scale_demand(layout_recommendation.model, load)
     return measure_headroom(
-        model, join_pools(shape_recommendation.pools, units), WaitTarget(target_s), state_growth(math.expm1(slope))
+        model, join_pools(layout_recommendation.pools, units), WaitTarget(target_s), state_growth(math.expm1(slope))
     )
 
 
@@ -302,7 +302,7 @@ def find_sized_fleet(scenario: Scenario, decision: Decision) -> Recommendation |
     if scenario.gpus is None:
         return resize_recommendation(recommend_from_waits(without_policies(scenario))[0], decision.gpus, ())
     results = load_fitted_policies(scenario.but(**OBSERVED))
-    _, shape = _find_shape(scenario, results)
+    _, shape = _find_layout_recommendations(scenario, results)
     resized = resize_recommendation(shape, decision.gpus, ())
     return replace(resized, model=_scale_demand(resized.model, scenario.arrival_scale)[0])
 

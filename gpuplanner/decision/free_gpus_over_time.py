@@ -260,13 +260,18 @@ def delay_releases_to_next_starts(
     by_slot : array of int, shape (n_changes,)
         Changes in order of node and profile.
     slot : array of int, shape (n_changes,)
-        Number of the node and profile of each change.
+        Number of the pair of node and profile of each change.
     time : array of float, shape (n_changes,)
         Time of each change. [s]
     change : array of int, shape (n_changes,)
         Instances that become free; negative if they are allocated.
     latency : float
         Longest handover. [s]
+
+    Returns
+    -------
+    row, time, change : arrays, shape (n_pieces,)
+        Row of the original change, new time [s], and instances; a release is split into pieces, one for each start.
     """
     events = len(by_slot)
     source, moved_s, moved = (np.empty(2 * events, np.int64), np.empty(2 * events), np.empty(2 * events, np.int64))

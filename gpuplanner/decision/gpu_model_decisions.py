@@ -221,7 +221,15 @@ def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleD
 
 
 def _find_served_share(wanted_instances: Floats, instances: Floats) -> Floats:
-    """Return the share of the demand of all tenants that some instances serve, shape (n_intervals,) [0-1]."""
+    """Return the share of demand that instances serve, shape (n_intervals,) [0-1].
+
+    Parameters
+    ----------
+    wanted_instances : array of float, shape (n_tenants, n_intervals)
+        Demanded instances.
+    instances : array of float, shape (n_intervals,)
+        Available instances.
+    """
     total_wanted = wanted_instances.sum(axis=0)
     served_share: Floats = np.divide(instances, total_wanted, out=np.zeros_like(total_wanted), where=total_wanted > 0)
     return served_share.clip(max=1.0)
@@ -326,7 +334,7 @@ def list_preferred_pools(scenario: Scenario, pool: str, pools: Mapping[str, Plan
 
 
 def _list_recent_work(scenario: Scenario) -> pl.DataFrame:
-    """List the recent jobs: their work, whether they requested no GPU model, and the memory that they need [GiB]."""
+    """List recent jobs: ``work`` [instance-seconds], ``unnamed`` (no GPU model requested) and ``needs_gib`` [GiB]."""
     job_history = history(scenario)
     recent = job_history.views["rightsized"].filter(pl.col("submit_time") >= job_history.recent)
     partition, unnamed = (pl.col("partition").cast(pl.String), ~pl.col("gpu_model_requested").fill_null(value=True))
@@ -431,7 +439,7 @@ def _find_smallest_profile(home_gpu_model: GpuModel, profile: str, gpu_model: Gp
 
 
 def _find_speeds(gpu_model: GpuModel, profile: str) -> tuple[float, float] | None:
-    """Find memory bandwidth and arithmetic speed of an instance; None if no source states them for the GPU model."""
+    """Find memory bandwidth [B/s] and arithmetic speed [FLOP/s] of an instance; None if no source states them."""
     try:
         gpu_spec = find_gpu_spec(gpu_model.name)
     except GeometryError:

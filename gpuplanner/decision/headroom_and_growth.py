@@ -29,7 +29,7 @@ MAX_LOAD_FACTOR = 4.0
 
 @dataclass(frozen=True, eq=False)
 class FittedGrowth:
-    """Weekly growth of the submitted work, with draws of its logarithm; no draws if the growth has a reason instead."""
+    """Weekly growth of the submitted work, and random draws ``slopes`` of its logarithm; none if it is not known."""
 
     weekly: WeeklyGrowth
     slopes: Floats = field(default_factory=lambda: np.zeros(0))
@@ -114,7 +114,7 @@ def fit_growth_per_week(weekly_gpu_hours: Floats) -> FittedGrowth:
 
 
 def state_growth(share_per_week: float) -> FittedGrowth:
-    """Return a growth that the planner states, without an interval.
+    """Return a growth that the planner states, such as 0.02 for 2 % a week, without an interval.
 
     Examples
     --------

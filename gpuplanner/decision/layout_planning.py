@@ -464,7 +464,7 @@ class FixedLayoutComparison:
     """A schedule of layouts against the best fixed layout.
 
     - ``gpu_hours_saved_per_week``: Provisioned GPU-hours that the schedule saves.
-    - ``added_p95_minutes``: Largest rise of the p95 queue wait over job sizes [min].
+    - ``added_p95_minutes``: Largest rise over job sizes of the p95 queue wait, the median over the weeks [min].
     - ``weeks``: Resampled weeks on which both were simulated.
     """
 
@@ -502,7 +502,8 @@ def compare_with_fixed(
     Returns
     -------
     FixedLayoutComparison
-        GPU-hours saved in a week, largest rise of the median wait of a job size [min], and number of weeks.
+        GPU-hours saved in a week, largest rise over job sizes of the p95 queue wait, each the median over the weeks
+        [min], and number of weeks.
     """
     weeks, static = ([_summarize_week(week, until_s) for week in replays] for replays in (schedule, fixed))
     hours, fixed_hours = (np.mean([week for week, _ in replays]) for replays in (weeks, static))
@@ -610,8 +611,8 @@ def weigh_plans_over_paths(scenario: Scenario, method: str | None = None) -> Rob
 def table_weekly_fewest_gpus(scenario: Scenario) -> pl.DataFrame:
     """Make a table of the weekly demand of small jobs in each view, and of the fewest GPUs that serve it.
 
-    Small jobs request at most one GPU. The figures cover the 95 % quantile of the hours of each week, by the integer
-    optimum of a single interval; ``whole`` gives each such job a GPU of its own.
+    Small jobs request at most one GPU. The GPUs serve the demand that 95 % of the hours of a week do not exceed, by the
+    integer optimum of a single interval; ``whole`` gives each such job a GPU of its own.
     """
     job_history = history(scenario)
     small_jobs = {view: job_history.views[view].filter(pl.col("gpus") <= 1) for view in REQUEST_VIEWS}
@@ -632,7 +633,7 @@ def table_weekly_fewest_gpus(scenario: Scenario) -> pl.DataFrame:
 
 
 def _fewest_gpus(scenario: Scenario, job_history: History, needs: pl.DataFrame) -> tuple[int, str]:
-    """Find the fewest GPUs for one demand of each profile, and format their layouts."""
+    """Find the fewest GPUs for a week's instances of each profile (column ``quantile``), and format their layouts."""
     needs = needs.filter(pl.col("quantile") > 0)
     if needs.is_empty():
         return 0, "-"

@@ -281,7 +281,9 @@ def rehearse_layout_changes(scenario: Scenario, layout_plan: pl.DataFrame, probl
     Returns
     -------
     polars.DataFrame
-        A row for each planned change: drain time (median and p95) [min], jobs in the way, and share in time [0-1].
+        A row for each planned change that drains: ``planned``, ``node``, ``gpu``; over the weeks, median and p95 of the
+        drain time [min], ``in_the_way`` (mean number of GPUs or instances with running jobs at the planned time), and
+        ``in_time``, the share of weeks in which the change is made before it is given up [0-1].
     """
     weeks = []
     for week in simulate_weeks(scenario, layout_plan, problem):

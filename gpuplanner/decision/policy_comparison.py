@@ -146,7 +146,7 @@ class TuningJobs:
         return float(late_s.mean()) / SECONDS_PER_MINUTE if len(late_s) else 0.0
 
     def rank_hours(self, run: PolicyRun) -> float:
-        """Return the GPU-hours by which settings are ranked; unusual settings count as costlier."""
+        """Return the GPU-hours in the training window that rank a setting; unusual settings count as costlier."""
         gpu_hours, setting = float(run.daily_gpu_hours[self.training_days].sum()), run.setting
         shortest, longest = USUAL_IDLE_MINUTES
         if not shortest <= float(setting.knobs.get("idle_minutes", shortest)) <= longest:
@@ -191,7 +191,7 @@ class TuningJobs:
         return trials
 
     def list_settings_on_nodes(self, setting: PolicySetting, numbers: Sequence[int]) -> list[PolicySetting]:
-        """List the setting of a policy on some of today's nodes, with as many idle nodes kept and up to two more."""
+        """List the setting of a policy on today's nodes of these numbers, with 0 to 2 more idle nodes kept on."""
         places = [setting.node_numbers.index(number) for number in numbers]
         fleet, switching = setting.fleet.only(np.array(places)), setting.switching
         assert switching is not None
@@ -206,10 +206,10 @@ class TuningJobs:
             for idle_nodes in nodes_kept
         ]  # fmt: skip
 
-    def make_switching(self, idle_minutes: int, kept: Sequence[int]) -> NodeAutoscaling:
-        """Make the rule that powers nodes down after idle minutes and keeps some idle ones of each node pool on."""
+    def make_switching(self, idle_minutes: int, idle_nodes_kept: Sequence[int]) -> NodeAutoscaling:
+        """Make the rule that powers nodes down after idle minutes, except a number of idle nodes of each node pool."""
         able, idle_s = self.abilities, idle_minutes * SECONDS_PER_MINUTE
-        return NodeAutoscaling(idle_s, able.lead.value + able.scan_s, tuple(kept), able.cool_s, able.look_s)
+        return NodeAutoscaling(idle_s, able.lead.value + able.scan_s, tuple(idle_nodes_kept), able.cool_s, able.look_s)
 
     def try_power_down(self) -> list[PolicyRun]:
         """Simulate today's nodes with power-down when idle: idle times, idle nodes kept, and placements."""
@@ -226,7 +226,15 @@ class TuningJobs:
     def _try_idle_rules(
         self, make: Callable[[int, str, int], PolicySetting], placements: Sequence[str]
     ) -> list[PolicyRun]:
-        """Find the fewest idle nodes to keep at one idle time, then try other idle times and placements."""
+        """Find the fewest idle nodes to keep at one idle time, then try other idle times and placements.
+
+        Parameters
+        ----------
+        make : callable
+            Returns the setting of an idle time [min], a placement and a number of idle nodes kept on.
+        placements : sequence of str
+            Placements to try.
+        """
         idle_minutes = [minutes for minutes in (1, 5, 10, 15, 30) if 60 * minutes >= self.abilities.shortest_idle_s]
         usual_minutes = min(idle_minutes, key=lambda minutes: abs(minutes - USUAL_IDLE_MINUTES[0]))
         most_nodes = len(self.arena.asked_jobs.nodes.gpus)
@@ -243,15 +251,15 @@ class TuningJobs:
         trials += self.try_settings(make(minutes, placements[0], 0) for minutes in longer_minutes)
         return trials
 
-    def _try_idle_nodes_near(self, setting_of: Callable[[int], PolicySetting], kept: int) -> list[PolicyRun]:
-        """Try a number of idle nodes; fewer as long as the limit is met, else a few more until it is."""
-        trials = self.try_settings([setting_of(kept)])
+    def _try_idle_nodes_near(self, setting_of: Callable[[int], PolicySetting], idle_nodes: int) -> list[PolicyRun]:
+        """Try a number of idle nodes kept on; fewer while the wait limit is met, else up to two more until it is."""
+        trials = self.try_settings([setting_of(idle_nodes)])
         is_decreasing = id(trials[0]) in self.good_trial_ids
         for _ in range(IDLE_NODES_SEARCH_RADIUS):
-            kept += -1 if is_decreasing else 1
-            if not 0 <= kept <= len(self.arena.asked_jobs.nodes.gpus):
+            idle_nodes += -1 if is_decreasing else 1
+            if not 0 <= idle_nodes <= len(self.arena.asked_jobs.nodes.gpus):
                 break
-            trials += self.try_settings([setting_of(kept)])
+            trials += self.try_settings([setting_of(idle_nodes)])
             if (id(trials[-1]) in self.good_trial_ids) != is_decreasing:
                 break
         return trials
@@ -636,7 +644,7 @@ def estimate_weekly_saving(daily_saved: NDArray[np.float64], max_weekly: float) 
 
 
 def half_width_from_daily_spread(daily_saved: NDArray[np.float64]) -> float:
-    """Compute the half width of the interval of a daily mean over a future week from the spread of days."""
+    """Compute the half width of the interval of a future week's daily mean from the spread of days [GPU h a day]."""
     n_days = len(daily_saved)
     if n_days < 2:
         return float(abs(daily_saved).max(initial=0.0))
@@ -649,7 +657,10 @@ def half_width_from_daily_spread(daily_saved: NDArray[np.float64]) -> float:
 
 
 def half_width_from_past_weeks(daily_saved: NDArray[np.float64]) -> float:
-    """Compute the half width of the interval from errors of past weeks; 0 with fewer than three weeks."""
+    """Compute the half width of the interval of a future week's daily mean from errors of past weeks [GPU h a day].
+
+    It is 0 with fewer than three weeks.
+    """
     weekly_errors: Sequence[float] = [
         float(daily_saved[day : day + DAYS_PER_WEEK].mean() - daily_saved[:day].mean())
         for day in range(DAYS_PER_WEEK, len(daily_saved) - DAYS_PER_WEEK + 1, DAYS_PER_WEEK)

@@ -218,7 +218,7 @@ class ReplayedJobs:
     def wait_minutes(self, run: PolicyRun, job_mask: Mask) -> Floats:
         """Compute the percentile of the queue wait of each job size, and the mean over all jobs [min].
 
-        Each is the median over the replays.
+        Each is the median over the replays; the shape is (n_sizes + 1,), the mean last.
         """
         waits_s = np.zeros((len(run.waits_s), len(self.size_names) + 1))
         job_mask = job_mask & self.is_evaluated
@@ -229,7 +229,7 @@ class ReplayedJobs:
         return np.median(waits_s, axis=0) / SECONDS_PER_MINUTE
 
     def todays_minutes(self, job_mask: Mask, n_draws: int = N_REPLAYS) -> Floats:
-        """Compute the same waits on today's fleet, or those of the whole record where they are longer [min]."""
+        """Compute :meth:`wait_minutes` on today's fleet, or of the whole record where that is longer [min]."""
         today = replace(self.today, waits_s=self.today.waits_s[:n_draws])
         return np.maximum(self.wait_minutes(today, job_mask), self.wait_minutes(today, self.is_evaluated))
 
@@ -380,7 +380,7 @@ def sum_gpu_hours(begin_s: Floats, end_s: Floats, gpus: NDArray[Any], edges_s: S
 
 
 def sum_allocated_gpu_hours(inputs: JobReplayInputs, job_mask: Mask) -> float:
-    """Sum the GPU-hours that some jobs were allocated within the record."""
+    """Sum the GPU-hours that the selected jobs were allocated within the record, as observed."""
     started = job_mask & ~np.isnan(inputs.start_s)
     end_s = np.where(np.isnan(inputs.end_s), inputs.observed_s, inputs.end_s)[started]
     return float(
@@ -412,7 +412,7 @@ def find_smallest(is_enough: Callable[[int], bool], lower_bound: int, upper_boun
 def partition_nodes(
     inputs: JobReplayInputs, numbers: Sequence[int], layouts: Sequence[Sequence[Sequence[str]]]
 ) -> tuple[NodeFleet, tuple[tuple[tuple[str, ...], ...], ...]]:
-    """Partition some of today's nodes: layouts of their GPUs by node and node pool; nodes begin in the first."""
+    """Partition today's nodes of these numbers: layouts of GPUs by node and node pool; nodes begin in the first."""
     fleet = inputs.fleet
     capacity = np.array([[count_layout_instances(pool, fleet.profiles) for pool in node] for node in layouts], np.int64)
     begin = np.zeros(len(numbers), np.int64)
@@ -467,7 +467,7 @@ def count_lost_rows(dataset: Dataset) -> int:
 
 
 def compute_left_out_share(dataset: Dataset) -> float:
-    """Compute the share of the GPU-hours that no figure counts [0-1]: quarantined, unknown, untracked or rejected.
+    """Compute the share of the GPU-hours left out of all figures [0-1]: quarantined, unknown, untracked or rejected.
 
     A rejected row counts as a job of mean GPU-hours.
     """

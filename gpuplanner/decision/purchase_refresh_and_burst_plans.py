@@ -348,7 +348,7 @@ class HardwareRefresh:
 
     - ``gpu_model``, ``speed``: The newer model, and how many of today's GPUs one of it replaces.
     - ``currency``: Currency of all amounts.
-    - ``months``: Cost by month.
+    - ``months``: Cost of a GPU-hour by month.
     - ``pays_from``: First month (from 1) after which the newer model stays cheaper; None: never.
     - ``saves``: Amount saved from that month to the last, for all installed GPUs.
     - ``today_basis``: Components of the cost of today's GPUs.
@@ -457,7 +457,10 @@ def _facility_kwh_per_gpu_hour(scenario: Scenario, gpu_model: str, busy_share: f
 
 
 def _list_offers(scenario: Scenario, job_history: History, hourly_price: float) -> tuple[list[Offer], list[str]]:
-    """List the commitments in the price book, else a one-year reservation at the catalogue's typical guide."""
+    """List the commitments in the price book, else a one-year reservation at the usual discount of the catalogue.
+
+    ``hourly_price`` is the on-demand price that the discount applies to [currency per GPU-hour].
+    """
     gpu_model, notes = job_history.fleet.name if job_history.fleet.in_catalogue else None, []
     book = load_price_book(scenario)
     offers = []
@@ -688,7 +691,7 @@ def choose_leaving_jobs(
     start_h, run_h : array of float, shape (n_jobs,)
         Start after the begin of the record, and run time [h].
     gpus, cost : array of float, shape (n_jobs,)
-        GPUs, and cost of running the job elsewhere.
+        GPUs, and cost of running the job on rented GPUs [currency].
     may_leave : array of bool, shape (n_jobs,)
         Jobs that can be chosen.
     overload : array of float, shape (n_hours,)

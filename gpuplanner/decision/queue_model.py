@@ -177,9 +177,10 @@ def find_head_starts(
 ) -> Floats | None:
     """Find how much earlier tenants and sizes are placed in the queue than their jobs were eligible.
 
-    A job that starts precedes each waiting job that could have started instead: that needs at most as much, on at most
-    as many nodes, for at most as long by its time limit, and does not exceed the limit of its tenant. Head starts
-    contradict the fewest such pairs, summed in seconds; the smallest of equal ones.
+    A job that starts precedes each waiting job that could have started instead: one that requests at most as many GPUs
+    (or instances of the same profile) on at most as many nodes, with at most the same time limit, and does not exceed
+    the GPU limit of its tenant. Head starts contradict the fewest such pairs, summed in seconds; the smallest of equal
+    ones.
 
     Parameters
     ----------
@@ -244,13 +245,13 @@ def fill_overtaking_pairs(
     start, ready, limit : array of float, shape (n_requests,)
         Start, eligibility and time limit of each job [s].
     request_keys : array of int, shape (n_requests, 4)
-        Profile, units per node, nodes, and number of all groups.
+        Profile, GPUs (or instances) per node, nodes, and number of the combination of its groups (tenant, size, ...).
     use : TenantUse
         GPUs of tenants over time, and their limits.
     latency : float
         Scheduler latency [s].
     stride : int
-        Of so many pairs one is written.
+        One pair of this number is written.
     pairs : array of int, shape (n_pairs, 2)
         Output: the job that starts and the one that waits.
 

@@ -293,8 +293,8 @@ def observed_mtbf_s(dataset: Dataset) -> float | None:
     """Mean time between failures of a GPU [s]; None where nothing failed.
 
     Failures are jobs that ended by a node failure, over the GPU time of jobs, or hardware errors in telemetry (XID),
-    over the observed GPU time, whichever are more frequent: many failures show in both. A repeated equal error is not
-    counted.
+    over the observed GPU time. The more frequent of the two counts: many failures show in both. A repeated
+    equal error is not counted.
     """
     times = [mtbf_s for mtbf_s in (_mtbf_of_jobs_s(dataset.jobs), _mtbf_of_errors_s(dataset)) if mtbf_s is not None]
     return min(times, default=None)
@@ -319,7 +319,7 @@ def _mtbf_of_jobs_s(jobs: pl.DataFrame) -> float | None:
 
 
 def daly_interval_s(write_s: float, mtbf_s: float) -> float:
-    """Daly's optimal work between checkpoints [s]; the MTBF where writing takes twice the MTBF or longer.
+    """Daly's optimal work between checkpoints [s]; the MTBF where writing one takes twice the MTBF or longer.
 
     References
     ----------

@@ -228,7 +228,7 @@ def build_wait_model(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitMode
 
 
 def without_policies(scenario: Scenario) -> Scenario:
-    """Return a scenario for the wait model, whose recommendation does not depend on policies or on the actuator."""
+    """Reset policies, actuator and ownership of a scenario: the recommendation of the wait model depends on none."""
     return scenario.but(policies=None, actuator="mig-manager", ownership=None, node_lead_s=None)
 
 
@@ -249,7 +249,7 @@ KEPT_FIELDS = (
     "action", "fleet_gpus", "gpus", "measures", "reason", "view", "service", "late_sizes", "limits",
     "waiting_hours_per_gpu_hour", "target_gpus", "exhaustion", "order_gpus",
 )  # fmt: skip
-"""Fields of a recommendation that its record has as they are."""
+"""Fields of :class:`Recommendation` that :class:`RecommendationRecord` stores unchanged."""
 
 
 @dataclass(frozen=True)
@@ -359,7 +359,7 @@ def _recommend(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, ..
 
 
 def simulate_fleet_sizes(scenario: Scenario, gpus: tuple[int, ...]) -> tuple[CurvePoint, ...]:
-    """Simulate the queue waits on fleets of some sizes, with today's and with the recommended layout.
+    """Simulate the queue waits on fleets of the given sizes, with today's and with the recommended layout.
 
     Parameters
     ----------
@@ -531,7 +531,7 @@ def _partition_as_recommended(inputs: JobReplayInputs, recommendation: Recommend
 
 
 def _estimate_saving(results: PolicyResults, run: PolicyRun) -> Saving:
-    """Estimate the GPU-hours a week that a simulated policy saves over today, with an interval and later weeks."""
+    """Estimate the GPU-hours a week that a policy saves over today, with its 90 % interval and the weeks evaluated."""
     saved = results.arena.today.daily_gpu_hours - run.daily_gpu_hours
     value, low, high = estimate_weekly_saving(
         saved[results.training_days], float(results.asked_jobs.nodes.total * HOURS_PER_WEEK)
@@ -544,8 +544,8 @@ def _estimate_saving(results: PolicyResults, run: PolicyRun) -> Saving:
 def _list_layouts(inputs: JobReplayInputs, run: PolicyRun, gpus: int | None = None) -> tuple[LayoutOnNodes, ...]:
     """List GPUs by layout at the time when most GPUs are provisioned.
 
-    Fixed nodes keep their layouts; of pools, the highest number of GPUs partitioned at once, and the remaining full
-    ones.
+    Nodes that stay in one node pool keep their layouts. Of others as many GPUs are partitioned as at most at once, and
+    the remaining ones are full.
     """
     setting = run.setting
     if setting.fleet.capacity.shape[1] == 1:
@@ -569,7 +569,7 @@ def _list_layouts(inputs: JobReplayInputs, run: PolicyRun, gpus: int | None = No
 
 
 def _group_by_layout(inputs: JobReplayInputs, rows: Sequence[tuple[int, Sequence[str]]]) -> tuple[LayoutOnNodes, ...]:
-    """Count GPUs by layout, with the nodes that they are on."""
+    """Count GPUs by layout, with their nodes, from rows of a node's number and the layouts of its GPUs."""
     gpus: Counter[str] = Counter()
     nodes: dict[str, Counter[str]] = {}
     for number, layouts in sorted(rows, key=lambda row: row[0]):

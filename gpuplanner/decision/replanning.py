@@ -250,7 +250,7 @@ def _sample_demand_paths(run_off: RunOff, origin: int, steps: int, seed: int) ->
 
 
 def _demand_to_cover(scenario: Scenario, paths: Floats, profiles: tuple[str, ...]) -> Floats:
-    """Demand to cover, shape (1, n, steps): the scenario's quantile, with capacity for the largest job."""
+    """Instances to plan for, shape (1, n_profiles, steps): the scenario's quantile, with GPUs for the largest job."""
     demand = np.quantile(paths, scenario.quantile, axis=0)[None]
     return raise_demand_to_gang(demand, profiles, largest_gang(scenario))
 

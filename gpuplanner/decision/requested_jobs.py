@@ -304,7 +304,7 @@ def _build_views(
 def _slow_down_moved_jobs(
     requests_before: NodeRequests, requests_after: NodeRequests, used: Floats, fleet: NodeFleet, gpu_model: GpuModel
 ) -> NodeRequests:
-    """Lengthen the jobs on another profile than requested to their longest possible run time.
+    """Lengthen run time and time limit of jobs on another profile than requested to the longest possible run time.
 
     Parameters
     ----------
@@ -420,7 +420,7 @@ def _nodes_of_jobs(jobs: pl.DataFrame, nodes: TodaysNodes) -> list[list[int] | N
 
 
 def _end_preempted_attempts(jobs: pl.DataFrame, start: Floats, stop: Floats) -> None:
-    """End preempted attempts of a job when its next attempt starts, in place."""
+    """End preempted attempts of a job when its next attempt starts: changes ``stop`` in place, times in seconds."""
     if not (jobs["attempt"] > 1).any():
         return
     rows = jobs.select("job_id", "attempt").with_row_index("row").sort("job_id", "attempt")

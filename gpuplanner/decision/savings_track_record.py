@@ -55,7 +55,7 @@ def read_ledger(path: str | Path) -> pl.DataFrame:
 
 
 def update_forecast_ledger(ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
-    """Add the forecasts of a study for the pool to a ledger, and the observed demand to earlier forecasts.
+    """Add a study's forecasts of the demand of all tenants to a ledger, and the observed demand to earlier forecasts.
 
     Forecasts in the ledger never change: a study of the same month adds nothing.
     """
@@ -79,7 +79,7 @@ def update_forecast_ledger(ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
 
 
 def _earlier_demand(past: pl.DataFrame, ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
-    """Compute the observed demand of ledger intervals before the recent past of a study: months differ in length."""
+    """Compute the observed demand of ledger intervals that are older than the demand table of a study."""
     missing = ledger.filter(pl.col("y").is_null())["ds"].sort()
     if missing.is_empty() or past.is_empty() or missing[0] >= (begin := past["ds"].sort()[0]):
         return past.select("unique_id", "ds", came="y").clear()
@@ -89,7 +89,7 @@ def _earlier_demand(past: pl.DataFrame, ledger: pl.DataFrame, study: Study) -> p
 
 
 def score_forecasts(ledger: pl.DataFrame) -> pl.DataFrame:
-    """Score past forecasts by cutoff, over the intervals observed since.
+    """Score past forecasts by cutoff, over the intervals observed since: error, coverage, and cost per demanded unit.
 
     Examples
     --------
@@ -167,7 +167,7 @@ class SizeWait:
 
     - ``size``: Job size.
     - ``jobs``: Number of jobs.
-    - ``minutes``: Quantile of their waits from submission [min].
+    - ``minutes``: Quantile of their waits from eligibility to start [min].
     """
 
     size: str
@@ -181,8 +181,8 @@ class ObservedMonth:
 
     - ``begin``, ``end``: Begin and end of the observation.
     - ``gpus``, ``installed_gpu_hours``: Installed GPUs on average, and their hours.
-    - ``down_gpu_hours``, ``rest_gpu_hours``: Hours out of service, and those of them that are powered down: beyond the
-      first month's, once a plan powers GPUs down. An outage is no saving.
+    - ``down_gpu_hours``, ``rest_gpu_hours``: Hours out of service, and those of them that count as powered down: what
+      exceeds the first month's, and only once a promised policy powers nodes down. An outage is no saving.
     - ``busy_gpu_hours``: Hours allocated to jobs.
     - ``waits``: Waits by job size.
     - ``late_gpu_hours``, ``later_gpu_hours``: GPU-hours that jobs waited beyond the month's own limits, and beyond

@@ -330,7 +330,7 @@ def read_rules_file(path: str, job_history: History) -> SharingRules:
 
 
 def planned_quotas(rules: SharingRules, teams: Iterable[str]) -> dict[str, Quota]:
-    """Convert quotas of teams to the limits of a plan: their own, and borrowing below the root of their cohorts.
+    """Convert quotas of teams to the limits of a plan: all teams below the same root cohort may lend and borrow.
 
     Quotas and limits of cohorts themselves are not part of a plan.
 
@@ -471,7 +471,9 @@ def _refuse_cycle(name: str, parent_of: Mapping[str, str | None], file: str) -> 
 
 
 def convert_queue_quotas(table: pl.DataFrame, gpu_model: GpuModel) -> SharingRules:
-    """Convert quotas of queues and accounts for one GPU model, MIG instances by the larger share of compute and memory.
+    """Convert the table of quotas of queues and accounts to sharing rules in GPUs of one model.
+
+    A MIG instance counts as the larger of its shares of compute and memory.
 
     A resource flavor counts for the GPU model of its nodes, or for each model where it names none.
 
@@ -502,7 +504,7 @@ def convert_queue_quotas(table: pl.DataFrame, gpu_model: GpuModel) -> SharingRul
 
 
 def _add_scaled(before: float | None, amount: float | None, scale: float) -> float | None:
-    """Add a scaled limit to a limit; None (no limit) if either is None."""
+    """Add a limit times the GPUs of one instance to a limit in GPUs; None (no limit) if either is None."""
     return None if before is None or amount is None else before + scale * amount
 
 

@@ -230,7 +230,7 @@ def _small_job_figures(job_history: History) -> dict[str, Any]:
 
 
 def _mean_coverage(choice: pl.DataFrame) -> float | None:
-    """Compute the mean coverage of the forecast intervals of the pool, which the report draws; None without any."""
+    """Compute the mean coverage of the 90 % forecast intervals of the demand of all tenants [0-1]; None without any."""
     pool = choice.filter(pl.col("unique_id").str.starts_with("all/"))
     values = pool["coverage_90"].drop_nulls().drop_nans()
     return float(values.mean()) if len(values) else None  # type: ignore[arg-type]

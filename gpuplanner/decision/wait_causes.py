@@ -127,7 +127,7 @@ def seconds_over_limit(use: TenantUse, tenant: int, room: float, begin: float, e
     tenant : int
         Number of the tenant.
     room : float
-        GPUs to exceed.
+        GPUs of the tenant above which time counts as over the limit.
     begin, end : float
         Period [s].
 
@@ -332,10 +332,9 @@ def attribute_waits(
 ) -> Floats:
     """Attribute the seconds that each job waited to their causes.
 
-    A spell in which it fits counts to the earlier cause if it is no longer than the latency; a whole wait that short is
-    unexplained. In a longer spell, limits
-    get the time in which its tenant would exceed its limit; the remaining time is queued behind others while it waits
-    in the simulation as well, and unexplained after that.
+    A period in which the job fits counts to the cause before it if it is no longer than the latency; a whole wait that
+    short is unexplained. Of a longer period, the time in which its tenant would exceed its GPU limit counts to limits;
+    the remaining time is queued behind others while the job waits in the simulation too, and unexplained after that.
 
     Parameters
     ----------

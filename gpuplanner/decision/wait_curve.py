@@ -188,8 +188,8 @@ class WaitModel:
 
     - ``inputs``: Jobs and nodes of the record.
     - ``waits``: Queue model and explained waits.
-    - ``size_of_job``, shape (n_jobs,): Number of the size class of each job.
-    - ``size_names``: Names of the size classes.
+    - ``size_of_job``, shape (n_jobs,): Number of the job size of each job, in ``size_names``.
+    - ``size_names``: Names of the job sizes.
     - ``may_partition``: Whether measures may change MIG layouts.
     """
 
@@ -201,7 +201,7 @@ class WaitModel:
 
     @property
     def sizes(self) -> list[int]:
-        """Numbers of the size classes with evaluated jobs."""
+        """Numbers of the job sizes with evaluated jobs."""
         numbers: list[int] = np.unique(self.size_of_job[self.waits.judged]).tolist()
         return numbers
 
@@ -304,7 +304,7 @@ class WaitModel:
 
 
 def find_late_sizes(model: WaitModel, target: WaitTarget) -> list[int]:
-    """Find sizes whose observed 95th percentile is above the target in 80 % of draws of the days of the record."""
+    """Find the job sizes whose observed p95 wait is above the target in 80 % of random draws of the record's days."""
     waits, rng = model.waits, np.random.default_rng(5)
     day = np.floor(np.maximum(waits.arrival_s - waits.delay_s, 0) / SECONDS_PER_DAY).astype(np.int64)
     days = int(day.max()) + 1
@@ -443,7 +443,7 @@ def find_smallest_units(
     limit_s : array of float, shape (1 + n_draws, n_sizes)
         Maximum wait of each size in the record and in each drawn one [s].
     load : float or array of float, shape (n_jobs,)
-        How many times each job arrives.
+        How many times each job arrives; 1: as observed.
 
     Returns
     -------
@@ -480,11 +480,11 @@ SATURATED_S, SATURATED_DRAWS = 4 * SECONDS_PER_HOUR, 3
 replays are slow and hardly differ.
 """
 CURVE_FLEET_FACTORS = tuple(np.linspace(0.5, 2.0, 12).tolist())
-"""Sizes of the simulated fleets of the wait curve, over the fleet in its middle."""
+"""Sizes of the simulated fleets of the wait curve, as multiples of the GPUs of today."""
 
 
 def simulate_curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFleet]) -> list[CurvePoint]:
-    """Simulate the waits of each job size on some fleets.
+    """Simulate the waits of each job size on each of several fleets.
 
     Parameters
     ----------

@@ -114,11 +114,12 @@ class Backtest:
     predicted : dict of str to numpy.ndarray, each of shape (n_series, n_origins, horizon)
         Point forecasts of each model; NaN where a series does not use the model or had not begun.
     scale : numpy.ndarray, shape (n_series, n_origins)
-        Unit of MASE at each cutoff.
+        Unit of MASE at each cutoff, see :func:`seasonal_scale`.
     unit : numpy.ndarray, shape (n_series, n_origins + 1)
-        Standard deviation of the last four weeks before each cutoff and the end; 0 where a series had not begun.
+        Standard deviation of the last four weeks before each cutoff and before the end of the history; 0 where a series
+        had not begun.
     largest : numpy.ndarray, shape (n_series, n_origins + 1)
-        Largest value seen before each cutoff, and before the end.
+        Largest observed value before each cutoff, and before the end of the history.
     cap : numpy.ndarray, shape (n_series,)
         Upper limit of each series, such as its quota [GPUs]; infinite if no limit is known.
     allowed : numpy.ndarray of bool, shape (n_origins + 1, n_models, n_series)
@@ -131,8 +132,8 @@ class Backtest:
     own_quantiles : dict of str to numpy.ndarray, each of shape (n_series, n_origins, horizon, n_levels)
         Quantiles of the models that forecast quantiles themselves, by model name.
     history_then : list of numpy.ndarray
-        For each cutoff and the end, the demand before it as it was known then, shape (n_series, cutoff); empty
-        where that is the series itself.
+        For each cutoff and the end of the history, the demand before it as it was known then, shape (n_series, cutoff);
+        empty if that is the series itself.
     cpu_s : dict of str to float
         CPU seconds of each model, over all series and cutoffs.
     """
@@ -212,7 +213,7 @@ def backtest(
     walk : bool
         Spread the cutoffs over the last half of the history, so that they fall on different hours of the day.
     seed : int
-        Of the sample paths.
+        Seed of the sample paths.
     workers : int or str
         Number of processes, or the address of a Dask scheduler (extra ``scale``). It does not change the forecasts. A
         program that uses several processes must be importable (``if __name__ == "__main__"``).

@@ -32,7 +32,7 @@ COST_CURVE_QUANTILES = (0.05, 0.10, 0.25, 0.50, 0.60, 0.70, 0.75, 0.80, 0.85, 0.
 
 
 def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
-    """Compute the mean cost of planning at each quantile of sample paths (newsvendor).
+    """Compute the mean cost of planning for each quantile of demand, by sample paths (newsvendor).
 
     Parameters
     ----------
@@ -45,8 +45,7 @@ def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``quantile``, ``planned`` and ``short`` (mean GPUs planned, and mean unmet demand), ``cost`` (of both, relative
-        to a
-        planned GPU-hour), ``best``: whether it is 1 - 1 / price, the quantile that costs least.
+        to a planned GPU-hour), ``best``: whether it is 1 - 1 / price, the quantile that costs least.
 
     References
     ----------
@@ -72,7 +71,7 @@ def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
 
 
 def choose_representatives(paths: np.ndarray, max_paths: int) -> tuple[np.ndarray, np.ndarray]:
-    """Choose a few sample paths that represent all, with the share of paths that each represents.
+    """Choose a few sample paths of demand that represent all, with the share of paths that each represents.
 
     Greedy forward selection: each step adds the path that most reduces the distance of the other paths to their nearest
     chosen path.

@@ -206,8 +206,7 @@ class DemandHistory:
         """Draw sample paths of every series from the cutoff on: ``unique_id, path, ds, y``.
 
         With `max_paths`, only that many representative paths, with the column ``weight``: the share of all paths that
-        each
-        represents.
+        each represents.
 
         Parameters
         ----------
@@ -455,7 +454,7 @@ def _short_history_remark(history: timedelta) -> tuple[str, ...]:
 
 
 def _first_submission_after_silence(jobs: pl.DataFrame, end: datetime) -> tuple[datetime, int]:
-    """Find the first submission after the last gap longer than :data:`MAX_GAP_BETWEEN_ARRIVALS`; count those before."""
+    """Find the first submission after the last gap over :data:`MAX_GAP_BETWEEN_ARRIVALS`; count the jobs before."""
     times = jobs["submit_time"].sort()
     if times.is_empty():
         return end, 0
@@ -519,9 +518,9 @@ def _lay_out_readings(
     Parameters
     ----------
     rows : polars.DataFrame
-        ``time, unique_id, y, total``.
+        ``time, unique_id, y, total``: demand and upper limit of a series at the time of a reading. [GPUs]
     start : datetime
-        First interval.
+        Start of the first interval.
     slots : int
         Number of intervals.
     interval_hours : float

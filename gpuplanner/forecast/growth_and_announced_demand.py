@@ -107,7 +107,7 @@ class GrowthLaw:
 
 
 def fit_growth(needs: Series) -> GrowthLaw:
-    """Fit trend, noise and random walk to weekly demand, with posterior weights over their sizes.
+    """Fit trend, noise and random walk to weekly demand [GPUs], oldest week first, with weights over their sizes.
 
     The level changes each week by a trend and a random walk step, and at most once in the record by a sudden jump;
     demand is the level plus noise. Each combination of the candidate sizes in this module is weighted by the likelihood
@@ -140,7 +140,7 @@ def fit_growth(needs: Series) -> GrowthLaw:
 
 
 def _require_weekly_needs(needs: Series) -> np.ndarray:
-    """Return weekly demand from the first known week on; raise :class:`SchemaError` if too few weeks are known."""
+    """Return weekly demand from the first known week on; raise SchemaError if too few (MIN_GROWTH_WEEKS) are known."""
     values = np.asarray(needs, dtype=float)
     finite = np.isfinite(values)
     if finite.sum() < MIN_GROWTH_WEEKS or not (values[finite] >= 0).all() or not values[finite].any():
@@ -152,7 +152,10 @@ def _require_weekly_needs(needs: Series) -> np.ndarray:
 
 
 def _posterior_of_laws(needs: np.ndarray, *, logs: bool) -> tuple[np.ndarray, ...]:
-    """Compute the log posterior of each growth model, and the fields ``logs`` to ``cov`` of :class:`GrowthLaw`."""
+    """Compute the log posterior of each growth model of weekly demand, and the fields ``logs`` to ``cov`` of GrowthLaw.
+
+    With `logs`, the models are of the logarithm of demand.
+    """
     weeks = len(needs)
     # A sudden change before week `at`; 0: none. One before the last week alone cannot be told from its noise.
     noise, (walk, walk_odds), (spread, trend_odds), at = _list_growth_models(weeks)
@@ -213,7 +216,7 @@ EXTRA_LEVEL_PENALTY = 4.0
 """Cost of one more change point, in multiples of the daily noise variance times the logarithm of the number of days. A
 factor of 3 would find spurious levels in noise that is correlated from day to day."""
 MAX_DAILY_DEVIATION = 5.0
-"""Robust standard deviations from the days around it up to which a day counts as usual."""
+"""Largest distance of a usual day from the days around it, in robust standard deviations of daily demand."""
 MIN_WEEKS_FOR_WEEKDAYS = 3
 """Weeks of history from which the mean effect of each weekday is subtracted before change points are searched."""
 
@@ -435,7 +438,7 @@ def gpus_announced(
     whole : str
         Name of the series of the whole fleet.
     start : datetime
-        First interval.
+        Start of the first interval.
     interval_hours : float
         Length of an interval. [h]
     slots : int
@@ -485,7 +488,7 @@ def _read_table(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _require_valid_rows(table: pl.DataFrame, odd: pl.DataFrame, path: Path, rule: str) -> pl.DataFrame:
-    """Return the table; raise ScenarioError, with `rule`, for the rows `odd` and rows that end before they start."""
+    """Return the table; raise ScenarioError, with `rule`, for rows in `odd` and rows that end before they start."""
     bad = table.filter(~(pl.col("end_time") > pl.col("start_time")).fill_null(False)).vstack(odd)
     if bad.height:
         expected = " and ".join(filter(None, (rule, "an end after its start")))

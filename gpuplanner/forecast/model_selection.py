@@ -1,9 +1,9 @@
-"""Choice of the forecast model at every cutoff, and tables of folds and scores.
+"""Weights of the forecast models at every cutoff, and tables of forecasts and scores.
 
-What is chosen is a mean of the candidates' quantiles, weighed by what each lost so far. Series of a source share a
-belief: a prior is weighed once against all of them, each of which counts a quarter; the record of a series itself moves
-its own weights as it grows. A few cutoffs therefore say little; a candidate that no cutoff has tried weighs nothing,
-and where jobs are known neither do yardsticks.
+The forecast is the mean of the models' quantiles, weighted by their pinball loss at past cutoffs. A prior of each
+model's loss is combined once with the losses of all series of a source together, each of which counts a quarter; the
+losses of a series itself move its own weights as they grow in number. A few cutoffs therefore change the weights
+little. A model that no cutoff has tried gets no weight, and where jobs are known neither do the slowest models.
 """
 
 from __future__ import annotations
@@ -229,7 +229,11 @@ def relative_losses(loss: np.ndarray, seasons: np.ndarray, full: np.ndarray, mod
 
 
 def weights_from_records(record: np.ndarray, usable: np.ndarray, sharpness: float = WEIGHT_SHARPNESS) -> np.ndarray:
-    """Compute model weights from log relative losses; where no model is usable, the first one gets all the weight.
+    """Compute the weight of each model from its loss; where no model is usable, the first one gets all the weight.
+
+    `record` are logarithms of losses relative to the naive forecast, `usable` marks models that may get a weight, both
+    of shape (n_models, n_series), as is the result; `sharpness` is the per cent less weight for 1 % more loss.
+
 
     Examples
     --------
@@ -302,7 +306,10 @@ def forecast_future(
 
 
 def planned_quantile(quantiles: np.ndarray, price: float) -> np.ndarray:
-    """Interpolate quantiles of demand at the level with the lowest mean cost of planning, 1 - 1 / price.
+    """Interpolate quantiles of demand at 1 - 1 / price, the level at which planning has the lowest mean cost.
+
+    `quantiles` has the shape (..., n_levels); `price` is that of a GPU-hour of unmet demand over a planned one.
+
 
     Examples
     --------
@@ -319,13 +326,16 @@ def planned_quantile(quantiles: np.ndarray, price: float) -> np.ndarray:
 
 
 def realised_cost(actual: np.ndarray, quantiles: np.ndarray, price: float | None) -> np.ndarray:
-    """Compute the cost of planning at a quantile, relative to a planned unit; without a price, mean pinball loss.
+    """Compute the hourly cost of planning for a quantile [planned GPU-hours]; without a price, mean pinball loss.
 
     Parameters
     ----------
     actual : numpy.ndarray, shape (...)
+        Actual demand. [GPUs]
     quantiles : numpy.ndarray, shape (..., n_levels)
+        Forecast quantiles of demand at :data:`QUANTILE_LEVELS`. [GPUs]
     price : float or None
+        Cost of a GPU-hour of unmet demand relative to a planned one, above 1. [ratio]
 
     Examples
     --------
@@ -521,8 +531,7 @@ def compare_best_fixed(mean: pl.DataFrame) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``use``, ``measure``, ``best`` (name of the best model), its ``value``, ``chosen`` (value of the weighted
-        forecast)
-        and ``ratio``; uses without a measured value are left out.
+        forecast) and ``ratio``; uses without a measured value are left out.
 
     Examples
     --------
@@ -543,7 +552,7 @@ def compare_best_fixed(mean: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_chosen(backtest: EvaluatedBacktest) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Collect mean and quantiles of every model by name, the weighted forecast as ``chosen``."""
+    """Collect mean and quantiles at every cutoff by model name, the weighted forecast as ``chosen``."""
     candidates = {model: (backtest.means[model], backtest.quantiles[model]) for model in backtest.quantiles}
     return candidates | {CHOSEN_MODEL_NAME: (backtest.mixture_mean, backtest.mixture)}
 

@@ -1,9 +1,10 @@
 """Calibrated quantiles, and tenant forecasts that add up to their pool.
 
-Errors are measured from each quantile of a candidate, in units of what the series moves by, of how much it errs
-beside the others, and of the lead; pooled over the series of a source and weighted towards the series' own record,
-they say what to add so that the right share lies below. The ends of the interval follow the recent misses of each
-series, and of all on each lead day. Old errors count less. Nothing is used before it had happened.
+Past errors of each quantile of a model are scaled by the standard deviation of the series, by its error relative to
+the other series, and by the lead time. Pooled over the series of a source, and weighted towards the series' own errors,
+they give the shift after which the right share of actual values lies below the quantile. The ends of the 90 % interval
+follow the recent misses of each series, and of all series on each lead day. Old errors count less. At each cutoff only
+errors known by then are used.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gpuplanner.forecast.statistical_models import QUANTILE_LEVELS
 CUTOFFS_FOR_EQUAL_OWN_WEIGHT = 64.0
 """Number of cutoffs after which the errors of a series itself count as much as the errors pooled over all series."""
 CUTOFFS_FOR_HALF_ERROR_SCALE = 6.0
-"""Number of cutoffs after which the error of a series relative to the others is taken over by half, from 1."""
+"""Number of cutoffs after which a series' own ratio of its error to the pooled one counts as much as a ratio of 1."""
 MAX_ERROR_RATIO = 3.0
 """Largest error of a series relative to the pooled error of the others; the smallest is its inverse."""
 ERROR_HALF_LIFE_CUTOFFS = 10.0
@@ -39,8 +40,8 @@ it, and for a lead day on which those of all series did."""
 MIN_INTERVAL_LOG_FACTOR, MAX_INTERVAL_LOG_FACTOR = np.log(0.6), np.log(2.5)
 """Bounds of the factor by which half an interval is scaled for past misses, in natural logarithms."""
 MIN_ERROR_UNIT_RATIO = 0.5
-"""Smallest error unit of an earlier cutoff relative to that of the present one, so that errors of a quiet start do not
-inflate those of a busy present."""
+"""Smallest error unit (standard deviation of the series) of an earlier cutoff relative to that of the present one, so
+that errors of a quiet start do not inflate those of a busy present."""
 MAX_QUANTILE_TO_PEAK_RATIO = 4.0
 """Largest calibrated quantile relative to the largest value of the series so far."""
 MEDIAN_INDEX = QUANTILE_LEVELS.index(0.5)
@@ -170,7 +171,7 @@ def _quantile_shifts(errors: np.ndarray, weight: np.ndarray, full: np.ndarray, s
     errors : numpy.ndarray, shape (n_series, n_origins, horizon, n_levels)
         Past errors of each quantile: actual value minus quantile, over its error unit.
     weight : numpy.ndarray, shape (n_origins,)
-        Weight of each cutoff.
+        Weight of each cutoff; older ones weigh less.
     full : numpy.ndarray of bool, shape (n_series,)
         Whether a series has the rule "full" and so counts in the pooled errors.
     step_share : float
@@ -181,13 +182,13 @@ def _quantile_shifts(errors: np.ndarray, weight: np.ndarray, full: np.ndarray, s
     judged = (~np.isnan(errors[..., 0])).any(axis=(0, 2))
     if not judged.any():
         return shift
-    looks = INDEPENDENT_ERRORS_PER_CUTOFF * full.sum() ** 0.25 * weight[judged].sum()
+    n_errors = INDEPENDENT_ERRORS_PER_CUTOFF * full.sum() ** 0.25 * weight[judged].sum()
     own_share = judged.sum() / (judged.sum() + CUTOFFS_FOR_EQUAL_OWN_WEIGHT)
     weights = np.repeat(weight, horizon)
     for at, level in enumerate(QUANTILE_LEVELS):
         if at == MEDIAN_INDEX:
             continue  # the middle is what the candidate says: to mend it makes the point forecast worse
-        wanted = _finite_sample_level(level, looks)
+        wanted = _finite_sample_level(level, n_errors)
         flat = errors[..., at].reshape(series, -1)
         pool, all_series = (
             _weighted_row_quantiles(flat[part].reshape(1, -1), np.tile(weights, part.sum()), wanted)[0]
@@ -204,14 +205,14 @@ def _quantile_shifts(errors: np.ndarray, weight: np.ndarray, full: np.ndarray, s
     return shift
 
 
-def _finite_sample_level(level: float, looks: float) -> float:
-    """Correct a quantile level for the finite number `looks` of independent errors.
+def _finite_sample_level(level: float, n_errors: float) -> float:
+    """Correct a quantile level [0-1] for the finite number `n_errors` of independent errors.
 
     Only the outermost levels are corrected: wider inner intervals cost more accuracy than they gain.
     """
     if QUANTILE_LEVELS[0] < level < QUANTILE_LEVELS[-1]:
         return level
-    grown = (looks + 1) / looks
+    grown = (n_errors + 1) / n_errors
     return min(level * grown, 1.0) if level > 0.5 else max(1 - (1 - level) * grown, 0.0)
 
 
@@ -251,7 +252,7 @@ def _interval_factors(
     before : numpy.ndarray, shape (n_series, n_origins, horizon, n_levels)
         Calibrated quantiles of earlier cutoffs.
     weight : numpy.ndarray, shape (n_origins,)
-        Weight of each cutoff.
+        Weight of each cutoff; older ones weigh less.
     day : numpy.ndarray of int, shape (horizon,)
         Lead day of each interval.
     """

@@ -47,8 +47,7 @@ class DemandOutlook:
 
     - ``demand``: Table ``schemas.Demand``, one series for each tenant and profile.
     - ``result``: Forecast of the pool (``all/profile``) and, for rightsized requests, of the tenants, whose means add
-      up
-      to it.
+      up to it.
     - ``by_tenant``: Forecast of the tenants whose quantiles add up to those of the pool, which a plan covers; None
       unless requests are rightsized.
     """
@@ -282,14 +281,17 @@ def demand_paths(scenario: Scenario, tenants: Sequence[str], profiles: Sequence[
 
 @stage
 def largest_gang(scenario: Scenario) -> int:
-    """Return the largest number of full GPUs that a recent job needs at once, with rightsized requests."""
+    """Return the largest number of full GPUs that a recent job requests at once, with rightsized requests."""
     job_history = history(scenario)
     whole = job_history.views["rightsized"].filter(profile=FULL_GPU)
     return max(whole.filter(pl.col("submit_time") >= job_history.recent)["instances"].to_list(), default=0)
 
 
 def expected_gpu_hours(scenario: Scenario) -> float:
-    """Sum the GPU-hours of the mean forecast over the horizon, for today's requests."""
+    """Sum the mean forecast over the horizon [GPU-hours], without rightsizing.
+
+    Jobs have the profiles that they request if today's fleet is MIG-partitioned, else full GPUs.
+    """
     job_history = history(scenario)
     forecast = OUTLOOK_STAGE_BY_VIEW["requested" if job_history.fleet.cut_gpus else "whole"](scenario).result.forecast
     gpus = forecast.select((pl.col("mean") * gpu_fraction_of_series(forecast, job_history)).sum()).item()

@@ -71,8 +71,7 @@ class RunOff:
         Length of an interval [h].
     submit, begin, end : numpy.ndarray, shape (n_jobs,)
         Times of submission, start and end [h], sorted by submission; ``begin`` and ``end`` are infinite for jobs that
-        have
-        not started or ended.
+        have not started or ended.
     size, limit : numpy.ndarray, shape (n_jobs,)
         GPUs or MIG instances of a job; its time limit [h], infinite without one.
     series : numpy.ndarray of int, shape (n_jobs,)
@@ -203,7 +202,7 @@ class RunOff:
         return np.where(over, self._hours_run(now), np.minimum(self.end, now) - self.submit)
 
     def _draw_run_times(self, hazards: Hazards, now: float, rng: Generator) -> np.ndarray:
-        """Draw total run times of jobs that have not ended, (n_paths, n_jobs) [h]: at least the time run so far."""
+        """Draw total run times of jobs that have not ended [h], (n_paths, n_jobs): at least the time run so far."""
         ran = self._hours_run(now)
         runs = ran + hazards.remaining(self.groups[-1], ran, rng.exponential(size=(RUN_OFF_SAMPLE_PATHS, len(ran))))
         return np.asarray(np.where(self.limit > ran, np.minimum(runs, self.limit), runs))
@@ -300,7 +299,7 @@ class RunOff:
         return np.asarray((begun > over)[:-1])
 
     def _block_weights(self, now: float, steps: int, blocks: np.ndarray) -> np.ndarray:
-        """Compute the sampling weight of each past block, not normalized, in the shape of `blocks`."""
+        """Compute the sampling weight of each past block of submissions, not normalized, in the shape of `blocks`."""
         ages = now - blocks
         like = np.concatenate([blocks.ravel(), [now]])
         until = self.submit + self._requested_time(now)

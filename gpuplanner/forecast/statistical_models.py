@@ -31,8 +31,7 @@ class SeriesGrid:
     - ``start``: Start of the first interval.
     - ``slot``: Length of an interval.
     - ``values``, shape (n_series, n_slots): Demand [GPUs or MIG instances]; NaN before a series begins, later gaps are
-      filled
-      with the last value.
+      filled with the last value.
     - ``filled``: Number of intervals of each series that were filled.
     """
 
@@ -462,7 +461,7 @@ def weighable_candidates(models: Sequence[str], *, with_jobs: bool) -> tuple[str
 
 
 def affordable_candidates(budget_s: float | None, forecasts: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split the models into those that fit a budget of CPU seconds for each series and those that do not.
+    """Split the models into those whose `forecasts` forecasts fit a budget of CPU seconds for each series, and others.
 
     The most expensive models are left out first, together with the averages that contain them.
 
@@ -500,7 +499,7 @@ def expected_cpu_s(models: Sequence[str], forecasts: int) -> float:
 
 
 def hour_quantiles(history: np.ndarray, steps: int, *, season: int, week: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compute mean (steps,) and quantiles (steps, n_levels) of the same time of day over the last four weeks.
+    """Forecast by the same time of day in the last four weeks: mean (steps,) and quantiles (steps, n_levels).
 
     Parameters
     ----------
@@ -644,5 +643,5 @@ def forecast_from_jobs(
 
 
 def mean_with_reverting(paths: tuple[np.ndarray, np.ndarray], reverting: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Average a forecast from sample paths (mean, quantiles) with the forecast of the model Reverting."""
+    """Average a forecast from sample paths, (mean, quantiles), with the point forecast of the model Reverting."""
     return (paths[0] + reverting) / 2, (paths[1] + reverting[..., None]) / 2

@@ -62,7 +62,10 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold
 
 @contextmanager
 def explain_table_errors(path: Path, expected_content: str = "tables") -> Iterator[None]:
-    """Turn errors of polars and the disk inside the block into a TraceFormatError that names the file."""
+    """Turn errors of polars and the disk inside the ``with`` block into a TraceFormatError that names the file.
+
+    `expected_content` is what the message names as expected in the file.
+    """
     try:
         yield
     except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
@@ -196,7 +199,7 @@ class LazyJobs:
         return list(pairwise(sorted({begin, end, *(hour for hour in cut_hours if begin < hour < end)})))
 
     def merge_small_tenants(self, min_people: int) -> LazyJobs:
-        """Replace the names of tenants with fewer than `min_people` users by one common name; 0 merges none."""
+        """Replace the names of tenants with fewer than `min_people` distinct users by a common one; 0 merges none."""
         if not min_people:
             return self
         tenant = merge_groups_expression(self.scan_unquarantined(), "tenant", "user", min_people)
@@ -308,12 +311,14 @@ class ChunkedRows:
     """Accepted and rejected rows of files, in chunks; a :class:`~gpuplanner.ingest.delimited_rows.Rows` on disk.
 
     - ``folder``: Folder for the chunks; None keeps them in memory.
-    - ``files``, ``count``, ``unused``, ``blank``: As in ``Rows``.
-    - ``good``, ``rejects``: The accepted and rejected rows of ``Rows``.
+    - ``files``: Files that were read.
+    - ``count``, ``blank``: Number of rows in the files, without headers and blank lines; number of blank lines.
+    - ``unused``: Columns of the files that the reader does not use.
+    - ``good``, ``rejects``: Accepted rows; rejected rows, columns :data:`REJECT_TABLE_SCHEMA`.
     - ``height``: Number of accepted rows.
     - ``steps``: Transformations that are still to be applied to every chunk.
     - ``last_reject``: Highest line number of a rejected row.
-    - ``reasons``: Rejected rows by reason.
+    - ``reasons``: Number of rejected rows by reason, with the position of the first.
     """
 
     folder: Path | None = None
@@ -384,7 +389,7 @@ class ChunkedRows:
         return pl.concat(table.filter(has_repeated_hash) for table in self.good.tables(names))
 
     def _find_repeated_hashes(self, key: str) -> pl.Series:
-        """Return hashes of the key that several rows share."""
+        """Return the hashes of values of the key column that occur in several accepted rows, ascending."""
         hashes = np.concatenate([table[key].hash().to_numpy() for table in self.good.tables([key])])
         hashes.sort()
         return pl.Series(np.unique(hashes[1:][hashes[1:] == hashes[:-1]]), dtype=pl.UInt64)
@@ -468,12 +473,12 @@ def write_month(samples: pl.DataFrame, path: Path) -> None:
 
 
 def find_month_files(folder: Path, source: str) -> dict[str, Path]:
-    """Find the sample files of one source: folder name of the month → file, in the order of time."""
+    """Find the sample files of a source in a dataset folder: ``month=2026-01`` → file, in the order of time."""
     return {path.parent.name: path for path in sorted((folder / SAMPLES).glob(f"{MONTH_PREFIX}*/{source}.parquet"))}
 
 
 def scan_month_files(files: Sequence[Path]) -> pl.LazyFrame:
-    """Scan the sample files of some months; counters that a file lacks are null."""
+    """Scan the given sample files, each of one month, as one lazy table; columns that a file lacks are null."""
     if not files:
         return make_empty_table(Samples).lazy()
     types = {name: column.dtype for name, column in Samples.columns().items()}
@@ -485,7 +490,10 @@ def scan_month_files(files: Sequence[Path]) -> pl.LazyFrame:
 def find_files_in_span(
     folder: Path, sources: Sequence[str], start: datetime | None, end: datetime | None
 ) -> list[Path]:
-    """Find the sample files of all months that may have times of a span, in the order of time."""
+    """Find the sample files of some sources in a dataset folder whose months overlap a span, in the order of time.
+
+    The span is from `start` to `end`; None leaves that side open.
+    """
     first_folder = "" if start is None else f"{MONTH_PREFIX}{start.astimezone(UTC):%Y-%m}"
     last_folder = "~" if end is None else f"{MONTH_PREFIX}{end.astimezone(UTC):%Y-%m}"
     month_files = [(name, path) for source in sources for name, path in find_month_files(folder, source).items()]

@@ -32,7 +32,7 @@ class SourceFacts:
     """Facts of one source in the provenance of a dataset: row counts, observed span, GPU-hours.
 
     - ``source``: Name of the source.
-    - ``rows_in``, ``rows_kept``, ``rows_rejected``, ``rows_quarantined``: Rows read, kept, rejected, in quarantine.
+    - ``rows_in``, ``rows_kept``, ``rows_rejected``, ``rows_quarantined``: Rows read, accepted, rejected, quarantined.
     - ``span_start``, ``span_end``: Observed span, ISO 8601 text in UTC.
     - ``time_zone``: Zone of the naive times of the files.
     - ``files``: Files that were read.
@@ -227,7 +227,7 @@ class Dataset:
         Parameters
         ----------
         jobs : polars.DataFrame
-            Table ``schemas.Jobs`` of that part.
+            Jobs of that part of the time, table ``schemas.Jobs``.
         begin, end : datetime
             Span to keep, without `end` [UTC].
         omission : str
@@ -284,7 +284,7 @@ def gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
     jobs : polars.DataFrame
         Table ``schemas.Jobs``.
     until : datetime
-        End of the observation.
+        End of the observation [UTC].
 
     Returns
     -------

@@ -70,6 +70,7 @@ DATASET_MARK = FolderMark(
 """The file that marks a folder as a dataset, and the file names that a dataset folder may hold."""
 
 DAY = timedelta(days=1)
+"""One UTC day, read before and after a span to know until when each of its samples is valid."""
 SOURCES_FOLDER = "sources"
 """Folder in a dataset folder with the record of each source."""
 MERGED_TABLES = ("coverage", "processes", "out_of_service")
@@ -82,16 +83,14 @@ class SourceRecord:
 
     - ``facts``: Provenance of the source, with the names of its tables.
     - ``quality``: Quality report of the source.
-    - ``rejects``: Rejected rows, or the file that has them.
+    - ``rejects``: Rejected rows, or the Parquet file that has them, to be stored unchanged.
     - ``tables``: Tables of :data:`MERGED_TABLES` that the source gave.
     """
 
     facts: Mapping[str, Any]
     quality: pl.DataFrame
     rejects: pl.DataFrame | Path
-    """Or the file that holds them as they are."""
     tables: Mapping[str, pl.DataFrame]
-    """Those of :data:`MERGED_TABLES`."""
 
 
 @dataclass(frozen=True, eq=False)

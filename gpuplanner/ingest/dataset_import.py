@@ -271,7 +271,7 @@ def add_dataset(dataset: Dataset, directory: str | Path) -> ImportResult:
 def add_live(
     server: PrometheusServer | str, directory: str | Path, *, until: datetime, at_first_s: float = 3600.0
 ) -> ImportResult:
-    """Add the readings of a live Prometheus since the last reading in a dataset; gaps stay gaps.
+    """Add the readings of a live Prometheus since the last one that a dataset has of Prometheus; gaps stay gaps.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def add_live(
     until : datetime
         End of the query [UTC].
     at_first_s : float
-        Span of the first query, before `until` [s].
+        Span before `until` that is queried if the dataset has no readings of Prometheus yet [s].
 
     Returns
     -------
@@ -315,7 +315,11 @@ def _written_months(draft: DatasetDraft, directory: Path) -> tuple[str, ...]:
 def _resolve_source_name(
     source: str, paths: Sequence[str | Path], sources: Mapping[str, Any], given_options: Mapping[str, Any]
 ) -> str:
-    """Return the full name of the source; files that were imported before are recognised by their hash."""
+    """Return the full name of the source; files that were imported before are recognised by their hash.
+
+    `sources` are the stored facts of each source of the dataset by name, `given_options` the reader options of this
+    import.
+    """
     if source == AUTO_SOURCE:
         sources_by_hash = {file["sha256"]: name for name, facts in sources.items() for file in facts["files"]}
         names = {sources_by_hash.get(hash_file(path)) if Path(path).is_file() else None for path in paths}
@@ -420,9 +424,9 @@ def _require_same_terms(directory: Path, known_facts: Mapping[str, Any] | None, 
 
 
 def _reject_untimed_pages(name: str, known_facts: Mapping[str, Any] | None, given_options: Mapping[str, Any]) -> None:
-    """Refuse to add dcgm-exporter pages without timestamps to a source that the dataset has.
+    """Refuse to add metrics pages of dcgm-exporter without timestamps to a source that the dataset has.
 
-    Such pages get times by their position from first to last, so all must be given at once.
+    Such saved pages get times by their position from first to last, so all must be given at once.
     """
     if known_facts is not None and name == "dcgm-exporter" and given_options.keys() & {"origin", "interval_s"}:
         expected, got = "pages that carry their times", "a start time (--origin)"
@@ -585,7 +589,7 @@ def _attach_node_lists(source_files: Sequence[SourceFiles]) -> Iterator[SourceFi
 
 
 def _holds_same_files(directory: Path, source_files: SourceFiles, group_options: Mapping[str, Any]) -> bool:
-    """Whether a dataset has exactly these files of a source, read with the same options."""
+    """Whether a dataset has exactly these files of a source, read with the same options, or nothing of the source."""
     if not (directory / DATASET_MARK.file).is_file():
         return True  # nothing there that could be forgotten
     for facts in read_provenance(directory).get("sources", ()):

@@ -475,7 +475,7 @@ class FileHeader:
     """Header of a file: names and positions of its fields.
 
     - ``names``: Names of the fields.
-    - ``places``: Our column → position of its field.
+    - ``places``: Declared column, by its name in the source → position of its field in a line, from 0.
     - ``header``: Header line; None if the file has none.
     - ``ends_in_separator``: Each line ends with a separator.
     """
@@ -520,12 +520,12 @@ def read_heading(
 class FileBody:
     """Lines of one file, or of a block of it, below its header, with the methods that split them into fields.
 
-    - ``files``: All files.
-    - ``number``: Number of the file of the lines.
+    - ``files``: All files that are read.
+    - ``number``: Position in `files` of the file that the lines are from, from 0.
     - ``file``: The file or block, with flags for quotation marks and control characters.
     - ``lines``: ``line`` and ``raw``, without blank ones.
     - ``heading``: Header of the file.
-    - ``columns``: Columns to read.
+    - ``columns``: Column of the source → how it is parsed.
     - ``dialect``: How lines are split.
     """
 

@@ -65,7 +65,7 @@ class DeviceResolver:
     installed_models: tuple[str, ...] = ()
 
     def resolve_word(self, word: str | None, node_models: Collection[str] = ()) -> ResolvedDevice:
-        """Resolve a device word.
+        """Resolve a device word to GPU model, MIG profile and share of a GPU.
 
         The user's statement goes first, then the word and the profile in it, then the GPU models on the nodes of the
         job, then those in the inventory, then the profiles that the source names with the same word elsewhere.
@@ -197,7 +197,9 @@ def validate_gpu_mapping(mapping: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def smallest_layouts(gpu_models: Collection[str], counts: Mapping[str, int]) -> list[str] | None:
-    """Return MIG layouts of the fewest GPUs that provide some instances; None where candidate models differ.
+    """Return the MIG layouts of the fewest GPUs that hold `counts` (MIG profile → number of instances).
+
+    None without candidate `gpu_models`, or where these differ in the number of GPUs.
 
     Examples
     --------
@@ -274,7 +276,7 @@ def try_expand_node_list(text: str) -> list[str] | None:
 
 
 def expand_unique_node_lists(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Expand each distinct node list of some jobs: ``node_list, node``."""
+    """Expand each distinct node list of jobs once: columns ``node_list`` and ``node``, a list of node names."""
     lists = jobs["node_list"].drop_nulls().unique()
     schema = {"node_list": lists.dtype, "node": pl.List(pl.String)}
     return pl.DataFrame({"node_list": lists, "node": [try_expand_node_list(text) for text in lists]}, schema=schema)

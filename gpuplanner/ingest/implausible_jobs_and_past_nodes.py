@@ -1,8 +1,8 @@
-"""Quarantine: jobs that contradict the others are marked with a reason and left out of all figures.
+"""Quarantine of jobs that contradict the others, and nodes of the past that only jobs prove.
 
 A row that is a valid job can still distort every sum: a submission in another century stretches the observation,
 100,000 GPUs raise the inferred fleet, two jobs on the same GPUs exceed what was installed. Such a job gets the rule
-that it broke in column ``quarantined``, and the quality report lists it with its GPU-hours.
+that it broke in column ``quarantined``, is left out of all figures, and the quality report lists it with its GPU-hours.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def infer_node_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> dict[str, i
 
 
 def _peak_gpus_by_node(allocations: pl.DataFrame) -> pl.DataFrame:
-    """Compute the peak of allocated GPUs of each node: ``node``, ``room`` (its listed GPUs) and ``peak``."""
+    """Compute the peak of allocated GPUs of each node: ``node``, ``room`` (its listed GPUs) and ``peak`` [GPUs]."""
     begin = _to_microseconds("start_time")
     until = pl.max_horizontal(_to_microseconds("end_time") - CLOCK_TOLERANCE_US, begin + 1)
     levels = _allocated_levels(allocations.with_columns(begin=begin, until=until))
@@ -164,7 +164,10 @@ def _peak_gpus_by_node(allocations: pl.DataFrame) -> pl.DataFrame:
 
 
 def _select_started_jobs(jobs: pl.DataFrame, gpus: pl.Expr | None = None) -> pl.DataFrame:
-    """Select the jobs that were allocated GPUs from a known time on, numbered by ``row``."""
+    """Select the jobs that were allocated GPUs from a known start to a known end, or still run, numbered by ``row``.
+
+    `gpus` is the expression for the GPUs of a job; by default column ``gpus``.
+    """
     rows = jobs if "row" in jobs.columns else jobs.with_row_index("row")
     gpus = pl.col("gpus") if gpus is None else gpus
     return rows.filter(gpus > 0, pl.col("start_time").is_not_null(), ~has_unknown_end())
@@ -173,9 +176,9 @@ def _select_started_jobs(jobs: pl.DataFrame, gpus: pl.Expr | None = None) -> pl.
 def _spread_jobs_over_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
     """List each started job once for every node that it names.
 
-    ``room`` are the listed GPUs of the node, ``all`` those of all its nodes, ``absent`` its nodes that are not listed,
-    ``own`` are the GPUs of the job on its unlisted nodes: an even share, or all that the listed nodes cannot hold; 0
-    where no server has that many.
+    ``room`` is the number of GPUs that the inventory lists for the node, ``all`` that of all nodes of the job,
+    ``absent`` the number of its nodes that the inventory lacks. ``own`` is the number of GPUs of the job on these
+    unlisted nodes together: an even share, or all that the listed nodes cannot hold; 0 where no server has that many.
     """
     nodes = inventory.group_by("node").agg(room=pl.col("gpus").sum().cast(pl.Float64))
     # Lists that cannot be read say no place.
@@ -216,7 +219,7 @@ def find_unlisted_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataF
 
 
 def add_past_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
-    """Extend the inventory by nodes, sizes and times of use that jobs prove."""
+    """Extend the inventory by what jobs prove of the past: unlisted nodes, more GPUs on a node, longer times of use."""
     sizes, unlisted = infer_node_sizes(jobs, inventory), find_unlisted_nodes(jobs, inventory)
     has_dates = inventory["installed"].null_count() + inventory["retired"].null_count() < 2 * inventory.height
     if has_dates:
@@ -428,8 +431,8 @@ def _find_oversized_jobs(jobs: pl.DataFrame) -> pl.Series:
 def _find_jobs_on_full_nodes(started_jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.Series:
     """Find jobs that started on a node whose GPUs were allocated to others; the job that started first is believed.
 
-    A job on several nodes counts on each with what must be there if its other nodes are full; a job larger than its
-    nodes proves nothing about them.
+    A job on several nodes counts on each with the GPUs that must be there if its other nodes are full; a job that has
+    more GPUs than its nodes proves nothing about them. The result has the row numbers.
     """
     jobs_on_nodes = (
         _spread_jobs_over_nodes(started_jobs, inventory)
@@ -451,9 +454,10 @@ def _find_jobs_on_full_nodes(started_jobs: pl.DataFrame, inventory: pl.DataFrame
 
 
 def _find_jobs_beyond_pools(started: pl.DataFrame, inventory: pl.DataFrame) -> pl.Series:
-    """Find jobs that started when all GPUs of their model, or all GPUs, were allocated.
+    """Find jobs that started when all GPUs of their model, or all GPUs of the inventory, were allocated.
 
-    Names that may mean the same model, and models on one node, are one pool.
+    GPUs are compared by pool: names that may mean the same model, and models on one node, are one pool. The result has
+    the row numbers.
     """
     started = started.with_columns(begin=_to_microseconds("start_time"), until=_to_microseconds("end_time")).filter(
         pl.col("least") > 0
@@ -496,18 +500,18 @@ def _number_model_pools(models: Iterable[str]) -> dict[str, int]:
 
 
 def _select_excess_rows(allocations: pl.DataFrame, limit_times: pl.Series, gpu_limits: pl.Series) -> list[int]:
-    """Select rows to remove, the last to start first, so that allocated GPUs never exceed a limit over time.
+    """Select allocations to remove, the last to start first, so that allocated GPUs never exceed those installed.
 
-    Ends are processed before starts, and both after a change of the limit.
+    At one instant, ends are processed first, then changes of the installed GPUs (the limit), then starts.
 
     Parameters
     ----------
     allocations : polars.DataFrame
-        ``row``, ``begin`` and ``until`` [us], and ``least`` allocated GPUs.
+        ``row``, ``begin`` and ``until`` [us], and ``least``, the GPUs that are allocated at least [GPUs].
     limit_times : polars.Series
         Instants at which the limit changes [us].
     gpu_limits : polars.Series
-        Limit from each of these instants on [GPUs].
+        Installed GPUs from each of these instants on [GPUs].
 
     Returns
     -------
@@ -550,7 +554,7 @@ def _select_excess_rows(allocations: pl.DataFrame, limit_times: pl.Series, gpu_l
 
 
 def _peak_gpus(allocations: pl.DataFrame) -> float:
-    """Compute the peak of GPUs allocated to all jobs at once."""
+    """Compute the peak over time of the GPUs allocated to all jobs together [GPUs]."""
     on_one_node = allocations.with_columns(
         node=pl.lit(0), room=0.0, least="gpus", begin=_to_microseconds("start_time"), until=_to_microseconds("end_time")
     )
@@ -558,7 +562,10 @@ def _peak_gpus(allocations: pl.DataFrame) -> float:
 
 
 def _allocated_levels(allocations: pl.DataFrame) -> pl.DataFrame:
-    """Compute the GPUs allocated on each node after each change: ``node``, ``room`` (listed GPUs) and ``level``."""
+    """Compute the GPUs allocated on each node after each start and end of a job: ``node``, ``room``, ``level`` [GPUs].
+
+    ``room`` is the number of GPUs that the inventory lists for the node, ``level`` that of the allocated ones.
+    """
     instants = [
         allocations.select("node", "room", at="begin", change="least"),
         allocations.select("node", "room", at="until", change=-pl.col("least")),

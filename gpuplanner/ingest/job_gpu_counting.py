@@ -167,7 +167,8 @@ class DeviceCounter:
 
     - ``inventory``: Nodes with their GPU models.
     - ``findings``: Findings on how devices were resolved.
-    - ``facts``: Result for each key; None where no job has a device word, so that jobs are unchanged.
+    - ``facts``: Columns :data:`DEVICE_FACT_TYPES` for each device key; None where no job has a device word, so that
+      jobs are unchanged.
     - ``any_device``: GPUs without a type may be full GPUs or MIG instances.
     """
 
@@ -568,8 +569,8 @@ def _count_in_gpus(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     is_ambiguous = pl.col(DEVICES_COLUMN).str.starts_with(f"{AMBIGUOUS_DEVICE_WORD}=").fill_null(value=False)
     gpu_model = pl.when(has_gpus | pl.col(DEVICES_COLUMN).is_not_null()).then("device_board")
 
-    def held_gpus(column: str, share: str) -> pl.Expr:
-        """Return the expression of the GPUs that a job has allocated, by a column with its share of each device."""
+    def allocated_gpus(column: str, share: str) -> pl.Expr:
+        """Return an expression for the GPUs of a job: column `share` for MIG instances and shares, else `column`."""
         return (
             pl.when(is_sliced | is_share)
             .then(pl.col(share) * shrink_factor + extra_gpus)
@@ -580,8 +581,8 @@ def _count_in_gpus(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     table = rows.join(
         facts, on=SHARED_DEVICE_KEY_COLUMNS, how="left", nulls_equal=True, maintain_order="left"
     ).with_columns(
-        gpus=held_gpus("gpus", "device_compute"),
-        gpus_by_memory=held_gpus("gpus_by_memory", "device_memory"),
+        gpus=allocated_gpus("gpus", "device_compute"),
+        gpus_by_memory=allocated_gpus("gpus_by_memory", "device_memory"),
         instances=pl.when(is_sliced).then("device_cut").when(~is_share).then("instances"),
         gpu_model=pl.coalesce(gpu_model, "gpu_model"),
         profile_requested=pl.when(is_sliced).then("device_profile").when(~is_share).then("profile_requested"),
@@ -652,7 +653,7 @@ def _key_facts(
     Parameters
     ----------
     items : sequence of tuple
-        Word, number of devices and resolved device.
+        Device word, number of devices, and what the word means.
     model : str, optional
         GPU model word of the job.
     resolver : DeviceResolver

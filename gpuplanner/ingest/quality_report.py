@@ -158,7 +158,7 @@ NO_START_CHECK = Check(
 
 
 def run_checks(frame: pl.DataFrame, checks: Sequence[Check], *, id_column: str = "job_id") -> list[Finding]:
-    """Evaluate checks on rows and return a finding for each that holds somewhere.
+    """Evaluate checks on rows and return a finding for each whose condition is true for a row.
 
     Parameters
     ----------

@@ -104,13 +104,13 @@ def define_source(
     *forms : SourceForm
         Kinds of files, the more specific ones first.
     by_metric : bool
-        As in :class:`Source`.
+        For telemetry: rows are readings of single metrics, of which several make a sample.
     in_blocks : bool
         The reader of the only kind can read files larger than memory.
     """
 
     def find_form(path: str | Path) -> SourceForm:
-        """Return the form of the source that a file has, by its first lines."""
+        """Return the kind of files of the source that a file is of, by its first lines; else the first kind."""
         lines = read_head(path) if len(forms) > 1 else []
         return next((form for form in forms if lines and form.sniff(lines)), forms[0])
 

@@ -31,14 +31,14 @@ MAX_SHOWN_COLUMN_NAME_CHARACTERS = 40
 class Field:
     """How the values of one column of a source are parsed, and the name that the column gets.
 
-    - ``name``: Our name.
+    - ``name``: Name of the column in the rows that the reader gets.
     - ``kind``: ``"text"``, ``"number"``, ``"decimal"`` (exact to 18 decimals, for money), ``"time"`` (naive, in
       `format`), ``"instant"`` (a date and time with its UTC offset, as ``Z``, ``UTC`` or ``+08:00``) or
       ``"moment"`` (text of a date and time in one of several forms, which the reader parses).
     - ``nullable``: The value may be empty.
     - ``optional``: The whole column may be absent.
-    - ``at_once``: A text that may be parsed as numbers together with the lines, where a block of lines has nothing but
-      bare numbers or empty fields in it (:func:`gpuplanner.ingest.typed_row_reader.read_row_blocks`).
+    - ``at_once``: A text column that is parsed to numbers while the lines are split, in blocks of lines in which it has
+      only bare numbers and empty fields (:func:`gpuplanner.ingest.typed_row_reader.read_row_blocks`).
     - ``low``, ``high``: Bounds of a number or decimal.
     - ``format``: Date format of a time.
     - ``naive_is_utc``: An instant without its offset is UTC.
@@ -341,7 +341,7 @@ sign; durations and instants [s]; numbers of GPUs or nodes; instants that are UT
 
 
 def source_columns(table: str) -> dict[str, Field]:
-    """Return the columns of one kind of file, by their name in the source, and how each is parsed.
+    """Return column of the source → how it is parsed, for the kind of file that ``source_columns.csv`` calls `table`.
 
     Examples
     --------
@@ -392,9 +392,9 @@ DAMAGED_PARQUET_ADVICE = "Copy or download it again, or export it as CSV."
 
 
 def decode_parquet(data: bytes, path: Path, limit: int) -> pl.DataFrame:
-    """Decode a Parquet file that may be damaged or malicious.
+    """Decode the bytes of a Parquet file that may be damaged or malicious; refuse one above `limit` decoded bytes.
 
-    Arrow decodes it because the reader of polars ends the whole process on some damaged files.
+    Arrow decodes it because the reader of polars ends the whole process on some damaged files. `path` is for messages.
     """
     arrow = import_optional("pyarrow.parquet", extra="bills")
     with _explain_parquet_errors(path):
@@ -491,7 +491,7 @@ def _is_readable_type(dtype: pl.DataType, field: Field) -> bool:
 
 
 def _reject_oversized(is_oversized: bool, path: Path, got: str) -> None:
-    """Refuse a Parquet file that expands to more data than is safe."""
+    """Refuse a Parquet file that expands to more data than is safe; `got` is its decoded size as text."""
     if is_oversized:
         expected = "no more rows than bytes, and no more text than memory"
         raise TraceFormatError(str(path), expected, got, "Check the file, or split it by month.")

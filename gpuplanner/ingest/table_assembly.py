@@ -440,10 +440,13 @@ def _check_jobs(
     return combine_findings(findings), pl.concat(quarantined), max(chunk_ends), hour_totals.sort("hour")
 
 
-def _chunk_bounds(hours: pl.DataFrame) -> list[datetime]:
-    """Return the submission hours at which to split jobs into chunks of about :data:`ORDERED_CHUNK_ROWS` rows."""
-    chunk_number = (hours["rows"].cum_sum() - 1) // ORDERED_CHUNK_ROWS
-    return hours.filter((chunk_number.diff() > 0).fill_null(value=False))["hour"].to_list()
+def _chunk_bounds(submissions: pl.DataFrame) -> list[datetime]:
+    """Return the hours at which to split jobs by submission into chunks of about :data:`ORDERED_CHUNK_ROWS` rows.
+
+    `submissions` has the number of submitted ``rows`` of each ``hour``, ascending.
+    """
+    chunk_number = (submissions["rows"].cum_sum() - 1) // ORDERED_CHUNK_ROWS
+    return submissions.filter((chunk_number.diff() > 0).fill_null(value=False))["hour"].to_list()
 
 
 def _drop_duplicate_attempts(rows: Rows, observation_end: pl.Expr) -> Rows:
@@ -682,7 +685,7 @@ def assemble_nodes(
 
 
 def _table_span(table: pl.DataFrame, names: Sequence[str]) -> tuple[datetime | None, datetime | None]:
-    """Return the earliest and latest instant of some time columns; None without columns."""
+    """Return the earliest and latest instant in the time columns `names` of a table [UTC]; None without columns."""
     if not names:
         return None, None
     first, last = pl.min_horizontal(pl.col(*names).min()), pl.max_horizontal(pl.col(*names).max())

@@ -153,7 +153,7 @@ def hash_file(path: str | Path) -> str:
 
 
 def read_size_limit(usual: int) -> int:
-    """Return the largest text to read: the value of the environment variable, or `usual` without it [bytes].
+    """Return the largest text to read: that of :data:`SIZE_LIMIT_ENVIRONMENT_VARIABLE`, or `usual` without it [bytes].
 
     Examples
     --------
@@ -191,7 +191,7 @@ def read_head(path: str | Path) -> list[str]:
 
 
 def count_bytes(data: bytes, select: Callable[[np.ndarray], np.ndarray]) -> int:
-    """Count the bytes that a function selects, in steps that fit the CPU cache."""
+    """Count the bytes of which `select`, given byte values (0-255), is true, in steps that fit the CPU cache."""
     codes = np.frombuffer(data, np.uint8)
     steps = range(0, len(codes), READ_STEP_BYTES)
     return sum(int(np.count_nonzero(select(codes[start : start + READ_STEP_BYTES]))) for start in steps)
@@ -218,7 +218,7 @@ def require_regular_file(path: Path, limit: int | None) -> Path:
 
 
 def too_large_message(path: Path, limit: int, got: str) -> str:
-    """Return the error message for a file with too much text."""
+    """Return the error message for a file with more than `limit` bytes of text; `got` is its size as text."""
     expected = f"at most {limit} bytes of text, packed at most {MAX_COMPRESSION_RATIO} times"
     limit_advice = f"with memory to spare, allow more bytes: {SIZE_LIMIT_ENVIRONMENT_VARIABLE}=8."
     todo = f"Split the file by month and give the parts together, or, {limit_advice}"
@@ -270,10 +270,12 @@ class FileBlocks:
 
     - ``paths``: The files.
     - ``block_bytes``: Text of a block [bytes].
-    - ``limit``: Longest text of a file, unless the user states another limit [bytes].
+    - ``limit``: Longest text of a file that is read, unless the user sets another by
+      :data:`SIZE_LIMIT_ENVIRONMENT_VARIABLE` [bytes].
     - ``tables``: Parquet files are read too, as one block with a table instead of lines.
     - ``files``: The files without lines and tables; those already read have their hash, size and ``ends_open``.
-    - ``line_offsets``: For each uncompressed file that was read: line number → offset of some lines [bytes].
+    - ``line_offsets``: Number of an uncompressed file that was read → line number → offset of that line [bytes], of
+      every :data:`LINES_PER_RECORDED_OFFSET`-th line of a block.
     """
 
     paths: Sequence[str | Path]
@@ -331,7 +333,21 @@ class FileBlocks:
             self.files[number] = replace(file, sha256=digest.hexdigest(), bytes=size, ends_open=ends_open)
 
     def _note_line_offsets(self, number: int, line: int, text_file: TextFile, begin: int) -> None:
-        """Record the offsets of some lines of a block; with CR LF line ends only the first offset is certain."""
+        """Record the offset in the file of every :data:`LINES_PER_RECORDED_OFFSET`-th line of a block [bytes].
+
+        With CR LF line ends only the first offset is certain.
+
+        Parameters
+        ----------
+        number : int
+            Number of the file.
+        line : int
+            Number of the first line of the block in the file.
+        text_file : TextFile
+            The block.
+        begin : int
+            Offset at which the block begins [bytes].
+        """
         line_bytes = text_file.lines["text"].str.len_bytes().cast(pl.Int64)
         offsets = pl.concat([pl.Series([begin]), (line_bytes + 1).cum_sum() + begin])[:-1].gather_every(
             LINES_PER_RECORDED_OFFSET
@@ -420,7 +436,9 @@ _SNIFFED_FORMAT_BYTES = 512
 
 
 def _find_line_end(raw: BinaryIO, begin: int, target: int, end: int) -> int:
-    """Find the end of the line at an offset, or of a line shortly before it.
+    """Find the offset after the line end at which a block of lines is to end [bytes].
+
+    It is the last line end at most :data:`READ_STEP_BYTES` before `target`, else the first one after it.
 
     Parameters
     ----------
@@ -508,7 +526,7 @@ def read_document(path: str | Path) -> tuple[TextFile, str]:
 
 
 def read_lines(blocks: FileBlocks, lines_by_file: Mapping[int, Collection[int]]) -> dict[tuple[int, int], str]:
-    r"""Read the text of some lines: number of the file → line numbers.
+    r"""Read the text of the lines `lines_by_file` (number of the file → line numbers) by file and line number.
 
     Examples
     --------

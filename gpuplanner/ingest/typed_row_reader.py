@@ -110,6 +110,7 @@ NOT_JSON_REASON = "not JSON"
 """Reject reason of a line that is not JSON."""
 
 _JSON_WHITESPACE_PATTERN = re.compile(r"[ \t\r\n]*")
+"""Whitespace that JSON allows between its values, possibly none."""
 _ItemParts = tuple[str, Any, Mapping[str, Any]]
 """Text of a JSON item, its value, and the members of the document before the list that has it."""
 _ItemGenerator = Generator[_ItemParts, None, int]
@@ -136,7 +137,7 @@ class JsonItem:
 
 
 def read_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iterator[JsonItem]]:
-    r"""Read the items of a JSON file: the members of its named lists, or its documents themselves.
+    r"""Read the items of a JSON file: the members of its lists with a key of `lists`, or its documents themselves.
 
     Items are decoded one at a time, so that memory for the text and one item is enough.
 
@@ -220,7 +221,9 @@ def _iterate_documents(text: str, decoder: _JsonItemDecoder, path: Path) -> Iter
 class _JsonItemDecoder:
     """Decoder that yields the items of a JSON document one by one, so that it never holds the whole document.
 
-    It parses the outer objects itself and passes each item to the decoder of the standard library.
+    It parses the outer objects itself and passes each item to the decoder of the standard library. Private methods take
+    the position in the text at which a value begins (`at`), and the members before it in the objects that contain it
+    (`around`); they return the position after the value.
     """
 
     def __init__(self, lists: Collection[str]) -> None:
@@ -235,7 +238,7 @@ class _JsonItemDecoder:
             at = _skip_whitespace(text, at)
 
     def _outer(self, text: str, at: int, around: Mapping[str, Any]) -> _ItemGenerator:
-        """Yield the items of an object, a list or a single value at a position."""
+        """Yield the items of the object, list or single value at a position."""
         if text[at] == "{":
             return (yield from self._object(text, at, around))
         if text[at] == "[":
@@ -243,7 +246,7 @@ class _JsonItemDecoder:
         return (yield from self._item(text, at, around))
 
     def _object(self, text: str, at: int, outer_context: Mapping[str, Any]) -> _ItemGenerator:
-        """Yield the items in the lists of an object, or the object itself if it has none."""
+        """Yield the items in the named lists of the object at a position, or the object itself if it has none."""
         start = at
         context = dict(outer_context)
         has_items = False
@@ -269,7 +272,7 @@ class _JsonItemDecoder:
         return at + 1
 
     def _list(self, text: str, at: int, around: Mapping[str, Any]) -> _ItemGenerator:
-        """Yield the items of a list."""
+        """Yield the items of the list at a position."""
         at = _skip_whitespace(text, at + 1)
         while not text.startswith("]", at):
             at = _skip_whitespace(text, (yield from self._item(text, at, around)))
@@ -278,7 +281,7 @@ class _JsonItemDecoder:
         return at + 1
 
     def _item(self, text: str, at: int, around: Mapping[str, Any]) -> _ItemGenerator:
-        """Decode and yield one item."""
+        """Decode and yield the item at a position."""
         value, end = self._decode(text, at)
         yield text[at : min(end, at + MAX_RAW_ITEM_CHARACTERS)], value, around
         return end

@@ -49,7 +49,7 @@ def solve_calendar(arrays: PlanArrays, max_vectors: int, effort: SearchEffort) -
     max_vectors : int
         Most different vectors of counts.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
 
     Returns
     -------
@@ -87,18 +87,20 @@ def solve_calendar(arrays: PlanArrays, max_vectors: int, effort: SearchEffort) -
 def _improve_vectors(
     model: SlotModel, pool: CountVectorPool, counts: Counts, effort: SearchEffort
 ) -> tuple[Counts, CountVectorPool]:
-    """Optimize and exchange vectors in turn until nothing is cheaper; return counts, and all vectors.
+    """Improve the count vectors of a plan, by integer program and by exchange with others, until no cost is saved.
+
+    Returns the counts of the improved plan, shape (n_slots, n_columns), and the pool with all vectors found on the way.
 
     Parameters
     ----------
     model : SlotModel
         Integer program of all intervals.
     pool : CountVectorPool
-        Vectors and their costs.
+        Candidate vectors (GPUs with each layout) and their costs.
     counts : ndarray of int, shape (n_slots, n_columns)
         Counts of a plan.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     """
     arrays = model.arrays
     while True:
@@ -125,7 +127,7 @@ def _optimize_vectors_and_groups(
     counts : ndarray of int, shape (n_slots, n_columns), optional
         Plan to start from.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     """
     arrays = model.arrays
     while not effort.is_spent():
@@ -154,10 +156,11 @@ def _group_equal_slots(counts: Counts) -> Counts:
     return np.unique(counts, axis=0, return_inverse=True)[1].ravel()
 
 
-def _propose_slot_groups(arrays: PlanArrays, size: int) -> Iterator[Counts]:
-    """Yield groups of intervals of about equal load: by hour of the day, by hour of the week, and interval by interval.
+def _propose_slot_groups(arrays: PlanArrays, n_levels: int) -> Iterator[Counts]:
+    """Yield groupings of the intervals by load level, as the level (0 to `n_levels` - 1) of each, shape (n_slots,).
 
-    The load of an interval is the cost of serving nothing in it.
+    The load of an interval is the cost of serving nothing in it [GPU h]. The first grouping is by the mean load of the
+    same time of day, the next by that of the same time of week, the last by the load of the interval itself.
     """
     slots = np.arange(arrays.problem.n_slots)
     load = np.array([arrays.slot_costs(slot, arrays.pinned[None])[0] for slot in slots.tolist()])
@@ -166,12 +169,12 @@ def _propose_slot_groups(arrays: PlanArrays, size: int) -> Iterator[Counts]:
         position = np.floor(slots * hours % period_h / hours + RELATIVE_COST_TOLERANCE).astype(np.int64)
         if position.max() < len(load) - 1:
             mean_load = np.bincount(position, weights=load) / np.bincount(position).clip(1)
-            yield _split_into_load_levels(mean_load[position], size)
-    yield _split_into_load_levels(load, size)
+            yield _split_into_load_levels(mean_load[position], n_levels)
+    yield _split_into_load_levels(load, n_levels)
 
 
 def _split_into_load_levels(load: Floats, n_levels: int) -> Counts:
-    """Return the level of each interval: levels of equal width between least and highest load."""
+    """Return the load level of each interval, 0 to `n_levels` - 1, of equal widths from least to highest load."""
     spread = float(np.ptp(load))
     shares = (load - load.min()) / spread if spread else np.zeros(len(load))
     return np.floor(n_levels * shares).astype(np.int64).clip(0, n_levels - 1)
@@ -217,7 +220,7 @@ class CountVectorPool:
         return float(self.entry_costs[plan[0]] + slot_costs + self.changes[plan[:-1], plan[1:]].sum())
 
     def cheapest_plan(self, subset: Counts) -> Counts:
-        """Return the cheapest plan with the vectors of a subset."""
+        """Return the cheapest plan that uses only a subset of the vectors, given by their positions."""
         changes = self.changes[np.ix_(subset, subset)]
         staying_costs = np.where(np.eye(len(subset), dtype=bool), changes, np.inf)
 
@@ -227,7 +230,7 @@ class CountVectorPool:
         return subset[shortest_path(self.costs[:, subset], self.entry_costs[subset], transition_costs)]
 
     def least_costs(self, subsets: Counts) -> Floats:
-        """Return the cost of the cheapest plan with each of several subsets of shape (n_subsets, size) [GPU h]."""
+        """Return the cost of the cheapest plan with each subset of vectors, a row of their positions [GPU h]."""
         changes = self.changes[subsets[:, :, None], subsets[:, None, :]]
         value = (self.entry_costs + self.costs[0])[subsets]
         for costs, may_change in zip(self.costs[1:], self.may_change[1:], strict=True):
@@ -237,18 +240,18 @@ class CountVectorPool:
         return least
 
     def plan_of_groups(self, group: Counts) -> Counts:
-        """Return the cheapest plan with the best vector of each group of intervals."""
+        """Return the cheapest plan with the vectors that are best, changes aside, for each group of intervals."""
         best = [self.costs[group == number].sum(axis=0).argmin() for number in np.unique(group)]
         return self.cheapest_plan(np.unique(best))
 
     def add_best_vector(self, plan: Counts) -> Counts:
-        """Return the cheapest plan with the vectors of a plan and one more."""
+        """Return the cheapest plan with the vectors of a plan and the one of the pool that saves most in addition."""
         used = np.unique(plan)
         subsets = np.column_stack([np.tile(used, (len(self.vectors), 1)), np.arange(len(self.vectors))])
         return self.cheapest_plan(np.unique(subsets[self.least_costs(subsets).argmin()]))
 
     def exchange_vectors(self, plan: Counts) -> Counts:
-        """Exchange one vector after another as long as that saves cost."""
+        """Exchange the vectors of a plan for others of the pool, one at a time, as long as that saves cost."""
         while True:
             used = np.unique(plan)
             subsets = np.tile(used, (len(used), len(self.vectors), 1))
@@ -280,7 +283,7 @@ class MergedSlotModel:
 
 
 def fold_slots(model: SlotModel, group: Counts) -> MergedSlotModel:
-    """Fold a model: intervals of one group have the same counts.
+    """Merge the columns of intervals of the same group, which are to have the same GPUs with each layout.
 
     Columns that must be equal become one, with the sum of their costs and the closest of their limits: GPUs in the
     intervals of a group, and changes between intervals of the same two groups. Of rows with the same left-hand side,
@@ -309,7 +312,7 @@ def fold_slots(model: SlotModel, group: Counts) -> MergedSlotModel:
 
 
 def _fold_rows(source_model: LinearModel, folded_model: LinearModel, folded_column: list[int]) -> None:
-    """Add the rows of a model to its folded one, each left-hand side once."""
+    """Add the rows of a model to its folded one; of rows with equal left-hand sides only the strictest."""
     row_of_key: dict[tuple[object, ...], int] = {}
     for row in source_model.rows:
         terms: dict[int, float] = {}

@@ -71,7 +71,7 @@ class DrainGroup:
 
     @property
     def gpus_in_use(self) -> int:
-        """GPUs in use that are out of service meanwhile."""
+        """Number of GPUs in use that are out of service while the group changes."""
         return sum(move.in_use for move in self.moves)
 
     @property
@@ -91,7 +91,7 @@ class DrainGroup:
 
 
 class InstanceSupply:
-    """Instances in service, compared with those needed on both sides of a boundary.
+    """Instances in service during the changes at an interval boundary, and those needed before and after it.
 
     - ``gpu_model``: GPU model of all GPUs.
     - ``moves``: All GPUs, also those that do not change.
@@ -122,7 +122,7 @@ class InstanceSupply:
         )
 
     def count_unserved(self, requested: Counts, available: Counts) -> int:
-        """Count the requests without an instance, of their own profile or a larger one.
+        """Count the requests that get no instance of their profile or a larger one; both arrays are by profile.
 
         Serving one profile after another is exact: the vectors that can be served together form a polymatroid.
         """
@@ -153,7 +153,7 @@ def order_drain_steps(
     Parameters
     ----------
     groups : sequence of DrainGroup
-        Units to order.
+        All GPUs that change, in groups that change together.
     supply : InstanceSupply
         Instances in service and needed.
     at_once : int
@@ -189,7 +189,7 @@ def _choose_next_step(
     Parameters
     ----------
     groups_by_effect : sequence of list of DrainGroup
-        Units of equal effect; changed.
+        Remaining groups, in lists of those that cost and add the same instances; changed.
     available : ndarray of int, shape (n_profiles,)
         Instances in service.
     supply : InstanceSupply
@@ -367,7 +367,10 @@ def _build_gpu_layout_change(cost: ChangeCost, before: str, after: str) -> GpuLa
 
 
 def _group_moves_that_drain_together(moves: Sequence[GpuMove], at_once: int) -> list[DrainGroup]:
-    """Group the GPUs that change together, in the order of nodes and GPUs; GPUs without a change are left out."""
+    """Group the GPUs that change together, in the order of nodes and GPUs; GPUs without a change are left out.
+
+    Raises a ScenarioError if a node has to reboot with more than `at_once` GPUs in use.
+    """
     rebooting = {move.node for move in moves if move.change is not None and move.change.reboot}
     groups = []
     for node in dict.fromkeys(move.node for move in moves):
@@ -389,7 +392,7 @@ def _group_moves_that_drain_together(moves: Sequence[GpuMove], at_once: int) -> 
 
 
 def _drain_step_row(group: DrainGroup, move: GpuMove) -> dict[str, Any]:
-    """Return a row of the table of :func:`transition`."""
+    """Return the columns of one GPU in the table of :func:`transition`, without step, start and duration."""
     change = move.change
     placements = ((), (), ()) if change is None else (change.kept, change.destroyed, change.created)
     kept, destroyed, created = (" ".join(map(str, placements)) for placements in placements)

@@ -234,7 +234,7 @@ def solve_dynamic_program(
     arrays : PlanArrays
         The problem.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     max_states : int
         Most states.
 
@@ -488,18 +488,20 @@ class _LatticeGrowth:
         return StateLattice(np.concatenate(self.states), levels, below, slot_states, costs)
 
     def _price_states(self, slot: int, states: Counts, rows_below: Counts, before: Floats) -> Floats:
-        """Return f_t of states whose lower states all remain; infinite where a rule or a limit excludes them.
+        """Return the cost of an interval in each fleet state [GPU h]; infinite where it is excluded as dominated.
+
+        All states with one GPU less of some layout must be in the lattice. States beyond a limit are excluded too.
 
         Parameters
         ----------
         slot : int
-            Interval.
+            Position of the interval.
         states : ndarray of int, shape (n, n_columns)
-            States.
+            Fleet states: GPUs with each layout.
         rows_below : ndarray of int, shape (n_columns, n)
-            Row of each lower state on the level before, or -1.
+            Row, on the level before, of the state with one GPU less in each column; -1: none.
         before : ndarray of float
-            f_t of the states of the level before. [GPU h]
+            Costs of the interval in the states of the level before, with one GPU less. [GPU h]
         """
         costs = np.full(len(states), np.inf)
         is_allowed = np.ones(len(states), dtype=bool)
@@ -516,9 +518,10 @@ class _LatticeGrowth:
         return costs
 
     def _lower_restart_cost(self) -> None:
-        """Add to the cheap state of each interval the GPU that saves most; lower the largest cost of a needed state.
+        """Lower the cost from which a restart in a smaller, cheap fleet state is cheaper than a state, by interval.
 
-        The cheap state has fewer GPUs than the states of the next level.
+        One GPU, the one that saves most, is added to the cheap state of each interval, which has fewer GPUs than the
+        states of the next level.
         """
         for slot in list(self.descending):
             state = self.cheap[slot]

@@ -285,9 +285,9 @@ def compare_plans(
     methods : sequence of str
         Methods, see :data:`gpuplanner.planner.plan_search.PLAN_METHODS`.
     calendars : sequence of int
-        Numbers of different rows of counts for the method ``"calendar"``.
+        Most different rows of counts (GPUs with each layout) for the method ``"calendar"``, one plan for each number.
     reused_plans : mapping of str to Plan, optional
-        Plans that were made before, by row name.
+        Plans that were made before, by their name in the column ``method``; they are not searched again.
     **how
         Arguments of :func:`~gpuplanner.planner.plan_search.plan`.
 
@@ -407,7 +407,7 @@ def price_of_limits(
 
 
 def _list_method_choices(methods: Sequence[str], calendars: Sequence[int]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name of the row and the arguments of :func:`plan` for each method; calendars once for each size."""
+    """Yield row name and arguments of :func:`plan` for each method, ``calendar`` once for each of `calendars`."""
     for method in methods:
         if method == "calendar":
             yield from ((f"calendar ({n})", {"method": method, "calendars": n}) for n in calendars)

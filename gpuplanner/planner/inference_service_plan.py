@@ -80,7 +80,7 @@ class ServicePlan:
     gpus, bound : int
         GPUs, and the lower bound on the GPUs of any plan.
     slices, slices_bound : int
-        Compute slices of all instances, and the number that no plan with at most as many GPUs undercuts.
+        Compute slices of all instances, and the lower bound on those of any plan with at most as many GPUs.
     segments : tuple of ServiceInstances
         Groups of instances with the same setting, by service, smallest instance first.
     layouts : tuple of str
@@ -269,9 +269,8 @@ def plan_services(
     gpu_model : GpuModel or str
         GPU model of every GPU, on which the profiles were measured.
     latency_share : float
-        Fraction of the limit that a batch may take, above 0 and at most 1; see :data:`BATCH_LATENCY_FRACTION`. At 1
-        the measured
-        latency of a batch is compared with the limit, as if no request ever waited.
+        Fraction of the limit that a batch may take, above 0 and at most 1; see :data:`BATCH_LATENCY_FRACTION`. At 1 the
+        measured latency of a batch is compared with the limit, as if no request ever waited.
     method : {"joint", "alone"}
         See :data:`SERVICE_SEARCH_METHODS`.
     time_limit_s : float, optional
@@ -397,7 +396,7 @@ def verify_services(
 
 
 def _find_rate_faults(plan: ServicePlan, rates: Mapping[str, float]) -> Iterator[str]:
-    """Yield faults of rates: each must be served, and no other service may have instances."""
+    """Yield faults of request rates [1/s]: each must be served, and no service without a rate may have instances."""
     served: defaultdict[str, float] = defaultdict(float)
     for segment in plan.segments:
         served[segment.service] += len(segment.gpus) * segment.throughput_per_s

@@ -42,7 +42,7 @@ from gpuplanner.planner.plan_problem import Counts, Floats
 class WindowBound:
     """Lower bound of consecutive intervals in any plan, with the transitions between them.
 
-    - ``slots``: Intervals of the window.
+    - ``slots``: Positions of the intervals of the window.
     - ``cost``: Optimum of the window by itself. [GPU h]
     """
 
@@ -97,7 +97,7 @@ def build_slot_model(
     before, after : ndarray of int, shape (n_columns,), optional
         Fixed counts before and after the range; None: entering or leaving it is free.
     window_bounds : sequence of WindowBound
-        Valid inequalities; those outside the range are left out.
+        Lower bounds of windows of intervals, added as valid inequalities; those outside the range are left out.
     constant : bool
         Use the same counts in all intervals.
     """
@@ -134,7 +134,7 @@ def add_on_columns(model: SlotModel, *, constant: bool = False) -> None:
 
 
 def add_shortage_columns(model: SlotModel) -> None:
-    """Add columns for missing instances, by interval and cost step."""
+    """Add columns for missing instances, by interval and step of their piecewise linear cost."""
     for slot in model.slots:
         steps = model.arrays.shortage_steps[slot]
         names = [f"short_{slot}_{step}" for step in range(len(steps.cost))]
@@ -312,9 +312,10 @@ class Relaxation:
 
 
 def bound_without_solver(arrays: PlanArrays) -> float:
-    """Compute a lower bound without a solver: in each interval, the set of requests that costs most by itself [GPU h].
+    """Compute a lower bound on the cost of all plans without a solver [GPU h].
 
-    An instance of a set is missing at its price, or takes at least its fraction of the GPU that holds most of them.
+    It sums over intervals what the most expensive set of requests costs by itself: each of its instances is missing, at
+    the price of unmet demand, or takes at least its fraction of the GPU that holds most of them.
     """
     total = arrays.idle_cost * arrays.problem.n_slots
     max_instances = arrays.coverage.max(axis=1, initial=0)
@@ -340,9 +341,9 @@ def solve_relaxation(
     arrays : PlanArrays
         The problem.
     window_bounds : sequence of WindowBound
-        Valid inequalities.
+        Lower bounds of windows of intervals, added as valid inequalities.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     parts : int
         Linear programs that a week is divided into if idle GPUs keep layouts, which doubles the columns.
     """
@@ -369,7 +370,7 @@ _MAX_WINDOW_BRANCH_NODES = 300
 
 @dataclass(frozen=True)
 class WindowBounds:
-    """Result of :func:`solve_window_bounds`.
+    """Lower bounds of all windows of one width, with the counts that reach them: from :func:`solve_window_bounds`.
 
     - ``bounds``: One for each window, as far as the effort sufficed.
     - ``states``, shape (n_bounds * width, n_columns): Counts in each interval of each window that reach its bound, or
@@ -394,9 +395,9 @@ def solve_window_bounds(
     width : int
         Length of a window. [intervals]
     known_bounds : sequence of WindowBound
-        Bounds of narrower windows, as valid inequalities.
+        Lower bounds of narrower windows, added as valid inequalities.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     """
     solved: dict[tuple[bytes, ...], tuple[float, Counts]] = {}
     bounds: list[WindowBound] = []
@@ -421,7 +422,7 @@ def solve_window_bounds(
 
 
 def solve_window(model: SlotModel, effort: SearchEffort, *, gap: float, nodes: int) -> tuple[Floats, float] | None:
-    """Solve the model of a few intervals; return column values and lower bound, or None without an answer in time.
+    """Solve the model of a few intervals; return column values and lower bound [GPU h], or None if limits end it first.
 
     HiGHS: own branch and bound on its linear programs; if that finds no answer, and with CBC, the solver's.
 
@@ -430,7 +431,7 @@ def solve_window(model: SlotModel, effort: SearchEffort, *, gap: float, nodes: i
     model : SlotModel
         Model of a few intervals.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     gap : float
         Relative gap at which to stop. [0-1]
     nodes : int

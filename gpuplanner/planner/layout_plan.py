@@ -303,7 +303,7 @@ def node_states_of_table(layouts: pl.DataFrame | None) -> dict[str, NodeState]:
 def _shortest_limit(
     times: Iterable[datetime], nodes: Iterable[str], times_by_node: Mapping[str, list[datetime]], limit_s: float | None
 ) -> float | None:
-    """Return the limit, or the shortest time until one of the nodes changes again [s].
+    """Return how long a change may wait for its nodes to drain [s]: `limit_s`, or less if a node changes again before.
 
     Parameters
     ----------
@@ -314,7 +314,7 @@ def _shortest_limit(
     times_by_node : mapping of str to list of datetime
         Times of all changes by node, ascending.
     limit_s : float, optional
-        Longest wait. [s]
+        Longest wait for the nodes to drain; None: no limit. [s]
     """
     seconds_to_next = [
         (node_times[position] - time).total_seconds()

@@ -142,7 +142,7 @@ def pack_for_cost(
 
 
 def measure_cost(problem: AnyPackingProblem, bin_of: Integers, terms: CostTerms) -> tuple[float, int, int]:
-    """Return cost, fire-ups and time on of a packing.
+    """Return the cost of a packing, its fire-ups (bins that go from empty to used) and the total time bins are in use.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def measure_cost(problem: AnyPackingProblem, bin_of: Integers, terms: CostTerms)
     bin_of : ndarray of int, shape (n_items,)
         Bin of each item.
     terms : CostTerms
-        Costs.
+        Costs of a used bin, of a fire-up and of time in use.
     """
     order = np.lexsort((problem.starts, bin_of))
     until: dict[int, int] = {}
@@ -171,16 +171,19 @@ def measure_cost(problem: AnyPackingProblem, bin_of: Integers, terms: CostTerms)
 
 
 def _cost_lower_bound(problem: AnyPackingProblem, grid: PackingGrid, terms: CostTerms, fewest: int) -> float:
-    """Return a lower bound on the cost: fewest bins, time on that the moments need, a fire-up after idle time.
+    """Return a lower bound on the cost of any packing, from lower bounds on bins, on time in use and on fire-ups.
+
+    Bins are in use for at least the time that the loads at all moments need; after a moment without items as many bins
+    fire up as the next full moments need.
 
     Parameters
     ----------
     problem : PackingProblem or MigPackingProblem
         The problem.
     grid : PackingGrid
-        Items over moments.
+        Items by moment (numbered instant).
     terms : CostTerms
-        Costs.
+        Costs of a used bin, of a fire-up and of time in use.
     fewest : int
         Proven lower bound on the number of bins.
     """
@@ -193,7 +196,7 @@ def _cost_lower_bound(problem: AnyPackingProblem, grid: PackingGrid, terms: Cost
 
 
 def _placements_of_packing(grid: PackingGrid, packing: Packing) -> Integers:
-    """Return the placement of each item, from its start slice."""
+    """Return the number of each item's placement in the grid, from its start slice, shape (n_items,)."""
     placements = grid.first[:-1].copy()
     if packing.places is None:
         return placements
@@ -220,7 +223,7 @@ class CostTerms(NamedTuple):
     lengths: Any
     """Shape (n_moments,), float64: time from each moment to the next."""
     empty: int
-    """Word of an empty bin."""
+    """Load word of an empty bin; see :class:`gpuplanner.planner.packing_problem.PackingGrid`."""
 
 
 class RuinAndRecreate:
@@ -260,7 +263,7 @@ class RuinAndRecreate:
         self.saved = 0.0
 
     def run_search(self, work: int) -> int:
-        """Search until about `work` moments have been tested; return how many were."""
+        """Search until a bin was tested for room at a moment about `work` times; return how often."""
         saved, spent = _ruin_and_recreate(self._items, self.bins, self._terms, self._removed, self._random, work)
         self.saved += saved
         return int(spent)
@@ -284,11 +287,11 @@ def _ruin_and_recreate(
     bins : Bins
         Bins with their loads and items.
     terms : CostTerms
-        Costs.
+        Costs of a used bin, of a fire-up and of time in use.
     removed : ndarray of int, shape (3, n)
         Removed items with bin and placement; changed.
     random : ndarray of uint64, shape (1,)
-        State of the random numbers; changed.
+        State of the random number generator; changed.
     limit : int
         Most room tests of a bin at one instant, over the whole search.
     """
@@ -347,7 +350,7 @@ def _choose_removed_items(items: ItemArrays, bins: Bins, removed: Integers, rand
     removed : ndarray of int, shape (3, n)
         Removed items with bin and placement; changed.
     random : ndarray of uint64, shape (1,)
-        State of the random numbers; changed.
+        State of the random number generator; changed.
     """
     centre = draw_integer(random, len(items.low))
     wanted, count = 2 + draw_integer(random, _MAX_REMOVED_ITEMS - 1), 0
@@ -372,7 +375,7 @@ def _choose_removed_items(items: ItemArrays, bins: Bins, removed: Integers, rand
 
 @compile_helper
 def _added_cost(items: ItemArrays, bins: Bins, terms: CostTerms, chosen: int, item: int) -> float:
-    """Return by how much an item that is not in a bin yet would raise the bin's cost.
+    """Return by how much an item would raise the cost of a bin that it fits into: of the bin, fire-ups and time in use.
 
     Parameters
     ----------
@@ -381,11 +384,11 @@ def _added_cost(items: ItemArrays, bins: Bins, terms: CostTerms, chosen: int, it
     bins : Bins
         Bins with their loads and items.
     terms : CostTerms
-        Costs.
+        Costs of a used bin, of a fire-up and of time in use.
     chosen : int
-        Number of the bin.
+        Index of the bin.
     item : int
-        Number of the item.
+        Index of the item.
     """
     low, high, empty = items.low[item], items.high[item], terms.empty
     was_on = low > 0 and bins.load[chosen, low - 1] != empty

@@ -18,7 +18,7 @@ from gpuplanner.planner.plan_problem import SERVICE_TIERS, Floats, PlanProblem
 
 
 def demand_within_quotas(problem: PlanProblem) -> Floats:
-    """Return the demand that quotas admit, computed tenant by tenant and interval by interval."""
+    """Return the demand that quotas admit [instances], shape (n_tenants, n_profiles, n_slots)."""
     demand = np.array(problem.demand)
     quotas = problem.limits.quotas
     shares = [problem.gpu_model.gpu_fraction(name) for name in problem.profiles]
@@ -52,7 +52,7 @@ def demand_within_quotas(problem: PlanProblem) -> Floats:
 
 
 def does_pinned_fleet_fit(problem: PlanProblem) -> bool:
-    """Whether pinned GPUs alone, all others powered down, meet every limit."""
+    """Whether the GPUs with pinned layouts alone, all others powered down, meet every limit of the problem."""
     limits = problem.limits
     n_kept_full = max(problem.whole_gpus_kept, limits.whole_nodes_kept * problem.gpus_per_node)
     pinned = sum(limits.pinned.values())
@@ -82,7 +82,7 @@ def count_powered_gpus(problem: PlanProblem, *, partitioned: bool = False) -> in
 
 
 def find_count_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
-    """Yield faults of limits that counts alone show."""
+    """Yield a message for each limit that the counts of GPUs by layout break, whichever GPUs they are assigned to."""
     limits = problem.limits
     column_of_layout = {text: index for index, text in enumerate(plan.layouts)}
     for slot in range(1, problem.n_slots):
@@ -108,7 +108,7 @@ def find_count_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
 
 
 def find_gpu_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
-    """Yield faults of limits that only numbered GPUs show, from the rows of a layout plan without other faults."""
+    """Yield a message for each limit that a plan's numbered GPUs break; its rows must be free of other faults."""
     limits = problem.limits
     node_number = {node: number for number, node in enumerate(problem.node_names)}
     full_nodes = [node for node, number in node_number.items() if number < limits.whole_nodes_kept]
@@ -144,7 +144,7 @@ def find_gpu_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
 
 
 def _find_node_change_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
-    """Yield faults of nodes that are repartitioned too often, in a day or in all."""
+    """Yield a message for each limit that node repartitionings break: of a node in a day, and of all in the plan."""
     limits, begin = problem.limits, problem.slot_times[0]
     if limits.node_changes_per_day is None and limits.most_changes is None:
         return

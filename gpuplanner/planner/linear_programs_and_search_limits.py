@@ -168,7 +168,7 @@ class LinearProgram:
             self._highs.changeRowBounds(row, float(amount), math.inf)
 
     def set_item_values(self, values: Floats) -> None:
-        """Set the value of each item of a packing program."""
+        """Set the value of each item in the objective of a packing program."""
         self._highs.changeColsCost(len(values), np.arange(len(values), dtype=np.int32), values)
 
     def solve(self) -> LinearAnswer:
@@ -199,7 +199,7 @@ def cover_with_fewest_patterns(
     Returns
     -------
     tuple of (ndarray of int or None, bool)
-        Positions of the chosen patterns, None if there are none; and whether that is decided.
+        Positions of the chosen patterns, None without a cover; and whether it is proven that there is or is not one.
 
     Examples
     --------
@@ -355,7 +355,7 @@ class SearchEffort:
         return min((remaining / total for remaining, total in remaining_and_total if total < math.inf), default=1.0)
 
     def with_fraction(self, fraction: float) -> SearchEffort:
-        """Limit a part of the search to a fraction of the remaining time and work [0-1]."""
+        """Return limits for a part of the search: a fraction [0-1] of the remaining time and work."""
         deadline = self.deadline
         if deadline < math.inf:
             deadline = time.monotonic() + fraction * self.remaining_s()
@@ -472,5 +472,5 @@ class LinearModel:
         return low, high
 
     def value(self, values: NDArray[np.float64]) -> float:
-        """Return the cost of column values."""
+        """Return the objective of the model at the given column values."""
         return float(np.dot(self.cost, values))

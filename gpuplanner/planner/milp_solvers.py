@@ -171,7 +171,7 @@ def _solve_with_cbc(model: LinearModel, effort: SearchEffort, *, gap: float, rel
     model : LinearModel
         The model.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     gap : float
         Relative gap at which to stop. [0-1]
     relaxed : bool
@@ -356,7 +356,7 @@ def branch_and_bound(
     columns : ndarray of int
         Columns to branch on.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     gap : float
         Relative gap at which to stop. [0-1]
     nodes : int
@@ -445,7 +445,7 @@ class _BranchAndBoundTree:
         return highs
 
     def solve_child(self, parent: _TreeNode, position: int, side: tuple[float, float]) -> _TreeNode:
-        """Solve a node with closer limits of one sum or column."""
+        """Solve a child of a node of the search tree: `side` are closer (lower, upper) limits of one sum or column."""
         limits = {**parent.limits, position: side}
         solved = self.solve_node(limits)
         if solved is not None:
@@ -478,7 +478,7 @@ class _BranchAndBoundTree:
         self.applied = limits
 
     def find_fraction(self, point: Floats) -> tuple[int, float] | None:
-        """Return the position of a sum or column to branch on, and its value rounded down; None if all are integers."""
+        """Return the position of a fractional sum or column to branch on, and its value rounded down, or None."""
         for first, values in ((self.n, self.sums @ point), (0, point[self.columns])):
             distance = np.abs(values - np.rint(values))
             if len(distance) and distance.max() > _INTEGER_TOLERANCE:

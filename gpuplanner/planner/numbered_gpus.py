@@ -22,7 +22,7 @@ from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.plan_problem import Counts, PlanProblem
 
 RELEASED_GPU_STATE = -1
-"""State of a released GPU."""
+"""Number that stands for a released GPU in :data:`GpuStates`."""
 
 GpuStates = NDArray[np.int16]
 """State of every GPU: position of the layout that it is busy with; behind these, the layout that it is idle with; or
@@ -33,7 +33,7 @@ _UNREACHABLE_COST = np.iinfo(np.int64).max // 4
 
 
 class GpuPlacer:
-    """Assigns layouts to numbered GPUs, interval after interval. Nodes are partitioned from the last one on."""
+    """Assigns layouts to numbered GPUs, interval after interval; MIG layouts go to the last nodes first."""
 
     def __init__(self, problem: PlanProblem, texts: Sequence[str]) -> None:
         limits = problem.limits
@@ -53,7 +53,7 @@ class GpuPlacer:
         self.changes_today[:] = 0
 
     def place_next(self, before: GpuStates, target_counts: Counts, *, is_free_change: bool = False) -> GpuStates:
-        """Return the layout of every GPU, as close to the one before as the target counts allow.
+        """Return the layout of every GPU in the next interval, as close to the one before as the target counts allow.
 
         Parameters
         ----------
@@ -79,7 +79,7 @@ class GpuPlacer:
         return after
 
     def _place_full_gpus(self, before: GpuStates, after: GpuStates, n_wanted: int) -> None:
-        """Assign full GPUs: on nodes kept full first, then GPUs that were full, on nodes with few partitioned GPUs."""
+        """Choose `n_wanted` full GPUs, written to `after`: nodes kept full first, then GPUs that were full before."""
         free = np.flatnonzero(after == RELEASED_GPU_STATE)
         nodes = self.node_of_gpu[free]
         had_layout = self._loses_layout(before, self.full_layout)[free]
@@ -98,7 +98,7 @@ class GpuPlacer:
         return lost
 
     def _place_new_layouts(self, before: GpuStates, after: GpuStates, target_counts: Counts) -> None:
-        """Assign missing layouts where they destroy least; among equals, next to other partitioned GPUs."""
+        """Give GPUs the MIG layouts that `after` lacks of the target counts, by the least severe changes."""
         lacking = {layout: int(target_counts[layout] - (after == layout).sum()) for layout in self.mig_layouts}
         lacking = {layout: number for layout, number in lacking.items() if number > 0}
         if not lacking:
@@ -113,7 +113,7 @@ class GpuPlacer:
             self._assign_layout(after, order, layout, lacking[layout])
 
     def _cheapest_exchanges(self, former: GpuStates, lacking: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:
-        """Yield former layout, new layout and number of GPUs of the exchange of least :func:`_change_severity`."""
+        """Yield former layout, new layout and number of GPUs, so that the sum of :func:`_change_severity` is least."""
         if not lacking:
             return
         former_ids, supply = (part.tolist() for part in np.unique(former, return_counts=True))
@@ -144,7 +144,7 @@ class GpuPlacer:
         return len(chosen)
 
     def has_rack_power(self, gpu_order: NDArray[np.intp], is_powered: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Mark the GPUs of an order that have power in their racks, besides those that have it already."""
+        """Mark the GPUs that their racks have power for, in order of preference, besides those of `is_powered`."""
         if self.max_on_per_rack is None:
             return np.ones(len(gpu_order), dtype=bool)
         n_racks = self.rack_of_gpu[-1] + 1
@@ -161,7 +161,7 @@ class GpuPlacer:
         return self.changes_today[gpus] >= max_changes
 
     def _rank_unassigned_gpus(self, after: GpuStates) -> NDArray[np.intp]:
-        """Rank GPUs without a layout yet that may be partitioned: fewest changes today, then near partitioned."""
+        """Rank unassigned GPUs that may be partitioned: by fewest changes today, then fewest full GPUs on the node."""
         free = np.flatnonzero((after == RELEASED_GPU_STATE) & ~self.is_kept_full)
         nodes = self.node_of_gpu[free]
         is_full = after == (RELEASED_GPU_STATE - 1 if self.full_layout is None else self.full_layout)
@@ -178,7 +178,7 @@ class GpuPlacer:
 
 @functools.lru_cache(maxsize=4096)
 def _change_severity(gpu_model: GpuModel, texts: tuple[str, ...], before: int, after: int) -> int:
-    """Severity of a change of layout: a reboot counts most, then destroyed instances, then created ones.
+    """Weight of a change of layout, for comparison: reboots count 10 000, destroyed instances 100, created ones 1.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class IdleGpuPlacer(GpuPlacer):
     """
 
     def place_next(self, before: GpuStates, target_counts: Counts, *, is_free_change: bool = False) -> GpuStates:
-        """Return the state of every GPU, as close to the one before as the target counts allow.
+        """Return the state of every GPU in the next interval, as close to the one before as the target counts allow.
 
         Idle GPUs lose their layouts first; new layouts go where they destroy least. Busy GPUs stay busy, idle ones with
         the layout come next, then those that have just taken it.
@@ -251,7 +251,7 @@ class IdleGpuPlacer(GpuPlacer):
         was_on : ndarray of bool, shape (n_gpus,)
             Whether each GPU was busy.
         target : ndarray of int, shape (n_layouts,)
-            GPUs to have each layout.
+            GPUs to have each layout, busy or idle.
         n_full_on : int
             Full GPUs that are to be powered on.
         """
@@ -266,7 +266,7 @@ class IdleGpuPlacer(GpuPlacer):
         return layouts
 
     def _rank_spare_gpus(
-        self, before: GpuStates, was_on: NDArray[np.bool_], layout: int, n_wanted: int, n_full_on: int
+        self, before: GpuStates, was_on: NDArray[np.bool_], layout: int, n_surplus: int, n_full_on: int
     ) -> NDArray[np.intp]:
         """Return the GPUs that lose a layout: idle ones first, then those changed least, on little used nodes.
 
@@ -278,8 +278,8 @@ class IdleGpuPlacer(GpuPlacer):
             Whether each GPU was busy.
         layout : int
             Position of the layout.
-        n_wanted : int
-            Number of GPUs.
+        n_surplus : int
+            GPUs that have the layout beyond the target, and lose it; none below 0.
         n_full_on : int
             Full GPUs that are to be powered on.
         """
@@ -294,10 +294,10 @@ class IdleGpuPlacer(GpuPlacer):
             is_powered = before != layout
             is_powered[staying] = True
             layout_gpus = self._powered_first(layout_gpus[~np.isin(layout_gpus, staying)], is_powered)
-        return layout_gpus[: max(0, n_wanted)]
+        return layout_gpus[: max(0, n_surplus)]
 
     def _powered_first(self, gpu_order: NDArray[np.intp], is_powered: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """Reorder GPUs: first those with power in their racks, besides those that have it already."""
+        """Reorder GPUs: first those that their racks have power for, besides those of `is_powered`."""
         return gpu_order[np.argsort(~self.has_rack_power(gpu_order, is_powered), kind="stable")]
 
 
@@ -520,7 +520,7 @@ def layout_changes(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
 def count_numbered_changes(
     problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts | None = None
 ) -> tuple[int, NDArray[np.bool_]]:
-    """Return the most layout changes of a GPU in a day, and the nodes repartitioned, shape (n_slots, n_nodes).
+    """Return the most layout changes of any GPU in a day, and a mask of repartitioned nodes, shape (n_slots, n_nodes).
 
     Parameters
     ----------
@@ -561,7 +561,13 @@ def count_node_reboots(problem: PlanProblem, layouts: Sequence[str], counts: Cou
 
 @dataclass(frozen=True, eq=False)
 class _NumberedGpus:
-    """State of every GPU in every interval, and before the first one if it is known."""
+    """State of every numbered GPU in every interval, and before the first one if it is known.
+
+    - ``texts``: Layouts, by the positions that the states name.
+    - ``states``, shape (n_slots, n_gpus), ``initial``, shape (n_gpus,): See :data:`GpuStates`.
+    - ``max_changes_per_day``: Most layout changes that any GPU has within one day.
+    - ``parks``: Whether GPUs that are not needed stay powered on and idle (else they are released).
+    """
 
     texts: list[str]
     states: GpuStates
@@ -570,7 +576,7 @@ class _NumberedGpus:
     parks: bool
 
     def layouts_of(self, states: GpuStates) -> GpuStates:
-        """Return the layouts of GPUs, busy or idle."""
+        """Return the positions of the layouts that busy and idle GPUs have, from their states."""
         return np.where(states >= len(self.texts), states - len(self.texts), states)
 
     @property
@@ -593,13 +599,13 @@ class _NumberedGpus:
 
 
 def _mark_nodes(problem: PlanProblem, gpus: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mark the nodes with a marked GPU, shape (n_slots, n_nodes)."""
+    """Mark the nodes that have a marked GPU, shape (n_slots, n_nodes); `gpus` is the mask, shape (n_slots, n_gpus)."""
     starts = np.arange(0, problem.gpus, problem.gpus_per_node)
     return np.logical_or.reduceat(gpus, starts, axis=1)
 
 
 def _number_gpus(problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts | None) -> _NumberedGpus:
-    """Assign counts to numbered GPUs, interval after interval.
+    """Assign the counts of a plan to numbered GPUs, interval after interval.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ from gpuplanner.planner.packing_problem import (
 from gpuplanner.planner.temporal_knapsack import MAX_ITEMS_ACTIVE_AT_ONCE, Knapsack, assign_label_bits, price_patterns
 
 Weighing: TypeAlias = tuple[Integers, int]
-"""Whole weights of the items, and the most weight that one bin can hold."""
+"""Whole-number weights of the items, shape (n_items,), and the most weight that one bin can hold at a moment."""
 
 _MAX_THRESHOLDS = 1000
 """Most thresholds K of :func:`martello_toth_weighings`."""
@@ -75,7 +75,7 @@ def moment_bound(problem: AnyPackingProblem, grid: PackingGrid) -> int:
     problem : PackingProblem or MigPackingProblem
         The problem.
     grid : PackingGrid
-        Its moments.
+        Its items by moment (numbered instant).
 
     References
     ----------
@@ -103,17 +103,17 @@ def list_weighings(problem: AnyPackingProblem) -> Iterator[Weighing]:
 
 
 def strongest_bound(grid: PackingGrid, weighings: Iterable[Weighing]) -> int:
-    """Return the most bins that any weighing needs at any moment."""
+    """Return the best lower bound on the number of bins: the most that any weighing needs at any moment."""
     return max(int(bins_needed(grid, weights, limit).max()) for weights, limit in weighings)
 
 
 def bins_needed(grid: PackingGrid, weights: Integers, limit: int) -> Integers:
-    """Return the bins that one weighing needs, shape (n_moments,): ceil(active weight / limit)."""
+    """Return a lower bound on the bins at each moment: ceil(active weight / `limit`, the most weight of a bin)."""
     return -(-active_weight(grid, weights) // limit)
 
 
 def active_weight(grid: PackingGrid, weights: Integers) -> Integers:
-    """Return the weight of the active items, shape (n_moments,).
+    """Return the total weight of the items that are active at each moment, shape (n_moments,).
 
     Examples
     --------
@@ -167,7 +167,10 @@ def martello_toth_weighings(problem: PackingProblem) -> Iterator[Weighing]:
 
 
 def _fekete_schepers_weighings(problem: PackingProblem) -> Iterator[Weighing]:
-    """Yield u(k) times k C: with x = size / C it is x if (k + 1) x is whole, else floor((k + 1) x) / k."""
+    """Yield weighings by the step functions u(k) of Fekete and Schepers, times k C so that weights are whole.
+
+    With x = size / C, C being the capacity, u(k) is x if (k + 1) x is whole, else floor((k + 1) x) / k.
+    """
     sizes, capacity = problem.sizes, problem.capacity
     for k in range(1, min(capacity, _MAX_STEP_FUNCTIONS) + 1):
         below, remainder = np.divmod((k + 1) * sizes, capacity)
@@ -175,7 +178,7 @@ def _fekete_schepers_weighings(problem: PackingProblem) -> Iterator[Weighing]:
 
 
 def resource_weighings(problem: MigPackingProblem) -> Iterator[Weighing]:
-    """Yield the memory slices, and every engine of which the GPU model has a known number, with their totals.
+    """Yield weighings by resource: memory slices, and every engine of which the GPU model has a known number.
 
     Examples
     --------
@@ -194,7 +197,7 @@ def resource_weighings(problem: MigPackingProblem) -> Iterator[Weighing]:
 
 
 def layout_weighings(problem: MigPackingProblem) -> Iterator[Weighing]:
-    """Yield dual prices of the profiles in the fewest GPUs, fractions allowed, that could hold the fullest moments.
+    """Yield weighings by dual prices of the profiles, from covering the fullest moments with fractions of GPUs.
 
     The prices come from a solver and are rounded; what one layout can hold of them is then computed exactly over all
     layouts of the GPU model, so that rounding can only weaken the bound.
@@ -209,7 +212,10 @@ def layout_weighings(problem: MigPackingProblem) -> Iterator[Weighing]:
 
 
 def _profile_prices(problem: MigPackingProblem, holds: Integers, columns: list[str]) -> Iterator[Integers]:
-    """Yield different whole-number dual prices of the profiles, one for each of the fullest moments."""
+    """Yield whole-number dual prices of the profiles in `columns`, one array for each of the fullest moments.
+
+    `holds`, shape (n_layouts, n_columns), are the instances of each profile on a GPU with each layout.
+    """
     demands = _fullest_moment_counts(problem, columns)
     program = LinearProgram.start_covering(len(columns))
     for layout in holds:
@@ -224,7 +230,7 @@ def _profile_prices(problem: MigPackingProblem, holds: Integers, columns: list[s
 
 
 def _fullest_moment_counts(problem: MigPackingProblem, columns: list[str]) -> Integers:
-    """Return the instances of each profile at the moments with most memory slices, shape (at most 20, n_columns)."""
+    """Return the active instances of the profiles in `columns`, at up to 20 moments with most memory slices in use."""
     grid = build_packing_grid(problem)
     kinds = np.array([columns.index(name) for name in problem.profiles])
     counts = np.stack([active_weight(grid, (kinds == kind).astype(np.int64)) for kind in range(len(columns))], axis=1)
@@ -404,7 +410,7 @@ class PatternBound:
 
 
 def raise_bound(pattern_bound: PatternBound, bounds: BinBounds) -> Iterator[int]:
-    """Generate columns until the lower bound meets the upper one or cannot rise; yield the work of each step."""
+    """Generate columns until the lower bound meets the upper one or cannot rise; yield work [elementary steps]."""
     while not bounds.is_closed and not pattern_bound.has_converged:
         yield pattern_bound.step()
         bounds.lower = max(bounds.lower, pattern_bound.whole_bound)
@@ -413,7 +419,7 @@ def raise_bound(pattern_bound: PatternBound, bounds: BinBounds) -> Iterator[int]
 
 
 def peak_windows(active_load: Integers) -> Iterator[tuple[int, int]]:
-    """Yield first moment and end of each window: the three fullest of 8 moments, of 16, and so on, at last all.
+    """Yield windows (first moment, end): the three fullest of 8 moments, then of 16, and so on, at last all.
 
     Examples
     --------
@@ -438,14 +444,14 @@ def peak_windows(active_load: Integers) -> Iterator[tuple[int, int]]:
 def raise_bound_by_windows(
     problem: PackingProblem, grid: PackingGrid, bounds: BinBounds, current_bins: Callable[[], Integers]
 ) -> Iterator[int]:
-    """Raise the lower bound by the pattern bounds of windows; yield the work of each step.
+    """Raise the lower bound by the pattern bounds of windows; yield the work of each step [elementary steps].
 
     Parameters
     ----------
     problem : PackingProblem
         The problem.
     grid : PackingGrid
-        Its moments.
+        Its items by moment (numbered instant).
     bounds : BinBounds
         Bounds; the lower one is raised.
     current_bins : callable
@@ -469,7 +475,7 @@ def build_window_bound(
     problem : PackingProblem
         The problem.
     grid : PackingGrid
-        Its moments.
+        Its items by moment (numbered instant).
     window : tuple of (int, int)
         First moment, and the first one after the window.
     bin_of_item : ndarray of int, shape (n_items,)

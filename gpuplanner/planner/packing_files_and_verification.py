@@ -311,7 +311,7 @@ def _find_packed_gpu_faults(packing: Packing, problem: MigPackingProblem, number
 
 
 def _find_packing_claim_faults(packing: Packing, problem: AnyPackingProblem) -> list[str]:
-    """List contradictions between bins, lower bound, gap and peak load."""
+    """List contradictions between a packing's stated number of bins, lower bound and gap, and the peak load."""
     faults = []
     if not 1 <= packing.lower_bound <= packing.bins:
         faults.append(f"lower bound {packing.lower_bound} is not from 1 to {packing.bins}, the bins in use")
@@ -329,7 +329,7 @@ def _find_packing_claim_faults(packing: Packing, problem: AnyPackingProblem) -> 
 
 
 def _peak_load(problem: PackingProblem) -> int:
-    """Return the largest total size of active items."""
+    """Return the largest total size of the items that are active at one moment."""
     events = [(int(t), int(size)) for t, size in zip(problem.starts, problem.sizes, strict=True)]
     events += [(int(t), -int(size)) for t, size in zip(problem.ends, problem.sizes, strict=True)]
     load = peak = 0

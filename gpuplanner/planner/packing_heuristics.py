@@ -39,15 +39,15 @@ class Bins(NamedTuple):
     """Loads and items of bins; the items of a bin are a doubly linked list."""
 
     load: Any
-    """Shape (n_bins, n_moments), int64: the words of a bin at each moment."""
+    """Shape (n_bins, n_moments), int64: load of each bin at each moment, packed into one word of bit fields."""
     head: Any
-    """Shape (n_bins,), int64: the first member of each bin, or -1."""
+    """Shape (n_bins,), int64: the first item in the list of each bin, or -1."""
     after: Any
     before: Any
-    """Shape (n_items,), int64: neighbours in the list of members, or -1."""
+    """Shape (n_items,), int64: next and previous item in the list of the same bin, or -1."""
     bin_of: Any
     placement_of: Any
-    """Shape (n_items,), int64: bin and way of each item, or -1."""
+    """Shape (n_items,), int64: bin and placement of each item, or -1."""
 
 
 def items_of_grid(grid: PackingGrid) -> ItemArrays:
@@ -64,7 +64,7 @@ def empty_bins(grid: PackingGrid, n_bins: int) -> Bins:
 
 @compile_helper
 def fits_in_bin(items: ItemArrays, bins: Bins, chosen: int, low: int, high: int, word: int) -> bool:
-    """Whether a bin can take a word at every moment from `low` to `high` - 1.
+    """Whether a bin has room for an item's load at every moment from `low` to `high` - 1.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def fits_in_bin(items: ItemArrays, bins: Bins, chosen: int, low: int, high: int,
     bins : Bins
         Bins with their loads and items.
     chosen : int
-        Number of the bin.
+        Index of the bin.
     low : int
         First moment, by its number in the packing grid.
     high : int
@@ -95,7 +95,7 @@ def fits_in_bin(items: ItemArrays, bins: Bins, chosen: int, low: int, high: int,
 
 @compile_helper
 def find_placement(items: ItemArrays, bins: Bins, chosen: int, item: int) -> int:
-    """Return the first placement in which an item fits into a bin, or -1.
+    """Return the number of the first placement in which an item fits into a bin, or -1.
 
     Parameters
     ----------
@@ -104,9 +104,9 @@ def find_placement(items: ItemArrays, bins: Bins, chosen: int, item: int) -> int
     bins : Bins
         Bins with their loads and items.
     chosen : int
-        Number of the bin.
+        Index of the bin.
     item : int
-        Number of the item.
+        Index of the item.
     """
     for placement in range(items.first[item], items.first[item + 1]):
         if fits_in_bin(items, bins, chosen, items.low[item], items.high[item], items.words[placement]):
@@ -125,9 +125,9 @@ def add_item(items: ItemArrays, bins: Bins, item: int, chosen: int, placement: i
     bins : Bins
         Bins with their loads and items.
     item : int
-        Number of the item.
+        Index of the item.
     chosen : int
-        Number of the bin.
+        Index of the bin.
     placement : int
         Placement of the item.
     """
@@ -159,7 +159,7 @@ def remove_item(items: ItemArrays, bins: Bins, item: int) -> None:
 
 @compile_helper
 def draw_integer(state: Any, below: int) -> int:  # noqa: ANN401 - an array; numba knows its type
-    """Draw a whole number from 0 to `below` - 1 by Marsaglia's xorshift; `state` is one uint64 that is not 0."""
+    """Draw a whole number from 0 to `below` - 1 by Marsaglia's xorshift; its `state` is one uint64, not 0; changed."""
     x = state[0]
     x ^= x << np.uint64(13)
     x ^= x >> np.uint64(7)
@@ -239,7 +239,7 @@ class BinElimination:
         return bool(self._memory.count[_N_UNPLACED] == 0)
 
     def run_search(self, work: int) -> int:
-        """Search until done, or until about `work` moments have been tested; return how many were."""
+        """Search until done, or until a bin was tested for room at a moment about `work` times; return how often."""
         before = int(self._memory.count[_N_MOMENTS])
         if len(self.bins.head):
             _place_unplaced_items(self._items, self.bins, self._memory, before + work)
@@ -334,7 +334,7 @@ def _place_in_any_bin(items: ItemArrays, bins: Bins, search_state: _EjectionStat
     search_state : _EjectionState
         State of the search.
     item : int
-        Number of the item.
+        Index of the item.
     """
     n_bins = len(bins.head)
     start = draw_integer(search_state.random, n_bins)
@@ -352,7 +352,7 @@ def _place_in_any_bin(items: ItemArrays, bins: Bins, search_state: _EjectionStat
 def _find_cheapest_ejection(
     items: ItemArrays, bins: Bins, search_state: _EjectionState, item: int, chosen: int, word: int, limit: float
 ) -> tuple[float, int]:
-    """Choose items of a bin to eject for another item, greedily; return their penalties and their number.
+    """Choose items of a bin to eject for another item, greedily; return the sum of their penalties, and their number.
 
     The items are written to ``ejected``, row 0 of ``search_state.out``.
 
@@ -369,9 +369,9 @@ def _find_cheapest_ejection(
     chosen : int
         Bin to place it in.
     word : int
-        Word of its placement.
+        Load of its placement, packed into one word of bit fields.
     limit : float
-        Penalty from which the ejection is not wanted.
+        Sum of penalties from which the ejection is given up.
     """
     low, high, guard = items.low[item], items.high[item], items.guard
     scratch_load, ejected, step = search_state.room, search_state.out[0], search_state.count[_N_STEPS]
@@ -424,7 +424,7 @@ def _find_cheapest_ejection(
 def _drop_needless_ejections(
     items: ItemArrays, bins: Bins, search_state: _EjectionState, low: int, high: int, size: int, cost: float
 ) -> tuple[float, int]:
-    """Remove from the ejection the items that can stay; return the penalties and the number of the others.
+    """Remove from the items to eject those that can stay; return sum of penalties and number of the others.
 
     Parameters
     ----------
@@ -500,7 +500,7 @@ def _move_or_swap(items: ItemArrays, bins: Bins, search_state: _EjectionState) -
 
 
 BIN_FIT_RULES = ("first", "best")
-"""First fit, and best fit."""
+"""Rules by which :func:`pack_in_order` chooses a bin: the first with room, or the fullest with room."""
 
 
 def list_item_orders(problem: AnyPackingProblem) -> Iterator[Integers]:

@@ -178,15 +178,15 @@ def _raise_packing_error(item_name: str, expected: str, got: str) -> NoReturn:
 
 @dataclass(frozen=True, eq=False)
 class PackingGrid:
-    """Items over numbered moments, each with one or more possible placements in a bin, for compiled code.
+    """Items over moments (numbered instants), each with one or more possible placements in a bin, for compiled code.
 
     - ``low``, ``high``, shape (n_items,): Item j is active at moments ``low[j]`` to ``high[j] - 1``.
     - ``n_moments``: Number of moments.
     - ``first``, shape (n_items + 1,): The placements of item j are ``first[j]`` to ``first[j + 1] - 1``.
     - ``words``, shape (n_placements,): Word that a placement adds to the load of its bin.
     - ``places``, shape (n_placements,): Start slice of a placement; 0 for plain sizes.
-    - ``bias``, ``guard``, ``fill``: Word of an empty bin, guard bits, and mask of the field that measures how full a
-      bin is.
+    - ``bias``, ``guard``, ``fill``: Load word of an empty bin, mask of the guard bits, and mask of the field that
+      measures how full a bin is.
     """
 
     low: Integers
@@ -320,7 +320,7 @@ def _placements_by_profile(
 
 
 PACKING_STOP_REASONS = ("proof", "time_limit", "work_limit", "user")
-"""Why a search ended: number of bins and lower bound met; time limit; work limit; Ctrl-C."""
+"""Why a packing search ended: number of bins and lower bound met; time limit; work limit; Ctrl-C."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -58,7 +58,7 @@ class BinCountDecision:
 
     - ``bin_of``, shape (n_items,): Bin of each item, if a packing was found.
     - ``impossible``: Whether it is proven that there is none.
-    - ``work``: Labels made.
+    - ``work``: Labels (partial item sets) made.
     """
 
     bin_of: Integers | None
@@ -129,11 +129,11 @@ class _Incumbent:
 
     @property
     def bins(self) -> int:
-        """Bins in use."""
+        """Number of bins in use."""
         return int(self.bin_of.max()) + 1
 
     def update(self, bin_of: Integers, placement_of: Integers, bounds: BinBounds) -> None:
-        """Replace the packing, and lower the upper bound."""
+        """Replace the packing by a better one, and lower the upper bound on the number of bins accordingly."""
         self.bin_of, self.placement_of = bin_of.copy(), placement_of.copy()
         bounds.upper = self.bins
 
@@ -200,13 +200,13 @@ def _search_both_sides(
     problem : PackingProblem or MigPackingProblem
         The problem.
     grid : PackingGrid
-        Items over moments.
+        Items by moment (numbered instant).
     bounds : BinBounds
         Bounds on the number of bins; changed.
     best : _Incumbent
         Best packing so far; changed.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     """
     for work in _try_greedy_orders(problem, grid, bounds, best):
         effort.count_steps(work)
@@ -249,7 +249,7 @@ def _try_greedy_orders(
     problem : PackingProblem or MigPackingProblem
         The problem.
     grid : PackingGrid
-        Items over moments.
+        Items by moment (numbered instant).
     bounds : BinBounds
         Bounds on the number of bins; changed.
     best : _Incumbent
@@ -272,12 +272,12 @@ def _try_greedy_orders(
 
 
 def _eliminate_bins(grid: PackingGrid, bounds: BinBounds, best: _Incumbent, seed: int) -> Iterator[int]:
-    """Eliminate one bin after another until the bounds meet; yield the work.
+    """Eliminate one bin after another until the bounds meet; yield the work of each step [elementary steps].
 
     Parameters
     ----------
     grid : PackingGrid
-        Items over moments.
+        Items by moment (numbered instant).
     bounds : BinBounds
         Bounds on the number of bins; changed.
     best : _Incumbent
@@ -295,20 +295,22 @@ def _eliminate_bins(grid: PackingGrid, bounds: BinBounds, best: _Incumbent, seed
 def _raise_lower_bound(
     problem: PackingProblem, grid: PackingGrid, bounds: BinBounds, best: _Incumbent, effort: SearchEffort
 ) -> Iterator[int]:
-    """Compute pattern bounds of windows; for a small problem, then decide one number of bins after another.
+    """Raise the lower bound by pattern bounds of windows; for a small problem, then decide numbers of bins exactly.
+
+    Yields the work of each step [elementary steps].
 
     Parameters
     ----------
     problem : PackingProblem
         The problem.
     grid : PackingGrid
-        Items over moments.
+        Items by moment (numbered instant).
     bounds : BinBounds
         Bounds on the number of bins; changed.
     best : _Incumbent
         Best packing so far; changed.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     """
     yield from raise_bound_by_windows(problem, grid, bounds, lambda: best.bin_of)
     if grid.n_items > _MAX_EXACT_ITEMS or bounds.is_closed:

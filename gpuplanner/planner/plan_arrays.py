@@ -99,7 +99,10 @@ class StateTransitions:
 
     @property
     def costs_by_column(self) -> Floats:
-        """Price of one GPU more, and of one less, by column, shape (2, n_columns), if edges have one column [GPU h]."""
+        """Price of one GPU more, and of one less, in each column, shape (2, n_columns) [GPU h].
+
+        Only for transitions in which the far side of every edge is a single column.
+        """
         return np.stack([self.cost_to_far, self.cost_to_near]) @ self.far_side
 
     def select(self, is_kept: NDArray[np.bool_]) -> Self:
@@ -110,7 +113,7 @@ class StateTransitions:
         return replace(self, names=names, **selected)
 
     def with_min_layout_cost(self, min_price: float) -> Self:
-        """Raise the price of taking a layout to at least `min_price`."""
+        """Raise the price of taking a layout to at least `min_price` [GPU h]."""
         edge_costs = np.stack([self.cost_to_far, self.cost_to_near])
         cost_to_far, cost_to_near = np.where(self.takes_layout.T, np.maximum(edge_costs, min_price), edge_costs)
         return replace(self, cost_to_far=cost_to_far, cost_to_near=cost_to_near)
@@ -391,7 +394,7 @@ class PlanArrays:
 
     @property
     def max_useful_gpus(self) -> Counts:
-        """Most GPUs of each column that can have work in an interval, shape (n_slots, n_columns)."""
+        """Most GPUs in each column that requests can use in an interval, shape (n_slots, n_columns)."""
         rows = [self.request_sets[:, steps.profile] @ steps.width for steps in self.shortage_steps]
         n_asked = np.array(rows, dtype=np.int64).reshape(len(self.shortage_steps), len(self.request_sets))
         n_needed = np.where(self.coverage > 0, -(-n_asked[:, :, None] // self.coverage.clip(1)), 0)
@@ -431,7 +434,7 @@ class PlanArrays:
         return is_allowed
 
     def with_single_instance(self, profile: int) -> PlanArrays:
-        """Append a column of counts: single instances of one profile, at no cost."""
+        """Append a column of counts for single instances of one profile (by position), which cost nothing."""
         names = self.problem.profiles
         serving = [can_serve(self.problem.gpu_model, names[profile], name) for name in names]
         column = (self.request_sets @ np.array(serving, dtype=np.int64) > 0).astype(np.int64)
@@ -454,7 +457,7 @@ class PlanArrays:
         return n_missing
 
     def slot_costs(self, slot: int, counts: Counts) -> Floats:
-        """Return f_t of several rows of counts, shape (n,): GPU-hours and unmet demand of one interval [GPU h]."""
+        """Return the cost of one interval with each row of counts, shape (n,): GPU-hours and unmet demand [GPU h]."""
         steps = self.shortage_steps[slot]
         on = counts[:, : len(self.layouts)].sum(axis=1)
         costs: Floats = self.on_cost * on + (self.idle_cost + float(steps.width @ steps.cost))
@@ -463,7 +466,7 @@ class PlanArrays:
         return costs
 
     def _serve_requests(self, slot: int, counts: Counts) -> Iterator[tuple[int, Counts, float]]:
-        """Yield profile, instances served under each row of counts, and price, step by step, highest price first."""
+        """Yield the steps of shortage cost, highest price first: profile, instances served by each row, price."""
         steps = self.shortage_steps[slot]
         n_free = self.coverage @ counts.T
         for step in np.argsort(-steps.cost, kind="stable").tolist():
@@ -545,6 +548,8 @@ def _list_candidate_layouts(problem: PlanProblem) -> list[str]:
 
 def _layout_merits(problem: PlanProblem, layouts: Sequence[str], cover: Counts) -> Floats:
     """Return what each layout serves and saves, shape (n_merits, n_layouts): more is better in every row.
+
+    `cover`, shape (n_sets, n_layouts), are the instances of each layout that can serve each set of requests.
 
     A layout that another one dominates in all rows is not needed. Replace it by the other one everywhere, busy or idle.
     The plan serves as much, at the same price of hours and within the same limits (both are partitioned, or no layout

@@ -228,7 +228,7 @@ def _shortage_cost(arrays: PlanArrays, slot: int, counts: Counts) -> float:
 
 
 def dearest_instances(plan: Plan, problem: PlanProblem, *, count: int = 10) -> pl.DataFrame:
-    """Rank the intervals and profiles in which one more instance would save most, the best first.
+    """Rank the intervals and profiles in which one more instance would save most [GPU h], the first `count` of them.
 
     Examples
     --------
@@ -309,7 +309,7 @@ def _explain_frozen_layouts(problem: PlanProblem) -> str | None:
 
 
 def explain_plan(plan: Plan, problem: PlanProblem, effort: SearchEffort) -> str:
-    """Describe a plan that was found."""
+    """Describe a plan that was found: rejected demand, gap, GPUs in use, reboots, and unmet demand with its fix."""
     parts = [_explain_gap(plan), *_explain_use(plan, problem), *_explain_reboots(plan, problem)]
     return " ".join([*parts, *_explain_shortage(plan, problem, effort), *_explain_quota_rejections(problem)])
 
@@ -417,7 +417,7 @@ def _explain_instance_price(plan: Plan, problem: PlanProblem, slot: int) -> str:
 
 
 def _list_shortages(hours: Floats, problem: PlanProblem) -> str:
-    """List the teams with most unmet demand."""
+    """List the teams with most unmet demand [GPU h], given by (tenant, profile, interval), as text."""
     pairs = hours.sum(axis=2)
     order = [divmod(int(i), pairs.shape[1]) for i in np.argsort(-pairs, axis=None, kind="stable")]
     short_pairs = [(i, j) for i, j in order if pairs[i, j] > 0]
@@ -431,7 +431,7 @@ def _list_shortages(hours: Floats, problem: PlanProblem) -> str:
 
 
 def _explain_remedy(problem: PlanProblem, slot: int, effort: SearchEffort) -> Iterator[str]:
-    """State how many GPUs would serve all demand worth its cost in the worst interval, and their cheapest source."""
+    """State how many GPUs would serve the demand that pays for them in one interval, and their cheapest source."""
     demand, gpus = problem.demand[:, :, slot : slot + 1], problem.gpus + int(problem.required_instances[:, slot].sum())
     limits = Limits(quotas=problem.limits.quotas)
     unstated: dict[str, Any] = dict.fromkeys(("available", "initial", "prices", "parked", "nodes"))

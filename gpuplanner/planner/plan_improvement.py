@@ -90,7 +90,7 @@ def cheapest_path(arrays: PlanArrays, plans: Sequence[Counts], states: Sequence[
     plans : sequence of ndarray of int, each of shape (n_slots, n_columns)
         Plans to combine.
     states : sequence of ndarray of int, each of shape (n, n_columns)
-        Further states.
+        Further states (rows of counts) to choose from.
     """
     pool = np.unique(np.concatenate([*plans, *states]), axis=0)
     planned = np.stack(plans, axis=1)
@@ -159,7 +159,10 @@ def optimize_idle_layouts(arrays: PlanArrays, counts: Counts, effort: SearchEffo
 
 
 def keep_idle_layouts(arrays: PlanArrays, neighbour: Counts | None, slot_counts: Counts) -> Counts:
-    """Let GPUs that become idle keep the layout of the neighbouring interval, as far as rack power and limits allow."""
+    """Let GPUs with a layout in a neighbouring interval that have no work in this one idle with it, within limits.
+
+    Takes and returns counts by column, shape (n_columns,); `neighbour` None: the counts stay as they are.
+    """
     if neighbour is None or not arrays.keeps_idle_layouts:
         return slot_counts
     n_on = len(arrays.layouts)
@@ -188,9 +191,9 @@ def cheapest_path_with_idle_gpus(
     plans : sequence of ndarray of int
         Plans.
     states : list of ndarray of int
-        Further states.
+        Further states (rows of counts) to choose from.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     """
     if not arrays.keeps_idle_layouts:
         return cheapest_path(arrays, plans, states)
@@ -205,12 +208,15 @@ def cheapest_path_with_idle_gpus(
 
 
 def without_idle_states(arrays: PlanArrays) -> PlanArrays:
-    """Return the arrays with the same layouts if GPUs that are not needed are released instead of idle."""
+    """Return the arrays of the same problem in which GPUs that are not needed are released instead of idle."""
     return PlanArrays.from_problem(replace(arrays.problem, prices=None, parked=None), arrays.layouts)
 
 
 def restrict_to_powered_on(arrays: PlanArrays) -> PlanArrays:
-    """Restrict the arrays to powered-on GPUs, woken and drained; their optimum is a lower bound of all plans."""
+    """Restrict the arrays to the columns of busy GPUs; the cost of their cheapest plan is a lower bound of all plans.
+
+    Of the transitions only those between busy and idle remain: waking and draining.
+    """
     is_on = arrays.is_on
     transitions = arrays.transitions.select(arrays.transitions.far_side @ ~is_on == 0)
     column_fields = {name: getattr(arrays, name)[is_on] for name in ("layout_of_column", "is_partitioned", "pinned")}
@@ -238,7 +244,7 @@ def add_idle_layouts(
     counts : ndarray of int, optional
         Plan with these arrays; None gives None.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     """
     if counts is None:
         return None
@@ -317,7 +323,7 @@ def plan_slot_by_slot(
     guide : ndarray of float, shape (n_slots, n_columns), optional
         Solution of the relaxation.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     backward : bool
         Start with the last interval.
     """
@@ -421,9 +427,9 @@ def solve_whole_horizon(
     counts : ndarray of int, shape (n_slots, n_columns)
         Counts of a plan.
     window_bounds : sequence of WindowBound
-        Valid inequalities.
+        Lower bounds of windows of intervals, added as valid inequalities.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     """
     model = build_slot_model(arrays, range(len(counts)), before=arrays.initial, window_bounds=window_bounds)
     start = column_values_of_plan(model, counts, arrays.initial, None)
@@ -461,7 +467,7 @@ def improve_by_windows(
     bound : float
         Lower bound of all plans. [GPU h]
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     """
     counts = counts.copy()
     cost = arrays.total_cost(counts)
@@ -479,7 +485,7 @@ def improve_by_windows(
 
 
 def _overlapping_windows(n_slots: int) -> Iterator[range]:
-    """Yield windows that cover the horizon twice, the second time shifted by half a window."""
+    """Yield windows (ranges of intervals) that cover the horizon twice, the second time shifted by half a window."""
     for first in (0, -(_IMPROVEMENT_WINDOW_INTERVALS // 2)):
         for start in range(first, n_slots, _IMPROVEMENT_WINDOW_INTERVALS):
             window = range(max(start, 0), min(start + _IMPROVEMENT_WINDOW_INTERVALS, n_slots))
@@ -501,9 +507,9 @@ def _reoptimize_window(
     window : range
         Intervals.
     window_bounds : sequence of WindowBound
-        Valid inequalities.
+        Lower bounds of windows of intervals, added as valid inequalities.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     """
     inside = slice(window.start, window.stop)
     before = arrays.counts_before(counts, window.start)

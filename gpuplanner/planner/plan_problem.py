@@ -401,7 +401,7 @@ class PlanProblem:
         return tuple(f"node{number:0{width}d}" for number in range(n_nodes))
 
     def day_of_slot(self, slot: int) -> int:
-        """Return the number of whole 24-hour periods from the first interval to the start of another one."""
+        """Return the day of an interval: whole 24-hour periods from the start of the first interval to its own."""
         return int(slot * self.interval_hours / 24 + DEMAND_ROUNDING_INSTANCES)
 
     @property
@@ -432,7 +432,7 @@ class PlanProblem:
         return min(self.gpus - self.full_gpus_kept, n_powered)
 
     def _powered_gpus_beyond(self, n_racks: int) -> int:
-        """Count the GPUs for which all racks but the first `n_racks` have power."""
+        """Count the GPUs that may be powered on at once in all racks but the first `n_racks`, by rack power."""
         max_per_rack = self.gpus if self.limits.gpus_on_per_rack is None else self.limits.gpus_on_per_rack
         n_full_racks, n_in_last_rack = divmod(self.gpus, self.gpus_per_rack)
         return (n_full_racks - n_racks) * min(max_per_rack, self.gpus_per_rack) + min(max_per_rack, n_in_last_rack)
@@ -648,15 +648,15 @@ def find_up_sets(
     return tuple(sorted((tuple(sorted(requests_by_union[union])), tuple(sorted(union))) for union in irreducible))
 
 
-def incidence_rows(positions: Sequence[Sequence[int]], size: int) -> NDArray[np.int64]:
-    """Convert sets of positions to rows of zeros and ones, shape (n_sets, size).
+def incidence_rows(positions: Sequence[Sequence[int]], n_columns: int) -> NDArray[np.int64]:
+    """Convert sets of positions to rows of zeros and ones, shape (n_sets, n_columns).
 
     Examples
     --------
     >>> incidence_rows([(0,), (0, 2)], 3).tolist()
     [[1, 0, 0], [1, 0, 1]]
     """
-    rows = np.zeros((len(positions), size), dtype=np.int64)
+    rows = np.zeros((len(positions), n_columns), dtype=np.int64)
     for row, members in zip(rows, positions, strict=True):
         row[list(members)] = 1
     return rows

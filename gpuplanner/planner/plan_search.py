@@ -101,11 +101,11 @@ class Incumbent:
 
 
 Incumbents = Iterator[Incumbent]
-"""Best plans and bounds so far, each better than the one before."""
+"""Best plan and bound at each stage of a search, never worse than the one before."""
 
 
 def search_automatically(arrays: PlanArrays, cache: SearchCache, effort: SearchEffort) -> Incumbents:
-    """Solve exactly if all states, or those of powered-on GPUs, are few enough; else search in rounds."""
+    """Solve exactly if states of the fleet, or of its powered-on GPUs, are few enough; else search in rounds."""
     exact_answer = solve_dynamic_program(arrays, effort.with_fraction(0.5), max_states=_MAX_EXACT_STATES)
     if exact_answer is not None:
         counts, bound = exact_answer
@@ -138,9 +138,9 @@ def search_in_rounds(
     arrays : PlanArrays
         Arrays of the problem.
     cache : SearchCache
-        Known states and window bounds.
+        Fleet states and window bounds found so far; extended.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     incumbent : Incumbent, optional
         Best plan and bound so far.
     """
@@ -194,7 +194,7 @@ def search_in_rounds(
 
 
 def search_exactly(arrays: PlanArrays, cache: SearchCache, effort: SearchEffort) -> Incumbents:
-    """Solve the dynamic program over all states, for small fleets."""
+    """Solve the dynamic program over all states of the fleet (GPUs with each layout), for small fleets."""
     exact_answer = solve_dynamic_program(arrays, effort)
     if exact_answer is None and effort.is_spent():
         incumbent = Incumbent().with_bound(bound_without_solver(arrays))
@@ -221,7 +221,7 @@ def search_greedily(arrays: PlanArrays, cache: SearchCache, effort: SearchEffort
 
 
 def search_calendar(arrays: PlanArrays, cache: SearchCache, effort: SearchEffort) -> Incumbents:
-    """Plan with few different rows of counts; the lower bound is that of all plans."""
+    """Plan with few different rows of counts (GPUs with each layout); the lower bound is that of all plans."""
     relaxation = solve_relaxation(arrays, (), effort)
     incumbent = Incumbent().with_bound(bound_without_solver(arrays)).with_bound(relaxation.bound)
     if arrays.keeps_idle_layouts:
@@ -236,7 +236,7 @@ def search_calendar(arrays: PlanArrays, cache: SearchCache, effort: SearchEffort
 def _tighten_by_window_bounds(
     arrays: PlanArrays, incumbent: Incumbent, cache: SearchCache, effort: SearchEffort
 ) -> Incumbents:
-    """Raise the lower bound by the optimum of each interval alone.
+    """Raise the lower bound by the least cost of each interval alone, and by a linear program with these costs.
 
     Parameters
     ----------
@@ -245,9 +245,9 @@ def _tighten_by_window_bounds(
     incumbent : Incumbent
         Best plan and bound so far.
     cache : SearchCache
-        Known states and window bounds.
+        Fleet states and window bounds found so far; extended.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     """
     solved = solve_window_bounds(arrays, 1, (), effort.with_fraction(_WINDOW_BOUND_EFFORT_FRACTION))
     cache.window_bounds += solved.bounds
@@ -257,7 +257,7 @@ def _tighten_by_window_bounds(
 
 
 def search_static(arrays: PlanArrays, cache: SearchCache, effort: SearchEffort) -> Incumbents:
-    """Plan the same counts for all intervals."""
+    """Plan the same GPUs with each layout for all intervals; the lower bound is that of all such plans."""
     counts, bound = solve_static(arrays, effort)
     yield Incumbent().with_counts(arrays, counts).with_bound(bound)
 
@@ -296,7 +296,7 @@ _CHANGE_PRICE_BISECTION_STEPS = 5
 
 
 def meets_change_limits(arrays: PlanArrays, counts: Counts) -> bool:
-    """Whether numbered GPUs can follow the counts within the limits on changes."""
+    """Whether numbered GPUs can follow the counts within the limits on layout changes of GPUs, of nodes and in time."""
     problem, limits = arrays.problem, arrays.problem.limits
     change_slots = 1 + np.flatnonzero((counts[1:] != counts[:-1]).any(axis=1))
     if limits.change_slots is not None and not np.isin(change_slots, limits.change_slots).all():
@@ -333,9 +333,9 @@ def reduce_changes(
     bound : float
         Lower bound, to stop the improvement. [GPU h]
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     own_states_only : bool
-        Use only the rows of counts of the plan, for a calendar.
+        Use only rows of counts that occur in the plan, as the method ``"calendar"`` has to.
 
     Returns
     -------
@@ -385,7 +385,7 @@ def reduce_changes(
 def _path_at_change_price(
     arrays: PlanArrays, min_layout_cost: float, plans: Sequence[Counts], states: Sequence[Counts]
 ) -> Counts | None:
-    """Return the cheapest path if a layout costs at least `min_layout_cost`; None if it still breaks a limit.
+    """Return the plan of least cost if taking a layout costs at least `min_layout_cost`; None if it breaks a limit.
 
     Parameters
     ----------
@@ -510,7 +510,7 @@ def plan_within_effort(problem: PlanProblem, method: str, calendars: int, effort
     calendars : int
         Most different sets of layout counts in a plan, for the method ``"calendar"``.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     """
     if method not in PLAN_METHODS:
         raise ScenarioError("plan: method", f"one of {', '.join(PLAN_METHODS)}", repr(method), "Choose another.")
@@ -544,7 +544,7 @@ def _run_method(arrays: PlanArrays, method: str, calendars: int, effort: SearchE
     calendars : int
         Most different sets of layout counts in a plan, for the method ``"calendar"``.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     """
     limits_changes = arrays.problem.limits.limits_changes
     cache, incumbent = SearchCache(calendars), Incumbent()

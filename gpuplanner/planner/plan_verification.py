@@ -160,7 +160,7 @@ def verify(plan: Plan, problem: PlanProblem, layout_plan: pl.DataFrame | None = 
 
 
 def _find_claim_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
-    """Yield faults of a plan without counts: wrong status, or figures that it cannot have."""
+    """Yield faults of a plan without counts: a wrong status, or a cost, total or layout that it cannot have."""
     if plan.status not in PLAN_STATUSES:
         yield f"status: {plan.status!r} is none of {', '.join(PLAN_STATUSES)}"
         return
@@ -259,7 +259,7 @@ def _find_shortage_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> I
 
 
 def _price_missing_instances(problem: PlanProblem) -> list[list[list[tuple[int, float]]]]:
-    """Return instances and their price if missing, highest price first, by interval and profile.
+    """Return, by interval and profile, steps of (instances, price of each if missing [GPU h]), highest price first.
 
     The tenant with the highest price is served first, so that the last instance has the lowest value; the value of an
     instance changes only where the demand of one tenant ends and that of the next begins.
@@ -421,7 +421,7 @@ class InstanceMatching:
 
     @staticmethod
     def _trace_path(name: str, reached_by: Mapping[str, tuple[int, str | None]]) -> list[tuple[int, str]]:
-        """Trace a chain back from its last instance profile."""
+        """Trace an augmenting path back from its last instance profile, `name`."""
         path = []
         instance: str | None = name
         while instance is not None:

@@ -17,7 +17,7 @@ from gpuplanner.planner.plan_problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.plan_search import SearchArguments, plan
 
 MEAN_GAIN_BOOTSTRAP_DRAWS = 1000
-"""Draws of the bootstrap of the mean gain."""
+"""Bootstrap resamples from which the probability of a mean gain above 0 is computed."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def weigh(
     decision_slot: int | None = None,
     days: int | None = None,
 ) -> PlanGain:
-    """Compare a new plan with the current one on demand paths.
+    """Compare the cost of a new plan with that of the current one on sample paths of demand.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def weigh(
 
     Returns
     -------
-    Verdict
+    PlanGain
 
     Raises
     ------
@@ -208,7 +208,7 @@ def roll(
 
     Returns
     -------
-    Online
+    RollingPlan
 
     Raises
     ------

@@ -81,7 +81,7 @@ class ServiceChoices:
     rate_per_s: dict[str, float]
 
     def options_of_service(self, service: str) -> list[int]:
-        """Return the positions of the instance options of a service."""
+        """Return the positions in `options` of those of one service."""
         return [position for position, option in enumerate(self.options) if option.service == service]
 
     def count_slices(self, instances: Counts) -> int:
@@ -104,7 +104,7 @@ class ServiceChoices:
 
 @dataclass(frozen=True)
 class SliceBounds:
-    """Lower bounds: slices of each service by itself, of all together, and GPUs.
+    """Lower bounds on the slices of each service by itself, on those of all together, and on GPUs.
 
     - ``compute``, ``memory``: Least slices of each service, one resource at a time.
     - ``slices``: Compute slices of all services.
@@ -383,7 +383,7 @@ def size_services_jointly(
     start_sizing : Sizing
         Known sizing to start from.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     """
     best = BoundedSizing(start_sizing, bounds.gpus, bounds.slices)
     try:
@@ -444,7 +444,7 @@ def build_sizing_model(choices: ServiceChoices, bounds: SliceBounds, aim: Sizing
 def _solve_sizing(
     choices: ServiceChoices, bounds: SliceBounds, start_sizing: Sizing, aim: SizingAim, effort: SearchEffort
 ) -> tuple[Sizing, int]:
-    """Return the better of the start and the solver's answer, with the lower bound (0 if nothing was proven).
+    """Return the better of the start and the solver's sizing, with the lower bound on GPUs or slices (0: none proven).
 
     Parameters
     ----------
@@ -457,7 +457,7 @@ def _solve_sizing(
     aim : {"gpus", "slices"}
         Objective.
     effort : SearchEffort
-        Limits of the search.
+        Time and work limits of the search.
     """
     model = build_sizing_model(choices, bounds, aim, start_sizing.n_gpus)
     answer = solve(

@@ -175,12 +175,15 @@ def _run_labelling(
 ) -> tuple[Integers, Integers, Integers, Integers, int, int]:  # fmt: skip
     """Run the labelling algorithm over all moments.
 
+    Returns value and last node of each complete label (item set), item and parent of each node of the tree of choices,
+    the best upper bound of the labels dropped for their number (at least the floor), and the number of labels made.
+
     Parameters
     ----------
     knapsack : Knapsack
         Items, capacity and moments.
     order : ndarray of int, shape (n_items,)
-        Items in order.
+        Items by their start.
     leaving : ndarray of int
         Items by their end.
     values : ndarray of int, shape (n_items,)
@@ -240,7 +243,7 @@ def _run_labelling(
 
 @compile_helper
 def _enlarge(values: Any, size: int) -> Any:  # noqa: ANN401 - an array; numba knows its type
-    """Copy an array to a larger one of `size` elements."""
+    """Copy an array of whole numbers to a larger one of `size` elements."""
     grown = np.empty(size, np.int64)
     grown[: len(values)] = values
     return grown
@@ -258,7 +261,7 @@ def _copy_label(labels: _Labels, source: int, target: int) -> None:
 
 @compile_helper
 def _remove_ended_items(knapsack: Knapsack, labels: _Labels, count: int, items: Any, table: Any, merge: bool) -> int:  # noqa: ANN401
-    """Remove ended items from all labels, and keep the best of labels that are then equal.
+    """Remove ended items from all labels, merge labels that are then equal, and return how many are left.
 
     Parameters
     ----------
@@ -324,7 +327,7 @@ def _branch_on_item(
     knapsack: Knapsack, labels: _Labels, count: int, item: int, reduced: int, floor: int,
     tree_item: Any, tree_back: Any, n_nodes: int,  # noqa: ANN401
 ) -> tuple[int, int]:  # fmt: skip
-    """Branch every label: with the item, if it fits, and without it.
+    """Branch every label: with the item, if it fits, and without it; return the numbers of labels and of tree nodes.
 
     Parameters
     ----------
@@ -335,9 +338,9 @@ def _branch_on_item(
     count : int
         Number of labels.
     item : int
-        Item.
+        Index of the item that starts.
     reduced : int
-        Reduced value of the item.
+        Value of the item less the price of the capacity that it takes over its life.
     floor : int
         Labels with this upper bound or less are dropped.
     tree_item : ndarray of int
@@ -369,7 +372,7 @@ def _branch_on_item(
 
 @compile_helper
 def _keep_best_labels(labels: _Labels, count: int, max_labels: int) -> int:
-    """Keep the labels of highest bound, in their order; return the bound of the best one dropped."""
+    """Keep the `max_labels` labels of highest upper bound, in their order; return the bound of the best one dropped."""
     ranked = np.argsort(-labels.worth[:count], kind="mergesort")
     dropped: int = labels.worth[ranked[max_labels]]
     for kept, label in enumerate(np.sort(ranked[:max_labels])):
@@ -379,7 +382,7 @@ def _keep_best_labels(labels: _Labels, count: int, max_labels: int) -> int:
 
 @compile_helper
 def _charge_idle_capacity(labels: _Labels, count: int, capacity: int, moment_price: int, floor: int) -> int:
-    """Subtract the price of idle capacity at a moment from the bound of every label.
+    """Subtract the price of idle capacity at a moment from the upper bound of every label; return how many are left.
 
     Parameters
     ----------

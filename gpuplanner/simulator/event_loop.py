@@ -269,7 +269,7 @@ def schedule_queue(state: SimulationState) -> None:
 
 @compile_not_inlined
 def schedule_on_cordoned_nodes(state: SimulationState) -> None:
-    """Start requests on cordoned nodes if they end before the planned change by their limits, in the queue's order.
+    """Start requests, in queue order, on cordoned nodes if by their time limits they end before the planned change.
 
     No request has a reservation on these nodes, so none waits there for those before it in the queue.
     """
@@ -297,9 +297,9 @@ def schedule_on_cordoned_nodes(state: SimulationState) -> None:
 
 @compile_inlined
 def choose_cordoned_nodes(state: SimulationState, request: int, latest_s: float) -> int:
-    """Choose cordoned nodes for a request that ends by a time by its limit; return the profile that serves it.
+    """Choose cordoned nodes for a request if it ends by `latest_s` by its time limit; return the serving profile.
 
-    The limit counts as on nodes that are as far apart as any. NO_INDEX where there is no room.
+    Its time limit is stretched as on nodes that share no network domain. NO_INDEX where there is no room.
     """
     kind, chosen = state.kind[request], NO_INDEX
     tier = 0 if state.node_count[request] == 1 else len(state.domain) + 1
@@ -319,7 +319,7 @@ def choose_cordoned_nodes(state: SimulationState, request: int, latest_s: float)
 
 @compile_inlined
 def close_queue_gap(state: SimulationState, kept: int, slot: int, end: int) -> None:
-    """Close the gap in the queue from `kept` to `slot` that started requests left, by moving the shorter part."""
+    """Close the gap that started requests left in the queue, from `kept` to `slot`, by moving the shorter part."""
     status = state.status[0]
     started = slot - kept
     if kept - status.queue_first <= end - slot:
@@ -364,7 +364,7 @@ def is_passed_over(state: SimulationState, request: int) -> bool:
 
 @compile_not_inlined
 def is_behind_head(state: SimulationState, request: int) -> bool:
-    """Whether another request waits first in each queue in which a request may wait."""
+    """Whether each queue that a request may wait in has a head: another request that waits first in this pass."""
     profile = state.profile[request]
     if state.is_slurm or state.queue_of_profile[profile] == NO_INDEX:
         return bool(state.is_blocked[state.partition_of_profile[profile] if state.is_slurm else profile])
@@ -377,7 +377,7 @@ def is_behind_head(state: SimulationState, request: int) -> bool:
 
 @compile_inlined
 def has_head(state: SimulationState, profile: int) -> bool:
-    """Whether the queue of a profile has a head that waits in this pass."""
+    """Whether a request at the head of the queue of a profile waits in this pass, or has closed that queue."""
     queue = state.queue_of_profile[profile]
     return bool(queue != NO_INDEX and (state.is_closed[queue] or state.head[queue] != NO_INDEX))
 
@@ -428,7 +428,7 @@ def try_start(state: SimulationState, request: int) -> bool:
 
 @compile_not_inlined
 def block_later_requests(state: SimulationState, request: int) -> None:
-    """Apply the queue rule to the requests behind one that waits: block them, or set it as the head to backfill."""
+    """Apply the queue rule behind a request that waits: block the others, or set it as the head that they backfill."""
     profile = state.profile[request]
     if state.all_may_pass:
         return
@@ -472,7 +472,7 @@ def try_start_in_slurm(state: SimulationState, request: int) -> bool:
 
 @compile_inlined
 def has_room(state: SimulationState, request: int, serving: int, preference: int) -> bool:
-    """Whether nodes have room for a request if no other waited before it; these nodes are chosen.
+    """Whether nodes have room for a request if no other waited before it; these nodes are chosen in the state.
 
     The result for another request of the same profile and size is used until something changes. Nodes are then not
     chosen again, which is safe: that other request found room and waits, so this one has a head before it and goes
@@ -506,7 +506,7 @@ def can_backfill(
     past_shadow : bool
         Whether it ends after the latest start of the queue head, so that it may use only what the head leaves.
     end_s : float
-        Latest end by its limit. [s]
+        Latest end by its time limit. [s]
     """
     kind = state.kind[request]
     # Reservations only grow within a pass: a request that ends later than one without room has no room.
@@ -520,7 +520,7 @@ def can_backfill(
 
 @compile_inlined
 def latest_end(state: SimulationState, request: int, profile: int, tier: int) -> float:
-    """Find when a request that starts now, on nodes of a network tier, ends at the latest by its limit [s]."""
+    """Find when a request that starts now, on nodes of a network tier, ends at the latest by its time limit [s]."""
     limit_s = state.limit_s[request] * state.slowdown[tier]
     end_s: float = state.status[0].now_s + max_setup_time(state, request, profile) + limit_s
     return end_s

@@ -128,7 +128,7 @@ def run_events_on_equal_nodes(
     nodes_with_free : array of int, shape (gpus_per_node + 1,)
         Number of nodes by their unallocated GPUs.
     queue : array of int, shape (n_jobs,)
-        Waiting jobs, from slot `first` up to `last`.
+        Buffer for the waiting jobs, in the order of the queue.
     ends : Table
         Heap of end events.
     first_part, part_node : array of int
@@ -234,7 +234,7 @@ def find_best_fit(free: Ints, node_bits: BitSets, nodes_with_free: Ints, gpus: i
 
 @compile_inlined
 def move_node(free: Ints, node_bits: BitSets, nodes_with_free: Ints, node: int, change: int) -> None:
-    """Add GPUs to the unallocated ones of a node, and move it to the set of nodes with that number."""
+    """Change the unallocated GPUs of a node by `change`, and move it to the set of nodes with that many."""
     bit = ONE_BIT << np.uint64(node % 64)
     node_bits[free[node], node // 64] &= ~bit
     nodes_with_free[free[node]] -= 1
@@ -456,7 +456,7 @@ def tabulate_waits(outcomes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_starts(jobs: pl.DataFrame, nodes: int, gpus_per_node: int, queue: str) -> Floats:
-    """Find the start of each job [s]: by the fast loop, or by the general one for backfill and fair share."""
+    """Find the start of each job [s]: by the loop for equal nodes; by the general one for backfill and fair share."""
     submit_s, run_s, limit_s = (jobs[name].to_numpy() for name in ("submit_s", "run_s", "limit_s"))
     gpus = jobs["gpus"].to_numpy()
     if queue in ("fifo", "pass", "sjf"):

@@ -99,12 +99,12 @@ def remove_usage(groups: Table, team: int, units: int) -> None:
 
 
 MAX_STARTS_PER_REQUEST = 10_000
-"""Starts after which a request counts as one that never ends."""
+"""Starts of one request after which the simulation stops, because the request fails too often to ever end."""
 
 
 @compile_not_inlined
 def count_checkpoints(work_s: float, checkpoint_s: float) -> float:
-    """Count the checkpoints that are written during some work, none at its end."""
+    """Count the checkpoints written in `work_s` of work, one every `checkpoint_s`, none at its end [both s]."""
     if 0.0 < checkpoint_s < np.inf:
         return max(math.ceil(work_s / checkpoint_s) - 1.0, 0.0)
     return 0.0
@@ -112,7 +112,7 @@ def count_checkpoints(work_s: float, checkpoint_s: float) -> float:
 
 @compile_not_inlined
 def run_duration(job_row: Row, write_s: float, seed: int, factor: float) -> float:
-    """Compute how long the present run of a request has its nodes, to its end or to a failure [s].
+    """Compute for how long the present run of a request occupies its nodes, to its end or to a failure [s].
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def run_duration(job_row: Row, write_s: float, seed: int, factor: float) -> floa
     seed : int
         Seed of the failures.
     factor : float
-        Run time on the chosen nodes over that on what it asked for.
+        Run time on the chosen nodes over that on what it requested.
     """
     work_s = job_row.work_left_s * factor
     duration_s: float = job_row.restart_s + work_s + write_s * count_checkpoints(work_s, job_row.checkpoint_s)
@@ -154,7 +154,7 @@ def time_to_failure(seed: int, row: int, starts: int, mtbf_s: float) -> float:
 
 @compile_not_inlined
 def record_start(team_state: TeamState, request: int, now_s: float, start_s: float) -> None:
-    """Record that a request is allocated its nodes now, and starts to work at `start_s`."""
+    """Record that a request is allocated its nodes now, and starts to work at `start_s`, once they are set up."""
     job_row = team_state.jobs[request]
     job_row.queued_s += now_s - job_row.waiting_since_s
     job_row.allocated_s = now_s
@@ -191,7 +191,7 @@ def record_stop(
     now_s, start_s : float
         Now, and when the run started to work. [s]
     factor : float
-        Run time on its nodes over that on what it asked for.
+        Run time on its nodes over that on what it requested.
     restart_s : float
         Time that the next start takes on top. [s]
     has_failed : int
@@ -228,7 +228,7 @@ def next_victim(
     The least urgent tier goes first, then the latest start, then the highest number. With preemption by tier a request
     preempts its own team's requests of less urgent tiers, and other teams' only while they use more than their own
     quota; a team within its own quota reclaims that from any of these. Where a request is still in its protected run
-    time, the time when that ends is written as the next pass.
+    time, the next scheduling pass is set to when that ends.
 
     Parameters
     ----------
@@ -236,7 +236,7 @@ def next_victim(
     end_rows : table of END_EVENT_DTYPE_BY_COLUMN
         End events, which are the running requests.
     running : int
-        Their number.
+        Number of running requests.
     request : int
         Request to make room for.
     within_quota : bool
@@ -295,7 +295,7 @@ def preempt_for(state: SimulationState, team_state: TeamState, request: int) -> 
 
 @compile_not_inlined
 def has_quota_and_room(state: SimulationState, team_state: TeamState, request: int) -> bool:
-    """Whether a request has quota, and enough nodes with room as they are counted now."""
+    """Whether a request has quota, and enough nodes have room by the present counts of the team state."""
     status, job_row = team_state.status[0], team_state.jobs[request]
     count = state.node_count[request]
     has_nodes = status.roomy_nodes >= count - 1 and status.roomy_last_nodes >= count
@@ -304,7 +304,7 @@ def has_quota_and_room(state: SimulationState, team_state: TeamState, request: i
 
 @compile_not_inlined
 def count_roomy_nodes(state: SimulationState, team_state: TeamState, request: int, profile: int) -> None:
-    """Count anew, in the team state, the nodes with room for a request that is served by a profile.
+    """Count again, in the team state, the nodes with room for a request that is served by a profile.
 
     One number is of nodes with room for its instances per node, the other with room for those on its last node.
     """
@@ -423,7 +423,7 @@ def preempt_victims(state: SimulationState, team_state: TeamState, request: int,
 
 @compile_not_inlined
 def decay_use(groups: Table, decay_per_s: float, seconds: float) -> None:
-    """Add the use of teams since the last event, and let past use decay exponentially (Slurm's fair share)."""
+    """Add the use of teams in the `seconds` since the last event, and let past use decay (Slurm's fair share)."""
     kept_fraction = np.exp(-decay_per_s * seconds)
     effective_s = (1.0 - kept_fraction) / decay_per_s if decay_per_s > 0.0 else seconds
     for group in groups:
@@ -444,7 +444,7 @@ def mark_teams_over_quota(groups: Table) -> None:
 
 @compile_not_inlined
 def advance_start_hours(hours_s: Floats, passed_hours: Ints, now_s: float) -> None:
-    """Count the begins and ends of start hours that have passed."""
+    """Count the begins and ends of start hours (in which requests may start) that have passed, by row of `hours_s`."""
     for row in range(len(passed_hours)):
         while hours_s[row, passed_hours[row]] <= now_s:
             passed_hours[row] += 1
@@ -514,7 +514,7 @@ STARTED, WAITS, LACKS_QUOTA = range(3)
 
 @compile_event_loop_entry
 def run_shared_events(state: SimulationState, team_state: TeamState) -> bool:
-    """Process events until none is left or a request is stuck (True), or until the logs must be emptied (False)."""
+    """Process events until none is left or a request has started too often (True), or until logs are full (False)."""
     status, rules = state.status[0], team_state.status[0]
     initialize_nodes(state)
     while len(state.power_log) - status.logged > 4 * len(state.gpus) and 2 * rules.stopped_rows <= len(
@@ -608,7 +608,7 @@ def schedule_shared_queue(state: SimulationState, team_state: TeamState) -> None
 def attempt_start(state: SimulationState, team_state: TeamState, request: int) -> int:
     """Start a request if start hours, quota and nodes allow it, preempting others if the sharing rules do.
 
-    Returns STARTED, WAITS (for nodes) or LACKS_QUOTA (or start hours).
+    Returns STARTED, WAITS (for nodes) or LACKS_QUOTA (lacks quota, or is outside its start hours).
     """
     status, rules = state.status[0], team_state.status[0]
     job_row = team_state.jobs[request]

@@ -46,7 +46,7 @@ def count_room(state: SimulationState, node: int, gpu_sets: Ints, room: Ints) ->
 
 @compile_inlined
 def latest_end_of_running(state: SimulationState, request: int) -> float:
-    """Find when a running request ends at the latest by its limit, at the earliest now [s]."""
+    """Find when a running request ends at the latest by its time limit, at the earliest now [s]."""
     limit_s = state.limit_s[request] * state.run_factor[request]
     end_s: float = max(state.start_s[request] + limit_s, state.status[0].now_s)
     return end_s
@@ -54,7 +54,7 @@ def latest_end_of_running(state: SimulationState, request: int) -> float:
 
 @compile_not_inlined
 def set_after_ends(state: SimulationState, gpu: int, gpu_set: int, time_s: float) -> int:
-    """Find the MIG instance set of a GPU at a time, if requests end by their limits and none starts."""
+    """Find the MIG instance set of a GPU at a time, if requests end by their time limits and none starts."""
     for start_slice in range(state.mig.slice_request.shape[1]):
         request = state.mig.slice_request[gpu, start_slice]
         if request != NO_INDEX and latest_end_of_running(state, request) <= time_s:
@@ -118,7 +118,7 @@ def place_instances(
 
 @compile_not_inlined
 def can_spare(state: SimulationState, node: int, profile: int, need: int) -> bool:
-    """Whether a request that ends after the latest start of the queue head leaves it what it needs on a node."""
+    """Whether the queue head has what it needs on a node if `need` instances stay there beyond its latest start."""
     if not is_dynamic_node(state, node):
         is_head_profile = profile == state.head_profile[state.queue_of_profile[profile]]
         return bool(state.extra[node] >= (need if is_head_profile else 0))
@@ -172,7 +172,7 @@ def release_instances(state: SimulationState, node: int, request: int) -> None:
 
 @compile_inlined
 def log_power_change(state: SimulationState, node: int, time_s: float, is_on: int) -> None:
-    """Write to the log that a node powers up in its node pool, or down."""
+    """Write to the power log that a node powers up in its node pool (`is_on` 1), or down (0)."""
     row = state.power_log[state.status[0].logged]
     row.node, row.pool = node, state.pool[node]
     row.time_s, row.is_on = time_s, is_on
@@ -181,7 +181,7 @@ def log_power_change(state: SimulationState, node: int, time_s: float, is_on: in
 
 @compile_not_inlined
 def reset_unallocated(state: SimulationState, node: int) -> None:
-    """Set the unallocated instances of an empty node to all that it has in its node pool."""
+    """Set the unallocated GPUs and instances of an empty node to all that it has in its node pool."""
     state.node_changes[node] += 1
     for profile in range(state.unallocated.shape[1]):
         capacity = state.capacity[node, state.pool[node], profile]
@@ -196,9 +196,9 @@ def set_online(state: SimulationState, node: int, now_s: float) -> None:
 
 @compile_not_inlined
 def power_up_nodes(state: SimulationState) -> None:
-    """Power up nodes for requests that find no room on nodes that are on, then until node pools have their idle ones.
+    """Power up nodes for requests that find no room on powered-up ones, then up to the minimum of idle nodes by pool.
 
-    Each request claims room on nodes in the order of the queue; in Slurm starts power up their own nodes instead.
+    Requests claim room in the order of the queue; in Slurm a request powers up the nodes allocated to it at its start.
     """
     status = state.status[0]
     idle_nodes_kept = 0
@@ -247,7 +247,7 @@ def power_up_nodes(state: SimulationState) -> None:
 
 @compile_not_inlined
 def claim_nodes(state: SimulationState, request: int, profile: int) -> bool:
-    """Claim room for a request on nodes that are on, power up, or are powered up for it; False if there is none."""
+    """Set room aside (claim it) for a waiting request, on nodes that are or get powered up; False if there is none."""
     status = state.status[0]
     count, has_claim = state.node_count[request], False
     status.search += 1
@@ -268,7 +268,10 @@ def claim_nodes(state: SimulationState, request: int, profile: int) -> bool:
 
 @compile_not_inlined
 def provision_node(state: SimulationState, profile: int, need: int) -> int:
-    """Find a node with unclaimed room: one that is on, that powers up, that is powered up, or that is repartitioned."""
+    """Find a node with room that no waiting request has claimed; power up or repartition one where none has.
+
+    Returns the number of the node, NO_INDEX if there is none.
+    """
     status = state.status[0]
     for node_state in (ONLINE, POWERING_UP):
         for node in range(len(state.gpus)):
@@ -321,7 +324,7 @@ def power_up_node(state: SimulationState, node: int, pool: int) -> None:
 
 @compile_not_inlined
 def power_up_idle_nodes(state: SimulationState) -> None:
-    """Power up nodes until every node pool has the idle, unclaimed nodes that it keeps."""
+    """Power up nodes until every node pool has its minimum of idle nodes that no waiting request has claimed."""
     for pool in range(len(state.min_idle_nodes)):
         idle = 0
         for node in range(len(state.gpus)):

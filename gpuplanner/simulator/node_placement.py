@@ -45,7 +45,8 @@ def choose_nodes(state: SimulationState, request: int, profile: int, past_shadow
     past_shadow : bool
         Whether it ends after the latest start of the queue head: it then takes only what the head leaves.
     end_s : float
-        Latest end by its limit, before which no reservation may begin; minus infinity: reservations do not count. [s]
+        Latest end by its time limit, before which no reservation may begin; minus infinity: reservations do not
+        count. [s]
     """
     if state.placement == CONSOLIDATE and state.node_count[request] > 1:
         for tier in range(len(state.domain)):
@@ -58,7 +59,7 @@ def choose_nodes(state: SimulationState, request: int, profile: int, past_shadow
 def choose_in_one_domain(
     state: SimulationState, request: int, profile: int, past_shadow: bool, end_s: float, tier: int
 ) -> bool:
-    """Choose nodes of one network domain; of several domains with enough nodes the one with the least unallocated.
+    """Choose nodes of one network domain: of those with enough nodes the one with the fewest unallocated instances.
 
     Parameters as of :func:`choose_nodes`, and `tier`, the network tier of the domains.
     """
@@ -166,7 +167,7 @@ def network_tier(state: SimulationState, count: int) -> int:
 
 @compile_not_inlined
 def set_queue_head(state: SimulationState, request: int) -> None:
-    """Set a request as the head of its queue if that has none, and reserve for the first profile that serves it.
+    """Set a request as the head of its queue if that has none, and reserve nodes for the first profile that serves it.
 
     Where no profile ever will, the head has no reservation and delays no request.
     """
@@ -184,7 +185,7 @@ def set_queue_head(state: SimulationState, request: int) -> None:
 
 @compile_not_inlined
 def find_head_start(state: SimulationState, head: int, profile: int, queue: int) -> None:
-    """Find when and where a queue head will start if all ends by its limit, and what is left over there then.
+    """Find when and where a queue head will start if all end by their time limits, and what is left over there then.
 
     Writes the shadow time, the shadow nodes and their extra room (EASY backfill). The node for the last part of the
     request is chosen last, and may have only that much room.
@@ -267,7 +268,7 @@ def cached_room_time(state: SimulationState, queue: int, node: int, need: int, p
 
 @compile_not_inlined
 def next_room_time(state: SimulationState, node: int, need: int, profile: int) -> float:
-    """Find when a node has room for `need` instances of a profile if all ends by its limit [s]; infinite: never."""
+    """Find when a node has room for `need` instances if requests end by their time limits [s]; infinite: never."""
     status = state.status[0]
     is_dynamic = is_dynamic_node(state, node)
     room, time_s = state.unallocated[node, profile], status.now_s
@@ -305,7 +306,7 @@ def next_room_time(state: SimulationState, node: int, need: int, profile: int) -
 
 @compile_not_inlined
 def room_at(state: SimulationState, node: int, time_s: float, profile: int) -> int:
-    """Count the instances of a profile that fit on a node at a time, if all ends by its limit and none starts."""
+    """Count the instances of a profile that fit on a node at a time, if all end by their time limits, none starts."""
     if state.node_state[node] == POWERING_UP and not state.is_slurm:
         return int(state.capacity[node, state.pool[node], profile])
 

@@ -32,7 +32,7 @@ from gpuplanner.simulator.simulation_state import (
 )
 
 DONE, GIVEN_UP = range(2)
-"""Outcomes of a planned layout change, by the numbers that the event loop writes."""
+"""Numbers by which the event loop writes the outcome of a planned layout change."""
 TEXT_BY_CHANGE_OUTCOME = {DONE: "done", GIVEN_UP: "given up"}
 """Outcome of a planned layout change as text in tables, by its number."""
 
@@ -70,8 +70,8 @@ class LayoutChanges:
     drained : array of bool, shape (n_changes,), optional
         Whether the node is drained; None: by all changes. Other changes need no cordon, no deadline and no duration.
     before_change : bool
-        Whether requests may start on a cordoned node if by their limits they end by `planned_s`. The node is then not
-        partitioned before `planned_s`; else it is as soon as it is empty.
+        Whether requests may start on a cordoned node if by their time limits they end by `planned_s`. The node is then
+        not partitioned before `planned_s`; else it is as soon as it is empty.
 
     Raises
     ------
@@ -152,9 +152,8 @@ def tabulate_planned_changes(changes: LayoutChanges | None, fleet: NodeFleet) ->
     Returns
     -------
     tuple of (Table, array of int, shape (n_nodes + 1,))
-        The changes, with ``PLANNED_CHANGE_DTYPE_BY_COLUMN``; and the first row of each node. The rows of a node end
-        at the first row
-        of the next node.
+        The changes, with ``PLANNED_CHANGE_DTYPE_BY_COLUMN``; and the first row of each node. The rows of a node end at
+        the first row of the next node.
 
     Raises
     ------
@@ -228,7 +227,7 @@ def advance_planned_changes(state: SimulationState) -> None:
 
 @compile_inlined
 def find_planned_change(state: SimulationState, node: int, row: int, drains_node: int) -> int:
-    """Find a node's first planned change from a row on that drains it, or that does not; its last row + 1 if none."""
+    """Find a node's first planned change from `row` on, with a drain (`drains_node` 1) or not; else last row + 1."""
     while row < state.first_change[node + 1] and state.planned[row].drains_node != drains_node:
         row += 1
     return row
@@ -286,7 +285,7 @@ def move_to_pool(state: SimulationState, node: int, pool: int) -> None:
 
 @compile_inlined
 def close_change(state: SimulationState, node: int, outcome: int) -> None:
-    """Write the outcome of a draining change of a node, and go to its next one."""
+    """Write the outcome of the draining change of a node that is over, and go on to its next one."""
     state.planned[state.next_drain[node]].outcome = outcome
     state.stage[node] = SCHEDULABLE
     state.node_changes[node] += 1
@@ -342,7 +341,7 @@ def next_step_time(state: SimulationState, node: int) -> float:
 
 @compile_inlined
 def takes_short_requests(state: SimulationState, node: int) -> bool:
-    """Whether a cordoned node takes requests that by their limits end before its planned change."""
+    """Whether a cordoned node takes requests that by their time limits end before its planned change."""
     if not state.starts_before_change or state.stage[node] != CORDONED:
         return False
     return bool(state.planned[state.next_drain[node]].planned_s > state.status[0].now_s)

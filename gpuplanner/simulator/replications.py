@@ -279,7 +279,7 @@ def _draw_history_days(history: pl.Series, is_weekend: np.ndarray, uniform: np.n
     is_weekend : array of bool, shape (n_days,)
         Whether each day to simulate is a Saturday or Sunday.
     uniform : array of float, shape (n_days,)
-        Uniform draws. [0-1)
+        Uniform random numbers, one for each day. [0-1)
 
     Returns
     -------
@@ -365,7 +365,7 @@ def draw_replication(scenario: Scenario, job_history: History, past: pl.DataFram
     job_history : History
         Jobs and nodes of the observed period.
     past : polars.DataFrame
-        As :func:`past_jobs` returns it.
+        Past jobs with a run time, from :func:`past_jobs`.
     replication : int
         Number of the replication.
 
@@ -407,7 +407,7 @@ def complete_days(job_history: History, past: pl.DataFrame) -> pl.DataFrame:
 
 
 def to_simulator_jobs(jobs: pl.DataFrame, view: str) -> pl.DataFrame:
-    """Convert jobs to those that the simulator reads, with their requests under one of ``REQUEST_VIEWS``.
+    """Convert jobs to the simulator's columns, with their requests as ``whole``, ``requested`` or ``rightsized``.
 
     A request for several slices becomes that many jobs of one slice: a job of the simulator has one instance.
     """

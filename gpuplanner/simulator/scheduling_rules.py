@@ -153,7 +153,7 @@ class Drain:
         Time after the planned change when it is given up, and the GPUs keep their layout; by default the high end of
         the catalogue's drain time. None: not before the next change of the same GPUs is planned. [s]
     before_change : bool
-        Whether jobs may start on cordoned GPUs if by their limits they end before the planned change; no GPU is
+        Whether jobs may start on cordoned GPUs if by their time limits they end before the planned change; no GPU is
         repartitioned before then. Else no job starts from the cordon on, and GPUs are repartitioned once empty.
 
     Raises
@@ -184,7 +184,7 @@ class Drain:
 QUEUE_ORDERS_WITHIN_TIER = ("fifo", "fair")
 """Orders of the queue within a tier: by submission, or teams with less past use first."""
 NO_QUOTA_GROUP = -1
-"""Number in place of a quota group, or of start hours, where there are none."""
+"""Number in place of a cohort, or of a row of start hours, where there is none."""
 
 
 @dataclass(frozen=True)
@@ -328,7 +328,7 @@ class SharedOutcome(Outcome):
     stopped : polars.DataFrame
         ``request, begun_s, at_s, lost_s, failed``: runs that a preemption or a failure ended, in order of time. [s]
     slowed_s : array of float, shape (n_requests,)
-        Run time beyond that on one node with what it asked for, by GPU model and network; below 0: less. [s]
+        Run time beyond that on one node with what it requested, by GPU model and network; below 0: less. [s]
     last_s : array of float, shape (n_requests,)
         Begin of its last allocation; NaN: it waits. [s]
     """

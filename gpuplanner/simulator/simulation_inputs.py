@@ -55,7 +55,7 @@ class DynamicMig:
         gpu_model : GpuModel
             Model of the GPUs.
         profiles : tuple of str
-            Names of the profiles that jobs ask for, the full GPU first.
+            Names of the profiles that jobs request, the full GPU first.
         cost : ChangeCost
             Durations of repartitioning: a job removes one instance and makes one; a GPU that becomes full may have to
             remove all.
@@ -164,7 +164,10 @@ def instance_sets(gpu_model: GpuModel, profiles: tuple[str, ...]) -> InstanceSet
 def _possible_additions(
     instances: InstanceSet, starts: Sequence[tuple[int, ...]], set_number: dict[InstanceSet, int]
 ) -> list[list[tuple[int, int]]]:
-    """List by profile the start slices of one instance more, in the driver's order, and the number of the new set."""
+    """List, by profile, where one more instance can be added to a set: (start slice, number of the new set).
+
+    `starts` are the start slices of each profile, in the driver's order; `set_number` numbers all legal sets.
+    """
     additions = []
     for profile, profile_starts in enumerate(starts):
         options = []
@@ -414,7 +417,7 @@ class Outcome:
     allocations : polars.DataFrame
         ``request, node, profile, amount``: GPUs or instances allocated to each request, by its row.
     factor : array of float, shape (n_requests,)
-        Run time over that on one node with what the request asked for; NaN: it never started.
+        Run time over that on one node with the requested profile; NaN: it never started.
     changes : polars.DataFrame
         ``row, began_s, drained_s, ended_s, outcome``: for each planned change begin of the cordon, end of the last
         request on its node, end of the change, and ``"done"`` or ``"given up"``; null where that did not happen. [s]
@@ -466,13 +469,13 @@ def serving_profile_table(profiles: int, larger: Sequence[Sequence[int]] | None)
 
 
 def request_kinds(requests: NodeRequests) -> tuple[Ints, Ints]:
-    """Group requests with the same profile, amount and number of nodes.
+    """Group requests of one kind: with the same profile, number of nodes, and GPUs or instances on each.
 
     Returns
     -------
     tuple of (array of int, shape (n_kinds, 4), array of int, shape (n_requests,))
-        For each kind profile, amount on each node but the last, nodes, and amount on the last node; and the kind of
-        each request.
+        For each kind: profile, GPUs or instances on each node but the last, nodes, and those on the last node; and
+        the kind of each request.
     """
     columns = np.stack([requests.profile, requests.per, requests.nodes, requests.on_last_node], axis=1)
     # As np.unique of rows, which compares records and takes several times as long: a simulation calls this twice.

@@ -55,7 +55,7 @@ network domain where possible, spread.
 NUMBER_OF_QUEUES = 2
 """Queues with a head of their own, in Slurm partitions: full GPUs (0), and MIG slices (1); with dynamic MIG only 0."""
 POWER_LOG_ROWS = 1 << 14
-"""Power changes of nodes that are logged before the event loop hands them over [rows]."""
+"""Rows of the power log, one a node that powers up or down: when it is full, the event loop returns to empty it."""
 
 
 def simulate_requests(
@@ -75,15 +75,15 @@ def simulate_requests(
     The queue goes by rank where ranks are given, then by readiness, submission and row.
 
     MIG slices: a request waits for those before it that ask for the same profile. Full GPUs: in a ``"strict"`` queue
-    the first request that has to wait blocks all others; in an ``"easy"`` one others pass it where by their limits
+    the first request that has to wait blocks all others; in an ``"easy"`` one others pass it where by their time limits
     they do not delay it [1]_; in a ``"pass"`` queue all that fit start. In ``"slurm"`` a request, for slices as well,
     may pass if it keeps off the nodes on which the first waiting one will start; powered-down nodes are allocated at
     once, and requests stay with them [2]_.
 
     Nodes that are cordoned or partitioned for a planned change take no requests, and none is reserved. Where
     ``changes.before_change`` is set, requests that still wait after the pass over the queue start on cordoned nodes if
-    by their limits, on nodes of the widest network tier, they end before the changes. None has a reservation there, so
-    none waits there for those before it.
+    by their time limits, on nodes of the widest network tier, they end before the changes. None has a reservation
+    there, so none waits there for those before it.
 
     Within one instant requests end, changes end, changes begin, requests become ready, and requests start.
 
@@ -259,7 +259,7 @@ def _initial_state(
     rank : array of float, shape (n_requests,), optional
         Ranks of these requests.
     placement : int
-        Number of the placement rule.
+        Number of the placement rule, by its position in :data:`PLACEMENT_RULES`.
     plan : tuple of (Table, array of int)
         As of :func:`tabulate_planned_changes`.
     starts_before_change : bool

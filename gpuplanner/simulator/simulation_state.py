@@ -46,7 +46,7 @@ IMPOSSIBLE_PLACEMENT_LOSS = 1 << 60
 OFFLINE, POWERING_UP, ONLINE = range(3)
 """States of a node. Offline: powered down, or cordoned for a planned change, so that nothing starts on it."""
 SCHEDULABLE, CORDONED, PARTITIONING = range(3)
-"""Steps of a planned change that drains a node."""
+"""Stages of a node in a planned change that drains it: takes requests, takes none, is repartitioned."""
 BEST_FIT, MOST_USED, LOWEST_NUMBER, CONSOLIDATE, SPREAD = range(5)
 """Placement rules, by their numbers."""
 DEFAULT_BACKFILL_DEPTH_REQUESTS = 500
@@ -96,7 +96,10 @@ POWER_LOG_DTYPE_BY_COLUMN = {"node": int, "pool": int, "time_s": float, "is_on":
 class InstanceSets(NamedTuple):
     """Legal sets of MIG instances on a GPU, numbered: the empty set first, a full GPU (MIG disabled) last.
 
-    Tables give the set after adding or removing an instance, and how many instances fit in addition.
+    - ``after_adding``, ``start_slice``, shape (n_sets, n_profiles): Set with one more instance, and where that begins.
+    - ``after_removing``, shape (n_sets, n_slices): Set without the instance that begins at a slice.
+    - ``room``, shape (n_sets, n_profiles): Instances that could be added one after the other.
+    - ``loss``, shape (n_sets, n_profiles): Compute slices, over all profiles, that one more makes impossible.
     """
 
     after_adding: Ints  # [set, profile] the set with one more instance where that keeps most possible, or NO_INDEX

@@ -31,7 +31,7 @@ CUR_TAG_COLUMN_PREFIX_PATTERN = re.compile(r"^(?:resourceTags/|resource_tags_)")
 CUR2_TAG_COLUMN = "resource_tags"
 """Column of CUR 2.0 (AWS) with all tags of a line."""
 USER_TAG_PREFIX_PATTERN = re.compile(r"^(?:user:|user_)")
-"""Prefix of tags that users created."""
+"""Prefix that AWS puts before the keys of tags that users created."""
 
 CATEGORY_BY_LINE_TYPE = {
     **dict.fromkeys(("Usage", "DiscountedUsage", "SavingsPlanCoveredUsage", "SavingsPlanNegation"), "Usage"),
@@ -54,7 +54,7 @@ _LINE_TYPE_EXPR = pl.col("line_type")
 
 
 def _fill_zero(name: str) -> pl.Expr:
-    """Expression for a column of amounts with 0 for missing values."""
+    """Expression for a column of amounts [billing currency] with 0 for missing values."""
     return pl.col(name).fill_null(0)
 
 
@@ -74,7 +74,8 @@ EFFECTIVE_COST_EXPR = (
     .then(pl.col("BilledCost") - pl.col("BilledCost"))
     .otherwise("BilledCost")
 )
-"""Amortised cost: usage under a commitment carries its share, and fees the unused rest [1]_.
+"""Amortised (effective) cost of a line of the AWS report [billing currency]: usage that a savings plan or reserved
+instance covers carries its share of the fee of that commitment, and the lines of fees carry the unused rest [1]_.
 
 References
 ----------

@@ -27,9 +27,9 @@ AZURE_PERIOD_COLUMNS = ("BillingPeriodStartDate", "BillingPeriodEndDate")
 AZURE_DATE_COLUMNS = (*AZURE_PERIOD_COLUMNS, "Date")
 """Columns of Azure cost details that hold a day."""
 FIELD_BY_AZURE_COLUMN = source_columns("azure")
-"""Columns of the Enterprise Agreement schema (2024-08-01); the Customer Agreement schema (2023-12-01-preview) has
-them in
-camel case, and ``billingCurrency`` and ``paygCostInBillingCurrency`` of its own [1]_.
+"""Column of Azure cost details → how it is parsed. Names are those of the Enterprise Agreement schema (2024-08-01); the
+Customer Agreement schema (2023-12-01-preview) has them in camel case, and ``billingCurrency`` and
+``paygCostInBillingCurrency`` of its own [1]_.
 """
 
 UNUSED_COMMITMENT_CHARGE_TYPES = ("UnusedReservation", "UnusedSavingsPlan")
@@ -143,7 +143,8 @@ def _parse_day(name: str) -> pl.Expr:
 
 
 FIELD_BY_GCP_COLUMN = source_columns("gcp")
-"""Columns of the standard and the detailed table; records and lists are JSON [1]_."""
+"""Column of a Google Cloud billing export (standard or detailed table) → how it is parsed; records and lists are JSON
+[1]_."""
 
 CATEGORY_BY_COST_TYPE = {"regular": "Usage", "tax": "Tax", "adjustment": "Adjustment", "rounding_error": "Adjustment"}
 """Value of ``cost_type`` in a Google Cloud billing export → FOCUS charge category; the fee of a commitment is a

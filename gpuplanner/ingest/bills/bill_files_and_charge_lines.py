@@ -6,8 +6,7 @@ so that the parts of two refreshes must never be added: manifests say which part
 References
 ----------
 .. [1] AWS, Cost and Usage Reports user guide, "Viewing report files": ``yyyymmdd-yyyymmdd/assemblyId/``, and a
-manifest
-   with ``assemblyId`` and ``reportKeys`` in both folders; the one above is that of the newest assembly.
+   manifest with ``assemblyId`` and ``reportKeys`` in both folders; the one above is that of the newest assembly.
 .. [2] AWS, Data Exports user guide, "Understanding export delivery": ``data/BILLING_PERIOD=yyyy-mm/`` and
    ``metadata/BILLING_PERIOD=yyyy-mm/``, whose manifest has ``dataFiles``.
 .. [3] Microsoft, Cost Management, "Export data": ``yyyymmdd-yyyymmdd/runId/manifest.json`` with ``blobs`` and the
@@ -70,10 +69,10 @@ class BillManifest:
     """A manifest of a delivered bill: the JSON file that lists its parts.
 
     - ``path``: Path of the manifest below the delivered folder.
-    - ``export``: Name of the export.
-    - ``period``: Billing period.
-    - ``made``: Time of creation; "" if unknown.
-    - ``keys``: Keys of the parts.
+    - ``export``: Name of the export, as its owner set it up at the provider.
+    - ``period``: Billing period, as its folder or the manifest names it; "" if unknown.
+    - ``made``: Time of creation, ISO 8601 text; "" if unknown.
+    - ``keys``: Paths of the parts in the object store of the provider.
     """
 
     path: PurePosixPath
@@ -155,7 +154,7 @@ def _read_manifest(folder: Path, path: PurePosixPath) -> BillManifest:
 
 
 def _manifest_facts(content: Any, path: PurePosixPath) -> tuple[str, str, str, tuple[str, ...]]:  # noqa: ANN401 - JSON
-    """Return export, period, creation time and keys of a manifest of any of the three kinds."""
+    """Return export, period, creation time and keys (:class:`BillManifest`) of a parsed manifest of AWS or Azure."""
     run, export = content.get("runInfo", {}), content.get("reportName") or path.name
     if "blobs" in content:
         keys = [blob["blobName"] for blob in content["blobs"]]
@@ -195,7 +194,7 @@ def _select_newest(folder: Path, manifests: Sequence[BillManifest]) -> list[Bill
 
 
 def _manifest_age(manifest: BillManifest) -> tuple[str, int]:
-    """Sort key of manifests, oldest first."""
+    """Sort key of manifests, oldest first: creation time, then depth of the folder, since the newest is topmost."""
     return manifest.made, -len(manifest.path.parts)
 
 
@@ -242,21 +241,21 @@ def _require_one_kind(folder: Path, parts: Sequence[PurePosixPath]) -> None:
         _reject_delivery(folder, "parts of one kind", got, todo)
 
 
-def _reject_refreshes(folder: Path, period: str, got: Sequence[str]) -> None:
-    """Raise the error for several refreshes of a period."""
+def _reject_refreshes(folder: Path, period: str, refreshes: Sequence[str]) -> None:
+    """Raise the error for several refreshes of a billing period; `refreshes` are their paths below the folder."""
     expected = f"one refresh of {period}, or a manifest that names the newest"
-    _reject_delivery(folder, expected, examples(got), "Give the folder of the newest one.")
+    _reject_delivery(folder, expected, examples(refreshes), "Give the folder of the newest one.")
 
 
 def _reject_delivery(location: str | Path, expected: str, got: str, todo: str = INCOMPLETE_DELIVERY_ADVICE) -> NoReturn:
-    """Raise a TraceFormatError about a delivery.
+    """Raise a TraceFormatError about the delivered files of a bill.
 
     Parameters
     ----------
     location : str or Path
         Folder or file.
     expected, got, todo : str
-        Parts of the message.
+        What the message names as expected and as found, and what the user can do.
     """
     raise TraceFormatError(str(location), expected, got, todo)
 
@@ -276,7 +275,7 @@ COST_COLUMNS = ("BilledCost", "EffectiveCost", "ListCost")
 
 
 MATCH_NOTHING_PATTERN = re.compile(r"(?!)")
-"""Pattern that matches no name: tag names have no prefix."""
+"""Pattern that matches nothing: the prefix to remove from tag names where a provider adds none."""
 
 
 UNKNOWN_INSTANCE_TYPE_CHECK = "lines about GPUs of an unknown instance type"

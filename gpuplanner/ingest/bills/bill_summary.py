@@ -31,7 +31,9 @@ SPOT_METER_SUFFIX_PATTERN = r" (?:spot|low priority)$"
 
 @functools.cache
 def read_instance_types() -> pl.DataFrame:
-    """Read the catalogue's instance types with GPUs; GPU counts are fractions where an instance has a vGPU.
+    """Read the catalogue's instance types with GPUs: ``key`` (normalised name), ``gpu_model``, ``gpu_count`` [GPUs].
+
+    The count is a fraction where an instance has a vGPU.
 
     Examples
     --------

@@ -277,8 +277,9 @@ def _affected_pods(dump: ClusterDump, node_doubts: Sequence[tuple[str, NodeDoubt
     Returns
     -------
     pods : int
+        Number of these pods.
     hours : float
-        GPU-hours. [h]
+        Their estimated GPU-hours. [GPU h]
     resources : str
         Names of the requested resources, joined by commas.
     """

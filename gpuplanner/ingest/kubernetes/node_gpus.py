@@ -580,7 +580,7 @@ def instances_from_labels(labels: ApiObject, gpus: int, model: str | None) -> di
 
 
 def _possible_models(model: str | None, profiles: Iterable[str]) -> list[str]:
-    """Return the GPU models of the catalogue that a product name may mean and that have all of some MIG profiles."""
+    """Return the GPU models of the catalogue that a product name may mean and that have all these MIG profiles."""
     is_profile = MIG_PROFILE_PATTERN.fullmatch
     models_by_profile = [set(possible_gpu_models(model, word) if is_profile(word) else ()) for word in profiles]
     return sorted(set.intersection(*models_by_profile))

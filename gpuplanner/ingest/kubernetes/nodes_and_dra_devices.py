@@ -321,9 +321,10 @@ def count_claimed_gpus(
 
 
 def _unlisted_partitions(key: tuple[str, str, str], profile: str | None, *, instances: bool) -> int:
-    """Return the divisor that makes an allocated device without ResourceSlice a number of GPUs: 1, or 0 if unknown.
+    """Return how many such devices are one GPU, for an allocated device that no ResourceSlice lists; 0 if unknown.
 
-    It is 1 for a full GPU and for a MIG instance of a known profile, 0 for a part of unknown size.
+    It is 1 for a full GPU, and for a MIG instance of a known profile, which is counted as an instance; 0 for a part of
+    unknown size.
 
     Parameters
     ----------

@@ -43,7 +43,8 @@ GPU_RESOURCE_VENDOR_DOMAINS = (
     "nvidia.com", "amd.com", "habana.ai", "gpu.intel.com", "intel.com", "aliyun.com", "volcano.sh", "koordinator.sh",
     "tencent.com", "tke.cloud.tencent.com", "4paradigm.com",
 )  # fmt: skip
-"""Vendors of resources; kube-state-metrics writes ``_`` for all punctuation in their names [1]_.
+"""Vendor domains before the slash in names of extended resources of GPUs, to restore the names that kube-state-metrics
+writes with ``_`` for all punctuation [1]_.
 
 References
 ----------

@@ -61,7 +61,7 @@ REQUEST_CHECKS = (
 
 
 def _assemble_requests(rows: Rows, source: str, *, zone: str | None = None, notes: Sequence[str] = ()) -> Dataset:
-    """Assemble the table of requests; rows without a prompt or with parts of tokens are rejected.
+    """Assemble the table of requests; rows without prompt tokens or with fractional numbers of tokens are rejected.
 
     Parameters
     ----------

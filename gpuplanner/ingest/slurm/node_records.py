@@ -343,9 +343,9 @@ def _format_shares(
     share_counts : mapping of (str, str or None) to int
         Name and GPU type of the shares (``shard``, ``mps``) → number on the node.
     gpus_by_model : mapping of str to int
-        GPUs of the node.
+        GPU model → number of GPUs of the node.
     device_resolver : DeviceResolver
-        GPU models of the types.
+        Resolver from GPU types to GPU models.
 
     Returns
     -------
@@ -364,7 +364,10 @@ def _format_shares(
 def _fewest_gpu_layouts(
     gpu_model: str, instance_counts: Mapping[str, int], device_resolver: DeviceResolver
 ) -> list[str]:
-    """Return the MIG layouts of the fewest GPUs that hold some instances; all candidate GPU models must agree."""
+    """Return the MIG layouts of the fewest GPUs that hold `instance_counts` (MIG profile → number of instances).
+
+    All GPU models that the type `gpu_model` may mean must agree; else a ValueError is the reject reason of the node.
+    """
     devices = [
         device_resolver.resolve_word(f"{gpu_model}_{profile}" if gpu_model else profile) for profile in instance_counts
     ]

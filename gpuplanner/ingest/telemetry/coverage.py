@@ -52,7 +52,7 @@ class SampleGaps:
     count: int = 0
     total_us: int = 0
     longest: tuple[str, int, datetime, float, float] | None = None
-    """Node, GPU, begin, step [s], usual step [s] of the longest gap."""
+    """Node, GPU, last reading before the longest gap, its length [s] and the usual time between readings [s]."""
 
 
 @dataclass
@@ -63,13 +63,14 @@ class SampleStatistics:
 
     - ``devices``: Node, GPU and MIG instance by ``rank``, the number of a device in sorted order.
     - ``has_counter``: Energy counters were read, to be compared with the power.
-    - ``stream``: File for samples until all were added.
-    - ``group_rows``: Samples that are processed together.
+    - ``stream``: File for the added samples until :meth:`measure_gaps` reads them again.
+    - ``group_rows``: Most samples of a group of GPUs that are in memory together.
     - ``samples``: Number of samples.
     - ``activity_sources``: Activity source → number of samples, and the first of them.
     - ``gaps``: Gaps between samples.
     - ``observed_us``: Time for which samples are valid, over all GPUs [us].
-    - ``errors``, ``first_error``: GPUs with an XID, and the first XID with its position.
+    - ``errors``: Numbers of the GPUs with an XID error (positions in ``gpus``, the node and number of each GPU).
+    - ``first_error``: The first XID error, with the sample that has it.
     - ``energies``: Energy of each GPU by counter and by power [kWh].
     """
 
@@ -192,7 +193,7 @@ class SampleStatistics:
         return self
 
     def _plan_gpu_groups(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of GPU numbers, first and end, whose samples are at most `group_rows` together."""
+        """Yield ranges of GPU numbers (first one, end) with at most `group_rows` samples together, or of one GPU."""
         begin = group_samples = 0
         for gpu, count in enumerate(self._samples_by_gpu.tolist()):
             if group_samples and group_samples + count > self.group_rows:
@@ -203,7 +204,7 @@ class SampleStatistics:
             yield begin, len(self._samples_by_gpu)
 
     def _read_group(self, begin: int, end: int) -> ColumnArrays:
-        """Read the samples of a range of GPU numbers, sorted by GPU and time."""
+        """Read the samples of the GPUs with numbers from `begin` until before `end`, sorted by GPU and time."""
         batches = list(self._spill.iterate_between(begin, end))
         rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
         if len(batches) > 1:
@@ -246,7 +247,7 @@ class SampleStatistics:
         begin : numpy.ndarray, shape (n_gaps,)
             Last reading before the gap [us].
         step_us, usual_us : numpy.ndarray, shape (n_gaps,)
-            Step and usual step [us].
+            Time to the next reading, and usual time between readings [us].
         """
         longest_step = int(step_us.argmax())
         longest, step_s = self.gaps.longest, int(step_us[longest_step]) / 1e6
@@ -284,7 +285,7 @@ class SampleStatistics:
         return UNIX_EPOCH + timedelta(microseconds=first), UNIX_EPOCH + timedelta(microseconds=last)
 
     def coverage(self) -> pl.DataFrame:
-        """Table of :func:`gpuplanner.ingest.telemetry.coverage.coverage`."""
+        """Observed share of each node and UTC day, with the columns of the module's function ``coverage``."""
         has_samples = self._samples_by_gpu > 0
         time_type = pl.Datetime("us", "UTC")
         nodes = (
@@ -367,7 +368,7 @@ def _add_up_amounts(amounts: Sequence[pl.DataFrame], name: str) -> pl.DataFrame:
 
 
 def _split_at_midnights(node: np.ndarray, begin: np.ndarray, step_us: np.ndarray) -> pl.DataFrame:
-    """Split steps at midnights UTC and sum them by node and day."""
+    """Split the times for which samples are valid at midnights UTC, and sum them by node number and day number [us]."""
     steps = pl.DataFrame({"number": node, "begin": begin, "end": begin + step_us})
     first, last = pl.col("begin") // DAY_US, pl.col("end") // DAY_US
     steps_by_day = steps.with_columns(day=pl.int_ranges(first, last + 1)).explode("day")

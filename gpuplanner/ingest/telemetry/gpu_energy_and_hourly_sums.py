@@ -199,7 +199,8 @@ def sum_gpu_energy(samples: pl.DataFrame, key_columns: Sequence[str] = GPU_KEY_C
     Returns
     -------
     polars.DataFrame
-        The key with ``energy_kwh``, ``gap_kwh``, ``counted_kwh``, ``integrated_kwh`` [kWh] and counter ``restarts``.
+        `key_columns` with ``energy_kwh`` (all), ``gap_kwh`` (over gaps), ``counted_kwh`` and ``integrated_kwh`` (by the
+        counter and by the power, over the times that have both) [kWh], and the number of counter ``restarts``.
 
     Examples
     --------
@@ -335,14 +336,17 @@ def aggregate_hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | Non
 
 
 def _last_readings(readings: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:
-    """Return the last reading of each series with its usual step, to be continued on the next day."""
+    """Return `columns` and usual step of the last reading of each series, to be continued on the next day."""
     return readings.filter("last").select(*dict.fromkeys([*columns, "usual_us"]))
 
 
 def _sum_day(
     gpu_readings: pl.DataFrame, device_readings: pl.DataFrame, *, to_the_end: bool = False
 ) -> list[pl.DataFrame]:
-    """Sum energy and covered time of a UTC day by hour, device and job; last readings are left for the next day."""
+    """Sum energy and covered time of a UTC day by hour, device and job.
+
+    The time after the last reading of each series is left for the next day, unless `to_the_end`.
+    """
     energy_sums = _sum_energy(gpu_readings, to_the_end=to_the_end)
     if device_readings is gpu_readings:
         return [energy_sums]  # each sample is a reading of its board
@@ -361,7 +365,7 @@ def _count_samples(today: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sum_covered_time(readings: pl.DataFrame, *, to_the_end: bool) -> pl.DataFrame:
-    """Sum the time for which samples are valid, by hour, device and job."""
+    """Sum the time for which samples are valid, by hour, device and job; with `to_the_end` of the last ones too."""
     readings = readings.rename({"until": "end"})
     steps = (readings if to_the_end else readings.filter(~pl.col("last"))).filter(pl.col("end") > pl.col("time"))
     by_hour = _split_at_hours(steps).group_by("hour", *DEVICE_KEY, "job_id")
@@ -369,7 +373,7 @@ def _sum_covered_time(readings: pl.DataFrame, *, to_the_end: bool) -> pl.DataFra
 
 
 def _sum_energy(readings: pl.DataFrame, *, to_the_end: bool) -> pl.DataFrame:
-    """Sum energy, and time for which readings are valid, by hour, GPU and job."""
+    """Sum energy, and time for which readings are valid, by hour, GPU and job; of the last ones with `to_the_end`."""
     has_energy, is_gap = pl.col("energy_j").is_not_null(), pl.col("gap")
     steps = split_energy_steps(readings, to_the_end=to_the_end)
     pieces = _split_at_hours(steps.filter(has_energy | ~is_gap).drop("until"))

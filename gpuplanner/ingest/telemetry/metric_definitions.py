@@ -120,8 +120,7 @@ SMI_QUERY_METRICS = read_tool_metrics("smi_query")
 """Fields of ``nvidia-smi --query-gpu``, with the units that it prints."""
 
 SMI_DMON_METRICS = read_tool_metrics("smi_dmon")
-"""Columns of ``nvidia-smi dmon``. Its ``sm`` is the legacy counter: the share of time in which a kernel ran, on
-however
+"""Columns of ``nvidia-smi dmon``. Its ``sm`` is the legacy counter: the share of time in which a kernel ran, on however
 few multiprocessors; the SM activity is ``smutil``, of the option ``--gpm-metrics``.
 """
 
@@ -132,7 +131,7 @@ NODE_CSV_METRICS = read_tool_metrics("node_csv")
 """Columns of per-node NVML and DCGM logs, as in the public H100 runs."""
 
 OPTIONAL_NODE_CSV_COLUMNS = tuple(facts("telemetry_metrics").filter(tool="node_csv", optional="yes")["name"])
-"""Columns of these logs that may be absent."""
+"""Columns of per-node logs (:data:`NODE_CSV_METRICS`) that may be absent."""
 
 GAP_FACTOR = 2.5
 """Step, as a multiple of the usual interval, above which readings have a gap: more than jitter, a sample is
@@ -168,6 +167,8 @@ def is_blank(text: pl.Expr) -> pl.Expr:
 
 def replace_blank_values(value: pl.Expr, *, wide: bool) -> pl.Expr:
     """Replace NaN and the numbers by which DCGM marks a missing value by null [1]_.
+
+    With `wide`, for dimensions in :data:`WIDE_DIMENSIONS`, the 32-bit ones are values and stay.
 
     References
     ----------
@@ -345,8 +346,9 @@ POD_NAMESPACE_AND_NAME_LABELS = (
     ("namespace", "pod"),
     ("pod_namespace", "pod_name"),
 )
-"""``exported_`` is what Prometheus makes of the workload's labels unless it honours labels: ``pod`` is then the
-exporter's own [1]_. ``pod_name`` is the older name.
+"""Pairs of Prometheus labels with namespace and name of the pod that uses the GPU, the most trusted first: where
+Prometheus does not honour labels of the workload, it prefixes them with ``exported_``, and ``pod`` is the exporter's
+own [1]_. ``pod_name`` is the older name.
 
 References
 ----------
@@ -375,9 +377,8 @@ def parse_device(labels: Mapping[str, str] | None, default_node: str | None = No
     """Parse the labels of a Prometheus series to a device, a row of :data:`TELEMETRY_DEVICE_SCHEMA`.
 
     Label names match in any letter case. The label ``UUID`` of a MIG sample is the parent's, so an instance is
-    identified by ``gpu`` and ``GPU_I_ID``. The
-    host name may be that of the exporter's pod: labels of the scrape that name the node go first. The label ``job`` is
-    the scrape job of Prometheus and not a job of the cluster.
+    identified by ``gpu`` and ``GPU_I_ID``. The host name may be that of the exporter's pod: labels of the scrape that
+    name the node go first. The label ``job`` is the scrape job of Prometheus and not a job of the cluster.
 
     Examples
     --------
@@ -466,7 +467,8 @@ def _parse_index(text: str) -> int | None:
 
 
 MAX_RATIO_ABOVE_ONE_FRACTION = 0.01
-"""Share of values above 1 from which ratios are taken to be percent; fewer are single faults."""
+"""Fraction of the values of a ratio that are above 1 from which all are taken to be percent [0-1]; fewer are faults of
+single rows."""
 
 RATIO_TOLERANCE = 1e-6
 """Amount by which a ratio may exceed 1 through rounding of the source."""
@@ -479,7 +481,13 @@ PERCENT_DIVISOR = DIVISOR_BY_DIMENSION_AND_UNIT["share"]["%"]
 
 @dataclass
 class _ValueStatistics:
-    """Statistics of the positive values of one quantity, by which a wrong unit is recognised."""
+    """Statistics of the positive values of one quantity in its stored unit, by which a wrong unit is recognised.
+
+    - ``positive``, ``largest``, ``smallest``: Number of values, largest and smallest one.
+    - ``fractional``: A utilization in percent is no integer, so that it may be a ratio.
+    - ``n_odd``: Number of odd values: shares above 1, or GPUs with less than 1 GiB of memory.
+    - ``first``, ``first_odd_values``: The first values, and the first odd ones, as examples.
+    """
 
     positive: int = 0
     largest: float = 0.0

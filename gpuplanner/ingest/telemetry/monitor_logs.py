@@ -140,7 +140,7 @@ def read_dcgm_csv(
 
 @dataclass
 class _DeviceTable:
-    """Cache of parsed devices by label text, kept from block to block of a file."""
+    """Cache of parsed devices by the text of their labels, used from block to block of a file."""
 
     node: str | None
     table: pl.DataFrame = field(
@@ -199,7 +199,7 @@ def assumption_findings(
     files : sequence of TextFile
         Files that were read.
     n_rows : int
-        All rows.
+        Number of all rows.
     options : TelemetryOptions
         Time zone, origin, interval, node and GPU that the user stated for files that lack them.
     """
@@ -334,7 +334,7 @@ class QueryMetric:
 
 
 def _unify_ratio_unit(good: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
-    """Convert percent to shares for ambiguous metrics: a node with a value above 1 reports percent."""
+    """Convert percent to shares for :data:`UNIT_AMBIGUOUS_METRICS`: a node with a value above 1 reports percent."""
     is_ambiguous = pl.col("metric").is_in(UNIT_AMBIGUOUS_METRICS).fill_null(value=False)
     if not good.select(is_ambiguous.any()).item():
         return good, []

@@ -323,7 +323,7 @@ def _split_app_fields(page_rows: Rows) -> Rows:
 
 
 HEADING_TIME_PATTERN = re.compile(r"^#?\s*\w+:\s+(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d))\s*$")
-"""Heading line with an instant and its zone, such as ``collected_at: 2026-06-22T21:04:17Z``."""
+"""Heading line of a transcript with an instant and its zone, such as ``collected_at: 2026-06-22T21:04:17Z``."""
 MAX_HEADING_DELAY = timedelta(minutes=5)
 """Longest time from the instant in a heading to the first row, when the UTC offset of rows is inferred."""
 UTC_OFFSET_STEP = timedelta(minutes=30)

@@ -288,7 +288,7 @@ class PrometheusServer:
             return self.raise_server_error("an answer in JSON", repr(body[:100]), todo)
 
     def raise_server_error(self, expected: str, got: str, todo: str) -> NoReturn:
-        """Raise a TraceFormatError that names the host, but neither token nor query."""
+        """Raise a TraceFormatError with these parts that names the host, but neither token nor query."""
         raise TraceFormatError(f"Prometheus at {self.host!r}", expected, got, todo)
 
     def _read_body(self, response: Any) -> bytes:  # noqa: ANN401 - urllib's own response
@@ -456,7 +456,13 @@ def read_live(
 
 @dataclass(frozen=True, eq=False)
 class SpanAnswers:
-    """Answers of a live Prometheus to the queries of a span: series, a file that stands for them, warnings, a note."""
+    """Answers of a live Prometheus to the queries of a time span.
+
+    - ``series``: Series of all answers, as Prometheus encodes them in JSON.
+    - ``file``: Stands for the answers in the provenance, as if they had been read from a file.
+    - ``warnings``: Warnings of the server.
+    - ``note``: Remark for the provenance on what was queried.
+    """
 
     series: list[Any]
     file: TextFile
@@ -479,7 +485,7 @@ def query_span(
     start, end : datetime or str
         Span with UTC offsets, both ends included.
     interval_s, step_s : float, optional
-        Scrape interval, and step of a grid [s].
+        Scrape interval, and step of the grid that is queried instead of the raw scrapes [s].
     """
     first_ms, last_ms = (round(parse_origin(instant).timestamp() * 1e3) for instant in (start, end))
     interval_ms = round(1e3 * (interval_s if step_s is None else step_s))

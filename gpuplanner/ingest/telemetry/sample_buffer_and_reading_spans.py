@@ -123,7 +123,13 @@ ROWS_PER_SEARCH_KEY = 1024
 
 @dataclass(frozen=True)
 class _SpillBatch:
-    """Location of one batch in a spill file: row count, offset and type of each column, sampled keys, last key."""
+    """Location of one batch in a spill file.
+
+    - ``rows``: Number of rows.
+    - ``places``: Column → offset in the file [bytes], and type.
+    - ``key_marks``: Sort key of every :data:`ROWS_PER_SEARCH_KEY`-th row, from the first row on.
+    - ``last_key``: Sort key of the last row.
+    """
 
     rows: int
     places: dict[str, tuple[int, np.dtype]]
@@ -219,14 +225,15 @@ class SampleBuffer:
     - ``metrics``: Metric name → definition, of a source with one row per device, time and metric; None for a source
       with one row per sample.
     - ``stream``: File to which the values of accepted rows are written.
-    - ``keeps_text``: Keep the raw lines of accepted rows in memory, to quote those that turn out to be repetitions.
+    - ``keeps_text``, ``texts``: Whether the raw lines of accepted rows stay in memory, to quote those that turn out to
+      be repetitions; these lines by block.
     - ``count``, ``blank``, ``good``: Number of rows, of blank lines, of accepted rows.
     - ``unused``, ``other_metrics``: Columns and metrics that are not read.
     - ``rejects``: Rejected rows by block.
     - ``device_jobs``, ``devices``, ``names``: Numbers of devices with their jobs, of devices, of metrics.
     - ``minutes``: Minute since 1970 → number of rows.
     - ``unit_check``: Statistics of values that reveal a wrong unit.
-    - ``file_starts``: First row number and number of each file.
+    - ``file_starts``: For each file, the number of its first accepted row, and its own number.
     - ``spans``: File and device → first and last time [us].
     - ``clock_falls``: Rows whose time is before that of the row above.
     """
@@ -296,7 +303,7 @@ class SampleBuffer:
         return reject_impossible_values(rows, value_by_quantity, extremes)
 
     def _quantities_of_metrics(self, rows: Rows) -> dict[str, np.ndarray]:
-        """Group the values of single-metric readings by quantity."""
+        """Return quantity → its values in the stored unit, for rows with one metric each."""
         lists = (
             rows.good.filter(pl.col("value").is_not_null())
             .group_by("quantity", maintain_order=True)
@@ -555,14 +562,16 @@ def compute_reading_spans(
 def _usual_steps(
     series: np.ndarray, day_number: np.ndarray, step_us: np.ndarray, usual_before_us: np.ndarray | None
 ) -> np.ndarray:
-    """Compute the usual step of each series on each of its days [us].
+    """Compute the usual (median) step of each series on each of its days [us].
+
+    Days are counted over all series: each pair of a series and a UTC day has a number of its own.
 
     Parameters
     ----------
     series : numpy.ndarray, shape (n_days,)
-        Number of the series of each day of a series.
+        Number of the series that each day is of.
     day_number : numpy.ndarray, shape (n,)
-        Number of the day of a series that each reading is on.
+        Number of the day on which the step after each reading ends.
     step_us : numpy.ndarray, shape (n,)
         Step after each reading [us].
     usual_before_us : numpy.ndarray, optional
@@ -591,7 +600,8 @@ def add_reading_spans(
     Parameters
     ----------
     readings : polars.DataFrame
-        ``time`` and the columns `series_columns`; with ``usual_us``, the usual step of the series before, or 0 [us].
+        ``time`` and the columns `series_columns`; optionally ``usual_us``, the usual step of the series before its
+        first reading, or 0 [us].
     series_columns : sequence of str
         Columns that identify a series.
     max_step_s : float, optional

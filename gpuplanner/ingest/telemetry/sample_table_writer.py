@@ -227,7 +227,10 @@ def overlay_samples(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) ->
 
 
 def _counter_rank(suffix: str) -> pl.Expr:
-    """Return an expression for the rank of a sample's activity counter: best first, no activity last."""
+    """Return an expression for the rank of a sample's activity counter: 0 for the best, the highest for no activity.
+
+    `suffix` is that of the columns of the sample: "", or :data:`NEW_SAMPLE_SUFFIX` for the new one of a pair.
+    """
     rank_by_source = {rung: rank for rank, rung in enumerate(ACTIVITY_SOURCES)}
     rank = pl.col("activity_source" + suffix).replace_strict(rank_by_source)
     return pl.when(pl.col("sm_activity" + suffix).is_not_null()).then(rank).otherwise(len(ACTIVITY_SOURCES))
@@ -449,12 +452,12 @@ class SampleWriter:
 
 
 def file_names_of(sample_buffer: SampleBuffer, ids: np.ndarray, names: list[str]) -> pl.Series:
-    """Return the names of the files that buffered rows are from, by row number `ids`."""
+    """Return the names of the files that the buffered rows with numbers `ids` are from, of the `names` of all files."""
     return pl.Series(names, dtype=pl.String).gather(pl.Series(sample_buffer.file_numbers_of(ids)))
 
 
 def kept_texts_of(sample_buffer: SampleBuffer, ids: np.ndarray) -> pl.Series:
-    """Return the raw lines of buffered rows, by row number `ids`; null where they were not kept."""
+    """Return the raw lines of the buffered rows with numbers `ids`; null where these did not stay in memory."""
     return pl.concat([pl.Series(dtype=pl.String), *sample_buffer.texts]).gather(pl.Series(ids))
 
 

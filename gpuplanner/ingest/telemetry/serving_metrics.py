@@ -35,21 +35,21 @@ SERVING_SOURCE = "serving"
 SERVING_QUANTITY_BY_METRIC: dict[str, str] = dict(
     facts("telemetry_metrics").filter(tool=SERVING_SOURCE).select("name", "quantity").iter_rows()
 )
-"""Name of a metric of a server → quantity."""
+"""Name of a metric of vLLM or SGLang → the quantity that it measures, such as ``generated_tokens``."""
 SERVING_PATTERN = "(?:vllm|sglang):"
-"""Regular expression of the begin of the names of their metrics."""
+"""Regular expression of the beginning of the names of metrics of vLLM and SGLang."""
 GAUGE = "running"
-"""Quantity that is a gauge; all others are counters."""
+"""Quantity that is a gauge, the number of running requests; all others are counters."""
 HISTOGRAM_SUFFIX_PATTERN = re.compile(r"_(sum|count|bucket)$")
-"""Ending of the series of a histogram."""
+"""Ending of the metric name of a series that belongs to a Prometheus histogram."""
 SERVICE_LABELS, TEAM_LABELS = ("model_name", "model"), ("team", "namespace", "exported_namespace")
 """Labels that name the model of a server, and its team, the first that is there."""
 REPLICA_LABELS = ("pod", "instance", "engine")
 """Labels that tell the replicas of a model apart."""
 INTERVAL_TEXT = "1m"
-"""Interval over which readings are summed."""
+"""Interval over which readings are summed, one minute, as polars writes durations."""
 MAX_NUMBER = 1e15
-"""Largest value of a counter that is accepted."""
+"""Largest value of a metric of vLLM or SGLang that is accepted."""
 
 
 @register_sniffer(matches_pattern(rf'(?s)\A\s*\{{(?=.*"resultType").*"{SERVING_PATTERN}'))
@@ -148,7 +148,7 @@ def _first_label(labels: Mapping[str, str], names: Sequence[str]) -> str | None:
 
 
 def build_serving(rows: Rows) -> Dataset:
-    """Build the dataset of serving metrics from parsed points."""
+    """Build the dataset of serving metrics from the rows of :func:`parse_serving_points`."""
     good = rows.good
     unused_metrics = good.filter(pl.col("quantity").is_null())["metric"].unique().sort().to_list()
     findings = []
@@ -181,7 +181,7 @@ def build_serving(rows: Rows) -> Dataset:
 
 
 def sum_readings(readings: pl.DataFrame) -> pl.DataFrame:
-    """Sum readings by minute and replica: what counters rise by, the mean of gauges, means of histograms."""
+    """Sum readings to table ``serving`` by minute and replica: rises of counters, means of gauges and histograms."""
     is_gauge, before = pl.col("quantity") == GAUGE, pl.col("before")
     rise = pl.when(pl.col("value") < before).then("value").otherwise(pl.col("value") - before)
     # What a counter rises by belongs to the time before the reading; the first reading of a series tells nothing.
@@ -207,7 +207,7 @@ def sum_readings(readings: pl.DataFrame) -> pl.DataFrame:
     wide = wide.with_columns(pl.lit(None, pl.Float64).alias(name) for name in names if name not in wide.columns)
 
     def mean(quantity: str) -> pl.Expr:
-        """Mean of a histogram in an interval; null without observations."""
+        """Mean latency in an interval by the sum and count of a histogram [s]; null without observations."""
         count = pl.col(f"{quantity}/count")
         return pl.when(count > 0).then(pl.col(f"{quantity}/sum") / count)
 

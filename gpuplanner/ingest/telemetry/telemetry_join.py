@@ -368,7 +368,10 @@ class SampleJoiner:
         self._split_rounds: dict[int, int] = {}
 
     def device_ranks(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the rank of the device of each row, in the order of node, GPU and instance."""
+        """Return the rank of the device of each row, in the order of node, GPU and instance.
+
+        `numbers` are those of the device and job of each row in ``sample_buffer.device_jobs``.
+        """
         device_jobs = self.sample_buffer.device_jobs.rows
         codes = [
             self.sample_buffer.devices.number_tuple(device_job[:3]) for device_job in device_jobs[len(self._ranks) :]
@@ -426,9 +429,12 @@ class SampleJoiner:
         if begin is not None:
             yield month or 0, begin * MINUTE_US, (minutes[-1] + 1) * MINUTE_US
 
-    def _merge_sample_rows(self, parts: Sequence[ColumnArrays], high: int) -> ColumnArrays:
-        """Merge the rows of a window to samples, for one row per sample: the first row of a device and time counts."""
-        rows = _stack_columns(parts)
+    def _merge_sample_rows(self, batches: Sequence[ColumnArrays], window_end_us: int) -> ColumnArrays:
+        """Merge batches of rows of a time window to samples, for a source with one row per sample.
+
+        The first row of a device and time counts. `window_end_us` is not needed here.
+        """
+        rows = _stack_columns(batches)
         rows["rank"] = self.device_ranks(rows["who"])
         rows = _sort_columns(rows)
         is_repeat = ~mark_run_starts(rows["time"], rows["rank"])
@@ -466,9 +472,12 @@ class SampleJoiner:
             self.contradicting.append(ids_and_lines[:, ~is_equal])
         return {name: column[~is_repeat] for name, column in rows.items()}
 
-    def _merge_metric_rows(self, parts: Sequence[ColumnArrays], high: int) -> ColumnArrays:
-        """Merge the rows of a window to samples, for one row per metric; unfinished rounds wait for the next window."""
-        rows = _stack_columns(parts)
+    def _merge_metric_rows(self, batches: Sequence[ColumnArrays], window_end_us: int) -> ColumnArrays:
+        """Merge batches of rows of a time window to samples, for a source with one row per device, time and metric.
+
+        Scrape rounds that may go on after `window_end_us`, the end of the window, wait for the next window.
+        """
+        rows = _stack_columns(batches)
         rows["rank"] = self.device_ranks(rows["who"])
         rows = _sort_columns(rows, "rank", "time")
         is_repeat, first_row = _find_repeats(rows)
@@ -481,7 +490,7 @@ class SampleJoiner:
             self._open_round = None
         sample_time = rows["time"]
         if self.within_s:
-            rows, sample_time = self._assign_sample_times(rows, high)
+            rows, sample_time = self._assign_sample_times(rows, window_end_us)
         return self._pivot_metrics(rows, sample_time)
 
     def _job_numbers(self, numbers: np.ndarray) -> np.ndarray:
@@ -495,8 +504,11 @@ class SampleJoiner:
         jobs: np.ndarray = np.array(by_device_job, np.int64)[numbers]
         return jobs
 
-    def _assign_sample_times(self, rows: ColumnArrays, high: int) -> tuple[ColumnArrays, np.ndarray]:
-        """Return readings with the time of their sample; scrape rounds that may continue are left out."""
+    def _assign_sample_times(self, rows: ColumnArrays, window_end_us: int) -> tuple[ColumnArrays, np.ndarray]:
+        """Return readings, and for each the time of its sample: the first reading of its scrape round [us].
+
+        Rounds that may go on after `window_end_us`, the end of the window, are left out.
+        """
         time, rank, count = rows["time"], rows["rank"], len(rows["time"])
         if not count:
             return rows, time
@@ -516,11 +528,11 @@ class SampleJoiner:
             if is_first_run and time[first_row] - last_time <= within_us:
                 is_one_sample[run_number] = False
         ends = np.append(begins[1:], count) - 1
-        may_continue = time[ends] >= high - within_us
+        may_continue = time[ends] >= window_end_us - within_us
         self._split_rounds = {int(rank[end]): int(time[end]) for end in ends[may_continue & ~is_one_sample].tolist()}
         sample_time = np.where(is_one_sample[run], time[begins][run], time)
         is_open = (may_continue & is_one_sample)[run]
-        if is_open.any() and high <= max(self.sample_buffer.minutes) * MINUTE_US:
+        if is_open.any() and window_end_us <= max(self.sample_buffer.minutes) * MINUTE_US:
             self._open_round = {name: values[is_open] for name, values in rows.items()}
             return {name: values[~is_open] for name, values in rows.items()}, sample_time[~is_open]
         return rows, sample_time
@@ -555,7 +567,22 @@ class SampleJoiner:
         return _sort_columns(wide)
 
     def _merge_device_jobs(self, numbers: np.ndarray, is_begin: np.ndarray, group: np.ndarray) -> np.ndarray:
-        """Merge the devices and jobs of the rows of each sample: the first stated profile and model, and all jobs."""
+        """Merge the devices and jobs of the rows of each sample: the first stated profile and model, and all jobs.
+
+        Parameters
+        ----------
+        numbers : numpy.ndarray, shape (n,)
+            Number of the device and job of each row.
+        is_begin : numpy.ndarray of bool, shape (n,)
+            First row of each sample.
+        group : numpy.ndarray, shape (n,)
+            Number of the sample of each row, from 0.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n_samples,)
+            Number of the device and jobs of each sample.
+        """
         first: np.ndarray = numbers[is_begin]
         mixed_groups = np.unique(group[numbers != first[group]])
         if not len(mixed_groups):
@@ -626,7 +653,7 @@ def _sort_columns(rows: ColumnArrays, major: str = "time", minor: str = "rank") 
 
 
 def _find_repeats(rows: ColumnArrays) -> tuple[np.ndarray, np.ndarray]:
-    """Mark readings whose device, time and metric occurred before; return them with the first such reading."""
+    """Mark readings whose device, time and metric occurred before, and return for each row the first such reading."""
     time, rank, count = rows["time"], rows["rank"], len(rows["time"])
     pairs = (np.cumsum(mark_run_starts(rank, time)) << 16) | rows["metric"]
     order = np.argsort(pairs, kind="stable")

@@ -253,7 +253,7 @@ ACTIVITY_SOURCES_WITH_FINDING = (FROM_LEGACY, FROM_ENGINE, NO_COUNTER)
 """Activity sources of samples that get a finding, as their activity is less exact or missing."""
 
 MAX_POWER_ERROR_FRACTION = 0.05
-"""Error of the power that the driver allows [1]_: energies that differ by more get a warning.
+"""Relative error of the power that the driver allows [0-1] [1]_: energies that differ by more get a warning.
 
 References
 ----------
@@ -381,7 +381,10 @@ def find_file_overlaps(
 
 
 def clock_findings(n_falls: int, first_place: str) -> list[Finding]:
-    """Return a finding on `n_falls` rows whose time is before that of the previous row of their device."""
+    """Return a finding on `n_falls` rows whose time is before that of the previous row of their device.
+
+    `first_place` is file and line of the first of them.
+    """
     return [source_finding("samples: clock went back", n_falls, first_place)] if n_falls else []
 
 

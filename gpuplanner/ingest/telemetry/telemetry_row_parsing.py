@@ -1,4 +1,4 @@
-"""Parsing of telemetry files to rows: pages, times, numbers and units."""
+"""Parsing of telemetry files to rows: whole files or blocks of lines, times, numbers and units."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def require_known_unit(metric: Metric, unit: str, location: str) -> Metric:
 
 
 def read_wide_values(rows: Rows, columns: Mapping[str, Metric]) -> Rows:
-    """Parse the metric columns of telemetry rows (one row per device and time) to columns by quantity in our units."""
+    """Parse the metric columns of telemetry rows (one row per device and time) to a column by quantity, stored unit."""
     values: dict[str, list[pl.Series]] = {quantity: [] for quantity in DIMENSION_BY_QUANTITY}
     faults: dict[str, pl.Expr] = {}
     for column, metric in columns.items():
@@ -213,8 +213,7 @@ def _first_available(columns: list[pl.Series], n_rows: int) -> pl.Series:
 def parse_cells(cells: pl.Series, metric: Metric) -> tuple[pl.Series, pl.Series]:
     """Parse texts of a metric to values in the stored unit, and mark those that are neither a value nor blank.
 
-    Most cells of a column look alike: those that are a number and the unit of the first are cast directly, and only
-    the
+    Most cells of a column look alike: those that are a number and the unit of the first are cast directly, and only the
     others are matched by a pattern.
 
     Parameters
@@ -250,7 +249,10 @@ def parse_cells(cells: pl.Series, metric: Metric) -> tuple[pl.Series, pl.Series]
 
 
 def _convert_unit(number: pl.Series, divisor: float, *, wide: bool) -> pl.Series:
-    """Divide numbers by the divisor of their unit, after removing the numbers by which DCGM marks missing values."""
+    """Divide numbers by the divisor of their unit, after removing the numbers by which DCGM marks missing values.
+
+    With `wide`, large numbers that are no such marks in energies and rates stay.
+    """
     largest = number.max()
     value = number
     if number.is_nan().any() or (isinstance(largest, float) and largest >= MIN_BLANK_BY_IS_LARGE_VALUE[wide]):
@@ -477,7 +479,7 @@ def read_page_blocks(
 
 
 def page_path(page_rows: Rows) -> Path:
-    """Return the path of the file that the rows of a page are from."""
+    """Return the path of the file that the rows are from; all must be of one file."""
     return page_rows.files[int(page_rows.good["file"][0])].path
 
 
