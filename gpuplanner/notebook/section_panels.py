@@ -51,40 +51,47 @@ class SectionBox:
         self.box.children = [_part_widget(part, widget) for part, widget in zip(parts, shown, strict=True)]
 
 
-def _part_widget(part: Text | dict[str, object], shown: Any) -> Any:  # noqa: ANN401 - of ipywidgets
+def _part_widget(part: Text | dict[str, Any], shown: Any) -> Any:  # noqa: ANN401 - of ipywidgets
     """Return the widget of a text or a chart of a section; a shown widget of the same kind is updated instead."""
+    widgets = import_optional("ipywidgets", extra="notebook")
     if isinstance(part, dict):
-        return chart_widget(part, shown)
-    widget = shown or import_optional("ipywidgets", extra="notebook").HTML()
+        widget = shown or widgets.Output()
+        widget.outputs = ({"output_type": "display_data", "data": plots.live_chart_output(part), "metadata": {}},)
+        return widget
+    widget = shown or widgets.HTML()
     widget.value = part._repr_html_()
     return widget
 
 
-def chart_widget(spec: Mapping[str, Any], shown: Any = None, *, brush: str = "") -> Any:  # noqa: ANN401 - of ipywidgets
-    """Make a widget of a chart with tooltips and zoom; without the library anywidget it is a picture.
+_BRUSH_MODULE = """export default { async render(view) {
+  const code = new Blob([view.model.get("runtime")], { type: "text/javascript" });
+  (await import(URL.createObjectURL(code))).default.render(view);
+} };"""
+"""JavaScript module of a chart with a brush. It loads the runtime when it draws: anywidget gives up on a module that is
+not there within two seconds, as that of Altair with its runtime on a busy machine."""
+
+
+def brush_chart(spec: Mapping[str, Any], brush: str) -> Any:  # noqa: ANN401 - of ipywidgets
+    """Make a widget of a chart in which times are marked by dragging; without the library anywidget it is a picture.
 
     Parameters
     ----------
     spec : mapping
         Vega-Lite specification of a chart of :mod:`gpuplanner.report`.
-    shown : altair.JupyterChart, optional
-        Widget to update instead.
     brush : str
-        Name of a selection of times by dragging, which ``selections`` of the widget has; default: dragging moves.
+        Name of the selection of times, which ``selections`` of the widget has.
     """
-    altair = import_optional("altair", extra="plot")
     widgets = import_optional("ipywidgets", extra="notebook")
     try:
         import_optional("anywidget", extra="notebook")
     except MissingDependencyError:
         picture = plots.svg_data_url(plots.chart_to_svg(dict(spec)))
         return widgets.HTML(f'<img alt="" src="{picture}">')
-    chart = altair.Chart.from_dict(plots.interactive(spec, brush=brush))
-    if isinstance(shown, altair.JupyterChart):
-        shown.chart = chart
-        return shown
+    altair, traitlets = import_optional("altair", extra="plot"), import_optional("traitlets", extra="notebook")
     altair.JupyterChart.enable_offline()
-    return altair.JupyterChart(chart)
+    names = {"_esm": _BRUSH_MODULE, "runtime": traitlets.Unicode(altair.JupyterChart._esm).tag(sync=True)}
+    brush_type = type("BrushChart", (altair.JupyterChart,), names)
+    return brush_type(altair.Chart.from_dict(plots.interactive(spec, brush=brush)))
 
 
 class SectionPanel(BackgroundPanel[Question, Answer]):

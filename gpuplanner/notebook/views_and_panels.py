@@ -10,10 +10,9 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import polars as pl
-from altair.typing import ChartType
 
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
@@ -21,6 +20,9 @@ from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwrit
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection, chart_specs, display_section, to_still_text
+
+if TYPE_CHECKING:
+    from altair.typing import ChartType
 
 Shown = TypeVar("Shown")
 """Type of a view or a panel, in place of which a card may be shown."""
@@ -223,6 +225,7 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
 
     def ask_soon(self) -> None:
         """Compute the answer :data:`DEBOUNCE_S` after the last change; outside a notebook call :meth:`ask`."""
+        self.status.value = "Changed. Shown below: the answer before this change."
         self._call_later("ask", DEBOUNCE_S, self.ask)
 
     def _call_later(self, name: str, seconds: float, action: Callable[[], object]) -> None:
