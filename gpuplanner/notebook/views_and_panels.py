@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +11,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import polars as pl
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 Shown = TypeVar("Shown")
 """Type of a view or a panel, in place of which a card may be shown."""
+Arguments = ParamSpec("Arguments")
+"""Type of the arguments of a function that shows a view, which :func:`or_card` keeps."""
 
 
 def answer_or_card(title: str, answer: Callable[[], Shown], fix: str = "") -> Shown | View:
@@ -55,6 +58,19 @@ def answer_or_card(title: str, answer: Callable[[], Shown], fix: str = "") -> Sh
     except GpuPlannerError as error:
         code = f"<pre>{escape(fix)}</pre>" if fix else ""
         return View(page.section(title, page.note(python_advice(str(error))), code), pl.DataFrame())
+
+
+def or_card(title: str, fix: str = "") -> Callable[[Callable[Arguments, Shown]], Callable[Arguments, Shown | View]]:
+    """Make a decorator of a function that shows a view or a panel: see :func:`answer_or_card`."""
+
+    def decorate(show: Callable[Arguments, Shown]) -> Callable[Arguments, Shown | View]:
+        @functools.wraps(show)
+        def show_or_card(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Shown | View:
+            return answer_or_card(title, lambda: show(*args, **kwargs), fix)
+
+        return show_or_card
+
+    return decorate
 
 
 def python_advice(text: str) -> str:
