@@ -16,7 +16,7 @@ from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.notebook.cluster import Cluster
-from gpuplanner.notebook.section_panels import SectionPanel, number_field, range_faults
+from gpuplanner.notebook.section_panels import SectionPanel, number_field
 from gpuplanner.notebook.views_and_panels import View, control_style, dropdown, on_change, or_card
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection
@@ -246,6 +246,7 @@ class SizePanel(SectionPanel[SizingRequest, SizedJob]):
         fields = [
             self.model, self.task, self.seq.control, self.tokens.control, self.deadline.control, self.gpu_models,
         ]  # fmt: skip
+        self.fields = [self.seq, self.tokens, self.deadline]
         on_change(fields, self.ask_soon)
         grid = widgets.GridBox(fields, layout={"grid_template_columns": "repeat(auto-fill, minmax(27em, 1fr))"})
         self.panel = widgets.VBox([grid, self.code, self.status, self.answer.box])
@@ -262,7 +263,7 @@ class SizePanel(SectionPanel[SizingRequest, SizedJob]):
 
     def find_faults(self) -> list[tuple[Any, str]]:
         """List the fields outside their range, GPU models that cannot be read, and a model that is not known."""
-        faults = range_faults([self.seq, self.tokens, self.deadline])
+        faults = super().find_faults()
         try:
             resolve_gpu_words(parse_gpu_counts(self.gpu_models.value.split()))
         except GpuPlannerError as error:

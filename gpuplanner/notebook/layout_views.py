@@ -21,7 +21,7 @@ from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.layout_enumeration import make_placement_table
 from gpuplanner.notebook.cluster import StudySource, make_scenario
-from gpuplanner.notebook.section_panels import SectionPanel, number_field, range_faults
+from gpuplanner.notebook.section_panels import SectionPanel, number_field
 from gpuplanner.notebook.views_and_panels import View, control_style, files_button, on_change, or_card
 from gpuplanner.planner.fleet_plans_and_comparisons import compare_plans, price_of_limits, with_limit
 from gpuplanner.planner.layout_plan import Plan
@@ -320,7 +320,8 @@ class LayoutPanel(SectionPanel[LayoutQuestion, PlannedLayouts]):
             ),
         }  # fmt: skip
         self.limits = {name: number_field(*row, "Limit of the plan", **style) for name, row in ranges.items()}
-        fields = [field.control for field in (*self.demand.values(), *self.limits.values())]
+        self.fields = [*self.demand.values(), *self.limits.values()]
+        fields = [field.control for field in self.fields]
         on_change(fields, self.ask_soon)
         tooltip = f"Write change scripts, timers and a workbook of the plan below into {folder}"
         self.files = files_button(lambda: self.shown_layouts.export(folder), "Write the files of this plan", tooltip)
@@ -339,10 +340,6 @@ class LayoutPanel(SectionPanel[LayoutQuestion, PlannedLayouts]):
         """Demand and limits of the controls."""
         peaks = {name: float(field.value) for name, field in self.demand.items()}
         return LayoutQuestion(peaks, **{name: field.value for name, field in self.limits.items()})
-
-    def find_faults(self) -> list[tuple[Any, str]]:
-        """List the fields outside their range."""
-        return range_faults([*self.demand.values(), *self.limits.values()])
 
     def _plan(self, question: LayoutQuestion) -> PlannedLayouts:
         """Plan the layouts for the demand and the limits of the controls."""

@@ -94,8 +94,7 @@ class PeriodPanel(SectionPanel[Period, PeriodTables]):
         on_change([self.start, self.end, self.team], self.ask_soon)
         spec = plots.chart_spec(plots.plot_ledger(dataset.gpu_hour_ledger, tz=dataset.tz))
         self.chart = brush_chart(spec, BRUSH_NAME)
-        if hasattr(self.chart, "selections"):
-            self.chart.selections.observe(self._on_brush, [BRUSH_NAME])
+        self.chart.selections.observe(self._on_brush, [BRUSH_NAME])
         row = widgets.HBox([self.start, self.end, self.team, reset], layout={"flex_flow": "row wrap"})
         hint = widgets.HTML(
             "Drag over days of the chart, or set them here; <code>.newest</code> of the panel has the tables."

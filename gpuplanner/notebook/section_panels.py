@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from gpuplanner import report as plots
-from gpuplanner.core.errors import MissingDependencyError, ScenarioError
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.notebook.views_and_panels import Answer, BackgroundPanel, Question
 from gpuplanner.report.html_page import HtmlSection, Text, split_section
@@ -72,7 +72,7 @@ not there within two seconds, as that of Altair with its runtime on a busy machi
 
 
 def brush_chart(spec: Mapping[str, Any], brush: str) -> Any:  # noqa: ANN401 - of ipywidgets
-    """Make a widget of a chart in which times are marked by dragging; without the library anywidget it is a picture.
+    """Make a widget of a chart in which times are marked by dragging.
 
     Parameters
     ----------
@@ -81,12 +81,7 @@ def brush_chart(spec: Mapping[str, Any], brush: str) -> Any:  # noqa: ANN401 - o
     brush : str
         Name of the selection of times, which ``selections`` of the widget has.
     """
-    widgets = import_optional("ipywidgets", extra="notebook")
-    try:
-        import_optional("anywidget", extra="notebook")
-    except MissingDependencyError:
-        picture = plots.svg_data_url(plots.chart_to_svg(dict(spec)))
-        return widgets.HTML(f'<img alt="" src="{picture}">')
+    import_optional("anywidget", extra="notebook")
     altair, traitlets = import_optional("altair", extra="plot"), import_optional("traitlets", extra="notebook")
     altair.JupyterChart.enable_offline()
     names = {"_esm": _BRUSH_MODULE, "runtime": traitlets.Unicode(altair.JupyterChart._esm).tag(sync=True)}
@@ -98,7 +93,7 @@ class SectionPanel(BackgroundPanel[Question, Answer]):
     """Panel that shows its answer as a section with interactive charts, and marks values that cannot be used.
 
     A question with such a value is not answered: the control has a border, and the status states the fault. Subclasses
-    define ``find_faults``.
+    list their number fields as ``fields``, and define ``find_faults`` if other values can be wrong too.
     """
 
     def __init__(
@@ -106,11 +101,16 @@ class SectionPanel(BackgroundPanel[Question, Answer]):
     ) -> None:
         super().__init__(compute, show, working=working)
         self.answer = SectionBox()
+        self.fields: list[NumberField] = []
         self._marked: list[Any] = []
 
     def find_faults(self) -> list[tuple[Any, str]]:
         """List the controls whose values cannot be used, each with the reason."""
-        return []
+        return [
+            (field.control, f"{field.label}: expected {field.low:,g} to {field.high:,g}, got {field.value:,g}")
+            for field in self.fields
+            if not field.low <= field.value <= field.high
+        ]
 
     def ask(self) -> Future[Answer]:
         """Compute the answer in the background, unless a control has a value that cannot be used.
@@ -177,12 +177,3 @@ def number_field(value: float, low: float, high: float, label: str, tooltip: str
         value=value, description=text, description_allow_html=True, tooltip=tooltip, continuous_update=False, **style
     )
     return NumberField(control, label, low, high)
-
-
-def range_faults(fields: Iterable[NumberField]) -> list[tuple[Any, str]]:
-    """List the number fields whose value is outside their range, each with the reason."""
-    return [
-        (field.control, f"{field.label}: expected {field.low:,g} to {field.high:,g}, got {field.control.value:,g}")
-        for field in fields
-        if not field.low <= field.control.value <= field.high
-    ]

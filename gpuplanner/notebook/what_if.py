@@ -217,10 +217,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             changed["gpus"] = values["gpus"]
         return self.base.but(**changed)
 
-    @property
-    def question(self) -> Scenario:
-        """Scenario with the settings of the controls."""
-        return self.scenario
+    question = scenario
 
     def _read_controls(self) -> dict[str, Any]:
         """Return the values of the controls by field, rounded, since a browser adds up steps with rounding errors."""
