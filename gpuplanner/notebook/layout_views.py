@@ -66,11 +66,7 @@ LAYOUT_DEMAND_VIEW = "rightsized"
 """Demand that layouts are planned for: rightsized requests."""
 GPU_SHARING_COLUMNS = ("job_class", "gpus", "jobs", "mode", "profile", "together", "slow_at_most", "why", "with_whom")
 """Columns that the table of GPU sharing by job class shows."""
-_PLAN_HEADINGS = {
-    "objective": "cost [GPU h]",
-    "bound": "lower bound [GPU h]",
-    "distinct": "layout mixes in use",
-}
+_PLAN_HEADINGS = {"objective": "cost [GPU h]", "bound": "lower bound [GPU h]", "distinct": "layout mixes in use"}
 """Headings of the plan comparison that differ from the column names."""
 
 

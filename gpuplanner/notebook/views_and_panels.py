@@ -210,6 +210,8 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
     panel: Any
     at_once: ClassVar[bool] = False
     """Whether the answer is computed when the panel is first shown."""
+    outdated: ClassVar[str] = "Changed. Shown below: the answer before this change."
+    """Status from a change of a control until its answer is computed."""
 
     def __init__(self, compute: Callable[[Question], Answer], show: Callable[[Answer], str], *, working: str) -> None:
         widgets = import_optional("ipywidgets", extra="notebook")
@@ -241,7 +243,7 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
 
     def ask_soon(self) -> None:
         """Compute the answer :data:`DEBOUNCE_S` after the last change; outside a notebook call :meth:`ask`."""
-        self.status.value = "Changed. Shown below: the answer before this change."
+        self.status.value = self.outdated
         self._call_later("ask", DEBOUNCE_S, self.ask)
 
     def _call_later(self, name: str, seconds: float, action: Callable[[], object]) -> None:

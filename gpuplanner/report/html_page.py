@@ -43,10 +43,11 @@ _CHART_SCRIPT_PATTERN = re.compile(r'<script type="application/json">.*?</script
 _NOSCRIPT_TAG = re.compile(r"</?noscript>")
 """Tags around the static image of a chart."""
 _CHART_BLOCK_PATTERN = re.compile(
-    r'<div class="chart" role="img" aria-label="([^"]*)"><script type="application/json">(.*?)</script><div></div>',
+    r'<div class="chart" role="img" aria-label="([^"]*)"><script type="application/json">(.*?)</script><div></div>'
+    r"(?!<noscript>)",
     re.DOTALL,
 )
-"""HTML of a chart up to its picture; the groups are its text alternative and its Vega-Lite specification."""
+"""HTML of a chart that has no picture yet; the groups are its text alternative and its Vega-Lite specification."""
 _CHART_REST = "</div>"
 """HTML of a chart after its picture."""
 _FOLDED_HEADING = re.compile(r"<details><summary><h2>.*?</summary>", re.DOTALL)
@@ -71,7 +72,8 @@ class HtmlSection(str):
     __slots__ = ()
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return {FRAGMENT_MIME_TYPE: str(self), "text/html": to_still_text(self)._repr_html_()}
+        pictured = HtmlSection(add_pictures(self))  # drawn once for both
+        return {FRAGMENT_MIME_TYPE: str(pictured), "text/html": to_still_text(pictured)._repr_html_()}
 
 
 @dataclass(frozen=True)
