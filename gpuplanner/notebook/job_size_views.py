@@ -87,11 +87,6 @@ class SizedJob:
         return self.costs()._repr_html_()
 
     @or_card("Cost against run time", SIZE_FIX)
-    @or_card("Plans", SIZE_FIX)
-    @or_card("Slices", SIZE_FIX)
-    @or_card("Memory components", SIZE_FIX)
-    @or_card("Upper bound of the memory", SIZE_FIX)
-    @or_card("Defaults of the tool", SIZE_FIX)
     def costs(self) -> View:
         """Show cost against run time with the Pareto front, and the plans by their cost at the deadline."""
         table, request = tabulate_candidates(self.sizing, self.request), self.request
@@ -125,6 +120,7 @@ class SizedJob:
             table,
         )  # fmt: skip
 
+    @or_card("Plans", SIZE_FIX)
     def plans(self) -> View:
         """Show the plans, the reasons for the first three, and the assumptions."""
         table = self.sizing.plan_table()
@@ -146,6 +142,7 @@ class SizedJob:
         assumed = page.paragraph(f"Assumed: {'; '.join(self.sizing.assumed) or 'nothing'}.")
         return View(page.section("Plans", note, rows, *reasons, assumed), table)
 
+    @or_card("Slices", SIZE_FIX)
     def slices(self) -> View:
         """Show all MIG profiles of the available GPU models, those that fit first."""
         table = self.sizing.slice_table()
@@ -155,6 +152,7 @@ class SizedJob:
             shown = page.paragraph("Name the available GPU models with on= to list their slices.")
         return View(page.section("Slices", shown), table)
 
+    @or_card("Memory components", SIZE_FIX)
     def memory(self) -> View:
         """Show the memory components of each plan."""
         table = tabulate_memory_components(self.sizing.plans)
@@ -168,6 +166,7 @@ class SizedJob:
         )
         return View(page.section("Memory components", chart), table)
 
+    @or_card("Upper bound of the memory", SIZE_FIX)
     def bounds(self) -> View:
         """Show the p95 of the memory of the best plan, by how much is known about the training tool."""
         peak_model, best = shipped_peak_model(), self.sizing.plans[0]
@@ -182,6 +181,7 @@ class SizedJob:
         shown = page.table(table, caption=caption, formats=_SIZING_FORMATS, headings=_SIZING_HEADINGS)
         return View(page.section("Upper bound of the memory", shown), table)
 
+    @or_card("Defaults of the tool", SIZE_FIX)
     def tool(self) -> View:
         """Show the defaults of the training tool, with sources."""
         facts = [asdict(fact) for fact in self.sizing.tool_does]

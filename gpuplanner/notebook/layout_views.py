@@ -97,11 +97,6 @@ class PlannedLayouts:
         return self.planned_problem.plan
 
     @or_card("The plan", MIG_FIX)
-    @or_card("Demand", MIG_FIX)
-    @or_card("The layouts in use", MIG_FIX)
-    @or_card("GPU sharing", MIG_FIX)
-    @or_card("Static, calendar or unrestricted", MIG_FIX)
-    @or_card("The calendar", MIG_FIX)
     def overview(self) -> View:
         """Show status, cost, lower bound and fleet of the plan."""
         facts = {
@@ -116,6 +111,7 @@ class PlannedLayouts:
     def _repr_html_(self) -> str:
         return self.overview()._repr_html_()
 
+    @or_card("Demand", MIG_FIX)
     def asked(self) -> View:
         """Show the fleet and the demand for MIG instances by profile, with its forecast."""
         problem, outlook = self.problem, OUTLOOK_STAGE_BY_VIEW[LAYOUT_DEMAND_VIEW](self.scenario)
@@ -135,6 +131,7 @@ class PlannedLayouts:
         shown = page.section("Demand", page.value_table(facts, caption="Fleet and demand"), chart)
         return View(shown, outlook.demand)
 
+    @or_card("The layouts in use", MIG_FIX)
     def in_use(self) -> View:
         """Show the GPUs with each layout over time, and the layouts on the memory slices of the GPU model."""
         gpu_model, counts = self.problem.gpu_model, self.layout_counts
@@ -174,6 +171,7 @@ class PlannedLayouts:
         wide = pl.DataFrame(layout_plan.counts, schema=names).with_columns(slot_start=times)
         return wide.unpivot(names, index="slot_start", variable_name="layout", value_name="gpus")
 
+    @or_card("GPU sharing", MIG_FIX)
     def sharing(self) -> View:
         """Show which job classes may share a GPU, and by which mode."""
         job_history = history(self.scenario)
@@ -188,6 +186,7 @@ class PlannedLayouts:
         plans = {"auto": self.plan}
         return compare_plans(self.problem, calendars=(2, 4), reused_plans=plans, work_limit=self.scenario.work_limit)
 
+    @or_card("Static, calendar or unrestricted", MIG_FIX)
     def kinds(self) -> View:
         """Show the costs of static, few-changes and unrestricted plans, and their lower bound."""
         table = self._plan_comparison
@@ -201,6 +200,7 @@ class PlannedLayouts:
         rows = page.table(table, caption="Plans for the same demand", headings=_PLAN_HEADINGS, formats={"gap": ".2%"})
         return View(page.section("Static, calendar or unrestricted", chart, rows), table)
 
+    @or_card("The calendar", MIG_FIX)
     def calendar(self) -> View:
         """Show the layout of each GPU over time, and the value of one more instance by profile."""
         layout_rows = self.planned_problem.layout_plan
