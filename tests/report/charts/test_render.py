@@ -8,9 +8,11 @@ import nbconvert
 import nbformat
 import polars as pl
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from gpuplanner import report as plots
 from gpuplanner.report import chart_rendering as render
+from gpuplanner.report.html_page import HtmlSection, display_section
 
 
 def test_container_width_becomes_pixels_and_the_spec_is_left_alone(costs):
@@ -49,6 +51,19 @@ def test_exported_notebooks_say_what_every_chart_shows(policies, caplog):
     told = [picture["alt"] for picture in bs4.BeautifulSoup(page, "html.parser").select("img")]
     assert told == ['Policy comparison: mean and interval. Dynamic waits 4 h, "static" 9 h.', "A <b> of mine"]
     assert "Alternative text is missing" not in caplog.text
+
+
+def test_charts_of_the_user_need_no_network_once_a_section_was_shown(capsys):
+    shell = InteractiveShell.instance()
+    try:
+        display_section(HtmlSection("<p>Any.</p>"))
+        own = alt.Chart(pl.DataFrame({"x": [1]}), title="Mine").mark_point().encode(x="x:Q")
+        shown, _ = shell.display_formatter.format(own)
+    finally:
+        InteractiveShell.clear_instance()
+    assert shown["image/svg+xml"].startswith("<svg")
+    assert shown["application/vnd.vegalite.v5+json"]["title"] == "Mine"
+    assert "Any." in capsys.readouterr().out
 
 
 def test_a_chart_cannot_fetch_data():
