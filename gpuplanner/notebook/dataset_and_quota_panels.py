@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from html import escape
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_formats import figure_text
 from gpuplanner.decision.quota_and_placement_comparison import RulesComparison, compare_rules, rules_or_equal_shares
 from gpuplanner.decision.sharing_rules import SharingRules, StartHours, TeamQuota, parse_week_hours
+from gpuplanner.notebook.section_panels import SectionPanel
 from gpuplanner.notebook.views_and_panels import (
     BackgroundPanel,
     button,
@@ -21,6 +22,7 @@ from gpuplanner.notebook.views_and_panels import (
     slider,
     table_html,
 )
+from gpuplanner.report.html_page import HtmlSection
 
 ALL_GPU_MODELS = "all GPU models"
 """Choice of the drop-down for all GPU models of the fleet."""
@@ -95,7 +97,7 @@ RULES_COMPARISON_COLUMNS = {
 """Heading and number format of each column that the comparison of sharing rules shows."""
 
 
-class SharingPanel(BackgroundPanel[SharingRules, RulesComparison]):
+class SharingPanel(SectionPanel[SharingRules, RulesComparison]):
     """Panel that simulates quotas, fair share and preemption, compared with the current rules.
 
     Parameters
@@ -114,7 +116,7 @@ class SharingPanel(BackgroundPanel[SharingRules, RulesComparison]):
     late : ipywidgets.Dropdown
         Tier or team with restricted start hours.
     hours : ipywidgets.Text
-        Its start hours, as in ``quotas.yaml``; while they are invalid, those of the current rules.
+        Its start hours, as in ``quotas.yaml``; empty: those of the current rules. Other texts are marked.
 
     Examples
     --------
@@ -156,7 +158,13 @@ class SharingPanel(BackgroundPanel[SharingRules, RulesComparison]):
         )  # fmt: skip
         on_change(controls, self.ask_soon)
         title = widgets.HTML(f"<b>Baseline: {escape(self.base.source)}</b>")
-        self.panel = widgets.VBox([title, *controls, self.button, self.status, self.answer])
+        self.panel = widgets.VBox([title, *controls, self.button, self.status, self.answer.box])
+
+    def find_faults(self) -> list[tuple[Any, str]]:
+        """List the start hours if they cannot be read, or if there is no tier and no team to restrict."""
+        if not self.hours.value.strip() or (self.late.value and parse_week_hours(self.hours.value) is not None):
+            return []
+        return [(self.hours, f"Start hours: expected {self.hours.placeholder}, got {self.hours.value}")]
 
     @property
     def question(self) -> SharingRules:
@@ -192,7 +200,7 @@ class SharingPanel(BackgroundPanel[SharingRules, RulesComparison]):
         return compare_rules(self.scenario, self.base, rules)
 
 
-def sharing_html(rules_comparison: RulesComparison) -> str:
+def sharing_html(rules_comparison: RulesComparison) -> HtmlSection:
     """Render the change of the queue wait of each team under other sharing rules as an HTML table.
 
     Examples
@@ -215,4 +223,5 @@ def sharing_html(rules_comparison: RulesComparison) -> str:
     )
     notes = "".join(f"<p>{escape(note)}</p>" for note in rules_comparison.notes)
     caption = f"Intervals: {rules_comparison.blocks}"
-    return f"<p>{escape(rules_comparison.verdict_sentence)}</p>{table_html(headings, rows, caption=caption)}{notes}"
+    table = table_html(headings, rows, caption=caption)
+    return HtmlSection(f"<p>{escape(rules_comparison.verdict_sentence)}</p>{table}{notes}")

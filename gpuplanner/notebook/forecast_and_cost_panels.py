@@ -21,7 +21,7 @@ from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM, money_tex
 from gpuplanner.cost.monthly_cost_review import CostReview, cost_review
 from gpuplanner.decision.comparison_record import Comparison, compare_policies
 from gpuplanner.decision.purchase_refresh_and_burst_plans import PurchasePlan, plan_purchase
-from gpuplanner.notebook.section_panels import SectionPanel, number_field, range_faults
+from gpuplanner.notebook.section_panels import SectionPanel, number_field
 from gpuplanner.notebook.views_and_panels import control_style, dropdown, files_button, on_change
 from gpuplanner.report import html_page as page
 from gpuplanner.report.focus_files_and_workbooks import write_cost_workbook
@@ -101,13 +101,10 @@ class ForecastPanel(SectionPanel[ForecastQuestion, HtmlSection]):
             "capacity": (1.0, 1e6, "Installed GPUs", "Capacity to compare with"),
         }
         self.controls = {name: number_field(getattr(question, name), *row, **style) for name, row in ranges.items()}
-        fields = [field.control for field in self.controls.values()]
+        self.fields = [*self.controls.values()]
+        fields = [field.control for field in self.fields]
         on_change(fields, self.ask_soon)
         self.panel = widgets.VBox([*fields, self.status, self.answer.box])
-
-    def find_faults(self) -> list[tuple[Any, str]]:
-        """List the fields outside their range."""
-        return range_faults(self.controls.values())
 
     @property
     def question(self) -> ForecastQuestion:
@@ -203,6 +200,7 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
         )
         self.months = number_field(12, 1, 60, "Commitment (months)", "Months of demand to cover", **style)
         self.risk = number_field(0.0, 0.0, 1.0, "CVaR (10 %) weight (0 to 1)", "0: mean cost", **style)
+        self.fields = [self.price, self.months, self.risk]
         controls = [
             self.price.control, self.month, self.tenant, self.owner, self.months.control, self.risk.control,
             self.price_book,
@@ -220,7 +218,7 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
 
     def find_faults(self) -> list[tuple[Any, str]]:
         """List the fields outside their range, and a price book that does not exist."""
-        faults = range_faults([self.price, self.months, self.risk])
+        faults = super().find_faults()
         path = self.price_book.value.strip()
         if path and not Path(path).is_file():
             faults.append((self.price_book, f"Price book: expected a file, got {path}"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -26,7 +25,7 @@ from gpuplanner.forecast.model_selection import fold_scores, mean_scores
 from gpuplanner.forecast.rolling_demand_forecast import lay_out_demand, rolling_backtest
 from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, ForecastPanel, ForecastQuestion
-from gpuplanner.notebook.views_and_panels import Shown, View, answer_or_card
+from gpuplanner.notebook.views_and_panels import View, answer_or_card, or_card
 from gpuplanner.report import cost_and_forecast_sections
 from gpuplanner.report import html_page as page
 from gpuplanner.report.focus_files_and_workbooks import write_cost_workbook
@@ -34,6 +33,10 @@ from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.study_history import load_dataset
 
+FORECAST_FIX = 'gp.read("jobs.csv").forecast()  # needs jobs with start and end'
+"""Python code that leads to a forecast."""
+COST_FIX = 'gp.open(data).costs(gpu_model="A100-80GB", price_usd_per_gpu_hour=2.50)'
+"""Python code that leads to a cost."""
 MAX_TWENTY_JOBS_METRICS = 4
 """Number of metrics that :func:`twenty_jobs` charts: two completion times and two utilizations."""
 
@@ -93,32 +96,27 @@ class ForecastView:
     def _repr_html_(self) -> str:
         return self.remarks()._repr_html_()
 
+    @or_card("Demand history", FORECAST_FIX)
     def remarks(self) -> View:
         """Show cutoff, series and interval, and remarks on the data that limit the forecast."""
+        source = self.source
+        cutoff = source.start + timedelta(hours=source.slots * source.interval_hours)
+        facts = {
+            "cutoff": f"{cutoff:%Y-%m-%d %H:%M} UTC",
+            "history": f"{source.slots:,} intervals of {source.interval_hours:g} h",
+            "series": f"{len(source.ids):,}, {source.whole} is shown",
+            "remarks": "; ".join(source.remarks) or "none",
+        }
+        table = page.value_table(facts, caption="Demand history")
+        return View(page.section("Demand history", table), pl.DataFrame({"remark": list(source.remarks)}))
 
-        def list_facts() -> View:
-            source = self.source
-            cutoff = source.start + timedelta(hours=source.slots * source.interval_hours)
-            facts = {
-                "cutoff": f"{cutoff:%Y-%m-%d %H:%M} UTC",
-                "history": f"{source.slots:,} intervals of {source.interval_hours:g} h",
-                "series": f"{len(source.ids):,}, {source.whole} is shown",
-                "remarks": "; ".join(source.remarks) or "none",
-            }
-            table = page.value_table(facts, caption="Demand history")
-            return View(page.section("Demand history", table), pl.DataFrame({"remark": list(source.remarks)}))
-
-        return _forecast_or_card("Demand history", list_facts)
-
+    @or_card("GPUs expected", FORECAST_FIX)
     def expected(self, horizon: int = 48) -> View:
         """Show the expected GPUs of running and of future jobs over `horizon` intervals, after those observed."""
+        section = cost_and_forecast_sections.render_expected_section(self.source, horizon)
+        return View(section, self.source.fan(horizon))
 
-        def draw() -> View:
-            section = cost_and_forecast_sections.render_expected_section(self.source, horizon)
-            return View(section, self.source.fan(horizon))
-
-        return _forecast_or_card("GPUs expected", draw)
-
+    @or_card("Past forecasts", FORECAST_FIX)
     def past_errors(
         self,
         horizon: int = 48,
@@ -146,14 +144,11 @@ class ForecastView:
         View
             Charts and the mean errors by model.
         """
+        how: dict[str, Any] = {"horizon": horizon, "gap": gap, "cutoffs": cutoffs, "price": price}
+        backtest = rolling_backtest(self.source, models=models, **how)
+        return View(cost_and_forecast_sections.render_error_section(backtest), mean_scores(fold_scores(backtest)))
 
-        def draw() -> View:
-            how: dict[str, Any] = {"horizon": horizon, "gap": gap, "cutoffs": cutoffs, "price": price}
-            backtest = rolling_backtest(self.source, models=models, **how)
-            return View(cost_and_forecast_sections.render_error_section(backtest), mean_scores(fold_scores(backtest)))
-
-        return _forecast_or_card("Past forecasts", draw)
-
+    @or_card("Capacity to plan", FORECAST_FIX)
     def decision(self, horizon: int = 48, *, gap: int = 6, price: float = 5.0) -> View:
         """Show the quantile of demand to plan for, given the cost of missing GPU-hours.
 
@@ -164,26 +159,20 @@ class ForecastView:
         price : float
             Cost of a missing GPU-hour. [planned GPU-hours]
         """
+        section = cost_and_forecast_sections.render_quantile_section(self.source, horizon, gap, price)
+        return View(section, self.source.cost_curve(horizon, gap, price))
 
-        def draw() -> View:
-            section = cost_and_forecast_sections.render_quantile_section(self.source, horizon, gap, price)
-            return View(section, self.source.cost_curve(horizon, gap, price))
-
-        return _forecast_or_card("Capacity to plan", draw)
-
+    @or_card("GPUs to plan on each day", FORECAST_FIX)
     def calendar(self, horizon: int = 48, *, gap: int = 6, price: float = 5.0, capacity: float | None = None) -> View:
         """Show the GPUs to plan on each day, and when demand exceeds `capacity` [GPU]; else as :meth:`decision`."""
+        gpus = self.capacity if capacity is None else capacity
+        section = cost_and_forecast_sections.render_calendar_section(self.source, horizon, gap, price, gpus)
+        return View(section, self.source.plan_calendar(horizon, gap, price))
 
-        def draw() -> View:
-            gpus = self.capacity if capacity is None else capacity
-            section = cost_and_forecast_sections.render_calendar_section(self.source, horizon, gap, price, gpus)
-            return View(section, self.source.plan_calendar(horizon, gap, price))
-
-        return _forecast_or_card("GPUs to plan on each day", draw)
-
+    @or_card("Forecast", FORECAST_FIX)
     def controls(
         self, horizon: int = 48, *, gap: int = 6, price: float = 5.0, capacity: float | None = None
-    ) -> ForecastPanel | View:
+    ) -> ForecastPanel:
         """Make the panel with controls, the calendar and the decision; parameters as of :meth:`calendar`."""
 
         def show(question: ForecastQuestion) -> HtmlSection:
@@ -192,17 +181,8 @@ class ForecastView:
             settings.pop("capacity")
             return HtmlSection(calendar.section + self.decision(**settings).section)
 
-        def make_panel() -> ForecastPanel:
-            gpus = self.capacity if capacity is None else float(capacity)
-            question = ForecastQuestion(horizon, gap, price, gpus)
-            return ForecastPanel(question, show, interval_hours=self.source.interval_hours)
-
-        return _forecast_or_card("Forecast", make_panel)
-
-
-def _forecast_or_card(title: str, answer: Callable[[], Shown]) -> Shown | View:
-    """Return the answer of a forecast; where the data do not support it, a card with the fix."""
-    return answer_or_card(title, answer, fix='gp.read("jobs.csv").forecast()  # needs jobs with start and end')
+        question = ForecastQuestion(horizon, gap, price, self.capacity if capacity is None else float(capacity))
+        return ForecastPanel(question, show, interval_hours=self.source.interval_hours)
 
 
 def forecast_demand(scenario: Scenario, *, at: str = "", installed_gpus: float | None = None) -> ForecastView:
@@ -259,12 +239,10 @@ class MonthCosts:
     def _repr_html_(self) -> str:
         return self.month()._repr_html_()
 
+    @or_card("The month", COST_FIX)
     def month(self) -> View:
         """Show the cost by team, bucket and unit of work, with energy and carbon."""
-        return _cost_or_card(
-            "The month",
-            lambda: View(cost_and_forecast_sections.render_cost_section(self.review), self.review.by_tenant),
-        )
+        return View(cost_and_forecast_sections.render_cost_section(self.review), self.review.by_tenant)
 
     def over_time(self, every: str = "week") -> View:
         """Show the cost of all data by team over time, with the change from one period to the next.
@@ -289,15 +267,14 @@ class MonthCosts:
             section = cost_and_forecast_sections.render_cost_over_time(by_team, name, review)
             return View(section, compare_periods(by_team, name))
 
-        return _cost_or_card(f"Cost by {name}", draw)
+        return answer_or_card(f"Cost by {name}", draw, COST_FIX)
 
+    @or_card("Prices", COST_FIX)
     def prices(self) -> View:
         """Show all prices of the GPU model with their dates."""
-        return _cost_or_card(
-            "Prices",
-            lambda: View(cost_and_forecast_sections.render_price_section(self.review), price_rows(self.review)),
-        )
+        return View(cost_and_forecast_sections.render_price_section(self.review), price_rows(self.review))
 
+    @or_card("Buy, reserve or rent", COST_FIX)
     def commitments(self, months: int = 12, *, risk: float = 0.0, refresh: tuple[str, float] | None = None) -> View:
         """Show the GPUs to buy, reserve or rent, and when a newer GPU model pays off.
 
@@ -315,47 +292,33 @@ class MonthCosts:
         View
             Purchase plan, and costs by option.
         """
+        plan = plan_purchase(self.scenario, months, risk=risk)
+        refresh_plan = None if refresh is None else renew(self.scenario, months, *refresh)
+        return View(cost_and_forecast_sections.render_commitment_section(plan, refresh_plan), plan.costs)
 
-        def draw() -> View:
-            plan = plan_purchase(self.scenario, months, risk=risk)
-            refresh_plan = None if refresh is None else renew(self.scenario, months, *refresh)
-            return View(cost_and_forecast_sections.render_commitment_section(plan, refresh_plan), plan.costs)
-
-        return _cost_or_card("Buy, reserve or rent", draw)
-
+    @or_card("Jobs for rented GPUs", COST_FIX)
     def burst(self, rules: str = "") -> View:
         """Show the jobs to send to rented GPUs; `rules` is the path of a file of burst rules, or empty."""
+        plan = plan_burst(self.scenario, read_burst_rules(rules)) if rules else None
+        table = pl.DataFrame() if plan is None else plan.jobs
+        return View(cost_and_forecast_sections.render_burst_section(plan), table)
 
-        def draw() -> View:
-            plan = plan_burst(self.scenario, read_burst_rules(rules)) if rules else None
-            table = pl.DataFrame() if plan is None else plan.jobs
-            return View(cost_and_forecast_sections.render_burst_section(plan), table)
-
-        return _cost_or_card("Jobs for rented GPUs", draw)
-
+    @or_card("Savings", COST_FIX)
     def savings(self) -> View:
         """Show the capacity that the recommendation frees, and its financial impact."""
-
-        def draw() -> View:
-            comparison = compare_policies(self.scenario)
-            measures = pl.DataFrame(comparison.decision.measures)
-            return View(cost_and_forecast_sections.render_savings_section(comparison), measures)
-
-        return _cost_or_card("Savings", draw)
+        comparison = compare_policies(self.scenario)
+        measures = pl.DataFrame(comparison.decision.measures)
+        return View(cost_and_forecast_sections.render_savings_section(comparison), measures)
 
     def to_excel(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write charge lines, prices and totals as an Excel workbook."""
         with allow_overwriting_within(overwrite):
             return write_cost_workbook(path, self.review, locale=self.scenario.number_locale)
 
-    def controls(self, workbook: str | Path = "costs.xlsx") -> CostPanel | View:
+    @or_card("Cost", COST_FIX)
+    def controls(self, workbook: str | Path = "costs.xlsx") -> CostPanel:
         """Make the panel with controls of price, month, team, ownership and terms; a button writes the workbook."""
-        return _cost_or_card("Cost", lambda: CostPanel(self.scenario, workbook))
-
-
-def _cost_or_card(title: str, answer: Callable[[], Shown]) -> Shown | View:
-    """Return the answer on costs; where the data do not support it, a card with the fix."""
-    return answer_or_card(title, answer, fix='gp.open(data).costs(gpu_model="A100-80GB", price_usd_per_gpu_hour=2.50)')
+        return CostPanel(self.scenario, workbook)
 
 
 def costs(scenario: Scenario) -> MonthCosts:

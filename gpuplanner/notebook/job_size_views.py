@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from html import escape
@@ -16,8 +16,8 @@ from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.notebook.cluster import Cluster
-from gpuplanner.notebook.section_panels import SectionPanel, number_field, range_faults
-from gpuplanner.notebook.views_and_panels import View, answer_or_card, control_style, dropdown, on_change
+from gpuplanner.notebook.section_panels import SectionPanel, number_field
+from gpuplanner.notebook.views_and_panels import View, control_style, dropdown, on_change, or_card
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.sizing.job_plans import (
@@ -32,6 +32,8 @@ from gpuplanner.sizing.learned_memory import shipped_peak_model
 from gpuplanner.sizing.model_architecture import load_presets
 from gpuplanner.usage.study_history import gpus_by_model, gpus_by_model_of_dataset
 
+SIZE_FIX = 'gp.size(model, task="qlora", seq=2048, on="H200-141GB=8 H100-80GB-SXM5=64")'
+"""Python code that leads to an answer where no plan fits."""
 MAX_COST_ROWS = 12
 """Maximum number of plans in the table by cost; ``.df`` has all."""
 SIZING_PLAN_COLUMNS = (
@@ -84,12 +86,9 @@ class SizedJob:
     def _repr_html_(self) -> str:
         return self.costs()._repr_html_()
 
+    @or_card("Cost against run time", SIZE_FIX)
     def costs(self) -> View:
         """Show cost against run time with the Pareto front, and the plans by their cost at the deadline."""
-        return _size_or_card("Cost against run time", self._draw_costs)
-
-    def _draw_costs(self) -> View:
-        """Draw cost against run time, and tabulate the plans that meet the deadline, the cheapest first."""
         table, request = tabulate_candidates(self.sizing, self.request), self.request
         has_hours = table["hours"].count() > 0
         speed, label = ("hours", "run time [h]") if has_hours else ("tokens_per_s", "tokens/s")
@@ -121,12 +120,9 @@ class SizedJob:
             table,
         )  # fmt: skip
 
+    @or_card("Plans", SIZE_FIX)
     def plans(self) -> View:
         """Show the plans, the reasons for the first three, and the assumptions."""
-        return _size_or_card("Plans", self._tabulate_plans)
-
-    def _tabulate_plans(self) -> View:
-        """Tabulate the plans with their reasons."""
         table = self.sizing.plan_table()
         best = self.sizing.plans[0]
         best_place = f"{best.gpus} x {best.gpu_model} {best.profile.replace('gpu', '')}".rstrip()
@@ -146,12 +142,9 @@ class SizedJob:
         assumed = page.paragraph(f"Assumed: {'; '.join(self.sizing.assumed) or 'nothing'}.")
         return View(page.section("Plans", note, rows, *reasons, assumed), table)
 
+    @or_card("Slices", SIZE_FIX)
     def slices(self) -> View:
         """Show all MIG profiles of the available GPU models, those that fit first."""
-        return _size_or_card("Slices", self._tabulate_slices)
-
-    def _tabulate_slices(self) -> View:
-        """Tabulate the MIG profiles."""
         table = self.sizing.slice_table()
         table = table.sort("fits", descending=True, maintain_order=True) if table.height else table
         shown = page.table(table, caption="Slices", formats=_SIZING_FORMATS, headings=_SIZING_HEADINGS)
@@ -159,12 +152,9 @@ class SizedJob:
             shown = page.paragraph("Name the available GPU models with on= to list their slices.")
         return View(page.section("Slices", shown), table)
 
+    @or_card("Memory components", SIZE_FIX)
     def memory(self) -> View:
         """Show the memory components of each plan."""
-        return _size_or_card("Memory components", self._draw_memory)
-
-    def _draw_memory(self) -> View:
-        """Draw the memory components of each plan."""
         table = tabulate_memory_components(self.sizing.plans)
         best = self.sizing.plans[0]
         chart = page.figure(
@@ -176,12 +166,9 @@ class SizedJob:
         )
         return View(page.section("Memory components", chart), table)
 
+    @or_card("Upper bound of the memory", SIZE_FIX)
     def bounds(self) -> View:
         """Show the p95 of the memory of the best plan, by how much is known about the training tool."""
-        return _size_or_card("Upper bound of the memory", self._tabulate_bounds)
-
-    def _tabulate_bounds(self) -> View:
-        """Tabulate the p95 of the memory by evidence."""
         peak_model, best = shipped_peak_model(), self.sizing.plans[0]
         logs = {
             "tool with five measured runs": peak_model.few,
@@ -194,27 +181,17 @@ class SizedJob:
         shown = page.table(table, caption=caption, formats=_SIZING_FORMATS, headings=_SIZING_HEADINGS)
         return View(page.section("Upper bound of the memory", shown), table)
 
+    @or_card("Defaults of the tool", SIZE_FIX)
     def tool(self) -> View:
         """Show the defaults of the training tool, with sources."""
-        return _size_or_card("Defaults of the tool", self._tabulate_tool)
-
-    def controls(self) -> SizePanel:
-        """Make the panel with fields of model, task, lengths, deadline and GPUs."""
-        return SizePanel(self.request)
-
-    def _tabulate_tool(self) -> View:
-        """Tabulate the defaults of the training tool."""
         facts = [asdict(fact) for fact in self.sizing.tool_does]
         table = pl.DataFrame(facts, schema=["fact", "value", "source"])
         shown = page.table(table, caption="Defaults of the tool")
         return View(page.section("Defaults of the tool", shown), table)
 
-
-def _size_or_card(title: str, answer: Callable[[], View]) -> View:
-    """Return a view on the size of a job; where no plan fits, a card with the fix."""
-    return answer_or_card(
-        title, answer, fix='gp.size(model, task="qlora", seq=2048, on="H200-141GB=8 H100-80GB-SXM5=64")'
-    )
+    def controls(self) -> SizePanel:
+        """Make the panel with fields of model, task, lengths, deadline and GPUs."""
+        return SizePanel(self.request)
 
 
 class SizePanel(SectionPanel[SizingRequest, SizedJob]):
@@ -269,6 +246,7 @@ class SizePanel(SectionPanel[SizingRequest, SizedJob]):
         fields = [
             self.model, self.task, self.seq.control, self.tokens.control, self.deadline.control, self.gpu_models,
         ]  # fmt: skip
+        self.fields = [self.seq, self.tokens, self.deadline]
         on_change(fields, self.ask_soon)
         grid = widgets.GridBox(fields, layout={"grid_template_columns": "repeat(auto-fill, minmax(27em, 1fr))"})
         self.panel = widgets.VBox([grid, self.code, self.status, self.answer.box])
@@ -285,7 +263,7 @@ class SizePanel(SectionPanel[SizingRequest, SizedJob]):
 
     def find_faults(self) -> list[tuple[Any, str]]:
         """List the fields outside their range, GPU models that cannot be read, and a model that is not known."""
-        faults = range_faults([self.seq, self.tokens, self.deadline])
+        faults = super().find_faults()
         try:
             resolve_gpu_words(parse_gpu_counts(self.gpu_models.value.split()))
         except GpuPlannerError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -16,13 +16,13 @@ from gpuplanner import report as plots
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.layout_planning import PlannedProblem, plan_problem_for, plan_view
+from gpuplanner.decision.layout_planning import PlannedProblem, make_plan_problem, plan_problem_for
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.layout_enumeration import make_placement_table
 from gpuplanner.notebook.cluster import StudySource, make_scenario
-from gpuplanner.notebook.section_panels import SectionPanel, number_field, range_faults
-from gpuplanner.notebook.views_and_panels import Shown, View, answer_or_card, control_style, files_button, on_change
+from gpuplanner.notebook.section_panels import SectionPanel, number_field
+from gpuplanner.notebook.views_and_panels import View, control_style, files_button, on_change, or_card
 from gpuplanner.planner.fleet_plans_and_comparisons import compare_plans, price_of_limits, with_limit
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.plan_explanation import dearest_instances
@@ -60,15 +60,13 @@ _PRICE_HEADINGS = {
 """Headings of the table of prices of limits, by column."""
 
 
+MIG_FIX = 'gp.layouts(data, gpu_model="A100-80GB")  # a GPU model with MIG'
+"""Python code that leads to an answer about layouts."""
 LAYOUT_DEMAND_VIEW = "rightsized"
 """Demand that layouts are planned for: rightsized requests."""
 GPU_SHARING_COLUMNS = ("job_class", "gpus", "jobs", "mode", "profile", "together", "slow_at_most", "why", "with_whom")
 """Columns that the table of GPU sharing by job class shows."""
-_PLAN_HEADINGS = {
-    "objective": "cost [GPU h]",
-    "bound": "lower bound [GPU h]",
-    "distinct": "layout mixes in use",
-}
+_PLAN_HEADINGS = {"objective": "cost [GPU h]", "bound": "lower bound [GPU h]", "distinct": "layout mixes in use"}
 """Headings of the plan comparison that differ from the column names."""
 
 
@@ -86,24 +84,21 @@ class PlannedLayouts:
     @cached_property
     def planned_problem(self) -> PlannedProblem:
         """Problem and plan."""
-        return self.given or plan_view(self.scenario, LAYOUT_DEMAND_VIEW, "auto")
+        return self.given or plan_problem_for(self.problem, self.scenario, "auto")
 
-    @property
+    @cached_property
     def problem(self) -> PlanProblem:
-        """Planning problem: fleet, demand, prices and limits."""
-        return self.planned_problem.problem
+        """Planning problem: fleet, demand, prices and limits; it is known before the plan."""
+        return self.given.problem if self.given else make_plan_problem(self.scenario, LAYOUT_DEMAND_VIEW)
 
     @property
     def plan(self) -> Plan:
         """Unrestricted plan, which may change layouts in every interval."""
         return self.planned_problem.plan
 
+    @or_card("The plan", MIG_FIX)
     def overview(self) -> View:
         """Show status, cost, lower bound and fleet of the plan."""
-        return self._view_or_card("The plan", self._summarize)
-
-    def _summarize(self) -> View:
-        """Tabulate status, cost, lower bound and fleet of the plan."""
         facts = {
             "plan": f"{self.plan.status}: {self.plan.explanation}",
             "cost": _gpu_hours_text(self.plan.objective),
@@ -116,16 +111,9 @@ class PlannedLayouts:
     def _repr_html_(self) -> str:
         return self.overview()._repr_html_()
 
-    def _view_or_card(self, title: str, answer: Callable[[], Shown]) -> Shown | View:
-        """Return an answer about the plan; where the data do not support one, a card with the fix."""
-        return answer_or_card(title, answer, fix='gp.layouts(data, gpu_model="A100-80GB")  # a GPU model with MIG')
-
+    @or_card("Demand", MIG_FIX)
     def asked(self) -> View:
         """Show the fleet and the demand for MIG instances by profile, with its forecast."""
-        return self._view_or_card("Demand", self._draw_demand)
-
-    def _draw_demand(self) -> View:
-        """Draw the demand for MIG instances, with its forecast."""
         problem, outlook = self.problem, OUTLOOK_STAGE_BY_VIEW[LAYOUT_DEMAND_VIEW](self.scenario)
         begin = problem.slot_start
         facts = {
@@ -143,21 +131,9 @@ class PlannedLayouts:
         shown = page.section("Demand", page.value_table(facts, caption="Fleet and demand"), chart)
         return View(shown, outlook.demand)
 
+    @or_card("The layouts in use", MIG_FIX)
     def in_use(self) -> View:
         """Show the GPUs with each layout over time, and the layouts on the memory slices of the GPU model."""
-        return self._view_or_card("The layouts in use", self._draw_layouts)
-
-    @property
-    def layout_counts(self) -> pl.DataFrame:
-        """Table ``slot_start, layout, gpus`` of the plan."""
-        layout_plan = self.plan.require()
-        names = list(layout_plan.layouts)
-        times = pl.Series(self.problem.slot_times[: self.problem.n_slots])
-        wide = pl.DataFrame(layout_plan.counts, schema=names).with_columns(slot_start=times)
-        return wide.unpivot(names, index="slot_start", variable_name="layout", value_name="gpus")
-
-    def _draw_layouts(self) -> View:
-        """Draw the layouts of the plan: number of GPUs over time, and places of their instances."""
         gpu_model, counts = self.problem.gpu_model, self.layout_counts
         gpus = pl.col("gpus")
         sums = counts.group_by("layout", maintain_order=True).agg(
@@ -186,12 +162,18 @@ class PlannedLayouts:
             table,
         )
 
+    @property
+    def layout_counts(self) -> pl.DataFrame:
+        """Table ``slot_start, layout, gpus`` of the plan."""
+        layout_plan = self.plan.require()
+        names = list(layout_plan.layouts)
+        times = pl.Series(self.problem.slot_times[: self.problem.n_slots])
+        wide = pl.DataFrame(layout_plan.counts, schema=names).with_columns(slot_start=times)
+        return wide.unpivot(names, index="slot_start", variable_name="layout", value_name="gpus")
+
+    @or_card("GPU sharing", MIG_FIX)
     def sharing(self) -> View:
         """Show which job classes may share a GPU, and by which mode."""
-        return self._view_or_card("GPU sharing", self._tabulate_sharing)
-
-    def _tabulate_sharing(self) -> View:
-        """Tabulate the mode of GPU sharing of each job class."""
         job_history = history(self.scenario)
         requests = requested_and_used(job_history.jobs, samples=job_history.trace.samples)
         table = recommend_sharing(requests).select(GPU_SHARING_COLUMNS)
@@ -204,12 +186,9 @@ class PlannedLayouts:
         plans = {"auto": self.plan}
         return compare_plans(self.problem, calendars=(2, 4), reused_plans=plans, work_limit=self.scenario.work_limit)
 
+    @or_card("Static, calendar or unrestricted", MIG_FIX)
     def kinds(self) -> View:
         """Show the costs of static, few-changes and unrestricted plans, and their lower bound."""
-        return self._view_or_card("Static, calendar or unrestricted", self._draw_kinds)
-
-    def _draw_kinds(self) -> View:
-        """Draw the cost of each kind of plan."""
         table = self._plan_comparison
         best = table.drop_nulls("objective").sort("objective", maintain_order=True)
         sentence = "No plan was found."
@@ -221,12 +200,9 @@ class PlannedLayouts:
         rows = page.table(table, caption="Plans for the same demand", headings=_PLAN_HEADINGS, formats={"gap": ".2%"})
         return View(page.section("Static, calendar or unrestricted", chart, rows), table)
 
+    @or_card("The calendar", MIG_FIX)
     def calendar(self) -> View:
         """Show the layout of each GPU over time, and the value of one more instance by profile."""
-        return self._view_or_card("The calendar", self._draw_calendar)
-
-    def _draw_calendar(self) -> View:
-        """Draw the layout of each GPU over time."""
         layout_rows = self.planned_problem.layout_plan
         gpus = layout_rows.select("node", "gpu").unique().sort("node", "gpu")
         names = [f"{node} · {gpu}" for node, gpu in gpus.rows()]
@@ -245,12 +221,9 @@ class PlannedLayouts:
         rows = page.table(instance_values, caption="Value of one more instance, highest first")
         return View(page.section("The calendar", page.paragraph(self.plan.explanation), chart, rows), layout_rows)
 
+    @or_card("Prices of limits", MIG_FIX)
     def limits(self, **limit: Any) -> View:  # noqa: ANN401 - of with_limit
         """Show the prices of limits; ``gpus``, ``whole_nodes_kept`` or ``switches_per_day`` prices that value alone."""
-        return self._view_or_card("Prices of limits", lambda: self._price_limits(limit))
-
-    def _price_limits(self, limit: dict[str, int]) -> View:
-        """Price one limit, or the usual ones."""
         nodes, node_gpus = self.problem.gpus // self.problem.gpus_per_node, self.problem.gpus_per_node
         changes = {
             "one node fewer": {"gpus": self.problem.gpus - node_gpus},
@@ -266,9 +239,10 @@ class PlannedLayouts:
         prices = price_of_limits(self.problem, variants, base_plan=self.plan, work_limit=self.scenario.work_limit)
         return View(render_limit_prices(prices), prices)
 
-    def controls(self, folder: str | Path = "build/plan-files") -> LayoutPanel | View:
+    @or_card("Layouts", MIG_FIX)
+    def controls(self, folder: str | Path = "build/plan-files") -> LayoutPanel:
         """Make the panel with fields of demand and limits; its button writes the files of the plan that is shown."""
-        return self._view_or_card("Layouts", lambda: LayoutPanel(self, folder))
+        return LayoutPanel(self, folder)
 
     def export(self, folder: str | Path) -> Path:
         """Write the configuration files of the plan and a workbook; return the page with the steps."""
@@ -342,7 +316,8 @@ class LayoutPanel(SectionPanel[LayoutQuestion, PlannedLayouts]):
             ),
         }  # fmt: skip
         self.limits = {name: number_field(*row, "Limit of the plan", **style) for name, row in ranges.items()}
-        fields = [field.control for field in (*self.demand.values(), *self.limits.values())]
+        self.fields = [*self.demand.values(), *self.limits.values()]
+        fields = [field.control for field in self.fields]
         on_change(fields, self.ask_soon)
         tooltip = f"Write change scripts, timers and a workbook of the plan below into {folder}"
         self.files = files_button(lambda: self.shown_layouts.export(folder), "Write the files of this plan", tooltip)
@@ -361,10 +336,6 @@ class LayoutPanel(SectionPanel[LayoutQuestion, PlannedLayouts]):
         """Demand and limits of the controls."""
         peaks = {name: float(field.value) for name, field in self.demand.items()}
         return LayoutQuestion(peaks, **{name: field.value for name, field in self.limits.items()})
-
-    def find_faults(self) -> list[tuple[Any, str]]:
-        """List the fields outside their range."""
-        return range_faults([*self.demand.values(), *self.limits.values()])
 
     def _plan(self, question: LayoutQuestion) -> PlannedLayouts:
         """Plan the layouts for the demand and the limits of the controls."""

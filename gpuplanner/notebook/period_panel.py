@@ -13,7 +13,7 @@ from gpuplanner import report as plots
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.output_column_headings import replace_codes_by_text
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL, day_text
-from gpuplanner.notebook.section_panels import SectionPanel, chart_widget
+from gpuplanner.notebook.section_panels import SectionPanel, brush_chart
 from gpuplanner.notebook.views_and_panels import button, control_style, dropdown, on_change
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection
@@ -93,9 +93,8 @@ class PeriodPanel(SectionPanel[Period, PeriodTables]):
         reset = button("All days", "Show the whole record", self._show_all_days, layout={"width": "8em"})
         on_change([self.start, self.end, self.team], self.ask_soon)
         spec = plots.chart_spec(plots.plot_ledger(dataset.gpu_hour_ledger, tz=dataset.tz))
-        self.chart = chart_widget(spec, brush=BRUSH_NAME)
-        if hasattr(self.chart, "selections"):
-            self.chart.selections.observe(self._on_brush, [BRUSH_NAME])
+        self.chart = brush_chart(spec, BRUSH_NAME)
+        self.chart.selections.observe(self._on_brush, [BRUSH_NAME])
         row = widgets.HBox([self.start, self.end, self.team, reset], layout={"flex_flow": "row wrap"})
         hint = widgets.HTML(
             "Drag over days of the chart, or set them here; <code>.newest</code> of the panel has the tables."

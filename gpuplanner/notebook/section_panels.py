@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from gpuplanner import report as plots
-from gpuplanner.core.errors import MissingDependencyError, ScenarioError
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.notebook.views_and_panels import Answer, BackgroundPanel, Question
 from gpuplanner.report.html_page import HtmlSection, Text, split_section
@@ -51,47 +51,49 @@ class SectionBox:
         self.box.children = [_part_widget(part, widget) for part, widget in zip(parts, shown, strict=True)]
 
 
-def _part_widget(part: Text | dict[str, object], shown: Any) -> Any:  # noqa: ANN401 - of ipywidgets
+def _part_widget(part: Text | dict[str, Any], shown: Any) -> Any:  # noqa: ANN401 - of ipywidgets
     """Return the widget of a text or a chart of a section; a shown widget of the same kind is updated instead."""
+    widgets = import_optional("ipywidgets", extra="notebook")
     if isinstance(part, dict):
-        return chart_widget(part, shown)
-    widget = shown or import_optional("ipywidgets", extra="notebook").HTML()
+        widget = shown or widgets.Output()
+        widget.outputs = ({"output_type": "display_data", "data": plots.live_chart_output(part), "metadata": {}},)
+        return widget
+    widget = shown or widgets.HTML()
     widget.value = part._repr_html_()
     return widget
 
 
-def chart_widget(spec: Mapping[str, Any], shown: Any = None, *, brush: str = "") -> Any:  # noqa: ANN401 - of ipywidgets
-    """Make a widget of a chart with tooltips and zoom; without the library anywidget it is a picture.
+_BRUSH_MODULE = """export default { async render(view) {
+  const code = new Blob([view.model.get("runtime")], { type: "text/javascript" });
+  (await import(URL.createObjectURL(code))).default.render(view);
+} };"""
+"""JavaScript module of a chart with a brush. It loads the runtime when it draws: anywidget gives up on a module that is
+not there within two seconds, as that of Altair with its runtime on a busy machine."""
+
+
+def brush_chart(spec: Mapping[str, Any], brush: str) -> Any:  # noqa: ANN401 - of ipywidgets
+    """Make a widget of a chart in which times are marked by dragging.
 
     Parameters
     ----------
     spec : mapping
         Vega-Lite specification of a chart of :mod:`gpuplanner.report`.
-    shown : altair.JupyterChart, optional
-        Widget to update instead.
     brush : str
-        Name of a selection of times by dragging, which ``selections`` of the widget has; default: dragging moves.
+        Name of the selection of times, which ``selections`` of the widget has.
     """
-    altair = import_optional("altair", extra="plot")
-    widgets = import_optional("ipywidgets", extra="notebook")
-    try:
-        import_optional("anywidget", extra="notebook")
-    except MissingDependencyError:
-        picture = plots.svg_data_url(plots.chart_to_svg(dict(spec)))
-        return widgets.HTML(f'<img alt="" src="{picture}">')
-    chart = altair.Chart.from_dict(plots.interactive(spec, brush=brush))
-    if isinstance(shown, altair.JupyterChart):
-        shown.chart = chart
-        return shown
+    import_optional("anywidget", extra="notebook")
+    altair, traitlets = import_optional("altair", extra="plot"), import_optional("traitlets", extra="notebook")
     altair.JupyterChart.enable_offline()
-    return altair.JupyterChart(chart)
+    names = {"_esm": _BRUSH_MODULE, "runtime": traitlets.Unicode(altair.JupyterChart._esm).tag(sync=True)}
+    brush_type = type("BrushChart", (altair.JupyterChart,), names)
+    return brush_type(altair.Chart.from_dict(plots.interactive(spec, brush=brush)))
 
 
 class SectionPanel(BackgroundPanel[Question, Answer]):
     """Panel that shows its answer as a section with interactive charts, and marks values that cannot be used.
 
     A question with such a value is not answered: the control has a border, and the status states the fault. Subclasses
-    define ``find_faults``.
+    list their number fields as ``fields``, and define ``find_faults`` if other values can be wrong too.
     """
 
     def __init__(
@@ -99,11 +101,16 @@ class SectionPanel(BackgroundPanel[Question, Answer]):
     ) -> None:
         super().__init__(compute, show, working=working)
         self.answer = SectionBox()
+        self.fields: list[NumberField] = []
         self._marked: list[Any] = []
 
     def find_faults(self) -> list[tuple[Any, str]]:
         """List the controls whose values cannot be used, each with the reason."""
-        return []
+        return [
+            (field.control, f"{field.label}: expected {field.low:,g} to {field.high:,g}, got {field.value:,g}")
+            for field in self.fields
+            if not field.low <= field.value <= field.high
+        ]
 
     def ask(self) -> Future[Answer]:
         """Compute the answer in the background, unless a control has a value that cannot be used.
@@ -170,12 +177,3 @@ def number_field(value: float, low: float, high: float, label: str, tooltip: str
         value=value, description=text, description_allow_html=True, tooltip=tooltip, continuous_update=False, **style
     )
     return NumberField(control, label, low, high)
-
-
-def range_faults(fields: Iterable[NumberField]) -> list[tuple[Any, str]]:
-    """List the number fields whose value is outside their range, each with the reason."""
-    return [
-        (field.control, f"{field.label}: expected {field.low:,g} to {field.high:,g}, got {field.control.value:,g}")
-        for field in fields
-        if not field.low <= field.control.value <= field.high
-    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -10,10 +11,9 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import polars as pl
-from altair.typing import ChartType
 
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
@@ -22,8 +22,13 @@ from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection, chart_specs, display_section, to_still_text
 
+if TYPE_CHECKING:
+    from altair.typing import ChartType
+
 Shown = TypeVar("Shown")
 """Type of a view or a panel, in place of which a card may be shown."""
+Arguments = ParamSpec("Arguments")
+"""Type of the arguments of a function that shows a view, which :func:`or_card` keeps."""
 
 
 def answer_or_card(title: str, answer: Callable[[], Shown], fix: str = "") -> Shown | View:
@@ -53,6 +58,19 @@ def answer_or_card(title: str, answer: Callable[[], Shown], fix: str = "") -> Sh
     except GpuPlannerError as error:
         code = f"<pre>{escape(fix)}</pre>" if fix else ""
         return View(page.section(title, page.note(python_advice(str(error))), code), pl.DataFrame())
+
+
+def or_card(title: str, fix: str = "") -> Callable[[Callable[Arguments, Shown]], Callable[Arguments, Shown | View]]:
+    """Make a decorator of a function that shows a view or a panel: see :func:`answer_or_card`."""
+
+    def decorate(show: Callable[Arguments, Shown]) -> Callable[Arguments, Shown | View]:
+        @functools.wraps(show)
+        def show_or_card(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Shown | View:
+            return answer_or_card(title, lambda: show(*args, **kwargs), fix)
+
+        return show_or_card
+
+    return decorate
 
 
 def python_advice(text: str) -> str:
@@ -192,6 +210,8 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
     panel: Any
     at_once: ClassVar[bool] = False
     """Whether the answer is computed when the panel is first shown."""
+    outdated: ClassVar[str] = "Changed. Shown below: the answer before this change."
+    """Status from a change of a control until its answer is computed."""
 
     def __init__(self, compute: Callable[[Question], Answer], show: Callable[[Answer], str], *, working: str) -> None:
         widgets = import_optional("ipywidgets", extra="notebook")
@@ -223,6 +243,7 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
 
     def ask_soon(self) -> None:
         """Compute the answer :data:`DEBOUNCE_S` after the last change; outside a notebook call :meth:`ask`."""
+        self.status.value = self.outdated
         self._call_later("ask", DEBOUNCE_S, self.ask)
 
     def _call_later(self, name: str, seconds: float, action: Callable[[], object]) -> None:

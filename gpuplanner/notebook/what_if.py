@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ from gpuplanner.notebook.what_if_answer import (
     estimate_answer,
     exact_answer,
     list_able_actuators,
+    style_html,
 )
 from gpuplanner.report.change_bundle import write_handover_folder
 from gpuplanner.usage.study_history import history
@@ -94,6 +96,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
     """
 
     at_once = True
+    outdated = ""  # the estimate is shown at once
 
     def __init__(self, scenario: Scenario, comparison: Comparison | None = None) -> None:
         super().__init__(self._answer_scenario, answer_html, working="Simulating ...")
@@ -127,7 +130,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             for name, control in self.controls.items()
         ]
         name = "" if self.fleet is None else f"{self.fleet.gpus:,} {self.fleet.name or 'GPUs'}"
-        title = widgets.HTML(f"<b>{escape(name)}</b>")
+        title = widgets.HTML(f"{style_html()}<b>{escape(name)}</b>")
         left = widgets.VBox([title, *groups, self.code, self.pinned], layout={"width": "240px", "flex": "0 0 240px"})
         left.add_class("gw-controls")
         buttons = widgets.HBox(
@@ -217,10 +220,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             changed["gpus"] = values["gpus"]
         return self.base.but(**changed)
 
-    @property
-    def question(self) -> Scenario:
-        """Scenario with the settings of the controls."""
-        return self.scenario
+    question = scenario
 
     def _read_controls(self) -> dict[str, Any]:
         """Return the values of the controls by field, rounded, since a browser adds up steps with rounding errors."""
@@ -363,12 +363,17 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             parts = "".join(f"<span>{escape(part)}</span>" for part in notes.get(name, ()))
             self.notes[name].value = f"<div class='gw-note'>{parts}</div>"
         with contextlib.suppress(ValueError, GpuPlannerError):
-            changed = {name: new for name, (_, new) in make_scenario(self.base.data, {}).diff(self.scenario).items()}
+            changed = {name: new for name, (_, new) in self._data_scenario.diff(self.scenario).items()}
             arguments = "".join(f", {name}={value!r}" for name, value in changed.items())
             self.code.value = (
                 "<div class='gw-note'>The same in Python</div>"
                 f"<code>gp.decide({escape(f'{self.base.data!r}{arguments}')})</code>"
             )
+
+    @functools.cached_property
+    def _data_scenario(self) -> Scenario:
+        """Scenario of the data alone, kept since it reads them, and each move of a control needs it."""
+        return make_scenario(self.base.data, {})
 
     def _show_pins(self) -> None:
         """Show the pinned answers: GPUs, p95 wait and cost of each."""

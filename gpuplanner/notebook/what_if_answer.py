@@ -17,13 +17,7 @@ from gpuplanner.core.setting_rules_and_controls import PARTITIONER_BY_ACTUATOR
 from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, MISSING_VALUE_TEXT, figure_text, wait_text
 from gpuplanner.cost.period_costs import find_price
 from gpuplanner.decision.comparison_record import Comparison, PolicyRow
-from gpuplanner.decision.decision_types import (
-    FEWER_NODES,
-    MIG_STATIC,
-    TODAY,
-    CurvePoint,
-    JobSizeWaits,
-)
+from gpuplanner.decision.decision_types import FEWER_NODES, MIG_STATIC, TODAY, CurvePoint, JobSizeWaits
 from gpuplanner.decision.fleet_size_decision import find_wait_limit, join_sizes
 from gpuplanner.decision.policy_comparison import POLICIES, SHORT_NAMES
 from gpuplanner.decision.recommendation import read_wait_target
@@ -50,7 +44,6 @@ SIZED_POLICIES = (FEWER_NODES, MIG_STATIC)
 """Policies whose fleet the control of the fleet size sets."""
 
 
-@functools.cache
 def style_html() -> str:
     """Read the style sheet of the panel as a style element."""
     return f"<style>{Path(__file__).with_suffix('').with_name('what_if.css').read_text('utf-8')}</style>"
@@ -136,18 +129,18 @@ def _read_curve(points: list[CurvePoint], gpus: float) -> float | None:
 
 
 def answer_html(answer: PanelAnswer) -> str:
-    """Render an answer as HTML."""
+    """Render an answer as HTML; the panel holds its style sheet."""
     decision = answer.comparison.decision
     if not answer.start.wait_curve:
         missing = "".join(
             f"<li>{escape(fact.what)} <code>{escape(fact.command)}</code></li>" for fact in decision.missing
         )
         body = f"<h2>{escape(decision.sentence)}</h2><ol>{missing}</ol>"
-        return f"{style_html()}<div class='gpuplanner-what-if'>{body}</div>"
+        return f"<div class='gpuplanner-what-if'>{body}</div>"
     state, approx = ("gw-exact", "") if answer.is_exact else ("gw-estimate", "≈ ")
     first, second = map(escape, headline(answer))
     return (
-        f"{style_html()}<div class='gpuplanner-what-if'><div class='{state}'>"
+        f"<div class='gpuplanner-what-if'><div class='{state}'>"
         f"<h2>{approx}{first}<span>{second}</span></h2>"
         f"<div class='gw-cards'>{''.join(_cards_html(answer))}</div>{wait_curve_svg(answer)}{_policies_html(answer)}"
         "</div></div>"
@@ -326,14 +319,8 @@ def _panel_svg(answer: PanelAnswer, size_waits: JobSizeWaits, left: float, width
             if min(left_point.p95_minutes, right_point.p95_minutes) < MAX_DRAWN_MINUTES
         ]
         parts += [mark(point.gpus, point.p95_minutes, 1.6, f"fill='{colour}'") for point in points]
-    parts.append(
-        mark(
-            decision.fleet_gpus,
-            size_waits.today_p95_minutes,
-            4.5,
-            "fill='var(--paper)' stroke='var(--grey)' stroke-width='1.8'",
-        )
-    )
+    ring = "fill='var(--paper)' stroke='var(--grey)' stroke-width='1.8'"
+    parts.append(mark(decision.fleet_gpus, size_waits.today_p95_minutes, 4.5, ring))
     recommended = next((waits for waits in decision.service if waits.size == size_waits.size), None)
     if recommended is not None:
         parts.append(mark(decision.gpus, recommended.recommended_p95_minutes, 4.5, "fill='var(--mark)'"))

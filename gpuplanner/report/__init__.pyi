@@ -3,12 +3,13 @@
 from gpuplanner.report.change_bundle_parts import change_index as change_index
 from gpuplanner.report.change_bundle_parts import to_index_text as to_index_text
 from gpuplanner.report.chart_rendering import NAMES_SHARE as NAMES_SHARE
+from gpuplanner.report.chart_rendering import chart_outputs as chart_outputs
 from gpuplanner.report.chart_rendering import chart_spec as chart_spec
 from gpuplanner.report.chart_rendering import chart_to_svg as chart_to_svg
 from gpuplanner.report.chart_rendering import charts_to_svg as charts_to_svg
-from gpuplanner.report.chart_rendering import enable_offline_renderer as enable_offline_renderer
 from gpuplanner.report.chart_rendering import fitted as fitted
 from gpuplanner.report.chart_rendering import interactive as interactive
+from gpuplanner.report.chart_rendering import live_chart_output as live_chart_output
 from gpuplanner.report.chart_rendering import svg_data_url as svg_data_url
 from gpuplanner.report.chart_theme import add_description as add_description
 from gpuplanner.report.chart_theme import layout_colours as layout_colours

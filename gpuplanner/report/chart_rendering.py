@@ -6,15 +6,16 @@ import base64
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
-
-import altair as alt
-from altair.typing import ChartType
+from typing import TYPE_CHECKING, Any
 
 from gpuplanner.core.errors import escape_controls
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
-from gpuplanner.report import chart_theme as theme
 
+if TYPE_CHECKING:
+    from altair.typing import ChartType
+
+INK = "#1f2933"
+"""Colour of text and lines."""
 SVG_WIDTH_PX = 860
 """Default width of an SVG file [px]."""
 NOTEBOOK_CHART_WIDTH_PX = 720
@@ -40,7 +41,7 @@ _INDEPENDENT_SCALES = {
 }
 """Vega-Lite ``resolve``: charts drawn below each other have scales and colour legends of their own."""
 
-_BRUSH_MARK = {"fill": theme.INK, "fillOpacity": 0.12, "stroke": theme.INK, "strokeWidth": 2}
+_BRUSH_MARK = {"fill": INK, "fillOpacity": 0.12, "stroke": INK, "strokeWidth": 2}
 """Look of times that are marked by dragging."""
 _VIEW_SUFFIX = "_view"
 """End of the name of a view that a selection of times belongs to."""
@@ -53,7 +54,7 @@ _VEGA_LITE_MIME_TYPE = "application/vnd.vegalite.v5+json"
 
 
 def chart_spec(chart: ChartType) -> dict[str, Any]:
-    """Convert a chart to its validated Vega-Lite specification, data included.
+    """Convert a chart to its Vega-Lite specification, data included.
 
     Examples
     --------
@@ -62,7 +63,8 @@ def chart_spec(chart: ChartType) -> dict[str, Any]:
     >>> chart_spec(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))["width"]
     'container'
     """
-    spec: dict[str, Any] = _escape_texts(chart.to_dict())
+    # The tests validate every chart; each validation takes as long as drawing the chart.
+    spec: dict[str, Any] = _escape_texts(chart.to_dict(validate=False))
     return spec
 
 
@@ -193,34 +195,41 @@ def _has_time_axis(part: Mapping[str, Any]) -> bool:
     return bool(is_time or any(_has_time_axis(layer) for layer in part.get("layer", [])))
 
 
-def enable_offline_renderer(*, width: int = NOTEBOOK_CHART_WIDTH_PX) -> None:
-    """Show charts in notebooks without a network: JupyterLab draws the chart, exports use a picture.
+def chart_outputs(spec: dict[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX) -> dict[str, Any]:
+    """Make the outputs of a chart in a notebook, by MIME type: JupyterLab draws the chart, exports use a picture.
 
-    Altair's default loads its runtime from a content network. JupyterLab prefers the specification to Markdown;
-    ``nbconvert --to html`` prefers Markdown, whose picture has a text alternative. Call this once in a notebook.
+    JupyterLab prefers the specification to Markdown; ``nbconvert --to html`` prefers Markdown, whose picture has a text
+    alternative.
 
     Parameters
     ----------
+    spec : dict
+        Vega-Lite specification; a chart of the user's own is shown as it is.
     width : int
-        Width of each chart. [px]
+        Width of the chart. [px]
+
+    Examples
+    --------
+    >>> spec = {"data": {"values": [{"x": 1}]}, "mark": "point", "encoding": {"x": {"field": "x", "type": "nominal"}}}
+    >>> chart_outputs(spec)["text/plain"]
+    '<chart: untitled>'
     """
+    spec = _escape_texts(spec)
+    is_own_chart = "names" in spec.get("usermeta", {})
+    picture = _render_svg(fitted(spec, width) if is_own_chart else spec)
+    narrow = chart_to_svg(spec, width=NARROW_CHART_WIDTH_PX) if is_own_chart else picture
+    description = str(spec.get("description") or spec.get("title") or "untitled")
+    return live_chart_output(spec, width=width) | {
+        "text/markdown": _responsive_image(description, picture, narrow),
+        "image/svg+xml": picture,
+        "text/plain": f"<chart: {description}>",
+    }
 
-    def offline(spec: dict[str, Any], **_: object) -> dict[str, Any]:
-        spec = _escape_texts(spec)
-        is_own_chart = "names" in spec.get("usermeta", {})  # a chart of the user's own is shown as it is
-        fitted_spec = fitted(spec, width) if is_own_chart else spec
-        live_spec = interactive(spec, width=width) if is_own_chart else spec
-        picture, description = _render_svg(fitted_spec), str(spec.get("description") or spec.get("title") or "untitled")
-        narrow = chart_to_svg(spec, width=NARROW_CHART_WIDTH_PX) if is_own_chart else picture
-        return {
-            _VEGA_LITE_MIME_TYPE: live_spec | {"$schema": _VEGA_LITE_SCHEMA_URL},
-            "text/markdown": _responsive_image(description, picture, narrow),
-            "image/svg+xml": picture,
-            "text/plain": f"<chart: {description}>",
-        }
 
-    alt.renderers.register("offline", offline)
-    alt.renderers.enable("offline")
+def live_chart_output(spec: dict[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX) -> dict[str, Any]:
+    """Make the output of a chart that JupyterLab draws, by MIME type; parameters as of :func:`chart_outputs`."""
+    live_spec = interactive(spec, width=width) if "names" in spec.get("usermeta", {}) else spec
+    return {_VEGA_LITE_MIME_TYPE: live_spec | {"$schema": _VEGA_LITE_SCHEMA_URL}}
 
 
 def _responsive_image(description: str, wide: str, narrow: str) -> str:

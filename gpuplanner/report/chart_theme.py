@@ -14,10 +14,12 @@ from typing import Any, ParamSpec, TypeVar, cast
 import altair as alt
 import polars as pl
 from altair.typing import ChartType
+from altair.utils.schemapi import debug_mode
 
 from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL
+from gpuplanner.report.chart_rendering import INK as INK
 
 MAX_CHART_ROWS = 4000
 """Maximum rows of data in one chart; more make a page slow without showing more."""
@@ -74,7 +76,8 @@ def frame_chart(
         def checked_draw(*args: ChartArguments.args, **kwargs: ChartArguments.kwargs) -> ChartType:
             frame = cast("pl.DataFrame", args[0] if args else next(iter(kwargs.values())))
             require_columns(frame, columns, source=draw.__name__)
-            chart = make_empty_chart(empty) if frame.is_empty() else draw(*args, **kwargs)
+            with debug_mode(False):  # the tests validate every chart; here it would take most of the time
+                chart = make_empty_chart(empty) if frame.is_empty() else draw(*args, **kwargs)
             if chart.title is alt.Undefined:
                 return add_description(chart.properties(title=title), chart.description)
             return chart
@@ -290,8 +293,8 @@ def utc_calculations(**fields: str) -> dict[str, str]:
     return {name: f"utcFormat(datum['{field}'], '%Y-%m-%d %H:%M')" for name, field in fields.items()}
 
 
-INK, MUTED, GREY, GRID = "#1f2933", "#52606d", "#c4cbd2", "#e4e7eb"
-"""Colours of text and lines (INK), secondary text (MUTED), names without a colour of their own (GREY), grid lines."""
+MUTED, GREY, GRID = "#52606d", "#c4cbd2", "#e4e7eb"
+"""Colours of secondary text (MUTED), names without a colour of their own (GREY), grid lines."""
 OTHER_POLICY_COLOUR = "#8a949e"
 """Colour of policies that are neither recommended nor today's."""
 ZONE, TINT, EMPTY = "#eff7fb", "#cfe6f5", "#eef1f4"

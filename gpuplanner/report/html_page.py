@@ -43,13 +43,19 @@ _CHART_SCRIPT_PATTERN = re.compile(r'<script type="application/json">.*?</script
 _NOSCRIPT_TAG = re.compile(r"</?noscript>")
 """Tags around the static image of a chart."""
 _CHART_BLOCK_PATTERN = re.compile(
-    r'<div class="chart"[^>]*><script type="application/json">(.*?)</script>.*?</noscript></div>', re.DOTALL
+    r'<div class="chart" role="img" aria-label="([^"]*)"><script type="application/json">(.*?)</script><div></div>'
+    r"(?!<noscript>)",
+    re.DOTALL,
 )
-"""Whole HTML block of a chart; the group is its Vega-Lite specification."""
+"""HTML of a chart that has no picture yet; the groups are its text alternative and its Vega-Lite specification."""
+_CHART_REST = "</div>"
+"""HTML of a chart after its picture."""
 _FOLDED_HEADING = re.compile(r"<details><summary><h2>.*?</summary>", re.DOTALL)
 """Heading of a folded section."""
 _SECTION_HEADING = re.compile(r"<h2>.*?</h2>\s*", re.DOTALL)
 """Heading of a section that is not folded."""
+_ALTAIR_CHART_TYPE = ("altair.vegalite.v6.api", "TopLevelMixin")
+"""Module and name of the type of all Altair charts."""
 
 
 class HtmlSection(str):
@@ -66,7 +72,8 @@ class HtmlSection(str):
     __slots__ = ()
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return {FRAGMENT_MIME_TYPE: str(self), "text/html": to_still_text(self)._repr_html_()}
+        pictured = HtmlSection(add_pictures(self))  # drawn once for both
+        return {FRAGMENT_MIME_TYPE: str(pictured), "text/html": to_still_text(pictured)._repr_html_()}
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,23 @@ def to_still_text(section: HtmlSection) -> Text:
     >>> to_still_text(HtmlSection("<p>a</p>"))
     Text(html='<p>a</p>')
     """
-    return Text(_NOSCRIPT_TAG.sub("", _CHART_SCRIPT_PATTERN.sub("", section)))
+    return Text(_NOSCRIPT_TAG.sub("", _CHART_SCRIPT_PATTERN.sub("", add_pictures(section))))
+
+
+def add_pictures(html: str) -> str:
+    """Draw the charts of sections, for readers without scripts; a section that stays in a notebook needs no pictures.
+
+    Examples
+    --------
+    >>> add_pictures("<p>a</p>")
+    '<p>a</p>'
+    """
+
+    def add_picture(block: re.Match[str]) -> str:
+        picture = plots.svg_data_url(plots.chart_to_svg(json.loads(block[2])))
+        return f'{block[0]}<noscript><img alt="{block[1]}" src="{picture}"></noscript>'
+
+    return _CHART_BLOCK_PATTERN.sub(add_picture, html)
 
 
 def split_section(section: HtmlSection) -> list[Text | dict[str, object]]:
@@ -110,8 +133,8 @@ def split_section(section: HtmlSection) -> list[Text | dict[str, object]]:
     html = _SECTION_HEADING.sub("", html)
     position = 0
     for match in _CHART_BLOCK_PATTERN.finditer(html):
-        pieces += [Text(html[position : match.start()]), json.loads(match[1])]
-        position = match.end()
+        pieces += [Text(html[position : match.start()]), json.loads(match[2])]
+        position = match.end() + len(_CHART_REST)
     return [*pieces, Text(html[position:])]
 
 
@@ -123,16 +146,23 @@ def chart_specs(section: str) -> list[dict[str, object]]:
     >>> chart_specs("<p>none</p>")
     []
     """
-    return [json.loads(match[1]) for match in _CHART_BLOCK_PATTERN.finditer(section)]
+    return [json.loads(match[2]) for match in _CHART_BLOCK_PATTERN.finditer(section)]
 
 
 def display_section(section: HtmlSection) -> None:
-    """Display a section in a notebook: text, interactive charts and tables."""
-    display = import_optional("IPython.display", extra="notebook").display
-    altair = import_optional("altair", extra="plot")
-    plots.enable_offline_renderer()
+    """Display a section in a notebook: text, interactive charts and tables.
+
+    Charts of the user's own are displayed without a network from then on; Altair's default loads its runtime.
+    """
+    ipython = import_optional("IPython", extra="notebook")
+    if (shell := ipython.get_ipython()) is not None:  # by its name, since Altair is not needed to show a section
+        formatter = shell.display_formatter.mimebundle_formatter
+        formatter.for_type_by_name(*_ALTAIR_CHART_TYPE, lambda chart: plots.chart_outputs(chart.to_dict()))
     for part in split_section(section):
-        display(part if isinstance(part, Text) else altair.Chart.from_dict(part))
+        if isinstance(part, Text):
+            ipython.display.display(part)
+        else:
+            ipython.display.display(plots.chart_outputs(part), raw=True)
 
 
 @functools.cache
@@ -261,7 +291,7 @@ def figure(
 ) -> str:  # fmt: skip
     """Render a chart with its title, its message and its data as a table.
 
-    The chart is drawn in the browser from the embedded specification; without scripts a picture is shown.
+    The browser draws the chart from the embedded specification; :func:`add_pictures` adds the picture without scripts.
 
     Parameters
     ----------
@@ -283,7 +313,6 @@ def figure(
     """
     spec = {key: value for key, value in plots.chart_spec(chart).items() if key != "title"}
     spec["description"] = f"{title}. {alt}"
-    picture = plots.svg_data_url(plots.chart_to_svg(spec))
     twin = ""
     if numbers is not None:
         rows = table(numbers, caption=title, formats=formats)
@@ -292,7 +321,7 @@ def figure(
     return (
         f'<figure>\n<figcaption><h3>{escape_html(title)}</h3><p aria-hidden="true">{message}</p></figcaption>\n'
         f'<div class="chart" role="img" aria-label="{message}">{_CHART_SCRIPT_TAG}{to_script_json(spec)}</script>'
-        f'<div></div><noscript><img alt="{message}" src="{picture}"></noscript></div>\n'
+        f"<div></div>{_CHART_REST}\n"
         f"{twin}</figure>"
     )
 
@@ -411,7 +440,7 @@ def render_page(
     )
     nav = f'<nav aria-label="Sections"><ul>{links}</ul></nav>' if links.count("<li>") > 1 else ""
     facts = (f"<dt>{escape_html(key)}</dt><dd>{escape_html(value)}</dd>" for key, value in provenance.items())
-    body_html += _render_glossary(body_html)
+    body_html = add_pictures(body_html + _render_glossary(body_html))
     html = Template((_REPORT_FOLDER / "page.html").read_text("utf-8")).substitute(
         policy=_content_policy(scripts),
         refresh="" if refresh_s is None else f'<meta http-equiv="refresh" content="{refresh_s:.0f}">\n',

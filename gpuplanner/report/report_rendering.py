@@ -72,7 +72,14 @@ from gpuplanner.report.change_bundle import write_bundle_into
 from gpuplanner.report.cost_and_forecast_sections import render_forecast_record, render_savings_record
 from gpuplanner.report.first_screen import describe_fleet, list_badges, render_warnings
 from gpuplanner.report.focus_files_and_workbooks import study_notes, write_study_workbook
-from gpuplanner.report.html_page import FRAGMENT_MIME_TYPE, HtmlSection, paragraph, render_page, split_appendix
+from gpuplanner.report.html_page import (
+    FRAGMENT_MIME_TYPE,
+    HtmlSection,
+    add_pictures,
+    paragraph,
+    render_page,
+    split_appendix,
+)
 from gpuplanner.report.monthly_sections import PDF_FILE, describe_period, list_downloads
 from gpuplanner.report.report_messages_and_pdf import (
     find_browser,
@@ -218,7 +225,7 @@ def _render_sections(study: Study, left_out: dict[str, str]) -> Iterator[str]:
     """Yield the sections of the page without the notebook; those that fail are left out."""
     for name, render in REPORT_SECTIONS.items():
         with _leave_out(f"section {name}", left_out):
-            yield str(render(study))
+            yield add_pictures(render(study))
 
 
 def _remove_dead_links(folder: Path, study: Study) -> None:

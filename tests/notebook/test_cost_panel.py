@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 import fastexcel
+import nbformat
 import polars as pl
 import pytest
 
@@ -13,6 +15,7 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_formats import money_text
 from gpuplanner.cost.monthly_cost_review import cost_review
+from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_purchase
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, observed_months
 from gpuplanner.notebook.section_panels import FAULT_BORDER
 
@@ -94,3 +97,16 @@ def test_periods_sum_to_the_cost_of_the_month(every):
     assert table["change_fraction"][0] is None
     daily = table["cost_per_day"]
     assert table["change_fraction"][1:].to_list() == pytest.approx((daily[1:] / daily[:-1] - 1).to_list(), abs=1e-6)
+
+
+@pytest.mark.long
+def test_commitments_are_for_the_fleet_that_the_notebook_of_policies_recommends(root):
+    names: dict[str, Any] = {}
+    for name in ("03_static_vs_dynamic", "06_cost_review"):
+        cells = nbformat.read(root / "notebooks" / f"{name}.ipynb", as_version=4).cells
+        for cell in [cell for cell in cells if cell.cell_type == "code"][:2]:
+            exec(cell.source, names)
+    recommended = names["study"].decision
+    found = plan_purchase(names["costs"].scenario, 12)
+    assert (found.decision.gpus, found.decision.action) == (recommended.gpus, recommended.action)
+    assert found.decision.sentence == recommended.sentence

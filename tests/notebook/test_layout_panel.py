@@ -106,7 +106,7 @@ def test_data_that_support_no_plan_give_cards_with_the_fix(monkeypatch):
     def fail(*_: object) -> None:
         raise InfeasiblePlanError("plan", "demand of MIG profiles", "none", "Plan for another model: add --gpu-model.")
 
-    monkeypatch.setattr(layout_views, "plan_view", fail)
+    monkeypatch.setattr(layout_views, "make_plan_problem", fail)
     layouts = gp.layouts(gp.Scenario())
     for view in (layouts.overview(), layouts.in_use(), layouts.kinds(), layouts.controls()):
         assert isinstance(view, gp.View)

@@ -85,3 +85,9 @@ def test_without_telemetry_the_ledger_names_the_largest_known_bucket(tmp_path):
     assert largest["bucket"] == "no_telemetry"
     assert f"no telemetry&quot;, has {100 * largest['share']:.0f} %" in cluster.ledger()._repr_html_()
     assert cluster.panel().ask().result(timeout=300).teams["used_fraction"].null_count() == 1
+
+
+def test_the_chart_is_ready_before_its_runtime_is_loaded(panel):
+    assert len(panel.chart._esm) < 500
+    assert "as default" in panel.chart.runtime
+    assert len(panel.chart.runtime) > 500_000

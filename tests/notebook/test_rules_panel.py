@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.quota_and_placement_comparison import compare_rules, rules_or_equal_shares
 from gpuplanner.decision.sharing_rules import StartHours
@@ -33,7 +34,10 @@ def test_what_is_set_is_played(panel):
     assert (asked.stopping.reclaim, asked.stopping.restart_minutes) == (True, 5.0)
     assert sum(one.gpus for one in asked.teams) == pytest.approx(32)
     panel.hours.value = "nights"
-    assert panel.question.start_hours == ()
+    with pytest.raises(ScenarioError, match="Start hours: expected mon-fri"):
+        panel.ask().result()
+    assert panel.hours.layout.border
+    assert "got nights" in panel.status.value
     panel.hours.value, name = "sat-sun", panel.base.teams[0].name
     assert panel.question.start_hours == (StartHours("sat-sun", team=name),)
     panel.hours.value = ""

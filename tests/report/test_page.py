@@ -126,7 +126,8 @@ def test_navigation_links_to_every_section(html):
 
 
 def test_a_chart_has_a_message_a_picture_and_its_numbers():
-    html = page.figure(plots.plot_costs(costs(), unit="USD"), title="Cost", alt="Half is idle.", numbers=costs())
+    shown = page.figure(plots.plot_costs(costs(), unit="USD"), title="Cost", alt="Half is idle.", numbers=costs())
+    html = page.add_pictures(shown)
     tags = Outline(html).tags
     assert ("div", {"class": "chart", "role": "img", "aria-label": "Half is idle."}) in tags
     assert [attributes["alt"] for tag, attributes in tags if tag == "img"] == ["Half is idle."]

@@ -76,6 +76,7 @@ def case(request: pytest.FixtureRequest) -> tuple[Callable[[pl.DataFrame], alt.C
 def test_specification_is_valid_titled_and_small(case):
     draw, frame = case
     spec = plots.chart_spec(draw(frame))
+    alt.Chart.from_dict(spec)
     assert spec["title"]
     assert len(json.dumps(spec)) < 250_000
 

@@ -8,9 +8,11 @@ import nbconvert
 import nbformat
 import polars as pl
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from gpuplanner import report as plots
 from gpuplanner.report import chart_rendering as render
+from gpuplanner.report.html_page import HtmlSection, display_section
 
 
 def test_container_width_becomes_pixels_and_the_spec_is_left_alone(costs):
@@ -29,17 +31,8 @@ def test_small_multiples_stand_in_as_many_columns_as_fit(policies, demand, width
     assert all(columns * part["width"] < width for part in [*concat["concat"], facet["spec"]])
 
 
-@pytest.fixture
-def renderer():
-    """Restore Altair's renderer."""
-    before = alt.renderers.active
-    yield
-    alt.renderers.enable(before)
-
-
-def test_notebooks_get_a_specification_for_jupyterlab_and_a_picture(renderer, policies):
-    plots.enable_offline_renderer(width=600)
-    bundle = plots.plot_policies(policies)._repr_mimebundle_()
+def test_notebooks_get_a_specification_for_jupyterlab_and_a_picture(policies):
+    bundle = plots.chart_outputs(plots.chart_spec(plots.plot_policies(policies)), width=600)
     assert set(bundle) == {
         "application/vnd.vegalite.v5+json", "text/markdown", "image/svg+xml", "text/plain",
     }  # fmt: skip
@@ -48,16 +41,29 @@ def test_notebooks_get_a_specification_for_jupyterlab_and_a_picture(renderer, po
     assert "Policy comparison" in bundle["text/plain"]
 
 
-def test_exported_notebooks_say_what_every_chart_shows(renderer, policies, caplog):
-    plots.enable_offline_renderer(width=600)
+def test_exported_notebooks_say_what_every_chart_shows(policies, caplog):
     chart = plots.add_description(plots.plot_policies(policies), 'Dynamic waits 4 h, "static" 9 h.')
     own = alt.Chart(pl.DataFrame({"x": [1]}), title="A <b> of mine").mark_point().encode(x="x:Q")
-    shown = [nbformat.v4.new_output("display_data", each._repr_mimebundle_()) for each in (chart, own)]
+    outputs = [plots.chart_outputs(each.to_dict(), width=600) for each in (chart, own)]
+    shown = [nbformat.v4.new_output("display_data", each) for each in outputs]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("0", outputs=shown)])
     page, _ = nbconvert.HTMLExporter(exclude_input=True).from_notebook_node(notebook)
     told = [picture["alt"] for picture in bs4.BeautifulSoup(page, "html.parser").select("img")]
     assert told == ['Policy comparison: mean and interval. Dynamic waits 4 h, "static" 9 h.', "A <b> of mine"]
     assert "Alternative text is missing" not in caplog.text
+
+
+def test_charts_of_the_user_need_no_network_once_a_section_was_shown(capsys):
+    shell = InteractiveShell.instance()
+    try:
+        display_section(HtmlSection("<p>Any.</p>"))
+        own = alt.Chart(pl.DataFrame({"x": [1]}), title="Mine").mark_point().encode(x="x:Q")
+        shown, _ = shell.display_formatter.format(own)
+    finally:
+        InteractiveShell.clear_instance()
+    assert shown["image/svg+xml"].startswith("<svg")
+    assert shown["application/vnd.vegalite.v5+json"]["title"] == "Mine"
+    assert "Any." in capsys.readouterr().out
 
 
 def test_a_chart_cannot_fetch_data():
@@ -66,9 +72,8 @@ def test_a_chart_cannot_fetch_data():
         render._render_svg(spec)
 
 
-def test_a_name_of_controls_is_drawn_as_text(renderer):
+def test_a_name_of_controls_is_drawn_as_text():
     name = "a\x1b[2J\u202ecod\uffff" + "b" * 300
     chart = plots.plot_costs(pl.DataFrame({"tenant": [name, "c"], "cost": [1.0, 2.0]}), unit="USD")
     assert r"a\u001b[2J\u202ecod\uffff" in plots.chart_to_svg(chart)
-    plots.enable_offline_renderer()
-    assert r"a\u001b[2J\u202ecod\uffff" in chart._repr_mimebundle_()["image/svg+xml"]
+    assert r"a\u001b[2J\u202ecod\uffff" in plots.chart_outputs(chart.to_dict())["image/svg+xml"]
