@@ -170,7 +170,7 @@ def dequantised_bytes(job: TrainingJob) -> float:
 
 def gathered_bytes(job: TrainingJob) -> float:
     """Return the bytes that a sharded job gathers temporarily: FSDP units, or live parameters and a layer of ZeRO-3."""
-    if job.sharding not in WEIGHT_SHARDINGS or (job.shards == 1 and job.sharding == "fsdp"):
+    if job.sharding not in WEIGHT_SHARDINGS:
         return 0.0
     model, t = job.model, job.tp
     narrow = 2.0

@@ -97,7 +97,7 @@ def list_adapted_matrices(architecture: Architecture, targets: tuple[str, ...]) 
 
 GENERIC_TOOL = "any"
 """Table row with the assumptions for an unknown tool."""
-TOOLS_WITHOUT_RECIPE = (GENERIC_TOOL, "pytorch")
+TOOLS_WITHOUT_RECIPE = (GENERIC_TOOL, "pytorch", "lightning")
 """Own training loops without a recipe: settings that are not stated may be anything, which the bound covers."""
 
 

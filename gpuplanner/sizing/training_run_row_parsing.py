@@ -505,6 +505,9 @@ def choose_unstated_settings(
         changes += [{"regime": "pure"}, {"regime": "amp"}][job.regime == "pure" :]
         if not words["optimizer"]:
             changes += [{"regime": "pure", "optimizer": "adamw8bit"}, {"regime": "pure", **_MEMORY_SAVING_SETTINGS}]
+    if row.tool in TOOLS_WITHOUT_RECIPE and job.frozen and words["precision"].endswith("-mixed") and not row.narrow:
+        row.note.append("frozen weights beside autocast: taken as of 16 bit, the bound covers fp32")
+        changes.append({"weight_bytes": 4.0})
     if row.tool in TOOLS_WITHOUT_RECIPE and job.model.gelu_new:
         changes.append({"composed_gelu": True})
     if row.tool in TOOLS_WITHOUT_RECIPE and job.loss_chunks > 1:

@@ -52,7 +52,9 @@ from gpuplanner.sizing.training_run_row_parsing import (
 
 MODEL_SHAPE_COLUMNS = ("layers", "hidden", "heads", "kv_heads", "vocab")
 """Columns of a table of runs with the shape of the model."""
-_ROW_ARCHITECTURE_COLUMNS = ("model", "params", "tp", *MODEL_SHAPE_COLUMNS)
+MODEL_STYLE_COLUMNS = ("ffn", "gated", "tied", "head_dim")
+"""Columns of a table of runs with what else an architecture may state: MLP width and gate, shared head, head size."""
+_ROW_ARCHITECTURE_COLUMNS = ("model", "params", "tp", *MODEL_SHAPE_COLUMNS, *MODEL_STYLE_COLUMNS)
 """Columns of a table of runs that determine the architecture."""
 _MLP_WIDTH_RATIO_RANGE = (0.5, 20.0)
 """Plausible ratios of MLP width to hidden size; outside, layers and parameters cannot belong to one model."""
@@ -135,14 +137,19 @@ def _build_row_model(
     style_facts = resolve_tool_facts(tool, frozenset())
     families = ("gpt", "bloom", "opt", "pythia", "neox", "falcon", "bert", "t5")
     plain = style_facts.get("gated") == "0" or any(family in name.lower() for family in families)
+    plain = not _read_flag(row, "gated", default=not plain)
     style: dict[str, Any] = {"gated": not plain, "bias": plain, "norm": "layer" if plain else "rms"}
-    style["tied"] = style_facts.get("tied") == "1"
+    style["tied"] = _read_flag(row, "tied", default=style_facts.get("tied") == "1")
+    style["head_dim"] = int(read_number_column(row, "head_dim") or 0)
+    width = int(read_number_column(row, "ffn") or 0)
+    if not width and (style_facts.get("ffn") == "4h" or (plain and "gpt" in name.lower())):
+        width = 4 * shape["hidden"]
     if not params:
-        usual = Architecture(name, **shape, ffn=round(shape["hidden"] * (4 if plain else 8 / 3)), **style)
+        usual = Architecture(name, **shape, ffn=width or round(shape["hidden"] * (4 if plain else 8 / 3)), **style)
         params = usual.params()
-        row_model.lacking.append(f"params: assumed {params:.3g}, by an MLP of the usual width")
-    if style_facts.get("ffn") == "4h" or (plain and "gpt" in name.lower()):
-        architecture = Architecture(name, **shape, ffn=4 * shape["hidden"], **style)
+        row_model.lacking += [] if width else [f"params: assumed {params:.3g}, by an MLP of the usual width"]
+    if width:
+        architecture = Architecture(name, **shape, ffn=width, **style)
         label = parse_params_label(name) is not None or float(f"{params:.3g}") == params
         note = compare_params(architecture, params, label=label)
         row_model.notes += [note] if note else []
@@ -161,8 +168,13 @@ def _build_row_model(
     row_model.model = architecture
 
 
+def _read_flag(row: Mapping[str, str], column: str, *, default: bool) -> bool:
+    """Read a column of yes or no, or the default where it is absent."""
+    return resolve_word("switch", row[column], column=column) == "yes" if column in row else default
+
+
 RUN_TABLE_INPUT_COLUMNS = (
-    "source", "framework", "model", "params", "layers", "hidden", "heads", "kv_heads", "vocab", "seq_len",
+    "source", "framework", "model", "params", *MODEL_SHAPE_COLUMNS, *MODEL_STYLE_COLUMNS, "seq_len",
     "micro_batch", "grad_accum", "precision", "optimizer", "method", "lora_rank", "lora_targets", "trained_layers",
     "quantization", "zero_stage", "fsdp", "tp", "pp", "dp", "cp", "ep", "device_map", "activation_checkpointing",
     "flash_attention", "packing", "cpu_offload", "torch_compile", "gpu", "gpu_mem_gib", "n_gpus",
@@ -286,7 +298,7 @@ def _choose_sharding(row: ParsedRunRow, tags: set[str], facts: Mapping[str, str]
     sharding = stages[0] if stages else facts.get("sharding", "")
     if "zero0" in tags and facts["regime"] != "deepspeed_fp32_grads":
         sharding = ""
-    if (sharding == "fsdp" and ranks == 1) or (row.words["fsdp"] == "no" and not stages):
+    if (sharding == "fsdp" and ranks == 1 and not stages) or (row.words["fsdp"] == "no" and not stages):
         sharding = ""
     return sharding
 
