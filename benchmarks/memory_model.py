@@ -29,6 +29,7 @@ from gpuplanner.sizing.learned_memory import (
 )
 from gpuplanner.sizing.memory_components import PEAK_MEMORY_COMPONENTS
 from gpuplanner.sizing.training_job import GENERIC_TOOL, TrainingJob, describe_layout, load_methods
+from gpuplanner.sizing.training_run_architectures import MODEL_SHAPE_COLUMNS, MODEL_STYLE_COLUMNS
 from gpuplanner.sizing.training_run_tables import collect_measured_runs, predict_table, read_row_job
 
 ROOT = Path(__file__).parents[1]
@@ -48,6 +49,9 @@ READ_HERE = [
     "n_gpus",
 ]
 ROWS = "memory/memory_measurements.csv"
+OWN_ROWS = Path(__file__).parent / "training_runs.csv"
+FITTED = ("4", "pytorch")
+"""Set and framework of the runs of `OWN_ROWS` that are fitted; all others test the model."""
 HEAD = """# Memory of training jobs
 
 Made by `python benchmarks/memory_model.py --write` from `data/{rows}` ({count} runs, {measured} of them measured).
@@ -61,8 +65,7 @@ without knowledge of the tool.
 
 def main() -> None:
     """Fit, evaluate, print or write."""
-    path = Path(os.environ["GPUPLANNER_DATA"]) / ROWS
-    table = pl.read_csv(path, infer_schema=False)
+    table = load_runs()
     runs, held = collect_measured_runs(table)
     model = fit_model(
         runs,
@@ -78,6 +81,14 @@ def main() -> None:
         (ROOT / "docs/results/memory.md").write_text(page, "utf-8")
     else:
         print(page)
+
+
+def load_runs() -> pl.DataFrame:
+    """Runs of public tables, and those of loops on plain PyTorch that were measured here (set 4, `FITTED`)."""
+    public = pl.read_csv(Path(os.environ["GPUPLANNER_DATA"]) / ROWS, infer_schema=False)
+    own = pl.read_csv(OWN_ROWS, infer_schema=False).filter(set=FITTED[0], framework=FITTED[1])
+    own = own.with_columns(source="framework", gpu_mem_gib=pl.lit("140"))
+    return pl.concat([public, own.drop("framework", "set")], how="diagonal")
 
 
 def bounds(table: pl.DataFrame) -> list[dict[str, Any]]:
@@ -110,7 +121,7 @@ def bounds(table: pl.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-SHAPE = ("params", "layers", "hidden", "heads", "kv_heads", "vocab")
+SHAPE = ("params", *MODEL_SHAPE_COLUMNS, *MODEL_STYLE_COLUMNS)
 """Columns without which the shape of a model follows from its name."""
 
 

@@ -30,13 +30,13 @@ def compare(runs=RUNS):
     rows = []
     for row in table.iter_rows(named=True):
         job, gpu_model = read_row_job(row).job, find_gpu_spec(row["gpu"])
-        low, rate, high = estimate_tokens_per_s(job, gpu_model)
+        tokens, (low, rate, high) = job.tokens * job.accumulation, estimate_tokens_per_s(job, gpu_model)
         rows.append(
             row
             | {
-                "slowest_s": job.tokens / low,
-                "predicted_s": job.tokens / rate,
-                "fastest_s": job.tokens / high,
+                "slowest_s": tokens / low,
+                "predicted_s": tokens / rate,
+                "fastest_s": tokens / high,
             }
         )
     ran = [

@@ -379,7 +379,7 @@ def resolve_row_words(text: dict[str, str], tool: str) -> ParsedRunRow:
         expected = "16 bit weights, or a method that trains beside them, such as lora"
         raise ScenarioError("row, quantization with full training", expected, text["quantization"], "Fix one of them.")
     if row.full and quantization:
-        row.narrow = ""
+        row.narrow, row.features = "", row.features | {"fp8"}
         row.note.append("quantization fp8 with full training: products are of 8 bit, weights are not")
     if "quantised" in features and quantization in ("int8", "fp8"):
         expected = f"method {text['method']} has 4 bit weights, and quantization {quantization}"
