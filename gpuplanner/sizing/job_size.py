@@ -272,10 +272,11 @@ def _describe_bound(job: TrainingJob, tool: str, peaks: PeakModel) -> tuple[str,
 def _describe_settings(job: TrainingJob, request: SizingRequest) -> list[str]:
     """Describe what plans assume of a training job, and what none of them does."""
     kept = f"{sum(regime_bytes(job.regime, job.optimizer)):g} bytes a parameter before sharding"
-    what = f"{kept} for weights, gradients and {job.optimizer} states (precision {job.regime})"
+    settings = f"{kept} for weights, gradients and {job.optimizer} states (precision {job.regime})"
     if job.frozen:
-        what = f"rank {job.lora_rank} on {' '.join(job.lora_targets)}, frozen weights of {job.quantization or '16 bit'}"
-    lines = [f"training: {what}, attention without a score matrix; --table takes other settings"]
+        adapters = f"rank {job.lora_rank} on {' '.join(job.lora_targets)}"
+        settings = f"{adapters}, frozen weights of {job.quantization or '16 bit'}"
+    lines = [f"training: {settings}, attention without a score matrix; --table takes other settings"]
     if request.seq >= _LONG_SEQUENCE_TOKENS:
         long = "no plan has it, nothing that was measured covers it; --table with column cp predicts one layout"
         lines.append(f"context parallelism: {long}")
