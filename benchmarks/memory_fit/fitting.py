@@ -115,7 +115,8 @@ def _unseen(runs: MeasuredRuns, read: MeasuredRuns) -> float:
 
     `read` are the same runs as they are to be predicted, such as without the facts about their tool.
     """
-    names = list_sources(runs)
+    # A loop of one's own has no facts that were checked: it tells of unknown tools alone.
+    names = [name for name in list_sources(runs) if runs is not read or name not in TOOLS_WITHOUT_RECIPE]
     if len(names) < 2:
         return 0.5
     above = []

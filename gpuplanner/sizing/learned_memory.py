@@ -42,9 +42,9 @@ MAX_SOURCE_WEIGHT_ROWS = 20.0
 """Largest total weight of the runs of one source in a fit [rows]."""
 MIN_FEW_ROWS = 5
 """Runs of a tool from which its upper bound is that of ``PeakModel.few``."""
-UNKNOWN_TOOL_LOG_SD = 0.235
+UNKNOWN_TOOL_LOG_SD = 0.21
 """Standard deviation of the logarithm of the factor that all peaks of a tool without own runs share."""
-# The root mean square over four public tables, 0.12, times what four leave open: 1.94 in 90 of 100.
+# The root mean square over four public tables, 0.107, times what four leave open: 1.94 in 90 of 100.
 OWN_FACTOR_LOG_SD, OWN_OFFSET_SD = 0.05, {True: 0.025, False: 0.05}
 """Prior standard deviations of the two terms that own runs of a tool share: the logarithm of a factor, and a constant
 relative to their typical peak; by whether the tool is in the table of training tools.
