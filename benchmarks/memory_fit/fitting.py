@@ -22,6 +22,7 @@ from gpuplanner.sizing.learned_memory import (
     multipliers_by_component,
     predict_gib,
 )
+from gpuplanner.sizing.training_job import TOOLS_WITHOUT_RECIPE
 
 LEVEL = 0.95
 """Share of runs that stay below a bound."""
@@ -59,7 +60,8 @@ def fit_model(
     few: dict[bool, list[float]] = {True: [], False: []}
     for name in names:
         own = runs.select(runs.is_from(name))
-        if len(own) >= MIN_FEW_ROWS:
+        # A loop of one's own says nothing of the next one's: it counts among the tools, and is none to be known.
+        if len(own) >= MIN_FEW_ROWS and name not in TOOLS_WITHOUT_RECIPE:
             tools[name] = multipliers_by_component(learn_tool(own, everybody))
             radii[name] = max(STANDARD_NORMAL_P95 * PEAK_NOISE_FRACTION, quantile(_crossed(own, everybody), LEVEL))
         if len(own) > 3 * MIN_FEW_ROWS:
@@ -113,7 +115,8 @@ def _unseen(runs: MeasuredRuns, read: MeasuredRuns) -> float:
 
     `read` are the same runs as they are to be predicted, such as without the facts about their tool.
     """
-    names = list_sources(runs)
+    # A loop of one's own has no facts that were checked: it tells of unknown tools alone.
+    names = [name for name in list_sources(runs) if runs is not read or name not in TOOLS_WITHOUT_RECIPE]
     if len(names) < 2:
         return 0.5
     above = []

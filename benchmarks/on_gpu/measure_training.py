@@ -17,7 +17,6 @@ from pathlib import Path
 
 PRESETS = Path(__file__).resolve().parents[2] / "gpuplanner" / "hardware" / "facts" / "model_presets.csv"
 STEPS = 10
-GIB = 2.0**30
 STARTED = time.monotonic()
 KINDS = {
     "phi": "Phi", "pythia": "GPTNeoX", "mistral": "Mistral", "qwen2.5": "Qwen2", "qwen3": "Qwen3",
@@ -80,9 +79,9 @@ class Same:
 
 def run(row):
     """Train for some steps; peaks in GiB as allocator, allocator's pool and device have them, and seconds a step."""
-    if row["framework"] in ("pytorch", "accelerate", "lightning"):
-        import training_loops
+    import training_loops
 
+    if row["framework"] in ("pytorch", "accelerate", "lightning"):
         return training_loops.train(row)
     import peft
     import torch
@@ -124,14 +123,8 @@ def run(row):
             ends.append(time.perf_counter())
 
     transformers.Trainer(model=net, args=args, train_dataset=Same(sample), callbacks=[Clock()]).train()
-    free, total = torch.cuda.mem_get_info()
     steps = [after - before for before, after in itertools.pairwise(ends[2:])]
-    return {
-        "allocated_gib": torch.cuda.max_memory_allocated() / GIB,
-        "reserved_gib": torch.cuda.max_memory_reserved() / GIB,
-        "measured_peak_gib": (total - free) / GIB,
-        "step_s": statistics.median(steps),
-    }
+    return training_loops.read_peaks() | {"step_s": statistics.median(steps)}
 
 
 def measure(shapes, out, limit_s=float("inf")):

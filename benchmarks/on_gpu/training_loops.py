@@ -117,7 +117,9 @@ def optimizer_of(row, net):
         return torch.optim.SGD(trained, lr=1e-4)
     if name == "adafactor":
         return torch.optim.Adafactor(trained, lr=1e-4)
-    return torch.optim.AdamW(trained, lr=1e-5, fused="fused" in name)
+    # Unstated, PyTorch takes all matrices at once (foreach); "fused=False" would turn that off as well.
+    how = {"fused": True} if "fused" in name else {"foreach": False} if "loop" in name else {}
+    return torch.optim.AdamW(trained, lr=1e-5, **how)
 
 
 def shard(net):
@@ -209,6 +211,21 @@ def note_time(ends):
     ends.append(time.perf_counter())
 
 
+def read_peaks():
+    """Largest memory in GiB: allocated, held by the allocator, and of the device.
+
+    What lies outside the allocator (the context) does not change. The device itself is no witness: a program may have
+    emptied the allocator at its end, as Lightning does.
+    """
+    free, total = torch.cuda.mem_get_info()
+    held = torch.cuda.max_memory_reserved()
+    return {
+        "allocated_gib": torch.cuda.max_memory_allocated() / GIB,
+        "reserved_gib": held / GIB,
+        "measured_peak_gib": (total - free - torch.cuda.memory_reserved() + held) / GIB,
+    }
+
+
 def train(row):
     """Train a row; peaks in GiB as allocator, allocator's pool and device have them, and seconds a step."""
     net, ends = build(row), []
@@ -221,11 +238,4 @@ def train(row):
     steps = [after - before for before, after in itertools.pairwise(ends[1:])]
     own = (weight.numel() for name, weight in net.named_parameters() if name.rpartition(".")[2] not in ("a", "b"))
     counted = {"params": sum(own), "step_s": statistics.median(steps)}
-    if DEVICE != "cuda":
-        return counted
-    free, total = torch.cuda.mem_get_info()
-    return counted | {
-        "allocated_gib": torch.cuda.max_memory_allocated() / GIB,
-        "reserved_gib": torch.cuda.max_memory_reserved() / GIB,
-        "measured_peak_gib": (total - free) / GIB,
-    }
+    return counted | read_peaks() if DEVICE == "cuda" else counted

@@ -52,7 +52,7 @@ TableFile = Annotated[
     Option(
         metavar="ROWS.csv",
         help="Predict the peak memory of each row: framework, model, method, seq_len, micro_batch, precision, "
-        "optimizer, quantization, zero_stage, fsdp, tp, pp, dp, ep, device_map, gpu; missing values are assumed. "
+        "optimizer, quantization, zero_stage, fsdp, tp, pp, dp, cp, ep, device_map, gpu; missing values are assumed. "
         "With --task serve the speed: model, gpu_model, gpus, precision, prompt_tokens, answer_tokens, concurrency.",
     ),
 ]

@@ -24,7 +24,7 @@ from gpuplanner.sizing.job_plans import (
 )
 from gpuplanner.sizing.learned_memory import MIN_FEW_ROWS, PeakModel, shipped_peak_model
 from gpuplanner.sizing.llm_service_plans import describe_speed_evidence, format_serve_line
-from gpuplanner.sizing.memory_components import PEAK_MEMORY_COMPONENTS, explain_peak
+from gpuplanner.sizing.memory_components import PEAK_MEMORY_COMPONENTS, explain_peak, regime_bytes
 from gpuplanner.sizing.mig_slices import (
     SliceFit,
     describe_wide_speeds,
@@ -51,6 +51,8 @@ MAX_SHOWN_PLANS = 8
 """Largest number of plans that are shown."""
 _MAX_TIME_LIMIT_S = 30 * 86400.0
 """Longest time limit in a request. [s]"""
+_LONG_SEQUENCE_TOKENS = 65_536
+"""Length of a sequence from which training programs split it over GPUs. [tokens]"""
 _MIN_UNSPLIT_SPEED_FRACTION = 0.75
 """Fraction of the best speed from which replicas are preferred: a split model needs another training program."""
 
@@ -159,6 +161,8 @@ def size_job(request: SizingRequest, peaks: PeakModel | None = None, speeds: pl.
         raise InfeasiblePlanError(subject, expected, "none", _suggest_changes(request))
     in_time = [plan for plan in plans if plan.meets_deadline(request)]
     ranked = _rank_plans(in_time or plans, by_time=not in_time)[:MAX_SHOWN_PLANS]
+    if ranked[0].job:
+        assumed += _describe_settings(ranked[0].job, request)
     if request.task == "serve":
         assumed += describe_speed_evidence(model.name, ((plan.gpu_model, plan.profile) for plan in ranked))
     multipliers = np.exp(peaks.logs(tool)[: len(PEAK_MEMORY_COMPONENTS)]).tolist()
@@ -251,22 +255,32 @@ def _describe_bound(job: TrainingJob, tool: str, peaks: PeakModel) -> tuple[str,
     distances = peaks.list_distances(tool, is_known_tool=is_known_tool, job=job, decided=True)
     radius, documented_radius = math.hypot(*distances.values()), peaks.unseen
     learned_radius = peaks.few_radius(MIN_FEW_ROWS, is_known_tool=is_known_tool)
-    remedies = (
-        []
-        if is_known_tool or documented_radius >= radius
-        else [f"--tool NAME, to {math.exp(documented_radius):.2f} times on one GPU"]
-    )
-    remedies += (
-        []
-        if learned_radius >= radius
-        else [f"{MIN_FEW_ROWS} measured runs of yours, to {math.exp(learned_radius):.2f} times"]
-    )
-    lines = [f"bound: {math.exp(radius):.2f} times the expected memory, as {'; '.join(distances)}"]
+    tool_helps, runs_help = not is_known_tool and documented_radius < radius, learned_radius < radius
+    named = f"the tool (--tool NAME), to {math.exp(documented_radius):.2f} times on one GPU"
+    runs = f"{MIN_FEW_ROWS} runs of your own, to {math.exp(learned_radius):.2f} times"
+    remedies = [text for helps, text in ((tool_helps, named), (runs_help, runs)) if helps]
+    rests = "; ".join(distances)
+    lines = [f"bound: 95 of 100 such jobs need at most {math.exp(radius):.2f} times the expected memory, since {rests}"]
     if remedies:
-        learn = "a row each in RUNS.csv; gpuplanner size --learn RUNS.csv -o MODEL.json, then --model-file MODEL.json"
-        lines.append(f"narrower with: {'; '.join(remedies)}")
-        lines.append(f"measure: the largest memory of plan 1 and of other batches over 20 steps, {learn}")
+        lines.append(f"narrower with: {'; or '.join(remedies)}")
+        learn = "gpuplanner size --learn RUNS.csv -o MODEL.json, then --model-file MODEL.json"
+        runs = "largest memory of the GPU over 20 steps, of plan 1 and of other micro-batches, a row each in RUNS.csv"
+        lines.append(f"measure: {runs}; {learn}")
     return tuple(lines)
+
+
+def _describe_settings(job: TrainingJob, request: SizingRequest) -> list[str]:
+    """Describe what plans assume of a training job, and what none of them does."""
+    kept = f"{sum(regime_bytes(job.regime, job.optimizer)):g} bytes a parameter before sharding"
+    settings = f"{kept} for weights, gradients and {job.optimizer} states (precision {job.regime})"
+    if job.frozen:
+        adapters = f"rank {job.lora_rank} on {' '.join(job.lora_targets)}"
+        settings = f"{adapters}, frozen weights of {job.quantization or '16 bit'}"
+    lines = [f"training: {settings}, attention without a score matrix; --table takes other settings"]
+    if request.seq >= _LONG_SEQUENCE_TOKENS:
+        long = "no plan has it, nothing that was measured covers it; --table with column cp predicts one layout"
+        lines.append(f"context parallelism: {long}")
+    return lines
 
 
 def _rank_plans(plans: Sequence[JobPlan], *, by_time: bool) -> list[JobPlan]:

@@ -42,14 +42,15 @@ MAX_SOURCE_WEIGHT_ROWS = 20.0
 """Largest total weight of the runs of one source in a fit [rows]."""
 MIN_FEW_ROWS = 5
 """Runs of a tool from which its upper bound is that of ``PeakModel.few``."""
-UNKNOWN_TOOL_LOG_SD = 0.235
+UNKNOWN_TOOL_LOG_SD = 0.21
 """Standard deviation of the logarithm of the factor that all peaks of a tool without own runs share."""
-# The root mean square over four public tables, 0.12, times what four leave open: 1.94 in 90 of 100.
-OWN_FACTOR_LOG_SD, OWN_OFFSET_SD = {True: 0.05, False: 0.10}, {True: 0.025, False: 0.05}
+# The root mean square over four public tables, 0.107, times what four leave open: 1.94 in 90 of 100.
+OWN_FACTOR_LOG_SD, OWN_OFFSET_SD = 0.05, {True: 0.025, False: 0.05}
 """Prior standard deviations of the two terms that own runs of a tool share: the logarithm of a factor, and a constant
 relative to their typical peak; by whether the tool is in the table of training tools.
 """
-OWN_RUN_NOISE_FRACTION = 0.12
+# Those for an unknown tool are the best of a grid on the mean over five tools, each left out with all its facts.
+OWN_RUN_NOISE_FRACTION = {True: 0.12, False: 0.09}
 """Scatter of own runs about their prediction while few are known: noise, and what the two terms cannot express."""
 STANDARD_NORMAL_P95 = 1.645
 """95 % point of the standard normal distribution."""
@@ -57,7 +58,7 @@ MAX_RADIUS_OF_FULLY_STATED_ROWS = STANDARD_NORMAL_P95 * math.hypot(UNKNOWN_TOOL_
 """Largest logarithm of the factor from predicted peak to 95 % bound for an unknown tool, if every setting that decides
 the peak is stated.
 """
-TOOL_PRIOR_WIDTH = 1.5
+TOOL_PRIOR_WIDTH = {True: 1.5, False: 2.5}
 """Width of the prior of a tool's multipliers around those common to all tools, relative to the width of the prior of
 the common ones around 1.
 """
@@ -188,11 +189,11 @@ def learn_tool(runs: MeasuredRuns, centre: Floats, *, is_known_tool: bool = True
     """
     count = len(PEAK_MEMORY_COMPONENTS)
     spread = np.zeros((count + 1, count + 1))
-    own_sd = TOOL_PRIOR_WIDTH * np.array(list(MULTIPLIER_PRIOR_LOG_SD.values()))
-    spread[:count, :count] = np.diag(own_sd**2) + OWN_FACTOR_LOG_SD[is_known_tool] ** 2
+    own_sd = TOOL_PRIOR_WIDTH[is_known_tool] * np.array(list(MULTIPLIER_PRIOR_LOG_SD.values()))
+    spread[:count, :count] = np.diag(own_sd**2) + OWN_FACTOR_LOG_SD**2
     spread[count, count] = OWN_OFFSET_SD[is_known_tool] ** 2
     weights = np.full(len(runs), min(1.0, MAX_SOURCE_WEIGHT_ROWS / max(1, len(runs))))
-    return _fit_terms(runs, np.append(centre[:count], 0.0), spread, weights, OWN_RUN_NOISE_FRACTION)
+    return _fit_terms(runs, np.append(centre[:count], 0.0), spread, weights, OWN_RUN_NOISE_FRACTION[is_known_tool])
 
 
 def list_sources(runs: MeasuredRuns) -> Sequence[str]:
@@ -218,6 +219,8 @@ _STUDENT_T3_P95 = 2.353
 """95 % point of Student's t with 3 degrees of freedom, the distribution assumed for the logarithm of measured over
 predicted peak.
 """
+_UNMEASURED_KINDS = {"cp": "context parallelism", "ep": "expert parallelism", "experts": "models with experts"}
+"""Parts of a layout without any run in the public tables, with their names; own runs may cover them."""
 RunSizeRange = tuple[tuple[float, float], ...]
 """Lowest and highest logarithm of parameters, of tokens of a micro-batch, and of GPUs."""
 
@@ -325,7 +328,7 @@ class PeakModel:
             distances = {f"runs of {tool} were measured": self.radii[tool]}
         elif not is_known_tool:
             distances = {
-                "the tool has no known defaults" if decided else "tool and settings are assumed": unknown_radius
+                "no tool with known defaults is named" if decided else "tool and settings are assumed": unknown_radius
             }
         elif decided and (job is None or job.n_gpus == 1):
             distances = {f"defaults of {tool} are from its documentation, no run was measured": self.unseen}
@@ -342,11 +345,16 @@ class PeakModel:
             }
         if self.models and job.model.name not in self.models:
             distances[f"no run of {job.model.name} was measured"] = self.architecture
-        if self.layouts and describe_layout(job) not in self.layouts:
-            distances[f"no run on {describe_layout(job)} was measured"] = self.layout
         within = self.extents.get(tool, self.extents.get("", ()))
+        measured = {word for layout in self.layouts for word in layout.split()}
+        new = [meaning for word, meaning in _UNMEASURED_KINDS.items() if word in describe_layout(job).split()
+               and word not in measured] + ["training in fp8"] * (job.fp8_bytes is not None)  # fmt: skip
+        if new:
+            distances[f"nothing that was measured covers {' and '.join(new)}"] = self.generic
+        elif self.layouts and describe_layout(job) not in self.layouts:
+            distances[f"no run on {describe_layout(job)} was measured"] = self.layout
         if (outside := _log_distance_outside(compute_log_job_size(job), within)) > 0:
-            distances["smaller or larger than all measured runs"] = self.beyond * outside
+            distances["the job is smaller or larger than all measured runs"] = self.beyond * outside
         return distances
 
     def radius(self, tool: str, *, is_known_tool: bool, job: TrainingJob | None = None, decided: bool = False) -> float:

@@ -154,6 +154,29 @@ def frozen_bytes(job: TrainingJob, params: float) -> float:
     return kept
 
 
+def eight_bit_copy_bytes(job: TrainingJob) -> float:
+    """Return the bytes of the 8 bit copies, and their transposes, that training in fp8 keeps of the layers' weights.
+
+    Under autocast they take the place of the copies in 16 bit and their size; of sharded weights a layer has them.
+
+    References
+    ----------
+    .. [1] NVIDIA/TransformerEngine, transformer_engine/pytorch/module/base.py, get_weight_workspace.
+
+    Examples
+    --------
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> job = TrainingJob(load_preset("llama-3.1-8b"), 4096, regime="megatron", fp8_bytes=2.0)
+    >>> round(eight_bit_copy_bytes(job) / 1e9, 1)
+    14.0
+    """
+    if not job.fp8_bytes or job.regime == AUTOCAST_REGIME:
+        return 0.0
+    layers = 1 if job.sharding in WEIGHT_SHARDINGS else job.model.layers
+    local_params = job.model.layer_params() / job.tp - _absent_params(job) * job.pp / job.model.layers
+    return job.fp8_bytes * layers / (1 if layers == 1 else job.pp) * local_params
+
+
 def static_bytes(job: TrainingJob, params: float) -> float:
     """Return the bytes of weights, gradients and states of a stage, without adapters."""
     return frozen_bytes(job, params) if job.frozen else trained_bytes(job, params)
@@ -170,7 +193,7 @@ def dequantised_bytes(job: TrainingJob) -> float:
 
 def gathered_bytes(job: TrainingJob) -> float:
     """Return the bytes that a sharded job gathers temporarily: FSDP units, or live parameters and a layer of ZeRO-3."""
-    if job.sharding not in WEIGHT_SHARDINGS or (job.shards == 1 and job.sharding == "fsdp"):
+    if job.sharding not in WEIGHT_SHARDINGS:
         return 0.0
     model, t = job.model, job.tp
     narrow = 2.0
@@ -491,7 +514,7 @@ def peak_gib(job: TrainingJob) -> tuple[float, ...]:
     26.6
     """
     stage = stage_params(job.model, job.tp, job.pp)
-    states = static_bytes(job, stage) + reference_bytes(job, stage)
+    states = static_bytes(job, stage) + reference_bytes(job, stage) + eight_bit_copy_bytes(job)
     first, last, working = activation_bytes(job)
     logits, step = logits_bytes(job), step_bytes(job, stage)
     if not job.frozen and job.regime == AUTOCAST_REGIME and job.sharding not in WEIGHT_SHARDINGS:
@@ -523,10 +546,11 @@ def explain_peak(
 ) -> list[PeakComponent]:
     """List the components of a peak times their multipliers, each with an explanation; zero components are left out."""
     trained = job.method if job.frozen else "all parameters"
+    states = f"{job.regime} on {job.sharding or 'one rank'} of {job.shards}{', and a copy' * job.reference}"
+    states = f"frozen weights, {job.quantization or '16 bit'}" if job.frozen else states
+    copies = eight_bit_copy_bytes(job) / BYTES_PER_GIB
     words = {
-        "states": f"{job.regime} on {job.sharding or 'one rank'} of {job.shards}{', and a copy' * job.reference}"
-        if not job.frozen
-        else f"frozen weights, {job.quantization or '16 bit'}",
+        "states": states + (f", and {copies:.1f} GiB of 8 bit copies of weights" if copies else ""),
         "adapters": f"{job.method}: weights, gradients, states",
         "gathered": f"units that {job.sharding} holds whole",
         "activations": f"{job.tokens:.0f} tokens, recompute {job.recompute}",

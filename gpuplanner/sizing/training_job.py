@@ -97,7 +97,7 @@ def list_adapted_matrices(architecture: Architecture, targets: tuple[str, ...]) 
 
 GENERIC_TOOL = "any"
 """Table row with the assumptions for an unknown tool."""
-TOOLS_WITHOUT_RECIPE = (GENERIC_TOOL, "pytorch")
+TOOLS_WITHOUT_RECIPE = (GENERIC_TOOL, "pytorch", "lightning")
 """Own training loops without a recipe: settings that are not stated may be anything, which the bound covers."""
 
 
@@ -239,6 +239,8 @@ class TrainingJob:
         Gathered weights are let go after forward; if not, a stage keeps all of its weights in 16 bit.
     ddp_buckets : bool
         Replicas reduce gradients in buckets that lie beside them and are as large.
+    fp8_bytes : float, optional
+        Bytes a weight of its copies in 8 bit, where matrix products are of 8 bit; None: they are not.
     meter : {"allocated", "reserved", "device"}
         What the figure is compared with: the allocator, all that it holds, or nvidia-smi.
     """
@@ -300,6 +302,7 @@ class TrainingJob:
     meter: str = "device"
     context_gib: float = 0.0
     communicators: int = 0
+    fp8_bytes: float | None = None
 
     def __post_init__(self) -> None:
         """Check the settings."""

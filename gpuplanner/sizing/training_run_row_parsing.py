@@ -379,7 +379,7 @@ def resolve_row_words(text: dict[str, str], tool: str) -> ParsedRunRow:
         expected = "16 bit weights, or a method that trains beside them, such as lora"
         raise ScenarioError("row, quantization with full training", expected, text["quantization"], "Fix one of them.")
     if row.full and quantization:
-        row.narrow = ""
+        row.narrow, row.features = "", row.features | {"fp8"}
         row.note.append("quantization fp8 with full training: products are of 8 bit, weights are not")
     if "quantised" in features and quantization in ("int8", "fp8"):
         expected = f"method {text['method']} has 4 bit weights, and quantization {quantization}"
@@ -505,6 +505,9 @@ def choose_unstated_settings(
         changes += [{"regime": "pure"}, {"regime": "amp"}][job.regime == "pure" :]
         if not words["optimizer"]:
             changes += [{"regime": "pure", "optimizer": "adamw8bit"}, {"regime": "pure", **_MEMORY_SAVING_SETTINGS}]
+    if row.tool in TOOLS_WITHOUT_RECIPE and job.frozen and words["precision"].endswith("-mixed") and not row.narrow:
+        row.note.append("frozen weights beside autocast: taken as of 16 bit, the bound covers fp32")
+        changes.append({"weight_bytes": 4.0})
     if row.tool in TOOLS_WITHOUT_RECIPE and job.model.gelu_new:
         changes.append({"composed_gelu": True})
     if row.tool in TOOLS_WITHOUT_RECIPE and job.loss_chunks > 1:

@@ -25,6 +25,10 @@ def test_memory_and_speed_of_strangers_hold(runs):
         assert found["bound / measured"] <= 1.35
         assert found["seconds in the interval"] >= least
         assert found["mean factor of error"] <= 1.25
+    loops = runs.figures([row for row in ran if row["set"] == "4"])
+    assert loops["accuracy"] >= 0.9
+    assert loops["below the bound"] >= 0.95
+    assert loops["bound / measured"] <= 1.6
     assert lost
     assert all(row["p_oom"] > 0.05 for row in lost)
 

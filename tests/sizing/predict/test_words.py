@@ -254,3 +254,72 @@ def test_the_shape_follows_from_the_size_where_a_model_is_not_known():
     by_shape = answer(model="mystery", layers="32", hidden="4096", heads="32", kv_heads="8", vocab="128256")
     assert by_shape["predicted_gib"] > 0
     assert "params: assumed" in by_shape["missing"]
+
+
+LOOP = {
+    "framework": "pytorch", "model": "ours", "layers": "12", "hidden": "768", "heads": "12", "vocab": "50304",
+    "seq_len": "1024", "micro_batch": "4", "precision": "bf16-mixed", "optimizer": "adamw_torch_fused",
+    "activation_checkpointing": "none", "n_gpus": "1",
+}  # fmt: skip
+
+
+def test_stated_width_gate_and_head_make_the_model():
+    plain = {"ffn": "3072", "gated": "0", "tied": "1"}
+    asked = read_row_job(LOOP | plain)
+    assert not asked.missing
+    assert (asked.job.model.ffn, asked.job.model.gated, asked.job.model.tied) == (3072, False, True)
+    assert asked.job.model.params() == 12 * (12 * 768**2 + 13 * 768) + 50304 * 768 + 2 * 768
+    assert read_row_job(LOOP | {"ffn": "2048", "gated": "yes", "tied": "no"}).job.model.gated
+    assert "row, gated" in " ".join(read_row_job(LOOP | plain | {"gated": "maybe"}).missing)
+
+
+def test_gradients_lie_beside_activations_under_lightning():
+    """Its closure frees them after forward; a loop that frees them after the step reuses their memory."""
+    loop, lightning = (read_row_job(LOOP | {"ffn": "3072", "framework": tool}).job for tool in ("pytorch", "lightning"))
+    gradients = 4 * loop.model.params() / BYTES_PER_GIB
+    beside = dict(zip(PEAK_MEMORY_COMPONENTS[:-1], peak_gib(lightning), strict=False))
+    reused = dict(zip(PEAK_MEMORY_COMPONENTS[:-1], peak_gib(loop), strict=False))
+    assert sum(beside.values()) - sum(reused.values()) == pytest.approx(gradients, rel=1e-3)
+
+
+def test_a_step_matrix_by_matrix_needs_less_than_one_over_all():
+    rows = (
+        LOOP | {"ffn": "3072", "optimizer": said, "activation_checkpointing": "full", "micro_batch": "1"}
+        for said in ("adamw", "adamw for loop")
+    )
+    at_once, one_by_one = (sum(peak_gib(read_row_job(row).job)) for row in rows)
+    assert one_by_one < at_once
+
+
+def test_frozen_weights_under_autocast_are_of_16_bit_and_the_bound_covers_32():
+    row = LOOP | {"ffn": "3072", "method": "lora", "lora_rank": "8", "lora_targets": "q v"}
+    asked = read_row_job(row)
+    assert asked.job.weight_bytes == 2
+    assert 4 in [job.weight_bytes for job in asked.alternatives]
+    wide = sum(peak_gib(asked.alternatives[0]))
+    assert predict_table(pl.DataFrame([row]))["upper_gib"].item() >= wide
+
+
+@pytest.mark.parametrize("said", ["fp8", "fp8 hybrid", "fp8-mixed", "hybrid", "transformer-engine", "bf16 + fp8"])
+def test_training_in_fp8_is_known_and_its_bound_is_wide(said):
+    row = {"framework": "megatron-lm", "model": "llama-3.1-8b", "seq_len": 4096, "optimizer": "adamw", "zero_stage": 1,
+           "n_gpus": 8}  # fmt: skip
+    narrow, wide = (read_row_job(row | {"precision": precision}) for precision in (said, "bf16"))
+    assert narrow.clashes == wide.clashes
+    model = narrow.job.model
+    copies = 2 * model.layers * model.layer_params() / BYTES_PER_GIB
+    assert peak_gib(narrow.job)[0] - peak_gib(wide.job)[0] == pytest.approx(copies)
+    told = predict_table(pl.DataFrame([row | {"precision": said}])).row(0, named=True)
+    assert "covers training in fp8" in told["note"]
+    assert told["upper_gib"] > 1.5 * told["predicted_gib"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [({"cp": 4}, "context parallelism"), ({"model": "mixtral-8x7b", "ep": 8}, "expert parallelism")],
+)
+def test_parallelism_without_any_run_says_so_and_has_a_wide_bound(layout, words):
+    row = {"framework": "megatron-lm", "model": "llama-3.1-8b", "seq_len": 4096, "precision": "bf16", "n_gpus": 8}
+    told = predict_table(pl.DataFrame([row | layout])).row(0, named=True)
+    assert f"nothing that was measured covers {words}" in told["note"]
+    assert told["upper_gib"] > 1.6 * told["predicted_gib"]
