@@ -688,6 +688,16 @@ def simulate(
     curve: Annotated[
         bool, Option("--curve", help="Also show the wait curve: queue wait at 50 to 200 % of the GPUs.")
     ] = False,
+    replications: Annotated[
+        int,
+        Option(
+            min=0,
+            max=1000,
+            help="Also simulate so many resampled lists, and show 80 % intervals of queue wait, completion time and "
+            "makespan.",
+        ),
+    ] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the random numbers.")] = 0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -697,8 +707,11 @@ def simulate(
 
     Example: gpuplanner simulate JOBS.csv --gpus 64 --queue backfill --curve
     """
+    import polars as pl
+
     from gpuplanner.simulator.job_list_simulation import (
         read_job_list,
+        resample_run,
         simulate_job_list,
         summarize_run,
         tabulate_wait_curve,
@@ -710,12 +723,19 @@ def simulate(
     node_gpus = gpus_per_node or gpus
     outcomes = simulate_job_list(table, gpus=gpus, gpus_per_node=node_gpus, queue=queue)
     summary, waits = summarize_run(outcomes, gpus=gpus), tabulate_waits(outcomes)
-    points = tabulate_wait_curve(table, gpus=gpus, gpus_per_node=node_gpus, queue=queue) if curve else None
+    fleet: dict[str, Any] = {"gpus": gpus, "gpus_per_node": node_gpus, "queue": queue}
+    points = tabulate_wait_curve(table, **fleet) if curve else None
+    intervals = resample_run(table, **fleet, replications=replications, seed=seed) if replications else {}
     if as_json:
-        curves = {} if points is None else {"curve": points}
-        show({**summary, "waits": waits, **curves}, as_json=True)
+        optional = {"curve": points, "intervals": intervals or None}
+        show(summary | {"waits": waits} | {k: v for k, v in optional.items() if v is not None}, as_json=True)
         return
     show({WAIT_LABELS[name]: value for name, value in summary.items()})
+    if intervals:
+        echo("")
+        rows = [(WAIT_LABELS[name], summary[name], *ends) for name, ends in intervals.items()]
+        title = f"80 % interval over {replications} resampled lists"
+        show_frame(pl.DataFrame(rows, schema=["figure", "value", "low", "high"], orient="row"), title=title)
     echo("")
     labelled_waits = waits.with_columns(waits["measure"].replace_strict(WAIT_LABELS))
     show_frame(labelled_waits, title="Queue wait and completion time of the jobs (s)")
