@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 def compare(
     scenario_path: ScenarioPath,
-    others: Annotated[
+    further_paths: Annotated[
         list[str] | None,
         Argument(metavar="[OTHER]...", help="Further scenarios, or folders of reports, to show beside the first."),
     ] = None,
@@ -76,10 +76,10 @@ def compare(
     from gpuplanner.decision.gpu_model_decisions import ComparedFleet
     from gpuplanner.usage.study_history import split_into_pools
 
-    if others:
+    if further_paths:
         if chart is not None:
             raise typer.BadParameter("--chart takes one SCENARIO: leave out --chart or the further scenarios")
-        _show_side_by_side([scenario_path, *others], options, as_json=as_json, quiet=quiet)
+        _show_side_by_side([scenario_path, *further_paths], options, as_json=as_json, quiet=quiet)
         return
     require_outputs(chart, inputs=[scenario_path])
     scenario = options.make_scenario(scenario_path)
