@@ -569,7 +569,7 @@ def _show_lines(values: Mapping[str, object], indent: str) -> None:
     for key, value in values.items():
         if key not in nested_values:
             echo(
-                f"{indent}{column_heading(key):<{width}}  {_money_text(key, value) or _cell_text(_in_unit(key, value))}"
+                f"{indent}{column_heading(key):<{width}}  {_money_text(key, value) or cell_text(_in_unit(key, value))}"
             )
     for key, nested in nested_values.items():
         for mappings in nested:
@@ -605,7 +605,7 @@ def show_frame(frame: pl.DataFrame, *, as_json: bool = False, title: str = "") -
         echo(f"{title}\n{'-' * len(title)}")
     rows = [
         [
-            _money_text(name, cell, row.get(CURRENCY_COLUMN)) or _cell_text(_in_unit(name, cell))
+            _money_text(name, cell, row.get(CURRENCY_COLUMN)) or cell_text(_in_unit(name, cell))
             for name, cell in row.items()
         ]
         for row in frame.head(MAX_PRINTED_ROWS).iter_rows(named=True)
@@ -657,7 +657,7 @@ def _money_text(name: str, value: object, currency: str | None = None) -> str | 
     return None
 
 
-def _cell_text(value: object) -> str:
+def cell_text(value: object) -> str:
     """Text of a value in one line; a dash for None, four digits for small numbers."""
     if value is None:
         return "–"

@@ -18,6 +18,7 @@ from gpuplanner.cli.application import (
     ScenarioOptions,
     ScenarioPath,
     app,
+    cell_text,
     chart_option,
     echo,
     notify,
@@ -47,6 +48,11 @@ if TYPE_CHECKING:
 )  # fmt: skip
 def compare(
     scenario_path: ScenarioPath,
+    further_paths: Annotated[
+        list[str] | None,
+        Argument(metavar="[OTHER]...", help="Further scenarios, or folders of reports, to show beside the first."),
+    ] = None,
+    *,
     options: ScenarioOptions,
     chart: Annotated[
         Path | None,
@@ -61,13 +67,20 @@ def compare(
     Each policy is fitted on earlier days and evaluated on later ones. --quotas,
     --quotas-to-try and --gpu-mtbf-hours add the queue wait of each team under
     them; --gang-slowdowns adds the GPU-hours lost by placement. GPU models are
-    compared separately. The report prices a purchase.
+    compared separately. The report prices a purchase. With further scenarios,
+    shows the decision on each side by side, and differences to the first on the
+    same jobs with 80 % intervals.
 
     Example: gpuplanner compare build/mine --max-added-wait-minutes 10
     """
     from gpuplanner.decision.gpu_model_decisions import ComparedFleet
     from gpuplanner.usage.study_history import split_into_pools
 
+    if further_paths:
+        if chart is not None:
+            raise typer.BadParameter("--chart takes one SCENARIO: leave out --chart or the further scenarios")
+        _show_side_by_side([scenario_path, *further_paths], options, as_json=as_json, quiet=quiet)
+        return
     require_outputs(chart, inputs=[scenario_path])
     scenario = options.make_scenario(scenario_path)
     pools = split_into_pools(scenario)
@@ -84,6 +97,62 @@ def compare(
         show(fleet if pools.several else next(iter(pool_texts.values())), as_json=True)
         return
     show_pools(comparisons, quiet=quiet, effects=effects)
+
+
+def _show_side_by_side(paths: Sequence[str], options: ScenarioOptions, *, as_json: bool, quiet: bool) -> None:
+    """Print the decisions on several scenarios side by side, and their differences to the first.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Arguments SCENARIO. A report folder is read as it was written, unless options change its scenario.
+    options : ScenarioOptions
+        Fields set for every scenario.
+    as_json, quiet : bool
+        Print JSON; print no progress messages.
+    """
+    import polars as pl
+
+    from gpuplanner.decision.comparison_record import compare_policies
+    from gpuplanner.decision.study import COMPARED_FIGURES, open_study, tabulate_decisions
+
+    studies = []
+    for path in paths:
+        notify(f"comparing policies for {path} ...", quiet=quiet)
+        if not (options.fields or options.assignments) and (Path(path) / "study.json").is_file():
+            study = open_study(path)
+            studies.append((study.scenario, study.comparison))
+        else:
+            scenario = options.make_scenario(path)
+            studies.append((scenario, compare_policies(scenario)))
+    decisions, differences = tabulate_decisions(studies)
+    if as_json:
+        show({"decisions": decisions, "differences": differences}, as_json=True)
+        return
+    columns = dict(zip(decisions["study"], decisions.select(*COMPARED_FIGURES).rows(), strict=True))
+    cells = {name: [cell_text(value) for value in values] for name, values in columns.items()}
+    show_frame(pl.DataFrame({"figure": list(COMPARED_FIGURES.values())} | cells), title="Decisions side by side")
+    texts = [_difference_text(*row) for row in differences.select("difference_minutes", "low", "high").iter_rows()]
+    if texts:
+        shown = differences.with_columns(text=pl.Series(texts))
+        table = shown.pivot("study", index=["job_size", "measure"], values="text")
+        show_frame(table, title="Difference to the first on the same jobs (min, 80 % interval)")
+    else:
+        echo("No differences: the scenarios are about other jobs, or no queue wait could be simulated.")
+
+
+def _difference_text(difference: float, low: float | None, high: float | None) -> str:
+    """Format a difference with its interval; where the interval holds 0, the options cannot be told apart.
+
+    Examples
+    --------
+    >>> _difference_text(4.25, 1.0, 9.0), _difference_text(4.25, -1.0, 9.0)
+    ('+4.2 (+1.0 to +9.0)', 'not distinguishable (-1.0 to +9.0)')
+    """
+    if low is None or high is None:
+        return f"{difference:+.1f} (no interval)"
+    text = f"{difference:+.1f}" if low > 0 or high < 0 else "not distinguishable"
+    return f"{text} ({low:+.1f} to {high:+.1f})"
 
 
 def _optional_effects(scenario: Scenario) -> dict[str, Any]:
@@ -619,6 +688,16 @@ def simulate(
     curve: Annotated[
         bool, Option("--curve", help="Also show the wait curve: queue wait at 50 to 200 % of the GPUs.")
     ] = False,
+    replications: Annotated[
+        int,
+        Option(
+            min=0,
+            max=1000,
+            help="Also simulate so many resampled lists, and show 80 % intervals of queue wait, completion time and "
+            "makespan.",
+        ),
+    ] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the random numbers.")] = 0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -628,8 +707,11 @@ def simulate(
 
     Example: gpuplanner simulate JOBS.csv --gpus 64 --queue backfill --curve
     """
+    import polars as pl
+
     from gpuplanner.simulator.job_list_simulation import (
         read_job_list,
+        resample_run,
         simulate_job_list,
         summarize_run,
         tabulate_wait_curve,
@@ -641,12 +723,19 @@ def simulate(
     node_gpus = gpus_per_node or gpus
     outcomes = simulate_job_list(table, gpus=gpus, gpus_per_node=node_gpus, queue=queue)
     summary, waits = summarize_run(outcomes, gpus=gpus), tabulate_waits(outcomes)
-    points = tabulate_wait_curve(table, gpus=gpus, gpus_per_node=node_gpus, queue=queue) if curve else None
+    fleet: dict[str, Any] = {"gpus": gpus, "gpus_per_node": node_gpus, "queue": queue}
+    points = tabulate_wait_curve(table, **fleet) if curve else None
+    intervals = resample_run(table, **fleet, replications=replications, seed=seed) if replications else {}
     if as_json:
-        curves = {} if points is None else {"curve": points}
-        show({**summary, "waits": waits, **curves}, as_json=True)
+        optional = {"curve": points, "intervals": intervals or None}
+        show(summary | {"waits": waits} | {k: v for k, v in optional.items() if v is not None}, as_json=True)
         return
     show({WAIT_LABELS[name]: value for name, value in summary.items()})
+    if intervals:
+        echo("")
+        rows = [(WAIT_LABELS[name], summary[name], *ends) for name, ends in intervals.items()]
+        title = f"80 % interval over {replications} resampled lists"
+        show_frame(pl.DataFrame(rows, schema=["figure", "value", "low", "high"], orient="row"), title=title)
     echo("")
     labelled_waits = waits.with_columns(waits["measure"].replace_strict(WAIT_LABELS))
     show_frame(labelled_waits, title="Queue wait and completion time of the jobs (s)")

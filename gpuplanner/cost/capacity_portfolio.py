@@ -181,8 +181,9 @@ def choose_portfolio(
     unit: int = 1,
     existing_gpus: Sequence[float] = (),
     risk: float = 0.0,
-    gap: float = 1e-3,
+    gap_target: float = 1e-3,
     time_limit_s: float | None = None,
+    work_limit: int | None = None,
     seed: int = 1,
 ) -> Portfolio:
     """Choose the commitments that minimize the cost of committed and rented GPUs.
@@ -201,10 +202,12 @@ def choose_portfolio(
         GPUs that are available without a new commitment, by month; empty: none.
     risk : float
         Weight of the CVaR (mean of the costliest tenth) against the mean cost. [0-1]
-    gap : float
+    gap_target : float
         Optimality gap at which the search ends. [0-1]
     time_limit_s : float, optional
         Time limit of the search. [s]
+    work_limit : int, optional
+        Work limit of the search; without any limit, that of :class:`SearchEffort`.
     seed : int
         Seed of the solver.
 
@@ -269,9 +272,9 @@ def choose_portfolio(
                 terms = [counts[index] for index in indices if month in commitments[index][2]]
                 model.add_row(f"cap_{offer_name}_{month}", terms, [1.0] * len(terms), "<=", cap // step)
 
-    effort = SearchEffort.begin(gap_target=gap, time_limit_s=time_limit_s, seed=seed)
+    effort = SearchEffort.begin(gap_target=gap_target, time_limit_s=time_limit_s, work_limit=work_limit, seed=seed)
     all_rented = float(mean_rent[:, 0].sum())
-    best, bound = _search_counts(model, commitments, tables, steps, effort, risk, gap, prices, all_rented)
+    best, bound = _search_counts(model, commitments, tables, steps, effort, risk, gap_target, prices, all_rented)
 
     committed = _committed_by_month(best, commitments, months)
     path_costs = _rent_by_path(tables, committed) + float(np.dot(prices, best))

@@ -23,6 +23,7 @@ from gpuplanner.core.stage_cache_and_data_folders import stage
 from gpuplanner.core.units_and_number_formats import kwh_from_watt_hours
 from gpuplanner.cost.energy_and_carbon import (
     FOOTPRINT_AMOUNTS,
+    RANGE_ENDS,
     Facility,
     RangedAmount,
     footprint,
@@ -49,6 +50,7 @@ from gpuplanner.hardware.power_carbon_and_prices import (
     find_gpu_hour_price,
     make_power_model,
 )
+from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
 from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import LedgerWindow
 from gpuplanner.usage.study_fleet import PlannedFleet
@@ -82,6 +84,8 @@ class Money:
     - ``states``: GPU-hours, energy and carbon by state of the GPU, each with its range.
     - ``energy_kwh``: Facility energy [kWh].
     - ``carbon_kg``: Location-based carbon [kg CO2e].
+    - ``kwh_per_gpu_hour``: Facility energy of a GPU-hour of the planned GPU model that is allocated (``busy``) or not
+      (``idle``), as the energy of the period has it; a state without hours is absent [kWh per GPU-hour].
     - ``missing``: Sentences on missing prices and power ratings.
     - ``rate_parts``: Components of the rate of owned GPUs, if all GPUs have one rate [currency per GPU-hour].
     """
@@ -94,6 +98,7 @@ class Money:
     states: pl.DataFrame
     energy_kwh: float | None
     carbon_kg: float | None
+    kwh_per_gpu_hour: Mapping[str, RangedAmount] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     rate_parts: Mapping[str, float] = field(default_factory=dict)
 
@@ -148,6 +153,7 @@ def money(scenario: Scenario) -> Money:
         states=states,
         energy_kwh=None if energy is None else energy.value,
         carbon_kg=None if carbon is None else carbon.value,
+        kwh_per_gpu_hour=sum_kwh_per_gpu_hour(rows, models_with_power, job_history.fleet.name),
         missing=(
             *_missing_texts(ledger, gpu_models, {label for label, _ in rates}, at_list),
             *_check_owned_lots(scenario, gpu_models, rates, ledger),
@@ -329,14 +335,17 @@ def _find_list_price(
 
 
 def estimate_energy(scenario: Scenario, *, busy_gpu_hours: float, idle_gpu_hours: float) -> RangedAmount | None:
-    """Estimate the facility energy of busy and idle GPU-hours of the planned GPU model.
+    """Estimate the facility energy of allocated and unallocated GPU-hours of the planned GPU model.
+
+    A GPU-hour takes as much as in the energy of the period, so that both agree on the same hours; a state that the
+    period does not have takes the power of the model.
 
     Parameters
     ----------
     scenario : Scenario
         Fleet and PUE.
     busy_gpu_hours, idle_gpu_hours : float
-        GPU-hours in each state. [h]
+        GPU-hours that are allocated to jobs, and powered-on ones that are not. [h]
 
     Returns
     -------
@@ -347,13 +356,43 @@ def estimate_energy(scenario: Scenario, *, busy_gpu_hours: float, idle_gpu_hours
     if find_power_model(job_history.fleet) is None or job_history.fleet.name is None:
         return None
     watts = state_watts(job_history.fleet.name, mean_activity(scenario).get(""))
-    facility = Facility.from_catalog(scenario.pue)
-    busy, idle = watts["busy"], watts["idle"]
-    sides = []
-    for side in ("value", "low", "high"):
-        watt_hours = busy_gpu_hours * getattr(busy, side) + idle_gpu_hours * getattr(idle, side)
-        sides.append(kwh_from_watt_hours(watt_hours) * facility.factor(side))
-    return RangedAmount(*sides)
+    facility, observed = Facility.from_catalog(scenario.pue), money(scenario).kwh_per_gpu_hour
+    sides = dict.fromkeys(RANGE_ENDS.values(), 0.0)
+    for state, gpu_hours in (("busy", busy_gpu_hours), ("idle", idle_gpu_hours)):
+        for side in sides:
+            modelled_kwh = kwh_from_watt_hours(getattr(watts[state], side)) * facility.factor(side)
+            sides[side] += gpu_hours * getattr(observed.get(state), side, modelled_kwh)
+    return RangedAmount(**sides)
+
+
+def sum_kwh_per_gpu_hour(rows: pl.DataFrame, gpu_models: GpuModels, gpu_model: str | None) -> dict[str, RangedAmount]:
+    """Divide the energy of a footprint by its GPU-hours, of those allocated to jobs and of the powered-on others.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        Table of :func:`footprint`.
+    gpu_models : mapping
+        Name in the catalogue by label of the ledger.
+    gpu_model : str, optional
+        Name of the GPU model whose hours count.
+
+    Returns
+    -------
+    dict of str to RangedAmount
+        ``busy`` and ``idle``; a state without hours is absent. [kWh per GPU-hour]
+    """
+    labels = [label for label, name in gpu_models.items() if name is not None and name == gpu_model]
+    powered = rows.filter(pl.col("gpu_model").is_in(labels, nulls_equal=True), pl.col("state") != "off")
+    is_allocated = pl.col("bucket").cast(pl.String).is_in(ALLOCATED_BUCKETS)
+    states = powered.with_columns(state=pl.when(is_allocated).then(pl.lit("busy")).otherwise(pl.lit("idle")))
+    sums = states.group_by("state", maintain_order=True).agg(
+        pl.col("gpu_hours").sum(), *(pl.col(f"energy_kwh{side}").sum() for side in RANGE_ENDS)
+    )
+    return {
+        row["state"]: RangedAmount(*(row[f"energy_kwh{side}"] / row["gpu_hours"] for side in RANGE_ENDS))
+        for row in sums.filter(pl.col("gpu_hours") > 0).iter_rows(named=True)
+    }
 
 
 def find_pue(scenario: Scenario) -> float:

@@ -9,6 +9,8 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, nearest_names
 from gpuplanner.core.serialization import (
     make_file_error,
@@ -19,7 +21,7 @@ from gpuplanner.core.serialization import (
     read_yaml,
     require_keys,
 )
-from gpuplanner.core.units_and_number_formats import percent_text
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, percent_text
 from gpuplanner.cost.showback import Rate
 from gpuplanner.hardware.catalog import facts, resolve_gpu_model
 from gpuplanner.hardware.power_carbon_and_prices import HOURS_PER_YEAR, GpuHourPrice
@@ -37,6 +39,8 @@ PRICE_ROW_KEYS = (
     "minimum_term_h", "confidence",
 )  # fmt: skip
 """Keys of a row of section ``prices``, the required ones first."""
+BILLING_KEYS = ("billing_step_s", "minimum_term_h")
+"""Keys of a price that state how a rental is billed."""
 OWNED_LOT_KEYS = (
     "gpu_model", "gpus", "capex", "unit", "bought", "life_years", "residual", "space", "support", "staff", "source",
 )  # fmt: skip
@@ -57,8 +61,8 @@ class PriceRow:
 
     - ``kind``: Ownership: on_demand, spot, reserved, reserved_1y, reserved_3y or block.
     - ``per_gpu_hour``: Price [currency per GPU-hour].
-    - ``billing_step_s``: Time unit of the bill [s].
-    - ``minimum_term_h``: Shortest time that is billed [h].
+    - ``billing_step_s``: Time unit of the bill, to which a rental is rounded up [s].
+    - ``minimum_term_h``: Shortest time that is billed; of ``reserved``, the term [h].
     - ``confidence``: contract, quote, list or estimate.
     """
 
@@ -74,6 +78,32 @@ class PriceRow:
     billing_step_s: float | None = None
     minimum_term_h: float | None = None
     confidence: str = "quote"
+
+
+@dataclass(frozen=True)
+class BillingTerms:
+    """How a rental is billed: in steps of so many hours, 0 for none, and at least so many hours."""
+
+    step_h: float = 0.0
+    minimum_h: float = 0.0
+
+    def bill_hours(self, hours: pl.Expr) -> pl.Expr:
+        """Return the hours that are billed for a rental.
+
+        Examples
+        --------
+        >>> pl.select(BillingTerms(1.0, 2.0).bill_hours(pl.lit(pl.Series([0.5, 2.25])))).to_series().to_list()
+        [2.0, 3.0]
+        """
+        billed = pl.max_horizontal(hours, pl.lit(self.minimum_h))
+        # A rental of whole steps stays: the tolerance takes up rounding of its times.
+        return (billed / self.step_h - 1e-9).ceil() * self.step_h if self.step_h else billed
+
+    @property
+    def text(self) -> str:
+        """Billing as words; empty if every second counts."""
+        step = f"in steps of {self.step_h:g} h" if self.step_h else ""
+        return " and ".join(filter(None, (step, f"at least {self.minimum_h:g} h" if self.minimum_h else "")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +212,29 @@ class PriceBook:
             if rows:
                 return Rate(self._mean_price(rows, f"{gpu_model}, {row_kind}", currency, begin, end))
         return None
+
+    def find_billing_terms(self, gpu_model: str | None, kind: str, begin: datetime, end: datetime) -> BillingTerms:
+        """Find how rentals of a GPU model are billed in a period, by the strictest of its rows.
+
+        Parameters
+        ----------
+        gpu_model : str, optional
+            Name in the catalogue.
+        kind : str
+            Ownership, such as ``on_demand``, ``spot`` or ``reserved``.
+        begin, end : datetime
+            Period, UTC.
+        """
+        first, last = begin.date().isoformat(), end.date().isoformat()
+        rows = [
+            row
+            for row in self.prices
+            if (row.gpu_model, row.kind) == (gpu_model, kind)
+            and row.begin <= last
+            and (row.end is None or row.end >= first)
+        ]
+        steps_s, terms_h = ([getattr(row, name) or 0.0 for row in rows] for name in BILLING_KEYS)
+        return BillingTerms(max(steps_s, default=0.0) / SECONDS_PER_HOUR, max(terms_h, default=0.0))
 
     def kinds_of(self, gpu_model: str | None) -> list[str]:
         """List the ownerships for which the book has rows of a GPU model, owned first."""
@@ -351,7 +404,7 @@ def _read_price_row(given: Any, file: str, line: int) -> PriceRow:  # noqa: ANN4
         confidence=read_choice(values, "confidence", file, PRICE_CONFIDENCES) if "confidence" in values else "quote",
         **{
             name: read_number(values, name, file, 0, 1e9)
-            for name in PRICE_ROW_KEYS[10:12]
+            for name in BILLING_KEYS
             if values.get(name) is not None
         },
     )  # fmt: skip

@@ -20,7 +20,6 @@ from gpuplanner.decision.requested_jobs import AS_TODAY, RIGHTSIZED
 from gpuplanner.decision.wait_causes import CAUSES, FRAGMENTED, INSUFFICIENT, LIMITS, WRONG_LAYOUT
 from gpuplanner.decision.wait_curve import (
     CURVE_FLEET_FACTORS,
-    CURVE_INTERVAL,
     CURVE_RUNS,
     MAX_NODE_MULTIPLE,
     MIN_SHARE_WITHIN_LIMIT,
@@ -562,14 +561,8 @@ def compare_service(
     fleet = recommendation.fleet
     after = [recommendation.model.replay_waits(fleet, number) for number in range(CURVE_RUNS)]
 
-    def resample(wait_model: WaitModel, nodes: NodeFleet) -> Floats:
-        """Return the interval of the p95 wait of each size over resampled records [min]."""
-        p95_s = np.array([wait_model.draw_percentiles(nodes, number) for number in range(len(limit_s) - 1)])
-        interval_s = np.quantile(np.minimum(p95_s, inputs.observed_s), CURVE_INTERVAL, axis=0)
-        return np.asarray(interval_s) / SECONDS_PER_MINUTE
-
-    low, high = resample(recommendation.model, fleet)
-    today_low, today_high = resample(model, inputs.fleet)
+    (low, high), completion_ends = recommendation.model.draw_intervals(fleet, len(limit_s) - 1)
+    (today_low, today_high), _ = model.draw_intervals(inputs.fleet, len(limit_s) - 1)
 
     def minutes(jobs: Bools, replays: Sequence[Floats], statistic: Callable[[Floats], float] = wait_p95) -> float:
         """Return a statistic of the waits [min]: the median over replays of a p95, the mean of means, which add up."""
@@ -584,6 +577,13 @@ def compare_service(
         for name, jobs in masks.items()
         if jobs.any()
     }
+
+    def completion_minutes(wait_model: WaitModel, replays: Sequence[Floats]) -> float:
+        """Return the mean completion time of the jobs of a size, the mean over replays [min]."""
+        rows_of_size = np.flatnonzero(jobs)
+        means_s = [wait_model.mean_completion_s(rows_of_size, waited_s[jobs]) for waited_s in replays]
+        return float(np.mean(means_s)) / SECONDS_PER_MINUTE
+
     rows = []
     for column, number in enumerate(model.sizes):
         jobs = waits.judged & (model.size_of_job == number)
@@ -593,7 +593,8 @@ def compare_service(
                 minutes(jobs, after), float(low[column]), float(high[column]), minutes(jobs, before, np.mean),
                 minutes(jobs, after, np.mean), int((after[0] > before[0] + MIN_DELAY_S)[jobs].sum()),
                 wait_minutes_within_record(float(limit_s[0, column]), inputs.observed_s),
-                float(today_low[column]), float(today_high[column]),
+                float(today_low[column]), float(today_high[column]), completion_minutes(model, before),
+                completion_minutes(recommendation.model, after), *completion_ends[:, column].tolist(),
             )
         )  # fmt: skip
     return tuple(rows), team_waits
@@ -626,12 +627,15 @@ def simulate_wait_curve(model: WaitModel, recommendation: Recommendation, gpus: 
     # The table of waits and the curve state the same waits where both are of one fleet.
     stated_waits: dict[tuple[str, int, str], dict[str, Any]] = {}
     for row in recommendation.service:
-        today = {"p95_minutes": row.today_p95_minutes, "mean_minutes": row.today_mean_minutes}
-        today |= {"low": row.today_low, "high": row.today_high}
-        stated_waits[TODAYS_LAYOUT, recommendation.fleet_gpus, row.size] = today
-        recommended = {"p95_minutes": row.recommended_p95_minutes, "mean_minutes": row.recommended_mean_minutes}
-        interval = {"low": row.low, "high": row.high}
-        stated_waits[curves[-1][0], recommendation.gpus, row.size] = recommended | interval
+        stated_waits[TODAYS_LAYOUT, recommendation.fleet_gpus, row.size] = {
+            "p95_minutes": row.today_p95_minutes, "mean_minutes": row.today_mean_minutes,
+            "low": row.today_low, "high": row.today_high, "completion_minutes": row.today_completion_minutes,
+        }  # fmt: skip
+        stated_waits[curves[-1][0], recommendation.gpus, row.size] = {
+            "p95_minutes": row.recommended_p95_minutes, "mean_minutes": row.recommended_mean_minutes, "low": row.low,
+            "high": row.high, "completion_minutes": row.completion_minutes, "completion_low": row.completion_low,
+            "completion_high": row.completion_high,
+        }  # fmt: skip
     for index, point in enumerate(points):
         if waits := stated_waits.get((point.layout, point.gpus, point.job_size)):
             points[index] = replace(point, **waits)

@@ -17,7 +17,6 @@ from gpuplanner.core.serialization import from_plain, round_record, to_json, to_
 from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIP_RESERVED
 from gpuplanner.core.stage_cache_and_data_folders import disk_stage, stage
 from gpuplanner.core.units_and_number_formats import (
-    GRAMS_PER_KILOGRAM,
     HOURS_PER_WEEK,
     SECONDS_PER_DAY,
     SECONDS_PER_MINUTE,
@@ -26,7 +25,14 @@ from gpuplanner.core.units_and_number_formats import (
     percent_text,
 )
 from gpuplanner.cost.energy_and_carbon import RangedAmount
-from gpuplanner.cost.period_costs import estimate_energy, find_power_model, find_price, find_pue, load_price_book
+from gpuplanner.cost.period_costs import (
+    estimate_energy,
+    find_power_model,
+    find_price,
+    find_pue,
+    load_price_book,
+    money,
+)
 from gpuplanner.decision.announced_projects import ProjectAnswer, answer_projects
 from gpuplanner.decision.decision_types import (
     RECORD_DECIMALS,
@@ -56,7 +62,6 @@ from gpuplanner.decision.policy_comparison import (
 from gpuplanner.decision.policy_layouts import FleetRules
 from gpuplanner.decision.policy_simulation_and_data_correction import Mask, PolicyRun, sum_gpu_hours
 from gpuplanner.decision.recommendation import DecisionBasis, decide, read_wait_target
-from gpuplanner.hardware.power_carbon_and_prices import find_carbon_factor
 from gpuplanner.usage.study_history import history
 
 
@@ -323,7 +328,8 @@ def _add_energy(scenario: Scenario, row: PolicyRow, comparison: Comparison, toda
     row = replace(row, off_gpu_hours=powered_down_gpu_hours, saved_kwh=kwh)
     if today is not None and kwh is not None:
         value, low, high = (max(energy - kwh, 0.0) for energy in (today.value, today.low, today.high))
-        kg = value * find_carbon_factor(scenario.carbon_region).gco2e_per_kwh / GRAMS_PER_KILOGRAM
+        carbon_kg, period_kwh = money(scenario).carbon_kg, money(scenario).energy_kwh
+        kg = value * carbon_kg / period_kwh if carbon_kg is not None and period_kwh else None
         row = replace(row, energy_kwh=value, energy_kwh_low=low, energy_kwh_high=high, carbon_kg=kg)
     return round_record(row, RECORD_DECIMALS)
 
@@ -506,8 +512,7 @@ def make_wait_curve_table(comparison: Comparison) -> pl.DataFrame:
 
 def _column_types(row_class: type[JobSizeWaits | CurvePoint]) -> dict[str, Any]:
     """Return the polars type of each field of a row; without rows polars could not infer them."""
-    polars_types = {"str": pl.String, "int": pl.Int64, "float": pl.Float64}
-    return {field.name: polars_types[str(field.type)] for field in fields(row_class)}
+    return {field.name: _COLUMN_TYPES[str(field.type).removesuffix(" | None")] for field in fields(row_class)}
 
 
 def frontier_frame(comparison: Comparison) -> pl.DataFrame:

@@ -142,6 +142,8 @@ class JobSizeWaits:
     - ``today_low``, ``today_high``: The same with the GPUs and layouts of today.
     - ``jobs_delayed``: Jobs that wait longer as recommended than today.
     - ``limit_minutes``: Limit of the p95 wait.
+    - ``today_completion_minutes``, ``completion_minutes``: Mean time from eligibility to end, simulated today and as
+      recommended; ``completion_low``, ``completion_high``: 80 % interval of the latter over resampled records.
     """
 
     size: str
@@ -157,6 +159,10 @@ class JobSizeWaits:
     limit_minutes: float
     today_low: float
     today_high: float
+    today_completion_minutes: float | None = None
+    completion_minutes: float | None = None
+    completion_low: float | None = None
+    completion_high: float | None = None
 
     @property
     def added_p95_minutes(self) -> float:
@@ -194,6 +200,8 @@ class CurvePoint:
     - ``mean_minutes``: Mean queue wait [min].
     - ``utilization``: Share of the provisioned GPU-hours that is allocated to jobs [0-1].
     - ``gpu_hours``: GPU-hours provisioned a week.
+    - ``completion_minutes``, ``completion_low``, ``completion_high``: Mean time from eligibility to end, and its 80 %
+      interval [min].
     """
 
     layout: str
@@ -205,6 +213,9 @@ class CurvePoint:
     mean_minutes: float
     utilization: float
     gpu_hours: float
+    completion_minutes: float | None = None
+    completion_low: float | None = None
+    completion_high: float | None = None
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import RECOMMENDED, Scenario
@@ -265,7 +267,8 @@ def _simulate_fleet(
         waits[point.job_size] = {
             "jobs": int((of_size & model.waits.judged).sum()), "jobs_delayed": int((of_size & is_delayed).sum()),
             "recommended_p95_minutes": point.p95_minutes, "recommended_mean_minutes": point.mean_minutes,
-            "low": point.low, "high": point.high,
+            "low": point.low, "high": point.high, "completion_minutes": point.completion_minutes,
+            "completion_low": point.completion_low, "completion_high": point.completion_high,
         }  # fmt: skip
     return waits
 
@@ -307,10 +310,17 @@ def find_sized_fleet(scenario: Scenario, decision: Decision) -> Recommendation |
     return replace(resized, model=_scale_demand(resized.model, scenario.arrival_scale)[0])
 
 
-def compare_paired_waits(
-    first_recommendation: Recommendation, second_recommendation: Recommendation
-) -> dict[str, tuple[float, float, float]]:
-    """Compare the p95 queue waits of two fleets on the same jobs with the same random draws.
+PAIRED_SCHEMA = {
+    "job_size": pl.String, "measure": pl.String, "difference_minutes": pl.Float64, "low": pl.Float64,
+    "high": pl.Float64,
+}  # fmt: skip
+"""Columns of :func:`compare_paired_waits`."""
+PAIRED_MEASURES = ("p95 queue wait", "mean completion time")
+"""Measures of :func:`compare_paired_waits` by job size [min]."""
+
+
+def compare_paired_waits(first_recommendation: Recommendation, second_recommendation: Recommendation) -> pl.DataFrame:
+    """Compare the queue waits and completion times of two fleets on the same jobs with the same random draws.
 
     Parameters
     ----------
@@ -319,22 +329,28 @@ def compare_paired_waits(
 
     Returns
     -------
-    dict of str to tuple of float
-        Difference of the second to the first in the record, and its 80 % interval over resampled records, by job
-        size [min].
+    polars.DataFrame
+        ``job_size, measure, difference_minutes, low, high``: difference of the second to the first in the record, and
+        its 80 % interval over resampled records, of each of :data:`PAIRED_MEASURES` [min].
     """
     common = [name for name in first_recommendation.model.size_names if name in second_recommendation.model.size_names]
 
     def draw(sized_recommendation: Recommendation, row: int) -> Floats:
-        """Return the p95 wait by job size in the record (row 0) or a resampled record [min]."""
+        """Return both measures by job size in the record (row 0) or a resampled record, shape (n_common, 2) [min]."""
         model = sized_recommendation.model
-        waits_s = np.minimum(model.percentiles(sized_recommendation.fleet, row), model.inputs.observed_s)
-        by_size = dict(zip((model.size_names[size] for size in model.sizes), waits_s, strict=True))
-        return np.array([by_size.get(name, np.nan) for name in common]) / SECONDS_PER_MINUTE
+        waits_s, completion_s = model.measures(sized_recommendation.fleet, row)
+        values = zip(np.minimum(waits_s, model.inputs.observed_s), completion_s, strict=True)
+        by_size = dict(zip((model.size_names[size] for size in model.sizes), values, strict=True))
+        return np.array([by_size.get(name, (np.nan, np.nan)) for name in common]) / SECONDS_PER_MINUTE
 
     differences = np.array(
         [draw(second_recommendation, row) - draw(first_recommendation, row) for row in range(1 + N_PAIRED_DRAWS)]
     )
-    low, high = np.quantile(differences[1:], CURVE_INTERVAL, axis=0)
-    rows = zip(common, differences[0].tolist(), low.tolist(), high.tolist(), strict=True)
-    return {name: (value, lower, upper) for name, value, lower, upper in rows if not math.isnan(value)}
+    rows = []
+    for (size, name), (measure, title) in itertools.product(enumerate(common), enumerate(PAIRED_MEASURES)):
+        drawn = differences[1:, size, measure]
+        if not np.isnan(differences[0, size, measure]):
+            # A resampled record may lack the jobs of a size.
+            ends = np.quantile(drawn[~np.isnan(drawn)], CURVE_INTERVAL) if not np.isnan(drawn).all() else (None, None)
+            rows.append((name, title, float(differences[0, size, measure]), *ends))
+    return pl.DataFrame(rows, schema=PAIRED_SCHEMA, orient="row")

@@ -48,6 +48,7 @@ from gpuplanner.cost.period_costs import (
     ownership_shares,
     require_on_demand_price,
 )
+from gpuplanner.cost.price_book import BillingTerms
 from gpuplanner.cost.showback import CENTS_DTYPE, NOT_STATED
 from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.decision_types import Decision, WeeklyGrowth
@@ -256,7 +257,8 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
         notes.append(f"The {owned_gpus:,.0f} owned GPUs stay: their cost is not part of these sums.")
     portfolio = choose_portfolio(
         demand, offers, rent, unit=node_size, existing_gpus=[owned_gpus] * months, risk=risk,
-        gap=max(scenario.gap_target, 1e-4), time_limit_s=scenario.time_limit_s, seed=scenario.seed,
+        gap_target=max(scenario.gap_target, 1e-4), time_limit_s=scenario.time_limit_s, work_limit=scenario.work_limit,
+        seed=scenario.seed,
     )  # fmt: skip
     hourly_demand = np.concatenate([month_demand.ravel() for month_demand in demand])
     load_duration_gpus = reserve_level(
@@ -464,11 +466,20 @@ def _list_offers(scenario: Scenario, job_history: History, hourly_price: float) 
     gpu_model, notes = job_history.fleet.name if job_history.fleet.in_catalogue else None, []
     book = load_price_book(scenario)
     offers = []
-    for kind, term in COMMITMENT_MONTHS.items():
-        period = (job_history.begin, job_history.end)
-        rate = None if gpu_model is None else book.find_rate(gpu_model, kind, scenario.currency, *period)
-        if rate is not None:
+    period = (job_history.begin, job_history.end)
+    for kind in (*COMMITMENT_MONTHS, "reserved"):
+        if gpu_model is None or kind not in book.kinds_of(gpu_model):
+            continue
+        rate = book.find_rate(gpu_model, kind, scenario.currency, *period)
+        stated_months = math.ceil(book.find_billing_terms(gpu_model, kind, *period).minimum_h / HOURS_PER_MONTH - 1e-9)
+        term = max(COMMITMENT_MONTHS.get(kind, 0), stated_months)
+        if rate is not None and term:
             offers.append(Offer(kind, rate.price.value * HOURS_PER_MONTH, term))
+        elif rate is not None:
+            notes.append("The row reserved of the price book is no offer: it states no minimum_term_h.")
+    on_demand_terms = _find_billing_terms(scenario, job_history, "on_demand")
+    if max(on_demand_terms.step_h, on_demand_terms.minimum_h) > 1:
+        notes.append(f"On-demand GPUs are billed {on_demand_terms.text}; these sums count rent by the hour.")
     if not offers:
         guide = find_parameter("discount_reserved_1y")
         per_month = hourly_price * (1 - guide.value) * HOURS_PER_MONTH
@@ -634,6 +645,13 @@ def plan_burst(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     tenant, hours = pl.col("tenant").cast(pl.String), pl.col("run_s").fill_null(0.0) / SECONDS_PER_HOUR
     gib = tenant.replace_strict(dict(rules.gib_per_job), default=0.0, return_dtype=pl.Float64)
     spot = tenant.is_in(list(rules.spot_tenants))
+    terms = {kind: _find_billing_terms(scenario, job_history, kind) for kind in ("spot", "on_demand")}
+    rented_hours = hours + rules.start_minutes / 60
+    billed_hours = (
+        pl.when(spot)
+        .then(terms["spot"].bill_hours(rented_hours))
+        .otherwise(terms["on_demand"].bill_hours(rented_hours))
+    )
     per_hour = pl.when(spot).then(rent_terms.spot_price).otherwise(rent_terms.on_demand)
     gbit_per_gib = 8 * 1.073741824
     start_minutes = rules.start_minutes + gib * gbit_per_gib / rules.gbit_per_s / 60
@@ -641,7 +659,7 @@ def plan_burst(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     jobs = job_history.jobs.select(
         "job_id", tenant.alias("tenant"), "submit_time", "gpus", hours=hours,
         kind=pl.when(spot).then(pl.lit("spot")).otherwise(pl.lit("on_demand")), begins_minutes=start_minutes, gib=gib,
-        cost=pl.col("gpus") * (hours + rules.start_minutes / 60) * per_hour + gib * per_gib,
+        cost=pl.col("gpus") * billed_hours * per_hour + gib * per_gib,
         from_h=(pl.col("submit_time") - job_history.begin).dt.total_seconds() / SECONDS_PER_HOUR,
         reason=pl.when(tenant.is_in(list(rules.pinned_tenants))).then(pl.lit(REASON_MAY_NOT_LEAVE))
         .when(start_minutes >= waited_minutes).then(pl.lit(REASON_BEGINS_LATER)),
@@ -676,8 +694,20 @@ def plan_burst(scenario: Scenario, rules: BurstRules) -> BurstPlan:
         total=total,
         gap=max(total_cost - bound, 0.0) / total_cost if total_cost else 0.0,
         currency=scenario.currency,
-        notes=(f"Rent: {price.source}.", f"Moving data: {rules.source}."),
+        notes=(
+            f"Rent: {price.source}.",
+            *(f"Rent {kind.replace('_', ' ')} is billed {term.text}." for kind, term in terms.items() if term.text),
+            f"Moving data: {rules.source}.",
+        ),
     )  # fmt: skip
+
+
+def _find_billing_terms(scenario: Scenario, job_history: History, kind: str) -> BillingTerms:
+    """Find how rented GPUs are billed by the price book; every second where the scenario states its own rate."""
+    if scenario.price_usd_per_gpu_hour > 0:
+        return BillingTerms()
+    book = load_price_book(scenario)
+    return book.find_billing_terms(job_history.fleet.name, kind, job_history.begin, job_history.end)
 
 
 def choose_leaving_jobs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -22,6 +23,7 @@ from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK
 from gpuplanner.cost.period_costs import Money
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision
+from gpuplanner.decision.fleet_size_decision import PAIRED_SCHEMA, compare_paired_waits, find_sized_fleet
 from gpuplanner.decision.layout_planning import FixedLayoutComparison, PlanChoice
 from gpuplanner.decision.policy_comparison import MEANINGS
 from gpuplanner.forecast.rolling_demand_forecast import NextDayDemand
@@ -478,3 +480,100 @@ def _json_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
         {name: None if isinstance(value, float) and value != value else value for name, value in row.items()}
         for row in plain.iter_rows(named=True)
     ]
+
+
+SAME_JOBS_FIELDS = ("data", "month", "gpu_model", "pool", "history_days")
+"""Fields of two scenarios that are equal if both are about the same jobs."""
+_PAIRED_COLUMNS = tuple(
+    f"{measure}_difference_{end}" for measure in ("p95", "completion") for end in ("minutes", "low", "high")
+)
+"""Columns of the differences to the first decision, on the size that waits longest there."""
+_COMPARED_COLUMNS = {
+    "study": pl.String, "action": pl.String, "installed_gpus": pl.Int64, "gpus": pl.Int64,
+    "freed_gpu_hours_per_week": pl.Float64, "freed_low": pl.Float64, "freed_high": pl.Float64,
+    "usd_per_week": pl.Float64, "p95_wait_minutes_today": pl.Float64, "p95_wait_minutes": pl.Float64,
+    "completion_minutes": pl.Float64, "completion_low": pl.Float64, "completion_high": pl.Float64,
+    "longest_waiting_size": pl.String, "exhausted_on": pl.String, **dict.fromkeys(_PAIRED_COLUMNS, pl.Float64),
+}  # fmt: skip
+"""Columns of the table of decisions side by side; waits and completion times are of the size that waits longest."""
+COMPARED_FIGURES = {
+    "action": "action", "installed_gpus": "installed GPUs", "gpus": "recommended GPUs",
+    "freed_gpu_hours_per_week": "capacity freed [GPU-hours a week]", "freed_low": "  90 % interval, low end",
+    "freed_high": "  90 % interval, high end", "usd_per_week": "financial impact [USD a week]",
+    "longest_waiting_size": "job size of the figures below", "p95_wait_minutes_today": "p95 queue wait today [min]",
+    "p95_wait_minutes": "p95 queue wait as recommended [min]",
+    "completion_minutes": "mean completion time as recommended [min]", "completion_low": "  80 % interval, low end",
+    "completion_high": "  80 % interval, high end", "exhausted_on": "capacity exhausted on",
+}  # fmt: skip
+"""Printed names of the figures of decisions side by side, in the order of their rows."""
+
+
+def tabulate_decisions(studies: Sequence[tuple[Scenario, Comparison]]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Tabulate decisions side by side, with the differences to the first on the same jobs.
+
+    Parameters
+    ----------
+    studies : sequence of (Scenario, Comparison)
+        Scenarios with their decisions; the first is the baseline.
+
+    Returns
+    -------
+    decisions : polars.DataFrame
+        A row for each, with what differs from the first. Differences are null where the jobs are not the same.
+    differences : polars.DataFrame
+        ``study, job_size, measure, difference_minutes, low, high``, as of :func:`compare_paired_waits`.
+    """
+    (first, first_comparison), base_fleet = studies[0], None
+    size_waits = first_comparison.decision.longest_waiting
+    size = None if size_waits is None else size_waits.size
+    rows, tables = [], []
+    for number, (scenario, comparison) in enumerate(studies, start=1):
+        changes = first.diff(scenario) if scenario.name == first.name else {}
+        text = ", ".join(f"{name}={new}" for name, (_, new) in changes.items()) or scenario.name
+        row = {"study": f"{number}: {text}"} | _decision_numbers(comparison, size)
+        # Without the same jobs, the record of a study is not even read: a saved one may have outlived its data.
+        if number > 1 and all(getattr(first, name) == getattr(scenario, name) for name in SAME_JOBS_FIELDS):
+            base_fleet = base_fleet or find_sized_fleet(first, first_comparison.decision)
+            compared_fleet = find_sized_fleet(scenario, comparison.decision)
+            if base_fleet is not None and compared_fleet is not None:
+                table = compare_paired_waits(base_fleet, compared_fleet)
+                tables.append(table.select(pl.lit(row["study"]).alias("study"), pl.all()))
+                values = table.filter(job_size=size).select("difference_minutes", "low", "high").rows()
+                row |= dict(zip(_PAIRED_COLUMNS, itertools.chain(*values), strict=False))
+        rows.append(row)
+    differences = pl.concat(tables) if tables else pl.DataFrame(schema={"study": pl.String, **PAIRED_SCHEMA})
+    return pl.DataFrame(rows, schema=_COMPARED_COLUMNS, orient="row"), differences
+
+
+def _decision_numbers(comparison: Comparison, size: str | None) -> dict[str, Any]:
+    """Return the numbers of a decision by column of :data:`_COMPARED_COLUMNS`, waits of a size or the longest waiting.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        The decision.
+    size : str, optional
+        Name of the job size.
+    """
+    decision, saving = comparison.decision, comparison.decision.saving
+    waits = next((row for row in decision.service if row.size == size), decision.longest_waiting)
+    numbers = {
+        "action": decision.action.replace("_", " "),
+        "installed_gpus": decision.fleet_gpus,
+        "gpus": decision.gpus,
+        "freed_gpu_hours_per_week": saving.value,
+        "freed_low": saving.low,
+        "freed_high": saving.high,
+        "usd_per_week": decision.financial_impact.usd_per_week,
+        "exhausted_on": comparison.exhaustion.date,
+    }
+    if waits is not None:
+        numbers |= {
+            "p95_wait_minutes_today": waits.today_p95_minutes,
+            "p95_wait_minutes": waits.recommended_p95_minutes,
+            "completion_minutes": waits.completion_minutes,
+            "completion_low": waits.completion_low,
+            "completion_high": waits.completion_high,
+            "longest_waiting_size": waits.size,
+        }
+    return numbers

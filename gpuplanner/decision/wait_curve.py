@@ -219,10 +219,10 @@ class WaitModel:
         waits = replace(self.waits, queue=queue, arrival_s=undelayed_s, delay_s=np.zeros_like(undelayed_s))
         return replace(self, waits=waits)
 
-    def draw_percentiles(
+    def draw_measures(
         self, fleet: NodeFleet, number: int, *, load: float | Floats = 1.0, jobs: Bools | None = None
     ) -> Floats:
-        """95th percentile of the wait of each size in one resampled record [s]; every fleet gets the same records.
+        """Waits and completion times of each size in one resampled record [s]; every fleet gets the same records.
 
         Parameters
         ----------
@@ -237,7 +237,8 @@ class WaitModel:
 
         Returns
         -------
-        array of float, shape (n_sizes,)
+        array of float, shape (2, n_sizes)
+            95th percentile of the wait, and mean time from eligibility to end.
         """
         waits, seen_s = self.waits, self.inputs.observed_s
         rng = np.random.default_rng(100 + number)
@@ -248,7 +249,12 @@ class WaitModel:
     def percentiles(
         self, fleet: NodeFleet, row: int, *, load: float | Floats = 1.0, jobs: Bools | None = None
     ) -> Floats:
-        """95th percentile of the wait of each size [s]: of the record itself in row 0, of resampled records after it.
+        """95th percentile of the wait of each size, the first row of :meth:`measures`, shape (n_sizes,) [s]."""
+        waits_s: Floats = self.measures(fleet, row, load=load, jobs=jobs)[0]
+        return waits_s
+
+    def measures(self, fleet: NodeFleet, row: int, *, load: float | Floats = 1.0, jobs: Bools | None = None) -> Floats:
+        """Waits and completion times of each size [s]: of the record in row 0, of resampled records after it.
 
         The record's is the median of its replays.
 
@@ -259,21 +265,38 @@ class WaitModel:
         row : int
             0, or one more than the number of the draw.
         load, jobs
-            As for :meth:`draw_percentiles`.
+            As for :meth:`draw_measures`.
 
         Returns
         -------
-        array of float, shape (n_sizes,)
+        array of float, shape (2, n_sizes)
+            As of :meth:`draw_measures`.
         """
         if row:
-            return self.draw_percentiles(fleet, row - 1, load=load, jobs=jobs)
+            return self.draw_measures(fleet, row - 1, load=load, jobs=jobs)
         waits = self.waits
         rows, arrival = scale_load(waits.arrival_s, ~waits.judged, load, self.inputs.observed_s)
         replays = (arrival + self.arrival_shift_s(number)[rows] for number in range(CURVE_RUNS))
         return np.median([self._by_size(fleet, rows, shifted, jobs) for shifted in replays], axis=0)
 
+    def draw_intervals(self, fleet: NodeFleet, draws: int) -> Floats:
+        """Bounds of the 80 % interval of both measures over resampled records, shape (2, 2, n_sizes) [min].
+
+        The first axis is the measure of :meth:`draw_measures`, the second the low and the high end.
+        """
+        drawn_s = np.array([self.draw_measures(fleet, number) for number in range(draws)])
+        drawn_s[:, 0] = np.minimum(drawn_s[:, 0], self.inputs.observed_s)
+
+        def find_ends(values_s: Floats) -> Floats:
+            """Find the ends over the records that have jobs of the size; NaN where none has."""
+            known_s = values_s[~np.isnan(values_s)]
+            return np.quantile(known_s, CURVE_INTERVAL) if len(known_s) else np.full(2, np.nan)
+
+        ends_s: Floats = np.apply_along_axis(find_ends, 0, drawn_s)
+        return ends_s.swapaxes(0, 1) / SECONDS_PER_MINUTE
+
     def _by_size(self, fleet: NodeFleet, rows: Ints, arrival_s: Floats, jobs: Bools | None) -> Floats:
-        """95th percentile of the wait of each size for jobs with given arrivals, shape (n_sizes,) [s].
+        """P95 wait and mean completion time of each size for jobs with given arrivals, shape (2, n_sizes) [s].
 
         Parameters
         ----------
@@ -290,7 +313,18 @@ class WaitModel:
             rows, arrival_s = rows[jobs[rows]], arrival_s[jobs[rows]]
         waits_s = simulate_waits(self.inputs, self.waits, fleet, rows, arrival_s)
         judged, size = self.waits.judged[rows], self.size_of_job[rows]
-        return np.array([wait_p95(waits_s[judged & (size == number)]) for number in self.sizes])
+        sizes = [judged & (size == number) for number in self.sizes]
+        completions = [self.mean_completion_s(rows[of_size], waits_s[of_size]) for of_size in sizes]
+        return np.array([[wait_p95(waits_s[of_size]) for of_size in sizes], completions])
+
+    def mean_completion_s(self, rows: Ints, waits_s: Floats) -> float:
+        """Mean time from eligibility to end of jobs of the record with these waits [s]; NaN without jobs.
+
+        A job that never starts waits to the end of the record.
+        """
+        if not len(rows):
+            return np.nan
+        return float((np.minimum(waits_s, self.inputs.observed_s) + self.inputs.requests.run_s[rows]).mean())
 
     def arrival_shift_s(self, number: int) -> Floats:
         """Draw the random arrival delay of each job of the record in a replay, shape (n_jobs,) [s]."""
@@ -506,20 +540,21 @@ def simulate_curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFl
         saturated = wait_p95(replays[0][model.waits.judged]) > SATURATED_S
         replays += [model.replay_waits(fleet, number) for number in range(1, 1 if saturated else CURVE_RUNS)]
         draws = SATURATED_DRAWS if saturated else CURVE_DRAWS
-        drawn = np.array([model.draw_percentiles(fleet, number) for number in range(draws)])
+        waits_drawn, completions_drawn = model.draw_intervals(fleet, draws)
         allocated = np.median([allocated_gpu_hours_after_waits(model, waits) for waits in replays])
         hours = gpus * seen_s / SECONDS_PER_HOUR
         for position, number in enumerate(model.sizes):
             of_size = model.waits.judged & (model.size_of_job == number)
             p95 = [wait_p95(waits[of_size]) for waits in replays]
-            low, high = np.quantile(np.minimum(drawn[:, position], seen_s), CURVE_INTERVAL) / SECONDS_PER_MINUTE
+            completions = [model.mean_completion_s(np.flatnonzero(of_size), waits[of_size]) for waits in replays]
             mean = [float(np.minimum(waits[of_size], seen_s).mean()) for waits in replays]
             points.append(
                 CurvePoint(
                     layout, gpus, model.size_names[number],
-                    wait_minutes_within_record(float(np.median(p95)), seen_s), float(low),
-                    float(high), float(np.median(mean)) / SECONDS_PER_MINUTE, float(allocated / hours),
+                    wait_minutes_within_record(float(np.median(p95)), seen_s), *waits_drawn[:, position].tolist(),
+                    float(np.median(mean)) / SECONDS_PER_MINUTE, float(allocated / hours),
                     hours * DAYS_PER_WEEK * SECONDS_PER_DAY / seen_s,
+                    float(np.median(completions)) / SECONDS_PER_MINUTE, *completions_drawn[:, position].tolist(),
                 )
             )  # fmt: skip
     return points

@@ -17,7 +17,6 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import Comparison, compare_policies, make_policy_table, make_wait_curve_table
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import make_cause_table
-from gpuplanner.decision.fleet_size_decision import compare_paired_waits, find_sized_fleet
 from gpuplanner.decision.gpu_model_decisions import ComparedFleet
 from gpuplanner.decision.gpu_reconciliation import reconcile_gpus
 from gpuplanner.decision.quota_and_placement_comparison import (
@@ -27,7 +26,7 @@ from gpuplanner.decision.quota_and_placement_comparison import (
 )
 from gpuplanner.decision.quota_recommendation import advise_quotas
 from gpuplanner.decision.recommendation import simulate_fleet_sizes
-from gpuplanner.decision.study import Study
+from gpuplanner.decision.study import COMPARED_FIGURES, Study, tabulate_decisions
 from gpuplanner.decision.team_fairness import assess_fairness
 from gpuplanner.notebook.cluster import Cluster, StudySource, make_scenario
 from gpuplanner.notebook.dataset_and_quota_panels import ALL_GPU_MODELS, GpuModelPanel, SharingPanel
@@ -402,38 +401,11 @@ def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path) -> Vi
     if len(studies) < 2:
         raise ScenarioError("compare", "two or more decisions", str(len(studies)), "Pass another one.")
     views = [_open_or_decide(study) for study in studies]
-    first = views[0].scenario
-    fleets = [find_sized_fleet(view.scenario, view.comparison.decision) for view in views]
-    rows = []
-    for number, view in enumerate(views, start=1):
-        changes = first.diff(view.scenario)
-        text = ", ".join(f"{name}={new}" for name, (_, new) in changes.items())
-        numbers = {"study": f"{number}: {text or first.name}"} | _decision_numbers(view.comparison)
-        size = views[0].comparison.decision.longest_waiting
-        is_paired = all(getattr(first, name) == getattr(view.scenario, name) for name in SAME_JOBS_FIELDS)
-        base_fleet, compared_fleet = fleets[0], fleets[number - 1]
-        if number > 1 and size is not None and is_paired and base_fleet is not None and compared_fleet is not None:
-            difference = compare_paired_waits(base_fleet, compared_fleet).get(size.size, (None, None, None))
-            numbers |= dict(zip(PAIRED_COLUMNS, difference, strict=True))
-        rows.append(numbers)
-    frame = pl.DataFrame(rows, schema=_COMPARED_COLUMNS, orient="row")
-    labels = frame["study"].to_list()
-    texts = pl.DataFrame(
-        {"figure": frame.columns[1:]}
-        | {
-            label: [value_text(value) for value in row[1:]]
-            for label, row in zip(labels, frame.iter_rows(), strict=True)
-        }
-    )
-    headings = {name: name.replace("_", " ").replace("gpu", "GPU").replace("usd", "USD") for name in frame.columns}
-    texts = texts.with_columns(pl.col("figure").replace(headings))
+    frame, _ = tabulate_decisions([(view.scenario, view.comparison) for view in views])
+    columns = zip(frame["study"], frame.select(*COMPARED_FIGURES).iter_rows(), strict=True)
+    cells = {name: [value_text(value) for value in values] for name, values in columns}
+    texts = pl.DataFrame({"figure": list(COMPARED_FIGURES.values())} | cells)
     return View(page.section("Side by side", page.table(texts, caption="Decisions side by side")), frame)
-
-
-SAME_JOBS_FIELDS = ("data", "month", "gpu_model", "pool", "history_days")
-"""Fields of two scenarios that are equal if both are about the same jobs."""
-PAIRED_COLUMNS = ("p95_difference_minutes", "p95_difference_low", "p95_difference_high")
-"""Columns of the difference of the p95 wait to the first decision, on the size that waits longest there."""
 
 
 def _open_or_decide(study: Study | StudyView | Scenario | Cluster | str | Path) -> Study | StudyView:
@@ -442,30 +414,3 @@ def _open_or_decide(study: Study | StudyView | Scenario | Cluster | str | Path) 
         return study
     is_saved = isinstance(study, str | Path) and (Path(study) / "study.json").is_file()
     return open_study(study) if is_saved else decide(study)  # type: ignore[arg-type]
-
-
-_COMPARED_COLUMNS = {
-    "study": pl.String, "action": pl.String, "installed_gpus": pl.Int64, "gpus": pl.Int64,
-    "freed_gpu_hours_per_week": pl.Float64, "freed_low": pl.Float64, "freed_high": pl.Float64,
-    "usd_per_week": pl.Float64, "p95_wait_minutes_today": pl.Float64, "p95_wait_minutes": pl.Float64,
-    "longest_waiting_size": pl.String, "exhausted_on": pl.String, **dict.fromkeys(PAIRED_COLUMNS, pl.Float64),
-}  # fmt: skip
-"""Columns of the table of decisions side by side; the waits are those of the size that waits longest."""
-
-
-def _decision_numbers(comparison: Comparison) -> dict[str, Any]:
-    """Return the numbers of a decision by column of :data:`_COMPARED_COLUMNS`."""
-    decision, saving, size = comparison.decision, comparison.decision.saving, comparison.decision.longest_waiting
-    return {
-        "action": decision.action.replace("_", " "),
-        "installed_gpus": decision.fleet_gpus,
-        "gpus": decision.gpus,
-        "freed_gpu_hours_per_week": saving.value,
-        "freed_low": saving.low,
-        "freed_high": saving.high,
-        "usd_per_week": decision.financial_impact.usd_per_week,
-        "p95_wait_minutes_today": None if size is None else size.today_p95_minutes,
-        "p95_wait_minutes": None if size is None else size.recommended_p95_minutes,
-        "longest_waiting_size": None if size is None else size.size,
-        "exhausted_on": comparison.exhaustion.date,
-    }

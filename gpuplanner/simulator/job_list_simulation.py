@@ -6,6 +6,7 @@ so that a job finds its node without a search over all of them; a million jobs o
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -424,6 +425,64 @@ def summarize_run(outcomes: pl.DataFrame, *, gpus: int) -> dict[str, float]:
         "makespan_s": makespan_s,
         "utilization": allocated_gpu_s / (makespan_s * gpus) if makespan_s else 0.0,
     }
+
+
+RESAMPLING_INTERVAL = (0.1, 0.9)
+"""Quantiles that bound the 80 % interval over resampled job lists [0-1]."""
+
+
+def resample_jobs(jobs: pl.DataFrame, *, seed: int, replication: int) -> pl.DataFrame:
+    """Resample a job list: the times of submission stay, the jobs are drawn in runs of consecutive ones.
+
+    This is the circular block bootstrap [1]_ with runs of the cube root of the number of jobs, which keeps bursts of
+    similar jobs together.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        As :func:`read_job_list` returns them.
+    seed, replication : int
+        Seed and number of the replication, not below 0.
+
+    References
+    ----------
+    .. [1] D. N. Politis, J. P. Romano, "A circular block-resampling procedure for stationary data", 1992.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "submit_s": [0.0, 9.0], "run_s": [60.0, 60.0]})
+    >>> resample_jobs(jobs, seed=1, replication=0)["submit_s"].to_list()
+    [0.0, 9.0]
+    """
+    count = jobs.height
+    length = math.ceil(count ** (1 / 3))
+    first = np.random.default_rng([seed, replication]).integers(0, count, -(-count // length))
+    rows = ((first[:, None] + np.arange(length)) % count).ravel()[:count]
+    return jobs.select(pl.all().gather(rows)).with_columns(jobs["submit_s"])
+
+
+def resample_run(
+    jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, queue: str, replications: int, seed: int
+) -> dict[str, list[float]]:
+    """Simulate resampled job lists, and bound the figures of :func:`summarize_run` by an 80 % interval.
+
+    Parameters
+    ----------
+    jobs, gpus, gpus_per_node, queue
+        As of :func:`simulate_job_list`.
+    replications, seed : int
+        Number of resampled lists, and seed of the draws.
+
+    Returns
+    -------
+    dict of str to list of float
+        Low and high end by name of the figure.
+    """
+    runs = [
+        summarize_run(simulate_job_list(drawn, gpus=gpus, gpus_per_node=gpus_per_node, queue=queue), gpus=gpus)
+        for drawn in (resample_jobs(jobs, seed=seed, replication=number) for number in range(replications))
+    ]
+    return {name: np.quantile([run[name] for run in runs], RESAMPLING_INTERVAL).tolist() for name in runs[0]}
 
 
 def tabulate_waits(outcomes: pl.DataFrame) -> pl.DataFrame:

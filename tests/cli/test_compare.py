@@ -95,3 +95,28 @@ def test_a_longer_wait_never_costs_more(command):
         row = json.loads(out)["policies"][0]
         hours.append(float("inf") if row["gpu_hours"] is None else row["gpu_hours"])
     assert hours[1] <= hours[0]
+
+
+def test_scenarios_stand_side_by_side_with_paired_differences(command, small, tmp_path):
+    files = []
+    for gpus in (16, 4):
+        files.append(tmp_path / f"{gpus}.yaml")
+        files[-1].write_text(f"data: {small}\npolicies: fewer_nodes\nactuator: slurm\ngpus: {gpus}\n")
+    code, out, err = command("compare", *map(str, files), "--json", "--quiet")
+    assert code == 0, err
+    told = json.loads(out)
+    first, second = told["decisions"]
+    assert (first["gpus"], second["gpus"], first["p95_difference_minutes"]) == (16, 4, None)
+    # A job an hour long every two hours on as many GPUs as it needs: on both fleets it runs at once.
+    assert second["completion_minutes"] == pytest.approx(60.0, abs=1.0)
+    assert second["completion_low"] <= second["completion_minutes"] <= second["completion_high"]
+    assert {row["measure"] for row in told["differences"]} == {"p95 queue wait", "mean completion time"}
+    for row in told["differences"]:
+        assert row["low"] <= 0 <= row["high"]
+    code, out, _ = command("compare", *map(str, files), "--quiet")
+    assert code == 0
+    assert "2: gpus=4" in out
+    assert "not distinguishable" in out
+    code, _, err = command("compare", *map(str, files), "--chart", tmp_path / "a.html")
+    assert code == 2
+    assert "--chart takes one SCENARIO" in err

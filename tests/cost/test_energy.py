@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.cost.period_costs import estimate_energy, money
 from gpuplanner.hardware.power_carbon_and_prices import compute_facility_kwh, compute_gpu_kwh, make_power_model
+from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
+from gpuplanner.usage.period_accounts import scenario_ledger
 
 H100 = "H100-80GB-SXM5"
 
@@ -57,3 +62,14 @@ def test_board_without_a_rating_is_refused():
 
 def test_facility_energy_multiplies_host_and_building():
     assert compute_facility_kwh(10, host_factor=1.5, pue=1.1) == pytest.approx(16.5)
+
+
+def test_policies_and_the_period_state_one_energy_for_the_same_hours():
+    scenario = Scenario(month="2026-02")
+    ledger = scenario_ledger(scenario)
+    is_allocated = pl.col("bucket").cast(pl.String).is_in(ALLOCATED_BUCKETS)
+    busy, idle = (float(ledger.filter(side)["gpu_hours"].sum()) for side in (is_allocated, ~is_allocated))
+    energy = estimate_energy(scenario, busy_gpu_hours=busy, idle_gpu_hours=idle)
+    assert energy is not None
+    assert energy.value == pytest.approx(money(scenario).energy_kwh, abs=1e-5)
+    assert energy.low < energy.value < energy.high

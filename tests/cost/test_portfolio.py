@@ -66,7 +66,7 @@ def test_no_mix_of_a_small_case_is_cheaper(wanted, short, long, on_demand, lost,
     demand = [np.array(hours, dtype=float).reshape(2, 3) for hours in wanted]
     offers = [Offer("short", short, 1), Offer("long", long, 3, lost_share=lost)]
     rent = Rent(on_demand, spot=on_demand / 2, spot_share=0.4)
-    found = choose_portfolio(demand, offers, rent, risk=risk, gap=1e-4)
+    found = choose_portfolio(demand, offers, rent, risk=risk, gap_target=1e-4)
     assert found.objective == pytest.approx(brute(demand, offers, rent, risk, 2), rel=2e-4, abs=0.5)
     assert found.bound <= found.objective + 1e-6
     mix = {(next(o for o in offers if o.name == name), month): count for (name, month), count in found.begun.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from gpuplanner.core.errors import ScenarioError
@@ -55,6 +56,19 @@ def test_owning_is_written_off_evenly_and_electricity_comes_on_top(book):
     assert found.mean_market_g(BEGIN, END) == 12
     late = datetime(2029, 2, 1, tzinfo=UTC), datetime(2029, 3, 1, tzinfo=UTC)
     assert found.find_rate("T4", "owned", "EUR", *late).price.value == pytest.approx(0.01)
+
+
+def test_rentals_are_billed_in_steps_and_for_a_minimum_term(book):
+    terms = "billing_step_s: 3600, minimum_term_h: 2"
+    text = f"prices:\n- {{{PRICE}, {terms}}}\n- {{{PRICE.replace('on_demand', 'spot')}, to: 2026-01}}\n"
+    found = book(text)
+    billed = found.find_billing_terms("T4", "on_demand", BEGIN, END)
+    hours = pl.DataFrame({"h": [0.25, 2.0, 2.01, 7.0]})
+    assert hours.select(billed.bill_hours(pl.col("h")))["h"].to_list() == [2.0, 2.0, 3.0, 7.0]
+    assert billed.text == "in steps of 1 h and at least 2 h"
+    unstated = found.find_billing_terms("T4", "spot", BEGIN, END)
+    assert hours.select(unstated.bill_hours(pl.col("h")))["h"].to_list() == hours["h"].to_list()
+    assert unstated.text == ""
 
 
 def test_lots_are_weighed_by_their_gpus(book):

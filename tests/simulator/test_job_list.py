@@ -216,3 +216,23 @@ def test_the_command_rejects_what_makes_no_fleet(command, write_list, arguments,
     ended, out, err = command("simulate", str(write_list(FOUR_JOBS)), *arguments)
     assert (ended, out) == (code, "")
     assert re.search(words, err)
+
+
+def test_resampled_lists_bound_completion_time_and_makespan(command, write_list):
+    rng = np.random.default_rng(3)
+    rows = [f"j{number},{60 * number},{rng.integers(60, 900)},{rng.integers(1, 8)}\n" for number in range(200)]
+    path = write_list(HEAD + "".join(rows))
+    asked = ("simulate", str(path), "--gpus", "16", "--replications", "20", "--json", "--quiet")
+    code, out, err = command(*asked)
+    assert code == 0, err
+    told = json.loads(out)
+    for name in ("makespan_s", "mean_completion_s", "mean_wait_s"):
+        low, high = told["intervals"][name]
+        assert 0 < low < high
+    low, high = told["intervals"]["mean_completion_s"]
+    assert low < told["mean_completion_s"] < high
+    assert command(*asked)[1] == out
+    # Of equal jobs, every resampled list is the list itself.
+    path = write_list(HEAD + "".join(f"j{number},{number},100,4\n" for number in range(9)))
+    told = json.loads(command("simulate", str(path), "--gpus", "8", "--replications", "3", "--json")[1])
+    assert all(ends == [told[name]] * 2 for name, ends in told["intervals"].items())

@@ -96,6 +96,12 @@ def test_parquet_holds_the_same(tmp_path: Path):
     assert detect_source(path) == "job-table"
     found = read("auto", path)
     assert (found.jobs["job_id"].to_list(), found.provenance["gpu_hours"]) == (["7"], 8.0)
+    for kind in (pl.String, pl.Float64, pl.Categorical):
+        frame.with_columns(pl.col("gpus").cast(pl.String).cast(kind)).write_parquet(path)
+        assert read("auto", path).provenance["gpu_hours"] == 8.0
+    frame.with_columns(gpus=pl.lit(b"4")).write_parquet(path)
+    with pytest.raises(TraceFormatError, match=r"gpus \(number\) is Binary'. Export numbers as decimals"):
+        read("auto", path)
 
 
 def test_the_node_list_beside_it_says_what_is_installed(tmp_path: Path):
