@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -15,9 +15,9 @@ import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerError, InfeasiblePlanError, ScenarioError, examples
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
+from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS, Jobs
 from gpuplanner.core.serialization import make_file_error, read_list, read_number, read_yaml, require_keys
-from gpuplanner.core.stage_cache_and_data_folders import stage
+from gpuplanner.core.stage_cache_and_data_folders import data_folder, stage
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, percent_text
 from gpuplanner.decision.explained_waits import ExplainedWaits, append_requests
 from gpuplanner.decision.requested_jobs import JobReplayInputs
@@ -53,7 +53,8 @@ from gpuplanner.sizing.serving_speed import (
     make_layout,
 )
 from gpuplanner.sizing.training_throughput import GpuSpec, find_gpu_spec
-from gpuplanner.usage.study_history import History, history
+from gpuplanner.usage.study_fleet import planned_fleet
+from gpuplanner.usage.study_history import History, history, load_study_dataset
 
 SERVICE_KEYS = (
     "name", "model", "requests", "team", "gpu_model", "profile", "gpus", "precision", "ttft_ms", "itl_ms", "startup_s",
@@ -66,6 +67,8 @@ MAX_SCHEDULED_DEVICES = 3
 """Devices of a service for which a schedule of all hours is compared."""
 REQUESTS_TABLE, SERVING_TABLE, GAUGES_TABLE = "requests", "serving", "gauges"
 """Tables of a dataset with one row a request, one a minute and replica, and one a reading of a container."""
+REQUEST_TABLES = (REQUESTS_TABLE, SERVING_TABLE, GAUGES_TABLE)
+"""Tables of a dataset that services are planned from."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +233,39 @@ def read_request_stream(requests: pl.DataFrame) -> tuple[RequestStream, datetime
     return RequestStream(arrival_s, *tokens), begin
 
 
+def has_job_list(scenario: Scenario) -> bool:
+    """Whether the data of a scenario have jobs; without any, services are planned alone."""
+    return (data_folder(scenario.data) / "jobs.parquet").is_file()
+
+
+def load_service_history(scenario: Scenario) -> History:
+    """Load the history of a scenario; without jobs, its requests with the fleet of the node list or of the scenario.
+
+    Raises
+    ------
+    TraceFormatError
+        If the data have neither jobs nor requests.
+    """
+    if has_job_list(scenario):
+        return history(scenario)
+    dataset = load_study_dataset(scenario)
+    # Without requests, the job list is asked for, and its absence is the error.
+    times = [dataset.tables[name]["time"] for name in REQUEST_TABLES if name in dataset.tables]
+    time = pl.col("time")
+    begin, end = pl.DataFrame({"time": pl.concat(times or [dataset.jobs["submit_time"]])}).select(
+        first=time.min(), last=time.max()
+    ).row(0)  # fmt: skip
+    if dataset.inventory is None and not scenario.nodes:
+        services = () if scenario.services is None else read_services(scenario.services)
+        stated = {service.gpu_model for service in services}
+        model = stated.pop() if len(stated) == 1 else None
+        scenario = scenario.but(nodes=1, gpu_model=scenario.gpu_model or model)
+    jobs = Jobs.create_empty()
+    fleet = planned_fleet(scenario, dataset.with_tables(jobs=jobs), begin, end)
+    plan_start = end.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    return History(dataset, jobs, {}, jobs, 0.0, None, begin, end, begin, plan_start, fleet)
+
+
 @stage
 def plan_inference_services(scenario: Scenario) -> tuple[PlannedService, ...]:
     """Plan the replicas of the services of a scenario by hour of the week, from the requests of its dataset.
@@ -243,7 +279,7 @@ def plan_inference_services(scenario: Scenario) -> tuple[PlannedService, ...]:
     """
     if scenario.services is None:
         return ()
-    fleet, services = history(scenario).fleet, read_services(scenario.services)
+    fleet, services = load_service_history(scenario).fleet, read_services(scenario.services)
     if fleet.name is not None:
         models = [str(pool.gpu_model) for pool in fleet.installed.pools if pool.gpu_model is not None and pool.gpus]
         _check_gpu_models(scenario, services, models if scenario.gpu_model is None and models else [fleet.name])
@@ -280,12 +316,11 @@ def plan_service_of_data(scenario: Scenario, service: InferenceService) -> Plann
     ScenarioError, InfeasiblePlanError
         As :func:`plan_inference_services`.
     """
-    job_history = history(scenario)
+    job_history = load_service_history(scenario)
     tables = job_history.trace.tables
-    stored = (tables.get(name) for name in (REQUESTS_TABLE, SERVING_TABLE))
     gauges = tables.get(GAUGES_TABLE)
     kinds = set() if gauges is None else set(gauges.filter(metric="requests")["kind"].drop_nulls())
-    names = sorted({name for table in stored if table is not None for name in table["service"].unique()} | kinds)
+    names = sorted(count_requests_by_service({name: table.lazy() for name, table in tables.items()}))
     if service.requests not in names:
         got = f"requests of {examples(names)}" if names else "no requests in the data"
         todo = "Set requests: to one of these names." if names else "Add a request trace to the files."
@@ -294,6 +329,27 @@ def plan_service_of_data(scenario: Scenario, service: InferenceService) -> Plann
     if service.requests in kinds and gauges is not None:
         return plan_service_by_activity(scenario, job_history, service, gauges)
     return plan_service(scenario, job_history, service, *_find_requests(scenario, job_history, service))
+
+
+def count_requests_by_service(tables: Mapping[str, pl.LazyFrame]) -> dict[str, int]:
+    """Count the requests of each service in the tables of a dataset, or the readings of their rate; most first.
+
+    Examples
+    --------
+    >>> count_requests_by_service({"requests": pl.LazyFrame({"service": ["chat", "code", "chat"]})})
+    {'chat': 2, 'code': 1}
+    """
+    columns = {REQUESTS_TABLE: ("service", pl.lit(1)), SERVING_TABLE: ("service", pl.col("requests"))}
+    columns[GAUGES_TABLE] = ("kind", pl.lit(1))
+    counts: dict[str, int] = {}
+    for name, (column, count) in columns.items():
+        if name in tables:
+            table = tables[name].filter(metric="requests") if name == GAUGES_TABLE else tables[name]
+            rows = table.select(service=pl.col(column).cast(pl.String), count=count).drop_nulls("service")
+            sums = rows.group_by("service").agg(pl.col("count").sum()).sort("service").collect()
+            # A service of a trace is not counted again in its metrics.
+            counts = {service: round(total) for service, total in sums.iter_rows()} | counts
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def plan_service_by_activity(
