@@ -264,7 +264,8 @@ def print_projects(answers: Sequence[ProjectAnswer]) -> None:
 def print_services(answer: InferenceAnswer | None) -> None:
     """Print the inference services, a line each, and how they share the fleet with jobs."""
     if answer is not None:
-        echo("\nServices", *(f"  {row.sentence} {row.backtest_text}" for row in answer.services), f"  {answer.sentence}")
+        sentences = [f"{service.sentence} {service.backtest_text}" for service in answer.services]
+        echo("\nServices", *(f"  {text}" for text in [*sentences, answer.sentence]))
 
 
 UTC_ZONE_NAME = "UTC"

@@ -500,7 +500,7 @@ def _import_files(
         Accept requests of services without a list of jobs.
     """
     from gpuplanner.core.libraries_plugins_and_workers import show_progress_bar
-    from gpuplanner.decision.inference_services import REQUEST_TABLES
+    from gpuplanner.decision.service_requests import REQUEST_TABLES
     from gpuplanner.ingest.dataset_folder import open_dataset
     from gpuplanner.ingest.dataset_import import add_sources, require_jobs
 

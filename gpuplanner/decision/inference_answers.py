@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -24,10 +25,8 @@ from gpuplanner.cost.period_costs import find_price
 from gpuplanner.cost.service_costs import ServiceUse, charge_services, tabulate_token_costs
 from gpuplanner.decision.capacity_measures import Recommendation
 from gpuplanner.decision.inference_services import (
-    REQUEST_TABLES,
     PlannedService,
     count_replicas,
-    count_requests_by_service,
     gpus_of_services,
     has_job_list,
     load_service_history,
@@ -36,6 +35,7 @@ from gpuplanner.decision.inference_services import (
 )
 from gpuplanner.decision.policy_comparison import load_policy_simulation
 from gpuplanner.decision.recommendation import recommend_from_waits
+from gpuplanner.decision.service_requests import REQUEST_TABLES, count_requests_by_service
 from gpuplanner.ingest.dataset_folder import read_metadata
 from gpuplanner.ingest.quality_report import QualityWarning, list_warnings
 from gpuplanner.planner.replica_schedule import HOURS_OF_WEEK, ScheduleBacktest
@@ -179,6 +179,12 @@ def answer_service(planned: PlannedService) -> ServiceAnswer:
             f"first token p99 {ttft_ms:,.0f} ms (target {1e3 * service.ttft_s:,.0f}), time per token p95 "
             f"{itl_ms:,.1f} ms (target {1e3 * service.itl_s:,.0f})"
         )
+    if planned.measured_ttft_s is not None:
+        low_s, high_s = planned.measured_ttft_s
+        up_to = f" to {1e3 * high_s:,.0f}" if math.isfinite(high_s) else " or more"
+        reached += f"; measured on the servers {1e3 * low_s:,.0f}{up_to} ms (first token p99)"
+        if low_s < service.ttft_s < high_s:
+            reached += ", the buckets are too coarse to compare it with the target"
     text = (
         f"{service.name} ({service.model}): {replicas} on {planned.device.words}; {reached}. "
         f"The schedule takes {percent_text(hours['planned'] / hours['peak all day'])} of "

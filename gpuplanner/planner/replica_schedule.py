@@ -336,15 +336,9 @@ def backtest_schedule(schedule: ReplicaSchedule, quantile: float, replay_week: W
     is_met, ttft_s, itl_s = replay_week(planned)
     has_requests = (week["needed"].to_numpy() > 0) | (week["requests"].to_numpy() > 0)
     rates = [float(hours["requests"].sum()) / max(float(hours["observed_h"].sum()), 1.0) for hours in (week, past)]
-    return ScheduleBacktest(
-        hours=int(has_requests.sum()),
-        hours_met=int((is_met & has_requests).sum()),
-        ttft_p99_s=ttft_s,
-        itl_p95_s=itl_s,
-        replica_hours=replace(schedule, hours=week.with_columns(planned=planned)).compare_replica_hours(),
-        requests_per_h=rates[0],
-        requests_per_h_before=rates[1],
-    )
+    hours = replace(schedule, hours=week.with_columns(planned=planned)).compare_replica_hours()
+    met = int((is_met & has_requests).sum())
+    return ScheduleBacktest(int(has_requests.sum()), met, ttft_s, itl_s, hours, *rates)
 
 
 def replay_hours(

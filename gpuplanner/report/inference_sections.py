@@ -82,13 +82,10 @@ def render_services_page(scenario: Scenario, answer: InferenceAnswer, warnings: 
     """Render the page of services that are planned without a list of jobs."""
     section = render_services_section(answer, tabulate_services(scenario))
     return page.render_page(
-        render_warnings(warnings) + section,
-        title=f"Inference services · {scenario.name}",
-        subtitle="planned without a list of jobs",
-        decision=answer.sentence,
+        render_warnings(warnings) + section, title=f"Inference services · {scenario.name}",
+        subtitle="planned without a list of jobs", decision=answer.sentence, locale=scenario.number_locale,
         provenance={"data": Path(scenario.data).name, "made by": f"gpuplanner {__version__}"},
-        locale=scenario.number_locale,
-    )
+    )  # fmt: skip
 
 
 def render_services_section(answer: InferenceAnswer | None, tables: Mapping[str, pl.DataFrame]) -> HtmlSection:
