@@ -234,9 +234,9 @@ def list_unplanned_requests(scenario: Scenario) -> list[QualityWarning]:
     file = "services.yaml" if scenario.services is None else Path(scenario.services).name
     hint = f" ({MODEL_PLACEHOLDER}: as gpuplanner size takes it)" * (MODEL_PLACEHOLDER in models.values())
     counted = ", ".join(f"{name} {count:,}" for name, count in unplanned.items())
-    what = f"requests without a service are not planned ({counted}): add services: [{entries}] to {file}{hint}"
-    what += " and give --services services.yaml" * (scenario.services is None)
-    return [QualityWarning(what=what, count=sum(unplanned.values()), gpu_hours=None)]
+    text = f"requests without a service are not planned ({counted}): add services: [{entries}] to {file}{hint}"
+    text += " and give --services services.yaml" * (scenario.services is None)
+    return [QualityWarning(what=text, count=sum(unplanned.values()), gpu_hours=None)]
 
 
 def describe_backtest(planned: PlannedService) -> str:

@@ -505,11 +505,15 @@ def calibrate_service(
     for device in devices:
         layout = make_layout(architecture, request.quantization or "none", device.gpus, cache_bytes=cache_bytes)
         if count_sequences_in_memory(architecture, device.gpu_model, layout, load(1)):
-            measured = minutes.select("running", "token_s").drop_nulls()
-            running, token_s = (measured[name].to_numpy().astype(float) for name in measured.columns)
-            measure = partial(compute_serving_work, architecture, device.gpu_model, layout)
-            return calibrate_serving_speed(lambda number, work=measure: work(load(number)), running, token_s)
-    return "the model fits none of the devices"
+            break
+    else:
+        return "the model fits none of the devices"
+    measured = minutes.select("running", "token_s").drop_nulls().cast(pl.Float64)
+    return calibrate_serving_speed(
+        lambda number: compute_serving_work(architecture, device.gpu_model, layout, load(number)),
+        measured["running"].to_numpy(),
+        measured["token_s"].to_numpy(),
+    )
 
 
 def describe_calibration(

@@ -367,11 +367,11 @@ def replay_hours(
         """Count late requests by hour."""
         return np.bincount(hour[is_late], minlength=len(replicas))
 
-    counts, alone = np.bincount(hour, minlength=len(replicas)), run_each_alone(step_times, requests)
+    counts, unavoidable = np.bincount(hour, minlength=len(replicas)), run_each_alone(step_times, requests)
     is_met = np.ones(len(replicas), np.bool_)
     for name, limit_s, share in (("ttft_s", targets.ttft_s, TTFT_LATE_SHARE), ("itl_s", targets.itl_s, ITL_LATE_SHARE)):
         # As for the fewest replicas, requests that are late even alone count as met.
-        allowed = np.maximum((share * counts).astype(np.int64), count_by_hour(getattr(alone, name) > limit_s))
+        allowed = np.maximum((share * counts).astype(np.int64), count_by_hour(getattr(unavoidable, name) > limit_s))
         is_met &= count_by_hour(getattr(times, name) > limit_s) <= allowed
     return is_met, *times.percentiles()
 

@@ -62,13 +62,15 @@ def plot_replicas(hours: pl.DataFrame) -> ChartType:
     last = hours.tail(1).with_columns(pl.col("time").dt.offset_by("1h"))
     rows = pl.concat([hours, last]).unpivot(["planned", "needed"], index="time", variable_name="kind", value_name="n")
     rows = rows.with_columns(pl.col("kind").replace_strict(labels))
+    most = max(*hours["planned"].to_list(), *hours["needed"].to_list(), 1)
+    ticks = list(range(0, most + 1, -(-most // 5)))
     colours = {PLANNED_LABEL: theme.SKY, NEEDED_LABEL: theme.VERMILION}
     chart: alt.Chart = (
         make_chart(rows)
         .mark_line(interpolate="step-after")
         .encode(
             x=alt.X("time:T", title="hour (UTC)", scale=alt.Scale(type="utc")),
-            y=alt.Y("n:Q", title="replicas", scale=alt.Scale(zero=True), axis=alt.Axis(tickMinStep=1)),
+            y=alt.Y("n:Q", title="replicas", scale=alt.Scale(zero=True), axis=alt.Axis(values=ticks)),
             color=alt.Color("kind:N", title=None, scale=theme.colour_scale(colours, list(colours))),
             # The planned line is broad, so that it shows below an equal one.
             strokeWidth=alt.StrokeWidth("kind:N", legend=None, scale=alt.Scale(domain=list(colours), range=[6, 1.5])),
@@ -106,7 +108,7 @@ def render_services_section(answer: InferenceAnswer | None, tables: Mapping[str,
     )
     charted = sorted(answer.services, key=lambda row: -requests.get(row.name, 0))[:MAX_CHARTED_SERVICES]
     for row in answer.services:
-        parts.append(page.paragraph(f"{row.sentence} {row.zero_text} {row.backtest_text}"))
+        parts += [page.paragraph(text) for text in (row.sentence, row.zero_text, row.backtest_text)]
         if row in charted:
             hours = tables["service_hours"].filter(pl.col("service") == row.name)
             parts.append(page.figure(
