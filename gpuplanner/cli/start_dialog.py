@@ -269,7 +269,8 @@ def print_projects(answers: Sequence[ProjectAnswer]) -> None:
 def print_services(answer: InferenceAnswer | None) -> None:
     """Print the inference services, a line each, and how they share the fleet with jobs."""
     if answer is not None:
-        echo("\nServices", *(f"  {service.sentence}" for service in answer.services), f"  {answer.sentence}")
+        sentences = [f"{service.sentence} {service.backtest_text}" for service in answer.services]
+        echo("\nServices", *(f"  {text}" for text in [*sentences, answer.sentence]))
 
 
 UTC_ZONE_NAME = "UTC"
@@ -471,6 +472,40 @@ def write_scenario_and_bundle(scenario: Scenario, folder: Path, comparison: Comp
         write_bundle_into(scenario, comparison, new_folder)
         text = _scenario_with_relative_paths(scenario, folder).to_yaml()
         (new_folder / SCENARIO_FILE).write_text(text, encoding="utf-8")
+
+
+def write_services(
+    scenario: Scenario, folder: Path, answer: InferenceAnswer, warnings: Sequence[QualityWarning], *, page: bool
+) -> None:
+    """Write scenario, schedules and page of services that are planned without a list of jobs.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data and services.
+    folder : Path
+        Folder of the results.
+    answer : InferenceAnswer
+        Answers on the services.
+    warnings : sequence of QualityWarning
+        Warnings of the data.
+    page : bool
+        Write the page.
+    """
+    from gpuplanner.decision.inference_services import plan_inference_services
+    from gpuplanner.report.change_bundle import BUNDLE_FOLDER
+    from gpuplanner.report.inference_sections import render_services_page
+    from gpuplanner.report.service_schedule_files import make_service_bundle
+
+    with replace_directory(folder, mark=START_REPORT_MARK) as new_folder:
+        bundle = make_service_bundle(plan_inference_services(scenario), scenario.tz)
+        if bundle is not None:
+            bundle.write(new_folder / BUNDLE_FOLDER)
+        text = _scenario_with_relative_paths(scenario, folder).to_yaml()
+        (new_folder / SCENARIO_FILE).write_text(text, encoding="utf-8")
+        if page:
+            html = render_services_page(scenario, answer, warnings)
+            (new_folder / "index.html").write_text(html, encoding="utf-8")
 
 
 def write_page(scenario: Scenario, folder: Path) -> None:

@@ -76,7 +76,7 @@ def start_pools(
     """
     from gpuplanner.decision.comparison_record import compare_policies
     from gpuplanner.decision.gpu_model_decisions import ComparedFleet, make_decision_table
-    from gpuplanner.decision.policy_simulation_and_data_correction import list_data_warnings
+    from gpuplanner.decision.inference_answers import list_data_warnings
 
     progress = start_dialog.Progress(verbose=verbose)
     comparisons: dict[str, Comparison] = {}
@@ -85,8 +85,8 @@ def start_pools(
         comparisons[name] = compare_policies(pool_scenario)
     progress.clear()
     fleet = ComparedFleet(comparisons)
-    data = dict.fromkeys(cluster_scenario.data for cluster_scenario in scenarios)
-    warnings = [warning for dataset in data for warning in list_data_warnings(dataset)]
+    data = {cluster_scenario.data: cluster_scenario for cluster_scenario in scenarios}
+    warnings = [warning for dataset in data.values() for warning in list_data_warnings(dataset)]
     if not as_json:
         echo(fleet.decision_text)
     if verbose:
@@ -108,6 +108,39 @@ def start_pools(
     elif verbose and error is None:
         echo(f"\n{'Report':<11}{written['page'] or 'none: ' + str(written['page_reason'])}")
     _end_without_report(error, folder)
+
+
+def start_services(scenario: Scenario, folder: Path, *, as_json: bool, verbose: bool, page: bool) -> None:
+    """Plan inference services without a list of jobs, print the answers, and write schedules and a page.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data with requests, and services.
+    folder : Path
+        Folder of the results.
+    as_json, verbose : bool
+        Print JSON; print progress and warnings.
+    page : bool
+        Write the page.
+    """
+    from gpuplanner.core.serialization import to_plain
+    from gpuplanner.decision.inference_answers import answer_services, list_data_warnings
+
+    answer, warnings = answer_services(scenario), list_data_warnings(scenario)
+    if answer is None:
+        got, todo = f"none for {scenario.gpu_model}", "Set gpu_model: of a service to it, or leave --gpu-model away."
+        raise ScenarioError("start", "a service of this GPU model", got, todo)
+    start_dialog.write_services(scenario, folder, answer, warnings, page=page)
+    page_path = str(folder / "index.html") if page else None
+    if as_json:
+        results = {"warnings": warnings, "folder": str(folder), "page": page_path}
+        show({"inference": to_plain(answer), **results}, as_json=True)
+        return
+    if verbose:
+        start_dialog.print_warnings(warnings)
+    start_dialog.print_services(answer)
+    echo(f"\n{'Report':<11}{page_path or 'none: --no-page'}", f"{'Bundle':<11}{folder / 'export' / 'README.md'}")
 
 
 def _write_results(
@@ -205,7 +238,8 @@ def start(
     """
     from gpuplanner.core.stage_cache_and_data_folders import data_folder
     from gpuplanner.decision.comparison_record import compare_policies
-    from gpuplanner.decision.policy_simulation_and_data_correction import list_data_warnings
+    from gpuplanner.decision.decision_types import REASON_NO_JOB_LIST
+    from gpuplanner.decision.inference_answers import list_data_warnings
     from gpuplanner.decision.study_pipeline import build_empty_comparison
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
     from gpuplanner.usage.study_history import combine_clusters, split_into_pools
@@ -229,6 +263,9 @@ def start(
     prepared = [_prepare_scenario(group, out, asker, stated_options, models) for group in groups]
     scenario, folder, source, no_data_reason = prepared[0]
     usable_scenarios = [usable for usable, _, _, reason in prepared if reason is None]
+    if len(prepared) == 1 and no_data_reason == REASON_NO_JOB_LIST:
+        start_services(scenario, folder, as_json=as_json, verbose=verbose, page=page)
+        return
     pools = combine_clusters(usable_scenarios) if len(prepared) > 1 else None
     if len(prepared) == 1 and no_data_reason is None:
         pools = split_into_pools(scenario)
@@ -245,7 +282,7 @@ def start(
         comparison = build_empty_comparison(scenario, no_data_reason, source)
     # Without a dataset there is no quality report.
     is_dataset = (data_folder(scenario.data) / DATASET_MARK.file).is_file()
-    warnings = list_data_warnings(scenario.data) if is_dataset else []
+    warnings = list_data_warnings(scenario) if is_dataset else []
     if verbose:
         start_dialog.print_warnings(warnings)
         if no_data_reason is None:
@@ -307,7 +344,8 @@ def _prepare_scenario(
     """
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.core.stage_cache_and_data_folders import data_folder
-    from gpuplanner.decision.decision_types import REASON_NO_GPU_REQUESTED
+    from gpuplanner.decision.decision_types import REASON_NO_GPU_REQUESTED, REASON_NO_JOB_LIST
+    from gpuplanner.decision.inference_services import has_job_list
     from gpuplanner.decision.study_pipeline import resolve_actuator, summarize_dataset
     from gpuplanner.ingest.dataset_folder import read_source_facts
 
@@ -325,7 +363,8 @@ def _prepare_scenario(
         folder = out or Path("build") / f"start-{name}"
         naive_zone, month_zone, basis = start_dialog.ask_time_zone(prompt, parts, tz)
         base_scenario = Scenario(name=name, data=str(resolve_path(folder / "data")))
-        if not _import_files(parts, folder / "data", {"tz": naive_zone, "boards": models}):
+        may_lack_jobs = "services" in stated
+        if not _import_files(parts, folder / "data", {"tz": naive_zone, "boards": models}, may_lack_jobs):
             source = parts[0].source
             stated |= {"actuator": resolve_actuator(source, actuator), "tz": month_zone or base_scenario.tz}
             return replace(base_scenario, **stated).with_text(assignments), folder, source, REASON_NO_GPU_REQUESTED
@@ -333,8 +372,11 @@ def _prepare_scenario(
         folder = out or _results_folder(base_scenario, files[0])
         if base_scenario != Scenario(name=base_scenario.name, data=base_scenario.data):
             known_fields |= {"actuator", "ownership", "gpu_model", "tz"}
-    data_beginning = summarize_dataset(base_scenario.data)
     scenario = replace(base_scenario, **stated).with_text(assignments)
+    if scenario.services is not None and not has_job_list(scenario):
+        zone = tz or (month_zone if parts else scenario.tz) or scenario.tz
+        return replace(scenario, tz=zone), folder, "", REASON_NO_JOB_LIST
+    data_beginning = summarize_dataset(base_scenario.data)
     if prompt.verbose:
         data_path = data_folder(base_scenario.data)
         rows = {source_facts.source: source_facts.rows_kept for source_facts in read_source_facts(data_path)}
@@ -441,7 +483,9 @@ def _results_folder(scenario: Scenario, text: str) -> Path:
     return Path("build") / f"start-{name}"
 
 
-def _import_files(source_files: tuple[SourceFiles, ...], folder: Path, options: dict[str, Any]) -> bool:
+def _import_files(
+    source_files: tuple[SourceFiles, ...], folder: Path, options: dict[str, Any], may_lack_jobs: bool
+) -> bool:
     """Import files into a dataset folder; False if no job requests a GPU.
 
     Parameters
@@ -452,8 +496,11 @@ def _import_files(source_files: tuple[SourceFiles, ...], folder: Path, options: 
         Dataset folder.
     options : dict
         Time zone and GPU models of the files.
+    may_lack_jobs : bool
+        Accept requests of services without a list of jobs.
     """
     from gpuplanner.core.libraries_plugins_and_workers import show_progress_bar
+    from gpuplanner.decision.service_requests import REQUEST_TABLES
     from gpuplanner.ingest.dataset_folder import open_dataset
     from gpuplanner.ingest.dataset_import import add_sources, require_jobs
 
@@ -465,7 +512,9 @@ def _import_files(source_files: tuple[SourceFiles, ...], folder: Path, options: 
             return False
         raise
     paths = [path for part in source_files for path in part.files]
-    require_jobs(open_dataset(folder, columns=["gpus"]).tables, paths, folder)
+    tables = open_dataset(folder, columns=["gpus"]).tables
+    if not (may_lack_jobs and set(REQUEST_TABLES) & set(tables)):
+        require_jobs(tables, paths, folder)
     return True
 
 

@@ -258,7 +258,7 @@ def find_rate(scenario: Scenario, job_history: History, gpu_model: str | None, k
     return replace(rate, listed=None if list_price is None else list_price.value)
 
 
-def find_price(scenario: Scenario, fleet: PlannedFleet) -> GpuHourPrice | None:
+def find_price(scenario: Scenario, fleet: PlannedFleet, job_history: History | None = None) -> GpuHourPrice | None:
     """Find the price of a GPU-hour of the planned GPU model: of the scenario, else the price book, else the catalogue.
 
     Parameters
@@ -267,13 +267,17 @@ def find_price(scenario: Scenario, fleet: PlannedFleet) -> GpuHourPrice | None:
         Own price, price book and currency.
     fleet : PlannedFleet
         Fleet with the planned GPU model.
+    job_history : History, optional
+        Period of the price; None: history of the scenario.
 
     Returns
     -------
     GpuHourPrice or None
         The price [currency per GPU-hour]; None without one.
     """
-    rate = find_rate(scenario, history(scenario), fleet.name if fleet.in_catalogue else None, ON_DEMAND_KIND)
+    rate = find_rate(
+        scenario, job_history or history(scenario), fleet.name if fleet.in_catalogue else None, ON_DEMAND_KIND
+    )
     return None if rate is None else rate.price
 
 

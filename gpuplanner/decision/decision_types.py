@@ -49,6 +49,8 @@ ACTIONS = (
 """Actions of recommended measures; ``keep``: no change; ``none``: no recommendation."""
 REASON_NO_RUN_TIMES, REASON_NO_GPU_REQUESTED = "no job states when it ran", "no job requested a GPU"
 """Reasons why nothing can be simulated."""
+REASON_NO_JOB_LIST = "no list of jobs"
+"""Reason why services are planned alone."""
 RECORD_DECIMALS = 6
 """Decimals to which numbers are rounded in decisions and comparisons on disk."""
 WAIT_TOLERANCE_MINUTES = 1 / 60

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -15,12 +15,22 @@ import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerError, InfeasiblePlanError, ScenarioError, examples
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
+from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS, Jobs
 from gpuplanner.core.serialization import make_file_error, read_list, read_number, read_yaml, require_keys
-from gpuplanner.core.stage_cache_and_data_folders import stage
+from gpuplanner.core.stage_cache_and_data_folders import data_folder, stage
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, percent_text
 from gpuplanner.decision.explained_waits import ExplainedWaits, append_requests
 from gpuplanner.decision.requested_jobs import JobReplayInputs
+from gpuplanner.decision.service_requests import (
+    GAUGES_TABLE,
+    REQUEST_TABLES,
+    REQUESTS_TABLE,
+    SERVING_TABLE,
+    count_requests_by_service,
+    draw_requests,
+    measure_ttft_p99,
+    read_request_stream,
+)
 from gpuplanner.decision.sharing_rules import refuse_duplicates
 from gpuplanner.decision.wait_curve import simulate_waits
 from gpuplanner.hardware.catalog import resolve_gpu_model
@@ -42,18 +52,17 @@ from gpuplanner.sizing.job_plans import CACHE_BYTES_BY_NUMBER_FORMAT, SizingRequ
 from gpuplanner.sizing.llm_service_plans import DEFAULT_ITL_S, DEFAULT_TTFT_S, make_replica_step_times
 from gpuplanner.sizing.mig_slices import ServingDevice, iterate_serving_devices
 from gpuplanner.sizing.model_architecture import Architecture
-from gpuplanner.sizing.replica_queue import ReplicaStepTimes, RequestStream
+from gpuplanner.sizing.replica_queue import ReplicaStepTimes
 from gpuplanner.sizing.serving_calibration import SpeedCalibration, calibrate_serving_speed
 from gpuplanner.sizing.serving_speed import (
-    EngineLayout,
     EngineLoad,
-    ServingWork,
     compute_serving_work,
     count_sequences_in_memory,
     make_layout,
 )
-from gpuplanner.sizing.training_throughput import GpuSpec, find_gpu_spec
-from gpuplanner.usage.study_history import History, history
+from gpuplanner.sizing.training_throughput import find_gpu_spec
+from gpuplanner.usage.study_fleet import planned_fleet
+from gpuplanner.usage.study_history import History, history, load_study_dataset
 
 SERVICE_KEYS = (
     "name", "model", "requests", "team", "gpu_model", "profile", "gpus", "precision", "ttft_ms", "itl_ms", "startup_s",
@@ -64,8 +73,6 @@ DEFAULT_STARTUP_S = 300.0
 """Default time from the start of a replica until it is ready: image, weights and warm-up. [s]"""
 MAX_SCHEDULED_DEVICES = 3
 """Devices of a service for which a schedule of all hours is compared."""
-REQUESTS_TABLE, SERVING_TABLE, GAUGES_TABLE = "requests", "serving", "gauges"
-"""Tables of a dataset with one row a request, one a minute and replica, and one a reading of a container."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +183,7 @@ class PlannedService:
     - ``requests``: Requests of the trace, one row each, with ``time`` and ``team``.
     - ``begin``: First hour of the trace [UTC].
     - ``assumptions``: What was assumed, as sentences.
+    - ``measured_ttft_s``: Bounds of the measured p99 of the time to the first token; None without a histogram [s].
     """
 
     service: InferenceService
@@ -185,6 +193,7 @@ class PlannedService:
     requests: pl.DataFrame
     begin: datetime
     assumptions: tuple[str, ...] = ()
+    measured_ttft_s: tuple[float, float] | None = None
 
     @property
     def gpus_per_replica(self) -> float:
@@ -219,15 +228,33 @@ def slots_of_hours(begin: datetime, n_hours: int, n_slots: int, zone: str) -> In
     return slot.to_numpy() % n_slots
 
 
-def read_request_stream(requests: pl.DataFrame) -> tuple[RequestStream, datetime]:
-    """Read requests as a stream from the begin of their first hour; requests without tokens count as one token."""
-    first: datetime = requests["time"][0]
-    begin = first.replace(minute=0, second=0, microsecond=0)
-    arrival_s = requests.select((pl.col("time") - begin).dt.total_microseconds() / 1e6).to_series().to_numpy()
-    tokens = [
-        np.maximum(requests[name].to_numpy().astype(np.int64), 1) for name in ("prompt_tokens", "generated_tokens")
-    ]
-    return RequestStream(arrival_s, *tokens), begin
+def has_job_list(scenario: Scenario) -> bool:
+    """Whether the data of a scenario have jobs; without any, services are planned alone."""
+    return (data_folder(scenario.data) / "jobs.parquet").is_file()
+
+
+def load_service_history(scenario: Scenario) -> History:
+    """Load the history of a scenario; without jobs, its requests with the fleet of the node list or of the scenario.
+
+    Raises
+    ------
+    TraceFormatError
+        If the data have neither jobs nor requests.
+    """
+    if has_job_list(scenario):
+        return history(scenario)
+    dataset = load_study_dataset(scenario)
+    # Without requests, the job list is asked for, and its absence is the error.
+    times = [dataset.tables[name]["time"] for name in REQUEST_TABLES if name in dataset.tables]
+    begin, end = pl.concat(times or [dataset.jobs["submit_time"]]).sort()[[0, -1]].to_list()
+    if dataset.inventory is None and not scenario.nodes and scenario.services is not None:
+        stated = {service.gpu_model for service in read_services(scenario.services)}
+        model = stated.pop() if len(stated) == 1 else None
+        scenario = scenario.but(nodes=1, gpu_model=scenario.gpu_model or model)
+    jobs = Jobs.create_empty()
+    fleet = planned_fleet(scenario, dataset.with_tables(jobs=jobs), begin, end)
+    plan_start = end.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    return History(dataset, jobs, {}, jobs, 0.0, None, begin, end, begin, plan_start, fleet)
 
 
 @stage
@@ -243,7 +270,7 @@ def plan_inference_services(scenario: Scenario) -> tuple[PlannedService, ...]:
     """
     if scenario.services is None:
         return ()
-    fleet, services = history(scenario).fleet, read_services(scenario.services)
+    fleet, services = load_service_history(scenario).fleet, read_services(scenario.services)
     if fleet.name is not None:
         models = [str(pool.gpu_model) for pool in fleet.installed.pools if pool.gpu_model is not None and pool.gpus]
         _check_gpu_models(scenario, services, models if scenario.gpu_model is None and models else [fleet.name])
@@ -280,20 +307,18 @@ def plan_service_of_data(scenario: Scenario, service: InferenceService) -> Plann
     ScenarioError, InfeasiblePlanError
         As :func:`plan_inference_services`.
     """
-    job_history = history(scenario)
+    job_history = load_service_history(scenario)
     tables = job_history.trace.tables
-    stored = (tables.get(name) for name in (REQUESTS_TABLE, SERVING_TABLE))
-    gauges = tables.get(GAUGES_TABLE)
-    kinds = set() if gauges is None else set(gauges.filter(metric="requests")["kind"].drop_nulls())
-    names = sorted({name for table in stored if table is not None for name in table["service"].unique()} | kinds)
+    names = sorted(count_requests_by_service({name: table.lazy() for name, table in tables.items()}))
     if service.requests not in names:
         got = f"requests of {examples(names)}" if names else "no requests in the data"
         todo = "Set requests: to one of these names." if names else "Add a request trace to the files."
         location = _format_service_location(scenario, service)
         raise ScenarioError(location, f"requests of {service.requests!r} in the data", got, todo)
-    if service.requests in kinds and gauges is not None:
-        return plan_service_by_activity(scenario, job_history, service, gauges)
-    return plan_service(scenario, job_history, service, *_find_requests(scenario, job_history, service))
+    requests = _find_requests(scenario, job_history, service)
+    if requests is None:
+        return plan_service_by_activity(scenario, job_history, service, tables[GAUGES_TABLE])
+    return plan_service(scenario, job_history, service, *requests)
 
 
 def plan_service_by_activity(
@@ -350,8 +375,10 @@ def plan_service_by_activity(
 
 def _find_requests(
     scenario: Scenario, job_history: History, service: InferenceService
-) -> tuple[pl.DataFrame, pl.DataFrame | None]:
+) -> tuple[pl.DataFrame, pl.DataFrame | None] | None:
     """Find the requests of a service, and its minutes of serving metrics; without a trace, requests are drawn of them.
+
+    None for a service of which rates alone are known.
 
     Parameters
     ----------
@@ -367,51 +394,7 @@ def _find_requests(
     minutes = None if metrics is None or metrics.filter(of_service).is_empty() else metrics.filter(of_service)
     if requests is not None and not (rows := requests.filter(of_service).sort("time")).is_empty():
         return rows, minutes
-    assert minutes is not None
-    return draw_requests(minutes, scenario.seed), minutes
-
-
-def draw_requests(minutes: pl.DataFrame, seed: int) -> pl.DataFrame:
-    """Draw requests from serving metrics: at random instants of each minute, with its mean lengths.
-
-    Parameters
-    ----------
-    minutes : polars.DataFrame
-        Table ``serving`` of one service.
-    seed : int
-        Seed of the instants.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``time``, ``team``, ``prompt_tokens`` and ``generated_tokens``, one row a request.
-
-    Raises
-    ------
-    ScenarioError
-        If the metrics count no requests, or no tokens.
-    """
-    counters = ("requests", "prompt_tokens", "generated_tokens")
-    totals = minutes.group_by("time", "team", maintain_order=True).agg(pl.col(counters).sum()).sort("time", "team")
-    missing = [name for name in counters if not totals[name].sum()]
-    if missing:
-        name = str(minutes["service"][0])
-        todo = "Query the counters of requests and of tokens too: vllm:.*_total or sglang:.*_total."
-        raise ScenarioError(f"serving metrics of {name}", ", ".join(counters), f"no {examples(missing)}", todo)
-    # A request may end in another minute than its tokens are counted: lengths are those of the hour.
-    hour = pl.col("time").dt.truncate("1h")
-    means = totals.group_by("team", hour=hour, maintain_order=True).agg(pl.col(counters).sum())
-    rows = totals.with_columns(hour=hour).join(means, on=["team", "hour"], suffix="_of_hour", nulls_equal=True)
-    rows = rows.with_columns(pl.col("requests").round().cast(pl.Int64)).filter(pl.col("requests") > 0)
-    drawn = rows.select(pl.all().repeat_by("requests").explode())
-    offset_us = np.random.default_rng([seed, 59]).integers(0, 60_000_000, drawn.height)
-    lengths = {
-        name: (pl.col(f"{name}_of_hour") / pl.col("requests_of_hour")).round().clip(1).cast(pl.Int64)
-        for name in counters[1:]
-    }
-    return drawn.select(
-        pl.col("time") + pl.Series(offset_us).cast(pl.Duration("us")), "team", **lengths
-    ).sort("time")  # fmt: skip
+    return None if minutes is None else (draw_requests(minutes, scenario.seed), minutes)
 
 
 def plan_service(
@@ -497,7 +480,8 @@ def plan_service(
     assumed += _list_assumptions(service, schedule, requests)
     if minutes is not None:
         assumed += describe_calibration(calibration, devices, drawn="service" not in requests.columns)
-    return PlannedService(service, device, step_times, schedule, requests, begin, tuple(assumed))
+    measured = None if minutes is None else measure_ttft_p99(minutes)
+    return PlannedService(service, device, step_times, schedule, requests, begin, tuple(assumed), measured)
 
 
 def calibrate_service(
@@ -521,22 +505,15 @@ def calibrate_service(
     for device in devices:
         layout = make_layout(architecture, request.quantization or "none", device.gpus, cache_bytes=cache_bytes)
         if count_sequences_in_memory(architecture, device.gpu_model, layout, load(1)):
-            measured = minutes.select("running", "token_s").drop_nulls()
-            running, token_s = (measured[name].to_numpy().astype(float) for name in measured.columns)
-            work = partial(_make_work, architecture, device.gpu_model, layout, load)
-            return calibrate_serving_speed(work, running, token_s)
-    return "the model fits none of the devices"
-
-
-def _make_work(
-    architecture: Architecture,
-    gpu_spec: GpuSpec,
-    layout: EngineLayout,
-    load: Callable[..., EngineLoad],
-    running: np.ndarray,
-) -> ServingWork:
-    """Make the work of an engine by running requests."""
-    return compute_serving_work(architecture, gpu_spec, layout, load(running))
+            break
+    else:
+        return "the model fits none of the devices"
+    measured = minutes.select("running", "token_s").drop_nulls().cast(pl.Float64)
+    return calibrate_serving_speed(
+        lambda number: compute_serving_work(architecture, device.gpu_model, layout, load(number)),
+        measured["running"].to_numpy(),
+        measured["token_s"].to_numpy(),
+    )
 
 
 def describe_calibration(

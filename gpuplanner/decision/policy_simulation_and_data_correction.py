@@ -22,9 +22,9 @@ from gpuplanner.decision.explained_waits import ExplainedWaits
 from gpuplanner.decision.queue_model import MAX_ARRIVAL_JITTER_S
 from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs, classify_job_sizes, count_layout_instances
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.dataset_folder import open_dataset, read_metadata
+from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.job_gpu_counting import UNTRACKED_SHARES_CHECK
-from gpuplanner.ingest.quality_report import UNKNOWN_GPUS_CHECK, QualityWarning, list_warnings
+from gpuplanner.ingest.quality_report import UNKNOWN_GPUS_CHECK
 from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet, NodeRequests, Outcome
 from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.simulator.simulation_state import Floats
@@ -500,14 +500,3 @@ def find_correction(data: str | Dataset) -> DataCorrection | None:
     row = first.row(0, named=True)
     example_text = f" ({row['example']})" if row["example"] else ""
     return DataCorrection(share, f"{row['check']}{example_text}", row["effect"])
-
-
-def list_data_warnings(data: str) -> list[QualityWarning]:
-    """List the warnings and errors of the quality report of a dataset, most serious first.
-
-    Examples
-    --------
-    >>> list_data_warnings("sample")
-    []
-    """
-    return list_warnings(read_metadata(data_folder(data)).quality)

@@ -645,4 +645,6 @@ def require_jobs(table_names: Iterable[str], files: Sequence[str | Path], folder
             todo += f" To use the readings alone: gpuplanner describe {folder}, gpuplanner forecast {folder}."
     else:
         got, todo = f"{', '.join(given_tables) or 'nothing'} in {names_text}", f"{to_add}."
+        if {"requests", "serving", "gauges"} & set(given_tables):
+            todo += " To plan inference services alone, name them in a file and add --services services.yaml."
     raise TraceFormatError("start", "a list of jobs", got, todo)

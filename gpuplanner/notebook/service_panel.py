@@ -9,8 +9,13 @@ from gpuplanner import report as plots
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.inference_answers import answer_service
-from gpuplanner.decision.inference_services import InferenceService, PlannedService, plan_service_of_data, read_services
+from gpuplanner.decision.inference_answers import answer_service, list_unplanned_requests
+from gpuplanner.decision.inference_services import (
+    InferenceService,
+    PlannedService,
+    plan_service_of_data,
+    read_services,
+)
 from gpuplanner.notebook.views_and_panels import BackgroundPanel, button, control_style, dropdown, on_change, slider
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import to_still_text
@@ -42,7 +47,8 @@ class ServicePanel(BackgroundPanel[InferenceService, PlannedService]):
     def __init__(self, scenario: Scenario) -> None:
         if scenario.services is None:
             todo = "Set services to a services.yaml: see 'Plan an inference fleet' in the how-to."
-            raise ScenarioError("scenario, services", "a file of services", "none", todo)
+            got = "; ".join(["none", *(warning["what"] for warning in list_unplanned_requests(scenario))])
+            raise ScenarioError("scenario, services", "a file of services", got, todo)
         super().__init__(
             lambda service: plan_service_of_data(scenario, service), show_planned_service,
             working="Finding the replicas of each hour ...",
@@ -85,5 +91,5 @@ def show_planned_service(planned: PlannedService) -> str:
         title=f"Replicas of {answer.name} by hour of the trace",
         alt=answer.zero_text,
     )
-    section = page.section(escape(answer.name), page.paragraph(answer.sentence), figure)
+    section = page.section(escape(answer.name), page.paragraph(f"{answer.sentence} {answer.backtest_text}"), figure)
     return to_still_text(section)._repr_html_()

@@ -183,9 +183,10 @@ class StudyView:
         section_name = resolve_name(name, list(REPORT_SECTIONS), subject="section", error=ScenarioError)
         return REPORT_SECTIONS[section_name](self.results)
 
-    def services(self) -> ServicePanel:
-        """Make the panel with the replicas of the inference services of the scenario."""
-        return ServicePanel(self.scenario)
+    def services(self) -> ServicePanel | View:
+        """Make the panel with the replicas of the inference services of the scenario; without any, a card."""
+        fix = 'gp.decide(data, services="services.yaml").services()'
+        return answer_or_card("Inference services", lambda: ServicePanel(self.scenario), fix)
 
     def gpu_models(self) -> GpuModelPanel[Comparison | ComparedFleet]:
         """Make the panel with the decision for one GPU model of the fleet, or for all."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -45,6 +46,31 @@ class LatencyTargets:
         return int((times.ttft_s > self.ttft_s).sum()), int((times.itl_s > self.itl_s).sum())
 
 
+@dataclass(frozen=True)
+class ScheduleBacktest:
+    """Replicas planned on all but the last week of a trace, and what they reach in that week.
+
+    - ``hours``, ``hours_met``: Hours of the last week with requests, and those of them that meet the targets.
+    - ``ttft_p99_s``, ``itl_p95_s``: Simulated latencies of all requests of the last week; None where not known [s].
+    - ``replica_hours``: Replica-hours of the last week as :meth:`ReplicaSchedule.compare_replica_hours` has them [h].
+    - ``requests_per_h``, ``requests_per_h_before``: Mean requests of the last week, and of the weeks before [1/h].
+    """
+
+    hours: int
+    hours_met: int
+    ttft_p99_s: float | None
+    itl_p95_s: float | None
+    replica_hours: dict[str, float]
+    requests_per_h: float
+    requests_per_h_before: float
+
+
+WeekReplay = Callable[[Ints], tuple[NDArray[np.bool_], float | None, float | None]]
+"""Which of the last hours of a trace meet their targets with a number of replicas each, and p99 of the time to the
+first token and p95 of the time per token of their requests [s].
+"""
+
+
 @dataclass(frozen=True, eq=False)
 class ReplicaSchedule:
     """Replicas of a service by hour, with the requests that they were counted for.
@@ -66,6 +92,8 @@ class ReplicaSchedule:
         Fewest replicas.
     ttft_p99_s, itl_p95_s : float
         Simulated latencies of all requests of the trace on the planned replicas. [s]
+    backtest : ScheduleBacktest, optional
+        What a schedule of all but the last week reaches in that week; None: the trace has less than two weeks.
     """
 
     hours: pl.DataFrame
@@ -75,6 +103,7 @@ class ReplicaSchedule:
     floor: int
     ttft_p99_s: float
     itl_p95_s: float
+    backtest: ScheduleBacktest | None = None
 
     @property
     def peak(self) -> int:
@@ -271,7 +300,80 @@ def plan_replicas(
     observed_h[-1] -= max(n_hours - requests.arrival_s[-1] / SECONDS_PER_HOUR, 0.0)
     hours = pl.DataFrame(rows, infer_schema_length=None).with_columns(observed_h=pl.Series(observed_h.clip(0.0, 1.0)))
     p99, p95 = float(np.quantile(ttft_s, 0.99)), float(np.quantile(times.itl_s, 0.95))
-    return ReplicaSchedule(hours, by_slot, is_observed, startup_s, floor, p99, p95)
+    schedule = ReplicaSchedule(hours, by_slot, is_observed, startup_s, floor, p99, p95)
+
+    def replay_week(week: Ints) -> tuple[NDArray[np.bool_], float | None, float | None]:
+        """Simulate the requests of the last hours on a number of replicas by hour."""
+        begin = n_hours - len(week)
+        part = requests.take(slice(first[begin], None))
+        later = RequestStream(part.arrival_s - begin * SECONDS_PER_HOUR, part.prompt, part.answer)
+        return replay_hours(step_times, later, targets, week, startup_s)
+
+    return replace(schedule, backtest=backtest_schedule(schedule, quantile, replay_week))
+
+
+def backtest_schedule(schedule: ReplicaSchedule, quantile: float, replay_week: WeekReplay) -> ScheduleBacktest | None:
+    """Plan all but the last week of a trace, and measure the plan in that week; None for less than two weeks.
+
+    Parameters
+    ----------
+    schedule : ReplicaSchedule
+        Schedule of the whole trace.
+    quantile : float
+        Share of the hours of a slot whose need is covered. [0-1]
+    replay_week : WeekReplay
+        Simulation of the last week.
+    """
+    n_slots, before = len(schedule.by_slot), schedule.hours.height - HOURS_OF_WEEK
+    # As for a schedule by hour of the week, six days count as a week.
+    if n_slots != HOURS_OF_WEEK or before <= HOURS_OF_WEEK - HOURS_OF_DAY:
+        return None
+    past, week = schedule.hours.head(before), schedule.hours.tail(HOURS_OF_WEEK)
+    observed = past.filter(pl.col("observed_h") > 0)
+    needed, slots = observed["needed"].to_numpy(), observed["slot"].to_numpy()
+    by_slot, _ = cover_slots(needed, slots, n_slots, quantile, schedule.floor)
+    planned = by_slot[week["slot"].to_numpy()]
+    is_met, ttft_s, itl_s = replay_week(planned)
+    has_requests = (week["needed"].to_numpy() > 0) | (week["requests"].to_numpy() > 0)
+    rates = [float(hours["requests"].sum()) / max(float(hours["observed_h"].sum()), 1.0) for hours in (week, past)]
+    hours = replace(schedule, hours=week.with_columns(planned=planned)).compare_replica_hours()
+    met = int((is_met & has_requests).sum())
+    return ScheduleBacktest(int(has_requests.sum()), met, ttft_s, itl_s, hours, *rates)
+
+
+def replay_hours(
+    step_times: ReplicaStepTimes, requests: RequestStream, targets: LatencyTargets, replicas: Ints, startup_s: float
+) -> tuple[NDArray[np.bool_], float, float]:
+    """Simulate requests on a number of replicas by hour: whether each hour meets the targets, and the latencies [s].
+
+    Parameters
+    ----------
+    step_times : ReplicaStepTimes
+        Speed of a replica.
+    requests : RequestStream
+        Requests, arriving from 0 s, the begin of the first hour. [s]
+    targets : LatencyTargets
+        Latency targets.
+    replicas : array of int, shape (n_hours,)
+        Ready replicas by hour.
+    startup_s : float
+        Time from the start of a replica until it is ready. [s]
+    """
+    times, delay_s = simulate_schedule(step_times, requests, replicas, startup_s)
+    times = replace(times, ttft_s=times.ttft_s + delay_s)
+    hour = (requests.arrival_s // SECONDS_PER_HOUR).astype(np.int64)
+
+    def count_by_hour(is_late: NDArray[np.bool_]) -> Ints:
+        """Count late requests by hour."""
+        return np.bincount(hour[is_late], minlength=len(replicas))
+
+    counts, unavoidable = np.bincount(hour, minlength=len(replicas)), run_each_alone(step_times, requests)
+    is_met = np.ones(len(replicas), np.bool_)
+    for name, limit_s, share in (("ttft_s", targets.ttft_s, TTFT_LATE_SHARE), ("itl_s", targets.itl_s, ITL_LATE_SHARE)):
+        # As for the fewest replicas, requests that are late even alone count as met.
+        allowed = np.maximum((share * counts).astype(np.int64), count_by_hour(getattr(unavoidable, name) > limit_s))
+        is_met &= count_by_hour(getattr(times, name) > limit_s) <= allowed
+    return is_met, *times.percentiles()
 
 
 def cover_slots(needed: Ints, slots: Ints, n_slots: int, quantile: float, floor: int) -> tuple[Ints, NDArray[np.bool_]]:
@@ -352,7 +454,10 @@ def plan_replicas_by_activity(
         observed_h=pl.Series(is_read.astype(float)),
         **nothing,
     )
-    return ReplicaSchedule(hours, by_slot, is_observed, startup_s, floor, math.nan, math.nan)
+    schedule = ReplicaSchedule(hours, by_slot, is_observed, startup_s, floor, math.nan, math.nan)
+    last_needed = hours["needed"].tail(HOURS_OF_WEEK).to_numpy()
+    backtest = backtest_schedule(schedule, quantile, lambda week: (week >= last_needed, None, None))
+    return replace(schedule, backtest=backtest)
 
 
 def simulate_schedule(

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
 from gpuplanner import report as plots
-from gpuplanner.decision.inference_answers import describe_service_costs
-from gpuplanner.decision.study import Study
+from gpuplanner._version import __version__
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.inference_answers import InferenceAnswer, describe_service_costs, tabulate_services
+from gpuplanner.ingest.quality_report import QualityWarning
 from gpuplanner.planner.replica_schedule import REPLICA_HOUR_REASONS
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report import html_page as page
 from gpuplanner.report.chart_theme import frame_chart, make_chart, make_tooltips
+from gpuplanner.report.first_screen import render_warnings
 from gpuplanner.report.html_page import HtmlSection
 
 MAX_CHARTED_SERVICES = 6
@@ -58,13 +62,15 @@ def plot_replicas(hours: pl.DataFrame) -> ChartType:
     last = hours.tail(1).with_columns(pl.col("time").dt.offset_by("1h"))
     rows = pl.concat([hours, last]).unpivot(["planned", "needed"], index="time", variable_name="kind", value_name="n")
     rows = rows.with_columns(pl.col("kind").replace_strict(labels))
+    most = max(*hours["planned"].to_list(), *hours["needed"].to_list(), 1)
+    ticks = list(range(0, most + 1, -(-most // 5)))
     colours = {PLANNED_LABEL: theme.SKY, NEEDED_LABEL: theme.VERMILION}
     chart: alt.Chart = (
         make_chart(rows)
         .mark_line(interpolate="step-after")
         .encode(
             x=alt.X("time:T", title="hour (UTC)", scale=alt.Scale(type="utc")),
-            y=alt.Y("n:Q", title="replicas", scale=alt.Scale(zero=True), axis=alt.Axis(tickMinStep=1)),
+            y=alt.Y("n:Q", title="replicas", scale=alt.Scale(zero=True), axis=alt.Axis(values=ticks)),
             color=alt.Color("kind:N", title=None, scale=theme.colour_scale(colours, list(colours))),
             # The planned line is broad, so that it shows below an equal one.
             strokeWidth=alt.StrokeWidth("kind:N", legend=None, scale=alt.Scale(domain=list(colours), range=[6, 1.5])),
@@ -74,9 +80,26 @@ def plot_replicas(hours: pl.DataFrame) -> ChartType:
     return theme.finish(chart, height=200)
 
 
-def render_services_section(study: Study) -> HtmlSection:
-    """Render the inference services of a study; empty without services."""
-    answer, tables = study.comparison.inference, study.tables
+def render_services_page(scenario: Scenario, answer: InferenceAnswer, warnings: Sequence[QualityWarning]) -> str:
+    """Render the page of services that are planned without a list of jobs."""
+    section = render_services_section(answer, tabulate_services(scenario))
+    return page.render_page(
+        render_warnings(warnings) + section, title=f"Inference services · {scenario.name}",
+        subtitle="planned without a list of jobs", decision=answer.sentence, locale=scenario.number_locale,
+        provenance={"data": Path(scenario.data).name, "made by": f"gpuplanner {__version__}"},
+    )  # fmt: skip
+
+
+def render_services_section(answer: InferenceAnswer | None, tables: Mapping[str, pl.DataFrame]) -> HtmlSection:
+    """Render the inference services of a study; empty without services.
+
+    Parameters
+    ----------
+    answer : InferenceAnswer, optional
+        Answers on the services.
+    tables : mapping of str to polars.DataFrame
+        Tables of the study, of which :func:`~gpuplanner.decision.inference_answers.tabulate_services` makes some.
+    """
     if answer is None or "service_hours" not in tables:
         return HtmlSection("")
     parts = [page.paragraph(answer.sentence)]
@@ -85,7 +108,7 @@ def render_services_section(study: Study) -> HtmlSection:
     )
     charted = sorted(answer.services, key=lambda row: -requests.get(row.name, 0))[:MAX_CHARTED_SERVICES]
     for row in answer.services:
-        parts.append(page.paragraph(f"{row.sentence} {row.zero_text}"))
+        parts += [page.paragraph(text) for text in (row.sentence, row.zero_text, row.backtest_text)]
         if row in charted:
             hours = tables["service_hours"].filter(pl.col("service") == row.name)
             parts.append(page.figure(

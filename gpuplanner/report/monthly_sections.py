@@ -18,7 +18,7 @@ from gpuplanner.core.units_and_number_formats import (
 )
 from gpuplanner.cost.monthly_cost_review import cost_review
 from gpuplanner.decision.comparison_record import make_wait_curve_table
-from gpuplanner.decision.policy_simulation_and_data_correction import list_data_warnings
+from gpuplanner.decision.inference_answers import list_data_warnings
 from gpuplanner.decision.quota_and_placement_comparison import RulesComparison
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import Fairness
@@ -186,7 +186,7 @@ def summary(study: Study) -> HtmlSection:
             links=list_downloads(study),
             formula_anchors=[FORMULA_ANCHOR_PREFIX + name for name in CARD_FORMULA_NAMES],
             doubts=study.provenance.doubts,
-            warnings=list_data_warnings(study.scenario.data),
+            warnings=list_data_warnings(study.scenario),
         ),
     )
 
@@ -225,7 +225,7 @@ def capacity(study: Study) -> HtmlSection:
     demand_section = page.section(
         "Demand and capacity", page.paragraph(f"{growth_text} {headroom_text}"), page.pair(use_by_day, peaks_by_day)
     )
-    return HtmlSection(demand_section + render_services_section(study))
+    return HtmlSection(demand_section + render_services_section(study.comparison.inference, study.tables))
 
 
 def daily_peaks(study: Study) -> pl.DataFrame:

@@ -50,8 +50,8 @@ from gpuplanner.decision.gpu_model_decisions import (
     make_decision_table,
     plan_fleet,
 )
+from gpuplanner.decision.inference_answers import list_data_warnings
 from gpuplanner.decision.layout_planning import PlannedProblem
-from gpuplanner.decision.policy_simulation_and_data_correction import list_data_warnings
 from gpuplanner.decision.savings_track_record import (
     add_month,
     read_ledger,
@@ -511,8 +511,10 @@ def render_fleet_page(fleet: FleetPools, studies: Mapping[str, Study], *, title:
     idle = ", ".join(f"{gpus:,} × {name}" for name, gpus in fleet.idle.items())
     unused = f"No job was allocated {idle}: these GPUs are not planned, and all their GPU-hours are unallocated."
     notes = [page.note(unused)] if idle else []
-    sources = dict.fromkeys(study.scenario.data for study in studies.values())
-    warnings_html = render_warnings([warning for data in sources for warning in list_data_warnings(data)])
+    sources = {study.scenario.data: study.scenario for study in studies.values()}
+    warnings_html = render_warnings(
+        [warning for scenario in sources.values() for warning in list_data_warnings(scenario)]
+    )
     pool_list = _list_pool_decisions(decisions)
     parts = [
         page.section("Recommendation", warnings_html, pool_list, _decision_table(decisions), *notes),

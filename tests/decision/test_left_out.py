@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.policy_simulation_and_data_correction import find_correction, list_data_warnings
+from gpuplanner.decision.inference_answers import list_data_warnings
+from gpuplanner.decision.policy_simulation_and_data_correction import find_correction
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.ingest.dataset_import import add_files
 
@@ -73,4 +74,4 @@ def test_a_rejected_row_counts_as_a_job_like_the_others(tmp_path: Path):
     assert correction is not None
     assert correction.share == pytest.approx(1 / 4)
     assert "rejected" in correction.finding
-    assert [warning["count"] for warning in list_data_warnings(str(tmp_path / "data"))] == [1]
+    assert [warning["count"] for warning in list_data_warnings(Scenario(data=str(tmp_path / "data")))] == [1]

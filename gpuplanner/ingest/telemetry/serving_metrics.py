@@ -67,7 +67,7 @@ def read_serving(paths: Sequence[str | Path]) -> Dataset:
     Returns
     -------
     Dataset
-        With the table ``serving``: requests, tokens, running requests and mean latencies by minute and replica.
+        With the table ``serving``: requests, tokens, running requests and latencies by minute and replica.
 
     References
     ----------
@@ -166,7 +166,7 @@ def build_serving(rows: Rows) -> Dataset:
     edges = readings.filter(part="bucket").group_by("quantity", "replica").agg(pl.col("le").unique().sort())
     differing = edges.group_by("quantity").agg(pl.col("le").n_unique()).filter(pl.col("le") > 1)
     if differing.height:
-        effect = "replicas have histograms with other buckets: their means are compared, not their percentiles"
+        effect = "replicas have histograms with other buckets: percentiles are read at the bounds that all have"
         findings.append(Finding("histograms differ", "warning", differing.height, effect, differing["quantity"][0]))
     return assemble_table(
         replace(rows, good=readings),
@@ -186,12 +186,10 @@ def sum_readings(readings: pl.DataFrame) -> pl.DataFrame:
     rise = pl.when(pl.col("value") < before).then("value").otherwise(pl.col("value") - before)
     # What a counter rises by belongs to the time before the reading; the first reading of a series tells nothing.
     keys = ["service", "team", "replica", "time"]
-    counted = (
-        readings.filter(~is_gauge, before.is_not_null(), pl.col("part") != "bucket")
-        .with_columns(rise=rise, time=pl.col("begin").dt.truncate(INTERVAL_TEXT))
-        .group_by(*keys, name=pl.col("quantity") + "/" + pl.col("part"))
-        .agg(pl.col("rise").sum())
-    )
+    rises = readings.filter(~is_gauge, before.is_not_null())
+    rises = rises.with_columns(rise=rise, time=pl.col("begin").dt.truncate(INTERVAL_TEXT))
+    name = pl.col("quantity") + "/" + pl.col("part")
+    counted = rises.filter(pl.col("part") != "bucket").group_by(*keys, name=name).agg(pl.col("rise").sum())
     gauges = (
         readings.filter(is_gauge)
         .with_columns(time=pl.col("time").dt.truncate(INTERVAL_TEXT))
@@ -202,6 +200,10 @@ def sum_readings(readings: pl.DataFrame) -> pl.DataFrame:
         .with_columns(name=pl.lit(f"{GAUGE}/value"))
     )
     wide = pl.concat([counted, gauges.select(counted.columns)]).pivot("name", index=keys, values="rise")
+    buckets = rises.filter(part="bucket", quantity="ttft").group_by(*keys, "le").agg(pl.col("rise").sum())
+    pair = pl.format("{}:{}", "le", pl.col("rise").round().cast(pl.Int64))
+    buckets = buckets.sort(*keys, "le").group_by(*keys, maintain_order=True).agg(ttft_buckets=pair.str.join(" "))
+    wide = wide.join(buckets, on=keys, how="full", coalesce=True, nulls_equal=True)
     names = [f"{quantity}/value" for quantity in ("requests", "prompt_tokens", "generated_tokens", GAUGE)]
     names += [f"{quantity}/{part}" for quantity in ("ttft", "token") for part in ("sum", "count")]
     wide = wide.with_columns(pl.lit(None, pl.Float64).alias(name) for name in names if name not in wide.columns)
@@ -215,7 +217,7 @@ def sum_readings(readings: pl.DataFrame) -> pl.DataFrame:
         "time", "service", "team", "replica",
         requests=pl.col("requests/value"), prompt_tokens=pl.col("prompt_tokens/value"),
         generated_tokens=pl.col("generated_tokens/value"), running=pl.col(f"{GAUGE}/value"),
-        ttft_s=mean("ttft"), token_s=mean("token"),
+        ttft_s=mean("ttft"), token_s=mean("token"), ttft_buckets=pl.col("ttft_buckets"),
     )  # fmt: skip
 
 
@@ -236,7 +238,7 @@ def read_live_serving(
     matchers : mapping of str to str, optional
         Label → value that the series must have.
     """
-    names = "|".join(f"{name}(_sum|_count)?" for name in SERVING_QUANTITY_BY_METRIC)
+    names = "|".join(f"{name}(_sum|_count|_bucket)?" for name in SERVING_QUANTITY_BY_METRIC)
     answers = query_span(server, make_selector(names, matchers or {}), start, end, interval_s=interval_s)
     if not answers.series:
         todo = "Does this Prometheus scrape the servers in the span? Check --start, --end and --match."

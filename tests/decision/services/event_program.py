@@ -8,6 +8,7 @@ replica that is removed finishes what it has.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
@@ -40,9 +41,14 @@ class StepByStep:
                     break
                 ready.append(self.queue.popleft())
                 places -= 1
-            self.clock += self.step_s[len(self.running)] + chunk * self.prompt_token_s
+            length, steps = self.step_s[len(self.running)] + chunk * self.prompt_token_s, 1
+            if not chunk:  # equal steps until a sequence ends or the instant is reached
+                steps = min(sequence[2] for sequence in self.running)
+                if not self.queue and instant != float("inf"):
+                    steps = max(1, min(steps, math.ceil((instant - self.clock) / length)))
+            self.clock += steps * length
             for sequence in self.running:
-                sequence[2] -= 1
+                sequence[2] -= steps
             for sequence in ready:
                 self.first[sequence[0]] = self.clock
                 sequence[2] -= 1

@@ -9,7 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.decision.inference_services import read_request_stream, slots_of_hours
+from gpuplanner.decision.inference_services import slots_of_hours
+from gpuplanner.decision.service_requests import read_request_stream
 from gpuplanner.ingest.public.request_traces import read_azure_llm
 from gpuplanner.planner.replica_schedule import (
     REPLICA_HOUR_REASONS,

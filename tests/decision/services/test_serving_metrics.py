@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.decision.inference_services import draw_requests
+from gpuplanner.decision.service_requests import draw_requests
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.source_registry import detect_source
 from gpuplanner.ingest.telemetry.serving_metrics import read_serving
