@@ -635,18 +635,18 @@ def _wait_seconds_with_idle_gpus(
     ready_s = waits.eligible_s
     simulated_s = waits.queue.start(inputs.requests.with_ready_times(ready_s), inputs.fleet)
     spells: list[tuple[int, float, float]] = []
-    for number, row in enumerate(rows.tolist()):
-        first, last = np.searchsorted(edges, [ready_s[row], until_s[row]], side="right") - 1
-        is_idle = idle_gpus[first : last + 1] >= needed_gpus[row] - TOLERANCE
+    for number, job in enumerate(rows.tolist()):
+        first, last = np.searchsorted(edges, [ready_s[job], until_s[job]], side="right") - 1
+        is_idle = idle_gpus[first : last + 1] >= needed_gpus[job] - TOLERANCE
         borders = np.flatnonzero(np.diff(np.concatenate([[False], is_idle, [False]])))
         for begin, end in zip(borders[::2] + first, borders[1::2] + first, strict=True):
-            spells.append((number, max(edges[begin], ready_s[row], 0.0), min(edges[end], until_s[row])))
+            spells.append((number, max(edges[begin], ready_s[job], 0.0), min(edges[end], until_s[job])))
     spell = pl.DataFrame(spells, schema={"number": pl.Int64, "begin": pl.Float64, "end": pl.Float64}, orient="row")
-    number, begin, end = (spell[name].to_numpy() for name in spell.columns)
-    row = rows[number]
+    numbers, begin_s, end_s = (spell[name].to_numpy() for name in spell.columns)
+    row = rows[numbers]
     use = observe_tenant_use(waits.queue.tenant, inputs.gpus_by_job(), inputs.start_s, inputs.end_s, waits.queue.limits)
     use = use._replace(tenant=use.tenant[row], room_gpus=use.room_gpus[row])
     fits = find_fit_times(inputs.requests, occupancy, weights)
     fits = fits._replace(kind=fits.kind[row])
-    np.add.at(seconds, number, attribute_waits(fits, begin, end, simulated_s[row], handover.latency_s, use))
+    np.add.at(seconds, numbers, attribute_waits(fits, begin_s, end_s, simulated_s[row], handover.latency_s, use))
     return seconds

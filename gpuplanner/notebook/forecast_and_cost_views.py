@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.errors import ScenarioError, resolve_name
+from gpuplanner.core.errors import ScenarioError, TraceFormatError, resolve_name
 from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache_and_data_folders import claims_folder
@@ -31,6 +31,7 @@ from gpuplanner.report import cost_and_forecast_sections
 from gpuplanner.report import html_page as page
 from gpuplanner.report.focus_files_and_workbooks import write_cost_workbook
 from gpuplanner.report.html_page import HtmlSection
+from gpuplanner.usage.grouped_usage import parse_instant
 from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.study_history import load_dataset
 
@@ -181,6 +182,62 @@ class ForecastView:
 
         return _forecast_or_card("GPUs to plan on each day", draw)
 
+    def exhaustion(
+        self,
+        *,
+        capacity_fraction: float = 0.9,
+        growth_per_week: Mapping[str, float] | None = None,
+        added_gpus: Mapping[str, tuple[float, date | str]] | None = None,
+        weeks: int = 104,
+        quantile: float = 0.95,
+    ) -> View:
+        """Show the week in which demand first exceeds a share of the capacity: early, median and late.
+
+        Parameters
+        ----------
+        capacity_fraction : float
+            Share of the installed GPUs. [0-2]
+        growth_per_week : mapping of str to float, optional
+            Growth of teams, such as ``{"vision": 0.02}`` for 2 % a week; other demand grows as fitted to the record.
+        added_gpus : mapping of str to tuple, optional
+            GPUs that a team needs all the time from a day on, such as ``{"search": (16, "2026-04-01")}``.
+        weeks : int
+            Weeks ahead.
+        quantile : float
+            Quantile of the intervals of a week that stands for its demand; 1: the peak. [0-1]
+
+        Returns
+        -------
+        View
+            ``df``: ``estimate``, ``probability`` [0-1] and ``week``, null where it is not within these weeks.
+
+        Raises
+        ------
+        ScenarioError
+            If a share, a team or a day is not valid.
+        """
+        for name, value, high in (("capacity_fraction", capacity_fraction, 2.0), ("quantile", quantile, 1.0)):
+            if not 0.0 < value <= high:
+                expected = f"a share above 0, at most {high:g}, such as 0.9"
+                raise ScenarioError(name, expected, f"{value:g}", "Write 0.9 for 90 %.")
+        if not 1 <= weeks <= 520:
+            raise ScenarioError("weeks", "1 to 520", str(weeks), "Fix weeks=.")
+        title = "Demand above the limit"
+        changes: dict[str, Any] = {"growth_per_week": growth_per_week or {}, "added_gpus": added_gpus or {}}
+
+        source = _forecast_or_card(title, lambda: self.source)
+        if isinstance(source, View):
+            return source
+
+        def draw() -> View:
+            limit = capacity_fraction * self.capacity
+            demand = source.draw_weekly_demand(**changes, weeks=weeks, quantile=quantile)
+            estimates, outlook = source.date_exceedance(demand, limit)
+            section = cost_and_forecast_sections.render_exceedance_section(estimates, outlook, limit)
+            return View(section, estimates)
+
+        return answer_or_card(title, draw, errors=TraceFormatError)
+
     def controls(
         self, horizon: int = 48, *, gap: int = 6, price: float = 5.0, capacity: float | None = None
     ) -> ForecastPanel | View:
@@ -235,9 +292,7 @@ def forecast_demand(scenario: Scenario, *, at: str = "", installed_gpus: float |
         ...
     gpuplanner.core.errors.TraceFormatError: ...
     """
-    instant = datetime.fromisoformat(at) if at else None
-    if instant is not None and instant.tzinfo is None:
-        instant = instant.replace(tzinfo=UTC)
+    instant = parse_instant(at, option="at") if at else None
     load_dataset(scenario.data, columns=("submit_time",))  # a folder that is no dataset is an error at once
     return ForecastView(scenario, instant, installed_gpus)
 

@@ -26,7 +26,9 @@ Shown = TypeVar("Shown")
 """Type of a view or a panel, in place of which a card may be shown."""
 
 
-def answer_or_card(title: str, answer: Callable[[], Shown], fix: str = "") -> Shown | View:
+def answer_or_card(
+    title: str, answer: Callable[[], Shown], fix: str = "", *, errors: type[GpuPlannerError] = GpuPlannerError
+) -> Shown | View:
     """Return a view; where the data do not support it, a card that states the reason and the fix in Python.
 
     A notebook then runs to its end. Mistakes in arguments are to be raised before.
@@ -39,6 +41,8 @@ def answer_or_card(title: str, answer: Callable[[], Shown], fix: str = "") -> Sh
         Makes the view, or the panel.
     fix : str
         Python code that leads to an answer.
+    errors : type
+        Errors for which the card stands; others are raised.
 
     Examples
     --------
@@ -50,7 +54,7 @@ def answer_or_card(title: str, answer: Callable[[], Shown], fix: str = "") -> Sh
     """
     try:
         return answer()
-    except GpuPlannerError as error:
+    except errors as error:
         code = f"<pre>{escape(fix)}</pre>" if fix else ""
         return View(page.section(title, page.note(python_advice(str(error))), code), pl.DataFrame())
 

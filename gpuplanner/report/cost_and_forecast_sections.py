@@ -429,6 +429,25 @@ def render_calendar_section(
     )
 
 
+def render_exceedance_section(estimates: pl.DataFrame, outlook: pl.DataFrame, limit: float) -> HtmlSection:
+    """Render the weeks in which demand first exceeds a limit [GPU], and the demand of the weeks ahead."""
+    weeks = (
+        f"{name} {'not within these weeks' if week is None else day_text(week)}"
+        for name, week in estimates.select("estimate", "week").iter_rows()
+    )
+    return page.section(
+        "Demand above the limit",
+        page.note(f"Demand first exceeds {limit:,.1f} GPUs in the week from: {'; '.join(weeks)}."),
+        page.figure(
+            plots.plot_groups(outlook, ["estimate", "week"], "gpus", label="Demand [GPU]"),
+            title="Demand of the weeks ahead",
+            alt=f"Quantiles of the sample paths of demand, and the limit of {limit:,.1f} GPUs.",
+            numbers=outlook,
+        ),
+        page.table(estimates, caption="Week in which demand first exceeds the limit"),
+    )
+
+
 def render_forecast_record(ledger: pl.DataFrame) -> HtmlSection:
     """Render the errors of the forecasts in earlier monthly reports, and the cost of planning by these forecasts."""
     record = score_forecasts(ledger)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo
 
 import polars as pl
@@ -39,7 +39,7 @@ MAX_GPUS_OF_JOB_SIZES = (1, 4, 8)
 """Upper bounds of the job sizes on full GPUs [GPUs]; the last job size has none."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class UsageFilter:
     """Team, partition, job class, request and period that a table of usage is limited to; None: all.
 
@@ -64,8 +64,8 @@ class UsageFilter:
     def period_in(self, dataset: Dataset, tz: str) -> tuple[datetime, datetime]:
         """Return the first instant and the first instant after the period, within the observation of the dataset."""
         first, last = observation_begins_at(dataset), observation_ends_at(dataset)
-        start = first if self.start is None else max(first, _parse_instant(self.start, tz))
-        end = last if self.end is None else min(last, _parse_instant(self.end, tz))
+        start = first if self.start is None else max(first, parse_instant(self.start, tz, option="start"))
+        end = last if self.end is None else min(last, parse_instant(self.end, tz, option="end"))
         if end <= start:
             expected = f"a period within {first:%Y-%m-%d} to {last:%Y-%m-%d}"
             raise ScenarioError("start and end", expected, f"{self.start} to {self.end}", "Fix start= or end=.")
@@ -110,14 +110,19 @@ def _require_range(gpus: object) -> tuple[float, float]:
     raise ScenarioError("gpus", "the fewest and most GPUs of a request, such as (1, 2)", repr(gpus), "Fix gpus=.")
 
 
-def _parse_instant(value: str | datetime, tz: str) -> datetime:
-    """Parse ISO 8601 text; an instant without offset is in the zone `tz`."""
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            raise ScenarioError("start and end", "a date such as 2026-02-01", repr(value), "Fix the date.") from None
-    return value.replace(tzinfo=ZoneInfo(tz)).astimezone(UTC) if value.tzinfo is None else value
+def parse_instant(value: str | date, tz: str = "UTC", *, option: str) -> datetime:
+    """Parse an instant: ISO 8601 text, a date or a datetime, in the zone `tz` where it has no offset.
+
+    Examples
+    --------
+    >>> parse_instant("2026-02-01", "Europe/Oslo", option="start").isoformat()
+    '2026-01-31T23:00:00+00:00'
+    """
+    try:
+        instant = datetime.fromisoformat(value if isinstance(value, str) else value.isoformat())
+    except (ValueError, AttributeError):
+        raise ScenarioError(option, "a date such as 2026-02-01", repr(value), "Fix the date.") from None
+    return instant.replace(tzinfo=ZoneInfo(tz)).astimezone(UTC) if instant.tzinfo is None else instant
 
 
 def require_groups(by: str | Sequence[str], known_groups: Sequence[str]) -> list[str]:
@@ -206,16 +211,13 @@ def group_ledger(
     team = pl.col("tenant").cast(pl.String).replace({UNALLOCATED_TENANT_LABEL: UNALLOCATED_LABEL})
     rows = rows.with_columns(pl.col("gpu_model").cast(pl.String), *groups, team=team)
     sums = rows.group_by(*names, "bucket", maintain_order=True).agg(pl.col("gpu_hours").sum())
-    wide = sums.pivot("bucket", index=names, values="gpu_hours", aggregate_function="sum")
+    wide = sums.pivot("bucket", index=names, values="gpu_hours", aggregate_function="first")
     buckets = [bucket for bucket in GPU_TIME_BUCKETS if bucket in wide.columns]
-    measured = [bucket for bucket in ("used", "allocated_idle") if bucket in buckets]
-    # Where nothing was measured, use is not known, and not zero.
-    is_unknown = pl.col("no_telemetry").is_not_null() if "no_telemetry" in buckets else pl.lit(value=False)
-    is_unknown &= pl.all_horizontal(pl.col(measured).is_null())
-    hours = [
-        pl.when(~is_unknown).then(pl.col(name).fill_null(0.0)) if name in measured else pl.col(name).fill_null(0.0)
-        for name in buckets
-    ]
+    measured = [name for name in ("used", "allocated_idle") if name in buckets]
+    hours = [pl.col(name).fill_null(0.0) for name in buckets]
+    if "no_telemetry" in buckets and measured:  # where nothing was measured, use is not known, and not zero
+        is_known = pl.any_horizontal(pl.col(measured).is_not_null()) | pl.col("no_telemetry").is_null()
+        hours = [pl.when(is_known).then(value) if value.meta.output_name() in measured else value for value in hours]
     return wide.select(*names, *hours, gpu_hours=pl.sum_horizontal(buckets)).sort(names)
 
 
@@ -249,8 +251,8 @@ def keep_largest(
     [('b', '2', 4.0)]
     """
     first, *others = require_groups(by, LEDGER_GROUPS)
-    counts = top if isinstance(top, tuple) else (top,)
-    if any(type(count) is not int or count < 1 for count in counts if top is not None) or len(counts) > 2:
+    counts = top if isinstance(top, tuple) else (table.height + 1 if top is None else top,)
+    if any(type(count) is not int or count < 1 for count in counts) or len(counts) > 2:
         expected = "a number of rows, or two: of the first group, and rows of each, such as (20, 3)"
         raise ScenarioError("top", expected, repr(top), "Fix top=.")
     hour_columns = [*GPU_TIME_BUCKETS, "gpu_hours"]
@@ -261,7 +263,7 @@ def keep_largest(
     order = [column, first, *others]
     table = table.drop_nulls(column).sort(order, descending=[True, *[False] * (len(order) - 1)])
     if len(counts) == 1:
-        return table if top is None else table.head(counts[0])
+        return table.head(counts[0])
     sums = table.group_by(first, maintain_order=True).agg(pl.col(column).sum())
     ranked = sums.sort(column, first, descending=[True, False]).head(counts[0]).select(first).with_row_index("rank")
     rows = table.join(ranked, on=first, nulls_equal=True, maintain_order="left").sort("rank", maintain_order=True)
