@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -373,6 +374,47 @@ class Cluster:
     def forecast(self, *, at: str = "") -> ForecastView:
         """Forecast the GPU demand from a cutoff; default: the end of the data."""
         return notebook.forecast_demand(self.scenario(), at=at, installed_gpus=self.inbox.fleet.gpus or None)
+
+    def fair_share(self, rules: Mapping[str, Any] | str | Path) -> View:
+        """Show the p95 queue wait of each team and job size under other quotas, preemption and run-time limits.
+
+        The recorded jobs are simulated on today's nodes, under the quotas in the data and under the other rules.
+
+        Parameters
+        ----------
+        rules : mapping, str or Path
+            Content of a ``quotas.yaml``, such as ``{"teams": [{"name": "vision", "gpus": 8, "cohort": "all"}],
+            "preemption": {"reclaim": True}, "max_run_hours": 12}``, or such a file.
+
+        Returns
+        -------
+        View
+            ``df``: ``team``, ``job_size``, ``jobs``; ``p95_before_minutes``, ``p95_after_minutes`` and
+            ``p95_difference_minutes`` with the 90 % intervals of the last two; ``never_before``, ``never_after``.
+
+        Raises
+        ------
+        ScenarioError
+            If a rule is not valid. Data that cannot be simulated give a card with the reason.
+        """
+        from gpuplanner.decision.quota_and_placement_comparison import compare_stated_rules
+        from gpuplanner.decision.sharing_rules import read_quotas
+        from gpuplanner.report.policy_and_team_sections import render_rules_comparison
+
+        file = Path(_temporary_folder()).with_name("rules.yaml")
+        if isinstance(rules, Mapping):
+            file.write_text(json.dumps(rules, indent=1), encoding="utf-8")
+        else:
+            file = Path(rules)
+        read_quotas(file)  # a mistake in the rules is an error at once
+
+        def draw() -> View:
+            comparison = compare_stated_rules(self.scenario(quotas_to_try=str(file)))
+            waits = comparison.waits
+            view = _grouped_view(waits, ["team", "job_size"], "p95_after_minutes", "p95 queue wait [min]")
+            return View(HtmlSection(view.section + render_rules_comparison(comparison)), waits)
+
+        return answer_or_card("Queue waits under other rules", draw)
 
     def scenario(self, **changes: Any) -> Scenario:  # noqa: ANN401 - fields of a scenario
         """Return the scenario of this cluster with other field values."""

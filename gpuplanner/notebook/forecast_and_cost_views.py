@@ -19,14 +19,19 @@ from gpuplanner.core.stage_cache_and_data_folders import claims_folder
 from gpuplanner.cost.cost_over_time import compare_periods, spread_cost
 from gpuplanner.cost.monthly_cost_review import CostReview, cost_review, price_rows
 from gpuplanner.decision.comparison_record import compare_policies
-from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_burst, plan_purchase, read_burst_rules
+from gpuplanner.decision.purchase_refresh_and_burst_plans import (
+    compare_ways_to_pay,
+    plan_burst,
+    plan_purchase,
+    read_burst_rules,
+)
 from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_refresh as renew
 from gpuplanner.forecast.gpu_demand import DemandHistory
 from gpuplanner.forecast.model_selection import fold_scores, mean_scores
 from gpuplanner.forecast.rolling_demand_forecast import lay_out_demand, rolling_backtest
 from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, ForecastPanel, ForecastQuestion
-from gpuplanner.notebook.views_and_panels import Shown, View, answer_or_card
+from gpuplanner.notebook.views_and_panels import Shown, View, answer_or_card, require_share, require_whole_number
 from gpuplanner.report import cost_and_forecast_sections
 from gpuplanner.report import html_page as page
 from gpuplanner.report.focus_files_and_workbooks import write_cost_workbook
@@ -216,12 +221,9 @@ class ForecastView:
         ScenarioError
             If a share, a team or a day is not valid.
         """
-        for name, value, high in (("capacity_fraction", capacity_fraction, 2.0), ("quantile", quantile, 1.0)):
-            if not 0.0 < value <= high:
-                expected = f"a share above 0, at most {high:g}, such as 0.9"
-                raise ScenarioError(name, expected, f"{value:g}", "Write 0.9 for 90 %.")
-        if not 1 <= weeks <= 520:
-            raise ScenarioError("weeks", "1 to 520", str(weeks), "Fix weeks=.")
+        require_share("capacity_fraction", capacity_fraction, 2.0)
+        require_share("quantile", quantile)
+        require_whole_number("weeks", weeks, 1, 520)
         title = "Demand above the limit"
         changes: dict[str, Any] = {"growth_per_week": growth_per_week or {}, "added_gpus": added_gpus or {}}
 
@@ -353,8 +355,11 @@ class MonthCosts:
             lambda: View(cost_and_forecast_sections.render_price_section(self.review), price_rows(self.review)),
         )
 
-    def commitments(self, months: int = 12, *, risk: float = 0.0, refresh: tuple[str, float] | None = None) -> View:
-        """Show the GPUs to buy, reserve or rent, and when a newer GPU model pays off.
+    def commitments(
+        self, months: int = 12, *, risk: float = 0.0, refresh: tuple[str, float] | None = None,
+        gpus: int | None = None, used_fraction: float | None = None, purchase_price: float | None = None,
+    ) -> View:  # fmt: skip
+        """Show the GPUs to buy, reserve or rent, and when a newer GPU model pays off; or the ways to pay for more GPUs.
 
         Parameters
         ----------
@@ -364,12 +369,39 @@ class MonthCosts:
             Weight of the CVaR against the mean cost. [0-1]
         refresh : tuple of str and float, optional
             Newer GPU model, and its speed relative to today's.
+        gpus : int, optional
+            GPUs beyond those of today: compares buying, reserving and renting them on demand. [GPU]
+        used_fraction : float, optional
+            Share of the hours in which they are used; default: the allocated share of today. [0-1]
+        purchase_price : float, optional
+            Price of a GPU with its share of the node; default: the price book. [currency per GPU]
 
         Returns
         -------
         View
-            Purchase plan, and costs by option.
+            Purchase plan, and costs by option. With `gpus`, ``df``: ``option``, ``gpus``, ``cost``,
+            ``break_even_fraction`` of the hours in use [0-1] and ``break_even_month``, both against on demand.
+
+        Raises
+        ------
+        ScenarioError
+            If a number is out of range.
         """
+        require_whole_number("months", months, 1, 120)
+        if gpus is not None:
+            require_whole_number("gpus", gpus, 1, 1_000_000)
+            if used_fraction is not None:
+                require_share("used_fraction", used_fraction)
+            if purchase_price is not None and not purchase_price > 0:
+                raise ScenarioError("purchase_price", "a price above 0", f"{purchase_price}", "Fix purchase_price=.")
+
+            def compare() -> View:
+                how = {"used_fraction": used_fraction, "purchase_price": purchase_price}
+                table, notes = compare_ways_to_pay(self.scenario, months, gpus, **how)
+                title = f"Cost of {gpus:,} more GPUs, {months} months, {self.scenario.currency}, undiscounted"
+                return View(cost_and_forecast_sections.render_payment_section(table, notes, title), table)
+
+            return _cost_or_card("Buy, reserve or rent", compare)
 
         def draw() -> View:
             plan = plan_purchase(self.scenario, months, risk=risk)

@@ -59,6 +59,28 @@ def answer_or_card(
         return View(page.section(title, page.note(python_advice(str(error))), code), pl.DataFrame())
 
 
+def require_share(name: str, value: object, high: float = 1.0) -> None:
+    """Raise ScenarioError unless an argument is a share above 0.
+
+    Examples
+    --------
+    >>> require_share("percentile", 95)
+    Traceback (most recent call last):
+        ...
+    gpuplanner.core.errors.ScenarioError: percentile: expected a share above 0, at most 1; got 95. Write 0.95 for 95 %.
+    """
+    if not isinstance(value, int | float) or not 0.0 < value <= high:
+        percent = value if isinstance(value, int | float) and 0 < value <= 100 else 90
+        fix = f"Write {percent / 100:g} for {percent:g} %."
+        raise ScenarioError(name, f"a share above 0, at most {high:g}", repr(value), fix)
+
+
+def require_whole_number(name: str, value: object, low: int, high: int) -> None:
+    """Raise ScenarioError unless an argument is a whole number within a range."""
+    if type(value) is not int or not low <= value <= high:
+        raise ScenarioError(name, f"a whole number from {low:,} to {high:,}", repr(value), f"Fix {name}=.")
+
+
 def python_advice(text: str) -> str:
     """Convert the command-line options that an error message advises to arguments in Python.
 
