@@ -72,7 +72,7 @@ def twenty_jobs() -> View:
     return View(page.section("Twenty jobs on eight H100", table, chart), policies)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ForecastView:
     """Forecast of GPU demand from a cutoff in the data, with a method that shows each part in a notebook.
 
@@ -84,6 +84,9 @@ class ForecastView:
     scenario: Scenario
     at: datetime | None = None
     installed_gpus: float | None = None
+
+    def __repr__(self) -> str:
+        return f"ForecastView({self.scenario.name}, at={'the end of the data' if self.at is None else self.at})"
 
     @cached_property
     def source(self) -> DemandHistory:
@@ -299,7 +302,7 @@ def forecast_demand(scenario: Scenario, *, at: str = "", installed_gpus: float |
     return ForecastView(scenario, instant, installed_gpus)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MonthCosts:
     """Cost of a month, with a method that shows each part in a notebook.
 
@@ -307,6 +310,9 @@ class MonthCosts:
     """
 
     scenario: Scenario
+
+    def __repr__(self) -> str:
+        return f"MonthCosts({self.scenario.name}: {self.scenario.month or 'the whole observation'})"
 
     @cached_property
     def review(self) -> CostReview:

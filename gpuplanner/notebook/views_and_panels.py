@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -122,7 +123,7 @@ class View:
         display_section(self.section)
 
     def __repr__(self) -> str:
-        return f"View({self.df.height:,} rows: {', '.join(self.df.columns)})"
+        return textwrap.shorten(f"View({self.df.height:,} rows: {', '.join(self.df.columns)})", 190)
 
     def chart(self, number: int = 0) -> ChartType:
         """Return a chart of the section as an Altair chart.
