@@ -55,7 +55,7 @@ WEEK_S = 7 * SECONDS_PER_DAY
 """Length of a week [s]."""
 N_PERCENTILE_DRAWS = 200
 """Resampled records for the interval of a percentile."""
-N_RESUBMISSION_ROUNDS = 5
+N_RESUBMISSION_ROUNDS = 3
 """Most simulations until the requests of a job beyond the limit of run times follow one another."""
 _PERCENTILE_COLUMNS: dict[str, Any] = {
     "team": pl.String, "job_size": pl.String, "jobs": pl.Int64,
