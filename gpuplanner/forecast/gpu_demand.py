@@ -262,16 +262,16 @@ class DemandHistory:
             grown[team], is_rest = past[is_team].sum(axis=0), is_rest & ~is_team
         additions = [_parse_added_gpus(*item) for item in added_gpus.items()]
 
-        rest = past[is_rest].sum(axis=0)
+        other_demand = past[is_rest].sum(axis=0)
         drawn = np.random.default_rng(seed).integers(n_weeks, size=(WEEKLY_DEMAND_PATHS, weeks))
         factor = np.ones(drawn.shape)
-        if n_weeks >= MIN_GROWTH_WEEKS and rest.any():
-            levels = fit_growth(rest.mean(axis=1)).paths(weeks, seed=seed, count=WEEKLY_DEMAND_PATHS)
-            factor = levels / np.maximum(rest.mean(axis=1), 1e-9)[drawn]
+        if n_weeks >= MIN_GROWTH_WEEKS and other_demand.any():
+            levels = fit_growth(other_demand.mean(axis=1)).paths(weeks, seed=seed, count=WEEKLY_DEMAND_PATHS)
+            factor = levels / np.maximum(other_demand.mean(axis=1), 1e-9)[drawn]
         demand = np.empty(drawn.shape)
         for week in range(weeks):
             rows, end = drawn[:, week], self.end + timedelta(days=7 * (week + 1))
-            gpus = rest[rows] * factor[:, week, None]
+            gpus = other_demand[rows] * factor[:, week, None]
             for team, share in growth_per_week.items():
                 gpus += grown[team][rows] * (1 + share) ** (week + 1)
             gpus += sum(added for added, since in additions if since < end)
@@ -301,7 +301,7 @@ class DemandHistory:
         first = {name: weeks.filter(exceeded_share >= level) for name, level in EXCEEDANCE_LEVELS.items()}
         estimates = pl.DataFrame({
             "estimate": list(first), "probability": list(EXCEEDANCE_LEVELS.values()),
-            "week": pl.Series([found.min() for found in first.values()], dtype=pl.Date),
+            "week": pl.Series([exceeding_weeks.min() for exceeding_weeks in first.values()], dtype=pl.Date),
         })  # fmt: skip
         series = {f"{100 * level:g} % quantile": np.quantile(demand, level, axis=0) for level in (0.1, 0.5, 0.9)}
         series["limit"] = np.full(len(weeks), limit_gpus)

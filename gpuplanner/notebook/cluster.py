@@ -456,8 +456,8 @@ class Cluster:
         groups = by or DISAGREEMENT_GROUPS
 
         def draw() -> View:
-            other = None if against is None else against.inbox.trace
-            table = tabulate_disagreements(self.inbox.trace, groups, other=other)
+            other_dataset = None if against is None else against.inbox.trace
+            table = tabulate_disagreements(self.inbox.trace, groups, other_dataset=other_dataset)
             return _grouped_view(table, groups, "gpu_hours", "GPU-hours affected")
 
         return answer_or_card("Disagreements of sources", draw, errors=TraceFormatError)

@@ -439,7 +439,7 @@ DISAGREEMENT_GROUPS = ("check", "source", "team")
 
 
 def tabulate_disagreements(
-    dataset: Dataset, by: str | Sequence[str] = DISAGREEMENT_GROUPS, *, other: Dataset | None = None
+    dataset: Dataset, by: str | Sequence[str] = DISAGREEMENT_GROUPS, *, other_dataset: Dataset | None = None
 ) -> pl.DataFrame:
     """Tabulate where the list of jobs disagrees with telemetry, or with another list of the same jobs.
 
@@ -449,7 +449,7 @@ def tabulate_disagreements(
         Jobs, and telemetry of the same time where there is any.
     by : str or sequence of str
         Groups, of :data:`DISAGREEMENT_GROUPS`. ``source`` is the one that states the GPU-hours.
-    other : Dataset, optional
+    other_dataset : Dataset, optional
         Another list of the same jobs, such as the pods that ran them; jobs are the same by their ids.
 
     Returns
@@ -472,11 +472,11 @@ def tabulate_disagreements(
     [('allocated without telemetry', 'synthetic')]
     """
     names = require_groups(by, DISAGREEMENT_GROUPS)
-    if dataset.samples is None and other is None:
+    if dataset.samples is None and other_dataset is None:
         todo = "Import telemetry into the same folder, or give against=, another list of the jobs."
         raise TraceFormatError("by", "two sources of the same jobs", f"{dataset.source_facts.source} alone", todo)
     parts = [] if dataset.samples is None else [_compare_with_telemetry(dataset, dataset.samples)]
-    parts += [] if other is None else [_compare_job_lists(dataset, other)]
+    parts += [] if other_dataset is None else [_compare_job_lists(dataset, other_dataset)]
     hours = pl.when(pl.col("gpu_hours").count() > 0).then(pl.col("gpu_hours").sum())
     table = pl.concat(parts).group_by(names, maintain_order=True).agg(pl.col("rows").sum(), gpu_hours=hours)
     return table.sort("gpu_hours", *names, descending=[True, *[False] * len(names)], nulls_last=True)
@@ -510,27 +510,27 @@ def _compare_with_telemetry(dataset: Dataset, samples: pl.DataFrame) -> pl.DataF
     )
     is_excess = pl.col("check") == "telemetry of more GPUs than allocated"
     excess = pl.when(is_excess).then(1 - pl.col("devices") / pl.col("sampled")).otherwise(1.0)
-    found = rows.with_columns(check=check, sampled=sampled).drop_nulls("check")
-    found = found.select("check", "team", source=pl.lit("telemetry"), gpu_hours=pl.col("gpu_hours") * excess)
+    conflicts = rows.with_columns(check=check, sampled=sampled).drop_nulls("check")
+    conflicts = conflicts.select("check", "team", source=pl.lit("telemetry"), gpu_hours=pl.col("gpu_hours") * excess)
     unseen = group_ledger(dataset, ["team", "job"])
     unseen = unseen.filter(pl.col("no_telemetry") > 0) if "no_telemetry" in unseen.columns else unseen.clear()
     missing = {"check": pl.lit("allocated without telemetry"), "source": pl.lit(dataset.source_facts.source)}
     hours = pl.col("no_telemetry") if "no_telemetry" in unseen.columns else pl.lit(0.0)
-    return _count_rows(found, unseen.select("team", **missing, gpu_hours=hours))
+    return _count_rows(conflicts, unseen.select("team", **missing, gpu_hours=hours))
 
 
-def _compare_job_lists(dataset: Dataset, other: Dataset) -> pl.DataFrame:
+def _compare_job_lists(dataset: Dataset, other_dataset: Dataset) -> pl.DataFrame:
     """Tabulate disagreements of two lists of jobs: ``check, source, team, rows, gpu_hours``."""
     run_h = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
     sides = []
-    for side in (dataset, other):
+    for side in (dataset, other_dataset):
         attempts = side.jobs.group_by("job_id", maintain_order=True)
         sides.append(attempts.agg(team=pl.col("tenant").cast(pl.String).last(), gpus=pl.col("gpus").max(),
                                   gpu_hours=(pl.col("gpus") * run_h).sum(), run_h=run_h.sum()))  # fmt: skip
-    names = [side.source_facts.source for side in (dataset, other)]
+    names = [side.source_facts.source for side in (dataset, other_dataset)]
     parts = []
-    for number, own in enumerate(sides):
-        only = own.join(sides[1 - number], on="job_id", how="anti", maintain_order="left").filter(
+    for number, job_hours in enumerate(sides):
+        only = job_hours.join(sides[1 - number], on="job_id", how="anti", maintain_order="left").filter(
             pl.col("gpu_hours") > 0
         )
         check = pl.lit(f"job not in {names[1 - number]}")

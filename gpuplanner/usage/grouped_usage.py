@@ -250,7 +250,7 @@ def keep_largest(
     >>> keep_largest(table, ["user", "job"], "gpu_hours", (1, 1)).rows()
     [('b', '2', 4.0)]
     """
-    first, *others = require_groups(by, LEDGER_GROUPS)
+    first, *later_groups = require_groups(by, LEDGER_GROUPS)
     counts = top if isinstance(top, tuple) else (table.height + 1 if top is None else top,)
     if any(type(count) is not int or count < 1 for count in counts) or len(counts) > 2:
         expected = "a number of rows, or two: of the first group, and rows of each, such as (20, 3)"
@@ -260,7 +260,7 @@ def keep_largest(
     if column not in table.columns or not table[column].count():
         todo = "Import telemetry with the jobs, or sort by gpu_hours."
         raise TraceFormatError("sort", f"GPU-hours in the bucket {column}", "none", todo)
-    order = [column, first, *others]
+    order = [column, first, *later_groups]
     table = table.drop_nulls(column).sort(order, descending=[True, *[False] * (len(order) - 1)])
     if len(counts) == 1:
         return table.head(counts[0])
