@@ -254,15 +254,15 @@ def compare_rules_on_replay(
     jobs = jobs.with_columns(job_size=sizes)
     sides, notes = [], []
     for rules in (rules_before, rules_after):
-        rows, outcome = _simulate_rules(replayed_jobs, requests, rules)
-        sides.append(_list_waits_and_runs(jobs, rows, outcome))
+        job_of_request, outcome = _simulate_rules(replayed_jobs, requests, rules)
+        sides.append(_list_waits_and_runs(jobs, job_of_request, outcome))
         if (limit_h := rules.rules.max_run_hours) is not None:
-            longer = int((np.bincount(rows) > 1).sum())
+            longer = int((np.bincount(job_of_request) > 1).sum())
             notes.append(f"{longer:,} jobs ran for more than {limit_h:g} h: each queues again for its remaining work.")
         notes += describe_unmatched_teams(rules.rules, names)
     rows = [_compare_team(name, sides, block_s, n_blocks) for name in [*names, ALL_TEAMS_ROW_NAME]]
     teams = pl.DataFrame(rows, schema_overrides=dict.fromkeys(_WAIT_COLUMNS, pl.Float64))
-    waits = compare_wait_percentiles(*(table for table, _ in sides), block_s)
+    waits = compare_wait_percentiles(sides[0][0], sides[1][0], block_s)
     return RulesComparison(rules_before.name, rules_after.name, teams, waits, block_text, tuple(dict.fromkeys(notes)))
 
 
