@@ -309,8 +309,8 @@ def compare_ways_to_pay(
         used_fraction = float(_allocated_gpus_by_hour(scenario, job_history).mean()) / job_history.fleet.gpus
     if purchase_price is not None:
         electricity, costs_left_out = 0.0, "electricity, space and staff"
-        if job_history.fleet.in_catalogue:
-            kwh = _facility_kwh_per_gpu_hour(scenario, job_history.fleet.name, used_fraction)
+        if (gpu_model := job_history.fleet.name) is not None and job_history.fleet.in_catalogue:
+            kwh = _facility_kwh_per_gpu_hour(scenario, gpu_model, used_fraction)
             electricity = kwh * find_price_per_kwh(scenario, job_history) * HOURS_PER_MONTH
             costs_left_out = "space and staff"
         lead_months = math.ceil(scenario.purchase_lead_days / MEAN_MONTH_DAYS)
