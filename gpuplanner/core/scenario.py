@@ -116,7 +116,7 @@ class SearchLimits(TypedDict, total=False):
 
 
 @document_settings
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Scenario:
     """Data, cluster, rules and prices of an analysis.
 
@@ -536,6 +536,9 @@ class Scenario:
         return self.but(
             **{setting_row.name: setting_row.default for setting_row in settings if setting_row.group == PRICE_GROUP}
         )
+
+    def __repr__(self) -> str:
+        return f"Scenario({', '.join(f'{name}={value!r}' for name, (_, value) in Scenario().diff(self).items())})"
 
     def diff(self, other_scenario: Scenario) -> dict[str, tuple[Any, Any]]:
         """Compare two scenarios: the fields that differ, with both values.

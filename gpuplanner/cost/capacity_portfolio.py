@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError
@@ -47,6 +48,7 @@ class Offer:
       less for GPUs that can be sold [0-1].
     - ``only_month``: Index of the only month in which it may be decided, for a dated block of capacity.
     - ``peak_gpus``: Largest number of GPUs.
+    - ``upfront``: Part of the cost of a term that is paid when it begins, such as a purchase price [currency per GPU].
     """
 
     name: str
@@ -56,6 +58,7 @@ class Offer:
     lost_share: float = 1.0
     only_month: int | None = None
     peak_gpus: float = math.inf
+    upfront: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,68 @@ def spot_overhead(interruptions_per_hour: float, *, checkpoint_s: float, restart
     0.03333333333333333
     """
     return min(interruptions_per_hour * (checkpoint_s / 2 + restart_s) / 3600, 1.0)
+
+
+def compare_payments(
+    offers: Sequence[Offer], rent: Rent, *, gpus: int, used_fraction: float, months: int, unit: int = 1
+) -> pl.DataFrame:
+    """Compare paying for GPUs by each offer, renewed, with renting them on demand for the hours in which they are used.
+
+    Parameters
+    ----------
+    offers : sequence of Offer
+        Commitments; until the GPUs of one take jobs, the used hours are rented.
+    rent : Rent
+        Prices of rented GPUs.
+    gpus : int
+        GPUs needed; committed in multiples of `unit`.
+    used_fraction : float
+        Share of the hours in which they are used. [0-1]
+    months : int
+        Months compared.
+    unit : int
+        GPUs of a node.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``option``; ``gpus`` paid for; ``cost`` over the months, the cheapest first [currency];
+        ``break_even_fraction``, the share of the hours in use above which the option is cheaper than on demand [0-1],
+        and ``break_even_month``, the month from whose end on it has cost less, with the purchase price paid at the
+        begin of the term; null: not within these months.
+
+    Examples
+    --------
+    >>> offers = [Offer("reserved_1y", 365.25, 12), Offer("owned", 300.0, 48, lost_share=0.0, upfront=9600.0)]
+    >>> table = compare_payments(offers, Rent(on_demand=1.0), gpus=8, used_fraction=0.75, months=24)
+    >>> table.select("option", pl.col("cost").round(), "break_even_fraction", "break_even_month").rows()
+    [('owned', 57600.0, 0.41..., 22), ('reserved_1y', 70128.0, 0.5, 1), ('on_demand', 105192.0, None, None)]
+    """
+    hourly = rent.on_demand - (rent.on_demand - rent.spot_price) * rent.spot_share
+    used_month = gpus * used_fraction * HOURS_PER_MONTH * hourly
+    rows: list[tuple[str, int, float, float | None, int | None]] = [
+        ("on_demand", gpus, used_month * months, None, None)
+    ]
+    for offer in offers:
+        committed = math.ceil(gpus / unit) * unit
+        active = [_active_months(offer, month, months) for month in range(0, months, offer.term_months)]
+        active = [term for term in active if len(term)]
+        commitment = committed * sum(_commitment_cost(offer, term, months) for term in active)
+        served = sum(map(len, active))
+        fraction = commitment / (gpus * served * HOURS_PER_MONTH * hourly) if served else None
+        # In cash: what is paid at the begin of each term, then the rest of its cost month by month.
+        monthly = offer.per_gpu_month - offer.upfront / offer.term_months
+        cash = np.full(months, used_month)
+        for term in active:
+            cash[term.start : term.stop] = committed * monthly
+            cash[term.start] += committed * offer.upfront
+        ahead = np.cumsum(cash) < used_month * np.arange(1, months + 1)
+        # From the last month in which it had cost more.
+        month = int(np.flatnonzero(~ahead).max(initial=-1)) + 2
+        cost = commitment + used_month * (months - served)
+        rows.append((offer.name, committed, cost, fraction, month if month <= months else None))
+    schema = {"option": pl.String, "gpus": pl.Int64, "cost": pl.Float64, "break_even_fraction": pl.Float64}
+    return pl.DataFrame(rows, schema=schema | {"break_even_month": pl.Int64}, orient="row").sort("cost", "option")
 
 
 def reserve_level(hours: Sequence[float] | FloatArray, committed: float, rented: float) -> int:

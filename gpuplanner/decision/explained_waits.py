@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -10,9 +11,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, percent_text, split_amount, waiting_hours_text
 from gpuplanner.decision.decision_types import RECORD_DECIMALS
-from gpuplanner.decision.free_gpus_over_time import close_handover_gaps, observe_handover, observe_occupancy
+from gpuplanner.decision.free_gpus_over_time import (
+    Handover,
+    OccupancyChanges,
+    close_handover_gaps,
+    observe_handover,
+    observe_occupancy,
+)
 from gpuplanner.decision.queue_model import (
     EASY_QUEUE,
     ObservedWaits,
@@ -24,11 +32,12 @@ from gpuplanner.decision.queue_model import (
     find_head_starts,
     jobs_start_on_emptiest_nodes,
 )
-from gpuplanner.decision.requested_jobs import JobReplayInputs, classify_job_sizes
+from gpuplanner.decision.requested_jobs import JobReplayInputs, classify_job_sizes, read_replay_inputs
 from gpuplanner.decision.wait_causes import (
     CAUSES,
     LIMITS,
     QUEUED_BEHIND,
+    TOLERANCE,
     UNEXPLAINED,
     TenantUse,
     attribute_waits,
@@ -39,6 +48,8 @@ from gpuplanner.decision.wait_causes import (
 )
 from gpuplanner.simulator.simulation_inputs import NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints
+from gpuplanner.usage.grouped_usage import WAIT_GROUPS, UsageFilter, require_groups, select_waiting_jobs
+from gpuplanner.usage.study_history import history
 
 MAX_REPLAY_ERROR = 0.3
 """Largest replay error at which queue waits by job size are shown: share of the waiting that is simulated for the wrong
@@ -152,11 +163,8 @@ def explain_waits(inputs: JobReplayInputs) -> ExplainedWaits:
     ExplainedWaits
     """
     requests, fleet = inputs.requests, inputs.fleet
-    capacity = np.ascontiguousarray(fleet.capacity[:, 0, :])
-    occupancy = observe_occupancy(
-        requests, inputs.start_s, inputs.end_s, inputs.observed_nodes, capacity, inputs.closed_spells
-    )
-    handover = observe_handover(requests, inputs.start_s, occupancy)
+    occupancy, handover = observe_nodes(inputs)
+    capacity = occupancy.capacity
     fits = find_fit_times(requests, close_handover_gaps(occupancy, handover.latency_s), fleet.weights)
     ran_before = inputs.start_s < 0
     evaluated = ~ran_before & ~inputs.is_service
@@ -218,6 +226,15 @@ def explain_waits(inputs: JobReplayInputs) -> ExplainedWaits:
         delayed_s = min(waits_by_shift[0], np.mean(waits_by_shift[1:], axis=0), key=record.error)
     share = measure_explained_share(record, simulated_s, delayed_s, size, sizes, seconds[evaluated].sum(axis=0))
     return ExplainedWaits(seconds, arrivals.ready_s + delay_s, delay_s, queue, evaluated, delayed_s, waited_s, share)
+
+
+def observe_nodes(inputs: JobReplayInputs) -> tuple[OccupancyChanges, Handover]:
+    """Return the unallocated GPUs of today's nodes over time, and the handover of the scheduler."""
+    capacity = np.ascontiguousarray(inputs.fleet.capacity[:, 0, :])
+    occupancy = observe_occupancy(
+        inputs.requests, inputs.start_s, inputs.end_s, inputs.observed_nodes, capacity, inputs.closed_spells
+    )
+    return occupancy, observe_handover(inputs.requests, inputs.start_s, occupancy)
 
 
 def number_values(inputs: JobReplayInputs, column: str) -> tuple[list[str], Ints]:
@@ -483,7 +500,6 @@ def sum_waits(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitSummary:
 
     Examples
     --------
-    >>> from gpuplanner.core.scenario import Scenario
     >>> from gpuplanner.decision.requested_jobs import read_replay_inputs
     >>> from gpuplanner.usage.study_history import history
 
@@ -515,3 +531,124 @@ def _sum_causes_by(table: pl.DataFrame, column: str) -> tuple[CauseHours, ...]:
     )
     rows = rows.sort(column).with_columns(pl.selectors.float().round(RECORD_DECIMALS))
     return tuple(CauseHours(*row) for row in rows.iter_rows())
+
+
+def group_wait_causes(
+    scenario: Scenario, by: str | Sequence[str] = "cause", *, usage_filter: UsageFilter | None = None
+) -> pl.DataFrame:
+    """Sum the hours of waiting by cause, and those of them in which enough GPUs were idle elsewhere.
+
+    Jobs of the recent past of the planned GPU pool count, as in the replay that finds the causes.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data, history and time zone.
+    by : str or sequence of str
+        ``"cause"``, and groups of :data:`~gpuplanner.usage.grouped_usage.WAIT_GROUPS`.
+    usage_filter : UsageFilter, optional
+        Jobs that count.
+
+    Returns
+    -------
+    polars.DataFrame
+        The groups; ``jobs`` that waited for the cause; ``wait_hours`` from the time at which jobs could start, and
+        ``idle_elsewhere_hours``, in which as many GPUs as the job requests were idle on nodes where no job of the
+        stated partition ran, or, without a partition, on all nodes; null where no job names its nodes. [h]
+
+    Raises
+    ------
+    ScenarioError
+        If a group, team or partition is unknown, or the period is empty.
+
+    Examples
+    --------
+    >>> group_wait_causes(Scenario()).columns
+    ['cause', 'jobs', 'wait_hours', 'idle_elsewhere_hours']
+    """
+    names = require_groups(by, ("cause", *WAIT_GROUPS))
+    groups = [name for name in names if name != "cause"]
+    usage_filter = usage_filter or UsageFilter()
+    job_history = history(scenario)
+    selected = select_waiting_jobs(job_history.trace, groups, usage_filter=usage_filter, tz=scenario.tz)
+    inputs = read_replay_inputs(job_history)
+    waits = explain_waits(inputs)
+    numbered = inputs.jobs.select("job_id", "attempt").with_row_index("row").filter(waits.judged)
+    jobs = numbered.join(selected.select("job_id", "attempt", *groups), on=["job_id", "attempt"]).sort("row")
+
+    row = jobs["row"].to_numpy()
+    hours = pl.DataFrame(waits.seconds[row] / SECONDS_PER_HOUR, schema=list(CAUSES))
+    idle = _wait_seconds_with_idle_gpus(inputs, waits, row, usage_filter.partition)
+    idle_hours = pl.DataFrame(idle / SECONDS_PER_HOUR, schema=list(CAUSES)).fill_nan(None)
+    values = {"variable_name": "cause", "value_name": "wait_hours"}
+    table = jobs.hstack(hours).unpivot(CAUSES, index=["row", *groups], **values)
+    table = table.with_columns(idle_hours.unpivot(CAUSES, value_name="idle_elsewhere_hours")["idle_elsewhere_hours"])
+    idle_sum = pl.col("idle_elsewhere_hours").sum()
+    return (
+        table.filter(pl.col("wait_hours") > 0)
+        .with_columns(pl.col("cause").cast(pl.Enum(CAUSES)))
+        .group_by(names, maintain_order=True)
+        .agg(
+            jobs=pl.len(),
+            wait_hours=pl.col("wait_hours").sum(),
+            idle_elsewhere_hours=pl.when(pl.col("idle_elsewhere_hours").count() > 0).then(idle_sum),
+        )
+        .sort(names)
+    )
+
+
+def _wait_seconds_with_idle_gpus(
+    inputs: JobReplayInputs, waits: ExplainedWaits, rows: NDArray[np.uint32], partition: str | None
+) -> Floats:
+    """Attribute the waiting of jobs while enough GPUs were idle outside of a partition to its causes.
+
+    Parameters
+    ----------
+    inputs : JobReplayInputs
+        Observed jobs as requests on today's nodes.
+    waits : ExplainedWaits
+        Causes of their waits.
+    rows : array of int, shape (n_selected,)
+        Numbers of the jobs.
+    partition : str, optional
+        Partition whose nodes do not count; None: all nodes count.
+
+    Returns
+    -------
+    array of float, shape (n_selected, n_causes)
+        Seconds by cause; NaN where the nodes are not known. [s]
+    """
+    is_member = np.zeros(len(inputs.start_s), bool) if partition is None else (inputs.jobs["partition"] == partition)
+    node_lists = list(itertools.compress(inputs.observed_nodes, is_member))
+    own_nodes = {node for nodes in node_lists for node in nodes or ()}
+    seconds = np.zeros((len(rows), len(CAUSES)))
+    if partition is not None and not own_nodes:
+        return np.full_like(seconds, np.nan)
+    occupancy, handover = observe_nodes(inputs)
+    occupancy, weights = close_handover_gaps(occupancy, handover.latency_s), inputs.fleet.weights
+    outside = ~np.isin(np.arange(len(occupancy.capacity)), list(own_nodes))
+    change = occupancy.change * weights[occupancy.profile] * outside[occupancy.node]
+    idle_gpus = float((occupancy.capacity[outside] @ weights).sum()) + np.concatenate([[0.0], np.cumsum(change)])
+    edges = np.concatenate([[-np.inf], occupancy.time_s, [np.inf]])
+
+    # Each spell of idle GPUs within the wait of a job is attributed as if it were a wait of its own.
+    needed_gpus = inputs.requests.total * weights[inputs.requests.profile]
+    until_s = np.where(np.isnan(inputs.start_s), inputs.observed_s, inputs.start_s)
+    ready_s = waits.eligible_s
+    simulated_s = waits.queue.start(inputs.requests.with_ready_times(ready_s), inputs.fleet)
+    spells: list[tuple[int, float, float]] = []
+    for number, job in enumerate(rows.tolist()):
+        first, last = np.searchsorted(edges, [ready_s[job], until_s[job]], side="right") - 1
+        is_idle = idle_gpus[first : last + 1] >= needed_gpus[job] - TOLERANCE
+        borders = np.flatnonzero(np.diff(np.concatenate([[False], is_idle, [False]])))
+        for begin, end in zip(borders[::2] + first, borders[1::2] + first, strict=True):
+            spells.append((number, max(edges[begin], ready_s[job], 0.0), min(edges[end], until_s[job])))
+    spell = pl.DataFrame(spells, schema={"number": pl.Int64, "begin": pl.Float64, "end": pl.Float64}, orient="row")
+    numbers, begin_s, end_s = (spell[name].to_numpy() for name in spell.columns)
+    row = rows[numbers]
+    use = observe_tenant_use(waits.queue.tenant, inputs.gpus_by_job(), inputs.start_s, inputs.end_s, waits.queue.limits)
+    use = use._replace(tenant=use.tenant[row], room_gpus=use.room_gpus[row])
+    fits = find_fit_times(inputs.requests, occupancy, weights)
+    fits = fits._replace(kind=fits.kind[row])
+    np.add.at(seconds, numbers, attribute_waits(fits, begin_s, end_s, simulated_s[row], handover.latency_s, use))
+    return seconds

@@ -35,6 +35,7 @@ from gpuplanner.cost.capacity_portfolio import (
     Portfolio,
     Rent,
     choose_portfolio,
+    compare_payments,
     cost_of_term,
     reserve_level,
     spot_overhead,
@@ -65,6 +66,8 @@ WEEK_HOURS = int(HOURS_PER_WEEK)
 """Hours of a week, as an integer."""
 COMMITMENT_MONTHS = {"reserved_1y": 12, "reserved_3y": 36}
 """Term of each kind of reservation [months]."""
+PURCHASE_LIFE_MONTHS = 60
+"""Months in which a stated purchase price is written off."""
 MEAN_MONTH_DAYS = 30.4375
 """Mean length of a month [days]."""
 
@@ -270,6 +273,63 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
         weekly_growth, decision, float(max(allocated.max(initial=0.0), peak_gpus)), unstated_gpus, tuple(offers), rent,
         portfolio, load_duration_gpus, exhaustion, tuple(notes),
     )  # fmt: skip
+
+
+def compare_ways_to_pay(
+    scenario: Scenario,
+    months: int,
+    gpus: int,
+    *,
+    used_fraction: float | None = None,
+    purchase_price: float | None = None,
+) -> tuple[pl.DataFrame, list[str]]:
+    """Compare buying, reserving and renting more GPUs of the fleet's model, see :func:`compare_payments`.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data and prices.
+    months : int
+        Months compared.
+    gpus : int
+        GPUs needed beyond those of today.
+    used_fraction : float, optional
+        Share of the hours in which they are used; default: the allocated share of today's GPU-hours. [0-1]
+    purchase_price : float, optional
+        Price of a GPU with its share of the node, written off in :data:`PURCHASE_LIFE_MONTHS`; default: the price book.
+        [currency per GPU]
+
+    Returns
+    -------
+    tuple of polars.DataFrame and list of str
+        Options, the cheapest first, and sentences on the assumptions.
+    """
+    job_history = history(scenario)
+    price = require_on_demand_price(scenario, job_history.fleet, "purchase")
+    offers, notes = _list_offers(scenario, job_history, price.value)
+    if used_fraction is None:
+        used_fraction = float(_allocated_gpus_by_hour(scenario, job_history).mean()) / job_history.fleet.gpus
+    if purchase_price is not None:
+        electricity, costs_left_out = 0.0, "electricity, space and staff"
+        if (gpu_model := job_history.fleet.name) is not None and job_history.fleet.in_catalogue:
+            kwh = _facility_kwh_per_gpu_hour(scenario, gpu_model, used_fraction)
+            electricity = kwh * find_price_per_kwh(scenario, job_history) * HOURS_PER_MONTH
+            costs_left_out = "space and staff"
+        lead_months = math.ceil(scenario.purchase_lead_days / MEAN_MONTH_DAYS)
+        offers = [offer for offer in offers if offer.name != "owned"]
+        per_month = purchase_price / PURCHASE_LIFE_MONTHS + electricity
+        offers.append(Offer("owned", per_month, PURCHASE_LIFE_MONTHS, lead_months, 0.5, upfront=purchase_price))
+        notes.append(
+            f"Bought GPUs are written off in {PURCHASE_LIFE_MONTHS} months; half of the rest after the months shown is "
+            f"lost. Left out: {costs_left_out}."
+        )
+    elif not any(offer.name == "owned" for offer in offers):
+        notes.append("Buying is not compared: state purchase_price=, or a purchase in a price book.")
+    rent = price_rented_gpus(scenario, job_history, price.value, scenario.spot_share)
+    notes.append(f"GPUs are used {percent_text(used_fraction)} of the hours; on demand only these are paid.")
+    node_size = job_history.fleet.node_size
+    options = {"gpus": gpus, "used_fraction": used_fraction, "months": months, "unit": node_size}
+    return compare_payments(offers, rent, **options), notes  # type: ignore[arg-type]
 
 
 def _allocated_gpus_by_hour(scenario: Scenario, job_history: History) -> NDArray[np.float64]:
@@ -496,7 +556,9 @@ def _list_offers(scenario: Scenario, job_history: History, hourly_price: float) 
         hourly_cost = owned.price.value + kwh_per_gpu_hour * find_price_per_kwh(scenario, job_history)
         lead_months = math.ceil(scenario.purchase_lead_days / MEAN_MONTH_DAYS)
         term_months = round(12 * purchase_lots[-1].life_years)
-        offers.append(Offer("owned", hourly_cost * HOURS_PER_MONTH, term_months, lead_months, lost_share=0.5))
+        capex = book.convert(purchase_lots[-1].capex, purchase_lots[-1].currency, scenario.currency, job_history.end)
+        per_month = hourly_cost * HOURS_PER_MONTH
+        offers.append(Offer("owned", per_month, term_months, lead_months, lost_share=0.5, upfront=capex))
         notes.append(
             f"GPUs to buy are counted at their monthly cost over {term_months} months of service (depreciation, yearly "
             "costs and electricity), not as cash; of the depreciation that remains after the months shown, half is "

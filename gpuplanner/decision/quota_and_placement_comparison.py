@@ -19,7 +19,7 @@ from gpuplanner.decision.explained_waits import MAX_REPLAY_ERROR
 from gpuplanner.decision.policy_comparison import load_policy_simulation
 from gpuplanner.decision.policy_simulation_and_data_correction import ReplayedJobs, simulate_once
 from gpuplanner.decision.quota_recommendation import NODE_FAIL_STATE, observed_mtbf_s
-from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs
+from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs, classify_job_sizes
 from gpuplanner.decision.sharing_rules import (
     SharingRules,
     TeamQuota,
@@ -40,7 +40,7 @@ from gpuplanner.simulator.scheduling_rules import (
     SharedOutcome,
     Sharing,
 )
-from gpuplanner.simulator.simulation_inputs import NodeNetwork
+from gpuplanner.simulator.simulation_inputs import NodeNetwork, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_shared_requests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 from gpuplanner.usage.study_history import History, history
@@ -53,6 +53,17 @@ _WAIT_COLUMNS = ("wait_before_min", "wait_after_min")
 """Columns of mean waits [min]."""
 WEEK_S = 7 * SECONDS_PER_DAY
 """Length of a week [s]."""
+N_PERCENTILE_DRAWS = 200
+"""Resampled records for the interval of a percentile."""
+N_RESUBMISSION_ROUNDS = 3
+"""Most simulations until the requests of a job beyond the limit of run times follow one another."""
+_PERCENTILE_COLUMNS: dict[str, Any] = {
+    "team": pl.String, "job_size": pl.String, "jobs": pl.Int64,
+    **dict.fromkeys(("p95_before_minutes", "p95_after_minutes", "p95_after_low", "p95_after_high",
+                     "p95_difference_minutes", "p95_difference_low", "p95_difference_high"), pl.Float64),
+    "never_before": pl.Int64, "never_after": pl.Int64,
+}  # fmt: skip
+"""Columns of the table of :func:`compare_wait_percentiles`."""
 MIN_WEEKS_COMPARED = 3
 """Fewest full weeks in the record for a comparison by week; shorter records are compared by day."""
 WAITS_MORE, WAITS_LESS, WAITS_UNCLEAR, WAITS_UNCHANGED = ("waits more", "waits less", "no clear change", "as before")
@@ -86,6 +97,7 @@ class RulesComparison:
       the GPU-hours a week spent waiting, with the change and its interval; the verdict, on jobs that never start where
       their number differs, else on that change; GPU-hours a week lost, and the change with its interval; preemptions
       and failures a week; jobs that never start.
+    - ``waits``: A row a team and job size, see :func:`compare_wait_percentiles`.
     - ``blocks``: Level and period of the intervals, such as "95 %, over 4 weeks".
     - ``notes``: Assumptions behind the figures.
     """
@@ -93,6 +105,7 @@ class RulesComparison:
     before: str
     after: str
     teams: pl.DataFrame
+    waits: pl.DataFrame
     blocks: str
     notes: tuple[str, ...]
 
@@ -123,12 +136,13 @@ class RulesComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of ``--json``."""
-        return {"sentence": self.verdict_sentence} | self._facts | {"teams": self.teams.to_dicts()}
+        tables = {"teams": self.teams.to_dicts(), "waits": self.waits.to_dicts()}
+        return {"sentence": self.verdict_sentence} | self._facts | tables
 
     def to_tables(self) -> dict[str, pl.DataFrame]:
         """Return everything as tables that a study stores."""
         facts = pl.DataFrame({"facts": [json.dumps(self._facts)]})
-        return {"rules_tried": self.teams, "rules_tried_facts": facts}
+        return {"rules_tried": self.teams, "rules_tried_waits": self.waits, "rules_tried_facts": facts}
 
     @classmethod
     def of_tables(cls, tables: Mapping[str, pl.DataFrame]) -> Self | None:
@@ -136,7 +150,8 @@ class RulesComparison:
         if "rules_tried" not in tables:
             return None
         facts = json.loads(tables["rules_tried_facts"]["facts"][0])
-        return cls(teams=tables["rules_tried"], **facts | {"notes": tuple(facts["notes"])})
+        waits = tables["rules_tried_waits"]
+        return cls(teams=tables["rules_tried"], waits=waits, **facts | {"notes": tuple(facts["notes"])})
 
 
 def states_sharing_rules(scenario: Scenario) -> bool:
@@ -234,16 +249,123 @@ def compare_rules_on_replay(
     jobs = pl.DataFrame({"team": team_of_jobs(inputs), "gpus": inputs.gpus_by_job(), "ready_s": requests.ready_s})
     jobs = jobs.with_columns(judged=replayed_jobs.is_evaluated)
     names = sorted(set(jobs["team"]))
-    options: dict[str, Any] = {"queue": replayed_jobs.queue, "placement": replayed_jobs.choose_placement()}
-    options["larger"] = replayed_jobs.larger_profiles
+    size, size_names = classify_job_sizes(inputs, replayed_jobs.is_evaluated, min_jobs=1)
+    sizes = pl.Series([size_names[number] for number in size.tolist()], dtype=pl.Enum(size_names))
+    jobs = jobs.with_columns(job_size=sizes)
     sides, notes = [], []
     for rules in (rules_before, rules_after):
-        outcome = simulate_shared_requests(requests, inputs.fleet, build_sharing(rules, inputs), **options)
-        sides.append(_list_waits_and_runs(jobs, outcome))
+        job_of_request, outcome = _simulate_rules(replayed_jobs, requests, rules)
+        sides.append(_list_waits_and_runs(jobs, job_of_request, outcome))
+        if (limit_h := rules.rules.max_run_hours) is not None:
+            longer = int((np.bincount(job_of_request) > 1).sum())
+            notes.append(f"{longer:,} jobs ran for more than {limit_h:g} h: each queues again for its remaining work.")
         notes += describe_unmatched_teams(rules.rules, names)
     rows = [_compare_team(name, sides, block_s, n_blocks) for name in [*names, ALL_TEAMS_ROW_NAME]]
     teams = pl.DataFrame(rows, schema_overrides=dict.fromkeys(_WAIT_COLUMNS, pl.Float64))
-    return RulesComparison(rules_before.name, rules_after.name, teams, block_text, tuple(dict.fromkeys(notes)))
+    waits = compare_wait_percentiles(sides[0][0], sides[1][0], block_s)
+    return RulesComparison(rules_before.name, rules_after.name, teams, waits, block_text, tuple(dict.fromkeys(notes)))
+
+
+def compare_wait_percentiles(before: pl.DataFrame, after: pl.DataFrame, block_s: float) -> pl.DataFrame:
+    """Compare the p95 queue wait of each team and job size under two sets of rules, on the same jobs.
+
+    Parameters
+    ----------
+    before, after : polars.DataFrame
+        ``team, job_size, wait_s, never, at_s`` of the same jobs. [s]
+    block_s : float
+        Length of a block; intervals are the 90 % of resampled blocks, with the jobs submitted in them. [s]
+
+    Returns
+    -------
+    polars.DataFrame
+        ``team``, ``job_size``, ``jobs`` that start under both; ``p95_before_minutes``, ``p95_after_minutes`` with
+        ``p95_after_low`` and ``p95_after_high``, ``p95_difference_minutes`` with ``p95_difference_low`` and
+        ``p95_difference_high`` [min], null without such jobs, intervals also where all were submitted in one block;
+        ``never_before``, ``never_after``: jobs that never start.
+
+    Examples
+    --------
+    >>> jobs = {"team": "a", "job_size": "1 GPU", "never": False, "at_s": [0.0, 0.0, 5.0]}
+    >>> before, after = (pl.DataFrame(jobs | {"wait_s": waits}) for waits in ([0.0, 60.0, 0.0], [60.0, 120.0, 60.0]))
+    >>> row = compare_wait_percentiles(before, after, 5.0).row(0, named=True)
+    >>> round(row["p95_before_minutes"], 2), round(row["p95_after_minutes"], 2), round(row["p95_difference_high"], 2)
+    (0.9, 1.9, 1.0)
+    """
+    both = before.with_columns(after_s=after["wait_s"], never_after=after["never"]).sort("team", "job_size")
+    rows = []
+    for (team, job_size), group in both.group_by("team", "job_size", maintain_order=True):
+        started = group.filter(~pl.col("never"), ~pl.col("never_after"))
+        minutes = started.select(pl.col("wait_s", "after_s") / SECONDS_PER_MINUTE).to_numpy()
+        values: list[float | None] = [None] * 7
+        if len(minutes):
+            block = (started["at_s"].to_numpy() // block_s).astype(np.int64)
+            blocks = [np.flatnonzero(block == number) for number in np.unique(block)]
+            draws = np.random.default_rng(1).integers(len(blocks), size=(N_PERCENTILE_DRAWS, len(blocks)))
+            samples = [np.concatenate([blocks[number] for number in draw]) for draw in draws]
+            drawn = np.array([np.quantile(minutes[sample], 0.95, axis=0) for sample in samples])
+            was, now = np.quantile(minutes, 0.95, axis=0).tolist()
+            interval = change = [None, None]
+            if len(blocks) > 1:  # one block alone does not vary
+                interval, change = np.quantile(
+                    [drawn[:, 1], drawn[:, 1] - drawn[:, 0]], (0.05, 0.95), axis=1
+                ).T.tolist()
+            values = [was, now, *interval, now - was, *change]
+        never = (int(group["never"].sum()), int(group["never_after"].sum()))
+        rows.append((team, job_size, len(minutes), *values, *never))
+    return pl.DataFrame(rows, schema=_PERCENTILE_COLUMNS | {"job_size": both.schema["job_size"]}, orient="row")
+
+
+def _simulate_rules(
+    replayed_jobs: ReplayedJobs, requests: NodeRequests, rules: SimulatedRules
+) -> tuple[Ints, SharedOutcome]:
+    """Simulate jobs under sharing rules; a job beyond the limit of run times is several requests.
+
+    Each request but the first becomes ready when the one before it ends, found by repeated simulation. What ran before
+    the record, and services, keep their run time.
+
+    Parameters
+    ----------
+    replayed_jobs : ReplayedJobs
+        Jobs and nodes.
+    requests : NodeRequests
+        Their requests.
+    rules : SimulatedRules
+        Rules to simulate.
+
+    Returns
+    -------
+    tuple of array of int, shape (n_requests,), and SharedOutcome
+        Row of the job of each request, and the outcome of the requests.
+    """
+    inputs, max_run_h = replayed_jobs.asked_jobs, rules.rules.max_run_hours
+    max_run_s = math.inf if max_run_h is None else max_run_h * SECONDS_PER_HOUR
+    is_limited = replayed_jobs.is_evaluated & ~inputs.is_service
+    parts = np.where(is_limited, np.maximum(np.ceil(requests.run_s / max_run_s), 1), 1).astype(np.int64)
+    rows = np.repeat(np.arange(len(parts)), parts)
+    number = np.arange(len(rows)) - np.repeat(np.cumsum(parts) - parts, parts)
+    done_s, limit_s = np.zeros(len(rows)), np.where(is_limited[rows], max_run_s, math.inf)
+    done_s[number > 0] = number[number > 0] * max_run_s
+    restart_s = SECONDS_PER_MINUTE * rules.rules.stopping.restart_minutes * (number > 0)
+    pieces = requests.select(rows)
+    pieces = replace(
+        pieces, run_s=np.minimum(pieces.run_s - done_s, limit_s) + restart_s,
+        limit_s=np.minimum(pieces.limit_s, limit_s), ready_s=pieces.ready_s + done_s,
+    )  # fmt: skip
+    sharing = build_sharing(rules, inputs)
+    hours = None if sharing.hours is None else sharing.hours[rows]
+    sharing = replace(sharing, team=sharing.team[rows], tier=sharing.tier[rows], hours=hours)
+    for _ in range(N_RESUBMISSION_ROUNDS):
+        outcome = simulate_shared_requests(
+            pieces, inputs.fleet, sharing, queue=replayed_jobs.queue, placement=replayed_jobs.choose_placement(),
+            larger=replayed_jobs.larger_profiles,
+        )  # fmt: skip
+        end_before_s = np.roll(outcome.end_s, 1)
+        ready_s = np.where((number > 0) & np.isfinite(end_before_s), end_before_s, pieces.ready_s)
+        if np.allclose(ready_s, pieces.ready_s, rtol=0.0, atol=1.0):
+            break
+        pieces = replace(pieces, ready_s=ready_s, submit_s=np.where(number > 0, ready_s, pieces.submit_s))
+    return rows, outcome
 
 
 def split_into_blocks(seen_s: float) -> tuple[float, int, str]:
@@ -348,25 +470,26 @@ def _tier_of_jobs(rules: SharingRules, team: pl.Series, job_tiers: pl.Series) ->
     return np.array([tier_number.get(name, len(tier_number)) if tier_number else 0 for name in names], np.int64)
 
 
-def _list_waits_and_runs(jobs: pl.DataFrame, outcome: SharedOutcome) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _list_waits_and_runs(jobs: pl.DataFrame, rows: Ints, outcome: SharedOutcome) -> tuple[pl.DataFrame, pl.DataFrame]:
     """List waits of evaluated jobs, null if they never start, and ends of all runs with the GPU-hours lost.
 
-    Losses of the last run of a job to restarts and checkpoints count when it ends.
+    Losses of the last run of a job to restarts and checkpoints count when it ends. `rows` is the job of each request.
     """
     stopped = outcome.stopped.with_columns(pl.col("request").cast(pl.Int64))
-    last_lost_s = outcome.lost_s - np.bincount(stopped["request"], stopped["lost_s"], jobs.height)
+    last_lost_s = outcome.lost_s - np.bincount(stopped["request"], stopped["lost_s"], len(rows))
     last_runs = pl.DataFrame({"at_s": outcome.end_s, "lost_s": last_lost_s}).with_row_index("request").fill_nan(None)
     ends = pl.concat([stopped, last_runs.drop_nulls().cast({"request": pl.Int64})], how="diagonal")
-    jobs_of_runs = jobs[ends["request"].to_list()]
+    jobs_of_runs = jobs[rows[ends["request"].to_numpy()].tolist()]
     ends = ends.select(
         "at_s", jobs_of_runs["team"], lost=pl.col("lost_s") / SECONDS_PER_HOUR * jobs_of_runs["gpus"],
         stops=(~pl.col("failed")).fill_null(value=False).cast(pl.Float64),
         failures=pl.col("failed").fill_null(value=False).cast(pl.Float64),
     )  # fmt: skip
-    never = np.isnan(outcome.end_s)
-    wait = pl.when(~pl.Series(never)).then(pl.Series(outcome.queued_s))
+    never = np.bincount(rows, np.isnan(outcome.end_s), jobs.height) > 0
+    wait = pl.when(~pl.Series(never)).then(pl.Series(np.bincount(rows, outcome.queued_s, jobs.height)))
     waits = jobs.with_columns(never=never, wait_s=wait).filter("judged").select(
-        "team", "wait_s", "never", at_s="ready_s", waited=pl.col("wait_s") / SECONDS_PER_HOUR * pl.col("gpus")
+        "team", "job_size", "wait_s", "never", at_s="ready_s",
+        waited=pl.col("wait_s") / SECONDS_PER_HOUR * pl.col("gpus"),
     )  # fmt: skip
     return waits, ends
 

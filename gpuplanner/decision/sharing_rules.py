@@ -109,7 +109,9 @@ def list_openings(week_hours: str, tz: str, replay_start: datetime, observed_s: 
     return tuple(instant for spell in merged for instant in spell)[:-1]
 
 
-QUOTA_FILE_KEYS = ("teams", "cohorts", "tiers", "order", "half_life_days", "preemption", "start_hours")
+QUOTA_FILE_KEYS = (
+    "teams", "cohorts", "tiers", "order", "half_life_days", "preemption", "start_hours", "max_run_hours",
+)  # fmt: skip
 """Top-level keys of ``quotas.yaml``."""
 TEAM_KEYS = ("name", "gpu_model", "gpus", "borrow", "lend", "cohort", "weight", "tier", "gpu_hours_per_month", "risk")
 """Keys of a team in ``quotas.yaml``."""
@@ -196,6 +198,7 @@ class SharingRules:
     - ``stopping``: Preemption.
     - ``source``: Source of the rules, for people.
     - ``start_hours``: Hours in which jobs of a team or a tier may start, in local time.
+    - ``max_run_hours``: Limit of the run time of jobs (walltime) [h]; a longer one queues again for the remaining work.
     """
 
     teams: tuple[TeamQuota, ...] = ()
@@ -206,6 +209,7 @@ class SharingRules:
     stopping: PreemptionRules = field(default_factory=PreemptionRules)
     source: str = "no quota is stated"
     start_hours: tuple[StartHours, ...] = ()
+    max_run_hours: float | None = None
 
     def quota_of(self, team: str) -> TeamQuota:
         """Return the quota of a team; a team without a row has no limits."""
@@ -256,7 +260,8 @@ def read_quotas(path: str | Path) -> SharingRules:
     no other is for. ``tiers`` is a list of names, the most urgent first; ``order`` is fifo or fair, with
     ``half_life_days``; ``preemption`` has ``by_tier``, ``reclaim``, ``min_run_minutes``, ``restart_minutes``,
     ``checkpoint_minutes`` and ``checkpoint_write_seconds``; ``start_hours`` is a list of a ``team`` or ``tier`` and the
-    ``hours``, in the time zone of the scenario, in which its jobs may start, such as ``mon-fri 20:00-06:00, sat-sun``.
+    ``hours``, in the time zone of the scenario, in which its jobs may start, such as ``mon-fri 20:00-06:00, sat-sun``;
+    ``max_run_hours`` limits run times.
 
     Parameters
     ----------
@@ -307,7 +312,9 @@ def read_quotas(path: str | Path) -> SharingRules:
     entries = read_list(document, "start_hours", file)
     hours = tuple(_read_start_hours(entry, file, line, tiers) for entry, line in entries)
     refuse_duplicates([window.team or f"tier {window.tier}" for window in hours], file, "start_hours")
-    return SharingRules(teams, cohorts, tiers, order, half_life, _read_preemption(document, file, tiers), file, hours)
+    limit_h = read_number(document, "max_run_hours", file, 0.01, 1e5) if "max_run_hours" in document else None
+    preemption = _read_preemption(document, file, tiers)
+    return SharingRules(teams, cohorts, tiers, order, half_life, preemption, file, hours, limit_h)
 
 
 def read_sharing_rules(scenario: Scenario, job_history: History) -> SharingRules:

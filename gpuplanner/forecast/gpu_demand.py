@@ -8,26 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.errors import ScenarioError, TraceFormatError, resolve_name
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, MIN_USED_SM_ACTIVITY
 from gpuplanner.core.stage_cache_and_data_folders import data_folder
 from gpuplanner.core.step_functions import has_unknown_end
 from gpuplanner.core.units_and_number_formats import count_text
 from gpuplanner.forecast.demand_forecast import choose_representatives, cost_curve
-from gpuplanner.forecast.growth_and_announced_demand import complete_until, event_hours, gpus_announced
+from gpuplanner.forecast.growth_and_announced_demand import (
+    MIN_GROWTH_WEEKS,
+    complete_until,
+    event_hours,
+    fit_growth,
+    gpus_announced,
+)
 from gpuplanner.forecast.run_off import RUN_OFF_COLUMNS, RunOff, lay_out_run_off
 from gpuplanner.ingest.dataset_folder import scan_samples
 from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import aggregate_hourly
 from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY
 from gpuplanner.ingest.telemetry.telemetry_join import find_devices
 from gpuplanner.usage.allocated_hours import MIN_PROCESS_MEMORY_GIB
+from gpuplanner.usage.grouped_usage import parse_instant
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME
 from gpuplanner.usage.run_time_hazards import remaining_run_time
 from gpuplanner.usage.study_history import history, load_study_dataset, observation_ends_at
@@ -202,6 +209,105 @@ class DemandHistory:
         )
         return sums.sort("unique_id")
 
+    def draw_weekly_demand(
+        self,
+        *,
+        growth_per_week: Mapping[str, float],
+        added_gpus: Mapping[str, tuple[float, date | str]],
+        weeks: int,
+        quantile: float,
+        seed: int = 1,
+    ) -> np.ndarray:
+        """Draw the demand of the weeks ahead: past weeks, scaled by growth, and GPUs that teams add.
+
+        Parameters
+        ----------
+        growth_per_week : mapping of str to float
+            Stated growth of teams, 0.02 for 2 %; other demand grows as fitted to the record, from four weeks on.
+        added_gpus : mapping of str to tuple of float and date
+            GPUs that a team needs all the time from a day on.
+        weeks : int
+            Weeks ahead, counted from :attr:`end`.
+        quantile : float
+            Quantile of the intervals of a week that stands for its demand. [0-1]
+        seed : int
+            Seed of the sample paths.
+
+        Returns
+        -------
+        numpy.ndarray, shape (WEEKLY_DEMAND_PATHS, weeks)
+            GPUs by path and week.
+
+        Raises
+        ------
+        ScenarioError
+            If a team, a growth or a date is not valid, or no whole week was observed.
+        """
+        length = round(7 * 24 / self.interval_hours)
+        n_weeks = self.slots // length
+        if not n_weeks:
+            got = f"{self.slots * self.interval_hours / 24:.1f} days"
+            raise TraceFormatError("forecast of weeks", "a whole week of demand", got, "Give a longer history.")
+        leaves = [row for row, name in enumerate(self.ids) if name not in self.sums]
+        past = np.nan_to_num(self.values[leaves, -n_weeks * length :]).reshape(len(leaves), n_weeks, length)
+        grown: dict[str, np.ndarray] = {}
+        is_rest = np.ones(len(leaves), bool)
+        teams = sorted({self.ids[row].rpartition("/")[0].removesuffix(f"/{OWN_JOBS_LABEL}") for row in leaves})
+        for team, share in growth_per_week.items():
+            name = resolve_name(team, teams, subject="team", error=ScenarioError)
+            if not isinstance(share, int | float) or not -0.5 <= share <= 1:
+                got, todo = f"{share!r} for {name}", "Write a share, such as 0.02 for 2 % a week."
+                raise ScenarioError("growth_per_week", "a share from -0.5 to 1", got, todo)
+            is_team = np.array([self.ids[row].startswith(f"{name}/") for row in leaves]) & is_rest
+            grown[team], is_rest = past[is_team].sum(axis=0), is_rest & ~is_team
+        additions = [_parse_added_gpus(*item) for item in added_gpus.items()]
+
+        other_demand = past[is_rest].sum(axis=0)
+        drawn = np.random.default_rng(seed).integers(n_weeks, size=(WEEKLY_DEMAND_PATHS, weeks))
+        factor = np.ones(drawn.shape)
+        if n_weeks >= MIN_GROWTH_WEEKS and other_demand.any():
+            levels = fit_growth(other_demand.mean(axis=1)).paths(weeks, seed=seed, count=WEEKLY_DEMAND_PATHS)
+            factor = levels / np.maximum(other_demand.mean(axis=1), 1e-9)[drawn]
+        demand = np.empty(drawn.shape)
+        for week in range(weeks):
+            rows, end = drawn[:, week], self.end + timedelta(days=7 * (week + 1))
+            gpus = other_demand[rows] * factor[:, week, None]
+            for team, share in growth_per_week.items():
+                gpus += grown[team][rows] * (1 + share) ** (week + 1)
+            gpus += sum(added for added, since in additions if since < end)
+            demand[:, week] = np.quantile(gpus, quantile, axis=1)
+        return demand
+
+    def date_exceedance(self, demand: np.ndarray, limit_gpus: float) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Date the week in which demand first exceeds a limit.
+
+        Parameters
+        ----------
+        demand : numpy.ndarray, shape (n_paths, n_weeks)
+            From :meth:`draw_weekly_demand`. [GPU]
+        limit_gpus : float
+            Limit. [GPU]
+
+        Returns
+        -------
+        estimates : polars.DataFrame
+            ``estimate`` (of :data:`EXCEEDANCE_LEVELS`), ``probability`` that demand has exceeded the limit by then
+            [0-1], and ``week``, the first day of that week; null: not within these weeks.
+        outlook : polars.DataFrame
+            ``week, estimate, gpus``: quantiles of the demand, and the limit. [GPU]
+        """
+        weeks = pl.Series([(self.end + timedelta(days=7 * week)).date() for week in range(demand.shape[1])])
+        exceeded_share = np.maximum.accumulate(demand > limit_gpus, axis=1).mean(axis=0)
+        first = {name: weeks.filter(exceeded_share >= level) for name, level in EXCEEDANCE_LEVELS.items()}
+        estimates = pl.DataFrame({
+            "estimate": list(first), "probability": list(EXCEEDANCE_LEVELS.values()),
+            "week": pl.Series([exceeding_weeks.min() for exceeding_weeks in first.values()], dtype=pl.Date),
+        })  # fmt: skip
+        series = {f"{100 * level:g} % quantile": np.quantile(demand, level, axis=0) for level in (0.1, 0.5, 0.9)}
+        series["limit"] = np.full(len(weeks), limit_gpus)
+        parts = [pl.DataFrame({"week": weeks, "estimate": name, "gpus": gpus}) for name, gpus in series.items()]
+        return estimates, pl.concat(parts)
+
     def paths(self, horizon: int, gap: int, seed: int, max_paths: int | None = None) -> pl.DataFrame:
         """Draw sample paths of every series from the cutoff on: ``unique_id, path, ds, y``.
 
@@ -241,6 +347,11 @@ class DemandHistory:
         return table.drop("weight") if max_paths is None else table
 
 
+WEEKLY_DEMAND_PATHS = 1000
+"""Sample paths of the demand of weeks ahead."""
+EXCEEDANCE_LEVELS = {"early": 0.1, "median": 0.5, "late": 0.9}
+"""Estimates of the week in which demand first exceeds a limit, and the share of sample paths that have done so [0-1].
+"""
 DEMAND_JOB_COLUMNS = (*RUN_OFF_COLUMNS, "gpu_model")
 """Columns of table ``schemas.Jobs`` that a forecast of GPU demand reads."""
 MAX_GAP_BETWEEN_ARRIVALS = timedelta(days=56)
@@ -253,6 +364,15 @@ HOUR = timedelta(hours=1)
 """Time span of one hour."""
 MIN_HISTORY_FOR_OWN_ERRORS = timedelta(days=28)
 """Length of the history from which no remark says that intervals rest on errors pooled over all series."""
+
+
+def _parse_added_gpus(team: str, addition: object) -> tuple[float, datetime]:
+    """Return the GPUs that a team adds, and since when; raise ScenarioError for anything else."""
+    match addition:
+        case (int() | float() as gpus, str() | date() as day) if gpus >= 0:
+            return gpus, parse_instant(day, option="added_gpus")
+    got, todo = f"{addition!r} for {team}", f"Write {{{team!r}: (16, '2026-05-01')}}."
+    raise ScenarioError("added_gpus", "a number of GPUs and a day", got, todo)
 
 
 def lay_out_demand(

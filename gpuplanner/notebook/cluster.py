@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import polars as pl
 from gpuplanner import cost as cost_package
 from gpuplanner import notebook
 from gpuplanner import report as plots
-from gpuplanner.core.errors import GpuPlannerError, ScenarioError, resolve_name
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError, resolve_name
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache_and_data_folders import data_folder
 from gpuplanner.core.units_and_number_formats import (
@@ -34,8 +35,9 @@ from gpuplanner.notebook.views_and_panels import View, answer_or_card
 from gpuplanner.report import dataset_sections
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection
+from gpuplanner.usage.dataset_description_and_data_quality import DISAGREEMENT_GROUPS, tabulate_disagreements
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset, public_traces
-from gpuplanner.usage.grouped_usage import UsageFilter, group_ledger, group_utilization, group_waits
+from gpuplanner.usage.grouped_usage import UsageFilter, group_ledger, group_utilization, group_waits, keep_largest
 from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at
 
 # What plans and prices is imported when it is first used: tables of a dataset then appear in half the time.
@@ -177,25 +179,33 @@ class Cluster:
 
     def ledger(
         self, by: str | Sequence[str] = (), *, team: str | None = None, partition: str | None = None,
-        job_class: str | None = None, start: str | datetime | None = None, end: str | datetime | None = None,
+        job_class: str | None = None, gpus: tuple[float, float] | None = None, start: str | datetime | None = None,
+        end: str | datetime | None = None, sort: str = "", top: int | tuple[int, int] | None = None,
     ) -> View:  # fmt: skip
         """Show the installed GPU-hours by bucket: used, allocated but idle, no telemetry, unallocated and others.
 
         Parameters
         ----------
         by : str or sequence of str
-            Groups: ``"team"``, ``"user"``, ``"partition"``, ``"project"``, ``"job_class"``, ``"gpu_model"``,
-            ``"hour_of_day"``, ``"weekday"``, ``"day"``, ``"week"``, ``"month"``;
-            default: the section of the report, by month.
+            Groups: ``"team"``, ``"user"``, ``"partition"``, ``"project"``, ``"job_class"`` (``interactive`` are
+            notebooks), ``"job"``, ``"gpu_model"``, ``"hour_of_day"``, ``"weekday"``, ``"day"``, ``"week"``,
+            ``"month"``; default: the section of the report, by month.
         team, partition, job_class : str, optional
             Only these allocated GPU-hours.
+        gpus : tuple of two numbers, optional
+            Only jobs that request from so many to so many full GPUs, such as ``(1, 2)``. [GPU]
         start, end : str or datetime, optional
             First instant, and first instant after the period.
+        sort : str
+            Bucket to sort by and to draw, such as ``"allocated_idle"``, the wasted GPU-hours.
+        top : int or tuple of two int, optional
+            Rows to keep; ``(20, 3)``: of the first group the 20 with most GPU-hours, and 3 rows of each.
 
         Returns
         -------
         View
-            ``df``: the groups, the GPU-hours of each bucket, and ``gpu_hours``, their sum. [GPU h]
+            ``df``: the groups, the GPU-hours of each bucket, and ``gpu_hours``, their sum. [GPU h] Use is null where
+            there is no telemetry.
 
         Raises
         ------
@@ -207,18 +217,25 @@ class Cluster:
         >>> open("sample").ledger(by=["team", "week"]).df.columns[:3]
         ['team', 'week', 'used']
         """
-        if not by and partition is None and job_class is None and start is None and end is None:
+        usage_filter = UsageFilter(team, partition, job_class, gpus, start, end)
+        if not by and usage_filter == UsageFilter(team) and not sort and top is None:
             tenant = team or ALL_TENANTS_LABEL
             table = self.inbox.buckets() if team is None else self.inbox.months(tenant)
             return View(dataset_sections.render_ledger_section(self.inbox, tenant), table)
-        usage_filter = UsageFilter(team=team, partition=partition, job_class=job_class, start=start, end=end)
-        groups = by or "month"
-        table = group_ledger(self.inbox.trace, groups, usage_filter=usage_filter, tz=self.inbox.tz)
-        return _grouped_view(table, groups, "gpu_hours", "GPU-hours")
+        groups, value = by or "month", sort or "gpu_hours"
+
+        def draw() -> View:
+            table = group_ledger(self.inbox.trace, groups, usage_filter=usage_filter, tz=self.inbox.tz)
+            if sort or top is not None:
+                table = keep_largest(table, groups, value, top)
+            label = "GPU-hours" if value == "gpu_hours" else f"{value.replace('_', ' ').capitalize()} GPU-hours"
+            return _grouped_view(table, groups, value, label)
+
+        return answer_or_card("GPU-hours", draw, errors=TraceFormatError)
 
     def waits(
         self, by: str | Sequence[str] = "job_size", *, percentile: float = 0.95, team: str | None = None,
-        partition: str | None = None, job_class: str | None = None,
+        partition: str | None = None, job_class: str | None = None, gpus: tuple[float, float] | None = None,
         start: str | datetime | None = None, end: str | datetime | None = None,
     ) -> View:  # fmt: skip
         """Show the observed queue waits, from submission to the first start on GPUs.
@@ -227,11 +244,14 @@ class Cluster:
         ----------
         by : str or sequence of str
             Groups: ``"job_size"``, ``"team"``, ``"user"``, ``"partition"``, ``"project"``, ``"gpu_model"``,
-            ``"job_class"``, or a part of the time as for :meth:`ledger`.
+            ``"job_class"``, ``"job"``, or a part of the time as for :meth:`ledger`; with ``"cause"`` the hours of
+            waiting of the recent past by their cause.
         percentile : float
             Percentile of the queue wait. [0-1]
         team, partition, job_class : str, optional
             Only these jobs.
+        gpus : tuple of two numbers, optional
+            Only jobs that request from so many to so many full GPUs, such as ``(1, 2)``. [GPU]
         start, end : str or datetime, optional
             Only jobs submitted from, and before.
 
@@ -239,7 +259,8 @@ class Cluster:
         -------
         View
             ``df``: the groups, ``jobs``, ``jobs_not_started``, ``mean_wait_minutes``, ``p95_wait_minutes``,
-            ``max_wait_minutes`` and ``wait_hours``.
+            ``max_wait_minutes`` and ``wait_hours``. By cause: ``jobs``, ``wait_hours`` and ``idle_elsewhere_hours``,
+            in which enough GPUs were idle on other nodes than those of ``partition`` (without it, on any nodes).
 
         Raises
         ------
@@ -251,15 +272,25 @@ class Cluster:
         >>> open("sample").waits(by="team", percentile=0.5).df.columns[4]
         'p50_wait_minutes'
         """
-        usage_filter = UsageFilter(team=team, partition=partition, job_class=job_class, start=start, end=end)
-        dataset, tz = self.inbox.trace, self.inbox.tz
-        table = group_waits(dataset, by, percentile=percentile, usage_filter=usage_filter, tz=tz)
-        column = f"p{100 * percentile:g}_wait_minutes"
-        return _grouped_view(table, by, column, f"p{100 * percentile:g} queue wait [min]")
+        usage_filter = UsageFilter(team, partition, job_class, gpus, start, end)
+
+        def draw() -> View:
+            if "cause" in ([by] if isinstance(by, str) else by):
+                from gpuplanner.decision.explained_waits import group_wait_causes  # tables need no simulator
+
+                table = group_wait_causes(self.scenario(), by, usage_filter=usage_filter)
+                return _grouped_view(table, by, "wait_hours", "Hours of waiting [h]")
+            dataset, tz = self.inbox.trace, self.inbox.tz
+            table = group_waits(dataset, by, percentile=percentile, usage_filter=usage_filter, tz=tz)
+            column = f"p{100 * percentile:g}_wait_minutes"
+            return _grouped_view(table, by, column, f"p{100 * percentile:g} queue wait [min]")
+
+        return answer_or_card("Queue wait", draw, errors=TraceFormatError)
 
     def utilization(
         self, by: str | Sequence[str] = "hour_of_day", *, team: str | None = None, partition: str | None = None,
-        job_class: str | None = None, start: str | datetime | None = None, end: str | datetime | None = None,
+        job_class: str | None = None, gpus: tuple[float, float] | None = None,
+        start: str | datetime | None = None, end: str | datetime | None = None,
     ) -> View:  # fmt: skip
         """Show the shares of the GPU-hours that were allocated and used.
 
@@ -269,6 +300,8 @@ class Cluster:
             Groups, as for :meth:`ledger`.
         team, partition, job_class : str, optional
             Only these allocated GPU-hours.
+        gpus : tuple of two numbers, optional
+            Only jobs that request from so many to so many full GPUs, such as ``(1, 2)``. [GPU]
         start, end : str or datetime, optional
             First instant, and first instant after the period.
 
@@ -288,13 +321,16 @@ class Cluster:
         >>> open("sample").utilization(by="hour_of_day").df.height
         24
         """
-        usage_filter = UsageFilter(team=team, partition=partition, job_class=job_class, start=start, end=end)
-        table = group_utilization(self.inbox.trace, by, usage_filter=usage_filter, tz=self.inbox.tz)
-        is_known = table["allocated_fraction"].count() > 0
-        column, label = "allocated_fraction", "Allocated share of installed GPU-hours"
-        if not is_known:
-            column, label = "used_fraction", "Used share of allocated GPU-hours"
-        return _grouped_view(table, by, column, f"{label} [0-1]")
+        usage_filter = UsageFilter(team, partition, job_class, gpus, start, end)
+
+        def draw() -> View:
+            table = group_utilization(self.inbox.trace, by, usage_filter=usage_filter, tz=self.inbox.tz)
+            column, label = "allocated_fraction", "Allocated share of installed GPU-hours"
+            if not table[column].count():
+                column, label = "used_fraction", "Used share of allocated GPU-hours"
+            return _grouped_view(table, by, column, f"{label} [0-1]")
+
+        return answer_or_card("Utilization", draw, errors=TraceFormatError)
 
     def cost(self, by: str = "team", *, prices: float | str | Path | None = None, month: str | None = None) -> View:
         """Show the cost of the GPU-hours.
@@ -339,6 +375,47 @@ class Cluster:
         """Forecast the GPU demand from a cutoff; default: the end of the data."""
         return notebook.forecast_demand(self.scenario(), at=at, installed_gpus=self.inbox.fleet.gpus or None)
 
+    def fair_share(self, rules: Mapping[str, Any] | str | Path) -> View:
+        """Show the p95 queue wait of each team and job size under other quotas, preemption and run-time limits.
+
+        The recorded jobs are simulated on today's nodes, under the quotas in the data and under the other rules.
+
+        Parameters
+        ----------
+        rules : mapping, str or Path
+            Content of a ``quotas.yaml``, such as ``{"teams": [{"name": "vision", "gpus": 8, "cohort": "all"}],
+            "preemption": {"reclaim": True}, "max_run_hours": 12}``, or such a file.
+
+        Returns
+        -------
+        View
+            ``df``: ``team``, ``job_size``, ``jobs``; ``p95_before_minutes``, ``p95_after_minutes`` and
+            ``p95_difference_minutes`` with the 90 % intervals of the last two; ``never_before``, ``never_after``.
+
+        Raises
+        ------
+        ScenarioError
+            If a rule is not valid. Data that cannot be simulated give a card with the reason.
+        """
+        from gpuplanner.decision.quota_and_placement_comparison import compare_stated_rules
+        from gpuplanner.decision.sharing_rules import read_quotas
+        from gpuplanner.report.policy_and_team_sections import render_rules_comparison
+
+        file = Path(_temporary_folder()).with_name("rules.yaml")
+        if isinstance(rules, Mapping):
+            file.write_text(json.dumps(rules, indent=1), encoding="utf-8")
+        else:
+            file = Path(rules)
+        read_quotas(file)  # a mistake in the rules is an error at once
+
+        def draw() -> View:
+            comparison = compare_stated_rules(self.scenario(quotas_to_try=str(file)))
+            waits = comparison.waits
+            view = _grouped_view(waits, ["team", "job_size"], "p95_after_minutes", "p95 queue wait [min]")
+            return View(HtmlSection(view.section + render_rules_comparison(comparison)), waits)
+
+        return answer_or_card("Queue waits under other rules", draw)
+
     def scenario(self, **changes: Any) -> Scenario:  # noqa: ANN401 - fields of a scenario
         """Return the scenario of this cluster with other field values."""
         own_fields = {"data": self._folder, "tz": self.inbox.tz, "gpu_model": self.inbox.gpu_model}
@@ -353,10 +430,37 @@ class Cluster:
         """Write the tables as a dataset folder, which :func:`open` reads again."""
         return write_dataset(self.inbox.trace, folder)
 
-    def quality(self) -> View:
-        """Show the data quality and the observed periods."""
-        report = self.inbox.quality_report
-        return View(dataset_sections.render_quality_section(report), report.findings)
+    def quality(self, by: str | Sequence[str] = (), *, against: Cluster | None = None) -> View:
+        """Show the data quality and the observed periods; with groups, where sources disagree.
+
+        Parameters
+        ----------
+        by : str or sequence of str
+            Groups of disagreements: ``"check"``, ``"source"``, ``"team"``; default: the quality report.
+        against : Cluster, optional
+            Another list of the same jobs, such as the pods that ran them.
+
+        Returns
+        -------
+        View
+            ``df``: the findings; or the groups, ``rows`` and the ``gpu_hours`` that they affect [GPU h].
+
+        Raises
+        ------
+        ScenarioError
+            If a group is unknown.
+        """
+        if not by and against is None:
+            report = self.inbox.quality_report
+            return View(dataset_sections.render_quality_section(report), report.findings)
+        groups = by or DISAGREEMENT_GROUPS
+
+        def draw() -> View:
+            other_dataset = None if against is None else against.inbox.trace
+            table = tabulate_disagreements(self.inbox.trace, groups, other_dataset=other_dataset)
+            return _grouped_view(table, groups, "gpu_hours", "GPU-hours affected")
+
+        return answer_or_card("Disagreements of sources", draw, errors=TraceFormatError)
 
     def demand(self, *, team: str | None = None) -> View:
         """Show the unconstrained demand by MIG profile and by team."""

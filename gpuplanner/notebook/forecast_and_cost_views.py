@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,25 +12,31 @@ from typing import Any
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.errors import ScenarioError, resolve_name
+from gpuplanner.core.errors import ScenarioError, TraceFormatError, resolve_name
 from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache_and_data_folders import claims_folder
 from gpuplanner.cost.cost_over_time import compare_periods, spread_cost
 from gpuplanner.cost.monthly_cost_review import CostReview, cost_review, price_rows
 from gpuplanner.decision.comparison_record import compare_policies
-from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_burst, plan_purchase, read_burst_rules
+from gpuplanner.decision.purchase_refresh_and_burst_plans import (
+    compare_ways_to_pay,
+    plan_burst,
+    plan_purchase,
+    read_burst_rules,
+)
 from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_refresh as renew
 from gpuplanner.forecast.gpu_demand import DemandHistory
 from gpuplanner.forecast.model_selection import fold_scores, mean_scores
 from gpuplanner.forecast.rolling_demand_forecast import lay_out_demand, rolling_backtest
 from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, ForecastPanel, ForecastQuestion
-from gpuplanner.notebook.views_and_panels import View, answer_or_card, or_card
+from gpuplanner.notebook.views_and_panels import View, answer_or_card, or_card, require_share, require_whole_number
 from gpuplanner.report import cost_and_forecast_sections
 from gpuplanner.report import html_page as page
 from gpuplanner.report.focus_files_and_workbooks import write_cost_workbook
 from gpuplanner.report.html_page import HtmlSection
+from gpuplanner.usage.grouped_usage import parse_instant
 from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.study_history import load_dataset
 
@@ -69,7 +76,7 @@ def twenty_jobs() -> View:
     return View(page.section("Twenty jobs on eight H100", table, chart), policies)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ForecastView:
     """Forecast of GPU demand from a cutoff in the data, with a method that shows each part in a notebook.
 
@@ -81,6 +88,9 @@ class ForecastView:
     scenario: Scenario
     at: datetime | None = None
     installed_gpus: float | None = None
+
+    def __repr__(self) -> str:
+        return f"ForecastView({self.scenario.name}, at={'the end of the data' if self.at is None else self.at})"
 
     @cached_property
     def source(self) -> DemandHistory:
@@ -169,6 +179,59 @@ class ForecastView:
         section = cost_and_forecast_sections.render_calendar_section(self.source, horizon, gap, price, gpus)
         return View(section, self.source.plan_calendar(horizon, gap, price))
 
+    def exhaustion(
+        self,
+        *,
+        capacity_fraction: float = 0.9,
+        growth_per_week: Mapping[str, float] | None = None,
+        added_gpus: Mapping[str, tuple[float, date | str]] | None = None,
+        weeks: int = 104,
+        quantile: float = 0.95,
+    ) -> View:
+        """Show the week in which demand first exceeds a share of the capacity: early, median and late.
+
+        Parameters
+        ----------
+        capacity_fraction : float
+            Share of the installed GPUs. [0-2]
+        growth_per_week : mapping of str to float, optional
+            Growth of teams, such as ``{"vision": 0.02}`` for 2 % a week; other demand grows as fitted to the record.
+        added_gpus : mapping of str to tuple, optional
+            GPUs that a team needs all the time from a day on, such as ``{"search": (16, "2026-04-01")}``.
+        weeks : int
+            Weeks ahead.
+        quantile : float
+            Quantile of the intervals of a week that stands for its demand; 1: the peak. [0-1]
+
+        Returns
+        -------
+        View
+            ``df``: ``estimate``, ``probability`` [0-1] and ``week``, null where it is not within these weeks.
+
+        Raises
+        ------
+        ScenarioError
+            If a share, a team or a day is not valid.
+        """
+        require_share("capacity_fraction", capacity_fraction, 2.0)
+        require_share("quantile", quantile)
+        require_whole_number("weeks", weeks, 1, 520)
+        title = "Demand above the limit"
+        changes: dict[str, Any] = {"growth_per_week": growth_per_week or {}, "added_gpus": added_gpus or {}}
+
+        source = answer_or_card(title, lambda: self.source, FORECAST_FIX)
+        if isinstance(source, View):
+            return source
+
+        def draw() -> View:
+            limit = capacity_fraction * self.capacity
+            demand = source.draw_weekly_demand(**changes, weeks=weeks, quantile=quantile)
+            estimates, outlook = source.date_exceedance(demand, limit)
+            section = cost_and_forecast_sections.render_exceedance_section(estimates, outlook, limit)
+            return View(section, estimates)
+
+        return answer_or_card(title, draw, errors=TraceFormatError)
+
     @or_card("Forecast", FORECAST_FIX)
     def controls(
         self, horizon: int = 48, *, gap: int = 6, price: float = 5.0, capacity: float | None = None
@@ -215,14 +278,12 @@ def forecast_demand(scenario: Scenario, *, at: str = "", installed_gpus: float |
         ...
     gpuplanner.core.errors.TraceFormatError: ...
     """
-    instant = datetime.fromisoformat(at) if at else None
-    if instant is not None and instant.tzinfo is None:
-        instant = instant.replace(tzinfo=UTC)
+    instant = parse_instant(at, option="at") if at else None
     load_dataset(scenario.data, columns=("submit_time",))  # a folder that is no dataset is an error at once
     return ForecastView(scenario, instant, installed_gpus)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MonthCosts:
     """Cost of a month, with a method that shows each part in a notebook.
 
@@ -230,6 +291,9 @@ class MonthCosts:
     """
 
     scenario: Scenario
+
+    def __repr__(self) -> str:
+        return f"MonthCosts({self.scenario.name}: {self.scenario.month or 'the whole observation'})"
 
     @cached_property
     def review(self) -> CostReview:
@@ -274,9 +338,11 @@ class MonthCosts:
         """Show all prices of the GPU model with their dates."""
         return View(cost_and_forecast_sections.render_price_section(self.review), price_rows(self.review))
 
-    @or_card("Buy, reserve or rent", COST_FIX)
-    def commitments(self, months: int = 12, *, risk: float = 0.0, refresh: tuple[str, float] | None = None) -> View:
-        """Show the GPUs to buy, reserve or rent, and when a newer GPU model pays off.
+    def commitments(
+        self, months: int = 12, *, risk: float = 0.0, refresh: tuple[str, float] | None = None,
+        gpus: int | None = None, used_fraction: float | None = None, purchase_price: float | None = None,
+    ) -> View:  # fmt: skip
+        """Show the GPUs to buy, reserve or rent, and when a newer GPU model pays off; or the ways to pay for more GPUs.
 
         Parameters
         ----------
@@ -286,15 +352,43 @@ class MonthCosts:
             Weight of the CVaR against the mean cost. [0-1]
         refresh : tuple of str and float, optional
             Newer GPU model, and its speed relative to today's.
+        gpus : int, optional
+            GPUs beyond those of today: compares buying, reserving and renting them on demand. [GPU]
+        used_fraction : float, optional
+            Share of the hours in which they are used; default: the allocated share of today. [0-1]
+        purchase_price : float, optional
+            Price of a GPU with its share of the node; default: the price book. [currency per GPU]
 
         Returns
         -------
         View
-            Purchase plan, and costs by option.
+            Purchase plan, and costs by option. With `gpus`, ``df``: ``option``, ``gpus``, ``cost``,
+            ``break_even_fraction`` of the hours in use [0-1] and ``break_even_month``, both against on demand.
+
+        Raises
+        ------
+        ScenarioError
+            If a number is out of range.
         """
-        plan = plan_purchase(self.scenario, months, risk=risk)
-        refresh_plan = None if refresh is None else renew(self.scenario, months, *refresh)
-        return View(cost_and_forecast_sections.render_commitment_section(plan, refresh_plan), plan.costs)
+        require_whole_number("months", months, 1, 120)
+        if gpus is not None:
+            require_whole_number("gpus", gpus, 1, 1_000_000)
+            if used_fraction is not None:
+                require_share("used_fraction", used_fraction)
+            if purchase_price is not None and not purchase_price > 0:
+                raise ScenarioError("purchase_price", "a price above 0", f"{purchase_price}", "Fix purchase_price=.")
+
+        def show() -> View:
+            if gpus is not None:
+                how = {"used_fraction": used_fraction, "purchase_price": purchase_price}
+                table, notes = compare_ways_to_pay(self.scenario, months, gpus, **how)
+                title = f"Cost of {gpus:,} more GPUs, {months} months, {self.scenario.currency}, undiscounted"
+                return View(cost_and_forecast_sections.render_payment_section(table, notes, title), table)
+            plan = plan_purchase(self.scenario, months, risk=risk)
+            refresh_plan = None if refresh is None else renew(self.scenario, months, *refresh)
+            return View(cost_and_forecast_sections.render_commitment_section(plan, refresh_plan), plan.costs)
+
+        return answer_or_card("Buy, reserve or rent", show, COST_FIX)
 
     @or_card("Jobs for rented GPUs", COST_FIX)
     def burst(self, rules: str = "") -> View:

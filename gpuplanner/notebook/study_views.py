@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -106,7 +107,7 @@ class StudyView:
     stored: Study | None = None
 
     def __repr__(self) -> str:
-        return f"StudyView({self.scenario.name}: {self.decision.sentence})"
+        return textwrap.shorten(f"StudyView({self.scenario.name}: {self.decision.sentence})", 190)
 
     def _repr_html_(self) -> str:
         return self.decision._repr_html_()
@@ -354,11 +355,13 @@ def wait_curve(data: StudySource = "sample", *, gpus: Sequence[int] = (), **chan
     >>> wait_curve("sample", gpus=[0])
     Traceback (most recent call last):
         ...
-    gpuplanner.core.errors.ScenarioError: gpus: expected numbers of GPUs above 0; got 0. Fix gpus=.
+    gpuplanner.core.errors.ScenarioError: gpus: expected a list of numbers of GPUs above 0; got 0. Fix gpus=, such
+    as gpus=[56, 64].
     """
-    for size in gpus:
-        if size <= 0:
-            raise ScenarioError("gpus", "numbers of GPUs above 0", str(size), "Fix gpus=.")
+    for size in gpus if isinstance(gpus, Sequence) else (None,):
+        if not isinstance(size, int) or size <= 0:
+            got = str(gpus if size is None else size)
+            raise ScenarioError("gpus", "a list of numbers of GPUs above 0", got, "Fix gpus=, such as gpus=[56, 64].")
     study = decide(data, **changes)
     if not gpus:
         return study.wait_curve()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
+import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -31,7 +32,9 @@ Arguments = ParamSpec("Arguments")
 """Type of the arguments of a function that shows a view, which :func:`or_card` keeps."""
 
 
-def answer_or_card(title: str, answer: Callable[[], Shown], fix: str = "") -> Shown | View:
+def answer_or_card(
+    title: str, answer: Callable[[], Shown], fix: str = "", *, errors: type[GpuPlannerError] = GpuPlannerError
+) -> Shown | View:
     """Return a view; where the data do not support it, a card that states the reason and the fix in Python.
 
     A notebook then runs to its end. Mistakes in arguments are to be raised before.
@@ -44,6 +47,8 @@ def answer_or_card(title: str, answer: Callable[[], Shown], fix: str = "") -> Sh
         Makes the view, or the panel.
     fix : str
         Python code that leads to an answer.
+    errors : type
+        Errors for which the card stands; others are raised.
 
     Examples
     --------
@@ -55,7 +60,7 @@ def answer_or_card(title: str, answer: Callable[[], Shown], fix: str = "") -> Sh
     """
     try:
         return answer()
-    except GpuPlannerError as error:
+    except errors as error:
         code = f"<pre>{escape(fix)}</pre>" if fix else ""
         return View(page.section(title, page.note(python_advice(str(error))), code), pl.DataFrame())
 
@@ -71,6 +76,28 @@ def or_card(title: str, fix: str = "") -> Callable[[Callable[Arguments, Shown]],
         return show_or_card
 
     return decorate
+
+
+def require_share(name: str, value: object, high: float = 1.0) -> None:
+    """Raise ScenarioError unless an argument is a share above 0.
+
+    Examples
+    --------
+    >>> require_share("percentile", 95)
+    Traceback (most recent call last):
+        ...
+    gpuplanner.core.errors.ScenarioError: percentile: expected a share above 0, at most 1; got 95. Write 0.95 for 95 %.
+    """
+    if not isinstance(value, int | float) or not 0.0 < value <= high:
+        percent = value if isinstance(value, int | float) and 0 < value <= 100 else 90
+        fix = f"Write {percent / 100:g} for {percent:g} %."
+        raise ScenarioError(name, f"a share above 0, at most {high:g}", repr(value), fix)
+
+
+def require_whole_number(name: str, value: object, low: int, high: int) -> None:
+    """Raise ScenarioError unless an argument is a whole number within a range."""
+    if type(value) is not int or not low <= value <= high:
+        raise ScenarioError(name, f"a whole number from {low:,} to {high:,}", repr(value), f"Fix {name}=.")
 
 
 def python_advice(text: str) -> str:
@@ -114,7 +141,7 @@ class View:
         display_section(self.section)
 
     def __repr__(self) -> str:
-        return f"View({self.df.height:,} rows: {', '.join(self.df.columns)})"
+        return textwrap.shorten(f"View({self.df.height:,} rows: {', '.join(self.df.columns)})", 190)
 
     def chart(self, number: int = 0) -> ChartType:
         """Return a chart of the section as an Altair chart.

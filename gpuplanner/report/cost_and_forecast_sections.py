@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
 
@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.output_column_headings import replace_codes_by_text
+from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
 from gpuplanner.core.units_and_number_formats import count_text, day_text, money_text, percent_text
 from gpuplanner.cost.cost_over_time import compare_periods
 from gpuplanner.cost.energy_and_carbon import FOOTPRINT_AMOUNTS
@@ -170,6 +170,22 @@ def render_commitment_section(purchase: PurchasePlan, renewed: HardwareRefresh |
         page.table(start_dates, caption="Start dates") if start_dates.height else "",
         "" if renewed is None else page.paragraph(renewed.advice_sentence),
     )
+
+
+def render_payment_section(table: pl.DataFrame, notes: Sequence[str], title: str) -> HtmlSection:
+    """Render the ways to pay for more GPUs: cost, and break-even against on demand."""
+    table = table.with_columns(pl.col("option").map_elements(text_of_code, return_dtype=pl.String))
+    best = table.row(0, named=True)
+    return page.section(
+        "Buy, reserve or rent",
+        page.figure(
+            plots.plot_groups(table, ["option"], "cost", label="Cost"),
+            title=title,
+            alt=f"Cheapest: {best['option']}, {best['cost']:,.0f}.",
+            numbers=table,
+        ),
+        *map(page.note, notes),
+    )  # fmt: skip
 
 
 def render_burst_section(burst: BurstPlan | None) -> HtmlSection:
@@ -426,6 +442,25 @@ def render_calendar_section(
             formats=dict.fromkeys(("planned", "expected", "low", "high"), ",.0f"),
             headings={"planned": "GPUs to plan"},
         ),
+    )
+
+
+def render_exceedance_section(estimates: pl.DataFrame, outlook: pl.DataFrame, limit: float) -> HtmlSection:
+    """Render the weeks in which demand first exceeds a limit [GPU], and the demand of the weeks ahead."""
+    weeks = (
+        f"{name} {'not within these weeks' if week is None else day_text(week)}"
+        for name, week in estimates.select("estimate", "week").iter_rows()
+    )
+    return page.section(
+        "Demand above the limit",
+        page.note(f"Demand first exceeds {limit:,.1f} GPUs in the week from: {'; '.join(weeks)}."),
+        page.figure(
+            plots.plot_groups(outlook, ["estimate", "week"], "gpus", label="Demand [GPU]"),
+            title="Demand of the weeks ahead",
+            alt=f"Quantiles of the sample paths of demand, and the limit of {limit:,.1f} GPUs.",
+            numbers=outlook,
+        ),
+        page.table(estimates, caption="Week in which demand first exceeds the limit"),
     )
 
 

@@ -756,7 +756,9 @@ def plot_groups(table: pl.DataFrame, groups: Sequence[str], value: str, *, label
     'line'
     """
     require_columns(table, [*groups, value], source="plot_groups")
-    rows = table.drop_nulls([value]).select(pl.col(groups).cast(pl.String), pl.col(value).cast(pl.Float64))
+    rows = table.drop_nulls([value]).select(
+        pl.col(groups).cast(pl.String).fill_null("-"), pl.col(value).cast(pl.Float64)
+    )
     if rows.is_empty():
         return theme.make_empty_chart("There are no values.")
     time = next((group for group in groups if group in TIME_GROUPS), None)

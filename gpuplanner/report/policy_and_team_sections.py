@@ -244,7 +244,7 @@ def render_team_section(
             headings=_NEXT_STEP_HEADINGS,
         ),
         slowdown_text,
-        "" if rules_comparison is None else _render_rules_comparison(rules_comparison),
+        "" if rules_comparison is None else render_rules_comparison(rules_comparison),
         *(
             ()
             if quota_advice is None
@@ -277,7 +277,7 @@ def render_team_section(
     )
 
 
-def _render_rules_comparison(rules_comparison: RulesComparison) -> str:
+def render_rules_comparison(rules_comparison: RulesComparison) -> str:
     """Render queue waits, losses and preemptions by team of the same weeks simulated under two sets of quotas."""
     columns = ("team", "jobs", *_SIMULATED_WAIT_COLUMNS, "verdict", *_SIMULATED_LOSS_COLUMNS, *_NEVER_STARTED_HEADINGS)
 

@@ -10,6 +10,7 @@ import polars as pl
 
 from gpuplanner.core.schema_checks import cast_columns, conform
 from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY, Inventory, Jobs, Samples
+from gpuplanner.core.step_functions import US_PER_HOUR
 from gpuplanner.ingest.chunked_tables import LazyJobs
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import spread_gpus_over_nodes
 from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import add_sample_ends
@@ -51,14 +52,15 @@ ALLOCATION_JOB_COLUMNS = (
 
 
 def split_allocated_hours(
-    jobs: pl.DataFrame | pl.LazyFrame, samples: pl.DataFrame | None, window: LedgerWindow
+    jobs: pl.DataFrame | pl.LazyFrame, samples: pl.DataFrame | None, window: LedgerWindow, *, hourly: bool = True
 ) -> pl.DataFrame:
     """Split the allocated GPU-hours of jobs by tenant, GPU model, hour and the observed activity of their GPUs.
 
     Where telemetry samples of a job exist, its GPU-hours are used or idle as its devices were. GPUs and times without
     samples take the mean SM activity of the job record; without that, they count as ``no_telemetry``. The state
     ``active`` holds GPU-hours times mean SM activity, where activity is known. Columns of the result: ``tenant``,
-    ``board`` (GPU model), ``hour`` (number from the begin of the window), ``state`` and ``gpu_hours``.
+    ``board`` (GPU model), ``hour`` (number from the begin of the window; 0 unless `hourly`), ``state`` and
+    ``gpu_hours``.
     """
     keys = ["tenant", "board"]
     owners = jobs.lazy().select(keys).unique().sort(keys).with_row_index("owner").collect()
@@ -90,12 +92,13 @@ def split_allocated_hours(
         if state != ACTIVE_GPU_HOURS_COLUMN:
             recorded, replaced = allocated.filter(record=state), observed.filter(record=state)
         weight = pl.col("record_activity") if state == ACTIVE_GPU_HOURS_COLUMN else pl.lit(1.0)
-        gpu_hours = _hours_by_owner(recorded.with_columns(size=pl.col("gpus") * weight), "size", owners.height, window)
+        recorded = recorded.with_columns(size=pl.col("gpus") * weight)
+        gpu_hours = _hours_by_owner(recorded, "size", owners.height, window, hourly)
         if observed.height:
             replaced = replaced.with_columns(size=pl.col("gpus_seen") * weight)
-            gpu_hours -= _hours_by_owner(replaced, "size", owners.height, window)
+            gpu_hours -= _hours_by_owner(replaced, "size", owners.height, window, hourly)
         if state in observed.columns:
-            gpu_hours += _hours_by_owner(observed, state, owners.height, window)
+            gpu_hours += _hours_by_owner(observed, state, owners.height, window, hourly)
         owner, hour = np.nonzero(gpu_hours > 0)
         named = owners.select(keys)[owner].with_columns(hour=pl.Series(hour), state=pl.lit(state))
         parts.append(named.with_columns(gpu_hours=pl.Series(gpu_hours[owner, hour])))
@@ -152,12 +155,13 @@ def allocated_and_active(
     ids = [] if samples is None else [*TELEMETRY_JOIN_COLUMNS]
     table = cast_columns(jobs, Jobs, [*ids, *ALLOCATION_JOB_COLUMNS], source="jobs")
     attempts = jobs_with_gpus(table, window).lazy().with_columns(board=pl.lit(None, pl.String))
-    gpu_hours = split_allocated_hours(attempts.filter(pl.col("start_time").is_not_null()), samples, window)
+    started = attempts.filter(pl.col("start_time").is_not_null())
+    gpu_hours = split_allocated_hours(started, samples, window, hourly=False)
     hours = pl.col("gpu_hours")
     sums = {
         state: hours.filter(pl.col("state") == state).sum() for state in (*ACTIVITY_STATES, ACTIVE_GPU_HOURS_COLUMN)
     }
-    return gpu_hours.group_by("tenant").agg(**sums).sort("tenant")
+    return gpu_hours.group_by("tenant", maintain_order=True).agg(**sums).sort("tenant")
 
 
 def _activity_state(activity: str, memory_gib: str) -> pl.Expr:
@@ -278,7 +282,7 @@ def sum_device_spans(spans: pl.DataFrame, by: Sequence[str], borders: pl.DataFra
     )
 
 
-def _hours_by_owner(table: pl.DataFrame, weight: str, owners: int, window: LedgerWindow) -> np.ndarray:
+def _hours_by_owner(table: pl.DataFrame, weight: str, owners: int, window: LedgerWindow, hourly: bool) -> np.ndarray:
     """Sum GPU-hours by owner (a pair of tenant and GPU model) and hour, shape (n_owners, n_hours).
 
     Parameters
@@ -291,8 +295,13 @@ def _hours_by_owner(table: pl.DataFrame, weight: str, owners: int, window: Ledge
         Number of owners.
     window : LedgerWindow
         Window of the ledger.
+    hourly : bool
+        Whether hours are told apart; else the shape is (n_owners, 1).
     """
     spans = window.spans(table, "begin", "until", weight)
+    if not hourly:
+        hours = spans.gpus * ((spans.end - spans.begin) / US_PER_HOUR)
+        return np.bincount(table["owner"].to_numpy(), hours, owners).astype(np.float64)[:, None]
     return spans.by_hour(window.hours, table["owner"].to_numpy(), owners)
 
 

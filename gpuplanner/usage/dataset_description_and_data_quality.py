@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, resolve_name
+from gpuplanner.core.errors import ScenarioError, TraceFormatError, resolve_name
+from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY
 from gpuplanner.core.serialization import to_plain
 from gpuplanner.core.stage_cache_and_data_folders import data_folder
 from gpuplanner.ingest.bills.bill_summary import find_unknown_types, sum_costs, summarise_bill
@@ -15,6 +16,9 @@ from gpuplanner.ingest.dataset import Dataset, SourceFacts
 from gpuplanner.ingest.dataset_folder import scan_samples
 from gpuplanner.ingest.telemetry.coverage import coverage
 from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import aggregate_hourly
+from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import add_sample_ends
+from gpuplanner.ingest.telemetry.telemetry_join import NO_JOB, device_kind_expr, split_shared_samples
+from gpuplanner.usage.grouped_usage import group_ledger, require_groups
 from gpuplanner.usage.job_classes import JOB_CLASSES, classify_jobs
 from gpuplanner.usage.period_accounts import JobFacts, describe_jobs
 from gpuplanner.usage.study_history import load_dataset, merge_small_tenants, open_long_dataset
@@ -428,3 +432,121 @@ def intake(jobs: pl.DataFrame, rejects: pl.DataFrame) -> pl.DataFrame:
     )
     submitted = counted.sort("day").select(pl.lit(SUBMITTED_JOBS_LABEL).alias("what"), "day", "rows")
     return pl.concat([submitted.cast(INTAKE_SCHEMA), refused.cast(INTAKE_SCHEMA)])
+
+
+DISAGREEMENT_GROUPS = ("check", "source", "team")
+"""Groups of the table of disagreements between sources."""
+
+
+def tabulate_disagreements(
+    dataset: Dataset, by: str | Sequence[str] = DISAGREEMENT_GROUPS, *, other_dataset: Dataset | None = None
+) -> pl.DataFrame:
+    """Tabulate where the list of jobs disagrees with telemetry, or with another list of the same jobs.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Jobs, and telemetry of the same time where there is any.
+    by : str or sequence of str
+        Groups, of :data:`DISAGREEMENT_GROUPS`. ``source`` is the one that states the GPU-hours.
+    other_dataset : Dataset, optional
+        Another list of the same jobs, such as the pods that ran them; jobs are the same by their ids.
+
+    Returns
+    -------
+    polars.DataFrame
+        The groups; ``rows``, jobs or samples; ``gpu_hours`` that they affect [GPU h], null where they are not known.
+        ``team`` is null where no job is known. A GPU-hour may be affected by several checks.
+
+    Raises
+    ------
+    ScenarioError
+        If a group is unknown.
+    TraceFormatError
+        If there is nothing to compare the jobs with.
+
+    Examples
+    --------
+    >>> table = tabulate_disagreements(load_dataset("sample"), ["check", "source"])
+    >>> table.select("check", "source").rows()
+    [('allocated without telemetry', 'synthetic')]
+    """
+    names = require_groups(by, DISAGREEMENT_GROUPS)
+    if dataset.samples is None and other_dataset is None:
+        todo = "Import telemetry into the same folder, or give against=, another list of the jobs."
+        raise TraceFormatError("by", "two sources of the same jobs", f"{dataset.source_facts.source} alone", todo)
+    parts = [] if dataset.samples is None else [_compare_with_telemetry(dataset, dataset.samples)]
+    parts += [] if other_dataset is None else [_compare_job_lists(dataset, other_dataset)]
+    hours = pl.when(pl.col("gpu_hours").count() > 0).then(pl.col("gpu_hours").sum())
+    table = pl.concat(parts).group_by(names, maintain_order=True).agg(pl.col("rows").sum(), gpu_hours=hours)
+    return table.sort("gpu_hours", *names, descending=[True, *[False] * len(names)], nulls_last=True)
+
+
+def _compare_with_telemetry(dataset: Dataset, samples: pl.DataFrame) -> pl.DataFrame:
+    """Tabulate disagreements of jobs and telemetry: ``check, source, team, rows, gpu_hours``."""
+    jobs = dataset.jobs.group_by("job_id", maintain_order=True).agg(
+        team=pl.col("tenant").cast(pl.String).last(),
+        start=pl.col("start_time").min(),
+        end=pl.when(pl.col("end_time").null_count() == 0).then(pl.col("end_time").max()),
+        devices=pl.coalesce("instances", pl.col("gpus").ceil()).max(),
+    )
+    hours = (pl.col("until") - pl.col("time")).dt.total_microseconds() / 3.6e9
+    instances = pl.col("instance").n_unique().over("node", "gpu")
+    devices = add_sample_ends(samples).with_columns(kind=device_kind_expr()).drop_nulls("kind")
+    rows = split_shared_samples(devices.with_columns(gpu_hours=hours / instances))
+    rows = rows.with_columns(pl.col("gpu_hours") * pl.col("part"))
+    rows = rows.join(jobs.with_columns(is_listed=True), on="job_id", how="left", maintain_order="left")
+    is_outside = (pl.col("time") < pl.col("start")) | (pl.col("time") >= pl.col("end"))
+    sampled = pl.struct("node", "gpu", "instance").n_unique().over("job_id")
+    check = (
+        pl.when(pl.col("job_id").is_not_null() & pl.col("is_listed").is_null())
+        .then(pl.lit("telemetry of a job that is not in the list of jobs"))
+        .when(pl.col("job_id").is_null() & (pl.col("job_evidence") == NO_JOB))
+        .then(pl.when(pl.col("sm_activity") >= MIN_USED_SM_ACTIVITY).then(pl.lit("active without a job")))
+        .when(is_outside)
+        .then(pl.lit("telemetry outside the time of its job"))
+        .when(sampled > pl.col("devices"))
+        .then(pl.lit("telemetry of more GPUs than allocated"))
+    )
+    is_excess = pl.col("check") == "telemetry of more GPUs than allocated"
+    excess = pl.when(is_excess).then(1 - pl.col("devices") / pl.col("sampled")).otherwise(1.0)
+    conflicts = rows.with_columns(check=check, sampled=sampled).drop_nulls("check")
+    conflicts = conflicts.select("check", "team", source=pl.lit("telemetry"), gpu_hours=pl.col("gpu_hours") * excess)
+    unseen = group_ledger(dataset, ["team", "job"])
+    unseen = unseen.filter(pl.col("no_telemetry") > 0) if "no_telemetry" in unseen.columns else unseen.clear()
+    missing = {"check": pl.lit("allocated without telemetry"), "source": pl.lit(dataset.source_facts.source)}
+    hours = pl.col("no_telemetry") if "no_telemetry" in unseen.columns else pl.lit(0.0)
+    return _count_rows(conflicts, unseen.select("team", **missing, gpu_hours=hours))
+
+
+def _compare_job_lists(dataset: Dataset, other_dataset: Dataset) -> pl.DataFrame:
+    """Tabulate disagreements of two lists of jobs: ``check, source, team, rows, gpu_hours``."""
+    run_h = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
+    sides = []
+    for side in (dataset, other_dataset):
+        attempts = side.jobs.group_by("job_id", maintain_order=True)
+        sides.append(attempts.agg(team=pl.col("tenant").cast(pl.String).last(), gpus=pl.col("gpus").max(),
+                                  gpu_hours=(pl.col("gpus") * run_h).sum(), run_h=run_h.sum()))  # fmt: skip
+    names = [side.source_facts.source for side in (dataset, other_dataset)]
+    parts = []
+    for number, job_hours in enumerate(sides):
+        only = job_hours.join(sides[1 - number], on="job_id", how="anti", maintain_order="left").filter(
+            pl.col("gpu_hours") > 0
+        )
+        check = pl.lit(f"job not in {names[1 - number]}")
+        parts.append(only.select("team", "gpu_hours", check=check, source=pl.lit(names[number])))
+    both = sides[0].join(sides[1], on="job_id", suffix="_other", maintain_order="left")
+    gpus_differ = pl.col("gpus") != pl.col("gpus_other")
+    difference = (pl.col("gpu_hours") - pl.col("gpu_hours_other")).abs()
+    differs = both.filter(gpus_differ | (difference > 1 / 3600))
+    check = pl.when(gpus_differ).then(pl.lit("other number of GPUs")).otherwise(pl.lit("other run time"))
+    parts.append(differs.select("team", check=check, source=pl.lit(names[0]), gpu_hours=difference))
+    return _count_rows(*parts)
+
+
+def _count_rows(*parts: pl.DataFrame) -> pl.DataFrame:
+    """Count rows and sum the GPU-hours of disagreements by check, source and team."""
+    columns = (*DISAGREEMENT_GROUPS, "gpu_hours")
+    rows = pl.concat([part.select(pl.col(DISAGREEMENT_GROUPS).cast(pl.String), "gpu_hours") for part in parts])
+    groups = rows.select(columns).group_by(DISAGREEMENT_GROUPS, maintain_order=True)
+    return groups.agg(rows=pl.len(), gpu_hours=pl.col("gpu_hours").sum())
