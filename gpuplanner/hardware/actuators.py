@@ -41,22 +41,22 @@ class ActuatorAbilities:
     - ``unit`` {"gpu", "node"}: Smallest unit that can be drained and repartitioned alone.
     - ``cuts_on_demand`` {"never", "empty nodes", "gpus"}: Units that are partitioned when a job requests them; "never"
       for models without MIG.
-    - ``partitioner``: Component that partitions, for texts.
+    - ``partitioner``: Name of the component that partitions, as texts show it.
     - ``substitutes``: Whether a larger free instance may serve a smaller request; not where names are matched exactly.
     - ``switches_nodes``: Whether a component removes idle nodes and adds them when jobs wait. Otherwise idle nodes stay
       powered on.
     - ``returns`` {"returned", "idled"}: State of nodes that are not needed.
     - ``boot``: Time from adding a node until it is available.
-    - ``cut``: Time to partition it before it accepts jobs; 0 if it is partitioned later.
-    - ``lead``: Sum of both: the wait of a job for an added node. Code that counts layout changes separately uses
-      ``boot``.
+    - ``cut``: Time to MIG-partition an added node before it accepts jobs; 0 if it is partitioned later.
+    - ``lead``: Sum of ``boot`` and ``cut``: the wait of a job for an added node. Code that counts layout changes
+      separately uses ``boot``.
     - ``scan_s``: Interval at which demand for nodes is checked: the longest delay before ``lead`` [s].
     - ``cool_s``: Time after adding a node during which none is removed [s].
     - ``shortest_idle_s``: Shortest idle time after which a node can be removed [s].
     - ``queue`` {"easy", "slurm"}, ``placements``: Backfill rule and orders of node placement, as in
       :func:`~gpuplanner.simulator.simulation_run`.
     - ``look_s``: Interval at which the arrival of requested nodes is checked [s].
-    - ``facts``: Source of each of these, by its name here.
+    - ``facts``: Row of the catalogue, with its source, from which each of these values comes, by ability.
 
     Examples
     --------
@@ -223,7 +223,7 @@ def _decide_node_return(fact: ActuatorFact, ownership: str | None) -> str:
 def _added_node_partitioning_time(
     actuator: str, gpu_model: GpuModel | None, fact: ActuatorFact, returns: str
 ) -> TimeRange:
-    """Return the time to MIG-partition an added node, all its GPUs at once and into the smallest instances.
+    """Return the time [s] to MIG-partition an added node, all its GPUs at once and into the smallest instances.
 
     An Ampere GPU keeps its MIG mode while the node is powered down, so that only a returned node has to switch it.
 

@@ -26,7 +26,7 @@ _FLOAT_COLUMNS = (
     "price_per_instance_hour", "price_per_gpu_hour", "gco2e_per_kwh", "carbon_free_fraction", "low", "high",
     "board_share",
 )  # fmt: skip
-"""Columns of the fact tables that hold floating-point numbers."""
+"""Columns of the fact tables in :data:`FACT_TABLE_NAMES` that hold floating-point numbers."""
 _INTEGER_COLUMNS = (
     "memory_slices_total", "compute_slices_total", "gi_profile_id", "compute_slices", "memory_slices", "sms",
     "copy_engines", "max_instances", "placement_size", "decoders", "encoders", "jpeg_engines", "ofa_engines",
@@ -397,7 +397,7 @@ def find_list_price(gpu_model: str, *, term: str = "on_demand") -> ListPrice:
 
 @functools.cache
 def has_list_price(gpu_model: str, *, term: str = "on_demand") -> bool:
-    """Whether the catalogue has a list price of a GPU model.
+    """Whether the catalogue has a list price of a GPU model for a type of purchase (`term`).
 
     Examples
     --------
@@ -408,7 +408,7 @@ def has_list_price(gpu_model: str, *, term: str = "on_demand") -> bool:
 
 
 def _filter_list_prices(gpu_model: str, term: str) -> pl.DataFrame:
-    """Filter the prices of a GPU model; some lists omit its form factor: V100-16GB for V100-16GB-SXM2."""
+    """List prices of a GPU model and type of purchase; some omit the form factor: V100-16GB for V100-16GB-SXM2."""
     is_short_name = pl.lit(gpu_model).str.starts_with(pl.format("{}-", "gpu_model"))
     return facts("gpu_prices").filter((pl.col("gpu_model") == gpu_model) | is_short_name, term=term)
 
@@ -459,7 +459,7 @@ def match_gpu_models(word: str) -> tuple[str, ...]:
 
 
 def list_model_aliases(gpu_model: str, kind: str) -> tuple[str, ...]:
-    """List the names of one kind that a GPU model has, the usual one first.
+    """List a GPU model's names of one kind: ``nvml``, ``product_label``, ``gres_type`` …; the usual one comes first.
 
     Examples
     --------
@@ -526,7 +526,7 @@ def _models_by_alias() -> dict[str, tuple[str, ...]]:
     models_by_key: dict[str, dict[str, None]] = {}
 
     def add_alias(name: str, gpu_model: str) -> None:
-        """Add a model under the folded forms of one of its names."""
+        """Add a GPU model under the lower-case forms of a name: with and without vendor, and with sorted words."""
         folded = _fold_name(name)
         for key in {folded, _VENDOR_PREFIX_PATTERN.sub("", folded), _sort_name_parts(name)} - {""}:
             models_by_key.setdefault(key, {})[gpu_model] = None
@@ -590,7 +590,10 @@ def find_instance_type(name: str | None) -> CloudInstanceType | None:
 
 @functools.cache
 def list_node_labels(meaning: str) -> Mapping[str, str | None]:
-    """List the Kubernetes node labels with one meaning, the most trusted first, with the unit of their values.
+    """Map the Kubernetes node labels with one meaning, the most trusted first, to the unit of their values.
+
+    `meaning` is that of a row of the table ``node_labels``, such as ``"model"``, ``"count"``, ``"memory"`` or
+    ``"clients"`` (of a time-sliced GPU).
 
     Examples
     --------
@@ -602,7 +605,7 @@ def list_node_labels(meaning: str) -> Mapping[str, str | None]:
 
 @functools.cache
 def list_resource_names(location: str, role: str) -> Mapping[str, str | None]:
-    """List the names that stand for one role in a Kubernetes object, each with its unit.
+    """Map the Kubernetes names (resources, annotations …) that have one role to the unit of their amounts.
 
     Parameters
     ----------

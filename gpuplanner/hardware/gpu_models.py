@@ -41,7 +41,7 @@ _FIELDS_COMPARED_BY_SERVES = (
     "jpeg_engines",
     "ofa_engines",
 )
-"""Fields of :class:`MigProfile` in which a profile must be at least as large as another to run the jobs of it."""
+"""Fields of :class:`MigProfile` in which a profile must be at least as large as the profile whose jobs it is to run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ def list_profile_counts(
 
 
 def count_layouts(gpu_model: GpuModel | str, profiles: Iterable[str] | None = None) -> dict[str, int]:
-    """Count the layouts of a GPU model: placed and as profile counts, all and maximal.
+    """Count a GPU model's layouts with start slices (placed) and as profile counts (multisets), all and maximal.
 
     Examples
     --------
@@ -184,7 +184,7 @@ def _profile_names_of(layout: Layout) -> list[str]:
 def _enumerate_layouts(
     gpu_model: GpuModel, profiles: tuple[MigProfile, ...]
 ) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-    """Enumerate all layouts of some profiles on one GPU, and the maximal ones; each sorted by placements."""
+    """Enumerate all layouts of the given profiles on one GPU, and the maximal ones; each sorted by placements."""
     search = _LayoutSearch(gpu_model, profiles)
     all_layouts: list[Layout] = []
     maximal_layouts: list[Layout] = []
@@ -206,7 +206,7 @@ class _LayoutSearch:
     """
 
     def __init__(self, gpu_model: GpuModel, profiles: tuple[MigProfile, ...]) -> None:
-        """Start with an empty GPU."""
+        """Start the search on an empty GPU."""
         resources = tuple(gpu_model.budget)
         self.choices = [
             (placement, placement.mask, index)
@@ -219,7 +219,7 @@ class _LayoutSearch:
         self.mask = 0
 
     def iterate_extensions(self, lowest: int, placed: tuple[Placement, ...]) -> Iterator[tuple[Layout, bool]]:
-        """Yield each layout that extends `placed` at or above slice `lowest`, with whether it is maximal."""
+        """Yield each layout that extends `placed` at or above memory slice `lowest`, and whether it is maximal."""
         for placement, mask, index in self.choices:
             if placement.start < lowest or not self._can_add(mask, index):
                 continue
@@ -255,10 +255,11 @@ class LayoutList:
     Parameters
     ----------
     by_counts : polars.DataFrame
-        ``layout, instances, free_slices, placed`` (number of placements) and ``driver``: placement of its instances on
-        an empty GPU if they are created largest first without a start; null if one of them would not fit.
+        ``layout`` (text without placements), numbers of ``instances``, of memory slices in no instance
+        (``free_slices``) and of placements (``placed``), and ``driver``: where the driver places the instances on an
+        empty GPU if they are created largest first without a start slice; null if one of them would not fit.
     placed : polars.DataFrame
-        ``layout, places``: one row for each placement.
+        ``layout`` (text without placements) and ``places`` (instances with start slices): one row for each placement.
     """
 
     by_counts: pl.DataFrame

@@ -230,7 +230,7 @@ def _parse_layout_text(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def list_set_bits(mask: int) -> tuple[int, ...]:
-    """List the positions of the set bits, ascending.
+    """List the positions of the set bits, such as the memory slices of a mask, from 0 for the lowest bit, ascending.
 
     Examples
     --------
@@ -241,7 +241,7 @@ def list_set_bits(mask: int) -> tuple[int, ...]:
 
 
 def format_slices(numbers: tuple[int, ...]) -> str:
-    """Format slice numbers with runs joined.
+    """Format memory slice numbers as text, consecutive ones as a range.
 
     Examples
     --------
@@ -346,7 +346,10 @@ def iterate_arrangements(gpu_model: GpuModel, counts: Mapping[str, int]) -> Iter
     profiles = [p for p in gpu_model.profiles for _ in range(counts.get(p.name, 0))]
 
     def place_from(index: int, mask: int, last: int) -> Iterator[tuple[Placement, ...]]:
-        """Yield the placements of the instances from an index on, next to those in the mask."""
+        """Yield placements of instance number `index` and the next ones on memory slices outside the bit mask.
+
+        `last` is the position of the previous instance among the starts of its profile.
+        """
         if index == len(profiles):
             yield ()
             return
@@ -379,7 +382,7 @@ def resolve_counts(gpu_model: GpuModel, counts: Mapping[str, int]) -> dict[str, 
 
 
 def _describe_full_gpu_fault(instances: Mapping[str, int]) -> str:
-    """Describe why counts with a full GPU do not fit on one GPU."""
+    """Describe why a full GPU and the MIG instances or further GPUs requested with it do not fit on one GPU."""
     if len(instances) == 1:
         return f"{instances[FULL_GPU]} full GPUs are not one GPU"
     return "a full GPU (MIG disabled) has no MIG instances"
@@ -397,7 +400,7 @@ def _find_memory_fault(gpu_model: GpuModel, instances: Mapping[str, int]) -> Ite
 
 
 def _describe_dead_end(gpu_model: GpuModel, instances: Mapping[str, int]) -> str:
-    """Describe the largest part that can be placed, and the instance that then has no start in any arrangement."""
+    """Describe the instances that fit, placed largest first, and the next one, for which no arrangement has a start."""
     names = [name for name, count in instances.items() for _ in range(count)]
     placed = Layout()
     length = 1

@@ -18,7 +18,7 @@ from gpuplanner.core.units_and_number_formats import kwh_from_watt_hours
 from gpuplanner.hardware.catalog import facts, find_data_sheet, find_list_price, find_parameter, resolve_gpu_model
 
 HOURS_PER_YEAR = 8766.0
-"""Mean hours of a year: 365.25 days."""
+"""Hours of a mean year of 365.25 days."""
 STATED_PRICE_SOURCE_TEXT = "your rate per GPU-hour"
 """Source of a price that the user states for all GPUs."""
 
@@ -60,7 +60,7 @@ def make_power_model(gpu_model: str, *, range_end: str = "value") -> GpuPowerMod
     gpu_model : str
         GPU model of the catalogue.
     range_end : {"value", "low", "high"}
-        End of the coefficients' ranges to use.
+        Value of each coefficient to use: the typical one, or the low or high end of its range.
 
     Returns
     -------

@@ -227,7 +227,7 @@ class ChangeCost:
         Time instead of both where a change of MIG mode reboots the node, including the instances; None if MIG mode
         needs no reboot.
     restart_s : TimeRange
-        Time to load a checkpoint, start and warm up a job that continues elsewhere.
+        Time to load a checkpoint, start and warm up a job that was moved to another GPU.
     drain_s : TimeRange
         GPU time lost while a GPU drains before a change, which a plan pays for; in a simulation it results from the
         jobs. Its high end is the longest time that a change waits for a GPU to drain, in plan, simulation and scripts
@@ -254,7 +254,7 @@ class ChangeCost:
     gpu_hours: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the stated cost."""
+        """Check that the stated cost of a change [GPU h] is not below 0."""
         if self.gpu_hours is not None and not 0 <= self.gpu_hours < math.inf:
             raise ScenarioError("cost of change", "gpu_hours from 0", repr(self.gpu_hours), "Fix gpu_hours.")
 
@@ -332,9 +332,7 @@ class ChangeCost:
         return self.actuator == _ONE_BY_ONE_PARTITIONER
 
     def change(self, before: AnyLayout, after: AnyLayout) -> GpuLayoutChange:
-        """Determine the instances and the time of the change from one layout to another.
-
-        A GPU that is not needed has MIG disabled.
+        """Determine which instances a change between two layouts deletes, creates and keeps, and its time [s].
 
         A GPU that is not needed has MIG disabled.
 
@@ -443,7 +441,7 @@ class ChangeCost:
         return text
 
     def _with_stated_times(self, stated: Mapping[str, float]) -> Self:
-        """Return the cost with some times replaced; a reboot time is ignored if the GPU model does not reboot."""
+        """Return the cost with stated times [s], by field; ``reboot_s`` is ignored for models that do not reboot."""
         unknown = sorted(set(stated) - set(_STATED_TIME_FIELDS))
         if unknown:
             raise ScenarioError(
@@ -474,8 +472,8 @@ _STATED_TIME_FIELDS = tuple(
 def find_drain_time(actuator: str = "mig-manager", gpu_model: GpuModel | None = None) -> TimeRange:
     """Find the time that a GPU takes to drain before a change; its high end is the longest wait for it [s].
 
-    It is that of the actuator in the catalogue, by GPU model where the table distinguishes them, unless the model's own
-    rows state a time.
+    It is that of the actuator in the catalogue, by GPU model where the table distinguishes them, unless the GPU model
+    was loaded from a user's profile table that states ``drain_s``.
 
     Examples
     --------
