@@ -455,8 +455,8 @@ def _list_confidence_sentences(
         Queue waits by number of GPUs.
     """
     if decision.left_out_share > 0.01:
-        share = percent_text(decision.left_out_share)
-        yield f"{share} of the GPU-hours are excluded: of jobs that contradict others, or whose GPUs are not known."
+        left_out = percent_text(decision.left_out_share)
+        yield f"{left_out} of the GPU-hours are excluded: of jobs that contradict others, or whose GPUs are not known."
     if use_text := _format_measured_use(decision):
         yield use_text
     share = recommendation.model.waits.share

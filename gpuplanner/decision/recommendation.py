@@ -202,8 +202,8 @@ def replace_with_recommended(
     )
     results, winner = {result.policy: result for result in policy_results.judged_policies}, policy_results.winner
     if winner.trial is not None and recommendation.late_sizes:
-        reason = f"not applied while jobs on {', '.join(recommendation.late_sizes)} miss the wait target"
-        results |= {name: replace(winner, reason=reason) for name in results if name == winner.policy}
+        why_not = f"not applied while jobs on {', '.join(recommendation.late_sizes)} miss the wait target"
+        results |= {name: replace(winner, reason=why_not) for name in results if name == winner.policy}
     for candidate in (sized_course, course) if course is not sized_course else (sized_course,):
         if candidate.policy == TODAY:
             continue

@@ -548,13 +548,15 @@ def simulate_curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFl
             p95 = [wait_p95(waits[of_size]) for waits in replays]
             completions = [model.mean_completion_s(np.flatnonzero(of_size), waits[of_size]) for waits in replays]
             mean = [float(np.minimum(waits[of_size], seen_s).mean()) for waits in replays]
+            low, high = waits_drawn[:, position].tolist()
+            completion_low, completion_high = completions_drawn[:, position].tolist()
             points.append(
                 CurvePoint(
                     layout, gpus, model.size_names[number],
-                    wait_minutes_within_record(float(np.median(p95)), seen_s), *waits_drawn[:, position].tolist(),
+                    wait_minutes_within_record(float(np.median(p95)), seen_s), low, high,
                     float(np.median(mean)) / SECONDS_PER_MINUTE, float(allocated / hours),
                     hours * DAYS_PER_WEEK * SECONDS_PER_DAY / seen_s,
-                    float(np.median(completions)) / SECONDS_PER_MINUTE, *completions_drawn[:, position].tolist(),
+                    float(np.median(completions)) / SECONDS_PER_MINUTE, completion_low, completion_high,
                 )
             )  # fmt: skip
     return points
