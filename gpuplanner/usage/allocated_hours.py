@@ -181,7 +181,8 @@ def _activity_state(activity: str, memory_gib: str) -> pl.Expr:
 
 
 SUMMED_DEVICE_COLUMNS = ("devices", *ACTIVITY_STATES[:-1], ACTIVE_GPU_HOURS_COLUMN)
-"""Columns that are summed over devices: number of devices, devices in each activity state, and their SM activity."""
+"""Columns of time spans that are summed over devices: devices, devices in each activity state, and SM activity
+[0-1]."""
 
 
 def _observed_spans(allocated: pl.DataFrame, jobs: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
@@ -213,7 +214,7 @@ def _observed_spans(allocated: pl.DataFrame, jobs: pl.DataFrame, samples: pl.Dat
 
 
 def _device_spans(samples: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """Tabulate the time spans of sampled devices with their activity state.
+    """Tabulate time spans of sampled devices, identified by the columns `keys`, with their activity state.
 
     The state follows from the mean SM activity of a minute, so that a job that works in bursts is not idle between
     them.
@@ -315,7 +316,7 @@ def divide_device_activity_among_jobs(jobs: pl.DataFrame, devices: pl.DataFrame)
     """Divide the observed activity of the devices of a node among the jobs that were allocated GPUs there.
 
     Telemetry does not name the job of a device. Jobs that are together allocated h of the D sampled devices of a node
-    are assumed to have the h busiest, as an unallocated device does nothing. The activity of these is divided in
+    are assumed to have the h busiest, as an unallocated device shows no activity. The activity of these is divided in
     proportion to the GPUs of each job, so tenants of one node differ only by how much they were allocated.
 
     Parameters
@@ -323,7 +324,8 @@ def divide_device_activity_among_jobs(jobs: pl.DataFrame, devices: pl.DataFrame)
     jobs : polars.DataFrame
         Table ``schemas.Jobs``.
     devices : polars.DataFrame
-        ``node``, ``kind``, ``begin``, ``end`` and :data:`SUMMED_DEVICE_COLUMNS`: one row for each device and time span.
+        ``node``, ``kind`` (MIG profile of the device; empty for a full GPU), ``begin``, ``end`` and
+        :data:`SUMMED_DEVICE_COLUMNS`: one row for each device and time span.
 
     Returns
     -------
@@ -521,7 +523,7 @@ def gpu_hours_by_node(jobs: pl.DataFrame, inventory: pl.DataFrame, *, start: dat
     -------
     polars.DataFrame
         ``node``, ``hour`` (UTC), ``installed_gpu_hours``, ``allocated_gpu_hours``, sorted by node and hour; nodes
-        and hours without either are left out. ``allocated_gpu_hours`` sums to what all jobs held.
+        and hours without either are left out. ``allocated_gpu_hours`` sums to the GPU-hours allocated to all jobs.
 
     Raises
     ------
@@ -570,8 +572,8 @@ def summarize_by_node(hours: pl.DataFrame) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``node`` (null last: GPUs allocated on an unknown node), ``installed_gpu_hours``, ``allocated_gpu_hours``,
-        ``allocated_share`` [0-1] and ``fullest_hour``, the largest such share of an hour; null where nothing is
-        installed. ``allocated_gpu_hours`` sums to what all jobs held.
+        ``allocated_share`` of the installed GPU-hours [0-1] and ``fullest_hour``, the largest such share of an hour;
+        null where nothing is installed. ``allocated_gpu_hours`` sums to the GPU-hours allocated to all jobs.
 
     Examples
     --------

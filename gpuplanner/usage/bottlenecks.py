@@ -64,7 +64,8 @@ def advice() -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``bound, meaning, slice, board, source``, one row for each of :data:`BOTTLENECK_NAMES`.
+        One row for each of :data:`BOTTLENECK_NAMES` (column ``bound``), all text: its ``meaning``, the advice on a MIG
+        slice (``slice``) and on a GPU model (``board``), and the ``source`` of the advice.
 
     Examples
     --------
@@ -151,7 +152,7 @@ def signature(counters: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | No
     gpus : int
         GPUs of the job: a single GPU exchanges with no other.
     nvlink_peak_gb_s : float, optional
-        NVLink bandwidth of the GPU model, both directions.
+        NVLink bandwidth of the GPU model, both directions together. [GB/s]
 
     Returns
     -------
@@ -247,7 +248,7 @@ def _classify_quiet_gpus(
 
 
 def _describe_missing_profiling(rung: object, activity: float | None) -> str:
-    """Format why a job without profiling counters is not classified, with the coarser counter that was read."""
+    """Explain why a job is not classified: only a coarser activity counter than profiling was read, or none."""
     if rung == "legacy" and activity is not None:
         ran = f"{activity:.2g} of the time some kernel ran, on however few multiprocessors"
         return f"only the legacy counter was read: {ran}"
@@ -352,8 +353,9 @@ def bottlenecks_by_class(signatures: pl.DataFrame, jobs: pl.DataFrame) -> pl.Dat
     Returns
     -------
     polars.DataFrame
-        ``job_class, bound, jobs, gpu_hours`` (sampled hours of a job times its GPUs), ``share`` of the class's
-        GPU-hours, and ``slice`` and ``board``, the advice. Most GPU-hours of a class first.
+        ``job_class``, ``bound`` (the bottleneck), ``jobs``, ``gpu_hours`` (sampled hours of a job times its GPUs),
+        ``share`` of the class's GPU-hours [0-1], and the advice of :func:`advice` on a MIG slice (``slice``) and a GPU
+        model (``board``). Most GPU-hours of a class first.
 
     Examples
     --------
@@ -384,7 +386,7 @@ def _mean_counters(samples: pl.DataFrame, by: Sequence[str], idle: float, limit_
     by : sequence of str
         Columns of a group.
     idle : float
-        SM activity below which a reading is idle. [0-1]
+        SM activity below which a telemetry reading counts as idle. [0-1]
     limit_w : float or None
         Power limit of the GPU model. [W]
     """

@@ -41,10 +41,10 @@ ACCOUNTING_CLOCK_RESOLUTION = timedelta(seconds=1)
 another, which is no overlap.
 """
 MAX_ROWS_SORTED_AT_ONCE = 1 << 20
-"""Largest number of rows that are sorted in memory at once."""
+"""Largest number of allocations (table rows) that are sorted in memory at once."""
 RECENT_NODES_SPAN = timedelta(days=7)
-"""Last part of the allocations of a node from which its layouts are inferred where those of the whole window do not fit
-on it.
+"""Length of the last part of the record from which the MIG layouts of a node are inferred, where the instances of the
+whole record do not fit on its GPUs at once, as after a repartitioning.
 """
 INFERRED_NODE_NAME = "inferred"
 """Name of the node in an inferred inventory that holds the GPUs of jobs on unknown nodes."""
@@ -119,7 +119,7 @@ def _models_of_mixed_nodes(
     Parameters
     ----------
     use : polars.DataFrame
-        As of :func:`_use_by_node_and_model`.
+        Jobs and GPU-seconds by node and GPU model, from :func:`_use_by_node_and_model`.
     observed : mapping of str to _ObservedNode
         Nodes by name.
     jobs : LazyJobs
@@ -202,9 +202,10 @@ def clip_to_window(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.Dat
 
 
 def peak_allocated(rows: pl.DataFrame, amount: str, *by: str) -> pl.DataFrame:
-    """Find the peak of an amount, such as GPUs, allocated at once, by group, in the column ``level``.
+    """Find the peak (column ``level``) of an amount allocated at once, such as GPUs, for each group of `by`.
 
-    At the same instant, ends of allocations count before starts.
+    `rows` are allocations with ``start``, ``end`` and the columns `amount` and `by`. Within a second, ends count before
+    starts.
     """
     groups = -(-rows.height // MAX_ROWS_SORTED_AT_ONCE) if by else 1
     if groups > 1:  # what is put in order takes several times the room of the rows
@@ -214,6 +215,7 @@ def peak_allocated(rows: pl.DataFrame, amount: str, *by: str) -> pl.DataFrame:
 
 
 def _peak_allocated(rows: pl.DataFrame, amount: str, *by: str) -> pl.DataFrame:
+    """Find peaks as :func:`peak_allocated` does, for rows that can be sorted in memory at once."""
     until = (
         pl.when(pl.col("end") - ACCOUNTING_CLOCK_RESOLUTION > pl.col("start"))
         .then(pl.col("end") - ACCOUNTING_CLOCK_RESOLUTION)
@@ -274,7 +276,7 @@ def _tabulate_allocations_by_node(
     end : datetime
         End of the window.
     boards : polars.DataFrame, optional
-        Usual GPU model of each node; None: from the jobs.
+        ``node, gpu_model``: the GPU model that most jobs on a node name; None: determined from `jobs`.
     """
     boards = (
         _usual_model_by_node(_use_by_node_and_model(LazyJobs.from_table(jobs), begin, end))
@@ -326,7 +328,7 @@ def _tabulate_allocations_by_node(
 
 
 def _infer_nodes_from_parts(parts: Callable[[], Iterable[pl.DataFrame]]) -> dict[str, _ObservedNode]:
-    """Infer nodes from allocations that are read in parts, each with all allocations of one period."""
+    """Infer nodes, by name, from allocations; `parts` yields them as tables, each with all of one period."""
     boards: dict[str, str | None] = {}
     peaks, of_profiles, spans = [], [], []
     for rows in parts():
@@ -370,7 +372,7 @@ def _infer_nodes_from_parts(parts: Callable[[], Iterable[pl.DataFrame]]) -> dict
 
 
 def _max_level_by_group(levels: list[pl.DataFrame], *by: str) -> pl.DataFrame:
-    """Find the largest ``level`` of each group in several tables of levels."""
+    """Find the largest ``level``, such as allocated GPUs, of each group in several tables of peaks."""
     return pl.concat(levels).group_by(*by, maintain_order=True).agg(pl.col("level").max())
 
 
@@ -454,8 +456,8 @@ def _canonical_layout(text: str, gpu_model: GpuModel) -> str:
 
 
 SNAPSHOT_RUNNING_SHARE, SNAPSHOT_PEAK_RATIO = 1 / 3, 2.0
-"""Thresholds by which a job list counts as a snapshot of one moment instead of a record over time: share of its jobs
-that ran in the last hour [0-1], and their GPUs over those of the median hour before.
+"""Thresholds above which a job list counts as a snapshot of one moment instead of a record over time: share of its jobs
+that ran in the last hour [0-1], and ratio of their GPUs to those of the median hour before.
 """
 DIGITS_PATTERN = re.compile(r"\d+")
 """Pattern of the digits in node names, by which names such as ``gpu-01`` and ``gpu-17`` are recognized as alike."""
@@ -500,7 +502,7 @@ class TodaysNodes:
 
 
 def make_numbered_nodes(gpus: int, size: int, layouts: Mapping[str, int]) -> TodaysNodes:
-    """Make nodes of one size for GPUs whose nodes are unknown, and one smaller node for the remainder.
+    """Make nodes of `size` GPUs each for GPUs whose nodes are unknown, and one smaller node for the remainder.
 
     Examples
     --------
@@ -634,6 +636,6 @@ def describe_snapshot(jobs: pl.DataFrame, begin: datetime, end: datetime) -> str
 
 
 def _split_by_node(texts: Sequence[str], sizes: Sequence[int]) -> tuple[tuple[str, ...], ...]:
-    """Split the layouts of all GPUs by node."""
+    """Split the layouts of all GPUs (`texts`) among nodes that have `sizes` GPUs each, in order."""
     dealt = iter(texts)
     return tuple(tuple(islice(dealt, size)) for size in sizes)

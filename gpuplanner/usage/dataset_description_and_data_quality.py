@@ -103,8 +103,8 @@ def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False, job_c
     -------
     Description
         Facts; tables of the quality report and of whatever the folder holds: of jobs the ledger by bucket, and all
-        of its rows (``hours``), job classes, tenants; of telemetry what was observed by node; of every other table what
-        it is about.
+        of its rows (``hours``), job classes, tenants; of telemetry the coverage and use by node; of every other table a
+        summary of its rows.
 
     Raises
     ------
@@ -261,7 +261,7 @@ def _summarize_quotas(table: pl.DataFrame) -> Tables:
 
 
 def _summarize_gauges(table: pl.DataFrame) -> Tables:
-    """Tabulate telemetry readings by metric: number, minimum, mean, p95 and maximum."""
+    """Tabulate readings of container metrics by metric: number of readings, minimum, mean, p95 and maximum."""
     value = pl.col("value")
     by_metric = table.group_by("metric", "kind", "unit", maintain_order=True).agg(
         readings=pl.len(), subjects=pl.col("subject").n_unique(),
@@ -271,7 +271,7 @@ def _summarize_gauges(table: pl.DataFrame) -> Tables:
 
 
 def _summarize_step_times(table: pl.DataFrame) -> Tables:
-    """Tabulate training steps by job: workers, steps, step times and mean share of a GPU."""
+    """Tabulate training steps by job: workers, steps, step times [s] and mean share of a GPU [0-1]."""
     by_job = table.group_by("job", maintain_order=True).agg(
         workers=pl.col("worker").n_unique(),
         steps=pl.len(),
@@ -283,7 +283,7 @@ def _summarize_step_times(table: pl.DataFrame) -> Tables:
 
 
 def _summarize_distributions(table: pl.DataFrame) -> Tables:
-    """Tabulate median, p95 and maximum of each published distribution."""
+    """Tabulate median, p95 and maximum of each cumulative distribution that a source publishes instead of jobs."""
 
     def at(percent: float) -> pl.Expr:
         return pl.col("value").filter(pl.col("percent") >= percent).min()

@@ -80,9 +80,7 @@ class JobView:
     """View of one job: samples, phases, dips and bottleneck.
 
     - ``samples``: Table ``schemas.Samples`` of the job.
-    - ``phases``: From :func:`gpuplanner.usage.demand_by_phase_and_late_demand_test.fit_phases`, with ``bound`` and
-      ``evidence`` of each
-    phase, the
+    - ``phases``: One row a phase, from ``fit_phases``, with its bottleneck (``bound``), the ``evidence`` for it, the
       ``gpu_hours`` allocated in it and their ``cost`` at ``price``; null where the job's GPUs or the price are not
       known.
     - ``spikes``: Short dips of SM activity, their labels and period.
@@ -102,14 +100,13 @@ class JobView:
 class ExploredDataset:
     """A dataset with its usage tables, the GPU model whose profiles requests are mapped to, and the time zone.
 
-    Tables of the whole dataset are computed at first use, and kept.
+    Tables of the whole dataset are computed at first use and cached.
 
     - ``trace``: The dataset as ingested.
     - ``gpu_model``: GPU model whose profiles requests are mapped to; None: that of the data, see :attr:`model`.
     - ``tz``: IANA zone.
-    - ``smallest_group``: Tenants of fewer people are merged into one, see
-    :func:`gpuplanner.core.privacy.merge_small_groups`;
-      0: none are.
+    - ``smallest_group``: Tenants of fewer people are merged into one by
+      :func:`gpuplanner.core.privacy.merge_small_groups`; 0: no tenant is.
     """
 
     trace: Dataset
@@ -122,7 +119,7 @@ class ExploredDataset:
 
     @cached_property
     def fleet(self) -> PlannedFleet:
-        """GPUs of the dataset, and the GPU model whose profiles requests are mapped to."""
+        """Fleet of the dataset: its GPUs, and the GPU model whose profiles requests are mapped to."""
         scenario = Scenario(gpu_model=self.gpu_model)
         return planned_fleet(scenario, self.trace, observation_begins_at(self.trace), observation_ends_at(self.trace))
 

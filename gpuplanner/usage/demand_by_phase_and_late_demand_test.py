@@ -22,7 +22,7 @@ from gpuplanner.usage.job_phases import find_phases
 from gpuplanner.usage.requested_demand import smallest_profile
 
 SUPPORTED, NOT_SUPPORTED, CANNOT_TELL = "supported", "not supported", "inconclusive"
-"""Verdicts of the test whether jobs need fewer GPUs in their late phases."""
+"""Verdicts of the test whether jobs need fewer GPUs late in their run than early."""
 LATE_DEMAND_VERDICTS = (SUPPORTED, NOT_SUPPORTED, CANNOT_TELL)
 """All verdicts of :func:`judge_late_demand`."""
 LATE_DEMAND_SPLITS = ("thirds", "phases")
@@ -76,7 +76,7 @@ def judge_late_demand(ratios: np.ndarray, *, effect: float = 0.10) -> LateDemand
     ratios : numpy.ndarray, shape (n,)
         Late over early demand of each job.
     effect : float
-        Smallest reduction of interest, as a share.
+        Smallest reduction of demand that counts as lower, as a share of early demand. [0-1]
 
     Raises
     ------
@@ -134,8 +134,7 @@ def late_over_early(
     samples : polars.DataFrame
         Table ``schemas.Samples``.
     phases : polars.DataFrame
-        From :func:`gpuplanner.usage.demand_by_phase_and_late_demand_test.phases_of_jobs`: set-up, GPUs held, and
-        where late begins.
+        From :func:`phases_of_jobs`, which has the set-up, the allocated GPUs, and where the late part begins.
     gpu_model : GpuModel or str
         The GPU model that was sampled, for its memory.
     part, need : str
@@ -214,8 +213,8 @@ def late_demand_table(
     samples, phases, gpu_model
         As in :func:`late_over_early`; filter the phases for the classes that the claim is about.
     effect : float
-        As in :func:`judge_late_demand`, for each row alone. The first row is the test; the others show how it depends
-        on the definition and are no further chances.
+        As in :func:`judge_late_demand`, for each row alone. The first row is the test; the others only show how its
+        verdict depends on the definition of late and of need.
 
     Returns
     -------
@@ -302,15 +301,16 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     samples : polars.DataFrame
         Table ``schemas.Samples``; rows without a job, or with several that share the device, are left out.
     jobs : polars.DataFrame
-        ``job_id``, ``job_class`` and ``gpus`` (held), one attempt a job; ``instances`` where jobs hold some.
+        ``job_id``, ``job_class`` and ``gpus`` (allocated), one attempt a job; ``instances`` where jobs were allocated
+        MIG instances.
 
     Returns
     -------
     polars.DataFrame
         ``job_id``, ``job_class`` (null if the job is not in `jobs`), ``phase`` (from 1), ``label``, ``start``,
-        ``end``, ``run_s`` [s], ``share`` of the job's time, ``gpus`` (held by the job, of full GPUs at least
-        those that were sampled), ``devices`` (sampled), ``profile`` of the instance held (null for full GPUs), means
-        ``sm_activity`` [0-1], ``memory_used_gib`` [GiB] and ``power_w`` [W], ``sm_need`` (95 % quantile of the
+        ``end``, ``run_s`` [s], ``share`` of the job's time [0-1], ``gpus`` (allocated to the job, of full GPUs at least
+        those that were sampled), ``devices`` (sampled), ``profile`` of the allocated instance (null for full GPUs),
+        means ``sm_activity`` [0-1], ``memory_used_gib`` [GiB] and ``power_w`` [W], ``sm_need`` (95 % quantile of the
         minute means of a device) and ``memory_peak_gib`` (of the fullest device). Sorted by job and phase.
 
     Raises
@@ -373,9 +373,8 @@ def demand_by_class(phases: pl.DataFrame) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``job_class``, ``label``, ``jobs`` (that have such a phase), ``jobs_of_class``, and of each of
-        :data:`PHASE_COLUMNS_WITH_QUARTILES` the median over these jobs and the quartiles, ``_q25`` and ``_q75``.
-        Classes by name,
-        labels in the order in which they usually come.
+        :data:`PHASE_COLUMNS_WITH_QUARTILES` the median over these jobs and the quartiles (suffixes ``_q25``, ``_q75``).
+        Sorted by class name, then by the median over jobs of the instant at which phases of the label begin.
 
     Examples
     --------
@@ -455,8 +454,8 @@ def fit_phases(phases: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     -------
     polars.DataFrame
         `phases` with ``sms_needed``, ``profile_phase``, ``profile_job``, and ``saved_gpu_hours``: GPU-hours
-        that cutting by phase could save against one slice for the whole job, at most, since moving between
-        slices costs time and needs a free slice [GPU h].
+        that a slice for each phase could save at most against one slice for the whole job, since moving between slices
+        costs time and needs an unallocated slice [GPU h].
 
     Raises
     ------

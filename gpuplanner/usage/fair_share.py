@@ -25,12 +25,12 @@ class Claims:
     ----------
     table : polars.DataFrame
         One row for each attempt of a job: ``tenant``, ``submit_s`` (it waits from then on), ``start_s`` (it is
-        allocated units from then on), ``end_s``, and the units ``wanted`` (requested) and ``held`` (allocated). A
-        preempted job has several rows.
+        allocated units from then on), ``end_s``, all in seconds from one origin, and the units ``wanted`` (requested)
+        and ``held`` (allocated). A preempted job has several rows.
     units_per_gpu : int
         Units of a GPU: 1, or the compute slices of the GPU model.
     window : tuple of float
-        Begin and end of the accounted period [s].
+        Begin and end of the accounted period, from the same origin [s].
     """
 
     table: pl.DataFrame
@@ -141,14 +141,14 @@ def entitled_by_shares(
 
 
 def tenant_intervals(claims: Claims, entitled: Mapping[str, float]) -> pl.DataFrame:
-    """Tabulate GPUs due, missing and above the entitlement of every tenant, by interval of constant allocation.
+    """Tabulate the GPUs of every tenant due, missing and above its entitlement, by interval of constant allocation.
 
     Parameters
     ----------
     claims : Claims
-        The claims.
+        GPUs that jobs request and are allocated over time.
     entitled : mapping of str to float
-        GPUs of each tenant; tenants that are not named are entitled to none.
+        GPUs to which each tenant is entitled; tenants that are not named are entitled to none.
 
     Returns
     -------
@@ -249,20 +249,20 @@ def shares_over_time(claims: Claims, *, slot_s: float) -> pl.DataFrame:
     Parameters
     ----------
     claims : Claims
-        The claims.
+        GPUs that jobs request and are allocated over time.
     slot_s : float
-        Length of a slot [s]; the last one may reach beyond the window, where nothing is allocated.
+        Length of an interval [s]; the last one may reach beyond the window, where nothing is allocated.
 
     Returns
     -------
     polars.DataFrame
-        ``tenant``, ``slot_s`` (start of the slot), ``gpus`` and ``share`` (of all GPUs held in the slot; null
-        where none were), sorted. To the microsecond exact.
+        ``tenant``, ``slot_s`` (start of the interval [s]), ``gpus`` (mean allocated) and ``share`` (of all GPUs
+        allocated in the interval [0-1]; null where none were), sorted. Exact to the microsecond.
 
     Raises
     ------
     SchemaError
-        If the slot is not at least a microsecond long.
+        If the interval is not at least a microsecond long.
 
     Examples
     --------
@@ -391,7 +391,7 @@ def borrowed_hours(claims: Claims, entitled: Mapping[str, float]) -> pl.DataFram
 
 
 def lent_hours(claims: Claims, entitled: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Compute the unclaimed GPU-hours of each tenant's entitlement that others used meanwhile.
+    """Compute the unclaimed GPU-hours of each tenant's entitlement that other tenants were allocated meanwhile.
 
     GPUs above a tenant's entitlement come first from the deficits of others, see :func:`borrowed_hours`; then from
     unclaimed entitlement, of each tenant in proportion to what it leaves; last from GPUs without an entitlement.
@@ -418,7 +418,11 @@ def lent_hours(claims: Claims, entitled: Mapping[str, float]) -> list[tuple[str,
 def _interval_arrays(
     claims: Claims, entitled: Mapping[str, float]
 ) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Convert the intervals of :func:`tenant_intervals` to arrays: tenants, seconds between edges, edges and GPUs."""
+    """Convert the intervals of :func:`tenant_intervals` to arrays; edges are all instants at which one begins or ends.
+
+    Returns the tenant names (first :data:`NO_TENANT_LABEL`), the seconds between neighbouring edges, and for each
+    interval: position of its tenant, first and last edge, GPUs above the entitlement, deficit and unclaimed GPUs.
+    """
     pieces = tenant_intervals(claims, entitled)
     names = [NO_TENANT_LABEL, *pieces["tenant"].unique().sort()]
     number = {name: rank for rank, name in enumerate(names)}

@@ -64,7 +64,7 @@ class NodePool:
 
 
 class _NodeSweep:
-    """Sweep over unallocated GPUs of every node and waiting jobs, slab (group of hours) by slab."""
+    """Sweep in time over the unallocated GPUs of every node and the waiting jobs, slab (group of hours) by slab."""
 
     def __init__(self, pool: NodePool, slabs: HourSlabs) -> None:
         self._pool = pool
@@ -113,7 +113,7 @@ class _NodeSweep:
         return fragmented, np.where(unclear, fit_by_count, fit)
 
     def _changes(self, slab: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """List the changes of unallocated GPUs in a slab: node (-1: unknown), tick and GPUs."""
+        """List the changes of unallocated GPUs in a slab: node number (-1: unknown), instant [µs] and change [GPUs]."""
         pool, changes = self._pool, []
         installed = ((self._there.begins, pool.installed.begin, 1), (self._there.ends, pool.installed.end, -1))
         for events, ticks, sign in installed:
@@ -130,7 +130,7 @@ class _NodeSweep:
     def _events(
         self, node: np.ndarray, edge: np.ndarray, change: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Merge the changes of a node at the same edge; returns the edge, and unallocated GPUs after and before it."""
+        """Sum the changes of each node at one instant; return its edge, and unallocated GPUs after and before it."""
         if not len(node):
             return edge, change, change
         order = np.lexsort((edge, node))  # stable: sums of floats keep their order
@@ -283,8 +283,8 @@ def slice_hours(
     Parameters
     ----------
     jobs : polars.DataFrame
-        Table ``schemas.Jobs``; those with ``instances`` hold so many of ``profile_requested``. Where a job holds
-        several profiles, the table does not say how many of each: its slices are under ``cut_idle``.
+        Table ``schemas.Jobs``; jobs with ``instances`` were allocated so many of ``profile_requested``. Where a job has
+        several profiles, the table does not state how many of each: its slices are under ``cut_idle``.
     inventory : polars.DataFrame
         Table ``schemas.Inventory`` with ``gpu_model`` and ``layouts`` (null: MIG disabled).
     start, end : datetime
@@ -299,7 +299,7 @@ def slice_hours(
     Raises
     ------
     SchemaError
-        If more instances of a profile are held than the layouts have, or a table is not as declared.
+        If more instances of a profile are allocated than the layouts have, or a table is not as declared.
     CatalogError, GeometryError
         If a GPU model or a profile is unknown.
 

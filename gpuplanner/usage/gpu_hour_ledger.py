@@ -84,18 +84,19 @@ def gpu_time_ledger(
     Parameters
     ----------
     jobs : polars.DataFrame
-        Table ``schemas.Jobs``. A job that is ``RUNNING`` or ``PENDING`` and has no end is so to `end`; a job
-        with an unknown end is not counted, see :func:`ledger_assumptions`.
+        Table ``schemas.Jobs``. A job that is ``RUNNING`` or ``PENDING`` and has no end is taken to be so until `end`;
+        another job without an end is not counted, see :func:`ledger_assumptions`.
     inventory : polars.DataFrame, optional
         Table ``schemas.Inventory``. Default: :func:`inferred_inventory`, a lower bound.
     start, end : datetime
-        Time covered; the first and the last hour of the ledger may be cut.
+        Time covered; the first and the last hour of the ledger may be partial.
     samples : polars.DataFrame, optional
         Table ``schemas.Samples``, in steps of at most an hour.
     out_of_service : polars.DataFrame, optional
         GPUs ``reserved``, ``reconfiguring`` or ``down`` (column ``bucket``): ``start_time``, ``end_time``,
         ``gpus``; ``gpu_model`` if GPU models are kept apart; ``tenant``, for whom they are reserved; ``node``, if
-        known: GPUs that jobs hold on it are not among them. Without the table, such time shows as free.
+        known: GPUs that are allocated to jobs on it are not among them. Without the table, such time counts as
+        unallocated.
 
     Returns
     -------
@@ -107,7 +108,7 @@ def gpu_time_ledger(
     Raises
     ------
     SchemaError
-        If more GPUs are held than installed; or a table or the time is not as declared.
+        If more GPUs are allocated than installed; or a table or the time is not as declared.
 
     Examples
     --------
@@ -284,7 +285,9 @@ def _describe_excess(pool: PoolHours, gpu_model: str | None, window: LedgerWindo
 
 
 def check_out_of_service(table: pl.DataFrame | None, boards: pl.Series) -> pl.DataFrame:
-    """Check a table of GPUs out of service, and give each row the GPU model of its GPU pool.
+    """Check a table of GPUs out of service, and add to each row the GPU model of its pool (column ``board``).
+
+    `boards` are the GPU models of all pools; null where all GPUs are one pool.
 
     Examples
     --------
@@ -332,7 +335,7 @@ def _require_values(table: pl.DataFrame, column: str, words: list[str], todo: st
 
 
 def _raise_out_of_service_error(location: str, expected: str, got: str, todo: str) -> None:
-    """Raise an error about the table of GPUs out of service."""
+    """Raise an error about the table of GPUs out of service; `location` is the row or column, empty for all of it."""
     raise SchemaError(f"ledger: out_of_service{location}", expected, got, todo)
 
 

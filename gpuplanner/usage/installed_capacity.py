@@ -40,16 +40,16 @@ def out_of_service_gpus(
     """Tabulate GPUs out of service between two instants, node by node.
 
     The rows have the GPU model of their node where the nodes have one.
-    A node that is drained goes on with the jobs that it has. Spells of one node that overlap count once, and of a node
-    that is down nothing is reserved. Where jobs and closed nodes together come to more GPUs than installed, jobs are
-    believed: accounting may lag behind a node that fell. A part of a node that is kept for a tenant is left to the
-    ledger, without its node: which GPUs of it that are is not said. GPUs kept for somebody who is none of the `tenants`
-    (default: those of the jobs) are kept for no team.
+    GPUs of a drained node that are still allocated to jobs are not out of service. Periods of one node that overlap
+    count once, and a node that is down is not reserved as well. Where allocated GPUs and those out of service exceed
+    those installed, the allocations count: accounting may record late that a node failed. Where a part of a node is
+    reserved for a tenant, the row names no node, since which of its GPUs are meant is not known. GPUs reserved for none
+    of the `tenants` count as reserved for no tenant.
 
     Parameters
     ----------
     out : polars.DataFrame
-        Table ``out_of_service``: spells of nodes, with ``gpus`` where they are stated.
+        Table ``out_of_service``: periods in which nodes are out of service, with ``gpus`` where they are stated.
     jobs : polars.DataFrame
         Table ``schemas.Jobs``.
     nodes : polars.DataFrame
@@ -95,14 +95,14 @@ def _unallocated_of_nodes(
     begin: datetime,
     end: datetime,
 ) -> pl.DataFrame:
-    """Tabulate the GPUs of nodes out of service that neither jobs nor stated numbers account for, by interval.
+    """Tabulate the unallocated GPUs of nodes out of service whose number is not stated, by interval.
 
     Parameters
     ----------
     unstated : polars.DataFrame
-        Spells of nodes without a number of GPUs.
+        Periods of nodes out of service without a number of GPUs.
     stated : polars.DataFrame
-        Spells with a number of GPUs.
+        Periods with a number of GPUs out of service.
     allocations : mapping of str to list
         Allocations by node, see :func:`_allocations_by_node`.
     nodes : polars.DataFrame
@@ -137,12 +137,12 @@ def _cap_spells_of_model(
     begin: datetime,
     end: datetime,
 ) -> pl.DataFrame:
-    """Reduce spells of a GPU model where jobs are allocated GPUs that would then be missing; None: of all models.
+    """Reduce the GPUs out of service of a GPU model where, with those allocated, they exceed the installed ones.
 
     Parameters
     ----------
     rows : polars.DataFrame
-        Spells with GPUs out of service.
+        Periods with GPUs out of service.
     gpu_model : str or None
         The GPU model; None: all models.
     running : polars.DataFrame
@@ -150,7 +150,7 @@ def _cap_spells_of_model(
     nodes : polars.DataFrame
         Table ``schemas.Inventory``.
     stated : polars.DataFrame
-        Spells with a stated number of GPUs.
+        Periods with a stated number of GPUs out of service.
     begin : datetime
         Begin of the window.
     end : datetime
@@ -193,7 +193,7 @@ def _cap_spells_of_model(
 
 
 def _allocations_by_node(running: pl.DataFrame, node_names: set[str]) -> dict[str, list[Spell]]:
-    """List the allocations of jobs on some nodes, in equal parts on each node of a job."""
+    """List the allocations of jobs by node, for the named nodes; a job has equally many GPUs on each of its nodes."""
     lists = {text: try_expand_node_list(text) or [] for text in running["node_list"].drop_nulls().unique().to_list()}
     near = [text for text, names in lists.items() if node_names.intersection(names)]
     allocations: dict[str, list[Spell]] = {}
@@ -205,7 +205,7 @@ def _allocations_by_node(running: pl.DataFrame, node_names: set[str]) -> dict[st
 
 
 def _unallocated_spells(spells: list[tuple[datetime, datetime]], allocations: list[Spell], gpus: float) -> list[Spell]:
-    """List the unallocated GPUs of a node within the union of spells, interval by interval."""
+    """List the unallocated GPUs of a node within the union of periods (`spells`), interval by interval."""
     pieces: list[Spell] = []
     for start, stop in _merge_spells(spells):
         inside = [spell for spell in allocations if spell[0] < stop and spell[1] > start]
@@ -220,7 +220,7 @@ def _unallocated_spells(spells: list[tuple[datetime, datetime]], allocations: li
 
 
 def _merge_spells(spells: list[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
-    """Merge spells that overlap."""
+    """Merge periods (begin, end) that overlap; the result is sorted."""
     merged: list[tuple[datetime, datetime]] = []
     for start, stop in sorted(spell for spell in spells if spell[0] < spell[1]):
         if merged and start <= merged[-1][1]:
@@ -407,7 +407,7 @@ def gpus_of_nodes(inventory: pl.DataFrame | None, at: datetime) -> Mapping[str, 
 
 
 def describe_node_changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    """Describe nodes that were added, removed or resized, as text; empty without changes or if a fleet is unknown.
+    """Describe nodes (name → GPUs) added, removed or resized, as text; empty if none is or a fleet is unknown.
 
     Examples
     --------

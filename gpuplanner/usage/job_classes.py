@@ -82,7 +82,7 @@ def job_facts(jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, tz: st
 
 
 def pad_words(text: pl.Expr) -> pl.Expr:
-    """Convert a name to lower-case words, with one blank before, between and behind them.
+    """Convert a job or partition name to lower-case words, with one blank before, between and behind them.
 
     The ending of a script is no word: ``submit.bash`` is a batch script, ``bash`` an interactive shell.
 
@@ -98,7 +98,7 @@ def pad_words(text: pl.Expr) -> pl.Expr:
 
 
 def _activity_statistics(jobs: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:
-    """Compute mean and standard deviation of SM activity over the minutes of a job's run."""
+    """Compute mean and standard deviation of the SM activity [0-1] of each job over the minutes of its run."""
     return (
         samples_of_runs(jobs, samples, table_name="job classes: samples")
         .filter(pl.col("sm_activity").is_not_null())
@@ -371,8 +371,8 @@ def classify_jobs(
     -------
     polars.DataFrame, shape (n_jobs, 6)
         In the order of `jobs`: ``job_id``, ``attempt``, ``job_class`` (null if not known), ``class_source``
-        (``"source"``, ``"rule"`` or null), and of a class by a rule ``rule`` (its name) and ``facts`` (what it looked
-        at).
+        (``"source"``, ``"rule"`` or null), and of a class by a rule its name (``rule``) and the facts that it tested,
+        as text (``facts``).
 
     Raises
     ------
@@ -447,8 +447,8 @@ def class_by_shape(jobs: pl.DataFrame, job_class: pl.Series, *, tz: str = "UTC")
     Returns
     -------
     polars.DataFrame, shape (n_jobs, 2)
-        In the order of `jobs`: ``job_class``, null where it stays undecided, and ``confidence``, the share of those
-        like it that are of this class [0-1]; null where the class was known.
+        In the order of `jobs`: ``job_class``, null where it stays undecided, and ``confidence``, the share of this
+        class among the jobs of known class with the same size, run time and hour [0-1]; null where the class was known.
 
     Examples
     --------

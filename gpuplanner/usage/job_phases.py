@@ -118,7 +118,7 @@ def average_signals(samples: pl.DataFrame, step: timedelta | None = None) -> Sig
 
 
 def rows_of(signals: Signals) -> int:
-    """Compute the grid rows of the shortest phase that is sought, from the grid step and the run time of the job."""
+    """Compute how many grid rows the shortest phase has that is sought, from the grid step and the job's run time."""
     if signals.table.height * signals.step >= MIN_LONG_JOB_RUN_TIME:
         return max(MIN_PHASE_ROWS, math.ceil(MIN_LONG_JOB_PHASE / signals.step))
     return MIN_PHASE_ROWS if signals.step > timedelta(seconds=GRID_STEPS_S[0]) else MIN_PHASE_ROWS_AT_ONE_SECOND
@@ -159,18 +159,18 @@ setup
 ramp
     Below 85 % of the highest level of the job, before that was reached.
 steady
-    At least that.
+    At least 85 % of the highest level.
 long-context
-    At least that, with a tenth more memory than the first steady phase.
+    At least 85 % of the highest level, with a tenth more memory than the first steady phase.
 reduced
     Below 85 % of the highest level, between steady phases.
 input-stall
-    Without activity between active phases, while the memory stays held as in the phase before: it waits for input, for
-    its host or for somebody.
+    Without activity between active phases, with the memory of the phase before: it waits for input, its host or a user.
 decay
     Below 85 % of the highest level, after it was left for good.
 cool-down
-    Without activity after the last of it: GPUs are still held, for saving, copying or because the job was not ended.
+    Without activity after the last of it: GPUs are still allocated, for saving, copying or because the job was not
+    ended.
 idle
     Without activity between active phases, with other memory.
 """
@@ -277,7 +277,7 @@ def _phase_label_expr() -> pl.Expr:
 
 
 def _find_change_points(signals: Signals, shortest: int) -> np.ndarray:
-    """Find the grid rows at which phases end, by change-point detection; the last is the number of rows."""
+    """Find the grid rows at which phases of at least `shortest` rows end; the last is the number of rows."""
     rows = signals.table.height
     observed_rows = np.flatnonzero(signals.table["seen"].to_numpy())
     if len(observed_rows) < 2 * shortest:
@@ -320,7 +320,7 @@ def _merge_phases_across_dips(scaled: np.ndarray, ends: list[int], shortest: int
     shortest : int
         Rows of the shortest phase.
     least : numpy.ndarray, shape (n_signals,)
-        Smallest step between two levels.
+        Smallest difference between two levels, in units of the noise; smaller ones are one level.
     """
     kept = [0, *ends]
     at = 1
@@ -337,7 +337,7 @@ def _merge_phases_across_dips(scaled: np.ndarray, ends: list[int], shortest: int
 
 
 def _merge_equal_levels(scaled: np.ndarray, ends: list[int], least: np.ndarray) -> list[int]:
-    """Merge neighbouring phases with the same medians."""
+    """Merge neighbouring phases whose medians differ by less than `least`, in units of the noise of each signal."""
     kept: list[int] = []
     begin = 0
     for end, following in itertools.pairwise(ends):
@@ -349,7 +349,9 @@ def _merge_equal_levels(scaled: np.ndarray, ends: list[int], least: np.ndarray) 
 
 
 def binary_segmentation(signal: np.ndarray, shortest: int, penalty: float) -> list[int]:
-    """Split a signal recursively where that lowers its squared error most, by more than the penalty.
+    """Split a signal recursively where that lowers its squared error most, by more than `penalty`; return part ends.
+
+    `signal` has the shape (n_rows, n_signals); parts have at least `shortest` rows.
 
     References
     ----------

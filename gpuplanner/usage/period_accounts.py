@@ -143,7 +143,10 @@ def _balanced_ledger(
 
 
 def rightsizing_table(known_jobs: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
-    """Tabulate jobs by requested and needed profile, with GPU-hours and evidence."""
+    """Tabulate ``jobs``, ``gpu_hours`` and ``with_evidence`` (jobs whose use is known) by requested and needed profile.
+
+    `sizes` is the table of :func:`gpuplanner.usage.rightsizing.rightsize` for `known_jobs`, in the same order.
+    """
     hours = (pl.col("gpus") * pl.col("run_s")).sum() / 3600.0
     return (
         sizes.with_columns(known_jobs["gpus"], known_jobs["run_s"])
@@ -234,7 +237,7 @@ class JobDescription:
 
 
 def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobDescription:
-    """Describe the jobs of a dataset: facts, tables by title, and the GPU-hour ledger; nothing is planned."""
+    """Describe the jobs of a dataset: facts, tables by title (with `nodes` also by node), and the GPU-hour ledger."""
     begin, end = observation_begins_at(dataset), observation_ends_at(dataset)
     jobs, stated = dataset.lazy_jobs, dataset.source_facts
     left_out = ExcludedJobs(stated.rows_quarantined, stated.quarantined_gpu_hours)
@@ -288,7 +291,7 @@ def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobDescription:
 
 
 def _replace_active_hours(requested: pl.DataFrame, by_state: pl.DataFrame) -> pl.DataFrame:
-    """Replace the active GPU-hours from job records by those from records and telemetry together."""
+    """Replace active GPU-hours from job records, by tenant, by those from records and telemetry (`by_state`)."""
     observed = pl.sum_horizontal(pl.exclude("tenant", ACTIVE_GPU_HOURS_COLUMN, "no_telemetry"))
     measured = by_state.select("tenant", ACTIVE_GPU_HOURS_COLUMN, observed=observed)
     active = pl.when(pl.col("observed") > 0).then(ACTIVE_GPU_HOURS_COLUMN)
@@ -339,7 +342,7 @@ _WAIT_S_EXPR = (pl.col("start_time") - waiting_since()).dt.total_seconds()
 
 
 def _group_label(word: str) -> pl.Expr:
-    """Name of the group of a job in a grouping of :data:`JOB_COLUMN_BY_GROUPING`."""
+    """Build the name of a job's group in the grouping `word`, a key of :data:`JOB_COLUMN_BY_GROUPING`."""
     return pl.col(JOB_COLUMN_BY_GROUPING[word]).cast(pl.String).fill_null(
         FULL_GPU_LABEL if word == "profile" else UNNAMED_GROUP_LABEL
     ).alias(word)  # fmt: skip
@@ -426,7 +429,10 @@ def _sum_by_group(
 
 
 def _weighted_quantile(share: float, rounding: str = "round") -> pl.Expr:
-    """Build the quantile of ``value``, weighted by the count ``n``."""
+    """Build the quantile `share` [0-1] of the ascending column ``value``, weighted by the counts ``n``.
+
+    `rounding` of the position of the quantile is ``"round"``, ``"floor"`` or ``"ceil"``.
+    """
     position = share * (pl.col("n").sum() - 1)
     position = (position + 0.5).floor() if rounding == "round" else getattr(position, rounding)()
     return pl.col("value").filter(pl.col("n").cum_sum() > position).first()
@@ -438,12 +444,12 @@ def _drop_unrecorded_waits(waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _slice_table(jobs: LazyJobs, nodes: pl.DataFrame, begin: datetime, end: datetime) -> dict[str, pl.DataFrame]:
-    """Tabulate installed MIG slices by state, where nodes state their layouts.
+    """Tabulate hours of installed MIG slices by state, as a table by title; empty unless nodes state layouts.
 
     Parameters
     ----------
-    jobs : polars.DataFrame
-        Table ``schemas.Jobs``.
+    jobs : LazyJobs
+        Jobs on disk.
     nodes : polars.DataFrame
         Table ``schemas.Inventory``.
     begin : datetime

@@ -33,8 +33,9 @@ MAX_EVENTS_PER_SLAB = 1 << 17
 class HourSlabs:
     """Whole clock hours grouped into slabs that are swept one by one, of about :data:`MAX_EVENTS_PER_SLAB` events.
 
-    - ``hours``: Length of the time in hours.
-    - ``instants``: Events in ticks, from 0 to the end of the last hour. Those at the very end fall into no slab.
+    - ``hours``: Number of clock hours.
+    - ``instants``: Arrays of the events [ticks of a microsecond], from 0 to the end of the last hour. Events at the
+      very end fall into no slab.
 
     Examples
     --------
@@ -61,7 +62,7 @@ class HourSlabs:
         return int(self._borders[slab]), int(self._borders[slab + 1])
 
     def edges(self, slab: int, instants: Iterable[np.ndarray]) -> np.ndarray:
-        """List the sorted ticks of changes in a slab, with all its clock hours and its end."""
+        """List the edges of a slab [µs], sorted: the instants of changes in it, all its clock hours and its end."""
         first, end = self.hours(slab)
         # Forty times as fast as numpy.unique, which puts whole numbers into a hash table since numpy 2.3.
         ticks = np.sort(np.concatenate([*instants, np.arange(first, end + 1) * US_PER_HOUR]))
@@ -107,7 +108,7 @@ class LevelSteps(IntervalChanges):
         self._weight, self._level = weight, 0.0
 
     def level(self, slab: int, edges: np.ndarray) -> np.ndarray:
-        """Sum the weights between each edge of a slab and the next; slabs go in order."""
+        """Sum the weights of intervals between each edge of a slab and the next; call it slab after slab, in order."""
         change = np.zeros(len(edges))
         begin, end = self.instants(slab)
         np.add.at(change, np.searchsorted(edges, begin), self._weight[self.begins[slab]])
@@ -206,7 +207,7 @@ class NodeFragments(Protocol):
 
 @dataclass(frozen=True)
 class Reservation:
-    """GPUs reserved for a tenant, and the GPUs allocated to the tenant."""
+    """GPUs reserved for a tenant over time (``kept``), and GPUs allocated to the tenant."""
 
     kept: TickSpans
     allocated: TickSpans
@@ -214,7 +215,7 @@ class Reservation:
 
 @dataclass(frozen=True)
 class PoolHours:
-    """Unallocated GPU-hours of a GPU pool by hour and cause, and the peak of GPUs allocated beyond those installed."""
+    """Unallocated GPU-hours of a pool by hour and cause; peak of GPUs allocated beyond those installed and its tick."""
 
     free: np.ndarray
     fragmented: np.ndarray
@@ -516,7 +517,10 @@ def peak_gpus_needed(allocated: pl.DataFrame | pl.LazyFrame, gpu_model: str | No
 
 
 def _peak_gpus(full_gpu_spans: TickSpans, needs: list[tuple[TickSpans, int]], window: LedgerWindow) -> int:
-    """Find the peak of GPUs needed at once: full GPUs, plus the largest of the needs of partitioned ones."""
+    """Find the peak of GPUs needed at once: full GPUs, plus the largest need of partitioned ones.
+
+    `needs` are pairs of the amounts that MIG instances take over time, and the amount that one GPU has.
+    """
     every = [full_gpu_spans, *(spans for spans, _ in needs)]
     slabs = HourSlabs(window.hours, chain.from_iterable((spans.begin, spans.end) for spans in every))
     steps = [spans.steps(slabs) for spans in every]

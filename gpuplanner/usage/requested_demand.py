@@ -52,31 +52,31 @@ def demand_series(
 ) -> pl.DataFrame:
     """Compute the mean number of concurrent instances per interval, one series per tenant and profile.
 
-    The value of a slot is the integral of the number of instances over the slot, divided by its length. The
-    integral is summed in whole microseconds, so ``sum(y) * interval_hours`` equals instances x hours within the
-    grid but for the rounding of that one division. Jobs with an unknown request are left out;
-    :func:`count_excluded_jobs` counts them. So are ended jobs without an end time; the quality report counts these.
+    The value of an interval is the integral of the number of instances over it, divided by its length. The integral is
+    summed in whole microseconds, so ``sum(y) * interval_hours`` equals instances x hours within the grid but for the
+    rounding of that one division. Jobs with an unknown request are left out; :func:`count_excluded_jobs` counts them.
+    So are ended jobs without an end time; the quality report counts these.
 
     Parameters
     ----------
     jobs : polars.DataFrame, shape (n_jobs, ...)
-        Table ``schemas.Jobs`` with ``profile`` and ``instances`` (see ``sizing.resolve_requests``).
+        Table ``schemas.Jobs`` with ``profile`` and ``instances``, see :func:`resolve_requests`.
     interval_hours : float
-        Length of a slot [h]: whole minutes that divide a day, or whole days.
+        Length of an interval [h]: whole minutes that divide a day, or whole days.
     start, end : datetime, optional
         First instant of the grid, and first instant behind it. Default: the first event rounded down to a
-        multiple of the slot in UTC (slots of whole days: to midnight), and the last event rounded up to a
-        whole slot from `start`.
+        multiple of the interval in UTC (intervals of whole days: to midnight), and the last event rounded up to a whole
+        interval from `start`.
     clock : {"held", "wanted"}
-        "held": a job counts while it held its GPUs, ``[start_time, end_time)``; one that still runs counts to
-        `end`. "wanted": it counts as if it had never queued, ``[submit_time, submit_time + run time)``; one
-        that never started counts from its submission until it was withdrawn, else to `end`.
+        "held": a job counts while it was allocated its GPUs, ``[start_time, end_time)``; one that still runs counts to
+        `end`. "wanted": it counts as if it had never queued, ``[submit_time, submit_time + run time)``; one that never
+        started counts from its submission until it was withdrawn, else to `end`.
 
     Returns
     -------
     polars.DataFrame, shape (n_series * n_slots, 7)
-        Table ``schemas.Demand``: every series has every slot, zeros included; sorted by ``unique_id`` (which
-        is ``tenant/profile``) and ``ds``. ``gpu_model`` and ``tier`` are null.
+        Table ``schemas.Demand``: every series has every interval, zeros included; sorted by ``unique_id`` (which is
+        ``tenant/profile``) and ``ds``. ``gpu_model`` and ``tier`` are null.
 
     Raises
     ------
@@ -238,13 +238,13 @@ def weekly_demand(demand: pl.DataFrame, *, quantile: float = 0.95) -> pl.DataFra
     demand : polars.DataFrame
         Table ``schemas.Demand``.
     quantile : float
-        Share of the slots of a week that lie at or below the column ``quantile``, between 0 and 1.
+        Share of the intervals of a week whose demand is at or below the column ``quantile``. [0-1]
 
     Returns
     -------
     polars.DataFrame, shape (n_weeks * n_profiles, 6)
-        ``week`` (Monday 00:00 UTC), ``profile``, ``slots`` (number of slots seen: fewer in a week that the
-        grid cuts), ``mean``, ``peak``, ``quantile`` [instances]; sorted by week and profile.
+        ``week`` (Monday 00:00 UTC), ``profile``, ``slots`` (number of intervals: fewer in a week that is not covered as
+        a whole), ``mean``, ``peak``, ``quantile`` [instances]; sorted by week and profile.
 
     Raises
     ------
@@ -274,15 +274,19 @@ def weekly_demand(demand: pl.DataFrame, *, quantile: float = 0.95) -> pl.DataFra
 def mean_occupancy(
     begin: np.ndarray, end: np.ndarray, size: np.ndarray, row: np.ndarray, rows: int, slots: int
 ) -> np.ndarray:
-    """Compute the mean of a summed size, such as occupied instances, in every interval of a grid, by row.
+    """Compute the mean amount occupied at once, such as instances, in every interval of a grid, by row of the result.
 
     Parameters
     ----------
     begin, end : numpy.ndarray, shape (n,)
-        In slots; what lies outside of the grid is cut off, and an end before its begin counts nothing.
+        Begin and end of each occupation [intervals from the begin of the grid]; what lies outside of the grid is left
+        out, and an end before its begin counts nothing.
     size : numpy.ndarray, shape (n,)
+        Amount that each occupies, such as instances.
     row : numpy.ndarray of int, shape (n,)
+        Row of the result in which each counts.
     rows, slots : int
+        Number of rows and of intervals of the result.
 
     Returns
     -------
@@ -308,7 +312,9 @@ def mean_occupancy(
 
 
 def covered_day_shares(spans: np.ndarray, days: np.ndarray) -> np.ndarray:
-    """Compute the share of each day that is in one of the spans.
+    """Compute the share of each day [0-1] that lies in spans of time.
+
+    `spans` are begins and ends [h], shape (n, 2), which do not overlap; `days` are the begins of days [h].
 
     Examples
     --------
@@ -335,9 +341,9 @@ def plain_profiles(gpu_model: GpuModel) -> tuple[MigProfile, ...]:
 def slice_profiles(gpu_model: GpuModel | str) -> tuple[MigProfile, ...]:
     """List the MIG profiles that a request may be mapped to, small to large by compute slices, then memory.
 
-    Full-size profiles are left out, since the full GPU serves as well without being cut; so are variants
-    with media or graphics engines, which only a request that names them should get, and profiles whose SMs or
-    memory no source states.
+    Full-size profiles are left out, since the full GPU serves as well without MIG; so are variants with media or
+    graphics engines, which only a request that names them should get, and profiles whose SMs or memory no source
+    states.
 
     Examples
     --------
@@ -447,9 +453,9 @@ def resolve_requests(jobs: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFr
     - A named profile of the GPU model is taken, under the catalogue's name; with the job's number of instances, else
       its number of full GPUs, at least one.
     - A profile that the GPU model does not have is sized by the share of a GPU that each instance is.
-    - A fraction of a GPU is the smallest slice whose share of the board's SMs and of its memory slices both
-      reach the fraction. Instances do not add up to a full GPU (three 2g of an H100 hold 96 of 132 SMs),
-      so half a GPU can need a whole one; above what any slice reaches, it is one GPU.
+    - A fraction of a GPU is the smallest slice whose share of the GPU's SMs and of its memory slices both reach the
+      fraction. Instances do not add up to a full GPU (three 2g of an H100 hold 96 of 132 SMs), so half a GPU can need a
+      whole one; above what any slice reaches, it is one GPU.
     - One GPU or more are full GPUs, rounded up.
     - No GPU: no profile and 0 instances. Not known: neither profile nor instances.
 

@@ -187,10 +187,10 @@ def rightsize(
     - job statistics: mean SM activity and peak memory of the accounting record, plus headroom;
     - class: without either, the 95 % quantile of the needs of observed jobs of the same tenant and class,
       else of the same class, if there are at least `minimum_evidence`;
-    - request: without any of them, what was asked for.
+    - request: without any of them, the request itself.
 
-    Only jobs on one GPU or slice change. More than the request is said only where the use itself, without
-    headroom, is above it.
+    Only jobs on one GPU or slice change. A profile larger than the request is recommended only where the use itself,
+    without headroom, exceeds it.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def rightsize(
     samples : polars.DataFrame, optional
         Table ``schemas.Samples``.
     headroom : float
-        Share added to a mean SM activity and to peak memory.
+        Share added to a mean SM activity and to peak memory. [0-1]
     minimum_evidence : int
         Fewest minutes of a job, and fewest jobs of a class, that count as evidence.
 
@@ -211,7 +211,7 @@ def rightsize(
         In the order of `jobs`: ``job_id``, ``attempt``, ``tenant``, ``job_class``, ``profile_requested`` (on
         this GPU model), ``profile_needed``, ``instances``, ``sms_needed``, ``memory_needed_gib`` [GiB] (of each
         instance), ``change`` (smaller, same, larger), ``evidence`` (one of :data:`EVIDENCE_KINDS`), ``reason``,
-        ``gpu_hours_requested`` and ``gpu_hours_needed`` [GPU h over the time held; null if that is open].
+        ``gpu_hours_requested`` and ``gpu_hours_needed`` [GPU h over the run time; null while the job runs].
 
     Raises
     ------
@@ -314,7 +314,7 @@ def _add_request_sizes(jobs: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
 
 
 def _choose_profiles(needs: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
-    """Replace the profile by the smallest that fits; by a larger one only where the use itself is larger."""
+    """Choose the smallest profile that fits each job's needs; a larger one than requested only if its use is larger."""
     ranks = {part.name: rank for rank, part in enumerate(slice_profiles(gpu_model))}
     full, whole = len(ranks), len(ranks) + 1  # ranks of the sizes that take the whole board
     enough = smallest_profile(gpu_model, pl.col("sms_needed"), pl.col("memory_needed_gib"))
@@ -532,7 +532,7 @@ def _size_jobs_of_model(
 
 
 def _sampled_use(jobs: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:
-    """Compute sampled and active devices, mean activity and peak memory by job."""
+    """Compute, by job, sampled and active devices, mean SM activity [0-1] and peak memory [GiB] from telemetry."""
     return (
         samples_of_runs(jobs, samples, table_name="hints: samples")
         .group_by("row", "node", "gpu", "instance", pl.col("time").dt.truncate("1m"), maintain_order=True)

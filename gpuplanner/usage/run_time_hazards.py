@@ -18,7 +18,7 @@ end.
 JOB_AGE_BIN_WIDTHS_H = np.diff(JOB_AGE_EDGES_H)
 """Widths of the job-age bins [h]."""
 PRIOR_HAZARD_TIMES_AGE = 0.7
-"""Prior hazard times job age: without observed jobs, a job of age t ends at the rate 0.7 / t, as run times are
+"""Prior of hazard times job age: without observed jobs, a job of age t ends at the rate 0.7 / t, as run times are
 heavy-tailed.
 """
 PRIOR_JOB_ENDS_PER_BIN = 0.5
@@ -71,6 +71,7 @@ class Hazards:
         kind, age_h : numpy.ndarray, shape (n,)
             Class and age of each job.
         hazard : numpy.ndarray, shape (..., n)
+            Amount by which the cumulative hazard of each job grows, above 0.
 
         Returns
         -------
@@ -116,9 +117,8 @@ def fit_hazards(
 
     The rate of a bin is the number of ends in it over the time that jobs spent in it, each with pseudo-events at
     the rate of the next larger group (the mean of a Gamma posterior): all jobs towards :data:`PRIOR_HAZARD_TIMES_AGE`
-    over t, the
-    first of `groups` towards all jobs, the second towards the first. The rates of a class with few job ends are close
-    to those of its larger group.
+    over t, the first of `groups` towards all jobs, the second towards the first. The rates of a class with few job ends
+    are close to those of its larger group.
 
     Parameters
     ----------

@@ -84,9 +84,8 @@ class History:
     def simulated_since(self) -> datetime:
         """Begin of the period on which policies are simulated: the recent past, or its last days.
 
-        Each policy is simulated many times: of more than :data:`MAX_JOBS_PER_SIMULATION` jobs only the latest are
-        used, but
-        a week at least.
+        Each policy is simulated many times: of more than :data:`MAX_JOBS_PER_SIMULATION` jobs only the latest are used,
+        but a week at least.
         """
         came = self.jobs.filter(pl.col("submit_time") >= self.recent)["submit_time"].sort()
         if len(came) <= MAX_JOBS_PER_SIMULATION:
@@ -138,10 +137,9 @@ def load_study_dataset(
 ) -> Dataset:
     """Load the dataset of a scenario, or some columns of its jobs; of a long job list only the latest jobs.
 
-    Of more than :data:`MAX_JOBS_PER_STUDY` jobs, those are kept that were in the system since the begin of the
-    scenario's
-    month, of the recent past of its plan (or of `days`), or of the last that many jobs; the dataset then states so
-    (``shortened``).
+    Of more than :data:`MAX_JOBS_PER_STUDY` jobs, only those are loaded that waited or ran since the begin of the
+    scenario's month, since that of the recent past of its plan (or of the last `days`), or among the last that many
+    jobs; the dataset then states so (``shortened``).
 
     Parameters
     ----------
@@ -152,7 +150,7 @@ def load_study_dataset(
     at : datetime, optional
         Last instant that is needed; None: end of the scenario's month.
     days : int
-        Least length of the history. [d]
+        Least length of the history before `at`. [d]
     """
     dataset = open_long_dataset(scenario.data)
     jobs_on_disk = dataset.lazy_jobs.merge_small_tenants(scenario.smallest_group) if dataset.has_jobs else None
@@ -327,7 +325,7 @@ def gpus_by_model(scenario: Scenario) -> dict[str, int | None]:
 def gpus_by_model_of_dataset(
     dataset: Dataset, gpu_model: str | None = None, *, source: str = "the trace"
 ) -> dict[str, int | None]:
-    """Count the installed GPUs of a dataset by GPU model; under one name where a model is given."""
+    """Count the installed GPUs of a dataset by GPU model of the catalogue; all as `gpu_model` if that is given."""
     capacity = find_installed(dataset, observation_begins_at(dataset), observation_ends_at(dataset))
     gpus_by_name: dict[str, int | None] = {}
     for part in capacity.pools:

@@ -70,7 +70,7 @@ def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> EventPace | None:
     from one to the next, as a fold of the time axis would do, but with a slow drift allowed. The pace is
     the chain least likely to arise from as many events at random: each link multiplies that by the chance that
     one falls as near to its due time as the worst link of the chain did, and every chain tried is a chance more.
-    The instants need not lie on a grid.
+    The instants need not lie on a grid; `grain_s` is their resolution [s].
 
     Examples
     --------
@@ -206,7 +206,7 @@ def _follow_period(times_s: np.ndarray, first: int, period: float) -> tuple[list
 
 
 def correlation_lag(signal: np.ndarray, shortest: int) -> int | None:
-    """Find the lag with the highest autocorrelation of an even signal, if it is beyond chance.
+    """Find the lag [rows], at least `shortest`, with the highest autocorrelation of a signal, if it is beyond chance.
 
     References
     ----------
@@ -310,7 +310,10 @@ def _max_epoch_edge_s(trained: pl.DataFrame) -> float:
 
 
 def _evidence_text(rises: pl.Expr, *, several: bool) -> pl.Expr:
-    """Build the evidence of each label as text: change of memory and PCIe traffic, seconds of full stop, and period."""
+    """Build the evidence of each label as text: change of memory and PCIe traffic, seconds of full stop, and period.
+
+    `rises` tells whether PCIe traffic rose in a dip, `several` whether the job has dips with different periods.
+    """
 
     def change_text(name: str, words: str) -> pl.Expr:
         percent = (100 * pl.col(name)).round(0).cast(pl.Int64)
@@ -362,15 +365,13 @@ class ActivityDips:
 
 
 def find_dips(samples: pl.DataFrame, *, step: timedelta | None = None) -> ActivityDips:
-    """Find dips of SM activity that are shorter than a phase, their pace, and what they look like.
+    """Find dips of SM activity that are shorter than a phase, their likely causes and their periods.
 
     A dip is a stretch in which activity, or activity and power together, lie 5 standard deviations of the noise
     below their level both before and after. The period is that of the chain of dips which explains most of them
     (:func:`gpuplanner.usage.utilization_dips.find_paces`), all together or short and long ones apart. Where fewer
-    than three dips
-    stand out of the noise it is the lag at which the activity is most like itself; three or more that keep no pace have
-    none. Both work on readings at uneven distances. Dips with at most two
-    steps between them are one.
+    than three dips stand out of the noise it is the lag at which the activity is most like itself; three or more that
+    keep no pace have none. Both work on readings at uneven distances. Dips with at most two steps between them are one.
 
     Parameters
     ----------
@@ -381,7 +382,7 @@ def find_dips(samples: pl.DataFrame, *, step: timedelta | None = None) -> Activi
 
     Returns
     -------
-    Spikes
+    ActivityDips
         Dips in order of time, and the period if there are enough and they are regular.
 
     Raises
@@ -463,11 +464,11 @@ def _tabulate_dips(signals: Signals, drop: pl.Series, rows: int, traffic: pl.Ser
     signals : Signals
         Signals of the job.
     drop : polars.Series
-        Drop of activity below its level.
+        Drop of SM activity below its level, by grid row. [0-1]
     rows : int
-        Rows of the shortest phase.
+        Grid rows of the shortest phase.
     traffic : polars.Series
-        PCIe traffic. [GB/s]
+        PCIe traffic, by grid row. [GB/s]
     """
     level = signals.around("sm_activity", rows)["low"]
     usual_memory = signals.around("memory_used_gib", rows)["low"]
@@ -521,7 +522,10 @@ def _onset_s(step_s: float) -> pl.Expr:
 
 
 def _is_below_noise(signals: Signals, drop: pl.Series, rows: int) -> pl.Series:
-    """Mark rows whose activity, alone or together with power, is too low to be noise."""
+    """Mark grid rows whose activity (`drop` below its level), alone or with power, is too low to be noise.
+
+    `rows` is the number of grid rows of the shortest phase.
+    """
     by_activity = drop / _deviation_about_level(signals, "sm_activity", drop)
     less_power = signals.around("power_w", rows)["low"] - signals.table["power_w"]
     by_power = (less_power / _deviation_about_level(signals, "power_w", less_power)).fill_null(-math.inf)
@@ -536,7 +540,7 @@ def _is_below_noise(signals: Signals, drop: pl.Series, rows: int) -> pl.Series:
 
 
 def _deviation_about_level(signals: Signals, name: str, drop: pl.Series) -> float:
-    """Estimate the standard deviation of a signal about its level, which includes slow drift beside noise."""
+    """Estimate the standard deviation of a signal about its level (from its `drop` below it): noise and slow drift."""
     active = (signals.table["sm_activity"] >= MAX_IDLE_SM_ACTIVITY).fill_null(False) & signals.table["seen"]
     off = drop.filter(active).drop_nulls().to_numpy()
     mad = float(np.median(np.abs(off - np.median(off)))) if len(off) else 0.0
@@ -558,7 +562,7 @@ def _bridge_gaps(dip: pl.Series) -> pl.Series:
 
 
 def _pcie_traffic(samples: pl.DataFrame, signals: Signals) -> pl.Series:
-    """Average PCIe traffic on the grid of the signals; null where it was not read."""
+    """Average PCIe traffic [GB/s] over each step of the signals' time grid; null where it was not read."""
     if "pcie_gb_s" not in samples.columns:
         return pl.Series([None] * signals.table.height, dtype=pl.Float64)
     steps = samples.sort("time").group_by_dynamic("time", every=signals.step)
