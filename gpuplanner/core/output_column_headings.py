@@ -133,7 +133,7 @@ def column_heading(name: str) -> str:
 
 
 def split_column_name(name: str) -> tuple[list[str], Unit | None, str]:
-    """Split a column name into the words before the unit, the unit, and the suffix after it, such as ``low``."""
+    """Split a column name into the words before the unit, the unit, and the statistic after it (``low``, ``p95``)."""
     bound_match = _STATISTIC_SUFFIX_PATTERN.search(name)
     bound = bound_match[1] if bound_match else ""
     words = name[: bound_match.start() if bound_match else None].split("_")

@@ -299,7 +299,7 @@ def _walk_files(folder: Path, prefix: str = "") -> Iterator[str]:
 
 
 def _device_and_inode(path: Path) -> tuple[int, int]:
-    """Return device and inode number of a file."""
+    """Return device and inode number of a file, which hard links to it share."""
     status = path.stat()
     return status.st_dev, status.st_ino
 

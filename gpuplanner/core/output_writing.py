@@ -122,7 +122,7 @@ def _clear_old_folder(old: Path, target: Path, after_a_kill: bool) -> None:
 
 
 def _is_staging_folder(folder: Path) -> bool:
-    """Whether a folder contains nothing but entries of a staging folder."""
+    """Whether a folder contains nothing but entries that gpuplanner makes in a staging folder."""
     return {entry.name for entry in folder.iterdir()} <= {UNFINISHED_FILE_NAME, NEW_FOLDER, PREVIOUS_FOLDER}
 
 

@@ -16,9 +16,9 @@ from gpuplanner.core.errors import PrivacyError
 PSEUDONYM_KEY_BYTES = 32
 """Length of a key for pseudonyms. [B]"""
 MIN_NAMED_GROUP_PEOPLE = 5
-"""Smallest group that a shared report shows by its name. [people]"""
+"""Smallest group, such as a team, that a shared report shows by its name. [people]"""
 _PSEUDONYM_HEX_DIGITS = 10
-"""Hexadecimal digits of a pseudonym."""
+"""Number of hexadecimal digits of a pseudonym."""
 
 
 def write_new_key(path: str | Path) -> None:

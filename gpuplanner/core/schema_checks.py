@@ -81,7 +81,7 @@ def conform(frame: pl.DataFrame, schema: type[dy.Schema], *, source: str) -> pl.
 
 
 def cast_columns(frame: pl.DataFrame, schema: type[dy.Schema], names: Sequence[str], *, source: str) -> pl.DataFrame:
-    """Select some columns of a schema and cast them; absent nullable columns become null.
+    """Select the columns `names` of a schema and cast them to its types; absent nullable columns become null.
 
     For tables of many millions of rows, which are never copied whole. Categorical text stays categorical.
 

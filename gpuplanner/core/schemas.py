@@ -104,7 +104,7 @@ def add_declared_columns(schema: type[dy.Schema]) -> type[dy.Schema]:
 
 
 def table_name(class_name: str) -> str:
-    """Return the name of a table for the name of its schema class.
+    """Return the name of a table, in snake case, for the name of its schema class.
 
     Examples
     --------
@@ -192,12 +192,12 @@ class StepTimes(dy.Schema):
 
 @add_declared_columns
 class Distributions(dy.Schema):
-    """One point of a cumulative distribution: no time, so no series."""
+    """One point of a cumulative distribution that a source publishes instead of jobs; it has no time."""
 
 
 @add_declared_columns
 class JobStates(dy.Schema):
-    """One job of a listing without times: what it was and how it ended, no GPU-time."""
+    """One job of a source without times: what it requested and its end state; no GPU-hours follow from it."""
 
 
 @add_declared_columns
@@ -212,12 +212,12 @@ class Processes(dy.Schema):
 
 @add_declared_columns
 class Coverage(dy.Schema):
-    """One node on one UTC day: how much of it telemetry saw."""
+    """One node on one UTC day: how many of its GPU-hours telemetry covers."""
 
 
 @add_declared_columns
 class QueueQuotas(dy.Schema):
-    """One resource of one flavor of one queue, or account, of a cluster. A null limit is none."""
+    """Quota of one queue or Slurm account for one resource of one flavor, as in Kueue. A null limit is no limit."""
 
 
 @add_declared_columns

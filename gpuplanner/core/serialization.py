@@ -34,7 +34,7 @@ CORRECT_FILE_FIX = "Correct the file; gpuplanner catalog example prints whole on
 
 
 def read_list(top: Any, key: str, file: str) -> list[tuple[Any, int]]:  # noqa: ANN401 - of a file
-    """Read a list in a mapping: each item with the line on which it begins; empty if the key is absent."""
+    """Read the list under a key of a configuration file: items with the line of each, from 1; empty without the key."""
     items = top.get(key) or []
     if not isinstance(items, list):
         raise make_file_error(file, top.lines[key], f"a list of {key}", repr(items))
@@ -124,7 +124,7 @@ def read_choice(values: Any, key: str, file: str, choices: Sequence[str]) -> str
 
 
 def read_day_range(values: Any, file: str) -> tuple[str, str | None]:  # noqa: ANN401
-    """Read the ISO days ``from`` and ``to``; a month means its first and its last day."""
+    """Read the days ``from`` and ``to`` as ISO dates, ``to`` may be absent (None); a month is its first or last day."""
     days: list[str | None] = []
     for key in ("from", "to"):
         value = values.get(key)
@@ -376,7 +376,7 @@ def from_plain(kind: type[Record], value: object) -> Record:
 
 
 def round_record(record: Record, decimals: int) -> Record:
-    """Return a record with its numbers rounded, as if it had been written and read back."""
+    """Return a record with its numbers rounded to `decimals`, as if it had been written to JSON and read back."""
     return from_plain(type(record), to_plain(record, decimals))
 
 
@@ -419,7 +419,7 @@ def _plain_mapping(value: object) -> Mapping[str, Any]:
 
 
 def _is_simple_value(kind: Any, value: object) -> bool:  # noqa: ANN401 - a type
-    """Whether a value has a simple type; whole numbers may exceed the range of a float for ``int``."""
+    """Whether a value fits a simple field type (`kind`); only for ``int`` it may exceed the range of a float."""
     if kind is float:
         if isinstance(value, Integral):
             return abs(int(value)) <= sys.float_info.max

@@ -55,14 +55,14 @@ def notebook_folder() -> Path:
 
 
 def claims_folder() -> Path:
-    """Return the folder of the stored results of ``benchmarks/claims``."""
+    """Return the folder with the stored results of ``benchmarks/claims``, which tests claims on GPU clusters."""
     return _first_existing_folder(
         PACKAGE_FOLDER / "_bundled" / "claims", PACKAGE_FOLDER.parent / "benchmarks" / "claims" / "results"
     )
 
 
 def _first_existing_folder(installed: Path, checkout: Path) -> Path:
-    """Return the folder of an installed package if it exists, else that of a checkout."""
+    """Return the folder `installed` with the package if it exists, else that of a source checkout."""
     return installed if installed.is_dir() else checkout
 
 
@@ -177,19 +177,19 @@ class DiskStore(Generic[Result]):
 
 @dataclass(frozen=True)
 class CachedResult(Generic[Result]):
-    """A result with the values of the fields that were read for it, and the version stamp of the data."""
+    """A result with the values of the scenario fields read for it, and the data stamp (:func:`_data_stamp`) of then."""
 
     read: Mapping[str, object]
     stamp: tuple[int, int] | None
     result: Result
 
     def is_valid_for(self, scenario: Scenario, stamp: tuple[int, int] | None) -> bool:
-        """Whether a scenario has the same values in these fields and the same data."""
+        """Whether a scenario has the same values in the fields read and, if they name data, the same data `stamp`."""
         has_same_values = all(_field_value(scenario, name) == value for name, value in self.read.items())
         return has_same_values and ("data" not in self.read or stamp == self.stamp)
 
     def is_stale(self, scenario: Scenario, stamp: tuple[int, int] | None) -> bool:
-        """Whether the data were rewritten since, so that the result cannot be used again."""
+        """Whether the dataset was rewritten since (another `stamp`), so that the result cannot be used again."""
         return self.read.get("data") == scenario.data and self.stamp != stamp
 
 
@@ -201,9 +201,9 @@ class CachedStage(Generic[StageArguments, Result]):
     """A function of a scenario whose result is cached by the scenario fields that it reads.
 
     A changed price does not compute the plan again, and a changed quantile does not compute the forecast again. Fields
-    are recorded as they are
-    read, including those read by stages that it calls; with equal values it takes the same path and reads the same
-    fields. Other arguments, such as a progress callback, must not change the result, and callers must not modify it.
+    are recorded as they are read, including those read by stages that it calls; with equal values it takes the same
+    path and reads the same fields. Other arguments, such as a progress callback, must not change the result, and
+    callers must not modify it.
 
     Examples
     --------
@@ -289,7 +289,7 @@ class CachedStage(Generic[StageArguments, Result]):
         return store.from_bytes(content)
 
     def _results_folder(self, data: str) -> Path:
-        """Return the folder of all results of given input files and code."""
+        """Return the folder of a stage's results on disk for the present input files of the dataset `data` and code."""
         assert self._shelf is not None
         named = to_json([input_hashes(data), code_hash()]).encode()
         home = cache_folder() / self._shelf.folder / self._name
@@ -323,7 +323,7 @@ def _field_value(scenario: Scenario, name: str) -> object:
 
 
 def _result_file(results_folder: Path, scenario: Scenario, names: list[str]) -> Path:
-    """Return the path of a result, by the values of the fields read."""
+    """Return the path of a stage result on disk, whose name is a hash of the values of the scenario fields `names`."""
     values = to_json({name: _field_value(scenario, name) for name in names})
     return results_folder / f"{hashlib.sha256(values.encode()).hexdigest()[:32]}.result"
 
@@ -344,7 +344,7 @@ def _write_cache_file(path: Path, content: bytes) -> None:
 
 
 def trim_disk_cache() -> None:
-    """Delete the oldest results on disk until the cache is within its size limit."""
+    """Delete the oldest results on disk until they are within :data:`MAX_DISK_CACHE_BYTES`."""
     files = []
     for path in cache_folder().rglob("*.result"):
         with contextlib.suppress(OSError):

@@ -20,7 +20,7 @@ US_PER_MINUTE = US_PER_HOUR // 60
 US_PER_QUARTER_HOUR = US_PER_HOUR // 4
 """Microseconds in 15 minutes."""
 SUM_BLOCK_ROWS = 1 << 17
-"""Rows that are summed at a time, so that intermediate arrays stay in the CPU cache."""
+"""Time spans (rows) that are summed at a time, so that intermediate arrays stay in the CPU cache."""
 
 
 def sum_overlap_by_interval(

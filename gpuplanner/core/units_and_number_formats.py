@@ -102,7 +102,7 @@ LOCALE_BY_NAME = {
     "ch": Locale(".", "\N{RIGHT SINGLE QUOTATION MARK}", "dd.mm.yyyy"),
     "fr": Locale(",", "\N{NARROW NO-BREAK SPACE}", "dd/mm/yyyy"),
 }
-"""Number and date formats by name; text is made in the first and converted where it is shown."""
+"""Number and date formats by locale name; text is made in the first, ``en``, and converted where it is shown."""
 _NUMBER_PATTERN = re.compile(
     r"(?<![\w.,/=@#])(?<!\w-)(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.\d+)(?=e[−-]?\d|[^\w/.,]|[.,](?!\d)|$)"
 )
@@ -154,7 +154,7 @@ MISSING_VALUE_TEXT = "–"
 
 
 def figure_text(value: float | Decimal | None, form: str = "") -> str:
-    """Format a number, by default with three significant digits; a dash if it is missing or not finite.
+    """Format a number by the specification `form`, else in three significant digits; a dash if missing or not finite.
 
     Examples
     --------
@@ -183,7 +183,7 @@ def wait_text(minutes: float) -> str:
 
 
 def percent_text(fraction: float, form: str = ".0f") -> str:
-    """Format a fraction as a percentage.
+    """Format a fraction [0-1] as a percentage, with the format specification `form` of the number.
 
     Examples
     --------
