@@ -533,7 +533,7 @@ def with_fields(*names: str) -> Callable[[Callable[..., None]], Callable[..., No
 MAX_PRINTED_ROWS = 60
 """Largest number of rows of a table that is printed as text."""
 CURRENCY_COLUMN = "BillingCurrency"
-"""Column with the currency of a row."""
+"""FOCUS column with the currency code of a row."""
 
 PRICE_LABEL_PREFIX = "price_per_"
 """Prefix of the names of printed values that are prices."""
@@ -658,7 +658,7 @@ def _money_text(name: str, value: object, currency: str | None = None) -> str | 
 
 
 def cell_text(value: object) -> str:
-    """Text of a value in one line; a dash for None, four digits for small numbers."""
+    """Text of a value in one line: a dash for None, floats with four digits, or whole from 10,000 on."""
     if value is None:
         return "–"
     if isinstance(value, datetime):

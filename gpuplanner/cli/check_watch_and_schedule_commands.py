@@ -110,7 +110,7 @@ FILE_SUFFIXES_BY_SCHEDULER = {
     "ci": ["yaml"],
     "kubernetes": ["yaml"],
 }
-"""Suffixes of the example files of ``schedule``, by kind of scheduler."""
+"""Suffixes of the job files that ``schedule`` prints, by kind of scheduler."""
 
 
 def report_month_range(
@@ -207,7 +207,7 @@ def schedule(
 
 
 def _quote_for_systemd(line: str) -> str:
-    """Quote a shell line as one argument of a systemd unit, with the signs that systemd expands doubled."""
+    """Quote a shell line as one argument in a systemd unit, with ``%`` and ``$``, which systemd expands, doubled."""
     escaped = line.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"'
 
@@ -260,16 +260,16 @@ def watch(
     require_watch_folder(out)
     while True:
         with lock_for_writing(out):
-            old_watched, new_watched, fleet_look = read_watch_state(out), None, None
+            old_watched, new_watched, evaluation = read_watch_state(out), None, None
             errors = _import_new_data(scenario, dumps or [], prometheus, interval_s)
             try:
                 n_intervals = _intervals_between(scenario, interval_s)
-                new_watched, fleet_look = _evaluate(scenario, out, old_watched, n_intervals)
+                new_watched, evaluation = _evaluate(scenario, out, old_watched, n_intervals)
             except GpuPlannerError as error:
                 errors.append(error)
             new_watched = replace(new_watched or old_watched, failures=old_watched.failures + len(errors))
             if new_watched != old_watched:
-                _write_state(new_watched, fleet_look, out, interval_s, scenario.number_locale)
+                _write_state(new_watched, evaluation, out, interval_s, scenario.number_locale)
             if errors and once:
                 raise errors[0]
             notify(*(f"gpuplanner: {error} Next evaluation in {every}." for error in errors))
@@ -343,23 +343,23 @@ def _evaluate(
     data = to_json(input_hashes(scenario.data))
     if data == old_state.data:
         return old_state, None
-    fleet_look = evaluate_fleet(scenario, n_intervals, read_past_advice(out, old_state))
-    new_watched = old_state.add_evaluation(fleet_look, data)
-    if fleet_look.justified:
-        _write_change_bundle(fleet_look, out / BUNDLE_FOLDER)
-    return new_watched, fleet_look
+    evaluation = evaluate_fleet(scenario, n_intervals, read_past_advice(out, old_state))
+    new_watched = old_state.add_evaluation(evaluation, data)
+    if evaluation.justified:
+        _write_change_bundle(evaluation, out / BUNDLE_FOLDER)
+    return new_watched, evaluation
 
 
 def _write_state(
-    state: WatchState, fleet_look: FleetEvaluation | None, out: Path, interval_s: float, locale: str
+    state: WatchState, evaluation: FleetEvaluation | None, out: Path, interval_s: float, locale: str
 ) -> None:
-    """Write page and state of a watch; the state last, so that an interrupted evaluation is repeated.
+    """Write page and state file of ``watch``; the state last, so that an interrupted evaluation is repeated.
 
     Parameters
     ----------
     state : WatchState
         State.
-    fleet_look : FleetEvaluation, optional
+    evaluation : FleetEvaluation, optional
         Last evaluation.
     out : Path
         Folder of the watch.
@@ -372,23 +372,23 @@ def _write_state(
     from gpuplanner.report.monthly_report_chain import render_watch_page
 
     write_watch_file(out / PAGE_FILE, render_watch_page(state, refresh_s=min(interval_s, 60.0), locale=locale))
-    save_watch_state(out, state, fleet_look)
+    save_watch_state(out, state, evaluation)
 
 
-def _write_change_bundle(fleet_look: FleetEvaluation, folder: Path) -> None:
+def _write_change_bundle(evaluation: FleetEvaluation, folder: Path) -> None:
     """Write the plan, the steps of its first change, and the configuration files where nodes can be partitioned."""
     from gpuplanner.core.output_manifests_and_overwrite_checks import FolderMark
     from gpuplanner.core.output_writing import replace_directory
     from gpuplanner.planner.layout_plan import plan_to_json
     from gpuplanner.report.layout_schedule_files import export_plan
 
-    planned = fleet_look.planned
+    planned = evaluation.planned
     mark = FolderMark("look.txt", "gpuplanner watch 1", ("plan.json", "steps.csv"))
     with replace_directory(folder, mark=mark) as bundle_folder:
-        text = f"gpuplanner watch 1\n{fleet_look.at:%Y-%m-%d %H:%M} UTC\n{fleet_look.advice_text}\n"
+        text = f"gpuplanner watch 1\n{evaluation.at:%Y-%m-%d %H:%M} UTC\n{evaluation.advice_text}\n"
         (bundle_folder / "look.txt").write_text(text)
         (bundle_folder / "plan.json").write_text(plan_to_json(planned.plan, planned.problem), encoding="utf-8")
-        fleet_look.steps.write_csv(bundle_folder / "steps.csv")
+        evaluation.steps.write_csv(bundle_folder / "steps.csv")
     if planned.problem.gpu_model.profiles and planned.problem.nodes is not None:
         export_plan(folder / "plan.json", folder.with_name(f"{folder.name}-files"))
 
@@ -407,7 +407,7 @@ def _intervals_between(scenario: Scenario, interval_s: float) -> int:
 
 
 def _show_replay(scenario: Scenario, days: int, interval_s: float, *, as_json: bool, quiet: bool) -> None:
-    """Print the cost in GPU-hours of watching, and of other policies, over the last `days` days of the data."""
+    """Print the GPU-hours of following ``watch``, and of other policies, over the last `days` days of the data."""
     import polars as pl
 
     from gpuplanner.decision.replanning import replay_past

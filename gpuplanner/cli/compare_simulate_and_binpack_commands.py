@@ -219,7 +219,7 @@ def show_pools(
     quiet : bool
         Print no messages to stderr.
     effects : mapping, optional
-        Effects of quotas and placement by pool; None prints neither these nor projects.
+        Effects of quotas, failures and job placement by pool; None: print neither these nor announced projects.
     """
     from gpuplanner.decision.gpu_model_decisions import ComparedFleet
 
@@ -265,7 +265,7 @@ def show_comparison(comparison: Comparison, *, quiet: bool) -> None:
 
 
 def _show_sharing_tried(rules_comparison: RulesComparison) -> None:
-    """Print the queue wait of each team under other quotas or preemption rules."""
+    """Print the simulated queue wait of each team under other quotas or preemption rules, which the scenario tries."""
     echo("")
     subject = f"{rules_comparison.after} instead of {rules_comparison.before}"
     title = f"{subject}: GPU-hours a week waited and lost ({rules_comparison.blocks})"
@@ -389,7 +389,7 @@ def _show_teams(fairness: Fairness) -> None:
 _EXIT_BY_STOP_REASON = {"time_limit": Exit.TIME_LIMIT, "user": Exit.INTERRUPTED}
 """Exit code of ``binpack`` by the reason for which its search stopped early."""
 _DEFAULT_COSTS = {"bin_cost": 1.0, "fire_up_cost": 0.0, "busy_cost": 0.0}
-"""Costs of ``binpack`` that are used if another cost is given, by argument of ``pack_for_cost``."""
+"""Costs that ``binpack`` takes for those not given if any is given, by argument of ``pack_for_cost``."""
 
 
 @app.command()

@@ -45,7 +45,7 @@ LEDGER_TITLES = {
     "Baseline": "GPU-hours of each month against the first month",
     "Forecasts": "GPU-hours planned too many and too few, and their cost above a perfect forecast",
 }
-"""Titles of the tables of a savings ledger."""
+"""Titles, by their meaning, of the tables that ``cost --ledger`` makes from a savings record."""
 COST_BREAKDOWNS = (
     "team", "user", "partition", "project", "job_class", "ownership", "bucket", "gpu_model", "end", "job"
 )  # fmt: skip
@@ -53,7 +53,7 @@ COST_BREAKDOWNS = (
 CARBON_LABELS = {
     "location": "location-based carbon, kg", "market": "market-based carbon, kg", "embodied": "embodied carbon, kg",
 }  # fmt: skip
-"""Labels of carbon by scope."""
+"""Printed labels of carbon emissions by kind: location-based, market-based and embodied."""
 
 
 @app.command()
@@ -245,7 +245,7 @@ def _parse_refresh(scenario: Scenario, months: int, text: str) -> HardwareRefres
 BACKTEST_HORIZON, BACKTEST_GAP, N_CUTOFFS, CPU_BUDGET_S = 24, 6, 20, 1.0
 """Defaults of ``--backtest``: horizon and gap [intervals], number of cutoffs, CPU time for each series [s]."""
 SERIES_KINDS = ("tenant", "gpu_model", "profile")
-"""Values of ``forecast --by``: the attribute by which demand series are formed."""
+"""Values of ``forecast --by``: the column of which each value is a demand series."""
 
 
 def _parse_intervals(text: str) -> int:

@@ -116,7 +116,7 @@ def ingest(
 
 
 def _quality_lines(dataset: Dataset) -> list[str]:
-    """Lines with the quality checks of a dataset that found rows."""
+    """Make a line for each data-quality check that found rows of a dataset."""
     rows = dataset.quality.select("check", "severity", "rows").iter_rows()
     return [f"{severity}: {check}: {count:,} row{'s' * (count != 1)}" for check, severity, count in rows]
 

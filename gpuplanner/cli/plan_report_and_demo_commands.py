@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _PLAN_JSON_KEYS = ("status", "objective", "bound", "gap", "unmet_gpu_hours", "changes")
 """Keys of a plan in ``plan --json``, on which scripts rely."""
 UNRESTRICTED_METHOD = "auto"
-"""Search method of the unrestricted plan that is compared with a plan of few layout mixes."""
+"""Search method (``--method``) of the unrestricted plan that is compared with a plan of few layout mixes."""
 
 
 def plan_problem_file(

@@ -198,9 +198,9 @@ def _request_lines(row: dict[str, Any], form: str, types: dict[str | None, str],
     form : str
         sbatch, pod or dra.
     types : dict
-        GRES type by GPU model.
+        GRES type by GPU model of the catalogue; under None, that of all other models.
     name : str
-        Name of the objects.
+        Name of the Kubernetes objects (pod, resource claim) in the lines.
     """
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.hardware.gpu_models import load_gpu_model
@@ -331,7 +331,10 @@ def _show_class_phases(
     *,
     as_json: bool,
 ) -> None:
-    """Print the phases, bottlenecks and fitting MIG profile by job class."""
+    """Print phases, bottlenecks and fitting MIG profile by job class.
+
+    `effect` is the smallest drop of GPU demand late in a job that counts, as a share [0-1].
+    """
     import polars as pl
 
     from gpuplanner.usage.bottlenecks import bottlenecks_by_class, classify_bottlenecks

@@ -167,7 +167,7 @@ def size(
 
 
 def _parse_hours(text: str) -> float:
-    """Hours of ``36h``, ``7d`` and the like."""
+    """Parse a duration such as ``36h`` or ``7d`` into hours."""
     units = {"m": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0}
     try:
         return float(text[:-1]) * units[text[-1:]]
@@ -260,7 +260,7 @@ def _show_job_plans(request: SizingRequest, peaks: PeakModel, speeds: pl.DataFra
 
 
 def _show_replicas(request: SizingRequest, *, as_json: bool) -> None:
-    """Print plans with the number of replicas for a rate of requests."""
+    """Print plans for an inference service with the number of replicas that its rate of requests needs."""
     import polars as pl
 
     from gpuplanner.core.serialization import to_plain

@@ -78,7 +78,7 @@ class Progress:
         self._show("")
 
     def _show(self, text: str) -> None:
-        """Replace the text of the progress line."""
+        """Replace the text of the progress line; nothing unless progress is shown (``verbose``)."""
         if self.verbose:
             typer.echo(f"\r\x1b[K{escape_controls(text)}", err=True, nl=False)
 
@@ -274,9 +274,9 @@ def print_services(answer: InferenceAnswer | None) -> None:
 
 
 UTC_ZONE_NAME = "UTC"
-"""Name of the time zone UTC."""
+"""Name of the time zone UTC in the tz database."""
 MAX_UTC_OFFSET_H = 14
-"""Largest offset from UTC for which a time zone name is made. [h]"""
+"""Largest offset from UTC for which the tz database has a zone, such as ``Etc/GMT-14``. [h]"""
 
 
 @dataclass
@@ -422,8 +422,8 @@ def ask_ownership(prompt: StartPrompt, actuator: str) -> str:
 SCENARIO_FILE = "scenario.yaml"
 """Name of the scenario file in the output folder of ``start``."""
 START_REPORT_MARK = FolderMark(MANIFEST, "gpuplanner report 1", names=("index.html", SCENARIO_FILE))
-"""Features of a report folder, so that ``start`` and ``report`` replace each other's; the report package is not
-imported for it."""
+"""File names and format by which a report folder is recognized, so that ``start`` and ``report`` may replace each
+other's; a copy of that in the report package, which is not imported for it."""
 
 
 @contextmanager
