@@ -454,7 +454,7 @@ BUNDLE_FOLDER_MARK = FolderMark(MANIFEST, "gpuplanner export 1")
 WAIT_REDUCING_ACTIONS = ("pack", "raise_limit", "repartition", "rightsize")
 """Actions that shorten queue waits: the next measure waits until they have done so."""
 BUNDLE_FOLDER = "export"
-"""Folder of the change bundle below the folder of a report or of `gpuplanner start`."""
+"""Subfolder for the change bundle in the folder of a report or of `gpuplanner start`."""
 
 
 def emptying_times(scenario: Scenario, nodes: Sequence[str]) -> tuple[float, float] | None:

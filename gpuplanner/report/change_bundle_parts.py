@@ -162,7 +162,6 @@ class FileStep:
     check: str = ""
     undo: str = ""
     action: str = ""
-    """The measure that it carries out by itself; none: it is one of the files of a change of the fleet."""
 
     @classmethod
     def script(cls, file: str, purpose: str) -> FileStep:
@@ -200,7 +199,7 @@ class PageText:
     - ``reasons``: Lines of the change ticket: reason, effect on waits, cost.
     - ``measures``: Measures in order.
     - ``command``, ``data``: Command that writes the bundle, and its dataset.
-    - ``emptying``: How long the nodes took to empty in the record; empty if not known.
+    - ``emptying``: How long the nodes would have taken to drain in the record, as text; empty if not known.
     """
 
     sentence: str
@@ -372,7 +371,7 @@ def change_index(
     drain : Drain, optional
         How nodes or GPUs are drained; None: whole nodes, with the time limit of `change`.
     expected : polars.DataFrame, optional
-        ``planned``, ``node``, ``gpu`` and the columns of :data:`REHEARSAL_COLUMNS`.
+        Simulated drain of each change: ``planned`` (its time), ``node``, ``gpu`` and :data:`REHEARSAL_COLUMNS`.
     initial : polars.DataFrame, optional
         Layouts before the plan begins: ``node``, ``gpu``, ``layout``.
 

@@ -566,6 +566,8 @@ def verify_file(path: str | Path, gpu_model: GpuModel | str, *, gpus_per_node: i
 def looks_like_layout_file(text: str) -> bool:
     """Whether a text looks like a file with MIG layouts or GRES, which :func:`verify_file` can check.
 
+    Examples
+    --------
     >>> looks_like_layout_file("NodeName=n1 Gres=gpu:8"), looks_like_layout_file("kind: Deployment")
     (True, False)
     """

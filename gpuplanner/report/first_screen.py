@@ -512,7 +512,7 @@ def _wait_card(decision: Decision) -> Card:
 
 
 _TODAY_AND_RECOMMENDED = ("today", "recommended")
-"""Fleets whose mean queue waits are shown, as in the names of fields."""
+"""Fleets whose mean queue waits a card shows, as the prefixes of fields such as ``today_mean_minutes``."""
 MAX_OTHER_SIZES = 2
 """Maximum number of further job sizes on the card of the queue wait."""
 

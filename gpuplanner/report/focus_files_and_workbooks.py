@@ -534,7 +534,7 @@ CLEARER_NAMES_BY_TABLE = {
     "choice": {"model": "main_model", "mase": "mix_mase"}, "wait_curve": {"gpu_hours": "weekly_gpu_hours"},
     "rightsizing": {"gpu_hours": "whole_run_gpu_hours"},
 }  # fmt: skip
-"""New names of columns, by table, that say which period the GPU-hours cover, and what the errors are of."""
+"""New names of columns in workbooks, by table, which tell the period of GPU-hours and the forecast behind an error."""
 NAMED_TOTALS = {
     "total_cost": ("EffectiveCost", "Total cost"), "total_gpu_hours": ("PricingQuantity", "Total installed GPU-hours"),
     "total_energy_kwh": ("x_EnergyKwh", "Total energy [kWh]"),

@@ -72,6 +72,7 @@ class HtmlSection(str):
     __slots__ = ()
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """Return the section as HTML for notebooks, and as a fragment for the report page, by MIME type."""
         pictured = HtmlSection(add_pictures(self))  # drawn once for both
         return {FRAGMENT_MIME_TYPE: str(pictured), "text/html": to_still_text(pictured)._repr_html_()}
 
@@ -86,6 +87,7 @@ class Text:
     html: str
 
     def _repr_html_(self) -> str:
+        """Return the HTML with the style sheet, for notebooks."""
         return f'<style>\n{section_css()}</style><div class="gpuplanner">{self.html}</div>'
 
 

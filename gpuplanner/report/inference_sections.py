@@ -24,7 +24,7 @@ from gpuplanner.report.html_page import HtmlSection
 MAX_CHARTED_SERVICES = 6
 """Services with a chart of their replicas: those with most requests."""
 PLANNED_LABEL, NEEDED_LABEL = "planned", "needed in hindsight"
-"""Legend labels of the replicas of an hour."""
+"""Legend labels of the replicas of a service in an hour: as planned, and the fewest that its requests needed."""
 _REASON_HEADINGS = {
     "serving": "serving", "start-up": "start-up lead", "no requests": "no requests (such as at night)",
     "floor": "fewest replicas", "schedule": "other days need more", "rounding": "complete replicas, latency",

@@ -67,7 +67,7 @@ def export_plan(
     gres_type : str, optional
         GRES type of a full GPU in Slurm; default: what slurmd detects for the GPU model.
     scenario : Scenario, optional
-        Scenario of the plan: its drain rules, and the jobs with which changes are rehearsed.
+        Scenario of the plan: its drain rules, and the jobs with which the drain before each change is simulated.
 
     Returns
     -------

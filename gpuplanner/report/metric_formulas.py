@@ -139,7 +139,7 @@ def layout_table(decision: Decision) -> pl.DataFrame:
 
 
 def _busy_share(study: Study) -> str | None:
-    """Format the utilization of installed GPUs; None if it was not measured."""
+    """Format the utilization of installed GPUs in percent; None if it was not measured."""
     value = metric_value(study.decision, f"{SHARE_PREFIX}all_busy")
     return None if value is None else format_share(value)
 

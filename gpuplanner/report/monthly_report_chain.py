@@ -94,7 +94,8 @@ class MonthRecord:
     - ``month``: ``YYYY-MM``.
     - ``gpuplanner``: Version that made it.
     - ``scenario``, ``data``: Hashes of the scenario and of its input files.
-    - ``before``: Hash of the ledger of the previous month; None for the first.
+    - ``before``: Hash of the forecast ledger (past forecasts and promised savings) of the previous month; None for the
+      first.
     - ``steps``: Steps in the order of :data:`STEP_NAMES`.
     """
 
@@ -129,7 +130,7 @@ class MonthRecord:
 
 @dataclass(frozen=True)
 class MonthChain:
-    """Records of all monthly reports in a folder, oldest first; each month builds on the ledger of the one before."""
+    """Records of the monthly reports in a folder, oldest first; each extends the forecast ledger of the one before."""
 
     months: tuple[MonthRecord, ...] = ()
 
@@ -190,7 +191,7 @@ def _find_faults(month: MonthRecord) -> Iterator[str]:
 
 
 def ledger_path(out: Path, month: str) -> Path:
-    """Return the path of a month's ledger, which keeps its forecasts; the file of promised savings lies beside it."""
+    """Return the path of a month's forecast ledger, beside which the file of promised savings lies."""
     return out / "ledgers" / f"{month}.parquet"
 
 
@@ -369,7 +370,7 @@ def report_months(
     scenario: Scenario, months: Sequence[str], out: str | Path, *, remake: Sequence[str] = (),
     report_progress: ReportProgress,
 ) -> MonthChain:  # fmt: skip
-    """Report several months into one folder, each building on the ledger of the previous one.
+    """Report several months into one folder, each extending the forecast ledger of the previous one.
 
     Completed months stay. A month is reported again if it is named in `remake`, if one of its files is missing or
     changed, or if an earlier month was added or changed. An interrupted month continues at its next step if scenario,
@@ -391,7 +392,7 @@ def report_months(
 
     Returns
     -------
-    Chain
+    MonthChain
         Records of all months of the folder.
     """
     out = Path(out)
@@ -424,26 +425,26 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def _previous_ledger(chain: MonthChain, month: str, out: Path) -> Path | None:
-    """Return the path of the ledger of the last earlier month that has a report."""
+    """Return the path of the forecast ledger of the last earlier month that has a report; None without one."""
     before = chain.months_before(month)
     return ledger_path(out, before[-1].month) if before else None
 
 
 def _is_outdated(chain: MonthChain, month: str, out: Path) -> bool:
-    """Whether a month was reported with another ledger than that of the month that now precedes it."""
+    """Whether a month was reported with another forecast ledger than that of the month that now precedes it."""
     record = next(record for record in chain.months if record.month == month)
     return record.has_data and record.before != _hash_ledger(_previous_ledger(chain, month, out))
 
 
 def _hash_ledger(ledger: Path | None) -> str | None:
-    """Hash a ledger and the files beside it with its name, by SHA-256; None without a ledger."""
+    """Hash a forecast ledger and the files beside it with its name, by SHA-256; None without a ledger."""
     if ledger is None or not ledger.exists():
         return None
     return _hash_text("".join(sha256(path) for path in _ledger_files(ledger)))
 
 
 def _ledger_files(ledger: Path) -> list[Path]:
-    """List a ledger and the files beside it that share its name."""
+    """List a forecast ledger and the files beside it that share its name, such as that of promised savings."""
     return sorted(ledger.parent.glob(f"{ledger.stem}.*"))
 
 
@@ -671,7 +672,7 @@ HASHED_JOB_COLUMNS = ("submit_time", "start_time", "end_time", "tenant", "user",
 JOB_FACTS = ("jobs_hash", "observed_share")
 """Facts of the data step that change with the jobs of the month."""
 CHAINED_STEPS = ("report", "teams", "mail")
-"""Steps that depend on the ledger of the previous month."""
+"""Steps that depend on the forecast ledger of the previous month."""
 
 
 WATCH_RUN_HEADINGS = {

@@ -49,8 +49,11 @@ from gpuplanner.report.export_verification import FileReport, looks_like_layout_
 UNCHECKED_FOLDER = "other"
 """Folder of a bundle with the files of third-party exporters, of which only the hash is checked."""
 UNCHANGED_TEXT = "unchanged since export"
+"""Finding on a file of a bundle that is only checked by the hash in its manifest, which it has."""
 EDITED_TEXT = "edited since export"
+"""Problem of a file of a bundle with another hash than in its manifest, whose layouts are checked as well."""
 EDITED_UNCHECKED_TEXT = f"{EDITED_TEXT}; this file has no other check"
+"""Problem of a file of a bundle with another hash than in its manifest, which nothing else checks."""
 _STATED_MODEL_PATTERN = re.compile(r"(?:of gpuplanner for|GPU model) ([\w.+-]*\w)")
 """Text in a README or a file of an export that states the GPU model."""
 _VERIFIABLE_PLAN_PATTERN = re.compile(r'"format":\s*"gpuplanner\.(?:plan|fleet-plan|services)/')

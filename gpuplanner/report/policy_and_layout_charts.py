@@ -114,8 +114,9 @@ def plot_frontier(
     Parameters
     ----------
     frame : polars.DataFrame
-        ``policy, gpu_hours, added_wait_p95_minutes, kind``, kind one of ``"setting"``, ``"tuned"``, ``"today"``, and
-        ``"pinned"`` for points of another comparison, drawn as outlines. Today's fleet comes first.
+        ``policy, gpu_hours, added_wait_p95_minutes, kind``. Kinds are ``"today"`` (today's fleet, the first row),
+        ``"tuned"`` (a policy with its fitted setting), ``"setting"`` (another setting of it) and ``"pinned"`` (a point
+        of another comparison, drawn as an outline).
     limit : float
         Maximum added queue wait. [min]
     best : str, optional

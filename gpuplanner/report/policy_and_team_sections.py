@@ -310,7 +310,7 @@ def render_placement_section(table: pl.DataFrame | None) -> HtmlSection:
 
 
 def _to_entitlements(fairness: Fairness) -> pl.DataFrame:
-    """Rename the columns of the table by team for :func:`~gpuplanner.report.plot_entitlements`."""
+    """Make the table by team that :func:`~gpuplanner.report.plot_entitlements` draws, with its column names."""
     return fairness.teams.rename({"borrowed_gpu_hours": "above_gpu_hours", "shortfall_gpu_hours": "deficit_gpu_hours"})
 
 

@@ -166,6 +166,8 @@ def render_markdown(comparison: Comparison, title: str, period: str, links: Link
         Title and period of the report.
     links : sequence of (str, str)
         Files beside the page: name and path.
+    doubts : sequence of str
+        Cautions on the data.
 
     Returns
     -------

@@ -143,8 +143,8 @@ def write_report(
     inputs : iterable of str or Path
         Inputs, which must not lie in the folder that is replaced.
     ledger : Path, optional
-        Ledger of forecasts of earlier months, which is extended; savings promised are kept in
-        ``<ledger>.savings.json``.
+        Parquet file of the forecasts of earlier months, which is extended; promised savings are in
+        ``<ledger>.savings.json`` beside it.
 
     Returns
     -------

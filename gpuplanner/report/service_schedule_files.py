@@ -23,8 +23,8 @@ KUBERNETES_NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 def list_cron_triggers(by_slot: Sequence[int], startup_s: float, zone: str) -> list[dict[str, str]]:
     """List the cron triggers of KEDA that keep the planned replicas; several at once count with the most.
 
-    Each spell of hours with as many replicas is a trigger, which begins with the start of the replicas. Spells that are
-    equal on several days are one trigger.
+    Each run of hours with at least so many replicas is a trigger, which begins `startup_s` earlier. Runs at the same
+    hours of several days are one trigger.
 
     Parameters
     ----------

@@ -157,8 +157,8 @@ def plot_borrowing(borrowed: pl.DataFrame, *, top: int = 12) -> ChartType:
     Parameters
     ----------
     borrowed : polars.DataFrame
-        ``borrower, lender, gpu_hours``, from :func:`gpuplanner.usage.fair_share`; ``-`` is no team: idle GPUs as
-        borrower, unclaimed quota as lender.
+        ``borrower, lender, gpu_hours``, from :func:`gpuplanner.usage.fair_share.borrowed_hours`; ``-`` is no team: idle
+        GPUs as borrower, unclaimed quota as lender.
     top : int
         Borrowers and lenders with a row or column of their own; the others are summed.
 
@@ -227,6 +227,7 @@ def borrowing_text(borrowed: pl.DataFrame) -> str:
 
 
 _USE_CHART_HEIGHT_PX = 172
+"""Height of the chart of :func:`plot_use` [px]."""
 _LABEL_GAP_PX = 15
 """Minimum vertical distance between the labels at the ends of lines [px]."""
 _USE_LABELS = {"requested_gpus": "requested", "allocated_gpus": "allocated", "active_gpus": "active"}
@@ -420,6 +421,7 @@ _WAIT_TICK_LABEL = """datum.value >= 1440 ? datum.value / 1440 + ' d'
     : datum.value >= 60 ? datum.value / 60 + ' h' : datum.value + ' min'"""
 """Vega expression that labels a tick given in minutes as minutes, hours or days."""
 _WAIT_PANEL_HEIGHT_PX = 125
+"""Height of the panel of a job size in :func:`plot_wait_curve` [px]."""
 MAX_WAIT_PANELS = 3
 """Number of job sizes with a panel: the one that sets the number of GPUs, then those with the longest p95 wait."""
 
