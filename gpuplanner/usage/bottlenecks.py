@@ -173,11 +173,11 @@ def signature(counters: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | No
     on however few multiprocessors')
     """
     limit = {name: row.value for name, row in load_thresholds().items()}
-    rung, sm = counters.activity_source, counters.sm_activity
+    activity_source, sm = counters.activity_source, counters.sm_activity
     tensor, dram = counters.tensor_activity, counters.dram_activity
     pcie = counters.pcie_gb_s
-    if rung != "profiling" or sm is None:
-        return Signature("unclear", _describe_missing_profiling(rung, sm))
+    if activity_source != "profiling" or sm is None:
+        return Signature("unclear", _describe_missing_profiling(activity_source, sm))
     text = f"SM activity {sm:.2g}"
     if sm < limit["idle_sm"] and (pcie is None or pcie < limit["heavy_pcie_gb_s"]):
         return Signature("idle", f"{text} < {limit['idle_sm']:g}")
@@ -247,12 +247,12 @@ def _classify_quiet_gpus(
     return Signature("launch", f"{low}; no other resource is busy")
 
 
-def _describe_missing_profiling(rung: object, activity: float | None) -> str:
+def _describe_missing_profiling(activity_source: object, activity: float | None) -> str:
     """Explain why a job is not classified: only a coarser activity counter than profiling was read, or none."""
-    if rung == "legacy" and activity is not None:
+    if activity_source == "legacy" and activity is not None:
         ran = f"{activity:.2g} of the time some kernel ran, on however few multiprocessors"
         return f"only the legacy counter was read: {ran}"
-    if rung == "engine" and activity is not None:
+    if activity_source == "engine" and activity is not None:
         return f"only engine activity {activity:.2g} was read, which one small kernel raises"
     return "SM activity not read"
 
@@ -394,7 +394,7 @@ def _mean_counters(samples: pl.DataFrame, by: Sequence[str], idle: float, limit_
     joined = [name for name in by if name not in table.columns]
     table = table.with_columns(samples.select(joined)) if joined else table
     apart_h = pl.col("time").sort().diff().over(*by, *DEVICE_KEY_COLUMNS).dt.total_microseconds() / 3.6e9
-    best_rung = pl.col("activity_source").mode().sort().last()
+    usual_source = pl.col("activity_source").mode().sort().last()
     return (
         table.sort("time")
         .with_columns(apart_h=apart_h)
@@ -404,7 +404,7 @@ def _mean_counters(samples: pl.DataFrame, by: Sequence[str], idle: float, limit_
             pl.col("sm_occupancy").mean(),
             idle_share=(pl.col("sm_activity") < idle).mean(),
             power_share=pl.col("power_w").mean() / limit_w if limit_w else pl.lit(None, pl.Float64),
-            activity_source=best_rung,
+            activity_source=usual_source,
             devices=pl.struct(DEVICE_KEY_COLUMNS).n_unique().cast(pl.Int64),
             hours=pl.len() * pl.col("apart_h").median().fill_null(0.0) / pl.struct(DEVICE_KEY_COLUMNS).n_unique(),
         )
