@@ -62,8 +62,8 @@ def plot_replicas(hours: pl.DataFrame) -> ChartType:
     last = hours.tail(1).with_columns(pl.col("time").dt.offset_by("1h"))
     rows = pl.concat([hours, last]).unpivot(["planned", "needed"], index="time", variable_name="kind", value_name="n")
     rows = rows.with_columns(pl.col("kind").replace_strict(labels))
-    most = max(*hours["planned"].to_list(), *hours["needed"].to_list(), 1)
-    ticks = list(range(0, most + 1, -(-most // 5)))
+    peak = max(*hours["planned"].to_list(), *hours["needed"].to_list(), 1)
+    ticks = list(range(0, peak + 1, -(-peak // 5)))
     colours = {PLANNED_LABEL: theme.SKY, NEEDED_LABEL: theme.VERMILION}
     chart: alt.Chart = (
         make_chart(rows)
