@@ -407,7 +407,7 @@ def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path) -> Vi
     rows = []
     for number, view in enumerate(views, start=1):
         changes = first.diff(view.scenario)
-        text = ", ".join(f"{name}={new}" for name, (_, new) in changes.items())
+        text = ", ".join(f"{name}={'default' if new is None else new}" for name, (_, new) in changes.items())
         numbers = {"study": f"{number}: {text or first.name}"} | _decision_numbers(view.comparison)
         size = views[0].comparison.decision.longest_waiting
         is_paired = all(getattr(first, name) == getattr(view.scenario, name) for name in SAME_JOBS_FIELDS)

@@ -398,7 +398,7 @@ def _describe_next_smaller(
     fewer = [candidate for candidate in plans if candidate.gpu_model == plan.gpu_model and candidate.gpus < plan.gpus]
     if not fewer:
         return f"with fewer than {plan.gpus} GPUs the out-of-memory risk is above {100 * request.risk:g} %"
-    best = _rank_plans([each for each in fewer if each.meets_deadline(request)] or fewer, by_time=False)[-1]
+    best = _rank_plans([option for option in fewer if option.meets_deadline(request)] or fewer, by_time=False)[-1]
     count = f"{best.gpus} GPUs" if best.gpus > 1 else "one GPU"
     if not best.meets_deadline(request):
         return f"{count}: {best.hours:.1f} h, past the deadline of {request.deadline_h:g} h"
