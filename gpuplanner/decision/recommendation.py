@@ -384,7 +384,7 @@ def simulate_fleet_sizes(scenario: Scenario, gpus: tuple[int, ...]) -> tuple[Cur
         obstacle = recommendation.reason if recommendation.action == "none" else None
     if obstacle is not None:
         raise ScenarioError(
-            "wait curve", "data that a replay reproduces", obstacle, "See the missing data of decide()."
+            "wait curve", "data that a replay reproduces", obstacle, "Show gp.decide(data): it names the data to add."
         )
     return tuple(simulate_wait_curve(load_wait_model(neutral)[0], recommendation, gpus))
 

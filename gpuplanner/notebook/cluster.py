@@ -523,7 +523,7 @@ def _grouped_view(table: pl.DataFrame, by: str | Sequence[str], value: str, labe
     alt = "There are no values."
     if largest.height:
         highest = float(largest[value][0])
-        alt = f"Highest: {names}, {highest:,.{0 if highest >= 100 else 2}f}."
+        alt = f"Highest: {names}, {highest:,.{0 if highest >= 100 else 2}f}{label.removeprefix(label.split(' [')[0])}."
     chart = page.figure(plots.plot_groups(table, groups, value, label=label), title=title, alt=alt, numbers=table)
     return View(HtmlSection(chart), table)
 

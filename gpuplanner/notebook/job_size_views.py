@@ -125,8 +125,7 @@ class SizedJob:
         """Show the plans, the reasons for the first three, and the assumptions."""
         table = self.sizing.plan_table()
         best = self.sizing.plans[0]
-        best_place = f"{best.gpus} x {best.gpu_model} {best.profile.replace('gpu', '')}".rstrip()
-        note = page.note(f"{self.sizing.note or 'Best'}: {best_place}, {best.why}.")
+        note = page.note(f"{self.sizing.note or 'Best'}: {best.name}, {best.why}.")
         rows = page.table(
             table.select(name for name in SIZING_PLAN_COLUMNS if name in table.columns and table[name].count()),
             caption=f"{self.request.task} {self.sizing.model.name}, the best plan first",
@@ -138,7 +137,7 @@ class SizedJob:
             facts = {
                 words: getattr(plan, name) for name, words in SIZING_REASON_HEADINGS.items() if getattr(plan, name)
             }
-            reasons.append(page.value_table(facts, caption=f"Plan {plan.rank}: {plan.gpus} x {plan.gpu_model}"))
+            reasons.append(page.value_table(facts, caption=f"Plan {plan.rank}: {plan.name}"))
         assumed = page.paragraph(f"Assumed: {'; '.join(self.sizing.assumed) or 'nothing'}.")
         return View(page.section("Plans", note, rows, *reasons, assumed), table)
 
@@ -171,8 +170,9 @@ class SizedJob:
         """Show the p95 of the memory of the best plan, by how much is known about the training tool."""
         peak_model, best = shipped_peak_model(), self.sizing.plans[0]
         logs = {
+            "plan 1": math.log(best.upper_gib / best.predicted_gib),
             "tool with five measured runs": peak_model.few,
-            "tool without measured runs": peak_model.unseen,
+            "tool without measured runs, one GPU": peak_model.unseen,
             "unknown tool": peak_model.generic,
         }
         rows = [(name, math.exp(log), best.predicted_gib * math.exp(log)) for name, log in logs.items()]

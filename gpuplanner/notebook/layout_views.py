@@ -103,7 +103,7 @@ class PlannedLayouts:
             "plan": f"{self.plan.status}: {self.plan.explanation}",
             "cost": _gpu_hours_text(self.plan.objective),
             "lower bound": _gpu_hours_text(self.plan.bound),
-            "fleet": f"{self.problem.gpus:,} x {self.problem.gpu_model.name}",
+            "fleet": f"{self.problem.gpus:,} × {self.problem.gpu_model.name}",
         }
         table = pl.DataFrame({"name": list(facts), "value": list(facts.values())})
         return View(page.section("The plan", page.value_table(facts, caption="The plan")), table)
@@ -117,7 +117,7 @@ class PlannedLayouts:
         problem, outlook = self.problem, OUTLOOK_STAGE_BY_VIEW[LAYOUT_DEMAND_VIEW](self.scenario)
         begin = problem.slot_start
         facts = {
-            "fleet": f"{problem.gpus:,} x {problem.gpu_model.name}, {problem.gpus_per_node} a node",
+            "fleet": f"{problem.gpus:,} × {problem.gpu_model.name}, {problem.gpus_per_node} a node",
             "horizon": f"{problem.n_slots:,} × {problem.interval_hours:g} h from {begin:%Y-%m-%d %H:%M} UTC",
             "teams": f"{len(problem.tenants):,}",
             "requested profiles": ", ".join(problem.profiles),

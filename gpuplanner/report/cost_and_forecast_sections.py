@@ -131,14 +131,14 @@ def render_cost_over_time(by_team: pl.DataFrame, every: str, review: CostReview)
         compared = f"Cost a day in the last {every}: {daily}, {change} against the {every} before."
     label = f"cost [{review.currency}]"
     named = replace_codes_by_text(by_team.rename({"team": "tenant"})).rename({"tenant": "team"})
-    headings = {"cost": label, "cost_per_day": f"cost a day [{review.currency}]", "change_fraction": "change of it [%]"}
+    headings = {"cost": label, "cost_per_day": f"cost a day [{review.currency}]", "change_fraction": "change a day [%]"}
     formats = {"gpu_hours": ",.0f", "cost": ",.0f", "cost_per_day": ",.0f", "change_fraction": "+.1%"}
     return page.section(
         title,
         page.figure(
             plots.plot_groups(named, ["team", every], "cost", label=label),
             title=f"{title} and team [{review.currency}]",
-            alt=f"{compared} Weeks are calendar weeks; the first and last {every} may be observed in part.",
+            alt=f"{compared} By calendar {every}; the first and the last may be observed in part.",
         ),
         page.table(totals, caption=title, headings=headings, formats=formats),
     )
@@ -339,7 +339,7 @@ def render_error_section(backtest: EvaluatedBacktest) -> HtmlSection:
 
 
 def _last_forecasts(backtest: EvaluatedBacktest, *, days: float = SHOWN_HISTORY_DAYS) -> pl.DataFrame:
-    """Tabulate forecasts of the largest series from cutoffs whose intervals do not overlap, newest last.
+    """Tabulate forecasts of the largest series from evaluated cutoffs without overlap, newest last.
 
     Parameters
     ----------
@@ -358,7 +358,7 @@ def _last_forecasts(backtest: EvaluatedBacktest, *, days: float = SHOWN_HISTORY_
     quantiles = {f"q{100 * level:02.0f}": number for number, level in enumerate(QUANTILE_LEVELS)}
     tables = list[pl.DataFrame]()
     next_origin = math.inf
-    for index in range(len(test.origins) - 1, -1, -1):
+    for index in range(len(test.origins) - 1, backtest.first - 1, -1):
         origin = test.origins[index]
         if origin + test.horizon > next_origin:
             continue

@@ -264,7 +264,7 @@ def coverage_text(coverage: pl.DataFrame | None) -> str:
     empty = expected.filter(pl.col("observed_gpu_h") == 0).height
     node, least = ranked.row(0)
     return (
-        f"Telemetry covers {percent_text(share)} of the GPU-hours between first and last sample of each node; "
+        f"Samples cover {percent_text(share)} of the GPU-hours between first and last sample of each node; "
         f"{empty:,} of {expected.height:,} node-days have no sample. Lowest: {node}, {percent_text(least)}."
     )
 

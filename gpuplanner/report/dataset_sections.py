@@ -55,8 +55,8 @@ def render_quality_section(data_quality: DataQuality) -> HtmlSection:
         else page.figure(
             page.add_side_padding(plots.plot_coverage(data_quality.coverage)),
             title="Telemetry coverage by node",
-            alt=f"{coverage_text} Full bar: full coverage; cross: no sample; blank: before the first or after the last "
-            "sample.",
+            alt=f"{coverage_text} The ledger also counts the mean activity of jobs as telemetry. "
+            "Full bar: full coverage; cross: no sample; blank: before the first or after the last sample.",
             numbers=data_quality.coverage,
         ),
     )
@@ -112,8 +112,8 @@ def render_ledger_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
         page.figure(
             page.add_side_padding(plots.plot_allocated_activity(activity)),
             title="Allocated GPU-hours by observed activity",
-            alt=f"{idle} Activity is from telemetry, else the mean activity of the job in the source. An allocated GPU "
-            "without a process can be released at once.",
+            alt=f"{idle} Activity is from samples, else the mean activity of the job in the source; neither: without "
+            "telemetry. An allocated GPU without a process can be released at once.",
             numbers=activity,
         ),
         page.figure(
@@ -312,16 +312,16 @@ def _describe_idle_hours(activity: pl.DataFrame) -> str:
 
 
 def _describe_lost_hours(ended: pl.DataFrame) -> str:
-    """Describe in a sentence the share of failed jobs in the allocated GPU-hours."""
+    """Describe in a sentence the share of unsuccessful jobs in the allocated GPU-hours."""
     allocated = float(ended["gpu_hours"].sum())
     if not allocated:
         return "No GPU was allocated."
     lost = ended.filter("lost")
     share = float(lost["gpu_hours"].sum()) / allocated
     if lost.is_empty():
-        return "No failed job is known."
+        return "No unsuccessful job is known."
     worst = lost.group_by("state").agg(pl.col("gpu_hours").sum()).sort("gpu_hours", "state").row(-1)
-    return f"Failed jobs: {percent_text(share, '.1f')} of the allocated GPU-hours, mostly {worst[0]}."
+    return f"Unsuccessful jobs: {percent_text(share, '.1f')} of the allocated GPU-hours, mostly {worst[0]}."
 
 
 def _name_instances(profile: str) -> str:

@@ -197,7 +197,7 @@ def plot_fan(frame: pl.DataFrame, past: pl.DataFrame | None = None) -> ChartType
             x=x,
             y=alt.Y("gpus:Q", title="GPUs, mean", stack="zero"),
             color=alt.Color("part:N", title=None, scale=theme.colour_scale(colours, list(colours))),
-            order=alt.Order("part:N"),
+            order=alt.Order("part:N", sort="descending"),
             tooltip=make_tooltips(at="UTC", part="part", gpus=("GPUs", ",.1f")),
         )
     )
@@ -481,7 +481,7 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
         y="installed:Q", strokeDash=alt.StrokeDash("line:N", scale=alt.Scale(range=[[1, 0]]), legend=line_legend)
     )
     title = f"Installed GPU-hours per {word} by bucket"
-    return theme.finish(alt.layer(bars, line), title=title, height=300, legend=150)
+    return theme.finish(alt.layer(bars, line), title=title, height=300, legend=190)
 
 
 @frame_chart(

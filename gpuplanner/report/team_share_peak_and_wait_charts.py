@@ -354,11 +354,11 @@ def plot_peaks(frame: pl.DataFrame, *, gpus: int, is_counted: bool = True) -> Ch
         day_end=(pl.col("day") + timedelta(days=1)).cast(pl.Datetime("us", "UTC")),
     )
     highest = float(rows["gpus"].max())  # type: ignore[arg-type]
-    level, word = _place_capacity_line(
-        gpus, f"{gpus:,} installed" if is_counted else f"{gpus:,}, peak observed", highest
-    )
+    installed = f"{gpus:,} installed" if is_counted else f"{gpus:,}, peak observed"
+    level, word = _place_capacity_line(gpus, installed, highest)
     top = max(highest, level) * 1.12
-    x = alt.X("day_start:T", title=None, axis=alt.Axis(format="%-d %b", labelAngle=0, tickCount=6, grid=False))
+    axis = alt.Axis(format="%-d %b", labelAngle=0, tickCount=min(6, rows.height), grid=False)
+    x = alt.X("day_start:T", title=None, scale=alt.Scale(type="utc"), axis=axis)
     y = alt.Y("gpus:Q", title="GPUs", scale=alt.Scale(domain=[0, top], nice=False))
     hover = make_tooltips(day="day", gpus=("GPUs allocated, busiest hour", ",.0f"))
     chart = alt.layer(

@@ -308,6 +308,11 @@ class JobPlan:
         return request.deadline_h is None or self.hours is None or self.hours <= request.deadline_h
 
     @property
+    def name(self) -> str:
+        """Number of GPUs with their model and MIG profile."""
+        return self.gpu_model if self.parts else f"{self.gpus} × {self.gpu_model} {self.profile}".removesuffix(" gpu")
+
+    @property
     def price(self) -> str | None:
         """Cost with its unit."""
         return None if self.cost is None else f"{self.cost:,.2f} {self.currency} {_TEXT_BY_PRICE_UNIT[self.per]}"
@@ -532,7 +537,7 @@ def _combine_plans(pair: tuple[JobPlan, JobPlan], request: SizingRequest) -> Job
 
     return replace(
         max(pair, key=lambda plan: plan.p_oom),
-        gpu_model=" + ".join(f"{plan.gpus} x {plan.gpu_model}" for plan in pair), gpus=sum(plan.gpus for plan in pair),
+        gpu_model=" + ".join(f"{plan.gpus} × {plan.gpu_model}" for plan in pair), gpus=sum(plan.gpus for plan in pair),
         parts=tuple((plan.gpu_model, plan.gpus) for plan in pair),
         tokens_per_s=rate, tokens_per_s_low=low, tokens_per_s_high=high,
         hours=hours, hours_low=request.tokens / high / 3600 if request.tokens else None,

@@ -157,7 +157,7 @@ def size_job(request: SizingRequest, peaks: PeakModel | None = None, speeds: pl.
             assumed.append(wide)
     if not plans:
         subject = f"{request.task} of {model.name} at {request.seq} tokens on {', '.join(b.name for b, _ in boards)}"
-        expected = f"a plan with p_oom of at most {request.risk:g}"
+        expected = f"a plan with an out-of-memory risk of at most {100 * request.risk:g} %"
         raise InfeasiblePlanError(subject, expected, "none", _suggest_changes(request))
     in_time = [plan for plan in plans if plan.meets_deadline(request)]
     ranked = _rank_plans(in_time or plans, by_time=not in_time)[:MAX_SHOWN_PLANS]
@@ -204,10 +204,8 @@ def tabulate_candidates(sizing: JobSizing, request: SizingRequest) -> pl.DataFra
     """
     rows = []
     for plan in sizing.candidates:
-        name, model = f"{plan.gpus} × {plan.gpu_model} {plan.profile.replace('gpu', '')}".strip(), plan.gpu_model
-        if plan.parts:
-            name, model = plan.gpu_model, SEVERAL_MODELS
-        plan_key = (name, model, plan.profile, plan.gpus)
+        model = SEVERAL_MODELS if plan.parts else plan.gpu_model
+        plan_key = (plan.name, model, plan.profile, plan.gpus)
         rows.append((*plan_key, plan.hours, plan.tokens_per_s, plan.cost, plan.meets_deadline(request), plan.p_oom))
     schema = {
         "plan": pl.String, "gpu_model": pl.String, "profile": pl.String, "gpus": pl.Int64, "hours": pl.Float64,
@@ -231,8 +229,7 @@ def tabulate_memory_components(plans: Iterable[JobPlan]) -> pl.DataFrame:
     ['plan', 'component', 'gib', 'predicted_gib', 'upper_gib', 'gpu_gib']
     """
     rows = [
-        (f"{plan.rank}: {plan.gpus} x {plan.gpu_model} {plan.profile.replace('gpu', '')}".strip(), name, gib,
-         plan.predicted_gib, plan.upper_gib, plan.gpu_gib)
+        (f"{plan.rank}: {plan.name}", name, gib, plan.predicted_gib, plan.upper_gib, plan.gpu_gib)
         for plan in plans
         for name, gib in (plan.components or {}).items()
     ]  # fmt: skip
@@ -414,8 +411,8 @@ def _describe_next_smaller(
         return f"{best_slice.profile} runs out of memory with a probability of {best_slice.p_oom:.2g}"
     fewer = [candidate for candidate in plans if candidate.gpu_model == plan.gpu_model and candidate.gpus < plan.gpus]
     if not fewer:
-        return f"with fewer than {plan.gpus} GPUs no plan has a p_oom of at most {request.risk:g}"
-    best = max(fewer, key=lambda candidate: (candidate.gpus, candidate.tokens_per_s))
+        return f"with fewer than {plan.gpus} GPUs the out-of-memory risk is above {100 * request.risk:g} %"
+    best = _rank_plans([option for option in fewer if option.meets_deadline(request)] or fewer, by_time=False)[-1]
     count = f"{best.gpus} GPUs" if best.gpus > 1 else "one GPU"
     if not best.meets_deadline(request):
         return f"{count}: {best.hours:.1f} h, past the deadline of {request.deadline_h:g} h"
