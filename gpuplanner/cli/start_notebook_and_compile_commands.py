@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gpuplanner.decision.comparison_record import Comparison
     from gpuplanner.decision.study_pipeline import DatasetSummary
     from gpuplanner.ingest.dataset_import import SourceFiles
-    from gpuplanner.usage.study_history import FleetPools
+    from gpuplanner.usage.planning_history import FleetPools
 
 
 def are_several_datasets(files: Sequence[str]) -> bool:
@@ -242,7 +242,7 @@ def start(
     from gpuplanner.decision.inference_answers import list_data_warnings
     from gpuplanner.decision.study_pipeline import build_empty_comparison
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
-    from gpuplanner.usage.study_history import combine_clusters, split_into_pools
+    from gpuplanner.usage.planning_history import combine_clusters, split_into_pools
 
     verbose = not (quiet or as_json)
     stated = dict(options.fields)
@@ -423,7 +423,7 @@ def _complete_scenario(
     if scenario.gpu_model is None and not is_model_clear and "gpu_model" not in known_fields:
         scenario = replace(scenario, gpu_model=start_dialog.ask_gpu_model(prompt, word))
     if len(summary.gpu_models) > 1:
-        from gpuplanner.usage.study_history import history, split_into_pools
+        from gpuplanner.usage.planning_history import history, split_into_pools
 
         fleet = history(scenario).fleet
         if split_into_pools(scenario).several:
