@@ -142,7 +142,7 @@ class PurchasePlan:
 
     @property
     def mix_name(self) -> str:
-        """Label of the chosen mix: "cheapest mix"; with ``--risk``, which also weighs the CVaR, that it was chosen so."""
+        """Label of the chosen mix: cheapest on average, or chosen with ``--risk``, which also weighs the CVaR."""
         return "cheapest mix" if self.portfolio.objective == self.portfolio.cost else "mix chosen with --risk"
 
     @property
