@@ -526,7 +526,7 @@ COMPILED_PARTS = ("simulation", "causes of waiting")
 def compile() -> None:
     """Compile the simulation code once, so that the first run is faster.
 
-    Without it the first simulation compiles, which takes about half a minute.
+    Without it the first simulation compiles, which takes some minutes.
     """
     workers = min(os.cpu_count() or 1, len(COMPILED_PARTS))
     notify(f"compiling: {', '.join(COMPILED_PARTS)} ...")
@@ -542,6 +542,7 @@ def compile_part(name: str) -> tuple[str, float]:
     import numpy as np
 
     from gpuplanner.decision.free_gpus_over_time import close_handover_gaps, observe_occupancy
+    from gpuplanner.decision.queue_model import find_head_starts
     from gpuplanner.decision.wait_causes import attribute_waits, find_fit_times, observe_tenant_use
     from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
     from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
@@ -559,7 +560,9 @@ def compile_part(name: str) -> tuple[str, float]:
     else:
         occupancy = observe_occupancy(job, start_s, end_s, [[0]], node.capacity[:, 0, :])
         fits = find_fit_times(job, close_handover_gaps(occupancy, 60.0), node.weights)
-        attribute_waits(fits, start_s, end_s, end_s, 60.0, observe_tenant_use(zero, end_s, start_s, end_s))
+        use = observe_tenant_use(zero, end_s, start_s, end_s)
+        attribute_waits(fits, start_s, end_s, end_s, 60.0, use)
+        find_head_starts(job, start_s, zero == 0, [zero], use, 0.0)
     return name, time.perf_counter() - started_s
 
 
