@@ -23,7 +23,7 @@ from gpuplanner.forecast.rolling_demand_forecast import forecast_ahead
 from gpuplanner.forecast.statistical_models import QUANTILE_LEVELS
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.public.job_lists import ITP_TRACE, OPENB_TRACE, PHILLY_TRACE
-from gpuplanner.usage.study_history import load_dataset, observation_ends_at
+from gpuplanner.usage.planning_history import load_dataset, observation_ends_at
 
 DATA = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data"))
 OPEN = DATA / "alibaba_gpu_v2023"

@@ -22,7 +22,7 @@ from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS, QUANTILE_LE
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.public.job_lists import ITP_TRACE, OPENB_TRACE, PHILLY_TRACE
 from gpuplanner.ingest.public.usage_and_request_series import read_helios_sequence
-from gpuplanner.usage.study_history import load_dataset, observation_ends_at
+from gpuplanner.usage.planning_history import load_dataset, observation_ends_at
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 DATA = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data"))

@@ -24,7 +24,7 @@ from gpuplanner.decision.requested_jobs import read_replay_inputs
 from gpuplanner.decision.wait_causes import CAUSES
 from gpuplanner.decision.wait_curve import WaitModel, join_pools, split_by_profiles
 from gpuplanner.report import chart_theme as theme
-from gpuplanner.usage.study_history import history
+from gpuplanner.usage.planning_history import history
 
 IMAGES = Path(__file__).parent / "images"
 HEIGHT = 200

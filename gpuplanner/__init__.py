@@ -10,7 +10,7 @@ from gpuplanner.core.setting_rules_and_controls import NAME_RESOLVER_BY_KIND
 __all__, __getattr__, __dir__ = public_names(__name__, __file__)
 
 
-def _find_board(text: str) -> str:
+def _resolve_gpu_model(text: str) -> str:
     """Resolve the name of a GPU model in the catalogue."""
     from gpuplanner.hardware.catalog import resolve_gpu_model
 
@@ -25,4 +25,4 @@ def _find_currency(code: str) -> str:
 
 
 # What a scenario names is looked up in the catalogue, of which the scenario itself knows nothing.
-NAME_RESOLVER_BY_KIND.update(gpu_model=_find_board, currency=_find_currency)
+NAME_RESOLVER_BY_KIND.update(gpu_model=_resolve_gpu_model, currency=_find_currency)

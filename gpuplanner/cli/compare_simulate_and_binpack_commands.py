@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gpuplanner.decision.quota_recommendation import QuotaAdvice
     from gpuplanner.decision.team_fairness import Fairness
     from gpuplanner.planner.packing_problem import AnyPackingProblem, CostedPacking, Packing
-    from gpuplanner.usage.study_history import FleetPools
+    from gpuplanner.usage.planning_history import FleetPools
 
 
 @app.command()
@@ -74,7 +74,7 @@ def compare(
     Example: gpuplanner compare build/mine --max-added-wait-minutes 10
     """
     from gpuplanner.decision.gpu_model_decisions import ComparedFleet
-    from gpuplanner.usage.study_history import split_into_pools
+    from gpuplanner.usage.planning_history import split_into_pools
 
     if further_paths:
         if chart is not None:
@@ -331,7 +331,7 @@ def fairness(
     Example: gpuplanner fairness build/mine/data --quotas quotas.yaml
     """
     from gpuplanner.decision.team_fairness import assess_fairness as compute_fairness
-    from gpuplanner.usage.study_history import split_into_pools
+    from gpuplanner.usage.planning_history import split_into_pools
 
     require_outputs(chart, inputs=[scenario_path])
     scenario = options.make_scenario(scenario_path)

@@ -130,7 +130,7 @@ def cost(
     )
     from gpuplanner.ingest.dataset_folder import open_dataset
     from gpuplanner.report.focus_files_and_workbooks import write_cost_workbook, write_focus
-    from gpuplanner.usage.study_history import history
+    from gpuplanner.usage.planning_history import history
 
     if by not in COST_BREAKDOWNS:
         raise typer.BadParameter(f"expected one of {', '.join(COST_BREAKDOWNS)}; got {by!r}", param_hint="--by")
@@ -351,7 +351,7 @@ def forecast(
 def _show_profile_forecast(scenario: Scenario, as_json: bool, quiet: bool) -> None:
     """Print the forecast of MIG instances by profile, as ``plan`` uses it; several GPU models as ``model/profile``."""
     from gpuplanner.forecast.rolling_demand_forecast import fleet_forecast
-    from gpuplanner.usage.study_history import split_into_pools
+    from gpuplanner.usage.planning_history import split_into_pools
 
     pools = split_into_pools(scenario)
     if scenario.projects is not None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gpuplanner.planner.fleet_plans_and_comparisons import FleetPlan
     from gpuplanner.planner.layout_plan import Plan
     from gpuplanner.planner.plan_problem import PlanProblem
-    from gpuplanner.usage.study_history import FleetPools
+    from gpuplanner.usage.planning_history import FleetPools
 
 
 _PLAN_JSON_KEYS = ("status", "objective", "bound", "gap", "unmet_gpu_hours", "changes")
@@ -334,7 +334,7 @@ def plan_layouts(
     )
     from gpuplanner.planner.layout_plan import plan_to_json
     from gpuplanner.planner.plan_search import PLAN_METHODS
-    from gpuplanner.usage.study_history import history, split_into_pools
+    from gpuplanner.usage.planning_history import history, split_into_pools
 
     files = check_service_options(scenario_path, options.assignments, services, rates, latencies, row, latency_share)
     if files is not None:
@@ -483,7 +483,7 @@ def _write_report(
         Parquet file of forecasts and savings.
     """
     from gpuplanner.report.report_rendering import write_fleet_report, write_report
-    from gpuplanner.usage.study_history import split_into_pools
+    from gpuplanner.usage.planning_history import split_into_pools
 
     pools = split_into_pools(scenario)
     if pools.several:

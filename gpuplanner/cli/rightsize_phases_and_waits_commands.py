@@ -101,8 +101,8 @@ def rightsize(
     from gpuplanner.sizing.request_lines_and_gpu_sharing import REQUEST_FORMS, format_plugin_configs, recommend_sharing
     from gpuplanner.sizing.request_recommendations import recommend_requests
     from gpuplanner.usage.job_classes import classify_jobs, shipped_rules
+    from gpuplanner.usage.planning_history import load_dataset, merge_small_tenants, observation_ends_at
     from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, requested_and_used
-    from gpuplanner.usage.study_history import load_dataset, merge_small_tenants, observation_ends_at
 
     forms = (DEVICE_PLUGIN_FORMAT,) if share else REQUEST_FORMS
     if form is not None and form not in forms:
@@ -259,7 +259,7 @@ def phases(
     """
     from gpuplanner.usage.dataset_explorer import ExploredDataset
     from gpuplanner.usage.demand_by_phase_and_late_demand_test import phases_of_jobs
-    from gpuplanner.usage.study_history import load_dataset
+    from gpuplanner.usage.planning_history import load_dataset
 
     trace = load_dataset(data)
     fleet = ExploredDataset(trace, gpu_model).fleet
@@ -393,7 +393,7 @@ def waits(scenario_path: ScenarioPath, options: ScenarioOptions, as_json: Json =
     from gpuplanner.decision.explained_waits import explain_waits, format_replay_error, make_cause_table, sum_waits
     from gpuplanner.decision.requested_jobs import read_replay_inputs
     from gpuplanner.decision.wait_curve import CURVE_RUNS
-    from gpuplanner.usage.study_history import history
+    from gpuplanner.usage.planning_history import history
 
     requests = read_replay_inputs(history(options.make_scenario(scenario_path)))
     wait_causes = sum_waits(requests, explain_waits(requests))

@@ -202,7 +202,7 @@ def _gpu_counts_of_scenario(scenario_path: str | None) -> dict[str, int | None] 
     """Number of GPUs by GPU model of a scenario or dataset; None without one."""
     if scenario_path is None:
         return None
-    from gpuplanner.usage.study_history import gpus_by_model
+    from gpuplanner.usage.planning_history import gpus_by_model
 
     return gpus_by_model(ScenarioOptions({}).make_scenario(scenario_path))
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gpuplanner.decision.study_pipeline import DatasetSummary
     from gpuplanner.ingest.dataset_import import SourceFiles
     from gpuplanner.ingest.quality_report import QualityWarning
-    from gpuplanner.usage.study_history import FleetPools
+    from gpuplanner.usage.planning_history import FleetPools
 
 
 LABEL_WIDTH_CHARACTERS = 11

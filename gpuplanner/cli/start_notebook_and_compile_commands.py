@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gpuplanner.decision.comparison_record import Comparison
     from gpuplanner.decision.study_pipeline import DatasetSummary
     from gpuplanner.ingest.dataset_import import SourceFiles
-    from gpuplanner.usage.study_history import FleetPools
+    from gpuplanner.usage.planning_history import FleetPools
 
 
 def are_several_datasets(files: Sequence[str]) -> bool:
@@ -242,7 +242,7 @@ def start(
     from gpuplanner.decision.inference_answers import list_data_warnings
     from gpuplanner.decision.study_pipeline import build_empty_comparison
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
-    from gpuplanner.usage.study_history import combine_clusters, split_into_pools
+    from gpuplanner.usage.planning_history import combine_clusters, split_into_pools
 
     verbose = not (quiet or as_json)
     stated = dict(options.fields)
@@ -423,7 +423,7 @@ def _complete_scenario(
     if scenario.gpu_model is None and not is_model_clear and "gpu_model" not in known_fields:
         scenario = replace(scenario, gpu_model=start_dialog.ask_gpu_model(prompt, word))
     if len(summary.gpu_models) > 1:
-        from gpuplanner.usage.study_history import history, split_into_pools
+        from gpuplanner.usage.planning_history import history, split_into_pools
 
         fleet = history(scenario).fleet
         if split_into_pools(scenario).several:
@@ -526,7 +526,7 @@ COMPILED_PARTS = ("simulation", "causes of waiting")
 def compile() -> None:
     """Compile the simulation code once, so that the first run is faster.
 
-    Without it the first simulation compiles, which takes about half a minute.
+    Without it the first simulation compiles, which takes some minutes.
     """
     workers = min(os.cpu_count() or 1, len(COMPILED_PARTS))
     notify(f"compiling: {', '.join(COMPILED_PARTS)} ...")
@@ -542,6 +542,7 @@ def compile_part(name: str) -> tuple[str, float]:
     import numpy as np
 
     from gpuplanner.decision.free_gpus_over_time import close_handover_gaps, observe_occupancy
+    from gpuplanner.decision.queue_model import find_head_starts
     from gpuplanner.decision.wait_causes import attribute_waits, find_fit_times, observe_tenant_use
     from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
     from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
@@ -559,7 +560,9 @@ def compile_part(name: str) -> tuple[str, float]:
     else:
         occupancy = observe_occupancy(job, start_s, end_s, [[0]], node.capacity[:, 0, :])
         fits = find_fit_times(job, close_handover_gaps(occupancy, 60.0), node.weights)
-        attribute_waits(fits, start_s, end_s, end_s, 60.0, observe_tenant_use(zero, end_s, start_s, end_s))
+        use = observe_tenant_use(zero, end_s, start_s, end_s)
+        attribute_waits(fits, start_s, end_s, end_s, 60.0, use)
+        find_head_starts(job, start_s, zero == 0, [zero], use, 0.0)
     return name, time.perf_counter() - started_s
 
 

@@ -32,8 +32,8 @@ from gpuplanner.hardware.power_carbon_and_prices import STATED_PRICE_SOURCE_TEXT
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
 from gpuplanner.usage.allocated_hours import FAILED_JOB_STATES, allocated_by_state
 from gpuplanner.usage.job_classes import classify_jobs
+from gpuplanner.usage.planning_history import History, history
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import LedgerWindow, jobs_with_gpus, match_gpu_models
-from gpuplanner.usage.study_history import History, history
 
 MAX_BILL_DIFFERENCE_SHARE = 0.01
 """Largest difference between the GPU-hours of a bill and the installed ones, as a share of the installed [0-1]."""

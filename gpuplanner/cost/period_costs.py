@@ -52,9 +52,9 @@ from gpuplanner.hardware.power_carbon_and_prices import (
 )
 from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
 from gpuplanner.usage.period_accounts import scenario_ledger
+from gpuplanner.usage.planning_history import History, history
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import LedgerWindow
 from gpuplanner.usage.study_fleet import PlannedFleet
-from gpuplanner.usage.study_history import History, history
 
 CHARGE_LINE_KEYS = ("tenant", "gpu_model", "bucket", "ownership")
 """Columns by which GPU-hours are grouped to charge lines."""
@@ -589,7 +589,7 @@ def idle_gpu_price(scenario: Scenario, fleet: PlannedFleet) -> tuple[float | Non
 
     Examples
     --------
-    >>> from gpuplanner.usage.study_history import history
+    >>> from gpuplanner.usage.planning_history import history
     >>> parked_price, basis = idle_gpu_price(Scenario(), history(Scenario()).fleet)
     >>> print(round(parked_price, 5), basis)
     0.00108 owned, 70 W idle x PUE 1.56 x 0.122 USD/kWh, of 12.29 USD list price an hour

@@ -297,8 +297,8 @@ class PriceBook:
         pairs = [(row.date, row.rate if row.from_currency == currency else 1 / row.rate) for row in rows]
         if not pairs:
             todo = "Add it to rates with its date and source: nothing is converted without one."
-            what = f"exchange rate from {currency} to {wanted_currency}"
-            raise ScenarioError(what, f"one dated {day} or before", "none", todo)
+            exchange = f"exchange rate from {currency} to {wanted_currency}"
+            raise ScenarioError(exchange, f"one dated {day} or before", "none", todo)
         return amount * max(pairs)[1]
 
     def _mean_price(

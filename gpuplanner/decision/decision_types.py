@@ -25,7 +25,7 @@ from gpuplanner.hardware.power_carbon_and_prices import (
     compute_facility_kwh,
     compute_gpu_kwh,
 )
-from gpuplanner.usage.study_history import History, history
+from gpuplanner.usage.planning_history import History, history
 
 CAUSES = ("insufficient", "fragmented", "wrong_layout", "queued_behind", "limits", "unexplained")
 """Causes of waiting: insufficient capacity; enough, but fragmented; enough of the GPU model, but other instances; the
@@ -58,7 +58,7 @@ WAIT_TOLERANCE_MINUTES = 1 / 60
 LAYOUT_PER_JOB = "on demand"
 """Layout name of GPUs on which a MIG instance is created for each job."""
 LAYOUT_FULL = "full"
-"""Layout name of a full GPU (MIG disabled)."""
+"""Name of the layout of a full GPU (MIG disabled) in decisions; as a MIG profile it is ``schemas.FULL_GPU``."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ from gpuplanner.decision.wait_causes import (
 from gpuplanner.simulator.simulation_inputs import NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 from gpuplanner.usage.grouped_usage import WAIT_GROUPS, UsageFilter, require_groups, select_waiting_jobs
-from gpuplanner.usage.study_history import history
+from gpuplanner.usage.planning_history import history
 
 MAX_REPLAY_ERROR = 0.3
 """Largest replay error at which queue waits by job size are shown: share of the waiting that is simulated for the wrong
@@ -501,7 +501,7 @@ def sum_waits(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitSummary:
     Examples
     --------
     >>> from gpuplanner.decision.requested_jobs import read_replay_inputs
-    >>> from gpuplanner.usage.study_history import history
+    >>> from gpuplanner.usage.planning_history import history
 
     >>> asked = read_replay_inputs(history(Scenario()))
     >>> [row.name for row in sum_waits(asked, explain_waits(asked)).causes.team][:2]

@@ -41,7 +41,7 @@ from gpuplanner.decision.wait_causes import LIMITS
 from gpuplanner.decision.wait_curve import DAYS_PER_WEEK, WaitModel
 from gpuplanner.forecast.gpu_demand import DemandHistory, lay_out_jobs
 from gpuplanner.planner.layout_plan import format_utc
-from gpuplanner.usage.study_history import History, history
+from gpuplanner.usage.planning_history import History, history
 
 PAST_WAITS, NEXT_DAYS = "waits last week", "capacity next week"
 """Printed names of the check of past queue waits, and of the check of forecast demand against capacity."""

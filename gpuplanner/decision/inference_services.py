@@ -61,8 +61,8 @@ from gpuplanner.sizing.serving_speed import (
     make_layout,
 )
 from gpuplanner.sizing.training_throughput import find_gpu_spec
+from gpuplanner.usage.planning_history import History, history, load_study_dataset
 from gpuplanner.usage.study_fleet import planned_fleet
-from gpuplanner.usage.study_history import History, history, load_study_dataset
 
 SERVICE_KEYS = (
     "name", "model", "requests", "team", "gpu_model", "profile", "gpus", "precision", "ttft_ms", "itl_ms", "startup_s",

@@ -33,9 +33,9 @@ from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE, PlanProb
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
 from gpuplanner.usage.period_accounts import WEEKLY_PEAK_QUANTILE
+from gpuplanner.usage.planning_history import REQUEST_VIEWS, History, history, observation_begins_at
 from gpuplanner.usage.requested_demand import demand_series, weekly_demand
 from gpuplanner.usage.run_time_hazards import remaining_while_busy
-from gpuplanner.usage.study_history import REQUEST_VIEWS, History, history, observation_begins_at
 
 NODES_ADVICE = "Add the list of nodes ('gpuplanner ingest nodes'), of one size, or 'nodes' to the problem; plan again."
 """Advice for plans of nodes without names: files with synthetic names would be applied to other nodes."""

@@ -31,7 +31,7 @@ from gpuplanner.simulator.scheduling_rules import Drain
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeNetwork, NodeRequests, Outcome
 from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.simulator.simulation_state import Ints
-from gpuplanner.usage.study_history import history
+from gpuplanner.usage.planning_history import history
 
 MAX_RESERVATION_HOURS = 168.0
 """Longest time before a planned layout change in which the scheduler starts no job that would run past it [h]."""

@@ -63,8 +63,8 @@ from gpuplanner.hardware.actuators import PARTITIONS_ANY_GPUS, ActuatorAbilities
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.simulator.replications import student_t
 from gpuplanner.simulator.simulation_inputs import NodeAutoscaling
+from gpuplanner.usage.planning_history import History, history
 from gpuplanner.usage.study_fleet import PlannedFleet, explain_full_gpus
-from gpuplanner.usage.study_history import History, history
 
 USUAL_IDLE_MINUTES = (10, 30)
 """Usual idle times before power-down [min]; a shorter time costs more power-ups and has to save more."""

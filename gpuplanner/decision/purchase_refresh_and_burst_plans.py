@@ -59,8 +59,8 @@ from gpuplanner.planner.linear_programs_and_search_limits import LinearModel, Se
 from gpuplanner.planner.milp_solvers import solve
 from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
 from gpuplanner.usage.period_accounts import scenario_ledger
+from gpuplanner.usage.planning_history import History, history
 from gpuplanner.usage.requested_demand import mean_occupancy
-from gpuplanner.usage.study_history import History, history
 
 WEEK_HOURS = int(HOURS_PER_WEEK)
 """Hours of a week, as an integer."""
@@ -142,7 +142,7 @@ class PurchasePlan:
 
     @property
     def mix_name(self) -> str:
-        """Name of the chosen mix: the cheapest on average, unless ``--risk`` also weighs the CVaR."""
+        """Label of the chosen mix: cheapest on average, or chosen with ``--risk``, which also weighs the CVaR."""
         return "cheapest mix" if self.portfolio.objective == self.portfolio.cost else "mix chosen with --risk"
 
     @property

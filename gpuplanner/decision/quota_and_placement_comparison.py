@@ -43,7 +43,7 @@ from gpuplanner.simulator.scheduling_rules import (
 from gpuplanner.simulator.simulation_inputs import NodeNetwork, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_shared_requests
 from gpuplanner.simulator.simulation_state import Floats, Ints
-from gpuplanner.usage.study_history import History, history
+from gpuplanner.usage.planning_history import History, history
 
 ALL_TEAMS_ROW_NAME = "(all)"
 """Name of the row for all teams."""

@@ -23,7 +23,7 @@ from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.simulator.scheduling_rules import Checkpoints, Failures
 from gpuplanner.simulator.simulation_state import Floats
-from gpuplanner.usage.study_history import history
+from gpuplanner.usage.planning_history import history
 
 DEFAULT_RISK_FRACTION = 0.1
 """Share of the hours in which the quota of a team may be too small, where it states none. [0-1]"""

@@ -95,7 +95,7 @@ from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.telemetry.telemetry_quality import matched_gpu_hours
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_tenant
 from gpuplanner.usage.period_accounts import scenario_ledger
-from gpuplanner.usage.study_history import History, history, observation_begins_at
+from gpuplanner.usage.planning_history import History, history, observation_begins_at
 
 UNALLOCATED_BUCKETS = ("unallocated", "fragmented", "idle_pending", "reserved", "reconfiguring", "down")
 """Buckets of installed GPU-hours that were allocated to no team."""

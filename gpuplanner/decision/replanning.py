@@ -35,9 +35,9 @@ from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.receding_horizon import PlanGain, roll, standing_plan, weigh
 from gpuplanner.sizing.memory_trend import peak_trends
 from gpuplanner.usage.installed_capacity import describe_node_changes, gpus_of_nodes
+from gpuplanner.usage.planning_history import History, history
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME
 from gpuplanner.usage.rightsizing import requested_and_used
-from gpuplanner.usage.study_history import History, history
 
 JOB_ADVICE_COLUMNS = ("job_id", "tenant", "profile", "next_profile", "restart_gpu_hours", "advice")
 """Columns of the table of running jobs that outgrow their MIG instance."""
@@ -559,7 +559,10 @@ def read_past_advice(folder: Path, watch_state: WatchState) -> Mapping[str, Past
 
 
 def save_watch_state(folder_of_watch: Path, watch_state: WatchState, evaluation: FleetEvaluation | None = None) -> None:
-    """Write plan, metrics and state, each atomically; the state last, so that an interrupted evaluation is repeated."""
+    """Write plan, metrics and state, each atomically; the state last, so that an interrupted evaluation is repeated.
+
+    Plans that no open evaluation needs are deleted then.
+    """
     folder = folder_of_watch / RUNS_FOLDER
     open_looks = {run.file for run in watch_state.past if run.regret is None}
     if evaluation is not None:

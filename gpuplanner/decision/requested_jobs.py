@@ -21,7 +21,7 @@ from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 from gpuplanner.usage.current_nodes import TodaysNodes
 from gpuplanner.usage.grouped_usage import JOB_SIZE_LABELS, MAX_GPUS_OF_JOB_SIZES
-from gpuplanner.usage.study_history import History, nodes_of_todays_fleet
+from gpuplanner.usage.planning_history import History, nodes_of_todays_fleet
 
 AS_TODAY, REQUESTED, RIGHTSIZED = "today", "requested", "rightsized"
 """Views of the requests of the same jobs: as allocated today, as requested, and rightsized."""

@@ -27,8 +27,8 @@ from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE
 from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
 from gpuplanner.usage.period_accounts import scenario_ledger as gpu_time
+from gpuplanner.usage.planning_history import history
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME, demand_series, pool_demand
-from gpuplanner.usage.study_history import history
 
 LEDGER_KEY = ["unique_id", "cutoff", "ds"]
 """Columns that identify a row of the forecast ledger."""
@@ -443,7 +443,7 @@ def baseline_table(months: tuple[SavingsMonth, ...]) -> pl.DataFrame:
 
 
 def savings_sheets(months: tuple[SavingsMonth, ...]) -> dict[str, pl.DataFrame]:
-    """Return the two tables by their names in workbooks and JSON."""
+    """Return the tables of savings and of their baseline, by their names in workbooks and JSON: Savings, Baseline."""
     return {"Savings": savings_table(months), "Baseline": baseline_table(months)}
 
 

@@ -19,7 +19,7 @@ from gpuplanner.hardware.catalog import match_gpu_models
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.planner.fleet_limits_and_prices import Quota
 from gpuplanner.usage.fair_share import entitled_by_shares
-from gpuplanner.usage.study_history import History
+from gpuplanner.usage.planning_history import History
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 """Abbreviations of the days of the week in start hours, from Monday."""

@@ -33,7 +33,7 @@ from gpuplanner.ingest.dataset import SourceFacts
 from gpuplanner.planner.layout_plan import Plan, plan_from_json, plan_to_json
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.usage.gpu_hour_ledger import ONE_POOL_ASSUMPTION_TEXT, ledger_assumptions
-from gpuplanner.usage.study_history import History
+from gpuplanner.usage.planning_history import History
 
 BUCKET_SUFFIX = "_gpu_hours"
 """Suffix of the JSON keys of GPU-hours by ledger bucket."""

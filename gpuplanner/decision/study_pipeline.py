@@ -68,10 +68,10 @@ from gpuplanner.sizing.request_lines_and_gpu_sharing import recommend_sharing
 from gpuplanner.usage.allocated_hours import allocated_by_state
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_tenant
 from gpuplanner.usage.period_accounts import rightsizing_table, scenario_ledger, scenario_use
+from gpuplanner.usage.planning_history import History, history, observation_ends_at
 from gpuplanner.usage.requested_demand import pool_demand
 from gpuplanner.usage.rightsizing import requested_and_used
 from gpuplanner.usage.study_fleet import explain_full_gpus
-from gpuplanner.usage.study_history import History, history, observation_ends_at
 
 SLURM, KUBERNETES = "Slurm", "Kubernetes"
 """Names of the schedulers."""

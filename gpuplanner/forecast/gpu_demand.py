@@ -35,9 +35,9 @@ from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY
 from gpuplanner.ingest.telemetry.telemetry_join import find_devices
 from gpuplanner.usage.allocated_hours import MIN_PROCESS_MEMORY_GIB
 from gpuplanner.usage.grouped_usage import parse_instant
+from gpuplanner.usage.planning_history import history, load_study_dataset, observation_ends_at
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME
 from gpuplanner.usage.run_time_hazards import remaining_run_time
-from gpuplanner.usage.study_history import history, load_study_dataset, observation_ends_at
 
 
 @dataclass(frozen=True, eq=False)
@@ -523,6 +523,13 @@ def _sum_hierarchy(jobs: pl.DataFrame, series: str) -> tuple[pl.DataFrame, dict[
 
     A tenant that has jobs of its own and is a prefix of others gets a series for its own jobs. Where names end in a GPU
     model, there is a sum for each GPU model, and one over the GPU models of a tenant that has several.
+
+    Returns
+    -------
+    jobs : polars.DataFrame
+        The jobs, those of such a tenant's own with the name of their series.
+    sums : dict of str to tuple of str
+        Series that each sum consists of.
     """
     names = jobs[series].unique().cast(pl.String).sort().to_list()
     boards = (

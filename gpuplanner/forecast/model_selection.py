@@ -264,7 +264,13 @@ def _mix_candidates(values: dict[str, np.ndarray], weights: np.ndarray) -> np.nd
 def forecast_future(
     backtest: EvaluatedBacktest, *, known_jobs: KnownJobs | None = None, seed: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Forecast after the end of the history: means (n_series, horizon) and quantiles (n_series, horizon, n_levels)."""
+    """Forecast after the end of the history, with the last weights of the backtest.
+
+    Returns
+    -------
+    means : array of float, shape (n_series, horizon)
+    quantiles : array of float, shape (n_series, horizon, n_levels)
+    """
     test, weights = backtest.test, backtest.weights[:, :, -1]
     shares = _weights_by_level(weights, backtest.upper[:, :, -1])
     grid, end = test.grid, len(test.origins)

@@ -34,8 +34,8 @@ from gpuplanner.forecast.statistical_models import (
     QUANTILE_LEVELS,
     weighable_candidates,
 )
+from gpuplanner.usage.planning_history import REQUEST_VIEWS, FleetPools, History, history
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME, count_excluded_jobs, demand_series, pool_demand
-from gpuplanner.usage.study_history import REQUEST_VIEWS, FleetPools, History, history
 
 FORECAST_TABLES = ("forecast", "scores", "choice")
 """Fields of :class:`ForecastResult`, each a table in the file of a cached forecast."""

@@ -449,7 +449,7 @@ def add_component_models(models: Sequence[str]) -> tuple[str, ...]:
 
 
 def weighable_candidates(models: Sequence[str], *, with_jobs: bool) -> tuple[str, ...]:
-    """List the models that may get a weight in the forecast, with or without known jobs.
+    """List the models that may get a weight in the forecast; where jobs are known, without the slowest.
 
     Examples
     --------

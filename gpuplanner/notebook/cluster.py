@@ -38,7 +38,7 @@ from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.usage.dataset_description_and_data_quality import DISAGREEMENT_GROUPS, tabulate_disagreements
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset, public_traces
 from gpuplanner.usage.grouped_usage import UsageFilter, group_ledger, group_utilization, group_waits, keep_largest
-from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at
+from gpuplanner.usage.planning_history import observation_begins_at, observation_ends_at
 
 # What plans and prices is imported when it is first used: tables of a dataset then appear in half the time.
 if TYPE_CHECKING:

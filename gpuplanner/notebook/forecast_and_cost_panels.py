@@ -26,7 +26,7 @@ from gpuplanner.notebook.views_and_panels import control_style, dropdown, files_
 from gpuplanner.report import html_page as page
 from gpuplanner.report.focus_files_and_workbooks import write_cost_workbook
 from gpuplanner.report.html_page import HtmlSection
-from gpuplanner.usage.study_history import load_dataset, months_from, observation_begins_at, observation_ends_at
+from gpuplanner.usage.planning_history import load_dataset, months_from, observation_begins_at, observation_ends_at
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from gpuplanner.report.focus_files_and_workbooks import write_cost_workbook
 from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.usage.grouped_usage import parse_instant
 from gpuplanner.usage.period_accounts import scenario_ledger
-from gpuplanner.usage.study_history import load_dataset
+from gpuplanner.usage.planning_history import load_dataset
 
 FORECAST_FIX = 'gp.read("jobs.csv").forecast()  # needs jobs with start and end'
 """Python code that leads to a forecast."""

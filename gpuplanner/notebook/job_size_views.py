@@ -30,7 +30,7 @@ from gpuplanner.sizing.job_plans import (
 from gpuplanner.sizing.job_size import JobSizing, size_job, tabulate_candidates, tabulate_memory_components
 from gpuplanner.sizing.learned_memory import shipped_peak_model
 from gpuplanner.sizing.model_architecture import load_presets
-from gpuplanner.usage.study_history import gpus_by_model, gpus_by_model_of_dataset
+from gpuplanner.usage.planning_history import gpus_by_model, gpus_by_model_of_dataset
 
 SIZE_FIX = 'gp.size(model, task="qlora", seq=2048, on="H200-141GB=8 H100-80GB-SXM5=64")'
 """Python code that leads to an answer where no plan fits."""

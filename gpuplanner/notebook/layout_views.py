@@ -33,8 +33,8 @@ from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.report.layout_schedule_files import write_plan_handover
 from gpuplanner.report.policy_and_layout_charts import MAX_CALENDAR_ROWS
 from gpuplanner.sizing.request_lines_and_gpu_sharing import recommend_sharing
+from gpuplanner.usage.planning_history import history, load_dataset
 from gpuplanner.usage.rightsizing import requested_and_used
-from gpuplanner.usage.study_history import history, load_dataset
 
 
 def render_limit_prices(prices: pl.DataFrame) -> HtmlSection:

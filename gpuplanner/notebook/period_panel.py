@@ -19,7 +19,7 @@ from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset
 from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS, UNALLOCATED_TENANT_LABEL, hours_by_bucket
-from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at
+from gpuplanner.usage.planning_history import observation_begins_at, observation_ends_at
 
 BRUSH_NAME = "days"
 """Name of the selection of days in the chart."""

@@ -113,12 +113,10 @@ class SectionPanel(BackgroundPanel[Question, Answer]):
         ]
 
     def ask(self) -> Future[Answer]:
-        """Compute the answer in the background, unless a control has a value that cannot be used.
+        """Compute the answer in the background.
 
-        Raises
-        ------
-        ScenarioError
-            If a control has such a value; in a notebook, the control and the status show it.
+        Where a control has a value that cannot be used, the control and the status show it, and the future that is
+        returned raises ScenarioError.
         """
         faults = self.find_faults()
         for control in self._marked:

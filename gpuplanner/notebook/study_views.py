@@ -19,7 +19,6 @@ from gpuplanner.decision.comparison_record import Comparison, compare_policies, 
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import make_cause_table
 from gpuplanner.decision.gpu_model_decisions import ComparedFleet
-from gpuplanner.decision.gpu_reconciliation import reconcile_gpus
 from gpuplanner.decision.quota_and_placement_comparison import (
     compare_placements,
     compare_stated_rules,
@@ -27,6 +26,7 @@ from gpuplanner.decision.quota_and_placement_comparison import (
 )
 from gpuplanner.decision.quota_recommendation import advise_quotas
 from gpuplanner.decision.recommendation import simulate_fleet_sizes
+from gpuplanner.decision.requested_to_recommended_gpus import reconcile_gpus
 from gpuplanner.decision.study import COMPARED_FIGURES, Study, tabulate_decisions
 from gpuplanner.decision.team_fairness import assess_fairness
 from gpuplanner.notebook.cluster import Cluster, StudySource, make_scenario
@@ -56,7 +56,7 @@ from gpuplanner.report.policy_and_team_sections import (
     render_wait_section,
 )
 from gpuplanner.report.report_rendering import REPORT_SECTIONS, render_fleet_recommendation
-from gpuplanner.usage.study_history import split_into_pools
+from gpuplanner.usage.planning_history import split_into_pools
 
 
 @dataclass(frozen=True, kw_only=True)

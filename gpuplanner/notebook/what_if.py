@@ -34,7 +34,7 @@ from gpuplanner.notebook.what_if_answer import (
     style_html,
 )
 from gpuplanner.report.change_bundle import write_handover_folder
-from gpuplanner.usage.study_history import history
+from gpuplanner.usage.planning_history import history
 
 if TYPE_CHECKING:
     from gpuplanner.decision.policy_simulation_and_data_correction import PolicyRun

@@ -23,8 +23,8 @@ from gpuplanner.decision.policy_comparison import POLICIES, SHORT_NAMES
 from gpuplanner.decision.recommendation import read_wait_target
 from gpuplanner.hardware.actuators import find_abilities
 from gpuplanner.report.number_formats_and_glossary import metric_value
+from gpuplanner.usage.planning_history import history
 from gpuplanner.usage.study_fleet import PlannedFleet
-from gpuplanner.usage.study_history import history
 
 PENDING = "…"
 """Text of a value that only an exact answer gives."""

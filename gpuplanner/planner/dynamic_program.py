@@ -103,7 +103,9 @@ def arrival_costs_on_tree(tree_states: TreeStates, values: Floats) -> Floats:
 
 
 def list_tree_states(arrays: PlanArrays, max_states: int) -> TreeStates | None:
-    """List all states of the fleet, or return None if there are more than `max_states`.
+    """List all states of the fleet and its moves on the tree of layout changes (:class:`TreeStates`).
+
+    None if there are more than `max_states` states.
 
     More powered-on GPUs with a layout than can have work are never needed: keeping them idle moves no more GPUs over
     any edge of the tree.

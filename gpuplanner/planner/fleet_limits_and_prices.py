@@ -572,7 +572,7 @@ class StatePrices:
         return round(max(0.0, expected_longest_h - used_h) + evicted_share * self.evicted_h, 12)
 
     def layout_cost(self, layout: str) -> float:
-        """Return the price of taking a layout [GPU h]."""
+        """Return the price of giving a GPU this layout: one change, and each MIG instance that is created [GPU h]."""
         return self.dress + self.removal_cost(layout)
 
     def removal_cost(self, layout: str) -> float:

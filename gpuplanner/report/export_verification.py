@@ -237,7 +237,7 @@ _MAX_GRES_CHARACTERS = 100
 """Longest Gres item that is parsed, and longest text that a message quotes."""
 _SLURM_KEY_VALUE = re.compile(r"([A-Za-z]+)\s*=\s*(\S+)")
 """Pair ``Key=value`` in a line of a Slurm configuration."""
-_MIG_GRES_TYPE = re.compile(r"(?:.*_)?(\d+g\.\d+gb(?:[+.-][a-z.]+)?)", re.IGNORECASE)
+_MIG_GRES_TYPE_PATTERN = re.compile(r"(?:.*_)?(\d+g\.\d+gb(?:[+.-][a-z.]+)?)", re.IGNORECASE)
 """GRES type of a MIG instance; the group is its profile."""
 _GRES_KEYS = ("name", "type", "file", "multiplefiles", "count", "cores", "links", "flags")
 """Keys that a line of gres.conf may have, in lower case."""
@@ -437,7 +437,7 @@ def parse_gres_counts(gres: str, gpu_model: GpuModel) -> tuple[dict[str, int], l
         if parts is None or count < 1:
             faults.append(f"{_plain_ascii(item)} must be gpu[:type][:count] with a count above 0")
             continue
-        slice_type = _MIG_GRES_TYPE.fullmatch(parts["type"] or "")
+        slice_type = _MIG_GRES_TYPE_PATTERN.fullmatch(parts["type"] or "")
         try:
             name = gpu_model.profile(slice_type[1]).name if slice_type else FULL_GPU
         except GeometryError as error:

@@ -35,7 +35,7 @@ from gpuplanner.report.mig_manager_files import to_change_scripts, to_config_map
 from gpuplanner.report.plan_and_bundle_verification import UNCHECKED_FOLDER, read_plan
 from gpuplanner.report.slurm_files import to_slurm, to_slurm_files
 from gpuplanner.simulator.scheduling_rules import Drain
-from gpuplanner.usage.study_history import history
+from gpuplanner.usage.planning_history import history
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
 """Formats that ``export --to`` accepts for the plan of layouts."""

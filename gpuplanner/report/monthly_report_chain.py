@@ -44,7 +44,7 @@ from gpuplanner.report.report_messages_and_pdf import render_mail
 from gpuplanner.report.report_rendering import write_report
 from gpuplanner.sizing.request_lines_and_gpu_sharing import REQUEST_FORM_BY_ACTUATOR
 from gpuplanner.usage.installed_capacity import describe_node_changes, gpus_of_nodes
-from gpuplanner.usage.study_history import (
+from gpuplanner.usage.planning_history import (
     load_dataset,
     months_from,
     observation_begins_at,

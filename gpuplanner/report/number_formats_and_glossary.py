@@ -40,7 +40,7 @@ _PAGE_PARTS = re.compile(
     re.DOTALL,
 )
 """Parts of a page that are not plain text: charts, code and styles, provenance, row headings and tags."""
-_TEXT_ATTRIBUTES = re.compile(r'(?<= )(aria-label|alt|title)="([^"]*)"')
+_TEXT_ATTRIBUTE_PATTERN = re.compile(r'(?<= )(aria-label|alt|title)="([^"]*)"')
 """Attributes of a tag with text that a reader sees or hears."""
 _EMBEDDED_SVG = re.compile(r"data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)")
 """SVG image embedded as base64; the group is its data."""
@@ -158,7 +158,7 @@ def _localize_part(match: re.Match[str], locale: str) -> str:
 
 def _localize_tag(tag: str, locale: str) -> str:
     """Localize the text attributes of a tag, and the text of a picture embedded in it."""
-    tag = _TEXT_ATTRIBUTES.sub(lambda match: f'{match[1]}="{localize_text(match[2], locale)}"', tag)
+    tag = _TEXT_ATTRIBUTE_PATTERN.sub(lambda match: f'{match[1]}="{localize_text(match[2], locale)}"', tag)
     return _EMBEDDED_SVG.sub(lambda match: f"data:image/svg+xml;base64,{_localize_svg(match[1], locale)}", tag)
 
 

@@ -89,7 +89,7 @@ from gpuplanner.report.report_messages_and_pdf import (
     write_tables,
 )
 from gpuplanner.usage.period_accounts import scenario_ledger
-from gpuplanner.usage.study_history import FleetPools, tabulate_pools
+from gpuplanner.usage.planning_history import FleetPools, tabulate_pools
 
 NOTEBOOK_CELL_TIMEOUT_S = 1800
 """Maximum run time of one notebook cell [s]."""

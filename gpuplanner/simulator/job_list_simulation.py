@@ -584,7 +584,10 @@ def _read_cells(path: str | Path) -> pl.DataFrame:
 
 
 def _check_rows(rows: pl.DataFrame, cells: pl.DataFrame, path: str | Path) -> None:
-    """Raise if a job has no id, an id occurs twice, or a number breaks its rule; name the column and the rows."""
+    """Raise if a job has no id, an id occurs twice, or a number breaks its rule; name the column and the rows.
+
+    `cells` has the rows as text, as the file has them.
+    """
     _require_valid(cells, pl.col("job_id").is_not_null(), path, "job_id", "an id")
     _require_valid(cells, ~pl.col("job_id").is_duplicated(), path, "job_id", "ids that stand once")
     for name, (expected, rule) in VALID_VALUES_BY_JOB_LIST_COLUMN.items():

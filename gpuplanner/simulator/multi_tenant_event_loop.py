@@ -433,7 +433,7 @@ def decay_use(groups: Table, decay_per_s: float, seconds: float) -> None:
 
 @compile_not_inlined
 def mark_teams_over_quota(groups: Table) -> None:
-    """Mark teams with no quota of their own left; where any team has a quota, also the teams without one."""
+    """Reopen all teams and mark those with no quota of their own left; where any has one, also those without."""
     has_any_quota = 0
     for group in groups:
         has_any_quota |= group.has_quota

@@ -15,7 +15,7 @@ from gpuplanner.core.errors import ScenarioError, SchemaError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY
-from gpuplanner.usage.study_history import REQUEST_VIEWS, History, history
+from gpuplanner.usage.planning_history import REQUEST_VIEWS, History, history
 
 
 @dataclass(frozen=True)

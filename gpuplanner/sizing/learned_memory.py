@@ -479,8 +479,9 @@ def combine_radius(residuals: Floats, prior_radius: float, *, is_known_tool: boo
 
 
 OWN_TERMS, PRIOR_RADIUS_ROWS = 2, {True: 20.0, False: 5.0}
-"""Terms that few own rows decide, a factor and a constant; and own rows that count as much as all other tools, by
-whether the tool is in the table of training tools.
+"""Number of terms that are fitted to the user's own runs (a factor and a constant), and the number of own runs whose
+errors count as much as those of all other tools in the half-width of the bound, by whether the table of training tools
+has the tool.
 """
 
 

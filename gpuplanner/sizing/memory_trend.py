@@ -16,9 +16,9 @@ from gpuplanner.core.schemas import FULL_GPU, Samples
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.sizing.learned_memory import find_smallest_slices
 from gpuplanner.sizing.training_run_tables import predict_table
+from gpuplanner.usage.planning_history import load_dataset
 from gpuplanner.usage.requested_demand import slice_profiles
 from gpuplanner.usage.rightsizing import requested_and_used
-from gpuplanner.usage.study_history import load_dataset
 
 TREND_TIME_BINS = 48
 """Time bins of a run whose peaks are followed, so that spikes of evaluation and checkpoints count."""

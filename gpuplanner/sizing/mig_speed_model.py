@@ -249,7 +249,7 @@ def radius_name(coverage: float) -> str:
 
 
 def add_radii(rows: pl.DataFrame, radii: pl.DataFrame) -> pl.DataFrame:
-    """Add the half-widths of the intervals: those of the narrowest group of predictions that has any.
+    """Add half-widths of the 80 and 90 % intervals: of the finest calibration group that has any, infinite if none has.
 
     Examples
     --------

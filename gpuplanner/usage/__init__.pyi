@@ -56,6 +56,7 @@ from gpuplanner.usage.job_classes import read_rules as read_rules
 from gpuplanner.usage.job_classes import shipped_rules as shipped_rules
 from gpuplanner.usage.job_phases import PHASE_LABELS as PHASE_LABELS
 from gpuplanner.usage.job_phases import find_phases as find_phases
+from gpuplanner.usage.planning_history import load_dataset as load_dataset
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import inferred_inventory as inferred_inventory
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import installed_gpu_hours as installed_gpu_hours
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME as ALL_TENANTS_POOL_NAME
@@ -79,7 +80,6 @@ from gpuplanner.usage.run_time_hazards import Hazards as Hazards
 from gpuplanner.usage.run_time_hazards import impute_run_times as impute_run_times
 from gpuplanner.usage.run_time_hazards import remaining_run_time as remaining_run_time
 from gpuplanner.usage.run_time_hazards import remaining_while_busy as remaining_while_busy
-from gpuplanner.usage.study_history import load_dataset as load_dataset
 from gpuplanner.usage.utilization_dips import DIP_CAUSE_LABELS as DIP_CAUSE_LABELS
 from gpuplanner.usage.utilization_dips import ActivityDips as ActivityDips
 from gpuplanner.usage.utilization_dips import dips_of_jobs as dips_of_jobs

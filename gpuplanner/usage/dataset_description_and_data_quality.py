@@ -21,7 +21,7 @@ from gpuplanner.ingest.telemetry.telemetry_join import NO_JOB, device_kind_expr,
 from gpuplanner.usage.grouped_usage import group_ledger, require_groups
 from gpuplanner.usage.job_classes import JOB_CLASSES, classify_jobs
 from gpuplanner.usage.period_accounts import JobFacts, describe_jobs
-from gpuplanner.usage.study_history import load_dataset, merge_small_tenants, open_long_dataset
+from gpuplanner.usage.planning_history import load_dataset, merge_small_tenants, open_long_dataset
 
 ALL_CLASSES_LABEL = "all"
 """Value of ``job_class`` that selects the jobs of all classes, those without a class included."""

@@ -25,9 +25,14 @@ from gpuplanner.usage.dataset_description_and_data_quality import DataQuality, d
 from gpuplanner.usage.demand_by_phase_and_late_demand_test import fit_phases, late_demand_table, phases_of_jobs
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_period, hours_by_tenant
 from gpuplanner.usage.period_accounts import dataset_ledger
+from gpuplanner.usage.planning_history import (
+    load_dataset,
+    merge_small_tenants,
+    observation_begins_at,
+    observation_ends_at,
+)
 from gpuplanner.usage.requested_demand import demand_series, resolve_requests
 from gpuplanner.usage.study_fleet import PlannedFleet, planned_fleet
-from gpuplanner.usage.study_history import load_dataset, merge_small_tenants, observation_begins_at, observation_ends_at
 from gpuplanner.usage.utilization_dips import ActivityDips, find_dips
 
 

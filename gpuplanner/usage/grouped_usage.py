@@ -21,7 +21,7 @@ from gpuplanner.usage.gpu_hour_ledger import (
 )
 from gpuplanner.usage.job_classes import classify_jobs
 from gpuplanner.usage.period_accounts import dataset_ledger
-from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at
+from gpuplanner.usage.planning_history import observation_begins_at, observation_ends_at
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 """Labels of the days of a week, in their order."""
@@ -174,7 +174,7 @@ def group_ledger(
 
     Examples
     --------
-    >>> from gpuplanner.usage.study_history import load_dataset
+    >>> from gpuplanner.usage.planning_history import load_dataset
     >>> table = group_ledger(load_dataset("sample"), ["team", "week"])
     >>> table.columns[:3], round(table["gpu_hours"].sum())
     (['team', 'week', 'used'], 43008)
@@ -304,7 +304,7 @@ def group_utilization(
 
     Examples
     --------
-    >>> from gpuplanner.usage.study_history import load_dataset
+    >>> from gpuplanner.usage.planning_history import load_dataset
     >>> table = group_utilization(load_dataset("sample"))
     >>> table.height, 0.4 < table["allocated_fraction"].mean() < 0.6
     (24, True)
@@ -364,7 +364,7 @@ def group_waits(
 
     Examples
     --------
-    >>> from gpuplanner.usage.study_history import load_dataset
+    >>> from gpuplanner.usage.planning_history import load_dataset
     >>> group_waits(load_dataset("sample"), percentile=0.95).select("job_size", "jobs").row(0)
     ('1g.10gb', 1785)
     """

@@ -329,7 +329,7 @@ def find_installed(dataset: Dataset, begin: datetime, end: datetime) -> Installe
 
     Examples
     --------
-    >>> from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at, load_dataset
+    >>> from gpuplanner.usage.planning_history import observation_begins_at, observation_ends_at, load_dataset
     >>> sample = load_dataset("sample")
     >>> find_installed(sample, observation_begins_at(sample), observation_ends_at(sample)).pools
     (Pool(gpu_model='H100-80GB-SXM5', gpus=64),)

@@ -33,6 +33,7 @@ from gpuplanner.usage.gpu_hour_ledger import (
     unused_share,
 )
 from gpuplanner.usage.installed_capacity import out_of_service_gpus
+from gpuplanner.usage.planning_history import history, observation_begins_at, observation_ends_at
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import (
     LedgerWindow,
     installed_gpu_hours,
@@ -40,7 +41,6 @@ from gpuplanner.usage.pool_occupancy_and_inferred_inventory import (
     match_gpu_models,
 )
 from gpuplanner.usage.study_fleet import find_installed
-from gpuplanner.usage.study_history import history, observation_begins_at, observation_ends_at
 
 WEEKLY_PEAK_QUANTILE = 0.95
 """Quantile of hourly demand that stands for the peak of a week [0-1]."""

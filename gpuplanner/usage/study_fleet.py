@@ -237,7 +237,7 @@ def planned_fleet(scenario: Scenario, dataset: Dataset, begin: datetime, end: da
 
     Examples
     --------
-    >>> from gpuplanner.usage.study_history import observation_begins_at, observation_ends_at, load_dataset
+    >>> from gpuplanner.usage.planning_history import observation_begins_at, observation_ends_at, load_dataset
     >>> sample = load_dataset("sample")
     >>> found = planned_fleet(Scenario(), sample, observation_begins_at(sample), observation_ends_at(sample))
     >>> found.name, found.gpus, found.node_size, found.note

@@ -46,7 +46,7 @@ def test_a_description_that_is_shared_shows_small_tenants_together(command, tele
 def test_nodes_and_the_dark_share_are_a_count_of_the_jobs(command):
     """Hours in which attempts held GPUs, spread over the nodes that they name; the ledger closes over all of them."""
     from gpuplanner.ingest.gpu_model_resolution_and_node_lists import expand_node_list
-    from gpuplanner.usage.study_history import load_dataset
+    from gpuplanner.usage.planning_history import load_dataset
 
     told = json.loads(command("describe", "sample", "--by-node", "--json")[1])
     trace = load_dataset("sample")

@@ -165,7 +165,7 @@ def test_no_group_of_too_few_is_left_over(rows, smallest):
 def test_a_study_shows_small_tenants_together():
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.usage.period_accounts import scenario_ledger
-    from gpuplanner.usage.study_history import history
+    from gpuplanner.usage.planning_history import history
 
     users = history(Scenario()).trace.jobs.group_by("tenant").agg(pl.col("user").n_unique())
     few, many = int(users["user"].min()), int(users["user"].max())

@@ -12,7 +12,7 @@ from gpuplanner.cli.application import main
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.quota_and_placement_comparison import compare_stated_rules
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.usage.study_history import split_into_pools
+from gpuplanner.usage.planning_history import split_into_pools
 from tests.usage.test_fleet import DAY, made, nodes
 
 RUN_H = 1.5

@@ -15,7 +15,7 @@ from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.study import Study, build_headline, open_study
 from gpuplanner.decision.study_pipeline import list_findings
 from gpuplanner.report.focus_files_and_workbooks import study_notes
-from gpuplanner.usage.study_history import history
+from gpuplanner.usage.planning_history import history
 
 
 def test_every_door_says_the_same(study: Study):

@@ -25,7 +25,7 @@ from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.report.report_rendering import combine_plans, fleet_ledger, pool_folder_name, render_fleet_page
 from gpuplanner.usage.period_accounts import scenario_ledger
-from gpuplanner.usage.study_history import combine_clusters, history, split_into_pools, tabulate_pools
+from gpuplanner.usage.planning_history import combine_clusters, history, split_into_pools, tabulate_pools
 from tests.clusters.mixed import mixed_fleet, untyped
 from tests.clusters.traces import read_cluster
 from tests.usage.test_fleet import MIXED, TWO_BOARDS, made, nodes

@@ -31,7 +31,7 @@ from gpuplanner.decision.savings_track_record import (
     savings_table,
 )
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.usage.study_history import load_dataset
+from gpuplanner.usage.planning_history import load_dataset
 
 BEGIN = datetime(2026, 2, 1, tzinfo=UTC)
 HOURS = st.floats(0, 1e5).map(lambda hours: round(hours, 3))

@@ -20,7 +20,7 @@ from gpuplanner.decision.study_pipeline import evaluate
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW, at_quantile, pooled_forecast
 from gpuplanner.planner.plan_verification import verify
 from gpuplanner.report.focus_files_and_workbooks import study_notes
-from gpuplanner.usage.study_history import history, load_dataset
+from gpuplanner.usage.planning_history import history, load_dataset
 
 FEBRUARY = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -17,7 +17,7 @@ from gpuplanner.forecast.gpu_demand import lay_out_demand, lay_out_jobs, lay_out
 from gpuplanner.forecast.growth_and_announced_demand import complete_until, read_announced
 from gpuplanner.forecast.rolling_demand_forecast import forecast_ahead, tomorrow
 from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS
-from gpuplanner.usage.study_history import load_dataset
+from gpuplanner.usage.planning_history import load_dataset
 
 FAST = ("Naive", "SeasonalNaive", "HourOfDay", "RunOff")
 END = datetime(2026, 3, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.cost.period_costs import idle_gpu_price
 from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.hardware.power_carbon_and_prices import find_gpu_hour_price, make_power_model
-from gpuplanner.usage.study_history import history
+from gpuplanner.usage.planning_history import history
 
 
 def owned_as(kinds: list[str | None]):

@@ -13,8 +13,8 @@ from gpuplanner.ingest import chunked_tables as long_jobs
 from gpuplanner.ingest.chunked_tables import LazyJobs
 from gpuplanner.usage.current_nodes import observe_nodes
 from gpuplanner.usage.dataset_description_and_data_quality import describe
+from gpuplanner.usage.planning_history import load_dataset, observation_begins_at, observation_ends_at
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import inferred_inventory
-from gpuplanner.usage.study_history import load_dataset, observation_begins_at, observation_ends_at
 
 
 def alike(one: object, other: object) -> bool:

@@ -10,7 +10,7 @@ from gpuplanner.decision.gpu_model_decisions import ComparedFleet
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.notebook.dataset_and_quota_panels import ALL_GPU_MODELS
 from gpuplanner.notebook.study_views import decide
-from gpuplanner.usage.study_history import split_into_pools
+from gpuplanner.usage.planning_history import split_into_pools
 from tests.usage.test_fleet import H200S, MIXED, TWO_BOARDS, made
 
 

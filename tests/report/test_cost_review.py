@@ -27,7 +27,7 @@ from gpuplanner.ingest.source_registry import read
 from gpuplanner.report import monthly_sections as tearsheet
 from gpuplanner.report.focus_files_and_workbooks import write_focus, write_study_workbook
 from gpuplanner.report.report_rendering import REPORT_FOLDER_MARK
-from gpuplanner.usage.study_history import load_dataset
+from gpuplanner.usage.planning_history import load_dataset
 
 AMOUNT = re.compile(r"sum to ([\d,.]+\d) USD")
 

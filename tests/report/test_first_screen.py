@@ -45,7 +45,7 @@ from gpuplanner.report.first_screen import draw_fleet, list_badges, render_first
 from gpuplanner.report.html_page import render_page, section
 from gpuplanner.report.metric_formulas import layout_table
 from gpuplanner.report.policy_and_team_sections import render_policy_section, render_recommendation
-from gpuplanner.usage.study_history import load_dataset
+from gpuplanner.usage.planning_history import load_dataset
 from tests.clusters import planted as clusters
 
 FORMS = {

@@ -14,7 +14,7 @@ from gpuplanner.report.dataset_sections import render_quality_page, render_quali
 from gpuplanner.report.html_page import Text, split_section, to_still_text, write_page_or_picture
 from gpuplanner.usage.dataset_description_and_data_quality import data_quality
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, explore_dataset
-from gpuplanner.usage.study_history import load_dataset
+from gpuplanner.usage.planning_history import load_dataset
 
 HOSTILE = "<script>alert(1)</script>"
 

@@ -8,7 +8,7 @@ from gpuplanner.core.errors import GpuPlannerError, ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.study_pipeline import evaluate
 from gpuplanner.report.report_rendering import write_report
-from gpuplanner.usage.study_history import history
+from gpuplanner.usage.planning_history import history
 
 FAULTS = [
     ({"currency": "EUR"}, "USD, the currency of the list prices; got EUR"),

@@ -26,7 +26,7 @@ from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.report.export_verification import verify_file
 from gpuplanner.report.metric_formulas import list_formulas, value_text
 from gpuplanner.report.report_rendering import run_notebook, write_report
-from gpuplanner.usage.study_history import load_dataset
+from gpuplanner.usage.planning_history import load_dataset
 from tests.report.test_first_screen import Figures
 
 pytestmark = pytest.mark.notebook

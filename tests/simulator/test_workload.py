@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.simulator.replications import draw_replication, past_jobs, to_simulator_jobs
-from gpuplanner.usage.study_history import history
+from gpuplanner.usage.planning_history import history
 
 SCENARIO = Scenario(month="2026-02")
 

@@ -24,9 +24,9 @@ from gpuplanner.sizing.request_recommendations import (
     estimate_limit_risks,
     recommend_requests,
 )
+from gpuplanner.usage.planning_history import load_dataset
 from gpuplanner.usage.requested_demand import slice_profiles
 from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, models_of_jobs, requested_and_used, rightsize
-from gpuplanner.usage.study_history import load_dataset
 from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"

@@ -17,7 +17,7 @@ from gpuplanner.sizing.job_size import size_job
 from gpuplanner.sizing.memory_components import peak_gib
 from gpuplanner.sizing.mig_slices import max_slice_fraction
 from gpuplanner.sizing.training_throughput import count_flops_per_token
-from gpuplanner.usage.study_history import gpus_by_model
+from gpuplanner.usage.planning_history import gpus_by_model
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.usage import dataset_description_and_data_quality as description
 from gpuplanner.usage.dataset_description_and_data_quality import describe
-from gpuplanner.usage.study_history import load_dataset
+from gpuplanner.usage.planning_history import load_dataset
 
 
 def as_told(found):

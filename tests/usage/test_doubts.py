@@ -13,7 +13,7 @@ from gpuplanner.decision.study import Study
 from gpuplanner.decision.study_pipeline import list_doubts
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket
 from gpuplanner.usage.period_accounts import scenario_ledger
-from gpuplanner.usage.study_history import history, observation_ends_at
+from gpuplanner.usage.planning_history import history, observation_ends_at
 
 FEBRUARY = Scenario(month="2026-02")
 

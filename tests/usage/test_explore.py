@@ -12,7 +12,7 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.usage.allocated_hours import allocated_by_activity
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, explore_dataset
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket
-from gpuplanner.usage.study_history import load_dataset, observation_begins_at, observation_ends_at
+from gpuplanner.usage.planning_history import load_dataset, observation_begins_at, observation_ends_at
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.requested_jobs import read_replay_inputs
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
-from gpuplanner.usage import study_history as history_room
+from gpuplanner.usage import planning_history as history_room
 from gpuplanner.usage.dataset_description_and_data_quality import describe
 from gpuplanner.usage.dataset_explorer import explore_dataset
 from gpuplanner.usage.period_accounts import scenario_ledger
-from gpuplanner.usage.study_history import (
+from gpuplanner.usage.planning_history import (
     history,
     load_dataset,
     load_study_dataset,

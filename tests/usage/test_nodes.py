@@ -15,14 +15,14 @@ from gpuplanner.hardware.mig_layouts import parse_layout, prove
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_import import add_files
 from gpuplanner.ingest.source_registry import read
-from gpuplanner.usage.study_fleet import find_installed, planned_fleet
-from gpuplanner.usage.study_history import (
+from gpuplanner.usage.planning_history import (
     history,
     load_dataset,
     nodes_of_todays_fleet,
     observation_begins_at,
     observation_ends_at,
 )
+from gpuplanner.usage.study_fleet import find_installed, planned_fleet
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 3

@@ -96,7 +96,10 @@ class ClaimedGpus:
 
 @dataclass(frozen=True)
 class DeviceRequest:
-    """Devices of one DeviceClass that a ResourceClaim requests; their number is None if it is open until allocation."""
+    """Devices of one DeviceClass that a ResourceClaim requests, and the MIG profile that its selector names, if any.
+
+    Their number is None if it is open until allocation.
+    """
 
     device_class: str
     number: int | None

@@ -44,7 +44,7 @@ from gpuplanner.ingest.telemetry.sample_table_writer import (
 )
 from gpuplanner.ingest.telemetry.telemetry_row_parsing import (
     TelemetryOptions,
-    has_leading_columns,
+    first_line_names_columns,
     keep_data_lines,
     page_path,
     parse_times,
@@ -76,7 +76,7 @@ FIELD_BY_DCGM_CSV_COLUMN = source_columns("dcgm_csv")
 """Column of the DCGM CSV (one row per metric, GPU and time) → its field and type."""
 
 
-@telemetry_reader(has_leading_columns("timestamp", "gpu", *list(NODE_CSV_METRICS)[:2]))
+@telemetry_reader(first_line_names_columns("timestamp", "gpu", *list(NODE_CSV_METRICS)[:2]))
 def read_node_csv(
     paths: Sequence[str | Path], options: TelemetryOptions, output: SampleOutput | None = None
 ) -> Dataset:
@@ -107,7 +107,7 @@ def _parse_node_rows(rows: Rows, options: TelemetryOptions) -> Rows:
     return rows.with_columns(node=node_by_file(rows, options), gpu=pl.col("gpu").cast(pl.Int32))
 
 
-@telemetry_reader(has_leading_columns(*list(FIELD_BY_DCGM_CSV_COLUMN)[:3]))
+@telemetry_reader(first_line_names_columns(*list(FIELD_BY_DCGM_CSV_COLUMN)[:3]))
 def read_dcgm_csv(
     paths: Sequence[str | Path], options: TelemetryOptions, output: SampleOutput | None = None
 ) -> Dataset:

@@ -34,7 +34,7 @@ from gpuplanner.ingest.telemetry.sample_table_writer import (
 )
 from gpuplanner.ingest.telemetry.telemetry_row_parsing import (
     TelemetryOptions,
-    has_leading_columns,
+    first_line_names_columns,
     page_path,
     parse_times,
     read_page_blocks,
@@ -273,7 +273,7 @@ APPS_FIELDS = ("timestamp", "gpu_uuid", "pid", "process_name", "used_gpu_memory 
 """Columns of ``--query-compute-apps`` in their order."""
 
 
-@telemetry_reader(has_leading_columns("pid", "process_name"))
+@telemetry_reader(first_line_names_columns("pid", "process_name"))
 def read_smi_apps(paths: Sequence[str | Path], options: TelemetryOptions) -> Dataset:
     r"""Read the CSV of ``nvidia-smi --query-compute-apps``, with header and units.
 

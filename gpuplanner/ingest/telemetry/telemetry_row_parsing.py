@@ -424,7 +424,7 @@ def telemetry_reader(sniff: Sniffer) -> Callable[[Callable[..., Dataset]], Calla
     return decorate
 
 
-def has_leading_columns(*columns: str) -> Sniffer:
+def first_line_names_columns(*columns: str) -> Sniffer:
     """Return a test (sniffer) that recognises files whose first line names all these columns."""
     lookaheads = "".join(rf'(?=(?:.*[,"\s])?{re.escape(column)}[",\s])' for column in columns)
     return matches_pattern(rf"\A{lookaheads}")

@@ -24,7 +24,7 @@ from gpuplanner.report.change_bundle import README_FILE, _read_quotas
 from gpuplanner.report.change_bundle_parts import FleetBundle
 from gpuplanner.report.kubernetes_files import divide_instances
 from gpuplanner.simulator.scheduling_rules import Drain
-from gpuplanner.usage.study_history import history
+from gpuplanner.usage.planning_history import history
 from tests.clusters import cut_clusters
 from tests.report.bundle.stub_cluster import Stub, fenced
 from tests.report.bundle.test_crds import QUOTAS

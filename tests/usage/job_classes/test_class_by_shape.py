@@ -9,7 +9,7 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.usage.job_classes import class_by_shape
-from gpuplanner.usage.study_history import history, load_dataset
+from gpuplanner.usage.planning_history import history, load_dataset
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import sample_generator
 
 from gpuplanner.ingest.slurm.accounting import read_slurm
 from gpuplanner.usage.job_classes import JOB_CLASSES, classify_jobs, job_facts, shipped_rules
-from gpuplanner.usage.study_history import load_dataset
+from gpuplanner.usage.planning_history import load_dataset
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 HALF = date(2026, 2, 15)

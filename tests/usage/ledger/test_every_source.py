@@ -8,8 +8,8 @@ import pytest
 
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger, reconcile_ledger
+from gpuplanner.usage.planning_history import load_dataset
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import inferred_inventory, installed_gpu_hours
-from gpuplanner.usage.study_history import load_dataset
 
 OPENB = [(pods, nodes) for pods in ("default", "cpu050", "gpuspec10") for nodes in ("gpu_node", "all_node")]
 

@@ -12,7 +12,7 @@ from gpuplanner.forecast.rolling_demand_forecast import (
     demand_by_view,
     gpu_fraction_of_series,
 )
-from gpuplanner.usage.study_history import History, history
+from gpuplanner.usage.planning_history import History, history
 
 RECONCILIATION_SCHEMA = {"step": pl.String, "gpus": pl.Float64, "reason": pl.String}
 """Columns of the table of :func:`reconcile_gpus`."""
