@@ -370,11 +370,9 @@ def _level_and_anomaly_rows(
     tuple of polars.DataFrame
         Changes of level ``panel, ds, change``, and anomalies ``panel, ds, unusual, usual``; empty without any.
     """
-    changes, anomalies, levels = (
-        [],
-        [],
-        pl.format("{} to {}", *(pl.col(side).round(1) for side in LEVEL_CHANGE_COLUMNS)),
-    )
+    changes = []
+    anomalies = []
+    levels = pl.format("{} to {}", *(pl.col(side).round(1) for side in LEVEL_CHANGE_COLUMNS))
     for panel in panels:
         total = demand.filter(pl.col(by) == panel).group_by("ds", maintain_order=True).agg(pl.col("y").sum())
         is_shown, name = pl.col("ds") > begin, pl.lit(panel).alias("panel")

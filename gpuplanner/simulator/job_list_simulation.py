@@ -610,10 +610,13 @@ def _collect_remarks(jobs: pl.DataFrame, columns: list[str]) -> list[str]:
     unsorted = int((jobs["submit_s"] < jobs["submit_s"].cum_max()).sum())
     tied = jobs.height - jobs["submit_s"].n_unique()
     zero = jobs.filter(pl.col("run_s") == 0)["job_id"].to_list()
-    remarks = {
-        f"columns that are not read: {examples(unused)}": unused,
-        f"rows out of order of submission: {unsorted}; sorted": unsorted,
-        f"submissions at the instant of another: {tied}; in the order of the file": tied,
-        f"durations of zero: {len(zero)}: {examples(zero)}": zero,
-    }
-    return [remark for remark, occurrences in remarks.items() if occurrences]
+    remarks = []
+    if unused:
+        remarks.append(f"columns that are not read: {examples(unused)}")
+    if unsorted:
+        remarks.append(f"rows out of order of submission: {unsorted}; sorted")
+    if tied:
+        remarks.append(f"submissions at the instant of another: {tied}; in the order of the file")
+    if zero:
+        remarks.append(f"durations of zero: {len(zero)}: {examples(zero)}")
+    return remarks
