@@ -255,7 +255,14 @@ def watch(
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.core.output_writing import lock_for_writing
     from gpuplanner.core.serialization import to_plain
-    from gpuplanner.decision.replanning import read_watch_state, require_watch_folder
+    from gpuplanner.decision.replanning import (
+        PAGE_FILE,
+        read_watch_state,
+        require_watch_folder,
+        save_watch_state,
+        write_watch_file,
+    )
+    from gpuplanner.report.monthly_report_chain import render_watch_page
 
     require_watch_folder(out)
     while True:
@@ -269,7 +276,10 @@ def watch(
                 errors.append(error)
             new_watched = replace(new_watched or old_watched, failures=old_watched.failures + len(errors))
             if new_watched != old_watched:
-                _write_state(new_watched, evaluation, out, interval_s, scenario.number_locale)
+                page = render_watch_page(new_watched, refresh_s=min(interval_s, 60.0), locale=scenario.number_locale)
+                write_watch_file(out / PAGE_FILE, page)
+                # The state is written last, so that an interrupted evaluation is repeated.
+                save_watch_state(out, new_watched, evaluation)
             if errors and once:
                 raise errors[0]
             notify(*(f"gpuplanner: {error} Next evaluation in {every}." for error in errors))
@@ -348,31 +358,6 @@ def _evaluate(
     if evaluation.justified:
         _write_change_bundle(evaluation, out / BUNDLE_FOLDER)
     return new_watched, evaluation
-
-
-def _write_state(
-    state: WatchState, evaluation: FleetEvaluation | None, out: Path, interval_s: float, locale: str
-) -> None:
-    """Write page and state file of ``watch``; the state last, so that an interrupted evaluation is repeated.
-
-    Parameters
-    ----------
-    state : WatchState
-        State.
-    evaluation : FleetEvaluation, optional
-        Last evaluation.
-    out : Path
-        Folder of the watch.
-    interval_s : float
-        Time between two evaluations. [s]
-    locale : str
-        Number format of the page.
-    """
-    from gpuplanner.decision.replanning import PAGE_FILE, save_watch_state, write_watch_file
-    from gpuplanner.report.monthly_report_chain import render_watch_page
-
-    write_watch_file(out / PAGE_FILE, render_watch_page(state, refresh_s=min(interval_s, 60.0), locale=locale))
-    save_watch_state(out, state, evaluation)
 
 
 def _write_change_bundle(evaluation: FleetEvaluation, folder: Path) -> None:

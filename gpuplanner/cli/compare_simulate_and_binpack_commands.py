@@ -177,7 +177,12 @@ def _effects_to_plain(effects: Mapping[str, Any]) -> dict[str, object]:
 def _show_effects(effects: Mapping[str, Any]) -> None:
     """Print the effects of quotas, GPU failures and job placement."""
     if "sharing" in effects:
-        _show_sharing_tried(effects["sharing"])
+        rules_comparison: RulesComparison = effects["sharing"]
+        echo("")
+        subject = f"{rules_comparison.after} instead of {rules_comparison.before}"
+        title = f"{subject}: GPU-hours a week waited and lost ({rules_comparison.blocks})"
+        show_frame(rules_comparison.teams.select(SHOWN_SHARING_COLUMNS), title=title)
+        echo(rules_comparison.verdict_sentence, *rules_comparison.notes)
     if "placements" in effects:
         echo("")
         show_frame(effects["placements"], title="Jobs on several nodes by placement, losses a week")
@@ -262,15 +267,6 @@ def show_comparison(comparison: Comparison, *, quiet: bool) -> None:
     if comparison.tuned_from is not None and comparison.judged_from is not None and comparison.judged_to is not None:
         fitted_from, evaluated_from = day_text(comparison.tuned_from), day_text(comparison.judged_from)
         notify(f"fitted from {fitted_from}, evaluated from {evaluated_from} to {last_day_text(comparison.judged_to)}")
-
-
-def _show_sharing_tried(rules_comparison: RulesComparison) -> None:
-    """Print the simulated queue wait of each team under other quotas or preemption rules, which the scenario tries."""
-    echo("")
-    subject = f"{rules_comparison.after} instead of {rules_comparison.before}"
-    title = f"{subject}: GPU-hours a week waited and lost ({rules_comparison.blocks})"
-    show_frame(rules_comparison.teams.select(SHOWN_SHARING_COLUMNS), title=title)
-    echo(rules_comparison.verdict_sentence, *rules_comparison.notes)
 
 
 SHOWN_SHARING_COLUMNS = (

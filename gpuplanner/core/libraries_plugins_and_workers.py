@@ -103,7 +103,7 @@ ByteProgress = Callable[[int, int], object]
 """Callback that gets the bytes read so far and all bytes to read."""
 
 _BYTE_PROGRESS_CALLBACK: ContextVar[ByteProgress | None] = ContextVar("byte_progress", default=None)
-"""Callback of the current context; None if no caller shows the progress."""
+"""Callback of the current context that gets progress of reading files; None if no caller shows it."""
 MIN_PROGRESS_BAR_INPUT_BYTES = 64 << 20
 """Size of the input from which a progress bar is shown. [B]"""
 
@@ -211,7 +211,7 @@ def _njit() -> Any:  # noqa: ANN401 - a decorator of numba
 
 
 def _hashed_source_folder(source: Path) -> Path:
-    """Return the folder whose source is part of the cache key: the package of a module, else the folder of the file."""
+    """Return the folder whose source is part of the numba cache key: package of gpuplanner, else the file's folder."""
     package = Path(__file__).parent.parent
     below = source.relative_to(package).parts if source.is_relative_to(package) else ()
     return package / below[0] if len(below) > 1 else source.parent

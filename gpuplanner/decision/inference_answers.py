@@ -285,23 +285,19 @@ def measure_service_use(scenario: Scenario) -> list[ServiceUse]:
     uses = []
     for planned in plan_inference_services(scenario):
         service, requests = planned.service, planned.requests
-        team = pl.lit(service.team) if "team" not in requests.columns else pl.col("team").fill_null(service.team)
         if planned.step_times is None:
-            counted = int(planned.schedule.hours["requests"].sum())
+            prompt_token_s, counted = 0.0, int(planned.schedule.hours["requests"].sum())
             tokens = pl.DataFrame(
                 {"team": [service.team], "requests": counted, "prompt_tokens": 0, "generated_tokens": 0}
             )
-            hours = planned.schedule.split_replica_hours()
-            uses.append(ServiceUse(service.name, service.model, planned.gpus_per_replica, 0.0, hours, tokens))
-            continue
-        tokens = requests.group_by(team=team.cast(pl.String)).agg(
-            requests=pl.len(), prompt_tokens=pl.col("prompt_tokens").sum(),
-            generated_tokens=pl.col("generated_tokens").sum(),
-        ).sort("team")  # fmt: skip
-        uses.append(ServiceUse(
-            service.name, service.model, planned.gpus_per_replica, planned.step_times.prompt_token_s,
-            planned.schedule.split_replica_hours(), tokens,
-        ))  # fmt: skip
+        else:
+            prompt_token_s = planned.step_times.prompt_token_s
+            team = pl.lit(service.team) if "team" not in requests.columns else pl.col("team").fill_null(service.team)
+            by_team = requests.group_by(team=team.cast(pl.String))
+            tokens = by_team.agg(pl.len().alias("requests"), pl.col("prompt_tokens", "generated_tokens").sum())
+            tokens = tokens.sort("team")
+        hours = planned.schedule.split_replica_hours()
+        uses.append(ServiceUse(service.name, service.model, planned.gpus_per_replica, prompt_token_s, hours, tokens))
     return uses
 
 

@@ -379,10 +379,8 @@ def make_mig_fleet(
 
     If MIG mode needs a reboot, a node is full or partitioned, and changes while it is empty; else each GPU can do both.
     """
-    change_cost, profiles = (
-        ChangeCost.from_catalogue(inputs.gpu_model, PARTITIONER_BY_ACTUATOR[abilities.actuator]),
-        inputs.fleet.profiles,
-    )
+    change_cost = ChangeCost.from_catalogue(inputs.gpu_model, PARTITIONER_BY_ACTUATOR[abilities.actuator])
+    profiles = inputs.fleet.profiles
     gpus = inputs.fleet.gpus[list(numbers)]
     dynamic_mig = DynamicMig.from_change_cost(inputs.gpu_model, profiles, change_cost)
     if change_cost.reboot_s is None:

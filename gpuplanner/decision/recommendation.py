@@ -195,11 +195,9 @@ def replace_with_recommended(
     course : CourseOfAction
         The chosen course of action.
     """
-    arena, later, days = (
-        policy_results.arena,
-        policy_results.evaluation_jobs,
-        (policy_results.training_days, policy_results.evaluation_days),
-    )
+    arena = policy_results.arena
+    later = policy_results.evaluation_jobs
+    days = (policy_results.training_days, policy_results.evaluation_days)
     results, winner = {result.policy: result for result in policy_results.judged_policies}, policy_results.winner
     if winner.trial is not None and recommendation.late_sizes:
         why_not = f"not applied while jobs on {', '.join(recommendation.late_sizes)} miss the wait target"
@@ -439,7 +437,11 @@ def plan_todays_nodes(results: PolicyResults, recommendation: Recommendation) ->
         layouts = _group_by_layout(inputs, [(number, inputs.nodes.layouts[number]) for number in kept_nodes])
     gpus = sum(layout.gpus for layout in layouts)
     if recommendation.gpus > fleet:
-        layouts, gpus = _append_full_gpus(layouts, recommendation.gpus - gpus, inputs.node_gpus), recommendation.gpus
+        extra_gpus, per_node = recommendation.gpus - gpus, inputs.node_gpus
+        new_nodes = 0 if extra_gpus % per_node else extra_gpus // per_node
+        # Nodes to be bought have no names yet.
+        layouts = (*layouts, LayoutOnNodes(LAYOUT_FULL, extra_gpus, to_buy=True, new_nodes=new_nodes))
+        gpus = recommendation.gpus
     freed = float(max(fleet - gpus, 0) * HOURS_PER_WEEK)
     nothing = Saving(None, reason="no GPU is released or powered down")
     saving = Saving(freed, freed, freed) if freed else nothing
@@ -581,14 +583,6 @@ def _group_by_layout(inputs: JobReplayInputs, rows: Sequence[tuple[int, Sequence
     order = sorted(gpus, key=lambda name: (name != LAYOUT_FULL, -gpus[name], name))
     on_nodes = ((name, nodes.get(name, Counter())) for name in order)
     return tuple(LayoutOnNodes(name, gpus[name], tuple(counts), tuple(counts.values())) for name, counts in on_nodes)
-
-
-def _append_full_gpus(
-    layouts: tuple[LayoutOnNodes, ...], extra_gpus: int, gpus_per_node: int
-) -> tuple[LayoutOnNodes, ...]:
-    """Add full GPUs to layouts, on nodes to be bought, which have no names yet."""
-    new_nodes = 0 if extra_gpus % gpus_per_node else extra_gpus // gpus_per_node
-    return (*layouts, LayoutOnNodes(LAYOUT_FULL, extra_gpus, to_buy=True, new_nodes=new_nodes))
 
 
 def team_rows(scenario: Scenario, waits: TeamWaits = MappingProxyType({})) -> tuple[TeamRow, ...]:

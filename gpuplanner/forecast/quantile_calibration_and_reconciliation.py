@@ -75,11 +75,9 @@ def calibrate_quantiles(
     """
     base = backtest.raw_quantiles(model)
     now = base[:, cutoff_index] if forecast is None else forecast
-    unit, known_values, before = (
-        backtest.unit[:, cutoff_index],
-        known_values[:, :cutoff_index],
-        before[:, :cutoff_index],
-    )
+    unit = backtest.unit[:, cutoff_index]
+    known_values = known_values[:, :cutoff_index]
+    before = before[:, :cutoff_index]
     power = PATH_ERROR_GROWTH_POWER if model in backtest.own_quantiles else ERROR_GROWTH_POWER
     lead = ((backtest.gap + np.arange(backtest.horizon) + 0.5) / backtest.grid.season) ** power
     floored = np.maximum(backtest.unit[:, :cutoff_index], MIN_ERROR_UNIT_RATIO * unit[:, None])

@@ -414,10 +414,8 @@ def split_quoted_lines(
         unescaped_last, quote_counts = _unescape_quotes(last_cells)
         is_split = is_split & unescaped_last.is_not_null()
     else:
-        unescaped_last, quote_counts = (
-            last_cells.str.strip_suffix('"'),
-            pl.Series([1]).new_from_index(0, len(last_cells)),
-        )
+        unescaped_last = last_cells.str.strip_suffix('"')
+        quote_counts = pl.Series([1]).new_from_index(0, len(last_cells))
     if n_quotes is not None:
         n_quotes -= int(quote_counts.filter(is_quoted).sum()) + (2 * n_fields - 1) * int(is_quoted.sum())
         n_quotes -= int(lines.filter(~is_quoted).str.count_matches('"', literal=True).sum())
@@ -638,10 +636,8 @@ class FileBody:
         n_excess = count.cast(pl.Int64) - len(names)
         if len(free_positions) == 1 and split_lines.select((n_excess > 0).any()).item():
             # Of several fields the only one of free text has the separator in it.
-            fields_before, fields_after = (
-                fields.list.head(free_positions[0]),
-                fields.list.tail(len(names) - 1 - free_positions[0]),
-            )
+            fields_before = fields.list.head(free_positions[0])
+            fields_after = fields.list.tail(len(names) - 1 - free_positions[0])
             text = fields.list.slice(free_positions[0], 1 + n_excess).list.join(separator)
             joined_fields = pl.concat_list(fields_before, text, fields_after)
             split_lines = split_lines.with_columns(fields=pl.when(n_excess > 0).then(joined_fields).otherwise(fields))

@@ -124,10 +124,8 @@ def _merge_job_names(tables: Sequence[pl.DataFrame | None]) -> pl.DataFrame | No
 
 def _merge_quality(exports: Sequence[Dataset], jobs: pl.DataFrame, superseded: pl.DataFrame) -> pl.DataFrame:
     """Merge the quality reports of exports: checks of jobs are run again, findings on files are kept."""
-    trusted, until = (
-        drop_quarantined(jobs),
-        max(datetime.fromisoformat(export.provenance["span_end"]) for export in exports),
-    )
+    trusted = drop_quarantined(jobs)
+    until = max(datetime.fromisoformat(export.provenance["span_end"]) for export in exports)
     findings = run_checks(trusted, JOB_LIST_CHECKS) + find_submission_gaps(trusted["submit_time"])
     findings += quarantine_findings(jobs, until)
     if superseded.height:
@@ -528,10 +526,8 @@ def merge_tables(old_dataset: Dataset, new_dataset: Dataset, table: pl.DataFrame
     repeated = new_dataset.table.select(key).join(table.select(key), on=key, how="semi", nulls_equal=True)
     if repeated.height:
         key_text = ", ".join(f"{name} {value}" for name, value in repeated.row(0, named=True).items())
-        location, description = (
-            f"{kind} of {new_dataset.provenance['source']}",
-            f"{repeated.height} row(s) more, such as {key_text}",
-        )
+        location = f"{kind} of {new_dataset.provenance['source']}"
+        description = f"{repeated.height} row(s) more, such as {key_text}"
         todo = "Import all files of the source again with --replace."
         raise TraceFormatError(location, "rows of which nothing is there yet", description, todo)
     rows = pl.concat([table, new_dataset.table]).sort(key, maintain_order=True)

@@ -31,7 +31,7 @@ from gpuplanner.cost.monthly_cost_review import JOB_COST_GROUPS
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.notebook.period_panel import PeriodPanel
-from gpuplanner.notebook.views_and_panels import View, answer_or_card
+from gpuplanner.notebook.views_and_panels import View, answer_or_card, or_card
 from gpuplanner.report import dataset_sections
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection
@@ -177,6 +177,7 @@ class Cluster:
         """Nodes with their GPU model and number of GPUs; inferred from the jobs where no node list was read."""
         return self.inbox.fleet.installed.inventory
 
+    @or_card("GPU-hours", errors=TraceFormatError)
     def ledger(
         self, by: str | Sequence[str] = (), *, team: str | None = None, partition: str | None = None,
         job_class: str | None = None, gpus: tuple[float, float] | None = None, start: str | datetime | None = None,
@@ -223,16 +224,13 @@ class Cluster:
             table = self.inbox.buckets() if team is None else self.inbox.months(tenant)
             return View(dataset_sections.render_ledger_section(self.inbox, tenant), table)
         groups, value = by or "month", sort or "gpu_hours"
+        table = group_ledger(self.inbox.trace, groups, usage_filter=usage_filter, tz=self.inbox.tz)
+        if sort or top is not None:
+            table = keep_largest(table, groups, value, top)
+        label = "GPU-hours" if value == "gpu_hours" else f"{value.replace('_', ' ').capitalize()} GPU-hours"
+        return _grouped_view(table, groups, value, label)
 
-        def draw() -> View:
-            table = group_ledger(self.inbox.trace, groups, usage_filter=usage_filter, tz=self.inbox.tz)
-            if sort or top is not None:
-                table = keep_largest(table, groups, value, top)
-            label = "GPU-hours" if value == "gpu_hours" else f"{value.replace('_', ' ').capitalize()} GPU-hours"
-            return _grouped_view(table, groups, value, label)
-
-        return answer_or_card("GPU-hours", draw, errors=TraceFormatError)
-
+    @or_card("Queue wait", errors=TraceFormatError)
     def waits(
         self, by: str | Sequence[str] = "job_size", *, percentile: float = 0.95, team: str | None = None,
         partition: str | None = None, job_class: str | None = None, gpus: tuple[float, float] | None = None,
@@ -273,20 +271,17 @@ class Cluster:
         'p50_wait_minutes'
         """
         usage_filter = UsageFilter(team, partition, job_class, gpus, start, end)
+        if "cause" in ([by] if isinstance(by, str) else by):
+            from gpuplanner.decision.explained_waits import group_wait_causes  # tables need no simulator
 
-        def draw() -> View:
-            if "cause" in ([by] if isinstance(by, str) else by):
-                from gpuplanner.decision.explained_waits import group_wait_causes  # tables need no simulator
+            table = group_wait_causes(self.scenario(), by, usage_filter=usage_filter)
+            return _grouped_view(table, by, "wait_hours", "Hours of waiting [h]")
+        dataset, tz = self.inbox.trace, self.inbox.tz
+        table = group_waits(dataset, by, percentile=percentile, usage_filter=usage_filter, tz=tz)
+        column = f"p{100 * percentile:g}_wait_minutes"
+        return _grouped_view(table, by, column, f"p{100 * percentile:g} queue wait [min]")
 
-                table = group_wait_causes(self.scenario(), by, usage_filter=usage_filter)
-                return _grouped_view(table, by, "wait_hours", "Hours of waiting [h]")
-            dataset, tz = self.inbox.trace, self.inbox.tz
-            table = group_waits(dataset, by, percentile=percentile, usage_filter=usage_filter, tz=tz)
-            column = f"p{100 * percentile:g}_wait_minutes"
-            return _grouped_view(table, by, column, f"p{100 * percentile:g} queue wait [min]")
-
-        return answer_or_card("Queue wait", draw, errors=TraceFormatError)
-
+    @or_card("Utilization", errors=TraceFormatError)
     def utilization(
         self, by: str | Sequence[str] = "hour_of_day", *, team: str | None = None, partition: str | None = None,
         job_class: str | None = None, gpus: tuple[float, float] | None = None,
@@ -322,15 +317,11 @@ class Cluster:
         24
         """
         usage_filter = UsageFilter(team, partition, job_class, gpus, start, end)
-
-        def draw() -> View:
-            table = group_utilization(self.inbox.trace, by, usage_filter=usage_filter, tz=self.inbox.tz)
-            column, label = "allocated_fraction", "Allocated share of installed GPU-hours"
-            if not table[column].count():
-                column, label = "used_fraction", "Used share of allocated GPU-hours"
-            return _grouped_view(table, by, column, f"{label} [0-1]")
-
-        return answer_or_card("Utilization", draw, errors=TraceFormatError)
+        table = group_utilization(self.inbox.trace, by, usage_filter=usage_filter, tz=self.inbox.tz)
+        column, label = "allocated_fraction", "Allocated share of installed GPU-hours"
+        if not table[column].count():
+            column, label = "used_fraction", "Used share of allocated GPU-hours"
+        return _grouped_view(table, by, column, f"{label} [0-1]")
 
     def cost(self, by: str = "team", *, prices: float | str | Path | None = None, month: str | None = None) -> View:
         """Show the cost of the GPU-hours.
@@ -430,6 +421,7 @@ class Cluster:
         """Write the tables as a dataset folder, which :func:`open` reads again."""
         return write_dataset(self.inbox.trace, folder)
 
+    @or_card("Disagreements of sources", errors=TraceFormatError)
     def quality(self, by: str | Sequence[str] = (), *, against: Cluster | None = None) -> View:
         """Show the data quality and the observed periods; with groups, where sources disagree.
 
@@ -454,13 +446,9 @@ class Cluster:
             report = self.inbox.quality_report
             return View(dataset_sections.render_quality_section(report), report.findings)
         groups = by or DISAGREEMENT_GROUPS
-
-        def draw() -> View:
-            other_dataset = None if against is None else against.inbox.trace
-            table = tabulate_disagreements(self.inbox.trace, groups, other_dataset=other_dataset)
-            return _grouped_view(table, groups, "gpu_hours", "GPU-hours affected")
-
-        return answer_or_card("Disagreements of sources", draw, errors=TraceFormatError)
+        other_dataset = None if against is None else against.inbox.trace
+        table = tabulate_disagreements(self.inbox.trace, groups, other_dataset=other_dataset)
+        return _grouped_view(table, groups, "gpu_hours", "GPU-hours affected")
 
     def demand(self, *, team: str | None = None) -> View:
         """Show the unconstrained demand by MIG profile and by team."""

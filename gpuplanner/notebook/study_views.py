@@ -32,7 +32,7 @@ from gpuplanner.decision.team_fairness import assess_fairness
 from gpuplanner.notebook.cluster import Cluster, StudySource, make_scenario
 from gpuplanner.notebook.dataset_and_quota_panels import ALL_GPU_MODELS, GpuModelPanel, SharingPanel
 from gpuplanner.notebook.service_panel import ServicePanel
-from gpuplanner.notebook.views_and_panels import View, answer_or_card
+from gpuplanner.notebook.views_and_panels import View, answer_or_card, or_card
 from gpuplanner.notebook.what_if import WhatIf
 from gpuplanner.report import html_page as page
 from gpuplanner.report import monthly_sections
@@ -137,15 +137,12 @@ class StudyView:
         """Show the p95 queue wait against the number of GPUs, by job size."""
         return View(HtmlSection(wait_curve_figure(self.comparison)), make_wait_curve_table(self.comparison))
 
+    @or_card("From requested to recommended GPUs")
     def reconciliation(self) -> View:
         """Show how the recommended GPUs follow from the requested ones: each step with its GPUs and its reason."""
-
-        def reconcile() -> View:
-            table = reconcile_gpus(self.scenario, self.comparison)
-            caption = "From requested to recommended GPUs"
-            return View(page.section(caption, page.table(table, caption=caption, formats={"gpus": ",.1f"})), table)
-
-        return answer_or_card("From requested to recommended GPUs", reconcile)
+        table = reconcile_gpus(self.scenario, self.comparison)
+        caption = "From requested to recommended GPUs"
+        return View(page.section(caption, page.table(table, caption=caption, formats={"gpus": ",.1f"})), table)
 
     def forecast(self) -> View:
         """Show requested and allocated GPUs, their growth, and the forecast of the plan."""

@@ -65,13 +65,15 @@ def answer_or_card(
         return View(page.section(title, page.note(python_advice(str(error))), code), pl.DataFrame())
 
 
-def or_card(title: str, fix: str = "") -> Callable[[Callable[Arguments, Shown]], Callable[Arguments, Shown | View]]:
+def or_card(
+    title: str, fix: str = "", *, errors: type[GpuPlannerError] = GpuPlannerError
+) -> Callable[[Callable[Arguments, Shown]], Callable[Arguments, Shown | View]]:
     """Make a decorator of a function that shows a view or a panel: see :func:`answer_or_card`."""
 
     def decorate(show: Callable[Arguments, Shown]) -> Callable[Arguments, Shown | View]:
         @functools.wraps(show)
         def show_or_card(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Shown | View:
-            return answer_or_card(title, lambda: show(*args, **kwargs), fix)
+            return answer_or_card(title, lambda: show(*args, **kwargs), fix, errors=errors)
 
         return show_or_card
 

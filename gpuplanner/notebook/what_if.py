@@ -45,8 +45,6 @@ CONTROLLED_SETTINGS = {row.name: row for row in settings_of(Scenario).values() i
 CONTROL_ORDER = ("gpus", "arrival_scale", "growth_per_week", "max_added_wait_minutes", "price_usd_per_gpu_hour",
                  "actuator", "mig_layout")  # fmt: skip
 """Fields with a control, from top to bottom."""
-EXACT_ONLY = ("growth_per_week", "actuator")
-"""Fields that the wait curve cannot answer."""
 PRICE_FIELD = "price_usd_per_gpu_hour"
 """Field whose change only multiplies."""
 FLEET_RANGE = (0.5, 1.5)

@@ -444,10 +444,8 @@ def to_index_text(index: pl.DataFrame, gpu_model: GpuModel | str, change: Change
         Markdown.
     """
     by_gpu = index["gpu"].null_count() < index.height
-    blocks, actuators = (
-        read_readme_texts(),
-        [actuator] if actuator else ["nvidia-smi" if by_gpu else "mig-manager", "slurm"],
-    )
+    blocks = read_readme_texts()
+    actuators = [actuator] if actuator else ["nvidia-smi" if by_gpu else "mig-manager", "slurm"]
     orders = {name: blocks.get(f"changes {name}", blocks["changes"]).strip() for name in actuators}
     rows = [_index_cells(row, change, dated=not actuator) for row in index.iter_rows(named=True)]
     heads = [name for name in (rows or [{}])[0] if any(row[name] for row in rows)]

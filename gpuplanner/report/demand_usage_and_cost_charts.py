@@ -370,11 +370,9 @@ def _level_and_anomaly_rows(
     tuple of polars.DataFrame
         Changes of level ``panel, ds, change``, and anomalies ``panel, ds, unusual, usual``; empty without any.
     """
-    changes, anomalies, levels = (
-        [],
-        [],
-        pl.format("{} to {}", *(pl.col(side).round(1) for side in LEVEL_CHANGE_COLUMNS)),
-    )
+    changes = []
+    anomalies = []
+    levels = pl.format("{} to {}", *(pl.col(side).round(1) for side in LEVEL_CHANGE_COLUMNS))
     for panel in panels:
         total = demand.filter(pl.col(by) == panel).group_by("ds", maintain_order=True).agg(pl.col("y").sum())
         is_shown, name = pl.col("ds") > begin, pl.lit(panel).alias("panel")
@@ -446,9 +444,9 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
     """
     clock = pl.col("hour").dt.convert_time_zone(tz).dt.replace_time_zone(None)
     local = ledger.select(clock, "gpu_hours", bucket=pl.col("bucket").cast(pl.String))
-    every, word = next(
-        (bin_ for bin_ in _LEDGER_BINS if _count_bars(local, bin_[0]) <= _MAX_LEDGER_BARS), _LEDGER_BINS[-1]
-    )
+    hours = local["hour"].dt
+    readable_bins = (bin_ for bin_ in _LEDGER_BINS if hours.truncate(bin_[0]).n_unique() <= _MAX_LEDGER_BARS)
+    every, word = next(readable_bins, _LEDGER_BINS[-1])
     binned = (
         local.group_by("bucket", start=pl.col("hour").dt.truncate(every))
         .agg(pl.col("gpu_hours").sum())
@@ -716,11 +714,6 @@ def _draw_allocated_bars(
         shown, x, y="name", order=order, part="part", colours=colours, hover=hover, legend=_LEGEND_IN_WORDS
     )
     return theme.finish(chart, bands=order, legend=legend)
-
-
-def _count_bars(local: pl.DataFrame, every: str) -> int:
-    """Count the bars of a ledger whose hours are binned by a length such as ``1d``."""
-    return local["hour"].dt.truncate(every).n_unique()
 
 
 MAX_GROUP_SERIES = 8

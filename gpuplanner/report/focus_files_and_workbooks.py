@@ -298,7 +298,7 @@ def _write_readme(
     for name, frame in sheets.items():
         row += 1
         _write_text(sheet, row, 0, names[name], formats, valign="top")
-        text = f"{frame.height:,} row{'s' * (frame.height != 1)}: {_columns_text(frame)}"
+        text = f"{frame.height:,} row{'s' * (frame.height != 1)}: {', '.join(map(sheet_heading, frame.columns))}"
         _write_text(sheet, row, 1, text, formats, **wrap)
         _fit_row(sheet, row, names[name], text)
 
@@ -435,11 +435,6 @@ def _number_format(series: pl.Series) -> str:
         return "0" if series.name.endswith(("id", "gpu", "node")) else "#,##0"
     unit = unit_of(CLEARER_COLUMN_NAMES.get(series.name, series.name))
     return unit.excel if unit else "#,##0.00"
-
-
-def _columns_text(frame: pl.DataFrame) -> str:
-    """List the headings of a table in one text."""
-    return ", ".join(map(sheet_heading, frame.columns))
 
 
 _CLEARER_COLUMN_NAME_LINES = (resources.files(__package__) / "sheet_columns.csv").read_text("utf-8").splitlines()[1:]

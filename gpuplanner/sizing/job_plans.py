@@ -363,10 +363,8 @@ def iterate_shapes(
     parallel : bool
         Also split the model over GPUs.
     """
-    facts, base = (
-        resolve_tool_facts(tool, tool_condition_tags(request)),
-        make_base_job(request, architecture, tool),
-    )
+    facts = resolve_tool_facts(tool, tool_condition_tags(request))
+    base = make_base_job(request, architecture, tool)
     kinds, modes = (facts.get("parallel") or "").split(), facts["modes"].split()
     whole = architecture.kind != "diffusion" and parallel
     tensor = [t for t in (1, 2, 4, 8) if whole and architecture.heads % t == 0 and (t == 1 or "tp" in kinds)] or [1]

@@ -166,7 +166,15 @@ def size_job(request: SizingRequest, peaks: PeakModel | None = None, speeds: pl.
     if request.task == "serve":
         assumed += describe_speed_evidence(model.name, ((plan.gpu_model, plan.profile) for plan in ranked))
     multipliers = np.exp(peaks.logs(tool)[: len(PEAK_MEMORY_COMPONENTS)]).tolist()
-    ranked[:3] = [_explain_plan(plan, plans, fits, request, multipliers) for plan in ranked[:3]]
+    for rank, plan in enumerate(ranked[:3]):
+        why = _describe_plan(plan, request) + _describe_parallel_gain(plan, plans)
+        smaller = _describe_next_smaller(plan, plans, fits, request)
+        ranked[rank] = replace(plan, why=why, next_smaller=smaller)
+        if plan.job is not None:
+            components = explain_peak(plan.job, multipliers)
+            amounts = {part.name: part.gib for part in components}
+            reasons = {part.name: part.why for part in components}
+            ranked[rank] = replace(ranked[rank], components=amounts, explained=reasons)
     return JobSizing(
         ModelSize(model.name, model.params(), model.params(active=True)),
         tuple(assumed),
@@ -317,37 +325,6 @@ def _suggest_changes(request: SizingRequest) -> str:
     if request.task == "serve":
         ways.append("take --quantization fp8 or --cache-dtype fp8")
     return f"{', '.join(ways[:-1])}, or {ways[-1]}."
-
-
-def _explain_plan(
-    plan: JobPlan,
-    plans: Sequence[JobPlan],
-    fits: Sequence[SliceFit],
-    request: SizingRequest,
-    multipliers: Sequence[float],
-) -> JobPlan:
-    """Add to a plan its reasons, what the next smaller plan lacks, and its memory components.
-
-    Parameters
-    ----------
-    plan : JobPlan
-        The plan.
-    plans : sequence of JobPlan
-        All plans.
-    fits : sequence of SliceFit
-        All slices.
-    request : SizingRequest
-        The request.
-    multipliers : sequence of float
-        Factor of each memory component.
-    """
-    smaller = _describe_next_smaller(plan, plans, fits, request)
-    plan = replace(plan, why=_describe_plan(plan, request) + _describe_parallel_gain(plan, plans), next_smaller=smaller)
-    if plan.job is None:
-        return plan
-    components = explain_peak(plan.job, multipliers)
-    reasons = {part.name: part.why for part in components}
-    return replace(plan, components={part.name: part.gib for part in components}, explained=reasons)
 
 
 def _describe_plan(plan: JobPlan, request: SizingRequest) -> str:

@@ -447,11 +447,6 @@ def _context_and_communicator_bytes(job: TrainingJob) -> float:
     ) * BYTES_PER_GIB
 
 
-def slack_share() -> float:
-    """Return the fraction that PyTorch's allocator reserves beyond what is allocated [0-1]."""
-    return _parameter_value("allocator_slack")
-
-
 MEGATRON_NORM_BYTES_PER_ELEMENT = 4.0
 """Bytes of the final norm's input and output, per token and hidden element."""
 
@@ -537,7 +532,7 @@ def peak_gib(job: TrainingJob) -> tuple[float, ...]:
         kept, logits = kept - reused, logits - (reusable - reused)
     gathered = gathered_bytes(job) + dequantised_bytes(job)
     parts = [states, adapter_bytes(job), gathered, kept, logits, step, bucket_bytes(job, stage)]
-    slack = slack_share() * sum(parts[2:]) if job.meter != "allocated" else 0.0
+    slack = _parameter_value("allocator_slack") * sum(parts[2:]) if job.meter != "allocated" else 0.0
     return tuple(part / BYTES_PER_GIB for part in (*parts, context_bytes(job), slack))
 
 

@@ -68,10 +68,8 @@ def estimate_size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
         .filter(pl.col("state").is_in(COMPLETE_RUN_STATES) & pl.col("need_of_others").is_not_null())
         .join(profiles, left_on=["board", "need_of_others"], right_on=["board", "rank"], how="left")
     )
-    needs_more_gpus, needs_more_memory = (
-        pl.col("need") > pl.col("need_of_others"),
-        pl.col("memory_peak_gib") > pl.col("memory_gib"),
-    )
+    needs_more_gpus = pl.col("need") > pl.col("need_of_others")
+    needs_more_memory = pl.col("memory_peak_gib") > pl.col("memory_gib")
     would_fail = pl.when(several).then(needs_more_gpus).otherwise(needs_more_memory)
     risks = full.group_by("group", maintain_order=True).agg(
         size_runs=pl.len(),

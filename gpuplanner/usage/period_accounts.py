@@ -121,25 +121,16 @@ def _ledger_spans(dataset: Dataset, nodes: pl.DataFrame, begin: datetime, end: d
             jobs_on_disk = replace(jobs_on_disk, table=jobs_on_disk.table.with_columns(_NULL_GPU_MODEL_EXPR))
             nodes = nodes.with_columns(_NULL_GPU_MODEL_EXPR)
     for first, last in spans:
-        jobs, samples = (
-            jobs_on_disk.collect_between(first, last, LEDGER_JOB_COLUMNS),
-            dataset.samples_between(first, last),
-        )
+        jobs = jobs_on_disk.collect_between(first, last, LEDGER_JOB_COLUMNS)
+        samples = dataset.samples_between(first, last)
         out_gpus = None if out is None else out_of_service_gpus(out, jobs, nodes, first, last, tenants=tenants)
-        yield _Span(first, last, jobs, samples, _balanced_ledger(jobs, nodes, first, last, samples, out_gpus))
-
-
-def _balanced_ledger(
-    jobs: pl.DataFrame, nodes: pl.DataFrame, begin: datetime, end: datetime,
-    samples: pl.DataFrame | None, out: pl.DataFrame | None,
-) -> pl.DataFrame:  # fmt: skip
-    """Compute the ledger of a period; raise an error if it does not sum to the installed GPU-hours."""
-    ledger = gpu_time_ledger(jobs, nodes, start=begin, end=end, samples=samples, out_of_service=out)
-    balance = reconcile_ledger(ledger, installed_gpu_hours(nodes, begin, end), tolerance=MAX_LEDGER_DIFFERENCE_FRACTION)
-    if not balance["balanced"]:
-        text = "{ledger_gpu_hours:,.2f} GPU-hours booked, {installed_gpu_hours:,.2f} installed"
-        require_no_faults("ledger", [text.format(**balance)])
-    return ledger
+        ledger = gpu_time_ledger(jobs, nodes, start=first, end=last, samples=samples, out_of_service=out_gpus)
+        installed = installed_gpu_hours(nodes, first, last)
+        balance = reconcile_ledger(ledger, installed, tolerance=MAX_LEDGER_DIFFERENCE_FRACTION)
+        if not balance["balanced"]:
+            text = "{ledger_gpu_hours:,.2f} GPU-hours booked, {installed_gpu_hours:,.2f} installed"
+            require_no_faults("ledger", [text.format(**balance)])
+        yield _Span(first, last, jobs, samples, ledger)
 
 
 def rightsizing_table(known_jobs: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:

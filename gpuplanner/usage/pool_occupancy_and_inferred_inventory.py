@@ -251,10 +251,8 @@ def sweep_pool(
     allocated_by_tenant = {tenant: reservation.allocated for tenant, reservation in reservations.items()}
     levels = [installed_spans, allocated_spans, *reserved_by_tenant.values(), *allocated_by_tenant.values()]
     slabs = HourSlabs(hours, (instants for spans in (*levels, waiting_spans) for instants in (spans.begin, spans.end)))
-    steps, queue = (
-        [spans.steps(slabs) for spans in levels],
-        IntervalChanges(waiting_spans.begin, waiting_spans.end, slabs),
-    )
+    steps = [spans.steps(slabs) for spans in levels]
+    queue = IntervalChanges(waiting_spans.begin, waiting_spans.end, slabs)
     idle = _FittingJobs(waiting_spans, slabs).idle if pieces is None else pieces.idle(slabs)
     free, fragmented, idle_pending = np.zeros((3, hours))
     reserved = {tenant: np.zeros(hours) for tenant in reserved_by_tenant}
@@ -268,10 +266,8 @@ def sweep_pool(
             excess_tick = min(excess_tick, int(edges[:-1][excess > 0][0]))
             excess_gpus = max(excess_gpus, float(excess.max()))
         left = np.maximum(left, 0)
-        reserved_levels, allocated_levels = (
-            kept_and_own[: len(reserved_by_tenant)],
-            kept_and_own[len(reserved_by_tenant) :],
-        )
+        reserved_levels = kept_and_own[: len(reserved_by_tenant)]
+        allocated_levels = kept_and_own[len(reserved_by_tenant) :]
         unused = {
             name: np.maximum(a - b, 0)
             for name, a, b in zip(reserved_by_tenant, reserved_levels, allocated_levels, strict=True)

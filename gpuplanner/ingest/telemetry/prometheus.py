@@ -189,10 +189,8 @@ def parse_series(one_series: Any) -> tuple[dict[str, str] | None, list[Any]]:  #
     """Parse a Prometheus series to its labels, None if malformed, and its points."""
     if not isinstance(one_series, dict):
         return None, [None]
-    labels, series_points = (
-        one_series.get("metric"),
-        one_series.get("values", [one_series["value"]] if "value" in one_series else [None]),
-    )
+    labels = one_series.get("metric")
+    series_points = one_series.get("values", [one_series["value"]] if "value" in one_series else [None])
     are_text_labels = isinstance(labels, dict) and all(isinstance(value, str) for value in labels.values())
     return labels if are_text_labels else None, series_points if isinstance(series_points, list) else [None]
 

@@ -188,10 +188,8 @@ def overlay_samples(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) ->
         )
         reason = pl.when(is_equal).then(pl.lit(REPEATED_READING_REASON)).otherwise(pl.lit(CONTRADICTING_READING_REASON))
         return pl.concat([old, only_new]).sort(SAMPLE_KEY_COLUMNS), _reject_repeats(pairs, reason)
-    is_better, is_equal_counter = (
-        _counter_rank(NEW_SAMPLE_SUFFIX) < _counter_rank(""),
-        _counter_rank(NEW_SAMPLE_SUFFIX) == _counter_rank(""),
-    )
+    is_better = _counter_rank(NEW_SAMPLE_SUFFIX) < _counter_rank("")
+    is_equal_counter = _counter_rank(NEW_SAMPLE_SUFFIX) == _counter_rank("")
     differs = [pl.col(name) != pl.col(name + NEW_SAMPLE_SUFFIX) for name in MERGED_VALUE_COLUMNS]
     adds_value = [
         pl.col(name).is_null() & pl.col(name + NEW_SAMPLE_SUFFIX).is_not_null() for name in MERGED_VALUE_COLUMNS
