@@ -182,7 +182,7 @@ def test_disagreements_of_sources(tmp_path):
         (lambda c: c.costs().commitments(36, gpus=-8), "a whole number from 1"),
         (lambda c: c.costs().commitments("36"), "a whole number from 1"),
         (lambda c: c.ledger(by=["user", "job"], top=(20, 3, 1)), "such as \\(20, 3\\)"),
-        (lambda c: c.ledger(by="user", sort="wasted"), "allocated_idle"),
+        (lambda c: c.ledger(by="user", sort="wasted"), "sort 'wasted' is unknown"),
         (lambda c: c.quality(by="severity"), "check"),
         (lambda c: c.fair_share({"max_run_hour": 2}), "max_run_hours"),
         (lambda c: c.fair_share({"teams": [{"name": "vision", "gpus": -8}]}), "from 0"),
