@@ -211,7 +211,8 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
         freed += f" (90 % interval {saving.low:,.0f} to {saving.high:,.0f})"
     grows = decision.gpus > decision.fleet_gpus
     gpus = f"{decision.fleet_gpus:,} → {decision.gpus:,}" if grows else f"{decision.gpus:,} of {decision.fleet_gpus:,}"
-    rows = [("GPUs needed", f"{gpus}{freed}")]
+    label = "GPUs needed" if all(size.meets_limit for size in decision.service) else "GPUs recommended"
+    rows = [(label, f"{gpus}{freed}")]
     today_row, policy_row = comparison.today, comparison.find_row(decision.policy) or comparison.today
     if today_row is not None and policy_row is not None:
         utilization = [row.busy_gpu_hours / row.gpu_hours for row in (today_row, policy_row)

@@ -84,7 +84,7 @@ def _decision_formulas(study: Study) -> list[Formula]:
     causes = pl.DataFrame() if comparison.waits is None else make_cause_table(comparison.waits.causes.job_size)
     return [
         Formula(
-            "gpus", "GPUs needed to meet the wait limit",
+            "gpus", "GPUs needed to meet the wait limit, or recommended where it is not met",
             None if decision.action == "none" else _sum_column(layouts, "gpus"), "GPUs",
             "sum of the GPUs of all layouts. A change that keeps the number of GPUs has to meet the wait limit of each "
             "job size in the record; GPUs are released or bought only where the wait limits are also met in 80 % of "
