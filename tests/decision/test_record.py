@@ -27,7 +27,7 @@ ROWS = {
     "measures": {"action", "text", "gpus", "condition"},
     "service": {"size", "jobs", "observed_p95_minutes", "today_p95_minutes", "recommended_p95_minutes", "low", "high",
                 "today_mean_minutes", "recommended_mean_minutes", "jobs_delayed", "limit_minutes", "today_low",
-                "today_high"},
+                "today_high", "today_completion_minutes", "completion_minutes", "completion_low", "completion_high"},
     "next_steps": {"who", "what", "command", "action"},
     "missing": {"what", "command"},
 }  # fmt: skip
@@ -98,6 +98,9 @@ def test_the_wait_curve_has_every_job_size_at_todays_gpus(study: Study):
         "mean_minutes",
         "utilization",
         "gpu_hours",
+        "completion_minutes",
+        "completion_low",
+        "completion_high",
     }
     assert {frozenset(row) for row in told["wait_curve"]} == {frozenset(keys)}
     sizes = {row.size for row in study.decision.service}
