@@ -232,7 +232,7 @@ class Scenario:
         "Ownership of the GPUs, which sets the financial impact of released ones: owned GPUs save electricity, rented "
         "ones their price, reserved ones nothing until the term ends.",
         SettingRule(f"one of {', '.join(OWNERSHIPS)}", lambda value, _: value in OWNERSHIPS, lambda: OWNERSHIPS),
-        none="as in the inventory; without one, ``start`` assumes owned and says so",
+        none="as in the inventory; without one, ``start`` assumes and reports owned",
     )  # fmt: skip
     max_added_wait_minutes: float = setting(
         "service", 10.0,

@@ -293,7 +293,7 @@ def measure_service_use(scenario: Scenario) -> list[ServiceUse]:
         else:
             prompt_token_s = planned.step_times.prompt_token_s
             team = pl.lit(service.team) if "team" not in requests.columns else pl.col("team").fill_null(service.team)
-            by_team = requests.group_by(team=team.cast(pl.String))
+            by_team = requests.group_by(team=team.cast(pl.String), maintain_order=True)
             tokens = by_team.agg(pl.len().alias("requests"), pl.col("prompt_tokens", "generated_tokens").sum())
             tokens = tokens.sort("team")
         hours = planned.schedule.split_replica_hours()

@@ -265,7 +265,7 @@ def _describe_bound(job: TrainingJob, tool: str, peaks: PeakModel) -> tuple[str,
     runs = f"{MIN_FEW_ROWS} runs of your own, to {math.exp(learned_radius):.2f} times"
     remedies = [text for helps, text in ((tool_helps, named), (runs_help, runs)) if helps]
     rests = "; ".join(distances)
-    lines = [f"bound: 95 of 100 such jobs need at most {math.exp(radius):.2f} times the expected memory, since {rests}"]
+    lines = [f"bound: {math.exp(radius):.2f} times the expected memory is enough for 95 % of such jobs, since {rests}"]
     if remedies:
         lines.append(f"narrower with: {'; or '.join(remedies)}")
         learn = "gpuplanner size --learn RUNS.csv -o MODEL.json, then --model-file MODEL.json"

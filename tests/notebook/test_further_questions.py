@@ -160,7 +160,9 @@ def test_disagreements_of_sources(tmp_path):
         ("allocated without telemetry", "slurm", "vision", 1, 1.0),
     }
     other = gp.read(write_accounting(tmp_path / "pods.txt", (*jobs[0][:6], 1, "n1")), tz="UTC")
-    lists = cluster.quality(by=["check", "team"], against=other).df.filter(~pl.col("check").str.contains("telem|activ"))
+    lists = cluster.quality(by=["check", "team"], against=other).df.filter(
+        ~pl.col("check").str.contains("telem|activity")
+    )
     assert lists.rows() == [("other number of GPUs", "nlp", 1, 2.0), ("job not in slurm", "vision", 1, 1.0)]
 
 
