@@ -76,13 +76,15 @@ LOOPS = """
 Measured on 2026-11-29 on an H200 with torch 2.11.0, transformers 5.17.0, accelerate 1.15.0 and pytorch-lightning 2.6.6
 (`benchmarks/on_gpu`, set 4 of `benchmarks/training_runs.csv`), and predicted by the model as it was: first columns.
 No row was without a prediction. Lightning empties the allocator at its end, so the reading of the device was wrong
-there; its peaks are the largest reserved memory of the allocator, plus 0.75 GiB of context, as in the other runs of that day.
+there; its peaks are the largest reserved memory of the allocator, plus 0.75 GiB of context, as in the other runs of
+that day.
 
 Then the errors were read component by component, and the source code of the tools gave these rules, each with file and
 function in the table of training tools: Lightning frees gradients after forward; the loss of a loop under autocast
 makes 12 bytes a logit; a frozen model keeps the type that it was loaded in; `fully_shard` computes without autocast
 and gathers a unit even on one GPU; AdamW with `fused=False` steps matrix by matrix, which the rows now name
-`adamw for loop` (first columns: as `adamw`). Columns for MLP width, gated MLP, shared embedding and head size were added.
+`adamw for loop` (first columns: as `adamw`). Columns for MLP width, gated MLP, shared embedding and head size were
+added.
 All of set 4 was used for this, so the last columns are no test of the rules. The multipliers and bounds are a test for
 all but the rows of pytorch: only those were fitted.
 """

@@ -107,7 +107,8 @@ WORDS = """# Training runs on one GPU
 Made by `python benchmarks/training_runs.py --write` from `benchmarks/training_runs.csv`: runs of transformers 5.17
 and peft 0.21 with PyTorch 2.11 on an H200 (sets 1 and 2) and an H100 (set 3), random weights, ten steps each; and, on
 an H200, of loops of one's own on PyTorch, accelerate and Lightning, six steps each (set 4). Memory is the peak of the
-device; for Lightning, which empties the allocator at its end, the largest reserved memory of the allocator and 0.75 GiB of context.
+device; for Lightning, which empties the allocator at its end, the largest reserved memory of the allocator and 0.75 GiB
+of context.
 
 **Memory.** Of these runs only the loops on plain PyTorch of set 4 were fitted, after [a test without
 them](memory.md). When set 1 was measured, its accuracy was 0.913, and 97.4 % of the runs

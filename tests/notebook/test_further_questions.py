@@ -161,7 +161,7 @@ def test_disagreements_of_sources(tmp_path):
     }
     other = gp.read(write_accounting(tmp_path / "pods.txt", (*jobs[0][:6], 1, "n1")), tz="UTC")
     lists = cluster.quality(by=["check", "team"], against=other).df.filter(
-        ~pl.col("check").str.contains("telem|activity")
+        ~pl.col("check").str.contains("telemetry|active")
     )
     assert lists.rows() == [("other number of GPUs", "nlp", 1, 2.0), ("job not in slurm", "vision", 1, 1.0)]
 
