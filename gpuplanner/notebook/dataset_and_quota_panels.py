@@ -208,7 +208,8 @@ def sharing_html(rules_comparison: RulesComparison) -> HtmlSection:
     >>> import polars as pl
     >>> row = {"team": "<a>", "jobs": 3, "verdict": "waits less", "lost_before": 0.0}
     >>> row |= dict.fromkeys([name for name in RULES_COMPARISON_COLUMNS if name != "jobs"], 1.0)
-    >>> text = sharing_html(RulesComparison("now", "then", pl.DataFrame([row, row | {"team": "(all)"}]), "95 %", ()))
+    >>> teams = pl.DataFrame([row, row | {"team": "(all)"}])
+    >>> text = sharing_html(RulesComparison("now", "then", teams, pl.DataFrame(), "95 %", ()))
     >>> "&lt;a&gt;" in text, "<a>" in text
     (True, False)
     """

@@ -152,7 +152,7 @@ def resolve_word(kind: str, text: str, *, column: str = "") -> str:
     >>> resolve_word("optimizer", "adamv")
     Traceback (most recent call last):
         ...
-    gpuplanner.core.errors.ScenarioError: row, optimizer: expected one of adamw, adamw8bit, ... Did you mean adamw?
+    gpuplanner.core.errors.ScenarioError: row, optimizer: expected one of adamw, adamw_for_loop, ... Did you mean adamw?
     """
     spellings, filler = _spellings_by_meaning(kind)
     words = frozenset(_SEPARATOR_PATTERN.sub(" ", text.lower()).split())
