@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_MINUTE, count_text
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text
 from gpuplanner.decision.decision_types import CurvePoint, Exhaustion, JobSizeWaits, Measure, WeeklyGrowth
 from gpuplanner.decision.explained_waits import format_replay_error
 from gpuplanner.decision.headroom_and_growth import FittedGrowth, MeasuredHeadroom, date_exhaustion, measure_headroom
@@ -533,10 +533,12 @@ def weigh_purchase(model: WaitModel, target: WaitTarget, late_sizes: list[int], 
     # Where the planner stated no target, a bought GPU-hour ends a tenth of one of waiting at least.
     if hours_ended < 0.1 and not target.stated:
         target_min = target.target_s / SECONDS_PER_MINUTE
+        minutes = hours_ended * SECONDS_PER_HOUR / SECONDS_PER_MINUTE
+        removed_min = math.floor(10 * minutes) / 10  # rounded down, as it is below the required 6
         reason = (
             f"the p95 queue wait of jobs on {format_size_names(model, late_sizes)} is clearly over {target_min:g} min, "
             f"but each GPU-hour bought ({count_text(added_gpus, 'GPU')}) would remove only "
-            f"{math.floor(600 * hours_ended) / 10:g} min of waiting"
+            f"{removed_min:g} min of waiting"
         )
         return replace(keep_fleet(model, reason), waiting_hours_per_gpu_hour=hours_ended, target_gpus=purchase.gpus)
     return replace(purchase, waiting_hours_per_gpu_hour=hours_ended)

@@ -392,8 +392,8 @@ class Cluster:
         from gpuplanner.decision.sharing_rules import read_quotas
         from gpuplanner.report.policy_and_team_sections import render_rules_comparison
 
-        file = Path(_temporary_folder()).with_name("rules.yaml")
         if isinstance(rules, Mapping):
+            file = Path(_temporary_folder()).with_name("rules.yaml")
             file.write_text(json.dumps(rules, indent=1), encoding="utf-8")
         else:
             file = Path(rules)
