@@ -529,8 +529,8 @@ def tabulate_decisions(studies: Sequence[tuple[Scenario, Comparison]]) -> tuple[
     rows, tables = [], []
     for number, (scenario, comparison) in enumerate(studies, start=1):
         changes = first.diff(scenario) if scenario.name == first.name else {}
-        values = {name: "default" if new is None else new for name, (_, new) in changes.items()}
-        text = ", ".join(f"{name}={value}" for name, value in values.items()) or scenario.name
+        settings = {name: "default" if new is None else new for name, (_, new) in changes.items()}
+        text = ", ".join(f"{name}={setting}" for name, setting in settings.items()) or scenario.name
         row = {"study": f"{number}: {text}"} | _decision_numbers(comparison, size)
         # Without the same jobs, the record of a study is not even read: a saved one may have outlived its data.
         if number > 1 and all(getattr(first, name) == getattr(scenario, name) for name in SAME_JOBS_FIELDS):
