@@ -31,6 +31,7 @@ from gpuplanner.notebook.what_if_answer import (
     estimate_answer,
     exact_answer,
     list_able_actuators,
+    recorded_waits_html,
     style_html,
 )
 from gpuplanner.report.change_bundle import write_handover_folder
@@ -144,6 +145,8 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         if comparison is not None:
             self._begin(comparison)
             self._show_exact(exact_answer(scenario, comparison, comparison))
+        elif self.fleet is not None:
+            self.answer.value = recorded_waits_html(scenario)
 
     def _make_control(self, setting: Setting) -> Any:  # noqa: ANN401 - an ipywidgets control
         """Make the control of a field of the scenario; sliders have their value in the label above."""

@@ -180,6 +180,14 @@ _SIMULATED_LOSS_COLUMNS = ("lost_before", "lost_after", "stops_after", "failures
 """Columns of a rules comparison with GPU-hours lost, preemptions and failures."""
 _NEVER_STARTED_HEADINGS = {"never_before": "never started, before", "never_after": "never started, after"}
 """Headings of the numbers of jobs that never start in the simulation, by column."""
+_QUOTA_ADVICE_HEADINGS = {
+    "gpus_now": "quota today", "risk_now": "time above it", "risk_stated": "accepted time above",
+    "gpus_for_risk": "quota for that", "risk_then": "time above it then", "gpus": "quota", "risk": "time above it",
+    "costs_others_gpu_hours_week": "GPU-hours a week that other teams lose", "gpus_of_a_job": "GPUs of a job",
+    "job_mtbf_h": "time between failures of such a job [h]", "young_minutes": "checkpoint interval, Young [min]",
+    "daly_minutes": "checkpoint interval, Daly [min]", "lost_share": "time lost",
+}  # fmt: skip
+"""Headings of the tables of recommended quotas and checkpoint intervals, by column."""
 _RULES_COMPARISON_HEADINGS = {"change_low": "change, low", "change_high": "change, high", **_NEVER_STARTED_HEADINGS}
 """Headings of the table of a rules comparison that differ from the column names."""
 _MULTI_NODE_HEADINGS = {
@@ -248,7 +256,10 @@ def render_team_section(
         *(
             ()
             if quota_advice is None
-            else (page.table(table, caption=title) for title, table in quota_advice.titled_tables)
+            else (
+                page.table(table, caption=title, headings=_QUOTA_ADVICE_HEADINGS)
+                for title, table in quota_advice.titled_tables
+            )
         ),
         *(() if quota_advice is None else map(page.note, quota_advice.notes)),
         page.figure(
