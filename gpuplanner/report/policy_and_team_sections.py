@@ -181,11 +181,8 @@ _SIMULATED_LOSS_COLUMNS = ("lost_before", "lost_after", "stops_after", "failures
 _NEVER_STARTED_HEADINGS = {"never_before": "never started, before", "never_after": "never started, after"}
 """Headings of the numbers of jobs that never start in the simulation, by column."""
 _QUOTA_ADVICE_HEADINGS = {
-    "gpus_now": "quota today", "risk_now": "time above it", "risk_stated": "accepted time above",
-    "gpus_for_risk": "quota for that", "risk_then": "time above it then", "gpus": "quota", "risk": "time above it",
-    "costs_others_gpu_hours_week": "GPU-hours a week that other teams lose", "gpus_of_a_job": "GPUs of a job",
-    "job_mtbf_h": "time between failures of such a job [h]", "young_minutes": "checkpoint interval, Young [min]",
-    "daly_minutes": "checkpoint interval, Daly [min]", "lost_share": "time lost",
+    "costs_others_gpu_hours_week": "GPU-hours a week that other teams lose", "gpus_now": "quota today",
+    "gpus_for_risk": "quota for accepted risk", "job_mtbf_h": "time between failures of such a job [h]",
 }  # fmt: skip
 """Headings of the tables of recommended quotas and checkpoint intervals, by column."""
 _RULES_COMPARISON_HEADINGS = {"change_low": "change, low", "change_high": "change, high", **_NEVER_STARTED_HEADINGS}
@@ -220,7 +217,7 @@ def render_team_section(
     HtmlSection
         Folded section.
     """
-    table = fairness.teams
+    table, advice_tables = fairness.teams, () if quota_advice is None else quota_advice.titled_tables
     accounts, causes = _to_entitlements(fairness), table.select(list(_NEXT_STEP_HEADINGS))
     slowdown, slowdown_text = fairness.mean_slowdown, ""
     if slowdown is not None:
@@ -253,14 +250,7 @@ def render_team_section(
         ),
         slowdown_text,
         "" if rules_comparison is None else render_rules_comparison(rules_comparison),
-        *(
-            ()
-            if quota_advice is None
-            else (
-                page.table(table, caption=title, headings=_QUOTA_ADVICE_HEADINGS)
-                for title, table in quota_advice.titled_tables
-            )
-        ),
+        *(page.table(table, caption=title, headings=_QUOTA_ADVICE_HEADINGS) for title, table in advice_tables),
         *(() if quota_advice is None else map(page.note, quota_advice.notes)),
         page.figure(
             plots.plot_borrowing(fairness.borrowed),
