@@ -3,9 +3,6 @@
 from gpuplanner.notebook.cluster import Cluster as Cluster
 from gpuplanner.notebook.cluster import open as open
 from gpuplanner.notebook.cluster import read as read
-from gpuplanner.notebook.dataset_and_quota_panels import ALL_GPU_MODELS as ALL_GPU_MODELS
-from gpuplanner.notebook.dataset_and_quota_panels import GpuModelPanel as GpuModelPanel
-from gpuplanner.notebook.dataset_and_quota_panels import SharingPanel as SharingPanel
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel as CostPanel
 from gpuplanner.notebook.forecast_and_cost_panels import ForecastPanel as ForecastPanel
 from gpuplanner.notebook.forecast_and_cost_panels import ForecastQuestion as ForecastQuestion
@@ -16,6 +13,7 @@ from gpuplanner.notebook.job_size_views import size as size
 from gpuplanner.notebook.layout_views import LayoutPanel as LayoutPanel
 from gpuplanner.notebook.layout_views import layouts as layouts
 from gpuplanner.notebook.period_panel import PeriodPanel as PeriodPanel
+from gpuplanner.notebook.quota_panel import SharingPanel as SharingPanel
 from gpuplanner.notebook.study_views import StudyView as StudyView
 from gpuplanner.notebook.study_views import compare as compare
 from gpuplanner.notebook.study_views import decide as decide

@@ -25,7 +25,6 @@ from gpuplanner.decision.purchase_refresh_and_burst_plans import (
     plan_purchase,
     read_burst_rules,
 )
-from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_refresh as renew
 from gpuplanner.forecast.gpu_demand import DemandHistory
 from gpuplanner.forecast.model_selection import fold_scores, mean_scores
 from gpuplanner.forecast.rolling_demand_forecast import lay_out_demand, rolling_backtest
@@ -306,7 +305,8 @@ class MonthCosts:
     @or_card("The month", COST_FIX)
     def month(self) -> View:
         """Show the cost by team, bucket and unit of work, with energy and carbon."""
-        return View(cost_and_forecast_sections.render_cost_section(self.review), self.review.by_tenant)
+        section = cost_and_forecast_sections.render_cost_section(self.review)
+        return View(HtmlSection(section.replace("--set ", "")), self.review.by_tenant)  # fields, as in Python
 
     def over_time(self, every: str = "week") -> View:
         """Show the cost of all data by team over time, with the change from one period to the next.
@@ -339,10 +339,10 @@ class MonthCosts:
         return View(cost_and_forecast_sections.render_price_section(self.review), price_rows(self.review))
 
     def commitments(
-        self, months: int = 12, *, risk: float = 0.0, refresh: tuple[str, float] | None = None,
-        gpus: int | None = None, used_fraction: float | None = None, purchase_price: float | None = None,
+        self, months: int = 12, *, risk: float = 0.0, gpus: int | None = None,
+        used_fraction: float | None = None, purchase_price: float | None = None,
     ) -> View:  # fmt: skip
-        """Show the GPUs to buy, reserve or rent, and when a newer GPU model pays off; or the ways to pay for more GPUs.
+        """Show the GPUs to buy, reserve or rent; with `gpus`, the ways to pay for more GPUs.
 
         Parameters
         ----------
@@ -350,8 +350,6 @@ class MonthCosts:
             Planning period. [months]
         risk : float
             Weight of the CVaR against the mean cost. [0-1]
-        refresh : tuple of str and float, optional
-            Newer GPU model, and its speed relative to today's.
         gpus : int, optional
             GPUs beyond those of today: compares buying, reserving and renting them on demand. [GPU]
         used_fraction : float, optional
@@ -385,8 +383,7 @@ class MonthCosts:
                 title = f"Cost of {gpus:,} more GPUs, {months} months, {self.scenario.currency}, undiscounted"
                 return View(cost_and_forecast_sections.render_payment_section(table, notes, title), table)
             plan = plan_purchase(self.scenario, months, risk=risk)
-            refresh_plan = None if refresh is None else renew(self.scenario, months, *refresh)
-            return View(cost_and_forecast_sections.render_commitment_section(plan, refresh_plan), plan.costs)
+            return View(cost_and_forecast_sections.render_commitment_section(plan), plan.costs)
 
         return answer_or_card("Buy, reserve or rent", show, COST_FIX)
 

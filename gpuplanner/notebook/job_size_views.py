@@ -36,11 +36,8 @@ SIZE_FIX = 'gp.size(model, task="qlora", seq=2048, on="H200-141GB=8 H100-80GB-SX
 """Python code that leads to an answer where no plan fits."""
 MAX_COST_ROWS = 12
 """Maximum number of plans in the table by cost; ``.df`` has all."""
-SIZING_PLAN_COLUMNS = (
-    "rank", "gpu_model", "profile", "gpus", "predicted_gib", "upper_gib", "gpu_gib", "p_oom", "tokens_per_s", "hours",
-    "price", "energy_kwh",
-)  # fmt: skip
-"""Columns that the table of plans for a job shows, where they have values."""
+SIZING_PLAN_COLUMNS = ("predicted_gib", "upper_gib", "gpu_gib", "p_oom", "tokens_per_s", "hours", "price", "energy_kwh")
+"""Columns that the table of plans for a job shows after the plan, where they have values."""
 SIZING_REASON_HEADINGS = {
     "why": "reason",
     "next_smaller": "next smaller plan",
@@ -51,9 +48,6 @@ SIZING_REASON_HEADINGS = {
 _SIZING_FORMATS = {
     "p_oom": ".1%",
     "tokens_per_s": ",.0f",
-    "tokens_per_s_low": ",.0f",
-    "tokens_per_s_high": ",.0f",
-    "slowdown": ".1%",
     "factor": ".2f",
 }
 """Formats of the tables on the size of a job, by column."""
@@ -63,8 +57,7 @@ _SIZING_HEADINGS = {
     "gpu_gib": "GPU memory [GiB]",
     "p_oom": "out-of-memory risk [%]",
     "tokens_per_s": "tokens/s",
-    "tokens_per_s_low": "tokens/s low",
-    "tokens_per_s_high": "tokens/s high",
+    "hours": "run time [h]",
 }
 """Headings of the tables on the size of a job, by column."""
 
@@ -102,7 +95,7 @@ class SizedJob:
             f"Cheapest{until}: {best['plan']}, {best['cost']:,.2f} USD{'' if has_hours else ' an hour'}."
         )  # fmt: skip
         dropped = ["gpu_model", "profile"] + ([] if has_hours else ["hours"])
-        names = {"cost": unit, "hours": "run time [h]", "pareto": "Pareto front", "plan": "plan"}
+        names = {"cost": unit, "pareto": "Pareto front"}
         return View(
             page.section(
                 "Cost against run time",
@@ -127,7 +120,10 @@ class SizedJob:
         best = self.sizing.plans[0]
         note = page.note(f"{self.sizing.note or 'Best'}: {best.name}, {best.why}.")
         rows = page.table(
-            table.select(name for name in SIZING_PLAN_COLUMNS if name in table.columns and table[name].count()),
+            table.select(
+                pl.Series("plan", [plan.name for plan in self.sizing.plans]),
+                *(name for name in SIZING_PLAN_COLUMNS if name in table.columns and table[name].count()),
+            ),
             caption=f"{self.request.task} {self.sizing.model.name}, the best plan first",
             formats=_SIZING_FORMATS,
             headings=_SIZING_HEADINGS,
@@ -146,7 +142,8 @@ class SizedJob:
         """Show all MIG profiles of the available GPU models, those that fit first."""
         table = self.sizing.slice_table()
         table = table.sort("fits", descending=True, maintain_order=True) if table.height else table
-        shown = page.table(table, caption="Slices", formats=_SIZING_FORMATS, headings=_SIZING_HEADINGS)
+        columns = pl.all().exclude("tokens_per_s_low", "tokens_per_s_high", "recompute", "micro_batch", "concurrency")
+        shown = page.table(table.select(columns), caption="Slices", formats=_SIZING_FORMATS, headings=_SIZING_HEADINGS)
         if table.is_empty():
             shown = page.paragraph("Name the available GPU models with on= to list their slices.")
         return View(page.section("Slices", shown), table)

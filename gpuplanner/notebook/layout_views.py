@@ -66,8 +66,16 @@ LAYOUT_DEMAND_VIEW = "rightsized"
 """Demand that layouts are planned for: rightsized requests."""
 GPU_SHARING_COLUMNS = ("job_class", "gpus", "jobs", "mode", "profile", "together", "slow_at_most", "why", "with_whom")
 """Columns that the table of GPU sharing by job class shows."""
-_PLAN_HEADINGS = {"objective": "cost [GPU h]", "bound": "lower bound [GPU h]", "distinct": "layout mixes in use"}
-"""Headings of the plan comparison that differ from the column names."""
+_GPU_SHARING_HEADINGS = {
+    "together": "jobs per GPU", "slow_at_most": "slowdown at most", "why": "reason", "with_whom": "may share with",
+}  # fmt: skip
+"""Headings of the table of GPU sharing that differ from the column names."""
+_PLAN_HEADINGS = {
+    "objective": "cost [GPU h]", "bound": "lower bound [GPU h]", "distinct": "layout mixes in use",
+    "changes": "layout changes", "gpu_hours_on": "powered on [GPU h]", "unmet_gpu_hours": "unserved [GPU h]",
+    "slot_start": "interval", "worth_gpu_hours": "value [GPU h]",
+}  # fmt: skip
+"""Headings of the plan comparison and of the values of instances that differ from the column names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +186,9 @@ class PlannedLayouts:
         requests = requested_and_used(job_history.jobs, samples=job_history.trace.samples)
         table = recommend_sharing(requests).select(GPU_SHARING_COLUMNS)
         caption = "GPU sharing by job class"
-        return View(page.section("GPU sharing", page.table(table, caption=caption)), table)
+        return View(
+            page.section("GPU sharing", page.table(table, caption=caption, headings=_GPU_SHARING_HEADINGS)), table
+        )
 
     @cached_property
     def _plan_comparison(self) -> pl.DataFrame:
@@ -190,14 +200,15 @@ class PlannedLayouts:
     def kinds(self) -> View:
         """Show the costs of static, few-changes and unrestricted plans, and their lower bound."""
         table = self._plan_comparison
-        best = table.drop_nulls("objective").sort("objective", maintain_order=True)
+        shown = table.with_columns(pl.col("method").replace("auto", "unrestricted"))
+        best = shown.drop_nulls("objective").sort("objective", maintain_order=True)
         sentence = "No plan was found."
         if not best.is_empty():
             cost, bound = _gpu_hours_text(best["objective"][0]), _gpu_hours_text(best["bound"][0])
             sentence = f"{best['method'][0]} costs least, {cost}; the lower bound of all plans is {bound}."
         title = "Cost of each plan, and the lower bound"
-        chart = page.figure(plots.plot_bounds(table), title=title, alt=sentence)
-        rows = page.table(table, caption="Plans for the same demand", headings=_PLAN_HEADINGS, formats={"gap": ".2%"})
+        chart = page.figure(plots.plot_bounds(shown), title=title, alt=sentence)
+        rows = page.table(shown, caption="Plans for the same demand", headings=_PLAN_HEADINGS, formats={"gap": ".2%"})
         return View(page.section("Static, calendar or unrestricted", chart, rows), table)
 
     @or_card("The calendar", MIG_FIX)
@@ -218,7 +229,8 @@ class PlannedLayouts:
             alt=f"{self.plan.changes:,} layout changes; a mark shows where a GPU is repartitioned.{left_out_text}",
         )
         instance_values = dearest_instances(self.plan, self.problem, count=8)
-        rows = page.table(instance_values, caption="Value of one more instance, highest first")
+        caption = "Value of one more instance, highest first"
+        rows = page.table(instance_values, caption=caption, headings=_PLAN_HEADINGS)
         return View(page.section("The calendar", page.paragraph(self.plan.explanation), chart, rows), layout_rows)
 
     @or_card("Prices of limits", MIG_FIX)

@@ -56,8 +56,8 @@ class ServicePanel(BackgroundPanel[InferenceService, PlannedService]):
         widgets = import_optional("ipywidgets", extra="notebook")
         self.services = {service.name: service for service in read_services(scenario.services)}
         first = next(iter(self.services.values()))
-        style = control_style("15em", "40em")
-        self.service = dropdown(list(self.services), first.name, "Service", **style)
+        style = control_style("15em", "40em") | {"readout_format": ".4~g"}
+        self.service = dropdown(list(self.services), first.name, "Service", **control_style("15em", "40em"))
         self.ttft_ms = slider(1e3 * first.ttft_s, 50, 5000, 50, "First token p99 [ms]", **style)
         self.itl_ms = slider(1e3 * first.itl_s, 5, 200, 1, "Time per token p95 [ms]", **style)
         self.startup_s = slider(first.startup_s, 0, 1800, 30, "Start-up [s]", **style)

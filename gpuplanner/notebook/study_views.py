@@ -18,9 +18,8 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import Comparison, compare_policies, make_policy_table, make_wait_curve_table
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import make_cause_table
-from gpuplanner.decision.gpu_model_decisions import ComparedFleet
+from gpuplanner.decision.gpu_model_decisions import ComparedFleet, make_decision_table
 from gpuplanner.decision.quota_and_placement_comparison import (
-    compare_placements,
     compare_stated_rules,
     states_sharing_rules,
 )
@@ -30,7 +29,7 @@ from gpuplanner.decision.requested_to_recommended_gpus import reconcile_gpus
 from gpuplanner.decision.study import COMPARED_FIGURES, Study, tabulate_decisions
 from gpuplanner.decision.team_fairness import assess_fairness
 from gpuplanner.notebook.cluster import Cluster, StudySource, make_scenario
-from gpuplanner.notebook.dataset_and_quota_panels import ALL_GPU_MODELS, GpuModelPanel, SharingPanel
+from gpuplanner.notebook.quota_panel import SharingPanel
 from gpuplanner.notebook.service_panel import ServicePanel
 from gpuplanner.notebook.views_and_panels import View, answer_or_card, or_card
 from gpuplanner.notebook.what_if import WhatIf
@@ -49,9 +48,7 @@ from gpuplanner.report.html_page import HtmlSection, to_still_text
 from gpuplanner.report.metric_formulas import value_text
 from gpuplanner.report.number_formats_and_glossary import escape_html
 from gpuplanner.report.policy_and_team_sections import (
-    render_placement_section,
     render_policy_section,
-    render_recommendation,
     render_team_section,
     render_wait_section,
 )
@@ -81,10 +78,6 @@ class DecisionCard(Decision):
         """Make the card of the decision of a comparison."""
         decision = comparison.decision
         return cls(**{field.name: getattr(decision, field.name) for field in fields(Decision)}, comparison=comparison)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the decision as plain values; the comparison has the key ``found``."""
-        return {"found" if name == "comparison" else name: value for name, value in super().to_dict().items()}
 
     def _repr_html_(self) -> str:
         body = f"<h3>{escape_html(self.sentence)}</h3>{render_first_screen(self.comparison)}"
@@ -186,26 +179,14 @@ class StudyView:
         fix = 'gp.decide(data, services="services.yaml").services()'
         return answer_or_card("Inference services", lambda: ServicePanel(self.scenario), fix)
 
-    def gpu_models(self) -> GpuModelPanel[Comparison | ComparedFleet]:
-        """Make the panel with the decision for one GPU model of the fleet, or for all."""
-        fleet = split_into_pools(self.scenario)
-
-        def compare_pool(name: str) -> Comparison | ComparedFleet:
-            if name == ALL_GPU_MODELS:
-                return ComparedFleet({gpu_model: compare_policies(pool) for gpu_model, pool in fleet.pools.items()})
-            return compare_policies(fleet.pools[name])
-
-        def show_pool(result: Comparison | ComparedFleet) -> str:
-            section = (
-                render_recommendation(result) if isinstance(result, Comparison) else render_fleet_recommendation(result)
-            )
-            return to_still_text(section)._repr_html_()
-
-        return GpuModelPanel(fleet.pools, compare_pool, show_pool)
-
-    def on(self, scenario: Scenario) -> StudyView:
-        """Decide for another GPU model of the fleet, as chosen in :meth:`gpu_models`."""
-        return self if scenario == self.scenario else decide(scenario)
+    def gpu_models(self) -> View:
+        """Show the decision for each GPU model of the fleet, with their sum; ``gpu_model=`` decides for one alone."""
+        pools = split_into_pools(self.scenario).pools
+        several = len(pools) > 1
+        fleet = ComparedFleet(
+            {name: compare_policies(pool) if several else self.comparison for name, pool in pools.items()}
+        )
+        return View(render_fleet_recommendation(fleet), make_decision_table(fleet.decisions))
 
     def fair_share(self, *, advise: bool = False) -> View:
         """Show quota, allocated, lent and borrowed GPU-hours and queue waits of each team.
@@ -228,17 +209,6 @@ class StudyView:
     def rules(self) -> SharingPanel:
         """Make the panel that simulates quotas, fair share and preemption on the same weeks."""
         return SharingPanel(self.scenario)
-
-    def placements(self, slowdowns: str) -> View:
-        """Show the GPU-hours that jobs on several nodes lose by placement.
-
-        Parameters
-        ----------
-        slowdowns : str
-            Slowdown factors within a rack and beyond, such as ``"1.1,1.3"``.
-        """
-        table = compare_placements(self.scenario.but(gang_slowdowns=slowdowns))
-        return View(render_placement_section(table), table)
 
     def whatif(self) -> WhatIf:
         """Make the what-if panel of this scenario."""
@@ -403,9 +373,14 @@ def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path) -> Vi
         raise ScenarioError("compare", "two or more decisions", str(len(studies)), "Pass another one.")
     views = [_open_or_decide(study) for study in studies]
     frame, _ = tabulate_decisions([(view.scenario, view.comparison) for view in views])
-    columns = zip(frame["study"], frame.select(*COMPARED_FIGURES).iter_rows(), strict=True)
+    figures = COMPARED_FIGURES | {
+        "p95_difference_minutes": "p95 queue wait less that of the first [min]",
+        "p95_difference_low": "80 % interval of the difference, low end",
+        "p95_difference_high": "80 % interval of the difference, high end",
+    }
+    columns = zip(frame["study"], frame.select(*figures).iter_rows(), strict=True)
     cells = {name: [value_text(value) for value in values] for name, values in columns}
-    texts = pl.DataFrame({"figure": list(COMPARED_FIGURES.values())} | cells)
+    texts = pl.DataFrame({"figure": list(figures.values())} | cells)
     return View(page.section("Side by side", page.table(texts, caption="Decisions side by side")), frame)
 
 

@@ -191,19 +191,14 @@ class View:
         ending = Path(path).suffix
         with allow_overwriting_within(overwrite):
             if ending == ".html":
-                return self.to_html(path, overwrite=overwrite)
+                html = page.render_page(self.section, title="gpuplanner", subtitle="", provenance={})
+                return write_atomically(path, lambda new_path: new_path.write_text(html, encoding="utf-8"))
             if ending == ".csv":
                 return write_csv_safe(path, _join_lists(self.df))
             if ending == ".parquet":
                 return write_atomically(path, self.df.write_parquet)
         expected = "a name that ends in .html, .csv or .parquet"
         raise ScenarioError("export of a view", expected, str(path), "Rename it.")
-
-    def to_html(self, path: str | Path, *, title: str = "gpuplanner", overwrite: bool = False) -> Path:
-        """Write the section as a self-contained HTML page."""
-        html = page.render_page(self.section, title=title, subtitle="", provenance={})
-        with allow_overwriting_within(overwrite):
-            return write_atomically(path, lambda new_path: new_path.write_text(html, encoding="utf-8"))
 
 
 def _join_lists(table: pl.DataFrame) -> pl.DataFrame:
@@ -424,33 +419,6 @@ def on_change(controls: Iterable[Any], action: Callable[[], object]) -> None:
     """Run an action whenever the value of a control changes."""
     for control in controls:
         control.observe(lambda _: action(), names="value")
-
-
-def table_html(headings: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str = "") -> str:
-    """Make an HTML table of plain texts, aligned to the right except the first column.
-
-    Parameters
-    ----------
-    headings : sequence of str
-        Headings of the columns.
-    rows : iterable of sequence of str
-        Cells; the first one is the heading of the row.
-    caption : str
-        Caption.
-
-    Examples
-    --------
-    >>> "<tr><th scope='row'>a &lt; b</th><td>9</td></tr>" in table_html(["", "cost"], [["a < b", "9"]])
-    True
-    """
-    head = "".join(f"<th scope='col'>{escape(text)}</th>" for text in headings)
-    body = "".join(
-        f"<tr><th scope='row'>{escape(name)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
-        for name, *cells in rows
-    )
-    title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    head = f"<thead><tr>{head}</tr></thead>"
-    return f"<table style='text-align:right'>{title}{head}<tbody>{body}</tbody></table>"
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -343,8 +343,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         """Return the scenario of the controls; None if a value is not valid, which is then marked at its control."""
         self.controls[PRICE_FIELD].remove_class("gw-faulty")
         try:
-            price = float(self.controls[PRICE_FIELD].value)
-            if not math.isfinite(price) or price <= 0:
+            price_text = self.controls[PRICE_FIELD].value
+            # An unchanged field holds the price of the data, or nothing where none is known.
+            if price_text != self._initial[PRICE_FIELD] and not 0 < float(price_text) < math.inf:
                 raise ValueError
             return self.scenario
         except (ValueError, GpuPlannerError):

@@ -249,7 +249,7 @@ def wait_curve_svg(answer: PanelAnswer) -> str:
     if not sizes:
         return "<p>Waits by job size are not shown: the simulation does not reproduce the recorded waits.</p>"
     width = (SVG_WIDTH - AXIS_WIDTH) / len(sizes)
-    axis_y = PANEL_TOP + PANEL_HEIGHT + 14
+    axis_y = PANEL_TOP + PANEL_HEIGHT + 17
     ticks = "".join(
         f"<text x='{AXIS_WIDTH - 6}' y='{_y(minutes) + 4:.1f}' text-anchor='end'>{label}</text>"
         for minutes, label in WAIT_TICKS.items()
@@ -262,7 +262,7 @@ def wait_curve_svg(answer: PanelAnswer) -> str:
         for index, size in enumerate(sizes)
         if size in rows
     )
-    height = PANEL_TOP + PANEL_HEIGHT + 20
+    height = PANEL_TOP + PANEL_HEIGHT + 22
     has_layout = any(point.layout != TODAY for point in start.wait_curve)
     words = "grey: today’s layout, blue: recommended" if has_layout else "today’s layout"
     demand = "" if answer.scenario.arrival_scale == 1.0 else ", at the observed demand"
@@ -310,8 +310,7 @@ def _panel_svg(answer: PanelAnswer, size_waits: JobSizeWaits, left: float, width
     limit_y = _y(size_waits.limit_minutes)
     parts.append(
         f"<line x1='{left}' x2='{left + width}' y1='{limit_y:.1f}' y2='{limit_y:.1f}' stroke='var(--ink)' "
-        f"stroke-dasharray='4 3'/><text x='{left + width}' y='{limit_y - 4:.1f}' text-anchor='end'>"
-        f"limit {wait_text(size_waits.limit_minutes)}</text>"
+        f"stroke-dasharray='4 3'/>"
     )
     layouts = {point.layout for point in answer.start.wait_curve}
     for layout in sorted(layouts, key=lambda name: name != TODAY):
@@ -334,6 +333,10 @@ def _panel_svg(answer: PanelAnswer, size_waits: JobSizeWaits, left: float, width
             if min(left_point.p95_minutes, right_point.p95_minutes) < MAX_DRAWN_MINUTES
         ]
         parts += [mark(point.gpus, point.p95_minutes, 1.6, f"fill='{colour}'") for point in points]
+    parts.append(  # over the curves, which its outline interrupts
+        f"<text x='{left + width}' y='{limit_y - 4:.1f}' text-anchor='end' class='halo'>"
+        f"limit {wait_text(size_waits.limit_minutes)}</text>"
+    )
     ring = "fill='var(--paper)' stroke='var(--grey)' stroke-width='1.8'"
     parts.append(mark(decision.fleet_gpus, size_waits.today_p95_minutes, 4.5, ring))
     recommended = next((waits for waits in decision.service if waits.size == size_waits.size), None)
@@ -358,7 +361,7 @@ def _panel_svg(answer: PanelAnswer, size_waits: JobSizeWaits, left: float, width
     for gpus, (kind, anchor) in reversed(labels.items()):
         if all(abs(x(gpus) - label_x) > MIN_LABEL_DISTANCE for label_x in taken):
             taken.append(x(gpus))
-            position = f"x='{x(gpus):.1f}' y='{bottom + 14}' text-anchor='{anchor}'"
+            position = f"x='{x(gpus):.1f}' y='{bottom + 17}' text-anchor='{anchor}'"
             parts.append(f"<text {position} class='{kind}'>{gpus}</text>")
     return "".join(parts)
 

@@ -12,7 +12,7 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
-from gpuplanner.core.units_and_number_formats import count_text, day_text, money_text, percent_text
+from gpuplanner.core.units_and_number_formats import count_text, day_text, figure_text, money_text, percent_text
 from gpuplanner.cost.cost_over_time import compare_periods
 from gpuplanner.cost.energy_and_carbon import FOOTPRINT_AMOUNTS
 from gpuplanner.cost.monthly_cost_review import (
@@ -25,7 +25,7 @@ from gpuplanner.cost.monthly_cost_review import (
 )
 from gpuplanner.cost.showback import LIST_PRICE
 from gpuplanner.decision.comparison_record import Comparison
-from gpuplanner.decision.purchase_refresh_and_burst_plans import BurstPlan, HardwareRefresh, PurchasePlan
+from gpuplanner.decision.purchase_refresh_and_burst_plans import BurstPlan, PurchasePlan
 from gpuplanner.decision.savings_track_record import (
     SavingsMonth,
     baseline_table,
@@ -85,10 +85,24 @@ def cost_section_parts(review: CostReview) -> Iterator[str]:
             f"{carbon.method}, {carbon.year}). {market}"
         )
         yield page.table(
-            review.states.select("state", "gpu_hours", f"^({'|'.join(('counted', *FOOTPRINT_AMOUNTS))}).*$"),
+            review.states.select(
+                "state", "gpu_hours", *(_range_texts(review.states, name) for name in FOOTPRINT_AMOUNTS), "^counted_.*$"
+            ),
             caption="Energy and carbon by state of the GPUs, with ranges; busy: used or without telemetry, idle: all "
             "others. Measured: energy read at the GPUs, without servers and cooling. Embodied carbon is separate",
+            headings={f"{basis}_kg": f"{text} carbon [kg CO2e]" for basis, text in _CARBON_BASES.items()},
         )
+
+
+_CARBON_BASES = {"location": "location-based", "market": "market-based", "embodied": "embodied"}
+"""Words of the bases of carbon, by the start of their column."""
+
+
+def _range_texts(table: pl.DataFrame, name: str) -> pl.Series:
+    """Write each value of a column with its range in one cell, such as ``4,209 (1,942 to 8,640)``."""
+    ranges = table.select(name, f"{name}_low", f"{name}_high").rows()
+    texts = ["{} ({} to {})".format(*(figure_text(end, ",.0f") for end in row)) for row in ranges]
+    return pl.Series(name, texts)
 
 
 def _total_text(review: CostReview, total: Decimal) -> str:
@@ -140,19 +154,26 @@ def render_cost_over_time(by_team: pl.DataFrame, every: str, review: CostReview)
             title=f"{title} and team [{review.currency}]",
             alt=f"{compared} By calendar {every}; the first and the last may be observed in part.",
         ),
-        page.table(totals, caption=title, headings=headings, formats=formats),
+        page.table(  # a change that rounds to zero has no minus
+            totals.with_columns(pl.col("change_fraction").round(3) + 0.0),
+            caption=title,
+            headings=headings,
+            formats=formats,
+        ),
     )
 
 
 def render_price_section(review: CostReview) -> HtmlSection:
     """Render dated prices of the GPU model: own prices first, then list prices."""
-    table = price_rows(review)
+    table = price_rows(review).with_columns(pl.col("kind").str.replace_all("_", " "))
     about = "Your rates come before list prices; each has its unit, date and source."
-    return page.section("Prices", page.paragraph(about), page.table(table, caption="Price book"))
+    return page.section(
+        "Prices", page.paragraph(about), page.table(table, caption="Price book", formats={"price": ",.3f"})
+    )
 
 
-def render_commitment_section(purchase: PurchasePlan, renewed: HardwareRefresh | None = None) -> HtmlSection:
-    """Render purchases, reservations and rentals of the next months, and when a newer GPU model pays off."""
+def render_commitment_section(purchase: PurchasePlan) -> HtmlSection:
+    """Render purchases, reservations and rentals of the next months."""
     costs, start_dates = purchase.costs, purchase.begin
     options = costs.filter(~pl.col("option").str.starts_with(" ")).rename({"option": "tenant"})
     return page.section(
@@ -168,7 +189,6 @@ def render_commitment_section(purchase: PurchasePlan, renewed: HardwareRefresh |
             numbers=costs,
         ),
         page.table(start_dates, caption="Start dates") if start_dates.height else "",
-        "" if renewed is None else page.paragraph(renewed.advice_sentence),
     )
 
 
@@ -203,7 +223,7 @@ def render_savings_section(comparison: Comparison) -> HtmlSection:
     """Render the capacity freed by the recommendation and its financial impact."""
     decision = comparison.decision
     if decision.saving.value is None:
-        return page.section("Savings", page.paragraph(decision.saving.reason or "No capacity is freed."))
+        return page.section("Savings", page.paragraph(f"No capacity is freed: {decision.saving.reason or 'unknown'}."))
     return page.section(
         "Savings",
         page.paragraph(decision.sentence),

@@ -40,9 +40,9 @@ ROW_HEIGHT_PX, LINE_HEIGHT_PX = 24, 13
 """Height of a chart row with a label of one line, and of each further line of its label [px]."""
 NAME_LINE_CHARACTERS = 24
 """Maximum characters in a line of a label, before it is wrapped."""
-FULL_COVERAGE = f"{MIN_DAY_COVERAGE:.0%} or more"
+FULL_COVERAGE = f"{percent_text(MIN_DAY_COVERAGE)} or more"
 """Legend label of days with enough telemetry."""
-PARTIAL_COVERAGE = f"less than {MIN_DAY_COVERAGE:.0%}"
+PARTIAL_COVERAGE = f"less than {percent_text(MIN_DAY_COVERAGE)}"
 """Legend label of days with too little telemetry."""
 NO_ROWS = "nothing (×)"
 """Legend label of days without samples or jobs, drawn as a cross."""
@@ -56,7 +56,7 @@ _FINDING_COLUMNS = ("check", "severity", "rows", "effect", "example", "figure")
 """Columns that :func:`plot_quality` needs."""
 
 
-@frame_chart("What is wrong with the data, and which figures it moves", *_FINDING_COLUMNS, empty="No faults found.")
+@frame_chart("What is wrong with the data, and which figures it affects", *_FINDING_COLUMNS, empty="No faults found.")
 def plot_quality(findings: pl.DataFrame, *, top: int = MAX_FINDING_ROWS) -> ChartType:
     """Plot findings on the data against the figures that they affect; mark and colour show severity.
 
@@ -81,7 +81,7 @@ def plot_quality(findings: pl.DataFrame, *, top: int = MAX_FINDING_ROWS) -> Char
     labels = wrap_labels(names[:top], NAME_LINE_CHARACTERS, grid=True)
     figure_axis = alt.Axis(orient="top", labelAngle=-35, labelAlign="left", labelOverlap=False, grid=True)
     scale = alt.Scale(domain=figures)
-    x = alt.X("figure:N", title="moves these figures", sort=figures, scale=scale, axis=figure_axis)
+    x = alt.X("figure:N", title="affects these figures", sort=figures, scale=scale, axis=figure_axis)
     hover = make_tooltips(
         check="rows that", rows=("rows", ",d"), severity="severity", effect="effect", example="example"
     )
@@ -96,7 +96,7 @@ def plot_quality(findings: pl.DataFrame, *, top: int = MAX_FINDING_ROWS) -> Char
             tooltip=hover,
         )
     )
-    title = "What is wrong with the data, and which figures it moves"
+    title = "What is wrong with the data, and which figures it affects"
     if len(names) > top:
         title += f": the {top} gravest of {len(names)}"
     finding, height = quality_text(findings), _row_height(labels) * len(names[:top])

@@ -69,11 +69,11 @@ def plot_replicas(hours: pl.DataFrame) -> ChartType:
         make_chart(rows)
         .mark_line(interpolate="step-after")
         .encode(
-            x=alt.X("time:T", title="hour (UTC)", scale=alt.Scale(type="utc")),
-            y=alt.Y("n:Q", title="replicas", scale=alt.Scale(zero=True), axis=alt.Axis(values=ticks)),
+            x=theme.utc_axis(rows, "time"),
+            y=alt.Y("n:Q", title="replicas", scale=alt.Scale(zero=True), axis=alt.Axis(values=ticks, format=",d")),
             color=alt.Color("kind:N", title=None, scale=theme.colour_scale(colours, list(colours))),
             # The planned line is broad, so that it shows below an equal one.
-            strokeWidth=alt.StrokeWidth("kind:N", legend=None, scale=alt.Scale(domain=list(colours), range=[6, 1.5])),
+            strokeWidth=alt.StrokeWidth("kind:N", title=None, scale=alt.Scale(domain=list(colours), range=[6, 1.5])),
             tooltip=make_tooltips(kind="replicas", n=("replicas", ",d")),
         )
     )

@@ -183,8 +183,12 @@ _NEVER_STARTED_HEADINGS = {"never_before": "never started, before", "never_after
 _QUOTA_ADVICE_HEADINGS = {
     "costs_others_gpu_hours_week": "GPU-hours a week that other teams lose", "gpus_now": "quota today",
     "gpus_for_risk": "quota for accepted risk", "job_mtbf_h": "time between failures of such a job [h]",
+    "risk_now": "risk today", "risk_stated": "accepted risk", "risk_then": "risk with this quota",
+    "young_minutes": "interval by Young [min]", "daly_minutes": "interval by Daly [min]",
 }  # fmt: skip
 """Headings of the tables of recommended quotas and checkpoint intervals, by column."""
+_QUOTA_ADVICE_FORMATS = dict.fromkeys(("risk", "risk_now", "risk_stated", "risk_then"), ".1%")
+"""Number formats of the same tables, by column."""
 _RULES_COMPARISON_HEADINGS = {"change_low": "change, low", "change_high": "change, high", **_NEVER_STARTED_HEADINGS}
 """Headings of the table of a rules comparison that differ from the column names."""
 _MULTI_NODE_HEADINGS = {
@@ -250,7 +254,10 @@ def render_team_section(
         ),
         slowdown_text,
         "" if rules_comparison is None else render_rules_comparison(rules_comparison),
-        *(page.table(table, caption=title, headings=_QUOTA_ADVICE_HEADINGS) for title, table in advice_tables),
+        *(
+            page.table(table, caption=title, headings=_QUOTA_ADVICE_HEADINGS, formats=_QUOTA_ADVICE_FORMATS)
+            for title, table in advice_tables
+        ),
         *(() if quota_advice is None else map(page.note, quota_advice.notes)),
         page.figure(
             plots.plot_borrowing(fairness.borrowed),

@@ -10,7 +10,7 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.quota_and_placement_comparison import compare_rules, rules_or_equal_shares
 from gpuplanner.decision.sharing_rules import StartHours
-from gpuplanner.notebook.dataset_and_quota_panels import CHOSEN_RULES_SOURCE, SharingPanel
+from gpuplanner.notebook.quota_panel import CHOSEN_RULES_SOURCE, SharingPanel
 
 
 @pytest.fixture(scope="module")

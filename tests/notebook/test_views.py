@@ -28,7 +28,7 @@ def test_a_view_shows_itself_and_gives_its_rows(answer, name, tmp_path):
     assert "<script" not in html
     assert isinstance(view.df, pl.DataFrame)
     assert view.df.height > 0
-    page = view.to_html(tmp_path / "view.html", title="A view").read_text()
+    page = view.export(tmp_path / "view.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
     assert "default-src 'none'" in page
 

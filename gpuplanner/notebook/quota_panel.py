@@ -1,90 +1,25 @@
-"""Panels to explore traces, choose GPU models and change quotas."""
+"""Panel of quotas, fair share and preemption, which simulates the recorded weeks under other rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from html import escape
-from typing import Any, TypeVar
+from typing import Any
 
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units_and_number_formats import figure_text
 from gpuplanner.decision.quota_and_placement_comparison import RulesComparison, compare_rules, rules_or_equal_shares
 from gpuplanner.decision.sharing_rules import SharingRules, StartHours, TeamQuota, parse_week_hours
 from gpuplanner.notebook.section_panels import SectionPanel
 from gpuplanner.notebook.views_and_panels import (
-    BackgroundPanel,
     button,
     control_style,
     dropdown,
     on_change,
     slider,
-    table_html,
 )
+from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection
-
-ALL_GPU_MODELS = "all GPU models"
-"""Choice of the drop-down for all GPU models of the fleet."""
-
-PoolResult = TypeVar("PoolResult")
-"""Type of the result for one GPU model."""
-
-
-class GpuModelPanel(BackgroundPanel[str, PoolResult]):
-    """Panel with a drop-down of the GPU models of a fleet, and the decision for the chosen one.
-
-    Parameters
-    ----------
-    pools : mapping of str to Scenario
-        Scenario of each GPU model, most GPUs first; the first is chosen.
-    compute : callable
-        Computes the result for a GPU model, or for :data:`ALL_GPU_MODELS`; runs in the background.
-    show : callable
-        Makes HTML of a result.
-
-    Attributes
-    ----------
-    gpu_model : ipywidgets.Dropdown
-        GPU models, and :data:`ALL_GPU_MODELS` if there are several.
-    scenario : Scenario
-        Scenario of the chosen GPU model; of the first one for all.
-
-    Examples
-    --------
-    >>> panel = GpuModelPanel({"H100": Scenario(), "T4": Scenario(gpu_model="T4")}, str, str)
-    >>> panel.gpu_model.value = "T4"
-    >>> panel.question, panel.scenario.gpu_model
-    ('T4', 'T4')
-    """
-
-    def __init__(
-        self, pools: Mapping[str, Scenario], compute: Callable[[str], PoolResult], show: Callable[[PoolResult], str]
-    ) -> None:
-        super().__init__(compute, show, working="Computing the decision for this GPU model ...")
-        widgets = import_optional("ipywidgets", extra="notebook")
-        self.pools = dict(pools)
-        several = len(self.pools) > 1
-        options = [*self.pools, *([ALL_GPU_MODELS] if several else [])]
-        layout = {"width": "100%", "max_width": "40em"}
-        self.gpu_model = dropdown(options, next(iter(options), None), "GPU model", disabled=not several, layout=layout)
-        self.button = button("Show", "Show the decision for this GPU model", self.ask)
-        on_change([self.gpu_model], self.ask_soon)
-        title_text = f"{len(self.pools)} GPU models, each with its own jobs" if several else "One GPU model"
-        title = widgets.HTML(f"<b>{escape(title_text)}</b>")
-        self.panel = widgets.VBox([title, self.gpu_model, self.button, self.status, self.answer])
-
-    @property
-    def question(self) -> str:
-        """Chosen GPU model, or :data:`ALL_GPU_MODELS`."""
-        chosen: str = self.gpu_model.value
-        return chosen
-
-    @property
-    def scenario(self) -> Scenario:
-        """Scenario of the chosen GPU model; of the first one for all."""
-        return self.pools.get(self.question, next(iter(self.pools.values())))
-
 
 CHOSEN_RULES_SOURCE = "the chosen rules"
 """Source of sharing rules that are set by the controls of the panel."""
@@ -213,16 +148,12 @@ def sharing_html(rules_comparison: RulesComparison) -> HtmlSection:
     >>> "&lt;a&gt;" in text, "<a>" in text
     (True, False)
     """
-    headings = ["team", *(heading for heading, _ in RULES_COMPARISON_COLUMNS.values()), "result"]
-    rows = (
-        [
-            row["team"],
-            *(figure_text(row[name], form) for name, (_, form) in RULES_COMPARISON_COLUMNS.items()),
-            row["verdict"],
-        ]
-        for row in rules_comparison.teams.to_dicts()
+    shown = rules_comparison.teams.select("team", *RULES_COMPARISON_COLUMNS, "verdict")
+    table = page.table(
+        shown,
+        caption=f"Intervals: {rules_comparison.blocks}",
+        headings={"verdict": "result"} | {name: heading for name, (heading, _) in RULES_COMPARISON_COLUMNS.items()},
+        formats={name: form for name, (_, form) in RULES_COMPARISON_COLUMNS.items()},
     )
-    notes = "".join(f"<p>{escape(note)}</p>" for note in rules_comparison.notes)
-    caption = f"Intervals: {rules_comparison.blocks}"
-    table = table_html(headings, rows, caption=caption)
-    return HtmlSection(f"<p>{escape(rules_comparison.verdict_sentence)}</p>{table}{notes}")
+    notes = map(page.paragraph, rules_comparison.notes)
+    return HtmlSection("".join([page.paragraph(rules_comparison.verdict_sentence), table, *notes]))
