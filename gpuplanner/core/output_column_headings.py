@@ -72,7 +72,7 @@ TEXT_BY_CODE = {
     "mig_static": "static MIG layout", "mig_dynamic": "dynamic MIG", "power_down_idle": "power down idle nodes",
 }  # fmt: skip
 """Text for readers by code in a table cell, for codes whose text is not the code with spaces."""
-CODED_COLUMNS = {"bucket", "state", "policy", "ownership"}
+CODED_COLUMNS = {"bucket", "cause", "state", "policy", "ownership"}
 """Columns whose cells are codes, such as ``idle_pending``, which :func:`replace_codes_by_text` translates."""
 
 

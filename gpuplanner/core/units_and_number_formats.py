@@ -160,9 +160,13 @@ def figure_text(value: float | Decimal | None, form: str = "") -> str:
     --------
     >>> figure_text(1234.5, ",.0f"), figure_text(0.8381), figure_text(None), figure_text(float("nan"), ",.0f")
     ('1,234', '0.838', '–', '–')
+    >>> figure_text(-0.04, "+,.1f"), figure_text(-0.04, "+.1%")
+    ('+0.0', '-4.0 %')
     """
     if value is None or not math.isfinite(value):
         return MISSING_VALUE_TEXT
+    if form.endswith(("f", "%")):  # what rounds to zero has no minus
+        form = re.sub(r"^[+ -]?", r"\g<0>z", form)
     if form.endswith("%"):
         return percent_text(float(value), f"{form[:-1]}f")
     return format(value, form) if form else format_three_digits(float(value))

@@ -18,6 +18,7 @@ from gpuplanner import cost as cost_package
 from gpuplanner import notebook
 from gpuplanner import report as plots
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError, resolve_name
+from gpuplanner.core.output_column_headings import replace_codes_by_text
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache_and_data_folders import data_folder
 from gpuplanner.core.units_and_number_formats import (
@@ -506,13 +507,15 @@ def _grouped_view(table: pl.DataFrame, by: str | Sequence[str], value: str, labe
     groups = [by] if isinstance(by, str) else list(by)
     words = " and ".join(group.replace("_", " ").replace("gpu", "GPU") for group in groups)
     title = f"{label.split(' [')[0]} by {words}"
-    largest = table.drop_nulls(value).sort(value, descending=True).head(1)
+    shown = replace_codes_by_text(table)
+    largest = shown.drop_nulls(value).sort(value, descending=True).head(1)
     names = " · ".join(str(largest[group][0]) for group in groups) if largest.height else ""
     alt = "There are no values."
     if largest.height:
         highest = float(largest[value][0])
-        alt = f"Highest: {names}, {highest:,.{0 if highest >= 100 else 2}f}{label.removeprefix(label.split(' [')[0])}."
-    chart = page.figure(plots.plot_groups(table, groups, value, label=label), title=title, alt=alt, numbers=table)
+        unit = label.partition(" [")[2].rstrip("]").replace("0-1", "")
+        alt = f"Highest: {names}, {highest:,.{0 if highest >= 100 else 2}f} {unit}".rstrip() + "."
+    chart = page.figure(plots.plot_groups(shown, groups, value, label=label), title=title, alt=alt, numbers=shown)
     return View(HtmlSection(chart), table)
 
 

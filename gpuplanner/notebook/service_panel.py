@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from html import escape
 
 from gpuplanner import report as plots
 from gpuplanner.core.errors import ScenarioError
@@ -16,12 +15,13 @@ from gpuplanner.decision.inference_services import (
     plan_service_of_data,
     read_services,
 )
-from gpuplanner.notebook.views_and_panels import BackgroundPanel, button, control_style, dropdown, on_change, slider
+from gpuplanner.notebook.section_panels import SectionPanel
+from gpuplanner.notebook.views_and_panels import button, control_style, dropdown, on_change, slider
 from gpuplanner.report import html_page as page
-from gpuplanner.report.html_page import to_still_text
+from gpuplanner.report.html_page import HtmlSection
 
 
-class ServicePanel(BackgroundPanel[InferenceService, PlannedService]):
+class ServicePanel(SectionPanel[InferenceService, PlannedService]):
     """Panel with the services of a scenario, sliders of their targets, and the replicas by hour that meet them.
 
     ``plan_service_of_data(scenario, panel.question)`` gives the same plan in code.
@@ -56,7 +56,7 @@ class ServicePanel(BackgroundPanel[InferenceService, PlannedService]):
         widgets = import_optional("ipywidgets", extra="notebook")
         self.services = {service.name: service for service in read_services(scenario.services)}
         first = next(iter(self.services.values()))
-        style = control_style("15em", "40em") | {"readout_format": ".4~g"}
+        style = control_style("15em", "40em") | {"readout_format": ".0f"}
         self.service = dropdown(list(self.services), first.name, "Service", **control_style("15em", "40em"))
         self.ttft_ms = slider(1e3 * first.ttft_s, 50, 5000, 50, "First token p99 [ms]", **style)
         self.itl_ms = slider(1e3 * first.itl_s, 5, 200, 1, "Time per token p95 [ms]", **style)
@@ -66,7 +66,7 @@ class ServicePanel(BackgroundPanel[InferenceService, PlannedService]):
         self.button = button("Plan", "Find the replicas of each hour with these targets", self.ask)
         controls = [self.service, self.ttft_ms, self.itl_ms, self.startup_s, self.min_replicas]
         on_change(controls, self.ask_soon)
-        self.panel = widgets.VBox([*controls, self.button, self.status, self.answer])
+        self.panel = widgets.VBox([*controls, self.button, self.status, self.answer.box])
 
     def _show_stated_targets(self, _: object) -> None:
         """Set the sliders to what the file states for the chosen service."""
@@ -83,13 +83,12 @@ class ServicePanel(BackgroundPanel[InferenceService, PlannedService]):
         )  # fmt: skip
 
 
-def show_planned_service(planned: PlannedService) -> str:
-    """Make HTML of the replicas of a service by hour."""
+def show_planned_service(planned: PlannedService) -> HtmlSection:
+    """Render the replicas of a service by hour."""
     answer = answer_service(planned)
     figure = page.figure(
         plots.plot_replicas(planned.hours),
         title=f"Replicas of {answer.name} by hour of the trace",
         alt=answer.zero_text,
     )
-    section = page.section(escape(answer.name), page.paragraph(f"{answer.sentence} {answer.backtest_text}"), figure)
-    return to_still_text(section)._repr_html_()
+    return page.section(answer.name, page.paragraph(f"{answer.sentence} {answer.backtest_text}"), figure)

@@ -182,10 +182,9 @@ class StudyView:
     def gpu_models(self) -> View:
         """Show the decision for each GPU model of the fleet, with their sum; ``gpu_model=`` decides for one alone."""
         pools = split_into_pools(self.scenario).pools
-        several = len(pools) > 1
-        fleet = ComparedFleet(
-            {name: compare_policies(pool) if several else self.comparison for name, pool in pools.items()}
-        )
+        several = len(pools) > 1  # else it is the fleet of this study
+        comparisons = {name: compare_policies(pool) if several else self.comparison for name, pool in pools.items()}
+        fleet = ComparedFleet(comparisons)
         return View(render_fleet_recommendation(fleet), make_decision_table(fleet.decisions))
 
     def fair_share(self, *, advise: bool = False) -> View:

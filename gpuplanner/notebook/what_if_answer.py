@@ -307,11 +307,6 @@ def _panel_svg(answer: PanelAnswer, size_waits: JobSizeWaits, left: float, width
         f"<line x1='{left}' x2='{left + width}' y1='{_y(minutes):.1f}' y2='{_y(minutes):.1f}' stroke='var(--line)'/>"
         for minutes in WAIT_TICKS
     ]
-    limit_y = _y(size_waits.limit_minutes)
-    parts.append(
-        f"<line x1='{left}' x2='{left + width}' y1='{limit_y:.1f}' y2='{limit_y:.1f}' stroke='var(--ink)' "
-        f"stroke-dasharray='4 3'/>"
-    )
     layouts = {point.layout for point in answer.start.wait_curve}
     for layout in sorted(layouts, key=lambda name: name != TODAY):
         points = [
@@ -333,8 +328,10 @@ def _panel_svg(answer: PanelAnswer, size_waits: JobSizeWaits, left: float, width
             if min(left_point.p95_minutes, right_point.p95_minutes) < MAX_DRAWN_MINUTES
         ]
         parts += [mark(point.gpus, point.p95_minutes, 1.6, f"fill='{colour}'") for point in points]
-    parts.append(  # over the curves, which its outline interrupts
-        f"<text x='{left + width}' y='{limit_y - 4:.1f}' text-anchor='end' class='halo'>"
+    limit_y = _y(size_waits.limit_minutes)
+    parts.append(  # over the curves, which the outline of the text interrupts
+        f"<line x1='{left}' x2='{left + width}' y1='{limit_y:.1f}' y2='{limit_y:.1f}' stroke='var(--ink)' "
+        f"stroke-dasharray='4 3'/><text x='{left + width}' y='{limit_y - 4:.1f}' text-anchor='end' class='halo'>"
         f"limit {wait_text(size_waits.limit_minutes)}</text>"
     )
     ring = "fill='var(--paper)' stroke='var(--grey)' stroke-width='1.8'"

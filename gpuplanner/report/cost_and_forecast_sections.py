@@ -154,12 +154,7 @@ def render_cost_over_time(by_team: pl.DataFrame, every: str, review: CostReview)
             title=f"{title} and team [{review.currency}]",
             alt=f"{compared} By calendar {every}; the first and the last may be observed in part.",
         ),
-        page.table(  # a change that rounds to zero has no minus
-            totals.with_columns(pl.col("change_fraction").round(3) + 0.0),
-            caption=title,
-            headings=headings,
-            formats=formats,
-        ),
+        page.table(totals, caption=title, headings=headings, formats=formats),
     )
 
 

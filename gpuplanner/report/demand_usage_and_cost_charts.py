@@ -764,7 +764,7 @@ def plot_groups(table: pl.DataFrame, groups: Sequence[str], value: str, *, label
     if time is None:
         bars = rows.filter(pl.col("name").is_in(names[:MAX_GROUP_BARS]))
         order = names[:MAX_GROUP_BARS]
-        y = alt.Y("name:N", title=None, sort=order)
+        y = alt.Y("name:N", title=None, sort=order, axis=alt.Axis(labelLimit=320))
         x = alt.X(f"{value}:Q", title=label)
         bar_chart: alt.Chart = make_chart(bars).mark_bar(color=theme.BLUE).encode(x=x, y=y, tooltip=hover)
         return theme.finish(bar_chart, bands=order)

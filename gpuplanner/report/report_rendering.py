@@ -431,7 +431,7 @@ MAX_CHARTED_POOLS = 20
 """Maximum number of GPU pools with a bar of their own in a chart."""
 _FLEET_HEADINGS = {
     "pool": "pool", "gpus": "GPUs", "needed": "GPUs needed", "cut_gpus": "GPUs partitioned", "action": "action",
-    "saved_gpu_hours": "capacity freed [GPU h per week]", "tenant": "team",
+    "freed_gpu_hours": "capacity freed [GPU h per week]", "tenant": "team",
     "allocated_gpu_hours": "allocated [GPU h]", "shortfall_gpu_hours": "shortfall [GPU h]",
     "why": "cause of waiting", "next_step": "next step",
 }  # fmt: skip
@@ -546,7 +546,7 @@ def _decision_table(decisions: Mapping[str, Decision]) -> str:
     """Render the table of recommendations by GPU pool."""
     return page.table(
         make_decision_table(decisions), caption="Recommendation by pool", headings=_FLEET_HEADINGS,
-        formats={"saved_gpu_hours": ",.0f"},
+        formats={"freed_gpu_hours": ",.0f"},
     )  # fmt: skip
 
 

@@ -458,7 +458,7 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
     """
     bold = "recommended" if "recommended" in frame["layout"] else "today"
     y_scale = alt.Scale(type="symlog", constant=1, nice=False)
-    x = alt.X("gpus:Q", title="GPUs", scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickCount=5))
+    x = alt.X("gpus:Q", title="GPUs", stack=None, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickCount=5))
     axis = alt.Axis(values=_WAIT_TICKS_MIN, labelExpr=_WAIT_TICK_LABEL)
     hover = make_tooltips(
         layout="layout",
@@ -476,7 +476,7 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
         layers: list[ChartType] = [
             make_chart(drawn_bold)
             .mark_area(opacity=0.16, color=theme.BLUE)
-            .encode(x=x, y=alt.Y("low:Q", scale=y_scale, axis=axis, title=title), y2="high:Q"),
+            .encode(x=x, y=alt.Y("low:Q", scale=y_scale, axis=axis, title=title, stack=None), y2="high:Q"),
             make_chart(limits.filter(job_size=size))
             .mark_rule(color=theme.INK, strokeDash=[4, 3])
             .encode(y=alt.Y("limit_minutes:Q", scale=y_scale)),

@@ -188,6 +188,15 @@ def test_a_bad_price_is_marked_at_its_control_and_nothing_is_asked(panel, quick,
     assert panel.newest.scenario.price_usd_per_gpu_hour == 2.25
 
 
+def test_a_fleet_without_a_price_can_be_changed(quick, start, asked, monkeypatch):
+    monkeypatch.setattr(panels, "find_price", lambda scenario, fleet: None)
+    panel = WhatIf(quick, start)
+    assert panel.controls[PRICE_FIELD].value == ""
+    panel.controls["gpus"].value = 56
+    assert "gw-faulty" not in panel.controls[PRICE_FIELD]._dom_classes
+    assert panel.question.gpus == 56
+
+
 def test_policies_of_other_actuators_say_what_they_need(quick, start):
     found = dataclasses.replace(
         start,
