@@ -650,8 +650,9 @@ def _serve(folder: Path, port: int, *, browser: bool, token: str | None, allow_r
         template_folder = Path(gpuplanner.__file__).parent / "notebook" / "served"
         paths = (str(template_folder), os.environ.get("JUPYTER_PATH"))
         os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, paths))
-        arguments = ["voila", str(folder), "--template=gpuplanner", "--Voila.ip=127.0.0.1"]
-        arguments += [f"--token={token}" if token else "--token"]
+        # Each cell is shown when it has run.
+        arguments = ["voila", str(folder), "--template=gpuplanner", "--progressive_rendering=True"]
+        arguments += ["--Voila.ip=127.0.0.1", f"--token={token}" if token else "--token"]
     else:
         arguments = ["jupyterlab", "--notebook-dir", str(folder), "--ip=127.0.0.1"]
         arguments += [f"--IdentityProvider.token={token}"] if token else []

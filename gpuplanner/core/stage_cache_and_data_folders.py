@@ -223,7 +223,7 @@ class CachedStage(Generic[StageArguments, Result]):
         self._shelf = store
         self._name = function.__name__
         self._kept: list[CachedResult[Result]] = []
-        self._lock = threading.Lock()
+        self._lock, self._computing = threading.Lock(), threading.RLock()
         functools.update_wrapper(self, function)
 
     def __call__(
@@ -233,17 +233,21 @@ class CachedStage(Generic[StageArguments, Result]):
         reads, plain_scenario, stated = _unwrap_watched_scenario(scenario)
         stamp = _data_stamp(plain_scenario.data)
         cached = self._find_cached(plain_scenario, stamp)
-        if cached is None:
-            own_reads = FieldReads(plain_scenario)
-            try:
-                result = self._compute_or_load(plain_scenario, own_reads, *arguments, **keyword_arguments)
-            finally:
-                own_reads.over = True
-                reads.record_reads(own_reads.names - stated)
-            cached = CachedResult({name: _field_value(plain_scenario, name) for name in own_reads.names}, stamp, result)
-        with self._lock:
-            older = (entry for entry in self._kept if entry is not cached and not entry.is_stale(plain_scenario, stamp))
-            self._kept = [cached, *older][:MAX_RESULTS_IN_MEMORY_PER_STAGE]
+        # A thread that needs a result which another one computes waits for it: a panel, and the next cell.
+        with self._computing if cached is None else contextlib.nullcontext():
+            cached = cached or self._find_cached(plain_scenario, stamp)
+            if cached is None:
+                own_reads = FieldReads(plain_scenario)
+                try:
+                    result = self._compute_or_load(plain_scenario, own_reads, *arguments, **keyword_arguments)
+                finally:
+                    own_reads.over = True
+                    reads.record_reads(own_reads.names - stated)
+                values = {name: _field_value(plain_scenario, name) for name in own_reads.names}
+                cached = CachedResult(values, stamp, result)
+            with self._lock:
+                kept = (old for old in self._kept if old is not cached and not old.is_stale(plain_scenario, stamp))
+                self._kept = [cached, *kept][:MAX_RESULTS_IN_MEMORY_PER_STAGE]
         reads.record_reads(cached.read.keys() - stated)
         return cached.result
 

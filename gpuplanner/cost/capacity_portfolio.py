@@ -44,8 +44,8 @@ class Offer:
     - ``per_gpu_month``: Cost of one GPU over the term, with purchase, power and support [currency per month].
     - ``term_months``: Length of the term that is paid [months].
     - ``lead_months``: Time from the decision until the GPUs take jobs [months].
-    - ``lost_share``: Share of the payments after the end of the planning period that is lost: 1 for a reservation,
-      less for GPUs that can be sold [0-1].
+    - ``lost_share``: Share of the payments (of ``upfront``, where stated) after the end of the planning period that
+      is lost: 1 for a reservation, less for GPUs that can be sold [0-1].
     - ``only_month``: Index of the only month in which it may be decided, for a dated block of capacity.
     - ``peak_gpus``: Largest number of GPUs.
     - ``upfront``: Part of the cost of a term that is paid when it begins, such as a purchase price [currency per GPU].
@@ -448,7 +448,9 @@ def _active_months(offer: Offer, month: int, months: int) -> range:
 
 def _commitment_cost(offer: Offer, active: range, months: int) -> float:
     """Cost of one GPU over its active months, and the lost share of the payments after them [currency]."""
-    return offer.per_gpu_month * (len(active) + offer.lost_share * (offer.term_months - len(active)))
+    # What was paid at once is lost in part; power and support of later months are not needed.
+    lost_per_month = offer.lost_share * (offer.upfront / offer.term_months or offer.per_gpu_month)
+    return offer.per_gpu_month * len(active) + lost_per_month * (offer.term_months - len(active))
 
 
 def cost_of_term(offer: Offer, month: int, months: int) -> float:

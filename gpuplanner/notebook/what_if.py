@@ -31,6 +31,7 @@ from gpuplanner.notebook.what_if_answer import (
     estimate_answer,
     exact_answer,
     list_able_actuators,
+    recorded_waits_html,
     style_html,
 )
 from gpuplanner.report.change_bundle import write_handover_folder
@@ -144,6 +145,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         if comparison is not None:
             self._begin(comparison)
             self._show_exact(exact_answer(scenario, comparison, comparison))
+        elif self.fleet is not None:
+            self.answer.value = recorded_waits_html(scenario)
+            self._show_labels()
 
     def _make_control(self, setting: Setting) -> Any:  # noqa: ANN401 - an ipywidgets control
         """Make the control of a field of the scenario; sliders have their value in the label above."""
@@ -163,9 +167,8 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
                 options=[*setting.rule.options()] if setting.rule else [], value=value, layout=layout
             )
         kind = widgets.IntSlider if setting.name == "gpus" else widgets.FloatSlider
-        value = {"gpus": self.base.gpus or 8, "growth_per_week": self.base.growth_per_week or 0.0}.get(
-            setting.name, value
-        )
+        gpus = self.base.gpus or (8 if self.fleet is None else self.fleet.gpus)
+        value = {"gpus": gpus, "growth_per_week": self.base.growth_per_week or 0.0}.get(setting.name, value)
         return kind(
             value=value, min=min(control.low, value), max=max(control.high, value), step=control.step, readout=False,
             tooltip=setting.summary, layout=layout,

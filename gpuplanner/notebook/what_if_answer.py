@@ -23,6 +23,7 @@ from gpuplanner.decision.policy_comparison import POLICIES, SHORT_NAMES
 from gpuplanner.decision.recommendation import read_wait_target
 from gpuplanner.hardware.actuators import find_abilities
 from gpuplanner.report.number_formats_and_glossary import metric_value
+from gpuplanner.usage.grouped_usage import group_waits
 from gpuplanner.usage.planning_history import history
 from gpuplanner.usage.study_fleet import PlannedFleet
 
@@ -89,6 +90,20 @@ class PanelAnswer:
         if missed := [row for row in self.service if not row.meets_limit]:
             return max(missed, key=lambda row: row.recommended_p95_minutes - row.limit_minutes)
         return min(self.service, key=lambda row: row.added_p95_minutes, default=None)
+
+
+def recorded_waits_html(scenario: Scenario) -> str:
+    """Render the recorded queue waits by job size, which the panel shows until its first answer is simulated."""
+    waits = group_waits(history(scenario).trace, "job_size", percentile=0.95).drop_nulls("p95_wait_minutes")
+    rows = "".join(
+        f"<tr><th scope='row'>{escape(size)}</th><td>{jobs:,}</td><td>{wait_text(p95)}</td><td><div "
+        f"style='width: {1 - (_y(p95) - PANEL_TOP) / PANEL_HEIGHT:.0%}; height: 12px; background: var(--mark)'></div>"
+        for size, jobs, p95 in waits.select("job_size", "jobs", "p95_wait_minutes").iter_rows()
+    )
+    head = "<th>jobs on</th><th>jobs</th><th>p95 wait</th><th style='width: 60%'>up to 2 days, logarithmic</th>"
+    title = "Recorded queue wait by job size <small>from submission to start; the recommendation follows</small>"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f"<div class='gpuplanner-what-if'><h3>{title}</h3>{table}</div>"
 
 
 def exact_answer(scenario: Scenario, comparison: Comparison, start_comparison: Comparison) -> PanelAnswer:

@@ -180,6 +180,11 @@ _SIMULATED_LOSS_COLUMNS = ("lost_before", "lost_after", "stops_after", "failures
 """Columns of a rules comparison with GPU-hours lost, preemptions and failures."""
 _NEVER_STARTED_HEADINGS = {"never_before": "never started, before", "never_after": "never started, after"}
 """Headings of the numbers of jobs that never start in the simulation, by column."""
+_QUOTA_ADVICE_HEADINGS = {
+    "costs_others_gpu_hours_week": "GPU-hours a week that other teams lose", "gpus_now": "quota today",
+    "gpus_for_risk": "quota for accepted risk", "job_mtbf_h": "time between failures of such a job [h]",
+}  # fmt: skip
+"""Headings of the tables of recommended quotas and checkpoint intervals, by column."""
 _RULES_COMPARISON_HEADINGS = {"change_low": "change, low", "change_high": "change, high", **_NEVER_STARTED_HEADINGS}
 """Headings of the table of a rules comparison that differ from the column names."""
 _MULTI_NODE_HEADINGS = {
@@ -212,7 +217,7 @@ def render_team_section(
     HtmlSection
         Folded section.
     """
-    table = fairness.teams
+    table, advice_tables = fairness.teams, () if quota_advice is None else quota_advice.titled_tables
     accounts, causes = _to_entitlements(fairness), table.select(list(_NEXT_STEP_HEADINGS))
     slowdown, slowdown_text = fairness.mean_slowdown, ""
     if slowdown is not None:
@@ -245,11 +250,7 @@ def render_team_section(
         ),
         slowdown_text,
         "" if rules_comparison is None else render_rules_comparison(rules_comparison),
-        *(
-            ()
-            if quota_advice is None
-            else (page.table(table, caption=title) for title, table in quota_advice.titled_tables)
-        ),
+        *(page.table(table, caption=title, headings=_QUOTA_ADVICE_HEADINGS) for title, table in advice_tables),
         *(() if quota_advice is None else map(page.note, quota_advice.notes)),
         page.figure(
             plots.plot_borrowing(fairness.borrowed),

@@ -200,6 +200,8 @@ def tabulate_planned_changes(changes: LayoutChanges | None, fleet: NodeFleet) ->
 def tabulate_change_outcomes(planned: Table) -> pl.DataFrame:
     """Tabulate the times and outcomes of planned changes, in the order of the rows of :class:`LayoutChanges`."""
     times = {"began_s": planned.began_s, "drained_s": planned.emptied_s, "ended_s": planned.ended_s}
+    if not len(planned):  # in most simulations, of which a decision runs thousands
+        return pl.DataFrame(schema={"row": pl.Int64} | dict.fromkeys(times, pl.Float64) | {"outcome": pl.String})
     return (
         pl.DataFrame({"row": planned.row, **times, "outcome": planned.outcome})
         .with_columns(

@@ -478,7 +478,7 @@ def request_kinds(requests: NodeRequests) -> tuple[Ints, Ints]:
         the kind of each request.
     """
     columns = np.stack([requests.profile, requests.per, requests.nodes, requests.on_last_node], axis=1)
-    # As np.unique of rows, which compares records and takes several times as long: a simulation calls this twice.
+    # As np.unique of rows, which compares records and takes several times as long.
     order = np.lexsort(columns.T[::-1])
     ordered = columns[order]
     is_first = np.concatenate([[True], (np.diff(ordered, axis=0) != 0).any(axis=1)])[: len(columns)]

@@ -182,7 +182,7 @@ class SimulationRun:
             got = "switching or flexible pools beside them"
             raise ScenarioError("planned changes of nodes", expected, got, "Leave one of them out.")
         plan = tabulate_planned_changes(changes, fleet)
-        rows = _startable_rows(requests, fleet, larger)
+        rows, kinds = _startable_rows(requests, fleet, larger)
         queue = resolve_name(queue, QUEUE_RULES, subject="queue", error=ScenarioError)
         rank = None if order is None else np.asarray(order, np.float64)[rows]
         rule = PLACEMENT_RULES.index(resolve_name(placement, PLACEMENT_RULES, subject="placement", error=ScenarioError))
@@ -191,7 +191,7 @@ class SimulationRun:
         if len(rows) or changes is not None:
             starts_before_change = changes is not None and changes.before_change
             state = _initial_state(
-                requests.select(rows), fleet, queue, rank, rule, larger, switching, most_waiting, plan,
+                requests.select(rows), kinds, fleet, queue, rank, rule, larger, switching, most_waiting, plan,
                 starts_before_change,
             )  # fmt: skip
         return cls(fleet, len(requests), rows, state, plan[0])
@@ -221,8 +221,10 @@ class SimulationRun:
         return Outcome(start_s, power_intervals, allocations, np.where(np.isnan(start_s), np.nan, factor), changes)
 
 
-def _startable_rows(requests: NodeRequests, fleet: NodeFleet, larger: Sequence[Sequence[int]] | None) -> Ints:
-    """Find the rows of the requests that could start on an empty fleet, in the order of the queue."""
+def _startable_rows(
+    requests: NodeRequests, fleet: NodeFleet, larger: Sequence[Sequence[int]] | None
+) -> tuple[Ints, tuple[Ints, Ints]]:
+    """Find the rows of the requests that could start on an empty fleet, in queue order, and their kinds."""
     max_capacity = fleet.capacity.max(axis=1)
     serving_profiles = serving_profile_table(max_capacity.shape[1], larger)
     kinds, kind = request_kinds(requests)
@@ -233,11 +235,13 @@ def _startable_rows(requests: NodeRequests, fleet: NodeFleet, larger: Sequence[S
             fit, fit_last = int((capacity >= per_node).sum()), int((capacity >= on_last_node).sum())
             can_start[number] |= fit >= nodes - 1 and fit_last >= nodes
     rows = np.lexsort((np.arange(len(requests)), requests.submit_s, requests.ready_s))
-    return np.asarray(rows[can_start[kind[rows]]])
+    rows = np.asarray(rows[can_start[kind[rows]]])
+    return rows, (kinds[can_start], (np.cumsum(can_start) - 1)[kind[rows]])
 
 
 def _initial_state(
     requests: NodeRequests,
+    kinds: tuple[Ints, Ints],
     fleet: NodeFleet,
     queue: str,
     rank: Floats | None,
@@ -254,6 +258,8 @@ def _initial_state(
     ----------
     requests : NodeRequests
         Requests that are simulated, in the order of the queue.
+    kinds : tuple of arrays of int
+        Their kinds, as of :func:`request_kinds`.
     fleet, queue, larger, switching, most_waiting
         As of :func:`simulate_requests`.
     rank : array of float, shape (n_requests,), optional
@@ -268,8 +274,8 @@ def _initial_state(
     nodes, pools, profiles = fleet.capacity.shape
     serving_profiles = serving_profile_table(profiles, larger)
     preferences = serving_profiles.shape[1]
-    kind_columns, kind = request_kinds(requests)
-    count, kinds = len(requests), int(kind.max(initial=-1)) + 1
+    kind_columns, kind = kinds
+    count, n_kinds = len(requests), len(kind_columns)
     first_allocation = np.concatenate([[0], np.cumsum(requests.nodes)]).astype(np.int64)
     allocations, max_nodes = int(first_allocation[-1]), int(requests.nodes.max(initial=0))
     scaling = switching or NodeAutoscaling(0.0, 0.0)
@@ -317,11 +323,11 @@ def _initial_state(
         chosen_amount=ints(max_nodes), chosen_by=ints(nodes), is_blocked=ints(max(profiles, NUMBER_OF_QUEUES)),
         head=ints(NUMBER_OF_QUEUES, fill=NO_INDEX), head_profile=ints(NUMBER_OF_QUEUES),
         shadow_s=floats(NUMBER_OF_QUEUES),
-        is_closed=ints(NUMBER_OF_QUEUES), is_wanted=ints(profiles), waiting_of_kind=ints(kinds),
-        kind_profile=kind_columns[:, 0].copy(), is_unplaceable=ints(kinds),
+        is_closed=ints(NUMBER_OF_QUEUES), is_wanted=ints(profiles), waiting_of_kind=ints(n_kinds),
+        kind_profile=kind_columns[:, 0].copy(), is_unplaceable=ints(n_kinds),
         # Cached searches
-        searched_at=ints(kinds, preferences), infeasible_from_s=floats(kinds, preferences),
-        found_tier=ints(kinds, preferences), is_unprovisionable=ints(kinds), room_s=floats(nodes),
+        searched_at=ints(n_kinds, preferences), infeasible_from_s=floats(n_kinds, preferences),
+        found_tier=ints(n_kinds, preferences), is_unprovisionable=ints(n_kinds), room_s=floats(nodes),
         node_changes=ints(nodes), cached_need=ints(NUMBER_OF_QUEUES, nodes, fill=NO_INDEX),
         cached_at=ints(NUMBER_OF_QUEUES, nodes),
         cached_room_s=floats(NUMBER_OF_QUEUES, nodes), is_shadow_node=ints(nodes), reserved_from_s=np.full(nodes,

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, TraceFormatError, resolve_name
+from gpuplanner.core.errors import ScenarioError, TraceFormatError, examples, nearest_names, resolve_name
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL
 from gpuplanner.ingest.dataset import Dataset
@@ -256,7 +256,10 @@ def keep_largest(
         expected = "a number of rows, or two: of the first group, and rows of each, such as (20, 3)"
         raise ScenarioError("top", expected, repr(top), "Fix top=.")
     hour_columns = [*GPU_TIME_BUCKETS, "gpu_hours"]
-    column = resolve_name(column, hour_columns, subject="sort", error=ScenarioError)
+    if column not in hour_columns:  # "idle" would be one of two buckets without notice
+        near = [name for name in hour_columns if column and column in name] or nearest_names(column, hour_columns)
+        todo = f"Did you mean {examples(near or hour_columns)}?"
+        raise ScenarioError(f"sort {column!r} is unknown", f"one of {', '.join(hour_columns)}", repr(column), todo)
     if column not in table.columns or not table[column].count():
         todo = "Import telemetry with the jobs, or sort by gpu_hours."
         raise TraceFormatError("sort", f"GPU-hours in the bucket {column}", "none", todo)

@@ -75,17 +75,12 @@ def test_a_notebook_is_served_without_code_and_its_controls_answer_to_keys(serve
     page.on("request", lambda one: None if one.url.startswith(local) else strangers.append(one.url))
     page.goto(f"http://127.0.0.1:{served}/voila/render/01_demand_and_phases.ipynb?token=local", wait_until="commit")
     page.wait_for_selector(".widget-dropdown select", timeout=400_000)
-    panel = page.locator(".widget-html-content").last
+    panel = page.locator(".widget-vbox:has(.widget-dropdown)").first
     page.wait_for_function("e => e.innerText.length > 100", arg=panel.element_handle(), timeout=60_000)
     before = panel.inner_text()
-    page.locator(".widget-dropdown select").nth(1).focus()
-    page.keyboard.press("ArrowDown")  # the next tenant
-    page.locator(".widget-toggle-button", has_text="ledger").focus()
-    page.keyboard.press("Enter")
-    page.wait_for_function(
-        "([e, text]) => e.innerText !== text && e.innerText.includes('GPU-time of')",
-        arg=[panel.element_handle(), before], timeout=60_000,
-    )  # fmt: skip
+    page.locator(".widget-dropdown select").first.focus()
+    page.keyboard.press("ArrowDown")  # the next team
+    page.wait_for_function("([e, text]) => e.innerText !== text", arg=[panel.element_handle(), before], timeout=60_000)
     assert "import gpuplanner" not in page.content()
     assert page.locator("text=Traceback").count() == 0
     assert strangers == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from datetime import date, datetime, timedelta
 
@@ -74,9 +75,14 @@ def test_week_in_which_demand_exceeds_capacity(tmp_path):
     week, vision = 0, 8 * 1.05
     while vision + 8 + 16 * (date(2026, 2, 23) + timedelta(days=7 * (week + 1)) > date(2026, 4, 1)) <= 2 * 16:
         week, vision = week + 1, vision * 1.05
-    begins = outlook.source.end.date() + timedelta(days=7 * week)
+    begins = date(2026, 2, 23) + timedelta(days=7 * week)
+    assert begins == date(2026, 3, 30)  # the week in which the 16 GPUs come
     assert dates.df.rows() == [("early", 0.1, begins), ("median", 0.5, begins), ("late", 0.9, begins)]
     dates.chart()
+    # Growth alone: 8 GPUs of vision have to exceed 32 less the 8 of search, three times as many.
+    grown = outlook.exhaustion(capacity_fraction=2.0, growth_per_week={"vision": 0.05}, weeks=52).df
+    weeks = math.ceil(math.log(3) / math.log(1.05))
+    assert set(grown[grown.columns[-1]]) == {date(2026, 2, 23) + timedelta(days=7 * (weeks - 1))}
 
 
 def test_most_wasteful_users_with_their_worst_jobs(cluster):
@@ -105,7 +111,7 @@ def test_most_wasteful_users_with_their_worst_jobs(cluster):
     assert unknown["no_telemetry"].to_list() == pytest.approx(unknown["hours"].to_list())
 
 
-def test_buying_reserving_and_renting_with_break_even(cluster):
+def test_buying_reserving_and_renting_with_break_even(cluster, root):
     costs = cluster.costs(price_usd_per_gpu_hour=2.5)
     view = costs.commitments(36, gpus=16, used_fraction=0.8, purchase_price=32_000)
     view.chart()
@@ -113,11 +119,16 @@ def test_buying_reserving_and_renting_with_break_even(cluster):
     rented, bought = by_option["on_demand"], by_option["owned"]
     assert rented["cost"] == pytest.approx(16 * 0.8 * 730.5 * 36 * 2.5)
     assert by_option["reserved_1y"]["break_even_fraction"] == pytest.approx(0.625)  # 37.5 % below on demand
-    # With the electricity that the cost implies, in cash, month by month from the third on.
-    electricity = (
-        (bought["cost"] - 16 * 0.8 * 730.5 * 3 * 2.5 - 16 * 32_000 / 60 * (33 + 0.5 * 27)) / 16 / (33 + 0.5 * 27)
-    )
-    assert 20 < electricity < 200
+    # Electricity of a GPU and month: 80 % busy, 20 % idle, of the board's power; servers, cooling, price per kWh.
+    facts = root / "gpuplanner" / "hardware" / "facts"
+    value = dict(pl.read_csv(facts / "parameters.csv").select("name", "value").rows())
+    board_w = pl.read_csv(facts / "gpu_specs.csv").filter(gpu_model="H100-80GB-SXM5")["tdp_w"].item()
+    busy, idle = value["active_base_fraction"] + value["active_slope_fraction"], value["idle_fraction"]
+    mean_kw = board_w * (0.8 * busy + 0.2 * idle) / 1000 * value["host_factor"] * value["pue"]
+    electricity = mean_kw * 730.5 * value["electricity_usd_per_kwh"]
+    # Rent for three months until delivery, 33 months written off and powered, half of the last 27 months' value lost.
+    by_hand = 16 * (0.8 * 730.5 * 3 * 2.5 + 32_000 / 60 * (33 + 0.5 * 27) + electricity * 33)
+    assert bought["cost"] == pytest.approx(by_hand)
     paid = rent = 0.0
     behind = 0
     for month in range(1, 37):
@@ -145,13 +156,28 @@ def test_waits_with_a_shorter_walltime_and_preemptible_borrowing(tmp_path):
     assert taken.filter(team="a")["p95_after_minutes"].item() == pytest.approx(0.95 * 60, abs=2)
 
 
-def test_disagreements_of_sources(tmp_path):
-    jobs = [("101", "nlp", "gpu", 0, 0, 2, 2, "n1"), ("102", "vision", "gpu", 0, 0, 1, 1, "n2")]
-    minutes = ["timestamp, index, utilization.gpu [%], memory.used [MiB], power.draw [W]"]
+def smi_minutes():
+    """Minutes of three GPUs of node n1 as nvidia-smi prints them, from 30 minutes before noon."""
+    yield "timestamp, index, utilization.gpu [%], memory.used [MiB], power.draw [W]"
     for minute in range(-30, 210):
         instant = NOON + timedelta(minutes=minute)
-        minutes += [f"{instant:%Y/%m/%d %H:%M:%S}.000, {gpu}, 50 %, 1000 MiB, 200.0 W" for gpu in range(3)]
-    (tmp_path / "n1.csv").write_text("\n".join([*minutes, ""]))
+        yield from (f"{instant:%Y/%m/%d %H:%M:%S}.000, {gpu}, 50 %, 1000 MiB, 200.0 W" for gpu in range(3))
+
+
+def dcgm_minutes():
+    """The same minutes with the metrics of DCGM, one a row."""
+    yield "timestamp,metric_name,gpu_id,device,Hostname,value,labels_raw"
+    for minute, gpu in itertools.product(range(-30, 210), range(3)):
+        instant, labels = NOON + timedelta(minutes=minute), f"Hostname=''n1'',gpu=''{gpu}''"
+        for name, value in (("DCGM_FI_PROF_SM_ACTIVE", 0.5), ("DCGM_FI_DEV_FB_USED", 1000)):
+            row = f"'{instant:%Y-%m-%dT%H:%M:%S}Z','{name}','{gpu}','nvidia{gpu}','n1','{value}','{labels}'"
+            yield row.replace("'", '"')
+
+
+@pytest.mark.parametrize("minutes", [smi_minutes, dcgm_minutes])
+def test_disagreements_of_sources(tmp_path, minutes):
+    jobs = [("101", "nlp", "gpu", 0, 0, 2, 2, "n1"), ("102", "vision", "gpu", 0, 0, 1, 1, "n2")]
+    (tmp_path / "n1.csv").write_text("\n".join([*minutes(), ""]))
     cluster = gp.read(write_accounting(tmp_path / "sacct.txt", *jobs), tmp_path / "n1.csv", tz="UTC")
     found = cluster.quality(by=["check", "source", "team"])
     found.chart()
@@ -185,6 +211,8 @@ def test_disagreements_of_sources(tmp_path):
         (lambda c: c.costs().commitments("36"), "a whole number from 1"),
         (lambda c: c.ledger(by=["user", "job"], top=(20, 3, 1)), "such as \\(20, 3\\)"),
         (lambda c: c.ledger(by="user", sort="wasted"), "sort 'wasted' is unknown"),
+        (lambda c: c.ledger(by="user", sort="idle"), "Did you mean 'allocated_idle', 'idle_pending'"),
+        (lambda c: c.ledger(by="user", sort="alocated_idle"), "Did you mean 'allocated_idle'"),
         (lambda c: c.quality(by="severity"), "check"),
         (lambda c: c.fair_share({"max_run_hour": 2}), "max_run_hours"),
         (lambda c: c.fair_share({"teams": [{"name": "vision", "gpus": -8}]}), "from 0"),
