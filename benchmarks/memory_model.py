@@ -238,7 +238,7 @@ def few(table: pl.DataFrame) -> list[dict[str, Any]]:
             row: dict[str, Any] = {"tool": source, "its facts": "known" if known else "unknown"}
             for count in (1, 5):
                 drawn = few_rows(own, multipliers, draws=100, seed=1, few=count, known=known)
-                row[f"without {count}"] = _mean([(multipliers, rest) for _, rest, _ in drawn])
+                row[f"without {count}"] = _mean([(multipliers, rest.read_as((1, 0, 0))) for _, rest, _ in drawn])
                 row[f"after {count}"] = _mean([(learned, rest) for learned, rest, _ in drawn])
             others = ~runs.is_from(source)
             cover = _cover_after_five(drawn, runs.select(others), generic.select(others), known=known)
