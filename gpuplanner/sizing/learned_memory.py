@@ -526,15 +526,16 @@ def learn_own_runs(model: PeakModel, runs: MeasuredRuns) -> PeakModel:
 def combine_radius(residuals: Floats, prior_radius: float, *, is_known_tool: bool = True) -> float:
     """Combine the radius of other tools after few rows with the spread of the tool's own rows, by their number.
 
-    It is at least the noise of a measured peak in a prediction from so many rows, by Student's t.
+    The variance is that of the other tools, which counts as many rows as `PRIOR_RADIUS_ROWS`, updated by the residuals
+    of the own rows; the 95 % point is that of Student's t for all of them. Two own rows and fewer tell nothing of the
+    spread. The radius is at least the noise of a measured peak in a prediction from so many rows.
     """
-    count = len(residuals)
-    student, next_row = STUDENT_T_P95_BY_SIZE.get(count, 1.8), math.sqrt(1 + 1 / max(count, 1))
-    free = count / max(1, count - OWN_TERMS)
-    spread = student * next_row * math.sqrt(free * float(np.mean(residuals**2))) if count else 0.0
-    weight = count / (count + PRIOR_RADIUS_ROWS[is_known_tool])
-    floor = PEAK_NOISE_FRACTION * student * next_row
-    return max(floor, math.sqrt((1 - weight) * prior_radius**2 + weight * spread**2))
+    count, prior_rows = len(residuals), PRIOR_RADIUS_ROWS[is_known_tool]
+    freedom = prior_rows + max(0, count - OWN_TERMS)
+    prior_variance = (prior_radius / STANDARD_NORMAL_P95) ** 2
+    variance = (prior_rows * prior_variance + float((residuals**2).sum())) / freedom
+    noise = PEAK_NOISE_FRACTION * math.sqrt(1 + 1 / max(count, 1))
+    return STANDARD_NORMAL_P95 * max(noise, (1 + 1 / freedom) * math.sqrt(variance))
 
 
 OWN_TERMS, PRIOR_RADIUS_ROWS = 2, {True: 20.0, False: 5.0}
