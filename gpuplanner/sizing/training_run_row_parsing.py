@@ -470,13 +470,14 @@ def note_assumptions(row: ParsedRunRow, job: TrainingJob) -> None:
         and job.regime in ("unsaid", "pure", "amp")
     ):
         row.missing.append(
-            f"precision: not stated whether parameters are fp32; assumed {_PARAMETER_PRECISION_TEXT[job.regime]}"
+            f"precision: bf16-true or bf16-mixed says whether parameters are fp32; assumed "
+            f"{_PARAMETER_PRECISION_TEXT[job.regime]}"
         )
     if row.words["packing"] == "no":
         row.missing.append("packing: sequences that are not full were taken as full")
 
 
-_PARAMETER_PRECISION_TEXT = {"unsaid": "the middle", "pure": "not", "amp": "so"}
+_PARAMETER_PRECISION_TEXT = {"unsaid": "the middle", "pure": "bf16-true", "amp": "bf16-mixed"}
 """Whether parameters are assumed to be fp32, in remarks, by precision regime."""
 
 

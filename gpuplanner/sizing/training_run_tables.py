@@ -381,15 +381,20 @@ def predict_row(row_job: RowTrainingJob, model: PeakModel, *, gpu_gib: float | N
             if len(probabilities) == 1
             else (probabilities[0] + sum(probabilities[1:]) / len(probabilities[1:])) / 2
         )
-    notes = [*row_job.note, f"bound {upper / peaks[0]:.2f} times: {', '.join(distances)}"]
-    if model.has_tool(row_job.label) and (score := model.accuracy.get(row_job.family)):
+    is_learned = model.has_tool(row_job.label)
+    outdated = ("tool unknown", "framework: ") * is_learned + ("precision: ",) * bool(weights)
+    missing, notes = (
+        [text for text in texts if not text.startswith(outdated)] for texts in (row_job.missing, row_job.note)
+    )
+    notes.append(f"bound {upper / peaks[0]:.2f} times: {', '.join(distances)}")
+    if is_learned and (score := model.accuracy.get(row_job.family)):
         notes.append(f"accuracy of {row_job.family}: {percent_text(score[0])} over {score[1]} runs of left-out sources")
     if weights:
         likely = zip(weights[1:], PRECISION_READINGS.values(), strict=True)
         notes.append(f"by your runs: {', '.join(f'{text} {percent_text(weight)}' for weight, text in likely)}")
-    level = TOOL_MEASURED if model.has_tool(row_job.label) else TOOL_NOT_MEASURED
-    missing = "; ".join(row_job.missing)
-    return PeakPrediction(peaks[0], upper, p_oom, row_job.family, row_job.tool, level, missing, "; ".join(notes))
+    level = TOOL_MEASURED if is_learned else TOOL_NOT_MEASURED
+    words = "; ".join(missing)
+    return PeakPrediction(peaks[0], upper, p_oom, row_job.family, row_job.tool, level, words, "; ".join(notes))
 
 
 def _list_reading_parts(row_job: RowTrainingJob, job: TrainingJob) -> list[list[float]]:
