@@ -177,9 +177,9 @@ multiprocessors came from it, with which sets 1 and 2 predict it within 1.21. No
 its loops run 1.27 times faster than predicted at the median, and half of them within the interval.
 
 **Why the loops of set 4 are faster.** Not the GPU or the day: of the same day, the runs of transformers and peft are
-predicted at {others}. One assumption explains it, the bytes that kernels move which are not fused: `eager_passes` is 14
-for the models of transformers, whose norms and rotary embeddings are several operations each. The loops call
-`torch.nn.RMSNorm`, one kernel, and have no rotary embeddings. Their seconds, predicted over measured, with one
+predicted at {others}. One assumption explains it, the bytes that kernels move which are not fused: `eager_passes` is
+14 for the models of transformers, whose norms and rotary embeddings are several operations each. The loops call
+`torch.nn.RMSNorm`, one operation, and have no rotary embeddings. Their seconds, predicted over measured, with one
 parameter changed at a time:
 
 {changed}
