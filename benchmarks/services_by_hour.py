@@ -36,9 +36,9 @@ COLUMNS = ("requests", "source", "GPU", "plan", "peak all day", "hindsight", "fi
 WORDS = """# Inference services by hour
 
 Made by `python benchmarks/services_by_hour.py --write`: GPU-hours of the replicas planned for the hours of a trace, of
-the most replicas kept all day, and of the fewest that each hour needs in hindsight; and the simulated p99 of the time to
-the first token and p95 of the time per token on the planned replicas. The service is llama-3.1-8b on L4, with 2,000 ms
-to the first token and 100 ms a token. Requests are the hour of Azure's trace of 2023 and a generated week with the
+the most replicas kept all day, and of the fewest that each hour needs in hindsight; and the simulated p99 of the time
+to the first token and p95 of the time per token on the planned replicas. The service is llama-3.1-8b on L4, with 2,000
+ms to the first token and 100 ms a token. Requests are the hour of Azure's trace of 2023 and a generated week with the
 rhythm of days (up to 4 requests a second). Alibaba's trace has rates and GPU activity and no tokens.
 
 The same requests were also given as metrics of vLLM, one reading a minute. Counters alone give every request the mean

@@ -527,15 +527,17 @@ def combine_radius(residuals: Floats, prior_radius: float, *, is_known_tool: boo
     """Combine the radius of other tools after few rows with the spread of the tool's own rows, by their number.
 
     The variance is that of the other tools, which counts as many rows as `PRIOR_RADIUS_ROWS`, updated by the residuals
-    of the own rows; the 95 % point is that of Student's t for all of them. Two own rows and fewer tell nothing of the
-    spread. The radius is at least the noise of a measured peak in a prediction from so many rows.
+    of the own rows; the 95 % point, nearly ``1 + 1 / rows`` times the normal one, is that of Student's t for all of
+    them. Two own rows and fewer tell nothing of the spread. The radius is at least the noise of a measured peak in a
+    prediction from so many rows.
     """
     count, prior_rows = len(residuals), PRIOR_RADIUS_ROWS[is_known_tool]
     freedom = prior_rows + max(0, count - OWN_TERMS)
     prior_variance = (prior_radius / STANDARD_NORMAL_P95) ** 2
     variance = (prior_rows * prior_variance + float((residuals**2).sum())) / freedom
     noise = PEAK_NOISE_FRACTION * math.sqrt(1 + 1 / max(count, 1))
-    return STANDARD_NORMAL_P95 * max(noise, (1 + 1 / freedom) * math.sqrt(variance))
+    student = 1 + 1 / freedom if count > OWN_TERMS else 1.0
+    return STANDARD_NORMAL_P95 * max(noise, student * math.sqrt(variance))
 
 
 OWN_TERMS, PRIOR_RADIUS_ROWS = 2, {True: 20.0, False: 5.0}
