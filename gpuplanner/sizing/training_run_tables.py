@@ -368,19 +368,13 @@ def predict_row(row_job: RowTrainingJob, model: PeakModel, *, gpu_gib: float | N
     radius = math.hypot(*distances.values())
     largest_alternative = max((peak * math.exp(_ALTERNATIVE_LOG_MARGIN) for peak in peaks[1:]), default=0.0)
     max_gib = gpu_gib or row_job.max_gib
-    upper = max(
-        peaks[0] * math.exp(radius),
-        min(largest_alternative, max_gib * row_job.unit) if max_gib else largest_alternative,
-    )
+    largest_alternative = min(largest_alternative, max_gib * row_job.unit if max_gib else math.inf)
+    upper = max(peaks[0] * math.exp(radius), largest_alternative)
     board_gib, p_oom = gpu_gib or row_job.gpu_gib, None
     if board_gib:
         room = row_job.unit * max(board_gib - unmetered_bytes(row_job.job) / BYTES_PER_GIB, 0.01)
-        probabilities = [model.p_oom(peak, room, radius) for peak in peaks]
-        p_oom = (
-            probabilities[0]
-            if len(probabilities) == 1
-            else (probabilities[0] + sum(probabilities[1:]) / len(probabilities[1:])) / 2
-        )
+        p_oom, *others = (model.p_oom(peak, room, radius) for peak in peaks)
+        p_oom = (p_oom + sum(others) / len(others)) / 2 if others else p_oom
     is_learned = model.has_tool(row_job.label)
     outdated = ("tool unknown", "framework: ") * is_learned + ("precision: ",) * bool(weights)
     missing, notes = (
@@ -400,7 +394,7 @@ def predict_row(row_job: RowTrainingJob, model: PeakModel, *, gpu_gib: float | N
 def _list_reading_parts(row_job: RowTrainingJob, job: TrainingJob) -> list[list[float]]:
     """List the components of a job [GiB] as it is assumed, and under each of `PRECISION_READINGS`."""
     jobs = (job, *row_job.readings) if row_job.readings else (job,) * (1 + len(PRECISION_READINGS))
-    return [[gib * row_job.unit for gib in peak_gib(each)] for each in jobs]
+    return [[gib * row_job.unit for gib in peak_gib(read_job)] for read_job in jobs]
 
 
 def predict_table(table: pl.DataFrame, model: PeakModel | None = None, *, tool: str | None = None) -> pl.DataFrame:
