@@ -46,7 +46,7 @@ _UNIT_BY_ENDING = {
     "share": Unit("%", 1), "usd": Unit("USD", 2), "eur": Unit("EUR", 2), "gbp": Unit("GBP", 2), "chf": Unit("CHF", 2),
     "jpy": Unit("JPY", 0), "cost": Unit("", 2), "kwh": Unit("kWh", 1), "gib": Unit("GiB", 2), "kg": Unit("kg", 1),
     "kw": Unit("kW", 2), "w": Unit("W", 0), "s": Unit("s", 1), "h": Unit("h", 2), "hours": Unit("h", 2),
-    "minutes": Unit("min", 1), "days": Unit("d", 1), "ms": Unit("ms", 1),
+    "minutes": Unit("min", 1), "days": Unit("d", 1), "ms": Unit("ms", 1), "per_s": Unit("1/s", 1),
 }  # fmt: skip
 """Unit by the last words of a column name, such as ``gpu_hours``."""
 _SPELLING_BY_COLUMN_WORD = {

@@ -200,10 +200,12 @@ def sum_readings(readings: pl.DataFrame) -> pl.DataFrame:
         .with_columns(name=pl.lit(f"{GAUGE}/value"))
     )
     wide = pl.concat([counted, gauges.select(counted.columns)]).pivot("name", index=keys, values="rise")
-    buckets = rises.filter(part="bucket", quantity="ttft").group_by(*keys, "le").agg(pl.col("rise").sum())
     pair = pl.format("{}:{}", "le", pl.col("rise").round().cast(pl.Int64))
-    buckets = buckets.sort(*keys, "le").group_by(*keys, maintain_order=True).agg(ttft_buckets=pair.str.join(" "))
-    wide = wide.join(buckets, on=keys, how="full", coalesce=True, nulls_equal=True)
+    buckets = rises.filter(part="bucket").group_by(*keys, "quantity", "le").agg(pl.col("rise").sum())
+    for quantity in ("ttft", "prompt", "generated"):
+        rows = buckets.filter(quantity=quantity).sort(*keys, "le").group_by(*keys, maintain_order=True)
+        texts = rows.agg(pair.str.join(" ").alias(f"{quantity}_buckets"))
+        wide = wide.join(texts, on=keys, how="full", coalesce=True, nulls_equal=True)
     names = [f"{quantity}/value" for quantity in ("requests", "prompt_tokens", "generated_tokens", GAUGE)]
     names += [f"{quantity}/{part}" for quantity in ("ttft", "token") for part in ("sum", "count")]
     wide = wide.with_columns(pl.lit(None, pl.Float64).alias(name) for name in names if name not in wide.columns)
@@ -217,8 +219,9 @@ def sum_readings(readings: pl.DataFrame) -> pl.DataFrame:
         "time", "service", "team", "replica",
         requests=pl.col("requests/value"), prompt_tokens=pl.col("prompt_tokens/value"),
         generated_tokens=pl.col("generated_tokens/value"), running=pl.col(f"{GAUGE}/value"),
-        ttft_s=mean("ttft"), token_s=mean("token"), ttft_buckets=pl.col("ttft_buckets"),
-    )  # fmt: skip
+        ttft_s=mean("ttft"), token_s=mean("token"),
+        buckets=pl.struct("^.*_buckets$"),
+    ).unnest("buckets")  # fmt: skip
 
 
 def read_live_serving(
