@@ -327,16 +327,21 @@ def _localise(naive: pl.Series, tz: str, ambiguous: Literal["earliest", "latest"
 
 MAX_BILL_LINE_AMOUNT = 1e12
 """Largest amount on one line of a bill, in its currency; sums of smaller ones stay exact."""
+MAX_REQUEST_TOKENS = 100_000_000
+"""Largest number of tokens of one request that is accepted."""
 
 FIELD_ARGUMENTS_BY_COLUMN_KIND: dict[str, dict[str, Any]] = {
     "amount": {"kind": "decimal", "low": -MAX_BILL_LINE_AMOUNT, "high": MAX_BILL_LINE_AMOUNT},
     "seconds": {"kind": "number", "high": MAX_DURATION_S},
     "epoch seconds": {"kind": "number", "high": END_INSTANT.timestamp()},
     "GPUs": {"kind": "number", "high": MAX_GPUS_PER_JOB},
+    "tokens": {"kind": "number", "high": MAX_REQUEST_TOKENS},
+    "precise time": {"kind": "time", "format": "%Y-%m-%d %H:%M:%S%.f"},
     "UTC instant": {"kind": "instant", "naive_is_utc": True},
 }
 """Kinds of columns beside those of :class:`Field`: money or a priced quantity, exact to 18 decimals and of either
-sign; durations and instants [s]; numbers of GPUs or nodes; instants that are UTC where no zone is given.
+sign; durations and instants [s]; numbers of GPUs or nodes; tokens of a request; times with fractions of a second;
+instants that are UTC where no zone is given.
 """
 
 

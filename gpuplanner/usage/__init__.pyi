@@ -52,7 +52,6 @@ from gpuplanner.usage.job_classes import RangeCondition as RangeCondition
 from gpuplanner.usage.job_classes import Rule as Rule
 from gpuplanner.usage.job_classes import class_by_shape as class_by_shape
 from gpuplanner.usage.job_classes import classify_jobs as classify_jobs
-from gpuplanner.usage.job_classes import read_rules as read_rules
 from gpuplanner.usage.job_classes import shipped_rules as shipped_rules
 from gpuplanner.usage.job_phases import PHASE_LABELS as PHASE_LABELS
 from gpuplanner.usage.job_phases import find_phases as find_phases
