@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
-from importlib import resources
 from typing import TypedDict
 
 import polars as pl
 
 from gpuplanner.core.errors import examples
+from gpuplanner.core.serialization import read_packaged_rows
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, count_text
 
 DTYPE_BY_QUALITY_COLUMN = {
@@ -76,7 +75,7 @@ class Check:
     condition: pl.Expr
 
 
-def source_check(name: str, condition: pl.Expr) -> Check:
+def source_check(name: str, condition: pl.Expr, **parts: object) -> Check:
     """Create a check of a source from its row in ``source_checks.csv``.
 
     Parameters
@@ -85,14 +84,16 @@ def source_check(name: str, condition: pl.Expr) -> Check:
         Name of the check in ``source_checks.csv``, which has its text, severity and effect.
     condition : polars.Expr
         True for the rows concerned.
+    **parts
+        Values of the places in the text of its effect.
 
     Examples
     --------
     >>> source_check("bill: no list cost", pl.col("ListCost").is_null()).severity
     'info'
     """
-    row = _source_checks()[name]
-    return Check(row["check"], row["severity"], row["effect"], condition)
+    finding = source_finding(name, 0, **parts)
+    return Check(finding.check, finding.severity, finding.effect, condition)
 
 
 def source_finding(name: str, rows: int, example: str = "", gpu_hours: float | None = None, **parts: object) -> Finding:
@@ -131,8 +132,7 @@ def check_text(name: str) -> str:
 @functools.cache
 def _source_checks() -> dict[str, dict[str, str]]:
     """Read ``source_checks.csv``: name → row."""
-    text = (resources.files(__package__) / "source_checks.csv").read_text(encoding="utf-8")
-    return {row["name"]: row for row in csv.DictReader(text.splitlines())}
+    return {row["name"]: row for row in read_packaged_rows("gpuplanner.ingest", "source_checks.csv")}
 
 
 UNKNOWN_GPUS_CHECK = source_check("jobs: unknown GPUs", pl.col("gpus").is_null())

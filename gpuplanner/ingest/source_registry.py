@@ -5,15 +5,14 @@ Within each family the more specific kinds of files come first. Readers are name
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from gpuplanner.core.errors import TraceFormatError, examples, resolve_name
+from gpuplanner.core.serialization import read_packaged_rows
 from gpuplanner.hardware.catalog import export_command, facts
 from gpuplanner.ingest import schedulers
 from gpuplanner.ingest.dataset import Dataset
@@ -32,9 +31,8 @@ def _define_sources(family: str) -> tuple[Source, ...]:
 
     ``joint`` files of one import are read together, because none is a complete list of jobs.
     """
-    text = (resources.files(__package__) / "sources.csv").read_text(encoding="utf-8")
     rows_by_source: dict[str, list[dict[str, str]]] = {}
-    for row in csv.DictReader(text.splitlines()):
+    for row in read_packaged_rows("gpuplanner.ingest", "sources.csv"):
         if row["family"] == family:
             rows_by_source.setdefault(row["source"], []).append(row)
     return tuple(_define_source(name, rows) for name, rows in rows_by_source.items())

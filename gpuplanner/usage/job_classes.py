@@ -20,20 +20,14 @@ from gpuplanner.usage.rightsizing import samples_of_runs
 TEXT_RULE_COLUMNS = ("job_name", "partition", "queue")
 """Columns of the job table with names that rules may test; a table may lack them."""
 
-UNIT_BY_NUMBER_RULE_COLUMN = {
-    "gpus": "GPUs",
-    "nodes": "nodes",
-    "time_limit_s": "s",
-    "run_s": "s",
-    "wait_s": "s",
-    "sm_activity": "0-1, mean",
-    "activity_spread": "0-1, standard deviation of the minute means of SM activity",
-    "memory_peak_gib": "GiB",
-    "hour": "hours of the local clock at submission, 0 to 24",
-    "weekday": "1 for Monday to 7 for Sunday, at submission",
-    "repeats": "jobs of the same user with the same request and limit on the same local day",
-}
-"""Numeric facts of a job that rules may test, with their units."""
+NUMBER_RULE_COLUMNS = (
+    *("gpus", "nodes", "time_limit_s", "run_s", "wait_s", "sm_activity", "activity_spread", "memory_peak_gib"),
+    *("hour", "weekday", "repeats"),
+)
+"""Numeric facts of a job that rules may test. ``sm_activity`` is a mean [0-1], ``activity_spread`` the standard
+deviation of the minute means of SM activity [0-1]. At submission by the local clock: ``hour`` [h, 0 to 24] and
+``weekday``, 1 for Monday to 7 for Sunday. ``repeats``: jobs of the same user with the same request and limit on the
+same local day."""
 
 RULE_COLUMNS_KNOWN_AT_SUBMISSION = (*TEXT_RULE_COLUMNS, "gpus", "nodes", "time_limit_s", "hour", "weekday")
 """Facts of a job that are known at submission; the other facts are known only after its run."""
@@ -139,7 +133,7 @@ class RangeCondition:
     Attributes
     ----------
     fact : str
-        One of :data:`~gpuplanner.usage.job_classes.UNIT_BY_NUMBER_RULE_COLUMN`.
+        One of :data:`~gpuplanner.usage.job_classes.NUMBER_RULE_COLUMNS`.
     low, high : float
         At or above `low`, below `high`; infinite where the rule does not say. Of the hour, a `low` above `high`
         passes midnight.
@@ -297,8 +291,8 @@ def classify_jobs(
 
 def _fact_text(fact: str) -> pl.Expr:
     """Format a fact as ``fact=value``."""
-    value = pl.col(fact).cast(pl.Float64).round_sig_figs(4) if fact in UNIT_BY_NUMBER_RULE_COLUMN else pl.col(fact)
-    text = value.cast(pl.String).str.strip_suffix(".0") if fact in UNIT_BY_NUMBER_RULE_COLUMN else value
+    value = pl.col(fact).cast(pl.Float64).round_sig_figs(4) if fact in NUMBER_RULE_COLUMNS else pl.col(fact)
+    text = value.cast(pl.String).str.strip_suffix(".0") if fact in NUMBER_RULE_COLUMNS else value
     return pl.concat_str(pl.lit(f"{fact}="), text)
 
 

@@ -96,8 +96,8 @@ def _missing_object_findings(dump: ClusterDump) -> Iterator[Finding]:
     if vanished:
         pod = dump.pods[vanished[0]]
         max_gap_h = max(dump.vanished_gap_s.values()) / SECONDS_PER_HOUR
-        parts = {"pods": count_text(len(vanished), "pod"), "hours": max_gap_h}
-        yield source_finding("kubernetes: vanished pods", len(vanished), f"{pod.namespace}/{pod.name}", **parts)
+        n_pods, example = count_text(len(vanished), "pod"), f"{pod.namespace}/{pod.name}"
+        yield source_finding("kubernetes: vanished pods", len(vanished), example, pods=n_pods, hours=max_gap_h)
 
     pods_left = Counter(uid for pod in dump.pods.values() for _, _, uid in dump.find_controllers(pod))
     succeeded = dump.succeeded_pods

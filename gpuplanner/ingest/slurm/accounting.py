@@ -18,7 +18,7 @@ from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.ingest.chunked_tables import ChunkedRows
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Record, RecordCollector, Rows, raise_fault
-from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S_EXPR, Check, Finding, source_check
+from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S_EXPR, Finding, source_check
 from gpuplanner.ingest.slurm.accounting_fields import (
     DUPLICATE_SUBMISSION_REASON,
     SLURM_NULL_TEXTS,
@@ -421,12 +421,7 @@ JOB_STEP_REASON = "step of a job: its GPUs are counted on the job row"
 SACCT_CHECKS = (
     AMBIGUOUS_TIME_CHECK,
     source_check("slurm: start repaired", pl.col("repaired").is_not_null()),
-    Check(
-        "jobs of one moment, as squeue shows them",
-        "warning",
-        f"what ran before is missing: for the past run {export_command('sacct')}",
-        pl.col("live").is_not_null(),
-    ),
+    source_check("slurm: one moment", pl.col("live").is_not_null(), command=export_command("sacct")),
     source_check(
         "slurm: typed and untyped GPUs", (pl.col("types") > 0) & pl.col("alloc_tres").str.contains(r"(?:^|,)gres/gpu=")
     ),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gpuplanner.usage.job_classes import (
     JOB_CLASSES,
+    NUMBER_RULE_COLUMNS,
     TEXT_RULE_COLUMNS,
-    UNIT_BY_NUMBER_RULE_COLUMN,
     NameCondition,
     RangeCondition,
     Rule,
@@ -41,7 +41,7 @@ def test_shipped_rules_name_every_class_and_only_what_is_known():
     assert len({rule.name for rule in rules}) == len(rules)
     facts = {condition.fact for rule in rules for condition in rule.conditions}
     assert {"job_name", "partition", "gpus", "run_s", "time_limit_s", "sm_activity", "activity_spread", "hour",
-            "repeats"} <= facts <= {*TEXT_RULE_COLUMNS, *UNIT_BY_NUMBER_RULE_COLUMN}  # fmt: skip
+            "repeats"} <= facts <= {*TEXT_RULE_COLUMNS, *NUMBER_RULE_COLUMNS}  # fmt: skip
     assert all(rule.conditions for rule in rules)
     ranges = [each for rule in rules for each in rule.conditions if isinstance(each, RangeCondition)]
     assert all(each.low < each.high or each.fact == "hour" for each in ranges)
@@ -50,7 +50,7 @@ def test_shipped_rules_name_every_class_and_only_what_is_known():
 
 
 def test_given_rules_take_the_place_of_the_shipped():
-    rules = rules_of(one_rule("job_name: Fine_Tune\n    gpus: {from: 2}", "fine-tuning"))
+    rules = rules_of(one_rule("job_name: [Fine_Tune]\n    gpus: {from: 2}", "fine-tuning"))
     assert rules[0].conditions == (NameCondition("job_name", ("fine tune",)), RangeCondition("gpus", 2.0, float("inf")))
     jobs = jobs_of({"job_name": "FINE-tune7b", "gpus": 2.0}, {"job_name": "finetuned", "gpus": 2.0}, {"gpus": 2.0})
     assert classify_jobs(jobs, rules)["job_class"].to_list() == ["fine-tuning", None, None]
@@ -82,7 +82,7 @@ def test_words_stand_alone_and_case_does_not_count(name, word, holds):
 
 @settings(max_examples=examples(60), deadline=None)
 @given(
-    st.sampled_from([fact for fact in UNIT_BY_NUMBER_RULE_COLUMN if fact != "hour"]),
+    st.sampled_from([fact for fact in NUMBER_RULE_COLUMNS if fact != "hour"]),
     st.one_of(st.none(), st.floats(-5, 5)),
     st.floats(-5, 5),
     st.floats(0.1, 5),
