@@ -92,7 +92,7 @@ def source_check(name: str, condition: pl.Expr, **parts: object) -> Check:
     >>> source_check("bill: no list cost", pl.col("ListCost").is_null()).severity
     'info'
     """
-    finding = source_finding(name, 0, **parts)
+    finding = source_finding(name, 0, "", None, **parts)
     return Check(finding.check, finding.severity, finding.effect, condition)
 
 
