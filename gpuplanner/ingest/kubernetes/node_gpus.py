@@ -167,7 +167,7 @@ def read_node_gpus(labels: ApiObject, annotations: ApiObject, capacity: ApiObjec
     >>> eight = {"node.kubernetes.io/instance-type": "p5.48xlarge"}
     >>> found = read_node_gpus(eight, {}, {"nvidia.com/gpu.shared": "128"}, {})
     >>> found.gpus, found.replicas, [doubt.check for doubt in found.doubts]
-    (8, {'nvidia.com/gpu': 0}, True)
+    (8, {'nvidia.com/gpu': 0}, ['kubernetes: unknown replicas'])
     """
     node_type = _find_instance_type(labels)
     register = read_gpu_register(annotations)
