@@ -15,11 +15,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from zoneinfo import ZoneInfo
 
 import typer
 from typer import Argument, Option
@@ -324,15 +325,15 @@ def chart_option(text: str) -> Any:  # noqa: ANN401 - what typer takes
     return Option(metavar="FILE", callback=check_chart_name, help=text)
 
 
-def parse_time(text: str | None) -> datetime | None:
-    """Parse an ISO 8601 time of an option; UTC if it has no offset."""
+def parse_time(text: str | None, time_zone: str = "UTC") -> datetime | None:
+    """Parse the ISO 8601 time of the option ``--at``, in a time zone if it has no offset."""
     if text is None:
         return None
     try:
         time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    except ValueError:
+        raise typer.BadParameter(f"--at: expected a time such as 2026-02-14T09:00; got {text!r}") from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=ZoneInfo(time_zone))
 
 
 def field_option(name: str, **typer_options: Any) -> Any:  # noqa: ANN401 - what typer takes
@@ -461,15 +462,20 @@ def scenario_beside(folder: Path) -> Scenario | None:
     return scenario if resolve_path(scenario.data) == resolve_path(folder) else None
 
 
+def parse_pairs(texts: Iterable[str], option: str, form: str) -> dict[str, str]:
+    """Parse the texts ``NAME=VALUE`` of an option that may be repeated; `form` is what its error message expects."""
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise typer.BadParameter(f"{option}: expected {form}; got {text!r}")
+        pairs[name] = value
+    return pairs
+
+
 def parse_gpu_models(texts: list[str] | None) -> dict[str, str] | None:
     """Parse texts ``NAME=MODEL`` of ``--map-gpu`` to GPU models by their label in a source; None without any."""
-    gpu_models = {}
-    for text in texts or []:
-        label, equals, name = text.partition("=")
-        if not (equals and label and name):
-            raise typer.BadParameter(f"--map-gpu: expected NAME=MODEL or NAME=MODEL:PROFILE; got {text!r}")
-        gpu_models[label] = name
-    return gpu_models or None
+    return parse_pairs(texts or [], "--map-gpu", "NAME=MODEL or NAME=MODEL:PROFILE") or None
 
 
 def parse_workers(text: str | None, default: int = 1) -> int | str:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from zoneinfo import ZoneInfo
 
 import typer
 from typer import Option
@@ -23,6 +22,7 @@ from gpuplanner.cli.application import (
     echo,
     notify,
     notify_written,
+    parse_time,
     parse_workers,
     require_outputs,
     show,
@@ -330,7 +330,7 @@ def forecast(
 
     require_outputs(out, paths, inputs=[scenario_path])
     scenario = options.make_scenario(scenario_path)
-    cutoff = _parse_cutoff(at, scenario.tz)
+    cutoff = parse_time(at, scenario.tz)
     if is_backtest:
         if announced is not None or sums is not None:
             raise typer.BadParameter("--announced and --sums are of a forecast: leave --backtest out")
@@ -543,17 +543,6 @@ def _show_forecast(
         show_frame(source.running(), title="Running jobs and their remaining GPU-hours")
     show_frame(choice, title="Model of each series")
     show_frame(table, title="Forecast")
-
-
-def _parse_cutoff(text: str | None, time_zone: str) -> datetime | None:
-    """Parse the option ``--at``; a time without an offset is in the time zone."""
-    if text is None:
-        return None
-    try:
-        cutoff = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(f"--at: expected a time such as 2026-02-14T09:00; got {text!r}") from None
-    return cutoff if cutoff.tzinfo else cutoff.replace(tzinfo=ZoneInfo(time_zone))
 
 
 def _write_parquet(path: Path | None, table: Callable[[], pl.DataFrame], quiet: bool) -> None:

@@ -24,6 +24,7 @@ from gpuplanner.cli.application import (
     echo,
     notify,
     parse_gpu_models,
+    parse_pairs,
     parse_workers,
     require_outputs,
     show,
@@ -279,12 +280,7 @@ def scrape(
     from gpuplanner.ingest.telemetry.prometheus import PrometheusServer, read_live
     from gpuplanner.ingest.telemetry.serving_metrics import read_live_serving
 
-    matchers = {}
-    for text in match or []:
-        label, equals, value = text.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"--match: expected LABEL=VALUE; got {text!r}")
-        matchers[label] = value
+    matchers = parse_pairs(match or [], "--match", "LABEL=VALUE")
     server = PrometheusServer(url, ca_file=ca_file)
     with reserve_directory(out, mark=DATASET_MARK):
         if serving:

@@ -30,6 +30,7 @@ from gpuplanner.cli.application import (
     exit_code_of,
     notify,
     parse_gpu_models,
+    parse_pairs,
     scenario_beside,
     show,
     show_frame,
@@ -607,10 +608,7 @@ def notebook(
 def _parse_parameters(texts: list[str]) -> dict[str, str | float | bool | None]:
     """Parse options ``NAME=VALUE`` of a notebook; values are JSON, else text."""
     parameters: dict[str, str | float | bool | None] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise typer.BadParameter(f"-p: expected NAME=VALUE; got {text!r}")
+    for name, value in parse_pairs(texts, "-p", "NAME=VALUE").items():
         try:
             parameters[name] = json.loads(value)
         except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import functools
 import hashlib
@@ -14,6 +15,7 @@ import typing
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from decimal import Decimal
+from importlib import resources
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -31,6 +33,13 @@ from gpuplanner.core.errors import (
 
 CORRECT_FILE_FIX = "Correct the file; gpuplanner catalog example prints whole ones."
 """Fourth part of an error message (the fix) about a fault in a configuration file."""
+
+
+@functools.cache
+def read_packaged_rows(package: str, file: str) -> list[dict[str, str]]:
+    """Read the rows of a CSV file that is shipped with a package, each as column → text."""
+    text = (resources.files(package) / file).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
 
 
 def read_list(top: Any, key: str, file: str) -> list[tuple[Any, int]]:  # noqa: ANN401 - of a file

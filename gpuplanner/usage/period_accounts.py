@@ -32,7 +32,7 @@ from gpuplanner.usage.gpu_hour_ledger import (
     reconcile_ledger,
     unused_share,
 )
-from gpuplanner.usage.installed_capacity import out_of_service_gpus
+from gpuplanner.usage.installed_capacity import find_installed, out_of_service_gpus
 from gpuplanner.usage.planning_history import history, observation_begins_at, observation_ends_at
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import (
     LedgerWindow,
@@ -40,7 +40,6 @@ from gpuplanner.usage.pool_occupancy_and_inferred_inventory import (
     jobs_with_gpus,
     match_gpu_models,
 )
-from gpuplanner.usage.study_fleet import find_installed
 
 WEEKLY_PEAK_QUANTILE = 0.95
 """Quantile of hourly demand that stands for the peak of a week [0-1]."""
