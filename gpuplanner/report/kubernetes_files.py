@@ -199,10 +199,19 @@ def add_dra_files(bundle: FleetBundle) -> None:
     values = path_of("driver-values.yaml")
     chart = f"{_controller_fact('dra', 'chart')} --version {_controller_fact('dra', 'version')}"
     release = "dra-driver-nvidia-gpu"
-    do = f"helm upgrade --install {release} {chart} --namespace {release} --create-namespace --values {values}"
-    bundle.add(fill_template("dra_values.yaml", {"GATE_KEY": gate, "GATE_NAME": name}),
-             FileStep(values, "Helm values of the DRA driver, with dynamic MIG enabled", do,
-                  *(f"helm {verb} {release} --namespace {release}" for verb in ("status", "uninstall"))))  # fmt: skip
+    space = f"{release} --namespace {release}"
+    # A second upgrade would make our own revision the one that a rollback returns to.
+    do = (
+        f"helm get values {space} 2>/dev/null | grep -q gpuplanner.io/pool || helm upgrade --install {release} {chart} "
+        f"--namespace {release} --create-namespace --reset-then-reuse-values --values {values}"
+    )
+    undo = f"if helm history {space} | grep -q superseded; then helm rollback {space}; else helm uninstall {space}; fi"
+    purpose = (
+        "Helm values of the DRA driver, with dynamic MIG enabled, beside those that the release has; if the driver has "
+        "another release or namespace (`helm list -A`), write that in the commands"
+    )
+    step = FileStep(values, purpose, do, f"helm status {space}", undo)
+    bundle.add(fill_template("dra_values.yaml", {"GATE_KEY": gate, "GATE_NAME": name}), step)
     bundle.files[path_of("nodes.txt")] = join_lines(nodes)
     bundle.add_script("label_nodes.sh", "labels the nodes of `nodes.txt` for the DRA driver", "nodes.sh")
     add_device_classes(bundle)
@@ -233,8 +242,13 @@ def _render_device_class(profile: str) -> str:
     kind = "device.attributes['gpu.nvidia.com'].type == 'gpu'"
     slug = profile.replace(".", "-")
     selects = kind if is_full_gpu else f"device.attributes['gpu.nvidia.com'].profile == '{profile}'"
-    resource = FULL_GPU_RESOURCE if is_full_gpu else f"nvidia.com/mig-{profile}"
-    return fill_template("device_class.yaml", {"SLUG": slug, "SELECTS": selects, "RESOURCE": resource})
+    # Two classes with one extended resource compete for its pods, and the driver's chart has a class of full GPUs.
+    extended = f"  # The driver's own class gpu.nvidia.com answers to {FULL_GPU_RESOURCE}."
+    if not is_full_gpu:
+        since = _controller_fact("dra", "extended")
+        extended = f"  # From Kubernetes {since}, a pod that requests this resource by name gets a claim.\n"
+        extended += f"  extendedResourceName: nvidia.com/mig-{profile}"
+    return fill_template("device_class.yaml", {"SLUG": slug, "SELECTS": selects, "EXTENDED": extended})
 
 
 _KUBERNETES_NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")

@@ -110,7 +110,11 @@ def test_scenarios_stand_side_by_side_with_paired_differences(command, small, tm
     # A job an hour long every two hours on as many GPUs as it needs: on both fleets it runs at once.
     assert second["completion_minutes"] == pytest.approx(60.0, abs=1.0)
     assert second["completion_low"] <= second["completion_minutes"] <= second["completion_high"]
-    assert {row["measure"] for row in told["differences"]} == {"p95 queue wait", "mean completion time"}
+    measures = {"p95 queue wait", "mean completion time", "end of the last job"}
+    assert {row["measure"] for row in told["differences"]} == measures
+    [makespan] = [row for row in told["differences"] if row["job_size"] == "all"]
+    assert makespan["measure"] == "end of the last job"
+    assert second["makespan_difference_minutes"] == makespan["difference_minutes"]
     for row in told["differences"]:
         assert row["low"] <= 0 <= row["high"]
     code, out, _ = command("compare", *map(str, files), "--quiet")
