@@ -136,7 +136,7 @@ def _show_side_by_side(paths: Sequence[str], options: ScenarioOptions, *, as_jso
     else:
         tables = {name: tabulate_decisions([fleet[name] for fleet in fleets if name in fleet]) for name in names}
     if as_json:
-        values = {name: {"decisions": rows, "differences": more} for name, (rows, more) in tables.items()}
+        values = {name: {"decisions": rows, "differences": differences} for name, (rows, differences) in tables.items()}
         show(values.get("", {"pools": values}), as_json=True)
         return
     for name, (decisions, differences) in tables.items():

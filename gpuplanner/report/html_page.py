@@ -320,8 +320,8 @@ def figure(
     twin = ""
     if numbers is not None:
         rows = table(numbers, caption=title, formats=formats)
-        where = f"; every value: {escape_html(source)}" if source else ""
-        twin = f"<details><summary>Data as a table{where}</summary>\n{rows}\n</details>\n"
+        source_text = f"; every value: {escape_html(source)}" if source else ""
+        twin = f"<details><summary>Data as a table{source_text}</summary>\n{rows}\n</details>\n"
     message = escape_html(alt)
     return (
         f'<figure>\n<figcaption><h3>{escape_html(title)}</h3><p aria-hidden="true">{message}</p></figcaption>\n'
