@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, PoolRule, TenantQuota
@@ -196,6 +196,9 @@ def add_dra_files(bundle: FleetBundle) -> None:
     rules, path_of = bundle.rules, bundle.path_of
     nodes = sorted({node for pool in rules.pools if LAYOUT_PARTITIONED_PER_JOB in pool.layouts for node in pool.nodes})
     gate, _, name = _controller_fact("dra", "gate").partition(".")
+    bundle.files[path_of("nodes.txt")] = join_lines(nodes)
+    label = FileStep.script(path_of("nodes.sh"), "empties and labels the nodes of `nodes.txt` for the DRA driver")
+    bundle.add(bundle.script("label_nodes.sh"), replace(label, undo=""))
     values = path_of("driver-values.yaml")
     chart = f"{_controller_fact('dra', 'chart')} --version {_controller_fact('dra', 'version')}"
     release = "dra-driver-nvidia-gpu"
@@ -203,17 +206,16 @@ def add_dra_files(bundle: FleetBundle) -> None:
     # A second upgrade would make our own revision the one that a rollback returns to.
     do = (
         f"helm get values {space} 2>/dev/null | grep -q gpuplanner.io/pool || helm upgrade --install {release} {chart} "
-        f"--namespace {release} --create-namespace --reset-then-reuse-values --values {values}"
+        f"--namespace {release} --create-namespace --reset-then-reuse-values --wait --values {values}\n"
+        f"bash {label.file} uncordon"
     )
     undo = f"if helm history {space} | grep -q superseded; then helm rollback {space}; else helm uninstall {space}; fi"
     purpose = (
         "Helm values of the DRA driver, with dynamic MIG enabled, beside those that the release has; if the driver has "
         "another release or namespace (`helm list -A`), write that in the commands"
     )
-    step = FileStep(values, purpose, do, f"helm status {space}", undo)
+    step = FileStep(values, purpose, do, f"helm status {space}", f"{label.undo}\n{undo}")
     bundle.add(fill_template("dra_values.yaml", {"GATE_KEY": gate, "GATE_NAME": name}), step)
-    bundle.files[path_of("nodes.txt")] = join_lines(nodes)
-    bundle.add_script("label_nodes.sh", "labels the nodes of `nodes.txt` for the DRA driver", "nodes.sh")
     add_device_classes(bundle)
     add_release_files(bundle, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
 
