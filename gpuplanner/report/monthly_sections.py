@@ -143,7 +143,8 @@ def layouts(study: Study) -> HtmlSection:
             rows_text = f"One row per GPU; a mark shows each repartition; {off}."
         calendar, sheet = study.tables["layout_plan"], "Calendar by GPU"
         chart = plots.plot_layout_calendar(calendar)
-        fragments.append(page.figure(chart, title=sheet, alt=rows_text, numbers=calendar, source=f"sheet {sheet}"))
+        rows = calendar.drop("parked")
+        fragments.append(page.figure(chart, title=sheet, alt=rows_text, numbers=rows, source=f"sheet {sheet}"))
     if changes_table.height:
         caption = f"Changes of layout, most frequent first: {study.problem.change.describe_time()}"
         formats = dict.fromkeys(("minutes", "minutes_low", "minutes_high"), ".4g")
