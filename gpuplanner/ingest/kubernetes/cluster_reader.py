@@ -51,7 +51,11 @@ from gpuplanner.ingest.kubernetes.node_gpus import (
     WITHHELD_GPUS_CHECK,
     NodeDoubt,
 )
-from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import make_inventory, make_out_of_service_table
+from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
+    NVIDIA_DRA_DRIVER,
+    make_inventory,
+    make_out_of_service_table,
+)
 from gpuplanner.ingest.quality_report import Check, Finding
 from gpuplanner.ingest.source_definition import register_sniffer
 from gpuplanner.ingest.table_assembly import assemble_jobs, assemble_nodes
@@ -65,6 +69,9 @@ COLLECTED_PODS_CHECK = "Jobs of which some pods are gone"
 
 MISSING_CLAIMS_CHECK = "pods with a resourceclaim that is not in the dump"
 """Quality check on pods with a DRA ResourceClaim that the dump lacks."""
+
+DRA_CHECK = "GPUs that the DRA driver of NVIDIA offers"
+"""Quality check on GPUs that pods get by resource claims instead of a device plugin."""
 
 MAX_HARMLESS_DUMP_GAP_S = 900.0
 """Longest time between two dumps [s] for which a pod that ended between them gets no warning."""
@@ -158,6 +165,11 @@ def dump_findings(dump: ClusterDump, requests: UncertainRequests, nodes_without_
             findings.append(Finding(check, "warning", requested.pods, text, example, requested.device_hours or None))
 
     findings += _missing_object_findings(dump)
+    if dra_nodes := sorted(
+        {str(device.node) for device in dump.devices.values() if device.key[0] == NVIDIA_DRA_DRIVER}
+    ):
+        effect = "none: state --actuator dra for changes by device classes and claims"
+        findings.append(Finding(DRA_CHECK, "info", len(dra_nodes), effect, examples(dra_nodes)))
     gpu_pods = [pod for pod in dump.pods.values() if any(map(parse_gpu_resource, pod.gpu_requests))]
     if gpu_pods and not dump.nodes:
         resources = sorted({name for pod in gpu_pods for name in pod.gpu_requests if parse_gpu_resource(name)})
