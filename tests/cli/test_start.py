@@ -377,3 +377,17 @@ def test_a_killed_start_is_repeated_with_the_bytes_of_a_fresh_one(tmp_path):
     assert begin("killed", "4").wait() == 0
     assert bytes_of(tmp_path / "out") == fresh
     assert not list(tmp_path.glob(".out.gpuplanner-[!l]*"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("module", "extra"), [("highspy", "plan"), ("statsforecast.models", "forecast")])
+def test_a_report_without_a_library_names_what_it_leaves_out(command, monkeypatch, tmp_path, module, extra):
+    monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, module, None)
+    files = str(accounting(tmp_path)), str(node_list(tmp_path))
+    code, _, err = command("start", *files, "--yes", "-o", str(tmp_path / "out"))
+    assert code == 0, err
+    page = "".join((tmp_path / "out" / name).read_text() for name in ("index.html", "appendix.html"))
+    assert "No forecast and no plan was made" in page
+    assert f"gpuplanner[{extra}]" in page
+    assert not (tmp_path / "out/plan.json").exists()
