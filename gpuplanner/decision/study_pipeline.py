@@ -443,14 +443,14 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
 def _evaluate_stages(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
     """Run all stages: past, decision, and, where the history is long enough, forecast and plan."""
     job_history, money_totals, comparison = history(scenario), money(scenario), compare_policies(scenario)
-    reason, planned = explain_short_history(scenario), None
-    if reason is None:
-        try:
-            planned = plan_study_layouts(scenario)
-        except MissingDependencyError as error:
-            reason = str(error)
+    reason, planned, tables = explain_short_history(scenario), None, dict[str, pl.DataFrame]()
+    try:
+        tables["weeks"] = table_weekly_fewest_gpus(scenario)
+        planned = None if reason else plan_study_layouts(scenario)
+    except MissingDependencyError as error:
+        reason = str(error)
     plan, problem = (None, None) if planned is None else (planned.plan, planned.problem)
-    tables = _past_tables(scenario, job_history, money_totals) | _compared_tables(comparison)
+    tables |= _past_tables(scenario, job_history, money_totals) | _compared_tables(comparison)
     tables |= assess_fairness(scenario).to_tables() | tabulate_services(scenario)
     tomorrow_demand = None
     if reason is None and states_sharing_rules(scenario):
@@ -492,7 +492,6 @@ def _past_tables(scenario: Scenario, job_history: History, money_totals: Money) 
         "sharing": recommend_sharing(requested_and_used(job_history.jobs, samples=job_history.trace.samples)),
         "costs": money_totals.costs,
         "energy": money_totals.states,
-        "weeks": table_weekly_fewest_gpus(scenario),
         "use": scenario_use(scenario),
         "ended": allocated_by_state(job_history.trace.jobs, start=job_history.begin, end=job_history.end),
     }

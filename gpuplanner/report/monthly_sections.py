@@ -354,6 +354,8 @@ def rightsizing(study: Study) -> HtmlSection:
 
 def _render_weeks(study: Study) -> list[str]:
     """Render the GPUs that cover small jobs of each week, on requested and on recommended profiles."""
+    if "weeks" not in study.tables:  # without the library that plans layouts
+        return []
     weeks, gpu_model = study.tables["weeks"], study.headline.gpu_model
     if weeks.is_empty():
         return [page.paragraph("No job requests at most one GPU.")]

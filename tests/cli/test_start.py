@@ -5,10 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import signal
-import subprocess
 import sys
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -348,35 +345,6 @@ def test_an_ambiguous_gpu_model_is_asked_for(monkeypatch, word, asked):
     scenario = _complete_scenario(Scenario(), summary, StartPrompt(interactive=True, verbose=False), set())
     assert scenario.gpu_model == ("H100-80GB-SXM5" if asked else None)
     assert bool(questions) == asked
-
-
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-@pytest.mark.long
-def test_a_killed_start_is_repeated_with_the_bytes_of_a_fresh_one(tmp_path):
-    """Killed once the data are there, as the first result is kept, and as the report is written."""
-    files = [str(accounting(tmp_path)), str(node_list(tmp_path))]
-    command = [sys.executable, "-m", "gpuplanner", "start", *files, "--yes", "--quiet", "-o", "out"]
-
-    def begin(cache: str, seed: str) -> subprocess.Popen[bytes]:
-        environment = os.environ | {"GPUPLANNER_CACHE": str(tmp_path / cache), "PYTHONHASHSEED": seed}
-        return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
-
-    assert begin("fresh", "1").wait() == 0
-    fresh = bytes_of((tmp_path / "out").rename(tmp_path / "fresh-out"))
-    for sign in ("out/data/manifest.json", "killed/*/*", ".out.gpuplanner-[!l]*"):
-        process = begin("killed", "2")
-        while process.poll() is None and not list(tmp_path.glob(sign)):
-            time.sleep(0.05)
-        process.kill()
-        assert process.wait() == -signal.SIGKILL, sign
-    assert begin("killed", "3").wait() == 0
-    assert bytes_of(tmp_path / "out") == fresh
-    assert begin("killed", "4").wait() == 0
-    assert bytes_of(tmp_path / "out") == fresh
-    assert not list(tmp_path.glob(".out.gpuplanner-[!l]*"))
 
 
 @pytest.mark.long
