@@ -213,11 +213,12 @@ def _run_app() -> None:
     """Run the application; turn errors and signals into a message and an exit code."""
     try:
         app(prog_name="gpuplanner")
-    except GpuPlannerError as error:
-        if os.environ.get("GPUPLANNER_DEBUG"):
+    except (GpuPlannerError, ModuleNotFoundError) as error:
+        if os.environ.get("GPUPLANNER_DEBUG") or str(getattr(error, "name", "")).startswith("gpuplanner"):
             raise
-        notify(f"gpuplanner: {error}")
-        raise SystemExit(exit_code_of(error)) from None
+        known_error = name_library(error)
+        notify(f"gpuplanner: {known_error}")
+        raise SystemExit(exit_code_of(known_error)) from None
     except SystemError as error:  # compiled code wraps the signal that reaches it
         if not isinstance(error.__cause__, KeyboardInterrupt | SystemExit):
             raise
@@ -250,6 +251,14 @@ def register_commands(command: str = "") -> None:
     own_module = [module for module, names in COMMANDS.items() if command in names]
     for module in own_module or COMMANDS:
         importlib.import_module(f"gpuplanner.cli.{module}")
+
+
+def name_library(error: GpuPlannerError | ImportError) -> GpuPlannerError:
+    """Return an error of gpuplanner as it is, and another failed import with the command that installs the library."""
+    if isinstance(error, GpuPlannerError):
+        return error
+    problem = f"{error.name} is not installed; this feature needs it."
+    return MissingDependencyError(f"{problem} Install all extras: pip install 'gpuplanner[all]' ({error})")
 
 
 def exit_code_of(error: GpuPlannerError) -> Exit:

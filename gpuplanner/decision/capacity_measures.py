@@ -583,7 +583,7 @@ def compare_service(
     def completion_minutes(wait_model: WaitModel, replays: Sequence[Floats]) -> float:
         """Return the mean completion time of the jobs of a size, the mean over replays [min]."""
         rows_of_size = np.flatnonzero(jobs)
-        means_s = [wait_model.mean_completion_s(rows_of_size, waited_s[jobs]) for waited_s in replays]
+        means_s = [wait_model.completion_s(rows_of_size, waited_s[jobs]).mean() for waited_s in replays]
         return float(np.mean(means_s)) / SECONDS_PER_MINUTE
 
     rows = []

@@ -252,14 +252,16 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
     in_parts = changes and len(_split_nodes(bundle)) > 1
     rightsized = rules.requests == RIGHTSIZED
     bundle_files = (
-        name for name in ("policy.sh", "power.sh", "release.sh", "released.txt") if bundle.path_of(name) in bundle.files
+        name
+        for name in ("policy.sh", "nodes.sh", "power.sh", "release.sh", "released.txt")
+        if bundle.path_of(name) in bundle.files
     )
     present = set(bundle_files)
     # A note on a file is left out where the bundle does not have the file.
     notes = ["policy.sh" * ("policy.sh" in present), "emptying"]
     notes += ["in_parts" * (len(_nodes_to_repartition(bundle)) > 1 and not in_parts)]
     notes += ["timeout" * changes, "mode_change", "reboot"]
-    notes += [name * (name in present) for name in ("power.sh", "release.sh", "released.txt")]
+    notes += [name * (name in present) for name in ("nodes.sh", "power.sh", "release.sh", "released.txt")]
     is_release_only = "release.sh" in present and not changes and rules.actuator in ("mig-manager", "nvidia-smi")
     undo = ["back_requests" * rightsized, *["back_nodes", "back_reboot"] * changes]
     undo += ["back_policy" * ("policy.sh" in present)]

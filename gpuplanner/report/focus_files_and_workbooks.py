@@ -505,6 +505,8 @@ STUDY_SHEETS = {
         "Allocated GPU-hours by team",
         ["allocated_gpu_hours", "used", "no_telemetry", "allocated_idle"],
     ),
+    "use": ("GPUs by day", []),
+    "team_shares": ("GPUs by team over time", []),
     "teams": ("Fair share by team", ["larger_share_gpu_hours", "shortfall_gpu_hours"]),
     "costs": ("Costs", []),
     "energy": ("Energy and carbon", ["gpu_hours", "energy_kwh", "location_kg", "market_kg", "embodied_kg"]),
@@ -515,10 +517,15 @@ STUDY_SHEETS = {
     "weeks": ("Jobs of at most one GPU", []),
     "choice": ("Forecast models", []),
     "scores": ("Forecast accuracy", []),
+    "forecast": ("Forecast", []),
+    "layout_counts": ("GPUs by layout over the plan", []),
+    "layout_plan": ("Calendar by GPU", []),
     "quality": ("Data quality", []),
 }
 """Sheet name and columns summed below the rows, for each table of a study. Charge lines have no sums there: a file
 that ``ingest`` reads as a bill must not have any; they are on the sheet of totals."""
+MAX_STUDY_SHEET_ROWS = 100_000
+"""Tables of a study with more rows, such as the calendar of a large fleet, are left to the table files."""
 COST_WORKBOOK_TABLES = ("ownership", "gpu_model", *JOB_COST_GROUPS)
 """Groups of the further cost tables of the workbook for finance."""
 COST_SUM_COLUMNS = ("cost", "gpu_hours", "energy_kwh")
@@ -548,7 +555,8 @@ def write_study_workbook(
     review, scenario = cost_review(study.scenario), study.scenario
     steps = pl.DataFrame({"step": next_step_texts(study.decision, links)}, schema={"step": pl.String})
     tables = {"layouts": layout_table(study.decision), "next_steps": steps, **study.tables}
-    worded = {name: replace_codes_by_text(tables[name]) for name in STUDY_SHEETS if name in tables}
+    kept = [name for name in STUDY_SHEETS if name in tables and tables[name].height <= MAX_STUDY_SHEET_ROWS]
+    worded = {name: replace_codes_by_text(tables[name]) for name in kept}
     # Energy of the simulated weeks is not that of the period, which has a sheet of its own.
     worded["policies"] = worded.get("policies", pl.DataFrame()).drop("^energy_kwh.*$", "carbon_kg", strict=False)
     renamed = {name: table.rename(CLEARER_NAMES_BY_TABLE.get(name, {}), strict=False) for name, table in worded.items()}

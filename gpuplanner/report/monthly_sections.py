@@ -74,6 +74,7 @@ def demand(study: Study) -> HtmlSection:
             title="Demand by profile [instances]" if has_mig else "Demand [GPUs]",
             alt=alt,
             numbers=daily.tail(70),
+            source="tables/demand.parquet, sheet Forecast",
         ),
         page.figure(
             plots.plot_backtest_scores(scores),
@@ -132,6 +133,7 @@ def layouts(study: Study) -> HtmlSection:
             title="GPUs by MIG layout over the plan" if has_mig else "Provisioned GPUs over the plan",
             alt=alt,
             numbers=hours.sort("gpu_hours", "layout", descending=[True, False]),
+            source="sheet GPUs by layout over the plan",
         ),
     ]
     if study.problem.gpus <= MAX_CALENDAR_GPUS:
@@ -139,8 +141,10 @@ def layouts(study: Study) -> HtmlSection:
         rows_text = "One row per GPU: provisioned as a full GPU, or off."
         if has_mig:
             rows_text = f"One row per GPU; a mark shows each repartition; {off}."
-        calendar = plots.plot_layout_calendar(study.tables["layout_plan"])
-        fragments.append(page.figure(calendar, title="Calendar by GPU", alt=rows_text))
+        calendar, sheet = study.tables["layout_plan"], "Calendar by GPU"
+        chart = plots.plot_layout_calendar(calendar)
+        rows = calendar.drop("parked")
+        fragments.append(page.figure(chart, title=sheet, alt=rows_text, numbers=rows, source=f"sheet {sheet}"))
     if changes_table.height:
         caption = f"Changes of layout, most frequent first: {study.problem.change.describe_time()}"
         formats = dict.fromkeys(("minutes", "minutes_low", "minutes_high"), ".4g")
@@ -288,6 +292,7 @@ def ledger(study: Study) -> HtmlSection:
                 alt="Each installed GPU-hour is in one bucket; the largest, "
                 f'"{text_of_code(largest["bucket"])}", has {percent_text(largest["share"])}.',
                 numbers=replace_codes_by_text(buckets),
+                source="tables/ledger.parquet",
             ),
             page.figure(
                 plots.plot_ledger_tenants(study.tables["ledger"]),
@@ -349,6 +354,8 @@ def rightsizing(study: Study) -> HtmlSection:
 
 def _render_weeks(study: Study) -> list[str]:
     """Render the GPUs that cover small jobs of each week, on requested and on recommended profiles."""
+    if "weeks" not in study.tables:  # without the library that plans layouts
+        return []
     weeks, gpu_model = study.tables["weeks"], study.headline.gpu_model
     if weeks.is_empty():
         return [page.paragraph("No job requests at most one GPU.")]

@@ -49,8 +49,8 @@ MIN_OBSERVED_HOURS_FRACTION_OF_DAY = 0.5
 MAX_LEDGER_DIFFERENCE_FRACTION = 1e-6
 """Largest relative difference between the GPU-hours of a ledger and those installed [0-1]; a larger one is an error."""
 LEDGER_JOB_COLUMNS = (
-    "job_id", "tenant", "partition", "job_class", "submit_time", "eligible_time", "start_time", "end_time", "state",
-    "gpus", "gpu_model", "profile_requested", "instances", "nodes", "node_list", "time_limit_s", "sm_activity",
+    "job_id", "tenant", "partition", "job_class", "tier", "submit_time", "eligible_time", "start_time", "end_time",
+    "state", "gpus", "gpu_model", "profile_requested", "instances", "nodes", "node_list", "time_limit_s", "sm_activity",
     "memory_peak_gib", "quarantined", "gpus_by_memory",
 )  # fmt: skip
 """Columns of ``schemas.Jobs`` that the accounts of a period read."""
@@ -317,6 +317,7 @@ JOB_COLUMN_BY_GROUPING = {
     "board": "gpu_model",
     "profile": "profile_requested",
     "job_class": "job_class",
+    "tier": "tier",
 }
 """Groupings by which jobs are tabulated, and the column of ``schemas.Jobs`` of each."""
 FULL_GPU_LABEL = "full GPU"
@@ -339,7 +340,7 @@ def _group_label(word: str) -> pl.Expr:
 
 
 def hours_by_group(jobs: LazyJobs, window: LedgerWindow) -> dict[str, pl.DataFrame]:
-    """Sum allocated and lost GPU-hours, run times and waits by tenant, partition, GPU model, profile and job class.
+    """Sum allocated and lost GPU-hours, run times and waits by tenant, partition, GPU model, profile, class and tier.
 
     Each table has one row for each group, most GPU-hours first: ``jobs``, ``gpu_hours``, ``lost_gpu_hours`` of attempts
     that did not complete, ``median_run_h`` and ``p95_run_h`` of ended attempts in the window, and the 50 %, 95 % and

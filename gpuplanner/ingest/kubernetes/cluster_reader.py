@@ -40,7 +40,11 @@ from gpuplanner.ingest.kubernetes.job_rows import (
     make_job_rows,
 )
 from gpuplanner.ingest.kubernetes.node_gpus import NodeDoubt
-from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import make_inventory, make_out_of_service_table
+from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
+    NVIDIA_DRA_DRIVER,
+    make_inventory,
+    make_out_of_service_table,
+)
 from gpuplanner.ingest.quality_report import Finding, check_text, source_check, source_finding
 from gpuplanner.ingest.source_definition import register_sniffer
 from gpuplanner.ingest.table_assembly import assemble_jobs, assemble_nodes
@@ -79,6 +83,10 @@ def dump_findings(dump: ClusterDump, requests: UncertainRequests, nodes_without_
             findings.append(source_finding(check, requested.pods, f"{requested.example}: {name}", hours, **parts))
 
     findings += _missing_object_findings(dump)
+    if dra_nodes := sorted(
+        {str(device.node) for device in dump.devices.values() if device.key[0] == NVIDIA_DRA_DRIVER}
+    ):
+        findings.append(source_finding("kubernetes: DRA driver", len(dra_nodes), examples(dra_nodes)))
     gpu_pods = [pod for pod in dump.pods.values() if any(map(parse_gpu_resource, pod.gpu_requests))]
     if gpu_pods and not dump.nodes:
         resources = sorted({name for pod in gpu_pods for name in pod.gpu_requests if parse_gpu_resource(name)})

@@ -41,7 +41,7 @@ here=$(dirname "${BASH_SOURCE[0]}")
 readonly here
 read -r -a drain_flags <<<"${DRAIN_FLAGS:---ignore-daemonsets --delete-emptydir-data}"
 
-declare -A config=() offers=() size=() stage=() since=()
+declare -A config=() offers=() size=() stage=() since=() restarted=()
 @STEPS@
 
 @COMMON@
@@ -143,6 +143,11 @@ advance() { # NODE: take the next step when it is ready
     # After a change the device plugin needs a moment to restart.
     if [[ "$state" == success && "$found" == "${offers[$1]}" ]]; then
       finish "$1"
+    elif [[ "$state" == success && -z "${restarted[$1]:-}" && -n "$(devices_of "$1")" ]]; then
+      # The DRA driver publishes the instances that it finds as it starts.
+      restarted[$1]=yes
+      kubectl delete pods --all-namespaces --selector dra-driver-nvidia-gpu-component=kubelet-plugin \
+        --field-selector "spec.nodeName=$1"
     elif [[ "$state" == failed ]]; then
       stage[$1]=failed
       echo "Fix $1: the MIG manager reports failed; read its log, then run 'bash $0 rollback $1' and" \
