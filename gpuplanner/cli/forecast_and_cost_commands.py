@@ -203,7 +203,8 @@ def _show_cost_review(cost_review: CostReview, by: str) -> None:
         show_frame(table, title=f"{COST_TABLE_TITLES[by]}, {cost_review.currency}{cost_review.price_basis}")
         echo(cost_review.unallocated_text)
         show_frame(cost_review.units, title=f"Unit costs, {cost_review.currency}{cost_review.price_basis}")
-        echo(*(f"{label[:1].upper()}{label[1:]}: {cost}." for label, cost in cost_review.work_costs.items()))
+        texts = cost_review.unit_cost_texts
+        echo(*(f"{label[:1].upper()}{label[1:]}: {texts[label]}." for label in cost_review.work_costs))
     if cost_review.energy is not None:
         states = cost_review.states.select("state", "gpu_hours", "^energy_.*$", "^counted_.*$")
         show_frame(states, title="Energy by state")

@@ -56,7 +56,7 @@ MINUTES_PER_HOUR = 60
 IDLE_ACTIONS = ("power_down", "autoscale")
 """Actions with which jobs may wait for a node to power up."""
 NEW_DATA_TEXTS = {
-    "slurm": "export the jobs that were submitted since the change (sacct -S with its date)",
+    "slurm": "export the jobs submitted since then (sacct -S DATE)",
     "kubernetes": "make new dumps and start with these only (a dump has no time filter: older ones hold earlier jobs)",
 }
 """How to get the data since a change, by source of the jobs; other sources have a general text."""
@@ -202,7 +202,7 @@ def _format_wait_change(decision: Decision) -> str:
     if worst.added_p95_minutes <= WAIT_TOLERANCE_MINUTES:
         if text and (names := [row.size for row in decision.service if row.rises_if_resampled]):
             return f"{text}p95 on {', '.join(names[:2])} may rise in other weeks."
-        return f"{text}p95 of no other size rises." if text else "No job size's p95 queue wait rises."
+        return f"{text}no other p95 rises." if text else "No job size's p95 queue wait rises."
     limit = "" if worst.meets_limit else f", above the limit of {wait_text(worst.limit_minutes)}"
     rise = f"{wait_text(math.ceil(worst.added_p95_minutes))} more on {worst.size}{limit}"
     return f"{text or 'Simulated p95 queue wait: '}up to {rise}."
@@ -372,8 +372,8 @@ def _make_recheck_step(decision: Decision, results: PolicyResults) -> NextStep:
             f"a week after the new GPUs are in service (about {decision.purchase_lead_days} days after the order)"
         )
         until = f"; until then p95 stays near {today}" if today and decision.action == "buy" else ""
-    new_data = NEW_DATA_TEXTS.get(source, "export the jobs that were submitted since the change")
-    task = f"{time_text}, {new_data}, and compare the observed p95 with {today or 'that of today'}{until}"
+    new_data = NEW_DATA_TEXTS.get(source, "export the jobs submitted since then")
+    task = f"{time_text}, {new_data} and compare their p95 with {today or 'that of today'}{until}"
     if not decision.measures:
         return NextStep(PLANNER, f"in a week, export {names} again and start again", f"gpuplanner start {command}")
     return NextStep(PLANNER, task, "gpuplanner start FILES")

@@ -75,7 +75,7 @@ UNTRACKED_SHARES_EFFECT = (
 UNTYPED_GPUS_ON_MIXED_NODES_CHECK = "GPUs requested without a type on nodes with several GRES types"
 """Finding on GPUs without a type on nodes with several types of GPUs or MIG instances."""
 UNTYPED_GPUS_ON_MIXED_NODES_EFFECT = (
-    "GPU-hours leave them out and are too low: whether they got full GPUs or MIG instances is not recorded; add "
+    "GPU-hours leave them out and are too low; add "
     "gres/gpu:TYPE of each type to AccountingStorageTRES, and let job_submit complete requests without a type; past "
     "jobs stay left out"
 )

@@ -353,8 +353,15 @@ def render_first_screen(
 
 
 def render_warnings(warnings: Sequence[QualityWarning]) -> str:
-    """Render the warnings of the data-quality report as an HTML list for the top of the page."""
-    rows = [f"<li>{escape_html(format_warning(warning))}</li>" for warning in warnings]
+    """Render the warnings of the data-quality report as an HTML list for the top of the page; the remedy unfolds."""
+    rows = []
+    for warning in warnings:
+        problem, _, remedy = warning["what"].partition("; ")
+        line = escape_html(format_warning({**warning, "what": problem}))
+        rows.append(
+            f"<details><summary>{line}</summary>{escape_html(_to_sentence(remedy))}</details>" if remedy else line
+        )
+    rows = [f"<li>{row}</li>" for row in rows]
     return f'<ul class="warnings">{"".join(rows)}</ul>' if rows else ""
 
 
@@ -496,11 +503,12 @@ def _wait_card(decision: Decision) -> Card:
     def wait(size: JobSizeWaits, column: str) -> str:
         return metric_html(decision, f"service.{decision.service.index(size)}.{column}_minutes", format_wait)
 
-    waits_shown = {size: max(size.observed_p95_minutes, size.recommended_p95_minutes) for size in decision.service}
+    # Sizes that wait longest after the change come first, so that none over its limit is left out for one that is not.
+    waits_shown = {size: (size.recommended_p95_minutes, size.observed_p95_minutes) for size in decision.service}
     other_sizes = [
         f"{escape_html(size.size)} {_today_and_recommended(wait(size, 'today_p95'), wait(size, 'recommended_p95'))}"
-        for size in sorted(waits_shown, key=lambda size: -waits_shown[size])
-        if size is not improved_size and waits_shown[size] >= 1.0
+        for size in sorted(waits_shown, key=waits_shown.__getitem__, reverse=True)
+        if size is not improved_size and max(waits_shown[size]) >= 1.0
     ]
     return (
         f"p95 queue wait, {escape_html(improved_size.size)}, simulated",
@@ -548,7 +556,8 @@ def _exhaustion_card(comparison: Comparison) -> Card:
             headroom_text = f"{metric_html(decision, 'gpus')} GPUs carry {load} of today's load in time"
         elif comparison.headroom.factor < 1.005:
             headroom_text = "no headroom"
-    missed_text = f"today: jobs on {escape_html(', '.join(sizes_late))} over limit" if sizes_late else ""
+    sizes_text = f"{len(sizes_late)} job sizes" if len(sizes_late) > MAX_OTHER_SIZES else ", ".join(sizes_late)
+    missed_text = f"today over limit: {escape_html(sizes_text)}" if sizes_late else ""
     is_known, value = metric_value(comparison, "months_left") is not None, MISSING_VALUE_TEXT
     if is_known:
         value = metric_html(comparison, "months_left", str)
@@ -626,7 +635,7 @@ _TEAM_TABLE_HEADINGS_HTML = (
 )
 """HTML of the headings of the table by team, without queue waits."""
 _TEAM_WAIT_HEADINGS_HTML = (
-    '<th scope="colgroup" class="number" colspan="2">mean queue wait,<br>simulated</th></tr>'
+    '<th scope="colgroup" class="number" colspan="2">simulated mean wait</th></tr>'
     '<tr><th scope="col" class="number">today</th><th scope="col" class="number">recommended</th></tr>'
 )
 """HTML of the headings of queue waits in the table by team."""

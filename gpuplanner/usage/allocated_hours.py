@@ -429,9 +429,9 @@ def allocated_by_state(jobs: pl.DataFrame | LazyJobs, *, start: datetime, end: d
 
 
 def requested_allocated_active(jobs: pl.DataFrame | LazyJobs, *, start: datetime, end: datetime) -> pl.DataFrame:
-    """Sum requested, allocated and active GPU-hours by tenant.
+    """Sum GPU-hours by time limit, allocated and active GPU-hours by tenant.
 
-    Requested GPU-hours are GPUs times the run-time limit of the attempts that started in the window. Allocated
+    Those by time limit are GPUs times the run-time limit of the attempts that started in the window. Allocated
     GPU-hours are GPUs times run time in the window. Active GPU-hours are these times mean SM activity: fewer than the
     ledger bucket ``used``, which counts a GPU with any activity in full. A sum is null where no attempt of the tenant
     states it; each share states which part of the allocation the sum covers.
@@ -446,7 +446,7 @@ def requested_allocated_active(jobs: pl.DataFrame | LazyJobs, *, start: datetime
     Returns
     -------
     polars.DataFrame
-        ``tenant``, ``requested_gpu_hours``, ``allocated_gpu_hours``, ``sm_active_gpu_hours``, ``limit_share`` and
+        ``tenant``, ``time_limit_gpu_hours``, ``allocated_gpu_hours``, ``sm_active_gpu_hours``, ``limit_share`` and
         ``observed_share`` (of the allocated GPU-hours, those with a limit and those with a measured
         activity), sorted by tenant.
 
@@ -475,7 +475,7 @@ def requested_allocated_active(jobs: pl.DataFrame | LazyJobs, *, start: datetime
 
     sums_of_parts = [
         part.group_by("tenant", maintain_order=True).agg(
-            requested_gpu_hours=total(pl.col("gpus") * pl.col("time_limit_s") / 3600, is_counted_request),
+            time_limit_gpu_hours=total(pl.col("gpus") * pl.col("time_limit_s") / 3600, is_counted_request),
             allocated_gpu_hours=allocated.sum(),
             sm_active_gpu_hours=total(allocated * pl.col("sm_activity"), observed),
             limit_share=allocated.filter(limited).sum(),

@@ -405,7 +405,7 @@ def test_months_that_are_not_known_are_words():
     )
     screen = unescape(re.sub(r"<[^>]*>", "", render_first_screen(found)))
     assert "0 → not known" in screen
-    assert "today: jobs on 2-4 GPUs over limit" in screen
+    assert "today over limit: 2-4 GPUs" in screen
     assert "wait limit met after the change, in simulation" in screen
 
 
