@@ -576,5 +576,5 @@ def format_limit(comparison: Comparison) -> str:
     )
     fitted = [row.policy for row in comparison.policies if row.gpu_hours is not None]
     names = [SHORT_NAMES[policy] for policy in fitted if policy in EXCLUSION_REASON_BY_POLICY]
-    sized = f" For {' and '.join(names)}, each job size has to meet its wait limit instead."
+    sized = f" For {' and '.join(names)}, each job size has to meet its wait limit, or wait no longer than today."
     return rule + sized if names else rule

@@ -576,12 +576,23 @@ def _format_smaller_fleet(decision: Decision, curve: Sequence[CurvePoint]) -> st
     smaller_points = [point for point in curve if point.layout == curve_layout and point.gpus < decision.gpus]
     smaller_gpus = max((point.gpus for point in smaller_points), default=0)
     missed = [
-        f"{wait_text(point.p95_minutes)} on {point.job_size} (limit {wait_text(limits[point.job_size])})"
+        f"{_format_long_wait(point.p95_minutes)} on {point.job_size} (limit {wait_text(limits[point.job_size])})"
         for point in smaller_points
         if point.gpus == smaller_gpus
         and point.p95_minutes > max(limits.get(point.job_size, math.inf), waits.get(point.job_size, 0.0))
     ]
     return f"With {smaller_gpus:,} GPUs the p95 queue wait would be {', '.join(missed)}." if missed else ""
+
+
+def _format_long_wait(minutes: float) -> str:
+    """Format a simulated wait [min]; one of over a week only shows that the queue does not empty within the record.
+
+    Examples
+    --------
+    >>> _format_long_wait(258), _format_long_wait(57_060)
+    ('4.3 h', 'over 7 days')
+    """
+    return wait_text(minutes) if minutes <= 7 * SECONDS_PER_DAY / SECONDS_PER_MINUTE else "over 7 days"
 
 
 def _format_allocated_shares(decision: Decision, curve: Sequence[CurvePoint]) -> str:

@@ -413,7 +413,7 @@ def _today_line(comparison: Comparison) -> str:
         path = f"service.{decision.service.index(decision.longest_waiting)}.observed_p95_minutes"
         name = f"p95 queue wait on {escape_html(decision.longest_waiting.size)}"
         figures.append((name, metric_html(decision, path, format_wait)))
-    line = " · ".join(f"{name} {figure}" for name, figure in figures)
+    line = " · ".join(f"{name} {figure.replace(MISSING_VALUE_TEXT, 'not measured')}" for name, figure in figures)
     percent_by_cause = {} if comparison.waits is None else comparison.waits.cause_percent
     if comparison.waits is not None and not percent_by_cause:
         line += f" · {escape_html(comparison.waits.main_cause_text.rstrip('.').lower())}"
