@@ -39,7 +39,7 @@ MAX_BILL_DIFFERENCE_SHARE = 0.01
 """Largest difference between the GPU-hours of a bill and the installed ones, as a share of the installed [0-1]."""
 UNIT_COST_LABELS = {
     "run": "cost per job attempt", "successful_run": "cost per completed job",
-    "gpu_hour_delivered": "cost per GPU-hour used or without telemetry",
+    "gpu_hour_delivered": "cost per GPU-hour used (without telemetry: allocated)",
     "million_tokens": "cost per million tokens",
     "work_that_failed": "cost of unsuccessful jobs (failed, timed out, out of memory, preempted, cancelled)",
     "work_that_was_redone": "cost of repeated attempts",
@@ -49,7 +49,7 @@ UNIT_COST_COLUMNS: dict[str, Any] = {
     "name": pl.String, "cost": CENTS_DTYPE, "basis": pl.String, "total_cost": CENTS_DTYPE, "number_of_units": pl.Float64
 }  # fmt: skip
 """Columns of the table of unit costs: ``cost`` is the ``total_cost`` of its ``basis`` over ``number_of_units``."""
-BASIS_PHRASES = {LIST_PRICE: " at list price", OWN_RATE: " at your rate", BILL: " as billed"}
+BASIS_PHRASES = {LIST_PRICE: " at list price", OWN_RATE: " at your rate", BILL: " at the effective cost of the bill"}
 """Phrase that follows an amount, by the basis of the cost."""
 COST_TABLE_TITLES = {
     "tenant": "Cost by team", "bucket": "Cost by bucket of GPU-hours", "end": "Cost by end state of jobs",

@@ -373,7 +373,7 @@ def list_badges(decision: Decision) -> list[tuple[str, bool]]:
         known_share = metric_html(decision, "use_known_share", format_share)
         quality = f"Data quality: good ({excluded} excluded, use known {known_share})", False
     if decision.left_out_share > MAX_EXCLUDED_SHARE:
-        quality = f"Data quality: {excluded} of GPU-hours excluded", True
+        quality = f"Data quality: {excluded} of allocated GPU-hours excluded", True
     elif decision.action == "none":
         quality = "Data quality: no recommendation", True
     elif decision.telemetry_matched_gpu_hours == 0:
@@ -413,7 +413,7 @@ def _today_line(comparison: Comparison) -> str:
         path = f"service.{decision.service.index(decision.longest_waiting)}.observed_p95_minutes"
         name = f"p95 queue wait on {escape_html(decision.longest_waiting.size)}"
         figures.append((name, metric_html(decision, path, format_wait)))
-    line = " · ".join(f"{name} {figure.replace(MISSING_VALUE_TEXT, 'not measured')}" for name, figure in figures)
+    line = " · ".join(f"{name} {figure}" for name, figure in figures)
     percent_by_cause = {} if comparison.waits is None else comparison.waits.cause_percent
     if comparison.waits is not None and not percent_by_cause:
         line += f" · {escape_html(comparison.waits.main_cause_text.rstrip('.').lower())}"
@@ -488,7 +488,9 @@ def _gpus_card(decision: Decision) -> Card:
             freed += f" (90 % interval {metric_html(decision, 'saving.low')} to {metric_html(decision, 'saving.high')})"
     condition = "after the change, in simulation" if decision.measures else "in simulation"
     verdict = f"not met on {escape_html(', '.join(missed))}" if missed else "met"
-    limits = f"wait limit {verdict} {condition}" if decision.service else ""
+    rises = [size.size for size in decision.service if size.rises_if_resampled]
+    resampled = f", not in resampled records on {escape_html(', '.join(rises))}" if rises else ""
+    limits = f"wait limit {verdict} {condition}{resampled}" if decision.service else ""
     installed = f"{metric_html(decision, 'fleet_gpus')} installed"
     return (label, value, installed, limits, to_buy, on_average, freed)
 
@@ -549,12 +551,13 @@ def _exhaustion_card(comparison: Comparison) -> Card:
     label, exhaustion, decision = "Months until capacity is exhausted", comparison.exhaustion, comparison.decision
     sizes_late = sizes_over_limit(decision)
     headroom_text = ""
+    has_no_headroom = comparison.headroom is not None and comparison.headroom.factor < 1.005
     if comparison.headroom is not None:
         headroom_text = f"headroom {metric_html(comparison, 'headroom_share', format_share)}"
         if comparison.headroom.factor < 1.0:
             load = metric_html(comparison, "headroom.factor", format_share)
-            headroom_text = f"{metric_html(decision, 'gpus')} GPUs carry {load} of today's load in time"
-        elif comparison.headroom.factor < 1.005:
+            headroom_text = f"wait target met at {load} of today's load"
+        elif has_no_headroom:
             headroom_text = "no headroom"
     sizes_text = f"{len(sizes_late)} job sizes" if len(sizes_late) > MAX_OTHER_SIZES else ", ".join(sizes_late)
     missed_text = f"today over limit: {escape_html(sizes_text)}" if sizes_late else ""
@@ -564,7 +567,7 @@ def _exhaustion_card(comparison: Comparison) -> Card:
     ends_late_sizes = bool(sizes_late and decision.measures)
     if ends_late_sizes:
         today = metric_html(comparison, "months_left_today")
-        value = _today_and_recommended(today, value if is_known else "not known")
+        value = _today_and_recommended(today, value if is_known else "0" if has_no_headroom else "not known")
     if exhaustion.date is None and exhaustion.probability is None:
         reason = escape_html(exhaustion.reason or _no_answer_reason(decision))
         after = f"after the change: {headroom_text}" if ends_late_sizes and headroom_text else headroom_text
@@ -577,7 +580,7 @@ def _exhaustion_card(comparison: Comparison) -> Card:
     return (label, value, dates, missed_text, risk and f"{risk} risk within a year", headroom_text)
 
 
-_WAIT_CURVE_TEXT = "p95, log scale. Gray: today (ring). Blue: recommended (dot), 80 % interval. Dashed: wait limit."
+_WAIT_CURVE_TEXT = "Gray: today. Blue: recommended; band: 80 % of resampled records. Dashed: limit. Top: no start."
 """Legend of the chart of queue waits, which is also its text alternative."""
 
 

@@ -527,6 +527,7 @@ COST_SUM_COLUMNS = ("cost", "gpu_hours", "energy_kwh")
 CLEARER_NAMES_BY_TABLE = {
     "policies": {"gpu_hours": "weekly_gpu_hours", "gpu_hours_promised": "expected_weekly_gpu_hours"},
     "teams": {"allocated_gpu_hours": "larger_share_gpu_hours"},
+    "waits": {"low": "recommended_low", "high": "recommended_high"},
     "choice": {"model": "main_model", "mase": "mix_mase"}, "wait_curve": {"gpu_hours": "weekly_gpu_hours"},
     "rightsizing": {"gpu_hours": "whole_run_gpu_hours"},
 }  # fmt: skip

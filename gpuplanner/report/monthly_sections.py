@@ -292,7 +292,7 @@ def ledger(study: Study) -> HtmlSection:
                 plots.plot_ledger_tenants(study.tables["ledger"]),
                 title="Allocated GPU-hours by team",
                 alt=f"{heaviest['tenant']} has most: {heaviest['allocated_gpu_hours']:,.0f} GPU-hours.",
-                numbers=tenants.rename({"idle_share": "idle_of_used_and_idle_share"}),
+                numbers=tenants.rename({"idle_share": "idle of measured_share"}),
             ),
         ),
     )

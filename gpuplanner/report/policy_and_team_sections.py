@@ -398,8 +398,8 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection
         return page.fold(title, page.paragraph("No policy could be simulated."), about=about)
     frame, table = frontier_frame(comparison), _order_policies(comparison)
     note = (
-        "Added wait: p95 queue wait less that of today's fleet, of the job size where it grows most; or the growth of "
-        f"the mean of all jobs, if that is more. {format_limit(comparison)} {format_left_out_policies(comparison)}"
+        "Added wait, against today's fleet: growth of the p95 queue wait of the job size where it grows most, or of "
+        f"the mean wait of all jobs, if larger. {format_limit(comparison)} {format_left_out_policies(comparison)}"
     ).rstrip()
     if comparison.decision.service and comparison.winner != TODAY:
         note += " The waits of the recommended policy are those of the whole record, as in the table below."

@@ -291,7 +291,7 @@ def _replace_active_hours(requested: pl.DataFrame, by_state: pl.DataFrame) -> pl
     share = (pl.col("observed") / pl.col("allocated_gpu_hours")).clip(upper_bound=1.0)
     return (
         requested.join(measured, on="tenant", how="left", maintain_order="left")
-        .with_columns(sm_active_gpu_hours=active, observed_share=share.fill_null(0.0))
+        .with_columns(sm_active_gpu_hours=active, with_activity_share=share.fill_null(0.0))
         .drop(ACTIVE_GPU_HOURS_COLUMN, "observed")
     )
 

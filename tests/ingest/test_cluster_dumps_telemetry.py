@@ -124,7 +124,7 @@ def test_all_hours_are_matched_and_used(tmp_path: Path, dumps: str, expected: fl
     assert (phases["run_s"] * phases["gpus"]).sum() / 3600 == pytest.approx(expected, abs=1e-9)
     active = told["GPU-hours by time limit, allocated and active"]
     assert active["sm_active_gpu_hours"].sum() == pytest.approx(expected / 2, abs=1e-9)
-    assert active["observed_share"].to_list() == pytest.approx([1.0, 1.0])
+    assert active["with_activity_share"].to_list() == pytest.approx([1.0, 1.0])
     assert not [each for each in told["warnings"] if "gaps" not in each["what"] and "node-days" not in each["what"]]
 
 
