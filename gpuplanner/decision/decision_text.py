@@ -205,10 +205,8 @@ def _format_wait_change(decision: Decision) -> str:
     if worst.added_p95_minutes <= WAIT_TOLERANCE_MINUTES:
         if text and (rises := [row for row in decision.service if row.rises_if_resampled]):
             longest = max(rises, key=lambda row: row.low)
-            after, before = (
-                _format_wait_range(*ends)
-                for ends in ((longest.low, longest.high), (longest.today_low, longest.today_high))
-            )
+            after = _format_wait_range(longest.low, longest.high)
+            before = _format_wait_range(longest.today_low, longest.today_high)
             return f"{text}in resampled weeks p95 on {longest.size} is {after} (today {before})."
         return f"{text}no other p95 rises." if text else "No job size's p95 queue wait rises."
     limit = "" if worst.meets_limit else f", above the limit of {wait_text(worst.limit_minutes)}"
@@ -469,11 +467,8 @@ def _list_confidence_sentences(
         Queue waits by number of GPUs.
     """
     if decision.left_out_share > 0.01:
-        left_out = percent_text(decision.left_out_share)
-        yield (
-            f"{left_out} of the allocated GPU-hours are excluded and count as unallocated: their jobs contradict "
-            "others, or do not record which GPUs they got."
-        )
+        text = "of the allocated GPU-hours are excluded and count as unallocated: GPUs contradictory or not recorded."
+        yield f"{percent_text(decision.left_out_share)} {text}"
     if use_text := _format_measured_use(decision):
         yield use_text
     share = recommendation.model.waits.share
@@ -486,16 +481,8 @@ def _list_confidence_sentences(
             f"The waits after the change hold only once small jobs request MIG profiles; until then {full_gpus:,} "
             f"full GPUs serve all jobs and waits are longer{in_turn}."
         )
-        if completion_text := _format_completion(decision):
-            yield completion_text
-    yield from filter(
-        None,
-        (
-            _format_allocated_shares(decision, curve),
-            _format_smaller_fleet(decision, curve),
-            format_resampled_waits(decision),
-        ),
-    )
+    texts = (_format_completion(decision), _format_allocated_shares(decision, curve))
+    yield from filter(None, (*texts, _format_smaller_fleet(decision, curve), format_resampled_waits(decision)))
     if recommendation.waiting_hours_per_gpu_hour is not None and decision.action == "buy":
         yield f"Each GPU-hour bought saves {recommendation.waiting_hours_per_gpu_hour:.2f} GPU-hours of waiting."
     weekly, headroom = recommendation.growth.weekly, recommendation.headroom
@@ -608,12 +595,12 @@ def _format_smaller_fleet(decision: Decision, curve: Sequence[CurvePoint]) -> st
 
 
 def _format_completion(decision: Decision) -> str:
-    """Format the mean completion time of all jobs today and after the change; empty where it is not longer."""
+    """Format the mean completion time of jobs today and rightsized; empty where they are not, or take no longer."""
     rows = [row for row in decision.service if None not in (row.today_completion_minutes, row.completion_minutes)]
     jobs = sum(row.jobs for row in rows)
     today = sum(row.jobs * (row.today_completion_minutes or 0.0) for row in rows) / max(jobs, 1)
     after = sum(row.jobs * (row.completion_minutes or 0.0) for row in rows) / max(jobs, 1)
-    if after < today + 1.0:
+    if after < today + 1.0 or all(measure.action != "rightsize" for measure in decision.measures):
         return ""
     return (
         f"Mean time from submission to end {wait_text(today)} → {wait_text(after)}: jobs run longer on MIG instances."

@@ -357,11 +357,10 @@ def render_warnings(warnings: Sequence[QualityWarning]) -> str:
     rows = []
     for warning in warnings:
         problem, _, remedy = warning["what"].partition("; ")
-        line = escape_html(format_warning({**warning, "what": problem}))
-        rows.append(
-            f"<details><summary>{line}</summary>{escape_html(_to_sentence(remedy))}</details>" if remedy else line
-        )
-    rows = [f"<li>{row}</li>" for row in rows]
+        row = escape_html(format_warning({**warning, "what": problem}))
+        if remedy:
+            row = f"<details><summary>{row}</summary>{escape_html(_to_sentence(remedy))}</details>"
+        rows.append(f"<li>{row}</li>")
     return f'<ul class="warnings">{"".join(rows)}</ul>' if rows else ""
 
 
@@ -567,7 +566,8 @@ def _exhaustion_card(comparison: Comparison) -> Card:
     ends_late_sizes = bool(sizes_late and decision.measures)
     if ends_late_sizes:
         today = metric_html(comparison, "months_left_today")
-        value = _today_and_recommended(today, value if is_known else "0" if has_no_headroom else "not known")
+        unknown_value = "0" if has_no_headroom else "not known"
+        value = _today_and_recommended(today, value if is_known else unknown_value)
     if exhaustion.date is None and exhaustion.probability is None:
         reason = escape_html(exhaustion.reason or _no_answer_reason(decision))
         after = f"after the change: {headroom_text}" if ends_late_sizes and headroom_text else headroom_text

@@ -160,7 +160,7 @@ _FORMULA_START_CHARACTERS = tuple("=+-@＝＋－＠\t\r\n'")
 """First characters by which a spreadsheet program takes a text for a formula."""
 _HOW_TO_READ_TEXT = (
     "Times are UTC. An empty cell means not known, not zero. The workbook has no macros and no links; its only "
-    "formulas are sums, in rows named Total and on the sheet Totals."
+    "formulas are sums, in rows named Total and on the sheet Totals. Costs has codes, such as __unallocated__."
 )
 """Note on the first sheet on times, empty cells and formulas."""
 

@@ -275,12 +275,8 @@ def plot_use(frame: pl.DataFrame, *, gpus: int, is_counted: bool = True) -> Char
     level, word = _place_capacity_line(gpus, f"{gpus:,} installed", highest)
     top = max(highest, level if is_counted else 0.0) * 1.12
     colours = dict(zip(_USE_LABELS, (theme.MUTED, theme.INK, theme.BLUE), strict=True))
-    x = alt.X(
-        "day:T",
-        title=None,
-        scale=alt.Scale(type="utc"),
-        axis=alt.Axis(format="%-d %b", labelAngle=0, tickCount=6, grid=False),
-    )
+    axis = alt.Axis(format="%-d %b", labelAngle=0, tickCount=6, grid=False)
+    x = alt.X("day:T", title=None, scale=alt.Scale(type="utc"), axis=axis)
     y = alt.Y("gpus:Q", title="GPUs", scale=alt.Scale(domain=[0, top], nice=False, clamp=True))
     colour = alt.Color("what:N", scale=theme.colour_scale(colours, shown), legend=None)
     # Lines end with the last day, not where it begins.
