@@ -365,7 +365,7 @@ Out = Annotated[Path, Option("-o", "--out", help="Output folder or file.")]
 """Option ``-o``: output folder or file."""
 Tz = Annotated[str | None, Option(help="Time zone of times without an offset, such as Europe/Oslo.")]
 """Option ``--tz``: time zone of times without an offset."""
-SmallestGroup = Annotated[int, field_option("smallest_group", metavar="N", min=0)]
+SmallestGroup = Annotated[int, field_option("smallest_group", metavar="N", min=0, show_default=False)]
 """Option ``--smallest-group``: smallest number of people in a group that is shown by name."""
 Overwrite = Annotated[
     bool,

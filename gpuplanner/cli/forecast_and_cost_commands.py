@@ -203,10 +203,11 @@ def _show_cost_review(cost_review: CostReview, by: str) -> None:
         show_frame(table, title=f"{COST_TABLE_TITLES[by]}, {cost_review.currency}{cost_review.price_basis}")
         echo(cost_review.unallocated_text)
         show_frame(cost_review.units, title=f"Unit costs, {cost_review.currency}{cost_review.price_basis}")
-        echo(*(f"{label[:1].upper()}{label[1:]}: {cost}." for label, cost in cost_review.work_costs.items()))
+        texts = cost_review.unit_cost_texts
+        echo(*(f"{label[:1].upper()}{label[1:]}: {texts[label]}." for label in cost_review.work_costs))
     if cost_review.energy is not None:
         states = cost_review.states.select("state", "gpu_hours", "^energy_.*$", "^counted_.*$")
-        show_frame(states, title="Energy by state")
+        show_frame(states, title="Energy by state (busy: used or without telemetry; idle: all others)")
         carbon = {CARBON_LABELS[name]: amount for name, amount in cost_review.carbon_kg.items()}
         for name, amount in ({"energy, kWh": cost_review.energy} | carbon).items():
             if amount is not None:
@@ -321,7 +322,7 @@ def forecast(
 
     Default: demand by MIG profile, as 'plan' uses it. With --by, --horizon, --gap,
     --at, --paths, --announced, --calendar or --sums: GPUs by team (tenant), or by
-    the series that --by names. --seed and --gpu-model change neither.
+    the series that --by names; --seed and --gpu-model do not change these.
     --backtest: no forecast, but the errors of each model over many cutoffs.
 
     Example: gpuplanner forecast build/mine/data --by gpu_model --horizon 168

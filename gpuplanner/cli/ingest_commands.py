@@ -164,6 +164,7 @@ def describe(
 ) -> None:
     """Summarize a dataset: jobs, utilization, waits, data quality."""
     from gpuplanner import usage
+    from gpuplanner.core.output_column_headings import replace_codes_by_text
     from gpuplanner.usage.dataset_description_and_data_quality import data_quality
 
     if smallest_group and job_class is not None:
@@ -190,7 +191,7 @@ def describe(
     show(description.all_facts)
     echo("")
     for title, table in description.tables.items():
-        show_frame(_drop_zero_rows(table), title=title)
+        show_frame(replace_codes_by_text(_drop_zero_rows(table)), title=title)
 
 
 def _drop_zero_rows(table: pl.DataFrame) -> pl.DataFrame:

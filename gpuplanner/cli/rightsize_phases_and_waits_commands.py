@@ -403,12 +403,12 @@ def waits(scenario_path: ScenarioPath, options: ScenarioOptions, as_json: Json =
     echo(wait_causes.main_cause_text)
     if wait_causes.explained_fraction is not None:
         text = format_replay_error(wait_causes.replay_error)
-        echo(f"{text[:1].upper()}{text[1:]}, by team and job size; the report states the mean of {CURVE_RUNS} replays.")
+        echo(f"{text[:1].upper()}{text[1:]}, summed by team and job size; the report has the mean of {CURVE_RUNS}.")
     for by, rows in vars(wait_causes.causes).items():
         show_frame(make_cause_table(rows), title=f"Queue wait by {by.replace('_', ' ')} (hours)")
     echo(
         *(
-            f"{limit.tenant}: jobs waited while the team had {limit.gpus:.3g} GPUs, as at a limit"
+            f"{limit.tenant}: jobs waited whenever the team had {limit.gpus:.3g} GPUs: a limit of the team is assumed"
             for limit in wait_causes.limits
         )
     )

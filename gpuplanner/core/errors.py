@@ -247,5 +247,6 @@ def resolve_name(
         raise error(f"{subject} {text!r} is ambiguous", "one name", examples(begins), todo)
     near = nearest_names(text, names)
     expected = f"one of {', '.join(names)}" if len(names) <= MAX_LISTED_NAMES else f"one of {len(names)} known names"
-    todo = f"Did you mean {examples(near)}?" if near else f"Choose one of {examples(names)}."
+    listed = "these" if len(names) <= MAX_LISTED_NAMES else examples(names)
+    todo = f"Did you mean {examples(near)}?" if near else f"Choose one of {listed}."
     raise error(f"{subject} {text!r} is unknown", expected, repr(text), todo)

@@ -332,7 +332,7 @@ class Scenario:
     seed: int = setting("simulation", 1, "Seed of the random numbers.", minimum_rule(0))
     price_usd_per_gpu_hour: float = setting(
         PRICE_GROUP, 0.0,
-        "Your rate per GPU-hour for all GPUs, in the currency of ``currency`` (USD if not stated); 0: the price book, "
+        "Your rate per GPU-hour for all GPUs, in the currency ``currency``, USD or not; 0: the price book, "
         "else the list price.",
         SettingRule("at least 0", lambda value, _: 0 <= value <= 1e6), unit="per GPU-hour",
         control=Slider("GPU price", 0, 20, 0.01)

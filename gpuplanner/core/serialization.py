@@ -31,7 +31,7 @@ from gpuplanner.core.errors import (
     nearest_names,
 )
 
-CORRECT_FILE_FIX = "Correct the file; gpuplanner catalog example prints whole ones."
+CORRECT_FILE_FIX = "Correct the file; gpuplanner catalog example NAME prints a whole one."
 """Fourth part of an error message (the fix) about a fault in a configuration file."""
 
 
@@ -309,7 +309,7 @@ def read_text(
     Traceback (most recent call last):
         ...
     gpuplanner.core.errors.ScenarioError: none.yaml: expected a readable UTF-8 text file; got No such file or directory.
-    Check the path and encoding.
+    Give an existing text file; where a scenario is expected, a folder of data serves too.
     """
     path = Path(path)
     try:
@@ -317,8 +317,8 @@ def read_text(
         if size <= limit_bytes:
             return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as fault:
-        got = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
-        todo = "Check the path and encoding."
+        got = fault.strerror if isinstance(fault, OSError) and fault.strerror else "bytes that are not UTF-8"
+        todo = "Give an existing text file; where a scenario is expected, a folder of data serves too."
         raise error(str(path), f"a readable UTF-8 {kind} file", got, todo) from fault
     raise error(str(path), f"at most {limit_bytes} bytes", str(size), REPLACE_FILE_FIX)
 

@@ -39,7 +39,7 @@ MAX_BILL_DIFFERENCE_SHARE = 0.01
 """Largest difference between the GPU-hours of a bill and the installed ones, as a share of the installed [0-1]."""
 UNIT_COST_LABELS = {
     "run": "cost per job attempt", "successful_run": "cost per completed job",
-    "gpu_hour_delivered": "cost per GPU-hour used or without telemetry",
+    "gpu_hour_delivered": "cost per GPU-hour used (without telemetry: allocated)",
     "million_tokens": "cost per million tokens",
     "work_that_failed": "cost of unsuccessful jobs (failed, timed out, out of memory, preempted, cancelled)",
     "work_that_was_redone": "cost of repeated attempts",
@@ -49,7 +49,7 @@ UNIT_COST_COLUMNS: dict[str, Any] = {
     "name": pl.String, "cost": CENTS_DTYPE, "basis": pl.String, "total_cost": CENTS_DTYPE, "number_of_units": pl.Float64
 }  # fmt: skip
 """Columns of the table of unit costs: ``cost`` is the ``total_cost`` of its ``basis`` over ``number_of_units``."""
-BASIS_PHRASES = {LIST_PRICE: " at list price", OWN_RATE: " at your rate", BILL: " as billed"}
+BASIS_PHRASES = {LIST_PRICE: " at list price", OWN_RATE: " at your rate", BILL: " at the effective cost of the bill"}
 """Phrase that follows an amount, by the basis of the cost."""
 COST_TABLE_TITLES = {
     "tenant": "Cost by team", "bucket": "Cost by bucket of GPU-hours", "end": "Cost by end state of jobs",
@@ -133,9 +133,14 @@ class CostReview:
         return price_basis_phrase(self.costs)
 
     @property
+    def hourly_cost(self) -> float:
+        """Mean cost of an installed GPU-hour [currency/GPU h]."""
+        return float(self.total or 0) / max(float(self.costs["PricingQuantity"].sum()), 1e-9)
+
+    @property
     def rate_text(self) -> str:
         """Mean cost of an installed GPU-hour, with the components of the rate of owned GPUs."""
-        rate = float(self.total or 0) / max(float(self.costs["PricingQuantity"].sum()), 1e-9)
+        rate = self.hourly_cost
         is_billed = BASIS_PHRASES[BILL] == self.price_basis
         parts = {} if is_billed else {name: part for name, part in self.rate_parts.items() if part}
         parts |= {"electricity": rate - sum(parts.values())} if parts else {}
@@ -198,9 +203,10 @@ class CostReview:
         return "" if is_same else f"{yearly:,.0f} kg at the yearly mean"
 
     @property
-    def work_costs(self) -> dict[str, str]:
+    def work_costs(self) -> dict[str, Decimal]:
         """Known costs of unsuccessful and of repeated work, by label: parts of the total, not costs of a unit."""
-        return {label: cost for label, cost in self.unit_cost_texts.items() if not label.startswith("cost per")}
+        costs = ((label, self.unit_costs.get(name)) for name, label in UNIT_COST_LABELS.items())
+        return {label: Decimal(cost) for label, cost in costs if cost is not None and not label.startswith("cost per")}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of ``cost --json``; amounts of money are text, to the cent."""

@@ -437,7 +437,7 @@ def list_changes_against_cause(
         yield ModelWithMeasure("pack", "Let jobs fill nodes one by one", binpacked_model, pools, today_units)
     if cause == CAUSES[WRONG_LAYOUT]:
         yield from repartition(
-            model, "repartition", "Repartition GPUs into the instances that jobs wait for", AS_TODAY, layout
+            model, "repartition", "Repartition GPUs; all partitioned GPUs after it", AS_TODAY, layout
         )
     has_measured_use = RIGHTSIZED in inputs.views and inputs.jobs["sm_activity"].count()
     if cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED]) and has_measured_use:

@@ -276,7 +276,7 @@ def _describe_gpu_hours(headline: Headline, tables: Mapping[str, pl.DataFrame]) 
     causes = {
         "unallocated": "without a waiting job",
         "fragmented": "fragmented (enough for a waiting job, but on too many nodes)",
-        "idle_pending": "idle with eligible jobs pending (enough for it on one node, perhaps not as MIG instances)",
+        "idle_pending": "idle with eligible jobs pending (a waiting job would fit on one node, MIG layout aside)",
         "reserved": "reserved", "reconfiguring": "reconfiguring", "down": "down",
     }  # fmt: skip
     shares = ((share.get(name, 0.0), words) for name, words in causes.items())
@@ -302,8 +302,8 @@ def _describe_small_jobs(headline: Headline) -> str:
         )
     return (
         f"{many:,} of {small:,} jobs that request one GPU or less ({percent_text(many / small)}) request more than "
-        f"they need; {evidence:,} were measured, themselves or by their class. In the period, these jobs hold "
-        f"{headline.small_gpus_whole:.0f} GPUs on average if each has a full GPU, and slices of "
+        f"they need; {evidence:,} have a measurement, their own or of their class. In the period, all {small:,} take "
+        f"{headline.small_gpus_whole:.0f} GPUs on average if each has a full GPU, and would fill "
         f"{headline.small_gpus_rightsized:.0f} GPUs on the recommended profiles; peaks need more."
     )
 

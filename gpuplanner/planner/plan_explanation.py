@@ -332,7 +332,7 @@ def _explain_gap(plan: Plan) -> str:
         return "The plan is optimal (proven)."
     stops = {
         "proof": "the requested gap is reached",
-        "passes": "the search is complete",
+        "passes": "the search ended without closing it",
         "time_limit": "stopped at the time limit",
         "work_limit": "stopped at the work limit",
         "user": "stopped by the user",

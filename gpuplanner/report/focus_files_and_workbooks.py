@@ -160,7 +160,7 @@ _FORMULA_START_CHARACTERS = tuple("=+-@＝＋－＠\t\r\n'")
 """First characters by which a spreadsheet program takes a text for a formula."""
 _HOW_TO_READ_TEXT = (
     "Times are UTC. An empty cell means not known, not zero. The workbook has no macros and no links; its only "
-    "formulas are sums, in rows named Total and on the sheet Totals."
+    "formulas are sums, in rows named Total and on the sheet Totals. Costs has codes, such as __unallocated__."
 )
 """Note on the first sheet on times, empty cells and formulas."""
 
@@ -172,14 +172,14 @@ class SummarySheet:
     - ``sheet``: Name of the table that is summed.
     - ``totals``: Summed column by the name that its total has in the workbook.
     - ``amount_column``, ``group_column``: Column that is summed for each value of a text column.
-    - ``facts``: Texts beside the totals, by name.
+    - ``facts``: Texts and amounts beside the totals, by name.
     """
 
     sheet: str
     totals: Mapping[str, str]
     amount_column: str
     group_column: str
-    facts: Mapping[str, str]
+    facts: Mapping[str, str | Decimal]
 
 
 TOTALS_SHEET_NAME = "Totals"
@@ -384,8 +384,8 @@ def _write_summary(book: XlsxObject, formats: _Formats, summary: SummarySheet, f
         sheet.write_formula(row, 1, f"=SUM({column(source)})", style, float(frame[source].sum() or 0))
         book.define_name(name, f"={TOTALS_SHEET_NAME}!$B${row + 1}")
     for row, fact in enumerate(summary.facts.items(), len(summary.totals)):
-        for column_number, text in enumerate(fact):
-            _write_text(sheet, row, column_number, text, formats, bold=not column_number)
+        sheet.write_string(row, 0, fact[0], bold)
+        _write_cell(sheet, row, 1, fact[1], formats, formats(num_format="#,##0.00##"))
     first = len(summary.totals) + len(summary.facts) + 2
     style = formats(num_format=_number_format(frame[summary.amount_column]))
     sheet.write_string(first - 1, 0, column_heading("tenant"), bold)
@@ -455,7 +455,8 @@ def sheet_heading(name: str) -> str:
     """
     match = _INTERVAL_SUFFIX.fullmatch(name)
     stem, limit = match.groups() if match else (name, "")
-    return name if name.startswith("x_") else column_heading(CLEARER_COLUMN_NAMES.get(stem, stem) + limit)
+    clearer_name = CLEARER_COLUMN_NAMES.get(name) or CLEARER_COLUMN_NAMES.get(stem, stem) + limit
+    return name if name.startswith("x_") else column_heading(clearer_name)
 
 
 def _column_width(name: str, values: Sequence[object]) -> float:
@@ -533,6 +534,7 @@ COST_SUM_COLUMNS = ("cost", "gpu_hours", "energy_kwh")
 CLEARER_NAMES_BY_TABLE = {
     "policies": {"gpu_hours": "weekly_gpu_hours", "gpu_hours_promised": "expected_weekly_gpu_hours"},
     "teams": {"allocated_gpu_hours": "larger_share_gpu_hours"},
+    "waits": {"low": "recommended_low", "high": "recommended_high"},
     "choice": {"model": "main_model", "mase": "mix_mase"}, "wait_curve": {"gpu_hours": "weekly_gpu_hours"},
     "rightsizing": {"gpu_hours": "whole_run_gpu_hours"},
 }  # fmt: skip
@@ -615,9 +617,10 @@ def _write_with_totals(
         totals = {**totals, **dict.fromkeys(parts, COST_SUM_COLUMNS)}
         # What no line knows has no total: it is not zero.
         known_totals = {total: column for total, (column, _) in NAMED_TOTALS.items() if lines[column].count()}
-        facts = {"Price basis": review.price_basis.strip(), "Price per GPU-hour": review.rate_text,
-                 "Period": period_text(*review.period), "Unallocated": review.unallocated_text,
-                 **{label[:1].upper() + label[1:]: cost for label, cost in review.work_costs.items()}}  # fmt: skip
+        facts = {"Price basis": review.price_basis.strip(), "Period": period_text(*review.period),
+                 f"Mean cost of an installed GPU-hour [{review.currency}]": Decimal(f"{review.hourly_cost:.4f}"),
+                 **{f"{label[:1].upper()}{label[1:]} [{review.currency}]": cost
+                    for label, cost in review.work_costs.items()}}  # fmt: skip
         summary = SummarySheet("Costs", known_totals, "EffectiveCost", "SubAccountId", facts)
         notes = {**notes, "Cost": f"{review.total_text}. {review.unallocated_text}"}
     cost = {"cost": f"cost_{review.currency.lower()}"}
@@ -651,6 +654,12 @@ def _fair_share_note(study: Study) -> dict[str, str]:
 
 WAIT_INTERVAL_TEXT = "The p95 is of the recorded jobs, its 80 % interval of resampled records: a p95 can lie outside."
 """Note on the intervals of queue waits by number of GPUs."""
+FORECAST_MIX_TEXT = (
+    "The forecast is the mean of the models' quantiles. Weights are those for the time ahead, from the errors at all "
+    "past cutoffs; the error of the mix at a cutoff is that with the weights known then, and may exceed that of the "
+    "model with the largest weight. MASE: mean absolute error over that of the value 24 hours earlier."
+)
+"""Note on the weights and errors of the forecast models."""
 
 
 def study_notes(study: Study) -> Mapping[str, str]:
@@ -672,6 +681,8 @@ def study_notes(study: Study) -> Mapping[str, str]:
         "Price": "none" if price is None else f"{price_text(price)}; {price.source}; newest of {price.date}",
         "Carbon": carbon_text(study),
         STUDY_SHEETS["wait_curve"][0]: WAIT_INTERVAL_TEXT,
+        STUDY_SHEETS["choice"][0]: FORECAST_MIX_TEXT,
+        STUDY_SHEETS["energy"][0]: "Low and high: ends of the ranges of power, PUE and, without telemetry, activity.",
         **_fair_share_note(study),
         "Scenario": "; ".join(changed_fields) or "all defaults",
         "Input files": "; ".join(f"{name}: sha256 {sha}" for name, sha in sorted(study.provenance.inputs.items())),

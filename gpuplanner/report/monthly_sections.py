@@ -10,7 +10,6 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
 from gpuplanner.core.units_and_number_formats import (
-    MISSING_VALUE_TEXT,
     count_text,
     day_text,
     last_day_text,
@@ -202,7 +201,7 @@ def capacity(study: Study) -> HtmlSection:
     peaks = daily_peaks(study)
     growth, exhaustion = study.comparison.growth_per_week, study.comparison.exhaustion
     if growth.value is None or growth.low is None or growth.high is None:
-        growth_text = f"Growth of the submitted work: {MISSING_VALUE_TEXT}, {growth.reason or 'nothing was simulated'}."
+        growth_text = f"Growth of the submitted work is not known: {growth.reason or 'nothing was simulated'}."
     else:
         until = exhaustion.reason or ""
         if exhaustion.date:
@@ -289,8 +288,8 @@ def ledger(study: Study) -> HtmlSection:
             page.figure(
                 plots.plot_ledger(study.tables["ledger"], tz=study.scenario.tz),
                 title="Installed GPU-hours by bucket",
-                alt="Each installed GPU-hour is in one bucket; the largest, "
-                f'"{text_of_code(largest["bucket"])}", has {percent_text(largest["share"])}.',
+                alt="Bars end at the installed GPU-hours. The largest bucket, "
+                f'"{text_of_code(largest["bucket"])}", has {percent_text(largest["share"], ".1f")}.',
                 numbers=replace_codes_by_text(buckets),
                 source="tables/ledger.parquet",
             ),
@@ -298,7 +297,7 @@ def ledger(study: Study) -> HtmlSection:
                 plots.plot_ledger_tenants(study.tables["ledger"]),
                 title="Allocated GPU-hours by team",
                 alt=f"{heaviest['tenant']} has most: {heaviest['allocated_gpu_hours']:,.0f} GPU-hours.",
-                numbers=tenants.rename({"idle_share": "idle_of_used_and_idle_share"}),
+                numbers=tenants.rename({"idle_share": "idle of measured_share"}),
             ),
         ),
     )
@@ -325,7 +324,7 @@ def _describe_lost_hours(study: Study) -> str:
 def rightsizing(study: Study) -> HtmlSection:
     """Render requested and recommended profiles, in total and by week."""
     figures = study.headline
-    title, about = "Rightsizing", f"{MISSING_VALUE_TEXT}: no telemetry of memory or activity"
+    title, about = "Rightsizing", "not known: no telemetry of memory or activity"
     if figures.small_jobs_with_evidence:
         about = (
             f"{figures.small_jobs_asking_too_much:,} of {figures.small_jobs:,} jobs of up to one GPU request a larger "

@@ -149,7 +149,7 @@ def _check_bundle(folder: Path, gpu_model: str | None, gpus_per_node: int | None
     if bundles:
         return _join_reports(folder, {path: _check_bundle(path, gpu_model, gpus_per_node) for path in bundles})
     if not listed:
-        todo = "Give the folder of an export."
+        todo = "Give the folder that start, report or export wrote: manifest.json lies there, not in a copy of export/."
         raise ScenarioError(str(folder), "a change bundle with manifest.json", "no manifest", todo)
     files = {path: written for path, written in sorted(listed.items()) if path.is_relative_to(folder)}
     report = FileReport(ok=True)

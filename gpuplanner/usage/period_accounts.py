@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerError, require_no_faults
+from gpuplanner.core.output_column_headings import column_heading
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache_and_data_folders import stage
 from gpuplanner.core.step_functions import waiting_since
@@ -203,7 +204,7 @@ class JobFacts:
     """Facts about the jobs of a dataset: numbers of jobs and tenants, and, where run times are known, the fleet.
 
     ``lost_gpu_hours`` were allocated to attempts that did not complete [GPU h]; ``unused_share`` is the share of the
-    installed GPU-hours that did no work [0-1].
+    installed GPU-hours that did no work [0-1], None without telemetry.
     """
 
     jobs: int
@@ -255,10 +256,11 @@ def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobDescription:
         measured = activity_sums.group_by(word, maintain_order=True).agg(pl.col("used").sum(), idle=idle.sum())
         used = pl.when(pl.col("used") + pl.col("idle") > 0).then(pl.col("used") / (pl.col("used") + pl.col("idle")))
         groups[word] = table.join(measured.select(word, used_fraction=used), on=word, how="left", maintain_order="left")
+    is_measured = hours.filter(pl.col("bucket").is_in(["used", "allocated_idle"]))["gpu_hours"].sum() > 0
     all_facts = replace(
         facts,
         installed_gpu_hours=float(hours["gpu_hours"].sum()),
-        unused_share=unused_share(hours)["unused"],
+        unused_share=unused_share(hours)["unused"] if is_measured else None,
         installed_gpus=capacity.gpus,
         fleet=capacity.origin,
         boards=capacity.models_text,
@@ -268,10 +270,10 @@ def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobDescription:
         "ledger": hours_by_bucket(hours),
         **_slice_table(jobs, capacity.inventory, begin, end),
         **classes,
-        **{f"allocated GPU-hours and queue waits by {word}": table for word, table in groups.items()},
-        "tenants": hours_by_tenant(hours),
+        **{f"allocated GPU-hours and queue waits by {column_heading(word)}": table for word, table in groups.items()},
+        "GPU-hours by team": hours_by_tenant(hours),
         **({"GPU-hours by node": summarize_by_node(pl.concat(on_nodes))} if nodes else {}),
-        "GPU-hours requested, allocated and active": _replace_active_hours(requested, by_state),
+        "GPU-hours by time limit, allocated and active": _replace_active_hours(requested, by_state),
         "GPU-hours by how attempts ended": by_end_state.group_by("state", "lost")
         .agg(pl.col("attempts", "gpu_hours").sum())
         .sort("gpu_hours", "state", descending=[True, False]),
@@ -288,7 +290,7 @@ def _replace_active_hours(requested: pl.DataFrame, by_state: pl.DataFrame) -> pl
     share = (pl.col("observed") / pl.col("allocated_gpu_hours")).clip(upper_bound=1.0)
     return (
         requested.join(measured, on="tenant", how="left", maintain_order="left")
-        .with_columns(sm_active_gpu_hours=active, observed_share=share.fill_null(0.0))
+        .with_columns(sm_active_gpu_hours=active, with_activity_share=share.fill_null(0.0))
         .drop(ACTIVE_GPU_HOURS_COLUMN, "observed")
     )
 
@@ -478,4 +480,4 @@ def _job_class_table(jobs: LazyJobs) -> dict[str, pl.DataFrame]:
         table = table.join(statistic, on=by, how="left", nulls_equal=True)
     failed = pl.col("failed") / pl.col("jobs")
     classes = table.drop("failed").with_columns(table.select(failed_fraction=failed))
-    return {f"jobs by {by}": classes.sort("jobs", by, descending=[True, False])}
+    return {f"jobs by {column_heading(by)}": classes.sort("jobs", by, descending=[True, False])}
