@@ -101,8 +101,9 @@ def _draw_relative_lengths(minutes: pl.DataFrame, column: str, count: int, rng: 
     """Draw lengths over their mean from a histogram of serving metrics, evenly within a bucket; 1 without any."""
     sums = sum_buckets(minutes, column)
     lengths = np.ones(count)
-    if count and not sums.is_empty():
-        bounds = [0.0, *sums["bound"].clip(upper_bound=sums.filter(pl.col("bound").is_finite())["bound"].max())]
+    if count and sums["bound"].is_finite().any():
+        upper_bounds = sums["bound"].to_numpy()
+        bounds = [0.0, *np.minimum(upper_bounds, upper_bounds[np.isfinite(upper_bounds)].max())]
         lengths = np.interp(rng.random(count), [0.0, *(sums["count"] / sums["count"][-1])], bounds)
     return pl.Series(lengths / lengths.mean())
 
