@@ -609,7 +609,8 @@ def _write_with_totals(
         totals = {**totals, **dict.fromkeys(parts, COST_SUM_COLUMNS)}
         # What no line knows has no total: it is not zero.
         known_totals = {total: column for total, (column, _) in NAMED_TOTALS.items() if lines[column].count()}
-        facts = {"Price basis": review.price_basis.strip(), "Period": period_text(*review.period),
+        facts: dict[str, str | Decimal] = {
+                 "Price basis": review.price_basis.strip(), "Period": period_text(*review.period),
                  f"Mean cost of an installed GPU-hour [{review.currency}]": Decimal(f"{review.hourly_cost:.4f}"),
                  **{f"{label[:1].upper()}{label[1:]} [{review.currency}]": cost
                     for label, cost in review.work_costs.items()}}  # fmt: skip
