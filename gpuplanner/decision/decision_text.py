@@ -263,7 +263,7 @@ def _list_next_steps(
     hours_by_cause = waits.seconds[waits.judged].sum(axis=0)
     limits_share = float(hours_by_cause[LIMITS]) / max(float(hours_by_cause.sum()), 1e-9)
     if limits_share >= MIN_LIMITS_SHARE and not recommendation.limits and decision.action != "none":
-        task = f"review the limits of teams ({percent_text(limits_share)} of the waiting), which no number of GPUs ends"
+        task = f"review team limits ({percent_text(limits_share)} of the waiting): no number of GPUs shortens it"
         yield NextStep(PLANNER, task)
     if decision.action == "none":
         yield NextStep(

@@ -580,7 +580,7 @@ def _exhaustion_card(comparison: Comparison) -> Card:
     return (label, value, dates, missed_text, risk and f"{risk} risk within a year", headroom_text)
 
 
-_WAIT_CURVE_TEXT = "Gray: today. Blue: recommended; band: 80 % of resampled records. Dashed: limit. Top: no start."
+_WAIT_CURVE_TEXT = "Gray: today. Blue: recommended; 80 % band: resampled records. Dashed: limit. Top: no start."
 """Legend of the chart of queue waits, which is also its text alternative."""
 
 

@@ -451,7 +451,7 @@ def sheet_heading(name: str) -> str:
     Examples
     --------
     >>> [sheet_heading(name) for name in ("x_Bucket", "EffectiveCost", "location_kg_low", "idle_share")]
-    ['x_Bucket', 'EffectiveCost', 'operational location-based carbon low [kg]', 'idle of used and idle [%]']
+    ['x_Bucket', 'EffectiveCost', 'operational location-based carbon low [kg]', 'idle of measured (used and idle) [%]']
     """
     match = _INTERVAL_SUFFIX.fullmatch(name)
     stem, limit = match.groups() if match else (name, "")
