@@ -373,8 +373,8 @@ def predict_row(row_job: RowTrainingJob, model: PeakModel, *, gpu_gib: float | N
     board_gib, p_oom = gpu_gib or row_job.gpu_gib, None
     if board_gib:
         room = row_job.unit * max(board_gib - unmetered_bytes(row_job.job) / BYTES_PER_GIB, 0.01)
-        p_oom, *others = (model.p_oom(peak, room, radius) for peak in peaks)
-        p_oom = (p_oom + sum(others) / len(others)) / 2 if others else p_oom
+        p_oom, *alternatives = (model.p_oom(peak, room, radius) for peak in peaks)
+        p_oom = (p_oom + sum(alternatives) / len(alternatives)) / 2 if alternatives else p_oom
     is_learned = model.has_tool(row_job.label)
     outdated = ("tool unknown", "framework: ") * is_learned + ("precision: ",) * bool(weights)
     missing, notes = (
