@@ -77,7 +77,7 @@ def _escape_texts(value: Any) -> Any:  # noqa: ANN401 - JSON of any shape
     return [_escape_texts(item) for item in value] if isinstance(value, list) else value
 
 
-def fit_to_width(spec: dict[str, Any], width: int) -> dict[str, Any]:
+def fitted(spec: dict[str, Any], width: int) -> dict[str, Any]:
     """Fit a Vega-Lite specification to a width: panels, legend columns and lengths of labels.
 
     In a browser, ``page.js`` does the same when it draws and when the window changes its width.
@@ -137,7 +137,7 @@ def chart_to_svg(chart: ChartType | dict[str, Any], *, width: int = SVG_WIDTH_PX
     >>> chart_to_svg(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))[:4]
     '<svg'
     """
-    return _render_svg(fit_to_width(chart if isinstance(chart, dict) else chart_spec(chart), width))
+    return _render_svg(fitted(chart if isinstance(chart, dict) else chart_spec(chart), width))
 
 
 def interactive(spec: Mapping[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX, brush: str = "") -> dict[str, Any]:
@@ -164,7 +164,7 @@ def interactive(spec: Mapping[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX
     if not brush:
         common = {"select": select | {"zoom": "wheel![event.altKey]"}, "bind": "scales"}
     views: list[str] = []
-    named = _name_time_views(fit_to_width(escaped, width) if "usermeta" in escaped else escaped, brush or "zoom", views)
+    named = _name_time_views(fitted(escaped, width) if "usermeta" in escaped else escaped, brush or "zoom", views)
     # Stated at the top, by the names of the views: Altair would repeat what stands in a layer.
     params = [common | {"name": view.removesuffix(_VIEW_SUFFIX), "views": [view]} for view in views]
     return named | {"params": params} if params and "params" not in named else named
@@ -216,7 +216,7 @@ def chart_outputs(spec: dict[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX)
     """
     spec = _escape_texts(spec)
     is_own_chart = "names" in spec.get("usermeta", {})
-    picture = _render_svg(fit_to_width(spec, width) if is_own_chart else spec)
+    picture = _render_svg(fitted(spec, width) if is_own_chart else spec)
     narrow = chart_to_svg(spec, width=NARROW_CHART_WIDTH_PX) if is_own_chart else picture
     description = str(spec.get("description") or spec.get("title") or "untitled")
     return live_chart_output(spec, width=width) | {
