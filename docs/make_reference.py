@@ -52,7 +52,8 @@ PEERS = "## Speed and size against named peers"
 COMMANDS = """# Commands
 
 Every command and every option. Results go to stdout, progress messages to stderr. `--json` prints one JSON object
-with stable keys. `SCENARIO` is a [scenario](scenario.md) file, a folder that `ingest` wrote, or the word `sample`;
+with stable keys. `SCENARIO` is a [scenario](scenario.md) file, a folder that `start` or `ingest` wrote, or the word
+`sample`;
 `--set KEY=VALUE` changes a field of it. The [glossary](glossary.md) defines the terms.
 """
 GLOSSARY = """# Glossary

@@ -355,7 +355,7 @@ Out = Annotated[Path, Option("-o", "--out", help="Output folder or file.")]
 """Option ``-o``: output folder or file."""
 Tz = Annotated[str | None, Option(help="Time zone of times without an offset, such as Europe/Oslo.")]
 """Option ``--tz``: time zone of times without an offset."""
-SmallestGroup = Annotated[int, field_option("smallest_group", metavar="N", min=0)]
+SmallestGroup = Annotated[int, field_option("smallest_group", metavar="N", min=0, show_default=False)]
 """Option ``--smallest-group``: smallest number of people in a group that is shown by name."""
 Overwrite = Annotated[
     bool,
@@ -427,8 +427,11 @@ class ScenarioOptions:
             from gpuplanner.decision.study_pipeline import read_usual_actuator
 
             scenario = Scenario(name=path.name, data=str(path), actuator=read_usual_actuator(path))
-        else:
+        elif path.exists():
             scenario = Scenario.from_yaml(path)
+        else:
+            expected = "a scenario file, a dataset folder or 'sample'"
+            raise ScenarioError(text, expected, "no such file or folder", "Check the path.")
         return self.apply_to(scenario)
 
     def apply_to(self, scenario: Scenario) -> Scenario:

@@ -300,7 +300,7 @@ def read_text(
     Traceback (most recent call last):
         ...
     gpuplanner.core.errors.ScenarioError: none.yaml: expected a readable UTF-8 text file; got No such file or directory.
-    Check the path and encoding.
+    Check the path.
     """
     path = Path(path)
     try:
@@ -309,7 +309,7 @@ def read_text(
             return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as fault:
         got = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
-        todo = "Check the path and encoding."
+        todo = "Check the path." if isinstance(fault, OSError) else "Save the file as UTF-8."
         raise error(str(path), f"a readable UTF-8 {kind} file", got, todo) from fault
     raise error(str(path), f"at most {limit_bytes} bytes", str(size), REPLACE_FILE_FIX)
 
