@@ -430,8 +430,7 @@ class ScenarioOptions:
         elif path.exists():
             scenario = Scenario.from_yaml(path)
         else:
-            expected = "a scenario file, a dataset folder or 'sample'"
-            raise ScenarioError(text, expected, "no such file or folder", "Check the path.")
+            raise ScenarioError(text, "a scenario file or dataset folder", "no such file or folder", "Check the path.")
         return self.apply_to(scenario)
 
     def apply_to(self, scenario: Scenario) -> Scenario:

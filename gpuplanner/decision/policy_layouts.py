@@ -268,13 +268,11 @@ def assign_layouts(
     """
     unassigned = Counter(needed_layouts)
     layouts: dict[int, tuple[str, ...]] = {}
-    todays_names = {
-        number: [_find_needed_layout(layout, needed_layouts) for layout in today[number]] for number in order
-    }
-    for number, names in todays_names.items():
-        if Counter(names) <= unassigned:
+    names = {number: [_find_needed_layout(name, needed_layouts) for name in today[number]] for number in order}
+    for number in order:
+        if Counter(names[number]) <= unassigned:
             layouts[number] = today[number]
-            unassigned -= Counter(names)
+            unassigned -= Counter(names[number])
 
     for number in order:
         size = len(today[number])
@@ -289,11 +287,9 @@ def assign_layouts(
             size = len(today[number])
             layouts[number] = tuple([FULL_GPU] * (size - len(remaining_layouts)) + remaining_layouts[:size])
             remaining_layouts = remaining_layouts[size:]
-    return {
-        number: _keep_larger_layouts(layouts[number], today[number], todays_names[number])
-        for number in order
-        if number in layouts
-    }
+    for number, planned in layouts.items():
+        layouts[number] = _keep_larger_layouts(planned, today[number], names[number])
+    return {number: layouts[number] for number in order if number in layouts}
 
 
 def _find_needed_layout(layout: str, needed_layouts: Sequence[str]) -> str:

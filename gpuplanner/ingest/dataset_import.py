@@ -644,9 +644,7 @@ def require_jobs(table_names: Iterable[str], files: Sequence[str | Path], folder
         got, todo = f"{', '.join(given_tables) or 'nothing'} in {names_text}", ""
         if {"requests", "serving", "gauges"} & set(given_tables):
             todo = "To plan inference services alone, name them in a file and add --services services.yaml."
-    commands = "".join(f"\n  {export_command(name)}" for name in ("sacct", "kubectl"))
-    advice = (
-        f"Add the list of jobs, which one of these commands writes:{commands}\nThen give all files to gpuplanner start."
-    )
-    todo = f"{advice} {todo}".rstrip()
+    slurm, kubernetes = (f"'{export_command(name)}'" for name in ("sacct", "kubectl"))
+    advice = "Add the list of jobs, and start again with all files. Commands that write it: on Slurm"
+    todo = f"{advice} {slurm}; on Kubernetes {kubernetes}. {todo}".rstrip()
     raise TraceFormatError("start", "a list of jobs", got, todo)

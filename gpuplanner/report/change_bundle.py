@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -232,12 +232,11 @@ def _apply_in_parts(bundle: FleetBundle, step: FileStep) -> FileStep:
         return step
     commands = (f"bash {step.file} apply {' '.join(part)}\nbash {step.file} verify {' '.join(part)}" for part in parts)
     pools = {node: pool for pool in bundle.rules.pools for node in pool.nodes}
-    switches = []
-    for part in parts:
-        offers = _count_instances([replace(pools[node], count=1) for node in part])
-        instances = ", ".join(f"{count:,} × {_instance_name(profile)}" for profile, count in offers.items())
-        now = f"{format_node_list(part)} now offer{'s' * (len(part) == 1)} {instances}"
-        switches.append(f"# {now}: switch requests for these (request lines in section 5), then go on:")
+    offers = (_list_instances(_count_instances([replace(pools[node], count=1) for node in part])) for part in parts)
+    switches = (
+        f"# Switch requests, now for {offered} on {format_node_list(part)} (request lines: section 5), then go on:"
+        for part, offered in zip(parts, offers, strict=True)
+    )
     lines = itertools.chain.from_iterable(zip(commands, switches, strict=True))
     return replace(step, do="\n".join([*lines][:-1]))
 
@@ -255,12 +254,8 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
     text, changes = _make_text_lookup(bundle, page_words), bool(_nodes_to_repartition(bundle))
     in_parts = changes and len(_split_nodes(bundle)) > 1
     rightsized = rules.requests == RIGHTSIZED
-    bundle_files = (
-        name
-        for name in ("policy.sh", "nodes.sh", "power.sh", "release.sh", "released.txt")
-        if bundle.path_of(name) in bundle.files
-    )
-    present = set(bundle_files)
+    names = ("policy.sh", "nodes.sh", "power.sh", "release.sh", "released.txt")
+    present = {name for name in names if bundle.path_of(name) in bundle.files}
     # A note on a file is left out where the bundle does not have the file.
     notes = ["policy.sh" * ("policy.sh" in present), "emptying"]
     notes += ["in_parts" * (len(_nodes_to_repartition(bundle)) > 1 and not in_parts)]
@@ -295,8 +290,7 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
         **(_measure_texts(bundle, page_words) if page_words.measures else {}),
     }
     values = {name: text if isinstance(text, str) else "\n".join(filter(None, text)) for name, text in blocks.items()}
-    bought = not bundle.steps and all(measure.bought_gpus for measure in page_words.measures)
-    bought = bought and bool(page_words.measures)
+    bought = page_words.measures and not bundle.steps and all(measure.bought_gpus for measure in page_words.measures)
     return re.sub(r"\n{3,}", "\n\n", fill_template("purchase.md" if bought else "readme.md", values))
 
 
@@ -353,16 +347,16 @@ def _count_instances(pools: Sequence[PoolRule]) -> Counter[str]:
     return counts
 
 
-def _instance_name(profile: str) -> str:
-    """Name a profile in a text."""
-    return "full GPU" if profile == FULL_GPU else profile
+def _list_instances(counts: Mapping[str, int]) -> str:
+    """List numbers of full GPUs and MIG instances in a text."""
+    return ", ".join(f"{count:,} × {'full GPU' if name == FULL_GPU else name}" for name, count in counts.items())
 
 
 def _instance_table(rules: FleetRules) -> str:
     """Render the full GPUs and MIG instances of the fleet before and after the change, by profile, as Markdown."""
     today, planned = _count_instances(rules.today), _count_instances(rules.pools)
     rows = [("instances of the fleet", "today", "after the change"), ("---",) * 3]
-    rows += [(_instance_name(name), f"{today[name]:,}", f"{planned[name]:,}") for name in today | planned]
+    rows += [(name.replace(FULL_GPU, "full GPU"), f"{today[name]:,}", f"{planned[name]:,}") for name in today | planned]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -445,9 +439,8 @@ def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
     headings = ["pool", "nodes", *counts_heading, "resources of a node"]
     lines = [headings, ["---"] * len(headings)]
     for pool in rules.pools:
-        resources = "MIG instances as requested" if LAYOUT_PARTITIONED_PER_JOB in pool.layouts else ", ".join(
-            f"{count} × {_instance_name(name)}" for name, count in pool.offers.items()
-        )  # fmt: skip
+        is_on_request = LAYOUT_PARTITIONED_PER_JOB in pool.layouts
+        resources = "MIG instances as requested" if is_on_request else _list_instances(pool.offers)
         counts = [str(pool.max_nodes_on), str(pool.kept)] if is_powered_down else []
         lines.append([pool.name, format_node_list(pool.nodes) or str(pool.count), *counts, resources])
     if bought_gpus and len({len(pool.layouts) for pool in rules.today}) == 1:

@@ -150,12 +150,10 @@ def _check_bundle(folder: Path, gpu_model: str | None, gpus_per_node: int | None
     if bundles:
         return _join_reports(folder, {path: _check_bundle(path, gpu_model, gpus_per_node) for path in bundles})
     if not listed:
-        todo = "Give the folder that export, start or report wrote"
+        todo = "Give the folder of an export, or one file."
         if (folder / CHECKSUMS_FILE).is_file():
-            todo = f"manifest.json is in the report folder, not in a copy: run sha256sum --check {CHECKSUMS_FILE} there"
-        raise ScenarioError(
-            str(folder), "a change bundle with manifest.json", "no manifest", f"{todo}, or verify one file."
-        )
+            todo = f"A copy has none: run sha256sum --check {CHECKSUMS_FILE} there, or verify the folder of the report."
+        raise ScenarioError(str(folder), "a change bundle with manifest.json", "no manifest", todo)
     files = {path: written for path, written in sorted(listed.items()) if path.is_relative_to(folder)}
     report = FileReport(ok=True)
     for path, written in files.items():
@@ -454,8 +452,7 @@ def verify_carried_out(current: str | Path, plan_path: str | Path, time: datetim
     ]
     problems = [*(problem for problem in comparison.problems if ": job " not in problem), *mismatches]
     if mismatches:
-        name = Path(plan_path).name
-        problems.append(f"{name} is a layout schedule; section 4 of export/README.md verifies the recommended layout")
+        problems.append("a plan is a layout schedule; section 4 of export/README.md verifies the recommended layout")
     matches = [f"{node}: as planned" for node in comparison.gpus["node"].unique(maintain_order=True)]
     return FileReport(ok=not problems, problems=problems, findings=[] if problems else matches)
 

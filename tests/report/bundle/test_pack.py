@@ -642,7 +642,7 @@ def test_requests_are_switched_after_each_node(actuator: str, tmp_path: Path) ->
     order = [
         "apply n3",
         "verify n3",
-        "n3 now offers 1 × full GPU, 1 × 3g.40gb, 4 × 1g.10gb: switch requests",
+        "Switch requests, now for 1 × full GPU, 1 × 3g.40gb, 4 × 1g.10gb on n3",
         "apply n4",
         "verify n4",
     ]
