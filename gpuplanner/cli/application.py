@@ -437,8 +437,10 @@ class ScenarioOptions:
             from gpuplanner.decision.study_pipeline import read_usual_actuator
 
             scenario = Scenario(name=path.name, data=str(path), actuator=read_usual_actuator(path))
-        else:
+        elif path.exists():
             scenario = Scenario.from_yaml(path)
+        else:
+            raise ScenarioError(text, "a scenario file or dataset folder", "no such file or folder", "Check the path.")
         return self.apply_to(scenario)
 
     def apply_to(self, scenario: Scenario) -> Scenario:

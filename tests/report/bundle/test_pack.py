@@ -546,6 +546,15 @@ def test_the_page_states_the_mode_change_the_reboot_and_the_gap():
     assert "1 node changes with 1 script." in other.files["mig-manager/changes.md"]
 
 
+@pytest.mark.parametrize("actuator", ["mig-manager", "slurm"])
+def test_instances_before_and_after_are_stated_by_profile(actuator: str):
+    page = packed(fixed(actuator)).files[README_FILE]
+    table = "| instances of the fleet | today | after the change |\n| --- | --- | --- |\n| full GPU | 8 | 5 |\n"
+    assert f"{table}| 3g.40gb | 0 | 1 |\n| 1g.10gb | 0 | 4 |\n\n" in page
+    assert "per node, all its GPUs together" in page or "where MIG mode changes" in page
+    assert ("rollback` needs this folder" in page) == (actuator == "slurm")
+
+
 def test_slices_that_no_instance_uses_are_stated():
     odd = replace(fixed("mig-manager"), pools=(PoolRule("mig", ("gpu", "4g.40gb:1"), 4, ("n1", "n2", "n3", "n4"), 4),))
     page = packed(replace(odd, released=())).files[README_FILE]
@@ -630,7 +639,13 @@ def test_requests_are_switched_after_each_node(actuator: str, tmp_path: Path) ->
     page = pack.files[README_FILE]
     apply = page.partition("## 3. Apply")[2].partition("## 4.")[0]
     script = f"bash {actuator}/change.sh"
-    order = ["apply n3", "verify n3", "Switch requests to the instances of n3", "apply n4", "verify n4"]
+    order = [
+        "apply n3",
+        "verify n3",
+        "Switch requests, now for 1 × full GPU, 1 × 3g.40gb, 4 × 1g.10gb on n3",
+        "apply n4",
+        "verify n4",
+    ]
     places = [apply.rindex(word if word.startswith("Switch") else f"{script} {word}") for word in order]
     assert places == sorted(places)
     assert f"{script} apply\n" not in apply
@@ -667,6 +682,8 @@ def test_mig_parted_refuses_a_rollback_in_the_wrong_order(tmp_path: Path) -> Non
     cluster = Stub(tmp_path / "cluster", first.todays_layouts)
     for folder in folders:
         assert cluster.run("bash mig-parted/change.sh apply", folder).returncode == 0
+    lost = cluster.run("bash mig-parted/change.sh rollback", folders[1], STATE=str(tmp_path / "none"))
+    assert (lost.returncode, "with saved layouts" in lost.stderr) == (1, True)
     refused = cluster.run("bash mig-parted/change.sh rollback", folders[0])
     assert (refused.returncode, "of a later change; roll that one back first" in refused.stderr) == (1, True)
     assert cluster.offers("n3") == {"gpu": 1, "1g.10gb": 7}
