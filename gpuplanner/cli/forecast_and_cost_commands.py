@@ -143,6 +143,8 @@ def cost(
         todo = "Import the bill first: gpuplanner ingest focus FILES -o BILL."
         raise ScenarioError(f"--bill {bill}", "an imported bill", "a dataset without charges", todo)
     review = cost_review(scenario, charges)
+    if (scenario.month is not None or focus is not None) and review.partial_month_text:
+        notify(f"warning: {review.partial_month_text}")
     savings = {} if ledger is None else savings_sheets(read_savings(savings_file(ledger)))
     if ledger is not None and review.price is not None:
         past_forecasts = read_ledger(forecasts_file(ledger))
@@ -206,7 +208,7 @@ def _show_cost_review(cost_review: CostReview, by: str) -> None:
         echo(*(f"{label[:1].upper()}{label[1:]}: {cost}." for label, cost in cost_review.work_costs.items()))
     if cost_review.energy is not None:
         states = cost_review.states.select("state", "gpu_hours", "^energy_.*$", "^counted_.*$")
-        show_frame(states, title="Energy by state")
+        show_frame(states, title="Energy by state (busy: used or no telemetry; idle: all others)")
         carbon = {CARBON_LABELS[name]: amount for name, amount in cost_review.carbon_kg.items()}
         for name, amount in ({"energy, kWh": cost_review.energy} | carbon).items():
             if amount is not None:
@@ -321,7 +323,7 @@ def forecast(
 
     Default: demand by MIG profile, as 'plan' uses it. With --by, --horizon, --gap,
     --at, --paths, --announced, --calendar or --sums: GPUs by team (tenant), or by
-    the series that --by names. --seed and --gpu-model change neither.
+    the series that --by names; --seed and --gpu-model do not change them.
     --backtest: no forecast, but the errors of each model over many cutoffs.
 
     Example: gpuplanner forecast build/mine/data --by gpu_model --horizon 168

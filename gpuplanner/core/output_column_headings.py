@@ -52,7 +52,7 @@ _UNIT_BY_ENDING = {
 _SPELLING_BY_COLUMN_WORD = {
     "gpu": "GPU", "gpus": "GPUs", "sm": "SM", "sms": "SMs", "mig": "MIG", "id": "ID", "tp": "TP", "pp": "PP",
     "dp": "DP", "ep": "EP", "mase": "MASE", "rmse": "RMSE", "ttft": "TTFT", "itl": "ITL", "oom": "OOM",
-    "p": "probability of", "ds": "time", "q25": "25 %", "q75": "75 %", "tenant": "team", "tenants": "teams",
+    "p": "probability of", "ds": "time", "tenant": "team", "tenants": "teams",
     "board": "GPU model", "boards": "GPU models", "cut": "partitioned", "counted": "measured",
 }  # fmt: skip
 """Spelling in a heading by word of a column name, such as ``GPUs`` for ``gpus``."""

@@ -446,9 +446,9 @@ def requested_allocated_active(jobs: pl.DataFrame | LazyJobs, *, start: datetime
     Returns
     -------
     polars.DataFrame
-        ``tenant``, ``requested_gpu_hours``, ``allocated_gpu_hours``, ``sm_active_gpu_hours``, ``limit_share`` and
-        ``observed_share`` (of the allocated GPU-hours, those with a limit and those with a measured
-        activity), sorted by tenant.
+        ``tenant``, ``requested_gpu_hours``, ``allocated_gpu_hours``, ``sm_active_gpu_hours``,
+        ``allocated_with_limit_share`` and ``allocated_with_activity_share`` (of the allocated GPU-hours, those
+        with a limit and those with a measured activity), sorted by tenant.
 
     Raises
     ------
@@ -478,8 +478,8 @@ def requested_allocated_active(jobs: pl.DataFrame | LazyJobs, *, start: datetime
             requested_gpu_hours=total(pl.col("gpus") * pl.col("time_limit_s") / 3600, is_counted_request),
             allocated_gpu_hours=allocated.sum(),
             sm_active_gpu_hours=total(allocated * pl.col("sm_activity"), observed),
-            limit_share=allocated.filter(limited).sum(),
-            observed_share=allocated.filter(observed).sum(),
+            allocated_with_limit_share=allocated.filter(limited).sum(),
+            allocated_with_activity_share=allocated.filter(observed).sum(),
         )
         for part in _allocations_in_window(jobs, window, "time_limit_s", "sm_activity")
     ]
@@ -487,7 +487,7 @@ def requested_allocated_active(jobs: pl.DataFrame | LazyJobs, *, start: datetime
         pl.concat(sums_of_parts)
         .group_by("tenant", maintain_order=True)
         .agg(total(pl.all(), pl.all().is_not_null()))
-        .with_columns(pl.col("limit_share", "observed_share") / pl.col("allocated_gpu_hours"))
+        .with_columns(pl.col("^allocated_with_.*$") / pl.col("allocated_gpu_hours"))
         .with_columns(pl.col("tenant").cast(pl.String))
         .sort("tenant")
     )

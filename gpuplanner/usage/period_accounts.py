@@ -272,7 +272,7 @@ def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobDescription:
         **{f"allocated GPU-hours and queue waits by {word}": table for word, table in groups.items()},
         "tenants": hours_by_tenant(hours),
         **({"GPU-hours by node": summarize_by_node(pl.concat(on_nodes))} if nodes else {}),
-        "GPU-hours requested, allocated and active": _replace_active_hours(requested, by_state),
+        "GPU-hours requested (GPUs times time limit), allocated and active": _replace_active_hours(requested, by_state),
         "GPU-hours by how attempts ended": by_end_state.group_by("state", "lost")
         .agg(pl.col("attempts", "gpu_hours").sum())
         .sort("gpu_hours", "state", descending=[True, False]),
@@ -289,7 +289,7 @@ def _replace_active_hours(requested: pl.DataFrame, by_state: pl.DataFrame) -> pl
     share = (pl.col("observed") / pl.col("allocated_gpu_hours")).clip(upper_bound=1.0)
     return (
         requested.join(measured, on="tenant", how="left", maintain_order="left")
-        .with_columns(sm_active_gpu_hours=active, observed_share=share.fill_null(0.0))
+        .with_columns(sm_active_gpu_hours=active, allocated_with_activity_share=share.fill_null(0.0))
         .drop(ACTIVE_GPU_HOURS_COLUMN, "observed")
     )
 
