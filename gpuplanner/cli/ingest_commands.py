@@ -329,8 +329,7 @@ def bill(
         show_frame(totals, title="Totals")
         title = "Usage that may be of GPUs, without GPU-hours above"
         if unknown_types.height:
-            words["x_InstanceType"] = "instance type, else description"
-            show_frame(unknown_types.rename(words, strict=False), title=title)
+            show_frame(unknown_types.rename({"x_InstanceType": "instance type, else description"}), title=title)
         else:
             echo(f"{title}: none")
     differences = [row for row in compare_costs(summary, charges).iter_rows() if any(row[1:])]

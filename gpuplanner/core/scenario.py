@@ -595,22 +595,13 @@ class Scenario:
         >>> [t.isoformat() for t in Scenario(month="2026-03", tz="Europe/Berlin").month_span()]
         ['2026-02-28T23:00:00+00:00', '2026-03-31T22:00:00+00:00']
         """
-        return None if self.month is None else calendar_month_span(self.month, self.tz)
-
-
-def calendar_month_span(month: str, tz: str) -> tuple[datetime, datetime]:
-    """Return the first instant of a calendar month of a time zone and of the next one, in UTC.
-
-    Examples
-    --------
-    >>> [time.isoformat() for time in calendar_month_span("2025-12", "UTC")]
-    ['2025-12-01T00:00:00+00:00', '2026-01-01T00:00:00+00:00']
-    """
-    year, number = map(int, month.split("-"))
-    zone = ZoneInfo(tz)
-    first = datetime(year, number, 1, tzinfo=zone)
-    after = datetime(year + number // 12, number % 12 + 1, 1, tzinfo=zone)
-    return first.astimezone(UTC), after.astimezone(UTC)
+        if self.month is None:
+            return None
+        year, month = map(int, self.month.split("-"))
+        zone = ZoneInfo(self.tz)
+        first = datetime(year, month, 1, tzinfo=zone)
+        after = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=zone)
+        return first.astimezone(UTC), after.astimezone(UTC)
 
 
 def require_scenario(value: object) -> None:

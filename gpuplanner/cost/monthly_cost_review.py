@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
@@ -160,13 +159,11 @@ class CostReview:
     @property
     def partial_month_text(self) -> str:
         """Sentence on a billing period, in calendar months, that is observed in part; empty otherwise."""
-        line = next(self.costs.iter_rows(named=True), None)
-        observed_h, billed_h = (
-            0.0 if line is None else (line[f"{kind}PeriodEnd"] - line[f"{kind}PeriodStart"]) / timedelta(hours=1)
-            for kind in ("Charge", "Billing")
-        )
-        text = f"The month is observed in part, {observed_h:,.0f} of {billed_h:,.0f} h: costs are of these hours alone"
-        return text if observed_h < billed_h else ""
+        kinds = ("Charge", "Billing")
+        spans = ((pl.col(f"{kind}PeriodEnd") - pl.col(f"{kind}PeriodStart")).max().alias(kind) for kind in kinds)
+        observed_h, month_h = self.costs.select(spans).select(pl.all().dt.total_hours()).row(0)
+        text = f"The month is observed in part, {observed_h} of {month_h} h: costs are of these hours alone"
+        return text if observed_h != month_h else ""
 
     @property
     def unallocated_text(self) -> str:
@@ -342,11 +339,8 @@ def _apply_bill(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl
         pl.Series(split_amount(to_cents(float(bill_lines[column].sum())), weights), dtype=CENTS_DTYPE)
         for column in ("EffectiveCost", "BilledCost")
     )
-    return costs.with_columns(
-        **dict.fromkeys(("ContractedCost", "EffectiveCost"), effective_cost),
-        BilledCost=billed_cost,
-        x_PriceBasis=pl.lit(BILL),
-    )
+    parts = {"ContractedCost": effective_cost, "EffectiveCost": effective_cost, "BilledCost": billed_cost}
+    return costs.with_columns(**parts, x_PriceBasis=pl.lit(BILL))
 
 
 def _months_text(lines: pl.DataFrame) -> str:

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, GpuPlannerError, ScenarioError
-from gpuplanner.core.scenario import Scenario, calendar_month_span
+from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schema_checks import make_empty_table
 from gpuplanner.core.schemas import Costs
 from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_RENTED
@@ -140,11 +139,12 @@ def money(scenario: Scenario) -> Money:
         shares = rows.join(ownership, on="gpu_model", nulls_equal=True, maintain_order="left")
         parts = shares.with_columns(pl.col("gpu_hours", *FOOTPRINT_AMOUNTS) * pl.col("share"))
         parts = parts.select(*CHARGE_LINE_KEYS, "gpu_hours", *FOOTPRINT_AMOUNTS)
-        begin, end = job_history.begin, job_history.end
-        zone = ZoneInfo(scenario.tz)
-        first, last = (f"{time.astimezone(zone):%Y-%m}" for time in (begin, end - timedelta(microseconds=1)))
-        months = calendar_month_span(first, scenario.tz)[0], calendar_month_span(last, scenario.tz)[1]
-        costs = showback(parts, rates, start=begin, end=end, billing_period=months)
+        costs = showback(parts, rates, start=job_history.begin, end=job_history.end)
+        # Calendar months of the time zone: bills are by month, also where a month is observed in part.
+        begin, end = (pl.col(f"ChargePeriod{side}").dt.convert_time_zone(scenario.tz) for side in ("Start", "End"))
+        last_month = (end - timedelta(microseconds=1)).dt.truncate("1mo")
+        months = {"BillingPeriodStart": begin.dt.truncate("1mo"), "BillingPeriodEnd": last_month.dt.offset_by("1mo")}
+        costs = costs.with_columns(time.dt.convert_time_zone("UTC").alias(name) for name, time in months.items())
     list_price_kinds = {kind for (_, kind), rate in rates.items() if rate.basis == LIST_PRICE}
     at_list = sorted(list_price_kinds & {"owned", "reserved"})
     states = sum_by_state(rows, measured_power)

@@ -56,9 +56,8 @@ class Rate:
 
 
 def showback(
-    hours: pl.DataFrame, rates: Mapping[tuple[str | None, str], Rate], *, start: datetime, end: datetime,
-    billing_period: tuple[datetime, datetime] | None = None,
-) -> pl.DataFrame:  # fmt: skip
+    hours: pl.DataFrame, rates: Mapping[tuple[str | None, str], Rate], *, start: datetime, end: datetime
+) -> pl.DataFrame:
     """Make charge lines by tenant whose sum is the cost of the installed GPU-hours, to the cent.
 
     The total is computed first and rounded once; lines share it in proportion to their cost by the largest-remainder
@@ -72,9 +71,7 @@ def showback(
     rates : mapping
         Rate of a GPU-hour by ``gpu_model`` and ``ownership``, all in one currency. Hours without a rate get no line.
     start, end : datetime
-        Charge period: the observed time.
-    billing_period : tuple of datetime, optional
-        Calendar months that have the charge period. [default: the charge period]
+        Charge period, taken as the billing period as well.
 
     Returns
     -------
@@ -107,12 +104,9 @@ def showback(
     cost, basis = pl.Series(costs, dtype=CENTS_DTYPE), pl.Series([rate.basis for rate in line_rates], dtype=pl.String)
     kind = pl.col("ownership").str.extract("^([a-z]*)")
     category = kind.replace_strict(CATEGORY_OF_OWNERSHIP, default="Standard")
-    first, after = billing_period or (start, end)
     table = lines.select(
-        BillingPeriodStart=pl.lit(first),
-        BillingPeriodEnd=pl.lit(after),
-        ChargePeriodStart=pl.lit(start),
-        ChargePeriodEnd=pl.lit(end),
+        **dict.fromkeys(("BillingPeriodStart", "ChargePeriodStart"), pl.lit(start)),
+        **dict.fromkeys(("BillingPeriodEnd", "ChargePeriodEnd"), pl.lit(end)),
         **dict.fromkeys(INVOICER_COLUMNS, pl.lit(INVOICER_NAME)),
         SubAccountId="name",
         SubAccountName="name",

@@ -185,9 +185,8 @@ def make_calendar_bundle(
 
 def _name_actuator(step: FileStep) -> FileStep:
     """Begin the commands of a step with its actuator, the folder of its file: a README block for each."""
-    commands = {verb: getattr(step, verb) for verb in ("do", "check", "undo")}
-    heading = f"# With `{step.file.partition('/')[0]}`:"
-    return replace(step, **{verb: f"{heading}\n{command}" for verb, command in commands.items() if command})
+    heading, verbs = f"# With `{step.file.partition('/')[0]}`:\n", ("do", "check", "undo")
+    return replace(step, **{verb: heading + getattr(step, verb) for verb in verbs if getattr(step, verb)})
 
 
 def write_plan_handover(planned: PlannedProblem, out: str | Path, *, scenario: Scenario | None = None) -> Path:
