@@ -328,3 +328,4 @@ def export_configuration(
     scenario = None if scenario_path is None else options.make_scenario(scenario_path)
     paths = export_plan(given_file, out, formats=to, at=parse_time(at), gres_type=gres_type, scenario=scenario)
     notify(*(f"written: {path}" for path in paths), quiet=quiet)
+    notify("note: a layout schedule, not the change that the report recommends")

@@ -143,6 +143,8 @@ def cost(
         todo = "Import the bill first: gpuplanner ingest focus FILES -o BILL."
         raise ScenarioError(f"--bill {bill}", "an imported bill", "a dataset without charges", todo)
     review = cost_review(scenario, charges)
+    if (scenario.month is not None or focus is not None) and review.partial_month_text:
+        notify(f"warning: {review.partial_month_text}")
     savings = {} if ledger is None else savings_sheets(read_savings(savings_file(ledger)))
     if ledger is not None and review.price is not None:
         past_forecasts = read_ledger(forecasts_file(ledger))
@@ -322,7 +324,8 @@ def forecast(
 
     Default: demand by MIG profile, as 'plan' uses it. With --by, --horizon, --gap,
     --at, --paths, --announced, --calendar or --sums: GPUs by team (tenant), or by
-    the series that --by names; --seed and --gpu-model do not change these.
+    the series that --by names, on which --gpu-model has no effect. --seed draws
+    the sample paths behind the quantiles.
     --backtest: no forecast, but the errors of each model over many cutoffs.
 
     Example: gpuplanner forecast build/mine/data --by gpu_model --horizon 168
@@ -441,27 +444,15 @@ def _show_backtest(
     _write_parquet(out, lambda: fold_table(backtest), quiet)
     _write_parquet(paths, lambda: source.paths(horizon, gap, scenario.seed, n_paths), quiet)
     if as_json:
-        costs = {
-            "planned_gpu_hour": 1.0,
-            "unmet_gpu_hour": DEFAULT_UNMET_DEMAND_PRICE,
-            "quantile": 1 - 1 / DEFAULT_UNMET_DEMAND_PRICE,
-        }
+        price = DEFAULT_UNMET_DEMAND_PRICE
         origins = [backtest.test.grid.time(origin) for origin in backtest.test.origins]
-        show(
-            {
-                "series": scores,
-                "mean": mean,
-                "best_fixed": fixed,
-                "costs": costs,
-                "origins": origins,
-                "judged_from": backtest.first,
-                "horizon": horizon,
-                "gap": gap,
-                "beyond_budget": too_slow,
-                "remarks": source.remarks,
-            },
-            as_json=True,
-        )
+        rows = {
+            "series": scores, "mean": mean, "best_fixed": fixed,
+            "costs": {"planned_gpu_hour": 1.0, "unmet_gpu_hour": price, "quantile": 1 - 1 / price},
+            "origins": origins, "judged_from": backtest.first, "horizon": horizon, "gap": gap,
+            "beyond_budget": too_slow, "remarks": source.remarks,
+        }  # fmt: skip
+        show(rows, as_json=True)
         return
     show_frame(mean, title="Mean errors over the series (chosen: the weighted forecast)")
     show_frame(fixed, title="Weighted forecast and best single model")

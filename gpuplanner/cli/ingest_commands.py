@@ -161,6 +161,7 @@ def describe(
     smallest_group: SmallestGroup = 0,
     overwrite: Overwrite = False,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Summarize a dataset: jobs, utilization, waits, data quality."""
     from gpuplanner import usage
@@ -172,6 +173,7 @@ def describe(
     require_outputs(chart)
     if hours is not None:
         _write_hours(folder, hours)
+        notify(f"written: {hours}", quiet=quiet)
     description = usage.describe(folder, smallest_group=smallest_group, nodes=nodes, job_class=job_class)
     for option, value in (("--smallest-group", smallest_group or None), ("--class", job_class)):
         if value is not None and description.jobs is None:
@@ -184,7 +186,7 @@ def describe(
         write_page_or_picture(
             chart, page=lambda: render_quality_page(quality, title=title), picture=lambda: render_quality_svg(quality)
         )
-        notify(f"written: {chart}")
+        notify(f"written: {chart}", quiet=quiet)
     if as_json:
         show(description.to_dict(), as_json=True)
         return
@@ -217,7 +219,6 @@ def _write_hours(folder: str, file: Path) -> None:
         write_csv_safe(file, table)
     else:
         write_atomically(file, table.write_parquet)
-    notify(f"written: {file}")
 
 
 def _make_pseudonymizer(
@@ -323,9 +324,9 @@ def bill(
         words = {"x_InstanceType": "instance type", "unused_gpu_hours": "paid but unused commitment, GPU-hours"}
         show_frame(summary.rename(words, strict=False), title="Cost and GPU-hours by month, team and instance type")
         show_frame(totals, title="Totals")
-        title = "GPU instance types that the catalog lacks"
+        title = "Usage that may be of GPUs, without GPU-hours above"
         if unknown_types.height:
-            show_frame(unknown_types.rename(words, strict=False), title=f"{title}, without GPU-hours above")
+            show_frame(unknown_types.rename({"x_InstanceType": "instance type, else description"}), title=title)
         else:
             echo(f"{title}: none")
     differences = [row for row in compare_costs(summary, charges).iter_rows() if any(row[1:])]

@@ -31,7 +31,7 @@ from gpuplanner.core.errors import (
     nearest_names,
 )
 
-CORRECT_FILE_FIX = "Correct the file; gpuplanner catalog example NAME prints a whole one."
+CORRECT_FILE_FIX = "Correct the file; gpuplanner catalog example lists and prints whole ones."
 """Fourth part of an error message (the fix) about a fault in a configuration file."""
 
 
@@ -308,8 +308,8 @@ def read_text(
     >>> read_text("none.yaml", error=ScenarioError)
     Traceback (most recent call last):
         ...
-    gpuplanner.core.errors.ScenarioError: none.yaml: expected a readable UTF-8 text file; got No such file or directory.
-    Give an existing text file; where a scenario is expected, a folder of data serves too.
+    gpuplanner.core.errors.ScenarioError: none.yaml: expected a readable text file; got No such file or directory.
+    Check the path.
     """
     path = Path(path)
     try:
@@ -317,9 +317,10 @@ def read_text(
         if size <= limit_bytes:
             return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as fault:
-        got = fault.strerror if isinstance(fault, OSError) and fault.strerror else "bytes that are not UTF-8"
-        todo = "Give an existing text file; where a scenario is expected, a folder of data serves too."
-        raise error(str(path), f"a readable UTF-8 {kind} file", got, todo) from fault
+        got, todo = str(getattr(fault, "strerror", "") or fault), "Check the path."
+        if isinstance(fault, UnicodeDecodeError):
+            got, todo = "bytes that are not UTF-8 text, as in Excel files", "Give the right file, in UTF-8."
+        raise error(str(path), f"a readable {kind} file", got, todo) from fault
     raise error(str(path), f"at most {limit_bytes} bytes", str(size), REPLACE_FILE_FIX)
 
 

@@ -15,7 +15,7 @@ from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PE
 from gpuplanner.decision.decision_types import CurvePoint
 from gpuplanner.decision.explained_waits import ExplainedWaits
 from gpuplanner.decision.policy_simulation_and_data_correction import take_order_statistic
-from gpuplanner.decision.queue_model import arrival_jitter_s
+from gpuplanner.decision.queue_model import ObservedWaits, arrival_jitter_s
 from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.wait_causes import CAUSES, QUEUED_BEHIND, UNEXPLAINED
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
@@ -341,6 +341,13 @@ class WaitModel:
         every = np.arange(len(self.waits.arrival_s))
         arrival_s = self.waits.arrival_s + self.arrival_shift_s(number)
         return simulate_waits(self.inputs, self.waits, fleet, every, arrival_s)
+
+    def mean_replay_error(self) -> float:
+        """Sum over teams and job sizes of |mean of the replays of today - observed waiting|, per second observed."""
+        waits, team_and_size = self.waits, self.waits.queue.tenant * len(self.size_names) + self.size_of_job
+        replays = [self.replay_waits(self.inputs.fleet, number) for number in range(CURVE_RUNS)]
+        simulated_s = np.minimum(np.mean(replays, axis=0), self.inputs.observed_s)
+        return ObservedWaits(waits.waited_s, team_and_size, waits.judged).error(simulated_s)
 
 
 def find_late_sizes(model: WaitModel, target: WaitTarget) -> list[int]:

@@ -173,8 +173,8 @@ def detect_source(path: str | Path, columns: Sequence[str] | None = None) -> str
     _reject_foreign_form(path, lines)
     got = repr(lines[0][:120]) if lines else "an empty file"
     todo = (
-        "Name the source to see what it misses ('gpuplanner ingest --list' has them all; nvidia-smi without a header "
-        f"needs its columns too), or write a job table: {JOB_TABLE_COLUMNS_TEXT}."
+        "Run 'gpuplanner ingest SOURCE FILE' to see what a source misses ('gpuplanner ingest --list' has them all; "
+        f"nvidia-smi without a header needs its columns too), or write a job table: {JOB_TABLE_COLUMNS_TEXT}."
     )
     raise TraceFormatError(str(path), READABLE_FILES_TEXT, got, todo)
 

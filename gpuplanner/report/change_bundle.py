@@ -461,7 +461,7 @@ def _fence_commands(commands: Sequence[str]) -> str:
         # What was set before need not be set again.
         lines += [line for line in command.splitlines() if line not in lines]
     text = "```bash\n" + "\n".join(lines) + "\n```" if lines else ""
-    return re.sub(r"^# (.*)", r"```\n\n\1\n\n```bash", text, flags=re.M)
+    return re.sub(r"^# (.*)", r"```\n\n\1\n\n```bash", text, flags=re.M).removeprefix("```bash\n```\n\n")
 
 
 BUNDLE_FOLDER_MARK = FolderMark(MANIFEST, "gpuplanner export 1")

@@ -48,6 +48,9 @@ FOCUS_TIME_COLUMNS = ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodSta
 FOCUS_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 """``strftime`` format of times in FOCUS files."""
 
+UNALLOCATED_NAME = pl.col("SubAccountName").replace(UNALLOCATED_TEAM, TEXT_BY_CODE[UNALLOCATED_TEAM])
+"""Name of the team of charge lines in files, as pages print it; ``SubAccountId`` keeps the code."""
+
 
 def write_focus(path: str | Path, costs: pl.DataFrame) -> Path:
     """Write charge lines (``schemas.Costs``) as a FOCUS 1.2 CSV file; lines that break its rules are rejected.
@@ -71,6 +74,7 @@ def write_focus(path: str | Path, costs: pl.DataFrame) -> Path:
 def to_focus_text(costs: pl.DataFrame) -> pl.DataFrame:
     """Format charge lines as FOCUS text: times to the second with ``Z``, decimals in full."""
     return costs.with_columns(
+        UNALLOCATED_NAME,
         pl.selectors.datetime().dt.convert_time_zone("UTC").dt.strftime(FOCUS_TIME_FORMAT),
         pl.selectors.decimal().cast(pl.String).str.replace(r"(\.\d\d\d*?)0+$", "${1}"),
     )
@@ -611,7 +615,7 @@ def _write_with_totals(
     """Write a workbook of sheets with those of a cost review added, and a sheet of totals of its charge lines."""
     lines, summary = sheets.get("Costs", pl.DataFrame()), None
     if lines.height:
-        lines = lines.with_columns(pl.selectors.datetime().dt.strftime(FOCUS_TIME_FORMAT))
+        lines = lines.with_columns(UNALLOCATED_NAME, pl.selectors.datetime().dt.strftime(FOCUS_TIME_FORMAT))
         parts = {COST_TABLE_TITLES[by]: review.breakdown(by).head(-1) for by in PAGE_COST_TABLES}
         sheets = {**parts, "Unit costs": review.units, "Costs": lines} | {**sheets, "Costs": lines}
         totals = {**totals, **dict.fromkeys(parts, COST_SUM_COLUMNS)}
