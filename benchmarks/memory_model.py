@@ -375,7 +375,7 @@ def _page(table: pl.DataFrame, found: Evaluation) -> str:
         "upper limit for any multipliers. The spread of factor and constant was set on these draws; the bound after",
         "five rows comes from the other tools. Spreads for an unknown tool were chosen on the mean over tools.",
         "Chosen without the tool at hand, they change its accuracy by -0.009 to 0.005.\n",
-        "Where no tool says what a precision such as bf16 means, components are averaged over three readings (as",
+        "Where no tool states what a precision such as bf16 means, components are averaged over three readings (as",
         "assumed, parameters of 16 bit, parameters of 32 bit) by the probability of the drawn rows. No parameter of",
         "this was fitted. Without it, five rows of an unknown tool reached 0.891 over the rows of all five tools, and",
         f"now {_mean_of_unknown(after):.3f}; the runs of transformers, with 32 bit parameters and bf16 as their only",

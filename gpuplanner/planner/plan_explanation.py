@@ -397,7 +397,7 @@ def _explain_shortage(plan: Plan, problem: PlanProblem, effort: SearchEffort) ->
     dropped = float(by_slot[~full].sum())
     if dropped > 0:
         yield (
-            f"{dropped:.1f} of them fall in intervals with unallocated GPUs: demand too short to be worth another "
+            f"{dropped:.1f} of them fall in intervals with unallocated GPUs: demand too short for another "
             "powered-on GPU."
         )
     if full.any() and by_slot[full].any():

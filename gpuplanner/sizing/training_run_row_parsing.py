@@ -470,7 +470,7 @@ def note_assumptions(row: ParsedRunRow, job: TrainingJob) -> None:
         and job.regime in ("unsaid", "pure", "amp")
     ):
         row.missing.append(
-            f"precision: bf16-true or bf16-mixed says whether parameters are fp32; assumed "
+            f"precision: bf16-true or bf16-mixed states whether parameters are fp32; assumed "
             f"{_PARAMETER_PRECISION_TEXT[job.regime]}"
         )
     if row.words["packing"] == "no":
