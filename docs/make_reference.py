@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import dataframely as dy
 import polars as pl
 import typer
 
 from gpuplanner.cli.application import Exit, app, register_commands
 from gpuplanner.cli.export_diff_verify_and_catalog_commands import EXAMPLE_FILES
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schema_checks import schema_to_markdown
 from gpuplanner.core.schemas import TABLES
 from gpuplanner.core.setting_rules_and_controls import settings_of
 from gpuplanner.core.stage_cache_and_data_folders import claims_folder
@@ -52,8 +52,8 @@ PEERS = "## Speed and size against named peers"
 COMMANDS = """# Commands
 
 Every command and every option. Results go to stdout, progress messages to stderr. `--json` prints one JSON object
-with stable keys. `SCENARIO` is a [scenario](scenario.md) file, a folder that `ingest` wrote, or the word `sample`;
-`--set KEY=VALUE` changes a field of it. The [glossary](glossary.md) defines the terms.
+with stable keys. `SCENARIO` is a [scenario](scenario.md) file, a folder that `ingest` or `start` wrote, or the
+word `sample`; `--set KEY=VALUE` changes a field of it. The [glossary](glossary.md) defines the terms.
 """
 GLOSSARY = """# Glossary
 
@@ -213,9 +213,25 @@ def anchor(term: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", term.lower()).strip("-")
 
 
+def format_table_reference(name: str, schema: type[dy.Schema]) -> str:
+    """Format the reference of one table in Markdown: meaning, columns, types, units and bounds."""
+    lines = [f"## `{name}`", "", (schema.__doc__ or "").strip(), ""]
+    lines += ["| column | type | unit | may be missing | meaning |", "|---|---|---|---|---|"]
+    for column_name, column in schema.columns().items():
+        facts = column.metadata or {}
+        dtype = "text" if column.dtype == pl.String else str(column.dtype)
+        if isinstance(column, dy.Enum):
+            dtype = "one of " + ", ".join(column.categories)
+        lines.append(
+            f"| `{column_name}` | {dtype} | {facts.get('unit') or '-'} "
+            f"| {'yes' if column.nullable else 'no'} | {facts.get('meaning', '')} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def pages() -> dict[str, str]:
     """Text of each page by file name."""
-    tables = "\n".join(schema_to_markdown(name, schema) for name, schema in TABLES.items())
+    tables = "\n".join(format_table_reference(name, schema) for name, schema in TABLES.items())
     intro = (
         "Columns of the tables that `ingest` writes and that pass between steps; `tables/README.md` in a report\n"
         "explains all its tables. All times are UTC. A missing value is null, never 0. The [glossary](glossary.md)\n"

@@ -30,6 +30,10 @@ ENTRY = re.compile(r"[a-z_]+(?:\.[a-z_]+)+:(\w+)")
 """A name in a module that is loaded when it is used, ``public.pai:read_pai``."""
 
 
+SOURCE_TABLE = PACKAGE / "ingest" / "sources.csv"
+"""The table of sources, which names the reader of each kind of files."""
+
+
 def words(tree: ast.AST) -> set[str]:
     """Names that code uses, whatever they belong to."""
     found = set()
@@ -77,7 +81,8 @@ def said_at_doors(root: Path, trees: dict[Path, ast.Module]) -> set[str]:
                 said |= words(node) | set(named(node))
             elif isinstance(node, ast.Expr) or named(node) == ["__getattr__"]:  # which Python calls by itself
                 said |= words(node)
-    return said | recipes(root) | {"SOURCE"}  # readers are found by this name
+    readers = {entry[1] for entry in re.finditer(r"[a-z_]+(?:\.[a-z_]+)+:(\w+)", SOURCE_TABLE.read_text("utf-8"))}
+    return said | readers | recipes(root) | {"SOURCE"}  # readers are found by this name
 
 
 def reached(root: Path, trees: dict[Path, ast.Module]) -> set[str]:

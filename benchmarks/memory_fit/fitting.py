@@ -21,6 +21,7 @@ from gpuplanner.sizing.learned_memory import (
     list_sources,
     multipliers_by_component,
     predict_gib,
+    weigh_readings,
 )
 from gpuplanner.sizing.training_job import TOOLS_WITHOUT_RECIPE
 
@@ -104,9 +105,10 @@ def few_rows(
     for _ in range(draws):
         chosen = np.zeros(len(runs), dtype=np.bool_)
         chosen[random.choice(len(runs), min(few, len(runs) - 1), replace=False)] = True
-        own = runs.select(chosen)
+        weights = weigh_readings(runs.select(chosen), centre, is_known_tool=known)
+        own, rest = runs.select(chosen).read_as(weights), runs.select(~chosen).read_as(weights)
         multipliers = learn_tool(own, centre, is_known_tool=known)
-        drawn.append((multipliers, runs.select(~chosen), np.log(own.measured / predict_gib(own.parts, multipliers))))
+        drawn.append((multipliers, rest, np.log(own.measured / predict_gib(own.parts, multipliers))))
     return drawn
 
 

@@ -15,11 +15,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from zoneinfo import ZoneInfo
 
 import typer
 from typer import Argument, Option
@@ -212,11 +213,12 @@ def _run_app() -> None:
     """Run the application; turn errors and signals into a message and an exit code."""
     try:
         app(prog_name="gpuplanner")
-    except GpuPlannerError as error:
-        if os.environ.get("GPUPLANNER_DEBUG"):
+    except (GpuPlannerError, ModuleNotFoundError) as error:
+        if os.environ.get("GPUPLANNER_DEBUG") or str(getattr(error, "name", "")).startswith("gpuplanner"):
             raise
-        notify(f"gpuplanner: {error}")
-        raise SystemExit(exit_code_of(error)) from None
+        known_error = name_library(error)
+        notify(f"gpuplanner: {known_error}")
+        raise SystemExit(exit_code_of(known_error)) from None
     except SystemError as error:  # compiled code wraps the signal that reaches it
         if not isinstance(error.__cause__, KeyboardInterrupt | SystemExit):
             raise
@@ -249,6 +251,14 @@ def register_commands(command: str = "") -> None:
     own_module = [module for module, names in COMMANDS.items() if command in names]
     for module in own_module or COMMANDS:
         importlib.import_module(f"gpuplanner.cli.{module}")
+
+
+def name_library(error: GpuPlannerError | ImportError) -> GpuPlannerError:
+    """Return an error of gpuplanner as it is, and another failed import with the command that installs the library."""
+    if isinstance(error, GpuPlannerError):
+        return error
+    problem = f"{error.name} is not installed; this feature needs it."
+    return MissingDependencyError(f"{problem} Install all extras: pip install 'gpuplanner[all]' ({error})")
 
 
 def exit_code_of(error: GpuPlannerError) -> Exit:
@@ -324,15 +334,15 @@ def chart_option(text: str) -> Any:  # noqa: ANN401 - what typer takes
     return Option(metavar="FILE", callback=check_chart_name, help=text)
 
 
-def parse_time(text: str | None) -> datetime | None:
-    """Parse an ISO 8601 time of an option; UTC if it has no offset."""
+def parse_time(text: str | None, time_zone: str = "UTC") -> datetime | None:
+    """Parse the ISO 8601 time of the option ``--at``, in a time zone if it has no offset."""
     if text is None:
         return None
     try:
         time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    except ValueError:
+        raise typer.BadParameter(f"--at: expected a time such as 2026-02-14T09:00; got {text!r}") from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=ZoneInfo(time_zone))
 
 
 def field_option(name: str, **typer_options: Any) -> Any:  # noqa: ANN401 - what typer takes
@@ -355,7 +365,7 @@ Out = Annotated[Path, Option("-o", "--out", help="Output folder or file.")]
 """Option ``-o``: output folder or file."""
 Tz = Annotated[str | None, Option(help="Time zone of times without an offset, such as Europe/Oslo.")]
 """Option ``--tz``: time zone of times without an offset."""
-SmallestGroup = Annotated[int, field_option("smallest_group", metavar="N", min=0)]
+SmallestGroup = Annotated[int, field_option("smallest_group", metavar="N", min=0, show_default=False)]
 """Option ``--smallest-group``: smallest number of people in a group that is shown by name."""
 Overwrite = Annotated[
     bool,
@@ -427,8 +437,10 @@ class ScenarioOptions:
             from gpuplanner.decision.study_pipeline import read_usual_actuator
 
             scenario = Scenario(name=path.name, data=str(path), actuator=read_usual_actuator(path))
-        else:
+        elif path.exists():
             scenario = Scenario.from_yaml(path)
+        else:
+            raise ScenarioError(text, "a scenario file or dataset folder", "no such file or folder", "Check the path.")
         return self.apply_to(scenario)
 
     def apply_to(self, scenario: Scenario) -> Scenario:
@@ -461,15 +473,20 @@ def scenario_beside(folder: Path) -> Scenario | None:
     return scenario if resolve_path(scenario.data) == resolve_path(folder) else None
 
 
+def parse_pairs(texts: Iterable[str], option: str, form: str) -> dict[str, str]:
+    """Parse the texts ``NAME=VALUE`` of an option that may be repeated; `form` is what its error message expects."""
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise typer.BadParameter(f"{option}: expected {form}; got {text!r}")
+        pairs[name] = value
+    return pairs
+
+
 def parse_gpu_models(texts: list[str] | None) -> dict[str, str] | None:
     """Parse texts ``NAME=MODEL`` of ``--map-gpu`` to GPU models by their label in a source; None without any."""
-    gpu_models = {}
-    for text in texts or []:
-        label, equals, name = text.partition("=")
-        if not (equals and label and name):
-            raise typer.BadParameter(f"--map-gpu: expected NAME=MODEL or NAME=MODEL:PROFILE; got {text!r}")
-        gpu_models[label] = name
-    return gpu_models or None
+    return parse_pairs(texts or [], "--map-gpu", "NAME=MODEL or NAME=MODEL:PROFILE") or None
 
 
 def parse_workers(text: str | None, default: int = 1) -> int | str:

@@ -32,6 +32,8 @@ from gpuplanner.cli.application import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import polars as pl
+
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.decision.comparison_record import Comparison, PolicyRow
     from gpuplanner.decision.quota_and_placement_comparison import RulesComparison
@@ -111,24 +113,44 @@ def _show_side_by_side(paths: Sequence[str], options: ScenarioOptions, *, as_jso
     as_json, quiet : bool
         Print JSON; print no progress messages.
     """
-    import polars as pl
-
     from gpuplanner.decision.comparison_record import compare_policies
-    from gpuplanner.decision.study import COMPARED_FIGURES, open_study, tabulate_decisions
+    from gpuplanner.decision.study import open_study, tabulate_decisions
+    from gpuplanner.usage.planning_history import split_into_pools
 
-    studies = []
+    fleets: list[dict[str, tuple[Scenario, Comparison]]] = []
     for path in paths:
         notify(f"comparing policies for {path} ...", quiet=quiet)
         if not (options.fields or options.assignments) and (Path(path) / "study.json").is_file():
             study = open_study(path)
-            studies.append((study.scenario, study.comparison))
+            fleets.append({str(study.headline.gpu_model): (study.scenario, study.comparison)})
+            model, boards = study.headline.gpu_model, study.headline.boards
+            if boards.count(" × ") > 1:
+                notify(f"{path}: a report decides on {model} alone, of {boards}; give {path}/data to compare each")
         else:
-            scenario = options.make_scenario(path)
-            studies.append((scenario, compare_policies(scenario)))
-    decisions, differences = tabulate_decisions(studies)
+            pools = split_into_pools(options.make_scenario(path)).pools
+            fleets.append({name: (scenario, compare_policies(scenario)) for name, scenario in pools.items()})
+    names = list(dict.fromkeys(name for fleet in fleets for name in fleet))
+    if all(len(fleet) == 1 for fleet in fleets):
+        # Clusters of one GPU model each stand side by side, whatever their GPU model.
+        tables = {"": tabulate_decisions([study for fleet in fleets for study in fleet.values()])}
+    else:
+        tables = {name: tabulate_decisions([fleet[name] for fleet in fleets if name in fleet]) for name in names}
     if as_json:
-        show({"decisions": decisions, "differences": differences}, as_json=True)
+        values = {name: {"decisions": rows, "differences": differences} for name, (rows, differences) in tables.items()}
+        show(values.get("", {"pools": values}), as_json=True)
         return
+    for name, (decisions, differences) in tables.items():
+        if name:
+            _print_pool_heading(name)
+        _show_decisions(decisions, differences)
+
+
+def _show_decisions(decisions: pl.DataFrame, differences: pl.DataFrame) -> None:
+    """Print decisions side by side, and their differences to the first, as ``tabulate_decisions`` returns them."""
+    import polars as pl
+
+    from gpuplanner.decision.study import COMPARED_FIGURES
+
     columns = dict(zip(decisions["study"], decisions.select(*COMPARED_FIGURES).rows(), strict=True))
     cells = {name: [cell_text(value) for value in values] for name, values in columns.items()}
     show_frame(pl.DataFrame({"figure": list(COMPARED_FIGURES.values())} | cells), title="Decisions side by side")

@@ -221,6 +221,8 @@ def verify(
     files of a change bundle are compared with their hash in manifest.json, and
     those with layouts are checked too, also where they were edited. Node names,
     labels and GRES types of the cluster are compared by 'check' of its script.
+    A plan.json is a layout schedule, not the recommended layout: --against cannot
+    verify the recommendation, 'verify' of the script in export/ does.
     The lower bound of a plan is not proven again. Exits with 1 if a check fails.
     """
     from gpuplanner.decision.layout_planning import make_plan_problem
@@ -326,3 +328,4 @@ def export_configuration(
     scenario = None if scenario_path is None else options.make_scenario(scenario_path)
     paths = export_plan(given_file, out, formats=to, at=parse_time(at), gres_type=gres_type, scenario=scenario)
     notify(*(f"written: {path}" for path in paths), quiet=quiet)
+    notify("note: a layout schedule, not the change that the report recommends")

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from zoneinfo import ZoneInfo
 
 import typer
 from typer import Option
@@ -23,6 +22,7 @@ from gpuplanner.cli.application import (
     echo,
     notify,
     notify_written,
+    parse_time,
     parse_workers,
     require_outputs,
     show,
@@ -143,6 +143,8 @@ def cost(
         todo = "Import the bill first: gpuplanner ingest focus FILES -o BILL."
         raise ScenarioError(f"--bill {bill}", "an imported bill", "a dataset without charges", todo)
     review = cost_review(scenario, charges)
+    if (scenario.month is not None or focus is not None) and review.partial_month_text:
+        notify(f"warning: {review.partial_month_text}")
     savings = {} if ledger is None else savings_sheets(read_savings(savings_file(ledger)))
     if ledger is not None and review.price is not None:
         past_forecasts = read_ledger(forecasts_file(ledger))
@@ -203,10 +205,11 @@ def _show_cost_review(cost_review: CostReview, by: str) -> None:
         show_frame(table, title=f"{COST_TABLE_TITLES[by]}, {cost_review.currency}{cost_review.price_basis}")
         echo(cost_review.unallocated_text)
         show_frame(cost_review.units, title=f"Unit costs, {cost_review.currency}{cost_review.price_basis}")
-        echo(*(f"{label[:1].upper()}{label[1:]}: {cost}." for label, cost in cost_review.work_costs.items()))
+        texts = cost_review.unit_cost_texts
+        echo(*(f"{label[:1].upper()}{label[1:]}: {texts[label]}." for label in cost_review.work_costs))
     if cost_review.energy is not None:
         states = cost_review.states.select("state", "gpu_hours", "^energy_.*$", "^counted_.*$")
-        show_frame(states, title="Energy by state")
+        show_frame(states, title="Energy by state (busy: used or without telemetry; idle: all others)")
         carbon = {CARBON_LABELS[name]: amount for name, amount in cost_review.carbon_kg.items()}
         for name, amount in ({"energy, kWh": cost_review.energy} | carbon).items():
             if amount is not None:
@@ -321,7 +324,8 @@ def forecast(
 
     Default: demand by MIG profile, as 'plan' uses it. With --by, --horizon, --gap,
     --at, --paths, --announced, --calendar or --sums: GPUs by team (tenant), or by
-    the series that --by names. --seed and --gpu-model change neither.
+    the series that --by names, on which --gpu-model has no effect. --seed draws
+    the sample paths behind the quantiles.
     --backtest: no forecast, but the errors of each model over many cutoffs.
 
     Example: gpuplanner forecast build/mine/data --by gpu_model --horizon 168
@@ -330,7 +334,7 @@ def forecast(
 
     require_outputs(out, paths, inputs=[scenario_path])
     scenario = options.make_scenario(scenario_path)
-    cutoff = _parse_cutoff(at, scenario.tz)
+    cutoff = parse_time(at, scenario.tz)
     if is_backtest:
         if announced is not None or sums is not None:
             raise typer.BadParameter("--announced and --sums are of a forecast: leave --backtest out")
@@ -440,27 +444,15 @@ def _show_backtest(
     _write_parquet(out, lambda: fold_table(backtest), quiet)
     _write_parquet(paths, lambda: source.paths(horizon, gap, scenario.seed, n_paths), quiet)
     if as_json:
-        costs = {
-            "planned_gpu_hour": 1.0,
-            "unmet_gpu_hour": DEFAULT_UNMET_DEMAND_PRICE,
-            "quantile": 1 - 1 / DEFAULT_UNMET_DEMAND_PRICE,
-        }
+        price = DEFAULT_UNMET_DEMAND_PRICE
         origins = [backtest.test.grid.time(origin) for origin in backtest.test.origins]
-        show(
-            {
-                "series": scores,
-                "mean": mean,
-                "best_fixed": fixed,
-                "costs": costs,
-                "origins": origins,
-                "judged_from": backtest.first,
-                "horizon": horizon,
-                "gap": gap,
-                "beyond_budget": too_slow,
-                "remarks": source.remarks,
-            },
-            as_json=True,
-        )
+        rows = {
+            "series": scores, "mean": mean, "best_fixed": fixed,
+            "costs": {"planned_gpu_hour": 1.0, "unmet_gpu_hour": price, "quantile": 1 - 1 / price},
+            "origins": origins, "judged_from": backtest.first, "horizon": horizon, "gap": gap,
+            "beyond_budget": too_slow, "remarks": source.remarks,
+        }  # fmt: skip
+        show(rows, as_json=True)
         return
     show_frame(mean, title="Mean errors over the series (chosen: the weighted forecast)")
     show_frame(fixed, title="Weighted forecast and best single model")
@@ -543,17 +535,6 @@ def _show_forecast(
         show_frame(source.running(), title="Running jobs and their remaining GPU-hours")
     show_frame(choice, title="Model of each series")
     show_frame(table, title="Forecast")
-
-
-def _parse_cutoff(text: str | None, time_zone: str) -> datetime | None:
-    """Parse the option ``--at``; a time without an offset is in the time zone."""
-    if text is None:
-        return None
-    try:
-        cutoff = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(f"--at: expected a time such as 2026-02-14T09:00; got {text!r}") from None
-    return cutoff if cutoff.tzinfo else cutoff.replace(tzinfo=ZoneInfo(time_zone))
 
 
 def _write_parquet(path: Path | None, table: Callable[[], pl.DataFrame], quiet: bool) -> None:

@@ -24,6 +24,7 @@ from gpuplanner.cli.application import (
     echo,
     notify,
     parse_gpu_models,
+    parse_pairs,
     parse_workers,
     require_outputs,
     show,
@@ -160,9 +161,11 @@ def describe(
     smallest_group: SmallestGroup = 0,
     overwrite: Overwrite = False,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Summarize a dataset: jobs, utilization, waits, data quality."""
     from gpuplanner import usage
+    from gpuplanner.core.output_column_headings import replace_codes_by_text
     from gpuplanner.usage.dataset_description_and_data_quality import data_quality
 
     if smallest_group and job_class is not None:
@@ -170,6 +173,7 @@ def describe(
     require_outputs(chart)
     if hours is not None:
         _write_hours(folder, hours)
+        notify(f"written: {hours}", quiet=quiet)
     description = usage.describe(folder, smallest_group=smallest_group, nodes=nodes, job_class=job_class)
     for option, value in (("--smallest-group", smallest_group or None), ("--class", job_class)):
         if value is not None and description.jobs is None:
@@ -182,14 +186,14 @@ def describe(
         write_page_or_picture(
             chart, page=lambda: render_quality_page(quality, title=title), picture=lambda: render_quality_svg(quality)
         )
-        notify(f"written: {chart}")
+        notify(f"written: {chart}", quiet=quiet)
     if as_json:
         show(description.to_dict(), as_json=True)
         return
     show(description.all_facts)
     echo("")
     for title, table in description.tables.items():
-        show_frame(_drop_zero_rows(table), title=title)
+        show_frame(replace_codes_by_text(_drop_zero_rows(table)), title=title)
 
 
 def _drop_zero_rows(table: pl.DataFrame) -> pl.DataFrame:
@@ -215,7 +219,6 @@ def _write_hours(folder: str, file: Path) -> None:
         write_csv_safe(file, table)
     else:
         write_atomically(file, table.write_parquet)
-    notify(f"written: {file}")
 
 
 def _make_pseudonymizer(
@@ -279,12 +282,7 @@ def scrape(
     from gpuplanner.ingest.telemetry.prometheus import PrometheusServer, read_live
     from gpuplanner.ingest.telemetry.serving_metrics import read_live_serving
 
-    matchers = {}
-    for text in match or []:
-        label, equals, value = text.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"--match: expected LABEL=VALUE; got {text!r}")
-        matchers[label] = value
+    matchers = parse_pairs(match or [], "--match", "LABEL=VALUE")
     server = PrometheusServer(url, ca_file=ca_file)
     with reserve_directory(out, mark=DATASET_MARK):
         if serving:
@@ -326,9 +324,9 @@ def bill(
         words = {"x_InstanceType": "instance type", "unused_gpu_hours": "paid but unused commitment, GPU-hours"}
         show_frame(summary.rename(words, strict=False), title="Cost and GPU-hours by month, team and instance type")
         show_frame(totals, title="Totals")
-        title = "GPU instance types that the catalog lacks"
+        title = "Usage that may be of GPUs, without GPU-hours above"
         if unknown_types.height:
-            show_frame(unknown_types.rename(words, strict=False), title=f"{title}, without GPU-hours above")
+            show_frame(unknown_types.rename({"x_InstanceType": "instance type, else description"}), title=title)
         else:
             echo(f"{title}: none")
     differences = [row for row in compare_costs(summary, charges).iter_rows() if any(row[1:])]

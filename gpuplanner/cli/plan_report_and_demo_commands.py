@@ -231,7 +231,7 @@ def printed_plan_values(plan: Plan, problem: PlanProblem, *, as_json: bool) -> d
         # An idle GPU loses no work when it is partitioned; gpus_not_needed has the cost of draining it.
         change_cost = problem.change_gpu_hours if problem.prices is None else problem.prices.dress
         figures |= {"change_gpu_hours": change_cost, "change_takes": problem.change.describe_time()}
-        figures |= {"departures": plan.departures, "reboots": plan.reboots}
+        figures |= {"drained_gpus": plan.drained_gpus, "reboots": plan.reboots}
         figures |= {"gpus_not_needed": problem.idle_gpus_text}
     if as_json and plan.is_feasible:
         figures["layout_changes"] = layout_changes(plan, problem).to_dicts()

@@ -390,25 +390,31 @@ def waits(scenario_path: ScenarioPath, options: ScenarioOptions, as_json: Json =
     Example: gpuplanner waits build/mine/data --month 2026-10
     """
     from gpuplanner.core.serialization import to_plain
-    from gpuplanner.decision.explained_waits import explain_waits, format_replay_error, make_cause_table, sum_waits
+    from gpuplanner.core.units_and_number_formats import percent_text
+    from gpuplanner.decision.explained_waits import explain_waits, make_cause_table, sum_waits
+    from gpuplanner.decision.recommendation import build_wait_model
     from gpuplanner.decision.requested_jobs import read_replay_inputs
     from gpuplanner.decision.wait_curve import CURVE_RUNS
     from gpuplanner.usage.planning_history import history
 
     requests = read_replay_inputs(history(options.make_scenario(scenario_path)))
-    wait_causes = sum_waits(requests, explain_waits(requests))
+    explained_waits = explain_waits(requests)
+    wait_causes = sum_waits(requests, explained_waits)
     if as_json:
         show(to_plain(wait_causes), as_json=True)
         return
     echo(wait_causes.main_cause_text)
     if wait_causes.explained_fraction is not None:
-        text = format_replay_error(wait_causes.replay_error)
-        echo(f"{text[:1].upper()}{text[1:]}, by team and job size; the report states the mean of {CURVE_RUNS} replays.")
+        error = percent_text(build_wait_model(requests, explained_waits).mean_replay_error())
+        echo(
+            f"The mean of {CURVE_RUNS} replays of today, which the report uses, is off by {error} of the recorded "
+            f"hours of waiting, by team and job size; the closest replay by {percent_text(wait_causes.replay_error)}."
+        )
     for by, rows in vars(wait_causes.causes).items():
         show_frame(make_cause_table(rows), title=f"Queue wait by {by.replace('_', ' ')} (hours)")
     echo(
         *(
-            f"{limit.tenant}: jobs waited while the team had {limit.gpus:.3g} GPUs, as at a limit"
+            f"{limit.tenant}: jobs waited whenever the team had {limit.gpus:.3g} GPUs: a limit of the team is assumed"
             for limit in wait_causes.limits
         )
     )

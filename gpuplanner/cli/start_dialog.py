@@ -217,7 +217,7 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
     if today_row is not None and policy_row is not None:
         utilization = [row.busy_gpu_hours / row.gpu_hours for row in (today_row, policy_row)
                 if row.gpu_hours and row.busy_gpu_hours is not None]  # fmt: skip
-        if decision.gpus > decision.fleet_gpus:  # no policy was simulated on the GPUs of a purchase
+        if grows:  # no policy was simulated on the GPUs of a purchase
             curve = {point.gpus: point.utilization for point in comparison.wait_curve}
             utilization = [curve[gpus] for gpus in (decision.fleet_gpus, decision.gpus) if gpus in curve]
         shares = [percent_text(share) for share in utilization]
@@ -231,11 +231,7 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
         dollars = "" if not impact.usd_per_week else f", {impact.usd_per_week:,.2f} USD"
         rows.append(("Energy", f"{impact.kwh_per_week:,.0f} kWh less a week{dollars}"))
     elif impact.ownership == OWNERSHIP_OWNED:
-        why = (
-            "not known: it rises with the GPUs that are bought"
-            if decision.gpus > decision.fleet_gpus
-            else saving.reason
-        )
+        why = "not known: it rises with the GPUs that are bought" if grows else saving.reason
         rows.append(("Energy", f"– ({why or 'the power of the GPU model is not known'})"))
     else:
         rows.append(("Financial impact", impact.basis.replace("\n", " ")))
@@ -247,12 +243,7 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
     else:
         rows.append(("Next purchase", f"{day_text(exhaustion.date)}, order by {day_text(exhaustion.order_by)}"))
     if decision.left_out_share >= 0.01:
-        rows.append(
-            (
-                "Left out",
-                f"{100 * decision.left_out_share:.0f} % of the GPU-hours: see Data quality",
-            )
-        )
+        rows.append(("Excluded", f"{100 * decision.left_out_share:.0f} % of the allocated GPU-hours: see Data quality"))
     return rows
 
 

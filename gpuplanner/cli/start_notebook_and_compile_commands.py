@@ -19,7 +19,6 @@ from typer import Argument, Option
 
 from gpuplanner.cli import start_dialog
 from gpuplanner.cli.application import (
-    Exit,
     GpuModels,
     Json,
     Overwrite,
@@ -28,8 +27,10 @@ from gpuplanner.cli.application import (
     app,
     echo,
     exit_code_of,
+    name_library,
     notify,
     parse_gpu_models,
+    parse_pairs,
     scenario_beside,
     show,
     show_frame,
@@ -150,7 +151,7 @@ def _write_results(
     *,
     reason: str | None,
     verbose: bool,
-) -> tuple[dict[str, str | None], GpuPlannerError | ImportError | None]:
+) -> tuple[dict[str, str | None], GpuPlannerError | None]:
     """Write the report page with its files; the files alone if no page is wanted or it fails.
 
     Parameters
@@ -168,17 +169,18 @@ def _write_results(
     -------
     dict of str to str or None
         ``page``, and ``page_reason`` where there is none.
-    GpuPlannerError or ImportError, or None
+    GpuPlannerError or None
         Why the page could not be written.
     """
-    failure: GpuPlannerError | ImportError | None = None
+    failure: GpuPlannerError | None = None
     if reason is None:
         progress = start_dialog.Progress(verbose=verbose)
         progress.show_step("writing the report")
         try:
             write_page()
         except (GpuPlannerError, ImportError) as error:
-            failure, reason = error, str(error)
+            failure = name_library(error)
+            reason = str(failure)
         progress.clear()
         if failure is None:
             return {"page": str(folder / "index.html"), "page_reason": None}, None
@@ -186,7 +188,7 @@ def _write_results(
     return {"page": None, "page_reason": reason}, failure
 
 
-def _end_without_report(error: GpuPlannerError | ImportError | None, folder: Path) -> None:
+def _end_without_report(error: GpuPlannerError | None, folder: Path) -> None:
     """End the command with the exit code of the error that prevented the report; nothing without one."""
     if error is not None:
         notify(
@@ -194,7 +196,7 @@ def _end_without_report(error: GpuPlannerError | ImportError | None, folder: Pat
             f"All other results are in {folder}. Fix the cause and start again; without the page: --no-page. If the "
             "cause is not in your data or installation, report this message as a bug.",
         )
-        raise typer.Exit(exit_code_of(error) if isinstance(error, GpuPlannerError) else Exit.MISSING_PART)
+        raise typer.Exit(exit_code_of(error))
 
 
 SAMPLE_NAME = "sample"
@@ -607,10 +609,7 @@ def notebook(
 def _parse_parameters(texts: list[str]) -> dict[str, str | float | bool | None]:
     """Parse options ``NAME=VALUE`` of a notebook; values are JSON, else text."""
     parameters: dict[str, str | float | bool | None] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise typer.BadParameter(f"-p: expected NAME=VALUE; got {text!r}")
+    for name, value in parse_pairs(texts, "-p", "NAME=VALUE").items():
         try:
             parameters[name] = json.loads(value)
         except ValueError:

@@ -20,7 +20,6 @@ from gpuplanner.core.schema_checks import check_table as check_table
 from gpuplanner.core.schema_checks import conform as conform
 from gpuplanner.core.schema_checks import filter_rows as filter_rows
 from gpuplanner.core.schema_checks import make_empty_table as make_empty_table
-from gpuplanner.core.schema_checks import schema_to_markdown as schema_to_markdown
 from gpuplanner.core.schemas import FULL_GPU as FULL_GPU
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS as GPU_TIME_BUCKETS
 from gpuplanner.core.schemas import JOB_STATES as JOB_STATES

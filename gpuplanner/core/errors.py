@@ -246,6 +246,7 @@ def resolve_name(
         todo = "Give more letters of one of them."
         raise error(f"{subject} {text!r} is ambiguous", "one name", examples(begins), todo)
     near = nearest_names(text, names)
-    expected = f"one of {', '.join(names)}" if len(names) <= MAX_LISTED_NAMES else f"one of {len(names)} known names"
-    todo = f"Did you mean {examples(near)}?" if near else f"Choose one of {examples(names)}."
+    is_short = len(names) <= MAX_LISTED_NAMES
+    expected = f"one of {', '.join(names)}" if is_short else f"one of {len(names)} known names"
+    todo = f"Did you mean {examples(near)}?" if near else f"Choose one of {'these' if is_short else examples(names)}."
     raise error(f"{subject} {text!r} is unknown", expected, repr(text), todo)

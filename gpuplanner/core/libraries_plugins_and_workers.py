@@ -14,20 +14,19 @@ import functools
 import hashlib
 import importlib
 import logging
-import multiprocessing
 import platform
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuplanner.core.errors import GpuPlannerWarning, MissingDependencyError, WorkerError, format_message
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 def import_optional(name: str, extra: str) -> Any:  # noqa: ANN401 - a module has no narrower type
@@ -264,6 +263,8 @@ def list_library_versions() -> Mapping[str, str]:
     >>> sorted(set(list_library_versions()) & {"Python", "polars"})
     ['Python', 'polars']
     """
+    from importlib.metadata import PackageNotFoundError, version
+
     versions = {"Python": platform.python_version()}
     for name in FIGURE_LIBRARIES:
         with suppress(PackageNotFoundError):
@@ -284,6 +285,8 @@ PluginType = TypeVar("PluginType")
 @functools.cache
 def _entry_points_of_group(group: str) -> tuple[EntryPoint, ...]:
     """List the installed entry points of a group, by name."""
+    from importlib.metadata import entry_points  # a tenth of a second, which no command without plugins needs
+
     return tuple(sorted(entry_points(group=group), key=lambda point: (point.name, point.value)))
 
 
@@ -450,6 +453,10 @@ def _run_on_processes(
     function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], workers: int
 ) -> Iterator[tuple[int, Any]]:
     """Run the tasks in worker processes; yield the index and the result of each."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
+
     remaining = dict(enumerate(tasks))
     deaths = 0
     # Spawned, not forked: a forked child would lack the threads that libraries have started.

@@ -46,13 +46,13 @@ _UNIT_BY_ENDING = {
     "share": Unit("%", 1), "usd": Unit("USD", 2), "eur": Unit("EUR", 2), "gbp": Unit("GBP", 2), "chf": Unit("CHF", 2),
     "jpy": Unit("JPY", 0), "cost": Unit("", 2), "kwh": Unit("kWh", 1), "gib": Unit("GiB", 2), "kg": Unit("kg", 1),
     "kw": Unit("kW", 2), "w": Unit("W", 0), "s": Unit("s", 1), "h": Unit("h", 2), "hours": Unit("h", 2),
-    "minutes": Unit("min", 1), "days": Unit("d", 1), "ms": Unit("ms", 1),
+    "minutes": Unit("min", 1), "per_s": Unit("1/s", 1), "days": Unit("d", 1), "ms": Unit("ms", 1),
 }  # fmt: skip
 """Unit by the last words of a column name, such as ``gpu_hours``."""
 _SPELLING_BY_COLUMN_WORD = {
     "gpu": "GPU", "gpus": "GPUs", "sm": "SM", "sms": "SMs", "mig": "MIG", "id": "ID", "tp": "TP", "pp": "PP",
     "dp": "DP", "ep": "EP", "mase": "MASE", "rmse": "RMSE", "ttft": "TTFT", "itl": "ITL", "oom": "OOM",
-    "p": "probability of", "ds": "time", "q25": "25 %", "q75": "75 %", "tenant": "team", "tenants": "teams",
+    "p": "probability of", "ds": "time", "tenant": "team", "tenants": "teams",
     "board": "GPU model", "boards": "GPU models", "cut": "partitioned", "counted": "measured",
 }  # fmt: skip
 """Spelling in a heading by word of a column name, such as ``GPUs`` for ``gpus``."""
@@ -69,10 +69,11 @@ _UNIT_BY_FOCUS_COLUMN = {
 TEXT_BY_CODE = {
     "__unallocated__": "Unallocated", "allocated_idle": "allocated but idle",
     "unallocated": "unallocated, no waiting job", "idle_pending": "idle with eligible jobs pending",
+    "full_gpu": "full GPU (MIG disabled)",
     "mig_static": "static MIG layout", "mig_dynamic": "dynamic MIG", "power_down_idle": "power down idle nodes",
 }  # fmt: skip
 """Text for readers by code in a table cell, for codes whose text is not the code with spaces."""
-CODED_COLUMNS = {"bucket", "cause", "state", "policy", "ownership"}
+CODED_COLUMNS = {"bucket", "cause", "state", "policy", "ownership", "part"}
 """Columns whose cells are codes, such as ``idle_pending``, which :func:`replace_codes_by_text` translates."""
 
 

@@ -24,25 +24,10 @@ from gpuplanner.core.errors import OutputError
 from gpuplanner.core.libraries_plugins_and_workers import list_library_versions
 from gpuplanner.core.serialization import sha256, to_json
 
-WRITE_TARGET_ERRNOS = frozenset(
-    {
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EROFS,
-        errno.EACCES,
-        errno.EPERM,
-        errno.ENOTDIR,
-        errno.EISDIR,
-        errno.EEXIST,
-        errno.ENOTEMPTY,
-        errno.EFBIG,
-        errno.EBUSY,
-        errno.EXDEV,
-        errno.EIO,
-        errno.ELOOP,
-        errno.ENAMETOOLONG,
-    }
-)
+WRITE_TARGET_ERRNOS = frozenset({
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST,
+    errno.ENOTEMPTY, errno.EFBIG, errno.EBUSY, errno.EXDEV, errno.EIO, errno.ELOOP, errno.ENAMETOOLONG,
+})  # fmt: skip
 """System error numbers whose cause is the target of a write, such as a full disk; others are bugs and are raised
 unchanged."""
 

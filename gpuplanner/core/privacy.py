@@ -166,55 +166,33 @@ def _contains_word(word: str, text: str) -> bool:
     return re.search(pattern, text.lower()) is not None
 
 
-def merge_small_groups(
-    table: pl.DataFrame, by: str, people: str, *, min_people: int = MIN_NAMED_GROUP_PEOPLE
-) -> pl.DataFrame:
-    """Rename groups of too few people to ``(small groups)``, so that no number describes one person.
+def merge_small_tenants_expression(jobs: pl.LazyFrame, min_people: int) -> pl.Expr:
+    """Make the expression that renames tenants of too few users to ``(small groups)``, so that none tells of a person.
 
-    If the small groups together are still too few, the next smallest group joins them: otherwise their number could be
-    computed from a total. Rows without a person count no person; rows without a group are a group.
+    If the small tenants together are still too few, the next smallest joins them: otherwise their number could be
+    computed from a total. Rows without a user count no user; rows without a tenant are a tenant.
 
     Parameters
     ----------
-    table : polars.DataFrame
-        Table with a row for each observation.
-    by, people : str
-        Columns of the group and of the person.
+    jobs : polars.LazyFrame
+        Table with the columns ``tenant`` and ``user``.
     min_people : int
-        Smallest group that keeps its name. [people]
+        Smallest tenant that keeps its name. [users]
 
     Examples
     --------
     >>> jobs = pl.DataFrame({"tenant": [*"aaabc"], "user": [*"12345"]})
-    >>> merge_small_groups(jobs, "tenant", "user", min_people=2)["tenant"].to_list()
+    >>> jobs.select(merge_small_tenants_expression(jobs.lazy(), 2))["tenant"].to_list()
     ['a', 'a', 'a', '(small groups)', '(small groups)']
     """
-    return table.with_columns(merge_groups_expression(table.lazy(), by, people, min_people))
-
-
-def merge_groups_expression(table: pl.LazyFrame, by: str, people: str, min_people: int) -> pl.Expr:
-    """Make the column expression with which :func:`merge_small_groups` replaces the column `by`.
-
-    Parameters
-    ----------
-    table : polars.LazyFrame
-        Table with a row for each observation.
-    by, people : str
-        Columns of the group and of the person.
-    min_people : int
-        Smallest group that keeps its name. [people]
-    """
-    distinct_people = pl.col(people).drop_nulls().n_unique()
-    sizes = table.group_by(by).agg(people=distinct_people).collect(engine="streaming").sort("people", by)
-    n_small_groups = sizes.filter(pl.col("people") < min_people).height
+    users = pl.col("user").drop_nulls().n_unique()
+    sizes = jobs.group_by("tenant").agg(people=users).collect(engine="streaming").sort("people", "tenant")
+    n_small_tenants = sizes.filter(pl.col("people") < min_people).height
 
     def is_small() -> pl.Expr:
-        """Whether a row belongs to one of the smallest `n_small_groups` groups."""
-        return pl.col(by).is_in(sizes[by].head(n_small_groups).implode(), nulls_equal=True)
+        """Whether a row belongs to one of the smallest `n_small_tenants` tenants."""
+        return pl.col("tenant").is_in(sizes["tenant"].head(n_small_tenants).implode(), nulls_equal=True)
 
-    while (
-        0 < n_small_groups < sizes.height
-        and table.filter(is_small()).select(distinct_people).collect().item() < min_people
-    ):
-        n_small_groups += 1
-    return pl.when(is_small()).then(pl.lit("(small groups)")).otherwise(by).alias(by)
+    while 0 < n_small_tenants < sizes.height and jobs.filter(is_small()).select(users).collect().item() < min_people:
+        n_small_tenants += 1
+    return pl.when(is_small()).then(pl.lit("(small groups)")).otherwise("tenant").alias("tenant")

@@ -247,8 +247,8 @@ class Scenario:
     target_wait_minutes: float | None = setting(
         "service", None,
         "p95 wait target: a job size above it today must come down to it; one below it may wait at most 10 min longer "
-        "than today and never above the target; if you set it, the report recommends buying GPUs even where they "
-        "remove little waiting. Without it, a purchased GPU-hour must remove 0.1 GPU-hours of waiting. "
+        "than today and never above the target; set, also to 30, it is met at any number of purchased GPUs, by "
+        "default each purchased GPU-hour must remove 0.1 GPU-hours of waiting. "
         "``max_added_wait_minutes`` replaces the 10 min.",
         range_rule(0, 10_080, ", which is a week"), unit="minutes",
         none="30"
@@ -332,7 +332,7 @@ class Scenario:
     seed: int = setting("simulation", 1, "Seed of the random numbers.", minimum_rule(0))
     price_usd_per_gpu_hour: float = setting(
         PRICE_GROUP, 0.0,
-        "Your rate per GPU-hour for all GPUs, in the currency of ``currency`` (USD if not stated); 0: the price book, "
+        "Your rate per GPU-hour for all GPUs, in the ``currency`` of the scenario, not always USD; 0: the price book, "
         "else the list price.",
         SettingRule("at least 0", lambda value, _: 0 <= value <= 1e6), unit="per GPU-hour",
         control=Slider("GPU price", 0, 20, 0.01)

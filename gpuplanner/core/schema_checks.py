@@ -185,29 +185,6 @@ def make_empty_table(schema: type[dy.Schema]) -> pl.DataFrame:
     return pl.DataFrame(schema={name: column.dtype for name, column in schema.columns().items()})
 
 
-def schema_to_markdown(name: str, schema: type[dy.Schema]) -> str:
-    """Format the reference of one table in Markdown: meaning, columns, types, units and bounds.
-
-    Examples
-    --------
-    >>> from gpuplanner.core.schemas import Demand
-    >>> print(schema_to_markdown("demand", Demand).splitlines()[0])
-    ## `demand`
-    """
-    lines = [f"## `{name}`", "", (schema.__doc__ or "").strip(), ""]
-    lines += ["| column | type | unit | may be missing | meaning |", "|---|---|---|---|---|"]
-    for column_name, column in schema.columns().items():
-        facts = column.metadata or {}
-        dtype = "text" if column.dtype == pl.String else str(column.dtype)
-        if isinstance(column, dy.Enum):
-            dtype = "one of " + ", ".join(column.categories)
-        lines.append(
-            f"| `{column_name}` | {dtype} | {facts.get('unit') or '-'} "
-            f"| {'yes' if column.nullable else 'no'} | {facts.get('meaning', '')} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
 @functools.cache
 def _add_row_number_column(schema: type[dy.Schema]) -> type[dy.Schema]:
     """Extend a schema by a row number column, so that rejected rows can be located."""

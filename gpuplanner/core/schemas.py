@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import itertools
 import json
 import re
 from collections.abc import Callable, Mapping
-from importlib import resources
+from typing import TYPE_CHECKING, Any
 
 import dataframely as dy
 import polars as pl
+
+from gpuplanner.core.serialization import read_packaged_rows
+
+if TYPE_CHECKING:
+    from dataframely._base_schema import SchemaMeta
+else:
+    SchemaMeta = type(dy.Schema)  # has no public name
 
 FULL_GPU = "gpu"
 """Profile name of a full GPU (MIG disabled), as in the resource ``nvidia.com/gpu``."""
@@ -20,16 +26,8 @@ SERVICE_JOB_CLASS = "service"
 """Job class of services: jobs that a controller restarts whenever they end, until a user stops them."""
 
 JOB_STATES = (
-    "COMPLETED",
-    "FAILED",
-    "CANCELLED",
-    "TIMEOUT",
-    "OUT_OF_MEMORY",
-    "NODE_FAIL",
-    "PREEMPTED",
-    "RUNNING",
-    "PENDING",
-    "UNKNOWN",
+    *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED"),
+    *("RUNNING", "PENDING", "UNKNOWN"),
 )
 """States of a job attempt, as in Slurm; ``UNKNOWN`` if the source has no state column."""
 
@@ -37,15 +35,8 @@ MIN_USED_SM_ACTIVITY = 0.05
 """SM activity [0-1] from which a GPU counts as used; below it, as idle."""
 
 GPU_TIME_BUCKETS = (
-    "used",
-    "no_telemetry",
-    "allocated_idle",
-    "unallocated",
-    "fragmented",
-    "idle_pending",
-    "reserved",
-    "reconfiguring",
-    "down",
+    *("used", "no_telemetry", "allocated_idle", "unallocated", "fragmented", "idle_pending"),
+    *("reserved", "reconfiguring", "down"),
 )
 """Buckets of the ledger: states of installed GPU-time. Every installed GPU-hour is in exactly one bucket.
 
@@ -95,12 +86,14 @@ SCHEMA_COLUMN_BY_KIND: Mapping[str, Callable[..., dy.Column]] = {
 """Column type by its kind in ``schema_columns.csv``. Times are UTC with microseconds."""
 
 
-def add_declared_columns(schema: type[dy.Schema]) -> type[dy.Schema]:
-    """Add the columns that ``schema_columns.csv`` declares for a table: kind, bounds, unit and meaning of each."""
-    rows = [row for row in _declared_columns() if row["table"] == table_name(schema.__name__)]
-    members = {"__doc__": schema.__doc__, "__module__": schema.__module__}
-    columns = {row["column"]: _column(row) for row in rows}
-    return type(schema.__name__, (schema,), members | columns)
+class _DeclaredColumns(SchemaMeta):
+    """Class of schemas that get the columns that ``schema_columns.csv`` declares for their table."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> SchemaMeta:
+        """Create a schema; the table gives the kind, bounds, unit and meaning of each column."""
+        declared = read_packaged_rows("gpuplanner.core", "schema_columns.csv")
+        columns = {row["column"]: _column(row) for row in declared if row["table"] == table_name(name)}
+        return super().__new__(cls, name, bases, columns | members)
 
 
 def table_name(class_name: str) -> str:
@@ -112,13 +105,6 @@ def table_name(class_name: str) -> str:
     'queue_quotas'
     """
     return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
-
-
-@functools.cache
-def _declared_columns() -> list[dict[str, str]]:
-    """Read the rows of ``schema_columns.csv``."""
-    text = (resources.files(__package__) / "schema_columns.csv").read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
 
 
 def _column(row: Mapping[str, str]) -> dy.Column:
@@ -160,73 +146,63 @@ def count_column(description: str, *, nullable: bool = False, low: int = 0) -> d
     return dy.Int32(nullable=nullable, min=low, metadata=column_metadata(description))
 
 
-@add_declared_columns
-class Requests(dy.Schema):
+class TableSchema(dy.Schema, metaclass=_DeclaredColumns):
+    """Schema of a table that packages exchange."""
+
+
+class Requests(TableSchema):
     """One request to a served model."""
 
 
-@add_declared_columns
-class Serving(dy.Schema):
+class Serving(TableSchema):
     """One minute of one replica of a served model: requests, tokens and latencies of its metrics."""
 
 
-@add_declared_columns
-class Occupancy(dy.Schema):
+class Occupancy(TableSchema):
     """One pool at one instant: its allocated GPUs. A series, not jobs."""
 
 
-@add_declared_columns
-class Quotas(dy.Schema):
+class Quotas(TableSchema):
     """GPU quota of one pool on one day; a pool that did not exist that day has no row."""
 
 
-@add_declared_columns
-class Gauges(dy.Schema):
+class Gauges(TableSchema):
     """One reading of one metric of one container."""
 
 
-@add_declared_columns
-class StepTimes(dy.Schema):
+class StepTimes(TableSchema):
     """One training step of one worker."""
 
 
-@add_declared_columns
-class Distributions(dy.Schema):
+class Distributions(TableSchema):
     """One point of a cumulative distribution that a source publishes instead of jobs; it has no time."""
 
 
-@add_declared_columns
-class JobStates(dy.Schema):
+class JobStates(TableSchema):
     """One job of a source without times: what it requested and its end state; no GPU-hours follow from it."""
 
 
-@add_declared_columns
-class Charges(dy.Schema):
+class Charges(TableSchema):
     """One charge line of a bill, with the column names of FOCUS; own fields begin with ``x_``."""
 
 
-@add_declared_columns
-class Processes(dy.Schema):
+class Processes(TableSchema):
     """One process observed on a GPU at one time."""
 
 
-@add_declared_columns
-class Coverage(dy.Schema):
+class Coverage(TableSchema):
     """One node on one UTC day: how many of its GPU-hours telemetry covers."""
 
 
-@add_declared_columns
-class QueueQuotas(dy.Schema):
+class QueueQuotas(TableSchema):
     """Quota of one queue or Slurm account for one resource of one flavor, as in Kueue. A null limit is no limit."""
 
 
-@add_declared_columns
-class JobNames(dy.Schema):
+class JobNames(TableSchema):
     """Another name of a job, by which telemetry may know it: a pod, the number of an array task."""
 
 
-@add_declared_columns
-class OutOfService(dy.Schema):
+class OutOfService(TableSchema):
     """Installed GPUs of a node that jobs could not use: repartitioned, drained or reserved."""
 
 
@@ -241,8 +217,7 @@ MAX_GPUS_PER_JOB = 100_000
 """Largest GPU count of a job; a larger one is an error of the source."""
 
 
-@add_declared_columns
-class Jobs(dy.Schema):
+class Jobs(TableSchema):
     """One job attempt a row. Missing stays missing: a null is never read as zero."""
 
     @dy.rule()
@@ -256,8 +231,7 @@ class Jobs(dy.Schema):
         return pl.col("end_time") >= pl.col("start_time")
 
 
-@add_declared_columns
-class Samples(dy.Schema):
+class Samples(TableSchema):
     """One GPU or MIG instance from one reading to the next."""
 
 
@@ -265,18 +239,15 @@ OPTIONAL_SAMPLE_COLUMNS = ("sm_occupancy", "energy_counter_j", "xid")
 """Columns of ``Samples`` that older dataset folders lack; they are written only where a reader has them."""
 
 
-@add_declared_columns
-class Inventory(dy.Schema):
+class Inventory(TableSchema):
     """One node a row."""
 
 
-@add_declared_columns
-class Demand(dy.Schema):
+class Demand(TableSchema):
     """One series at one interval, in the long form of forecasting libraries."""
 
 
-@add_declared_columns
-class Forecast(dy.Schema):
+class Forecast(TableSchema):
     """One series, interval and model."""
 
     @dy.rule()
@@ -286,18 +257,15 @@ class Forecast(dy.Schema):
         return pl.all_horizontal(pl.col(low) <= pl.col(high) for low, high in itertools.pairwise(names))
 
 
-@add_declared_columns
-class LayoutPlan(dy.Schema):
+class LayoutPlan(TableSchema):
     """One GPU over a range of intervals with the same layout."""
 
 
-@add_declared_columns
-class Ledger(dy.Schema):
+class Ledger(TableSchema):
     """Installed GPU-time of one team, GPU model and hour in one bucket. Tenant '-' is unallocated time."""
 
 
-@add_declared_columns
-class Costs(dy.Schema):
+class Costs(TableSchema):
     """One charge line, with the columns of FOCUS 1.2; own fields begin with ``x_``."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import functools
 import hashlib
@@ -14,6 +15,7 @@ import typing
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from decimal import Decimal
+from importlib import resources
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -29,8 +31,15 @@ from gpuplanner.core.errors import (
     nearest_names,
 )
 
-CORRECT_FILE_FIX = "Correct the file; gpuplanner catalog example prints whole ones."
+CORRECT_FILE_FIX = "Correct the file; gpuplanner catalog example lists and prints whole ones."
 """Fourth part of an error message (the fix) about a fault in a configuration file."""
+
+
+@functools.cache
+def read_packaged_rows(package: str, file: str) -> list[dict[str, str]]:
+    """Read the rows of a CSV file that is shipped with a package, each as column → text."""
+    text = (resources.files(package) / file).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
 
 
 def read_list(top: Any, key: str, file: str) -> list[tuple[Any, int]]:  # noqa: ANN401 - of a file
@@ -299,8 +308,8 @@ def read_text(
     >>> read_text("none.yaml", error=ScenarioError)
     Traceback (most recent call last):
         ...
-    gpuplanner.core.errors.ScenarioError: none.yaml: expected a readable UTF-8 text file; got No such file or directory.
-    Check the path and encoding.
+    gpuplanner.core.errors.ScenarioError: none.yaml: expected a readable text file; got No such file or directory.
+    Check the path.
     """
     path = Path(path)
     try:
@@ -308,9 +317,10 @@ def read_text(
         if size <= limit_bytes:
             return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as fault:
-        got = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
-        todo = "Check the path and encoding."
-        raise error(str(path), f"a readable UTF-8 {kind} file", got, todo) from fault
+        got, todo = str(getattr(fault, "strerror", "") or fault), "Check the path."
+        if isinstance(fault, UnicodeDecodeError):
+            got, todo = "bytes that are not UTF-8 text, as in Excel files", "Give the right file, in UTF-8."
+        raise error(str(path), f"a readable {kind} file", got, todo) from fault
     raise error(str(path), f"at most {limit_bytes} bytes", str(size), REPLACE_FILE_FIX)
 
 

@@ -26,7 +26,7 @@ from gpuplanner.core.units_and_number_formats import round_money as to_cents
 from gpuplanner.cost.energy_and_carbon import RangedAmount, sum_amount
 from gpuplanner.cost.period_costs import RATE_NOT_SET, Money, load_price_book, money
 from gpuplanner.cost.price_book import OWNED_LOT_KEYS, PriceBook
-from gpuplanner.cost.showback import BILL, CENTS_DTYPE, LIST_PRICE, OWN_RATE, split_cost
+from gpuplanner.cost.showback import BILL, CENTS_DTYPE, INVOICER_NAME, LIST_PRICE, OWN_RATE, split_cost
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.power_carbon_and_prices import STATED_PRICE_SOURCE_TEXT, GpuHourPrice, GridCarbonIntensity
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
@@ -39,7 +39,7 @@ MAX_BILL_DIFFERENCE_SHARE = 0.01
 """Largest difference between the GPU-hours of a bill and the installed ones, as a share of the installed [0-1]."""
 UNIT_COST_LABELS = {
     "run": "cost per job attempt", "successful_run": "cost per completed job",
-    "gpu_hour_delivered": "cost per GPU-hour used or without telemetry",
+    "gpu_hour_delivered": "cost per GPU-hour used (hours without telemetry count as used)",
     "million_tokens": "cost per million tokens",
     "work_that_failed": "cost of unsuccessful jobs (failed, timed out, out of memory, preempted, cancelled)",
     "work_that_was_redone": "cost of repeated attempts",
@@ -49,7 +49,9 @@ UNIT_COST_COLUMNS: dict[str, Any] = {
     "name": pl.String, "cost": CENTS_DTYPE, "basis": pl.String, "total_cost": CENTS_DTYPE, "number_of_units": pl.Float64
 }  # fmt: skip
 """Columns of the table of unit costs: ``cost`` is the ``total_cost`` of its ``basis`` over ``number_of_units``."""
-BASIS_PHRASES = {LIST_PRICE: " at list price", OWN_RATE: " at your rate", BILL: " as billed"}
+BASIS_PHRASES = {
+    LIST_PRICE: " at list price", OWN_RATE: " at your rate", BILL: " at the effective (amortized) cost of the bill"
+}  # fmt: skip
 """Phrase that follows an amount, by the basis of the cost."""
 COST_TABLE_TITLES = {
     "tenant": "Cost by team", "bucket": "Cost by bucket of GPU-hours", "end": "Cost by end state of jobs",
@@ -133,9 +135,14 @@ class CostReview:
         return price_basis_phrase(self.costs)
 
     @property
+    def hourly_cost(self) -> float:
+        """Mean cost of an installed GPU-hour [currency/GPU h]."""
+        return float(self.total or 0) / max(float(self.costs["PricingQuantity"].sum()), 1e-9)
+
+    @property
     def rate_text(self) -> str:
         """Mean cost of an installed GPU-hour, with the components of the rate of owned GPUs."""
-        rate = float(self.total or 0) / max(float(self.costs["PricingQuantity"].sum()), 1e-9)
+        rate = self.hourly_cost
         is_billed = BASIS_PHRASES[BILL] == self.price_basis
         parts = {} if is_billed else {name: part for name, part in self.rate_parts.items() if part}
         parts |= {"electricity": rate - sum(parts.values())} if parts else {}
@@ -153,6 +160,15 @@ class CostReview:
         return (
             f"Cost of {hours:,.0f} installed GPU-hours, {period_text(*self.period)}: {amount} ({self.rate_text}{unset})"
         )
+
+    @property
+    def partial_month_text(self) -> str:
+        """Sentence on a billing period, in calendar months, that is observed in part; empty otherwise."""
+        kinds = ("Charge", "Billing")
+        spans = ((pl.col(f"{kind}PeriodEnd") - pl.col(f"{kind}PeriodStart")).max().alias(kind) for kind in kinds)
+        observed_h, month_h = self.costs.select(spans).select(pl.all().dt.total_hours()).row(0)
+        text = f"The month is observed in part, {observed_h} of {month_h} h: costs are of these hours alone"
+        return text if observed_h != month_h else ""
 
     @property
     def unallocated_text(self) -> str:
@@ -198,9 +214,10 @@ class CostReview:
         return "" if is_same else f"{yearly:,.0f} kg at the yearly mean"
 
     @property
-    def work_costs(self) -> dict[str, str]:
+    def work_costs(self) -> dict[str, Decimal]:
         """Known costs of unsuccessful and of repeated work, by label: parts of the total, not costs of a unit."""
-        return {label: cost for label, cost in self.unit_cost_texts.items() if not label.startswith("cost per")}
+        costs = ((label, self.unit_costs.get(name)) for name, label in UNIT_COST_LABELS.items())
+        return {label: Decimal(cost) for label, cost in costs if cost is not None and not label.startswith("cost per")}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of ``cost --json``; amounts of money are text, to the cent."""
@@ -242,7 +259,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
     Raises
     ------
     VerificationError
-        If the bill is for other GPU-hours than the installed ones.
+        If the bill is for other GPU-hours than the installed ones, or has charge lines that gpuplanner exported.
 
     Examples
     --------
@@ -292,9 +309,10 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
 
 
 def _apply_bill(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.DataFrame:
-    """Replace the costs of charge lines by shares of a bill's total, in proportion to those costs.
+    """Replace the costs of charge lines by shares of a bill's effective and billed cost, in proportion to those costs.
 
-    Raises :class:`VerificationError` if the GPU-hours of the bill are not those installed.
+    Raises :class:`VerificationError` if the GPU-hours of the bill are not those installed, or if it is no invoice but
+    charge lines of this package.
 
     Parameters
     ----------
@@ -306,6 +324,10 @@ def _apply_bill(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl
         Lines of the bill in other currencies are ignored.
     """
     bill_lines = add_gpu_hours(charges.filter(BillingCurrency=currency))
+    if (bill_lines["ProviderName"] == INVOICER_NAME).any():
+        got = f"charge lines that cost --focus wrote (ProviderName {INVOICER_NAME!r})"
+        todo = "Import the bill of the provider: gpuplanner ingest focus FILES -o BILL."
+        raise VerificationError("bill", "the charge lines of an invoice", got, todo)
     installed, billed = float(costs["PricingQuantity"].sum()), float(bill_lines["gpu_hours"].sum())
     if costs.is_empty() or abs(billed - installed) > MAX_BILL_DIFFERENCE_SHARE * installed:
         line_name = pl.coalesce("x_InstanceType", "ChargeDescription", "ServiceName")
@@ -318,12 +340,13 @@ def _apply_bill(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl
         todo = "Give the bill of the same GPUs and the same period, in the currency of the scenario."
         expected = f"a bill of the {installed:,.1f} installed GPU-hours ({_months_text(costs)})"
         raise VerificationError("bill", expected, got, todo)
-    total = to_cents(float(bill_lines["EffectiveCost"].sum()))
-    shares = split_amount(total, costs["EffectiveCost"].cast(pl.Float64).to_list())
-    cost = pl.Series(shares, dtype=CENTS_DTYPE)
-    return costs.with_columns(
-        ContractedCost=cost, EffectiveCost=cost, BilledCost=cost, x_PriceBasis=pl.lit(BILL)
-    )  # fmt: skip
+    weights = costs["EffectiveCost"].cast(pl.Float64).to_list()
+    effective_cost, billed_cost = (
+        pl.Series(split_amount(to_cents(float(bill_lines[column].sum())), weights), dtype=CENTS_DTYPE)
+        for column in ("EffectiveCost", "BilledCost")
+    )
+    parts = {"ContractedCost": effective_cost, "EffectiveCost": effective_cost, "BilledCost": billed_cost}
+    return costs.with_columns(**parts, x_PriceBasis=pl.lit(BILL))
 
 
 def _months_text(lines: pl.DataFrame) -> str:
@@ -424,7 +447,7 @@ def _sort_by_bucket(costs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _cost_by_job_group(job_history: History, costs: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Split the charge lines over the groups of :data:`JOB_COST_GROUPS`, so that each table sums to the bill.
+    """Split the charge lines over the groups of :data:`JOB_COST_GROUPS`, so that each table sums to the total cost.
 
     The lines of a team and GPU model are split by the allocated GPU-hours of its jobs on that model in the period.
 
@@ -511,7 +534,8 @@ def _unit_costs(
     """
     begin, end = job_history.begin, job_history.end
     jobs, window = job_history.trace.jobs, LedgerWindow(begin, end)
-    run_jobs = jobs.filter(pl.col("start_time") < end, pl.col("end_time").fill_null(end) > begin)
+    # As in all hours and waits, jobs on an unknown number of GPUs do not count.
+    run_jobs = jobs.filter(pl.col("gpus") > 0, pl.col("start_time") < end, pl.col("end_time").fill_null(end) > begin)
     completed_jobs = run_jobs.filter(pl.col("state").cast(pl.String) == "COMPLETED").height
     at_work = period_money.costs.filter(pl.col("x_Bucket").is_in(["used", "no_telemetry"]))
     delivered = float(at_work["PricingQuantity"].sum())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import polars as pl
@@ -140,6 +140,11 @@ def money(scenario: Scenario) -> Money:
         parts = shares.with_columns(pl.col("gpu_hours", *FOOTPRINT_AMOUNTS) * pl.col("share"))
         parts = parts.select(*CHARGE_LINE_KEYS, "gpu_hours", *FOOTPRINT_AMOUNTS)
         costs = showback(parts, rates, start=job_history.begin, end=job_history.end)
+        # Calendar months of the time zone: bills are by month, also where a month is observed in part.
+        begin, end = (pl.col(f"ChargePeriod{side}").dt.convert_time_zone(scenario.tz) for side in ("Start", "End"))
+        last_month = (end - timedelta(microseconds=1)).dt.truncate("1mo")
+        months = {"BillingPeriodStart": begin.dt.truncate("1mo"), "BillingPeriodEnd": last_month.dt.offset_by("1mo")}
+        costs = costs.with_columns(time.dt.convert_time_zone("UTC").alias(name) for name, time in months.items())
     list_price_kinds = {kind for (_, kind), rate in rates.items() if rate.basis == LIST_PRICE}
     at_list = sorted(list_price_kinds & {"owned", "reserved"})
     states = sum_by_state(rows, measured_power)

@@ -71,7 +71,7 @@ def showback(
     rates : mapping
         Rate of a GPU-hour by ``gpu_model`` and ``ownership``, all in one currency. Hours without a rate get no line.
     start, end : datetime
-        Billing period.
+        Charge period, taken as the billing period as well.
 
     Returns
     -------

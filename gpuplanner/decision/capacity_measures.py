@@ -437,7 +437,7 @@ def list_changes_against_cause(
         yield ModelWithMeasure("pack", "Let jobs fill nodes one by one", binpacked_model, pools, today_units)
     if cause == CAUSES[WRONG_LAYOUT]:
         yield from repartition(
-            model, "repartition", "Repartition GPUs into the instances that jobs wait for", AS_TODAY, layout
+            model, "repartition", "Repartition GPUs; all partitioned GPUs after it", AS_TODAY, layout
         )
     has_measured_use = RIGHTSIZED in inputs.views and inputs.jobs["sm_activity"].count()
     if cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED]) and has_measured_use:
@@ -583,7 +583,7 @@ def compare_service(
     def completion_minutes(wait_model: WaitModel, replays: Sequence[Floats]) -> float:
         """Return the mean completion time of the jobs of a size, the mean over replays [min]."""
         rows_of_size = np.flatnonzero(jobs)
-        means_s = [wait_model.mean_completion_s(rows_of_size, waited_s[jobs]) for waited_s in replays]
+        means_s = [wait_model.completion_s(rows_of_size, waited_s[jobs]).mean() for waited_s in replays]
         return float(np.mean(means_s)) / SECONDS_PER_MINUTE
 
     rows = []

@@ -494,10 +494,10 @@ def format_policies_within_limit(comparison: Comparison) -> str:
     if not within_limit or longest is None or longest.today_p95_minutes <= longest.limit_minutes:
         return text
     reached = sum(row.policy in EXCLUSION_REASON_BY_POLICY for row in within_limit)
-    ends = (
-        f"{reached or 'none'} of these {'brings' if reached < 2 else 'bring'} p95 on {longest.size} to the wait limit"
-    )
-    return f"{text}; {ends}"
+    subject = f"{reached or 'none'} of these {'brings' if reached < 2 else 'bring'}"
+    if len(within_limit) == 1:
+        subject = "it brings" if reached else "it does not bring"
+    return f"{text}; {subject} p95 on {longest.size} to the wait limit"
 
 
 def make_wait_table(comparison: Comparison) -> pl.DataFrame:
@@ -545,12 +545,13 @@ def format_wait_target(comparison: Comparison) -> str:
     >>> from gpuplanner.core.scenario import Scenario
     >>> from gpuplanner.decision.decision_text import make_empty_decision
     >>> format_wait_target(Comparison(make_empty_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
-    'p95 wait target 30 min. A job size above it today must come down to it; one below it may wait at most 10 min longer
-    than today and never above the target.'
+    'p95 wait target 30 min. A job size above it today must come down to it, or wait no longer than today where no
+    change ends that; one below it may wait at most 10 min longer than today and never above the target.'
     """
     return (
-        f"p95 wait target {comparison.target_minutes:g} min. A job size above it today must come down to it; one below "
-        f"it may wait at most {comparison.minutes:g} min longer than today and never above the target."
+        f"p95 wait target {comparison.target_minutes:g} min. A job size above it today must come down to it, or wait "
+        "no longer than today where no change ends that; one below it may wait at most "
+        f"{comparison.minutes:g} min longer than today and never above the target."
     )
 
 
@@ -576,5 +577,5 @@ def format_limit(comparison: Comparison) -> str:
     )
     fitted = [row.policy for row in comparison.policies if row.gpu_hours is not None]
     names = [SHORT_NAMES[policy] for policy in fitted if policy in EXCLUSION_REASON_BY_POLICY]
-    sized = f" For {' and '.join(names)}, each job size has to meet its wait limit instead."
+    sized = f" For {' and '.join(names)}, each job size has to meet its wait limit, or wait no longer than today."
     return rule + sized if names else rule

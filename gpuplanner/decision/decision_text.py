@@ -42,6 +42,7 @@ from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_comparison import PolicyResults
 from gpuplanner.decision.policy_layouts import list_changed_layouts
 from gpuplanner.decision.policy_simulation_and_data_correction import DataCorrection, PolicyRun
+from gpuplanner.decision.wait_causes import LIMITS
 from gpuplanner.decision.wait_curve import CURVE_RUNS, WaitModel, WaitTarget
 from gpuplanner.hardware.catalog import find_measure_texts, mig_model_names
 from gpuplanner.hardware.mig_layouts import parse_layout
@@ -51,12 +52,14 @@ MIN_COMPLETE_LIST_SHARE = 0.02
 """Smallest allocated share of a fleet for a recommendation [0-1]; below it the list of jobs may be incomplete."""
 MAX_LISTED_NODES = 6
 """Most nodes that a text lists by name."""
+MIN_LIMITS_SHARE = 0.2
+"""Share of the waiting from which limits of teams are a next step [0-1]."""
 MINUTES_PER_HOUR = 60
 """Minutes of an hour."""
 IDLE_ACTIONS = ("power_down", "autoscale")
 """Actions with which jobs may wait for a node to power up."""
 NEW_DATA_TEXTS = {
-    "slurm": "export the jobs that were submitted since the change (sacct -S with its date)",
+    "slurm": "export the jobs submitted since then (sacct -S DATE)",
     "kubernetes": "make new dumps and start with these only (a dump has no time filter: older ones hold earlier jobs)",
 }
 """How to get the data since a change, by source of the jobs; other sources have a general text."""
@@ -200,9 +203,12 @@ def _format_wait_change(decision: Decision) -> str:
     before, after = (wait_text(minutes) for minutes in (service.today_p95_minutes, service.recommended_p95_minutes))
     text = f"Simulated p95 queue wait on {service.size}: {before} → {after}; " if has_fallen else ""
     if worst.added_p95_minutes <= WAIT_TOLERANCE_MINUTES:
-        if text and (names := [row.size for row in decision.service if row.rises_if_resampled]):
-            return f"{text}p95 on {', '.join(names[:2])} may rise in other weeks."
-        return f"{text}p95 of no other size rises." if text else "No job size's p95 queue wait rises."
+        if text and (rises := [row for row in decision.service if row.rises_if_resampled]):
+            longest = max(rises, key=lambda row: row.low)
+            after = _format_wait_range(longest.low, longest.high)
+            before = _format_wait_range(longest.today_low, longest.today_high)
+            return f"{text}in resampled weeks p95 on {longest.size} is {after} (today {before})."
+        return f"{text}no other p95 rises." if text else "No job size's p95 queue wait rises."
     limit = "" if worst.meets_limit else f", above the limit of {wait_text(worst.limit_minutes)}"
     rise = f"{wait_text(math.ceil(worst.added_p95_minutes))} more on {worst.size}{limit}"
     return f"{text or 'Simulated p95 queue wait: '}up to {rise}."
@@ -253,6 +259,12 @@ def _list_next_steps(
             f"a stated wait target is kept at any cost: with {target_min} min stated, the report recommends {gpus} more"
         )
         yield NextStep(PLANNER, task, command)
+    waits = recommendation.model.waits
+    hours_by_cause = waits.seconds[waits.judged].sum(axis=0)
+    limits_share = float(hours_by_cause[LIMITS]) / max(float(hours_by_cause.sum()), 1e-9)
+    if limits_share >= MIN_LIMITS_SHARE and not recommendation.limits and decision.action != "none":
+        task = f"review team limits ({percent_text(limits_share)} of the waiting): no number of GPUs shortens it"
+        yield NextStep(PLANNER, task)
     if decision.action == "none":
         yield NextStep(
             PLANNER, "add the missing data, most important first, then start again", "gpuplanner start FILES"
@@ -372,8 +384,8 @@ def _make_recheck_step(decision: Decision, results: PolicyResults) -> NextStep:
             f"a week after the new GPUs are in service (about {decision.purchase_lead_days} days after the order)"
         )
         until = f"; until then p95 stays near {today}" if today and decision.action == "buy" else ""
-    new_data = NEW_DATA_TEXTS.get(source, "export the jobs that were submitted since the change")
-    task = f"{time_text}, {new_data}, and compare the observed p95 with {today or 'that of today'}{until}"
+    new_data = NEW_DATA_TEXTS.get(source, "export the jobs submitted since then")
+    task = f"{time_text}, {new_data} and compare their p95 with {today or 'that of today'}{until}"
     if not decision.measures:
         return NextStep(PLANNER, f"in a week, export {names} again and start again", f"gpuplanner start {command}")
     return NextStep(PLANNER, task, "gpuplanner start FILES")
@@ -455,8 +467,8 @@ def _list_confidence_sentences(
         Queue waits by number of GPUs.
     """
     if decision.left_out_share > 0.01:
-        left_out = percent_text(decision.left_out_share)
-        yield f"{left_out} of the GPU-hours are excluded: of jobs that contradict others, or whose GPUs are not known."
+        text = "of the allocated GPU-hours are excluded and count as unallocated: GPUs contradictory or not recorded."
+        yield f"{percent_text(decision.left_out_share)} {text}"
     if use_text := _format_measured_use(decision):
         yield use_text
     share = recommendation.model.waits.share
@@ -466,17 +478,11 @@ def _list_confidence_sentences(
         full_gpus = decision.gpus - decision.partitioned_gpus
         in_turn = "" if decision.actuator == "slurm" else ": change the layout node by node"  # Slurm: all at once
         yield (
-            f"This holds only once small jobs request MIG profiles; until then {full_gpus:,} "
+            f"The waits after the change hold only once small jobs request MIG profiles; until then {full_gpus:,} "
             f"full GPUs serve all jobs and waits are longer{in_turn}."
         )
-    yield from filter(
-        None,
-        (
-            _format_allocated_shares(decision, curve),
-            _format_smaller_fleet(decision, curve),
-            format_resampled_waits(decision),
-        ),
-    )
+    texts = (_format_completion(decision), _format_allocated_shares(decision, curve))
+    yield from filter(None, (*texts, _format_smaller_fleet(decision, curve), format_resampled_waits(decision)))
     if recommendation.waiting_hours_per_gpu_hour is not None and decision.action == "buy":
         yield f"Each GPU-hour bought saves {recommendation.waiting_hours_per_gpu_hour:.2f} GPU-hours of waiting."
     weekly, headroom = recommendation.growth.weekly, recommendation.headroom
@@ -576,12 +582,40 @@ def _format_smaller_fleet(decision: Decision, curve: Sequence[CurvePoint]) -> st
     smaller_points = [point for point in curve if point.layout == curve_layout and point.gpus < decision.gpus]
     smaller_gpus = max((point.gpus for point in smaller_points), default=0)
     missed = [
-        f"{wait_text(point.p95_minutes)} on {point.job_size} (limit {wait_text(limits[point.job_size])})"
+        (f"{_format_long_wait(point.p95_minutes)} on {point.job_size}", f" (limit {wait_text(limits[point.job_size])})")
         for point in smaller_points
         if point.gpus == smaller_gpus
         and point.p95_minutes > max(limits.get(point.job_size, math.inf), waits.get(point.job_size, 0.0))
     ]
-    return f"With {smaller_gpus:,} GPUs the p95 queue wait would be {', '.join(missed)}." if missed else ""
+    # A limit of several sizes is named once, after the last of them.
+    texts = [
+        text + limit * (limit not in {later for _, later in missed[n + 1 :]}) for n, (text, limit) in enumerate(missed)
+    ]
+    return f"With {smaller_gpus:,} GPUs the p95 queue wait would be {', '.join(texts)}." if missed else ""
+
+
+def _format_completion(decision: Decision) -> str:
+    """Format the mean completion time of jobs today and rightsized; empty where they are not, or take no longer."""
+    rows = [row for row in decision.service if None not in (row.today_completion_minutes, row.completion_minutes)]
+    jobs = sum(row.jobs for row in rows)
+    today = sum(row.jobs * (row.today_completion_minutes or 0.0) for row in rows) / max(jobs, 1)
+    after = sum(row.jobs * (row.completion_minutes or 0.0) for row in rows) / max(jobs, 1)
+    if after < today + 1.0 or all(measure.action != "rightsize" for measure in decision.measures):
+        return ""
+    return (
+        f"Mean time from submission to end {wait_text(today)} → {wait_text(after)}: jobs run longer on MIG instances."
+    )
+
+
+def _format_long_wait(minutes: float) -> str:
+    """Format a simulated wait [min]; one of over a week only shows that the queue does not empty within the record.
+
+    Examples
+    --------
+    >>> _format_long_wait(258), _format_long_wait(57_060)
+    ('4.3 h', 'over 7 days')
+    """
+    return wait_text(minutes) if minutes <= 7 * SECONDS_PER_DAY / SECONDS_PER_MINUTE else "over 7 days"
 
 
 def _format_allocated_shares(decision: Decision, curve: Sequence[CurvePoint]) -> str:

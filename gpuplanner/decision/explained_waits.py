@@ -336,9 +336,9 @@ def format_replay_error(error: float) -> str:
     Examples
     --------
     >>> format_replay_error(0.3)
-    'the closest simulation of today is off by 30 % of the recorded hours of waiting'
+    'the best replay of today is off by 30 % of the recorded hours of waiting'
     """
-    return f"the closest simulation of today is off by {percent_text(error)} of the recorded hours of waiting"
+    return f"the best replay of today is off by {percent_text(error)} of the recorded hours of waiting"
 
 
 def take_jobs(

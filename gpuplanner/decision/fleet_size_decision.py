@@ -315,12 +315,12 @@ PAIRED_SCHEMA = {
     "high": pl.Float64,
 }  # fmt: skip
 """Columns of :func:`compare_paired_waits`."""
-PAIRED_MEASURES = ("p95 queue wait", "mean completion time")
-"""Measures of :func:`compare_paired_waits` by job size [min]."""
+PAIRED_MEASURES = ("p95 queue wait", "mean completion time", "end of the last job")
+"""Measures of :func:`compare_paired_waits` by job size, and the last also of all jobs, which is the makespan [min]."""
 
 
 def compare_paired_waits(first_recommendation: Recommendation, second_recommendation: Recommendation) -> pl.DataFrame:
-    """Compare the queue waits and completion times of two fleets on the same jobs with the same random draws.
+    """Compare queue waits, completion times and makespan of two fleets on the same jobs with the same random draws.
 
     Parameters
     ----------
@@ -336,18 +336,23 @@ def compare_paired_waits(first_recommendation: Recommendation, second_recommenda
     common = [name for name in first_recommendation.model.size_names if name in second_recommendation.model.size_names]
 
     def draw(sized_recommendation: Recommendation, row: int) -> Floats:
-        """Return both measures by job size in the record (row 0) or a resampled record, shape (n_common, 2) [min]."""
+        """Return the measures in the record (row 0) or a resampled record, shape (n_common + 1, 3) [min].
+
+        A row for each job size, then one of all jobs, where only the end of the last job is known.
+        """
         model = sized_recommendation.model
-        waits_s, completion_s = model.measures(sized_recommendation.fleet, row)
-        values = zip(np.minimum(waits_s, model.inputs.observed_s), completion_s, strict=True)
-        by_size = dict(zip((model.size_names[size] for size in model.sizes), values, strict=True))
-        return np.array([by_size.get(name, (np.nan, np.nan)) for name in common]) / SECONDS_PER_MINUTE
+        measures_s = model.measures(sized_recommendation.fleet, row)
+        measures_s[0] = np.minimum(measures_s[0], model.inputs.observed_s)
+        by_size = dict(zip((model.size_names[size] for size in model.sizes), measures_s.T, strict=True))
+        all_jobs = (np.nan, np.nan, np.fmax.reduce(measures_s[2]))
+        return np.array([*(by_size.get(name, (np.nan,) * 3) for name in common), all_jobs]) / SECONDS_PER_MINUTE
 
     differences = np.array(
         [draw(second_recommendation, row) - draw(first_recommendation, row) for row in range(1 + N_PAIRED_DRAWS)]
     )
     rows = []
-    for (size, name), (measure, title) in itertools.product(enumerate(common), enumerate(PAIRED_MEASURES)):
+    names = [*common, "all"]
+    for (size, name), (measure, title) in itertools.product(enumerate(names), enumerate(PAIRED_MEASURES)):
         drawn = differences[1:, size, measure]
         if not np.isnan(differences[0, size, measure]):
             # A resampled record may lack the jobs of a size.

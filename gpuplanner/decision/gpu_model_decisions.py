@@ -23,9 +23,10 @@ from gpuplanner.hardware.repartitioning_cost import find_change_cost
 from gpuplanner.planner.fleet_plans_and_comparisons import FleetPlan
 from gpuplanner.planner.plan_problem import DEMAND_ROUNDING_INSTANCES, PlanProblem
 from gpuplanner.sizing.training_throughput import find_gpu_spec
+from gpuplanner.usage.installed_capacity import nodes_in_service
 from gpuplanner.usage.planning_history import FleetPools, history
 from gpuplanner.usage.rightsizing import RIGHTSIZING_HEADROOM_FRACTION
-from gpuplanner.usage.study_fleet import UNNAMED_GPU_MODEL, is_catalogue_model, nodes_in_service
+from gpuplanner.usage.study_fleet import UNNAMED_GPU_MODEL, is_catalogue_model
 
 
 def sum_decisions(decisions: Mapping[str, Decision]) -> dict[str, Any]:

@@ -520,7 +520,8 @@ def describe_calibration(
     calibration: SpeedCalibration | str | None, devices: Sequence[ServingDevice], *, drawn: bool
 ) -> list[str]:
     """Describe what serving metrics were used for, as notes."""
-    notes = ["requests: drawn from serving metrics with the mean lengths of each hour"] * drawn
+    lengths = "the mean lengths of each hour, which scatter as histograms of lengths do where there are any"
+    notes = [f"requests: drawn from serving metrics with {lengths}"] * drawn
     if isinstance(calibration, str):
         notes.append(f"speed: not calibrated, {calibration}")
     elif calibration is not None:

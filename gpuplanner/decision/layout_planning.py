@@ -291,10 +291,10 @@ class PlanChoice:
     - ``taken``: Whether it is the plan that is exported.
     - ``objective``, ``bound``, ``gap``, ``unmet_gpu_hours``: Cost of the plan, its lower bound, the optimality gap as a
       fraction, and unmet demand [GPU h].
-    - ``changes``, ``departures``, ``reboots``: GPUs that are repartitioned, that leave a layout, and reboots.
+    - ``changes``, ``drained_gpus``, ``reboots``: GPUs that are repartitioned, that leave a layout, and reboots.
     - ``change_times``, ``files``: Times with a change of layout, and files to apply, one for all times that do the
       same; None if nodes have no names.
-    - ``played``: The plan simulated on resampled weeks; None without jobs.
+    - ``simulated``: The plan simulated on resampled weeks; None without jobs.
     """
 
     name: str
@@ -305,11 +305,11 @@ class PlanChoice:
     gap: float
     unmet_gpu_hours: float
     changes: int
-    departures: int
+    drained_gpus: int
     reboots: int
     change_times: int | None
     files: int | None
-    played: SimulatedPlan | None = None
+    simulated: SimulatedPlan | None = None
 
     @classmethod
     def from_plan(
@@ -337,7 +337,7 @@ class PlanChoice:
             change_times, n_files = len({time for change in changes for time in change.times}), len(changes)
         choice = cls(
             name, method, name == FEW_CHANGES, plan.objective, plan.bound, plan.gap, plan.unmet_gpu_hours, plan.changes,
-            plan.departures, plan.reboots, change_times, n_files, simulated,
+            plan.drained_gpus, plan.reboots, change_times, n_files, simulated,
         )  # fmt: skip
         return round_record(choice, RECORD_DECIMALS)
 
@@ -345,8 +345,8 @@ class PlanChoice:
     def description(self) -> str:
         """The plan and its cost, as the middle of a sentence."""
         text = f"{self.name} plan costs {self.objective:,.5g}"
-        if self.played is not None:
-            text += f" GPU-hours, and {self.played.cost:,.5g} in simulation"
+        if self.simulated is not None:
+            text += f" GPU-hours, and {self.simulated.cost:,.5g} in simulation"
         cut = count_text(self.changes, "layout change")
         if self.files is not None and self.change_times is not None:
             cut += f" at {count_text(self.change_times, 'time')} by {count_text(self.files, 'file')}"
@@ -380,7 +380,7 @@ def compare_plan_choices(
     ... )
     >>> few_changes = PlannedProblem(problem, plan(problem, method="calendar", calendars=1))
     >>> for one in compare_plan_choices(few_changes, PlannedProblem(problem, plan(problem)), "auto"):
-    ...     print(one.name, one.method, one.objective, one.unmet_gpu_hours, one.played)
+    ...     print(one.name, one.method, one.objective, one.unmet_gpu_hours, one.simulated)
     few_changes calendar 6.0 0.0 None
     unrestricted auto 3.1 0.0 None
     """
@@ -434,13 +434,13 @@ def plan_choices(scenario: Scenario) -> tuple[PlanChoice, ...]:
 
 
 def make_choice_table(plan_choices: Sequence[PlanChoice]) -> pl.DataFrame:
-    """Make a table with a row for each plan; simulated figures have columns ``played_…``, without unknown ones."""
+    """Make a table with a row for each plan; simulated figures have columns ``simulated_…``, without unknown ones."""
     rows = []
     for choice in plan_choices:
         row = {"plan": choice.name, **vars(choice)}
-        if choice.played is not None:
-            row |= {f"played_{name}": value for name, value in vars(choice.played).items()}
-        left_out = ("name", "taken", "played")
+        if choice.simulated is not None:
+            row |= {f"simulated_{name}": value for name, value in vars(choice.simulated).items()}
+        left_out = ("name", "taken", "simulated")
         rows.append({key: value for key, value in row.items() if value is not None and key not in left_out})
     return pl.DataFrame(rows)
 
@@ -451,11 +451,13 @@ def format_plan_choice(plan_choices: Sequence[PlanChoice]) -> str:
     if unrestricted.objective >= few_changes.objective:
         return f"The {few_changes.description}: no plan with more changes costs less."
     text = f"The {few_changes.description}; the {unrestricted.description}: --method {unrestricted.method} takes it."
-    if few_changes.played is None:
+    if few_changes.changes > unrestricted.changes:
+        text += " The few-changes plan repeats few sets of layouts, and here takes more changes."
+    if few_changes.simulated is None:
         return text
     return (
-        f"{text} The simulation covers {count_text(few_changes.played.weeks, 'drawn week')}, with waiting at the price "
-        "of unmet demand and nodes drained for changes by the actuator."
+        f"{text} The simulation covers {count_text(few_changes.simulated.weeks, 'drawn week')}, with waiting at the "
+        "price of unmet demand and nodes drained for changes by the actuator."
     )
 
 

@@ -248,7 +248,8 @@ def assign_layouts(
 ) -> dict[int, tuple[str, ...]]:
     """Assign needed layouts to the GPUs of as few nodes as possible; nodes that have needed layouts keep them.
 
-    Only nodes that no single layout fills get mixed layouts.
+    A layout with more instances than a needed one counts as that one and stays: deleting instances gains nothing. Only
+    nodes that no single layout fills get mixed layouts.
 
     Parameters
     ----------
@@ -267,10 +268,11 @@ def assign_layouts(
     """
     unassigned = Counter(needed_layouts)
     layouts: dict[int, tuple[str, ...]] = {}
+    names = {number: [_find_needed_layout(name, needed_layouts) for name in today[number]] for number in order}
     for number in order:
-        if Counter(today[number]) <= unassigned:
+        if Counter(names[number]) <= unassigned:
             layouts[number] = today[number]
-            unassigned -= Counter(today[number])
+            unassigned -= Counter(names[number])
 
     for number in order:
         size = len(today[number])
@@ -285,7 +287,26 @@ def assign_layouts(
             size = len(today[number])
             layouts[number] = tuple([FULL_GPU] * (size - len(remaining_layouts)) + remaining_layouts[:size])
             remaining_layouts = remaining_layouts[size:]
+    for number, planned in layouts.items():
+        layouts[number] = _keep_larger_layouts(planned, today[number], names[number])
     return {number: layouts[number] for number in order if number in layouts}
+
+
+def _find_needed_layout(layout: str, needed_layouts: Sequence[str]) -> str:
+    """Find the needed layout that a layout of today is or contains; itself if there is none."""
+    if layout in needed_layouts or layout == LAYOUT_PARTITIONED_PER_JOB:
+        return layout
+    offered = Counter(parse_layout(layout))
+    return next((name for name in needed_layouts if Counter(parse_layout(name)) <= offered), layout)
+
+
+def _keep_larger_layouts(planned: Sequence[str], today: Sequence[str], todays_names: Sequence[str]) -> tuple[str, ...]:
+    """Replace planned layouts of a node by those of today that contain them with more instances."""
+    kept = list(planned)
+    for layout, name in zip(today, todays_names, strict=True):
+        if layout not in planned and name in kept:
+            kept[kept.index(name)] = layout
+    return tuple(kept)
 
 
 def keep_layouts(inputs: JobReplayInputs, policy: str, numbers: Sequence[int]) -> PolicySetting:

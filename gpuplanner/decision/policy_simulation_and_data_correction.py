@@ -23,8 +23,7 @@ from gpuplanner.decision.queue_model import MAX_ARRIVAL_JITTER_S
 from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs, classify_job_sizes, count_layout_instances
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
-from gpuplanner.ingest.job_gpu_counting import UNTRACKED_SHARES_CHECK
-from gpuplanner.ingest.quality_report import UNKNOWN_GPUS_CHECK
+from gpuplanner.ingest.quality_report import check_text
 from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet, NodeRequests, Outcome
 from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.simulator.simulation_state import Floats
@@ -472,7 +471,9 @@ def compute_left_out_share(dataset: Dataset) -> float:
     A rejected row counts as a job of mean GPU-hours.
     """
     source_facts = dataset.source_facts
-    untracked_gpu_hours = float(dataset.quality.filter(check=UNTRACKED_SHARES_CHECK)["gpu_hours"].sum())
+    untracked_gpu_hours = float(
+        dataset.quality.filter(check=check_text("devices: untracked shares"))["gpu_hours"].sum()
+    )
     lost_gpu_hours = source_facts.quarantined_gpu_hours + source_facts.unresolved_gpu_hours + untracked_gpu_hours
     counted = source_facts.gpu_hours / (source_facts.gpu_hours + lost_gpu_hours) if lost_gpu_hours else 1.0
     return 1.0 - counted * (1.0 - min(count_lost_rows(dataset) / max(source_facts.rows_in, 1), 1.0))
@@ -492,7 +493,7 @@ def find_correction(data: str | Dataset) -> DataCorrection | None:
         return None
     leaves_out = pl.col("effect").str.contains(r"leave|left out|not counted")
     serious_findings = dataset.quality.filter(pl.col("severity") != "info", leaves_out)
-    named_cause = pl.col("check") != UNKNOWN_GPUS_CHECK.check
+    named_cause = pl.col("check") != check_text("jobs: unknown GPUs")
     first = serious_findings.sort(named_cause, "gpu_hours", "rows", descending=True, nulls_last=True).head(1)
     if first.is_empty():
         how = "look at rejects.parquet in the folder of the data"

@@ -168,11 +168,11 @@ class PurchasePlan:
         no_advice = f" It is no purchase advice: {' and '.join(doubts)}." if doubts else ""
         demand = f"mean {self.mean_gpus:,.1f} GPUs, in every hour the {self.decision.gpus:,} that meet the wait limit"
         if self.decision.gpus <= self.decision.fleet_gpus:
-            limit_text = f", up to {self.peak_gpus:,.0f}" if self.peak_gpus < math.inf else ""
+            limit_text = f", but at most {self.peak_gpus:,.0f}" if self.peak_gpus < math.inf else ""
             demand = (
-                f"weeks of the record drawn at random, with {self.observed_gpus:,.1f} GPUs allocated on average; each "
-                f"needs {self.margin:.2f} provisioned GPUs (from the simulation of the recommendation){limit_text}: "
-                f"mean {self.mean_gpus:,.1f} GPUs"
+                f"weeks of the record drawn at random, with {self.observed_gpus:,.1f} GPUs allocated on average; in "
+                f"each hour {self.margin:.2f} provisioned GPUs for each allocated one, as the recommendation has in "
+                f"simulation to keep waits short{limit_text}: mean {self.mean_gpus:,.1f} provisioned GPUs"
             )
         report = self.decision.sentence.partition(". ")[0].rstrip(".")
         starts = ", ".join(
@@ -187,7 +187,7 @@ class PurchasePlan:
             f"Recommended: {self.decision.gpus:,} GPUs ({report}). Capacity compared over {self.months} months: "
             f"{demand}; {growth_text}. For this demand, the {self.mix_name} is to {self.action}"
             f"{f': {starts}{saves}' if starts else ''}.{no_advice} Owned and committed GPUs serve "
-            f"{percent_text(mix.coverage)} of the GPU-hours demanded and are in use "
+            f"{percent_text(mix.coverage)} of these GPU-hours and are needed "
             f"{percent_text(mix.utilisation)} of the time; optimality gap {percent_text(mix.gap, '.2f')}. "
             "Only costs are compared: no queue wait is simulated here."
             f"{'' if self.exhaustion is None else f' Capacity is exhausted on {self.exhaustion}.'}"

@@ -51,14 +51,16 @@ def count_requests_by_service(tables: Mapping[str, pl.LazyFrame]) -> dict[str, i
 
 
 def draw_requests(minutes: pl.DataFrame, seed: int) -> pl.DataFrame:
-    """Draw requests from serving metrics: at random instants of each minute, with its mean lengths.
+    """Draw requests from serving metrics: at random instants of each minute, with the mean lengths of its hour.
+
+    Lengths scatter about the mean as the histograms of all minutes do; without histograms all are equal.
 
     Parameters
     ----------
     minutes : polars.DataFrame
         Table ``serving`` of one service.
     seed : int
-        Seed of the instants.
+        Seed of instants and lengths.
 
     Returns
     -------
@@ -83,20 +85,57 @@ def draw_requests(minutes: pl.DataFrame, seed: int) -> pl.DataFrame:
     rows = totals.with_columns(hour=hour).join(means, on=["team", "hour"], suffix="_of_hour", nulls_equal=True)
     rows = rows.with_columns(pl.col("requests").round().cast(pl.Int64)).filter(pl.col("requests") > 0)
     drawn = rows.select(pl.all().repeat_by("requests").explode())
-    offset_us = np.random.default_rng([seed, 59]).integers(0, 60_000_000, drawn.height)
+    rng = np.random.default_rng([seed, 59])
+    offset_us = rng.integers(0, 60_000_000, drawn.height)
     lengths = {
-        name: (pl.col(f"{name}_of_hour") / pl.col("requests_of_hour")).round().clip(1).cast(pl.Int64)
+        name: (pl.col(f"{name}_of_hour") / pl.col("requests_of_hour") * scatter).round().clip(1).cast(pl.Int64)
         for name in counters[1:]
+        for scatter in [_draw_relative_lengths(minutes, f"{name.removesuffix('_tokens')}_buckets", drawn.height, rng)]
     }
     return drawn.select(
         pl.col("time") + pl.Series(offset_us).cast(pl.Duration("us")), "team", **lengths
     ).sort("time")  # fmt: skip
 
 
-def measure_ttft_p99(minutes: pl.DataFrame) -> tuple[float, float] | None:
-    """Measure the bounds of the p99 time to the first token by the buckets of serving metrics; None without any [s].
+def _draw_relative_lengths(minutes: pl.DataFrame, column: str, count: int, rng: np.random.Generator) -> pl.Series:
+    """Draw lengths over their mean from a histogram of serving metrics, evenly within a bucket; 1 without any."""
+    sums = sum_buckets(minutes, column)
+    lengths = np.ones(count)
+    if count and sums["bound"].is_finite().any():
+        upper_bounds = sums["bound"].to_numpy()
+        bounds = [0.0, *np.minimum(upper_bounds, upper_bounds[np.isfinite(upper_bounds)].max())]
+        lengths = np.interp(rng.random(count), [0.0, *(sums["count"] / sums["count"][-1])], bounds)
+    return pl.Series(lengths / lengths.mean())
+
+
+def sum_buckets(minutes: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Sum the cumulative buckets of a histogram of serving metrics over minutes and replicas; empty without any.
 
     Replicas may have other buckets: only the bounds that all of them have are used.
+
+    Parameters
+    ----------
+    minutes : polars.DataFrame
+        Table ``serving`` of one service.
+    column : str
+        Column of the histogram, such as ``ttft_buckets``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``bound`` and ``count``, the observations up to it, by bound.
+    """
+    bucket = pl.col("bucket").str.split_exact(":", 1)
+    rows = minutes.select("replica", bucket=pl.col(column).str.split(" ")).explode("bucket").drop_nulls()
+    bound = bucket.struct[0].str.to_lowercase().str.strip_prefix("+").cast(pl.Float64)
+    sums = rows.group_by(bound=bound).agg(
+        count=bucket.struct[1].cast(pl.Int64).sum(), replicas=pl.col("replica").n_unique()
+    ).filter(pl.col("replicas") == rows["replica"].n_unique()).sort("bound")  # fmt: skip
+    return sums.drop("replicas") if sums["count"].sum() else sums.clear()
+
+
+def measure_ttft_p99(minutes: pl.DataFrame) -> tuple[float, float] | None:
+    """Measure the bounds of the p99 time to the first token by the buckets of serving metrics; None without any [s].
 
     Examples
     --------
@@ -104,16 +143,9 @@ def measure_ttft_p99(minutes: pl.DataFrame) -> tuple[float, float] | None:
     >>> measure_ttft_p99(pl.DataFrame({"replica": ["a", "b"], "ttft_buckets": buckets}))
     (0.5, 1.0)
     """
-    bucket = pl.col("bucket").str.split_exact(":", 1)
-    rows = minutes.select("replica", bucket=pl.col("ttft_buckets").str.split(" ")).explode("bucket").drop_nulls()
-    if rows.is_empty():
-        return None
-    bound_s = bucket.struct[0].str.to_lowercase().str.strip_prefix("+").cast(pl.Float64)
-    sums = rows.group_by(bound_s=bound_s).agg(
-        count=bucket.struct[1].cast(pl.Int64).sum(), replicas=pl.col("replica").n_unique()
-    ).filter(pl.col("replicas") == rows["replica"].n_unique()).sort("bound_s")  # fmt: skip
-    if not sums["count"].sum():
+    sums = sum_buckets(minutes, "ttft_buckets")
+    if sums.is_empty():
         return None
     rank = int(np.searchsorted(sums["count"].to_numpy(), (1 - TTFT_LATE_SHARE) * sums["count"][-1]))
-    bounds_s = [0.0, *sums["bound_s"]]
+    bounds_s = [0.0, *sums["bound"]]
     return bounds_s[rank], bounds_s[rank + 1]

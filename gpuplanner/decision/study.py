@@ -485,9 +485,11 @@ def _json_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
 SAME_JOBS_FIELDS = ("data", "month", "gpu_model", "pool", "history_days")
 """Fields of two scenarios that are equal if both are about the same jobs."""
 _PAIRED_COLUMNS = tuple(
-    f"{measure}_difference_{end}" for measure in ("p95", "completion") for end in ("minutes", "low", "high")
+    f"{measure}_difference_{end}"
+    for measure in ("p95", "completion", "last_end", "makespan")
+    for end in ("minutes", "low", "high")
 )
-"""Columns of the differences to the first decision, on the size that waits longest there."""
+"""Columns of the differences to the first decision: of the size that waits longest there, and the makespan of all."""
 _COMPARED_COLUMNS = {
     "study": pl.String, "action": pl.String, "installed_gpus": pl.Int64, "gpus": pl.Int64,
     "freed_gpu_hours_per_week": pl.Float64, "freed_low": pl.Float64, "freed_high": pl.Float64,
@@ -539,7 +541,8 @@ def tabulate_decisions(studies: Sequence[tuple[Scenario, Comparison]]) -> tuple[
             if base_fleet is not None and compared_fleet is not None:
                 table = compare_paired_waits(base_fleet, compared_fleet)
                 tables.append(table.select(pl.lit(row["study"]).alias("study"), pl.all()))
-                values = table.filter(job_size=size).select("difference_minutes", "low", "high").rows()
+                shown_sizes = table.filter(pl.col("job_size").is_in([size, "all"]))
+                values = shown_sizes.select("difference_minutes", "low", "high").rows()
                 row |= dict(zip(_PAIRED_COLUMNS, itertools.chain(*values), strict=False))
         rows.append(row)
     differences = pl.concat(tables) if tables else pl.DataFrame(schema={"study": pl.String, **PAIRED_SCHEMA})

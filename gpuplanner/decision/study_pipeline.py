@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError
+from gpuplanner.core.errors import GpuPlannerError, MissingDependencyError, ScenarioError, TraceFormatError
 from gpuplanner.core.output_manifests_and_overwrite_checks import is_intact
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario, require_scenario
 from gpuplanner.core.stage_cache_and_data_folders import cache_folder, content_key, data_folder, input_hashes
@@ -276,7 +276,7 @@ def _describe_gpu_hours(headline: Headline, tables: Mapping[str, pl.DataFrame]) 
     causes = {
         "unallocated": "without a waiting job",
         "fragmented": "fragmented (enough for a waiting job, but on too many nodes)",
-        "idle_pending": "idle with eligible jobs pending (enough for it on one node, perhaps not as MIG instances)",
+        "idle_pending": "idle with eligible jobs pending (a waiting job would fit on one node, MIG layout aside)",
         "reserved": "reserved", "reconfiguring": "reconfiguring", "down": "down",
     }  # fmt: skip
     shares = ((share.get(name, 0.0), words) for name, words in causes.items())
@@ -302,8 +302,8 @@ def _describe_small_jobs(headline: Headline) -> str:
         )
     return (
         f"{many:,} of {small:,} jobs that request one GPU or less ({percent_text(many / small)}) request more than "
-        f"they need; {evidence:,} were measured, themselves or by their class. In the period, these jobs hold "
-        f"{headline.small_gpus_whole:.0f} GPUs on average if each has a full GPU, and slices of "
+        f"they need; {evidence:,} have a measurement, their own or of their class. In the period, all {small:,} take "
+        f"{headline.small_gpus_whole:.0f} GPUs on average if each has a full GPU, and would fill "
         f"{headline.small_gpus_rightsized:.0f} GPUs on the recommended profiles; peaks need more."
     )
 
@@ -443,10 +443,14 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
 def _evaluate_stages(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
     """Run all stages: past, decision, and, where the history is long enough, forecast and plan."""
     job_history, money_totals, comparison = history(scenario), money(scenario), compare_policies(scenario)
-    reason = explain_short_history(scenario)
-    planned = None if reason else plan_study_layouts(scenario)
+    reason, planned, tables = explain_short_history(scenario), None, dict[str, pl.DataFrame]()
+    try:
+        tables["weeks"] = table_weekly_fewest_gpus(scenario)
+        planned = None if reason else plan_study_layouts(scenario)
+    except MissingDependencyError as error:
+        reason = str(error)
     plan, problem = (None, None) if planned is None else (planned.plan, planned.problem)
-    tables = _past_tables(scenario, job_history, money_totals) | _compared_tables(comparison)
+    tables |= _past_tables(scenario, job_history, money_totals) | _compared_tables(comparison)
     tables |= assess_fairness(scenario).to_tables() | tabulate_services(scenario)
     tomorrow_demand = None
     if reason is None and states_sharing_rules(scenario):
@@ -488,7 +492,6 @@ def _past_tables(scenario: Scenario, job_history: History, money_totals: Money) 
         "sharing": recommend_sharing(requested_and_used(job_history.jobs, samples=job_history.trace.samples)),
         "costs": money_totals.costs,
         "energy": money_totals.states,
-        "weeks": table_weekly_fewest_gpus(scenario),
         "use": scenario_use(scenario),
         "ended": allocated_by_state(job_history.trace.jobs, start=job_history.begin, end=job_history.end),
     }

@@ -16,7 +16,13 @@ from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, to_plain
 from gpuplanner.core.stage_cache_and_data_folders import stage
-from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, percent_text, waiting_hours_text
+from gpuplanner.core.units_and_number_formats import (
+    SECONDS_PER_HOUR,
+    day_text,
+    last_day_text,
+    percent_text,
+    waiting_hours_text,
+)
 from gpuplanner.decision.explained_waits import CAUSE_TEXTS
 from gpuplanner.decision.policy_comparison import load_policy_simulation
 from gpuplanner.decision.requested_jobs import JobReplayInputs
@@ -215,8 +221,8 @@ class Fairness:
         lent = float(self.teams["lent_gpu_hours"].sum())
         if behind.is_empty():
             return (
-                f"All {self.teams.height} teams received their fair share; they lent {lent:,.0f} unused GPU-hours to "
-                "others."
+                "No team was short of its fair share by over 1 % of its use; teams lent each other "
+                f"{lent:,.0f} unused GPU-hours."
             )
         were = "was" if behind.height == 1 else "were"
         worst = behind.sort("shortfall_gpu_hours", "tenant", descending=[True, False]).row(0, named=True)
@@ -262,13 +268,14 @@ def assess_fairness(scenario: Scenario) -> Fairness:
     job_history, inputs, arena, _ = load_policy_simulation(scenario)
     rules = read_sharing_rules(scenario, job_history)
     start, end, basis = inputs.start_s, inputs.end_s, "job starts as observed"
+    period = f", {day_text(inputs.replay_start)} to {last_day_text(inputs.end.isoformat())}"
     seconds = arena.waits.seconds * arena.waits.judged[:, None]
     if inputs.starts_assumed:
         requests = inputs.requests
         start = simulate_requests(requests, inputs.fleet, queue=scenario.queue).start_s
         end, basis = start + requests.run_s, "job starts simulated on today's fleet: the source has none"
         seconds = wait_seconds_until(inputs, start)
-    return assess_shares(inputs, rules, start, end, sum_waits_by_team(inputs, seconds), basis, scenario.queue)
+    return assess_shares(inputs, rules, start, end, sum_waits_by_team(inputs, seconds), basis + period, scenario.queue)
 
 
 def team_of_jobs(inputs: JobReplayInputs) -> pl.Series:

@@ -15,7 +15,7 @@ from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PE
 from gpuplanner.decision.decision_types import CurvePoint
 from gpuplanner.decision.explained_waits import ExplainedWaits
 from gpuplanner.decision.policy_simulation_and_data_correction import take_order_statistic
-from gpuplanner.decision.queue_model import arrival_jitter_s
+from gpuplanner.decision.queue_model import ObservedWaits, arrival_jitter_s
 from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.wait_causes import CAUSES, QUEUED_BEHIND, UNEXPLAINED
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
@@ -224,7 +224,7 @@ class WaitModel:
     def draw_measures(
         self, fleet: NodeFleet, number: int, *, load: float | Floats = 1.0, jobs: Bools | None = None
     ) -> Floats:
-        """Waits and completion times of each size in one resampled record [s]; every fleet gets the same records.
+        """Waits, completion times and last end by size in one resampled record [s], the same record for every fleet.
 
         Parameters
         ----------
@@ -239,8 +239,9 @@ class WaitModel:
 
         Returns
         -------
-        array of float, shape (2, n_sizes)
-            95th percentile of the wait, and mean time from eligibility to end.
+        array of float, shape (3, n_sizes)
+            95th percentile of the wait, mean time from eligibility to end, and end of the last job from the begin of
+            the record.
         """
         waits, seen_s = self.waits, self.inputs.observed_s
         rng = np.random.default_rng(100 + number)
@@ -256,7 +257,7 @@ class WaitModel:
         return waits_s
 
     def measures(self, fleet: NodeFleet, row: int, *, load: float | Floats = 1.0, jobs: Bools | None = None) -> Floats:
-        """Waits and completion times of each size [s]: of the record in row 0, of resampled records after it.
+        """Waits, completion times and last end by size [s]: of the record in row 0, of resampled records after it.
 
         The record's is the median of its replays.
 
@@ -271,7 +272,7 @@ class WaitModel:
 
         Returns
         -------
-        array of float, shape (2, n_sizes)
+        array of float, shape (3, n_sizes)
             As of :meth:`draw_measures`.
         """
         if row:
@@ -282,11 +283,11 @@ class WaitModel:
         return np.median([self._by_size(fleet, rows, shifted, jobs) for shifted in replays], axis=0)
 
     def draw_intervals(self, fleet: NodeFleet, draws: int) -> Floats:
-        """Bounds of the 80 % interval of both measures over resampled records, shape (2, 2, n_sizes) [min].
+        """Bounds of the 80 % interval of waits and completion times, of resampled records, shape (2, 2, n_sizes) [min].
 
         The first axis is the measure of :meth:`draw_measures`, the second the low and the high end.
         """
-        drawn_s = np.array([self.draw_measures(fleet, number) for number in range(draws)])
+        drawn_s = np.array([self.draw_measures(fleet, number)[:2] for number in range(draws)])
         drawn_s[:, 0] = np.minimum(drawn_s[:, 0], self.inputs.observed_s)
 
         def find_ends(values_s: Floats) -> Floats:
@@ -298,7 +299,7 @@ class WaitModel:
         return ends_s.swapaxes(0, 1) / SECONDS_PER_MINUTE
 
     def _by_size(self, fleet: NodeFleet, rows: Ints, arrival_s: Floats, jobs: Bools | None) -> Floats:
-        """P95 wait and mean completion time of each size for jobs with given arrivals, shape (2, n_sizes) [s].
+        """Return the measures of :meth:`draw_measures` for jobs with given arrivals, shape (3, n_sizes) [s].
 
         Parameters
         ----------
@@ -315,18 +316,21 @@ class WaitModel:
             rows, arrival_s = rows[jobs[rows]], arrival_s[jobs[rows]]
         waits_s = simulate_waits(self.inputs, self.waits, fleet, rows, arrival_s)
         judged, size = self.waits.judged[rows], self.size_of_job[rows]
+        completion_s = self.completion_s(rows, waits_s)
         sizes = [judged & (size == number) for number in self.sizes]
-        completions = [self.mean_completion_s(rows[of_size], waits_s[of_size]) for of_size in sizes]
-        return np.array([[wait_p95(waits_s[of_size]) for of_size in sizes], completions])
+        p95_s = [wait_p95(waits_s[of_size]) for of_size in sizes]
+        # A resampled record may lack the jobs of a size.
+        mean_s = [float(completion_s[of_size].mean()) if of_size.any() else np.nan for of_size in sizes]
+        last_end_s = [(arrival_s + completion_s)[of_size].max() if of_size.any() else np.nan for of_size in sizes]
+        return np.array([p95_s, mean_s, last_end_s])
 
-    def mean_completion_s(self, rows: Ints, waits_s: Floats) -> float:
-        """Mean time from eligibility to end of jobs of the record with these waits [s]; NaN without jobs.
+    def completion_s(self, rows: Ints, waits_s: Floats) -> Floats:
+        """Time from eligibility to end of jobs of the record with these waits [s].
 
         A job that never starts waits to the end of the record.
         """
-        if not len(rows):
-            return np.nan
-        return float((np.minimum(waits_s, self.inputs.observed_s) + self.inputs.requests.run_s[rows]).mean())
+        completion_s: Floats = np.minimum(waits_s, self.inputs.observed_s) + self.inputs.requests.run_s[rows]
+        return completion_s
 
     def arrival_shift_s(self, number: int) -> Floats:
         """Draw the random arrival delay of each job of the record in a replay, shape (n_jobs,) [s]."""
@@ -337,6 +341,13 @@ class WaitModel:
         every = np.arange(len(self.waits.arrival_s))
         arrival_s = self.waits.arrival_s + self.arrival_shift_s(number)
         return simulate_waits(self.inputs, self.waits, fleet, every, arrival_s)
+
+    def mean_replay_error(self) -> float:
+        """Sum over teams and job sizes of |mean of the replays of today - observed waiting|, per second observed."""
+        waits, team_and_size = self.waits, self.waits.queue.tenant * len(self.size_names) + self.size_of_job
+        replays = [self.replay_waits(self.inputs.fleet, number) for number in range(CURVE_RUNS)]
+        simulated_s = np.minimum(np.mean(replays, axis=0), self.inputs.observed_s)
+        return ObservedWaits(waits.waited_s, team_and_size, waits.judged).error(simulated_s)
 
 
 def find_late_sizes(model: WaitModel, target: WaitTarget) -> list[int]:
@@ -556,7 +567,7 @@ def simulate_curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFl
         for position, number in enumerate(model.sizes):
             of_size = model.waits.judged & (model.size_of_job == number)
             p95 = [wait_p95(waits[of_size]) for waits in replays]
-            completions = [model.mean_completion_s(np.flatnonzero(of_size), waits[of_size]) for waits in replays]
+            completions = [model.completion_s(np.flatnonzero(of_size), waits[of_size]).mean() for waits in replays]
             mean = [float(np.minimum(waits[of_size], seen_s).mean()) for waits in replays]
             low, high = waits_drawn[:, position].tolist()
             completion_low, completion_high = completions_drawn[:, position].tolist()

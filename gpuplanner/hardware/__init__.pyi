@@ -11,7 +11,6 @@ from gpuplanner.hardware.catalog import export_command as export_command
 from gpuplanner.hardware.catalog import facts as facts
 from gpuplanner.hardware.catalog import find_data_sheet as find_data_sheet
 from gpuplanner.hardware.catalog import find_instance_type as find_instance_type
-from gpuplanner.hardware.catalog import find_list_price as find_list_price
 from gpuplanner.hardware.catalog import find_measure_texts as find_measure_texts
 from gpuplanner.hardware.catalog import find_parameter as find_parameter
 from gpuplanner.hardware.catalog import find_slurm_type as find_slurm_type

@@ -12,31 +12,17 @@ from types import MappingProxyType
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, ScenarioError, resolve_name
+from gpuplanner.core.serialization import read_packaged_rows
 
-FACT_TABLE_NAMES = (
-    "mig_profiles", "gpu_specs", "gpu_prices", "board_names", "carbon_intensity", "parameters", "model_presets",
-    "training_tools", "training_methods", "training_words", "actuator_abilities", "controllers", "sharing_modes",
-    "partition_modes", "telemetry_metrics", "foreign_forms", "export_commands", "measures", "slurm_states",
-    "currencies", "instance_types", "node_labels", "gpu_resources",
-)  # fmt: skip
-"""Names of the CSV tables of facts that are shipped with the package, without ``.csv``."""
-_FLOAT_COLUMNS = (
-    "memory_gib_total", "memory_gib", "memory_gb", "memory_bandwidth_gb_s", "dense_bf16_tflops", "fp32_tflops",
-    "dense_fp16_tflops", "dense_fp8_tflops", "tdp_w", "idle_w", "nvlink_or_fabric_total_gb_s",
-    "price_per_instance_hour", "price_per_gpu_hour", "gco2e_per_kwh", "carbon_free_fraction", "low", "high",
-    "board_share",
-)  # fmt: skip
-"""Columns of the fact tables in :data:`FACT_TABLE_NAMES` that hold floating-point numbers."""
-_INTEGER_COLUMNS = (
-    "memory_slices_total", "compute_slices_total", "gi_profile_id", "compute_slices", "memory_slices", "sms",
-    "copy_engines", "max_instances", "placement_size", "decoders", "encoders", "jpeg_engines", "ofa_engines",
-    "sm_or_cu_count", "mig_max_instances", "gpu_count", "partitions", "compute_units", "minor_units", "gpus",
-)  # fmt: skip
-"""Columns of the fact tables that hold whole numbers."""
+_FACTS_FOLDER = resources.files("gpuplanner.hardware") / "facts"
+"""Folder of the CSV tables of facts that are shipped with the package."""
+FACT_TABLE_NAMES = tuple(
+    sorted(file.name.removesuffix(".csv") for file in _FACTS_FOLDER.iterdir() if file.name.endswith(".csv"))
+)
+"""Names of the tables of facts, without ``.csv``."""
 _NUMBER_DTYPES: dict[str, type[pl.DataType]] = {
-    **dict.fromkeys(_FLOAT_COLUMNS, pl.Float64),
-    **dict.fromkeys(_INTEGER_COLUMNS, pl.Int32),
-    **dict.fromkeys(("params_published", "number"), pl.Int64),
+    row["column"]: getattr(pl, row["dtype"])
+    for row in read_packaged_rows("gpuplanner.hardware", "fact_number_columns.csv")
 }
 """Number column of the fact tables → polars type; other columns are text, except ``value`` of ``parameters``."""
 
@@ -103,8 +89,7 @@ def facts(name: str) -> pl.DataFrame:
     ['1g.6gb', '1g.6gb+me', '2g.12gb', '2g.12gb+me', '4g.24gb']
     """
     table = resolve_name(name, FACT_TABLE_NAMES, subject="fact table", error=ScenarioError)
-    path = resources.files("gpuplanner.hardware") / "facts" / f"{table}.csv"
-    rows = pl.read_csv(path.read_bytes(), infer_schema=False)
+    rows = pl.read_csv((_FACTS_FOLDER / f"{table}.csv").read_bytes(), infer_schema=False)
     numbers = [name for name in rows.columns if name in _NUMBER_DTYPES or (table, name) == ("parameters", "value")]
     return rows.cast({name: _NUMBER_DTYPES.get(name, pl.Float64) for name in numbers})
 
@@ -342,59 +327,6 @@ def actuators_by_source() -> Mapping[str, str]:
     return MappingProxyType({source: actuator for listed, actuator in rows for source in listed.split(";")})
 
 
-@dataclass(frozen=True)
-class ListPrice:
-    """Median list price of one GPU-hour with its range [currency per GPU-hour], number of prices and newest date."""
-
-    value: float
-    low: float
-    high: float
-    currency: str
-    rows: int
-    source: str
-    date: str
-
-
-@functools.cache
-def find_list_price(gpu_model: str, *, term: str = "on_demand") -> ListPrice:
-    """Find the median list price of one GPU-hour.
-
-    The price of an instance is divided by its GPUs, so host CPU and disk are included.
-
-    Parameters
-    ----------
-    gpu_model : str
-        GPU model, with or without MIG.
-    term : {"on_demand", "spot"}
-        Type of purchase.
-
-    Returns
-    -------
-    ListPrice
-
-    Raises
-    ------
-    ScenarioError
-        If no shipped row matches.
-
-    Examples
-    --------
-    >>> find_list_price("H100-80GB-SXM5").currency
-    'USD'
-    """
-    name = resolve_gpu_model(gpu_model)
-    rows = _filter_list_prices(name, term)
-    if rows.is_empty():
-        expected = "at least one row in gpu_prices"
-        todo = "Set price_usd_per_gpu_hour in the scenario."
-        raise ScenarioError(f"price of {name} ({term})", expected, "none", todo)
-    prices = rows["price_per_gpu_hour"]
-    median, low, high = (float(statistic) for statistic in (prices.median(), prices.min(), prices.max()))  # type: ignore[arg-type]
-
-    source = "; ".join(rows["source"].unique().sort())
-    return ListPrice(median, low, high, rows["currency"][0], rows.height, source, str(rows["date"].max()))
-
-
 @functools.cache
 def has_list_price(gpu_model: str, *, term: str = "on_demand") -> bool:
     """Whether the catalogue has a list price of a GPU model for a type of purchase (`term`).
@@ -404,11 +336,17 @@ def has_list_price(gpu_model: str, *, term: str = "on_demand") -> bool:
     >>> has_list_price("H100-80GB-SXM5"), has_list_price("A30-24GB")
     (True, False)
     """
-    return not _filter_list_prices(resolve_gpu_model(gpu_model), term).is_empty()
+    return not list_prices(resolve_gpu_model(gpu_model), term).is_empty()
 
 
-def _filter_list_prices(gpu_model: str, term: str) -> pl.DataFrame:
-    """List prices of a GPU model and type of purchase; some omit the form factor: V100-16GB for V100-16GB-SXM2."""
+def list_prices(gpu_model: str, term: str) -> pl.DataFrame:
+    """List the prices of a GPU model and type of purchase; some omit the form factor: V100-16GB for V100-16GB-SXM2.
+
+    Examples
+    --------
+    >>> list_prices("H100-80GB-SXM5", "on_demand")["currency"].unique().to_list()
+    ['USD']
+    """
     is_short_name = pl.lit(gpu_model).str.starts_with(pl.format("{}-", "gpu_model"))
     return facts("gpu_prices").filter((pl.col("gpu_model") == gpu_model) | is_short_name, term=term)
 

@@ -15,7 +15,7 @@ import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.units_and_number_formats import kwh_from_watt_hours
-from gpuplanner.hardware.catalog import facts, find_data_sheet, find_list_price, find_parameter, resolve_gpu_model
+from gpuplanner.hardware.catalog import facts, find_data_sheet, find_parameter, list_prices, resolve_gpu_model
 
 HOURS_PER_YEAR = 8766.0
 """Hours of a mean year of 365.25 days."""
@@ -215,10 +215,13 @@ class GpuHourPrice:
     date: str
 
 
+@functools.cache
 def find_gpu_hour_price(
     gpu_model: str, *, own_price: float = 0.0, currency: str = "USD", term: str = "on_demand"
 ) -> GpuHourPrice:
-    """Find the price of one GPU-hour: the user's own, else the list price.
+    """Find the price of one GPU-hour: the user's own, else the median list price.
+
+    The list price of an instance is divided by its GPUs, so host CPU and disk are included.
 
     Parameters
     ----------
@@ -238,7 +241,7 @@ def find_gpu_hour_price(
     Raises
     ------
     ScenarioError
-        If the list prices are in another currency: nothing is converted without a dated rate.
+        If there is no list price, or one in another currency only: nothing is converted without a dated rate.
 
     Examples
     --------
@@ -247,13 +250,21 @@ def find_gpu_hour_price(
     """
     if own_price > 0:
         return GpuHourPrice(own_price, own_price, own_price, currency, STATED_PRICE_SOURCE_TEXT, "as given")
-    listed = find_list_price(gpu_model, term=term)
-    if listed.currency != currency:
-        expected = f"{listed.currency}, the currency of the list prices"
+    name = resolve_gpu_model(gpu_model)
+    rows = list_prices(name, term)
+    if rows.is_empty():
+        expected = "at least one row in gpu_prices"
+        todo = "Set price_usd_per_gpu_hour in the scenario."
+        raise ScenarioError(f"price of {name} ({term})", expected, "none", todo)
+    if rows["currency"][0] != currency:
+        expected = f"{rows['currency'][0]}, the currency of the list prices"
         todo = (
             "Give a price book (--price-book prices.yaml) with prices in that currency or an exchange rate; "
             "gpuplanner catalog example prices prints one. Or set price_usd_per_gpu_hour to your price in it."
         )
         raise ScenarioError("currency", expected, currency, todo)
-    source = f"median of {listed.rows} {term.replace('_', '-')} list prices: {listed.source}"
-    return GpuHourPrice(listed.value, listed.low, listed.high, currency, source, listed.date)
+    prices = rows["price_per_gpu_hour"]
+    median, low, high = (float(statistic) for statistic in (prices.median(), prices.min(), prices.max()))  # type: ignore[arg-type]
+    sources = "; ".join(rows["source"].unique().sort())
+    source = f"median of {rows.height} {term.replace('_', '-')} list prices: {sources}"
+    return GpuHourPrice(median, low, high, currency, source, str(rows["date"].max()))

@@ -20,7 +20,6 @@ from gpuplanner.ingest.source_registry import SOURCES as SOURCES
 from gpuplanner.ingest.source_registry import detect_source as detect_source
 from gpuplanner.ingest.source_registry import read as read
 from gpuplanner.ingest.telemetry.coverage import coverage as coverage
-from gpuplanner.ingest.telemetry.coverage import observed_gpu_hours as observed_gpu_hours
 from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import aggregate_hourly as aggregate_hourly
 from gpuplanner.ingest.telemetry.metric_definitions import ACTIVITY_SOURCES as ACTIVITY_SOURCES
 from gpuplanner.ingest.telemetry.prometheus import PrometheusServer as PrometheusServer

@@ -18,7 +18,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from gpuplanner.core.errors import SchemaError, TraceFormatError, first_error_line
-from gpuplanner.core.privacy import merge_groups_expression
+from gpuplanner.core.privacy import merge_small_tenants_expression
 from gpuplanner.core.schema_checks import check_table, make_empty_table
 from gpuplanner.core.schemas import OPTIONAL_SAMPLE_COLUMNS, Jobs, Samples
 from gpuplanner.ingest.delimited_rows import REJECT_TABLE_SCHEMA, Rows
@@ -202,7 +202,7 @@ class LazyJobs:
         """Replace the names of tenants with fewer than `min_people` distinct users by a common one; 0 merges none."""
         if not min_people:
             return self
-        tenant = merge_groups_expression(self.scan_unquarantined(), "tenant", "user", min_people)
+        tenant = merge_small_tenants_expression(self.scan_unquarantined(), min_people)
         return replace(self, table=self.table.with_columns(tenant))
 
     def _select_unquarantined(self, table: pl.LazyFrame, columns: Sequence[str] | None) -> pl.LazyFrame:

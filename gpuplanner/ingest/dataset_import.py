@@ -605,8 +605,6 @@ def _holds_same_files(directory: Path, source_files: SourceFiles, group_options:
 
 TELEMETRY_TABLES = frozenset({"samples", "coverage", "processes"})
 """Tables of a dataset that come from telemetry."""
-ADD_JOB_LIST_ADVICE = "Add the list of jobs that {} or {} writes, beside these files"
-"""Advice of the error for files without a list of jobs, with two places for export commands."""
 
 
 def require_jobs(table_names: Iterable[str], files: Sequence[str | Path], folder: str | Path | None = None) -> None:
@@ -637,14 +635,16 @@ def require_jobs(table_names: Iterable[str], files: Sequence[str | Path], folder
         return
     names_text = examples([printable_file_name(path) for path in files])
     given_tables = list(table_names)
-    to_add = ADD_JOB_LIST_ADVICE.format(export_command("sacct"), export_command("kubectl"))
     if TELEMETRY_TABLES & set(given_tables):
         got = f"readings of GPUs alone in {names_text}"
-        todo = f"{to_add}: readings show how busy GPUs are, not which jobs requested them."
+        todo = "Readings show how busy GPUs are, not which jobs requested them."
         if folder is not None:
             todo += f" To use the readings alone: gpuplanner describe {folder}, gpuplanner forecast {folder}."
     else:
-        got, todo = f"{', '.join(given_tables) or 'nothing'} in {names_text}", f"{to_add}."
+        got, todo = f"{', '.join(given_tables) or 'nothing'} in {names_text}", ""
         if {"requests", "serving", "gauges"} & set(given_tables):
-            todo += " To plan inference services alone, name them in a file and add --services services.yaml."
+            todo = "To plan inference services alone, name them in a file and add --services services.yaml."
+    slurm, kubernetes = (f"'{export_command(name)}'" for name in ("sacct", "kubectl"))
+    advice = "Add the list of jobs, and start again with all files. Commands that write it: on Slurm"
+    todo = f"{advice} {slurm}; on Kubernetes {kubernetes}. {todo}".rstrip()
     raise TraceFormatError("start", "a list of jobs", got, todo)

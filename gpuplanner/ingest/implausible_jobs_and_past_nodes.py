@@ -21,7 +21,7 @@ from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, count_tex
 from gpuplanner.hardware.catalog import MAX_CATALOG_GPUS_PER_NODE
 from gpuplanner.ingest.chunked_tables import ChunkedTable
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import expand_unique_node_lists, possible_models
-from gpuplanner.ingest.quality_report import Finding
+from gpuplanner.ingest.quality_report import Finding, source_finding
 
 MIN_ISOLATION_TIME = timedelta(days=365)
 """Distance in time to all other jobs from which a few jobs are quarantined."""
@@ -116,12 +116,6 @@ NODE_INFERENCE_COLUMNS = (
 """Columns of jobs from which past nodes are inferred."""
 OTHER_MIG_LAYOUT_PATTERN = "; no GPU (?:has MIG disabled|has such an instance) today$"
 """End of the findings on jobs whose MIG instances or full GPUs no GPU of their model offers today."""
-OUTGROWN_NODE_CHECK = "node that lists fewer GPUs than jobs were allocated on it"
-"""Finding on nodes on which jobs were allocated more GPUs than the node list has."""
-UNLISTED_NODES_CHECK = "nodes of jobs that today's list does not have"
-"""Finding on nodes that jobs name and today's node list lacks."""
-OTHER_CLUSTER_CHECK = "nodes of jobs of which the node list has none"
-"""Finding on a node list that has none of the nodes that jobs name, so that it may be of another cluster."""
 
 
 def infer_node_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> dict[str, int]:
@@ -259,19 +253,17 @@ def find_past_fleet_changes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list
     if sizes:
         listed = dict(inventory.select("node", "gpus").iter_rows())
         nodes_text = examples([f"{node}: lists {listed[node]}, ran jobs on {size}" for node, size in sizes.items()])
-        effect = "counted with as many GPUs as jobs ran on at once: check whether a GPU has failed"
-        findings.append(Finding(OUTGROWN_NODE_CHECK, "warning", len(sizes), effect, nodes_text))
+        findings.append(source_finding("nodes: outgrown", len(sizes), nodes_text))
     jobs_on_nodes = _spread_jobs_over_nodes(jobs, inventory)
-    check, effect = OTHER_CLUSTER_CHECK, "jobs are compared with all its GPUs: give the list of the same cluster"
+    check = "nodes: other cluster"
     if jobs_on_nodes["room"].null_count() < jobs_on_nodes.height:
-        check, jobs_on_nodes = UNLISTED_NODES_CHECK, drop_quarantined(jobs_on_nodes)
-        effect = "counted as they ran, on nodes that are part of the past and not of today's fleet"
+        check, jobs_on_nodes = "nodes: unlisted", drop_quarantined(jobs_on_nodes)
     unlisted_jobs = jobs_on_nodes.filter(pl.col("room").is_null())
     if unlisted_jobs.is_empty():
         return findings
     names, unlisted_jobs = sorted(unlisted_jobs["node"].unique()), unlisted_jobs.unique("row")
     hours = unlisted_jobs.select((pl.col("gpus") * _run_hours()).sum()).item()
-    return [*findings, Finding(check, "warning", unlisted_jobs.height, effect, examples(names), hours)]
+    return [*findings, source_finding(check, unlisted_jobs.height, examples(names), hours)]
 
 
 def _run_hours() -> pl.Expr:

@@ -29,7 +29,7 @@ from gpuplanner.ingest.gpu_model_resolution_and_node_lists import (
     try_expand_node_list,
     validate_gpu_mapping,
 )
-from gpuplanner.ingest.quality_report import Finding
+from gpuplanner.ingest.quality_report import Finding, check_text, source_finding
 from gpuplanner.ingest.source_fields import map_unique_texts
 
 DEVICES_COLUMN = "devices"
@@ -48,52 +48,9 @@ DEVICE_FACT_TYPES = {
 """Columns that are computed for each device key, with their types: number of devices, what they are in GPUs by compute
 and by memory, number of MIG instances, GPU model, MIG profile."""
 
-MIG_SHARE_EFFECT = "their GPU-hours are their share of the GPU's compute slices"
-"""Effect text of the finding that jobs on MIG instances count as shares of GPUs."""
-MAP_GPU_ADVICE = "--map-gpu NAME=MODEL, or NAME=MODEL:PROFILE for a MIG instance"
-"""Command option with which the user states what a device word means."""
-NOT_COUNTED_EFFECT = f"GPU-hours leave them out and are too low: name the GPU model of the word, {MAP_GPU_ADVICE}"
-"""Effect text of the finding on MIG instances of an unknown GPU model, which are not counted."""
-AMBIGUOUS_MODEL_EFFECT = f"GPU-hours are right; money, energy and layouts need the GPU model: {MAP_GPU_ADVICE}"
-"""Effect text of the findings on GPU model names that may mean several models."""
-UNTYPED_EFFECT = f"each counts as a full GPU: if it is a part of one, GPU-hours are too high; name it, {MAP_GPU_ADVICE}"
-"""Effect text of the findings on GPU types that no catalogue entry has."""
-UNKNOWN_SHARES_CHECK = "shares of GPUs on nodes that are not known"
-"""Finding on shares of GPUs (shard, mps) on nodes whose number of shares per GPU is unknown."""
-UNKNOWN_SHARES_EFFECT = (
-    "GPU-hours leave them out and are too low: add the node list with its Gres (scontrol show node), which states how "
-    "many shard or mps a GPU has"
-)
-"""Effect text of the finding :data:`UNKNOWN_SHARES_CHECK`."""
-UNTRACKED_SHARES_CHECK = "shares of GPUs that accounting does not track"
-"""Finding on nodes with shared GPUs (shard, mps) where accounting does not show the shares of jobs."""
-UNTRACKED_SHARES_EFFECT = (
-    "GPU-hours leave them out, at least a share for each job there, so the nodes look idle and are not released: set "
-    "AccountingStorageTRES=gres/{} in slurm.conf; past jobs stay without"
-)
-"""Effect text of the finding :data:`UNTRACKED_SHARES_CHECK`, with a place for the resource name."""
-UNTYPED_GPUS_ON_MIXED_NODES_CHECK = "GPUs requested without a type on nodes with several GRES types"
-"""Finding on GPUs without a type on nodes with several types of GPUs or MIG instances."""
-UNTYPED_GPUS_ON_MIXED_NODES_EFFECT = (
-    "GPU-hours leave them out and are too low: whether they got full GPUs or MIG instances is not recorded; add "
-    "gres/gpu:TYPE of each type to AccountingStorageTRES, and let job_submit complete requests without a type; past "
-    "jobs stay left out"
-)
-"""Effect text of the finding :data:`UNTYPED_GPUS_ON_MIXED_NODES_CHECK`."""
-MANY_GPUS_CHECK = f"nodes that list more than {MAX_CATALOG_GPUS_PER_NODE} GPUs"
-"""Finding on nodes that list more GPUs than any server has and that are not partitions of GPUs."""
-PARTITIONS_CHECK = "GPUs of nodes that are partitions of a GPU"
-"""Finding on nodes whose listed GPUs are compute partitions of GPUs (AMD CPX or DPX)."""
-PARTITIONS_EFFECT = "no server has as many GPUs: a job is counted with the share of a GPU that its partitions are"
-"""Effect text of the finding :data:`PARTITIONS_CHECK`."""
 NODE_LIST_DEPENDENT_CHECKS = frozenset(
-    {
-        "MIG instances of an unknown GPU model",
-        "GPU model ambiguous by its name",
-        "unknown GPU type",
-        UNKNOWN_SHARES_CHECK,
-        UNTRACKED_SHARES_CHECK,
-    }
+    check_text(f"devices: {name}")
+    for name in ("MIG of an unknown model", "ambiguous model", "unknown type", "unknown shares", "untracked shares")
 )
 """Findings that a node list may resolve; they are computed again whenever a node list is added."""
 DIE_MODEL_SUFFIX = "-GCD"
@@ -101,14 +58,6 @@ DIE_MODEL_SUFFIX = "-GCD"
 """
 DIES_PER_CARD = 2
 """Dies of a card whose dies are GPUs of their own (models with :data:`DIE_MODEL_SUFFIX`)."""
-PER_DIE_EFFECT = "GPU-hours, power and prices are per die; a card has two"
-"""Effect text of the finding on GPUs that are one die of a card."""
-MIXED_MODELS_EFFECT = "the model of each GPU is not known: list each GPU model as its own node"
-"""Effect text of the finding on nodes with several GPU models."""
-INFERRED_MODEL_EFFECT = (
-    "only one of the GPU models that the name may mean has all the MIG profiles named with it; change it with --map-gpu"
-)
-"""Effect text of the finding on GPU models that were inferred from the MIG profiles of a source."""
 
 
 def format_device_counts(counts: Mapping[str, float]) -> str | None:
@@ -261,8 +210,7 @@ def _unused_mapping_findings(resolver: DeviceResolver, words: Sequence[str]) -> 
     """Report words of the user's mapping (--map-gpu) that no device has, as findings."""
     used_keys = {key for word in (*words, None) for key in mapping_keys(word)}
     unused_words = sorted(word for word in resolver.stated_models if word not in used_keys)
-    effect = "--map-gpu changed nothing there: no job and no node has this word"
-    return [Finding("--map-gpu of no device", "warning", 0, effect, examples(unused_words))] if unused_words else []
+    return [source_finding("devices: unused --map-gpu", 0, examples(unused_words))] if unused_words else []
 
 
 def _add_device_text(jobs: pl.DataFrame) -> pl.DataFrame:
@@ -351,21 +299,17 @@ def _resolve_nodes(inventory: pl.DataFrame, resolver: DeviceResolver) -> tuple[p
     mixed_models = Counter(nodes.filter(pl.col("gpu_model").str.contains("|", literal=True))["gpu_model"].to_list())
     die_nodes = nodes.filter(pl.col("gpu_model").str.ends_with(DIE_MODEL_SUFFIX))
     n_dies = int(die_nodes["gpus"].sum())
-    dies_text = (
-        f"{n_dies} GCDs = {n_dies / DIES_PER_CARD:g} {die_nodes['gpu_model'][0].removesuffix(DIE_MODEL_SUFFIX)}"
-        if n_dies
-        else ""
-    )
+    die_findings = []
+    if n_dies:
+        card = die_nodes["gpu_model"][0].removesuffix(DIE_MODEL_SUFFIX)
+        example = f"{n_dies} GCDs = {n_dies / DIES_PER_CARD:g} {card}"
+        die_findings.append(source_finding("nodes: dies", die_nodes.height, example))
     findings = [
         *partition_findings,
-        *(
-            [Finding("GPUs that are one die of a card", "info", die_nodes.height, PER_DIE_EFFECT, dies_text)]
-            if n_dies
-            else []
-        ),
-        *_word_findings("GPU model of nodes ambiguous by its name", "info", ambiguous_words, AMBIGUOUS_MODEL_EFFECT),
-        *_word_findings("unknown GPU type of nodes", "warning", unknown_words, UNTYPED_EFFECT),
-        *_word_findings("several GPU models on one node", "warning", mixed_models, MIXED_MODELS_EFFECT),
+        *die_findings,
+        *_word_findings("nodes: ambiguous model", ambiguous_words),
+        *_word_findings("nodes: unknown type", unknown_words),
+        *_word_findings("nodes: several models", mixed_models),
     ]
     return nodes, findings
 
@@ -406,15 +350,14 @@ def _merge_partitions(nodes: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]
             continue
         parts[node] = parts_per_gpu
         merged.append(f"{node}: {gpus:g} = {gpus // parts_per_gpu:g} {model} x {parts_per_gpu}")
-    effect = "no server has as many GPUs: if they are shares or partitions of GPUs, GPU-hours are too high"
-    findings = [Finding(MANY_GPUS_CHECK, "warning", len(unknown), effect, examples(unknown))] if unknown else []
+    findings = [source_finding("nodes: many GPUs", len(unknown), examples(unknown))] if unknown else []
     if not parts:
         return nodes, findings
     size = pl.col("node").replace_strict(parts, default=None, return_dtype=pl.Int64)
     nodes = nodes.with_columns(
         gpus=pl.col("gpus") // size.fill_null(1), shares=pl.coalesce(pl.format(f"{FULL_GPU}:{{}}", size), "shares")
     )
-    return nodes, [*findings, Finding(PARTITIONS_CHECK, "warning", len(parts), PARTITIONS_EFFECT, examples(merged))]
+    return nodes, [*findings, source_finding("nodes: partitions", len(parts), examples(merged))]
 
 
 def _join_model_names(text: str, resolver: DeviceResolver, node_models: Collection[str] = ()) -> str:
@@ -496,8 +439,8 @@ def _untracked_share_findings(job_table: ChunkedTable, nodes: pl.DataFrame | Non
         return []
     items = ",".join(shares.values()).split(",")
     names = dict.fromkeys(item.partition(":")[0] for item in items)
-    effect = UNTRACKED_SHARES_EFFECT.format(",gres/".join(names))
-    return [Finding(UNTRACKED_SHARES_CHECK, "warning", n_untracked, effect, examples(sorted(shares)), gpu_hours)]
+    example, resources = examples(sorted(shares)), ",gres/".join(names)
+    return [source_finding("devices: untracked shares", n_untracked, example, gpu_hours, resources=resources)]
 
 
 def _add_node_facts(jobs: pl.DataFrame, nodes: pl.DataFrame | None, any_device: bool) -> pl.DataFrame:
@@ -631,13 +574,13 @@ def _resolve_keys(keys: pl.DataFrame, resolver: DeviceResolver) -> tuple[pl.Data
         key_rows, schema={**dict.fromkeys(SHARED_DEVICE_KEY_COLUMNS, pl.String), **DEVICE_FACT_TYPES}, orient="row"
     )
     findings = [
-        *_word_findings("MIG instances counted as shares of GPUs", "info", Counter({"": mig_rows}), MIG_SHARE_EFFECT),
-        *_word_findings("MIG instances of an unknown GPU model", "warning", unknown, NOT_COUNTED_EFFECT),
-        *_word_findings(UNKNOWN_SHARES_CHECK, "warning", share_rows, UNKNOWN_SHARES_EFFECT),
-        *_word_findings(UNTYPED_GPUS_ON_MIXED_NODES_CHECK, "warning", mixed_rows, UNTYPED_GPUS_ON_MIXED_NODES_EFFECT),
-        *_word_findings("GPU model ambiguous by its name", "info", ambiguous, AMBIGUOUS_MODEL_EFFECT),
-        *_word_findings("unknown GPU type", "warning", unknown_words, UNTYPED_EFFECT),
-        *_word_findings("GPU model inferred from its MIG profiles", "info", inferred, INFERRED_MODEL_EFFECT),
+        *_word_findings("devices: MIG shares", Counter({"": mig_rows})),
+        *_word_findings("devices: MIG of an unknown model", unknown),
+        *_word_findings("devices: unknown shares", share_rows),
+        *_word_findings("devices: untyped on mixed nodes", mixed_rows),
+        *_word_findings("devices: ambiguous model", ambiguous),
+        *_word_findings("devices: unknown type", unknown_words),
+        *_word_findings("devices: inferred model", inferred),
     ]
     return table, findings
 
@@ -694,16 +637,8 @@ def _key_facts(
     )
 
 
-def _word_findings(check: str, severity: str, rows: Counter[str], effect: str) -> list[Finding]:
-    """Create one finding of the quality report for all device words with their row counts; none without words.
-
-    Parameters
-    ----------
-    check, severity, effect : str
-        Text of the finding.
-    rows : collections.Counter
-        Word → number of rows.
-    """
+def _word_findings(name: str, rows: Counter[str]) -> list[Finding]:
+    """Create the finding `name` for all device words with their row counts; none without words."""
     words = [word for word, count in sorted(rows.items()) if word and count]
     count = sum(rows.values())
-    return [Finding(check, severity, count, effect, examples(words) if words else "")] if count else []
+    return [source_finding(name, count, examples(words) if words else "")] if count else []

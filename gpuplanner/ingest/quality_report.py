@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
-from importlib import resources
 from typing import TypedDict
 
 import polars as pl
 
 from gpuplanner.core.errors import examples
+from gpuplanner.core.serialization import read_packaged_rows
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, count_text
 
 DTYPE_BY_QUALITY_COLUMN = {
@@ -76,84 +75,89 @@ class Check:
     condition: pl.Expr
 
 
-UNKNOWN_GPUS_CHECK = Check(
-    "number of GPUs not known",
-    "warning",
-    "demand and GPU-hours leave them out and are too low",
-    pl.col("gpus").is_null(),
-)
+def source_check(name: str, condition: pl.Expr, **parts: object) -> Check:
+    """Create a check of a source from its row in ``source_checks.csv``.
+
+    Parameters
+    ----------
+    name : str
+        Name of the check in ``source_checks.csv``, which has its text, severity and effect.
+    condition : polars.Expr
+        True for the rows concerned.
+    **parts
+        Values of the places in the text of its effect.
+
+    Examples
+    --------
+    >>> source_check("bill: no list cost", pl.col("ListCost").is_null()).severity
+    'info'
+    """
+    finding = source_finding(name, 0, "", None, **parts)
+    return Check(finding.check, finding.severity, finding.effect, condition)
+
+
+def source_finding(name: str, rows: int, example: str = "", gpu_hours: float | None = None, **parts: object) -> Finding:
+    """Create a finding from its row in ``source_checks.csv``.
+
+    Parameters
+    ----------
+    name : str
+        Name of the check in ``source_checks.csv``.
+    rows : int
+        Number of rows.
+    example : str
+        One of the rows.
+    gpu_hours : float, optional
+        GPU-hours of the rows [GPU h].
+    **parts
+        Values of the places in the text of its effect, such as ``{hours:.2f}``.
+
+    Examples
+    --------
+    >>> source_finding("samples: clock went back", 2).severity
+    'warning'
+    >>> source_finding("samples: gaps", 3, hours=1.5).effect
+    '1.50 GPU-hours were not observed; nothing is filled in'
+    """
+    row = _source_checks()[name]
+    effect = row["effect"].format(**parts) if parts else row["effect"]
+    return Finding(row["check"], row["severity"], rows, effect, example, gpu_hours)
+
+
+def check_text(name: str) -> str:
+    """Return the text of a check in ``source_checks.csv``."""
+    return _source_checks()[name]["check"]
+
+
+@functools.cache
+def _source_checks() -> dict[str, dict[str, str]]:
+    """Read ``source_checks.csv``: name → row."""
+    return {row["name"]: row for row in read_packaged_rows("gpuplanner.ingest", "source_checks.csv")}
+
+
+UNKNOWN_GPUS_CHECK = source_check("jobs: unknown GPUs", pl.col("gpus").is_null())
 """Check that finds jobs whose number of GPUs is unknown."""
 
 JOB_LIST_CHECKS = (
-    Check(
-        "ended without an end time",
-        "warning",
-        "their GPU-hours are not counted",
-        pl.col("end_time").is_null() & ~pl.col("state").is_in(["RUNNING", "PENDING"]),
-    ),
-    Check(
-        "running when the observation ended",
-        "info",
-        "their GPU-hours are counted up to the end of the observation; their run times are unknown",
-        pl.col("end_time").is_null() & (pl.col("state") == "RUNNING"),
-    ),
-    Check(
-        "waiting when the observation ended",
-        "info",
-        "they hold no GPUs; their queue waits are lower bounds",
-        (pl.col("state") == "PENDING") & pl.col("end_time").is_null(),
-    ),
-    Check(
-        "ended without ever starting",
-        "info",
-        "they have no queue wait, run time or GPU-hours",
-        pl.col("start_time").is_null() & pl.col("end_time").is_not_null(),
-    ),
-    Check(
-        "running without a start time",
-        "warning",
-        "their GPU-hours are not counted",
-        pl.col("start_time").is_null() & (pl.col("state") == "RUNNING"),
-    ),
+    source_check("jobs: no end", pl.col("end_time").is_null() & ~pl.col("state").is_in(["RUNNING", "PENDING"])),
+    source_check("jobs: running", pl.col("end_time").is_null() & (pl.col("state") == "RUNNING")),
+    source_check("jobs: waiting", (pl.col("state") == "PENDING") & pl.col("end_time").is_null()),
+    source_check("jobs: never started", pl.col("start_time").is_null() & pl.col("end_time").is_not_null()),
+    source_check("jobs: running without a start", pl.col("start_time").is_null() & (pl.col("state") == "RUNNING")),
     UNKNOWN_GPUS_CHECK,
-    Check("no GPU", "info", "they count as jobs but add nothing to demand or GPU-hours", pl.col("gpus") == 0),
-    Check(
-        "state not known",
-        "info",
-        "failures, time-outs and cancellations are not distinguishable",
-        pl.col("state") == "UNKNOWN",
-    ),
-    Check(
-        f"ran for more than {MIN_LONG_RUN_DAYS:g} days",
-        "info",
-        "a few such jobs can dominate means and GPU-hours",
-        RUN_S_EXPR > MIN_LONG_RUN_DAYS * 86400,
-    ),
+    source_check("jobs: no GPU", pl.col("gpus") == 0),
+    source_check("jobs: unknown state", pl.col("state") == "UNKNOWN"),
+    source_check("jobs: long run", RUN_S_EXPR > MIN_LONG_RUN_DAYS * 86400),
 )
 """Checks of the quality report for every list of jobs."""
 
-UNSORTED_JOBS_CHECK = Check(
-    "out of order by submission in the file",
-    "info",
-    "none: the rows were sorted",
-    pl.col("submit_time") < pl.col("submit_time").cum_max(),
-)
+UNSORTED_JOBS_CHECK = source_check("jobs: out of order", pl.col("submit_time") < pl.col("submit_time").cum_max())
 """Check that finds jobs that are not in order of submission in their file."""
 
-AMBIGUOUS_TIME_CHECK = Check(
-    "local time that the clock showed twice",
-    "warning",
-    "the earliest reading that fits the row was taken; these times may be an hour too early",
-    pl.col("ambiguous"),
-)
+AMBIGUOUS_TIME_CHECK = source_check("jobs: ambiguous time", pl.col("ambiguous"))
 """Check that finds rows with a local time that occurs twice because clocks went back."""
 
-NO_START_CHECK = Check(
-    "start not in the source",
-    "info",
-    "the start was set to the submission: queue waits are unknown, and demand is placed too early",
-    pl.col("start_time").is_not_null(),
-)
+NO_START_CHECK = source_check("jobs: no start", pl.col("start_time").is_not_null())
 """Check that finds jobs of sources without start times."""
 
 
@@ -285,10 +289,9 @@ def open_end_and_blank_line_findings(names: Sequence[str], ends_open: Sequence[b
     findings = []
     open_names = [name for name, is_open in zip(names, ends_open, strict=True) if is_open]
     if open_names:
-        effect = "the last row may be incomplete: compare with the source"
-        findings.append(Finding("last line without a line end", "info", len(open_names), effect, examples(open_names)))
+        findings.append(source_finding("files: no line end", len(open_names), examples(open_names)))
     if blank:
-        findings.append(Finding("blank lines", "info", blank, "none: not counted as rows", ""))
+        findings.append(source_finding("files: blank lines", blank))
     return findings
 
 
@@ -313,8 +316,7 @@ def find_submission_gaps(submit_time: pl.Series) -> list[Finding]:
         return []
     longest = gaps.arg_max() or 0
     gap_text = f"{gaps[longest]:.1f} hours before {submit_time[longest]:%Y-%m-%d %H:%M} UTC"
-    effect = "an outage, a holiday or missing data: forecasts learn it as low demand"
-    return [Finding(f"no submission for more than {MIN_GAP_HOURS:g} hours", "warning", count, effect, gap_text)]
+    return [source_finding("jobs: submission gap", count, gap_text)]
 
 
 def build_quality_report(findings: Iterable[Finding]) -> pl.DataFrame:
@@ -349,57 +351,3 @@ def combine_findings(findings: Iterable[Finding]) -> list[Finding]:
             finding = replace(previous, severity=graver, rows=previous.rows + finding.rows, gpu_hours=total)
         findings_by_check[finding.check] = finding
     return list(findings_by_check.values())
-
-
-def source_check(name: str, condition: pl.Expr) -> Check:
-    """Create a check of a source from its row in ``source_checks.csv``.
-
-    Parameters
-    ----------
-    name : str
-        Name of the check in ``source_checks.csv``, which has its text, severity and effect.
-    condition : polars.Expr
-        True for the rows concerned.
-
-    Examples
-    --------
-    >>> source_check("bill: no list cost", pl.col("ListCost").is_null()).severity
-    'info'
-    """
-    row = _source_checks()[name]
-    return Check(row["check"], row["severity"], row["effect"], condition)
-
-
-def source_finding(name: str, rows: int, example: str = "", gpu_hours: float | None = None) -> Finding:
-    """Create a finding from its row in ``source_checks.csv``.
-
-    Parameters
-    ----------
-    name : str
-        Name of the check in ``source_checks.csv``.
-    rows : int
-        Number of rows.
-    example : str
-        One of the rows.
-    gpu_hours : float, optional
-        GPU-hours of the rows [GPU h].
-
-    Examples
-    --------
-    >>> source_finding("samples: clock went back", 2).severity
-    'warning'
-    """
-    row = _source_checks()[name]
-    return Finding(row["check"], row["severity"], rows, row["effect"], example, gpu_hours)
-
-
-def check_text(name: str) -> str:
-    """Return the text of a check in ``source_checks.csv``."""
-    return _source_checks()[name]["check"]
-
-
-@functools.cache
-def _source_checks() -> dict[str, dict[str, str]]:
-    """Read ``source_checks.csv``: name → row."""
-    text = (resources.files(__package__) / "source_checks.csv").read_text(encoding="utf-8")
-    return {row["name"]: row for row in csv.DictReader(text.splitlines())}

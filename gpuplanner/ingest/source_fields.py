@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ import polars as pl
 from gpuplanner.core.errors import NAME_SOURCE_FIX, TraceFormatError, examples, nearest_names
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
+from gpuplanner.core.serialization import read_packaged_rows
 
 MAX_SHOWN_COLUMN_NAME_CHARACTERS = 40
 """Characters of a column name that an error message shows."""
@@ -327,16 +327,21 @@ def _localise(naive: pl.Series, tz: str, ambiguous: Literal["earliest", "latest"
 
 MAX_BILL_LINE_AMOUNT = 1e12
 """Largest amount on one line of a bill, in its currency; sums of smaller ones stay exact."""
+MAX_REQUEST_TOKENS = 100_000_000
+"""Largest number of tokens of one request that is accepted."""
 
 FIELD_ARGUMENTS_BY_COLUMN_KIND: dict[str, dict[str, Any]] = {
     "amount": {"kind": "decimal", "low": -MAX_BILL_LINE_AMOUNT, "high": MAX_BILL_LINE_AMOUNT},
     "seconds": {"kind": "number", "high": MAX_DURATION_S},
     "epoch seconds": {"kind": "number", "high": END_INSTANT.timestamp()},
     "GPUs": {"kind": "number", "high": MAX_GPUS_PER_JOB},
+    "tokens": {"kind": "number", "high": MAX_REQUEST_TOKENS},
+    "precise time": {"kind": "time", "format": "%Y-%m-%d %H:%M:%S%.f"},
     "UTC instant": {"kind": "instant", "naive_is_utc": True},
 }
 """Kinds of columns beside those of :class:`Field`: money or a priced quantity, exact to 18 decimals and of either
-sign; durations and instants [s]; numbers of GPUs or nodes; instants that are UTC where no zone is given.
+sign; durations and instants [s]; numbers of GPUs or nodes; tokens of a request; times with fractions of a second;
+instants that are UTC where no zone is given.
 """
 
 
@@ -348,14 +353,20 @@ def source_columns(table: str) -> dict[str, Field]:
     >>> source_columns("philly_nodes")["total"].name
     'total'
     """
-    return {row["column"]: _make_field(row) for row in _read_column_table() if row["table"] == table}
+    rows = read_packaged_rows("gpuplanner.ingest", "source_columns.csv")
+    return {row["column"]: _make_field(row) for row in rows if row["table"] == table}
 
 
-@functools.cache
-def _read_column_table() -> list[dict[str, str]]:
-    """Read ``source_columns.csv``."""
-    text = (resources.files(__package__) / "source_columns.csv").read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
+def source_values(table: str) -> dict[str, str]:
+    """Return value of the source → value in gpuplanner's tables, as ``source_values.csv`` has them under `table`.
+
+    Examples
+    --------
+    >>> source_values("philly status")["Pass"]
+    'COMPLETED'
+    """
+    rows = read_packaged_rows("gpuplanner.ingest", "source_values.csv")
+    return {row["value"]: row["meaning"] for row in rows if row["table"] == table}
 
 
 def _make_field(row: dict[str, str]) -> Field:

@@ -5,7 +5,6 @@ Within each family the more specific kinds of files come first. Readers are name
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuplanner.core.errors import TraceFormatError, examples, resolve_name
+from gpuplanner.core.serialization import read_packaged_rows
 from gpuplanner.hardware.catalog import export_command, facts
 from gpuplanner.ingest import schedulers
 from gpuplanner.ingest.dataset import Dataset
@@ -20,168 +20,60 @@ from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE_COLUMNS_TEX
 from gpuplanner.ingest.source_definition import Source, SourceForm, define_source, load_entry, select_known_options
 from gpuplanner.ingest.text_files import read_head
 
-TZ_OPTION_NAMES = frozenset({"tz"})
-"""Set with the name of the reader option for the time zone of sources with naive times."""
-ORIGIN_OPTION_NAMES = frozenset({"origin"})
-"""Set with the name of the reader option for the instant from which a source counts seconds."""
-BOARDS_OPTION_NAMES = frozenset({"boards"})
-"""Set with the name of the reader option that maps the device names of a source to GPU models."""
-NODE_OPTION_NAMES = frozenset({"node"})
-"""Set with the name of the reader option for the node of telemetry that does not name it."""
-QUERY_OPTION_NAMES = frozenset({"query"})
-"""Set with the name of the reader option for the query of Prometheus responses that do not name it."""
-UNTIMED_OPTION_NAMES = frozenset({"node", "origin", "interval_s"})
-"""Names of the reader options of telemetry without times: node, first instant, and time between rows [s]."""
-
 NODES_SOURCE = "nodes"
 """Name of the source of node lists, as Slurm, Kubernetes or gpuplanner writes them."""
 KUBERNETES_SOURCE = "kubernetes"
 """Name of the source of dumps of Kubernetes objects."""
 
-DESCRIPTION_BY_SOURCE = {
-    "philly": "Microsoft Philly, 2017: job table (CSV), job log with attempts (JSON) or node sequence (CSV)",
-    "itp": "Microsoft ITP job tables of ElasticFlow, 2021 (CSV, one file per cluster)",
-    "openb": "Alibaba OpenB, 2023: pod list with GPU shares (CSV; node list with nodes)",
-    "helios": "SenseTime Helios, 2020: job table, sequences of virtual clusters or their quotas by day (CSV)",
-    "acme": "Shanghai AI Laboratory Acme, 2023: job tables of Seren and Kalos, or distributions (CSV)",
-    "pai": "Alibaba PAI, 2020: task table with job and instance tables, or mini-batch times (CSV)",
-    "dlrm": "Alibaba DLRM serving instances, 2025 (CSV)",
-    "genai": "Alibaba GenAI serving gauges, 2026 (CSV under its own name)",
-    "spot": "Alibaba spot GPU cluster, 2026: job list or node list (CSV)",
-    "simulator": "job list of a simulator: job_id, submit_time, duration, num_gpus in seconds (CSV)",
-    "miso": "MISO experiment, 2022: arrivals and run times of its jobs (two JSON files)",
-    "azure-llm": "Azure LLM inference requests, 2023 (CSV; needs tz) and 2024",
-    "burstgpt": "BurstGPT requests to ChatGPT and GPT-4, 2023 (CSV)",
-    "requests": "requests to models with their tokens (CSV: time, model, team, prompt_tokens, generated_tokens)",
-    "supercloud": "MIT Supercloud Slurm accounting table with integer resources, 2021 (CSV)",
-    "focus": "bill in FOCUS 1.0, 1.1 or 1.2 (CSV or Parquet, or a folder of parts)",
-    "cur": "AWS Cost and Usage Report, legacy or 2.0 (CSV or Parquet, or a folder of parts)",
-    "azure": (
-        "Azure cost details, actual or amortised, of an Enterprise or Customer Agreement (CSV or Parquet, or a folder)"
-    ),
-    "gcp": "Google Cloud billing export, standard or detailed (lines of JSON or Parquet)",
-    "slurm-states": "Slurm accounting without times: what jobs there were and how they ended",
-    "slurm": "Slurm accounting: sacct --parsable2, with or without header, or sacct --json (alias: sacct)",
-    KUBERNETES_SOURCE: (
-        "Kubernetes dump: kubectl get pods,jobs,nodes -A -o json (or yaml), with Kueue and DRA (alias: kubectl)"
-    ),
-    "kube-state-metrics": (
-        "pods and nodes of kube-state-metrics: its page, or saved responses of the Prometheus HTTP API (JSON)"
-    ),
-    NODES_SOURCE: (
-        "node list: node, gpus, gpu_model (CSV), or scontrol show node, sinfo, slurm.conf, kubectl get nodes -o json"
-    ),
-    "changes": "log of layout changes, as written by the scripts of a change bundle (CSV)",
-    "slurm-events": "Slurm's events of nodes: sacctmgr show event --parsable2, with start and end (needs tz)",
-    "slurm-reservations": "Slurm's reservations: scontrol show reservation (needs tz)",
-    "slurm-associations": "limits and shares of Slurm's accounts: sacctmgr show assoc --parsable2",
-    "dcgm-exporter": (
-        "text pages of exporters of GPUs (DCGM, AMD, Slurm jobs), or OpenMetrics (--origin if without times)"
-    ),
-    "dcgm-csv": "DCGM exporter readings in long form (CSV)",
-    "node-csv": "one row per GPU and time with profiling fields, one file per node (CSV)",
-    "serving": "metrics of vLLM and SGLang in answers of Prometheus (JSON)",
-    "prometheus": "saved answers of the Prometheus HTTP API (JSON)",
-    "dcgmi-dmon": "dcgmi dmon (needs --origin)",
-    "smi-transcript": "transcript of nvidia-smi commands with a heading each (its --query-gpu parts)",
-    "smi-pmon": "nvidia-smi pmon: processes (needs --origin if without times)",
-    "smi-dmon": "nvidia-smi dmon (needs --origin if without times)",
-    "smi-apps": "nvidia-smi --query-compute-apps: processes (CSV; needs gpu)",
-    "nvidia-smi": "nvidia-smi --query-gpu (CSV; needs tz, and columns if without header)",
-}
-"""Source → what its files are, in one line."""
 
-_make_joint_form = functools.partial(SourceForm, whole_files=False)
-"""Make a :class:`SourceForm` whose files of one import are read together, because none is a complete list of jobs."""
+def _define_sources(family: str) -> tuple[Source, ...]:
+    """Define the sources of a family from ``sources.csv``, which has a row for each of their kinds of files.
+
+    ``joint`` files of one import are read together, because none is a complete list of jobs.
+    """
+    rows_by_source: dict[str, list[dict[str, str]]] = {}
+    for row in read_packaged_rows("gpuplanner.ingest", "sources.csv"):
+        if row["family"] == family:
+            rows_by_source.setdefault(row["source"], []).append(row)
+    return tuple(_define_source(name, rows) for name, rows in rows_by_source.items())
 
 
-def _define(name: str, *forms: SourceForm, by_metric: bool = False, in_blocks: bool = False) -> Source:
-    """Define a source with its description in :data:`DESCRIPTION_BY_SOURCE`."""
-    return define_source(name, DESCRIPTION_BY_SOURCE[name], *forms, by_metric=by_metric, in_blocks=in_blocks)
+def _define_source(name: str, rows: Sequence[dict[str, str]]) -> Source:
+    """Define a source from the rows of its kinds of files; the first one describes it."""
+    forms = [
+        SourceForm(
+            row["content"],
+            row["entry"],
+            options=frozenset(row["options"].split()),
+            whole_files=row["joint"] != "yes",
+            header=tuple(row["header"].split()),
+        )
+        for row in rows
+    ]
+    by_metric, in_blocks = (rows[0][column] == "yes" for column in ("by_metric", "in_blocks"))
+    return define_source(name, rows[0]["description"], *forms, by_metric=by_metric, in_blocks=in_blocks)
 
 
-PUBLIC_SOURCES = (
-    _define(
-        "philly",
-        SourceForm("job table", "public.job_lists:PHILLY_TRACE", TZ_OPTION_NAMES),
-        SourceForm("job log", "public.philly_miso_pai_supercloud_traces:read_philly_log", TZ_OPTION_NAMES),
-        _make_joint_form("node sequence", "public.usage_and_request_series:read_philly_nodes", TZ_OPTION_NAMES),
-    ),
-    _define("itp", SourceForm("job table", "public.job_lists:ITP_TRACE", ORIGIN_OPTION_NAMES)),
-    _define(
-        "openb",
-        SourceForm("pod list", "public.job_lists:OPENB_TRACE", ORIGIN_OPTION_NAMES | {"nodes"}),
-        _make_joint_form("node list", "slurm.node_records:read_nodes", header=("sn", "gpu", "model")),
-    ),
-    _define(
-        "helios",
-        SourceForm("job table", "public.job_lists:HELIOS_TRACE", TZ_OPTION_NAMES),
-        _make_joint_form("sequence", "public.usage_and_request_series:read_helios_sequence", TZ_OPTION_NAMES),
-        _make_joint_form("quotas", "public.usage_and_request_series:read_helios_quotas"),
-    ),
-    _define(
-        "acme",
-        SourceForm("job table", "public.job_lists:ACME_TRACE"),
-        _make_joint_form("distribution", "public.usage_and_request_series:read_distributions"),
-    ),
-    _define(
-        "pai",
-        _make_joint_form("tables", "public.philly_miso_pai_supercloud_traces:read_pai", ORIGIN_OPTION_NAMES),
-        _make_joint_form("mini-batch times", "public.usage_and_request_series:read_step_times"),
-    ),
-    _define("dlrm", SourceForm("instances", "public.job_lists:DLRM_TRACE", ORIGIN_OPTION_NAMES)),
-    _define("genai", _make_joint_form("gauges", "public.usage_and_request_series:read_genai")),
-    _define(
-        "spot",
-        SourceForm("job list", "public.job_lists:SPOT_TRACE", ORIGIN_OPTION_NAMES),
-        SourceForm("node list", "slurm.node_records:read_nodes", header=("node_name", "gpu_capacity_num")),
-    ),
-    _define("simulator", SourceForm("job list", "public.job_lists:SIMULATOR_TRACE", ORIGIN_OPTION_NAMES)),
-    _define(
-        "miso",
-        _make_joint_form(
-            "arrivals and run times", "public.philly_miso_pai_supercloud_traces:read_miso", ORIGIN_OPTION_NAMES
-        ),
-    ),
-    _define("azure-llm", _make_joint_form("requests", "public.request_traces:read_azure_llm", TZ_OPTION_NAMES)),
-    _define("burstgpt", _make_joint_form("requests", "public.request_traces:read_burstgpt", ORIGIN_OPTION_NAMES)),
-    _define("requests", _make_joint_form("requests", "public.request_traces:read_requests")),
-    _define("supercloud", SourceForm("job table", "public.philly_miso_pai_supercloud_traces:read_supercloud")),
-)
+PUBLIC_SOURCES = _define_sources("public")
 """Sources that are public traces, such as Philly."""
 
-CLOUD_BILL_SOURCES = (
-    _define("focus", _make_joint_form("charges", "bills.aws_and_focus_bills:read_focus")),
-    _define("cur", _make_joint_form("charges", "bills.aws_and_focus_bills:read_cur")),
-    _define("azure", _make_joint_form("charges", "bills.azure_and_gcp_bills:read_azure")),
-    _define("gcp", _make_joint_form("charges", "bills.azure_and_gcp_bills:read_gcp")),
-)
+CLOUD_BILL_SOURCES = _define_sources("bill")
 """Sources that are bills of clouds, such as FOCUS."""
 
-SLURM_SOURCES = (
-    _define("slurm-states", _make_joint_form("states", "slurm.accounting:read_slurm_states")),
-    _define(
-        "slurm",
-        SourceForm("accounting", "slurm.accounting:read_slurm", frozenset({"tz", "nodes", "columns", "boards"})),
-        in_blocks=True,
-    ),
-)
+SLURM_SOURCES = _define_sources("slurm")
 """Sources that are output of Slurm accounting."""
 
-KUBERNETES_SOURCES = (
-    _define(
-        KUBERNETES_SOURCE,
-        # Pods of one file stand on the nodes of another.
-        _make_joint_form("dump", "kubernetes.cluster_reader:read_kubernetes", BOARDS_OPTION_NAMES),
-    ),
-    _define(
-        "kube-state-metrics",
-        _make_joint_form(
-            "metrics", "kubernetes.state_metrics:read_state_metrics", BOARDS_OPTION_NAMES | ORIGIN_OPTION_NAMES
-        ),
-    ),
-)
-"""Sources that are output of Kubernetes and its metrics."""
+KUBERNETES_SOURCES = _define_sources("kubernetes")
+"""Sources that are output of Kubernetes and its metrics; pods of one file may stand on the nodes of another."""
+
+CHANGE_SOURCES = _define_sources("change")
+"""Sources that log changes of nodes, reservations and quotas."""
+
+SERVING_SOURCES = _define_sources("serving")
+"""Sources that are metrics of language-model servers."""
+
+TELEMETRY_READERS = _define_sources("telemetry")
+"""Sources of GPU telemetry, such as DCGM and nvidia-smi."""
 
 
 def looks_like_kubernetes(path: str | Path) -> bool:
@@ -202,77 +94,14 @@ def _read_node_lists(paths: Sequence[str | Path], **options: object) -> Dataset:
 NODE_LIST_SOURCES = (
     Source(
         NODES_SOURCE,
-        DESCRIPTION_BY_SOURCE[NODES_SOURCE],
+        "node list: node, gpus, gpu_model (CSV), or scontrol show node, sinfo, slurm.conf, kubectl get nodes -o json",
         _read_node_lists,
         SourceForm("node list", "slurm.node_records:read_nodes").sniff,
-        BOARDS_OPTION_NAMES | TZ_OPTION_NAMES,
+        frozenset({"boards", "tz"}),
         whole_files=lambda _: False,
     ),
 )
 """Sources that list the nodes of a cluster and their GPUs."""
-
-CHANGE_SOURCES = (
-    _define("changes", _make_joint_form("log", "slurm.node_events:read_changes")),
-    _define("slurm-events", _make_joint_form("events", "slurm.node_events:read_slurm_events", TZ_OPTION_NAMES)),
-    _define(
-        "slurm-reservations",
-        _make_joint_form("reservations", "slurm.node_events:read_slurm_reservations", TZ_OPTION_NAMES),
-    ),
-    _define("slurm-associations", _make_joint_form("associations", "slurm.accounting:read_slurm_associations")),
-)
-"""Sources that log changes of nodes, reservations and quotas."""
-
-SERVING_SOURCES = (_define("serving", _make_joint_form("answers", "telemetry.serving_metrics:read_serving")),)
-"""Sources that are metrics of language-model servers."""
-
-TELEMETRY_READERS = (
-    _define(
-        "dcgm-exporter",
-        _make_joint_form("pages", "telemetry.monitor_logs:read_exporter", UNTIMED_OPTION_NAMES),
-        by_metric=True,
-    ),
-    _define(
-        "dcgm-csv",
-        _make_joint_form("readings", "telemetry.monitor_logs:read_dcgm_csv", NODE_OPTION_NAMES | TZ_OPTION_NAMES),
-        by_metric=True,
-        in_blocks=True,
-    ),
-    _define(
-        "node-csv",
-        _make_joint_form("log", "telemetry.monitor_logs:read_node_csv", NODE_OPTION_NAMES | TZ_OPTION_NAMES),
-        in_blocks=True,
-    ),
-    _define(
-        "prometheus",
-        _make_joint_form("answers", "telemetry.prometheus:read_prometheus", NODE_OPTION_NAMES | QUERY_OPTION_NAMES),
-        by_metric=True,
-    ),
-    _define("dcgmi-dmon", _make_joint_form("table", "telemetry.monitor_logs:read_dcgmi_dmon", UNTIMED_OPTION_NAMES)),
-    _define(
-        "smi-transcript",
-        _make_joint_form("transcript", "telemetry.nvidia_smi:read_smi_transcript", NODE_OPTION_NAMES | TZ_OPTION_NAMES),
-    ),
-    _define(
-        "smi-pmon",
-        _make_joint_form("table", "telemetry.monitor_logs:read_smi_pmon", UNTIMED_OPTION_NAMES | TZ_OPTION_NAMES),
-    ),
-    _define(
-        "smi-dmon",
-        _make_joint_form("table", "telemetry.monitor_logs:read_smi_dmon", UNTIMED_OPTION_NAMES | TZ_OPTION_NAMES),
-    ),
-    _define(
-        "smi-apps",
-        _make_joint_form("list", "telemetry.nvidia_smi:read_smi_apps", NODE_OPTION_NAMES | TZ_OPTION_NAMES | {"gpu"}),
-    ),
-    _define(
-        "nvidia-smi",
-        _make_joint_form(
-            "log", "telemetry.nvidia_smi:read_smi_query", UNTIMED_OPTION_NAMES | TZ_OPTION_NAMES | {"gpu", "columns"}
-        ),
-        in_blocks=True,
-    ),
-)
-"""Sources of GPU telemetry, such as DCGM and nvidia-smi."""
 
 _BUILT_IN_SOURCES = (
     *PUBLIC_SOURCES,
@@ -344,8 +173,8 @@ def detect_source(path: str | Path, columns: Sequence[str] | None = None) -> str
     _reject_foreign_form(path, lines)
     got = repr(lines[0][:120]) if lines else "an empty file"
     todo = (
-        "Name the source to see what it misses ('gpuplanner ingest --list' has them all; nvidia-smi without a header "
-        f"needs its columns too), or write a job table: {JOB_TABLE_COLUMNS_TEXT}."
+        "Run 'gpuplanner ingest SOURCE FILE' to see what a source misses ('gpuplanner ingest --list' has them all; "
+        f"nvidia-smi without a header needs its columns too), or write a job table: {JOB_TABLE_COLUMNS_TEXT}."
     )
     raise TraceFormatError(str(path), READABLE_FILES_TEXT, got, todo)
 

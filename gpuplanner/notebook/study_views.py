@@ -354,7 +354,8 @@ def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path) -> Vi
         ``df``: one row for each, with what differs from the first, and numbers: ``gpus``,
         ``freed_gpu_hours_per_week`` with its 90 % interval, ``usd_per_week``, ``p95_wait_minutes``;
         ``p95_difference_minutes``, ``_low``, ``_high``: its difference to the first, and the 80 % interval of the
-        difference on the same jobs with the same random draws. Null where the jobs are not the same.
+        difference on the same jobs with the same random draws; ``makespan_difference_minutes`` likewise. Null where
+        the jobs are not the same.
 
     Raises
     ------

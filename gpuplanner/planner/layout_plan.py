@@ -371,7 +371,7 @@ class Plan:
     changes : int
         GPUs that take a layout over the horizon, also ``"gpu"`` if they had a MIG layout. A released GPU returns as a
         full GPU.
-    departures : int
+    drained_gpus : int
         Drained GPUs over the horizon: those by which the powered-on GPUs of a layout fall.
     reboots : int
         Node reboots for changes of MIG mode, with numbered GPUs.
@@ -397,7 +397,7 @@ class Plan:
     counts: Counts
     unmet: Floats
     changes: int
-    departures: int
+    drained_gpus: int
     reboots: int
     gpu_hours_on: float
     unmet_gpu_hours: float

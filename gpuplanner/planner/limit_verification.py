@@ -275,8 +275,8 @@ def _find_change_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) ->
     later = rows.with_columns(expected=is_new_layout, earlier=earlier).filter(earlier.is_not_null())
     following = pl.col("layout").shift(-1).over("node", "gpu")
     emptied = rows.filter(pl.col("layout") != UNUSED_LAYOUT, pl.col("layout") != following).height
-    if problem.initial is None and plan.departures != emptied:
-        yield f"layout plan: {emptied} GPUs are drained, the plan has {plan.departures}"
+    if problem.initial is None and plan.drained_gpus != emptied:
+        yield f"layout plan: {emptied} GPUs are drained, the plan has {plan.drained_gpus}"
     switched = later.filter("changed", (layout_kept == FULL_GPU) != (pl.col("earlier") == FULL_GPU))
     reboots = 0 if problem.change.reboot_s is None else switched.select("node", "slot_start").n_unique()
     first = rows.filter(pl.col("slot_start") == problem.slot_times[0], pl.col("changed"))

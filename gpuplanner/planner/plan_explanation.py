@@ -332,7 +332,7 @@ def _explain_gap(plan: Plan) -> str:
         return "The plan is optimal (proven)."
     stops = {
         "proof": "the requested gap is reached",
-        "passes": "the search is complete",
+        "passes": "all passes of the search are made, more time gives the same plan",
         "time_limit": "stopped at the time limit",
         "work_limit": "stopped at the work limit",
         "user": "stopped by the user",
@@ -356,7 +356,7 @@ def _explain_use(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         f"{_slot_start_text(problem, peak)}, driven by {_profile_text(problem.profiles[driver])} "
         f"({problem.required_instances[driver, peak]} instances, equal to {load[driver]:.1f} GPUs). "
         f"GPUs are repartitioned {cuts}"
-        + (f", and drained {plan.departures} times." if problem.prices is not None else ".")
+        + (f", and drained {plan.drained_gpus} times." if problem.prices is not None else ".")
     )
 
 
@@ -397,8 +397,8 @@ def _explain_shortage(plan: Plan, problem: PlanProblem, effort: SearchEffort) ->
     dropped = float(by_slot[~full].sum())
     if dropped > 0:
         yield (
-            f"{dropped:.1f} of them fall in intervals with unallocated GPUs: instances needed for so short a part "
-            "of an interval that their price does not cover a GPU."
+            f"{dropped:.1f} of them fall in intervals with unallocated GPUs: demand too short for another "
+            "powered-on GPU."
         )
     if full.any() and by_slot[full].any():
         worst = int(np.where(full, by_slot, -1.0).argmax())

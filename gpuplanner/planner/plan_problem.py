@@ -477,11 +477,12 @@ class PlanProblem:
         """Sentence part: state and price of GPUs that are not needed."""
         if self.prices is None:
             return f"released; partitioning one again costs {self.change_gpu_hours:.4g} GPU-hours"
-        profile_names = ", ".join(self.prices.remaining_h) or "none"
+        profile_names = " or ".join("full GPU" if name == FULL_GPU else name for name in self.prices.remaining_h)
+        drain_text = f"the remaining run time of a job on {profile_names}, else " if profile_names else ""
         basis = f" ({self.prices.basis})" if self.prices.basis else ""
         return (
-            f"idle and powered on at {self.prices.parked_price:.3g} of a GPU-hour{basis}; draining costs the run times "
-            f"of {profile_names}, else {self.prices.drain:.3g} GPU-hours; partitioning costs {self.prices.dress:.3g}"
+            f"idle and powered on, each hour as {self.prices.parked_price:.3g} GPU-hours in use{basis}; draining a GPU "
+            f"costs {drain_text}{self.prices.drain:.3g} GPU-hours; partitioning costs {self.prices.dress:.3g} GPU-hours"
         )
 
     def to_dict(self) -> dict[str, Any]:

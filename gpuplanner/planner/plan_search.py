@@ -610,7 +610,7 @@ def _plan_from_incumbent(arrays: PlanArrays, incumbent: Incumbent, method: str, 
         parked=parked,
         unmet=unmet,
         changes=sum(arrays.count_layout_changes(before, after) for before, after in pairs),
-        departures=sum(arrays.count_drained_gpus(before, after) for before, after in pairs),
+        drained_gpus=sum(arrays.count_drained_gpus(before, after) for before, after in pairs),
         reboots=count_node_reboots(problem, layouts, on, parked),
         gpu_hours_on=float(on.sum()) * problem.interval_hours,
         unmet_gpu_hours=float((unmet.sum(axis=(0, 2)) * problem.shares).sum() * problem.interval_hours),
@@ -634,7 +634,7 @@ def _plan_without_counts(problem: PlanProblem, method: str, status: str, stopped
         Text.
     """
     figures: dict[str, Any] = dict.fromkeys(("objective", "bound", "gap"))
-    figures |= dict.fromkeys(("changes", "departures", "reboots"), 0)
+    figures |= dict.fromkeys(("changes", "drained_gpus", "reboots"), 0)
     figures |= dict.fromkeys(("gpu_hours_on", "unmet_gpu_hours"), 0.0)
     return Plan(
         method=method,

@@ -34,12 +34,12 @@ from gpuplanner.planner.plan_problem import SERVICE_TIERS, Floats, PlanProblem, 
 class StateChanges:
     """Numbers of transitions of GPUs over a horizon; those into the first interval if the counts before are known.
 
-    - ``departures``: Drained GPUs.
+    - ``drained_gpus``: Drained GPUs.
     - ``changes``: GPUs that take a layout; where others are released, also those that lose theirs and stay on.
     - ``cost``: Cost of all transitions, drains and reboots included. [GPU h]
     """
 
-    departures: int = 0
+    drained_gpus: int = 0
     changes: int = 0
     cost: float = 0.0
 
@@ -53,7 +53,7 @@ def count_state_changes(plan: Plan, problem: PlanProblem) -> StateChanges:
     totals = StateChanges()
     for (on, idle), (on_later, idle_later) in itertools.pairwise(states):
         drained, woken = on - on_later, on_later - on
-        totals.departures += drained.total()
+        totals.drained_gpus += drained.total()
         if problem.prices is None:
             n_new_layouts = sum(gpus for layout, gpus in woken.items() if layout != FULL_GPU)
             totals.cost += n_new_layouts * problem.change_gpu_hours
@@ -165,7 +165,7 @@ def _find_claim_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         yield f"status: {plan.status!r} is none of {', '.join(PLAN_STATUSES)}"
         return
     figures = (plan.objective, plan.bound, plan.gap)
-    totals = (plan.changes, plan.departures, plan.reboots, plan.gpu_hours_on, plan.unmet_gpu_hours)
+    totals = (plan.changes, plan.drained_gpus, plan.reboots, plan.gpu_hours_on, plan.unmet_gpu_hours)
     if any(figure is not None for figure in figures) or any(totals) or plan.layouts or plan.counts.size:
         yield f"status: {plan.status}, yet there is a cost, bound, gap or counts"
     if plan.status == "infeasible" and does_pinned_fleet_fit(problem):
@@ -319,7 +319,7 @@ def _find_order_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iter
 def _find_total_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     """Yield faults of changes, hours and cost."""
     totals = count_state_changes(plan, problem)
-    for name in ("changes", "departures"):
+    for name in ("changes", "drained_gpus"):
         if getattr(plan, name) != getattr(totals, name):
             yield f"{name}: the plan states {getattr(plan, name)}, its counts give {getattr(totals, name)}"
     on_hours = float(plan.counts.sum()) * problem.interval_hours

@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,7 +62,7 @@ from gpuplanner.report.change_bundle_parts import (
     replace_placeholders,
     to_index_text,
 )
-from gpuplanner.report.mig_manager_files import allocatable_resources, to_change_scripts, to_config_map, to_mig_parted
+from gpuplanner.report.mig_manager_files import resource_name, to_change_scripts, to_config_map, to_mig_parted
 from gpuplanner.report.service_schedule_files import add_service_files, make_service_bundle
 from gpuplanner.report.slurm_files import INSTALL_SCRIPT, STATIC_GRES_SCRIPT, GresTypes, read_gres_types, to_slurm_files
 from gpuplanner.simulator.scheduling_rules import Drain
@@ -124,7 +124,7 @@ def make_bundle(
             bundle.warnings.append(f"actuator {rules.actuator} cannot partition GPUs on request; use --actuator dra")
         elif rules.has_node_names or add_files is add_node_pools:
             add_files(bundle)
-        resources_change = _count_resources(rules.today) != _count_resources(rules.pools)
+        resources_change = _count_instances(rules.today) != _count_instances(rules.pools)
         if rules.actuator == "dra" and add_files is not add_dra_files and resources_change:
             add_device_classes(bundle)
         if add_files is add_node_pools or (add_files is _add_operator_files and resources_change):
@@ -231,8 +231,11 @@ def _apply_in_parts(bundle: FleetBundle, step: FileStep) -> FileStep:
     if len(parts) == 1:
         return step
     commands = (f"bash {step.file} apply {' '.join(part)}\nbash {step.file} verify {' '.join(part)}" for part in parts)
+    pools = {node: pool for pool in bundle.rules.pools for node in pool.nodes}
+    offers = (_list_instances(_count_instances([replace(pools[node], count=1) for node in part])) for part in parts)
     switches = (
-        f"# Switch requests to the instances of {format_node_list(part)} (section 5), then go on:" for part in parts
+        f"# Switch requests, now for {offered} on {format_node_list(part)} (request lines: section 5), then go on:"
+        for part, offered in zip(parts, offers, strict=True)
     )
     lines = itertools.chain.from_iterable(zip(commands, switches, strict=True))
     return replace(step, do="\n".join([*lines][:-1]))
@@ -251,15 +254,13 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
     text, changes = _make_text_lookup(bundle, page_words), bool(_nodes_to_repartition(bundle))
     in_parts = changes and len(_split_nodes(bundle)) > 1
     rightsized = rules.requests == RIGHTSIZED
-    bundle_files = (
-        name for name in ("policy.sh", "power.sh", "release.sh", "released.txt") if bundle.path_of(name) in bundle.files
-    )
-    present = set(bundle_files)
+    names = ("policy.sh", "nodes.sh", "power.sh", "release.sh", "released.txt")
+    present = {name for name in names if bundle.path_of(name) in bundle.files}
     # A note on a file is left out where the bundle does not have the file.
     notes = ["policy.sh" * ("policy.sh" in present), "emptying"]
     notes += ["in_parts" * (len(_nodes_to_repartition(bundle)) > 1 and not in_parts)]
     notes += ["timeout" * changes, "mode_change", "reboot"]
-    notes += [name * (name in present) for name in ("power.sh", "release.sh", "released.txt")]
+    notes += [name * (name in present) for name in ("nodes.sh", "power.sh", "release.sh", "released.txt")]
     is_release_only = "release.sh" in present and not changes and rules.actuator in ("mig-manager", "nvidia-smi")
     undo = ["back_requests" * rightsized, *["back_nodes", "back_reboot"] * changes]
     undo += ["back_policy" * ("policy.sh" in present)]
@@ -272,10 +273,12 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
         "BEGINS": (rules.begins or "")[:16].replace("T", " ") + " UTC",
         "WHERE": text("where_release" if is_release_only else "where"),
         "REASON": [f"- {line}" for line in (*([page_words.sentence] if warnings else []), *page_words.reasons)],
-        "POOLS": _pool_table(rules, sum(measure.bought_gpus for measure in page_words.measures)),
+        "POOLS": _pool_table(rules, sum(measure.bought_gpus for measure in page_words.measures))
+        + f"\n\n{_instance_table(rules)}" * changes,
         "AGREE": [
             text("rightsized" if rightsized else "as_today"),
             *map(text, ("rollout_gap", "unused", "capacity_in_parts" if in_parts else "capacity", "emptying_record")),
+            text("added") * changes,
             _quota_text(bundle, text),
             text(f"types_{gres_source}") * changes,
         ],
@@ -287,8 +290,7 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
         **(_measure_texts(bundle, page_words) if page_words.measures else {}),
     }
     values = {name: text if isinstance(text, str) else "\n".join(filter(None, text)) for name, text in blocks.items()}
-    bought = not bundle.steps and all(measure.bought_gpus for measure in page_words.measures)
-    bought = bought and bool(page_words.measures)
+    bought = page_words.measures and not bundle.steps and all(measure.bought_gpus for measure in page_words.measures)
     return re.sub(r"\n{3,}", "\n\n", fill_template("purchase.md" if bought else "readme.md", values))
 
 
@@ -323,6 +325,7 @@ def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[st
         "TYPE": str(getattr(bundle.gres_type, "full", bundle.gres_type)),
         "FULL": f"{full_gpus:,}" if has_gap else "", "PARTED": bundle.mig_parted_path if nodes else "",
         "SWITCHED": format_node_list(find_mode_change_nodes(bundle.index)) if nodes and bundle.change.reboot_s else "",
+        "STATE": bundle.path_of(f"{bundle.index['change'][0]}.before") if nodes else "",
         "UNUSED": describe_unused_slices(bundle.index, bundle.gpu_model) if nodes else "",
         "CONFIGS": ", ".join(f"`{config}` on {format_node_list(names)}" for config, names in configs if names),
     }  # fmt: skip
@@ -336,12 +339,25 @@ def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[st
     return text
 
 
-def _count_resources(pools: Sequence[PoolRule]) -> Counter[str]:
-    """Count the Kubernetes resources that the nodes of some pools offer together, by name."""
+def _count_instances(pools: Sequence[PoolRule]) -> Counter[str]:
+    """Count the full GPUs and MIG instances that the nodes of some pools offer together, by profile."""
     counts = Counter[str]()
     for pool in pools:
-        counts.update({name: count * pool.count for name, count in allocatable_resources(pool.state).items()})
+        counts.update({profile: count * pool.count for profile, count in pool.offers.items()})
     return counts
+
+
+def _list_instances(counts: Mapping[str, int]) -> str:
+    """List numbers of full GPUs and MIG instances in a text."""
+    return ", ".join(f"{count:,} × {'full GPU' if name == FULL_GPU else name}" for name, count in counts.items())
+
+
+def _instance_table(rules: FleetRules) -> str:
+    """Render the full GPUs and MIG instances of the fleet before and after the change, by profile, as Markdown."""
+    today, planned = _count_instances(rules.today), _count_instances(rules.pools)
+    rows = [("instances of the fleet", "today", "after the change"), ("---",) * 3]
+    rows += [(name.replace(FULL_GPU, "full GPU"), f"{today[name]:,}", f"{planned[name]:,}") for name in today | planned]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _quota_text(bundle: FleetBundle, text: Callable[[str], str]) -> str:
@@ -351,12 +367,12 @@ def _quota_text(bundle: FleetBundle, text: Callable[[str], str]) -> str:
         return ""
     if bundle.path_of("queues.sh") in bundle.files:
         return text("quotas_set")
-    current, planned = _count_resources(rules.today), _count_resources(rules.pools)
+    current, planned = _count_instances(rules.today), _count_instances(rules.pools)
     changes: dict[str, list[str]] = {"lower before `apply`": [], "raise after `verify`": []}
-    for resource in sorted(current | planned):
-        verb = list(changes)[planned[resource] > current[resource]]
-        if planned[resource] != current[resource]:
-            changes[verb].append(f"`{resource}` {current[resource]:,} → {planned[resource]:,}")
+    for profile in sorted(current | planned, key=resource_name):
+        verb = list(changes)[planned[profile] > current[profile]]
+        if planned[profile] != current[profile]:
+            changes[verb].append(f"`{resource_name(profile)}` {current[profile]:,} → {planned[profile]:,}")
     parts = [f"{verb}: {', '.join(words)}" for verb, words in changes.items() if words]
     return f"{text('quotas_by_hand')} {'; '.join(parts)}." if parts else ""
 
@@ -423,9 +439,8 @@ def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
     headings = ["pool", "nodes", *counts_heading, "resources of a node"]
     lines = [headings, ["---"] * len(headings)]
     for pool in rules.pools:
-        resources = "MIG instances as requested" if LAYOUT_PARTITIONED_PER_JOB in pool.layouts else ", ".join(
-            f"{count} × {'full GPU' if name == FULL_GPU else name}" for name, count in pool.offers.items()
-        )  # fmt: skip
+        is_on_request = LAYOUT_PARTITIONED_PER_JOB in pool.layouts
+        resources = "MIG instances as requested" if is_on_request else _list_instances(pool.offers)
         counts = [str(pool.max_nodes_on), str(pool.kept)] if is_powered_down else []
         lines.append([pool.name, format_node_list(pool.nodes) or str(pool.count), *counts, resources])
     if bought_gpus and len({len(pool.layouts) for pool in rules.today}) == 1:
@@ -446,7 +461,7 @@ def _fence_commands(commands: Sequence[str]) -> str:
         # What was set before need not be set again.
         lines += [line for line in command.splitlines() if line not in lines]
     text = "```bash\n" + "\n".join(lines) + "\n```" if lines else ""
-    return re.sub(r"^# (.*)", r"```\n\n\1\n\n```bash", text, flags=re.M)
+    return re.sub(r"^# (.*)", r"```\n\n\1\n\n```bash", text, flags=re.M).removeprefix("```bash\n```\n\n")
 
 
 BUNDLE_FOLDER_MARK = FolderMark(MANIFEST, "gpuplanner export 1")

@@ -465,7 +465,9 @@ def to_index_text(index: pl.DataFrame, gpu_model: GpuModel | str, change: Change
 
 def describe_duration(changes: pl.DataFrame, change_cost: ChangeCost) -> str:
     """Describe how long each layout change of a table of :func:`change_index` takes; one of MIG mode takes longer."""
-    no_mode_change = replace(change_cost, reboot_s=None).describe_time()
+    # A drained node is out of service once for all its GPUs.
+    operation = "node, all its GPUs together" if changes["gpu"].null_count() == changes.height else "GPU"
+    no_mode_change = replace(change_cost, reboot_s=None).describe_time().replace("layout change", operation)
     switched = find_mode_change_nodes(changes)
     if change_cost.reboot_s is None or not switched:
         return no_mode_change

@@ -7,7 +7,7 @@ import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -271,7 +271,9 @@ def utc_axis(rows: pl.DataFrame, start: str, end: str = "", *, slot: str = "time
     'time, 2026-10-01 (UTC)'
     """
     first_and_last: tuple[datetime, datetime] = (rows[start].min(), rows[end or start].max())  # type: ignore[assignment]
-    days = " to ".join(dict.fromkeys(f"{instant:%Y-%m-%d}" for instant in first_and_last))
+    # An interval that ends at midnight has nothing of the day that begins there.
+    shown = (first_and_last[0], first_and_last[1] - timedelta(microseconds=bool(end)))
+    days = " to ".join(dict.fromkeys(f"{instant:%Y-%m-%d}" for instant in shown))
     axis = alt.Axis(labelExpr=_TIME_LABEL_EXPRESSION, labelFlush=True, labelBound=True, grid=False)
     scale = alt.Scale(type="utc", nice=False)
     return alt.X(f"{start}:T", title=f"{slot}, {days} ({tz})", scale=scale, axis=axis)

@@ -71,7 +71,7 @@ def cost_section_parts(review: CostReview) -> Iterator[str]:
             yield page.paragraph(review.unallocated_text) if by == "bucket" and review.unallocated_text else ""
         units = {name: value for name, value in review.unit_cost_texts.items() if name not in review.work_costs}
         yield page.value_table(units, caption="Cost of all installed GPU-hours per unit of work", answer="cost")
-        sums = (f"{name[:1].upper()}{name[1:]}: {value}." for name, value in review.work_costs.items())
+        sums = (f"{name[:1].upper()}{name[1:]}: {review.unit_cost_texts[name]}." for name in review.work_costs)
         yield page.paragraph(" ".join(sums))
     if review.energy is not None and (location := review.carbon_kg["location"]) is not None:
         market = "Market-based = location-based: no supply contract is stated in the price book."
@@ -88,8 +88,8 @@ def cost_section_parts(review: CostReview) -> Iterator[str]:
             review.states.select(
                 "state", "gpu_hours", *(_range_texts(review.states, name) for name in FOOTPRINT_AMOUNTS), "^counted_.*$"
             ),
-            caption="Energy and carbon by state of the GPUs, with ranges; busy: used or without telemetry, idle: all "
-            "others. Measured: energy read at the GPUs, without servers and cooling. Embodied carbon is separate",
+            caption="Energy and carbon by state of the GPUs, with the ranges of power and PUE. Busy: used or "
+            "without telemetry; idle: all others. Measured: energy read at the GPUs, without servers and cooling. Embodied carbon is separate",
             headings={f"{basis}_kg": f"{text} carbon [kg CO2e]" for basis, text in _CARBON_BASES.items()},
         )
 

@@ -459,27 +459,21 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
         .sort("start", "order")
     )
     shown = [name for name in GPU_TIME_BUCKETS if name in binned["bucket"]]
-    base = (
-        make_chart(binned)
-        .transform_calculate(**utc_calculations(from_="start"), line="'installed'")
-        .encode(x=utc_axis(binned, "start", "end", slot=word, tz=tz), x2="end:T")
-    )
+    # The title names the days of the data: weeks and months may begin before them.
+    days = utc_axis(local.rename({"hour": "start"}), "start", slot=word, tz=tz)
     hover = make_tooltips(
         from_=word, bucket="bucket", gpu_hours=("GPU-hours", ",.1f"), installed=("installed GPU-hours", ",.1f")
     )
-    bars = base.mark_bar(orient="vertical", binSpacing=1).encode(
+    chart: alt.Chart = make_chart(binned).transform_calculate(**utc_calculations(from_="start"))
+    chart = chart.mark_bar(orient="vertical", binSpacing=1).encode(
+        x=days,
+        x2="end:T",
         y=alt.Y("gpu_hours:Q", title=f"GPU-hours per {word}", stack="zero"),
         color=alt.Color("bucket:N", legend=_LEGEND_IN_WORDS, scale=theme.colour_scale(theme.BUCKET_COLOURS, shown)),
         order=alt.Order("order:Q"),
         tooltip=hover,
     )
-    # Set off from the legend of the buckets, which may end close before it.
-    line_legend = alt.Legend(title=None, symbolOffset=24)
-    line = base.mark_rule(color=theme.INK, size=2).encode(
-        y="installed:Q", strokeDash=alt.StrokeDash("line:N", scale=alt.Scale(range=[[1, 0]]), legend=line_legend)
-    )
-    title = f"Installed GPU-hours per {word} by bucket"
-    return theme.finish(alt.layer(bars, line), title=title, height=300, legend=190)
+    return theme.finish(chart, title=f"Installed GPU-hours per {word} by bucket", height=300, legend=190)
 
 
 @frame_chart(

@@ -353,8 +353,14 @@ def render_first_screen(
 
 
 def render_warnings(warnings: Sequence[QualityWarning]) -> str:
-    """Render the warnings of the data-quality report as an HTML list for the top of the page."""
-    rows = [f"<li>{escape_html(format_warning(warning))}</li>" for warning in warnings]
+    """Render the warnings of the data-quality report as an HTML list for the top of the page; the remedy unfolds."""
+    rows = []
+    for warning in warnings:
+        problem, _, remedy = warning["what"].partition("; ")
+        row = escape_html(format_warning({**warning, "what": problem}))
+        if remedy:
+            row = f"<details><summary>{row}</summary>{escape_html(_to_sentence(remedy))}</details>"
+        rows.append(f"<li>{row}</li>")
     return f'<ul class="warnings">{"".join(rows)}</ul>' if rows else ""
 
 
@@ -366,7 +372,7 @@ def list_badges(decision: Decision) -> list[tuple[str, bool]]:
         known_share = metric_html(decision, "use_known_share", format_share)
         quality = f"Data quality: good ({excluded} excluded, use known {known_share})", False
     if decision.left_out_share > MAX_EXCLUDED_SHARE:
-        quality = f"Data quality: {excluded} of GPU-hours excluded", True
+        quality = f"Data quality: {excluded} of allocated GPU-hours excluded", True
     elif decision.action == "none":
         quality = "Data quality: no recommendation", True
     elif decision.telemetry_matched_gpu_hours == 0:
@@ -481,7 +487,9 @@ def _gpus_card(decision: Decision) -> Card:
             freed += f" (90 % interval {metric_html(decision, 'saving.low')} to {metric_html(decision, 'saving.high')})"
     condition = "after the change, in simulation" if decision.measures else "in simulation"
     verdict = f"not met on {escape_html(', '.join(missed))}" if missed else "met"
-    limits = f"wait limit {verdict} {condition}" if decision.service else ""
+    rises = [size.size for size in decision.service if size.rises_if_resampled]
+    resampled = f", not in resampled records on {escape_html(', '.join(rises))}" if rises else ""
+    limits = f"wait limit {verdict} {condition}{resampled}" if decision.service else ""
     installed = f"{metric_html(decision, 'fleet_gpus')} installed"
     return (label, value, installed, limits, to_buy, on_average, freed)
 
@@ -496,11 +504,12 @@ def _wait_card(decision: Decision) -> Card:
     def wait(size: JobSizeWaits, column: str) -> str:
         return metric_html(decision, f"service.{decision.service.index(size)}.{column}_minutes", format_wait)
 
-    waits_shown = {size: max(size.observed_p95_minutes, size.recommended_p95_minutes) for size in decision.service}
+    # Sizes that wait longest after the change come first, so that none over its limit is left out for one that is not.
+    waits_shown = {size: (size.recommended_p95_minutes, size.observed_p95_minutes) for size in decision.service}
     other_sizes = [
         f"{escape_html(size.size)} {_today_and_recommended(wait(size, 'today_p95'), wait(size, 'recommended_p95'))}"
-        for size in sorted(waits_shown, key=lambda size: -waits_shown[size])
-        if size is not improved_size and waits_shown[size] >= 1.0
+        for size in sorted(waits_shown, key=waits_shown.__getitem__, reverse=True)
+        if size is not improved_size and max(waits_shown[size]) >= 1.0
     ]
     return (
         f"p95 queue wait, {escape_html(improved_size.size)}, simulated",
@@ -541,21 +550,24 @@ def _exhaustion_card(comparison: Comparison) -> Card:
     label, exhaustion, decision = "Months until capacity is exhausted", comparison.exhaustion, comparison.decision
     sizes_late = sizes_over_limit(decision)
     headroom_text = ""
+    has_no_headroom = comparison.headroom is not None and comparison.headroom.factor < 1.005
     if comparison.headroom is not None:
         headroom_text = f"headroom {metric_html(comparison, 'headroom_share', format_share)}"
         if comparison.headroom.factor < 1.0:
             load = metric_html(comparison, "headroom.factor", format_share)
-            headroom_text = f"{metric_html(decision, 'gpus')} GPUs carry {load} of today's load in time"
-        elif comparison.headroom.factor < 1.005:
+            headroom_text = f"wait target met at {load} of today's load"
+        elif has_no_headroom:
             headroom_text = "no headroom"
-    missed_text = f"today: jobs on {escape_html(', '.join(sizes_late))} over limit" if sizes_late else ""
+    sizes_text = f"{len(sizes_late)} job sizes" if len(sizes_late) > MAX_OTHER_SIZES else ", ".join(sizes_late)
+    missed_text = f"today over limit: {escape_html(sizes_text)}" if sizes_late else ""
     is_known, value = metric_value(comparison, "months_left") is not None, MISSING_VALUE_TEXT
     if is_known:
         value = metric_html(comparison, "months_left", str)
     ends_late_sizes = bool(sizes_late and decision.measures)
     if ends_late_sizes:
         today = metric_html(comparison, "months_left_today")
-        value = _today_and_recommended(today, value if is_known else "not known")
+        unknown_value = "0" if has_no_headroom else "not known"
+        value = _today_and_recommended(today, value if is_known else unknown_value)
     if exhaustion.date is None and exhaustion.probability is None:
         reason = escape_html(exhaustion.reason or _no_answer_reason(decision))
         after = f"after the change: {headroom_text}" if ends_late_sizes and headroom_text else headroom_text
@@ -568,7 +580,7 @@ def _exhaustion_card(comparison: Comparison) -> Card:
     return (label, value, dates, missed_text, risk and f"{risk} risk within a year", headroom_text)
 
 
-_WAIT_CURVE_TEXT = "p95, log scale. Gray: today (ring). Blue: recommended (dot), 80 % interval. Dashed: wait limit."
+_WAIT_CURVE_TEXT = "Gray: today. Blue: recommended; 80 % band: resampled records. Dashed: limit. Top: no start."
 """Legend of the chart of queue waits, which is also its text alternative."""
 
 
@@ -626,7 +638,7 @@ _TEAM_TABLE_HEADINGS_HTML = (
 )
 """HTML of the headings of the table by team, without queue waits."""
 _TEAM_WAIT_HEADINGS_HTML = (
-    '<th scope="colgroup" class="number" colspan="2">mean queue wait,<br>simulated</th></tr>'
+    '<th scope="colgroup" class="number" colspan="2">simulated mean wait</th></tr>'
     '<tr><th scope="col" class="number">today</th><th scope="col" class="number">recommended</th></tr>'
 )
 """HTML of the headings of queue waits in the table by team."""

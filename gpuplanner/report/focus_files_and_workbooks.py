@@ -48,6 +48,9 @@ FOCUS_TIME_COLUMNS = ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodSta
 FOCUS_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 """``strftime`` format of times in FOCUS files."""
 
+UNALLOCATED_NAME = pl.col("SubAccountName").replace(UNALLOCATED_TEAM, TEXT_BY_CODE[UNALLOCATED_TEAM])
+"""Name of the team of charge lines in files, as pages print it; ``SubAccountId`` keeps the code."""
+
 
 def write_focus(path: str | Path, costs: pl.DataFrame) -> Path:
     """Write charge lines (``schemas.Costs``) as a FOCUS 1.2 CSV file; lines that break its rules are rejected.
@@ -71,6 +74,7 @@ def write_focus(path: str | Path, costs: pl.DataFrame) -> Path:
 def to_focus_text(costs: pl.DataFrame) -> pl.DataFrame:
     """Format charge lines as FOCUS text: times to the second with ``Z``, decimals in full."""
     return costs.with_columns(
+        UNALLOCATED_NAME,
         pl.selectors.datetime().dt.convert_time_zone("UTC").dt.strftime(FOCUS_TIME_FORMAT),
         pl.selectors.decimal().cast(pl.String).str.replace(r"(\.\d\d\d*?)0+$", "${1}"),
     )
@@ -160,7 +164,7 @@ _FORMULA_START_CHARACTERS = tuple("=+-@＝＋－＠\t\r\n'")
 """First characters by which a spreadsheet program takes a text for a formula."""
 _HOW_TO_READ_TEXT = (
     "Times are UTC. An empty cell means not known, not zero. The workbook has no macros and no links; its only "
-    "formulas are sums, in rows named Total and on the sheet Totals."
+    "formulas are sums, in rows named Total and on the sheet Totals. Costs has codes, such as __unallocated__."
 )
 """Note on the first sheet on times, empty cells and formulas."""
 
@@ -172,14 +176,14 @@ class SummarySheet:
     - ``sheet``: Name of the table that is summed.
     - ``totals``: Summed column by the name that its total has in the workbook.
     - ``amount_column``, ``group_column``: Column that is summed for each value of a text column.
-    - ``facts``: Texts beside the totals, by name.
+    - ``facts``: Texts and amounts beside the totals, by name.
     """
 
     sheet: str
     totals: Mapping[str, str]
     amount_column: str
     group_column: str
-    facts: Mapping[str, str]
+    facts: Mapping[str, str | Decimal]
 
 
 TOTALS_SHEET_NAME = "Totals"
@@ -384,8 +388,8 @@ def _write_summary(book: XlsxObject, formats: _Formats, summary: SummarySheet, f
         sheet.write_formula(row, 1, f"=SUM({column(source)})", style, float(frame[source].sum() or 0))
         book.define_name(name, f"={TOTALS_SHEET_NAME}!$B${row + 1}")
     for row, fact in enumerate(summary.facts.items(), len(summary.totals)):
-        for column_number, text in enumerate(fact):
-            _write_text(sheet, row, column_number, text, formats, bold=not column_number)
+        sheet.write_string(row, 0, fact[0], bold)
+        _write_cell(sheet, row, 1, fact[1], formats, formats(num_format="#,##0.00##"))
     first = len(summary.totals) + len(summary.facts) + 2
     style = formats(num_format=_number_format(frame[summary.amount_column]))
     sheet.write_string(first - 1, 0, column_heading("tenant"), bold)
@@ -451,11 +455,12 @@ def sheet_heading(name: str) -> str:
     Examples
     --------
     >>> [sheet_heading(name) for name in ("x_Bucket", "EffectiveCost", "location_kg_low", "idle_share")]
-    ['x_Bucket', 'EffectiveCost', 'operational location-based carbon low [kg]', 'idle of used and idle [%]']
+    ['x_Bucket', 'EffectiveCost', 'operational location-based carbon low [kg]', 'idle of measured (used and idle) [%]']
     """
     match = _INTERVAL_SUFFIX.fullmatch(name)
     stem, limit = match.groups() if match else (name, "")
-    return name if name.startswith("x_") else column_heading(CLEARER_COLUMN_NAMES.get(stem, stem) + limit)
+    clearer_name = CLEARER_COLUMN_NAMES.get(name) or CLEARER_COLUMN_NAMES.get(stem, stem) + limit
+    return name if name.startswith("x_") else column_heading(clearer_name)
 
 
 def _column_width(name: str, values: Sequence[object]) -> float:
@@ -505,6 +510,8 @@ STUDY_SHEETS = {
         "Allocated GPU-hours by team",
         ["allocated_gpu_hours", "used", "no_telemetry", "allocated_idle"],
     ),
+    "use": ("GPUs by day", []),
+    "team_shares": ("GPUs by team over time", []),
     "teams": ("Fair share by team", ["larger_share_gpu_hours", "shortfall_gpu_hours"]),
     "costs": ("Costs", []),
     "energy": ("Energy and carbon", ["gpu_hours", "energy_kwh", "location_kg", "market_kg", "embodied_kg"]),
@@ -515,10 +522,15 @@ STUDY_SHEETS = {
     "weeks": ("Jobs of at most one GPU", []),
     "choice": ("Forecast models", []),
     "scores": ("Forecast accuracy", []),
+    "forecast": ("Forecast", []),
+    "layout_counts": ("GPUs by layout over the plan", []),
+    "layout_plan": ("Calendar by GPU", []),
     "quality": ("Data quality", []),
 }
 """Sheet name and columns summed below the rows, for each table of a study. Charge lines have no sums there: a file
 that ``ingest`` reads as a bill must not have any; they are on the sheet of totals."""
+MAX_STUDY_SHEET_ROWS = 100_000
+"""Tables of a study with more rows, such as the calendar of a large fleet, are left to the table files."""
 COST_WORKBOOK_TABLES = ("ownership", "gpu_model", *JOB_COST_GROUPS)
 """Groups of the further cost tables of the workbook for finance."""
 COST_SUM_COLUMNS = ("cost", "gpu_hours", "energy_kwh")
@@ -526,6 +538,7 @@ COST_SUM_COLUMNS = ("cost", "gpu_hours", "energy_kwh")
 CLEARER_NAMES_BY_TABLE = {
     "policies": {"gpu_hours": "weekly_gpu_hours", "gpu_hours_promised": "expected_weekly_gpu_hours"},
     "teams": {"allocated_gpu_hours": "larger_share_gpu_hours"},
+    "waits": {"low": "recommended_low", "high": "recommended_high"},
     "choice": {"model": "main_model", "mase": "mix_mase"}, "wait_curve": {"gpu_hours": "weekly_gpu_hours"},
     "rightsizing": {"gpu_hours": "whole_run_gpu_hours"},
 }  # fmt: skip
@@ -548,7 +561,8 @@ def write_study_workbook(
     review, scenario = cost_review(study.scenario), study.scenario
     steps = pl.DataFrame({"step": next_step_texts(study.decision, links)}, schema={"step": pl.String})
     tables = {"layouts": layout_table(study.decision), "next_steps": steps, **study.tables}
-    worded = {name: replace_codes_by_text(tables[name]) for name in STUDY_SHEETS if name in tables}
+    kept = [name for name in STUDY_SHEETS if name in tables and tables[name].height <= MAX_STUDY_SHEET_ROWS]
+    worded = {name: replace_codes_by_text(tables[name]) for name in kept}
     # Energy of the simulated weeks is not that of the period, which has a sheet of its own.
     worded["policies"] = worded.get("policies", pl.DataFrame()).drop("^energy_kwh.*$", "carbon_kg", strict=False)
     renamed = {name: table.rename(CLEARER_NAMES_BY_TABLE.get(name, {}), strict=False) for name, table in worded.items()}
@@ -601,15 +615,18 @@ def _write_with_totals(
     """Write a workbook of sheets with those of a cost review added, and a sheet of totals of its charge lines."""
     lines, summary = sheets.get("Costs", pl.DataFrame()), None
     if lines.height:
-        lines = lines.with_columns(pl.selectors.datetime().dt.strftime(FOCUS_TIME_FORMAT))
+        lines = lines.with_columns(UNALLOCATED_NAME, pl.selectors.datetime().dt.strftime(FOCUS_TIME_FORMAT))
         parts = {COST_TABLE_TITLES[by]: review.breakdown(by).head(-1) for by in PAGE_COST_TABLES}
         sheets = {**parts, "Unit costs": review.units, "Costs": lines} | {**sheets, "Costs": lines}
         totals = {**totals, **dict.fromkeys(parts, COST_SUM_COLUMNS)}
         # What no line knows has no total: it is not zero.
         known_totals = {total: column for total, (column, _) in NAMED_TOTALS.items() if lines[column].count()}
-        facts = {"Price basis": review.price_basis.strip(), "Price per GPU-hour": review.rate_text,
-                 "Period": period_text(*review.period), "Unallocated": review.unallocated_text,
-                 **{label[:1].upper() + label[1:]: cost for label, cost in review.work_costs.items()}}  # fmt: skip
+        facts: dict[str, str | Decimal] = {
+            "Price basis": review.price_basis.strip(), "Period": period_text(*review.period),
+            f"Mean cost of an installed GPU-hour [{review.currency}]": Decimal(f"{review.hourly_cost:.4f}"),
+        }  # fmt: skip
+        for label, amount in review.work_costs.items():
+            facts[f"{label[:1].upper()}{label[1:]} [{review.currency}]"] = amount
         summary = SummarySheet("Costs", known_totals, "EffectiveCost", "SubAccountId", facts)
         notes = {**notes, "Cost": f"{review.total_text}. {review.unallocated_text}"}
     cost = {"cost": f"cost_{review.currency.lower()}"}
@@ -643,6 +660,12 @@ def _fair_share_note(study: Study) -> dict[str, str]:
 
 WAIT_INTERVAL_TEXT = "The p95 is of the recorded jobs, its 80 % interval of resampled records: a p95 can lie outside."
 """Note on the intervals of queue waits by number of GPUs."""
+FORECAST_MIX_TEXT = (
+    "The forecast is the mean of the models' quantiles. Weights are those for the time ahead, from the errors at all "
+    "past cutoffs; the error of the mix at a cutoff is that with the weights known then, and may exceed that of the "
+    "model with the largest weight. MASE: mean absolute error over that of the value 24 hours earlier."
+)
+"""Note on the weights and errors of the forecast models."""
 
 
 def study_notes(study: Study) -> Mapping[str, str]:
@@ -664,6 +687,8 @@ def study_notes(study: Study) -> Mapping[str, str]:
         "Price": "none" if price is None else f"{price_text(price)}; {price.source}; newest of {price.date}",
         "Carbon": carbon_text(study),
         STUDY_SHEETS["wait_curve"][0]: WAIT_INTERVAL_TEXT,
+        STUDY_SHEETS["choice"][0]: FORECAST_MIX_TEXT,
+        STUDY_SHEETS["energy"][0]: "Low and high: ends of the ranges of power, PUE and, without telemetry, activity.",
         **_fair_share_note(study),
         "Scenario": "; ".join(changed_fields) or "all defaults",
         "Input files": "; ".join(f"{name}: sha256 {sha}" for name, sha in sorted(study.provenance.inputs.items())),

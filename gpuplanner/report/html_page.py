@@ -289,7 +289,7 @@ def pair(left: str, right: str) -> str:
 
 def figure(
     chart: ChartType, *, title: str, alt: str, numbers: pl.DataFrame | None = None,
-    formats: Mapping[str, str] | None = None,
+    formats: Mapping[str, str] | None = None, source: str = "",
 ) -> str:  # fmt: skip
     """Render a chart with its title, its message and its data as a table.
 
@@ -307,6 +307,8 @@ def figure(
         Data of the chart.
     formats : mapping of str to str, optional
         Format specifications by column of `numbers`.
+    source : str
+        Sheet of the workbook or file with every value that is drawn, where `numbers` are a summary.
 
     Returns
     -------
@@ -318,7 +320,8 @@ def figure(
     twin = ""
     if numbers is not None:
         rows = table(numbers, caption=title, formats=formats)
-        twin = f"<details><summary>Data as a table</summary>\n{rows}\n</details>\n"
+        source_text = f"; every value: {escape_html(source)}" if source else ""
+        twin = f"<details><summary>Data as a table{source_text}</summary>\n{rows}\n</details>\n"
     message = escape_html(alt)
     return (
         f'<figure>\n<figcaption><h3>{escape_html(title)}</h3><p aria-hidden="true">{message}</p></figcaption>\n'

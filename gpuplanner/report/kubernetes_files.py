@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, PoolRule, TenantQuota
@@ -196,15 +196,26 @@ def add_dra_files(bundle: FleetBundle) -> None:
     rules, path_of = bundle.rules, bundle.path_of
     nodes = sorted({node for pool in rules.pools if LAYOUT_PARTITIONED_PER_JOB in pool.layouts for node in pool.nodes})
     gate, _, name = _controller_fact("dra", "gate").partition(".")
+    bundle.files[path_of("nodes.txt")] = join_lines(nodes)
+    label = FileStep.script(path_of("nodes.sh"), "empties and labels the nodes of `nodes.txt` for the DRA driver")
+    bundle.add(bundle.script("label_nodes.sh"), replace(label, undo=""))
     values = path_of("driver-values.yaml")
     chart = f"{_controller_fact('dra', 'chart')} --version {_controller_fact('dra', 'version')}"
     release = "dra-driver-nvidia-gpu"
-    do = f"helm upgrade --install {release} {chart} --namespace {release} --create-namespace --values {values}"
-    bundle.add(fill_template("dra_values.yaml", {"GATE_KEY": gate, "GATE_NAME": name}),
-             FileStep(values, "Helm values of the DRA driver, with dynamic MIG enabled", do,
-                  *(f"helm {verb} {release} --namespace {release}" for verb in ("status", "uninstall"))))  # fmt: skip
-    bundle.files[path_of("nodes.txt")] = join_lines(nodes)
-    bundle.add_script("label_nodes.sh", "labels the nodes of `nodes.txt` for the DRA driver", "nodes.sh")
+    space = f"{release} --namespace {release}"
+    # A second upgrade would make our own revision the one that a rollback returns to.
+    do = (
+        f"helm get values {space} 2>/dev/null | grep -q gpuplanner.io/pool || helm upgrade --install {release} {chart} "
+        f"--namespace {release} --create-namespace --reset-then-reuse-values --wait --values {values}\n"
+        f"bash {label.file} uncordon"
+    )
+    undo = f"if helm history {space} | grep -q superseded; then helm rollback {space}; else helm uninstall {space}; fi"
+    purpose = (
+        "Helm values of the DRA driver, with dynamic MIG enabled, beside those that the release has; if the driver has "
+        "another release or namespace (`helm list -A`), write that in the commands"
+    )
+    step = FileStep(values, purpose, do, f"helm status {space}", f"{label.undo}\n{undo}")
+    bundle.add(fill_template("dra_values.yaml", {"GATE_KEY": gate, "GATE_NAME": name}), step)
     add_device_classes(bundle)
     add_release_files(bundle, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
 
@@ -233,8 +244,13 @@ def _render_device_class(profile: str) -> str:
     kind = "device.attributes['gpu.nvidia.com'].type == 'gpu'"
     slug = profile.replace(".", "-")
     selects = kind if is_full_gpu else f"device.attributes['gpu.nvidia.com'].profile == '{profile}'"
-    resource = FULL_GPU_RESOURCE if is_full_gpu else f"nvidia.com/mig-{profile}"
-    return fill_template("device_class.yaml", {"SLUG": slug, "SELECTS": selects, "RESOURCE": resource})
+    # Two classes with one extended resource compete for its pods, and the driver's chart has a class of full GPUs.
+    extended = f"  # The driver's own class gpu.nvidia.com answers to {FULL_GPU_RESOURCE}."
+    if not is_full_gpu:
+        since = _controller_fact("dra", "extended")
+        extended = f"  # From Kubernetes {since}, a pod that requests this resource by name gets a claim.\n"
+        extended += f"  extendedResourceName: nvidia.com/mig-{profile}"
+    return fill_template("device_class.yaml", {"SLUG": slug, "SELECTS": selects, "EXTENDED": extended})
 
 
 _KUBERNETES_NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")

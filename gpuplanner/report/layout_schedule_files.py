@@ -178,8 +178,15 @@ def make_calendar_bundle(
         f"{plan.changes:,} layout changes, cost {plan.objective:,.1f} GPU-hours. Most GPUs with each layout: {shown}."
         f"{'' if rehearse else ' The fleet differs from that of the data, so the changes are not rehearsed.'}"
     )
-    bundle.files[README_FILE] = fill_template("calendar/page.md", facts | step_tables(bundle))
+    steps = [_name_actuator(step) for step in bundle.steps]
+    bundle.files[README_FILE] = fill_template("calendar/page.md", facts | step_tables(replace(bundle, steps=steps)))
     return bundle
+
+
+def _name_actuator(step: FileStep) -> FileStep:
+    """Begin the commands of a step with its actuator, the folder of its file: a README block for each."""
+    heading, verbs = f"# With `{step.file.partition('/')[0]}`:\n", ("do", "check", "undo")
+    return replace(step, **{verb: heading + getattr(step, verb) for verb in verbs if getattr(step, verb)})
 
 
 def write_plan_handover(planned: PlannedProblem, out: str | Path, *, scenario: Scenario | None = None) -> Path:

@@ -87,8 +87,8 @@ def _decision_formulas(study: Study) -> list[Formula]:
             "gpus", "GPUs needed to meet the wait limit, or recommended where it is not met",
             None if decision.action == "none" else _sum_column(layouts, "gpus"), "GPUs",
             "sum of the GPUs of all layouts. A change that keeps the number of GPUs has to meet the wait limit of each "
-            "job size in the record; GPUs are released or bought only where the wait limits are also met in 80 % of "
-            "resampled records, each compared with today's fleet on the same record",
+            "job size in the record, or not lengthen its wait; GPUs are released or bought only where the wait limits "
+            "are also met in 80 % of resampled records, each compared with today's fleet on the same record",
             {"installed": decision.fleet_gpus}, layouts, "study.json: decision.layouts",
         ),
         Formula(
@@ -176,7 +176,7 @@ def _period_formulas(study: Study) -> list[Formula]:
     """List the formulas of the numbers of the period: GPU-hours, cost, energy and carbon."""
     headline, tables = study.headline, study.tables
     buckets, tenants = tables["ledger_buckets"], tables["ledger_tenants"]
-    tenants = tenants.rename({"idle_share": "idle_of_used_and_idle_share"})
+    tenants = tenants.rename({"idle_share": "idle of measured_share"})
     ended, costs, energy = tables["ended"], tables["costs"], tables["energy"]
     carbon_factor = study.provenance.carbon.gco2e_per_kwh
     rate, basis = headline.price_per_gpu_hour, cost_review(study.scenario).price_basis

@@ -229,6 +229,11 @@ def to_change_scripts(
     return scripts
 
 
+def resource_name(profile: str) -> str:
+    """Return the name of the Kubernetes resource of a full GPU or MIG instance under the MIG strategy ``mixed``."""
+    return "nvidia.com/gpu" if profile == FULL_GPU else f"nvidia.com/mig-{profile.replace('+', '.')}"
+
+
 def allocatable_resources(node_state: NodeState) -> dict[str, int]:
     """Count the resources that a node offers in a state under the MIG strategy ``mixed``, by name.
 
@@ -237,11 +242,7 @@ def allocatable_resources(node_state: NodeState) -> dict[str, int]:
     >>> allocatable_resources(NodeState(((0, "1g.10gb+me:1,1g.10gb:6"), (1, "gpu"))))
     {'nvidia.com/gpu': 1, 'nvidia.com/mig-1g.10gb': 6, 'nvidia.com/mig-1g.10gb.me': 1}
     """
-    resources = {
-        "nvidia.com/gpu" if profile == FULL_GPU else f"nvidia.com/mig-{profile.replace('+', '.')}": count
-        for profile, count in node_state.totals.items()
-    }
-    return dict(sorted(resources.items()))
+    return dict(sorted((resource_name(profile), count) for profile, count in node_state.totals.items()))
 
 
 def _node_script_line(node: str, state_before: NodeState | None, state_after: NodeState) -> str:

@@ -10,7 +10,6 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
 from gpuplanner.core.units_and_number_formats import (
-    MISSING_VALUE_TEXT,
     count_text,
     day_text,
     last_day_text,
@@ -74,6 +73,7 @@ def demand(study: Study) -> HtmlSection:
             title="Demand by profile [instances]" if has_mig else "Demand [GPUs]",
             alt=alt,
             numbers=daily.tail(70),
+            source="tables/demand.parquet, sheet Forecast",
         ),
         page.figure(
             plots.plot_backtest_scores(scores),
@@ -132,6 +132,7 @@ def layouts(study: Study) -> HtmlSection:
             title="GPUs by MIG layout over the plan" if has_mig else "Provisioned GPUs over the plan",
             alt=alt,
             numbers=hours.sort("gpu_hours", "layout", descending=[True, False]),
+            source="sheet GPUs by layout over the plan",
         ),
     ]
     if study.problem.gpus <= MAX_CALENDAR_GPUS:
@@ -139,8 +140,10 @@ def layouts(study: Study) -> HtmlSection:
         rows_text = "One row per GPU: provisioned as a full GPU, or off."
         if has_mig:
             rows_text = f"One row per GPU; a mark shows each repartition; {off}."
-        calendar = plots.plot_layout_calendar(study.tables["layout_plan"])
-        fragments.append(page.figure(calendar, title="Calendar by GPU", alt=rows_text))
+        calendar, sheet = study.tables["layout_plan"], "Calendar by GPU"
+        chart = plots.plot_layout_calendar(calendar)
+        rows = calendar.drop("parked")
+        fragments.append(page.figure(chart, title=sheet, alt=rows_text, numbers=rows, source=f"sheet {sheet}"))
     if changes_table.height:
         caption = f"Changes of layout, most frequent first: {study.problem.change.describe_time()}"
         formats = dict.fromkeys(("minutes", "minutes_low", "minutes_high"), ".4g")
@@ -198,7 +201,7 @@ def capacity(study: Study) -> HtmlSection:
     peaks = daily_peaks(study)
     growth, exhaustion = study.comparison.growth_per_week, study.comparison.exhaustion
     if growth.value is None or growth.low is None or growth.high is None:
-        growth_text = f"Growth of the submitted work: {MISSING_VALUE_TEXT}, {growth.reason or 'nothing was simulated'}."
+        growth_text = f"Growth of the submitted work is not known: {growth.reason or 'nothing was simulated'}."
     else:
         until = exhaustion.reason or ""
         if exhaustion.date:
@@ -285,15 +288,16 @@ def ledger(study: Study) -> HtmlSection:
             page.figure(
                 plots.plot_ledger(study.tables["ledger"], tz=study.scenario.tz),
                 title="Installed GPU-hours by bucket",
-                alt="Each installed GPU-hour is in one bucket; the largest, "
-                f'"{text_of_code(largest["bucket"])}", has {percent_text(largest["share"])}.',
+                alt="Bars end at the installed GPU-hours. The largest bucket, "
+                f'"{text_of_code(largest["bucket"])}", has {percent_text(largest["share"], ".1f")}.',
                 numbers=replace_codes_by_text(buckets),
+                source="tables/ledger.parquet",
             ),
             page.figure(
                 plots.plot_ledger_tenants(study.tables["ledger"]),
                 title="Allocated GPU-hours by team",
                 alt=f"{heaviest['tenant']} has most: {heaviest['allocated_gpu_hours']:,.0f} GPU-hours.",
-                numbers=tenants.rename({"idle_share": "idle_of_used_and_idle_share"}),
+                numbers=tenants.rename({"idle_share": "idle of measured_share"}),
             ),
         ),
     )
@@ -320,7 +324,7 @@ def _describe_lost_hours(study: Study) -> str:
 def rightsizing(study: Study) -> HtmlSection:
     """Render requested and recommended profiles, in total and by week."""
     figures = study.headline
-    title, about = "Rightsizing", f"{MISSING_VALUE_TEXT}: no telemetry of memory or activity"
+    title, about = "Rightsizing", "not known: no telemetry of memory or activity"
     if figures.small_jobs_with_evidence:
         about = (
             f"{figures.small_jobs_asking_too_much:,} of {figures.small_jobs:,} jobs of up to one GPU request a larger "
@@ -349,6 +353,8 @@ def rightsizing(study: Study) -> HtmlSection:
 
 def _render_weeks(study: Study) -> list[str]:
     """Render the GPUs that cover small jobs of each week, on requested and on recommended profiles."""
+    if "weeks" not in study.tables:  # without the library that plans layouts
+        return []
     weeks, gpu_model = study.tables["weeks"], study.headline.gpu_model
     if weeks.is_empty():
         return [page.paragraph("No job requests at most one GPU.")]

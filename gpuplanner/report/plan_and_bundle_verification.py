@@ -44,6 +44,7 @@ from gpuplanner.planner.numbered_gpus import assign, count_node_reboots
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_verification import verify
 from gpuplanner.report.change_bundle import README_FILE
+from gpuplanner.report.change_bundle_parts import CHECKSUMS_FILE
 from gpuplanner.report.export_verification import FileReport, looks_like_layout_file, verify_file
 
 UNCHECKED_FOLDER = "other"
@@ -149,7 +150,9 @@ def _check_bundle(folder: Path, gpu_model: str | None, gpus_per_node: int | None
     if bundles:
         return _join_reports(folder, {path: _check_bundle(path, gpu_model, gpus_per_node) for path in bundles})
     if not listed:
-        todo = "Give the folder of an export."
+        todo = "Give the folder of an export, or one file."
+        if (folder / CHECKSUMS_FILE).is_file():
+            todo = f"A copy has none: run sha256sum --check {CHECKSUMS_FILE} there, or verify the folder of the report."
         raise ScenarioError(str(folder), "a change bundle with manifest.json", "no manifest", todo)
     files = {path: written for path, written in sorted(listed.items()) if path.is_relative_to(folder)}
     report = FileReport(ok=True)
@@ -448,6 +451,8 @@ def verify_carried_out(current: str | Path, plan_path: str | Path, time: datetim
         if before != after
     ]
     problems = [*(problem for problem in comparison.problems if ": job " not in problem), *mismatches]
+    if mismatches:
+        problems.append("a plan is a layout schedule; section 4 of export/README.md verifies the recommended layout")
     matches = [f"{node}: as planned" for node in comparison.gpus["node"].unique(maintain_order=True)]
     return FileReport(ok=not problems, problems=problems, findings=[] if problems else matches)
 

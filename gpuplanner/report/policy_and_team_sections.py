@@ -278,6 +278,7 @@ def render_team_section(
             numbers=fairness.shares.group_by("tenant", maintain_order=True).agg(
                 mean_gpus=pl.col("gpus").mean(), peak_gpus=pl.col("gpus").max()
             ),
+            source="sheet GPUs by team over time of the workbook",
         )
         if fairness.shares["gpus"].max()
         else "",
@@ -406,9 +407,9 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection
         return page.fold(title, page.paragraph("No policy could be simulated."), about=about)
     frame, table = frontier_frame(comparison), _order_policies(comparison)
     note = (
-        "Added wait: p95 queue wait less that of today's fleet, of the job size where it grows most; or the growth of "
-        f"the mean of all jobs, if that is more. {format_limit(comparison)} {format_left_out_policies(comparison)}"
-    )
+        "Added wait, against today's fleet: growth of the p95 queue wait of the job size where it grows most, or of "
+        f"the mean wait of all jobs, if larger. {format_limit(comparison)} {format_left_out_policies(comparison)}"
+    ).rstrip()
     if comparison.decision.service and comparison.winner != TODAY:
         note += " The waits of the recommended policy are those of the whole record, as in the table below."
     chart = ""
@@ -416,10 +417,10 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection
         chart = page.figure(
             page.add_side_padding(plot_comparison_frontier(comparison)),
             title="Provisioned GPU-hours per week and added queue wait",
-            alt=f"{plots.frontier_text(frame, names=SHORT_NAMES)} Lower: fewer GPU-hours; left: shorter waits. Other "
-            "settings of fewer GPU-hours than the chosen one were rejected: they exceed the maximum added wait on "
-            "too many single days, in a further replay or with slow node power-up, or mix layouts on a node and gain "
-            "less than 2 %.",
+            alt=f"{plots.frontier_text(frame, names=SHORT_NAMES)} Lower: fewer GPU-hours (training "
+            "window); left: shorter waits (evaluation window; of other settings, training window). Other settings of "
+            "fewer GPU-hours than the chosen one were rejected: they exceed the maximum added wait on too many single "
+            "days, in a further replay or with slow node power-up, or mix layouts on a node and gain less than 2 %.",
             numbers=_name_policies(frame),
         )
     return page.fold(
@@ -463,7 +464,7 @@ def _render_waits(comparison: Comparison) -> list[str]:
     tables = (
         page.table(
             make_cause_table(rows),
-            caption=f"Hours of waiting by cause and {by}",
+            caption=f"Hours of waiting by cause and {by}, {_describe_windows(comparison, split=False)}",
             # With a decimal where a row has less than ten hours: rounded rows would not sum to their total.
             formats=dict.fromkeys(("waited", *CAUSES), f",.{int(any(0 < row.waited < 10 for row in rows))}f"),
             headings=_CAUSE_HEADINGS | {"name": by},
@@ -575,14 +576,14 @@ def _name_policies(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(pl.col("policy").replace(SHORT_NAMES), pl.col("kind").replace(kinds))
 
 
-def _describe_windows(comparison: Comparison) -> str:
-    """Describe the training and evaluation windows of a comparison."""
+def _describe_windows(comparison: Comparison, *, split: bool = True) -> str:
+    """Describe the training and evaluation windows of a comparison, or its period where they are the same."""
     if comparison.tuned_from is None or comparison.judged_from is None or comparison.judged_to is None:
         return "nothing was simulated"
     training, evaluation = map(day_text, (comparison.tuned_from, comparison.judged_from))
     last_day = last_day_text(comparison.judged_to)
-    if training == evaluation:
-        return f"all of {evaluation} to {last_day}"
+    if not split or training == evaluation:
+        return f"{training} to {last_day}"
     hours = f"GPU-hours in the training window, {training} to {last_day_text(comparison.judged_from)}"
     return f"{hours}; waits in the evaluation window, {evaluation} to {last_day}"
 

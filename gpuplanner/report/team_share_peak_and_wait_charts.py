@@ -275,10 +275,13 @@ def plot_use(frame: pl.DataFrame, *, gpus: int, is_counted: bool = True) -> Char
     level, word = _place_capacity_line(gpus, f"{gpus:,} installed", highest)
     top = max(highest, level if is_counted else 0.0) * 1.12
     colours = dict(zip(_USE_LABELS, (theme.MUTED, theme.INK, theme.BLUE), strict=True))
-    x = alt.X("day:T", title=None, axis=alt.Axis(format="%-d %b", labelAngle=0, tickCount=6, grid=False))
+    axis = alt.Axis(format="%-d %b", labelAngle=0, tickCount=6, grid=False)
+    x = alt.X("day:T", title=None, scale=alt.Scale(type="utc"), axis=axis)
     y = alt.Y("gpus:Q", title="GPUs", scale=alt.Scale(domain=[0, top], nice=False, clamp=True))
     colour = alt.Color("what:N", scale=theme.colour_scale(colours, shown), legend=None)
-    ends = long.group_by("what", maintain_order=True).tail(1).sort("gpus", descending=True)
+    # Lines end with the last day, not where it begins.
+    ends = long.group_by("what", maintain_order=True).tail(1).with_columns(pl.col("day").dt.offset_by("1d"))
+    long, ends = pl.concat([long, ends.select(long.columns)]), ends.sort("gpus", descending=True)
     label_positions: list[float] = []
     for value in ends["gpus"]:
         position = min(value, top)
@@ -347,17 +350,19 @@ def plot_peaks(frame: pl.DataFrame, *, gpus: int, is_counted: bool = True) -> Ch
     >>> from datetime import date
     >>> rows = pl.DataFrame({"day": [date(2026, 9, 23), date(2026, 9, 24)], "gpus": [9.0, 14.0]})
     >>> peaks_text(rows)
-    'Peak: 14 GPUs allocated, on 24 Sep 2026.'
+    'Peak: 14 GPUs allocated on average in an hour, on 24 Sep 2026.'
     """
     rows = frame.with_columns(
         day_start=pl.col("day").cast(pl.Datetime("us", "UTC")),
         day_end=(pl.col("day") + timedelta(days=1)).cast(pl.Datetime("us", "UTC")),
     )
     highest = float(rows["gpus"].max())  # type: ignore[arg-type]
-    installed = f"{gpus:,} installed" if is_counted else f"{gpus:,}, peak observed"
+    installed = f"{gpus:,} installed" if is_counted else f"{gpus:,}, inferred from the peak observed"
     level, word = _place_capacity_line(gpus, installed, highest)
     top = max(highest, level) * 1.12
-    axis = alt.Axis(format="%-d %b", labelAngle=0, tickCount=min(6, rows.height), grid=False)
+    # At days of the data only: the axis ends where the day after the last one begins.
+    days = [int(day.timestamp() * 1000) for day in rows["day_start"].sort().gather_every(-(-rows.height // 6))]
+    axis = alt.Axis(format="%-d %b", labelAngle=0, values=days, grid=False)
     x = alt.X("day_start:T", title=None, scale=alt.Scale(type="utc"), axis=axis)
     y = alt.Y("gpus:Q", title="GPUs", scale=alt.Scale(domain=[0, top], nice=False))
     hover = make_tooltips(day="day", gpus=("GPUs allocated, busiest hour", ",.0f"))
@@ -375,7 +380,7 @@ def peaks_text(frame: pl.DataFrame) -> str:
     if frame.is_empty():
         return "There is no day in the record."
     peak = frame.sort("gpus", descending=True, maintain_order=True).row(0, named=True)
-    return f"Peak: {peak['gpus']:,.0f} GPUs allocated, on {_format_day(peak['day'])}."
+    return f"Peak: {peak['gpus']:,.0f} GPUs allocated on average in an hour, on {_format_day(peak['day'])}."
 
 
 @frame_chart("Cost of planning at a quantile", *_COST_CURVE_COLUMNS, empty="There is no quantile.")

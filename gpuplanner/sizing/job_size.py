@@ -261,7 +261,7 @@ def _describe_bound(job: TrainingJob, tool: str, peaks: PeakModel) -> tuple[str,
     radius, documented_radius = math.hypot(*distances.values()), peaks.unseen
     learned_radius = peaks.few_radius(MIN_FEW_ROWS, is_known_tool=is_known_tool)
     tool_helps, runs_help = not is_known_tool and documented_radius < radius, learned_radius < radius
-    named = f"the tool (--tool NAME), to {math.exp(documented_radius):.2f} times on one GPU"
+    named = f"a tool with known defaults (--tool NAME), to {math.exp(documented_radius):.2f} times on one GPU"
     runs = f"{MIN_FEW_ROWS} runs of your own, to {math.exp(learned_radius):.2f} times"
     remedies = [text for helps, text in ((tool_helps, named), (runs_help, runs)) if helps]
     rests = "; ".join(distances)

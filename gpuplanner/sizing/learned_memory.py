@@ -68,6 +68,10 @@ _NEWTON_STEPS = 12
 """Gauss-Newton steps of a fit."""
 
 
+PRECISION_READINGS = {"pure": "parameters of 16 bit", "amp": "parameters of 32 bit"}
+"""What a precision such as ``bf16`` may mean where no tool decides it: regimes of the trained parameters, in words."""
+
+
 @dataclass(frozen=True)
 class MeasuredRuns:
     """Measured runs as arrays: GiB of each component, GiB measured, source and what else a fit needs.
@@ -79,6 +83,7 @@ class MeasuredRuns:
     - ``worst``, shape (n,): Largest GiB under other values of settings that were not stated; 0 where there are none.
     - ``models``: Architecture of each run.
     - ``kinds``: Text with method, precision and whether weights are quantised.
+    - ``readings``, shape (3, n, 9): ``parts``, and those under each of `PRECISION_READINGS` of an ambiguous precision.
     - ``extent``, shape (n, 3): Logarithms of parameters, tokens of a micro-batch and GPUs: how large the run is.
     """
 
@@ -90,6 +95,7 @@ class MeasuredRuns:
     models: tuple[str, ...]
     extent: Floats
     kinds: tuple[str, ...]
+    readings: Floats
 
     def __len__(self) -> int:
         return len(self.measured)
@@ -100,8 +106,12 @@ class MeasuredRuns:
         sources, models, kinds = (tuple(np.array(names, dtype=object)[selection]) for names in texts)
         return MeasuredRuns(
             self.parts[selection], self.measured[selection], sources, self.flagged[selection], self.worst[selection],
-            models, self.extent[selection], kinds,
+            models, self.extent[selection], kinds, self.readings[:, selection],
         )  # fmt: skip
+
+    def read_as(self, weights: Sequence[float] | Floats) -> MeasuredRuns:
+        """Return the runs with the mean of their components over the readings of an ambiguous precision."""
+        return replace(self, parts=np.tensordot(np.asarray(weights), self.readings, 1))
 
     def is_from(self, source: str) -> NDArray[np.bool_]:
         """Mask of the runs of a source."""
@@ -132,23 +142,27 @@ def fit_log_multipliers(runs: MeasuredRuns, centre: Floats | None = None, widen:
     >>> parts = np.zeros((40, 9))
     >>> parts[:, 3] = np.linspace(1, 40, 40)
     >>> none, names = np.zeros(40), ("a",) * 40
-    >>> runs = MeasuredRuns(parts, parts.sum(axis=1) * 1.2, names, none > 0, none, names, np.zeros((40, 3)), names)
+    >>> peaks, readings = parts.sum(axis=1) * 1.2, np.stack([parts] * 3)
+    >>> runs = MeasuredRuns(parts, peaks, names, none > 0, none, names, np.zeros((40, 3)), names, readings)
     >>> round(float(np.exp(fit_log_multipliers(runs)[3])), 2)
     1.2
     """
     centre = np.zeros(len(PEAK_MEMORY_COMPONENTS)) if centre is None else centre
     spread = np.diag((widen * np.array(list(MULTIPLIER_PRIOR_LOG_SD.values()))) ** 2)
-    return _fit_terms(runs, centre, spread, _row_weights(runs), PEAK_NOISE_FRACTION)
+    return _fit_terms(runs, centre, spread, _row_weights(runs), PEAK_NOISE_FRACTION)[0]
 
 
-def _fit_terms(runs: MeasuredRuns, centre: Floats, spread: Floats, weights: Floats, noise: float) -> Floats:
+def _fit_terms(
+    runs: MeasuredRuns, centre: Floats, spread: Floats, weights: Floats, noise: float
+) -> tuple[Floats, float]:
     """Fit the terms of `predict_gib` with a normal prior: logarithms of multipliers, and an offset if `centre` has one.
 
-    The offset counts in typical peaks of the runs, and so it is returned.
+    The offset counts in typical peaks of the runs, and so it is returned. The second value is what was minimised, a
+    negative logarithm of the likelihood.
     """
     theta, precision, count = centre.copy(), np.linalg.inv(spread), len(PEAK_MEMORY_COMPONENTS)
     if not len(runs):
-        return theta
+        return theta, 0.0
     typical = float(np.exp(np.log(predict_gib(runs.parts, centre[:count])).mean()))
     for _ in range(_NEWTON_STEPS):
         predicted = predict_gib(runs.parts, np.append(theta[:count], theta[count:] * typical))
@@ -158,7 +172,10 @@ def _fit_terms(runs: MeasuredRuns, centre: Floats, spread: Floats, weights: Floa
         slope /= predicted[:, None]
         curvature = (slope * robust_weights[:, None]).T @ slope + precision
         theta = theta + np.linalg.solve(curvature, slope.T @ (robust_weights * residual) - precision @ (theta - centre))
-    return np.append(theta[:count], theta[count:] * typical)
+    terms = np.append(theta[:count], theta[count:] * typical)
+    residual = np.log(runs.measured / predict_gib(runs.parts, terms))
+    misfit = float((weights * 2.5 * np.log1p((residual / noise) ** 2 / 4.0)).sum())
+    return terms, misfit + 0.5 * float((theta - centre) @ precision @ (theta - centre))
 
 
 LEAST_FRACTION_OF_COMPONENTS = 0.3
@@ -187,6 +204,38 @@ def learn_tool(runs: MeasuredRuns, centre: Floats, *, is_known_tool: bool = True
 
     Settings that its rows do not state are those of one user and one tool: such rows count as others do.
     """
+    return _fit_tool(runs, centre, is_known_tool=is_known_tool)[0]
+
+
+def weigh_readings(runs: MeasuredRuns, centre: Floats, *, is_known_tool: bool = True) -> Floats:
+    """Weigh what an ambiguous precision of a tool's runs means, by how well the runs agree with each reading.
+
+    Parameters
+    ----------
+    runs : MeasuredRuns
+        Runs of one tool.
+    centre : numpy.ndarray, shape (9,) or (10,)
+        Terms common to all tools.
+    is_known_tool : bool
+        Whether the table of training tools has the tool.
+
+    Returns
+    -------
+    numpy.ndarray, shape (3,)
+        Posterior probabilities of the assumption and of `PRECISION_READINGS`, equal before any run; 1, 0, 0 where all
+        runs state their precision.
+    """
+    if not np.ptp(runs.readings, axis=0).any():
+        return np.array([1.0, 0.0, 0.0])
+    costs = np.array(
+        [_fit_tool(runs.read_as(reading), centre, is_known_tool=is_known_tool)[1] for reading in np.identity(3)]
+    )
+    likelihoods = np.exp(costs.min() - costs)
+    return np.asarray((likelihoods / likelihoods.sum()).round(3), dtype=np.float64)
+
+
+def _fit_tool(runs: MeasuredRuns, centre: Floats, *, is_known_tool: bool) -> tuple[Floats, float]:
+    """Fit the terms of `learn_tool`, and return what was minimised beside them."""
     count = len(PEAK_MEMORY_COMPONENTS)
     spread = np.zeros((count + 1, count + 1))
     own_sd = TOOL_PRIOR_WIDTH[is_known_tool] * np.array(list(MULTIPLIER_PRIOR_LOG_SD.values()))
@@ -262,6 +311,8 @@ class PeakModel:
         Tool, or "" for all → lowest and highest logarithm of parameters, tokens of a micro-batch and GPUs.
     kinds : Mapping
         Tool → training methods with precision and layout that have runs.
+    readings : Mapping
+        Tool → probabilities of :func:`weigh_readings`, for tools whose runs do not say what their precision means.
     accuracy : Mapping
         Family of jobs → mean accuracy and rows, each source left out in turn.
     """
@@ -281,6 +332,7 @@ class PeakModel:
     models: tuple[str, ...] = ()
     extents: Mapping[str, RunSizeRange] = field(default_factory=dict)
     kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    readings: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     accuracy: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     def has_tool(self, tool: str) -> bool:
@@ -425,6 +477,7 @@ def read_peak_model(text: str, *, source: str = "peak model") -> PeakModel:
                 for tool, extent in document.get("extents", {}).items()
             },
             kinds={tool: tuple(kinds) for tool, kinds in document.get("kinds", {}).items()},
+            readings={tool: tuple(map(float, weights)) for tool, weights in document.get("readings", {}).items()},
             accuracy={name: (float(value), int(rows)) for name, (value, rows) in document["accuracy"].items()},
             **{name: float(document[name]) for name in number_fields},
         )
@@ -449,10 +502,14 @@ def learn_own_runs(model: PeakModel, runs: MeasuredRuns) -> PeakModel:
     Multipliers of other tools stay.
     """
     tools, radii, rows, extents = dict(model.tools), dict(model.radii), dict(model.rows), dict(model.extents)
-    kinds = dict(model.kinds)
+    kinds, readings = dict(model.kinds), dict(model.readings)
     for name in list_sources(runs):
         tool_runs = runs.select(runs.is_from(name))
         is_known_tool = find_tool(name) != GENERIC_TOOL
+        weights = weigh_readings(tool_runs, model.logs(name), is_known_tool=is_known_tool)
+        if weights[0] < 1:
+            readings[name] = tuple(weights.tolist())
+        tool_runs = tool_runs.read_as(weights)
         multipliers = learn_tool(tool_runs, model.logs(name), is_known_tool=is_known_tool)
         residuals = np.log(tool_runs.measured / predict_gib(tool_runs.parts, multipliers))
         prior_radius = model.radii.get(name) or model.few_radius(len(tool_runs), is_known_tool=is_known_tool)
@@ -461,21 +518,26 @@ def learn_own_runs(model: PeakModel, runs: MeasuredRuns) -> PeakModel:
         extents[name] = _union_size_ranges(find_run_size_range(tool_runs), extents.get(name, ()))
         kinds[name] = tuple(sorted({*kinds.get(name, ()), *tool_runs.kinds}))
     models = tuple(sorted({*model.models, *runs.models}))
-    return replace(model, tools=tools, radii=radii, rows=rows, extents=extents, models=models, kinds=kinds)
+    return replace(
+        model, tools=tools, radii=radii, rows=rows, extents=extents, models=models, kinds=kinds, readings=readings
+    )
 
 
 def combine_radius(residuals: Floats, prior_radius: float, *, is_known_tool: bool = True) -> float:
     """Combine the radius of other tools after few rows with the spread of the tool's own rows, by their number.
 
-    It is at least the noise of a measured peak in a prediction from so many rows, by Student's t.
+    The variance is that of the other tools, which counts as many rows as `PRIOR_RADIUS_ROWS`, updated by the residuals
+    of the own rows; the 95 % point, nearly ``1 + 1 / rows`` times the normal one, is that of Student's t for all of
+    them. Two own rows and fewer tell nothing of the spread. The radius is at least the noise of a measured peak in a
+    prediction from so many rows.
     """
-    count = len(residuals)
-    student, next_row = STUDENT_T_P95_BY_SIZE.get(count, 1.8), math.sqrt(1 + 1 / max(count, 1))
-    free = count / max(1, count - OWN_TERMS)
-    spread = student * next_row * math.sqrt(free * float(np.mean(residuals**2))) if count else 0.0
-    weight = count / (count + PRIOR_RADIUS_ROWS[is_known_tool])
-    floor = PEAK_NOISE_FRACTION * student * next_row
-    return max(floor, math.sqrt((1 - weight) * prior_radius**2 + weight * spread**2))
+    count, prior_rows = len(residuals), PRIOR_RADIUS_ROWS[is_known_tool]
+    freedom = prior_rows + max(0, count - OWN_TERMS)
+    prior_variance = (prior_radius / STANDARD_NORMAL_P95) ** 2
+    variance = (prior_rows * prior_variance + float((residuals**2).sum())) / freedom
+    noise = PEAK_NOISE_FRACTION * math.sqrt(1 + 1 / max(count, 1))
+    student = 1 + 1 / freedom if count > OWN_TERMS else 1.0
+    return STANDARD_NORMAL_P95 * max(noise, student * math.sqrt(variance))
 
 
 OWN_TERMS, PRIOR_RADIUS_ROWS = 2, {True: 20.0, False: 5.0}

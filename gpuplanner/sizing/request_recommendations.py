@@ -322,11 +322,11 @@ def _decide_recommendations(table: pl.DataFrame, minimum: int, highest_risk: flo
     )
     limit_failures = (pl.col("risk_time_out") * pl.col("later_runs")).round().cast(pl.Int64), "later_runs"
     outlasted = pl.format("{} of {} later runs outlast the limit of those before", *limit_failures)
-    min_runs = max(minimum, min_runs_for_limit())
+    min_runs, full_runs = max(minimum, min_runs_for_limit()), _count_expression("limit_runs", "full run")
     no_limit_reason = first_text(
         (
             pl.col("limit_runs") < min_runs,
-            pl.format("time limit kept: {}, {} needed", _count_expression("limit_runs", "full run"), pl.lit(min_runs)),
+            pl.format("time limit unchanged: {}, a new limit needs {}", full_runs, pl.lit(min_runs)),
         ),
         (
             pl.col("limit").is_infinite(),

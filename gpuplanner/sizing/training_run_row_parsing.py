@@ -465,22 +465,23 @@ def note_assumptions(row: ParsedRunRow, job: TrainingJob) -> None:
         row.missing.append(f"precision: assumed {job.regime}")
     elif (
         row.tool in TOOLS_WITHOUT_RECIPE
-        and _has_bare_precision(row)
+        and has_bare_precision(row)
         and row.full
         and job.regime in ("unsaid", "pure", "amp")
     ):
         row.missing.append(
-            f"precision: not stated whether parameters are fp32; assumed {_PARAMETER_PRECISION_TEXT[job.regime]}"
+            f"precision: bf16-true or bf16-mixed states whether parameters are fp32; assumed "
+            f"{_PARAMETER_PRECISION_TEXT[job.regime]}"
         )
     if row.words["packing"] == "no":
         row.missing.append("packing: sequences that are not full were taken as full")
 
 
-_PARAMETER_PRECISION_TEXT = {"unsaid": "the middle", "pure": "not", "amp": "so"}
+_PARAMETER_PRECISION_TEXT = {"unsaid": "the middle", "pure": "bf16-true", "amp": "bf16-mixed"}
 """Whether parameters are assumed to be fp32, in remarks, by precision regime."""
 
 
-def _has_bare_precision(row: ParsedRunRow) -> bool:
+def has_bare_precision(row: ParsedRunRow) -> bool:
     """Whether the precision is missing or names only a number format, not whether weights or operations have it."""
     return row.words["precision"] in ("", "bf16", "fp16", "fp8")
 
@@ -500,7 +501,7 @@ def choose_unstated_settings(
         row.missing.append(f"activation_checkpointing: {_RECIPE_ASSUMPTION_TEXT}")
         changes.append({"recompute": "none"})
     if job.regime == "unsaid" or (
-        row.tool in TOOLS_WITHOUT_RECIPE and row.full and _has_bare_precision(row) and job.regime == "pure"
+        row.tool in TOOLS_WITHOUT_RECIPE and row.full and has_bare_precision(row) and job.regime == "pure"
     ):
         changes += [{"regime": "pure"}, {"regime": "amp"}][job.regime == "pure" :]
         if not words["optimizer"]:

@@ -13,10 +13,15 @@ import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, TraceFormatError
 from gpuplanner.core.units_and_number_formats import percent_text
-from gpuplanner.sizing.learned_memory import MeasuredRuns, PeakModel, predict_gib, shipped_peak_model
+from gpuplanner.sizing.learned_memory import (
+    PRECISION_READINGS,
+    MeasuredRuns,
+    PeakModel,
+    predict_gib,
+    shipped_peak_model,
+)
 from gpuplanner.sizing.memory_components import (
     BYTES_PER_GIB,
-    PEAK_MEMORY_COMPONENTS,
     peak_gib,
     unmetered_bytes,
 )
@@ -36,6 +41,7 @@ from gpuplanner.sizing.training_run_row_parsing import (
     choose_unstated_settings,
     compute_static_gib,
     count_replicas,
+    has_bare_precision,
     note_assumptions,
     note_contradictions,
     parse_targets,
@@ -64,7 +70,8 @@ class RowTrainingJob:
     replicas.
 
     ``alternatives`` are the same job with other values of settings that were not stated and matter; the bound covers
-    them. ``clashes`` are contradictory statements and unknown words with the value used; they widen the bound.
+    them. ``readings`` are the job under each of `PRECISION_READINGS`, where the precision is ambiguous. ``clashes`` are
+    contradictory statements and unknown words with the value used; they widen the bound.
     ``max_gib`` is the memory of the largest GPU model that the row may mean.
     """
 
@@ -79,6 +86,7 @@ class RowTrainingJob:
     clashes: tuple[str, ...] = ()
     max_gib: float | None = None
     name: str = ""
+    readings: tuple[TrainingJob, ...] = ()
 
     @property
     def label(self) -> str:
@@ -292,12 +300,19 @@ def _make_row_job(
         alternatives = (*alternatives, replace(job, regime=earlier))
         newest = f"version of {tool}: assumed the newest of the table, which accumulates gradients in fp32"
         row.missing.append(newest)
+    is_ambiguous = row.tool in TOOLS_WITHOUT_RECIPE and has_bare_precision(row) and not tags & {"pretrain", "zero"}
+    readings = [
+        replace(job, regime=job.regime if job.frozen else regime, adapter_regime=regime, embedding_copy_regime=regime)
+        for regime in (PRECISION_READINGS if is_ambiguous else ())
+    ]
     unit = 2.0**30 / 1e9 if facts["meter_unit"] == "GB" else 1.0
     if unit != 1:
         row.note.append("in GB of 1e9 bytes, as this tool's meter prints")
     missing = (*row.missing, *row.clashes)
     clashes, note = tuple(row.clashes), tuple(row.note)
-    return RowTrainingJob(tool, family, job, missing, alternatives, note, unit, gpu_gib, clashes, max_gib, tool_name)
+    return RowTrainingJob(
+        tool, family, job, missing, alternatives, note, unit, gpu_gib, clashes, max_gib, tool_name, tuple(readings)
+    )
 
 
 RUN_TABLE_OUTPUT_COLUMNS = ("predicted_gib", "upper_gib", "p_oom", "family", "tool", "level", "missing", "note")
@@ -339,6 +354,9 @@ def predict_row(row_job: RowTrainingJob, model: PeakModel, *, gpu_gib: float | N
         words, note = "; ".join(row_job.missing), "; ".join(row_job.note)
         return PeakPrediction(None, None, None, row_job.family, row_job.tool, NOT_PREDICTED, words, note)
     parts = np.array([peak_gib(job) for job in (row_job.job, *row_job.alternatives)]) * row_job.unit
+    weights = model.readings.get(row_job.label, ()) if row_job.readings else ()
+    if weights:
+        parts[0] = np.array(weights) @ _list_reading_parts(row_job, row_job.job)
     peaks = predict_gib(parts, model.logs(row_job.label)).tolist()
     # That every sequence is full is the largest case: the bound covers the others as it is.
     decided = all(text.startswith((*_UNDECISIVE_REMARKS, "packing: assumed")) for text in row_job.missing)
@@ -350,25 +368,33 @@ def predict_row(row_job: RowTrainingJob, model: PeakModel, *, gpu_gib: float | N
     radius = math.hypot(*distances.values())
     largest_alternative = max((peak * math.exp(_ALTERNATIVE_LOG_MARGIN) for peak in peaks[1:]), default=0.0)
     max_gib = gpu_gib or row_job.max_gib
-    upper = max(
-        peaks[0] * math.exp(radius),
-        min(largest_alternative, max_gib * row_job.unit) if max_gib else largest_alternative,
-    )
+    largest_alternative = min(largest_alternative, max_gib * row_job.unit if max_gib else math.inf)
+    upper = max(peaks[0] * math.exp(radius), largest_alternative)
     board_gib, p_oom = gpu_gib or row_job.gpu_gib, None
     if board_gib:
         room = row_job.unit * max(board_gib - unmetered_bytes(row_job.job) / BYTES_PER_GIB, 0.01)
-        probabilities = [model.p_oom(peak, room, radius) for peak in peaks]
-        p_oom = (
-            probabilities[0]
-            if len(probabilities) == 1
-            else (probabilities[0] + sum(probabilities[1:]) / len(probabilities[1:])) / 2
-        )
-    notes = [*row_job.note, f"bound {upper / peaks[0]:.2f} times: {', '.join(distances)}"]
-    if model.has_tool(row_job.label) and (score := model.accuracy.get(row_job.family)):
+        p_oom, *alternatives = (model.p_oom(peak, room, radius) for peak in peaks)
+        p_oom = (p_oom + sum(alternatives) / len(alternatives)) / 2 if alternatives else p_oom
+    is_learned = model.has_tool(row_job.label)
+    outdated = ("tool unknown", "framework: ") * is_learned + ("precision: ",) * bool(weights)
+    missing, notes = (
+        [text for text in texts if not text.startswith(outdated)] for texts in (row_job.missing, row_job.note)
+    )
+    notes.append(f"bound {upper / peaks[0]:.2f} times: {', '.join(distances)}")
+    if is_learned and (score := model.accuracy.get(row_job.family)):
         notes.append(f"accuracy of {row_job.family}: {percent_text(score[0])} over {score[1]} runs of left-out sources")
-    level = TOOL_MEASURED if model.has_tool(row_job.label) else TOOL_NOT_MEASURED
-    missing = "; ".join(row_job.missing)
-    return PeakPrediction(peaks[0], upper, p_oom, row_job.family, row_job.tool, level, missing, "; ".join(notes))
+    if weights:
+        likely = zip(weights[1:], PRECISION_READINGS.values(), strict=True)
+        notes.append(f"by your runs: {', '.join(f'{text} {percent_text(weight)}' for weight, text in likely)}")
+    level = TOOL_MEASURED if is_learned else TOOL_NOT_MEASURED
+    words = "; ".join(missing)
+    return PeakPrediction(peaks[0], upper, p_oom, row_job.family, row_job.tool, level, words, "; ".join(notes))
+
+
+def _list_reading_parts(row_job: RowTrainingJob, job: TrainingJob) -> list[list[float]]:
+    """List the components of a job [GiB] as it is assumed, and under each of `PRECISION_READINGS`."""
+    jobs = (job, *row_job.readings) if row_job.readings else (job,) * (1 + len(PRECISION_READINGS))
+    return [[gib * row_job.unit for gib in peak_gib(read_job)] for read_job in jobs]
 
 
 def predict_table(table: pl.DataFrame, model: PeakModel | None = None, *, tool: str | None = None) -> pl.DataFrame:
@@ -431,7 +457,7 @@ def collect_measured_runs(
         if row_job.job is None:
             continue
         job = change(row_job.job) if change else row_job.job
-        parts.append([gib * row_job.unit for gib in peak_gib(job)])
+        parts.append(_list_reading_parts(row_job, job))
         alternatives = (
             sum(peak_gib(job)) * row_job.unit * math.exp(_ALTERNATIVE_LOG_MARGIN) for job in row_job.alternatives
         )
@@ -445,10 +471,11 @@ def collect_measured_runs(
     if not row_numbers:
         raise TraceFormatError("runs", "rows with a measured peak", "none", "Measure some.")
     measured = measured[row_numbers]
+    readings = np.moveaxis(np.array(parts), 1, 0)
     runs = MeasuredRuns(
-        np.array(parts).reshape(-1, len(PEAK_MEMORY_COMPONENTS)),
+        readings[0],
         measured["measured_peak_gib"].to_numpy(), tuple(sources),
-        np.array(flagged, dtype=np.bool_), np.array(worst), tuple(models), np.array(extent), tuple(kinds),
+        np.array(flagged, dtype=np.bool_), np.array(worst), tuple(models), np.array(extent), tuple(kinds), readings,
     )  # fmt: skip
     return runs, measured
 

@@ -9,7 +9,6 @@ from gpuplanner.usage.allocated_hours import requested_allocated_active as reque
 from gpuplanner.usage.allocated_hours import summarize_by_node as summarize_by_node
 from gpuplanner.usage.bottlenecks import BOTTLENECK_NAMES as BOTTLENECK_NAMES
 from gpuplanner.usage.bottlenecks import Counters as Counters
-from gpuplanner.usage.bottlenecks import Threshold as Threshold
 from gpuplanner.usage.bottlenecks import advice as advice
 from gpuplanner.usage.bottlenecks import bottlenecks_by_class as bottlenecks_by_class
 from gpuplanner.usage.bottlenecks import classify_bottlenecks as classify_bottlenecks
@@ -45,14 +44,13 @@ from gpuplanner.usage.gpu_hour_ledger import ledger_assumptions as ledger_assump
 from gpuplanner.usage.gpu_hour_ledger import reconcile_ledger as reconcile_ledger
 from gpuplanner.usage.gpu_hour_ledger import unused_share as unused_share
 from gpuplanner.usage.job_classes import JOB_CLASSES as JOB_CLASSES
+from gpuplanner.usage.job_classes import NUMBER_RULE_COLUMNS as NUMBER_RULE_COLUMNS
 from gpuplanner.usage.job_classes import TEXT_RULE_COLUMNS as TEXT_RULE_COLUMNS
-from gpuplanner.usage.job_classes import UNIT_BY_NUMBER_RULE_COLUMN as UNIT_BY_NUMBER_RULE_COLUMN
 from gpuplanner.usage.job_classes import NameCondition as NameCondition
 from gpuplanner.usage.job_classes import RangeCondition as RangeCondition
 from gpuplanner.usage.job_classes import Rule as Rule
 from gpuplanner.usage.job_classes import class_by_shape as class_by_shape
 from gpuplanner.usage.job_classes import classify_jobs as classify_jobs
-from gpuplanner.usage.job_classes import read_rules as read_rules
 from gpuplanner.usage.job_classes import shipped_rules as shipped_rules
 from gpuplanner.usage.job_phases import PHASE_LABELS as PHASE_LABELS
 from gpuplanner.usage.job_phases import find_phases as find_phases

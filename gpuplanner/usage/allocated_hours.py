@@ -429,9 +429,9 @@ def allocated_by_state(jobs: pl.DataFrame | LazyJobs, *, start: datetime, end: d
 
 
 def requested_allocated_active(jobs: pl.DataFrame | LazyJobs, *, start: datetime, end: datetime) -> pl.DataFrame:
-    """Sum requested, allocated and active GPU-hours by tenant.
+    """Sum GPU-hours by time limit, allocated and active GPU-hours by tenant.
 
-    Requested GPU-hours are GPUs times the run-time limit of the attempts that started in the window. Allocated
+    Those by time limit are GPUs times the run-time limit of the attempts that started in the window. Allocated
     GPU-hours are GPUs times run time in the window. Active GPU-hours are these times mean SM activity: fewer than the
     ledger bucket ``used``, which counts a GPU with any activity in full. A sum is null where no attempt of the tenant
     states it; each share states which part of the allocation the sum covers.
@@ -446,9 +446,9 @@ def requested_allocated_active(jobs: pl.DataFrame | LazyJobs, *, start: datetime
     Returns
     -------
     polars.DataFrame
-        ``tenant``, ``requested_gpu_hours``, ``allocated_gpu_hours``, ``sm_active_gpu_hours``, ``limit_share`` and
-        ``observed_share`` (of the allocated GPU-hours, those with a limit and those with a measured
-        activity), sorted by tenant.
+        ``tenant``, ``time_limit_gpu_hours``, ``allocated_gpu_hours``, ``sm_active_gpu_hours``,
+        ``with_time_limit_share`` and ``with_activity_share`` (of the allocated GPU-hours, those with a limit and those
+        with a measured activity), sorted by tenant.
 
     Raises
     ------
@@ -475,11 +475,11 @@ def requested_allocated_active(jobs: pl.DataFrame | LazyJobs, *, start: datetime
 
     sums_of_parts = [
         part.group_by("tenant", maintain_order=True).agg(
-            requested_gpu_hours=total(pl.col("gpus") * pl.col("time_limit_s") / 3600, is_counted_request),
+            time_limit_gpu_hours=total(pl.col("gpus") * pl.col("time_limit_s") / 3600, is_counted_request),
             allocated_gpu_hours=allocated.sum(),
             sm_active_gpu_hours=total(allocated * pl.col("sm_activity"), observed),
-            limit_share=allocated.filter(limited).sum(),
-            observed_share=allocated.filter(observed).sum(),
+            with_time_limit_share=allocated.filter(limited).sum(),
+            with_activity_share=allocated.filter(observed).sum(),
         )
         for part in _allocations_in_window(jobs, window, "time_limit_s", "sm_activity")
     ]
@@ -487,7 +487,7 @@ def requested_allocated_active(jobs: pl.DataFrame | LazyJobs, *, start: datetime
         pl.concat(sums_of_parts)
         .group_by("tenant", maintain_order=True)
         .agg(total(pl.all(), pl.all().is_not_null()))
-        .with_columns(pl.col("limit_share", "observed_share") / pl.col("allocated_gpu_hours"))
+        .with_columns(pl.col("with_time_limit_share", "with_activity_share") / pl.col("allocated_gpu_hours"))
         .with_columns(pl.col("tenant").cast(pl.String))
         .sort("tenant")
     )

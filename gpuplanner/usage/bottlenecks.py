@@ -5,56 +5,27 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from importlib import resources
 
 import polars as pl
 
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Samples
+from gpuplanner.core.serialization import read_packaged_rows
 from gpuplanner.hardware.catalog import find_data_sheet
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 
 
-@dataclass(frozen=True)
-class Threshold:
-    """A threshold of the rules that classify bottlenecks, with its unit and source.
-
-    Parameters
-    ----------
-    name : str
-        Key of the threshold in the rules, such as ``idle_sm``.
-    value : float
-        In `unit`.
-    unit, meaning, source, date : str
-        Unit of the value, its meaning, its source, and the date when the source was read.
-    """
-
-    name: str
-    value: float
-    unit: str
-    meaning: str
-    source: str
-    date: str
-
-
 @functools.cache
-def load_thresholds() -> dict[str, Threshold]:
-    """Load the thresholds of the bottleneck rules from the package.
-
-    Returns
-    -------
-    dict of str to Threshold
-        Name → threshold.
+def load_thresholds() -> dict[str, float]:
+    """Load the thresholds of the bottleneck rules: name → value, whose unit and source the table of the package has.
 
     Examples
     --------
-    >>> load_thresholds()["effective_sm"].value
+    >>> load_thresholds()["effective_sm"]
     0.8
     """
-    return {
-        row["name"]: Threshold(**(row | {"value": float(row["value"])}))
-        for row in _read_catalogue("bottleneck_thresholds.csv").iter_rows(named=True)
-    }
+    rows = read_packaged_rows("gpuplanner.usage", "bottleneck_thresholds.csv")
+    return {row["name"]: float(row["value"]) for row in rows}
 
 
 @functools.cache
@@ -72,12 +43,7 @@ def advice() -> pl.DataFrame:
     >>> advice().filter(bound="interconnect")["slice"][0]
     'do not partition: instances have no peer-to-peer between GPUs'
     """
-    return _read_catalogue("bottleneck_advice.csv")
-
-
-def _read_catalogue(file: str) -> pl.DataFrame:
-    """Read a CSV file of this package as a table of text columns."""
-    return pl.read_csv((resources.files(__package__) / file).read_bytes(), infer_schema=False)
+    return pl.DataFrame(read_packaged_rows("gpuplanner.usage", "bottleneck_advice.csv"))
 
 
 BOTTLENECK_NAMES = ("compute", "memory-bandwidth", "interconnect", "input", "launch", "mixed", "idle", "unclear")
@@ -172,7 +138,7 @@ def signature(counters: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | No
     Signature(bound='unclear', evidence='only the legacy counter was read: 0.99 of the time some kernel ran,
     on however few multiprocessors')
     """
-    limit = {name: row.value for name, row in load_thresholds().items()}
+    limit = load_thresholds()
     activity_source, sm = counters.activity_source, counters.sm_activity
     tensor, dram = counters.tensor_activity, counters.dram_activity
     pcie = counters.pcie_gb_s
@@ -319,7 +285,7 @@ def classify_bottlenecks(
     ('7', 'compute')
     """
     spec = find_data_sheet(as_gpu_model(gpu_model).name)
-    means = _mean_counters(samples, by, load_thresholds()["idle_sm"].value, spec.tdp_w)
+    means = _mean_counters(samples, by, load_thresholds()["idle_sm"], spec.tdp_w)
     gpus, share = means["devices"], means["devices"].cast(pl.Float64)
     if jobs is not None and "job_id" in by:
         # A job on instances holds its share of GPUs, however many devices were sampled.

@@ -111,7 +111,7 @@ class ExploredDataset:
     - ``gpu_model``: GPU model whose profiles requests are mapped to; None: that of the data, see :attr:`model`.
     - ``tz``: IANA zone.
     - ``smallest_group``: Tenants of fewer people are merged into one by
-      :func:`gpuplanner.core.privacy.merge_small_groups`; 0: no tenant is.
+      :func:`gpuplanner.core.privacy.merge_small_tenants_expression`; 0: no tenant is.
     """
 
     trace: Dataset

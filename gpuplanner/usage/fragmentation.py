@@ -252,16 +252,16 @@ def number_node_lists(texts: pl.Series, number: Mapping[str, int]) -> tuple[np.n
     return of_job.fill_null(0).to_numpy(), NodeLists(first, np.concatenate(names).astype(np.int64))
 
 
-SLICE_STATES = ("held", "cut_idle", "lost_to_layout", "whole")
+SLICE_STATES = ("allocated", "not_allocated", "lost_to_layout", "full_gpu")
 """States of the installed slice-hours of MIG-capable GPUs.
 
-held
+allocated
     In a MIG instance that is allocated to a job.
-cut_idle
+not_allocated
     In a MIG instance that is not allocated.
 lost_to_layout
     On a partitioned GPU, but in no instance of its layout.
-whole
+full_gpu
     On a full GPU (MIG disabled).
 """
 MAX_ALLOCATION_EXCESS_FRACTION = 1e-9
@@ -284,7 +284,7 @@ def slice_hours(
     ----------
     jobs : polars.DataFrame
         Table ``schemas.Jobs``; jobs with ``instances`` were allocated so many of ``profile_requested``. Where a job has
-        several profiles, the table does not state how many of each: its slices are under ``cut_idle``.
+        several profiles, the table does not state how many of each: its slices are under ``not_allocated``.
     inventory : polars.DataFrame
         Table ``schemas.Inventory`` with ``gpu_model`` and ``layouts`` (null: MIG disabled).
     start, end : datetime
@@ -311,7 +311,7 @@ def slice_hours(
     >>> jobs = pl.DataFrame({"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "RUNNING", "gpus": 3 / 7,
     ...     "instances": 1, "submit_time": nine, "start_time": nine, "profile_requested": "3g.40gb"})
     >>> slice_hours(jobs, nodes, start=nine, end=nine + timedelta(hours=1)).drop("gpu_model").rows()
-    [('held', 3.0, 4.0), ('cut_idle', 3.0, 4.0), ('lost_to_layout', 1.0, 0.0), ('whole', 0.0, 0.0)]
+    [('allocated', 3.0, 4.0), ('not_allocated', 3.0, 4.0), ('lost_to_layout', 1.0, 0.0), ('full_gpu', 0.0, 0.0)]
     """
     window = LedgerWindow(start, end)
     nodes = conform(inventory, Inventory, source="inventory")

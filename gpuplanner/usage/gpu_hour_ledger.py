@@ -194,24 +194,23 @@ def ledger_assumptions(
     _, nodes = match_gpu_models(*_ledger_inputs(jobs, inventory, window, LEDGER_INPUT_COLUMNS))
     sentences = []
     if inventory is None:
-        text = "GPUs are assumed, the peak of allocated GPUs; unallocated time is a lower bound."
-        sentences.append(f"No inventory was given: {nodes['gpus'].sum()} {text}")
+        sentences.append("No inventory was given: the number of GPUs is inferred from the jobs, and may be too low.")
     elif nodes.filter(pl.col("board").is_null() & pl.col("gpu_model").is_not_null()).height:
         sentences.append(ONE_POOL_ASSUMPTION_TEXT)
     table = cast_columns(jobs, Jobs, [*JOB_TIME_COLUMNS, "eligible_time", "state", "gpus", "node_list"], source="jobs")
     unknown = table.filter(pl.col("gpus").is_null() & pl.col("start_time").is_not_null()).height
     if unknown:
         text = "jobs ran on an unknown number of GPUs: their time counts as unallocated."
-        sentences.append(f"{unknown} of {table.height} {text}")
+        sentences.append(f"{unknown:,} of {table.height:,} {text}")
     endless = table.filter((pl.col("gpus") > 0) & has_unknown_end()).height
     if endless:
         text = "jobs with GPUs have no start or end: their time counts as unallocated."
-        sentences.append(f"{endless} of {table.height} {text}")
+        sentences.append(f"{endless:,} of {table.height:,} {text}")
     waited = table.filter(pl.col("start_time") > waiting_since()).height
     unplaced = table.filter(pl.col("start_time").is_not_null() & pl.col("node_list").is_null()).height
     if waited and unplaced:
         sentences.append(
-            f"{unplaced} jobs do not name their nodes: while they run, no GPU counts as fragmented, and "
+            f"{unplaced:,} jobs do not name their nodes: while they run, no GPU counts as fragmented, and "
             "unallocated GPUs that pending jobs request count as idle with eligible jobs pending."
         )
     return sentences

@@ -7,35 +7,27 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, examples, nearest_names
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Jobs
-from gpuplanner.core.serialization import LinedMapping, read_yaml
+from gpuplanner.core.serialization import load_yaml
 from gpuplanner.ingest.source_fields import validate_time_zone
 from gpuplanner.usage.rightsizing import samples_of_runs
 
 TEXT_RULE_COLUMNS = ("job_name", "partition", "queue")
 """Columns of the job table with names that rules may test; a table may lack them."""
 
-UNIT_BY_NUMBER_RULE_COLUMN = {
-    "gpus": "GPUs",
-    "nodes": "nodes",
-    "time_limit_s": "s",
-    "run_s": "s",
-    "wait_s": "s",
-    "sm_activity": "0-1, mean",
-    "activity_spread": "0-1, standard deviation of the minute means of SM activity",
-    "memory_peak_gib": "GiB",
-    "hour": "hours of the local clock at submission, 0 to 24",
-    "weekday": "1 for Monday to 7 for Sunday, at submission",
-    "repeats": "jobs of the same user with the same request and limit on the same local day",
-}
-"""Numeric facts of a job that rules may test, with their units."""
+NUMBER_RULE_COLUMNS = (
+    *("gpus", "nodes", "time_limit_s", "run_s", "wait_s", "sm_activity", "activity_spread", "memory_peak_gib"),
+    *("hour", "weekday", "repeats"),
+)
+"""Numeric facts of a job that rules may test. ``sm_activity`` is a mean [0-1], ``activity_spread`` the standard
+deviation of the minute means of SM activity [0-1]. At submission by the local clock: ``hour`` [h, 0 to 24] and
+``weekday``, 1 for Monday to 7 for Sunday. ``repeats``: jobs of the same user with the same request and limit on the
+same local day."""
 
 RULE_COLUMNS_KNOWN_AT_SUBMISSION = (*TEXT_RULE_COLUMNS, "gpus", "nodes", "time_limit_s", "hour", "weekday")
 """Facts of a job that are known at submission; the other facts are known only after its run."""
@@ -113,9 +105,6 @@ def _activity_statistics(jobs: pl.DataFrame, samples: pl.DataFrame | None) -> pl
 JOB_CLASSES = ("pretraining", "fine-tuning", "evaluation", "inference", "interactive")
 """Classes that a rule may name."""
 
-MAX_RULE_FILE_TEXT_CHARS = 200
-"""Most characters of a text in a rule file."""
-
 
 @dataclass(frozen=True)
 class NameCondition:
@@ -144,7 +133,7 @@ class RangeCondition:
     Attributes
     ----------
     fact : str
-        One of :data:`~gpuplanner.usage.job_classes.UNIT_BY_NUMBER_RULE_COLUMN`.
+        One of :data:`~gpuplanner.usage.job_classes.NUMBER_RULE_COLUMNS`.
     low, high : float
         At or above `low`, below `high`; infinite where the rule does not say. Of the hour, a `low` above `high`
         passes midnight.
@@ -171,13 +160,13 @@ class Rule:
     Attributes
     ----------
     name : str
-        Name, unique among the rules of a file.
+        Name, unique among the rules.
     job_class : str
         Class that it gives, one of :data:`JOB_CLASSES`.
     conditions : tuple of NameCondition or RangeCondition
         What must hold, all of it.
     because, source : str
-        Why the rule may be right, and who says so; empty if the file does not say.
+        Why the rule may be right, and who says so; empty if not stated.
     """
 
     name: str
@@ -198,147 +187,36 @@ class Rule:
 
 @functools.cache
 def shipped_rules() -> tuple[Rule, ...]:
-    """Load the rules that come with the package.
+    """Load the rules of ``job_class_rules.yaml``, in the order in which they are tried.
 
     Examples
     --------
     >>> sorted({rule.job_class for rule in shipped_rules()}) == sorted(JOB_CLASSES)
     True
     """
-    with resources.as_file(resources.files(__package__) / "job_class_rules.yaml") as path:
-        return read_rules(path)
+    file = resources.files(__package__) / "job_class_rules.yaml"
+    rules = load_yaml(file.read_text("utf-8"), source=file.name)["rules"]
+    return tuple(make_rule(rule) for rule in rules)
 
 
-def read_rules(path: str | Path) -> tuple[Rule, ...]:
-    r"""Read rules from a YAML file, in the order in which they are tried.
-
-    Parameters
-    ----------
-    path : str or Path
-        File with one key, ``rules``: a list of mappings with ``name``, ``class``, ``when`` and, if wanted,
-        ``because`` and ``source``. ``when`` maps facts to lists of words, or to ``{from: low, below: high}``.
-
-    Returns
-    -------
-    tuple of Rule
-        At least one.
-
-    Raises
-    ------
-    ScenarioError
-        If the file cannot be read, or a key, value or name is not as declared; the message names the line, the
-        value and the nearest key.
+def make_rule(rule: Mapping[str, Any]) -> Rule:
+    """Make a rule from an entry of ``job_class_rules.yaml``.
 
     Examples
     --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "rules.yaml"
-    ...     _ = path.write_text("rules:\n- {name: big, class: pretraining, when: {gpu: {from: 64}}}\n")
-    ...     read_rules(path)
-    Traceback (most recent call last):
-        ...
-    gpuplanner.core.errors.ScenarioError: ...rules.yaml line 2, rule 'big', when: expected one of ...; got 'gpu'. Did
-    you mean 'gpus'?
+    >>> make_rule({"name": "night", "class": "pretraining", "when": {"hour": {"from": 22, "below": 6}}}).conditions
+    (RangeCondition(fact='hour', low=22.0, high=6.0),)
     """
-    file_name = Path(path).name
-    document = read_yaml(path)
-    listed = _require_mapping(document, ("rules",), file_name).get("rules")
-    if not isinstance(listed, list) or not listed:
-        raise _rule_error(file_name, "'rules' with a list of at least one rule", listed, "Add rules.")
-    rules = tuple(_parse_rule(item, f"{file_name}, rule {number}") for number, item in enumerate(listed, start=1))
-    names = [rule.name for rule in rules]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise _rule_error(file_name, "rules of different names", examples(repeated), "Rename one of each.")
-    return rules
+    conditions = tuple(_make_condition(fact, value) for fact, value in rule["when"].items())
+    return Rule(rule["name"], rule["class"], conditions, rule.get("because", ""), rule.get("source", ""))
 
 
-def _parse_rule(item: object, location: str) -> Rule:
-    """Read one rule of a file; an error names its line."""
-    rule = _require_mapping(item, ("name", "class", "because", "source", "when"), location)
-    location = _locate_key(location, rule, "name")
-    name = _read_rule_text(rule, "name", location)
-    location = f"{location.rpartition(', ')[0]}, rule {name!r}"
-    job_class = _read_rule_text(rule, "class", location)
-    if job_class not in JOB_CLASSES:
-        raise _unknown_name_error(JOB_CLASSES, job_class, _locate_key(location, rule, "class") + ", class")
-    if "when" not in rule:
-        raise _rule_error(location, "'when' with at least one condition", "none", "Add when.")
-    conditions_by_fact = _require_mapping(
-        rule["when"], (*TEXT_RULE_COLUMNS, *UNIT_BY_NUMBER_RULE_COLUMN), f"{_locate_key(location, rule, 'when')}, when"
-    )
-    if not conditions_by_fact:
-        raise _rule_error(_locate_key(location, rule, "when"), "at least one condition in 'when'", "none", "Add one.")
-    locations = {fact: f"{_locate_key(location, conditions_by_fact, fact)}, {fact}" for fact in conditions_by_fact}
-    conditions = tuple(_parse_condition(fact, value, locations[fact]) for fact, value in conditions_by_fact.items())
-    because, source = (_read_rule_text(rule, key, location) if key in rule else "" for key in ("because", "source"))
-    return Rule(name, job_class, conditions, because, source)
-
-
-def _parse_condition(fact: str, value: object, location: str) -> Condition:
-    """Read one condition of a rule: words of a name, or a range of a number."""
+def _make_condition(fact: str, value: Any) -> Condition:  # noqa: ANN401 - words or bounds
+    """Make a condition on a fact: words of a name, folded as names are, or the bounds of a number."""
     if fact in TEXT_RULE_COLUMNS:
-        words = value if isinstance(value, list) else [value]
-        # The same folding as of names, on one word.
-        folded = [pl.select(pad_words(pl.lit(word))).item() for word in words if isinstance(word, str)]
-        padded = [" ".join(word.split()) for word in folded]
-        if not words or len(padded) < len(words) or not all(padded):
-            raise _rule_error(location, "a list of words", value, "Write for example [eval, benchmark].")
-        return NameCondition(fact, tuple(padded))
-    if not isinstance(value, dict):
-        raise _rule_error(location, "{from: ..., below: ...}", value, "Give one bound or both.")
-    bounds = _require_mapping(value, ("from", "below"), location)
-    for key, bound in bounds.items():
-        if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
-            bound_location = f"{_locate_key(location, bounds, key)}, {key}"
-            raise _rule_error(bound_location, "a number", bound, f"Unit: {UNIT_BY_NUMBER_RULE_COLUMN[fact]}.")
-    low, high = float(bounds.get("from", -math.inf)), float(bounds.get("below", math.inf))
-    if not bounds or low == high or (low > high and fact != "hour"):
-        raise _rule_error(location, "a range that holds something", dict(value), "Put 'from' below 'below'.")
-    return RangeCondition(fact, low, high)
-
-
-def _require_mapping(value: object, keys: tuple[str, ...], location: str) -> Mapping[str, Any]:
-    """Return a mapping; raise if it is none, or has other keys."""
-    if not isinstance(value, dict):
-        todo = "See the shipped job_class_rules.yaml."
-        raise _rule_error(location, f"a mapping with {', '.join(keys)}", value, todo)
-    for key in value:
-        if key not in keys:
-            raise _unknown_name_error(keys, key, _locate_key(location, value, key))
-    return value
-
-
-def _read_rule_text(rule: Mapping[str, Any], key: str, location: str) -> str:
-    """Read a text of a rule by its key; raise an error if it is no short text on one line."""
-    value = rule.get(key)
-    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= MAX_RULE_FILE_TEXT_CHARS:
-        key_location = f"{_locate_key(location, rule, key)}, {key}"
-        raise _rule_error(key_location, f"up to {MAX_RULE_FILE_TEXT_CHARS} letters on one line", value, "Write it.")
-    return value
-
-
-def _locate_key(location: str, mapping: Mapping[str, Any], key: str) -> str:
-    """Add the line of a key to an error location, after the file name."""
-    line = mapping.lines.get(key) if isinstance(mapping, LinedMapping) else None
-    if line is None:
-        return location
-    file, comma, remainder = location.partition(", ")
-    return f"{file.partition(' line ')[0]} line {line}{comma}{remainder}"
-
-
-def _unknown_name_error(names: tuple[str, ...], got: object, location: str) -> ScenarioError:
-    """Make the error for an unknown name, with the most similar known name."""
-    similar = nearest_names(str(got), names)
-    todo = f"Did you mean {similar[0]!r}?" if similar else "Use one of these."
-    return _rule_error(location, f"one of {', '.join(names)}", got, todo)
-
-
-def _rule_error(location: str, expected: str, got: object, todo: str) -> ScenarioError:
-    """Make the error for a rule file: location, what was expected, what was found, and what to do."""
-    shown = got if isinstance(got, str) and got == "none" else repr(got)
-    return ScenarioError(location, expected, shown[:MAX_RULE_FILE_TEXT_CHARS], todo)
+        folded = [pl.select(pad_words(pl.lit(word))).item() for word in value]
+        return NameCondition(fact, tuple(" ".join(word.split()) for word in folded))
+    return RangeCondition(fact, float(value.get("from", -math.inf)), float(value.get("below", math.inf)))
 
 
 JOB_CLASS_TABLE_COLUMNS = ("job_id", "attempt", "job_class", "class_source", "rule", "facts")
@@ -413,8 +291,8 @@ def classify_jobs(
 
 def _fact_text(fact: str) -> pl.Expr:
     """Format a fact as ``fact=value``."""
-    value = pl.col(fact).cast(pl.Float64).round_sig_figs(4) if fact in UNIT_BY_NUMBER_RULE_COLUMN else pl.col(fact)
-    text = value.cast(pl.String).str.strip_suffix(".0") if fact in UNIT_BY_NUMBER_RULE_COLUMN else value
+    value = pl.col(fact).cast(pl.Float64).round_sig_figs(4) if fact in NUMBER_RULE_COLUMNS else pl.col(fact)
+    text = value.cast(pl.String).str.strip_suffix(".0") if fact in NUMBER_RULE_COLUMNS else value
     return pl.concat_str(pl.lit(f"{fact}="), text)
 
 

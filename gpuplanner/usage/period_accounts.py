@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerError, require_no_faults
+from gpuplanner.core.output_column_headings import column_heading
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache_and_data_folders import stage
 from gpuplanner.core.step_functions import waiting_since
@@ -32,7 +33,7 @@ from gpuplanner.usage.gpu_hour_ledger import (
     reconcile_ledger,
     unused_share,
 )
-from gpuplanner.usage.installed_capacity import out_of_service_gpus
+from gpuplanner.usage.installed_capacity import find_installed, out_of_service_gpus
 from gpuplanner.usage.planning_history import history, observation_begins_at, observation_ends_at
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import (
     LedgerWindow,
@@ -40,7 +41,6 @@ from gpuplanner.usage.pool_occupancy_and_inferred_inventory import (
     jobs_with_gpus,
     match_gpu_models,
 )
-from gpuplanner.usage.study_fleet import find_installed
 
 WEEKLY_PEAK_QUANTILE = 0.95
 """Quantile of hourly demand that stands for the peak of a week [0-1]."""
@@ -50,8 +50,8 @@ MIN_OBSERVED_HOURS_FRACTION_OF_DAY = 0.5
 MAX_LEDGER_DIFFERENCE_FRACTION = 1e-6
 """Largest relative difference between the GPU-hours of a ledger and those installed [0-1]; a larger one is an error."""
 LEDGER_JOB_COLUMNS = (
-    "job_id", "tenant", "partition", "job_class", "submit_time", "eligible_time", "start_time", "end_time", "state",
-    "gpus", "gpu_model", "profile_requested", "instances", "nodes", "node_list", "time_limit_s", "sm_activity",
+    "job_id", "tenant", "partition", "job_class", "tier", "submit_time", "eligible_time", "start_time", "end_time",
+    "state", "gpus", "gpu_model", "profile_requested", "instances", "nodes", "node_list", "time_limit_s", "sm_activity",
     "memory_peak_gib", "quarantined", "gpus_by_memory",
 )  # fmt: skip
 """Columns of ``schemas.Jobs`` that the accounts of a period read."""
@@ -204,7 +204,7 @@ class JobFacts:
     """Facts about the jobs of a dataset: numbers of jobs and tenants, and, where run times are known, the fleet.
 
     ``lost_gpu_hours`` were allocated to attempts that did not complete [GPU h]; ``unused_share`` is the share of the
-    installed GPU-hours that did no work [0-1].
+    installed GPU-hours that did no work [0-1], None without telemetry.
     """
 
     jobs: int
@@ -256,10 +256,11 @@ def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobDescription:
         measured = activity_sums.group_by(word, maintain_order=True).agg(pl.col("used").sum(), idle=idle.sum())
         used = pl.when(pl.col("used") + pl.col("idle") > 0).then(pl.col("used") / (pl.col("used") + pl.col("idle")))
         groups[word] = table.join(measured.select(word, used_fraction=used), on=word, how="left", maintain_order="left")
+    is_measured = hours.filter(pl.col("bucket").is_in(["used", "allocated_idle"]))["gpu_hours"].sum() > 0
     all_facts = replace(
         facts,
         installed_gpu_hours=float(hours["gpu_hours"].sum()),
-        unused_share=unused_share(hours)["unused"],
+        unused_share=unused_share(hours)["unused"] if is_measured else None,
         installed_gpus=capacity.gpus,
         fleet=capacity.origin,
         boards=capacity.models_text,
@@ -269,10 +270,10 @@ def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobDescription:
         "ledger": hours_by_bucket(hours),
         **_slice_table(jobs, capacity.inventory, begin, end),
         **classes,
-        **{f"allocated GPU-hours and queue waits by {word}": table for word, table in groups.items()},
-        "tenants": hours_by_tenant(hours),
+        **{f"allocated GPU-hours and queue waits by {column_heading(word)}": table for word, table in groups.items()},
+        "GPU-hours by team": hours_by_tenant(hours),
         **({"GPU-hours by node": summarize_by_node(pl.concat(on_nodes))} if nodes else {}),
-        "GPU-hours requested, allocated and active": _replace_active_hours(requested, by_state),
+        "GPU-hours by time limit, allocated and active": _replace_active_hours(requested, by_state),
         "GPU-hours by how attempts ended": by_end_state.group_by("state", "lost")
         .agg(pl.col("attempts", "gpu_hours").sum())
         .sort("gpu_hours", "state", descending=[True, False]),
@@ -289,7 +290,7 @@ def _replace_active_hours(requested: pl.DataFrame, by_state: pl.DataFrame) -> pl
     share = (pl.col("observed") / pl.col("allocated_gpu_hours")).clip(upper_bound=1.0)
     return (
         requested.join(measured, on="tenant", how="left", maintain_order="left")
-        .with_columns(sm_active_gpu_hours=active, observed_share=share.fill_null(0.0))
+        .with_columns(sm_active_gpu_hours=active, with_activity_share=share.fill_null(0.0))
         .drop(ACTIVE_GPU_HOURS_COLUMN, "observed")
     )
 
@@ -318,6 +319,7 @@ JOB_COLUMN_BY_GROUPING = {
     "board": "gpu_model",
     "profile": "profile_requested",
     "job_class": "job_class",
+    "tier": "tier",
 }
 """Groupings by which jobs are tabulated, and the column of ``schemas.Jobs`` of each."""
 FULL_GPU_LABEL = "full GPU"
@@ -340,7 +342,7 @@ def _group_label(word: str) -> pl.Expr:
 
 
 def hours_by_group(jobs: LazyJobs, window: LedgerWindow) -> dict[str, pl.DataFrame]:
-    """Sum allocated and lost GPU-hours, run times and waits by tenant, partition, GPU model, profile and job class.
+    """Sum allocated and lost GPU-hours, run times and waits by tenant, partition, GPU model, profile, class and tier.
 
     Each table has one row for each group, most GPU-hours first: ``jobs``, ``gpu_hours``, ``lost_gpu_hours`` of attempts
     that did not complete, ``median_run_h`` and ``p95_run_h`` of ended attempts in the window, and the 50 %, 95 % and
@@ -478,4 +480,4 @@ def _job_class_table(jobs: LazyJobs) -> dict[str, pl.DataFrame]:
         table = table.join(statistic, on=by, how="left", nulls_equal=True)
     failed = pl.col("failed") / pl.col("jobs")
     classes = table.drop("failed").with_columns(table.select(failed_fraction=failed))
-    return {f"jobs by {by}": classes.sort("jobs", by, descending=[True, False])}
+    return {f"jobs by {column_heading(by)}": classes.sort("jobs", by, descending=[True, False])}

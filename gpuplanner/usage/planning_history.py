@@ -12,7 +12,7 @@ import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, examples
 from gpuplanner.core.output_manifests_and_overwrite_checks import resolve_path
-from gpuplanner.core.privacy import merge_small_groups
+from gpuplanner.core.privacy import merge_small_tenants_expression
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, Jobs
 from gpuplanner.core.stage_cache_and_data_folders import data_folder, stage
@@ -129,7 +129,8 @@ def merge_small_tenants(dataset: Dataset, smallest: int) -> Dataset:
         return dataset
     if dataset.stored_jobs is not None:
         return replace(dataset, stored_jobs=dataset.stored_jobs.merge_small_tenants(smallest))
-    return dataset.with_tables(jobs=merge_small_groups(dataset.jobs, "tenant", "user", min_people=smallest))
+    tenant = merge_small_tenants_expression(dataset.jobs.lazy(), smallest)
+    return dataset.with_tables(jobs=dataset.jobs.with_columns(tenant))
 
 
 def load_study_dataset(

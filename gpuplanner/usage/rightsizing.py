@@ -147,20 +147,8 @@ EVIDENCE_KINDS = ("telemetry", "job statistics", "class", "request")
 request.
 """
 RIGHTSIZING_COLUMNS = (
-    "job_id",
-    "attempt",
-    "tenant",
-    "job_class",
-    "profile_requested",
-    "profile_needed",
-    "instances",
-    "sms_needed",
-    "memory_needed_gib",
-    "change",
-    "evidence",
-    "reason",
-    "gpu_hours_requested",
-    "gpu_hours_needed",
+    *("job_id", "attempt", "tenant", "job_class", "profile_requested", "profile_needed", "instances", "sms_needed"),
+    *("memory_needed_gib", "change", "evidence", "reason", "gpu_hours_requested", "gpu_hours_needed"),
 )
 """Columns of the table that :func:`rightsize` returns."""
 
@@ -409,7 +397,6 @@ def requested_and_used(
     boards: Mapping[str | None, str] | None = None,
     *,
     samples: pl.DataFrame | None = None,
-    headroom: float = 0.10,
 ) -> pl.DataFrame:
     """Tabulate the GPUs and memory that each GPU job requested beside those that it used.
 
@@ -421,8 +408,6 @@ def requested_and_used(
         As for :func:`models_of_jobs`.
     samples : polars.DataFrame, optional
         Table ``schemas.Samples``.
-    headroom : float
-        As for :func:`~gpuplanner.usage.rightsizing.rightsize`.
 
     Returns
     -------
@@ -455,13 +440,13 @@ def requested_and_used(
     table = conform(jobs, Jobs, source="hints: jobs").filter(pl.col("gpus") > 0).with_row_index("row")
     table = table.with_columns(devices=pl.coalesce("instances", "gpus"))
     sized = [
-        _size_jobs_of_model(table.filter(pl.col("gpu_model").eq_missing(pl.lit(word))), gpu_model, samples, headroom)
+        _size_jobs_of_model(table.filter(pl.col("gpu_model").eq_missing(pl.lit(word))), gpu_model, samples)
         for word, gpu_model in models_of_jobs(table, boards).items()
     ]
     hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
     wait_s = (pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 1e6
     return (
-        pl.concat([*sized, _size_jobs_of_model(table.clear(), None, None, headroom)])
+        pl.concat([*sized, _size_jobs_of_model(table.clear(), None, None)])
         .sort("row")
         .join(_sampled_use(table, samples), on="row", how="left", maintain_order="left")
         .select(
@@ -480,9 +465,7 @@ def requested_and_used(
     )
 
 
-def _size_jobs_of_model(
-    jobs: pl.DataFrame, gpu_model: GpuModel | None, samples: pl.DataFrame | None, headroom: float
-) -> pl.DataFrame:
+def _size_jobs_of_model(jobs: pl.DataFrame, gpu_model: GpuModel | None, samples: pl.DataFrame | None) -> pl.DataFrame:
     """Resolve and rightsize the jobs of one GPU model.
 
     Parameters
@@ -493,8 +476,6 @@ def _size_jobs_of_model(
         Their GPU model; None: unknown.
     samples : polars.DataFrame, optional
         Table ``schemas.Samples``.
-    headroom : float
-        Share added to the observed use.
     """
     if gpu_model is None:
         named = pl.col("profile_requested").is_not_null()
@@ -514,7 +495,7 @@ def _size_jobs_of_model(
         )
     table = profile_sizes(gpu_model)
     request_columns = table.select("profile", memory_asked_gib="memory_gib", share_asked="share", rank_asked="rank")
-    needed = rightsize(jobs, gpu_model, samples=samples, headroom=headroom)
+    needed = rightsize(jobs, gpu_model, samples=samples)
     ranks = dict(table.select("profile", "rank").iter_rows())
     has_own_evidence = pl.col("size_from").is_in(EVIDENCE_KINDS[:2])
     rank = pl.col("profile_needed").replace_strict(ranks, default=None, return_dtype=pl.Int32)
@@ -527,7 +508,7 @@ def _size_jobs_of_model(
             size_from=needed["evidence"],
         )
         .with_columns(rank_needed=pl.when(has_own_evidence & (pl.col("instances") == 1)).then(rank))
-        .select(_size_jobs_of_model(jobs.clear(), None, None, headroom).columns)
+        .select(_size_jobs_of_model(jobs.clear(), None, None).columns)
     )
 
 

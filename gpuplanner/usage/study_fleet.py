@@ -27,17 +27,7 @@ from gpuplanner.usage.current_nodes import (
     nodes_from_inventory,
     partition_as_allocated,
 )
-from gpuplanner.usage.installed_capacity import InstalledGpus, Pool, find_installed, nodes_in_service
-
-__all__ = [
-    "UNNAMED_GPU_MODEL",
-    "InstalledGpus",
-    "PlannedFleet",
-    "Pool",
-    "find_installed",
-    "nodes_in_service",
-    "planned_fleet",
-]
+from gpuplanner.usage.installed_capacity import InstalledGpus, find_installed, nodes_in_service
 
 
 def explain_full_gpus(name: str | None) -> str:

@@ -112,10 +112,12 @@ def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> EventPace | None:
     return EventPace(float(np.median(single)), tuple(chain), spread, expected)
 
 
-def find_paces(
-    times_s: np.ndarray, kinds: Sequence[np.ndarray] = (), *, grain_s: float = 1.0, max_paces: int = 2
-) -> list[EventPace]:
-    """Find the periods of events, the least likely to be random first: of all events, or of each kind.
+MAX_PACES = 2
+"""Most periods that :func:`find_paces` tells apart."""
+
+
+def find_paces(times_s: np.ndarray, kinds: Sequence[np.ndarray] = (), *, grain_s: float = 1.0) -> list[EventPace]:
+    """Find up to two periods of events, the least likely to be random first: of all events, or of each kind.
 
     Either the most regular period of all events is taken, then that of the remaining events; or the period of each kind
     of event. Of both results, the one that is less likely to be random is returned.
@@ -128,8 +130,6 @@ def find_paces(
         Events of each kind.
     grain_s : float
         Resolution of the times. [s]
-    max_paces : int
-        Largest number of periods.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def find_paces(
     events_by_kind = [np.flatnonzero(kind) for kind in kinds]
     mixed: list[EventPace] = []
     events_left = everything
-    while len(mixed) < max_paces:
+    while len(mixed) < MAX_PACES:
         sought = [events_left, *events_by_kind] if mixed else [everything]
         candidates = [_find_pace_of_subset(times_s, events, grain_s) for events in sought]
         new = [pace for pace in candidates if pace is not None and not any(_is_same_pace(pace, old) for old in mixed)]

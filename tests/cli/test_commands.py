@@ -125,7 +125,7 @@ def test_own_trace_walks_to_a_plan_that_verifies(command, itp, tmp_path):
     told = json.loads(text)
     assert set(told) == {
         "status", "objective", "bound", "gap", "unmet_gpu_hours", "changes",
-        "change_gpu_hours", "change_takes", "layout_changes", "comparison", "departures", "reboots",
+        "change_gpu_hours", "change_takes", "layout_changes", "comparison", "drained_gpus", "reboots",
         "gpus_not_needed", "plan_choices", "over_fixed",
     }  # fmt: skip
     # Parked GPUs are cut for the minute that it takes.
@@ -176,7 +176,7 @@ def test_a_decision_that_changes_nothing_has_no_bundle(tmp_path, study):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("plan", "no-such.yaml"), 3, "readable UTF-8 YAML"),
+        (("plan", "no-such.yaml"), 3, "readable YAML"),
         (("plan", "sample", "--set", "quantil=0.9"), 3, "did you mean 'quantile'"),
         (("plan", "sample", "--set", "gpu_model=H100"), 3, "ambiguous"),
         (("report", "2031-01"), 3, "no observation in it"),

@@ -10,6 +10,7 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import study_comparison
 from gpuplanner.ingest.dataset_import import add_files
+from gpuplanner.usage.planning_history import FleetPools
 
 FEW = ["--policies", "fewer_nodes", "--actuator", "slurm"]
 
@@ -110,7 +111,11 @@ def test_scenarios_stand_side_by_side_with_paired_differences(command, small, tm
     # A job an hour long every two hours on as many GPUs as it needs: on both fleets it runs at once.
     assert second["completion_minutes"] == pytest.approx(60.0, abs=1.0)
     assert second["completion_low"] <= second["completion_minutes"] <= second["completion_high"]
-    assert {row["measure"] for row in told["differences"]} == {"p95 queue wait", "mean completion time"}
+    measures = {"p95 queue wait", "mean completion time", "end of the last job"}
+    assert {row["measure"] for row in told["differences"]} == measures
+    [makespan] = [row for row in told["differences"] if row["job_size"] == "all"]
+    assert makespan["measure"] == "end of the last job"
+    assert second["makespan_difference_minutes"] == makespan["difference_minutes"]
     for row in told["differences"]:
         assert row["low"] <= 0 <= row["high"]
     code, out, _ = command("compare", *map(str, files), "--quiet")
@@ -120,3 +125,19 @@ def test_scenarios_stand_side_by_side_with_paired_differences(command, small, tm
     code, _, err = command("compare", *map(str, files), "--chart", tmp_path / "a.html")
     assert code == 2
     assert "--chart takes one SCENARIO" in err
+
+
+def test_gpu_models_stand_side_by_side_one_after_another(command, small, monkeypatch):
+    def two_pools(scenario):
+        return FleetPools({"A100-40GB": scenario, "H100-80GB-SXM5": scenario}, {})
+
+    monkeypatch.setattr("gpuplanner.usage.planning_history.split_into_pools", two_pools)
+    code, out, err = command("compare", small, small, *FEW, "--json", "--quiet")
+    assert code == 0, err
+    pools = json.loads(out)["pools"]
+    assert list(pools) == ["A100-40GB", "H100-80GB-SXM5"]
+    assert [len(pool["decisions"]) for pool in pools.values()] == [2, 2]
+    code, out, _ = command("compare", small, small, *FEW, "--quiet")
+    assert code == 0
+    assert out.count("Decisions side by side") == 2
+    assert "H100-80GB-SXM5\n==" in out

@@ -34,9 +34,9 @@ def test_a_description_that_is_shared_shows_small_tenants_together(command, tele
     alone, together = (
         json.loads(command("describe", "sample", "--smallest-group", few, "--json")[1]) for few in ("0", "1000")
     )
-    assert {row["tenant"] for row in together["tenants"]} == {"(small groups)"}
+    assert {row["tenant"] for row in together["GPU-hours by team"]} == {"(small groups)"}
     assert "llm-core" not in json.dumps(together)
-    held = [sum(row["allocated_gpu_hours"] for row in told["tenants"]) for told in (alone, together)]
+    held = [sum(row["allocated_gpu_hours"] for row in told["GPU-hours by team"]) for told in (alone, together)]
     assert held[0] == pytest.approx(held[1], rel=1e-12)
     code, _, err = command("describe", telemetry, "--smallest-group", "5")
     assert code == 0
@@ -103,7 +103,7 @@ def test_jobs_of_a_class_are_listed_with_what_named_it(command):
     assert "job class" in text
     told = json.loads(command("describe", "sample", "--class", "inference", "--json")[1])
     by_source = {row["job_class"]: row["jobs"] for row in told["classes"]}
-    assert by_source == {row["job_class"]: row["jobs"] for row in told["jobs by job_class"]}
+    assert by_source == {row["job_class"]: row["jobs"] for row in told["jobs by job class"]}
     assert len(told["jobs"]) == by_source["inference"]
     assert {(row["job_class"], row["class_source"]) for row in told["jobs"]} == {("inference", "source")}
     assert "jobs" not in json.loads(command("describe", "sample", "--json")[1])

@@ -132,7 +132,7 @@ def test_jobs_of_which_no_time_goes_by(described):
     found = described("one instant")
     assert found["facts"]["jobs"] == 1
     assert "ledger" not in found
-    assert found["jobs by tenant"][0]["tenant"] == "bio"
+    assert found["jobs by team"][0]["tenant"] == "bio"
 
 
 def test_telemetry(described):

@@ -219,3 +219,13 @@ def test_names_of_files_that_are_no_text(tmp_path: Path):
     assert told["files"][0]["name"] == r"jobs-\xff\xe9.csv"
     described = [sys.executable, "-c", MAIN, "describe", out]
     assert subprocess.run(described, capture_output=True, check=False).returncode == 0
+
+
+def test_a_chart_without_its_library_ends_with_the_command_that_installs_it(lists, tmp_path):
+    data, hidden = tmp_path / "data", f"import sys; sys.modules['altair'] = None; {MAIN}"
+    subprocess.run([sys.executable, "-c", MAIN, "ingest", "auto", lists[0], "-o", data], check=True)
+    command = [sys.executable, "-c", hidden, "describe", data, "--chart", tmp_path / "a.html"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 7
+    assert "pip install 'gpuplanner[all]'" in ended.stderr
+    assert "Traceback" not in ended.stderr

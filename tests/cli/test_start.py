@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -344,3 +345,17 @@ def test_an_ambiguous_gpu_model_is_asked_for(monkeypatch, word, asked):
     scenario = _complete_scenario(Scenario(), summary, StartPrompt(interactive=True, verbose=False), set())
     assert scenario.gpu_model == ("H100-80GB-SXM5" if asked else None)
     assert bool(questions) == asked
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("module", "extra"), [("highspy", "plan"), ("statsforecast.models", "forecast")])
+def test_a_report_without_a_library_names_what_it_leaves_out(command, monkeypatch, tmp_path, module, extra):
+    monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, module, None)
+    files = str(accounting(tmp_path)), str(node_list(tmp_path))
+    code, _, err = command("start", *files, "--yes", "-o", str(tmp_path / "out"))
+    assert code == 0, err
+    page = "".join((tmp_path / "out" / name).read_text() for name in ("index.html", "appendix.html"))
+    assert "No forecast and no plan was made" in page
+    assert f"gpuplanner[{extra}]" in page
+    assert not (tmp_path / "out/plan.json").exists()

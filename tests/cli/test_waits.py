@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -45,6 +46,10 @@ def test_a_full_fleet_that_hands_over_within_seconds_has_too_few_gpus(command, t
     assert row["insufficient"] == row["waited"]
     assert found["replay_error"] < 0.01
     assert found["limits"] == []
+    _, text, _ = command("waits", str(tmp_path / "data"))
+    (error,) = re.findall(r"The mean of 5 replays of today, which the report uses, is off by ([\d.]+) %", text)
+    # Replays differ in arrivals of up to 30 s, against two hours of waiting.
+    assert float(error) <= 1
 
 
 def test_a_tenant_at_a_limit_is_named_with_its_number(command, tmp_path):

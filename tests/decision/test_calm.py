@@ -76,10 +76,10 @@ def test_page_and_json_and_study_say_the_same(study):
         study.headline.plan_gap_fraction,
     )
     assert free.objective <= calm.objective
-    assert calm.played is not None
+    assert calm.simulated is not None
     told = json.loads(study.to_json())["plan_choices"]
     assert [one["objective"] for one in told] == [calm.objective, free.objective]
-    assert told[1]["played"]["cost"] == free.played.cost
+    assert told[1]["simulated"]["cost"] == free.simulated.cost
 
 
 def test_a_problem_file_has_both_plans_and_nothing_played(command, tmp_path):
@@ -88,7 +88,7 @@ def test_a_problem_file_has_both_plans_and_nothing_played(command, tmp_path):
     code, text, _ = command("plan", str(path), "--method", "calendar", "--calendars", "1", "--json")
     told = json.loads(text)["plan_choices"]
     assert code == 0
-    assert [(one["name"], one["method"], one["played"]) for one in told] == [
+    assert [(one["name"], one["method"], one["simulated"]) for one in told] == [
         ("few_changes", "calendar", None),
         ("unrestricted", "auto", None),
     ]
@@ -96,4 +96,4 @@ def test_a_problem_file_has_both_plans_and_nothing_played(command, tmp_path):
     code, text, _ = command("plan", str(path), "--method", "calendar", "--calendars", "1", "--quiet")
     assert code == 0
     assert "the unrestricted plan costs" in text
-    assert "played" not in text
+    assert "simulated" not in text

@@ -18,6 +18,15 @@ def test_nodes_that_have_wanted_layouts_keep_them():
     assert [number for number, layouts in found.items() if layouts != today[number]] == [2]
 
 
+def test_a_layout_with_more_instances_than_needed_stays():
+    """Deleting a 1g.5gb beside the needed 2g.10gb drains a node and gains nothing."""
+    larger = "2g.10gb:3,1g.5gb:1"
+    today = [(larger, "3g.20gb:2"), ("1g.5gb:7", "1g.5gb:7")]
+    found = assign_layouts(today, [0, 1], ["2g.10gb:3", "3g.20gb:2", "1g.5gb:7", "2g.10gb:3"])
+    assert found == {0: (larger, "3g.20gb:2"), 1: ("2g.10gb:3", "1g.5gb:7")}
+    assert assign_layouts([(larger, larger)], [0], ["2g.10gb:3", "3g.20gb:2"]) == {0: (larger, "3g.20gb:2")}
+
+
 def test_what_is_left_of_the_last_node_is_not_partitioned():
     assert assign_layouts([("gpu",) * 4], [0], ["1g.5gb:7"]) == {0: ("gpu", "gpu", "gpu", "1g.5gb:7")}
 

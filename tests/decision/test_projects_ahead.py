@@ -50,7 +50,7 @@ def test_projects_of_the_past_of_later_months_and_of_other_gpus_add_nothing_now(
 def test_a_missing_file_of_projects_ends_the_command(fleet, command, tmp_path, arguments):
     code, _, said = command(*arguments, fleet, "--set", f"projects={tmp_path / 'none.yaml'}")
     assert code == 3
-    assert "none.yaml: expected a readable UTF-8 YAML file" in said
+    assert "none.yaml: expected a readable YAML file" in said
 
 
 def test_a_forecast_has_announced_projects(fleet, answer, tmp_path):

@@ -13,31 +13,18 @@ import pytest
 from gpuplanner.decision.policy_simulation_and_data_correction import find_correction
 from gpuplanner.hardware.catalog import match_gpu_models
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.kubernetes.cluster_reader import (
-    CLOSED_NODES_CHECK,
-    NO_NODES_IN_DUMP_CHECK,
-    POD_NODES_NOT_IN_DUMP_CHECK,
-    UNKNOWN_GPU_COUNT_CHECK,
-    UNRESOLVED_SHARES_CHECK,
-    UNSTATED_GPU_MEMORY_CHECK,
-)
-from gpuplanner.ingest.kubernetes.node_gpus import (
-    ASSUMED_SHARES_CHECK,
-    COUNT_MISMATCH_CHECK,
-    MODEL_MISMATCH_CHECK,
-    SHARED_UNITS_CHECK,
-    TOO_MANY_GPUS_CHECK,
-    UNCONFIRMED_GPUS_CHECK,
-    UNKNOWN_REPLICAS_CHECK,
-    VGPU_CHECK,
-    WITHHELD_GPUS_CHECK,
-)
+from gpuplanner.ingest.quality_report import check_text
 from gpuplanner.ingest.source_registry import read
 
 CASES = Path(__file__).parent / "cluster_dumps" / "kubernetes"
 GPU = "nvidia.com/gpu"
 TYPE = "node.kubernetes.io/instance-type"
 Json = dict[str, Any]
+
+
+def doubt(name: str) -> str:
+    """The text of a check on Kubernetes dumps."""
+    return check_text(f"kubernetes: {name}")
 
 
 def read_case(case: str, folder: Path) -> Dataset:
@@ -119,7 +106,7 @@ def test_flavors_name_their_model_by_any_node_label(tmp_path: Path):
 def test_shared_units_that_no_label_explains_stop_every_recommendation(tmp_path: Path):
     found = read_case("08-bottlerocket-shared/dump.json", tmp_path)
     assert installed(found) == {"H100-80GB-SXM5": 8}
-    assert grave(found) == {UNKNOWN_REPLICAS_CHECK: 40, "number of GPUs not known": 40}
+    assert grave(found) == {doubt("unknown replicas"): 40, "number of GPUs not known": 40}
     correction = find_correction(found)
     assert correction is not None
     assert correction.share == 1.0
@@ -296,7 +283,7 @@ def test_seven_gpus_on_an_instance_of_one_are_its_instances(tmp_path: Path):
     found = dump(tmp_path, node("n1", {TYPE: "Standard_NC24ads_A100_v4"}, {GPU: "7"}), pod("a", "n1", {GPU: "1"}))
     assert installed(found) == {"A100-80GB": 1}
     assert found.provenance["gpu_hours"] == pytest.approx(10 / 7, rel=1e-9)
-    assert found.quality.filter(check=SHARED_UNITS_CHECK)["severity", "rows"].rows() == [("info", 1)]
+    assert found.quality.filter(check=doubt("shared units"))["severity", "rows"].rows() == [("info", 1)]
 
 
 @pytest.mark.parametrize(
@@ -306,38 +293,47 @@ def test_seven_gpus_on_an_instance_of_one_are_its_instances(tmp_path: Path):
             {TYPE: "g5.12xlarge"},
             "40",
             1.0,
-            {ASSUMED_SHARES_CHECK: 1},
+            {doubt("assumed shares"): 1},
         ),  # time-slicing, as an A10G has no instances, or HAMi
         ({TYPE: "Standard_ND96isr_MI300X_v5"}, "64", 1.25, {}),  # CPX, by the modes of the MI300X
         (
             {TYPE: "p4d.24xlarge"},
             "24",
             0.0,
-            {UNKNOWN_REPLICAS_CHECK: 1, "number of GPUs not known": 1},
+            {doubt("unknown replicas"): 1, "number of GPUs not known": 1},
         ),  # 2g or a third
         (
             {TYPE: "g5.12xlarge"},
             "10",
             0.0,
-            {UNKNOWN_REPLICAS_CHECK: 1, "number of GPUs not known": 1},
+            {doubt("unknown replicas"): 1, "number of GPUs not known": 1},
         ),  # not so many each
         (
             {f"{GPU}.product": "NVIDIA-L40S"},
             "64",
             0.0,
-            {TOO_MANY_GPUS_CHECK: 1, UNKNOWN_GPU_COUNT_CHECK: 1, "number of GPUs not known": 1},
+            {
+                doubt("too many GPUs"): 1,
+                doubt("unknown GPU count"): 1,
+                "number of GPUs not known": 1,
+            },
         ),
-        ({"accelerator": "nvidia-l40s"}, "8", 10.0, {UNCONFIRMED_GPUS_CHECK: 1}),  # a label set by hand, and no number
-        ({TYPE: "p5.48xlarge", f"{GPU}.product": "Tesla-T4"}, "8", 10.0, {MODEL_MISMATCH_CHECK: 1}),
-        ({TYPE: "g5.12xlarge", f"{KARPENTER}count": "8"}, "8", 10.0, {COUNT_MISMATCH_CHECK: 1}),
-        ({TYPE: "g6f.large"}, "1", 10.0, {VGPU_CHECK: 1}),
+        (
+            {"accelerator": "nvidia-l40s"},
+            "8",
+            10.0,
+            {doubt("unconfirmed GPUs"): 1},
+        ),  # a label set by hand, and no number
+        ({TYPE: "p5.48xlarge", f"{GPU}.product": "Tesla-T4"}, "8", 10.0, {doubt("other models"): 1}),
+        ({TYPE: "g5.12xlarge", f"{KARPENTER}count": "8"}, "8", 10.0, {doubt("other counts"): 1}),
+        ({TYPE: "g6f.large"}, "1", 10.0, {doubt("vGPU"): 1}),
         (
             {f"{GPU}.product": "NVIDIA-A10-4Q", "nvidia.com/vgpu.present": "true"},
             "1",
             10.0,
-            {VGPU_CHECK: 1, "unknown GPU type": 1, "unknown GPU type of nodes": 1},
+            {doubt("vGPU"): 1, "unknown GPU type": 1, "unknown GPU type of nodes": 1},
         ),
-        ({TYPE: "p5.48xlarge"}, "7", 10.0, {WITHHELD_GPUS_CHECK: 1}),
+        ({TYPE: "p5.48xlarge"}, "7", 10.0, {doubt("withheld GPUs"): 1}),
     ],
 )
 def test_capacity_is_checked_against_everything_else_that_is_said(
@@ -354,7 +350,7 @@ def test_instances_that_do_not_fit_on_the_gpus_are_a_warning(tmp_path: Path):
     machine = node("n1", labels, {"nvidia.com/mig-1g.10gb": "15"})
     found = dump(tmp_path, machine, pod("a", "n1", {"nvidia.com/mig-1g.10gb": "1"}))
     assert found.provenance["gpu_hours"] == pytest.approx(10 / 7)
-    assert grave(found) == {COUNT_MISMATCH_CHECK: 1}
+    assert grave(found) == {doubt("other counts"): 1}
 
 
 def test_gpus_that_a_node_does_not_offer_are_out_of_service_and_installed(tmp_path: Path):
@@ -369,8 +365,8 @@ def test_gpus_that_a_node_does_not_offer_are_out_of_service_and_installed(tmp_pa
     assert installed(found) == {"H100-80GB-SXM5": 24}
     out = found.tables["out_of_service"].select("node", pl.col("start_time").dt.hour(), "gpus").rows()
     assert sorted(out) == [("closed", 12, None), ("fallen", 0, 1.0), ("ill", 0, 2.0)]
-    assert grave(found) == {WITHHELD_GPUS_CHECK: 2}
-    assert found.quality.filter(check=CLOSED_NODES_CHECK)["rows"].to_list() == [1]
+    assert grave(found) == {doubt("withheld GPUs"): 2}
+    assert found.quality.filter(check=check_text("nodes: closed"))["rows"].to_list() == [1]
 
 
 KUEUE = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
@@ -506,7 +502,7 @@ def test_what_may_be_a_gpu_is_a_warning_and_its_hours_stay_open(things: list[Jso
 def test_without_nodes_nobody_knows_whether_gpus_are_shared(tmp_path: Path):
     found = dump(tmp_path, pod("a", "n1", {GPU: "2"}))
     assert found.provenance["gpu_hours"] == 20.0
-    assert grave(found) == {NO_NODES_IN_DUMP_CHECK: 1}
+    assert grave(found) == {doubt("no node in the dump"): 1}
 
 
 HALF_T4 = {GPU: "1", "nvidia.com/gpumem": "8192"}
@@ -516,14 +512,14 @@ T4S = node("n1", {f"{GPU}.product": "Tesla-T4", f"{GPU}.count": "4"}, {GPU: "4"}
 @pytest.mark.parametrize(
     ("things", "gpu_hours", "check", "named"),
     [
-        ([T4S, pod("a", "gone", {GPU: "2"})], 20.0, POD_NODES_NOT_IN_DUMP_CHECK, f"1 pod requested {GPU};"),
+        ([T4S, pod("a", "gone", {GPU: "2"})], 20.0, doubt("node not in the dump"), f"1 pod requested {GPU};"),
         # 8192 MiB are half of the 16 GiB of the catalogue; a T4 shows 15,360 MiB of them.
-        ([T4S, pod("a", "n1", HALF_T4)], 5.0, UNSTATED_GPU_MEMORY_CHECK, "1 pod requested nvidia.com/gpumem;"),
-        ([pod("a", "n1", HALF_T4)], 0.0, UNRESOLVED_SHARES_CHECK, "1 pod requested nvidia.com/gpumem on a GPU model"),
+        ([T4S, pod("a", "n1", HALF_T4)], 5.0, doubt("unstated GPU memory"), "1 pod requested nvidia.com/gpumem;"),
+        ([pod("a", "n1", HALF_T4)], 0.0, doubt("unresolved shares"), "1 pod requested nvidia.com/gpumem on a GPU"),
         # A claim keeps its device, and the ResourceSlice went with the node.
         (
             [claim("c", "mig.nvidia.com", ("gpu.nvidia.com", "gpu-0-mig-19-0-1")), claiming("a", "c")],
-            0.0, UNRESOLVED_SHARES_CHECK, "1 pod requested devices of mig.nvidia.com;",
+            0.0, doubt("unresolved shares"), "1 pod requested devices of mig.nvidia.com;",
         ),
     ],
 )  # fmt: skip

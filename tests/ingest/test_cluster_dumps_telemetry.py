@@ -122,9 +122,9 @@ def test_all_hours_are_matched_and_used(tmp_path: Path, dumps: str, expected: fl
     data = open_dataset(tmp_path / "out")
     phases = phases_of_jobs(data.samples, data.jobs)
     assert (phases["run_s"] * phases["gpus"]).sum() / 3600 == pytest.approx(expected, abs=1e-9)
-    active = told["GPU-hours requested, allocated and active"]
+    active = told["GPU-hours by time limit, allocated and active"]
     assert active["sm_active_gpu_hours"].sum() == pytest.approx(expected / 2, abs=1e-9)
-    assert active["observed_share"].to_list() == pytest.approx([1.0, 1.0])
+    assert active["with_activity_share"].to_list() == pytest.approx([1.0, 1.0])
     assert not [each for each in told["warnings"] if "gaps" not in each["what"] and "node-days" not in each["what"]]
 
 
@@ -186,7 +186,7 @@ def test_series_of_several_pods_are_one_gpu_that_they_share(tmp_path: Path):
     with pytest.raises(SchemaError, match="samples with a job_id"):  # what each of them did is not known
         phases_of_jobs(data.samples.filter(job_evidence="shared"), data.jobs)
     # Of 5 hours two share the GPU, of 5 more three: nobody was more active than the part that it held.
-    active = told["GPU-hours requested, allocated and active"]["sm_active_gpu_hours"].item()
+    active = told["GPU-hours by time limit, allocated and active"]["sm_active_gpu_hours"].item()
     assert active == pytest.approx(0.714 * 6.25, abs=1e-9)
 
 

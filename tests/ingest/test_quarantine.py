@@ -18,13 +18,13 @@ from gpuplanner.ingest.implausible_jobs_and_past_nodes import (
     FULL_NODE_REASON,
     FULL_POOL_REASON,
     IMPLAUSIBLE_GPUS_REASON,
-    OTHER_CLUSTER_CHECK,
     add_past_nodes,
     drop_quarantined,
     find_past_fleet_changes,
     mark_quarantine,
     quarantine_findings,
 )
+from gpuplanner.ingest.quality_report import check_text
 from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import installed_gpu_hours
 from tests.examples import examples
@@ -106,7 +106,7 @@ def test_jobs_on_nodes_that_the_list_lacks_count_as_they_ran():
     assert marks(three, nodes_of(8)) == [None, None, None, FULL_NODE_REASON], "no server has 24 GPUs"
     other = jobs_of((8, 0, 0, 4, "x1", None), (8, 0, 0, 4, "x2", None))
     assert marks(other, nodes_of(8)) == [None, FULL_POOL_REASON], "no name is of the list: they may be the same nodes"
-    assert [each.check for each in find_past_fleet_changes(other, nodes_of(8))] == [OTHER_CLUSTER_CHECK]
+    assert [each.check for each in find_past_fleet_changes(other, nodes_of(8))] == [check_text("nodes: other cluster")]
 
 
 @pytest.mark.parametrize(

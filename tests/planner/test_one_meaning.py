@@ -80,7 +80,7 @@ def counted(found: Plan, problem: PlanProblem) -> dict[str, tuple[int, ...]]:
         {k: v for k, v in to_slurm_files(frame, problem.gpu_model, **options).items() if k.startswith("change")},
     ]
     return {
-        "departures": (found.departures,),
+        "drained_gpus": (found.drained_gpus,),
         "changes": (
             found.changes, table["changes"].sum(), sum(map(len, pairs)),
             *(game["gpus"].sum() for game in games.values()),
@@ -176,4 +176,4 @@ def planned_without_a_past(scenario: Scenario) -> tuple[Plan, PlanProblem]:
 def test_a_week_of_the_sample_is_counted_alike_everywhere(gpu_model: str, actuator: str) -> None:
     numbers = counted(*planned_without_a_past(Scenario(gpu_model=gpu_model, actuator=actuator)))
     assert all(len(set(values)) == 1 for values in numbers.values()), numbers
-    assert numbers["departures"][0] > 100
+    assert numbers["drained_gpus"][0] > 100

@@ -193,7 +193,7 @@ def test_a_parked_gpu_that_returns_is_not_cut_again(problem_of: Any) -> None:
     problem = problem_of([[[1, 0, 1]]], ["7g.40gb"], gpus=1, gpus_per_node=1, prices=prices)
     found = plan(problem, gap_target=0)
     assert (found.counts.ravel().tolist(), found.parked.ravel().tolist()) == ([1, 0, 1], [0, 1, 0])
-    assert (found.changes, found.departures) == (0, 1)
+    assert (found.changes, found.drained_gpus) == (0, 1)
     assert found.objective == pytest.approx(2 + 0.2 + 0.1)
     rows = assign(found, problem).select("layout", "changed", "parked").rows()
     assert rows == [("7g.40gb:1", False, None), ("off", False, "7g.40gb:1"), ("7g.40gb:1", False, None)]
@@ -206,7 +206,7 @@ def test_uncutting_is_a_change_and_a_node_reboots_once_for_all_its_gpus(problem_
     demand = [[[2, 0], [0, 2]]]
     problem = problem_of(demand, ["7g.40gb", "gpu"], gpus=2, gpus_per_node=2, prices=prices, unmet_price=50.0)
     found = plan(problem, gap_target=0)
-    assert (found.changes, found.departures) == (2, 2)
+    assert (found.changes, found.drained_gpus) == (2, 2)
     assert found.objective == pytest.approx(4 + 2 * 0.1 + 1.0)
     assert assign(found, problem)["changed"].sum() == 2
 
@@ -229,8 +229,8 @@ def test_prices_stand_in_the_plan_file_and_plans_without_them_are_read(problem_o
     assert PlanProblem.from_dict(before).prices is None
     assert "released; partitioning one again costs 0.05" in PlanProblem.from_dict(before).idle_gpus_text
     assert (
-        "idle and powered on at 0 of a GPU-hour; draining costs the run times of 7g.40gb, else 0.1"
-        in same.idle_gpus_text
+        "idle and powered on, each hour as 0 GPU-hours in use; draining a GPU costs the remaining run time of a job on "
+        "7g.40gb, else 0.1 GPU-hours" in same.idle_gpus_text
     )
 
 
@@ -239,7 +239,7 @@ def test_what_a_plan_says_of_departures_and_parked_gpus_is_checked(problem_of: A
     problem = problem_of([[[1, 0, 1]]], ["7g.40gb"], prices=prices)
     found = plan(problem)
     frame = assign(found, problem)
-    assert verify(replace(found, departures=7), problem) == ["departures: the plan states 7, its counts give 1"]
+    assert verify(replace(found, drained_gpus=7), problem) == ["drained_gpus: the plan states 7, its counts give 1"]
     assert "changes" in verify(replace(found, parked=0 * found.parked), problem)[0]
     many = replace(found, parked=found.parked + 3)
     assert "GPUs are powered on, at most 3 allowed" in verify(many, problem)[0]

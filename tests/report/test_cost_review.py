@@ -193,6 +193,8 @@ def test_who_owns_enough_waits(quick: Scenario, tmp_path: Path):
     assert found.held_gpus == 64
     assert found.action == "buy nothing, the 64 owned GPUs are enough"
     assert "growth unknown" in found.advice_sentence
+    assert f"in each hour {found.margin:.2f} provisioned GPUs for each allocated one" in found.advice_sentence
+    assert " and are needed " in found.advice_sentence
     assert "no purchase advice: growth is unknown" in found.advice_sentence
     assert found.costs.is_empty()
 
@@ -203,14 +205,27 @@ def test_tenants_share_a_bill_to_the_cent_and_one_that_does_not_reconcile_is_ref
     (tmp_path / "scenario.yaml").write_text(quick.to_yaml())
     asked = ("cost", str(tmp_path / "scenario.yaml"), "--json")
     lines = quick.but(price_usd_per_gpu_hour=1.234567)
-    write_focus(tmp_path / "bill.csv", cost_review(lines).costs)
+    # A provider bills four fifths of the amortized cost this month.
+    costs = cost_review(lines).costs.with_columns(
+        ProviderName=pl.lit("cloud"), BilledCost=(pl.col("EffectiveCost") * Decimal("0.8")).cast(pl.Decimal(18, 2))
+    )
+    write_focus(tmp_path / "bill.csv", costs)
     code, _, err = command("ingest", "focus", str(tmp_path / "bill.csv"), "-o", str(tmp_path / "bill"))
     assert code == 0, err
     code, out, err = command(*asked, "--bill", str(tmp_path / "bill"))
     assert code == 0, err
     told = json.loads(out)
     assert Decimal(told["total"]) == cost_review(lines).total == _sum(told["by_tenant"])
-    half = cost_review(lines).costs.filter(pl.col("SubAccountName") != "__unallocated__")
+    assert told["price_basis"] == "at the effective (amortized) cost of the bill"
+    assert command(*asked, "--bill", str(tmp_path / "bill"), "--focus", str(tmp_path / "shared.csv"))[0] == 0
+    shared = _read_back(tmp_path / "shared.csv")
+    assert Decimal(shared["BilledCost_USD"]) == costs["BilledCost"].sum()
+    assert Decimal(shared["EffectiveCost_USD"]) == costs["EffectiveCost"].sum()
+    assert command("ingest", "focus", str(tmp_path / "shared.csv"), "-o", str(tmp_path / "own"))[0] == 0
+    code, _, err = command(*asked, "--bill", str(tmp_path / "own"))
+    assert code == 1
+    assert "expected the charge lines of an invoice; got charge lines that cost --focus wrote" in err
+    half = costs.filter(pl.col("SubAccountName") != "__unallocated__")
     write_focus(tmp_path / "half.csv", half)
     assert command("ingest", "focus", str(tmp_path / "half.csv"), "-o", str(tmp_path / "half"))[0] == 0
     code, _, err = command(*asked, "--bill", str(tmp_path / "half"))
@@ -279,7 +294,21 @@ def test_charge_lines_of_several_months_are_refused_without_a_month(tmp_path: Pa
     code, _, err = command(*words, "--focus", str(tmp_path / "bill.csv"))
     assert code == 3
     assert "one calendar month" in err
-    assert command(*words, "--month", "2026-02", "--focus", str(tmp_path / "bill.csv"))[0] == 0
+    code, _, err = command(*words, "--month", "2026-02", "--focus", str(tmp_path / "bill.csv"))
+    assert code == 0
+    assert "observed in part, 216 of 672 h" in err
+    periods = pl.read_csv(tmp_path / "bill.csv").select("^(Billing|Charge)Period.*$").unique().row(0)
+    month = ("2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z")
+    assert periods == (*month, "2026-02-01T00:00:00Z", "2026-02-10T00:00:00Z")
+
+
+def test_jobs_on_an_unknown_number_of_gpus_are_no_units(quick: Scenario, tmp_path: Path):
+    trace = load_dataset("sample")
+    unknown = pl.when(pl.col("job_id").rank("ordinal") > 23).then("gpus")
+    write_dataset(trace.with_tables(jobs=trace.jobs.with_columns(gpus=unknown)), tmp_path / "data")
+    usual, found = (cost_review(scenario).units for scenario in (quick, quick.but(data=str(tmp_path / "data"))))
+    attempts = [units.filter(name="cost per job attempt")["number_of_units"].item() for units in (usual, found)]
+    assert attempts[0] - attempts[1] == 23
 
 
 def test_unit_costs_state_what_is_divided_by_what(quick: Scenario):

@@ -265,7 +265,7 @@ def test_the_headroom_card_states_what_the_recommended_gpus_carry():
     for headroom, words in (
         (Headroom(1.26, 1.1, 1.4), "headroom 26 %"),
         (Headroom(1.0, 0.93, 1.03), "no headroom"),
-        (Headroom(0.61, 0.6, 0.7), "12 GPUs carry 61 % of today's load in time"),
+        (Headroom(0.61, 0.6, 0.7), "wait target met at 61 % of today's load"),
     ):
         screen = render_first_screen(dataclasses.replace(none, headroom=headroom))
         text = " ".join(unescape(re.sub(r"<[^>]*>", " ", screen)).split())
@@ -280,7 +280,7 @@ def test_a_purchase_is_a_row_beside_the_policies_that_only_keep_to_the_added_wai
     policies = (idle, PolicyRow("fewer_nodes", ""), PolicyRow("mig_dynamic", "", performable=False))
     found = dataclasses.replace(planted(), decision=one, today=PolicyRow("today", "", **hours), policies=policies)
     kept = "1 of 2 policies that slurm can apply keeps to the maximum added wait of 10 min (power down idle nodes)"
-    assert format_policies_within_limit(found) == f"{kept}; none of these brings p95 on 2-4 GPUs to the wait limit"
+    assert format_policies_within_limit(found) == f"{kept}; it does not bring p95 on 2-4 GPUs to the wait limit"
     table = make_policy_table(found).select("policy", "gpu_hours", "peak_gpus", "meets_target").rows()
     assert table[0] == ("today", 168.0, None, None)
     assert table[-1] == ("buy", 24 * 168.0, 24, True)
@@ -405,7 +405,7 @@ def test_months_that_are_not_known_are_words():
     )
     screen = unescape(re.sub(r"<[^>]*>", "", render_first_screen(found)))
     assert "0 → not known" in screen
-    assert "today: jobs on 2-4 GPUs over limit" in screen
+    assert "today over limit: 2-4 GPUs" in screen
     assert "wait limit met after the change, in simulation" in screen
 
 

@@ -109,15 +109,17 @@ def test_no_hint_without_evidence(make_jobs):
     few = group(runs(make_jobs, [5.0] * 4))
     assert (few["recommended_profile"], few["recommended_time_limit_s"]) == (None, None)
     assert few["size_reason"] == "4 full runs with measured memory, 5 needed"
-    assert few["limit_reason"] == "time limit kept: 4 full runs, 19 needed"
-    assert group(runs(make_jobs, [5.0]))["limit_reason"] == "time limit kept: 1 full run, 19 needed"
+    assert few["limit_reason"] == "time limit unchanged: 4 full runs, a new limit needs 19"
+    assert group(runs(make_jobs, [5.0]))["limit_reason"] == "time limit unchanged: 1 full run, a new limit needs 19"
     assert group(runs(make_jobs, [5.0] * 2))["size_reason"] == "2 full runs with measured memory, 5 needed"
     # Of 19 runs the longest covers 19/20 of what follows; of 18 none covers 95 %.
-    assert group(runs(make_jobs, [5.0] * 18))["limit_reason"] == "time limit kept: 18 full runs, 19 needed"
+    assert (
+        group(runs(make_jobs, [5.0] * 18))["limit_reason"] == "time limit unchanged: 18 full runs, a new limit needs 19"
+    )
     assert group(runs(make_jobs, [5.0] * 19))["recommended_time_limit_s"] is not None
     assert (
         group(runs(make_jobs, [5.0] * 19), minimum_evidence=30)["limit_reason"]
-        == "time limit kept: 19 full runs, 30 needed"
+        == "time limit unchanged: 19 full runs, a new limit needs 30"
     )
     blind = group(runs(make_jobs, [None] * 20))
     assert (blind["recommended_profile"], blind["size_reason"]) == (

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from gpuplanner.core.errors import InfeasiblePlanError, ScenarioError
-from gpuplanner.hardware.catalog import find_list_price
+from gpuplanner.hardware.power_carbon_and_prices import find_gpu_hour_price
 from gpuplanner.sizing.job_plans import SizingRequest
 from gpuplanner.sizing.llm_service_plans import size_service
 
@@ -49,7 +49,7 @@ def test_a_replica_of_one_gpu_serves_what_calibrated_tools_say():
 
 def test_the_price_of_tokens_is_what_the_replicas_cost():
     for plan in service().plans:
-        hourly = plan.gpus * find_list_price("H100-80GB-SXM5").value
+        hourly = plan.gpus * find_gpu_hour_price("H100-80GB-SXM5").value
         assert plan.usd_per_hour == pytest.approx(hourly)
         prompt = plan.usd_per_million_prompt_tokens * 20 * 1024
         answer = plan.usd_per_million_answer_tokens * 20 * 512

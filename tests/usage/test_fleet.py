@@ -20,10 +20,11 @@ from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.simulator.replications import draw_replication, past_jobs, to_simulator_jobs
 from gpuplanner.simulator.simulation_inputs import NodeFleet
 from gpuplanner.simulator.simulation_run import simulate_requests
+from gpuplanner.usage.installed_capacity import find_installed
 from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.planning_history import history, load_dataset, observation_begins_at, observation_ends_at
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import installed_gpu_hours
-from gpuplanner.usage.study_fleet import UNNAMED_GPU_MODEL, find_installed, planned_fleet
+from gpuplanner.usage.study_fleet import UNNAMED_GPU_MODEL, planned_fleet
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 3

@@ -7,6 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from gpuplanner.core.output_column_headings import column_heading
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Inventory
 from gpuplanner.ingest.dataset import Dataset
@@ -45,7 +46,7 @@ def test_describe_has_run_times_and_utilization_of_each_partition_model_and_clas
     found = {
         word: {
             row[word]: tuple(row[name] for name in columns)
-            for row in tables[f"allocated GPU-hours and queue waits by {word}"].iter_rows(named=True)
+            for row in tables[f"allocated GPU-hours and queue waits by {column_heading(word)}"].iter_rows(named=True)
         }
         for word in ("partition", "board", "job_class")
     }

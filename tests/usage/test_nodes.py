@@ -15,6 +15,7 @@ from gpuplanner.hardware.mig_layouts import parse_layout, prove
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_import import add_files
 from gpuplanner.ingest.source_registry import read
+from gpuplanner.usage.installed_capacity import find_installed
 from gpuplanner.usage.planning_history import (
     history,
     load_dataset,
@@ -22,7 +23,7 @@ from gpuplanner.usage.planning_history import (
     observation_begins_at,
     observation_ends_at,
 )
-from gpuplanner.usage.study_fleet import find_installed, planned_fleet
+from gpuplanner.usage.study_fleet import planned_fleet
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 3

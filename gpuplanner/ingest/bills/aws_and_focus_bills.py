@@ -19,7 +19,7 @@ from gpuplanner.ingest.bills.bill_files_and_charge_lines import (
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.quality_report import source_check
 from gpuplanner.ingest.source_definition import has_header_columns, has_required_columns, register_sniffer
-from gpuplanner.ingest.source_fields import Field, source_columns
+from gpuplanner.ingest.source_fields import Field, source_columns, source_values
 from gpuplanner.ingest.typed_row_reader import read_rows
 
 FIELD_BY_CUR_COLUMN = source_columns("cur")
@@ -33,19 +33,7 @@ CUR2_TAG_COLUMN = "resource_tags"
 USER_TAG_PREFIX_PATTERN = re.compile(r"^(?:user:|user_)")
 """Prefix that AWS puts before the keys of tags that users created."""
 
-CATEGORY_BY_LINE_TYPE = {
-    **dict.fromkeys(("Usage", "DiscountedUsage", "SavingsPlanCoveredUsage", "SavingsPlanNegation"), "Usage"),
-    **dict.fromkeys(("Fee", "RIFee", "SavingsPlanRecurringFee", "SavingsPlanUpfrontFee"), "Purchase"),
-    "Tax": "Tax",
-    "Credit": "Credit",
-    **dict.fromkeys(
-        (
-            *("Refund", "Discount", "BundledDiscount", "EdpDiscount", "PrivateRateDiscount"),
-            *("RiVolumeDiscount", "SppDiscount", "DistributorDiscount"),
-        ),
-        "Adjustment",
-    ),
-}
+CATEGORY_BY_LINE_TYPE = source_values("aws line type")
 """Type of a line of the AWS report, such as ``Usage`` → FOCUS charge category. A negation reverses the on-demand price
 of what a savings plan covered: it is usage too, so that the two cancel out."""
 

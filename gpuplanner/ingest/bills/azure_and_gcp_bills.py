@@ -19,7 +19,7 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
 from gpuplanner.ingest.quality_report import source_check
 from gpuplanner.ingest.source_definition import has_header_columns, has_required_columns, register_sniffer
-from gpuplanner.ingest.source_fields import Field, source_columns
+from gpuplanner.ingest.source_fields import Field, source_columns, source_values
 from gpuplanner.ingest.typed_row_reader import read_items, read_rows
 
 AZURE_PERIOD_COLUMNS = ("BillingPeriodStartDate", "BillingPeriodEndDate")
@@ -34,20 +34,9 @@ Customer Agreement schema (2023-12-01-preview) has them in camel case, and ``bil
 
 UNUSED_COMMITMENT_CHARGE_TYPES = ("UnusedReservation", "UnusedSavingsPlan")
 """Values of the Azure column ``ChargeType`` for the unused part of a reservation or savings plan."""
-CATEGORY_BY_CHARGE_TYPE = {
-    **dict.fromkeys(("Usage", *UNUSED_COMMITMENT_CHARGE_TYPES), "Usage"),
-    "Purchase": "Purchase",
-    "Tax": "Tax",
-    "Credit": "Credit",
-    **dict.fromkeys(("Refund", "Adjustment", "RoundingAdjustment", "RoundAdjustment"), "Adjustment"),
-}
+CATEGORY_BY_CHARGE_TYPE = source_values("azure charge type")
 """Value of the Azure column ``ChargeType`` → FOCUS charge category."""
-PRICING_CATEGORY_BY_PRICING_MODEL = {
-    "OnDemand": "Standard",
-    "Reservation": "Committed",
-    "SavingsPlan": "Committed",
-    "Spot": "Dynamic",
-}
+PRICING_CATEGORY_BY_PRICING_MODEL = source_values("azure pricing model")
 """Azure pricing model, such as ``OnDemand`` → FOCUS pricing category."""
 COMMITMENT_PRICING_MODELS = ("Reservation", "SavingsPlan")
 """Azure pricing models of usage under a commitment."""

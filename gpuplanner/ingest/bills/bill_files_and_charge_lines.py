@@ -278,10 +278,6 @@ MATCH_NOTHING_PATTERN = re.compile(r"(?!)")
 """Pattern that matches nothing: the prefix to remove from tag names where a provider adds none."""
 
 
-UNKNOWN_INSTANCE_TYPE_CHECK = "lines about GPUs of an unknown instance type"
-"""Finding of the quality report on lines about GPUs whose instance type the catalogue lacks."""
-UNKNOWN_INSTANCE_TYPE_EFFECT = "their GPU-hours are not counted: gpuplanner describe lists their types"
-"""Effect text of the finding :data:`UNKNOWN_INSTANCE_TYPE_CHECK`."""
 OPTIONAL_BILL_COLUMNS = ("x_InstanceType", "PricingUnit", "ChargeDescription", "CommitmentDiscountStatus")
 """Columns of the table of charges that are null where a bill lacks them."""
 BILLED_FROM, BILLED_UNTIL = pl.col("BillingPeriodStart"), pl.col("BillingPeriodEnd")
@@ -358,7 +354,7 @@ def assemble_bill(
     rows = rows.with_columns(lines.select(unknown_gpus=unknown & uncounted).to_series())
     currencies = rows.good["BillingCurrency"].unique().sort().to_list()
     currency_check = source_check("bill: several currencies", pl.lit(len(currencies) > 1))
-    unknown_gpus = Check(UNKNOWN_INSTANCE_TYPE_CHECK, "warning", UNKNOWN_INSTANCE_TYPE_EFFECT, pl.col("unknown_gpus"))
+    unknown_gpus = source_check("bill: unknown instance type", pl.col("unknown_gpus"))
     return assemble_table(
         rows,
         "charges",

@@ -122,7 +122,7 @@ def mentions_gpus() -> pl.Expr:
 
 
 def find_unknown_types(charges: pl.DataFrame) -> pl.DataFrame:
-    """Find instance types that the catalogue lacks, whose GPU-hours would be missing.
+    """Find usage of GPUs, or of instance types that the catalogue lacks, whose GPU-hours are not known.
 
     Parameters
     ----------
@@ -132,15 +132,16 @@ def find_unknown_types(charges: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``x_InstanceType``, ``BillingCurrency``, ``lines``, ``hours`` [h] (null where no unit is one of time) and
-        ``BilledCost`` (exact), of usage in the service category Compute, or whose instance type, unit or description
-        mentions GPUs; most expensive first within a currency.
+        ``x_InstanceType`` (else the description or SKU of the line), ``BillingCurrency``, ``lines``, ``hours`` [h]
+        (null where no unit is one of time) and ``BilledCost`` (exact), of usage in the service category Compute, or
+        whose instance type, unit or description mentions GPUs; most expensive first within a currency.
     """
     is_compute = (pl.col("ServiceCategory") == "Compute") & pl.col("x_InstanceType").is_not_null()
     lines = add_gpu_hours(charges).filter(
         pl.col("ChargeCategory") == "Usage",
         is_compute.fill_null(value=False) | mentions_gpus(),
         pl.col("gpu_count").is_null(),
+        pl.coalesce("gpu_hours", "unused_gpu_hours").is_null(),
     )
     lines = lines.with_columns(pl.coalesce("x_InstanceType", "ChargeDescription", "SkuId"))
     return (

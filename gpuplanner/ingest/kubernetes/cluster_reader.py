@@ -39,90 +39,19 @@ from gpuplanner.ingest.kubernetes.job_rows import (
     UncertainRequests,
     make_job_rows,
 )
-from gpuplanner.ingest.kubernetes.node_gpus import (
-    ASSUMED_SHARES_CHECK,
-    COUNT_MISMATCH_CHECK,
-    MODEL_MISMATCH_CHECK,
-    SHARED_UNITS_CHECK,
-    TOO_MANY_GPUS_CHECK,
-    UNCONFIRMED_GPUS_CHECK,
-    UNKNOWN_REPLICAS_CHECK,
-    VGPU_CHECK,
-    WITHHELD_GPUS_CHECK,
-    NodeDoubt,
+from gpuplanner.ingest.kubernetes.node_gpus import NodeDoubt
+from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
+    NVIDIA_DRA_DRIVER,
+    make_inventory,
+    make_out_of_service_table,
 )
-from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import make_inventory, make_out_of_service_table
-from gpuplanner.ingest.quality_report import Check, Finding
+from gpuplanner.ingest.quality_report import Finding, check_text, source_check, source_finding
 from gpuplanner.ingest.source_definition import register_sniffer
 from gpuplanner.ingest.table_assembly import assemble_jobs, assemble_nodes
 from gpuplanner.ingest.text_files import read_head
 
-VANISHED_PODS_CHECK = "pods whose end is not known: gone in a later dump"
-"""Quality check on pods that run in one dump and are missing from a later one, so that their end is unknown."""
-
-COLLECTED_PODS_CHECK = "Jobs of which some pods are gone"
-"""Quality check on Jobs some of whose succeeded pods were deleted (garbage-collected) before the dump."""
-
-MISSING_CLAIMS_CHECK = "pods with a resourceclaim that is not in the dump"
-"""Quality check on pods with a DRA ResourceClaim that the dump lacks."""
-
 MAX_HARMLESS_DUMP_GAP_S = 900.0
 """Longest time between two dumps [s] for which a pod that ended between them gets no warning."""
-
-CLOSED_NODES_CHECK = "node that takes no new jobs"
-"""Quality check on nodes that are cordoned or not ready."""
-
-NO_NODES_IN_DUMP_CHECK = "pods with GPUs, and no node in the dump"
-"""Quality check on a dump that has pods with GPUs and no nodes."""
-
-DUMP_NODES_ADVICE = (
-    "each unit counts as a full GPU, which is too much where GPUs are shared: dump the nodes too "
-    "(kubectl get pods,jobs,nodes -A -o json)"
-)
-"""Advice of the finding on a dump without nodes: dump them too."""
-
-POD_NODES_NOT_IN_DUMP_CHECK = "pods on nodes that are not in the dump"
-"""Quality check on pods whose nodes are not in the dump."""
-
-UNSTATED_GPU_MEMORY_CHECK = "parts of the memory of GPUs that no node states"
-"""Quality check on requests for GPU memory where no node states the memory of its GPUs."""
-
-UNRESOLVED_SHARES_CHECK = "part of a GPU not known"
-"""Quality check on requests for a part of a GPU whose size is unknown."""
-
-DUMP_EARLIER_ADVICE = "dump the nodes together with the pods, before they are removed, where GPUs were shared on them"
-"""Advice of findings on nodes that were removed: dump nodes and pods together, before that."""
-
-LABEL_MEMORY_ADVICE = (
-    "dump the nodes and resourceslices too, with nvidia.com/gpu.product, nvidia.com/gpu.memory and "
-    "nvidia.com/gpu.replicas=N (units that share a GPU)"
-)
-"""Advice of findings on unknown GPU memory: dump the nodes with the labels that state it."""
-
-UNKNOWN_GPU_COUNT_CHECK = "number of GPUs of nodes not known"
-"""Quality check on nodes whose number of GPUs is unknown."""
-
-LABEL_SHARES_ADVICE = (
-    "label the nodes with nvidia.com/gpu.replicas=N (units that share a GPU) and nvidia.com/gpu.product, as "
-    "gpu-feature-discovery does, and dump them again"
-)
-"""Advice of findings on shared GPUs: label the nodes with the number of units that share a GPU."""
-
-EFFECT_BY_NODE_CHECK = {
-    MODEL_MISMATCH_CHECK: "the first label counts for money, energy and layouts: correct the other one",
-    COUNT_MISMATCH_CHECK: "the first number counts as installed GPUs: correct the label that is wrong",
-    SHARED_UNITS_CHECK: "each unit counts as its equal part of a GPU",
-    ASSUMED_SHARES_CHECK: "each unit counts as its equal part, as in time-slicing; HAMi and others give other parts: "
-    + LABEL_SHARES_ADVICE,
-    UNCONFIRMED_GPUS_CHECK: "each unit counts as a full GPU, which is too much where GPUs are shared: "
-    + LABEL_SHARES_ADVICE,
-    UNKNOWN_REPLICAS_CHECK: "GPU-hours leave their pods out, as the number of GPUs is not known: "
-    + LABEL_SHARES_ADVICE,
-    WITHHELD_GPUS_CHECK: "the rest counts as installed and, from the dump on, as out of service: check them",
-    TOO_MANY_GPUS_CHECK: f"units may be shares of GPUs, and GPU-hours leave their pods out: {LABEL_SHARES_ADVICE}",
-    VGPU_CHECK: "each counts as one GPU of its model: GPU-hours are of vGPUs, not of physical GPUs",
-}
-"""Quality check on nodes → its effect on the results; all but :data:`SHARED_UNITS_CHECK` are warnings."""
 
 
 def dump_findings(dump: ClusterDump, requests: UncertainRequests, nodes_without_count: Sequence[str]) -> list[Finding]:
@@ -143,30 +72,29 @@ def dump_findings(dump: ClusterDump, requests: UncertainRequests, nodes_without_
     """
     findings = [*_unread_resource_findings(dump, requests.unread), *_closed_node_findings(dump)]
     findings += _node_doubt_findings(dump)
-
-    missing_effect = f"each unit counts as on the nodes that are there: {DUMP_EARLIER_ADVICE}"
-    catalogue_effect = f"the catalog's counts, a few percent more or less: {LABEL_MEMORY_ADVICE}"
-    unresolved_effect = f"GPU-hours leave them out: {LABEL_MEMORY_ADVICE}"
-    for check, requests_by_name, effect in (
-        (POD_NODES_NOT_IN_DUMP_CHECK, requests.on_missing_nodes, missing_effect),
-        (UNSTATED_GPU_MEMORY_CHECK, requests.by_catalogue, catalogue_effect),
-        (UNRESOLVED_SHARES_CHECK, requests.unresolved, unresolved_effect),
+    for check, requests_by_name in (
+        ("kubernetes: node not in the dump", requests.on_missing_nodes),
+        ("kubernetes: unstated GPU memory", requests.by_catalogue),
+        ("kubernetes: unresolved shares", requests.unresolved),
     ):
         for name, requested in sorted(requests_by_name.items()):
-            example = f"{requested.example}: {name}"
-            text = f"{count_text(requested.pods, 'pod')} requested {name}; {effect}"
-            findings.append(Finding(check, "warning", requested.pods, text, example, requested.device_hours or None))
+            parts = {"pods": count_text(requested.pods, "pod"), "resource": name}
+            hours = requested.device_hours or None
+            findings.append(source_finding(check, requested.pods, f"{requested.example}: {name}", hours, **parts))
 
     findings += _missing_object_findings(dump)
+    if dra_nodes := sorted(
+        {str(device.node) for device in dump.devices.values() if device.key[0] == NVIDIA_DRA_DRIVER}
+    ):
+        findings.append(source_finding("kubernetes: DRA driver", len(dra_nodes), examples(dra_nodes)))
     gpu_pods = [pod for pod in dump.pods.values() if any(map(parse_gpu_resource, pod.gpu_requests))]
     if gpu_pods and not dump.nodes:
         resources = sorted({name for pod in gpu_pods for name in pod.gpu_requests if parse_gpu_resource(name)})
         example = f"{gpu_pods[0].namespace}/{gpu_pods[0].name}: {', '.join(resources)}"
-        findings.append(Finding(NO_NODES_IN_DUMP_CHECK, "warning", len(gpu_pods), DUMP_NODES_ADVICE, example))
+        findings.append(source_finding("kubernetes: no node in the dump", len(gpu_pods), example))
     if nodes_without_count:
-        effect = f"there is no inventory, and the fleet is inferred from its jobs: {LABEL_SHARES_ADVICE}"
-        example = examples(nodes_without_count)
-        findings.append(Finding(UNKNOWN_GPU_COUNT_CHECK, "warning", len(nodes_without_count), effect, example))
+        n_nodes, example = len(nodes_without_count), examples(nodes_without_count)
+        findings.append(source_finding("kubernetes: unknown GPU count", n_nodes, example))
     return findings
 
 
@@ -176,20 +104,16 @@ def _missing_object_findings(dump: ClusterDump) -> Iterator[Finding]:
     if vanished:
         pod = dump.pods[vanished[0]]
         max_gap_h = max(dump.vanished_gap_s.values()) / SECONDS_PER_HOUR
-        effect = (
-            f"{count_text(len(vanished), 'pod')} ran in one dump and are gone in a later one: "
-            "each ends at the last dump "
-            f"that had it, up to {max_gap_h:,.1f} h too early; dump every ten minutes"
-        )
-        yield Finding(VANISHED_PODS_CHECK, "warning", len(vanished), effect, f"{pod.namespace}/{pod.name}")
+        n_pods, example = count_text(len(vanished), "pod"), f"{pod.namespace}/{pod.name}"
+        yield source_finding("kubernetes: vanished pods", len(vanished), example, pods=n_pods, hours=max_gap_h)
 
     pods_left = Counter(uid for pod in dump.pods.values() for _, _, uid in dump.find_controllers(pod))
     succeeded = dump.succeeded_pods
     missing = {uid: number - pods_left[uid] for uid, number in succeeded.items() if 0 < pods_left[uid] < number}
     if missing:
         job = dump.jobs[next(iter(missing))]
-        effect = f"{count_text(sum(missing.values()), 'pod')} that succeeded are gone: GPU-hours leave them out"
-        yield Finding(COLLECTED_PODS_CHECK, "warning", len(missing), effect, f"{job.namespace}/{job.name}")
+        n_pods = count_text(sum(missing.values()), "pod")
+        yield source_finding("kubernetes: collected pods", len(missing), f"{job.namespace}/{job.name}", pods=n_pods)
 
     pods = [
         pod
@@ -200,12 +124,8 @@ def _missing_object_findings(dump: ClusterDump) -> Iterator[Finding]:
         )
     ]
     if pods:
-        effect = (
-            f"{count_text(len(pods), 'pod')} use ResourceClaims that the dump lacks, and GPU-hours leave them out: "
-            "kubectl get pods,jobs,nodes,resourceclaims,resourceclaimtemplates,resourceslices,deviceclasses "
-            "-A -o json"
-        )
-        yield Finding(MISSING_CLAIMS_CHECK, "warning", len(pods), effect, f"{pods[0].namespace}/{pods[0].name}")
+        n_pods, example = count_text(len(pods), "pod"), f"{pods[0].namespace}/{pods[0].name}"
+        yield source_finding("kubernetes: missing claims", len(pods), example, pods=n_pods)
 
 
 def _node_doubt_findings(dump: ClusterDump) -> Iterator[Finding]:
@@ -214,20 +134,19 @@ def _node_doubt_findings(dump: ClusterDump) -> Iterator[Finding]:
     by_check: dict[str, list[tuple[str, NodeDoubt]]] = {}
     for name, node in sorted(dump.nodes.items()):
         for doubt in node.doubts:
-            if doubt.check != WITHHELD_GPUS_CHECK or name not in nodes_with_devices:
+            if doubt.check != "kubernetes: withheld GPUs" or name not in nodes_with_devices:
                 by_check.setdefault(doubt.check, []).append((name, doubt))
     for check, rows in by_check.items():
-        severity = "info" if check == SHARED_UNITS_CHECK else "warning"
-        effect = EFFECT_BY_NODE_CHECK[check]
-        node_examples = examples([f"{name}: {doubt.evidence}" for name, doubt in rows])
         pods, hours, resources = _affected_pods(dump, rows)
+        number = pods if pods and check != "kubernetes: withheld GPUs" else len(rows)
+        finding = source_finding(check, number, examples([f"{name}: {doubt.evidence}" for name, doubt in rows]))
         if pods:
-            effect = f"{count_text(pods, 'pod')} on {count_text(len(rows), 'node')} requested {resources}; {effect}"
+            requested = f"{count_text(pods, 'pod')} on {count_text(len(rows), 'node')} requested {resources}"
+            finding = replace(finding, effect=f"{requested}; {finding.effect}")
         # Where the number of GPUs is not known, these are hours of units.
-        has_gpus = check not in (UNKNOWN_REPLICAS_CHECK, TOO_MANY_GPUS_CHECK)
-        known_hours = hours if severity == "warning" and pods and has_gpus else None
-        number = pods if pods and check != WITHHELD_GPUS_CHECK else len(rows)
-        yield Finding(check, severity, number, effect, node_examples, known_hours)
+        has_gpus = check not in ("kubernetes: unknown replicas", "kubernetes: too many GPUs")
+        has_hours = finding.severity == "warning" and pods > 0 and has_gpus
+        yield replace(finding, gpu_hours=hours) if has_hours else finding
 
 
 def _unread_resource_findings(dump: ClusterDump, unread: Mapping[str, ResourceRequests]) -> Iterator[Finding]:
@@ -261,7 +180,7 @@ def _closed_node_findings(dump: ClusterDump) -> Iterator[Finding]:
         node_examples = examples([f"{name} ({node.closed_reason})" for name, node in closed_nodes.items()])
         effect = "its GPUs count as installed, and as down since it was closed, or from the dump on"
         effect += f"; the start is not known of {examples(undated_nodes)}" if undated_nodes else ""
-        yield Finding(CLOSED_NODES_CHECK, "info", len(closed_nodes), effect, node_examples)
+        yield Finding(check_text("nodes: closed"), "info", len(closed_nodes), effect, node_examples)
 
 
 def _affected_pods(dump: ClusterDump, node_doubts: Sequence[tuple[str, NodeDoubt]]) -> tuple[int, float, str]:
@@ -323,30 +242,10 @@ RECONFIGURING_NODES_NOTE = "nodes whose MIG configuration is not done: "
 """Provenance note of a dataset on nodes that are being MIG-partitioned; names of nodes follow it."""
 
 KUBERNETES_CHECKS = (
-    Check(
-        "pods that ran together, joined to one job",
-        "info",
-        "they started and ended within a minute: the job has the means of their times, and their GPU-hours",
-        pl.col("pods") > 1,
-    ),
-    Check(
-        "a Job whose pods are gone",
-        "warning",
-        "its own times were taken: queue waits are too short and GPU-hours may be too high",
-        pl.col("told_by") == "Job",
-    ),
-    Check(
-        "sent back to the queue before",
-        "warning",
-        "only the last admission is in the source: GPU-hours of the earlier ones are missing",
-        pl.col("evictions") > 0,
-    ),
-    Check(
-        "GPUs shared with other pods",
-        "info",
-        "each counts with its share of the GPU",
-        (pl.col("gpus") % 1 != 0) & pl.col("instances").is_null(),
-    ),
+    source_check("kubernetes: pods joined", pl.col("pods") > 1),
+    source_check("kubernetes: Job without pods", pl.col("told_by") == "Job"),
+    source_check("kubernetes: evicted", pl.col("evictions") > 0),
+    source_check("kubernetes: shared GPUs", (pl.col("gpus") % 1 != 0) & pl.col("instances").is_null()),
 )
 """Checks of the quality report on the job rows of a Kubernetes dump."""
 

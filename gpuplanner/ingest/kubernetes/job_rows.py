@@ -11,12 +11,12 @@ from fractions import Fraction
 
 import polars as pl
 
-from gpuplanner.core.schemas import FULL_GPU, MAX_GPUS_PER_JOB, SERVICE_JOB_CLASS
+from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
 from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
-from gpuplanner.ingest.job_gpu_counting import DEVICES_COLUMN, format_device_counts
+from gpuplanner.ingest.job_gpu_counting import format_device_counts
 from gpuplanner.ingest.kubernetes.api_objects import classify_unread_resource, parse_gpu_resource
 from gpuplanner.ingest.kubernetes.cluster_dump_and_kueue_objects import ClusterDump, KueueWorkload
-from gpuplanner.ingest.kubernetes.node_gpus import TOO_MANY_GPUS_CHECK, UNKNOWN_REPLICAS_CHECK, partitions_in_mode
+from gpuplanner.ingest.kubernetes.node_gpus import partitions_in_mode
 from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     FULL_GPU_DEVICE_CLASS_KIND,
     MIG_DEVICE_CLASS_KIND,
@@ -39,32 +39,9 @@ from gpuplanner.ingest.kubernetes.pod_and_job_requests_and_queue_quotas import (
     group_gangs,
     node_defined_memory_units,
 )
-from gpuplanner.ingest.source_fields import MAX_DURATION_S, Field
-from gpuplanner.ingest.table_assembly import UNRESOLVED_GPUS_COLUMN
+from gpuplanner.ingest.source_fields import source_columns
 
-FIELD_BY_JOB_ROW_KEY = {
-    "job": Field("job_id"),
-    "tenant": Field("tenant"),
-    "priority class": Field("tier", nullable=True),
-    "project": Field("project", nullable=True),
-    "class": Field("job_class", nullable=True),
-    "creation": Field("submit_time", "instant"),
-    "start": Field("start_time", "instant", nullable=True),
-    "end": Field("end_time", "instant", nullable=True),
-    "state": Field("state"),
-    "gpus": Field("gpus", "number", nullable=True, high=MAX_GPUS_PER_JOB),
-    "unresolved gpus": Field(UNRESOLVED_GPUS_COLUMN, "number", nullable=True, high=MAX_GPUS_PER_JOB),
-    "gpus by memory": Field("gpus_by_memory", "number", nullable=True, high=MAX_GPUS_PER_JOB),
-    "board": Field("gpu_model", nullable=True),
-    "profile": Field("profile_requested", nullable=True),
-    "nodes": Field("nodes", "number", nullable=True),
-    "node names": Field("node_list", nullable=True),
-    "deadline": Field("time_limit_s", "number", nullable=True, high=MAX_DURATION_S),
-    "evictions": Field("evictions", "number", nullable=True),
-    "pods": Field("pods", "number", nullable=True),
-    "reported by": Field("told_by"),
-    "devices": Field(DEVICES_COLUMN, nullable=True),
-}
+FIELD_BY_JOB_ROW_KEY = source_columns("kubernetes_jobs")
 """Key of a row made from a pod, Job or Workload → its column in the job table, and how to parse its text."""
 
 DEVICE_CLASS_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
@@ -410,7 +387,7 @@ class _JobRowBuilder:
             estimated_gpus = units * node_gpus / node_units if node_units and node_gpus else units
             allocation.unresolved += estimated_gpus
             checks = {doubt.check for node in nodes for doubt in node.doubts}
-            if not has_own_node or checks.isdisjoint((TOO_MANY_GPUS_CHECK, UNKNOWN_REPLICAS_CHECK)):
+            if not has_own_node or checks.isdisjoint(("kubernetes: too many GPUs", "kubernetes: unknown replicas")):
                 _add_to_requests(self.uncertain.unresolved, requester, name, estimated_gpus)
         elif not (has_own_node or resource.profile or resource.partition_mode) and self.dump.nodes and requester.start:
             _add_to_requests(self.uncertain.on_missing_nodes, requester, name, gpus)

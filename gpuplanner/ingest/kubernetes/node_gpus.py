@@ -86,39 +86,12 @@ MAX_LABEL_MEMORY_DEVIATION_FRACTION = 0.15
 MAX_DEVICE_PLUGIN_GPUS = 1024
 """Largest number of GPUs that a device plugin may list in the annotation of a node."""
 
-MODEL_MISMATCH_CHECK = "labels of a node name different GPU models"
-"""Quality check on nodes whose labels name different GPU models."""
-
-COUNT_MISMATCH_CHECK = "labels of a node state different numbers of GPUs"
-"""Quality check on nodes whose labels, or labels and capacity, state different numbers of GPUs."""
-
-SHARED_UNITS_CHECK = "more units on a node than GPUs: each is a share of a GPU"
-"""Quality check (information) on nodes whose resource units are known to be equal shares of a GPU."""
-
-ASSUMED_SHARES_CHECK = "more units on a node than GPUs, taken for equal shares of them"
-"""Quality check on nodes with more resource units than GPUs, which are assumed to be equal shares."""
-
-UNCONFIRMED_GPUS_CHECK = "GPUs of a node that only its capacity counts"
-"""Quality check on nodes whose number of GPUs only their capacity states."""
-
-UNKNOWN_REPLICAS_CHECK = "more units on a node than GPUs, and no label states how they are shared"
-"""Quality check on nodes with more resource units than GPUs, where nothing states how units share GPUs."""
-
-WITHHELD_GPUS_CHECK = "nodes that offer fewer GPUs than they have"
-"""Quality check on nodes that offer fewer GPUs to pods than are installed."""
-
-TOO_MANY_GPUS_CHECK = f"more than {MAX_CATALOG_GPUS_PER_NODE} GPUs on a node"
-"""Quality check on nodes whose capacity is more GPUs than any node of the catalogue has."""
-
-VGPU_CHECK = "GPUs of nodes that are parts of a physical GPU (vGPU)"
-"""Quality check on nodes whose GPUs are vGPUs: parts of a physical GPU."""
-
 
 @dataclass(frozen=True)
 class NodeDoubt:
     """A contradiction, or an assumption, in the labels and resources of a node.
 
-    - ``check``: Name of the quality check that the node fails, such as :data:`MODEL_MISMATCH_CHECK`.
+    - ``check``: Name in ``source_checks.csv`` of the check that the node fails, such as ``kubernetes: other models``.
     - ``evidence``: Labels and values that contradict each other.
     - ``resource``: Resource whose pods are affected, without its suffix of shared replicas; None for all.
     """
@@ -193,8 +166,8 @@ def read_node_gpus(labels: ApiObject, annotations: ApiObject, capacity: ApiObjec
     (1, 'nvidia-l4', {'nvidia.com/gpu': 4})
     >>> eight = {"node.kubernetes.io/instance-type": "p5.48xlarge"}
     >>> found = read_node_gpus(eight, {}, {"nvidia.com/gpu.shared": "128"}, {})
-    >>> found.gpus, found.replicas, [doubt.check for doubt in found.doubts] == [UNKNOWN_REPLICAS_CHECK]
-    (8, {'nvidia.com/gpu': 0}, True)
+    >>> found.gpus, found.replicas, [doubt.check for doubt in found.doubts]
+    (8, {'nvidia.com/gpu': 0}, ['kubernetes: unknown replicas'])
     """
     node_type = _find_instance_type(labels)
     register = read_gpu_register(annotations)
@@ -208,11 +181,13 @@ def read_node_gpus(labels: ApiObject, annotations: ApiObject, capacity: ApiObjec
     counts = _stated_counts(labels, capacity, node_type, has_product_profile=product_profile is not None)
     stated = register[0] if register else next(iter(counts.values()), None)
     if len(set(counts.values())) > 1 and not register:
-        doubts.append(NodeDoubt(COUNT_MISMATCH_CHECK, ", ".join(f"{name} {number}" for name, number in counts.items())))
+        doubts.append(
+            NodeDoubt("kubernetes: other counts", ", ".join(f"{name} {number}" for name, number in counts.items()))
+        )
     if node_type is not None and node_type.board_share < 1:
-        doubts.append(NodeDoubt(VGPU_CHECK, f"{node_type.name}: {node_type.board_share:.3g} of a GPU"))
+        doubts.append(NodeDoubt("kubernetes: vGPU", f"{node_type.name}: {node_type.board_share:.3g} of a GPU"))
     elif labels.get(VGPU_LABEL_KEY) == "true":
-        doubts.append(NodeDoubt(VGPU_CHECK, f"{VGPU_LABEL_KEY}: true"))
+        doubts.append(NodeDoubt("kubernetes: vGPU", f"{VGPU_LABEL_KEY}: true"))
     has_plugin_annotation = any(name.startswith(_plugin_annotation_prefixes()) for name in annotations)
     is_managed_by_plugin = has_plugin_annotation or not node_count_resources.keys().isdisjoint(capacity)
     layout_stated = not any(resources.values()) and bool(instances_from_labels(labels, 1, model))
@@ -225,7 +200,7 @@ def read_node_gpus(labels: ApiObject, annotations: ApiObject, capacity: ApiObjec
             withheld = gpu_units.count_withheld_gpus(replicas, allocatable)
         needed, _ = count_installed_gpus(labels, resources, replicas, model, profile)
         if needed and stated and needed > stated and any(map(_is_partition_resource, resources)):
-            doubts.append(NodeDoubt(COUNT_MISMATCH_CHECK, f"instances that need {needed} GPUs on {stated} GPUs"))
+            doubts.append(NodeDoubt("kubernetes: other counts", f"instances that need {needed} GPUs on {stated} GPUs"))
 
     instances = None
     if product_profile is not None and GPU_COUNT_LABEL_KEY in labels:
@@ -234,7 +209,7 @@ def read_node_gpus(labels: ApiObject, annotations: ApiObject, capacity: ApiObjec
     installed, layouts = count_installed_gpus(labels, resources, replicas, model, profile, **stated_counts)
     gpus = stated if is_managed_by_plugin or installed is None else installed
     if withheld and gpus:
-        doubts.append(NodeDoubt(WITHHELD_GPUS_CHECK, f"{float(gpus - withheld):g} of {gpus}"))
+        doubts.append(NodeDoubt("kubernetes: withheld GPUs", f"{float(gpus - withheld):g} of {gpus}"))
     return NodeGpus(
         model=model,
         gpus=gpus,
@@ -302,26 +277,26 @@ class _GpuUnits:
             if unshared is None:
                 if number > MAX_CATALOG_GPUS_PER_NODE and labelled is None:
                     checked[plain] = 0
-                    doubts.append(NodeDoubt(TOO_MANY_GPUS_CHECK, words, plain))
+                    doubts.append(NodeDoubt("kubernetes: too many GPUs", words, plain))
                 elif number > 1 and labelled is None and PRODUCT_LABEL_KEY not in self.labels:
                     # A product label would end in -SHARED if the units were replicas.
                     type_name = next(_label_values(self.labels, "instance_type"), None)
                     in_catalogue = f"instance type {type_name} is not in the catalogue"
                     type_remark = in_catalogue if type_name else "no instance type"
-                    doubts.append(NodeDoubt(UNCONFIRMED_GPUS_CHECK, f"{words}, {type_remark}", plain))
+                    doubts.append(NodeDoubt("kubernetes: unconfirmed GPUs", f"{words}, {type_remark}", plain))
             else:
                 words += f" on {self.stated} GPUs" if self.stated else f" of {unshared} instances"
                 if labelled:
                     is_short = labelled > 1 and 0 < number < unshared * labelled and not has_partitions
                     if number > unshared * labelled or is_short:
-                        doubts.append(NodeDoubt(COUNT_MISMATCH_CHECK, f"{words}, {labelled} share one", plain))
+                        doubts.append(NodeDoubt("kubernetes: other counts", f"{words}, {labelled} share one", plain))
                 elif number > unshared or (labelled == 0 and number == unshared):
                     units_per_share, remainder = divmod(number, unshared)
                     units_per_gpu = 0 if remainder else units_per_share
                     checked[plain], check = self.infer_replicas(units_per_gpu, labelled=labelled == 0)
                     doubts.append(NodeDoubt(check, words, plain))
             if labelled == 0 and unshared is None:
-                doubts.append(NodeDoubt(UNKNOWN_REPLICAS_CHECK, words, plain))
+                doubts.append(NodeDoubt("kubernetes: unknown replicas", words, plain))
         return checked, doubts
 
     def full_gpu_units(self) -> dict[str, int]:
@@ -366,18 +341,18 @@ class _GpuUnits:
         mig_models = [gpu_model for gpu_model in self.gpu_models if gpu_model in mig_model_names()]
         slice_counts = {load_gpu_model(gpu_model).compute_slices for gpu_model in mig_models}
         if not units_per_gpu or not (self.gpu_models or labelled):
-            return 0, UNKNOWN_REPLICAS_CHECK
+            return 0, "kubernetes: unknown replicas"
         if any(modes):
             are_equal_parts = all(units_per_gpu in mode.values() for mode in modes)
         else:
             are_equal_parts = slice_counts == {units_per_gpu}
         if labelled or are_equal_parts:
-            return units_per_gpu, SHARED_UNITS_CHECK
+            return units_per_gpu, "kubernetes: shared units"
         is_labelled = (
             self.profile is not None or PRODUCT_LABEL_KEY in self.labels
         )  # gpu-feature-discovery names instances
         is_certain = is_labelled or not (any(modes) or slice_counts)
-        return (units_per_gpu, ASSUMED_SHARES_CHECK) if is_certain else (0, UNKNOWN_REPLICAS_CHECK)
+        return (units_per_gpu, "kubernetes: assumed shares") if is_certain else (0, "kubernetes: unknown replicas")
 
     def count_withheld_gpus(self, replicas: Mapping[str, int], allocatable: ApiObject) -> Fraction:
         """Count the installed GPUs that the node does not offer to pods: missing from its capacity, or not allocatable.
@@ -465,7 +440,7 @@ def gpu_model_from_labels(
     for label, other_word, other_models in candidates[1:]:
         common_models = tuple(gpu_model for gpu_model in gpu_models if gpu_model in other_models)
         if not common_models:
-            doubts.append(NodeDoubt(MODEL_MISMATCH_CHECK, f"{first_label} {word}, {label} {other_word}"))
+            doubts.append(NodeDoubt("kubernetes: other models", f"{first_label} {word}, {label} {other_word}"))
         gpu_models = common_models or gpu_models
     is_decided = len(gpu_models) == 1 and match_gpu_models(word) != gpu_models
     return (gpu_models[0] if is_decided else word), gpu_models, doubts

@@ -25,6 +25,7 @@ from gpuplanner.ingest.kubernetes.api_objects import (
     to_text,
 )
 from gpuplanner.ingest.kubernetes.node_gpus import MIG_CONFIG_LABEL_KEY, NodeGpus, partitions_in_mode, read_node_gpus
+from gpuplanner.ingest.source_fields import source_values
 
 MIG_PROFILE_SELECTOR_PATTERN = re.compile(r"\.profile\s*==\s*['\"]([^'\"]+)['\"]")
 """Condition of a CEL selector (DRA) that requires a MIG profile, as in ``.profile == '1g.10gb'``."""
@@ -353,16 +354,8 @@ CLOSING_TAINT_KEYS = frozenset(
 )
 """Taints of a node that accepts no new pods (Kubernetes, Well-Known Labels, Annotations and Taints)."""
 
-OWNERSHIP_BY_LABEL = {
-    ("karpenter.sh/capacity-type", "spot"): "spot",
-    ("karpenter.sh/capacity-type", "on-demand"): "on_demand",
-    ("karpenter.sh/capacity-type", "reserved"): "reserved",
-    ("eks.amazonaws.com/capacityType", "SPOT"): "spot",
-    ("eks.amazonaws.com/capacityType", "ON_DEMAND"): "on_demand",
-    ("cloud.google.com/gke-spot", "true"): "spot",
-    ("kubernetes.azure.com/scalesetpriority", "spot"): "spot",
-}
-"""Label and value of a cloud node → ownership in the inventory: ``spot``, ``on_demand`` or ``reserved``."""
+OWNERSHIP_BY_LABEL = source_values("kubernetes ownership")
+"""Label of a cloud node, as ``key=value`` → ownership in the inventory: ``spot``, ``on_demand`` or ``reserved``."""
 
 
 @dataclass(frozen=True)
@@ -406,6 +399,7 @@ def read_node(node: ApiObject) -> Node:
     capacity, allocatable = get_object(status, "capacity"), get_object(status, "allocatable")
     gpus = read_node_gpus(labels, get_object(metadata, "annotations"), capacity, allocatable)
     closed_reason, closed_since = _read_closed_state(node)
+    stated_labels = {f"{key}={value}" for key, value in labels.items()}
     return Node(
         **vars(gpus),
         name=object_name(node),
@@ -413,7 +407,7 @@ def read_node(node: ApiObject) -> Node:
         closed_reason=closed_reason,
         closed_since=closed_since,
         domain=to_text(labels.get(NVLINK_CLIQUE_LABEL_KEY)),
-        ownership=next((kind for (key, value), kind in OWNERSHIP_BY_LABEL.items() if labels.get(key) == value), None),
+        ownership=next((kind for label, kind in OWNERSHIP_BY_LABEL.items() if label in stated_labels), None),
         installed=read_time(metadata, "creationTimestamp"),
         last_heartbeat=max((beat for beat in heartbeats if beat), default=None),
         labels=labels,

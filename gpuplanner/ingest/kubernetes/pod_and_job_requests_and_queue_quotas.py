@@ -32,6 +32,7 @@ from gpuplanner.ingest.kubernetes.api_objects import (
     spec_and_annotations,
     to_text,
 )
+from gpuplanner.ingest.source_fields import source_values
 
 GPU_FRACTION_KEY = "boards"
 """Key, beside resource names, of the GPU fractions that a pod requests, summed over its GPUs. [GPUs]"""
@@ -448,21 +449,10 @@ MAX_GANG_SPREAD = timedelta(seconds=60)
 SERVICE_OWNER_KINDS = frozenset({"ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController", "Node"})
 """Kinds of controllers whose pods are replicas of a service: each pod is a job of its own."""
 
-STATE_BY_FAILURE_REASON = {
-    **dict.fromkeys(("Evicted", "Preempting"), "PREEMPTED"),
-    "DeadlineExceeded": "TIMEOUT",
-    **dict.fromkeys(("NodeLost", "NodeShutdown", "NodeAffinity", "Shutdown", "Terminated"), "NODE_FAIL"),
-    "UnexpectedAdmissionError": "NODE_FAIL",
-}
+STATE_BY_FAILURE_REASON = source_values("kubernetes failure")
 """Reason in the status of a failed pod → job state."""
 
-STATE_BY_DISRUPTION_REASON = {
-    "PreemptionByScheduler": "PREEMPTED",
-    "EvictionByEvictionAPI": "PREEMPTED",
-    "DeletionByTaintManager": "NODE_FAIL",
-    "DeletionByPodGC": "NODE_FAIL",
-    "TerminationByKubelet": "NODE_FAIL",
-}
+STATE_BY_DISRUPTION_REASON = source_values("kubernetes disruption")
 """Reason of the condition DisruptionTarget of a failed pod → job state."""
 
 GANG_STATE_PRECEDENCE = (

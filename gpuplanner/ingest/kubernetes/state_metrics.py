@@ -23,7 +23,7 @@ from gpuplanner.ingest.kubernetes.cluster_reader import KUBECTL_SCOPE_NOTE, make
 from gpuplanner.ingest.kubernetes.pod_and_job_requests_and_queue_quotas import ObjectLocation
 from gpuplanner.ingest.quality_report import Finding, build_quality_report
 from gpuplanner.ingest.source_definition import matches_pattern, register_sniffer
-from gpuplanner.ingest.source_fields import END_INSTANT, FIRST_INSTANT, parse_origin
+from gpuplanner.ingest.source_fields import END_INSTANT, FIRST_INSTANT, parse_origin, source_values
 from gpuplanner.ingest.text_files import read_document
 from gpuplanner.ingest.typed_row_reader import PROMETHEUS_SAMPLE_PATTERN, extract_series, parse_labels
 
@@ -73,13 +73,7 @@ OBJECT_SERIES_LABELS = (
 )  # fmt: skip
 """Labels of a Prometheus series that describe its pod or node: uid, node, owner, priority class."""
 
-TIME_FIELD_BY_METRIC = {
-    "kube_pod_created": "created",
-    "kube_pod_start_time": "started",
-    "kube_pod_status_scheduled_time": "scheduled",
-    "kube_pod_completion_time": "completed",
-    "kube_node_created": "created",
-}
+TIME_FIELD_BY_METRIC = source_values("kubernetes time metric")
 """Metric whose value is a time [epoch s] → key of that time in :attr:`ObjectMetrics.facts`."""
 
 CONTAINER_RESOURCE_METRICS = (

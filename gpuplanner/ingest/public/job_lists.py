@@ -24,6 +24,7 @@ from gpuplanner.ingest.source_fields import (
     parse_origin,
     seconds_to_duration,
     source_columns,
+    source_values,
     validate_time_zone,
 )
 from gpuplanner.ingest.table_assembly import assemble_jobs
@@ -313,7 +314,7 @@ collection; the source gives neither hour nor zone."""
 SIMULATOR_TRACE = JobTrace("simulator", source_columns("simulator"))
 """How job lists that cluster simulators read (submission, run time, GPUs) become a job table."""
 
-TIER_BY_SPOT_PRIORITY = {"HP": "guaranteed", "Spot": "best_effort"}
+TIER_BY_SPOT_PRIORITY = source_values("spot job type")
 """Type of a job in Alibaba's spot GPU trace: high priority or spot → tier in the job table."""
 SPOT_TRACE = JobTrace(
     "spot",
@@ -357,9 +358,7 @@ DLRM_TRACE = JobTrace(
 time existed before the trace, one without deletion time outlived it; the trace lacks the result of the others. `role`:
 ``HN`` on GPU nodes, ``CN`` on CPU nodes."""
 
-STATE_BY_OPENB_PHASE = {
-    "Succeeded": "COMPLETED", "Failed": "FAILED", "Pending": "PENDING", "Running": "RUNNING", "Unknown": "UNKNOWN",
-}  # fmt: skip
+STATE_BY_OPENB_PHASE = source_values("openb phase")
 """Kubernetes phase of a pod in the Alibaba OpenB trace → state in the job table."""
 OPENB_PHASE_EXPR = pl.col("phase")
 """Kubernetes phase of a pod in the Alibaba OpenB trace."""
@@ -416,27 +415,19 @@ OPENB_TRACE = replace(
 """How a pod list of the Alibaba OpenB trace becomes a job table, with times or, in the lists without them, as a queue.
 """
 
-HELIOS_STATE_NAMES = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "RUNNING", "PENDING")
-"""States of jobs in the Helios trace that have the same name in the job table."""
-STATE_BY_HELIOS_STATE = {**{state: state for state in HELIOS_STATE_NAMES}, "SUSPENDED": "UNKNOWN"}
-"""State of Helios → state in the job table. The README names one suspended job."""
-
 HELIOS_TRACE = JobTrace(
     "helios",
     source_columns("helios"),
     zone=HELIOS_ZONE,
-    states=STATE_BY_HELIOS_STATE,
+    states=source_values("helios state"),
     checks=[QUEUE_MISMATCH_CHECK, source_check("helios: other duration", (RUN_S_EXPR - pl.col("run_s")).abs() > 1.0)],
     zone_note=ASSUMED_ZONE_NOTE,
 )
 """Helios: jobs of SenseTime clusters, 2020 (Hu et al., SC 2021; S-Lab-System-Group/HeliosData, README: schema of
-``cluster_log.csv``). `vc`: virtual cluster; `duration`: end - start [s]; `queue`: start - submission [s]."""
+``cluster_log.csv``). `vc`: virtual cluster; `duration`: end - start [s]; `queue`: start - submission [s]. The README
+names one suspended job."""
 
-STATE_BY_ACME_STATE = {
-    name: name for name in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "RUNNING", "PENDING", "UNKNOWN")
-}
-"""State of a job in the Acme trace → state in the job table, of the same name."""
-JOB_CLASS_BY_ACME_TYPE = {"Pretrain": "pretraining", "SFT": "fine-tuning", "Evaluation": "evaluation"}
+JOB_CLASS_BY_ACME_TYPE = source_values("acme type")
 """Type of work in the Acme trace → class of the job in the job table; other types stay, in lower case."""
 JOB_CLASS_EXPR = pl.col("job_class")
 """Type of work of a job in the Acme trace, such as ``Pretrain``."""
@@ -472,7 +463,7 @@ ACME_REDUCED_TRACE = JobTrace(
 ACME_TRACE = JobTrace(
     "acme",
     source_columns("acme"),
-    states=STATE_BY_ACME_STATE,
+    states=source_values("acme state"),
     steps=[
         {
             **ACME_CLUSTER_JOB_FIELDS,

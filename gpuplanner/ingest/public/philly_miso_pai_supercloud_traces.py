@@ -25,7 +25,7 @@ from gpuplanner.ingest.public.job_lists import (
 from gpuplanner.ingest.quality_report import source_check
 from gpuplanner.ingest.slurm.accounting_fields import SLURM_UNSET_NUMBERS, parse_resources
 from gpuplanner.ingest.source_definition import has_required_columns, matches_pattern, register_sniffer
-from gpuplanner.ingest.source_fields import FIRST_INSTANT, UTC_TIME_DTYPE, Dialect, Field, source_columns
+from gpuplanner.ingest.source_fields import FIRST_INSTANT, UTC_TIME_DTYPE, Dialect, Field, source_columns, source_values
 from gpuplanner.ingest.table_assembly import assemble_jobs
 from gpuplanner.ingest.text_files import TextFile, read_head
 from gpuplanner.ingest.typed_row_reader import looks_like_json, read_items, read_rows
@@ -42,7 +42,7 @@ PHILLY_LOG_TRACE = JobTrace(
     "philly",
     source_columns("philly_log"),
     zone=PHILLY_ZONE,
-    states={"Pass": "COMPLETED", "Killed": "CANCELLED", "Failed": "FAILED"},
+    states=source_values("philly status"),
     steps=[
         {
             "state": pl.when(HAS_LATER_ATTEMPT_EXPR)
@@ -253,7 +253,7 @@ FIELD_BY_PAI_TASK_COLUMN = source_columns("pai_task")
 FIELD_BY_PAI_INSTANCE_COLUMN = source_columns("pai_instance")
 """Column of PAI's instance table → how it is parsed; times are in seconds."""
 
-STATE_BY_PAI_STATUS = {"Terminated": "COMPLETED", "Failed": "FAILED", "Running": "RUNNING", "Waiting": "PENDING"}
+STATE_BY_PAI_STATUS = source_values("pai status")
 """Status of a PAI task → state in the job table."""
 PAI_REQUESTED_GPUS_EXPR = pl.col("percent") / 100
 """GPUs that one instance of a PAI task requests; the source has % of a GPU."""

@@ -15,41 +15,21 @@ from gpuplanner.ingest.delimited_rows import Rows
 from gpuplanner.ingest.public.job_lists import convert_local_times, file_stem, offset_time
 from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, source_check
 from gpuplanner.ingest.source_definition import has_required_columns, register_sniffer
-from gpuplanner.ingest.source_fields import FIRST_INSTANT, Field, parse_origin, validate_time_zone
+from gpuplanner.ingest.source_fields import FIRST_INSTANT, Field, parse_origin, source_columns, validate_time_zone
 from gpuplanner.ingest.table_assembly import assemble_table
 from gpuplanner.ingest.text_files import read_head
 from gpuplanner.ingest.typed_row_reader import read_rows
 
-MAX_REQUEST_TOKENS = 100_000_000
-"""Largest number of tokens of one request that is accepted."""
 TOKEN_COLUMNS = ("prompt_tokens", "generated_tokens")
 """Columns of requests with the numbers of prompt tokens and generated tokens."""
-PROMPT_FIELD, ANSWER_FIELD = (Field(name, "number", high=MAX_REQUEST_TOKENS) for name in TOKEN_COLUMNS)
-"""How the tokens of a prompt and of an answer are parsed."""
 
-FIELD_BY_AZURE_LLM_COLUMN = {
-    "TIMESTAMP": Field("time", "time", format="%Y-%m-%d %H:%M:%S%.f"),
-    "ContextTokens": PROMPT_FIELD,
-    "GeneratedTokens": ANSWER_FIELD,
-}
+FIELD_BY_AZURE_LLM_COLUMN = source_columns("azure_llm")
 """Column of the Azure LLM request logs → how it is parsed. `TIMESTAMP`: of 2023 with seven decimals and no zone,
 truncated to microseconds; of 2024 with its UTC offset."""
-FIELD_BY_BURSTGPT_COLUMN = {
-    "Timestamp": Field("time_s", "number"),
-    "Model": Field("service"),
-    "Request tokens": PROMPT_FIELD,
-    "Response tokens": ANSWER_FIELD,
-    "Log Type": Field("team", nullable=True, optional=True),
-}
+FIELD_BY_BURSTGPT_COLUMN = source_columns("burstgpt")
 """Column of BurstGPT → how it is parsed. `Timestamp`: seconds since the begin of the trace; `Response tokens`: 0 of a
 request that failed; `Log Type`: conversations or API, which counts as the team."""
-FIELD_BY_REQUEST_COLUMN = {
-    "time": Field("time", "instant"),
-    "model": Field("service"),
-    "team": Field("team", nullable=True, optional=True),
-    "prompt_tokens": PROMPT_FIELD,
-    "generated_tokens": ANSWER_FIELD,
-}
+FIELD_BY_REQUEST_COLUMN = source_columns("requests")
 """Column of a table of your own requests → how it is parsed."""
 
 REQUEST_CHECKS = (

@@ -22,7 +22,7 @@ from gpuplanner.ingest.public.job_lists import (
     file_stem,
     offset_time,
 )
-from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, Check, Finding, source_check
+from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, Check, source_check, source_finding
 from gpuplanner.ingest.source_definition import has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import (
     CSV_DIALECT,
@@ -80,9 +80,6 @@ QUOTA_CHECKS = (
 
 PERCENT_SUFFIX = "__cdf_pct"
 """Suffix of the column of cumulative shares [%] of a distribution of Acme, beside the column of its values."""
-
-DISTRIBUTION_NOTE = "a distribution, not a time series: no demand, phase or ledger can be made of it"
-"""Remark in the provenance of the distributions of Acme."""
 
 FIELD_BY_STEP_TIME_COLUMN = source_columns("step_times")
 """Column of a file of mini-batch times (Alibaba PAI) → how it is parsed. `gpu`: share of a GPU [%]; `time`: position in
@@ -184,7 +181,6 @@ def _make_occupancy(
     step_s = int(gaps_s.mode().sort()[0]) if len(gaps_s) else 0
     hours = step_s / SECONDS_PER_HOUR
     missing = int((gaps_s > step_s).sum())
-    effect = f"readings are missing there; each row counts {step_s} s and no more"
     return assemble_table(
         rows,
         "occupancy",
@@ -193,7 +189,7 @@ def _make_occupancy(
         key_columns=["pool", "time"],
         row_word="reading",
         checks=checks,
-        findings=[Finding("gap in the series", "warning", missing, effect, "")] if missing else [],
+        findings=[source_finding("pools: gaps", missing, step_s=step_s)] if missing else [],
         totals={
             "pools": pl.col("pool").n_unique(),
             "allocated_hours": pl.col("allocated").sum() * hours,
@@ -328,6 +324,7 @@ def read_distributions(paths: Sequence[str | Path]) -> Dataset:
         ]
         return pl.concat(frames).drop_nulls("value")
 
+    finding = source_finding("acme: distribution", rows.good.height)
     return assemble_table(
         rows,
         "distributions",
@@ -335,10 +332,10 @@ def read_distributions(paths: Sequence[str | Path]) -> Dataset:
         sort_columns=["series", "percent"],
         row_word="point",
         reshape=make_points,
-        findings=[Finding("a distribution", "info", rows.good.height, DISTRIBUTION_NOTE, "")],
+        findings=[finding],
         totals={"series": pl.col("series").n_unique()},
         span_columns=(),
-        notes=[DISTRIBUTION_NOTE],
+        notes=[finding.effect],
     )
 
 
@@ -415,10 +412,6 @@ GAUGE_METRIC_BY_FILE_NAME = {
 }
 """Name of a gauge file of the GenAI trace, without its ending → metric, which its content does not name."""
 
-SCALED_CLOCK_NOTE = (
-    "the source shifted and scaled its clock: dates and durations are not real (steps of 57 s stand for more)"
-)
-"""Remark in the provenance of the GenAI trace."""
 SERVICE_GAUGE_CHECK = source_check("genai: whole service", pl.col("subject").is_null())
 """Check that finds gauge readings of a whole service instead of one container."""
 
@@ -457,6 +450,7 @@ def read_genai(paths: Sequence[str | Path]) -> Dataset:
     high, names, units = (pl.lit(metric_table[name]).gather("file") for name in ("high", "name", "unit"))
     rows = rows.reject({"value: above what its unit allows": pl.col("value") > high})
     good = rows.good.with_columns(time=offset_time(FIRST_INSTANT, "time_s"), metric=names, unit=units)
+    finding = source_finding("genai: scaled clock", good.height)
     return assemble_table(
         replace(rows, good=good),
         "gauges",
@@ -465,13 +459,13 @@ def read_genai(paths: Sequence[str | Path]) -> Dataset:
         key_columns=["metric", "subject", "kind", "time"],
         row_word="reading",
         checks=[SERVICE_GAUGE_CHECK],
-        findings=[Finding("clock shifted and scaled", "warning", good.height, SCALED_CLOCK_NOTE, "")],
+        findings=[finding],
         totals={
             "containers": pl.col("subject").drop_nulls().n_unique(),
             "steps": pl.col("time").n_unique(),
             "mean_value": pl.when(pl.col("metric").n_unique() == 1).then(pl.col("value").mean()),
         },
-        notes=[SCALED_CLOCK_NOTE],
+        notes=[finding.effect],
     )
 
 

@@ -7,35 +7,18 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Rows
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import try_expand_node_list
-from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, Check
+from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, source_check
 from gpuplanner.ingest.slurm.accounting_fields import parse_slurm_state, parse_times
 from gpuplanner.ingest.slurm.node_records import read_inventory
 from gpuplanner.ingest.source_definition import SourceForm, define_source, has_required_columns, register_sniffer
-from gpuplanner.ingest.source_fields import Dialect, Field, map_unique_texts, validate_time_zone
+from gpuplanner.ingest.source_fields import Dialect, map_unique_texts, source_columns, validate_time_zone
 from gpuplanner.ingest.table_assembly import assemble_jobs
 from gpuplanner.ingest.typed_row_reader import read_rows
 
-JOB_TABLE_COLUMNS = {
-    "job_id": Field("job_id"),
-    "user": Field("user", nullable=True),
-    "team": Field("tenant", nullable=True),
-    "submit": Field("submit", "moment"),
-    "start": Field("start", "moment", nullable=True),
-    "end": Field("end", "moment", nullable=True),
-    "gpus": Field("gpus", "number", nullable=True, high=MAX_GPUS_PER_JOB),
-    "gpu_model": Field("gpu_model", nullable=True, optional=True),
-    "profile": Field("profile_requested", nullable=True, optional=True),
-    "nodes": Field("node_list", nullable=True, optional=True),
-    "state": Field("state", nullable=True, optional=True),
-    "project": Field("project", nullable=True, optional=True),
-    "partition": Field("partition", nullable=True, optional=True),
-    "class": Field("job_class", nullable=True, optional=True),
-    "eligible": Field("eligible", "moment", nullable=True, optional=True),
-}
+JOB_TABLE_COLUMNS = source_columns("job_table")
 """Columns of the table. ``gpus`` counts GPUs, or MIG instances of ``profile`` where there is one; ``nodes`` are names
 joined by ``+``, or a list as Slurm writes it; without ``state``, a started job without ``end`` is running."""
 
@@ -54,7 +37,7 @@ JOB_TABLE_FIELD_BY_TIME = {name: name for name in ("submit", "eligible", "start"
 TIME_FORMAT_ADVICE = "Write times as 2026-03-02T08:00:00Z, or as unix seconds."
 """Advice of the error for times of the generic job table that cannot be read."""
 
-NO_TEAM_CHECK = Check("no team", "warning", "put on tenant 'unknown'", pl.col("team_missing"))
+NO_TEAM_CHECK = source_check("job table: no team", pl.col("team_missing"))
 """Check of the quality report on jobs without a team."""
 
 

@@ -18,7 +18,7 @@ from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.ingest.chunked_tables import ChunkedRows
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Record, RecordCollector, Rows, raise_fault
-from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S_EXPR, Check, Finding
+from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S_EXPR, Finding, source_check
 from gpuplanner.ingest.slurm.accounting_fields import (
     DUPLICATE_SUBMISSION_REASON,
     SLURM_NULL_TEXTS,
@@ -39,18 +39,18 @@ from gpuplanner.ingest.slurm.accounting_fields import (
 )
 from gpuplanner.ingest.slurm.node_records import read_inventory
 from gpuplanner.ingest.source_definition import has_header_columns, register_sniffer
-from gpuplanner.ingest.source_fields import MAX_DURATION_S, Dialect, Field, seconds_to_duration, validate_time_zone
+from gpuplanner.ingest.source_fields import (
+    Dialect,
+    Field,
+    seconds_to_duration,
+    source_columns,
+    validate_time_zone,
+)
 from gpuplanner.ingest.table_assembly import assemble_jobs, assemble_table
 from gpuplanner.ingest.text_files import MAX_STREAM_BYTES, MAX_TEXT_BYTES, FileBlocks, read_head
 from gpuplanner.ingest.typed_row_reader import looks_like_json, read_items, read_row_blocks, read_rows
 
-FIELD_BY_ASSOCIATION_COLUMN = {
-    "Account": Field("tenant"),
-    "User": Field("user", nullable=True),
-    "Share": Field("share", nullable=True),
-    "GrpTRES": Field("tres", nullable=True),
-    "Par Name": Field("cohort", nullable=True, optional=True),
-}
+FIELD_BY_ASSOCIATION_COLUMN = source_columns("slurm_associations")
 """Column of ``sacctmgr show associations`` → field that it is read into."""
 
 ROOT_ACCOUNT = "root"
@@ -390,33 +390,7 @@ def _value_at(job: Mapping[str, Any], path: str, default: object = None) -> Any:
     return parent.get(key, default) if isinstance(parent, dict) else default
 
 
-FIELD_BY_SACCT_COLUMN = {
-    "JobID": Field("job_id", nullable=True, optional=True),
-    "JobIDRaw": Field("job_id_raw", nullable=True, optional=True),
-    "State": Field("slurm_state"),
-    "Submit": Field("submit", nullable=True, optional=True),
-    "Eligible": Field("eligible", nullable=True, optional=True),
-    "Start": Field("start", nullable=True, optional=True),
-    "End": Field("end", nullable=True, optional=True),
-    "AllocTRES": Field("alloc_tres", nullable=True, optional=True),
-    "ReqTRES": Field("req_tres", nullable=True, optional=True),
-    "Account": Field("account", nullable=True, optional=True),
-    "User": Field("user", nullable=True, optional=True),
-    "QOS": Field("tier", nullable=True, optional=True),
-    "WCKey": Field("project", nullable=True, optional=True),
-    "JobName": Field("job_name", nullable=True, optional=True),
-    "Partition": Field("partition", nullable=True, optional=True),
-    "NodeList": Field("node_list", nullable=True, optional=True),
-    "ElapsedRaw": Field("elapsed_s", "number", nullable=True, optional=True, high=MAX_DURATION_S),
-    "Elapsed": Field("elapsed", nullable=True, optional=True),
-    "TimelimitRaw": Field("limit_min", nullable=True, optional=True),
-    "Timelimit": Field("limit", nullable=True, optional=True),
-    "Cluster": Field("cluster", nullable=True, optional=True),
-    "TRESUsageInTot": Field("tres_used", nullable=True, optional=True),
-    "AdminComment": Field("admin_comment", nullable=True, optional=True),
-    START_REPAIRED_COLUMN: Field("repaired", nullable=True, optional=True),
-    FROM_SQUEUE_COLUMN: Field("live", nullable=True, optional=True),
-}
+FIELD_BY_SACCT_COLUMN = source_columns("sacct")
 """Field of sacct → column that it is read into; Account is the tenant, QOS the tier, WCKey the project."""
 
 PARSED_TEXT_COLUMNS = ("slurm_state", "submit", "eligible", "start", "end", "elapsed", "tres_used")
@@ -446,55 +420,17 @@ JOB_STEP_REASON = "step of a job: its GPUs are counted on the job row"
 
 SACCT_CHECKS = (
     AMBIGUOUS_TIME_CHECK,
-    Check(
-        "the stated start is the time at which the job became eligible",
-        "warning",
-        "a fault of Slurm's JSON up to 23.02: the start was taken from the elapsed time",
-        pl.col("repaired").is_not_null(),
+    source_check("slurm: start repaired", pl.col("repaired").is_not_null()),
+    source_check("slurm: one moment", pl.col("live").is_not_null(), command=export_command("sacct")),
+    source_check(
+        "slurm: typed and untyped GPUs", (pl.col("types") > 0) & pl.col("alloc_tres").str.contains(r"(?:^|,)gres/gpu=")
     ),
-    Check(
-        "jobs of one moment, as squeue shows them",
-        "warning",
-        f"what ran before is missing: for the past run {export_command('sacct')}",
-        pl.col("live").is_not_null(),
-    ),
-    Check(
-        "typed and untyped GPUs of a job both given",
-        "info",
-        "none: the untyped count was taken, they were not added",
-        (pl.col("types") > 0) & pl.col("alloc_tres").str.contains(r"(?:^|,)gres/gpu="),
-    ),
-    Check(
-        "typed and untyped GPUs of a job differ",
-        "warning",
-        "GPU-hours follow the untyped count",
-        (pl.col("types") > 0) & (pl.col("typed") != pl.col("untyped")),
-    ),
-    Check(
-        "several GPU models in one job",
-        "warning",
-        "they are joined by '|'; figures by GPU model leave such jobs out",
-        pl.col("gpu_model").str.contains("|", literal=True),
-    ),
-    Check(
-        "array of waiting tasks on one row",
-        "warning",
-        "the row counts as one job: waiting demand is too low",
-        pl.col("job_id").str.contains("[", literal=True),
-    ),
-    Check(
-        "use of GPUs measured by Slurm or jobstats",
-        "info",
-        "none: it counts as measured where there is no telemetry",
-        pl.col("sm_activity").is_not_null(),
-    ),
-    Check("no account", "warning", "put on tenant 'unknown'", pl.col("account").is_null()),
-    Check(
-        "elapsed time is not end - start",
-        "warning",
-        "the job was suspended or the time zone is wrong: GPU-hours follow start and end",
-        (RUN_S_EXPR - pl.col("elapsed_s")).abs() > 1.0,
-    ),
+    source_check("slurm: other typed GPUs", (pl.col("types") > 0) & (pl.col("typed") != pl.col("untyped"))),
+    source_check("slurm: several GPU models", pl.col("gpu_model").str.contains("|", literal=True)),
+    source_check("slurm: array of waiting tasks", pl.col("job_id").str.contains("[", literal=True)),
+    source_check("slurm: measured use", pl.col("sm_activity").is_not_null()),
+    source_check("slurm: no account", pl.col("account").is_null()),
+    source_check("slurm: other elapsed time", (RUN_S_EXPR - pl.col("elapsed_s")).abs() > 1.0),
 )
 """Checks of the quality report on jobs of Slurm accounting."""
 
@@ -640,15 +576,7 @@ STATE_LIST_SACCT_FIELDS = ("JobID", "State")
 SACCT_TIME_FIELDS = ("Submit", "Eligible", "Start", "End")
 """Fields of sacct with times, which a list of job states lacks."""
 
-FIELD_BY_JOB_STATE_COLUMN = {
-    "JobID": Field("job_id"),
-    "State": Field("slurm_state"),
-    "Account": Field("tenant", nullable=True, optional=True),
-    "JobName": Field("job_name", nullable=True, optional=True),
-    "Partition": Field("partition", nullable=True, optional=True),
-    "AllocCPUS": Field("cpus", "number", nullable=True, optional=True, high=2**31 - 1),
-    "ExitCode": Field("exit_code", nullable=True, optional=True),
-}
+FIELD_BY_JOB_STATE_COLUMN = source_columns("slurm_states")
 """Field of sacct output without times → column of the table ``job_states``."""
 
 STATES_ONLY_NOTE = f"no times and no GPUs: to read it as jobs run {export_command('sacct')}"

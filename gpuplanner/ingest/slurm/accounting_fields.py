@@ -18,7 +18,7 @@ from gpuplanner.ingest.chunked_tables import ChunkedRows
 from gpuplanner.ingest.delimited_rows import OUT_OF_RANGE_TIME_REASON, Rows, is_out_of_range
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import SHARE_RESOURCES
 from gpuplanner.ingest.job_gpu_counting import DEVICES_COLUMN, format_device_counts
-from gpuplanner.ingest.quality_report import Check, Finding
+from gpuplanner.ingest.quality_report import Check, Finding, source_check, source_finding
 from gpuplanner.ingest.source_definition import has_header_columns
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE, convert_to_utc, map_unique_texts, seconds_to_duration
 from gpuplanner.ingest.typed_row_reader import looks_like_json
@@ -347,16 +347,13 @@ def derive_missing_times(missing_fields: Collection[str]) -> tuple[list[pl.Expr]
     if "End" in missing_fields:
         has_ended = ~pl.col("state").is_in(["RUNNING", "PENDING"])
         columns.append(pl.when(has_ended).then(start + elapsed).alias("end_time"))
-        effect = "it was taken from the start and the elapsed time: too early for jobs that were suspended"
-        checks.append(Check("end not in the source", "warning", effect, end.is_not_null()))
+        checks.append(source_check("slurm: no end", end.is_not_null()))
     if "Start" in missing_fields:
         columns.append(pl.when(pl.col("elapsed_s") > 0).then(end - elapsed).alias("start_time"))
-        effect = "computed from end and elapsed time: after the true start of suspended jobs"
-        checks.append(Check("start not in the source", "warning", effect, start.is_not_null()))
+        checks.append(source_check("slurm: no start", start.is_not_null()))
     if "Submit" in missing_fields:
         columns.append(pl.coalesce("eligible_time", start, end).alias("submit_time"))
-        effect = "the first time known was taken instead: queue waits are too short"
-        checks.append(Check("submission not in the source", "warning", effect, submit.is_not_null()))
+        checks.append(source_check("slurm: no submission", submit.is_not_null()))
     return columns, checks
 
 
@@ -432,9 +429,7 @@ def with_cluster_prefix(column: str) -> pl.Expr:
 
 def several_clusters_finding(clusters: Collection[str]) -> Finding:
     """Make the line of the quality report on files with jobs of several clusters."""
-    effect = "none on jobs, whose ids carry the cluster; nodes are planned together: export each with --clusters=NAME"
-    cluster_names = examples(sorted(clusters))
-    return Finding("jobs of several clusters", "info", len(clusters), effect, cluster_names)
+    return source_finding("slurm: several clusters", len(clusters), examples(sorted(clusters)))
 
 
 def read_step_use(rows: pl.DataFrame) -> list[pl.DataFrame]:

@@ -14,18 +14,18 @@ from gpuplanner.ingest.gpu_model_resolution_and_node_lists import try_expand_nod
 from gpuplanner.ingest.slurm.accounting_fields import SLURM_NULL_TEXTS
 from gpuplanner.ingest.slurm.node_records import parse_scontrol_records
 from gpuplanner.ingest.source_definition import has_header_columns, register_sniffer
-from gpuplanner.ingest.source_fields import Dialect, Field, convert_to_utc, map_unique_texts, validate_time_zone
+from gpuplanner.ingest.source_fields import (
+    Dialect,
+    convert_to_utc,
+    map_unique_texts,
+    source_columns,
+    validate_time_zone,
+)
 from gpuplanner.ingest.table_assembly import assemble_table
 from gpuplanner.ingest.text_files import read_text_file, reject_duplicate_files
 from gpuplanner.ingest.typed_row_reader import read_rows
 
-FIELD_BY_CHANGE_LOG_COLUMN = {
-    "time": Field("time", "instant"),
-    "change": Field("change"),
-    "node": Field("node"),
-    "gpus": Field("gpus", "number"),
-    "event": Field("event"),
-}
+FIELD_BY_CHANGE_LOG_COLUMN = source_columns("changes")
 """Column of ``changes.csv``, which gpuplanner's exported scripts write → its field."""
 
 CHANGE_BEGIN_EVENT = "begin"
@@ -88,12 +88,7 @@ def _pair_change_events(events: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-FIELD_BY_NODE_EVENT_COLUMN = {
-    "NodeName": Field("node", nullable=True),
-    "TimeStart": Field("start_time"),
-    "TimeEnd": Field("end_time", nullable=True),
-    "State": Field("state"),
-}
+FIELD_BY_NODE_EVENT_COLUMN = source_columns("slurm_events")
 """Column of ``sacctmgr show events`` → field that it is read into."""
 
 UNAVAILABLE_NODE_STATE_PATTERN = r"(?i)DOWN|DRAIN|FAIL|MAINT|POWERED_OFF|REBOOT"
@@ -157,14 +152,7 @@ def read_slurm_events(paths: Sequence[str | Path], *, tz: str | None = None) -> 
     )  # fmt: skip
 
 
-FIELD_BY_RESERVATION_KEY = {
-    "NODES": Field("nodes", nullable=True),
-    "STARTTIME": Field("start_time"),
-    "ENDTIME": Field("end_time"),
-    "FLAGS": Field("flags", nullable=True),
-    "ACCOUNTS": Field("accounts", nullable=True),
-    "TRES": Field("tres", nullable=True),
-}
+FIELD_BY_RESERVATION_KEY = source_columns("slurm_reservations")
 """Key of ``scontrol show reservations`` → field that it is read into."""
 
 

@@ -28,7 +28,7 @@ from gpuplanner.ingest.gpu_model_resolution_and_node_lists import (
     validate_gpu_mapping,
 )
 from gpuplanner.ingest.job_gpu_counting import resolve_node_models
-from gpuplanner.ingest.quality_report import Check
+from gpuplanner.ingest.quality_report import source_check
 from gpuplanner.ingest.slurm.accounting_fields import SLURM_NULL_TEXTS
 from gpuplanner.ingest.source_definition import register_sniffer
 from gpuplanner.ingest.source_fields import (
@@ -408,7 +408,7 @@ NODE_LIST_CSV_FORMS = (
 """Forms of CSV node lists, as column → field; the first two columns of each identify it."""
 
 
-CPU_ONLY_CHECK = Check("node without GPUs", "info", "it adds nothing to capacity", pl.col("gpus") == 0)
+CPU_ONLY_CHECK = source_check("nodes: no GPU", pl.col("gpus") == 0)
 """Check of the quality report on nodes without GPUs."""
 
 # Whole words only: a node in state POWERED_DOWN powers up when it is needed.
@@ -418,19 +418,11 @@ CLOSED_NODE_STATE_PATTERN = r"(?i)\b(?:DOWN|DRAIN|DRAINED|DRAINING|DRNG|FAIL|FAI
 IS_CLOSED_GPU_NODE_EXPR = (pl.col("gpus") > 0) & pl.col("state").str.contains(CLOSED_NODE_STATE_PATTERN)
 """Whether a row of a node list is a node with GPUs that accepts no new jobs."""
 
-CLOSED_NODE_CHECK = Check(
-    "node that takes no new jobs",
-    "info",
-    "its GPUs count as installed, and as out of service since the date of its reason",
-    IS_CLOSED_GPU_NODE_EXPR,
-)
+CLOSED_NODE_CHECK = source_check("nodes: closed", IS_CLOSED_GPU_NODE_EXPR)
 """Check of the quality report on nodes that are down or drained."""
 
-UNDATED_CLOSURE_CHECK = Check(
-    "node that takes no new jobs since a time that is not known",
-    "warning",
-    "its GPUs count as installed and idle: its reason has no date, or a local one, which needs --tz",
-    IS_CLOSED_GPU_NODE_EXPR & pl.col("closed_from").is_null(),
+UNDATED_CLOSURE_CHECK = source_check(
+    "nodes: closed since an unknown time", IS_CLOSED_GPU_NODE_EXPR & pl.col("closed_from").is_null()
 )
 """Check of the quality report on down or drained nodes since a time that is unknown."""
 

@@ -377,31 +377,6 @@ def _split_at_midnights(node: np.ndarray, begin: np.ndarray, step_us: np.ndarray
     return steps_by_day.group_by("number", "day").agg(amount=(part_end - part_begin).sum())
 
 
-def observed_gpu_hours(samples: pl.DataFrame) -> float:
-    """Sum the GPU-hours for which samples are valid [GPU h].
-
-    A sample is valid until the next one, before a gap and at the end for one usual step.
-
-    Parameters
-    ----------
-    samples : polars.DataFrame
-        Table ``schemas.Samples``.
-
-    Returns
-    -------
-    float
-        GPU-hours [GPU h].
-
-    Examples
-    --------
-    >>> from datetime import UTC, datetime, timedelta
-    >>> times = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=m) for m in (0, 20, 40, 160, 180)]
-    >>> round(observed_gpu_hours(pl.DataFrame({"time": times, "node": "n1", "gpu": 0})), 6)
-    1.666667
-    """
-    return summarise_samples(samples).observed_gpu_hours()
-
-
 def coverage(samples: pl.DataFrame) -> pl.DataFrame:
     """Compute the observed share of each node and UTC day.
 

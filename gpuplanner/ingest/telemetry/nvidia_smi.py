@@ -17,7 +17,7 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import POSITION_COLUMNS, REPEATED_HEADER_REASON, Rows, concat_rows
 from gpuplanner.ingest.quality_report import Finding, source_finding
 from gpuplanner.ingest.source_definition import matches_pattern
-from gpuplanner.ingest.source_fields import convert_to_utc, validate_time_zone
+from gpuplanner.ingest.source_fields import convert_to_utc, source_values, validate_time_zone
 from gpuplanner.ingest.telemetry.metric_definitions import (
     DIMENSION_BY_QUANTITY,
     SMI_QUERY_METRICS,
@@ -48,14 +48,7 @@ from gpuplanner.ingest.text_files import FileBlocks
 SMI_FIELD_HEADER_PATTERN = re.compile(r"^([A-Za-z_.]+)(?:\s*\[(.+)\])?$")
 """Column header of a query: the field, with its unit if stated, as in ``power.draw [W]``."""
 
-COLUMN_BY_SMI_FIELD = {
-    "timestamp": "timestamp",
-    "index": "index",
-    "gpu": "gpu_text",
-    "name": "board",
-    "hostname": "host",
-    "mig.mode.current": "mig",
-}
+COLUMN_BY_SMI_FIELD = source_values("nvidia-smi field")
 """Field of ``nvidia-smi --query-gpu`` → column of telemetry rows."""
 CELL_PADDING = ' \t"'
 """Characters that are stripped around the cells of nvidia-smi's CSV."""

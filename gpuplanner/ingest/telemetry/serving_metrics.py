@@ -16,7 +16,7 @@ from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import REJECT_TABLE_SCHEMA, Rows
-from gpuplanner.ingest.quality_report import Finding
+from gpuplanner.ingest.quality_report import source_finding
 from gpuplanner.ingest.source_definition import matches_pattern, register_sniffer
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE
 from gpuplanner.ingest.table_assembly import assemble_table
@@ -153,21 +153,21 @@ def build_serving(rows: Rows) -> Dataset:
     unused_metrics = good.filter(pl.col("quantity").is_null())["metric"].unique().sort().to_list()
     findings = []
     if unused_metrics:
-        effect = f"not read: {', '.join(unused_metrics[:6])}"
-        findings.append(Finding("metrics that are not used", "info", len(unused_metrics), effect, unused_metrics[0]))
+        listed = ", ".join(unused_metrics[:6])
+        findings.append(
+            source_finding("serving: unused metrics", len(unused_metrics), unused_metrics[0], metrics=listed)
+        )
     readings = good.filter(pl.col("quantity").is_not_null()).sort("series", "file", "time")
     readings = readings.with_columns(
         before=pl.col("value").shift().over("series", "file"), begin=pl.col("time").shift().over("series", "file")
     )
     resets = readings.filter(pl.col("quantity") != GAUGE, pl.col("value") < pl.col("before"))
     if resets.height:
-        effect = "a server started again: its counters count from zero since"
-        findings.append(Finding("counters that were reset", "info", resets.height, effect, str(resets["metric"][0])))
+        findings.append(source_finding("serving: counter resets", resets.height, str(resets["metric"][0])))
     edges = readings.filter(part="bucket").group_by("quantity", "replica").agg(pl.col("le").unique().sort())
     differing = edges.group_by("quantity").agg(pl.col("le").n_unique()).filter(pl.col("le") > 1)
     if differing.height:
-        effect = "replicas have histograms with other buckets: percentiles are read at the bounds that all have"
-        findings.append(Finding("histograms differ", "warning", differing.height, effect, differing["quantity"][0]))
+        findings.append(source_finding("serving: other buckets", differing.height, differing["quantity"][0]))
     return assemble_table(
         replace(rows, good=readings),
         "serving",
@@ -200,10 +200,12 @@ def sum_readings(readings: pl.DataFrame) -> pl.DataFrame:
         .with_columns(name=pl.lit(f"{GAUGE}/value"))
     )
     wide = pl.concat([counted, gauges.select(counted.columns)]).pivot("name", index=keys, values="rise")
-    buckets = rises.filter(part="bucket", quantity="ttft").group_by(*keys, "le").agg(pl.col("rise").sum())
     pair = pl.format("{}:{}", "le", pl.col("rise").round().cast(pl.Int64))
-    buckets = buckets.sort(*keys, "le").group_by(*keys, maintain_order=True).agg(ttft_buckets=pair.str.join(" "))
-    wide = wide.join(buckets, on=keys, how="full", coalesce=True, nulls_equal=True)
+    buckets = rises.filter(part="bucket").group_by(*keys, "quantity", "le").agg(pl.col("rise").sum())
+    for quantity in ("ttft", "prompt", "generated"):
+        rows = buckets.filter(quantity=quantity).sort(*keys, "le").group_by(*keys, maintain_order=True)
+        texts = rows.agg(pair.str.join(" ").alias(f"{quantity}_buckets"))
+        wide = wide.join(texts, on=keys, how="full", coalesce=True, nulls_equal=True)
     names = [f"{quantity}/value" for quantity in ("requests", "prompt_tokens", "generated_tokens", GAUGE)]
     names += [f"{quantity}/{part}" for quantity in ("ttft", "token") for part in ("sum", "count")]
     wide = wide.with_columns(pl.lit(None, pl.Float64).alias(name) for name in names if name not in wide.columns)
@@ -217,8 +219,9 @@ def sum_readings(readings: pl.DataFrame) -> pl.DataFrame:
         "time", "service", "team", "replica",
         requests=pl.col("requests/value"), prompt_tokens=pl.col("prompt_tokens/value"),
         generated_tokens=pl.col("generated_tokens/value"), running=pl.col(f"{GAUGE}/value"),
-        ttft_s=mean("ttft"), token_s=mean("token"), ttft_buckets=pl.col("ttft_buckets"),
-    )  # fmt: skip
+        ttft_s=mean("ttft"), token_s=mean("token"),
+        buckets=pl.struct("^.*_buckets$"),
+    ).unnest("buckets")  # fmt: skip
 
 
 def read_live_serving(

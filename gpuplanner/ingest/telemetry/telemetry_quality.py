@@ -260,17 +260,14 @@ References
 .. [1] NVIDIA, NVML API reference, nvmlDeviceGetPowerUsage: accurate to within +/- 5 % of the current power draw.
 """
 
-SAMPLE_GAPS_CHECK = "gaps between samples"
-"""Quality check on gaps between telemetry samples."""
-
 ENERGY_MISMATCH_CHECK = "energy by the counter and by the power"
 """Quality check on GPUs whose energy counter and integral of the power differ."""
 
-SAMPLE_CHECK_NAMES = ("sparse days", "counted twice", "counter restarts", "XID")
+SAMPLE_CHECK_NAMES = ("gaps", "sparse days", "counted twice", "counter restarts", "XID")
 """Names, in the catalogue of check texts, of further quality checks that follow from samples alone."""
 
 SAMPLE_CHECK_TEXTS = {
-    *(SAMPLE_GAPS_CHECK, ENERGY_MISMATCH_CHECK),
+    ENERGY_MISMATCH_CHECK,
     *(check_text(f"samples: {name}") for name in SAMPLE_CHECK_NAMES),
     *(check_text(f"activity: {rung}") for rung in ACTIVITY_SOURCES_WITH_FINDING),
 }
@@ -333,16 +330,9 @@ def _gap_findings(gaps: SampleGaps) -> list[Finding]:
     if gaps.longest is None:
         return []
     node, gpu, begin, step_s, usual_s = gaps.longest
-    return [
-        Finding(
-            SAMPLE_GAPS_CHECK,
-            "warning",
-            gaps.count,
-            f"{gaps.total_us / 3.6e9:.2f} GPU-hours were not observed; nothing is filled in",
-            f"{node} GPU {gpu}: {step_s:.1f} s from {begin:%Y-%m-%d %H:%M:%S} UTC, usually {usual_s:.1f} s",
-            gaps.total_us / 3.6e9,
-        )
-    ]
+    example = f"{node} GPU {gpu}: {step_s:.1f} s from {begin:%Y-%m-%d %H:%M:%S} UTC, usually {usual_s:.1f} s"
+    hours = gaps.total_us / 3.6e9
+    return [source_finding("samples: gaps", gaps.count, example, hours, hours=hours)]
 
 
 def find_file_overlaps(
@@ -403,15 +393,8 @@ def _energy_findings(energies: pl.DataFrame | None) -> list[Finding]:
         node, gpu, off = worst["node", "gpu", "apart"].row(0)
         severity = "warning" if abs(off) > MAX_POWER_ERROR_FRACTION else "info"
         effect = f"energy is that of the counter: {percent_text(total, '+.2f')} against the power between the samples"
-        findings.append(
-            Finding(
-                ENERGY_MISMATCH_CHECK,
-                severity,
-                both_known.height,
-                effect,
-                f"{node} GPU {gpu}: {percent_text(off, '+.2f')}",
-            )
-        )
+        example = f"{node} GPU {gpu}: {percent_text(off, '+.2f')}"
+        findings.append(Finding(ENERGY_MISMATCH_CHECK, severity, both_known.height, effect, example))
     restarted = energies.filter(pl.col("restarts") > 0)
     if restarted.height:
         example = f"{restarted['node'][0]} GPU {restarted['gpu'][0]}"

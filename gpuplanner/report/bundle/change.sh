@@ -5,7 +5,7 @@
 #   bash FILE cordon-ahead [NODE...]  cordon the nodes now, ahead of the change
 #   bash FILE cancel [NODE...]        uncordon the nodes that are not repartitioned yet
 #   bash FILE apply [NODE...]         check, cordon, wait for GPU pods to end, drain, label, wait, verify, uncordon
-#   bash FILE verify [NODE...]        compare each node with the plan; changes nothing
+#   bash FILE verify [NODE...]        compare each node with the plan, list what others added; changes nothing
 #   bash FILE rollback [NODE...]      restore the MIG configuration that each node had before, also after a failure
 #
 # All nodes are checked before the first is cordoned, and they change in parallel: name nodes to change fewer at a time.
@@ -41,7 +41,7 @@ here=$(dirname "${BASH_SOURCE[0]}")
 readonly here
 read -r -a drain_flags <<<"${DRAIN_FLAGS:---ignore-daemonsets --delete-emptydir-data}"
 
-declare -A config=() offers=() size=() stage=() since=()
+declare -A config=() offers=() size=() stage=() since=() restarted=()
 @STEPS@
 
 @COMMON@
@@ -92,6 +92,12 @@ check() { # all nodes, before any change; a rollback needs each node's present c
   if [[ -n "$problems" ]]; then fail "${problems}Nothing was changed."; fi
 }
 
+at_target() { # NODE: whether it advertises the plan; once the change is finished, others may have added instances
+  local found
+  found=$(offers_of "$1")
+  [[ "$found" == "${offers[$1]}" ]] || { ! cordoned_by_us "$1" && additions "$found" "${offers[$1]}" >/dev/null; }
+}
+
 begin() { # NODE: find its stage; a second run continues from there
   local label state
   label=$(label_of "$1" 'mig\.config')
@@ -99,7 +105,7 @@ begin() { # NODE: find its stage; a second run continues from there
   if [[ "$label" != "${config[$1]}" ]]; then
     cordon "$1"
     stage[$1]=draining
-  elif [[ "$state" == success && "$(offers_of "$1")" == "${offers[$1]}" ]]; then
+  elif [[ "$state" == success ]] && at_target "$1"; then
     if cordoned_by_us "$1"; then stage[$1]=partitioning; fi
     finish "$1"
   else
@@ -143,6 +149,11 @@ advance() { # NODE: take the next step when it is ready
     # After a change the device plugin needs a moment to restart.
     if [[ "$state" == success && "$found" == "${offers[$1]}" ]]; then
       finish "$1"
+    elif [[ "$state" == success && -z "${restarted[$1]:-}" && -n "$(devices_of "$1")" ]]; then
+      # The DRA driver publishes the instances that it finds as it starts.
+      restarted[$1]=yes
+      kubectl delete pods --all-namespaces --selector dra-driver-nvidia-gpu-component=kubelet-plugin \
+        --field-selector "spec.nodeName=$1"
     elif [[ "$state" == failed ]]; then
       stage[$1]=failed
       echo "Fix $1: the MIG manager reports failed; read its log, then run 'bash $0 rollback $1' and" \
@@ -180,14 +191,15 @@ change_nodes() { # all nodes, in parallel
 }
 
 compare() { # NODE
-  local found state
+  local added found state
   found=$(offers_of "$1")
   state=$(label_of "$1" 'mig\.config\.state')
   [[ "$(label_of "$1" 'mig\.config')" == "${config[$1]}" ]] || \
     fail "Fix $1: it is not labelled ${config[$1]}; run 'bash $0 apply $1'."
   [[ "$state" == success ]] || fail "Fix $1: the MIG manager reports '$state'; read its log."
-  [[ "$found" == "${offers[$1]}" ]] || fail "Fix $1: the node advertises '$found'; expected '${offers[$1]}'."
-  echo "$1: ${config[$1]}, advertises $found"
+  added=$(additions "$found" "${offers[$1]}") ||
+    fail "Fix $1: the node advertises '$found'; expected '${offers[$1]}'."
+  echo "$1: ${config[$1]}, advertises $found${added:+ (added by others: $added)}"
 }
 
 plan_rollback() { # the earlier configuration of each node becomes its target; unchanged nodes are left out

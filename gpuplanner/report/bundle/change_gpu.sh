@@ -4,7 +4,7 @@
 #
 #   bash FILE check     list what would stop the change (preflight); changes nothing
 #   bash FILE apply     delete old MIG instances as they become idle, create the new ones, restart the device plugin
-#   bash FILE verify    compare each GPU with the plan; changes nothing
+#   bash FILE verify    compare each GPU with the plan, list what others added; changes nothing
 #   bash FILE rollback  create the MIG instances again that each GPU had before, also after a failure
 #
 # The script waits only for pods on instances that it deletes; pods on other instances and other GPUs keep running. An
@@ -239,8 +239,8 @@ case "$verb" in
   verify)
     for unit in "${units[@]}"; do
       found=$(state_of "$unit")
-      [[ "$found" == "${target[$unit]}" ]] || fail "Fix $unit: it has '$found'; expected '${target[$unit]}'."
-      echo "$unit: $found"
+      added=$(additions "$found" "${target[$unit]}") || fail "Fix $unit: it has '$found'; expected '${target[$unit]}'."
+      echo "$unit: $found${added:+ (added by others: $added)}"
     done
     ;;
   rollback)

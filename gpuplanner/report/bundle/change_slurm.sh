@@ -7,15 +7,17 @@
 #                             'apply' and 'cancel' delete the reservation
 #   bash FILE cancel          delete the reservation and resume the nodes that are not repartitioned yet
 #   bash FILE apply           check, drain, wait until empty, repartition, update slurm.conf, reconfigure, resume
-#   bash FILE verify          compare each node with the plan, in Slurm and by mig-parted assert; changes nothing
-#   bash FILE rollback        restore the MIG layout and Gres that each node had before, also after a failure
+#   bash FILE verify          compare each node with the plan, in Slurm and by mig-parted assert; changes nothing.
+#                             Instances that others added in slurm.conf are listed
+#   bash FILE rollback        restore the MIG layout and Gres that each node had before, also after a failure, from STATE
 #
 # All nodes share slurm.conf, so they change together, once the last of them is empty. If a node still runs jobs after
 # TIMEOUT_S, no node changes: all are resumed, the reservation is deleted, and the script exits with 75; with
 # KEEP_DRAIN=yes they stay drained, and the same command goes on waiting. After any other failure it exits with 1 and
 # leaves the nodes drained; fix the cause and run the same command again.
 # MIG instances do not survive a reboot, and this script makes no unit that creates them again: see README.md.
-# The live slurm.conf is rewritten in place (INSTALL); the earlier file is slurm.conf.before-gpuplanner beside it.
+# The live slurm.conf is rewritten in place (INSTALL). The file before the latest apply or rollback is
+# slurm.conf.before-gpuplanner beside it; 'rollback' does not read it.
 #
 # Environment, with commands that your site may have to replace:
 #   STOP_CLIENTS   run as STOP_CLIENTS NODE on a node that is empty, to stop services that hold its GPUs (DCGM, exporters)
@@ -35,8 +37,8 @@
 #   AHEAD_S        'reserve' does nothing earlier than this many seconds before the planned time
 #   RENAME         yes: change nodes although their GRES types change
 #   NO_ROLLBACK    yes: change nodes although REPARTITION could not restore their present layout
-#   IF_DUE=yes     do nothing unless a planned time has come and is at most TIMEOUT_S ago; 'reserve' then accepts that
-#                  all planned times are over. IF_DUE=report prints whether each planned time is ahead, due or over
+#   IF_DUE=yes     do nothing unless a planned time has come and is at most TIMEOUT_S ago; 'reserve' then exits with 0
+#                  when all planned times are over. IF_DUE=report prints whether each planned time is ahead, due or over
 #
 @NOTES@
 
@@ -168,6 +170,12 @@ resume() {
   done
 }
 
+later_change() { # NODE: another change that repartitioned it last, by the log of this host
+  if [[ -e "$change_log" ]]; then
+    awk -F , -v node="$1" '$3 == node { last = $2 } END { if (last != "@NAME@") print last }' "$change_log"
+  fi
+}
+
 reservation() { # TIME
   date -u -d "$1" '+gpuplanner-change-%Y%m%dT%H%M%SZ'
 }
@@ -217,10 +225,15 @@ wait_until_empty() {
   done
 }
 
-differs() { # NODE: whether it differs from the plan
-  found=$(gpus "$1")
+differs() { # NODE: whether it differs from the plan; 'verify' accepts Gres that others added
+  found=$(gpus "$1") added=''
   node_state=$(field "$1" State)
-  [[ "$found" != "${gres[$1]}" || "$node_state" =~ INVAL|UNKNOWN|(^|\+)DOWN|NOT_RESPONDING|\* ]]
+  if [[ "$verb" == verify ]]; then
+    added=$(additions "$found" "${gres[$1]}") || return 0
+  elif [[ "$found" != "${gres[$1]}" ]]; then
+    return 0
+  fi
+  [[ "$node_state" =~ INVAL|UNKNOWN|(^|\+)DOWN|NOT_RESPONDING|\* ]]
 }
 
 compare() { # [SECONDS] to wait: after a change the daemons need a moment to register
@@ -232,7 +245,7 @@ compare() { # [SECONDS] to wait: after a change the daemons need a moment to reg
       fi
       sleep "$poll_s"
     done
-    echo "$node: $node_state, ${found:-no GPU}"
+    echo "$node: $node_state, ${found:-no GPU}${added:+ (added by others: $added)}"
   done
 }
 
@@ -299,13 +312,22 @@ case "$verb" in
   verify)
     compare
     for node in "${nodes[@]}"; do
+      # Of a node with more instances, mig-parted cannot assert the planned ones; slurmd has found them.
+      if [[ -n "$(additions "$(gpus "$node")" "${gres[$node]}")" ]]; then continue; fi
       [[ -n "${REPARTITION:-}" ]] || ssh "$node" nvidia-mig-parted assert -f "$parted" -c "${config[$node]}" >/dev/null ||
-        fail "Fix $node: Slurm has the planned Gres, but mig-parted finds another layout than ${config[$node]}."
+        fail "Fix $node: Slurm has the planned Gres, but mig-parted finds another layout than ${config[$node]}. If\
+ others added instances, add their Gres in slurm.conf."
     done
     ;;
   rollback)
     if [[ ! -e "$state/lines" ]]; then
-      resume
+      check
+      for node in "${nodes[@]}"; do
+        if drained_by_us "$node" || additions "$(gpus "$node")" "${gres[$node]}" >/dev/null; then
+          fail "Fix $node: it is repartitioned or drained for this change, but $state has no saved layouts. Run rollback in\
+ the folder where apply ran, or set STATE to its saved layouts. Nothing was changed."
+        fi
+      done
       echo "not repartitioned, nothing to roll back: ${nodes[*]}"
       exit
     fi
@@ -314,8 +336,13 @@ case "$verb" in
       name=${name#NodeName=}
       present=$(gpus "$name")
       # While this change still drains the node, it stopped half way, and any Gres may be there.
-      [[ "$present" == "${gres[$name]}" || "$present" == "${had#Gres=}" ]] || drained_by_us "$name" ||
-        fail "Fix $name: Slurm has '$present' by a later change; roll that one back first. Nothing was changed."
+      if [[ "$present" != "${had#Gres=}" ]] && ! drained_by_us "$name"; then
+        later=$(later_change "$name")
+        added=$(additions "$present" "${gres[$name]}") && [[ -z "$added" || -z "$later" ]] ||
+          fail "Fix $name: Slurm has '$present', expected '${gres[$name]}': by a later change; roll that one back first\
+${later:+ ($later)}, or undo what was changed by hand. Nothing was changed."
+        if [[ -n "$added" ]]; then echo "$name: the rollback also deletes what others added: $added"; fi
+      fi
       gres[$name]=${had#Gres=} config[$name]=${before[$name]:-before}
     done <"$state/lines"
     change_nodes "$state/lines"

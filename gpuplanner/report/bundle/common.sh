@@ -1,6 +1,26 @@
 @FAIL@
+additions() { # FOUND PLANNED: instances of FOUND beyond PLANNED, as others may have made them; 1 if FOUND lacks some
+  awk -v found="$1" -v planned="$2" '
+    function add(text, sign,    n, i, items, name) {
+      n = split(text, items, /[ ,]+/)
+      for (i = 1; i <= n; i++) {
+        name = items[i]
+        sub(/[=:][0-9]+$/, "", name)
+        # An item without a number is one instance.
+        if (name != "" && name != "none") more[name] += sign * (name == items[i] ? 1 : substr(items[i], length(name) + 2))
+      }
+    }
+    BEGIN {
+      add(found, 1)
+      add(planned, -1)
+      for (name in more) if (more[name] < 0) lacking = 1; else if (more[name] > 0) print more[name] " × " name
+      exit lacking
+    }' | LC_ALL=C sort | paste -s -d ',' -
+}
+
+readonly change_log="${CHANGE_LOG:-${XDG_STATE_HOME:-${HOME:-/root}/.local/state}/gpuplanner/changes.csv}"
 log_change() { # NODE GPUS begin|end: 'gpuplanner ingest changes' reads this log
-  local file="${CHANGE_LOG:-${XDG_STATE_HOME:-${HOME:-/root}/.local/state}/gpuplanner/changes.csv}"
+  local file=$change_log
   {
     mkdir -p "$(dirname "$file")"
     [[ -s "$file" ]] || echo 'time,change,node,gpus,event' >>"$file"

@@ -10,10 +10,19 @@ note() { # NODE KEY=VALUE, or KEY- to remove it
   kubectl annotate node "$1" --overwrite "$2" >/dev/null
 }
 
-offers_of() { # NODE: its allocatable GPU resources, sorted
+devices_of() { # NODE: a line for each GPU and MIG instance that the DRA driver publishes
+  local template='{{range .items}}{{range .spec.devices}}{{if .attributes.profile}}'
+  template+='nvidia.com/mig-{{.attributes.profile.string}}{{else}}nvidia.com/gpu{{end}}{{"\n"}}{{end}}{{end}}'
+  kubectl get resourceslices --field-selector "spec.nodeName=$1,spec.driver=gpu.nvidia.com" \
+    -o "go-template=$template" 2>/dev/null | tr + . || true
+}
+
+offers_of() { # NODE: GPU resources of its device plugin, or of its DRA driver, sorted
   local template='{{range $key, $value := .status.allocatable}}{{$key}}={{$value}}{{"\n"}}{{end}}'
-  kubectl get node "$1" -o "go-template=$template" |
-    { grep -E '^nvidia\.com/(gpu|mig-[^=]*)=[1-9]' || true; } | LC_ALL=C sort | paste -s -d ' ' -
+  {
+    kubectl get node "$1" -o "go-template=$template"
+    devices_of "$1" | LC_ALL=C sort | uniq -c | awk '{ print $2 "=" $1 }'
+  } | { grep -E '^nvidia\.com/(gpu|mig-[^=]*)=[1-9]' || true; } | LC_ALL=C sort | paste -s -d ' ' -
 }
 
 gpu_pods() { # NODE: its pods with a GPU, a MIG instance or a resource claim

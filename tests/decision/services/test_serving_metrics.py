@@ -116,6 +116,30 @@ def test_requests_are_drawn_with_the_counted_tokens(tmp_path):
     assert drawn.equals(draw_requests(dataset.table, seed=1))
 
 
+def test_lengths_scatter_as_their_histogram_does(tmp_path):
+    bucket = "vllm:request_prompt_tokens_bucket"
+    dataset = read(
+        tmp_path,
+        series("vllm:request_success_total", [0, 1000], every=60),
+        series("vllm:prompt_tokens_total", [0, 600_000], every=60),
+        series("vllm:generation_tokens_total", [0, 50_000], every=60),
+        series(bucket, [0, 0], every=60, le="100.0"),
+        series(bucket, [0, 900], every=60, le="200.0"),
+        series(bucket, [0, 900], every=60, le="4000.0"),
+        series(bucket, [0, 1000], every=60, le="5000.0"),
+        series(bucket, [0, 1000], every=60, le="+Inf"),
+    )
+    assert dataset.table["prompt_buckets"][0] == "+Inf:1000 100.0:0 200.0:900 4000.0:900 5000.0:1000"
+    drawn = draw_requests(dataset.table, seed=1)
+    assert drawn["prompt_tokens"].sum() == pytest.approx(600_000, rel=0.001)
+    assert drawn["generated_tokens"].unique().to_list() == [50]
+    long = drawn.filter(pl.col("prompt_tokens") > 1000)
+    assert 0.08 < long.height / drawn.height < 0.12
+    # Nine in ten are between 100 and 200 tokens, the others between 4,000 and 5,000: 585 on average.
+    assert long["prompt_tokens"].mean() == pytest.approx(4500, rel=0.1)
+    assert drawn.equals(draw_requests(dataset.table, seed=1))
+
+
 def test_requests_without_tokens_are_refused(tmp_path):
     dataset = read(tmp_path, series("vllm:request_success_total", [0, 30]))
     with pytest.raises(ScenarioError, match="got no 'prompt_tokens'"):

@@ -94,13 +94,14 @@ def test_unknown_types_are_reported_dearest_first_and_never_guessed():
         {"x_InstanceType": "m5.large", "BilledCost": Decimal(5), "BillingCurrency": "EUR"},
         {"x_InstanceType": "LRS Data", "ServiceCategory": "Storage"},
         {"x_InstanceType": "p9.48xlarge", "ChargeCategory": "Tax"},
+        {"x_InstanceType": None, "ChargeDescription": "GPU-hours of a cluster", "PricingUnit": "GPU-Hours"},
     )
     assert find_unknown_types(bill).rows() == [
         ("m5.large", "EUR", 1, 1.0, Decimal(5)),
         ("p9.48xlarge", "USD", 2, 2.0, Decimal(99)),
         ("m5.large", "USD", 1, None, Decimal("0.1")),
     ]
-    assert summarise_bill(bill)["gpu_hours"].sum() == 8.0
+    assert summarise_bill(bill)["gpu_hours"].sum() == 9.0
 
 
 def test_a_month_by_tenant_and_type():

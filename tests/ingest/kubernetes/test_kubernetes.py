@@ -21,10 +21,11 @@ from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.kubernetes.api_objects import parse_count, parse_gpu_resource, parse_quantity
 from gpuplanner.ingest.kubernetes.cluster_dump_and_kueue_objects import DUPLICATE_OBJECT_REASON, UNREAD_KIND_REASON
-from gpuplanner.ingest.kubernetes.cluster_reader import UNKNOWN_GPU_COUNT_CHECK, read_kubernetes
+from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
 from gpuplanner.ingest.kubernetes.job_rows import COUNTED_WITH_JOB_REASON, NO_GPU_REQUEST_REASON
 from gpuplanner.ingest.kubernetes.node_gpus import count_installed_gpus
 from gpuplanner.ingest.kubernetes.pod_and_job_requests_and_queue_quotas import pod_gpu_requests
+from gpuplanner.ingest.quality_report import check_text
 from gpuplanner.planner.fleet_limits_and_prices import Limits, Quota
 
 File = Callable[..., Path]
@@ -396,7 +397,7 @@ def test_nodes_become_the_inventory(file: File):
 def test_a_node_that_does_not_tell_its_gpus_leaves_no_inventory(file: File):
     trace = dump(file, pod("a"), node("n1", H100, {GPU: "8"}), node("n2", {}, {"nvidia.com/mig-1g.10gb": "7"}))
     assert trace.inventory is None
-    [(severity, rows, named)] = trace.quality.filter(check=UNKNOWN_GPU_COUNT_CHECK)[
+    [(severity, rows, named)] = trace.quality.filter(check=check_text("kubernetes: unknown GPU count"))[
         "severity", "rows", "example"
     ].rows()
     assert (severity, rows, named) == ("warning", 1, "'n2'")

@@ -14,14 +14,11 @@ from hypothesis import strategies as st
 
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.kubernetes.cluster_dump_and_kueue_objects import RESERVATION_POD_REASON
-from gpuplanner.ingest.kubernetes.cluster_reader import (
-    UNKNOWN_GPU_COUNT_CHECK,
-    UNRESOLVED_SHARES_CHECK,
-    read_kubernetes,
-)
+from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
 from gpuplanner.ingest.kubernetes.node_gpus import read_gpu_register
 from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import read_node
 from gpuplanner.ingest.kubernetes.pod_and_job_requests_and_queue_quotas import GPU_FRACTION_KEY, pod_gpu_requests
+from gpuplanner.ingest.quality_report import check_text
 
 File = Callable[..., Path]
 Json = dict[str, Any]
@@ -156,7 +153,7 @@ def test_what_is_no_part_is_a_reject_with_its_reason(file: File, limits: Json, a
 def test_memory_of_a_board_that_is_not_known_leaves_the_share_unknown_and_names_the_board(file: File):
     trace = dump(file, pod("a", hami(gpu=1, gpumem=4096)), node("n1", {"nvidia.com/gpu.product": "Odd-Board-7"}))
     assert trace.jobs["gpus"].to_list() == [None]
-    told = trace.quality.filter(check=UNRESOLVED_SHARES_CHECK).row(0, named=True)
+    told = trace.quality.filter(check=check_text("kubernetes: unresolved shares")).row(0, named=True)
     assert told["rows"] == 1
     assert "nvidia.com/gpumem on Odd-Board-7" in told["effect"]
 
@@ -229,7 +226,9 @@ def test_installed_gpus_are_never_the_units_that_are_offered(labels: Json, annot
 def test_a_node_whose_boards_are_not_told_is_named(file: File):
     trace = dump(file, pod("a", hami(gpu=1)), node("n1", {}, {REGISTER: "?"}, gpus="80"))
     assert trace.inventory is None
-    assert trace.quality.filter(check=UNKNOWN_GPU_COUNT_CHECK)["severity", "example"].rows() == [("warning", "'n1'")]
+    assert trace.quality.filter(check=check_text("kubernetes: unknown GPU count"))["severity", "example"].rows() == [
+        ("warning", "'n1'")
+    ]
 
 
 @given(st.text(max_size=60))

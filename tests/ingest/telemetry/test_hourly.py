@@ -21,7 +21,7 @@ from gpuplanner.core.schemas import Samples
 from gpuplanner.ingest.dataset_folder import scan_samples
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
-from gpuplanner.ingest.telemetry.coverage import observed_gpu_hours
+from gpuplanner.ingest.telemetry.coverage import summarise_samples
 from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import (
     HOURLY_INPUT_COLUMNS,
     aggregate_hourly,
@@ -134,8 +134,8 @@ def test_covered_time_is_that_of_the_coverage_report(
     telemetry = read("node-csv", file(good_text("node-csv")))
     folder = write_dataset(telemetry.with_tables(samples=samples), tmp_path / "out")
     hours = aggregate_hourly(scan_samples(folder))
-    assert hours["covered"].sum() == pytest.approx(observed_gpu_hours(samples), rel=1e-12)
-    assert hours["energy_kwh"].sum() == pytest.approx(0.3 * observed_gpu_hours(samples), rel=1e-12)
+    assert hours["covered"].sum() == pytest.approx(summarise_samples(samples).observed_gpu_hours(), rel=1e-12)
+    assert hours["energy_kwh"].sum() == pytest.approx(0.3 * summarise_samples(samples).observed_gpu_hours(), rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.source_registry import read
-from gpuplanner.ingest.telemetry.coverage import coverage, observed_gpu_hours
+from gpuplanner.ingest.telemetry.coverage import coverage, summarise_samples
 from gpuplanner.ingest.telemetry.metric_definitions import gpu_model_limits
 from tests.examples import examples
 
@@ -155,7 +155,7 @@ def test_days_sum_to_what_was_observed(seen: list[tuple[int, int, str]]):
         schema_overrides={"time": pl.Datetime("us", "UTC")},
     )
     table = coverage(samples)
-    assert table["observed_gpu_h"].sum() == pytest.approx(observed_gpu_hours(samples), abs=1e-9)
+    assert table["observed_gpu_h"].sum() == pytest.approx(summarise_samples(samples).observed_gpu_hours(), abs=1e-9)
     assert table["samples"].sum() == len(seen)
     assert (table["observed_gpu_h"] <= table["expected_gpu_h"] + 1e-9).all()
 
@@ -172,4 +172,4 @@ def test_observed_hours_by_brute_force(steps: list[int]):
     # Before a gap, and at the end, a reading holds for one usual step.
     expected = (sum(step if step <= 2.5 * usual else usual for step in steps) + usual) / 3600
     samples = pl.DataFrame({"time": times, "node": "n1", "gpu": 0})
-    assert observed_gpu_hours(samples) == pytest.approx(expected)
+    assert summarise_samples(samples).observed_gpu_hours() == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""The steps at slot boundaries count departures, changes and reboots as the plan does, and take its minutes."""
+"""The steps at slot boundaries count drained GPUs, changes and reboots as the plan does, and take its minutes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_random_plans_are_counted_alike(seed):
         for at in problem.slot_times[1:-1]
     ]
     rows = [row for step in steps for row in step.iter_rows(named=True)]
-    assert sum(row["before"] not in ("off", row["after"]) for row in rows) == found.departures
+    assert sum(row["before"] not in ("off", row["after"]) for row in rows) == found.drained_gpus
     assert sum(bool(row["destroyed"] or row["created"]) for row in rows) == found.changes
     reboots = sum(step.filter("reboot").select("step", "node").n_unique() for step in steps)
     assert reboots == found.reboots

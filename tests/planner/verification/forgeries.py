@@ -67,7 +67,7 @@ def all_off(status: str) -> Forge:
             "layouts": [],
             "counts": [],
         }
-        found |= {"unmet": empty, **dict.fromkeys(("changes", "departures", "reboots"), 0)}
+        found |= {"unmet": empty, **dict.fromkeys(("changes", "drained_gpus", "reboots"), 0)}
         found |= {"gpu_hours_on": 0.0, "unmet_gpu_hours": 0.0}
         return True
 
@@ -193,7 +193,7 @@ PLAN: dict[str, Forge] = {
     "infeasible, and nothing there": all_off("infeasible"),
     "unknown, and nothing there": all_off("unknown"),
     "a change less": in_plan(changes=lambda n: n - 1 if n else 1),
-    "a departure less": in_plan(departures=lambda n: n - 1 if n else 1),
+    "a departure less": in_plan(drained_gpus=lambda n: n - 1 if n else 1),
     "a reboot more": in_plan(reboots=lambda n: n + 1),
     "reboots below zero": in_plan(reboots=-1),
     "hours on": in_plan(gpu_hours_on=lambda hours: hours * 0.9 - 0.01),

@@ -24,7 +24,10 @@ POLICY = "clusterpolicies.nvidia.com/cluster-policy"
 class Stub:
     """A folder with the state of a cluster and the commands that change it."""
 
-    def __init__(self, folder: Path, nodes: dict[str, list[str]], *, gres_type: str = "") -> None:
+    def __init__(
+        self, folder: Path, nodes: dict[str, list[str]], *, gres_type: str = "", published: bool = False
+    ) -> None:
+        """With `published`, a DRA driver instead of a device plugin lists what it finds as it starts."""
         self.folder, self.bin = folder, folder / "bin"
         self.bin.mkdir(parents=True)
         for name in COMMANDS:
@@ -34,6 +37,7 @@ class Stub:
             path.chmod(0o755)
         state = {
             "type": gres_type,
+            "published": nodes if published else None,
             "nodes": {name: _node(layouts) for name, layouts in nodes.items()},
             "objects": {
                 POLICY: {
@@ -187,6 +191,10 @@ class Commands:
             items = _yaml().safe_load(Path(words[2]).read_text())["items"]
             self.objects.update({_name(one): one for one in items})
             return ""
+        if words[:2] == ("delete", "pods"):
+            node = words[-1].removeprefix("spec.nodeName=")
+            self.state["published"][node] = self.nodes[node]["layouts"]
+            return ""
         if verb == "delete" and "--selector" in words:
             key, _, value = words[words.index("--selector") + 1].partition("=")
             for name, one in list(self.objects.items()):
@@ -226,6 +234,11 @@ class Commands:
 
     def get(self, words: tuple[str, ...], plain: list[str]) -> str:
         out = next((word for word in words if word.startswith(("jsonpath", "go-template", "name"))), "")
+        if plain[1] == "resourceslices" and out.startswith("go-template"):
+            published = self.state["published"] or {}
+            name = re.search(r"spec.nodeName=([^,]+)", " ".join(words))[1]  # type: ignore[index]
+            counts = _counts(published.get(name, [])).items()
+            return "".join(f"nvidia.com/{kind if kind == 'gpu' else 'mig-' + kind}\n" * n for kind, n in counts)
         if plain[1] in ("crd", "resourceslices", "deployment") or "-f" in words:
             if plain[1] == "deployment":
                 raise SystemExit(1)
@@ -251,6 +264,8 @@ class Commands:
             return ""
         if out == "name":
             return f"node/{plain[2]}\n"
+        if "allocatable" in out and self.state["published"]:
+            return ""
         if "allocatable" in out:
             return "".join(
                 f"nvidia.com/{name if name == 'gpu' else 'mig-' + name.replace('+', '.')}={count}\n"

@@ -116,7 +116,7 @@ elif program == "kubectl":
         print("\n".join(f"uid-{pod} a/{pod}" for pod in pods))
     elif "-o name" in line:
         print("node/n1")
-    elif "go-template" in line:
+    elif "go-template" in line and "resourceslices" not in line:
         offered = (folder / "offered").read_text().split()
         print("\n".join(offered))
     elif line.startswith("get node"):
@@ -208,6 +208,19 @@ def make_node(make_plan: Callable[..., pl.DataFrame], tmp_path: Path) -> Callabl
 
 
 Make = Callable[[str, str], Node]
+
+
+def test_instances_that_others_added_are_listed(make_node: Make) -> None:
+    node = make_node("2g.20gb:1", "gpu")
+    assert node.run("apply").returncode == 0
+    gpus = json.loads((node.folder / "gpus.json").read_text())
+    gpus[0]["instances"].append([9, "1g.10gb", 6])
+    node.write("gpus.json", gpus)
+    done = node.run("verify")
+    assert (done.returncode, "(added by others: 1 × 1g.10gb@6)" in done.stdout) == (0, True), done.stderr
+    gpus[0]["instances"] = gpus[0]["instances"][1:]
+    node.write("gpus.json", gpus)
+    assert node.run("verify").returncode == 1
 
 
 def test_only_what_goes_is_touched(make_node: Make) -> None:

@@ -180,6 +180,54 @@ def test_a_change_that_stopped_half_way_is_gone_on_with(cluster: Cluster) -> Non
     assert cluster.read("n2/cut") == cluster.read("n2/gres") == f"{WHOLE}\n"
 
 
+MORE = "gpu:t:1,gpu:t_1g.10gb:7,gpu:t_1g.20gb:1"
+
+
+def add_by_hand(cluster: Cluster) -> None:
+    cluster.write("n2", gres=f"{MORE}\n", cut=f"{MORE}\n")
+    conf = cluster.folder / "slurm.conf"
+    conf.write_text(conf.read_text().replace(PLANNED, MORE))
+
+
+def test_instances_that_others_added_are_listed_and_rolled_back(cluster: Cluster) -> None:
+    before = cluster.snapshot()
+    assert cluster.run("apply").returncode == 0
+    add_by_hand(cluster)
+    done = cluster.run("verify", NO_CONFIG="1")
+    assert done.stdout == f"n2: IDLE, {MORE} (added by others: 1 × gpu:t_1g.20gb)\n", done.stderr
+    done = cluster.run("rollback")
+    assert (done.returncode, "also deletes what others added: 1 × gpu:t_1g.20gb" in done.stdout) == (0, True)
+    assert cluster.snapshot() == before
+    assert cluster.run("apply").returncode == 0
+    cluster.write("n2", gres="gpu:t:1,gpu:t_1g.10gb:6\n")
+    lacking = cluster.run("verify")
+    assert (lacking.returncode, "expected 'gpu:t:1,gpu:t_1g.10gb:7'" in lacking.stderr) == (1, True)
+    assert "roll that one back first, or undo" in cluster.run("rollback").stderr
+
+
+def test_instances_that_a_later_change_added_are_rolled_back_with_it(cluster: Cluster) -> None:
+    assert cluster.run("apply").returncode == 0
+    add_by_hand(cluster)
+    with (cluster.folder.with_suffix(".state") / "gpuplanner" / "changes.csv").open("a") as log:
+        log.write("2026-11-03T08:00:00Z,change-20261103T080000Z,n2,2,end\n")
+    done = cluster.run("rollback")
+    assert (done.returncode, "first (change-20261103T080000Z), or" in done.stderr) == (1, True)
+    assert cluster.read("n2/gres") == f"{MORE}\n"
+
+
+def test_a_rollback_without_the_saved_layouts_is_an_error(cluster: Cluster) -> None:
+    assert cluster.run("apply").returncode == 0
+    [saved] = cluster.folder.glob("*.before")
+    moved = saved.rename(cluster.folder / "moved")
+    before = cluster.snapshot()
+    for environment, message in (({}, "has no saved layouts"), ({"BROKEN": "show*"}, "Node n2 not found")):
+        done = cluster.run("rollback", **environment)
+        assert (done.returncode, message in done.stderr) == (1, True), done.stderr
+        assert cluster.snapshot() == before
+    assert cluster.run("rollback", STATE=str(moved)).returncode == 0
+    assert cluster.read("n2/gres") == f"{WHOLE}\n"
+
+
 FAR = "20991102T080000Z"
 
 

@@ -199,6 +199,23 @@ def test_applying_again_changes_nothing(cluster: Cluster) -> None:
 
 
 @needs_bash
+def test_instances_that_others_added_are_listed_and_do_not_stop_a_second_apply(cluster: Cluster) -> None:
+    before = cluster.snapshot() | {"config": "all-disabled"}
+    assert cluster.run("apply").returncode == 0
+    planned = cluster.read("offers").strip()
+    cluster.write(offers=planned.replace("mig-1g.10gb=7", "mig-1g.10gb=6"))
+    assert cluster.run("verify").returncode == 1
+    cluster.write(offers=f"{planned} nvidia.com/mig-1g.20gb=1".replace(" ", "\n" if "\n" in planned else " "))
+    done = cluster.run("verify")
+    assert (done.returncode, "(added by others: 1 × nvidia.com/mig-1g.20gb)" in done.stdout) == (0, True), done.stderr
+    (cluster.folder / "log").unlink()
+    assert cluster.run("apply").returncode == 0
+    assert cluster.changes() == []
+    assert cluster.run("rollback").returncode == 0
+    assert cluster.snapshot() == before
+
+
+@needs_bash
 def test_running_work_is_not_evicted_unless_allowed(cluster: Cluster) -> None:
     """What the index says of a node that has not emptied: given up, the cordon comes off."""
     pods = "a/train nvidia.com/gpu\na/train cpu\nb/web cpu\nc/notebook nvidia.com/mig-1g.10gb\nd/claimed claim\n"

@@ -71,14 +71,12 @@ def test_what_changes_is_listed_beside_the_files(actuator: str) -> None:
 
 
 @needs_bash
-@pytest.mark.parametrize(
-    "actuator", ["mig-manager", pytest.param("dra", marks=pytest.mark.long), "slurm", "mig-parted"]
-)
+@pytest.mark.parametrize("actuator", ["mig-manager", "dra", "slurm", "mig-parted"])
 def test_the_commands_of_the_page_lead_to_what_was_decided_and_back(actuator: str, tmp_path: Path) -> None:
     rules = fixed(actuator)
     pack = packed(rules)
     folder = written(pack, tmp_path / "export")
-    cluster = Stub(tmp_path / "cluster", rules.todays_layouts, gres_type=TYPE)
+    cluster = Stub(tmp_path / "cluster", rules.todays_layouts, gres_type=TYPE, published=actuator == "dra")
     before = cluster.snapshot()
     page = pack.files[README_FILE]
     done = cluster.run(commands(page), folder)
@@ -230,7 +228,8 @@ def test_a_static_layout_on_a_dra_site_comes_with_device_classes_and_extended_re
     slice_class = classes["gpuplanner-3g-40gb"]
     assert slice_class["extendedResourceName"] == "nvidia.com/mig-3g.40gb"
     assert "profile == '3g.40gb'" in slice_class["selectors"][0]["cel"]["expression"]
-    assert classes["gpuplanner-gpu"]["extendedResourceName"] == "nvidia.com/gpu"
+    # The driver's own class of full GPUs has that resource; of two, the scheduler takes the later one.
+    assert "extendedResourceName" not in classes["gpuplanner-gpu"]
     assert "device-classes.yaml" in pack.files["README.md"]
     assert not [name for name in packed(fixed("mig-manager")).files if "device-classes" in name]
 
@@ -547,6 +546,15 @@ def test_the_page_states_the_mode_change_the_reboot_and_the_gap():
     assert "1 node changes with 1 script." in other.files["mig-manager/changes.md"]
 
 
+@pytest.mark.parametrize("actuator", ["mig-manager", "slurm"])
+def test_instances_before_and_after_are_stated_by_profile(actuator: str):
+    page = packed(fixed(actuator)).files[README_FILE]
+    table = "| instances of the fleet | today | after the change |\n| --- | --- | --- |\n| full GPU | 8 | 5 |\n"
+    assert f"{table}| 3g.40gb | 0 | 1 |\n| 1g.10gb | 0 | 4 |\n\n" in page
+    assert "per node, all its GPUs together" in page or "where MIG mode changes" in page
+    assert ("rollback` needs this folder" in page) == (actuator == "slurm")
+
+
 def test_slices_that_no_instance_uses_are_stated():
     odd = replace(fixed("mig-manager"), pools=(PoolRule("mig", ("gpu", "4g.40gb:1"), 4, ("n1", "n2", "n3", "n4"), 4),))
     page = packed(replace(odd, released=())).files[README_FILE]
@@ -631,7 +639,13 @@ def test_requests_are_switched_after_each_node(actuator: str, tmp_path: Path) ->
     page = pack.files[README_FILE]
     apply = page.partition("## 3. Apply")[2].partition("## 4.")[0]
     script = f"bash {actuator}/change.sh"
-    order = ["apply n3", "verify n3", "Switch requests to the instances of n3", "apply n4", "verify n4"]
+    order = [
+        "apply n3",
+        "verify n3",
+        "Switch requests, now for 1 × full GPU, 1 × 3g.40gb, 4 × 1g.10gb on n3",
+        "apply n4",
+        "verify n4",
+    ]
     places = [apply.rindex(word if word.startswith("Switch") else f"{script} {word}") for word in order]
     assert places == sorted(places)
     assert f"{script} apply\n" not in apply
@@ -668,6 +682,8 @@ def test_mig_parted_refuses_a_rollback_in_the_wrong_order(tmp_path: Path) -> Non
     cluster = Stub(tmp_path / "cluster", first.todays_layouts)
     for folder in folders:
         assert cluster.run("bash mig-parted/change.sh apply", folder).returncode == 0
+    lost = cluster.run("bash mig-parted/change.sh rollback", folders[1], STATE=str(tmp_path / "none"))
+    assert (lost.returncode, "with saved layouts" in lost.stderr) == (1, True)
     refused = cluster.run("bash mig-parted/change.sh rollback", folders[0])
     assert (refused.returncode, "of a later change; roll that one back first" in refused.stderr) == (1, True)
     assert cluster.offers("n3") == {"gpu": 1, "1g.10gb": 7}

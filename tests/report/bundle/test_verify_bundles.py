@@ -62,6 +62,12 @@ def test_a_folder_of_bundles_is_checked_bundle_by_bundle(tmp_path):
     assert verify_any(tmp_path, None).problems == ["slurm/slurm/change.sh: missing"]
 
 
+def test_a_copy_without_its_manifest_is_compared_by_its_checksums(tmp_path):
+    packs.packed(BUNDLES["slurm"]).write(tmp_path)
+    with pytest.raises(ScenarioError, match="A copy has none: run sha256sum --check SHA256SUMS"):
+        verify_any(tmp_path, None)
+
+
 def test_other_results_beside_a_bundle_are_no_foreign_files(tmp_path):
     out = written("slurm", tmp_path / "export")
     written("mig-parted", out / "earlier")

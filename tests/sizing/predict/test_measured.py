@@ -9,7 +9,13 @@ from memory_fit.evaluate import OutOfMemory, evaluate
 from typer.testing import CliRunner
 
 from gpuplanner.cli.application import app, register_commands
-from gpuplanner.sizing.learned_memory import format_peak_model, learn_own_runs, read_peak_model, shipped_peak_model
+from gpuplanner.sizing.learned_memory import (
+    combine_radius,
+    format_peak_model,
+    learn_own_runs,
+    read_peak_model,
+    shipped_peak_model,
+)
 from gpuplanner.sizing.training_run_tables import collect_measured_runs, list_unread_rows, predict_table, read_row_job
 
 MEASURED = ("measured_peak_gib", "measured_raw", "raw_unit", "aggregation", "status", "notes")
@@ -91,6 +97,42 @@ def test_even_one_run_moves_its_tool_and_nobody_else(rows):
     assert "trl" in one.tools
     assert after.radii["trl"] < one.radii["trl"] < model.unseen
     assert read_peak_model(format_peak_model(after)) == after
+
+
+def test_own_runs_tell_what_an_ambiguous_precision_means():
+    """Rows of a trainer that says bf16 alone, made with parameters of 32 bit, and of 16 bit."""
+    table = pl.DataFrame({
+        "framework": "my trainer", "model": ["gpt2-xl", "llama-3.2-1b", "llama-3.2-3b", "qwen2.5-1.5b", "llama-3.1-8b"],
+        "method": "full", "seq_len": [1024, 2048, 1024, 2048, 1024], "precision": "bf16", "optimizer": "AdamW",
+        "activation_checkpointing": "full",
+    })  # fmt: skip
+    model = shipped_peak_model()
+    for number, stated in enumerate(("bf16-true", "bf16-mixed")):
+        truth = predict_table(table.with_columns(precision=pl.lit(stated)))
+        rows = table.with_columns(measured_peak_gib=truth["predicted_gib"])
+        runs, _ = collect_measured_runs(rows.head(4))
+        after = learn_own_runs(model, runs)
+        assert after.readings["my trainer"][1 + number] > 0.4
+        assert read_peak_model(format_peak_model(after)) == after
+        seen = predict_table(table.tail(1), after).row(0, named=True)
+        assert seen["predicted_gib"] == pytest.approx(truth["predicted_gib"][-1], rel=0.15)
+        assert "precision" not in seen["missing"]
+        assert "by your runs: parameters of 16 bit" in seen["note"]
+    stated, _ = collect_measured_runs(rows.with_columns(precision=pl.lit("bf16-mixed")))
+    assert not learn_own_runs(model, stated).readings
+
+
+def test_scatter_within_that_of_other_tools_does_not_widen_a_bound():
+    model = shipped_peak_model()
+    for known in (True, False):
+        counts = (1, 2, 3, 4, 5, 8, 20)
+        priors = [model.few_radius(count, is_known_tool=known) for count in counts]
+        few = [
+            combine_radius(np.full(count, 0.02), prior, is_known_tool=known)
+            for count, prior in zip(counts, priors, strict=True)
+        ]
+        assert few == sorted(few, reverse=True)
+    assert combine_radius(np.full(8, 0.3), 0.25) > combine_radius(np.full(8, 0.02), 0.25)
 
 
 def test_rows_that_cannot_be_read_are_named_and_the_others_are_learned_from(rows):

@@ -279,10 +279,10 @@ def test_slices_sum_to_the_board(make_jobs, make_nodes, window):
     )
     rows = slice_hours(jobs, nodes, **window).drop("gpu_model").rows()
     assert rows == [
-        ("held", 3 + 3, 4 + 3),
-        ("cut_idle", 18 + 21 - 6, 24 + 21 - 7),
+        ("allocated", 3 + 3, 4 + 3),
+        ("not_allocated", 18 + 21 - 6, 24 + 21 - 7),
         ("lost_to_layout", 3 * 1, 3 * 1),  # a compute slice of 3g + 3g, a memory slice of seven 1g
-        ("whole", 21, 24),
+        ("full_gpu", 21, 24),
     ]
     assert sum(row[1] for row in rows) == 3 * 3 * 7
     many = make_jobs(("a", 9 / 7, 0, 0, 180, cut_into("3g.40gb", 3)))
@@ -296,7 +296,7 @@ def test_slices_of_two_cut_boards_are_told_apart_beside_one_that_is_never_cut(ma
     )
     small = {"profile_requested": "2g.12gb", "instances": 1, "gpu_model": "A30-24GB"}
     jobs = make_jobs(("a", 3 / 7, 0, 0, 60, cut_into("3g.40gb")), ("a", 2 / 4, 0, 0, 120, small))
-    held = slice_hours(jobs, nodes, **window).filter(part="held").drop("part").rows()
+    held = slice_hours(jobs, nodes, **window).filter(part="allocated").drop("part").rows()
     assert held == [("A30-24GB", 4.0, 4.0), (H100, 3.0, 4.0), ("T4", 0.0, 0.0)]
 
 

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from gpuplanner import report as plots
+from gpuplanner.core.serialization import read_packaged_rows
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.bottlenecks import (
     BOTTLENECK_NAMES,
@@ -15,7 +16,6 @@ from gpuplanner.usage.bottlenecks import (
     advice,
     bottlenecks_by_class,
     classify_bottlenecks,
-    load_thresholds,
     signature,
 )
 from gpuplanner.usage.job_phases import find_phases
@@ -70,11 +70,12 @@ def test_rules(base, changes, expected):
 def test_every_bound_has_advice_and_every_figure_a_source():
     assert advice()["bound"].to_list() == list(BOTTLENECK_NAMES)
     assert advice().null_count().sum_horizontal()[0] == 0
-    for row in load_thresholds().values():
-        assert row.source
-        assert row.unit
-        assert row.date
-    sourced = [row for row in load_thresholds().values() if "own choice" not in row.source]
+    thresholds = read_packaged_rows("gpuplanner.usage", "bottleneck_thresholds.csv")
+    for row in thresholds:
+        assert row["source"]
+        assert row["unit"]
+        assert row["date"]
+    sourced = [row for row in thresholds if "own choice" not in row["source"]]
     assert len(sourced) == 10
 
 

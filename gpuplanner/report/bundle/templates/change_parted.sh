@@ -89,6 +89,10 @@ case "$verb" in
     ;;
   rollback)
     for node in "${nodes[@]}"; do
+      if [[ ! -d "$state" ]] && has_layout "$node" "$here/mig-parted.yaml" "${config[$node]}"; then
+        fail "Fix $node: it is repartitioned, but there is no folder $state with saved layouts. Run rollback in the folder\
+ where apply ran, or set STATE to its saved layouts. Nothing was changed."
+      fi
       # Where this change stopped half way, the node may have any layout.
       [[ ! -e "$state/$node.yaml" || -e "$state/$node.unfinished" ]] ||
         has_layout "$node" "$here/mig-parted.yaml" "${config[$node]}" ||
