@@ -185,8 +185,8 @@ parameter changed at a time:
 {changed}
 
 With 5 passes, transformers and peft would be predicted at {too_fast}. Matrix products at their full peak would still
-leave {at_peak}. The parameters stay as they are: a loop of one's own may train a model of transformers, and no column of
-a row states it. For a model with fused kernels the predicted seconds are an upper estimate.
+leave {at_peak}. The parameters stay as they are: a loop of one's own may train a model of transformers, and no column
+of a row states it. For a model with fused kernels the predicted seconds are an upper estimate.
 """
 
 

@@ -88,8 +88,9 @@ def cost_section_parts(review: CostReview) -> Iterator[str]:
             review.states.select(
                 "state", "gpu_hours", *(_range_texts(review.states, name) for name in FOOTPRINT_AMOUNTS), "^counted_.*$"
             ),
-            caption="Energy and carbon by state of the GPUs, with the ranges of power and PUE. Busy: used or "
-            "without telemetry; idle: all others. Measured: energy read at the GPUs, without servers and cooling. Embodied carbon is separate",
+            caption="Energy and carbon by state of the GPUs, with the ranges of power and PUE. Busy: used or without "
+            "telemetry; idle: all others. Measured: energy read at the GPUs, without servers and cooling. Embodied "
+            "carbon is separate",
             headings={f"{basis}_kg": f"{text} carbon [kg CO2e]" for basis, text in _CARBON_BASES.items()},
         )
 
