@@ -176,7 +176,7 @@ def test_a_decision_that_changes_nothing_has_no_bundle(tmp_path, study):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("plan", "no-such.yaml"), 3, "readable YAML"),
+        (("plan", "no-such.yaml"), 3, "no such file or folder"),
         (("plan", "sample", "--set", "quantil=0.9"), 3, "did you mean 'quantile'"),
         (("plan", "sample", "--set", "gpu_model=H100"), 3, "ambiguous"),
         (("report", "2031-01"), 3, "no observation in it"),
