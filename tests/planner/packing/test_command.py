@@ -114,7 +114,7 @@ def test_nothing_is_written_that_does_not_hold(capsys, monkeypatch, tmp_path, fi
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("none.txt",), 3, "readable UTF-8"),
+        (("none.txt",), 3, "readable"),
         (("/dev/null",), 3, "line 1"),
         (("items.txt", "--time-limit", "0"), 2, "time-limit"),
         (("items.txt", "--busy-cost", "-1"), 3, "busy_cost"),

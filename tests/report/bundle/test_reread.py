@@ -232,13 +232,13 @@ def test_plain_aliases_are_understood(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(TraceFormatError, match="readable UTF-8"):
+    with pytest.raises(TraceFormatError, match="a readable"):
         verify_file(tmp_path / "missing", BOARD)
-    with pytest.raises(TraceFormatError, match="readable UTF-8"):
+    with pytest.raises(TraceFormatError, match="a readable"):
         verify_file(tmp_path, BOARD)
     path = tmp_path / "file"
     path.write_bytes("version: v1\nmig-configs: {ä: 1}".encode("utf-16"))
-    with pytest.raises(TraceFormatError, match="readable UTF-8"):
+    with pytest.raises(TraceFormatError, match="a readable"):
         verify_file(path, BOARD)
     path.write_bytes(b"#" * 4_000_001)
     with pytest.raises(TraceFormatError, match="at most 4000000 bytes"):
