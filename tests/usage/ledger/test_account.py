@@ -193,7 +193,7 @@ def test_inventory_can_be_inferred_and_that_is_said(make_jobs, window):
     ]
     assert gpu_time_ledger(jobs, **window).equals(gpu_time_ledger(jobs, nodes, **window))
     said = ledger_assumptions(jobs, **window)
-    assert "4 GPUs are assumed" in said[0]
+    assert "the number of GPUs is inferred from the jobs" in said[0]
     assert "1 of 4 jobs ran on an unknown number of GPUs" in said[1]
 
 
