@@ -211,8 +211,9 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
         freed += f" (90 % interval {saving.low:,.0f} to {saving.high:,.0f})"
     grows = decision.gpus > decision.fleet_gpus
     gpus = f"{decision.fleet_gpus:,} → {decision.gpus:,}" if grows else f"{decision.gpus:,} of {decision.fleet_gpus:,}"
-    label = "GPUs needed" if all(size.meets_limit for size in decision.service) else "GPUs recommended"
-    rows = [(label, f"{gpus}{freed}")]
+    missed = [size.size for size in decision.service if not size.meets_limit]
+    missed_text = f"    wait limit still missed on {', '.join(missed)}" if missed else ""
+    rows = [("GPUs recommended" if missed else "GPUs needed", f"{gpus}{freed}{missed_text}")]
     today_row, policy_row = comparison.today, comparison.find_row(decision.policy) or comparison.today
     if today_row is not None and policy_row is not None:
         utilization = [row.busy_gpu_hours / row.gpu_hours for row in (today_row, policy_row)
@@ -223,8 +224,9 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
         shares = [percent_text(share) for share in utilization]
         minutes = [row.completion_mean_min for row in (today_row, policy_row)]
         times = [wait_text(number) for number in minutes if number is not None]
-        completion = f"    mean completion time {_change_text(times)}" if times else ""
-        rows.append(("Allocated", f"{_change_text(shares) or '–'} of provisioned GPU-hours{completion}"))
+        completion = f"    mean time from submission to end {_change_text(times)}" if times else ""
+        label = "Allocated" if len(shares) == 2 or len(times) == 2 else "Allocated today"
+        rows.append((label, f"{_change_text(shares) or '–'} of provisioned GPU-hours{completion}"))
     if impact.kwh_per_week == 0:
         rows.append(("Energy", "unchanged: released GPUs stay powered on"))
     elif impact.kwh_per_week is not None:
@@ -239,7 +241,9 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
     if buys_gpus:
         rows.append(("Next purchase", f"now, {decision.gpus - decision.fleet_gpus:,} GPUs"))
     elif exhaustion.date is None or exhaustion.order_by is None:
-        rows.append(("Next purchase", f"– ({exhaustion.reason or 'no date'})"))
+        headroom = comparison.headroom
+        shortage = "no headroom; date not known: " if headroom is not None and headroom.factor < 1.005 else ""
+        rows.append(("Next purchase", f"– ({shortage}{exhaustion.reason or 'no date'})"))
     else:
         rows.append(("Next purchase", f"{day_text(exhaustion.date)}, order by {day_text(exhaustion.order_by)}"))
     if decision.left_out_share >= 0.01:

@@ -486,7 +486,7 @@ def format_policies_within_limit(comparison: Comparison) -> str:
     names = ", ".join(SHORT_NAMES[row.policy] for row in within_limit)
     text = (
         f"{len(within_limit)} of {len(applicable)} policies{actuator_text} {verb} to the maximum added wait of "
-        f"{comparison.minutes:g} min{names and f' ({names})'}"
+        f"{comparison.minutes:g} min in the recorded weeks{names and f' ({names})'}"
     )
     if within_limit and comparison.decision.action == "none":
         return f"{text}; none is recommended, for the reason in the headline"

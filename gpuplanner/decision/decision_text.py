@@ -559,7 +559,13 @@ def format_resampled_waits(decision: Decision) -> str:
         if rises
         else "the fleet has no reserve for weeks unlike the record, with or without the change"
     )
-    return f"Risk: with the days of the record resampled, p95 queue wait {waits}: {why}."
+    as_today = [
+        row.size
+        for row in decision.service
+        if row not in longer_sizes and row.meets_limit and row.low > row.limit_minutes
+    ]
+    as_today_text = f"; {', '.join(as_today)} above the limit there with or without the change" if as_today else ""
+    return f"Risk: in resampled records, p95 queue wait {waits}: {why}{as_today_text}."
 
 
 def _format_wait_range(low: float, high: float) -> str:

@@ -20,6 +20,7 @@ from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import make_cause_table
 from gpuplanner.decision.gpu_model_decisions import ComparedFleet, make_decision_table
 from gpuplanner.decision.quota_and_placement_comparison import (
+    compare_placements,
     compare_stated_rules,
     states_sharing_rules,
 )
@@ -48,6 +49,7 @@ from gpuplanner.report.html_page import HtmlSection, to_still_text
 from gpuplanner.report.metric_formulas import value_text
 from gpuplanner.report.number_formats_and_glossary import escape_html
 from gpuplanner.report.policy_and_team_sections import (
+    render_placement_section,
     render_policy_section,
     render_team_section,
     render_wait_section,
@@ -208,6 +210,17 @@ class StudyView:
     def rules(self) -> SharingPanel:
         """Make the panel that simulates quotas, fair share and preemption on the same weeks."""
         return SharingPanel(self.scenario)
+
+    def placements(self, slowdowns: str) -> View:
+        """Show the GPU-hours that jobs on several nodes lose by placement.
+
+        Parameters
+        ----------
+        slowdowns : str
+            Slowdown factors within a rack and beyond, such as ``"1.1,1.3"``.
+        """
+        table = compare_placements(self.scenario.but(gang_slowdowns=slowdowns))
+        return View(render_placement_section(table), table)
 
     def whatif(self) -> WhatIf:
         """Make the what-if panel of this scenario."""

@@ -488,7 +488,7 @@ def _gpus_card(decision: Decision) -> Card:
     condition = "after the change, in simulation" if decision.measures else "in simulation"
     verdict = f"not met on {escape_html(', '.join(missed))}" if missed else "met"
     rises = [size.size for size in decision.service if size.rises_if_resampled]
-    resampled = f", not in resampled records on {escape_html(', '.join(rises))}" if rises else ""
+    resampled = f"; missed in resampled records on {escape_html(', '.join(rises))}" if rises else ""
     limits = f"wait limit {verdict} {condition}{resampled}" if decision.service else ""
     installed = f"{metric_html(decision, 'fleet_gpus')} installed"
     return (label, value, installed, limits, to_buy, on_average, freed)
@@ -580,7 +580,7 @@ def _exhaustion_card(comparison: Comparison) -> Card:
     return (label, value, dates, missed_text, risk and f"{risk} risk within a year", headroom_text)
 
 
-_WAIT_CURVE_TEXT = "Gray: today. Blue: recommended; 80 % band: resampled records. Dashed: limit. Top: no start."
+_WAIT_CURVE_TEXT = "Gray today, blue recommended, dashed limit. Band: 80 % of resampled records, not of the line."
 """Legend of the chart of queue waits, which is also its text alternative."""
 
 

@@ -279,7 +279,10 @@ def test_a_purchase_is_a_row_beside_the_policies_that_only_keep_to_the_added_wai
     idle = PolicyRow("power_down_idle", "", **hours, meets_target=True)
     policies = (idle, PolicyRow("fewer_nodes", ""), PolicyRow("mig_dynamic", "", performable=False))
     found = dataclasses.replace(planted(), decision=one, today=PolicyRow("today", "", **hours), policies=policies)
-    kept = "1 of 2 policies that slurm can apply keeps to the maximum added wait of 10 min (power down idle nodes)"
+    kept = (
+        "1 of 2 policies that slurm can apply keeps to the maximum added wait of 10 min in the recorded weeks "
+        "(power down idle nodes)"
+    )
     assert format_policies_within_limit(found) == f"{kept}; it does not bring p95 on 2-4 GPUs to the wait limit"
     table = make_policy_table(found).select("policy", "gpu_hours", "peak_gpus", "meets_target").rows()
     assert table[0] == ("today", 168.0, None, None)
@@ -377,9 +380,7 @@ def test_waits_of_resampled_records_stand_beside_those_of_today(today_high, caus
     decision = dataclasses.replace(make_empty_decision(Scenario(), "nothing"), service=(size,))
     assert size.rises_if_resampled == (today_high < 510)
     risk = format_resampled_waits(decision)
-    assert risk.startswith(
-        "Risk: with the days of the record resampled, p95 queue wait on 1 GPU 8.5 to 23.5 h (today 11 "
-    )
+    assert risk.startswith("Risk: in resampled records, p95 queue wait on 1 GPU 8.5 to 23.5 h (today 11 ")
     assert cause in risk
     met = dataclasses.replace(size, low=0.0, high=9.0)
     assert not format_resampled_waits(dataclasses.replace(decision, service=(met,)))
