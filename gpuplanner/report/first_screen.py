@@ -580,7 +580,7 @@ def _exhaustion_card(comparison: Comparison) -> Card:
     return (label, value, dates, missed_text, risk and f"{risk} risk within a year", headroom_text)
 
 
-_WAIT_CURVE_TEXT = "Gray today, blue recommended, dashed limit. Band: 80 % of resampled records, not of the line."
+_WAIT_CURVE_TEXT = "Gray today, blue recommended, dashed limit. Band: 80 % of resampled records."
 """Legend of the chart of queue waits, which is also its text alternative."""
 
 
