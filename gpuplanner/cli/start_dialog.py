@@ -226,7 +226,8 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
         times = [wait_text(number) for number in minutes if number is not None]
         today_text = "today " if len(times) == 1 else ""
         completion = f"    mean time from submission to end {today_text}{_change_text(times)}" if times else ""
-        rows.append(("Allocated" if len(shares) == 2 else "Allocated today", f"{_change_text(shares) or '–'} of provisioned GPU-hours{completion}"))
+        label = "Allocated" if len(shares) == 2 else "Allocated today"
+        rows.append((label, f"{_change_text(shares) or '–'} of provisioned GPU-hours{completion}"))
     if impact.kwh_per_week == 0:
         rows.append(("Energy", "unchanged: released GPUs stay powered on"))
     elif impact.kwh_per_week is not None:
