@@ -203,6 +203,7 @@ def _request_lines(row: dict[str, Any], form: str, types: dict[str | None, str],
         Name of the Kubernetes objects (pod, resource claim) in the lines.
     """
     from gpuplanner.core.errors import GpuPlannerError
+    from gpuplanner.core.schemas import FULL_GPU
     from gpuplanner.hardware.gpu_models import load_gpu_model
     from gpuplanner.sizing.request_lines_and_gpu_sharing import GpuRequest, format_request_lines
 
@@ -212,7 +213,8 @@ def _request_lines(row: dict[str, Any], form: str, types: dict[str | None, str],
     instances_per_node = -(-row["instances"] // (row["nodes"] or 1))
     gpu_model = row["board"] and load_gpu_model(row["board"])
     owner = f"{row['user'] or row['tenant']}, {row['job_class'] or 'class unknown'}"
-    note = f"{owner}: {row['jobs']} jobs; {row['size_reason']}; {row['limit_reason']}"
+    today = f"{row['instances']} x {'full GPU' if row['profile'] == FULL_GPU else row['profile']}"
+    note = f"{owner}: {row['jobs']} jobs, instead of {today}; {row['size_reason']}; {row['limit_reason']}"
     try:
         request = GpuRequest(
             profile, count, row["recommended_time_limit_s"], -(-count // instances_per_node), gpu_model

@@ -58,7 +58,7 @@ def demand(study: Study) -> HtmlSection:
         alt = (
             f"{subject} and the forecast for {_describe_horizon(study)} with its 90 % interval, "
             f"which covered {percent_text(coverage, '.1f')} of the values at past cutoffs. Dashed upright lines: days "
-            "on which the level of demand changed."
+            "on which the level of demand changed. Rings: days unusual for their weekday."
         )
     daily = (
         history.group_by("profile", day=pl.col("ds").dt.truncate("1d"))

@@ -20,6 +20,8 @@ REQUEST_FORMS = ("sbatch", "pod", "dra")
 """Forms of :func:`format_request_lines`."""
 REQUEST_FORM_BY_ACTUATOR = {"slurm": "sbatch", "dra": "dra"}
 """Form of the request lines by actuator; all others have pods."""
+MAX_NOTE_LENGTH = 400
+"""Longest comment above request lines, in characters; the rest is cut, because it may be untrusted text."""
 
 _KUBERNETES_OBJECT_NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 """Valid names of Kubernetes objects (DNS labels)."""
@@ -141,7 +143,7 @@ def format_request_lines(
     else:
         expected = f"one of {', '.join(REQUEST_FORMS)}"
         raise SchemaError("form of request lines", expected, repr(form), "Use one of these.")
-    head = [f"# {note[:200]!a}"] if note else []
+    head = [f"# {note[:MAX_NOTE_LENGTH]!a}"] if note else []
     return "".join(f"{line}\n" for line in [*head, *lines])
 
 
