@@ -247,8 +247,8 @@ class Scenario:
     target_wait_minutes: float | None = setting(
         "service", None,
         "p95 wait target: a job size above it today must come down to it; one below it may wait at most 10 min longer "
-        "than today and never above the target; set, also to 30, it is met at any number of purchased GPUs, by "
-        "default each purchased GPU-hour must remove 0.1 GPU-hours of waiting. "
+        "than today and never above the target. If you set it, even to 30, GPUs are bought until it is met; else a "
+        "purchase must remove 0.1 GPU-hours of waiting per purchased GPU-hour. "
         "``max_added_wait_minutes`` replaces the 10 min.",
         range_rule(0, 10_080, ", which is a week"), unit="minutes",
         none="30"

@@ -39,7 +39,7 @@ MAX_BILL_DIFFERENCE_SHARE = 0.01
 """Largest difference between the GPU-hours of a bill and the installed ones, as a share of the installed [0-1]."""
 UNIT_COST_LABELS = {
     "run": "cost per job attempt", "successful_run": "cost per completed job",
-    "gpu_hour_delivered": "cost per GPU-hour used (hours without telemetry count as used)",
+    "gpu_hour_delivered": "cost per busy GPU-hour (used, or allocated without telemetry)",
     "million_tokens": "cost per million tokens",
     "work_that_failed": "cost of unsuccessful jobs (failed, timed out, out of memory, preempted, cancelled)",
     "work_that_was_redone": "cost of repeated attempts",

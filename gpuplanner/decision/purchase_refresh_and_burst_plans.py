@@ -171,8 +171,8 @@ class PurchasePlan:
             limit_text = f", but at most {self.peak_gpus:,.0f}" if self.peak_gpus < math.inf else ""
             demand = (
                 f"weeks of the record drawn at random, with {self.observed_gpus:,.1f} GPUs allocated on average; in "
-                f"each hour {self.margin:.2f} provisioned GPUs for each allocated one, as the recommendation has in "
-                f"simulation to keep waits short{limit_text}: mean {self.mean_gpus:,.1f} provisioned GPUs"
+                f"each hour {self.margin:.2f} times as many are provisioned, as the recommendation does in simulation"
+                f"{limit_text}; mean over all hours {self.mean_gpus:,.1f} GPUs"
             )
         report = self.decision.sentence.partition(". ")[0].rstrip(".")
         starts = ", ".join(
@@ -257,7 +257,7 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
     if (node_size := job_history.fleet.node_size) > 1:
         notes.append(f"GPUs are committed in whole nodes of {node_size}.")
     if owned_gpus:
-        notes.append(f"The {owned_gpus:,.0f} owned GPUs stay: their cost is not part of these sums.")
+        notes.append(f"The {owned_gpus:,.0f} owned GPUs stay; no amount here includes their cost.")
     portfolio = choose_portfolio(
         demand, offers, rent, unit=node_size, existing_gpus=[owned_gpus] * months, risk=risk,
         gap_target=max(scenario.gap_target, 1e-4), time_limit_s=scenario.time_limit_s, work_limit=scenario.work_limit,

@@ -193,7 +193,7 @@ def test_who_owns_enough_waits(quick: Scenario, tmp_path: Path):
     assert found.held_gpus == 64
     assert found.action == "buy nothing, the 64 owned GPUs are enough"
     assert "growth unknown" in found.advice_sentence
-    assert f"in each hour {found.margin:.2f} provisioned GPUs for each allocated one" in found.advice_sentence
+    assert f"in each hour {found.margin:.2f} times as many are provisioned" in found.advice_sentence
     assert " and are needed " in found.advice_sentence
     assert "no purchase advice: growth is unknown" in found.advice_sentence
     assert found.costs.is_empty()
