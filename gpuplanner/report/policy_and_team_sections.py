@@ -44,7 +44,6 @@ from gpuplanner.decision.wait_causes import CAUSES
 from gpuplanner.report import html_page as page
 from gpuplanner.report.first_screen import describe_fleet, list_badges, render_first_screen
 from gpuplanner.report.html_page import HtmlSection
-from gpuplanner.report.number_formats_and_glossary import escape_html
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
@@ -502,12 +501,6 @@ def _summarize_policies(comparison: Comparison) -> str:
     if best is None or best.gpu_hours_promised is None or best.policy == TODAY:
         return text
     return f"{text}, {SHORT_NAMES.get(best.policy, best.policy)} {best.gpu_hours_promised:,.0f}"
-
-
-def render_recommendation(comparison: Comparison) -> HtmlSection:
-    """Render the headline and first screen of a comparison, for notebooks."""
-    sentence = f"<h3>{escape_html(comparison.decision.sentence)}</h3>"
-    return page.section("Recommendation", sentence, render_first_screen(comparison))
 
 
 def write_policy_page(comparisons: Comparisons, path: str | Path, *, title: str, locale: str = "en") -> Path:

@@ -20,7 +20,8 @@ from gpuplanner.decision.decision_types import FEWER_NODES, MIG_STATIC, TODAY, W
 from gpuplanner.decision.policy_comparison import EXCLUSION_REASON_BY_POLICY
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.report.policy_and_team_sections import render_policy_section, render_recommendation, render_wait_section
+from gpuplanner.report.first_screen import render_first_screen
+from gpuplanner.report.policy_and_team_sections import render_policy_section, render_wait_section
 from tests.clusters import planted, traces
 
 DAY = re.compile(r"\b\d{1,2} [A-Z][a-z]{2} \d{4}\b")
@@ -152,7 +153,7 @@ def check(found: Comparison) -> None:
     assert list(contradictions(Comparison.from_dict(told))) == []
     page = unescape(
         re.sub(
-            r"<[^>]*>", " ", f"{render_recommendation(found)}{render_wait_section(found)}{render_policy_section(found)}"
+            r"<[^>]*>", " ", f"{render_first_screen(found)}{render_wait_section(found)}{render_policy_section(found)}"
         )
     )
     terminal = " ".join(" ".join(row) for row in decision_key_numbers(found))

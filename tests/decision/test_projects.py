@@ -165,9 +165,9 @@ def test_answers_are_kept_with_the_comparison(kept):
 
 
 def test_answers_stand_on_the_page_of_the_comparison(kept):
-    from gpuplanner.report.policy_and_team_sections import render_recommendation
+    from gpuplanner.report.first_screen import render_first_screen
 
-    assert escape(kept.projects[0].sentence) in render_recommendation(kept)
+    assert escape(kept.projects[0].sentence) in render_first_screen(kept)
 
 
 @pytest.mark.parametrize(

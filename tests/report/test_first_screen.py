@@ -44,7 +44,7 @@ from gpuplanner.report import number_formats_and_glossary as figures
 from gpuplanner.report.first_screen import draw_fleet, list_badges, render_first_screen
 from gpuplanner.report.html_page import render_page, section
 from gpuplanner.report.metric_formulas import layout_table
-from gpuplanner.report.policy_and_team_sections import render_policy_section, render_recommendation
+from gpuplanner.report.policy_and_team_sections import render_policy_section
 from gpuplanner.usage.planning_history import load_dataset
 from tests.clusters import planted as clusters
 
@@ -329,7 +329,7 @@ def test_json_and_page_have_the_same_values(found):
     whole = json.loads(to_json(found.to_dict()))
     told = whole["decision"] | {name: whole[name] for name in ("headroom", "exhaustion")}
     told["saving"] = told.pop("saving_gpu_hours_per_week")
-    for name, value, _ in Figures(render_recommendation(found)).found:
+    for name, value, _ in Figures(render_first_screen(found)).found:
         if name in {*figures.DECISION_METRICS, *figures.COMPARISON_METRICS} or name.startswith(figures.SHARE_PREFIX):
             continue
         place = told
@@ -365,7 +365,7 @@ def test_fleets_of_any_size_are_drawn_within_reason(gpus):
 
 
 def test_a_notebook_shows_the_screen_with_its_looks(found):
-    shown = render_recommendation(found)._repr_mimebundle_()["text/html"]
+    shown = section("Recommendation", render_first_screen(found))._repr_mimebundle_()["text/html"]
     assert shown.startswith("<style>")
     assert ".fleet" in shown.split("</style>")[0]
     assert checked(found, shown)
