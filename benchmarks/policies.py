@@ -37,7 +37,7 @@ from gpuplanner.decision.policy_comparison import (  # noqa: E402  # noqa: E402
     summarize_policy_run,
 )
 from gpuplanner.decision.policy_layouts import keep_layouts, rank_nodes  # noqa: E402
-from gpuplanner.decision.policy_simulation_and_data_correction import PolicyRun  # noqa: E402
+from gpuplanner.decision.policy_simulation_and_data_correction import Mask, PolicyRun  # noqa: E402
 from gpuplanner.decision.recommendation import DecisionBasis, decide  # noqa: E402
 from gpuplanner.ingest.dataset_import import add_files  # noqa: E402
 from gpuplanner.ingest.dataset_writer import write_dataset  # noqa: E402
@@ -226,6 +226,11 @@ def evaluate(record: str, scenario: Scenario) -> tuple[list[Row], str]:
     return rows, sentence
 
 
+def gpu_hours_of(trial: PolicyRun, days: Mask) -> float:
+    """Provisioned GPU-hours of a simulation on some days."""
+    return float(trial.daily_gpu_hours[days].sum())
+
+
 def row_of(
     record: str,
     answer: DecisionBasis,
@@ -246,18 +251,20 @@ def row_of(
     row = reprice_comparison(contest.scenario, record_comparison(contest.scenario, answer)).find_row(one.policy)
     by_hindsight = fitted(late, one.policy)
     today = replace(arena.today, waits_s=arena.today.waits_s[1:])
-    hours = late.cost(trial)
+    hours = gpu_hours_of(trial, days)
     weeks = float(days.sum()) / 7
     return Row(
         record, one.policy, chosen, answer.decision.policy == one.policy,
         arena.meets_limit(trial, contest.evaluation_jobs),
         arena.share_of_days_met(trial, contest.evaluation_jobs),
-        arena.share_of_days_met(today, contest.evaluation_jobs), one.training_hours, late.cost(arena.today) / weeks,
+        arena.share_of_days_met(today, contest.evaluation_jobs),
+        one.training_hours,
+        gpu_hours_of(arena.today, days) / weeks,
         hours / weeks,
         None if row is None else row.energy_kwh,
         None if trial.setting.switching is None else count_power_ups(trial, days) / weeks,
-        None if by_hindsight is None else hours / late.cost(by_hindsight),
-        None if plain is None else hours / late.cost(plain),
+        None if by_hindsight is None else hours / gpu_hours_of(by_hindsight, days),
+        None if plain is None else hours / gpu_hours_of(plain, days),
         plain is not None and arena.meets_limit(plain, contest.evaluation_jobs),
         ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in trial.setting.knobs.items()),
     )  # fmt: skip

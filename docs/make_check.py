@@ -52,9 +52,9 @@ def row(name: str, fleet: SmallFleet, factor: float, folder: Path) -> str:
         place = planted.write(folder / f"{seed}")
         found = check_capacity(Scenario(data=str(place)))
         shutil.rmtree(place)
-        failed["any"] += not found.passed
-        failed["was so"] += [one.name for one in found.failed] == [PAST_WAITS]
-        for one in found.failed:
+        failed["any"] += not found.has_passed
+        failed["was so"] += [one.name for one in found.failed_checks] == [PAST_WAITS]
+        for one in found.failed_checks:
             failed[one.name] += 1
     any_, was_so, *parts = failed.values()
     words = f"{any_ - was_so} false, {was_so} justified" if factor == 1.0 else f"{any_} ({SEEDS - any_} missed)"

@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 DATA = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data"))
 FEWEST_JOBS = 500
 PRICE = 5.0
-GAP, HORIZON, FOLDS = 6, 24, 20
+GAP, HORIZON, CUTOFFS = 6, 24, 20
 LEADS = ((0, 6), (6, 30), (30, 72), (72, 168))
-LEAD_FOLDS = 34
+LEAD_CUTOFFS = 34
 """Of which 13 only calibrate: 21 are judged."""
 CHEAP = ("Naive", "SeasonalNaive", "WeeklyNaive", "WeeklyMean", "Reverting", "HourOfDay")
 """What costs next to nothing and knows no jobs."""
@@ -45,7 +45,7 @@ INTRO = """# Forecast backtest
 
 Made by `python docs/make_forecast.py{options}` from public traces and the sample.
 
-**Setup.** Hourly GPU demand by virtual cluster or team with at least {jobs} jobs. {folds}
+**Setup.** Hourly GPU demand by virtual cluster or team with at least {jobs} jobs. {cutoffs}
 [cutoffs](../glossary.md#cutoff) over the last half of each trace, at varying hours of the day; the first {calibrate}
 only calibrate. The first {gap} hours after a cutoff are not scored, the {horizon} hours after them are. Quantiles and
 model weights at a cutoff use earlier cutoffs only.
@@ -264,7 +264,9 @@ def main(*, quick: bool) -> None:
     """Measure and write."""
     options = " --quick" if quick else ""
     text = [
-        INTRO.format(jobs=FEWEST_JOBS, folds=FOLDS, calibrate=8, gap=GAP, horizon=HORIZON, price=PRICE, options=options)
+        INTRO.format(
+            jobs=FEWEST_JOBS, cutoffs=CUTOFFS, calibrate=8, gap=GAP, horizon=HORIZON, price=PRICE, options=options
+        )
     ]
     leads, days, together, elsewhere, alone = [], [], [], [], []
     for shift_h in SHIFTS_H:
@@ -274,7 +276,7 @@ def main(*, quick: bool) -> None:
             if quick and shift_h and name == READINGS:
                 continue
             judged = rolling_backtest(
-                source, horizon=HORIZON, gap=GAP, folds=FOLDS, models=CANDIDATE_MODELS, price=PRICE
+                source, horizon=HORIZON, gap=GAP, cutoffs=CUTOFFS, models=CANDIDATE_MODELS, price=PRICE
             )
             found = figures(judged)
             mine = found[CHOSEN_MODEL_NAME]
@@ -292,7 +294,7 @@ def main(*, quick: bool) -> None:
                  f"{mine['coverage'].mean():.3f}", f"{shared.mean():.3f}"]
             )  # fmt: skip
             cheap = rolling_backtest(
-                source, horizon=HORIZON, gap=GAP, folds=FOLDS, models=CHEAP, price=PRICE, with_known=False
+                source, horizon=HORIZON, gap=GAP, cutoffs=CUTOFFS, models=CHEAP, price=PRICE, with_known=False
             )
             alone.append([f"{shift_h}", name, *_cheaply(figures(cheap))])
             if shift_h:
@@ -301,7 +303,7 @@ def main(*, quick: bool) -> None:
             if quick or name not in ("Philly", "ITP"):
                 continue
             long = rolling_backtest(
-                source, horizon=LEADS[-1][1], gap=0, folds=LEAD_FOLDS, models=CANDIDATE_MODELS, price=PRICE
+                source, horizon=LEADS[-1][1], gap=0, cutoffs=LEAD_CUTOFFS, models=CANDIDATE_MODELS, price=PRICE
             )
             for begin, end in LEADS:
                 part = figures(long, slice(begin, end))
@@ -363,7 +365,7 @@ def main(*, quick: bool) -> None:
         if quick
         else [
             "## By lead time\n",
-            f"MASE by hours after the cutoff, {LEAD_FOLDS} cutoffs, one week ahead.\n",
+            f"MASE by hours after the cutoff, {LEAD_CUTOFFS} cutoffs, one week ahead.\n",
             _table(["source", "hours", "Naive", "Reverting", "RunOff", "chosen", "in 90 %"], leads),
             "The chosen forecast, by days after the cutoff.\n",
             _table(["source", "", *(f"day {day}" for day in range(1, 8)), "87 to 93 % by chance"], days),
