@@ -456,7 +456,7 @@ def _render_waits(comparison: Comparison) -> list[str]:
     service = page.table(
         make_wait_table(comparison).select(list(_WAIT_HEADINGS)),
         caption="Queue wait by job size [min]: p95 and mean; observed, and simulated today and as recommended. Low and "
-        "high: 80 % interval of resampled records; the value of the record itself may lie outside",
+        "high: 80 % interval of resampled weeks; the value of the record itself may lie outside",
         headings=_WAIT_HEADINGS,
         formats=dict.fromkeys(_WAIT_HEADINGS, ",.1f") | dict.fromkeys(("jobs", "jobs_delayed"), ",.0f"),
     )
