@@ -552,7 +552,7 @@ def format_resampled_waits(decision: Decision) -> str:
     """Format which job sizes meet their limit in the record but not in most resampled weeks, with today's waits."""
     reasons = {
         True: "the change leaves these jobs no reserve for weeks unlike the record",
-        False: "above the limit with or without the change",
+        False: "above the limit today as well",
     }
     texts = []
     for rises, reason in reasons.items():

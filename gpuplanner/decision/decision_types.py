@@ -204,7 +204,7 @@ class CurvePoint:
 
     - ``layout``: ``today``, or ``recommended`` if the recommendation changes more than the number of GPUs.
     - ``p95_minutes``, ``low``, ``high``: 95th percentile of the queue wait, and its 80 % interval [min]. None, as in
-      all other waits and times: jobs that it counts never start.
+      all other waits and times: jobs that it counts do not start within the length of the record.
     - ``mean_minutes``: Mean queue wait [min].
     - ``allocation_rate``: Share of the provisioned GPU-hours that is allocated to jobs [0-1].
     - ``gpu_hours``: GPU-hours provisioned a week.

@@ -286,9 +286,10 @@ class WaitModel:
         """Bounds of the 80 % interval of waits and completion times, of resampled weeks, shape (2, 2, n_sizes) [min].
 
         The first axis is the measure of :meth:`draw_measures`, the second the low and the high end; infinite where jobs
-        never start.
+        do not start within the length of the record.
         """
         drawn_s = np.array([self.draw_measures(fleet, number)[:2] for number in range(draws)])
+        drawn_s[:, 0][drawn_s[:, 0] >= self.inputs.observed_s] = np.inf
 
         def find_ends(values_s: Floats) -> Floats:
             """Find the ends over the records that have jobs of the size; NaN where none has."""
@@ -564,6 +565,7 @@ def simulate_curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFl
         replays += [model.replay_waits(fleet, number) for number in range(1, 1 if saturated else CURVE_RUNS)]
         draws = SATURATED_DRAWS if saturated else CURVE_DRAWS
         waits_drawn, completions_drawn = model.draw_intervals(fleet, draws)
+        replays = [np.where(waits < seen_s, waits, np.inf) for waits in replays]  # longer ones are no start
         allocated = np.median([allocated_gpu_hours_after_waits(model, waits) for waits in replays])
         hours = gpus * seen_s / SECONDS_PER_HOUR
         for position, number in enumerate(model.sizes):

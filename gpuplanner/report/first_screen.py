@@ -77,9 +77,9 @@ def draw_fleet(decision: Decision, rules: FleetRules | None = None) -> str:
     groups, unit = _draw_layouts(decision, gpu_model), _gpus_per_box(decision)
     if 0 < nodes <= MAX_NODE_ROWS or 0 < len(kinds) <= MAX_NODE_KINDS < nodes:
         groups, unit = _draw_nodes(kinds, gpu_model, one_row_each=nodes <= MAX_NODE_ROWS), 1
-    about = "Box: a GPU" if unit == 1 else f"Box: {unit:,} GPUs"
+    about = "One box is a GPU" if unit == 1 else f"One box is {unit:,} GPUs"
     partitioned = decision.partitioned_gpus
-    about += " (not by index); width: memory slices; white: no instance" if partitioned else ""
+    about = "Box: GPU, not by index; width: memory; white: no instance" if partitioned else about
 
     bought = sum(part.gpus for part in decision.layouts if part.to_buy)
     full = sum(part.gpus for part in own_layouts if part.layout == LAYOUT_FULL)
@@ -564,14 +564,14 @@ def _exhaustion_card(comparison: Comparison) -> Card:
             headroom_text = "no headroom"
     sizes_text = f"{len(sizes_late)} job sizes" if len(sizes_late) > MAX_OTHER_SIZES else ", ".join(sizes_late)
     missed_text = f"today over limit: {escape_html(sizes_text)}" if sizes_late else ""
+    after = "after the change: " if sizes_late and decision.measures and headroom_text else ""
+    if comparison.headroom is not None and comparison.headroom.factor < 1.0:
+        return (label, "target missed", missed_text, f"{after}{headroom_text}")
     value = MISSING_VALUE_TEXT if decision.action == "none" else "not known"
     if metric_value(comparison, "months_left") is not None:
         value = metric_html(comparison, "months_left", str)
-    if comparison.headroom is not None and comparison.headroom.factor < 1.0:
-        value = "target missed"
     if exhaustion.date is None and exhaustion.probability is None:
         reason = escape_html(exhaustion.reason or _no_answer_reason(decision))
-        after = "after the change: " if sizes_late and decision.measures and headroom_text else ""
         return (label, value, missed_text, f"{after}{headroom_text}", f"date not known: {reason}")
     risk = metric_html(comparison, "exhaustion.probability", format_share) if exhaustion.probability else ""
     dates = ""
@@ -581,11 +581,10 @@ def _exhaustion_card(comparison: Comparison) -> Card:
     return (label, value, dates, missed_text, risk and f"{risk} risk within a year", headroom_text)
 
 
-_WAIT_CURVE_TEXT = (
-    "Gray today, blue recommended, dashed limit. Band: 80 % of resampled weeks; the line can lie outside, and the band "
-    "held only 60 to 67 % of true waits in tests."
-)
+_WAIT_CURVE_TEXT = "Gray today, blue recommended, dashed limit"
 """Legend of the chart of queue waits, which is also its text alternative."""
+_BAND_TEXT = "Band: 80 % of resampled weeks, held 60 to 67 % of true waits in tests; the line can lie outside."
+"""Legend of the interval in the same chart, with its measured coverage."""
 
 
 def wait_curve_figure(comparison: Comparison) -> str:
@@ -597,11 +596,11 @@ def wait_curve_figure(comparison: Comparison) -> str:
         "layout", "gpus", pl.col("p95_minutes").map_elements("{:,.1f}".format, pl.String).fill_null("no start"),
         job_size="p95, " + pl.col("job_size") + " [min]",
     ).pivot("job_size", index=("layout", "gpus"), values="p95_minutes", aggregate_function="first")  # fmt: skip
-    never = " Triangle at the top edge: jobs that never start." if frame["p95_minutes"].null_count() else ""
+    never = ", triangles at the top edge: jobs that never start" if frame["p95_minutes"].null_count() else ""
     return page.figure(
         plots.plot_wait_curve(frame, **gpu_counts, limits=limits),
         title="Queue wait by number of GPUs",
-        alt=_WAIT_CURVE_TEXT + never,
+        alt=f"{_WAIT_CURVE_TEXT}{never}. {_BAND_TEXT}",
         numbers=numbers,
     )
 

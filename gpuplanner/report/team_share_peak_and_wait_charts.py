@@ -426,7 +426,7 @@ _WAIT_TICKS_MIN = [0, 10, 60, 360, 1440, 10080]
 _WAIT_TICK_LABEL = """datum.value >= 1440 ? datum.value / 1440 + ' d'
     : datum.value >= 60 ? datum.value / 60 + ' h' : datum.value + ' min'"""
 """Vega expression that labels a tick given in minutes as minutes, hours or days."""
-_WAIT_PANEL_HEIGHT_PX = 125
+_WAIT_PANEL_HEIGHT_PX = 112
 """Height of the panel of a job size in :func:`plot_wait_curve` [px]."""
 MAX_WAIT_PANELS = 3
 """Number of job sizes with a panel: the one that sets the number of GPUs, then those with the longest p95 wait."""
