@@ -419,8 +419,8 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection
             alt=f"{plots.frontier_text(frame, names=SHORT_NAMES)} Lower: fewer GPU-hours (training "
             "window); left: shorter waits (evaluation window; of other settings, training window). Other settings of "
             "fewer GPU-hours than the chosen one were rejected: they exceed the maximum added wait on too many single "
-            "days, in a further replay or with slow node power-up, or mix layouts on a node and gain less than 2 %. One "
-            "with as many GPU-hours as the chosen one is not better: its waits are of other days.",
+            "days, in a further replay or with slow node power-up, or mix layouts on a node and gain less than 2 %. "
+            "One with as many GPU-hours as the chosen one is not better: its waits are of other days.",
             numbers=_name_policies(frame),
         )
     return page.fold(
