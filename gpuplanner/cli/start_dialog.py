@@ -219,7 +219,7 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
         utilization = [row.busy_gpu_hours / row.gpu_hours for row in (today_row, policy_row)
                 if row.gpu_hours and row.busy_gpu_hours is not None]  # fmt: skip
         if grows:  # no policy was simulated on the GPUs of a purchase
-            curve = {point.gpus: point.utilization for point in comparison.wait_curve}
+            curve = {point.gpus: point.allocation_rate for point in comparison.wait_curve}
             utilization = [curve[gpus] for gpus in (decision.fleet_gpus, decision.gpus) if gpus in curve]
         shares = [percent_text(share) for share in utilization]
         minutes = [row.completion_mean_min for row in (today_row, policy_row)]
@@ -248,7 +248,8 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
     else:
         rows.append(("Next purchase", f"{day_text(exhaustion.date)}, order by {day_text(exhaustion.order_by)}"))
     if decision.left_out_share >= 0.01:
-        rows.append(("Excluded", f"{100 * decision.left_out_share:.0f} % of the allocated GPU-hours: see Data quality"))
+        excluded_text = f"{percent_text(decision.left_out_share)} of the allocated GPU-hours, counted as unallocated"
+        rows.append(("Excluded", f"{excluded_text}: see Data quality"))
     return rows
 
 

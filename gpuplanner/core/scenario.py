@@ -195,7 +195,7 @@ class Scenario:
     )  # fmt: skip
     gpus_per_node: int = setting("fleet", 8, "GPUs of a node that is not in the inventory.", range_rule(1, 128))
     history_days: int = setting(
-        "demand", 56, "History that simulations, forecasts and bootstraps use.", minimum_rule(2), unit="days"
+        "demand", 56, "History that simulations and forecasts use and resample.", minimum_rule(2), unit="days"
     )
     interval_hours: float = setting(
         "demand", 1.0, "Length of an interval of the plan.",
@@ -327,7 +327,7 @@ class Scenario:
     )  # fmt: skip
     queue: str = setting("simulation", "easy", "Backfill rule of every policy.", choice_rule("easy", "strict"))
     replications: int = setting(
-        "simulation", 20, "Number of bootstrap samples of the recorded weeks.", range_rule(2, 1000)
+        "simulation", 20, "Number of times that the recorded weeks are resampled.", range_rule(2, 1000)
     )
     seed: int = setting("simulation", 1, "Seed of the random numbers.", minimum_rule(0))
     price_usd_per_gpu_hour: float = setting(

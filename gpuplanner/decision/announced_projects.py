@@ -276,9 +276,9 @@ class ProjectAnswer:
     - ``gpus``, ``chance``: GPUs at once, and the probability that the project starts.
     - ``sentence``: The answer as a sentence.
     - ``fits``: Whether today's fleet has capacity: each job size, and the jobs of the project, meet their wait limit in
-      80 % of resampled records; a size that misses its limit today waits no longer than today. None where the record
+      80 % of resampled weeks; a size that misses its limit today waits no longer than today. None where the record
       allows no answer; all fields below are then None or empty.
-    - ``fits_chance``, ``fits_chance_without``: Share of resampled records in which all job sizes meet their limit on
+    - ``fits_chance``, ``fits_chance_without``: Share of resampled weeks in which all job sizes meet their limit on
       today's fleet, with the project and without it. [0-1]
     - ``gpus_more``, ``gpus_more_without``: GPUs to buy, in full nodes, with the project and without it; None where four
       times today's nodes are not enough.
@@ -474,7 +474,7 @@ class _FleetAssessment:
 
 
 def count_gpus_to_buy(model: WaitModel, limit_s: Floats, load: float | Floats) -> int | None:
-    """Count the GPUs to buy, in full nodes, so that each job size meets its limit in 80 % of resampled records.
+    """Count the GPUs to buy, in full nodes, so that each job size meets its limit in 80 % of resampled weeks.
 
     Parameters
     ----------
@@ -501,7 +501,7 @@ def count_gpus_to_buy(model: WaitModel, limit_s: Floats, load: float | Floats) -
 
 
 def measure_fit_share(model: WaitModel, limit_s: Floats, load: float | Floats) -> float:
-    """Compute the share of observed and resampled records in which each job size meets its limit on today's fleet."""
+    """Compute the share of observed and resampled weeks in which each job size meets its limit on today's fleet."""
     inputs = model.inputs
     if inputs.service_gpus > inputs.fleet.gpus.sum():
         return 0.0
@@ -559,7 +559,7 @@ def _format_answer(answer: ProjectAnswer, fleet_gpus: int) -> str:
     fits = "fits" if answer.fits else "does not fit"
     text = f"{_format_project(answer)} {fits}: on {fleet_gpus:,} GPUs all job sizes meet their wait"
     without = percent_text(answer.fits_chance_without or 0.0)
-    text += f" limit in {percent_text(answer.fits_chance or 0.0)} of drawn records, without it in {without}."
+    text += f" limit in {percent_text(answer.fits_chance or 0.0)} of resampled weeks, without it in {without}."
     if answer.gpus_more is None:
         text += " Many times today's nodes would not be enough."
     elif answer.order_by is not None:

@@ -31,11 +31,11 @@ from gpuplanner.decision.wait_curve import (
     find_late_sizes,
     find_smallest_units,
     join_pools,
+    limit_to_record,
     simulate_curve_points,
     sum_cause_hours,
     uniform_fleet,
     wait_limits,
-    wait_minutes_within_record,
     wait_p95,
 )
 from gpuplanner.simulator.simulation_inputs import NodeFleet
@@ -563,8 +563,9 @@ def compare_service(
     fleet = recommendation.fleet
     after = [recommendation.model.replay_waits(fleet, number) for number in range(CURVE_RUNS)]
 
-    (low, high), completion_ends = recommendation.model.draw_intervals(fleet, len(limit_s) - 1)
-    (today_low, today_high), _ = model.draw_intervals(inputs.fleet, len(limit_s) - 1)
+    ends, completion_ends = recommendation.model.draw_intervals(fleet, len(limit_s) - 1)
+    today_ends, _ = model.draw_intervals(inputs.fleet, len(limit_s) - 1)
+    (low, high), (today_low, today_high) = np.minimum([ends, today_ends], inputs.observed_s / SECONDS_PER_MINUTE)
 
     def minutes(jobs: Bools, replays: Sequence[Floats], statistic: Callable[[Floats], float] = wait_p95) -> float:
         """Return a statistic of the waits [min]: the median over replays of a p95, the mean of means, which add up."""
@@ -594,7 +595,7 @@ def compare_service(
                 model.size_names[number], int(jobs.sum()), minutes(jobs, [waits.waited_s]), minutes(jobs, before),
                 minutes(jobs, after), float(low[column]), float(high[column]), minutes(jobs, before, np.mean),
                 minutes(jobs, after, np.mean), int((after[0] > before[0] + MIN_DELAY_S)[jobs].sum()),
-                wait_minutes_within_record(float(limit_s[0, column]), inputs.observed_s),
+                limit_to_record(float(limit_s[0, column]) / SECONDS_PER_MINUTE, inputs.observed_s),
                 float(today_low[column]), float(today_high[column]), completion_minutes(model, before),
                 completion_minutes(recommendation.model, after), *completion_ends[:, column].tolist(),
             )
@@ -645,12 +646,23 @@ def simulate_wait_curve(model: WaitModel, recommendation: Recommendation, gpus: 
 
 
 def scale_units(recommendation: Recommendation, factor: float) -> list[int]:
-    """Scale the nodes of all pools by a factor; where pools count GPUs, their sum is rounded to whole nodes."""
+    """Scale the nodes of all pools by a factor; where pools count GPUs, by whole nodes.
+
+    A larger fleet has the GPUs of the recommendation and nodes of one profile: single GPUs added to a node let small
+    jobs in, for which large ones wait.
+    """
     units = [max(round(factor * count), 1) for count in recommendation.units]
-    if recommendation.pools[0].movable:
-        node, gpus = recommendation.model.inputs.node_gpus, sum(recommendation.units)
-        largest = units.index(max(units))
-        units[largest] += gpus + node * round((factor - 1) * gpus / node) - sum(units)
+    if not recommendation.pools[0].movable:
+        return units
+    node, gpus = recommendation.model.inputs.node_gpus, sum(recommendation.units)
+    added_nodes = round((factor - 1) * gpus / node)
+    if added_nodes <= 0:
+        units[units.index(max(units))] += gpus + node * added_nodes - sum(units)
+        return units
+    units = list(recommendation.units)
+    for _ in range(added_nodes):
+        missing = [factor * count - now for count, now in zip(recommendation.units, units, strict=True)]
+        units[missing.index(max(missing))] += node
     return units
 
 

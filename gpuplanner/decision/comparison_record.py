@@ -406,7 +406,6 @@ def _use_recommended_waits(row: PolicyRow, service: Sequence[JobSizeWaits]) -> P
         added_wait_mean_minutes=sum(size.jobs * size.recommended_mean_minutes for size in service) / jobs,
         added_wait_p95_minutes=max(added, 0.0),
         delayed_share=sum(size.jobs_delayed for size in service) / jobs,
-        longest_added_wait_minutes=None,
         completion_mean_min=None,
     )
 
@@ -497,7 +496,7 @@ def format_policies_within_limit(comparison: Comparison) -> str:
     subject = f"{reached or 'none'} of these {'brings' if reached < 2 else 'bring'}"
     if len(within_limit) == 1:
         subject = "it brings" if reached else "it does not bring"
-    return f"{text}; {subject} p95 on {longest.size} to the wait limit"
+    return f"{text}; {subject} p95 on {longest.size} within the wait limit"
 
 
 def make_wait_table(comparison: Comparison) -> pl.DataFrame:
@@ -545,13 +544,15 @@ def format_wait_target(comparison: Comparison) -> str:
     >>> from gpuplanner.core.scenario import Scenario
     >>> from gpuplanner.decision.decision_text import make_empty_decision
     >>> format_wait_target(Comparison(make_empty_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
-    'p95 wait target 30 min. A job size above it today must come down to it, or wait no longer than today where no
-    change ends that; one below it may wait at most 10 min longer than today and never above the target.'
+    'p95 wait target 30 min. A job size above it in 80 % of the resampled weeks of the record must come down to it, or
+    wait no longer than today where neither another layout nor a purchase that pays off brings it there; one above it in
+    fewer weeks must wait no longer than today; one below it at most 10 min longer, and never above the target.'
     """
     return (
-        f"p95 wait target {comparison.target_minutes:g} min. A job size above it today must come down to it, or wait "
-        "no longer than today where no change ends that; one below it may wait at most "
-        f"{comparison.minutes:g} min longer than today and never above the target."
+        f"p95 wait target {comparison.target_minutes:g} min. A job size above it in 80 % of the resampled weeks of the "
+        "record must come down to it, or wait no longer than today where neither another layout nor a purchase that "
+        "pays off brings it there; one above it in fewer weeks must wait no longer than today; one below it at most "
+        f"{comparison.minutes:g} min longer, and never above the target."
     )
 
 

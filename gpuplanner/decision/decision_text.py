@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+import numpy as np
+
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_formats import (
@@ -207,7 +209,7 @@ def _format_wait_change(decision: Decision) -> str:
             longest = max(rises, key=lambda row: row.low)
             after = _format_wait_range(longest.low, longest.high)
             before = _format_wait_range(longest.today_low, longest.today_high)
-            return f"{text}in resampled weeks p95 on {longest.size} is {after} (today {before})."
+            return f"{text}risk in resampled weeks: p95 on {longest.size} {after} (today {before})."
         return f"{text}no other p95 rises." if text else "No job size's p95 queue wait rises."
     limit = "" if worst.meets_limit else f", above the limit of {wait_text(worst.limit_minutes)}"
     rise = f"{wait_text(math.ceil(worst.added_p95_minutes))} more on {worst.size}{limit}"
@@ -467,7 +469,7 @@ def _list_confidence_sentences(
         Queue waits by number of GPUs.
     """
     if decision.left_out_share > 0.01:
-        text = "of the allocated GPU-hours are excluded and count as unallocated: GPUs contradictory or not recorded."
+        text = "of the allocated GPU-hours count as unallocated, for no team: GPUs contradictory or not recorded."
         yield f"{percent_text(decision.left_out_share)} {text}"
     if use_text := _format_measured_use(decision):
         yield use_text
@@ -522,8 +524,11 @@ def _format_replay_accuracy(decision: Decision, model: WaitModel) -> str:
     of_size = waits.judged & (model.size_of_job == model.size_names.index(gain.size))
     observed, on_size = (float(waits.waited_s[jobs].sum()) / SECONDS_PER_HOUR for jobs in (waits.judged, of_size))
     by_size = {row.size: row.jobs * row.today_mean_minutes / MINUTES_PER_HOUR for row in decision.service}
-    simulated = sum(by_size.values())
-    parts = [f"over all sizes {_compare_hours_text(simulated, observed)}"]
+    simulated, waited_s = sum(by_size.values()), np.where(waits.judged, waits.waited_s, 0.0)
+    hours = np.bincount(model.size_of_job, waited_s, len(model.size_names)) / SECONDS_PER_HOUR
+    error = sum(abs(by_size[name] - float(waited)) for name, waited in zip(model.size_names, hours, strict=True))
+    off = percent_text(error / max(observed, 1e-9))
+    parts = [f"over all sizes {_compare_hours_text(simulated, observed)}, differences by size add up to {off}"]
     if 0 < on_size < 0.995 * observed:
         p95_text = f"p95 {wait_text(gain.today_p95_minutes)} against {wait_text(gain.observed_p95_minutes)}"
         verdict = ", so it understates today's waits on this size" if by_size[gain.size] < 0.9 * on_size else ""
@@ -544,28 +549,21 @@ def _compare_hours_text(simulated_h: float, observed_h: float) -> str:
 
 
 def format_resampled_waits(decision: Decision) -> str:
-    """Format which job sizes meet their limit in the record but not in most resampled records, with today's waits."""
-    rises = [row for row in decision.service if row.rises_if_resampled]
-    longer_sizes = rises or [row for row in decision.service if row.meets_limit and row.low > row.limit_minutes]
-    if not longer_sizes:
-        return ""
-    waits = ", ".join(
-        f"on {row.size} {_format_wait_range(row.low, row.high)} "
-        f"(today {_format_wait_range(row.today_low, row.today_high)})"
-        for row in longer_sizes
-    )
-    why = (
-        "the change leaves these jobs no reserve for weeks unlike the record"
-        if rises
-        else "the fleet has no reserve for weeks unlike the record, with or without the change"
-    )
-    as_today = [
-        row.size
-        for row in decision.service
-        if row not in longer_sizes and row.meets_limit and row.low > row.limit_minutes
-    ]
-    as_today_text = f"; {', '.join(as_today)} above the limit there with or without the change" if as_today else ""
-    return f"Risk: in resampled records, p95 queue wait {waits}: {why}{as_today_text}."
+    """Format which job sizes meet their limit in the record but not in most resampled weeks, with today's waits."""
+    reasons = {
+        True: "the change leaves these jobs no reserve for weeks unlike the record",
+        False: "above the limit today as well",
+    }
+    texts = []
+    for rises, reason in reasons.items():
+        waits = ", ".join(
+            f"on {row.size} {_format_wait_range(row.low, row.high)} "
+            f"(today {_format_wait_range(row.today_low, row.today_high)})"
+            for row in decision.service
+            if row.misses_if_resampled and row.rises_if_resampled == rises
+        )
+        texts += [f"{waits}: {reason}"] if waits else []
+    return f"Risk: in resampled weeks, p95 queue wait {'; '.join(texts)}." if texts else ""
 
 
 def _format_wait_range(low: float, high: float) -> str:
@@ -588,16 +586,13 @@ def _format_smaller_fleet(decision: Decision, curve: Sequence[CurvePoint]) -> st
     smaller_points = [point for point in curve if point.layout == curve_layout and point.gpus < decision.gpus]
     smaller_gpus = max((point.gpus for point in smaller_points), default=0)
     missed = [
-        (f"{_format_long_wait(point.p95_minutes)} on {point.job_size}", f" (limit {wait_text(limits[point.job_size])})")
+        f"{_format_long_wait(point.p95_minutes)} on {size} (limit {wait_text(limits[size])})"
         for point in smaller_points
         if point.gpus == smaller_gpus
-        and point.p95_minutes > max(limits.get(point.job_size, math.inf), waits.get(point.job_size, 0.0))
+        and (size := point.job_size) in limits
+        and (point.p95_minutes is None or point.p95_minutes > max(limits[size], waits[size]))
     ]
-    # A limit of several sizes is named once, after the last of them.
-    texts = [
-        text + limit * (limit not in {later for _, later in missed[n + 1 :]}) for n, (text, limit) in enumerate(missed)
-    ]
-    return f"With {smaller_gpus:,} GPUs the p95 queue wait would be {', '.join(texts)}." if missed else ""
+    return f"With {smaller_gpus:,} GPUs the p95 queue wait would be {', '.join(missed)}." if missed else ""
 
 
 def _format_completion(decision: Decision) -> str:
@@ -613,20 +608,22 @@ def _format_completion(decision: Decision) -> str:
     )
 
 
-def _format_long_wait(minutes: float) -> str:
+def _format_long_wait(minutes: float | None) -> str:
     """Format a simulated wait [min]; one of over a week only shows that the queue does not empty within the record.
 
     Examples
     --------
-    >>> _format_long_wait(258), _format_long_wait(57_060)
-    ('4.3 h', 'over 7 days')
+    >>> _format_long_wait(258), _format_long_wait(57_060), _format_long_wait(None)
+    ('4.3 h', 'over 7 days', 'no start')
     """
+    if minutes is None:
+        return "no start"
     return wait_text(minutes) if minutes <= 7 * SECONDS_PER_DAY / SECONDS_PER_MINUTE else "over 7 days"
 
 
 def _format_allocated_shares(decision: Decision, curve: Sequence[CurvePoint]) -> str:
     """Format the share of the GPU-hours that jobs are allocated today and after a purchase; empty without one."""
-    shares = {point.gpus: point.utilization for point in curve}
+    shares = {point.gpus: point.allocation_rate for point in curve}
     if decision.action != "buy" or not {decision.fleet_gpus, decision.gpus} <= {*shares}:
         return ""
     today, after = (percent_text(shares[gpus]) for gpus in (decision.fleet_gpus, decision.gpus))
@@ -658,7 +655,7 @@ def _list_assumptions(decision: Decision, results: PolicyResults, growth: Fitted
     target_setting, max_added_min = results.scenario.target_wait_minutes, results.scenario.max_added_wait_minutes
     target_min = 30 if target_setting is None else target_setting
     yield (
-        f"wait target: p95 of {target_min:g} min for every job size, at most {max_added_min:g} min longer than today "
+        f"wait target: p95 of {target_min:g} min, and at most {max_added_min:g} min more for job sizes below it "
         "(--set target_wait_minutes=…, max_added_wait_minutes=…)"
     )
     yield f"purchase lead time {decision.purchase_lead_days} days (--set purchase_lead_days=…)"

@@ -140,12 +140,12 @@ class NextStep:
 class JobSizeWaits:
     """Queue waits of the jobs of one size: observed, simulated today, and simulated as recommended [min].
 
-    - ``low``, ``high``: 80 % interval of the p95 wait as recommended, over resampled records.
+    - ``low``, ``high``: 80 % interval of the p95 wait as recommended, over resampled weeks.
     - ``today_low``, ``today_high``: The same with the GPUs and layouts of today.
     - ``jobs_delayed``: Jobs that wait longer as recommended than today.
     - ``limit_minutes``: Limit of the p95 wait.
     - ``today_completion_minutes``, ``completion_minutes``: Mean time from eligibility to end, simulated today and as
-      recommended; ``completion_low``, ``completion_high``: 80 % interval of the latter over resampled records.
+      recommended; ``completion_low``, ``completion_high``: 80 % interval of the latter over resampled weeks.
     """
 
     size: str
@@ -188,9 +188,14 @@ class JobSizeWaits:
         return self.meets_limit or self.added_p95_minutes <= WAIT_TOLERANCE_MINUTES
 
     @property
+    def misses_if_resampled(self) -> bool:
+        """Whether the p95 wait as recommended is within its limit, but not in most resampled weeks."""
+        return self.meets_limit and self.low > self.limit_minutes
+
+    @property
     def rises_if_resampled(self) -> bool:
-        """Whether the recommendation brings the p95 wait of resampled records above the limit and today's interval."""
-        return self.meets_limit and self.low > max(self.limit_minutes, self.today_high)
+        """Whether it misses its limit in resampled weeks, and waits longer there than today."""
+        return self.misses_if_resampled and self.low > self.today_high
 
 
 @dataclass(frozen=True)
@@ -198,9 +203,10 @@ class CurvePoint:
     """Queue waits of the jobs of one size on a number of GPUs.
 
     - ``layout``: ``today``, or ``recommended`` if the recommendation changes more than the number of GPUs.
-    - ``p95_minutes``, ``low``, ``high``: 95th percentile of the queue wait, and its 80 % interval [min].
+    - ``p95_minutes``, ``low``, ``high``: 95th percentile of the queue wait, and its 80 % interval [min]. None, as in
+      all other waits and times: jobs that it counts do not start within the length of the record.
     - ``mean_minutes``: Mean queue wait [min].
-    - ``utilization``: Share of the provisioned GPU-hours that is allocated to jobs [0-1].
+    - ``allocation_rate``: Share of the provisioned GPU-hours that is allocated to jobs [0-1].
     - ``gpu_hours``: GPU-hours provisioned a week.
     - ``completion_minutes``, ``completion_low``, ``completion_high``: Mean time from eligibility to end, and its 80 %
       interval [min].
@@ -209,11 +215,11 @@ class CurvePoint:
     layout: str
     gpus: int
     job_size: str
-    p95_minutes: float
-    low: float
-    high: float
-    mean_minutes: float
-    utilization: float
+    p95_minutes: float | None
+    low: float | None
+    high: float | None
+    mean_minutes: float | None
+    allocation_rate: float
     gpu_hours: float
     completion_minutes: float | None = None
     completion_low: float | None = None

@@ -44,6 +44,7 @@ from gpuplanner.decision.wait_curve import (
     WaitModel,
     WaitTarget,
     join_pools,
+    limit_to_record,
     scale_load,
     simulate_curve_points,
 )
@@ -55,7 +56,7 @@ OBSERVED = {"gpus": None, "arrival_scale": 1.0, "growth_per_week": None, "mig_la
 LAYOUT_ACTIONS = ("repartition", "rightsize", "pack", "raise_limit")
 """Actions that change what GPUs and jobs can do, not the number of GPUs."""
 N_PAIRED_DRAWS = 20
-"""Number of resampled records in which the waits of two fleets are compared."""
+"""Number of resampled weeks in which the waits of two fleets are compared."""
 
 
 def join_sizes(rows: Sequence[JobSizeWaits], n_sizes: int) -> str:
@@ -266,8 +267,14 @@ def _simulate_fleet(
         of_size = model.size_of_job == model.size_names.index(point.job_size)
         waits[point.job_size] = {
             "jobs": int((of_size & model.waits.judged).sum()), "jobs_delayed": int((of_size & is_delayed).sum()),
-            "recommended_p95_minutes": point.p95_minutes, "recommended_mean_minutes": point.mean_minutes,
-            "low": point.low, "high": point.high, "completion_minutes": point.completion_minutes,
+            **{
+                column: limit_to_record(minutes, model.inputs.observed_s)
+                for column, minutes in {
+                    "recommended_p95_minutes": point.p95_minutes, "recommended_mean_minutes": point.mean_minutes,
+                    "low": point.low, "high": point.high,
+                }.items()
+            },
+            "completion_minutes": point.completion_minutes,
             "completion_low": point.completion_low, "completion_high": point.completion_high,
         }  # fmt: skip
     return waits
@@ -331,7 +338,7 @@ def compare_paired_waits(first_recommendation: Recommendation, second_recommenda
     -------
     polars.DataFrame
         ``job_size, measure, difference_minutes, low, high``: difference of the second to the first in the record, and
-        its 80 % interval over resampled records, of each of :data:`PAIRED_MEASURES` [min].
+        its 80 % interval over resampled weeks, of each of :data:`PAIRED_MEASURES` [min].
     """
     common = [name for name in first_recommendation.model.size_names if name in second_recommendation.model.size_names]
 

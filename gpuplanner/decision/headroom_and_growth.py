@@ -20,7 +20,7 @@ from gpuplanner.simulator.simulation_state import Floats
 MIN_FITTED_WEEKS = 6
 """Fewest whole weeks for an estimate of growth."""
 N_LOAD_DRAWS = 10
-"""Number of resampled records in which the headroom is measured."""
+"""Number of resampled weeks in which the headroom is measured."""
 LOAD_STEP_FACTOR = 2**0.25
 """Ratio of one tried load to the one before in the search for the headroom."""
 MAX_LOAD_FACTOR = 4.0
@@ -50,7 +50,7 @@ class FittedGrowth:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredHeadroom:
-    """Headroom of the observed record, and the load factors of resampled records."""
+    """Headroom of the observed record, and the load factors of resampled weeks."""
 
     headroom: Headroom
     factors: Floats
@@ -96,11 +96,11 @@ def fit_growth_per_week(weekly_gpu_hours: Floats) -> FittedGrowth:
     >>> round(growth.weekly.value, 2), 0.03 < growth.weekly.low < growth.weekly.high < 0.07
     (0.05, True)
     >>> fit_growth_per_week(np.ones(3)).weekly.reason
-    '3 whole weeks observed, 6 needed'
+    '3 whole weeks since the first job ended, 6 needed'
     """
     n_weeks = len(weekly_gpu_hours)
     if n_weeks < MIN_FITTED_WEEKS:
-        reason = f"{count_text(n_weeks, 'whole week')} observed, {MIN_FITTED_WEEKS} needed"
+        reason = f"{count_text(n_weeks, 'whole week')} since the first job ended, {MIN_FITTED_WEEKS} needed"
         return FittedGrowth(WeeklyGrowth(reason=reason))
     if not (weekly_gpu_hours > 0).all():
         return FittedGrowth(WeeklyGrowth(reason="in a whole week no work was submitted"))
@@ -131,7 +131,7 @@ def measure_headroom(
     """Find the load at which a job size misses the wait target; None if none meets it under any load.
 
     The load is a factor of the load in the middle of the record, without its growth. Jobs are left out or repeated, in
-    the record and in resampled records; these show how accurate the factor is. Job sizes that miss the target at the
+    the record and in resampled weeks; these show how accurate the factor is. Job sizes that miss the target at the
     smallest load do not count, and limits of tenants and unexplained delays are left out: more GPUs end neither.
 
     Parameters

@@ -456,8 +456,8 @@ def format_plan_choice(plan_choices: Sequence[PlanChoice]) -> str:
     if few_changes.simulated is None:
         return text
     return (
-        f"{text} The simulation covers {count_text(few_changes.simulated.weeks, 'drawn week')}, with waiting at the "
-        "price of unmet demand and nodes drained for changes by the actuator."
+        f"{text} The simulation covers {count_text(few_changes.simulated.weeks, 'resampled week')}, with waiting at "
+        "the price of unmet demand and nodes drained for changes by the actuator."
     )
 
 

@@ -256,7 +256,7 @@ class RecommendationRecord:
 
     - ``units``: Nodes of each pool, or GPUs of each MIG profile.
     - ``profiles``: MIG profiles of the pools, where GPUs may move between them.
-    - ``headroom``, ``load_factors``: Headroom, and its load factors in resampled records.
+    - ``headroom``, ``load_factors``: Headroom, and its load factors in resampled weeks.
     - ``waits_of_teams``: Team (None: all jobs), mean queue wait today and as recommended [min].
     - ``curve``: Wait curve.
     """

@@ -276,7 +276,7 @@ def _describe_gpu_hours(headline: Headline, tables: Mapping[str, pl.DataFrame]) 
     causes = {
         "unallocated": "without a waiting job",
         "fragmented": "fragmented (enough for a waiting job, but on too many nodes)",
-        "idle_pending": "idle with eligible jobs pending (a waiting job would fit on one node, MIG layout aside)",
+        "idle_pending": "idle with eligible jobs pending (enough on one node; if as other MIG instances: wrong layout)",
         "reserved": "reserved", "reconfiguring": "reconfiguring", "down": "down",
     }  # fmt: skip
     shares = ((share.get(name, 0.0), words) for name, words in causes.items())

@@ -158,7 +158,7 @@ def wait_p95(waits_s: Floats) -> float:
 
 
 MIN_SHARE_WITHIN_LIMIT = 0.8
-"""Smallest share of resampled records in which a wait limit must be met [0-1]."""
+"""Smallest share of resampled weeks in which a wait limit must be met [0-1]."""
 MAX_NODE_MULTIPLE = 4
 """Largest fleet that is simulated, as a multiple of today's nodes."""
 WAIT_TOLERANCE_S = 1.0
@@ -257,7 +257,7 @@ class WaitModel:
         return waits_s
 
     def measures(self, fleet: NodeFleet, row: int, *, load: float | Floats = 1.0, jobs: Bools | None = None) -> Floats:
-        """Waits, completion times and last end by size [s]: of the record in row 0, of resampled records after it.
+        """Waits, completion times and last end by size [s]: of the record in row 0, of resampled weeks after it.
 
         The record's is the median of its replays.
 
@@ -283,17 +283,20 @@ class WaitModel:
         return np.median([self._by_size(fleet, rows, shifted, jobs) for shifted in replays], axis=0)
 
     def draw_intervals(self, fleet: NodeFleet, draws: int) -> Floats:
-        """Bounds of the 80 % interval of waits and completion times, of resampled records, shape (2, 2, n_sizes) [min].
+        """Bounds of the 80 % interval of waits and completion times, of resampled weeks, shape (2, 2, n_sizes) [min].
 
-        The first axis is the measure of :meth:`draw_measures`, the second the low and the high end.
+        The first axis is the measure of :meth:`draw_measures`, the second the low and the high end; infinite where jobs
+        do not start within the length of the record.
         """
         drawn_s = np.array([self.draw_measures(fleet, number)[:2] for number in range(draws)])
-        drawn_s[:, 0] = np.minimum(drawn_s[:, 0], self.inputs.observed_s)
+        drawn_s[:, 0][drawn_s[:, 0] >= self.inputs.observed_s] = np.inf
 
         def find_ends(values_s: Floats) -> Floats:
             """Find the ends over the records that have jobs of the size; NaN where none has."""
             known_s = values_s[~np.isnan(values_s)]
-            return np.quantile(known_s, CURVE_INTERVAL) if len(known_s) else np.full(2, np.nan)
+            with np.errstate(invalid="ignore"):  # between infinite waits there is no number
+                ends_s = np.quantile(known_s, CURVE_INTERVAL) if len(known_s) else np.full(2, np.nan)
+            return np.where(np.isnan(ends_s) & (len(known_s) > 0), np.inf, ends_s)
 
         ends_s: Floats = np.apply_along_axis(find_ends, 0, drawn_s)
         return ends_s.swapaxes(0, 1) / SECONDS_PER_MINUTE
@@ -383,7 +386,7 @@ def sum_cause_hours(model: WaitModel, sizes: list[int]) -> dict[str, float]:
 
 
 def wait_limits(model: WaitModel, target: WaitTarget) -> tuple[Floats, Floats]:
-    """Compute the wait of each job size today, and its limit, in the record and in resampled records.
+    """Compute the wait of each job size today, and its limit, in the record and in resampled weeks.
 
     A size that meets the target today may wait longer by the maximum added wait; the limit of any other is the target.
 
@@ -476,7 +479,7 @@ def find_smallest_units(
 ) -> list[int] | None:
     """Find the fewest units of each pool with which each job size meets its wait limit.
 
-    Limits have to be met in the record and in 80 % of resampled records.
+    Limits have to be met in the record and in 80 % of resampled weeks.
 
     Each pool has capacity for all services. Where one pool needs more nodes no other gets fewer: to move GPUs between
     pools is to repartition them.
@@ -529,9 +532,9 @@ def find_smallest_units(
 
 
 CURVE_DRAWS = 10
-"""Number of resampled records at each point of the wait curve."""
+"""Number of resampled weeks at each point of the wait curve."""
 SATURATED_S, SATURATED_DRAWS = 4 * SECONDS_PER_HOUR, 3
-"""Wait [s] that 5 % of the jobs exceed where the queue hardly empties, and number of resampled records there: such
+"""Wait [s] that 5 % of the jobs exceed where the queue hardly empties, and number of resampled weeks there: such
 replays are slow and hardly differ.
 """
 CURVE_FLEET_FACTORS = tuple(np.linspace(0.5, 2.0, 12).tolist())
@@ -562,30 +565,30 @@ def simulate_curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFl
         replays += [model.replay_waits(fleet, number) for number in range(1, 1 if saturated else CURVE_RUNS)]
         draws = SATURATED_DRAWS if saturated else CURVE_DRAWS
         waits_drawn, completions_drawn = model.draw_intervals(fleet, draws)
+        replays = [np.where(waits < seen_s, waits, np.inf) for waits in replays]  # longer ones are no start
         allocated = np.median([allocated_gpu_hours_after_waits(model, waits) for waits in replays])
         hours = gpus * seen_s / SECONDS_PER_HOUR
         for position, number in enumerate(model.sizes):
             of_size = model.waits.judged & (model.size_of_job == number)
-            p95 = [wait_p95(waits[of_size]) for waits in replays]
+            p95, mean = ([f(waits[of_size]) for waits in replays] for f in (wait_p95, np.mean))
             completions = [model.completion_s(np.flatnonzero(of_size), waits[of_size]).mean() for waits in replays]
-            mean = [float(np.minimum(waits[of_size], seen_s).mean()) for waits in replays]
-            low, high = waits_drawn[:, position].tolist()
-            completion_low, completion_high = completions_drawn[:, position].tolist()
+            medians = (np.median(values) / SECONDS_PER_MINUTE for values in (p95, mean, completions))
+            p95_min, mean_min, completion_min = (float(value) if np.isfinite(value) else None for value in medians)
+            low, high = (value if np.isfinite(value) else None for value in waits_drawn[:, position].tolist())
+            completion = (completion_min, *completions_drawn[:, position].tolist())
             points.append(
                 CurvePoint(
-                    layout, gpus, model.size_names[number],
-                    wait_minutes_within_record(float(np.median(p95)), seen_s), low, high,
-                    float(np.median(mean)) / SECONDS_PER_MINUTE, float(allocated / hours),
+                    layout, gpus, model.size_names[number], p95_min, low, high, mean_min, float(allocated / hours),
                     hours * DAYS_PER_WEEK * SECONDS_PER_DAY / seen_s,
-                    float(np.median(completions)) / SECONDS_PER_MINUTE, completion_low, completion_high,
+                    *((None,) * 3 if mean_min is None else completion),
                 )
             )  # fmt: skip
     return points
 
 
-def wait_minutes_within_record(waits_s: float, seen_s: float) -> float:
-    """Convert a wait to minutes; a job that never starts waits to the end of the record."""
-    return min(waits_s, seen_s) / SECONDS_PER_MINUTE
+def limit_to_record(minutes: float | None, seen_s: float) -> float:
+    """Limit a wait [min] to the length of the record [s]: that of a job that never starts, None."""
+    return min(np.inf if minutes is None else minutes, seen_s / SECONDS_PER_MINUTE)
 
 
 def allocated_gpu_hours_after_waits(model: WaitModel, waits_s: Floats) -> float:

@@ -322,7 +322,7 @@ def wait_curve(data: StudySource = "sample", *, gpus: Sequence[int] = (), **chan
     Returns
     -------
     View
-        ``df``: ``layout, gpus, job_size, p95_minutes, low, high, mean_minutes, utilization, gpu_hours``.
+        ``df``: ``layout, gpus, job_size, p95_minutes, low, high, mean_minutes, allocation_rate, gpu_hours``.
 
     Raises
     ------

@@ -137,10 +137,10 @@ def _curves(comparison: Comparison, layout: str) -> dict[str, list[CurvePoint]]:
 
 def _read_curve(points: list[CurvePoint], gpus: float) -> float | None:
     """Interpolate the logarithm of the p95 wait at a number of GPUs [min]; None outside the simulated fleets."""
-    sizes = [point.gpus for point in points]
-    if not sizes[0] <= gpus <= sizes[-1]:
+    waits = {point.gpus: math.log1p(point.p95_minutes) for point in points if point.p95_minutes is not None}
+    if not min(waits, default=math.inf) <= gpus <= max(waits, default=0):
         return None
-    return float(np.expm1(np.interp(gpus, sizes, [math.log1p(point.p95_minutes) for point in points])))
+    return float(np.expm1(np.interp(gpus, [*waits], [*waits.values()])))
 
 
 def answer_html(answer: PanelAnswer) -> str:
@@ -275,9 +275,10 @@ def wait_curve_svg(answer: PanelAnswer) -> str:
     )
 
 
-def _y(minutes: float) -> float:
-    """Return the vertical position of a wait [px]; waits below a minute lie on the axis."""
-    share = math.log(min(max(minutes, 1.0), MAX_DRAWN_MINUTES)) / math.log(MAX_DRAWN_MINUTES)
+def _y(minutes: float | None) -> float:
+    """Return the vertical position of a wait [px]; waits below a minute lie on the axis, None (no start) at the top."""
+    drawn = MAX_DRAWN_MINUTES if minutes is None else min(max(minutes, 1.0), MAX_DRAWN_MINUTES)
+    share = math.log(drawn) / math.log(MAX_DRAWN_MINUTES)
     return PANEL_TOP + PANEL_HEIGHT * (1 - share)
 
 
@@ -300,7 +301,7 @@ def _panel_svg(answer: PanelAnswer, size_waits: JobSizeWaits, left: float, width
     def x(gpus: float) -> float:
         return left + width * (gpus - low) / max(high - low, 1)
 
-    def mark(gpus: float, minutes: float, radius: float, style: str) -> str:
+    def mark(gpus: float, minutes: float | None, radius: float, style: str) -> str:
         return f"<circle cx='{x(gpus):.1f}' cy='{_y(minutes):.1f}' r='{radius}' {style}/>"
 
     parts = [
@@ -325,7 +326,7 @@ def _panel_svg(answer: PanelAnswer, size_waits: JobSizeWaits, left: float, width
             f"<line x1='{x(left_point.gpus):.1f}' y1='{_y(left_point.p95_minutes):.1f}' x2='{x(right_point.gpus):.1f}' "
             f"y2='{_y(right_point.p95_minutes):.1f}' stroke='{colour}' stroke-width='{2.5 if is_accent else 1.2}'/>"
             for left_point, right_point in pairwise(points)
-            if min(left_point.p95_minutes, right_point.p95_minutes) < MAX_DRAWN_MINUTES
+            if max(_y(left_point.p95_minutes), _y(right_point.p95_minutes)) > _y(None)
         ]
         parts += [mark(point.gpus, point.p95_minutes, 1.6, f"fill='{colour}'") for point in points]
     limit_y = _y(size_waits.limit_minutes)

@@ -79,7 +79,7 @@ def draw_fleet(decision: Decision, rules: FleetRules | None = None) -> str:
         groups, unit = _draw_nodes(kinds, gpu_model, one_row_each=nodes <= MAX_NODE_ROWS), 1
     about = "One box is a GPU" if unit == 1 else f"One box is {unit:,} GPUs"
     partitioned = decision.partitioned_gpus
-    about += " (not by index), widths are memory slices" if partitioned else ""
+    about = "Box: GPU, not by index; width: memory; white: no instance" if partitioned else about
 
     bought = sum(part.gpus for part in decision.layouts if part.to_buy)
     full = sum(part.gpus for part in own_layouts if part.layout == LAYOUT_FULL)
@@ -485,10 +485,14 @@ def _gpus_card(decision: Decision) -> Card:
         freed = f"capacity freed: {metric_html(decision, 'saving.value')} GPU-hours per week"
         if decision.saving.varies:
             freed += f" (90 % interval {metric_html(decision, 'saving.low')} to {metric_html(decision, 'saving.high')})"
-    condition = "after the change, in simulation" if decision.measures else "in simulation"
+    condition = "in the recorded period" + (" after the change" if decision.measures else "")
     verdict = f"not met on {escape_html(', '.join(missed))}" if missed else "met"
-    rises = [size.size for size in decision.service if size.rises_if_resampled]
-    resampled = f"; missed in resampled records on {escape_html(', '.join(rises))}" if rises else ""
+    risks = [
+        escape_html(size.size) + ("" if size.rises_if_resampled else " (as today)")
+        for size in decision.service
+        if size.misses_if_resampled
+    ]
+    resampled = f"; missed in resampled weeks on {', '.join(risks)}" if risks else ""
     limits = f"wait limit {verdict} {condition}{resampled}" if decision.service else ""
     installed = f"{metric_html(decision, 'fleet_gpus')} installed"
     return (label, value, installed, limits, to_buy, on_average, freed)
@@ -546,7 +550,7 @@ def _utilization_card(decision: Decision) -> Card:
 
 
 def _exhaustion_card(comparison: Comparison) -> Card:
-    """Make the card of the months until the recommended GPUs are exhausted; 0 today if a size misses its limit."""
+    """Make the card of the months until the recommended GPUs are exhausted, or whether they miss the target already."""
     label, exhaustion, decision = "Months until capacity is exhausted", comparison.exhaustion, comparison.decision
     sizes_late = sizes_over_limit(decision)
     headroom_text = ""
@@ -560,18 +564,15 @@ def _exhaustion_card(comparison: Comparison) -> Card:
             headroom_text = "no headroom"
     sizes_text = f"{len(sizes_late)} job sizes" if len(sizes_late) > MAX_OTHER_SIZES else ", ".join(sizes_late)
     missed_text = f"today over limit: {escape_html(sizes_text)}" if sizes_late else ""
-    is_known, value = metric_value(comparison, "months_left") is not None, MISSING_VALUE_TEXT
-    if is_known:
+    after = "after the change: " if sizes_late and decision.measures and headroom_text else ""
+    if comparison.headroom is not None and comparison.headroom.factor < 1.0:
+        return (label, "target missed", missed_text, f"{after}{headroom_text}")
+    value = MISSING_VALUE_TEXT if decision.action == "none" else "not known"
+    if metric_value(comparison, "months_left") is not None:
         value = metric_html(comparison, "months_left", str)
-    ends_late_sizes = bool(sizes_late and decision.measures)
-    if ends_late_sizes:
-        today = metric_html(comparison, "months_left_today")
-        unknown_value = "0" if has_no_headroom else "not known"
-        value = _today_and_recommended(today, value if is_known else unknown_value)
     if exhaustion.date is None and exhaustion.probability is None:
         reason = escape_html(exhaustion.reason or _no_answer_reason(decision))
-        after = f"after the change: {headroom_text}" if ends_late_sizes and headroom_text else headroom_text
-        return (label, value, missed_text, after, reason if ends_late_sizes else f"no date: {reason}")
+        return (label, value, missed_text, f"{after}{headroom_text}", f"date not known: {reason}")
     risk = metric_html(comparison, "exhaustion.probability", format_share) if exhaustion.probability else ""
     dates = ""
     if exhaustion.date is not None:
@@ -580,8 +581,10 @@ def _exhaustion_card(comparison: Comparison) -> Card:
     return (label, value, dates, missed_text, risk and f"{risk} risk within a year", headroom_text)
 
 
-_WAIT_CURVE_TEXT = "Gray today, blue recommended, dashed limit. Band: 80 % of resampled records."
+_WAIT_CURVE_TEXT = "Gray today, blue recommended, dashed limit"
 """Legend of the chart of queue waits, which is also its text alternative."""
+_BAND_TEXT = "Band: 80 % of resampled weeks, held 60 to 67 % of true waits in tests; the line can lie outside."
+"""Legend of the interval in the same chart, with its measured coverage."""
 
 
 def wait_curve_figure(comparison: Comparison) -> str:
@@ -589,14 +592,16 @@ def wait_curve_figure(comparison: Comparison) -> str:
     decision, frame = comparison.decision, make_wait_curve_table(comparison)
     limits = make_wait_table(comparison).select("limit_minutes", job_size="size")
     gpu_counts = {"today": decision.fleet_gpus, "recommended": decision.gpus}
-    labelled = frame.with_columns(job_size="p95, " + pl.col("job_size") + " [min]")
-    numbers = labelled.pivot("job_size", index=("layout", "gpus"), values="p95_minutes", aggregate_function="first")
+    numbers = frame.select(
+        "layout", "gpus", pl.col("p95_minutes").map_elements("{:,.1f}".format, pl.String).fill_null("no start"),
+        job_size="p95, " + pl.col("job_size") + " [min]",
+    ).pivot("job_size", index=("layout", "gpus"), values="p95_minutes", aggregate_function="first")  # fmt: skip
+    never = ", triangles at the top edge: jobs that never start" if frame["p95_minutes"].null_count() else ""
     return page.figure(
         plots.plot_wait_curve(frame, **gpu_counts, limits=limits),
         title="Queue wait by number of GPUs",
-        alt=_WAIT_CURVE_TEXT,
+        alt=f"{_WAIT_CURVE_TEXT}{never}. {_BAND_TEXT}",
         numbers=numbers,
-        formats=dict.fromkeys(numbers.columns[2:], ",.1f"),
     )
 
 

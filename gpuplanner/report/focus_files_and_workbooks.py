@@ -658,7 +658,9 @@ def _fair_share_note(study: Study) -> dict[str, str]:
     return {STUDY_SHEETS["teams"][0]: " ".join([*quotas, counts, basis])}
 
 
-WAIT_INTERVAL_TEXT = "The p95 is of the recorded jobs, its 80 % interval of resampled records: a p95 can lie outside."
+WAIT_INTERVAL_TEXT = (
+    "The p95 is of the recorded jobs, its 80 % interval of resampled weeks: a p95 can lie outside. Empty: no start."
+)
 """Note on the intervals of queue waits by number of GPUs."""
 FORECAST_MIX_TEXT = (
     "The forecast is the mean of the models' quantiles. Weights are those for the time ahead, from the errors at all "

@@ -88,7 +88,7 @@ def _decision_formulas(study: Study) -> list[Formula]:
             None if decision.action == "none" else _sum_column(layouts, "gpus"), "GPUs",
             "sum of the GPUs of all layouts. A change that keeps the number of GPUs has to meet the wait limit of each "
             "job size in the record, or not lengthen its wait; GPUs are released or bought only where the wait limits "
-            "are also met in 80 % of resampled records, each compared with today's fleet on the same record",
+            "are also met in 80 % of resampled weeks, each compared with today's fleet in the same weeks",
             {"installed": decision.fleet_gpus}, layouts, "study.json: decision.layouts",
         ),
         Formula(

@@ -410,7 +410,7 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection
         f"the mean wait of all jobs, if larger. {format_limit(comparison)} {format_left_out_policies(comparison)}"
     ).rstrip()
     if comparison.decision.service and comparison.winner != TODAY:
-        note += " The waits of the recommended policy are those of the whole record, as in the table below."
+        note += " Added wait and jobs delayed of the recommended policy are of the whole record, as in the table below."
     chart = ""
     if frame.select("gpu_hours", "added_wait_p95_minutes").n_unique() > 1:
         chart = page.figure(
@@ -419,7 +419,8 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection
             alt=f"{plots.frontier_text(frame, names=SHORT_NAMES)} Lower: fewer GPU-hours (training "
             "window); left: shorter waits (evaluation window; of other settings, training window). Other settings of "
             "fewer GPU-hours than the chosen one were rejected: they exceed the maximum added wait on too many single "
-            "days, in a further replay or with slow node power-up, or mix layouts on a node and gain less than 2 %.",
+            "days, in a further replay or with slow node power-up, or mix layouts on a node and gain less than 2 %. "
+            "One with as many GPU-hours as the chosen one is not better: its waits are of other days.",
             numbers=_name_policies(frame),
         )
     return page.fold(
@@ -456,7 +457,7 @@ def _render_waits(comparison: Comparison) -> list[str]:
     service = page.table(
         make_wait_table(comparison).select(list(_WAIT_HEADINGS)),
         caption="Queue wait by job size [min]: p95 and mean; observed, and simulated today and as recommended. Low and "
-        "high: 80 % interval of resampled records; the value of the record itself may lie outside",
+        "high: 80 % interval of resampled weeks; the value of the record itself may lie outside",
         headings=_WAIT_HEADINGS,
         formats=dict.fromkeys(_WAIT_HEADINGS, ",.1f") | dict.fromkeys(("jobs", "jobs_delayed"), ",.0f"),
     )

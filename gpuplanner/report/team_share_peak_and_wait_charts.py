@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 
 import altair as alt
@@ -425,7 +426,7 @@ _WAIT_TICKS_MIN = [0, 10, 60, 360, 1440, 10080]
 _WAIT_TICK_LABEL = """datum.value >= 1440 ? datum.value / 1440 + ' d'
     : datum.value >= 60 ? datum.value / 60 + ' h' : datum.value + ' min'"""
 """Vega expression that labels a tick given in minutes as minutes, hours or days."""
-_WAIT_PANEL_HEIGHT_PX = 125
+_WAIT_PANEL_HEIGHT_PX = 112
 """Height of the panel of a job size in :func:`plot_wait_curve` [px]."""
 MAX_WAIT_PANELS = 3
 """Number of job sizes with a panel: the one that sets the number of GPUs, then those with the longest p95 wait."""
@@ -435,14 +436,16 @@ MAX_WAIT_PANELS = 3
 def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits: pl.DataFrame) -> ChartType:
     """Plot p95 queue wait against the number of GPUs, one panel per job size.
 
-    Lines show today's layout (thin) and the recommended one (bold, with interval). A ring marks today's number of GPUs,
-    a dot the recommended one, a dashed line the wait limit. The job size that sets the number of GPUs, because it
-    exceeds its limit on the next smaller fleet, is always drawn; others only if their p95 wait is above a minute.
+    Lines show today's layout (thin) and the recommended one (bold, with interval); triangles at the top edge show jobs
+    that never start. A ring marks today's number of GPUs, a dot the recommended one, a dashed line the wait limit. The
+    job size that sets the number of GPUs, because it exceeds its limit on the next smaller fleet, is always drawn;
+    others only if their p95 wait is above a minute.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        ``layout, gpus, job_size, p95_minutes, low, high``; the layout ``"today"`` or ``"recommended"``.
+        ``layout, gpus, job_size, p95_minutes, low, high``; the layout ``"today"`` or ``"recommended"``; waits of jobs
+        that never start are null.
     today, recommended : int
         GPUs today, and as recommended.
     limits : polars.DataFrame
@@ -462,7 +465,6 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
     1
     """
     bold = "recommended" if "recommended" in frame["layout"] else "today"
-    y_scale = alt.Scale(type="symlog", constant=1, nice=False)
     x = alt.X("gpus:Q", title="GPUs", stack=None, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickCount=5))
     axis = alt.Axis(values=_WAIT_TICKS_MIN, labelExpr=_WAIT_TICK_LABEL)
     hover = make_tooltips(
@@ -475,24 +477,30 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
 
     def draw_wait_panel(size: str) -> ChartType:
         size_rows = frame.filter(job_size=size)
-        drawn_bold = size_rows.filter(layout=bold)
+        drawn_bold, size_limits = size_rows.filter(layout=bold), limits.filter(job_size=size)
+        longest = [size_rows["p95_minutes"].max(), drawn_bold["high"].max(), size_limits["limit_minutes"].max()]
+        top = 2 * max(float(value or 1.0) for value in longest)  # type: ignore[arg-type]
+        y_scale = alt.Scale(type="symlog", constant=1, nice=False, domain=[0, top])
         title = "p95 [min, h], log" if size == shown[0] else None
         y = alt.Y("p95_minutes:Q", title=title, scale=y_scale, axis=axis)
         layers: list[ChartType] = [
-            make_chart(drawn_bold)
+            make_chart(drawn_bold.drop_nulls("low").with_columns(pl.col("high").fill_null(top)))
             .mark_area(opacity=0.16, color=theme.BLUE)
             .encode(x=x, y=alt.Y("low:Q", scale=y_scale, axis=axis, title=title, stack=None), y2="high:Q"),
-            make_chart(limits.filter(job_size=size))
+            make_chart(size_limits)
             .mark_rule(color=theme.INK, strokeDash=[4, 3])
             .encode(y=alt.Y("limit_minutes:Q", scale=y_scale)),
         ]
-        if bold != "today":
-            thin = make_chart(size_rows.filter(layout="today")).mark_line(
-                color=theme.OTHER_POLICY_COLOUR, size=1.5, point={"size": 12, "color": theme.OTHER_POLICY_COLOUR}
+        lines = {"today": (theme.OTHER_POLICY_COLOUR, 1.5, 12)} | {bold: (theme.BLUE, 2.5, 18)}
+        for layout, (colour, width, point_size) in lines.items():
+            rows = size_rows.filter(layout=layout)
+            line = make_chart(rows.drop_nulls("p95_minutes")).mark_line(
+                color=colour, size=width, point={"size": point_size, "color": colour}
             )
-            layers.append(thin.encode(x=x, y=y, tooltip=hover))
-        line = make_chart(drawn_bold).mark_line(color=theme.BLUE, size=2.5, point={"size": 18, "color": theme.BLUE})
-        layers.append(line.encode(x=x, y=y, tooltip=hover))
+            layers.append(line.encode(x=x, y=y, tooltip=hover))
+            if (never := rows.filter(pl.col("p95_minutes").is_null())).height:
+                triangle = make_chart(never).mark_point(shape="triangle-up", color=colour, filled=True, size=40)
+                layers.append(triangle.encode(x=x, y=alt.value(4), tooltip=hover))
         today_point = size_rows.filter(layout="today", gpus=today)
         recommended_point = drawn_bold.filter(gpus=recommended)
         ring = make_chart(today_point).mark_point(color=theme.INK, size=80, strokeWidth=2)
@@ -501,13 +509,13 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
         is_unchanged = bold == "today" and today == recommended
         ends = [(today_point, theme.MUTED), (recommended_point, theme.BLUE)][: 1 if is_unchanged else 2]
         for rows, colour in ends:
-            words = [wait_text(value) for value in rows["p95_minutes"]]
-            label = make_chart(rows.with_columns(word=pl.Series(words, dtype=pl.String)))
+            words = [wait_text(value) for value in rows["p95_minutes"].drop_nulls()]
+            label = make_chart(rows.drop_nulls("p95_minutes").with_columns(word=pl.Series(words, dtype=pl.String)))
             layers.append(label.mark_text(align="left", dx=9, dy=-9, color=colour).encode(x=x, y=y, text="word:N"))
         return alt.layer(*layers).properties(height=_WAIT_PANEL_HEIGHT_PX, title=panel_title(size))
 
     sizes = names_in_order(frame, "job_size")
-    at_ends = frame.filter(
+    at_ends = frame.with_columns(pl.col("p95_minutes").fill_null(math.inf)).filter(
         ((pl.col("layout") == "today") & (pl.col("gpus") == today))
         | ((pl.col("layout") == bold) & (pl.col("gpus") == recommended))
     )
@@ -532,6 +540,7 @@ def find_deciding_size(smaller: pl.DataFrame, limits: pl.DataFrame) -> str | Non
     'b'
     """
     over = pl.col("p95_minutes") / pl.max_horizontal("limit_minutes", 1.0)
+    smaller = smaller.with_columns(pl.col("p95_minutes").fill_null(math.inf))
     missed = smaller.filter(pl.col("gpus") == pl.col("gpus").max()).join(limits, on="job_size")
     missed = missed.filter(pl.col("p95_minutes") > pl.col("limit_minutes")).sort(over, descending=True)
     return None if missed.is_empty() else str(missed["job_size"][0])
@@ -546,6 +555,7 @@ def wait_curve_text(frame: pl.DataFrame, *, today: int, recommended: int) -> str
     >>> wait_curve_text(rows, today=8, recommended=16)
     'Jobs on 1 GPU: p95 90 min on 8 GPUs today, 2 min on 16 recommended.'
     """
+    frame = frame.drop_nulls("p95_minutes")
     today_rows = frame.filter(layout="today", gpus=today).sort("p95_minutes", descending=True)
     bold = "recommended" if "recommended" in frame["layout"] else "today"
     if today_rows.is_empty():

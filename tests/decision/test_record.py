@@ -96,7 +96,7 @@ def test_the_wait_curve_has_every_job_size_at_todays_gpus(study: Study):
         "low",
         "high",
         "mean_minutes",
-        "utilization",
+        "allocation_rate",
         "gpu_hours",
         "completion_minutes",
         "completion_low",
@@ -108,7 +108,7 @@ def test_the_wait_curve_has_every_job_size_at_todays_gpus(study: Study):
         points = [row for row in told["wait_curve"] if row["layout"] == layout]
         assert {row["job_size"] for row in points if row["gpus"] == 64} == sizes
         assert min(row["gpus"] for row in points) <= 32 < 128 <= max(row["gpus"] for row in points)
-        assert all(0 <= row["utilization"] <= 1 for row in points)
+        assert all(0 <= row["allocation_rate"] <= 1 for row in points)
         assert all(row["gpu_hours"] == pytest.approx(168 * row["gpus"]) for row in points)
     now = {row["job_size"]: row["p95_minutes"] for row in told["wait_curve"]
            if (row["layout"], row["gpus"]) == ("today", 64)}  # fmt: skip

@@ -25,6 +25,7 @@ from gpuplanner.decision.wait_curve import (
     WaitTarget,
     find_smallest_units,
     scale_load,
+    simulate_curve_points,
     split_by_profiles,
     wait_limits,
 )
@@ -246,8 +247,23 @@ def test_partitioned_fleets_of_the_curve_are_whole_nodes():
     found = SimpleNamespace(units=[20, 44], pools=[pool, pool], model=model)
     assert scale_units(found, 1.0) == [20, 44]
     assert [sum(scale_units(found, factor)) for factor in np.linspace(0.5, 1.0, 5)] == [32, 40, 48, 56, 64]
+    # Larger ones have those GPUs and whole nodes of the profile that lacks most.
+    assert [scale_units(found, factor) for factor in (1.125, 1.25, 1.375)] == [[20, 52], [28, 52], [28, 60]]
     found.pools = [replace(pool, movable=False)] * 2  # nodes, not GPUs
     assert scale_units(found, 0.9) == [18, 40]
+
+
+def test_waits_of_jobs_that_never_start_are_missing(full):
+    points = simulate_curve_points(full, "today", [NodeFleet.of_full_gpus([4, 4]), full.inputs.fleet])
+    at = {(point.gpus, point.job_size): point for point in points}
+    large, small = (name for name in full.size_names[::-1])
+    never = at[8, large]
+    values = (never.p95_minutes, never.low, never.high, never.mean_minutes, never.completion_minutes)
+    assert (*values, never.completion_low, never.completion_high) == (None,) * 7
+    assert at[8, small].gpu_hours == pytest.approx(168 * 8)
+    todays = at[full.inputs.fleet.gpus.sum(), large]
+    assert todays.low <= todays.high < np.inf
+    assert todays.mean_minutes > 0
 
 
 def test_less_load_is_a_part_of_more():

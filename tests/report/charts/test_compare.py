@@ -62,6 +62,21 @@ def test_a_wait_curve_has_its_ring_today_and_its_dot_where_it_is_recommended(wai
     assert text == "Jobs on 1 GPU: p95 60 min on 16 GPUs today, 0 min on 32 recommended."
 
 
+def test_jobs_that_never_start_are_triangles_at_the_top_edge(wait_curve):
+    limits = pl.DataFrame({"job_size": ["1 GPU"], "limit_minutes": [30.0]})
+    frame = wait_curve.with_columns(
+        pl.when(pl.col("gpus") > 8).then(pl.col(name)).alias(name) for name in ("p95_minutes", "low", "high")
+    )
+    spec = plots.chart_spec(plots.plot_wait_curve(frame, today=16, recommended=32, limits=limits))
+    for panel in spec["concat"]:
+        marks = {str(part["mark"].get("shape")): part for part in panel["layer"] if part["mark"]["type"] == "point"}
+        assert [row["gpus"] for row in rows_of(spec, marks["triangle-up"])] == [8]
+        drawn = [row for part in panel["layer"] if part["mark"]["type"] == "line" for row in rows_of(spec, part)]
+        assert {row["gpus"] for row in drawn} == {16, 32}
+        top = panel["layer"][-1]["encoding"]["y"]["scale"]["domain"][1]
+        assert all(row["p95_minutes"] < top for row in drawn)
+
+
 def test_costs_add_up_and_stand_by_size(costs):
     spec = plots.chart_spec(plots.plot_costs(costs, unit="EUR", top=2))
     (values,) = spec["datasets"].values()
