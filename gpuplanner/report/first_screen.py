@@ -488,7 +488,7 @@ def _gpus_card(decision: Decision) -> Card:
     condition = "in the recorded period" + (" after the change" if decision.measures else "")
     verdict = f"not met on {escape_html(', '.join(missed))}" if missed else "met"
     risks = [
-        escape_html(size.size) + ("" if size.rises_if_resampled else " (as today)")
+        escape_html(size.size) + ("" if size.rises_if_resampled else " (today too)")
         for size in decision.service
         if size.misses_if_resampled
     ]
@@ -552,21 +552,17 @@ def _utilization_card(decision: Decision) -> Card:
 def _exhaustion_card(comparison: Comparison) -> Card:
     """Make the card of the months until the recommended GPUs are exhausted, or whether they miss the target already."""
     label, exhaustion, decision = "Months until capacity is exhausted", comparison.exhaustion, comparison.decision
-    sizes_late = sizes_over_limit(decision)
-    headroom_text = ""
-    has_no_headroom = comparison.headroom is not None and comparison.headroom.factor < 1.005
-    if comparison.headroom is not None:
-        headroom_text = f"headroom {metric_html(comparison, 'headroom_share', format_share)}"
-        if comparison.headroom.factor < 1.0:
-            load = metric_html(comparison, "headroom.factor", format_share)
-            headroom_text = f"wait target met at {load} of today's load"
-        elif has_no_headroom:
-            headroom_text = "no headroom"
+    sizes_late, headroom_text = sizes_over_limit(decision), ""
+    factor = None if comparison.headroom is None else comparison.headroom.factor
+    if factor is not None:
+        share = metric_html(comparison, "headroom_share", format_share)
+        headroom_text = f"headroom {share}" if factor >= 1.005 else "no headroom"
     sizes_text = f"{len(sizes_late)} job sizes" if len(sizes_late) > MAX_OTHER_SIZES else ", ".join(sizes_late)
     missed_text = f"today over limit: {escape_html(sizes_text)}" if sizes_late else ""
     after = "after the change: " if sizes_late and decision.measures and headroom_text else ""
-    if comparison.headroom is not None and comparison.headroom.factor < 1.0:
-        return (label, "target missed", missed_text, f"{after}{headroom_text}")
+    if factor is not None and factor < 1.0:
+        load = metric_html(comparison, "headroom.factor", format_share)
+        return (label, "target missed", missed_text, f"{after}wait target met at {load} of today's load")
     value = MISSING_VALUE_TEXT if decision.action == "none" else "not known"
     if metric_value(comparison, "months_left") is not None:
         value = metric_html(comparison, "months_left", str)
@@ -583,7 +579,7 @@ def _exhaustion_card(comparison: Comparison) -> Card:
 
 _WAIT_CURVE_TEXT = "Gray today, blue recommended, dashed limit"
 """Legend of the chart of queue waits, which is also its text alternative."""
-_BAND_TEXT = "Band: 80 % of resampled weeks, held 60 to 67 % of true waits in tests; the line can lie outside."
+_BAND_TEXT = "Band: 80 % of resampled weeks, covered 60 to 67 % of true waits in tests; the line can lie outside."
 """Legend of the interval in the same chart, with its measured coverage."""
 
 
@@ -592,17 +588,17 @@ def wait_curve_figure(comparison: Comparison) -> str:
     decision, frame = comparison.decision, make_wait_curve_table(comparison)
     limits = make_wait_table(comparison).select("limit_minutes", job_size="size")
     gpu_counts = {"today": decision.fleet_gpus, "recommended": decision.gpus}
-    numbers = frame.select(
-        "layout", "gpus", pl.col("p95_minutes").map_elements("{:,.1f}".format, pl.String).fill_null("no start"),
-        job_size="p95, " + pl.col("job_size") + " [min]",
-    ).pivot("job_size", index=("layout", "gpus"), values="p95_minutes", aggregate_function="first")  # fmt: skip
-    never = ", triangles at the top edge: jobs that never start" if frame["p95_minutes"].null_count() else ""
-    return page.figure(
+    labelled = frame.with_columns(job_size="p95, " + pl.col("job_size") + " [min]")
+    numbers = labelled.pivot("job_size", index=("layout", "gpus"), values="p95_minutes", aggregate_function="first")
+    never = ", triangles at the top edge: no start" if frame["p95_minutes"].null_count() else ""
+    html = page.figure(
         plots.plot_wait_curve(frame, **gpu_counts, limits=limits),
         title="Queue wait by number of GPUs",
         alt=f"{_WAIT_CURVE_TEXT}{never}. {_BAND_TEXT}",
         numbers=numbers,
+        formats=dict.fromkeys(numbers.columns[2:], ",.1f"),
     )
+    return html.replace(f'<td class="number">{MISSING_VALUE_TEXT}</td>', '<td class="number">no start</td>')
 
 
 def _wait_curve_or_peaks(comparison: Comparison, peaks: pl.DataFrame | None) -> str:

@@ -387,7 +387,7 @@ def test_waits_of_resampled_weeks_stand_beside_those_of_today(today_high, cause)
     assert "wait limit met" not in card  # nothing was recommended
     kept = dataclasses.replace(decision, action="keep")
     card = " ".join(make_cards(dataclasses.replace(planted(), decision=kept))[0])
-    assert f"missed in resampled weeks on 1 GPU{'' if size.rises_if_resampled else ' (as today)'}" in card
+    assert f"missed in resampled weeks on 1 GPU{'' if size.rises_if_resampled else ' (today too)'}" in card
     met = dataclasses.replace(size, low=0.0, high=9.0)
     assert not format_resampled_waits(dataclasses.replace(decision, service=(met,)))
 
