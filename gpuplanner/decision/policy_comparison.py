@@ -110,8 +110,7 @@ class TuningJobs:
         if good_trials:
             self.reasons[policy] = "its settings meet the limit in some simulations only"
         elif any(self.arena.meets_limit(trial, self.training_jobs) for trial in searched):
-            reason = "its settings meet the limit on past weeks, but not with slow node start-up"
-            self.reasons[policy] = reason
+            self.reasons[policy] = "its settings meet the limit on past weeks, but not with slow node start-up"
         else:
             self.reasons[policy] = "none of its settings meets the limit"
         return None
@@ -140,9 +139,9 @@ class TuningJobs:
     @cached_property
     def training_end_s(self) -> float:
         """End of the training window, or arrival of the last job without an end, which must start in time too [s]."""
-        arena, training_days = self.arena, np.flatnonzero(self.training_days)
-        last_arrival_s = arena.arrival_s[arena.standing | self.training_jobs].max(initial=0.0)
-        return max(SECONDS_PER_DAY * float(training_days.max(initial=-1) + 1), float(last_arrival_s) + 1.0)
+        last_day = int(np.flatnonzero(self.training_days).max(initial=-1))
+        arrivals_s = self.arena.arrival_s[self.arena.standing | self.training_jobs]
+        return max(SECONDS_PER_DAY * (last_day + 1.0), float(arrivals_s.max(initial=0.0)) + 1.0)
 
     @cached_property
     def min_days_share(self) -> float:

@@ -140,7 +140,7 @@ class ReplayedJobs:
         self.size, self.size_names = classify_job_sizes(inputs, self.is_evaluated)
         self.trials: list[PolicyRun] = []
         self._todays_minutes: dict[tuple[bytes, int], Floats] = {}
-        self._job_groups_by_day: dict[bytes, list[list[tuple[NDArray[np.int64], float]]]] = {}
+        self._job_groups_by_day: dict[bytes, list[list[NDArray[np.int64]]]] = {}
 
     @cached_property
     def today(self) -> PolicyRun:
@@ -152,13 +152,9 @@ class ReplayedJobs:
         return self.simulate(PolicySetting(TODAY, AS_TODAY, inputs.fleet, layouts, numbers, knobs=knobs))
 
     def simulate(
-        self,
-        setting: PolicySetting,
-        n_draws: int = N_REPLAYS,
-        *,
-        max_waiting: float | None = None,
+        self, setting: PolicySetting, n_draws: int = N_REPLAYS, *, max_waiting: float | None = None,
         until_s: float = np.inf,
-    ) -> PolicyRun:
+    ) -> PolicyRun:  # fmt: skip
         """Simulate a setting over the whole record, or the part that decides the results of its first days.
 
         Parameters
@@ -177,9 +173,7 @@ class ReplayedJobs:
         most_waiting = None
         if max_waiting is not None:
             most_waiting = max(int(max_waiting * len(self.arrival_s)), MIN_WAITING_TO_STOP)
-        first_outcome: Outcome | None = None
-        first_wait_s = np.full(len(self.arrival_s), np.nan)
-        for draw in range(n_draws):
+        for draw in reversed(range(n_draws)):  # the first replay, whose outcome is kept, comes last
             requests = self.make_requests(setting.view, draw)
             outcome = simulate_until(
                 requests, setting.fleet, until_s, queue=self.queue,
@@ -190,15 +184,12 @@ class ReplayedJobs:
             started = np.where(np.isnan(outcome.start_s), np.inf, outcome.start_s)
             draw_waited_s = np.maximum(started - self.eligible_s, 0.0)
             waited_s[draw] = np.where(self.is_evaluated | self.standing, draw_waited_s, np.nan)
-            if draw == 0:
-                first_outcome, first_wait_s = outcome, started - self.arrival_s
-        assert first_outcome is not None
         # Begin of each day that was observed, and the end of the last one, as far as it went.
         days = int(np.ceil(inputs.observed_s / SECONDS_PER_DAY - 1e-9))
         edges_s = [min(day * SECONDS_PER_DAY, inputs.observed_s) for day in range(days + 1)]
-        node, since, until = (first_outcome.power_intervals[name].to_numpy() for name in ("node", "from_s", "until_s"))
+        node, since, until = (outcome.power_intervals[name].to_numpy() for name in ("node", "from_s", "until_s"))
         daily_gpu_hours = sum_gpu_hours(since, until, setting.fleet.gpus[node], edges_s)
-        trial = PolicyRun(setting, waited_s, first_wait_s, daily_gpu_hours, first_outcome)
+        trial = PolicyRun(setting, waited_s, started - self.arrival_s, daily_gpu_hours, outcome)
         self.trials.append(trial)
         return trial
 
@@ -277,25 +268,25 @@ class ReplayedJobs:
 
     def share_of_days_met(self, run: PolicyRun, job_mask: Mask) -> float:
         """Compute the share of the days on which all jobs, and each job size with enough jobs, meet the limit [0-1]."""
-        added_s = [
-            max(take_order_statistic(run.waits_s[0, jobs], self.quantile) - todays_s for jobs, todays_s in groups)
-            for groups in self._list_job_groups(job_mask & self.is_evaluated)
-        ]
-        limit_s = self.limit_minutes * SECONDS_PER_MINUTE + 1e-6
-        return float(np.mean([added <= limit_s for added in added_s])) if added_s else 1.0
+        limit_s, waits_s, todays_s = self.limit_minutes * SECONDS_PER_MINUTE, run.waits_s[0], self.today.waits_s[0]
+        days_within_limit = []
+        for groups in self._list_job_groups(job_mask & self.is_evaluated):
+            waits = (
+                (take_order_statistic(all_s[rows], self.quantile) for all_s in (waits_s, todays_s)) for rows in groups
+            )
+            days_within_limit.append(max(after_s - before_s for after_s, before_s in waits) <= limit_s + 1e-6)
+        return float(np.mean(days_within_limit)) if days_within_limit else 1.0
 
-    def _list_job_groups(self, job_mask: Mask) -> list[list[tuple[NDArray[np.int64], float]]]:
-        """List for each day all its jobs, then those of each size with enough jobs; with today's wait of each [s]."""
+    def _list_job_groups(self, job_mask: Mask) -> list[list[NDArray[np.int64]]]:
+        """List for each day the rows of all its jobs, then of those of each size with enough jobs."""
         key = job_mask.tobytes()
         if key not in self._job_groups_by_day:
             day, groups_by_day = np.floor(self.arrival_s / SECONDS_PER_DAY), []
             for number in np.unique(day[job_mask]):
-                jobs = job_mask & (day == number)
-                groups = [jobs & (self.size == size_number) for size_number in range(len(self.size_names))]
+                jobs = np.flatnonzero(job_mask & (day == number))
+                groups = [jobs[self.size[jobs] == size_number] for size_number in range(len(self.size_names))]
                 # A class of fewer than 40 jobs on one day is not judged by itself.
-                rows = [np.flatnonzero(group) for group in (jobs, *(group for group in groups if group.sum() >= 40))]
-                todays_s = (take_order_statistic(self.today.waits_s[0, group], self.quantile) for group in rows)
-                groups_by_day.append(list(zip(rows, todays_s, strict=True)))
+                groups_by_day.append([jobs, *(group for group in groups if len(group) >= 40)])
             self._job_groups_by_day[key] = groups_by_day
         return self._job_groups_by_day[key]
 

@@ -369,7 +369,8 @@ def price_of_limits(
     """Plan a problem with its own and with other limits, and compute the extra cost of each.
 
     Plans need not be optimal, so that the price has a range: a variant costs at least its bound and at most its plan,
-    and so does the problem itself.
+    and so does the problem itself. A variant's plan that meets all limits of the problem is a plan of the problem too:
+    the problem costs no more.
 
     Parameters
     ----------
@@ -401,8 +402,10 @@ def price_of_limits(
     for name, variant_problem in variants.items():
         _check_comparable(name, variant_problem, problem)
     base_plan = base_plan or plan(problem, **how)
-    plans = [(BASE_VARIANT_NAME, base_plan), *((name, plan(variant, **how)) for name, variant in variants.items())]
-    rows = [(n, p.objective, p.bound, *_cost_difference(p, base_plan), p.explanation) for n, p in plans]
+    plans = {BASE_VARIANT_NAME: base_plan} | {name: plan(variant, **how) for name, variant in variants.items()}
+    costs = [p.objective for p in plans.values() if p.objective is not None and not verify(p, problem)]
+    plans[BASE_VARIANT_NAME] = base_plan = replace(base_plan, objective=min(costs, default=None))
+    rows = [(n, p.objective, p.bound, *_cost_difference(p, base_plan), p.explanation) for n, p in plans.items()]
     return pl.DataFrame(rows, schema=_LIMIT_PRICE_SCHEMA, orient="row")
 
 

@@ -744,9 +744,8 @@ def plot_groups(table: pl.DataFrame, groups: Sequence[str], value: str, *, label
     """
     require_columns(table, [*groups, value], source="plot_groups")
     time = next((group for group in groups if group in TIME_GROUPS), None)
-    times = [] if time is None else table[time].drop_nulls().unique().sort().to_list()
+    table = table if time is None else table.sort(time, maintain_order=True)
     if time == "month":
-        times = [f"{month:%b %Y}" for month in times]
         table = table.with_columns(pl.col("month").dt.strftime("%b %Y"))
     rows = table.drop_nulls([value]).select(
         pl.col(groups).cast(pl.String).fill_null("-"), pl.col(value).cast(pl.Float64)
@@ -767,16 +766,14 @@ def plot_groups(table: pl.DataFrame, groups: Sequence[str], value: str, *, label
         bar_chart: alt.Chart = make_chart(bars).mark_bar(color=theme.BLUE).encode(x=x, y=y, tooltip=hover)
         return theme.finish(bar_chart, bands=order)
     lines = rows.filter(pl.col("name").is_in(names[:MAX_GROUP_SERIES]))
+    times = table[time].drop_nulls().unique(maintain_order=True).cast(pl.String).to_list()
     colours = theme.tenant_colours(names[:MAX_GROUP_SERIES])
     chart: alt.Chart = (
         make_chart(lines)
         .mark_line(point=True, color=theme.BLUE)
         .encode(
             x=alt.X(
-                f"{time}:O",
-                title=time.replace("_", " "),
-                sort=list(map(str, times)),
-                axis=alt.Axis(labelAngle=0, labelOverlap=True),
+                f"{time}:O", title=time.replace("_", " "), sort=times, axis=alt.Axis(labelAngle=0, labelOverlap=True)
             ),
             y=alt.Y(f"{value}:Q", title=label),
             tooltip=hover,
