@@ -110,8 +110,7 @@ class TuningJobs:
         if good_trials:
             self.reasons[policy] = "its settings meet the limit in some simulations only"
         elif any(self.arena.meets_limit(trial, self.training_jobs) for trial in searched):
-            reason = "its settings meet the limit on past weeks, but not with slow node start-up"
-            self.reasons[policy] = reason
+            self.reasons[policy] = "its settings meet the limit on past weeks, but not with slow node start-up"
         else:
             self.reasons[policy] = "none of its settings meets the limit"
         return None
@@ -127,11 +126,22 @@ class TuningJobs:
         if meets_limit and switching is not None:
             slow_setting = replace(run.setting, switching=replace(switching, lead_s=self.abilities.lead.high))
             slower_min = (self.abilities.lead.high - self.abilities.lead.value) / SECONDS_PER_MINUTE
-            slow_trial = self.arena.simulate(slow_setting, 1, max_waiting=MAX_WAITING_SHARE)
+            slow_trial = self._simulate_training(slow_setting)
             meets_limit = self.arena.meets_limit(slow_trial, self.training_jobs, tolerance_minutes=slower_min)
         if meets_limit:
             self.good_trial_ids.add(id(run))
         return meets_limit
+
+    def _simulate_training(self, setting: PolicySetting) -> PolicyRun:
+        """Simulate the training window in one replay while settings are searched: the chosen one is played in all."""
+        return self.arena.simulate(setting, 1, max_waiting=MAX_WAITING_SHARE, until_s=self.training_end_s)
+
+    @cached_property
+    def training_end_s(self) -> float:
+        """End of the training window, or arrival of the last job without an end, which must start in time too [s]."""
+        last_day = int(np.flatnonzero(self.training_days).max(initial=-1))
+        arrivals_s = self.arena.arrival_s[self.arena.standing | self.training_jobs]
+        return max(SECONDS_PER_DAY * (last_day + 1.0), float(arrivals_s.max(initial=0.0)) + 1.0)
 
     @cached_property
     def min_days_share(self) -> float:
@@ -159,8 +169,7 @@ class TuningJobs:
         """Simulate each setting once, and note those that meet the limit."""
         trials = []
         for setting in settings:
-            # One replay while settings are looked for: the chosen one is played in all.
-            trial = self.arena.simulate(setting, 1, max_waiting=MAX_WAITING_SHARE)
+            trial = self._simulate_training(setting)
             if self.report_trial is not None:
                 self.report_trial(setting.policy, trial)
             self.meets_training_limit(trial)

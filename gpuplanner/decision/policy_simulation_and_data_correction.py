@@ -139,6 +139,8 @@ class ReplayedJobs:
         self.n_replays = FEW_REPLAYS if self.is_evaluated.sum() > MANY_JOBS else N_REPLAYS
         self.size, self.size_names = classify_job_sizes(inputs, self.is_evaluated)
         self.trials: list[PolicyRun] = []
+        self._todays_minutes: dict[tuple[bytes, int], Floats] = {}
+        self._job_groups_by_day: dict[bytes, list[list[NDArray[np.int64]]]] = {}
 
     @cached_property
     def today(self) -> PolicyRun:
@@ -150,9 +152,10 @@ class ReplayedJobs:
         return self.simulate(PolicySetting(TODAY, AS_TODAY, inputs.fleet, layouts, numbers, knobs=knobs))
 
     def simulate(
-        self, setting: PolicySetting, n_draws: int = N_REPLAYS, *, max_waiting: float | None = None
-    ) -> PolicyRun:
-        """Simulate a setting over the whole record.
+        self, setting: PolicySetting, n_draws: int = N_REPLAYS, *, max_waiting: float | None = None,
+        until_s: float = np.inf,
+    ) -> PolicyRun:  # fmt: skip
+        """Simulate a setting over the whole record, or the part that decides the results of its first days.
 
         Parameters
         ----------
@@ -162,18 +165,18 @@ class ReplayedJobs:
             Replays.
         max_waiting : float, optional
             Share of all jobs waiting at once at which the simulation stops. [0-1]
+        until_s : float
+            Instant from which neither the waits of arriving jobs nor GPU-hours are needed. [s]
         """
         inputs, n_draws = self.asked_jobs, min(n_draws, self.n_replays)
         waited_s = np.full((n_draws, len(self.arrival_s)), np.nan)
         most_waiting = None
         if max_waiting is not None:
             most_waiting = max(int(max_waiting * len(self.arrival_s)), MIN_WAITING_TO_STOP)
-        first_outcome: Outcome | None = None
-        first_wait_s = np.full(len(self.arrival_s), np.nan)
-        for draw in range(n_draws):
+        for draw in reversed(range(n_draws)):  # the first replay, whose outcome is kept, comes last
             requests = self.make_requests(setting.view, draw)
-            outcome = simulate_once(
-                requests, setting.fleet, queue=self.queue,
+            outcome = simulate_until(
+                requests, setting.fleet, until_s, queue=self.queue,
                 placement=self.choose_placement(setting.placement),
                 larger=self.larger_profiles, switching=setting.switching,
                 most_waiting=most_waiting,
@@ -181,15 +184,12 @@ class ReplayedJobs:
             started = np.where(np.isnan(outcome.start_s), np.inf, outcome.start_s)
             draw_waited_s = np.maximum(started - self.eligible_s, 0.0)
             waited_s[draw] = np.where(self.is_evaluated | self.standing, draw_waited_s, np.nan)
-            if draw == 0:
-                first_outcome, first_wait_s = outcome, started - self.arrival_s
-        assert first_outcome is not None
         # Begin of each day that was observed, and the end of the last one, as far as it went.
         days = int(np.ceil(inputs.observed_s / SECONDS_PER_DAY - 1e-9))
         edges_s = [min(day * SECONDS_PER_DAY, inputs.observed_s) for day in range(days + 1)]
-        node, since, until = (first_outcome.power_intervals[name].to_numpy() for name in ("node", "from_s", "until_s"))
+        node, since, until = (outcome.power_intervals[name].to_numpy() for name in ("node", "from_s", "until_s"))
         daily_gpu_hours = sum_gpu_hours(since, until, setting.fleet.gpus[node], edges_s)
-        trial = PolicyRun(setting, waited_s, first_wait_s, daily_gpu_hours, first_outcome)
+        trial = PolicyRun(setting, waited_s, started - self.arrival_s, daily_gpu_hours, outcome)
         self.trials.append(trial)
         return trial
 
@@ -229,8 +229,12 @@ class ReplayedJobs:
 
     def todays_minutes(self, job_mask: Mask, n_draws: int = N_REPLAYS) -> Floats:
         """Compute :meth:`wait_minutes` on today's fleet, or of the whole record where that is longer [min]."""
-        today = replace(self.today, waits_s=self.today.waits_s[:n_draws])
-        return np.maximum(self.wait_minutes(today, job_mask), self.wait_minutes(today, self.is_evaluated))
+        key = job_mask.tobytes(), n_draws
+        if key not in self._todays_minutes:
+            today = replace(self.today, waits_s=self.today.waits_s[:n_draws])
+            minutes = np.maximum(self.wait_minutes(today, job_mask), self.wait_minutes(today, self.is_evaluated))
+            self._todays_minutes[key] = minutes
+        return self._todays_minutes[key]
 
     def worst_excess_minutes(self, run: PolicyRun, job_mask: Mask) -> float:
         """Compute by how much the p95 wait of the worst job size exceeds today's wait and its allowed rise [min].
@@ -264,20 +268,27 @@ class ReplayedJobs:
 
     def share_of_days_met(self, run: PolicyRun, job_mask: Mask) -> float:
         """Compute the share of the days on which all jobs, and each job size with enough jobs, meet the limit [0-1]."""
-        job_mask = job_mask & self.is_evaluated
-        day, days_within_limit = np.floor(self.arrival_s / SECONDS_PER_DAY), []
-        for number in np.unique(day[job_mask]):
-            jobs = job_mask & (day == number)
-            groups = [jobs & (self.size == size_number) for size_number in range(len(self.size_names))]
-            # A class of fewer than 40 jobs on one day is not judged by itself.
-            groups = [jobs, *(group for group in groups if group.sum() >= 40)]
-            added_s = [
-                take_order_statistic(run.waits_s[0, group], self.quantile)
-                - take_order_statistic(self.today.waits_s[0, group], self.quantile)
-                for group in groups
-            ]
-            days_within_limit.append(max(added_s) <= self.limit_minutes * SECONDS_PER_MINUTE + 1e-6)
+        limit_s, waits_s, todays_s = self.limit_minutes * SECONDS_PER_MINUTE, run.waits_s[0], self.today.waits_s[0]
+        days_within_limit = []
+        for groups in self._list_job_groups(job_mask & self.is_evaluated):
+            waits = (
+                (take_order_statistic(all_s[rows], self.quantile) for all_s in (waits_s, todays_s)) for rows in groups
+            )
+            days_within_limit.append(max(after_s - before_s for after_s, before_s in waits) <= limit_s + 1e-6)
         return float(np.mean(days_within_limit)) if days_within_limit else 1.0
+
+    def _list_job_groups(self, job_mask: Mask) -> list[list[NDArray[np.int64]]]:
+        """List for each day the rows of all its jobs, then of those of each size with enough jobs."""
+        key = job_mask.tobytes()
+        if key not in self._job_groups_by_day:
+            day, groups_by_day = np.floor(self.arrival_s / SECONDS_PER_DAY), []
+            for number in np.unique(day[job_mask]):
+                jobs = np.flatnonzero(job_mask & (day == number))
+                groups = [jobs[self.size[jobs] == size_number] for size_number in range(len(self.size_names))]
+                # A class of fewer than 40 jobs on one day is not judged by itself.
+                groups_by_day.append([jobs, *(group for group in groups if len(group) >= 40)])
+            self._job_groups_by_day[key] = groups_by_day
+        return self._job_groups_by_day[key]
 
     def peak_gpus(self, run: PolicyRun) -> int:
         """Return the most GPUs that a setting has powered on at once within the record."""
@@ -314,6 +325,47 @@ def simulate_once(requests: NodeRequests, fleet: NodeFleet, **rules: Any) -> Out
         while excess > 0 and len(_memory) > 1:
             excess -= _memory.pop(next(iter(_memory)))[1]
     return outcome
+
+
+def simulate_until(requests: NodeRequests, fleet: NodeFleet, until_s: float, **rules: Any) -> Outcome:  # noqa: ANN401 - as simulate_once
+    """Simulate requests so that all results before an instant, and the starts of requests ready by then, are exact.
+
+    A request changes nothing before it is ready, so that later ones are left out if all that count start before them.
+
+    Parameters
+    ----------
+    requests : NodeRequests
+        All requests.
+    fleet : NodeFleet
+        Nodes.
+    until_s : float
+        Instant from which results are not needed. [s]
+    **rules
+        As of :func:`simulate_once`.
+
+    Returns
+    -------
+    Outcome
+        Requests that are left out never start.
+
+    Examples
+    --------
+    >>> requests = NodeRequests([0, 1, 2e5, 3e5], [0, 1, 2, 3], [9] * 4, [9] * 4, [0] * 4, [8] * 4, [1] * 4)
+    >>> simulate_until(requests, NodeFleet.of_full_gpus([8]), 5.0).start_s.tolist()
+    [0.0, 9.0, 200000.0, nan]
+    """
+    ready_s = requests.ready_s
+    # The first request that is left in marks the end: nodes power down before it as with all requests.
+    last_s = ready_s[ready_s >= until_s + SECONDS_PER_DAY].min(initial=np.inf)
+    rows = np.flatnonzero(ready_s <= last_s)
+    if len(rows) < len(requests):
+        outcome = simulate_once(requests.select(rows), fleet, **rules)
+        if not (outcome.start_s[ready_s[rows] < until_s] > last_s).any():
+            start_s, factor = np.full((2, len(requests)), np.nan)
+            start_s[rows], factor[rows] = outcome.start_s, outcome.factor
+            allocations = outcome.allocations.with_columns(request=rows[outcome.allocations["request"]])
+            return replace(outcome, start_s=start_s, factor=factor, allocations=allocations)
+    return simulate_once(requests, fleet, **rules)
 
 
 def find_servable_requests(requests: NodeRequests, fleet: NodeFleet, *, larger: Sequence[Sequence[int]] | None) -> Mask:

@@ -237,14 +237,12 @@ class PlannedLayouts:
     def limits(self, **limit: Any) -> View:  # noqa: ANN401 - of with_limit
         """Show the prices of limits; ``gpus``, ``whole_nodes_kept`` or ``switches_per_day`` prices that value alone."""
         nodes, node_gpus = self.problem.gpus // self.problem.gpus_per_node, self.problem.gpus_per_node
-        changes = {
-            "one node fewer": {"gpus": self.problem.gpus - node_gpus},
+        changes = {"one node fewer": {"gpus": self.problem.gpus - node_gpus}} if nodes > 1 else {}
+        changes |= {
             "one node more": {"gpus": self.problem.gpus + node_gpus},
             "MIG disabled on all nodes but one": {"whole_nodes_kept": nodes - 1},
             "one layout change per GPU and day": {"switches_per_day": 1},
         }
-        if nodes < 2:
-            del changes["one node fewer"]
         if limit:
             changes = {", ".join(f"{name}={value}" for name, value in limit.items()): limit}
         variants = {name: with_limit(self.problem, **change) for name, change in changes.items()}

@@ -17,7 +17,6 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, examples
-from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import load_json, read_text, to_json
 from gpuplanner.planner.layout_plan import MAX_PLAN_FILE_BYTES, PLAN_FILE_FORMAT, Plan, plan_from_plain
 from gpuplanner.planner.linear_programs_and_search_limits import DEFAULT_WORK_LIMIT_UNITS, SearchEffort, relative_gap
@@ -336,7 +335,8 @@ def with_limit(
     problem : PlanProblem
         The problem.
     gpus : int, optional
-        Size of the fleet. [GPUs]
+        Size of the fleet. Fewer GPUs: the others are out of service in all intervals, so that whatever was on them is
+        drained. [GPUs]
     whole_nodes_kept : int, optional
         Nodes that stay full.
     switches_per_day : int, optional
@@ -350,8 +350,8 @@ def with_limit(
     ...     initial={"gpu": 3, "3g.20gb:2": 1},
     ... )
     >>> smaller = with_limit(problem, gpus=3, switches_per_day=1)
-    >>> smaller.gpus, smaller.initial, smaller.limits.switches_per_day
-    (3, {'3g.20gb:2': 1, 'gpu': 2}, 1)
+    >>> smaller.gpus, smaller.available, smaller.limits.switches_per_day
+    (4, (3, 3, 3), 1)
     """
     new_limits = {"whole_nodes_kept": whole_nodes_kept, "switches_per_day": switches_per_day}
     changed = {name: value for name, value in new_limits.items() if value is not None}
@@ -369,7 +369,8 @@ def price_of_limits(
     """Plan a problem with its own and with other limits, and compute the extra cost of each.
 
     Plans need not be optimal, so that the price has a range: a variant costs at least its bound and at most its plan,
-    and so does the problem itself.
+    and so does the problem itself. A variant's plan that meets all limits of the problem is a plan of the problem too:
+    the problem costs no more.
 
     Parameters
     ----------
@@ -401,8 +402,10 @@ def price_of_limits(
     for name, variant_problem in variants.items():
         _check_comparable(name, variant_problem, problem)
     base_plan = base_plan or plan(problem, **how)
-    plans = [(BASE_VARIANT_NAME, base_plan), *((name, plan(variant, **how)) for name, variant in variants.items())]
-    rows = [(n, p.objective, p.bound, *_cost_difference(p, base_plan), p.explanation) for n, p in plans]
+    plans = {BASE_VARIANT_NAME: base_plan} | {name: plan(variant, **how) for name, variant in variants.items()}
+    costs = [p.objective for p in plans.values() if p.objective is not None and not verify(p, problem)]
+    plans[BASE_VARIANT_NAME] = base_plan = replace(base_plan, objective=min(costs, default=None))
+    rows = [(n, p.objective, p.bound, *_cost_difference(p, base_plan), p.explanation) for n, p in plans.items()]
     return pl.DataFrame(rows, schema=_LIMIT_PRICE_SCHEMA, orient="row")
 
 
@@ -442,24 +445,13 @@ def _cost_difference(variant_plan: Plan, base_plan: Plan) -> tuple[float | None,
 
 def _resize_fleet(problem: PlanProblem, gpus: int) -> dict[str, Any]:
     """Return the fields of a problem that differ with another number of GPUs, by name."""
+    n_added = gpus - problem.gpus
+    if n_added < 0 and gpus > 0:
+        # GPUs that leave are out of service, and not forgotten: draining them costs what it costs in any other plan.
+        return {"available": [max(int(have) + n_added, 0) for have in problem.gpus_in_service]}
     n_nodes = -(-gpus // problem.gpus_per_node)
     nodes = None if problem.nodes is None or n_nodes > len(problem.nodes) else problem.nodes[:n_nodes]
-    n_added = gpus - problem.gpus
-    available = problem.available and [min(max(have + n_added, 0), gpus) for have in problem.available]
-    initial = _shrink_layout_counts(problem.initial, gpus)
-    parked = _shrink_layout_counts(problem.parked, gpus - sum((initial or {}).values()))
-    return {"gpus": gpus, "nodes": nodes, "available": available, "initial": initial, "parked": parked}
-
-
-def _shrink_layout_counts(layout_counts: Mapping[str, int] | None, gpus: int) -> dict[str, int] | None:
-    """Reduce the initial GPUs to a smaller fleet: MIG-partitioned GPUs are kept before full ones."""
-    if layout_counts is None:
-        return None
-    gpus_left, kept_counts = gpus, {}
-    for layout in sorted(layout_counts, key=lambda layout: layout == FULL_GPU):
-        kept_counts[layout] = max(0, min(layout_counts[layout], gpus_left))
-        gpus_left -= kept_counts[layout]
-    return kept_counts
+    return {"gpus": gpus, "nodes": nodes, "available": problem.available and [n + n_added for n in problem.available]}
 
 
 def _check_comparable(name: str, variant_problem: PlanProblem, problem: PlanProblem) -> None:

@@ -147,7 +147,7 @@ def render_cost_over_time(by_team: pl.DataFrame, every: str, review: CostReview)
     label = f"cost [{review.currency}]"
     named = replace_codes_by_text(by_team.rename({"team": "tenant"})).rename({"tenant": "team"})
     headings = {"cost": label, "cost_per_day": f"cost a day [{review.currency}]", "change_fraction": "change a day [%]"}
-    formats = {"gpu_hours": ",.0f", "cost": ",.0f", "cost_per_day": ",.0f", "change_fraction": "+.1%"}
+    formats = {"gpu_hours": ",.0f", "cost": ",.0f", "cost_per_day": ",.0f", "change_fraction": "+.1%", "month": "%b %Y"}
     return page.section(
         title,
         page.figure(

@@ -743,12 +743,15 @@ def plot_groups(table: pl.DataFrame, groups: Sequence[str], value: str, *, label
     'line'
     """
     require_columns(table, [*groups, value], source="plot_groups")
+    time = next((group for group in groups if group in TIME_GROUPS), None)
+    table = table if time is None else table.sort(time, maintain_order=True)
+    if time == "month":
+        table = table.with_columns(pl.col("month").dt.strftime("%b %Y"))
     rows = table.drop_nulls([value]).select(
         pl.col(groups).cast(pl.String).fill_null("-"), pl.col(value).cast(pl.Float64)
     )
     if rows.is_empty():
         return theme.make_empty_chart("There are no values.")
-    time = next((group for group in groups if group in TIME_GROUPS), None)
     other_groups = [group for group in groups if group != time]
     rows = rows.with_columns(name=pl.concat_str(other_groups, separator=" · ") if other_groups else pl.lit(""))
     is_ordered = len(groups) == 1 and isinstance(table.schema[groups[0]], pl.Enum)
@@ -763,7 +766,7 @@ def plot_groups(table: pl.DataFrame, groups: Sequence[str], value: str, *, label
         bar_chart: alt.Chart = make_chart(bars).mark_bar(color=theme.BLUE).encode(x=x, y=y, tooltip=hover)
         return theme.finish(bar_chart, bands=order)
     lines = rows.filter(pl.col("name").is_in(names[:MAX_GROUP_SERIES]))
-    times = table[time].drop_nulls().unique().sort().cast(pl.String).to_list()
+    times = table[time].drop_nulls().unique(maintain_order=True).cast(pl.String).to_list()
     colours = theme.tenant_colours(names[:MAX_GROUP_SERIES])
     chart: alt.Chart = (
         make_chart(lines)

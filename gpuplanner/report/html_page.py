@@ -584,6 +584,6 @@ def _format_cell(value: object, spec: str) -> str:
         case datetime():
             return f"{value:%Y-%m-%d %H:%M}" + (f" {value:%Z}" if value.tzinfo else "")
         case date():
-            return value.isoformat()
+            return format(value, spec or "%Y-%m-%d")
         case _:
             return str(value)

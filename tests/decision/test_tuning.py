@@ -21,7 +21,7 @@ from gpuplanner.decision.comparison_record import (
     study_comparison,
 )
 from gpuplanner.decision.decision_types import AUTOSCALED_POOLS, MIG_DYNAMIC, POWER_DOWN_IDLE
-from gpuplanner.decision.policy_comparison import TuningJobs, load_policy_simulation
+from gpuplanner.decision.policy_comparison import MAX_WAITING_SHARE, TuningJobs, load_policy_simulation
 from gpuplanner.decision.policy_layouts import assign_layouts
 from gpuplanner.decision.policy_simulation_and_data_correction import PolicyRun, PolicySetting
 from gpuplanner.decision.recommendation import decide
@@ -102,6 +102,20 @@ def test_power_ups_are_those_of_nodes_that_were_called_in_the_evaluation_window(
     assert count_power_ups(trial, np.array([False, True, True, False])) == 2
 
 
+def test_a_setting_has_the_same_results_in_the_training_window_alone(large):
+    """Later jobs are left out of the simulation, and change nothing before they come."""
+    *_, arena, able = load_policy_simulation(Scenario(data=large, actuator="slurm"))
+    days = np.arange(len(arena.today.daily_gpu_hours)) < 21
+    early = arena.is_evaluated & (arena.arrival_s < 21 * 86_400)
+    tuning = TuningJobs(arena, early, days, able)
+    trials = tuning.try_power_down()
+    assert any(np.isinf(trial.waits_s[:, arena.is_evaluated & ~early]).any() for trial in trials)
+    for trial in trials:
+        whole = arena.simulate(trial.setting, 1, max_waiting=MAX_WAITING_SHARE)
+        assert np.array_equal(trial.waits_s[:, early | arena.standing], whole.waits_s[:, early | arena.standing])
+        assert trial.daily_gpu_hours[days] == pytest.approx(whole.daily_gpu_hours[days], rel=1e-12)
+
+
 @pytest.fixture(scope="module")
 def large(handed_over) -> str:
     """A cluster that is too large."""
@@ -163,6 +177,7 @@ def test_where_nodes_are_slow_jobs_may_be_later_by_as_much(excess_min, is_good):
             trial.setting.switching.lead_s < 900 or excess_min <= tolerance_minutes
         ),
         share_of_days_met=lambda *_: 1.0, today=PolicyRun(powered, np.zeros((2, 1)), None, None, None),
+        arrival_s=np.zeros(1), standing=np.zeros(1, bool),
     )  # fmt: skip
     able = SimpleNamespace(lead=SimpleNamespace(value=300.0, high=900.0))
     tuning = TuningJobs(arena, np.ones(1, bool), np.ones(1, bool), able)

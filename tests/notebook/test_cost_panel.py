@@ -91,7 +91,10 @@ def test_a_price_out_of_range_and_a_missing_price_book_are_marked(panel):
 @pytest.mark.parametrize("every", ["week", "month"])
 def test_periods_sum_to_the_cost_of_the_month(every):
     costs = gp.open("sample").costs(month="2026-02", price_usd_per_gpu_hour=2.0)
-    table = costs.over_time(every).df
+    view = costs.over_time(every)
+    table = view.df
+    assert all(("Feb 2026" in text) == (every == "month") for text in (view.section, view.chart().to_json()))
+    assert ("2026-02-0" in view.section) == (every == "week")
     assert table["cost"].sum() == pytest.approx(86016.0)
     assert table["days"].sum() == 28
     assert table["change_fraction"][0] is None

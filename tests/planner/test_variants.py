@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.planner.fleet_limits_and_prices import Limits
+from gpuplanner.planner.fleet_limits_and_prices import Limits, StatePrices
 from gpuplanner.planner.fleet_plans_and_comparisons import BASE_VARIANT_NAME, compare_plans, price_of_limits, with_limit
 from gpuplanner.planner.plan_problem import PlanProblem
 
@@ -66,9 +66,15 @@ def test_price_of_a_gpu_less_worked_by_hand(steps: PlanProblem) -> None:
 
 
 @settings(max_examples=10, deadline=None)
-@given(demand=demands(), limit=st.sampled_from([{"gpus": 2}, {"whole_nodes_kept": 1}, {"switches_per_day": 1}]))
-def test_a_tighter_limit_is_never_said_to_save(problem_of: Any, demand: np.ndarray, limit: dict[str, int]) -> None:
-    problem = problem_of(demand, NAMES, gpus=4, change_gpu_hours=0.25, initial={"gpu": 4})
+@given(
+    demand=demands(),
+    limit=st.sampled_from([{"gpus": 2}, {"whole_nodes_kept": 1}, {"switches_per_day": 1}]),
+    prices=st.sampled_from([None, StatePrices(parked_price=0.2, dress=0.1, drain=0.5)]),
+)
+def test_a_tighter_limit_is_never_said_to_save(
+    problem_of: Any, demand: np.ndarray, limit: dict[str, int], prices: StatePrices | None
+) -> None:
+    problem = problem_of(demand, NAMES, gpus=4, change_gpu_hours=0.25, initial={"gpu": 4}, prices=prices)
     variants = {"tighter": with_limit(problem, **limit)}
     rough = price_of_limits(problem, variants, gap_target=0.2).row(1, named=True)
     exact = price_of_limits(problem, variants, gap_target=0).row(1, named=True)
@@ -102,6 +108,6 @@ def test_other_sizes_keep_names_service_and_cut_gpus(problem_of: Any) -> None:
         initial={"3g.20gb:2": 2, "gpu": 1},
     )
     smaller, larger = with_limit(problem, gpus=2), with_limit(problem, gpus=5)
-    assert (smaller.nodes, smaller.available, smaller.initial) == (("a",), (2, 0), {"3g.20gb:2": 2, "gpu": 0})
+    assert (smaller.nodes, smaller.available, smaller.initial) == (problem.nodes, (2, 0), problem.initial)
     assert (larger.nodes, larger.available, larger.initial) == (None, (5, 2), problem.initial)
     assert with_limit(problem).to_dict() == problem.to_dict()
