@@ -248,7 +248,8 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
     else:
         rows.append(("Next purchase", f"{day_text(exhaustion.date)}, order by {day_text(exhaustion.order_by)}"))
     if decision.left_out_share >= 0.01:
-        rows.append(("Excluded", f"{100 * decision.left_out_share:.0f} % of the allocated GPU-hours: see Data quality"))
+        share_text = f"{100 * decision.left_out_share:.0f} % of the allocated GPU-hours"
+        rows.append(("Excluded", f"{share_text}, in no team's sums but in Unallocated: see Data quality"))
     return rows
 
 

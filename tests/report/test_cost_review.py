@@ -204,7 +204,7 @@ def test_tenants_share_a_bill_to_the_cent_and_one_that_does_not_reconcile_is_ref
 ):
     (tmp_path / "scenario.yaml").write_text(quick.to_yaml())
     asked = ("cost", str(tmp_path / "scenario.yaml"), "--json")
-    lines = quick.but(price_usd_per_gpu_hour=1.234567)
+    lines = quick.but(price_per_gpu_hour=1.234567)
     # A provider bills four fifths of the amortized cost this month.
     costs = cost_review(lines).costs.with_columns(
         ProviderName=pl.lit("cloud"), BilledCost=(pl.col("EffectiveCost") * Decimal("0.8")).cast(pl.Decimal(18, 2))
@@ -290,7 +290,7 @@ def test_charge_lines_of_several_months_are_refused_without_a_month(tmp_path: Pa
     (tmp_path / "jobs.csv").write_text(jobs)
     code, _, err = command("ingest", "auto", str(tmp_path / "jobs.csv"), "-o", str(tmp_path / "two"))
     assert code == 0, err
-    words = ("cost", str(tmp_path / "two"), "--gpu-model", "H100-80GB-SXM5", "--set", "price_usd_per_gpu_hour=2")
+    words = ("cost", str(tmp_path / "two"), "--gpu-model", "H100-80GB-SXM5", "--set", "price_per_gpu_hour=2")
     code, _, err = command(*words, "--focus", str(tmp_path / "bill.csv"))
     assert code == 3
     assert "one calendar month" in err
