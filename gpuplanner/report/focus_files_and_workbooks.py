@@ -621,12 +621,13 @@ def _write_with_totals(
         totals = {**totals, **dict.fromkeys(parts, COST_SUM_COLUMNS)}
         # What no line knows has no total: it is not zero.
         known_totals = {total: column for total, (column, _) in NAMED_TOTALS.items() if lines[column].count()}
-        facts: dict[str, str | float | Decimal] = {
+        facts: dict[str, str | Decimal] = {
             "Price basis": review.price_basis.strip(), "Period": period_text(*review.period),
             f"Mean cost of an installed GPU-hour [{review.currency}]": Decimal(f"{review.hourly_cost:.4f}"),
         }  # fmt: skip
         if hours := review.job_history.trace.source_facts.uncounted_gpu_hours:
-            facts["GPU-hours in Unallocated of jobs that no team is charged for (whole record, estimated)"] = hours
+            label = "GPU-hours in Unallocated of jobs without countable GPUs (whole record, estimated)"
+            facts[label] = Decimal(f"{hours:.2f}")
         for label, amount in review.work_costs.items():
             facts[f"{label[:1].upper()}{label[1:]} [{review.currency}]"] = amount
         summary = SummarySheet("Costs", known_totals, "EffectiveCost", "SubAccountId", facts)

@@ -193,8 +193,8 @@ def test_who_owns_enough_waits(quick: Scenario, tmp_path: Path):
     assert found.held_gpus == 64
     assert found.action == "buy nothing, the 64 owned GPUs are enough"
     assert "growth unknown" in found.advice_sentence
-    assert f"in each hour {found.margin:.2f} times as many are provisioned" in found.advice_sentence
-    assert " and are needed " in found.advice_sentence
+    assert f"each hour needs {found.margin:.2f} times its allocated GPUs" in found.advice_sentence
+    assert "coverage 100 % of this demand, utilization " in found.advice_sentence
     assert "no purchase advice: growth is unknown" in found.advice_sentence
     assert found.costs.is_empty()
 
@@ -307,7 +307,9 @@ def test_jobs_on_an_unknown_number_of_gpus_are_no_units(quick: Scenario, tmp_pat
     unknown = pl.when(pl.col("job_id").rank("ordinal") > 23).then("gpus")
     write_dataset(trace.with_tables(jobs=trace.jobs.with_columns(gpus=unknown)), tmp_path / "data")
     usual, found = (cost_review(scenario).units for scenario in (quick, quick.but(data=str(tmp_path / "data"))))
-    attempts = [units.filter(name="cost per job attempt")["number_of_units"].item() for units in (usual, found)]
+    attempts = [
+        units.filter(name="cost per job attempt that ran")["number_of_units"].item() for units in (usual, found)
+    ]
     assert attempts[0] - attempts[1] == 23
 
 
