@@ -331,7 +331,7 @@ class Scenario:
     seed: int = setting("simulation", 1, "Seed of the random numbers.", minimum_rule(0))
     price_per_gpu_hour: float = setting(
         PRICE_GROUP, 0.0,
-        "Your rate per GPU-hour for all GPUs, in your ``currency``; 0: not set, the price book or the list price holds.",
+        "Your rate per GPU-hour for all GPUs, in your ``currency``; 0: not set, the price book or list price holds.",
         SettingRule("at least 0", lambda value, _: 0 <= value <= 1e6), unit="per GPU-hour",
         control=Slider("GPU price", 0, 20, 0.01)
     )  # fmt: skip
