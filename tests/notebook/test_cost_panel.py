@@ -40,9 +40,7 @@ def test_what_is_set_is_asked(panel):
     panel.price.control.value, panel.owner.value, panel.month.value = 2.5, "reserved", ""
     panel.price_book.value, panel.months.control.value, panel.risk.control.value = " own.yaml ", 24, 0.5
     asked = panel.question
-    assert asked.scenario == ASKED.but(
-        price_per_gpu_hour=2.5, ownership="reserved", month=None, price_book="own.yaml"
-    )
+    assert asked.scenario == ASKED.but(price_per_gpu_hour=2.5, ownership="reserved", month=None, price_book="own.yaml")
     assert (asked.months, asked.risk) == (24, 0.5)
 
 
