@@ -178,7 +178,7 @@ def knobs_markdown(kind: type) -> str:
             "|---|---|---|---|",
         ]
         parts += [
-            f"| `{row.name}` | {row.default_text} | {row.allowed_values or row.types} | {' '.join(row.meaning.split())} |"
+            f"| `{row.name}` | {row.default_text} | {row.allowed_values or row.types} | {row.meaning} |".replace("\n", " ")
             for row in rows
             if row.group == group
         ]
