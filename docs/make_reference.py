@@ -168,6 +168,11 @@ def _exit_codes() -> str:
     return "## Exit codes\n\n| code | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
+def one_line(text: str) -> str:
+    """A text of several lines in one, as a table cell needs it."""
+    return " ".join(text.split())
+
+
 def knobs_markdown(kind: type) -> str:
     """The rows of a dataclass as tables, one a group."""
     rows, parts = settings_of(kind).values(), []
@@ -178,7 +183,7 @@ def knobs_markdown(kind: type) -> str:
             "|---|---|---|---|",
         ]
         parts += [
-            f"| `{row.name}` | {row.default_text} | {row.allowed_values or row.types} | {row.meaning} |"
+            f"| `{row.name}` | {row.default_text} | {row.allowed_values or row.types} | {one_line(row.meaning)} |"
             for row in rows
             if row.group == group
         ]

@@ -437,10 +437,11 @@ class ScenarioOptions:
             from gpuplanner.decision.study_pipeline import read_usual_actuator
 
             scenario = Scenario(name=path.name, data=str(path), actuator=read_usual_actuator(path))
-        elif path.exists():
+        elif path.exists() and path.suffix in ("", ".yaml", ".yml"):
             scenario = Scenario.from_yaml(path)
         else:
-            raise ScenarioError(text, "a scenario file or dataset folder", "no such file or folder", "Check the path.")
+            got = "another kind of file" if path.exists() else "no such file or folder"
+            raise ScenarioError(text, "a scenario file (.yaml) or dataset folder", got, "Check the path.")
         return self.apply_to(scenario)
 
     def apply_to(self, scenario: Scenario) -> Scenario:

@@ -57,49 +57,28 @@ CARBON_LABELS = {
 
 
 @app.command()
-@with_fields("month", "gpu_model", "price_usd_per_gpu_hour", "price_book", "currency", "carbon_region", "carbon_file")
+@with_fields("month", "gpu_model", "price_per_gpu_hour", "price_book", "currency", "carbon_region", "carbon_file")
 def cost(
     scenario_path: ScenarioPath,
     options: ScenarioOptions,
     by: Annotated[str, Option(metavar="|".join(COST_BREAKDOWNS), help="What to break the cost down by.")] = "team",
-    focus: Annotated[
-        Path | None,
-        Option(metavar="FILE.csv", help="Write the charge lines of a month with FOCUS 1.2 column names (CSV)."),
-    ] = None,
-    bill: Annotated[
-        Path | None,
-        Option(metavar="DIR", help="Allocate an imported bill, if its GPU-hours are within 1 % of those installed."),
-    ] = None,
+    focus: Annotated[Path | None, Option(metavar="FILE.csv", help="Write charge lines with FOCUS 1.2 columns.")] = None,
+    bill: Annotated[Path | None, Option(metavar="DIR", help="Allocate an imported bill of the same GPU-hours.")] = None,
     workbook: Annotated[Path | None, Option(metavar="FILE.xlsx", help="Write the tables as an Excel workbook.")] = None,
-    months: Annotated[
-        int,
-        Option(
-            min=0, max=120, help="Also compare buying, reserving and renting the recommended GPUs over so many months."
-        ),
-    ] = 0,
+    months: Annotated[int, Option(min=0, max=120, help="Months over which to compare buying, reserving, renting.")] = 0,
     risk: Annotated[
         float, Option(min=0, max=1, help="With --months: 0 for the lowest mean cost, 1 for the lowest CVaR (10 %).")
     ] = 0.0,
     refresh: Annotated[
         str | None,
-        Option(
-            metavar="MODEL=SPEED",
-            help="With --months: month in which a newer GPU model pays off; SPEED is its speed relative to today's.",
-        ),
+        Option(metavar="MODEL=SPEED", help="With --months: when a newer GPU model of this relative speed pays off."),
     ] = None,
     burst: Annotated[
         Path | None,
-        Option(
-            metavar="RULES.yaml",
-            help="Also list the jobs to send to rented GPUs above the installed capacity; the file states which teams "
-            "and data may leave.",
-        ),
+        Option(metavar="RULES.yaml", help="Also list jobs to send to rented GPUs, by rules on teams and data."),
     ] = None,
     ledger: Annotated[
-        Path | None,
-        Option(
-            exists=True, help="Savings record written by 'report --ledger': also compare forecast and realized savings."
-        ),
+        Path | None, Option(exists=True, help="Savings record of 'report --ledger': forecast and realized savings.")
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -138,10 +117,11 @@ def cost(
         raise typer.BadParameter("needs --months, such as --months 12", param_hint="--risk")
     require_outputs(focus, workbook, inputs=[scenario_path])
     scenario = options.make_scenario(scenario_path)
-    charges = None if bill is None else open_dataset(bill).tables.get("charges")
+    charges = None if bill is None or bill.is_file() else open_dataset(bill).tables.get("charges")
     if bill is not None and charges is None:
-        todo = "Import the bill first: gpuplanner ingest focus FILES -o BILL."
-        raise ScenarioError(f"--bill {bill}", "an imported bill", "a dataset without charges", todo)
+        file, got = (bill, "a file") if bill.is_file() else ("FILES", "a dataset without charges")
+        todo = f"Import the bill first: gpuplanner ingest focus {file} -o BILL."
+        raise ScenarioError(f"--bill {bill}", "the folder of an imported bill", got, todo)
     review = cost_review(scenario, charges)
     if (scenario.month is not None or focus is not None) and review.partial_month_text:
         notify(f"warning: {review.partial_month_text}")
@@ -156,7 +136,7 @@ def cost(
     refresh_result = None if refresh is None else _parse_refresh(scenario, months, refresh)
     if focus is not None:
         if review.total is None:
-            todo = "Give a price: --set price_usd_per_gpu_hour=2.50."
+            todo = "Give a price: --set price_per_gpu_hour=2.50."
             raise ScenarioError("--focus", "a price of the GPUs", review.missing[0], todo)
         first = review.period[0]
         last = (datetime.fromisoformat(review.period[1]) - timedelta(seconds=1)).isoformat()
@@ -181,8 +161,10 @@ def cost(
         show_frame(table.select(pl.exclude(*hidden)), title=f"{name}: {LEDGER_TITLES[name]}")
     notes = list(review.missing)
     scope = purchase_result.scope if purchase_result is not None else ""
+    one_gpu = f"One GPU in use for {months} months, {scenario.currency}; break even: share of hours, against on demand"
     for part, tables in (
-        (purchase_result, {"begin": "GPUs to buy or reserve, by start month", "costs": scope}), (refresh_result, {}),
+        (purchase_result, {"begin": "GPUs to buy or reserve, by start month", "costs": scope, "payments": one_gpu}),
+        (refresh_result, {}),
         (burst_jobs, {"jobs": "Jobs to send to rented GPUs", "stays": "Jobs of these hours that stay"}),
     ):  # fmt: skip
         if part is not None:
@@ -198,6 +180,7 @@ def cost(
 def _show_cost_review(cost_review: CostReview, by: str) -> None:
     """Print the cost by a column, the costs by unit of work, and energy and carbon."""
     from gpuplanner.cost.monthly_cost_review import COST_TABLE_TITLES
+    from gpuplanner.hardware.catalog import find_parameter
 
     if cost_review.total is not None:
         echo(cost_review.total_text)
@@ -209,7 +192,9 @@ def _show_cost_review(cost_review: CostReview, by: str) -> None:
         echo(*(f"{label[:1].upper()}{label[1:]}: {texts[label]}." for label in cost_review.work_costs))
     if cost_review.energy is not None:
         states = cost_review.states.select("state", "gpu_hours", "^energy_.*$", "^counted_.*$")
-        show_frame(states, title="Energy by state (busy: used or without telemetry; idle: all others)")
+        states = states.rename({"counted_gpu_hours": "GPU-hours with a power reading"}, strict=False)
+        factors = f"GPU energy × {find_parameter('host_factor').value:g} for the server × PUE {cost_review.pue:g}"
+        show_frame(states, title=f"Energy by state (busy: used or without telemetry; idle: all others; {factors})")
         carbon = {CARBON_LABELS[name]: amount for name, amount in cost_review.carbon_kg.items()}
         for name, amount in ({"energy, kWh": cost_review.energy} | carbon).items():
             if amount is not None:
@@ -272,9 +257,7 @@ def forecast(
     ] = False,
     horizon: Annotated[
         int | None,
-        Option(
-            parser=_parse_intervals, metavar="INTERVALS", help="Forecast horizon, in intervals of interval_hours (1 h)."
-        ),
+        Option(parser=_parse_intervals, metavar="INTERVALS", help="Forecast horizon, in intervals (interval_hours)."),
     ] = None,
     gap: Annotated[int | None, Option(min=0, help="Intervals between the cutoff and the first forecast.")] = None,
     cutoffs: Annotated[
@@ -296,12 +279,9 @@ def forecast(
     at: Annotated[
         str | None, Option(metavar="TIME", help="Cutoff: later data are ignored; ISO 8601. [default: end of the data]")
     ] = None,
-    paths: Annotated[
-        Path | None, Option(help="Write sample paths of demand as Parquet: unique_id, path, ds, y.")
-    ] = None,
+    paths: Annotated[Path | None, Option(help="Write sample demand paths (Parquet): unique_id, path, ds, y.")] = None,
     n_paths: Annotated[
-        int | None,
-        Option("--representatives", min=1, help="With --paths: reduce the paths to this many weighted ones."),
+        int | None, Option("--representatives", min=1, help="With --paths: reduce them to this many weighted ones.")
     ] = None,
     announced: Annotated[
         Path | None, Option(help="Announced jobs: tenant, start_time, end_time, gpus (CSV or Parquet).")
@@ -310,10 +290,7 @@ def forecast(
         Path | None, Option(help="Releases, holidays, maintenance: kind, start_time, end_time (CSV or Parquet).")
     ] = None,
     sums: Annotated[
-        str | None,
-        Option(
-            help="Make series and their sum agree: mint (by past errors, the default), top (split the sum) or none."
-        ),
+        str | None, Option(help="Make series and their sum agree: mint (by past errors, the default), top or none.")
     ] = None,
     out: Annotated[Path | None, Option("-o", "--out", help="Write the backtest forecasts as Parquet.")] = None,
     overwrite: Overwrite = False,
@@ -322,11 +299,14 @@ def forecast(
 ) -> None:
     """Forecast GPU demand, with backtest errors of every model.
 
-    Default: demand by MIG profile, as 'plan' uses it. With --by, --horizon, --gap,
-    --at, --paths, --announced, --calendar or --sums: GPUs by team (tenant), or by
-    the series that --by names, on which --gpu-model has no effect. --seed draws
-    the sample paths behind the quantiles.
-    --backtest: no forecast, but the errors of each model over many cutoffs.
+    MIG instances by profile, as 'plan' uses them (default): --gpu-model.
+
+    GPUs by team, or by the series of --by, as soon as one of these is given:
+    --by, --horizon, --gap, --at, --paths, --announced, --calendar, --sums.
+
+    Errors of each model over many cutoffs, and no forecast: --backtest.
+
+    --seed draws the sample paths behind the quantiles.
 
     Example: gpuplanner forecast build/mine/data --by gpu_model --horizon 168
     """

@@ -392,9 +392,7 @@ def plan_layouts(
 
 
 @app.command()
-@with_fields(
-    "gpu_model", "seed", "work_limit", "time_limit_s", "tz", "price_usd_per_gpu_hour", "price_book", "currency"
-)
+@with_fields("gpu_model", "seed", "work_limit", "time_limit_s", "tz", "price_per_gpu_hour", "price_book", "currency")
 def report(
     month: Annotated[
         str,

@@ -399,7 +399,8 @@ def waits(scenario_path: ScenarioPath, options: ScenarioOptions, as_json: Json =
     from gpuplanner.decision.wait_curve import CURVE_RUNS
     from gpuplanner.usage.planning_history import history
 
-    requests = read_replay_inputs(history(options.make_scenario(scenario_path)))
+    job_history = history(options.make_scenario(scenario_path))
+    requests = read_replay_inputs(job_history)
     explained_waits = explain_waits(requests)
     wait_causes = sum_waits(requests, explained_waits)
     if as_json:
@@ -409,14 +410,19 @@ def waits(scenario_path: ScenarioPath, options: ScenarioOptions, as_json: Json =
     if wait_causes.explained_fraction is not None:
         error = percent_text(build_wait_model(requests, explained_waits).mean_replay_error())
         echo(
-            f"The mean of {CURVE_RUNS} replays of today, which the report uses, is off by {error} of the recorded "
-            f"hours of waiting, by team and job size; the closest replay by {percent_text(wait_causes.replay_error)}."
+            f"Replay error (differences by team and job size over the hours waited): {error} for the report's waits, "
+            f"the mean of {CURVE_RUNS} replays; {percent_text(wait_causes.replay_error)} for the closest replay, which "
+            "decides the queue order and, up to 30 %, whether the report shows waits by job size."
         )
+    total, counted = job_history.trace.jobs.height, sum(row.jobs for row in wait_causes.causes.job_size)
+    if counted < total:
+        reasons = "have an unknown number of GPUs, never started or were submitted before the period"
+        echo(f"{counted:,} of {total:,} jobs count; the others {reasons}.")
     for by, rows in vars(wait_causes.causes).items():
         show_frame(make_cause_table(rows), title=f"Queue wait by {by.replace('_', ' ')} (hours)")
     echo(
         *(
-            f"{limit.tenant}: jobs waited whenever the team had {limit.gpus:.3g} GPUs: a limit of the team is assumed"
+            f"{limit.tenant}: jobs waited whenever the team had {limit.amount_text}: a limit of the team is assumed"
             for limit in wait_causes.limits
         )
     )

@@ -105,7 +105,8 @@ def size(
         Option(
             metavar="OWN.csv",
             help="Measurements of jobs (job_class, memory_gib, power_share, step_s, measured_profile, measured_speed): "
-            "shows their speed on each MIG profile of --gpus. With --model one row, which narrows the plans.",
+            "shows their speed on each MIG profile of --gpus. With --model: one row, whose measured speed "
+            "narrows the speed ranges of that job's MIG plans.",
         ),
     ] = None,
     learn: Annotated[

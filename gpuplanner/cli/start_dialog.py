@@ -248,8 +248,8 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
     else:
         rows.append(("Next purchase", f"{day_text(exhaustion.date)}, order by {day_text(exhaustion.order_by)}"))
     if decision.left_out_share >= 0.01:
-        excluded_text = f"{percent_text(decision.left_out_share)} of the allocated GPU-hours, counted as unallocated"
-        rows.append(("Excluded", f"{excluded_text}: see Data quality"))
+        share_text = f"{percent_text(decision.left_out_share)} of the allocated GPU-hours"
+        rows.append(("Excluded", f"{share_text}, in no team's sums but in Unallocated: see Data quality"))
     return rows
 
 

@@ -238,6 +238,7 @@ def start(
 
     Example: gpuplanner start jobs.txt nodes.txt -o build/mine
     """
+    from gpuplanner.core.scenario import Scenario
     from gpuplanner.core.stage_cache_and_data_folders import data_folder
     from gpuplanner.decision.comparison_record import compare_policies
     from gpuplanner.decision.decision_types import REASON_NO_JOB_LIST
@@ -248,6 +249,7 @@ def start(
 
     verbose = not (quiet or as_json)
     stated = dict(options.fields)
+    ScenarioOptions(stated).apply_to(Scenario())  # raises on a wrong value, naming its option, before the long steps
     if "projects" in stated:
         from gpuplanner.decision.announced_projects import read_projects
 

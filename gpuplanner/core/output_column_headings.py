@@ -54,6 +54,7 @@ _SPELLING_BY_COLUMN_WORD = {
     "dp": "DP", "ep": "EP", "mase": "MASE", "rmse": "RMSE", "ttft": "TTFT", "itl": "ITL", "oom": "OOM",
     "p": "probability of", "ds": "time", "tenant": "team", "tenants": "teams",
     "board": "GPU model", "boards": "GPU models", "cut": "partitioned", "counted": "measured",
+    "together": "matched to several jobs:",
 }  # fmt: skip
 """Spelling in a heading by word of a column name, such as ``GPUs`` for ``gpus``."""
 _STATISTIC_SUFFIX_PATTERN = re.compile(r"_(low|high|mean|median|min|max|[pq]\d\d)$")

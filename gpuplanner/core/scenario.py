@@ -43,7 +43,7 @@ FIELD_BY_OLD_NAME = {
     "gate_days": "check_days", "gate_wait_minutes": "check_wait_minutes", "gate_late_share": "check_wait_share",
     "gate_short_chance": "check_short_chance", "gate_miss_chance": "check_miss_chance",
     "gate_run_out_chance": "check_exhaustion_chance", "slot_hours": "interval_hours",
-    "horizon_slots": "horizon_intervals",
+    "horizon_slots": "horizon_intervals", "price_usd_per_gpu_hour": "price_per_gpu_hour",
 }  # fmt: skip
 """Present name of a scenario field by its name in earlier versions, for error messages."""
 NOT_EMPTY_RULE = SettingRule("not empty", lambda value, _: value.strip() != "")
@@ -246,10 +246,9 @@ class Scenario:
     )  # fmt: skip
     target_wait_minutes: float | None = setting(
         "service", None,
-        "p95 wait target: a job size above it today must come down to it; one below it may wait at most 10 min longer "
-        "than today and never above the target. If you set it, even to 30, GPUs are bought until it is met; else a "
-        "purchase must remove 0.1 GPU-hours of waiting per purchased GPU-hour. "
-        "``max_added_wait_minutes`` replaces the 10 min.",
+        "p95 wait that every job size must meet; one that meets it today may wait at most 10 min longer. If you set "
+        "it, even to 30, GPUs are bought until it is met; if not, a purchase must remove 0.1 GPU-hours of waiting per "
+        "GPU-hour bought.\n``max_added_wait_minutes`` replaces the 10 min.",
         range_rule(0, 10_080, ", which is a week"), unit="minutes",
         none="30"
     )  # fmt: skip
@@ -330,10 +329,9 @@ class Scenario:
         "simulation", 20, "Number of times that the recorded weeks are resampled.", range_rule(2, 1000)
     )
     seed: int = setting("simulation", 1, "Seed of the random numbers.", minimum_rule(0))
-    price_usd_per_gpu_hour: float = setting(
+    price_per_gpu_hour: float = setting(
         PRICE_GROUP, 0.0,
-        "Your rate per GPU-hour for all GPUs, in the ``currency`` of the scenario, not always USD; 0: the price book, "
-        "else the list price.",
+        "Your rate per GPU-hour for all GPUs, in your ``currency``; 0: not set, the price book or list price holds.",
         SettingRule("at least 0", lambda value, _: 0 <= value <= 1e6), unit="per GPU-hour",
         control=Slider("GPU price", 0, 20, 0.01)
     )  # fmt: skip

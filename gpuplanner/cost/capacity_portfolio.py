@@ -206,38 +206,6 @@ def compare_payments(
     return pl.DataFrame(rows, schema=schema | {"break_even_month": pl.Int64}, orient="row").sort("cost", "option")
 
 
-def reserve_level(hours: Sequence[float] | FloatArray, committed: float, rented: float) -> int:
-    """Number of GPUs to commit for one term, by the rule of the load-duration curve.
-
-    One more GPU is committed while the hours that need it would cost more rented.
-
-    Parameters
-    ----------
-    hours : array_like
-        Demand in each hour of the term. [GPUs]
-    committed, rented : float
-        Price of a committed and of a rented GPU. [currency per GPU-hour]
-
-    Returns
-    -------
-    int
-        GPUs to commit.
-
-    Examples
-    --------
-    The third GPU is needed in 1 hour of 4; to be worth a commitment it would have to be needed in 6 of 10:
-
-    >>> reserve_level([2, 2, 3, 1], committed=0.6, rented=1.0)
-    2
-    """
-    load = np.asarray(hours, dtype=float)
-    level = 0
-    # Share of the hours that need one GPU more; an hour that needs a fraction of it counts by that fraction.
-    while load.size and np.clip(load - level, 0, 1).mean() * rented > committed + 1e-12:
-        level += 1
-    return level
-
-
 def choose_portfolio(
     demand: Sequence[FloatArray],
     offers: Sequence[Offer],

@@ -38,7 +38,7 @@ from gpuplanner.usage.pool_occupancy_and_inferred_inventory import LedgerWindow,
 MAX_BILL_DIFFERENCE_SHARE = 0.01
 """Largest difference between the GPU-hours of a bill and the installed ones, as a share of the installed [0-1]."""
 UNIT_COST_LABELS = {
-    "run": "cost per job attempt", "successful_run": "cost per completed job",
+    "run": "cost per job attempt that ran", "successful_run": "cost per completed job",
     "gpu_hour_delivered": "cost per busy GPU-hour (used, or allocated without telemetry)",
     "million_tokens": "cost per million tokens",
     "work_that_failed": "cost of unsuccessful jobs (failed, timed out, out of memory, preempted, cancelled)",
@@ -147,9 +147,13 @@ class CostReview:
         parts = {} if is_billed else {name: part for name, part in self.rate_parts.items() if part}
         parts |= {"electricity": rate - sum(parts.values())} if parts else {}
         components = ", ".join(f"{name} {part:.3f}" for name, part in parts.items())
-        return (
+        text = (
             f"{hourly_price_text(rate)} {self.currency} per installed GPU-hour{': ' if components else ''}{components}"
         )
+        if self.price is None or BASIS_PHRASES[LIST_PRICE] not in self.price_basis:
+            return text
+        is_of_period = self.period[0][:10] <= self.price.date[-10:] <= self.period[1][:10]
+        return f"{text}; list price of {self.price.date}{'' if is_of_period else ', not of this period'}"
 
     @property
     def total_text(self) -> str:
@@ -200,11 +204,8 @@ class CostReview:
     @property
     def unit_cost_texts(self) -> dict[str, str]:
         """Known costs of a unit of work, then of unsuccessful and repeated work, by label, with their currency."""
-        costs = ((label, self.unit_costs.get(name)) for name, label in UNIT_COST_LABELS.items())
-        return {
-            label: f"{money_text(Decimal(cost), self.currency)} {self.currency}"
-            for label, cost in costs if cost is not None
-        }  # fmt: skip
+        costs = dict(self.units.select("name", "cost").iter_rows()) | self.work_costs
+        return {label: f"{money_text(cost, self.currency)} {self.currency}" for label, cost in costs.items()}
 
     @property
     def yearly_mean_carbon_text(self) -> str:
@@ -263,7 +264,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
 
     Examples
     --------
-    >>> found = cost_review(Scenario(month="2026-02", price_usd_per_gpu_hour=2.0))
+    >>> found = cost_review(Scenario(month="2026-02", price_per_gpu_hour=2.0))
     >>> str(found.total), found.by_tenant["tenant"][-1], found.by_tenant["cost"].sum() == found.total
     ('86016.00', '__unallocated__', True)
     """
@@ -576,5 +577,7 @@ def _unit_costs(
         if is_of_total:
             basis = "all installed GPU-hours, unallocated ones included"
         amount = total if is_of_total else to_cents(float(cost) * count)
-        rows.append((UNIT_COST_LABELS[name], cost, basis, amount, float(count)))
+        has_use = name != "gpu_hour_delivered" or "used" in at_work["x_Bucket"]
+        label = UNIT_COST_LABELS[name] if has_use else "cost per allocated GPU-hour (no telemetry)"
+        rows.append((label, cost, basis, amount, float(count)))
     return unit_costs, rows

@@ -20,7 +20,7 @@ from gpuplanner.core.schema_checks import make_empty_table
 from gpuplanner.core.schemas import Costs
 from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_RENTED
 from gpuplanner.core.stage_cache_and_data_folders import stage
-from gpuplanner.core.units_and_number_formats import kwh_from_watt_hours
+from gpuplanner.core.units_and_number_formats import kwh_from_watt_hours, percent_text
 from gpuplanner.cost.energy_and_carbon import (
     FOOTPRINT_AMOUNTS,
     RANGE_ENDS,
@@ -50,6 +50,7 @@ from gpuplanner.hardware.power_carbon_and_prices import (
     find_gpu_hour_price,
     make_power_model,
 )
+from gpuplanner.ingest.dataset import SourceFacts
 from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
 from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.planning_history import History, history
@@ -145,6 +146,11 @@ def money(scenario: Scenario) -> Money:
         last_month = (end - timedelta(microseconds=1)).dt.truncate("1mo")
         months = {"BillingPeriodStart": begin.dt.truncate("1mo"), "BillingPeriodEnd": last_month.dt.offset_by("1mo")}
         costs = costs.with_columns(time.dt.convert_time_zone("UTC").alias(name) for name, time in months.items())
+        if job_history.trace.source_facts.uncounted_gpu_hours:
+            note = (
+                pl.when(x_Bucket="unallocated").then(pl.lit(" or on an unknown number of GPUs")).otherwise(pl.lit(""))
+            )
+            costs = costs.with_columns(pl.col("ChargeDescription") + note)
     list_price_kinds = {kind for (_, kind), rate in rates.items() if rate.basis == LIST_PRICE}
     at_list = sorted(list_price_kinds & {"owned", "reserved"})
     states = sum_by_state(rows, measured_power)
@@ -162,9 +168,28 @@ def money(scenario: Scenario) -> Money:
         missing=(
             *_missing_texts(ledger, gpu_models, {label for label, _ in rates}, at_list),
             *_check_owned_lots(scenario, gpu_models, rates, ledger),
+            *filter(None, [uncounted_text(job_history.trace.source_facts)]),
         ),
         rate_parts=next(iter(rates.values())).parts or {} if len(rates) == 1 else {},
     )
+
+
+def uncounted_text(facts: SourceFacts) -> str:
+    """Sentence on the GPU-hours of jobs that no team is charged for; empty without any.
+
+    Examples
+    --------
+    >>> facts = SourceFacts(source="slurm", rows_in=2, rows_kept=2, rows_rejected=0, span_start=None, span_end=None,
+    ...                     gpu_hours=90.0, unresolved_gpu_hours=10.0)
+    >>> uncounted_text(facts)[:83]
+    'Unallocated includes about 10 GPU-hours of jobs, 10 % of those allocated in the who'
+    """
+    hours = facts.uncounted_gpu_hours
+    return "" if not hours else (
+        f"Unallocated includes about {hours:,.0f} GPU-hours of jobs, {percent_text(hours / (facts.gpu_hours + hours))} "
+        "of those allocated in the whole record: no team is charged for them, as their GPUs are contradictory or not "
+        "recorded (estimated with one GPU a job)."
+    )  # fmt: skip
 
 
 def gpu_models_of(fleet: PlannedFleet, ledger: pl.DataFrame) -> GpuModels:
@@ -239,12 +264,12 @@ def find_rate(scenario: Scenario, job_history: History, gpu_model: str | None, k
         The rate [currency per GPU-hour]; None without a price.
     """
     book, currency = load_price_book(scenario), scenario.currency
-    if kind == NOT_STATED and scenario.price_usd_per_gpu_hour <= 0 and (kinds := book.kinds_of(gpu_model)):
+    if kind == NOT_STATED and scenario.price_per_gpu_hour <= 0 and (kinds := book.kinds_of(gpu_model)):
         name, rows = Path(str(scenario.price_book)).name, " and ".join(kinds)
         todo = "Add --set ownership=owned, reserved or rented, or give the scenario.yaml that start wrote."
         raise ScenarioError(name, f"the ownership of the {gpu_model} GPUs, to use its rows {rows}", "none stated", todo)
     list_price = _find_list_price(book, gpu_model, ON_DEMAND_KIND, currency, job_history.end)
-    own_price = scenario.price_usd_per_gpu_hour
+    own_price = scenario.price_per_gpu_hour
     begin, end = job_history.begin, job_history.end
     if own_price > 0:
         name = gpu_model or job_history.fleet.gpu_model.name
@@ -290,7 +315,7 @@ def require_on_demand_price(scenario: Scenario, fleet: PlannedFleet, purpose: st
     """Find the on-demand price of the planned GPU model; without one raise ScenarioError that names `purpose`."""
     price = find_price(scenario, fleet)
     if price is None:
-        todo = "Set your rate with --set price_usd_per_gpu_hour=… or a price book."
+        todo = "Set your rate with --set price_per_gpu_hour=… or a price book."
         raise ScenarioError(purpose, "an on-demand price of the GPU model", "none", todo)
     return price
 
@@ -517,7 +542,7 @@ def _missing_texts(
     if names_without["price"]:
         texts.append(
             f"{no_money}{'T' if not no_money else 't'}he catalog has no list price of "
-            f"{', '.join(names_without['price'])}. Set your rate with --set price_usd_per_gpu_hour=…"
+            f"{', '.join(names_without['price'])}. Set your rate with --set price_per_gpu_hour=…"
         )
     if names_without["power"]:
         no_power = f"the catalog has no power rating of {', '.join(names_without['power'])}."
@@ -526,7 +551,7 @@ def _missing_texts(
         texts.append(
             f"{RATE_NOT_SET} for the {' and '.join(list_price_kinds)} GPUs: costs are at the public on-demand "
             "list price, neither invoiced nor your cost. Set it in a price book (gpuplanner catalog example prices > "
-            "prices.yaml) or with --set price_usd_per_gpu_hour=…"
+            "prices.yaml) or with --set price_per_gpu_hour=…"
         )
     return tuple(texts)
 
@@ -560,7 +585,7 @@ def _check_owned_lots(
     """
     lots, name = {lot.gpu_model for lot in load_price_book(scenario).owned}, Path(str(scenario.price_book)).name
     owned = {str(models[word]) for word, kind in rates if kind == "owned"}
-    own_rate = scenario.price_usd_per_gpu_hour > 0
+    own_rate = scenario.price_per_gpu_hour > 0
     if lots and owned and not lots & owned and not own_rate:
         todo = "Correct gpu_model, or add a row."
         raise ScenarioError(f"{name}, owned", f"a row of {', '.join(sorted(owned))}", ", ".join(sorted(lots)), todo)
@@ -573,7 +598,7 @@ def _check_owned_lots(
     for gpu_model in sorted(lots if own_rate else lots - owned):
         reason = "the cluster has no owned GPUs of this model (with --months the row is an offer to buy)"
         if own_rate:
-            reason = "price_usd_per_gpu_hour replaces it"
+            reason = "price_per_gpu_hour replaces it"
         yield f"{name}: the row owned, {gpu_model}, is not used for this cost: {reason}."
 
 

@@ -275,7 +275,7 @@ def _format_purchase(scenario: Scenario, decision: Decision, impact: FinancialIm
         return ""
     fleet, gpus_text = history(scenario).fleet, count_text(bought_gpus, "GPU")
     price, lots = find_price(scenario, fleet), load_price_book(scenario).lots_of(fleet.name)
-    rent = "their price per GPU-hour is not known (--set price_usd_per_gpu_hour=…)"
+    rent = "their price per GPU-hour is not known (--set price_per_gpu_hour=…)"
     if price is not None:
         amount = bought_gpus * HOURS_PER_WEEK * price.value
         basis = "public on-demand list price, not your cost" if price.low != price.high else "your rate"

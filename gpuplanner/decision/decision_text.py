@@ -469,7 +469,7 @@ def _list_confidence_sentences(
         Queue waits by number of GPUs.
     """
     if decision.left_out_share > 0.01:
-        text = "of the allocated GPU-hours count as unallocated, for no team: GPUs contradictory or not recorded."
+        text = "of the allocated GPU-hours count as unallocated, for no team: GPUs contradictory or unknown (1 assumed)."
         yield f"{percent_text(decision.left_out_share)} {text}"
     if use_text := _format_measured_use(decision):
         yield use_text
@@ -641,7 +641,10 @@ def _format_measured_use(decision: Decision) -> str:
     measured_hours = sum((row.busy_gpu_hours or 0.0) + (row.idle_gpu_hours or 0.0) for row in teams)
     allocated_hours = sum(row.allocated_gpu_hours for row in teams)
     share_text = percent_text(measured_hours / max(allocated_hours, 1e-9))
-    return f"Use is known for {share_text} of {allocated_hours:,.0f} allocated GPU-hours." if measured_hours else ""
+    matched = decision.telemetry_matched_gpu_hours
+    source_text = f"by telemetry for {matched:,.0f}, else by job records" if matched else "by job records"
+    text = f"Use is known for {share_text} of {allocated_hours:,.0f} allocated GPU-hours ({source_text})."
+    return text if measured_hours else ""
 
 
 def _list_assumptions(decision: Decision, results: PolicyResults, growth: FittedGrowth) -> Iterator[str]:

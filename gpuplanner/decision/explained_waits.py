@@ -439,10 +439,11 @@ class WaitCauses:
 
 @dataclass(frozen=True)
 class TenantLimit:
-    """A tenant whose jobs waited at a limit, and the most GPUs that it was allocated."""
+    """A tenant whose jobs waited at a limit, and the most GPUs that it was allocated, as number and as text."""
 
     tenant: str
     gpus: float
+    amount_text: str
 
 
 @dataclass(frozen=True)
@@ -516,11 +517,33 @@ def sum_waits(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitSummary:
     table = table.filter(waits.judged)
     waited_at_limit = np.bincount(waits.queue.tenant, waits.seconds[:, LIMITS] * waits.judged) > 0
     tenant_names = dict(zip(waits.queue.tenant.tolist(), tenant, strict=True))
-    limits_waited_at = (limit for limit in waits.queue.limits if waited_at_limit[limit.tenant])
-    limits = tuple(TenantLimit(tenant_names[limit.tenant], limit.gpus) for limit in limits_waited_at)
+    limits_waited_at = ((limit.tenant, limit.gpus) for limit in waits.queue.limits if waited_at_limit[limit.tenant])
+    limits = tuple(
+        TenantLimit(tenant_names[number], gpus, _format_limit(inputs, sizes, waits.queue.tenant == number, gpus))
+        for number, gpus in limits_waited_at
+    )
     causes = WaitCauses(*(_sum_causes_by(table, name) for name in ("job_size", "team", "partition")))
     fraction = None if waits.share.fraction is None else round(waits.share.fraction, RECORD_DECIMALS)
     return WaitSummary(causes, fraction, round(waits.share.error, RECORD_DECIMALS), limits)
+
+
+def _format_limit(inputs: JobReplayInputs, sizes: pl.Series, of_tenant: NDArray[np.bool_], gpus: float) -> str:
+    """Format the GPUs at a limit, after the number of MIG instances if all jobs of the tenant are of one profile.
+
+    Parameters
+    ----------
+    inputs : JobReplayInputs
+        Requests of the jobs.
+    sizes : polars.Series, shape (n_jobs,)
+        Job size of each job.
+    of_tenant : array of bool, shape (n_jobs,)
+        Jobs of the tenant.
+    gpus : float
+        Limit. [GPUs]
+    """
+    weights, names = inputs.fleet.weights[inputs.requests.profile[of_tenant]], sizes.filter(of_tenant).unique()
+    instances = f"{gpus / weights[0]:.0f} × {names[0]} " if len(names) == 1 and weights[0] < 1 else ""
+    return f"{instances}({gpus:.3g} GPUs)" if instances else f"{gpus:.3g} GPUs"
 
 
 def _sum_causes_by(table: pl.DataFrame, column: str) -> tuple[CauseHours, ...]:

@@ -526,7 +526,7 @@ def compute_left_out_share(dataset: Dataset) -> float:
     untracked_gpu_hours = float(
         dataset.quality.filter(check=check_text("devices: untracked shares"))["gpu_hours"].sum()
     )
-    lost_gpu_hours = source_facts.quarantined_gpu_hours + source_facts.unresolved_gpu_hours + untracked_gpu_hours
+    lost_gpu_hours = source_facts.uncounted_gpu_hours + untracked_gpu_hours
     counted = source_facts.gpu_hours / (source_facts.gpu_hours + lost_gpu_hours) if lost_gpu_hours else 1.0
     return 1.0 - counted * (1.0 - min(count_lost_rows(dataset) / max(source_facts.rows_in, 1), 1.0))
 

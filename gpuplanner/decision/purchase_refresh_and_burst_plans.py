@@ -37,7 +37,6 @@ from gpuplanner.cost.capacity_portfolio import (
     choose_portfolio,
     compare_payments,
     cost_of_term,
-    reserve_level,
     spot_overhead,
 )
 from gpuplanner.cost.energy_and_carbon import Facility, state_watts
@@ -87,7 +86,6 @@ class PurchasePlan:
     - ``unstated_gpus``: Installed GPUs whose ownership is not stated: taken as owned, and no advice is given.
     - ``offers``, ``rent``: Commitments on offer, and prices of GPUs by the hour.
     - ``portfolio``: The cheapest mix.
-    - ``load_duration_gpus``: GPUs that the load-duration rule commits for one term, all hours alike.
     - ``exhaustion``: Date when capacity is exhausted; None without one.
     - ``notes``: Sentences on the assumptions.
     """
@@ -105,7 +103,6 @@ class PurchasePlan:
     offers: tuple[Offer, ...]
     rent: Rent
     portfolio: Portfolio
-    load_duration_gpus: int
     exhaustion: str | None
     notes: tuple[str, ...]
 
@@ -116,7 +113,7 @@ class PurchasePlan:
             "months": self.months, "currency": self.currency, "action": self.action, "held_gpus": self.held_gpus,
             "begin": self.begin.to_dicts(), "exhaustion": self.exhaustion,
             "committed_gpus": mix.committed.tolist(), "cost": round(mix.cost, 2), "risk": round(mix.risk, 2),
-            "load_duration_gpus": self.load_duration_gpus, "all_on_demand": round(mix.all_rented, 2),
+            "all_on_demand": round(mix.all_rented, 2),
             "all_reserved_at_the_mean": round(mix.all_reserved, 2),
             "gap": round(mix.gap, 9), "coverage": round(mix.coverage, 6),
             "utilisation": round(mix.utilisation, 6),
@@ -139,6 +136,12 @@ class PurchasePlan:
         options |= {"mean demand reserved in whole nodes, rest on demand": mix.all_reserved}
         frame = pl.DataFrame({"option": list(options), "cost": list(options.values())})
         return frame if any(options.values()) else frame.clear()
+
+    @property
+    def payments(self) -> pl.DataFrame:
+        """Table of :func:`compare_payments` for one GPU in use all the time, whether it is needed or not."""
+        table = compare_payments(self.offers, self.rent, gpus=1, used_fraction=1.0, months=self.months)
+        return table.select(pl.col("option").str.replace_all("_", " "), "cost", "break_even_fraction")
 
     @property
     def mix_name(self) -> str:
@@ -170,9 +173,9 @@ class PurchasePlan:
         if self.decision.gpus <= self.decision.fleet_gpus:
             limit_text = f", but at most {self.peak_gpus:,.0f}" if self.peak_gpus < math.inf else ""
             demand = (
-                f"weeks of the record drawn at random, with {self.observed_gpus:,.1f} GPUs allocated on average; in "
-                f"each hour {self.margin:.2f} times as many are provisioned, as the recommendation does in simulation"
-                f"{limit_text}; mean over all hours {self.mean_gpus:,.1f} GPUs"
+                f"weeks of the record drawn at random, with {self.observed_gpus:,.1f} GPUs allocated on average; each "
+                f"hour needs {self.margin:.2f} times its allocated GPUs (headroom of the recommendation, from the "
+                f"simulation){limit_text}: mean {self.mean_gpus:,.1f} GPUs"
             )
         report = self.decision.sentence.partition(". ")[0].rstrip(".")
         starts = ", ".join(
@@ -182,13 +185,16 @@ class PurchasePlan:
         # Of the amounts as the table prints them.
         saved_amount = f"{round(mix.all_rented) - round(mix.cost):,} {self.currency}"
         saved_share = percent_text(1 - mix.cost / max(mix.all_rented, 1e-9), ".1f")
+        nothing = (
+            f"; rented or reserved, nothing is paid beyond them: 0 {self.currency}" if self.costs.is_empty() else ""
+        )
         saves = f"; it saves {saved_amount} ({saved_share}) against on demand only"
         return (
             f"Recommended: {self.decision.gpus:,} GPUs ({report}). Capacity compared over {self.months} months: "
             f"{demand}; {growth_text}. For this demand, the {self.mix_name} is to {self.action}"
-            f"{f': {starts}{saves}' if starts else ''}.{no_advice} Owned and committed GPUs serve "
-            f"{percent_text(mix.coverage)} of these GPU-hours and are needed "
-            f"{percent_text(mix.utilisation)} of the time; optimality gap {percent_text(mix.gap, '.2f')}. "
+            f"{f': {starts}{saves}' if starts else nothing}.{no_advice} Owned and committed GPUs: coverage "
+            f"{percent_text(mix.coverage)} of this demand, utilization {percent_text(mix.utilisation)}, headroom "
+            f"included; optimality gap {percent_text(mix.gap, '.2f')}. "
             "Only costs are compared: no queue wait is simulated here."
             f"{'' if self.exhaustion is None else f' Capacity is exhausted on {self.exhaustion}.'}"
         )
@@ -254,6 +260,8 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
     owned_gpus = owned + unstated_gpus
     offers, notes = _list_offers(scenario, job_history, price.value)
     rent = price_rented_gpus(scenario, job_history, price.value, scenario.spot_share)
+    if not any(offer.name == "owned" for offer in offers):
+        notes.append("Buying is not compared: state a purchase in a price book.")
     if (node_size := job_history.fleet.node_size) > 1:
         notes.append(f"GPUs are committed in whole nodes of {node_size}.")
     if owned_gpus:
@@ -264,14 +272,11 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
         seed=scenario.seed,
     )  # fmt: skip
     hourly_demand = np.concatenate([month_demand.ravel() for month_demand in demand])
-    load_duration_gpus = reserve_level(
-        hourly_demand, min(offer.per_gpu_month for offer in offers) / HOURS_PER_MONTH, price.value
-    )
     exhaustion = comparison.exhaustion.date
     return PurchasePlan(
         months, scenario.currency, owned_gpus, margin, float(allocated.mean()), float(np.mean(hourly_demand)),
         weekly_growth, decision, float(max(allocated.max(initial=0.0), peak_gpus)), unstated_gpus, tuple(offers), rent,
-        portfolio, load_duration_gpus, exhaustion, tuple(notes),
+        portfolio, exhaustion, tuple(notes),
     )  # fmt: skip
 
 
@@ -480,14 +485,14 @@ def plan_refresh(scenario: Scenario, months: int, gpu_model: str, speed: float) 
         end = begin + timedelta(days=MEAN_MONTH_DAYS)
 
         def hourly_cost(name: str, kind: str, begin: datetime = begin, end: datetime = end) -> float | None:
-            has_own_price = name == current_model and scenario.price_usd_per_gpu_hour > 0
+            has_own_price = name == current_model and scenario.price_per_gpu_hour > 0
             rate = None if has_own_price else price_book.find_rate(name, kind, scenario.currency, begin, end)
             power = _facility_kwh_per_gpu_hour(scenario, name, busy) * per_kwh if kind == "owned" else 0.0
             if name == current_model and kind == "owned":
                 parts = {} if rate is None else rate.parts or {}
                 return power + sum(cost for part, cost in parts.items() if part != "depreciation")
             if rate is None and kind not in (*COMMITMENT_MONTHS, "owned"):
-                priced_scenario = scenario if name == current_model else scenario.but(price_usd_per_gpu_hour=0.0)
+                priced_scenario = scenario if name == current_model else scenario.but(price_per_gpu_hour=0.0)
                 rate = find_rate(priced_scenario, job_history, name, kind)
             return None if rate is None else rate.price.value + power
 
@@ -766,7 +771,7 @@ def plan_burst(scenario: Scenario, rules: BurstRules) -> BurstPlan:
 
 def _find_billing_terms(scenario: Scenario, job_history: History, kind: str) -> BillingTerms:
     """Find how rented GPUs are billed by the price book; every second where the scenario states its own rate."""
-    if scenario.price_usd_per_gpu_hour > 0:
+    if scenario.price_per_gpu_hour > 0:
         return BillingTerms()
     book = load_price_book(scenario)
     return book.find_billing_terms(job_history.fleet.name, kind, job_history.begin, job_history.end)

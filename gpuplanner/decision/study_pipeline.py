@@ -388,14 +388,14 @@ def check_options(scenario: Scenario) -> None:
 
 def _check_currency(scenario: Scenario) -> None:
     """Reject a currency without list prices, where the scenario states no price; the GPU model may be unknown yet."""
-    if scenario.price_usd_per_gpu_hour > 0:
+    if scenario.price_per_gpu_hour > 0:
         return
     if scenario.gpu_model and has_list_price(scenario.gpu_model):
         find_gpu_hour_price(scenario.gpu_model, currency=scenario.currency)
     listed = facts("gpu_prices")["currency"].unique().sort().to_list()
     if scenario.currency not in listed:
         expected = f"{' or '.join(listed)}, the currency of the list prices"
-        todo = "Set price_usd_per_gpu_hour to your own price in that currency."
+        todo = "Set price_per_gpu_hour to your own price in that currency."
         raise ScenarioError("currency", expected, scenario.currency, todo)
 
 

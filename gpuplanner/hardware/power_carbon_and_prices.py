@@ -254,17 +254,19 @@ def find_gpu_hour_price(
     rows = list_prices(name, term)
     if rows.is_empty():
         expected = "at least one row in gpu_prices"
-        todo = "Set price_usd_per_gpu_hour in the scenario."
+        todo = "Set price_per_gpu_hour in the scenario."
         raise ScenarioError(f"price of {name} ({term})", expected, "none", todo)
     if rows["currency"][0] != currency:
         expected = f"{rows['currency'][0]}, the currency of the list prices"
         todo = (
             "Give a price book (--price-book prices.yaml) with prices in that currency or an exchange rate; "
-            "gpuplanner catalog example prices prints one. Or set price_usd_per_gpu_hour to your price in it."
+            "gpuplanner catalog example prices prints one. Or set price_per_gpu_hour to your price in it."
         )
         raise ScenarioError("currency", expected, currency, todo)
     prices = rows["price_per_gpu_hour"]
     median, low, high = (float(statistic) for statistic in (prices.median(), prices.min(), prices.max()))  # type: ignore[arg-type]
     sources = "; ".join(rows["source"].unique().sort())
     source = f"median of {rows.height} {term.replace('_', '-')} list prices: {sources}"
-    return GpuHourPrice(median, low, high, currency, source, str(rows["date"].max()))
+    distance = (prices - median).abs()
+    dates = rows.filter(distance == distance.min())["date"].sort().cast(pl.String)  # of the offers that decide
+    return GpuHourPrice(median, low, high, currency, source, " to ".join(dict.fromkeys(dates[[0, -1]])))

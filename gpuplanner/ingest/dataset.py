@@ -61,6 +61,11 @@ class SourceFacts:
     shortened: str | None = None
     """Text that says what a restriction to a shorter span left out; None for the whole observation."""
 
+    @property
+    def uncounted_gpu_hours(self) -> float:
+        """GPU-hours of jobs that no figure counts: in quarantine, or on an unknown number of GPUs [GPU h]."""
+        return self.quarantined_gpu_hours + self.unresolved_gpu_hours
+
     @classmethod
     def from_provenance(cls, provenance: Mapping[str, object]) -> SourceFacts:
         """Read the facts from a provenance mapping; keys that are not a field of the class are ignored.

@@ -341,7 +341,9 @@ def read_provenance(folder: Path) -> dict[str, Any]:
             description = f"a folder without a {DATASET_MARK.file}" if folder.is_dir() else "a file"
         elif (aside := find_stranded_folder(folder)) is not None:
             description = f"nothing there, since a run was stopped; what stood there is {aside}"
-        raise TraceFormatError(str(folder), "a folder that holds a dataset", description, RUN_INGEST_ADVICE)
+        inner = folder / "data"  # of an output folder of start
+        advice = f"Did you mean {inner}?" if (inner / DATASET_MARK.file).is_file() else RUN_INGEST_ADVICE
+        raise TraceFormatError(str(folder), "a folder that holds a dataset", description, advice)
     provenance = read_json(path)
     if not isinstance(provenance, dict) or provenance.get("format") != DATASET_FORMAT:
         if isinstance(provenance, dict) and str(provenance.get("format")).startswith("gpuplanner dataset"):

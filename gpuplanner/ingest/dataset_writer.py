@@ -59,6 +59,7 @@ from gpuplanner.ingest.job_gpu_counting import NODE_LIST_DEPENDENT_CHECKS, count
 from gpuplanner.ingest.quality_report import (
     UNKNOWN_GPUS_CHECK,
     Finding,
+    add_unresolved_hours,
     build_quality_report,
     combine_findings,
     run_checks,
@@ -245,7 +246,9 @@ def _quarantine_jobs(draft: DatasetDraft) -> DatasetDraft:
         and not re.search(OTHER_MIG_LAYOUT_PATTERN, row[0])
     ]
     quality = build_quality_report([*kept, *findings, *quarantine_findings(marked_jobs, until)])
-    records = {**draft.records, name: replace(record, facts={**record.facts, **counted_facts}, quality=quality)}
+    facts = {**record.facts, **counted_facts}
+    quality = add_unresolved_hours(quality, facts.get("unresolved_gpu_hours"))
+    records = {**draft.records, name: replace(record, facts=facts, quality=quality)}
     return replace(draft, records=records, tables={**draft.tables, "jobs": marked_jobs, "inventory": sized_inventory})
 
 

@@ -190,6 +190,19 @@ def run_checks(frame: pl.DataFrame, checks: Sequence[Check], *, id_column: str =
     return findings
 
 
+def add_unresolved_hours(quality: pl.DataFrame, gpu_hours: float | None) -> pl.DataFrame:
+    """State the estimated GPU-hours [GPU h] of jobs whose number of GPUs is unknown in a quality report.
+
+    Examples
+    --------
+    >>> quality = build_quality_report([source_finding("jobs: unknown GPUs", 2)])
+    >>> add_unresolved_hours(quality, 5.0)["gpu_hours"].to_list()
+    [5.0]
+    """
+    is_unknown = pl.col("check") == UNKNOWN_GPUS_CHECK.check
+    return quality.with_columns(gpu_hours=pl.when(is_unknown).then(gpu_hours).otherwise("gpu_hours"))
+
+
 def _gpu_hours(frame: pl.DataFrame, is_marked: pl.Series) -> float | None:
     """Sum the GPU-hours of marked jobs that ended; None where none of them states any [GPU h]."""
     if not {"gpus", "start_time", "end_time"} <= set(frame.columns):

@@ -38,6 +38,7 @@ from gpuplanner.ingest.quality_report import (
     UNSORTED_JOBS_CHECK,
     Check,
     Finding,
+    add_unresolved_hours,
     build_quality_report,
     combine_findings,
     find_submission_gaps,
@@ -388,7 +389,8 @@ def assemble_jobs(
     ordered_quarantine = quarantined_jobs.sort("submit_time", maintain_order=True)
     facts |= {"gpu_hours": sum(allocated_gpu_hours), **quarantine_facts(ordered_quarantine, until)}
     facts["unresolved_gpu_hours"] = sum(unresolved_hours)
-    return Dataset(tables, rejects, build_quality_report(findings), facts).with_tables(inventory=inventory)
+    quality = add_unresolved_hours(build_quality_report(findings), facts["unresolved_gpu_hours"])
+    return Dataset(tables, rejects, quality, facts).with_tables(inventory=inventory)
 
 
 def unresolved_gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:

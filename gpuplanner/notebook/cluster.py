@@ -355,7 +355,7 @@ class Cluster:
         group = resolve_name(by, list(COST_GROUPS), subject="by", error=ScenarioError)
         stated: dict[str, Any] = {"price_book": str(prices)} if isinstance(prices, str | Path) else {}
         if isinstance(prices, int | float):
-            stated = {"price_usd_per_gpu_hour": float(prices)}
+            stated = {"price_per_gpu_hour": float(prices)}
         scenario = self.scenario(month=month, **stated)
         return answer_or_card(f"Cost by {group}", lambda: _cost_view(cost_package.cost_review(scenario), group))
 

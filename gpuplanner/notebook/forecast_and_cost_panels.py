@@ -169,7 +169,7 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
     --------
     >>> panel = CostPanel(Scenario(month="2026-02"))
     >>> panel.price.control.value = 2.0
-    >>> panel.question.scenario.price_usd_per_gpu_hour
+    >>> panel.question.scenario.price_per_gpu_hour
     2.0
     """
 
@@ -179,7 +179,7 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
         self.scenario = scenario
         review = cost_review(scenario)
         style = control_style("15em", "28em")
-        self._start = float(scenario.price_usd_per_gpu_hour or (review.price.value if review.price else 0.0))
+        self._start = float(scenario.price_per_gpu_hour or (review.price.value if review.price else 0.0))
         tooltip = "Unchanged: price book or list price"
         self.price = number_field(self._start, 0.0, 1e4, f"Price ({scenario.currency} per GPU h)", tooltip, **style)
         months = observed_months(scenario)
@@ -232,7 +232,7 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
             month=self.month.value or None,
             ownership=self.owner.value or None,
             price_book=self.price_book.value.strip() or None,
-            price_usd_per_gpu_hour=self.price.value if is_moved else self.scenario.price_usd_per_gpu_hour,
+            price_per_gpu_hour=self.price.value if is_moved else self.scenario.price_per_gpu_hour,
         )
         return CostQuestion(scenario, self.tenant.value, self.months.value, self.risk.value)
 

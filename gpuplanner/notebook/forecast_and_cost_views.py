@@ -41,7 +41,7 @@ from gpuplanner.usage.planning_history import load_dataset
 
 FORECAST_FIX = 'gp.read("jobs.csv").forecast()  # needs jobs with start and end'
 """Python code that leads to a forecast."""
-COST_FIX = 'gp.open(data).costs(gpu_model="A100-80GB", price_usd_per_gpu_hour=2.50)'
+COST_FIX = 'gp.open(data).costs(gpu_model="A100-80GB", price_per_gpu_hour=2.50)'
 """Python code that leads to a cost."""
 MAX_TWENTY_JOBS_METRICS = 4
 """Number of metrics that :func:`twenty_jobs` charts: two completion times and two utilizations."""

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 CONTROLLED_SETTINGS = {row.name: row for row in settings_of(Scenario).values() if row.control is not None}
 """Settings (fields of the scenario) that have a control in the panel, by name."""
-CONTROL_ORDER = ("gpus", "arrival_scale", "growth_per_week", "max_added_wait_minutes", "price_usd_per_gpu_hour",
+CONTROL_ORDER = ("gpus", "arrival_scale", "growth_per_week", "max_added_wait_minutes", "price_per_gpu_hour",
                  "actuator", "mig_layout")  # fmt: skip
 """Fields with a control, from top to bottom."""
-PRICE_FIELD = "price_usd_per_gpu_hour"
+PRICE_FIELD = "price_per_gpu_hour"
 """Field whose change only multiplies."""
 FLEET_RANGE = (0.5, 1.5)
 """Range of the control of the fleet size, over today's fleet."""

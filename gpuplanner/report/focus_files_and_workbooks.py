@@ -625,6 +625,9 @@ def _write_with_totals(
             "Price basis": review.price_basis.strip(), "Period": period_text(*review.period),
             f"Mean cost of an installed GPU-hour [{review.currency}]": Decimal(f"{review.hourly_cost:.4f}"),
         }  # fmt: skip
+        if hours := review.job_history.trace.source_facts.uncounted_gpu_hours:
+            label = "GPU-hours in Unallocated of jobs without countable GPUs (whole record, estimated)"
+            facts[label] = Decimal(f"{hours:.2f}")
         for label, amount in review.work_costs.items():
             facts[f"{label[:1].upper()}{label[1:]} [{review.currency}]"] = amount
         summary = SummarySheet("Costs", known_totals, "EffectiveCost", "SubAccountId", facts)
@@ -686,7 +689,7 @@ def study_notes(study: Study) -> Mapping[str, str]:
         "Baseline": study.provenance.policies["today"],
         "Evaluation window": evaluation,
         "Wait limit": format_wait_target(study.comparison),
-        "Price": "none" if price is None else f"{price_text(price)}; {price.source}; newest of {price.date}",
+        "Price": "none" if price is None else f"{price_text(price)}; {price.source}; dated {price.date}",
         "Carbon": carbon_text(study),
         STUDY_SHEETS["wait_curve"][0]: WAIT_INTERVAL_TEXT,
         STUDY_SHEETS["choice"][0]: FORECAST_MIX_TEXT,

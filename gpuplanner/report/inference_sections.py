@@ -129,7 +129,7 @@ def render_services_section(answer: InferenceAnswer | None, tables: Mapping[str,
 def _render_service_costs(tables: Mapping[str, pl.DataFrame]) -> list[str]:
     """Render the cost of services by model and team, and by what their replicas are held for."""
     if "service_costs" not in tables:
-        return [page.note("Cost of services: the price of a GPU-hour is not known (--set price_usd_per_gpu_hour=…).")]
+        return [page.note("Cost of services: the price of a GPU-hour is not known (--set price_per_gpu_hour=…).")]
     lines, tokens = tables["service_costs"], tables["token_costs"]
     currency = tokens["currency"][0]
     by_team = page.table(

@@ -213,7 +213,8 @@ def _period_formulas(study: Study) -> list[Formula]:
         Formula(
             "energy", "Facility energy (PUE)", _sum_column_if_rows(energy, "energy_kwh"), "kWh",
             "sum of the energy of all states of the GPUs",
-            {"PUE": study.provenance.pue}, energy, "tables/energy.parquet",
+            {"PUE": study.provenance.pue, "server over GPU energy": study.provenance.assumptions["host_factor"].value},
+            energy, "tables/energy.parquet",
         ),
         Formula(
             "carbon", "Operational carbon", _sum_column_if_rows(energy, "location_kg"), "kg CO2e",

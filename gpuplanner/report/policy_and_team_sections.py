@@ -471,7 +471,7 @@ def _render_waits(comparison: Comparison) -> list[str]:
         )
         for by, rows in (("job size", waits.causes.job_size), ("team", waits.causes.team))
     )
-    limits = "; ".join(f"{limit.tenant} at {limit.gpus:.3g} GPUs" for limit in waits.limits)
+    limits = "; ".join(f"{limit.tenant} at {limit.amount_text}" for limit in waits.limits)
     return [
         page.paragraph(waits.main_cause_text),
         page.paragraph(format_wait_target(comparison)) if comparison.decision.service else "",

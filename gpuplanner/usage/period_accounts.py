@@ -203,8 +203,8 @@ class ExcludedJobs:
 class JobFacts:
     """Facts about the jobs of a dataset: numbers of jobs and tenants, and, where run times are known, the fleet.
 
-    ``lost_gpu_hours`` were allocated to attempts that did not complete [GPU h]; ``unused_share`` is the share of the
-    installed GPU-hours that did no work [0-1], None without telemetry.
+    ``unsuccessful_gpu_hours`` were allocated to attempts that did not complete [GPU h]; ``unused_share`` is the share
+    of the installed GPU-hours that did no work [0-1], None without telemetry.
     """
 
     jobs: int
@@ -215,7 +215,7 @@ class JobFacts:
     installed_gpus: float | None = None
     fleet: str | None = None
     boards: str | None = None
-    lost_gpu_hours: float | None = None
+    unsuccessful_gpu_hours: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +264,7 @@ def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobDescription:
         installed_gpus=capacity.gpus,
         fleet=capacity.origin,
         boards=capacity.models_text,
-        lost_gpu_hours=float(by_end_state.filter("lost")["gpu_hours"].sum()),
+        unsuccessful_gpu_hours=float(by_end_state.filter("lost")["gpu_hours"].sum()),
     )
     tables = {
         "ledger": hours_by_bucket(hours),
@@ -274,7 +274,7 @@ def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobDescription:
         "GPU-hours by team": hours_by_tenant(hours),
         **({"GPU-hours by node": summarize_by_node(pl.concat(on_nodes))} if nodes else {}),
         "GPU-hours by time limit, allocated and active": _replace_active_hours(requested, by_state),
-        "GPU-hours by how attempts ended": by_end_state.group_by("state", "lost")
+        "GPU-hours by how attempts ended": by_end_state.group_by("state", pl.col("lost").alias("unsuccessful"))
         .agg(pl.col("attempts", "gpu_hours").sum())
         .sort("gpu_hours", "state", descending=[True, False]),
         "allocated GPU-hours by observed activity": by_state.drop(ACTIVE_GPU_HOURS_COLUMN),
@@ -342,17 +342,17 @@ def _group_label(word: str) -> pl.Expr:
 
 
 def hours_by_group(jobs: LazyJobs, window: LedgerWindow) -> dict[str, pl.DataFrame]:
-    """Sum allocated and lost GPU-hours, run times and waits by tenant, partition, GPU model, profile, class and tier.
+    """Sum GPU-hours, run times and waits by tenant, partition, GPU model, profile, class and tier.
 
-    Each table has one row for each group, most GPU-hours first: ``jobs``, ``gpu_hours``, ``lost_gpu_hours`` of attempts
-    that did not complete, ``median_run_h`` and ``p95_run_h`` of ended attempts in the window, and the 50 %, 95 % and
-    99 % quantiles of the wait that was observed [min], null where the
-    source records no waits. The GPU-hours of every table sum to the allocation of all jobs.
+    Each table has one row for each group, most GPU-hours first: ``jobs``, ``gpu_hours``, ``unsuccessful_gpu_hours`` of
+    attempts that did not complete, ``median_run_h`` and ``p95_run_h`` of ended attempts in the window, and the 50 %,
+    95 % and 99 % quantiles of the wait that was observed [min], null where the source records no waits. The GPU-hours
+    of every table sum to the allocation of all jobs.
     """
     has_started, gpu_hours = pl.col("start_time").is_not_null(), window.overlap_h("start_time", "end_time")
     lost = pl.col("state").cast(pl.String).is_in(FAILED_JOB_STATES)
     gpu_hours = pl.when(has_started).then(gpu_hours * pl.col("gpus")).otherwise(0.0)
-    sums = {"jobs": pl.len(), "gpu_hours": gpu_hours.sum(), "lost_gpu_hours": gpu_hours.filter(lost).sum()}
+    sums = {"jobs": pl.len(), "gpu_hours": gpu_hours.sum(), "unsuccessful_gpu_hours": gpu_hours.filter(lost).sum()}
     columns = jobs.table.collect_schema()
     words = {word: _group_label(word) for word, column in JOB_COLUMN_BY_GROUPING.items() if column in columns}
     parts = (jobs_with_gpus(part, window) for part in jobs.iterate_chunks(LEDGER_JOB_COLUMNS))
@@ -453,7 +453,8 @@ def _slice_table(jobs: LazyJobs, nodes: pl.DataFrame, begin: datetime, end: date
     if "layouts" not in nodes.columns or nodes["layouts"].null_count() == nodes.height:
         return {}
     try:
-        return {"slices by state": slice_hours(jobs, nodes, start=begin, end=end)}
+        title = "slices of MIG instances by state, and of all GPUs with MIG disabled"
+        return {title: slice_hours(jobs, nodes, start=begin, end=end)}
     except GpuPlannerError as error:  # the layouts, as they are stated, do not hold what jobs held
         return {"slices, not reconciled": pl.DataFrame({"why": [str(error)]})}
 

@@ -47,7 +47,7 @@ def test_a_full_fleet_that_hands_over_within_seconds_has_too_few_gpus(command, t
     assert found["replay_error"] < 0.01
     assert found["limits"] == []
     _, text, _ = command("waits", str(tmp_path / "data"))
-    (error,) = re.findall(r"The mean of 5 replays of today, which the report uses, is off by ([\d.]+) %", text)
+    (error,) = re.findall(r"over the hours waited\): ([\d.]+) % for the report's waits", text)
     # Replays differ in arrivals of up to 30 s, against two hours of waiting.
     assert float(error) <= 1
 
@@ -56,7 +56,7 @@ def test_a_tenant_at_a_limit_is_named_with_its_number(command, tmp_path):
     found = waits_of(command, tmp_path, accounting(2))
     (row,) = found["causes"]["team"]
     assert row["limits"] > 0.99 * row["waited"]
-    assert found["limits"] == [{"tenant": "a", "gpus": 2.0}]
+    assert found["limits"] == [{"tenant": "a", "gpus": 2.0, "amount_text": "2 GPUs"}]
 
 
 def test_a_job_waits_from_when_it_was_eligible(command, tmp_path):

@@ -53,7 +53,7 @@ def test_data_is_found_beside_the_file(tmp_path):
 
 
 def test_what_is_played_forgets_prices_alone():
-    moved = Scenario(seed=5, quantile=0.6, price_usd_per_gpu_hour=9, currency="EUR", pue=1.2)
+    moved = Scenario(seed=5, quantile=0.6, price_per_gpu_hour=9, currency="EUR", pue=1.2)
     assert moved.without_prices() == Scenario(seed=5, quantile=0.6)
 
 

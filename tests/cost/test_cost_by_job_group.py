@@ -62,7 +62,7 @@ def test_each_table_is_the_bill_counted_by_hand(review: CostReview):
 
 
 def test_the_bill_of_the_sample_by_user_sums_to_that_of_each_team():
-    review = cost_review(Scenario(month="2026-02", price_usd_per_gpu_hour=2.0))
+    review = cost_review(Scenario(month="2026-02", price_per_gpu_hour=2.0))
     users = review.table_by("user").filter(pl.col("user") != "__unallocated__")
     teams = users.group_by(tenant=pl.col("user").str.replace(r"-u\d+$", "")).agg(pl.col("cost").sum())
     by_tenant = review.by_tenant.filter(pl.col("tenant") != "__unallocated__").select("tenant", "cost")

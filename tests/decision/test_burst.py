@@ -58,7 +58,7 @@ def test_the_command_says_who_goes_when_and_at_what_price(tmp_path: Path, comman
         "--month",
         "2026-02",
         "--set",
-        "price_usd_per_gpu_hour=2",
+        "price_per_gpu_hour=2",
         "--burst",
         str(rules),
     )

@@ -22,9 +22,9 @@ KINDS = {
     "philly": (("philly", "philly/philly.csv.gz"),),
 }
 STATED = {
-    "openb": ("price_usd_per_gpu_hour=2.13",),
-    "fox": ("price_usd_per_gpu_hour=1.37", "gpu_model=H100-80GB-SXM5"),
-    "philly": ("price_usd_per_gpu_hour=0.91", "gpu_model=H100-80GB-SXM5", "month=2017-11"),
+    "openb": ("price_per_gpu_hour=2.13",),
+    "fox": ("price_per_gpu_hour=1.37", "gpu_model=H100-80GB-SXM5"),
+    "philly": ("price_per_gpu_hour=0.91", "gpu_model=H100-80GB-SXM5", "month=2017-11"),
 }
 
 

@@ -47,7 +47,7 @@ def test_what_an_owner_spent_is_spent_and_a_newer_board_pays_once_it_is_cheap(bo
 
 
 def test_who_rents_compares_prices_and_one_that_is_not_known_is_asked_for(book: Path):
-    asked = Scenario(month="2026-02", ownership="rented", price_usd_per_gpu_hour=3.0)
+    asked = Scenario(month="2026-02", ownership="rented", price_per_gpu_hour=3.0)
     found = plan_refresh(asked.but(price_book=str(book)), 3, "H200", 2.0)
     assert found.pays_from == 1
     assert found.months[0].today - found.months[0].newer == pytest.approx(3.0 - 1.9)

@@ -126,7 +126,7 @@ def test_a_price_moves_money_and_nothing_else(study: Study, quick: Scenario):
     evaluate(quick, cache=False)
     stages = [history, pooled_forecast, plan_study_layouts]
     computed = [stage.computed for stage in stages]
-    dearer = evaluate(replace(quick, price_usd_per_gpu_hour=100.0), cache=False)
+    dearer = evaluate(replace(quick, price_per_gpu_hour=100.0), cache=False)
     assert [stage.computed for stage in stages] == computed
     assert Decimal(dearer.headline.cost) == Decimal("4300800.00")
     assert dearer.headline.saved_gpu_hours_per_week == study.headline.saved_gpu_hours_per_week

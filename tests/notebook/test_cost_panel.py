@@ -40,9 +40,7 @@ def test_what_is_set_is_asked(panel):
     panel.price.control.value, panel.owner.value, panel.month.value = 2.5, "reserved", ""
     panel.price_book.value, panel.months.control.value, panel.risk.control.value = " own.yaml ", 24, 0.5
     asked = panel.question
-    assert asked.scenario == ASKED.but(
-        price_usd_per_gpu_hour=2.5, ownership="reserved", month=None, price_book="own.yaml"
-    )
+    assert asked.scenario == ASKED.but(price_per_gpu_hour=2.5, ownership="reserved", month=None, price_book="own.yaml")
     assert (asked.months, asked.risk) == (24, 0.5)
 
 
@@ -57,7 +55,7 @@ def test_the_button_writes_the_month_of_the_controls_before_any_answer(panel, tm
     assert (
         sum(amounts).quantize(Decimal("0.01"))
         == Decimal("86016.00")
-        == cost_review(ASKED.but(price_usd_per_gpu_hour=2.0)).total
+        == cost_review(ASKED.but(price_per_gpu_hour=2.0)).total
     )
 
 
@@ -90,7 +88,7 @@ def test_a_price_out_of_range_and_a_missing_price_book_are_marked(panel):
 
 @pytest.mark.parametrize("every", ["week", "month"])
 def test_periods_sum_to_the_cost_of_the_month(every):
-    costs = gp.open("sample").costs(month="2026-02", price_usd_per_gpu_hour=2.0)
+    costs = gp.open("sample").costs(month="2026-02", price_per_gpu_hour=2.0)
     view = costs.over_time(every)
     table = view.df
     assert all(("Feb 2026" in text) == (every == "month") for text in (view.section, view.chart().to_json()))

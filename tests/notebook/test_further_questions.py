@@ -112,7 +112,7 @@ def test_most_wasteful_users_with_their_worst_jobs(cluster):
 
 
 def test_buying_reserving_and_renting_with_break_even(cluster, root):
-    costs = cluster.costs(price_usd_per_gpu_hour=2.5)
+    costs = cluster.costs(price_per_gpu_hour=2.5)
     view = costs.commitments(36, gpus=16, used_fraction=0.8, purchase_price=32_000)
     view.chart()
     by_option = {row["option"]: row for row in view.df.to_dicts()}

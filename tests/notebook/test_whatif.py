@@ -185,7 +185,7 @@ def test_a_bad_price_is_marked_at_its_control_and_nothing_is_asked(panel, quick,
     assert panel.newest.scenario == quick
     panel.controls[PRICE_FIELD].value = "2.25"
     assert "gw-faulty" not in panel.controls[PRICE_FIELD]._dom_classes
-    assert panel.newest.scenario.price_usd_per_gpu_hour == 2.25
+    assert panel.newest.scenario.price_per_gpu_hour == 2.25
 
 
 def test_a_fleet_without_a_price_can_be_changed(quick, start, asked, monkeypatch):

@@ -193,8 +193,8 @@ def test_who_owns_enough_waits(quick: Scenario, tmp_path: Path):
     assert found.held_gpus == 64
     assert found.action == "buy nothing, the 64 owned GPUs are enough"
     assert "growth unknown" in found.advice_sentence
-    assert f"in each hour {found.margin:.2f} times as many are provisioned" in found.advice_sentence
-    assert " and are needed " in found.advice_sentence
+    assert f"each hour needs {found.margin:.2f} times its allocated GPUs" in found.advice_sentence
+    assert "coverage 100 % of this demand, utilization " in found.advice_sentence
     assert "no purchase advice: growth is unknown" in found.advice_sentence
     assert found.costs.is_empty()
 
@@ -204,7 +204,7 @@ def test_tenants_share_a_bill_to_the_cent_and_one_that_does_not_reconcile_is_ref
 ):
     (tmp_path / "scenario.yaml").write_text(quick.to_yaml())
     asked = ("cost", str(tmp_path / "scenario.yaml"), "--json")
-    lines = quick.but(price_usd_per_gpu_hour=1.234567)
+    lines = quick.but(price_per_gpu_hour=1.234567)
     # A provider bills four fifths of the amortized cost this month.
     costs = cost_review(lines).costs.with_columns(
         ProviderName=pl.lit("cloud"), BilledCost=(pl.col("EffectiveCost") * Decimal("0.8")).cast(pl.Decimal(18, 2))
@@ -290,7 +290,7 @@ def test_charge_lines_of_several_months_are_refused_without_a_month(tmp_path: Pa
     (tmp_path / "jobs.csv").write_text(jobs)
     code, _, err = command("ingest", "auto", str(tmp_path / "jobs.csv"), "-o", str(tmp_path / "two"))
     assert code == 0, err
-    words = ("cost", str(tmp_path / "two"), "--gpu-model", "H100-80GB-SXM5", "--set", "price_usd_per_gpu_hour=2")
+    words = ("cost", str(tmp_path / "two"), "--gpu-model", "H100-80GB-SXM5", "--set", "price_per_gpu_hour=2")
     code, _, err = command(*words, "--focus", str(tmp_path / "bill.csv"))
     assert code == 3
     assert "one calendar month" in err
@@ -307,7 +307,9 @@ def test_jobs_on_an_unknown_number_of_gpus_are_no_units(quick: Scenario, tmp_pat
     unknown = pl.when(pl.col("job_id").rank("ordinal") > 23).then("gpus")
     write_dataset(trace.with_tables(jobs=trace.jobs.with_columns(gpus=unknown)), tmp_path / "data")
     usual, found = (cost_review(scenario).units for scenario in (quick, quick.but(data=str(tmp_path / "data"))))
-    attempts = [units.filter(name="cost per job attempt")["number_of_units"].item() for units in (usual, found)]
+    attempts = [
+        units.filter(name="cost per job attempt that ran")["number_of_units"].item() for units in (usual, found)
+    ]
     assert attempts[0] - attempts[1] == 23
 
 

@@ -42,7 +42,7 @@ def three_days(tmp_path_factory):
 
 def test_what_happened_is_told_and_nothing_is_planned(three_days, tmp_path):
     folder, held = three_days
-    study = evaluate(Scenario(data=folder, price_usd_per_gpu_hour=2.0), cache=False)
+    study = evaluate(Scenario(data=folder, price_per_gpu_hour=2.0), cache=False)
     assert study.plan is None
     assert study.headline.allocated_gpu_hours == pytest.approx(held, rel=1e-6)
     ledger = study.tables["ledger"]["gpu_hours"].sum()

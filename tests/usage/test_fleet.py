@@ -167,7 +167,7 @@ def test_without_a_board_the_study_has_hours_and_waits_and_no_money(tmp_path):
     assert study.tables["costs"].is_empty()
     assert study.decision.action == "none", "a handful of jobs says little"
     assert any("--gpu-model" in text for text in study.provenance.cautions)
-    own = evaluate(Scenario(**{**scenario.__dict__, "price_usd_per_gpu_hour": 2.0}), cache=False)
+    own = evaluate(Scenario(**{**scenario.__dict__, "price_per_gpu_hour": 2.0}), cache=False)
     assert float(own.headline.cost) == 2 * 3 * 24 * DAYS
     assert own.headline.energy_kwh is None
 
