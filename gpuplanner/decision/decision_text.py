@@ -420,8 +420,8 @@ def _list_missing(
     fleet = results.job_history.fleet
     has_mig = decision.partitioned_gpus or any(layout != FULL_GPU for node in inputs.nodes.layouts for layout in node)
     telemetry = "GPU telemetry: without it no utilization and no rightsizing"
-    if has_mig:  # with MIG enabled, nvidia-smi reports no utilization
-        telemetry += "; of GPUs with MIG, Prometheus has it as DCGM_FI_PROF_GR_ENGINE_ACTIVE. Then run 'report' again"
+    if has_mig:
+        telemetry += "; nvidia-smi has none with MIG: add DCGM_FI_PROF_GR_ENGINE_ACTIVE, then run 'report' again"
     telemetry_source = "prometheus" if source == "kubernetes" or has_mig else "nvidia-smi"
     candidates = (
         (decision.action == "none" and "incomplete" in str(decision.reason), "check that the list of jobs is complete",

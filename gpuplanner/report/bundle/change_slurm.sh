@@ -293,6 +293,7 @@ change_nodes() { # FILE with the lines to install
   compare "$repartition_s"
   for node in "${nodes[@]}"; do log_change "$node" "${size[$node]}" end; done
   resume
+  echo "done, resumed: ${nodes[*]}"
 }
 
 verb="${1:-}"

@@ -11,14 +11,17 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
+from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, FleetRules, PoolRule
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.report import change_bundle
 from gpuplanner.report.change_bundle import README_FILE, make_bundle
 from gpuplanner.report.change_bundle_parts import Bundle, MeasureText, PageText
 from gpuplanner.report.export_verification import looks_like_layout_file, verify_file
@@ -765,6 +768,20 @@ def test_slurm_verifies_the_layout_that_mig_parted_finds(tmp_path: Path) -> None
     cluster.write(state)
     found = cluster.run(fenced(page, "Verify"), folder)
     assert (found.returncode, "Fix n3: Slurm has the planned Gres" in found.stderr) == (1, True)
+
+
+def test_an_actuator_of_another_scheduler_is_warned_of_on_the_first_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = SimpleNamespace(source_facts=SimpleNamespace(source="slurm"))
+    monkeypatch.setattr(change_bundle, "read_metadata", lambda _: facts)
+    assert change_bundle.find_actuator_mismatch(Scenario(actuator="slurm")) == ""
+    caution = change_bundle.find_actuator_mismatch(Scenario(actuator="mig-manager"))
+    assert "mig-manager is a part of Kubernetes" in caution
+    rules, cost = fixed("mig-manager"), ChangeCost.from_catalogue(BOARD, "mig-manager")
+    words = replace(TOLD, caution=caution, risk="Risk: in resampled weeks, p95 queue wait on 3g.40gb 9 to 22 h.")
+    page = make_bundle(rules, words, cost, Drain()).files[README_FILE]
+    assert page.splitlines()[2] == f"> **Warning:** {caution}"
+    assert "## 1. Agree\n\n- Risk: in resampled weeks, p95 queue wait on 3g.40gb 9 to 22 h. Agree with the" in page
+    assert "Warning" not in packed(rules).files[README_FILE]
 
 
 def test_rented_nodes_are_returned_and_not_powered_down() -> None:
