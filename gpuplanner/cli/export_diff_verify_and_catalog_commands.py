@@ -322,8 +322,8 @@ def export_configuration(
         study = load_matching_study(Path(given_file))
         decided = _scenario_of_folder(given_file, options) if study is None else options.apply_to(study.scenario)
         paths, warnings = export_decision(decided, out, gres_type=gres_type, kept_study=study)
-        notify(*(f"written: {path}" for path in paths), quiet=quiet)
         notify(*(f"gpuplanner: warning: {text}" for text in warnings))
+        notify(*(f"written: {path}" for path in paths), quiet=quiet)
         return
     scenario = None if scenario_path is None else options.make_scenario(scenario_path)
     paths = export_plan(given_file, out, formats=to, at=parse_time(at), gres_type=gres_type, scenario=scenario)

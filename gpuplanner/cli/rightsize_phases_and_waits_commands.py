@@ -60,6 +60,7 @@ def rightsize(
             help="GPU model behind a name in the source, or of jobs that name none; repeatable.",
         ),
     ] = None,
+    profile: Annotated[str | None, Option(help="Only requests for this profile, as for a part of a change.")] = None,
     form: Annotated[
         str | None,
         Option("--format", help="Print request lines: sbatch, pod or dra; device-plugin with --sharing."),
@@ -136,6 +137,10 @@ def rightsize(
         show_frame(trends, as_json=as_json, title="Memory trend of jobs with telemetry")
         return
     groups = recommend_requests(history)
+    if profile is not None:
+        names = groups["recommended_profile"].drop_nulls().unique().sort().to_list()
+        profile = resolve_name(profile, names, subject="recommended profile", error=ScenarioError)
+        groups = groups.filter(recommended_profile=profile)
     if tenant is not None:
         names = history["tenant"].unique().sort().to_list()
         groups = groups.filter(tenant=resolve_name(tenant, names, subject="team", error=ScenarioError))

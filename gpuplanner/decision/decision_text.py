@@ -420,7 +420,11 @@ def _list_missing(
         advice = GAP_ADVICE.get((source, gap.withholds), GAP_ADVICE["", gap.withholds])
         yield MissingEvidence(f"{gap.sentence} Add {advice}", f"gpuplanner ingest auto JOBS -o {data}")
     fleet = results.job_history.fleet
-    telemetry_source = "prometheus" if source == "kubernetes" else "nvidia-smi"
+    has_mig = decision.partitioned_gpus or any(layout != FULL_GPU for node in inputs.nodes.layouts for layout in node)
+    telemetry = "GPU telemetry: without it no utilization and no rightsizing"
+    if has_mig:
+        telemetry += "; nvidia-smi has none with MIG: add DCGM_FI_PROF_GR_ENGINE_ACTIVE, then run 'report' again"
+    telemetry_source = "prometheus" if source == "kubernetes" or has_mig else "nvidia-smi"
     candidates = (
         (decision.action == "none" and "incomplete" in str(decision.reason), "check that the list of jobs is complete",
          f"describe {data}"),
@@ -430,8 +434,7 @@ def _list_missing(
         (inputs.starts_assumed, "start times of jobs: assumed equal to submission", f"ingest auto JOBS -o {data}"),
         (not fleet.in_catalogue, f"{explain_full_gpus(fleet.name)}: no MIG, energy or money is planned",
          f"start {data} --gpu-model {find_likely_gpu_model(decision.gpu_model or '')}"),
-        (results.job_history.trace.samples is None, "GPU telemetry: without it no utilization and no rightsizing",
-         f"ingest {telemetry_source} FILES -o {data}"),
+        (results.job_history.trace.samples is None, telemetry, f"ingest {telemetry_source} FILES -o {data}"),
         (decision.financial_impact.ownership == "unknown", "ownership of the GPUs: the financial impact depends on it",
          f"start {data} --set ownership=owned"),
     )  # fmt: skip

@@ -29,7 +29,12 @@ from gpuplanner.decision.comparison_record import (
     make_wait_table,
     study_comparison,
 )
-from gpuplanner.decision.decision_text import IDLE_ACTIONS, MAX_LISTED_NODES, format_node_list
+from gpuplanner.decision.decision_text import (
+    IDLE_ACTIONS,
+    MAX_LISTED_NODES,
+    format_node_list,
+    format_resampled_waits,
+)
 from gpuplanner.decision.decision_types import WAIT_TOLERANCE_MINUTES, Decision, Measure
 from gpuplanner.decision.inference_services import PlannedService, plan_inference_services
 from gpuplanner.decision.plan_rehearsal import make_drain_rule
@@ -37,10 +42,12 @@ from gpuplanner.decision.policy_comparison import POLICIES
 from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, FleetRules, PoolRule, TenantQuota
 from gpuplanner.decision.requested_jobs import RIGHTSIZED
 from gpuplanner.decision.study import Study, open_study
+from gpuplanner.decision.study_pipeline import resolve_actuator
 from gpuplanner.hardware.catalog import find_measure_texts
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model, load_any_gpu_model, make_non_mig_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, find_change_cost
 from gpuplanner.ingest.chunked_tables import read_table
+from gpuplanner.ingest.dataset_folder import read_metadata
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import try_expand_node_list
 from gpuplanner.planner.layout_plan import check_layout_plan, node_states_at
 from gpuplanner.report.change_bundle_parts import (
@@ -71,6 +78,8 @@ from gpuplanner.usage.study_fleet import is_catalogue_model
 README_FILE = "README.md"
 NOTHING_TO_DO_TEXT = "Nothing to do."
 """Text of a README section without commands."""
+MIG_PARTED_PATH = "/etc/nvidia-mig-manager/config.yaml"
+"""Path of mig-parted.yaml on a node unless a bundle has its own: that of NVIDIA's MIG manager for systemd."""
 FLEET_CHANGE_ACTIONS = ("repartition", "rightsize", "power_down", "autoscale")
 """Actions of measures that the files of a fleet change carry out together."""
 
@@ -200,17 +209,15 @@ def _add_slurm_files(bundle: FleetBundle) -> None:
     purposes = {  # the fleet changes once; of the lines of before and after that, those of after
         f"slurm-{scripts[0][7:-3]}.conf": "planned Gres of all nodes, as lines of slurm.conf",
         INSTALL_SCRIPT: "writes Gres of changed nodes into the live slurm.conf; keeps `slurm.conf.before-gpuplanner`",
-        "gres.conf": f"for nodes whose Slurm has NVML; the others need the output of `{STATIC_GRES_SCRIPT}`",
-        STATIC_GRES_SCRIPT: "prints gres.conf on a node whose Slurm has no NVML; set `STATIC_GRES`",
+        "gres.conf": "of nodes whose Slurm has NVML, to compare with yours; no script installs it (section 2)",
+        STATIC_GRES_SCRIPT: "prints gres.conf on a node whose Slurm has no NVML; see `STATIC_GRES` in section 2",
     }
     for name, purpose in purposes.items():
         bundle.add(files[name].replace(scripts[0], "change.sh"), FileStep(bundle.path_of(name), purpose))
     _add_index(bundle)
     purpose = "drains nodes, waits, repartitions them, runs `install-gres.sh`, reconfigures Slurm, verifies, resumes"
-    step = FileStep.script(bundle.path_of("change.sh"), purpose)
-    parted = f"export PARTED={bundle.mig_parted_path}\n"
-    commands = {name: parted + getattr(step, name) for name in ("do", "check", "undo")}
-    bundle.add(files[scripts[0]], replace(step, **commands))
+    script = files[scripts[0]].replace(MIG_PARTED_PATH, bundle.mig_parted_path)
+    bundle.add(script, FileStep.script(bundle.path_of("change.sh"), purpose))
     add_release_files(bundle, rules.released, release_purpose)
 
 
@@ -225,20 +232,50 @@ def _split_nodes(bundle: FleetBundle) -> list[list[str]]:
     return [nodes[start : start + size] for start in range(0, len(nodes), max(size, 1))]
 
 
+def list_change_parts(bundle: FleetBundle) -> list[tuple[Sequence[str], Counter[str], Counter[str]]]:
+    """List the parts in which the fleet changes, in order: the nodes to repartition, then those to release.
+
+    Returns
+    -------
+    list of (sequence of str, Counter, Counter)
+        Nodes that change at the same time; full GPUs and MIG instances of the fleet before and after, by profile.
+    """
+    rules, before = bundle.rules, _count_instances(bundle.rules.today)
+    planned_offers = {node: pool.offers for pool in rules.pools for node in pool.nodes}
+    todays_offers = {node: pool.offers for pool in rules.today for node in pool.nodes}
+    parts = list[tuple[Sequence[str], Counter[str], Counter[str]]]()
+    for nodes in filter(None, [*_split_nodes(bundle), rules.released]):
+        after = before.copy()
+        for node in nodes:
+            after.subtract(todays_offers[node])
+            after.update(planned_offers.get(node, {}))
+        parts.append((nodes, before, after))
+        before = after
+    return parts
+
+
 def _apply_in_parts(bundle: FleetBundle, step: FileStep) -> FileStep:
     """Return the step of a change script with the commands for one part of the nodes after the other."""
-    parts = _split_nodes(bundle)
-    if len(parts) == 1:
+    n_parts, has_quotas = len(_split_nodes(bundle)), bundle.rules.actuator == "mig-manager"
+    if n_parts == 1:
         return step
-    commands = (f"bash {step.file} apply {' '.join(part)}\nbash {step.file} verify {' '.join(part)}" for part in parts)
-    pools = {node: pool for pool in bundle.rules.pools for node in pool.nodes}
-    offers = (_list_instances(_count_instances([replace(pools[node], count=1) for node in part])) for part in parts)
-    switches = (
-        f"# Switch requests, now for {offered} on {format_node_list(part)} (request lines: section 5), then go on:"
-        for part, offered in zip(parts, offers, strict=True)
-    )
-    lines = itertools.chain.from_iterable(zip(commands, switches, strict=True))
-    return replace(step, do="\n".join([*lines][:-1]))
+    # Released nodes, the last part, have a script of their own.
+    parts, planned = list_change_parts(bundle)[:n_parts], _count_instances(bundle.rules.pools)
+    lines = [f"# Lower the quotas of {format_node_list(parts[0][0])} (section 1), then:"] * has_quotas
+    for (nodes, before, after), next_part in itertools.zip_longest(parts, parts[1:]):
+        added = [name for name in after - before if name != FULL_GPU]
+        # Of a profile, a later part may add the other instances.
+        counts = (
+            f"{after[name]:,} of " * (after[name] < planned[name]) + f"{planned[name]:,} × {name}" for name in added
+        )
+        todo = [f"raise the quotas of {format_node_list(nodes)} (section 1)"] * has_quotas
+        if instances := ", ".join(counts):
+            todo.append(f"switch requests for {instances} (section 5)")
+        if next_part is not None:
+            todo += [f"lower the quotas of {format_node_list(next_part[0])}"] * has_quotas + ["go on:"]
+        lines += [f"bash {step.file} {verb} {' '.join(nodes)}" for verb in ("apply", "verify")]
+        lines += [f"# Now {', then '.join(todo)}{'' if next_part else '.'}"] * bool(todo)
+    return replace(step, do="\n".join(lines))
 
 
 def _add_index(bundle: FleetBundle) -> None:
@@ -262,7 +299,8 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
     notes += ["timeout" * changes, "mode_change", "reboot"]
     notes += [name * (name in present) for name in ("nodes.sh", "power.sh", "release.sh", "released.txt")]
     is_release_only = "release.sh" in present and not changes and rules.actuator in ("mig-manager", "nvidia-smi")
-    undo = ["back_requests" * rightsized, *["back_nodes", "back_reboot"] * changes]
+    quotas = _quota_text(bundle, text)
+    undo = ["back_requests" * rightsized, "back_quotas" * bool(quotas), *["back_nodes", "back_reboot"] * changes]
     undo += ["back_policy" * ("policy.sh" in present)]
     gres_source = "kept" if isinstance(bundle.gres_type, GresTypes) else "given" if bundle.gres_type else "detected"
     blocks = {
@@ -275,16 +313,18 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
         "REASON": [f"- {line}" for line in (*([page_words.sentence] if warnings else []), *page_words.reasons)],
         "POOLS": _pool_table(rules, sum(measure.bought_gpus for measure in page_words.measures))
         + f"\n\n{_instance_table(rules)}" * changes,
+        "CAUTION": f"> **Warning:** {page_words.caution}" if page_words.caution else "",
         "AGREE": [
+            f"- {page_words.risk} Agree with the owners of these jobs." * bool(page_words.risk),
             text("rightsized" if rightsized else "as_today"),
             *map(text, ("rollout_gap", "unused", "capacity_in_parts" if in_parts else "capacity", "emptying_record")),
             text("added") * changes,
-            _quota_text(bundle, text),
             text(f"types_{gres_source}") * changes,
+            quotas,  # the last, because of its table
         ],
         "PREFLIGHT": text("preflight" if changes else "preflight_files"),
         "NOTES": map(text, notes),
-        "SWITCH": text("switch") * rightsized,
+        "SWITCH": [text("switch") * rightsized, text("switch_in_parts") * in_parts],
         "BACK": map(text, undo),
         **step_tables(bundle),
         **(_measure_texts(bundle, page_words) if page_words.measures else {}),
@@ -305,8 +345,8 @@ def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[st
     """Return a function from the name of a README text to the text, in the version for the bundle's actuator if any."""
     rules, nodes, limit = bundle.rules, _nodes_to_repartition(bundle), bundle.drain.limit_s
     blocks, has_gap = read_readme_texts(), nodes and rules.requests == RIGHTSIZED
-    full_gpus = sum(pool.count * pool.offers.get(FULL_GPU, 0) for pool in rules.pools)
     parts = _split_nodes(bundle) if nodes else []
+    full_gpus = [f"{after[FULL_GPU]:,}" for *_, after in list_change_parts(bundle)] if has_gap else []
     configs = [(pool.state.config_name, [node for node in pool.nodes if node in nodes]) for pool in rules.pools]
     values = {
         "NAMESPACE": GPU_OPERATOR_NAMESPACE, "CONFIG_MAP": MIG_CONFIG_MAP_NAME, "ACTUATOR": rules.actuator,
@@ -323,7 +363,7 @@ def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[st
         "RELEASE": bundle.release_instruction, "RELEASE_SCRIPT": bundle.path_of("release.sh"),
         "EMPTYING": page_words.emptying if nodes else "",
         "TYPE": str(getattr(bundle.gres_type, "full", bundle.gres_type)),
-        "FULL": f"{full_gpus:,}" if has_gap else "", "PARTED": bundle.mig_parted_path if nodes else "",
+        "FULL": ", then ".join(dict.fromkeys(full_gpus)), "PARTED": bundle.mig_parted_path if nodes else "",
         "SWITCHED": format_node_list(find_mode_change_nodes(bundle.index)) if nodes and bundle.change.reboot_s else "",
         "STATE": bundle.path_of(f"{bundle.index['change'][0]}.before") if nodes else "",
         "UNUSED": describe_unused_slices(bundle.index, bundle.gpu_model) if nodes else "",
@@ -361,20 +401,19 @@ def _instance_table(rules: FleetRules) -> str:
 
 
 def _quota_text(bundle: FleetBundle, text: Callable[[str], str]) -> str:
-    """List the resources whose quota to lower before or raise after the change; `text` looks up README texts."""
+    """Tabulate the quotas to lower before and raise after each part of the change; `text` looks up README texts."""
     rules = bundle.rules
-    if rules.actuator not in ("mig-manager", "nvidia-smi") or rules.powers_nodes_down:
+    if rules.actuator not in ("mig-manager", "nvidia-smi") or rules.powers_nodes_down or not rules.has_node_names:
         return ""
-    if bundle.path_of("queues.sh") in bundle.files:
-        return text("quotas_set")
-    current, planned = _count_instances(rules.today), _count_instances(rules.pools)
-    changes: dict[str, list[str]] = {"lower before `apply`": [], "raise after `verify`": []}
-    for profile in sorted(current | planned, key=resource_name):
-        verb = list(changes)[planned[profile] > current[profile]]
-        if planned[profile] != current[profile]:
-            changes[verb].append(f"`{resource_name(profile)}` {current[profile]:,} → {planned[profile]:,}")
-    parts = [f"{verb}: {', '.join(words)}" for verb, words in changes.items() if words]
-    return f"{text('quotas_by_hand')} {'; '.join(parts)}." if parts else ""
+    rows = ["| nodes | lower before `apply` | raise after `verify` |", "| --- | --- | --- |"]
+    for nodes, before, after in list_change_parts(bundle):
+        lowered, raised = (
+            ", ".join(f"`{resource_name(name)}` {before[name]:,} → {after[name]:,}" for name in changed)
+            for changed in (before - after, after - before)
+        )
+        rows += [f"| {format_node_list(nodes)} | {lowered} | {raised} |"] * bool(lowered or raised)
+    heading = text("quotas_set" if bundle.path_of("queues.sh") in bundle.files else "quotas_by_hand")
+    return "\n".join([heading, "", *rows]) if len(rows) > 2 else ""
 
 
 def _measure_texts(bundle: FleetBundle, page_words: PageText) -> dict[str, str]:
@@ -461,7 +500,8 @@ def _fence_commands(commands: Sequence[str]) -> str:
         # What was set before need not be set again.
         lines += [line for line in command.splitlines() if line not in lines]
     text = "```bash\n" + "\n".join(lines) + "\n```" if lines else ""
-    return re.sub(r"^# (.*)", r"```\n\n\1\n\n```bash", text, flags=re.M).removeprefix("```bash\n```\n\n")
+    blocks = re.sub(r"^# (.*)", r"```\n\n\1\n\n```bash", text, flags=re.M)
+    return blocks.removeprefix("```bash\n```\n\n").removesuffix("\n\n```bash\n```")
 
 
 BUNDLE_FOLDER_MARK = FolderMark(MANIFEST, "gpuplanner export 1")
@@ -508,22 +548,34 @@ def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_typ
     returned = rules.returned or decision.financial_impact.ownership == OWNERSHIP_RENTED
     rules = replace(rules, returned=returned, quotas=tuple(_read_quotas(scenario, gpu_model, decision.measures)))
     drain, emptying, changed = make_drain_rule(scenario, change), "", rules.layout_plan().filter("changed")["node"]
-    emptying_s = emptying_times(scenario, [*changed.unique(), *rules.released])
+    emptied = sorted({*changed, *rules.released})
+    emptying_s = emptying_times(scenario, emptied)
     if emptying_s is not None and drain.scope == "node":
         median, p95 = (wait_text(seconds / SECONDS_PER_MINUTE) for seconds in emptying_s)
-        emptying = f"{median} (median), {p95} (p95)"
+        emptying = f"the last job on {format_node_list(emptied)} would have ended after {median} (median), {p95} (p95)"
         if drain.limit_s == change.drain_s.high:  # no maintenance window limits it
             hours_s = math.ceil(emptying_s[1] / SECONDS_PER_HOUR) * SECONDS_PER_HOUR
             drain = replace(drain, limit_s=max(drain.limit_s, hours_s))
     gres_types = gres_type or (read_gres_types(scenario.data, gpu_model) if rules.actuator == "slurm" else None)
+    risk = format_resampled_waits(decision) if any(size.rises_if_resampled for size in decision.service) else ""
+    ticket = tuple(_ticket_lines(decision, risk, scenario.approved_by))
     page_words = PageText(
-        decision.sentence, POLICIES[decision.policy].meaning, tuple(_ticket_lines(decision, scenario.approved_by)),
-        tuple(_describe_measures(decision)),
-        f"gpuplanner export {scenario.data} --actuator {rules.actuator}", str(scenario.data), emptying,
+        decision.sentence, POLICIES[decision.policy].meaning, ticket, tuple(_describe_measures(decision)),
+        f"gpuplanner export {scenario.data} --actuator {rules.actuator}",
+        str(scenario.data), emptying, risk, find_actuator_mismatch(scenario),
     )  # fmt: skip
     return make_bundle(
         rules, page_words, change, drain, gres_type=gres_types, services=services, zone=scenario.tz
     )  # fmt: skip
+
+
+def find_actuator_mismatch(scenario: Scenario) -> str:
+    """Return the error that ``start`` shows for an actuator of another scheduler than that of the data; else empty."""
+    try:
+        resolve_actuator(read_metadata(data_folder(scenario.data)).source_facts.source, scenario.actuator)
+    except ScenarioError as error:
+        return str(error)
+    return ""
 
 
 def write_bundle_into(scenario: Scenario, comparison: Comparison, folder: Path) -> None:
@@ -581,7 +633,7 @@ def export_decision(
         )
     with replace_directory(out, mark=BUNDLE_FOLDER_MARK) as folder:
         bundle.write(folder)
-    return list_written_files(out), tuple(bundle.warnings)
+    return list_written_files(out), tuple(filter(None, (find_actuator_mismatch(scenario), *bundle.warnings)))
 
 
 def list_written_files(folder: str | Path) -> list[Path]:
@@ -644,8 +696,8 @@ def _read_quotas(scenario: Scenario, gpu_model: GpuModel, measures: Sequence[Mea
         yield TenantQuota(tenant, nominal, cohort, borrow, lend, names)
 
 
-def _ticket_lines(decision: Decision, approved_by: str | None) -> Iterator[str]:
-    """Yield the lines of a change ticket: reason, effect on queue waits, cost and approval."""
+def _ticket_lines(decision: Decision, risk: str, approved_by: str | None) -> Iterator[str]:
+    """Yield the lines of a change ticket: reason, effect on waits, confidence without `risk`, cost, approval."""
     improved = decision.most_improved_size
     if decision.action == "release" and improved is not None:
         yield (
@@ -677,8 +729,8 @@ def _ticket_lines(decision: Decision, approved_by: str | None) -> Iterator[str]:
         yield f"In the recorded period, no job size waits longer at p95 after the change{order}.{rise}"
     if any(measure.action == "buy" for measure in decision.measures):
         yield f"Purchase lead time {decision.purchase_lead_days} days; until then queue waits stay as they are today."
-    if decision.confidence:
-        yield f"Confidence: {' '.join(decision.confidence)}"
+    if sentences := [sentence for sentence in decision.confidence if sentence != risk]:
+        yield "\n  - ".join(("Confidence:", *sentences))
     yield f"Cost: {decision.financial_impact.basis.splitlines()[0].removeprefix('Spend ')}"
     # Only letters, digits and spaces of a name, so that it never becomes markup.
     name = re.sub(r"[^\w .,@()-]", "", approved_by or "").strip()

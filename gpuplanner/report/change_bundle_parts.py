@@ -200,6 +200,8 @@ class PageText:
     - ``measures``: Measures in order.
     - ``command``, ``data``: Command that writes the bundle, and its dataset.
     - ``emptying``: How long the nodes would have taken to drain in the record, as text; empty if not known.
+    - ``risk``: Queue waits that rise in resampled weeks, to be agreed on; empty if none.
+    - ``caution``: Why the actuator may be the wrong one; empty if it fits the data.
     """
 
     sentence: str
@@ -209,6 +211,8 @@ class PageText:
     command: str = "gpuplanner export"
     data: str = "DATA"
     emptying: str = ""
+    risk: str = ""
+    caution: str = ""
 
 
 @dataclass

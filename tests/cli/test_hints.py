@@ -19,6 +19,9 @@ from gpuplanner.ingest.dataset_writer import write_dataset
 
 def test_hints_of_a_tenant_and_a_job(command):
     assert command("rightsize", "sample", "--team", "search")[0] == 0
+    lines = command("rightsize", "sample", "--team", "search", "--profile", "3g.40gb", "--format", "pod")[1]
+    assert set(re.findall(r"nvidia\.com/\S+:", lines)) == {"nvidia.com/mig-3g.40gb:"}
+    assert command("rightsize", "sample", "--profile", "3g40")[0] != 0
     told = json.loads(command("rightsize", "sample", "--job", "job-002703", "--json")[1])
     assert [job["job_id"] for job in told["jobs"]] == ["job-002703"]
     assert [(row["user"], row["job_class"]) for row in told["groups"]] == [("search-u3", "inference")]

@@ -23,10 +23,11 @@
 #   STOP_CLIENTS   run as STOP_CLIENTS NODE on a node that is empty, to stop services that hold its GPUs (DCGM, exporters)
 #   START_CLIENTS  run as START_CLIENTS NODE once it is repartitioned
 #   REPARTITION    run as REPARTITION NODE CONFIG; default: ssh NODE nvidia-mig-parted apply -f PARTED -c CONFIG
-#   PARTED         path of mig-parted.yaml on the nodes (/etc/nvidia-mig-manager/config.yaml)
+#   PARTED         (/etc/nvidia-mig-manager/config.yaml) path of mig-parted.yaml on the nodes
 #   INSTALL        run as INSTALL FILE NODE...: writes the Gres of these nodes from FILE into slurm.conf; default:
 #                  bash install-gres.sh, which rewrites the existing lines ('--dry-run' shows the difference)
-#   STATIC_GRES    path of gres.conf on nodes whose slurmd has no NVML: static-gres.sh writes it again there
+#   STATIC_GRES    path of gres.conf on nodes whose slurmd has no NVML, such as /etc/slurm/gres.conf: static-gres.sh
+#                  writes it again there. Each node must have its own file: not shared, not configless
 #   RECONFIGURE    run as RECONFIGURE NODE...; default: scontrol reconfigure. Before Slurm 23.11 a new number of devices
 #                  needs a restart: systemctl restart slurmctld, then slurmd on the nodes by ssh
 #   TIMEOUT_S      (@TIMEOUT_S@) seconds to wait for nodes to empty
@@ -34,7 +35,7 @@
 #   REPARTITION_S  (@REPARTITION_S@) seconds to wait until nodes register their new devices
 #   CHANGE_LOG     CSV file with the time that nodes are out of service (gpuplanner/changes.csv in XDG_STATE_HOME)
 #   STATE          folder for the layouts before the change (@NAME@.before beside this file)
-#   AHEAD_S        'reserve' does nothing earlier than this many seconds before the planned time
+#   AHEAD_S        (no limit) 'reserve' does nothing earlier than this many seconds before TIME or the planned time
 #   RENAME         yes: change nodes although their GRES types change
 #   NO_ROLLBACK    yes: change nodes although REPARTITION could not restore their present layout
 #   IF_DUE=yes     do nothing unless a planned time has come and is at most TIMEOUT_S ago; 'reserve' then exits with 0
@@ -144,6 +145,18 @@ check() { # before any change; also that the present layout can be restored
     fi
   done
   if [[ -n "$problems" ]]; then fail "${problems}Nothing was changed."; fi
+}
+
+note_static_gres() { # File= lines name instances that the change deletes; slurmd then does not start
+  local conf node
+  if [[ -n "${STATIC_GRES:-}${RECONFIGURE:-}" ]]; then return; fi
+  conf=$(dirname "${SLURM_CONF:-$(scontrol show config | awk '$1 == "SLURM_CONF" { print $3 }')}")/gres.conf
+  for node in "${nodes[@]}"; do
+    if { cat "$conf"; ssh "$node" cat "'$conf'"; } 2>/dev/null | grep -qiE '^[^#]*(Multiple)?Files? *='; then
+      echo "note: $conf of $node or of this host has File= lines; if they are of MIG instances of $node, set STATIC_GRES" \
+        "(README.md, section 2)."
+    fi
+  done
 }
 
 save_state() { # the present layouts and Gres, for a rollback
@@ -280,6 +293,7 @@ change_nodes() { # FILE with the lines to install
   compare "$repartition_s"
   for node in "${nodes[@]}"; do log_change "$node" "${size[$node]}" end; done
   resume
+  echo "done, resumed: ${nodes[*]}"
 }
 
 verb="${1:-}"
@@ -299,6 +313,7 @@ case "$verb" in
           --no-legend "'nvidia-*' '*dcgm*'" | awk '{ print $1 }' | paste -s -d ' ' -)"
       fi
     done
+    note_static_gres
     install_lines --dry-run "$lines"
     echo "ready to change: ${nodes[*]}"
     ;;

@@ -75,7 +75,7 @@ class Cluster:
         for name, body in COMMANDS.items():
             path = folder / "bin" / name
             path.parent.mkdir(exist_ok=True)
-            asked = '[[ "$*" =~ ^show|^--version|assert|export|list-units ]]'
+            asked = '[[ "$*" =~ ^show|^--version|assert|export|list-units|gres.conf ]]'
             log = "" if name in QUIET else f'{asked} || echo "{name} $*" >>"$CLUSTER/log"\n'
             path.write_text(f"#!/usr/bin/env bash\nset -eu\n{log}{body}\n")
             path.chmod(0o755)
@@ -349,6 +349,10 @@ def test_check_shows_the_jobs_and_the_difference(cluster: Cluster) -> None:
     assert done.returncode == 0
     assert "n2: running jobs: 17\n" in done.stdout
     assert f"-NodeName=n2 CPUs=8 Gres={WHOLE}\n+NodeName=n2 CPUs=8 Gres={PLANNED}\n" in done.stdout
+    assert "File= lines" not in done.stdout
+    (cluster.folder / "gres.conf").write_text("# File=/dev/nvidia0\nName=gpu MultipleFiles=/dev/nvidia0\n")
+    assert "note: " in cluster.run("check").stdout
+    assert "File= lines" not in cluster.run("check", STATIC_GRES="/etc/slurm/gres.conf").stdout
     assert cluster.run().returncode == cluster.run("undo").returncode == 2
     assert cluster.log() == []
 

@@ -7,17 +7,21 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
+from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, FleetRules, PoolRule
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.report import change_bundle
 from gpuplanner.report.change_bundle import README_FILE, make_bundle
 from gpuplanner.report.change_bundle_parts import Bundle, MeasureText, PageText
 from gpuplanner.report.export_verification import looks_like_layout_file, verify_file
@@ -112,8 +116,8 @@ def test_the_page_leads_from_agreement_to_requests_and_back_in_order() -> None:
     assert heads == ["Files", *steps]
     agree, apply = (page.partition(f"## {name}\n")[2].partition("\n## ")[0] for name in (steps[0], steps[2]))
     assert "no new jobs start on n3 (2 of 8 GPUs)" in agree
-    assert "lower before `apply`: `nvidia.com/gpu` 8 → 5" in agree
-    assert "raise after `verify`: `nvidia.com/mig-1g.10gb` 0 → 4, `nvidia.com/mig-3g.40gb` 0 → 1." in agree
+    mig = "`nvidia.com/mig-3g.40gb` 0 → 1, `nvidia.com/mig-1g.10gb` 0 → 4"
+    assert f"| n3 | `nvidia.com/gpu` 8 → 7 | {mig} |\n| n4 | `nvidia.com/gpu` 7 → 5 |  |" in agree
     for part in ("Cluster-wide", "evicts all its other pods", "emptyDir", "EVICT=yes", "cordon-ahead"):
         assert part in apply
     assert "change.sh apply n3" not in apply  # one node cannot be divided
@@ -537,7 +541,7 @@ def test_the_page_states_the_mode_change_the_reboot_and_the_gap():
     [config] = re.findall(r"config\[n3\]=(\S+)", script)
     assert f"CONFIG is `{config}` on n3." in page
     assert "or the next reboot makes the change again" in page
-    assert "share the 5 full GPUs that\n  stay" in page
+    assert "share the 7, then 5 full GPUs that\n  stay" in page
     assert "Nodes are repartitioned one after the other" in pack.files["slurm/changes.md"]
     other = packed(fixed("mig-manager"))
     assert "MIG mode changes on" not in other.files[README_FILE]
@@ -642,11 +646,14 @@ def test_requests_are_switched_after_each_node(actuator: str, tmp_path: Path) ->
     order = [
         "apply n3",
         "verify n3",
-        "Switch requests, now for 1 × full GPU, 1 × 3g.40gb, 4 × 1g.10gb on n3",
+        "switch requests for 1 of 2 × 3g.40gb, 4 of 8 × 1g.10gb (section 5)",
         "apply n4",
         "verify n4",
+        "switch requests for 2 × 3g.40gb, 8 × 1g.10gb (section 5).",
     ]
-    places = [apply.rindex(word if word.startswith("Switch") else f"{script} {word}") for word in order]
+    places = [apply.rindex(word if word.startswith("switch") else f"{script} {word}") for word in order]
+    assert ("then lower the quotas of n4, then go on:" in apply) == (actuator == "mig-manager")
+    assert "share the 7, then 6 full GPUs" in " ".join(page.split())
     assert places == sorted(places)
     assert f"{script} apply\n" not in apply
     assert "n3, n4 change in 2 parts" in page
@@ -663,6 +670,63 @@ def test_requests_are_switched_after_each_node(actuator: str, tmp_path: Path) ->
     assert cluster.run(f"{script} apply n9", folder).returncode == 1
     assert cluster.run(fenced(page, "Roll back"), folder).returncode == 0
     assert cluster.snapshot()[0]["n4"]["layouts"] == before[0]["n4"]["layouts"]
+
+
+def quotas_stated(page: str) -> list[tuple[str, dict[str, tuple[int, int]], dict[str, tuple[int, int]]]]:
+    """Nodes, quotas lowered before and raised after, of each row of section 1."""
+    agree = page.partition("## 1. Agree\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:-1] for line in agree.splitlines() if line.startswith("| n")][1:]
+    amounts = r"`nvidia.com/(?:mig-)?(\S+)` (\d+) → (\d+)"
+    return [
+        (row[0].strip(), *({name: (int(a), int(b)) for name, a, b in re.findall(amounts, cell)} for cell in row[1:]))
+        for row in rows
+    ]
+
+
+@needs_bash
+def test_after_each_part_the_quotas_are_the_instances_of_the_cluster(tmp_path: Path) -> None:
+    """Two nodes are cut, one is cut otherwise, one is released; nothing is lowered that a later part takes away."""
+    today = (PoolRule("today-1", TODAY, 3, ("n1", "n2", "n4")), PoolRule("today-2", ("3g.40gb:2", "gpu"), 1, ("n3",)))
+    pools = (PoolRule("full", TODAY, 1, ("n1",), 1), PoolRule("a", CUT, 1, ("n2",), 1))
+    pools = (*pools, PoolRule("b", ("1g.10gb:7", "gpu"), 1, ("n3",), 1))
+    rules = replace(fixed("mig-manager"), pools=pools, today=today, requests="rightsized", released=("n4",))
+    pack = packed(rules)
+    page, folder = pack.files[README_FILE], written(pack, tmp_path / "export")
+    cluster = Stub(tmp_path / "cluster", rules.todays_layouts)
+    state = cluster.state
+    state["nodes"]["n3"]["labels"]["nvidia.com/mig.config"] = "site"
+    site = (
+        "version: v1\nmig-configs:\n  site:\n  - devices: [0]\n    mig-enabled: true\n    mig-devices: {3g.40gb: 2}\n"
+    )
+    state["objects"]["configmap/theirs"] = {"metadata": {"name": "theirs"}, "data": {"config.yaml": site}}
+    cluster.write(state)
+    assert cluster.run("bash mig-manager/policy.sh apply", folder).returncode == 0
+    in_service = ["n1", "n2", "n3", "n4"]
+
+    def instances() -> dict[str, int]:
+        counts = sum((_counts(cluster.state["nodes"][node]["layouts"]) for node in in_service), Counter())
+        return dict(counts)
+
+    quotas = instances()
+    rows = quotas_stated(page)
+    assert [nodes for nodes, *_ in rows] == ["n2", "n3", "n4"]
+    for nodes, lowered, raised in rows:
+        before = instances()
+        for name, (old, new) in lowered.items():
+            assert new < old == quotas[name]
+            quotas[name] = new
+        assert all(quotas.get(name, 0) <= count for name, count in before.items())
+        script = "release.sh apply" if nodes == "n4" else f"change.sh apply {nodes}"
+        done = cluster.run(f"bash mig-manager/{script}", folder)
+        assert done.returncode == 0, done.stderr
+        in_service = [node for node in in_service if not cluster.state["nodes"][node]["unschedulable"]]
+        after = instances()
+        # While the part changes, quotas keep what both states have.
+        assert {name: count for name, count in quotas.items() if count} == dict(Counter(before) & Counter(after))
+        for name, (old, new) in raised.items():
+            assert new > old == quotas.get(name, 0)
+            quotas[name] = new
+        assert {name: count for name, count in quotas.items() if count} == after
 
 
 def test_many_nodes_change_in_few_parts() -> None:
@@ -704,6 +768,20 @@ def test_slurm_verifies_the_layout_that_mig_parted_finds(tmp_path: Path) -> None
     cluster.write(state)
     found = cluster.run(fenced(page, "Verify"), folder)
     assert (found.returncode, "Fix n3: Slurm has the planned Gres" in found.stderr) == (1, True)
+
+
+def test_an_actuator_of_another_scheduler_is_warned_of_on_the_first_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = SimpleNamespace(source_facts=SimpleNamespace(source="slurm"))
+    monkeypatch.setattr(change_bundle, "read_metadata", lambda _: facts)
+    assert change_bundle.find_actuator_mismatch(Scenario(actuator="slurm")) == ""
+    caution = change_bundle.find_actuator_mismatch(Scenario(actuator="mig-manager"))
+    assert "mig-manager is a part of Kubernetes" in caution
+    rules, cost = fixed("mig-manager"), ChangeCost.from_catalogue(BOARD, "mig-manager")
+    words = replace(TOLD, caution=caution, risk="Risk: in resampled weeks, p95 queue wait on 3g.40gb 9 to 22 h.")
+    page = make_bundle(rules, words, cost, Drain()).files[README_FILE]
+    assert page.splitlines()[2] == f"> **Warning:** {caution}"
+    assert "## 1. Agree\n\n- Risk: in resampled weeks, p95 queue wait on 3g.40gb 9 to 22 h. Agree with the" in page
+    assert "Warning" not in packed(rules).files[README_FILE]
 
 
 def test_rented_nodes_are_returned_and_not_powered_down() -> None:
