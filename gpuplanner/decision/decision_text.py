@@ -472,7 +472,7 @@ def _list_confidence_sentences(
         Queue waits by number of GPUs.
     """
     if decision.left_out_share > 0.01:
-        text = "of the allocated GPU-hours count as unallocated, for no team: GPUs contradictory or unknown (1 assumed)."
+        text = "of allocated GPU-hours count as unallocated, for no team: GPUs contradictory or not known (1 assumed)."
         yield f"{percent_text(decision.left_out_share)} {text}"
     if use_text := _format_measured_use(decision):
         yield use_text
