@@ -11,9 +11,6 @@ from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import NodeDumps
 from gpuplanner.core.units_and_number_formats import count_text
 
-NODE_HISTORY_TABLES = ("node_dumps", "out_of_service")
-"""Tables of a dataset that say in which state nodes were over time."""
-
 
 def make_node_dumps(nodes: pl.DataFrame) -> pl.DataFrame | None:
     """Make the table ``node_dumps`` of nodes with the time of their dump; None if no dump is dated.
@@ -40,7 +37,7 @@ def merge_node_histories(
     """Merge the tables on nodes over time of dumps of one cluster.
 
     A node that one dump shows as out of service is so until the next dump that lists it, whose own outages follow: when
-    exactly it came back is not known. Outages of undated dumps have no end; only those of the last dump count.
+    exactly it came back is not known. Where no dump has a date, the outages of the last one count.
 
     Parameters
     ----------
@@ -64,19 +61,17 @@ def merge_node_histories(
     """
     known = [dumps for history in histories if (dumps := history.get("node_dumps")) is not None]
     dumps = pl.concat(known).unique(["node", "time"], keep="last", maintain_order=True) if known else None
-    outages = []
-    for number, history in enumerate(histories, 1):
+    outages: list[pl.DataFrame] = []
+    for history in histories:
         table, own_dumps = history.get("out_of_service"), history.get("node_dumps")
-        if table is None:
-            continue
-        if dumps is not None and own_dumps is not None:
+        if table is not None and dumps is not None and own_dumps is not None:
             last = own_dumps.group_by("node", maintain_order=True).agg(last=pl.col("time").max())
             later = dumps.join(last, on="node", maintain_order="left").filter(pl.col("time") > pl.col("last"))
             until = later.group_by("node", maintain_order=True).agg(until=pl.col("time").min())
             table = table.join(until, on="node", how="left", maintain_order="left")
             outages.append(table.with_columns(end_time=pl.coalesce("end_time", "until")).drop("until"))
-        elif number == len(histories) or not known:
-            outages = [*(outages if known else []), table]
+        elif table is not None:
+            outages = [*outages, table] if known else [table]
     merged = outages[0] if outages else None
     if len(outages) > 1:
         key = ["node", "start_time"]
@@ -134,7 +129,7 @@ def layouts_over_time(node_dumps: pl.DataFrame) -> pl.DataFrame:
 
 
 def split_nodes_by_layout(inventory: pl.DataFrame, node_dumps: pl.DataFrame | None) -> pl.DataFrame:
-    """Split each node whose MIG layouts changed into a row for each time span with the same layouts.
+    """Split each node whose MIG layouts changed into a row for each time span with the same ``layouts``.
 
     The spans of a node follow each other without gap or overlap, so that installed GPU-hours stay the same.
 
@@ -170,8 +165,10 @@ def split_nodes_by_layout(inventory: pl.DataFrame, node_dumps: pl.DataFrame | No
     joined = inventory.join(spans, on="node", how="left", maintain_order="left", suffix="_then")
     is_split = pl.col("node").is_in(spans["node"].implode())
     split = joined.with_columns(
-        pl.when(is_split).then(f"{name}_then").otherwise(name).alias(name) for name in ("layouts", "mig_enabled")
-    ).with_columns(installed=pl.max_horizontal("installed", "since"), retired=pl.min_horizontal("retired", "until"))
+        layouts=pl.when(is_split).then("layouts_then").otherwise("layouts"),
+        installed=pl.max_horizontal("installed", "since"),
+        retired=pl.min_horizontal("retired", "until"),
+    )
     is_span = (pl.col("installed") < pl.col("retired")).fill_null(value=True) | ~is_split
     return split.filter(is_span).select(inventory.columns)
 
