@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -37,13 +39,6 @@ SHOWN_JOB_COLUMNS = (
     "sm_activity", "gpus_active", "run_s", "time_limit_s", "wait_s", "profile_needed", "size_from",
 )  # fmt: skip
 """Printed columns of recommendations for single jobs."""
-SHOWN_GROUP_COLUMNS = (
-    "user", "job_class", "profile", "instances", "jobs", "memory_asked_gib", "memory_peak_gib", "recommended_profile",
-    "instances_hint", "size_risk", "size_risk_at_most", "time_limit_s", "recommended_time_limit_s", "risk_time_out",
-    "saved_gpu_hours", "freed_limit_gpu_hours", "size_reason", "limit_reason",
-)  # fmt: skip
-"""Printed columns of recommendations for groups of jobs."""
-
 DEVICE_PLUGIN_FORMAT = "device-plugin"
 """Value of ``--format`` for the NVIDIA device plugin configuration of MPS and time-slicing."""
 
@@ -155,7 +150,7 @@ def rightsize(
     lines: list[str | None] = []
     if form is not None:  # with distinct names, so that they form one stream of objects
         numbered = enumerate(groups.iter_rows(named=True), start=1)
-        lines = [_request_lines(row, form, types, f"hint-{number}") for number, row in numbered]
+        lines = [_request_lines(row, form, types, f"smaller-request-{number}") for number, row in numbered]
     if as_json:
         rows = groups.to_dicts()
         for row, printed in zip(rows, lines, strict=False):
@@ -163,11 +158,43 @@ def rightsize(
         of_job = history.with_columns(gpu_model="board").select(SHOWN_JOB_COLUMNS)
         show(({} if job is None else {"jobs": of_job}) | {"groups": rows}, as_json=True)
     elif form is not None:
-        echo(("\n" if form == "sbatch" else "---\n").join(filter(None, lines)) or "# no recommendation\n")
+        why = f"# no recommendation: {'; '.join(_list_reasons(groups).head(3)['reason'])}\n"
+        echo(("\n" if form == "sbatch" else "---\n").join(filter(None, lines)) or why)
+        notify(*_rightsizing_notes(groups, trace.inventory, history))
     else:
         if job is not None:
             show_frame(history.with_columns(gpu_model="board").select(SHOWN_JOB_COLUMNS), title="Requested and used")
-        show_frame(groups.select(SHOWN_GROUP_COLUMNS), title="Recommended requests")
+        shown = groups.select(
+            pl.coalesce("user", "tenant"), "job_class", request=pl.format("{} x {}", "instances", "profile"),
+            recommended=pl.format("{} x {}", "instances_hint", "recommended_profile"), jobs="jobs",
+            risk="size_risk_at_most", limit_s="recommended_time_limit_s", saved_gpu_hours="saved_gpu_hours",
+        )  # fmt: skip
+        show_frame(shown, title="Recommended requests")
+        show_frame(_list_reasons(groups), title="Main reasons")
+        notify(*_rightsizing_notes(groups, trace.inventory, history))
+
+
+def _list_reasons(groups: pl.DataFrame) -> pl.DataFrame:
+    """List the main reasons for sizes and time limits with the groups and GPU-hours that they hold for."""
+    import polars as pl
+
+    texts = pl.concat_str(pl.col("size_reason", "limit_reason"), separator="; ", ignore_nulls=True).str.split("; ")
+    reasons = groups.select("gpu_hours", reason=texts).explode("reason").group_by("reason", maintain_order=True)
+    sums = reasons.agg(groups=pl.len(), gpu_hours=pl.col("gpu_hours").sum())
+    return sums.sort("gpu_hours", descending=True, maintain_order=True).head(12)
+
+
+def _rightsizing_notes(groups: pl.DataFrame, inventory: pl.DataFrame | None, history: pl.DataFrame) -> Iterator[str]:
+    """Yield the GPU-hours saved and without a size, and recommended MIG profiles that no node or job has."""
+    yield f"saved: {groups['saved_gpu_hours'].sum():,.1f} of {groups['gpu_hours'].sum():,.1f} GPU-hours of the record"
+    unsized = groups.remove(groups["recommended_profile"].is_not_null())["gpu_hours"].sum()
+    if unsized:
+        yield f"{unsized:,.1f} GPU-hours without a size: import more telemetry: gpuplanner ingest auto FILE -o DIR"
+    layouts = [] if inventory is None else inventory["layouts"].drop_nulls().to_list()
+    offered = {"gpu", *history["profile"], *re.findall(r"[^;,:]+(?=:)", ";".join(layouts))}
+    missing = sorted(set(groups["recommended_profile"].drop_nulls()) - offered)
+    if missing:
+        yield f"no node offers {', '.join(missing)} yet: requests for it wait until its MIG layout is in force"
 
 
 def _parse_gpu_models(texts: list[str] | None) -> dict[str | None, str]:

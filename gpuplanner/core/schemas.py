@@ -206,9 +206,13 @@ class OutOfService(TableSchema):
     """Installed GPUs of a node that jobs could not use: repartitioned, drained or reserved."""
 
 
+class NodeDumps(TableSchema):
+    """MIG layouts of one node at the time of one dump of the cluster."""
+
+
 READER_SCHEMAS: tuple[type[dy.Schema], ...] = (
     *(Requests, Serving, Occupancy, Quotas, Gauges, StepTimes, Distributions, JobStates),
-    *(Charges, Processes, Coverage, JobNames, QueueQuotas, OutOfService),
+    *(Charges, Processes, Coverage, JobNames, QueueQuotas, OutOfService, NodeDumps),
 )
 """Tables that readers produce besides :data:`OWN_SCHEMAS`."""
 

@@ -113,7 +113,7 @@ class PurchasePlan:
             "months": self.months, "currency": self.currency, "action": self.action, "held_gpus": self.held_gpus,
             "begin": self.begin.to_dicts(), "exhaustion": self.exhaustion,
             "committed_gpus": mix.committed.tolist(), "cost": round(mix.cost, 2), "risk": round(mix.risk, 2),
-            "all_on_demand": round(mix.all_rented, 2),
+            "all_rented": round(mix.all_rented, 2),
             "all_reserved_at_the_mean": round(mix.all_reserved, 2),
             "gap": round(mix.gap, 9), "coverage": round(mix.coverage, 6),
             "utilisation": round(mix.utilisation, 6),
@@ -131,9 +131,9 @@ class PurchasePlan:
         for (name, month), gpus in mix.begun.items():
             parts[f"  of which {name}"] += gpus * cost_of_term(offers_by_name[name], month, self.months)
         options = {self.mix_name: mix.cost} | parts
-        options |= {"  of which on demand and spot": mix.cost - sum(parts.values())}
-        options |= {f"{self.mix_name}, CVaR (10 %)": mix.risk, "on demand only": mix.all_rented}
-        options |= {"mean demand reserved in whole nodes, rest on demand": mix.all_reserved}
+        options |= {f"  of which {self.rent_name}": mix.cost - sum(parts.values())}
+        options |= {f"{self.mix_name}, CVaR (10 %)": mix.risk, f"{self.rent_name} only": mix.all_rented}
+        options |= {f"mean demand reserved in whole nodes, rest {self.rent_name}": mix.all_reserved}
         frame = pl.DataFrame({"option": list(options), "cost": list(options.values())})
         return frame if any(options.values()) else frame.clear()
 
@@ -142,6 +142,12 @@ class PurchasePlan:
         """Table of :func:`compare_payments` for one GPU in use all the time, whether it is needed or not."""
         table = compare_payments(self.offers, self.rent, gpus=1, used_fraction=1.0, months=self.months)
         return table.select(pl.col("option").str.replace_all("_", " "), "cost", "break_even_fraction")
+
+    @property
+    def rent_name(self) -> str:
+        """Label of GPUs rented by the hour: with spot for the load that may be interrupted, where that is cheaper."""
+        uses_spot = self.rent.spot_share and self.rent.spot_price < self.rent.on_demand
+        return "on demand and spot" if uses_spot else "on demand"
 
     @property
     def mix_name(self) -> str:
@@ -188,7 +194,7 @@ class PurchasePlan:
         nothing = (
             f"; rented or reserved, nothing is paid beyond them: 0 {self.currency}" if self.costs.is_empty() else ""
         )
-        saves = f"; it saves {saved_amount} ({saved_share}) against on demand only"
+        saves = f"; it saves {saved_amount} ({saved_share}) against {self.rent_name} only"
         return (
             f"Recommended: {self.decision.gpus:,} GPUs ({report}). Capacity compared over {self.months} months: "
             f"{demand}; {growth_text}. For this demand, the {self.mix_name} is to {self.action}"

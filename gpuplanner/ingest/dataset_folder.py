@@ -73,7 +73,7 @@ DAY = timedelta(days=1)
 """One UTC day, read before and after a span to know until when each of its samples is valid."""
 SOURCES_FOLDER = "sources"
 """Folder in a dataset folder with the record of each source."""
-MERGED_TABLES = ("coverage", "processes", "out_of_service")
+MERGED_TABLES = ("coverage", "processes", "out_of_service", "node_dumps")
 """Tables that several sources may give; the top folder of a dataset has them combined."""
 
 

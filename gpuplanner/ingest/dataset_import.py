@@ -441,7 +441,7 @@ def _reject_second_source(tables: Collection[str], facts_by_source: Mapping[str,
         common_tables = sorted(set(tables) & set(source_facts.get("tables", ())) - shared)
         if source != name and common_tables:
             expected = f"no other source of {', '.join(common_tables)}"
-            todo = "Keep each in a folder of its own."
+            todo = "Give all files of one cluster at once, or keep each in a folder of its own."
             raise TraceFormatError(f"source {name!r}", expected, f"{source!r} is there", todo)
 
 

@@ -431,7 +431,7 @@ def merge_into_draft(
     beside_tables = {table: record.tables.get(table) for table in MERGED_TABLES if table != kind} | dict(
         new_dataset.tables
     )
-    return draft.merged_with(DatasetDraft.from_dataset(merged.with_tables(**beside_tables | {kind: merged.table})))
+    return draft.merged_with(DatasetDraft.from_dataset(merged.with_tables(**beside_tables | dict(merged.tables))))
 
 
 def add_written_files(draft: DatasetDraft, dataset: Dataset, source: str, folder: Path) -> DatasetDraft:

@@ -33,6 +33,7 @@ from gpuplanner.ingest.implausible_jobs_and_past_nodes import (
     require_unquarantined,
 )
 from gpuplanner.ingest.job_gpu_counting import DeviceCounter
+from gpuplanner.ingest.node_dump_history import merge_dated_inventories, merge_node_histories
 from gpuplanner.ingest.quality_report import (
     JOB_LIST_CHECKS,
     UNSORTED_JOBS_CHECK,
@@ -93,7 +94,7 @@ def merge_job_exports(exports: Sequence[Dataset]) -> Dataset:
     ).with_tables(
         inventory=inventory,
         queue_quotas=_latest_table([export.quotas for export in ordered]),
-        out_of_service=_latest_table([export.tables.get("out_of_service") for export in ordered]),
+        **merge_node_histories([export.tables for export in ordered]),
         job_names=_merge_job_names([export.tables.get("job_names") for export in ordered]),
     )
 
@@ -526,13 +527,15 @@ def merge_tables(old_dataset: Dataset, new_dataset: Dataset, table: pl.DataFrame
     kind = new_dataset.kind
     key = list(UNIQUE_COLUMNS_BY_TABLE[kind])
     repeated = new_dataset.table.select(key).join(table.select(key), on=key, how="semi", nulls_equal=True)
-    if repeated.height:
+    dated_tables = merge_dated_inventories(old_dataset.tables | {kind: table}, new_dataset.tables)
+    if repeated.height and dated_tables is None:
         key_text = ", ".join(f"{name} {value}" for name, value in repeated.row(0, named=True).items())
         location = f"{kind} of {new_dataset.provenance['source']}"
         description = f"{repeated.height} row(s) more, such as {key_text}"
         todo = "Import all files of the source again with --replace."
         raise TraceFormatError(location, "rows of which nothing is there yet", description, todo)
     rows = pl.concat([table, new_dataset.table]).sort(key, maintain_order=True)
+    rows = rows if dated_tables is None else dated_tables["inventory"]
     old_facts, new_facts = old_dataset.provenance, new_dataset.provenance
     old_totals, new_totals = old_facts["totals"], new_facts["totals"]
     summed_names = [name for name in {**new_totals, **old_totals} if name not in UNSUMMABLE_TOTALS]
@@ -545,12 +548,13 @@ def merge_tables(old_dataset: Dataset, new_dataset: Dataset, table: pl.DataFrame
         "notes": list(dict.fromkeys([*old_facts["notes"], *new_facts["notes"]])),
         "totals": {name: _add_totals(old_totals.get(name), new_totals.get(name)) for name in summed_names},
     }
+    if dated_tables is not None:  # a node of both dumps is one node
+        facts["totals"] = {"gpus": int(rows["gpus"].sum())}
     findings = combine_findings(
         Finding(*row) for dataset in (old_dataset, new_dataset) for row in dataset.quality.iter_rows()
     )
-    return Dataset(
-        {kind: rows}, pl.concat([old_dataset.rejects, new_dataset.rejects]), build_quality_report(findings), facts
-    )
+    rejects = pl.concat([old_dataset.rejects, new_dataset.rejects])
+    return Dataset({kind: rows}, rejects, build_quality_report(findings), facts).with_tables(**dated_tables or {})
 
 
 def _add_totals(old: Any, new: Any) -> Any:  # noqa: ANN401 - a number, or exact digits as text

@@ -156,6 +156,8 @@ def _render_card(
             f"Allocated but idle: {idle_gpu_hours:,.0f} GPU-hours, {percent_text(idle_share, '.1f')} of those with "
             f"telemetry{change}."
         )
+        without = allocated_gpu_hours - idle_gpu_hours / idle_share if idle_share else 0.0
+        lines += [f"Without telemetry: {without:,.0f} GPU-hours."] if without >= 0.5 else []
         lines.append(f"Rank {rank} of {teams} teams (lowest idle share first).")
     tip = ["Smaller requests for your jobs, with the risk of each, as lines to paste:", escape_controls(command)]
     return "\n".join([lines[0], *(localize_text(line, locale) for line in lines[1:]), *tip]) + "\n"

@@ -128,7 +128,7 @@ def format_request_lines(
       restartPolicy: Never
       containers:
       - name: main
-        image: IMAGE
+        image: IMAGE  # yours; or copy the resources into the specification of your pod or Job
         resources:
           limits:
             nvidia.com/gpu: 8
@@ -225,7 +225,7 @@ def _format_container(*resources: str) -> list[str]:
     return [
         "  containers:",
         "  - name: main",
-        "    image: IMAGE",
+        "    image: IMAGE  # yours; or copy the resources into the specification of your pod or Job",
         "    resources:",
         *(f"  {line}" for line in resources),
     ]

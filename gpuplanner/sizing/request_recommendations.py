@@ -341,7 +341,11 @@ def _decide_recommendations(table: pl.DataFrame, minimum: int, highest_risk: flo
     fits_text = pl.format("no run of {} needed more", "size_runs")
     gpus_text = pl.format("at most {} worked in {} full runs", _count_expression("active", "GPU"), "size_runs")
     risk_percent = (100 * pl.col("size_risk_at_most")).ceil().cast(pl.Int64)
-    few = first_text((pl.col("size_risk_at_most") > highest_risk, "; too few runs to promise it, try it first"))
+    promised = math.ceil(
+        math.log(1 - EXCEEDANCE_CONFIDENCE_PERCENT / 100) / math.log1p(-min(max(highest_risk, 1e-9), 0.999))
+    )
+    too_few = f"; too few runs to promise it ({promised:,} would do), try it first"
+    few = first_text((pl.col("size_risk_at_most") > highest_risk, too_few))
     need_more = f"{{}}{{}}; at most {{}} % of later runs need more ({EXCEEDANCE_CONFIDENCE_PERCENT} % confidence)"
     seen_text = pl.when(is_single).then(fits_text).otherwise(gpus_text)
     proven = pl.format(need_more, seen_text, few.fill_null(""), risk_percent)

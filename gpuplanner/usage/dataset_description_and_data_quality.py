@@ -14,6 +14,7 @@ from gpuplanner.core.stage_cache_and_data_folders import data_folder
 from gpuplanner.ingest.bills.bill_summary import find_unknown_types, sum_costs, summarise_bill
 from gpuplanner.ingest.dataset import Dataset, SourceFacts
 from gpuplanner.ingest.dataset_folder import scan_samples
+from gpuplanner.ingest.node_dump_history import layouts_over_time
 from gpuplanner.ingest.telemetry.coverage import coverage
 from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import aggregate_hourly
 from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import add_sample_ends
@@ -172,11 +173,11 @@ def _summarize_nodes(table: pl.DataFrame) -> Tables:
     ordered = by_board.sort("gpus", "gpu_model", "gpus_a_node", descending=[True, False, False])
     tables = {"nodes by GPU model": ordered}
     partitioned = table.filter(pl.col("layouts").is_not_null())
-    if partitioned.height:  # a node has a row for each period between two dumps in which it stayed the same
-        layouts = partitioned.group_by("layouts", "installed", "retired", maintain_order=True).agg(
-            nodes=pl.col("node").n_unique(), gpus=pl.col("gpus").sum(), first_node=pl.col("node").min()
+    if partitioned.height:
+        layouts = partitioned.group_by("layouts", maintain_order=True).agg(
+            nodes=pl.len(), gpus=pl.col("gpus").sum(), first_node=pl.col("node").min()
         )
-        tables["MIG layouts of nodes over time"] = layouts.sort("first_node", "installed", "layouts")
+        tables["MIG layouts of nodes"] = layouts.sort("first_node", "layouts")
     return tables
 
 
@@ -303,6 +304,7 @@ def _summarize_job_states(table: pl.DataFrame) -> Tables:
 SUMMARY_FUNCTION_BY_TABLE: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
     "inventory": _summarize_nodes,
     "out_of_service": _summarize_out_of_service,
+    "node_dumps": lambda table: {"MIG layouts of nodes over time": layouts_over_time(table)},
     "coverage": _summarize_coverage,
     "processes": _summarize_processes,
     "charges": _summarize_charges,

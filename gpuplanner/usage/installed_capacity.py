@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import escape_controls, examples
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import try_expand_node_list
+from gpuplanner.ingest.node_dump_history import describe_layout_changes
 from gpuplanner.usage.current_nodes import add_observed_layouts, observe_nodes
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import (
     LedgerWindow,
@@ -335,7 +336,7 @@ def find_installed(dataset: Dataset, begin: datetime, end: datetime) -> Installe
     (Pool(gpu_model='H100-80GB-SXM5', gpus=64),)
     """
     observed: pl.DataFrame | None = None
-    remarks: tuple[str, ...] = ()
+    remarks = describe_layout_changes(dataset.tables.get("node_dumps"))
     if dataset.inventory is None or not int(dataset.inventory["gpus"].sum() or 0):
         observed = observe_nodes(dataset.lazy_jobs, begin, end)
         inferred = True
@@ -344,7 +345,7 @@ def find_installed(dataset: Dataset, begin: datetime, end: datetime) -> Installe
         inferred = False
         inventory, cut = add_observed_layouts(dataset.inventory, dataset.lazy_jobs, begin, end)
         if cut:
-            remarks = (
+            remarks += (
                 f"The inventory has no MIG layouts of {examples(cut)}: assumed are the fewest GPUs that hold the "
                 "instances allocated there at once.",
             )

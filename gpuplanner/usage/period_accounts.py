@@ -16,6 +16,7 @@ from gpuplanner.core.stage_cache_and_data_folders import stage
 from gpuplanner.core.step_functions import waiting_since
 from gpuplanner.ingest.chunked_tables import LazyJobs
 from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.node_dump_history import split_nodes_by_layout
 from gpuplanner.usage.allocated_hours import (
     ACTIVE_GPU_HOURS_COLUMN,
     FAILED_JOB_STATES,
@@ -268,7 +269,7 @@ def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobDescription:
     )
     tables = {
         "ledger": hours_by_bucket(hours),
-        **_slice_table(jobs, capacity.inventory, begin, end),
+        **_slice_table(jobs, split_nodes_by_layout(capacity.inventory, dataset.tables.get("node_dumps")), begin, end),
         **classes,
         **{f"allocated GPU-hours and queue waits by {column_heading(word)}": table for word, table in groups.items()},
         "GPU-hours by team": hours_by_tenant(hours),

@@ -27,6 +27,40 @@ def test_hints_of_a_tenant_and_a_job(command):
     assert [(row["user"], row["job_class"]) for row in told["groups"]] == [("search-u3", "inference")]
 
 
+def test_the_table_fits_a_terminal_and_says_what_is_saved_and_what_is_missing(command):
+    _, text, notes = command("rightsize", "sample", "--team", "vision")
+    assert max(map(len, text.splitlines())) <= 100
+    assert "0 full runs with samples of all GPUs, 5 needed" in text.split("Main reasons")[1]
+    saved, unsized = (line for line in notes.splitlines() if "GPU-hours" in line)
+    rows = json.loads(command("rightsize", "sample", "--team", "vision", "--json")[1])["groups"]
+    hours = {name: sum(row[name] or 0 for row in rows) for name in ("saved_gpu_hours", "gpu_hours")}
+    assert saved == f"saved: {hours['saved_gpu_hours']:,.1f} of {hours['gpu_hours']:,.1f} GPU-hours of the record"
+    without = sum(row["gpu_hours"] for row in rows if row["recommended_profile"] is None)
+    assert unsized.startswith(f"{without:,.1f} GPU-hours without a size: import more telemetry")
+
+
+def test_profiles_that_no_node_has_are_named(command, tmp_path):
+    trace = open_dataset(sample_folder())
+    small = {"memory_peak_gib": 8.0, "sm_activity": 0.1, "gpus": 1.0, "nodes": 1}
+    jobs = trace.jobs.with_columns(
+        *(pl.lit(value, trace.jobs.schema[name]).alias(name) for name, value in small.items()),
+        *(pl.lit(None, trace.jobs.schema[name]).alias(name) for name in ("profile_requested", "instances")),
+    )
+    write_dataset(Dataset({"jobs": jobs}, trace.rejects, trace.quality, trace.provenance), tmp_path / "t")
+    assert "no node offers 1g.10gb yet" in command("rightsize", str(tmp_path / "t"))[2]
+
+
+def test_no_recommendation_has_its_reason(command, tmp_path):
+    trace = open_dataset(sample_folder())
+    jobs = trace.jobs.head(4).with_columns(
+        pl.lit(None, trace.jobs.schema[name]).alias(name) for name in ("memory_peak_gib", "time_limit_s")
+    )
+    write_dataset(Dataset({"jobs": jobs}, trace.rejects, trace.quality, trace.provenance), tmp_path / "t")
+    _, text, notes = command("rightsize", str(tmp_path / "t"), "--format", "pod")
+    assert text.startswith("# no recommendation: 0 full runs with ")
+    assert "GPU-hours without a size" in notes
+
+
 def test_hints_that_are_shared_name_nobody(command):
     told = json.loads(command("rightsize", "sample", "--smallest-group", "5", "--json")[1])
     assert told["groups"]

@@ -92,7 +92,7 @@ def test_layouts_and_drained_nodes_of_a_dump_are_shown(tmp_path: Path):
     (tmp_path / "nodes.txt").write_text("\n".join(lines) + "\n\n")
     write_dataset(read("auto", tmp_path / "nodes.txt", tz="UTC"), tmp_path / "data")
     tables = describe(str(tmp_path / "data")).tables
-    layouts = tables["MIG layouts of nodes over time"]
+    layouts = tables["MIG layouts of nodes"]
     assert layouts.select("first_node", "layouts", "gpus").rows() == [("gn02", "gpu;gpu;gpu;3g.20gb:2", 4)]
     [row] = tables["nodes out of service"].rows(named=True)
     assert (row["node"], row["bucket"], row["gpus"]) == ("gn01", "down", "all of the node")

@@ -293,6 +293,7 @@ class ClusterDump:
     - ``workloads``: Uid → Workload of Kueue.
     - ``nodes``: Name → node.
     - ``nodes_of_file``: Number of a file → its nodes by name.
+    - ``time_of_file``: Number of a file with nodes → when it was written: their latest heartbeat; earliest file first.
     - ``vanished_gap_s``: Uid of a pod that runs in one file and is missing from a later one → time between the two [s].
     - ``succeeded_pods``: Uid of a Job → number of its pods that succeeded.
     - ``devices``: Driver, pool and name → DRA device.
@@ -312,6 +313,7 @@ class ClusterDump:
     workloads: dict[str, KueueWorkload] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     nodes_of_file: dict[int, dict[str, Node]] = field(default_factory=dict)
+    time_of_file: dict[int, datetime] = field(default_factory=dict)
     vanished_gap_s: dict[str, float] = field(default_factory=dict)
     succeeded_pods: dict[str, int] = field(default_factory=dict)
     devices: dict[tuple[str, str, str], DraDevice] = field(default_factory=dict)
@@ -447,8 +449,21 @@ def read_dump(paths: Sequence[str | Path]) -> ClusterDump:
                 namespace = str(metadata.get("namespace") or "default")
                 uids_by_file[file_number][namespace].add(str(metadata.get("uid") or ""))
             dump.add_object(api_object, kind, location)
+    _date_files(dump)
     end_vanished_pods(dump, uids_by_file)
     return dump
+
+
+def _date_files(dump: ClusterDump) -> None:
+    """Date the files by the latest heartbeat of their nodes; each node is as the latest of them lists it."""
+    heartbeats = {
+        file_number: max((node.last_heartbeat for node in nodes.values() if node.last_heartbeat), default=None)
+        for file_number, nodes in dump.nodes_of_file.items()
+    }
+    dated_files = sorted((time, file_number) for file_number, time in heartbeats.items() if time)
+    dump.time_of_file |= {file_number: time for time, file_number in dated_files}
+    for file_number in dump.time_of_file:
+        dump.nodes |= dump.nodes_of_file[file_number]
 
 
 def end_vanished_pods(dump: ClusterDump, uids_by_file: Sequence[Mapping[str, set[str]]]) -> None:
@@ -462,12 +477,7 @@ def end_vanished_pods(dump: ClusterDump, uids_by_file: Sequence[Mapping[str, set
         Of each file, namespace → uids of its pods. A file covers the namespaces of which it has pods, and all
         namespaces if it has pods of several.
     """
-    # A file was written when its nodes sent their latest heartbeats.
-    file_times = {
-        file_number: max((node.last_heartbeat for node in nodes.values() if node.last_heartbeat), default=None)
-        for file_number, nodes in dump.nodes_of_file.items()
-    }
-    dated_files = sorted((file_time, file_number) for file_number, file_time in file_times.items() if file_time)
+    dated_files = [(file_time, file_number) for file_number, file_time in dump.time_of_file.items()]
     last_rank: dict[tuple[str, str], int] = {}
     for rank, (_, file_number) in enumerate(dated_files):
         last_rank |= {(name, uid): rank for name, uids in uids_by_file[file_number].items() for uid in uids}

@@ -45,8 +45,10 @@ from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     make_inventory,
     make_out_of_service_table,
 )
+from gpuplanner.ingest.node_dump_history import make_node_dumps, merge_node_histories
 from gpuplanner.ingest.quality_report import Finding, check_text, source_check, source_finding
 from gpuplanner.ingest.source_definition import register_sniffer
+from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE
 from gpuplanner.ingest.table_assembly import assemble_jobs, assemble_nodes
 from gpuplanner.ingest.text_files import read_head
 
@@ -361,8 +363,21 @@ def make_dataset(
     return dataset.with_tables(
         queue_quotas=make_quota_table(leaf_quotas, flavor_models, dump.queues),
         job_names=names if names.height else None,
-        out_of_service=make_out_of_service_table(dump.nodes, dump.devices.values()),
+        **_node_history(dump),
     )
+
+
+def _node_history(dump: ClusterDump) -> dict[str, pl.DataFrame | None]:
+    """Make the tables on nodes over time: of each file with a date, or of all nodes together where none has one."""
+    types = pl.Schema({"node": pl.String, "time": UTC_TIME_DTYPE, "mig_enabled": pl.Boolean, "layouts": pl.String})
+    histories = []
+    for file_number, time in (dump.time_of_file or {None: None}).items():
+        nodes = dump.nodes if file_number is None else dump.nodes_of_file[file_number]
+        rows = [(name, time, node.mig, node.layouts) for name, node in nodes.items() if node.gpus]
+        node_dumps = make_node_dumps(pl.DataFrame(rows, schema=types, orient="row"))
+        outages = make_out_of_service_table(nodes, dump.devices.values())
+        histories.append({"node_dumps": node_dumps, "out_of_service": outages})
+    return merge_node_histories(histories)
 
 
 def read_kubernetes_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None) -> Dataset:
@@ -422,7 +437,7 @@ def _make_node_list(dump: ClusterDump, paths: Sequence[str | Path], boards: Mapp
     row_place = {"file": pl.lit(0, pl.UInt32), "line": pl.int_range(1, pl.len() + 1), "raw": pl.col("node")}
     findings += dump_findings(dump, UncertainRequests(), nodes_without_count)
     dataset = assemble_nodes(rows, table.with_columns(**row_place), findings, notes=_reconfiguring_notes(dump))
-    return dataset.with_tables(out_of_service=make_out_of_service_table(dump.nodes, dump.devices.values()))
+    return dataset.with_tables(**_node_history(dump))
 
 
 def _provenance_notes(dump: ClusterDump) -> list[str]:

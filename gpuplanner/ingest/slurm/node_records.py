@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from gpuplanner.ingest.gpu_model_resolution_and_node_lists import (
     validate_gpu_mapping,
 )
 from gpuplanner.ingest.job_gpu_counting import resolve_node_models
+from gpuplanner.ingest.node_dump_history import make_node_dumps, merge_node_histories
 from gpuplanner.ingest.quality_report import source_check
 from gpuplanner.ingest.slurm.accounting_fields import SLURM_NULL_TEXTS
 from gpuplanner.ingest.source_definition import register_sniffer
@@ -70,13 +72,16 @@ SHARES_PER_GPU_LIST_PATTERN = re.compile(f"{SHARES_PER_GPU_PATTERN}(?:,{SHARES_P
 NODE_REASON_TIME_PATTERN = re.compile(r"\[[^\[\]]*@(?P<time>[^\[\]\s]+)\]\s*$")
 """End of a Slurm node's reason: who set it, and when, as in ``[root@2026-03-22T11:03:34]``."""
 
+DUMP_DATE_PATTERN = re.compile(r"(?<!\d)(\d{4})-?(\d\d)-?(\d\d)(?:[T_-]?(\d\d)[:-]?(\d\d))?(?!\d)")
+"""Date, and time in UTC, in the name of a file, such as ``nodes-2026-11-02.txt`` or ``nodes-20261102T0630Z.txt``."""
+
 GPU_GRES_PATTERN = re.compile(
     r"gpu(?::(?P<type>(?!no_consume)[^:]*[^:\d][^:]*))?(?::no_consume)?(?::(?P<count>\d{1,6}))?"
 )
 """Item of a node's Gres for GPUs, such as ``gpu:a100:4``: type and count."""
 
-FIELD_BY_NODE_STATE_COLUMN = {name: Field(name, nullable=True, optional=True) for name in ("state", "since")}
-"""Columns that only Slurm node lists have: state of the node, and since when it is down or drained."""
+FIELD_BY_NODE_STATE_COLUMN = {name: Field(name, nullable=True, optional=True) for name in ("state", "since", "latest")}
+"""Columns that only Slurm node lists have: state of the node, since when it is down or drained, last time seen."""
 
 NodeRecord = tuple[int, str, dict[str, str]]
 """Line number and text of a record's first line, and its values by key in upper case."""
@@ -146,17 +151,14 @@ def read_slurm_nodes(
     )
 
     records = RecordCollector(columns | FIELD_BY_NODE_STATE_COLUMN)
-    added_nodes = set()
     for file_number, line_number, line, values in numbered_records:
         node_list = values.get("NODENAME") or values.get("NODELIST", "")
         gres = values.get("GRES", "")
         if "FUTURE" in values.get("STATE", "").upper():
             continue
-        state_fields = {"state": values.get("STATE") or None, "since": _reason_time(values)}
+        latest = values.get("LASTUPDATE") or values.get("LASTBUSYTIME") or None
+        state_fields = {"state": values.get("STATE") or None, "since": _reason_time(values), "latest": latest}
         for node in try_expand_node_list(node_list) or ("",):
-            if (node, gres) in added_nodes:
-                continue
-            added_nodes.add((node, gres))
             try:
                 records.add_record(
                     file_number, line_number, line, {**_parse_node_gres(node, gres, boards), **state_fields}
@@ -251,7 +253,7 @@ def _parse_node_json(path: str | Path, text: str) -> Iterator[NodeRecord]:
         except (AttributeError, KeyError, TypeError):
             expected = "nodes as scontrol writes them: name, gres and state"
             raise TraceFormatError(f"{path}, node {number}", expected, line, remedy) from None
-        yield number, line, record
+        yield number, line, record | {"LASTUPDATE": _epoch_text(document.get("last_update"))}
 
 
 def _parse_json_node(item: dict[str, Any]) -> dict[str, str]:
@@ -260,16 +262,20 @@ def _parse_json_node(item: dict[str, Any]) -> dict[str, str]:
     gres = item.get("gres")
     names = item.get("nodes")
     state = group.get("state") or ()
-    since = item.get("reason_changed_at")
     record = {
         "NODENAME": ",".join(names["nodes"]) if isinstance(names, dict) else item.get("name", ""),
         "GRES": (gres["total"] if isinstance(gres, dict) else gres) or "",
         "STATE": state if isinstance(state, str) else "+".join(state),
-        "TIMESTAMP": str((since.get("number") if isinstance(since, dict) else since) or ""),
+        "TIMESTAMP": _epoch_text(item.get("reason_changed_at")),
     }
     if not all(isinstance(value, str) for value in record.values()):
         raise TypeError
     return record
+
+
+def _epoch_text(value: Any) -> str:  # noqa: ANN401 - anything that JSON can hold
+    """Return a time of the JSON of Slurm, a number or an object with one, as text; empty if it has none."""
+    return str((value.get("number") if isinstance(value, dict) else value) or "")
 
 
 def _reason_time(values: Mapping[str, str]) -> str | None:
@@ -427,6 +433,10 @@ UNDATED_CLOSURE_CHECK = source_check(
 """Check of the quality report on down or drained nodes since a time that is unknown."""
 
 
+SAME_NODE_REASON = "the same node again; lists of several dates need the date in the file name (nodes-2026-11-02.txt)"
+"""Fault of a row of a node that an earlier row lists for the same or an unknown date."""
+
+
 def read_inventory(path: str | Path, boards: Mapping[str, str] | None = None) -> tuple[pl.DataFrame, TextFile]:
     r"""Read a node list into an inventory.
 
@@ -465,17 +475,46 @@ def read_inventory(path: str | Path, boards: Mapping[str, str] | None = None) ->
     return conform(rows.good, Inventory, source=str(path)).sort("node"), rows.files[0]
 
 
-def read_inventory_rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None = None) -> Rows:
-    """Read the rows of node lists in any of their forms; faults raise a TraceFormatError."""
-    rows = _read_node_rows(paths, boards)
+def read_inventory_rows(
+    paths: Sequence[str | Path], boards: Mapping[str, str] | None = None, tz: str | None = None
+) -> Rows:
+    """Read the rows of node lists in any of their forms; faults raise a TraceFormatError.
+
+    Lists of several dates may have the same node; column ``time`` is the date of the list, null if unknown.
+    """
+    rows = _with_dump_times(_read_node_rows(paths, boards), tz)
     missing = [name for name in OPTIONAL_NODE_COLUMNS if name not in rows.good.columns]
     missing_columns = [pl.lit(None, pl.String).alias(name) for name in missing]
+    if "latest" in rows.good.columns:  # sinfo has a line for each partition of a node, and slurm.conf lists it undated
+        has_date = pl.col("time").is_not_null() | pl.col("time").is_null().all().over("node")
+        same_columns = ["node", "time", "gpus", "gpu_model", "layouts", "shares", "gres_types"]
+        rows = replace(rows, good=rows.good.filter(has_date).unique(same_columns, keep="first", maintain_order=True))
     faults = {
-        "the same node again": ~pl.col("node").is_first_distinct(),
+        SAME_NODE_REASON: ~pl.struct("node", "time").is_first_distinct(),
         "not a whole number of GPUs": pl.col("gpus") != pl.col("gpus").floor(),
     }
     rows = _parse_service_dates(_parse_mig_layouts(rows.with_columns(missing_columns))).reject(faults)
     return require_faultless(rows, ", ".join(str(path) for path in paths), "one whole row per node")
+
+
+def _with_dump_times(rows: Rows, tz: str | None) -> Rows:
+    """Add ``time``: the date in the name of the file, else the latest time at which it saw a node; null if unknown.
+
+    Times without an offset are in the zone `tz`; without one they are unknown.
+    """
+    time_of_file = {}
+    for number, file in enumerate(rows.files):
+        if match := DUMP_DATE_PATTERN.search(Path(file.path).name):
+            text = "{}-{}-{}T{}:{}+00:00".format(*(part or "00" for part in match.groups()))
+            time_of_file[number] = _parse_closing_time(text, None)
+    zone = None if tz is None else ZoneInfo(validate_time_zone(tz))
+    latest = pl.lit(None, UTC_TIME_DTYPE)
+    if "latest" in rows.good.columns:
+        times = map_unique_texts(rows.good["latest"], lambda text: _parse_closing_time(text, zone), UTC_TIME_DTYPE)
+        rows = rows.with_columns(latest=times)
+        latest = pl.col("latest").max().over("file")
+    named = pl.col("file").replace_strict(time_of_file, default=None, return_dtype=UTC_TIME_DTYPE)
+    return rows.with_columns(time=pl.coalesce(named, latest))
 
 
 def detect_node_columns(lines: Sequence[str]) -> dict[str, Field] | None:
@@ -608,7 +647,12 @@ def read_nodes(
     ...     read_nodes([path]).summary()["gpus"]
     4
     """
-    rows = with_closing_times(read_inventory_rows(paths, boards), tz)
-    nodes, findings = resolve_node_models(rows.good, boards)
+    rows = with_closing_times(read_inventory_rows(paths, boards, tz), tz)
+    histories = [
+        {"node_dumps": make_node_dumps(dumped), "out_of_service": closed_node_outages(dumped)}
+        for dumped in rows.good.sort("time", maintain_order=True).partition_by("time", maintain_order=True)
+    ]
+    is_latest = pl.col("time").is_null() | (pl.col("time") == pl.col("time").max().over("node"))
+    nodes, findings = resolve_node_models(rows.good.filter(is_latest), boards)
     dataset = assemble_nodes(rows, nodes, findings, checks=[CPU_ONLY_CHECK, CLOSED_NODE_CHECK, UNDATED_CLOSURE_CHECK])
-    return dataset.with_tables(out_of_service=closed_node_outages(nodes))
+    return dataset.with_tables(**merge_node_histories(histories))

@@ -1,0 +1,198 @@
+"""Nodes as several dumps of one cluster show them: MIG layouts and outages over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from gpuplanner.core.errors import examples
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import NodeDumps
+from gpuplanner.core.units_and_number_formats import count_text
+
+
+def make_node_dumps(nodes: pl.DataFrame) -> pl.DataFrame | None:
+    """Make the table ``node_dumps`` of nodes with the time of their dump; None if no dump is dated.
+
+    Parameters
+    ----------
+    nodes : polars.DataFrame
+        ``node``, ``time`` [UTC], ``mig_enabled`` and ``layouts``.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> nodes = pl.DataFrame({"node": "n1", "time": datetime(2026, 2, 2, tzinfo=UTC), "layouts": "1g.5gb:7"})
+    >>> make_node_dumps(nodes).select("node", "layouts").rows()
+    [('n1', '1g.5gb:7')]
+    """
+    dated = nodes.filter(pl.col("time").is_not_null())
+    return conform(dated, NodeDumps, source="node dumps").sort("node", "time") if dated.height else None
+
+
+def merge_node_histories(
+    histories: Sequence[Mapping[str, pl.DataFrame | None]],
+) -> dict[str, pl.DataFrame | None]:
+    """Merge the tables on nodes over time of dumps of one cluster.
+
+    A node that one dump shows as out of service is so until the next dump that lists it, whose own outages follow: when
+    exactly it came back is not known. Where no dump has a date, the outages of the last one count.
+
+    Parameters
+    ----------
+    histories : sequence of mapping
+        ``node_dumps`` and ``out_of_service`` of each dump, where it has them; earliest dump first.
+
+    Returns
+    -------
+    dict
+        Both tables; None where no dump has one.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> monday, friday = datetime(2026, 2, 2, tzinfo=UTC), datetime(2026, 2, 6, tzinfo=UTC)
+    >>> first, last = (make_node_dumps(pl.DataFrame({"node": "n1", "time": time})) for time in (monday, friday))
+    >>> outage = first.select("node", start_time="time", end_time=pl.lit(None, first["time"].dtype))
+    >>> merged = merge_node_histories([{"node_dumps": first, "out_of_service": outage}, {"node_dumps": last}])
+    >>> merged["out_of_service"]["end_time"].item() == friday
+    True
+    """
+    known = [dumps for history in histories if (dumps := history.get("node_dumps")) is not None]
+    dumps = pl.concat(known).unique(["node", "time"], keep="last", maintain_order=True) if known else None
+    outages: list[pl.DataFrame] = []
+    for history in histories:
+        table, own_dumps = history.get("out_of_service"), history.get("node_dumps")
+        if table is not None and dumps is not None and own_dumps is not None:
+            last = own_dumps.group_by("node", maintain_order=True).agg(last=pl.col("time").max())
+            later = dumps.join(last, on="node", maintain_order="left").filter(pl.col("time") > pl.col("last"))
+            until = later.group_by("node", maintain_order=True).agg(until=pl.col("time").min())
+            table = table.join(until, on="node", how="left", maintain_order="left")
+            outages.append(table.with_columns(end_time=pl.coalesce("end_time", "until")).drop("until"))
+        elif table is not None:
+            outages = [*outages, table] if known else [table]
+    merged = outages[0] if outages else None
+    if len(outages) > 1:
+        key = ["node", "start_time"]
+        merged = pl.concat(outages).unique(key, keep="last", maintain_order=True).sort(key)
+    return {"node_dumps": None if dumps is None else dumps.sort("node", "time"), "out_of_service": merged}
+
+
+def merge_dated_inventories(
+    earlier: Mapping[str, pl.DataFrame], later: Mapping[str, pl.DataFrame]
+) -> dict[str, pl.DataFrame | None] | None:
+    """Merge the inventories of two dumps, in either order: each node as the latest dump lists it, with its history.
+
+    Parameters
+    ----------
+    earlier, later : mapping of str to polars.DataFrame
+        Tables of the dumps.
+
+    Returns
+    -------
+    dict or None
+        ``inventory``, ``node_dumps`` and ``out_of_service``; None if one of the dumps has no date.
+    """
+    if not {"inventory", "node_dumps"} <= earlier.keys() & later.keys():
+        return None
+    parts = sorted((earlier, later), key=lambda tables: tables["node_dumps"]["time"].max())  # type: ignore[arg-type, return-value]
+    nodes = pl.concat([part["inventory"] for part in reversed(parts)]).unique("node", keep="first", maintain_order=True)
+    return {"inventory": nodes.sort("node"), **merge_node_histories(parts)}
+
+
+def layouts_over_time(node_dumps: pl.DataFrame) -> pl.DataFrame:
+    """List each node's MIG layouts with the dump that shows them first.
+
+    Parameters
+    ----------
+    node_dumps : polars.DataFrame
+        Table ``schemas.NodeDumps``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``node``, ``since`` [UTC], ``mig_enabled`` and ``layouts``; the first row of a node holds before its dump, too.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> days = [datetime(2026, 2, day, tzinfo=UTC) for day in (2, 3, 4)]
+    >>> dumps = make_node_dumps(pl.DataFrame({"node": "n1", "time": days, "layouts": [None, None, "1g.5gb:7"]}))
+    >>> layouts_over_time(dumps)["since"].dt.day().to_list()
+    [2, 4]
+    """
+    ordered = node_dumps.sort("node", "time")
+    changed = pl.col("layouts").ne_missing(pl.col("layouts").shift().over("node"))
+    kept = ordered.filter(pl.col("node").is_first_distinct() | changed)
+    return kept.select("node", "mig_enabled", "layouts", since="time")
+
+
+def split_nodes_by_layout(inventory: pl.DataFrame, node_dumps: pl.DataFrame | None) -> pl.DataFrame:
+    """Split each node whose MIG layouts changed into a row for each time span with the same ``layouts``.
+
+    The spans of a node follow each other without gap or overlap, so that installed GPU-hours stay the same.
+
+    Parameters
+    ----------
+    inventory : polars.DataFrame
+        Table ``schemas.Inventory``, one row for each node.
+    node_dumps : polars.DataFrame, optional
+        Table ``schemas.NodeDumps``.
+
+    Returns
+    -------
+    polars.DataFrame
+        Table ``schemas.Inventory``; ``installed`` and ``retired`` bound the spans.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> days = [datetime(2026, 2, day, tzinfo=UTC) for day in (2, 4)]
+    >>> dumps = make_node_dumps(pl.DataFrame({"node": "n1", "time": days, "layouts": [None, "1g.5gb:7"]}))
+    >>> unknown = pl.Series([None], dtype=dumps["time"].dtype)
+    >>> nodes = pl.DataFrame({"node": "n1", "gpus": 1, "layouts": "1g.5gb:7", "mig_enabled": True,
+    ...     "installed": unknown, "retired": unknown})
+    >>> split_nodes_by_layout(nodes, dumps).select("layouts", pl.col("installed", "retired").dt.day()).rows()
+    [(None, None, 4), ('1g.5gb:7', 4, None)]
+    """
+    if node_dumps is None:
+        return inventory
+    spans = layouts_over_time(node_dumps).filter(pl.len().over("node") > 1)
+    spans = spans.with_columns(
+        since=pl.when(~pl.col("node").is_first_distinct()).then("since"), until=pl.col("since").shift(-1).over("node")
+    )
+    joined = inventory.join(spans, on="node", how="left", maintain_order="left", suffix="_then")
+    is_split = pl.col("node").is_in(spans["node"].implode())
+    split = joined.with_columns(
+        layouts=pl.when(is_split).then("layouts_then").otherwise("layouts"),
+        installed=pl.max_horizontal("installed", "since"),
+        retired=pl.min_horizontal("retired", "until"),
+    )
+    is_span = (pl.col("installed") < pl.col("retired")).fill_null(value=True) | ~is_split
+    return split.filter(is_span).select(inventory.columns)
+
+
+def describe_layout_changes(node_dumps: pl.DataFrame | None) -> tuple[str, ...]:
+    """Describe since when layouts are known, where they differ between dumps, as sentences.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> days = [datetime(2026, 2, day, tzinfo=UTC) for day in (2, 4)]
+    >>> dumps = make_node_dumps(pl.DataFrame({"node": "n1", "time": days, "layouts": [None, "1g.5gb:7"]}))
+    >>> describe_layout_changes(dumps)[0][:48]
+    "MIG layouts of 1 node changed between dumps ('n1"
+    """
+    if node_dumps is None:
+        return ()
+    times = layouts_over_time(node_dumps).filter(pl.len().over("node") > 1)
+    if times.is_empty():
+        return ()
+    names = times["node"].unique(maintain_order=True).to_list()
+    first, last = (f"{time:%Y-%m-%d}" for time in (node_dumps["time"].min(), node_dumps["time"].max()))
+    return (
+        f"MIG layouts of {count_text(len(names), 'node')} changed between dumps ({examples(names)}; layouts known "
+        f"since {first}, before that the first ones are assumed): slices in the accounts follow them over time, "
+        f"and simulations use the last ones, of {last}.",
+    )
