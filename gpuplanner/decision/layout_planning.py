@@ -34,7 +34,7 @@ from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
 from gpuplanner.usage.period_accounts import WEEKLY_PEAK_QUANTILE
 from gpuplanner.usage.planning_history import REQUEST_VIEWS, History, history, observation_begins_at
-from gpuplanner.usage.requested_demand import demand_series, weekly_demand
+from gpuplanner.usage.requested_demand import DEMAND_COLUMNS, demand_series, weekly_demand
 from gpuplanner.usage.run_time_hazards import remaining_while_busy
 
 NODES_ADVICE = "Add the list of nodes ('gpuplanner ingest nodes'), of one size, or 'nodes' to the problem; plan again."
@@ -617,13 +617,13 @@ def table_weekly_fewest_gpus(scenario: Scenario) -> pl.DataFrame:
     integer optimum of a single interval; ``whole`` gives each such job a GPU of its own.
     """
     job_history = history(scenario)
-    small_jobs = {view: job_history.views[view].filter(pl.col("gpus") <= 1) for view in REQUEST_VIEWS}
     start, end = observation_begins_at(job_history.trace), job_history.plan_start
     start = start.replace(minute=0, second=0, microsecond=0)
-    demand = {view: demand_series(jobs, start=start, end=end, clock="wanted") for view, jobs in small_jobs.items()}
-    if demand["whole"].is_empty():
-        return pl.DataFrame()
-    by_view = {view: weekly_demand(series, quantile=WEEKLY_PEAK_QUANTILE) for view, series in demand.items()}
+    by_view = {}
+    for view in REQUEST_VIEWS:
+        small_jobs = job_history.views[view].lazy().filter(pl.col("gpus") <= 1).select(DEMAND_COLUMNS).collect()
+        demand = demand_series(small_jobs, start=start, end=end, clock="wanted")
+        by_view[view] = weekly_demand(demand, quantile=WEEKLY_PEAK_QUANTILE)
     rows = []
     for week, slots in by_view["whole"].select("week", "slots").unique(maintain_order=True).iter_rows():
         fewest = {view: _fewest_gpus(scenario, job_history, needs.filter(week=week)) for view, needs in by_view.items()}

@@ -190,7 +190,7 @@ def describe_layout_changes(node_dumps: pl.DataFrame | None) -> tuple[str, ...]:
     if times.is_empty():
         return ()
     names = times["node"].unique(maintain_order=True).to_list()
-    first, last = (f"{time:%Y-%m-%d}" for time in (node_dumps["time"].min(), node_dumps["time"].max()))
+    first, last = node_dumps.select(pl.col("time").min().dt.date(), last=pl.col("time").max().dt.date()).row(0)
     return (
         f"MIG layouts of {count_text(len(names), 'node')} changed between dumps ({examples(names)}; layouts known "
         f"since {first}, before that the first ones are assumed): slices in the accounts follow them over time, "

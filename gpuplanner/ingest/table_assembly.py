@@ -527,15 +527,16 @@ def merge_tables(old_dataset: Dataset, new_dataset: Dataset, table: pl.DataFrame
     kind = new_dataset.kind
     key = list(UNIQUE_COLUMNS_BY_TABLE[kind])
     repeated = new_dataset.table.select(key).join(table.select(key), on=key, how="semi", nulls_equal=True)
-    dated_tables = merge_dated_inventories(old_dataset.tables | {kind: table}, new_dataset.tables)
+    dated_tables = merge_dated_inventories({**old_dataset.tables, kind: table}, new_dataset.tables)
     if repeated.height and dated_tables is None:
         key_text = ", ".join(f"{name} {value}" for name, value in repeated.row(0, named=True).items())
         location = f"{kind} of {new_dataset.provenance['source']}"
         description = f"{repeated.height} row(s) more, such as {key_text}"
         todo = "Import all files of the source again with --replace."
         raise TraceFormatError(location, "rows of which nothing is there yet", description, todo)
-    rows = pl.concat([table, new_dataset.table]).sort(key, maintain_order=True)
-    rows = rows if dated_tables is None else dated_tables["inventory"]
+    rows = dated_tables["inventory"] if dated_tables else None
+    if rows is None:
+        rows = pl.concat([table, new_dataset.table]).sort(key, maintain_order=True)
     old_facts, new_facts = old_dataset.provenance, new_dataset.provenance
     old_totals, new_totals = old_facts["totals"], new_facts["totals"]
     summed_names = [name for name in {**new_totals, **old_totals} if name not in UNSUMMABLE_TOTALS]

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, GpuPlannerWarning, SchemaError, examples, resolve_name
-from gpuplanner.core.schema_checks import conform, make_empty_table
+from gpuplanner.core.schema_checks import cast_columns, conform, make_empty_table
 from gpuplanner.core.schemas import FULL_GPU, Demand, Jobs
 from gpuplanner.core.step_functions import (
     UNIX_EPOCH,
@@ -34,6 +34,8 @@ had not queued.
 """
 RESOLVED_REQUEST_COLUMNS = ("profile", "instances")
 """Columns that :func:`resolve_requests` adds to jobs: profile, and number of instances."""
+DEMAND_COLUMNS = ("submit_time", "start_time", "end_time", "state", "tenant", *RESOLVED_REQUEST_COLUMNS)
+"""Columns of jobs that a demand series uses."""
 DAY = timedelta(days=1)
 """One day."""
 ALL_TENANTS_POOL_NAME = "all"
@@ -106,8 +108,7 @@ def demand_series(
     known_clock = resolve_name(clock, DEMAND_CLOCKS, subject="clock", error=SchemaError)
     begin = "start_time" if known_clock == "held" else "submit_time"
     countable = pl.col("profile").is_not_null() & (pl.col("instances") > 0) & ~has_unknown_end()
-    columns = ("submit_time", "start_time", "end_time", "state", "tenant", "profile", "instances")
-    requests = _resolved_jobs(jobs).filter(countable).select(columns)
+    requests = _resolved_jobs(jobs).filter(countable)
     begun = requests.filter(pl.col(begin).is_not_null())
     if begun.is_empty():
         return make_empty_table(Demand)
@@ -150,14 +151,14 @@ def count_excluded_jobs(jobs: pl.DataFrame) -> dict[str, int]:
 
 
 def _resolved_jobs(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Check a table of jobs with the columns ``profile`` and ``instances`` of resolved requests."""
+    """Check a table of jobs with resolved requests, and select the columns that count."""
     missing = [name for name in RESOLVED_REQUEST_COLUMNS if name not in jobs.columns]
     if missing:
         expected = f"columns {', '.join(map(repr, RESOLVED_REQUEST_COLUMNS))}"
         todo = "Add them with sizing.resolve_requests(jobs, gpu_model)."
         raise SchemaError("demand: jobs", expected, f"none of {examples(missing)}", todo)
     requests = jobs["profile"].cast(pl.String), jobs["instances"].cast(pl.Int64)
-    return conform(jobs, Jobs, source="demand: jobs").with_columns(*requests)
+    return cast_columns(jobs, Jobs, DEMAND_COLUMNS[:-2], source="demand: jobs").with_columns(*requests)
 
 
 def _demand_grid(

@@ -12,6 +12,8 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, examples
+from gpuplanner.core.schema_checks import make_empty_table
+from gpuplanner.core.schemas import NodeDumps
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, count_text
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
@@ -48,7 +50,6 @@ from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
 from gpuplanner.ingest.node_dump_history import make_node_dumps, merge_node_histories
 from gpuplanner.ingest.quality_report import Finding, check_text, source_check, source_finding
 from gpuplanner.ingest.source_definition import register_sniffer
-from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE
 from gpuplanner.ingest.table_assembly import assemble_jobs, assemble_nodes
 from gpuplanner.ingest.text_files import read_head
 
@@ -369,9 +370,9 @@ def make_dataset(
 
 def _node_history(dump: ClusterDump) -> dict[str, pl.DataFrame | None]:
     """Make the tables on nodes over time: of each file with a date, or of all nodes together where none has one."""
-    types = pl.Schema({"node": pl.String, "time": UTC_TIME_DTYPE, "mig_enabled": pl.Boolean, "layouts": pl.String})
+    types = make_empty_table(NodeDumps).schema
     histories = []
-    for file_number, time in (dump.time_of_file or {None: None}).items():
+    for file_number, time in dump.time_of_file.items() or ((None, None),):
         nodes = dump.nodes if file_number is None else dump.nodes_of_file[file_number]
         rows = [(name, time, node.mig, node.layouts) for name, node in nodes.items() if node.gpus]
         node_dumps = make_node_dumps(pl.DataFrame(rows, schema=types, orient="row"))
