@@ -205,7 +205,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.recommended.description = f"Set to recommended ({decision.gpus:,})"
         return {
             "gpus": (f"{slider.min:,}", sizes, f"{slider.max:,}"),
-            "arrival_scale": ("× 0.5", "the recorded demand · exact only", "× 2.0"),
+            "arrival_scale": ("× 0.5", "of the recorded · exact only", "× 2.0"),
             "growth_per_week": ("−2 %", f"{measured} · exact only", "+5 %"),
             "max_added_wait_minutes": ("0", "over today’s fleet, same demand", "60 min"),
             PRICE_FIELD: (basis,),
@@ -358,6 +358,10 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.answer.value = answer_html(estimate)
         kind = "<b>≈ Estimate</b> read from the wait curve" if estimate.service else "<b>…</b> no estimate"
         self._show_state(f"{kind}; the exact answer follows")
+        if scenario.arrival_scale != shown.arrival_scale:  # the recommendation is not known yet
+            known = f"{self.newest.start.decision.gpus:,} recommended"
+            self.notes["gpus"].value = self.notes["gpus"].value.replace(known, "… recommended")
+            self.recommended.description = "Set to recommended (…)"
         self._enable(exact=False)
         self.ask_soon()
 
@@ -410,13 +414,13 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             wait = None if size is None else answer.waits.get(size.size)
             cost = None if price is None else answer.gpus * HOURS_PER_WEEK * price.value
             is_today = number == 0 or answer.comparison.winner == TODAY or answer.scenario.mig_layout == TODAY
-            layout = "today’s layout" if is_today else "recommended layout"
-            name = f"{chr(ord('A') + number)} {layout}<br>demand × {answer.scenario.arrival_scale:.2f}"
+            layout = "today" if is_today else "recommended"
+            name = f"{chr(ord('A') + number)} {layout}<br>× {answer.scenario.arrival_scale:.2f}"
             cells = (f"{answer.gpus:,}", MISSING_VALUE_TEXT if wait is None else wait_text(wait),
                      MISSING_VALUE_TEXT if cost is None else f"{cost:,.0f}")  # fmt: skip
             rows.append(f"<tr><th>{name}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
         head = (
-            f"<tr><th>Pinned</th><th>GPUs</th><th>p95, {escape(size.size) if size else ''}</th><th>cost/week</th></tr>"
+            f"<tr><th>Layout,<br>demand</th><th>GPUs</th><th>p95, {escape(size.size) if size else ''}</th><th>cost/week</th></tr>"
         )
         self.pinned.value = f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
 

@@ -241,7 +241,7 @@ def _card(label: str, before: str, after: str, note: str, *, approx: bool = Fals
     """
     kind = " class='first'" if label == "GPUs at peak" else ""
     style = " class='gw-approx'" if approx else ""
-    change = f"{escape(before)} → " if before != after else ""
+    change = f"{escape(before)} → " if before != after.removeprefix("≈ ") else ""
     value = f"<div class='value'>{change}<b{style}>{escape(after)}</b></div>"
     label_html, note_html = (f"<div class='small'>{escape(text)}</div>" for text in (label, note))
     return f"<div{kind}>{label_html}{value}{note_html}</div>"
@@ -277,8 +277,7 @@ def wait_curve_svg(answer: PanelAnswer) -> str:
     height = PANEL_TOP + PANEL_HEIGHT + 22
     has_layout = any(point.layout != TODAY for point in start.wait_curve)
     words = "grey: today’s layout, blue: recommended" if has_layout else "today’s layout"
-    scale = start.decision.arrival_scale
-    demand = "" if scale == answer.scenario.arrival_scale == 1.0 else f", demand × {scale:.2f}"
+    demand = _demand_text(answer)
     waits = "; ".join(f"{row.size}: {wait_text(row.recommended_p95_minutes)}" for row in answer.service)
     label = escape(f"p95 wait on {answer.gpus} GPUs. {waits}", quote=True)
     return (
@@ -286,6 +285,12 @@ def wait_curve_svg(answer: PanelAnswer) -> str:
         f"<svg viewBox='0 0 {SVG_WIDTH} {height}' role='img' aria-label='{label}'>"
         f"{ticks}<text x='{AXIS_WIDTH - 6}' y='{axis_y}' text-anchor='end'>GPUs</text>{panels}</svg>"
     )
+
+
+def _demand_text(answer: PanelAnswer) -> str:
+    """Format the demand of curve and policies for the end of a heading; empty if all is at the recorded demand."""
+    scale = answer.start.decision.arrival_scale
+    return "" if scale == answer.scenario.arrival_scale == 1.0 else f", demand × {scale:.2f}"
 
 
 def _y(minutes: float | None) -> float:
@@ -385,6 +390,7 @@ def _policies_html(answer: PanelAnswer) -> str:
     rows = "".join(_policy_row(answer, row, shown_policy, fleet) for row in start.rows)
     lacks = any(not row.performable for row in start.rows)
     note = f"grey: {escape(scenario.actuator)} cannot apply it" if lacks else ""
+    note = f"{note}{_demand_text(answer)}".removeprefix(", ")
     head = "".join(
         f"<th scope='col'>{text}</th>"
         for text in ("policy", "GPUs at peak", "GPU-h/week", "added wait, p95", "meets limit / needs")
@@ -419,7 +425,7 @@ def _policy_row(answer: PanelAnswer, row: PolicyRow, shown_policy: str, fleet: P
     missed = ", ".join(size.size for size in answer.service if not size.meets_limit)
     if row.policy == TODAY:
         today = [size.size for size in answer.service if size.today_p95_minutes > size.limit_minutes]
-        verdict = f"no: {', '.join(today)}" if today else verdict
+        verdict = f"no: {', '.join(today)}" if today else verdict if answer.service else PENDING
     if is_shown:
         kind = "best"
         if missed and row.policy != TODAY:

@@ -238,7 +238,7 @@ def test_a_fleet_that_misses_its_limit_is_exported_only_when_asked_twice(quick, 
     for row in smaller.decision.service:
         assert row.is_no_worse or re.search(rf"Not recommended: .*{re.escape(row.size)}.* wait longer", readme)
     made.pin.click()
-    assert "demand × 1.00" in made.pinned.value
+    assert "B recommended<br>× 1.00" in made.pinned.value
     made.controls["gpus"].value = 56
     assert made.written.value == ""
 
