@@ -388,8 +388,7 @@ def _make_recheck_step(decision: Decision, results: PolicyResults) -> NextStep:
     names, command = (", ".join(files), shlex.join(files)) if are_named else ("the data", "FILES")
     gain = decision.most_improved_size
     today = "" if gain is None else f"{wait_text(gain.observed_p95_minutes)} on {gain.size}"
-    if today and decision.demand_text:
-        today += f" (simulated at {decision.demand_text})"
+    today += f" (simulated at {decision.demand_text})" if today and decision.demand_text else ""
     time_text, until = "a week after the change", ""
     if decision.gpus > decision.fleet_gpus:
         time_text = (

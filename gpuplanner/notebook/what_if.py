@@ -23,7 +23,7 @@ from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, MISSING_VAL
 from gpuplanner.cost.period_costs import find_price
 from gpuplanner.decision.comparison_record import Comparison, PolicyRow, compare_policies, reprice_comparison
 from gpuplanner.decision.decision_types import TODAY
-from gpuplanner.decision.fleet_size_decision import UNSTATED_FLEET, join_sizes
+from gpuplanner.decision.fleet_size_decision import UNSTATED_FLEET
 from gpuplanner.decision.policy_comparison import SHORT_NAMES
 from gpuplanner.notebook.cluster import StudySource, make_scenario
 from gpuplanner.notebook.views_and_panels import BackgroundPanel, button, on_change, write_and_link
@@ -32,6 +32,7 @@ from gpuplanner.notebook.what_if_answer import (
     answer_html,
     estimate_answer,
     exact_answer,
+    headline,
     list_able_actuators,
     recorded_waits_html,
     style_html,
@@ -311,16 +312,11 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             if number != self._n_asked:
                 raise CancelledError
 
-        if (
-            self.start is None
-            or self.newest is None
-            or self.fleet is None
-            or history(self.base).jobs.height > MAX_LOOK_AHEAD_JOBS
-        ):
+        if self.newest is None or self.fleet is None or history(self.base).jobs.height > MAX_LOOK_AHEAD_JOBS:
             return
         base = self.base.but(arrival_scale=self.newest.scenario.arrival_scale)
         known_rows = self._rows_at(base)
-        for row in self.start.rows:
+        for row in self.newest.start.rows:
             able = [] if row.performable else list_able_actuators(row.policy, self.fleet)
             if row.policy in known_rows or not able:
                 continue
@@ -359,9 +355,8 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         kind = "<b>≈ Estimate</b> read from the wait curve" if estimate.service else "<b>…</b> no estimate"
         self._show_state(f"{kind}; the exact answer follows")
         if scenario.arrival_scale != shown.arrival_scale:  # the recommendation is not known yet
-            known = f"{self.newest.start.decision.gpus:,} recommended"
-            self.notes["gpus"].value = self.notes["gpus"].value.replace(known, "… recommended")
-            self.recommended.description = "Set to recommended (…)"
+            known, self.recommended.description = self.newest.start.decision.gpus, "Set to recommended (…)"
+            self.notes["gpus"].value = self.notes["gpus"].value.replace(f"{known:,} rec", "… rec")
         self._enable(exact=False)
         self.ask_soon()
 
@@ -419,10 +414,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             cells = (f"{answer.gpus:,}", MISSING_VALUE_TEXT if wait is None else wait_text(wait),
                      MISSING_VALUE_TEXT if cost is None else f"{cost:,.0f}")  # fmt: skip
             rows.append(f"<tr><th>{name}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-        head = (
-            f"<tr><th>Layout,<br>demand</th><th>GPUs</th><th>p95, {escape(size.size) if size else ''}</th><th>cost/week</th></tr>"
-        )
-        self.pinned.value = f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
+        titles = ("Layout,<br>demand", "GPUs", f"p95, {escape(size.size) if size else ''}", "cost/week")
+        head = "".join(f"<th>{title}</th>" for title in titles)
+        self.pinned.value = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
     def _pin(self) -> None:
         """List the newest exact answer below the controls."""
@@ -449,8 +443,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         """Set the fleet size to the recommendation."""
         if self.newest is not None:
             slider, gpus = self.controls["gpus"], self.newest.start.decision.gpus
-            slider.max = max(slider.max, gpus)
-            slider.value = gpus
+            slider.max, slider.value = max(slider.max, gpus), gpus
 
     def _cancel(self) -> None:
         """Return to the last exact answer and its settings; what is being simulated is outdated."""
@@ -481,8 +474,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             self.write()
             return
         self._warned_answer = answer
-        sizes = join_sizes(answer.sizes_over_limit, len(answer.service))
-        text = f"{answer.gpus:,} GPUs miss the wait limit for jobs on {sizes}. Press again to write the bundle anyway."
+        text = f"{headline(answer)[0]} Press again to write the bundle anyway."
         self.written.value = f"<span class='gw-fault'>{escape(text)}</span>"
 
     def write(self, out: str | Path | None = None) -> None:

@@ -94,9 +94,8 @@ class PanelAnswer:
     @property
     def shown_size(self) -> JobSizeWaits | None:
         """Job size on the card: the one that misses its limit by most, else the one that improves most."""
-        if self.sizes_over_limit:
-            return self.sizes_over_limit[0]
-        return min(self.service, key=lambda row: row.added_p95_minutes, default=None)
+        most_improved = min(self.service, key=lambda row: row.added_p95_minutes, default=None)
+        return next(iter(self.sizes_over_limit), most_improved)
 
 
 def recorded_waits_html(scenario: Scenario) -> str:
@@ -438,8 +437,7 @@ def _policy_row(answer: PanelAnswer, row: PolicyRow, shown_policy: str, fleet: P
                 f"≈ {wait_text(max(0.0, *added, 0.0))}",
             ]
             verdict = f"≈ {verdict if missed else 'yes'}"
-            if not answer.service:  # no estimate
-                cells[2], verdict = PENDING, PENDING
+            cells[2], verdict = (cells[2], verdict) if answer.service else (PENDING, PENDING)
     columns = "".join(f"<td>{escape(cell)}</td>" for cell in (*cells, verdict))
     return f"<tr class='{kind}'><th scope='row'>{escape(SHORT_NAMES.get(row.policy, row.policy))}</th>{columns}</tr>"
 

@@ -648,10 +648,8 @@ def _ticket_lines(decision: Decision, approved_by: str | None) -> Iterator[str]:
     """Yield the lines of a change ticket: reason, effect on queue waits, cost and approval."""
     improved, observed_text = decision.most_improved_size, decision.demand_text or "observed"
     if missed := [size.size for size in decision.service if not size.is_no_worse]:
-        yield (
-            f"Not recommended: on {decision.gpus:,} GPUs, as stated, jobs on {', '.join(missed)} wait longer than "
-            "their limit and than today. Apply this only if these waits are accepted."
-        )
+        late = f"jobs on {', '.join(missed)} wait longer than their limit and than today"
+        yield f"Not recommended: on {decision.gpus:,} GPUs, as stated, {late}. Apply it only if this is accepted."
     elif decision.action == "release" and improved is not None:
         yield (
             f"Reason: on {decision.gpus:,} of {decision.fleet_gpus:,} GPUs the p95 queue wait of each job size is "

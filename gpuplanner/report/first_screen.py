@@ -424,8 +424,8 @@ def _today_line(comparison: Comparison) -> str:
         bar = _cause_bar(percent_by_cause, shares)
     # Waits beside services that are to come were not observed.
     label = "Observed" if comparison.inference is None else "Simulated with services"
-    if decision.demand_text:
-        label = f"GPU-hours as recorded, waits of today’s fleet simulated at {decision.demand_text}:"
+    scaled = f"GPU-hours as recorded, waits of today’s fleet simulated at {decision.demand_text}:"
+    label = scaled if decision.demand_text else label
     return f'<div class="today"><p><b>{label}</b> {line}</p>{bar}</div>' if line else ""
 
 
