@@ -190,7 +190,7 @@ class Scenario:
     gpus: int | None = setting(
         "fleet", None,
         "Fleet size to decide for, in whole nodes: waits, policies and costs of so many GPUs at the stated demand, "
-        "growth and wait limits, in the MIG layout that is recommended for the observed demand.",
+        "growth and wait limits, in the MIG layout that is recommended for this demand.",
         range_rule(1, 1_000_000), unit="GPU", none="the recommended number", control=Slider("Fleet size", 8, 96, 8)
     )  # fmt: skip
     gpus_per_node: int = setting("fleet", 8, "GPUs of a node that is not in the inventory.", range_rule(1, 128))

@@ -49,7 +49,7 @@ from gpuplanner.decision.decision_types import (
     count_powered_down_hours,
 )
 from gpuplanner.decision.explained_waits import WaitSummary, sum_waits
-from gpuplanner.decision.fleet_size_decision import OBSERVED, decide_fleet_size
+from gpuplanner.decision.fleet_size_decision import UNSTATED_FLEET, decide_fleet_size
 from gpuplanner.decision.inference_answers import InferenceAnswer, answer_services
 from gpuplanner.decision.policy_comparison import (
     EXCLUSION_REASON_BY_POLICY,
@@ -344,10 +344,10 @@ def load_comparison(scenario: Scenario, report_trial: Callable[[str, PolicyRun],
     scenario = scenario.without_prices()
     if scenario.gpus is None:
         return record_comparison(scenario, decide(scenario, report_trial))
-    base = load_comparison(scenario.but(**OBSERVED), report_trial)
+    base = load_comparison(scenario.but(**UNSTATED_FLEET), report_trial)
     if base.decision.action == "none":
         return base
-    return record_comparison(scenario, decide_fleet_size(scenario, base.decision, base.wait_curve))
+    return record_comparison(scenario, decide_fleet_size(scenario))
 
 
 @stage

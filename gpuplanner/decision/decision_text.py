@@ -293,10 +293,9 @@ def _list_measure_steps(
     run : PolicyRun
         Simulation run of the recommended policy.
     """
-    data, abilities = results.scenario.data, results.abilities
+    data, abilities, export = results.scenario.data, results.abilities, _format_export_command(results)
     condition = (measure.condition or "").removeprefix("after ").replace("_", " ")
     after = f" when {condition} is in force" if condition else ""
-    export = f"gpuplanner export {data} --actuator {abilities.actuator}"
     match measure.action:
         case "buy":
             bought_gpus = measure.gpus - decision.fleet_gpus
@@ -336,6 +335,15 @@ def _list_measure_steps(
         # Jobs that request a profile before a node has it stay pending.
         task = "as soon as the layout of a node is verified, request the recommended profile there"
         yield NextStep("team leads", task, f"gpuplanner rightsize {data}")
+
+
+def _format_export_command(results: PolicyResults) -> str:
+    """Format the command that exports a decision, with the fleet, demand and limits that its scenario states."""
+    scenario, default = results.scenario, Scenario()
+    names = ("gpus", "arrival_scale", "growth_per_week", "max_added_wait_minutes", "target_wait_minutes", "mig_layout")
+    values = {name: getattr(scenario, name) for name in names if getattr(scenario, name) != getattr(default, name)}
+    stated = "".join(f" --set {name}={value}" for name, value in values.items())
+    return f"gpuplanner export {scenario.data} --actuator {results.abilities.actuator}{stated}"
 
 
 def _format_partition_step(changes: NodesByLayoutChange) -> str:
@@ -380,6 +388,7 @@ def _make_recheck_step(decision: Decision, results: PolicyResults) -> NextStep:
     names, command = (", ".join(files), shlex.join(files)) if are_named else ("the data", "FILES")
     gain = decision.most_improved_size
     today = "" if gain is None else f"{wait_text(gain.observed_p95_minutes)} on {gain.size}"
+    today += f" (simulated at {decision.demand_text})" if today and decision.demand_text else ""
     time_text, until = "a week after the change", ""
     if decision.gpus > decision.fleet_gpus:
         time_text = (
@@ -406,7 +415,7 @@ def _list_drain_steps(decision: Decision, results: PolicyResults, after: str) ->
     command = find_measure_texts("release", abilities.actuator)["command"].format(nodes=quoted_nodes)
     # The scripts of the change bundle wait until jobs end; the command of Kubernetes evicts them.
     if len(drained_nodes) > MAX_LISTED_NODES or abilities.actuator != "slurm":
-        command = f"gpuplanner export {results.scenario.data} --actuator {abilities.actuator}"
+        command = _format_export_command(results)
     yield NextStep(PLATFORM, f"drain and release {format_node_list(drained_nodes)}{after}", command)
 
 
@@ -477,7 +486,7 @@ def _list_confidence_sentences(
     if use_text := _format_measured_use(decision):
         yield use_text
     share = recommendation.model.waits.share
-    if share.fraction is not None and share.capacity_is_clear:
+    if not decision.demand_text and share.fraction is not None and share.capacity_is_clear:
         yield _format_replay_accuracy(decision, recommendation.model)
     if any(measure.action == "rightsize" for measure in decision.measures):
         full_gpus = decision.gpus - decision.partitioned_gpus
@@ -658,6 +667,8 @@ def _list_assumptions(decision: Decision, results: PolicyResults, growth: Fitted
     if abilities.switches_nodes and actions & set(IDLE_ACTIONS):
         usual_min, slow_min = (round(seconds / 60) for seconds in (abilities.lead.value, abilities.lead.high))
         yield f"node power-up {usual_min} min, slow {slow_min} min (--set node_lead_s=…)"
+    if decision.demand_text:
+        yield f"{decision.demand_text}, for which jobs are repeated or left out at random (--set arrival_scale=…)"
     target_setting, max_added_min = results.scenario.target_wait_minutes, results.scenario.max_added_wait_minutes
     target_min = 30 if target_setting is None else target_setting
     yield (

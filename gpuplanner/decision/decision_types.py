@@ -393,6 +393,13 @@ class Decision:
     today_mean_minutes: float | None = None
     recommended_mean_minutes: float | None = None
     """Mean queue wait of all jobs, simulated today and as recommended [min]; None: not known."""
+    arrival_scale: float = 1.0
+    """Demand over the recorded one; at another one the ``observed`` waits of ``service`` are those simulated today."""
+
+    @property
+    def demand_text(self) -> str:
+        """Demand such as ``× 1.30 the recorded demand``; empty at the recorded one."""
+        return "" if self.arrival_scale == 1.0 else f"× {self.arrival_scale:.2f} the recorded demand"
 
     @property
     def partitioned_gpus(self) -> int:

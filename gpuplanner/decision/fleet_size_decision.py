@@ -22,37 +22,32 @@ from gpuplanner.decision.capacity_measures import (
     keep_fleet,
     scale_units,
 )
-from gpuplanner.decision.decision_types import CurvePoint, Decision, JobSizeWaits, Measure
-from gpuplanner.decision.explained_waits import ExplainedWaits, take_jobs
+from gpuplanner.decision.decision_types import Decision, JobSizeWaits, Measure
 from gpuplanner.decision.headroom_and_growth import MeasuredHeadroom, date_exhaustion, measure_headroom, state_growth
-from gpuplanner.decision.policy_comparison import PolicyResults, load_fitted_policies
+from gpuplanner.decision.policy_comparison import load_fitted_policies
 from gpuplanner.decision.policy_layouts import make_fleet_rules
 from gpuplanner.decision.recommendation import (
     DecisionBasis,
     build_decision,
-    build_wait_model,
     fit_submitted_growth,
+    load_wait_model,
     plan_todays_nodes,
     read_wait_target,
     recommend_from_waits,
     replace_with_recommended,
     without_policies,
 )
-from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.wait_curve import (
     CURVE_INTERVAL,
-    WaitModel,
     WaitTarget,
     join_pools,
     limit_to_record,
-    scale_load,
     simulate_curve_points,
 )
-from gpuplanner.simulator.simulation_state import Floats, Ints
+from gpuplanner.simulator.simulation_state import Floats
 
-OBSERVED = {"gpus": None, "arrival_scale": 1.0, "growth_per_week": None, "mig_layout": RECOMMENDED,
-            "max_added_wait_minutes": 10.0}  # fmt: skip
-"""Scenario fields, set to observed demand, with which layouts and policies for a stated fleet size are found."""
+UNSTATED_FLEET = {"gpus": None, "growth_per_week": None, "mig_layout": RECOMMENDED, "max_added_wait_minutes": 10.0}
+"""Scenario fields with which layouts and policies for a stated fleet size are found, at the demand of its scenario."""
 LAYOUT_ACTIONS = ("repartition", "rightsize", "pack", "raise_limit")
 """Actions that change what GPUs and jobs can do, not the number of GPUs."""
 N_PAIRED_DRAWS = 20
@@ -64,29 +59,23 @@ def join_sizes(rows: Sequence[JobSizeWaits], n_sizes: int) -> str:
     return ", ".join(row.size for row in rows) if len(rows) <= 3 else f"{len(rows)} of {n_sizes} job sizes"
 
 
-def _find_layout_recommendations(scenario: Scenario, results: PolicyResults) -> tuple[Recommendation, Recommendation]:
+def _find_layout_recommendations(scenario: Scenario) -> tuple[Recommendation, Recommendation]:
     """Return the recommendation to keep today's fleet, and that with the MIG layouts that the scenario asks for."""
-    inputs, waits = results.asked_jobs, results.arena.waits
-    today = _keep_todays_layouts(inputs, waits)
-    if scenario.mig_layout != RECOMMENDED:
-        return today, today
-    return today, recommend_from_waits(without_policies(scenario.but(**OBSERVED)))[0]
+    neutral = without_policies(scenario.but(**UNSTATED_FLEET))
+    today = _keep_todays_layouts(neutral)
+    return today, recommend_from_waits(neutral)[0] if scenario.mig_layout == RECOMMENDED else today
 
 
-def decide_fleet_size(scenario: Scenario, base_decision: Decision, curve: tuple[CurvePoint, ...]) -> DecisionBasis:
+def decide_fleet_size(scenario: Scenario) -> DecisionBasis:
     """Decide for a fleet with the number of GPUs that a scenario states.
 
-    MIG layouts and other policies are those found for the observed demand and a maximum added wait of 10 min; waits are
-    simulated on this fleet at the demand of the scenario, and compared with its wait limits.
+    MIG layouts, other policies, today's waits and the wait curve are those found for the demand of the scenario and a
+    maximum added wait of 10 min.
 
     Parameters
     ----------
     scenario : Scenario
         Data and limits, with ``gpus``.
-    base_decision : Decision
-        Decision at the observed demand without ``gpus``.
-    curve : tuple of CurvePoint
-        Its wait curve.
 
     Returns
     -------
@@ -98,19 +87,18 @@ def decide_fleet_size(scenario: Scenario, base_decision: Decision, curve: tuple[
         If the number of GPUs is not one of whole nodes.
     """
     assert scenario.gpus is not None
-    results = replace(load_fitted_policies(scenario.but(**OBSERVED)), scenario=scenario)
-    today, shape = _find_layout_recommendations(scenario, results)
+    results = replace(load_fitted_policies(scenario.but(**UNSTATED_FLEET)), scenario=scenario)
+    base, curve = recommend_from_waits(without_policies(results.scenario.but(**UNSTATED_FLEET)))
+    today, shape = _find_layout_recommendations(scenario)
     growth = fit_submitted_growth(results.job_history)
-    resized = resize_recommendation(shape, scenario.gpus, base_decision.measures if shape is not today else ())
-    resized = _measure_fleet(scenario, base_decision, today, shape, replace(resized, growth=growth))
+    resized = resize_recommendation(shape, scenario.gpus, shape.measures if shape is not today else ())
+    resized = _measure_fleet(scenario, base.service, today, shape, replace(resized, growth=growth))
     course = plan_todays_nodes(results, resized)
     decision = build_decision(results, resized, course, curve)
-    stated: tuple[str, ...] = (f"fleet of {scenario.gpus:,} GPUs as stated (--set gpus=…)",)
-    if scenario.arrival_scale != 1.0:
-        stated += (f"demand {scenario.arrival_scale:g} times the observed one (--set arrival_scale=…)",)
+    stated = f"fleet of {scenario.gpus:,} GPUs as stated (--set gpus=…)"
     decision = replace(
         decision, sentence=format_missed_limits(decision) or decision.sentence,
-        assumptions=stated + decision.assumptions,
+        assumptions=(stated, *decision.assumptions),
     )  # fmt: skip
     results = replace_with_recommended(results, resized, course, course)
     rules = make_fleet_rules(results.asked_jobs, course.trial, results.abilities, course.policy)
@@ -132,9 +120,9 @@ def format_missed_limits(decision: Decision) -> str:
 
 
 @functools.lru_cache(maxsize=8)
-def _keep_todays_layouts(inputs: JobReplayInputs, waits: ExplainedWaits) -> Recommendation:
+def _keep_todays_layouts(scenario: Scenario) -> Recommendation:
     """Return the recommendation to keep today's fleet and layouts."""
-    return keep_fleet(build_wait_model(inputs, waits), None)
+    return keep_fleet(load_wait_model(scenario)[0], None)
 
 
 def resize_recommendation(recommendation: Recommendation, gpus: int, measures: Sequence[Measure]) -> Recommendation:
@@ -184,7 +172,7 @@ def find_wait_limit(today_p95_minutes: float, target: WaitTarget) -> float:
 
 def _measure_fleet(
     scenario: Scenario,
-    base_decision: Decision,
+    rows: tuple[JobSizeWaits, ...],
     todays_recommendation: Recommendation,
     layout_recommendation: Recommendation,
     resized_recommendation: Recommendation,
@@ -195,8 +183,8 @@ def _measure_fleet(
     ----------
     scenario : Scenario
         Demand, growth and wait limits.
-    base_decision : Decision
-        Decision at the observed demand, with today's waits.
+    rows : tuple of JobSizeWaits
+        Waits at the demand of the scenario, today and as recommended for it.
     todays_recommendation : Recommendation
         Today's fleet.
     layout_recommendation : Recommendation
@@ -204,14 +192,9 @@ def _measure_fleet(
     resized_recommendation : Recommendation
         The same with the stated number of GPUs.
     """
-    target, load, units = read_wait_target(scenario), scenario.arrival_scale, tuple(resized_recommendation.units)
-    rows = base_decision.service
-    if (
-        load != 1.0
-        or list(resized_recommendation.units) != list(layout_recommendation.units)
-        or layout_recommendation is todays_recommendation
-    ):
-        simulated = _simulate_fleet(todays_recommendation, layout_recommendation, units, load)
+    target, units = read_wait_target(scenario), tuple(resized_recommendation.units)
+    if units != tuple(layout_recommendation.units) or layout_recommendation is todays_recommendation:
+        simulated = _simulate_fleet(todays_recommendation, layout_recommendation, units)
         rows = tuple(replace(row, **simulated[row.size]) for row in rows if row.size in simulated)
     service = tuple(replace(row, limit_minutes=find_wait_limit(row.today_p95_minutes, target)) for row in rows)
     n_jobs = max(sum(row.jobs for row in service), 1)
@@ -222,9 +205,7 @@ def _measure_fleet(
     )
     headroom = None
     if growth.weekly.value is not None:
-        headroom = _measure_headroom(
-            layout_recommendation, units, load, target.target_s, resized_recommendation.growth.slope
-        )
+        headroom = _measure_headroom(layout_recommendation, units, target.target_s, resized_recommendation.growth.slope)
     inputs = todays_recommendation.model.inputs
     days, lead_days = inputs.observed_s / SECONDS_PER_DAY, scenario.purchase_lead_days
     return replace(
@@ -234,18 +215,11 @@ def _measure_fleet(
     )  # fmt: skip
 
 
-def _scale_demand(model: WaitModel, load: float) -> tuple[WaitModel, Ints]:
-    """Return the wait model at a demand, as a factor of the observed one, and the observed row of each of its jobs."""
-    rows, arrival_s = scale_load(model.waits.arrival_s, ~model.waits.judged, load, model.inputs.observed_s)
-    inputs, waits = take_jobs(model.inputs, model.waits, rows, arrival_s - model.waits.arrival_s[rows])
-    return replace(model, inputs=inputs, waits=waits, size_of_job=model.size_of_job[rows]), rows
-
-
 @functools.lru_cache(maxsize=64)
 def _simulate_fleet(
-    todays_recommendation: Recommendation, layout_recommendation: Recommendation, units: tuple[int, ...], load: float
+    todays_recommendation: Recommendation, layout_recommendation: Recommendation, units: tuple[int, ...]
 ) -> dict[str, dict[str, Any]]:
-    """Simulate the queue waits on a fleet at a demand, by job size, as values of :class:`JobSizeWaits`.
+    """Simulate the queue waits on a fleet, by job size, as values of :class:`JobSizeWaits`.
 
     Parameters
     ----------
@@ -255,12 +229,9 @@ def _simulate_fleet(
         Recommendation with the node pools of the fleet.
     units : tuple of int
         Nodes (or GPUs) of each pool.
-    load : float
-        Demand, as a factor of the observed one.
     """
-    fleet = join_pools(layout_recommendation.pools, units)
-    model, rows = _scale_demand(layout_recommendation.model, load)
-    today_s = todays_recommendation.model.replay_waits(todays_recommendation.fleet)[rows]
+    fleet, model = join_pools(layout_recommendation.pools, units), layout_recommendation.model
+    today_s = todays_recommendation.model.replay_waits(todays_recommendation.fleet)
     is_delayed = model.waits.judged & (model.replay_waits(fleet) > today_s + MIN_DELAY_S)
     waits = {}
     for point in simulate_curve_points(model, layout_recommendation.action, [fleet]):
@@ -282,9 +253,9 @@ def _simulate_fleet(
 
 @functools.lru_cache(maxsize=64)
 def _measure_headroom(
-    layout_recommendation: Recommendation, units: tuple[int, ...], load: float, target_s: float, slope: float
+    layout_recommendation: Recommendation, units: tuple[int, ...], target_s: float, slope: float
 ) -> MeasuredHeadroom | None:
-    """Measure the headroom of a fleet at a demand, over that demand.
+    """Measure the headroom of a fleet over the demand of its wait model.
 
     Parameters
     ----------
@@ -292,17 +263,13 @@ def _measure_headroom(
         Recommendation with the node pools of the fleet.
     units : tuple of int
         Nodes (or GPUs) of each pool.
-    load : float
-        Demand, as a factor of the observed one.
     target_s : float
         Target of the p95 queue wait. [s]
     slope : float
         Growth of the logarithm of the submitted work a week in the record.
     """
-    model, _ = _scale_demand(layout_recommendation.model, load)
-    return measure_headroom(
-        model, join_pools(layout_recommendation.pools, units), WaitTarget(target_s), state_growth(math.expm1(slope))
-    )
+    fleet, growth = join_pools(layout_recommendation.pools, units), state_growth(math.expm1(slope))
+    return measure_headroom(layout_recommendation.model, fleet, WaitTarget(target_s), growth)
 
 
 def find_sized_fleet(scenario: Scenario, decision: Decision) -> Recommendation | None:
@@ -311,10 +278,7 @@ def find_sized_fleet(scenario: Scenario, decision: Decision) -> Recommendation |
         return None
     if scenario.gpus is None:
         return resize_recommendation(recommend_from_waits(without_policies(scenario))[0], decision.gpus, ())
-    results = load_fitted_policies(scenario.but(**OBSERVED))
-    _, shape = _find_layout_recommendations(scenario, results)
-    resized = resize_recommendation(shape, decision.gpus, ())
-    return replace(resized, model=_scale_demand(resized.model, scenario.arrival_scale)[0])
+    return resize_recommendation(_find_layout_recommendations(scenario)[1], decision.gpus, ())
 
 
 PAIRED_SCHEMA = {

@@ -405,7 +405,9 @@ def build_decision(
     """
     scenario, inputs = results.scenario, results.asked_jobs
     fleet, measures = inputs.nodes.total, course.measures
-    mean = recommendation.team_waits.get(None, (None, None))
+    mean, service = recommendation.team_waits.get(None, (None, None)), recommendation.service
+    if scenario.arrival_scale != 1.0:  # nothing was observed at this demand
+        service = tuple(replace(row, observed_p95_minutes=row.today_p95_minutes) for row in service)
     decision = Decision(
         sentence="", action=measures[0].action if measures else recommendation.action, fleet_gpus=fleet,
         gpus=course.gpus, gpus_mean=course.gpus_mean, layouts=course.layouts, policy=course.policy,
@@ -413,7 +415,8 @@ def build_decision(
         financial_impact=compute_impact(scenario, course.saving, course.gpus, fleet, recommendation.exhaustion),
         purchase_lead_days=scenario.purchase_lead_days, measures=measures,
         reason=None if measures else recommendation.reason,
-        service=recommendation.service, conditions=tuple(filter(None, (measure.condition for measure in measures))),
+        service=service, arrival_scale=scenario.arrival_scale,
+        conditions=tuple(filter(None, (measure.condition for measure in measures))),
         teams=team_rows(scenario, recommendation.team_waits), left_out_share=_left_out_share(results),
         fleet_inferred=inputs.nodes.inferred,
         gpu_model=results.job_history.fleet.name,

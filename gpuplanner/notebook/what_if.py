@@ -22,6 +22,8 @@ from gpuplanner.core.setting_rules_and_controls import Setting, Slider, settings
 from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, MISSING_VALUE_TEXT, percent_text, wait_text
 from gpuplanner.cost.period_costs import find_price
 from gpuplanner.decision.comparison_record import Comparison, PolicyRow, compare_policies, reprice_comparison
+from gpuplanner.decision.decision_types import TODAY
+from gpuplanner.decision.fleet_size_decision import UNSTATED_FLEET
 from gpuplanner.decision.policy_comparison import SHORT_NAMES
 from gpuplanner.notebook.cluster import StudySource, make_scenario
 from gpuplanner.notebook.views_and_panels import BackgroundPanel, button, on_change, write_and_link
@@ -30,6 +32,7 @@ from gpuplanner.notebook.what_if_answer import (
     answer_html,
     estimate_answer,
     exact_answer,
+    headline,
     list_able_actuators,
     recorded_waits_html,
     style_html,
@@ -105,10 +108,11 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         with contextlib.suppress(GpuPlannerError):  # the first answer reports data that cannot be read
             self.fleet = history(scenario).fleet
         self.pins: list[PanelAnswer] = []
-        self._other_rows: dict[str, PolicyRow] = {}
+        self._other_rows: dict[float, dict[str, PolicyRow]] = {}  # by demand
         self._undo_stack: list[dict[str, Any]] = []
         self._is_setting = False
         self._began_s = 0.0
+        self._warned_answer: PanelAnswer | None = None
         self.code, self.pinned, self.written, self.state = (widgets.HTML() for _ in range(4))
         self.labels: dict[str, Any] = {name: widgets.HTML() for name in CONTROL_ORDER}
         self.notes: dict[str, Any] = {name: widgets.HTML() for name in CONTROL_ORDER}
@@ -121,7 +125,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.cancel = button("Cancel", "Return to the last exact answer", self._cancel)
         self.keep = button("Save scenario", "Write the scenario as a YAML file", self._save_scenario)
         self.files = button(
-            "Export bundle", "Write change bundle and workbook of this answer", self.write, button_style="primary"
+            "Export bundle", "Write change bundle and workbook of this answer", self._export, button_style="primary"
         )
         on_change(self.controls.values(), self._on_change)
         groups = [
@@ -171,7 +175,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         value = {"gpus": gpus, "growth_per_week": self.base.growth_per_week or 0.0}.get(setting.name, value)
         return kind(
             value=value, min=min(control.low, value), max=max(control.high, value), step=control.step, readout=False,
-            tooltip=setting.summary, layout=layout,
+            tooltip=setting.summary, layout={"width": "auto"},
         )  # fmt: skip
 
     def _begin(self, comparison: Comparison) -> None:
@@ -189,7 +193,6 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.notes_of_controls = self._describe_controls(comparison, self.fleet)
         waits = {row.size: row.today_p95_minutes for row in decision.service}
         self.pins = [PanelAnswer(self.base.but(gpus=decision.fleet_gpus), comparison, comparison, waits)]
-        self.recommended.description = f"Set to recommended ({decision.gpus:,})"
         self._show_labels()
 
     def _describe_controls(self, comparison: Comparison, fleet: PlannedFleet) -> Mapping[str, tuple[str, ...]]:
@@ -200,11 +203,12 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         price = find_price(self.base, fleet)
         basis = "state a price" if price is None else f"{price.currency} a GPU-hour ({price.source.partition(':')[0]})"
         sizes = f"{decision.gpus:,} recommended · {decision.fleet_gpus:,} today"
+        self.recommended.description = f"Set to recommended ({decision.gpus:,})"
         return {
             "gpus": (f"{slider.min:,}", sizes, f"{slider.max:,}"),
-            "arrival_scale": ("× 0.5", "of the observed demand", "× 2.0"),
+            "arrival_scale": ("× 0.5", "of the recorded · exact only", "× 2.0"),
             "growth_per_week": ("−2 %", f"{measured} · exact only", "+5 %"),
-            "max_added_wait_minutes": ("0", "added to today’s p95", "60 min"),
+            "max_added_wait_minutes": ("0", "over today’s fleet, same demand", "60 min"),
             PRICE_FIELD: (basis,),
             "actuator": ("from the data · exact only",),
         }
@@ -241,8 +245,14 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         if self.start is None:
             self._call_in_kernel(self._begin, start)
             return exact_answer(self.base, start, start)
-        answer = exact_answer(scenario, compare_policies(scenario, report_progress), start)
-        return replace(answer, other_rows=self._other_rows)
+        comparison = compare_policies(scenario, report_progress)
+        if scenario.arrival_scale != start.decision.arrival_scale:
+            start = compare_policies(scenario.but(**UNSTATED_FLEET), report_progress)
+        return replace(exact_answer(scenario, comparison, start), other_rows=self._rows_at(scenario))
+
+    def _rows_at(self, scenario: Scenario) -> dict[str, PolicyRow]:
+        """Return the rows of policies of other actuators that are known at the demand of a scenario, by policy."""
+        return self._other_rows.setdefault(scenario.arrival_scale, {})
 
     def _show_answer(self, number: int, newest: PanelAnswer | None, answer: str, status: str) -> None:
         """Show the newest exact answer, and simulate the policies of other actuators after a delay."""
@@ -258,6 +268,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
     def _show_exact(self, answer: PanelAnswer, note: str = "") -> None:
         """Show an exact answer."""
         self.newest, self.answer.value, self.status.value = answer, answer_html(answer), ""
+        if self.fleet is not None and answer.start.wait_curve:
+            self.notes_of_controls = self._describe_controls(answer.start, self.fleet)
+            self._show_labels()
         if answer.scenario.gpus is None:  # the recommendation, which depends on the actuator
             self._assign({"gpus": answer.gpus})
             self._initial["gpus"] = answer.gpus
@@ -276,8 +289,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.pin.disabled = self.start is None
         self.undo.disabled = not self._undo_stack
         self.cancel.disabled = exact or self.newest is None
-        decision = None if self.start is None else self.start.decision
-        self.recommended.disabled = decision is None or self.controls["gpus"].value == decision.gpus
+        # The recommendation for a demand is known once that is simulated.
+        gpus = None if self.newest is None or not exact else self.newest.start.decision.gpus
+        self.recommended.disabled = gpus is None or self.controls["gpus"].value == gpus
         for control in self.controls.values():
             control.disabled = self.start is None or not self.start.wait_curve
 
@@ -298,22 +312,24 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             if number != self._n_asked:
                 raise CancelledError
 
-        if self.start is None or self.fleet is None or history(self.base).jobs.height > MAX_LOOK_AHEAD_JOBS:
+        if self.newest is None or self.fleet is None or history(self.base).jobs.height > MAX_LOOK_AHEAD_JOBS:
             return
-        for row in self.start.rows:
+        base = self.base.but(arrival_scale=self.newest.scenario.arrival_scale)
+        known_rows = self._rows_at(base)
+        for row in self.newest.start.rows:
             able = [] if row.performable else list_able_actuators(row.policy, self.fleet)
-            if row.policy in self._other_rows or not able:
+            if row.policy in known_rows or not able:
                 continue
             with contextlib.suppress(CancelledError, GpuPlannerError):
-                comparison = compare_policies(self.base.but(actuator=able[0]), stop_if_stale)
+                comparison = compare_policies(base.but(actuator=able[0]), stop_if_stale)
                 if (policy_row := comparison.find_row(row.policy)) is not None:
-                    self._other_rows[row.policy] = policy_row
+                    known_rows[row.policy] = policy_row
                     self._call_in_kernel(self._add_rows, number)
 
     def _add_rows(self, number: int) -> None:
         """Show the policies of other actuators in the exact answer."""
         if self.newest is not None:
-            self.newest = replace(self.newest, other_rows=dict(self._other_rows))
+            self.newest = replace(self.newest, other_rows=dict(self._rows_at(self.newest.scenario)))
             if number == self._n_asked and not self.files.disabled:
                 self.answer.value = answer_html(self.newest)
 
@@ -322,6 +338,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         if self._is_setting or self.start is None:
             return
         self._show_labels()
+        self.written.value = ""  # of the answer before
         if (scenario := self._valid_scenario()) is None or self.newest is None:
             return
         self._n_asked += 1  # what runs is outdated
@@ -333,9 +350,13 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         if self._read_controls() != self._asked_values:
             self._undo_stack.append(dict(self._asked_values))
             self._asked_values = self._read_controls()
-        estimate = replace(estimate_answer(scenario, self.start), other_rows=self._other_rows)
+        estimate = replace(estimate_answer(scenario, self.newest.start), other_rows=self._rows_at(scenario))
         self.answer.value = answer_html(estimate)
-        self._show_state("<b>≈ Estimate</b> read from the wait curve; the exact answer follows")
+        kind = "<b>≈ Estimate</b> read from the wait curve" if estimate.service else "<b>…</b> no estimate"
+        self._show_state(f"{kind}; the exact answer follows")
+        if scenario.arrival_scale != shown.arrival_scale:  # the recommendation is not known yet
+            known, self.recommended.description = self.newest.start.decision.gpus, "Set to recommended (…)"
+            self.notes["gpus"].value = self.notes["gpus"].value.replace(f"{known:,} rec", "… rec")
         self._enable(exact=False)
         self.ask_soon()
 
@@ -387,14 +408,15 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         for number, answer in enumerate(self.pins):
             wait = None if size is None else answer.waits.get(size.size)
             cost = None if price is None else answer.gpus * HOURS_PER_WEEK * price.value
-            name = f"{chr(ord('A') + number)} {'today' if number == 0 else ''}"
+            is_today = number == 0 or answer.comparison.winner == TODAY or answer.scenario.mig_layout == TODAY
+            layout = "today" if is_today else "recommended"
+            name = f"{chr(ord('A') + number)} {layout}<br>× {answer.scenario.arrival_scale:.2f}"
             cells = (f"{answer.gpus:,}", MISSING_VALUE_TEXT if wait is None else wait_text(wait),
                      MISSING_VALUE_TEXT if cost is None else f"{cost:,.0f}")  # fmt: skip
             rows.append(f"<tr><th>{name}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-        head = (
-            f"<tr><th>Pinned</th><th>GPUs</th><th>p95, {escape(size.size) if size else ''}</th><th>cost/week</th></tr>"
-        )
-        self.pinned.value = f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
+        titles = ("Layout,<br>demand", "GPUs", f"p95, {escape(size.size) if size else ''}", "cost/week")
+        head = "".join(f"<th>{title}</th>" for title in titles)
+        self.pinned.value = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
     def _pin(self) -> None:
         """List the newest exact answer below the controls."""
@@ -419,8 +441,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
 
     def _recommend(self) -> None:
         """Set the fleet size to the recommendation."""
-        if self.start is not None:
-            self.controls["gpus"].value = self.start.decision.gpus
+        if self.newest is not None:
+            slider, gpus = self.controls["gpus"], self.newest.start.decision.gpus
+            slider.max, slider.value = max(slider.max, gpus), gpus
 
     def _cancel(self) -> None:
         """Return to the last exact answer and its settings; what is being simulated is outdated."""
@@ -444,13 +467,23 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         with allow_overwriting_within(overwrite):
             return write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
 
+    def _export(self) -> None:
+        """Write the files; those of a fleet that misses a wait limit only when the button is pressed again."""
+        answer = self.newest
+        if answer is None or not answer.sizes_over_limit or answer is self._warned_answer:
+            self.write()
+            return
+        self._warned_answer = answer
+        text = f"{headline(answer)[0]} Press again to write the bundle anyway."
+        self.written.value = f"<span class='gw-fault'>{escape(text)}</span>"
+
     def write(self, out: str | Path | None = None) -> None:
         """Write change bundle and workbook of the shown answer, and show links to them."""
         answer = self.newest
         if answer is None or self.files.disabled:
             self.written.value = "There is no exact answer yet."
             return
-        folder = out or Path("build") / f"export-{self.base.name.replace(' ', '-')}"
+        folder = out or Path("build") / f"export-{self.base.name.replace(' ', '-')}-{answer.gpus}-gpus"
         self.written.value = write_and_link(lambda: write_handover_folder(answer.scenario, answer.comparison, folder))
 
     def _save_scenario(self) -> None:

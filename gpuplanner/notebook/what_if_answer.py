@@ -56,7 +56,8 @@ class PanelAnswer:
 
     - ``scenario``: Settings of the controls.
     - ``comparison``: Policies and decision; of an estimate those of the start.
-    - ``start``: Comparison at which the panel began, with the wait curve and today's waits.
+    - ``start``: Comparison without a stated fleet at the same demand, with the wait curve and today's waits; of an
+      estimate at another demand than the newest answer, still the one at the demand before.
     - ``waits``: p95 queue wait by job size [min]; None: not known yet.
     - ``is_exact``: Whether everything was simulated.
     - ``other_rows``: Rows of policies that another actuator can apply, by policy.
@@ -85,11 +86,16 @@ class PanelAnswer:
         ]
 
     @property
+    def sizes_over_limit(self) -> list[JobSizeWaits]:
+        """Job sizes that miss their wait limit, the one that misses it by most first."""
+        rows = [row for row in self.service if not row.meets_limit]
+        return sorted(rows, key=lambda row: row.limit_minutes - row.recommended_p95_minutes)
+
+    @property
     def shown_size(self) -> JobSizeWaits | None:
         """Job size on the card: the one that misses its limit by most, else the one that improves most."""
-        if missed := [row for row in self.service if not row.meets_limit]:
-            return max(missed, key=lambda row: row.recommended_p95_minutes - row.limit_minutes)
-        return min(self.service, key=lambda row: row.added_p95_minutes, default=None)
+        most_improved = min(self.service, key=lambda row: row.added_p95_minutes, default=None)
+        return next(iter(self.sizes_over_limit), most_improved)
 
 
 def recorded_waits_html(scenario: Scenario) -> str:
@@ -115,14 +121,14 @@ def exact_answer(scenario: Scenario, comparison: Comparison, start_comparison: C
 def estimate_answer(scenario: Scenario, start_comparison: Comparison) -> PanelAnswer:
     """Estimate the answer for other settings from the wait curve of a comparison.
 
-    A demand of 1.2 times the observed one on 60 GPUs counts as the observed one on 50. Waits outside the simulated
-    fleet sizes stay unknown.
+    Waits at another demand, and outside the simulated fleet sizes, stay unknown: waits grow too fast with the load.
     """
     estimate = PanelAnswer(scenario, start_comparison, start_comparison, {}, is_exact=False)
+    if scenario.arrival_scale != start_comparison.decision.arrival_scale:
+        return estimate
     layouts = {point.layout for point in start_comparison.wait_curve}
     layout = scenario.mig_layout if scenario.mig_layout in layouts else TODAY
-    load_gpus = estimate.gpus / scenario.arrival_scale
-    waits = {size: _read_curve(points, load_gpus) for size, points in _curves(start_comparison, layout).items()}
+    waits = {size: _read_curve(points, estimate.gpus) for size, points in _curves(start_comparison, layout).items()}
     return replace(estimate, waits=waits)
 
 
@@ -167,9 +173,9 @@ def headline(answer: PanelAnswer) -> tuple[str, str]:
     if answer.is_exact:
         first, _, second = answer.comparison.decision.sentence.partition(". ")
         return f"{first.rstrip('.')}.", second
-    missed, shown = [row for row in answer.service if not row.meets_limit], answer.shown_size
+    missed, shown = answer.sizes_over_limit, answer.shown_size
     if shown is None:
-        return f"{answer.gpus:,} GPUs", "Outside the simulated fleets: the exact answer follows."
+        return f"{answer.gpus:,} GPUs …", "No estimate for this demand or fleet: the exact answer follows."
     wait = f"p95 queue wait on {shown.size} ≈ {wait_text(shown.recommended_p95_minutes)}"
     limit = wait_text(shown.limit_minutes)
     if not missed:
@@ -188,13 +194,17 @@ def _cards_html(answer: PanelAnswer) -> Iterator[str]:
     fleet_gpus, approx = decision.fleet_gpus, "" if answer.is_exact else "≈ "
     mean_gpus = decision.gpus_mean if answer.is_exact else float(gpus)
     hours = (mean_gpus - fleet_gpus) * HOURS_PER_WEEK
-    yield _card("GPUs at peak", f"{fleet_gpus:,}", f"{gpus:,}", f"{hours:+,.0f} GPU-h/week" if hours else "unchanged")
+    note = f"{hours:+,.0f} GPU-h/week" if hours else "unchanged"
+    enough = answer.start.decision.gpus
+    if answer.sizes_over_limit and enough > gpus and all(row.meets_limit for row in answer.start.decision.service):
+        note += f" · {enough:,} meet the limits"
+    yield _card("GPUs at peak", f"{fleet_gpus:,}", f"{gpus:,}", note)
 
     size = answer.shown_size
     if size is None:
         yield _card("p95 wait", MISSING_VALUE_TEXT, PENDING, "", approx=not answer.is_exact)
     else:
-        other_sizes = (row for row in answer.service if row.size in drawn_sizes(answer.start) and row.size != size.size)
+        other_sizes = (row for row in answer.service if row.size in drawn_sizes(answer) and row.size != size.size)
         note = " · ".join(f"{row.size}: {wait_text(row.recommended_p95_minutes)}" for row in other_sizes)
         after = approx + wait_text(size.recommended_p95_minutes)
         today = wait_text(size.today_p95_minutes)
@@ -230,22 +240,23 @@ def _card(label: str, before: str, after: str, note: str, *, approx: bool = Fals
     """
     kind = " class='first'" if label == "GPUs at peak" else ""
     style = " class='gw-approx'" if approx else ""
-    change = f"{escape(before)} → " if before != after else ""
+    change = f"{escape(before)} → " if before != after.removeprefix("≈ ") else ""
     value = f"<div class='value'>{change}<b{style}>{escape(after)}</b></div>"
     label_html, note_html = (f"<div class='small'>{escape(text)}</div>" for text in (label, note))
     return f"<div{kind}>{label_html}{value}{note_html}</div>"
 
 
-def drawn_sizes(comparison: Comparison) -> list[str]:
-    """List the job sizes of the wait curve: by wait today, then by jobs; in the order of the table."""
-    rows = comparison.decision.service
-    longest = sorted(rows, key=lambda row: (-row.today_p95_minutes, -row.jobs))[:MAX_PANELS]
-    return [row.size for row in rows if row in longest]
+def drawn_sizes(answer: PanelAnswer) -> list[str]:
+    """List the job sizes of the wait curve: those that miss their limit by most, then those that wait longest today."""
+    rows = answer.start.decision.service
+    longest = sorted(rows, key=lambda row: (-row.today_p95_minutes, -row.jobs))
+    sizes = list(dict.fromkeys(row.size for row in (*answer.sizes_over_limit, *longest)))[:MAX_PANELS]
+    return [row.size for row in rows if row.size in sizes]
 
 
 def wait_curve_svg(answer: PanelAnswer) -> str:
     """Draw the wait curve: a panel for each job size, with the fleet of today, the recommended and the chosen one."""
-    start, sizes = answer.start, drawn_sizes(answer.start)
+    start, sizes = answer.start, drawn_sizes(answer)
     if not sizes:
         return "<p>Waits by job size are not shown: the simulation does not reproduce the recorded waits.</p>"
     width = (SVG_WIDTH - AXIS_WIDTH) / len(sizes)
@@ -265,7 +276,7 @@ def wait_curve_svg(answer: PanelAnswer) -> str:
     height = PANEL_TOP + PANEL_HEIGHT + 22
     has_layout = any(point.layout != TODAY for point in start.wait_curve)
     words = "grey: today’s layout, blue: recommended" if has_layout else "today’s layout"
-    demand = "" if answer.scenario.arrival_scale == 1.0 else ", at the observed demand"
+    demand = _demand_text(answer)
     waits = "; ".join(f"{row.size}: {wait_text(row.recommended_p95_minutes)}" for row in answer.service)
     label = escape(f"p95 wait on {answer.gpus} GPUs. {waits}", quote=True)
     return (
@@ -273,6 +284,12 @@ def wait_curve_svg(answer: PanelAnswer) -> str:
         f"<svg viewBox='0 0 {SVG_WIDTH} {height}' role='img' aria-label='{label}'>"
         f"{ticks}<text x='{AXIS_WIDTH - 6}' y='{axis_y}' text-anchor='end'>GPUs</text>{panels}</svg>"
     )
+
+
+def _demand_text(answer: PanelAnswer) -> str:
+    """Format the demand of curve and policies for the end of a heading; empty if all is at the recorded demand."""
+    scale = answer.start.decision.arrival_scale
+    return "" if scale == answer.scenario.arrival_scale == 1.0 else f", demand × {scale:.2f}"
 
 
 def _y(minutes: float | None) -> float:
@@ -372,6 +389,7 @@ def _policies_html(answer: PanelAnswer) -> str:
     rows = "".join(_policy_row(answer, row, shown_policy, fleet) for row in start.rows)
     lacks = any(not row.performable for row in start.rows)
     note = f"grey: {escape(scenario.actuator)} cannot apply it" if lacks else ""
+    note = f"{note}{_demand_text(answer)}".removeprefix(", ")
     head = "".join(
         f"<th scope='col'>{text}</th>"
         for text in ("policy", "GPUs at peak", "GPU-h/week", "added wait, p95", "meets limit / needs")
@@ -403,14 +421,14 @@ def _policy_row(answer: PanelAnswer, row: PolicyRow, shown_policy: str, fleet: P
     ]
     if not row.performable and row.policy not in answer.other_rows and verdict.startswith("needs"):
         cells = [PENDING] * 3
-    missed = [size for size in answer.service if not size.meets_limit]
+    missed = ", ".join(size.size for size in answer.service if not size.meets_limit)
     if row.policy == TODAY:
-        missed_today = [size for size in answer.service if size.today_p95_minutes > size.limit_minutes]
-        verdict = f"no: {join_sizes(missed_today, len(answer.service))}" if missed_today else verdict
+        today = [size.size for size in answer.service if size.today_p95_minutes > size.limit_minutes]
+        verdict = f"no: {', '.join(today)}" if today else verdict if answer.service else PENDING
     if is_shown:
         kind = "best"
         if missed and row.policy != TODAY:
-            verdict = f"no: {join_sizes(missed, len(answer.service))}"
+            verdict = f"no: {missed}"
         if not answer.is_exact:
             added = [row.recommended_p95_minutes - row.today_p95_minutes for row in answer.service]
             cells = [
@@ -419,6 +437,7 @@ def _policy_row(answer: PanelAnswer, row: PolicyRow, shown_policy: str, fleet: P
                 f"≈ {wait_text(max(0.0, *added, 0.0))}",
             ]
             verdict = f"≈ {verdict if missed else 'yes'}"
+            cells[2], verdict = (cells[2], verdict) if answer.service else (PENDING, PENDING)
     columns = "".join(f"<td>{escape(cell)}</td>" for cell in (*cells, verdict))
     return f"<tr class='{kind}'><th scope='row'>{escape(SHORT_NAMES.get(row.policy, row.policy))}</th>{columns}</tr>"
 

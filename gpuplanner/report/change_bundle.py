@@ -698,8 +698,11 @@ def _read_quotas(scenario: Scenario, gpu_model: GpuModel, measures: Sequence[Mea
 
 def _ticket_lines(decision: Decision, risk: str, approved_by: str | None) -> Iterator[str]:
     """Yield the lines of a change ticket: reason, effect on waits, confidence without `risk`, cost, approval."""
-    improved = decision.most_improved_size
-    if decision.action == "release" and improved is not None:
+    improved, observed_text = decision.most_improved_size, decision.demand_text or "observed"
+    if missed := [size.size for size in decision.service if not size.is_no_worse]:
+        late = f"jobs on {', '.join(missed)} wait longer than their limit and than today"
+        yield f"Not recommended: on {decision.gpus:,} GPUs, as stated, {late}. Apply it only if this is accepted."
+    elif decision.action == "release" and improved is not None:
         yield (
             f"Reason: on {decision.gpus:,} of {decision.fleet_gpus:,} GPUs the p95 queue wait of each job size is "
             "within its limit, or no longer than today."
@@ -707,7 +710,7 @@ def _ticket_lines(decision: Decision, risk: str, approved_by: str | None) -> Ite
     elif improved is not None:
         observed, today = wait_text(improved.observed_p95_minutes), wait_text(improved.today_p95_minutes)
         yield (
-            f"Reason: p95 queue wait on {improved.size} {observed} observed; in simulation {today} today and "
+            f"Reason: p95 queue wait on {improved.size} {observed} {observed_text}; in simulation {today} today and "
             f"{wait_text(improved.recommended_p95_minutes)} after the change."
         )
     slower_sizes = [size for size in decision.service if size.added_p95_minutes > WAIT_TOLERANCE_MINUTES]

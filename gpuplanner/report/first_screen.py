@@ -424,6 +424,8 @@ def _today_line(comparison: Comparison) -> str:
         bar = _cause_bar(percent_by_cause, shares)
     # Waits beside services that are to come were not observed.
     label = "Observed" if comparison.inference is None else "Simulated with services"
+    scaled = f"GPU-hours as recorded, waits of today’s fleet simulated at {decision.demand_text}:"
+    label = scaled if decision.demand_text else label
     return f'<div class="today"><p><b>{label}</b> {line}</p>{bar}</div>' if line else ""
 
 
@@ -661,7 +663,8 @@ def _team_table(decision: Decision, period: str) -> str:
     rows += [(UNALLOCATED_LABEL, f"teams.{position}", "unallocated") for position in unallocated]
     body = "".join(_team_row(decision, *row, has_waits=has_waits) for row in [*rows, ("Total", "all", "all")])
     has_gaps = any(row.idle_gpu_hours is None for row in decision.teams)
-    notes = "; ".join(filter(None, (period, f"{MISSING_VALUE_TEXT} is not measured" if has_gaps else "")))
+    scaled = f"jobs and GPU-hours as recorded, waits at {decision.demand_text}" if decision.demand_text else ""
+    notes = "; ".join(filter(None, (period, scaled, f"{MISSING_VALUE_TEXT} is not measured" if has_gaps else "")))
     heading_note = f' <span class="about">{escape_html(notes)}</span>' if notes else ""
     return (
         f"<h3>By team{heading_note}</h3>"

@@ -21,6 +21,7 @@ from gpuplanner.decision.decision_types import CurvePoint
 from gpuplanner.notebook import views_and_panels as background
 from gpuplanner.notebook.what_if import CONTROL_ORDER, PRICE_FIELD, WhatIf, whatif
 from gpuplanner.notebook.what_if_answer import answer_html, estimate_answer, exact_answer, headline
+from gpuplanner.report.first_screen import render_first_screen
 
 panels = importlib.import_module("gpuplanner.notebook.what_if")  # its function has the name of the module
 HOSTILE = "<script>alert(1)</script>"
@@ -36,6 +37,12 @@ def start(quick) -> Comparison:
 def smaller(quick) -> Comparison:
     """Comparison of 48 GPUs."""
     return compare_policies(quick.but(gpus=48))
+
+
+@pytest.fixture(scope="module")
+def busier(quick) -> Comparison:
+    """Comparison at 1.3 times the recorded demand."""
+    return compare_policies(quick.but(arrival_scale=1.3))
 
 
 @pytest.fixture
@@ -87,7 +94,8 @@ def test_controls_start_at_the_recommendation(panel, quick, start):
 def test_every_control_is_estimated_at_once_and_exported_only_when_exact(panel, quick, name, value):
     panel.controls[name].value = value
     assert "≈" in panel.answer.value
-    assert "Estimate" in panel.state.value
+    assert ("Estimate" in panel.state.value) == (name != "arrival_scale")  # no wait is guessed at another demand
+    assert "Exact" not in panel.state.value
     assert panel.files.disabled
     assert getattr(panel.scenario, name) == value
     assert panel.newest.scenario == quick  # an estimate is not kept
@@ -98,7 +106,7 @@ def test_every_control_is_estimated_at_once_and_exported_only_when_exact(panel, 
 
 def test_actuator_and_growth_say_that_they_are_exact_only(panel):
     for name in CONTROL_ORDER:
-        assert ("exact only" in panel.notes[name].value) == (name in ("actuator", "growth_per_week"))
+        assert ("exact only" in panel.notes[name].value) == (name in ("arrival_scale", "actuator", "growth_per_week"))
 
 
 def test_an_estimate_is_the_simulation_where_the_curve_was_simulated(quick, start, smaller):
@@ -137,12 +145,12 @@ def test_a_stated_fleet_of_the_recommended_size_has_the_recommended_waits(quick,
 
 
 def test_more_demand_makes_jobs_wait_longer_and_a_wider_limit_does_not(quick, smaller):
-    busier = compare_policies(quick.but(gpus=48, arrival_scale=1.2)).decision
+    busier = compare_policies(quick.but(gpus=48, arrival_scale=1.3)).decision
     wider = compare_policies(quick.but(gpus=48, max_added_wait_minutes=25.0)).decision
     mean = smaller.decision.recommended_mean_minutes
     assert busier.recommended_mean_minutes > mean == wider.recommended_mean_minutes
     assert sum(row.jobs for row in busier.service) == pytest.approx(
-        1.2 * sum(row.jobs for row in smaller.decision.service), rel=0.03
+        1.3 * sum(row.jobs for row in smaller.decision.service), rel=0.03
     )
     assert max(row.limit_minutes for row in wider.service) <= 30.0 < 48
 
@@ -156,14 +164,83 @@ def curve(layout: str, *waits: tuple[int, float]) -> tuple[CurvePoint, ...]:
     return tuple(CurvePoint(layout, gpus, "1 GPU", wait, wait, wait, wait, 0.5, 0.0) for gpus, wait in waits)
 
 
-def test_a_demand_is_read_from_the_curve_as_a_smaller_fleet(quick, start):
-    """1.2 times the jobs on 60 GPUs count as the jobs on 50; beyond the simulated fleets nothing is known."""
+def test_only_waits_at_the_demand_and_within_the_fleets_of_the_curve_are_estimated(quick, start):
     known = dataclasses.replace(start, wait_curve=curve("today", (40, 99.0), (50, 9.0), (60, 0.0)))
-    waits = estimate_answer(quick.but(gpus=60, arrival_scale=1.2, mig_layout="today"), known).waits
-    assert waits["1 GPU"] == pytest.approx(9.0)
+    assert estimate_answer(quick.but(gpus=60, arrival_scale=1.2, mig_layout="today"), known).waits == {}
+    assert estimate_answer(quick.but(gpus=50, mig_layout="today"), known).waits["1 GPU"] == pytest.approx(9.0)
     halfway = estimate_answer(quick.but(gpus=45, mig_layout="today"), known).waits["1 GPU"]
     assert halfway == pytest.approx((100.0 * 10.0) ** 0.5 - 1)
-    assert estimate_answer(quick.but(gpus=60, arrival_scale=2.0, mig_layout="today"), known).waits["1 GPU"] is None
+    assert estimate_answer(quick.but(gpus=30, mig_layout="today"), known).waits["1 GPU"] is None
+
+
+def test_panel_and_decision_agree_at_another_demand(quick, start, busier):
+    """A stated fleet has the waits, limits, layouts and curve of the decision without one at the same demand."""
+    gpus = start.decision.fleet_gpus
+    stated = compare_policies(quick.but(gpus=gpus, arrival_scale=1.3))
+    sizes, decided = ({row.size: row for row in found.decision.service} for found in (stated, busier))
+    for name in ("today_p95_minutes", "observed_p95_minutes", "limit_minutes"):
+        expected = {size: getattr(row, name) for size, row in decided.items()}
+        assert {size: getattr(row, name) for size, row in sizes.items()} == pytest.approx(expected)
+    assert stated.wait_curve == busier.wait_curve
+    layouts = {point.layout for point in busier.wait_curve}
+    drawn = {
+        point.job_size: point.p95_minutes
+        for point in busier.wait_curve
+        if point.gpus == gpus and point.layout == max(layouts, key=lambda name: name == "recommended")
+    }
+    assert {size: row.recommended_p95_minutes for size, row in sizes.items()} == pytest.approx(drawn, abs=1e-6)
+    over_limit = {size for size, wait in drawn.items() if wait > decided[size].limit_minutes}
+    assert {size for size, row in sizes.items() if not row.meets_limit} == over_limit
+    assert {row.policy: row for row in stated.rows if row.policy != stated.winner} == {
+        row.policy: row for row in busier.rows if row.policy != stated.winner
+    }
+    answer = exact_answer(quick.but(gpus=gpus, arrival_scale=1.3), stated, busier)
+    html = answer_html(answer)
+    assert {row.size for row in answer.sizes_over_limit} == over_limit
+    assert html.count("no: " + ", ".join(size for size in sizes if size in over_limit)) >= bool(over_limit)
+    assert (f"{busier.decision.gpus:,} meet the limits" in html) == (bool(over_limit) and busier.decision.gpus > gpus)
+    assert "demand × 1.30" in html
+
+
+def test_a_scaled_demand_is_never_called_observed(busier):
+    decision, html = busier.decision, render_first_screen(busier)
+    assert "<b>Observed</b>" not in html
+    assert "× 1.30 the recorded demand" in html
+    assert "jobs and GPU-hours as recorded" in html
+    assert not any("against the record" in text for text in decision.confidence)
+    assert all(row.observed_p95_minutes == row.today_p95_minutes for row in decision.service)
+    exports = [step.command for step in decision.next_steps if step.command and "gpuplanner export" in step.command]
+    assert all("--set arrival_scale=1.3" in command for command in exports)
+
+
+def test_the_panel_follows_the_recommendation_at_another_demand(monkeypatch, quick, start, busier):
+    made = WhatIf(quick, start)
+    monkeypatch.setattr(panels, "compare_policies", lambda scenario, report_trial: busier)
+    made.controls["arrival_scale"].value = 1.3
+    assert made.recommended.disabled
+    made.ask().result(timeout=60)
+    assert made.recommended.description == f"Set to recommended ({busier.decision.gpus:,})"
+    assert f"{busier.decision.gpus:,} recommended" in made.notes["gpus"].value
+    made._recommend()
+    assert made.controls["gpus"].value == busier.decision.gpus
+
+
+def test_a_fleet_that_misses_its_limit_is_exported_only_when_asked_twice(quick, start, smaller, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = WhatIf(quick, start)
+    made._show_exact(exact_answer(quick.but(gpus=48), smaller, start))
+    made.files.click()
+    assert "48 GPUs miss the wait limit" in made.written.value
+    assert not list(tmp_path.iterdir())
+    made.files.click()
+    readme = (tmp_path / "build" / f"export-{quick.name.replace(' ', '-')}-48-gpus" / "README.md").read_text()
+    assert "within its limit" not in readme
+    for row in smaller.decision.service:
+        assert row.is_no_worse or re.search(rf"Not recommended: .*{re.escape(row.size)}.* wait longer", readme)
+    made.pin.click()
+    assert "B recommended<br>× 1.00" in made.pinned.value
+    made.controls["gpus"].value = 56
+    assert made.written.value == ""
 
 
 def test_a_price_is_a_multiplication_and_exact_at_once(panel, asked, start):
