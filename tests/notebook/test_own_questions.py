@@ -53,12 +53,23 @@ def test_cost_by_team_at_an_own_price(cluster):
 def test_layouts_for_four_gpus():
     table = gp.layouts("A100-80GB", gpus=4, demand={"3g.40gb": 4, "1g.10gb": 6}).df
     instances = {"3g.40gb": 0, "1g.10gb": 0}
-    for layout, gpus in table.rows():
+    for layout, gpus in table.select("layout", "gpus").rows():
         for profile, count in parse_layout(layout).items():
             instances[profile] += gpus * count
     assert instances["3g.40gb"] >= 4
     assert instances["1g.10gb"] >= 6
-    assert table["gpus"].sum() <= 4
+    assert table["gpus"].sum() == 4
+    assert table.filter(layout="off").row(0) == ("off", 1, "full GPU")
+    assert [text for text in table["left_over"] if text and text != "full GPU"] == ["2 × 1g.10gb"]
+
+
+def test_what_is_left_when_a_larger_instance_serves_a_smaller_one():
+    view = gp.layouts("A100-80GB", gpus=1, demand={"3g.40gb": 1, "2g.20gb": 1})
+    (layout, _, left_over), *_ = view.df.rows()
+    provided = sum(parse_layout(layout).values())
+    assert provided - 2 == sum(int(part.partition(" × ")[0]) if " × " in part else 1
+                               for part in left_over.split(" + ") if part)  # fmt: skip
+    assert "Left over:" in view.section
 
 
 @pytest.mark.slow
