@@ -245,8 +245,8 @@ def _describe_agreement(replayed_jobs: ReplayedJobs) -> str:
         p95 = {name: np.quantile(pairs[:, waits.judged & (size == number)], 0.95, axis=1) for number, name in numbered}
         texts = [f"{name} {wait_text(new)} against {wait_text(old)}" for name, (new, old) in p95.items()
                  if abs(new - old) > max(1.0, 0.1 * old)]  # fmt: skip
-        apart = f" Farther apart, p95 simulated against observed: {'; '.join(texts)}." if texts else ""
-        return f"The simulation of today differs from the observed waits by {percent_text(error)}.{apart}"
+        deviations = f" Farther apart, p95 simulated against observed: {'; '.join(texts)}." if texts else ""
+        return f"The simulation of today differs from the observed waits by {percent_text(error)}.{deviations}"
     return (
         f"NOT EXPLAINED: the replay of today differs from the observed waits by {percent_text(error)} of them: "
         "trust directions more than figures."

@@ -578,8 +578,8 @@ def _decision_numbers(scenario: Scenario, comparison: Comparison, size: str | No
     gpu_hours, price = decision.gpus_mean * HOURS_PER_WEEK, None
     if scenario.price_book is None and decision.gpu_model is not None:
         with contextlib.suppress(GpuPlannerError):  # no list price, or none in this currency
-            own = {"own_price": scenario.price_usd_per_gpu_hour, "currency": scenario.currency}
-            price = find_gpu_hour_price(decision.gpu_model, **own).value
+            terms = {"own_price": scenario.price_usd_per_gpu_hour, "currency": scenario.currency}
+            price = find_gpu_hour_price(decision.gpu_model, **terms).value
     has_interval = saving.low != saving.high
     numbers = {
         "action": decision.action.replace("_", " "),

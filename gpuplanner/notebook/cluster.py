@@ -307,9 +307,10 @@ class Cluster:
             return self._usage_view(table, by, "wait_hours", "Hours of waiting [h]", usage_filter, **how)
         dataset, tz = self.inbox.trace, self.inbox.tz
         table = group_waits(dataset, by, percentile=percentile, usage_filter=usage_filter, tz=tz)
-        name, jobs = f"p{100 * percentile:g}", count_text(table["jobs"].sum() + table["jobs_not_started"].sum(), "job")
+        n_jobs = table.select(pl.sum("jobs", "jobs_not_started")).sum_horizontal().item()
         note = _few_jobs_text(table, table.columns[: table.columns.index("jobs")], percentile)
-        how = {"about": jobs, "note": note}
+        how = {"about": count_text(n_jobs, "job"), "note": note}
+        name = f"p{100 * percentile:g}"
         return self._usage_view(table, by, f"{name}_wait_minutes", f"{name} queue wait [min]", usage_filter, **how)
 
     @or_card("Utilization", errors=TraceFormatError)
@@ -373,7 +374,7 @@ class Cluster:
             First instant, where the table begins later than the filter.
         """
         start, end = usage_filter.period_in(self.inbox.trace, self.inbox.tz)
-        period, texts["about"] = (max(start, since or start), end), f"{usage_filter.describe()}{texts['about']}"
+        period, texts["about"] = (max(start, since or start), end), f"{usage_filter.text}{texts['about']}"
         return _grouped_view(table, by, value, label, period=period, tz=self.inbox.tz, **texts)
 
     def cost(

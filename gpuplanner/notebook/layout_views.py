@@ -494,8 +494,8 @@ def _find_left_over(gpu_model: GpuModel, gpus_by_layout: Mapping[str, int], dema
     left.subtract(resolve_counts(gpu_model, demand))
     sizes = {profile.name: (profile.memory_slices, profile.compute_slices) for profile in gpu_model.profiles}
     for name in sorted((name for name in sizes if left[name] < 0), key=lambda name: sizes[name], reverse=True):
-        for larger in sorted((other for other in sizes if left[other] > 0), key=lambda other: sizes[other]):
-            if all(own >= needed for own, needed in zip(sizes[larger], sizes[name], strict=True)):
+        for larger in sorted((profile for profile in sizes if left[profile] > 0), key=lambda profile: sizes[profile]):
+            if all(size >= needed for size, needed in zip(sizes[larger], sizes[name], strict=True)):
                 used = min(left[larger], -left[name])
                 left[larger], left[name] = left[larger] - used, left[name] + used
     texts = []

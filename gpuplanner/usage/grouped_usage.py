@@ -77,12 +77,13 @@ class UsageFilter:
             raise ScenarioError("month, start and end", expected, got, "Fix month=, start= or end=.")
         return start, end
 
-    def describe(self) -> str:
-        """Name what jobs are limited to, as the begin of a subtitle; empty where all count.
+    @property
+    def text(self) -> str:
+        """Words for what jobs are limited to, as the begin of a subtitle; empty where all count.
 
         Examples
         --------
-        >>> UsageFilter(team="vision", gpus=(1, 2)).describe()
+        >>> UsageFilter(team="vision", gpus=(1, 2)).text
         'vision, 1-2 GPUs, '
         """
         gpus = self.gpus and f"{self.gpus[0]:g}-{self.gpus[1]:g} GPUs"
