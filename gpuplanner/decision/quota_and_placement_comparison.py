@@ -14,13 +14,7 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario, parse_gang_slowdowns
 from gpuplanner.core.stage_cache_and_data_folders import stage
-from gpuplanner.core.units_and_number_formats import (
-    SECONDS_PER_DAY,
-    SECONDS_PER_HOUR,
-    SECONDS_PER_MINUTE,
-    percent_text,
-    wait_text,
-)
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
 from gpuplanner.decision.explained_waits import MAX_REPLAY_ERROR
 from gpuplanner.decision.policy_comparison import load_policy_simulation
 from gpuplanner.decision.policy_simulation_and_data_correction import ReplayedJobs, simulate_once
@@ -239,14 +233,8 @@ def _describe_agreement(replayed_jobs: ReplayedJobs) -> str:
         return "No job waited for 10 minutes in the data to compare the simulation with."
     error = replayed_jobs.waits.share.error
     if error <= MAX_REPLAY_ERROR:
-        waits, size = replayed_jobs.waits, replayed_jobs.size
-        numbered = enumerate(replayed_jobs.size_names)
-        pairs = np.stack([waits.simulated_s, waits.waited_s]) / SECONDS_PER_MINUTE
-        p95 = {name: np.quantile(pairs[:, waits.judged & (size == number)], 0.95, axis=1) for number, name in numbered}
-        texts = [f"{name} {wait_text(new)} against {wait_text(old)}" for name, (new, old) in p95.items()
-                 if abs(new - old) > max(1.0, 0.1 * old)]  # fmt: skip
-        deviations = f" Farther apart, p95 simulated against observed: {'; '.join(texts)}." if texts else ""
-        return f"The simulation of today differs from the observed waits by {percent_text(error)}.{deviations}"
+        sums = f"differs from the observed waits by {percent_text(error)}, in hours of waiting by team and job size"
+        return f"The simulation of today {sums}; the p95 of a single job size can differ more."
     return (
         f"NOT EXPLAINED: the replay of today differs from the observed waits by {percent_text(error)} of them: "
         "trust directions more than figures."
