@@ -413,7 +413,7 @@ class Cluster:
         column = COST_GROUPS.get(names[0]) if len(names) == 1 else None
         if column is None and not set(names) <= set(SPREAD_GROUPS):
             expected = f"one group, or several of {', '.join(SPREAD_GROUPS)}"
-            raise ScenarioError("by", expected, repr(by), "Ask for the other groups one by one.")
+            raise ScenarioError("by", expected, repr(by), "Give the other groups one at a time.")
         scenario = self.scenario(month=month, **_price_fields(prices))
         return answer_or_card(f"Cost by {' and '.join(names)}", lambda: _cost_view(scenario, names, column))
 
