@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -38,6 +39,11 @@ class GpuPlannerError(Exception):
     def __init__(self, *parts: str) -> None:
         """Store one text, or join the four parts of a message."""
         super().__init__(format_message(*parts) if len(parts) > 1 else parts[0])
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython prints: the line of the user's cell and the message, without the lines of libraries."""
+        cells = [frame for frame in traceback.extract_tb(self.__traceback__) if frame.name == "<module>"]
+        return [*(f"Line {frame.lineno}: {frame.line}" for frame in cells[-1:]), f"{type(self).__name__}: {self}"]
 
 
 class SchemaError(GpuPlannerError, ValueError):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM
-from gpuplanner.usage.gpu_hour_ledger import POLARS_DURATION_BY_PERIOD, UNALLOCATED_TENANT_LABEL
+from gpuplanner.usage.gpu_hour_ledger import UNALLOCATED_TENANT_LABEL
+from gpuplanner.usage.grouped_usage import TIME_GROUPS, time_group
+
+SPREAD_GROUPS = ("team", "gpu_model", "bucket", *TIME_GROUPS)
+"""Groups by which the cost of charge lines can be spread over time, in any combination."""
 
 
-def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, every: str, *, tz: str = "UTC") -> pl.DataFrame:
-    """Spread charge lines over the hours of the ledger, in proportion to their GPU-hours, and sum them by period.
+def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, by: Sequence[str], *, tz: str = "UTC") -> pl.DataFrame:
+    """Spread charge lines over the hours of the ledger, in proportion to their GPU-hours, and sum them by group.
 
     Parameters
     ----------
@@ -17,16 +23,16 @@ def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, every: str, *, tz: st
         Charge lines, table ``schemas.Costs``.
     ledger : polars.DataFrame
         Table ``schemas.Ledger`` of the same period.
-    every : {"week", "month"}
-        Length of a period; weeks begin on Monday.
+    by : sequence of str
+        Groups, of :data:`SPREAD_GROUPS`; weeks begin on Monday.
     tz : str
         IANA zone in which periods begin.
 
     Returns
     -------
     polars.DataFrame
-        ``team``, `every` (first day), ``days`` with GPU-hours, ``gpu_hours`` and ``cost``; the cost of all rows is that
-        of the charge lines.
+        The groups, ``days`` of their part of the time with GPU-hours, ``gpu_hours`` and ``cost``; the cost of all rows
+        is that of the charge lines. Sorted by the parts of the time, then by the other groups.
 
     Examples
     --------
@@ -35,30 +41,27 @@ def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, every: str, *, tz: st
     >>> days = [datetime(2026, 3, day, tzinfo=UTC) for day in (2, 9)]
     >>> hours = {"tenant": ["nlp"] * 2, "gpu_model": ["A30"] * 2, "bucket": ["used"] * 2, "hour": days}
     >>> ledger = pl.DataFrame(hours | {"gpu_hours": [1.0, 2.0]})
-    >>> spread_cost(pl.DataFrame(lines), ledger, "week")["cost"].to_list()
+    >>> spread_cost(pl.DataFrame(lines), ledger, ["week"])["cost"].to_list()
     [10.0, 20.0]
     """
     keys = ["team", "gpu_model", "bucket"]
     lines = costs.group_by(team="SubAccountName", gpu_model="x_GpuModel", bucket="x_Bucket", maintain_order=True).agg(
         cost=pl.col("EffectiveCost").cast(pl.Float64).sum()
     )
-    local = pl.col("hour").dt.convert_time_zone(tz).dt.replace_time_zone(None)
+    times = [name for name in by if name in TIME_GROUPS]
     rows = ledger.select(
         pl.col("gpu_model", "bucket").cast(pl.String),
         "gpu_hours",
+        *(time_group(name, "hour", tz) for name in times),
         team=pl.col("tenant").cast(pl.String).replace({UNALLOCATED_TENANT_LABEL: UNALLOCATED_TEAM}),
-        day=local.dt.date(),
-        period=local.dt.truncate(POLARS_DURATION_BY_PERIOD[every]).dt.date(),
+        calendar_day=time_group("day", "hour", tz),
     )
     share = pl.col("gpu_hours") / pl.col("gpu_hours").sum().over(keys)
     priced = rows.join(lines, on=keys, how="left", nulls_equal=True).with_columns(cost=pl.col("cost") * share)
-    days = rows.group_by("period", maintain_order=True).agg(days=pl.col("day").n_unique())
-    sums = (
-        priced.group_by("team", "period", maintain_order=True)
-        .agg(pl.col("gpu_hours", "cost").sum())
-        .join(days, on="period")
-    )
-    return sums.select("team", "days", "gpu_hours", "cost", pl.col("period").alias(every)).sort(every, "team")
+    n_days = pl.col("calendar_day").n_unique()
+    priced = priced.with_columns(days=n_days.over(times) if times else n_days)
+    sums = priced.group_by(by, maintain_order=True).agg(pl.col("days").first(), pl.col("gpu_hours", "cost").sum())
+    return sums.select(*by, "days", "gpu_hours", "cost").sort(*times, *(name for name in by if name not in times))
 
 
 def compare_periods(by_team: pl.DataFrame, every: str) -> pl.DataFrame:

@@ -233,7 +233,8 @@ def _describe_agreement(replayed_jobs: ReplayedJobs) -> str:
         return "No job waited for 10 minutes in the data to compare the simulation with."
     error = replayed_jobs.waits.share.error
     if error <= MAX_REPLAY_ERROR:
-        return f"The simulation of today differs from the observed waits by {percent_text(error)}."
+        sums = f"differs from the observed waits by {percent_text(error)}, in hours of waiting by team and job size"
+        return f"The simulation of today {sums}; the p95 of a single job size can differ more."
     return (
         f"NOT EXPLAINED: the replay of today differs from the observed waits by {percent_text(error)} of them: "
         "trust directions more than figures."

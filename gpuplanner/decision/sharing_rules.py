@@ -207,7 +207,7 @@ class SharingRules:
     order: str = "fifo"
     half_life_days: float = 7.0
     stopping: PreemptionRules = field(default_factory=PreemptionRules)
-    source: str = "no quota is stated"
+    source: str = "no quotas"
     start_hours: tuple[StartHours, ...] = ()
     max_run_hours: float | None = None
 

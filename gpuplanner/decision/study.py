@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, Self
 import polars as pl
 
 from gpuplanner._version import __version__
-from gpuplanner.core.errors import ScenarioError, first_error_line
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError, first_error_line
 from gpuplanner.core.libraries_plugins_and_workers import list_library_versions
 from gpuplanner.core.output_manifests_and_overwrite_checks import FolderMark
 from gpuplanner.core.output_writing import replace_directory
@@ -28,7 +29,12 @@ from gpuplanner.decision.layout_planning import FixedLayoutComparison, PlanChoic
 from gpuplanner.decision.policy_comparison import MEANINGS
 from gpuplanner.forecast.rolling_demand_forecast import NextDayDemand
 from gpuplanner.hardware.catalog import CatalogParameter, find_parameter
-from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice, GpuPowerModel, GridCarbonIntensity
+from gpuplanner.hardware.power_carbon_and_prices import (
+    GpuHourPrice,
+    GpuPowerModel,
+    GridCarbonIntensity,
+    find_gpu_hour_price,
+)
 from gpuplanner.ingest.dataset import SourceFacts
 from gpuplanner.planner.layout_plan import Plan, plan_from_json, plan_to_json
 from gpuplanner.planner.plan_problem import PlanProblem
@@ -491,7 +497,8 @@ _PAIRED_COLUMNS = tuple(
 )
 """Columns of the differences to the first decision: of the size that waits longest there, and the makespan of all."""
 _COMPARED_COLUMNS = {
-    "study": pl.String, "action": pl.String, "installed_gpus": pl.Int64, "gpus": pl.Int64,
+    "study": pl.String, "action": pl.String, "meets_wait_limits": pl.String, "installed_gpus": pl.Int64,
+    "gpus": pl.Int64, "gpu_hours_per_week": pl.Float64, "capacity_cost_per_week": pl.Float64,
     "freed_gpu_hours_per_week": pl.Float64, "freed_low": pl.Float64, "freed_high": pl.Float64,
     "usd_per_week": pl.Float64, "p95_wait_minutes_today": pl.Float64, "p95_wait_minutes": pl.Float64,
     "completion_minutes": pl.Float64, "completion_low": pl.Float64, "completion_high": pl.Float64,
@@ -499,13 +506,17 @@ _COMPARED_COLUMNS = {
 }  # fmt: skip
 """Columns of the table of decisions side by side; waits and completion times are of the size that waits longest."""
 COMPARED_FIGURES = {
-    "action": "action", "installed_gpus": "installed GPUs", "gpus": "recommended GPUs",
-    "freed_gpu_hours_per_week": "capacity freed [GPU-hours a week]", "freed_low": "  90 % interval, low end",
-    "freed_high": "  90 % interval, high end", "usd_per_week": "financial impact [USD a week]",
-    "longest_waiting_size": "job size of the figures below", "p95_wait_minutes_today": "p95 queue wait today [min]",
-    "p95_wait_minutes": "p95 queue wait as recommended [min]",
-    "completion_minutes": "mean completion time as recommended [min]", "completion_low": "  80 % interval, low end",
-    "completion_high": "  80 % interval, high end", "exhausted_on": "capacity exhausted on",
+    "action": "action", "meets_wait_limits": "meets the wait limits of all job sizes",
+    "installed_gpus": "GPUs installed today", "gpus": "GPUs as decided",
+    "gpu_hours_per_week": "capacity as decided [GPU-hours a week]",
+    "capacity_cost_per_week": "cost of this capacity, at your rate or list price [currency a week]",
+    "freed_gpu_hours_per_week": "capacity freed [GPU-hours a week]",
+    "freed_low": "capacity freed, 90 % interval, low end", "freed_high": "capacity freed, 90 % interval, high end",
+    "usd_per_week": "spend that ends [USD a week]", "longest_waiting_size": "job size of the figures below",
+    "p95_wait_minutes_today": "p95 queue wait today [min]", "p95_wait_minutes": "p95 queue wait as decided [min]",
+    "completion_minutes": "mean completion time as decided [min]",
+    "completion_low": "mean completion time, 80 % interval, low end",
+    "completion_high": "mean completion time, 80 % interval, high end", "exhausted_on": "capacity exhausted on",
 }  # fmt: skip
 """Printed names of the figures of decisions side by side, in the order of their rows."""
 
@@ -533,7 +544,7 @@ def tabulate_decisions(studies: Sequence[tuple[Scenario, Comparison]]) -> tuple[
         changes = first.diff(scenario) if scenario.name == first.name else {}
         settings = {name: "default" if new is None else new for name, (_, new) in changes.items()}
         text = ", ".join(f"{name}={setting}" for name, setting in settings.items()) or scenario.name
-        row = {"study": f"{number}: {text}"} | _decision_numbers(comparison, size)
+        row = {"study": f"{number}: {text}"} | _decision_numbers(scenario, comparison, size)
         # Without the same jobs, the record of a study is not even read: a saved one may have outlived its data.
         if number > 1 and all(getattr(first, name) == getattr(scenario, name) for name in SAME_JOBS_FIELDS):
             base_fleet = base_fleet or find_sized_fleet(first, first_comparison.decision)
@@ -549,11 +560,13 @@ def tabulate_decisions(studies: Sequence[tuple[Scenario, Comparison]]) -> tuple[
     return pl.DataFrame(rows, schema=_COMPARED_COLUMNS, orient="row"), differences
 
 
-def _decision_numbers(comparison: Comparison, size: str | None) -> dict[str, Any]:
+def _decision_numbers(scenario: Scenario, comparison: Comparison, size: str | None) -> dict[str, Any]:
     """Return the numbers of a decision by column of :data:`_COMPARED_COLUMNS`, waits of a size or the longest waiting.
 
     Parameters
     ----------
+    scenario : Scenario
+        Price of a GPU-hour.
     comparison : Comparison
         The decision.
     size : str, optional
@@ -561,13 +574,23 @@ def _decision_numbers(comparison: Comparison, size: str | None) -> dict[str, Any
     """
     decision, saving = comparison.decision, comparison.decision.saving
     waits = next((row for row in decision.service if row.size == size), decision.longest_waiting)
+    missed = [row.size for row in decision.service if not row.meets_limit]
+    gpu_hours, price = decision.gpus_mean * HOURS_PER_WEEK, None
+    if scenario.price_book is None and decision.gpu_model is not None:
+        with contextlib.suppress(GpuPlannerError):  # no list price, or none in this currency
+            terms = {"own_price": scenario.price_per_gpu_hour, "currency": scenario.currency}
+            price = find_gpu_hour_price(decision.gpu_model, **terms).value
+    has_interval = saving.low != saving.high
     numbers = {
         "action": decision.action.replace("_", " "),
+        "meets_wait_limits": (f"no: {', '.join(missed)}" if missed else "yes") if decision.service else None,
+        "gpu_hours_per_week": gpu_hours,
+        "capacity_cost_per_week": None if price is None else gpu_hours * price,
         "installed_gpus": decision.fleet_gpus,
         "gpus": decision.gpus,
         "freed_gpu_hours_per_week": saving.value,
-        "freed_low": saving.low,
-        "freed_high": saving.high,
+        "freed_low": saving.low if has_interval else None,
+        "freed_high": saving.high if has_interval else None,
         "usd_per_week": decision.financial_impact.usd_per_week,
         "exhausted_on": comparison.exhaustion.date,
     }

@@ -6,18 +6,19 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+from zoneinfo import ZoneInfo
 
 import polars as pl
 
 from gpuplanner import cost as cost_package
 from gpuplanner import notebook
 from gpuplanner import report as plots
-from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError, resolve_name
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError, examples
 from gpuplanner.core.output_column_headings import replace_codes_by_text
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache_and_data_folders import data_folder
@@ -27,7 +28,10 @@ from gpuplanner.core.units_and_number_formats import (
     count_text,
     day_text,
     last_day_text,
+    money_text,
+    period_text,
 )
+from gpuplanner.cost.cost_over_time import SPREAD_GROUPS, spread_cost
 from gpuplanner.cost.monthly_cost_review import JOB_COST_GROUPS
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
 from gpuplanner.ingest.dataset_writer import write_dataset
@@ -36,14 +40,23 @@ from gpuplanner.notebook.views_and_panels import View, answer_or_card, or_card
 from gpuplanner.report import dataset_sections
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection
+from gpuplanner.report.number_formats_and_glossary import glossary_terms_in
 from gpuplanner.usage.dataset_description_and_data_quality import DISAGREEMENT_GROUPS, tabulate_disagreements
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset, public_traces
-from gpuplanner.usage.grouped_usage import UsageFilter, group_ledger, group_utilization, group_waits, keep_largest
-from gpuplanner.usage.planning_history import observation_begins_at, observation_ends_at
+from gpuplanner.usage.grouped_usage import (
+    UsageFilter,
+    describe_partial_periods,
+    group_ledger,
+    group_utilization,
+    group_waits,
+    keep_largest,
+    require_groups,
+)
+from gpuplanner.usage.period_accounts import scenario_ledger
+from gpuplanner.usage.planning_history import history, observation_begins_at, observation_ends_at
 
 # What plans and prices is imported when it is first used: tables of a dataset then appear in half the time.
 if TYPE_CHECKING:
-    from gpuplanner.cost.monthly_cost_review import CostReview
     from gpuplanner.decision.study import Study
     from gpuplanner.notebook.forecast_and_cost_views import ForecastView, MonthCosts
 
@@ -52,6 +65,8 @@ COST_GROUPS = {
     "job": "job", **{name: name for name in JOB_COST_GROUPS},
 }  # fmt: skip
 """Groups of the cost, and the tables of a cost review that have them."""
+MIN_JOBS_ABOVE_PERCENTILE = 5
+"""Fewest jobs that must wait longer than a percentile for it to be shown without a remark."""
 
 
 def open(
@@ -182,7 +197,8 @@ class Cluster:
     def ledger(
         self, by: str | Sequence[str] = (), *, team: str | None = None, partition: str | None = None,
         job_class: str | None = None, gpus: tuple[float, float] | None = None, start: str | datetime | None = None,
-        end: str | datetime | None = None, sort: str = "", top: int | tuple[int, int] | None = None,
+        end: str | datetime | None = None, month: str | None = None, sort: str = "",
+        top: int | tuple[int, int] | None = None,
     ) -> View:  # fmt: skip
         """Show the installed GPU-hours by bucket: used, allocated but idle, no telemetry, unallocated and others.
 
@@ -198,6 +214,8 @@ class Cluster:
             Only jobs that request from so many to so many full GPUs, such as ``(1, 2)``. [GPU]
         start, end : str or datetime, optional
             First instant, and first instant after the period.
+        month : str, optional
+            Calendar month, such as ``"2026-02"``.
         sort : str
             Bucket to sort by and to draw, such as ``"allocated_idle"``, the wasted GPU-hours.
         top : int or tuple of two int, optional
@@ -219,23 +237,24 @@ class Cluster:
         >>> open("sample").ledger(by=["team", "week"]).df.columns[:3]
         ['team', 'week', 'used']
         """
-        usage_filter = UsageFilter(team, partition, job_class, gpus, start, end)
+        usage_filter = UsageFilter(team, partition, job_class, gpus, start, end, month)
         if not by and usage_filter == UsageFilter(team) and not sort and top is None:
             tenant = team or ALL_TENANTS_LABEL
             table = self.inbox.buckets() if team is None else self.inbox.months(tenant)
             return View(dataset_sections.render_ledger_section(self.inbox, tenant), table)
         groups, value = by or "month", sort or "gpu_hours"
         table = group_ledger(self.inbox.trace, groups, usage_filter=usage_filter, tz=self.inbox.tz)
+        about = f"{table['gpu_hours'].sum():,.0f} GPU-hours"
         if sort or top is not None:
             table = keep_largest(table, groups, value, top)
         label = "GPU-hours" if value == "gpu_hours" else f"{value.replace('_', ' ').capitalize()} GPU-hours"
-        return _grouped_view(table, groups, value, label)
+        return self._usage_view(table, groups, value, label, usage_filter, about=about)
 
     @or_card("Queue wait", errors=TraceFormatError)
     def waits(
         self, by: str | Sequence[str] = "job_size", *, percentile: float = 0.95, team: str | None = None,
         partition: str | None = None, job_class: str | None = None, gpus: tuple[float, float] | None = None,
-        start: str | datetime | None = None, end: str | datetime | None = None,
+        start: str | datetime | None = None, end: str | datetime | None = None, month: str | None = None,
     ) -> View:  # fmt: skip
         """Show the observed queue waits, from submission to the first start on GPUs.
 
@@ -244,7 +263,10 @@ class Cluster:
         by : str or sequence of str
             Groups: ``"job_size"``, ``"team"``, ``"user"``, ``"partition"``, ``"project"``, ``"gpu_model"``,
             ``"job_class"``, ``"job"``, or a part of the time as for :meth:`ledger`; with ``"cause"`` the hours of
-            waiting of the recent past by their cause.
+            waiting by their cause, of the last ``history_days`` of the record (a field of :class:`Scenario`):
+            ``insufficient`` (fewer idle GPUs than the job requests), ``fragmented`` (enough idle GPUs, spread over too
+            many nodes), ``wrong_layout`` (enough, but not as the MIG instances that it requests), ``queued_behind``
+            (it would fit, others are ahead), ``limits`` (its team is at a limit of GPUs) or ``unexplained``.
         percentile : float
             Percentile of the queue wait. [0-1]
         team, partition, job_class : str, optional
@@ -253,6 +275,8 @@ class Cluster:
             Only jobs that request from so many to so many full GPUs, such as ``(1, 2)``. [GPU]
         start, end : str or datetime, optional
             Only jobs submitted from, and before.
+        month : str, optional
+            Only jobs submitted in this calendar month, such as ``"2026-02"``.
 
         Returns
         -------
@@ -271,22 +295,29 @@ class Cluster:
         >>> open("sample").waits(by="team", percentile=0.5).df.columns[4]
         'p50_wait_minutes'
         """
-        usage_filter = UsageFilter(team, partition, job_class, gpus, start, end)
+        usage_filter = UsageFilter(team, partition, job_class, gpus, start, end, month)
         if "cause" in ([by] if isinstance(by, str) else by):
             from gpuplanner.decision.explained_waits import group_wait_causes  # tables need no simulator
 
             table = group_wait_causes(self.scenario(), by, usage_filter=usage_filter)
-            return _grouped_view(table, by, "wait_hours", "Hours of waiting [h]")
+            causes = glossary_terms_in(", ".join(table["cause"].cast(pl.String).unique()).replace("_", " "))
+            note = "; ".join(f"{name}: {meaning}" for name, meaning in causes.items())
+            about, since = f"{table['wait_hours'].sum():,.1f} hours of waiting", history(self.scenario()).recent
+            how: dict[str, Any] = {"about": about, "note": note, "since": since}
+            return self._usage_view(table, by, "wait_hours", "Hours of waiting [h]", usage_filter, **how)
         dataset, tz = self.inbox.trace, self.inbox.tz
         table = group_waits(dataset, by, percentile=percentile, usage_filter=usage_filter, tz=tz)
-        column = f"p{100 * percentile:g}_wait_minutes"
-        return _grouped_view(table, by, column, f"p{100 * percentile:g} queue wait [min]")
+        n_jobs = table.select(pl.sum("jobs", "jobs_not_started")).sum_horizontal().item()
+        note = _few_jobs_text(table, table.columns[: table.columns.index("jobs")], percentile)
+        how = {"about": count_text(n_jobs, "job"), "note": note}
+        name = f"p{100 * percentile:g}"
+        return self._usage_view(table, by, f"{name}_wait_minutes", f"{name} queue wait [min]", usage_filter, **how)
 
     @or_card("Utilization", errors=TraceFormatError)
     def utilization(
         self, by: str | Sequence[str] = "hour_of_day", *, team: str | None = None, partition: str | None = None,
         job_class: str | None = None, gpus: tuple[float, float] | None = None,
-        start: str | datetime | None = None, end: str | datetime | None = None,
+        start: str | datetime | None = None, end: str | datetime | None = None, month: str | None = None,
     ) -> View:  # fmt: skip
         """Show the shares of the GPU-hours that were allocated and used.
 
@@ -300,6 +331,8 @@ class Cluster:
             Only jobs that request from so many to so many full GPUs, such as ``(1, 2)``. [GPU]
         start, end : str or datetime, optional
             First instant, and first instant after the period.
+        month : str, optional
+            Calendar month, such as ``"2026-02"``.
 
         Returns
         -------
@@ -317,21 +350,44 @@ class Cluster:
         >>> open("sample").utilization(by="hour_of_day").df.height
         24
         """
-        usage_filter = UsageFilter(team, partition, job_class, gpus, start, end)
+        usage_filter = UsageFilter(team, partition, job_class, gpus, start, end, month)
         table = group_utilization(self.inbox.trace, by, usage_filter=usage_filter, tz=self.inbox.tz)
         column, label = "allocated_fraction", "Allocated share of installed GPU-hours"
         if not table[column].count():
             column, label = "used_fraction", "Used share of allocated GPU-hours"
-        return _grouped_view(table, by, column, f"{label} [0-1]")
+        about = f"{table['gpu_hours'].sum():,.0f} GPU-hours"
+        return self._usage_view(table, by, column, f"{label} [0-1]", usage_filter, about=about)
 
-    def cost(self, by: str = "team", *, prices: float | str | Path | None = None, month: str | None = None) -> View:
+    def _usage_view(
+        self, table: pl.DataFrame, by: str | Sequence[str], value: str, label: str, usage_filter: UsageFilter, *,
+        since: datetime | None = None, **texts: str,
+    ) -> View:  # fmt: skip
+        """Make the view of a table of usage as :func:`_grouped_view`, with the filters and the period in words.
+
+        Parameters
+        ----------
+        table, by, value, label, **texts
+            As of :func:`_grouped_view`.
+        usage_filter : UsageFilter
+            What the table is limited to.
+        since : datetime, optional
+            First instant, where the table begins later than the filter.
+        """
+        start, end = usage_filter.period_in(self.inbox.trace, self.inbox.tz)
+        period, texts["about"] = (max(start, since or start), end), f"{usage_filter.text}{texts['about']}"
+        return _grouped_view(table, by, value, label, period=period, tz=self.inbox.tz, **texts)
+
+    def cost(
+        self, by: str | Sequence[str] = "team", *, prices: float | str | Path | None = None, month: str | None = None
+    ) -> View:
         """Show the cost of the GPU-hours.
 
         Parameters
         ----------
-        by : str
+        by : str or sequence of str
             ``"team"``, ``"user"``, ``"partition"``, ``"project"``, ``"job_class"``, ``"ownership"``, ``"bucket"``,
-            ``"gpu_model"``, ``"end_state"`` or ``"job"``.
+            ``"gpu_model"``, ``"end_state"`` or ``"job"``; one or more of ``"team"``, ``"gpu_model"``, ``"bucket"`` and
+            the parts of the time of :meth:`ledger`, such as ``["team", "week"]``.
         prices : float, str or Path, optional
             Price of a GPU-hour [USD], or a price book (file); default: the list price of the catalog.
         month : str, optional
@@ -340,7 +396,8 @@ class Cluster:
         Returns
         -------
         View
-            ``df``: the group, its GPU-hours, energy and cost, as the command ``cost`` prints them.
+            ``df``: the group, its GPU-hours, energy and cost, as the command ``cost`` prints them; over time the
+            groups, ``days`` observed, ``gpu_hours`` and ``cost``, which sum to the same total.
 
         Raises
         ------
@@ -352,16 +409,20 @@ class Cluster:
         >>> open("sample").cost(by="team", prices=2.0, month="2026-02").df["cost"].sum()
         Decimal('86016.00')
         """
-        group = resolve_name(by, list(COST_GROUPS), subject="by", error=ScenarioError)
-        stated: dict[str, Any] = {"price_book": str(prices)} if isinstance(prices, str | Path) else {}
-        if isinstance(prices, int | float):
-            stated = {"price_per_gpu_hour": float(prices)}
-        scenario = self.scenario(month=month, **stated)
-        return answer_or_card(f"Cost by {group}", lambda: _cost_view(cost_package.cost_review(scenario), group))
+        names = require_groups(by, list(dict.fromkeys((*COST_GROUPS, *SPREAD_GROUPS))))
+        column = COST_GROUPS.get(names[0]) if len(names) == 1 else None
+        if column is None and not set(names) <= set(SPREAD_GROUPS):
+            expected = f"one group, or several of {', '.join(SPREAD_GROUPS)}"
+            raise ScenarioError("by", expected, repr(by), "Give the other groups one at a time.")
+        scenario = self.scenario(month=month, **_price_fields(prices))
+        return answer_or_card(f"Cost by {' and '.join(names)}", lambda: _cost_view(scenario, names, column))
 
-    def costs(self, **changes: Any) -> MonthCosts:  # noqa: ANN401 - fields of a scenario
-        """Review cost, energy and carbon; ``changes`` are fields of a :class:`Scenario`, such as ``month``."""
-        return notebook.costs(self.scenario(**changes))
+    def costs(self, *, prices: float | str | Path | None = None, **changes: Any) -> MonthCosts:  # noqa: ANN401 - fields of a scenario
+        """Review cost, energy and carbon at `prices`, as of :meth:`cost`.
+
+        ``changes`` are other fields of a :class:`Scenario`, such as ``month``.
+        """
+        return notebook.costs(self.scenario(**_price_fields(prices) | changes))
 
     def forecast(self, *, at: str = "") -> ForecastView:
         """Forecast the GPU demand from a cutoff; default: the end of the data."""
@@ -402,6 +463,8 @@ class Cluster:
 
         def draw() -> View:
             comparison = compare_stated_rules(self.scenario(quotas_to_try=str(file)))
+            if isinstance(rules, Mapping):  # they have no file that the user knows
+                comparison = replace(comparison, after="the other rules")
             waits = comparison.waits
             view = _grouped_view(waits, ["team", "job_size"], "p95_after_minutes", "p95 queue wait [min]")
             return View(HtmlSection(view.section + render_rules_comparison(comparison)), waits)
@@ -479,18 +542,44 @@ class Cluster:
         return PeriodPanel(self.inbox)
 
 
-def _cost_view(review: CostReview, group: str) -> View:
-    """Make the view of the cost by a group of :data:`COST_GROUPS`."""
-    table = review.table_by(COST_GROUPS[group])
-    if review.total is None or table.is_empty():
+def _price_fields(prices: float | str | Path | None) -> dict[str, Any]:
+    """Return the fields of a scenario for a price of a GPU-hour or a price book; none for list prices."""
+    if isinstance(prices, int | float):
+        return {"price_per_gpu_hour": float(prices)}
+    return {"price_book": str(prices)} if prices else {}
+
+
+def _cost_view(scenario: Scenario, groups: Sequence[str], column: str | None) -> View:
+    """Make the view of the cost by the group of a column of the cost tables, or by several of :data:`SPREAD_GROUPS`."""
+    review = cost_package.cost_review(scenario)
+    if review.total is None:
         missing = "; ".join(review.missing) or "no price of this GPU model is known"
         raise ScenarioError("cost", "a price of a GPU-hour", missing, "Give prices=, such as prices=2.50.")
-    names = pl.col(table.columns[0]).cast(pl.String).replace({UNALLOCATED_TEAM: UNALLOCATED_LABEL})
-    table = table.select(names.alias(group), pl.all().exclude(table.columns[0]))
-    return _grouped_view(table, group, "cost", f"Cost [{review.currency}]")
+    if column is None:
+        table = spread_cost(review.costs, scenario_ledger(scenario), groups, tz=scenario.tz)
+    else:
+        table = review.table_by(column)
+        table = table.rename({table.columns[0]: groups[0]}).cast({groups[0]: pl.String})
+    table = table.with_columns(pl.col(pl.String).replace({UNALLOCATED_TEAM: UNALLOCATED_LABEL}))
+    about = f"{money_text(review.total, review.currency)} {review.currency}{review.price_basis}"
+    start, end = map(datetime.fromisoformat, review.period)
+    how: dict[str, Any] = {"period": (start, end), "tz": scenario.tz, "about": about}
+    return _grouped_view(table, groups, "cost", f"Cost [{review.currency}]", **how)
 
 
-def _grouped_view(table: pl.DataFrame, by: str | Sequence[str], value: str, label: str) -> View:
+def _few_jobs_text(table: pl.DataFrame, groups: Sequence[str], percentile: float) -> str:
+    """Name the groups whose wait percentile rests on fewer jobs than :data:`MIN_JOBS_ABOVE_PERCENTILE`; else empty."""
+    few = table.filter(pl.col("jobs") > 0, pl.col("jobs") * (1 - percentile) < MIN_JOBS_ABOVE_PERCENTILE)
+    names = pl.concat_str(pl.col(groups).cast(pl.String).fill_null("-"), separator=" · ")
+    texts = few.select(pl.format("{} ({} jobs)", names, "jobs")).to_series().to_list()
+    about = f"p{100 * percentile:g} rests on fewer than {MIN_JOBS_ABOVE_PERCENTILE} jobs that waited longer"
+    return f"{about}: {examples(texts)}." if texts else ""
+
+
+def _grouped_view(
+    table: pl.DataFrame, by: str | Sequence[str], value: str, label: str, *,
+    period: tuple[datetime, datetime] | None = None, tz: str = "UTC", about: str = "", note: str = "",
+) -> View:  # fmt: skip
     """Make the view of a table by group: a chart of one of its columns, with the table below.
 
     Parameters
@@ -503,8 +592,16 @@ def _grouped_view(table: pl.DataFrame, by: str | Sequence[str], value: str, labe
         Column that the chart shows.
     label : str
         What it is, with its unit.
+    period : tuple of two datetime, optional
+        First instant, and first instant after the period, which the subtitle states.
+    tz : str
+        IANA zone of its weeks and months.
+    about : str
+        Filters, and total of the table, of the subtitle.
+    note : str
+        Text below the chart.
     """
-    groups = [by] if isinstance(by, str) else list(by)
+    groups = table.columns[: 1 if isinstance(by, str) else len(by)]
     words = " and ".join(group.replace("_", " ").replace("gpu", "GPU") for group in groups)
     title = f"{label.split(' [')[0]} by {words}"
     shown = replace_codes_by_text(table)
@@ -515,8 +612,13 @@ def _grouped_view(table: pl.DataFrame, by: str | Sequence[str], value: str, labe
         highest = float(largest[value][0])
         unit = label.partition(" [")[2].rstrip("]").replace("0-1", "")
         alt = f"Highest: {names}, {highest:,.{0 if highest >= 100 else 2}f} {unit}".rstrip() + "."
+    notes = [note] if note else []
+    if period is not None:
+        alt = f"{about}, {period_text(*(instant.isoformat() for instant in period))}. {alt}"
+        partial = describe_partial_periods(table, groups, *(instant.astimezone(ZoneInfo(tz)) for instant in period))
+        notes = [*filter(None, [partial]), *notes]
     chart = page.figure(plots.plot_groups(shown, groups, value, label=label), title=title, alt=alt, numbers=shown)
-    return View(HtmlSection(chart), table)
+    return View(HtmlSection(chart + "".join(map(page.note, notes))), table)
 
 
 StudySource: TypeAlias = "str | Path | Cluster | Scenario | Study"

@@ -16,6 +16,7 @@ from gpuplanner.core.errors import ScenarioError, TraceFormatError, resolve_name
 from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache_and_data_folders import claims_folder
+from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK
 from gpuplanner.cost.cost_over_time import compare_periods, spread_cost
 from gpuplanner.cost.monthly_cost_review import CostReview, cost_review, price_rows
 from gpuplanner.decision.comparison_record import compare_policies
@@ -226,7 +227,8 @@ class ForecastView:
             limit = capacity_fraction * self.capacity
             demand = source.draw_weekly_demand(**changes, weeks=weeks, quantile=quantile)
             estimates, outlook = source.date_exceedance(demand, limit)
-            section = cost_and_forecast_sections.render_exceedance_section(estimates, outlook, limit)
+            observed_weeks = source.slots * source.interval_hours / HOURS_PER_WEEK
+            section = cost_and_forecast_sections.render_exceedance_section(estimates, outlook, limit, observed_weeks)
             return View(section, estimates)
 
         return answer_or_card(title, draw, errors=TraceFormatError)
@@ -327,7 +329,7 @@ class MonthCosts:
 
         def draw() -> View:
             review = self.review if scenario == self.scenario else cost_review(scenario)
-            by_team = spread_cost(review.costs, scenario_ledger(scenario), name, tz=scenario.tz)
+            by_team = spread_cost(review.costs, scenario_ledger(scenario), ["team", name], tz=scenario.tz)
             section = cost_and_forecast_sections.render_cost_over_time(by_team, name, review)
             return View(section, compare_periods(by_team, name))
 

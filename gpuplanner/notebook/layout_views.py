@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,10 +17,13 @@ from gpuplanner import report as plots
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.schemas import FULL_GPU
+from gpuplanner.core.units_and_number_formats import count_text
 from gpuplanner.decision.layout_planning import PlannedProblem, make_plan_problem, plan_problem_for
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW
-from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model
 from gpuplanner.hardware.layout_enumeration import make_placement_table
+from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout, resolve_counts
 from gpuplanner.notebook.cluster import StudySource, make_scenario
 from gpuplanner.notebook.section_panels import SectionPanel, number_field
 from gpuplanner.notebook.views_and_panels import View, control_style, files_button, on_change, or_card
@@ -407,7 +411,8 @@ def layouts(
     PlannedLayouts or View
         ``asked()``, ``in_use()``, ``sharing()``, ``kinds()``, ``calendar()``, ``limits()``: a view each;
         ``controls()``, ``export()``, ``problem``, ``plan``. With `demand`, the view of the layouts
-        (``df``: ``layout, gpus``).
+        (``df``: ``layout``, ``off`` for GPUs that are not needed; ``gpus``; ``left_over``, the instances of these GPUs
+        that the demand does not need).
 
     Raises
     ------
@@ -417,7 +422,7 @@ def layouts(
     Examples
     --------
     >>> layouts("A100-80GB", gpus=4, demand={"3g.40gb": 4, "1g.10gb": 6}).df.rows()
-    [('3g.40gb:2', 1), ('3g.40gb:1,1g.10gb:4', 2)]
+    [('3g.40gb:2', 1, ''), ('3g.40gb:1,1g.10gb:4', 2, '2 × 1g.10gb'), ('off', 1, 'full GPU')]
     """
     if demand is not None:
         return _show_layouts(str(data), gpus, demand)
@@ -431,25 +436,81 @@ def _show_layouts(gpu_model: str, gpus: int | None, demand: Mapping[str, int]) -
     if gpus is None or gpus < 1:
         raise ScenarioError("gpus", "the number of GPUs, 1 or more", str(gpus), "Give gpus=, such as gpus=4.")
     model = load_gpu_model(gpu_model)
-    counts = [[[count] for count in demand.values()]]
-    problem = PlanProblem(model.name, gpus, gpus, datetime(2000, 1, 1, tzinfo=UTC), 1.0, ["all"], list(demand), counts)
+    needed = [[[count] for count in demand.values()]]
+    problem = PlanProblem(model.name, gpus, gpus, datetime(2000, 1, 1, tzinfo=UTC), 1.0, ["all"], list(demand), needed)
     layout_plan = plan(problem, gap_target=0)
     missing = {
         name: round(count) for name, count in zip(demand, layout_plan.unmet[0, :, 0], strict=True) if count > 0.5
     }
     if missing:
-        needed = "; ".join(f"{count} × {name}" for name, count in missing.items())
+        excess = "; ".join(f"{count} × {name}" for name, count in missing.items())
         raise ScenarioError(
-            "demand", f"instances that fit on {gpus} × {model.name}", f"{needed} too many", "Raise gpus=."
+            "demand", f"instances that fit on {gpus} × {model.name}", f"{excess} too many", "Raise gpus=."
         )
-    counts_by_layout = {"layout": list(layout_plan.layouts), "gpus": layout_plan.counts[0].tolist()}
-    table = pl.DataFrame(counts_by_layout).filter(pl.col("gpus") > 0)
-    placements = make_placement_table(model, table["layout"].to_list())
-    alt = "; ".join(f"{count} × {layout}" for layout, count in table.rows())
+    counts = dict(zip(layout_plan.layouts, layout_plan.counts[0].tolist(), strict=True))
+    counts = {layout: count for layout, count in counts.items() if count and layout != UNUSED_LAYOUT}
+    counts |= {UNUSED_LAYOUT: gpus - sum(counts.values())} if gpus > sum(counts.values()) else {}
+    left_over = _find_left_over(model, counts, demand)
+    table = pl.DataFrame({"layout": list(counts), "gpus": list(counts.values()), "left_over": left_over})
+    texts = [_instances_text(parse_layout(layout)) or "not needed" for layout in counts]
+    labels = {
+        layout: f"{count_text(counts[layout], 'GPU')}: {text}" for layout, text in zip(counts, texts, strict=True)
+    }
+    placements = make_placement_table(model, counts)
+    undivided = [
+        (layout, "full GPU", 0, model.memory_slices) for layout in (FULL_GPU, UNUSED_LAYOUT) if layout in counts
+    ]
+    placements = pl.concat([placements, pl.DataFrame(undivided, schema=placements.schema, orient="row")])
     chart = page.figure(
-        plots.plot_placements(placements, memory_slices=model.memory_slices),
+        plots.plot_placements(
+            placements.with_columns(pl.col("layout").replace(labels)), memory_slices=model.memory_slices
+        ),
         title=f"Layouts of {gpus} × {model.name}",
-        alt=f"{alt}. Full GPUs are not drawn.",
-        numbers=table,
+        alt=f"{'; '.join(labels.values())}. Left over: {', '.join(filter(None, left_over)) or 'nothing'}.",
+        numbers=table.with_columns(layout=pl.Series(texts)),
     )
     return View(page.section("Layouts", chart), table)
+
+
+def _find_left_over(gpu_model: GpuModel, gpus_by_layout: Mapping[str, int], demand: Mapping[str, int]) -> list[str]:
+    """Name the instances of each layout's GPUs that a demand does not need; a larger instance may serve a smaller one.
+
+    Parameters
+    ----------
+    gpu_model : GpuModel
+        GPU model of all GPUs.
+    gpus_by_layout : mapping of str to int
+        GPUs with each layout. [GPU]
+    demand : mapping of str to int
+        Instances that are needed, by profile.
+    """
+    instances = [
+        {name: number * count for name, number in (parse_layout(layout) or {FULL_GPU: 1}).items()}
+        for layout, count in gpus_by_layout.items()
+    ]
+    left: Counter[str] = sum(map(Counter, instances), Counter())
+    left.subtract(resolve_counts(gpu_model, demand))
+    sizes = {profile.name: (profile.memory_slices, profile.compute_slices) for profile in gpu_model.profiles}
+    for name in sorted((name for name in sizes if left[name] < 0), key=lambda name: sizes[name], reverse=True):
+        for larger in sorted((profile for profile in sizes if left[profile] > 0), key=lambda profile: sizes[profile]):
+            if all(size >= needed for size, needed in zip(sizes[larger], sizes[name], strict=True)):
+                used = min(left[larger], -left[name])
+                left[larger], left[name] = left[larger] - used, left[name] + used
+    texts = []
+    for counts in reversed(instances):
+        unused = {name: min(count, left[name]) for name, count in counts.items() if left[name] > 0}
+        left.subtract(unused)
+        texts.append(_instances_text(unused))
+    return texts[::-1]
+
+
+def _instances_text(counts: Mapping[str, int]) -> str:
+    """Format numbers of instances by profile.
+
+    Examples
+    --------
+    >>> _instances_text({"3g.40gb": 1, "1g.10gb": 4})
+    '3g.40gb + 4 × 1g.10gb'
+    """
+    names = {name: "full GPU" if name == FULL_GPU else name for name in counts}
+    return " + ".join(names[name] if count == 1 else f"{count} × {names[name]}" for name, count in counts.items())

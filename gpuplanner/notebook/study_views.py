@@ -123,10 +123,14 @@ class StudyView:
 
     def waits(self) -> View:
         """Show the causes of queue waits by job size and team."""
-        wait_causes = self.comparison.waits
-        return View(
-            render_wait_section(self.comparison), make_cause_table(wait_causes.causes.team if wait_causes else ())
-        )
+        wait_causes, load = self.comparison.waits, self.scenario.arrival_scale
+        section = render_wait_section(self.comparison)
+        if load != 1.0 and self.scenario.gpus is not None:
+            text = (
+                f"Jobs and waits as recommended: at {load:g} times the observed demand; waits today: at the observed."
+            )
+            section = HtmlSection(page.note(text) + section)
+        return View(section, make_cause_table(wait_causes.causes.team if wait_causes else ()))
 
     def wait_curve(self) -> View:
         """Show the p95 queue wait against the number of GPUs, by job size."""
@@ -364,7 +368,8 @@ def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path) -> Vi
     Returns
     -------
     View
-        ``df``: one row for each, with what differs from the first, and numbers: ``gpus``,
+        ``df``: one row for each, with what differs from the first, and numbers: ``meets_wait_limits`` (``yes``, or the
+        job sizes that miss theirs), ``gpus``, ``gpu_hours_per_week``, ``capacity_cost_per_week``,
         ``freed_gpu_hours_per_week`` with its 90 % interval, ``usd_per_week``, ``p95_wait_minutes``;
         ``p95_difference_minutes``, ``_low``, ``_high``: its difference to the first, and the 80 % interval of the
         difference on the same jobs with the same random draws; ``makespan_difference_minutes`` likewise. Null where
@@ -388,8 +393,8 @@ def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path) -> Vi
     frame, _ = tabulate_decisions([(view.scenario, view.comparison) for view in views])
     figures = COMPARED_FIGURES | {
         "p95_difference_minutes": "p95 queue wait less that of the first [min]",
-        "p95_difference_low": "80 % interval of the difference, low end",
-        "p95_difference_high": "80 % interval of the difference, high end",
+        "p95_difference_low": "difference of the p95 queue wait, 80 % interval, low end",
+        "p95_difference_high": "difference of the p95 queue wait, 80 % interval, high end",
     }
     columns = zip(frame["study"], frame.select(*figures).iter_rows(), strict=True)
     cells = {name: [value_text(value) for value in values] for name, values in columns}

@@ -163,11 +163,13 @@ class View:
         if not -len(specs) <= number < len(specs):
             expected = f"a number below {len(specs)}"
             raise ScenarioError("chart of a view", expected, str(number), "Use .df, the table.")
-        chart: ChartType = altair.Chart.from_dict(specs[number])
+        title, _, subtitle = str(specs[number].get("description", "")).partition(". ")  # a page has them in its HTML
+        heading = {"text": title, "subtitle": textwrap.wrap(subtitle, 100), "anchor": "start"}
+        chart: ChartType = altair.Chart.from_dict({**specs[number], "title": heading})
         return chart
 
     def export(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the section as a page (.html) or its table (.csv, .parquet), by the suffix of the file.
+        """Write the section as a page (.html) or its table (.csv, .parquet, .xlsx), by the suffix of the file.
 
         Parameters
         ----------
@@ -197,7 +199,11 @@ class View:
                 return write_csv_safe(path, _join_lists(self.df))
             if ending == ".parquet":
                 return write_atomically(path, self.df.write_parquet)
-        expected = "a name that ends in .html, .csv or .parquet"
+            if ending == ".xlsx":
+                from gpuplanner.report.focus_files_and_workbooks import write_workbook  # tables need no planner
+
+                return write_workbook(path, {"Table": _join_lists(self.df)}, title="gpuplanner", notes={})
+        expected = "a name that ends in .html, .csv, .parquet or .xlsx"
         raise ScenarioError("export of a view", expected, str(path), "Rename it.")
 
 

@@ -25,6 +25,7 @@ from gpuplanner.cost.monthly_cost_review import (
 )
 from gpuplanner.cost.showback import LIST_PRICE
 from gpuplanner.decision.comparison_record import Comparison
+from gpuplanner.decision.headroom_and_growth import MIN_FITTED_WEEKS
 from gpuplanner.decision.purchase_refresh_and_burst_plans import BurstPlan, PurchasePlan
 from gpuplanner.decision.savings_track_record import (
     SavingsMonth,
@@ -142,7 +143,7 @@ def render_cost_over_time(by_team: pl.DataFrame, every: str, review: CostReview)
     last = totals.row(-1, named=True)
     compared = f"There is one {every} only."
     if last["change_fraction"] is not None:
-        change, daily = percent_text(last["change_fraction"], "+.1f"), f"{last['cost_per_day']:,.0f} {review.currency}"
+        change, daily = percent_text(last["change_fraction"], "+z.1f"), f"{last['cost_per_day']:,.0f} {review.currency}"
         compared = f"Cost a day in the last {every}: {daily}, {change} against the {every} before."
     label = f"cost [{review.currency}]"
     named = replace_codes_by_text(by_team.rename({"team": "tenant"})).rename({"tenant": "team"})
@@ -154,6 +155,8 @@ def render_cost_over_time(by_team: pl.DataFrame, every: str, review: CostReview)
             plots.plot_groups(named, ["team", every], "cost", label=label),
             title=f"{title} and team [{review.currency}]",
             alt=f"{compared} By calendar {every}; the first and the last may be observed in part.",
+            numbers=named,
+            formats=formats,
         ),
         page.table(totals, caption=title, headings=headings, formats=formats),
     )
@@ -461,14 +464,30 @@ def render_calendar_section(
     )
 
 
-def render_exceedance_section(estimates: pl.DataFrame, outlook: pl.DataFrame, limit: float) -> HtmlSection:
-    """Render the weeks in which demand first exceeds a limit [GPU], and the demand of the weeks ahead."""
+def render_exceedance_section(
+    estimates: pl.DataFrame, outlook: pl.DataFrame, limit: float, observed_weeks: float
+) -> HtmlSection:
+    """Render the weeks in which demand first exceeds a limit [GPU], and the demand of the weeks ahead.
+
+    Parameters
+    ----------
+    estimates, outlook : polars.DataFrame
+        Tables of :class:`gpuplanner.forecast.gpu_demand.DemandHistory`.
+    limit : float
+        Demand that is not to be exceeded. [GPU]
+    observed_weeks : float
+        Length of the record, in which a trend is found. [weeks]
+    """
+    caution = (
+        f"Caution: {observed_weeks:.1f} weeks were observed, and a trend needs {MIN_FITTED_WEEKS}: the weeks show a"
+    )
     weeks = (
         f"{name} {'not within these weeks' if week is None else day_text(week)}"
         for name, week in estimates.select("estimate", "week").iter_rows()
     )
     return page.section(
         "Demand above the limit",
+        page.note(f"{caution} direction, not a date to order by.") if observed_weeks < MIN_FITTED_WEEKS else "",
         page.note(f"Demand first exceeds {limit:,.1f} GPUs in the week from: {'; '.join(weeks)}."),
         page.figure(
             plots.plot_groups(outlook, ["estimate", "week"], "gpus", label="Demand [GPU]"),

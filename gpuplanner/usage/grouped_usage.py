@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, TraceFormatError, examples, nearest_names, resolve_name
+from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
-from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL
+from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL, count_text, day_text
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.usage.allocated_hours import ALLOCATED_IDLE_STATES, allocated_and_active
 from gpuplanner.usage.gpu_hour_ledger import (
@@ -47,6 +48,7 @@ class UsageFilter:
     - ``gpus``: Fewest and most full GPUs that a job requests; requests of MIG profiles are then left out [GPU].
     - ``start``, ``end``: First instant, and first instant after the period: ISO 8601 text or datetime, in the zone of
       the request where it has no offset.
+    - ``month``: Calendar month such as ``2026-02``, in that zone.
     """
 
     team: str | None = None
@@ -55,6 +57,7 @@ class UsageFilter:
     gpus: tuple[float, float] | None = None
     start: str | datetime | None = None
     end: str | datetime | None = None
+    month: str | None = None
 
     @property
     def limits_jobs(self) -> bool:
@@ -64,12 +67,27 @@ class UsageFilter:
     def period_in(self, dataset: Dataset, tz: str) -> tuple[datetime, datetime]:
         """Return the first instant and the first instant after the period, within the observation of the dataset."""
         first, last = observation_begins_at(dataset), observation_ends_at(dataset)
-        start = first if self.start is None else max(first, parse_instant(self.start, tz, option="start"))
-        end = last if self.end is None else min(last, parse_instant(self.end, tz, option="end"))
+        month = Scenario(month=self.month, tz=tz).month_span() or (first, last)
+        start = first if self.start is None else parse_instant(self.start, tz, option="start")
+        end = last if self.end is None else parse_instant(self.end, tz, option="end")
+        start, end = max(first, month[0], start), min(last, month[1], end)
         if end <= start:
             expected = f"a period within {first:%Y-%m-%d} to {last:%Y-%m-%d}"
-            raise ScenarioError("start and end", expected, f"{self.start} to {self.end}", "Fix start= or end=.")
+            got = f"{self.month or 'any month'}, {self.start} to {self.end}"
+            raise ScenarioError("month, start and end", expected, got, "Fix month=, start= or end=.")
         return start, end
+
+    @property
+    def text(self) -> str:
+        """Words for what jobs are limited to, as the begin of a subtitle; empty where all count.
+
+        Examples
+        --------
+        >>> UsageFilter(team="vision", gpus=(1, 2)).text
+        'vision, 1-2 GPUs, '
+        """
+        gpus = self.gpus and f"{self.gpus[0]:g}-{self.gpus[1]:g} GPUs"
+        return "".join(f"{name}, " for name in (self.team, self.partition, self.job_class, gpus) if name)
 
     def jobs_in(self, dataset: Dataset, groups: Sequence[str] = ()) -> pl.DataFrame:
         """Return the jobs of the team, partition, class and request, of all periods.
@@ -121,7 +139,8 @@ def parse_instant(value: str | date, tz: str = "UTC", *, option: str) -> datetim
     try:
         instant = datetime.fromisoformat(value if isinstance(value, str) else value.isoformat())
     except (ValueError, AttributeError):
-        raise ScenarioError(option, "a date such as 2026-02-01", repr(value), "Fix the date.") from None
+        fix = "Write the day; month= takes a month." if option in ("start", "end") else "Fix the date."
+        raise ScenarioError(option, "a date such as 2026-02-01", repr(value), fix) from None
     return instant.replace(tzinfo=ZoneInfo(tz)).astimezone(UTC) if instant.tzinfo is None else instant
 
 
@@ -134,8 +153,15 @@ def require_groups(by: str | Sequence[str], known_groups: Sequence[str]) -> list
     return names
 
 
-def _time_group(name: str, instant: str, tz: str) -> pl.Expr:
-    """Return the expression of a group of :data:`TIME_GROUPS` for a column of instants, in the zone `tz`."""
+def time_group(name: str, instant: str, tz: str) -> pl.Expr:
+    """Return the expression of a group of :data:`TIME_GROUPS` for a column of instants, in the zone `tz`.
+
+    Examples
+    --------
+    >>> hours = pl.DataFrame({"hour": [datetime(2026, 2, 1, 23, tzinfo=UTC)]})
+    >>> hours.select(time_group("weekday", "hour", "Europe/Oslo")).item()
+    'Mon'
+    """
     local = pl.col(instant).dt.convert_time_zone(tz)
     if name == "hour_of_day":
         return local.dt.hour().cast(pl.Int64).alias(name)
@@ -143,6 +169,36 @@ def _time_group(name: str, instant: str, tz: str) -> pl.Expr:
         labels = dict(enumerate(WEEKDAYS, start=1))
         return local.dt.weekday().replace_strict(labels, return_dtype=pl.Enum(WEEKDAYS)).alias(name)
     return local.dt.replace_time_zone(None).dt.truncate(POLARS_DURATION_BY_PERIOD[name]).dt.date().alias(name)
+
+
+def describe_partial_periods(table: pl.DataFrame, groups: Sequence[str], start: datetime, end: datetime) -> str:
+    """Name the weeks or months of a table that a period covers in part, with their days; empty where there are none.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        Table with the groups.
+    groups : sequence of str
+        Its groups, of which ``week`` or ``month`` holds the first day.
+    start, end : datetime
+        First instant, and first instant after the period, in the zone of the groups.
+
+    Examples
+    --------
+    >>> weeks = pl.DataFrame({"week": [date(2026, 1, 26), date(2026, 2, 2)]})
+    >>> describe_partial_periods(weeks, ["week"], datetime(2026, 2, 1), datetime(2026, 2, 9))
+    'Observed in part: week from 26 Jan 2026 (1 day).'
+    """
+    every = next((name for name in ("week", "month") if name in groups), None)
+    if every is None:
+        return ""
+    first, stop = pl.col(every), (end - timedelta(microseconds=1)).date() + timedelta(days=1)
+    after = first.dt.offset_by(POLARS_DURATION_BY_PERIOD[every])
+    days = pl.min_horizontal(after, pl.lit(stop)) - pl.max_horizontal(first, pl.lit(start.date()))
+    periods = table.select(every).drop_nulls().unique().sort(every).with_columns(days=days.dt.total_days(), after=after)
+    partial = periods.filter((pl.col("after") - first).dt.total_days() > pl.col("days")).select(every, "days")
+    names = (f"{every} from {day_text(day)} ({count_text(count, 'day')})" for day, count in partial.iter_rows())
+    return f"Observed in part: {'; '.join(names)}." if partial.height else ""
 
 
 def group_ledger(
@@ -207,7 +263,7 @@ def group_ledger(
         rows = rows.with_columns(pl.col("key").cast(pl.String)).join(labels, on="key", maintain_order="left")
     if usage_filter.team is not None:
         rows = rows.filter(pl.col("tenant") == jobs["tenant"].first())
-    groups = [_time_group(name, "hour", tz) for name in names if name in TIME_GROUPS]
+    groups = [time_group(name, "hour", tz) for name in names if name in TIME_GROUPS]
     team = pl.col("tenant").cast(pl.String).replace({UNALLOCATED_TENANT_LABEL: UNALLOCATED_LABEL})
     rows = rows.with_columns(pl.col("gpu_model").cast(pl.String), *groups, team=team)
     sums = rows.group_by(*names, "bucket", maintain_order=True).agg(pl.col("gpu_hours").sum())
@@ -418,5 +474,5 @@ def select_waiting_jobs(
     size_by_gpus = pl.when(pl.col("gpus").is_not_null()).then(size_label)
     sizes = pl.Enum([*profiles, *JOB_SIZE_LABELS])
     job_size = pl.coalesce(pl.col("profile_requested").cast(pl.String), size_by_gpus).cast(sizes)
-    times = [_time_group(name, "submit_time", tz) for name in groups if name in TIME_GROUPS]
+    times = [time_group(name, "submit_time", tz) for name in groups if name in TIME_GROUPS]
     return jobs.with_columns(pl.col("tenant").alias("team"), *times, job_size=job_size)

@@ -32,6 +32,9 @@ SACCT = (
 )
 
 
+SLICES_TITLE = "slices of MIG instances by state, and of all GPUs with MIG disabled"
+
+
 def scontrol(gres: str, state: str = "IDLE", *, busy: str | None = None) -> str:
     seen = f"   LastBusyTime={busy}\n" if busy else ""
     return f"NodeName=n1 Gres={gres} State={state}\n{seen}\nNodeName=n2 Gres={WHOLE} State=IDLE\n"
@@ -52,7 +55,7 @@ def remarks(dataset: Dataset) -> tuple[str, ...]:
 def test_slices_follow_the_layout_of_each_time_and_add_up_to_the_installed_hours(tmp_path: Path):
     add_sources(group_files_by_source([slurm_folder(tmp_path / "in")]), tmp_path / "out", tz="UTC")
     tables = describe(str(tmp_path / "out")).tables
-    slices = dict(tables["slices by state"].select("part", "compute_slice_hours").iter_rows())
+    slices = dict(tables[SLICES_TITLE].select("part", "compute_slice_hours").iter_rows())
     # One week of two GPUs; n1 is whole for four days, also before its first dump, and cut for three.
     assert slices == {"allocated": 24, "not_allocated": 72 * 7 - 24, "lost_to_layout": 0, "full_gpu": (96 + 168) * 7}
     assert sum(slices.values()) == 7 * describe(str(tmp_path / "out")).hours["gpu_hours"].sum()  # type: ignore[index]
@@ -77,7 +80,7 @@ def test_dumps_may_be_imported_one_by_one_in_any_order(order: tuple[str, ...], t
     for name in order:
         add_files("auto", [folder / name], tmp_path / "out", tz="UTC")
     tables = describe(str(tmp_path / "out")).tables
-    assert tables["slices by state"]["compute_slice_hours"].to_list() == [24, 480, 0, 1848]
+    assert tables[SLICES_TITLE]["compute_slice_hours"].to_list() == [24, 480, 0, 1848]
     assert tables["nodes by GPU model"]["gpus"].sum() == 2
 
 

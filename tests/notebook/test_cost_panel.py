@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from decimal import Decimal
 from typing import Any
 
@@ -93,11 +94,28 @@ def test_periods_sum_to_the_cost_of_the_month(every):
     table = view.df
     assert all(("Feb 2026" in text) == (every == "month") for text in (view.section, view.chart().to_json()))
     assert ("2026-02-0" in view.section) == (every == "week")
+    assert "Data as a table" in view.section
+    assert "-0.0 %" not in view.section
     assert table["cost"].sum() == pytest.approx(86016.0)
     assert table["days"].sum() == 28
     assert table["change_fraction"][0] is None
     daily = table["cost_per_day"]
     assert table["change_fraction"][1:].to_list() == pytest.approx((daily[1:] / daily[:-1] - 1).to_list(), abs=1e-6)
+
+
+def test_the_notebook_of_costs_runs_as_it_is_stored_up_to_the_prices(root):
+    cells = nbformat.read(root / "notebooks" / "06_cost_review.ipynb", as_version=4).cells
+    shown: list[Any] = []
+    names: dict[str, Any] = {"display": lambda *views: shown.extend(views)}
+    for source in [cell.source for cell in cells if cell.cell_type == "code"][:5]:
+        *statements, last = ast.parse(source).body
+        exec(compile(ast.Module(statements, []), "cell", "exec"), names)
+        is_value = isinstance(last, ast.Expr)
+        value = eval(compile(ast.Expression(last.value), "cell", "eval"), names) if is_value else exec(source, names)
+        shown.extend([] if value is None else [value])
+    assert isinstance(shown[0], CostPanel)
+    assert [view.df.height > 0 for view in shown[1:]] == [True] * 4
+    assert names["costs"].review.price_basis == " at list price"
 
 
 @pytest.mark.long

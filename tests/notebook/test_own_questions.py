@@ -50,15 +50,58 @@ def test_cost_by_team_at_an_own_price(cluster):
     assert table["cost"].sum() == Decimal("2.50") * 64 * 24 * 28
 
 
+def test_cost_by_team_and_week_is_the_price_of_the_hours_of_the_ledger(cluster):
+    table = cluster.cost(by=["team", "week"], prices=2.40).df
+    hours = cluster.ledger(by=["team", "week"]).df
+    joined = table.join(hours, on=["team", "week"], suffix="_ledger")
+    assert joined.height == table.height == hours.height
+    assert joined["cost"].to_list() == pytest.approx([2.4 * value for value in joined["gpu_hours_ledger"]], abs=0.02)
+    assert table["cost"].sum() == pytest.approx(float(cluster.cost(by="team", prices=2.40).df["cost"].sum()))
+    assert table.group_by("week", maintain_order=True).agg(pl.col("days").first())["days"].to_list() == [1, 7, 7, 7, 6]
+    assert cluster.cost(by="week", prices=2.40).df["cost"].sum() == pytest.approx(103219.20)
+
+
+def test_a_view_states_its_filters_its_period_and_what_rests_on_few_jobs(cluster):
+    view = cluster.waits(team="vision", month="2026-02")
+    assert "vision, 1,466 jobs, Feb 2026 (UTC)." in view.section
+    assert "p95 rests on fewer than 5 jobs that waited longer" in view.section
+    assert "5-8 GPUs (58 jobs)" in view.section
+    assert view.df.equals(cluster.waits(team="vision", start="2026-02-01", end="2026-03-01").df)
+    assert "vision, 1,466 jobs" in str(view.chart().to_dict()["title"]["subtitle"])
+    weeks = cluster.ledger(by="week").section
+    assert "week from 26 Jan 2026 (1 day); week from 23 Feb 2026 (6 days)" in weeks
+    assert "Observed in part" not in cluster.ledger(by="month").section
+    assert "Observed in part" not in cluster.ledger(by="week", start="2026-02-02", end="2026-02-16").section
+
+
+def test_a_notebook_prints_the_cell_and_the_message_alone(cluster):
+    with pytest.raises(ScenarioError) as caught:
+        exec(compile('\n\ncluster.waits(team="visoin")', "cell", "exec"), {"cluster": cluster})
+    place, message = caught.value._render_traceback_()
+    assert place.startswith("Line 3:")
+    assert message == f"ScenarioError: {caught.value}"
+
+
 def test_layouts_for_four_gpus():
     table = gp.layouts("A100-80GB", gpus=4, demand={"3g.40gb": 4, "1g.10gb": 6}).df
     instances = {"3g.40gb": 0, "1g.10gb": 0}
-    for layout, gpus in table.rows():
+    for layout, gpus in table.select("layout", "gpus").rows():
         for profile, count in parse_layout(layout).items():
             instances[profile] += gpus * count
     assert instances["3g.40gb"] >= 4
     assert instances["1g.10gb"] >= 6
-    assert table["gpus"].sum() <= 4
+    assert table["gpus"].sum() == 4
+    assert table.filter(layout="off").row(0) == ("off", 1, "full GPU")
+    assert [text for text in table["left_over"] if text and text != "full GPU"] == ["2 × 1g.10gb"]
+
+
+def test_what_is_left_when_a_larger_instance_serves_a_smaller_one():
+    view = gp.layouts("A100-80GB", gpus=1, demand={"3g.40gb": 1, "2g.20gb": 1})
+    (layout, _, left_over), *_ = view.df.rows()
+    provided = sum(parse_layout(layout).values())
+    assert provided - 2 == sum(int(part.partition(" × ")[0]) if " × " in part else 1
+                               for part in left_over.split(" + ") if part)  # fmt: skip
+    assert "Left over:" in view.section
 
 
 @pytest.mark.slow
@@ -100,6 +143,10 @@ def test_filters_are_alike(cluster):
     ("call", "words"),
     [
         (lambda cluster: cluster.ledger(by="teem"), "team"),
+        (lambda cluster: cluster.cost(by="teem"), "team"),
+        (lambda cluster: cluster.cost(by=["user", "week"]), "several of team, gpu_model, bucket"),
+        (lambda cluster: cluster.waits(month="2026-03"), "a period within"),
+        (lambda cluster: cluster.waits(start="2026-02"), "month= takes a month"),
         (lambda cluster: cluster.waits(by=["team", "team"]), "different groups"),
         (lambda cluster: cluster.waits(percentile=95), "0 to 1"),
         (lambda cluster: cluster.waits(team="visoin"), "vision"),

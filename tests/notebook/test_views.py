@@ -81,13 +81,17 @@ def test_a_sized_job_gives_plans_and_memory():
         gpuplanner.size("gpt2", on="H100-80GB-SXM5=none")
 
 
-@pytest.mark.parametrize("ending", ["html", "csv", "parquet"])
+@pytest.mark.parametrize("ending", ["html", "csv", "parquet", "xlsx"])
 def test_a_view_is_exported_by_the_ending_of_the_name(answer, ending, tmp_path):
     view = answer.fleet()  # with lists of nodes
     path = view.export(tmp_path / f"fleet.{ending}")
-    told = pl.read_parquet(path) if ending == "parquet" else path.read_text()
-    assert (told.equals(view.df)) if ending == "parquet" else view.df["layout"][0] in told
-    with pytest.raises(ScenarioError, match=r"\.html, \.csv or \.parquet"):
+    if ending == "xlsx":
+        assert pl.read_excel(path, sheet_name="Table")["layout"].to_list() == view.df["layout"].to_list()
+    elif ending == "parquet":
+        assert pl.read_parquet(path).equals(view.df)
+    else:
+        assert view.df["layout"][0] in path.read_text()
+    with pytest.raises(ScenarioError, match=r"\.html, \.csv, \.parquet or \.xlsx"):
         view.export(tmp_path / "fleet.docx")
 
 
