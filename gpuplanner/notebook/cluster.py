@@ -374,7 +374,7 @@ class Cluster:
             First instant, where the table begins later than the filter.
         """
         start, end = usage_filter.period_in(self.inbox.trace, self.inbox.tz)
-        period, texts["about"] = (max(start, since or start), end), f"{usage_filter.text}{texts['about']}"
+        period, texts["about"] = (max(start, since or start), end), f"{usage_filter.filter_text}{texts['about']}"
         return _grouped_view(table, by, value, label, period=period, tz=self.inbox.tz, **texts)
 
     def cost(

@@ -355,8 +355,8 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         kind = "<b>≈ Estimate</b> read from the wait curve" if estimate.service else "<b>…</b> no estimate"
         self._show_state(f"{kind}; the exact answer follows")
         if scenario.arrival_scale != shown.arrival_scale:  # the recommendation is not known yet
-            known, self.recommended.description = self.newest.start.decision.gpus, "Set to recommended (…)"
-            self.notes["gpus"].value = self.notes["gpus"].value.replace(f"{known:,} rec", "… rec")
+            gpus, self.recommended.description = self.newest.start.decision.gpus, "Set to recommended (…)"
+            self.notes["gpus"].value = self.notes["gpus"].value.replace(f"{gpus:,} rec", "… rec")
         self._enable(exact=False)
         self.ask_soon()
 

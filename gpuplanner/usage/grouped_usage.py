@@ -78,12 +78,12 @@ class UsageFilter:
         return start, end
 
     @property
-    def text(self) -> str:
+    def filter_text(self) -> str:
         """Words for what jobs are limited to, as the begin of a subtitle; empty where all count.
 
         Examples
         --------
-        >>> UsageFilter(team="vision", gpus=(1, 2)).text
+        >>> UsageFilter(team="vision", gpus=(1, 2)).filter_text
         'vision, 1-2 GPUs, '
         """
         gpus = self.gpus and f"{self.gpus[0]:g}-{self.gpus[1]:g} GPUs"
