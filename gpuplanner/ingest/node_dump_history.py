@@ -59,8 +59,8 @@ def merge_node_histories(
     >>> merged["out_of_service"]["end_time"].item() == friday
     True
     """
-    known = [dumps for history in histories if (dumps := history.get("node_dumps")) is not None]
-    dumps = pl.concat(known).unique(["node", "time"], keep="last", maintain_order=True) if known else None
+    dated = [dumps for history in histories if (dumps := history.get("node_dumps")) is not None]
+    dumps = pl.concat(dated).unique(["node", "time"], keep="last", maintain_order=True) if dated else None
     outages: list[pl.DataFrame] = []
     for history in histories:
         table, own_dumps = history.get("out_of_service"), history.get("node_dumps")
@@ -71,7 +71,7 @@ def merge_node_histories(
             table = table.join(until, on="node", how="left", maintain_order="left")
             outages.append(table.with_columns(end_time=pl.coalesce("end_time", "until")).drop("until"))
         elif table is not None:
-            outages = [*outages, table] if known else [table]
+            outages = [*outages, table] if dated else [table]
     merged = outages[0] if outages else None
     if len(outages) > 1:
         key = ["node", "start_time"]
