@@ -651,12 +651,13 @@ def scale_units(recommendation: Recommendation, factor: float) -> list[int]:
     A larger fleet has the GPUs of the recommendation and nodes of one profile: single GPUs added to a node let small
     jobs in, for which large ones wait.
     """
-    units = [max(round(factor * count), 1) for count in recommendation.units]
     if not recommendation.pools[0].movable:
-        return units
+        return [max(round(factor * count), 1) for count in recommendation.units]
     node, gpus = recommendation.model.inputs.node_gpus, sum(recommendation.units)
     added_nodes = round((factor - 1) * gpus / node)
+    factor = 1 + added_nodes * node / gpus  # factors of one number of GPUs make one fleet
     if added_nodes <= 0:
+        units = [max(round(factor * count), 1) for count in recommendation.units]
         units[units.index(max(units))] += gpus + node * added_nodes - sum(units)
         return units
     units = list(recommendation.units)

@@ -384,9 +384,14 @@ def _panel_svg(answer: PanelAnswer, size_waits: JobSizeWaits, left: float, width
 def _policies_html(answer: PanelAnswer) -> str:
     """Render all policies: GPUs, GPU-hours, added wait, and whether they meet the limit or what they need."""
     start, scenario = answer.comparison, answer.scenario
-    shown_policy = _shown_policy(answer)
+    shown_policy: str | None = _shown_policy(answer)
     fleet = history(scenario).fleet
+    listed = next((row for row in start.rows if row.policy == shown_policy and row.performable), None)
+    if answer.is_exact and answer.service and listed is not None and listed.peak_gpus != answer.gpus:
+        shown_policy = None
     rows = "".join(_policy_row(answer, row, shown_policy, fleet) for row in start.rows)
+    if shown_policy is None:
+        rows = f"{_fleet_row(answer)}{rows}"
     lacks = any(not row.performable for row in start.rows)
     note = f"grey: {escape(scenario.actuator)} cannot apply it" if lacks else ""
     note = f"{note}{_demand_text(answer)}".removeprefix(", ")
@@ -407,7 +412,17 @@ def _shown_policy(answer: PanelAnswer) -> str:
     return TODAY if answer.gpus == answer.start.decision.fleet_gpus else FEWER_NODES
 
 
-def _policy_row(answer: PanelAnswer, row: PolicyRow, shown_policy: str, fleet: PlannedFleet) -> str:
+def _fleet_row(answer: PanelAnswer) -> str:
+    """Render the row of a fleet of another size than that of each policy, all nodes powered on."""
+    added = max(row.added_p95_minutes for row in answer.service)
+    missed = ", ".join(size.size for size in answer.sizes_over_limit)
+    verdict = f"no: {missed}" if missed else "yes"
+    cells = (f"{answer.gpus:,}", f"{answer.gpus * HOURS_PER_WEEK:,.0f}", wait_text(max(added, 0.0)), verdict)
+    columns = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    return f"<tr class='best'><th scope='row'>this fleet of {answer.gpus:,} GPUs</th>{columns}</tr>"
+
+
+def _policy_row(answer: PanelAnswer, row: PolicyRow, shown_policy: str | None, fleet: PlannedFleet) -> str:
     """Render the row of a policy."""
     is_shown = row.policy == shown_policy and row.performable
     figures, verdict, kind = row, "yes" if row.meets_target else f"no: {row.reason or 'misses the limit'}", ""

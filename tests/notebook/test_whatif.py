@@ -173,6 +173,15 @@ def test_only_waits_at_the_demand_and_within_the_fleets_of_the_curve_are_estimat
     assert estimate_answer(quick.but(gpus=30, mig_layout="today"), known).waits["1 GPU"] is None
 
 
+@pytest.mark.parametrize("mig_layout", ["recommended", "today"])
+def test_the_marked_row_is_the_fleet_of_the_headline(quick, start, mig_layout):
+    for gpus in (48, start.decision.fleet_gpus + 8):
+        scenario = quick.but(gpus=gpus, mig_layout=mig_layout)
+        html = answer_html(exact_answer(scenario, compare_policies(scenario), start))
+        (marked,) = re.findall("<tr class='best'>(.*?)</tr>", html)
+        assert f"<td>{gpus}</td><td>{gpus * 168:,}</td>" in marked
+
+
 def test_panel_and_decision_agree_at_another_demand(quick, start, busier):
     """A stated fleet has the waits, limits, layouts and curve of the decision without one at the same demand."""
     gpus = start.decision.fleet_gpus

@@ -247,6 +247,7 @@ def test_partitioned_fleets_of_the_curve_are_whole_nodes():
     found = SimpleNamespace(units=[20, 44], pools=[pool, pool], model=model)
     assert scale_units(found, 1.0) == [20, 44]
     assert [sum(scale_units(found, factor)) for factor in np.linspace(0.5, 1.0, 5)] == [32, 40, 48, 56, 64]
+    assert scale_units(found, 0.85) == scale_units(found, 0.9) == scale_units(found, 56 / 64)
     # Larger ones have those GPUs and whole nodes of the profile that lacks most.
     assert [scale_units(found, factor) for factor in (1.125, 1.25, 1.375)] == [[20, 52], [28, 52], [28, 60]]
     found.pools = [replace(pool, movable=False)] * 2  # nodes, not GPUs
