@@ -197,7 +197,8 @@ def _cards_html(answer: PanelAnswer) -> Iterator[str]:
     note = f"{hours:+,.0f} GPU-h/week" if hours else "unchanged"
     enough = answer.start.decision.gpus
     if answer.sizes_over_limit and enough > gpus and all(row.meets_limit for row in answer.start.decision.service):
-        note += f" · {enough:,} meet the limits"
+        layout = " with the recommended layout" if answer.scenario.mig_layout == TODAY else ""
+        note += f" · {enough:,} meet the limits{layout}"
     yield _card("GPUs at peak", f"{fleet_gpus:,}", f"{gpus:,}", note)
 
     size = answer.shown_size
@@ -215,7 +216,8 @@ def _cards_html(answer: PanelAnswer) -> Iterator[str]:
         yield _card("Capacity cost per week", MISSING_VALUE_TEXT, MISSING_VALUE_TEXT, "state a GPU price")
     else:
         before, after_cost = (count * HOURS_PER_WEEK * price.value for count in (fleet_gpus, mean_gpus))
-        spend = "spend unchanged" if not decision.financial_impact.usd_per_week else "spend falls"
+        spend = "spend falls" if decision.financial_impact.usd_per_week else "spend unchanged"
+        spend = "at this price" if after_cost > before else spend
         note = f"{after_cost - before:+,.0f}, {spend}" if after_cost != before else "unchanged"
         yield _card(f"Capacity cost, {price.currency}/week", f"{before:,.0f}", f"{after_cost:,.0f}", note)
 
