@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -186,12 +185,15 @@ def _list_reasons(groups: pl.DataFrame) -> pl.DataFrame:
 
 def _rightsizing_notes(groups: pl.DataFrame, inventory: pl.DataFrame | None, history: pl.DataFrame) -> Iterator[str]:
     """Yield the GPU-hours saved and without a size, and recommended MIG profiles that no node or job has."""
+    from gpuplanner.core.schemas import FULL_GPU
+    from gpuplanner.hardware.mig_layouts import parse_layout
+
     yield f"saved: {groups['saved_gpu_hours'].sum():,.1f} of {groups['gpu_hours'].sum():,.1f} GPU-hours of the record"
     unsized = groups.remove(groups["recommended_profile"].is_not_null())["gpu_hours"].sum()
     if unsized:
         yield f"{unsized:,.1f} GPU-hours without a size: import more telemetry: gpuplanner ingest auto FILE -o DIR"
-    layouts = [] if inventory is None else inventory["layouts"].drop_nulls().to_list()
-    offered = {"gpu", *history["profile"], *re.findall(r"[^;,:]+(?=:)", ";".join(layouts))}
+    layouts = [] if inventory is None else inventory["layouts"].drop_nulls().str.split(";").explode().to_list()
+    offered = {FULL_GPU, *history["profile"], *(name for layout in layouts for name in parse_layout(layout))}
     missing = sorted(set(groups["recommended_profile"].drop_nulls()) - offered)
     if missing:
         yield f"no node offers {', '.join(missing)} yet: requests for it wait until its MIG layout is in force"

@@ -246,9 +246,9 @@ class Scenario:
     )  # fmt: skip
     target_wait_minutes: float | None = setting(
         "service", None,
-        "p95 wait that every job size must meet; one that meets it today may wait at most 10 min longer. If you set "
-        "it, even to 30, GPUs are bought until it is met; if not, a purchase must remove 0.1 GPU-hours of waiting per "
-        "GPU-hour bought.\n``max_added_wait_minutes`` replaces the 10 min.",
+        "p95 wait that every job size must meet; if you set it, even to 30, GPUs are bought until it is met; if not, "
+        "a purchase must remove 0.1 GPU-hours of waiting per GPU-hour bought. A job size that meets it today may wait "
+        "at most 10 min longer; ``max_added_wait_minutes`` replaces the 10 min.",
         range_rule(0, 10_080, ", which is a week"), unit="minutes",
         none="30"
     )  # fmt: skip

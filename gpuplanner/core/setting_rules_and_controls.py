@@ -98,7 +98,7 @@ class Setting:
     """One field of a scenario: the arguments of :func:`setting`, with name, types (without None) and default.
 
     - ``group``: Heading under which the reference lists the setting, such as ``prices``.
-    - ``meaning``: Description; help and controls show its first line, or, if it has only one, its first sentence.
+    - ``meaning``: Description; its first sentence is shown by help and controls.
     - ``rule``: Rule of every value but None.
     - ``unit``: Unit of the value.
     - ``none``: Meaning of None; empty if None is not allowed.
@@ -127,8 +127,8 @@ class Setting:
 
     @property
     def summary(self) -> str:
-        """First line of the meaning, or first sentence of a single line, without the last full stop."""
-        return self.meaning.partition("\n" if "\n" in self.meaning else ". ")[0].rstrip(".").replace("``", "")
+        """First sentence of the meaning, without the full stop."""
+        return self.meaning.partition(". ")[0].rstrip(".").replace("``", "")
 
     @property
     def label(self) -> str:

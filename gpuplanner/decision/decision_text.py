@@ -339,10 +339,10 @@ def _list_measure_steps(
 
 def _format_export_command(results: PolicyResults) -> str:
     """Format the command that exports a decision, with the fleet, demand and limits that its scenario states."""
-    scenario, default = results.scenario, Scenario()
+    scenario = results.scenario
     names = ("gpus", "arrival_scale", "growth_per_week", "max_added_wait_minutes", "target_wait_minutes", "mig_layout")
-    values = {name: getattr(scenario, name) for name in names if getattr(scenario, name) != getattr(default, name)}
-    stated = "".join(f" --set {name}={value}" for name, value in values.items())
+    changes = Scenario().diff(scenario)
+    stated = "".join(f" --set {name}={changes[name][1]}" for name in names if name in changes)
     return f"gpuplanner export {scenario.data} --actuator {results.abilities.actuator}{stated}"
 
 

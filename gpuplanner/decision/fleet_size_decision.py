@@ -59,11 +59,12 @@ def join_sizes(rows: Sequence[JobSizeWaits], n_sizes: int) -> str:
     return ", ".join(row.size for row in rows) if len(rows) <= 3 else f"{len(rows)} of {n_sizes} job sizes"
 
 
-def _find_layout_recommendations(scenario: Scenario) -> tuple[Recommendation, Recommendation]:
-    """Return the recommendation to keep today's fleet, and that with the MIG layouts that the scenario asks for."""
-    neutral = without_policies(scenario.but(**UNSTATED_FLEET))
-    today = _keep_todays_layouts(neutral)
-    return today, recommend_from_waits(neutral)[0] if scenario.mig_layout == RECOMMENDED else today
+def _find_layout_recommendation(scenario: Scenario) -> Recommendation:
+    """Return the recommendation with the MIG layouts that the scenario asks for: the recommended ones or today's."""
+    unstated = without_policies(scenario.but(**UNSTATED_FLEET))
+    if scenario.mig_layout == RECOMMENDED:
+        return recommend_from_waits(unstated)[0]
+    return _keep_todays_layouts(unstated)
 
 
 def decide_fleet_size(scenario: Scenario) -> DecisionBasis:
@@ -87,9 +88,10 @@ def decide_fleet_size(scenario: Scenario) -> DecisionBasis:
         If the number of GPUs is not one of whole nodes.
     """
     assert scenario.gpus is not None
-    results = replace(load_fitted_policies(scenario.but(**UNSTATED_FLEET)), scenario=scenario)
-    base, curve = recommend_from_waits(without_policies(results.scenario.but(**UNSTATED_FLEET)))
-    today, shape = _find_layout_recommendations(scenario)
+    unstated = scenario.but(**UNSTATED_FLEET)
+    results = replace(load_fitted_policies(unstated), scenario=scenario)
+    base, curve = recommend_from_waits(without_policies(unstated))
+    today, shape = _keep_todays_layouts(without_policies(unstated)), _find_layout_recommendation(scenario)
     growth = fit_submitted_growth(results.job_history)
     resized = resize_recommendation(shape, scenario.gpus, shape.measures if shape is not today else ())
     resized = _measure_fleet(scenario, base.service, today, shape, replace(resized, growth=growth))
@@ -234,17 +236,14 @@ def _simulate_fleet(
     today_s = todays_recommendation.model.replay_waits(todays_recommendation.fleet)
     is_delayed = model.waits.judged & (model.replay_waits(fleet) > today_s + MIN_DELAY_S)
     waits = {}
+    observed_s = model.inputs.observed_s
     for point in simulate_curve_points(model, layout_recommendation.action, [fleet]):
         of_size = model.size_of_job == model.size_names.index(point.job_size)
         waits[point.job_size] = {
             "jobs": int((of_size & model.waits.judged).sum()), "jobs_delayed": int((of_size & is_delayed).sum()),
-            **{
-                column: limit_to_record(minutes, model.inputs.observed_s)
-                for column, minutes in {
-                    "recommended_p95_minutes": point.p95_minutes, "recommended_mean_minutes": point.mean_minutes,
-                    "low": point.low, "high": point.high,
-                }.items()
-            },
+            "recommended_p95_minutes": limit_to_record(point.p95_minutes, observed_s),
+            "recommended_mean_minutes": limit_to_record(point.mean_minutes, observed_s),
+            "low": limit_to_record(point.low, observed_s), "high": limit_to_record(point.high, observed_s),
             "completion_minutes": point.completion_minutes,
             "completion_low": point.completion_low, "completion_high": point.completion_high,
         }  # fmt: skip
@@ -278,7 +277,7 @@ def find_sized_fleet(scenario: Scenario, decision: Decision) -> Recommendation |
         return None
     if scenario.gpus is None:
         return resize_recommendation(recommend_from_waits(without_policies(scenario))[0], decision.gpus, ())
-    return resize_recommendation(_find_layout_recommendations(scenario)[1], decision.gpus, ())
+    return resize_recommendation(_find_layout_recommendation(scenario), decision.gpus, ())
 
 
 PAIRED_SCHEMA = {

@@ -190,22 +190,31 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         slider.min, slider.step = max(min(low, decision.gpus), node), node
         self._assign({"gpus": decision.gpus})
         self._initial = self._asked_values = self._read_controls()
-        self.notes_of_controls = self._describe_controls(comparison, self.fleet)
         waits = {row.size: row.today_p95_minutes for row in decision.service}
         self.pins = [PanelAnswer(self.base.but(gpus=decision.fleet_gpus), comparison, comparison, waits)]
+        self._show_notes(comparison, self.fleet, f"{decision.gpus:,}")
+
+    def _show_notes(self, comparison: Comparison, fleet: PlannedFleet, recommended: str) -> None:
+        """Show the notes of the controls, and the recommended number of GPUs as text: "…" while it is not known."""
+        self.recommended.description = f"Set to recommended ({recommended})"
+        self.notes_of_controls = self._describe_controls(comparison, fleet, recommended)
         self._show_labels()
 
-    def _describe_controls(self, comparison: Comparison, fleet: PlannedFleet) -> Mapping[str, tuple[str, ...]]:
+    def _describe_controls(
+        self, comparison: Comparison, fleet: PlannedFleet, recommended: str
+    ) -> Mapping[str, tuple[str, ...]]:
         """Return the notes below the controls: lower end, note, upper end."""
         decision, slider = comparison.decision, self.controls["gpus"]
         growth = comparison.growth_per_week
         measured = "none is measured" if growth.value is None else f"measured {percent_text(growth.value, '+.1f')}"
         price = find_price(self.base, fleet)
         basis = "state a price" if price is None else f"{price.currency} a GPU-hour ({price.source.partition(':')[0]})"
-        sizes = f"{decision.gpus:,} recommended · {decision.fleet_gpus:,} today"
-        self.recommended.description = f"Set to recommended ({decision.gpus:,})"
         return {
-            "gpus": (f"{slider.min:,}", sizes, f"{slider.max:,}"),
+            "gpus": (
+                f"{slider.min:,}",
+                f"{recommended} recommended · {decision.fleet_gpus:,} today",
+                f"{slider.max:,}",
+            ),
             "arrival_scale": ("× 0.5", "of the recorded · exact only", "× 2.0"),
             "growth_per_week": ("−2 %", f"{measured} · exact only", "+5 %"),
             "max_added_wait_minutes": ("0", "over today’s fleet, same demand", "60 min"),
@@ -269,8 +278,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         """Show an exact answer."""
         self.newest, self.answer.value, self.status.value = answer, answer_html(answer), ""
         if self.fleet is not None and answer.start.wait_curve:
-            self.notes_of_controls = self._describe_controls(answer.start, self.fleet)
-            self._show_labels()
+            self._show_notes(answer.start, self.fleet, f"{answer.start.decision.gpus:,}")
         if answer.scenario.gpus is None:  # the recommendation, which depends on the actuator
             self._assign({"gpus": answer.gpus})
             self._initial["gpus"] = answer.gpus
@@ -354,9 +362,8 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.answer.value = answer_html(estimate)
         kind = "<b>≈ Estimate</b> read from the wait curve" if estimate.service else "<b>…</b> no estimate"
         self._show_state(f"{kind}; the exact answer follows")
-        if scenario.arrival_scale != shown.arrival_scale:  # the recommendation is not known yet
-            gpus, self.recommended.description = self.newest.start.decision.gpus, "Set to recommended (…)"
-            self.notes["gpus"].value = self.notes["gpus"].value.replace(f"{gpus:,} rec", "… rec")
+        if scenario.arrival_scale != shown.arrival_scale and self.fleet is not None:
+            self._show_notes(self.newest.start, self.fleet, "…")
         self._enable(exact=False)
         self.ask_soon()
 

@@ -92,6 +92,11 @@ class PanelAnswer:
         return sorted(rows, key=lambda row: row.limit_minutes - row.recommended_p95_minutes)
 
     @property
+    def missed_text(self) -> str:
+        """Names of the job sizes that miss their wait limit, in the order of the table."""
+        return ", ".join(row.size for row in self.service if not row.meets_limit)
+
+    @property
     def shown_size(self) -> JobSizeWaits | None:
         """Job size on the card: the one that misses its limit by most, else the one that improves most."""
         most_improved = min(self.service, key=lambda row: row.added_p95_minutes, default=None)
@@ -417,7 +422,7 @@ def _shown_policy(answer: PanelAnswer) -> str:
 def _fleet_row(answer: PanelAnswer) -> str:
     """Render the row of a fleet of another size than that of each policy, all nodes powered on."""
     added = max(row.added_p95_minutes for row in answer.service)
-    missed = ", ".join(size.size for size in answer.sizes_over_limit)
+    missed = answer.missed_text
     verdict = f"no: {missed}" if missed else "yes"
     cells = (f"{answer.gpus:,}", f"{answer.gpus * HOURS_PER_WEEK:,.0f}", wait_text(max(added, 0.0)), verdict)
     columns = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
@@ -438,7 +443,7 @@ def _policy_row(answer: PanelAnswer, row: PolicyRow, shown_policy: str | None, f
     ]
     if not row.performable and row.policy not in answer.other_rows and verdict.startswith("needs"):
         cells = [PENDING] * 3
-    missed = ", ".join(size.size for size in answer.service if not size.meets_limit)
+    missed = answer.missed_text
     if row.policy == TODAY:
         today = [size.size for size in answer.service if size.today_p95_minutes > size.limit_minutes]
         verdict = f"no: {', '.join(today)}" if today else verdict if answer.service else PENDING

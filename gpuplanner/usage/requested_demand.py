@@ -158,7 +158,8 @@ def _resolved_jobs(jobs: pl.DataFrame) -> pl.DataFrame:
         todo = "Add them with sizing.resolve_requests(jobs, gpu_model)."
         raise SchemaError("demand: jobs", expected, f"none of {examples(missing)}", todo)
     requests = jobs["profile"].cast(pl.String), jobs["instances"].cast(pl.Int64)
-    return cast_columns(jobs, Jobs, DEMAND_COLUMNS[:-2], source="demand: jobs").with_columns(*requests)
+    columns = [name for name in DEMAND_COLUMNS if name not in RESOLVED_REQUEST_COLUMNS]
+    return cast_columns(jobs, Jobs, columns, source="demand: jobs").with_columns(*requests)
 
 
 def _demand_grid(
