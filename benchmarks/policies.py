@@ -37,7 +37,7 @@ from gpuplanner.decision.policy_comparison import (  # noqa: E402  # noqa: E402
     summarize_policy_run,
 )
 from gpuplanner.decision.policy_layouts import keep_layouts, rank_nodes  # noqa: E402
-from gpuplanner.decision.policy_simulation_and_data_correction import Mask, PolicyRun  # noqa: E402
+from gpuplanner.decision.policy_simulation import Mask, PolicyRun  # noqa: E402
 from gpuplanner.decision.recommendation import DecisionBasis, decide  # noqa: E402
 from gpuplanner.ingest.dataset_import import add_files  # noqa: E402
 from gpuplanner.ingest.dataset_writer import write_dataset  # noqa: E402

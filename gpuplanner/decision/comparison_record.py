@@ -60,7 +60,7 @@ from gpuplanner.decision.policy_comparison import (
     PolicyResults,
 )
 from gpuplanner.decision.policy_layouts import FleetRules
-from gpuplanner.decision.policy_simulation_and_data_correction import Mask, PolicyRun, sum_gpu_hours
+from gpuplanner.decision.policy_simulation import Mask, PolicyRun, sum_gpu_hours
 from gpuplanner.decision.recommendation import DecisionBasis, decide, read_wait_target
 from gpuplanner.usage.planning_history import history
 

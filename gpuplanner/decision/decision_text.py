@@ -24,6 +24,7 @@ from gpuplanner.core.units_and_number_formats import (
     wait_text,
 )
 from gpuplanner.decision.capacity_measures import MIN_DAYS, MIN_JOBS, RECOMMENDED_LAYOUT, Recommendation
+from gpuplanner.decision.data_correction import DataCorrection
 from gpuplanner.decision.decision_types import (
     LAYOUT_FULL,
     LAYOUT_PER_JOB,
@@ -43,7 +44,7 @@ from gpuplanner.decision.explained_waits import format_replay_error
 from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_comparison import PolicyResults
 from gpuplanner.decision.policy_layouts import list_changed_layouts
-from gpuplanner.decision.policy_simulation_and_data_correction import DataCorrection, PolicyRun
+from gpuplanner.decision.policy_simulation import PolicyRun
 from gpuplanner.decision.wait_causes import LIMITS
 from gpuplanner.decision.wait_curve import CURVE_RUNS, WaitModel, WaitTarget
 from gpuplanner.hardware.catalog import find_measure_texts, mig_model_names
@@ -481,8 +482,9 @@ def _list_confidence_sentences(
         Queue waits by number of GPUs.
     """
     if decision.left_out_share > 0.01:
-        text = "of allocated GPU-hours count as unallocated, for no team: GPUs contradictory or not known (1 assumed)."
-        yield f"{percent_text(decision.left_out_share)} {text}"
+        jobs_text = "jobs rejected, contradictory or without a number of GPUs (1 assumed)"
+        share_text = percent_text(decision.left_out_share)
+        yield f"{share_text} of allocated GPU-hours count as unallocated, for no team: {jobs_text}."
     if use_text := _format_measured_use(decision):
         yield use_text
     share = recommendation.model.waits.share

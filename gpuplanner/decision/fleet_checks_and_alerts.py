@@ -34,7 +34,7 @@ from gpuplanner.decision.headroom_and_growth import (
     draw_weeks_to_exhaustion,
     measure_headroom,
 )
-from gpuplanner.decision.policy_simulation_and_data_correction import sum_allocated_gpu_hours
+from gpuplanner.decision.policy_simulation import sum_allocated_gpu_hours
 from gpuplanner.decision.recommendation import build_wait_model, fit_submitted_growth, read_wait_target
 from gpuplanner.decision.requested_jobs import JobReplayInputs, classify_job_sizes, read_replay_inputs
 from gpuplanner.decision.wait_causes import LIMITS

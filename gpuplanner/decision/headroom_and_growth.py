@@ -12,7 +12,7 @@ import polars as pl
 
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, count_text, percent_text
 from gpuplanner.decision.decision_types import Exhaustion, Headroom, WeeklyGrowth
-from gpuplanner.decision.policy_simulation_and_data_correction import sum_gpu_hours
+from gpuplanner.decision.policy_simulation import sum_gpu_hours
 from gpuplanner.decision.wait_curve import CURVE_INTERVAL, DAYS_PER_WEEK, MIN_SHARE_WITHIN_LIMIT, WaitModel, WaitTarget
 from gpuplanner.simulator.simulation_inputs import NodeFleet
 from gpuplanner.simulator.simulation_state import Floats

@@ -18,6 +18,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.stage_cache_and_data_folders import data_folder, stage
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_MINUTE
+from gpuplanner.decision.data_correction import has_run_jobs
 from gpuplanner.decision.decision_types import (
     AUTOSCALED_POOLS,
     FEWER_NODES,
@@ -39,14 +40,13 @@ from gpuplanner.decision.policy_layouts import (
     make_mig_fleet,
     rank_nodes,
 )
-from gpuplanner.decision.policy_simulation_and_data_correction import (
+from gpuplanner.decision.policy_simulation import (
     Knobs,
     Mask,
     PolicyRun,
     PolicySetting,
     ReplayedJobs,
     find_smallest,
-    has_run_jobs,
     partition_nodes,
 )
 from gpuplanner.decision.requested_jobs import (

@@ -17,7 +17,7 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.setting_rules_and_controls import PARTITIONER_BY_ACTUATOR
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.decision.decision_types import LAYOUT_PER_JOB
-from gpuplanner.decision.policy_simulation_and_data_correction import Knobs, PolicyRun, PolicySetting, partition_nodes
+from gpuplanner.decision.policy_simulation import Knobs, PolicyRun, PolicySetting, partition_nodes
 from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs
 from gpuplanner.hardware.actuators import UNNEEDED_NODES_RETURNED, ActuatorAbilities
 from gpuplanner.hardware.gpu_models import GpuModel

@@ -17,7 +17,7 @@ from gpuplanner.core.stage_cache_and_data_folders import stage
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
 from gpuplanner.decision.explained_waits import MAX_REPLAY_ERROR
 from gpuplanner.decision.policy_comparison import load_policy_simulation
-from gpuplanner.decision.policy_simulation_and_data_correction import ReplayedJobs, simulate_once
+from gpuplanner.decision.policy_simulation import ReplayedJobs, simulate_once
 from gpuplanner.decision.quota_recommendation import NODE_FAIL_STATE, observed_mtbf_s
 from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs, classify_job_sizes
 from gpuplanner.decision.sharing_rules import (

@@ -16,7 +16,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.stage_cache_and_data_folders import stage
 from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
-from gpuplanner.decision.policy_simulation_and_data_correction import take_order_statistic
+from gpuplanner.decision.policy_simulation import take_order_statistic
 from gpuplanner.decision.sharing_rules import SharingRules, quota_share, read_sharing_rules
 from gpuplanner.forecast.rolling_demand_forecast import demand_by_view, demand_paths
 from gpuplanner.hardware.gpu_models import GpuModel

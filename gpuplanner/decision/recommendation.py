@@ -15,10 +15,9 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
 from gpuplanner.core.serialization import from_plain, to_json, to_plain
-from gpuplanner.core.stage_cache_and_data_folders import data_folder, disk_stage, stage
+from gpuplanner.core.stage_cache_and_data_folders import disk_stage, stage
 from gpuplanner.core.units_and_number_formats import (
     HOURS_PER_WEEK,
-    SECONDS_PER_HOUR,
     SECONDS_PER_MINUTE,
     UNALLOCATED_TEAM,
     percent_text,
@@ -34,6 +33,7 @@ from gpuplanner.decision.capacity_measures import (
     recommend_nothing,
     simulate_wait_curve,
 )
+from gpuplanner.decision.data_correction import compute_left_out_share, find_correction
 from gpuplanner.decision.decision_text import (
     MIN_COMPLETE_LIST_SHARE,
     add_texts,
@@ -78,12 +78,10 @@ from gpuplanner.decision.policy_comparison import (
     summarize_policy_run,
 )
 from gpuplanner.decision.policy_layouts import FleetRules, assign_layouts, keep_layouts, make_fleet_rules, rank_nodes
-from gpuplanner.decision.policy_simulation_and_data_correction import (
-    MAX_LEFT_OUT_SHARE,
+from gpuplanner.decision.policy_simulation import (
     Knobs,
     PolicyRun,
     PolicySetting,
-    find_correction,
     find_servable_requests,
     partition_nodes,
 )
@@ -91,7 +89,6 @@ from gpuplanner.decision.requested_jobs import JobReplayInputs, classify_job_siz
 from gpuplanner.decision.wait_causes import CAUSES
 from gpuplanner.decision.wait_curve import SizedPool, WaitModel, WaitTarget
 from gpuplanner.hardware.mig_layouts import format_layout
-from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.telemetry.telemetry_quality import matched_gpu_hours
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_tenant
 from gpuplanner.usage.period_accounts import scenario_ledger
@@ -103,6 +100,8 @@ ACTION_BY_IDLE_POLICY = {POWER_DOWN_IDLE: "power_down", AUTOSCALED_POOLS: "autos
 """Policies that may save more than the release of nodes, and the action of the measure that applies each."""
 MIN_EXTRA_SAVING_FRACTION = 0.01
 """Share of the fleet by which a policy must save more than the release of nodes to be preferred [0-1]."""
+MAX_SHARED_SHARE = 0.20
+"""Share of the GPU-hours on GPUs shared without MIG above which nothing is recommended [0-1]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,7 +347,7 @@ def _recommend(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, ..
     if (allocated := 1 - unallocated_hours / max(all_hours, 1e-9)) < MIN_COMPLETE_LIST_SHARE:
         share = percent_text(allocated, ".1f")
         reason = f"jobs were allocated {share} of the GPU-hours: the list of jobs may be incomplete"
-    elif shared_share > MAX_LEFT_OUT_SHARE:
+    elif shared_share > MAX_SHARED_SHARE:
         reason = "jobs share their GPUs without MIG, which the simulation does not follow"
     if reason is not None:
         return recommend_nothing(model, reason, growth), ()
@@ -417,8 +416,8 @@ def build_decision(
         reason=None if measures else recommendation.reason,
         service=service, arrival_scale=scenario.arrival_scale,
         conditions=tuple(filter(None, (measure.condition for measure in measures))),
-        teams=team_rows(scenario, recommendation.team_waits), left_out_share=_left_out_share(results),
-        fleet_inferred=inputs.nodes.inferred,
+        teams=team_rows(scenario, recommendation.team_waits),
+        left_out_share=compute_left_out_share(results.job_history.trace), fleet_inferred=inputs.nodes.inferred,
         gpu_model=results.job_history.fleet.name,
         telemetry_matched_gpu_hours=matched_gpu_hours(results.job_history.trace),
         today_mean_minutes=mean[0], recommended_mean_minutes=mean[1],
@@ -604,14 +603,3 @@ def team_rows(scenario: Scenario, waits: TeamWaits = MappingProxyType({})) -> tu
     buckets = dict(hours_by_bucket(ledger).select("bucket", "gpu_hours").iter_rows())
     unallocated_hours = sum(hours for name, hours in buckets.items() if name in UNALLOCATED_BUCKETS)
     return (*rows, TeamRow(UNALLOCATED_TEAM, float(unallocated_hours), float(unallocated_hours), 0, 0.0))
-
-
-def _left_out_share(results: PolicyResults) -> float:
-    """Compute the share of the record's GPU-hours that no figure counts, as their jobs contradict others [0-1]."""
-    raw = open_dataset(data_folder(results.scenario.data), jobs_on_disk=True)
-    hours = pl.col("gpus") * (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
-    left_out_seconds = hours.filter(pl.col("quarantined").is_not_null())
-    sums = raw.lazy_jobs.table.select(all=hours.sum(), out=left_out_seconds.sum())
-    all_seconds, quarantined_seconds = sums.collect(engine="streaming").row(0)
-    unresolved = raw.source_facts.unresolved_gpu_hours * SECONDS_PER_HOUR
-    return float(((quarantined_seconds or 0.0) + unresolved) / (all_seconds + unresolved)) if all_seconds else 0.0

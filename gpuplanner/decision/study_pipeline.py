@@ -27,6 +27,7 @@ from gpuplanner.decision.comparison_record import (
     make_wait_curve_table,
     make_wait_table,
 )
+from gpuplanner.decision.data_correction import count_lost_rows, find_correction, has_run_jobs
 from gpuplanner.decision.decision_text import make_correction_decision, make_empty_decision
 from gpuplanner.decision.decision_types import (
     REASON_NO_GPU_REQUESTED,
@@ -45,7 +46,6 @@ from gpuplanner.decision.layout_planning import (
     plan_study_layouts,
     table_weekly_fewest_gpus,
 )
-from gpuplanner.decision.policy_simulation_and_data_correction import count_lost_rows, find_correction, has_run_jobs
 from gpuplanner.decision.quota_and_placement_comparison import (
     compare_placements,
     compare_stated_rules,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import CurvePoint
 from gpuplanner.decision.explained_waits import ExplainedWaits
-from gpuplanner.decision.policy_simulation_and_data_correction import take_order_statistic
+from gpuplanner.decision.policy_simulation import take_order_statistic
 from gpuplanner.decision.queue_model import ObservedWaits, arrival_jitter_s
 from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.wait_causes import CAUSES, QUEUED_BEHIND, UNEXPLAINED

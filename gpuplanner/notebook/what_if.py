@@ -41,7 +41,7 @@ from gpuplanner.report.change_bundle import write_handover_folder
 from gpuplanner.usage.planning_history import history
 
 if TYPE_CHECKING:
-    from gpuplanner.decision.policy_simulation_and_data_correction import PolicyRun
+    from gpuplanner.decision.policy_simulation import PolicyRun
     from gpuplanner.usage.study_fleet import PlannedFleet
 
 CONTROLLED_SETTINGS = {row.name: row for row in settings_of(Scenario).values() if row.control is not None}

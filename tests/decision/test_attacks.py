@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.policy_comparison import evaluate_policies, load_policy_simulation
-from gpuplanner.decision.policy_simulation_and_data_correction import PolicySetting
+from gpuplanner.decision.policy_simulation import PolicySetting
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.decision.requested_jobs import AS_TODAY
 from gpuplanner.simulator.simulation_inputs import NodeAutoscaling

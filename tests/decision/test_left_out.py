@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.data_correction import find_correction
 from gpuplanner.decision.inference_answers import list_data_warnings
-from gpuplanner.decision.policy_simulation_and_data_correction import find_correction
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.ingest.dataset_import import add_files
 
@@ -62,16 +62,27 @@ def test_the_badge_counts_unresolved_hours_too(tmp_path: Path):
     assert decide(Scenario(data=data, actuator="mig-manager")).decision.left_out_share == pytest.approx(0.1)
 
 
-def test_a_rejected_row_counts_as_a_job_like_the_others(tmp_path: Path):
+def sacct_with_a_rejected_row(tmp_path: Path, good_rows: int) -> str:
     lines = ["JobID|User|Account|State|Submit|Start|End|NNodes|AllocTRES"]
     times = "2026-03-02T08:00:00|2026-03-02T08:00:00|2026-03-02T{}:00:00"
-    lines += [f"{number}|u|lab|COMPLETED|{times.format(16)}|1|gres/gpu=1" for number in range(3)]
-    lines += ["9|u|lab|COMPLETED|never|never|never|1|gres/gpu=1"]
+    lines += [f"{number}|u|lab|COMPLETED|{times.format(16)}|1|gres/gpu=1" for number in range(good_rows)]
+    lines += ["99|u|lab|COMPLETED|never|never|never|1|gres/gpu=1"]
     path = tmp_path / "sacct.txt"
     path.write_text("\n".join(lines) + "\n")
     add_files("slurm", [path], tmp_path / "data", tz="UTC")
-    correction = find_correction(str(tmp_path / "data"))
+    return str(tmp_path / "data")
+
+
+def test_the_badge_counts_rejected_rows_too(tmp_path: Path):
+    data = sacct_with_a_rejected_row(tmp_path, 9)
+    assert find_correction(data) is None
+    assert decide(Scenario(data=data, actuator="slurm")).decision.left_out_share == pytest.approx(1 / 10)
+
+
+def test_a_rejected_row_counts_as_a_job_like_the_others(tmp_path: Path):
+    data = sacct_with_a_rejected_row(tmp_path, 3)
+    correction = find_correction(data)
     assert correction is not None
     assert correction.share == pytest.approx(1 / 4)
     assert "rejected" in correction.finding
-    assert [warning["count"] for warning in list_data_warnings(Scenario(data=str(tmp_path / "data")))] == [1]
+    assert [warning["count"] for warning in list_data_warnings(Scenario(data=data))] == [1]

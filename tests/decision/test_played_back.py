@@ -13,7 +13,7 @@ import yaml
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import record_comparison
-from gpuplanner.decision.policy_simulation_and_data_correction import PolicySetting
+from gpuplanner.decision.policy_simulation import PolicySetting
 from gpuplanner.decision.recommendation import DecisionBasis, decide
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.report.change_bundle import make_decision_bundle

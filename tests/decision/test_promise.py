@@ -17,7 +17,7 @@ from gpuplanner.decision.policy_comparison import (
     estimate_weekly_saving,
     evaluate_policies,
 )
-from gpuplanner.decision.policy_simulation_and_data_correction import PolicyRun, ReplayedJobs, take_order_statistic
+from gpuplanner.decision.policy_simulation import PolicyRun, ReplayedJobs, take_order_statistic
 from gpuplanner.decision.requested_jobs import MIN_JOBS_PER_SIZE
 from tests.clusters import growth
 

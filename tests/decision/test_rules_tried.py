@@ -13,7 +13,7 @@ import pytest
 from gpuplanner import Scenario
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.decision.explained_waits import explain_waits
-from gpuplanner.decision.policy_simulation_and_data_correction import ReplayedJobs
+from gpuplanner.decision.policy_simulation import ReplayedJobs
 from gpuplanner.decision.quota_and_placement_comparison import (
     ALL_TEAMS_ROW_NAME,
     RulesComparison,

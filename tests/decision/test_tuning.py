@@ -23,7 +23,7 @@ from gpuplanner.decision.comparison_record import (
 from gpuplanner.decision.decision_types import AUTOSCALED_POOLS, MIG_DYNAMIC, POWER_DOWN_IDLE
 from gpuplanner.decision.policy_comparison import MAX_WAITING_SHARE, TuningJobs, load_policy_simulation
 from gpuplanner.decision.policy_layouts import assign_layouts
-from gpuplanner.decision.policy_simulation_and_data_correction import PolicyRun, PolicySetting
+from gpuplanner.decision.policy_simulation import PolicyRun, PolicySetting
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.report.policy_and_team_sections import render_policy_section
 from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.decision.policy_simulation_and_data_correction import find_correction
+from gpuplanner.decision.data_correction import find_correction
 from gpuplanner.hardware.catalog import match_gpu_models
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.quality_report import check_text

@@ -15,7 +15,7 @@ import pytest
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.policy_simulation_and_data_correction import find_correction
+from gpuplanner.decision.data_correction import find_correction
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.decision.study_pipeline import summarize_dataset
 from gpuplanner.hardware.catalog import export_command, find_data_sheet

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from gpuplanner.core import stage_cache_and_data_folders as cache
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache_and_data_folders import disk_stage, stage
-from gpuplanner.decision import policy_simulation_and_data_correction as arena
-from gpuplanner.decision.policy_simulation_and_data_correction import simulate_once
+from gpuplanner.decision import policy_simulation as arena
+from gpuplanner.decision.policy_simulation import simulate_once
 from gpuplanner.forecast.demand_forecast import ForecastResult
 from gpuplanner.forecast.rolling_demand_forecast import forecast_from_bytes, forecast_to_bytes
 from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet, NodeRequests
