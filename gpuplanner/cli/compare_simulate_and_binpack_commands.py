@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @app.command()
 @with_fields(
-    "target_wait_minutes", "max_added_wait_minutes", "wait_percentile", "policies", "actuator", "projects", "quotas",
+    "target_wait_minutes", "max_added_wait_minutes", "policies", "actuator", "projects", "quotas",
     "quotas_to_try", "gpu_mtbf_hours", "gang_slowdowns", "gpu_model", "seed"
 )  # fmt: skip
 def compare(

@@ -38,7 +38,7 @@ PRICE_GROUP = "prices"
 FILE_PATH_FIELDS = ("projects", "services", "price_book", "carbon_file", "quotas", "quotas_to_try")
 """Scenario fields that name files, relative to the folder of the scenario file."""
 FIELD_BY_OLD_NAME = {
-    "wait_minutes": "max_added_wait_minutes", "wait_quantile": "wait_percentile", "path": "actuator",
+    "wait_minutes": "max_added_wait_minutes", "path": "actuator",
     "board": "gpu_model", "other_boards": "substitute_models", "watch_frozen_hours": "notice_hours",
     "gate_days": "check_days", "gate_wait_minutes": "check_wait_minutes", "gate_late_share": "check_wait_share",
     "gate_short_chance": "check_short_chance", "gate_miss_chance": "check_miss_chance",
@@ -239,10 +239,6 @@ class Scenario:
         "Maximum added queue wait of each job size, compared with today.",
         range_rule(0, 10_080, ", which is a week"), unit="minutes",
         control=Slider("Maximum added wait", 0, 60, 1, decimals=0)
-    )  # fmt: skip
-    wait_percentile: float = setting(
-        "service", 0.95, "Percentile of the queue wait whose increase must stay within the maximum.",
-        range_rule(0.5, 0.999)
     )  # fmt: skip
     target_wait_minutes: float | None = setting(
         "service", None,

@@ -60,7 +60,7 @@ from gpuplanner.decision.policy_comparison import (
     PolicyResults,
 )
 from gpuplanner.decision.policy_layouts import FleetRules
-from gpuplanner.decision.policy_simulation import Mask, PolicyRun, sum_gpu_hours
+from gpuplanner.decision.policy_simulation import WAIT_QUANTILE, Mask, PolicyRun, sum_gpu_hours
 from gpuplanner.decision.recommendation import DecisionBasis, decide, read_wait_target
 from gpuplanner.usage.planning_history import history
 
@@ -130,7 +130,7 @@ class Comparison:
     """All policies for a fleet, and the decision that follows.
 
     - ``decision``: The decision.
-    - ``quantile``, ``minutes``: Percentile of the queue wait [0-1], and the most that it may rise for a job size [min].
+    - ``minutes``: The most that the p95 queue wait of a job size may rise [min].
     - ``target_minutes``: Target of the p95 queue wait of each job size [min].
     - ``today``: Today's fleet; None if nothing could be simulated.
     - ``policies``: The other policies in order, those that the actuator cannot apply with the reason.
@@ -147,7 +147,6 @@ class Comparison:
     """
 
     decision: Decision
-    quantile: float
     minutes: float
     today: PolicyRow | None = None
     policies: tuple[PolicyRow, ...] = ()
@@ -184,7 +183,7 @@ class Comparison:
         values: dict[str, Any] = to_plain(self, RECORD_DECIMALS)
         saving = self.decision.saving
         values["decision"] = to_plain(self.decision.to_dict(), RECORD_DECIMALS)
-        values |= {"target": {"quantile": self.quantile, "minutes": self.minutes}, "winner": self.winner}
+        values |= {"target": {"quantile": WAIT_QUANTILE, "minutes": self.minutes}, "winner": self.winner}
         values |= {"saving_gpu_hours_per_week": saving.value, "saving_low": saving.low}
         values |= {"saving_high": saving.high, "reason": saving.reason}
         return _rename_node_pool_key(values, "max_nodes_on", "most")
@@ -213,13 +212,13 @@ def record_comparison(scenario: Scenario, basis: DecisionBasis) -> Comparison:
     """Record simulated policies and the decision on them as a comparison."""
     decision, contest, recommendation = basis.decision, basis.contest, basis.recommendation
     if contest is None or recommendation is None:
-        return Comparison(decision, scenario.wait_percentile, scenario.max_added_wait_minutes)
+        return Comparison(decision, scenario.max_added_wait_minutes)
     training_days = int(contest.training_days.sum())
     record_start = contest.asked_jobs.replay_start
     evaluation_start = record_start + timedelta(days=training_days) if contest.has_holdout else record_start
     headroom = recommendation.headroom
     return round_record(Comparison(
-        decision=basis.decision, quantile=contest.arena.quantile, minutes=contest.arena.limit_minutes,
+        decision=basis.decision, minutes=contest.arena.limit_minutes,
         today=_make_policy_row(contest, contest.today),
         policies=tuple(_make_policy_row(contest, judged) for judged in contest.judged_policies),
         frontier=tuple(_find_frontier_points(contest)), tuned_from=record_start.isoformat(),
@@ -543,7 +542,7 @@ def format_wait_target(comparison: Comparison) -> str:
     --------
     >>> from gpuplanner.core.scenario import Scenario
     >>> from gpuplanner.decision.decision_text import make_empty_decision
-    >>> format_wait_target(Comparison(make_empty_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
+    >>> format_wait_target(Comparison(make_empty_decision(Scenario(), "no job states when it ran"), 10.0))
     'p95 wait target 30 min. A job size above it in 80 % of the resampled weeks of the record must come down to it, or
     wait no longer than today where neither another layout nor a purchase that pays off brings it there; one above it in
     fewer weeks must wait no longer than today; one below it at most 10 min longer, and never above the target.'
@@ -569,7 +568,7 @@ def format_limit(comparison: Comparison) -> str:
     --------
     >>> from gpuplanner.core.scenario import Scenario
     >>> from gpuplanner.decision.decision_text import make_empty_decision
-    >>> format_limit(Comparison(make_empty_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
+    >>> format_limit(Comparison(make_empty_decision(Scenario(), "no job states when it ran"), 10.0))
     'A policy is within the maximum added wait if it adds at most 10 min in the evaluation window and every job starts.'
     """
     rule = (

@@ -26,9 +26,11 @@ from gpuplanner.core.units_and_number_formats import (
 from gpuplanner.decision.capacity_measures import MIN_DAYS, MIN_JOBS, RECOMMENDED_LAYOUT, Recommendation
 from gpuplanner.decision.data_correction import DataCorrection
 from gpuplanner.decision.decision_types import (
+    IDLE_ACTIONS,
     LAYOUT_FULL,
     LAYOUT_PER_JOB,
     MIG_STATIC,
+    PARTITION_ACTIONS,
     TODAY,
     WAIT_TOLERANCE_MINUTES,
     CurvePoint,
@@ -59,8 +61,6 @@ MIN_LIMITS_SHARE = 0.2
 """Share of the waiting from which limits of teams are a next step [0-1]."""
 MINUTES_PER_HOUR = 60
 """Minutes of an hour."""
-IDLE_ACTIONS = ("power_down", "autoscale")
-"""Actions with which jobs may wait for a node to power up."""
 NEW_DATA_TEXTS = {
     "slurm": "export the jobs submitted since then (sacct -S DATE)",
     "kubernetes": "make new dumps and start with these only (a dump has no time filter: older ones hold earlier jobs)",
@@ -322,7 +322,7 @@ def _list_measure_steps(
             kept = knobs.get("idle_nodes_kept", knobs.get("whole_nodes_kept", 0))
             idle = f"after {knobs['idle_minutes']} min idle"
             yield NextStep(PLATFORM, f"power down nodes {idle}, keep {kept} idle nodes powered on{after}", export)
-    if measure.action in ("rightsize", "repartition", "autoscale"):
+    if measure.action in (*PARTITION_ACTIONS, "autoscale"):
         changes = _find_layout_changes(decision, results, run)
         if changes and results.asked_jobs.nodes.named:
             yield NextStep(PLATFORM, _format_partition_step(changes), export)

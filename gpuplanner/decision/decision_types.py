@@ -43,9 +43,13 @@ AUTOSCALED_POOLS: str = "autoscaled_pools"
 """Name of the policy with autoscaled pools of full and MIG-partitioned nodes."""
 MIG_DYNAMIC: str = "mig_dynamic"
 """Name of the policy that creates a MIG instance for each job."""
-ACTIONS = (
-    "keep", "release", "power_down", "autoscale", "repartition", "rightsize", "pack", "raise_limit", "buy", "none",
-)  # fmt: skip
+PARTITION_ACTIONS = ("repartition", "rightsize")
+"""Actions that change MIG layouts; ``rightsize`` also asks teams for other requests."""
+WAIT_REDUCING_ACTIONS = (*PARTITION_ACTIONS, "pack", "raise_limit")
+"""Actions that shorten queue waits on the same number of GPUs: the next measure waits until they have done so."""
+IDLE_ACTIONS = ("power_down", "autoscale")
+"""Actions that switch idle nodes off; jobs may wait for a node to power up."""
+ACTIONS = ("keep", "none", "release", "buy", *WAIT_REDUCING_ACTIONS, *IDLE_ACTIONS)
 """Actions of recommended measures; ``keep``: no change; ``none``: no recommendation."""
 REASON_NO_RUN_TIMES, REASON_NO_GPU_REQUESTED = "no job states when it ran", "no job requested a GPU"
 """Reasons why nothing can be simulated."""

@@ -22,7 +22,7 @@ from gpuplanner.decision.capacity_measures import (
     keep_fleet,
     scale_units,
 )
-from gpuplanner.decision.decision_types import Decision, JobSizeWaits, Measure
+from gpuplanner.decision.decision_types import WAIT_REDUCING_ACTIONS, Decision, JobSizeWaits, Measure
 from gpuplanner.decision.headroom_and_growth import MeasuredHeadroom, date_exhaustion, measure_headroom, state_growth
 from gpuplanner.decision.policy_comparison import load_fitted_policies
 from gpuplanner.decision.policy_layouts import make_fleet_rules
@@ -48,8 +48,6 @@ from gpuplanner.simulator.simulation_state import Floats
 
 UNSTATED_FLEET = {"gpus": None, "growth_per_week": None, "mig_layout": RECOMMENDED, "max_added_wait_minutes": 10.0}
 """Scenario fields with which layouts and policies for a stated fleet size are found, at the demand of its scenario."""
-LAYOUT_ACTIONS = ("repartition", "rightsize", "pack", "raise_limit")
-"""Actions that change what GPUs and jobs can do, not the number of GPUs."""
 N_PAIRED_DRAWS = 20
 """Number of resampled weeks in which the waits of two fleets are compared."""
 
@@ -149,7 +147,7 @@ def resize_recommendation(recommendation: Recommendation, gpus: int, measures: S
     nearest_gpus = int(join_pools(pools, units).gpus.sum())
     if nearest_gpus != gpus:
         raise ScenarioError("gpus", "whole nodes", f"{gpus:,}", f"The nearest fleet has {nearest_gpus:,} GPUs.")
-    measures = tuple(measure for measure in measures if measure.action in LAYOUT_ACTIONS)
+    measures = tuple(measure for measure in measures if measure.action in WAIT_REDUCING_ACTIONS)
     if gpus != fleet_gpus:
         condition = f"after {measures[0].action}" if measures else None
         measures += (describe_count_change(fleet_gpus, gpus, condition),)

@@ -34,6 +34,7 @@ from gpuplanner.decision.inference_services import (
     read_services,
 )
 from gpuplanner.decision.policy_comparison import load_policy_simulation
+from gpuplanner.decision.policy_simulation import WAIT_QUANTILE, take_order_statistic
 from gpuplanner.decision.recommendation import recommend_from_waits
 from gpuplanner.decision.service_requests import REQUEST_TABLES, count_requests_by_service
 from gpuplanner.ingest.dataset_folder import read_metadata
@@ -139,7 +140,7 @@ def answer_services(scenario: Scenario) -> InferenceAnswer | None:
     _, inputs, arena, _ = load_policy_simulation(scenario)
     scheduled = inputs.is_service & (inputs.start_s >= 0)
     waited_s = arena.waits.waited_s[scheduled]
-    wait_minutes = float(np.quantile(waited_s, 0.95)) / SECONDS_PER_MINUTE if len(waited_s) else 0.0
+    wait_minutes = take_order_statistic(waited_s, WAIT_QUANTILE) / SECONDS_PER_MINUTE
     if one_pool is None or job_pool is None:
         text += f" One pool or two: no answer, {together.reason or of_jobs.reason}."
     else:

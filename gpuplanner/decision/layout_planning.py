@@ -21,6 +21,7 @@ from gpuplanner.cost.period_costs import idle_gpu_price
 from gpuplanner.decision.decision_types import RECORD_DECIMALS
 from gpuplanner.decision.inference_services import add_service_demand
 from gpuplanner.decision.plan_rehearsal import RehearsedWeek, parse_open_windows, simulate_weeks
+from gpuplanner.decision.policy_simulation import WAIT_QUANTILE
 from gpuplanner.decision.sharing_rules import planned_quotas, read_sharing_rules
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW, at_quantile, demand_paths, largest_gang
 from gpuplanner.hardware.gpu_models import GpuModel
@@ -527,7 +528,7 @@ def _summarize_week(week: RehearsedWeek, until_s: float) -> tuple[float, pl.Data
     size = np.where(requests.profile == 0, np.searchsorted((1, 4, 8), requests.total).astype(str), names)
     waits = pl.DataFrame({"size": size, "submit_s": requests.ready_s, "wait_s": _request_waits_s(week, until_s)})
     submitted = waits.filter(pl.col("submit_s").is_between(0.0, until_s))
-    p95 = submitted.group_by("size", maintain_order=True).agg(pl.col("wait_s").quantile(0.95, "higher"))
+    p95 = submitted.group_by("size", maintain_order=True).agg(pl.col("wait_s").quantile(WAIT_QUANTILE, "equiprobable"))
     return week.count_gpu_hours_on(until_s), p95
 
 

@@ -499,9 +499,7 @@ def load_policy_simulation(scenario: Scenario) -> tuple[History, JobReplayInputs
         waits = replace(waits, waited_s=np.minimum(simulated_s, inputs.observed_s))
     if scenario.services is not None:
         inputs, waits = add_services(scenario, inputs, waits)
-    arena = ReplayedJobs(
-        inputs, waits, rule, scenario.wait_percentile, scenario.max_added_wait_minutes, larger, scenario.seed
-    )
+    arena = ReplayedJobs(inputs, waits, rule, scenario.max_added_wait_minutes, larger, scenario.seed)
     return job_history, inputs, arena, abilities
 
 

@@ -32,8 +32,6 @@ _PLAN_SCHEMA: dict[str, Any] = {
     "slot_end": pl.Datetime("us", "UTC"), "layout": pl.String, "changed": pl.Boolean, "parked": pl.String,
 }  # fmt: skip
 """Columns of a layout plan: layout of each GPU by period."""
-LAYOUT_PARTITIONED_PER_JOB = "on demand"
-"""Layout name of a GPU on which a MIG instance is created for each job."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,7 @@ class PoolRule:
     name : str
         Name of the pool: one label of a DNS name.
     layouts : tuple of str
-        Layout of each GPU of a node: ``"gpu"`` with MIG disabled, :data:`LAYOUT_PARTITIONED_PER_JOB` with an instance
-        for each job.
+        Layout of each GPU of a node: ``"gpu"`` with MIG disabled, ``"on demand"`` with an instance for each job.
     count : int
         Nodes that can be in the pool.
     nodes : tuple of str
@@ -233,7 +230,7 @@ def line_up_layouts(before: tuple[str, ...], after: tuple[str, ...] | None) -> I
 
 def _layout_while_empty(layout: str) -> str:
     """Return the layout of a GPU while it has no jobs: full if instances are created for each job."""
-    return FULL_GPU if layout == LAYOUT_PARTITIONED_PER_JOB or not parse_layout(layout) else layout
+    return FULL_GPU if layout == LAYOUT_PER_JOB or not parse_layout(layout) else layout
 
 
 def rank_nodes(inputs: JobReplayInputs) -> list[int]:
@@ -294,7 +291,7 @@ def assign_layouts(
 
 def _find_needed_layout(layout: str, needed_layouts: Sequence[str]) -> str:
     """Find the needed layout that a layout of today is or contains; itself if there is none."""
-    if layout in needed_layouts or layout == LAYOUT_PARTITIONED_PER_JOB:
+    if layout in needed_layouts or layout == LAYOUT_PER_JOB:
         return layout
     offered = Counter(parse_layout(layout))
     return next((name for name in needed_layouts if Counter(parse_layout(name)) <= offered), layout)

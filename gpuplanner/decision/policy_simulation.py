@@ -97,8 +97,7 @@ class ReplayedJobs:
     - ``asked_jobs``: Observed jobs as requests on today's nodes.
     - ``waits``: Causes of their queue waits, and their arrivals.
     - ``queue``: Queue rule: which jobs may pass others.
-    - ``quantile``, ``limit_minutes``: Percentile of the queue wait [0-1], and the most that it may rise for a job size
-      [min].
+    - ``limit_minutes``: The most that the p95 queue wait of a job size may rise [min].
     - ``larger_profiles``: Larger MIG profiles that may serve each profile, if the actuator allows it.
     - ``seed``: Seed of the random shifts.
 
@@ -108,7 +107,6 @@ class ReplayedJobs:
     asked_jobs: JobReplayInputs
     waits: ExplainedWaits
     queue: str
-    quantile: float
     limit_minutes: float
     larger_profiles: Sequence[Sequence[int]] | None
     seed: int
@@ -218,7 +216,7 @@ class ReplayedJobs:
         job_mask = job_mask & self.is_evaluated
         for draw, waited_s in enumerate(run.waits_s):
             for number in range(len(self.size_names)):
-                waits_s[draw, number] = take_order_statistic(waited_s[job_mask & (self.size == number)], self.quantile)
+                waits_s[draw, number] = take_order_statistic(waited_s[job_mask & (self.size == number)], WAIT_QUANTILE)
             waits_s[draw, -1] = waited_s[job_mask].mean() if job_mask.any() else 0.0
         return np.median(waits_s, axis=0) / SECONDS_PER_MINUTE
 
@@ -267,7 +265,7 @@ class ReplayedJobs:
         days_within_limit = []
         for groups in self._list_job_groups(job_mask & self.is_evaluated):
             waits = (
-                (take_order_statistic(all_s[rows], self.quantile) for all_s in (waits_s, todays_s)) for rows in groups
+                (take_order_statistic(all_s[rows], WAIT_QUANTILE) for all_s in (waits_s, todays_s)) for rows in groups
             )
             days_within_limit.append(max(after_s - before_s for after_s, before_s in waits) <= limit_s + 1e-6)
         return float(np.mean(days_within_limit)) if days_within_limit else 1.0
@@ -383,6 +381,10 @@ def find_servable_requests(requests: NodeRequests, fleet: NodeFleet, *, larger: 
     separate = replace(requests.select(first), ready_s=begin_s, submit_s=begin_s, run_s=second, limit_s=second)
     started = simulate_once(separate, fleet, larger=larger).start_s
     return np.asarray(~np.isnan(started)[kind.reshape(-1)])
+
+
+WAIT_QUANTILE = 0.95
+"""Quantile of queue waits that is reported and limited, p95 [0-1]."""
 
 
 def take_order_statistic(values: Floats, quantile: float) -> float:

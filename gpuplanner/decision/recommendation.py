@@ -46,8 +46,10 @@ from gpuplanner.decision.decision_types import (
     LAYOUT_FULL,
     MIG_DYNAMIC,
     MIG_STATIC,
+    PARTITION_ACTIONS,
     POWER_DOWN_IDLE,
     TODAY,
+    WAIT_REDUCING_ACTIONS,
     CurvePoint,
     Decision,
     Exhaustion,
@@ -285,7 +287,7 @@ class RecommendationRecord:
         layout = dict(zip(self.profiles, self.units, strict=True)) if self.profiles else None
         changes = (change for cause in (*CAUSES, "") for change in list_changes_against_cause(model, cause, layout))
         changed = None
-        if self.action not in ("none", "keep", "release", "buy"):
+        if self.action in WAIT_REDUCING_ACTIONS:
             changed = next(change for change in changes if change.action == self.action)
         headroom = None if self.headroom is None else MeasuredHeadroom(self.headroom, np.array(self.load_factors))
         return Recommendation(
@@ -429,7 +431,7 @@ def plan_todays_nodes(results: PolicyResults, recommendation: Recommendation) ->
     """Apply the recommendation to today's nodes, all of them powered on, and simulate the resulting fleet."""
     inputs, arena, action = results.asked_jobs, results.arena, recommendation.action
     fleet = inputs.nodes.total
-    if action in ("repartition", "rightsize"):
+    if action in PARTITION_ACTIONS:
         policy, trial = MIG_STATIC, arena.simulate(_partition_as_recommended(inputs, recommendation))
         layouts = _list_layouts(inputs, trial)
     else:

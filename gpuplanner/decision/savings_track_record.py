@@ -526,7 +526,7 @@ def _wait_minutes_of_jobs(scenario: Scenario) -> pl.DataFrame:
 
 def _wait_quantile_by_size(waits: pl.DataFrame, quantile: float) -> tuple[SizeWait, ...]:
     """Compute the quantile of the waits of each job size."""
-    minutes = pl.col("minutes").quantile(quantile, interpolation="higher")
+    minutes = pl.col("minutes").quantile(quantile, "equiprobable")
     quantiles = waits.group_by("size").agg(jobs=pl.len(), minutes=minutes).sort("size")
     return tuple(SizeWait(*row) for row in quantiles.iter_rows())
 

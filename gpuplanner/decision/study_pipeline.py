@@ -234,7 +234,7 @@ def build_empty_comparison(scenario: Scenario, reason: str, source: str) -> Comp
     decision = replace(make_empty_decision(scenario, reason), missing=(MissingEvidence(reason, command),))
     if correction is not None:
         decision = make_correction_decision(scenario, correction)
-    return Comparison(decision, scenario.wait_percentile, scenario.max_added_wait_minutes)
+    return Comparison(decision, scenario.max_added_wait_minutes)
 
 
 MIN_SHOWN_SHARE = 0.0005

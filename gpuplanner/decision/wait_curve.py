@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import CurvePoint
 from gpuplanner.decision.explained_waits import ExplainedWaits
-from gpuplanner.decision.policy_simulation import take_order_statistic
+from gpuplanner.decision.policy_simulation import WAIT_QUANTILE, take_order_statistic
 from gpuplanner.decision.queue_model import ObservedWaits, arrival_jitter_s
 from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.wait_causes import CAUSES, QUEUED_BEHIND, UNEXPLAINED
@@ -23,8 +23,6 @@ from gpuplanner.simulator.simulation_state import Floats, Ints
 
 CURVE_RUNS = 5
 """Number of replays of the record, with arrivals delayed by up to half a minute: a single replay is a random draw."""
-WAIT_QUANTILE = 0.95
-"""Quantile of queue waits in the wait model, p95 [0-1]."""
 CURVE_INTERVAL = (0.1, 0.9)
 """Quantiles that bound the 80 % interval of the wait curve [0-1]."""
 DAYS_PER_WEEK = 7

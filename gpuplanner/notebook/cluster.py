@@ -256,7 +256,7 @@ class Cluster:
         partition: str | None = None, job_class: str | None = None, gpus: tuple[float, float] | None = None,
         start: str | datetime | None = None, end: str | datetime | None = None, month: str | None = None,
     ) -> View:  # fmt: skip
-        """Show the observed queue waits, from submission to the first start on GPUs.
+        """Show the observed queue waits, from when a job is eligible to its first start on GPUs.
 
         Parameters
         ----------

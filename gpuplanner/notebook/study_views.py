@@ -67,7 +67,7 @@ class DecisionCard(Decision):
     Examples
     --------
     >>> from gpuplanner.decision.decision_text import make_empty_decision
-    >>> found = Comparison(make_empty_decision(Scenario(), "no job states when it ran"), 0.95, 10.0)
+    >>> found = Comparison(make_empty_decision(Scenario(), "no job states when it ran"), 10.0)
     >>> card = DecisionCard.from_comparison(found)
     >>> card.action, "Missing data" in card._repr_html_()
     ('none', True)

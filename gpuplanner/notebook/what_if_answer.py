@@ -112,7 +112,7 @@ def recorded_waits_html(scenario: Scenario) -> str:
         for size, jobs, p95 in waits.select("job_size", "jobs", "p95_wait_minutes").iter_rows()
     )
     head = "<th>jobs on</th><th>jobs</th><th>p95 wait</th><th style='width: 60%'>up to 2 days, logarithmic</th>"
-    title = "Recorded queue wait by job size <small>from submission to start; the recommendation follows</small>"
+    title = "Recorded queue wait by job size <small>until the start; the recommendation follows</small>"
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     return f"<div class='gpuplanner-what-if'><h3>{title}</h3>{table}</div>"
 

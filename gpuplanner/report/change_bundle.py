@@ -30,16 +30,23 @@ from gpuplanner.decision.comparison_record import (
     study_comparison,
 )
 from gpuplanner.decision.decision_text import (
-    IDLE_ACTIONS,
     MAX_LISTED_NODES,
     format_node_list,
     format_resampled_waits,
 )
-from gpuplanner.decision.decision_types import WAIT_TOLERANCE_MINUTES, Decision, Measure
+from gpuplanner.decision.decision_types import (
+    IDLE_ACTIONS,
+    LAYOUT_PER_JOB,
+    PARTITION_ACTIONS,
+    WAIT_REDUCING_ACTIONS,
+    WAIT_TOLERANCE_MINUTES,
+    Decision,
+    Measure,
+)
 from gpuplanner.decision.inference_services import PlannedService, plan_inference_services
 from gpuplanner.decision.plan_rehearsal import make_drain_rule
 from gpuplanner.decision.policy_comparison import POLICIES
-from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, FleetRules, PoolRule, TenantQuota
+from gpuplanner.decision.policy_layouts import FleetRules, PoolRule, TenantQuota
 from gpuplanner.decision.requested_jobs import RIGHTSIZED
 from gpuplanner.decision.study import Study, open_study
 from gpuplanner.decision.study_pipeline import resolve_actuator
@@ -80,7 +87,7 @@ NOTHING_TO_DO_TEXT = "Nothing to do."
 """Text of a README section without commands."""
 MIG_PARTED_PATH = "/etc/nvidia-mig-manager/config.yaml"
 """Path of mig-parted.yaml on a node unless a bundle has its own: that of NVIDIA's MIG manager for systemd."""
-FLEET_CHANGE_ACTIONS = ("repartition", "rightsize", "power_down", "autoscale")
+FLEET_CHANGE_ACTIONS = (*PARTITION_ACTIONS, *IDLE_ACTIONS)
 """Actions of measures that the files of a fleet change carry out together."""
 
 
@@ -121,7 +128,7 @@ def make_bundle(
         bundle.warnings.append("the data do not name the nodes; files that name nodes are left out")
     by_actuator = {"slurm": _add_slurm_files, "mig-parted": _add_mig_parted_files}
     add_files = by_actuator.get(rules.actuator, _add_operator_files)
-    is_partitioned_on_request = any(LAYOUT_PARTITIONED_PER_JOB in pool.layouts for pool in rules.pools)
+    is_partitioned_on_request = any(LAYOUT_PER_JOB in pool.layouts for pool in rules.pools)
     if is_partitioned_on_request:
         add_files = add_dra_files
     elif rules.actuator == "autoscaler" or (rules.powers_nodes_down and rules.actuator != "slurm"):
@@ -478,7 +485,7 @@ def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
     headings = ["pool", "nodes", *counts_heading, "resources of a node"]
     lines = [headings, ["---"] * len(headings)]
     for pool in rules.pools:
-        is_on_request = LAYOUT_PARTITIONED_PER_JOB in pool.layouts
+        is_on_request = LAYOUT_PER_JOB in pool.layouts
         resources = "MIG instances as requested" if is_on_request else _list_instances(pool.offers)
         counts = [str(pool.max_nodes_on), str(pool.kept)] if is_powered_down else []
         lines.append([pool.name, format_node_list(pool.nodes) or str(pool.count), *counts, resources])
@@ -506,8 +513,6 @@ def _fence_commands(commands: Sequence[str]) -> str:
 
 BUNDLE_FOLDER_MARK = FolderMark(MANIFEST, "gpuplanner export 1")
 """Recognizes a folder of change bundles, which a new bundle may replace."""
-WAIT_REDUCING_ACTIONS = ("pack", "raise_limit", "repartition", "rightsize")
-"""Actions that shorten queue waits: the next measure waits until they have done so."""
 BUNDLE_FOLDER = "export"
 """Subfolder for the change bundle in the folder of a report or of `gpuplanner start`."""
 

@@ -15,7 +15,14 @@ from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT, UNALLOCATED_LABEL, UNALLOCATED_TEAM
 from gpuplanner.decision.comparison_record import Comparison, make_wait_curve_table, make_wait_table
-from gpuplanner.decision.decision_types import LAYOUT_FULL, Decision, JobSizeWaits, LayoutOnNodes, NextStep
+from gpuplanner.decision.decision_types import (
+    LAYOUT_FULL,
+    PARTITION_ACTIONS,
+    Decision,
+    JobSizeWaits,
+    LayoutOnNodes,
+    NextStep,
+)
 from gpuplanner.decision.policy_layouts import FleetRules
 from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model
 from gpuplanner.hardware.layout_enumeration import make_placement_table
@@ -538,7 +545,7 @@ def _utilization_card(decision: Decision) -> Card:
     The mean wait replaces utilization where it was not measured, or where rightsizing or repartitioning changes it.
     """
     label = "Utilization of provisioned GPUs"
-    is_rightsized = any(step.action in ("rightsize", "repartition") for step in decision.measures)
+    is_rightsized = any(step.action in PARTITION_ACTIONS for step in decision.measures)
     if decision.action == "none" or metric_value(decision, "busy_as_recommended") is None or is_rightsized:
         if not decision.service:
             has_telemetry = not decision.teams or metric_value(decision, "all_busy") is not None

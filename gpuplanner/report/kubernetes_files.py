@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, PoolRule, TenantQuota
+from gpuplanner.decision.decision_types import LAYOUT_PER_JOB
+from gpuplanner.decision.policy_layouts import PoolRule, TenantQuota
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.mig_layouts import format_layout
 from gpuplanner.report.change_bundle_parts import (
@@ -194,7 +195,7 @@ def _add_reserve_files(bundle: FleetBundle) -> None:
 def add_dra_files(bundle: FleetBundle) -> None:
     """Add the files with which the DRA driver creates a MIG instance for each resource claim."""
     rules, path_of = bundle.rules, bundle.path_of
-    nodes = sorted({node for pool in rules.pools if LAYOUT_PARTITIONED_PER_JOB in pool.layouts for node in pool.nodes})
+    nodes = sorted({node for pool in rules.pools if LAYOUT_PER_JOB in pool.layouts for node in pool.nodes})
     gate, _, name = _controller_fact("dra", "gate").partition(".")
     bundle.files[path_of("nodes.txt")] = join_lines(nodes)
     label = FileStep.script(path_of("nodes.sh"), "empties and labels the nodes of `nodes.txt` for the DRA driver")

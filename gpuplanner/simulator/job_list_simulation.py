@@ -388,7 +388,7 @@ def tabulate_wait_curve(jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, qu
     for count in np.unique(nodes[nodes * gpus_per_node >= largest]).tolist():
         outcomes = simulate_job_list(jobs, gpus=count * gpus_per_node, gpus_per_node=gpus_per_node, queue=queue)
         waits = outcomes["start_s"] - outcomes["submit_s"]
-        rows.append((count * gpus_per_node, waits.mean(), waits.quantile(0.95, "higher")))
+        rows.append((count * gpus_per_node, waits.mean(), waits.quantile(0.95, "equiprobable")))
     return pl.DataFrame(rows, schema=["gpus", "mean_wait_s", "p95_wait_s"], orient="row")
 
 

@@ -12,6 +12,7 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError, TraceFormatError, examples, nearest_names, resolve_name
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
+from gpuplanner.core.step_functions import waiting_since
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL, count_text, day_text
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.usage.allocated_hours import ALLOCATED_IDLE_STATES, allocated_and_active
@@ -395,7 +396,7 @@ def group_waits(
     usage_filter: UsageFilter | None = None,
     tz: str = "UTC",
 ) -> pl.DataFrame:
-    """Compute the observed queue waits by group, from submission to the first start on GPUs.
+    """Compute the observed queue waits by group, from when a job is eligible to its first start on GPUs.
 
     Parameters
     ----------
@@ -432,14 +433,14 @@ def group_waits(
         raise ScenarioError("percentile", "a number from 0 to 1, such as 0.95", str(percentile), "Fix percentile=.")
     jobs = select_waiting_jobs(dataset, names, usage_filter=usage_filter or UsageFilter(), tz=tz)
     jobs = jobs.filter(pl.col("attempt") == 1)
-    minutes = (pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 6e7
+    minutes = (pl.col("start_time") - waiting_since()).dt.total_microseconds() / 6e7
     return (
         jobs.group_by(names, maintain_order=True)
         .agg(
             jobs=pl.col("start_time").count(),
             jobs_not_started=pl.col("start_time").null_count(),
             mean_wait_minutes=minutes.mean(),
-            percentile_wait=minutes.quantile(percentile, "linear"),
+            percentile_wait=minutes.quantile(percentile, "equiprobable"),
             max_wait_minutes=minutes.max(),
             wait_hours=minutes.sum() / 60,
         )

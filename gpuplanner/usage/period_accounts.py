@@ -364,7 +364,7 @@ def hours_by_group(jobs: LazyJobs, window: LedgerWindow) -> dict[str, pl.DataFra
             continue
         groups = _drop_unrecorded_waits(values["wait_s"]).group_by(word, maintain_order=True)
         waits = groups.agg(
-            (_weighted_quantile(quantile, "ceil") / 60.0).alias(f"wait_minutes_p{100 * quantile:.0f}")
+            (_order_statistic(quantile) / 60.0).alias(f"wait_minutes_p{100 * quantile:.0f}")
             for quantile in _WAIT_QUANTILES
         )
         runs = (
@@ -430,6 +430,11 @@ def _weighted_quantile(share: float, rounding: str = "round") -> pl.Expr:
     position = share * (pl.col("n").sum() - 1)
     position = (position + 0.5).floor() if rounding == "round" else getattr(position, rounding)()
     return pl.col("value").filter(pl.col("n").cum_sum() > position).first()
+
+
+def _order_statistic(share: float) -> pl.Expr:
+    """Build the smallest of the ascending column ``value``, weighted by ``n``, that a share of all does not exceed."""
+    return pl.col("value").filter(pl.col("n").cum_sum() >= share * pl.col("n").sum() - 1e-9).first()
 
 
 def _drop_unrecorded_waits(waits: pl.DataFrame) -> pl.DataFrame:

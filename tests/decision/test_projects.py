@@ -157,7 +157,7 @@ def test_another_board_is_bought_and_held_against_nobody(flat, tmp_path):
 def kept(flat, tmp_path_factory):
     place = tmp_path_factory.mktemp("kept")
     answers = asked(flat, place, "projects:\n- {name: <x>, team: a, gpus: 12, from: 2026-09-01}\n")
-    return Comparison(make_empty_decision(flat, "nothing was decided"), 0.95, 10.0, projects=answers)
+    return Comparison(make_empty_decision(flat, "nothing was decided"), 10.0, projects=answers)
 
 
 def test_answers_are_kept_with_the_comparison(kept):

@@ -61,7 +61,7 @@ def test_top_level_fields_equal_the_decision(found):
     assert (told["saving_low"], told["saving_high"]) == (saving["low"], saving["high"])
     assert told["reason"] == saving["reason"]
     assert told["target"] == {
-        "quantile": Scenario().wait_percentile,
+        "quantile": 0.95,
         "minutes": Scenario().max_added_wait_minutes,
     }
     if told["today"] is not None:

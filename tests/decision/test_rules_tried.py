@@ -67,7 +67,7 @@ def flooded(days: int = 6, largest: int = 1) -> ReplayedJobs:
         start, start + run[order], [None] * len(team), False, ZERO, ZERO + timedelta(days=days),
         np.zeros(len(team), bool),
     )  # fmt: skip
-    return ReplayedJobs(asked, explain_waits(asked), "easy", 0.95, 10.0, None, 0)
+    return ReplayedJobs(asked, explain_waits(asked), "easy", 10.0, None, 0)
 
 
 def rows(before: SharingRules, after: SharingRules, failures: Failures | None = None, days: int = 6):

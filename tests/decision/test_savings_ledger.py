@@ -108,7 +108,7 @@ def decided():
     decision = replace(
         make_empty_decision(Scenario(), "synthetic"), policy=MIG_STATIC, saving=Saving(3000.0, 2500.0, 3500.0)
     )
-    return Comparison(decision, 0.95, 10.0, today=PolicyRow(TODAY, "as it is", gpu_hours_promised=64 * 168.0))
+    return Comparison(decision, 10.0, today=PolicyRow(TODAY, "as it is", gpu_hours_promised=64 * 168.0))
 
 
 @pytest.fixture(scope="module")

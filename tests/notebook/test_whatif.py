@@ -369,7 +369,7 @@ def test_showing_the_panel_asks_the_first_question(quick, asked):
 
 
 def test_without_a_recommendation_the_panel_shows_what_to_add(quick):
-    empty = Comparison(make_empty_decision(quick, "no job states when it ran"), 0.95, 10.0)
+    empty = Comparison(make_empty_decision(quick, "no job states when it ran"), 10.0)
     made = WhatIf(quick, empty)
     assert "No recommendation: no job states when it ran" in made.answer.value
     assert "gpuplanner ingest" in made.answer.value

@@ -74,7 +74,7 @@ def test_warnings_come_before_every_figure():
 
 
 def nothing() -> Comparison:
-    return Comparison(make_empty_decision(Scenario(), "no job states when it ran"), 0.95, 10.0)
+    return Comparison(make_empty_decision(Scenario(), "no job states when it ran"), 10.0)
 
 
 class Figures(HTMLParser):
@@ -183,7 +183,7 @@ def planted() -> Comparison:
     hours = CauseHours("2-4 GPUs", 12, 30.0, 7.0, 20.0, 1.0, 1.0, 0.5, 0.5)
     waits = WaitSummary(WaitCauses((hours,), (hours,), (hours,)), 0.94, 0.1, ())
     return Comparison(
-        one, 0.95, 10.0, wait_curve=curve, headroom=Headroom(1.26, 1.1, 1.4), exhaustion=ends, waits=waits,
+        one, 10.0, wait_curve=curve, headroom=Headroom(1.26, 1.1, 1.4), exhaustion=ends, waits=waits,
         judged_to="2026-10-01T00:00:00+00:00",
     )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Readers of further schedulers: each module here is found automatically, and so are readers of installed packages.
 
-``CONTRIBUTING.md``, "Where to add a reader", has one to begin with.
+``docs/where_to_change.md``, "Example: a reader", has one to begin with.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ import pytest
 import yaml
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.policy_layouts import LAYOUT_PARTITIONED_PER_JOB, FleetRules, PoolRule
+from gpuplanner.decision.decision_types import LAYOUT_PER_JOB
+from gpuplanner.decision.policy_layouts import FleetRules, PoolRule
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.report import change_bundle
@@ -259,7 +260,7 @@ def pools(actuator: str, nodes: tuple[str, ...] = ("n1", "n2", "n3")) -> FleetRu
 def jobs_cut(nodes: tuple[str, ...] = ("n1", "n2")) -> FleetRules:
     """Two nodes that the DRA driver cuts."""
     return FleetRules(
-        "mig_dynamic", "dra", BOARD, (PoolRule("jobs", (LAYOUT_PARTITIONED_PER_JOB,) * 2, 2, nodes, 2),), 2,
+        "mig_dynamic", "dra", BOARD, (PoolRule("jobs", (LAYOUT_PER_JOB,) * 2, 2, nodes, 2),), 2,
         (PoolRule("today-1", TODAY, 2, nodes),), begins="2026-11-02T00:00:00+00:00",
     )  # fmt: skip
 
