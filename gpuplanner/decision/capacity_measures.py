@@ -98,7 +98,7 @@ class ModelWithMeasure:
         return f"{self.text}: {parts}" if self.pools[0].movable else self.text
 
     def find_smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:
-        """Find the fewest nodes (or GPUs) of each SizedPool that meet wait limits, and their GPUs; infinity if none.
+        """Find the fewest nodes (or GPUs) of each pool that meet wait limits, and their GPUs; infinity if none.
 
         The GPUs are whole nodes. Each profile gets nodes of its own, unless mixed layouts on one node free a share of
         :data:`MIN_GAIN_BY_MIXING` of those GPUs.
@@ -266,7 +266,7 @@ def keep_fleet(model: WaitModel, reason: str | None) -> Recommendation:
 
 
 def resize_fleet(model: WaitModel, pools: Sequence[SizedPool], units: Sequence[int]) -> Recommendation:
-    """Recommend the release or purchase of nodes with today's layouts, for a number of nodes of each SizedPool."""
+    """Recommend the release or purchase of nodes with today's layouts, for a number of nodes of each pool."""
     todays_gpus, gpus = int(model.inputs.fleet.gpus.sum()), int(join_pools(pools, units).gpus.sum())
     measure = describe_count_change(todays_gpus, gpus)
     return Recommendation(measure.action, model, pools, units, todays_gpus, gpus, (measure,))
@@ -313,7 +313,7 @@ def describe_count_change(todays_gpus: int, gpus: int, condition: str | None = N
 
 
 def add_kept_units(pools: Sequence[SizedPool], units: Sequence[int], extra_units: int) -> list[int]:
-    """Raise the nodes of each SizedPool by a total number of extra nodes, one by one, to no more than there are today.
+    """Raise the nodes of each pool by a total number of extra nodes, one by one, to no more than there are today.
 
     Examples
     --------

@@ -87,7 +87,7 @@ class TuningJobs:
     - ``abilities``: Abilities of the actuator.
     - ``report_trial``: Called with the policy and the result of each simulation run.
     - ``reasons``: Why a policy has no setting, by policy.
-    - ``good_trial_ids``: Python ids of the simulation runs that meet the limit.
+    - ``good_trials``: Simulation runs that meet the limit.
     """
 
     arena: ReplayedJobs
@@ -96,11 +96,11 @@ class TuningJobs:
     abilities: ActuatorAbilities
     report_trial: Callable[[str, PolicyRun], object] | None = None
     reasons: dict[str, str] = field(default_factory=dict)
-    good_trial_ids: set[int] = field(default_factory=set)
+    good_trials: set[PolicyRun] = field(default_factory=set)
 
     def choose_cheapest(self, policy: str, searched: Sequence[PolicyRun]) -> PolicyRun | None:
         """Choose the cheapest simulated setting that meets the limit in all replays; None without any."""
-        good_trials = [trial for trial in searched if id(trial) in self.good_trial_ids]
+        good_trials = [trial for trial in searched if trial in self.good_trials]
         good_trials.sort(key=lambda trial: (self.rank_hours(trial), trial.setting.total_gpus, self.mean_wait(trial)))
         # Settings are played in full, cheapest first, until one holds.
         for trial in good_trials[:6]:
@@ -129,7 +129,7 @@ class TuningJobs:
             slow_trial = self._simulate_training(slow_setting)
             meets_limit = self.arena.meets_limit(slow_trial, self.training_jobs, tolerance_minutes=slower_min)
         if meets_limit:
-            self.good_trial_ids.add(id(run))
+            self.good_trials.add(run)
         return meets_limit
 
     def _simulate_training(self, setting: PolicySetting) -> PolicyRun:
@@ -194,7 +194,7 @@ class TuningJobs:
             """Whether a number has a setting that meets the limit."""
             new_trials = self.try_settings(settings_of(count))
             trials.extend(new_trials)
-            return any(id(trial) in self.good_trial_ids for trial in new_trials)
+            return any(trial in self.good_trials for trial in new_trials)
 
         find_smallest(good, fewest, upper)
         return trials
@@ -248,7 +248,7 @@ class TuningJobs:
         usual_minutes = min(idle_minutes, key=lambda minutes: abs(minutes - USUAL_IDLE_MINUTES[0]))
         most_nodes = len(self.arena.asked_jobs.nodes.gpus)
         trials = self.try_counts(lambda kept: [make(usual_minutes, placements[0], kept)], 0, most_nodes)
-        good_switching = [trial.setting.switching for trial in trials if id(trial) in self.good_trial_ids]
+        good_switching = [trial.setting.switching for trial in trials if trial in self.good_trials]
         kept = min((switching.kept[0] for switching in good_switching if switching is not None), default=None)
         if kept is None:
             return trials
@@ -263,13 +263,13 @@ class TuningJobs:
     def _try_idle_nodes_near(self, setting_of: Callable[[int], PolicySetting], idle_nodes: int) -> list[PolicyRun]:
         """Try a number of idle nodes kept on; fewer while the wait limit is met, else up to two more until it is."""
         trials = self.try_settings([setting_of(idle_nodes)])
-        is_decreasing = id(trials[0]) in self.good_trial_ids
+        is_decreasing = trials[0] in self.good_trials
         for _ in range(IDLE_NODES_SEARCH_RADIUS):
             idle_nodes += -1 if is_decreasing else 1
             if not 0 <= idle_nodes <= len(self.arena.asked_jobs.nodes.gpus):
                 break
             trials += self.try_settings([setting_of(idle_nodes)])
-            if (id(trials[-1]) in self.good_trial_ids) != is_decreasing:
+            if (trials[-1] in self.good_trials) != is_decreasing:
                 break
         return trials
 

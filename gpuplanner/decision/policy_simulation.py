@@ -294,8 +294,8 @@ _memory_lock = threading.Lock()
 """Lock of the cache of simulation runs."""
 
 
-def simulate_once(requests: NodeRequests, fleet: NodeFleet, **rules: Any) -> Outcome:  # noqa: ANN401 - as play takes them
-    """Simulate as :func:`gpuplanner.simulator.simulation_run` does, once for the same jobs, nodes and simulation rules.
+def simulate_once(requests: NodeRequests, fleet: NodeFleet, **rules: Any) -> Outcome:  # noqa: ANN401 - as simulate_requests takes them
+    """Simulate as :func:`~gpuplanner.simulator.simulation_run.simulate_requests`, once for the same arguments.
 
     Examples
     --------

@@ -53,8 +53,7 @@ class ActuatorAbilities:
     - ``scan_s``: Interval at which demand for nodes is checked: the longest delay before ``lead`` [s].
     - ``cool_s``: Time after adding a node during which none is removed [s].
     - ``shortest_idle_s``: Shortest idle time after which a node can be removed [s].
-    - ``queue`` {"easy", "slurm"}, ``placements``: Backfill rule and orders of node placement, as in
-      :func:`~gpuplanner.simulator.simulation_run`.
+    - ``queue`` {"easy", "slurm"}, ``placements``: Backfill rule and orders of node placement of a simulation.
     - ``look_s``: Interval at which the arrival of requested nodes is checked [s].
     - ``facts``: Row of the catalogue, with its source, from which each of these values comes, by ability.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -136,6 +137,8 @@ def format_timeout_s(limit_s: float | None) -> str:
     return f"{2**31 if limit_s is None else limit_s:.0f}"
 
 
+KUBERNETES_NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+"""Names of Deployments, teams, cohorts and namespaces that Kubernetes allows."""
 MIG_CONFIG_MAP_NAME = "gpuplanner-mig-config"
 """Name of the ConfigMap with the MIG configurations."""
 GPU_OPERATOR_NAMESPACE = "gpu-operator"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +14,7 @@ from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.mig_layouts import format_layout
 from gpuplanner.report.change_bundle_parts import (
     CLUSTER_POLICY_PURPOSE,
+    KUBERNETES_NAME_PATTERN,
     FileStep,
     FleetBundle,
     add_release_files,
@@ -254,8 +254,6 @@ def _render_device_class(profile: str) -> str:
     return fill_template("device_class.yaml", {"SLUG": slug, "SELECTS": selects, "EXTENDED": extended})
 
 
-_KUBERNETES_NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-"""Names of teams, cohorts and namespaces that Kubernetes allows."""
 _DEFAULT_KAI_PARENT_QUEUE = "gpuplanner"
 """Parent queue in KAI of teams without a cohort, since KAI needs two levels of queues."""
 
@@ -285,7 +283,7 @@ def add_queues(bundle: FleetBundle) -> None:
 def _split_by_valid_name(quotas: Sequence[TenantQuota]) -> tuple[list[TenantQuota], str]:
     """Split quotas into those whose names Kubernetes allows, and a text with the names of the others."""
     names = {quota: (quota.tenant, *quota.namespaces, *([quota.cohort] if quota.cohort else [])) for quota in quotas}
-    valid = [quota for quota in quotas if all(map(_KUBERNETES_NAME_PATTERN.fullmatch, names[quota]))]
+    valid = [quota for quota in quotas if all(map(KUBERNETES_NAME_PATTERN.fullmatch, names[quota]))]
     return valid, ", ".join(ascii(quota.tenant)[1:-1][:60] for quota in quotas if quota not in valid)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,14 +9,12 @@ import numpy as np
 from gpuplanner.core.serialization import to_yaml
 from gpuplanner.decision.inference_services import PlannedService
 from gpuplanner.planner.replica_schedule import HOURS_OF_DAY
-from gpuplanner.report.change_bundle_parts import Bundle, FileStep, join_lines
+from gpuplanner.report.change_bundle_parts import KUBERNETES_NAME_PATTERN, Bundle, FileStep, join_lines
 
 MINUTES_PER_DAY = 24 * 60
 """Minutes of a day."""
 SERVICES_FOLDER = "services"
 """Folder of the files of services in a change bundle."""
-KUBERNETES_NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-"""Names of Deployments that Kubernetes allows."""
 
 
 def list_cron_triggers(by_slot: Sequence[int], startup_s: float, zone: str) -> list[dict[str, str]]:

@@ -39,7 +39,7 @@ def chosen(*candidates: tuple[PolicySetting, float]) -> PolicySetting:
     """The setting that is chosen of some that are all within the limit, by GPU-hours a day."""
     tuning = TuningJobs(HOLDS, np.ones(1, bool), np.ones(1, bool), None)
     tried = [PolicyRun(setting, np.zeros((1, 1)), None, np.array([hours]), None) for setting, hours in candidates]
-    tuning.good_trial_ids.update(map(id, tried))
+    tuning.good_trials.update(tried)
     return tuning.choose_cheapest("p", tried).setting
 
 

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, examples
-from gpuplanner.ingest.bills.bill_summary import GPU_HOUR_UNIT_PATTERN, add_gpu_hours, mentions_gpus
+from gpuplanner.ingest.bills.bill_summary import COST_COLUMNS, GPU_HOUR_UNIT_PATTERN, add_gpu_hours, mentions_gpus
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import POSITION_COLUMNS, Rows
 from gpuplanner.ingest.quality_report import Check, Finding, source_check, source_finding
@@ -269,10 +269,6 @@ BILL_DIALECT = Dialect(
     tables=True,
 )
 """How the lines of CSV bills are split into fields."""
-
-COST_COLUMNS = ("BilledCost", "EffectiveCost", "ListCost")
-"""FOCUS columns of billed, effective and list cost, in the billing currency."""
-
 
 MATCH_NOTHING_PATTERN = re.compile(r"(?!)")
 """Pattern that matches nothing: the prefix to remove from tag names where a provider adds none."""
