@@ -321,7 +321,7 @@ def _resolve_source_name(
     import.
     """
     if source == AUTO_SOURCE:
-        sources_by_hash = {file["sha256"]: name for name, facts in sources.items() for file in facts["files"]}
+        sources_by_hash = {file["sha256"]: facts["source"] for facts in sources.values() for file in facts["files"]}
         names = {sources_by_hash.get(hash_file(path)) if Path(path).is_file() else None for path in paths}
         [*distinct_names] = names
         if len(distinct_names) == 1 and distinct_names[0] is not None:
@@ -435,13 +435,20 @@ def _reject_untimed_pages(name: str, known_facts: Mapping[str, Any] | None, give
 
 
 def _reject_second_source(tables: Collection[str], facts_by_source: Mapping[str, Mapping[str, Any]], name: str) -> None:
-    """Refuse a second source of a table, such as jobs, which would contradict the first; telemetry may have several."""
-    shared = {SAMPLES, *MERGED_TABLES}
+    """Refuse a second source of a table, such as jobs, which would contradict the first.
+
+    Telemetry may have several, and so may an inventory if all its dumps have a date.
+    """
+    shared = {SAMPLES, *MERGED_TABLES} - {"inventory"}
     for source, source_facts in facts_by_source.items():
-        common_tables = sorted(set(tables) & set(source_facts.get("tables", ())) - shared)
-        if source != name and common_tables:
-            expected = f"no other source of {', '.join(common_tables)}"
+        common_tables = set(tables) & set(source_facts.get("tables", ()))
+        only_first = sorted(common_tables - shared - ({"inventory"} if "node_dumps" in common_tables else set()))
+        if source != name and only_first:
+            expected = f"no other source of {', '.join(only_first)}"
             todo = "Give all files of one cluster at once, or keep each in a folder of its own."
+            if only_first == ["inventory"]:
+                expected = "node lists with a date, as there are two sources of them"
+                todo = f"Put the date into the names of both (nodes-2026-11-02.txt), or g{todo[1:]}"
             raise TraceFormatError(f"source {name!r}", expected, f"{source!r} is there", todo)
 
 
@@ -593,9 +600,9 @@ def _holds_same_files(directory: Path, source_files: SourceFiles, group_options:
     if not (directory / DATASET_MARK.file).is_file():
         return True  # nothing there that could be forgotten
     for facts in read_provenance(directory).get("sources", ()):
-        if facts["source"] != source_files.source:
-            continue
         read_terms = facts.get("read_with", {})
+        if (facts["source"], read_terms.get("kind")) != (source_files.source, source_files.kind):
+            continue
         has_same_options = all(read_terms.get(name) == group_options.get(name) for name in ("tz", "boards"))
         files = [*source_files.files, *((source_files.nodes,) if source_files.nodes else ())]
         known_hashes = {str(file["sha256"]) for file in facts["files"]}

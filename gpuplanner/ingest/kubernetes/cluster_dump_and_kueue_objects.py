@@ -463,7 +463,9 @@ def _date_files(dump: ClusterDump) -> None:
     dated_files = sorted((time, file_number) for file_number, time in heartbeats.items() if time)
     dump.time_of_file |= {file_number: time for time, file_number in dated_files}
     for file_number in dump.time_of_file:
-        dump.nodes |= dump.nodes_of_file[file_number]
+        for name, node in dump.nodes_of_file[file_number].items():
+            joined = [time for time in (dump.nodes[name].installed, node.installed) if time]
+            dump.nodes[name] = replace(node, installed=min(joined, default=None))
 
 
 def end_vanished_pods(dump: ClusterDump, uids_by_file: Sequence[Mapping[str, set[str]]]) -> None:
