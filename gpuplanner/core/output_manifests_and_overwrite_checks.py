@@ -433,7 +433,7 @@ def _passes_through_symlink(folder: Path, name: str) -> bool:
     return any((folder / PurePosixPath(*parts[: count + 1])).is_symlink() for count in range(len(parts)))
 
 
-DATASET_FORMAT = "gpuplanner dataset 3"
+DATASET_FORMAT = "gpuplanner dataset 2"
 """Format name in the manifest of a dataset folder, with its version."""
 _DATASET_MARK = FolderMark("provenance.json", DATASET_FORMAT)
 """Features by which a dataset folder is recognized."""

@@ -111,13 +111,11 @@ class StoredDataset:
 
     def read_record(self, source: str) -> SourceRecord:
         """Read the record of one source."""
-        folder = self.path / SOURCES_FOLDER / source
-        return SourceRecord(
-            self.facts_by_source[source],
-            read_findings(folder / "quality.json"),
-            folder / "rejects.parquet",
-            _read_tables_in(folder, MERGED_TABLES),
-        )
+        folder, facts = self.path / SOURCES_FOLDER / source, self.facts_by_source[source]
+        tables = _read_tables_in(folder, MERGED_TABLES)
+        if "inventory" in facts["tables"] and "inventory" not in tables:  # written before several sources could give it
+            tables["inventory"] = read_table(self.path / "inventory.parquet", TABLES["inventory"])
+        return SourceRecord(facts, read_findings(folder / "quality.json"), folder / "rejects.parquet", tables)
 
     def read_combined_table(self, name: str) -> pl.DataFrame | None:
         """Read a table of the top folder, which combines all sources; None if the folder lacks it."""

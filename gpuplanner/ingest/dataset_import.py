@@ -38,6 +38,7 @@ from gpuplanner.ingest.dataset_writer import (
     remove_source,
     replace_dataset,
 )
+from gpuplanner.ingest.gpu_lists_of_nodes import read_dump_time
 from gpuplanner.ingest.source_definition import load_entry, select_known_options
 from gpuplanner.ingest.source_registry import (
     AUTO_SOURCE,
@@ -189,6 +190,9 @@ def add_files(
         hashes = {str(file["name"]): str(file["sha256"]) for file in (known_facts or {}).get("files", ())}
         known_sizes = {int(file["bytes"]) for file in (known_facts or {}).get("files", ())}
         fresh_paths = [path for path in paths if not _is_known_file(path, hashes, known_sizes, by_name=stands_alone)]
+        if name == NODES_SOURCE:  # equal lists of two dates are two dumps
+            dated_paths = [path for path in paths if read_dump_time(path) and printable_file_name(path) not in hashes]
+            fresh_paths = [path for path in paths if path in (*fresh_paths, *dated_paths)]
         unchanged = tuple(printable_file_name(path) for path in paths if path not in fresh_paths)
         read_terms = _collect_read_terms(name, kind, given, terms or {})
         _require_same_terms(directory, known_facts, read_terms)

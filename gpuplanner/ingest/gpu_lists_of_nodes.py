@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
@@ -18,8 +19,25 @@ from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
 from gpuplanner.ingest.source_fields import Field
 from gpuplanner.ingest.text_files import read_text_file
 
-DUMP_DATE_PATTERN = re.compile(r"(?<!\d)(\d{4})-?(\d\d)-?(\d\d)(?:[T_-]?(\d\d)[:-]?(\d\d))?Z?(?!\d)")
+DUMP_DATE_PATTERN = re.compile(r"(?<!\d)(20\d\d)-?(\d\d)-?(\d\d)(?:[T_-]?(\d\d)[:-]?(\d\d))?Z?(?!\d)")
 """Date, and time in UTC, in the name of a file, such as ``nodes-2026-11-02.txt`` or ``nodes-20261102T0630Z.txt``."""
+
+
+def read_dump_time(path: str | Path) -> datetime | None:
+    """Read the time in the name of a dump [UTC]; None if it has none, a TraceFormatError if there is no such day.
+
+    Examples
+    --------
+    >>> read_dump_time("nodes-20261102T0630Z.txt").isoformat(), read_dump_time("nodes.txt")
+    ('2026-11-02T06:30:00+00:00', None)
+    """
+    match = DUMP_DATE_PATTERN.search(Path(path).name)
+    try:
+        return match and datetime(*(int(part or 0) for part in match.groups()), tzinfo=UTC)  # type: ignore[misc]
+    except ValueError as error:
+        expected, todo = "a date in the name of the file", "Name it such as nodes-2026-11-02.txt."
+        raise TraceFormatError(str(path), expected, f"{match and match[0]}: {error}", todo) from None
+
 
 GpuState = tuple[str | None, str]
 """GPU model as the file names it, None if it does not; layout: ``gpu``, ``off`` or such as ``3g.20gb:2``."""
@@ -161,7 +179,7 @@ def read_gpu_lists(
         name = printable_file_name(file.path)
         stem = re.sub(r"(?:\.(?:gz|xz|zst|txt|log|xml|ya?ml|json))+$", "", name)
         node = DUMP_DATE_PATTERN.sub("", stem).strip("-_. ")
-        if not node or not DUMP_DATE_PATTERN.search(stem):
+        if not node or read_dump_time(stem) is None:
             expected = "the node and the date (UTC) in the name of the file, as the file has no name of its node"
             todo = "Name it such as gn01-2026-11-02.txt: nvidia-smi -L > $(hostname)-$(date -u +%F).txt."
             raise TraceFormatError(str(file.path), expected, repr(name), f"{todo} {UTILIZATION_ADVICE}")

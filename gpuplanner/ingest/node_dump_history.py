@@ -125,8 +125,9 @@ def merge_dated_inventories(parts: Sequence[Mapping[str, pl.DataFrame]]) -> dict
         times = part["node_dumps"].group_by("node", maintain_order=True).agg(dumped=pl.col("time").max())
         lists.append(part["inventory"].join(times, on="node", how="left", maintain_order="left"))
     rows = pl.concat(lists).sort("dumped", maintain_order=True)
-    kept = pl.exclude("node", "dumped", *CHANGING_COLUMNS).forward_fill().over("node")
-    nodes = rows.with_columns(kept).unique("node", keep="last", maintain_order=True).drop("dumped")
+    kept = pl.exclude("node", "dumped", "installed", *CHANGING_COLUMNS).forward_fill().over("node")
+    installed = pl.col("installed").cum_min().forward_fill().over("node")  # a node that was created again was there
+    nodes = rows.with_columns(kept, installed).unique("node", keep="last", maintain_order=True).drop("dumped")
     return {"inventory": nodes.sort("node"), **merge_node_histories(parts)}
 
 
@@ -282,6 +283,15 @@ def describe_layout_changes(node_dumps: pl.DataFrame | None) -> tuple[str, ...]:
         sentences.append(
             f"The number of GPUs of {count_text(len(counts), 'node')} changed between dumps ({examples(counts)}): "
             "the last one is installed all the time, unless jobs were allocated more."
+        )
+    first_nodes: dict[str, set[str]] = {}
+    for nodes in node_dumps.filter("whole_cluster").group_by("time", "file").agg("node").sort("time", "file")["node"]:
+        listed = set(nodes).union(*(first_nodes.pop(name) for name in [*first_nodes] if first_nodes[name] & set(nodes)))
+        first_nodes[min(listed)] = listed
+    if len(first_nodes) > 1:
+        sentences.append(
+            f"Dumps with nodes such as {examples([*first_nodes])} have none in common: parts of one cluster, or "
+            "several clusters, whose GPUs add up."
         )
     spans = find_unlisted_spans(node_dumps)
     for column, text in (("came", "Listed since a later dump"), ("went", "Not listed any more")):

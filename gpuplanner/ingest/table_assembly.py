@@ -534,6 +534,8 @@ def merge_tables(old_dataset: Dataset, new_dataset: Dataset, table: pl.DataFrame
         location = f"{kind} of {new_dataset.provenance['source']}"
         description = f"{repeated.height} row(s) more, such as {key_text}"
         todo = "Import all files of the source again with --replace."
+        if kind == "inventory":
+            todo = f"Put the dates of both lists into their names, such as nodes-2026-11-02.txt. {todo}"
         raise TraceFormatError(location, "rows of which nothing is there yet", description, todo)
     rows = dated_tables["inventory"] if dated_tables else None
     if rows is None:

@@ -235,7 +235,7 @@ def test_renamed_and_vanished_nodes_count_until_the_last_dump_that_lists_them(tm
     ]  # fmt: skip
 
 
-def test_a_changed_number_of_gpus_is_reported_and_other_clusters_retire_no_node(tmp_path: Path):
+def test_a_changed_number_of_gpus_and_dumps_of_another_cluster_are_reported(tmp_path: Path):
     (tmp_path / "nodes-2026-02-03.txt").write_text(scontrol("gpu:a100:4"))
     (tmp_path / "nodes-2026-02-05.txt").write_text(scontrol("gpu:a100:3"))
     (tmp_path / "other-2026-02-06.txt").write_text("NodeName=x1 Gres=gpu:a100:8 State=IDLE\n")
@@ -245,8 +245,41 @@ def test_a_changed_number_of_gpus_is_reported_and_other_clusters_retire_no_node(
     assert dataset.inventory is not None
     assert dict(dataset.inventory.select("node", "gpus").iter_rows()) == {"n1": 3, "n2": 1, "x1": 8}
     assert dataset.inventory["retired"].null_count() == 3
-    [sentence] = describe_layout_changes(dataset.tables["node_dumps"])
-    assert "n1: 4, then 3" in sentence
+    size, clusters = describe_layout_changes(dataset.tables["node_dumps"])
+    assert "n1: 4, then 3" in size
+    assert "'n1', 'x1' have none in common" in clusters
+
+
+def test_a_node_that_comes_back_unchanged_is_not_retired(tmp_path: Path):
+    # The last list has the same bytes as the first: it is a dump of its own date.
+    for day in (3, 4, 5):
+        text = scontrol(WHOLE) if day != 4 else scontrol(WHOLE).partition("\nNodeName=n2")[0] + "\n"
+        (tmp_path / f"nodes-2026-02-0{day}.txt").write_text(text)
+        add_files("auto", [tmp_path / f"nodes-2026-02-0{day}.txt"], tmp_path / "out")
+    dataset = open_dataset(tmp_path / "out")
+    assert dataset.inventory is not None
+    assert dataset.inventory["retired"].null_count() == 2
+    assert dataset.tables["node_dumps"].height == 5
+    assert add_files("auto", [tmp_path / "nodes-2026-02-05.txt"], tmp_path / "out").unchanged
+    (tmp_path / "nodes-2026-13-05.txt").write_text(scontrol(CUT))
+    with pytest.raises(TraceFormatError, match=r"a date in the name of the file.*2026-13-05.*nodes-2026-11-02\.txt"):
+        add_files("auto", [tmp_path / "nodes-2026-13-05.txt"], tmp_path / "out")
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_kubernetes_node_that_was_created_again_was_there_before(tmp_path: Path, *, at_once: bool):
+    first, again = (kubernetes_node({"nvidia.com/gpu": "1"}, f"2026-02-0{day}T00:00:00Z") for day in (3, 6))
+    again["metadata"]["creationTimestamp"] = "2026-02-05T00:00:00Z"
+    del again["status"]["conditions"]  # no heartbeat: the name of the file has the date
+    paths = [tmp_path / "pods.json", tmp_path / "nodes-2026-02-06.json"]
+    for path, items in zip(paths, ([kubernetes_pod("p", 3, "nvidia.com/gpu"), first], [again]), strict=True):
+        path.write_text(json.dumps({"kind": "List", "items": items}))
+    for group in [paths] if at_once else [[path] for path in paths]:
+        add_files("auto", group, tmp_path / "out")
+    dataset = open_dataset(tmp_path / "out")
+    assert dataset.inventory is not None
+    assert dataset.inventory["installed"].item().year == 2025
+    assert [time.day for time in dataset.tables["node_dumps"]["time"]] == [3, 6]
 
 
 def test_two_states_of_a_node_at_one_time_are_refused(tmp_path: Path):

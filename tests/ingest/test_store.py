@@ -92,7 +92,7 @@ def _write(name: str, content: bytes) -> Callable[[Path], object]:
         (_write("provenance.json", b"[" * 100_000), "provenance.json: expected a JSON file"),
         (_write("provenance.json", b'{"format": "gpuplanner trace 1"}'), "of another format"),
         (
-            _write("provenance.json", b'{"format": "gpuplanner dataset 3"}'),
+            _write("provenance.json", b'{"format": "gpuplanner dataset 2"}'),
             "expected the facts of each source",
         ),
         (_forget("jobs.parquet"), "jobs.parquet: expected a table"),

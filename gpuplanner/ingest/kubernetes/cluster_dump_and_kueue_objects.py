@@ -16,6 +16,7 @@ import polars as pl
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import QueueQuotas
 from gpuplanner.ingest.delimited_rows import raise_fault
+from gpuplanner.ingest.gpu_lists_of_nodes import read_dump_time
 from gpuplanner.ingest.kubernetes.api_objects import (
     ApiObject,
     classify_unread_resource,
@@ -455,9 +456,10 @@ def read_dump(paths: Sequence[str | Path]) -> ClusterDump:
 
 
 def _date_files(dump: ClusterDump) -> None:
-    """Date the files by the latest heartbeat of their nodes; each node is as the latest of them lists it."""
+    """Date the files by the latest heartbeat of their nodes, else by name; each node is as the latest lists it."""
     heartbeats = {
-        file_number: max((node.last_heartbeat for node in nodes.values() if node.last_heartbeat), default=None)
+        file_number: max(filter(None, (node.last_heartbeat for node in nodes.values())), default=None)
+        or read_dump_time(dump.files[file_number].path)
         for file_number, nodes in dump.nodes_of_file.items()
     }
     dated_files = sorted((time, file_number) for file_number, time in heartbeats.items() if time)

@@ -21,7 +21,7 @@ from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Record, RecordCollector, Rows, parse_instants, raise_fault
-from gpuplanner.ingest.gpu_lists_of_nodes import DUMP_DATE_PATTERN, is_gpu_list, read_gpu_lists
+from gpuplanner.ingest.gpu_lists_of_nodes import is_gpu_list, read_dump_time, read_gpu_lists
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import (
     DeviceResolver,
     infer_models_from_profiles,
@@ -503,11 +503,7 @@ def _with_dump_times(rows: Rows, tz: str | None) -> Rows:
 
     Times without an offset are in the zone `tz`; without one they are unknown.
     """
-    time_of_file = {}
-    for number, file in enumerate(rows.files):
-        if match := DUMP_DATE_PATTERN.search(Path(file.path).name):
-            text = "{}-{}-{}T{}:{}+00:00".format(*(part or "00" for part in match.groups()))
-            time_of_file[number] = _parse_closing_time(text, None)
+    time_of_file = {number: read_dump_time(file.path) for number, file in enumerate(rows.files)}
     zone = None if tz is None else ZoneInfo(validate_time_zone(tz))
     latest = pl.lit(None, UTC_TIME_DTYPE)
     if "latest" in rows.good.columns:
