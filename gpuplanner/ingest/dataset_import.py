@@ -325,7 +325,9 @@ def _resolve_source_name(
     import.
     """
     if source == AUTO_SOURCE:
-        sources_by_hash = {file["sha256"]: facts["source"] for facts in sources.values() for file in facts["files"]}
+        sources_by_hash = {
+            file["sha256"]: str(facts["source"]) for facts in sources.values() for file in facts["files"]
+        }
         names = {sources_by_hash.get(hash_file(path)) if Path(path).is_file() else None for path in paths}
         [*distinct_names] = names
         if len(distinct_names) == 1 and distinct_names[0] is not None:

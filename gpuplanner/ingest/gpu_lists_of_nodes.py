@@ -33,7 +33,7 @@ def read_dump_time(path: str | Path) -> datetime | None:
     """
     match = DUMP_DATE_PATTERN.search(Path(path).name)
     try:
-        return match and datetime(*(int(part or 0) for part in match.groups()), tzinfo=UTC)  # type: ignore[misc]
+        return match and datetime(*(int(part or 0) for part in match.groups()), tzinfo=UTC)  # type: ignore[arg-type]
     except ValueError as error:
         expected, todo = "a date in the name of the file", "Name it such as nodes-2026-11-02.txt."
         raise TraceFormatError(str(path), expected, f"{match and match[0]}: {error}", todo) from None
