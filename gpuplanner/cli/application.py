@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import inspect
 import math
 import os
@@ -257,8 +258,12 @@ def name_library(error: GpuPlannerError | ImportError) -> GpuPlannerError:
     """Return an error of gpuplanner as it is, and another failed import with the command that installs the library."""
     if isinstance(error, GpuPlannerError):
         return error
+    library = str(error.name).partition(".")[0].replace("_", "-")
+    needs = "\n".join(importlib.metadata.requires("gpuplanner") or ())
+    extras = re.findall(rf"^{re.escape(library)}\b.*extra == .(\w+)", needs, re.MULTILINE)
+    extra = next((name for name in extras if name not in ("all", "dev")), "all")
     problem = f"{error.name} is not installed; this feature needs it."
-    return MissingDependencyError(f"{problem} Install all extras: pip install 'gpuplanner[all]' ({error})")
+    return MissingDependencyError(f"{problem} Install the extra: pip install 'gpuplanner[{extra}]' ({error})")
 
 
 def exit_code_of(error: GpuPlannerError) -> Exit:

@@ -420,6 +420,10 @@ def _list_drain_steps(decision: Decision, results: PolicyResults, after: str) ->
     yield NextStep(PLATFORM, f"drain and release {format_node_list(drained_nodes)}{after}", command)
 
 
+NO_TELEMETRY_TEXT = "GPU telemetry: without it no utilization and no rightsizing"
+"""Beginning of the missing evidence that a record without telemetry has, by which the cards of teams find it."""
+
+
 def _list_missing(
     decision: Decision, results: PolicyResults, recommendation: Recommendation
 ) -> Iterator[MissingEvidence]:
@@ -431,7 +435,7 @@ def _list_missing(
         yield MissingEvidence(f"{gap.sentence} Add {advice}", f"gpuplanner ingest auto JOBS -o {data}")
     fleet = results.job_history.fleet
     has_mig = decision.partitioned_gpus or any(layout != FULL_GPU for node in inputs.nodes.layouts for layout in node)
-    telemetry = "GPU telemetry: without it no utilization and no rightsizing"
+    telemetry = NO_TELEMETRY_TEXT
     if has_mig:
         telemetry += "; nvidia-smi has none with MIG: add DCGM_FI_PROF_GR_ENGINE_ACTIVE, then run 'report' again"
     telemetry_source = "prometheus" if source == "kubernetes" or has_mig else "nvidia-smi"

@@ -73,7 +73,7 @@ DAY = timedelta(days=1)
 """One UTC day, read before and after a span to know until when each of its samples is valid."""
 SOURCES_FOLDER = "sources"
 """Folder in a dataset folder with the record of each source."""
-MERGED_TABLES = ("coverage", "processes", "out_of_service", "node_dumps")
+MERGED_TABLES = ("coverage", "processes", "inventory", "out_of_service", "node_dumps")
 """Tables that several sources may give; the top folder of a dataset has them combined."""
 
 
@@ -106,18 +106,16 @@ class StoredDataset:
 
     @cached_property
     def facts_by_source(self) -> dict[str, Mapping[str, Any]]:
-        """Name of each source record → its facts (row counts, span, files), in import order."""
+        """Name of each source record → its facts (row counts, span, files)."""
         return {record_name(facts): facts for facts in self.provenance["sources"]}
 
     def read_record(self, source: str) -> SourceRecord:
         """Read the record of one source."""
-        folder = self.path / SOURCES_FOLDER / source
-        return SourceRecord(
-            self.facts_by_source[source],
-            read_findings(folder / "quality.json"),
-            folder / "rejects.parquet",
-            _read_tables_in(folder, MERGED_TABLES),
-        )
+        folder, facts = self.path / SOURCES_FOLDER / source, self.facts_by_source[source]
+        tables = _read_tables_in(folder, MERGED_TABLES)
+        if "inventory" in facts["tables"] and "inventory" not in tables:  # written before several sources could give it
+            tables["inventory"] = read_table(self.path / "inventory.parquet", TABLES["inventory"])
+        return SourceRecord(facts, read_findings(folder / "quality.json"), folder / "rejects.parquet", tables)
 
     def read_combined_table(self, name: str) -> pl.DataFrame | None:
         """Read a table of the top folder, which combines all sources; None if the folder lacks it."""
@@ -237,11 +235,8 @@ def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None,
 def read_metadata(folder: Path) -> Dataset:
     """Read the provenance and quality report of a dataset folder, without its tables."""
     provenance = read_provenance(folder)
-    # That of the jobs first, then that of the samples, else as they came.
-    all_facts = StoredDataset(folder, provenance).facts_by_source.values()
-    ordered_facts = sorted(all_facts, key=lambda facts: ("jobs" not in facts["tables"], SAMPLES not in facts["tables"]))
     first_facts, *other_facts = (
-        {name: value for name, value in facts.items() if name != "tables"} for facts in ordered_facts
+        {name: value for name, value in facts.items() if name != "tables"} for facts in provenance["sources"]
     )
     quality, no_rejects = read_findings(folder / "quality.json"), pl.DataFrame(schema=REJECT_TABLE_SCHEMA)
     return Dataset({}, no_rejects, quality, first_facts, other_sources=tuple(other_facts), join=provenance.get("join"))
@@ -357,7 +352,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
 
 
 def read_source_facts(folder: Path) -> list[SourceFacts]:
-    """Read the facts of each source of a dataset folder, in import order."""
+    """Read the facts of each source of a dataset folder."""
     return [SourceFacts.from_provenance(facts) for facts in read_provenance(folder)[SOURCES_FOLDER]]
 
 

@@ -38,6 +38,7 @@ from gpuplanner.ingest.dataset_writer import (
     remove_source,
     replace_dataset,
 )
+from gpuplanner.ingest.gpu_lists_of_nodes import read_dump_time
 from gpuplanner.ingest.source_definition import load_entry, select_known_options
 from gpuplanner.ingest.source_registry import (
     AUTO_SOURCE,
@@ -189,6 +190,9 @@ def add_files(
         hashes = {str(file["name"]): str(file["sha256"]) for file in (known_facts or {}).get("files", ())}
         known_sizes = {int(file["bytes"]) for file in (known_facts or {}).get("files", ())}
         fresh_paths = [path for path in paths if not _is_known_file(path, hashes, known_sizes, by_name=stands_alone)]
+        if name == NODES_SOURCE:  # equal lists of two dates are two dumps
+            dated_paths = [path for path in paths if read_dump_time(path) and printable_file_name(path) not in hashes]
+            fresh_paths = [path for path in paths if path in (*fresh_paths, *dated_paths)]
         unchanged = tuple(printable_file_name(path) for path in paths if path not in fresh_paths)
         read_terms = _collect_read_terms(name, kind, given, terms or {})
         _require_same_terms(directory, known_facts, read_terms)
@@ -321,7 +325,9 @@ def _resolve_source_name(
     import.
     """
     if source == AUTO_SOURCE:
-        sources_by_hash = {file["sha256"]: name for name, facts in sources.items() for file in facts["files"]}
+        sources_by_hash = {
+            file["sha256"]: str(facts["source"]) for facts in sources.values() for file in facts["files"]
+        }
         names = {sources_by_hash.get(hash_file(path)) if Path(path).is_file() else None for path in paths}
         [*distinct_names] = names
         if len(distinct_names) == 1 and distinct_names[0] is not None:
@@ -435,13 +441,20 @@ def _reject_untimed_pages(name: str, known_facts: Mapping[str, Any] | None, give
 
 
 def _reject_second_source(tables: Collection[str], facts_by_source: Mapping[str, Mapping[str, Any]], name: str) -> None:
-    """Refuse a second source of a table, such as jobs, which would contradict the first; telemetry may have several."""
-    shared = {SAMPLES, *MERGED_TABLES}
+    """Refuse a second source of a table, such as jobs, which would contradict the first.
+
+    Telemetry may have several, and so may an inventory if all its dumps have a date.
+    """
+    shared = {SAMPLES, *MERGED_TABLES} - {"inventory"}
     for source, source_facts in facts_by_source.items():
-        common_tables = sorted(set(tables) & set(source_facts.get("tables", ())) - shared)
-        if source != name and common_tables:
-            expected = f"no other source of {', '.join(common_tables)}"
+        common_tables = set(tables) & set(source_facts.get("tables", ()))
+        only_first = sorted(common_tables - shared - ({"inventory"} if "node_dumps" in common_tables else set()))
+        if source != name and only_first:
+            expected = f"no other source of {', '.join(only_first)}"
             todo = "Give all files of one cluster at once, or keep each in a folder of its own."
+            if only_first == ["inventory"]:
+                expected = "node lists with a date, as there are two sources of them"
+                todo = f"Put the date into the names of both (nodes-2026-11-02.txt), or g{todo[1:]}"
             raise TraceFormatError(f"source {name!r}", expected, f"{source!r} is there", todo)
 
 
@@ -593,9 +606,9 @@ def _holds_same_files(directory: Path, source_files: SourceFiles, group_options:
     if not (directory / DATASET_MARK.file).is_file():
         return True  # nothing there that could be forgotten
     for facts in read_provenance(directory).get("sources", ()):
-        if facts["source"] != source_files.source:
-            continue
         read_terms = facts.get("read_with", {})
+        if (facts["source"], read_terms.get("kind")) != (source_files.source, source_files.kind):
+            continue
         has_same_options = all(read_terms.get(name) == group_options.get(name) for name in ("tz", "boards"))
         files = [*source_files.files, *((source_files.nodes,) if source_files.nodes else ())]
         known_hashes = {str(file["sha256"]) for file in facts["files"]}

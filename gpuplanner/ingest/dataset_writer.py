@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -56,6 +56,7 @@ from gpuplanner.ingest.implausible_jobs_and_past_nodes import (
     require_unquarantined,
 )
 from gpuplanner.ingest.job_gpu_counting import NODE_LIST_DEPENDENT_CHECKS, count_jobs_in_gpus
+from gpuplanner.ingest.node_dump_history import date_unlisted_nodes, merge_dated_inventories
 from gpuplanner.ingest.quality_report import (
     UNKNOWN_GPUS_CHECK,
     Finding,
@@ -80,7 +81,7 @@ READ_OPTIONS_FACT_KEY = "read_with"
 class DatasetDraft:
     """Content that a dataset folder shall have, before it is written.
 
-    - ``records``: Source → its record, in import order.
+    - ``records``: Source → its record.
     - ``tables``: Combined tables, or the files that have them unchanged; without :data:`MERGED_TABLES`, which are
       combined from the records.
     - ``months``: Folder of a month and source → samples, or the file that has them unchanged.
@@ -162,7 +163,7 @@ def replace_dataset(directory: str | Path, draft: DatasetDraft) -> Path:
     """Write a draft to a folder in place of its old content."""
     directory = Path(directory)
     with replace_directory(directory, mark=DATASET_MARK) as folder:
-        draft = _quarantine_jobs(draft)
+        draft = _count_jobs(draft)
         for name, table in draft.tables.items():
             _write_or_link_table(table, folder / f"{name}.parquet")
         for (month, source), samples in draft.months.items():
@@ -179,7 +180,7 @@ def replace_dataset(directory: str | Path, draft: DatasetDraft) -> Path:
                 shutil.copytree(part, part_folder, copy_function=link_or_copy)
             else:
                 write_job_part(part_folder, part)
-        records = list(draft.records.values())
+        records = sorted(draft.records.values(), key=_record_rank)
         rejects = [record.rejects for record in records]
         all_rejects = rejects[0] if len(rejects) == 1 else pl.concat(map(scan_table, rejects))
         _write_or_link_table(all_rejects, folder / "rejects.parquet")
@@ -208,16 +209,39 @@ def replace_dataset(directory: str | Path, draft: DatasetDraft) -> Path:
     return directory
 
 
-def _quarantine_jobs(draft: DatasetDraft) -> DatasetDraft:
-    """Apply the quarantine rules to the jobs of a draft with its inventory, in whatever order they were imported."""
-    jobs, inventory = draft.tables.get("jobs"), draft.tables.get("inventory")
-    if jobs is None or not isinstance(inventory, pl.DataFrame):
-        return draft
-    jobs = jobs if isinstance(jobs, pl.DataFrame) else read_table(jobs, Jobs)
+def _record_rank(record: SourceRecord) -> tuple[bool, bool, str]:
+    """Return the sort key of the sources of a dataset: that of the jobs, those of samples, then by name."""
+    tables = record.facts["tables"]
+    return "jobs" not in tables, SAMPLES not in tables, record_name(record.facts)
+
+
+def _combine_node_tables(records: Iterable[SourceRecord]) -> Mapping[str, pl.DataFrame | None]:
+    """Combine the inventories of all sources, with their dumps and outages; empty where no source has one."""
+    parts = [record.tables for record in records if "inventory" in record.tables]
+    tables = merge_dated_inventories(parts) if len(parts) > 1 else {**parts[0]} if parts else None
+    if not tables or tables["inventory"] is None:
+        return {}
+    return {**tables, "inventory": date_unlisted_nodes(tables["inventory"], tables.get("node_dumps"))}
+
+
+def _count_jobs(draft: DatasetDraft) -> DatasetDraft:
+    """Count the jobs of a draft, as they were read, with its inventory, and apply the quarantine rules to them.
+
+    What earlier node lists resolved is forgotten, so that the order of the imports does not matter.
+    """
+    inventory = _combine_node_tables(draft.records.values()).get("inventory")
+    if inventory is None or "jobs" not in draft.tables:
+        return draft if inventory is None else replace(draft, tables={**draft.tables, "inventory": inventory})
     name = next(name for name, record in draft.records.items() if "jobs" in record.facts["tables"])
     record = draft.records[name]
+    if own_parts := [part for (source, _), part in draft.parts.items() if source == name]:
+        as_read = _merge_parts(own_parts)
+        record = replace(record, facts={**record.facts, **as_read.provenance}, quality=as_read.quality)
+        jobs = as_read.jobs
+    else:
+        stored = draft.tables["jobs"]
+        jobs = stored if isinstance(stored, pl.DataFrame) else read_table(stored, Jobs)
     findings: list[Finding] = []
-    jobs_before = jobs
     if "inventory" not in record.facts["tables"]:
         # Boards of which the words left a doubt may follow from the nodes.
         stated_boards = record.facts.get(READ_OPTIONS_FACT_KEY, {}).get("boards")
@@ -228,9 +252,6 @@ def _quarantine_jobs(draft: DatasetDraft) -> DatasetDraft:
     require_unquarantined(marked_jobs["quarantined"].drop_nulls(), marked_jobs.height, name)
     trusted_jobs = drop_quarantined(marked_jobs)
     findings += find_past_fleet_changes(marked_jobs, inventory)
-    sized_inventory = add_past_nodes(trusted_jobs, inventory)
-    if marked_jobs.equals(jobs_before) and not findings:
-        return draft
     until = datetime.fromisoformat(record.facts["span_end"])
     counted_facts = {"gpu_hours": gpu_hours(trusted_jobs, until), **quarantine_facts(marked_jobs, until)}
     renewed_checks = {finding.check for finding in findings}
@@ -249,7 +270,8 @@ def _quarantine_jobs(draft: DatasetDraft) -> DatasetDraft:
     facts = {**record.facts, **counted_facts}
     quality = add_unresolved_hours(quality, facts.get("unresolved_gpu_hours"))
     records = {**draft.records, name: replace(record, facts=facts, quality=quality)}
-    return replace(draft, records=records, tables={**draft.tables, "jobs": marked_jobs, "inventory": sized_inventory})
+    tables = {**draft.tables, "jobs": marked_jobs, "inventory": add_past_nodes(trusted_jobs, inventory)}
+    return replace(draft, records=records, tables=tables)
 
 
 def _join_telemetry(
@@ -291,11 +313,12 @@ def _join_telemetry(
 
 
 def _combine_shared_tables(stored_dataset: StoredDataset, records: Sequence[SourceRecord]) -> dict[str, pl.DataFrame]:
-    """Combine coverage, processes and out-of-service times of all sources."""
+    """Combine the tables that several sources may give, without the inventory."""
     combined = {}
     has_several_sources = len(stored_dataset.telemetry_sources) > 1
+    parts = [record.tables for record in records if "inventory" not in record.tables] + [_combine_node_tables(records)]
     for name in MERGED_TABLES:
-        tables = [record.tables[name] for record in records if name in record.tables]
+        tables = [table for part in parts if (table := part.get(name)) is not None and name != "inventory"]
         if tables and name == "coverage" and has_several_sources:
             combined[name] = coverage(stored_dataset.scan().select("time", "node", "gpu").collect(engine="streaming"))
         elif tables:
@@ -476,10 +499,14 @@ def _merge_job_parts(
         key: part for key, part in draft.parts.items() if not (key[0] == source and key[1] in replaced_keys)
     }
     parts |= {(source, _part_key(part)): part for part in new_datasets}
-    own_parts = [part for key, part in parts.items() if key[0] == source]
-    part_datasets = [open_job_part(part) if isinstance(part, Path) else part for part in own_parts]
-    merged = merge_job_exports(part_datasets) if len(part_datasets) > 1 else part_datasets[0]
-    return replace(draft.merged_with(DatasetDraft({source: to_source_record(merged)}, merged.tables)), parts=parts)
+    merged = _merge_parts([part for key, part in parts.items() if key[0] == source])
+    return replace(draft.merged_with(DatasetDraft.from_dataset(merged)), parts=parts)
+
+
+def _merge_parts(parts: Sequence[Dataset | Path]) -> Dataset:
+    """Merge the parts (exported files) of a list of jobs, as they were read."""
+    datasets = [open_job_part(part) if isinstance(part, Path) else part for part in parts]
+    return merge_job_exports(datasets) if len(datasets) > 1 else datasets[0]
 
 
 def _part_key(part_dataset: Dataset) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from gpuplanner.core.errors import examples
+from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import NodeDumps
 from gpuplanner.core.units_and_number_formats import count_text
+from gpuplanner.ingest.source_fields import format_utc
 
 
 def make_node_dumps(nodes: pl.DataFrame) -> pl.DataFrame | None:
@@ -60,7 +61,7 @@ def merge_node_histories(
     True
     """
     dated = [dumps for history in histories if (dumps := history.get("node_dumps")) is not None]
-    dumps = pl.concat(dated).unique(["node", "time"], keep="last", maintain_order=True) if dated else None
+    dumps = _unique_dumps(pl.concat(dated)) if dated else None
     outages: list[pl.DataFrame] = []
     for history in histories:
         table, own_dumps = history.get("out_of_service"), history.get("node_dumps")
@@ -79,26 +80,105 @@ def merge_node_histories(
     return {"node_dumps": None if dumps is None else dumps.sort("node", "time"), "out_of_service": merged}
 
 
-def merge_dated_inventories(
-    earlier: Mapping[str, pl.DataFrame], later: Mapping[str, pl.DataFrame]
-) -> dict[str, pl.DataFrame | None] | None:
-    """Merge the inventories of two dumps, in either order: each node as the latest dump lists it, with its history.
+def _unique_dumps(dumps: pl.DataFrame) -> pl.DataFrame:
+    """Drop repeated rows; refuse two dumps of the same time that show a node differently."""
+    dumps = dumps.sort("node", "time", "file").unique(["node", "time", "gpus", "layouts"], maintain_order=True)
+    repeated = dumps.filter(pl.struct("node", "time").is_duplicated())
+    if repeated.is_empty():
+        return dumps
+    node, time = repeated.select("node", "time").row(0)
+    states = repeated.filter(pl.col("node") == node, pl.col("time") == time).select("gpus", "layouts", "file").rows()
+    got = " and ".join(f"{gpus} GPUs, layouts {layouts or 'none'} in {file}" for gpus, layouts, file in states)
+    expected = f"one state of node {node} at {format_utc(time)}"
+    todo = "Leave one dump out, or put its date and time in UTC into the file name, such as nodes-20261102T0630Z.txt."
+    raise TraceFormatError("node dumps", expected, got, todo)
+
+
+CHANGING_COLUMNS = ("layouts", "mig_enabled", "retired")
+"""Columns of the inventory that only the latest dump of a node states; of the others, an earlier dump counts where the
+latest has none."""
+
+
+def merge_dated_inventories(parts: Sequence[Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame | None] | None:
+    """Merge the inventories of several dumps, in any order: each node as its latest dump lists it, with its history.
 
     Parameters
     ----------
-    earlier, later : mapping of str to polars.DataFrame
+    parts : sequence of mapping of str to polars.DataFrame
         Tables of the dumps.
 
     Returns
     -------
     dict or None
         ``inventory``, ``node_dumps`` and ``out_of_service``; None if one of the dumps has no date.
+
+    Raises
+    ------
+    TraceFormatError
+        If two dumps of the same time show a node differently.
     """
-    if not {"inventory", "node_dumps"} <= earlier.keys() & later.keys():
+    if not all({"inventory", "node_dumps"} <= part.keys() for part in parts):
         return None
-    parts = sorted((earlier, later), key=lambda tables: tables["node_dumps"]["time"].max())  # type: ignore[arg-type, return-value]
-    nodes = pl.concat([part["inventory"] for part in reversed(parts)]).unique("node", keep="first", maintain_order=True)
+    parts = sorted(parts, key=lambda tables: tables["node_dumps"]["time"].max())  # type: ignore[arg-type, return-value]
+    lists = []
+    for part in parts:
+        times = part["node_dumps"].group_by("node", maintain_order=True).agg(dumped=pl.col("time").max())
+        lists.append(part["inventory"].join(times, on="node", how="left", maintain_order="left"))
+    rows = pl.concat(lists).sort("dumped", maintain_order=True)
+    kept = pl.exclude("node", "dumped", "installed", *CHANGING_COLUMNS).forward_fill().over("node")
+    installed = pl.col("installed").cum_min().forward_fill().over("node")  # a node that was created again was there
+    nodes = rows.with_columns(kept, installed).unique("node", keep="last", maintain_order=True).drop("dumped")
     return {"inventory": nodes.sort("node"), **merge_node_histories(parts)}
+
+
+def find_unlisted_spans(node_dumps: pl.DataFrame) -> pl.DataFrame:
+    """Find nodes that a later or earlier dump of the same cluster does not list.
+
+    Dumps are of the same cluster if they have a node in common. A node came or went at the last dump before the change,
+    so that a renamed node is counted once.
+
+    Parameters
+    ----------
+    node_dumps : polars.DataFrame
+        Table ``schemas.NodeDumps``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``node`` with ``came``, the time of the last dump before the first that lists it, and ``went``, that of the last
+        dump that lists it [UTC]; null where no such dump lacks it. Nodes that all dumps list are left out.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> rows = [("n1", 2), ("n2", 2), ("n1", 4), ("n3", 4)]
+    >>> nodes, times = zip(*((node, datetime(2026, 2, day, tzinfo=UTC)) for node, day in rows))
+    >>> dumps = make_node_dumps(pl.DataFrame({"node": nodes, "time": times, "whole_cluster": True}))
+    >>> find_unlisted_spans(dumps).select("node", pl.col("came", "went").dt.day()).rows()
+    [('n2', None, 2), ('n3', 2, None)]
+    """
+    files = node_dumps.filter("whole_cluster").group_by("time", "file").agg("node").sort("time", "file")
+    listed = [(time, set(nodes)) for time, _, nodes in files.iter_rows()]
+    spans = []
+    for node, first, last in (
+        node_dumps.group_by("node").agg(first=pl.col("time").min(), last=pl.col("time").max()).sort("node").iter_rows()
+    ):
+        near = set().union(*(nodes for _, nodes in listed if node in nodes))
+        times = [time for time, nodes in listed if nodes & near]
+        came = max((time for time in times if time < first), default=None)
+        went = last if any(time > last for time in times) else None
+        spans += [(node, came, went)] if came or went else []
+    time_type = node_dumps.schema["time"]
+    return pl.DataFrame(spans, {"node": pl.String, "came": time_type, "went": time_type}, orient="row")
+
+
+def date_unlisted_nodes(inventory: pl.DataFrame, node_dumps: pl.DataFrame | None) -> pl.DataFrame:
+    """Fill in when nodes were installed and retired, where dumps of other dates do not list them."""
+    if node_dumps is None or (spans := find_unlisted_spans(node_dumps)).is_empty():
+        return inventory
+    dated = inventory.join(spans, on="node", how="left", maintain_order="left")
+    dated = dated.with_columns(installed=pl.coalesce("installed", "came"), retired=pl.coalesce("retired", "went"))
+    return dated.drop("came", "went")
 
 
 def layouts_over_time(node_dumps: pl.DataFrame) -> pl.DataFrame:
@@ -186,13 +266,38 @@ def describe_layout_changes(node_dumps: pl.DataFrame | None) -> tuple[str, ...]:
     """
     if node_dumps is None:
         return ()
+    sentences = []
     times = layouts_over_time(node_dumps).filter(pl.len().over("node") > 1)
-    if times.is_empty():
-        return ()
     names = times["node"].unique(maintain_order=True).to_list()
     first, last = node_dumps.select(pl.col("time").min().dt.date(), last=pl.col("time").max().dt.date()).row(0)
-    return (
-        f"MIG layouts of {count_text(len(names), 'node')} changed between dumps ({examples(names)}; layouts known "
-        f"since {first}, before that the first ones are assumed): slices in the accounts follow them over time, "
-        f"and simulations use the last ones, of {last}.",
-    )
+    if names:
+        sentences.append(
+            f"MIG layouts of {count_text(len(names), 'node')} changed between dumps ({examples(names)}; layouts known "
+            f"since {first}, before that the first ones are assumed): slices in the accounts follow them over time, "
+            f"and simulations use the last ones, of {last}."
+        )
+    changed = node_dumps.sort("time").filter(pl.col("gpus").n_unique().over("node") > 1)
+    sizes = changed.group_by("node", maintain_order=True).agg("gpus").sort("node")
+    if changed.height:
+        counts = [f"{node}: {', then '.join(map(str, dict.fromkeys(gpus)))}" for node, gpus in sizes.iter_rows()]
+        sentences.append(
+            f"The number of GPUs of {count_text(len(counts), 'node')} changed between dumps ({examples(counts)}): "
+            "the last one is installed all the time, unless jobs were allocated more."
+        )
+    first_nodes: dict[str, set[str]] = {}
+    for nodes in node_dumps.filter("whole_cluster").group_by("time", "file").agg("node").sort("time", "file")["node"]:
+        listed = set(nodes).union(*(first_nodes.pop(name) for name in [*first_nodes] if first_nodes[name] & set(nodes)))
+        first_nodes[min(listed)] = listed
+    if len(first_nodes) > 1:
+        sentences.append(
+            f"Dumps with nodes such as {examples([*first_nodes])} have none in common: parts of one cluster, or "
+            "several clusters, whose GPUs add up."
+        )
+    spans = find_unlisted_spans(node_dumps)
+    for column, text in (("came", "Listed since a later dump"), ("went", "Not listed any more")):
+        if names := spans.filter(pl.col(column).is_not_null())["node"].to_list():
+            sentences.append(
+                f"{text}: {count_text(len(names), 'node')} ({examples(names)}), installed from or until the last dump "
+                "before the change, or the first or last job there."
+            )
+    return tuple(sentences)

@@ -16,6 +16,7 @@ from gpuplanner.core.serialization import read_packaged_rows
 from gpuplanner.hardware.catalog import export_command, facts
 from gpuplanner.ingest import schedulers
 from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.gpu_lists_of_nodes import is_gpu_list
 from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE_COLUMNS_TEXT
 from gpuplanner.ingest.source_definition import Source, SourceForm, define_source, load_entry, select_known_options
 from gpuplanner.ingest.text_files import read_head
@@ -81,8 +82,15 @@ def looks_like_kubernetes(path: str | Path) -> bool:
     return KUBERNETES_SOURCES[0].sniff(read_head(path) or [""])
 
 
+def _list_kind(path: str | Path) -> str | None:
+    """Return the kind of a node list whose files have one node each; None for the others."""
+    return "of one node" if is_gpu_list(read_head(path)) else None
+
+
 def _read_node_lists(paths: Sequence[str | Path], **options: object) -> Dataset:
     """Read node lists in the form of Slurm, of gpuplanner or of Kubernetes."""
+    if not all(_list_kind(path) for path in paths):
+        options.pop("nodes", None)  # they have their GPUs themselves
     are_kubernetes = bool(paths) and all(map(looks_like_kubernetes, paths))
     if are_kubernetes:
         options.pop("tz", None)  # its times are in UTC
@@ -94,10 +102,12 @@ def _read_node_lists(paths: Sequence[str | Path], **options: object) -> Dataset:
 NODE_LIST_SOURCES = (
     Source(
         NODES_SOURCE,
-        "node list: node, gpus, gpu_model (CSV), or scontrol show node, sinfo, slurm.conf, kubectl get nodes -o json",
+        "node list: node, gpus, gpu_model (CSV), scontrol show node, sinfo, slurm.conf, kubectl get nodes -o json; by "
+        "node, in files such as n1-2026-11-02.txt: nvidia-smi -q -x or -L, nvidia-mig-parted export",
         _read_node_lists,
         SourceForm("node list", "slurm.node_records:read_nodes").sniff,
-        frozenset({"boards", "tz"}),
+        frozenset({"boards", "tz", "nodes"}),
+        kind=_list_kind,
         whole_files=lambda _: False,
     ),
 )

@@ -75,7 +75,8 @@ def merge_job_exports(exports: Sequence[Dataset]) -> Dataset:
     )
     is_latest = pl.col("part") == pl.col("part").max().over(ATTEMPT_KEY_COLUMNS)
     jobs, older_rows = rows.filter(is_latest), rows.filter(~is_latest)
-    inventory = _latest_table([export.inventory for export in ordered])
+    dated = merge_dated_inventories([export.tables for export in ordered])
+    inventory = dated["inventory"] if dated else _latest_table([export.inventory for export in ordered])
     jobs = mark_quarantine(jobs.drop("part").sort("submit_time", *ATTEMPT_KEY_COLUMNS), inventory)
     names_by_number = dict(enumerate(_file_names_of(export) for export in ordered))
     superseded = older_rows.select(
@@ -527,12 +528,14 @@ def merge_tables(old_dataset: Dataset, new_dataset: Dataset, table: pl.DataFrame
     kind = new_dataset.kind
     key = list(UNIQUE_COLUMNS_BY_TABLE[kind])
     repeated = new_dataset.table.select(key).join(table.select(key), on=key, how="semi", nulls_equal=True)
-    dated_tables = merge_dated_inventories({**old_dataset.tables, kind: table}, new_dataset.tables)
+    dated_tables = merge_dated_inventories([{**old_dataset.tables, kind: table}, new_dataset.tables])
     if repeated.height and dated_tables is None:
         key_text = ", ".join(f"{name} {value}" for name, value in repeated.row(0, named=True).items())
         location = f"{kind} of {new_dataset.provenance['source']}"
         description = f"{repeated.height} row(s) more, such as {key_text}"
         todo = "Import all files of the source again with --replace."
+        if kind == "inventory":
+            todo = f"Put the dates of both lists into their names, such as nodes-2026-11-02.txt. {todo}"
         raise TraceFormatError(location, "rows of which nothing is there yet", description, todo)
     rows = dated_tables["inventory"] if dated_tables else None
     if rows is None:
@@ -546,11 +549,12 @@ def merge_tables(old_dataset: Dataset, new_dataset: Dataset, table: pl.DataFrame
         "table_rows": rows.height,
         "span_start": _extreme_time(min, old_facts["span_start"], new_facts["span_start"]),
         "span_end": _extreme_time(max, old_facts["span_end"], new_facts["span_end"]),
-        "notes": list(dict.fromkeys([*old_facts["notes"], *new_facts["notes"]])),
+        "notes": sorted({*old_facts["notes"], *new_facts["notes"]}),
         "totals": {name: _add_totals(old_totals.get(name), new_totals.get(name)) for name in summed_names},
     }
+    facts["files"] = sorted(facts["files"], key=lambda file: (file["name"], file["sha256"]))
     if dated_tables is not None:  # a node of both dumps is one node
-        facts["totals"] = {"gpus": int(rows["gpus"].sum())}
+        facts["totals"] = {"gpus": int(rows["gpus"].sum()), "models": rows["gpu_model"].drop_nulls().n_unique()}
     findings = combine_findings(
         Finding(*row) for dataset in (old_dataset, new_dataset) for row in dataset.quality.iter_rows()
     )

@@ -623,11 +623,11 @@ class _MonthRun:
         previous = self.previous_ledger
         scorecard = None if previous is None else self.out / "teams" / previous.stem / "scorecard.csv"
         folder = self.out / "teams" / self.month
-        teams, locale = self.evaluate_study().decision.teams, self.scenario.number_locale
+        decision, locale = self.evaluate_study().decision, self.scenario.number_locale
         form = REQUEST_FORM_BY_ACTUATOR.get(self.scenario.actuator, "pod")
         data = str(self.scenario.data)
-        write_scorecards(teams, folder, self.month, scorecard, data=data, form=form, locale=locale)
-        return [folder / "manifest.json"], {"teams": len(teams)}
+        write_scorecards(decision, folder, self.month, scorecard, data=data, form=form, locale=locale)
+        return [folder / "manifest.json"], {"teams": len(decision.teams)}
 
     def write_mail(self) -> tuple[list[Path], dict[str, Fact]]:
         """Write the report as a mail message that can be sent without changes."""

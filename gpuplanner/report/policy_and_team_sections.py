@@ -33,6 +33,7 @@ from gpuplanner.decision.comparison_record import (
     make_policy_table,
     make_wait_table,
 )
+from gpuplanner.decision.decision_text import NO_TELEMETRY_TEXT
 from gpuplanner.decision.decision_types import TODAY, Decision, TeamRow
 from gpuplanner.decision.explained_waits import make_cause_table
 from gpuplanner.decision.gpu_model_decisions import format_fleet_decision
@@ -61,14 +62,15 @@ SCORECARD_SCHEMA = pl.Schema(
 
 
 def write_scorecards(
-    teams: Sequence[TeamRow], folder: Path, month: str, before: Path | None, *, data: str, form: str, locale: str = "en"
+    decision: Decision, folder: Path, month: str, before: Path | None, *, data: str, form: str, locale: str = "en"
 ) -> None:
     """Write ``scorecard.csv`` and a text card for each team.
 
     Parameters
     ----------
-    teams : sequence of TeamRow
-        Figures by team. With ``smallest_group`` in the scenario, small teams are one row.
+    decision : Decision
+        Figures by team, and missing evidence, as on the page. With ``smallest_group`` in the scenario, small teams are
+        one row.
     folder : Path
         Folder that is replaced.
     month : str
@@ -82,7 +84,8 @@ def write_scorecards(
     locale : str
         Locale of numbers in the cards.
     """
-    table = make_scorecard(teams, None if before is None or not before.exists() else _read_scorecard(before))
+    table = make_scorecard(decision.teams, None if before is None or not before.exists() else _read_scorecard(before))
+    missing = [f"{fact.what}." for fact in decision.missing if fact.what.startswith(NO_TELEMETRY_TEXT)]
     with replace_directory(folder, mark=SCORECARD_FOLDER_MARK) as staging:
         table.write_csv(staging / "scorecard.csv", float_precision=6)
         (staging / "cards").mkdir()
@@ -90,7 +93,7 @@ def write_scorecards(
             slug = re.sub(r"[^a-z0-9]+", "-", str(row["team"]).lower()).strip("-")[:40] or "team"
             team = shlex.quote(str(row["team"]))
             command = f"gpuplanner rightsize {shlex.quote(data)} --team={team} --format {form}"
-            text = _render_card(month, table.height, locale, command, **row)
+            text = _render_card(month, table.height, locale, command, missing, **row)
             (staging / "cards" / f"{number:03d}-{slug}.txt").write_text(text, encoding="utf-8")
 
 
@@ -137,8 +140,8 @@ def _read_scorecard(path: Path) -> pl.DataFrame:
 
 
 def _render_card(
-    month: str, teams: int, locale: str, command: str, *, team: str, jobs: int, allocated_gpu_hours: float,
-    idle_gpu_hours: float | None,
+    month: str, teams: int, locale: str, command: str, missing: Sequence[str], *, team: str, jobs: int,
+    allocated_gpu_hours: float, idle_gpu_hours: float | None,
     idle_share: float | None, rank: int | None, held_change: float | None, idle_share_change: float | None,
 ) -> str:  # fmt: skip
     """Write the card of one team: its own figures and its rank, without names or figures of other teams."""
@@ -148,7 +151,7 @@ def _render_card(
         f"{jobs:,} jobs, {allocated_gpu_hours:,.0f} GPU-hours allocated{grown}.",
     ]
     if idle_share is None or idle_gpu_hours is None:
-        lines.append("Allocated but idle: no telemetry. With telemetry, sizes follow from the use of your jobs.")
+        lines += ["Allocated but idle: no telemetry. With telemetry, sizes follow from the use of your jobs.", *missing]
     else:
         points = 100 * (idle_share_change or 0.0)
         change = "" if idle_share_change is None else f", {points:+.1f} points on the month before"

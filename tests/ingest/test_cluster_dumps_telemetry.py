@@ -515,14 +515,23 @@ def test_own_labels_come_before_those_of_the_scrape(tmp_path: Path):
 # What looks like something else
 
 
+@pytest.mark.parametrize("name", ["smi.xml", "smi_L.txt"])
+def test_lists_of_one_node_need_its_name_and_date_in_that_of_the_file(tmp_path: Path, name: str):
+    (path,) = case(tmp_path, f"slurm/24-nvidia-smi-xml/{name}")
+    with pytest.raises(TraceFormatError, match=r"node and the date.*\$\(hostname\).*--query-gpu=timestamp,index,name"):
+        read("auto", path)
+    inventory = read("auto", path.rename(path.with_name(f"gn01-2026-03-06{path.suffix}"))).inventory
+    assert inventory is not None
+    node, model, layouts = inventory.select("node", "gpu_model", "layouts").row(0)
+    assert (node, model, layouts.split(";")[0]) == ("gn01", "A100-80GB", "3g.40gb:2")
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("kubernetes/16-opencost/allocation.json", "OpenCost.*kubectl get pods,jobs,nodes -A -o json"),
         ("kubernetes/17-ksm/vllm.prom", "inference server.*DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
         ("kubernetes/17-ksm/wide.txt", "kubectl printed.*-o json"),
-        ("slurm/24-nvidia-smi-xml/smi.xml", "nvidia-smi -q -x.*--query-gpu=timestamp,index,name"),
-        ("slurm/24-nvidia-smi-xml/smi_L.txt", "nvidia-smi -L.*--query-gpu=timestamp,index,name"),
         ("slurm/25-rocm-smi-csv/rocm.csv", "rocm-smi.*device-metrics-exporter"),
         ("slurm/38-exporter-pages/slurm_exporter.txt", "prometheus-slurm-exporter.*sacct .*--duplicates"),
     ],

@@ -24,8 +24,8 @@ from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, Fold
 from gpuplanner.core.output_writing import lock_for_writing, replace_directory, write_atomically
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision import recommendation as decide
-from gpuplanner.decision.decision_text import make_empty_decision
-from gpuplanner.decision.decision_types import Decision, TeamRow
+from gpuplanner.decision.decision_text import NO_TELEMETRY_TEXT, make_empty_decision
+from gpuplanner.decision.decision_types import Decision, MissingEvidence, TeamRow
 from gpuplanner.decision.savings_track_record import LEDGER_SCHEMA
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
@@ -33,6 +33,7 @@ from gpuplanner.report import monthly_report_chain as room
 from gpuplanner.report.monthly_report_chain import read_chain, report_months
 from tests.decision.recurring.small_fleets import SmallFleet
 
+MISSING_ON_MIG = f"{NO_TELEMETRY_TEXT}; nvidia-smi has none with MIG: add DCGM_FI_PROF_GR_ENGINE_ACTIVE"
 SIX = [f"2026-{number:02d}" for number in range(1, 7)]
 MARK = FolderMark(MANIFEST, "gpuplanner report 1", names=("index.html",))
 
@@ -81,7 +82,8 @@ class Works:
             TeamRow("c", 50.0, None, 2),
         )
         decision = make_empty_decision(scenario, "nobody asked")
-        return Walked(scenario, dataclasses.replace(decision, sentence=sentence, teams=teams))
+        missing = (*decision.missing, MissingEvidence(MISSING_ON_MIG, "gpuplanner ingest prometheus"))
+        return Walked(scenario, dataclasses.replace(decision, sentence=sentence, teams=teams, missing=missing))
 
     def write_report(self, scenario, out, *, inputs, ledger):
         self.done[scenario.month, "report"] += 1
@@ -380,6 +382,10 @@ def test_names_of_teams_become_no_paths_and_cards_tell_of_one_team(half_year, wo
     assert first.splitlines()[-1].endswith(" --team=a/../b --format pod")
     assert "Rank 1 of 2 teams" in first
     assert "no telemetry" in second
+    # What the page says of missing telemetry, from the same object; only where the team has none.
+    assert f"\n{MISSING_ON_MIG}.\n" in second
+    assert MISSING_ON_MIG not in first
+    assert "nobody asked" not in second
     assert "a/../b" not in second
 
 

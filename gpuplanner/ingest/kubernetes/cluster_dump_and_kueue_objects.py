@@ -16,6 +16,7 @@ import polars as pl
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import QueueQuotas
 from gpuplanner.ingest.delimited_rows import raise_fault
+from gpuplanner.ingest.gpu_lists_of_nodes import read_dump_time
 from gpuplanner.ingest.kubernetes.api_objects import (
     ApiObject,
     classify_unread_resource,
@@ -455,15 +456,18 @@ def read_dump(paths: Sequence[str | Path]) -> ClusterDump:
 
 
 def _date_files(dump: ClusterDump) -> None:
-    """Date the files by the latest heartbeat of their nodes; each node is as the latest of them lists it."""
+    """Date the files by the latest heartbeat of their nodes, else by name; each node is as the latest lists it."""
     heartbeats = {
-        file_number: max((node.last_heartbeat for node in nodes.values() if node.last_heartbeat), default=None)
+        file_number: max(filter(None, (node.last_heartbeat for node in nodes.values())), default=None)
+        or read_dump_time(dump.files[file_number].path)
         for file_number, nodes in dump.nodes_of_file.items()
     }
     dated_files = sorted((time, file_number) for file_number, time in heartbeats.items() if time)
     dump.time_of_file |= {file_number: time for time, file_number in dated_files}
     for file_number in dump.time_of_file:
-        dump.nodes |= dump.nodes_of_file[file_number]
+        for name, node in dump.nodes_of_file[file_number].items():
+            joined = [time for time in (dump.nodes[name].installed, node.installed) if time]
+            dump.nodes[name] = replace(node, installed=min(joined, default=None))
 
 
 def end_vanished_pods(dump: ClusterDump, uids_by_file: Sequence[Mapping[str, set[str]]]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, examples
+from gpuplanner.core.errors import TraceFormatError, examples, printable_file_name
 from gpuplanner.core.schema_checks import make_empty_table
 from gpuplanner.core.schemas import NodeDumps
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, count_text
@@ -374,7 +374,10 @@ def _node_history(dump: ClusterDump) -> dict[str, pl.DataFrame | None]:
     histories = []
     for file_number, time in dump.time_of_file.items() or ((None, None),):
         nodes = dump.nodes if file_number is None else dump.nodes_of_file[file_number]
-        rows = [(name, time, node.mig, node.layouts) for name, node in nodes.items() if node.gpus]
+        file = None if file_number is None else printable_file_name(dump.files[file_number].path)
+        rows = [
+            (name, time, file, True, node.gpus, node.mig, node.layouts) for name, node in nodes.items() if node.gpus
+        ]
         node_dumps = make_node_dumps(pl.DataFrame(rows, schema=types, orient="row"))
         outages = make_out_of_service_table(nodes, dump.devices.values())
         histories.append({"node_dumps": node_dumps, "out_of_service": outages})

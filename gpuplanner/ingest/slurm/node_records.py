@@ -15,12 +15,13 @@ from zoneinfo import ZoneInfo
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, TraceFormatError, examples
-from gpuplanner.core.schema_checks import check_table, conform
+from gpuplanner.core.schema_checks import check_table, conform, make_empty_table
 from gpuplanner.core.schemas import FULL_GPU, MAX_GPUS_PER_JOB, TABLES, Inventory
 from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Record, RecordCollector, Rows, parse_instants, raise_fault
+from gpuplanner.ingest.gpu_lists_of_nodes import is_gpu_list, read_dump_time, read_gpu_lists
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import (
     DeviceResolver,
     infer_models_from_profiles,
@@ -71,9 +72,6 @@ SHARES_PER_GPU_LIST_PATTERN = re.compile(f"{SHARES_PER_GPU_PATTERN}(?:,{SHARES_P
 
 NODE_REASON_TIME_PATTERN = re.compile(r"\[[^\[\]]*@(?P<time>[^\[\]\s]+)\]\s*$")
 """End of a Slurm node's reason: who set it, and when, as in ``[root@2026-03-22T11:03:34]``."""
-
-DUMP_DATE_PATTERN = re.compile(r"(?<!\d)(\d{4})-?(\d\d)-?(\d\d)(?:[T_-]?(\d\d)[:-]?(\d\d))?(?!\d)")
-"""Date, and time in UTC, in the name of a file, such as ``nodes-2026-11-02.txt`` or ``nodes-20261102T0630Z.txt``."""
 
 GPU_GRES_PATTERN = re.compile(
     r"gpu(?::(?P<type>(?!no_consume)[^:]*[^:\d][^:]*))?(?::no_consume)?(?::(?P<count>\d{1,6}))?"
@@ -476,13 +474,16 @@ def read_inventory(path: str | Path, boards: Mapping[str, str] | None = None) ->
 
 
 def read_inventory_rows(
-    paths: Sequence[str | Path], boards: Mapping[str, str] | None = None, tz: str | None = None
+    paths: Sequence[str | Path],
+    boards: Mapping[str, str] | None = None,
+    tz: str | None = None,
+    nodes: str | Path | None = None,
 ) -> Rows:
     """Read the rows of node lists in any of their forms; faults raise a TraceFormatError.
 
     Lists of several dates may have the same node; column ``time`` is the date of the list, null if unknown.
     """
-    rows = _with_dump_times(_read_node_rows(paths, boards), tz)
+    rows = _with_dump_times(_read_node_rows(paths, boards, nodes), tz)
     missing = [name for name in OPTIONAL_NODE_COLUMNS if name not in rows.good.columns]
     missing_columns = [pl.lit(None, pl.String).alias(name) for name in missing]
     if "latest" in rows.good.columns:  # sinfo has a line for each partition of a node, and slurm.conf lists it undated
@@ -502,11 +503,7 @@ def _with_dump_times(rows: Rows, tz: str | None) -> Rows:
 
     Times without an offset are in the zone `tz`; without one they are unknown.
     """
-    time_of_file = {}
-    for number, file in enumerate(rows.files):
-        if match := DUMP_DATE_PATTERN.search(Path(file.path).name):
-            text = "{}-{}-{}T{}:{}+00:00".format(*(part or "00" for part in match.groups()))
-            time_of_file[number] = _parse_closing_time(text, None)
+    time_of_file = {number: read_dump_time(file.path) for number, file in enumerate(rows.files)}
     zone = None if tz is None else ZoneInfo(validate_time_zone(tz))
     latest = pl.lit(None, UTC_TIME_DTYPE)
     if "latest" in rows.good.columns:
@@ -571,9 +568,15 @@ def _parse_day_or_instant(column: str) -> pl.Expr:
     return pl.coalesce(parse_instants(text), day)
 
 
-def _read_node_rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None) -> Rows:
-    """Read node lists of one form: of Slurm, or CSV."""
+def _read_node_rows(
+    paths: Sequence[str | Path], boards: Mapping[str, str] | None, nodes: str | Path | None = None
+) -> Rows:
+    """Read node lists of one form: of single nodes, of Slurm, or CSV."""
     heads = [read_head(path) for path in paths]
+    if paths and all(map(is_gpu_list, heads)):
+        inventory = make_empty_table(Inventory) if nodes is None else read_inventory(nodes, boards)[0]
+        gpus_of_node = {row[0]: row[1:] for row in inventory.select("node", "gpus", "gpu_model").iter_rows()}
+        return read_gpu_lists(paths, FIELD_BY_NODE_LIST_COLUMN, gpus_of_node)
     if paths and all(map(is_slurm_nodes, heads)):
         return read_slurm_nodes(paths, FIELD_BY_NODE_LIST_COLUMN, boards)
     if any(map(is_slurm_nodes, heads)):
@@ -618,9 +621,13 @@ def closed_node_outages(nodes: pl.DataFrame) -> pl.DataFrame | None:
     return check_table(outages, TABLES["out_of_service"], source="node list") if outages.height else None
 
 
-@register_sniffer(lambda lines: detect_node_columns(lines) is not None or is_slurm_nodes(lines))
+@register_sniffer(lambda lines: detect_node_columns(lines) is not None or is_slurm_nodes(lines) or is_gpu_list(lines))
 def read_nodes(
-    paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None, tz: str | None = None
+    paths: Sequence[str | Path],
+    *,
+    boards: Mapping[str, str] | None = None,
+    tz: str | None = None,
+    nodes: str | Path | None = None,
 ) -> Dataset:
     r"""Read node lists; nodes that are down or drained are out of service since the time of their reason.
 
@@ -632,6 +639,8 @@ def read_nodes(
         GPU type in the list → GPU model.
     tz : str, optional
         Time zone of reasons of Slurm without an offset.
+    nodes : str or Path, optional
+        Node list with the GPUs of nodes of which mig-parted shows the layout alone.
 
     Returns
     -------
@@ -647,12 +656,18 @@ def read_nodes(
     ...     read_nodes([path]).summary()["gpus"]
     4
     """
-    rows = with_closing_times(read_inventory_rows(paths, boards, tz), tz)
+    rows = with_closing_times(read_inventory_rows(paths, boards, tz, nodes), tz)
+    names = dict(enumerate(rows.file_names()))
+    whole_cluster = pl.lit(not any(is_gpu_list(read_head(path)) for path in paths))
+    file = pl.col("file").replace_strict(names, return_dtype=pl.String)
+    dumps = rows.good.with_columns(file, whole_cluster=whole_cluster)
     histories = [
         {"node_dumps": make_node_dumps(dumped), "out_of_service": closed_node_outages(dumped)}
-        for dumped in rows.good.sort("time", maintain_order=True).partition_by("time", maintain_order=True)
+        for dumped in dumps.sort("time", maintain_order=True).partition_by("time", maintain_order=True)
     ]
     is_latest = pl.col("time").is_null() | (pl.col("time") == pl.col("time").max().over("node"))
-    nodes, findings = resolve_node_models(rows.good.filter(is_latest), boards)
-    dataset = assemble_nodes(rows, nodes, findings, checks=[CPU_ONLY_CHECK, CLOSED_NODE_CHECK, UNDATED_CLOSURE_CHECK])
+    inventory, findings = resolve_node_models(rows.good.filter(is_latest), boards)
+    dataset = assemble_nodes(
+        rows, inventory, findings, checks=[CPU_ONLY_CHECK, CLOSED_NODE_CHECK, UNDATED_CLOSURE_CHECK]
+    )
     return dataset.with_tables(**merge_node_histories(histories))

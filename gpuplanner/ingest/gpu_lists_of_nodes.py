@@ -1,0 +1,208 @@
+"""GPUs and MIG layouts of single nodes, as nvidia-smi and mig-parted print them, in files named after node and date."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+from gpuplanner.core.errors import TraceFormatError, printable_file_name
+from gpuplanner.core.schemas import FULL_GPU
+from gpuplanner.hardware.catalog import match_gpu_models
+from gpuplanner.hardware.gpu_models import load_any_gpu_model
+from gpuplanner.hardware.mig_layouts import format_layout
+from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
+from gpuplanner.ingest.source_fields import Field
+from gpuplanner.ingest.text_files import read_text_file
+
+DUMP_DATE_PATTERN = re.compile(r"(?<!\d)(20\d\d)-?(\d\d)-?(\d\d)(?:[T_-]?(\d\d)[:-]?(\d\d))?Z?(?!\d)")
+"""Date, and time in UTC, in the name of a file, such as ``nodes-2026-11-02.txt`` or ``nodes-20261102T0630Z.txt``."""
+
+
+def read_dump_time(path: str | Path) -> datetime | None:
+    """Read the time in the name of a dump [UTC]; None if it has none, a TraceFormatError if there is no such day.
+
+    Examples
+    --------
+    >>> read_dump_time("nodes-20261102T0630Z.txt").isoformat(), read_dump_time("nodes.txt")
+    ('2026-11-02T06:30:00+00:00', None)
+    """
+    match = DUMP_DATE_PATTERN.search(Path(path).name)
+    try:
+        return match and datetime(*(int(part or 0) for part in match.groups()), tzinfo=UTC)  # type: ignore[arg-type]
+    except ValueError as error:
+        expected, todo = "a date in the name of the file", "Name it such as nodes-2026-11-02.txt."
+        raise TraceFormatError(str(path), expected, f"{match and match[0]}: {error}", todo) from None
+
+
+GpuState = tuple[str | None, str]
+"""GPU model as the file names it, None if it does not; layout: ``gpu``, ``off`` or such as ``3g.20gb:2``."""
+
+MEMORY_TOLERANCE = 0.05
+"""Relative difference up to which the memory of an instance is that of a profile; profiles differ by a third."""
+
+
+def _parse_device_list(text: str, node_gpus: int | None) -> list[GpuState]:
+    """Parse ``nvidia-smi -L``, which names the profile of each MIG instance."""
+    models: list[str] = []
+    counts: list[Counter[str]] = []
+    for match in re.finditer(r"^GPU \d+: (.+?) \(UUID|^ +MIG (\S+) +Device", text, re.MULTILINE):
+        if match[1]:
+            models.append(match[1])
+            counts.append(Counter())
+        elif re.match(r"\d+c\.", match[2]):
+            raise ValueError(f"compute instance {match[2]}, without its MIG instance (nvidia-smi -q -x has it)")
+        else:
+            counts[-1][match[2]] += 1
+    return [(model, format_layout(instances or {FULL_GPU: 1})) for model, instances in zip(models, counts, strict=True)]
+
+
+def _parse_query_page(text: str, node_gpus: int | None) -> list[GpuState]:
+    """Parse ``nvidia-smi -q -x``, which has the SMs and the memory of each MIG instance."""
+    states: list[GpuState] = []
+    for gpu in re.split(r"<gpu id=", text)[1:]:
+        model, mode = _find_value(gpu, "product_name"), _find_value(gpu, "current_mig")
+        sms: Counter[str] = Counter()
+        memory_mib: dict[str, float] = {}
+        decoders: dict[str, int] = {}
+        for device in re.split(r"<mig_device>", gpu)[1:]:
+            instance = _find_value(device, "gpu_instance_id")
+            sms[instance] += int(_find_value(device, "multiprocessor_count"))
+            memory = re.search(r"<fb_memory_usage>\s*<total>\s*(\d+) MiB", device)
+            memory_mib[instance] = float(memory[1]) if memory else 0.0
+            decoders[instance] = int(_find_value(device, "decoder_count", "-1"))
+        profiles = Counter(_find_profile(model, sms[name], memory_mib[name] / 1024, decoders[name]) for name in sms)
+        states.append((model, format_layout(profiles if mode == "Enabled" else {FULL_GPU: 1})))
+    return states
+
+
+def _find_value(text: str, tag: str, default: str | None = None) -> str:
+    """Return the text of the first element of a tag in XML; without a default, a ValueError if there is none."""
+    match = re.search(rf"<{tag}>([^<]*)</{tag}>", text)
+    if match is None and default is None:
+        raise ValueError(f"no <{tag}>")
+    return match[1].strip() if match else str(default)
+
+
+def _find_profile(model: str, sms: int, memory_gib: float, decoders: int) -> str:
+    """Find the only MIG profile of a GPU with this many SMs and decoders and this memory; -1 decoders: not known."""
+    candidates = [
+        profile
+        for name in match_gpu_models(model)
+        for profile in load_any_gpu_model(name).profiles
+        if profile.sms == sms and abs((profile.memory_gib or 0) / memory_gib - 1) < MEMORY_TOLERANCE
+    ]
+    names = {profile.name for profile in candidates if decoders in (-1, profile.decoders)}
+    if len(names) != 1:
+        raise ValueError(f"a MIG instance with {sms} SMs and {memory_gib:.2f} GiB of {model} (nvidia-smi -L names it)")
+    return names.pop()
+
+
+def _parse_exported_configuration(text: str, node_gpus: int | None) -> list[GpuState]:
+    """Parse ``nvidia-mig-parted export``; where it has ``devices: all``, the number of GPUs must be known.
+
+    References
+    ----------
+    NVIDIA/mig-parted@22f3ebf: cmd/nvidia-mig-parted/export/config.go; equal GPUs become ``all``.
+    """
+    [entries] = yaml.safe_load(text)["mig-configs"].values()
+    layouts: dict[int, str] = {}
+    for entry in entries:
+        layout = format_layout(entry.get("mig-devices") or {} if entry["mig-enabled"] else {FULL_GPU: 1})
+        devices = entry["devices"]
+        if devices == "all" and (node_gpus is None or len(entries) > 1):
+            raise ValueError("'devices: all': not how many GPUs that is (--nodes NODE_LIST or nvidia-smi -L has it)")
+        layouts |= dict.fromkeys(range(node_gpus or 0) if devices == "all" else map(int, devices), layout)
+    return [(None, layouts[index]) for index in sorted(layouts)]
+
+
+PARSER_BY_PATTERN: Mapping[str, Callable[[str, int | None], list[GpuState]]] = {
+    r"<nvidia_smi_log>|nvsmi_device_v\d+\.dtd": _parse_query_page,
+    r"(?m)^GPU \d+: .*\(UUID: GPU-": _parse_device_list,
+    r"(?m)\A(?:version: v1\n|\{\s*\"version\": \"v1\",\s*)\"?mig-configs\"?:": _parse_exported_configuration,
+}
+"""Pattern of the first lines of a file → parser: text and, if known, number of GPUs of the node → state of each GPU."""
+
+
+def is_gpu_list(lines: Sequence[str]) -> bool:
+    """Whether the first lines of a file look like the GPUs of one node, as nvidia-smi or mig-parted prints them.
+
+    Examples
+    --------
+    >>> is_gpu_list(["GPU 0: NVIDIA A30 (UUID: GPU-1)"]), is_gpu_list(["version: v1", "mig-configs:"])
+    (True, True)
+    """
+    return any(re.search(pattern, "\n".join(lines)) for pattern in PARSER_BY_PATTERN)
+
+
+def read_gpu_lists(
+    paths: Sequence[str | Path], columns: Mapping[str, Field], gpus_of_node: Mapping[str, tuple[int, str | None]]
+) -> Rows:
+    r"""Read the GPUs of nodes, one file for each node and date, whose name has both: ``gn01-2026-11-02.txt``.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Output of ``nvidia-smi -q -x``, ``nvidia-smi -L`` or ``nvidia-mig-parted export``.
+    columns : mapping of str to Field
+        Columns of a node list and how to read them.
+    gpus_of_node : mapping of str to tuple
+        Node → number of its GPUs and their GPU model, for files that do not have them.
+
+    Returns
+    -------
+    Rows
+        One row for each file.
+
+    Raises
+    ------
+    TraceFormatError
+        If the name of a file has no node or no date, or its GPUs or layouts do not follow from it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "gn01-2026-11-02.txt"
+    ...     _ = path.write_text("GPU 0: NVIDIA A30 (UUID: GPU-1)\n  MIG 2g.12gb     Device  0: (UUID: MIG-1)\n")
+    ...     columns = {"node": Field("node"), "gpus": Field("gpus", "number"), "layouts": Field("layouts")}
+    ...     read_gpu_lists([path], columns, {}).good["node", "gpus", "layouts"].rows()
+    [('gn01', 1.0, '2g.12gb:1')]
+    """
+    files = [read_text_file(path) for path in paths]
+    records = RecordCollector(columns)
+    for number, file in enumerate(files):
+        name = printable_file_name(file.path)
+        stem = re.sub(r"(?:\.(?:gz|xz|zst|txt|log|xml|ya?ml|json))+$", "", name)
+        node = DUMP_DATE_PATTERN.sub("", stem).strip("-_. ")
+        if not node or read_dump_time(stem) is None:
+            expected = "the node and the date (UTC) in the name of the file, as the file has no name of its node"
+            todo = "Name it such as gn01-2026-11-02.txt: nvidia-smi -L > $(hostname)-$(date -u +%F).txt."
+            raise TraceFormatError(str(file.path), expected, repr(name), f"{todo} {UTILIZATION_ADVICE}")
+        text = "\n".join(file.lines["text"])
+        parse = next(parser for pattern, parser in PARSER_BY_PATTERN.items() if re.search(pattern, text))
+        node_gpus, node_model = gpus_of_node.get(node, (None, None))
+        try:
+            states = parse(text, node_gpus)
+        except (ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError, RecursionError) as error:
+            expected, todo = "GPUs of one node with their MIG layouts", "Write it again: nvidia-smi -L."
+            raise TraceFormatError(str(file.path), expected, str(error)[:200], todo) from None
+        is_partitioned = any(layout != FULL_GPU for _, layout in states)
+        models = dict.fromkeys(model for model, _ in states if model)
+        records.add_record(number, 1, text[:80], {
+            "node": node, "gpus": str(len(states)), "gpu_model": "|".join(models) or node_model,
+            "mig_enabled": str(is_partitioned).lower(),
+            "layouts": ";".join(layout for _, layout in states) if is_partitioned else None,
+        })  # fmt: skip
+    return records.rows(files)
+
+
+UTILIZATION_ADVICE = (
+    "For utilization run nvidia-smi --query-gpu=timestamp,index,name,mig.mode.current,utilization.gpu,memory.used,"
+    "memory.total,power.draw --format=csv -l 30 > $(hostname).csv."
+)
+"""Text of an error message: the command that logs what GPUs do, which is no list of them."""
