@@ -150,6 +150,7 @@ def render_demand_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
         f"peak {first['most_instances']:.0f} over the whole record. "
     )  # fmt: skip
     panel_note = f"The last {DEMAND_CHART_DAYS} days, each panel on its own scale"
+    panel_note += " (dashed upright lines: the level changed; rings: unusual days)"
     parts = [
         page.figure(
             plots.plot_demand(
