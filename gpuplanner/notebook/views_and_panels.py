@@ -214,7 +214,7 @@ class View:
                 totals = [name for name in self.sums.values() if name in table.columns]
                 return write_workbook(
                     path, {"Table": table}, title=title or "gpuplanner", notes={"About": about} if about else {},
-                    totals={"Table": totals} if totals else None, remarks={"Table": about},
+                    totals={"Table": totals} if totals else None, remarks={"Table": about} if totals else None,
                 )  # fmt: skip
         expected = "a name that ends in .html, .csv, .parquet or .xlsx"
         raise ScenarioError("export of a view", expected, str(path), "Rename it.")

@@ -541,8 +541,6 @@ COST_WORKBOOK_TABLES = ("ownership", "gpu_model", *JOB_COST_GROUPS)
 """Groups of the further cost tables of the workbook for finance."""
 TEAMS_BY_WEEK_SHEET_NAME = "Cost by team and week"
 """Name of the sheet with the cost of each team in each week."""
-COST_SUM_COLUMNS = ("cost", "gpu_hours", "energy_kwh")
-"""Columns of the cost sheets that are summed below the rows."""
 CLEARER_NAMES_BY_TABLE = {
     "policies": {"gpu_hours": "weekly_gpu_hours", "gpu_hours_promised": "expected_weekly_gpu_hours"},
     "teams": {"allocated_gpu_hours": "larger_share_gpu_hours"},
@@ -614,7 +612,7 @@ def write_cost_workbook(
     }
     totals = {
         "Energy and carbon": list(FOOTPRINT_AMOUNTS),
-        **dict.fromkeys((COST_TABLE_TITLES[by] for by in COST_WORKBOOK_TABLES), COST_SUM_COLUMNS),
+        **dict.fromkeys((COST_TABLE_TITLES[by] for by in COST_WORKBOOK_TABLES), tuple(review.sums)),
         TEAMS_BY_WEEK_SHEET_NAME: sheets.get(TEAMS_BY_WEEK_SHEET_NAME, pl.DataFrame()).columns[1:],
     }
     return _write_with_totals(path, sheets, review, title=review.name, notes=period_notes, totals=totals, locale=locale)
@@ -630,7 +628,7 @@ def _write_with_totals(
         lines = lines.with_columns(UNALLOCATED_NAME, pl.selectors.datetime().dt.strftime(FOCUS_TIME_FORMAT))
         parts = {COST_TABLE_TITLES[by]: review.breakdown(by).head(-1) for by in PAGE_COST_TABLES}
         sheets = {**parts, "Unit costs": review.units, "Costs": lines} | {**sheets, "Costs": lines}
-        totals = {**totals, **dict.fromkeys(parts, COST_SUM_COLUMNS)}
+        totals = {**totals, **dict.fromkeys(parts, tuple(review.sums))}
         # What no line knows has no total: it is not zero.
         known_totals = {total: column for total, (column, _) in NAMED_TOTALS.items() if lines[column].count()}
         facts: dict[str, str | Decimal] = {
