@@ -45,6 +45,7 @@ from gpuplanner.report.number_formats_and_glossary import glossary_terms_in
 from gpuplanner.usage.dataset_description_and_data_quality import DISAGREEMENT_GROUPS, tabulate_disagreements
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset, public_traces
 from gpuplanner.usage.grouped_usage import (
+    TIME_GROUPS,
     UsageFilter,
     describe_partial_periods,
     group_ledger,
@@ -615,13 +616,14 @@ def _grouped_view(
         unit = label.partition(" [")[2].rstrip("]").replace("0-1", "")
         text = wait_text(highest) if unit == "min" else f"{highest:,.{0 if highest >= 100 else 2}f} {unit}"
         alt = f"Highest: {names}, {text}".rstrip() + "."
-    notes = [note] if note else []
+    if not {*groups} & {*TIME_GROUPS} and (n_zero := shown.filter(pl.col(value) == 0).height):
+        alt += f" Without a bar: {count_text(n_zero, 'row')} of 0."
+    partial = ""
     if period is not None:
         alt = f"{about}, {period_text(*(instant.isoformat() for instant in period))}. {alt}"
         partial = describe_partial_periods(table, groups, *(instant.astimezone(ZoneInfo(tz)) for instant in period))
-        notes = [*filter(None, [partial]), *notes]
     chart = page.figure(plots.plot_groups(shown, groups, value, label=label), title=title, alt=alt, numbers=shown)
-    return View(HtmlSection(chart + "".join(map(page.note, notes))), table)
+    return View(HtmlSection(chart + "".join(map(page.note, filter(None, (partial, note))))), table)
 
 
 StudySource: TypeAlias = "str | Path | Cluster | Scenario | Study"

@@ -289,8 +289,8 @@ def cost_section(review: CostReview, tenant: str) -> HtmlSection:
     title = f"Cost of {team}, {period_text(*review.period)}"
     bars = plots.plot_costs(shown.with_columns(pl.col("cost").cast(pl.Float64)), unit=review.currency)
     total_row = sums.select(pl.lit("Total").alias("tenant"), pl.selectors.numeric().sum())
-    numbers = pl.concat([shown, total_row], how="vertical_relaxed")
-    table = page.table(numbers, caption=title, headings=headings, formats={"gpu_hours": ",.1f"})
+    with_total = pl.concat([shown, total_row], how="vertical_relaxed")
+    table = page.table(with_total, caption=title, headings=headings, formats={"gpu_hours": ",.1f"})
     return page.section("Cost", page.figure(bars, title=title, alt=f"{headline}."), table)
 
 

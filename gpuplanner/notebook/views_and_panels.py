@@ -208,8 +208,8 @@ class View:
 
                 specs = chart_specs(self.section)
                 title, _, about = str(specs[0].get("description", "") if specs else "").partition(". ")
-                remarks = [unescape(re.sub("<.*?>", "", text)) for text in _TEXT_PATTERN.findall(self.section)]
-                about = " ".join([about, *remarks])
+                remarks = re.sub("<.*?>", "", " ".join(_TEXT_PATTERN.findall(self.section)))
+                about = f"{about} {unescape(remarks)}".strip()
                 table = replace_codes_by_text(_join_lists(self.df)).rename(self.sums, strict=False)
                 totals = [name for name in self.sums.values() if name in table.columns]
                 return write_workbook(
