@@ -372,11 +372,10 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         """Show label, value and note of each control, and the line of code that gives the same answer."""
         notes = getattr(self, "notes_of_controls", {})
         for name, control in self.controls.items():
-            title = CONTROLLED_SETTINGS[name].control
             unit = f" <small>[{SLIDER_UNITS[name]}]</small>" if name in SLIDER_UNITS else ""
             value = percent_text(control.value, ".1f") if name == "growth_per_week" else ""
-            words = f"{getattr(title, 'label', name)}{unit}"
-            self.labels[name].value = f"<div class='gw-label'><span>{words}</span><b>{value}</b></div>"
+            words = getattr(CONTROLLED_SETTINGS[name].control, "label", name)
+            self.labels[name].value = f"<div class='gw-label'><span>{words}{unit}</span><b>{value}</b></div>"
             parts = "".join(f"<span>{escape(part)}</span>" for part in notes.get(name, ()))
             self.notes[name].value = f"<div class='gw-note'>{parts}</div>"
         with contextlib.suppress(ValueError, GpuPlannerError):
