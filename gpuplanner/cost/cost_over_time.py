@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM
+from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM, count_text, split_amount
 from gpuplanner.usage.gpu_hour_ledger import UNALLOCATED_TENANT_LABEL
 from gpuplanner.usage.grouped_usage import TIME_GROUPS, time_group
 
@@ -62,6 +62,48 @@ def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, by: Sequence[str], *,
     priced = priced.with_columns(days=n_days.over(times) if times else n_days)
     sums = priced.group_by(by, maintain_order=True).agg(pl.col("days").first(), pl.col("gpu_hours", "cost").sum())
     return sums.select(*by, "days", "gpu_hours", "cost").sort(*times, *(name for name in by if name not in times))
+
+
+def tabulate_teams_by_week(
+    costs: pl.DataFrame, ledger: pl.DataFrame, *, tz: str = "UTC", currency: str = "USD"
+) -> pl.DataFrame:
+    """Tabulate the cost of each team by calendar week, to the cent, with the total of each team.
+
+    Parameters
+    ----------
+    costs, ledger, tz
+        As of :func:`spread_cost`.
+    currency : str
+        Currency of the charge lines, for the names of the columns.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``team`` in the order of the charge lines, a column for each week, which its Monday names, with its days where
+        it was observed in part, and ``total``. [currency]
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> lines = {"SubAccountName": ["nlp"], "x_GpuModel": ["A30"], "x_Bucket": ["used"], "EffectiveCost": [10.0]}
+    >>> costs = pl.DataFrame(lines).cast({"EffectiveCost": pl.Decimal(18, 2)})
+    >>> days = [datetime(2026, 3, day, tzinfo=UTC) for day in (2, 9)]
+    >>> hours = {"tenant": ["nlp"] * 2, "gpu_model": ["A30"] * 2, "bucket": ["used"] * 2, "hour": days}
+    >>> table = tabulate_teams_by_week(costs, pl.DataFrame(hours | {"gpu_hours": [1.0, 2.0]}))
+    >>> table.columns[1], [str(amount) for amount in table.row(0)[1:]]
+    ('week from Mon 2026-03-02, 1 day [USD]', ['3.33', '6.67', '10.00'])
+    """
+    by_week = spread_cost(costs, ledger, ["team", "week"], tz=tz)
+    names = [
+        f"week from Mon {week}" + (f", {count_text(days, 'day')}" if days < 7 else "") + f" [{currency}]"
+        for week, days in by_week.select("week", "days").unique(maintain_order=True).iter_rows()
+    ]
+    totals = costs.group_by(team="SubAccountName", maintain_order=True).agg(pl.col("EffectiveCost").sum())
+    weekly = totals.join(by_week.pivot("week", index="team", values="cost"), "team", "left", maintain_order="left")
+    weights = weekly.with_columns(pl.selectors.float().fill_null(0.0))  # a team without GPU-hours in a week
+    parts = [split_amount(total, amounts) for _, total, *amounts in weights.iter_rows()]
+    amounts = pl.DataFrame(parts, schema=dict.fromkeys(names, totals.dtypes[1]), orient="row")
+    return totals.select("team", *amounts, pl.col("EffectiveCost").alias(f"total [{currency}]"))
 
 
 def compare_periods(by_team: pl.DataFrame, every: str) -> pl.DataFrame:

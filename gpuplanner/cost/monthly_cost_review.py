@@ -23,6 +23,7 @@ from gpuplanner.core.units_and_number_formats import (
     split_amount,
 )
 from gpuplanner.core.units_and_number_formats import round_money as to_cents
+from gpuplanner.cost.cost_over_time import tabulate_teams_by_week
 from gpuplanner.cost.energy_and_carbon import RangedAmount, sum_amount
 from gpuplanner.cost.period_costs import RATE_NOT_SET, Money, load_price_book, money
 from gpuplanner.cost.price_book import OWNED_LOT_KEYS, PriceBook
@@ -32,6 +33,7 @@ from gpuplanner.hardware.power_carbon_and_prices import STATED_PRICE_SOURCE_TEXT
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
 from gpuplanner.usage.allocated_hours import FAILED_JOB_STATES, allocated_by_state
 from gpuplanner.usage.job_classes import classify_jobs
+from gpuplanner.usage.period_accounts import dataset_ledger
 from gpuplanner.usage.planning_history import History, history
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import LedgerWindow, jobs_with_gpus, match_gpu_models
 
@@ -91,6 +93,7 @@ class CostReview:
     - ``missing``: Sentences on missing prices and power ratings.
     - ``rate_parts``: Components of the rate of owned GPUs [currency per GPU-hour].
     - ``job_history``: Jobs of the month.
+    - ``tz``: IANA zone in which weeks begin.
     """
 
     name: str
@@ -118,11 +121,23 @@ class CostReview:
     missing: tuple[str, ...]
     rate_parts: Mapping[str, float]
     job_history: History
+    tz: str = "UTC"
 
     @cached_property
     def by_job_group(self) -> dict[str, pl.DataFrame]:
         """Cost by each of :data:`JOB_COST_GROUPS`, and the unallocated GPU-hours; each table sums to the total."""
         return _cost_by_job_group(self.job_history, self.costs)
+
+    @cached_property
+    def by_team_and_week(self) -> pl.DataFrame:
+        """Cost by team with a column for each week, to the cent; see :func:`tabulate_teams_by_week`."""
+        ledger = dataset_ledger(self.job_history.trace, self.job_history.begin, self.job_history.end)
+        return tabulate_teams_by_week(self.costs, ledger, tz=self.tz, currency=self.currency)
+
+    @property
+    def sums(self) -> dict[str, str]:
+        """Columns of cost tables that sum to a total, with their names in files, which have the currency."""
+        return {"cost": f"cost_{self.currency.lower()}", "gpu_hours": "gpu_hours", "energy_kwh": "energy_kwh"}
 
     def table_by(self, by: str) -> pl.DataFrame:
         """Table of the cost by a column, with codes: tenant, user, partition, project, job_class, job and others."""
@@ -306,6 +321,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
         missing=tuple(text for text in period_money.missing if charges is None or not text.startswith(RATE_NOT_SET)),
         rate_parts=period_money.rate_parts,
         job_history=job_history,
+        tz=scenario.tz,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, resolve_name
+from gpuplanner.core.errors import GeometryError, examples, nearest_names, resolve_name
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.catalog import facts, find_data_sheet, mig_model_names, non_mig_model_names, resolve_gpu_model
 
@@ -66,8 +66,15 @@ class ProfileName:
     compute_instance: int | None = None
 
     @classmethod
-    def parse_name(cls, text: str) -> ProfileName:
+    def parse_name(cls, text: str, hint: str = "") -> ProfileName:
         """Parse a profile name as drivers, resource lists, Slurm or DRA write it.
+
+        Parameters
+        ----------
+        text : str
+            Name.
+        hint : str
+            What to do about a text that is no name, such as ``"Did you mean '3g.40gb'?"``.
 
         Raises
         ------
@@ -86,7 +93,7 @@ class ProfileName:
         match = _PROFILE_NAME_PATTERN.fullmatch(text.strip().casefold())
         if match is None or int(match["compute"]) == 0:
             expected = "a name such as '1g.10gb', '1g.10gb+me', '1g.24gb-me' or '1c.3g.20gb'"
-            todo = "Take the name from 'nvidia-smi mig -lgip'."
+            todo = hint or "Take the name from 'nvidia-smi mig -lgip'."
             raise GeometryError(f"MIG profile {text!r}", expected, "something else", todo)
         attribute = match["word"]
         sign = "-" if match["sign"] == "-" else "+"
@@ -280,7 +287,9 @@ class GpuModel:
         profile = self._by_name.get(name)
         if profile is not None:
             return profile
-        profile_name = ProfileName.parse_name(name)
+        near = nearest_names(name, self._by_name)
+        hint = f"Did you mean {examples(near)}?" if near else ""
+        profile_name = ProfileName.parse_name(name, hint)
         if profile_name.compute_instance is not None:
             subject = f"{self.name}: {name!r} is a compute instance inside a GPU instance"
             todo = f"Name the GPU instance: {str(profile_name).partition('.')[2]!r}."
@@ -295,7 +304,7 @@ class GpuModel:
             return aliases[0]
         subject = f"{self.name}: MIG profile {name!r} is {'ambiguous' if aliases else 'unknown'}"
         expected = f"one of {', '.join(profile.name for profile in reversed(self.profiles))}"
-        todo = "Use a name of this list, or check the GPU model."
+        todo = hint or "Use a name of this list, or check the GPU model."
         raise GeometryError(subject, expected, repr(name), todo)
 
     def gpu_fraction(self, name: str) -> float:

@@ -30,9 +30,10 @@ from gpuplanner.core.units_and_number_formats import (
     last_day_text,
     money_text,
     period_text,
+    wait_text,
 )
 from gpuplanner.cost.cost_over_time import SPREAD_GROUPS, spread_cost
-from gpuplanner.cost.monthly_cost_review import JOB_COST_GROUPS
+from gpuplanner.cost.monthly_cost_review import JOB_COST_GROUPS, hourly_price_text
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.notebook.period_panel import PeriodPanel
@@ -44,6 +45,7 @@ from gpuplanner.report.number_formats_and_glossary import glossary_terms_in
 from gpuplanner.usage.dataset_description_and_data_quality import DISAGREEMENT_GROUPS, tabulate_disagreements
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset, public_traces
 from gpuplanner.usage.grouped_usage import (
+    TIME_GROUPS,
     UsageFilter,
     describe_partial_periods,
     group_ledger,
@@ -561,10 +563,11 @@ def _cost_view(scenario: Scenario, groups: Sequence[str], column: str | None) ->
         table = review.table_by(column)
         table = table.rename({table.columns[0]: groups[0]}).cast({groups[0]: pl.String})
     table = table.with_columns(pl.col(pl.String).replace({UNALLOCATED_TEAM: UNALLOCATED_LABEL}))
-    about = f"{money_text(review.total, review.currency)} {review.currency}{review.price_basis}"
+    rate = f"{hourly_price_text(review.hourly_cost)} {review.currency} per GPU-hour"
+    about = f"{money_text(review.total, review.currency)} {review.currency}{review.price_basis} ({rate})"
     start, end = map(datetime.fromisoformat, review.period)
     how: dict[str, Any] = {"period": (start, end), "tz": scenario.tz, "about": about}
-    return _grouped_view(table, groups, "cost", f"Cost [{review.currency}]", **how)
+    return replace(_grouped_view(table, groups, "cost", f"Cost [{review.currency}]", **how), sums=review.sums)
 
 
 def _few_jobs_text(table: pl.DataFrame, groups: Sequence[str], percentile: float) -> str:
@@ -611,14 +614,16 @@ def _grouped_view(
     if largest.height:
         highest = float(largest[value][0])
         unit = label.partition(" [")[2].rstrip("]").replace("0-1", "")
-        alt = f"Highest: {names}, {highest:,.{0 if highest >= 100 else 2}f} {unit}".rstrip() + "."
-    notes = [note] if note else []
+        text = wait_text(highest) if unit == "min" else f"{highest:,.{0 if highest >= 100 else 2}f} {unit}"
+        alt = f"Highest: {names}, {text}".rstrip() + "."
+    if not {*groups} & {*TIME_GROUPS} and (n_zero := shown.filter(pl.col(value) == 0).height):
+        alt += f" Without a bar: {count_text(n_zero, 'row')} of 0."
+    partial = ""
     if period is not None:
         alt = f"{about}, {period_text(*(instant.isoformat() for instant in period))}. {alt}"
         partial = describe_partial_periods(table, groups, *(instant.astimezone(ZoneInfo(tz)) for instant in period))
-        notes = [*filter(None, [partial]), *notes]
     chart = page.figure(plots.plot_groups(shown, groups, value, label=label), title=title, alt=alt, numbers=shown)
-    return View(HtmlSection(chart + "".join(map(page.note, notes))), table)
+    return View(HtmlSection(chart + "".join(map(page.note, filter(None, (partial, note))))), table)
 
 
 StudySource: TypeAlias = "str | Path | Cluster | Scenario | Study"

@@ -212,7 +212,9 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
             "Write the workbook", tooltip,
         )  # fmt: skip
         grid = widgets.GridBox(controls, layout={"grid_template_columns": "repeat(auto-fill, minmax(26em, 1fr))"})
-        self.panel = widgets.VBox([grid, self.files, self.status, self.answer.box])
+        scope = "Only this panel follows its fields. For all sections, set <code>price</code> and <code>month</code> "
+        scope += "in the first cell, then Run → Run All Cells."
+        self.panel = widgets.VBox([grid, widgets.HTML(scope), self.files, self.status, self.answer.box])
         self.answer.value = cost_section(review, ALL_TEAMS_OPTION)
         self.status.value = "Cost of the parameters. Change a value: the cost follows, then the recommendation."
 
@@ -286,7 +288,9 @@ def cost_section(review: CostReview, tenant: str) -> HtmlSection:
     headings = {"tenant": "team" if is_all else "bucket", "cost": f"cost [{review.currency}]"}
     title = f"Cost of {team}, {period_text(*review.period)}"
     bars = plots.plot_costs(shown.with_columns(pl.col("cost").cast(pl.Float64)), unit=review.currency)
-    table = page.table(shown, caption=title, headings=headings, formats={"gpu_hours": ",.1f"})
+    total_row = sums.select(pl.lit("Total").alias("tenant"), pl.selectors.numeric().sum())
+    with_total = pl.concat([shown, total_row], how="vertical_relaxed")
+    table = page.table(with_total, caption=title, headings=headings, formats={"gpu_hours": ",.1f"})
     return page.section("Cost", page.figure(bars, title=title, alt=f"{headline}."), table)
 
 

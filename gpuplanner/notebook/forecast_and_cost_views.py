@@ -308,7 +308,7 @@ class MonthCosts:
     def month(self) -> View:
         """Show the cost by team, bucket and unit of work, with energy and carbon."""
         section = cost_and_forecast_sections.render_cost_section(self.review)
-        return View(HtmlSection(section.replace("--set ", "")), self.review.by_tenant)  # fields, as in Python
+        return View(HtmlSection(section.replace("--set ", "")), self.review.by_tenant, self.review.sums)  # as in Python
 
     def over_time(self, every: str = "week") -> View:
         """Show the cost of all data by team over time, with the change from one period to the next.

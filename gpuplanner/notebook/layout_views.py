@@ -138,7 +138,8 @@ class PlannedLayouts:
         chart = page.figure(
             plots.plot_demand(outlook.demand, outlook.to_cover),
             title="Demand for MIG instances, with the forecast",
-            alt=f"Rightsized requests by profile; the plan covers the quantile {self.scenario.quantile:g}.",
+            alt=f"Rightsized requests by profile; the plan covers the quantile {self.scenario.quantile:g}. Dashed "
+            "upright lines: the level changed; rings: unusual days.",
         )
         shown = page.section("Demand", page.value_table(facts, caption="Fleet and demand"), chart)
         return View(shown, outlook.demand)
@@ -167,8 +168,8 @@ class PlannedLayouts:
                 page.figure(
                     plots.plot_placements(placements, memory_slices=gpu_model.memory_slices),
                     title="Layouts in use",
-                    alt=f"{number} layouts on the {gpu_model.memory_slices} memory slices of {gpu_model.name}; no full "
-                    "GPUs.",
+                    alt=f"{number} layouts on the {gpu_model.memory_slices} memory slices of {gpu_model.name}. Full "
+                    "GPUs (gpu) have no instances.",
                 ),
             ),
             table,

@@ -7,10 +7,10 @@ import functools
 import re
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from html import escape
+from dataclasses import dataclass, field
+from html import escape, unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, TypeVar
 
@@ -18,6 +18,7 @@ import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
+from gpuplanner.core.output_column_headings import replace_codes_by_text
 from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.report import html_page as page
@@ -124,6 +125,8 @@ class View:
         HTML with charts, text alternatives and tables.
     df : polars.DataFrame
         Table behind the section.
+    sums : mapping of str to str
+        Columns that have a total in an Excel file, with their names there.
 
     Examples
     --------
@@ -134,6 +137,7 @@ class View:
 
     section: HtmlSection
     df: pl.DataFrame
+    sums: Mapping[str, str] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
         return to_still_text(self.section)._repr_html_()
@@ -202,9 +206,22 @@ class View:
             if ending == ".xlsx":
                 from gpuplanner.report.focus_files_and_workbooks import write_workbook  # tables need no planner
 
-                return write_workbook(path, {"Table": _join_lists(self.df)}, title="gpuplanner", notes={})
+                specs = chart_specs(self.section)
+                title, _, about = str(specs[0].get("description", "") if specs else "").partition(". ")
+                remarks = re.sub("<.*?>", "", " ".join(_TEXT_PATTERN.findall(self.section)))
+                about = f"{about} {unescape(remarks)}".strip()
+                table = replace_codes_by_text(_join_lists(self.df)).rename(self.sums, strict=False)
+                totals = [name for name in self.sums.values() if name in table.columns]
+                return write_workbook(
+                    path, {"Table": table}, title=title or "gpuplanner", notes={"About": about} if about else {},
+                    totals={"Table": totals} if totals else None, remarks={"Table": about} if totals else None,
+                )  # fmt: skip
         expected = "a name that ends in .html, .csv, .parquet or .xlsx"
         raise ScenarioError("export of a view", expected, str(path), "Rename it.")
+
+
+_TEXT_PATTERN = re.compile(r'<p(?: class="note")?>(.*?)</p>', re.DOTALL)
+"""Paragraph or remark of a section."""
 
 
 def _join_lists(table: pl.DataFrame) -> pl.DataFrame:

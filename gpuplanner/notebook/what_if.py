@@ -53,27 +53,12 @@ PRICE_FIELD = "price_per_gpu_hour"
 """Field whose change only multiplies."""
 FLEET_RANGE = (0.5, 1.5)
 """Range of the control of the fleet size, over today's fleet."""
+SLIDER_UNITS = {"gpus": "GPUs", "arrival_scale": "× recorded", "max_added_wait_minutes": "min"}
+"""Unit of each slider whose number can be typed, by field; the growth is typed in the scenario, since it is a share."""
 LOOK_AHEAD_DELAY_S = 2.0
 """Time after an answer until the policies of other actuators are simulated [s]."""
 MAX_LOOK_AHEAD_JOBS = 50_000
 """Largest number of jobs with which the policies of other actuators are simulated without being asked for."""
-
-
-def format_value(name: str, value: Any) -> str:  # noqa: ANN401 - of any field
-    """Format the value of a control with its unit.
-
-    Examples
-    --------
-    >>> format_value("gpus", 56), format_value("arrival_scale", 1.2), format_value("growth_per_week", 0.015)
-    ('56 GPUs', '× 1.20', '1.5 %')
-    """
-    texts = {
-        "gpus": lambda: f"{value:,} GPUs",
-        "arrival_scale": lambda: f"× {value:.2f}",
-        "growth_per_week": lambda: percent_text(value, ".1f"),
-        "max_added_wait_minutes": lambda: f"{value:g} min",
-    }
-    return texts[name]() if name in texts else ""
 
 
 class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
@@ -154,7 +139,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             self._show_labels()
 
     def _make_control(self, setting: Setting) -> Any:  # noqa: ANN401 - an ipywidgets control
-        """Make the control of a field of the scenario; sliders have their value in the label above."""
+        """Make the control of a field of the scenario; the style sheet puts the number of a slider beside its label."""
         widgets = import_optional("ipywidgets", extra="notebook")
         value, layout = getattr(self.base, setting.name), {"width": "100%"}
         if setting.name == PRICE_FIELD:
@@ -174,8 +159,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         gpus = self.base.gpus or (8 if self.fleet is None else self.fleet.gpus)
         value = {"gpus": gpus, "growth_per_week": self.base.growth_per_week or 0.0}.get(setting.name, value)
         return kind(
-            value=value, min=min(control.low, value), max=max(control.high, value), step=control.step, readout=False,
-            tooltip=setting.summary, layout={"width": "auto"},
+            value=value, min=min(control.low, value), max=max(control.high, value), step=control.step,
+            readout=setting.name in SLIDER_UNITS, tooltip=setting.summary, layout={"width": "auto"},
+            readout_format="d" if kind is widgets.IntSlider else f".{control.decimals}f",
         )  # fmt: skip
 
     def _begin(self, comparison: Comparison) -> None:
@@ -206,7 +192,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         """Return the notes below the controls: lower end, note, upper end."""
         decision, slider = comparison.decision, self.controls["gpus"]
         growth = comparison.growth_per_week
-        measured = "none is measured" if growth.value is None else f"measured {percent_text(growth.value, '+.1f')}"
+        measured = "not measured" if growth.value is None else f"measured {percent_text(growth.value, '+.1f')}"
         price = find_price(self.base, fleet)
         basis = "state a price" if price is None else f"{price.currency} a GPU-hour ({price.source.partition(':')[0]})"
         return {
@@ -217,7 +203,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             ),
             "arrival_scale": ("× 0.5", "of the recorded · exact only", "× 2.0"),
             "growth_per_week": ("−2 %", f"{measured} · exact only", "+5 %"),
-            "max_added_wait_minutes": ("0", "over today’s fleet, same demand", "60 min"),
+            "max_added_wait_minutes": ("0", "more than on today’s fleet", "60 min"),
             PRICE_FIELD: (basis,),
             "actuator": ("from the data · exact only",),
         }
@@ -386,10 +372,10 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         """Show label, value and note of each control, and the line of code that gives the same answer."""
         notes = getattr(self, "notes_of_controls", {})
         for name, control in self.controls.items():
-            title = CONTROLLED_SETTINGS[name].control
-            words = getattr(title, "label", name)
-            value = format_value(name, control.value)
-            self.labels[name].value = f"<div class='gw-label'><span>{words}</span><b>{value}</b></div>"
+            unit = f" <small>[{SLIDER_UNITS[name]}]</small>" if name in SLIDER_UNITS else ""
+            value = percent_text(control.value, ".1f") if name == "growth_per_week" else ""
+            words = getattr(CONTROLLED_SETTINGS[name].control, "label", name)
+            self.labels[name].value = f"<div class='gw-label'><span>{words}{unit}</span><b>{value}</b></div>"
             parts = "".join(f"<span>{escape(part)}</span>" for part in notes.get(name, ()))
             self.notes[name].value = f"<div class='gw-note'>{parts}</div>"
         with contextlib.suppress(ValueError, GpuPlannerError):

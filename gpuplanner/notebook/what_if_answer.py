@@ -231,7 +231,7 @@ def _cards_html(answer: PanelAnswer) -> Iterator[str]:
     if not answer.is_exact:
         months, reason = PENDING, "exact only"
     today = MISSING_VALUE_TEXT if today_months is None else str(today_months)
-    months_text = MISSING_VALUE_TEXT if months is None else str(months)
+    months_text = "not known" if months is None else str(months)
     yield _card("Months to exhaustion", today, months_text, reason, approx=not answer.is_exact)
 
 
@@ -282,12 +282,12 @@ def wait_curve_svg(answer: PanelAnswer) -> str:
     )
     height = PANEL_TOP + PANEL_HEIGHT + 22
     has_layout = any(point.layout != TODAY for point in start.wait_curve)
-    words = "grey: today’s layout, blue: recommended" if has_layout else "today’s layout"
+    words = "grey: today, blue: recommended" if has_layout else "today’s layout"
     demand = _demand_text(answer)
     waits = "; ".join(f"{row.size}: {wait_text(row.recommended_p95_minutes)}" for row in answer.service)
     label = escape(f"p95 wait on {answer.gpus} GPUs. {waits}", quote=True)
     return (
-        f"<h3>Queue wait against number of GPUs <small>p95, 80 % interval; {words}{demand}</small></h3>"
+        f"<h3>Queue wait by number of GPUs <small>p95, 80 % interval; {words}{demand}</small></h3>"
         f"<svg viewBox='0 0 {SVG_WIDTH} {height}' role='img' aria-label='{label}'>"
         f"{ticks}<text x='{AXIS_WIDTH - 6}' y='{axis_y}' text-anchor='end'>GPUs</text>{panels}</svg>"
     )
@@ -406,7 +406,8 @@ def _policies_html(answer: PanelAnswer) -> str:
         f"<th scope='col'>{text}</th>"
         for text in ("policy", "GPUs at peak", "GPU-h/week", "added wait, p95", "meets limit / needs")
     )
-    return f"<h3>Policies <small>{note}</small></h3><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f"<div class='gw-policies'><h3>Policies <small>{note}</small></h3>{table}</div>"
 
 
 def _shown_policy(answer: PanelAnswer) -> str:

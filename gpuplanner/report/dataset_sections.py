@@ -150,6 +150,7 @@ def render_demand_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
         f"peak {first['most_instances']:.0f} over the whole record. "
     )  # fmt: skip
     panel_note = f"The last {DEMAND_CHART_DAYS} days, each panel on its own scale"
+    panel_note += " (dashed upright lines: the level changed; rings: unusual days)"
     parts = [
         page.figure(
             plots.plot_demand(
@@ -205,8 +206,8 @@ def render_phase_section(dataset: ExploredDataset, job: str = "") -> HtmlSection
         "cost": f"cost{money}",
     }  # fmt: skip
     formats = {"run_h": ".2f", "gpu_hours": ".2f", "cost": ",.2f"}
-    dips = page.table(spikes.select("start", "label", "depth", "lost_s", "evidence"), caption="Dips")
-    dip_table = f"<details><summary>Dips as a table</summary>\n{dips}\n</details>"
+    dip_table = page.table(spikes.select("start", "label", "depth", "lost_s", "evidence"), caption="Dips")
+    dip_table = f"<details><summary>Dips as a table</summary>\n{dip_table}\n</details>"
     return page.section(
         title,
         page.paragraph(

@@ -12,6 +12,7 @@ from altair.typing import ChartType
 from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.output_column_headings import TEXT_BY_CODE
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
+from gpuplanner.core.units_and_number_formats import MIN_MINUTES_SHOWN_AS_HOURS, figure_text, wait_text
 from gpuplanner.forecast.growth_and_announced_demand import change_points, find_anomalies
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
@@ -759,12 +760,19 @@ def plot_groups(table: pl.DataFrame, groups: Sequence[str], value: str, *, label
     headings: dict[str, str | tuple[str, str]] = {group: group.replace("_", " ") for group in groups}
     hover = make_tooltips(**headings, **{value: (label, ",.4~g")})
     if time is None:
-        bars = rows.filter(pl.col("name").is_in(names[:MAX_GROUP_BARS]))
-        order = names[:MAX_GROUP_BARS]
+        # A value of 0 has no bar; the table has its row.
+        drawn = set(rows.filter(pl.col(value) != 0)["name"]) or set(names)
+        order = [name for name in names if name in drawn][:MAX_GROUP_BARS]
+        is_wait = label.endswith("[min]")
+        texts = [wait_text(amount) if is_wait else figure_text(amount) for amount in rows[value]]
+        bars = rows.with_columns(text=pl.Series(texts, dtype=pl.String)).filter(pl.col("name").is_in(order))
+        if is_wait and bars[value].max() >= MIN_MINUTES_SHOWN_AS_HOURS:  # type: ignore[operator]
+            bars, label = bars.with_columns(pl.col(value) / 60), label.replace("[min]", "[h]")
+            hover = make_tooltips(**headings, text=label.partition(" [")[0])
         y = alt.Y("name:N", title=None, sort=order, axis=alt.Axis(labelLimit=320))
-        x = alt.X(f"{value}:Q", title=label)
-        bar_chart: alt.Chart = make_chart(bars).mark_bar(color=theme.BLUE).encode(x=x, y=y, tooltip=hover)
-        return theme.finish(bar_chart, bands=order)
+        base = make_chart(bars).encode(x=alt.X(f"{value}:Q", title=label), y=y, tooltip=hover)
+        labels = base.mark_text(align="left", dx=5).encode(text="text:N")
+        return theme.finish(alt.layer(base.mark_bar(color=theme.BLUE), labels), bands=order, room=48)
     lines = rows.filter(pl.col("name").is_in(names[:MAX_GROUP_SERIES]))
     times = table[time].drop_nulls().unique(maintain_order=True).cast(pl.String).to_list()
     colours = theme.tenant_colours(names[:MAX_GROUP_SERIES])

@@ -162,11 +162,8 @@ _MAX_EXACT_INTEGER = 2**53
 """Largest integer that an Excel cell stores exactly."""
 _FORMULA_START_CHARACTERS = tuple("=+-@＝＋－＠\t\r\n'")
 """First characters by which a spreadsheet program takes a text for a formula."""
-_HOW_TO_READ_TEXT = (
-    "Times are UTC. An empty cell means not known, not zero. The workbook has no macros and no links; its only "
-    "formulas are sums, in rows named Total and on the sheet Totals. Costs has codes, such as __unallocated__."
-)
-"""Note on the first sheet on times, empty cells and formulas."""
+_HOW_TO_READ_TEXT = "Times are UTC. An empty cell means not known, not zero. The workbook has no macros and no links."
+"""Note on the first sheet on times and empty cells."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +190,7 @@ TOTALS_SHEET_NAME = "Totals"
 def write_workbook(
     path: str | Path, sheets: Mapping[str, pl.DataFrame], *, title: str, notes: Mapping[str, str],
     totals: Mapping[str, Sequence[str]] | None = None, summary: SummarySheet | None = None, locale: str = "en",
+    remarks: Mapping[str, str] | None = None,
 ) -> Path:  # fmt: skip
     """Write tables as an XLSX workbook, with a first sheet that describes them.
 
@@ -215,6 +213,8 @@ def write_workbook(
         Sheet of totals.
     locale : str
         Locale of dates.
+    remarks : mapping of str to str, optional
+        Text below the table of a sheet.
 
     Returns
     -------
@@ -249,12 +249,18 @@ def write_workbook(
     book.set_properties({"title": title, "created": _WORKBOOK_CREATION_TIME})
     names = _to_sheet_names(sheets)
     formats = _Formats(book, LOCALE_BY_NAME[locale].day)
-    notes = {key: localize_text(text, locale) for key, text in notes.items()}
+    reading = _HOW_TO_READ_TEXT
+    if sums or summary is not None:
+        totals_text = " and on the sheet Totals. Costs has codes, such as __unallocated__" if summary else ""
+        reading += f" Its only formulas are sums, in rows named Total{totals_text}."
+    notes = {key: localize_text(text, locale) for key, text in {**notes, "How to read": reading}.items()}
     _write_readme(book.add_worksheet(README_SHEET_NAME), formats, title, notes, sheets, names)
     if summary is not None:
         _write_summary(book, formats, summary, sheets[summary.sheet])
     for name, frame in sheets.items():
-        _write_table(book.add_worksheet(names[name]), formats, frame, sums.get(name, ()))
+        _write_table(sheet := book.add_worksheet(names[name]), formats, frame, sums.get(name, ()))
+        if remark := (remarks or {}).get(name):
+            _write_text(sheet, frame.height + 3, 0, localize_text(remark, locale), formats)
     for sheet in book.worksheets():
         sheet.set_paper(9)  # A4
         sheet.set_landscape()
@@ -291,7 +297,7 @@ def _write_readme(
     sheet.hide_gridlines(2)
     _write_text(sheet, 0, 0, title, formats, bold=True, font_size=16)
     row = 2
-    for key, text in {**notes, "How to read": _HOW_TO_READ_TEXT}.items():
+    for key, text in notes.items():
         _write_text(sheet, row, 0, key, formats, bold=True, **wrap)
         _write_text(sheet, row, 1, text, formats, **wrap)
         _fit_row(sheet, row, key, text)
@@ -533,8 +539,8 @@ MAX_STUDY_SHEET_ROWS = 100_000
 """Tables of a study with more rows, such as the calendar of a large fleet, are left to the table files."""
 COST_WORKBOOK_TABLES = ("ownership", "gpu_model", *JOB_COST_GROUPS)
 """Groups of the further cost tables of the workbook for finance."""
-COST_SUM_COLUMNS = ("cost", "gpu_hours", "energy_kwh")
-"""Columns of the cost sheets that are summed below the rows."""
+TEAMS_BY_WEEK_SHEET_NAME = "Cost by team and week"
+"""Name of the sheet with the cost of each team in each week."""
 CLEARER_NAMES_BY_TABLE = {
     "policies": {"gpu_hours": "weekly_gpu_hours", "gpu_hours_promised": "expected_weekly_gpu_hours"},
     "teams": {"allocated_gpu_hours": "larger_share_gpu_hours"},
@@ -596,6 +602,9 @@ def write_cost_workbook(
               **{COST_TABLE_TITLES[by]: review.breakdown(by).head(-1) for by in COST_WORKBOOK_TABLES},
               "Energy and carbon": replace_codes_by_text(review.states), "Prices": price_rows(review),
               **(extra_sheets or {})}  # fmt: skip
+    if review.total is not None:
+        by_week = replace_codes_by_text(review.by_team_and_week.rename({"team": "tenant"}))
+        sheets = {TEAMS_BY_WEEK_SHEET_NAME: by_week, **sheets}
     unpriced = " ".join(review.missing) or "none"
     period_notes = {
         "Period": period_text(*review.period),
@@ -603,7 +612,8 @@ def write_cost_workbook(
     }
     totals = {
         "Energy and carbon": list(FOOTPRINT_AMOUNTS),
-        **dict.fromkeys((COST_TABLE_TITLES[by] for by in COST_WORKBOOK_TABLES), COST_SUM_COLUMNS),
+        **dict.fromkeys((COST_TABLE_TITLES[by] for by in COST_WORKBOOK_TABLES), tuple(review.sums)),
+        TEAMS_BY_WEEK_SHEET_NAME: sheets.get(TEAMS_BY_WEEK_SHEET_NAME, pl.DataFrame()).columns[1:],
     }
     return _write_with_totals(path, sheets, review, title=review.name, notes=period_notes, totals=totals, locale=locale)
 
@@ -618,7 +628,7 @@ def _write_with_totals(
         lines = lines.with_columns(UNALLOCATED_NAME, pl.selectors.datetime().dt.strftime(FOCUS_TIME_FORMAT))
         parts = {COST_TABLE_TITLES[by]: review.breakdown(by).head(-1) for by in PAGE_COST_TABLES}
         sheets = {**parts, "Unit costs": review.units, "Costs": lines} | {**sheets, "Costs": lines}
-        totals = {**totals, **dict.fromkeys(parts, COST_SUM_COLUMNS)}
+        totals = {**totals, **dict.fromkeys(parts, tuple(review.sums))}
         # What no line knows has no total: it is not zero.
         known_totals = {total: column for total, (column, _) in NAMED_TOTALS.items() if lines[column].count()}
         facts: dict[str, str | Decimal] = {
@@ -632,13 +642,16 @@ def _write_with_totals(
             facts[f"{label[:1].upper()}{label[1:]} [{review.currency}]"] = amount
         summary = SummarySheet("Costs", known_totals, "EffectiveCost", "SubAccountId", facts)
         notes = {**notes, "Cost": f"{review.total_text}. {review.unallocated_text}"}
-    cost = {"cost": f"cost_{review.currency.lower()}"}
-    sheets = {name: table.rename(cost, strict=False) for name, table in sheets.items() if table.width}
+    sums = review.sums
+    sheets = {name: table.rename(sums, strict=False) for name, table in sheets.items() if table.width}
     totals = {
-        name: [cost.get(column, column) for column in columns if cost.get(column, column) in sheets[name].columns]
+        name: [sums.get(column, column) for column in columns if sums.get(column, column) in sheets[name].columns]
         for name, columns in totals.items() if name in sheets
     }  # fmt: skip
-    return write_workbook(path, sheets, title=title, notes=notes, totals=totals, summary=summary, locale=locale)
+    return write_workbook(
+        path, sheets, title=title, notes=notes, totals=totals, summary=summary, locale=locale,
+        remarks={TEAMS_BY_WEEK_SHEET_NAME: notes.get("Cost", "")},
+    )  # fmt: skip
 
 
 def carbon_text(study: Study) -> str:

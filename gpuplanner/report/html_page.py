@@ -130,8 +130,9 @@ def split_section(section: HtmlSection) -> list[Text | dict[str, object]]:
     [Text(html='<section id="jobs" class="folded">\n<p>None.</p>\n</section>')]
     """
     pieces: list[Text | dict[str, object]] = []
-    # A fold cannot hold what stands in several outputs.
+    # A fold cannot hold what stands in several outputs; what a page shows unfolded is folded, for want of room.
     html = _FOLDED_HEADING.sub("", section).replace("</details></section>", "</section>")
+    html = html.replace("<details open>", "<details>")
     html = _SECTION_HEADING.sub("", html)
     position = 0
     for match in _CHART_BLOCK_PATTERN.finditer(html):

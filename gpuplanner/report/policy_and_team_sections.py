@@ -375,19 +375,18 @@ def write_team_page(
 
 
 _POLICY_HEADINGS = {
-    "policy": "policy", "meaning": "description", "gpu_hours_promised": "provisioned, GPU-hours per week",
-    "of_today": "% of today", "peak_gpus": "GPUs provisioned at peak",
-    "added_wait_p95_minutes": "added wait [min]", "delayed_share": "jobs delayed [%]",
-    "longest_added_wait_minutes": "longest wait [min]", "power_ups_per_week": "power-ups per week",
-    "meets_target": "within the maximum added wait", "reason": "reason",
+    "policy": "policy", "meets_target": "meets limit", "reason": "reason", "gpu_hours_promised": "GPU-h per week",
+    "of_today": "% of today", "peak_gpus": "peak GPUs", "added_wait_p95_minutes": "added wait [min]",
+    "delayed_share": "jobs delayed [%]", "longest_added_wait_minutes": "longest wait [min]",
+    "power_ups_per_week": "power-ups per week", "meaning": "description",
 }  # fmt: skip
 """Headings of the policy comparison, by column."""
 _WAIT_HEADINGS = {
     "size": "job size", "jobs": "jobs", "observed_p95_minutes": "p95 observed",
     "today_p95_minutes": "p95 today", "today_low": "p95 today, low", "today_high": "p95 today, high",
-    "recommended_p95_minutes": "p95 recommended", "low": "p95 recommended, low", "high": "p95 recommended, high",
+    "recommended_p95_minutes": "p95 after", "low": "p95 after, low", "high": "p95 after, high",
     "limit_minutes": "wait limit (p95)", "today_mean_minutes": "mean today",
-    "recommended_mean_minutes": "mean recommended", "jobs_delayed": "jobs delayed (number)",
+    "recommended_mean_minutes": "mean after", "jobs_delayed": "jobs delayed",
 }  # fmt: skip
 """Headings of the table of queue waits by job size, by column in the order of the table."""
 _CAUSE_HEADINGS = {"waited": "hours of waiting", "wrong_layout": "wrong layout", "queued_behind": "queued behind"}
@@ -461,8 +460,9 @@ def _render_waits(comparison: Comparison) -> list[str]:
         return []
     service = page.table(
         make_wait_table(comparison).select(list(_WAIT_HEADINGS)),
-        caption="Queue wait by job size [min]: p95 and mean; observed, and simulated today and as recommended. Low and "
-        "high: 80 % interval of resampled weeks; the value of the record itself may lie outside",
+        caption="Queue wait by job size [min]: p95 and mean; observed, and simulated for today and after the "
+        "recommended change. Low and high: 80 % interval of resampled weeks; the value of the record itself may lie "
+        "outside",
         headings=_WAIT_HEADINGS,
         formats=dict.fromkeys(_WAIT_HEADINGS, ",.1f") | dict.fromkeys(("jobs", "jobs_delayed"), ",.0f"),
     )
@@ -479,11 +479,13 @@ def _render_waits(comparison: Comparison) -> list[str]:
     limits = "; ".join(f"{limit.tenant} at {limit.amount_text}" for limit in waits.limits)
     return [
         page.paragraph(waits.main_cause_text),
+        "<details open><summary>Queue waits and their causes, by job size and team</summary>",
         page.paragraph(format_wait_target(comparison)) if comparison.decision.service else "",
         page.paragraph(f"Teams at a limit in the record: {limits}.") if limits else "",
         service if comparison.decision.service else "",
         page.paragraph(jobs_text) if (jobs_text := _describe_jobs_without_waits(comparison.decision)) else "",
         *tables,
+        "</details>",
     ]
 
 

@@ -143,3 +143,8 @@ def test_catalogue_rows_stand_as_they_are() -> None:
         assert profile.starts == tuple(int(start) for start in row["placement_starts"].split(";"))
         for key in ("compute_slices", "memory_slices", "max_instances", "memory_gib", *LABEL_BY_RESOURCE):
             assert getattr(profile, key) == row[key]
+
+
+def test_a_profile_that_is_misspelled_is_answered_with_the_nearest_names():
+    with pytest.raises(GeometryError, match=r"Did you mean '3g\.40gb'"):
+        load_gpu_model("A100-80GB").profile("3g.40g")

@@ -129,3 +129,39 @@ def test_commitments_are_for_the_fleet_that_the_notebook_of_policies_recommends(
     found = plan_purchase(names["costs"].scenario, 12)
     assert (found.decision.gpus, found.decision.action) == (recommended.gpus, recommended.action)
     assert found.decision.sentence == recommended.sentence
+
+
+def rows_of(path, sheet: str) -> list[tuple]:
+    """Cells of a sheet as text, with the header."""
+    return fastexcel.read_excel(path).load_sheet(sheet, header_row=None, dtypes="string").to_polars().rows()
+
+
+def test_teams_by_week_sum_to_the_sheet_of_teams_to_the_cent(tmp_path):
+    costs = gp.open("sample", tz="Europe/Oslo").costs(month="2026-02", prices=2.4)
+    path = costs.to_excel(tmp_path / "costs.xlsx")
+    header, *rows = rows_of(path, "Cost by team and week")
+    assert header[1] == "week from Mon 2026-01-26, 1 day [USD]"
+    teams = rows[: rows.index(next(row for row in rows if row[0] == "Total"))]
+    for name, *weeks, total in teams:
+        assert sum(map(Decimal, weeks)) == Decimal(total), name
+    by_team = {row[0]: row[1] for row in rows_of(path, "Cost by team")}
+    assert {name: total for name, *_, total in teams} == {name: by_team[name] for name, *_ in teams}
+    assert len(teams) == len(by_team) - 2  # without header and Total
+    assert "2.40 USD per installed GPU-hour" in rows[-1][0]
+
+
+def test_an_exported_cost_has_a_total_its_price_and_a_description_of_this_file(tmp_path):
+    view = gp.open("sample").cost(by=["team", "week"], prices=2.4, month="2026-02")
+    path = view.export(tmp_path / "teams.xlsx")
+    header, *rows = rows_of(path, "Table")
+    assert header[-1] == "cost [USD]"
+    (total,) = [row for row in rows if row[0] == "Total"]
+    assert total[-1] == "103219.2"
+    for text in (rows[-1][0], dict(row[:2] for row in rows_of(path, "Read me"))["About"]):
+        assert "103,219.20 USD at your rate (2.40 USD per GPU-hour), Feb 2026" in text
+        assert "week from 26 Jan 2026 (1 day)" in text
+    assert "Totals" not in str(rows_of(path, "Read me"))
+
+
+def test_the_table_of_the_panel_has_a_total(panel):
+    assert "Total</th>" in panel.answer.value

@@ -184,3 +184,11 @@ def test_requested_gpus_lead_to_the_recommended_number():
     assert gpus["installed"] == study.decision.fleet_gpus == 64
     assert gpus["to release or power down"] == 64 - study.decision.gpus
     assert 0 < gpus["rightsized at peak"] <= gpus["requested at peak"]
+
+
+def test_bars_have_their_values_and_long_waits_are_hours(root):
+    chart = gp.open("sample").waits(by="job_size").chart().to_dict()
+    texts = {row["name"]: row["text"] for row in next(iter(chart["datasets"].values()))}
+    assert texts["5-8 GPUs"] == "15.5 h"
+    assert "1g.10gb" not in texts  # its p95 is 0
+    assert chart["layer"][0]["encoding"]["x"]["title"] == "p95 queue wait [h]"
