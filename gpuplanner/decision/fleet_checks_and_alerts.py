@@ -131,7 +131,7 @@ class _CheckedRecord:
 
     def __init__(self, scenario: Scenario, job_history: History) -> None:
         self.scenario, self.job_history = scenario, job_history
-        jobs = job_history.jobs.drop("run_s", "run_known", "key")
+        jobs = job_history.jobs.drop("run_s", "run_known")
         self.demand: DemandHistory = lay_out_jobs(
             jobs, trace_end=job_history.plan_start, at=job_history.plan_start if scenario.month else None,
             interval_hours=scenario.interval_hours,

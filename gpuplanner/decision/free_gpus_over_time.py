@@ -212,12 +212,12 @@ def observe_handover(requests: NodeRequests, start_s: Floats, occupancy: Occupan
     """
     queued_starts_s = start_s[start_s - requests.ready_s > MIN_QUEUED_S]
     is_release = occupancy.change > 0
+    is_queued_start = ~is_release & np.isin(occupancy.time_s, queued_starts_s)
+    by_node = np.argsort(occupancy.node, kind="stable")
     gaps = []
-    for node in range(len(occupancy.capacity)):
-        on_node = occupancy.node == node
-        ends_s = occupancy.time_s[on_node & is_release]
-        starts_s = occupancy.time_s[on_node & ~is_release]
-        starts_s = starts_s[np.isin(starts_s, queued_starts_s)]
+    for on_node in np.split(by_node, np.searchsorted(occupancy.node[by_node], np.arange(1, len(occupancy.capacity)))):
+        ends_s = occupancy.time_s[on_node[is_release[on_node]]]
+        starts_s = occupancy.time_s[on_node[is_queued_start[on_node]]]
         before = np.searchsorted(ends_s, starts_s, side="right")
         gaps.append((starts_s - ends_s[np.maximum(before - 1, 0)])[before > 0] if len(ends_s) else np.zeros(0))
     all_gaps = np.concatenate(gaps)

@@ -124,7 +124,8 @@ def _make_state_prices(scenario: Scenario, view: str) -> StatePrices | None:
     price, basis = idle_gpu_price(scenario, fleet)
     if price is None:
         return None
-    jobs = job_history.views[view].filter(pl.col("run_s") > 0, pl.col("instances") > 0)
+    jobs = job_history.views[view].select("profile", "run_s", "instances")
+    jobs = jobs.filter(pl.col("run_s") > 0, pl.col("instances") > 0)
     remaining_h = {}
     for (profile,), group in jobs.group_by("profile", maintain_order=True):
         # Profiles with fewer jobs are emptied at the stated price.
@@ -132,7 +133,7 @@ def _make_state_prices(scenario: Scenario, view: str) -> StatePrices | None:
             run_h = group["run_s"].to_numpy() / SECONDS_PER_HOUR
             remaining_h[str(profile)] = remaining_while_busy(run_h, group["instances"].to_numpy()).tolist()
     change = find_change_cost(scenario, gpu_model)
-    requested_profiles = set(jobs["profile"])
+    requested_profiles = set(jobs["profile"].unique())
     # A profile that no job requests by name would run work of the largest profile that it can replace.
     for profile_offered in gpu_model.profiles if remaining_h else ():
         served_profiles = [p for p in gpu_model.profiles if p.name in remaining_h and profile_offered.serves(p)]
@@ -254,7 +255,8 @@ def raise_demand_to_gang(demand: np.ndarray, profiles: Sequence[str], largest_ga
 
 def _find_tenant_tiers(jobs: pl.DataFrame, tenants: list[str]) -> list[str]:
     """Find the tier with most GPU-hours of each tenant; ``standard`` if the source names none."""
-    tiered_jobs = jobs.filter(pl.col("tier").is_in(("guaranteed", "standard", "best_effort")))
+    tiered_jobs = jobs.select("tenant", "tier", "gpus", "run_s")
+    tiered_jobs = tiered_jobs.filter(pl.col("tier").is_in(("guaranteed", "standard", "best_effort")))
     tier_use = tiered_jobs.group_by("tenant", "tier", maintain_order=True).agg(
         gpu_s=(pl.col("gpus") * pl.col("run_s")).sum()
     )

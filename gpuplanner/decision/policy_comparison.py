@@ -31,7 +31,7 @@ from gpuplanner.decision.decision_types import (
     JobSizeWaits,
     find_fleet_abilities,
 )
-from gpuplanner.decision.explained_waits import explain_waits, take_jobs
+from gpuplanner.decision.explained_waits import ExplainedWaits, explain_waits, take_jobs
 from gpuplanner.decision.inference_services import add_services
 from gpuplanner.decision.policy_layouts import (
     choose_layouts_for_demand,
@@ -481,15 +481,13 @@ def find_simulation_obstacle(scenario: Scenario) -> str | None:
     return None if has_run_jobs(gpu_jobs) else REASON_NO_RUN_TIMES
 
 
-def load_policy_simulation(scenario: Scenario) -> tuple[History, JobReplayInputs, ReplayedJobs, ActuatorAbilities]:
-    """Read the jobs and nodes of a scenario, explain the waits, and prepare the simulation of policies."""
+@stage
+def explain_study_waits(scenario: Scenario) -> tuple[JobReplayInputs, ExplainedWaits]:
+    """Read the jobs and nodes of a scenario, and explain the waits."""
     job_history = history(scenario)
     inputs = read_replay_inputs(job_history)
     if scenario.quotas is not None:
         inputs = replace(inputs, tenant_limits=limits_of_tenants(read_rules_file(scenario.quotas, job_history)))
-    abilities = find_fleet_abilities(scenario, job_history)
-    larger = list_larger_profiles(inputs.gpu_model, inputs.fleet.profiles) if abilities.substitutes else None
-    rule = abilities.queue if scenario.queue == "easy" else scenario.queue
     waits = explain_waits(inputs)
     if scenario.arrival_scale != 1.0:
         job_rows, arrival = scale_load(waits.arrival_s, ~waits.judged, scenario.arrival_scale, inputs.observed_s)
@@ -499,6 +497,15 @@ def load_policy_simulation(scenario: Scenario) -> tuple[History, JobReplayInputs
         waits = replace(waits, waited_s=np.minimum(simulated_s, inputs.observed_s))
     if scenario.services is not None:
         inputs, waits = add_services(scenario, inputs, waits)
+    return inputs, waits
+
+
+def load_policy_simulation(scenario: Scenario) -> tuple[History, JobReplayInputs, ReplayedJobs, ActuatorAbilities]:
+    """Read the jobs and nodes of a scenario, explain the waits, and prepare the simulation of policies."""
+    job_history, (inputs, waits) = history(scenario), explain_study_waits(scenario)
+    abilities = find_fleet_abilities(scenario, job_history)
+    larger = list_larger_profiles(inputs.gpu_model, inputs.fleet.profiles) if abilities.substitutes else None
+    rule = abilities.queue if scenario.queue == "easy" else scenario.queue
     arena = ReplayedJobs(inputs, waits, rule, scenario.max_added_wait_minutes, larger, scenario.seed)
     return job_history, inputs, arena, abilities
 

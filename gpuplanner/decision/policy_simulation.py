@@ -80,7 +80,7 @@ class PolicyRun:
       started; NaN: not evaluated.
     - ``start_delay_s``, shape (n_jobs,): Time from arrival to start of each job in the first replay [s].
     - ``daily_gpu_hours``, shape (n_days,): GPU-hours provisioned on each day in the first replay.
-    - ``outcome``: Outcome of the first replay.
+    - ``outcome``: Outcome of the first replay, without starts and allocations of jobs.
     """
 
     setting: PolicySetting
@@ -182,6 +182,9 @@ class ReplayedJobs:
         edges_s = [min(day * SECONDS_PER_DAY, inputs.observed_s) for day in range(days + 1)]
         node, since, until = (outcome.power_intervals[name].to_numpy() for name in ("node", "from_s", "until_s"))
         daily_gpu_hours = sum_gpu_hours(since, until, setting.fleet.gpus[node], edges_s)
+        # Of a hundred trials of many jobs, the allocations would be most of the memory; what they say is in the waits.
+        none = np.empty(0)
+        outcome = replace(outcome, start_s=none, factor=none, allocations=outcome.allocations.clear())
         trial = PolicyRun(setting, waited_s, started - self.arrival_s, daily_gpu_hours, outcome)
         self.trials.append(trial)
         return trial

@@ -594,8 +594,8 @@ def team_rows(scenario: Scenario, waits: TeamWaits = MappingProxyType({})) -> tu
     job_history = history(scenario)
     ledger = job_history.fleet.hours_of(scenario_ledger(scenario))
     ended_before = (pl.col("end_time") <= job_history.begin).fill_null(value=False)
-    in_window = job_history.jobs.filter(pl.col("submit_time") < job_history.end, ~ended_before)
-    jobs = dict(in_window.group_by("tenant", maintain_order=True).len().iter_rows())
+    in_window = job_history.jobs.lazy().filter(pl.col("submit_time") < job_history.end, ~ended_before)
+    jobs = dict(in_window.group_by("tenant", maintain_order=True).len().collect().iter_rows())
     rows = []
     for row in hours_by_tenant(ledger).sort("allocated_gpu_hours", descending=True).iter_rows(named=True):
         measured = (row["used"] or 0.0) + (row["allocated_idle"] or 0.0) > 0

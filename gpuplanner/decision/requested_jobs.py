@@ -225,7 +225,7 @@ def _list_profiles(gpu_model: GpuModel, nodes: TodaysNodes, job_history: History
     names = {name for text in texts for name in parse_layout(text)}
     if gpu_model.profiles:
         for view in ("requested", "rightsized"):
-            names |= set(job_history.views[view].filter(mask)["profile"].drop_nulls().unique())
+            names |= set(job_history.views[view]["profile"].filter(mask).drop_nulls().unique())
     return sort_profiles(gpu_model, names)
 
 
@@ -278,20 +278,21 @@ def _build_views(
         Converts a table of jobs to requests.
     """
     gpu_model = job_history.fleet.gpu_model
-    full_gpu_jobs = job_history.views["whole"].filter(mask)
+    full_gpus = job_history.views["whole"]["instances"].filter(mask)
     offered_profiles = [name for n, name in enumerate(fleet.profiles) if n and fleet.capacity[:, 0, n].any()]
-    requested_jobs = job_history.views["requested"].filter(mask)
-    has_instance = job_history.jobs.filter(mask)["instances"].is_not_null()
+    columns = ("profile", "instances", "sms_needed", "nodes")
+    requested_jobs = job_history.views["requested"].select(columns).filter(mask)
+    has_instance = job_history.jobs["instances"].filter(mask).is_not_null()
     on_instance = has_instance & requested_jobs["profile"].is_in(offered_profiles)
     granted_jobs = requested_jobs.select(
         profile=pl.when(on_instance).then("profile").otherwise(pl.lit(FULL_GPU)),
-        instances=pl.when(on_instance).then("instances").otherwise(full_gpu_jobs["instances"]),
+        instances=pl.when(on_instance).then("instances").otherwise(full_gpus),
         sms_needed=pl.lit(None, pl.Float64),
         nodes="nodes",
     )
     tables: dict[str, Any] = {AS_TODAY: granted_jobs}
     if gpu_model.profiles:
-        tables |= {REQUESTED: requested_jobs, RIGHTSIZED: job_history.views["rightsized"].filter(mask)}
+        tables |= {REQUESTED: requested_jobs, RIGHTSIZED: job_history.views["rightsized"].select(columns).filter(mask)}
     views = {name: build(table) for name, table in tables.items()}
     if gpu_model.profiles and gpu_model.sms:
         by_class = pl.when(evidence="class").then("sms_needed")

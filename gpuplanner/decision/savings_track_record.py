@@ -519,9 +519,9 @@ def _wait_minutes_of_jobs(scenario: Scenario) -> pl.DataFrame:
     size = pl.lit(LARGEST_SIZE_NAME)
     for max_gpus, name in sorted(SIZE_NAMES.items(), reverse=True):
         size = pl.when(pl.col("gpus") <= max_gpus).then(pl.lit(name)).otherwise(size)
-    began = job_history.jobs.filter(pl.col("start_time").is_between(job_history.begin, job_history.end, closed="left"))
+    is_begun = pl.col("start_time").is_between(job_history.begin, job_history.end, closed="left")
     waited = (pl.col("start_time") - waiting_since()).dt.total_seconds() / 60
-    return began.select("gpus", size=size, minutes=waited.fill_null(0.0))
+    return job_history.jobs.lazy().filter(is_begun).select("gpus", size=size, minutes=waited.fill_null(0.0)).collect()
 
 
 def _wait_quantile_by_size(waits: pl.DataFrame, quantile: float) -> tuple[SizeWait, ...]:

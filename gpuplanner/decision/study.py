@@ -225,7 +225,8 @@ def _small_job_figures(job_history: History) -> dict[str, Any]:
     gpu_model = job_history.fleet.gpu_model
 
     def mean_gpus(view: str) -> float:
-        jobs = job_history.views[view].filter(small, pl.col("start_time").is_not_null(), ~has_unknown_end())
+        jobs = job_history.views[view].select("start_time", "end_time", "state", "profile", "instances")
+        jobs = jobs.filter(small, pl.col("start_time").is_not_null(), ~has_unknown_end())
         share = {name: gpu_model.gpu_fraction(name) for name in jobs["profile"].drop_nulls().unique()}
         gpus = pl.col("profile").replace_strict(share, default=0.0, return_dtype=pl.Float64) * pl.col("instances")
         return float(jobs.select((gpus * in_period.dt.total_seconds().clip(0)).sum()).item()) / span_s

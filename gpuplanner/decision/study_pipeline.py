@@ -325,21 +325,22 @@ def _doubt_capacity(job_history: History, ledger: pl.DataFrame) -> Iterator[str]
     end = pl.min_horizontal(pl.col("end_time").fill_null(pl.lit(job_history.end)), pl.lit(job_history.end))
     inside = (end - begin).dt.total_microseconds().clip(0) / 3.6e9
     # Without this filter a missing start would count as the begin of the window.
-    began = job_history.trace.jobs.filter(pl.col("start_time").is_not_null())
-    used = float(began.select((inside * pl.col("gpus")).sum()).item() or 0.0)
+    began = job_history.trace.jobs.lazy().filter(pl.col("start_time").is_not_null())
+    used = float(began.select((inside * pl.col("gpus")).sum()).collect().item() or 0.0)
     if used > MAX_ALLOCATED_RATIO * installed:
         yield (
             f"Jobs were allocated {used:,.0f} GPU-hours, but {gpus:,} GPUs give {installed:,.0f}. The fleet is larger, "
             "or jobs share GPUs: import the nodes, or set nodes and gpus_per_node in the scenario."
         )
-    largest = max(job_history.jobs["gpus"].to_list(), default=0)
+    largest = job_history.jobs.select(pl.col("gpus").max()).item() or 0
     if largest > fleet.gpus:
         yield f"A job requests {largest:,.0f} GPUs of a fleet of {fleet.gpus:,}: it can never start, under any policy."
 
 
 def _doubt_completeness(job_history: History) -> Iterator[str]:
     """Yield a sentence for a record without running jobs, and one for a record without telemetry."""
-    whole = complete_until(job_history.trace.jobs.filter(~has_unknown_end()), observation_ends_at(job_history.trace))
+    jobs = job_history.trace.jobs.select("start_time", "end_time", "state", "gpus").filter(~has_unknown_end())
+    whole = complete_until(jobs, observation_ends_at(job_history.trace))
     # Plans do not depend on single hours: a record may be incomplete on its last day.
     if whole < job_history.plan_start - timedelta(days=1):
         yield (

@@ -126,7 +126,9 @@ def pooled_forecast(scenario: Scenario) -> ForecastResult:
     ]
     job_history = history(scenario)
     jobs = pl.concat(
-        view.select(*RUN_OFF_COLUMNS, "instances", series=pl.format("{}/{}", pl.lit(name), "profile"))
+        view.select(
+            *RUN_OFF_COLUMNS, "instances", series=pl.format("{}/{}", pl.lit(name), "profile").cast(pl.Categorical)
+        )
         for name, view in job_history.views.items()
     )
     jobs_known = _run_off_of_views(jobs, job_history, scenario.interval_hours)
@@ -283,8 +285,8 @@ def demand_paths(scenario: Scenario, tenants: Sequence[str], profiles: Sequence[
 def largest_gang(scenario: Scenario) -> int:
     """Return the largest number of full GPUs that a recent job requests at once, with rightsized requests."""
     job_history = history(scenario)
-    whole = job_history.views["rightsized"].filter(profile=FULL_GPU)
-    return max(whole.filter(pl.col("submit_time") >= job_history.recent)["instances"].to_list(), default=0)
+    is_recent_and_whole = (pl.col("submit_time") >= job_history.recent) & (pl.col("profile") == FULL_GPU)
+    return job_history.views["rightsized"].select(pl.col("instances").filter(is_recent_and_whole).max()).item() or 0
 
 
 def expected_gpu_hours(scenario: Scenario) -> float:

@@ -399,40 +399,37 @@ def lay_out_run_off(
     extra = [name for name in (series, size) if name not in Jobs.column_names()]
     columns = dict.fromkeys([*RUN_OFF_COLUMNS, *(name for name in (series, size) if name not in extra)])
     rows = cast_columns(jobs, Jobs, list(columns), source="run-off: jobs").with_columns(jobs[name] for name in extra)
-    # Rows are put in order by their numbers, and only in the columns that are used later: a filtered and a sorted copy
-    # of all columns would take the memory of the recent past twice more.
-    counted = (
-        rows.with_row_index("row").lazy().filter(pl.col(size) > 0, pl.col(series).is_not_null(), ~has_unknown_end())
-    )
-    keys = ["submit_time", "job_id", "attempt"]
-    order = counted.select("row", *keys).sort(keys, maintain_order=True).collect()["row"]
+    is_counted = rows.select((pl.col(size) > 0) & pl.col(series).is_not_null() & ~has_unknown_end()).to_series()
+    order = rows.select(pl.arg_sort_by("submit_time", "job_id", "attempt", maintain_order=True)).to_series()
+    order = order.filter(is_counted[order])
     texts = [name for name in ("tenant", "job_class", series) if rows[name].dtype != pl.Categorical]
-    rows = rows.drop("job_id", "attempt", "state").with_columns(pl.col(texts).cast(pl.String).cast(pl.Categorical))
-    table = rows[order]
-    del rows, order
-    hours = [
-        ((table[name] - start).dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR)).fill_null(np.inf)
+    rows = rows.with_columns(pl.col(texts).cast(pl.String).cast(pl.Categorical))
+    # Columns are put in order one by one: a filtered and sorted copy of the table would take the memory of the recent
+    # past once more.
+    classes = pl.DataFrame([
+        rows["job_class"][order],
+        rows["tenant"][order],  # one of whom little is known runs like jobs of the same class
+        pl.Series("wide", job_size_class(rows["gpus"][order].fill_null(1.0).to_numpy()), pl.Int8),
+    ])  # fmt: skip
+    groups = tuple(group_numbers(classes))
+    del classes
+    submit, begin, end = (
+        ((rows[name][order] - start).dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR)).fill_null(np.inf).to_numpy()
         for name in ("submit_time", "start_time", "end_time")
-    ]
-    kinds = table[series].unique().cast(pl.String).sort()
-    names = [kind + suffix for kind in kinds]
-    number = table[series].cast(pl.Enum(kinds)).to_physical().cast(pl.Int64)
-    classes = table.select(
-        pl.col("job_class"),
-        pl.col("tenant"),  # one of whom little is known runs like jobs of the same class
-        pl.Series("wide", job_size_class(table["gpus"].fill_null(1.0).to_numpy())),
     )
+    kinds = rows[series][order].unique().cast(pl.String).sort()
+    names = [kind + suffix for kind in kinds]
     return RunOff(
         names=tuple(names),
         totals={} if total is None else {total: tuple(range(len(names)))},
         start=start,
         slot_h=interval_hours,
-        submit=hours[0].to_numpy(),
-        begin=hours[1].to_numpy(),
-        end=hours[2].to_numpy(),
-        size=table[size].cast(pl.Float64).to_numpy(),
-        limit=(table["time_limit_s"] / SECONDS_PER_HOUR).fill_null(np.inf).to_numpy(),
-        series=number.to_numpy(),
-        groups=tuple(group_numbers(classes)),
+        submit=submit,
+        begin=begin,
+        end=end,
+        size=rows[size][order].cast(pl.Float64).to_numpy(),
+        limit=(rows["time_limit_s"][order] / SECONDS_PER_HOUR).fill_null(np.inf).to_numpy(),
+        series=rows[series][order].cast(pl.Enum(kinds)).to_physical().cast(pl.Int32).to_numpy(),
+        groups=groups,
         events=events,
     )

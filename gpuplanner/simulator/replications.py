@@ -339,11 +339,13 @@ def past_jobs(job_history: History) -> pl.DataFrame:
     polars.DataFrame
         One row a job; ``profile_*``, ``instances_*`` and ``sms_*`` for each of ``REQUEST_VIEWS``.
     """
-    job_columns = ("key", "tenant", "submit_time", "start_time", "end_time")
+    key, times = pl.format("{}/{}", "job_id", "attempt"), ("submit_time", "start_time", "end_time")
     limit_s = pl.max_horizontal(pl.col("time_limit_s"), "run_s").fill_null(
         ASSUMED_TIME_LIMIT_TO_RUN_TIME_RATIO * pl.col("run_s")
     )
-    base = job_history.views["whole"].select(*job_columns, pl.col("state").cast(pl.String), "run_s", limit_s=limit_s)
+    base = job_history.views["whole"].select(
+        key.alias("key"), "tenant", *times, pl.col("state").cast(pl.String), "run_s", limit_s=limit_s
+    )
     request_columns = {"profile": "profile", "instances": "instances", "sms": "sms_needed"}
     requests = []
     for view in REQUEST_VIEWS:

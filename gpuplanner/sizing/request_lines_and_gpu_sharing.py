@@ -304,7 +304,8 @@ def recommend_sharing(history: pl.DataFrame) -> pl.DataFrame:
     models = {word: _load_gpu_model(word) for word in history["gpu_model"].cast(pl.String).unique().to_list()}
     model_names = {word: gpu_model and gpu_model.name for word, gpu_model in models.items()}
     of_word = pl.col("gpu_model").cast(pl.String).replace_strict(model_names, return_dtype=pl.String)
-    classes = history.with_columns(
+    classes = history.select(
+        pl.col("user", "tenant", "gpu_hours", "memory_peak_gib", "sm_activity", "profile_needed", "rank_needed"),
         job_class=pl.col("job_class").cast(pl.String).fill_null("not known"),
         board=pl.coalesce("board", of_word),
         several=(pl.col("instances") > 1) & (pl.col("profile").fill_null(FULL_GPU) == FULL_GPU),

@@ -162,7 +162,8 @@ def use_by_day(dataset: Dataset, window: LedgerWindow, *, tz: str) -> pl.DataFra
     allocated GPUs times mean SM activity of the job, from its record or from telemetry. GPU-hours without telemetry
     count as those with; a day with telemetry of less than half its allocated GPU-hours has no active GPUs.
     """
-    jobs = jobs_with_gpus(dataset.jobs.lazy(), window).collect()
+    columns = ("job_id", "submit_time", "eligible_time", "start_time", "end_time", "state", "gpus", "sm_activity")
+    jobs = jobs_with_gpus(dataset.jobs.select(columns), window)
     if dataset.samples is not None:
         sampled = (
             dataset.samples.drop_nulls("job_id")

@@ -25,7 +25,7 @@ from gpuplanner.usage.current_nodes import TodaysNodes, make_numbered_nodes
 from gpuplanner.usage.installed_capacity import find_installed
 from gpuplanner.usage.job_classes import class_by_shape, classify_jobs
 from gpuplanner.usage.requested_demand import resolve_requests
-from gpuplanner.usage.rightsizing import RIGHTSIZING_HEADROOM_FRACTION, keep_requests, rightsize
+from gpuplanner.usage.rightsizing import EVIDENCE_KINDS, RIGHTSIZING_HEADROOM_FRACTION, keep_requests, rightsize
 from gpuplanner.usage.run_time_hazards import impute_run_times
 from gpuplanner.usage.study_fleet import PlannedFleet, planned_fleet
 
@@ -46,9 +46,9 @@ class History:
     """History that a plan is made from: jobs, their requests, right sizes, and the fleet.
 
     - ``trace``: The dataset as ingested.
-    - ``jobs``: ``schemas.Jobs`` as known at ``plan_start``, with ``key``, ``run_s``, ``run_known``.
+    - ``jobs``: ``schemas.Jobs`` as known at ``plan_start``, with ``run_s`` and ``run_known``.
     - ``views``: For each of :data:`REQUEST_VIEWS` the jobs with ``profile``, ``instances``, ``sms_needed``.
-    - ``rightsizing``: Requested and needed profile of each job, with the evidence.
+    - ``rightsizing``: Requested and needed profile of each job, SMs that it needs, and the evidence.
     - ``undecided``: Share of the jobs without a class from source, rule or shape [0-1]; their requests are not
       rightsized by class.
     - ``like_others``: Mean confidence of the classes that follow from size, run time and hour alone [0-1]; None without
@@ -87,7 +87,7 @@ class History:
         Each policy is simulated many times: of more than :data:`MAX_JOBS_PER_SIMULATION` jobs only the latest are used,
         but a week at least.
         """
-        came = self.jobs.filter(pl.col("submit_time") >= self.recent)["submit_time"].sort()
+        came = self.jobs.select("submit_time").filter(pl.col("submit_time") >= self.recent)["submit_time"].sort()
         if len(came) <= MAX_JOBS_PER_SIMULATION:
             return self.recent
         days = (self.plan_start - came[-MAX_JOBS_PER_SIMULATION]) // timedelta(days=1)
@@ -212,7 +212,9 @@ def history(scenario: Scenario) -> History:
         trace=dataset,
         jobs=jobs,
         views=views,
-        rightsizing=sizes,
+        rightsizing=sizes.select(
+            "profile_requested", "profile_needed", "sms_needed", pl.col("evidence").cast(pl.Enum(EVIDENCE_KINDS))
+        ),
         undecided=classes_by_shape["job_class"].null_count() / jobs.height,
         like_others=None if confidence.is_empty() else float(np.mean(confidence.to_numpy())),
         begin=begin,
@@ -274,7 +276,6 @@ def _jobs_as_of(jobs: pl.DataFrame, now: datetime) -> pl.DataFrame:
         .then(pl.lit("PENDING"))
         .otherwise(pl.col("state").cast(pl.String))
         .cast(jobs.schema["state"]),
-        key=pl.format("{}/{}", "job_id", "attempt"),
     )
 
 

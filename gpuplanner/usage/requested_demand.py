@@ -302,7 +302,7 @@ def mean_occupancy(
     width = slots + 2
     first = np.clip(begin, 0.0, slots)
     last = np.maximum(np.clip(end, 0.0, slots), first)
-    cells, total = row * width, rows * width
+    cells, total = row * np.int64(width), rows * width
     change = np.zeros(total)
     inside = np.zeros(total)
     for edge, sign in ((first, 1.0), (last, -1.0)):

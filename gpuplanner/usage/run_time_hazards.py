@@ -269,12 +269,14 @@ def group_numbers(columns: pl.DataFrame) -> list[np.ndarray]:
     >>> [one.tolist() for one in group_numbers(pl.DataFrame({"a": ["x", "y", "y"], "b": [1, 1, 2]}))]
     [[0, 1, 1], [0, 1, 2]]
     """
-    numbers, groups = np.zeros(columns.height, np.int64), []
+    numbers, groups = np.zeros(columns.height, np.int32), []
     for column in columns.iter_columns():
         # Names are numbered first: ranks of whole rows would copy and sort the texts of all jobs.
         names = column.drop_nulls().unique().sort().cast(pl.String)
-        codes = column.cast(pl.String).cast(pl.Enum(names)).to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
-        numbers = np.unique(numbers * (len(names) + 1) + codes, return_inverse=True)[1].astype(np.int64)
+        texts = column if column.dtype == pl.Categorical else column.cast(pl.String)
+        codes = texts.cast(pl.Enum(names)).to_physical().cast(pl.Int64).fill_null(-1)
+        codes += pl.Series(numbers, dtype=pl.Int64) * (len(names) + 1)
+        numbers = np.searchsorted(codes.unique().sort().to_numpy(), codes.to_numpy()).astype(np.int32)
         groups.append(numbers)
     return groups
 

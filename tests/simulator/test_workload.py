@@ -26,7 +26,7 @@ def jobs_of(past, replication=0, **changes):
 
 def test_running_jobs_come_first_with_the_rest_of_their_run(past):
     known = history(SCENARIO)
-    running = known.jobs.filter(pl.col("state") == "RUNNING")
+    running = known.jobs.filter(pl.col("state") == "RUNNING").with_columns(key=pl.format("{}/{}", "job_id", "attempt"))
     carried = jobs_of(past).filter(pl.col("submit_s") < 0)
     assert set(carried["job_id"]) == set(running["key"])
     total = dict(running.select("key", "run_s").iter_rows())
