@@ -149,11 +149,9 @@ def _show_decisions(decisions: pl.DataFrame, differences: pl.DataFrame) -> None:
     """Print decisions side by side, and their differences to the first, as ``tabulate_decisions`` returns them."""
     import polars as pl
 
-    from gpuplanner.decision.study import COMPARED_FIGURES
+    from gpuplanner.decision.study import arrange_decisions
 
-    columns = dict(zip(decisions["study"], decisions.select(*COMPARED_FIGURES).rows(), strict=True))
-    cells = {name: [cell_text(value) for value in values] for name, values in columns.items()}
-    show_frame(pl.DataFrame({"figure": list(COMPARED_FIGURES.values())} | cells), title="Decisions side by side")
+    show_frame(arrange_decisions(decisions, cell_text), title="Decisions side by side")
     texts = [_difference_text(*row) for row in differences.select("difference_minutes", "low", "high").iter_rows()]
     if texts:
         shown = differences.with_columns(text=pl.Series(texts))
@@ -308,7 +306,7 @@ def _policy_row(policy_row: PolicyRow, comparison: Comparison) -> dict[str, obje
         reason = "above the maximum added wait"
     meets_target = "yes" if policy_row.meets_target else f"no: {reason}"
     return {
-        "policy": ("* " if policy_row.policy == comparison.winner else "  ") + policy_row.policy,
+        "policy": ("* " if policy_row.policy == comparison.recommended_policy else "  ") + policy_row.policy,
         "GPU-hours a week": policy_row.gpu_hours_promised,
         "peak GPUs": policy_row.peak_gpus,
         "added wait p95 (min)": policy_row.added_wait_p95_minutes,

@@ -136,7 +136,7 @@ def print_today(comparison: Comparison) -> None:
         text += f"; p95 queue wait {wait_text(longest.observed_p95_minutes)} (jobs on {longest.size})"
     print_fact("Today", text)
     if comparison.waits is not None:
-        print_fact("Waits", comparison.waits.main_cause_text)
+        print_fact("Waits", comparison.main_cause_text)
 
 
 def print_warnings(warnings: Sequence[QualityWarning]) -> None:
@@ -222,10 +222,10 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
             curve = {point.gpus: point.allocation_rate for point in comparison.wait_curve}
             utilization = [curve[gpus] for gpus in (decision.fleet_gpus, decision.gpus) if gpus in curve]
         shares = [percent_text(share) for share in utilization]
-        minutes = [row.completion_mean_min for row in (today_row, policy_row)]
+        minutes = [row.completion_minutes for row in (today_row, policy_row)]
         times = [wait_text(number) for number in minutes if number is not None]
         today_text = "today " if len(times) == 1 else ""
-        completion = f"    mean time from submission to end {today_text}{_change_text(times)}" if times else ""
+        completion = f"    mean completion time {today_text}{_change_text(times)}" if times else ""
         label = "Allocated" if len(shares) == 2 else "Allocated today"
         rows.append((label, f"{_change_text(shares) or '–'} of provisioned GPU-hours{completion}"))
     if impact.kwh_per_week == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, Self
@@ -37,6 +37,7 @@ from gpuplanner.decision.announced_projects import ProjectAnswer, answer_project
 from gpuplanner.decision.decision_types import (
     RECORD_DECIMALS,
     TODAY,
+    WAIT_TOLERANCE_MINUTES,
     CurvePoint,
     Decision,
     Exhaustion,
@@ -48,7 +49,7 @@ from gpuplanner.decision.decision_types import (
     compute_saved_kwh,
     count_powered_down_hours,
 )
-from gpuplanner.decision.explained_waits import WaitSummary, sum_waits
+from gpuplanner.decision.explained_waits import WaitSummary, explain_waits, sum_waits
 from gpuplanner.decision.fleet_size_decision import UNSTATED_FLEET, decide_fleet_size
 from gpuplanner.decision.inference_answers import InferenceAnswer, answer_services
 from gpuplanner.decision.policy_comparison import (
@@ -62,6 +63,7 @@ from gpuplanner.decision.policy_comparison import (
 from gpuplanner.decision.policy_layouts import FleetRules
 from gpuplanner.decision.policy_simulation import WAIT_QUANTILE, Mask, PolicyRun, sum_gpu_hours
 from gpuplanner.decision.recommendation import DecisionBasis, decide, read_wait_target
+from gpuplanner.decision.requested_jobs import read_replay_inputs
 from gpuplanner.usage.planning_history import history
 
 
@@ -81,13 +83,13 @@ class PolicyRow:
     - ``added_wait_mean_minutes``, ``added_wait_p95_minutes``, ``delayed_share``, ``longest_added_wait_minutes``: Mean
       added queue wait; the largest change of a p95 wait over job sizes; the share of jobs that start later than on
       today's fleet; the longest added wait.
-    - ``completion_mean_min``: Mean time from arrival to the end of a job [min].
+    - ``completion_minutes``: Mean time from arrival to the end of a job [min].
     - ``power_ups_per_week``: Nodes that are powered up a week; None if the policy powers none.
     - ``never_started``: Jobs that never started.
     - ``meets_target``: Whether ``added_wait_p95_minutes`` is within the limit and all jobs start; for a policy whose
       nodes the wait model finds, whether each job size is within its limit in ``decision.service``.
     - ``performable``: Whether the actuator can apply the policy.
-    - ``reason``: Why the policy is excluded.
+    - ``reason``: Why the policy is excluded, or which job sizes are over their wait limit.
     - ``knobs``: Settings of the policy by name, such as idle minutes.
     """
 
@@ -107,7 +109,7 @@ class PolicyRow:
     added_wait_p95_minutes: float | None = None
     delayed_share: float | None = None
     longest_added_wait_minutes: float | None = None
-    completion_mean_min: float | None = None
+    completion_minutes: float | None = None
     power_ups_per_week: float | None = None
     never_started: int = 0
     meets_target: bool = False
@@ -133,14 +135,15 @@ class Comparison:
     - ``minutes``: The most that the p95 queue wait of a job size may rise [min].
     - ``target_minutes``: Target of the p95 queue wait of each job size [min].
     - ``today``: Today's fleet; None if nothing could be simulated.
-    - ``policies``: The other policies in order, those that the actuator cannot apply with the reason.
+    - ``policies``: The other policies in order, those that the actuator cannot apply with the reason; last the fleet of
+      the decision, where it has today's layouts and other measures, such as a purchase.
     - ``frontier``: Settings that no other of the same policy beats in both GPU-hours and added wait.
     - ``tuned_from``, ``judged_from``, ``judged_to``: Begin of the training window, begin and end of the evaluation
       window.
     - ``projects``: Answers to the projects that the scenario names.
     - ``inference``: Answer to its inference services; None without services.
     - ``rules``: How the fleet is run as decided, for exports.
-    - ``waits``: Causes of waiting; None if nothing could be simulated.
+    - ``waits``: Causes of waiting in the record, at any demand; None if nothing could be simulated.
     - ``wait_curve``: Waits by job size and number of GPUs; empty without a recommendation.
     - ``headroom``: Load that the recommended GPUs carry, as a factor of the observed load.
     - ``growth_per_week``, ``exhaustion``: Growth of the submitted work, and when it exhausts these GPUs.
@@ -170,6 +173,17 @@ class Comparison:
         return self.decision.policy
 
     @property
+    def recommended_policy(self) -> str:
+        """Name in the row of the fleet of the decision: the winner, or the action of another measure."""
+        return next((row.policy for row in self.policies if row.policy not in MEANINGS), self.winner)
+
+    @property
+    def main_cause_text(self) -> str:
+        """The largest cause of the recorded waiting, in one sentence; empty if nothing could be simulated."""
+        text = "" if self.waits is None else self.waits.main_cause_text
+        return f"At the recorded demand, {text[:1].lower()}{text[1:]}" if text and self.decision.demand_text else text
+
+    @property
     def rows(self) -> tuple[PolicyRow, ...]:
         """Rows of today's fleet and of the other policies."""
         return (() if self.today is None else (self.today,)) + self.policies
@@ -186,26 +200,14 @@ class Comparison:
         values |= {"target": {"quantile": WAIT_QUANTILE, "minutes": self.minutes}, "winner": self.winner}
         values |= {"saving_gpu_hours_per_week": saving.value, "saving_low": saving.low}
         values |= {"saving_high": saving.high, "reason": saving.reason}
-        return _rename_node_pool_key(values, "max_nodes_on", "most")
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Restore a comparison from the output of :meth:`to_dict`."""
         decision = dict(values["decision"])
         decision["saving"] = decision.pop("saving_gpu_hours_per_week")
-        return from_plain(cls, _rename_node_pool_key(dict(values), "most", "max_nodes_on") | {"decision": decision})
-
-
-def _rename_node_pool_key(values: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    """Rename a key of each pool in the fleet rules of a comparison: the key in files differs from the field."""
-    rules = values.get("rules")
-    if rules is not None:
-        pools = {
-            name: [{(new if key == old else key): item for key, item in pool.items()} for pool in rules[name]]
-            for name in ("pools", "today")
-        }
-        values["rules"] = rules | pools
-    return values
+        return from_plain(cls, {**values, "decision": decision})
 
 
 def record_comparison(scenario: Scenario, basis: DecisionBasis) -> Comparison:
@@ -217,15 +219,20 @@ def record_comparison(scenario: Scenario, basis: DecisionBasis) -> Comparison:
     record_start = contest.asked_jobs.replay_start
     evaluation_start = record_start + timedelta(days=training_days) if contest.has_holdout else record_start
     headroom = recommendation.headroom
+    asked_jobs, waits = contest.asked_jobs, contest.arena.waits
+    if scenario.arrival_scale != 1.0:  # causes are known of recorded waits alone
+        asked_jobs = replace(read_replay_inputs(contest.job_history), tenant_limits=asked_jobs.tenant_limits)
+        waits = explain_waits(asked_jobs)
     return round_record(Comparison(
         decision=basis.decision, minutes=contest.arena.limit_minutes,
-        today=_make_policy_row(contest, contest.today),
-        policies=tuple(_make_policy_row(contest, judged) for judged in contest.judged_policies),
+        today=_make_policy_row(contest, contest.today, decision),
+        policies=tuple(_make_policy_row(contest, judged, decision) for judged in contest.judged_policies)
+        + ((_make_recommended_row(decision),) if decision.policy == TODAY and decision.measures else ()),
         frontier=tuple(_find_frontier_points(contest)), tuned_from=record_start.isoformat(),
         judged_from=evaluation_start.isoformat(),
         judged_to=min(record_start + timedelta(days=len(contest.evaluation_days)), contest.asked_jobs.end).isoformat(),
         rules=basis.rules,
-        waits=sum_waits(contest.asked_jobs, contest.arena.waits), wait_curve=basis.curve,
+        waits=sum_waits(asked_jobs, waits), wait_curve=basis.curve,
         headroom=None if headroom is None else headroom.headroom, growth_per_week=recommendation.growth.weekly,
         exhaustion=recommendation.exhaustion, target_minutes=read_wait_target(scenario).target_s / SECONDS_PER_MINUTE,
     ), RECORD_DECIMALS)  # fmt: skip
@@ -317,9 +324,11 @@ def _add_energy(scenario: Scenario, row: PolicyRow, comparison: Comparison, toda
     today : RangedAmount or None
         Facility energy of a week of today's fleet. [kWh]
     """
-    if row.gpu_hours_promised is None or comparison.today is None or comparison.today.gpu_hours_promised is None:
+    todays_hours = None if comparison.today is None else comparison.today.gpu_hours_promised
+    # The power of GPUs to buy is not estimated.
+    if row.gpu_hours_promised is None or todays_hours is None or row.gpu_hours_promised > todays_hours:
         return row
-    saved_hours = comparison.today.gpu_hours_promised - row.gpu_hours_promised
+    saved_hours = todays_hours - row.gpu_hours_promised
     if row.policy == comparison.winner != TODAY and comparison.decision.saving.value is not None:
         saved_hours = comparison.decision.saving.value
     powered_down_gpu_hours = count_powered_down_hours(scenario, max(saved_hours, 0.0))
@@ -355,9 +364,25 @@ def study_comparison(scenario: Scenario) -> Comparison:
     return reprice_comparison(scenario, load_comparison(scenario))
 
 
-def _make_policy_row(results: PolicyResults, policy: EvaluatedPolicy) -> PolicyRow:
+def _make_recommended_row(decision: Decision) -> PolicyRow:
+    """Make the row of a fleet with GPUs to buy, or of measures that change how jobs start; no policy has either."""
+    policy, measures = decision.policy, decision.measures[int(decision.policy != TODAY) :]
+    meaning = "; ".join([MEANINGS[policy], *(f"{measure.text[:1].lower()}{measure.text[1:]}" for measure in measures)])
+    hours = float(decision.gpus * HOURS_PER_WEEK)
+    name = measures[-1].action if policy == TODAY else policy
+    row = PolicyRow(name, meaning, hours, hours, peak_gpus=decision.gpus, meets_target=True)
+    return _use_recommended_waits(row, decision) if decision.service else row
+
+
+def _make_policy_row(results: PolicyResults, policy: EvaluatedPolicy, decision: Decision) -> PolicyRow:
     """Make the policy row of a comparison from its simulation run: GPU-hours, power-ups and added queue waits."""
     arena, trial = results.arena, policy.trial
+    reason, margin = policy.reason, WAIT_TOLERANCE_MINUTES
+    if policy.policy == TODAY:
+        late = (size.size for size in decision.service if size.today_p95_minutes > size.limit_minutes + margin)
+        reason = _format_over_limit(late)
+    elif policy.policy == decision.policy and decision.gpus > decision.fleet_gpus:
+        return _make_recommended_row(decision)
     if trial is None:
         return PolicyRow(policy.policy, MEANINGS[policy.policy], reason=policy.reason, performable=policy.performable)
     jobs, days = results.evaluation_jobs, results.evaluation_days
@@ -377,9 +402,9 @@ def _make_policy_row(results: PolicyResults, policy: EvaluatedPolicy) -> PolicyR
         added_wait_p95_minutes=max(float(added_wait_p95_minutes.max()), 0.0),
         delayed_share=float(is_delayed.mean()) if len(waited_s) else 0.0,
         longest_added_wait_minutes=float(waited_s.max(initial=0.0)) / SECONDS_PER_MINUTE,
-        completion_mean_min=float(completion_s[completes].mean()) / SECONDS_PER_MINUTE if completes.any() else None,
+        completion_minutes=float(completion_s[completes].mean()) / SECONDS_PER_MINUTE if completes.any() else None,
         power_ups_per_week=None if trial.setting.switching is None else count_power_ups(trial, days) / weeks,
-        never_started=int(np.isinf(waited_s).sum()), meets_target=policy.meets_limit, reason=policy.reason,
+        never_started=int(np.isinf(waited_s).sum()), meets_target=policy.meets_limit, reason=reason,
         knobs=dict(trial.setting.knobs),
     )  # fmt: skip
     if policy.policy in EXCLUSION_REASON_BY_POLICY and not policy.service:  # the wait model states no waits by size
@@ -387,7 +412,7 @@ def _make_policy_row(results: PolicyResults, policy: EvaluatedPolicy) -> PolicyR
             row, added_wait_mean_minutes=None, added_wait_p95_minutes=None, delayed_share=None,
             longest_added_wait_minutes=None,
         )  # fmt: skip
-    return _use_recommended_waits(row, policy.service) if policy.service else row
+    return _use_recommended_waits(row, decision) if policy.service else row
 
 
 def count_power_ups(run: PolicyRun, days: Mask) -> int:
@@ -396,17 +421,28 @@ def count_power_ups(run: PolicyRun, days: Mask) -> int:
     return int(np.isin(power_up_day, np.flatnonzero(days)).sum())
 
 
-def _use_recommended_waits(row: PolicyRow, service: Sequence[JobSizeWaits]) -> PolicyRow:
-    """Return a policy row with the waits of the recommendation by job size instead of those of its own simulation."""
+def _use_recommended_waits(row: PolicyRow, decision: Decision) -> PolicyRow:
+    """Return a policy row with the waits of the decision by job size instead of those of its own simulation."""
+    service = decision.service
     jobs = max(sum(size.jobs for size in service), 1)
-    added = max(size.recommended_p95_minutes - size.today_p95_minutes for size in service)
+    added = max(size.added_p95_minutes for size in service)
+    reason = _format_over_limit(size.size for size in service if not size.meets_limit)
+    is_no_worse = all(size.is_no_worse for size in service)
     return replace(
         row,
         added_wait_mean_minutes=sum(size.jobs * size.recommended_mean_minutes for size in service) / jobs,
         added_wait_p95_minutes=max(added, 0.0),
         delayed_share=sum(size.jobs_delayed for size in service) / jobs,
-        completion_mean_min=None,
+        completion_minutes=None,
+        meets_target=is_no_worse,
+        reason=f"{reason}, no longer than today" if reason and is_no_worse else reason,
     )
+
+
+def _format_over_limit(sizes: Iterable[str]) -> str | None:
+    """Format the names of job sizes over their wait limit; None without any."""
+    names = ", ".join(sizes)
+    return f"{names} over the wait limit" if names else None
 
 
 def _count_busy_gpu_hours(results: PolicyResults, run: PolicyRun) -> float:
@@ -453,21 +489,9 @@ _POLICY_SCHEMA = {
 
 def make_policy_table(comparison: Comparison) -> pl.DataFrame:
     """Tabulate today's fleet and each policy: its meaning, GPU-hours and added waits."""
-    rows = (*comparison.rows, *_purchase_row(comparison))
-    values = [tuple(getattr(row, name) for name in _POLICY_SCHEMA) for row in rows]
+    values = [tuple(getattr(row, name) for name in _POLICY_SCHEMA) for row in comparison.rows]
     table = pl.DataFrame(values, _POLICY_SCHEMA, orient="row")
     return table.with_columns(meets_target=pl.when(pl.col("policy") != TODAY).then("meets_target"))
-
-
-def _purchase_row(comparison: Comparison) -> typing.Iterator[PolicyRow]:
-    """Yield the recommended purchase as a policy row, with the queue waits of the recommendation; none without one."""
-    decision = comparison.decision
-    if decision.gpus > decision.fleet_gpus and decision.service:
-        hours = float(decision.gpus * HOURS_PER_WEEK)
-        meaning = f"{count_text(decision.gpus - decision.fleet_gpus, 'GPU')} more, all nodes powered on"
-        meets_limits = all(size.is_no_worse for size in decision.service)
-        row = PolicyRow("buy", meaning, hours, hours, peak_gpus=decision.gpus, meets_target=meets_limits)
-        yield _use_recommended_waits(row, decision.service)
 
 
 def format_policies_within_limit(comparison: Comparison) -> str:
@@ -476,10 +500,11 @@ def format_policies_within_limit(comparison: Comparison) -> str:
     Only policies whose number of nodes the wait model finds have waits by job size to compare with the wait target; all
     others are measured against today's waits alone.
     """
-    applicable = [row for row in comparison.policies if row.performable]
+    policies = [row for row in comparison.policies if row.policy in MEANINGS]
+    applicable = [row for row in policies if row.performable]
     within_limit = [row for row in applicable if row.meets_target]
     actuator = comparison.decision.actuator
-    actuator_text = f" that {actuator} can apply" if len(applicable) < len(comparison.policies) else ""
+    actuator_text = f" that {actuator} can apply" if len(applicable) < len(policies) else ""
     verb = "keeps" if len(within_limit) == 1 else "keep"
     names = ", ".join(SHORT_NAMES[row.policy] for row in within_limit)
     text = (
@@ -500,7 +525,10 @@ def format_policies_within_limit(comparison: Comparison) -> str:
 
 def make_wait_table(comparison: Comparison) -> pl.DataFrame:
     """Tabulate the queue waits of each job size: observed, simulated on today's fleet and as recommended."""
-    return pl.DataFrame(comparison.decision.service, schema=_column_types(JobSizeWaits))
+    table = pl.DataFrame(comparison.decision.service, schema=_column_types(JobSizeWaits))
+    # Nothing was observed at another demand than the recorded one.
+    is_observed = pl.lit(comparison.decision.arrival_scale == 1.0)
+    return table.with_columns(observed_p95_minutes=pl.when(is_observed).then("observed_p95_minutes"))
 
 
 def make_wait_curve_table(comparison: Comparison) -> pl.DataFrame:

@@ -621,9 +621,7 @@ def _format_completion(decision: Decision) -> str:
     after = sum(row.jobs * (row.completion_minutes or 0.0) for row in rows) / max(jobs, 1)
     if after < today + 1.0 or all(measure.action != "rightsize" for measure in decision.measures):
         return ""
-    return (
-        f"Mean time from submission to end {wait_text(today)} → {wait_text(after)}: jobs run longer on MIG instances."
-    )
+    return f"Mean completion time {wait_text(today)} → {wait_text(after)}: jobs run longer on MIG instances."
 
 
 def _format_long_wait(minutes: float | None) -> str:

@@ -196,6 +196,8 @@ def _measure_fleet(
     if units != tuple(layout_recommendation.units) or layout_recommendation is todays_recommendation:
         simulated = _simulate_fleet(todays_recommendation, layout_recommendation, units)
         rows = tuple(replace(row, **simulated[row.size]) for row in rows if row.size in simulated)
+    if layout_recommendation is todays_recommendation and units == tuple(todays_recommendation.units):
+        rows = tuple(replace(row, low=row.today_low, high=row.today_high) for row in rows)
     service = tuple(replace(row, limit_minutes=find_wait_limit(row.today_p95_minutes, target)) for row in rows)
     n_jobs = max(sum(row.jobs for row in service), 1)
     today_mean = sum(row.jobs * row.today_mean_minutes for row in service) / n_jobs
@@ -283,12 +285,15 @@ PAIRED_SCHEMA = {
     "high": pl.Float64,
 }  # fmt: skip
 """Columns of :func:`compare_paired_waits`."""
-PAIRED_MEASURES = ("p95 queue wait", "mean completion time", "end of the last job")
+P95_WAIT, MEAN_COMPLETION, LAST_END = PAIRED_MEASURES = "p95 queue wait", "mean completion time", "end of the last job"
 """Measures of :func:`compare_paired_waits` by job size, and the last also of all jobs, which is the makespan [min]."""
 
 
 def compare_paired_waits(first_recommendation: Recommendation, second_recommendation: Recommendation) -> pl.DataFrame:
     """Compare queue waits, completion times and makespan of two fleets on the same jobs with the same random draws.
+
+    The end of the last job has no interval: in a resampled record it is that of the longest job of the last days, on
+    any fleet.
 
     Parameters
     ----------
@@ -299,7 +304,7 @@ def compare_paired_waits(first_recommendation: Recommendation, second_recommenda
     -------
     polars.DataFrame
         ``job_size, measure, difference_minutes, low, high``: difference of the second to the first in the record, and
-        its 80 % interval over resampled weeks, of each of :data:`PAIRED_MEASURES` [min].
+        its 80 % interval over resampled weeks, of each of :data:`PAIRED_MEASURES` [min]; null where there is none.
     """
     common = [name for name in first_recommendation.model.size_names if name in second_recommendation.model.size_names]
 
@@ -321,9 +326,9 @@ def compare_paired_waits(first_recommendation: Recommendation, second_recommenda
     rows = []
     names = [*common, "all"]
     for (size, name), (measure, title) in itertools.product(enumerate(names), enumerate(PAIRED_MEASURES)):
-        drawn = differences[1:, size, measure]
+        drawn = (column := differences[1:, size, measure])[~np.isnan(column)]  # some draws lack the jobs of a size
         if not np.isnan(differences[0, size, measure]):
-            # A resampled record may lack the jobs of a size.
-            ends = np.quantile(drawn[~np.isnan(drawn)], CURVE_INTERVAL) if not np.isnan(drawn).all() else (None, None)
+            has_interval = len(drawn) and title != LAST_END
+            ends = np.quantile(drawn, CURVE_INTERVAL) if has_interval else (None, None)
             rows.append((name, title, float(differences[0, size, measure]), *ends))
     return pl.DataFrame(rows, schema=PAIRED_SCHEMA, orient="row")

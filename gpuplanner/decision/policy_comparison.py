@@ -403,7 +403,8 @@ POLICIES |= load_plugins(POLICY_ENTRY_POINT_GROUP, FleetPolicy, frozenset(POLICI
 MEANINGS = {name: policy.meaning for name, policy in POLICIES.items()}
 """Meanings of the policies by name."""
 SHORT_NAMES = {name: policy.short for name, policy in POLICIES.items()}
-"""Short names of the policies for charts and tables, by policy name."""
+SHORT_NAMES |= {"buy": "more GPUs", "pack": "nodes filled one by one", "raise_limit": "raised limits"}
+"""Short names for charts and tables, by policy, and by action of measures that keep today's layouts."""
 POLICY_NAMES = tuple(POLICIES)[1:]
 """Names of the policies without today's."""
 
@@ -415,7 +416,7 @@ COST_TIE_SHARE = 0.01
 
 EXCLUSION_REASON_BY_POLICY = {
     FEWER_NODES: "with fewer nodes a job size misses its limit, or waits longer than today if it misses it already",
-    MIG_STATIC: "no other MIG layout meets the wait limits with as few GPUs",
+    MIG_STATIC: "no other MIG layout is to be tried, or none meets the wait limits with as few GPUs",
 }
 """Policies whose setting the wait model finds, and why they are excluded if it finds none."""
 

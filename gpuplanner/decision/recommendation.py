@@ -207,11 +207,10 @@ def replace_with_recommended(
         if candidate.policy == TODAY:
             continue
         is_sized = candidate is sized_course  # by the wait limits, even where waits by size are not shown
-        service = recommendation.service if is_sized else ()
-        holds = all(size.is_no_worse for size in service) if is_sized else arena.meets_limit(candidate.trial, later)
+        holds = is_sized or arena.meets_limit(candidate.trial, later)  # the record of the sized one states its misses
         reason = None if holds else "a job size waits longer than its limit and than today"
         winner = summarize_policy_run(candidate.policy, candidate.trial, holds=holds, days=days)
-        winner = replace(winner, service=service, reason=reason)
+        winner = replace(winner, service=recommendation.service if is_sized else (), reason=reason)
         results[candidate.policy] = winner
     order = [name for name in POLICY_NAMES if name in results]
     return replace(policy_results, judged_policies=tuple(results[name] for name in order), winner=winner)

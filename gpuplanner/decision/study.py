@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -20,11 +19,18 @@ from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, round_record, to_json, to_plain
 from gpuplanner.core.step_functions import has_unknown_end
-from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK
+from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, count_text
 from gpuplanner.cost.period_costs import Money
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision
-from gpuplanner.decision.fleet_size_decision import PAIRED_SCHEMA, compare_paired_waits, find_sized_fleet
+from gpuplanner.decision.fleet_size_decision import (
+    LAST_END,
+    MEAN_COMPLETION,
+    P95_WAIT,
+    PAIRED_SCHEMA,
+    compare_paired_waits,
+    find_sized_fleet,
+)
 from gpuplanner.decision.layout_planning import FixedLayoutComparison, PlanChoice
 from gpuplanner.decision.policy_comparison import MEANINGS
 from gpuplanner.forecast.rolling_demand_forecast import NextDayDemand
@@ -491,35 +497,73 @@ def _json_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
 
 SAME_JOBS_FIELDS = ("data", "month", "gpu_model", "pool", "history_days")
 """Fields of two scenarios that are equal if both are about the same jobs."""
-_PAIRED_COLUMNS = tuple(
-    f"{measure}_difference_{end}"
-    for measure in ("p95", "completion", "last_end", "makespan")
-    for end in ("minutes", "low", "high")
+PAIRED_ENDS = ("minutes", "low", "high")
+"""Ends of the names of the columns of a difference and its interval."""
+_PAIRED_COLUMNS = (
+    *(f"{measure}_difference_{end}" for measure in ("p95", "completion") for end in PAIRED_ENDS),
+    "makespan_difference_minutes",
 )
 """Columns of the differences to the first decision: of the size that waits longest there, and the makespan of all."""
 _COMPARED_COLUMNS = {
     "study": pl.String, "action": pl.String, "meets_wait_limits": pl.String, "installed_gpus": pl.Int64,
-    "gpus": pl.Int64, "gpu_hours_per_week": pl.Float64, "capacity_cost_per_week": pl.Float64,
+    "gpus": pl.Int64, "gpu_hours_per_week": pl.Float64, "capacity_cost_per_week": pl.Float64, "currency": pl.String,
     "freed_gpu_hours_per_week": pl.Float64, "freed_low": pl.Float64, "freed_high": pl.Float64,
     "usd_per_week": pl.Float64, "p95_wait_minutes_today": pl.Float64, "p95_wait_minutes": pl.Float64,
+    "p95_wait_low": pl.Float64, "p95_wait_high": pl.Float64,
     "completion_minutes": pl.Float64, "completion_low": pl.Float64, "completion_high": pl.Float64,
     "longest_waiting_size": pl.String, "exhausted_on": pl.String, **dict.fromkeys(_PAIRED_COLUMNS, pl.Float64),
 }  # fmt: skip
 """Columns of the table of decisions side by side; waits and completion times are of the size that waits longest."""
 COMPARED_FIGURES = {
-    "action": "action", "meets_wait_limits": "meets the wait limits of all job sizes",
-    "installed_gpus": "GPUs installed today", "gpus": "GPUs as decided",
-    "gpu_hours_per_week": "capacity as decided [GPU-hours a week]",
-    "capacity_cost_per_week": "cost of this capacity, at your rate or list price [currency a week]",
-    "freed_gpu_hours_per_week": "capacity freed [GPU-hours a week]",
-    "freed_low": "capacity freed, 90 % interval, low end", "freed_high": "capacity freed, 90 % interval, high end",
-    "usd_per_week": "spend that ends [USD a week]", "longest_waiting_size": "job size of the figures below",
-    "p95_wait_minutes_today": "p95 queue wait today [min]", "p95_wait_minutes": "p95 queue wait as decided [min]",
-    "completion_minutes": "mean completion time as decided [min]",
-    "completion_low": "mean completion time, 80 % interval, low end",
-    "completion_high": "mean completion time, 80 % interval, high end", "exhausted_on": "capacity exhausted on",
+    "action": ("action", ""), "meets_wait_limits": ("meets all wait limits", ""),
+    "installed_gpus": ("GPUs today", ""), "gpus": ("GPUs", ""), "gpu_hours_per_week": ("GPU-hours a week", ""),
+    "capacity_cost_per_week": ("cost of these, at your rate or list price [{currency} a week]", ""),
+    "freed_gpu_hours_per_week": ("GPU-hours freed a week (90 % interval)", "freed"),
+    "usd_per_week": ("spend that ends [USD a week]", ""), "longest_waiting_size": ("figures below: jobs on", ""),
+    "p95_wait_minutes_today": ("p95 queue wait today [min]", ""),
+    "p95_wait_minutes": ("p95 queue wait [min] (80 % interval)", "p95_wait"),
+    "p95_difference_minutes": ("p95 queue wait less that of the first [min] (80 % interval)", "p95_difference"),
+    "completion_minutes": ("mean completion time [min] (80 % interval)", "completion"),
+    "exhausted_on": ("capacity exhausted on", ""),
 }  # fmt: skip
-"""Printed names of the figures of decisions side by side, in the order of their rows."""
+"""Printed name of each figure of decisions side by side, and prefix of its interval, in the order of their rows."""
+
+
+def arrange_decisions(decisions: pl.DataFrame, format_value: Callable[[Any], str]) -> pl.DataFrame:
+    """Arrange decisions in columns, with a row for each figure that one of them has, as texts.
+
+    Parameters
+    ----------
+    decisions : polars.DataFrame
+        Decisions, as of :func:`tabulate_decisions`.
+    format_value : callable
+        Formats a value as text.
+    """
+    currency = " or ".join(decisions["currency"].drop_nulls().unique(maintain_order=True))
+    rows: list[list[str]] = []
+    for name, (label, prefix) in COMPARED_FIGURES.items():
+        if decisions[name].null_count() < decisions.height:
+            texts = [label.format(currency=currency), *map(format_value, decisions[name])]
+            ends = decisions.select(f"{prefix}_low", f"{prefix}_high").rows() if prefix else []
+            for column, (low, high) in enumerate(ends, start=1):
+                texts[column] += "" if low is None else f" ({format_value(low)} to {format_value(high)})"
+            rows.append(texts)
+    return pl.DataFrame(rows, schema=["figure", *decisions["study"]], orient="row")
+
+
+def _label_studies(studies: Sequence[tuple[Scenario, Comparison]]) -> list[str]:
+    """Label studies by their names; those of one name by what differs between them: their GPUs and other settings."""
+    labels = []
+    for scenario, comparison in studies:
+        peers = [peer for peer in studies if peer[0].name == scenario.name]
+        changes = sorted({name for peer, _ in peers for name in scenario.diff(peer)} - {"gpus"})
+        parts = [f"{name}={value}" for name in changes if (value := getattr(scenario, name)) is not None]
+        if len({peer.decision.gpus for _, peer in peers}) > 1:
+            parts.insert(0, count_text(comparison.decision.gpus, "GPU"))
+        labels.append(", ".join(parts) or scenario.name)
+    if len(set(labels)) == len(labels):
+        return labels
+    return [f"{number}: {label}" for number, label in enumerate(labels, start=1)]
 
 
 def tabulate_decisions(studies: Sequence[tuple[Scenario, Comparison]]) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -538,25 +582,23 @@ def tabulate_decisions(studies: Sequence[tuple[Scenario, Comparison]]) -> tuple[
         ``study, job_size, measure, difference_minutes, low, high``, as of :func:`compare_paired_waits`.
     """
     (first, first_comparison), base_fleet = studies[0], None
-    size_waits = first_comparison.decision.longest_waiting
-    size = None if size_waits is None else size_waits.size
-    rows, tables = [], []
-    for number, (scenario, comparison) in enumerate(studies, start=1):
-        changes = first.diff(scenario) if scenario.name == first.name else {}
-        settings = {name: "default" if new is None else new for name, (_, new) in changes.items()}
-        text = ", ".join(f"{name}={setting}" for name, setting in settings.items()) or scenario.name
-        row = {"study": f"{number}: {text}"} | _decision_numbers(scenario, comparison, size)
+    size = getattr(first_comparison.decision.longest_waiting, "size", None)
+    paired_figures = {(size, P95_WAIT): "p95", (size, MEAN_COMPLETION): "completion", ("all", LAST_END): "makespan"}
+    rows: list[dict[str, Any]] = []
+    tables = []
+    for label, (scenario, comparison) in zip(_label_studies(studies), studies, strict=True):
+        row = {"study": label} | _decision_numbers(scenario, comparison, size)
         # Without the same jobs, the record of a study is not even read: a saved one may have outlived its data.
-        if number > 1 and all(getattr(first, name) == getattr(scenario, name) for name in SAME_JOBS_FIELDS):
+        if rows and all(getattr(first, name) == getattr(scenario, name) for name in SAME_JOBS_FIELDS):
             base_fleet = base_fleet or find_sized_fleet(first, first_comparison.decision)
             compared_fleet = find_sized_fleet(scenario, comparison.decision)
             if base_fleet is not None and compared_fleet is not None:
                 table = compare_paired_waits(base_fleet, compared_fleet)
-                tables.append(table.select(pl.lit(row["study"]).alias("study"), pl.all()))
-                shown_sizes = table.filter(pl.col("job_size").is_in([size, "all"]))
-                values = shown_sizes.select("difference_minutes", "low", "high").rows()
-                row |= dict(zip(_PAIRED_COLUMNS, itertools.chain(*values), strict=False))
-        rows.append(row)
+                tables.append(table.select(pl.lit(label).alias("study"), pl.all()))
+                for job_size, measure, *values in table.iter_rows():
+                    columns = (f"{paired_figures.get((job_size, measure))}_difference_{end}" for end in PAIRED_ENDS)
+                    row |= dict(zip(columns, values, strict=True))
+        rows.append({name: row.get(name) for name in _COMPARED_COLUMNS})
     differences = pl.concat(tables) if tables else pl.DataFrame(schema={"study": pl.String, **PAIRED_SCHEMA})
     return pl.DataFrame(rows, schema=_COMPARED_COLUMNS, orient="row"), differences
 
@@ -581,17 +623,17 @@ def _decision_numbers(scenario: Scenario, comparison: Comparison, size: str | No
         with contextlib.suppress(GpuPlannerError):  # no list price, or none in this currency
             terms = {"own_price": scenario.price_per_gpu_hour, "currency": scenario.currency}
             price = find_gpu_hour_price(decision.gpu_model, **terms).value
-    has_interval = saving.low != saving.high
     numbers = {
-        "action": decision.action.replace("_", " "),
+        "action": ", ".join(measure.action for measure in decision.measures).replace("_", " ") or decision.action,
         "meets_wait_limits": (f"no: {', '.join(missed)}" if missed else "yes") if decision.service else None,
         "gpu_hours_per_week": gpu_hours,
         "capacity_cost_per_week": None if price is None else gpu_hours * price,
+        "currency": None if price is None else scenario.currency,
         "installed_gpus": decision.fleet_gpus,
         "gpus": decision.gpus,
         "freed_gpu_hours_per_week": saving.value,
-        "freed_low": saving.low if has_interval else None,
-        "freed_high": saving.high if has_interval else None,
+        "freed_low": saving.low if saving.varies else None,
+        "freed_high": saving.high if saving.varies else None,
         "usd_per_week": decision.financial_impact.usd_per_week,
         "exhausted_on": comparison.exhaustion.date,
     }
@@ -599,6 +641,8 @@ def _decision_numbers(scenario: Scenario, comparison: Comparison, size: str | No
         numbers |= {
             "p95_wait_minutes_today": waits.today_p95_minutes,
             "p95_wait_minutes": waits.recommended_p95_minutes,
+            "p95_wait_low": waits.low,
+            "p95_wait_high": waits.high,
             "completion_minutes": waits.completion_minutes,
             "completion_low": waits.completion_low,
             "completion_high": waits.completion_high,

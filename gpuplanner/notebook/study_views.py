@@ -15,9 +15,16 @@ from gpuplanner import decision
 from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.comparison_record import Comparison, compare_policies, make_policy_table, make_wait_curve_table
-from gpuplanner.decision.decision_types import Decision
+from gpuplanner.decision.comparison_record import (
+    Comparison,
+    compare_policies,
+    make_policy_table,
+    make_wait_curve_table,
+    make_wait_table,
+)
+from gpuplanner.decision.decision_types import WAIT_TOLERANCE_MINUTES, Decision
 from gpuplanner.decision.explained_waits import make_cause_table
+from gpuplanner.decision.fleet_size_decision import P95_WAIT, UNSTATED_FLEET
 from gpuplanner.decision.gpu_model_decisions import ComparedFleet, make_decision_table
 from gpuplanner.decision.quota_and_placement_comparison import (
     compare_placements,
@@ -27,13 +34,14 @@ from gpuplanner.decision.quota_and_placement_comparison import (
 from gpuplanner.decision.quota_recommendation import advise_quotas
 from gpuplanner.decision.recommendation import simulate_fleet_sizes
 from gpuplanner.decision.requested_to_recommended_gpus import reconcile_gpus
-from gpuplanner.decision.study import COMPARED_FIGURES, Study, tabulate_decisions
+from gpuplanner.decision.study import Study, arrange_decisions, tabulate_decisions
 from gpuplanner.decision.team_fairness import assess_fairness
 from gpuplanner.notebook.cluster import Cluster, StudySource, make_scenario
 from gpuplanner.notebook.quota_panel import SharingPanel
 from gpuplanner.notebook.service_panel import ServicePanel
 from gpuplanner.notebook.views_and_panels import View, answer_or_card, or_card
 from gpuplanner.notebook.what_if import WhatIf
+from gpuplanner.notebook.what_if_answer import simulate_with_able_actuator
 from gpuplanner.report import html_page as page
 from gpuplanner.report import monthly_sections
 from gpuplanner.report.change_bundle import write_handover_folder
@@ -117,20 +125,41 @@ class StudyView:
         """All tables of the study, with the layout plan; computed when first asked for."""
         return self.stored or decision.evaluate(self.scenario)
 
-    def policies(self) -> View:
-        """Show all operating policies: GPU-hours, added wait, and whether they meet the limit."""
-        return View(render_policy_section(self.comparison), make_policy_table(self.comparison))
+    def policies(self, *, other_actuators: bool = False) -> View:
+        """Show all operating policies: GPU-hours, added wait, and whether they meet the limit.
 
-    def waits(self) -> View:
-        """Show the causes of queue waits by job size and team."""
-        wait_causes, load = self.comparison.waits, self.scenario.arrival_scale
-        section = render_wait_section(self.comparison)
-        if load != 1.0 and self.scenario.gpus is not None:
-            text = (
-                f"Jobs and waits as recommended: at {load:g} times the observed demand; waits today: at the observed."
-            )
-            section = HtmlSection(page.note(text) + section)
-        return View(section, make_cause_table(wait_causes.causes.team if wait_causes else ()))
+        Parameters
+        ----------
+        other_actuators : bool
+            Simulate policies that the actuator cannot apply with one that can, as the what-if panel does; grey.
+        """
+        comparison = self.comparison
+        if other_actuators:
+            base = self.scenario.but(**UNSTATED_FLEET)
+            policies = tuple(simulate_with_able_actuator(base, row) for row in comparison.policies)
+            comparison = replace(comparison, policies=policies)
+        return View(render_policy_section(comparison), make_policy_table(comparison))
+
+    def waits(self, by: str = "job_size") -> View:
+        """Show the p95 queue waits by job size, with their intervals, and the hours of waiting by cause.
+
+        Parameters
+        ----------
+        by : str
+            ``"job_size"``, or ``"team"`` for the hours of waiting by cause alone.
+
+        Returns
+        -------
+        View
+            ``df``: the rows that are shown; at another demand than the recorded one nothing was observed (null).
+        """
+        group = resolve_name(by, ["job_size", "team"], subject="group", error=ScenarioError)
+        summary = self.comparison.waits
+        table = make_cause_table(getattr(summary.causes, group) if summary else ())
+        if group == "job_size" and self.decision.service:
+            waits = make_wait_table(self.comparison)
+            table = waits.join(table.drop("jobs"), left_on="size", right_on="name", how="left", maintain_order="left")
+        return View(render_wait_section(self.comparison, [group]), table)
 
     def wait_curve(self) -> View:
         """Show the p95 queue wait against the number of GPUs, by job size."""
@@ -356,7 +385,7 @@ def wait_curve(data: StudySource = "sample", *, gpus: Sequence[int] = (), **chan
     return answer_or_card("Queue wait by number of GPUs", simulate)
 
 
-def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path) -> View:
+def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path, by: str = "study") -> View:
     """Show decisions side by side: GPUs, capacity freed, financial impact and queue wait, with paired intervals.
 
     Parameters
@@ -364,21 +393,24 @@ def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path) -> Vi
     *studies : StudyView, Scenario, Cluster, str or Path
         Two or more: studies, folders of saved ones, or a scenario, a cluster, a name or a folder of a dataset, whose
         policies are compared first.
+    by : str
+        ``"study"``: a column for each. ``"job_size"``: the p95 queue wait of every job size.
 
     Returns
     -------
     View
-        ``df``: one row for each, with what differs from the first, and numbers: ``meets_wait_limits`` (``yes``, or the
-        job sizes that miss theirs), ``gpus``, ``gpu_hours_per_week``, ``capacity_cost_per_week``,
-        ``freed_gpu_hours_per_week`` with its 90 % interval, ``usd_per_week``, ``p95_wait_minutes``;
-        ``p95_difference_minutes``, ``_low``, ``_high``: its difference to the first, and the 80 % interval of the
-        difference on the same jobs with the same random draws; ``makespan_difference_minutes`` likewise. Null where
-        the jobs are not the same.
+        ``df``: one row for each, called by what differs, and numbers: ``meets_wait_limits`` (``yes``, or the job sizes
+        that miss theirs), ``gpus``, ``gpu_hours_per_week``, ``capacity_cost_per_week`` in ``currency``,
+        ``freed_gpu_hours_per_week`` with its 90 % interval, ``usd_per_week``; ``p95_wait_minutes`` of the size that
+        waits longest, ``p95_wait_low``, ``p95_wait_high``: its 80 % interval; ``p95_difference_minutes``, ``_low``,
+        ``_high``: its difference to the first on the same jobs with the same random draws, with the interval of that;
+        ``completion_difference_minutes`` likewise; ``makespan_difference_minutes``. Null where the jobs are not the
+        same. By job size: ``study``, the columns of ``study.waits()`` and the difference of the p95 queue wait.
 
     Raises
     ------
     ScenarioError
-        If fewer than two are given.
+        If fewer than two are given, or the group is unknown.
 
     Examples
     --------
@@ -389,17 +421,27 @@ def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path) -> Vi
     """
     if len(studies) < 2:
         raise ScenarioError("compare", "two or more decisions", str(len(studies)), "Pass another one.")
+    group = resolve_name(by, ["study", "job_size"], subject="group", error=ScenarioError)
     views = [_open_or_decide(study) for study in studies]
-    frame, _ = tabulate_decisions([(view.scenario, view.comparison) for view in views])
-    figures = COMPARED_FIGURES | {
-        "p95_difference_minutes": "p95 queue wait less that of the first [min]",
-        "p95_difference_low": "difference of the p95 queue wait, 80 % interval, low end",
-        "p95_difference_high": "difference of the p95 queue wait, 80 % interval, high end",
-    }
-    columns = zip(frame["study"], frame.select(*figures).iter_rows(), strict=True)
-    cells = {name: [value_text(value) for value in values] for name, values in columns}
-    texts = pl.DataFrame({"figure": list(figures.values())} | cells)
-    return View(page.section("Side by side", page.table(texts, caption="Decisions side by side")), frame)
+    frame, differences = tabulate_decisions([(view.scenario, view.comparison) for view in views])
+    if group == "study":
+        tables = page.table(arrange_decisions(frame, value_text), caption="Decisions side by side")
+        words = page.note('Queue wait of every job size: gp.compare(…, by="job_size").')
+        return View(page.section("Side by side", tables, words), frame)
+    labelled = zip(frame["study"], views, strict=True)
+    by_size = pl.concat(
+        make_wait_table(view.comparison).select(pl.lit(label).alias("study"), pl.all()) for label, view in labelled
+    ).join(
+        differences.filter(measure=P95_WAIT).drop("measure"), left_on=["study", "size"],
+        right_on=["study", "job_size"], how="left", suffix="_difference", maintain_order="left",
+    )  # fmt: skip
+    is_late = pl.col("recommended_p95_minutes") > pl.col("limit_minutes") + WAIT_TOLERANCE_MINUTES
+    late = pl.when(is_late).then(pl.lit(", over limit")).otherwise(pl.lit(""))
+    minutes = (pl.col(name).round(1) for name in ("recommended_p95_minutes", "low", "high"))
+    texts = by_size.with_columns(text=pl.format("{} ({} to {}){}", *minutes, late))
+    caption = "p95 queue wait by job size [min], with the 80 % interval of resampled weeks"
+    table = page.table(texts.pivot("study", index="size", values="text"), caption=caption)
+    return View(page.section("Side by side", table), by_size)
 
 
 def _open_or_decide(study: Study | StudyView | Scenario | Cluster | str | Path) -> Study | StudyView:

@@ -33,8 +33,8 @@ from gpuplanner.notebook.what_if_answer import (
     estimate_answer,
     exact_answer,
     headline,
-    list_able_actuators,
     recorded_waits_html,
+    simulate_with_able_actuator,
     style_html,
 )
 from gpuplanner.report.change_bundle import write_handover_folder
@@ -311,14 +311,11 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         base = self.base.but(arrival_scale=self.newest.scenario.arrival_scale)
         known_rows = self._rows_at(base)
         for row in self.newest.start.rows:
-            able = [] if row.performable else list_able_actuators(row.policy, self.fleet)
-            if row.policy in known_rows or not able:
+            if row.performable or row.policy in known_rows:
                 continue
             with contextlib.suppress(CancelledError, GpuPlannerError):
-                comparison = compare_policies(base.but(actuator=able[0]), stop_if_stale)
-                if (policy_row := comparison.find_row(row.policy)) is not None:
-                    known_rows[row.policy] = policy_row
-                    self._call_in_kernel(self._add_rows, number)
+                known_rows[row.policy] = simulate_with_able_actuator(base, row, stop_if_stale)
+                self._call_in_kernel(self._add_rows, number)
 
     def _add_rows(self, number: int) -> None:
         """Show the policies of other actuators in the exact answer."""
@@ -392,22 +389,28 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         return make_scenario(self.base.data, {})
 
     def _show_pins(self) -> None:
-        """Show the pinned answers: GPUs, p95 wait and cost of each."""
+        """Show the pinned answers: GPUs, p95 wait with its interval, job sizes over their limit, and cost of each."""
         if self.start is None or not self.pins:
             return
         size = self.start.decision.longest_waiting
         price = None if self.newest is None or self.fleet is None else find_price(self.newest.scenario, self.fleet)
         rows = []
         for number, answer in enumerate(self.pins):
-            wait = None if size is None else answer.waits.get(size.size)
-            cost = None if price is None else answer.gpus * HOURS_PER_WEEK * price.value
+            waits = next((row for row in answer.comparison.decision.service if size and row.size == size.size), None)
+            p95 = MISSING_VALUE_TEXT
+            if waits is not None and (wait := answer.waits.get(waits.size)) is not None:
+                ends = (waits.today_low, waits.today_high) if number == 0 else (waits.low, waits.high)
+                p95 = f"{wait_text(wait)}<br>{'–'.join(map(wait_text, ends))}"
+            hours = answer.gpus * HOURS_PER_WEEK
+            cost = MISSING_VALUE_TEXT if price is None else f"{hours * price.value:,.0f}"
             is_today = number == 0 or answer.comparison.winner == TODAY or answer.scenario.mig_layout == TODAY
             layout = "today" if is_today else "recommended"
             name = f"{chr(ord('A') + number)} {layout}<br>× {answer.scenario.arrival_scale:.2f}"
-            cells = (f"{answer.gpus:,}", MISSING_VALUE_TEXT if wait is None else wait_text(wait),
-                     MISSING_VALUE_TEXT if cost is None else f"{cost:,.0f}")  # fmt: skip
+            missed = f"<span title='{escape(answer.missed_text)}'>{len(answer.sizes_over_limit)} over limit</span>"
+            cells = (f"{answer.gpus:,}<br>{hours:,.0f}", p95, f"{cost}<br>{missed}")
             rows.append(f"<tr><th>{name}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-        titles = ("Layout,<br>demand", "GPUs", f"p95, {escape(size.size) if size else ''}", "cost/week")
+        titles = ("Layout,<br>demand", "GPUs<br>GPU-h/week", f"p95, {escape(size.size) if size else ''}<br>80 %",
+                  "cost/week<br>sizes")  # fmt: skip
         head = "".join(f"<th>{title}</th>" for title in titles)
         self.pinned.value = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 

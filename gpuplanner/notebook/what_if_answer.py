@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import pairwise
@@ -16,10 +16,11 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.setting_rules_and_controls import PARTITIONER_BY_ACTUATOR
 from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, MISSING_VALUE_TEXT, figure_text, wait_text
 from gpuplanner.cost.period_costs import find_price
-from gpuplanner.decision.comparison_record import Comparison, PolicyRow
-from gpuplanner.decision.decision_types import FEWER_NODES, MIG_STATIC, TODAY, CurvePoint, JobSizeWaits
+from gpuplanner.decision.comparison_record import Comparison, PolicyRow, compare_policies
+from gpuplanner.decision.decision_types import FEWER_NODES, TODAY, CurvePoint, JobSizeWaits
 from gpuplanner.decision.fleet_size_decision import find_wait_limit, join_sizes
-from gpuplanner.decision.policy_comparison import POLICIES, SHORT_NAMES
+from gpuplanner.decision.policy_comparison import EXCLUSION_REASON_BY_POLICY, POLICIES, SHORT_NAMES
+from gpuplanner.decision.policy_simulation_and_data_correction import PolicyRun
 from gpuplanner.decision.recommendation import read_wait_target
 from gpuplanner.hardware.actuators import find_abilities
 from gpuplanner.report.number_formats_and_glossary import metric_value
@@ -41,8 +42,6 @@ MIN_LABEL_DISTANCE = 24
 """Smallest distance between two labels of the axis of GPUs [px]."""
 DRAWN_RANGE = (0.5, 1.5)
 """Drawn fleet sizes, over the fleet of today."""
-SIZED_POLICIES = (FEWER_NODES, MIG_STATIC)
-"""Policies whose fleet the control of the fleet size sets."""
 
 
 def style_html() -> str:
@@ -390,79 +389,79 @@ def _panel_svg(answer: PanelAnswer, size_waits: JobSizeWaits, left: float, width
 
 def _policies_html(answer: PanelAnswer) -> str:
     """Render all policies: GPUs, GPU-hours, added wait, and whether they meet the limit or what they need."""
-    start, scenario = answer.comparison, answer.scenario
-    shown_policy: str | None = _shown_policy(answer)
+    scenario, comparison, rows = answer.scenario, answer.comparison, list(answer.comparison.rows)
+    shown = comparison.find_row(comparison.recommended_policy) if answer.is_exact else _estimated_row(answer)
+    if shown is not None and not answer.is_exact:
+        numbers = [number for number, row in enumerate(rows) if row.policy == shown.policy]
+        rows[slice(numbers[0], numbers[0] + 1) if numbers else slice(0, 0)] = [shown]
     fleet = history(scenario).fleet
-    listed = next((row for row in start.rows if row.policy == shown_policy and row.performable), None)
-    if answer.is_exact and answer.service and listed is not None and listed.peak_gpus != answer.gpus:
-        shown_policy = None
-    rows = "".join(_policy_row(answer, row, shown_policy, fleet) for row in start.rows)
-    if shown_policy is None:
-        rows = f"{_fleet_row(answer)}{rows}"
-    lacks = any(not row.performable for row in start.rows)
+    body = "".join(_policy_row(answer, row, fleet, is_shown=row is shown) for row in rows)
+    lacks = any(not row.performable for row in rows)
     note = f"grey: {escape(scenario.actuator)} cannot apply it" if lacks else ""
     note = f"{note}{_demand_text(answer)}".removeprefix(", ")
     head = "".join(
         f"<th scope='col'>{text}</th>"
         for text in ("policy", "GPUs at peak", "GPU-h/week", "added wait, p95", "meets limit / needs")
     )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f"<div class='gw-policies'><h3>Policies <small>{note}</small></h3>{table}</div>"
 
 
-def _shown_policy(answer: PanelAnswer) -> str:
-    """Return the policy of the fleet of the answer."""
-    if answer.is_exact:
-        return answer.comparison.winner
-    winner = answer.start.winner
-    if winner in SIZED_POLICIES and answer.scenario.mig_layout != TODAY:
-        return winner
-    return TODAY if answer.gpus == answer.start.decision.fleet_gpus else FEWER_NODES
+def _estimated_row(answer: PanelAnswer) -> PolicyRow:
+    """Make the row of the fleet of an estimate, all nodes powered on."""
+    fleet_gpus, policy = answer.start.decision.fleet_gpus, answer.start.winner
+    if policy not in EXCLUSION_REASON_BY_POLICY or answer.scenario.mig_layout == TODAY:
+        policy = TODAY if answer.gpus == fleet_gpus else FEWER_NODES if answer.gpus < fleet_gpus else "buy"
+    missed = f"{answer.missed_text} over the wait limit" if answer.missed_text else None
+    added = max((row.added_p95_minutes for row in answer.service), default=0.0)
+    hours = float(answer.gpus * HOURS_PER_WEEK)
+    return PolicyRow(
+        policy, "", hours, hours, peak_gpus=answer.gpus, added_wait_p95_minutes=max(added, 0.0), reason=missed,
+        meets_target=True,
+    )  # fmt: skip
 
 
-def _fleet_row(answer: PanelAnswer) -> str:
-    """Render the row of a fleet of another size than that of each policy, all nodes powered on."""
-    added = max(row.added_p95_minutes for row in answer.service)
-    missed = answer.missed_text
-    verdict = f"no: {missed}" if missed else "yes"
-    cells = (f"{answer.gpus:,}", f"{answer.gpus * HOURS_PER_WEEK:,.0f}", wait_text(max(added, 0.0)), verdict)
-    columns = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-    return f"<tr class='best'><th scope='row'>this fleet of {answer.gpus:,} GPUs</th>{columns}</tr>"
-
-
-def _policy_row(answer: PanelAnswer, row: PolicyRow, shown_policy: str | None, fleet: PlannedFleet) -> str:
-    """Render the row of a policy."""
-    is_shown = row.policy == shown_policy and row.performable
-    figures, verdict, kind = row, "yes" if row.meets_target else f"no: {row.reason or 'misses the limit'}", ""
+def _policy_row(answer: PanelAnswer, row: PolicyRow, fleet: PlannedFleet, *, is_shown: bool) -> str:
+    """Render the row of a policy; that of the fleet of the headline is marked."""
+    figures, kind = row, "best" if is_shown else ""
+    # Today's fleet, and the shown one, have a reason where a job size is over its wait limit.
+    is_met = row.meets_target and not (row.reason and (is_shown or row.policy == TODAY))
+    verdict = "yes" if is_met else f"no: {row.reason or 'misses the limit'}"
     if not row.performable:
         figures, kind, able = answer.other_rows.get(row.policy, row), "muted", list_able_actuators(row.policy, fleet)
         verdict = f"needs {' or '.join(able)}" if able else row.reason or ""
     cells = [
         figure_text(figures.peak_gpus, ",.0f"),
-        figure_text(figures.gpu_hours, ",.0f"),
+        figure_text(figures.gpu_hours_promised, ",.0f"),
         MISSING_VALUE_TEXT if figures.added_wait_p95_minutes is None else wait_text(figures.added_wait_p95_minutes),
     ]
-    if not row.performable and row.policy not in answer.other_rows and verdict.startswith("needs"):
+    if figures is row and not row.performable and verdict.startswith("needs"):
         cells = [PENDING] * 3
-    missed = answer.missed_text
-    if row.policy == TODAY:
-        today = [size.size for size in answer.service if size.today_p95_minutes > size.limit_minutes]
-        verdict = f"no: {', '.join(today)}" if today else verdict if answer.service else PENDING
-    if is_shown:
-        kind = "best"
-        if missed and row.policy != TODAY:
-            verdict = f"no: {missed}"
-        if not answer.is_exact:
-            added = [row.recommended_p95_minutes - row.today_p95_minutes for row in answer.service]
-            cells = [
-                f"{answer.gpus:,}",
-                f"{answer.gpus * HOURS_PER_WEEK:,.0f}",
-                f"≈ {wait_text(max(0.0, *added, 0.0))}",
-            ]
-            verdict = f"≈ {verdict if missed else 'yes'}"
-            cells[2], verdict = (cells[2], verdict) if answer.service else (PENDING, PENDING)
+    if is_shown and not answer.is_exact:
+        cells[2], verdict = (f"≈ {cells[2]}", f"≈ {verdict}") if answer.service else (PENDING, PENDING)
     columns = "".join(f"<td>{escape(cell)}</td>" for cell in (*cells, verdict))
     return f"<tr class='{kind}'><th scope='row'>{escape(SHORT_NAMES.get(row.policy, row.policy))}</th>{columns}</tr>"
+
+
+def simulate_with_able_actuator(
+    scenario: Scenario, row: PolicyRow, report_trial: Callable[[str, PolicyRun], object] | None = None
+) -> PolicyRow:
+    """Simulate a policy that the actuator cannot apply with one that can; the row itself where none can.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Fleet, demand and limits.
+    row : PolicyRow
+        Row of the policy.
+    report_trial : callable, optional
+        Called with each policy and its simulation.
+    """
+    able = [] if row.performable else list_able_actuators(row.policy, history(scenario).fleet)
+    if not able:
+        return row
+    simulated = compare_policies(scenario.but(actuator=able[0]), report_trial).find_row(row.policy)
+    return row if simulated is None else replace(simulated, performable=False, reason=row.reason)
 
 
 @functools.cache

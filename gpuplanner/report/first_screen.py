@@ -422,10 +422,11 @@ def _today_line(comparison: Comparison) -> str:
     line = " · ".join(f"{name} {figure}" for name, figure in figures)
     percent_by_cause = {} if comparison.waits is None else comparison.waits.cause_percent
     if comparison.waits is not None and not percent_by_cause:
-        line += f" · {escape_html(comparison.waits.main_cause_text.rstrip('.').lower())}"
+        line += f" · {escape_html(comparison.main_cause_text.rstrip('.').lower())}"
     bar = ""
     if percent_by_cause:
-        line += f" · {metric_html(comparison, 'waiting')} hours of waiting by cause:"
+        words = "hours of waiting as recorded, by cause" if decision.demand_text else "hours of waiting by cause"
+        line += f" · {metric_html(comparison, 'waiting')} {words}:"
         names = {cause: f"waiting.{cause}" for cause in percent_by_cause}
         shares = {cause: metric_html(comparison, name, format_whole_percent) for cause, name in names.items()}
         bar = _cause_bar(percent_by_cause, shares)

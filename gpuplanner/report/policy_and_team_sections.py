@@ -22,6 +22,7 @@ from gpuplanner.core.units_and_number_formats import (
     last_day_text,
     localize_text,
     percent_text,
+    wait_text,
 )
 from gpuplanner.decision.comparison_record import (
     Comparison,
@@ -34,7 +35,7 @@ from gpuplanner.decision.comparison_record import (
     make_wait_table,
 )
 from gpuplanner.decision.decision_text import NO_TELEMETRY_TEXT
-from gpuplanner.decision.decision_types import TODAY, Decision, TeamRow
+from gpuplanner.decision.decision_types import TODAY, WAIT_TOLERANCE_MINUTES, Decision, TeamRow
 from gpuplanner.decision.explained_waits import make_cause_table
 from gpuplanner.decision.gpu_model_decisions import format_fleet_decision
 from gpuplanner.decision.policy_comparison import SHORT_NAMES
@@ -389,6 +390,8 @@ _WAIT_HEADINGS = {
     "recommended_mean_minutes": "mean after", "jobs_delayed": "jobs delayed",
 }  # fmt: skip
 """Headings of the table of queue waits by job size, by column in the order of the table."""
+SHOWN_GROUPS_OF_WAITS = ("job_size", "team")
+"""Groups by which queue waits are shown."""
 _CAUSE_HEADINGS = {"waited": "hours of waiting", "wrong_layout": "wrong layout", "queued_behind": "queued behind"}
 """Headings of the table of hours of waiting by cause that differ from the column names."""
 
@@ -400,7 +403,8 @@ Comparisons = Mapping[str, Comparison]
 def plot_comparison_frontier(comparison: Comparison) -> ChartType:
     """Plot the frontier of a comparison, with the short names of policies."""
     frame = frontier_frame(comparison)
-    return plots.plot_frontier(frame, limit=comparison.minutes, best=comparison.winner, names=SHORT_NAMES)
+    best = comparison.recommended_policy
+    return plots.plot_frontier(frame, limit=comparison.minutes, best=best, names=SHORT_NAMES)
 
 
 def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection:
@@ -443,50 +447,68 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection
     )
 
 
-def render_wait_section(comparison: Comparison) -> HtmlSection:
-    """Render the causes of waiting, by job size and team."""
-    parts = _render_waits(comparison)
-    return (
-        page.fold("Causes of waiting", *parts, about=comparison.waits.main_cause_text)
-        if comparison.waits
-        else HtmlSection()
-    )
+def render_wait_section(comparison: Comparison, groups: Sequence[str] = SHOWN_GROUPS_OF_WAITS) -> HtmlSection:
+    """Render queue waits and the causes of waiting, by job size, team, or both."""
+    parts = _render_waits(comparison, groups)
+    return page.fold("Causes of waiting", *parts, about=comparison.main_cause_text) if parts else HtmlSection()
 
 
-def _render_waits(comparison: Comparison) -> list[str]:
+def _render_waits(comparison: Comparison, groups: Sequence[str] = SHOWN_GROUPS_OF_WAITS) -> list[str]:
     """Render queue waits by job size and hours of waiting by cause; empty without simulated waits."""
-    waits = comparison.waits
+    waits, decision = comparison.waits, comparison.decision
     if waits is None:
         return []
+    period = _describe_windows(comparison, split=False)
+    basis = "observed, and simulated for today and after the recommended change"
+    table = make_wait_table(comparison).select(list(_WAIT_HEADINGS))
+    if decision.demand_text:
+        table = table.drop("observed_p95_minutes")
+        basis = f"simulated at {decision.demand_text}, for today and after the recommended change"
+        period += ", at the recorded demand"
     service = page.table(
-        make_wait_table(comparison).select(list(_WAIT_HEADINGS)),
-        caption="Queue wait by job size [min]: p95 and mean; observed, and simulated for today and after the "
-        "recommended change. Low and high: 80 % interval of resampled weeks; the value of the record itself may lie "
-        "outside",
+        table,
+        caption=f"Queue wait by job size [min]: p95 and mean; {basis}. Low and high: 80 % interval of resampled weeks",
         headings=_WAIT_HEADINGS,
         formats=dict.fromkeys(_WAIT_HEADINGS, ",.1f") | dict.fromkeys(("jobs", "jobs_delayed"), ",.0f"),
     )
     tables = (
         page.table(
             make_cause_table(rows),
-            caption=f"Hours of waiting by cause and {by}, {_describe_windows(comparison, split=False)}",
+            caption=f"Hours of waiting by cause and {by.replace('_', ' ')}, {period}",
             # With a decimal where a row has less than ten hours: rounded rows would not sum to their total.
             formats=dict.fromkeys(("waited", *CAUSES), f",.{int(any(0 < row.waited < 10 for row in rows))}f"),
-            headings=_CAUSE_HEADINGS | {"name": by},
+            headings=_CAUSE_HEADINGS | {"name": by.replace("_", " ")},
         )
-        for by, rows in (("job size", waits.causes.job_size), ("team", waits.causes.team))
+        for by in groups
+        for rows in [getattr(waits.causes, by)]
     )
     limits = "; ".join(f"{limit.tenant} at {limit.amount_text}" for limit in waits.limits)
+    has_sizes = bool(decision.service) and "job_size" in groups
     return [
-        page.paragraph(waits.main_cause_text),
+        page.paragraph(comparison.main_cause_text),
         "<details open><summary>Queue waits and their causes, by job size and team</summary>",
-        page.paragraph(format_wait_target(comparison)) if comparison.decision.service else "",
+        page.paragraph(format_wait_target(comparison)) if has_sizes else "",
         page.paragraph(f"Teams at a limit in the record: {limits}.") if limits else "",
-        service if comparison.decision.service else "",
-        page.paragraph(jobs_text) if (jobs_text := _describe_jobs_without_waits(comparison.decision)) else "",
+        f"{service}{_render_waits_outside(decision)}" if has_sizes else "",
+        page.paragraph(jobs_text) if (jobs_text := _describe_jobs_without_waits(decision)) else "",
         *tables,
         "</details>",
     ]
+
+
+def _render_waits_outside(decision: Decision) -> str:
+    """Render the p95 waits that lie outside the interval of the resampled weeks; empty if none does."""
+    texts = [
+        f"{row.size} {name} {wait_text(wait)} ({wait_text(low)} to {wait_text(high)})"
+        for row in decision.service
+        for name, wait, low, high in (
+            ("today", row.today_p95_minutes, row.today_low, row.today_high),
+            ("as recommended", row.recommended_p95_minutes, row.low, row.high),
+        )
+        if not low - WAIT_TOLERANCE_MINUTES <= wait <= high + WAIT_TOLERANCE_MINUTES
+    ]
+    about = "Outside the interval, which is of weeks with random days of the record"
+    return page.note(f"{about}: {', '.join(texts)}.") if texts else ""
 
 
 def _describe_jobs_without_waits(decision: Decision) -> str:
@@ -505,7 +527,7 @@ def _summarize_policies(comparison: Comparison) -> str:
     if comparison.today is None or comparison.today.gpu_hours is None:
         return "no policy could be simulated"
     text = f"{format_policies_within_limit(comparison)}; today {comparison.today.gpu_hours:,.0f} GPU-hours per week"
-    best = comparison.find_row(comparison.winner)
+    best = comparison.find_row(comparison.recommended_policy)
     if best is None or best.gpu_hours_promised is None or best.policy == TODAY:
         return text
     return f"{text}, {SHORT_NAMES.get(best.policy, best.policy)} {best.gpu_hours_promised:,.0f}"
@@ -596,7 +618,7 @@ def _order_policies(comparison: Comparison) -> pl.DataFrame:
     table = make_policy_table(comparison).with_columns(
         meets_target=pl.when(pl.col("policy") == TODAY).then(pl.lit("baseline")).otherwise(limit_word),
         of_today=pl.col("gpu_hours_promised") / today if today else pl.lit(None, pl.Float64),
-        best=pl.col("policy") != comparison.winner,
+        best=pl.col("policy") != comparison.recommended_policy,
         name=pl.col("policy").replace(SHORT_NAMES),
     )
     hours = pl.col("gpu_hours_promised")

@@ -15,13 +15,23 @@ import pytest
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.comparison_record import Comparison, compare_policies, reprice_comparison
+from gpuplanner.core.units_and_number_formats import wait_text
+from gpuplanner.decision.comparison_record import (
+    Comparison,
+    compare_policies,
+    make_policy_table,
+    make_wait_table,
+    reprice_comparison,
+)
 from gpuplanner.decision.decision_text import make_empty_decision
 from gpuplanner.decision.decision_types import CurvePoint
+from gpuplanner.decision.policy_comparison import SHORT_NAMES
 from gpuplanner.notebook import views_and_panels as background
+from gpuplanner.notebook.study_views import StudyView, compare
 from gpuplanner.notebook.what_if import CONTROL_ORDER, PRICE_FIELD, WhatIf, whatif
 from gpuplanner.notebook.what_if_answer import answer_html, estimate_answer, exact_answer, headline
 from gpuplanner.report.first_screen import render_first_screen
+from gpuplanner.report.policy_and_team_sections import render_policy_section
 
 panels = importlib.import_module("gpuplanner.notebook.what_if")  # its function has the name of the module
 HOSTILE = "<script>alert(1)</script>"
@@ -177,9 +187,84 @@ def test_only_waits_at_the_demand_and_within_the_fleets_of_the_curve_are_estimat
 def test_the_marked_row_is_the_fleet_of_the_headline(quick, start, mig_layout):
     for gpus in (48, start.decision.fleet_gpus + 8):
         scenario = quick.but(gpus=gpus, mig_layout=mig_layout)
-        html = answer_html(exact_answer(scenario, compare_policies(scenario), start))
+        found = compare_policies(scenario)
+        html = answer_html(exact_answer(scenario, found, start))
         (marked,) = re.findall("<tr class='best'>(.*?)</tr>", html)
         assert f"<td>{gpus}</td><td>{gpus * 168:,}</td>" in marked
+        missed = ", ".join(row.size for row in found.decision.service if not row.meets_limit)
+        assert (f"no: {missed} over the wait limit" in marked) == bool(missed)
+        assert found.decision.service == () or ("yes" in marked) != bool(missed)
+        # The table of policies has the same rows, each with the GPUs and waits of its own fleet.
+        table = make_policy_table(found)
+        assert re.findall("<th scope='row'>(.*?)</th>", html) == [SHORT_NAMES[name] for name in table["policy"]]
+        row = found.find_row(found.recommended_policy)
+        assert (row.peak_gpus, row.gpu_hours_promised) == (gpus, gpus * 168.0)
+        added = max(size.added_p95_minutes for size in found.decision.service)
+        assert row.added_wait_p95_minutes == pytest.approx(max(added, 0.0), abs=1e-3)
+        assert found.today.peak_gpus == start.decision.fleet_gpus
+
+
+def test_an_estimate_marks_the_chosen_fleet(quick, start):
+    for gpus, name in ((start.decision.fleet_gpus + 8, "more GPUs"), (start.decision.fleet_gpus - 8, "fewer nodes")):
+        html = answer_html(estimate_answer(quick.but(gpus=gpus, mig_layout="today"), start))
+        (marked,) = re.findall("<tr class='best'>(.*?)</tr>", html)
+        assert f"{name}</th><td>{gpus}</td><td>{gpus * 168:,}</td>" in marked
+
+
+def test_a_purchase_is_in_the_row_of_the_recommended_fleet(busier):
+    decision, row = busier.decision, busier.find_row(busier.recommended_policy)
+    assert decision.gpus > decision.fleet_gpus
+    assert (row.peak_gpus, row.gpu_hours, row.meets_target) == (decision.gpus, decision.gpus * 168.0, True)
+    assert f"buy {decision.gpus - decision.fleet_gpus} GPUs" in row.meaning
+    assert row.energy_kwh is None  # the power of GPUs to buy is not estimated
+
+
+def test_confidence_names_every_size_that_misses_on_the_next_smaller_fleet(quick, start):
+    (sentence,) = (text for text in start.decision.confidence if "the p95 queue wait would be" in text)
+    gpus = int(re.match(r"With (\d+) GPUs", sentence)[1])
+    recommended = {row.size: row.recommended_p95_minutes for row in start.decision.service}
+    missed = [
+        row.size
+        for row in compare_policies(quick.but(gpus=gpus)).decision.service
+        if not row.meets_limit and row.recommended_p95_minutes > recommended[row.size]
+    ]
+    assert re.findall(r"on (.*?) \(limit", sentence) == missed
+
+
+def test_decisions_stand_in_columns_called_by_what_differs(quick, start, smaller):
+    studies = StudyView(quick, start), StudyView(quick.but(gpus=48), smaller)
+    view = compare(*studies)
+    frame, text = view.df, unescape(re.sub("<[^>]*>", " ", str(view.section)))
+    assert frame["study"].to_list() == [f"{start.decision.gpus} GPUs", "48 GPUs"]
+    assert frame["action"][1].endswith("release")
+    assert "[USD a week]" in text
+    assert "capacity exhausted on" not in text or frame["exhausted_on"].null_count() < 2
+    size = max(smaller.decision.service, key=lambda row: row.today_p95_minutes)
+    assert frame.select("p95_wait_minutes", "p95_wait_low", "p95_wait_high").row(1) == (
+        size.recommended_p95_minutes, size.low, size.high,
+    )  # fmt: skip
+    assert {"makespan_difference_minutes"} == {name for name in frame.columns if name.startswith("makespan")}
+    by_size = compare(*studies, by="job_size")
+    assert by_size.df.height == len(start.decision.service) + len(smaller.decision.service)
+    assert by_size.df["difference_minutes"].null_count() == len(start.decision.service)
+    assert by_size.section.count(", over limit") == sum(
+        not row.meets_limit for row in (*start.decision.service, *smaller.decision.service)
+    )
+    again = compare(StudyView(quick, start), StudyView(quick, start)).df["study"].to_list()
+    assert again == [f"1: {quick.name}", f"2: {quick.name}"]
+
+
+def test_the_frame_of_the_waits_is_what_the_screen_shows(quick, start):
+    view = StudyView(quick, start).waits()
+    assert view.df["size"].to_list() == [row.size for row in start.decision.service]
+    assert {"recommended_p95_minutes", "low", "high", "limit_minutes", "waited", "fragmented"} <= set(view.df.columns)
+    assert "cause and team" not in view.section
+    teams = StudyView(quick, start).waits("team")
+    assert teams.df["name"].to_list() == [row.name for row in start.waits.causes.team]
+    assert "cause and team" in teams.section
+    assert "p95 recommended" not in teams.section
+    with pytest.raises(ScenarioError, match="Did you mean 'team'"):
+        StudyView(quick, start).waits("teem")
 
 
 def test_panel_and_decision_agree_at_another_demand(quick, start, busier):
@@ -211,13 +296,18 @@ def test_panel_and_decision_agree_at_another_demand(quick, start, busier):
     assert "demand × 1.30" in html
 
 
-def test_a_scaled_demand_is_never_called_observed(busier):
+def test_a_scaled_demand_is_never_called_observed(start, busier):
     decision, html = busier.decision, render_first_screen(busier)
     assert "<b>Observed</b>" not in html
     assert "× 1.30 the recorded demand" in html
     assert "jobs and GPU-hours as recorded" in html
     assert not any("against the record" in text for text in decision.confidence)
-    assert all(row.observed_p95_minutes == row.today_p95_minutes for row in decision.service)
+    assert make_wait_table(busier)["observed_p95_minutes"].null_count() == len(decision.service)
+    section = unescape(str(render_policy_section(busier)))
+    assert "simulated at × 1.30 the recorded demand" in section
+    assert "p95 observed" not in section
+    assert busier.waits == start.waits  # causes are known of recorded waits alone
+    assert "At the recorded demand, jobs waited" in section
     exports = [step.command for step in decision.next_steps if step.command and "gpuplanner export" in step.command]
     assert all("--set arrival_scale=1.3" in command for command in exports)
 
@@ -310,6 +400,11 @@ def test_undo_cancel_and_pins(panel, quick, tmp_path):
     panel.pin.click()
     assert len(panel.pins) == 2
     assert panel.pinned.value.count("<tr>") == 3
+    answer, size = panel.pins[1], panel.start.decision.longest_waiting
+    assert f"{answer.gpus}<br>{answer.gpus * 168:,}<" in panel.pinned.value
+    row = next(row for row in answer.service if row.size == size.size)
+    assert f"<br>{wait_text(row.low)}–{wait_text(row.high)}<" in panel.pinned.value
+    assert f">{len(answer.sizes_over_limit)} over limit<" in panel.pinned.value
 
 
 def test_outdated_questions_are_cancelled(monkeypatch, panel, start):

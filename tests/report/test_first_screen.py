@@ -277,7 +277,8 @@ def test_the_headroom_card_states_what_the_recommended_gpus_carry():
 def test_a_purchase_is_a_row_beside_the_policies_that_only_keep_to_the_added_wait():
     one, hours = dataclasses.replace(planted().decision, gpus=24, actuator="slurm"), {"gpu_hours": 168.0}
     idle = PolicyRow("power_down_idle", "", **hours, meets_target=True)
-    policies = (idle, PolicyRow("fewer_nodes", ""), PolicyRow("mig_dynamic", "", performable=False))
+    bought = PolicyRow("buy", "", peak_gpus=24, meets_target=True)
+    policies = (idle, PolicyRow("fewer_nodes", ""), PolicyRow("mig_dynamic", "", performable=False), bought)
     found = dataclasses.replace(planted(), decision=one, today=PolicyRow("today", "", **hours), policies=policies)
     kept = (
         "1 of 2 policies that slurm can apply keeps to the maximum added wait of 10 min in the recorded weeks "
@@ -286,7 +287,19 @@ def test_a_purchase_is_a_row_beside_the_policies_that_only_keep_to_the_added_wai
     assert format_policies_within_limit(found) == f"{kept}; it does not bring p95 on 2-4 GPUs within the wait limit"
     table = make_policy_table(found).select("policy", "gpu_hours", "peak_gpus", "meets_target").rows()
     assert table[0] == ("today", 168.0, None, None)
-    assert table[-1] == ("buy", 24 * 168.0, 24, True)
+    assert table[-1] == ("buy", None, 24, True)
+    assert found.recommended_policy == "buy"
+    assert ">more GPUs</th>" in render_policy_section(found).split("<tbody>")[-3]
+
+
+def test_a_wait_outside_its_interval_is_shown_as_such():
+    size = dataclasses.replace(planted().decision.service[0], today_p95_minutes=90.0, today_low=10.0, today_high=60.0)
+    found = dataclasses.replace(planted(), decision=dataclasses.replace(planted().decision, service=(size,)))
+    text = unescape(re.sub(r"<[^>]*>", " ", str(render_policy_section(found))))
+    assert f"random days of the record: {size.size} today 90 min (10 min to 60 min)" in text
+    inside = dataclasses.replace(size, today_high=90.0)
+    found = dataclasses.replace(found, decision=dataclasses.replace(found.decision, service=(inside,)))
+    assert "Outside the interval" not in render_policy_section(found)
 
 
 def test_gpus_to_buy_stand_apart_from_the_nodes_of_today():
