@@ -30,7 +30,7 @@ from gpuplanner.decision.decision_types import (
     JobSizeWaits,
     find_fleet_abilities,
 )
-from gpuplanner.decision.explained_waits import explain_waits, take_jobs
+from gpuplanner.decision.explained_waits import ExplainedWaits, explain_waits, take_jobs
 from gpuplanner.decision.inference_services import add_services
 from gpuplanner.decision.policy_layouts import (
     choose_layouts_for_demand,
@@ -481,16 +481,23 @@ def find_simulation_obstacle(scenario: Scenario) -> str | None:
     return None if has_run_jobs(gpu_jobs) else REASON_NO_RUN_TIMES
 
 
-def load_policy_simulation(scenario: Scenario) -> tuple[History, JobReplayInputs, ReplayedJobs, ActuatorAbilities]:
-    """Read the jobs and nodes of a scenario, explain the waits, and prepare the simulation of policies."""
+@stage
+def _explain_jobs(scenario: Scenario) -> tuple[JobReplayInputs, ExplainedWaits]:
+    """Read the jobs and nodes of a scenario, and explain the waits, once for all actuators and demands."""
     job_history = history(scenario)
     inputs = read_replay_inputs(job_history)
     if scenario.quotas is not None:
         inputs = replace(inputs, tenant_limits=limits_of_tenants(read_rules_file(scenario.quotas, job_history)))
+    return inputs, explain_waits(inputs)
+
+
+def load_policy_simulation(scenario: Scenario) -> tuple[History, JobReplayInputs, ReplayedJobs, ActuatorAbilities]:
+    """Read the jobs and nodes of a scenario, explain the waits, and prepare the simulation of policies."""
+    job_history = history(scenario)
+    inputs, waits = _explain_jobs(scenario)
     abilities = find_fleet_abilities(scenario, job_history)
     larger = list_larger_profiles(inputs.gpu_model, inputs.fleet.profiles) if abilities.substitutes else None
     rule = abilities.queue if scenario.queue == "easy" else scenario.queue
-    waits = explain_waits(inputs)
     if scenario.arrival_scale != 1.0:
         job_rows, arrival = scale_load(waits.arrival_s, ~waits.judged, scenario.arrival_scale, inputs.observed_s)
         inputs, waits = take_jobs(inputs, waits, job_rows, arrival - waits.arrival_s[job_rows])
