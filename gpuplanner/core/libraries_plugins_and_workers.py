@@ -137,6 +137,35 @@ def report_bytes_to(on_progress: ByteProgress | None) -> Iterator[None]:
         _BYTE_PROGRESS_CALLBACK.reset(token)
 
 
+_step_listener: ContextVar[Callable[[str], object] | None] = ContextVar("step_listener", default=None)
+"""Function that is told the steps of a long computation in this thread; None: nobody listens."""
+
+
+@contextmanager
+def report_steps_to(listener: Callable[[str], object]) -> Iterator[None]:
+    """Tell a function each step of the computations within; it may end them by an exception."""
+    token = _step_listener.set(listener)
+    try:
+        yield
+    finally:
+        _step_listener.reset(token)
+
+
+def report_step(text: str) -> None:
+    """Tell a step of a long computation, such as "wait curve, fleet 3 of 12", to whoever listens.
+
+    Examples
+    --------
+    >>> steps = []
+    >>> with report_steps_to(steps.append):
+    ...     report_step("wait curve, fleet 3 of 12")
+    >>> steps
+    ['wait curve, fleet 3 of 12']
+    """
+    if (listener := _step_listener.get()) is not None:
+        listener(text)
+
+
 @contextmanager
 def show_progress_bar(*, quiet: bool = False) -> Iterator[None]:
     """Show the progress of reading on stderr, if it is a terminal and the input is large."""

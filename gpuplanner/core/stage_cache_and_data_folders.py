@@ -251,6 +251,14 @@ class CachedStage(Generic[StageArguments, Result]):
         reads.record_reads(cached.read.keys() - stated)
         return cached.result
 
+    def is_known(self, scenario: Scenario) -> bool:
+        """Whether the result is in memory or on disk."""
+        if self._find_cached(scenario, _data_stamp(scenario.data)) is not None:
+            return True
+        folders = [] if self._shelf is None else [self._results_folder(scenario.data)]
+        files = (_result_file(folder, scenario, names) for folder in folders for names in _read_field_lists(folder))
+        return any(file.is_file() for file in files)
+
     def forget(self) -> None:
         """Clear the results in memory."""
         with self._lock:

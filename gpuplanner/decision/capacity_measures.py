@@ -173,9 +173,25 @@ class Recommendation:
         return join_pools(self.pools, self.units)
 
 
+@dataclass(frozen=True, eq=False)
+class MeasureSearch:
+    """Measures that end the waits over the target, before their waits and headroom are simulated.
+
+    - ``recommendation``: The measures, with node pools and units.
+    - ``late_sizes``: Numbers of the job sizes over the target.
+    - ``limit_s``, shape (1 + n_draws, n_sizes): Wait limits, in the record and in resampled weeks [s]; None where the
+      data support no recommendation.
+    """
+
+    recommendation: Recommendation
+    late_sizes: Sequence[int] = ()
+    limit_s: Floats | None = None
+
+
 def recommend(
-    model: WaitModel, target: WaitTarget, growth: FittedGrowth, *, lead_days: int = 90, extra_units: int = 0
-) -> Recommendation:
+    model: WaitModel, target: WaitTarget, growth: FittedGrowth, *, lead_days: int = 90, extra_units: int = 0,
+    search: MeasureSearch | None = None,
+) -> Recommendation:  # fmt: skip
     """Recommend measures that end the waits of job sizes over the target, or the GPUs to release if no size is over it.
 
     Parameters
@@ -190,19 +206,45 @@ def recommend(
         Days from the order of GPUs to their first job.
     extra_units : int
         Nodes to keep beyond those that the wait limits need.
+    search : MeasureSearch, optional
+        Result of :func:`find_measures` for the other arguments.
 
     Returns
     -------
     Recommendation
     """
+    search = search or find_measures(model, target, growth, lead_days=lead_days, extra_units=extra_units)
+    inputs, advice, late, limit_s = model.inputs, search.recommendation, search.late_sizes, search.limit_s
+    if limit_s is None:
+        return advice
+    days, last_day = inputs.observed_s / SECONDS_PER_DAY, inputs.end.date()
+    # Where sizes miss the target and nothing changes, no load can be added.
+    has_headroom = not late or bool(advice.measures)
+    headroom = measure_headroom(advice.model, advice.fleet, target, growth) if has_headroom else None
+    exhaustion = date_exhaustion(growth, headroom, last_day, days, lead_days)
+    is_order_due = exhaustion.order_by is not None and exhaustion.order_by <= last_day.isoformat()
+    must_order = is_order_due and advice.gpus <= advice.fleet_gpus
+    service, team_waits = compare_service(model, advice, limit_s) if model.waits.share.size_is_clear else ((), {})
+    load = growth.load_factor_after(days / 2 + lead_days, at_least=True)
+    return replace(
+        advice, growth=growth, headroom=headroom, exhaustion=exhaustion, service=service, team_waits=team_waits,
+        late_sizes=tuple(model.size_names[number] for number in late),
+        order_gpus=count_gpus_for_growth(advice, limit_s, load) if must_order else 0,
+    )  # fmt: skip
+
+
+def find_measures(
+    model: WaitModel, target: WaitTarget, growth: FittedGrowth, *, lead_days: int = 90, extra_units: int = 0
+) -> MeasureSearch:
+    """Find the measures of :func:`recommend`, whose parameters it has."""
     inputs = model.inputs
     if (reason := find_reason_against_recommendation(model)) is not None:
-        return recommend_nothing(model, reason, growth)
+        return MeasureSearch(recommend_nothing(model, reason, growth))
     late = find_late_sizes(model, target)
     today_s, limit_s = wait_limits(model, target)
     days_to_delivery = inputs.observed_s / SECONDS_PER_DAY / 2 + lead_days
     if late and model.waits.share.error >= 1.0:  # it is no closer to the record than a simulation without any wait
-        return recommend_nothing(model, format_replay_error(model.waits.share.error), growth)
+        return MeasureSearch(recommend_nothing(model, format_replay_error(model.waits.share.error), growth))
     # Sizes that miss the target in simulation but are not shown to be late by the record wait no longer than today.
     applied_limit_s = np.where(np.isin(model.sizes, late), limit_s, np.maximum(limit_s, today_s))
     if late:
@@ -215,22 +257,7 @@ def recommend(
         sizes_text, cause_text = format_size_names(model, late), main_cause.replace("_", " ")
         reason = f"no measure ends the waits of jobs on {sizes_text}; the main cause is {cause_text}"
         advice = recommend_nothing(model, reason, growth)
-
-    days, last_day = inputs.observed_s / SECONDS_PER_DAY, inputs.end.date()
-    # Where sizes miss the target and nothing changes, no load can be added.
-    has_headroom = not late or bool(advice.measures)
-    headroom = measure_headroom(advice.model, advice.fleet, target, growth) if has_headroom else None
-    exhaustion = date_exhaustion(growth, headroom, last_day, days, lead_days)
-    is_order_due = exhaustion.order_by is not None and exhaustion.order_by <= last_day.isoformat()
-    must_order = is_order_due and advice.gpus <= advice.fleet_gpus
-    shows_waits_by_size = all(gap.withholds != "size" for gap in model.waits.share.gaps)
-    service, team_waits = compare_service(model, advice, limit_s) if shows_waits_by_size else ((), {})
-    load = growth.load_factor_after(days_to_delivery, at_least=True)
-    return replace(
-        advice, growth=growth, headroom=headroom, exhaustion=exhaustion, service=service, team_waits=team_waits,
-        late_sizes=tuple(model.size_names[number] for number in late),
-        order_gpus=count_gpus_for_growth(advice, limit_s, load) if must_order else 0,
-    )  # fmt: skip
+    return MeasureSearch(advice, late, limit_s)
 
 
 def recommend_nothing(model: WaitModel, reason: str, growth: FittedGrowth) -> Recommendation:
@@ -391,11 +418,13 @@ def find_measure_against_waits(
     pools, todays_gpus = model.pools, int(model.inputs.fleet.gpus.sum())
     hours = sum_cause_hours(model, late_sizes)
     causes = sorted((name for name in hours if hours[name] > 0), key=lambda name: -hours[name])
-    largest_fleet = join_pools(pools, [MAX_NODE_MULTIPLE * pool.today for pool in pools])
-    meets_limit = np.array([model.percentiles(largest_fleet, row) <= limit for row, limit in enumerate(limit_s)])
-    is_reachable = meets_limit[0] & (meets_limit[1:].mean(axis=0) >= MIN_SHARE_WITHIN_LIMIT)
-    reachable_limit_s = np.where(is_reachable | (today_s <= target.target_s), limit_s, today_s)
-    for applied_limit_s in (limit_s, reachable_limit_s):
+    applied_limit_s = limit_s
+    for is_second_try in (False, True):
+        if is_second_try:
+            largest_fleet = join_pools(pools, [MAX_NODE_MULTIPLE * pool.today for pool in pools])
+            meets_limit = [model.percentiles(largest_fleet, row) <= limit for row, limit in enumerate(limit_s)]
+            is_reachable = meets_limit[0] & (np.mean(meets_limit[1:], axis=0) >= MIN_SHARE_WITHIN_LIMIT)
+            applied_limit_s = np.where(is_reachable | (today_s <= target.target_s), limit_s, today_s)
         purchase = find_smallest_units(model, pools, applied_limit_s)
         purchase_gpus = math.inf if purchase is None else float(join_pools(pools, purchase).gpus.sum())
         for cause in [*causes, ""]:
@@ -503,7 +532,7 @@ def repartition(
         profile = inputs.fleet.profiles.index(name)
         instances = inputs.gpu_model.profile(name).max_instances if profile else 1
         resized = partial(uniform_fleet, inputs.fleet, profile, instances=instances, per_node=inputs.node_gpus)
-        pools.append(SizedPool((profile,), total_gpus, resized, movable=True))
+        pools.append(SizedPool((profile,), total_gpus, resized, movable=True, expected=layout[name]))
     units = list(layout.values())
     repartitioned = replace(model, inputs=replace(inputs, fleet=join_pools(pools, units)))
     yield ModelWithMeasure(action, text, repartitioned, pools, units, inputs.node_gpus, view)
@@ -561,7 +590,7 @@ def compare_service(
     waits, inputs = model.waits, model.inputs
     before = [model.replay_waits(inputs.fleet, number) for number in range(CURVE_RUNS)]
     fleet = recommendation.fleet
-    after = [recommendation.model.replay_waits(fleet, number) for number in range(CURVE_RUNS)]
+    after = [recommendation.model.replay_waits(fleet, number, keep=True) for number in range(CURVE_RUNS)]
 
     ends, completion_ends = recommendation.model.draw_intervals(fleet, len(limit_s) - 1)
     today_ends, _ = model.draw_intervals(inputs.fleet, len(limit_s) - 1)

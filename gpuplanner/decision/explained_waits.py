@@ -93,6 +93,11 @@ class ExplainedShare:
         """Whether the record supports a recommendation on capacity."""
         return all(gap.withholds != "capacity" for gap in self.gaps)
 
+    @property
+    def size_is_clear(self) -> bool:
+        """Whether the record supports queue waits by job size."""
+        return all(gap.withholds != "size" for gap in self.gaps)
+
 
 @dataclass(frozen=True, eq=False)
 class ExplainedWaits:

@@ -35,14 +35,18 @@ from gpuplanner.decision.recommendation import (
     read_wait_target,
     recommend_from_waits,
     replace_with_recommended,
+    search_measures,
     without_policies,
 )
 from gpuplanner.decision.wait_curve import (
     CURVE_INTERVAL,
+    CURVE_RUNS,
     WaitTarget,
     join_pools,
     limit_to_record,
+    replay_fleet,
     simulate_curve_points,
+    wait_p95,
 )
 from gpuplanner.simulator.simulation_state import Floats
 
@@ -103,6 +107,39 @@ def decide_fleet_size(scenario: Scenario) -> DecisionBasis:
     results = replace_with_recommended(results, resized, course, course)
     rules = make_fleet_rules(results.asked_jobs, course.trial, results.abilities, course.policy)
     return DecisionBasis(decision, results, resized, curve, rules)
+
+
+def simulate_fleet_waits(scenario: Scenario) -> dict[str, tuple[float, float]]:
+    """Simulate the p95 queue waits of :func:`decide_fleet_size` before anything else of it.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data and limits, with ``gpus``.
+
+    Returns
+    -------
+    dict of str to tuple of float
+        Job size → p95 wait on today's fleet and on the stated one [min]; empty where none is shown.
+    """
+    assert scenario.gpus is not None
+    unstated = without_policies(scenario.but(**UNSTATED_FLEET))
+    recommendation, today = search_measures(unstated).recommendation, _keep_todays_layouts(unstated)
+    if recommendation.action == "none" or not today.model.waits.share.size_is_clear:
+        return {}
+    shape = recommendation if scenario.mig_layout == RECOMMENDED else today
+    resized = resize_recommendation(shape, scenario.gpus, ())
+    model, fleet = shape.model, resized.fleet
+    replays_s = replay_fleet(model, fleet)
+    if shape is recommendation and tuple(resized.units) == tuple(recommendation.units):  # its waits are of all replays
+        replays_s = [model.replay_waits(fleet, number) for number in range(CURVE_RUNS)]
+    waits = {}
+    for number, today_s in zip(today.model.sizes, today.model.percentiles(today.model.inputs.fleet, 0), strict=True):
+        of_size = model.waits.judged & (model.size_of_job == number)
+        both_s = today_s, np.median([wait_p95(waits_s[of_size]) for waits_s in replays_s])
+        before, after = (min(float(p95_s), model.inputs.observed_s) / SECONDS_PER_MINUTE for p95_s in both_s)
+        waits[model.size_names[number]] = before, after
+    return waits
 
 
 def format_missed_limits(decision: Decision) -> str:

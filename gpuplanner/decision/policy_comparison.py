@@ -483,13 +483,19 @@ def find_simulation_obstacle(scenario: Scenario) -> str | None:
 
 
 @stage
-def explain_study_waits(scenario: Scenario) -> tuple[JobReplayInputs, ExplainedWaits]:
-    """Read the jobs and nodes of a scenario, and explain the waits."""
+def _explain_jobs(scenario: Scenario) -> tuple[JobReplayInputs, ExplainedWaits]:
+    """Read the jobs and nodes of a scenario, and explain the waits, once for all actuators and demands."""
     job_history = history(scenario)
     inputs = read_replay_inputs(job_history)
     if scenario.quotas is not None:
         inputs = replace(inputs, tenant_limits=limits_of_tenants(read_rules_file(scenario.quotas, job_history)))
-    waits = explain_waits(inputs)
+    return inputs, explain_waits(inputs)
+
+
+@stage
+def explain_study_waits(scenario: Scenario) -> tuple[JobReplayInputs, ExplainedWaits]:
+    """Explain the waits of the jobs at the demand of a scenario, with its inference services."""
+    inputs, waits = _explain_jobs(scenario)
     if scenario.arrival_scale != 1.0:
         job_rows, arrival = scale_load(waits.arrival_s, ~waits.judged, scenario.arrival_scale, inputs.observed_s)
         inputs, waits = take_jobs(inputs, waits, job_rows, arrival - waits.arrival_s[job_rows])

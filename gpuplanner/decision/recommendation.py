@@ -24,10 +24,12 @@ from gpuplanner.core.units_and_number_formats import (
 )
 from gpuplanner.decision.capacity_measures import (
     RECOMMENDED_LAYOUT,
+    MeasureSearch,
     RaisedGpuLimit,
     Recommendation,
     TeamWaits,
     add_kept_units,
+    find_measures,
     list_changes_against_cause,
     recommend,
     recommend_nothing,
@@ -339,8 +341,9 @@ def _record_recommendation(scenario: Scenario) -> RecommendationRecord:
     )  # fmt: skip
 
 
-def _recommend(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, ...]]:
-    """Search for the measures of :func:`recommend_from_waits`, and simulate the wait curve."""
+@stage
+def search_measures(scenario: Scenario) -> MeasureSearch:
+    """Search for the measures of :func:`recommend_from_waits`, without their headroom and the wait curve."""
     model, growth, shared_share = load_wait_model(scenario)
     reason = None
     teams = team_rows(scenario)  # as the report states it
@@ -351,8 +354,15 @@ def _recommend(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, ..
     elif shared_share > MAX_SHARED_SHARE:
         reason = "jobs share their GPUs without MIG, which the simulation does not follow"
     if reason is not None:
-        return recommend_nothing(model, reason, growth), ()
-    recommendation = recommend(model, read_wait_target(scenario), growth, lead_days=scenario.purchase_lead_days)
+        return MeasureSearch(recommend_nothing(model, reason, growth))
+    return find_measures(model, read_wait_target(scenario), growth, lead_days=scenario.purchase_lead_days)
+
+
+def _recommend(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, ...]]:
+    """Complete the measures of :func:`search_measures`, and simulate the wait curve."""
+    (model, growth, _), search = load_wait_model(scenario), search_measures(scenario)
+    target, lead_days = read_wait_target(scenario), scenario.purchase_lead_days
+    recommendation = recommend(model, target, growth, lead_days=lead_days, search=search)
     return recommendation, () if recommendation.action == "none" else tuple(simulate_wait_curve(model, recommendation))
 
 

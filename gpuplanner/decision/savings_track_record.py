@@ -21,6 +21,7 @@ from gpuplanner.cost.showback import CENTS_DTYPE
 from gpuplanner.decision.comparison_record import Comparison, study_comparison
 from gpuplanner.decision.decision_types import RECORD_DECIMALS, LayoutOnNodes, Saving, compute_impact
 from gpuplanner.decision.policy_comparison import NEEDS_ON_OFF, POLICIES
+from gpuplanner.decision.policy_simulation import WAIT_QUANTILE
 from gpuplanner.decision.study import Study
 from gpuplanner.forecast.rolling_demand_forecast import at_quantile
 from gpuplanner.hardware.gpu_models import GpuModel
@@ -475,7 +476,7 @@ def _read_promise(policy_comparison: Comparison) -> SavingPromise:
     return SavingPromise(
         decision=decision.sentence, action=decision.action, policy=decision.policy, gpus=decision.gpus,
         layouts=decision.layouts, gpu_hours=-float(added * HOURS_PER_WEEK) if added > 0 else saving.value or 0.0,
-        low=saving.low, high=saving.high, quantile=policy_comparison.quantile, minutes=policy_comparison.minutes,
+        low=saving.low, high=saving.high, quantile=WAIT_QUANTILE, minutes=policy_comparison.minutes,
         usd_per_week=decision.financial_impact.usd_per_week, exhaustion=policy_comparison.exhaustion.date,
     )  # fmt: skip
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuplanner.core.libraries_plugins_and_workers import report_step
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import CurvePoint
 from gpuplanner.decision.explained_waits import ExplainedWaits
-from gpuplanner.decision.policy_simulation import WAIT_QUANTILE, take_order_statistic
+from gpuplanner.decision.policy_simulation import MANY_JOBS, WAIT_QUANTILE, find_smallest, take_order_statistic
 from gpuplanner.decision.queue_model import ObservedWaits, arrival_jitter_s
 from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.wait_causes import CAUSES, QUEUED_BEHIND, UNEXPLAINED
-from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import LateStartLimit, NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
 CURVE_RUNS = 5
@@ -123,7 +123,12 @@ def scale_load(arrival_s: Floats, fixed: NDArray[np.bool_], load: float | Floats
 
 
 def simulate_waits(
-    inputs: JobReplayInputs, waits: ExplainedWaits, fleet: NodeFleet, rows: Ints, arrival_s: Floats
+    inputs: JobReplayInputs,
+    waits: ExplainedWaits,
+    fleet: NodeFleet,
+    rows: Ints,
+    arrival_s: Floats,
+    late: LateStartLimit | None = None,
 ) -> Floats:
     """Simulate jobs of the record on a fleet, and return the wait of each from its eligibility [s].
 
@@ -139,6 +144,8 @@ def simulate_waits(
         Jobs to simulate.
     arrival_s : array of float, shape (n,)
         When each arrives [s].
+    late : LateStartLimit, optional
+        Late starts with which the simulation may be given up.
 
     Returns
     -------
@@ -146,7 +153,7 @@ def simulate_waits(
         Waits [s]; infinite for jobs that never start.
     """
     requests: NodeRequests = inputs.requests.select(rows).with_ready_times(arrival_s)
-    start = waits.queue.start(requests, fleet, rows)
+    start = waits.queue.start(requests, fleet, rows, late)
     return np.asarray(start - arrival_s + waits.delay_s[rows])
 
 
@@ -191,6 +198,7 @@ class WaitModel:
     - ``size_of_job``, shape (n_jobs,): Number of the job size of each job, in ``size_names``.
     - ``size_names``: Names of the job sizes.
     - ``may_partition``: Whether measures may change MIG layouts.
+    - ``kept``: Arrivals of records, and results on fleets, that are used again.
     """
 
     inputs: JobReplayInputs
@@ -198,6 +206,7 @@ class WaitModel:
     size_of_job: Ints
     size_names: tuple[str, ...] = ()
     may_partition: bool = True
+    kept: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def sizes(self) -> list[int]:
@@ -219,42 +228,16 @@ class WaitModel:
         waits = replace(self.waits, queue=queue, arrival_s=undelayed_s, delay_s=np.zeros_like(undelayed_s))
         return replace(self, waits=waits)
 
-    def draw_measures(
-        self, fleet: NodeFleet, number: int, *, load: float | Floats = 1.0, jobs: Bools | None = None
-    ) -> Floats:
-        """Waits, completion times and last end by size in one resampled record [s], the same record for every fleet.
-
-        Parameters
-        ----------
-        fleet : NodeFleet
-            Nodes to run on.
-        number : int
-            Number of the draw.
-        load : float or array of float, shape (n_jobs,)
-            How many times each job arrives: less than once leaves some out, more repeats some in another week.
-        jobs : array of bool, shape (n_jobs,), optional
-            Jobs that are simulated; None: all.
-
-        Returns
-        -------
-        array of float, shape (3, n_sizes)
-            95th percentile of the wait, mean time from eligibility to end, and end of the last job from the begin of
-            the record.
-        """
-        waits, seen_s = self.waits, self.inputs.observed_s
-        rng = np.random.default_rng(100 + number)
-        rows, arrival = scale_load(waits.arrival_s, ~waits.judged, load, seen_s)
-        drawn, arrival = draw_record(arrival, ~waits.judged[rows], seen_s, rng)
-        return self._by_size(fleet, rows[drawn], arrival, jobs)
-
     def percentiles(
-        self, fleet: NodeFleet, row: int, *, load: float | Floats = 1.0, jobs: Bools | None = None
+        self, fleet: NodeFleet, row: int, *, load: float | Floats = 1.0, stop_s: Floats | None = None
     ) -> Floats:
         """95th percentile of the wait of each size, the first row of :meth:`measures`, shape (n_sizes,) [s]."""
-        waits_s: Floats = self.measures(fleet, row, load=load, jobs=jobs)[0]
+        waits_s: Floats = self.measures(fleet, row, load=load, stop_s=stop_s)[0]
         return waits_s
 
-    def measures(self, fleet: NodeFleet, row: int, *, load: float | Floats = 1.0, jobs: Bools | None = None) -> Floats:
+    def measures(
+        self, fleet: NodeFleet, row: int, *, load: float | Floats = 1.0, stop_s: Floats | None = None
+    ) -> Floats:
         """Waits, completion times and last end by size [s]: of the record in row 0, of resampled weeks after it.
 
         The record's is the median of its replays.
@@ -264,29 +247,29 @@ class WaitModel:
         fleet : NodeFleet
             Nodes to run on.
         row : int
-            0, or one more than the number of the draw.
-        load, jobs
-            As for :meth:`draw_measures`.
+            0, or one more than the number of the draw, which is the same for every fleet.
+        load : float or array of float, shape (n_jobs,)
+            How many times each job arrives: less than once leaves some out, more repeats some in another week.
+        stop_s : array of float, shape (n_sizes,), optional
+            Wait of each size beyond which a resampled week need not be simulated to its end. [s]
 
         Returns
         -------
         array of float, shape (3, n_sizes)
-            As of :meth:`draw_measures`.
+            95th percentile of the wait, mean time from eligibility to end, and end of the last job from the begin of
+            the record.
         """
-        if row:
-            return self.draw_measures(fleet, row - 1, load=load, jobs=jobs)
-        waits = self.waits
-        rows, arrival = scale_load(waits.arrival_s, ~waits.judged, load, self.inputs.observed_s)
-        replays = (arrival + self.arrival_shift_s(number)[rows] for number in range(CURVE_RUNS))
-        return np.median([self._by_size(fleet, rows, shifted, jobs) for shifted in replays], axis=0)
+        replays = range(1 if row else CURVE_RUNS)
+        stop_s = stop_s if row else None  # the replays of the record count together
+        return np.median([self.measure_replay(fleet, row, replay, load, None, stop_s) for replay in replays], axis=0)
 
     def draw_intervals(self, fleet: NodeFleet, draws: int) -> Floats:
         """Bounds of the 80 % interval of waits and completion times, of resampled weeks, shape (2, 2, n_sizes) [min].
 
-        The first axis is the measure of :meth:`draw_measures`, the second the low and the high end; infinite where jobs
+        The first axis is the measure of :meth:`measures`, the second the low and the high end; infinite where jobs
         do not start within the length of the record.
         """
-        drawn_s = np.array([self.draw_measures(fleet, number)[:2] for number in range(draws)])
+        drawn_s = np.array([self.measures(fleet, 1 + number)[:2] for number in range(draws)])
         drawn_s[:, 0][drawn_s[:, 0] >= self.inputs.observed_s] = np.inf
 
         def find_ends(values_s: Floats) -> Floats:
@@ -299,23 +282,32 @@ class WaitModel:
         ends_s: Floats = np.apply_along_axis(find_ends, 0, drawn_s)
         return ends_s.swapaxes(0, 1) / SECONDS_PER_MINUTE
 
-    def _by_size(self, fleet: NodeFleet, rows: Ints, arrival_s: Floats, jobs: Bools | None) -> Floats:
-        """Return the measures of :meth:`draw_measures` for jobs with given arrivals, shape (3, n_sizes) [s].
+    def measure_replay(
+        self, fleet: NodeFleet, row: int, replay: int, load: float | Floats, jobs: Bools | None,
+        stop_s: Floats | None = None,
+    ) -> Floats:  # fmt: skip
+        """Return :meth:`measures` of one replay of a record; those of all jobs at one load are kept.
 
-        Parameters
-        ----------
-        fleet : NodeFleet
-            Nodes to run on.
-        rows : array of int, shape (n,)
-            Jobs that arrive.
-        arrival_s : array of float, shape (n,)
-            When each arrives [s].
-        jobs : array of bool, shape (n_jobs,), optional
-            Jobs that are simulated; None: all.
+        The simulation may stop once a size is sure to exceed the wait `stop_s`, shape (n_sizes,) [s]: the wait of that
+        size is then infinite, and those of the others are minus infinity.
         """
+        key = (row, replay, load, *_fleet_key(fleet)) if jobs is None and np.ndim(load) == 0 else None
+        if key is not None and key in self.kept:
+            return self.kept[key]  # type: ignore[no-any-return]
+        rows, arrival_s = self.draw_arrivals(row, load)
+        if not row:
+            arrival_s = arrival_s + self.arrival_shift_s(replay)[rows]
         if jobs is not None:
             rows, arrival_s = rows[jobs[rows]], arrival_s[jobs[rows]]
-        waits_s = simulate_waits(self.inputs, self.waits, fleet, rows, arrival_s)
+        if stop_s is not None:
+            late = self._limit_late_starts(rows, arrival_s, stop_s)
+            waits_s = simulate_waits(self.inputs, self.waits, fleet, rows, arrival_s, late)
+            if (late.left < 0).any():
+                return np.array([np.where(late.left < 0, np.inf, -np.inf)] * 3)
+        elif key is not None and not row and load == 1.0:
+            waits_s = self.replay_waits(fleet, replay, keep=fleet is self.inputs.fleet)
+        else:
+            waits_s = simulate_waits(self.inputs, self.waits, fleet, rows, arrival_s)
         judged, size = self.waits.judged[rows], self.size_of_job[rows]
         completion_s = self.completion_s(rows, waits_s)
         sizes = [judged & (size == number) for number in self.sizes]
@@ -323,7 +315,33 @@ class WaitModel:
         # A resampled record may lack the jobs of a size.
         mean_s = [float(completion_s[of_size].mean()) if of_size.any() else np.nan for of_size in sizes]
         last_end_s = [(arrival_s + completion_s)[of_size].max() if of_size.any() else np.nan for of_size in sizes]
-        return np.array([p95_s, mean_s, last_end_s])
+        measured_s = np.array([p95_s, mean_s, last_end_s])
+        if key is not None:
+            self.kept[key] = measured_s
+        return measured_s
+
+    def _limit_late_starts(self, rows: Ints, arrival_s: Floats, limit_s: Floats) -> LateStartLimit:
+        """Limit the late starts of each size to those with which its p95 wait is within a limit [s]."""
+        size, judged = np.searchsorted(self.sizes, self.size_of_job[rows]), self.waits.judged[rows]
+        group = np.where(judged, np.minimum(size, len(self.sizes) - 1), 0)
+        # A start by rounding errors later than the limit is not late: more late starts than are counted do no harm.
+        from_s = np.where(judged, arrival_s - self.waits.delay_s[rows] + limit_s[group] + 1e-6, np.inf)
+        jobs = np.bincount(group[judged], minlength=len(self.sizes))
+        return LateStartLimit(from_s, group, jobs - np.ceil(WAIT_QUANTILE * jobs - 1e-9).astype(np.int64))
+
+    def draw_arrivals(self, row: int, load: float | Floats) -> tuple[Ints, Floats]:
+        """Jobs that arrive at a load in the record (row 0) or a resampled one, and when [s]."""
+        key, waits, seen_s = (row, load), self.waits, self.inputs.observed_s
+        if np.ndim(load) == 0 and key in self.kept:
+            return self.kept[key]  # type: ignore[no-any-return]
+        rows, arrival_s = scale_load(waits.arrival_s, ~waits.judged, load, seen_s)
+        if row:
+            rng = np.random.default_rng(99 + row)
+            drawn, arrival_s = draw_record(arrival_s, ~waits.judged[rows], seen_s, rng)
+            rows = rows[drawn]
+        if np.ndim(load) == 0 and len(rows) <= MANY_JOBS:
+            self.kept[key] = rows, arrival_s
+        return rows, arrival_s
 
     def completion_s(self, rows: Ints, waits_s: Floats) -> Floats:
         """Time from eligibility to end of jobs of the record with these waits [s].
@@ -337,11 +355,20 @@ class WaitModel:
         """Draw the random arrival delay of each job of the record in a replay, shape (n_jobs,) [s]."""
         return arrival_jitter_s(len(self.waits.arrival_s), number)
 
-    def replay_waits(self, fleet: NodeFleet, number: int = 0) -> Floats:
-        """Simulate the wait of each job [s], shape (n_jobs,), in a replay with arrivals up to 30 s later."""
+    def replay_waits(self, fleet: NodeFleet, number: int = 0, *, keep: bool = False) -> Floats:
+        """Simulate the wait of each job [s], shape (n_jobs,), in a replay with arrivals up to 30 s later.
+
+        With `keep` it is kept for the same fleet.
+        """
+        key = (number, *_fleet_key(fleet))
+        if key in self.kept:
+            return self.kept[key]  # type: ignore[no-any-return]
         every = np.arange(len(self.waits.arrival_s))
         arrival_s = self.waits.arrival_s + self.arrival_shift_s(number)
-        return simulate_waits(self.inputs, self.waits, fleet, every, arrival_s)
+        waits_s = simulate_waits(self.inputs, self.waits, fleet, every, arrival_s)
+        if keep:
+            self.kept[key] = waits_s
+        return waits_s
 
     def mean_replay_error(self) -> float:
         """Sum over teams and job sizes of |mean of the replays of today - observed waiting|, per second observed."""
@@ -349,6 +376,11 @@ class WaitModel:
         replays = [self.replay_waits(self.inputs.fleet, number) for number in range(CURVE_RUNS)]
         simulated_s = np.minimum(np.mean(replays, axis=0), self.inputs.observed_s)
         return ObservedWaits(waits.waited_s, team_and_size, waits.judged).error(simulated_s)
+
+
+def _fleet_key(fleet: NodeFleet) -> tuple[bytes, bytes]:
+    """Return GPUs and capacity of all nodes, by which results on a fleet are found again."""
+    return fleet.gpus.tobytes(), fleet.capacity.tobytes()
 
 
 def find_late_sizes(model: WaitModel, target: WaitTarget) -> list[int]:
@@ -416,6 +448,7 @@ class SizedPool:
     - ``movable``: Whether its GPUs may be moved to another pool.
     - ``nodes``: Numbers of today's nodes, those to keep longest first.
     - ``min_units``: Units that are always kept.
+    - ``expected``: Units around which the fewest are looked for; 0: those of today.
     """
 
     profiles: tuple[int, ...]
@@ -424,6 +457,7 @@ class SizedPool:
     movable: bool = False
     nodes: tuple[int, ...] = ()
     min_units: int = 1
+    expected: int = 0
 
 
 def split_by_profiles(fleet: NodeFleet, kept_nodes: Collection[int] = ()) -> list[SizedPool]:
@@ -472,6 +506,83 @@ def join_pools(pools: Sequence[SizedPool], units: Sequence[int]) -> NodeFleet:
     return replace(fleets[0], **joined)
 
 
+@dataclass(eq=False)
+class PoolCheck:
+    """Check whether the jobs of a pool meet their wait limits on a number of its units, with few simulations.
+
+    - ``model``, ``pool``, ``load``: The model to simulate, the pool, and how many times each job arrives.
+    - ``limit_s``, shape (1 + n_draws, n_sizes): Maximum wait of each size in the record and in each drawn one [s].
+    - ``n_missed``, shape (1 + n_draws,): Fleets on which a size missed its limit in each record.
+    - ``worst``: Number of the size that missed its limit by most on the fleet before; None: not known.
+    - ``missed_by_run``: Whether each size misses its limit, by units, record and replay.
+    """
+
+    model: WaitModel
+    pool: SizedPool
+    limit_s: Floats
+    load: float | Floats
+    n_missed: Floats
+    worst: int | None = None
+    missed_by_run: dict[tuple[int, int, int], Bools] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Select the jobs of the pool, and count the GPUs of its services."""
+        inputs = self.model.inputs
+        of_pool = np.isin(inputs.requests.profile, self.pool.profiles)
+        self.service_gpus = replace(inputs, is_service=inputs.is_service & of_pool).service_gpus
+        self.jobs = None if of_pool.all() else of_pool
+
+    def find_fewest_units(self) -> int | None:
+        """Find the fewest units that meet the limits; None where four times today's units do not."""
+        start, max_units = self.pool.expected or self.pool.today, MAX_NODE_MULTIPLE * self.pool.today
+
+        def misses_without(fewer: int) -> bool:
+            return start - fewer < self.pool.min_units or not self.meets_in_record(start - fewer)
+
+        # The record takes few simulations, and nearly decides: drawn ones are simulated from there on.
+        if self.meets_in_record(start):
+            start -= (find_smallest(misses_without, 1, start) or start) - 1
+        elif (start := find_smallest(self.meets_in_record, start + 1, max_units) or 0) == 0:
+            return None
+        return find_smallest(self.meets, start, max_units)
+
+    def meets_in_record(self, count: int) -> bool:
+        """Whether each size meets its limit in the record, in the median of its replays."""
+        report_step(f"fewest GPUs within the limits: a fleet with {count} of {MAX_NODE_MULTIPLE * self.pool.today}")
+        if self.pool.resize(count).gpus.sum() < self.service_gpus or self.is_surely_missed(count):
+            return False
+        replays = (self.find_missed(count, 0, replay) for replay in range(CURVE_RUNS))
+        return is_rarely_missed(replays, CURVE_RUNS, CURVE_RUNS // 2)
+
+    def meets(self, count: int) -> bool:
+        """Whether each size meets its limit in the record and in enough drawn ones."""
+        n_draws = len(self.limit_s) - 1
+        # Records that missed on other fleets come first, so that few of them decide.
+        rows = (1 + np.argsort(-self.n_missed[1:], kind="stable")).tolist()
+        draws = (self.find_missed(count, row, 0) for row in rows)
+        max_missed = (1 - MIN_SHARE_WITHIN_LIMIT) * n_draws + 1e-9
+        return self.meets_in_record(count) and is_rarely_missed(draws, n_draws, max_missed)
+
+    def is_surely_missed(self, count: int) -> bool:
+        """Whether the worst size misses its limit in most replays, each simulated only until that is sure."""
+        if (worst := self.worst) is None:
+            return False
+        stop_s = np.where(np.arange(len(self.model.sizes)) == worst, self.limit_s[0] + WAIT_TOLERANCE_S, np.inf)
+        return all(self.find_missed(count, 0, replay, stop_s)[worst] for replay in range(CURVE_RUNS // 2 + 1))
+
+    def find_missed(self, count: int, row: int, replay: int, stop_s: Floats | None = None) -> Bools:
+        """Find which sizes miss their limits in a replay of a record, or only some where it stops at `stop_s` [s]."""
+        run = count, row, replay
+        if run not in self.missed_by_run:
+            p95_s = self.model.measure_replay(self.pool.resize(count), row, replay, self.load, self.jobs, stop_s)[0]
+            is_missed: Bools = p95_s > self.limit_s[row] + WAIT_TOLERANCE_S
+            if np.isneginf(p95_s).any():
+                return is_missed
+            self.n_missed[row] += is_missed.any()
+            self.worst, self.missed_by_run[run] = int(np.argmax(p95_s - self.limit_s[row])), is_missed
+        return self.missed_by_run[run]
+
+
 def find_smallest_units(
     model: WaitModel, pools: Sequence[SizedPool], limit_s: Floats, *, load: float | Floats = 1.0
 ) -> list[int] | None:
@@ -498,35 +609,34 @@ def find_smallest_units(
     list of int, or None
         Units by pool; None where four times today's units are not enough.
     """
-    units, max_missed = [], (1 - MIN_SHARE_WITHIN_LIMIT) * (len(limit_s) - 1) + 1e-9
-    n_missed = np.zeros(len(limit_s))  # fleets on which a size missed its limit in each record
+    units, n_missed = [], np.zeros(len(limit_s))
     for pool in pools:
-        jobs = np.isin(model.inputs.requests.profile, pool.profiles)
-        services = replace(model.inputs, is_service=model.inputs.is_service & jobs).service_gpus
-
-        def meets(count: int, pool: SizedPool = pool, jobs: Bools = jobs, services: float = services) -> bool:
-            fleet, missed = pool.resize(count), np.zeros(len(model.sizes))
-            if fleet.gpus.sum() < services:
-                return False
-            # Records that missed on other fleets come first, so that few of them decide.
-            for done, row in enumerate([0, *(1 + np.argsort(-n_missed[1:], kind="stable"))]):
-                is_missed = model.percentiles(fleet, row, load=load, jobs=jobs) > limit_s[row] + WAIT_TOLERANCE_S
-                missed += is_missed
-                n_missed[row] += is_missed.any()
-                if (missed > (max_missed if row else 0)).any():
-                    return False
-                if (missed + len(limit_s) - 1 - done <= max_missed).all():
-                    break
-            return True
-
-        most_units = MAX_NODE_MULTIPLE * pool.today
-        if not meets(most_units):
+        if (count := PoolCheck(model, pool, limit_s, load, n_missed).find_fewest_units()) is None:
             return None
-        units.append(pool.min_units + bisect_left(range(pool.min_units, most_units), True, key=meets))
+        units.append(count)
     if any(count > pool.today for count, pool in zip(units, pools, strict=True)):
         fixed = [0 if pool.movable else pool.today for pool in pools]
         units = [max(pair) for pair in zip(units, fixed, strict=True)]
     return units
+
+
+def is_rarely_missed(missed_by_record: Iterable[Bools], n_records: int, max_missed: float) -> bool:
+    """Whether each size misses its limit in few enough of a number of records; looks at no more than decide it.
+
+    Examples
+    --------
+    >>> records = iter([np.array([True, False]), np.array([False, False]), np.array([True, True])])
+    >>> is_rarely_missed(records, 3, 1), next(records, None)
+    (False, None)
+    """
+    missed, left = np.zeros(1, dtype=np.int64), n_records
+    for is_missed in missed_by_record:
+        missed, left = missed + is_missed, left - 1
+        if (missed > max_missed).any():
+            return False
+        if (missed + left <= max_missed).all():
+            break
+    return True
 
 
 CURVE_DRAWS = 10
@@ -537,6 +647,13 @@ replays are slow and hardly differ.
 """
 CURVE_FLEET_FACTORS = tuple(np.linspace(0.5, 2.0, 12).tolist())
 """Sizes of the simulated fleets of the wait curve, as multiples of the GPUs of today."""
+
+
+def replay_fleet(model: WaitModel, fleet: NodeFleet) -> list[Floats]:
+    """Simulate the wait of each job [s] in the replays of the record; in only one where the queue hardly empties."""
+    first_s = model.replay_waits(fleet)
+    saturated = wait_p95(first_s[model.waits.judged]) > SATURATED_S
+    return [first_s, *(model.replay_waits(fleet, number) for number in range(1, 1 if saturated else CURVE_RUNS))]
 
 
 def simulate_curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFleet]) -> list[CurvePoint]:
@@ -557,11 +674,11 @@ def simulate_curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFl
         By GPUs and job size.
     """
     points, seen_s = [], model.inputs.observed_s
-    for gpus, fleet in sorted({int(candidate.gpus.sum()): candidate for candidate in reversed(fleets)}.items()):
-        replays = [model.replay_waits(fleet)]
-        saturated = wait_p95(replays[0][model.waits.judged]) > SATURATED_S
-        replays += [model.replay_waits(fleet, number) for number in range(1, 1 if saturated else CURVE_RUNS)]
-        draws = SATURATED_DRAWS if saturated else CURVE_DRAWS
+    by_gpus = sorted({int(candidate.gpus.sum()): candidate for candidate in reversed(fleets)}.items())
+    for done, (gpus, fleet) in enumerate(by_gpus, start=1):
+        report_step(f"wait curve, fleet {done} of {len(by_gpus)}")
+        replays = replay_fleet(model, fleet)
+        draws = CURVE_DRAWS if len(replays) > 1 else SATURATED_DRAWS
         waits_drawn, completions_drawn = model.draw_intervals(fleet, draws)
         replays = [np.where(waits < seen_s, waits, np.inf) for waits in replays]  # longer ones are no start
         allocated = np.median([allocated_gpu_hours_after_waits(model, waits) for waits in replays])

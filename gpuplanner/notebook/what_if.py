@@ -13,26 +13,34 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuplanner.core.errors import GpuPlannerError
-from gpuplanner.core.libraries_plugins_and_workers import import_optional
+from gpuplanner.core.errors import GpuPlannerError, first_error_line
+from gpuplanner.core.libraries_plugins_and_workers import import_optional, report_steps_to
 from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.setting_rules_and_controls import Setting, Slider, settings_of
 from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, MISSING_VALUE_TEXT, percent_text, wait_text
 from gpuplanner.cost.period_costs import find_price
-from gpuplanner.decision.comparison_record import Comparison, PolicyRow, compare_policies, reprice_comparison
+from gpuplanner.decision.comparison_record import (
+    Comparison,
+    PolicyRow,
+    compare_policies,
+    load_comparison,
+    reprice_comparison,
+)
 from gpuplanner.decision.decision_types import TODAY
-from gpuplanner.decision.fleet_size_decision import UNSTATED_FLEET
+from gpuplanner.decision.fleet_size_decision import UNSTATED_FLEET, simulate_fleet_waits
 from gpuplanner.decision.policy_comparison import SHORT_NAMES
 from gpuplanner.notebook.cluster import StudySource, make_scenario
 from gpuplanner.notebook.views_and_panels import BackgroundPanel, button, on_change, write_and_link
 from gpuplanner.notebook.what_if_answer import (
     PanelAnswer,
     answer_html,
+    answer_waits,
     estimate_answer,
     exact_answer,
     headline,
+    looks_ahead,
     recorded_waits_html,
     simulate_with_able_actuator,
     style_html,
@@ -57,8 +65,6 @@ SLIDER_UNITS = {"gpus": "GPUs", "arrival_scale": "× recorded", "max_added_wait_
 """Unit of each slider whose number can be typed, by field; the growth is typed in the scenario, since it is a share."""
 LOOK_AHEAD_DELAY_S = 2.0
 """Time after an answer until the policies of other actuators are simulated [s]."""
-MAX_LOOK_AHEAD_JOBS = 50_000
-"""Largest number of jobs with which the policies of other actuators are simulated without being asked for."""
 
 
 class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
@@ -236,14 +242,26 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             self.report_progress(f"Simulating policy {len(names)}, {SHORT_NAMES.get(policy, policy)} ...")
 
         self._began_s = time.monotonic()
-        start = self.start or compare_policies(self.base, report_progress)
-        if self.start is None:
-            self._call_in_kernel(self._begin, start)
-            return exact_answer(self.base, start, start)
-        comparison = compare_policies(scenario, report_progress)
-        if scenario.arrival_scale != start.decision.arrival_scale:
-            start = compare_policies(scenario.but(**UNSTATED_FLEET), report_progress)
+        with report_steps_to(lambda text: self.report_progress(f"Simulating {text} ...")):
+            start = self.start or compare_policies(self.base, report_progress)
+            if self.start is None:
+                self._call_in_kernel(self._begin, start)
+                return exact_answer(self.base, start, start)
+            is_new_demand = scenario.arrival_scale != start.decision.arrival_scale
+            is_known = not (is_new_demand and scenario.gpus) or load_comparison.is_known(scenario.without_prices())
+            if not is_known and (waits := simulate_fleet_waits(scenario)):
+                self._call_in_kernel(self._show_waits, self._running, answer_waits(scenario, waits, start))
+            comparison = compare_policies(scenario, report_progress)
+            if is_new_demand:
+                start = compare_policies(scenario.but(**UNSTATED_FLEET), report_progress)
         return replace(exact_answer(scenario, comparison, start), other_rows=self._rows_at(scenario))
+
+    def _show_waits(self, number: int, answer: PanelAnswer) -> None:
+        """Show the simulated waits of a fleet at another demand, while the rest of its answer is simulated."""
+        if number == self._n_asked:
+            self.answer.value = answer_html(answer)
+            seconds = time.monotonic() - self._began_s
+            self._show_state(f"<b>● Exact waits</b> in {seconds:.1f} s; recommendation, curve and policies follow")
 
     def _rows_at(self, scenario: Scenario) -> dict[str, PolicyRow]:
         """Return the rows of policies of other actuators that are known at the demand of a scenario, by policy."""
@@ -306,16 +324,22 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             if number != self._n_asked:
                 raise CancelledError
 
-        if self.newest is None or self.fleet is None or history(self.base).jobs.height > MAX_LOOK_AHEAD_JOBS:
+        if self.newest is None or self.fleet is None or not looks_ahead(self.base):
             return
         base = self.base.but(arrival_scale=self.newest.scenario.arrival_scale)
         known_rows = self._rows_at(base)
         for row in self.newest.start.rows:
             if row.performable or row.policy in known_rows:
                 continue
-            with contextlib.suppress(CancelledError, GpuPlannerError):
-                known_rows[row.policy] = simulate_with_able_actuator(base, row, stop_if_stale)
+            name = SHORT_NAMES.get(row.policy, row.policy)
+            self._call_in_kernel(self._show_status, number, f"Simulating policy {name} with another actuator ...")
+            with contextlib.suppress(CancelledError):
+                try:
+                    known_rows[row.policy] = simulate_with_able_actuator(base, row, stop_if_stale)
+                except GpuPlannerError as error:
+                    known_rows[row.policy] = replace(row, reason=first_error_line(error))
                 self._call_in_kernel(self._add_rows, number)
+            self._call_in_kernel(self._show_status, number, "")
 
     def _add_rows(self, number: int) -> None:
         """Show the policies of other actuators in the exact answer."""

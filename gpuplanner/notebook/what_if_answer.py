@@ -20,7 +20,7 @@ from gpuplanner.decision.comparison_record import Comparison, PolicyRow, compare
 from gpuplanner.decision.decision_types import FEWER_NODES, TODAY, CurvePoint, JobSizeWaits
 from gpuplanner.decision.fleet_size_decision import find_wait_limit, join_sizes
 from gpuplanner.decision.policy_comparison import EXCLUSION_REASON_BY_POLICY, POLICIES, SHORT_NAMES
-from gpuplanner.decision.policy_simulation_and_data_correction import PolicyRun
+from gpuplanner.decision.policy_simulation import PolicyRun
 from gpuplanner.decision.recommendation import read_wait_target
 from gpuplanner.hardware.actuators import find_abilities
 from gpuplanner.report.number_formats_and_glossary import metric_value
@@ -42,6 +42,8 @@ MIN_LABEL_DISTANCE = 24
 """Smallest distance between two labels of the axis of GPUs [px]."""
 DRAWN_RANGE = (0.5, 1.5)
 """Drawn fleet sizes, over the fleet of today."""
+MAX_LOOK_AHEAD_JOBS = 50_000
+"""Largest number of jobs with which the policies of other actuators are simulated without being asked for."""
 
 
 def style_html() -> str:
@@ -59,6 +61,7 @@ class PanelAnswer:
       estimate at another demand than the newest answer, still the one at the demand before.
     - ``waits``: p95 queue wait by job size [min]; None: not known yet.
     - ``is_exact``: Whether everything was simulated.
+    - ``has_exact_waits``: Whether at least the waits on the fleet, and today's at this demand, were.
     - ``other_rows``: Rows of policies that another actuator can apply, by policy.
     """
 
@@ -67,12 +70,18 @@ class PanelAnswer:
     start: Comparison
     waits: Mapping[str, float | None]
     is_exact: bool = True
+    has_exact_waits: bool = True
     other_rows: Mapping[str, PolicyRow] = field(default_factory=dict)
 
     @property
     def gpus(self) -> int:
         """GPUs of the fleet."""
         return self.comparison.decision.gpus if self.scenario.gpus is None else self.scenario.gpus
+
+    @property
+    def approx(self) -> str:
+        """Mark of waits that are estimates."""
+        return "" if self.has_exact_waits else "≈ "
 
     @property
     def service(self) -> list[JobSizeWaits]:
@@ -122,12 +131,35 @@ def exact_answer(scenario: Scenario, comparison: Comparison, start_comparison: C
     return PanelAnswer(scenario, comparison, start_comparison, waits)
 
 
+def answer_waits(
+    scenario: Scenario, waits: Mapping[str, tuple[float, float]], earlier_comparison: Comparison
+) -> PanelAnswer:
+    """Make the answer of simulated waits at another demand, before curve, recommendation and policies are known.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Settings of the controls.
+    waits : mapping of str to tuple of float
+        p95 queue wait today and on the fleet at the demand of the scenario, by job size [min].
+    earlier_comparison : Comparison
+        Comparison at another demand, whose fleet of today is the same.
+    """
+    decision, service = earlier_comparison.decision, []
+    for row in (row for row in decision.service if row.size in waits):
+        today, stated = waits[row.size]
+        service.append(replace(row, today_p95_minutes=today, recommended_p95_minutes=stated))
+    decision = replace(decision, service=tuple(service), arrival_scale=scenario.arrival_scale)
+    without_curve = replace(earlier_comparison, decision=decision, wait_curve=())
+    return replace(exact_answer(scenario, without_curve, without_curve), is_exact=False)
+
+
 def estimate_answer(scenario: Scenario, start_comparison: Comparison) -> PanelAnswer:
     """Estimate the answer for other settings from the wait curve of a comparison.
 
     Waits at another demand, and outside the simulated fleet sizes, stay unknown: waits grow too fast with the load.
     """
-    estimate = PanelAnswer(scenario, start_comparison, start_comparison, {}, is_exact=False)
+    estimate = PanelAnswer(scenario, start_comparison, start_comparison, {}, is_exact=False, has_exact_waits=False)
     if scenario.arrival_scale != start_comparison.decision.arrival_scale:
         return estimate
     layouts = {point.layout for point in start_comparison.wait_curve}
@@ -156,17 +188,17 @@ def _read_curve(points: list[CurvePoint], gpus: float) -> float | None:
 def answer_html(answer: PanelAnswer) -> str:
     """Render an answer as HTML; the panel holds its style sheet."""
     decision = answer.comparison.decision
-    if not answer.start.wait_curve:
+    if not (answer.start.wait_curve or answer.waits):
         missing = "".join(
             f"<li>{escape(fact.what)} <code>{escape(fact.command)}</code></li>" for fact in decision.missing
         )
         body = f"<h2>{escape(decision.sentence)}</h2><ol>{missing}</ol>"
         return f"<div class='gpuplanner-what-if'>{body}</div>"
-    state, approx = ("gw-exact", "") if answer.is_exact else ("gw-estimate", "≈ ")
+    state = "gw-exact" if answer.has_exact_waits else "gw-estimate"
     first, second = map(escape, headline(answer))
     return (
         f"<div class='gpuplanner-what-if'><div class='{state}'>"
-        f"<h2>{approx}{first}<span>{second}</span></h2>"
+        f"<h2>{answer.approx}{first}<span>{second}</span></h2>"
         f"<div class='gw-cards'>{''.join(_cards_html(answer))}</div>{wait_curve_svg(answer)}{_policies_html(answer)}"
         "</div></div>"
     )
@@ -180,7 +212,8 @@ def headline(answer: PanelAnswer) -> tuple[str, str]:
     missed, shown = answer.sizes_over_limit, answer.shown_size
     if shown is None:
         return f"{answer.gpus:,} GPUs …", "No estimate for this demand or fleet: the exact answer follows."
-    wait = f"p95 queue wait on {shown.size} ≈ {wait_text(shown.recommended_p95_minutes)}"
+    wait = f"p95 queue wait on {shown.size}{': ' if answer.has_exact_waits else ' ≈ '}"
+    wait += wait_text(shown.recommended_p95_minutes)
     limit = wait_text(shown.limit_minutes)
     if not missed:
         return f"{answer.gpus:,} GPUs meet the wait limits.", f"{wait}, limit {limit}."
@@ -195,25 +228,26 @@ def headline(answer: PanelAnswer) -> tuple[str, str]:
 def _cards_html(answer: PanelAnswer) -> Iterator[str]:
     """Yield the four cards: GPUs, p95 wait, capacity cost and months to exhaustion, each today and on the fleet."""
     decision, gpus = answer.comparison.decision, answer.gpus
-    fleet_gpus, approx = decision.fleet_gpus, "" if answer.is_exact else "≈ "
+    fleet_gpus, approx = decision.fleet_gpus, answer.approx
     mean_gpus = decision.gpus_mean if answer.is_exact else float(gpus)
     hours = (mean_gpus - fleet_gpus) * HOURS_PER_WEEK
     note = f"{hours:+,.0f} GPU-h/week" if hours else "unchanged"
     enough = answer.start.decision.gpus
-    if answer.sizes_over_limit and enough > gpus and all(row.meets_limit for row in answer.start.decision.service):
+    is_enough = bool(answer.start.wait_curve) and all(row.meets_limit for row in answer.start.decision.service)
+    if is_enough and answer.sizes_over_limit and enough > gpus:
         layout = " with the recommended layout" if answer.scenario.mig_layout == TODAY else ""
         note += f" · {enough:,} meet the limits{layout}"
     yield _card("GPUs at peak", f"{fleet_gpus:,}", f"{gpus:,}", note)
 
     size = answer.shown_size
     if size is None:
-        yield _card("p95 wait", MISSING_VALUE_TEXT, PENDING, "", approx=not answer.is_exact)
+        yield _card("p95 wait", MISSING_VALUE_TEXT, PENDING, "", approx=bool(approx))
     else:
         other_sizes = (row for row in answer.service if row.size in drawn_sizes(answer) and row.size != size.size)
         note = " · ".join(f"{row.size}: {wait_text(row.recommended_p95_minutes)}" for row in other_sizes)
         after = approx + wait_text(size.recommended_p95_minutes)
         today = wait_text(size.today_p95_minutes)
-        yield _card(f"p95 wait, {size.size}", today, after, approx * bool(note) + note, approx=not answer.is_exact)
+        yield _card(f"p95 wait, {size.size}", today, after, approx * bool(note) + note, approx=bool(approx))
 
     price = find_price(answer.scenario, history(answer.scenario).fleet)
     if price is None:
@@ -228,7 +262,7 @@ def _cards_html(answer: PanelAnswer) -> Iterator[str]:
     months, today_months = (metric_value(answer.comparison, name) for name in ("months_left", "months_left_today"))
     reason = answer.comparison.exhaustion.reason or ""
     if not answer.is_exact:
-        months, reason = PENDING, "exact only"
+        months, reason = PENDING, "exact only: simulated next"
     today = MISSING_VALUE_TEXT if today_months is None else str(today_months)
     months_text = "not known" if months is None else str(months)
     yield _card("Months to exhaustion", today, months_text, reason, approx=not answer.is_exact)
@@ -281,7 +315,8 @@ def wait_curve_svg(answer: PanelAnswer) -> str:
     )
     height = PANEL_TOP + PANEL_HEIGHT + 22
     has_layout = any(point.layout != TODAY for point in start.wait_curve)
-    words = "grey: today, blue: recommended" if has_layout else "today’s layout"
+    words = "grey: today’s layout, blue: recommended" if has_layout else "today’s layout"
+    words = words if start.wait_curve else "the curve is simulated next"
     demand = _demand_text(answer)
     waits = "; ".join(f"{row.size}: {wait_text(row.recommended_p95_minutes)}" for row in answer.service)
     label = escape(f"p95 wait on {answer.gpus} GPUs. {waits}", quote=True)
@@ -361,24 +396,23 @@ def _panel_svg(answer: PanelAnswer, size_waits: JobSizeWaits, left: float, width
     ring = "fill='var(--paper)' stroke='var(--grey)' stroke-width='1.8'"
     parts.append(mark(decision.fleet_gpus, size_waits.today_p95_minutes, 4.5, ring))
     recommended = next((waits for waits in decision.service if waits.size == size_waits.size), None)
-    if recommended is not None:
+    if recommended is not None and answer.start.wait_curve:
         parts.append(mark(decision.gpus, recommended.recommended_p95_minutes, 4.5, "fill='var(--mark)'"))
     minutes = answer.waits.get(size_waits.size)
-    stroke = "var(--ink)" if answer.is_exact else "var(--grey)"
+    stroke = "var(--ink)" if answer.has_exact_waits else "var(--grey)"
     parts.append(
         f"<line x1='{x(answer.gpus):.1f}' x2='{x(answer.gpus):.1f}' y1='{PANEL_TOP}' y2='{bottom}' stroke='{stroke}'/>"
     )
     if minutes is not None:
-        fill = stroke if answer.is_exact else "var(--paper)"
+        fill = stroke if answer.has_exact_waits else "var(--paper)"
         parts.append(mark(answer.gpus, minutes, 6, f"fill='{fill}' stroke='{stroke}' stroke-width='2.2'"))
-    approx = "" if answer.is_exact else "≈ "
-    kind = "strong" if answer.is_exact else ""
-    value = PENDING if minutes is None else approx + wait_text(minutes)
+    kind = "strong" if answer.has_exact_waits else ""
+    value = PENDING if minutes is None else answer.approx + wait_text(minutes)
     parts.append(f"<text x='{left}' y='11' class='strong'>{escape(size_waits.size)}</text>")
     parts.append(f"<text x='{left + width}' y='11' text-anchor='end' class='{kind}'>{answer.gpus}: {value}</text>")
     taken: list[float] = []
     labels = {round(low): ("", "start"), round(high): ("", "end"), decision.fleet_gpus: ("", "middle")}
-    labels |= {decision.gpus: ("chosen", "middle")}
+    labels |= {decision.gpus: ("chosen", "middle")} if answer.start.wait_curve else {}
     for gpus, (kind, anchor) in reversed(labels.items()):
         if all(abs(x(gpus) - label_x) > MIN_LABEL_DISTANCE for label_x in taken):
             taken.append(x(gpus))
@@ -389,6 +423,8 @@ def _panel_svg(answer: PanelAnswer, size_waits: JobSizeWaits, left: float, width
 
 def _policies_html(answer: PanelAnswer) -> str:
     """Render all policies: GPUs, GPU-hours, added wait, and whether they meet the limit or what they need."""
+    if not answer.comparison.wait_curve:
+        return f"<h3>Policies <small>{PENDING} simulated next{_demand_text(answer)}</small></h3>"
     scenario, comparison, rows = answer.scenario, answer.comparison, list(answer.comparison.rows)
     shown = comparison.find_row(comparison.recommended_policy) if answer.is_exact else _estimated_row(answer)
     if shown is not None and not answer.is_exact:
@@ -430,13 +466,16 @@ def _policy_row(answer: PanelAnswer, row: PolicyRow, fleet: PlannedFleet, *, is_
     if not row.performable:
         figures, kind, able = answer.other_rows.get(row.policy, row), "muted", list_able_actuators(row.policy, fleet)
         verdict = f"needs {' or '.join(able)}" if able else row.reason or ""
+        if figures.reason and figures.reason != row.reason:  # that actuator gave no figures
+            verdict += f"; {figures.reason}"
     cells = [
         figure_text(figures.peak_gpus, ",.0f"),
         figure_text(figures.gpu_hours_promised, ",.0f"),
         MISSING_VALUE_TEXT if figures.added_wait_p95_minutes is None else wait_text(figures.added_wait_p95_minutes),
     ]
-    if figures is row and not row.performable and verdict.startswith("needs"):
-        cells = [PENDING] * 3
+    if not row.performable and row.policy not in answer.other_rows and verdict.startswith("needs"):
+        cells, next_step = [PENDING] * 3, "simulated next" if looks_ahead(answer.scenario) else "choose it to simulate"
+        verdict = f"{verdict} · {next_step}"
     if is_shown and not answer.is_exact:
         cells[2], verdict = (f"≈ {cells[2]}", f"≈ {verdict}") if answer.service else (PENDING, PENDING)
     columns = "".join(f"<td>{escape(cell)}</td>" for cell in (*cells, verdict))
@@ -462,6 +501,11 @@ def simulate_with_able_actuator(
         return row
     simulated = compare_policies(scenario.but(actuator=able[0]), report_trial).find_row(row.policy)
     return row if simulated is None else replace(simulated, performable=False, reason=row.reason)
+
+
+def looks_ahead(scenario: Scenario) -> bool:
+    """Whether the panel simulates the policies of other actuators without being asked for."""
+    return history(scenario).jobs.height <= MAX_LOOK_AHEAD_JOBS
 
 
 @functools.cache

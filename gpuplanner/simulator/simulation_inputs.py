@@ -405,6 +405,20 @@ class NodeAutoscaling:
 
 
 @dataclass(frozen=True, eq=False)
+class LateStartLimit:
+    """Late starts with which a simulation is given up, as its result is then known.
+
+    - ``from_s``, shape (n_requests,): Latest start of each request that is not late [s].
+    - ``group``, shape (n_requests,): Group in which it counts.
+    - ``left``, shape (n_groups,): Late starts that may follow; the simulation lowers it, and ends where it is below 0.
+    """
+
+    from_s: Floats
+    group: Ints
+    left: Ints
+
+
+@dataclass(frozen=True, eq=False)
 class Outcome:
     """Outcome of a simulation: starts, powered-up nodes, allocations and planned changes.
 
@@ -468,6 +482,10 @@ def serving_profile_table(profiles: int, larger: Sequence[Sequence[int]] | None)
     return np.array([[*row, *[-1] * (width - len(row))] for row in rows], np.int64)
 
 
+MAX_KIND_NUMBERS = 1 << 20
+"""Largest table of all combinations of what requests may ask for; kinds are sorted beyond it."""
+
+
 def request_kinds(requests: NodeRequests) -> tuple[Ints, Ints]:
     """Group requests of one kind: with the same profile, number of nodes, and GPUs or instances on each.
 
@@ -478,10 +496,11 @@ def request_kinds(requests: NodeRequests) -> tuple[Ints, Ints]:
         the kind of each request.
     """
     columns = np.stack([requests.profile, requests.per, requests.nodes, requests.on_last_node], axis=1)
-    # As np.unique of rows, which compares records and takes several times as long.
-    order = np.lexsort(columns.T[::-1])
-    ordered = columns[order]
-    is_first = np.concatenate([[True], (np.diff(ordered, axis=0) != 0).any(axis=1)])[: len(columns)]
-    kind = np.empty(len(columns), np.int64)
-    kind[order] = np.cumsum(is_first) - 1
-    return ordered[is_first], kind
+    # As np.unique of rows, which compares records and takes many times as long.
+    number = np.ravel_multi_index(columns.T, columns.max(axis=0, initial=0) + 1)
+    if number.max(initial=0) > MAX_KIND_NUMBERS:
+        number = np.unique(number, return_inverse=True)[1]
+    row_of_number = np.full(number.max(initial=-1) + 1, -1)
+    row_of_number[number] = np.arange(len(number))
+    is_used = row_of_number >= 0
+    return columns[row_of_number[is_used]], (np.cumsum(is_used) - 1)[number]

@@ -17,6 +17,7 @@ from gpuplanner.simulator.planned_layout_changes import (
 )
 from gpuplanner.simulator.scheduling_rules import NO_QUOTA_GROUP, QuotaGroup, SharedOutcome, Sharing
 from gpuplanner.simulator.simulation_inputs import (
+    LateStartLimit,
     NodeAutoscaling,
     NodeFleet,
     NodeNetwork,
@@ -134,14 +135,32 @@ def simulate_requests(
     [(1, 0, -inf, 0.0), (1, 0, 2.0, 362.0)]
     """
     run = SimulationRun.prepare(requests, fleet, queue, placement, larger, order, switching, most_waiting, changes)
-    if run.state is not None:
-        from gpuplanner.simulator.event_loop import run_events
-
-        is_finished = False
-        while not is_finished:
-            is_finished = run_events(run.state)
-            run.collect_power_log()
+    run.process_events()
     return run.outcome()
+
+
+def simulate_starts(
+    requests: NodeRequests,
+    fleet: NodeFleet,
+    *,
+    queue: str = "easy",
+    order: Floats | None = None,
+    placement: str = "best",
+    late: LateStartLimit | None = None,
+) -> Floats:
+    """Simulate the starts of requests [s], shape (n_requests,), until none can start or too many start late.
+
+    The other arguments are as of :func:`simulate_requests`.
+
+    Examples
+    --------
+    >>> requests = NodeRequests([0, 1], [0, 1], [9, 9], [9, 9], [0, 0], [8, 8], [1, 1])
+    >>> simulate_starts(requests, NodeFleet.of_full_gpus([8])).tolist()
+    [0.0, 9.0]
+    """
+    run = SimulationRun.prepare(requests, fleet, queue, placement, None, order, late=late)
+    run.process_events()
+    return run.start_s
 
 
 @dataclass(eq=False)
@@ -175,6 +194,7 @@ class SimulationRun:
         switching: NodeAutoscaling | None = None,
         most_waiting: int | None = None,
         changes: LayoutChanges | None = None,
+        late: LateStartLimit | None = None,
     ) -> Self:
         """Check the arguments, which are as of :func:`simulate_requests`, and set up the state of the event loop."""
         if changes is not None and not (switching is None and fleet.flexible is None):
@@ -193,8 +213,27 @@ class SimulationRun:
             state = _initial_state(
                 requests.select(rows), kinds, fleet, queue, rank, rule, larger, switching, most_waiting, plan,
                 starts_before_change,
+                None if late is None else LateStartLimit(late.from_s[rows], late.group[rows], late.left),
             )  # fmt: skip
         return cls(fleet, len(requests), rows, state, plan[0])
+
+    def process_events(self) -> None:
+        """Process all events."""
+        if self.state is not None:
+            from gpuplanner.simulator.event_loop import run_events
+
+            is_finished = False
+            while not is_finished:
+                is_finished = run_events(self.state)
+                self.collect_power_log()
+
+    @property
+    def start_s(self) -> Floats:
+        """Start of each request, by row; NaN: it never started [s]."""
+        start_s = np.full(self.count, np.nan)
+        if self.state is not None:
+            start_s[self.order] = self.state.start_s
+        return start_s
 
     def collect_power_log(self) -> None:
         """Keep the rows of the event loop's power log, and empty it."""
@@ -204,14 +243,14 @@ class SimulationRun:
 
     def outcome(self) -> Outcome:
         """Collect starts, power intervals, allocations and planned changes, by the rows of the requests."""
-        start_s, state = np.full(self.count, np.nan), self.state
+        start_s, state = self.start_s, self.state
         power_intervals, changes = _power_intervals(self.power_logs, self.fleet), tabulate_change_outcomes(self.planned)
         if state is None:
             allocations = pl.DataFrame(schema=dict.fromkeys(("request", "node", "profile", "amount"), pl.Int64))
             return Outcome(start_s, power_intervals, allocations, start_s.copy(), changes)
 
         factor = start_s.copy()
-        start_s[self.order], factor[self.order] = state.start_s, state.run_factor
+        factor[self.order] = state.run_factor
         is_used = state.allocated_node != NO_INDEX
         request = state.allocated_request[is_used]
         allocations = pl.DataFrame({
@@ -234,7 +273,7 @@ def _startable_rows(
             capacity = max_capacity[:, serving]
             fit, fit_last = int((capacity >= per_node).sum()), int((capacity >= on_last_node).sum())
             can_start[number] |= fit >= nodes - 1 and fit_last >= nodes
-    rows = np.lexsort((np.arange(len(requests)), requests.submit_s, requests.ready_s))
+    rows = np.lexsort((requests.submit_s, requests.ready_s))
     rows = np.asarray(rows[can_start[kind[rows]]])
     return rows, (kinds[can_start], (np.cumsum(can_start) - 1)[kind[rows]])
 
@@ -251,6 +290,7 @@ def _initial_state(
     most_waiting: int | None,
     plan: tuple[Table, Ints],
     starts_before_change: bool,
+    late: LateStartLimit | None,
 ) -> SimulationState:
     """Set up the state of the event loop.
 
@@ -270,6 +310,8 @@ def _initial_state(
         As of :func:`tabulate_planned_changes`.
     starts_before_change : bool
         Whether requests may start on cordoned nodes.
+    late : LateStartLimit, optional
+        Late starts of these requests with which the simulation is given up; None: it never is.
     """
     nodes, pools, profiles = fleet.capacity.shape
     serving_profiles = serving_profile_table(profiles, larger)
@@ -285,6 +327,7 @@ def _initial_state(
     status = make_table(EVENT_LOOP_STATUS_DTYPE_BY_COLUMN, 1)
     status[0].last_power_up_s = status[0].next_change_s = -np.inf
     status[0].next_power_down_s = np.inf
+    late = late or LateStartLimit(np.full(count, np.inf), np.zeros(count, np.int64), np.zeros(1, np.int64))
 
     def ints(*shape: int, fill: int = 0) -> Ints:
         return np.full(shape, fill, np.int64)
@@ -300,11 +343,12 @@ def _initial_state(
         starts_before_change=starts_before_change,
         idle_s=float(scaling.idle_s), power_up_s=float(scaling.lead_s), poll_s=float(scaling.look_s),
         cooldown_s=float(scaling.cool_s), max_waiting=count if most_waiting is None else most_waiting,
-        min_idle_nodes=np.array([*scaling.kept, *[0] * pools][:pools], np.int64),
+        late_left=late.left, min_idle_nodes=np.array([*scaling.kept, *[0] * pools][:pools], np.int64),
         # Requests
         ready_s=requests.ready_s, run_s=requests.run_s, rank=requests.run_s if rank is None else rank,
         limit_s=requests.limit_s, profile=requests.profile, node_count=requests.nodes, per_node=requests.per,
-        on_last_node=requests.on_last_node, kind=kind, first_allocation=first_allocation,
+        on_last_node=requests.on_last_node, kind=kind, late_from_s=late.from_s, group=late.group,
+        first_allocation=first_allocation,
         serving_profiles=serving_profiles, gpu_fraction=fleet.weights,
         queue_of_profile=np.where(is_slice & (fleet.flexible is None), NO_INDEX, 0),
         partition_of_profile=is_slice.astype(np.int64),

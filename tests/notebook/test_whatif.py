@@ -25,11 +25,12 @@ from gpuplanner.decision.comparison_record import (
 )
 from gpuplanner.decision.decision_text import make_empty_decision
 from gpuplanner.decision.decision_types import CurvePoint
+from gpuplanner.decision.fleet_size_decision import simulate_fleet_waits
 from gpuplanner.decision.policy_comparison import SHORT_NAMES
 from gpuplanner.notebook import views_and_panels as background
 from gpuplanner.notebook.study_views import StudyView, compare
 from gpuplanner.notebook.what_if import CONTROL_ORDER, PRICE_FIELD, WhatIf, whatif
-from gpuplanner.notebook.what_if_answer import answer_html, estimate_answer, exact_answer, headline
+from gpuplanner.notebook.what_if_answer import answer_html, answer_waits, estimate_answer, exact_answer, headline
 from gpuplanner.report.first_screen import render_first_screen
 from gpuplanner.report.policy_and_team_sections import render_policy_section
 
@@ -296,6 +297,39 @@ def test_panel_and_decision_agree_at_another_demand(quick, start, busier):
     assert "demand × 1.30" in html
 
 
+@pytest.mark.parametrize("mig_layout", ["recommended", "today"])
+def test_the_waits_of_a_fleet_come_first_and_stay(quick, start, busier, mig_layout):
+    """Before recommendation, curve and policies: the same waits, no figure of another demand, nothing to export."""
+    scenario = quick.but(gpus=48, arrival_scale=1.3, mig_layout=mig_layout)
+    stated = compare_policies(scenario)
+    waits = simulate_fleet_waits(scenario)
+    for row in stated.decision.service:
+        assert waits[row.size] == pytest.approx((row.today_p95_minutes, row.recommended_p95_minutes), abs=1e-3)
+    first, last = answer_waits(scenario, waits, start), exact_answer(scenario, stated, busier)
+    assert first.waits == pytest.approx(last.waits, abs=1e-3)
+    assert first.missed_text == last.missed_text
+    assert not first.is_exact
+    html = answer_html(first)
+    assert "≈" not in html
+    assert "meet the limits" not in html
+    assert "stroke-width='2.5'" not in html  # no curve
+    assert html.count("simulated next") == 3  # months, curve, policies
+    assert "demand × 1.30" in html
+    assert cards(html)[3].endswith("…")
+
+
+def test_the_panel_names_what_it_simulates(quick, start, monkeypatch):
+    made, shown = WhatIf(quick, start), []
+    monkeypatch.setattr(made, "_show_status", lambda number, text: shown.append(text))
+    monkeypatch.setattr(made, "_show_state", shown.append)
+    made.controls["arrival_scale"].value = 1.1
+    made.ask().result(timeout=600)
+    assert any(re.search(r"wait curve, fleet \d+ of \d+", text) for text in shown)
+    assert any("fewest GPUs within the limits" in text for text in shown)
+    assert "Exact waits" in next(text for text in shown if "●" in text)
+    assert made.newest.is_exact
+
+
 def test_a_scaled_demand_is_never_called_observed(start, busier):
     decision, html = busier.decision, render_first_screen(busier)
     assert "<b>Observed</b>" not in html
@@ -385,6 +419,7 @@ def test_policies_of_other_actuators_say_what_they_need(quick, start):
     row = re.search(r"<tr class='muted'>.*?power down idle nodes.*?</tr>", html)[0]
     assert "needs autoscaler or slurm" in row
     assert row.count("…") == 3
+    assert "simulated next" in row
 
 
 def test_undo_cancel_and_pins(panel, quick, tmp_path):
