@@ -14,6 +14,7 @@ import polars as pl
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import RECOMMENDED, Scenario
+from gpuplanner.core.stage_cache_and_data_folders import stage
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_MINUTE, wait_text
 from gpuplanner.decision.capacity_measures import (
     MIN_DELAY_S,
@@ -156,7 +157,7 @@ def format_missed_limits(decision: Decision) -> str:
     )
 
 
-@functools.lru_cache(maxsize=8)
+@stage
 def _keep_todays_layouts(scenario: Scenario) -> Recommendation:
     """Return the recommendation to keep today's fleet and layouts."""
     return keep_fleet(load_wait_model(scenario)[0], None)
