@@ -199,8 +199,7 @@ class Comparison:
         values["decision"] = to_plain(self.decision.to_dict(), RECORD_DECIMALS)
         values |= {"target": {"quantile": WAIT_QUANTILE, "minutes": self.minutes}, "winner": self.winner}
         values |= {"saving_gpu_hours_per_week": saving.value, "saving_low": saving.low}
-        values |= {"saving_high": saving.high, "reason": saving.reason}
-        return values
+        return values | {"saving_high": saving.high, "reason": saving.reason}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

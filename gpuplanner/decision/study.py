@@ -508,10 +508,9 @@ _COMPARED_COLUMNS = {
     "study": pl.String, "action": pl.String, "meets_wait_limits": pl.String, "installed_gpus": pl.Int64,
     "gpus": pl.Int64, "gpu_hours_per_week": pl.Float64, "capacity_cost_per_week": pl.Float64, "currency": pl.String,
     "freed_gpu_hours_per_week": pl.Float64, "freed_low": pl.Float64, "freed_high": pl.Float64,
-    "usd_per_week": pl.Float64, "p95_wait_minutes_today": pl.Float64, "p95_wait_minutes": pl.Float64,
-    "p95_wait_low": pl.Float64, "p95_wait_high": pl.Float64,
-    "completion_minutes": pl.Float64, "completion_low": pl.Float64, "completion_high": pl.Float64,
-    "longest_waiting_size": pl.String, "exhausted_on": pl.String, **dict.fromkeys(_PAIRED_COLUMNS, pl.Float64),
+    "usd_per_week": pl.Float64, "longest_waiting_size": pl.String, "exhausted_on": pl.String,
+    **dict.fromkeys(("p95_wait_minutes_today", "p95_wait_minutes", "p95_wait_low", "p95_wait_high"), pl.Float64),
+    **dict.fromkeys(("completion_minutes", "completion_low", "completion_high", *_PAIRED_COLUMNS), pl.Float64),
 }  # fmt: skip
 """Columns of the table of decisions side by side; waits and completion times are of the size that waits longest."""
 COMPARED_FIGURES = {

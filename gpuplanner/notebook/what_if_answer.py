@@ -450,10 +450,9 @@ def _estimated_row(answer: PanelAnswer) -> PolicyRow:
         policy = TODAY if answer.gpus == fleet_gpus else FEWER_NODES if answer.gpus < fleet_gpus else "buy"
     missed = f"{answer.missed_text} over the wait limit" if answer.missed_text else None
     added = max((row.added_p95_minutes for row in answer.service), default=0.0)
-    hours = float(answer.gpus * HOURS_PER_WEEK)
     return PolicyRow(
-        policy, "", hours, hours, peak_gpus=answer.gpus, added_wait_p95_minutes=max(added, 0.0), reason=missed,
-        meets_target=True,
+        policy, "", gpu_hours_promised=float(answer.gpus * HOURS_PER_WEEK), peak_gpus=answer.gpus, meets_target=True,
+        added_wait_p95_minutes=max(added, 0.0), reason=missed,
     )  # fmt: skip
 
 

@@ -390,8 +390,6 @@ _WAIT_HEADINGS = {
     "recommended_mean_minutes": "mean after", "jobs_delayed": "jobs delayed",
 }  # fmt: skip
 """Headings of the table of queue waits by job size, by column in the order of the table."""
-SHOWN_GROUPS_OF_WAITS = ("job_size", "team")
-"""Groups by which queue waits are shown."""
 _CAUSE_HEADINGS = {"waited": "hours of waiting", "wrong_layout": "wrong layout", "queued_behind": "queued behind"}
 """Headings of the table of hours of waiting by cause that differ from the column names."""
 
@@ -447,13 +445,13 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection
     )
 
 
-def render_wait_section(comparison: Comparison, groups: Sequence[str] = SHOWN_GROUPS_OF_WAITS) -> HtmlSection:
+def render_wait_section(comparison: Comparison, groups: Sequence[str] = ("job_size", "team")) -> HtmlSection:
     """Render queue waits and the causes of waiting, by job size, team, or both."""
     parts = _render_waits(comparison, groups)
     return page.fold("Causes of waiting", *parts, about=comparison.main_cause_text) if parts else HtmlSection()
 
 
-def _render_waits(comparison: Comparison, groups: Sequence[str] = SHOWN_GROUPS_OF_WAITS) -> list[str]:
+def _render_waits(comparison: Comparison, groups: Sequence[str] = ("job_size", "team")) -> list[str]:
     """Render queue waits by job size and hours of waiting by cause; empty without simulated waits."""
     waits, decision = comparison.waits, comparison.decision
     if waits is None:

@@ -44,7 +44,7 @@ from gpuplanner.report import number_formats_and_glossary as figures
 from gpuplanner.report.first_screen import draw_fleet, list_badges, make_cards, render_first_screen
 from gpuplanner.report.html_page import render_page, section
 from gpuplanner.report.metric_formulas import layout_table
-from gpuplanner.report.policy_and_team_sections import render_policy_section
+from gpuplanner.report.policy_and_team_sections import render_policy_section, render_wait_section
 from gpuplanner.usage.planning_history import load_dataset
 from tests.clusters import planted as clusters
 
@@ -289,17 +289,18 @@ def test_a_purchase_is_a_row_beside_the_policies_that_only_keep_to_the_added_wai
     assert table[0] == ("today", 168.0, None, None)
     assert table[-1] == ("buy", None, 24, True)
     assert found.recommended_policy == "buy"
-    assert ">more GPUs</th>" in render_policy_section(found).split("<tbody>")[-3]
+    rows = re.search(r"<caption>Policies:.*?</table>", render_policy_section(found), re.DOTALL)[0]
+    assert re.findall(r'<th scope="row">(.*?)</th>', rows)[0] == "more GPUs"  # the recommended one comes first
 
 
 def test_a_wait_outside_its_interval_is_shown_as_such():
     size = dataclasses.replace(planted().decision.service[0], today_p95_minutes=90.0, today_low=10.0, today_high=60.0)
     found = dataclasses.replace(planted(), decision=dataclasses.replace(planted().decision, service=(size,)))
-    text = unescape(re.sub(r"<[^>]*>", " ", str(render_policy_section(found))))
+    text = unescape(re.sub(r"<[^>]*>", " ", str(render_wait_section(found))))
     assert f"random days of the record: {size.size} today 90 min (10 min to 60 min)" in text
     inside = dataclasses.replace(size, today_high=90.0)
     found = dataclasses.replace(found, decision=dataclasses.replace(found.decision, service=(inside,)))
-    assert "Outside the interval" not in render_policy_section(found)
+    assert "Outside the interval" not in render_wait_section(found)
 
 
 def test_gpus_to_buy_stand_apart_from_the_nodes_of_today():
