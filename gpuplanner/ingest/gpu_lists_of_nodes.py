@@ -31,12 +31,14 @@ def read_dump_time(path: str | Path) -> datetime | None:
     >>> read_dump_time("nodes-20261102T0630Z.txt").isoformat(), read_dump_time("nodes.txt")
     ('2026-11-02T06:30:00+00:00', None)
     """
-    match = DUMP_DATE_PATTERN.search(Path(path).name)
+    if (match := DUMP_DATE_PATTERN.search(Path(path).name)) is None:
+        return None
+    year, month, day, hour, minute = (int(part or 0) for part in match.groups())
     try:
-        return match and datetime(*(int(part or 0) for part in match.groups()), tzinfo=UTC)  # type: ignore[arg-type]
+        return datetime(year, month, day, hour, minute, tzinfo=UTC)
     except ValueError as error:
         expected, todo = "a date in the name of the file", "Name it such as nodes-2026-11-02.txt."
-        raise TraceFormatError(str(path), expected, f"{match and match[0]}: {error}", todo) from None
+        raise TraceFormatError(str(path), expected, f"{match[0]}: {error}", todo) from None
 
 
 GpuState = tuple[str | None, str]
