@@ -31,12 +31,14 @@ def read_dump_time(path: str | Path) -> datetime | None:
     >>> read_dump_time("nodes-20261102T0630Z.txt").isoformat(), read_dump_time("nodes.txt")
     ('2026-11-02T06:30:00+00:00', None)
     """
-    match = DUMP_DATE_PATTERN.search(Path(path).name)
+    if (match := DUMP_DATE_PATTERN.search(Path(path).name)) is None:
+        return None
+    year, month, day, hour, minute = (int(part or 0) for part in match.groups())
     try:
-        return match and datetime(*(int(part or 0) for part in match.groups()), tzinfo=UTC)  # type: ignore[arg-type]
+        return datetime(year, month, day, hour, minute, tzinfo=UTC)
     except ValueError as error:
         expected, todo = "a date in the name of the file", "Name it such as nodes-2026-11-02.txt."
-        raise TraceFormatError(str(path), expected, f"{match and match[0]}: {error}", todo) from None
+        raise TraceFormatError(str(path), expected, f"{match[0]}: {error}", todo) from None
 
 
 GpuState = tuple[str | None, str]
@@ -61,42 +63,42 @@ def _parse_device_list(text: str, node_gpus: int | None) -> list[GpuState]:
     return [(model, format_layout(instances or {FULL_GPU: 1})) for model, instances in zip(models, counts, strict=True)]
 
 
+INSTANCE_PATTERN = re.compile(
+    r"<gpu_instance_id>(?P<instance>\d+)<.*?<multiprocessor_count>(?P<sms>\d+)<"
+    r"(?:(?!</device_attributes>).)*?(?:<decoder_count>(?P<decoders>\d+)<.*?)?</device_attributes>"
+    r".*?<fb_memory_usage>\s*<total>(?P<memory_mib>\d+) MiB",
+    re.DOTALL,
+)
+"""A MIG device of ``nvidia-smi -q -x``: SMs of a compute instance, decoders and memory of its MIG instance."""
+
+
 def _parse_query_page(text: str, node_gpus: int | None) -> list[GpuState]:
     """Parse ``nvidia-smi -q -x``, which has the SMs and the memory of each MIG instance."""
     states: list[GpuState] = []
-    for gpu in re.split(r"<gpu id=", text)[1:]:
-        model, mode = _find_value(gpu, "product_name"), _find_value(gpu, "current_mig")
+    for gpu in text.split("<gpu id=")[1:]:
+        [model, mode] = re.findall(r"<(?:product_name|current_mig)>([^<]*)<", gpu)
+        devices = [match.groupdict() for match in INSTANCE_PATTERN.finditer(gpu)]
         sms: Counter[str] = Counter()
-        memory_mib: dict[str, float] = {}
-        decoders: dict[str, int] = {}
-        for device in re.split(r"<mig_device>", gpu)[1:]:
-            instance = _find_value(device, "gpu_instance_id")
-            sms[instance] += int(_find_value(device, "multiprocessor_count"))
-            memory = re.search(r"<fb_memory_usage>\s*<total>\s*(\d+) MiB", device)
-            memory_mib[instance] = float(memory[1]) if memory else 0.0
-            decoders[instance] = int(_find_value(device, "decoder_count", "-1"))
-        profiles = Counter(_find_profile(model, sms[name], memory_mib[name] / 1024, decoders[name]) for name in sms)
+        for device in devices:
+            sms[device["instance"]] += int(device["sms"])
+        instances = {device["instance"]: device for device in devices}
+        if gpu.count("<mig_device>") != len(devices):
+            raise ValueError(f"{gpu.count('<mig_device>')} MIG devices, {len(devices)} of them with SMs and memory")
+        profiles = Counter(_find_profile(model, sms[name], device) for name, device in instances.items())
         states.append((model, format_layout(profiles if mode == "Enabled" else {FULL_GPU: 1})))
     return states
 
 
-def _find_value(text: str, tag: str, default: str | None = None) -> str:
-    """Return the text of the first element of a tag in XML; without a default, a ValueError if there is none."""
-    match = re.search(rf"<{tag}>([^<]*)</{tag}>", text)
-    if match is None and default is None:
-        raise ValueError(f"no <{tag}>")
-    return match[1].strip() if match else str(default)
-
-
-def _find_profile(model: str, sms: int, memory_gib: float, decoders: int) -> str:
-    """Find the only MIG profile of a GPU with this many SMs and decoders and this memory; -1 decoders: not known."""
-    candidates = [
-        profile
+def _find_profile(model: str, sms: int, device: Mapping[str, str | None]) -> str:
+    """Find the only MIG profile of a GPU with these SMs, and with the memory and decoders (if given) of a device."""
+    memory_gib, decoders = float(device["memory_mib"] or 0) / 1024, device["decoders"]
+    names = {
+        profile.name
         for name in match_gpu_models(model)
         for profile in load_any_gpu_model(name).profiles
-        if profile.sms == sms and abs((profile.memory_gib or 0) / memory_gib - 1) < MEMORY_TOLERANCE
-    ]
-    names = {profile.name for profile in candidates if decoders in (-1, profile.decoders)}
+        if profile.sms == sms and abs((profile.memory_gib or 0) - memory_gib) < MEMORY_TOLERANCE * memory_gib
+        if decoders in (None, str(profile.decoders))
+    }
     if len(names) != 1:
         raise ValueError(f"a MIG instance with {sms} SMs and {memory_gib:.2f} GiB of {model} (nvidia-smi -L names it)")
     return names.pop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import polars as pl
 
@@ -131,6 +132,12 @@ def merge_dated_inventories(parts: Sequence[Mapping[str, pl.DataFrame]]) -> dict
     return {"inventory": nodes.sort("node"), **merge_node_histories(parts)}
 
 
+def _list_cluster_dumps(node_dumps: pl.DataFrame) -> list[tuple[datetime, set[str]]]:
+    """List the dumps of whole clusters, with their times and the names of their nodes."""
+    files = node_dumps.filter("whole_cluster").group_by("time", "file").agg("node").sort("time", "file")
+    return [(time, set(nodes)) for time, _, nodes in files.iter_rows()]
+
+
 def find_unlisted_spans(node_dumps: pl.DataFrame) -> pl.DataFrame:
     """Find nodes that a later or earlier dump of the same cluster does not list.
 
@@ -157,9 +164,7 @@ def find_unlisted_spans(node_dumps: pl.DataFrame) -> pl.DataFrame:
     >>> find_unlisted_spans(dumps).select("node", pl.col("came", "went").dt.day()).rows()
     [('n2', None, 2), ('n3', 2, None)]
     """
-    files = node_dumps.filter("whole_cluster").group_by("time", "file").agg("node").sort("time", "file")
-    listed = [(time, set(nodes)) for time, _, nodes in files.iter_rows()]
-    spans = []
+    listed, spans = _list_cluster_dumps(node_dumps), []
     for node, first, last in (
         node_dumps.group_by("node").agg(first=pl.col("time").min(), last=pl.col("time").max()).sort("node").iter_rows()
     ):
@@ -285,9 +290,9 @@ def describe_layout_changes(node_dumps: pl.DataFrame | None) -> tuple[str, ...]:
             "the last one is installed all the time, unless jobs were allocated more."
         )
     first_nodes: dict[str, set[str]] = {}
-    for nodes in node_dumps.filter("whole_cluster").group_by("time", "file").agg("node").sort("time", "file")["node"]:
-        listed = set(nodes).union(*(first_nodes.pop(name) for name in [*first_nodes] if first_nodes[name] & set(nodes)))
-        first_nodes[min(listed)] = listed
+    for _, nodes in _list_cluster_dumps(node_dumps):
+        near = nodes.union(*(first_nodes.pop(name) for name in [*first_nodes] if first_nodes[name] & nodes))
+        first_nodes[min(near)] = near
     if len(first_nodes) > 1:
         sentences.append(
             f"Dumps with nodes such as {examples([*first_nodes])} have none in common: parts of one cluster, or "
