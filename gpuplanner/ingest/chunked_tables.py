@@ -369,10 +369,6 @@ class ChunkedRows:
         reasons = pl.concat([self.reasons, count_reject_reasons(rows.rejects)]).group_by("reason", maintain_order=True)
         self.reasons = reasons.agg(pl.col("rows").sum(), pl.col("file", "row").first())
 
-    def may_have_duplicates(self, key: str) -> bool:
-        """Whether values of a key column may repeat; False is certain, True is not."""
-        return not self._find_repeated_hashes(key).is_empty()
-
     def find_duplicates(self, key: str, columns: Sequence[str]) -> pl.DataFrame:
         """Collect some columns of the rows whose key repeats, with their file and line numbers.
 
@@ -385,10 +381,10 @@ class ChunkedRows:
         [(0, 2, 'a'), (0, 4, 'a')]
         """
         names = list(dict.fromkeys(["file", "line", key, *columns]))
-        has_repeated_hash = pl.col(key).hash().is_in(self._find_repeated_hashes(key).implode())
+        has_repeated_hash = pl.col(key).hash().is_in(self.find_repeated_hashes(key).implode())
         return pl.concat(table.filter(has_repeated_hash) for table in self.good.tables(names))
 
-    def _find_repeated_hashes(self, key: str) -> pl.Series:
+    def find_repeated_hashes(self, key: str) -> pl.Series:
         """Return the hashes of values of the key column that occur in several accepted rows, ascending."""
         hashes = np.concatenate([table[key].hash().to_numpy() for table in self.good.tables([key])])
         hashes.sort()

@@ -304,7 +304,7 @@ def gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
     >>> gpu_hours(jobs, two)
     8.0
     """
-    end_if_running = pl.when(pl.col("state") == "RUNNING").then(pl.lit(until))
+    end_if_running = pl.when(pl.col("state") == "RUNNING").then(pl.max_horizontal("start_time", pl.lit(until)))
     allocated_time = pl.coalesce(pl.col("end_time").cast(pl.Datetime("us", "UTC")), end_if_running) - pl.col(
         "start_time"
     )

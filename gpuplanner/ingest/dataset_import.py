@@ -8,6 +8,7 @@ tables, rows with a key that is already there are refused.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -579,25 +580,20 @@ def _merge_kubernetes_lists(paths_by_source: dict[tuple[str, str | None], list[P
     """Merge Kubernetes node lists into the group of the Kubernetes dump, in place."""
     if (KUBERNETES_SOURCE, None) not in paths_by_source:
         return
-    node_lists = paths_by_source.pop((NODES_SOURCE, None), [])
-    kubernetes_lists = [path for path in node_lists if looks_like_kubernetes(path)]
-    paths_by_source[KUBERNETES_SOURCE, None] += kubernetes_lists
-    if remaining_lists := [path for path in node_lists if path not in kubernetes_lists]:
-        paths_by_source[NODES_SOURCE, None] = remaining_lists
+    for path in paths_by_source.pop((NODES_SOURCE, None), []):
+        source = KUBERNETES_SOURCE if looks_like_kubernetes(path) else NODES_SOURCE
+        paths_by_source.setdefault((source, None), []).append(path)
 
 
 def _attach_node_lists(source_files: Sequence[SourceFiles]) -> Iterator[SourceFiles]:
     """Yield the groups of files, with a node list put into the group of its jobs where the reader takes both."""
     node_lists = {group.source: group for group in source_files if group.kind == "node list" and len(group.files) == 1}
+    n_groups = Counter(group.source for group in source_files)
     for group in source_files:
-        node_list = node_lists.get(group.source)
-        if node_list is group and any(
-            other_group.source == group.source and other_group is not group for other_group in source_files
-        ):
-            continue
-        if node_list is not None and node_list is not group and "nodes" in SOURCES[group.source].options:
-            yield SourceFiles(group.source, group.files, group.kind, node_list.files[0])
-        else:
+        node_list = node_lists.get(group.source, group)
+        if node_list is not group and "nodes" in SOURCES[group.source].options:
+            yield replace(group, nodes=node_list.files[0])
+        elif group not in node_lists.values() or n_groups[group.source] == 1:
             yield group
 
 

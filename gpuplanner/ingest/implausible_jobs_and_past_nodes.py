@@ -20,8 +20,9 @@ from gpuplanner.core.step_functions import has_unknown_end
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, count_text
 from gpuplanner.hardware.catalog import MAX_CATALOG_GPUS_PER_NODE
 from gpuplanner.ingest.chunked_tables import ChunkedTable
+from gpuplanner.ingest.dataset import gpu_hours
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import expand_unique_node_lists, possible_models
-from gpuplanner.ingest.quality_report import Finding, source_finding
+from gpuplanner.ingest.quality_report import RUN_S_EXPR, Finding, source_finding
 
 MIN_ISOLATION_TIME = timedelta(days=365)
 """Distance in time to all other jobs from which a few jobs are quarantined."""
@@ -262,13 +263,8 @@ def find_past_fleet_changes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list
     if unlisted_jobs.is_empty():
         return findings
     names, unlisted_jobs = sorted(unlisted_jobs["node"].unique()), unlisted_jobs.unique("row")
-    hours = unlisted_jobs.select((pl.col("gpus") * _run_hours()).sum()).item()
+    hours = unlisted_jobs.select((pl.col("gpus") * (RUN_S_EXPR / SECONDS_PER_HOUR)).sum()).item()
     return [*findings, source_finding(check, unlisted_jobs.height, examples(names), hours)]
-
-
-def _run_hours() -> pl.Expr:
-    """Expression for the run time of a job [h]."""
-    return (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / SECONDS_PER_HOUR
 
 
 def _find_other_layouts(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]:
@@ -280,13 +276,15 @@ def _find_other_layouts(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Fin
         layout_names = str(layouts or FULL_GPU).split(";")
         full_gpu_models |= {str(model)} if FULL_GPU in layout_names else set()
         layouts_by_model[str(model)] = f"{layouts_by_model.get(str(model), '')};{layouts or ''}"
-    hours = pl.col("gpus") * _run_hours()
+    run_gpu_hours = pl.col("gpus") * (RUN_S_EXPR / SECONDS_PER_HOUR)
     group_columns = ("gpu_model", "whole", "profile_requested")
     allocated_jobs = jobs.filter(pl.col("gpus") > 0, pl.col("gpu_model").is_in(list(layouts_by_model)))
     allocated_jobs = allocated_jobs.with_columns(whole=pl.col("instances").is_null() & (pl.col("gpus") % 1 == 0))
-    allocated_jobs = allocated_jobs.group_by(group_columns).agg(rows=pl.len(), hours=hours.sum()).sort(group_columns)
+    allocated_jobs = (
+        allocated_jobs.group_by(group_columns).agg(rows=pl.len(), hours=run_gpu_hours.sum()).sort(group_columns)
+    )
     findings = []
-    for model, is_full_gpu, profile, rows, gpu_hours in allocated_jobs.iter_rows():
+    for model, is_full_gpu, profile, rows, hours in allocated_jobs.iter_rows():
         jobs_ask = f"{count_text(rows, 'job')} ask{'s' * (rows == 1)} for"
         if is_full_gpu and model not in full_gpu_models:
             text = f"{jobs_ask} a whole {model}; no GPU is whole today"
@@ -295,7 +293,7 @@ def _find_other_layouts(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Fin
         else:
             continue
         effect = "counted in the past as it ran, and not used for today's nodes"
-        findings.append(Finding(text, "warning", rows, effect, "", gpu_hours))
+        findings.append(Finding(text, "warning", rows, effect, "", hours))
     return findings
 
 
@@ -330,7 +328,7 @@ def quarantine_findings(jobs: pl.DataFrame, until: datetime) -> list[Finding]:
         rule_jobs = quarantined.filter(quarantined=rule_name)
         if rule_jobs.is_empty():
             continue
-        hours, first_job = stated_gpu_hours(rule_jobs, until), f"job {rule_jobs['job_id'][0]}"
+        hours, first_job = gpu_hours(rule_jobs, until), f"job {rule_jobs['job_id'][0]}"
         effect = f"kept in the table and left out of every figure, with the {hours:,.1f} GPU-hours they state"
         findings.append(Finding(QUARANTINE_PREFIX + rule_name, "error", rule_jobs.height, effect, first_job, hours))
     return findings
@@ -339,15 +337,7 @@ def quarantine_findings(jobs: pl.DataFrame, until: datetime) -> list[Finding]:
 def quarantine_facts(jobs: pl.DataFrame, until: datetime) -> dict[str, float]:
     """Count the jobs in quarantine and the GPU-hours that they state, for the provenance."""
     quarantined = jobs.filter(pl.col("quarantined").is_not_null())
-    return {"rows_quarantined": quarantined.height, "quarantined_gpu_hours": stated_gpu_hours(quarantined, until)}
-
-
-def stated_gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
-    """Sum the GPU-hours that jobs state; running jobs count up to `until` [GPU h]."""
-    end_if_running = pl.when(pl.col("state") == "RUNNING").then(pl.max_horizontal("start_time", pl.lit(until)))
-    allocated_time = pl.coalesce("end_time", end_if_running) - pl.col("start_time")
-    total = jobs.select((pl.col("gpus") * allocated_time.dt.total_microseconds()).sum() / 1e6).item()
-    return float(total) / SECONDS_PER_HOUR
+    return {"rows_quarantined": quarantined.height, "quarantined_gpu_hours": gpu_hours(quarantined, until)}
 
 
 def _find_rule_breakers(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> Iterator[tuple[str, pl.Series]]:

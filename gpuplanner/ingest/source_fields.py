@@ -382,11 +382,8 @@ EXACTLY_CONVERTIBLE_DTYPES = (pl.String, pl.Decimal, pl.Null)
 """Types whose values convert to text and decimals without loss."""
 DTYPES_BY_FIELD_KIND = {
     "text": (*EXACTLY_CONVERTIBLE_DTYPES, pl.Boolean),
-    "decimal": (*EXACTLY_CONVERTIBLE_DTYPES, pl.Float32, pl.Float64),
-    "number": (*EXACTLY_CONVERTIBLE_DTYPES, pl.Float32, pl.Float64),
-    "time": (pl.String, pl.Datetime, pl.Date, pl.Null),
-    "moment": (pl.String, pl.Datetime, pl.Date, pl.Null),
-    "instant": (pl.String, pl.Datetime, pl.Date, pl.Null),
+    **dict.fromkeys(("decimal", "number"), (*EXACTLY_CONVERTIBLE_DTYPES, pl.Float32, pl.Float64)),
+    **dict.fromkeys(("time", "moment", "instant"), (pl.String, pl.Datetime, pl.Date, pl.Null)),
 }
 """Kind of a field → column types that it can be read from, beside integers for text and numbers and nested types for
 text. A floating-point number is no text: an account number would be rounded.

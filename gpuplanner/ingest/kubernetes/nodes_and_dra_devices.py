@@ -186,8 +186,7 @@ def read_device_class(spec: ApiObject) -> DeviceClass:
     >>> read_device_class({"selectors": [{"cel": cel}]}).kind
     'MIG instances'
     """
-    cels = [get_object(selector, "cel") for selector in get_objects(spec, "selectors")]
-    expressions = " ".join(to_text(cel.get("expression")) or "" for cel in cels)
+    expressions = _join_selectors(spec)
     quoted_words = set(QUOTED_TEXT_PATTERN.findall(expressions))
     if not quoted_words.isdisjoint(list_resource_names("dra_driver", "full_gpu")):
         profile = MIG_PROFILE_SELECTOR_PATTERN.search(expressions)
@@ -228,7 +227,8 @@ def read_claim(spec: ApiObject, status: ApiObject) -> DeviceClaim:
         is_open_count = bool(choices) or exactly.get("allocationMode") == "All"
         device_count = None if is_open_count else parse_count(exactly.get("count", 1), "count")
         class_name = to_text(exactly.get("deviceClassName")) or ""
-        requests.append(DeviceRequest(class_name, device_count, _selected_profile(exactly)))
+        profile = MIG_PROFILE_SELECTOR_PATTERN.search(_join_selectors(exactly))
+        requests.append(DeviceRequest(class_name, device_count, profile and profile[1]))
     return DeviceClaim(tuple(allocated), tuple(requests))
 
 
@@ -250,13 +250,10 @@ def find_device_class(name: str, classes: Mapping[str, DeviceClass]) -> DeviceCl
     return classes.get(name, DeviceClass(UNKNOWN_DEVICE_CLASS_KIND))
 
 
-def _selected_profile(request: ApiObject) -> str | None:
-    """Return the MIG profile that the CEL selectors of a device request require; None if they require none."""
-    for selector in get_objects(request, "selectors"):
-        match = MIG_PROFILE_SELECTOR_PATTERN.search(to_text(get_object(selector, "cel").get("expression")) or "")
-        if match:
-            return match[1]
-    return None
+def _join_selectors(spec: ApiObject) -> str:
+    """Join the CEL expressions of the selectors of a DeviceClass or a device request."""
+    cels = [get_object(selector, "cel") for selector in get_objects(spec, "selectors")]
+    return " ".join(to_text(cel.get("expression")) or "" for cel in cels)
 
 
 def count_claimed_gpus(

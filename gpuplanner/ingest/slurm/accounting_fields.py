@@ -405,7 +405,7 @@ def number_attempts(rows: ChunkedRows) -> pl.DataFrame:
     polars.DataFrame
         ``file``, ``line`` and ``attempt``, from 1; 0 for a row whose submission another row describes more fully.
     """
-    if not rows.may_have_duplicates("job_id"):
+    if rows.find_repeated_hashes("job_id").is_empty():
         return pl.DataFrame(schema=ATTEMPT_NUMBER_SCHEMA)
     duplicates = rows.apply_steps().find_duplicates("job_id", ["submit_time", "start_time", "end_time"])
     # Of several rows of one submission, the one with an end is best, then the one with a start.

@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, format_message
+from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Processes
 from gpuplanner.ingest.dataset import Dataset
@@ -91,13 +92,8 @@ def read_node_csv(
     for rows in read_row_blocks(blocks, FIELD_BY_NODE_CSV_COLUMN, source=source):
         sample_buffer.add_rows(_parse_node_rows(rows, options) if rows.good.width else rows)
     findings = file_node_findings(blocks.files, sample_buffer.count, options)
-    return build_buffered_telemetry(
-        sample_buffer,
-        blocks.files,
-        SourceNotes(source, options.tz, extra_findings=findings),
-        output=output,
-        reread_blocks=blocks,
-    )
+    notes = SourceNotes(source, options.tz, extra_findings=findings)
+    return build_buffered_telemetry(sample_buffer, blocks.files, notes, output=output, reread_blocks=blocks)
 
 
 def _parse_node_rows(rows: Rows, options: TelemetryOptions) -> Rows:
@@ -555,7 +551,7 @@ def read_dcgmi_dmon(paths: Sequence[str | Path], options: TelemetryOptions) -> D
         path = page_path(page_rows)
         titles = page_rows.good["raw"].filter(page_rows.good["raw"].str.contains(r"^\s*#\s*Entity\s"))
         if titles.is_empty():
-            raise TraceFormatError(_missing_header_message(path, "# Entity", source))
+            _raise_missing_header(path, "# Entity", source)
         names = titles[0].replace("#", " ").split()[1:]
         page_rows = keep_data_lines(page_rows, ~pl.col("raw").str.contains(r"^\s*(#|I[dD]\b)"))
         parts = pl.col("raw").str.extract_groups(DCGMI_DMON_ROW_PATTERN).struct
@@ -605,7 +601,7 @@ def _read_dmon_header(
     names, units = (header_line.removeprefix("#").split() for header_line in [*header_lines[:2], "", ""][:2])
     names = [{"date": "Date", "time": "Time"}.get(name.casefold(), name) for name in names]
     if not set(required) <= set(names):
-        raise TraceFormatError(_missing_header_message(path, f"# {' '.join(required)}", source))
+        _raise_missing_header(path, f"# {' '.join(required)}", source)
     other_headers = [header_line for header_line in header_lines[::2] if header_line.split() != header_lines[0].split()]
     if other_headers or len(units) < len(names):
         got = repr(other_headers[0]) if other_headers else f"{len(units)} units for {len(names)} columns"
@@ -674,9 +670,7 @@ def _counted_time_findings(rows: Rows, options: TelemetryOptions) -> list[Findin
     return assumption_findings(False, n_counted_times, rows.files, rows.count, options)
 
 
-def _missing_header_message(path: Path, header: str, source: str) -> str:
-    """Return the error message for a file without its header line."""
-    found_text = "no such line"
-    return format_message(
-        str(path), f"a header line {header!r} of {source}", found_text, "Keep the header of the output."
-    )
+def _raise_missing_header(path: Path, header: str, source: str) -> NoReturn:
+    """Refuse a file without its header line."""
+    expected, todo = f"a header line {header!r} of {source}", "Keep the header of the output."
+    raise TraceFormatError(str(path), expected, "no such line", todo)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -15,7 +16,7 @@ from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Processes
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import POSITION_COLUMNS, REPEATED_HEADER_REASON, Rows, concat_rows
-from gpuplanner.ingest.quality_report import Finding, source_finding
+from gpuplanner.ingest.quality_report import source_finding
 from gpuplanner.ingest.source_definition import matches_pattern
 from gpuplanner.ingest.source_fields import convert_to_utc, source_values, validate_time_zone
 from gpuplanner.ingest.telemetry.metric_definitions import (
@@ -77,63 +78,35 @@ def read_smi_query(
     output = output or SampleOutput()
     blocks = FileBlocks(paths, output.block_bytes)
     sample_buffer = SampleBuffer(stream=output.open_spill(), keeps_text=output.folder is None)
-    row_counts: dict[int, RowCounts] = {}
+    row_counts: RowCounts = {}
     has_node_names, n_counted_times = True, 0
-
-    def parse_query_page(page_rows: Rows, first_line: str | None) -> Rows:
-        """Convert the lines of ``nvidia-smi --query-gpu`` to rows of readings."""
-        number = int(page_rows.good["file"][0])
-        return parse_query(page_rows, options, first_line, row_counts.setdefault(number, {}))
-
-    for rows in read_page_blocks(blocks, parse_query_page, source=SMI_QUERY_SOURCE):
-        if rows.good.width and "named" in rows.good.columns:
+    parse = partial(parse_query, options=options, row_counts=row_counts)
+    for rows in read_page_blocks(blocks, parse, source=SMI_QUERY_SOURCE):
+        sample_buffer.add_rows(rows)
+        if rows.good.width:
             has_node_names &= bool(rows.good["named"].all())
             n_counted_times += int(rows.good["counted"].sum())
-            sample_buffer.add_rows(rows)
-        else:
-            sample_buffer.blank += rows.blank
     findings = assumption_findings(has_node_names, n_counted_times, blocks.files, sample_buffer.count, options)
-    story = SourceNotes(SMI_QUERY_SOURCE, options.tz, extra_findings=findings)
-    return build_buffered_telemetry(sample_buffer, blocks.files, story, output=output, reread_blocks=blocks)
+    notes = SourceNotes(SMI_QUERY_SOURCE, options.tz, extra_findings=findings)
+    return build_buffered_telemetry(sample_buffer, blocks.files, notes, output=output, reread_blocks=blocks)
 
 
-def query_telemetry(rows: Rows, source: str, options: TelemetryOptions, assumed: Sequence[Finding] = ()) -> Dataset:
-    """Build the telemetry dataset of rows of :func:`parse_query`, with findings on assumptions such as node names.
-
-    Parameters
-    ----------
-    rows : Rows
-        Parsed rows.
-    source : str
-        Name of the source.
-    options : TelemetryOptions
-        Time zone, origin, interval, node and GPU that the user stated for files that lack them.
-    assumed : sequence of Finding
-        Findings on further assumptions.
-    """
-    has_node_names, n_counted_times = bool(rows.good["named"].all()), int(rows.good["counted"].sum())
-    findings = [*assumed, *assumption_findings(has_node_names, n_counted_times, rows.files, rows.count, options)]
-    return build_telemetry(rows, SourceNotes(source, options.tz, extra_findings=findings))
+RowCounts = dict[tuple[object, ...], int]
+"""File, node and GPU → number of rows read so far, by which rows without times are counted from the origin."""
 
 
-RowCounts = dict[tuple[str | None, int | None], int]
-"""Node and GPU → number of rows read so far, by which rows without times are counted from the origin."""
-
-
-def parse_query(
-    page_rows: Rows, options: TelemetryOptions, first_line: str | None = None, row_counts: RowCounts | None = None
-) -> Rows:
+def parse_query(page_rows: Rows, first_line: str | None, options: TelemetryOptions, row_counts: RowCounts) -> Rows:
     """Parse the CSV lines of one ``nvidia-smi --query-gpu`` run to time, node, GPU and quantities.
 
     Parameters
     ----------
     page_rows : Rows
         Lines of a file, or of a block of one.
-    options : TelemetryOptions
-        Time zone, origin, interval, node and GPU that the user stated for files that lack them.
     first_line : str, optional
         Header of the file, for a later block.
-    row_counts : dict, optional
+    options : TelemetryOptions
+        Time zone, origin, interval, node and GPU that the user stated for files that lack them.
+    row_counts : dict
         Rows so far of each GPU, which is updated.
     """
     path = page_path(page_rows)
@@ -203,11 +176,7 @@ def _map_titles_to_metrics(titles: Sequence[str], location: str) -> dict[str, Me
 
 
 def _add_time_node_gpu(
-    page_rows: Rows,
-    known_names: Collection[str],
-    options: TelemetryOptions,
-    path: Path,
-    row_counts: RowCounts | None = None,
+    page_rows: Rows, known_names: Collection[str], options: TelemetryOptions, path: Path, row_counts: RowCounts
 ) -> Rows:
     """Add time, node and GPU number to each row of a query.
 
@@ -221,7 +190,7 @@ def _add_time_node_gpu(
         Time zone, origin, interval, node and GPU that the user stated for files that lack them.
     path : Path
         The file, for messages.
-    row_counts : dict, optional
+    row_counts : dict
         Rows so far of each GPU, which is updated.
     """
     node = pl.lit(options.node_of(path))
@@ -242,19 +211,14 @@ def _add_time_node_gpu(
     page_rows = page_rows.with_columns(**columns)
     if not are_times_counted:
         return parse_times(page_rows, "timestamp", options.tz, str(path))
-    row_number = pl.int_range(pl.len()).over("node", "gpu")
-    if row_counts is not None:
-        device_columns = ["node", "gpu"]
-        counts = page_rows.good.group_by(device_columns, maintain_order=True).len()
-        earlier_counts = pl.Series(
-            [row_counts.get(key, 0) for key in counts.select(device_columns).rows()], dtype=pl.Int64
-        )
-        counts = counts.with_columns(before=earlier_counts)
-        good = page_rows.good.join(counts, on=device_columns, how="left", nulls_equal=True, maintain_order="left")
-        page_rows = replace(page_rows, good=good)
-        row_number = row_number + pl.col("before")
-        row_counts.update({(node, gpu): rows_before + count for node, gpu, count, rows_before in counts.rows()})
-    return page_rows.with_columns(time=options.nth_instant(row_number, str(path)))
+    device_columns = ["file", "node", "gpu"]
+    counts = page_rows.good.group_by(device_columns, maintain_order=True).agg(rows=pl.len().cast(pl.Int64))
+    rows_before = [row_counts.get(key, 0) for key in counts.select(device_columns).rows()]
+    counts = counts.with_columns(before=pl.Series(rows_before, dtype=pl.Int64))
+    row_counts.update({tuple(device): rows + before for *device, rows, before in counts.rows()})
+    good = page_rows.good.join(counts, on=device_columns, how="left", nulls_equal=True, maintain_order="left")
+    row_number = pl.int_range(pl.len()).over(device_columns) + pl.col("before")
+    return replace(page_rows, good=good).with_columns(time=options.nth_instant(row_number, str(path)))
 
 
 SMI_APPS_SOURCE = "smi-apps"
@@ -440,12 +404,14 @@ def read_smi_transcript(paths: Sequence[str | Path], options: TelemetryOptions) 
     """
     rows = read_pages(paths, lambda page: _parse_transcript(page, options), source=SMI_TRANSCRIPT_SOURCE)
     taken = rows.good.filter(pl.lit(options.tz is None) & pl.col("zone").is_not_null())
-    zones = taken["zone"].unique().sort().to_list()
-    if not zones:
-        return query_telemetry(rows, SMI_TRANSCRIPT_SOURCE, options)
-    example = f"{rows.file_names()[taken['file'][0]]}: {taken['zone'][0]}"
-    assumed = source_finding("rows: zone of the heading", taken.height, example)
-    return query_telemetry(rows, SMI_TRANSCRIPT_SOURCE, replace(options, tz=", ".join(zones)), [assumed])
+    has_node_names, n_counted_times = bool(rows.good["named"].all()), int(rows.good["counted"].sum())
+    findings = assumption_findings(has_node_names, n_counted_times, rows.files, rows.count, options)
+    zone = options.tz
+    if taken.height:
+        zone = ", ".join(taken["zone"].unique().sort())
+        example = f"{rows.file_names()[taken['file'][0]]}: {taken['zone'][0]}"
+        findings.insert(0, source_finding("rows: zone of the heading", taken.height, example))
+    return build_telemetry(rows, SourceNotes(SMI_TRANSCRIPT_SOURCE, zone, extra_findings=findings))
 
 
 def _parse_transcript(page_rows: Rows, options: TelemetryOptions) -> Rows:
@@ -462,7 +428,7 @@ def _parse_transcript(page_rows: Rows, options: TelemetryOptions) -> Rows:
         got = "no output under such a heading"
         raise TraceFormatError(str(page_path(page_rows)), f"a heading {SMI_QUERY_HEADING!r}", got, NAME_SOURCE_FIX)
     part_hints = replace(options, tz=_choose_transcript_zone(page_rows, parts, options))
-    rows = concat_rows(page_rows.files, [parse_query(part, part_hints) for part in parts])
+    rows = concat_rows(page_rows.files, [parse_query(part, None, part_hints, {}) for part in parts])
     return rows.with_columns(zone=pl.lit(part_hints.tz, pl.String))
 
 

@@ -31,10 +31,7 @@ from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import (
 )
 
 STATED_JOB, SHARED_JOB, WHOLE_NODE_JOB, TOGETHER_JOB, NO_JOB = "stated", "shared", "whole_node", "together", "none"
-"""Values of ``job_evidence``: how the job of a sample is known, see :data:`JOB_EVIDENCE_KINDS`."""
-
-JOB_EVIDENCE_KINDS = (STATED_JOB, SHARED_JOB, WHOLE_NODE_JOB, TOGETHER_JOB, NO_JOB)
-"""Evidence for the job of a sample.
+"""Values of ``job_evidence``: how the job of a sample is known.
 
 stated
     The source names the job: by job id, or by pod and namespace.
