@@ -110,9 +110,8 @@ def iterate_checked_jobs(path: str | Path) -> Iterator[pl.DataFrame]:
     """Yield a Parquet table of jobs in chunks whose schema is checked; at least one chunk."""
     scan = pl.scan_parquet(path, glob=False)
     for first_row in range(0, max(scan.select(pl.len()).collect().item(), 1), READ_CHUNK_ROWS):
-        yield check_table(
-            scan.slice(first_row, READ_CHUNK_ROWS).collect(), Jobs, source=f"{path}, from row {first_row}"
-        )
+        jobs = scan.slice(first_row, READ_CHUNK_ROWS).collect()
+        yield check_table(jobs, Jobs, source=f"{path}, from row {first_row}")
 
 
 def compact_column_types(columns: Sequence[str]) -> dict[str, pl.DataType]:
@@ -173,9 +172,8 @@ class LazyJobs:
     def iterate_chunks(self, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
         """Yield all jobs outside quarantine in chunks of about :data:`MAX_JOBS_IN_MEMORY` rows."""
         for first_row in range(0, max(self.height, 1), MAX_JOBS_IN_MEMORY):
-            yield self._select_unquarantined(self.table.slice(first_row, MAX_JOBS_IN_MEMORY), columns).collect(
-                engine="streaming"
-            )
+            chunk = self.table.slice(first_row, MAX_JOBS_IN_MEMORY)
+            yield self._select_unquarantined(chunk, columns).collect(engine="streaming")
 
     def collect_between(self, begin: datetime, end: datetime, columns: Sequence[str]) -> pl.DataFrame:
         """Load the jobs submitted before `end` that had not ended before `begin`."""

@@ -65,8 +65,6 @@ if TYPE_CHECKING:
 COMMON_OPTIONS = ("tz", "columns", "boards", "pseudonyms")
 """Reader options that must be equal in every import into a source, such as ``tz``; other options may differ by import.
 """
-DatasetChange = Callable[[Dataset], Dataset]
-"""Function that changes a dataset after it was read and before it is stored, such as pseudonymisation."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def add_files(
     directory: str | Path,
     *,
     replace_source: bool = False,
-    change: DatasetChange = lambda read: read,
+    change: Callable[[Dataset], Dataset] = lambda read: read,
     terms: Mapping[str, object] | None = None,
     workers: Workers = 1,
     **options: Any,  # noqa: ANN401 - of any reader
@@ -211,12 +209,8 @@ def add_files(
             return replace(datasets, provenance={**datasets.provenance, **own_facts})
 
         long_reader = SOURCES[name].read_long
-        if (
-            long_reader is not None
-            and known_facts is None
-            and not terms
-            and not (stands_alone and len(fresh_paths) > 1)
-        ):
+        is_one_read = known_facts is None and not terms and not (stands_alone and len(fresh_paths) > 1)
+        if long_reader is not None and is_one_read:
             # In the folder itself nothing may stand half-written; beside it, what a killed run leaves is swept.
             with make_temporary_sibling(directory) as spare:
                 reader_options = select_known_options(f"source {name!r}", given, SOURCES[name].options)
@@ -330,9 +324,8 @@ def _resolve_source_name(
             file["sha256"]: str(facts["source"]) for facts in sources.values() for file in facts["files"]
         }
         names = {sources_by_hash.get(hash_file(path)) if Path(path).is_file() else None for path in paths}
-        [*distinct_names] = names
-        if len(distinct_names) == 1 and distinct_names[0] is not None:
-            return distinct_names[0]
+        if len(names) == 1 and (name := names.pop()) is not None:
+            return name
     return resolve_source_name(source, paths, given_options.get("columns"))
 
 
@@ -357,11 +350,9 @@ def _is_known_file(
     if Path(path).stat().st_size not in known_sizes:
         return False  # a hash costs as much as reading it
     file_hash, name = hash_file(path), printable_file_name(path)
-    return (
-        hashes_by_name[name] == file_hash
-        if by_name and name in hashes_by_name
-        else file_hash in hashes_by_name.values()
-    )
+    if by_name and name in hashes_by_name:
+        return hashes_by_name[name] == file_hash
+    return file_hash in hashes_by_name.values()
 
 
 def _require_distinct_files(fresh_paths: Sequence[str | Path], hashes_by_name: Mapping[str, str]) -> None:
@@ -612,10 +603,6 @@ def _holds_same_files(directory: Path, source_files: SourceFiles, group_options:
     return True
 
 
-TELEMETRY_TABLES = frozenset({"samples", "coverage", "processes"})
-"""Tables of a dataset that come from telemetry."""
-
-
 def require_jobs(table_names: Iterable[str], files: Sequence[str | Path], folder: str | Path | None = None) -> None:
     """Refuse files that have no list of jobs.
 
@@ -644,7 +631,7 @@ def require_jobs(table_names: Iterable[str], files: Sequence[str | Path], folder
         return
     names_text = examples([printable_file_name(path) for path in files])
     given_tables = list(table_names)
-    if TELEMETRY_TABLES & set(given_tables):
+    if {"samples", "coverage", "processes"} & set(given_tables):
         got = f"readings of GPUs alone in {names_text}"
         todo = "Readings show how busy GPUs are, not which jobs requested them."
         if folder is not None:

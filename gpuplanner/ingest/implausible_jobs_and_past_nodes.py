@@ -139,13 +139,10 @@ def infer_node_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> dict[str, i
     next_power = pl.col("gpus").cast(pl.Int64).replace_strict(powers, default=0)
     max_gpus = pl.max_horizontal(pl.col("gpus").max().over(name), next_power)
     small_nodes = inventory.select("node", room="gpus", most=max_gpus).filter(pl.col("most") > pl.col("room"))
-    allocations = (
-        _select_started_jobs(jobs).join(small_nodes, left_on="node_list", right_on="node").rename({"node_list": "node"})
-    )
+    started_jobs = _select_started_jobs(jobs).rename({"node_list": "node"})
+    allocations = started_jobs.join(small_nodes, on="node")
     allocations = allocations.filter(pl.col("gpus") <= pl.col("most") + GPU_COUNT_TOLERANCE_GPUS)
-    peaks = (
-        _peak_gpus_by_node(allocations.with_columns(least="gpus")).filter(pl.col("peak") > pl.col("room")).sort("node")
-    )
+    peaks = _peak_gpus_by_node(allocations.with_columns(least="gpus")).filter(pl.col("peak") > pl.col("room"))
     return dict(peaks.join(small_nodes, on="node").select("node", pl.min_horizontal("peak", "most")).iter_rows())
 
 
@@ -386,9 +383,8 @@ def _find_isolated_jobs(jobs: pl.DataFrame) -> pl.Series:
         largest_group = int(sizes["size"].max())  # type: ignore[arg-type]
         max_outliers = max(MAX_OUTLIER_JOBS, int(MAX_OUTLIER_JOB_FRACTION * jobs.height))
         if largest_group >= MIN_OTHER_JOBS:
-            rows = pl.concat(
-                [rows, sizes.filter(pl.col("size") <= max_outliers, pl.col("size") < largest_group)["row"]]
-            )
+            outliers = sizes.filter(pl.col("size") <= max_outliers, pl.col("size") < largest_group)
+            rows = pl.concat([rows, outliers["row"]])
     return rows
 
 
@@ -425,11 +421,9 @@ def _find_jobs_on_full_nodes(started_jobs: pl.DataFrame, inventory: pl.DataFrame
     )
     levels = _allocated_levels(jobs_on_nodes)
     full_nodes = levels.filter(pl.col("level") > pl.col("room") + GPU_COUNT_TOLERANCE_GPUS)["node"].unique()
-    jobs_by_full_node = jobs_on_nodes.filter(pl.col("node").is_in(full_nodes.implode())).partition_by(
-        "node", maintain_order=True
-    )
+    jobs_on_full_nodes = jobs_on_nodes.filter(pl.col("node").is_in(full_nodes.implode()))
     broken_rows: set[int] = set()
-    for node_jobs in jobs_by_full_node:
+    for node_jobs in jobs_on_full_nodes.partition_by("node", maintain_order=True):
         node_jobs = node_jobs.filter(~pl.col("row").is_in(list(broken_rows)))
         broken_rows |= set(_select_excess_rows(node_jobs, pl.Series([0]), node_jobs["room"].head(1)))
     return pl.Series("row", sorted(broken_rows), started_jobs.schema["row"])
@@ -441,9 +435,8 @@ def _find_jobs_beyond_pools(started: pl.DataFrame, inventory: pl.DataFrame) -> p
     GPUs are compared by pool: names that may mean the same model, and models on one node, are one pool. The result has
     the row numbers.
     """
-    started = started.with_columns(begin=_to_microseconds("start_time"), until=_to_microseconds("end_time")).filter(
-        pl.col("least") > 0
-    )
+    started = started.filter(pl.col("least") > 0)
+    started = started.with_columns(begin=_to_microseconds("start_time"), until=_to_microseconds("end_time"))
     nodes = inventory.with_columns(begin=_to_microseconds("installed", 0), until=_to_microseconds("retired"))
     pools = [(started, nodes)]
     if not nodes["gpu_model"].has_nulls():

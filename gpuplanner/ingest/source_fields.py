@@ -414,9 +414,8 @@ def decode_parquet(data: bytes, path: Path, limit: int) -> pl.DataFrame:
         file = arrow.ParquetFile(io.BytesIO(data), read_dictionary=text_columns, page_checksum_verification=True)
         metadata = file.metadata
         size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-        _reject_oversized(
-            metadata.num_rows > len(data) or size > limit, path, f"{metadata.num_rows} rows, {size} bytes"
-        )
+        is_oversized = metadata.num_rows > len(data) or size > limit
+        _reject_oversized(is_oversized, path, f"{metadata.num_rows} rows, {size} bytes")
         content = file.read(use_threads=False).replace_schema_metadata(None)
         content.validate(full=True)
         for position, field in enumerate(content.schema):

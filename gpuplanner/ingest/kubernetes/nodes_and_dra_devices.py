@@ -191,15 +191,11 @@ def read_device_class(spec: ApiObject) -> DeviceClass:
     if not quoted_words.isdisjoint(list_resource_names("dra_driver", "full_gpu")):
         profile = MIG_PROFILE_SELECTOR_PATTERN.search(expressions)
         instances = profile or MIG_SELECTOR_PATTERN.search(expressions)
-        return DeviceClass(
-            MIG_DEVICE_CLASS_KIND if instances else FULL_GPU_DEVICE_CLASS_KIND, profile[1] if profile else None
-        )
+        kind = MIG_DEVICE_CLASS_KIND if instances else FULL_GPU_DEVICE_CLASS_KIND
+        return DeviceClass(kind, profile[1] if profile else None)
     drivers = re.findall(r"\.driver\s*==\s*['\"]([^'\"]+)['\"]", expressions)
-    return DeviceClass(
-        NO_GPU_DEVICE_CLASS_KIND
-        if drivers and not any(map(GPU_LIKE_PATTERN.search, drivers))
-        else UNKNOWN_DEVICE_CLASS_KIND
-    )
+    names_other_device = drivers and not any(map(GPU_LIKE_PATTERN.search, drivers))
+    return DeviceClass(NO_GPU_DEVICE_CLASS_KIND if names_other_device else UNKNOWN_DEVICE_CLASS_KIND)
 
 
 def read_claim(spec: ApiObject, status: ApiObject) -> DeviceClaim:
@@ -277,11 +273,8 @@ def count_claimed_gpus(
     ClaimedGpus
     """
     requests = [(request, find_device_class(request.device_class, classes)) for request in claim.requests]
-    gpu_requests = [
-        (request, kind)
-        for request, kind in requests
-        if kind.kind in (FULL_GPU_DEVICE_CLASS_KIND, MIG_DEVICE_CLASS_KIND)
-    ]
+    gpu_kinds = (FULL_GPU_DEVICE_CLASS_KIND, MIG_DEVICE_CLASS_KIND)
+    gpu_requests = [(request, kind) for request, kind in requests if kind.kind in gpu_kinds]
     profiles = {request.profile or kind.profile for request, kind in gpu_requests}
     profile = profiles.pop() if len(profiles) == 1 else None
     requested_classes = {request.device_class for request, _ in gpu_requests}
@@ -291,9 +284,8 @@ def count_claimed_gpus(
         if needs_profile:
             offered = {device.profile for device in devices.values() if device.profile}
             profile = offered.pop() if len(offered) == 1 else None
-        unread = tuple(
-            sorted({request.device_class for request, kind in requests if kind.kind == UNKNOWN_DEVICE_CLASS_KIND})
-        )
+        unknown = {request.device_class for request, kind in requests if kind.kind == UNKNOWN_DEVICE_CLASS_KIND}
+        unread = tuple(sorted(unknown))
         numbers = [request.number for request, _ in gpu_requests]
         known_numbers = [number for number in numbers if number is not None]
         is_certain = not unread and len(known_numbers) == len(numbers) and not (needs_profile and profile is None)

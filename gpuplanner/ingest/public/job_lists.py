@@ -35,9 +35,6 @@ JOB_TIME_PREFIXES = ("submit", "start", "end")
 
 """Prefixes of the columns for the times of a job: ``submit_s`` are seconds, ``submit_time`` is an instant."""
 
-RELATIVE_DATES_CHECK = source_check("public: relative dates", pl.lit(value=True))
-"""Check that notes for every job that its dates count from a start that the user did not state."""
-
 
 @dataclass(frozen=True)
 class JobTrace:
@@ -179,9 +176,7 @@ class JobTrace:
         last_seen = None
         if origin_time is not None and self.observed_column is not None:
             last_seen = offset_time(origin_time, self.observed_column)
-        relative_notes = [
-            f"times are seconds from the start of the trace; second 0 was set to {format_utc(origin_time)}"
-        ]
+        relative_note = f"times are seconds from the start of the trace; second 0 was set to {format_utc(origin_time)}"
         return assemble_jobs(
             replace(rows, good=jobs),
             source=self.source,
@@ -193,10 +188,10 @@ class JobTrace:
                 *checks,
                 *([] if has_starts else [NO_START_CHECK]),
                 *([] if zone is None else [AMBIGUOUS_TIME_CHECK]),
-                *([RELATIVE_DATES_CHECK] if is_relative else []),
+                *([source_check("public: relative dates", pl.lit(value=True))] if is_relative else []),
             ],
             notes=[
-                *(relative_notes if is_relative else []),
+                *([relative_note] if is_relative else []),
                 *self.notes,
                 *([self.zone_note.format(zone)] if self.zone_note and not tz else []),
                 *notes,

@@ -32,9 +32,6 @@ from gpuplanner.ingest.typed_row_reader import looks_like_json, read_item_record
 
 HAS_LATER_ATTEMPT_EXPR = pl.col("again").is_not_null()
 """Whether another scheduling attempt of the same Philly job followed this one."""
-HAS_STARTED_EXPR = pl.col("start_time").is_not_null()
-"""Whether a scheduling attempt of a Philly job has a start time."""
-
 PHILLY_LOG_TRACE = JobTrace(
     "philly",
     source_columns("philly_log"),
@@ -44,7 +41,7 @@ PHILLY_LOG_TRACE = JobTrace(
         {
             "state": pl.when(HAS_LATER_ATTEMPT_EXPR)
             .then(pl.lit("FAILED"))
-            .when(HAS_STARTED_EXPR & pl.col("end_time").is_null())
+            .when(pl.col("start_time").is_not_null() & pl.col("end_time").is_null())
             .then(pl.lit("RUNNING"))
             .otherwise("state")
         }
@@ -259,8 +256,6 @@ PAI_TASKS_TRACE = JobTrace(
     checks=[source_check("pai: no submission", pl.col("no_submission")), GPU_FRACTION_CHECK],
 )
 """How PAI's task table becomes a job table: a task is a job, named ``job/task``."""
-SHIFTED_DATES_CHECK = source_check("pai: shifted dates", pl.lit(value=True))
-"""Check that notes for every PAI job that the source shifted its dates."""
 
 
 def detect_pai_table(lines: Sequence[str]) -> str | None:
@@ -316,9 +311,8 @@ def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
     ('4f05/worker', 2.0, 'T4')
     """
     paths_by_table = _group_by_table(paths)
-    rows = map_source_states(
-        _read_pai_table("task", paths_by_table["task"], FIELD_BY_PAI_TASK_COLUMN), STATE_BY_PAI_STATUS
-    )
+    task_rows = _read_pai_table("task", paths_by_table["task"], FIELD_BY_PAI_TASK_COLUMN)
+    rows = map_source_states(task_rows, STATE_BY_PAI_STATUS)
     side_columns = {"job": FIELD_BY_PAI_JOB_COLUMN, "instance": FIELD_BY_PAI_INSTANCE_COLUMN}
     given = {name: columns for name, columns in side_columns.items() if paths_by_table[name]}
     read_tables = {name: _read_pai_table(name, paths_by_table[name], columns) for name, columns in given.items()}
@@ -328,7 +322,7 @@ def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
     return PAI_TASKS_TRACE.make_dataset(
         rows,
         origin=origin,
-        checks=[SHIFTED_DATES_CHECK] if origin is None else [],
+        checks=[source_check("pai: shifted dates", pl.lit(value=True))] if origin is None else [],
         notes=[
             f"pai_{name}_table: {table.count} rows, {table.rejects.height} of them unreadable"
             for name, table in read_tables.items()
@@ -459,9 +453,8 @@ def read_supercloud(paths: Sequence[str | Path]) -> Dataset:
     )
     rows = replace(rows, good=jobs).reject({"time_submit: missing": pl.col("submit_time").is_null()})
     rows = parse_resources(rows)
-    return assemble_jobs(
-        replace(rows, good=number_shared_ids(rows.good)), source="supercloud", checks=SUPERCLOUD_CHECKS
-    )
+    rows = replace(rows, good=number_shared_ids(rows.good))
+    return assemble_jobs(rows, source="supercloud", checks=SUPERCLOUD_CHECKS)
 
 
 def _with_resource_names(rows: Rows) -> Rows:

@@ -18,7 +18,7 @@ from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.ingest.chunked_tables import ChunkedRows
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Record, Rows, raise_fault
-from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S_EXPR, Finding, source_check
+from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S_EXPR, Finding, source_check, source_finding
 from gpuplanner.ingest.slurm.accounting_fields import (
     DUPLICATE_SUBMISSION_REASON,
     SLURM_NULL_TEXTS,
@@ -34,7 +34,6 @@ from gpuplanner.ingest.slurm.accounting_fields import (
     parse_resources,
     parse_times,
     read_step_use,
-    several_clusters_finding,
     with_cluster_prefix,
 )
 from gpuplanner.ingest.slurm.node_records import read_inventory
@@ -506,6 +505,7 @@ def read_slurm(
     )
     rows.queue_steps(add_use)
 
+    cluster_finding = source_finding("slurm: several clusters", len(clusters), examples(sorted(clusters)))
     inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
     last_observed = pl.col("start_time") + seconds_to_duration(pl.col("elapsed_s"))
     trace = assemble_jobs(
@@ -514,7 +514,7 @@ def read_slurm(
         time_zone=zone,
         last_seen=pl.when(pl.col("end_time").is_null()).then(last_observed),
         checks=[*SACCT_CHECKS, *time_checks],
-        findings_of_reader=[several_clusters_finding(clusters)] if len(clusters) > 1 else [],
+        findings_of_reader=[cluster_finding] if len(clusters) > 1 else [],
         harmless_reasons=[JOB_STEP_REASON, DUPLICATE_SUBMISSION_REASON],
         inventory=inventory,
         boards=boards,
@@ -526,12 +526,6 @@ def read_slurm(
     return trace.with_tables(job_names=names if names.height else None)
 
 
-STATE_LIST_SACCT_FIELDS = ("JobID", "State")
-"""Fields by which sacct output without times is recognised."""
-
-SACCT_TIME_FIELDS = ("Submit", "Eligible", "Start", "End")
-"""Fields of sacct with times, which a list of job states lacks."""
-
 FIELD_BY_JOB_STATE_COLUMN = source_columns("slurm_states")
 """Field of sacct output without times → column of the table ``job_states``."""
 
@@ -541,8 +535,8 @@ STATES_ONLY_NOTE = f"no times and no GPUs: to read it as jobs run {export_comman
 
 def _is_state_list(lines: Sequence[str]) -> bool:
     """Whether the first lines of a file have job ids and states of Slurm, and no times."""
-    has_times = any(has_header_columns([name], "|")(lines) for name in SACCT_TIME_FIELDS)
-    return has_header_columns(STATE_LIST_SACCT_FIELDS, "|")(lines) and not has_times
+    has_times = any(has_header_columns([name], "|")(lines) for name in ("Submit", "Eligible", "Start", "End"))
+    return has_header_columns(("JobID", "State"), "|")(lines) and not has_times
 
 
 @register_sniffer(_is_state_list)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -205,8 +206,6 @@ def assumption_findings(
     return findings
 
 
-AMD_PREFIX = "amd_"
-"""Prefix that AMD's exporter can be configured to put before its metric names."""
 METRIC_BY_LOWER_NAME = {name.lower(): name for name in EXPORTED_METRICS}
 """Metric name in lower case → its name in the catalogue."""
 OTHER_METRIC_PATTERN = re.compile(
@@ -219,8 +218,6 @@ PROMETHEUS_RANGE_FUNCTION_PATTERN = re.compile(
 """Function over a time range, metric, length and unit of the range in a Prometheus query."""
 SECONDS_BY_PROMETHEUS_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 """Unit of time in a Prometheus query → seconds."""
-COMPUTED_POWER_METRIC = "DCGM_FI_DEV_POWER_USAGE"
-"""Metric under which power computed from an energy counter is stored."""
 RATE_COUNTER_METRICS = [
     name
     for name, metric in EXPORTED_METRICS.items()
@@ -281,7 +278,7 @@ def canonical_metric(name: str) -> str:
     ['DCGM_FI_PROF_GR_ENGINE_ACTIVE', 'gpu_gfx_activity', 'other']
     """
     lower_name = name.lower()
-    known_name = METRIC_BY_LOWER_NAME.get(lower_name) or METRIC_BY_LOWER_NAME.get(lower_name.removeprefix(AMD_PREFIX))
+    known_name = METRIC_BY_LOWER_NAME.get(lower_name) or METRIC_BY_LOWER_NAME.get(lower_name.removeprefix("amd_"))
     return known_name or (name.upper() if lower_name.startswith("dcgm_fi_") else name)
 
 
@@ -324,7 +321,7 @@ class QueryMetric:
         value, metric = pl.col("value"), self.metric
         if self.per_s is not None and EXPORTED_METRICS[metric].quantity == "energy_counter":
             watts = value.cast(pl.Float64, strict=False) * self.per_s / EXPORTED_METRICS[metric].divisor
-            value, metric = watts.cast(pl.String), COMPUTED_POWER_METRIC
+            value, metric = watts.cast(pl.String), "DCGM_FI_DEV_POWER_USAGE"
         window = pl.duration(microseconds=round(self.window_s * 1e6))
         return rows.with_columns(pl.col("time") - window, pl.col("metric").fill_null(metric), value=value)
 
@@ -378,10 +375,6 @@ PLACEHOLDER_ORIGIN_TEXT = "1970-01-01T00:00:00Z"
 """Time of the first exporter page if pages have no times and none is stated."""
 PLACEHOLDER_ORIGIN_END_EXPR = pl.lit("1970-01-02T00:00:00Z").str.to_datetime(time_unit="us", time_zone="UTC")
 """Instant before which times were counted from :data:`PLACEHOLDER_ORIGIN_TEXT`."""
-OPEN_METRICS_LAST_LINE = "# EOF"
-"""Last line of an OpenMetrics file; a Prometheus page has none, and its times are in milliseconds."""
-
-
 EXPORTER_PAGE_PATTERN = (
     r"^(?:# (?:HELP|TYPE) )?(?:dcgm_fi_\w+|(?:amd_)?gpu_(?:(?:gfx|umc)_activity|\w+_vram|\w*power\w*)"
     r"|nvidia_smi_\w+|nvidia_gpu_\w+|slurm_job_\w+_gpu)[ {]"
@@ -407,12 +400,8 @@ def read_exporter(paths: Sequence[str | Path], options: TelemetryOptions) -> Dat
     ('n1', 0.25, 'profiling')
     """
     known_hints = options if options.origin is not None else replace(options, origin=PLACEHOLDER_ORIGIN_TEXT)
-    rows = read_pages(
-        paths,
-        lambda page_rows: _parse_exporter_page(page_rows, known_hints),
-        source="dcgm-exporter",
-        allow_duplicates=True,
-    )
+    parse = partial(_parse_exporter_page, options=known_hints)
+    rows = read_pages(paths, parse, source="dcgm-exporter", allow_duplicates=True)
     rows, findings = normalise_readings(rows)
     n_timeless = rows.good.filter(pl.col("time") < PLACEHOLDER_ORIGIN_END_EXPR).height if options.origin is None else 0
     if n_timeless:
@@ -423,7 +412,7 @@ def read_exporter(paths: Sequence[str | Path], options: TelemetryOptions) -> Dat
 def _parse_exporter_page(page_rows: Rows, options: TelemetryOptions) -> Rows:
     """Parse the lines of an exporter page to readings with metric, device, value and time."""
     path, number = page_path(page_rows), int(page_rows.good["file"][0])
-    is_open_metrics = page_rows.good["raw"][-1].strip() == OPEN_METRICS_LAST_LINE
+    is_open_metrics = page_rows.good["raw"][-1].strip() == "# EOF"
     page_rows = keep_data_lines(page_rows, ~pl.col("raw").str.strip_chars_start().str.starts_with("#"))
     parts = pl.col("raw").str.extract_groups(PROMETHEUS_SAMPLE_PATTERN).struct
     good = page_rows.good.with_columns(metric=parts[0], labels=parts[1].fill_null(""), value=parts[2], at=parts[3])
@@ -523,9 +512,8 @@ def read_smi_pmon(paths: Sequence[str | Path], options: TelemetryOptions) -> Dat
     processes = rows.good.filter(~is_blank(pid)).select("time", "node", "gpu", "command", **process_columns)
     rows = rows.with_columns(memory_used=pl.lit(None, pl.Float64))
     table = conform(processes, Processes, source="processes")
-    return build_telemetry(
-        rows, SourceNotes(source, options.tz, extra_findings=_counted_time_findings(rows, options), processes=table)
-    )
+    findings = _counted_time_findings(rows, options)
+    return build_telemetry(rows, SourceNotes(source, options.tz, extra_findings=findings, processes=table))
 
 
 @telemetry_reader(matches_pattern(r"^\s*#\s*Entity\s", re.M))

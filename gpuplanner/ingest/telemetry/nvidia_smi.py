@@ -125,11 +125,7 @@ def parse_query(page_rows: Rows, first_line: str | None, options: TelemetryOptio
         }
     )
     positions = {_field_name(title): position for position, title in enumerate(titles)}
-    position_by_name = {
-        COLUMN_BY_SMI_FIELD[field_name]: positions[field_name]
-        for field_name in COLUMN_BY_SMI_FIELD
-        if field_name in positions
-    }
+    position_by_name = {column: positions[name] for name, column in COLUMN_BY_SMI_FIELD.items() if name in positions}
     position_by_name |= {title: titles.index(title) for title in metrics}
     cells = {
         name: fields.list.get(position).str.strip_chars(CELL_PADDING) for name, position in position_by_name.items()
@@ -224,8 +220,6 @@ def _add_time_node_gpu(
 SMI_APPS_SOURCE = "smi-apps"
 """Name of the source ``nvidia-smi --query-compute-apps`` in messages and provenance."""
 
-PROCESS_MEMORY_METRIC = Metric("memory_used", "MiB")
-"""Metric of the GPU memory that a process uses."""
 APPS_FIELDS = ("timestamp", "gpu_uuid", "pid", "process_name", "used_gpu_memory [MiB]")
 """Columns of ``--query-compute-apps`` in their order."""
 
@@ -246,18 +240,16 @@ def read_smi_apps(paths: Sequence[str | Path], options: TelemetryOptions) -> Dat
         raise TraceFormatError(SMI_APPS_SOURCE, "processes of one GPU", got, "Split the list by gpu_uuid.")
     rows = parse_times(rows, "timestamp", options.tz, SMI_APPS_SOURCE)
     number = pl.col("pid").cast(pl.Int64, strict=False)
-    rows = read_wide_values(
-        rows.reject({"pid: not a number": number.is_null()}), {APPS_FIELDS[-1]: PROCESS_MEMORY_METRIC}
-    )
+    rows = rows.reject({"pid: not a number": number.is_null()})
+    rows = read_wide_values(rows, {APPS_FIELDS[-1]: Metric("memory_used", "MiB")})
     good = rows.good.with_columns(gpu=pl.lit(options.gpu, pl.Int32), node=node_by_file(rows, options))
     process_columns = {"pid": number, "kind": pl.lit("C"), "command": pl.col("process_name")}
     process_rows = good.select("time", "node", "gpu", **process_columns, memory_gib="memory_used")
     processes = conform(process_rows, Processes, source=SMI_APPS_SOURCE)
     findings = file_node_findings(rows.files, rows.count, options)
     rows = replace(rows, good=good.with_columns(memory_used=pl.lit(None, pl.Float64)))
-    return build_telemetry(
-        rows, SourceNotes(SMI_APPS_SOURCE, options.tz, extra_findings=findings, processes=processes, allow_empty=True)
-    )
+    notes = SourceNotes(SMI_APPS_SOURCE, options.tz, extra_findings=findings, processes=processes, allow_empty=True)
+    return build_telemetry(rows, notes)
 
 
 def _split_app_fields(page_rows: Rows) -> Rows:

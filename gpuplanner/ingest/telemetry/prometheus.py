@@ -81,9 +81,8 @@ def read_prometheus(paths: Sequence[str | Path], options: TelemetryOptions) -> D
         answer, series = load_answer(page_rows)
         warnings.extend(str(warning)[:200] for warning in answer.get("warnings") or ())
         query = options.query or str(answer.get("query") or "")
-        rows = parse_points(
-            series, page_rows.files, int(page_rows.good["file"][0]), options.node, QueryMetric.from_query(query)
-        )
+        metric = QueryMetric.from_query(query)
+        rows = parse_points(series, page_rows.files, int(page_rows.good["file"][0]), options.node, metric)
         if rows.good.is_empty() and (rows.rejects["reason"] == UNNAMED_SERIES_REASON).any():
             _raise_unnamed_series(series[0], str(path))
         return rows
@@ -110,11 +109,8 @@ def build_from_points(rows: Rows, warnings: Sequence[str], notes: Sequence[str] 
     effect = "the server may have left out data"
     warning_findings = [Finding(f"the server warned: {warning}", "warning", 1, effect, "") for warning in warnings]
     rows, findings = normalise_readings(rows)
-    return build_telemetry(
-        rows,
-        SourceNotes(PROMETHEUS_SOURCE, notes=notes, extra_findings=[*warning_findings, *findings]),
-        EXPORTED_METRICS,
-    )
+    source_notes = SourceNotes(PROMETHEUS_SOURCE, notes=notes, extra_findings=[*warning_findings, *findings])
+    return build_telemetry(rows, source_notes, EXPORTED_METRICS)
 
 
 def _raise_unnamed_series(one_series: Any, location: str) -> NoReturn:  # noqa: ANN401
@@ -156,11 +152,9 @@ def parse_points(
         metric=pl.Series([(labels or {}).get("__name__") for labels in labels_of], dtype=pl.String),
         series=pl.Series([json.dumps(labels, sort_keys=True) for labels in labels_of], dtype=pl.String),
     )
-    series_numbers = [
-        series_number for series_number, (_, series_points) in enumerate(parsed_series) for _ in series_points
-    ]
+    numbers = [number for number, (_, series_points) in enumerate(parsed_series) for _ in series_points]
     pairs = [parse_point(point) for _, series_points in parsed_series for point in series_points]
-    good = labelled[series_numbers].with_columns(
+    good = labelled[numbers].with_columns(
         raw=pl.col("series").str.slice(0, MAX_RAW_SERIES_CHARACTERS),
         file=pl.lit(file_number, pl.UInt32),
         line=pl.int_range(1, len(pairs) + 1, dtype=pl.UInt32, eager=True),
