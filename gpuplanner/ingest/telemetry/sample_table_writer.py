@@ -363,8 +363,8 @@ class SampleWriter:
                 if name not in (*absent, *DERIVED_SAMPLE_COLUMNS)
             }
             month_folder.mkdir(parents=True, exist_ok=True)
-            frames = partial(self._iterate_frames, month, list(types))
-            write_chunks(frames, pl.Schema(types), month_folder / self.output.name)
+            iterate_frames = partial(self._iterate_frames, month, list(types))
+            write_chunks(iterate_frames, pl.Schema(types), month_folder / self.output.name)
         return make_empty_table(Samples)
 
     def _record_counters(self, month: int, rows: ColumnArrays) -> None:

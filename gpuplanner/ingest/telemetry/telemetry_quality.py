@@ -308,8 +308,8 @@ def is_sample_finding(check: str) -> bool:
 def rejected_row_findings(rejects: pl.DataFrame, rows_in: int) -> list[Finding]:
     """Return a finding on the rejected rows of each reason; repeated readings are no fault."""
     repeated = rejects.filter(pl.col("reason") == REPEATED_READING_REASON)
-    others = rejects.filter(pl.col("reason") != REPEATED_READING_REASON)
-    findings = reject_findings(count_reject_reasons(others), rows_in, ())
+    other_rejects = rejects.filter(pl.col("reason") != REPEATED_READING_REASON)
+    findings = reject_findings(count_reject_reasons(other_rejects), rows_in, ())
     if repeated.height:
         first_place = f"{repeated['file'][0]}, line {repeated['row'][0]}"
         effect = "none: each reading counts once"
