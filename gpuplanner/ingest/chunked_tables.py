@@ -110,9 +110,8 @@ def iterate_checked_jobs(path: str | Path) -> Iterator[pl.DataFrame]:
     """Yield a Parquet table of jobs in chunks whose schema is checked; at least one chunk."""
     scan = pl.scan_parquet(path, glob=False)
     for first_row in range(0, max(scan.select(pl.len()).collect().item(), 1), READ_CHUNK_ROWS):
-        yield check_table(
-            scan.slice(first_row, READ_CHUNK_ROWS).collect(), Jobs, source=f"{path}, from row {first_row}"
-        )
+        jobs = scan.slice(first_row, READ_CHUNK_ROWS).collect()
+        yield check_table(jobs, Jobs, source=f"{path}, from row {first_row}")
 
 
 def compact_column_types(columns: Sequence[str]) -> dict[str, pl.DataType]:
@@ -173,9 +172,8 @@ class LazyJobs:
     def iterate_chunks(self, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
         """Yield all jobs outside quarantine in chunks of about :data:`MAX_JOBS_IN_MEMORY` rows."""
         for first_row in range(0, max(self.height, 1), MAX_JOBS_IN_MEMORY):
-            yield self._select_unquarantined(self.table.slice(first_row, MAX_JOBS_IN_MEMORY), columns).collect(
-                engine="streaming"
-            )
+            chunk = self.table.slice(first_row, MAX_JOBS_IN_MEMORY)
+            yield self._select_unquarantined(chunk, columns).collect(engine="streaming")
 
     def collect_between(self, begin: datetime, end: datetime, columns: Sequence[str]) -> pl.DataFrame:
         """Load the jobs submitted before `end` that had not ended before `begin`."""
@@ -369,10 +367,6 @@ class ChunkedRows:
         reasons = pl.concat([self.reasons, count_reject_reasons(rows.rejects)]).group_by("reason", maintain_order=True)
         self.reasons = reasons.agg(pl.col("rows").sum(), pl.col("file", "row").first())
 
-    def may_have_duplicates(self, key: str) -> bool:
-        """Whether values of a key column may repeat; False is certain, True is not."""
-        return not self._find_repeated_hashes(key).is_empty()
-
     def find_duplicates(self, key: str, columns: Sequence[str]) -> pl.DataFrame:
         """Collect some columns of the rows whose key repeats, with their file and line numbers.
 
@@ -385,10 +379,10 @@ class ChunkedRows:
         [(0, 2, 'a'), (0, 4, 'a')]
         """
         names = list(dict.fromkeys(["file", "line", key, *columns]))
-        has_repeated_hash = pl.col(key).hash().is_in(self._find_repeated_hashes(key).implode())
+        has_repeated_hash = pl.col(key).hash().is_in(self.find_repeated_hashes(key).implode())
         return pl.concat(table.filter(has_repeated_hash) for table in self.good.tables(names))
 
-    def _find_repeated_hashes(self, key: str) -> pl.Series:
+    def find_repeated_hashes(self, key: str) -> pl.Series:
         """Return the hashes of values of the key column that occur in several accepted rows, ascending."""
         hashes = np.concatenate([table[key].hash().to_numpy() for table in self.good.tables([key])])
         hashes.sort()

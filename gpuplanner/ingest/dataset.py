@@ -304,10 +304,9 @@ def gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
     >>> gpu_hours(jobs, two)
     8.0
     """
-    end_if_running = pl.when(pl.col("state") == "RUNNING").then(pl.lit(until))
-    allocated_time = pl.coalesce(pl.col("end_time").cast(pl.Datetime("us", "UTC")), end_if_running) - pl.col(
-        "start_time"
-    )
+    end_if_running = pl.when(pl.col("state") == "RUNNING").then(pl.max_horizontal("start_time", pl.lit(until)))
+    end = pl.coalesce(pl.col("end_time").cast(pl.Datetime("us", "UTC")), end_if_running)
+    allocated_time = end - pl.col("start_time")
     total = jobs.select((pl.col("gpus") * allocated_time.dt.total_microseconds()).sum() / 1e6).item()
     return float(total) / SECONDS_PER_HOUR
 

@@ -55,14 +55,12 @@ SCHEMA_BY_JOIN_TABLE: dict[str, type[dy.Schema] | pl.Schema] = {
 }
 """Table that joins telemetry to jobs, a Parquet file of the dataset folder → its schema. These tables are stored
 because computing them reads all samples."""
-_DATASET_FILE_NAMES = ("provenance.json", "quality.json", "rejects.parquet", *(f"{name}.parquet" for name in TABLES))
-"""Names of the files in the top folder of a dataset."""
 DATASET_MARK = FolderMark(
     "provenance.json",
     DATASET_FORMAT,
     names=(
-        *_DATASET_FILE_NAMES,
-        *(f"{name}.parquet" for name in SCHEMA_BY_JOIN_TABLE),
+        *("provenance.json", "quality.json"),
+        *(f"{name}.parquet" for name in ("rejects", *TABLES, *SCHEMA_BY_JOIN_TABLE)),
         "sources/*/*.*",
         "samples/month=*/*.parquet",
     ),
@@ -136,14 +134,13 @@ class StoredDataset:
             inside &= pl.col("time") < end
         files = find_files_in_span(self.path, self.telemetry_sources, start, end)
         stated_rows = self.provenance.get("rows", {}).get(SAMPLES, 0)
-        if stated_rows and not files and not find_files_in_span(self.path, self.telemetry_sources, None, None):
+        all_files = find_files_in_span(self.path, self.telemetry_sources, None, None)
+        if stated_rows and not all_files:
             expected = "the samples its provenance.json states"
             raise TraceFormatError(str(self.path), expected, "none of their files", RUN_INGEST_ADVICE)
         samples = scan_month_files(files).filter(inside)
         if len(self.telemetry_sources) > 1:  # a device is judged by the best counter that any source read it by
-            counters = find_device_counters(
-                scan_month_files(find_files_in_span(self.path, self.telemetry_sources, None, None))
-            )
+            counters = find_device_counters(scan_month_files(all_files))
             samples = keep_best_counter(samples.sort("time", *DEVICE_KEY), counters)
         devices, spans = self.read_combined_table("devices"), self.read_combined_table("holders")
         if devices is None or spans is None:
@@ -228,7 +225,7 @@ def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None,
     if row_counts != provenance.get("rows"):
         expected = f"the rows its provenance.json states: {provenance.get('rows')}"
         raise TraceFormatError(str(folder), expected, str(row_counts), RUN_INGEST_ADVICE)
-    explained_scan = None if scan is None else _explain_scan_errors(scan, folder)
+    explained_scan = None if scan is None else explain_table_errors(folder / SAMPLES)(scan)
     return replace(read_metadata(folder), tables=tables, rejects=rejects, scan=explained_scan, stored_jobs=lazy_jobs)
 
 
@@ -280,7 +277,7 @@ def scan_samples(directory: str | Path, *, start: datetime | None = None, end: d
     if not stored_dataset.telemetry_sources:
         todo = "Ingest telemetry into the same folder."
         raise TraceFormatError(str(directory), "samples", "other tables", todo)
-    return _explain_scan_errors(stored_dataset.scan, folder)(start, end)
+    return explain_table_errors(folder / SAMPLES)(stored_dataset.scan)(start, end)
 
 
 def record_name(facts: Mapping[str, Any]) -> str:
@@ -354,17 +351,6 @@ def read_provenance(folder: Path) -> dict[str, Any]:
 def read_source_facts(folder: Path) -> list[SourceFacts]:
     """Read the facts of each source of a dataset folder."""
     return [SourceFacts.from_provenance(facts) for facts in read_provenance(folder)[SOURCES_FOLDER]]
-
-
-def _explain_scan_errors(scan: SampleScan, folder: Path) -> SampleScan:
-    """Wrap a scan so that damaged sample files raise an error message that names the folder."""
-
-    def scan_explained(start: datetime | None, end: datetime | None) -> pl.LazyFrame:
-        """Scan the samples of a span; errors of damaged files name the folder and what to do."""
-        with explain_table_errors(folder / SAMPLES):
-            return scan(start, end)
-
-    return scan_explained
 
 
 def _are_complete_facts(sources: object) -> bool:

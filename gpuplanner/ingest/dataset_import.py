@@ -8,6 +8,7 @@ tables, rows with a key that is already there are refused.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -64,8 +65,6 @@ if TYPE_CHECKING:
 COMMON_OPTIONS = ("tz", "columns", "boards", "pseudonyms")
 """Reader options that must be equal in every import into a source, such as ``tz``; other options may differ by import.
 """
-DatasetChange = Callable[[Dataset], Dataset]
-"""Function that changes a dataset after it was read and before it is stored, such as pseudonymisation."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def add_files(
     directory: str | Path,
     *,
     replace_source: bool = False,
-    change: DatasetChange = lambda read: read,
+    change: Callable[[Dataset], Dataset] = lambda read: read,
     terms: Mapping[str, object] | None = None,
     workers: Workers = 1,
     **options: Any,  # noqa: ANN401 - of any reader
@@ -210,12 +209,8 @@ def add_files(
             return replace(datasets, provenance={**datasets.provenance, **own_facts})
 
         long_reader = SOURCES[name].read_long
-        if (
-            long_reader is not None
-            and known_facts is None
-            and not terms
-            and not (stands_alone and len(fresh_paths) > 1)
-        ):
+        is_one_read = known_facts is None and not terms and not (stands_alone and len(fresh_paths) > 1)
+        if long_reader is not None and is_one_read:
             # In the folder itself nothing may stand half-written; beside it, what a killed run leaves is swept.
             with make_temporary_sibling(directory) as spare:
                 reader_options = select_known_options(f"source {name!r}", given, SOURCES[name].options)
@@ -329,9 +324,8 @@ def _resolve_source_name(
             file["sha256"]: str(facts["source"]) for facts in sources.values() for file in facts["files"]
         }
         names = {sources_by_hash.get(hash_file(path)) if Path(path).is_file() else None for path in paths}
-        [*distinct_names] = names
-        if len(distinct_names) == 1 and distinct_names[0] is not None:
-            return distinct_names[0]
+        if len(names) == 1 and (name := names.pop()) is not None:
+            return name
     return resolve_source_name(source, paths, given_options.get("columns"))
 
 
@@ -356,11 +350,9 @@ def _is_known_file(
     if Path(path).stat().st_size not in known_sizes:
         return False  # a hash costs as much as reading it
     file_hash, name = hash_file(path), printable_file_name(path)
-    return (
-        hashes_by_name[name] == file_hash
-        if by_name and name in hashes_by_name
-        else file_hash in hashes_by_name.values()
-    )
+    if by_name and name in hashes_by_name:
+        return hashes_by_name[name] == file_hash
+    return file_hash in hashes_by_name.values()
 
 
 def _require_distinct_files(fresh_paths: Sequence[str | Path], hashes_by_name: Mapping[str, str]) -> None:
@@ -579,25 +571,20 @@ def _merge_kubernetes_lists(paths_by_source: dict[tuple[str, str | None], list[P
     """Merge Kubernetes node lists into the group of the Kubernetes dump, in place."""
     if (KUBERNETES_SOURCE, None) not in paths_by_source:
         return
-    node_lists = paths_by_source.pop((NODES_SOURCE, None), [])
-    kubernetes_lists = [path for path in node_lists if looks_like_kubernetes(path)]
-    paths_by_source[KUBERNETES_SOURCE, None] += kubernetes_lists
-    if remaining_lists := [path for path in node_lists if path not in kubernetes_lists]:
-        paths_by_source[NODES_SOURCE, None] = remaining_lists
+    for path in paths_by_source.pop((NODES_SOURCE, None), []):
+        source = KUBERNETES_SOURCE if looks_like_kubernetes(path) else NODES_SOURCE
+        paths_by_source.setdefault((source, None), []).append(path)
 
 
 def _attach_node_lists(source_files: Sequence[SourceFiles]) -> Iterator[SourceFiles]:
     """Yield the groups of files, with a node list put into the group of its jobs where the reader takes both."""
     node_lists = {group.source: group for group in source_files if group.kind == "node list" and len(group.files) == 1}
+    n_groups = Counter(group.source for group in source_files)
     for group in source_files:
-        node_list = node_lists.get(group.source)
-        if node_list is group and any(
-            other_group.source == group.source and other_group is not group for other_group in source_files
-        ):
-            continue
-        if node_list is not None and node_list is not group and "nodes" in SOURCES[group.source].options:
-            yield SourceFiles(group.source, group.files, group.kind, node_list.files[0])
-        else:
+        node_list = node_lists.get(group.source, group)
+        if node_list is not group and "nodes" in SOURCES[group.source].options:
+            yield replace(group, nodes=node_list.files[0])
+        elif group not in node_lists.values() or n_groups[group.source] == 1:
             yield group
 
 
@@ -614,10 +601,6 @@ def _holds_same_files(directory: Path, source_files: SourceFiles, group_options:
         known_hashes = {str(file["sha256"]) for file in facts["files"]}
         return has_same_options and known_hashes == set(map(hash_file, files))
     return True
-
-
-TELEMETRY_TABLES = frozenset({"samples", "coverage", "processes"})
-"""Tables of a dataset that come from telemetry."""
 
 
 def require_jobs(table_names: Iterable[str], files: Sequence[str | Path], folder: str | Path | None = None) -> None:
@@ -648,7 +631,7 @@ def require_jobs(table_names: Iterable[str], files: Sequence[str | Path], folder
         return
     names_text = examples([printable_file_name(path) for path in files])
     given_tables = list(table_names)
-    if TELEMETRY_TABLES & set(given_tables):
+    if {"samples", "coverage", "processes"} & set(given_tables):
         got = f"readings of GPUs alone in {names_text}"
         todo = "Readings show how busy GPUs are, not which jobs requested them."
         if folder is not None:

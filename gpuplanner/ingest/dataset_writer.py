@@ -197,11 +197,9 @@ def replace_dataset(directory: str | Path, draft: DatasetDraft) -> Path:
             if "jobs" in draft.tables:
                 join_facts["join"], join_findings = _join_telemetry(folder, stored_dataset, all_samples, draft.tables)
                 findings += join_findings
-        quality = (
-            records[0].quality
-            if len(records) == 1 and not join_facts
-            else build_quality_report(combine_findings(findings))
-        )
+        quality = records[0].quality
+        if len(records) > 1 or join_facts:
+            quality = build_quality_report(combine_findings(findings))
         (folder / "quality.json").write_text(to_json(quality.to_dicts()), encoding="utf-8")
         sources = [record.facts for record in records]
         provenance = {"format": DATASET_FORMAT, "sources": sources, "rows": row_counts, **join_facts}
@@ -297,9 +295,7 @@ def _join_telemetry(
     """
     jobs = scan_table(tables["jobs"]).collect()
     names = scan_table(tables["job_names"]).collect() if "job_names" in tables else None
-    facts = next(
-        source_facts for source_facts in stored_dataset.facts_by_source.values() if "jobs" in source_facts["tables"]
-    )
+    facts = next(facts for facts in stored_dataset.facts_by_source.values() if "jobs" in facts["tables"])
     until = datetime.fromisoformat(facts["span_end"])
     shared_pod_names = find_shared_names(samples, names)
     names = shared_pod_names if names is None else pl.concat([names.select("name", "job_id"), shared_pod_names])
@@ -396,9 +392,7 @@ def remove_source(
     sources: Mapping[str, Mapping[str, Any]], draft: DatasetDraft, source: str
 ) -> tuple[Mapping[str, Mapping[str, Any]], DatasetDraft]:
     """Remove one source from the facts and the draft of a dataset."""
-    own_tables = (
-        set(sources[source].get("tables", draft.records[source].facts["tables"])) if source in sources else set()
-    )
+    own_tables = draft.records[source].facts["tables"] if source in draft.records else ()
     return {key: facts for key, facts in sources.items() if key != source}, DatasetDraft(
         {key: record for key, record in draft.records.items() if key != source},
         {table: rows for table, rows in draft.tables.items() if table not in own_tables},
@@ -451,10 +445,9 @@ def merge_into_draft(
         return draft.merged_with(DatasetDraft({source: to_source_record(merged, [SAMPLES])}, months=fresh_months))
     stored_table = record.tables[kind] if kind in MERGED_TABLES else draft.tables[kind]
     merged = merge_tables(old_dataset, new_dataset, scan_table(stored_table).collect())
-    beside_tables = {table: record.tables.get(table) for table in MERGED_TABLES if table != kind} | dict(
-        new_dataset.tables
-    )
-    return draft.merged_with(DatasetDraft.from_dataset(merged.with_tables(**beside_tables | dict(merged.tables))))
+    beside_tables = {table: record.tables.get(table) for table in MERGED_TABLES if table != kind}
+    beside_tables |= {**new_dataset.tables, **merged.tables}
+    return draft.merged_with(DatasetDraft.from_dataset(merged.with_tables(**beside_tables)))
 
 
 def add_written_files(draft: DatasetDraft, dataset: Dataset, source: str, folder: Path) -> DatasetDraft:

@@ -259,16 +259,12 @@ class RecordCollector:
         [8.0, 4.0]
         """
         texts = {RAW_PREFIX + name: pl.String for name in self.columns}
+        schema = {"file": pl.UInt32, "line": pl.UInt32, "raw": pl.String, **texts}
+        good = pl.DataFrame(self._good, schema=schema, orient="row")
         names = unique_file_names(files)
         rejects = [(names[file], position, reason, raw) for file, position, reason, raw in self._bad]
-        rows = Rows(
-            files=tuple(files),
-            count=len(self._good) + len(self._bad),
-            good=pl.DataFrame(
-                self._good, schema={"file": pl.UInt32, "line": pl.UInt32, "raw": pl.String, **texts}, orient="row"
-            ),
-            rejects=pl.DataFrame(rejects, schema=REJECT_TABLE_SCHEMA, orient="row"),
-        )
+        reject_table = pl.DataFrame(rejects, schema=REJECT_TABLE_SCHEMA, orient="row")
+        rows = Rows(tuple(files), good.height + reject_table.height, good, reject_table)
         return parse_fields(rows, self.columns)
 
 

@@ -64,6 +64,11 @@ class DeviceResolver:
     models_by_word: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     installed_models: tuple[str, ...] = ()
 
+    @classmethod
+    def from_words(cls, words: Iterable[str], stated_models: Mapping[str, str] | None) -> DeviceResolver:
+        """Return the resolver of a cluster by all device words in use, and the models that the user stated for some."""
+        return cls(validate_gpu_mapping(stated_models), infer_models_from_profiles(map(parse_device_name, words)))
+
     def resolve_word(self, word: str | None, node_models: Collection[str] = ()) -> ResolvedDevice:
         """Resolve a device word to GPU model, MIG profile and share of a GPU.
 
@@ -106,11 +111,8 @@ class DeviceResolver:
             (stated_model,) if stated_model else possible_gpu_models(device_word.gpu_model, device_word.profile)
         )
         is_nameless = device_word.gpu_model is None and device_word.profile is None
-        for likely_models in (
-            node_models,
-            self.installed_models,
-            self.models_by_word.get(device_word.gpu_model or "", ()),
-        ):
+        models_of_word = self.models_by_word.get(device_word.gpu_model or "", ())
+        for likely_models in (node_models, self.installed_models, models_of_word):
             likely_names = {gpu_model for name in likely_models for gpu_model in possible_models(name)}
             likely_candidates = tuple(gpu_model for gpu_model in candidates if gpu_model in likely_names)
             candidates = (tuple(likely_models) if is_nameless and not candidates else likely_candidates) or candidates
@@ -180,11 +182,9 @@ def validate_gpu_mapping(mapping: Mapping[str, str] | None) -> dict[str, str]:
         if len(matching_models) > 1:
             got = f"{name!r}: {examples(matching_models)}"
             raise TraceFormatError(location, "one GPU model", got, "Name one of them.")
-        gpu_model = (
-            matching_models[0]
-            if matching_models
-            else resolve_name(name, list_gpu_models(), subject="board", error=TraceFormatError)
-        )
+        [gpu_model] = matching_models or [
+            resolve_name(name, list_gpu_models(), subject="board", error=TraceFormatError)
+        ]
         profile = find_profile_name(gpu_model, stated_profile) if stated_profile else None
         if stated_profile and profile is None:
             profile_names = [profile.name for profile in load_any_gpu_model(gpu_model).profiles]
@@ -207,9 +207,8 @@ def smallest_layouts(gpu_models: Collection[str], counts: Mapping[str, int]) -> 
     (['1g.5gb:7', '1g.5gb:2'], None)
     """
     layouts_by_model = [find_fewest_gpus(gpu_model, counts) for gpu_model in gpu_models]
-    if not layouts_by_model or any(
-        layouts is None or len(layouts) != len(layouts_by_model[0] or ()) for layouts in layouts_by_model
-    ):
+    sizes = {None if layouts is None else len(layouts) for layouts in layouts_by_model}
+    if len(sizes) != 1 or None in sizes:
         return None
     return [format_layout(layouts) for layouts in layouts_by_model[0] or ()]
 

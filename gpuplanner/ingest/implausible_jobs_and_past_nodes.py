@@ -20,8 +20,9 @@ from gpuplanner.core.step_functions import has_unknown_end
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, count_text
 from gpuplanner.hardware.catalog import MAX_CATALOG_GPUS_PER_NODE
 from gpuplanner.ingest.chunked_tables import ChunkedTable
+from gpuplanner.ingest.dataset import gpu_hours
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import expand_unique_node_lists, possible_models
-from gpuplanner.ingest.quality_report import Finding, source_finding
+from gpuplanner.ingest.quality_report import RUN_S_EXPR, Finding, source_finding
 
 MIN_ISOLATION_TIME = timedelta(days=365)
 """Distance in time to all other jobs from which a few jobs are quarantined."""
@@ -138,13 +139,10 @@ def infer_node_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> dict[str, i
     next_power = pl.col("gpus").cast(pl.Int64).replace_strict(powers, default=0)
     max_gpus = pl.max_horizontal(pl.col("gpus").max().over(name), next_power)
     small_nodes = inventory.select("node", room="gpus", most=max_gpus).filter(pl.col("most") > pl.col("room"))
-    allocations = (
-        _select_started_jobs(jobs).join(small_nodes, left_on="node_list", right_on="node").rename({"node_list": "node"})
-    )
+    started_jobs = _select_started_jobs(jobs).rename({"node_list": "node"})
+    allocations = started_jobs.join(small_nodes, on="node")
     allocations = allocations.filter(pl.col("gpus") <= pl.col("most") + GPU_COUNT_TOLERANCE_GPUS)
-    peaks = (
-        _peak_gpus_by_node(allocations.with_columns(least="gpus")).filter(pl.col("peak") > pl.col("room")).sort("node")
-    )
+    peaks = _peak_gpus_by_node(allocations.with_columns(least="gpus")).filter(pl.col("peak") > pl.col("room"))
     return dict(peaks.join(small_nodes, on="node").select("node", pl.min_horizontal("peak", "most")).iter_rows())
 
 
@@ -262,13 +260,8 @@ def find_past_fleet_changes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list
     if unlisted_jobs.is_empty():
         return findings
     names, unlisted_jobs = sorted(unlisted_jobs["node"].unique()), unlisted_jobs.unique("row")
-    hours = unlisted_jobs.select((pl.col("gpus") * _run_hours()).sum()).item()
+    hours = unlisted_jobs.select((pl.col("gpus") * (RUN_S_EXPR / SECONDS_PER_HOUR)).sum()).item()
     return [*findings, source_finding(check, unlisted_jobs.height, examples(names), hours)]
-
-
-def _run_hours() -> pl.Expr:
-    """Expression for the run time of a job [h]."""
-    return (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / SECONDS_PER_HOUR
 
 
 def _find_other_layouts(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]:
@@ -280,13 +273,15 @@ def _find_other_layouts(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Fin
         layout_names = str(layouts or FULL_GPU).split(";")
         full_gpu_models |= {str(model)} if FULL_GPU in layout_names else set()
         layouts_by_model[str(model)] = f"{layouts_by_model.get(str(model), '')};{layouts or ''}"
-    hours = pl.col("gpus") * _run_hours()
+    run_gpu_hours = pl.col("gpus") * (RUN_S_EXPR / SECONDS_PER_HOUR)
     group_columns = ("gpu_model", "whole", "profile_requested")
     allocated_jobs = jobs.filter(pl.col("gpus") > 0, pl.col("gpu_model").is_in(list(layouts_by_model)))
     allocated_jobs = allocated_jobs.with_columns(whole=pl.col("instances").is_null() & (pl.col("gpus") % 1 == 0))
-    allocated_jobs = allocated_jobs.group_by(group_columns).agg(rows=pl.len(), hours=hours.sum()).sort(group_columns)
+    allocated_jobs = (
+        allocated_jobs.group_by(group_columns).agg(rows=pl.len(), hours=run_gpu_hours.sum()).sort(group_columns)
+    )
     findings = []
-    for model, is_full_gpu, profile, rows, gpu_hours in allocated_jobs.iter_rows():
+    for model, is_full_gpu, profile, rows, hours in allocated_jobs.iter_rows():
         jobs_ask = f"{count_text(rows, 'job')} ask{'s' * (rows == 1)} for"
         if is_full_gpu and model not in full_gpu_models:
             text = f"{jobs_ask} a whole {model}; no GPU is whole today"
@@ -295,7 +290,7 @@ def _find_other_layouts(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Fin
         else:
             continue
         effect = "counted in the past as it ran, and not used for today's nodes"
-        findings.append(Finding(text, "warning", rows, effect, "", gpu_hours))
+        findings.append(Finding(text, "warning", rows, effect, "", hours))
     return findings
 
 
@@ -330,7 +325,7 @@ def quarantine_findings(jobs: pl.DataFrame, until: datetime) -> list[Finding]:
         rule_jobs = quarantined.filter(quarantined=rule_name)
         if rule_jobs.is_empty():
             continue
-        hours, first_job = stated_gpu_hours(rule_jobs, until), f"job {rule_jobs['job_id'][0]}"
+        hours, first_job = gpu_hours(rule_jobs, until), f"job {rule_jobs['job_id'][0]}"
         effect = f"kept in the table and left out of every figure, with the {hours:,.1f} GPU-hours they state"
         findings.append(Finding(QUARANTINE_PREFIX + rule_name, "error", rule_jobs.height, effect, first_job, hours))
     return findings
@@ -339,15 +334,7 @@ def quarantine_findings(jobs: pl.DataFrame, until: datetime) -> list[Finding]:
 def quarantine_facts(jobs: pl.DataFrame, until: datetime) -> dict[str, float]:
     """Count the jobs in quarantine and the GPU-hours that they state, for the provenance."""
     quarantined = jobs.filter(pl.col("quarantined").is_not_null())
-    return {"rows_quarantined": quarantined.height, "quarantined_gpu_hours": stated_gpu_hours(quarantined, until)}
-
-
-def stated_gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
-    """Sum the GPU-hours that jobs state; running jobs count up to `until` [GPU h]."""
-    end_if_running = pl.when(pl.col("state") == "RUNNING").then(pl.max_horizontal("start_time", pl.lit(until)))
-    allocated_time = pl.coalesce("end_time", end_if_running) - pl.col("start_time")
-    total = jobs.select((pl.col("gpus") * allocated_time.dt.total_microseconds()).sum() / 1e6).item()
-    return float(total) / SECONDS_PER_HOUR
+    return {"rows_quarantined": quarantined.height, "quarantined_gpu_hours": gpu_hours(quarantined, until)}
 
 
 def _find_rule_breakers(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> Iterator[tuple[str, pl.Series]]:
@@ -396,9 +383,8 @@ def _find_isolated_jobs(jobs: pl.DataFrame) -> pl.Series:
         largest_group = int(sizes["size"].max())  # type: ignore[arg-type]
         max_outliers = max(MAX_OUTLIER_JOBS, int(MAX_OUTLIER_JOB_FRACTION * jobs.height))
         if largest_group >= MIN_OTHER_JOBS:
-            rows = pl.concat(
-                [rows, sizes.filter(pl.col("size") <= max_outliers, pl.col("size") < largest_group)["row"]]
-            )
+            outliers = sizes.filter(pl.col("size") <= max_outliers, pl.col("size") < largest_group)
+            rows = pl.concat([rows, outliers["row"]])
     return rows
 
 
@@ -435,11 +421,9 @@ def _find_jobs_on_full_nodes(started_jobs: pl.DataFrame, inventory: pl.DataFrame
     )
     levels = _allocated_levels(jobs_on_nodes)
     full_nodes = levels.filter(pl.col("level") > pl.col("room") + GPU_COUNT_TOLERANCE_GPUS)["node"].unique()
-    jobs_by_full_node = jobs_on_nodes.filter(pl.col("node").is_in(full_nodes.implode())).partition_by(
-        "node", maintain_order=True
-    )
+    jobs_on_full_nodes = jobs_on_nodes.filter(pl.col("node").is_in(full_nodes.implode()))
     broken_rows: set[int] = set()
-    for node_jobs in jobs_by_full_node:
+    for node_jobs in jobs_on_full_nodes.partition_by("node", maintain_order=True):
         node_jobs = node_jobs.filter(~pl.col("row").is_in(list(broken_rows)))
         broken_rows |= set(_select_excess_rows(node_jobs, pl.Series([0]), node_jobs["room"].head(1)))
     return pl.Series("row", sorted(broken_rows), started_jobs.schema["row"])
@@ -451,9 +435,8 @@ def _find_jobs_beyond_pools(started: pl.DataFrame, inventory: pl.DataFrame) -> p
     GPUs are compared by pool: names that may mean the same model, and models on one node, are one pool. The result has
     the row numbers.
     """
-    started = started.with_columns(begin=_to_microseconds("start_time"), until=_to_microseconds("end_time")).filter(
-        pl.col("least") > 0
-    )
+    started = started.filter(pl.col("least") > 0)
+    started = started.with_columns(begin=_to_microseconds("start_time"), until=_to_microseconds("end_time"))
     nodes = inventory.with_columns(begin=_to_microseconds("installed", 0), until=_to_microseconds("retired"))
     pools = [(started, nodes)]
     if not nodes["gpu_model"].has_nulls():

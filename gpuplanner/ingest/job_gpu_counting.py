@@ -24,10 +24,8 @@ from gpuplanner.ingest.gpu_model_resolution_and_node_lists import (
     SHARE_RESOURCES,
     DeviceResolver,
     ResolvedDevice,
-    infer_models_from_profiles,
     mapping_keys,
     try_expand_node_list,
-    validate_gpu_mapping,
 )
 from gpuplanner.ingest.quality_report import Finding, check_text, source_finding
 from gpuplanner.ingest.source_fields import map_unique_texts
@@ -149,26 +147,19 @@ class DeviceCounter:
             GPUs without a type may be full GPUs or MIG instances.
         """
         job_words: dict[str, None] = {}
-        if (
-            inventory is None
-            and not stated_models
-            and not any(map(_has_device_words, job_table.tables(JOB_DEVICE_COLUMNS)))
-        ):
+        needs_words = inventory is not None or bool(stated_models)
+        if not needs_words and not any(map(_has_device_words, job_table.tables(JOB_DEVICE_COLUMNS))):
             return cls(None, [], None)
         for chunk in job_table.tables(JOB_DEVICE_COLUMNS):
             job_words |= dict.fromkeys(_job_device_words(_add_device_text(chunk)))
         words = [*job_words, *_node_device_words(inventory)]
-        resolver = DeviceResolver(
-            validate_gpu_mapping(stated_models), infer_models_from_profiles(map(parse_device_name, words))
-        )
-        nodes, findings = (
-            (None, [])
-            if inventory is None
-            else _resolve_nodes(_infer_from_jobs(inventory, job_table, resolver), resolver)
-        )
-        keys = pl.concat(
-            _count_keys(_add_node_facts(chunk, nodes, any_device)) for chunk in job_table.tables(JOB_DEVICE_COLUMNS)
-        )
+        resolver = DeviceResolver.from_words(words, stated_models)
+        nodes: pl.DataFrame | None = None
+        findings: list[Finding] = []
+        if inventory is not None:
+            nodes, findings = _resolve_nodes(_infer_from_jobs(inventory, job_table, resolver), resolver)
+        chunks = job_table.tables(JOB_DEVICE_COLUMNS)
+        keys = pl.concat(_count_keys(_add_node_facts(chunk, nodes, any_device)) for chunk in chunks)
         summed = keys.group_by(*SHARED_DEVICE_KEY_COLUMNS).agg(pl.col("rows", "asking").sum())
         facts, key_findings = _resolve_keys(summed, replace(resolver, installed_models=_installed_models(nodes)))
         key_findings += _untracked_share_findings(job_table, nodes)
@@ -199,9 +190,7 @@ def resolve_node_models(
     ['A100-40GB']
     """
     words = _node_device_words(inventory)
-    resolver = DeviceResolver(
-        validate_gpu_mapping(stated_models), infer_models_from_profiles(map(parse_device_name, words))
-    )
+    resolver = DeviceResolver.from_words(words, stated_models)
     nodes, findings = _resolve_nodes(inventory, resolver)
     return nodes, [*findings, *_unused_mapping_findings(resolver, words)]
 
@@ -521,9 +510,8 @@ def _count_in_gpus(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
             .then(column)
         )
 
-    table = rows.join(
-        facts, on=SHARED_DEVICE_KEY_COLUMNS, how="left", nulls_equal=True, maintain_order="left"
-    ).with_columns(
+    joined = rows.join(facts, on=SHARED_DEVICE_KEY_COLUMNS, how="left", nulls_equal=True, maintain_order="left")
+    table = joined.with_columns(
         gpus=allocated_gpus("gpus", "device_compute"),
         gpus_by_memory=allocated_gpus("gpus_by_memory", "device_memory"),
         instances=pl.when(is_sliced).then("device_cut").when(~is_share).then("instances"),
@@ -570,9 +558,8 @@ def _resolve_keys(keys: pl.DataFrame, resolver: DeviceResolver) -> tuple[pl.Data
                 (ambiguous if device.candidates else unknown_words)[word] += rows if items else asking
             elif device.gpu_model is not None and bare_resolver.resolve_word(word, node_models).gpu_model is None:
                 inferred[word] += rows
-    table = pl.DataFrame(
-        key_rows, schema={**dict.fromkeys(SHARED_DEVICE_KEY_COLUMNS, pl.String), **DEVICE_FACT_TYPES}, orient="row"
-    )
+    schema = {**dict.fromkeys(SHARED_DEVICE_KEY_COLUMNS, pl.String), **DEVICE_FACT_TYPES}
+    table = pl.DataFrame(key_rows, schema=schema, orient="row")
     findings = [
         *_word_findings("devices: MIG shares", Counter({"": mig_rows})),
         *_word_findings("devices: MIG of an unknown model", unknown),
@@ -606,14 +593,8 @@ def _key_facts(
     """
     if not items:
         sole = resolver.resolve_word(None, node_models).gpu_model
-        return (
-            None,
-            None,
-            None,
-            None,
-            sole if model is None else _join_model_names(model, resolver, node_models),
-            None,
-        )
+        known_model = sole if model is None else _join_model_names(model, resolver, node_models)
+        return None, None, None, None, known_model, None
     shares = [(count, device.share) for _, count, device in items if device.share is not None]
     compute = [count * share.compute for count, share in shares]
     memory = [count * share.memory for count, share in shares if share.memory is not None]

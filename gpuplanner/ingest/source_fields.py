@@ -382,11 +382,8 @@ EXACTLY_CONVERTIBLE_DTYPES = (pl.String, pl.Decimal, pl.Null)
 """Types whose values convert to text and decimals without loss."""
 DTYPES_BY_FIELD_KIND = {
     "text": (*EXACTLY_CONVERTIBLE_DTYPES, pl.Boolean),
-    "decimal": (*EXACTLY_CONVERTIBLE_DTYPES, pl.Float32, pl.Float64),
-    "number": (*EXACTLY_CONVERTIBLE_DTYPES, pl.Float32, pl.Float64),
-    "time": (pl.String, pl.Datetime, pl.Date, pl.Null),
-    "moment": (pl.String, pl.Datetime, pl.Date, pl.Null),
-    "instant": (pl.String, pl.Datetime, pl.Date, pl.Null),
+    **dict.fromkeys(("decimal", "number"), (*EXACTLY_CONVERTIBLE_DTYPES, pl.Float32, pl.Float64)),
+    **dict.fromkeys(("time", "moment", "instant"), (pl.String, pl.Datetime, pl.Date, pl.Null)),
 }
 """Kind of a field → column types that it can be read from, beside integers for text and numbers and nested types for
 text. A floating-point number is no text: an account number would be rounded.
@@ -417,9 +414,8 @@ def decode_parquet(data: bytes, path: Path, limit: int) -> pl.DataFrame:
         file = arrow.ParquetFile(io.BytesIO(data), read_dictionary=text_columns, page_checksum_verification=True)
         metadata = file.metadata
         size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-        _reject_oversized(
-            metadata.num_rows > len(data) or size > limit, path, f"{metadata.num_rows} rows, {size} bytes"
-        )
+        is_oversized = metadata.num_rows > len(data) or size > limit
+        _reject_oversized(is_oversized, path, f"{metadata.num_rows} rows, {size} bytes")
         content = file.read(use_threads=False).replace_schema_metadata(None)
         content.validate(full=True)
         for position, field in enumerate(content.schema):

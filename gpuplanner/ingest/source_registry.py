@@ -67,12 +67,6 @@ SLURM_SOURCES = _define_sources("slurm")
 KUBERNETES_SOURCES = _define_sources("kubernetes")
 """Sources that are output of Kubernetes and its metrics; pods of one file may stand on the nodes of another."""
 
-CHANGE_SOURCES = _define_sources("change")
-"""Sources that log changes of nodes, reservations and quotas."""
-
-SERVING_SOURCES = _define_sources("serving")
-"""Sources that are metrics of language-model servers."""
-
 TELEMETRY_READERS = _define_sources("telemetry")
 """Sources of GPU telemetry, such as DCGM and nvidia-smi."""
 
@@ -117,10 +111,10 @@ _BUILT_IN_SOURCES = (
     *PUBLIC_SOURCES,
     *CLOUD_BILL_SOURCES,
     *SLURM_SOURCES,
-    *CHANGE_SOURCES,
+    *_define_sources("change"),
     *NODE_LIST_SOURCES,
     *KUBERNETES_SOURCES,
-    *SERVING_SOURCES,
+    *_define_sources("serving"),
 )
 """Sources that this module defines, without telemetry."""
 _SCHEDULER_SOURCES = schedulers.sources(frozenset(source.name for source in (*_BUILT_IN_SOURCES, *TELEMETRY_READERS)))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,12 +172,8 @@ UNRESOLVED_GPUS_COLUMN = "unresolved_gpus"
 def file_findings(rows: Rows | ChunkedRows, harmless_reasons: Sequence[str] = ()) -> list[Finding]:
     """Report rejected rows, blank lines and truncated files as findings."""
     faults = reject_findings(rows.reasons, rows.count, [REPEATED_HEADER_REASON, *harmless_reasons])
-    return [
-        *faults,
-        *open_end_and_blank_line_findings(
-            unique_file_names(rows.files), [file.ends_open for file in rows.files], rows.blank
-        ),
-    ]
+    ends_open = [file.ends_open for file in rows.files]
+    return [*faults, *open_end_and_blank_line_findings(unique_file_names(rows.files), ends_open, rows.blank)]
 
 
 def build_provenance(
@@ -373,11 +370,8 @@ def assemble_jobs(
         write_chunks(iterate_ordered_jobs, types, output_folder / "jobs.parquet")
         chunks.good.clear()
         bounds = list(range(ORDERED_CHUNK_ROWS, chunks.last_reject + 1, ORDERED_CHUNK_ROWS))
-        write_chunks(
-            lambda: chunks.rejects.iterate_ordered("row", bounds),
-            REJECT_TABLE_SCHEMA,
-            output_folder / "rejects.parquet",
-        )
+        iterate_rejects = partial(chunks.rejects.iterate_ordered, "row", bounds)
+        write_chunks(iterate_rejects, REJECT_TABLE_SCHEMA, output_folder / "rejects.parquet")
         chunks.rejects.clear()
     facts = build_provenance(
         chunks,
@@ -638,9 +632,8 @@ def assemble_table(
         table = check_table(reshape(rows.good), TABLES[kind], source=source)
     require_rows(rows, source, row_word)
     all_findings = [*run_checks(rows.good, checks, id_column="line"), *findings, *file_findings(rows, harmless_reasons)]
-    facts = build_provenance(
-        rows, source=source, span=_table_span(table, span_columns), time_zone=time_zone, notes=notes
-    )
+    span = _table_span(table, span_columns)
+    facts = build_provenance(rows, source=source, span=span, time_zone=time_zone, notes=notes)
     facts["table"] = kind
     facts["table_rows"] = table.height
     facts["totals"] = table.select(**totals).row(0, named=True) if totals else {}

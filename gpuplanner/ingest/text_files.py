@@ -412,9 +412,8 @@ class FileBlocks:
             unpacked_bytes += len(piece)
             is_bomb = unpacked_bytes > RATIO_FREE_BYTES and unpacked_bytes > MAX_COMPRESSION_RATIO * packed_bytes
             if unpacked_bytes > limit or is_bomb:
-                raise TraceFormatError(
-                    too_large_message(path, limit, f"more than {unpacked_bytes} bytes out of {packed_bytes}")
-                )
+                got = f"more than {unpacked_bytes} bytes out of {packed_bytes}"
+                raise TraceFormatError(too_large_message(path, limit, got))
             waiting.append(piece)
             waiting_bytes += len(piece)
             if waiting_bytes < self.block_bytes or (waiting_bytes < _SNIFFED_FORMAT_BYTES and is_first):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,13 @@ from gpuplanner.ingest.delimited_rows import (
     REJECT_TABLE_SCHEMA,
     FileBody,
     FileHeader,
+    Record,
+    RecordCollector,
     Rows,
     blank_missing_words,
     concat_rows,
     parse_fields,
+    raise_fault,
     read_heading,
 )
 from gpuplanner.ingest.source_fields import (
@@ -157,6 +160,54 @@ def read_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iter
     return file, _iterate_json_lines(text, decoder) if _is_json_lines(text) else _iterate_documents(
         text, decoder, file.path
     )
+
+
+def read_item_records(
+    paths: Sequence[str | Path],
+    columns: Mapping[str, Field],
+    parse: Callable[[Any], Iterable[Record]],
+    lists: Sequence[str] = (),
+) -> Rows:
+    """Read the items of JSON files as rows of text fields, see :func:`read_items`.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        JSON files.
+    columns : mapping of str to Field
+        Fields of a record and how to read them.
+    parse : callable
+        Returns the records of an item; raises a ValueError with the reason of an item that has none.
+    lists : sequence of str
+        Keys of the lists that have the items; the first names them in messages.
+
+    Returns
+    -------
+    Rows
+        One row for each record; items with a fault are among the rejects.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file has none of the lists.
+    """
+    records, files = RecordCollector(columns), []
+    for number, path in enumerate(paths):
+        file, items = read_items(path, lists)
+        files.append(file)
+        last_position = 0
+        for item in items:
+            last_position = item.position
+            try:
+                if item.fault:
+                    raise_fault(item.fault)
+                for record in parse(item.value):
+                    records.add_record(number, item.position, item.raw, record)
+            except ValueError as error:
+                records.reject(number, item.position, item.raw, str(error))
+        if lists and not last_position:
+            raise TraceFormatError(str(path), f"a list of {lists[0]}", "none", REPLACE_FILE_FIX)
+    return records.rows(files)
 
 
 def looks_like_json(lines: Collection[str]) -> bool:

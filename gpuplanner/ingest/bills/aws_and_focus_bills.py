@@ -123,13 +123,8 @@ def read_cur(paths: Sequence[str | Path]) -> Dataset:
     columns = {name if is_legacy else to_cur2_name(name): field for name, field in FIELD_BY_CUR_COLUMN.items()}
     columns |= {name: Field(f"tag:{name}", nullable=True, optional=True) for name in [*tags, CUR2_TAG_COLUMN]}
     rows = read_rows(delivery.files, columns, source="cur", dialect=BILL_DIALECT)
-    rows = rows.reject(
-        {
-            f"LineItemType: not one of {', '.join(CATEGORY_BY_LINE_TYPE)}": ~_LINE_TYPE_EXPR.is_in(
-                list(CATEGORY_BY_LINE_TYPE)
-            )
-        }
-    )
+    is_known = _LINE_TYPE_EXPR.is_in(list(CATEGORY_BY_LINE_TYPE))
+    rows = rows.reject({f"LineItemType: not one of {', '.join(CATEGORY_BY_LINE_TYPE)}": ~is_known})
     usage_instance_type = pl.col("usage_type").str.extract(r":([a-z][a-z0-9-]*\.[a-z0-9-]+)$")
     rows = rows.with_columns(
         ProviderName=pl.lit("AWS"),

@@ -16,11 +16,11 @@ from gpuplanner.core.schemas import MONEY_DTYPE
 from gpuplanner.ingest.bills.aws_and_focus_bills import PRICE_DETAIL_INSTANCE_TYPE_PATTERN
 from gpuplanner.ingest.bills.bill_files_and_charge_lines import BILL_DIALECT, assemble_bill, select_delivered_files
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
+from gpuplanner.ingest.delimited_rows import Record, raise_fault
 from gpuplanner.ingest.quality_report import source_check
 from gpuplanner.ingest.source_definition import has_header_columns, has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import Field, source_columns, source_values
-from gpuplanner.ingest.typed_row_reader import read_items, read_rows
+from gpuplanner.ingest.typed_row_reader import read_item_records, read_rows
 
 AZURE_PERIOD_COLUMNS = ("BillingPeriodStartDate", "BillingPeriodEndDate")
 """Columns of Azure cost details with the first and last day of the billing period."""
@@ -148,8 +148,6 @@ SPOT_SKU_PATTERN = r"(?i)\b(?:spot|preemptible)\b"
 """SKU description of a charge for spot capacity in a Google Cloud billing export."""
 GCP_MACHINE_TYPE_LABEL_KEY = "compute.googleapis.com/machine_spec"
 """Key of the system label of Google Cloud that holds the machine type."""
-NOT_A_CHARGE_LINE_REASON = "not a charge line: no object with a billing_account_id"
-"""Reject reason of a JSON line of a Google Cloud billing export that is no charge line."""
 
 
 def looks_like_gcp(lines: Sequence[str]) -> bool:
@@ -189,7 +187,7 @@ def read_gcp(paths: Sequence[str | Path]) -> Dataset:
     if all(path.suffix == ".parquet" for path in delivery.files):
         rows = read_rows(delivery.files, FIELD_BY_GCP_COLUMN, source="gcp", dialect=BILL_DIALECT)
     else:
-        rows = _read_json_lines(delivery.files)
+        rows = read_item_records(delivery.files, FIELD_BY_GCP_COLUMN, _parse_charge_line)
     month, cost_type = _json_member("invoice", "month"), pl.col("cost_type")
     start = (month + "01").str.to_datetime("%Y%m%d", time_unit="us", time_zone="UTC", strict=False)
     rows = rows.with_columns(
@@ -237,20 +235,11 @@ def read_gcp(paths: Sequence[str | Path]) -> Dataset:
     return assemble_bill(rows, delivery, source="gcp", notes=["cost with credits"])
 
 
-def _read_json_lines(paths: Sequence[Path]) -> Rows:
-    """Read a Google Cloud billing export of JSON lines as rows; nested values stay JSON."""
-    records, files = RecordCollector(FIELD_BY_GCP_COLUMN), []
-    for number, path in enumerate(paths):
-        file, items = read_items(path, ())
-        files.append(file)
-        for item in items:
-            line = item.value
-            if item.fault or not isinstance(line, dict) or "billing_account_id" not in line:
-                records.reject(number, item.position, item.raw, item.fault or NOT_A_CHARGE_LINE_REASON)
-                continue
-            texts = {name: _to_cell_text(line.get(name)) for name in FIELD_BY_GCP_COLUMN}
-            records.add_record(number, item.position, item.raw, texts)
-    return records.rows(files)
+def _parse_charge_line(line: Any) -> list[Record]:  # noqa: ANN401 - anything JSON holds
+    """Parse a JSON line of a Google Cloud billing export to the texts of its fields; nested values stay JSON."""
+    if not isinstance(line, dict) or "billing_account_id" not in line:
+        raise_fault("not a charge line: no object with a billing_account_id")
+    return [{name: _to_cell_text(line.get(name)) for name in FIELD_BY_GCP_COLUMN}]
 
 
 def _to_cell_text(value: Any) -> str | None:  # noqa: ANN401 - anything JSON holds

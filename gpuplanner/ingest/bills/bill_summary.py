@@ -93,18 +93,14 @@ def add_gpu_hours(charges: pl.DataFrame) -> pl.DataFrame:
     hours_per_unit = unit.str.extract(HOUR_UNIT_PATTERN).str.strip_chars().cast(pl.Float64).fill_null(1.0)
     keyed_lines = charges.with_columns(key=normalise_instance_type(pl.col("x_InstanceType")))
     typed_lines = keyed_lines.join(read_instance_types(), on="key", how="left", maintain_order="left")
-    counted_lines = typed_lines.with_columns(
-        hours=pl.when(unit.str.contains(HOUR_UNIT_PATTERN)).then(quantity * hours_per_unit)
-    )
+    line_hours = pl.when(unit.str.contains(HOUR_UNIT_PATTERN)).then(quantity * hours_per_unit)
+    counted_lines = typed_lines.with_columns(hours=line_hours)
     instance_gpu_hours = pl.col("hours") * pl.col("gpu_count")
     line_gpu_hours = pl.when(unit.str.contains(GPU_HOUR_UNIT_PATTERN)).then(quantity).otherwise(instance_gpu_hours)
     line_gpu_hours = pl.when(pl.col("ChargeCategory") == "Usage").then(line_gpu_hours)
     is_unused = (pl.col("CommitmentDiscountStatus") == "Unused").fill_null(False)
-    hours = {
-        "gpu_hours": pl.when(~is_unused).then(line_gpu_hours),
-        "unused_gpu_hours": pl.when(is_unused).then(line_gpu_hours),
-    }
-    return counted_lines.with_columns(**hours).drop("key")
+    used, unused = (pl.when(condition).then(line_gpu_hours) for condition in (~is_unused, is_unused))
+    return counted_lines.with_columns(gpu_hours=used, unused_gpu_hours=unused).drop("key")
 
 
 def mentions_gpus() -> pl.Expr:

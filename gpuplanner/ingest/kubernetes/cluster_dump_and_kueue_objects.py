@@ -129,9 +129,8 @@ def _read_admission(spec: ApiObject, status: ApiObject) -> tuple[datetime | None
     evicted, eviction_reason, evicted_at = read_condition(status, "Evicted")
     if finished:
         return admitted_at if admitted else None, finished_at, STATE_BY_FINISHED_REASON.get(reason)
-    final_state = next(
-        (state for word, state in STATE_BY_EVICTED_REASON.items() if eviction_reason.endswith(word)), None
-    )
+    states = (state for word, state in STATE_BY_EVICTED_REASON.items() if eviction_reason.endswith(word))
+    final_state = next(states, None)
     if admitted and evicted and admitted_at and evicted_at and evicted_at >= admitted_at:
         return admitted_at, evicted_at, final_state or REQUEUED_WORKLOAD_STATE
     if admitted:

@@ -181,14 +181,14 @@ def read_node_gpus(labels: ApiObject, annotations: ApiObject, capacity: ApiObjec
     counts = _stated_counts(labels, capacity, node_type, has_product_profile=product_profile is not None)
     stated = register[0] if register else next(iter(counts.values()), None)
     if len(set(counts.values())) > 1 and not register:
-        doubts.append(
-            NodeDoubt("kubernetes: other counts", ", ".join(f"{name} {number}" for name, number in counts.items()))
-        )
+        evidence = ", ".join(f"{name} {number}" for name, number in counts.items())
+        doubts.append(NodeDoubt("kubernetes: other counts", evidence))
     if node_type is not None and node_type.board_share < 1:
         doubts.append(NodeDoubt("kubernetes: vGPU", f"{node_type.name}: {node_type.board_share:.3g} of a GPU"))
     elif labels.get(VGPU_LABEL_KEY) == "true":
         doubts.append(NodeDoubt("kubernetes: vGPU", f"{VGPU_LABEL_KEY}: true"))
-    has_plugin_annotation = any(name.startswith(_plugin_annotation_prefixes()) for name in annotations)
+    plugin_names = [name for role in ("register", "handshake") for name in list_resource_names("node_annotation", role)]
+    has_plugin_annotation = any(name.startswith(tuple(plugin_names)) for name in annotations)
     is_managed_by_plugin = has_plugin_annotation or not node_count_resources.keys().isdisjoint(capacity)
     layout_stated = not any(resources.values()) and bool(instances_from_labels(labels, 1, model))
     gpu_units = _GpuUnits(labels, resources, stated, gpu_models, profile)
@@ -225,7 +225,7 @@ def read_node_gpus(labels: ApiObject, annotations: ApiObject, capacity: ApiObjec
         units=gpu_units.full_gpu_units(),
         mig=profile is not None
         or layout_stated
-        or any(number and _is_mig_resource(n) for n, number in resources.items()),
+        or any((unit := parse_gpu_resource(n)) and unit.profile for n, number in resources.items() if number),
         layouts=None if is_managed_by_plugin else layouts,
         withheld=withheld if gpus else Fraction(0),
         unread={n: int(parse_quantity(value, n)) for n, value in capacity.items() if classify_unread_resource(n)},
@@ -348,9 +348,8 @@ class _GpuUnits:
             are_equal_parts = slice_counts == {units_per_gpu}
         if labelled or are_equal_parts:
             return units_per_gpu, "kubernetes: shared units"
-        is_labelled = (
-            self.profile is not None or PRODUCT_LABEL_KEY in self.labels
-        )  # gpu-feature-discovery names instances
+        # gpu-feature-discovery names instances.
+        is_labelled = self.profile is not None or PRODUCT_LABEL_KEY in self.labels
         is_certain = is_labelled or not (any(modes) or slice_counts)
         return (units_per_gpu, "kubernetes: assumed shares") if is_certain else (0, "kubernetes: unknown replicas")
 
@@ -637,9 +636,8 @@ def profile_from_labels(labels: ApiObject) -> str | None:
     >>> profile_from_labels({"cloud.google.com/gke-gpu-partition-size": "1g.5gb"}), profile_from_labels({})
     ('1g.5gb', None)
     """
-    return split_product_label(to_text(labels.get(PRODUCT_LABEL_KEY)))[1] or next(
-        _label_values(labels, "profile"), None
-    )
+    product_profile = split_product_label(to_text(labels.get(PRODUCT_LABEL_KEY)))[1]
+    return product_profile or next(_label_values(labels, "profile"), None)
 
 
 def _find_instance_type(labels: ApiObject) -> CloudInstanceType | None:
@@ -651,17 +649,6 @@ def _find_instance_type(labels: ApiObject) -> CloudInstanceType | None:
 def _label_values(labels: ApiObject, meaning: str) -> Iterator[str]:
     """Yield the values of node labels that have a meaning, such as ``memory``, the most trusted first."""
     return (words for label in list_node_labels(meaning) if (words := to_text(labels.get(label))))
-
-
-def _plugin_annotation_prefixes() -> tuple[str, ...]:
-    """Return the names of node annotations of device plugins, such as HAMi, that divide GPUs by themselves."""
-    return (*list_resource_names("node_annotation", "register"), *list_resource_names("node_annotation", "handshake"))
-
-
-def _is_mig_resource(name: str) -> bool:
-    """Whether an extended resource represents MIG instances."""
-    resource = parse_gpu_resource(name)
-    return resource is not None and resource.profile is not None
 
 
 def _is_partition_resource(name: str) -> bool:

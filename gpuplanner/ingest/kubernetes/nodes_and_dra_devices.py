@@ -186,21 +186,16 @@ def read_device_class(spec: ApiObject) -> DeviceClass:
     >>> read_device_class({"selectors": [{"cel": cel}]}).kind
     'MIG instances'
     """
-    cels = [get_object(selector, "cel") for selector in get_objects(spec, "selectors")]
-    expressions = " ".join(to_text(cel.get("expression")) or "" for cel in cels)
+    expressions = _join_selectors(spec)
     quoted_words = set(QUOTED_TEXT_PATTERN.findall(expressions))
     if not quoted_words.isdisjoint(list_resource_names("dra_driver", "full_gpu")):
         profile = MIG_PROFILE_SELECTOR_PATTERN.search(expressions)
         instances = profile or MIG_SELECTOR_PATTERN.search(expressions)
-        return DeviceClass(
-            MIG_DEVICE_CLASS_KIND if instances else FULL_GPU_DEVICE_CLASS_KIND, profile[1] if profile else None
-        )
+        kind = MIG_DEVICE_CLASS_KIND if instances else FULL_GPU_DEVICE_CLASS_KIND
+        return DeviceClass(kind, profile[1] if profile else None)
     drivers = re.findall(r"\.driver\s*==\s*['\"]([^'\"]+)['\"]", expressions)
-    return DeviceClass(
-        NO_GPU_DEVICE_CLASS_KIND
-        if drivers and not any(map(GPU_LIKE_PATTERN.search, drivers))
-        else UNKNOWN_DEVICE_CLASS_KIND
-    )
+    names_other_device = drivers and not any(map(GPU_LIKE_PATTERN.search, drivers))
+    return DeviceClass(NO_GPU_DEVICE_CLASS_KIND if names_other_device else UNKNOWN_DEVICE_CLASS_KIND)
 
 
 def read_claim(spec: ApiObject, status: ApiObject) -> DeviceClaim:
@@ -228,7 +223,8 @@ def read_claim(spec: ApiObject, status: ApiObject) -> DeviceClaim:
         is_open_count = bool(choices) or exactly.get("allocationMode") == "All"
         device_count = None if is_open_count else parse_count(exactly.get("count", 1), "count")
         class_name = to_text(exactly.get("deviceClassName")) or ""
-        requests.append(DeviceRequest(class_name, device_count, _selected_profile(exactly)))
+        profile = MIG_PROFILE_SELECTOR_PATTERN.search(_join_selectors(exactly))
+        requests.append(DeviceRequest(class_name, device_count, profile and profile[1]))
     return DeviceClaim(tuple(allocated), tuple(requests))
 
 
@@ -250,13 +246,10 @@ def find_device_class(name: str, classes: Mapping[str, DeviceClass]) -> DeviceCl
     return classes.get(name, DeviceClass(UNKNOWN_DEVICE_CLASS_KIND))
 
 
-def _selected_profile(request: ApiObject) -> str | None:
-    """Return the MIG profile that the CEL selectors of a device request require; None if they require none."""
-    for selector in get_objects(request, "selectors"):
-        match = MIG_PROFILE_SELECTOR_PATTERN.search(to_text(get_object(selector, "cel").get("expression")) or "")
-        if match:
-            return match[1]
-    return None
+def _join_selectors(spec: ApiObject) -> str:
+    """Join the CEL expressions of the selectors of a DeviceClass or a device request."""
+    cels = [get_object(selector, "cel") for selector in get_objects(spec, "selectors")]
+    return " ".join(to_text(cel.get("expression")) or "" for cel in cels)
 
 
 def count_claimed_gpus(
@@ -280,11 +273,8 @@ def count_claimed_gpus(
     ClaimedGpus
     """
     requests = [(request, find_device_class(request.device_class, classes)) for request in claim.requests]
-    gpu_requests = [
-        (request, kind)
-        for request, kind in requests
-        if kind.kind in (FULL_GPU_DEVICE_CLASS_KIND, MIG_DEVICE_CLASS_KIND)
-    ]
+    gpu_kinds = (FULL_GPU_DEVICE_CLASS_KIND, MIG_DEVICE_CLASS_KIND)
+    gpu_requests = [(request, kind) for request, kind in requests if kind.kind in gpu_kinds]
     profiles = {request.profile or kind.profile for request, kind in gpu_requests}
     profile = profiles.pop() if len(profiles) == 1 else None
     requested_classes = {request.device_class for request, _ in gpu_requests}
@@ -294,9 +284,8 @@ def count_claimed_gpus(
         if needs_profile:
             offered = {device.profile for device in devices.values() if device.profile}
             profile = offered.pop() if len(offered) == 1 else None
-        unread = tuple(
-            sorted({request.device_class for request, kind in requests if kind.kind == UNKNOWN_DEVICE_CLASS_KIND})
-        )
+        unknown = {request.device_class for request, kind in requests if kind.kind == UNKNOWN_DEVICE_CLASS_KIND}
+        unread = tuple(sorted(unknown))
         numbers = [request.number for request, _ in gpu_requests]
         known_numbers = [number for number in numbers if number is not None]
         is_certain = not unread and len(known_numbers) == len(numbers) and not (needs_profile and profile is None)

@@ -722,6 +722,5 @@ def _pod_state(status: ApiObject, phase: str, bound: bool) -> str:
     if disrupted and reason in STATE_BY_DISRUPTION_REASON:
         return STATE_BY_DISRUPTION_REASON[reason]
     out_of_memory = any(terminated.get("reason") == "OOMKilled" for terminated in _terminated_states(status))
-    return STATE_BY_FAILURE_REASON.get(
-        to_text(status.get("reason")) or "", "OUT_OF_MEMORY" if out_of_memory else "FAILED"
-    )
+    other_state = "OUT_OF_MEMORY" if out_of_memory else "FAILED"
+    return STATE_BY_FAILURE_REASON.get(to_text(status.get("reason")) or "", other_state)

@@ -412,9 +412,15 @@ def _make_pod(namespace: str, name: str, metrics: ObjectMetrics, end: float, ste
 
 def _make_containers(metrics: ObjectMetrics, kind: str) -> list[dict[str, Any]]:
     """Make container objects of a Pod: for `kind` ``requests`` its containers, for ``init`` its init containers."""
+    amounts: dict[str, dict[str, str]] = defaultdict(dict)
+    for (amount_kind, container, resource), value in metrics.amounts.items():
+        if amount_kind == kind and value > 0:
+            amounts[container][restore_resource_name(resource)] = _format_amount(value)
+    if len(amounts) > 1:
+        amounts.pop("", None)  # the scheduler's sum over the containers
     return [
         {"name": container, "resources": {"requests": requests, "limits": requests}}
-        for container, requests in _container_amounts(metrics, kind).items()
+        for container, requests in amounts.items()
     ]
 
 
@@ -485,17 +491,6 @@ def _make_node(name: str, metrics: ObjectMetrics, end: float) -> dict[str, Any]:
         "spec": {"unschedulable": True} if metrics.cordoned else {},
         "status": {**amounts, "conditions": [heartbeat]},
     }
-
-
-def _container_amounts(metrics: ObjectMetrics, kind: str) -> dict[str, dict[str, str]]:
-    """Return container → resource → requested amount; `kind` is ``requests``, or ``init`` for init containers."""
-    amounts: dict[str, dict[str, str]] = defaultdict(dict)
-    for (amount_kind, container, resource), value in metrics.amounts.items():
-        if amount_kind == kind and value > 0:
-            amounts[container][restore_resource_name(resource)] = _format_amount(value)
-    if len(amounts) > 1:
-        amounts.pop("", None)  # the scheduler's sum over the containers
-    return amounts
 
 
 def restore_resource_name(sanitized_name: str) -> str:

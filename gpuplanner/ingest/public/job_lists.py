@@ -12,7 +12,7 @@ import polars as pl
 from gpuplanner.core.errors import printable_file_name
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Rows
-from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, NO_START_CHECK, Check, source_check
+from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, NO_START_CHECK, RUN_S_EXPR, Check, source_check
 from gpuplanner.ingest.slurm.node_records import read_inventory
 from gpuplanner.ingest.source_definition import has_required_columns
 from gpuplanner.ingest.source_fields import (
@@ -34,9 +34,6 @@ from gpuplanner.ingest.typed_row_reader import read_rows
 JOB_TIME_PREFIXES = ("submit", "start", "end")
 
 """Prefixes of the columns for the times of a job: ``submit_s`` are seconds, ``submit_time`` is an instant."""
-
-RELATIVE_DATES_CHECK = source_check("public: relative dates", pl.lit(value=True))
-"""Check that notes for every job that its dates count from a start that the user did not state."""
 
 
 @dataclass(frozen=True)
@@ -179,9 +176,7 @@ class JobTrace:
         last_seen = None
         if origin_time is not None and self.observed_column is not None:
             last_seen = offset_time(origin_time, self.observed_column)
-        relative_notes = [
-            f"times are seconds from the start of the trace; second 0 was set to {format_utc(origin_time)}"
-        ]
+        relative_note = f"times are seconds from the start of the trace; second 0 was set to {format_utc(origin_time)}"
         return assemble_jobs(
             replace(rows, good=jobs),
             source=self.source,
@@ -193,10 +188,10 @@ class JobTrace:
                 *checks,
                 *([] if has_starts else [NO_START_CHECK]),
                 *([] if zone is None else [AMBIGUOUS_TIME_CHECK]),
-                *([RELATIVE_DATES_CHECK] if is_relative else []),
+                *([source_check("public: relative dates", pl.lit(value=True))] if is_relative else []),
             ],
             notes=[
-                *(relative_notes if is_relative else []),
+                *([relative_note] if is_relative else []),
                 *self.notes,
                 *([self.zone_note.format(zone)] if self.zone_note and not tz else []),
                 *notes,
@@ -282,8 +277,6 @@ def format_number(column: str) -> pl.Expr:
     return pl.col(column).cast(pl.String).str.strip_suffix(".0").fill_null("")
 
 
-RUN_S_EXPR = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6
-"""Run time of a job: end - start [s]."""
 QUEUE_WAIT_S_EXPR = (pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 1e6
 """Queue wait of a job: start - submission [s]."""
 
@@ -314,15 +307,13 @@ collection; the source gives neither hour nor zone."""
 SIMULATOR_TRACE = JobTrace("simulator", source_columns("simulator"))
 """How job lists that cluster simulators read (submission, run time, GPUs) become a job table."""
 
-TIER_BY_SPOT_PRIORITY = source_values("spot job type")
-"""Type of a job in Alibaba's spot GPU trace: high priority or spot → tier in the job table."""
 SPOT_TRACE = JobTrace(
     "spot",
     source_columns("spot"),
     steps=[
         {
             "gpus": pl.col("gpus_per_worker") * pl.col("workers"),
-            "tier": pl.col("job_type").replace_strict(TIER_BY_SPOT_PRIORITY, default=pl.col("job_type")),
+            "tier": pl.col("job_type").replace_strict(source_values("spot job type"), default=pl.col("job_type")),
         }
     ],
 )
@@ -360,31 +351,29 @@ time existed before the trace, one without deletion time outlived it; the trace 
 
 STATE_BY_OPENB_PHASE = source_values("openb phase")
 """Kubernetes phase of a pod in the Alibaba OpenB trace → state in the job table."""
-OPENB_PHASE_EXPR = pl.col("phase")
-"""Kubernetes phase of a pod in the Alibaba OpenB trace."""
 ENDS_WITH_TRACE_EXPR = pl.col("end_s") == pl.max_horizontal(pl.col("submit_s", "start_s", "end_s").max())
 """Whether a pod of the OpenB trace was deleted at the last instant of the trace."""
-IS_STILL_RUNNING_EXPR = (OPENB_PHASE_EXPR == "Running") & (ENDS_WITH_TRACE_EXPR | pl.col("end_s").is_null())
+IS_STILL_RUNNING_EXPR = (pl.col("phase") == "Running") & (ENDS_WITH_TRACE_EXPR | pl.col("end_s").is_null())
 """Whether a pod of the OpenB trace still ran when the trace ended."""
 OPENB_TIMED_TRACE = JobTrace(
     "openb",
     source_columns("openb"),
     faults={
-        f"pod_phase: not one of {', '.join(STATE_BY_OPENB_PHASE)}": ~OPENB_PHASE_EXPR.is_in(list(STATE_BY_OPENB_PHASE))
+        f"pod_phase: not one of {', '.join(STATE_BY_OPENB_PHASE)}": ~pl.col("phase").is_in(list(STATE_BY_OPENB_PHASE))
     },
     steps=[
         {
             "tenant": pl.lit("openb"),
             "tier": pl.col("qos").str.to_lowercase(),
             "gpus": pl.col("whole_gpus") * pl.col("gpu_milli") / 1000,
-            "deleted": (OPENB_PHASE_EXPR == "Running") & ~ENDS_WITH_TRACE_EXPR,
+            "deleted": (pl.col("phase") == "Running") & ~ENDS_WITH_TRACE_EXPR,
             "seen_s": pl.col("end_s"),
             "end_s": pl.when(~IS_STILL_RUNNING_EXPR.fill_null(value=False)).then(pl.col("end_s")),
         },
         {
             "state": pl.when("deleted")
             .then(pl.lit("UNKNOWN"))
-            .otherwise(OPENB_PHASE_EXPR.replace_strict(STATE_BY_OPENB_PHASE, default="UNKNOWN"))
+            .otherwise(pl.col("phase").replace_strict(STATE_BY_OPENB_PHASE, default="UNKNOWN"))
         },
     ],
     checks=[source_check("openb: deleted", pl.col("deleted")), GPU_FRACTION_CHECK],
@@ -427,10 +416,6 @@ HELIOS_TRACE = JobTrace(
 ``cluster_log.csv``). `vc`: virtual cluster; `duration`: end - start [s]; `queue`: start - submission [s]. The README
 names one suspended job."""
 
-JOB_CLASS_BY_ACME_TYPE = source_values("acme type")
-"""Type of work in the Acme trace → class of the job in the job table; other types stay, in lower case."""
-JOB_CLASS_EXPR = pl.col("job_class")
-"""Type of work of a job in the Acme trace, such as ``Pretrain``."""
 IS_SEREN_JOB_EXPR = pl.col("job_id").str.contains(r"^\d+$")
 """Whether a job of the Acme trace ran on the cluster Seren, whose job ids are numbers."""
 ACME_CLUSTER_JOB_FIELDS = {
@@ -467,8 +452,8 @@ ACME_TRACE = JobTrace(
     steps=[
         {
             **ACME_CLUSTER_JOB_FIELDS,
-            "job_class": JOB_CLASS_EXPR.replace_strict(
-                JOB_CLASS_BY_ACME_TYPE, default=JOB_CLASS_EXPR.str.to_lowercase()
+            "job_class": pl.col("job_class").replace_strict(
+                source_values("acme type"), default=pl.col("job_class").str.to_lowercase()
             ),
         }
     ],
@@ -483,8 +468,6 @@ of ``trace_seren.csv`` and ``trace_kalos.csv``), full or reduced to five columns
 duration of Seren is end - start, that of Kalos is end - submission, against its documentation. `gpu_time`:
 GPUs × duration [GPU s]."""
 
-SUBMIT_EPOCH_S_TEXT_EXPR = pl.col("submit_time").dt.epoch("s").cast(pl.String)
-"""Submission of a job as text of its epoch seconds."""
 PHILLY_TRACE = JobTrace(
     "philly",
     source_columns("philly"),
@@ -493,7 +476,7 @@ PHILLY_TRACE = JobTrace(
         {
             "job_id": pl.concat_str(
                 pl.lit("philly"),
-                SUBMIT_EPOCH_S_TEXT_EXPR,
+                pl.col("submit_time").dt.epoch("s").cast(pl.String),
                 "tenant",
                 format_number("gpus"),
                 format_number("run_s"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ import polars as pl
 from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
+from gpuplanner.ingest.delimited_rows import RecordCollector, Rows, raise_fault
 from gpuplanner.ingest.public.job_lists import (
     GPU_FRACTION_CHECK,
     PHILLY_ZONE,
@@ -28,16 +28,10 @@ from gpuplanner.ingest.source_definition import has_required_columns, matches_pa
 from gpuplanner.ingest.source_fields import FIRST_INSTANT, UTC_TIME_DTYPE, Dialect, Field, source_columns, source_values
 from gpuplanner.ingest.table_assembly import assemble_jobs
 from gpuplanner.ingest.text_files import TextFile, read_head
-from gpuplanner.ingest.typed_row_reader import looks_like_json, read_items, read_rows
-
-UNDOCUMENTED_JOB_REASON = "not a job as the source documents it"
-"""Reject reason of an item of the Philly job log that lacks the documented structure of a job."""
+from gpuplanner.ingest.typed_row_reader import looks_like_json, read_item_records, read_items, read_rows
 
 HAS_LATER_ATTEMPT_EXPR = pl.col("again").is_not_null()
 """Whether another scheduling attempt of the same Philly job followed this one."""
-HAS_STARTED_EXPR = pl.col("start_time").is_not_null()
-"""Whether a scheduling attempt of a Philly job has a start time."""
-
 PHILLY_LOG_TRACE = JobTrace(
     "philly",
     source_columns("philly_log"),
@@ -47,7 +41,7 @@ PHILLY_LOG_TRACE = JobTrace(
         {
             "state": pl.when(HAS_LATER_ATTEMPT_EXPR)
             .then(pl.lit("FAILED"))
-            .when(HAS_STARTED_EXPR & pl.col("end_time").is_null())
+            .when(pl.col("start_time").is_not_null() & pl.col("end_time").is_null())
             .then(pl.lit("RUNNING"))
             .otherwise("state")
         }
@@ -117,55 +111,39 @@ def read_philly_log(paths: Sequence[str | Path], *, tz: str | None = None) -> Da
     """
     if not paths:
         raise TraceFormatError("philly", "at least one file", "none", "Give at least one file.")
-    records, files = RecordCollector(PHILLY_LOG_TRACE.columns), []
-    for file_number, path in enumerate(paths):
-        file, items = read_items(path, ())
-        files.append(file)
-        for item in items:
-            attempts = None if item.fault else _parse_job_attempts(item.value)
-            if attempts is None:
-                records.reject(file_number, item.position, item.raw, item.fault or UNDOCUMENTED_JOB_REASON)
-            for attempt in attempts or ():
-                records.add_record(file_number, item.position, item.raw, attempt)
-    return PHILLY_LOG_TRACE.make_dataset(records.rows(files), tz=tz)
+    return PHILLY_LOG_TRACE.make_dataset(read_item_records(paths, PHILLY_LOG_TRACE.columns, _parse_attempts), tz=tz)
 
 
-def _parse_job_attempts(job: Any) -> list[dict[str, str | None]] | None:  # noqa: ANN401 - anything that JSON can hold
-    """Parse a job of the Philly log into the fields of its attempts; None if it has another structure."""
+def _parse_attempts(job: Any) -> list[dict[str, str | None]]:  # noqa: ANN401 - anything that JSON can hold
+    """Parse a job of the Philly log into the fields of its attempts; refuse it if it has another structure."""
     try:
         job_fields = {name: _parse_philly_text(job[name]) for name in ("jobid", "vc", "user", "status")}
         submit_time = _parse_philly_text(job["submitted_time"])
-        parsed_attempts = list(_parse_attempts(job["attempts"]))
+        parsed_attempts = [_parse_attempt(attempt) for attempt in job["attempts"]]
     except (KeyError, TypeError, AttributeError):
-        return None
+        raise_fault("not a job as the source documents it")
     if not parsed_attempts:
         return [job_fields | {"attempt": "1", "submitted_time": submit_time}]
     # A later attempt was submitted when the one before it ended.
-    attempt_ends = [submit_time, *(attempt["end_time"] for attempt in parsed_attempts)]
-    attempts = []
+    submit_times = [submit_time, *(attempt["end_time"] for attempt in parsed_attempts)]
     for number, attempt in enumerate(parsed_attempts, 1):
-        attempt_fields: dict[str, str | None] = {
-            "attempt": str(number),
-            "submitted_time": attempt_ends[number - 1] or submit_time,
-        }
-        attempt_fields |= {"again": "yes" if number < len(parsed_attempts) else None}
-        attempts.append(job_fields | attempt | attempt_fields)
-    return attempts
+        attempt |= job_fields | {"attempt": str(number), "submitted_time": submit_times[number - 1] or submit_time}
+        attempt["again"] = "yes" if number < len(parsed_attempts) else None
+    return parsed_attempts
 
 
-def _parse_attempts(attempts: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str | None]]:
-    """Yield times, GPUs and servers of the scheduling attempts of a Philly job."""
-    for attempt in attempts:
-        servers = [(server["ip"], server["gpus"]) for server in attempt["detail"]]
-        if not all(isinstance(ip, str) and isinstance(gpus, list) for ip, gpus in servers):
-            raise TypeError
-        yield {
-            "start_time": _parse_philly_text(attempt["start_time"]),
-            "end_time": _parse_philly_text(attempt["end_time"]),
-            "gpus": str(sum(len(gpus) for _, gpus in servers)) if servers else None,
-            "nodes": str(len({ip for ip, _ in servers})) if servers else None,
-            "ip": ",".join(dict.fromkeys(ip for ip, _ in servers)) or None,
-        }
+def _parse_attempt(attempt: Mapping[str, Any]) -> dict[str, str | None]:
+    """Parse times, GPUs and servers of a scheduling attempt of a Philly job."""
+    servers = [(server["ip"], server["gpus"]) for server in attempt["detail"]]
+    if not all(isinstance(ip, str) and isinstance(gpus, list) for ip, gpus in servers):
+        raise TypeError
+    return {
+        "start_time": _parse_philly_text(attempt["start_time"]),
+        "end_time": _parse_philly_text(attempt["end_time"]),
+        "gpus": str(sum(len(gpus) for _, gpus in servers)) if servers else None,
+        "nodes": str(len({ip for ip, _ in servers})) if servers else None,
+        "ip": ",".join(dict.fromkeys(ip for ip, _ in servers)) or None,
+    }
 
 
 def _parse_philly_text(value: Any) -> str | None:  # noqa: ANN401 - anything that JSON can hold
@@ -278,8 +256,6 @@ PAI_TASKS_TRACE = JobTrace(
     checks=[source_check("pai: no submission", pl.col("no_submission")), GPU_FRACTION_CHECK],
 )
 """How PAI's task table becomes a job table: a task is a job, named ``job/task``."""
-SHIFTED_DATES_CHECK = source_check("pai: shifted dates", pl.lit(value=True))
-"""Check that notes for every PAI job that the source shifted its dates."""
 
 
 def detect_pai_table(lines: Sequence[str]) -> str | None:
@@ -335,9 +311,8 @@ def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
     ('4f05/worker', 2.0, 'T4')
     """
     paths_by_table = _group_by_table(paths)
-    rows = map_source_states(
-        _read_pai_table("task", paths_by_table["task"], FIELD_BY_PAI_TASK_COLUMN), STATE_BY_PAI_STATUS
-    )
+    task_rows = _read_pai_table("task", paths_by_table["task"], FIELD_BY_PAI_TASK_COLUMN)
+    rows = map_source_states(task_rows, STATE_BY_PAI_STATUS)
     side_columns = {"job": FIELD_BY_PAI_JOB_COLUMN, "instance": FIELD_BY_PAI_INSTANCE_COLUMN}
     given = {name: columns for name, columns in side_columns.items() if paths_by_table[name]}
     read_tables = {name: _read_pai_table(name, paths_by_table[name], columns) for name, columns in given.items()}
@@ -347,7 +322,7 @@ def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
     return PAI_TASKS_TRACE.make_dataset(
         rows,
         origin=origin,
-        checks=[SHIFTED_DATES_CHECK] if origin is None else [],
+        checks=[source_check("pai: shifted dates", pl.lit(value=True))] if origin is None else [],
         notes=[
             f"pai_{name}_table: {table.count} rows, {table.rejects.height} of them unreadable"
             for name, table in read_tables.items()
@@ -478,9 +453,8 @@ def read_supercloud(paths: Sequence[str | Path]) -> Dataset:
     )
     rows = replace(rows, good=jobs).reject({"time_submit: missing": pl.col("submit_time").is_null()})
     rows = parse_resources(rows)
-    return assemble_jobs(
-        replace(rows, good=number_shared_ids(rows.good)), source="supercloud", checks=SUPERCLOUD_CHECKS
-    )
+    rows = replace(rows, good=number_shared_ids(rows.good))
+    return assemble_jobs(rows, source="supercloud", checks=SUPERCLOUD_CHECKS)
 
 
 def _with_resource_names(rows: Rows) -> Rows:

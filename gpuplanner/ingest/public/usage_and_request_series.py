@@ -85,9 +85,6 @@ FIELD_BY_STEP_TIME_COLUMN = source_columns("step_times")
 """Column of a file of mini-batch times (Alibaba PAI) → how it is parsed. `gpu`: share of a GPU [%]; `time`: position in
 the series; `batch_time_norm`: 0..1000, without unit."""
 
-REPEATED_STEP_CHECK = source_check("pai: step again", ~pl.struct("file", "worker", "step").is_first_distinct())
-"""Check that finds mini-batch times of a worker and step that an earlier row has."""
-
 
 @register_sniffer(has_required_columns(FIELD_BY_HELIOS_SEQUENCE_COLUMN))
 def read_helios_sequence(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
@@ -374,7 +371,7 @@ def read_step_times(paths: Sequence[str | Path]) -> Dataset:
         source="pai",
         sort_columns=["job", "worker", "step"],
         row_word="step",
-        checks=[REPEATED_STEP_CHECK],
+        checks=[source_check("pai: step again", ~pl.struct("file", "worker", "step").is_first_distinct())],
         totals={"jobs": pl.col("job").n_unique(), "mean_step_time": pl.col("step_time").mean()},
         span_columns=(),
         notes=["times are scaled to 0..1000 within each job: they compare within one job only"],
@@ -411,9 +408,6 @@ GAUGE_METRIC_BY_FILE_NAME = {
     "queue_rt_raw": GaugeMetric("queue_time", "ms"),
 }
 """Name of a gauge file of the GenAI trace, without its ending → metric, which its content does not name."""
-
-SERVICE_GAUGE_CHECK = source_check("genai: whole service", pl.col("subject").is_null())
-"""Check that finds gauge readings of a whole service instead of one container."""
 
 
 @register_sniffer(has_required_columns(FIELD_BY_GENAI_GAUGE_COLUMN))
@@ -458,7 +452,7 @@ def read_genai(paths: Sequence[str | Path]) -> Dataset:
         sort_columns=["metric", "subject", "time", "kind"],
         key_columns=["metric", "subject", "kind", "time"],
         row_word="reading",
-        checks=[SERVICE_GAUGE_CHECK],
+        checks=[source_check("genai: whole service", pl.col("subject").is_null())],
         findings=[finding],
         totals={
             "containers": pl.col("subject").drop_nulls().n_unique(),

@@ -37,9 +37,6 @@ JOB_TABLE_FIELD_BY_TIME = {name: name for name in ("submit", "eligible", "start"
 TIME_FORMAT_ADVICE = "Write times as 2026-03-02T08:00:00Z, or as unix seconds."
 """Advice of the error for times of the generic job table that cannot be read."""
 
-NO_TEAM_CHECK = source_check("job table: no team", pl.col("team_missing"))
-"""Check of the quality report on jobs without a team."""
-
 
 @register_sniffer(has_required_columns(JOB_TABLE_COLUMNS))
 def read_job_table(
@@ -82,15 +79,13 @@ def read_job_table(
     zone = None if tz is None else validate_time_zone(tz)
     rows = read_rows(paths, JOB_TABLE_COLUMNS, source="job-table", dialect=Dialect(tables=True))
     rows = rows.with_columns(_normalize_times(name) for name in JOB_TABLE_FIELD_BY_TIME)
-    rows = _with_job_states(
-        parse_times(rows, zone, source="job-table", labels=JOB_TABLE_FIELD_BY_TIME, remedy=TIME_FORMAT_ADVICE)
-    )
+    rows = parse_times(rows, zone, source="job-table", labels=JOB_TABLE_FIELD_BY_TIME, remedy=TIME_FORMAT_ADVICE)
     inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
     return assemble_jobs(
-        _with_attempts(_with_nodes(rows)),
+        _with_attempts(_with_nodes(_with_job_states(rows))),
         source="job-table",
         time_zone=zone,
-        checks=(AMBIGUOUS_TIME_CHECK, NO_TEAM_CHECK),
+        checks=(AMBIGUOUS_TIME_CHECK, source_check("job table: no team", pl.col("team_missing"))),
         inventory=inventory,
         boards=boards,
         any_device=True,

@@ -10,15 +10,15 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import REPLACE_FILE_FIX, TraceFormatError, examples
+from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.core.schema_checks import conform, make_empty_table
 from gpuplanner.core.schemas import QueueQuotas
 from gpuplanner.hardware.catalog import export_command
 from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.ingest.chunked_tables import ChunkedRows
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import Record, RecordCollector, Rows, raise_fault
-from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S_EXPR, Finding, source_check
+from gpuplanner.ingest.delimited_rows import Record, Rows, raise_fault
+from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S_EXPR, Finding, source_check, source_finding
 from gpuplanner.ingest.slurm.accounting_fields import (
     DUPLICATE_SUBMISSION_REASON,
     SLURM_NULL_TEXTS,
@@ -34,21 +34,19 @@ from gpuplanner.ingest.slurm.accounting_fields import (
     parse_resources,
     parse_times,
     read_step_use,
-    several_clusters_finding,
     with_cluster_prefix,
 )
 from gpuplanner.ingest.slurm.node_records import read_inventory
 from gpuplanner.ingest.source_definition import has_header_columns, register_sniffer
 from gpuplanner.ingest.source_fields import (
     Dialect,
-    Field,
     seconds_to_duration,
     source_columns,
     validate_time_zone,
 )
 from gpuplanner.ingest.table_assembly import assemble_jobs, assemble_table
 from gpuplanner.ingest.text_files import MAX_STREAM_BYTES, MAX_TEXT_BYTES, FileBlocks, read_head
-from gpuplanner.ingest.typed_row_reader import looks_like_json, read_items, read_row_blocks, read_rows
+from gpuplanner.ingest.typed_row_reader import looks_like_json, read_item_records, read_row_blocks, read_rows
 
 FIELD_BY_ASSOCIATION_COLUMN = source_columns("slurm_associations")
 """Column of ``sacctmgr show associations`` → field that it is read into."""
@@ -172,57 +170,13 @@ SACCT_JSON_TIME_PATHS = ("time.start", "time.eligible", "time.end", "time.elapse
 """Paths of the times of a job or step in sacct's JSON: three instants [epoch s] and two durations [s]."""
 
 
-def read_slurm_json(paths: Sequence[str | Path], columns: Mapping[str, Field]) -> Rows:
-    """Read JSON of sacct, squeue or Sonar into the fields that the text output of sacct has.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        JSON files.
-    columns : mapping of str to Field
-        Field of sacct → how to read it.
-
-    Returns
-    -------
-    Rows
-        One row for each job; items that are not jobs are among the rejects.
-
-    Raises
-    ------
-    TraceFormatError
-        If a file has no list of jobs.
-    """
-    records = RecordCollector(columns)
-    files = []
-    for file_number, path in enumerate(paths):
-        file, items = read_items(path, JOB_LIST_JSON_KEYS)
-        files.append(file)
-        item_count = 0
-        for item in items:
-            item_count += 1
-            job = item.value
-            if item.fault or not isinstance(job, dict) or "job_id" not in job:
-                reason = item.fault or "not a job: no object with a job_id"
-                records.reject(file_number, item.position, item.raw, reason)
-                continue
-            try:
-                record = _parse_json_job(job)
-            except ValueError as error:
-                records.reject(file_number, item.position, item.raw, str(error))
-            else:
-                records.add_record(file_number, item.position, item.raw, record)
-        if not item_count:
-            raise TraceFormatError(str(path), "a list of jobs", "none", REPLACE_FILE_FIX)
-    return records.rows(files)
-
-
-def _parse_json_job(job: Mapping[str, Any]) -> Record:
+def _parse_json_job(job: Any) -> list[Record]:  # noqa: ANN401 - what JSON can hold
     """Parse a job in JSON to sacct fields, by the program that wrote it: squeue, Sonar or sacct."""
+    if not isinstance(job, dict) or "job_id" not in job:
+        raise_fault("not a job: no object with a job_id")
     if "tres_req_str" in job:
-        return _parse_squeue_job(job)
-    if "job_state" in job:
-        return _parse_sonar_job(job)
-    return _parse_sacct_job(job)
+        return [_parse_squeue_job(job)]
+    return [_parse_sonar_job(job) if "job_state" in job else _parse_sacct_job(job)]
 
 
 def _parse_sacct_job(job: Mapping[str, Any]) -> Record:
@@ -532,7 +486,8 @@ def read_slurm(
         raise TraceFormatError("slurm", "files of one form", got, "Read each form on its own.")
     rows = ChunkedRows(None if json_paths else into)
     if json_paths:
-        rows.add_rows(prepare_rows(read_slurm_json(paths, FIELD_BY_SACCT_COLUMN)))
+        json_rows = read_item_records(paths, FIELD_BY_SACCT_COLUMN, _parse_json_job, JOB_LIST_JSON_KEYS)
+        rows.add_rows(prepare_rows(json_rows))
     else:
         dialect = SACCT_DIALECT if columns is None else replace(SACCT_DIALECT, names=lambda _: columns)
         blocks = FileBlocks(paths, limit=MAX_TEXT_BYTES if into is None else MAX_STREAM_BYTES)
@@ -550,6 +505,7 @@ def read_slurm(
     )
     rows.queue_steps(add_use)
 
+    cluster_finding = source_finding("slurm: several clusters", len(clusters), examples(sorted(clusters)))
     inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
     last_observed = pl.col("start_time") + seconds_to_duration(pl.col("elapsed_s"))
     trace = assemble_jobs(
@@ -558,7 +514,7 @@ def read_slurm(
         time_zone=zone,
         last_seen=pl.when(pl.col("end_time").is_null()).then(last_observed),
         checks=[*SACCT_CHECKS, *time_checks],
-        findings_of_reader=[several_clusters_finding(clusters)] if len(clusters) > 1 else [],
+        findings_of_reader=[cluster_finding] if len(clusters) > 1 else [],
         harmless_reasons=[JOB_STEP_REASON, DUPLICATE_SUBMISSION_REASON],
         inventory=inventory,
         boards=boards,
@@ -570,12 +526,6 @@ def read_slurm(
     return trace.with_tables(job_names=names if names.height else None)
 
 
-STATE_LIST_SACCT_FIELDS = ("JobID", "State")
-"""Fields by which sacct output without times is recognised."""
-
-SACCT_TIME_FIELDS = ("Submit", "Eligible", "Start", "End")
-"""Fields of sacct with times, which a list of job states lacks."""
-
 FIELD_BY_JOB_STATE_COLUMN = source_columns("slurm_states")
 """Field of sacct output without times → column of the table ``job_states``."""
 
@@ -585,8 +535,8 @@ STATES_ONLY_NOTE = f"no times and no GPUs: to read it as jobs run {export_comman
 
 def _is_state_list(lines: Sequence[str]) -> bool:
     """Whether the first lines of a file have job ids and states of Slurm, and no times."""
-    has_times = any(has_header_columns([name], "|")(lines) for name in SACCT_TIME_FIELDS)
-    return has_header_columns(STATE_LIST_SACCT_FIELDS, "|")(lines) and not has_times
+    has_times = any(has_header_columns([name], "|")(lines) for name in ("Submit", "Eligible", "Start", "End"))
+    return has_header_columns(("JobID", "State"), "|")(lines) and not has_times
 
 
 @register_sniffer(_is_state_list)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, examples
+from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.hardware.catalog import export_command, facts
 from gpuplanner.ingest.chunked_tables import ChunkedRows
 from gpuplanner.ingest.delimited_rows import OUT_OF_RANGE_TIME_REASON, Rows, is_out_of_range
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import SHARE_RESOURCES
 from gpuplanner.ingest.job_gpu_counting import DEVICES_COLUMN, format_device_counts
-from gpuplanner.ingest.quality_report import Check, Finding, source_check, source_finding
+from gpuplanner.ingest.quality_report import Check, source_check
 from gpuplanner.ingest.source_definition import has_header_columns
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE, convert_to_utc, map_unique_texts, seconds_to_duration
 from gpuplanner.ingest.typed_row_reader import looks_like_json
@@ -405,7 +405,7 @@ def number_attempts(rows: ChunkedRows) -> pl.DataFrame:
     polars.DataFrame
         ``file``, ``line`` and ``attempt``, from 1; 0 for a row whose submission another row describes more fully.
     """
-    if not rows.may_have_duplicates("job_id"):
+    if rows.find_repeated_hashes("job_id").is_empty():
         return pl.DataFrame(schema=ATTEMPT_NUMBER_SCHEMA)
     duplicates = rows.apply_steps().find_duplicates("job_id", ["submit_time", "start_time", "end_time"])
     # Of several rows of one submission, the one with an end is best, then the one with a start.
@@ -425,11 +425,6 @@ GIB_PER_TRES_MEMORY_UNIT = {"": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0
 def with_cluster_prefix(column: str) -> pl.Expr:
     """Return an expression for job names as ``cluster/name``, or the name alone where the row has no cluster."""
     return pl.concat_str([pl.col("cluster"), pl.lit("/"), pl.col(column)]).fill_null(pl.col(column))
-
-
-def several_clusters_finding(clusters: Collection[str]) -> Finding:
-    """Make the line of the quality report on files with jobs of several clusters."""
-    return source_finding("slurm: several clusters", len(clusters), examples(sorted(clusters)))
 
 
 def read_step_use(rows: pl.DataFrame) -> list[pl.DataFrame]:

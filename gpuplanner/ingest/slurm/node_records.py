@@ -17,17 +17,14 @@ import polars as pl
 from gpuplanner.core.errors import GeometryError, TraceFormatError, examples
 from gpuplanner.core.schema_checks import check_table, conform, make_empty_table
 from gpuplanner.core.schemas import FULL_GPU, MAX_GPUS_PER_JOB, TABLES, Inventory
-from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Record, RecordCollector, Rows, parse_instants, raise_fault
 from gpuplanner.ingest.gpu_lists_of_nodes import is_gpu_list, read_dump_time, read_gpu_lists
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import (
     DeviceResolver,
-    infer_models_from_profiles,
     smallest_layouts,
     try_expand_node_list,
-    validate_gpu_mapping,
 )
 from gpuplanner.ingest.job_gpu_counting import resolve_node_models
 from gpuplanner.ingest.node_dump_history import make_node_dumps, merge_node_histories
@@ -67,7 +64,7 @@ SHARE_GRES_PATTERN = re.compile(r"(?P<name>shard|mps)(?::(?P<type>[^:]*[^:\d][^:
 SHARES_PER_GPU_PATTERN = r"(?:shard|mps)(?::[^,:]+)?:\d+(?:\.\d+)?"
 """Entry of the column ``shares`` of a node list: shares per GPU, such as ``shard:4``."""
 
-SHARES_PER_GPU_LIST_PATTERN = re.compile(f"{SHARES_PER_GPU_PATTERN}(?:,{SHARES_PER_GPU_PATTERN})*")
+SHARES_PER_GPU_LIST_PATTERN = f"^{SHARES_PER_GPU_PATTERN}(?:,{SHARES_PER_GPU_PATTERN})*$"
 """Text of the column ``shares`` of a node list: entries joined by commas."""
 
 NODE_REASON_TIME_PATTERN = re.compile(r"\[[^\[\]]*@(?P<time>[^\[\]\s]+)\]\s*$")
@@ -143,10 +140,7 @@ def read_slurm_nodes(
     ]
     gres_items = {item for *_, values in numbered_records for item in _split_gres(values.get("GRES", ""))}
     types = {match["type"] for match in map(GPU_GRES_PATTERN.fullmatch, gres_items) if match}
-    boards = DeviceResolver(
-        validate_gpu_mapping(gpu_model_by_type),
-        infer_models_from_profiles(parse_device_name(word) for word in types if word),
-    )
+    boards = DeviceResolver.from_words(filter(None, types), gpu_model_by_type)
 
     records = RecordCollector(columns | FIELD_BY_NODE_STATE_COLUMN)
     for file_number, line_number, line, values in numbered_records:
@@ -158,9 +152,8 @@ def read_slurm_nodes(
         state_fields = {"state": values.get("STATE") or None, "since": _reason_time(values), "latest": latest}
         for node in try_expand_node_list(node_list) or ("",):
             try:
-                records.add_record(
-                    file_number, line_number, line, {**_parse_node_gres(node, gres, boards), **state_fields}
-                )
+                record = {**_parse_node_gres(node, gres, boards), **state_fields}
+                records.add_record(file_number, line_number, line, record)
             except ValueError as error:
                 records.reject(file_number, line_number, line, str(error))
     return records.rows(files)
@@ -504,11 +497,9 @@ def _with_dump_times(rows: Rows, tz: str | None) -> Rows:
     Times without an offset are in the zone `tz`; without one they are unknown.
     """
     time_of_file = {number: read_dump_time(file.path) for number, file in enumerate(rows.files)}
-    zone = None if tz is None else ZoneInfo(validate_time_zone(tz))
     latest = pl.lit(None, UTC_TIME_DTYPE)
     if "latest" in rows.good.columns:
-        times = map_unique_texts(rows.good["latest"], lambda text: _parse_closing_time(text, zone), UTC_TIME_DTYPE)
-        rows = rows.with_columns(latest=times)
+        rows = rows.with_columns(latest=_parse_state_times(rows.good["latest"], tz))
         latest = pl.col("latest").max().over("file")
     named = pl.col("file").replace_strict(time_of_file, default=None, return_dtype=UTC_TIME_DTYPE)
     return rows.with_columns(time=pl.coalesce(named, latest))
@@ -526,13 +517,12 @@ def _parse_mig_layouts(rows: Rows) -> Rows:
     listed_gpus = map_unique_texts(rows.good["layouts"], lambda text: _count_layouts(text)[1], pl.Int64)
     word, layouts = pl.col("mig_enabled").str.strip_chars().str.to_lowercase(), pl.col("layouts")
     mode = word.replace_strict(MIG_ENABLED_BY_WORD, default=None, return_dtype=pl.Boolean)
-    shares = f"^(?:{SHARES_PER_GPU_LIST_PATTERN.pattern})$"
     faults = {
         "mig_enabled: neither true nor false": word.is_not_null() & mode.is_null(),
         "layouts: not such as '3g.20gb:2;1g.5gb:7;gpu'": layouts.is_not_null() & listed_gpus.is_null(),
         "layouts: of more GPUs than the node has": listed_gpus > pl.col("gpus"),
         "layouts: of MIG instances, and mig_enabled is false": has_instances & ~mode,
-        "shares: not such as 'shard:4' or 'mps:100'": ~pl.col("shares").str.contains(shares),
+        "shares: not such as 'shard:4' or 'mps:100'": ~pl.col("shares").str.contains(SHARES_PER_GPU_LIST_PATTERN),
     }
     mig = pl.coalesce(mode, pl.when(has_instances).then(pl.lit(value=True)))
     return rows.reject(faults).with_columns(mig_enabled=mig)
@@ -594,9 +584,14 @@ def with_closing_times(rows: Rows, tz: str | None) -> Rows:
     """
     if "since" not in rows.good.columns:
         return rows.with_columns(state=pl.lit(None, pl.String), closed_from=pl.lit(None, UTC_TIME_DTYPE))
-    zone = None if tz is None else ZoneInfo(validate_time_zone(tz))
-    since = map_unique_texts(rows.good["since"], lambda text: _parse_closing_time(text, zone), UTC_TIME_DTYPE)
+    since = _parse_state_times(rows.good["since"], tz)
     return rows.with_columns(closed_from=pl.when(IS_CLOSED_GPU_NODE_EXPR).then(since))
+
+
+def _parse_state_times(texts: pl.Series, tz: str | None) -> pl.Expr:
+    """Parse the times of the states of nodes; null where they have no offset and no zone is given."""
+    zone = None if tz is None else ZoneInfo(validate_time_zone(tz))
+    return map_unique_texts(texts, lambda text: _parse_closing_time(text, zone), UTC_TIME_DTYPE)
 
 
 def _parse_closing_time(text: str, zone: ZoneInfo | None) -> datetime | None:
@@ -667,7 +662,6 @@ def read_nodes(
     ]
     is_latest = pl.col("time").is_null() | (pl.col("time") == pl.col("time").max().over("node"))
     inventory, findings = resolve_node_models(rows.good.filter(is_latest), boards)
-    dataset = assemble_nodes(
-        rows, inventory, findings, checks=[CPU_ONLY_CHECK, CLOSED_NODE_CHECK, UNDATED_CLOSURE_CHECK]
-    )
+    checks = [CPU_ONLY_CHECK, CLOSED_NODE_CHECK, UNDATED_CLOSURE_CHECK]
+    dataset = assemble_nodes(rows, inventory, findings, checks=checks)
     return dataset.with_tables(**merge_node_histories(histories))

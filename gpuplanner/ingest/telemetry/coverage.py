@@ -142,9 +142,8 @@ class SampleStatistics:
         is_full_gpu = self._instance_of[rank] < 0
         self._full_gpu_samples += np.bincount(gpu[is_full_gpu], minlength=len(self.gpus))
         gpu_numbers, first = np.unique(gpu[is_full_gpu], return_index=True)
-        self._first_full_gpu_us[gpu_numbers] = np.minimum(
-            self._first_full_gpu_us[gpu_numbers], time[is_full_gpu][first]
-        )
+        first_us = time[is_full_gpu][first]
+        self._first_full_gpu_us[gpu_numbers] = np.minimum(self._first_full_gpu_us[gpu_numbers], first_us)
 
     def _count_errors(self, rows: ColumnArrays) -> None:
         """Record the GPUs with an XID error, and the first such error."""
@@ -156,10 +155,8 @@ class SampleStatistics:
         self.errors.update(np.unique(self._gpu_of[rows["rank"][error_rows]]).tolist())
         if self.first_error is None:
             first_row = int(error_rows[0])
-            self.first_error = (
-                int(rows["xid"][first_row]),
-                self.sample_position(int(rows["rank"][first_row]), int(rows["time"][first_row])),
-            )
+            position = self.sample_position(int(rows["rank"][first_row]), int(rows["time"][first_row]))
+            self.first_error = (int(rows["xid"][first_row]), position)
 
     def count_activity_sources(self, samples: pl.DataFrame) -> None:
         """Count the activity sources of samples as they are stored."""
@@ -178,9 +175,8 @@ class SampleStatistics:
         if not len(duplicated) or (self._instance_of < 0).all():
             return None
         gpu = min(duplicated.tolist(), key=lambda gpu_number: (self._first_full_gpu_us[gpu_number], gpu_number))
-        position = SamplePosition(
-            *self.gpus[gpu], UNIX_EPOCH + timedelta(microseconds=int(self._first_full_gpu_us[gpu]))
-        )
+        first_time = UNIX_EPOCH + timedelta(microseconds=int(self._first_full_gpu_us[gpu]))
+        position = SamplePosition(*self.gpus[gpu], first_time)
         return int(self._full_gpu_samples[duplicated].sum()), position
 
     def measure_gaps(self) -> SampleStatistics:

@@ -195,8 +195,6 @@ FROM_PROFILING, FROM_ENGINE, FROM_LEGACY, NO_COUNTER = "profiling", "engine", "l
 ACTIVITY_SOURCES = (FROM_PROFILING, FROM_ENGINE, FROM_LEGACY, NO_COUNTER)
 """Values of ``activity_source``, best first."""
 
-PROFILING_ONLY_COUNTERS = ("tensor_active", "dram_active")
-"""Counters that only profiling gives, beside SM activity."""
 SAMPLE_KEY_COLUMNS = ("time", *DEVICE_KEY)
 """Columns that identify a sample, time and device, by which samples are sorted."""
 
@@ -223,7 +221,7 @@ def choose_activity_source(measurements: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit(FROM_PROFILING))
         .when(pl.col("engine_active").is_not_null())
         .then(pl.lit(FROM_ENGINE))
-        .when(pl.any_horizontal(pl.col(*PROFILING_ONLY_COUNTERS).is_not_null()))
+        .when(pl.any_horizontal(pl.col("tensor_active", "dram_active").is_not_null()))
         .then(pl.lit(FROM_PROFILING))
         .when(pl.col("gpu_util").is_not_null() & ~is_partitioned)
         .then(pl.lit(FROM_LEGACY))
@@ -308,15 +306,10 @@ def keep_best_counter(samples: Frame, device_counters: pl.DataFrame) -> Frame:
         | ((source == FROM_LEGACY) & ~pl.col("has_better") & ~pl.col("cut"))
     )
     has_side_activity = pl.any_horizontal(pl.col("tensor_activity", "dram_activity").is_not_null())
+    counters = merge_device_counters(device_counters).lazy()
     filtered = (
         samples.lazy()
-        .join(
-            merge_device_counters(device_counters).lazy(),
-            on=DEVICE_KEY,
-            how="left",
-            nulls_equal=True,
-            maintain_order="left",
-        )
+        .join(counters, on=DEVICE_KEY, how="left", nulls_equal=True, maintain_order="left")
         .with_columns(
             sm_activity=pl.when(is_kept).then("sm_activity"),
             activity_source=pl.when(is_kept)
@@ -434,11 +427,8 @@ def parse_devices(labels: Sequence[Mapping[str, str] | None], default_node: str 
         }
         for series_labels in labels
     ]
-    return pl.DataFrame(
-        [parse_device(series_labels, default_node) for series_labels in complete],
-        schema=TELEMETRY_DEVICE_SCHEMA,
-        orient="row",
-    )
+    devices = [parse_device(series_labels, default_node) for series_labels in complete]
+    return pl.DataFrame(devices, schema=TELEMETRY_DEVICE_SCHEMA, orient="row")
 
 
 def _find_label_node(labels: Mapping[str, str], default_node: str | None) -> str | None:
@@ -596,9 +586,8 @@ def gpu_model_limits(model: str | None) -> tuple[float, float]:
     words = set(re.split(r"[\s-]+", (model or "").upper()))
     is_meant = [_model_family(name) <= words for name in specs["gpu_model"]]
     rows = specs.filter(is_meant) if any(is_meant) else specs
-    rows_of_size = rows.filter(
-        pl.col("memory_gb").is_in([float(word[:-2]) for word in words if MODEL_MEMORY_SIZE_PATTERN.match(word)])
-    )
+    sizes_gb = [float(word[:-2]) for word in words if MODEL_MEMORY_SIZE_PATTERN.match(word)]
+    rows_of_size = rows.filter(pl.col("memory_gb").is_in(sizes_gb))
     rows = rows if rows_of_size.is_empty() else rows_of_size
     power = rows["tdp_w"].max() or specs["tdp_w"].max()
     return float(power), float(rows["memory_gb"].max())  # type: ignore[arg-type]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, format_message
+from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Processes
 from gpuplanner.ingest.dataset import Dataset
@@ -91,13 +93,8 @@ def read_node_csv(
     for rows in read_row_blocks(blocks, FIELD_BY_NODE_CSV_COLUMN, source=source):
         sample_buffer.add_rows(_parse_node_rows(rows, options) if rows.good.width else rows)
     findings = file_node_findings(blocks.files, sample_buffer.count, options)
-    return build_buffered_telemetry(
-        sample_buffer,
-        blocks.files,
-        SourceNotes(source, options.tz, extra_findings=findings),
-        output=output,
-        reread_blocks=blocks,
-    )
+    notes = SourceNotes(source, options.tz, extra_findings=findings)
+    return build_buffered_telemetry(sample_buffer, blocks.files, notes, output=output, reread_blocks=blocks)
 
 
 def _parse_node_rows(rows: Rows, options: TelemetryOptions) -> Rows:
@@ -209,8 +206,6 @@ def assumption_findings(
     return findings
 
 
-AMD_PREFIX = "amd_"
-"""Prefix that AMD's exporter can be configured to put before its metric names."""
 METRIC_BY_LOWER_NAME = {name.lower(): name for name in EXPORTED_METRICS}
 """Metric name in lower case → its name in the catalogue."""
 OTHER_METRIC_PATTERN = re.compile(
@@ -223,8 +218,6 @@ PROMETHEUS_RANGE_FUNCTION_PATTERN = re.compile(
 """Function over a time range, metric, length and unit of the range in a Prometheus query."""
 SECONDS_BY_PROMETHEUS_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 """Unit of time in a Prometheus query → seconds."""
-COMPUTED_POWER_METRIC = "DCGM_FI_DEV_POWER_USAGE"
-"""Metric under which power computed from an energy counter is stored."""
 RATE_COUNTER_METRICS = [
     name
     for name, metric in EXPORTED_METRICS.items()
@@ -285,7 +278,7 @@ def canonical_metric(name: str) -> str:
     ['DCGM_FI_PROF_GR_ENGINE_ACTIVE', 'gpu_gfx_activity', 'other']
     """
     lower_name = name.lower()
-    known_name = METRIC_BY_LOWER_NAME.get(lower_name) or METRIC_BY_LOWER_NAME.get(lower_name.removeprefix(AMD_PREFIX))
+    known_name = METRIC_BY_LOWER_NAME.get(lower_name) or METRIC_BY_LOWER_NAME.get(lower_name.removeprefix("amd_"))
     return known_name or (name.upper() if lower_name.startswith("dcgm_fi_") else name)
 
 
@@ -328,7 +321,7 @@ class QueryMetric:
         value, metric = pl.col("value"), self.metric
         if self.per_s is not None and EXPORTED_METRICS[metric].quantity == "energy_counter":
             watts = value.cast(pl.Float64, strict=False) * self.per_s / EXPORTED_METRICS[metric].divisor
-            value, metric = watts.cast(pl.String), COMPUTED_POWER_METRIC
+            value, metric = watts.cast(pl.String), "DCGM_FI_DEV_POWER_USAGE"
         window = pl.duration(microseconds=round(self.window_s * 1e6))
         return rows.with_columns(pl.col("time") - window, pl.col("metric").fill_null(metric), value=value)
 
@@ -382,10 +375,6 @@ PLACEHOLDER_ORIGIN_TEXT = "1970-01-01T00:00:00Z"
 """Time of the first exporter page if pages have no times and none is stated."""
 PLACEHOLDER_ORIGIN_END_EXPR = pl.lit("1970-01-02T00:00:00Z").str.to_datetime(time_unit="us", time_zone="UTC")
 """Instant before which times were counted from :data:`PLACEHOLDER_ORIGIN_TEXT`."""
-OPEN_METRICS_LAST_LINE = "# EOF"
-"""Last line of an OpenMetrics file; a Prometheus page has none, and its times are in milliseconds."""
-
-
 EXPORTER_PAGE_PATTERN = (
     r"^(?:# (?:HELP|TYPE) )?(?:dcgm_fi_\w+|(?:amd_)?gpu_(?:(?:gfx|umc)_activity|\w+_vram|\w*power\w*)"
     r"|nvidia_smi_\w+|nvidia_gpu_\w+|slurm_job_\w+_gpu)[ {]"
@@ -411,12 +400,8 @@ def read_exporter(paths: Sequence[str | Path], options: TelemetryOptions) -> Dat
     ('n1', 0.25, 'profiling')
     """
     known_hints = options if options.origin is not None else replace(options, origin=PLACEHOLDER_ORIGIN_TEXT)
-    rows = read_pages(
-        paths,
-        lambda page_rows: _parse_exporter_page(page_rows, known_hints),
-        source="dcgm-exporter",
-        allow_duplicates=True,
-    )
+    parse = partial(_parse_exporter_page, options=known_hints)
+    rows = read_pages(paths, parse, source="dcgm-exporter", allow_duplicates=True)
     rows, findings = normalise_readings(rows)
     n_timeless = rows.good.filter(pl.col("time") < PLACEHOLDER_ORIGIN_END_EXPR).height if options.origin is None else 0
     if n_timeless:
@@ -427,7 +412,7 @@ def read_exporter(paths: Sequence[str | Path], options: TelemetryOptions) -> Dat
 def _parse_exporter_page(page_rows: Rows, options: TelemetryOptions) -> Rows:
     """Parse the lines of an exporter page to readings with metric, device, value and time."""
     path, number = page_path(page_rows), int(page_rows.good["file"][0])
-    is_open_metrics = page_rows.good["raw"][-1].strip() == OPEN_METRICS_LAST_LINE
+    is_open_metrics = page_rows.good["raw"][-1].strip() == "# EOF"
     page_rows = keep_data_lines(page_rows, ~pl.col("raw").str.strip_chars_start().str.starts_with("#"))
     parts = pl.col("raw").str.extract_groups(PROMETHEUS_SAMPLE_PATTERN).struct
     good = page_rows.good.with_columns(metric=parts[0], labels=parts[1].fill_null(""), value=parts[2], at=parts[3])
@@ -527,9 +512,8 @@ def read_smi_pmon(paths: Sequence[str | Path], options: TelemetryOptions) -> Dat
     processes = rows.good.filter(~is_blank(pid)).select("time", "node", "gpu", "command", **process_columns)
     rows = rows.with_columns(memory_used=pl.lit(None, pl.Float64))
     table = conform(processes, Processes, source="processes")
-    return build_telemetry(
-        rows, SourceNotes(source, options.tz, extra_findings=_counted_time_findings(rows, options), processes=table)
-    )
+    findings = _counted_time_findings(rows, options)
+    return build_telemetry(rows, SourceNotes(source, options.tz, extra_findings=findings, processes=table))
 
 
 @telemetry_reader(matches_pattern(r"^\s*#\s*Entity\s", re.M))
@@ -555,7 +539,7 @@ def read_dcgmi_dmon(paths: Sequence[str | Path], options: TelemetryOptions) -> D
         path = page_path(page_rows)
         titles = page_rows.good["raw"].filter(page_rows.good["raw"].str.contains(r"^\s*#\s*Entity\s"))
         if titles.is_empty():
-            raise TraceFormatError(_missing_header_message(path, "# Entity", source))
+            _raise_missing_header(path, "# Entity", source)
         names = titles[0].replace("#", " ").split()[1:]
         page_rows = keep_data_lines(page_rows, ~pl.col("raw").str.contains(r"^\s*(#|I[dD]\b)"))
         parts = pl.col("raw").str.extract_groups(DCGMI_DMON_ROW_PATTERN).struct
@@ -605,7 +589,7 @@ def _read_dmon_header(
     names, units = (header_line.removeprefix("#").split() for header_line in [*header_lines[:2], "", ""][:2])
     names = [{"date": "Date", "time": "Time"}.get(name.casefold(), name) for name in names]
     if not set(required) <= set(names):
-        raise TraceFormatError(_missing_header_message(path, f"# {' '.join(required)}", source))
+        _raise_missing_header(path, f"# {' '.join(required)}", source)
     other_headers = [header_line for header_line in header_lines[::2] if header_line.split() != header_lines[0].split()]
     if other_headers or len(units) < len(names):
         got = repr(other_headers[0]) if other_headers else f"{len(units)} units for {len(names)} columns"
@@ -674,9 +658,7 @@ def _counted_time_findings(rows: Rows, options: TelemetryOptions) -> list[Findin
     return assumption_findings(False, n_counted_times, rows.files, rows.count, options)
 
 
-def _missing_header_message(path: Path, header: str, source: str) -> str:
-    """Return the error message for a file without its header line."""
-    found_text = "no such line"
-    return format_message(
-        str(path), f"a header line {header!r} of {source}", found_text, "Keep the header of the output."
-    )
+def _raise_missing_header(path: Path, header: str, source: str) -> NoReturn:
+    """Refuse a file without its header line."""
+    expected, todo = f"a header line {header!r} of {source}", "Keep the header of the output."
+    raise TraceFormatError(str(path), expected, "no such line", todo)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -15,7 +16,7 @@ from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Processes
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import POSITION_COLUMNS, REPEATED_HEADER_REASON, Rows, concat_rows
-from gpuplanner.ingest.quality_report import Finding, source_finding
+from gpuplanner.ingest.quality_report import source_finding
 from gpuplanner.ingest.source_definition import matches_pattern
 from gpuplanner.ingest.source_fields import convert_to_utc, source_values, validate_time_zone
 from gpuplanner.ingest.telemetry.metric_definitions import (
@@ -77,63 +78,35 @@ def read_smi_query(
     output = output or SampleOutput()
     blocks = FileBlocks(paths, output.block_bytes)
     sample_buffer = SampleBuffer(stream=output.open_spill(), keeps_text=output.folder is None)
-    row_counts: dict[int, RowCounts] = {}
+    row_counts: RowCounts = {}
     has_node_names, n_counted_times = True, 0
-
-    def parse_query_page(page_rows: Rows, first_line: str | None) -> Rows:
-        """Convert the lines of ``nvidia-smi --query-gpu`` to rows of readings."""
-        number = int(page_rows.good["file"][0])
-        return parse_query(page_rows, options, first_line, row_counts.setdefault(number, {}))
-
-    for rows in read_page_blocks(blocks, parse_query_page, source=SMI_QUERY_SOURCE):
-        if rows.good.width and "named" in rows.good.columns:
+    parse = partial(parse_query, options=options, row_counts=row_counts)
+    for rows in read_page_blocks(blocks, parse, source=SMI_QUERY_SOURCE):
+        sample_buffer.add_rows(rows)
+        if rows.good.width:
             has_node_names &= bool(rows.good["named"].all())
             n_counted_times += int(rows.good["counted"].sum())
-            sample_buffer.add_rows(rows)
-        else:
-            sample_buffer.blank += rows.blank
     findings = assumption_findings(has_node_names, n_counted_times, blocks.files, sample_buffer.count, options)
-    story = SourceNotes(SMI_QUERY_SOURCE, options.tz, extra_findings=findings)
-    return build_buffered_telemetry(sample_buffer, blocks.files, story, output=output, reread_blocks=blocks)
+    notes = SourceNotes(SMI_QUERY_SOURCE, options.tz, extra_findings=findings)
+    return build_buffered_telemetry(sample_buffer, blocks.files, notes, output=output, reread_blocks=blocks)
 
 
-def query_telemetry(rows: Rows, source: str, options: TelemetryOptions, assumed: Sequence[Finding] = ()) -> Dataset:
-    """Build the telemetry dataset of rows of :func:`parse_query`, with findings on assumptions such as node names.
-
-    Parameters
-    ----------
-    rows : Rows
-        Parsed rows.
-    source : str
-        Name of the source.
-    options : TelemetryOptions
-        Time zone, origin, interval, node and GPU that the user stated for files that lack them.
-    assumed : sequence of Finding
-        Findings on further assumptions.
-    """
-    has_node_names, n_counted_times = bool(rows.good["named"].all()), int(rows.good["counted"].sum())
-    findings = [*assumed, *assumption_findings(has_node_names, n_counted_times, rows.files, rows.count, options)]
-    return build_telemetry(rows, SourceNotes(source, options.tz, extra_findings=findings))
+RowCounts = dict[tuple[object, ...], int]
+"""File, node and GPU → number of rows read so far, by which rows without times are counted from the origin."""
 
 
-RowCounts = dict[tuple[str | None, int | None], int]
-"""Node and GPU → number of rows read so far, by which rows without times are counted from the origin."""
-
-
-def parse_query(
-    page_rows: Rows, options: TelemetryOptions, first_line: str | None = None, row_counts: RowCounts | None = None
-) -> Rows:
+def parse_query(page_rows: Rows, first_line: str | None, options: TelemetryOptions, row_counts: RowCounts) -> Rows:
     """Parse the CSV lines of one ``nvidia-smi --query-gpu`` run to time, node, GPU and quantities.
 
     Parameters
     ----------
     page_rows : Rows
         Lines of a file, or of a block of one.
-    options : TelemetryOptions
-        Time zone, origin, interval, node and GPU that the user stated for files that lack them.
     first_line : str, optional
         Header of the file, for a later block.
-    row_counts : dict, optional
+    options : TelemetryOptions
+        Time zone, origin, interval, node and GPU that the user stated for files that lack them.
+    row_counts : dict
         Rows so far of each GPU, which is updated.
     """
     path = page_path(page_rows)
@@ -152,11 +125,7 @@ def parse_query(
         }
     )
     positions = {_field_name(title): position for position, title in enumerate(titles)}
-    position_by_name = {
-        COLUMN_BY_SMI_FIELD[field_name]: positions[field_name]
-        for field_name in COLUMN_BY_SMI_FIELD
-        if field_name in positions
-    }
+    position_by_name = {column: positions[name] for name, column in COLUMN_BY_SMI_FIELD.items() if name in positions}
     position_by_name |= {title: titles.index(title) for title in metrics}
     cells = {
         name: fields.list.get(position).str.strip_chars(CELL_PADDING) for name, position in position_by_name.items()
@@ -203,11 +172,7 @@ def _map_titles_to_metrics(titles: Sequence[str], location: str) -> dict[str, Me
 
 
 def _add_time_node_gpu(
-    page_rows: Rows,
-    known_names: Collection[str],
-    options: TelemetryOptions,
-    path: Path,
-    row_counts: RowCounts | None = None,
+    page_rows: Rows, known_names: Collection[str], options: TelemetryOptions, path: Path, row_counts: RowCounts
 ) -> Rows:
     """Add time, node and GPU number to each row of a query.
 
@@ -221,7 +186,7 @@ def _add_time_node_gpu(
         Time zone, origin, interval, node and GPU that the user stated for files that lack them.
     path : Path
         The file, for messages.
-    row_counts : dict, optional
+    row_counts : dict
         Rows so far of each GPU, which is updated.
     """
     node = pl.lit(options.node_of(path))
@@ -242,26 +207,19 @@ def _add_time_node_gpu(
     page_rows = page_rows.with_columns(**columns)
     if not are_times_counted:
         return parse_times(page_rows, "timestamp", options.tz, str(path))
-    row_number = pl.int_range(pl.len()).over("node", "gpu")
-    if row_counts is not None:
-        device_columns = ["node", "gpu"]
-        counts = page_rows.good.group_by(device_columns, maintain_order=True).len()
-        earlier_counts = pl.Series(
-            [row_counts.get(key, 0) for key in counts.select(device_columns).rows()], dtype=pl.Int64
-        )
-        counts = counts.with_columns(before=earlier_counts)
-        good = page_rows.good.join(counts, on=device_columns, how="left", nulls_equal=True, maintain_order="left")
-        page_rows = replace(page_rows, good=good)
-        row_number = row_number + pl.col("before")
-        row_counts.update({(node, gpu): rows_before + count for node, gpu, count, rows_before in counts.rows()})
-    return page_rows.with_columns(time=options.nth_instant(row_number, str(path)))
+    device_columns = ["file", "node", "gpu"]
+    counts = page_rows.good.group_by(device_columns, maintain_order=True).agg(rows=pl.len().cast(pl.Int64))
+    rows_before = [row_counts.get(key, 0) for key in counts.select(device_columns).rows()]
+    counts = counts.with_columns(before=pl.Series(rows_before, dtype=pl.Int64))
+    row_counts.update({tuple(device): rows + before for *device, rows, before in counts.rows()})
+    good = page_rows.good.join(counts, on=device_columns, how="left", nulls_equal=True, maintain_order="left")
+    row_number = pl.int_range(pl.len()).over(device_columns) + pl.col("before")
+    return replace(page_rows, good=good).with_columns(time=options.nth_instant(row_number, str(path)))
 
 
 SMI_APPS_SOURCE = "smi-apps"
 """Name of the source ``nvidia-smi --query-compute-apps`` in messages and provenance."""
 
-PROCESS_MEMORY_METRIC = Metric("memory_used", "MiB")
-"""Metric of the GPU memory that a process uses."""
 APPS_FIELDS = ("timestamp", "gpu_uuid", "pid", "process_name", "used_gpu_memory [MiB]")
 """Columns of ``--query-compute-apps`` in their order."""
 
@@ -282,18 +240,16 @@ def read_smi_apps(paths: Sequence[str | Path], options: TelemetryOptions) -> Dat
         raise TraceFormatError(SMI_APPS_SOURCE, "processes of one GPU", got, "Split the list by gpu_uuid.")
     rows = parse_times(rows, "timestamp", options.tz, SMI_APPS_SOURCE)
     number = pl.col("pid").cast(pl.Int64, strict=False)
-    rows = read_wide_values(
-        rows.reject({"pid: not a number": number.is_null()}), {APPS_FIELDS[-1]: PROCESS_MEMORY_METRIC}
-    )
+    rows = rows.reject({"pid: not a number": number.is_null()})
+    rows = read_wide_values(rows, {APPS_FIELDS[-1]: Metric("memory_used", "MiB")})
     good = rows.good.with_columns(gpu=pl.lit(options.gpu, pl.Int32), node=node_by_file(rows, options))
     process_columns = {"pid": number, "kind": pl.lit("C"), "command": pl.col("process_name")}
     process_rows = good.select("time", "node", "gpu", **process_columns, memory_gib="memory_used")
     processes = conform(process_rows, Processes, source=SMI_APPS_SOURCE)
     findings = file_node_findings(rows.files, rows.count, options)
     rows = replace(rows, good=good.with_columns(memory_used=pl.lit(None, pl.Float64)))
-    return build_telemetry(
-        rows, SourceNotes(SMI_APPS_SOURCE, options.tz, extra_findings=findings, processes=processes, allow_empty=True)
-    )
+    notes = SourceNotes(SMI_APPS_SOURCE, options.tz, extra_findings=findings, processes=processes, allow_empty=True)
+    return build_telemetry(rows, notes)
 
 
 def _split_app_fields(page_rows: Rows) -> Rows:
@@ -440,12 +396,14 @@ def read_smi_transcript(paths: Sequence[str | Path], options: TelemetryOptions) 
     """
     rows = read_pages(paths, lambda page: _parse_transcript(page, options), source=SMI_TRANSCRIPT_SOURCE)
     taken = rows.good.filter(pl.lit(options.tz is None) & pl.col("zone").is_not_null())
-    zones = taken["zone"].unique().sort().to_list()
-    if not zones:
-        return query_telemetry(rows, SMI_TRANSCRIPT_SOURCE, options)
-    example = f"{rows.file_names()[taken['file'][0]]}: {taken['zone'][0]}"
-    assumed = source_finding("rows: zone of the heading", taken.height, example)
-    return query_telemetry(rows, SMI_TRANSCRIPT_SOURCE, replace(options, tz=", ".join(zones)), [assumed])
+    has_node_names, n_counted_times = bool(rows.good["named"].all()), int(rows.good["counted"].sum())
+    findings = assumption_findings(has_node_names, n_counted_times, rows.files, rows.count, options)
+    zone = options.tz
+    if taken.height:
+        zone = ", ".join(taken["zone"].unique().sort())
+        example = f"{rows.file_names()[taken['file'][0]]}: {taken['zone'][0]}"
+        findings.insert(0, source_finding("rows: zone of the heading", taken.height, example))
+    return build_telemetry(rows, SourceNotes(SMI_TRANSCRIPT_SOURCE, zone, extra_findings=findings))
 
 
 def _parse_transcript(page_rows: Rows, options: TelemetryOptions) -> Rows:
@@ -462,7 +420,7 @@ def _parse_transcript(page_rows: Rows, options: TelemetryOptions) -> Rows:
         got = "no output under such a heading"
         raise TraceFormatError(str(page_path(page_rows)), f"a heading {SMI_QUERY_HEADING!r}", got, NAME_SOURCE_FIX)
     part_hints = replace(options, tz=_choose_transcript_zone(page_rows, parts, options))
-    rows = concat_rows(page_rows.files, [parse_query(part, part_hints) for part in parts])
+    rows = concat_rows(page_rows.files, [parse_query(part, None, part_hints, {}) for part in parts])
     return rows.with_columns(zone=pl.lit(part_hints.tz, pl.String))
 
 

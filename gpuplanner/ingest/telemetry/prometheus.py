@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, format_message
+from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import REJECT_TABLE_SCHEMA, Rows
 from gpuplanner.ingest.quality_report import Finding
@@ -78,26 +78,30 @@ def read_prometheus(paths: Sequence[str | Path], options: TelemetryOptions) -> D
     def parse_answer_page(page_rows: Rows) -> Rows:
         """Convert the series of one stored answer of Prometheus to rows of readings."""
         path = page_path(page_rows)
-        try:
-            text = "\n".join(page_rows.good["raw"])
-            answer = json.loads(text)
-            if "\\ud" in text.lower():  # half of a surrogate pair is no text, though JSON can write it
-                json.dumps(answer, ensure_ascii=False).encode()
-        except (ValueError, RecursionError) as error:
-            got, todo = str(error)[:200], "Save the whole answer."
-            raise TraceFormatError(str(path), "a JSON answer", got, todo) from error
-        series = extract_series(answer, str(path))
+        answer, series = load_answer(page_rows)
         warnings.extend(str(warning)[:200] for warning in answer.get("warnings") or ())
         query = options.query or str(answer.get("query") or "")
-        rows = parse_points(
-            series, page_rows.files, int(page_rows.good["file"][0]), options.node, QueryMetric.from_query(query)
-        )
+        metric = QueryMetric.from_query(query)
+        rows = parse_points(series, page_rows.files, int(page_rows.good["file"][0]), options.node, metric)
         if rows.good.is_empty() and (rows.rejects["reason"] == UNNAMED_SERIES_REASON).any():
-            raise TraceFormatError(_unnamed_series_message(series[0], str(path)))
+            _raise_unnamed_series(series[0], str(path))
         return rows
 
     rows = read_pages(paths, parse_answer_page, source=PROMETHEUS_SOURCE)
     return build_from_points(rows, warnings, notes=[STALE_VALUE_NOTE])
+
+
+def load_answer(page_rows: Rows) -> tuple[dict[str, Any], list[Any]]:
+    """Load a saved answer of Prometheus, and its series."""
+    path, text = page_path(page_rows), "\n".join(page_rows.good["raw"])
+    try:
+        answer = json.loads(text)
+        if "\\ud" in text.lower():  # half of a surrogate pair is no text, though JSON can write it
+            json.dumps(answer, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        got, todo = str(error)[:200], "Save the whole answer."
+        raise TraceFormatError(str(path), "a JSON answer", got, todo) from error
+    return answer, extract_series(answer, str(path))
 
 
 def build_from_points(rows: Rows, warnings: Sequence[str], notes: Sequence[str] = ()) -> Dataset:
@@ -105,22 +109,19 @@ def build_from_points(rows: Rows, warnings: Sequence[str], notes: Sequence[str] 
     effect = "the server may have left out data"
     warning_findings = [Finding(f"the server warned: {warning}", "warning", 1, effect, "") for warning in warnings]
     rows, findings = normalise_readings(rows)
-    return build_telemetry(
-        rows,
-        SourceNotes(PROMETHEUS_SOURCE, notes=notes, extra_findings=[*warning_findings, *findings]),
-        EXPORTED_METRICS,
-    )
+    source_notes = SourceNotes(PROMETHEUS_SOURCE, notes=notes, extra_findings=[*warning_findings, *findings])
+    return build_telemetry(rows, source_notes, EXPORTED_METRICS)
 
 
-def _unnamed_series_message(one_series: Any, location: str) -> str:  # noqa: ANN401
-    """Return the error message for a response without metric names."""
+def _raise_unnamed_series(one_series: Any, location: str) -> NoReturn:  # noqa: ANN401
+    """Refuse a response without metric names."""
     labels = parse_series(one_series)[0] or {}
     todo = (
         "Functions and 'by' take the name away: keep the labels, and give the query, for example --query "
         "'avg_over_time(DCGM_FI_PROF_SM_ACTIVE[5m])'."
     )
     got = f"series that differ by {', '.join(labels) or 'nothing'} only"
-    return format_message(location, "the name of the metric, the GPU and its node in each series", got, todo)
+    raise TraceFormatError(location, "the name of the metric, the GPU and its node in each series", got, todo)
 
 
 def parse_points(
@@ -151,11 +152,9 @@ def parse_points(
         metric=pl.Series([(labels or {}).get("__name__") for labels in labels_of], dtype=pl.String),
         series=pl.Series([json.dumps(labels, sort_keys=True) for labels in labels_of], dtype=pl.String),
     )
-    series_numbers = [
-        series_number for series_number, (_, series_points) in enumerate(parsed_series) for _ in series_points
-    ]
+    numbers = [number for number, (_, series_points) in enumerate(parsed_series) for _ in series_points]
     pairs = [parse_point(point) for _, series_points in parsed_series for point in series_points]
-    good = labelled[series_numbers].with_columns(
+    good = labelled[numbers].with_columns(
         raw=pl.col("series").str.slice(0, MAX_RAW_SERIES_CHARACTERS),
         file=pl.lit(file_number, pl.UInt32),
         line=pl.int_range(1, len(pairs) + 1, dtype=pl.UInt32, eager=True),

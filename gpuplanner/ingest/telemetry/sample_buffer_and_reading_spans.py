@@ -304,12 +304,8 @@ class SampleBuffer:
 
     def _quantities_of_metrics(self, rows: Rows) -> dict[str, np.ndarray]:
         """Return quantity → its values in the stored unit, for rows with one metric each."""
-        lists = (
-            rows.good.filter(pl.col("value").is_not_null())
-            .group_by("quantity", maintain_order=True)
-            .agg("value")
-            .filter(pl.col("quantity").is_not_null())
-        )
+        measured = rows.good.drop_nulls(["value", "quantity"])
+        lists = measured.group_by("quantity", maintain_order=True).agg("value")
         return {name: lists["value"][position].to_numpy() for position, name in enumerate(lists["quantity"])}
 
     def _store_rows(self, good: pl.DataFrame) -> None:
@@ -360,9 +356,8 @@ class SampleBuffer:
             for device_number, first, last in spans.iter_rows():
                 earlier_span = self.spans.get((number, device_number), (first, last))
                 self.spans[number, device_number] = (min(first, earlier_span[0]), max(last, earlier_span[1]))
-            self._record_clock_falls(
-                number, {name: values[file_rows] for name, values in columns.items()}, device[file_rows]
-            )
+            file_columns = {name: values[file_rows] for name, values in columns.items()}
+            self._record_clock_falls(number, file_columns, device[file_rows])
 
     def _record_clock_falls(self, number: int, columns: dict[str, np.ndarray], device: np.ndarray) -> None:
         """Record rows whose time is before that of the previous row of the same device and metric.
@@ -419,9 +414,8 @@ class SampleBuffer:
             return 0, 0, 0
         fallen_rows = pl.concat(self.clock_falls)
         if len(removed_ids):
-            fallen_rows = self._find_clock_falls_without(
-                removed_ids, fallen_rows.select("file", "device", "metric").unique()
-            )
+            streams = fallen_rows.select("file", "device", "metric").unique()
+            fallen_rows = self._find_clock_falls_without(removed_ids, streams)
         first_fall = fallen_rows.sort("id").head(1)
         return (fallen_rows.height, *first_fall.select("file", "line").row(0)) if fallen_rows.height else (0, 0, 0)
 

@@ -6,6 +6,7 @@ import io
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,6 +25,7 @@ from gpuplanner.ingest.quality_report import (
     build_quality_report,
     combine_findings,
     open_end_and_blank_line_findings,
+    source_finding,
 )
 from gpuplanner.ingest.source_fields import format_utc
 from gpuplanner.ingest.telemetry.coverage import MAX_GPU_GROUP_ROWS, SampleStatistics, summarise_samples
@@ -55,7 +57,6 @@ from gpuplanner.ingest.telemetry.telemetry_join import (
 )
 from gpuplanner.ingest.telemetry.telemetry_quality import (
     FINDING_SAMPLE_COLUMNS,
-    clock_findings,
     find_file_overlaps,
     is_sample_finding,
     rejected_row_findings,
@@ -102,9 +103,8 @@ def merge_telemetry(
         The whole source without its samples, and the samples of the months that changed.
     """
     assert new_dataset.sample_origins is not None, "as every reader gives it"
-    new_months = split_by_month(
-        pl.concat([new_dataset.tables["samples"], new_dataset.sample_origins], how="horizontal")
-    )
+    new_samples = pl.concat([new_dataset.tables["samples"], new_dataset.sample_origins], how="horizontal")
+    new_months = split_by_month(new_samples)
     known_counters = find_device_counters(scan_month_files(list(stored_months.values())))
     counters = pl.concat([known_counters, find_device_counters(new_dataset.tables["samples"])])
     counters_now = merge_device_counters(counters).join(known_counters, on=DEVICE_KEY, how="semi", nulls_equal=True)
@@ -115,9 +115,8 @@ def merge_telemetry(
         stored = scan_month_files([stored_months[month]] if month in stored_months else []).collect()
         samples = keep_best_counter(stored, counters)
         if month in new_months:
-            samples, repeated = overlay_samples(
-                samples, keep_best_counter(new_months[month], counters), by_metric=by_metric
-            )
+            fresh_samples = keep_best_counter(new_months[month], counters)
+            samples, repeated = overlay_samples(samples, fresh_samples, by_metric=by_metric)
             samples = keep_best_counter(samples, counters)
             all_rejects += [repeated] if new_dataset.processes is None else []
         if not samples.equals(stored):
@@ -219,9 +218,8 @@ def overlay_samples(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) ->
         ),
     )
     only_old = old.join(pairs, on=SAMPLE_KEY_COLUMNS, how="anti", nulls_equal=True)
-    return pl.concat([only_old, filled.select(columns), only_new]).sort(SAMPLE_KEY_COLUMNS), _reject_repeats(
-        pairs, reason
-    )
+    samples = pl.concat([only_old, filled.select(columns), only_new]).sort(SAMPLE_KEY_COLUMNS)
+    return samples, _reject_repeats(pairs, reason)
 
 
 def _counter_rank(suffix: str) -> pl.Expr:
@@ -350,7 +348,7 @@ class SampleWriter:
         self.device_jobs = device_jobs_table(self.sample_buffer.device_jobs)
         self.device_counters = self._find_device_counters()
         if self.output.folder is None:
-            frames = [frame for month in self.months for frame in self._iterate_frames(month)]
+            frames = [frame for month in self.months for frame in self._iterate_frames(month, Samples.column_names())]
             return pl.concat(frames, rechunk=True) if frames else make_empty_table(Samples)
         for month in self.months:
             month_folder = self.output.folder / f"month={month // 12:04d}-{month % 12 + 1:02d}"
@@ -365,12 +363,9 @@ class SampleWriter:
                 if name not in (*absent, *DERIVED_SAMPLE_COLUMNS)
             }
             month_folder.mkdir(parents=True, exist_ok=True)
-            self._write_month(month, pl.Schema(types), month_folder / self.output.name)
+            iterate_frames = partial(self._iterate_frames, month, list(types))
+            write_chunks(iterate_frames, pl.Schema(types), month_folder / self.output.name)
         return make_empty_table(Samples)
-
-    def _write_month(self, month: int, schema: pl.Schema, path: Path) -> None:
-        """Write the samples of a month, counted from year 0, to a Parquet file."""
-        write_chunks(lambda: (frame.select(schema.names()) for frame in self._iterate_frames(month)), schema, path)
 
     def _record_counters(self, month: int, rows: ColumnArrays) -> None:
         """Record which activity counters each device had in a month, and the devices that have samples."""
@@ -412,12 +407,12 @@ class SampleWriter:
         counters = devices.with_columns(has_sm=pl.Series(self._has_sm), has_better=pl.Series(self._has_better))
         return counters.filter(pl.Series(self._has_samples))
 
-    def _iterate_frames(self, month: int) -> Iterator[pl.DataFrame]:
-        """Yield the samples of a month, batch by batch, as tables."""
+    def _iterate_frames(self, month: int, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """Yield columns of the samples of a month, batch by batch, as tables."""
         for number in self.months[month]:
             frame = self._build_frame(self._spill.read_batch(number))
             self.statistics.count_activity_sources(frame)
-            yield frame
+            yield frame.select(columns)
 
     def _build_frame(self, rows: ColumnArrays) -> pl.DataFrame:
         """Build the samples of a batch, with activity from the best counter of each device."""
@@ -577,11 +572,12 @@ def build_buffered_telemetry(
         "gpuplanner": __version__,
     }
     n_falls, file, line = sample_buffer.count_clock_falls(repeated_ids)
+    clock_finding = source_finding("samples: clock went back", n_falls, f"{file_names[file]}, line {line}")
     findings = [
         *rejected_row_findings(rejects, sample_buffer.count),
         *sample_findings(statistics, days),
         *find_file_overlaps(sample_buffer.device_spans_without(repeated_ids), sample_buffer.devices.rows, file_names),
-        *clock_findings(n_falls, f"{file_names[file]}, line {line}"),
+        *([clock_finding] if n_falls else []),
         *open_end_and_blank_line_findings(file_names, [file.ends_open for file in files], sample_buffer.blank),
         *source_notes.extra_findings,
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import REJECT_TABLE_SCHEMA, Rows
@@ -22,13 +20,13 @@ from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE
 from gpuplanner.ingest.table_assembly import assemble_table
 from gpuplanner.ingest.telemetry.prometheus import (
     PrometheusServer,
+    load_answer,
     make_selector,
     parse_point,
     parse_series,
     query_span,
 )
-from gpuplanner.ingest.telemetry.telemetry_row_parsing import page_path, read_pages
-from gpuplanner.ingest.typed_row_reader import extract_series
+from gpuplanner.ingest.telemetry.telemetry_row_parsing import read_pages
 
 SERVING_SOURCE = "serving"
 """Name of this source in messages and provenance."""
@@ -89,12 +87,7 @@ def read_serving(paths: Sequence[str | Path]) -> Dataset:
 
     def parse_answer_page(page_rows: Rows) -> Rows:
         """Convert the series of one stored answer of Prometheus to rows of readings."""
-        path = page_path(page_rows)
-        try:
-            answer = json.loads("\n".join(page_rows.good["raw"]))
-        except (ValueError, RecursionError) as error:
-            raise TraceFormatError(str(path), "a JSON answer", str(error)[:200], "Save the whole answer.") from error
-        return parse_serving_points(extract_series(answer, str(path)), page_rows.files, int(page_rows.good["file"][0]))
+        return parse_serving_points(load_answer(page_rows)[1], page_rows.files, int(page_rows.good["file"][0]))
 
     return build_serving(read_pages(paths, parse_answer_page, source=SERVING_SOURCE))
 

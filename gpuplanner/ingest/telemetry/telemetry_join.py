@@ -31,10 +31,7 @@ from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import (
 )
 
 STATED_JOB, SHARED_JOB, WHOLE_NODE_JOB, TOGETHER_JOB, NO_JOB = "stated", "shared", "whole_node", "together", "none"
-"""Values of ``job_evidence``: how the job of a sample is known, see :data:`JOB_EVIDENCE_KINDS`."""
-
-JOB_EVIDENCE_KINDS = (STATED_JOB, SHARED_JOB, WHOLE_NODE_JOB, TOGETHER_JOB, NO_JOB)
-"""Evidence for the job of a sample.
+"""Values of ``job_evidence``: how the job of a sample is known.
 
 stated
     The source names the job: by job id, or by pod and namespace.
@@ -310,10 +307,8 @@ def _has_telemetry(jobs: pl.DataFrame, nodes: pl.Series) -> pl.Series:
     """Return for each job whether any of its nodes has telemetry; others need no join."""
     lists = spread_gpus_over_nodes(jobs.select("node_list", "gpus").unique("node_list")).drop_nulls("node")
     short_names = nodes.unique().to_frame("node").select(short_node_name(pl.col("node"))).to_series()
-    lists_with_telemetry = lists.filter(short_node_name(pl.col("node")).is_in(short_names.implode()))[
-        "node_list"
-    ].unique()
-    return jobs["node_list"].is_in(lists_with_telemetry.implode()).fill_null(value=False)
+    observed_lists = lists.filter(short_node_name(pl.col("node")).is_in(short_names.implode()))["node_list"].unique()
+    return jobs["node_list"].is_in(observed_lists.implode()).fill_null(value=False)
 
 
 def _match_node_names(telemetry_nodes: pl.Series, job_nodes: pl.Series) -> pl.DataFrame:
@@ -396,12 +391,8 @@ class SampleJoiner:
                     is_in_window = is_early & (rows["time"] >= begin) & (rows["time"] < end)
                     if is_in_window.any():
                         late_rows = {name: values[is_in_window] for name, values in rows.items()}
-                        waiting[position] = (
-                            earlier_month,
-                            begin,
-                            end,
-                            _sort_columns(_stack_columns([window_rows, late_rows])),
-                        )
+                        merged_rows = _sort_columns(_stack_columns([window_rows, late_rows]))
+                        waiting[position] = (earlier_month, begin, end, merged_rows)
                 rows = {name: values[~is_early] for name, values in rows.items()}
             waiting.append((month, low, high, rows))
             open_from = high if self._open_round is None else int(self._open_round["time"].min())
@@ -440,9 +431,8 @@ class SampleJoiner:
         is_repeat = ~mark_run_starts(rows["time"], rows["rank"])
         if is_repeat.any():
             first_row = np.maximum.accumulate(np.where(is_repeat, 0, np.arange(len(is_repeat))))
-            rows = self._drop_repeats(
-                rows, is_repeat, first_row, [name for name in DIMENSION_BY_QUANTITY if name in rows]
-            )
+            value_names = [name for name in DIMENSION_BY_QUANTITY if name in rows]
+            rows = self._drop_repeats(rows, is_repeat, first_row, value_names)
         return rows
 
     def _drop_repeats(
@@ -519,9 +509,7 @@ class SampleJoiner:
         run = np.cumsum(is_begin) - 1
         is_one_sample = _are_metrics_unique(run, rows["metric"], len(begins))
         first_rank = rank[begins]
-        for run_number in (
-            np.flatnonzero(np.isin(first_rank, list(self._split_rounds))).tolist() if self._split_rounds else ()
-        ):
+        for run_number in np.flatnonzero(np.isin(first_rank, list(self._split_rounds))).tolist():
             first_row = int(begins[run_number])
             last_time = self._split_rounds[int(rank[first_row])]
             is_first_run = run_number == 0 or first_rank[run_number - 1] != first_rank[run_number]

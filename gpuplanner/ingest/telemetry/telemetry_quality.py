@@ -119,14 +119,10 @@ def summarise_join(
     }
     rows = {row["outcome"]: row for row in hours.to_dicts()}
     findings = []
+    example_columns = {UNLISTED_NODE_OUTCOME: "node", UNLISTED_JOB_OUTCOME: "example", AFTER_JOBS_OUTCOME: "example"}
     for outcome in REPORTED_OUTCOMES:
         if outcome in rows:
-            example_column = {
-                UNLISTED_NODE_OUTCOME: "node",
-                UNLISTED_JOB_OUTCOME: "example",
-                AFTER_JOBS_OUTCOME: "example",
-            }.get(outcome)
-            example = rows[outcome][example_column] if example_column else ""
+            example = rows[outcome].get(example_columns.get(outcome, ""), "")
             name, count = f"match: {outcome}", rows[outcome]["rows"]
             findings.append(source_finding(name, count, example, by_reason[outcome]))
     return facts, [*findings, *_find_activity_without_jobs(samples), *_find_clock_differences(samples, jobs)]
@@ -263,12 +259,9 @@ References
 ENERGY_MISMATCH_CHECK = "energy by the counter and by the power"
 """Quality check on GPUs whose energy counter and integral of the power differ."""
 
-SAMPLE_CHECK_NAMES = ("gaps", "sparse days", "counted twice", "counter restarts", "XID")
-"""Names, in the catalogue of check texts, of further quality checks that follow from samples alone."""
-
 SAMPLE_CHECK_TEXTS = {
     ENERGY_MISMATCH_CHECK,
-    *(check_text(f"samples: {name}") for name in SAMPLE_CHECK_NAMES),
+    *(check_text(f"samples: {name}") for name in ("gaps", "sparse days", "counted twice", "counter restarts", "XID")),
     *(check_text(f"activity: {rung}") for rung in ACTIVITY_SOURCES_WITH_FINDING),
 }
 """Texts of all quality checks whose findings follow from samples alone."""
@@ -315,9 +308,8 @@ def is_sample_finding(check: str) -> bool:
 def rejected_row_findings(rejects: pl.DataFrame, rows_in: int) -> list[Finding]:
     """Return a finding on the rejected rows of each reason; repeated readings are no fault."""
     repeated = rejects.filter(pl.col("reason") == REPEATED_READING_REASON)
-    findings = reject_findings(
-        count_reject_reasons(rejects.filter(pl.col("reason") != REPEATED_READING_REASON)), rows_in, ()
-    )
+    other_rejects = rejects.filter(pl.col("reason") != REPEATED_READING_REASON)
+    findings = reject_findings(count_reject_reasons(other_rejects), rows_in, ())
     if repeated.height:
         first_place = f"{repeated['file'][0]}, line {repeated['row'][0]}"
         effect = "none: each reading counts once"
@@ -368,14 +360,6 @@ def find_file_overlaps(
         return []
     file, node, gpu = overlapping[0]
     return [source_finding("samples: files overlap", len(overlapping), f"{names[file]} on {node} GPU {gpu}")]
-
-
-def clock_findings(n_falls: int, first_place: str) -> list[Finding]:
-    """Return a finding on `n_falls` rows whose time is before that of the previous row of their device.
-
-    `first_place` is file and line of the first of them.
-    """
-    return [source_finding("samples: clock went back", n_falls, first_place)] if n_falls else []
 
 
 def _energy_findings(energies: pl.DataFrame | None) -> list[Finding]:

@@ -171,9 +171,6 @@ def _parse_any_time(text: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
 CELL_PATTERN = r"^([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)[ \t]*(%|[A-Za-z][A-Za-z/]*)?$"
 """Text of a metric value: a number, with its unit where the cell states one, as in ``85 %``."""
 
-NOT_A_NUMBER_REASON = "not a number with a known unit"
-"""Reject reason of a metric value that is neither a number with a known unit nor blank."""
-
 
 def require_known_unit(metric: Metric, unit: str, location: str) -> Metric:
     """Return the metric with the unit that a column header states; raise an error if its quantity lacks that unit.
@@ -197,7 +194,7 @@ def read_wide_values(rows: Rows, columns: Mapping[str, Metric]) -> Rows:
         value, fault = parse_cells(rows.good[column], metric)
         values[metric.quantity].append(value)
         if fault.any():
-            faults[f"{column}: {NOT_A_NUMBER_REASON}"] = pl.lit(fault)
+            faults[f"{column}: not a number with a known unit"] = pl.lit(fault)
     value_columns = (_first_available(series, rows.good.height).alias(name) for name, series in values.items())
     rows = rows.with_columns(*value_columns)
     return rows.reject(faults) if faults else rows
@@ -302,10 +299,8 @@ def read_long_values(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:
     names = rows.good["metric"].unique(maintain_order=True).drop_nulls().to_list()
     by_name = {metric_number: metrics[metric_number] for metric_number in names if metric_number in metrics}
     metric_number = pl.col("metric").cast(pl.Enum(names)).to_physical()
-    is_wide = pl.Series(
-        [name in by_name and DIMENSION_BY_QUANTITY[by_name[name].quantity] in WIDE_DIMENSIONS for name in names],
-        dtype=pl.Boolean,
-    )
+    wide_names = {name for name, metric in by_name.items() if DIMENSION_BY_QUANTITY[metric.quantity] in WIDE_DIMENSIONS}
+    is_wide = pl.Series([name in wide_names for name in names], dtype=pl.Boolean)
     divisor = pl.Series([by_name[name].divisor if name in by_name else None for name in names], dtype=pl.Float64)
     quantity = pl.Series([by_name[name].quantity if name in by_name else None for name in names], dtype=pl.String)
     frame = rows.good.with_columns(number.alias("value")).with_columns(
