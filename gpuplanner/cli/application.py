@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-SIGTERM_EXIT_CODE = 128 + signal.SIGTERM
-"""Exit code of a run that SIGTERM ended: 143, as in shells."""
 INTERRUPT_DELAY_S = 0.5
 """Time after SIGTERM after which SIGINT is sent to interrupt compiled code. [s]"""
 
@@ -178,7 +176,7 @@ def exit_on_sigterm() -> Iterator[None]:
 
     def end(*_: object) -> None:
         is_handled.set()
-        raise SystemExit(SIGTERM_EXIT_CODE)
+        raise SystemExit(Exit.TERMINATED)
 
     def watch() -> None:
         while signals := os.read(reader, 1):

@@ -307,7 +307,7 @@ class MonthCosts:
     @or_card("The month", COST_FIX)
     def month(self) -> View:
         """Show the cost by team, bucket and unit of work, with energy and carbon."""
-        section = cost_and_forecast_sections.render_cost_section(self.review)
+        section = page.section("The month", *cost_and_forecast_sections.cost_section_parts(self.review))
         return View(HtmlSection(section.replace("--set ", "")), self.review.by_tenant, self.review.sums)  # as in Python
 
     def over_time(self, every: str = "week") -> View:

@@ -20,6 +20,7 @@ from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL
 from gpuplanner.report.chart_rendering import INK as INK
+from gpuplanner.report.chart_rendering import VEGA_NUMBER_LOCALE
 
 MAX_CHART_ROWS = 4000
 """Maximum rows of data in one chart; more make a page slow without showing more."""
@@ -338,8 +339,6 @@ POLICY_COLOURS = {
 BAR_ROW_HEIGHT_PX = 26
 """Height of one row of a horizontal bar chart [px]."""
 
-VEGA_NUMBER_LOCALE = {"decimal": ".", "thousands": ",", "grouping": [3], "currency": ["", ""], "percent": " %"}
-"""Number format of all charts, as a Vega locale; :func:`localize_page` replaces it."""
 VEGA_CONFIG: dict[str, Any] = {
     "font": "system-ui, sans-serif",
     "background": "white",

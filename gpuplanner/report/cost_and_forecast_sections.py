@@ -49,11 +49,6 @@ MAX_BURST_JOB_ROWS = 20
 """Maximum rows of the table of jobs to send to rented GPUs; ``cost --json`` lists all."""
 
 
-def render_cost_section(review: CostReview) -> HtmlSection:
-    """Render the cost of a month by team and bucket, with energy and carbon."""
-    return page.section("The month", *cost_section_parts(review))
-
-
 def cost_section_parts(review: CostReview) -> Iterator[str]:
     """Yield HTML on the cost of a period: tables, unit costs, energy, carbon, and notes on unknown prices."""
     if review.total is not None:
@@ -289,7 +284,7 @@ PAST_FORECAST_HEADINGS = {
 """Headings of the table of past forecasts, by column."""
 
 
-def render_expected_section(demand_history: DemandHistory, horizon: int, *, seed: int = 1) -> HtmlSection:
+def render_expected_section(demand_history: DemandHistory, horizon: int) -> HtmlSection:
     """Render the expected GPUs of running and new jobs, and the work left in running jobs.
 
     Parameters
@@ -298,10 +293,8 @@ def render_expected_section(demand_history: DemandHistory, horizon: int, *, seed
         Forecast of GPU demand.
     horizon : int
         Intervals ahead.
-    seed : int
-        Seed of the sample paths.
     """
-    fan = demand_history.fan(horizon, seed=seed)
+    fan = demand_history.fan(horizon)
     last = fan.row(-1, named=True)
     total = last["still_running"] + last["to_come"]
     past = demand_history.demand_table.filter(
@@ -312,7 +305,7 @@ def render_expected_section(demand_history: DemandHistory, horizon: int, *, seed
         "Running and new jobs",
         page.figure(
             plots.plot_fan(fan, past),
-            title=f"GPUs expected, {_name_series(demand_history)}",
+            title=f"GPUs expected, {_series_label(demand_history.whole)}",
             alt=f"Of the {total:,.0f} GPUs expected at the end, jobs that run today have "
             f"{last['still_running']:,.0f}. Before the dashed line: the {SHOWN_HISTORY_DAYS} days observed. Dotted "
             "lines: 90 % interval of the sample paths, before calibration.",
@@ -357,15 +350,15 @@ def render_error_section(backtest: EvaluatedBacktest) -> HtmlSection:
     )
 
 
-def _last_forecasts(backtest: EvaluatedBacktest, *, days: float = SHOWN_HISTORY_DAYS) -> pl.DataFrame:
+def _last_forecasts(backtest: EvaluatedBacktest) -> pl.DataFrame:
     """Tabulate forecasts of the largest series from evaluated cutoffs without overlap, newest last.
+
+    They cover at most :data:`SHOWN_HISTORY_DAYS`, unless one alone is longer.
 
     Parameters
     ----------
     backtest : EvaluatedBacktest
         Forecasts at past cutoffs.
-    days : float
-        Days that they cover at most, unless one alone is longer. [days]
 
     Returns
     -------
@@ -381,7 +374,7 @@ def _last_forecasts(backtest: EvaluatedBacktest, *, days: float = SHOWN_HISTORY_
         origin = test.origins[index]
         if origin + test.horizon > next_origin:
             continue
-        if tables and (test.origins[-1] - origin) * grid.slot > timedelta(days=days):
+        if tables and (test.origins[-1] - origin) * grid.slot > timedelta(days=SHOWN_HISTORY_DAYS):
             break
         next_origin = origin
         times = [grid.start + (origin + test.gap + number) * grid.slot for number in range(test.horizon)]
@@ -393,9 +386,7 @@ def _last_forecasts(backtest: EvaluatedBacktest, *, days: float = SHOWN_HISTORY_
     return pl.concat(tables[::-1]).filter(pl.col("y").is_not_nan())
 
 
-def render_quantile_section(
-    demand_history: DemandHistory, horizon: int, gap: int, price: float, *, seed: int = 1
-) -> HtmlSection:
+def render_quantile_section(demand_history: DemandHistory, horizon: int, gap: int, price: float) -> HtmlSection:
     """Render the cost of planning at each quantile of demand.
 
     Parameters
@@ -408,10 +399,8 @@ def render_quantile_section(
         Intervals between the end of the data and the first one planned.
     price : float
         Cost of a missing GPU-hour, relative to a planned one.
-    seed : int
-        Seed of the sample paths.
     """
-    curve = demand_history.cost_curve(horizon, gap, price, seed=seed)
+    curve = demand_history.cost_curve(horizon, gap, price)
     best = curve.filter("best").row(0, named=True)
     return page.section(
         "Capacity to plan",
@@ -450,7 +439,7 @@ def render_calendar_section(
         "Calendar",
         page.figure(
             plots.plot_peaks(table.select("day", gpus="planned"), gpus=round(capacity)),
-            title=f"GPUs to plan on each day, {_name_series(demand_history)}",
+            title=f"GPUs to plan on each day, {_series_label(demand_history.whole)}",
             alt=f"Peak on {day_text(peak['day'])}: {peak['planned']:,.0f} GPUs; {count_text(days_over, 'day')} above "
             f"the {capacity:,.0f} installed.",
             numbers=table,
@@ -516,11 +505,6 @@ def render_forecast_record(ledger: pl.DataFrame) -> HtmlSection:
     formats = dict.fromkeys(("mae", "naive_mae", "cost", "naive_cost"), ".2f") | {"coverage_90": ".0%"}
     table = page.table(dated, caption="Forecasts of earlier reports", formats=formats, headings=PAST_FORECAST_HEADINGS)
     return page.fold("Past forecasts", page.paragraph(text), table, about=forecasts, appendix=True)
-
-
-def _name_series(demand_history: DemandHistory) -> str:
-    """Name the demand series of a forecast for a title: ``all GPUs``, or the name of the series."""
-    return _series_label(demand_history.whole)
 
 
 def _series_label(name: str | None) -> str:

@@ -214,15 +214,13 @@ def _common_prefix(texts: Sequence[str]) -> str:
 
 def _draw_layouts(decision: Decision, gpu_model: GpuModel | None) -> Iterator[str]:
     """Draw one row of boxes for each layout, for fleets whose nodes are not drawn."""
-    unit = _gpus_per_box(decision)
     for position, part in enumerate(decision.layouts):
         if part.to_buy:
             continue
         on_nodes = f" on {escape_html(describe_nodes(part.nodes))}" if part.nodes else ""
         gpus = metric_html(decision, f"layouts.{position}.gpus")
         yield f"<p>{_caption_gpus(gpus, describe_layout(part.layout))}{on_nodes}</p>"
-        boxes = _draw_grid(_draw_gpu(part.layout, gpu_model) * max(round(part.gpus / unit), 1), FLEET_GPUS_PER_ROW)
-        yield f'<div class="row loose">{boxes}</div>'
+        yield _draw_loose_row(decision, _draw_gpu(part.layout, gpu_model), part.gpus)
 
 
 def _draw_released_gpus(decision: Decision) -> str:
@@ -230,9 +228,8 @@ def _draw_released_gpus(decision: Decision) -> str:
     gpus = max(decision.fleet_gpus - decision.gpus, 0)
     if not gpus:
         return ""
-    boxes = '<div class="gpu released"></div>' * max(round(gpus / _gpus_per_box(decision)), 1)
     caption = f"<p><b>{metric_html(decision, 'released_gpus')} {released_word(decision)}</b></p>"
-    return f'{caption}<div class="row loose">{_draw_grid(boxes, FLEET_GPUS_PER_ROW)}</div>'
+    return caption + _draw_loose_row(decision, _RELEASED_GPU, gpus)
 
 
 def _draw_gpus_to_buy(decision: Decision) -> str:
@@ -240,11 +237,19 @@ def _draw_gpus_to_buy(decision: Decision) -> str:
     number, part = next(((number, part) for number, part in enumerate(decision.layouts) if part.to_buy), (0, None))
     if part is None:
         return ""
-    n_boxes = max(round(part.gpus / _gpus_per_box(decision)), 1)
-    boxes = _draw_grid('<div class="gpu released"></div>' * n_boxes, FLEET_GPUS_PER_ROW)
     gpus = metric_html(decision, f"layouts.{number}.gpus")
     text = f"<p><b>{gpus} full GPUs</b> {escape_html(part.node_text)}</p>"
-    return f'{text}<div class="row loose">{boxes}</div>'
+    return text + _draw_loose_row(decision, _RELEASED_GPU, part.gpus)
+
+
+_RELEASED_GPU = '<div class="gpu released"></div>'
+"""Dashed outline of a GPU that is released, or to be bought."""
+
+
+def _draw_loose_row(decision: Decision, box: str, gpus: int) -> str:
+    """Draw a number of GPUs of no named node as equal boxes, at least one."""
+    boxes = box * max(round(gpus / _gpus_per_box(decision)), 1)
+    return f'<div class="row loose">{_draw_grid(boxes, FLEET_GPUS_PER_ROW)}</div>'
 
 
 def _gpus_per_box(decision: Decision) -> int:

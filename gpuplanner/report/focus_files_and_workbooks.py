@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
@@ -155,6 +156,8 @@ MAX_CHART_BARS = 30
 
 XlsxObject: TypeAlias = Any
 """Type of xlsxwriter objects (workbooks, sheets, formats), for which the library has no type hints."""
+_Formats: TypeAlias = Callable[..., XlsxObject]
+"""Function that makes a cell format from its properties."""
 
 _WORKBOOK_CREATION_TIME = datetime(2000, 1, 1)
 """Creation time in the properties of every workbook, fixed so that the same tables give the same bytes."""
@@ -248,7 +251,7 @@ def write_workbook(
     book = writer.Workbook(buffer, {"in_memory": True, "default_date_format": "yyyy-mm-dd"})
     book.set_properties({"title": title, "created": _WORKBOOK_CREATION_TIME})
     names = _to_sheet_names(sheets)
-    formats = _Formats(book, LOCALE_BY_NAME[locale].day)
+    formats = _make_formats(book, LOCALE_BY_NAME[locale].day)
     reading = _HOW_TO_READ_TEXT
     if sums or summary is not None:
         totals_text = " and on the sheet Totals. Costs has codes, such as __unallocated__" if summary else ""
@@ -269,21 +272,16 @@ def write_workbook(
     return write_atomically(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))
 
 
-class _Formats:
-    """Cell formats of one workbook, each created once."""
+def _make_formats(book: XlsxObject, day: str) -> _Formats:
+    """Return a function that makes the cell formats of one workbook, each once, with `day` as the form of dates."""
 
-    def __init__(self, book: XlsxObject, day: str) -> None:
-        self._book = book
-        self._day = day
-        self._made: dict[tuple[tuple[str, Any], ...], Any] = {}
-
-    def __call__(self, **properties: XlsxObject) -> XlsxObject:
+    @functools.cache
+    def make_format(**properties: XlsxObject) -> XlsxObject:
         if "num_format" in properties:
-            properties["num_format"] = properties["num_format"].replace("yyyy-mm-dd", self._day)
-        key = tuple(sorted(properties.items()))
-        if key not in self._made:
-            self._made[key] = self._book.add_format(properties)
-        return self._made[key]
+            properties["num_format"] = properties["num_format"].replace("yyyy-mm-dd", day)
+        return book.add_format(properties)
+
+    return make_format
 
 
 def _write_readme(

@@ -8,7 +8,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from itertools import pairwise, zip_longest
 from operator import attrgetter
@@ -351,7 +351,7 @@ def parse_month_range(text: str, scenario: Scenario) -> list[str]:
         trace, zone = load_dataset(scenario.data, columns=("submit_time",)), ZoneInfo(scenario.tz)
         begin, end = observation_begins_at(trace).astimezone(zone), observation_ends_at(trace).astimezone(zone)
         # The month in which the data end is whole only where the next one begins.
-        first, last = first or f"{begin:%Y-%m}", last or f"{_start_of_month(end) - timedelta(days=1):%Y-%m}"
+        first, last = first or f"{begin:%Y-%m}", last or f"{end.replace(day=1) - timedelta(days=1):%Y-%m}"
     for month in (first, last):
         scenario.but(month=month)
     months = months_from(first, last)
@@ -359,11 +359,6 @@ def parse_month_range(text: str, scenario: Scenario) -> list[str]:
         subject, todo = f"report {text}", "Swap the months."
         raise ScenarioError(subject, "a first month before the last", f"{first}..{last}", todo)
     return months
-
-
-def _start_of_month(time: datetime) -> datetime:
-    """Return midnight of the first day of the month of a time."""
-    return time.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
 
 
 def report_months(
@@ -498,11 +493,8 @@ class _MonthRun:
 
     def _find_valid_steps(self, earlier_record: MonthRecord, current_record: MonthRecord) -> list[StepRecord]:
         """List the recorded steps that are still valid, up to the first that failed or whose files changed."""
-        has_same_inputs = (earlier_record.scenario, earlier_record.data, earlier_record.gpuplanner) == (
-            current_record.scenario,
-            current_record.data,
-            current_record.gpuplanner,
-        )
+        inputs_of = attrgetter("scenario", "data", "gpuplanner")
+        has_same_inputs = inputs_of(earlier_record) == inputs_of(current_record)
         if not (earlier_record.is_complete or has_same_inputs) or (
             earlier_record.steps
             and earlier_record.steps[-1].state == STEP_WITHOUT_DATA
@@ -651,19 +643,13 @@ class _NoJobsError(GpuPlannerError):
 
 StepFunctions = Mapping[str, Callable[[_MonthRun], tuple[list[Path], dict[str, Any]]]]
 """Methods that run a step and return its files and its facts, by step name."""
-STEP_FUNCTIONS: StepFunctions = dict(
-    zip(
-        STEP_NAMES,
-        (
-            _MonthRun.check_data,
-            _MonthRun.record_decision,
-            _MonthRun.write_report,
-            _MonthRun.write_team_scorecards,
-            _MonthRun.write_mail,
-        ),
-        strict=True,
-    )
-)
+STEP_FUNCTIONS: StepFunctions = {
+    "data": _MonthRun.check_data,
+    "study": _MonthRun.record_decision,
+    "report": _MonthRun.write_report,
+    "teams": _MonthRun.write_team_scorecards,
+    "mail": _MonthRun.write_mail,
+}
 """Method that runs each step of a monthly report, by step name."""
 PLAN_FACTS = ("status", "objective", "bound", "gap")
 """Fields of the layout plan that are recorded as facts of a month."""

@@ -26,6 +26,7 @@ from gpuplanner.core.units_and_number_formats import (
     wait_text,
 )
 from gpuplanner.decision.decision_types import CAUSES, LAYOUT_FULL, Decision, TeamRow
+from gpuplanner.report.chart_rendering import VEGA_NUMBER_LOCALE
 
 if TYPE_CHECKING:  # what compares policies takes seconds to import, and only names types here
     from gpuplanner.decision.comparison_record import Comparison
@@ -173,13 +174,7 @@ def _localize_chart(script: str, locale: str) -> str:
     opening, _, json_text = script.partition(">")
     spec = _localize_spec(json.loads(json_text.removesuffix("</script>")), locale)
     number_locale = LOCALE_BY_NAME[locale]
-    number_format = {
-        "decimal": number_locale.decimal,
-        "thousands": number_locale.thousands,
-        "grouping": [3],
-        "currency": ["", ""],
-        "percent": " %",
-    }
+    number_format = VEGA_NUMBER_LOCALE | {"decimal": number_locale.decimal, "thousands": number_locale.thousands}
     spec["config"] = spec.get("config", {}) | {"locale": {"number": number_format}}
     return f"{opening}>{to_script_json(spec)}</script>"
 

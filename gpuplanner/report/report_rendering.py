@@ -185,7 +185,8 @@ def write_report(
         notes = [page.note(f"Left out of this report: {name}: {reason}") for name, reason in left_out.items()]
         _write_pages(folder, study, *split_appendix("".join([*notes, body])))
         with _leave_out("PDF", left_out):
-            _write_pdf(folder)
+            if (program := find_browser()) is not None:
+                print_pdf(folder / "index.html", folder / PDF_FILE[1], program)
         _remove_dead_links(folder, study)
     if "notebook" not in left_out:
         remove_own_file(out.with_suffix(".failed.ipynb"))
@@ -269,13 +270,6 @@ def _write_pages(folder: Path, study: Study, body: str, appendix: str) -> None:
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     write_tables(folder / TABLES_FOLDER, study.tables)
-
-
-def _write_pdf(folder: Path) -> None:
-    """Print the page to PDF if a browser is found."""
-    program = find_browser()
-    if program is not None:
-        print_pdf(folder / "index.html", folder / PDF_FILE[1], program)
 
 
 def run_notebook(

@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.core.units_and_number_formats import percent_text, wait_text
+from gpuplanner.core.units_and_number_formats import day_text, percent_text, wait_text
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
     MAX_CHART_ROWS,
@@ -381,7 +381,7 @@ def peaks_text(frame: pl.DataFrame) -> str:
     if frame.is_empty():
         return "There is no day in the record."
     peak = frame.sort("gpus", descending=True, maintain_order=True).row(0, named=True)
-    return f"Peak: {peak['gpus']:,.0f} GPUs allocated on average in an hour, on {_format_day(peak['day'])}."
+    return f"Peak: {peak['gpus']:,.0f} GPUs allocated on average in an hour, on {day_text(peak['day'])}."
 
 
 @frame_chart("Cost of planning at a quantile", *_COST_CURVE_COLUMNS, empty="There is no quantile.")
@@ -412,11 +412,6 @@ def plot_cost_curve(frame: pl.DataFrame) -> ChartType:
     )
     cheapest = frame.sort("cost").row(0, named=True)
     return theme.finish(chart, height=200, finding=f"Cheapest quantile: {percent_text(cheapest['quantile'])}.")
-
-
-def _format_day(day: object) -> str:
-    """Format a date for a sentence."""
-    return f"{day:%-d %b %Y}" if hasattr(day, "strftime") else str(day)
 
 
 _WAIT_CURVE_COLUMNS = ("layout", "gpus", "job_size", "p95_minutes", "low", "high")
